@@ -1,0 +1,206 @@
+//! The validated configuration: what the rest of the program may rely on without checking again.
+//!
+//! Configuration is read in two stages. `raw` holds the file as written, every value with its place in the text;
+//! `validate` turns that into the types below or into a list of errors that name file, line, column, key and cure.
+//! Nothing outside this module ever sees an unchecked value, and nothing here opens, binds or creates anything.
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A whole configuration that has passed every check.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Settings of the process itself.
+    pub daemon: Daemon,
+    /// At least one; names and addresses are unique.
+    pub listeners: Vec<Listener>,
+    /// Every sink that is defined, in the order of the file.
+    pub sinks: Vec<Sink>,
+    /// Which cores udpd may use.
+    pub steer: Steer,
+}
+
+/// A value with a default, and whether the operator wrote it: a default that cannot be had degrades with a warning,
+/// a written value that cannot be had is an error.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chosen<T> {
+    /// The value to use.
+    pub value: T,
+    /// True when it stands in the file (or on the command line).
+    pub written: bool,
+}
+
+/// `[daemon]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Daemon {
+    /// Where `udpd stats` finds the daemon; `None` when written as "".
+    pub control_socket: Chosen<Option<PathBuf>>,
+    /// Prometheus endpoint; `None` when written as "".
+    pub metrics_address: Chosen<Option<SocketAddr>>,
+    /// The least severe line that is logged.
+    pub log_level: log::LevelFilter,
+    /// How a line looks.
+    pub log_format: LogFormat,
+    /// Where the final ledger goes as JSON.
+    pub stats_on_exit: Option<PathBuf>,
+}
+
+/// How a log line looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// `level message`, with the journal's priority prefix when stderr is the journal.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// `[[listener]]`: one port, or one port on several addresses, and how its lanes receive.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Listener {
+    /// Unique, `[A-Za-z0-9_.-]{1,64}`.
+    pub name: String,
+    /// At least one. A lane is made for each address and each lane number.
+    pub addresses: Vec<SocketAddr>,
+    /// Bind to this interface.
+    pub interface: Option<String>,
+    /// How many lanes each address gets.
+    pub lanes: Lanes,
+    /// UDP_GRO: take trains of equal datagrams in one buffer.
+    pub gro: bool,
+    /// Datagrams per receive call, 1 to 1024.
+    pub batch_size: usize,
+    /// Longest payload that is kept whole, in bytes, 1 to 65,535.
+    pub max_length_bytes: usize,
+    /// What happens to a longer one.
+    pub on_truncate: OnTruncate,
+    /// Let datagrams gather this long after a short batch.
+    pub gather: Duration,
+    /// What to ask of the kernel for each socket.
+    pub receive_buffer: ReceiveBuffer,
+    /// The burst to survive.
+    pub absorb: Absorb,
+    /// Kernel arrival times.
+    pub timestamps: Timestamps,
+    /// Indexes into [`Config::sinks`], at least one, no duplicates.
+    pub sinks: Vec<usize>,
+}
+
+/// How many lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lanes {
+    /// One per receive queue of the interface; without one, as many as `absorb.rate` needs at 500,000/s each.
+    Auto,
+    /// This many.
+    Count(NonZeroUsize),
+}
+
+/// What happens to a datagram longer than `max_length`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnTruncate {
+    /// Its head is delivered, marked and counted.
+    Keep,
+    /// It is dropped and counted.
+    Drop,
+}
+
+/// The receive buffer of each socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReceiveBuffer {
+    /// Computed from `absorb`.
+    Auto,
+    /// This many bytes, as given to SO_RCVBUF.
+    Bytes(usize),
+}
+
+/// The burst that a listener must survive while nobody reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Absorb {
+    /// Datagrams per second, over all lanes of the listener.
+    pub rate: u64,
+    /// How long nobody reads.
+    pub stall: Duration,
+}
+
+/// Whether the kernel stamps each datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Timestamps {
+    /// When a sink records it.
+    Auto,
+    /// Always.
+    On,
+    /// Never.
+    Off,
+}
+
+/// `[sink.NAME]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sink {
+    /// Unique, `[A-Za-z0-9_.-]{1,64}`.
+    pub name: String,
+    /// Where the datagrams go.
+    pub kind: SinkKind,
+    /// How many consumer threads.
+    pub consumers: Consumers,
+    /// Depth of each consumer's channel, in batches, 1 to 65,536.
+    pub queue_batches: usize,
+    /// What happens when that is full.
+    pub when_full: WhenFull,
+}
+
+/// Where the datagrams of a sink go.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SinkKind {
+    /// Counted and forgotten.
+    Null,
+    /// Lines on standard output.
+    Stdout,
+    /// Lines in a file.
+    File(FileSink),
+}
+
+/// A sink of type `file`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FileSink {
+    /// Absolute path with `{listener}`, `{lane}`, `{consumer}` and `{sink}` to be filled in.
+    pub path: String,
+    /// How long a written record may stay unsynced.
+    pub sync: SyncPolicy,
+}
+
+/// When written records are forced to the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SyncPolicy {
+    /// The kernel decides.
+    Never,
+    /// At most this long after the write.
+    Every(Duration),
+}
+
+/// How many consumers a sink has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Consumers {
+    /// This many; lane i feeds consumer i mod N.
+    Count(NonZeroUsize),
+    /// One for each lane that feeds the sink.
+    PerLane,
+}
+
+/// What happens to a batch when its channel is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhenFull {
+    /// The batch that just arrived is dropped.
+    DropNewest,
+    /// The oldest batch in the channel is dropped to make room.
+    DropOldest,
+    /// The receiver waits; the kernel then drops what does not fit the receive buffer.
+    Block,
+}
+
+/// `[steer]`, as far as placement needs it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Steer {
+    /// The cores that udpd may use; `None` is every core the process may run on.
+    pub cpus: Option<Vec<usize>>,
+}

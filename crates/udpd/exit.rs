@@ -1,0 +1,48 @@
+//! How a command ends: one error type for the whole command line, and the exit code that scripts and systemd act on.
+//!
+//! A message says what failed, on what, with which value, why, and what to do. The code says which kind of cure helps:
+//! restarting (1), fixing the call (2), waiting for an address (69), making room (74), granting a right (77) or editing
+//! the file (78).
+
+use std::fmt;
+
+/// What the process tells its parent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExitCode {
+    /// Something failed while running.
+    Failure = 1,
+    /// The command line is wrong.
+    Usage = 2,
+    /// An address or an interface cannot be had.
+    Unavailable = 69,
+    /// A file cannot be written.
+    Disk = 74,
+    /// A right is missing.
+    Permission = 77,
+    /// The configuration is wrong.
+    Configuration = 78,
+}
+
+/// Why a command ended without doing what it was asked to.
+#[derive(Debug)]
+pub struct Failure {
+    /// The exit code.
+    pub code: ExitCode,
+    /// The whole message, ready for stderr, without a trailing newline.
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure with its code and message.
+    pub fn new(code: ExitCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}

@@ -1,0 +1,136 @@
+//! One reading of the ledger, in the shape that `udpd stats --json`, `stats_on_exit` and the metrics share.
+//!
+//! arrived = received + kernel_dropped; received = offered (to each sink) + dropped; offered = delivered + dropped +
+//! in_flight. Every term is counted on its own by the thread that saw it happen, so `residual`, what is left of those
+//! sums, is a check and not a definition. Keys are only ever added.
+
+use serde::{Deserialize, Serialize};
+
+/// The whole ledger at one moment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// The version of udpd that counted.
+    pub version: String,
+    /// Since the process started.
+    pub uptime_seconds: f64,
+    /// In the order of the configuration.
+    pub listeners: Vec<ListenerSnapshot>,
+    /// What the host as a whole lost; filled by the commands that look at the host.
+    pub host: HostSnapshot,
+    /// Log lines that could not be written because stderr was full or closed.
+    pub log_lines_lost: u64,
+}
+
+/// One listener.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ListenerSnapshot {
+    /// Its name.
+    pub name: String,
+    /// Its addresses, joined by ", ".
+    pub address: String,
+    /// Datagrams that reached its sockets: received + kernel_dropped.
+    pub arrived: u64,
+    /// What the kernel dropped at its sockets, see `kernel_dropped_unit`.
+    pub kernel_dropped: u64,
+    /// "datagrams", or "buffers" with GRO, where a dropped train counts as one.
+    pub kernel_dropped_unit: String,
+    /// Datagrams read from its sockets.
+    pub received: u64,
+    /// Payload bytes read.
+    pub bytes: u64,
+    /// Datagrams longer than `max_length`, kept or dropped.
+    pub truncated: u64,
+    /// Datagrams read and not offered to the sinks, by reason.
+    pub dropped: ListenerDropped,
+    /// Datagrams that arrived on another core than planned; null while no plan says where they should arrive.
+    pub wrong_cpu: Option<u64>,
+    /// What the sums leave over; 0 unless udpd has lost count.
+    pub residual: i64,
+    /// In the order of the configuration.
+    pub sinks: Vec<SinkSnapshot>,
+    /// In the order of their numbers.
+    pub lanes: Vec<LaneSnapshot>,
+}
+
+/// Why a received datagram was not offered to the sinks.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ListenerDropped {
+    /// Longer than `max_length` with `on_truncate = "drop"`.
+    pub truncated: u64,
+    /// By `allow` and `deny`.
+    pub denied: u64,
+    /// By `rate_limit`.
+    pub rate_limited: u64,
+    /// No empty batch was at hand.
+    pub no_batch: u64,
+    /// GRO trains that came without their segment size and so could not be split; counted as one each.
+    pub unsplit: u64,
+}
+
+/// What one sink did with the datagrams of one listener.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SinkSnapshot {
+    /// Its name.
+    pub name: String,
+    /// Datagrams meant for it.
+    pub offered: u64,
+    /// Datagrams it has handed on.
+    pub delivered: u64,
+    /// Datagrams it has not, by reason.
+    pub dropped: SinkDropped,
+    /// Datagrams in its channels and in its hands.
+    pub in_flight: u64,
+    /// Batches now waiting in its channels.
+    pub queue_depth: u64,
+    /// Batches its channels can hold.
+    pub queue_capacity: u64,
+}
+
+/// Why an offered datagram was not delivered.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SinkDropped {
+    /// The channel was full and `when_full` said drop.
+    pub queue_full: u64,
+    /// The destination refused it.
+    pub sink_error: u64,
+}
+
+/// One lane.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LaneSnapshot {
+    /// Its number within the listener.
+    pub lane: usize,
+    /// The address its socket is bound to.
+    pub address: String,
+    /// The core its receiver is pinned to; null when pinning failed.
+    pub cpu: Option<usize>,
+    /// The memory node of that core, when the machine tells.
+    pub node: Option<usize>,
+    /// The RX queue that feeds it, when a plan says so.
+    pub queue: Option<usize>,
+    /// How it receives.
+    pub engine: String,
+    /// received + kernel_dropped.
+    pub arrived: u64,
+    /// From SO_MEMINFO.
+    pub kernel_dropped: u64,
+    /// Datagrams read.
+    pub received: u64,
+    /// Receive calls that returned datagrams.
+    pub calls: u64,
+    /// What the kernel granted, as it accounts (twice the value set).
+    pub receive_buffer_bytes: u64,
+    /// How much of it is in use now.
+    pub receive_buffer_used_bytes: u64,
+}
+
+/// Host-wide counters, by name.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct HostSnapshot {
+    /// Per interface.
+    pub nic: serde_json::Map<String, serde_json::Value>,
+    /// Per core.
+    pub softnet: serde_json::Map<String, serde_json::Value>,
+    /// The UDP counters of this network namespace.
+    pub udp: serde_json::Map<String, serde_json::Value>,
+}

@@ -1,0 +1,36 @@
+//! udpd, the front door for UDP on a Linux host.
+//!
+//! ```text
+//! NIC queue --> core --> socket --> receiver --> channel --> consumer --> sink
+//!                                     ^                         |
+//!                                     +----- empty batches <----+
+//! ```
+//!
+//! The modules below stand in the order of use: commands, then the pipeline, then the threads, then what they hold.
+//! Imports run downwards only. Reading order for a newcomer: `pipeline`, `receiver`, `consumer`, `pool`, `ledger`.
+#![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod exit;
+
+pub mod check;
+pub mod run;
+pub mod stats;
+
+pub mod config;
+pub mod control;
+pub mod logging;
+pub mod metrics;
+pub mod notify;
+
+pub mod budget;
+pub mod holder;
+pub mod pipeline;
+
+pub mod channel;
+pub mod consumer;
+pub mod receiver;
+
+pub mod ledger;
+pub mod pool;
+pub mod sink;

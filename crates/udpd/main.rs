@@ -1,0 +1,3 @@
+//! The binary: arguments in, exit code out. Everything else is in the library beside it.
+
+fn main() {}
