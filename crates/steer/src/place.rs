@@ -1,0 +1,87 @@
+//! Which core each receiver gets, decided without any I/O.
+//!
+//! Receivers are dealt out from the highest core downwards, because the lowest cores are where a kernel puts the
+//! interrupts and the housekeeping that nobody asked to be elsewhere. Consumers get what is left on the nodes of the
+//! receivers; where nothing is left they share all allowed cores rather than one, so the scheduler can still move them.
+
+use crate::topology::Topology;
+
+/// Where one receiver sits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seat {
+    /// Its core.
+    pub core: usize,
+    /// The memory node of that core, when known.
+    pub node: Option<usize>,
+}
+
+/// Where everybody sits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// One seat for each receiver, in order.
+    pub receivers: Vec<Seat>,
+    /// The cores that consumers may run on.
+    pub consumer_cores: Vec<usize>,
+    /// True when receivers share cores because there are more of them than cores.
+    pub shared: bool,
+}
+
+/// Places `receivers` threads on the `allowed` cores that are online.
+///
+/// With no usable core at all the placement has no receivers, and threads stay where the scheduler puts them.
+pub fn place(receivers: usize, allowed: &[usize], topology: &Topology) -> Placement {
+    let usable: Vec<usize> = allowed.iter().copied().filter(|core| topology.online.contains(core)).collect();
+    let seat = |core: usize| Seat { core, node: topology.node_of_core.get(&core).copied() };
+    let seats: Vec<Seat> = usable.iter().rev().cycle().take(receivers).map(|&core| seat(core)).collect();
+    let taken = |core: &usize| seats.iter().any(|seat| seat.core == *core);
+    let near = |core: &usize| {
+        let node = topology.node_of_core.get(core).copied();
+        seats.iter().any(|seat| seat.node == node)
+    };
+    let mut consumer_cores: Vec<usize> = usable.iter().copied().filter(|core| !taken(core) && near(core)).collect();
+    if consumer_cores.is_empty() {
+        consumer_cores = usable.iter().copied().filter(|core| !taken(core)).collect();
+    }
+    if consumer_cores.is_empty() {
+        consumer_cores.clone_from(&usable);
+    }
+    Placement { shared: receivers > usable.len(), receivers: seats, consumer_cores }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two_nodes() -> Topology {
+        Topology { online: vec![0, 1, 2, 3], node_of_core: [(0, 0), (1, 0), (2, 1), (3, 1)].into() }
+    }
+
+    #[test]
+    fn one_receiver_takes_the_highest_core_and_its_consumer_the_neighbour_on_the_same_node() {
+        let placement = place(1, &[0, 1, 2, 3], &two_nodes());
+        assert_eq!(placement.receivers, [Seat { core: 3, node: Some(1) }]);
+        assert_eq!(placement.consumer_cores, [2]);
+        assert!(!placement.shared);
+    }
+
+    #[test]
+    fn when_the_node_is_full_consumers_use_the_other_node_before_a_receivers_core() {
+        let placement = place(2, &[0, 1, 2, 3], &two_nodes());
+        assert_eq!(placement.consumer_cores, [0, 1]);
+    }
+
+    #[test]
+    fn more_receivers_than_cores_share_and_say_so() {
+        let placement = place(3, &[0, 1], &two_nodes());
+        assert_eq!(placement.receivers.iter().map(|seat| seat.core).collect::<Vec<_>>(), [1, 0, 1]);
+        assert_eq!(placement.consumer_cores, [0, 1]);
+        assert!(placement.shared);
+    }
+
+    #[test]
+    fn cores_that_are_offline_are_not_used() {
+        let topology = Topology { online: vec![0], node_of_core: [(0, 0)].into() };
+        assert_eq!(place(1, &[0, 1], &topology).receivers[0].core, 0);
+        assert!(place(1, &[1], &topology).receivers.is_empty());
+    }
+}

@@ -1,0 +1,65 @@
+//! The calling thread: which cores it may use, and how it is put on one or kept to some.
+
+use std::io;
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+/// The calling thread; what the affinity calls take for "me".
+const SELF: Pid = Pid::from_raw(0);
+
+/// The cores that the calling thread may run on, in order.
+pub fn allowed_cores() -> io::Result<Vec<usize>> {
+    let set = sched_getaffinity(SELF)?;
+    Ok((0..CpuSet::count()).filter(|&core| set.is_set(core).unwrap_or(false)).collect())
+}
+
+/// Puts the calling thread on one core, for good.
+pub fn pin_current_thread(core: usize) -> io::Result<()> {
+    if core_affinity::set_for_current(core_affinity::CoreId { id: core }) {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("cannot pin a thread to core {core}: it is offline or outside the allowed set")))
+}
+
+/// Keeps the calling thread to these cores; the scheduler still moves it among them.
+pub fn confine_current_thread(cores: &[usize]) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    for &core in cores {
+        set.set(core)?;
+    }
+    sched_setaffinity(SELF, &set)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pinned_thread_is_allowed_on_its_core_only() {
+        let last = *allowed_cores().expect("an affinity").last().expect("a core");
+        std::thread::spawn(move || {
+            pin_current_thread(last).expect("an allowed core");
+            assert_eq!(allowed_cores().expect("an affinity"), [last]);
+        })
+        .join()
+        .expect("the thread's assertions hold");
+    }
+
+    #[test]
+    fn a_confined_thread_keeps_exactly_the_given_cores() {
+        let cores = allowed_cores().expect("an affinity");
+        std::thread::spawn(move || {
+            confine_current_thread(&cores[..1]).expect("an allowed core");
+            assert_eq!(allowed_cores().expect("an affinity"), cores[..1]);
+        })
+        .join()
+        .expect("the thread's assertions hold");
+    }
+
+    #[test]
+    fn a_core_that_does_not_exist_is_an_error() {
+        assert!(pin_current_thread(1023).is_err());
+    }
+}
