@@ -1,1 +1,243 @@
-//! (to be written)
+//! What a configuration asks of the machine, worked out before anything is opened: the lanes, their cores, their memory and
+//! their receive buffers. `udpd check` prints it, the pipeline builds it; both see the same numbers.
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use mmsg::{BatchShape, Control};
+use steer::{Placement, Topology, place};
+
+use crate::config::{Absorb, Config, Consumers, Lanes, Listener, ReceiveBuffer, Timestamps};
+use crate::pool::PoolSize;
+
+/// What one lane is taken to receive when nothing else says how many are needed.
+const LANE_RATE: u64 = 500_000;
+
+/// The payload that buffers are sized for; what the kernel charges for it is [`charge_bytes`].
+const PAYLOAD_ASSUMED: usize = 512;
+
+/// The most that is asked for one socket: beyond it kernels have had their sums wrong.
+const RECEIVE_BUFFER_MAX: u64 = 1 << 30;
+
+/// The most slots of a batch whose slots hold a whole train.
+const GRO_SLOTS_MAX: usize = 16;
+
+/// The largest payload of a UDP datagram, and of a train.
+const TRAIN_BYTES: usize = 65_536;
+
+/// What the kernel charges a socket's buffer for one datagram: the payload, its headers and its bookkeeping, rounded the way
+/// its allocator rounds. Measured on loopback with Linux 6.18; drivers that hand up whole pages charge more.
+pub fn charge_bytes(payload: usize) -> u64 {
+    match payload {
+        0..=64 => 832,
+        65..=512 => 1280,
+        513..=1472 => 2304,
+        _ => (payload as u64).next_multiple_of(4096) + 4352,
+    }
+}
+
+/// One lane as it will be built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LanePlan {
+    /// Index of the listener.
+    pub listener: usize,
+    /// Number within the listener.
+    pub number: usize,
+    /// What its socket is bound to.
+    pub address: SocketAddr,
+    /// Its core.
+    pub core: Option<usize>,
+    /// The memory node of that core.
+    pub node: Option<usize>,
+    /// The value for SO_RCVBUF; the kernel accounts twice as much.
+    pub receive_buffer_bytes: usize,
+    /// Datagrams per second that this lane must take.
+    pub rate: u64,
+    /// How its batches are made.
+    pub shape: BatchShape,
+    /// How many it has.
+    pub pool: PoolSize,
+}
+
+impl LanePlan {
+    /// The memory of its batches, the one that is never handed over included.
+    pub fn pool_bytes(&self) -> usize {
+        (self.pool.batches() + 1) * self.shape.bytes()
+    }
+
+    /// How long a granted buffer, as the kernel accounts it, lasts at the lane's rate. A quarter of it is not counted: the
+    /// kernel may hold that much back while a reader works.
+    pub fn covered(&self, granted_bytes: usize) -> Duration {
+        let datagrams = granted_bytes as u64 / 4 * 3 / charge_bytes(PAYLOAD_ASSUMED.min(self.shape.slot_bytes));
+        Duration::from_secs_f64(datagrams as f64 / self.rate.max(1) as f64)
+    }
+}
+
+/// The whole plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Budget {
+    /// Every lane, in the order of the listeners.
+    pub lanes: Vec<LanePlan>,
+    /// How many consumers each sink has, by index; 0 for a sink that no listener names.
+    pub consumers: Vec<usize>,
+    /// Where consumers may run.
+    pub consumer_cores: Vec<usize>,
+    /// True when receivers share cores.
+    pub shared_cores: bool,
+}
+
+impl Budget {
+    /// Works it out. `receive_queues` tells how many receive queues an interface has.
+    pub fn new(
+        config: &Config,
+        topology: &Topology,
+        allowed: &[usize],
+        receive_queues: impl Fn(&str) -> Option<usize>,
+    ) -> Self {
+        let counts: Vec<usize> =
+            config.listeners.iter().map(|listener| lane_count(listener, &receive_queues)).collect();
+        let totals = config.listeners.iter().zip(&counts).map(|(listener, count)| listener.addresses.len() * count);
+        let Placement { receivers, consumer_cores, shared } = place(totals.clone().sum(), allowed, topology);
+        let consumers = consumer_counts(config, &totals.collect::<Vec<_>>());
+        let mut seats = receivers.into_iter();
+        let mut lanes = Vec::new();
+        for (index, (listener, &count)) in config.listeners.iter().zip(&counts).enumerate() {
+            let addresses = listener.addresses.iter().flat_map(|address| std::iter::repeat_n(*address, count));
+            for (number, address) in addresses.enumerate() {
+                let seat = seats.next();
+                let rate = listener.absorb.rate.div_ceil(count as u64);
+                lanes.push(LanePlan {
+                    listener: index,
+                    number,
+                    address,
+                    core: seat.map(|seat| seat.core),
+                    node: seat.and_then(|seat| seat.node),
+                    receive_buffer_bytes: receive_buffer(listener, rate),
+                    rate,
+                    shape: shape(listener),
+                    pool: PoolSize::new(listener.sinks.iter().map(|&sink| config.sinks[sink].queue_batches)),
+                });
+            }
+        }
+        Self { lanes, consumers, consumer_cores, shared_cores: shared }
+    }
+
+    /// The memory of all batches.
+    pub fn pool_bytes(&self) -> usize {
+        self.lanes.iter().map(LanePlan::pool_bytes).sum()
+    }
+
+    /// What all receive buffers together may take when the kernel grants them.
+    pub fn receive_buffer_bytes(&self) -> usize {
+        self.lanes.iter().map(|lane| 2 * lane.receive_buffer_bytes).sum()
+    }
+}
+
+fn lane_count(listener: &Listener, receive_queues: &impl Fn(&str) -> Option<usize>) -> usize {
+    let needed = || usize::try_from(listener.absorb.rate.div_ceil(LANE_RATE)).unwrap_or(usize::MAX).clamp(1, 256);
+    match (listener.lanes, &listener.interface) {
+        (Lanes::Count(count), _) => count.get(),
+        (Lanes::Auto, Some(interface)) => receive_queues(interface).unwrap_or_else(needed),
+        (Lanes::Auto, None) => needed(),
+    }
+}
+
+fn consumer_counts(config: &Config, lanes_of_listener: &[usize]) -> Vec<usize> {
+    let fed_by = |sink: usize| -> usize {
+        let feeding = config.listeners.iter().zip(lanes_of_listener).filter(|(listener, _)| listener.sinks.contains(&sink));
+        feeding.map(|(_, lanes)| lanes).sum()
+    };
+    let count = |(index, sink): (usize, &crate::config::Sink)| match sink.consumers {
+        _ if fed_by(index) == 0 => 0,
+        Consumers::Count(count) => NonZeroUsize::get(count).min(fed_by(index)),
+        Consumers::PerLane => fed_by(index),
+    };
+    config.sinks.iter().enumerate().map(count).collect()
+}
+
+/// The value for SO_RCVBUF that survives `absorb`. The kernel doubles it, and may hold a quarter back while a reader works.
+fn receive_buffer(listener: &Listener, lane_rate: u64) -> usize {
+    let Absorb { stall, .. } = listener.absorb;
+    match listener.receive_buffer {
+        ReceiveBuffer::Bytes(bytes) => bytes,
+        ReceiveBuffer::Auto => {
+            let datagrams = (lane_rate as f64 * stall.as_secs_f64()).ceil() as u64;
+            let charged = datagrams.saturating_mul(charge_bytes(PAYLOAD_ASSUMED.min(listener.max_length_bytes)));
+            let accounted = (charged / 3).saturating_mul(4).clamp(1 << 20, RECEIVE_BUFFER_MAX);
+            usize::try_from(accounted / 2).unwrap_or(usize::MAX)
+        }
+    }
+}
+
+fn shape(listener: &Listener) -> BatchShape {
+    let (slots, slot_bytes) = match listener.gro {
+        true => (listener.batch_size.min(GRO_SLOTS_MAX), TRAIN_BYTES),
+        false => (listener.batch_size, listener.max_length_bytes),
+    };
+    let timestamps = match listener.timestamps {
+        Timestamps::On => true,
+        // No format that is built records arrival times.
+        Timestamps::Auto | Timestamps::Off => false,
+    };
+    let control = Control { packet_info: false, timestamps, gro: listener.gro, drop_overflow: false };
+    BatchShape { slots, slot_bytes, control, huge_pages: true }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"
+        [[listener]]
+        name = "a"
+        address = ["127.0.0.1:5140", "[::1]:5140"]
+        lanes = 2
+        absorb = { rate = 300000, stall = "100ms" }
+        sinks = ["x", "y"]
+        [sink.x]
+        type = "null"
+        queue_batches = 10
+        consumers = "per_lane"
+        [sink.y]
+        type = "null"
+        consumers = 3
+        [sink.unused]
+        type = "null"
+    "#;
+
+    fn budget(text: &str) -> Budget {
+        let config = Config::parse(text, "test", &crate::config::Host::default()).expect("a valid configuration");
+        let topology = Topology { online: vec![0, 1], node_of_core: [(0, 0), (1, 0)].into() };
+        Budget::new(&config, &topology, &[0, 1], |_| Some(4))
+    }
+
+    #[test]
+    fn each_address_gets_its_lanes_and_each_lane_its_core_and_pool() {
+        let budget = budget(TEXT);
+        assert_eq!(budget.lanes.len(), 4);
+        assert_eq!(budget.lanes.iter().map(|lane| lane.number).collect::<Vec<_>>(), [0, 1, 2, 3]);
+        assert_eq!(budget.lanes.iter().map(|lane| lane.core).collect::<Vec<_>>(), [Some(1), Some(0), Some(1), Some(0)]);
+        assert!(budget.shared_cores);
+        assert_eq!(budget.lanes[0].pool, PoolSize { in_receiver: 1, in_channels: 266, in_consumers: 2 });
+        assert_eq!(budget.consumers, [4, 3, 0]);
+    }
+
+    #[test]
+    fn an_automatic_buffer_covers_the_stall_it_is_made_for() {
+        for lane in &budget(TEXT).lanes {
+            assert_eq!(lane.rate, 150_000);
+            let covered = lane.covered(2 * lane.receive_buffer_bytes);
+            assert!(covered >= Duration::from_micros(99_900) && covered < Duration::from_millis(102), "{covered:?}");
+        }
+    }
+
+    #[test]
+    fn lanes_come_from_the_rate_unless_they_are_written() {
+        let lanes = |absorb: u64| {
+            let text = TEXT.replace("lanes = 2", "").replace("300000", &absorb.to_string());
+            budget(&text).lanes.len()
+        };
+        assert_eq!((lanes(200_000), lanes(500_001), lanes(2_000_000)), (2, 4, 8));
+    }
+}

@@ -1,1 +1,194 @@
-//! (to be written)
+//! `udpd check`: validates a configuration and says what it would use, without opening, binding or changing anything.
+
+use std::fs;
+use std::io::Write;
+
+use serde::Serialize;
+
+use crate::budget::Budget;
+use crate::config::Config;
+use crate::exit::{ExitCode, Failure};
+use crate::run;
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    valid: bool,
+    lanes: Vec<LaneReport<'a>>,
+    consumers: Vec<ConsumersReport<'a>>,
+    pool_bytes: usize,
+    receive_buffer_bytes: usize,
+    warnings: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct LaneReport<'a> {
+    listener: &'a str,
+    lane: usize,
+    address: String,
+    cpu: Option<usize>,
+    node: Option<usize>,
+    rate: u64,
+    receive_buffer_bytes: usize,
+    covers_ms: f64,
+    batches: usize,
+    pool_bytes: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct ConsumersReport<'a> {
+    sink: &'a str,
+    consumers: usize,
+    cpus: String,
+}
+
+/// Prints the plan for a configuration that has been loaded.
+pub fn execute(config: &Config, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    let budget = run::plan(config)?;
+    let report = report(config, &budget);
+    let text = match json {
+        true => serde_json::to_string_pretty(&report).unwrap_or_default() + "\n",
+        false => render(&report, &budget),
+    };
+    crate::cli::print(out, &text)
+}
+
+fn report<'a>(config: &'a Config, budget: &Budget) -> Report<'a> {
+    let lane = |plan: &crate::budget::LanePlan| LaneReport {
+        listener: &config.listeners[plan.listener].name,
+        lane: plan.number,
+        address: plan.address.to_string(),
+        cpu: plan.core,
+        node: plan.node,
+        rate: plan.rate,
+        receive_buffer_bytes: 2 * plan.receive_buffer_bytes,
+        covers_ms: plan.covered(2 * plan.receive_buffer_bytes).as_secs_f64() * 1000.0,
+        batches: plan.pool.batches() + 1,
+        pool_bytes: plan.pool_bytes(),
+    };
+    let sinks = config.sinks.iter().zip(&budget.consumers);
+    let consumers = sinks.map(|(sink, &consumers)| ConsumersReport {
+        sink: &sink.name,
+        consumers,
+        cpus: steer::format_core_list(&budget.consumer_cores),
+    });
+    Report {
+        valid: true,
+        lanes: budget.lanes.iter().map(lane).collect(),
+        consumers: consumers.collect(),
+        pool_bytes: budget.pool_bytes(),
+        receive_buffer_bytes: budget.receive_buffer_bytes(),
+        warnings: warnings(config, budget),
+    }
+}
+
+fn render(report: &Report<'_>, budget: &Budget) -> String {
+    let mut text = String::from("the configuration is valid\n\nlanes\n");
+    for lane in &report.lanes {
+        let core = lane.cpu.map_or("any core".to_owned(), |core| format!("core {core}"));
+        let node = lane.node.map_or(String::new(), |node| format!(", node {node}"));
+        text += &format!(
+            "  {}/{}  {}  {core}{node}  receive buffer {} covers {:.0} ms at {}/s  {} batches, {}\n",
+            lane.listener,
+            lane.lane,
+            lane.address,
+            bytes(lane.receive_buffer_bytes),
+            lane.covers_ms,
+            lane.rate,
+            lane.batches,
+            bytes(lane.pool_bytes)
+        );
+    }
+    text += "\nsinks\n";
+    for sink in &report.consumers {
+        text += &format!("  {}  consumers {}  cores {}\n", sink.sink, sink.consumers, sink.cpus);
+    }
+    if let Some(lane) = budget.lanes.first() {
+        text += &format!("\nbatches of the first lane: {}, 1 spare\n", lane.pool);
+    }
+    text += &format!(
+        "memory: {} in batches, up to {} in receive buffers (the kernel's)\n",
+        bytes(report.pool_bytes),
+        bytes(report.receive_buffer_bytes)
+    );
+    for warning in &report.warnings {
+        text += &format!("warning: {warning}\n");
+    }
+    text
+}
+
+/// What will degrade on this machine, each with its cure.
+fn warnings(config: &Config, budget: &Budget) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let largest = budget.lanes.iter().map(|lane| lane.receive_buffer_bytes).max().unwrap_or(0);
+    if let Some(limit) = receive_buffer_limit()
+        && largest > limit
+    {
+        warnings.push(format!(
+            "a receive buffer of {} is wanted and an unprivileged process gets {}; {}",
+            bytes(2 * largest),
+            bytes(2 * limit),
+            buffer_cure(largest)
+        ));
+    }
+    if let Some(limit) = udp_memory_limit()
+        && budget.receive_buffer_bytes() > limit
+    {
+        warnings.push(format!(
+            "the receive buffers together may take {} and net.ipv4.udp_mem lets all UDP sockets have {}; raise its third value",
+            bytes(budget.receive_buffer_bytes()),
+            bytes(limit)
+        ));
+    }
+    if budget.shared_cores {
+        warnings.push("there are more lanes than cores: receivers share cores; lower lanes or widen [steer] cpus".into());
+    }
+    for (sink, &consumers) in config.sinks.iter().zip(&budget.consumers) {
+        if consumers == 0 {
+            warnings.push(format!("sink {} is fed by no listener; name it in a listener's sinks or remove it", sink.name));
+        }
+    }
+    warnings
+}
+
+/// The start-up lines about the whole: memory, and what degrades.
+pub fn say_budget(budget: &Budget) {
+    log::info!("memory: {} in batches, fixed from now on", bytes(budget.pool_bytes()));
+    if budget.shared_cores {
+        log::warn!("there are more lanes than cores: receivers share cores; lower lanes or widen [steer] cpus");
+    }
+}
+
+/// How to get a receive buffer of `asked` bytes.
+pub fn buffer_cure(asked: usize) -> String {
+    format!("grant CAP_NET_ADMIN (AmbientCapabilities= in the unit file), or: sysctl -w net.core.rmem_max={asked}")
+}
+
+fn receive_buffer_limit() -> Option<usize> {
+    fs::read_to_string("/proc/sys/net/core/rmem_max").ok()?.trim().parse().ok()
+}
+
+fn udp_memory_limit() -> Option<usize> {
+    const PAGE_BYTES: usize = 4096;
+    let text = fs::read_to_string("/proc/sys/net/ipv4/udp_mem").ok()?;
+    text.split_whitespace().nth(2)?.parse::<usize>().ok()?.checked_mul(PAGE_BYTES)
+}
+
+/// A number of bytes as people read it.
+fn bytes(count: usize) -> String {
+    const MEBIBYTE: f64 = 1_048_576.0;
+    match count {
+        0..=9999 => format!("{count} B"),
+        10_000..=1_048_575 => format!("{:.1} KiB", count as f64 / 1024.0),
+        _ => format!("{:.1} MiB", count as f64 / MEBIBYTE),
+    }
+}
+
+/// The failure of a configuration that was given neither as a file nor as arguments.
+pub fn no_configuration(path: &std::path::Path) -> Failure {
+    let message = format!(
+        "{}: no such file; write one (see config/udpd.toml), name one with -c, or run without: udpd run --listen 127.0.0.1:5140 --to stdout:",
+        path.display()
+    );
+    Failure::new(ExitCode::Configuration, message)
+}

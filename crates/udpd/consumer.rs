@@ -1,1 +1,161 @@
-//! (to be written)
+//! The consumer: takes full batches from its channel, gives them to its sink, sends them home. One thread each.
+//!
+//! An idle consumer sleeps in the channel and is woken by the first batch. Waking a thread costs more than handling a
+//! batch does, so a consumer that is woken very often stops asking for it: it naps for a fixed short time, handles
+//! all that came meanwhile, and naps again, until a nap brings little. A lone datagram is therefore handed on at once, a
+//! flood at most one nap later, and no traffic means no wake-ups at all.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
+
+use crate::ledger::{ConsumerLedger, Tally};
+use crate::pool::Parcel;
+use crate::sink::Sink;
+
+/// The length of a nap: what a flood may wait.
+const NAP: Duration = Duration::from_micros(250);
+
+/// Wake-ups closer together than this are too many.
+const WAKE_INTERVAL_MIN: Duration = Duration::from_micros(50);
+
+/// This many of them in a row, and naps begin.
+const CLOSE_WAKES_MAX: u32 = 16;
+
+/// A nap that brings fewer batches than this was the last.
+const NAP_BATCHES_MIN: usize = 3;
+
+/// A channel shorter than this could overflow during a nap.
+const NAP_DEPTH_MIN: usize = 64;
+
+/// Everything a consumer thread owns.
+#[derive(Debug)]
+pub struct Consumer {
+    /// Full batches.
+    pub channel: Receiver<Parcel>,
+    /// Where they go.
+    pub sink: Box<dyn Sink>,
+    /// The way home for the batches of each lane, by index.
+    pub homes: Arc<[Sender<Parcel>]>,
+    /// What it counts, published.
+    pub ledger: Arc<ConsumerLedger>,
+    /// What it counts, by listener.
+    pub tallies: Vec<Tally>,
+}
+
+/// Why a consumer ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum End {
+    /// Every receiver has ended and everything is handed on.
+    Done,
+    /// The sink can never take anything again.
+    Closed(String),
+}
+
+impl Consumer {
+    /// Consumes until every receiver of the channel has ended, or until the sink is closed for good; then what still comes is
+    /// counted as failed, so that the ledger closes.
+    pub fn run(mut self, closed: impl FnOnce(&str)) -> End {
+        let mut closed = Some(closed);
+        let mut reason = None;
+        let mut pace = Pace::new(self.channel.capacity().unwrap_or(0));
+        loop {
+            let batches = self.consume_all();
+            self.sink.flush(&mut self.tallies);
+            self.ledger.publish(&self.tallies);
+            if reason.is_none()
+                && let Some(why) = self.sink.closed()
+            {
+                if let Some(closed) = closed.take() {
+                    closed(&why);
+                }
+                reason = Some(why);
+            }
+            if pace.wants_nap(batches) {
+                std::thread::sleep(NAP);
+            } else if !self.wait() {
+                break;
+            } else {
+                pace.woken();
+            }
+        }
+        self.sink.finish(&mut self.tallies);
+        self.ledger.publish(&self.tallies);
+        reason.map_or(End::Done, End::Closed)
+    }
+
+    /// Handles every batch that is in the channel; returns how many.
+    fn consume_all(&mut self) -> usize {
+        let mut batches = 0;
+        while let Ok(parcel) = self.channel.try_recv() {
+            self.consume(parcel);
+            batches += 1;
+        }
+        batches
+    }
+
+    fn consume(&mut self, parcel: Parcel) {
+        let tally = &mut self.tallies[parcel.listener];
+        let datagrams = parcel.datagrams.summary().datagrams;
+        tally.taken += datagrams;
+        tally.pending += datagrams;
+        self.sink.accept(&parcel, &mut self.tallies);
+        self.ledger.publish(&self.tallies);
+        // The way home has room for every reference there is; it fails only when the lane has ended.
+        let _ = self.homes[parcel.lane].try_send(parcel);
+    }
+
+    /// Sleeps until there is a batch or the sink has something due. False when no receiver is left.
+    fn wait(&mut self) -> bool {
+        loop {
+            let parcel = match self.sink.due() {
+                None => self.channel.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(due) => self.channel.recv_deadline(due),
+            };
+            match parcel {
+                Ok(parcel) => {
+                    self.consume(parcel);
+                    return true;
+                }
+                Err(RecvTimeoutError::Timeout) => self.sink.when_due(&mut self.tallies),
+                Err(RecvTimeoutError::Disconnected) => return false,
+            }
+        }
+    }
+}
+
+/// Decides between sleeping in the channel and napping.
+#[derive(Debug)]
+struct Pace {
+    last_wake: Option<Instant>,
+    close_wakes: u32,
+    napping: bool,
+    may_nap: bool,
+}
+
+impl Pace {
+    fn new(channel_depth: usize) -> Self {
+        Self { last_wake: None, close_wakes: 0, napping: false, may_nap: channel_depth >= NAP_DEPTH_MIN }
+    }
+
+    /// A batch has just ended a sleep in the channel.
+    fn woken(&mut self) {
+        let now = Instant::now();
+        let close = self.last_wake.is_some_and(|last| now - last < WAKE_INTERVAL_MIN);
+        self.close_wakes = if close { self.close_wakes + 1 } else { 0 };
+        self.last_wake = Some(now);
+        self.napping = self.may_nap && self.close_wakes >= CLOSE_WAKES_MAX;
+    }
+
+    /// All batches are handled; the last round brought this many.
+    fn wants_nap(&mut self, batches: usize) -> bool {
+        if self.napping && batches < NAP_BATCHES_MIN && self.close_wakes == 0 {
+            self.napping = false;
+        }
+        if self.napping {
+            self.close_wakes = 0;
+        }
+        self.napping
+    }
+}

@@ -22,6 +22,7 @@ pub mod control;
 pub mod logging;
 pub mod metrics;
 pub mod notify;
+pub mod watch;
 
 pub mod budget;
 pub mod holder;

@@ -1,3 +1,19 @@
 //! The binary: arguments in, exit code out. Everything else is in the library beside it.
+#![forbid(unsafe_code)]
 
-fn main() {}
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+use udpd::cli::{self, Cli};
+
+fn main() -> ExitCode {
+    match cli::execute(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // A closed stderr must not hide the exit code.
+            let _ = writeln!(std::io::stderr(), "udpd: {failure}");
+            ExitCode::from(failure.code as u8)
+        }
+    }
+}

@@ -1,1 +1,258 @@
-//! (to be written)
+//! `udpd run`: the daemon. Starts the pipeline and its windows (log, control socket, metrics), waits for the end, and closes
+//! the books.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver as Inbox, RecvTimeoutError, Sender, unbounded};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use steer::Topology;
+
+use crate::budget::Budget;
+use crate::check;
+use crate::config::{Chosen, Config};
+use crate::control::{ControlServer, ControlSocket};
+use crate::exit::{ExitCode, Failure};
+use crate::ledger::Snapshot;
+use crate::logging;
+use crate::metrics::{MetricsHandle, MetricsServer};
+use crate::notify::Notifier;
+use crate::pipeline::{Event, Lane, Pipeline};
+use crate::watch::LossWatch;
+
+/// How often the main thread looks at the ledger: often enough for the kernel's 32-bit counters and for the status line.
+const HOUSEKEEPING: Duration = Duration::from_secs(1);
+
+/// How many of those pass between two reports of losses.
+const REPORT_EVERY: u32 = 10;
+
+/// How long a sink that takes nothing holds up the end.
+const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long the last log lines may take.
+const LOG_LIMIT: Duration = Duration::from_millis(200);
+
+/// Runs until a signal comes or a sink is closed for good.
+pub fn execute(config: &Config) -> Result<(), Failure> {
+    let logger = logging::start(config.daemon.log_level, config.daemon.log_format, io::stderr())?;
+    let outcome = serve(config);
+    logger.finish(LOG_LIMIT);
+    outcome
+}
+
+fn serve(config: &Config) -> Result<(), Failure> {
+    let started = Instant::now();
+    let notifier = Notifier::from_environment();
+    let (sender, events) = unbounded();
+    watch_signals(sender.clone())?;
+    let budget = plan(config)?;
+    let pipeline = Pipeline::start(config, &budget, started, &sender)?;
+    let windows = Windows::open(config, &pipeline)?;
+    pipeline.lanes().iter().for_each(say_lane);
+    check::say_budget(&budget);
+    notifier.ready(&format!("receiving on {} lanes", pipeline.lanes().len()));
+    log::info!("ready: {} lanes receive", pipeline.lanes().len());
+
+    let reason = wait_for_end(&events, &pipeline, &notifier);
+    notifier.stopping();
+    log::info!("stopping: {}", reason.text());
+    let again = |wait: Duration| matches!(events.recv_timeout(wait), Ok(Event::Signal(_)));
+    let snapshot = pipeline.stop(DRAIN_LIMIT, again);
+    windows.close();
+    say_end(&snapshot);
+    let saved = config.daemon.stats_on_exit.as_deref().map_or(Ok(()), |path| save(&snapshot, path));
+    reason.into_result().and(saved)
+}
+
+/// Reads the machine and works out what the configuration means on it.
+pub fn plan(config: &Config) -> Result<Budget, Failure> {
+    let sys_root = Path::new("/sys");
+    let fail = |what: &str, error: io::Error| Failure::new(ExitCode::Failure, format!("cannot read {what}: {error}"));
+    let topology = Topology::read(sys_root).map_err(|error| fail("the cores of this machine", error))?;
+    let mut allowed = steer::allowed_cores().map_err(|error| fail("which cores udpd may use", error))?;
+    if let Some(cores) = &config.steer.cpus {
+        allowed.retain(|core| cores.contains(core));
+        if allowed.is_empty() {
+            let message = format!(
+                "[steer] cpus = \"{}\": this process may run on none of them; widen cpus, or the affinity or cpuset it starts in",
+                steer::format_core_list(cores)
+            );
+            return Err(Failure::new(ExitCode::Configuration, message));
+        }
+    }
+    Ok(Budget::new(config, &topology, &allowed, |interface| steer::receive_queues(sys_root, interface)))
+}
+
+fn watch_signals(events: Sender<Event>) -> Result<(), Failure> {
+    let fail = |error: io::Error| Failure::new(ExitCode::Failure, format!("cannot watch for signals: {error}"));
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(fail)?;
+    let body = move || {
+        for signal in signals.forever() {
+            match signal {
+                SIGHUP => log::warn!("SIGHUP is ignored: reloading is not built yet; restart udpd to apply a new configuration"),
+                _ if events.send(Event::Signal(signal)).is_err() => return,
+                _ => {}
+            }
+        }
+    };
+    thread::Builder::new().name("udpd-signal".into()).spawn(body).map_err(fail)?;
+    Ok(())
+}
+
+/// Waits for the event that ends the daemon; once a second, does the housekeeping.
+fn wait_for_end(events: &Inbox<Event>, pipeline: &Pipeline, notifier: &Notifier) -> Event {
+    let books = pipeline.books();
+    let mut watch = LossWatch::default();
+    for round in 1_u32.. {
+        match events.recv_timeout(HOUSEKEEPING) {
+            Ok(event) => return event,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        let snapshot = books.snapshot();
+        if round % REPORT_EVERY == 0 {
+            notifier.status(&status(&snapshot));
+            watch.compare(snapshot).iter().for_each(|line| log::warn!("{line}"));
+        }
+    }
+    unreachable!("the signal thread holds a sender for as long as the process lives")
+}
+
+/// One line for `systemctl status`.
+fn status(snapshot: &Snapshot) -> String {
+    let sum = |field: fn(&crate::ledger::snapshot::ListenerSnapshot) -> u64| -> u64 {
+        snapshot.listeners.iter().map(field).sum()
+    };
+    let received = sum(|listener| listener.received);
+    let kernel_dropped = sum(|listener| listener.kernel_dropped);
+    format!("received {received}, dropped by the kernel {kernel_dropped}")
+}
+
+impl Event {
+    fn text(&self) -> String {
+        match self {
+            Self::Signal(SIGTERM) => "SIGTERM".to_owned(),
+            Self::Signal(SIGINT) => "SIGINT".to_owned(),
+            Self::Signal(number) => format!("signal {number}"),
+            Self::SinkClosed(why) => why.clone(),
+            Self::ThreadPanicked(name) => format!("thread {name} has panicked, which is a bug of udpd: please report it"),
+        }
+    }
+
+    fn into_result(self) -> Result<(), Failure> {
+        match self {
+            Self::Signal(_) => Ok(()),
+            Self::SinkClosed(_) | Self::ThreadPanicked(_) => Err(Failure::new(ExitCode::Failure, self.text())),
+        }
+    }
+}
+
+/// The ways to look at the daemon from outside.
+struct Windows {
+    control: Option<ControlServer>,
+    metrics: Option<MetricsHandle>,
+}
+
+impl Windows {
+    fn open(config: &Config, pipeline: &Pipeline) -> Result<Self, Failure> {
+        let control = optional(&config.daemon.control_socket, "control socket", |path| ControlSocket::bind(path))?;
+        let metrics = optional(&config.daemon.metrics_address, "metrics endpoint", |address| MetricsServer::bind(*address))?;
+        let (for_control, for_metrics) = (pipeline.books(), pipeline.books());
+        Ok(Self {
+            control: control.map(|socket| socket.serve(move || for_control.snapshot())).transpose()?,
+            metrics: metrics.map(|server| server.serve(move || for_metrics.snapshot())).transpose()?,
+        })
+    }
+
+    fn close(self) {
+        if let Some(control) = self.control {
+            control.stop();
+        }
+        if let Some(metrics) = self.metrics {
+            metrics.stop();
+        }
+    }
+}
+
+/// What the operator wrote must be had; a default that cannot be had costs one warning.
+fn optional<T, W>(
+    chosen: &Chosen<Option<T>>,
+    what: &str,
+    open: impl FnOnce(&T) -> Result<W, Failure>,
+) -> Result<Option<W>, Failure> {
+    let Some(value) = &chosen.value else { return Ok(None) };
+    match open(value) {
+        Ok(window) => Ok(Some(window)),
+        Err(failure) if chosen.written => Err(failure),
+        Err(failure) => {
+            log::warn!("running without a {what}: {failure}");
+            Ok(None)
+        }
+    }
+}
+
+/// The start-up line of a lane.
+fn say_lane(lane: &Lane) {
+    let Lane { plan, listener, address, core, buffer, backing, .. } = lane;
+    let place = match (core, plan.node) {
+        (Some(core), Some(node)) => format!("core {core}, node {node}"),
+        (Some(core), None) => format!("core {core}"),
+        (None, _) => "any core".to_owned(),
+    };
+    log::info!(
+        "listener {listener}, lane {}: {address}, {place}, receive buffer {} bytes asked, {} granted, covers {:.1} ms at {}/s",
+        plan.number,
+        2 * buffer.asked_bytes,
+        buffer.granted_bytes,
+        plan.covered(buffer.granted_bytes).as_secs_f64() * 1000.0,
+        plan.rate
+    );
+    if plan.number == 0 && buffer.is_clamped() {
+        log::warn!(
+            "listener {listener}: the kernel granted {} of {} bytes of receive buffer; {}",
+            buffer.granted_bytes,
+            2 * buffer.asked_bytes,
+            check::buffer_cure(buffer.asked_bytes)
+        );
+    }
+    if let mmsg::Backing::Ordinary { why: Some(why) } = backing {
+        log::debug!("listener {listener}, lane {}: batches are not in huge pages: {why}", plan.number);
+    }
+}
+
+/// The last lines: what became of everything.
+fn say_end(snapshot: &Snapshot) {
+    for listener in &snapshot.listeners {
+        let sinks = listener.sinks.iter().map(|sink| {
+            let dropped = sink.dropped.queue_full + sink.dropped.sink_error;
+            format!("; sink {}: delivered {}, dropped {dropped}", sink.name, sink.delivered)
+        });
+        log::info!(
+            "listener {}: arrived {}, dropped by the kernel {}, received {}{}; residual {}",
+            listener.name,
+            listener.arrived,
+            listener.kernel_dropped,
+            listener.received,
+            sinks.collect::<String>(),
+            listener.residual
+        );
+    }
+}
+
+/// Writes the final ledger: beside the path first, so that a reader never sees half of it.
+fn save(snapshot: &Snapshot, path: &Path) -> Result<(), Failure> {
+    let fail = |error: io::Error| {
+        let message = format!("cannot write the final ledger to {}: {error}; choose another stats_on_exit", path.display());
+        Failure::new(ExitCode::Disk, message)
+    };
+    let mut text = serde_json::to_string_pretty(snapshot).map_err(|error| fail(error.into()))?;
+    text.push('\n');
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let beside = PathBuf::from(beside);
+    fs::write(&beside, text).and_then(|()| fs::rename(&beside, path)).map_err(fail)
+}

@@ -1,5 +1,218 @@
-//! The ledger: what happened to every datagram, counted by the thread that saw it and summed by whoever asks.
+//! The ledger: what happened to every datagram, counted by the thread that saw it happen and summed by whoever asks.
+//!
+//! A lane's receiver counts what it read, dropped and offered; a consumer counts what it took, handed on, failed to hand
+//! on and still holds; the kernel counts what did not fit the socket. No term is computed from another, so the sums of
+//! [`snapshot`] are a check.
+//!
+//! Order matters and is part of the contract: a receiver publishes what it offers *before* it hands over, and a reader
+//! reads consumers before lanes. So a reader never sees a datagram taken that was not yet offered.
 
+mod group;
 pub mod snapshot;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub use group::Group;
+use mmsg::{MemoryInfo, Socket};
 pub use snapshot::Snapshot;
+
+/// How many sinks one listener can feed; the width of [`LaneTally::offered`].
+pub const SINKS_PER_LISTENER_MAX: usize = 16;
+
+/// The counters of a lane before `offered`.
+const LANE_FIXED: usize = 8;
+
+/// What a receiver counts, in its own memory; published once per batch.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct LaneTally {
+    /// Datagrams read.
+    pub received: u64,
+    /// Payload bytes read.
+    pub bytes: u64,
+    /// Receive calls that returned datagrams.
+    pub calls: u64,
+    /// Datagrams longer than the slots, kept or dropped.
+    pub truncated: u64,
+    /// Of those, the dropped ones.
+    pub dropped_truncated: u64,
+    /// Datagrams read while every batch was under way.
+    pub dropped_no_batch: u64,
+    /// GRO trains that could not be split.
+    pub dropped_unsplit: u64,
+    /// Receive calls that failed.
+    pub errors: u64,
+    /// Datagrams handed to each sink of the listener, by its place in the listener's list.
+    pub offered: [u64; SINKS_PER_LISTENER_MAX],
+}
+
+/// What a consumer counts for one listener, in its own memory; published once per batch.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Tally {
+    /// Datagrams in the batches it took from its channel.
+    pub taken: u64,
+    /// Datagrams handed on.
+    pub delivered: u64,
+    /// Datagrams that could not be handed on.
+    pub failed: u64,
+    /// Datagrams taken and not yet decided.
+    pub pending: u64,
+}
+
+/// The published side of one lane.
+#[derive(Debug)]
+pub struct LaneLedger {
+    counts: Group<{ LANE_FIXED + SINKS_PER_LISTENER_MAX }>,
+    /// Datagrams dropped because a channel was full, by sink of the configuration. Another lane that makes room in a shared
+    /// channel counts here too, hence not part of the group.
+    queue_full: Box<[AtomicU64]>,
+    /// The socket whose drops the kernel counts.
+    socket: Arc<Socket>,
+    kernel: Mutex<KernelDrops>,
+}
+
+impl LaneLedger {
+    /// An empty ledger for a lane that reads `socket` in a configuration with `sinks` sinks.
+    pub fn new(socket: Arc<Socket>, sinks: usize) -> Self {
+        Self {
+            counts: Group::default(),
+            queue_full: (0..sinks).map(|_| AtomicU64::new(0)).collect(),
+            socket,
+            kernel: Mutex::default(),
+        }
+    }
+
+    /// Publishes the counts of the receiver that owns this lane.
+    pub fn publish(&self, tally: &LaneTally) {
+        let mut values = [0; LANE_FIXED + SINKS_PER_LISTENER_MAX];
+        values[..LANE_FIXED].copy_from_slice(&[
+            tally.received,
+            tally.bytes,
+            tally.calls,
+            tally.truncated,
+            tally.dropped_truncated,
+            tally.dropped_no_batch,
+            tally.dropped_unsplit,
+            tally.errors,
+        ]);
+        values[LANE_FIXED..].copy_from_slice(&tally.offered);
+        self.counts.publish(&values);
+    }
+
+    /// The counts as last published.
+    pub fn read(&self) -> LaneTally {
+        let values = self.counts.read();
+        let [received, bytes, calls, truncated, dropped_truncated, dropped_no_batch, dropped_unsplit, errors, ..] = values;
+        let mut offered = [0; SINKS_PER_LISTENER_MAX];
+        offered.copy_from_slice(&values[LANE_FIXED..]);
+        LaneTally {
+            received,
+            bytes,
+            calls,
+            truncated,
+            dropped_truncated,
+            dropped_no_batch,
+            dropped_unsplit,
+            errors,
+            offered,
+        }
+    }
+
+    /// Counts datagrams of this lane that a full channel of `sink` cost.
+    pub fn count_queue_full(&self, sink: usize, datagrams: u64) {
+        self.queue_full[sink].fetch_add(datagrams, Ordering::Relaxed);
+    }
+
+    /// Datagrams of this lane that a full channel of `sink` has cost.
+    pub fn queue_full(&self, sink: usize) -> u64 {
+        self.queue_full[sink].load(Ordering::Relaxed)
+    }
+
+    /// What the kernel has dropped at the socket since it was made, and how full its buffer is. To be called at least once
+    /// in the time that 2^32 drops take, because the kernel's own count wraps.
+    pub fn kernel(&self) -> (u64, Option<MemoryInfo>) {
+        let mut drops = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        let info = self.socket.memory_info().ok();
+        if let Some(info) = &info {
+            drops.observe(info.drops);
+        }
+        (drops.total, info)
+    }
+}
+
+/// The kernel's 32-bit count of drops, continued past its wrap.
+#[derive(Debug, Default)]
+struct KernelDrops {
+    last: u32,
+    total: u64,
+}
+
+impl KernelDrops {
+    fn observe(&mut self, count: u32) {
+        self.total += u64::from(count.wrapping_sub(self.last));
+        self.last = count;
+    }
+}
+
+/// The published side of one consumer: a group for each listener of the configuration.
+#[derive(Debug)]
+pub struct ConsumerLedger {
+    counts: Box<[Group<4>]>,
+}
+
+impl ConsumerLedger {
+    /// An empty ledger in a configuration with `listeners` listeners.
+    pub fn new(listeners: usize) -> Self {
+        Self { counts: (0..listeners).map(|_| Group::default()).collect() }
+    }
+
+    /// Publishes the counts of the consumer that owns this ledger.
+    pub fn publish(&self, tallies: &[Tally]) {
+        for (group, tally) in self.counts.iter().zip(tallies) {
+            group.publish(&[tally.taken, tally.delivered, tally.failed, tally.pending]);
+        }
+    }
+
+    /// The counts for one listener as last published.
+    pub fn read(&self, listener: usize) -> Tally {
+        let [taken, delivered, failed, pending] = self.counts[listener].read();
+        Tally { taken, delivered, failed, pending }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_drops_are_counted_on_past_the_wrap_of_the_kernels_counter() {
+        let mut drops = KernelDrops::default();
+        for count in [0, 10, u32::MAX - 4, 5] {
+            drops.observe(count);
+        }
+        assert_eq!(drops.total, u64::from(u32::MAX) + 6);
+    }
+
+    #[test]
+    fn a_lane_reads_back_what_it_published() {
+        let socket = Arc::new(Socket::new(mmsg::Family::V4).expect("a socket"));
+        let lane = LaneLedger::new(socket, 3);
+        let mut tally = LaneTally {
+            received: 1,
+            bytes: 2,
+            calls: 3,
+            truncated: 4,
+            dropped_truncated: 5,
+            dropped_no_batch: 6,
+            dropped_unsplit: 7,
+            errors: 8,
+            ..LaneTally::default()
+        };
+        tally.offered[0] = 9;
+        tally.offered[SINKS_PER_LISTENER_MAX - 1] = 10;
+        lane.publish(&tally);
+        assert_eq!(lane.read(), tally);
+        lane.count_queue_full(2, 7);
+        assert_eq!((lane.queue_full(2), lane.queue_full(0)), (7, 0));
+    }
+}

@@ -1,0 +1,191 @@
+//! The books of a running pipeline: whose counters they are, and one reading of all of them.
+//!
+//! Consumers are read before lanes, see `ledger`: so a reading never shows a datagram taken that was not yet offered.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crossbeam_channel::Receiver as Inbox;
+
+use crate::ledger::snapshot::{
+    HostSnapshot, LaneSnapshot, ListenerDropped, ListenerSnapshot, SinkDropped, SinkSnapshot, Snapshot,
+};
+use crate::ledger::{ConsumerLedger, LaneLedger, LaneTally, Tally};
+use crate::pool::Parcel;
+
+/// Everything a reading needs.
+#[derive(Debug)]
+pub struct Books {
+    /// When the process started.
+    pub started: Instant,
+    /// By listener of the configuration.
+    pub listeners: Vec<ListenerBooks>,
+    /// By sink of the configuration.
+    pub sinks: Vec<SinkBooks>,
+}
+
+/// One listener.
+#[derive(Debug)]
+pub struct ListenerBooks {
+    /// Its name.
+    pub name: String,
+    /// Its addresses, as bound.
+    pub address: String,
+    /// Whether the kernel counts trains as one.
+    pub gro: bool,
+    /// Its sinks, by index.
+    pub sinks: Vec<usize>,
+    /// Its lanes.
+    pub lanes: Vec<LaneBooks>,
+}
+
+/// One lane.
+#[derive(Debug)]
+pub struct LaneBooks {
+    /// What its socket is bound to.
+    pub address: String,
+    /// Its core.
+    pub core: Option<usize>,
+    /// The memory node of that core.
+    pub node: Option<usize>,
+    /// What the kernel granted.
+    pub receive_buffer_bytes: u64,
+    /// What its receiver counts.
+    pub ledger: Arc<LaneLedger>,
+}
+
+/// One sink.
+#[derive(Debug)]
+pub struct SinkBooks {
+    /// Its name.
+    pub name: String,
+    /// Its channels, to see how full they are.
+    pub channels: Vec<Inbox<Parcel>>,
+    /// What its consumers count.
+    pub consumers: Vec<Arc<ConsumerLedger>>,
+}
+
+impl Books {
+    /// Reads everything.
+    pub fn snapshot(&self) -> Snapshot {
+        let listeners = self.listeners.iter().enumerate().map(|(index, listener)| self.listener(index, listener));
+        Snapshot {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_seconds: self.started.elapsed().as_secs_f64(),
+            listeners: listeners.collect(),
+            host: HostSnapshot::default(),
+            log_lines_lost: crate::logging::lines_lost(),
+        }
+    }
+
+    /// The last reading. What is still in flight now, because a sink did not take it in time, never will be delivered as far
+    /// as these books can promise, and is counted as the sink's failure.
+    pub fn final_snapshot(&self) -> Snapshot {
+        let mut snapshot = self.snapshot();
+        for sink in snapshot.listeners.iter_mut().flat_map(|listener| &mut listener.sinks) {
+            if sink.in_flight > 0 {
+                log::error!("sink {}: {} datagrams were not taken in time and are given up", sink.name, sink.in_flight);
+            }
+            sink.dropped.sink_error += std::mem::take(&mut sink.in_flight);
+        }
+        snapshot
+    }
+
+    fn listener(&self, index: usize, listener: &ListenerBooks) -> ListenerSnapshot {
+        let taken: Vec<Tally> = listener.sinks.iter().map(|&sink| self.sinks[sink].tally(index)).collect();
+        let queue_full: Vec<u64> = listener
+            .sinks
+            .iter()
+            .map(|&sink| listener.lanes.iter().map(|lane| lane.ledger.queue_full(sink)).sum())
+            .collect();
+        let lanes: Vec<(LaneTally, LaneSnapshot)> =
+            listener.lanes.iter().enumerate().map(|(number, lane)| lane.read(number)).collect();
+        let sum = |field: fn(&LaneTally) -> u64| lanes.iter().map(|(tally, _)| field(tally)).sum::<u64>();
+        let dropped = ListenerDropped {
+            truncated: sum(|tally| tally.dropped_truncated),
+            no_batch: sum(|tally| tally.dropped_no_batch),
+            unsplit: sum(|tally| tally.dropped_unsplit),
+            ..ListenerDropped::default()
+        };
+        let received = sum(|tally| tally.received);
+        let kernel_dropped = lanes.iter().map(|(_, lane)| lane.kernel_dropped).sum();
+        let to_offer = received - dropped.truncated - dropped.no_batch - dropped.unsplit;
+        let mut residual = 0;
+        let mut sinks = Vec::with_capacity(listener.sinks.len());
+        for (place, &sink) in listener.sinks.iter().enumerate() {
+            let offered = lanes.iter().map(|(tally, _)| tally.offered[place]).sum();
+            let (snapshot, left_over) = self.sinks[sink].read(offered, queue_full[place], taken[place]);
+            residual += left_over + signed_difference(to_offer, offered);
+            sinks.push(snapshot);
+        }
+        ListenerSnapshot {
+            name: listener.name.clone(),
+            address: listener.address.clone(),
+            arrived: received + kernel_dropped,
+            kernel_dropped,
+            kernel_dropped_unit: if listener.gro { "buffers" } else { "datagrams" }.to_owned(),
+            received,
+            bytes: sum(|tally| tally.bytes),
+            truncated: sum(|tally| tally.truncated),
+            dropped,
+            wrong_cpu: None,
+            residual,
+            sinks,
+            lanes: lanes.into_iter().map(|(_, snapshot)| snapshot).collect(),
+        }
+    }
+}
+
+impl LaneBooks {
+    fn read(&self, number: usize) -> (LaneTally, LaneSnapshot) {
+        let tally = self.ledger.read();
+        let (kernel_dropped, memory) = self.ledger.kernel();
+        let snapshot = LaneSnapshot {
+            lane: number,
+            address: self.address.clone(),
+            cpu: self.core,
+            node: self.node,
+            queue: None,
+            engine: "recvmmsg".to_owned(),
+            arrived: tally.received + kernel_dropped,
+            kernel_dropped,
+            received: tally.received,
+            calls: tally.calls,
+            receive_buffer_bytes: self.receive_buffer_bytes,
+            receive_buffer_used_bytes: memory.map_or(0, |memory| u64::from(memory.receive_used_bytes)),
+        };
+        (tally, snapshot)
+    }
+}
+
+impl SinkBooks {
+    /// What all consumers of this sink have counted for one listener.
+    fn tally(&self, listener: usize) -> Tally {
+        self.consumers.iter().map(|consumer| consumer.read(listener)).fold(Tally::default(), |sum, one| Tally {
+            taken: sum.taken + one.taken,
+            delivered: sum.delivered + one.delivered,
+            failed: sum.failed + one.failed,
+            pending: sum.pending + one.pending,
+        })
+    }
+
+    /// The snapshot of this sink, and what its own sum leaves over.
+    fn read(&self, offered: u64, queue_full: u64, tally: Tally) -> (SinkSnapshot, i64) {
+        let waiting = offered.saturating_sub(queue_full + tally.taken);
+        let decided = tally.delivered + tally.failed + tally.pending;
+        let snapshot = SinkSnapshot {
+            name: self.name.clone(),
+            offered,
+            delivered: tally.delivered,
+            dropped: SinkDropped { queue_full, sink_error: tally.failed },
+            in_flight: waiting + tally.pending,
+            queue_depth: self.channels.iter().map(|channel| channel.len() as u64).sum(),
+            queue_capacity: self.channels.iter().filter_map(|channel| channel.capacity()).sum::<usize>() as u64,
+        };
+        (snapshot, signed_difference(tally.taken, decided))
+    }
+}
+
+fn signed_difference(left: u64, right: u64) -> i64 {
+    left.wrapping_sub(right).cast_signed()
+}

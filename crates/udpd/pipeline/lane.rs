@@ -1,0 +1,214 @@
+//! The birth of a lane: its thread is pinned first, and then makes the socket and touches the batches itself, so that what
+//! the kernel and the allocator hand out lies on the memory node of that core. The sockets are bound later, by one thread
+//! and in order, because the order of binding is the order of the sockets in their group.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver as Inbox, Sender, bounded};
+use mmsg::{Backing, Family, GrantedBuffer, RecvBatch, Socket};
+
+use super::Event;
+use super::alarm::Alarm;
+use crate::budget::LanePlan;
+use crate::exit::{ExitCode, Failure};
+use crate::pool::{Parcel, Pool};
+use crate::receiver::{LaneHome, Receiver, Route, Stop};
+
+/// What a lane thread needs before it can make anything.
+#[derive(Debug, Clone)]
+pub struct LaneOrder {
+    /// Index over all lanes.
+    pub index: usize,
+    /// The plan for it.
+    pub plan: LanePlan,
+    /// Name of the listener.
+    pub listener_name: String,
+    /// Bind to this interface.
+    pub interface: Option<String>,
+    /// Share the address with the other lanes.
+    pub reuse_port: bool,
+    /// How many sinks a batch can be with at once.
+    pub sinks: usize,
+    /// Drop what is longer than a slot.
+    pub drop_truncated: bool,
+    /// Let datagrams gather after a short batch.
+    pub gather: Duration,
+}
+
+/// A lane that is made and waits for its start.
+#[derive(Debug)]
+pub struct LaneThread {
+    /// What was made.
+    pub made: Made,
+    start: Sender<Start>,
+    handle: JoinHandle<()>,
+}
+
+/// What the thread made.
+#[derive(Debug)]
+pub struct Made {
+    /// Not bound yet.
+    pub socket: Arc<Socket>,
+    /// The way home for its batches.
+    pub home: Sender<Parcel>,
+    /// What the kernel granted.
+    pub buffer: GrantedBuffer,
+    /// What memory the batches lie in.
+    pub backing: Backing,
+    /// The core it runs on, when pinning worked.
+    pub core: Option<usize>,
+}
+
+/// What a lane needs to run.
+#[derive(Debug)]
+pub struct Start {
+    /// Where its datagrams go.
+    pub routes: Vec<Route>,
+    /// Every lane of the daemon.
+    pub lanes: Arc<[LaneHome]>,
+    /// When to end.
+    pub stop: Arc<Stop>,
+}
+
+impl LaneThread {
+    /// Starts the thread and waits until everything is made.
+    pub fn spawn(order: LaneOrder, events: Sender<Event>) -> Result<Self, Failure> {
+        let (made_sender, made) = bounded(1);
+        let (start, start_inbox) = bounded(1);
+        let name = thread_name("rx", order.index, &order.listener_name);
+        let subject = format!("lane {} of listener {}", order.plan.number, order.listener_name);
+        let handle = thread::Builder::new()
+            .name(name)
+            .spawn(move || {
+                let _alarm = Alarm::new(events);
+                live(order, &made_sender, &start_inbox);
+            })
+            .map_err(|error| Failure::new(ExitCode::Failure, format!("cannot start the thread of {subject}: {error}")))?;
+        let made = made
+            .recv()
+            .map_err(|_| Failure::new(ExitCode::Failure, format!("the thread of {subject} ended while it was starting")))??;
+        Ok(Self { made, start, handle })
+    }
+
+    /// Lets it receive.
+    pub fn start(self, start: Start) -> JoinHandle<()> {
+        // The thread waits for exactly this message; if it has panicked its alarm says so.
+        let _ = self.start.send(start);
+        self.handle
+    }
+}
+
+/// The names that `top -H` shows: kernels keep 15 bytes.
+pub fn thread_name(role: &str, number: usize, of: &str) -> String {
+    let mut name = format!("{role}{number}-{of}");
+    let mut end = name.len().min(15);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    name.truncate(end);
+    name
+}
+
+/// The life of a lane thread. It ends at once when the start never comes.
+fn live(order: LaneOrder, made: &Sender<Result<Made, Failure>>, start: &Inbox<Start>) {
+    let (parts, ready) = match make(&order) {
+        Ok(parts) => parts,
+        Err(failure) => {
+            let _ = made.send(Err(failure));
+            return;
+        }
+    };
+    if made.send(Ok(ready)).is_err() {
+        return;
+    }
+    let Ok(Start { routes, lanes, stop }) = start.recv() else { return };
+    let Parts { socket, pool, spare } = parts;
+    let LaneOrder { index, drop_truncated, gather, .. } = order;
+    Receiver { socket, pool, spare, routes, lanes, lane: index, drop_truncated, gather, stop }.run();
+}
+
+/// What stays with the thread.
+struct Parts {
+    socket: Arc<Socket>,
+    pool: Pool,
+    spare: RecvBatch,
+}
+
+fn make(order: &LaneOrder) -> Result<(Parts, Made), Failure> {
+    let LaneOrder { plan, listener_name, .. } = order;
+    let core = plan.core.filter(|&core| match steer::pin_current_thread(core) {
+        Ok(()) => true,
+        Err(error) => {
+            log::warn!("listener {listener_name}, lane {}: {error}; it runs wherever the scheduler puts it", plan.number);
+            false
+        }
+    });
+    let fail = |operation: &str, error: io::Error| {
+        let message = format!("listener {listener_name}, lane {}: cannot {operation}: {error}", plan.number);
+        Failure::new(ExitCode::Failure, message)
+    };
+    let (socket, buffer) = make_socket(order)?;
+    let (mut batches, backing) = RecvBatch::pool(plan.pool.batches() + 1, &plan.shape)
+        .map_err(|error| fail(&format!("get {} bytes of memory for batches", plan.pool_bytes()), error))?;
+    let spare = batches.pop().expect("a pool has at least one batch more than none");
+    let (pool, home) = Pool::new(batches, plan.listener, order.index, order.sinks);
+    let socket = Arc::new(socket);
+    let made = Made { socket: Arc::clone(&socket), home, buffer, backing, core };
+    Ok((Parts { socket, pool, spare }, made))
+}
+
+fn make_socket(order: &LaneOrder) -> Result<(Socket, GrantedBuffer), Failure> {
+    let LaneOrder { plan, listener_name, .. } = order;
+    let option = |name: &str, value: &dyn std::fmt::Debug, code: ExitCode, cure: &str, error: io::Error| {
+        let message = format!("listener {listener_name}, address {}: cannot set {name} to {value:?}: {error}{cure}", plan.address);
+        Failure::new(code, message)
+    };
+    let family = match plan.address {
+        SocketAddr::V4(_) => Family::V4,
+        SocketAddr::V6(_) => Family::V6,
+    };
+    let socket = Socket::new(family).map_err(|error| {
+        let message = format!("listener {listener_name}: cannot make a socket for {}: {error}", plan.address);
+        Failure::new(ExitCode::Unavailable, message)
+    })?;
+    if let SocketAddr::V6(address) = plan.address {
+        let only = !address.ip().is_unspecified();
+        socket.set_v6_only(only).map_err(|error| option("IPV6_V6ONLY", &only, ExitCode::Failure, "", error))?;
+    }
+    if order.reuse_port {
+        socket.set_reuse_port(true).map_err(|error| option("SO_REUSEPORT", &true, ExitCode::Failure, "", error))?;
+    }
+    if let Some(interface) = &order.interface {
+        socket.bind_to_device(interface).map_err(|error| {
+            let cure = "; the interface must exist, and kernels before 5.7 want CAP_NET_RAW";
+            option("SO_BINDTODEVICE", interface, ExitCode::Unavailable, cure, error)
+        })?;
+    }
+    if plan.shape.control.gro {
+        let cure = "; gro needs Linux 5.0, set gro = \"off\"";
+        socket.set_gro(true).map_err(|error| option("UDP_GRO", &true, ExitCode::Failure, cure, error))?;
+    }
+    if plan.shape.control.timestamps {
+        socket.set_timestamps(true).map_err(|error| option("SO_TIMESTAMPNS", &true, ExitCode::Failure, "", error))?;
+    }
+    let buffer = socket
+        .set_receive_buffer(plan.receive_buffer_bytes)
+        .map_err(|error| option("SO_RCVBUF", &plan.receive_buffer_bytes, ExitCode::Failure, "", error))?;
+    Ok((socket, buffer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thread_names_fit_what_the_kernel_keeps() {
+        assert_eq!(thread_name("rx", 0, "syslog"), "rx0-syslog");
+        assert_eq!(thread_name("sink", 12, "archive-of-all"), "sink12-archive-");
+        assert_eq!(thread_name("rx", 0, "ééééééééé").len(), 14, "no character is cut in two");
+    }
+}

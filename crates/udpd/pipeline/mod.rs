@@ -1,0 +1,301 @@
+//! The pipeline: wires lanes to consumers and takes them apart again. The only module that knows both ends.
+//!
+//! Starting goes from the outside in: lanes are made on their cores, sockets are bound in order, sinks are opened, and only
+//! then does anything run; whatever fails leaves nothing behind. Stopping goes the way of a datagram: arrivals are
+//! refused, receivers drain their sockets and end, channels run empty, consumers flush and end, the books are closed.
+
+mod alarm;
+mod books;
+mod lane;
+mod open;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver as Inbox, Sender};
+use mmsg::{Backing, GrantedBuffer, Socket};
+
+pub use books::Books;
+
+use crate::budget::{Budget, LanePlan};
+use crate::channel::{Feed, channel};
+use crate::config::{Config, OnTruncate};
+use crate::consumer::{Consumer, End};
+use crate::exit::{ExitCode, Failure};
+use crate::holder;
+use crate::ledger::{ConsumerLedger, LaneLedger, Snapshot, Tally};
+use crate::pool::Parcel;
+use crate::receiver::{LaneHome, Route, Stop};
+use alarm::Alarm;
+use books::{LaneBooks, ListenerBooks, SinkBooks};
+use lane::{LaneOrder, LaneThread, Start, thread_name};
+
+/// What the threads of a pipeline, and whoever else holds the sender, tell the main thread.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The operator asks to stop; the number of the signal.
+    Signal(i32),
+    /// A sink can never take anything again.
+    SinkClosed(String),
+    /// A thread has panicked: its name.
+    ThreadPanicked(String),
+}
+
+/// A running pipeline.
+#[derive(Debug)]
+pub struct Pipeline {
+    books: Arc<Books>,
+    lanes: Vec<Lane>,
+    consumers: Vec<JoinHandle<()>>,
+    stop: Arc<Stop>,
+}
+
+/// A running lane and what the operator should know of it.
+#[derive(Debug)]
+pub struct Lane {
+    /// What was planned.
+    pub plan: LanePlan,
+    /// The name of its listener.
+    pub listener: String,
+    /// What the socket is bound to.
+    pub address: SocketAddr,
+    /// The core, when pinning worked.
+    pub core: Option<usize>,
+    /// The receive buffer.
+    pub buffer: GrantedBuffer,
+    /// The memory of the batches.
+    pub backing: Backing,
+    socket: Arc<Socket>,
+    receiver: JoinHandle<()>,
+}
+
+impl Pipeline {
+    /// Makes, binds, opens and starts everything. When it returns every socket is bound and every receiver reads.
+    pub fn start(config: &Config, budget: &Budget, started: Instant, events: &Sender<Event>) -> Result<Self, Failure> {
+        let threads = spawn_lanes(config, budget, events)?;
+        let addresses = bind_all(&threads, budget)?;
+        let stop = Arc::new(Stop::default());
+        let homes: Arc<[Sender<Parcel>]> = threads.iter().map(|thread| thread.made.home.clone()).collect();
+        let lanes: Arc<[LaneHome]> = threads
+            .iter()
+            .map(|thread| LaneHome {
+                home: thread.made.home.clone(),
+                ledger: Arc::new(LaneLedger::new(Arc::clone(&thread.made.socket), config.sinks.len())),
+            })
+            .collect();
+        let mut routes: Vec<Vec<Route>> = budget.lanes.iter().map(|_| Vec::new()).collect();
+        let mut sinks = Vec::new();
+        let mut pending = Vec::new();
+        for sink in 0..config.sinks.len() {
+            let wiring = Wiring { config, budget, sink, homes: &homes };
+            sinks.push(wiring.open(&mut routes, &mut pending)?);
+        }
+        for (routes, plan) in routes.iter_mut().zip(&budget.lanes) {
+            let order = &config.listeners[plan.listener].sinks;
+            routes.sort_by_key(|route| order.iter().position(|&sink| sink == route.sink));
+        }
+        let consumers = pending
+            .into_iter()
+            .map(|(name, consumer)| spawn_consumer(name, consumer, budget, events))
+            .collect::<Result<_, _>>()?;
+        let books = Arc::new(open_books(config, budget, &threads, &addresses, &lanes, sinks, started));
+        let starts = routes.into_iter().map(|routes| Start { routes, lanes: Arc::clone(&lanes), stop: Arc::clone(&stop) });
+        let lanes = threads.into_iter().zip(starts).zip(&budget.lanes).zip(addresses);
+        let lanes = lanes.map(|(((thread, start), plan), address)| Lane {
+            plan: plan.clone(),
+            listener: config.listeners[plan.listener].name.clone(),
+            address,
+            core: thread.made.core,
+            buffer: thread.made.buffer,
+            backing: thread.made.backing.clone(),
+            socket: Arc::clone(&thread.made.socket),
+            receiver: thread.start(start),
+        });
+        Ok(Self { books, lanes: lanes.collect(), consumers, stop })
+    }
+
+    /// The books, for everybody who wants to read them.
+    pub fn books(&self) -> Arc<Books> {
+        Arc::clone(&self.books)
+    }
+
+    /// The lanes.
+    pub fn lanes(&self) -> &[Lane] {
+        &self.lanes
+    }
+
+    /// Receives nothing more, delivers what is there, closes the books. A sink that takes nothing is waited for until
+    /// `limit` has passed or `hurry` says so; what it has not taken then is counted as its failure.
+    pub fn stop(self, limit: Duration, hurry: impl Fn(Duration) -> bool) -> Snapshot {
+        for lane in &self.lanes {
+            if let Err(error) = lane.socket.refuse_arrivals() {
+                log::warn!("listener {}: cannot refuse further arrivals: {error}; those after the last look go uncounted", lane.listener);
+            }
+        }
+        self.stop.requested.store(true, Ordering::Relaxed);
+        for lane in &self.lanes {
+            if let Err(error) = lane.socket.interrupt() {
+                log::error!("listener {}: cannot wake its receiver: {error}", lane.listener);
+            }
+        }
+        let deadline = Instant::now() + limit;
+        let threads: Vec<&JoinHandle<()>> =
+            self.lanes.iter().map(|lane| &lane.receiver).chain(&self.consumers).collect();
+        let mut patient = true;
+        while patient && threads.iter().any(|thread| !thread.is_finished()) {
+            patient = !hurry(END_POLL) && Instant::now() < deadline;
+        }
+        // A receiver that is blocked on a full channel gives up and drains; it needs a moment, not a consumer.
+        self.stop.give_up.store(true, Ordering::Relaxed);
+        for lane in self.lanes {
+            let _ = lane.receiver.join();
+        }
+        self.books.final_snapshot()
+    }
+}
+
+/// How often the end of the threads is looked for while stopping.
+const END_POLL: Duration = Duration::from_millis(2);
+
+fn spawn_lanes(config: &Config, budget: &Budget, events: &Sender<Event>) -> Result<Vec<LaneThread>, Failure> {
+    let order = |(index, plan): (usize, &LanePlan)| {
+        let listener = &config.listeners[plan.listener];
+        LaneOrder {
+            index,
+            plan: plan.clone(),
+            listener_name: listener.name.clone(),
+            interface: listener.interface.clone(),
+            reuse_port: budget.lanes.iter().filter(|other| other.address == plan.address).count() > 1,
+            sinks: listener.sinks.len(),
+            drop_truncated: listener.on_truncate == OnTruncate::Drop,
+            gather: listener.gather,
+        }
+    };
+    budget.lanes.iter().enumerate().map(order).map(|order| LaneThread::spawn(order, events.clone())).collect()
+}
+
+/// Binds every socket, in order, from this one thread.
+fn bind_all(threads: &[LaneThread], budget: &Budget) -> Result<Vec<SocketAddr>, Failure> {
+    let mut bound = Vec::with_capacity(threads.len());
+    for (index, (thread, plan)) in threads.iter().zip(&budget.lanes).enumerate() {
+        let first_of_group = budget.lanes[..index].iter().all(|earlier| earlier.address != plan.address);
+        let holders =
+            if first_of_group { holder::of_udp_address(plan.address, Path::new("/proc")) } else { Vec::new() };
+        thread.made.socket.bind(plan.address).map_err(|error| open::bind_failure(plan.address, &error))?;
+        if let Some(holder) = holders.first() {
+            log::warn!(
+                "{} is shared with {holder}: the kernel splits the datagrams between the two; stop one of them",
+                plan.address
+            );
+        }
+        bound.push(thread.made.socket.local_addr().unwrap_or(plan.address));
+    }
+    Ok(bound)
+}
+
+/// One sink on its way to being open.
+struct Wiring<'a> {
+    config: &'a Config,
+    budget: &'a Budget,
+    sink: usize,
+    homes: &'a Arc<[Sender<Parcel>]>,
+}
+
+impl Wiring<'_> {
+    /// Makes the channels and consumers of this sink and routes the lanes to them; lane i feeds consumer i mod N.
+    fn open(
+        &self,
+        routes: &mut [Vec<Route>],
+        consumers: &mut Vec<(String, Consumer)>,
+    ) -> Result<SinkBooks, Failure> {
+        let sink = &self.config.sinks[self.sink];
+        let count = self.budget.consumers[self.sink];
+        let channels: Vec<(Feed, Inbox<Parcel>)> =
+            (0..count).map(|_| channel(sink.queue_batches, open::full_policy(sink.when_full))).collect();
+        let feeds = |plan: &LanePlan| self.config.listeners[plan.listener].sinks.contains(&self.sink);
+        let feeding: Vec<usize> = (0..routes.len()).filter(|&lane| feeds(&self.budget.lanes[lane])).collect();
+        let consumer_of_lane = |lane: usize| feeding.iter().position(|&other| other == lane).map(|place| place % count);
+        let mut books = SinkBooks { name: sink.name.clone(), channels: Vec::new(), consumers: Vec::new() };
+        for (number, (_, inbox)) in channels.iter().enumerate() {
+            let lanes: Vec<bool> = (0..routes.len()).map(|lane| consumer_of_lane(lane) == Some(number)).collect();
+            let ledger = Arc::new(ConsumerLedger::new(self.config.listeners.len()));
+            let consumer = Consumer {
+                channel: inbox.clone(),
+                sink: open::sink(self.config, self.budget, sink, number, &lanes)?,
+                homes: Arc::clone(self.homes),
+                ledger: Arc::clone(&ledger),
+                tallies: vec![Tally::default(); self.config.listeners.len()],
+            };
+            consumers.push((thread_name("sink", number, &sink.name), consumer));
+            books.channels.push(inbox.clone());
+            books.consumers.push(ledger);
+        }
+        for lane in feeding {
+            let number = consumer_of_lane(lane).expect("a feeding lane has a consumer");
+            routes[lane].push(Route { feed: channels[number].0.clone(), sink: self.sink });
+        }
+        Ok(books)
+    }
+}
+
+fn spawn_consumer(
+    name: String,
+    consumer: Consumer,
+    budget: &Budget,
+    events: &Sender<Event>,
+) -> Result<JoinHandle<()>, Failure> {
+    let cores = budget.consumer_cores.clone();
+    let events = events.clone();
+    let subject = name.clone();
+    let body = move || {
+        let _alarm = Alarm::new(events.clone());
+        if !cores.is_empty()
+            && let Err(error) = steer::confine_current_thread(&cores)
+        {
+            log::warn!("{name}: cannot be kept to the cores {}: {error}", steer::format_core_list(&cores));
+        }
+        let end = consumer.run(|why| {
+            let _ = events.send(Event::SinkClosed(why.to_owned()));
+        });
+        if let End::Closed(why) = end {
+            log::debug!("{name} has ended: {why}");
+        }
+    };
+    thread::Builder::new().name(subject.clone()).spawn(body).map_err(|error: io::Error| {
+        Failure::new(ExitCode::Failure, format!("cannot start the consumer thread {subject}: {error}"))
+    })
+}
+
+fn open_books(
+    config: &Config,
+    budget: &Budget,
+    threads: &[LaneThread],
+    addresses: &[SocketAddr],
+    lanes: &[LaneHome],
+    sinks: Vec<SinkBooks>,
+    started: Instant,
+) -> Books {
+    let listener = |(index, listener): (usize, &crate::config::Listener)| {
+        let own = (0..threads.len()).filter(|&lane| budget.lanes[lane].listener == index);
+        let lane_books = |lane: usize| LaneBooks {
+            address: addresses[lane].to_string(),
+            core: threads[lane].made.core,
+            node: budget.lanes[lane].node,
+            receive_buffer_bytes: threads[lane].made.buffer.granted_bytes as u64,
+            ledger: Arc::clone(&lanes[lane].ledger),
+        };
+        ListenerBooks {
+            name: listener.name.clone(),
+            address: listener.addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", "),
+            gro: listener.gro,
+            sinks: listener.sinks.clone(),
+            lanes: own.map(lane_books).collect(),
+        }
+    };
+    Books { started, listeners: config.listeners.iter().enumerate().map(listener).collect(), sinks }
+}

@@ -1,0 +1,200 @@
+//! The format `lines`: one datagram, one line, and no sender can make two of one.
+//!
+//! The rules, in full: one newline at the end of a payload is dropped, because the line has its own. Then `\` becomes `\\`,
+//! newline `\n`, carriage return `\r`, tab `\t`, and every other control byte (below 0x20, and 0x7f) `\xHH`. The UTF-8
+//! forms of what some readers take for an end of line or for a terminal command are escaped byte by byte the same way:
+//! U+0080 to U+009F, U+2028 and U+2029. All other bytes are written as they are, valid UTF-8 or not. [`unescape`] gives the
+//! payload back, but for that one newline.
+
+/// The most bytes that one payload byte can become, and the newline at the end.
+pub const EXPANSION_MAX: usize = 4;
+
+/// How a byte is treated; the index is the byte.
+const CLASSES: [Class; 256] = classes();
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    /// Written as it is.
+    Plain,
+    /// Written as an escape.
+    Escape,
+    /// May begin a sequence that is escaped.
+    Lead,
+}
+
+const fn classes() -> [Class; 256] {
+    let mut classes = [Class::Plain; 256];
+    let mut byte = 0;
+    while byte < 0x20 {
+        classes[byte] = Class::Escape;
+        byte += 1;
+    }
+    classes[0x7f] = Class::Escape;
+    classes[b'\\' as usize] = Class::Escape;
+    classes[0xc2] = Class::Lead;
+    classes[0xe2] = Class::Lead;
+    classes
+}
+
+/// Appends the line of one payload. Writes at most `EXPANSION_MAX * payload.len() + 1` bytes.
+pub fn append(line: &mut Vec<u8>, payload: &[u8]) {
+    let mut rest = payload.strip_suffix(b"\n").unwrap_or(payload);
+    loop {
+        let plain = plain_prefix(rest);
+        line.extend_from_slice(&rest[..plain]);
+        rest = &rest[plain..];
+        let Some(&byte) = rest.first() else { break };
+        let taken = match CLASSES[usize::from(byte)] {
+            Class::Lead => unsafe_sequence(rest),
+            _ => 1,
+        };
+        match taken {
+            0 => line.push(byte),
+            _ => rest[..taken].iter().for_each(|&byte| escape(line, byte)),
+        }
+        rest = &rest[taken.max(1)..];
+    }
+    line.push(b'\n');
+}
+
+/// How many bytes at the start need no look of their own. Eight at a time while all of them are printable ASCII.
+fn plain_prefix(bytes: &[u8]) -> usize {
+    let mut length = 0;
+    for chunk in bytes.chunks_exact(8) {
+        let word = u64::from_le_bytes(chunk.try_into().expect("a chunk of eight"));
+        if !is_plain_ascii(word) {
+            break;
+        }
+        length += 8;
+    }
+    length + bytes[length..].iter().take_while(|&&byte| CLASSES[usize::from(byte)] == Class::Plain).count()
+}
+
+/// True when none of the eight bytes is below 0x20, above 0x7e or a backslash. May say no wrongly, never yes.
+fn is_plain_ascii(word: u64) -> bool {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGHS: u64 = ONES << 7;
+    let zero_byte = |word: u64| word.wrapping_sub(ONES) & !word;
+    let below_space = word.wrapping_sub(ONES * 0x20);
+    let delete = zero_byte(word ^ (ONES * 0x7f));
+    let backslash = zero_byte(word ^ (ONES * 0x5c));
+    (word | below_space | delete | backslash) & HIGHS == 0
+}
+
+/// The length of a sequence at the start that must be escaped, or 0.
+fn unsafe_sequence(bytes: &[u8]) -> usize {
+    match bytes {
+        [0xc2, 0x80..=0x9f, ..] => 2,
+        [0xe2, 0x80, 0xa8 | 0xa9, ..] => 3,
+        _ => 0,
+    }
+}
+
+fn escape(line: &mut Vec<u8>, byte: u8) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    match byte {
+        b'\\' => line.extend_from_slice(b"\\\\"),
+        b'\n' => line.extend_from_slice(b"\\n"),
+        b'\r' => line.extend_from_slice(b"\\r"),
+        b'\t' => line.extend_from_slice(b"\\t"),
+        _ => line.extend_from_slice(&[b'\\', b'x', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]),
+    }
+}
+
+/// The payload of a line (without its newline), or `None` when no payload has this line.
+pub fn unescape(line: &[u8]) -> Option<Vec<u8>> {
+    let mut payload = Vec::with_capacity(line.len());
+    let mut rest = line;
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte != b'\\' {
+            payload.push(byte);
+            continue;
+        }
+        let (&kind, after) = rest.split_first()?;
+        rest = after;
+        payload.push(match kind {
+            b'\\' => b'\\',
+            b'n' => b'\n',
+            b'r' => b'\r',
+            b't' => b'\t',
+            b'x' => {
+                let (digits, after) = rest.split_at_checked(2)?;
+                rest = after;
+                u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?
+            }
+            _ => return None,
+        });
+    }
+    Some(payload)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(payload: &[u8]) -> Vec<u8> {
+        let mut line = Vec::new();
+        append(&mut line, payload);
+        line
+    }
+
+    #[test]
+    fn plain_text_is_written_as_it_is_and_its_newline_is_not_doubled() {
+        assert_eq!(line(b"<34>su: failed"), b"<34>su: failed\n");
+        assert_eq!(line(b"with newline\n"), b"with newline\n");
+        assert_eq!(line(b""), b"\n");
+        assert_eq!(line("grüße 世界".as_bytes()), "grüße 世界\n".as_bytes());
+        assert_eq!(line(b"\xff\xfe"), b"\xff\xfe\n");
+    }
+
+    #[test]
+    fn no_payload_can_forge_a_line_or_command_a_terminal() {
+        assert_eq!(line(b"a\nb\n\n"), b"a\\nb\\n\n");
+        assert_eq!(line(b"\x1b[2J\x00\x7f\r\t\\"), b"\\x1b[2J\\x00\\x7f\\r\\t\\\\\n");
+        assert_eq!(line("\u{85}\u{9b}\u{2028}\u{2029}".as_bytes()), b"\\xc2\\x85\\xc2\\x9b\\xe2\\x80\\xa8\\xe2\\x80\\xa9\n");
+        assert_eq!(line("\u{a0}\u{2027}".as_bytes()), "\u{a0}\u{2027}\n".as_bytes());
+    }
+
+    #[test]
+    fn every_payload_comes_back_from_its_one_line() {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        let rounds = if cfg!(debug_assertions) { 20_000 } else { 1_000_000 };
+        for round in 0..rounds {
+            let length = (next() % 40) as usize;
+            let interesting = *b"\\\n\r\t\x00\x7f\xc2\x85\xe2\x80\xa8x";
+            let payload: Vec<u8> = (0..length)
+                .map(|_| match next() % 3 {
+                    0 => interesting[(next() % interesting.len() as u64) as usize],
+                    1 => b'a' + (next() % 26) as u8,
+                    _ => next() as u8,
+                })
+                .collect();
+            let line = line(&payload);
+            assert!(line.len() <= EXPANSION_MAX * payload.len() + 1);
+            let (&end, text) = line.split_last().expect("a line is never empty");
+            assert_eq!(end, b'\n');
+            assert!(text.iter().all(|byte| *byte >= 0x20 && *byte != 0x7f), "round {round}: {payload:x?} gave {text:x?}");
+            let expected = payload.strip_suffix(b"\n").unwrap_or(&payload);
+            assert_eq!(unescape(text).as_deref(), Some(expected), "round {round}");
+        }
+    }
+
+    #[test]
+    fn the_eight_byte_look_agrees_with_the_table_for_every_byte_in_every_place() {
+        for byte in 0..=255_u8 {
+            for place in 0..8 {
+                let mut bytes = [b'a'; 8];
+                bytes[place] = byte;
+                let plain = CLASSES[usize::from(byte)] == Class::Plain && byte < 0x80;
+                assert_eq!(is_plain_ascii(u64::from_le_bytes(bytes)), plain, "{byte:#x} in place {place}");
+            }
+        }
+    }
+}
