@@ -6,6 +6,8 @@
 mod util;
 
 // How the tree must look: size, imports, unsafe code, dependencies, promises.
-//mod tidy;
+mod tidy;
+// And what it may depend on.
+mod tidy_dependencies;
 // That the load generator itself can be believed.
 mod load;

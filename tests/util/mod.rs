@@ -5,4 +5,6 @@
 
 pub(crate) mod daemon;
 pub(crate) mod ledger;
+pub(crate) mod licence;
 pub(crate) mod load;
+pub(crate) mod source;
