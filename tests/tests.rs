@@ -1,1 +1,13 @@
-//! (to be written)
+//! The tests of the program as its users see it, in one binary.
+//!
+//! A test belongs beside the code when it can be written there; here is what needs the built program or the whole tree.
+
+// What they share: load, daemon, ledger.
+mod util;
+
+// How the tree must look: size, imports, unsafe code, dependencies, promises.
+mod tidy;
+// And what it may depend on.
+mod tidy_dependencies;
+// That the load generator itself can be believed.
+mod load;

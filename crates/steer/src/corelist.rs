@@ -88,7 +88,9 @@ mod tests {
 
     #[test]
     fn what_is_not_a_core_list_is_refused_with_the_part_that_is_wrong() {
-        for (text, part) in [("0-", "0-"), ("a", "a"), ("3-1", "3-1"), ("0,,2", ""), ("-1", "-1"), ("0-99999", "0-99999")] {
+        for (text, part) in
+            [("0-", "0-"), ("a", "a"), ("3-1", "3-1"), ("0,,2", ""), ("-1", "-1"), ("0-99999", "0-99999")]
+        {
             assert_eq!(parse_core_list(text).unwrap_err().part, part, "{text}");
         }
         assert!(parse_core_list("+1").is_err(), "a sign is not part of a core number");

@@ -28,7 +28,8 @@ impl Topology {
         if let Ok(entries) = fs::read_dir(sys_root.join("devices/system/node")) {
             for entry in entries.flatten() {
                 let name = entry.file_name();
-                let number = name.to_str().and_then(|name| name.strip_prefix("node")).and_then(|digits| digits.parse().ok());
+                let number =
+                    name.to_str().and_then(|name| name.strip_prefix("node")).and_then(|digits| digits.parse().ok());
                 let Some(node) = number else { continue };
                 for core in read_list(&entry.path().join("cpulist"))? {
                     node_of_core.insert(core, node);

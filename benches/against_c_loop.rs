@@ -1,0 +1,123 @@
+//! What the daemon costs above the least a program can do: CPU time for each datagram, against a bare recvmmsg loop in C.
+//!
+//! ```text
+//! cargo bench --bench against_c_loop [-- --pairs 5 --seconds 4 --quick --record benches/runs/DATE-HOST]
+//! ```
+//!
+//! The sender is pinned to CPU 0, the receiver to CPU 1, so this needs two cores and a machine that does little else. The
+//! programs take turns within each pair, and the order turns round from pair to pair, so that neither profits from a
+//! warmer or quieter moment. The C loop runs twice in each pair: its ratio to itself is the error of the others.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+mod support;
+#[path = "../tests/util/mod.rs"]
+mod util;
+
+use support::contender::{Contender, Offer, RECEIVER_CPU, SENDER_CPU, run};
+use support::machine::facts;
+use support::report::{Comparison, record, table};
+
+const OFFERS: [Offer; 2] = [
+    Offer { name: "300,000/s", rate_per_second: 300_000, segment: None },
+    Offer { name: "1,000,000/s in trains of 20", rate_per_second: 1_000_000, segment: Some(20) },
+];
+
+struct Options {
+    pairs: usize,
+    seconds: f64,
+    record: Option<PathBuf>,
+}
+
+fn options() -> Result<Options, String> {
+    let mut options = Options { pairs: 5, seconds: 4.0, record: None };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
+        match argument.as_str() {
+            // cargo adds this one.
+            "--bench" => {}
+            "--quick" => (options.pairs, options.seconds) = (1, 1.0),
+            "--pairs" => options.pairs = value()?.parse().map_err(|error| format!("--pairs: {error}"))?,
+            "--seconds" => options.seconds = value()?.parse().map_err(|error| format!("--seconds: {error}"))?,
+            "--record" => options.record = Some(value()?.into()),
+            _ => return Err(format!("unknown argument {argument}: --pairs N, --seconds S, --quick, --record DIR")),
+        }
+    }
+    if options.pairs == 0 || options.seconds.is_nan() || options.seconds <= 0.0 {
+        return Err("--pairs and --seconds must be above 0".to_owned());
+    }
+    Ok(options)
+}
+
+/// Builds the C loop beside the other products of cargo. `None` when there is no C compiler.
+fn compile_c_loop() -> io::Result<Option<PathBuf>> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/baseline/recvmmsg_loop.c");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("recvmmsg_loop");
+    match Command::new("cc").args(["-O2", "-Wall", "-Wextra", "-o"]).arg(&program).arg(&source).status() {
+        Ok(status) if status.success() => Ok(Some(program)),
+        Ok(status) => Err(io::Error::other(format!("cc {}: {status}", source.display()))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// One pair: the C loop, udpd, the C loop again; the other way round every second time.
+fn pair(number: usize, c_loop: &Path, offer: Offer, seconds: f64) -> [(Contender, support::contender::Run); 3] {
+    let mut order = [Contender::CLoop, Contender::Udpd, Contender::CLoopAgain];
+    if number % 2 == 1 {
+        order.reverse();
+    }
+    order.map(|contender| (contender, run(contender, c_loop, offer, seconds)))
+}
+
+/// What stands in the way of a meaningful comparison, if anything does.
+fn obstacle() -> Option<String> {
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    let allowed = |cpu| cores.iter().any(|core| core.id == cpu);
+    let both = allowed(SENDER_CPU) && allowed(RECEIVER_CPU);
+    (!both).then(|| format!("needs CPU {SENDER_CPU} for the sender and CPU {RECEIVER_CPU} for the receiver"))
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let options = options()?;
+    let mut out = io::stdout().lock();
+    if let Some(obstacle) = obstacle() {
+        writeln!(out, "SKIPPED: {obstacle}")?;
+        return Ok(());
+    }
+    let Some(c_loop) = compile_c_loop()? else {
+        writeln!(out, "SKIPPED: there is no C compiler (cc) to build the loop that udpd is compared with")?;
+        return Ok(());
+    };
+    if cfg!(debug_assertions) {
+        writeln!(out, "WARNING: a debug build; these figures mean nothing. Use `cargo bench`.")?;
+    }
+    let mut comparisons = Vec::new();
+    for offer in OFFERS {
+        let mut pairs = Vec::new();
+        for number in 0..options.pairs {
+            writeln!(out, "{}: pair {} of {}", offer.name, number + 1, options.pairs)?;
+            pairs.push(pair(number, &c_loop, offer, options.seconds));
+        }
+        comparisons.push(Comparison { offer, pairs });
+    }
+    let summary = format!(
+        "# udpd against a bare recvmmsg loop\n\n{} pairs of {} s, 32-byte payloads from 16 ports, over loopback; medians.\n\
+         `ratio` is the cost divided by the C loop's, pair by pair; the C loop's to itself is the error of this machine.\n\n\
+         {}\n{}",
+        options.pairs,
+        options.seconds,
+        table(&comparisons),
+        facts()
+    );
+    writeln!(out, "\n{summary}")?;
+    if let Some(folder) = &options.record {
+        record(folder, &comparisons, &summary)
+            .map_err(|error| format!("cannot write to {}: {error}", folder.display()))?;
+        writeln!(out, "recorded in {}", folder.display())?;
+    }
+    Ok(())
+}

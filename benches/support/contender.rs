@@ -1,0 +1,192 @@
+//! The programs that are compared, driven and measured in the same way.
+//!
+//! Both are measured from outside, by the CPU clock of the process, from the moment they are ready to the moment they
+//! have taken the last datagram: starting and ending are not what is compared.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use super::machine::busy_ns;
+use crate::util::daemon::{Daemon, free_address};
+use crate::util::ledger::{count, list};
+use crate::util::load::{Amount, Load};
+
+/// The core of the sender and that of the receiver.
+pub(crate) const SENDER_CPU: usize = 0;
+pub(crate) const RECEIVER_CPU: usize = 1;
+/// What both ask of the kernel.
+const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
+/// Far longer than the receiver needs for what is left in its socket when the sender has ended.
+const SETTLE: Duration = Duration::from_millis(30);
+/// The C loop ends by itself after this long, should nobody end it.
+const C_LOOP_SECONDS_MAX: &str = "600";
+
+/// Who takes the datagrams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Contender {
+    /// benches/baseline/recvmmsg_loop.c.
+    CLoop,
+    /// The daemon: one lane, null sink.
+    Udpd,
+    /// The C loop again: what differs between the two is what the machine adds by itself.
+    CLoopAgain,
+}
+
+/// How the datagrams are offered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Offer {
+    /// For the table.
+    pub(crate) name: &'static str,
+    /// Datagrams a second.
+    pub(crate) rate_per_second: u64,
+    /// Datagrams in a UDP_SEGMENT train.
+    pub(crate) segment: Option<u16>,
+}
+
+/// What one run came to.
+#[derive(Debug, Clone)]
+pub(crate) struct Run {
+    /// Datagrams sent.
+    pub(crate) sent: u64,
+    /// Datagrams the program says it received.
+    pub(crate) received: u64,
+    /// Datagrams the program says the kernel dropped.
+    pub(crate) kernel_dropped: u64,
+    /// CPU time of the process.
+    pub(crate) process_ns: u64,
+    /// CPU time of the whole machine, the sender's included.
+    pub(crate) machine_ns: u64,
+}
+
+impl Run {
+    /// Datagrams sent and not received, whatever the program says.
+    pub(crate) fn lost(&self) -> i64 {
+        self.sent.cast_signed() - self.received.cast_signed()
+    }
+
+    /// CPU time of the process for each datagram received.
+    pub(crate) fn process_ns_each(&self) -> f64 {
+        self.process_ns as f64 / self.received.max(1) as f64
+    }
+
+    /// CPU time of the machine for each datagram received.
+    pub(crate) fn machine_ns_each(&self) -> f64 {
+        self.machine_ns as f64 / self.received.max(1) as f64
+    }
+}
+
+/// Runs one contender once.
+pub(crate) fn run(contender: Contender, c_loop: &Path, offer: Offer, seconds: f64) -> Run {
+    let address = free_address();
+    let mut load = Load::new(address, Amount::Seconds(seconds));
+    load.rate_per_second = offer.rate_per_second;
+    load.segment = offer.segment;
+    load.cpu = Some(SENDER_CPU);
+    match contender {
+        Contender::CLoop | Contender::CLoopAgain => {
+            let running = CLoop::start(c_loop, address.port());
+            let (sent, process_ns, machine_ns) = measure(running.child.id(), load);
+            let result = running.end();
+            let (received, kernel_dropped) = (count(&result, "received"), count(&result, "kernel_dropped"));
+            Run { sent, received, kernel_dropped, process_ns, machine_ns }
+        }
+        Contender::Udpd => {
+            let daemon = Daemon::with_config(&configuration(&address.to_string()));
+            let (sent, process_ns, machine_ns) = measure(daemon.pid(), load);
+            let ended = daemon.terminate();
+            assert!(ended.status.success(), "udpd ended with {}: {}", ended.status, ended.stderr);
+            let listener = &list(&ended.ledger, "listeners")[0];
+            let (received, kernel_dropped) = (count(listener, "received"), count(listener, "kernel_dropped"));
+            Run { sent, received, kernel_dropped, process_ns, machine_ns }
+        }
+    }
+}
+
+/// Sends the load and returns what was sent and the CPU time that passed, in the process and in the whole machine.
+fn measure(process_id: u32, load: Load) -> (u64, u64, u64) {
+    let (process_before, machine_before) = (process_ns(process_id), busy_ns());
+    let report = load.send();
+    std::thread::sleep(SETTLE);
+    (report.sent, process_ns(process_id) - process_before, busy_ns() - machine_before)
+}
+
+fn pid(process_id: u32) -> Pid {
+    Pid::from_raw(i32::try_from(process_id).expect("a process id fits i32"))
+}
+
+/// CPU time of all threads of a process, to the nanosecond.
+fn process_ns(process_id: u32) -> u64 {
+    let clock = clock_getcpuclockid(pid(process_id)).expect("the process has a CPU clock");
+    let time = Duration::from(clock_gettime(clock).expect("the CPU clock of the process can be read"));
+    u64::try_from(time.as_nanos()).expect("less than 584 years")
+}
+
+/// The same work as the C loop's: one socket, batches of 64, the same buffer, each datagram counted and forgotten.
+/// Without GRO, because the loop has none.
+fn configuration(address: &str) -> String {
+    format!(
+        r#"
+[[listener]]
+name = "bench"
+address = "{address}"
+lanes = 1
+engine = "recvmmsg"
+gro = "off"
+batch_size = 64
+receive_buffer = {RECEIVE_BUFFER_BYTES}
+sinks = ["nothing"]
+
+[sink.nothing]
+type = "null"
+
+[steer]
+cpus = "{RECEIVER_CPU}"
+"#
+    )
+}
+
+/// The bare loop as a child.
+struct CLoop {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl CLoop {
+    /// Starts it and waits for its "ready".
+    fn start(program: &Path, port: u16) -> Self {
+        let mut child = Command::new(program)
+            .args([&port.to_string(), C_LOOP_SECONDS_MAX, &RECEIVE_BUFFER_BYTES.to_string(), &RECEIVER_CPU.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("cannot start the C loop");
+        let mut stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        let mut line = String::new();
+        stdout.read_line(&mut line).expect("the C loop's stdout can be read");
+        assert_eq!(line, "ready\n", "the C loop did not start, see its message above");
+        Self { child, stdout }
+    }
+
+    /// Ends it and returns what it printed.
+    fn end(mut self) -> Value {
+        kill(pid(self.child.id()), Signal::SIGTERM).expect("the C loop is running");
+        let mut text = String::new();
+        self.stdout.read_to_string(&mut text).expect("the C loop's stdout can be read");
+        serde_json::from_str(&text).expect("the C loop prints one line of JSON")
+    }
+}
+
+impl Drop for CLoop {
+    fn drop(&mut self) {
+        // Both do nothing to a child that has been waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,93 @@
+//! How a comparison is written down: a table for the eye, every run as CSV for whoever wants to check it.
+//!
+//! Ratios are taken pair by pair and the median is shown: a machine that slows down for a minute slows both halves of a
+//! pair. The ratio of the C loop to itself says how far any ratio of this machine can be trusted.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::contender::{Contender, Offer, Run};
+
+/// All pairs of one offer.
+#[derive(Debug)]
+pub(crate) struct Comparison {
+    /// What was offered.
+    pub(crate) offer: Offer,
+    /// One entry a pair: C loop, udpd, C loop again.
+    pub(crate) pairs: Vec<[(Contender, Run); 3]>,
+}
+
+impl Comparison {
+    fn runs(&self, wanted: Contender) -> Vec<&Run> {
+        self.pairs.iter().flatten().filter(|(contender, _)| *contender == wanted).map(|(_, run)| run).collect()
+    }
+
+    /// The median over the pairs of a contender's cost divided by the C loop's.
+    fn ratio(&self, contender: Contender, cost: fn(&Run) -> f64) -> f64 {
+        let floor = self.runs(Contender::CLoop);
+        median(self.runs(contender).iter().zip(floor).map(|(run, floor)| cost(run) / cost(floor)).collect())
+    }
+}
+
+/// The table of medians.
+pub(crate) fn table(comparisons: &[Comparison]) -> String {
+    let mut text = String::from(
+        "| offered | program | received | lost | kernel says | process ns each | ratio | machine ns each | ratio |\n\
+         |---|---|---|---|---|---|---|---|---|\n",
+    );
+    for comparison in comparisons {
+        for contender in [Contender::CLoop, Contender::Udpd, Contender::CLoopAgain] {
+            let runs = comparison.runs(contender);
+            let total = |count: fn(&Run) -> i64| runs.iter().map(|run| count(run)).sum::<i64>();
+            let each = |cost: fn(&Run) -> f64| median(runs.iter().map(|run| cost(run)).collect());
+            writeln!(
+                text,
+                "| {} | {} | {} | {} | {} | {:.0} | {:.3} | {:.0} | {:.3} |",
+                comparison.offer.name,
+                name(contender),
+                total(|run| run.received.cast_signed()),
+                total(Run::lost),
+                total(|run| run.kernel_dropped.cast_signed()),
+                each(Run::process_ns_each),
+                comparison.ratio(contender, Run::process_ns_each),
+                each(Run::machine_ns_each),
+                comparison.ratio(contender, Run::machine_ns_each),
+            )
+            .expect("a String takes everything");
+        }
+    }
+    text
+}
+
+/// Writes raw.csv and summary.md.
+pub(crate) fn record(folder: &Path, comparisons: &[Comparison], summary: &str) -> std::io::Result<()> {
+    let mut csv = String::from("offered,pair,program,sent,received,kernel_dropped,process_ns,machine_ns\n");
+    for comparison in comparisons {
+        for (pair, runs) in comparison.pairs.iter().enumerate() {
+            for (contender, run) in runs {
+                let Run { sent, received, kernel_dropped, process_ns, machine_ns } = run;
+                let (offer, program) = (comparison.offer.name, name(*contender));
+                writeln!(csv, "{offer},{pair},{program},{sent},{received},{kernel_dropped},{process_ns},{machine_ns}")
+                    .expect("a String takes everything");
+            }
+        }
+    }
+    std::fs::create_dir_all(folder)?;
+    std::fs::write(folder.join("raw.csv"), csv)?;
+    std::fs::write(folder.join("summary.md"), summary)
+}
+
+fn name(contender: Contender) -> &'static str {
+    match contender {
+        Contender::CLoop => "C loop",
+        Contender::Udpd => "udpd",
+        Contender::CLoopAgain => "C loop again",
+    }
+}
+
+/// The middle one, or the mean of the two in the middle.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) }
+}

@@ -1,0 +1,196 @@
+//! The style of the tree, held by a test: what a reviewer would otherwise have to remember.
+//!
+//! Each test lists everything that is wrong, with file and line, so that one run is enough to put it right. What depends
+//! on the dependencies is in `tidy_dependencies`.
+
+use std::path::Path;
+
+use crate::util::source::{Source, all_sources, code_only, functions, line_of, words};
+
+const LINES_MAX: usize = 450;
+const FUNCTION_LINES_MAX: usize = 70;
+
+/// The only files with unsafe code. A new one is a decision, made here, in the open.
+const UNSAFE_FILES: &[&str] = &[
+    "crates/mmsg/src/sys.rs",
+    "crates/mmsg/src/arena.rs",
+    "crates/mmsg/src/batch.rs",
+    "crates/mmsg/src/send.rs",
+    "crates/steer/src/sys.rs",
+];
+
+/// Within crates/udpd imports run one way. Each line: these modules never import those.
+const FORBIDDEN_IMPORTS: &[(&[&str], &[&str])] = &[
+    // The leaves get what they need as arguments: they can be read, tested and reused without knowing the program.
+    (
+        &["receiver", "consumer", "pool", "sink", "ledger", "channel"],
+        &["config", "pipeline", "run", "cli", "check", "stats"],
+    ),
+    (
+        &["receiver", "consumer", "pool", "sink", "ledger", "channel"],
+        &["control", "metrics", "notify", "budget", "holder"],
+    ),
+    // What the threads hold does not know the threads.
+    (&["pool", "sink", "ledger", "channel"], &["receiver", "consumer"]),
+    // The pipeline does not know who runs it, and the configuration knows nobody who uses it.
+    (&["pipeline"], &["run", "cli", "check", "stats", "control", "metrics"]),
+    (
+        &["config"],
+        &["run", "cli", "check", "stats", "pipeline", "receiver", "consumer", "pool", "sink", "channel", "ledger"],
+    ),
+    (&["run", "check", "stats"], &["cli"]),
+];
+
+/// Fails with the whole list, or passes when it is empty.
+#[track_caller]
+fn assert_none(rule: &str, wrong: &[String]) {
+    assert!(wrong.is_empty(), "{rule}\n  {}\n", wrong.join("\n  "));
+}
+
+fn repository(path: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+#[test]
+fn every_file_says_at_its_top_what_it_is_for() {
+    let wrong: Vec<String> =
+        all_sources().into_iter().filter(|source| !source.text.starts_with("//! ")).map(|source| source.path).collect();
+    assert_none("the first line of a file is `//! what it is for`", &wrong);
+}
+
+#[test]
+fn no_file_is_longer_than_a_reader_bears() {
+    let wrong: Vec<String> = all_sources()
+        .iter()
+        .map(|source| (source.text.lines().count(), &source.path))
+        .filter(|(lines, _)| *lines > LINES_MAX)
+        .map(|(lines, path)| format!("{path}: {lines} lines"))
+        .collect();
+    assert_none(&format!("a file has {LINES_MAX} lines at most"), &wrong);
+}
+
+#[test]
+fn every_function_fits_a_screen() {
+    let mut wrong = Vec::new();
+    for source in all_sources() {
+        for function in functions(&source.code).iter().filter(|function| function.lines > FUNCTION_LINES_MAX) {
+            wrong.push(format!("{}:{}: fn {}: {} lines", source.path, function.line, function.name, function.lines));
+        }
+    }
+    assert_none(&format!("a function has {FUNCTION_LINES_MAX} lines at most"), &wrong);
+}
+
+#[test]
+fn unsafe_code_stays_in_the_files_named_for_it() {
+    let mut wrong = Vec::new();
+    for source in all_sources().iter().filter(|source| !UNSAFE_FILES.contains(&source.path.as_str())) {
+        for (place, _) in words(&source.code).filter(|(_, word)| *word == "unsafe") {
+            wrong.push(format!("{}:{}", source.path, line_of(&source.code, place)));
+        }
+    }
+    assert_none(&format!("unsafe code is in these files only: {UNSAFE_FILES:?}"), &wrong);
+}
+
+#[test]
+fn udpd_forbids_unsafe_code_altogether() {
+    let library = std::fs::read_to_string(repository("crates/udpd/lib.rs")).expect("crates/udpd/lib.rs");
+    assert!(
+        code_only(&library).contains("#![forbid(unsafe_code)]"),
+        "crates/udpd/lib.rs: #![forbid(unsafe_code)] is gone"
+    );
+}
+
+#[test]
+fn imports_within_udpd_run_one_way() {
+    let sources = all_sources();
+    let modules: Vec<(&str, &Source)> =
+        sources.iter().filter_map(|source| Some((udpd_module(&source.path)?, source))).collect();
+    let mut wrong = Vec::new();
+    for (from, to) in FORBIDDEN_IMPORTS {
+        for name in *from {
+            assert!(modules.iter().any(|(module, _)| module == name), "crates/udpd has no module {name}: renamed?");
+        }
+        for (_, source) in modules.iter().filter(|(module, _)| from.contains(module)) {
+            let imported = imported_modules(&source.code);
+            let bad = imported.iter().filter(|(_, module)| to.contains(&module.as_str()));
+            wrong.extend(bad.map(|(line, module)| format!("{}:{line}: imports crate::{module}", source.path)));
+        }
+    }
+    assert_none("imports run from the commands to the leaves, never back (ARCHITECTURE.md)", &wrong);
+}
+
+/// The top module a file of crates/udpd belongs to: "sink" for crates/udpd/sink/file.rs.
+fn udpd_module(path: &str) -> Option<&str> {
+    let inside = path.strip_prefix("crates/udpd/")?;
+    inside.split('/').next()?.split('.').next()
+}
+
+/// The modules named after `crate::`, alone or as the heads of `crate::{a, b::c}`, each with its line.
+fn imported_modules(code: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (place, _) in code.match_indices("crate::") {
+        let rest = &code[place + "crate::".len()..];
+        let line = line_of(code, place);
+        match rest.strip_prefix('{') {
+            Some(group) => found.extend(group_heads(group).into_iter().map(|head| (line, head))),
+            None => found.extend(words(rest).next().map(|(_, word)| (line, word.to_owned()))),
+        }
+    }
+    found
+}
+
+/// The first word of each part of a brace group whose opening brace has been read.
+fn group_heads(group: &str) -> Vec<String> {
+    let mut depth = 1;
+    let mut parts = vec![String::new()];
+    for character in group.chars() {
+        match character {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 1 => parts.push(String::new()),
+            _ => parts.last_mut().expect("never empty").push(character),
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    parts.iter().filter_map(|part| words(part).next().map(|(_, word)| word.to_owned())).collect()
+}
+
+#[test]
+fn every_test_a_promise_names_exists() {
+    let page = std::fs::read_to_string(repository("docs/promises.md")).expect("docs/promises.md");
+    // Every second piece between backticks is code; those with a Rust file in them name a test.
+    let named: Vec<&str> = page.split('`').skip(1).step_by(2).filter(|code| code.contains(".rs")).collect();
+    assert!(!named.is_empty(), "docs/promises.md names no test; write each as `path/to/file.rs::name_of_the_test`");
+    let wrong: Vec<String> = named.into_iter().filter_map(|code| missing_test(code).err()).collect();
+    assert_none("docs/promises.md names tests that do not exist", &wrong);
+}
+
+/// Checks `path/to/file.rs::name` (or `...::tests::name`): the file is there and has that function.
+fn missing_test(named: &str) -> Result<(), String> {
+    let (file, test) = named.split_once("::").ok_or(format!("{named}: which test of that file? path::name"))?;
+    let name = test.rsplit("::").next().unwrap_or(test);
+    let text = std::fs::read_to_string(repository(file)).map_err(|error| format!("{file}: {error}"))?;
+    let found = functions(&code_only(&text)).iter().any(|function| function.name == name);
+    if found { Ok(()) } else { Err(format!("{file} has no fn {name}")) }
+}
+
+#[test]
+fn the_eye_of_these_tests_sees_code_and_not_what_looks_like_it() {
+    let text = r##"
+fn one<'a>(x: &'a str) -> char { let _ = "fn two() { unsafe"; '{' } // unsafe {
+/* unsafe /* nested */ { */
+fn three() -> fn(u8) { let _ = r#"} unsafe "# ; let _ = b'\''; let _ = b"\"unsafe";
+    todo(3)
+}
+trait T { fn declared(&self, [u8; 3]); }
+"##;
+    let code = code_only(text);
+    assert!(!words(&code).any(|(_, word)| word == "unsafe"), "{code}");
+    let found: Vec<(String, usize, usize)> =
+        functions(&code).into_iter().map(|function| (function.name, function.line, function.lines)).collect();
+    assert_eq!(found, [("one".to_owned(), 2, 1), ("three".to_owned(), 4, 3)]);
+    let imports = imported_modules("use crate::pool;\nuse crate::{ledger::{A, B}, sink};");
+    assert_eq!(imports, [(1, "pool".to_owned()), (2, "ledger".to_owned()), (2, "sink".to_owned())]);
+}

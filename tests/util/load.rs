@@ -1,0 +1,266 @@
+//! The load generator: datagrams that carry their flow and number, at a rate held on an absolute schedule.
+//!
+//! Every claim about loss rests on knowing what was sent, so it counts only what `sendmmsg` says it took, and numbers the
+//! datagrams of each flow without a gap: the receiver's side can then tell a loss from a repeat from a mix-up. The schedule
+//! is absolute (burst k is due at start + k x burst / rate), so a sender that was held up catches up instead of silently
+//! offering less.
+
+use std::io::{IoSlice, Write};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::socket::{ControlMessage, MsgFlags, MultiHeaders, SockaddrStorage, sendmmsg};
+
+/// A sleeping thread wakes up late by about this much, so the rest is spun.
+const SPIN: Duration = Duration::from_micros(60);
+/// Length of "f03 s0000001234 ".
+const TEXT_HEADER_BYTES: usize = 16;
+/// A u32 and a u64.
+const BINARY_HEADER_BYTES: usize = 12;
+
+/// When to stop.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Amount {
+    /// After this many datagrams.
+    Count(u64),
+    /// After this long; with a rate that means exactly rate x seconds datagrams.
+    Seconds(f64),
+}
+
+/// How a payload carries its flow and number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Payload {
+    /// "f03 s0000001234 " and then 'x': survives the `lines` format unescaped.
+    Text,
+    /// Flow as u32 and number as u64, both big-endian, and then 0x0A: what a line format has to escape.
+    Binary,
+}
+
+/// What to send.
+#[derive(Debug, Clone)]
+pub(crate) struct Load {
+    /// Flow f goes to `to[f % to.len()]`.
+    pub(crate) to: Vec<SocketAddr>,
+    /// Datagrams a second over all flows; 0 is as fast as one core can.
+    pub(crate) rate_per_second: u64,
+    /// When to stop.
+    pub(crate) amount: Amount,
+    /// Length of each datagram; at least 17 for text, 12 for binary.
+    pub(crate) payload_bytes: usize,
+    /// How the payload is written.
+    pub(crate) payload: Payload,
+    /// Sockets, hence source ports; 1 to 100 with text.
+    pub(crate) flows: usize,
+    /// Datagrams in one `sendmmsg`, rounded up to whole trains; the flows take turns burst by burst.
+    pub(crate) burst: usize,
+    /// Datagrams in one UDP_SEGMENT train; `None` sends each on its own.
+    pub(crate) segment: Option<u16>,
+    /// Core to pin the sending thread to.
+    pub(crate) cpu: Option<usize>,
+}
+
+/// What was sent.
+#[derive(Debug, Clone)]
+pub(crate) struct LoadReport {
+    /// Datagrams that the kernel took.
+    pub(crate) sent: u64,
+    /// From the first burst to the last.
+    pub(crate) seconds: f64,
+    /// The same by flow; flow f carries the numbers 0 to `per_flow[f] - 1`.
+    pub(crate) per_flow: Vec<u64>,
+}
+
+impl Load {
+    /// 32 bytes of text from 16 flows in bursts of 32, as fast as possible: the usual load, to be changed where a test
+    /// needs to.
+    pub(crate) fn new(to: SocketAddr, amount: Amount) -> Self {
+        Self {
+            to: vec![to],
+            rate_per_second: 0,
+            amount,
+            payload_bytes: 32,
+            payload: Payload::Text,
+            flows: 16,
+            burst: 32,
+            segment: None,
+            cpu: None,
+        }
+    }
+
+    /// Sends it all and returns when that is done.
+    pub(crate) fn send(self) -> LoadReport {
+        self.spawn().join().expect("the sending thread panicked, see above")
+    }
+
+    /// Starts sending on a thread of its own.
+    pub(crate) fn spawn(self) -> JoinHandle<LoadReport> {
+        self.check();
+        std::thread::Builder::new()
+            .name("load".into())
+            .spawn(move || self.run())
+            .expect("cannot start the sending thread")
+    }
+
+    /// A load that cannot be sent as described would be a test that means nothing.
+    fn check(&self) {
+        assert!(
+            !self.to.is_empty() && self.flows > 0 && self.burst > 0,
+            "a load needs a destination, a flow and a burst"
+        );
+        let (least, flows_max) = match self.payload {
+            Payload::Text => (TEXT_HEADER_BYTES + 1, 100),
+            Payload::Binary => (BINARY_HEADER_BYTES, u32::MAX as usize),
+        };
+        assert!(self.payload_bytes >= least, "payload_bytes is {}, needs {least}", self.payload_bytes);
+        assert!(self.flows <= flows_max, "flows is {}, {flows_max} at most", self.flows);
+        let train = self.train();
+        assert!((1..=128).contains(&train), "a train has 1 to 128 datagrams, not {train}");
+        let train_bytes = train * self.payload_bytes;
+        assert!(train_bytes <= 65_507, "a train of {train_bytes} bytes does not fit one send, 65,507 at most");
+    }
+
+    /// Datagrams in one message.
+    fn train(&self) -> usize {
+        self.segment.map_or(1, usize::from)
+    }
+
+    /// Datagrams to send, when that is known beforehand.
+    fn count(&self) -> Option<u64> {
+        match self.amount {
+            Amount::Count(count) => Some(count),
+            Amount::Seconds(_) if self.rate_per_second == 0 => None,
+            Amount::Seconds(seconds) => Some((seconds * self.rate_per_second as f64).round() as u64),
+        }
+    }
+
+    fn run(&self) -> LoadReport {
+        if let Some(cpu) = self.cpu {
+            assert!(
+                core_affinity::set_for_current(core_affinity::CoreId { id: cpu }),
+                "cannot pin the sender to CPU {cpu}"
+            );
+        }
+        let sockets: Vec<UdpSocket> = (0..self.flows).map(|flow| connected(self.to[flow % self.to.len()])).collect();
+        let mut sender = Sender::new(self);
+        let mut per_flow = vec![0_u64; self.flows];
+        let burst = self.burst.div_ceil(self.train()) * self.train();
+        let (mut sent, mut turn) = (0_u64, 0_usize);
+        let start = Instant::now();
+        loop {
+            let wanted = match (self.count(), self.amount) {
+                (Some(count), _) => (count - sent).min(burst as u64) as usize,
+                (None, Amount::Seconds(seconds)) if start.elapsed().as_secs_f64() < seconds => burst,
+                (None, _) => 0,
+            };
+            if wanted == 0 {
+                break;
+            }
+            if self.rate_per_second > 0 {
+                wait_until(start + Duration::from_secs_f64(sent as f64 / self.rate_per_second as f64));
+            }
+            let flow = turn % self.flows;
+            sender.send(&sockets[flow], flow, per_flow[flow], wanted);
+            per_flow[flow] += wanted as u64;
+            sent += wanted as u64;
+            turn += 1;
+        }
+        LoadReport { sent, seconds: start.elapsed().as_secs_f64(), per_flow }
+    }
+}
+
+/// One thread's buffers, filled anew for each burst.
+struct Sender {
+    payload: Payload,
+    payload_bytes: usize,
+    train: usize,
+    arena: Vec<u8>,
+    headers: MultiHeaders<SockaddrStorage>,
+    segment_bytes: Option<u16>,
+}
+
+impl Sender {
+    fn new(load: &Load) -> Self {
+        let train = load.train();
+        let messages = load.burst.div_ceil(train);
+        let filling = if load.payload == Payload::Text { b'x' } else { b'\n' };
+        let segment_bytes = load.segment.map(|_| u16::try_from(load.payload_bytes).expect("checked: fits a send"));
+        let control = segment_bytes.map(|_| nix::cmsg_space!(u16));
+        Self {
+            payload: load.payload,
+            payload_bytes: load.payload_bytes,
+            train,
+            arena: vec![filling; messages * train * load.payload_bytes],
+            headers: MultiHeaders::preallocate(messages, control),
+            segment_bytes,
+        }
+    }
+
+    /// Sends `wanted` datagrams of `flow`, numbered from `first`, however many calls that takes.
+    fn send(&mut self, socket: &UdpSocket, flow: usize, first: u64, wanted: usize) {
+        let used = wanted * self.payload_bytes;
+        for (datagram, number) in self.arena[..used].chunks_exact_mut(self.payload_bytes).zip(first..) {
+            write_header(datagram, self.payload, flow, number);
+        }
+        let control: Vec<ControlMessage<'_>> = self.segment_bytes.iter().map(ControlMessage::UdpGsoSegments).collect();
+        let train_bytes = self.train * self.payload_bytes;
+        let messages: Vec<[IoSlice<'_>; 1]> =
+            self.arena[..used].chunks(train_bytes).map(|train| [IoSlice::new(train)]).collect();
+        // The sockets are connected, so no message has an address of its own.
+        let addresses = vec![None; messages.len()];
+        let mut done = 0;
+        while done < messages.len() {
+            let rest = &messages[done..];
+            match sendmmsg(socket.as_raw_fd(), &mut self.headers, rest, &addresses, &control, MsgFlags::empty()) {
+                Ok(results) => done += results.count(),
+                // Refused is the answer to an earlier datagram, heard when nobody was listening; this one was not sent.
+                Err(Errno::ECONNREFUSED | Errno::EINTR | Errno::ENOBUFS | Errno::EAGAIN) => {}
+                Err(error) => panic!("sendmmsg of {} messages to {:?}: {error}", rest.len(), socket.peer_addr()),
+            }
+        }
+    }
+}
+
+/// A socket with a source port of its own.
+fn connected(to: SocketAddr) -> UdpSocket {
+    let any: SocketAddr = if to.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
+    let socket = UdpSocket::bind(any).expect("cannot bind a sending socket");
+    socket.connect(to).unwrap_or_else(|error| panic!("cannot connect a sending socket to {to}: {error}"));
+    socket
+}
+
+/// Writes flow and number at the head of a datagram; the rest keeps its filling.
+fn write_header(mut datagram: &mut [u8], payload: Payload, flow: usize, number: u64) {
+    match payload {
+        Payload::Text => write!(datagram, "f{flow:02} s{number:010} "),
+        Payload::Binary => {
+            let flow = u32::try_from(flow).expect("checked: fits");
+            datagram.write_all(&flow.to_be_bytes()).and_then(|()| datagram.write_all(&number.to_be_bytes()))
+        }
+    }
+    .expect("checked: the header fits the payload");
+}
+
+/// The flow and number of a text payload, for the receiving end of a test; `None` when it is not one.
+pub(crate) fn read_text_header(line: &str) -> Option<(usize, u64)> {
+    let mut words = line.split(' ');
+    let flow = words.next()?.strip_prefix('f')?.parse().ok()?;
+    let number = words.next()?.strip_prefix('s')?.parse().ok()?;
+    Some((flow, number))
+}
+
+/// Sleeps while there is time to, then spins.
+fn wait_until(due: Instant) {
+    loop {
+        let left = due.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        match left.checked_sub(SPIN) {
+            Some(long) if !long.is_zero() => std::thread::sleep(long),
+            _ => std::hint::spin_loop(),
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! What the tests and the benches share: a load generator, a daemon to aim it at, and the eye of the style test.
+//!
+//! Each of them uses a part, so what one leaves unused is not dead.
+#![allow(dead_code)]
+
+pub(crate) mod daemon;
+pub(crate) mod ledger;
+pub(crate) mod licence;
+pub(crate) mod load;
+pub(crate) mod source;
