@@ -11,3 +11,10 @@ mod tidy;
 mod tidy_dependencies;
 // That the load generator itself can be believed.
 mod load;
+// What was sent arrives.
+mod delivery;
+// What cannot be taken is accounted for.
+mod overload;
+// The first and the last moments.
+mod shutdown;
+mod start;

@@ -145,7 +145,8 @@ fn lane_count(listener: &Listener, receive_queues: &impl Fn(&str) -> Option<usiz
 
 fn consumer_counts(config: &Config, lanes_of_listener: &[usize]) -> Vec<usize> {
     let fed_by = |sink: usize| -> usize {
-        let feeding = config.listeners.iter().zip(lanes_of_listener).filter(|(listener, _)| listener.sinks.contains(&sink));
+        let feeding =
+            config.listeners.iter().zip(lanes_of_listener).filter(|(listener, _)| listener.sinks.contains(&sink));
         feeding.map(|(_, lanes)| lanes).sum()
     };
     let count = |(index, sink): (usize, &crate::config::Sink)| match sink.consumers {

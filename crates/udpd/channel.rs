@@ -111,7 +111,8 @@ mod tests {
         let (feed, consumer) = channel(depth, policy);
         let parcels = parcels(count);
         let names: Vec<_> = parcels.iter().map(std::sync::Arc::as_ptr).collect();
-        let number = |parcel: Parcel| names.iter().position(|&name| name == std::sync::Arc::as_ptr(&parcel)).expect("ours");
+        let number =
+            |parcel: Parcel| names.iter().position(|&name| name == std::sync::Arc::as_ptr(&parcel)).expect("ours");
         let mut dropped = Vec::new();
         for parcel in parcels {
             feed.offer(parcel, &NEVER, |parcel| dropped.push(number(parcel)));

@@ -141,11 +141,13 @@ fn warnings(config: &Config, budget: &Budget) -> Vec<String> {
         ));
     }
     if budget.shared_cores {
-        warnings.push("there are more lanes than cores: receivers share cores; lower lanes or widen [steer] cpus".into());
+        warnings
+            .push("there are more lanes than cores: receivers share cores; lower lanes or widen [steer] cpus".into());
     }
     for (sink, &consumers) in config.sinks.iter().zip(&budget.consumers) {
         if consumers == 0 {
-            warnings.push(format!("sink {} is fed by no listener; name it in a listener's sinks or remove it", sink.name));
+            warnings
+                .push(format!("sink {} is fed by no listener; name it in a listener's sinks or remove it", sink.name));
         }
     }
     warnings

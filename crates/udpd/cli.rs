@@ -28,7 +28,9 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Receive datagrams and deliver them, until SIGTERM or SIGINT
-    #[command(after_help = "Examples:\n  udpd run -c /etc/udpd/udpd.toml\n  udpd run --listen 0.0.0.0:5140 --to file:/tmp/syslog.log --stats-on-exit /tmp/ledger.json")]
+    #[command(
+        after_help = "Examples:\n  udpd run -c /etc/udpd/udpd.toml\n  udpd run --listen 0.0.0.0:5140 --to file:/tmp/syslog.log --stats-on-exit /tmp/ledger.json"
+    )]
     Run {
         /// The configuration file [default: /etc/udpd/udpd.toml]
         #[arg(short, long, value_name = "FILE", env = "UDPD_CONFIG", conflicts_with_all = ["listen", "to"])]

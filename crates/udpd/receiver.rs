@@ -201,7 +201,10 @@ impl Receiver {
         result.unwrap_or_else(|error| {
             tally.errors += 1;
             if tally.errors == 1 {
-                log::warn!("lane {}: a receive call failed: {error}; trying again, further failures are only counted", self.lane);
+                log::warn!(
+                    "lane {}: a receive call failed: {error}; trying again, further failures are only counted",
+                    self.lane
+                );
             }
             self.publish(tally);
             std::thread::sleep(ERROR_REST);

@@ -93,7 +93,9 @@ fn watch_signals(events: Sender<Event>) -> Result<(), Failure> {
     let body = move || {
         for signal in signals.forever() {
             match signal {
-                SIGHUP => log::warn!("SIGHUP is ignored: reloading is not built yet; restart udpd to apply a new configuration"),
+                SIGHUP => log::warn!(
+                    "SIGHUP is ignored: reloading is not built yet; restart udpd to apply a new configuration"
+                ),
                 _ if events.send(Event::Signal(signal)).is_err() => return,
                 _ => {}
             }
@@ -139,7 +141,9 @@ impl Event {
             Self::Signal(SIGINT) => "SIGINT".to_owned(),
             Self::Signal(number) => format!("signal {number}"),
             Self::SinkClosed(why) => why.clone(),
-            Self::ThreadPanicked(name) => format!("thread {name} has panicked, which is a bug of udpd: please report it"),
+            Self::ThreadPanicked(name) => {
+                format!("thread {name} has panicked, which is a bug of udpd: please report it")
+            }
         }
     }
 
@@ -160,7 +164,8 @@ struct Windows {
 impl Windows {
     fn open(config: &Config, pipeline: &Pipeline) -> Result<Self, Failure> {
         let control = optional(&config.daemon.control_socket, "control socket", |path| ControlSocket::bind(path))?;
-        let metrics = optional(&config.daemon.metrics_address, "metrics endpoint", |address| MetricsServer::bind(*address))?;
+        let metrics =
+            optional(&config.daemon.metrics_address, "metrics endpoint", |address| MetricsServer::bind(*address))?;
         let (for_control, for_metrics) = (pipeline.books(), pipeline.books());
         Ok(Self {
             control: control.map(|socket| socket.serve(move || for_control.snapshot())).transpose()?,
@@ -246,7 +251,8 @@ fn say_end(snapshot: &Snapshot) {
 /// Writes the final ledger: beside the path first, so that a reader never sees half of it.
 fn save(snapshot: &Snapshot, path: &Path) -> Result<(), Failure> {
     let fail = |error: io::Error| {
-        let message = format!("cannot write the final ledger to {}: {error}; choose another stats_on_exit", path.display());
+        let message =
+            format!("cannot write the final ledger to {}: {error}; choose another stats_on_exit", path.display());
         Failure::new(ExitCode::Disk, message)
     };
     let mut text = serde_json::to_string_pretty(snapshot).map_err(|error| fail(error.into()))?;

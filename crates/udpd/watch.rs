@@ -44,7 +44,11 @@ fn losses(now: &ListenerSnapshot, before: Option<&ListenerSnapshot>, lines: &mut
         "raise max_length, or keep their heads with on_truncate = \"keep\"",
     );
     say("GRO trains that could not be split:", since(|listener| listener.dropped.unsplit), "set gro = \"off\"");
-    say("no batch was at hand for", since(|listener| listener.dropped.no_batch), "this is a bug of udpd: please report it");
+    say(
+        "no batch was at hand for",
+        since(|listener| listener.dropped.no_batch),
+        "this is a bug of udpd: please report it",
+    );
     for (place, sink) in now.sinks.iter().enumerate() {
         let earlier = before.and_then(|before| before.sinks.get(place));
         let full = sink.dropped.queue_full - earlier.map_or(0, |earlier| earlier.dropped.queue_full);
@@ -93,7 +97,10 @@ mod tests {
         assert!(watch.compare(reading(0)).is_empty(), "nothing lost, nothing said");
         let lines = watch.compare(reading(744));
         assert_eq!(lines.len(), 1);
-        assert!(lines[0].contains("listener syslog: the kernel dropped 744") && lines[0].contains("absorb"), "{lines:?}");
+        assert!(
+            lines[0].contains("listener syslog: the kernel dropped 744") && lines[0].contains("absorb"),
+            "{lines:?}"
+        );
         assert!(watch.compare(reading(744)).is_empty(), "what was said is not said again");
     }
 }

@@ -50,11 +50,15 @@ impl Daemon {
     /// `@DIR@` in the text stands for a directory of its own. The keys of `[daemon]` that a test needs (control socket,
     /// no metrics, `stats_on_exit`) are added unless the text has them.
     pub(crate) fn with_config(text: &str) -> Self {
-        let directory = tempfile::tempdir().expect("cannot make a directory for the daemon");
-        let file = directory.path().join("udpd.toml");
-        std::fs::write(&file, complete(text, directory.path())).expect("cannot write the configuration");
-        let file = file.to_str().expect("temporary paths are UTF-8").to_owned();
-        Self::start(directory, &["run".into(), "-c".into(), file])
+        let (directory, arguments) = written(text);
+        let stdout = std::fs::File::create(directory.path().join("stdout")).expect("cannot create a file for stdout");
+        Self::start(directory, &arguments, stdout.into())
+    }
+
+    /// The same with its standard output in the hands of the test, which decides when, and whether, anybody reads it.
+    pub(crate) fn with_config_and_stdout(text: &str, stdout: Stdio) -> Self {
+        let (directory, arguments) = written(text);
+        Self::start(directory, &arguments, stdout)
     }
 
     /// Starts `udpd run` with these arguments, and `--stats-on-exit`, and waits until it is ready; `@DIR@` as above.
@@ -63,10 +67,11 @@ impl Daemon {
         let mut all = vec!["run".to_owned()];
         all.extend(arguments.iter().map(|argument| in_directory(argument, directory.path())));
         all.extend(["--stats-on-exit".to_owned(), in_directory("@DIR@/ledger.json", directory.path())]);
-        Self::start(directory, &all)
+        let stdout = std::fs::File::create(directory.path().join("stdout")).expect("cannot create a file for stdout");
+        Self::start(directory, &all, stdout.into())
     }
 
-    fn start(directory: tempfile::TempDir, arguments: &[String]) -> Self {
+    fn start(directory: tempfile::TempDir, arguments: &[String], stdout: Stdio) -> Self {
         let notify_path = directory.path().join("notify.sock");
         let notify = UnixDatagram::bind(&notify_path).expect("cannot bind the notify socket");
         let mut child = Command::new(env!("CARGO_BIN_EXE_udpd"))
@@ -75,7 +80,7 @@ impl Daemon {
             .env("NOTIFY_SOCKET", &notify_path)
             .env("XDG_RUNTIME_DIR", directory.path())
             .stdin(Stdio::null())
-            .stdout(std::fs::File::create(directory.path().join("stdout")).expect("cannot create a file for stdout"))
+            .stdout(stdout)
             .stderr(Stdio::piped())
             .spawn()
             .expect("cannot start udpd");
@@ -157,9 +162,14 @@ impl Daemon {
     }
 
     /// Any signal that ends it, and how it ended.
-    pub(crate) fn end_by(mut self, signal: Signal) -> Ended {
-        let started = Instant::now();
+    pub(crate) fn end_by(self, signal: Signal) -> Ended {
         self.signal(signal);
+        self.wait_for_end()
+    }
+
+    /// Waits until it ends by itself, and how it ended.
+    pub(crate) fn wait_for_end(mut self) -> Ended {
+        let started = Instant::now();
         let status = self.wait();
         let elapsed = started.elapsed();
         let stderr = self.collected_stderr();
@@ -170,7 +180,7 @@ impl Daemon {
             Ok(json) => serde_json::from_slice(&json).expect("stats_on_exit is JSON"),
             Err(_) => Value::Null,
         };
-        let stdout = std::fs::read(directory.path().join("stdout")).expect("created at start");
+        let stdout = std::fs::read(directory.path().join("stdout")).unwrap_or_default();
         Ended { status, stderr, stdout, elapsed, ledger, directory }
     }
 
@@ -193,6 +203,15 @@ impl Daemon {
     fn collected_stderr(&mut self) -> String {
         self.stderr.take().map_or_else(String::new, |reader| reader.join().expect("the stderr reader panicked"))
     }
+}
+
+/// A directory with the configuration in it, and the arguments that name it.
+fn written(text: &str) -> (tempfile::TempDir, Vec<String>) {
+    let directory = tempfile::tempdir().expect("cannot make a directory for the daemon");
+    let file = directory.path().join("udpd.toml");
+    std::fs::write(&file, complete(text, directory.path())).expect("cannot write the configuration");
+    let file = file.to_str().expect("temporary paths are UTF-8").to_owned();
+    (directory, vec!["run".into(), "-c".into(), file])
 }
 
 impl Drop for Daemon {

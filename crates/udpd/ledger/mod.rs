@@ -102,7 +102,8 @@ impl LaneLedger {
     /// The counts as last published.
     pub fn read(&self) -> LaneTally {
         let values = self.counts.read();
-        let [received, bytes, calls, truncated, dropped_truncated, dropped_no_batch, dropped_unsplit, errors, ..] = values;
+        let [received, bytes, calls, truncated, dropped_truncated, dropped_no_batch, dropped_unsplit, errors, ..] =
+            values;
         let mut offered = [0; SINKS_PER_LISTENER_MAX];
         offered.copy_from_slice(&values[LANE_FIXED..]);
         LaneTally {

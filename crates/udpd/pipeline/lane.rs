@@ -87,10 +87,12 @@ impl LaneThread {
                 let _alarm = Alarm::new(events);
                 live(order, &made_sender, &start_inbox);
             })
-            .map_err(|error| Failure::new(ExitCode::Failure, format!("cannot start the thread of {subject}: {error}")))?;
-        let made = made
-            .recv()
-            .map_err(|_| Failure::new(ExitCode::Failure, format!("the thread of {subject} ended while it was starting")))??;
+            .map_err(|error| {
+                Failure::new(ExitCode::Failure, format!("cannot start the thread of {subject}: {error}"))
+            })?;
+        let made = made.recv().map_err(|_| {
+            Failure::new(ExitCode::Failure, format!("the thread of {subject} ended while it was starting"))
+        })??;
         Ok(Self { made, start, handle })
     }
 
@@ -143,7 +145,10 @@ fn make(order: &LaneOrder) -> Result<(Parts, Made), Failure> {
     let core = plan.core.filter(|&core| match steer::pin_current_thread(core) {
         Ok(()) => true,
         Err(error) => {
-            log::warn!("listener {listener_name}, lane {}: {error}; it runs wherever the scheduler puts it", plan.number);
+            log::warn!(
+                "listener {listener_name}, lane {}: {error}; it runs wherever the scheduler puts it",
+                plan.number
+            );
             false
         }
     });
@@ -164,7 +169,10 @@ fn make(order: &LaneOrder) -> Result<(Parts, Made), Failure> {
 fn make_socket(order: &LaneOrder) -> Result<(Socket, GrantedBuffer), Failure> {
     let LaneOrder { plan, listener_name, .. } = order;
     let option = |name: &str, value: &dyn std::fmt::Debug, code: ExitCode, cure: &str, error: io::Error| {
-        let message = format!("listener {listener_name}, address {}: cannot set {name} to {value:?}: {error}{cure}", plan.address);
+        let message = format!(
+            "listener {listener_name}, address {}: cannot set {name} to {value:?}: {error}{cure}",
+            plan.address
+        );
         Failure::new(code, message)
     };
     let family = match plan.address {

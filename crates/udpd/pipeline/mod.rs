@@ -104,7 +104,8 @@ impl Pipeline {
             .map(|(name, consumer)| spawn_consumer(name, consumer, budget, events))
             .collect::<Result<_, _>>()?;
         let books = Arc::new(open_books(config, budget, &threads, &addresses, &lanes, sinks, started));
-        let starts = routes.into_iter().map(|routes| Start { routes, lanes: Arc::clone(&lanes), stop: Arc::clone(&stop) });
+        let starts =
+            routes.into_iter().map(|routes| Start { routes, lanes: Arc::clone(&lanes), stop: Arc::clone(&stop) });
         let lanes = threads.into_iter().zip(starts).zip(&budget.lanes).zip(addresses);
         let lanes = lanes.map(|(((thread, start), plan), address)| Lane {
             plan: plan.clone(),
@@ -134,7 +135,10 @@ impl Pipeline {
     pub fn stop(self, limit: Duration, hurry: impl Fn(Duration) -> bool) -> Snapshot {
         for lane in &self.lanes {
             if let Err(error) = lane.socket.refuse_arrivals() {
-                log::warn!("listener {}: cannot refuse further arrivals: {error}; those after the last look go uncounted", lane.listener);
+                log::warn!(
+                    "listener {}: cannot refuse further arrivals: {error}; those after the last look go uncounted",
+                    lane.listener
+                );
             }
         }
         self.stop.requested.store(true, Ordering::Relaxed);
@@ -208,11 +212,7 @@ struct Wiring<'a> {
 
 impl Wiring<'_> {
     /// Makes the channels and consumers of this sink and routes the lanes to them; lane i feeds consumer i mod N.
-    fn open(
-        &self,
-        routes: &mut [Vec<Route>],
-        consumers: &mut Vec<(String, Consumer)>,
-    ) -> Result<SinkBooks, Failure> {
+    fn open(&self, routes: &mut [Vec<Route>], consumers: &mut Vec<(String, Consumer)>) -> Result<SinkBooks, Failure> {
         let sink = &self.config.sinks[self.sink];
         let count = self.budget.consumers[self.sink];
         let channels: Vec<(Feed, Inbox<Parcel>)> =

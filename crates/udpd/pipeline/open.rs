@@ -54,7 +54,11 @@ pub fn sink(
     }
 }
 
-fn open_files(settings: &SinkSettings, file: &FileSettings, paths: &[Option<PathBuf>]) -> Result<Box<dyn Sink>, Failure> {
+fn open_files(
+    settings: &SinkSettings,
+    file: &FileSettings,
+    paths: &[Option<PathBuf>],
+) -> Result<Box<dyn Sink>, Failure> {
     let interval = match file.sync {
         SyncPolicy::Never => None,
         SyncPolicy::Every(interval) => Some(interval),
@@ -69,7 +73,8 @@ fn open_files(settings: &SinkSettings, file: &FileSettings, paths: &[Option<Path
             io::ErrorKind::PermissionDenied => "; let the user of udpd write there, or choose another path",
             _ => "",
         };
-        let message = format!("sink {}: cannot open {} for appending: {error}{cure}", settings.name, shown.join(" or "));
+        let message =
+            format!("sink {}: cannot open {} for appending: {error}{cure}", settings.name, shown.join(" or "));
         Failure::new(code, message)
     })?;
     Ok(Box::new(sink))

@@ -206,7 +206,10 @@ impl LogFile {
         if let (State::Open(handle), Some((_, syncer))) = (self.state, self.sync) {
             syncer.request(handle.0);
             if let Some(error) = syncer.finish() {
-                log::error!("cannot force {} to the disk: {error}; its last lines may not survive a power loss", self.path.display());
+                log::error!(
+                    "cannot force {} to the disk: {error}; its last lines may not survive a power loss",
+                    self.path.display()
+                );
             }
         }
     }

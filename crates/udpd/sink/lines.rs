@@ -152,7 +152,10 @@ mod tests {
     fn no_payload_can_forge_a_line_or_command_a_terminal() {
         assert_eq!(line(b"a\nb\n\n"), b"a\\nb\\n\n");
         assert_eq!(line(b"\x1b[2J\x00\x7f\r\t\\"), b"\\x1b[2J\\x00\\x7f\\r\\t\\\\\n");
-        assert_eq!(line("\u{85}\u{9b}\u{2028}\u{2029}".as_bytes()), b"\\xc2\\x85\\xc2\\x9b\\xe2\\x80\\xa8\\xe2\\x80\\xa9\n");
+        assert_eq!(
+            line("\u{85}\u{9b}\u{2028}\u{2029}".as_bytes()),
+            b"\\xc2\\x85\\xc2\\x9b\\xe2\\x80\\xa8\\xe2\\x80\\xa9\n"
+        );
         assert_eq!(line("\u{a0}\u{2027}".as_bytes()), "\u{a0}\u{2027}\n".as_bytes());
     }
 
@@ -180,7 +183,10 @@ mod tests {
             assert!(line.len() <= EXPANSION_MAX * payload.len() + 1);
             let (&end, text) = line.split_last().expect("a line is never empty");
             assert_eq!(end, b'\n');
-            assert!(text.iter().all(|byte| *byte >= 0x20 && *byte != 0x7f), "round {round}: {payload:x?} gave {text:x?}");
+            assert!(
+                text.iter().all(|byte| *byte >= 0x20 && *byte != 0x7f),
+                "round {round}: {payload:x?} gave {text:x?}"
+            );
             let expected = payload.strip_suffix(b"\n").unwrap_or(&payload);
             assert_eq!(unescape(text).as_deref(), Some(expected), "round {round}");
         }

@@ -64,7 +64,10 @@ impl Outbox {
 
     /// Adds the line of one payload. The caller writes the box out when it is full.
     pub fn push(&mut self, listener: usize, payload: &[u8]) {
-        debug_assert!(BUFFER_BYTES - self.bytes.len() > lines::EXPANSION_MAX * payload.len(), "a full box was not written");
+        debug_assert!(
+            BUFFER_BYTES - self.bytes.len() > lines::EXPANSION_MAX * payload.len(),
+            "a full box was not written"
+        );
         lines::append(&mut self.bytes, payload);
         let end = self.bytes.len();
         match self.runs.last_mut() {

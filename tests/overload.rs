@@ -1,0 +1,169 @@
+//! More than can be taken: every datagram is still accounted for, by the layer that lost it, under every policy.
+
+use std::io::Read;
+use std::process::Stdio;
+
+use crate::delivery::SCALE;
+use crate::util::daemon::{Daemon, free_address};
+use crate::util::ledger::{assert_closed, count};
+use crate::util::load::{Amount, Load};
+
+/// How often each policy is tried.
+const RUNS: usize = if cfg!(debug_assertions) { 2 } else { 20 };
+
+/// One run: a sink that takes nothing while the load is sent, and everything afterwards.
+fn stalled_sink(when_full: &str) {
+    let address = free_address();
+    let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    let daemon = Daemon::with_config_and_stdout(
+        &format!(
+            r#"
+            [[listener]]
+            name = "in"
+            address = "{address}"
+            receive_buffer = "256KiB"
+            sinks = ["out"]
+            [sink.out]
+            type = "stdout"
+            queue_batches = 16
+            when_full = "{when_full}"
+            "#
+        ),
+        Stdio::from(writer),
+    );
+    let mut load = Load::new(address, Amount::Seconds(0.3));
+    load.rate_per_second = 300_000 / SCALE;
+    let sent = load.send().sent;
+    let drained = std::thread::spawn(move || {
+        let mut text = Vec::new();
+        reader.read_to_end(&mut text).expect("readable");
+        text
+    });
+    daemon.stats_when("nothing is under way", |ledger| {
+        let listener = &ledger["listeners"][0];
+        count(listener, "arrived") == sent
+            && count(&listener["lanes"][0], "receive_buffer_used_bytes") == 0
+            && count(&listener["sinks"][0], "in_flight") == 0
+    });
+    let ended = daemon.terminate();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    assert_closed(&ended.ledger, sent);
+    let listener = &ended.ledger["listeners"][0];
+    let sink = &listener["sinks"][0];
+    let lines = drained.join().expect("the reader ends").iter().filter(|&&byte| byte == b'\n').count() as u64;
+    assert_eq!(lines, count(sink, "delivered"), "delivered is what the reader got: {listener:#}");
+    let full = count(&sink["dropped"], "queue_full");
+    match when_full {
+        "block" => {
+            assert_eq!(full, 0, "a receiver that waits drops nothing itself: {listener:#}");
+            assert!(count(listener, "kernel_dropped") > 0, "the wait shows up in the kernel: {listener:#}");
+        }
+        _ => assert!(full > 0, "the stall shows up at the channel: {listener:#}"),
+    }
+}
+
+#[test]
+fn a_stalled_sink_with_drop_newest_loses_only_what_the_ledger_says() {
+    (0..RUNS).for_each(|_| stalled_sink("drop_newest"));
+}
+
+#[test]
+fn a_stalled_sink_with_drop_oldest_loses_only_what_the_ledger_says() {
+    (0..RUNS).for_each(|_| stalled_sink("drop_oldest"));
+}
+
+#[test]
+fn a_stalled_sink_with_block_loses_only_what_the_kernel_counts() {
+    (0..RUNS).for_each(|_| stalled_sink("block"));
+}
+
+#[test]
+fn a_stalled_sink_costs_the_other_sink_nothing() {
+    let address = free_address();
+    let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    let daemon = Daemon::with_config_and_stdout(
+        &format!(
+            r#"
+            [[listener]]
+            name = "in"
+            address = "{address}"
+            sinks = ["stalled", "archive"]
+            [sink.stalled]
+            type = "stdout"
+            queue_batches = 4
+            [sink.archive]
+            type = "file"
+            path = "@DIR@/in.log"
+            queue_batches = 4096
+            "#
+        ),
+        Stdio::from(writer),
+    );
+    let mut load = Load::new(address, Amount::Seconds(0.5));
+    load.rate_per_second = 100_000 / SCALE;
+    let sent = load.send().sent;
+    let ledger = daemon.stats_when("the file has everything", |ledger| {
+        count(&ledger["listeners"][0]["sinks"][1], "delivered") == sent
+    });
+    assert!(count(&ledger["listeners"][0]["sinks"][0]["dropped"], "queue_full") > 0, "{ledger:#}");
+    let drained = std::thread::spawn(move || reader.read_to_end(&mut Vec::new()).expect("readable"));
+    let ended = daemon.terminate();
+    assert_closed(&ended.ledger, sent);
+    drained.join().expect("the reader ends");
+}
+
+#[test]
+fn a_sink_that_never_takes_anything_again_is_given_up_and_the_ledger_still_closes() {
+    let address = free_address();
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    let daemon = Daemon::with_config_and_stdout(
+        &format!(
+            r#"
+            [[listener]]
+            name = "in"
+            address = "{address}"
+            sinks = ["stalled"]
+            [sink.stalled]
+            type = "stdout"
+            queue_batches = 4
+            when_full = "block"
+            "#
+        ),
+        Stdio::from(writer),
+    );
+    let sent = Load::new(address, Amount::Count(20_000)).send().sent;
+    daemon.stats_when("everything has arrived", |ledger| {
+        count(&ledger["listeners"][0], "arrived") == sent || count(&ledger["listeners"][0], "received") > 0
+    });
+    let ended = daemon.terminate();
+    drop(reader);
+    assert!(ended.status.success(), "{}", ended.stderr);
+    assert_closed(&ended.ledger, sent);
+    assert!(ended.stderr.contains("were not taken in time"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_daemon_with_a_closed_ledger() {
+    let address = free_address();
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    let daemon = Daemon::with_config_and_stdout(
+        &format!(
+            r#"
+            [[listener]]
+            name = "in"
+            address = "{address}"
+            sinks = ["out"]
+            [sink.out]
+            type = "stdout"
+            "#
+        ),
+        Stdio::from(writer),
+    );
+    drop(reader);
+    let sent = Load::new(address, Amount::Count(100)).send().sent;
+    let ended = daemon.wait_for_end();
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(ended.stderr.contains("its reader has gone away"), "{}", ended.stderr);
+    assert_closed(&ended.ledger, sent);
+    assert_eq!(count(&ended.ledger["listeners"][0]["sinks"][0]["dropped"], "sink_error"), sent);
+}
