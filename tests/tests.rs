@@ -15,6 +15,8 @@ mod load;
 mod delivery;
 // What cannot be taken is accounted for.
 mod overload;
+// What it costs the host.
+mod memory;
 // The first and the last moments.
 mod shutdown;
 mod start;

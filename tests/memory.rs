@@ -1,0 +1,77 @@
+//! Memory, wake-ups and idle cost, as the host sees them.
+
+use crate::delivery::SCALE;
+use crate::util::daemon::{Daemon, free_address};
+use crate::util::load::{Amount, Load};
+
+/// How long the load runs after the first reading. The claim is about a minute; `UDPD_TEST_LONG=1` takes one.
+fn load_seconds() -> f64 {
+    if std::env::var_os("UDPD_TEST_LONG").is_some() { 58.0 } else { 6.0 }
+}
+
+/// Resident bytes of a process.
+fn resident_bytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the daemon runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+}
+
+/// How often the threads of a process went to sleep, which is how often they were woken.
+fn wake_ups(pid: u32) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the daemon runs");
+    let of_task = |task: std::fs::DirEntry| {
+        let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.and_then(|count| count.trim().parse::<u64>().ok()).unwrap_or(0)
+    };
+    tasks.flatten().map(of_task).sum()
+}
+
+fn start(address: std::net::SocketAddr) -> Daemon {
+    Daemon::with_config(&format!(
+        r#"
+        [[listener]]
+        name = "in"
+        address = "{address}"
+        lanes = 2
+        sinks = ["archive", "nothing"]
+        [sink.archive]
+        type = "file"
+        path = "@DIR@/in.log"
+        [sink.nothing]
+        type = "null"
+        "#
+    ))
+}
+
+#[test]
+fn resident_memory_does_not_grow_under_load() {
+    let address = free_address();
+    let daemon = start(address);
+    let mut load = Load::new(address, Amount::Seconds(2.0));
+    load.rate_per_second = 100_000 / SCALE;
+    load.send();
+    let before = resident_bytes(daemon.pid());
+    load.amount = Amount::Seconds(load_seconds());
+    load.send();
+    let after = resident_bytes(daemon.pid());
+    daemon.terminate();
+    let grown = after.saturating_sub(before);
+    assert!(grown <= 1 << 20, "resident memory grew by {grown} bytes, from {before} to {after}");
+}
+
+#[test]
+fn without_traffic_nobody_wakes_up_beyond_the_housekeeping() {
+    const SECONDS: u64 = 4;
+    let daemon = start(free_address());
+    // Start-up has its wake-ups; two equal readings a housekeeping apart would be an event, a fixed window is the claim.
+    std::thread::park_timeout(std::time::Duration::from_secs(1));
+    let before = wake_ups(daemon.pid());
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(SECONDS);
+    while let Some(left) = end.checked_duration_since(std::time::Instant::now()) {
+        std::thread::park_timeout(left);
+    }
+    let woken = wake_ups(daemon.pid()) - before;
+    daemon.terminate();
+    assert!(woken <= 5 * SECONDS, "{woken} wake-ups in {SECONDS} s without traffic");
+}
