@@ -23,6 +23,9 @@ pub mod logging;
 pub mod metrics;
 pub mod notify;
 
+mod exchange;
+mod service;
+
 pub mod budget;
 pub mod holder;
 pub mod pipeline;
