@@ -9,6 +9,7 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How long to wait for a service manager that is busy. A missing status line is better than a late start.
@@ -18,6 +19,8 @@ const SEND_LIMIT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Notifier {
     manager: Option<(UnixDatagram, SocketAddr)>,
+    /// A manager that has gone is worth one line, not one for each status.
+    warned: AtomicBool,
 }
 
 impl Notifier {
@@ -25,8 +28,12 @@ impl Notifier {
     pub fn from_environment() -> Self {
         match std::env::var_os("NOTIFY_SOCKET") {
             Some(name) if !name.is_empty() => Self::to(&name),
-            _ => Self { manager: None },
+            _ => Self::new(None),
         }
+    }
+
+    fn new(manager: Option<(UnixDatagram, SocketAddr)>) -> Self {
+        Self { manager, warned: AtomicBool::new(false) }
     }
 
     fn to(name: &OsStr) -> Self {
@@ -36,13 +43,13 @@ impl Notifier {
             Ok((socket, address))
         });
         match manager {
-            Ok(manager) => Self { manager: Some(manager) },
+            Ok(manager) => Self::new(Some(manager)),
             Err(error) => {
                 let name = name.display();
                 log::warn!(
                     "cannot reach the service manager by NOTIFY_SOCKET={name}: {error}; it must be a path or @name"
                 );
-                Self { manager: None }
+                Self::new(None)
             }
         }
     }
@@ -65,6 +72,7 @@ impl Notifier {
     fn send(&self, message: &str) {
         if let Some((socket, address)) = &self.manager
             && let Err(error) = socket.send_to_addr(message.as_bytes(), address)
+            && !self.warned.swap(true, Ordering::Relaxed)
         {
             let first = message.lines().next().unwrap_or_default();
             log::warn!(
@@ -124,7 +132,7 @@ mod tests {
 
     #[test]
     fn without_a_manager_or_with_one_that_left_nothing_happens() {
-        Notifier { manager: None }.ready("alone");
+        Notifier::new(None).ready("alone");
         Notifier::to(OsStr::new("vsock:2:1234")).ready("alone");
         let directory = tempfile::tempdir().unwrap();
         Notifier::to(directory.path().join("nobody").as_os_str()).ready("alone");

@@ -71,16 +71,19 @@ impl<L: Listener> Service<L> {
         Ok(Self { name, listener, stopping, thread })
     }
 
-    /// Ends the service, after the client being served if there is one, and gives back the socket, which is of no use
-    /// to clients any more.
-    pub(crate) fn stop(self) -> Arc<L> {
+    /// The socket being served.
+    pub(crate) fn listener(&self) -> &L {
+        &self.listener
+    }
+
+    /// Ends the service, after the client being served if there is one, and closes the socket.
+    pub(crate) fn stop(self) {
         self.stopping.store(true, Ordering::Release);
         // Fails only for a descriptor that is no listening socket, and then nobody waits in accept either.
         let _ = shutdown(self.listener.descriptor(), Shutdown::Both);
         if self.thread.join().is_err() {
             log::error!("the thread {} had panicked; its clients have gone unanswered since", self.name);
         }
-        self.listener
     }
 }
 
@@ -140,7 +143,7 @@ mod tests {
     #[test]
     fn an_idle_service_stops_and_then_refuses_clients() {
         let (listener, address) = local();
-        drop(Service::start("udpd-test", listener, |_| {}).unwrap().stop());
+        Service::start("udpd-test", listener, |_| {}).unwrap().stop();
         assert!(TcpStream::connect(address).is_err());
     }
 
@@ -156,7 +159,7 @@ mod tests {
         });
         let mut client = TcpStream::connect(address).unwrap();
         beginning.recv().unwrap();
-        let stopping = thread::spawn(move || drop(service.unwrap().stop()));
+        let stopping = thread::spawn(move || service.unwrap().stop());
         go_on.send(()).unwrap();
         let mut text = String::new();
         client.read_to_string(&mut text).unwrap();

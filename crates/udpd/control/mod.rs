@@ -38,7 +38,7 @@ impl ControlSocket {
 
 /// A control socket that is being served.
 #[derive(Debug)]
-#[must_use = "the socket's file stays behind unless the server is stopped"]
+#[must_use = "the socket is served until the server is stopped"]
 pub struct ControlServer {
     service: Service<ControlSocket>,
 }
@@ -46,7 +46,9 @@ pub struct ControlServer {
 impl ControlServer {
     /// Ends the service, after the client being served if there is one, and removes the socket's file.
     pub fn stop(self) {
-        self.service.stop().remove_file();
+        // In this order: a file whose daemon no longer answers would invite the next daemon to replace it meanwhile.
+        self.service.listener().remove_file();
+        self.service.stop();
     }
 }
 
@@ -114,6 +116,10 @@ fn not_connected(path: &Path, error: &io::Error) -> Failure {
         ErrorKind::PermissionDenied => (
             ExitCode::Permission,
             "permission denied; run this as the daemon's user, as root, or as a member of the file's group".into(),
+        ),
+        ErrorKind::WouldBlock => (
+            ExitCode::Failure,
+            "it takes no more clients; it is stuck or overrun, see its log and restart it if it stays so".into(),
         ),
         _ => (ExitCode::Failure, format!("{error}; see the daemon's log")),
     };

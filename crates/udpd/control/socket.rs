@@ -34,12 +34,13 @@ const PROBE_LIMIT: Duration = Duration::from_secs(1);
 const LOCK_ATTEMPTS: u32 = 200;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// A bound control socket that nobody serves yet.
+/// A bound control socket that nobody serves yet. Its file is removed when it goes.
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: UnixListener,
     path: PathBuf,
-    /// Device and inode of the file, to tell it from one that took its place.
+    /// Device and inode of the file, to tell it from one that took its place. The socket keeps its inode in use, so no
+    /// other file can have the same number as long as this one is open.
     identity: (u64, u64),
 }
 
@@ -79,6 +80,12 @@ impl ControlSocket {
         {
             log::warn!("cannot remove the control socket {}: {error}; the next start replaces it", self.path.display());
         }
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        self.remove_file();
     }
 }
 

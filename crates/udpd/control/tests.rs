@@ -49,6 +49,14 @@ fn socket_and_directory_are_for_owner_and_group_only() {
 }
 
 #[test]
+fn a_daemon_that_fails_before_it_serves_leaves_no_file_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("control.sock");
+    drop(ControlSocket::bind(&path).unwrap());
+    assert!(!path.exists());
+}
+
+#[test]
 fn only_the_last_directory_is_made() {
     let directory = tempfile::tempdir().unwrap();
     let failure = ControlSocket::bind(&directory.path().join("a/b/control.sock")).unwrap_err();

@@ -16,7 +16,7 @@ use super::line::Style;
 
 /// How long to leave a full non-blocking output alone. Stderr is non-blocking when another process that shares it made
 /// it so; the writer then waits as it would on any other full pipe.
-const FULL_OUTPUT_PAUSE: Duration = Duration::from_millis(20);
+const FULL_OUTPUT_PAUSE: Duration = Duration::from_millis(200);
 
 /// The state of the writing thread.
 pub(super) struct Writer<W> {
