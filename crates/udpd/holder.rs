@@ -1,1 +1,242 @@
-//! (to be written)
+//! Who has the address that we cannot have: the sockets in the kernel's tables, and the processes that hold them.
+//!
+//! "Address already in use" is of little help without a name. /proc/net/udp and udp6 list every UDP socket of this
+//! network namespace with its inode; which process that is can be read from /proc/PID/fd, as far as we may look.
+
+use std::fmt;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+
+/// A socket that overlaps the address asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The first process found that has it open; `None` when none of those we may look into does.
+    pub pid: Option<u32>,
+    /// The name of that process.
+    pub command: Option<String>,
+    /// The socket's inode, the same in every process that shares it.
+    pub inode: u64,
+    /// The user that made it.
+    pub uid: u32,
+    /// What it is bound to.
+    pub address: SocketAddr,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.pid, &self.command) {
+            (Some(pid), Some(command)) => write!(formatter, "{command} (pid {pid})"),
+            (Some(pid), None) => write!(formatter, "pid {pid}"),
+            (None, _) => write!(formatter, "a process of uid {} that only root can name", self.uid),
+        }
+    }
+}
+
+/// Every socket whose address overlaps `address`, read from a mounted proc file system, usually `/proc`.
+///
+/// What cannot be read is left out: this explains an error and must not become one.
+pub fn of_udp_address(address: SocketAddr, proc_root: &Path) -> Vec<Holder> {
+    let mut holders = Vec::new();
+    for table in ["net/udp", "net/udp6"] {
+        let text = fs::read_to_string(proc_root.join(table)).unwrap_or_default();
+        let sockets = text.lines().skip(1).filter_map(parse_socket);
+        holders.extend(sockets.filter(|socket| overlap(address, socket.address)));
+    }
+    if !holders.is_empty() {
+        name_processes(&mut holders, proc_root);
+    }
+    holders
+}
+
+/// Reads one line of the table: slot, local address, remote address, state, queues, timer, retransmits, uid, timeout,
+/// inode and more.
+fn parse_socket(line: &str) -> Option<Holder> {
+    let mut fields = line.split_ascii_whitespace();
+    let address = parse_address(fields.nth(1)?)?;
+    let uid = fields.nth(5)?.parse().ok()?;
+    let inode = fields.nth(1)?.parse().ok()?;
+    Some(Holder { pid: None, command: None, inode, uid, address })
+}
+
+/// Reads `ADDRESS:PORT`. The kernel prints the address as numbers of 32 bits in the byte order of the machine, one or
+/// four.
+fn parse_address(text: &str) -> Option<SocketAddr> {
+    let (address, port) = text.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let word = |position: usize| {
+        let digits = address.get(position * 8..position * 8 + 8)?;
+        u32::from_str_radix(digits, 16).ok().map(u32::to_ne_bytes)
+    };
+    let address = match address.len() {
+        8 => IpAddr::from(word(0)?),
+        32 => {
+            let mut bytes = [0; 16];
+            for position in 0..4 {
+                bytes[position * 4..position * 4 + 4].copy_from_slice(&word(position)?);
+            }
+            IpAddr::from(bytes)
+        }
+        _ => return None,
+    };
+    Some(SocketAddr::new(address, port))
+}
+
+/// Whether two sockets with these addresses compete. A socket on `[::]` may or may not take IPv4 as well; the table
+/// does not say, so it counts as one that does.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let (one_address, other_address) = (one.ip().to_canonical(), other.ip().to_canonical());
+    let any_family = IpAddr::from(Ipv6Addr::UNSPECIFIED);
+    let any_ipv4 = IpAddr::from(Ipv4Addr::UNSPECIFIED);
+    let takes = |address: IpAddr, peer: IpAddr| {
+        address == peer || address == any_family || (address == any_ipv4 && peer.is_ipv4())
+    };
+    one.port() == other.port() && (takes(one_address, other_address) || takes(other_address, one_address))
+}
+
+/// Finds out which processes hold the sockets, in the order of their pids so that a parent comes before its workers.
+fn name_processes(holders: &mut [Holder], proc_root: &Path) {
+    let entries = fs::read_dir(proc_root).into_iter().flatten().flatten();
+    let mut pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    for pid in pids {
+        if holders.iter().all(|holder| holder.pid.is_some()) {
+            return;
+        }
+        let process = proc_root.join(pid.to_string());
+        let descriptors = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+        for inode in descriptors.filter_map(|descriptor| socket_inode(&fs::read_link(descriptor.path()).ok()?)) {
+            for holder in holders.iter_mut().filter(|holder| holder.inode == inode && holder.pid.is_none()) {
+                holder.pid = Some(pid);
+                holder.command = fs::read_to_string(process.join("comm")).ok().map(|name| name.trim_end().to_string());
+            }
+        }
+    }
+}
+
+/// The inode in `socket:[INODE]`, which is what the link of a socket's descriptor says.
+fn socket_inode(link: &Path) -> Option<u64> {
+    link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+    use std::os::unix::fs::symlink;
+
+    const HEADING: &str =
+        "  sl  local_address rem_address st tx_queue rx_queue tr tm->when retrnsmt uid timeout inode ref\n";
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    /// A line of the table, in the byte order of this machine as the kernel would write it.
+    fn line(bound: &str, uid: u32, inode: u64) -> String {
+        let bound = address(bound);
+        let octets = match bound.ip() {
+            IpAddr::V4(ip) => ip.octets().to_vec(),
+            IpAddr::V6(ip) => ip.octets().to_vec(),
+        };
+        let words = octets.chunks(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap()));
+        let text: String = words.map(|word| format!("{word:08X}")).collect();
+        let port = bound.port();
+        format!(
+            "12345: {text}:{port:04X} 00000000:0000 07 00000000:00000000 00:00000000 00000000 {uid:5} 0 {inode} 2 0 0\n"
+        )
+    }
+
+    fn process(root: &Path, pid: u32, command: &str, links: &[&str]) {
+        let directory = root.join(pid.to_string());
+        fs::create_dir_all(directory.join("fd")).unwrap();
+        fs::write(directory.join("comm"), format!("{command}\n")).unwrap();
+        for (descriptor, link) in links.iter().enumerate() {
+            symlink(link, directory.join("fd").join(descriptor.to_string())).unwrap();
+        }
+    }
+
+    fn made_up() -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("net")).unwrap();
+        let udp = [
+            HEADING.to_string(),
+            line("0.0.0.0:514", 0, 100),
+            line("127.0.0.1:514", 1000, 101),
+            line("127.0.0.2:8125", 1000, 102),
+            "garbage\n".to_string(),
+        ];
+        fs::write(root.path().join("net/udp"), udp.concat()).unwrap();
+        let udp6 = HEADING.to_string() + &line("[::]:8125", 7, 200) + &line("[2001:db8::1]:514", 0, 201);
+        fs::write(root.path().join("net/udp6"), udp6).unwrap();
+        process(root.path(), 900, "worker", &["socket:[100]"]);
+        process(root.path(), 812, "rsyslogd", &["/dev/null", "socket:[100]", "pipe:[101]"]);
+        process(root.path(), 1001, "statsd", &["socket:[200]"]);
+        root
+    }
+
+    fn inodes(bound: &str, root: &Path) -> Vec<u64> {
+        of_udp_address(address(bound), root).iter().map(|holder| holder.inode).collect()
+    }
+
+    #[test]
+    fn holders_are_named_and_a_parent_comes_before_its_worker() {
+        let root = made_up();
+        let holders = of_udp_address(address("10.0.0.1:514"), root.path());
+        let expected = Holder {
+            pid: Some(812),
+            command: Some("rsyslogd".into()),
+            inode: 100,
+            uid: 0,
+            address: address("0.0.0.0:514"),
+        };
+        assert_eq!(holders, [expected]);
+        assert_eq!(holders[0].to_string(), "rsyslogd (pid 812)");
+    }
+
+    #[test]
+    fn a_holder_that_we_may_not_look_into_is_still_told() {
+        let root = made_up();
+        let holders = of_udp_address(address("127.0.0.2:8125"), root.path());
+        assert_eq!(holders.len(), 2);
+        assert_eq!(holders[0].to_string(), "a process of uid 1000 that only root can name");
+        assert_eq!(holders[1].to_string(), "statsd (pid 1001)");
+    }
+
+    #[test]
+    fn only_addresses_that_overlap_count() {
+        let root = made_up();
+        assert_eq!(inodes("127.0.0.1:514", root.path()), [100, 101]);
+        assert_eq!(inodes("0.0.0.0:514", root.path()), [100, 101]);
+        assert_eq!(inodes("[::]:514", root.path()), [100, 101, 201]);
+        assert_eq!(inodes("[2001:db8::1]:514", root.path()), [201]);
+        assert!(inodes("[2001:db8::2]:514", root.path()).is_empty());
+        assert_eq!(inodes("[::ffff:127.0.0.1]:514", root.path()), [100, 101]);
+        assert_eq!(inodes("10.0.0.1:8125", root.path()), [200]);
+        assert!(inodes("0.0.0.0:515", root.path()).is_empty());
+    }
+
+    #[test]
+    fn without_proc_nobody_is_found() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(of_udp_address(address("0.0.0.0:514"), root.path()), []);
+    }
+
+    #[test]
+    fn a_socket_of_this_process_is_found_on_the_live_system() {
+        for bound in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(socket) = UdpSocket::bind(bound) else {
+                assert_ne!(bound, "127.0.0.1:0", "every Linux has IPv4 on loopback");
+                continue;
+            };
+            let bound = socket.local_addr().unwrap();
+            let holders = of_udp_address(bound, Path::new("/proc"));
+            let ours = holders.iter().find(|holder| holder.address == bound).unwrap();
+            assert_eq!(ours.pid, Some(std::process::id()));
+            assert_eq!(
+                ours.command.as_deref(),
+                fs::read_to_string("/proc/self/comm").ok().as_deref().map(str::trim_end)
+            );
+        }
+    }
+}

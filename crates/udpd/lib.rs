@@ -24,6 +24,9 @@ pub mod metrics;
 pub mod notify;
 pub mod watch;
 
+mod exchange;
+mod service;
+
 pub mod budget;
 pub mod holder;
 pub mod pipeline;

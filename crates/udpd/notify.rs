@@ -1,1 +1,140 @@
-//! (to be written)
+//! Telling the service manager how far we are: the sd_notify protocol, which is one datagram of `NAME=value` lines.
+//!
+//! With `Type=notify`, systemd starts what depends on udpd when `READY=1` arrives, and shows the status line. Without
+//! a service manager there is no NOTIFY_SOCKET, and nothing happens here. The protocol is so small that a library for
+//! it would be longer than this file.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How long to wait for a service manager that is busy. A missing status line is better than a late start.
+const SEND_LIMIT: Duration = Duration::from_secs(1);
+
+/// The way to the service manager, if there is one.
+#[derive(Debug)]
+pub struct Notifier {
+    manager: Option<(UnixDatagram, SocketAddr)>,
+    /// A manager that has gone is worth one line, not one for each status.
+    warned: AtomicBool,
+}
+
+impl Notifier {
+    /// Finds the service manager by NOTIFY_SOCKET. One that is set and cannot be used is logged and then ignored.
+    pub fn from_environment() -> Self {
+        match std::env::var_os("NOTIFY_SOCKET") {
+            Some(name) if !name.is_empty() => Self::to(&name),
+            _ => Self::new(None),
+        }
+    }
+
+    fn new(manager: Option<(UnixDatagram, SocketAddr)>) -> Self {
+        Self { manager, warned: AtomicBool::new(false) }
+    }
+
+    fn to(name: &OsStr) -> Self {
+        let manager = address(name).and_then(|address| {
+            let socket = UnixDatagram::unbound()?;
+            socket.set_write_timeout(Some(SEND_LIMIT))?;
+            Ok((socket, address))
+        });
+        match manager {
+            Ok(manager) => Self::new(Some(manager)),
+            Err(error) => {
+                let name = name.display();
+                log::warn!(
+                    "cannot reach the service manager by NOTIFY_SOCKET={name}: {error}; it must be a path or @name"
+                );
+                Self::new(None)
+            }
+        }
+    }
+
+    /// Start-up is complete: every socket is bound.
+    pub fn ready(&self, status: &str) {
+        self.send(&format!("READY=1\nSTATUS={}\n", one_line(status)));
+    }
+
+    /// Shows a new status line.
+    pub fn status(&self, status: &str) {
+        self.send(&format!("STATUS={}\n", one_line(status)));
+    }
+
+    /// The process has begun to end.
+    pub fn stopping(&self) {
+        self.send("STOPPING=1\n");
+    }
+
+    fn send(&self, message: &str) {
+        if let Some((socket, address)) = &self.manager
+            && let Err(error) = socket.send_to_addr(message.as_bytes(), address)
+            && !self.warned.swap(true, Ordering::Relaxed)
+        {
+            let first = message.lines().next().unwrap_or_default();
+            log::warn!(
+                "cannot tell the service manager {first}: {error}; it may think udpd is still starting or running"
+            );
+        }
+    }
+}
+
+/// A path, or with a leading `@` a name in the abstract namespace.
+fn address(name: &OsStr) -> io::Result<SocketAddr> {
+    match name.as_bytes() {
+        [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest),
+        [b'/', ..] => SocketAddr::from_pathname(name),
+        _ => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+/// A line break would begin another field of the message.
+fn one_line(status: &str) -> String {
+    status.replace(['\n', '\r'], " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn next(manager: &UnixDatagram) -> String {
+        let mut bytes = [0; 1024];
+        let length = manager.recv(&mut bytes).unwrap();
+        String::from_utf8(bytes[..length].to_vec()).unwrap()
+    }
+
+    fn tells_everything(manager: &UnixDatagram, name: &OsStr) {
+        let notifier = Notifier::to(name);
+        notifier.ready("2 lanes on 0.0.0.0:514");
+        assert_eq!(next(manager), "READY=1\nSTATUS=2 lanes on 0.0.0.0:514\n");
+        notifier.status("1,000 datagrams\nREADY=0");
+        assert_eq!(next(manager), "STATUS=1,000 datagrams READY=0\n");
+        notifier.stopping();
+        assert_eq!(next(manager), "STOPPING=1\n");
+    }
+
+    #[test]
+    fn a_manager_behind_a_path_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("notify");
+        tells_everything(&UnixDatagram::bind(&path).unwrap(), path.as_os_str());
+    }
+
+    #[test]
+    fn a_manager_in_the_abstract_namespace_is_told() {
+        let name = format!("udpd-test-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        tells_everything(&UnixDatagram::bind_addr(&address).unwrap(), OsStr::new(&format!("@{name}")));
+    }
+
+    #[test]
+    fn without_a_manager_or_with_one_that_left_nothing_happens() {
+        Notifier::new(None).ready("alone");
+        Notifier::to(OsStr::new("vsock:2:1234")).ready("alone");
+        let directory = tempfile::tempdir().unwrap();
+        Notifier::to(directory.path().join("nobody").as_os_str()).ready("alone");
+    }
+}

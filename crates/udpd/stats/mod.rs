@@ -1,0 +1,211 @@
+//! `udpd stats`: one reading of the ledger of the running daemon, for people or as JSON.
+//!
+//! The table shows each sum of the ledger next to its terms, so that a loss can be followed from the listener to the
+//! layer and the reason without a calculator.
+
+use std::fmt::Write as _;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use crate::control;
+use crate::exit::{ExitCode, Failure};
+use crate::ledger::Snapshot;
+use crate::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SinkSnapshot};
+
+/// Asks the daemon behind `socket`, or behind the first default path where one answers, and writes what it says.
+///
+/// A reader that closes the pipe early, as `head` does, has what it wanted and is not an error.
+pub fn execute(socket: Option<PathBuf>, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    let snapshot = match socket {
+        Some(path) => control::request_stats(&path)?,
+        None => first_answer(&control::default_paths())?,
+    };
+    let text = if json {
+        let text = serde_json::to_string(&snapshot)
+            .map_err(|error| Failure::new(ExitCode::Failure, format!("cannot write the ledger as JSON: {error}")))?;
+        text + "\n"
+    } else {
+        render(&snapshot)
+    };
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            let message =
+                format!("cannot write the ledger to standard output: {error}; check where it is redirected to");
+            Err(Failure::new(ExitCode::Disk, message))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Tries the paths in their order. When none answers, a socket that is there and fails says more than one that is not.
+fn first_answer(paths: &[PathBuf]) -> Result<Snapshot, Failure> {
+    let mut telling = None;
+    for path in paths {
+        match control::request_stats(path) {
+            Ok(snapshot) => return Ok(snapshot),
+            Err(failure) if is_absent(path) => drop(failure),
+            Err(failure) => telling = telling.or(Some(failure)),
+        }
+    }
+    Err(telling.unwrap_or_else(|| {
+        let tried: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        let cure = "start the daemon, or name its control_socket with --socket";
+        let message = format!("no udpd is running: there is no control socket at {}; {cure}", tried.join(" or "));
+        Failure::new(ExitCode::Unavailable, message)
+    }))
+}
+
+fn is_absent(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+}
+
+/// The ledger as text.
+pub fn render(snapshot: &Snapshot) -> String {
+    let mut text = format!("udpd {}, up {}\n", snapshot.version, duration(snapshot.uptime_seconds));
+    if snapshot.log_lines_lost > 0 {
+        let _ = writeln!(text, "log lines lost: {}", count(snapshot.log_lines_lost));
+    }
+    for listener in &snapshot.listeners {
+        let _ = writeln!(text, "\nlistener {} on {}", listener.name, listener.address);
+        push_table(&mut text, &sums(listener), "<><");
+        text.push('\n');
+        push_table(&mut text, &sinks(&listener.sinks), "<>>>>>>");
+        text.push('\n');
+        push_table(&mut text, &lanes(&listener.lanes), "<>>>>>>>><<");
+    }
+    text
+}
+
+/// What arrived at a listener and where it went before the sinks.
+fn sums(listener: &ListenerSnapshot) -> Vec<Vec<String>> {
+    let dropped = &listener.dropped;
+    let reasons = [
+        ("truncated", dropped.truncated),
+        ("denied", dropped.denied),
+        ("rate limited", dropped.rate_limited),
+        ("no batch", dropped.no_batch),
+        ("unsplit", dropped.unsplit),
+    ];
+    let dropped_total: u64 = reasons.iter().map(|(_, datagrams)| datagrams).sum();
+    let by_reason: Vec<String> =
+        reasons.iter().map(|(reason, datagrams)| format!("{reason} {}", count(*datagrams))).collect();
+    let mut rows = vec![
+        row(["arrived", &count(listener.arrived), "datagrams"]),
+        row(["kernel dropped", &count(listener.kernel_dropped), &listener.kernel_dropped_unit]),
+        row(["received", &count(listener.received), &received_note(listener)]),
+        row(["dropped", &count(dropped_total), &by_reason.join(", ")]),
+    ];
+    if let Some(wrong) = listener.wrong_cpu {
+        rows.push(row(["on the wrong core", &count(wrong), "datagrams"]));
+    }
+    let verdict = if listener.residual == 0 { "the sums agree" } else { "the sums disagree; 0 is right when idle" };
+    let sign = if listener.residual < 0 { "-" } else { "" };
+    rows.push(row(["residual", &format!("{sign}{}", count(listener.residual.unsigned_abs())), verdict]));
+    rows
+}
+
+fn received_note(listener: &ListenerSnapshot) -> String {
+    format!("{} bytes, {} longer than max_length", count(listener.bytes), count(listener.truncated))
+}
+
+fn sinks(sinks: &[SinkSnapshot]) -> Vec<Vec<String>> {
+    let mut rows =
+        vec![row(["sink", "offered", "delivered", "queue full", "sink error", "in flight", "queued batches"])];
+    rows.extend(sinks.iter().map(|sink| {
+        row([
+            &sink.name,
+            &count(sink.offered),
+            &count(sink.delivered),
+            &count(sink.dropped.queue_full),
+            &count(sink.dropped.sink_error),
+            &count(sink.in_flight),
+            &format!("{} of {}", count(sink.queue_depth), count(sink.queue_capacity)),
+        ])
+    }));
+    rows
+}
+
+fn lanes(lanes: &[LaneSnapshot]) -> Vec<Vec<String>> {
+    let mut rows = vec![row([
+        "lane",
+        "cpu",
+        "node",
+        "queue",
+        "received",
+        "kernel dropped",
+        "datagrams per call",
+        "buffer used",
+        "buffer max",
+        "engine",
+        "address",
+    ])];
+    let number = |number: Option<usize>| number.map_or("-".to_string(), |number| number.to_string());
+    rows.extend(lanes.iter().map(|lane| {
+        row([
+            &lane.lane.to_string(),
+            &number(lane.cpu),
+            &number(lane.node),
+            &number(lane.queue),
+            &count(lane.received),
+            &count(lane.kernel_dropped),
+            &per_call(lane.received, lane.calls),
+            &count(lane.receive_buffer_used_bytes),
+            &count(lane.receive_buffer_bytes),
+            &lane.engine,
+            &lane.address,
+        ])
+    }));
+    rows
+}
+
+fn per_call(received: u64, calls: u64) -> String {
+    if calls == 0 { "-".into() } else { format!("{:.1}", received as f64 / calls as f64) }
+}
+
+fn row<const COLUMNS: usize>(cells: [&str; COLUMNS]) -> Vec<String> {
+    cells.map(String::from).to_vec()
+}
+
+/// Writes rows indented and aligned: `alignment` has a `<` for each column of text and a `>` for each column of
+/// numbers.
+fn push_table(text: &mut String, rows: &[Vec<String>], alignment: &str) {
+    let width = |column: usize| rows.iter().map(|cells| cells[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..alignment.len()).map(width).collect();
+    for cells in rows {
+        let mut line = String::new();
+        for ((cell, width), side) in cells.iter().zip(&widths).zip(alignment.chars()) {
+            let _ = if side == '<' { write!(line, "  {cell:<width$}") } else { write!(line, "  {cell:>width$}") };
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+}
+
+/// A number with a comma between thousands.
+fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A time in the one or two largest units that matter.
+fn duration(seconds: f64) -> String {
+    if seconds < 60.0 {
+        return format!("{seconds:.1} s");
+    }
+    let seconds = seconds as u64;
+    match seconds {
+        0..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{} d {} h", count(seconds / 86_400), seconds / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
