@@ -46,7 +46,8 @@ fn nothing_is_allocated_between_the_second_and_the_eighth_second_of_a_run() {
     );
     let config = Config::parse(&text, "test", &Host::default()).expect("a valid configuration");
     let (events, _inbox) = crossbeam_channel::unbounded();
-    let pipeline = Pipeline::start(&config, &run::plan(&config).expect("a plan"), Instant::now(), &events).expect("started");
+    let pipeline =
+        Pipeline::start(&config, &run::plan(&config).expect("a plan"), Instant::now(), &events).expect("started");
     let books = pipeline.books();
     let received = || books.snapshot().listeners[0].received;
     let mut sender = spawn_sender(address);

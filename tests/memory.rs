@@ -50,7 +50,7 @@ fn resident_memory_does_not_grow_under_load() {
     let daemon = start(address);
     let mut load = Load::new(address, Amount::Seconds(2.0));
     load.rate_per_second = 100_000 / SCALE;
-    load.send();
+    load.clone().send();
     let before = resident_bytes(daemon.pid());
     load.amount = Amount::Seconds(load_seconds());
     load.send();

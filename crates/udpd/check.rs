@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::budget::Budget;
 use crate::config::Config;
+use crate::console;
 use crate::exit::{ExitCode, Failure};
 use crate::run;
 
@@ -50,7 +51,7 @@ pub fn execute(config: &Config, json: bool, out: &mut dyn Write) -> Result<(), F
         true => serde_json::to_string_pretty(&report).unwrap_or_default() + "\n",
         false => render(&report, &budget),
     };
-    crate::cli::print(out, &text)
+    console::print(out, &text)
 }
 
 fn report<'a>(config: &'a Config, budget: &Budget) -> Report<'a> {

@@ -1,12 +1,12 @@
 //! The command line: what the operator typed, turned into one call. Help texts have an example each.
 
-use std::io::{self, ErrorKind, Write};
+use std::io;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
 use crate::config::Config;
-use crate::exit::{ExitCode, Failure};
+use crate::exit::Failure;
 use crate::{check, run, stats};
 
 /// Where the configuration is when nobody says otherwise.
@@ -92,15 +92,5 @@ fn load(path: Option<PathBuf>) -> Result<Config, Failure> {
             }
             Config::load(&path)
         }
-    }
-}
-
-/// Writes to standard output. A reader that has gone away has seen enough.
-pub fn print(out: &mut dyn Write, text: &str) -> Result<(), Failure> {
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Failure::new(ExitCode::Failure, format!("cannot write to standard output: {error}")))
-        }
-        _ => Ok(()),
     }
 }

@@ -18,6 +18,7 @@ pub mod run;
 pub mod stats;
 
 pub mod config;
+mod console;
 pub mod control;
 pub mod logging;
 pub mod metrics;

@@ -9,13 +9,13 @@ use super::Event;
 
 /// Held by a thread for as long as it lives.
 #[derive(Debug)]
-pub struct Alarm {
+pub(super) struct Alarm {
     events: Sender<Event>,
 }
 
 impl Alarm {
     /// For the calling thread.
-    pub fn new(events: Sender<Event>) -> Self {
+    pub(super) fn new(events: Sender<Event>) -> Self {
         Self { events }
     }
 }

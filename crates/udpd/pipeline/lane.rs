@@ -20,7 +20,7 @@ use crate::receiver::{LaneHome, Receiver, Route, Stop};
 
 /// What a lane thread needs before it can make anything.
 #[derive(Debug, Clone)]
-pub struct LaneOrder {
+pub(super) struct LaneOrder {
     /// Index over all lanes.
     pub index: usize,
     /// The plan for it.
@@ -41,7 +41,7 @@ pub struct LaneOrder {
 
 /// A lane that is made and waits for its start.
 #[derive(Debug)]
-pub struct LaneThread {
+pub(super) struct LaneThread {
     /// What was made.
     pub made: Made,
     start: Sender<Start>,
@@ -50,7 +50,7 @@ pub struct LaneThread {
 
 /// What the thread made.
 #[derive(Debug)]
-pub struct Made {
+pub(super) struct Made {
     /// Not bound yet.
     pub socket: Arc<Socket>,
     /// The way home for its batches.
@@ -65,7 +65,7 @@ pub struct Made {
 
 /// What a lane needs to run.
 #[derive(Debug)]
-pub struct Start {
+pub(super) struct Start {
     /// Where its datagrams go.
     pub routes: Vec<Route>,
     /// Every lane of the daemon.
@@ -76,7 +76,7 @@ pub struct Start {
 
 impl LaneThread {
     /// Starts the thread and waits until everything is made.
-    pub fn spawn(order: LaneOrder, events: Sender<Event>) -> Result<Self, Failure> {
+    pub(super) fn spawn(order: LaneOrder, events: Sender<Event>) -> Result<Self, Failure> {
         let (made_sender, made) = bounded(1);
         let (start, start_inbox) = bounded(1);
         let name = thread_name("rx", order.index, &order.listener_name);
@@ -97,7 +97,7 @@ impl LaneThread {
     }
 
     /// Lets it receive.
-    pub fn start(self, start: Start) -> JoinHandle<()> {
+    pub(super) fn start(self, start: Start) -> JoinHandle<()> {
         // The thread waits for exactly this message; if it has panicked its alarm says so.
         let _ = self.start.send(start);
         self.handle
@@ -105,7 +105,7 @@ impl LaneThread {
 }
 
 /// The names that `top -H` shows: kernels keep 15 bytes.
-pub fn thread_name(role: &str, number: usize, of: &str) -> String {
+pub(super) fn thread_name(role: &str, number: usize, of: &str) -> String {
     let mut name = format!("{role}{number}-{of}");
     let mut end = name.len().min(15);
     while !name.is_char_boundary(end) {

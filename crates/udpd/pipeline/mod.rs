@@ -235,7 +235,7 @@ impl Wiring<'_> {
             books.channels.push(inbox.clone());
             books.consumers.push(ledger);
         }
-        for lane in feeding {
+        for &lane in &feeding {
             let number = consumer_of_lane(lane).expect("a feeding lane has a consumer");
             routes[lane].push(Route { feed: channels[number].0.clone(), sink: self.sink });
         }

@@ -17,7 +17,7 @@ use crate::sink::stdout::StreamSink;
 use crate::sink::{NullSink, Sink};
 
 /// The policy of a channel.
-pub fn full_policy(when_full: WhenFull) -> FullPolicy {
+pub(super) fn full_policy(when_full: WhenFull) -> FullPolicy {
     match when_full {
         WhenFull::DropNewest => FullPolicy::DropNewest,
         WhenFull::DropOldest => FullPolicy::DropOldest,
@@ -26,7 +26,7 @@ pub fn full_policy(when_full: WhenFull) -> FullPolicy {
 }
 
 /// Opens the sink of one consumer. `lanes` says which lanes feed it.
-pub fn sink(
+pub(super) fn sink(
     config: &Config,
     budget: &Budget,
     settings: &SinkSettings,
@@ -81,7 +81,7 @@ fn open_files(
 }
 
 /// Fills in the placeholders of a path.
-pub fn expand(template: &str, listener: &str, lane: usize, consumer: usize, sink: &str) -> PathBuf {
+pub(super) fn expand(template: &str, listener: &str, lane: usize, consumer: usize, sink: &str) -> PathBuf {
     let path = template
         .replace("{listener}", listener)
         .replace("{lane}", &lane.to_string())
@@ -91,7 +91,7 @@ pub fn expand(template: &str, listener: &str, lane: usize, consumer: usize, sink
 }
 
 /// Why an address could not be bound, and what to do.
-pub fn bind_failure(address: SocketAddr, error: &io::Error) -> Failure {
+pub(super) fn bind_failure(address: SocketAddr, error: &io::Error) -> Failure {
     let errno = error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw);
     let (code, cure) = match errno {
         Errno::EADDRINUSE => {

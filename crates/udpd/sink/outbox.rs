@@ -20,7 +20,7 @@ const WRITE_AT_BYTES: usize = 256 * 1024;
 const RUNS_MAX: usize = 4096;
 
 /// What an outbox writes to; the seam that tests make fail.
-pub trait Destination {
+pub(super) trait Destination {
     /// Writes a part of `bytes`, at least one byte.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
@@ -40,7 +40,7 @@ struct Run {
 
 /// Lines that are formatted and not yet written.
 #[derive(Debug)]
-pub struct Outbox {
+pub(super) struct Outbox {
     bytes: Vec<u8>,
     runs: Vec<Run>,
 }
@@ -53,17 +53,17 @@ impl Default for Outbox {
 
 impl Outbox {
     /// True when nothing waits.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
     /// True when it is time to write.
-    pub fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.bytes.len() >= WRITE_AT_BYTES || self.runs.len() == RUNS_MAX
     }
 
     /// Adds the line of one payload. The caller writes the box out when it is full.
-    pub fn push(&mut self, listener: usize, payload: &[u8]) {
+    pub(super) fn push(&mut self, listener: usize, payload: &[u8]) {
         debug_assert!(
             BUFFER_BYTES - self.bytes.len() > lines::EXPANSION_MAX * payload.len(),
             "a full box was not written"
@@ -81,7 +81,7 @@ impl Outbox {
 
     /// Writes everything. On an error what was written in whole lines is delivered, a part of a line is taken back, the rest
     /// is failed; the box is empty afterwards in any case.
-    pub fn write_to(&mut self, destination: &mut impl Destination, tallies: &mut [Tally]) -> io::Result<()> {
+    pub(super) fn write_to(&mut self, destination: &mut impl Destination, tallies: &mut [Tally]) -> io::Result<()> {
         let mut written = 0;
         let mut outcome = Ok(());
         while written < self.bytes.len() && outcome.is_ok() {
@@ -106,7 +106,7 @@ impl Outbox {
     }
 
     /// Counts everything as failed without trying.
-    pub fn discard(&mut self, tallies: &mut [Tally]) {
+    pub(super) fn discard(&mut self, tallies: &mut [Tally]) {
         self.settle(0, tallies);
     }
 

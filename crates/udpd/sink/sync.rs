@@ -13,7 +13,7 @@ use crossbeam_channel::{Sender, bounded};
 
 /// Syncs one file.
 #[derive(Debug)]
-pub struct Syncer {
+pub(super) struct Syncer {
     requests: Sender<Arc<File>>,
     error: Arc<Mutex<Option<io::Error>>>,
     thread: JoinHandle<()>,
@@ -21,7 +21,7 @@ pub struct Syncer {
 
 impl Syncer {
     /// Starts the thread; it sleeps until there is a request.
-    pub fn start(path: &Path) -> io::Result<Self> {
+    pub(super) fn start(path: &Path) -> io::Result<Self> {
         let (requests, inbox) = bounded::<Arc<File>>(1);
         let error = Arc::new(Mutex::new(None));
         let slot = Arc::clone(&error);
@@ -38,17 +38,17 @@ impl Syncer {
     }
 
     /// Asks for a sync. When one waits already, that one will do.
-    pub fn request(&self, file: Arc<File>) {
+    pub(super) fn request(&self, file: Arc<File>) {
         let _ = self.requests.try_send(file);
     }
 
     /// The first error since the last look.
-    pub fn take_error(&self) -> Option<io::Error> {
+    pub(super) fn take_error(&self) -> Option<io::Error> {
         self.error.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Waits until everything asked for is done; the error, if one is left.
-    pub fn finish(self) -> Option<io::Error> {
+    pub(super) fn finish(self) -> Option<io::Error> {
         drop(self.requests);
         let _ = self.thread.join();
         let mut slot = self.error.lock().unwrap_or_else(PoisonError::into_inner);

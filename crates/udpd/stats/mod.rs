@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
+use crate::console;
 use crate::control;
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::Snapshot;
@@ -27,14 +28,7 @@ pub fn execute(socket: Option<PathBuf>, json: bool, out: &mut dyn Write) -> Resu
     } else {
         render(&snapshot)
     };
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            let message =
-                format!("cannot write the ledger to standard output: {error}; check where it is redirected to");
-            Err(Failure::new(ExitCode::Disk, message))
-        }
-        _ => Ok(()),
-    }
+    console::print(out, &text)
 }
 
 /// Tries the paths in their order. When none answers, a socket that is there and fails says more than one that is not.
