@@ -1,1 +1,84 @@
-//! (to be written)
+//! Batches of UDP datagrams for Linux: many datagrams per system call, nothing allocated after construction.
+//!
+//! The two calls that move many datagrams at once, `recvmmsg` and `sendmmsg`, want arrays of headers that point at arrays
+//! of buffers, control space that has to be reset between calls, and control messages decoded by hand. Every program
+//! that uses them writes this again, and the same mistakes return: a control buffer that is one message too short and
+//! silently glues ten datagrams into one, a length that is not reset, a header that moved. This crate does it once.
+//!
+//! # What it does
+//!
+//! - [`Socket`]: a UDP socket with typed options. A receive buffer says what was granted, not only what was asked.
+//! - [`RecvBatch`]: one arena with headers built once. It yields [`Datagram`]s, splitting the trains of `UDP_GRO`.
+//! - [`SendBatch`]: partial sends, segmentation offload with a fallback, and errors that belong to one datagram told
+//!   apart from errors that end the call.
+//! - [`Spread`]: which socket of a reuseport group gets a datagram, by core, by device queue or at random.
+//!
+//! # What it does not do
+//!
+//! - It starts no threads, pins nothing and knows nothing of cores or memory nodes. The thread that builds a pool
+//!   touches its pages, so build it where it will be used.
+//! - It has no timers and no event loop. [`Socket::interrupt`] ends a blocked receive; [`Socket::wait_readable`] waits
+//!   for a bounded time.
+//! - It does not log. What is lost or degraded is a return value or a counter.
+//!
+//! # Errors
+//!
+//! An error that comes from the kernel is handed on as it is, so that `raw_os_error` can be matched; the caller knows
+//! which address or interface it was about. An argument that this crate refuses is `InvalidInput`, with the value, the
+//! limit and the cure in its text.
+//!
+//! # Example
+//!
+//! ```
+//! use mmsg::{BatchShape, Control, Family, RecvBatch, SendBatch, Socket, Wait};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let receiver = Socket::new(Family::V4)?;
+//! receiver.bind("127.0.0.1:0".parse()?)?;
+//!
+//! let sender = Socket::new(Family::V4)?;
+//! let mut outgoing = SendBatch::new(8, 1500)?;
+//! outgoing.push(b"first", Some(receiver.local_addr()?))?;
+//! outgoing.push(b"second", Some(receiver.local_addr()?))?;
+//! assert_eq!(outgoing.flush(&sender)?.sent, 2);
+//!
+//! let shape = BatchShape { slots: 64, slot_bytes: 2048, control: Control::default(), huge_pages: false };
+//! let mut batch = RecvBatch::new(&shape)?;
+//! batch.receive(&receiver, Wait::Block)?;
+//! let payloads: Vec<&[u8]> = batch.datagrams().map(|datagram| datagram.payload()).collect();
+//! assert_eq!(payloads, [b"first".as_slice(), b"second".as_slice()]);
+//! # Ok(())
+//! # }
+//! ```
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("mmsg is written against the system calls of Linux and builds for no other system");
+
+mod addr;
+mod arena;
+mod backing;
+mod batch;
+mod cmsg;
+mod datagram;
+#[cfg(feature = "faults")]
+pub mod fault;
+mod multicast;
+#[cfg(test)]
+mod noise;
+mod options;
+mod report;
+mod reuseport;
+mod send;
+mod shape;
+mod socket;
+mod sys;
+
+pub use backing::Backing;
+pub use batch::{Datagrams, RecvBatch, Summary, Wait};
+pub use datagram::{Datagram, MAX_SEGMENTS};
+pub use options::{GrantedBuffer, MemoryInfo};
+pub use report::{PushError, SendError, SendFailure, SendReport};
+pub use reuseport::Spread;
+pub use send::SendBatch;
+pub use shape::{BatchShape, Control};
+pub use socket::{Family, Socket};

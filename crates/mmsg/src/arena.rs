@@ -1,0 +1,360 @@
+//! The memory of batches: one anonymous mapping, cut into regions, each region laid out for `recvmmsg` or `sendmmsg`.
+//!
+//! ```text
+//! arena   | region 0                                   | region 1 ...
+//! region  | mmsghdr x n | iovec x n | names x n | control x n | payload slots |
+//! header i --> iovec i --> slot i,  --> name i,  --> control i
+//! ```
+//!
+//! The pointers between the parts are written once, when the region is made, and stay true because the mapping never
+//! moves. Everything is reached by raw pointers that start from the base of the mapping: no reference to memory the
+//! kernel may write is ever made here. The memory is zeroed when it comes, so nothing in it is uninitialised.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use libc::{iovec, mmsghdr};
+
+use crate::addr::NAME_BYTES;
+use crate::backing::Backing;
+
+/// Regions and slots start on a cache line.
+const LINE: usize = 64;
+/// Regions start on a page, so that two batches never share one.
+const PAGE: usize = 4096;
+const HUGE_PAGE: usize = 2 << 20;
+const NAME_STRIDE: usize = NAME_BYTES.next_multiple_of(32);
+
+/// Zeroed memory at a fixed place, given back when the last region of it is dropped.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    /// Start of the part in use: the mapping's start, or the first huge-page boundary in it.
+    base: NonNull<u8>,
+    bytes: usize,
+    mapping: NonNull<u8>,
+    mapped_bytes: usize,
+}
+
+// SAFETY: an arena is an address range that it owns. It never reads or writes what is in it after construction; the
+// regions do, and no two of them overlap.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// Maps and touches `bytes` of memory, so that its pages belong to the node of the calling thread.
+    pub(crate) fn new(bytes: usize, huge_pages: bool) -> io::Result<(Arena, Backing)> {
+        if !huge_pages {
+            let arena = Arena::map(bytes, bytes, 0)?;
+            arena.touch()?;
+            return Ok((arena, Backing::Ordinary { why: None }));
+        }
+        if bytes < HUGE_PAGE {
+            let arena = Arena::map(bytes, bytes, 0)?;
+            arena.touch()?;
+            let why = format!("the pool has {bytes} bytes, less than one huge page of {HUGE_PAGE}");
+            return Ok((arena, Backing::Ordinary { why: Some(why) }));
+        }
+        match Arena::reserved_huge(bytes) {
+            Ok(arena) => Ok((arena, Backing::HugePages)),
+            Err(no_reserved) => Arena::transparent_huge(bytes, &no_reserved),
+        }
+    }
+
+    /// Huge pages set aside by the administrator. Touching them through the kernel matters here: if a memory policy
+    /// leaves none for this thread, that is an error to fall back from, where a plain write would be a SIGBUS.
+    fn reserved_huge(bytes: usize) -> io::Result<Arena> {
+        let arena = Arena::map(bytes, bytes.next_multiple_of(HUGE_PAGE), libc::MAP_HUGETLB)?;
+        arena.populate()?;
+        Ok(arena)
+    }
+
+    /// Ordinary memory on a huge-page boundary, with a request to the kernel to back it by huge pages.
+    fn transparent_huge(bytes: usize, no_reserved: &io::Error) -> io::Result<(Arena, Backing)> {
+        let arena = Arena::map(bytes, bytes.next_multiple_of(HUGE_PAGE) + HUGE_PAGE, 0)?;
+        let advice = arena.advise(libc::MADV_HUGEPAGE);
+        arena.touch()?;
+        let why_not = match advice {
+            Err(error) => format!("transparent ones are not to be had ({error})"),
+            Ok(()) if arena.is_mostly_transparent_huge() => return Ok((arena, Backing::HugePages)),
+            Ok(()) => "the kernel had no transparent ones to give".to_owned(),
+        };
+        let why = format!(
+            "no reserved huge pages for {bytes} bytes ({no_reserved}; see vm.nr_hugepages), and {why_not} \
+             (see /sys/kernel/mm/transparent_hugepage/enabled)"
+        );
+        Ok((arena, Backing::Ordinary { why: Some(why) }))
+    }
+
+    fn is_mostly_transparent_huge(&self) -> bool {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+        let huge = crate::backing::transparent_bytes(&smaps, self.base.as_ptr().addr());
+        huge.is_some_and(|huge| huge >= self.bytes / 2)
+    }
+
+    /// Makes every page present, by the calling thread.
+    fn touch(&self) -> io::Result<()> {
+        match self.populate() {
+            // Linux before 5.14 cannot do it in one call.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                for offset in (0..self.bytes).step_by(PAGE) {
+                    // SAFETY: inside the mapping, which is ours alone and still zero.
+                    unsafe { self.base.as_ptr().add(offset).write_volatile(0) };
+                }
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    fn populate(&self) -> io::Result<()> {
+        self.advise(libc::MADV_POPULATE_WRITE)
+    }
+
+    /// Cuts the arena into one region per layout. It takes the arena, so this happens once, and no two regions overlap.
+    pub(crate) fn carve(self, layouts: &[Layout]) -> Vec<Region> {
+        let arena = Arc::new(self);
+        let mut offset = 0_usize;
+        let mut regions = Vec::with_capacity(layouts.len());
+        for &layout in layouts {
+            let end = offset.checked_add(layout.bytes()).filter(|end| *end <= arena.bytes);
+            let end = end.unwrap_or_else(|| panic!("an arena of {} bytes cannot hold {layouts:?}", arena.bytes));
+            // SAFETY: `offset` is within the mapping, as just checked.
+            let base = unsafe { arena.base.add(offset) };
+            let region = Region { base, layout, _arena: Arc::clone(&arena) };
+            region.build_headers();
+            regions.push(region);
+            offset = end;
+        }
+        regions
+    }
+}
+
+#[cfg(not(miri))]
+impl Arena {
+    /// A mapping of `mapped_bytes`. If it is larger than needed, the part in use starts on a huge-page boundary.
+    fn map(bytes: usize, mapped_bytes: usize, flags: libc::c_int) -> io::Result<Arena> {
+        let mapping = crate::sys::mmap(mapped_bytes, flags)?;
+        let slack = mapping.as_ptr().align_offset(HUGE_PAGE);
+        let base = if slack <= mapped_bytes - bytes {
+            // SAFETY: `slack` is within the mapping.
+            unsafe { mapping.add(slack) }
+        } else {
+            mapping
+        };
+        Ok(Arena { base, bytes, mapping, mapped_bytes })
+    }
+
+    fn advise(&self, advice: libc::c_int) -> io::Result<()> {
+        // SAFETY: the range is within our mapping, and the advices used keep its contents.
+        unsafe { crate::sys::madvise(self.base, self.bytes, advice) }
+    }
+}
+
+#[cfg(not(miri))]
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: exactly what `map` got. Regions keep the arena alive, so none is left. Should the kernel refuse, the
+        // memory stays mapped: a leak, and nothing to be done about it.
+        let _ = unsafe { crate::sys::munmap(self.mapping, self.mapped_bytes) };
+    }
+}
+
+/// Under the interpreter there is no `mmap`: the heap stands in for it.
+#[cfg(miri)]
+impl Arena {
+    fn heap_layout(mapped_bytes: usize) -> std::alloc::Layout {
+        std::alloc::Layout::from_size_align(mapped_bytes, PAGE).expect("a sane size")
+    }
+
+    fn map(bytes: usize, mapped_bytes: usize, flags: libc::c_int) -> io::Result<Arena> {
+        if flags != 0 {
+            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        }
+        // SAFETY: the size is not zero, a layout has at least one header.
+        let mapping = NonNull::new(unsafe { std::alloc::alloc_zeroed(Arena::heap_layout(mapped_bytes)) });
+        let mapping = mapping.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        Ok(Arena { base: mapping, bytes, mapping, mapped_bytes })
+    }
+
+    fn advise(&self, _advice: libc::c_int) -> io::Result<()> {
+        Err(io::Error::from_raw_os_error(libc::EINVAL))
+    }
+}
+
+#[cfg(miri)]
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: allocated by `map` with this layout.
+        unsafe { std::alloc::dealloc(self.mapping.as_ptr(), Arena::heap_layout(self.mapped_bytes)) };
+    }
+}
+
+/// How a region is laid out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    pub(crate) slots: usize,
+    pub(crate) slot_bytes: usize,
+    pub(crate) control_bytes: usize,
+}
+
+impl Layout {
+    fn iovecs_at(&self) -> usize {
+        self.slots.saturating_mul(size_of::<mmsghdr>())
+    }
+
+    fn names_at(&self) -> usize {
+        self.iovecs_at().saturating_add(self.slots.saturating_mul(size_of::<iovec>()))
+    }
+
+    fn controls_at(&self) -> usize {
+        self.names_at().saturating_add(self.slots.saturating_mul(NAME_STRIDE))
+    }
+
+    fn payloads_at(&self) -> usize {
+        let end = self.controls_at().saturating_add(self.slots.saturating_mul(self.control_bytes));
+        end.checked_next_multiple_of(LINE).unwrap_or(usize::MAX)
+    }
+
+    /// From slot to slot. The extra line moves each slot to other cache sets than its neighbour: slots of exactly 2 KiB
+    /// would all begin in the same few sets, and the first line, the one that is read, would evict its like.
+    fn slot_stride(&self) -> usize {
+        self.slot_bytes.checked_next_multiple_of(LINE).and_then(|bytes| bytes.checked_add(LINE)).unwrap_or(usize::MAX)
+    }
+
+    /// The whole region; saturates instead of overflowing, and no arena has that size.
+    pub(crate) fn bytes(&self) -> usize {
+        let end = self.payloads_at().saturating_add(self.slots.saturating_mul(self.slot_stride()));
+        end.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX)
+    }
+}
+
+/// One batch's share of an arena. Hands out raw pointers only; what may be done with them when is up to the batch.
+#[derive(Debug)]
+pub(crate) struct Region {
+    base: NonNull<u8>,
+    layout: Layout,
+    _arena: Arc<Arena>,
+}
+
+// SAFETY: a region is the only one with pointers into its part of the arena, and shared methods write nothing.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Header `slot`; valid to dereference while `slot` is below the number of slots, as for the next three.
+    pub(crate) fn header(&self, slot: usize) -> *mut mmsghdr {
+        self.base.as_ptr().cast::<mmsghdr>().wrapping_add(slot)
+    }
+
+    pub(crate) fn iovec(&self, slot: usize) -> *mut iovec {
+        self.base.as_ptr().wrapping_add(self.layout.iovecs_at()).cast::<iovec>().wrapping_add(slot)
+    }
+
+    pub(crate) fn name(&self, slot: usize) -> *mut u8 {
+        self.base.as_ptr().wrapping_add(self.layout.names_at() + slot * NAME_STRIDE)
+    }
+
+    pub(crate) fn control(&self, slot: usize) -> *mut u8 {
+        self.base.as_ptr().wrapping_add(self.layout.controls_at() + slot * self.layout.control_bytes)
+    }
+
+    pub(crate) fn payload(&self, slot: usize) -> *mut u8 {
+        self.base.as_ptr().wrapping_add(self.layout.payloads_at() + slot * self.layout.slot_stride())
+    }
+
+    /// Points every header at its own parts, as a receiver needs it.
+    fn build_headers(&self) {
+        for slot in 0..self.layout.slots {
+            let (header, iovec) = (self.header(slot), self.iovec(slot));
+            let control = if self.layout.control_bytes == 0 { ptr::null_mut() } else { self.control(slot) };
+            // SAFETY: header and iovec `slot` are inside the region, aligned (the region starts on a page, and their sizes
+            // are multiples of their alignment) and zeroed, which is a valid value for both.
+            unsafe {
+                (*iovec).iov_base = self.payload(slot).cast();
+                (*iovec).iov_len = self.layout.slot_bytes;
+                (*header).msg_hdr.msg_name = self.name(slot).cast();
+                (*header).msg_hdr.msg_namelen = NAME_BYTES as libc::socklen_t;
+                (*header).msg_hdr.msg_iov = iovec;
+                (*header).msg_hdr.msg_iovlen = 1;
+                (*header).msg_hdr.msg_control = control.cast();
+                (*header).msg_hdr.msg_controllen = self.layout.control_bytes as _;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: Layout = Layout { slots: 3, slot_bytes: 100, control_bytes: 24 };
+
+    #[test]
+    fn the_parts_of_a_region_do_not_overlap() {
+        let (arena, _) = Arena::new(SMALL.bytes(), false).expect("memory");
+        let regions = arena.carve(&[SMALL]);
+        let region = &regions[0];
+        let mut parts = Vec::new();
+        for slot in 0..SMALL.slots {
+            parts.push((region.header(slot).addr(), size_of::<mmsghdr>()));
+            parts.push((region.iovec(slot).addr(), size_of::<iovec>()));
+            parts.push((region.name(slot).addr(), NAME_BYTES));
+            parts.push((region.control(slot).addr(), SMALL.control_bytes));
+            parts.push((region.payload(slot).addr(), SMALL.slot_bytes));
+        }
+        parts.sort_unstable();
+        assert!(parts.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "{parts:?}");
+        let start = region.base.as_ptr().addr();
+        assert!(parts.iter().all(|(at, bytes)| *at >= start && at + bytes <= start + SMALL.bytes()));
+    }
+
+    #[test]
+    fn slots_start_on_cache_lines_of_different_sets() {
+        let layout = Layout { slots: 8, slot_bytes: 2048, control_bytes: 0 };
+        let (arena, _) = Arena::new(layout.bytes(), false).expect("memory");
+        let region = &arena.carve(&[layout])[0];
+        let mut sets: Vec<usize> = (0..8).map(|slot| region.payload(slot).addr() / LINE % 64).collect();
+        assert!((0..8).all(|slot| region.payload(slot).addr() % LINE == 0));
+        sets.sort_unstable();
+        sets.dedup();
+        assert_eq!(sets.len(), 8);
+    }
+
+    #[test]
+    fn absurd_layouts_saturate_instead_of_wrapping() {
+        let layout = Layout { slots: usize::MAX / 2, slot_bytes: usize::MAX, control_bytes: 1 };
+        assert_eq!(layout.bytes(), usize::MAX);
+    }
+
+    #[test]
+    #[should_panic(expected = "cannot hold")]
+    fn an_arena_is_never_carved_beyond_its_end() {
+        let (arena, _) = Arena::new(SMALL.bytes(), false).expect("memory");
+        arena.carve(&[SMALL, SMALL]);
+    }
+
+    #[test]
+    fn a_small_pool_says_why_it_has_no_huge_pages() {
+        let (_arena, backing) = Arena::new(PAGE, true).expect("memory");
+        let Backing::Ordinary { why: Some(why) } = backing else { panic!("{backing:?}") };
+        assert!(why.contains("less than one huge page"), "{why}");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs mmap")]
+    fn a_large_pool_gets_huge_pages_or_says_why_not() {
+        let (arena, backing) = Arena::new(5 * HUGE_PAGE / 2, true).expect("memory");
+        match backing {
+            Backing::HugePages => assert_eq!(arena.base.as_ptr().addr() % HUGE_PAGE, 0),
+            Backing::Ordinary { why } => assert!(why.expect("a reason").contains("vm.nr_hugepages")),
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! A batch of received messages: one `recvmmsg` call fills it, iterating it yields datagrams.
+//!
+//! The life of a slot: *armed* (its header says how much room there is), filled by the kernel (which overwrites the
+//! header with how much it used), read, and armed again before the next call. Only slots the kernel has touched since
+//! they were last armed are armed again, and nothing else in a header ever changes.
+//!
+//! Who may touch the memory when is the borrow checker's business: filling takes `&mut RecvBatch`, every [`Datagram`]
+//! borrows the batch, so the kernel never writes under the eyes of a reader.
+//!
+//! A batch without GRO keeps no table at all while nothing is discarded: slot = datagram. That is the hot path, and
+//! its accounts are one loop over the lengths.
+#![allow(unsafe_code)]
+// The lengths in a header have other types with other C libraries; where a cast is needed depends on which.
+#![allow(clippy::unnecessary_cast)]
+
+use std::fmt;
+use std::io;
+use std::os::fd::AsFd;
+
+use libc::mmsghdr;
+
+use crate::addr::NAME_BYTES;
+use crate::arena::{Arena, Region};
+use crate::backing::Backing;
+use crate::datagram::{Datagram, Message, Train};
+use crate::shape::BatchShape;
+use crate::socket::Socket;
+use crate::sys;
+
+/// Whether a receive call waits for the first datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Wait for the first datagram, then take what else is there (`MSG_WAITFORONE`).
+    Block,
+    /// Take what is there (`MSG_DONTWAIT`).
+    No,
+}
+
+/// What is in a batch, kept up to date by receiving and discarding.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Datagrams that [`RecvBatch::datagrams`] yields.
+    pub datagrams: u64,
+    /// Payload bytes of these, as far as they fitted into their slots.
+    pub bytes: u64,
+    /// How many of these were longer than the room for them.
+    pub truncated: u64,
+    /// Messages that may be trains but cannot be split, because their control message is missing or malformed. They are
+    /// counted one each, and never yielded.
+    pub unsplit: u64,
+}
+
+/// A fixed set of slots for received messages, and what is in them.
+pub struct RecvBatch {
+    region: Region,
+    gro: bool,
+    /// Slots in use: what was received and not cleared.
+    used: usize,
+    /// Slots whose headers the kernel may have changed since they were armed. Never below `used`.
+    touched: usize,
+    /// Slots in use that hold nothing: what a shut-down socket returns.
+    void: usize,
+    /// Whether `kept` is valid for the slots in use. While it is not, each of them holds one datagram.
+    masked: bool,
+    /// One bit for each datagram of a slot that is still to be yielded.
+    kept: Box<[u128]>,
+    /// The segment size of each slot's train. Empty without GRO.
+    segments: Box<[usize]>,
+    summary: Summary,
+}
+
+impl RecvBatch {
+    /// One batch with an arena of its own.
+    pub fn new(shape: &BatchShape) -> io::Result<RecvBatch> {
+        let (mut batches, _) = RecvBatch::pool(1, shape)?;
+        Ok(batches.remove(0))
+    }
+
+    /// `count` batches in one arena. The calling thread touches its pages: call it where the batches will be filled.
+    pub fn pool(count: usize, shape: &BatchShape) -> io::Result<(Vec<RecvBatch>, Backing)> {
+        shape.check()?;
+        let layout = shape.layout();
+        let bytes = layout.bytes().checked_mul(count).filter(|bytes| *bytes > 0).ok_or_else(|| {
+            let text = format!("a pool of {count} batches of {} bytes is not possible: ask for fewer", layout.bytes());
+            io::Error::new(io::ErrorKind::InvalidInput, text)
+        })?;
+        let (arena, backing) = Arena::new(bytes, shape.huge_pages)?;
+        let regions = arena.carve(&vec![layout; count]);
+        let batches = regions.into_iter().map(|region| RecvBatch::over(region, shape.control.gro)).collect();
+        Ok((batches, backing))
+    }
+
+    fn over(region: Region, gro: bool) -> RecvBatch {
+        let slots = region.layout().slots;
+        RecvBatch {
+            region,
+            gro,
+            used: 0,
+            touched: 0,
+            void: 0,
+            masked: false,
+            kept: vec![0; slots].into_boxed_slice(),
+            segments: vec![Train::SINGLE.segment_bytes; if gro { slots } else { 0 }].into_boxed_slice(),
+            summary: Summary::default(),
+        }
+    }
+
+    /// Clears the batch, fills it with one call and returns the number of messages. 0: nothing was there (with
+    /// [`Wait::No`]), or the socket has been [interrupted](Socket::interrupt) and is empty.
+    pub fn receive(&mut self, socket: &Socket, wait: Wait) -> io::Result<usize> {
+        self.clear();
+        self.receive_more(socket, wait)
+    }
+
+    /// Fills the slots that are still free, and keeps what is in the others. A full batch returns 0 without waiting.
+    pub fn receive_more(&mut self, socket: &Socket, wait: Wait) -> io::Result<usize> {
+        if socket.has_gro() && !self.gro {
+            let text = "the socket glues datagrams into trains (set_gro) and this batch cannot split them: \
+                        build it with control.gro";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        // MSG_TRUNC as an argument: report the real length also of what did not fit.
+        let flags = libc::MSG_TRUNC
+            | match wait {
+                Wait::Block => libc::MSG_WAITFORONE,
+                Wait::No => libc::MSG_DONTWAIT,
+            };
+        self.fill(|headers, count| {
+            loop {
+                // SAFETY: `fill` passes `count` armed headers of a region that this batch borrows mutably, so nobody
+                // holds a reference into it.
+                match unsafe { sys::recvmmsg(socket.as_fd(), headers, count, flags) } {
+                    Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
+                    result => return result,
+                }
+            }
+        })
+    }
+
+    /// Lets `call` fill the free slots and takes account of what it has put there.
+    fn fill(&mut self, call: impl FnOnce(*mut mmsghdr, usize) -> io::Result<usize>) -> io::Result<usize> {
+        let first = self.used;
+        let free = self.slots() - first;
+        if free == 0 {
+            return Ok(0);
+        }
+        self.arm(first);
+        // Whatever comes of the call, the kernel may have begun on the first header.
+        self.touched = first + 1;
+        let received = call(self.region.header(first), free)?.min(free);
+        self.used = first + received;
+        self.touched = self.touched.max(self.used);
+        let void = if self.gro { self.account_trains(first) } else { self.account(first) };
+        if void > 0 {
+            self.set_void_aside(first, void);
+        }
+        Ok(received - void)
+    }
+
+    /// Restores in the headers from `first` on what the kernel has overwritten.
+    fn arm(&mut self, first: usize) {
+        let control_bytes = self.region.layout().control_bytes;
+        for slot in first..self.touched {
+            let header = self.region.header(slot);
+            // SAFETY: `touched` never exceeds the number of slots; `&mut self` means nobody reads.
+            unsafe {
+                (*header).msg_hdr.msg_namelen = NAME_BYTES as libc::socklen_t;
+                (*header).msg_hdr.msg_controllen = control_bytes as _;
+                (*header).msg_hdr.msg_flags = 0;
+            }
+        }
+        self.touched = first;
+    }
+
+    /// Takes account of the slots from `first` on, one datagram each. Returns how many of them are void.
+    fn account(&mut self, first: usize) -> usize {
+        let slot_bytes = self.region.layout().slot_bytes;
+        let (mut bytes, mut truncated, mut void) = (0, 0, 0);
+        for slot in first..self.used {
+            let (length, name_bytes) = self.lengths(slot);
+            bytes += length.min(slot_bytes) as u64;
+            truncated += u64::from(length > slot_bytes);
+            void += usize::from(name_bytes == 0);
+        }
+        self.summary.datagrams += (self.used - first - void) as u64;
+        self.summary.bytes += bytes;
+        self.summary.truncated += truncated;
+        if self.masked {
+            self.kept[first..self.used].fill(1);
+        }
+        void
+    }
+
+    /// The same for a batch that may hold trains.
+    fn account_trains(&mut self, first: usize) -> usize {
+        self.masked = true;
+        let mut void = 0;
+        for slot in first..self.used {
+            let (_, name_bytes) = self.lengths(slot);
+            void += usize::from(name_bytes == 0);
+            let message = self.message(slot);
+            let train = Train::read(message.length, message.control, self.is_control_cut(slot));
+            let (bytes, length, single) = (message.payload.len(), message.length, Train::SINGLE);
+            self.kept[slot] = train.map_or(0, Train::all);
+            self.segments[slot] = train.unwrap_or(single).segment_bytes;
+            match train {
+                None if name_bytes > 0 => self.summary.unsplit += 1,
+                Some(train) if name_bytes > 0 => {
+                    self.summary.datagrams += train.segments as u64;
+                    self.summary.bytes += bytes as u64;
+                    if length > bytes {
+                        self.summary.truncated += self.truncated_in(slot);
+                    }
+                }
+                _ => {}
+            }
+        }
+        void
+    }
+
+    fn truncated_in(&self, slot: usize) -> u64 {
+        let mask = self.kept[slot];
+        let message = self.message(slot);
+        let cut = |ordinal| Datagram::cut(&message, self.segment_bytes(slot), ordinal);
+        ordinals(mask).filter(|ordinal| cut(*ordinal).is_truncated()).count() as u64
+    }
+
+    /// A shut-down socket that is empty answers with a message that has no sender and no bytes. That is no datagram (an
+    /// empty datagram has a sender), so it must not be counted or shown.
+    #[cold]
+    fn set_void_aside(&mut self, first: usize, mut void: usize) {
+        self.mask();
+        for slot in first..self.used {
+            if self.lengths(slot).1 == 0 {
+                self.kept[slot] = 0;
+            }
+        }
+        while void > 0 && self.lengths(self.used - 1).1 == 0 {
+            self.used -= 1;
+            void -= 1;
+        }
+        self.void += void;
+    }
+
+    /// Makes `kept` valid for all slots in use.
+    fn mask(&mut self) {
+        if !self.masked {
+            self.kept[..self.used].fill(1);
+            self.masked = true;
+        }
+    }
+
+    /// Message length and name length as the kernel wrote them.
+    fn lengths(&self, slot: usize) -> (usize, usize) {
+        assert!(slot < self.slots());
+        let header = self.region.header(slot);
+        // SAFETY: an existing slot; the kernel writes headers only during `fill`, which has `&mut self`.
+        unsafe { ((*header).msg_len as usize, (*header).msg_hdr.msg_namelen as usize) }
+    }
+
+    fn is_control_cut(&self, slot: usize) -> bool {
+        assert!(slot < self.slots());
+        // SAFETY: as in `lengths`.
+        unsafe { (*self.region.header(slot)).msg_hdr.msg_flags & libc::MSG_CTRUNC != 0 }
+    }
+
+    /// What is in a slot. Lengths are cut to the room there is, whatever the header says.
+    fn message(&self, slot: usize) -> Message<'_> {
+        let (length, name_bytes) = self.lengths(slot);
+        let layout = self.region.layout();
+        // SAFETY: an existing slot (checked by `lengths`). Each part starts within the region, is no longer than its room
+        // there, and was zeroed memory before the kernel wrote to it. The slices borrow `self`, and filling needs
+        // `&mut self`, so nobody writes while they live.
+        unsafe {
+            let control_bytes = ((*self.region.header(slot)).msg_hdr.msg_controllen as usize).min(layout.control_bytes);
+            Message {
+                name: std::slice::from_raw_parts(self.region.name(slot), name_bytes.min(NAME_BYTES)),
+                control: std::slice::from_raw_parts(self.region.control(slot), control_bytes),
+                payload: std::slice::from_raw_parts(self.region.payload(slot), length.min(layout.slot_bytes)),
+                length,
+            }
+        }
+    }
+
+    fn segment_bytes(&self, slot: usize) -> usize {
+        self.segments.get(slot).copied().unwrap_or(Train::SINGLE.segment_bytes)
+    }
+
+    fn kept(&self, slot: usize) -> u128 {
+        if self.masked { self.kept[slot] } else { 1 }
+    }
+
+    /// Empties the batch.
+    pub fn clear(&mut self) {
+        self.used = 0;
+        self.void = 0;
+        self.masked = false;
+        self.summary = Summary::default();
+    }
+
+    /// How many messages were received since the batch was cleared. A train is one message; discarding changes nothing.
+    pub fn messages(&self) -> usize {
+        self.used - self.void
+    }
+
+    /// Whether there is no free slot left.
+    pub fn is_full(&self) -> bool {
+        self.used == self.slots()
+    }
+
+    /// Whether nothing was received since the batch was cleared.
+    pub fn is_empty(&self) -> bool {
+        self.messages() == 0
+    }
+
+    /// How many messages it can hold.
+    pub fn slots(&self) -> usize {
+        self.region.layout().slots
+    }
+
+    /// Counts of what [`datagrams`](Self::datagrams) yields.
+    pub fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// The datagrams in the order they were received, trains split, without those that were discarded.
+    pub fn datagrams(&self) -> Datagrams<'_> {
+        Datagrams { batch: self, next_slot: 0, slot: 0, message: None, left: 0 }
+    }
+
+    /// Discards the datagrams for which `keep` says no. Returns how many that were.
+    pub fn retain(&mut self, mut keep: impl FnMut(&Datagram<'_>) -> bool) -> usize {
+        self.mask();
+        let (mut summary, mut discarded) = (self.summary, 0);
+        for slot in 0..self.used {
+            let mut kept = self.kept[slot];
+            let message = self.message(slot);
+            for ordinal in ordinals(kept) {
+                let datagram = Datagram::cut(&message, self.segment_bytes(slot), ordinal);
+                if !keep(&datagram) {
+                    kept &= !(1 << ordinal);
+                    discarded += 1;
+                    summary.datagrams -= 1;
+                    summary.bytes -= datagram.payload().len() as u64;
+                    summary.truncated -= u64::from(datagram.is_truncated());
+                }
+            }
+            self.kept[slot] = kept;
+        }
+        self.summary = summary;
+        discarded
+    }
+}
+
+impl fmt::Debug for RecvBatch {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("RecvBatch")
+            .field("slots", &self.slots())
+            .field("messages", &self.messages())
+            .field("gro", &self.gro)
+            .field("summary", &self.summary)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The positions of the bits of a mask, from the lowest.
+fn ordinals(mut mask: u128) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let ordinal = (mask != 0).then(|| mask.trailing_zeros() as usize)?;
+        mask &= mask - 1;
+        Some(ordinal)
+    })
+}
+
+/// Iterator over the datagrams of a batch.
+#[derive(Clone)]
+pub struct Datagrams<'a> {
+    batch: &'a RecvBatch,
+    next_slot: usize,
+    slot: usize,
+    /// What is in `slot`, read once for all datagrams of its train.
+    message: Option<Message<'a>>,
+    /// The datagrams of `slot` that are still to come.
+    left: u128,
+}
+
+impl<'a> Iterator for Datagrams<'a> {
+    type Item = Datagram<'a>;
+
+    fn next(&mut self) -> Option<Datagram<'a>> {
+        while self.left == 0 {
+            if self.next_slot == self.batch.used {
+                return None;
+            }
+            self.slot = self.next_slot;
+            self.next_slot += 1;
+            self.left = self.batch.kept(self.slot);
+            self.message = (self.left != 0).then(|| self.batch.message(self.slot));
+        }
+        let ordinal = self.left.trailing_zeros() as usize;
+        self.left &= self.left - 1;
+        let message = self.message.as_ref()?;
+        Some(Datagram::cut(message, self.batch.segment_bytes(self.slot), ordinal))
+    }
+}
+
+impl fmt::Debug for Datagrams<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_list().entries(self.clone()).finish()
+    }
+}
+
+#[cfg(test)]
+#[path = "batch_tests.rs"]
+mod tests;

@@ -1,0 +1,219 @@
+//! Tests of the batch against a kernel made of a closure: it writes through the headers exactly as `recvmmsg` does.
+//! They run under an interpreter that checks every pointer (`cargo +nightly miri test -p mmsg`).
+#![allow(unsafe_code)]
+
+use super::*;
+use crate::shape::Control;
+use crate::{addr, cmsg};
+
+/// One message as the kernel would deliver it.
+#[derive(Clone, Default)]
+struct Delivery {
+    payload: Vec<u8>,
+    control: Vec<u8>,
+    control_cut: bool,
+    without_sender: bool,
+}
+
+fn single(payload: &[u8]) -> Delivery {
+    Delivery { payload: payload.to_vec(), ..Delivery::default() }
+}
+
+fn train(payload: &[u8], segment_bytes: i32) -> Delivery {
+    let control = cmsg::encode(libc::SOL_UDP, libc::UDP_GRO, &segment_bytes.to_ne_bytes());
+    Delivery { control, ..single(payload) }
+}
+
+fn nobody() -> Delivery {
+    Delivery { without_sender: true, ..Delivery::default() }
+}
+
+/// Copies as much as the header says there is room for, and writes back what it did. Returns the bytes copied.
+///
+/// # Safety
+/// `target` must be writable for `room` bytes.
+unsafe fn copy_out(bytes: &[u8], target: *mut u8, room: usize) -> usize {
+    let count = bytes.len().min(room);
+    if count > 0 {
+        // SAFETY: the caller vouches for the target; `bytes` is test memory of its own.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, count) };
+    }
+    count
+}
+
+fn deliver(batch: &mut RecvBatch, deliveries: &[Delivery]) -> usize {
+    let sender = addr::encode("192.0.2.7:4000".parse().expect("valid"));
+    batch
+        .fill(|headers, count| {
+            for (slot, delivery) in deliveries.iter().take(count).enumerate() {
+                // SAFETY: `fill` passes `count` armed headers whose pointers lead to the parts of their slots.
+                unsafe {
+                    let header = headers.add(slot);
+                    let inner = &raw mut (*header).msg_hdr;
+                    let name = if delivery.without_sender { &[] } else { sender.as_bytes() };
+                    (*inner).msg_namelen = copy_out(name, (*inner).msg_name.cast(), (*inner).msg_namelen as usize) as _;
+                    let room = (*inner).msg_controllen as usize;
+                    (*inner).msg_controllen = copy_out(&delivery.control, (*inner).msg_control.cast(), room) as _;
+                    let iovec = (*inner).msg_iov;
+                    copy_out(&delivery.payload, (*iovec).iov_base.cast(), (*iovec).iov_len);
+                    (*inner).msg_flags = if delivery.control_cut { libc::MSG_CTRUNC } else { 0 };
+                    (*header).msg_len = u32::try_from(delivery.payload.len()).expect("a test payload");
+                }
+            }
+            Ok(deliveries.len().min(count))
+        })
+        .expect("this kernel never fails")
+}
+
+fn batch(slots: usize, slot_bytes: usize, gro: bool) -> RecvBatch {
+    let control = Control { gro, ..Control::default() };
+    RecvBatch::new(&BatchShape { slots, slot_bytes, control, huge_pages: false }).expect("memory")
+}
+
+fn payloads(batch: &RecvBatch) -> Vec<Vec<u8>> {
+    batch.datagrams().map(|datagram| datagram.payload().to_vec()).collect()
+}
+
+#[test]
+fn what_is_delivered_is_what_is_read() {
+    let mut batch = batch(4, 100, false);
+    assert_eq!(deliver(&mut batch, &[single(b"one"), single(b""), single(b"three")]), 3);
+    assert_eq!(payloads(&batch), [b"one".to_vec(), b"".to_vec(), b"three".to_vec()]);
+    assert_eq!(*batch.summary(), Summary { datagrams: 3, bytes: 8, truncated: 0, unsplit: 0 });
+    let sources: Vec<_> = batch.datagrams().map(|datagram| datagram.source().to_string()).collect();
+    assert_eq!(sources, ["192.0.2.7:4000"; 3]);
+}
+
+#[test]
+fn a_batch_is_filled_again_and_again() {
+    let mut batch = batch(2, 10, false);
+    for round in 0..5_u8 {
+        assert_eq!(deliver(&mut batch, &[single(&[round; 10]), single(&[round])]), 2);
+        assert!(batch.is_full());
+        assert_eq!(payloads(&batch), [vec![round; 10], vec![round]]);
+        batch.clear();
+        assert!(batch.is_empty() && payloads(&batch).is_empty());
+    }
+}
+
+#[test]
+fn more_is_appended_until_the_batch_is_full() {
+    let mut batch = batch(3, 10, false);
+    assert_eq!(deliver(&mut batch, &[single(b"a")]), 1);
+    assert_eq!(deliver(&mut batch, &[single(b"b"), single(b"c"), single(b"d")]), 2);
+    assert_eq!(deliver(&mut batch, &[single(b"e")]), 0, "a full batch takes no more");
+    assert_eq!(payloads(&batch), [b"a", b"b", b"c"]);
+}
+
+#[test]
+fn a_datagram_longer_than_its_slot_is_marked_and_keeps_its_real_length() {
+    let mut batch = batch(2, 4, false);
+    deliver(&mut batch, &[single(b"longer"), single(b"fits")]);
+    let datagram = batch.datagrams().next().expect("one");
+    assert_eq!((datagram.payload(), datagram.length(), datagram.is_truncated()), (b"long".as_slice(), 6, true));
+    assert_eq!(*batch.summary(), Summary { datagrams: 2, bytes: 8, truncated: 1, unsplit: 0 });
+}
+
+#[test]
+fn trains_are_split_between_single_datagrams() {
+    let mut batch = batch(4, 1, true);
+    assert_eq!(deliver(&mut batch, &[single(b"x"), train(b"aabbc", 2), single(b""), train(b"dd", 2)]), 4);
+    let expected: [&[u8]; 6] = [b"x", b"aa", b"bb", b"c", b"", b"dd"];
+    assert_eq!(payloads(&batch), expected);
+    assert_eq!(*batch.summary(), Summary { datagrams: 6, bytes: 8, truncated: 0, unsplit: 0 });
+    assert_eq!(batch.messages(), 4);
+}
+
+#[test]
+fn a_train_that_cannot_be_split_is_counted_and_never_shown() {
+    let mut batch = batch(4, 1, true);
+    let cut = Delivery { control_cut: true, ..single(b"aabb") };
+    deliver(&mut batch, &[cut, train(b"aabb", 0), train(&[7; 200], 1), single(b"y")]);
+    assert_eq!(payloads(&batch), [b"y"]);
+    assert_eq!(*batch.summary(), Summary { datagrams: 1, bytes: 1, truncated: 0, unsplit: 3 });
+}
+
+#[test]
+fn the_longest_train_is_split_into_as_many_datagrams() {
+    let mut batch = batch(1, 1, true);
+    let payload: Vec<u8> = (0..128).collect();
+    deliver(&mut batch, &[train(&payload, 1)]);
+    assert_eq!(batch.datagrams().count(), 128);
+    assert_eq!(batch.retain(|datagram| datagram.payload()[0] % 2 == 1), 64);
+    assert_eq!(payloads(&batch), (0..128).filter(|n| n % 2 == 1).map(|n| vec![n]).collect::<Vec<_>>());
+}
+
+#[test]
+fn discarded_datagrams_are_not_yielded_and_the_summary_follows() {
+    let mut batch = batch(4, 3, false);
+    deliver(&mut batch, &[single(b"aaaa"), single(b"bb"), single(b"cccc")]);
+    assert_eq!(batch.retain(|datagram| datagram.payload() != b"ccc"), 1);
+    assert_eq!(*batch.summary(), Summary { datagrams: 2, bytes: 5, truncated: 1, unsplit: 0 });
+    assert_eq!(deliver(&mut batch, &[single(b"d")]), 1, "what comes after discarding is kept");
+    assert_eq!(payloads(&batch), [b"aaa".to_vec(), b"bb".to_vec(), b"d".to_vec()]);
+    assert_eq!(batch.retain(|_| false), 3);
+    assert_eq!(*batch.summary(), Summary::default());
+    assert_eq!(batch.messages(), 4, "messages were received, whatever became of them");
+}
+
+#[test]
+fn a_message_without_sender_is_not_a_datagram() {
+    for gro in [false, true] {
+        let mut batch = batch(4, 10, gro);
+        assert_eq!(deliver(&mut batch, &[nobody()]), 0);
+        assert!(batch.is_empty() && !batch.is_full());
+        assert_eq!(*batch.summary(), Summary::default());
+
+        assert_eq!(deliver(&mut batch, &[single(b"a"), nobody(), single(b"b"), nobody()]), 2);
+        assert_eq!(payloads(&batch), [b"a", b"b"], "gro {gro}");
+        assert_eq!((batch.messages(), batch.summary().datagrams), (2, 2));
+        batch.clear();
+        assert_eq!(deliver(&mut batch, &[single(b"c")]), 1);
+        assert_eq!(payloads(&batch), [b"c"]);
+    }
+}
+
+#[test]
+fn headers_are_armed_again_after_each_use() {
+    let mut batch = batch(2, 10, true);
+    deliver(&mut batch, &[train(b"aabb", 2), nobody()]);
+    batch.clear();
+    deliver(&mut batch, &[single(b"plain"), train(b"ccdd", 2)]);
+    let expected: [&[u8]; 3] = [b"plain", b"cc", b"dd"];
+    assert_eq!(payloads(&batch), expected, "neither an old segment size nor a spent name length is left over");
+    assert!(batch.datagrams().all(|datagram| datagram.source().port() == 4000));
+}
+
+#[test]
+fn batches_of_one_pool_do_not_disturb_each_other() {
+    let shape = BatchShape { slots: 2, slot_bytes: 64, control: Control::default(), huge_pages: false };
+    let (mut batches, backing) = RecvBatch::pool(3, &shape).expect("memory");
+    assert_eq!(backing, Backing::Ordinary { why: None });
+    for (number, batch) in (0..).zip(&mut batches) {
+        deliver(batch, &[single(&[number; 64]), single(&[number; 64])]);
+    }
+    let last = batches.pop().expect("three");
+    drop(batches);
+    assert_eq!(payloads(&last), [vec![2; 64], vec![2; 64]], "the arena lives as long as its last batch");
+}
+
+#[test]
+fn a_batch_can_be_handed_to_another_thread_and_read_from_several() {
+    let mut batch = batch(2, 10, false);
+    deliver(&mut batch, &[single(b"shared")]);
+    let batch = std::thread::spawn(move || batch).join().expect("no panic");
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| assert_eq!(payloads(&batch), [b"shared"]));
+        }
+    });
+}
+
+#[test]
+fn impossible_pools_are_refused() {
+    let shape = BatchShape { slots: 2, slot_bytes: 64, control: Control::default(), huge_pages: false };
+    for (count, shape) in [(0, shape), (usize::MAX, shape), (1, BatchShape { slots: 0, ..shape })] {
+        let error = RecvBatch::pool(count, &shape).expect_err("refused");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+}

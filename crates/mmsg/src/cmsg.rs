@@ -1,0 +1,244 @@
+//! Control messages: what the kernel says about a datagram besides its bytes.
+//!
+//! Decodes the control space of a received message from a plain byte slice, with every length checked: no pointer walks,
+//! no `unsafe`, no panic on any input. The layout is the kernel's: a length of native word size that counts the header,
+//! two 32-bit integers for level and kind, then the data, padded to the word size.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use crate::addr::{array, canonical};
+
+const WORD: usize = size_of::<usize>();
+const HEADER_BYTES: usize = WORD + 8;
+
+/// Control space that one message of `data_bytes` takes.
+pub(crate) const fn space(data_bytes: usize) -> usize {
+    HEADER_BYTES + data_bytes.next_multiple_of(WORD)
+}
+
+/// `in6_pktinfo`, the longer one of the two families.
+pub(crate) const PACKET_INFO_SPACE: usize = space(20);
+/// `timespec` of two 64-bit numbers.
+pub(crate) const TIMESTAMP_SPACE: usize = space(16);
+/// The segment size of a train: an `int`.
+pub(crate) const GRO_SPACE: usize = space(4);
+/// The drop counter: a `u32`.
+pub(crate) const DROP_OVERFLOW_SPACE: usize = space(4);
+/// The segment size for sending: exactly a `u16`, the kernel refuses any other length.
+pub(crate) const SEGMENT_SPACE: usize = space(2);
+
+/// One control message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ControlMessage<'a> {
+    level: i32,
+    kind: i32,
+    data: &'a [u8],
+}
+
+/// The control messages in a slice, in their order; ends at the first one that does not fit in what is left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ControlMessages<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> ControlMessages<'a> {
+    pub(crate) fn new(control: &'a [u8]) -> Self {
+        ControlMessages { rest: control }
+    }
+
+    fn find(control: &'a [u8], level: i32, kind: i32) -> Option<&'a [u8]> {
+        Self::new(control).find(|message| message.level == level && message.kind == kind).map(|message| message.data)
+    }
+}
+
+impl<'a> Iterator for ControlMessages<'a> {
+    type Item = ControlMessage<'a>;
+
+    fn next(&mut self) -> Option<ControlMessage<'a>> {
+        let length = usize::from_ne_bytes(array(self.rest, 0)?);
+        let level = i32::from_ne_bytes(array(self.rest, WORD)?);
+        let kind = i32::from_ne_bytes(array(self.rest, WORD + 4)?);
+        let data = self.rest.get(HEADER_BYTES..length)?;
+        // The last message may come without its padding.
+        let next = length.next_multiple_of(WORD).min(self.rest.len());
+        self.rest = &self.rest[next..];
+        Some(ControlMessage { level, kind, data })
+    }
+}
+
+/// Where a datagram was sent to, and the interface it came in on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PacketInfo {
+    pub(crate) destination: IpAddr,
+    pub(crate) interface_index: Option<u32>,
+}
+
+/// From `IP_PKTINFO` or `IPV6_PKTINFO`.
+pub(crate) fn packet_info(control: &[u8]) -> Option<PacketInfo> {
+    if let Some(data) = ControlMessages::find(control, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) {
+        let destination = canonical(Ipv6Addr::from(array::<16>(data, 0)?));
+        let index = u32::from_ne_bytes(array(data, 16)?);
+        return Some(PacketInfo { destination, interface_index: (index != 0).then_some(index) });
+    }
+    // Three fields: interface, the local address, and the destination in the IP header. The last one is what was asked
+    // for: with multicast the other two differ.
+    let data = ControlMessages::find(control, libc::IPPROTO_IP, libc::IP_PKTINFO)?;
+    let index = u32::from_ne_bytes(array(data, 0)?);
+    let destination = IpAddr::V4(Ipv4Addr::from(array::<4>(data, 8)?));
+    Some(PacketInfo { destination, interface_index: (index != 0).then_some(index) })
+}
+
+/// When the kernel took the datagram, since the Unix epoch. `None` too for a clock before it.
+pub(crate) fn timestamp(control: &[u8]) -> Option<Duration> {
+    let data = ControlMessages::find(control, libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS)?;
+    let (seconds, nanoseconds) = if data.len() >= 16 {
+        (i64::from_ne_bytes(array(data, 0)?), i64::from_ne_bytes(array(data, 8)?))
+    } else {
+        (i64::from(i32::from_ne_bytes(array(data, 0)?)), i64::from(i32::from_ne_bytes(array(data, 4)?)))
+    };
+    let nanoseconds = u32::try_from(nanoseconds).ok().filter(|nanoseconds| *nanoseconds < 1_000_000_000)?;
+    Some(Duration::new(u64::try_from(seconds).ok()?, nanoseconds))
+}
+
+/// The drop counter of the socket when this datagram was queued (`SO_RXQ_OVFL`).
+pub(crate) fn drop_overflow(control: &[u8]) -> Option<u32> {
+    let data = ControlMessages::find(control, libc::SOL_SOCKET, libc::SO_RXQ_OVFL)?;
+    Some(u32::from_ne_bytes(array(data, 0)?))
+}
+
+/// The segment size of a GRO train. `None`: no such message, the payload is one datagram. A message too short to hold
+/// the number is reported as 0, which no train has, so that it is refused and never taken for "no train".
+pub(crate) fn gro_segment(control: &[u8]) -> Option<i32> {
+    let data = ControlMessages::find(control, libc::SOL_UDP, libc::UDP_GRO)?;
+    Some(array(data, 0).map_or(0, i32::from_ne_bytes))
+}
+
+/// The control message that asks the kernel to cut a payload into segments of `segment_bytes`.
+pub(crate) fn encode_segment(segment_bytes: u16) -> [u8; SEGMENT_SPACE] {
+    let mut bytes = [0; SEGMENT_SPACE];
+    bytes[..WORD].copy_from_slice(&(HEADER_BYTES + 2).to_ne_bytes());
+    bytes[WORD..WORD + 4].copy_from_slice(&libc::SOL_UDP.to_ne_bytes());
+    bytes[WORD + 4..HEADER_BYTES].copy_from_slice(&libc::UDP_SEGMENT.to_ne_bytes());
+    bytes[HEADER_BYTES..HEADER_BYTES + 2].copy_from_slice(&segment_bytes.to_ne_bytes());
+    bytes
+}
+
+/// A control message as the kernel would write it, for tests of the decoders and of the batch.
+#[cfg(test)]
+pub(crate) fn encode(level: i32, kind: i32, data: &[u8]) -> Vec<u8> {
+    let mut bytes = (HEADER_BYTES + data.len()).to_ne_bytes().to_vec();
+    bytes.extend(level.to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(data);
+    bytes.resize(bytes.len().next_multiple_of(WORD), 0);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::noise::{Noise, rounds};
+
+    #[test]
+    fn each_kind_is_found_whatever_comes_before_it() {
+        let mut control = encode(libc::SOL_SOCKET, 9999, &[1, 2, 3]);
+        let mut time = 1_700_000_000_i64.to_ne_bytes().to_vec();
+        time.extend(123_456_789_i64.to_ne_bytes());
+        control.extend(encode(libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS, &time));
+        control.extend(encode(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &744_u32.to_ne_bytes()));
+        control.extend(encode(libc::SOL_UDP, libc::UDP_GRO, &1000_i32.to_ne_bytes()));
+        let mut info = 3_i32.to_ne_bytes().to_vec();
+        info.extend([10, 0, 0, 1, 239, 1, 2, 3]);
+        control.extend(encode(libc::IPPROTO_IP, libc::IP_PKTINFO, &info));
+
+        assert_eq!(timestamp(&control), Some(Duration::new(1_700_000_000, 123_456_789)));
+        assert_eq!(drop_overflow(&control), Some(744));
+        assert_eq!(gro_segment(&control), Some(1000));
+        let info = packet_info(&control).expect("present");
+        assert_eq!(info.destination, IpAddr::from([239, 1, 2, 3]), "the header's destination, not the local address");
+        assert_eq!(info.interface_index, Some(3));
+    }
+
+    #[test]
+    fn packet_info_of_a_mapped_destination_is_ipv4() {
+        let mut data = Ipv4Addr::new(10, 0, 0, 9).to_ipv6_mapped().octets().to_vec();
+        data.extend(0_u32.to_ne_bytes());
+        let control = encode(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &data);
+        let expected = PacketInfo { destination: IpAddr::from([10, 0, 0, 9]), interface_index: None };
+        assert_eq!(packet_info(&control), Some(expected));
+    }
+
+    #[test]
+    fn nothing_is_found_in_nothing() {
+        assert_eq!((packet_info(&[]), timestamp(&[]), drop_overflow(&[]), gro_segment(&[])), (None, None, None, None));
+    }
+
+    #[test]
+    fn a_train_size_that_is_cut_off_is_reported_as_malformed_and_not_as_absent() {
+        assert_eq!(gro_segment(&encode(libc::SOL_UDP, libc::UDP_GRO, &[1, 2])), Some(0));
+    }
+
+    #[test]
+    fn a_clock_before_the_epoch_or_with_absurd_nanoseconds_is_no_time() {
+        for (seconds, nanoseconds) in [(-1_i64, 0_i64), (1, 1_000_000_000), (1, -1)] {
+            let mut data = seconds.to_ne_bytes().to_vec();
+            data.extend(nanoseconds.to_ne_bytes());
+            assert_eq!(timestamp(&encode(libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS, &data)), None);
+        }
+    }
+
+    #[test]
+    fn lengths_that_lie_end_the_walk() {
+        for length in [0, 1, HEADER_BYTES - 1, usize::MAX, usize::MAX - 3, HEADER_BYTES + 5] {
+            let mut control = encode(libc::SOL_UDP, libc::UDP_GRO, &7_i32.to_ne_bytes());
+            control.truncate(HEADER_BYTES + 4);
+            control[..WORD].copy_from_slice(&length.to_ne_bytes());
+            assert_eq!(ControlMessages::new(&control).count(), 0, "length {length}");
+        }
+    }
+
+    #[test]
+    fn the_segment_message_for_sending_has_the_length_the_kernel_insists_on() {
+        let bytes = encode_segment(1400);
+        let message = ControlMessages::new(&bytes).next().expect("well formed");
+        assert_eq!(message.data, 1400_u16.to_ne_bytes());
+        assert_eq!((message.level, message.kind), (libc::SOL_UDP, libc::UDP_SEGMENT));
+    }
+
+    #[test]
+    fn random_bytes_never_panic() {
+        let mut noise = Noise::new(0x5eed_0002);
+        let mut bytes = [0; 160];
+        let mut found = 0;
+        for _ in 0..rounds() {
+            noise.fill(&mut bytes);
+            plant_headers(&mut noise, &mut bytes);
+            let control = &bytes[..noise.below(bytes.len() + 1)];
+            found += ControlMessages::new(control).count();
+            found += usize::from(packet_info(control).is_some()) + usize::from(timestamp(control).is_some());
+            found += usize::from(drop_overflow(control).is_some()) + usize::from(gro_segment(control).is_some());
+        }
+        assert!(found > 0, "the generator never made a message, so nothing was tested");
+    }
+
+    /// Purely random lengths end the walk at once; plausible ones take it further in.
+    fn plant_headers(noise: &mut Noise, bytes: &mut [u8]) {
+        let kinds = [
+            (libc::SOL_UDP, libc::UDP_GRO),
+            (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS),
+            (libc::SOL_SOCKET, libc::SO_RXQ_OVFL),
+            (libc::IPPROTO_IP, libc::IP_PKTINFO),
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO),
+        ];
+        let mut offset = 0;
+        while offset + HEADER_BYTES <= bytes.len() && noise.below(8) > 0 {
+            let length = HEADER_BYTES + noise.below(40);
+            let (level, kind) = kinds[noise.below(kinds.len())];
+            bytes[offset..offset + WORD].copy_from_slice(&length.to_ne_bytes());
+            bytes[offset + WORD..offset + WORD + 4].copy_from_slice(&level.to_ne_bytes());
+            bytes[offset + WORD + 4..offset + HEADER_BYTES].copy_from_slice(&kind.to_ne_bytes());
+            offset += length.next_multiple_of(WORD);
+        }
+    }
+}

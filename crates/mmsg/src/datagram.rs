@@ -1,0 +1,207 @@
+//! Datagrams as the reader sees them, and the splitting of trains into datagrams. Pure: no system calls, no `unsafe`.
+//!
+//! With `UDP_GRO` the kernel hands over several datagrams of one sender glued together, and one number: the size of a
+//! segment. All segments have that size but the last, which may be shorter. Everything else (source, time, drop count)
+//! holds for the whole train.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use crate::{addr, cmsg};
+
+/// The most datagrams one train can carry. Linux builds trains of up to 64 from the wire and takes up to 128 from a
+/// local sender; a larger count is not a train but damage, and is refused.
+pub const MAX_SEGMENTS: usize = 128;
+
+/// What one slot holds after a receive call.
+#[derive(Clone, Copy)]
+pub(crate) struct Message<'a> {
+    pub(crate) name: &'a [u8],
+    pub(crate) control: &'a [u8],
+    /// The bytes that fitted into the slot.
+    pub(crate) payload: &'a [u8],
+    /// The bytes there were on the wire.
+    pub(crate) length: usize,
+}
+
+/// How many datagrams a message of `length` bytes is, and of what size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Train {
+    pub(crate) segments: usize,
+    pub(crate) segment_bytes: usize,
+}
+
+impl Train {
+    /// A message that is one datagram.
+    pub(crate) const SINGLE: Train = Train { segments: 1, segment_bytes: usize::MAX };
+
+    /// Reads the segment size from the control space. `None`: this is a train, or may be one, that cannot be split: its
+    /// control message did not fit (`control_cut`) or makes no sense. It must then be counted and not be shown: as one
+    /// datagram it would be a lie that no reader can detect.
+    pub(crate) fn read(length: usize, control: &[u8], control_cut: bool) -> Option<Train> {
+        if control_cut {
+            return None;
+        }
+        let Some(size) = cmsg::gro_segment(control) else {
+            return Some(Train::SINGLE);
+        };
+        let segment_bytes = usize::try_from(size).ok().filter(|size| *size > 0)?;
+        // An empty datagram is a datagram too.
+        let segments = length.div_ceil(segment_bytes).max(1);
+        (segments <= MAX_SEGMENTS).then_some(Train { segments, segment_bytes })
+    }
+
+    /// One bit for each datagram of the train.
+    pub(crate) fn all(self) -> u128 {
+        u128::MAX >> (MAX_SEGMENTS - self.segments)
+    }
+}
+
+/// One datagram, borrowed from the batch that received it. Payload and lengths are at hand; what the control messages
+/// say is decoded when asked for.
+#[derive(Clone, Copy)]
+pub struct Datagram<'a> {
+    payload: &'a [u8],
+    length: usize,
+    name: &'a [u8],
+    control: &'a [u8],
+}
+
+impl<'a> Datagram<'a> {
+    /// Datagram number `ordinal` of a message whose segments have `segment_bytes`.
+    pub(crate) fn cut(message: &Message<'a>, segment_bytes: usize, ordinal: usize) -> Datagram<'a> {
+        let start = segment_bytes.saturating_mul(ordinal).min(message.length);
+        let end = start.saturating_add(segment_bytes).min(message.length);
+        let kept = message.payload.len();
+        Datagram {
+            payload: &message.payload[start.min(kept)..end.min(kept)],
+            length: end - start,
+            name: message.name,
+            control: message.control,
+        }
+    }
+
+    /// The bytes of the datagram; fewer than [`length`](Self::length) when it was truncated.
+    pub fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// The real length of the datagram on the wire.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Whether the slot was too short for it.
+    pub fn is_truncated(&self) -> bool {
+        self.length > self.payload.len()
+    }
+
+    /// Who sent it. An IPv4 sender is shown as IPv4 also on a dual-stack socket.
+    pub fn source(&self) -> SocketAddr {
+        // The kernel writes an address of the socket's own family for every datagram. Should it ever write another, the
+        // unspecified address says so without inventing a sender.
+        addr::decode(self.name).unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)))
+    }
+
+    /// The address it was sent to; needs [`Socket::set_packet_info`](crate::Socket::set_packet_info) and room for it.
+    pub fn destination(&self) -> Option<IpAddr> {
+        cmsg::packet_info(self.control).map(|info| info.destination)
+    }
+
+    /// The interface it came in on; needs the same as [`destination`](Self::destination).
+    pub fn interface_index(&self) -> Option<u32> {
+        cmsg::packet_info(self.control).and_then(|info| info.interface_index)
+    }
+
+    /// When the kernel took it, since the Unix epoch; needs
+    /// [`Socket::set_timestamps`](crate::Socket::set_timestamps) and room for it.
+    pub fn arrival(&self) -> Option<Duration> {
+        cmsg::timestamp(self.control)
+    }
+
+    /// What the socket's drop counter was when this datagram was queued. It tells where a gap is, not how large the
+    /// count is now: for that ask [`Socket::memory_info`](crate::Socket::memory_info). Absent while nothing was dropped.
+    pub fn drop_overflow(&self) -> Option<u32> {
+        cmsg::drop_overflow(self.control)
+    }
+}
+
+impl fmt::Debug for Datagram<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Datagram")
+            .field("source", &self.source())
+            .field("length", &self.length)
+            .field("truncated", &self.is_truncated())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn control(segment_bytes: i32) -> Vec<u8> {
+        cmsg::encode(libc::SOL_UDP, libc::UDP_GRO, &segment_bytes.to_ne_bytes())
+    }
+
+    fn split(payload: &[u8], length: usize, segment_bytes: i32) -> Vec<(Vec<u8>, usize)> {
+        let control = control(segment_bytes);
+        let train = Train::read(length, &control, false).expect("a train that can be split");
+        let message = Message { name: &[], control: &control, payload, length };
+        (0..train.segments)
+            .map(|ordinal| Datagram::cut(&message, train.segment_bytes, ordinal))
+            .map(|datagram| (datagram.payload().to_vec(), datagram.length()))
+            .collect()
+    }
+
+    #[test]
+    fn a_train_falls_into_equal_pieces_and_an_odd_tail() {
+        let pieces = split(b"aaabbbcc", 8, 3);
+        assert_eq!(pieces, [(b"aaa".to_vec(), 3), (b"bbb".to_vec(), 3), (b"cc".to_vec(), 2)]);
+    }
+
+    #[test]
+    fn a_message_no_longer_than_a_segment_is_one_datagram() {
+        assert_eq!(split(b"aaa", 3, 3), [(b"aaa".to_vec(), 3)]);
+        assert_eq!(split(b"aaa", 3, 9000), [(b"aaa".to_vec(), 3)]);
+        assert_eq!(split(b"", 0, 3), [(Vec::new(), 0)]);
+    }
+
+    #[test]
+    fn without_a_segment_size_a_message_is_one_datagram() {
+        assert_eq!(Train::read(5000, &[], false), Some(Train::SINGLE));
+        let message = Message { name: &[], control: &[], payload: b"whole", length: 5 };
+        assert_eq!(Datagram::cut(&message, Train::SINGLE.segment_bytes, 0).payload(), b"whole");
+    }
+
+    #[test]
+    fn what_cannot_be_split_is_refused() {
+        assert_eq!(Train::read(5000, &[], true), None, "the control message did not fit");
+        assert_eq!(Train::read(5000, &control(1000), true), None, "nor is what is left of the control space believed");
+        assert_eq!(Train::read(5000, &control(0), false), None);
+        assert_eq!(Train::read(5000, &control(-1), false), None);
+        assert_eq!(Train::read(129, &control(1), false), None, "one more than the kernel ever builds");
+        assert!(Train::read(128, &control(1), false).is_some());
+    }
+
+    #[test]
+    fn the_mask_has_one_bit_for_each_datagram() {
+        assert_eq!(Train::SINGLE.all(), 1);
+        assert_eq!(Train { segments: 3, segment_bytes: 1 }.all(), 0b111);
+        assert_eq!(Train { segments: 128, segment_bytes: 1 }.all(), u128::MAX);
+    }
+
+    #[test]
+    fn every_datagram_of_a_truncated_train_that_lost_bytes_says_so() {
+        let pieces = split(b"aaab", 8, 3);
+        assert_eq!(pieces, [(b"aaa".to_vec(), 3), (b"b".to_vec(), 3), (Vec::new(), 2)]);
+    }
+
+    #[test]
+    fn an_unreadable_source_is_the_unspecified_address() {
+        let message = Message { name: &[1, 2, 3], control: &[], payload: b"", length: 0 };
+        assert_eq!(Datagram::cut(&message, 1, 0).source(), "0.0.0.0:0".parse().expect("valid"));
+    }
+}

@@ -1,0 +1,212 @@
+//! The options of a [`Socket`], typed: what goes in is what the option means, and what comes out is what was granted.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use libc::{IPPROTO_IP, IPPROTO_IPV6, SOL_SOCKET, SOL_UDP, c_int};
+
+use crate::reuseport::{self, Spread};
+use crate::socket::{Family, Socket};
+use crate::sys;
+
+/// The kernel doubles what is set, and its own arithmetic on buffers beyond 1 GiB has had faults. Half of that is the
+/// most this crate ever sets; a larger wish shows as clamped.
+const MAX_BUFFER_BYTES: usize = 512 << 20;
+
+/// Interface names have room for this many bytes and a zero.
+const MAX_INTERFACE_NAME_BYTES: usize = 15;
+
+/// What became of a wish for a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrantedBuffer {
+    /// The bytes asked for.
+    pub asked_bytes: usize,
+    /// The bytes the kernel accounts with: twice the value set, because it counts its own overhead too.
+    pub granted_bytes: usize,
+    /// Whether the administrator's limit was passed by (`CAP_NET_ADMIN`).
+    pub forced: bool,
+}
+
+impl GrantedBuffer {
+    /// Whether less was granted than asked for. The cure is `CAP_NET_ADMIN`, or a higher `net.core.rmem_max` (for
+    /// sending `net.core.wmem_max`).
+    pub fn is_clamped(&self) -> bool {
+        self.granted_bytes < self.asked_bytes.saturating_mul(2)
+    }
+}
+
+/// What the kernel knows of a socket's receive queue (`SO_MEMINFO`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryInfo {
+    /// Memory charged for what is queued. While datagrams are being read it may run ahead by up to a quarter of the
+    /// buffer.
+    pub receive_used_bytes: u32,
+    /// The receive buffer, as in [`GrantedBuffer::granted_bytes`].
+    pub receive_buffer_bytes: u32,
+    /// Datagrams dropped at this socket since it was made. Wraps: take differences with `wrapping_sub`. With GRO a dropped
+    /// train counts one.
+    pub drops: u32,
+}
+
+impl Socket {
+    fn set(&self, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
+        sys::set_option_int(self.as_fd(), level, option, value)
+    }
+
+    /// Lets several sockets of one user bind the same address and share its datagrams. Before `bind`.
+    pub fn set_reuse_port(&self, on: bool) -> io::Result<()> {
+        self.set(SOL_SOCKET, libc::SO_REUSEPORT, on.into())
+    }
+
+    /// Whether an IPv6 socket takes IPv6 only. Before `bind`.
+    pub fn set_v6_only(&self, on: bool) -> io::Result<()> {
+        self.set(IPPROTO_IPV6, libc::IPV6_V6ONLY, on.into())
+    }
+
+    /// Takes datagrams from this interface only. The socket stays bound to that very interface: if it is deleted and made
+    /// again under the same name, the socket hears nothing any more.
+    pub fn bind_to_device(&self, interface: &str) -> io::Result<()> {
+        if interface.is_empty() || interface.len() > MAX_INTERFACE_NAME_BYTES || interface.contains('\0') {
+            let text = format!(
+                "no interface can be called {interface:?}: a name has 1 to {MAX_INTERFACE_NAME_BYTES} bytes, none of them zero"
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        sys::set_option(self.as_fd(), SOL_SOCKET, libc::SO_BINDTODEVICE, interface.as_bytes())
+    }
+
+    /// Reports the destination address and the interface of each datagram.
+    pub fn set_packet_info(&self, on: bool) -> io::Result<()> {
+        match self.family() {
+            Family::V4 => self.set(IPPROTO_IP, libc::IP_PKTINFO, on.into()),
+            // Covers IPv4 on a dual-stack socket too, with mapped addresses.
+            Family::V6 => self.set(IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, on.into()),
+        }
+    }
+
+    /// Reports when the kernel took each datagram. The first socket to ask makes the kernel stamp every packet of the
+    /// host; what is already queued is stamped when it is read.
+    pub fn set_timestamps(&self, on: bool) -> io::Result<()> {
+        self.set(SOL_SOCKET, libc::SO_TIMESTAMPNS, on.into())
+    }
+
+    /// Reports the drop counter with each datagram once it is not zero.
+    pub fn set_drop_overflow(&self, on: bool) -> io::Result<()> {
+        self.set(SOL_SOCKET, libc::SO_RXQ_OVFL, on.into())
+    }
+
+    /// Receives consecutive datagrams of one sender glued together. Only batches with `control.gro` take such a socket.
+    pub fn set_gro(&self, on: bool) -> io::Result<()> {
+        // Noted before the kernel begins, and forgotten only after it has ended: there is no moment at which a train could
+        // come from a socket that seems to have none.
+        let before = self.has_gro();
+        self.note_gro(before || on);
+        let result = self.set(SOL_UDP, libc::UDP_GRO, on.into());
+        self.note_gro(if result.is_ok() { on } else { before });
+        result
+    }
+
+    /// Cuts everything sent into datagrams of this size; 0 switches it off.
+    /// [`SendBatch::push_segmented`](crate::SendBatch::push_segmented) does it for one message, with a fallback.
+    pub fn set_segment_size(&self, bytes: u16) -> io::Result<()> {
+        self.set(SOL_UDP, libc::UDP_SEGMENT, bytes.into())
+    }
+
+    /// Looks at the device's queue for this long before sleeping in a receive call. Raising it needs `CAP_NET_ADMIN`.
+    pub fn set_busy_poll_us(&self, microseconds: u32) -> io::Result<()> {
+        self.set(SOL_SOCKET, libc::SO_BUSY_POLL, c_int::try_from(microseconds).unwrap_or(c_int::MAX))
+    }
+
+    /// Prefers this socket of its reuseport group for what arrives on `cpu`. The kernel walks all members for each
+    /// datagram; [`Spread::Cpu`] does the same with one look.
+    pub fn set_incoming_cpu(&self, cpu: usize) -> io::Result<()> {
+        let cpu = c_int::try_from(cpu).map_err(|_| {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("there is no core {cpu}: the kernel counts in 32 bits"))
+        })?;
+        self.set(SOL_SOCKET, libc::SO_INCOMING_CPU, cpu)
+    }
+
+    /// The core set by [`set_incoming_cpu`](Self::set_incoming_cpu); for a connected socket the one that handled the last
+    /// datagram.
+    pub fn incoming_cpu(&self) -> io::Result<Option<usize>> {
+        Ok(usize::try_from(sys::get_option_int(self.as_fd(), SOL_SOCKET, libc::SO_INCOMING_CPU)?).ok())
+    }
+
+    /// The device queue (NAPI) that fed this socket first; 0 where the device has none, as loopback.
+    pub fn incoming_napi_id(&self) -> io::Result<u32> {
+        Ok(sys::get_option_int(self.as_fd(), SOL_SOCKET, libc::SO_INCOMING_NAPI_ID)?.cast_unsigned())
+    }
+
+    /// Asks for a receive buffer, past the administrator's limit if we may, and reads back what was granted.
+    pub fn set_receive_buffer(&self, bytes: usize) -> io::Result<GrantedBuffer> {
+        self.set_buffer(bytes, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)
+    }
+
+    /// The same for sending.
+    pub fn set_send_buffer(&self, bytes: usize) -> io::Result<GrantedBuffer> {
+        self.set_buffer(bytes, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)
+    }
+
+    fn set_buffer(&self, bytes: usize, force: c_int, plain: c_int) -> io::Result<GrantedBuffer> {
+        let value = bytes.min(MAX_BUFFER_BYTES) as c_int;
+        let forced = match self.set(SOL_SOCKET, force, value) {
+            Ok(()) => true,
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+                self.set(SOL_SOCKET, plain, value)?;
+                false
+            }
+            Err(error) => return Err(error),
+        };
+        let granted = sys::get_option_int(self.as_fd(), SOL_SOCKET, plain)?;
+        Ok(GrantedBuffer { asked_bytes: bytes, granted_bytes: usize::try_from(granted).unwrap_or(0), forced })
+    }
+
+    /// The state of the receive queue, and the exact count of drops.
+    pub fn memory_info(&self) -> io::Result<MemoryInfo> {
+        // Newer kernels may know more words; they write as many as there is room for.
+        let mut words = [0; 9];
+        let known = sys::get_option(self.as_fd(), SOL_SOCKET, libc::SO_MEMINFO, &mut words)?;
+        if known < words.len() {
+            let text = format!("the kernel gave {known} of the {} words of SO_MEMINFO", words.len());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        Ok(MemoryInfo { receive_used_bytes: words[0], receive_buffer_bytes: words[1], drops: words[8] })
+    }
+
+    /// Gives the reuseport group of this socket a program that chooses the member for each datagram.
+    ///
+    /// Call it on the **first** member, after [`set_reuse_port`](Self::set_reuse_port) and before its `bind`; then bind all
+    /// members in index order. In this order not one datagram goes astray: the program is there before the first
+    /// datagram, and as long as an index has no member yet the kernel falls back to its hash. A second socket that has a
+    /// program of its own cannot join the group: its `bind` fails with `EADDRINUSE`. On a bound member the call replaces
+    /// the program of the whole group, in one step.
+    ///
+    /// `ENOMEM` means that the program is larger than `net.core.optmem_max` allows.
+    pub fn attach_reuseport(&self, spread: &Spread<'_>) -> io::Result<()> {
+        sys::attach_program(self.as_fd(), libc::SO_ATTACH_REUSEPORT_CBPF, &reuseport::program(spread)?)
+    }
+
+    /// Takes the program away: back to the kernel's hash. `ENOENT` when there is none.
+    pub fn detach_reuseport(&self) -> io::Result<()> {
+        self.set(SOL_SOCKET, libc::SO_DETACH_REUSEPORT_BPF, 0)
+    }
+
+    /// Makes the kernel drop everything that arrives from now on, and count it in [`MemoryInfo::drops`]. What is queued
+    /// stays readable: so a socket can be read to its end under load, and the books still close.
+    pub fn refuse_arrivals(&self) -> io::Result<()> {
+        sys::attach_program(self.as_fd(), libc::SO_ATTACH_FILTER, &reuseport::refuse_everything())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_clamped_when_less_than_twice_the_wish_was_granted() {
+        let granted = GrantedBuffer { asked_bytes: 1000, granted_bytes: 2000, forced: false };
+        assert!(!granted.is_clamped());
+        assert!(GrantedBuffer { granted_bytes: 1999, ..granted }.is_clamped());
+        assert!(GrantedBuffer { asked_bytes: usize::MAX, ..granted }.is_clamped());
+    }
+}

@@ -1,0 +1,108 @@
+//! What sending says of itself: why a datagram could not be queued, what was sent, what failed, and why a call ended.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+use crate::datagram::MAX_SEGMENTS;
+
+/// Why a message was not queued. The batch is unchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PushError {
+    /// No slot is free: flush first.
+    Full,
+    /// The payload is longer than a slot.
+    TooLong {
+        /// Bytes of the payload.
+        length: usize,
+        /// Bytes of a slot.
+        slot_bytes: usize,
+    },
+    /// A segment size of 0.
+    EmptySegments,
+    /// More segments than the kernel takes in one message.
+    TooManySegments {
+        /// Segments the payload would make.
+        segments: usize,
+    },
+}
+
+impl fmt::Display for PushError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PushError::Full => write!(formatter, "the send batch has no free slot: flush it first"),
+            PushError::TooLong { length, slot_bytes } => write!(
+                formatter,
+                "a payload of {length} bytes does not fit into slots of {slot_bytes}: build the batch with longer slots"
+            ),
+            PushError::EmptySegments => write!(formatter, "segments of 0 bytes are not possible: give at least 1"),
+            PushError::TooManySegments { segments } => write!(
+                formatter,
+                "the payload makes {segments} segments and the kernel takes {MAX_SEGMENTS}: use longer segments or less payload"
+            ),
+        }
+    }
+}
+
+impl Error for PushError {}
+
+/// A message that was skipped, because the kernel refused it for what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendFailure {
+    /// Its place in the order of pushing, from 0 since the batch was last empty.
+    pub index: usize,
+    /// The error number.
+    pub errno: i32,
+}
+
+impl SendFailure {
+    /// The error.
+    pub fn error(&self) -> io::Error {
+        io::Error::from_raw_os_error(self.errno)
+    }
+}
+
+/// What one flush has done. The messages that failed are in [`SendBatch::failures`](crate::SendBatch::failures).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendReport {
+    /// Messages sent: pushes, whether segmented or not.
+    pub sent: usize,
+    /// Datagrams sent: of a segmented message as many as it has segments.
+    pub datagrams: usize,
+    /// Messages skipped, in whole or in part.
+    pub failed: usize,
+    /// Whether the route has refused segmentation, now or before: this batch sends segments one by one since.
+    pub segmentation_refused: bool,
+}
+
+/// A call that could not go on. What was not sent is still queued, and a later flush continues with it.
+#[derive(Debug)]
+pub struct SendError {
+    /// What was done before.
+    pub report: SendReport,
+    /// Why it ended.
+    pub error: io::Error,
+}
+
+impl SendError {
+    /// How many messages were sent before.
+    pub fn sent(&self) -> usize {
+        self.report.sent
+    }
+}
+
+impl fmt::Display for SendError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "sendmmsg ended after {} messages: {}; the rest is still queued",
+            self.report.sent, self.error
+        )
+    }
+}
+
+impl Error for SendError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.error)
+    }
+}

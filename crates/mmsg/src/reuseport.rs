@@ -1,0 +1,177 @@
+//! Programs that choose the socket of a reuseport group for each datagram.
+//!
+//! They are classic BPF: a handful of instructions that need no privilege and no compiler, run in the softirq where the
+//! datagram arrives, and return the index of a socket in the order in which the group was bound. An index that no
+//! socket has makes the kernel fall back to its own choice, a hash over addresses and ports. So an unknown core or
+//! queue costs placement, never a datagram.
+
+use std::io;
+
+use libc::sock_filter;
+
+/// How datagrams are spread over the sockets of a reuseport group.
+///
+/// Socket indexes count from 0 in the order of `bind`. When a member is closed the **last** one takes its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread<'a> {
+    /// By the core on which the kernel handles the datagram: pairs of core and socket index.
+    Cpu(&'a [(usize, u32)]),
+    /// By the receive queue of the device: pairs of queue, counted from 0, and socket index. Needs a device that records
+    /// the queue; loopback and veth do not.
+    Queue(&'a [(u32, u32)]),
+    /// At random over this many sockets, each datagram for itself: for one heavy sender, whom the hash would give to
+    /// one socket. Datagrams of one sender then overtake each other.
+    Random(u32),
+}
+
+/// What the kernel takes for "no such socket".
+const NO_SOCKET: u32 = u32::MAX;
+
+/// The kernel refuses longer programs (`BPF_MAXINSNS`).
+const MAX_INSTRUCTIONS: usize = 4096;
+
+/// Two instructions for each pair, and two around them.
+const MAX_PAIRS: usize = (MAX_INSTRUCTIONS - 2) / 2;
+
+const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+const MODULO: u16 = (libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K) as u16;
+const RETURN_VALUE: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+const RETURN_ACCUMULATOR: u16 = (libc::BPF_RET | BPF_A) as u16;
+const BPF_A: u32 = 0x10;
+
+/// The program for `spread`.
+pub(crate) fn program(spread: &Spread<'_>) -> io::Result<Vec<sock_filter>> {
+    match spread {
+        Spread::Cpu(pairs) => {
+            check(pairs.len(), "core")?;
+            let pair = |(cpu, socket): &(usize, u32)| {
+                let cpu =
+                    u32::try_from(*cpu).map_err(|_| refuse(format!("there is no core {cpu}: check the table")))?;
+                Ok((cpu, *socket))
+            };
+            Ok(chain(libc::SKF_AD_CPU, &pairs.iter().map(pair).collect::<io::Result<Vec<_>>>()?))
+        }
+        Spread::Queue(pairs) => {
+            check(pairs.len(), "queue")?;
+            // The kernel keeps queue + 1, so that 0 can mean "not recorded".
+            let pair = |(queue, socket): &(u32, u32)| {
+                let mapping = queue.checked_add(1).ok_or_else(|| refuse(format!("there is no queue {queue}")))?;
+                Ok((mapping, *socket))
+            };
+            Ok(chain(libc::SKF_AD_QUEUE, &pairs.iter().map(pair).collect::<io::Result<Vec<_>>>()?))
+        }
+        Spread::Random(0) => Err(refuse("datagrams cannot be spread over 0 sockets: give at least 1".to_owned())),
+        Spread::Random(sockets) => Ok(vec![
+            load(libc::SKF_AD_RANDOM),
+            instruction(MODULO, 0, 0, *sockets),
+            instruction(RETURN_ACCUMULATOR, 0, 0, 0),
+        ]),
+    }
+}
+
+/// A socket filter that lets nothing pass.
+pub(crate) fn refuse_everything() -> [sock_filter; 1] {
+    [instruction(RETURN_VALUE, 0, 0, 0)]
+}
+
+/// Compares what `ancillary` loads with each key in turn. A chain and not a jump table, because classic BPF has no
+/// indexed jump, and because the keys need not be dense: core 3 and core 64 make a table of two.
+fn chain(ancillary: libc::c_int, pairs: &[(u32, u32)]) -> Vec<sock_filter> {
+    let mut program = Vec::with_capacity(2 * pairs.len() + 2);
+    program.push(load(ancillary));
+    for (key, socket) in pairs {
+        program.push(instruction(JUMP_IF_EQUAL, 0, 1, *key));
+        program.push(instruction(RETURN_VALUE, 0, 0, *socket));
+    }
+    program.push(instruction(RETURN_VALUE, 0, 0, NO_SOCKET));
+    program
+}
+
+fn load(ancillary: libc::c_int) -> sock_filter {
+    instruction(LOAD_WORD, 0, 0, (libc::SKF_AD_OFF + ancillary).cast_unsigned())
+}
+
+fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
+    sock_filter { code, jt, jf, k }
+}
+
+fn check(pairs: usize, what: &str) -> io::Result<()> {
+    if pairs > MAX_PAIRS {
+        let text = format!("a table of {pairs} {what}s is too long for one program: {MAX_PAIRS} is the most");
+        return Err(refuse(text));
+    }
+    Ok(())
+}
+
+fn refuse(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a program as the kernel does, with `loaded` as what its one load instruction finds.
+    fn run(program: &[sock_filter], ancillary: libc::c_int, loaded: u32) -> u32 {
+        let (mut at, mut accumulator) = (0, 0);
+        loop {
+            let sock_filter { code, jt, jf, k } = program[at];
+            at += 1;
+            match code {
+                LOAD_WORD => {
+                    assert_eq!(k, (libc::SKF_AD_OFF + ancillary).cast_unsigned());
+                    accumulator = loaded;
+                }
+                JUMP_IF_EQUAL => at += usize::from(if accumulator == k { jt } else { jf }),
+                MODULO => accumulator %= k,
+                RETURN_VALUE => return k,
+                RETURN_ACCUMULATOR => return accumulator,
+                code => panic!("unexpected instruction {code:#x}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_core_finds_its_socket_and_an_unknown_core_finds_none() {
+        let program = program(&Spread::Cpu(&[(3, 0), (64, 1), (0, 2)])).expect("short enough");
+        for (cpu, socket) in [(3, 0), (64, 1), (0, 2), (1, NO_SOCKET)] {
+            assert_eq!(run(&program, libc::SKF_AD_CPU, cpu), socket, "core {cpu}");
+        }
+    }
+
+    #[test]
+    fn queues_are_counted_from_zero_and_an_unrecorded_queue_finds_no_socket() {
+        let program = program(&Spread::Queue(&[(0, 5), (7, 6)])).expect("short enough");
+        for (mapping, socket) in [(1, 5), (8, 6), (0, NO_SOCKET), (7, NO_SOCKET)] {
+            assert_eq!(run(&program, libc::SKF_AD_QUEUE, mapping), socket, "queue mapping {mapping}");
+        }
+    }
+
+    #[test]
+    fn random_stays_below_the_number_of_sockets() {
+        let program = program(&Spread::Random(3)).expect("short");
+        for random in [0, 1, 2, 3, u32::MAX] {
+            assert_eq!(run(&program, libc::SKF_AD_RANDOM, random), random % 3);
+        }
+    }
+
+    #[test]
+    fn an_empty_table_leaves_everything_to_the_kernel() {
+        assert_eq!(run(&program(&Spread::Cpu(&[])).expect("short"), libc::SKF_AD_CPU, 0), NO_SOCKET);
+    }
+
+    #[test]
+    fn the_longest_table_fits_and_one_more_is_refused_with_the_limit() {
+        let pairs: Vec<(u32, u32)> = (0..=u32::try_from(MAX_PAIRS).expect("small")).map(|n| (n, n)).collect();
+        assert!(program(&Spread::Queue(&pairs[..MAX_PAIRS])).expect("just fits").len() <= MAX_INSTRUCTIONS);
+        let error = program(&Spread::Queue(&pairs)).expect_err("refused");
+        assert!(error.to_string().contains("2047 is the most"), "{error}");
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        assert!(program(&Spread::Random(0)).is_err());
+        assert!(program(&Spread::Queue(&[(u32::MAX, 0)])).is_err());
+    }
+}

@@ -1,0 +1,362 @@
+//! A batch of datagrams to send.
+//!
+//! `sendmmsg` sends from the front and stops at the first message it cannot send. If that is not the first of the call
+//! it returns a count and keeps the error to itself; the next call begins with the message at fault and gets the error.
+//! So an error is always about the first unsent message, or about the call as a whole, and [`SendBatch::flush`] has to
+//! tell which:
+//!
+//! - about the message (too long, no route, not permitted): noted, skipped, on with the rest;
+//! - about an earlier message (an ICMP answer waits on the socket and is handed to whoever calls next): try again once;
+//! - about segmentation (the route or device cannot do it, which may begin at any time when a route changes): the same
+//!   bytes go out as single datagrams, and stay that way;
+//! - about the call (no buffers, no socket): return, keep the rest queued.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::ptr;
+
+use crate::addr;
+use crate::arena::{Arena, Layout, Region};
+use crate::cmsg::{self, SEGMENT_SPACE};
+use crate::datagram::MAX_SEGMENTS;
+use crate::report::{PushError, SendError, SendFailure, SendReport};
+use crate::shape::check_slots;
+use crate::socket::Socket;
+use crate::sys;
+
+/// `sendmmsg` takes no more messages at a time.
+const MAX_MESSAGES_PER_CALL: usize = 1024;
+
+/// What is queued in a slot besides the bytes in its arena.
+#[derive(Clone, Copy, Debug, Default)]
+struct Queued {
+    length: usize,
+    /// 0: one datagram.
+    segment_bytes: usize,
+}
+
+impl Queued {
+    fn datagrams(self) -> usize {
+        if self.segment_bytes == 0 { 1 } else { self.length.div_ceil(self.segment_bytes) }
+    }
+}
+
+/// Datagrams queued for sending, in one arena with headers built once.
+pub struct SendBatch {
+    region: Region,
+    /// Headers for the segments of one message when they go out one by one. Their payloads and names are in `region`.
+    singles: Region,
+    queue: Box<[Queued]>,
+    /// Slots filled.
+    queued: usize,
+    /// The first message not sent.
+    next: usize,
+    /// How many segments of `next` have gone out one by one.
+    next_segment: usize,
+    /// The error number with which segmentation of `next` was refused.
+    refused: Option<i32>,
+    /// Whether `next` has been tried again after an error that may have been another's.
+    retried: bool,
+    /// Whether a segment of `next` has failed already: a message fails once.
+    failed: bool,
+    segmentation_off: bool,
+    failures: Vec<SendFailure>,
+}
+
+impl SendBatch {
+    /// Room for `slots` messages of up to `slot_bytes`.
+    pub fn new(slots: usize, slot_bytes: usize) -> io::Result<SendBatch> {
+        check_slots(slots, slot_bytes)?;
+        let messages = Layout { slots, slot_bytes, control_bytes: SEGMENT_SPACE };
+        let singles = Layout { slots: MAX_SEGMENTS, slot_bytes: 0, control_bytes: 0 };
+        let (arena, _) = Arena::new(messages.bytes().saturating_add(singles.bytes()), false)?;
+        let mut regions = arena.carve(&[messages, singles]).into_iter();
+        let (Some(region), Some(singles)) = (regions.next(), regions.next()) else {
+            unreachable!("two layouts make two regions")
+        };
+        Ok(SendBatch {
+            region,
+            singles,
+            queue: vec![Queued::default(); slots].into_boxed_slice(),
+            queued: 0,
+            next: 0,
+            next_segment: 0,
+            refused: None,
+            retried: false,
+            failed: false,
+            segmentation_off: false,
+            failures: Vec::with_capacity(slots),
+        })
+    }
+
+    /// Queues one datagram; `to` is `None` on a connected socket.
+    pub fn push(&mut self, payload: &[u8], to: Option<SocketAddr>) -> Result<(), PushError> {
+        self.enqueue(payload, 0, to)
+    }
+
+    /// Queues a payload that the kernel cuts into datagrams of `segment_bytes`, the last one perhaps shorter: one
+    /// trip through the network stack for all of them. Kernels take 64 or 128 segments; one that takes fewer than
+    /// are given, or a route that cannot do it, gets them one by one.
+    pub fn push_segmented(
+        &mut self,
+        payload: &[u8],
+        segment_bytes: u16,
+        to: Option<SocketAddr>,
+    ) -> Result<(), PushError> {
+        let segment_bytes = usize::from(segment_bytes);
+        if segment_bytes == 0 {
+            return Err(PushError::EmptySegments);
+        }
+        let segments = payload.len().div_ceil(segment_bytes);
+        if segments > MAX_SEGMENTS {
+            return Err(PushError::TooManySegments { segments });
+        }
+        self.enqueue(payload, if segments > 1 { segment_bytes } else { 0 }, to)
+    }
+
+    fn enqueue(&mut self, payload: &[u8], segment_bytes: usize, to: Option<SocketAddr>) -> Result<(), PushError> {
+        let (slot, slot_bytes) = (self.queued, self.region.layout().slot_bytes);
+        if slot == self.slots() {
+            return Err(PushError::Full);
+        }
+        if payload.len() > slot_bytes {
+            return Err(PushError::TooLong { length: payload.len(), slot_bytes });
+        }
+        let name = to.map(addr::encode);
+        let control = cmsg::encode_segment(u16::try_from(segment_bytes).unwrap_or(u16::MAX));
+        let header = self.region.header(slot);
+        // SAFETY: `slot` exists. Payload, name and control have room for what is copied (checked above, and by the layout
+        // for the other two), come from outside the arena, and `&mut self` means that nobody else looks.
+        unsafe {
+            ptr::copy_nonoverlapping(payload.as_ptr(), self.region.payload(slot), payload.len());
+            (*self.region.iovec(slot)).iov_len = payload.len();
+            let inner = &raw mut (*header).msg_hdr;
+            (*inner).msg_name = ptr::null_mut();
+            (*inner).msg_namelen = 0;
+            if let Some(name) = name {
+                let bytes = name.as_bytes();
+                ptr::copy_nonoverlapping(bytes.as_ptr(), self.region.name(slot), bytes.len());
+                (*inner).msg_name = self.region.name(slot).cast();
+                (*inner).msg_namelen = bytes.len() as libc::socklen_t;
+            }
+            (*inner).msg_control = ptr::null_mut();
+            (*inner).msg_controllen = 0;
+            if segment_bytes > 0 {
+                ptr::copy_nonoverlapping(control.as_ptr(), self.region.control(slot), control.len());
+                (*inner).msg_control = self.region.control(slot).cast();
+                (*inner).msg_controllen = control.len() as _;
+            }
+        }
+        self.queue[slot] = Queued { length: payload.len(), segment_bytes };
+        self.queued += 1;
+        Ok(())
+    }
+
+    /// Messages queued and not yet sent.
+    pub fn len(&self) -> usize {
+        self.queued - self.next
+    }
+
+    /// Whether nothing is left to send.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether a push would be refused. After a [`SendError`] slots become free only when all of the batch is sent.
+    pub fn is_full(&self) -> bool {
+        self.queued == self.slots()
+    }
+
+    fn slots(&self) -> usize {
+        self.region.layout().slots
+    }
+
+    /// Forgets what is queued.
+    pub fn clear(&mut self) {
+        self.queued = 0;
+        self.next = 0;
+        self.begin_message();
+    }
+
+    fn begin_message(&mut self) {
+        self.next_segment = 0;
+        self.refused = None;
+        self.retried = false;
+        self.failed = false;
+    }
+
+    /// The messages that the last [`flush`](Self::flush) had to skip.
+    pub fn failures(&self) -> &[SendFailure] {
+        &self.failures
+    }
+
+    /// Sends all that is queued, and is empty afterwards. Errors about a message skip that message and are counted in the
+    /// report; an error about the call ends it, says how much was sent, and leaves the rest queued.
+    pub fn flush(&mut self, socket: &Socket) -> Result<SendReport, SendError> {
+        self.failures.clear();
+        let mut report = SendReport::default();
+        while self.next < self.queued {
+            let step = if self.goes_singly(self.next) {
+                self.send_segments(socket, &mut report)
+            } else {
+                self.send_run(socket, &mut report)
+            };
+            let outcome = step.or_else(|error| self.judge(error));
+            report.failed = self.failures.len();
+            report.segmentation_refused = self.segmentation_off;
+            outcome.map_err(|error| SendError { report, error })?;
+        }
+        report.segmentation_refused = self.segmentation_off;
+        self.clear();
+        Ok(report)
+    }
+
+    fn goes_singly(&self, slot: usize) -> bool {
+        let refused = self.segmentation_off || (slot == self.next && self.refused.is_some());
+        refused && self.queue[slot].segment_bytes > 0
+    }
+
+    /// One call for as many messages as can go together.
+    fn send_run(&mut self, socket: &Socket, report: &mut SendReport) -> io::Result<()> {
+        let limit = self.queued.min(self.next + MAX_MESSAGES_PER_CALL);
+        let end = (self.next + 1..limit).find(|slot| self.goes_singly(*slot)).unwrap_or(limit);
+        let headers = self.region.header(self.next);
+        // SAFETY: the headers from `next` to `end` were filled by `enqueue` and point at parts of the region.
+        let sent = unsafe { sys::sendmmsg(socket.as_fd(), headers, end - self.next, libc::MSG_NOSIGNAL) }?;
+        let sent = progress(sent)?.min(end - self.next);
+        report.sent += sent;
+        report.datagrams +=
+            self.queue[self.next..self.next + sent].iter().map(|queued| queued.datagrams()).sum::<usize>();
+        self.next += sent;
+        self.begin_message();
+        Ok(())
+    }
+
+    /// One call for the remaining segments of message `next`, each as a datagram.
+    fn send_segments(&mut self, socket: &Socket, report: &mut SendReport) -> io::Result<()> {
+        let segments = self.queue[self.next].datagrams();
+        let count = segments - self.next_segment;
+        self.build_singles(count);
+        // SAFETY: `build_singles` has just pointed the first `count` headers at the segments and the name of `next`.
+        let sent = unsafe { sys::sendmmsg(socket.as_fd(), self.singles.header(0), count, libc::MSG_NOSIGNAL) }?;
+        let sent = progress(sent)?.min(count);
+        report.datagrams += sent;
+        self.retried = false;
+        self.next_segment += sent;
+        // Only now is it certain that segmentation was at fault and not the address. A message that was merely too long
+        // to be segmented on this route says nothing about the next one.
+        self.segmentation_off |= matches!(self.refused, Some(libc::EIO | libc::EINVAL));
+        if self.next_segment == segments {
+            report.sent += usize::from(!self.failed);
+            self.next += 1;
+            self.begin_message();
+        }
+        Ok(())
+    }
+
+    fn build_singles(&mut self, count: usize) {
+        let Queued { length, segment_bytes } = self.queue[self.next];
+        for single in 0..count {
+            let start = (self.next_segment + single) * segment_bytes;
+            let (header, iovec) = (self.singles.header(single), self.singles.iovec(single));
+            // SAFETY: `single` is below MAX_SEGMENTS, because no message has more segments. The segment starts within the
+            // payload of slot `next`, and `&mut self` means that nobody else looks.
+            unsafe {
+                let whole = &raw const (*self.region.header(self.next)).msg_hdr;
+                (*iovec).iov_base = self.region.payload(self.next).add(start).cast();
+                (*iovec).iov_len = segment_bytes.min(length - start);
+                (*header).msg_hdr.msg_name = (*whole).msg_name;
+                (*header).msg_hdr.msg_namelen = (*whole).msg_namelen;
+            }
+        }
+    }
+
+    /// Decides what an error was about. `Ok`: go on; `Err`: the call is over.
+    fn judge(&mut self, error: io::Error) -> io::Result<()> {
+        let Some(errno) = error.raw_os_error() else { return Err(error) };
+        let segmented = self.queue[self.next].segment_bytes > 0 && !self.goes_singly(self.next);
+        if errno == libc::EINTR {
+            return Ok(());
+        }
+        if segmented && matches!(errno, libc::EIO | libc::EINVAL | libc::EMSGSIZE) {
+            self.refused = Some(errno);
+            return Ok(());
+        }
+        if !is_about_a_message(errno) {
+            return Err(error);
+        }
+        if is_pending(errno) && !self.retried {
+            self.retried = true;
+            return Ok(());
+        }
+        self.skip(errno);
+        Ok(())
+    }
+
+    /// Gives up on message `next`, or on one segment of it when they go out one by one.
+    fn skip(&mut self, errno: i32) {
+        if !self.failed {
+            self.failures.push(SendFailure { index: self.next, errno });
+        }
+        self.failed = true;
+        let segments = self.queue[self.next].datagrams();
+        self.retried = false;
+        if self.goes_singly(self.next) && self.next_segment + 1 < segments {
+            self.next_segment += 1;
+        } else {
+            self.next += 1;
+            self.begin_message();
+        }
+    }
+}
+
+/// The kernel never answers 0 to a call with messages; if it did, an endless loop would be the wrong reply.
+fn progress(sent: usize) -> io::Result<usize> {
+    if sent == 0 { Err(io::Error::from_raw_os_error(libc::EAGAIN)) } else { Ok(sent) }
+}
+
+/// Errors that may stem from the ICMP answer to an earlier datagram.
+fn is_pending(errno: i32) -> bool {
+    matches!(
+        errno,
+        libc::ECONNREFUSED
+            | libc::EHOSTUNREACH
+            | libc::ENETUNREACH
+            | libc::EHOSTDOWN
+            | libc::ENONET
+            | libc::ENOPROTOOPT
+            | libc::EPROTO
+            | libc::EACCES
+    )
+}
+
+/// Errors that say something of the message or its destination, and nothing of the socket.
+fn is_about_a_message(errno: i32) -> bool {
+    is_pending(errno)
+        || matches!(
+            errno,
+            libc::EMSGSIZE
+                | libc::ENETDOWN
+                | libc::EPERM
+                | libc::EINVAL
+                | libc::EIO
+                | libc::EDESTADDRREQ
+                | libc::EAFNOSUPPORT
+                | libc::EADDRNOTAVAIL
+                | libc::EOPNOTSUPP
+        )
+}
+
+impl fmt::Debug for SendBatch {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("SendBatch")
+            .field("slots", &self.slots())
+            .field("queued", &self.len())
+            .field("segmentation_off", &self.segmentation_off)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,126 @@
+//! How large a batch is: its slots, their size, and the room for control messages.
+//!
+//! A separate file because these numbers are what a memory budget is made of: they can be computed and shown before
+//! anything is allocated.
+
+use std::io;
+
+use crate::arena::Layout;
+use crate::cmsg;
+
+/// Slots of a batch that takes GRO trains: the longest train there is. A shorter slot would lose the tail of a train.
+const GRO_SLOT_BYTES: usize = 65_536;
+
+/// More slots than this per call bring nothing and only spoil the cache.
+const MAX_SLOTS: usize = 65_536;
+
+/// No UDP datagram is longer than 64 KiB; the rest is a margin for those who like round numbers.
+const MAX_SLOT_BYTES: usize = 1 << 20;
+
+/// Which control messages a batch has room for. Ask for what the socket has switched on: if the socket sends more than
+/// there is room for, the kernel cuts, and with GRO a cut message makes its train unreadable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Control {
+    /// Destination address and interface.
+    pub packet_info: bool,
+    /// Kernel arrival time.
+    pub timestamps: bool,
+    /// Segment size of GRO trains; raises the slots to 64 KiB.
+    pub gro: bool,
+    /// The socket's drop counter.
+    pub drop_overflow: bool,
+}
+
+impl Control {
+    fn bytes(self) -> usize {
+        // One line per message that can come with a datagram.
+        [
+            (self.packet_info, cmsg::PACKET_INFO_SPACE),
+            (self.timestamps, cmsg::TIMESTAMP_SPACE),
+            (self.gro, cmsg::GRO_SPACE),
+            (self.drop_overflow, cmsg::DROP_OVERFLOW_SPACE),
+        ]
+        .iter()
+        .map(|(wanted, space)| if *wanted { *space } else { 0 })
+        .sum()
+    }
+}
+
+/// The shape of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchShape {
+    /// How many messages one call can take; from 1 to 65,536. Beyond a few dozen the gain is small.
+    pub slots: usize,
+    /// The longest datagram kept whole, in bytes. With `control.gro` slots have 64 KiB whatever this says.
+    pub slot_bytes: usize,
+    /// What else to receive besides the payload.
+    pub control: Control,
+    /// Ask for huge pages. Not getting them is no error; [`Backing`](crate::Backing) says why.
+    pub huge_pages: bool,
+}
+
+impl BatchShape {
+    /// The memory of one batch in bytes, headers included. A pool of them rounds up to whole pages.
+    pub fn bytes(&self) -> usize {
+        let tables = size_of::<u128>() + if self.control.gro { size_of::<usize>() } else { 0 };
+        self.layout().bytes().saturating_add(self.slots.saturating_mul(tables))
+    }
+
+    pub(crate) fn layout(&self) -> Layout {
+        let slot_bytes = if self.control.gro { self.slot_bytes.max(GRO_SLOT_BYTES) } else { self.slot_bytes };
+        Layout { slots: self.slots, slot_bytes, control_bytes: self.control.bytes() }
+    }
+
+    pub(crate) fn check(&self) -> io::Result<()> {
+        check_slots(self.slots, self.slot_bytes)
+    }
+}
+
+/// Refuses shapes that cannot work, before any memory is asked for.
+pub(crate) fn check_slots(slots: usize, slot_bytes: usize) -> io::Result<()> {
+    if slots == 0 || slots > MAX_SLOTS {
+        let text = format!("a batch of {slots} slots is not possible: choose from 1 to {MAX_SLOTS}");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    if slot_bytes == 0 || slot_bytes > MAX_SLOT_BYTES {
+        let text = format!("slots of {slot_bytes} bytes are not possible: choose from 1 to {MAX_SLOT_BYTES}");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: BatchShape = BatchShape { slots: 64, slot_bytes: 2048, control: BARE, huge_pages: false };
+    const BARE: Control = Control { packet_info: false, timestamps: false, gro: false, drop_overflow: false };
+
+    #[test]
+    fn a_batch_without_control_has_no_control_space() {
+        assert_eq!(PLAIN.layout().control_bytes, 0);
+        assert_eq!(Control::default(), BARE);
+    }
+
+    #[test]
+    fn gro_raises_the_slots_to_the_longest_train() {
+        let shape = BatchShape { control: Control { gro: true, ..BARE }, ..PLAIN };
+        assert_eq!(shape.layout().slot_bytes, 65_536);
+        assert!(shape.bytes() > 64 * 65_536);
+    }
+
+    #[test]
+    fn the_memory_of_a_batch_is_slots_headers_and_little_else() {
+        let payload = 64 * (2048 + 64);
+        assert!(PLAIN.bytes() > payload && PLAIN.bytes() < payload + 64 * 256 + 4096, "{}", PLAIN.bytes());
+    }
+
+    #[test]
+    fn impossible_shapes_are_refused_with_the_limit() {
+        for (slots, slot_bytes) in [(0, 1), (MAX_SLOTS + 1, 1), (1, 0), (1, MAX_SLOT_BYTES + 1), (usize::MAX, 1)] {
+            let error = BatchShape { slots, slot_bytes, ..PLAIN }.check().expect_err("refused");
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+            assert!(error.to_string().contains("choose from 1 to"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! A UDP socket that owns its descriptor. This file makes, names, waits for and stops it; its options are in
+//! `options.rs`, multicast in `multicast.rs`.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::{addr, sys};
+
+/// The address family of a socket. An IPv6 socket takes IPv4 too unless told otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6, and IPv4 on a dual-stack socket.
+    V6,
+}
+
+/// A UDP socket. All methods take `&self`: several threads may use it at once.
+pub struct Socket {
+    fd: OwnedFd,
+    family: Family,
+    /// Whether GRO is on, so that a batch that cannot split trains refuses this socket.
+    gro: AtomicBool,
+}
+
+impl Socket {
+    /// Makes a blocking socket that is closed on `exec`.
+    pub fn new(family: Family) -> io::Result<Socket> {
+        let domain = match family {
+            Family::V4 => libc::AF_INET,
+            Family::V6 => libc::AF_INET6,
+        };
+        Ok(Socket { fd: sys::socket(domain)?, family, gro: AtomicBool::new(false) })
+    }
+
+    /// Binds the socket. An IPv4 address on an IPv6 socket is bound in its mapped form.
+    pub fn bind(&self, address: SocketAddr) -> io::Result<()> {
+        sys::bind(self.as_fd(), addr::encode_for(self.family, address).as_bytes())
+    }
+
+    /// Fixes the peer: only its datagrams are received, and sending needs no address.
+    ///
+    /// Do not connect a member of a reuseport group that is to stay in it: one connected member makes the kernel's search
+    /// for a socket slower for the whole life of the group.
+    pub fn connect(&self, address: SocketAddr) -> io::Result<()> {
+        sys::connect(self.as_fd(), addr::encode_for(self.family, address).as_bytes())
+    }
+
+    /// The address the socket is bound to, with the port the kernel chose.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        let mut name = [0; addr::NAME_BYTES];
+        let name = sys::getsockname(self.as_fd(), &mut name)?;
+        addr::decode(name).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidData, "getsockname returned an address that is neither IPv4 nor IPv6")
+        })
+    }
+
+    /// The family the socket was made with.
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
+    /// Wakes every thread that is blocked in a receive call on this socket, now and for ever after: from now on a receive
+    /// call returns what is queued and then 0 instead of waiting. Datagrams that still arrive are still queued; to stop
+    /// that too see [`refuse_arrivals`](Self::refuse_arrivals).
+    pub fn interrupt(&self) -> io::Result<()> {
+        match sys::shutdown_read(self.as_fd()) {
+            // The kernel says so of every socket without a peer, after it has done what was asked.
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Waits until a receive call would not block, `timeout` at most. `false`: the time is over.
+    pub fn wait_readable(&self, timeout: Duration) -> io::Result<bool> {
+        let start = Instant::now();
+        loop {
+            match sys::poll_readable(self.as_fd(), timeout.saturating_sub(start.elapsed())) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
+    }
+
+    pub(crate) fn has_gro(&self) -> bool {
+        self.gro.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_gro(&self, on: bool) {
+        self.gro.store(on, Ordering::Relaxed);
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl fmt::Debug for Socket {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Socket").field("fd", &self.fd.as_raw_fd()).field("family", &self.family).finish()
+    }
+}

@@ -1,0 +1,221 @@
+//! Every system call of this crate, one wrapper each, each returning `io::Result`.
+//!
+//! All of them pass the same gate first. Without the feature `faults` the gate is an empty inline function; with it a
+//! test can make the Nth call of a kind fail and see what the code above makes of it.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::time::Duration;
+
+use libc::{c_int, c_void, socklen_t};
+
+#[cfg(feature = "faults")]
+use crate::fault::gate;
+
+/// The kinds of system calls that can be made to fail.
+#[cfg_attr(not(feature = "faults"), allow(unreachable_pub, dead_code))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// `socket`
+    Socket,
+    /// `bind`
+    Bind,
+    /// `connect`
+    Connect,
+    /// `getsockname`
+    GetSockName,
+    /// `setsockopt`, whatever the option
+    SetSockOpt,
+    /// `getsockopt`, whatever the option
+    GetSockOpt,
+    /// `shutdown`
+    Shutdown,
+    /// `ppoll`
+    Poll,
+    /// `recvmmsg`
+    Recvmmsg,
+    /// `sendmmsg`
+    Sendmmsg,
+    /// `mmap`
+    Mmap,
+    /// `munmap`
+    Munmap,
+    /// `madvise`
+    Madvise,
+}
+
+/// Lets every call through, with as many messages as it wanted.
+#[cfg(not(feature = "faults"))]
+#[inline]
+fn gate(_call: Call, messages: usize) -> io::Result<usize> {
+    Ok(messages)
+}
+
+fn checked(result: c_int) -> io::Result<c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn length_of(bytes: &[u8]) -> io::Result<socklen_t> {
+    socklen_t::try_from(bytes.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+pub(crate) fn socket(domain: c_int) -> io::Result<OwnedFd> {
+    gate(Call::Socket, 0)?;
+    // SAFETY: takes no pointers.
+    let fd = checked(unsafe { libc::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: the kernel has just returned this descriptor to us and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+pub(crate) fn bind(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+    gate(Call::Bind, 0)?;
+    let length = length_of(name)?;
+    // SAFETY: `name` is readable for `length` bytes; the kernel copies them and does not care for their alignment.
+    checked(unsafe { libc::bind(fd.as_raw_fd(), name.as_ptr().cast(), length) }).map(drop)
+}
+
+pub(crate) fn connect(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+    gate(Call::Connect, 0)?;
+    let length = length_of(name)?;
+    // SAFETY: as in `bind`.
+    checked(unsafe { libc::connect(fd.as_raw_fd(), name.as_ptr().cast(), length) }).map(drop)
+}
+
+/// Writes the socket's own address into `name` and returns the part of it that was written.
+pub(crate) fn getsockname<'a>(fd: BorrowedFd<'_>, name: &'a mut [u8]) -> io::Result<&'a [u8]> {
+    gate(Call::GetSockName, 0)?;
+    let mut length = length_of(name)?;
+    // SAFETY: `name` is writable for `length` bytes, and the kernel writes no more than that.
+    checked(unsafe { libc::getsockname(fd.as_raw_fd(), name.as_mut_ptr().cast(), &raw mut length) })?;
+    let written = name.len().min(length as usize);
+    Ok(&name[..written])
+}
+
+/// Sets an option whose value the kernel takes as plain bytes.
+pub(crate) fn set_option(fd: BorrowedFd<'_>, level: c_int, option: c_int, value: &[u8]) -> io::Result<()> {
+    gate(Call::SetSockOpt, 0)?;
+    let length = length_of(value)?;
+    // SAFETY: `value` is readable for `length` bytes and is copied during the call.
+    checked(unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, value.as_ptr().cast(), length) }).map(drop)
+}
+
+pub(crate) fn set_option_int(fd: BorrowedFd<'_>, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
+    set_option(fd, level, option, &value.to_ne_bytes())
+}
+
+/// Attaches a classic BPF program by one of the options that take one.
+pub(crate) fn attach_program(fd: BorrowedFd<'_>, option: c_int, program: &[libc::sock_filter]) -> io::Result<()> {
+    gate(Call::SetSockOpt, 0)?;
+    let length = u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    // The kernel only reads the program; the pointer is mutable because C has no better way to say so.
+    let description = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
+    let bytes = size_of::<libc::sock_fprog>() as socklen_t;
+    let value = (&raw const description).cast::<c_void>();
+    // SAFETY: `description` lives through the call and points at `length` instructions, which are copied.
+    checked(unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, value, bytes) }).map(drop)
+}
+
+/// Reads an option into `words` and returns how many of them were written.
+pub(crate) fn get_option(fd: BorrowedFd<'_>, level: c_int, option: c_int, words: &mut [u32]) -> io::Result<usize> {
+    gate(Call::GetSockOpt, 0)?;
+    let mut length = size_of_val(words) as socklen_t;
+    let value = words.as_mut_ptr().cast::<c_void>();
+    // SAFETY: `words` is writable for `length` bytes, and any bytes are valid integers.
+    checked(unsafe { libc::getsockopt(fd.as_raw_fd(), level, option, value, &raw mut length) })?;
+    Ok(length as usize / size_of::<u32>())
+}
+
+pub(crate) fn get_option_int(fd: BorrowedFd<'_>, level: c_int, option: c_int) -> io::Result<c_int> {
+    let mut words = [0];
+    get_option(fd, level, option, &mut words)?;
+    Ok(words[0].cast_signed())
+}
+
+pub(crate) fn shutdown_read(fd: BorrowedFd<'_>) -> io::Result<()> {
+    gate(Call::Shutdown, 0)?;
+    // SAFETY: takes no pointers.
+    checked(unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RD) }).map(drop)
+}
+
+/// Waits until the socket has something to say: data, an error, or its end. `false`: the time is over.
+pub(crate) fn poll_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
+    gate(Call::Poll, 0)?;
+    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let timeout = libc::timespec {
+        tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    // SAFETY: one entry and one timeout, both alive through the call; no signal mask is given.
+    let ready = checked(unsafe { libc::ppoll(&raw mut entry, 1, &raw const timeout, ptr::null()) })?;
+    Ok(ready > 0)
+}
+
+/// Receives up to `count` messages.
+///
+/// # Safety
+/// `headers` must point at `count` headers whose pointers are null or writable for the lengths given with them, and
+/// nobody may hold a reference to that memory during the call.
+pub(crate) unsafe fn recvmmsg(
+    fd: BorrowedFd<'_>,
+    headers: *mut libc::mmsghdr,
+    count: usize,
+    flags: c_int,
+) -> io::Result<usize> {
+    gate(Call::Recvmmsg, count)?;
+    // SAFETY: the caller vouches for the headers. There is no timeout: the kernel looks at it only after a datagram has
+    // come, so it would not end a wait.
+    let received =
+        checked(unsafe { libc::recvmmsg(fd.as_raw_fd(), headers, count as _, flags as _, ptr::null_mut()) })?;
+    Ok(received as usize)
+}
+
+/// Sends up to `count` messages.
+///
+/// # Safety
+/// `headers` must point at `count` headers whose pointers are null or readable for the lengths given with them.
+pub(crate) unsafe fn sendmmsg(
+    fd: BorrowedFd<'_>,
+    headers: *mut libc::mmsghdr,
+    count: usize,
+    flags: c_int,
+) -> io::Result<usize> {
+    let count = gate(Call::Sendmmsg, count)?;
+    // SAFETY: the caller vouches for the headers.
+    let sent = checked(unsafe { libc::sendmmsg(fd.as_raw_fd(), headers, count as _, flags as _) })?;
+    Ok(sent as usize)
+}
+
+/// Maps zeroed memory of our own.
+pub(crate) fn mmap(bytes: usize, extra_flags: c_int) -> io::Result<NonNull<u8>> {
+    gate(Call::Mmap, 0)?;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | extra_flags;
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+    let address = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
+    if address == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(address.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+}
+
+/// Gives memory back.
+///
+/// # Safety
+/// `address` and `bytes` must be one whole mapping made by [`mmap`], and nothing may point into it any more.
+pub(crate) unsafe fn munmap(address: NonNull<u8>, bytes: usize) -> io::Result<()> {
+    gate(Call::Munmap, 0)?;
+    // SAFETY: the caller vouches for it.
+    checked(unsafe { libc::munmap(address.as_ptr().cast(), bytes) }).map(drop)
+}
+
+/// Advises the kernel on a range of memory.
+///
+/// # Safety
+/// The range must lie within a mapping made by [`mmap`], and `advice` must be one that keeps its contents.
+pub(crate) unsafe fn madvise(address: NonNull<u8>, bytes: usize, advice: c_int) -> io::Result<()> {
+    gate(Call::Madvise, 0)?;
+    // SAFETY: the caller vouches for it.
+    checked(unsafe { libc::madvise(address.as_ptr().cast(), bytes, advice) }).map(drop)
+}

@@ -1,0 +1,325 @@
+//! System calls that fail on order: every call site hands its error on, and what is promised to be survived is survived.
+
+mod common;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use common::{DEADLINE, batch, bound, receive_count};
+use mmsg::fault::{Call, inject, inject_partial_send};
+use mmsg::{Backing, BatchShape, Control, Family, RecvBatch, SendBatch, Socket, Spread, Wait};
+
+/// Faults reach every thread, so the tests take turns.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const SHAPE: BatchShape = BatchShape {
+    slots: 8,
+    slot_bytes: 2048,
+    control: Control { packet_info: false, timestamps: false, gro: false, drop_overflow: false },
+    huge_pages: false,
+};
+
+/// Uses every call of the crate, as a program would.
+fn everything() -> io::Result<()> {
+    let socket = Socket::new(Family::V4)?;
+    socket.set_reuse_port(true)?;
+    socket.set_packet_info(true)?;
+    socket.set_receive_buffer(100_000)?;
+    socket.attach_reuseport(&Spread::Random(1))?;
+    socket.join_multicast([239, 0, 0, 1].into(), 1, None)?;
+    socket.bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+    let address = socket.local_addr()?;
+    let sender = Socket::new(Family::V4)?;
+    sender.connect(address)?;
+    let mut outgoing = SendBatch::new(4, 100)?;
+    for _ in 0..4 {
+        outgoing.push(b"payload", None).map_err(io::Error::other)?;
+    }
+    outgoing.flush(&sender).map_err(|failed| failed.error)?;
+    let mut batch = RecvBatch::new(&SHAPE)?;
+    assert!(socket.wait_readable(DEADLINE)?);
+    assert_eq!(batch.receive(&socket, Wait::Block)?, 4);
+    socket.refuse_arrivals()?;
+    assert_eq!(socket.memory_info()?.drops, 0);
+    socket.interrupt()?;
+    assert_eq!(batch.receive(&socket, Wait::Block)?, 0);
+    Ok(())
+}
+
+#[test]
+fn every_call_site_hands_its_error_on() {
+    let _turn = turn();
+    let cases = [
+        (Call::Socket, 2),
+        (Call::Bind, 1),
+        (Call::Connect, 1),
+        (Call::GetSockName, 1),
+        (Call::SetSockOpt, 6),
+        (Call::GetSockOpt, 2),
+        (Call::Shutdown, 1),
+        (Call::Poll, 1),
+        (Call::Recvmmsg, 2),
+        (Call::Sendmmsg, 1),
+        (Call::Mmap, 2),
+        (Call::Madvise, 2),
+    ];
+    for (call, sites_at_least) in cases {
+        let mut nth = 1;
+        loop {
+            let guard = inject(call, nth, libc::ENFILE);
+            let result = everything();
+            if !guard.has_fired() {
+                result.unwrap_or_else(|error| panic!("nothing was injected into {call:?}, and yet: {error}"));
+                break;
+            }
+            let error = result.expect_err("an error must not vanish");
+            assert_eq!(error.raw_os_error(), Some(libc::ENFILE), "call {nth} of {call:?}: {error}");
+            nth += 1;
+        }
+        assert!(nth > sites_at_least, "{call:?} was made {} times, {sites_at_least} expected", nth - 1);
+    }
+}
+
+#[test]
+fn an_interrupted_call_is_made_again() {
+    let _turn = turn();
+    for call in [Call::Recvmmsg, Call::Sendmmsg, Call::Poll] {
+        let guard = inject(call, 1, libc::EINTR);
+        everything().unwrap_or_else(|error| panic!("{call:?}: {error}"));
+        assert!(guard.has_fired());
+    }
+}
+
+#[test]
+fn an_interrupted_wait_still_ends_in_time() {
+    let _turn = turn();
+    let (socket, _) = bound(Family::V4, |_| {});
+    let _guard = inject(Call::Poll, 1, libc::EINTR);
+    assert!(!socket.wait_readable(Duration::from_millis(1)).expect("made again"));
+}
+
+#[test]
+fn nothing_there_is_no_error() {
+    let _turn = turn();
+    let (socket, _) = bound(Family::V4, |_| {});
+    let guard = inject(Call::Recvmmsg, 1, libc::EAGAIN);
+    assert_eq!(RecvBatch::new(&SHAPE).expect("memory").receive(&socket, Wait::Block).expect("no error"), 0);
+    assert!(guard.has_fired());
+}
+
+#[test]
+fn a_batch_is_usable_after_a_failed_receive() {
+    let _turn = turn();
+    let (socket, address) = bound(Family::V4, |_| {});
+    let mut batch = RecvBatch::new(&SHAPE).expect("memory");
+    let guard = inject(Call::Recvmmsg, 1, libc::ECONNREFUSED);
+    batch.receive(&socket, Wait::No).expect_err("injected");
+    assert!(guard.has_fired() && batch.is_empty());
+    send_all(&Socket::new(Family::V4).expect("a socket"), address, 3);
+    assert_eq!(batch.receive(&socket, Wait::Block).expect("receive"), 3);
+}
+
+#[test]
+fn without_the_capability_a_buffer_is_asked_for_the_plain_way() {
+    let _turn = turn();
+    let socket = Socket::new(Family::V4).expect("a socket");
+    let guard = inject(Call::SetSockOpt, 1, libc::EPERM);
+    let granted = socket.set_receive_buffer(50_000).expect("the plain way");
+    assert!(guard.has_fired() && !granted.forced && granted.granted_bytes == 100_000, "{granted:?}");
+}
+
+#[test]
+fn an_interrupt_of_an_unconnected_socket_is_a_success_and_other_errors_are_not() {
+    let _turn = turn();
+    let (socket, _) = bound(Family::V4, |_| {});
+    let guard = inject(Call::Shutdown, 1, libc::ENOTCONN);
+    socket.interrupt().expect("what the kernel says of every socket without a peer");
+    assert!(guard.has_fired());
+    let _guard = inject(Call::Shutdown, 1, libc::ENOTSOCK);
+    socket.interrupt().expect_err("injected");
+}
+
+#[test]
+fn huge_pages_that_are_not_to_be_had_are_replaced_and_the_reason_is_told() {
+    let _turn = turn();
+    let shape = BatchShape { slots: 1024, huge_pages: true, ..SHAPE };
+    let no_reserved = inject(Call::Mmap, 1, libc::ENOMEM);
+    let no_transparent = inject(Call::Madvise, 1, libc::ENOSYS);
+    let (batches, backing) = RecvBatch::pool(1, &shape).expect("ordinary pages will do");
+    assert!(no_reserved.has_fired() && no_transparent.has_fired() && batches.len() == 1);
+    let Backing::Ordinary { why: Some(why) } = backing else { panic!("{backing:?}") };
+    assert!(why.contains("vm.nr_hugepages") && why.contains("transparent"), "{why}");
+}
+
+#[test]
+fn a_kernel_that_cannot_populate_memory_has_it_touched_page_by_page() {
+    let _turn = turn();
+    let guard = inject(Call::Madvise, 1, libc::EINVAL);
+    let (batches, _) = RecvBatch::pool(2, &SHAPE).expect("touched by hand");
+    assert!(guard.has_fired() && batches.len() == 2);
+}
+
+/// Sends `count` numbered datagrams.
+fn send_all(sender: &Socket, to: SocketAddr, count: u8) {
+    let mut outgoing = numbered(to, count);
+    assert_eq!(outgoing.flush(sender).expect("sent").sent, usize::from(count));
+}
+
+fn numbered(to: SocketAddr, count: u8) -> SendBatch {
+    let mut outgoing = SendBatch::new(usize::from(count), 1).expect("memory");
+    for number in 0..count {
+        outgoing.push(&[number], Some(to)).expect("a free slot");
+    }
+    outgoing
+}
+
+/// The next `count` datagrams, each of which is one number.
+fn numbers(socket: &Socket, count: usize) -> Vec<u8> {
+    let received = receive_count(socket, &mut batch(64, 16, Control::default()), count);
+    received.iter().map(|one| one.payload[0]).collect()
+}
+
+#[test]
+fn partial_sends_lose_nothing_and_send_nothing_twice() {
+    let _turn = turn();
+    let (socket, address) = bound(Family::V4, |_| {});
+    let sender = Socket::new(Family::V4).expect("a socket");
+    for most in 1..10 {
+        let _first = inject_partial_send(1, most);
+        let _second = inject_partial_send(2, 1);
+        send_all(&sender, address, 10);
+        assert_eq!(numbers(&socket, 10), (0..10).collect::<Vec<u8>>(), "first call sends {most}");
+    }
+    assert_eq!(batch(4, 16, Control::default()).receive(&socket, Wait::No).expect("receive"), 0);
+}
+
+#[test]
+fn an_error_of_the_call_says_how_much_was_sent_and_the_rest_goes_out_later() {
+    let _turn = turn();
+    let (socket, address) = bound(Family::V4, |_| {});
+    let sender = Socket::new(Family::V4).expect("a socket");
+    for errno in [libc::EAGAIN, libc::ENOBUFS, libc::EBADF, libc::ENOMEM] {
+        let mut outgoing = numbered(address, 10);
+        let _partial = inject_partial_send(1, 4);
+        let _failure = inject(Call::Sendmmsg, 2, errno);
+        let failed = outgoing.flush(&sender).expect_err("injected");
+        assert_eq!((failed.sent(), failed.error.raw_os_error()), (4, Some(errno)));
+        assert_eq!(outgoing.len(), 6);
+        let report = outgoing.flush(&sender).expect("no fault left");
+        assert_eq!((report.sent, report.failed), (6, 0));
+        assert_eq!(numbers(&socket, 10), (0..10).collect::<Vec<u8>>());
+    }
+}
+
+#[test]
+fn an_error_about_a_datagram_skips_that_datagram_alone() {
+    let _turn = turn();
+    let (socket, address) = bound(Family::V4, |_| {});
+    let sender = Socket::new(Family::V4).expect("a socket");
+    for errno in [libc::EMSGSIZE, libc::EPERM, libc::EINVAL, libc::EDESTADDRREQ, libc::EADDRNOTAVAIL] {
+        let mut outgoing = numbered(address, 10);
+        let _partial = inject_partial_send(1, 4);
+        let _failure = inject(Call::Sendmmsg, 2, errno);
+        let report = outgoing.flush(&sender).expect("not an error of the call");
+        assert_eq!((report.sent, report.failed), (9, 1));
+        let failures: Vec<_> = outgoing.failures().iter().map(|failure| (failure.index, failure.errno)).collect();
+        assert_eq!(failures, [(4, errno)]);
+        assert_eq!(numbers(&socket, 9), [0, 1, 2, 3, 5, 6, 7, 8, 9]);
+    }
+}
+
+#[test]
+fn an_error_that_may_be_an_earlier_datagrams_is_tried_again_once() {
+    let _turn = turn();
+    let (socket, address) = bound(Family::V4, |_| {});
+    let sender = Socket::new(Family::V4).expect("a socket");
+    for errno in [libc::ECONNREFUSED, libc::EHOSTUNREACH, libc::ENETUNREACH, libc::EACCES] {
+        let _once = inject(Call::Sendmmsg, 1, errno);
+        send_all(&sender, address, 3);
+        assert_eq!(numbers(&socket, 3), [0, 1, 2]);
+
+        let mut outgoing = numbered(address, 3);
+        let _first = inject(Call::Sendmmsg, 1, errno);
+        let _second = inject(Call::Sendmmsg, 2, errno);
+        let report = outgoing.flush(&sender).expect("not an error of the call");
+        assert_eq!((report.sent, report.failed, outgoing.failures()[0].index), (2, 1, 0));
+        assert_eq!(numbers(&socket, 2), [1, 2]);
+    }
+}
+
+/// A receiver that shows whether a train came glued: messages and datagrams of one flush.
+fn glued(socket: &Socket, datagrams: u64) -> (usize, Vec<u8>) {
+    let mut batch = batch(256, 1, Control { gro: true, ..Control::default() });
+    while batch.summary().datagrams < datagrams {
+        assert!(socket.wait_readable(DEADLINE).expect("poll"), "datagrams are missing: {batch:?}");
+        batch.receive_more(socket, Wait::No).expect("receive");
+    }
+    (batch.messages(), batch.datagrams().flat_map(|datagram| datagram.payload().to_vec()).collect())
+}
+
+#[test]
+fn segmentation_refused_at_any_time_is_replaced_by_single_datagrams_for_good() {
+    let _turn = turn();
+    let payload: Vec<u8> = (0..200).collect();
+    for errno in [libc::EIO, libc::EINVAL] {
+        let (socket, address) = bound(Family::V4, |socket| socket.set_gro(true).expect("GRO"));
+        let sender = Socket::new(Family::V4).expect("a socket");
+        let mut outgoing = SendBatch::new(4, 200).expect("memory");
+        let mut flush = |fault: bool| {
+            outgoing.push_segmented(&payload, 33, Some(address)).expect("a free slot");
+            let guard = fault.then(|| inject(Call::Sendmmsg, 1, errno));
+            let report = outgoing.flush(&sender).expect("sent one way or another");
+            assert!(guard.is_none_or(|guard| guard.has_fired()));
+            assert_eq!((report.sent, report.datagrams, report.failed), (1, 7, 0));
+            let (messages, bytes) = glued(&socket, 7);
+            assert!(bytes == payload);
+            (messages, report.segmentation_refused)
+        };
+        assert_eq!(flush(false), (1, false), "at first the route can do it");
+        assert_eq!(flush(true), (7, true), "then it cannot");
+        assert_eq!(flush(false), (7, true), "and it is not asked again");
+    }
+}
+
+#[test]
+fn a_message_too_long_to_be_segmented_does_not_end_segmentation() {
+    let _turn = turn();
+    let (socket, address) = bound(Family::V4, |socket| socket.set_gro(true).expect("GRO"));
+    let sender = Socket::new(Family::V4).expect("a socket");
+    let mut outgoing = SendBatch::new(4, 200).expect("memory");
+    for fault in [true, false] {
+        outgoing.push_segmented(&[1; 100], 50, Some(address)).expect("a free slot");
+        let _guard = fault.then(|| inject(Call::Sendmmsg, 1, libc::EMSGSIZE));
+        assert!(!outgoing.flush(&sender).expect("sent").segmentation_refused);
+        assert_eq!(glued(&socket, 2).0, if fault { 2 } else { 1 });
+    }
+}
+
+#[test]
+fn single_datagrams_of_a_train_survive_partial_sends_and_errors() {
+    let _turn = turn();
+    let (socket, address) = bound(Family::V4, |_| {});
+    let sender = Socket::new(Family::V4).expect("a socket");
+    let payload: Vec<u8> = (0..10).collect();
+    let mut outgoing = SendBatch::new(4, 10).expect("memory");
+    outgoing.push_segmented(&payload, 1, Some(address)).expect("a free slot");
+    outgoing.push(&[10], Some(address)).expect("a free slot");
+    outgoing.push_segmented(&[11, 12], 1, Some(address)).expect("a free slot");
+    let _refused = inject(Call::Sendmmsg, 1, libc::EIO);
+    let _partial = inject_partial_send(2, 3);
+    let _one_segment = inject(Call::Sendmmsg, 3, libc::EPERM);
+    let _partial_again = inject_partial_send(4, 2);
+    let _the_call = inject(Call::Sendmmsg, 5, libc::ENOBUFS);
+    let failed = outgoing.flush(&sender).expect_err("injected");
+    assert_eq!((failed.sent(), failed.report.datagrams, failed.report.failed), (0, 5, 1));
+    assert_eq!((outgoing.failures()[0].index, outgoing.len()), (0, 3));
+    assert_eq!(numbers(&socket, 5), [0, 1, 2, 4, 5]);
+    let report = outgoing.flush(&sender).expect("no fault left");
+    assert_eq!((report.sent, report.datagrams), (2, 7), "the first message has failed in part and does not count");
+    assert_eq!(numbers(&socket, 7), [6, 7, 8, 9, 10, 11, 12]);
+}

@@ -1,0 +1,119 @@
+//! The same random traffic received with GRO and without: not one datagram may differ.
+//!
+//! Each round sends a few messages to both sockets: trains of 1 to 128 segments up to the longest payload there is, with
+//! odd tails, single datagrams of any size, and empty ones between them. Loopback hands a train to a socket with GRO in one
+//! piece and cuts it for one without, so the kernel's own cutting is what ours is compared with.
+//!
+//! `MMSG_TRAINS` sets the number of trains, `MMSG_SEED` the seed that a failure printed.
+
+mod common;
+
+use std::net::SocketAddr;
+
+use common::{Noise, batch, bound, receive_until};
+use mmsg::{Control, Family, SendBatch, Socket};
+
+const MAX_PAYLOAD: usize = 65_507;
+const TRAINS_PER_ROUND: usize = 4;
+
+fn from_environment(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+/// One message: what is sent, and the segment size if it is a train.
+struct Sent {
+    start: usize,
+    length: usize,
+    segment_bytes: Option<u16>,
+}
+
+/// A train or, one time in four each, a single or an empty datagram after it.
+fn plan(noise: &mut Noise, pool_bytes: usize) -> Vec<Sent> {
+    let mut plan = Vec::new();
+    for _ in 0..TRAINS_PER_ROUND {
+        let segments = noise.between(1, 128);
+        let longest = MAX_PAYLOAD / segments;
+        // Small sizes as often as large ones: each has its own edge cases.
+        let limit = [longest, longest.min(100), longest.min(1472)][noise.between(0, 2)];
+        let segment = noise.between(1, limit);
+        let tail = noise.between(1, segment);
+        let length = (segments - 1) * segment + tail;
+        let segment_bytes = Some(u16::try_from(segment).expect("at most 65,507"));
+        plan.push(Sent { start: noise.between(0, pool_bytes - length), length, segment_bytes });
+        match noise.between(0, 3) {
+            0 => plan.push(Sent { start: 0, length: 0, segment_bytes: None }),
+            1 => {
+                let length = noise.between(1, MAX_PAYLOAD);
+                plan.push(Sent { start: noise.between(0, pool_bytes - length), length, segment_bytes: None });
+            }
+            _ => {}
+        }
+    }
+    plan
+}
+
+fn send(plan: &[Sent], pool: &[u8], outgoing: &mut SendBatch, from: &Socket, to: SocketAddr) {
+    for sent in plan {
+        let payload = &pool[sent.start..sent.start + sent.length];
+        match sent.segment_bytes {
+            Some(segment_bytes) => outgoing.push_segmented(payload, segment_bytes, Some(to)).expect("a free slot"),
+            None => outgoing.push(payload, Some(to)).expect("a free slot"),
+        }
+    }
+    let report = outgoing.flush(from).expect("sent");
+    assert_eq!((report.sent, report.failed, report.segmentation_refused), (plan.len(), 0, false));
+}
+
+#[test]
+fn trains_split_here_equal_datagrams_cut_by_the_kernel() {
+    let trains = from_environment("MMSG_TRAINS", if cfg!(debug_assertions) { 5_000 } else { 20_000 });
+    let seed = from_environment("MMSG_SEED", 0x6a0_7a1e);
+    let mut noise = Noise::new(seed);
+    let pool = noise.bytes(1 << 20);
+
+    // A round is at most a few hundred KiB, though many small datagrams of it cost a page each.
+    let prepare = |socket: &Socket, gro| {
+        socket.set_gro(gro).expect("GRO");
+        let granted = socket.set_receive_buffer(8 << 20).expect("a buffer");
+        assert!(granted.granted_bytes >= 2 << 20, "a round needs 2 MiB: raise net.core.rmem_max or run this as root");
+    };
+    let (glued, glued_address) = bound(Family::V4, |socket| prepare(socket, true));
+    let (plain, plain_address) = bound(Family::V4, |socket| prepare(socket, false));
+    let (sender, sender_address) = bound(Family::V4, |_| {});
+    let mut outgoing = SendBatch::new(2 * TRAINS_PER_ROUND, MAX_PAYLOAD).expect("memory");
+    let mut glued_batch = batch(8, 65_536, Control { gro: true, ..Control::default() });
+    let mut plain_batch = batch(64, 65_536, Control::default());
+
+    let (mut done, mut split) = (0, 0);
+    while done < trains {
+        let plan = plan(&mut noise, pool.len());
+        send(&plan, &pool, &mut outgoing, &sender, glued_address);
+        send(&plan, &pool, &mut outgoing, &sender, plain_address);
+
+        let mut expected = Vec::new();
+        for sent in &plan {
+            let payload = &pool[sent.start..sent.start + sent.length];
+            match sent.segment_bytes {
+                Some(segment_bytes) => expected.extend(payload.chunks(usize::from(segment_bytes))),
+                None => expected.push(payload),
+            }
+        }
+        let count = expected.len();
+        let from_glued = receive_until(&glued, &mut glued_batch, |all| all.len() >= count);
+        let from_plain = receive_until(&plain, &mut plain_batch, |all| all.len() >= count);
+        let context = format!("after {done} trains, seed MMSG_SEED={seed}");
+        assert!(from_glued == from_plain, "GRO and plain receiving differ {context}");
+        assert!(
+            from_plain.iter().map(|received| received.payload.as_slice()).eq(expected),
+            "not what was sent {context}"
+        );
+        assert!(
+            from_glued.iter().all(|one| one.length == one.payload.len() && one.source == sender_address),
+            "{context}"
+        );
+        split += usize::from(glued_batch.messages() < from_glued.len());
+        done += TRAINS_PER_ROUND as u64;
+    }
+    assert!(split > 0, "the kernel never glued anything, so nothing was tested");
+    assert_eq!(glued.memory_info().expect("memory info").drops + plain.memory_info().expect("memory info").drops, 0);
+}

@@ -1,0 +1,227 @@
+//! Options and reuseport programs on live sockets.
+
+mod common;
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::process::Command;
+
+use common::{batch, bound, receive_count};
+use mmsg::{Control, Family, Socket, Spread, Wait};
+
+#[test]
+fn a_buffer_says_what_was_granted() {
+    let socket = Socket::new(Family::V4).expect("a socket");
+    for set in [Socket::set_receive_buffer, Socket::set_send_buffer] {
+        let granted = set(&socket, 100_000).expect("a buffer");
+        assert_eq!((granted.asked_bytes, granted.granted_bytes, granted.is_clamped()), (100_000, 200_000, false));
+    }
+    assert_eq!(socket.memory_info().expect("memory info").receive_buffer_bytes, 200_000);
+    let absurd = socket.set_receive_buffer(usize::MAX).expect("clamped, not refused");
+    assert!(absurd.is_clamped() && absurd.granted_bytes > 200_000, "{absurd:?}");
+}
+
+#[test]
+fn options_that_need_nothing_special_are_taken() {
+    for family in [Family::V4, Family::V6] {
+        let socket = Socket::new(family).expect("a socket");
+        for on in [true, false] {
+            socket.set_reuse_port(on).expect("SO_REUSEPORT");
+            socket.set_packet_info(on).expect("packet info");
+            socket.set_timestamps(on).expect("SO_TIMESTAMPNS");
+            socket.set_drop_overflow(on).expect("SO_RXQ_OVFL");
+            socket.set_gro(on).expect("UDP_GRO");
+        }
+        socket.set_busy_poll_us(0).expect("SO_BUSY_POLL");
+        assert_eq!(socket.incoming_cpu().expect("SO_INCOMING_CPU"), None);
+        socket.set_incoming_cpu(1).expect("SO_INCOMING_CPU");
+        assert_eq!(socket.incoming_cpu().expect("SO_INCOMING_CPU"), Some(1));
+        assert_eq!(socket.incoming_napi_id().expect("SO_INCOMING_NAPI_ID"), 0);
+        assert_eq!(socket.family(), family);
+    }
+}
+
+#[test]
+fn binding_to_a_device_works_by_name_and_nonsense_is_refused_by_name() {
+    let socket = Socket::new(Family::V4).expect("a socket");
+    socket.bind_to_device("lo").expect("there is always a loopback");
+    let error = socket.bind_to_device("a-name-much-too-long").expect_err("refused");
+    assert!(error.kind() == ErrorKind::InvalidInput && error.to_string().contains("a-name-much-too-long"), "{error}");
+}
+
+#[test]
+fn an_address_in_use_is_the_kernels_own_error() {
+    let (_socket, address) = bound(Family::V4, |_| {});
+    let error = Socket::new(Family::V4).expect("a socket").bind(address).expect_err("in use");
+    assert_eq!(error.raw_os_error(), Some(libc::EADDRINUSE));
+}
+
+#[test]
+fn a_joined_group_is_heard_and_a_left_one_is_not() {
+    let group = IpAddr::from([239, 255, 77, 1]);
+    let socket = Socket::new(Family::V4).expect("a socket");
+    socket.bind(SocketAddr::new(group, 0)).expect("a free port");
+    let to = socket.local_addr().expect("bound");
+    // Bound to loopback, so that the group is reached by it and not by a default route.
+    let sender = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    let loopback = interface_index("lo");
+    let mut batch = batch(4, 16, Control::default());
+
+    socket.join_multicast(group, loopback, None).expect("joined");
+    sender.send_to(b"heard", to).expect("sent, by the interface of its own address");
+    assert_eq!(receive_count(&socket, &mut batch, 1)[0].payload, b"heard");
+    socket.leave_multicast(group, loopback, None).expect("left");
+    assert_eq!(
+        socket.leave_multicast(group, loopback, None).expect_err("left").raw_os_error(),
+        Some(libc::EADDRNOTAVAIL)
+    );
+}
+
+#[test]
+fn a_group_can_be_joined_for_one_source_on_both_families() {
+    let loopback = interface_index("lo");
+    let cases = [
+        (Family::V4, "232.1.2.3", "127.0.0.1"),
+        (Family::V6, "ff3e::7", "::1"),
+        (Family::V6, "232.1.2.3", "127.0.0.1"),
+    ];
+    for (family, group, source) in cases {
+        let (group, source) = (group.parse().expect("valid"), source.parse().expect("valid"));
+        let socket = Socket::new(family).expect("a socket");
+        socket.join_multicast(group, loopback, Some(source)).unwrap_or_else(|error| panic!("{group}: {error}"));
+        socket.leave_multicast(group, loopback, Some(source)).unwrap_or_else(|error| panic!("{group}: {error}"));
+    }
+}
+
+fn interface_index(name: &str) -> u32 {
+    let text = std::fs::read_to_string(format!("/sys/class/net/{name}/ifindex")).expect("sysfs");
+    text.trim().parse().expect("a number")
+}
+
+/// A reuseport group of `count` sockets with a program attached in the order the documentation asks for.
+fn group(count: usize, spread: &Spread<'_>) -> (Vec<Socket>, SocketAddr) {
+    let sockets: Vec<Socket> = (0..count)
+        .map(|_| {
+            let socket = Socket::new(Family::V4).expect("a socket");
+            socket.set_reuse_port(true).expect("SO_REUSEPORT");
+            socket.set_receive_buffer(1 << 20).expect("a buffer");
+            socket
+        })
+        .collect();
+    sockets[0].attach_reuseport(spread).expect("a program before the first bind");
+    let mut address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    for socket in &sockets {
+        socket.bind(address).expect("the group");
+        address = socket.local_addr().expect("bound");
+    }
+    (sockets, address)
+}
+
+/// How many datagrams each member has got.
+fn counts(sockets: &[Socket]) -> Vec<usize> {
+    let mut batch = batch(64, 64, Control::default());
+    let drain = |socket: &Socket| {
+        let mut total = 0;
+        loop {
+            match batch.receive(socket, Wait::No).expect("receive") {
+                0 => return total,
+                count => total += count,
+            }
+        }
+    };
+    sockets.iter().map(drain).collect()
+}
+
+fn send_one_flow(to: SocketAddr, datagrams: usize) {
+    let sender = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    for _ in 0..datagrams {
+        sender.send_to(b"x", to).expect("sent");
+    }
+}
+
+#[test]
+fn random_spreads_one_sender_over_all_sockets() {
+    let (sockets, address) = group(4, &Spread::Random(4));
+    send_one_flow(address, 2000);
+    let counts = counts(&sockets);
+    assert_eq!(counts.iter().sum::<usize>(), 2000);
+    // 500 expected each, standard deviation 19.4: outside of this only once in 10^20 runs.
+    assert!(counts.iter().all(|count| (300..700).contains(count)), "{counts:?}");
+}
+
+#[test]
+fn without_a_program_one_sender_stays_on_one_socket_and_detaching_returns_to_that() {
+    let (sockets, address) = group(4, &Spread::Random(4));
+    sockets[3].detach_reuseport().expect("any member may");
+    send_one_flow(address, 200);
+    let counts = counts(&sockets);
+    assert_eq!(counts.iter().copied().max(), Some(200), "{counts:?}");
+    assert_eq!(sockets[0].detach_reuseport().expect_err("none left").raw_os_error(), Some(libc::ENOENT));
+}
+
+#[test]
+fn loopback_records_no_queue_so_the_kernel_chooses_and_nothing_is_lost() {
+    let (sockets, address) = group(2, &Spread::Queue(&[(0, 0), (1, 1)]));
+    send_one_flow(address, 100);
+    let counts = counts(&sockets);
+    assert!(counts == [100, 0] || counts == [0, 100], "{counts:?}");
+}
+
+#[test]
+fn datagrams_go_to_the_socket_of_the_core_they_were_sent_on() {
+    // Only a process can be pinned from here without unsafe code, so a pinned copy of this test sends; on loopback the
+    // receiving softirq runs on the sender's core.
+    if let Ok(address) = std::env::var("MMSG_SEND_TO") {
+        send_one_flow(address.parse().expect("given by the test below"), 50);
+        return;
+    }
+    let cpus = allowed_cpus();
+    let pairs: Vec<(usize, u32)> = cpus.iter().copied().zip(0..).collect();
+    let (sockets, address) = group(cpus.len() + 1, &Spread::Cpu(&pairs));
+    for (cpu, socket) in &pairs {
+        let copy = std::env::current_exe().expect("known");
+        let output = Command::new("taskset")
+            .args(["-c", &cpu.to_string()])
+            .arg(copy)
+            .args(["--exact", "datagrams_go_to_the_socket_of_the_core_they_were_sent_on"])
+            .env("MMSG_SEND_TO", address.to_string())
+            .output()
+            .expect("taskset (util-linux) is needed by this test");
+        assert!(output.status.success(), "{output:?}");
+        let counts = counts(&sockets);
+        let expected: Vec<usize> =
+            (0..).take(sockets.len()).map(|index| if index == *socket { 50 } else { 0 }).collect();
+        assert_eq!(counts, expected, "sent on core {cpu}");
+    }
+}
+
+/// The cores this process may run on, from a list such as `0-1,4`.
+fn allowed_cpus() -> Vec<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").expect("procfs");
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("always there");
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        first.parse::<usize>().expect("a number")..=last.parse().expect("a number")
+    };
+    list.trim().split(',').flat_map(range).collect()
+}
+
+#[test]
+fn a_program_can_be_replaced_while_the_group_lives() {
+    let (sockets, address) = group(2, &Spread::Random(1));
+    send_one_flow(address, 10);
+    assert_eq!(counts(&sockets), [10, 0], "modulo 1 is always the first");
+    sockets[1].attach_reuseport(&Spread::Random(2)).expect("replaced by any member");
+    send_one_flow(address, 200);
+    let counts = counts(&sockets);
+    assert!(counts[0] > 0 && counts[1] > 0, "{counts:?}");
+}
+
+#[test]
+fn a_second_socket_with_a_program_of_its_own_cannot_join() {
+    let (_sockets, address) = group(1, &Spread::Random(1));
+    let late = Socket::new(Family::V4).expect("a socket");
+    late.set_reuse_port(true).expect("SO_REUSEPORT");
+    late.attach_reuseport(&Spread::Random(1)).expect("unbound, so it is taken");
+    assert_eq!(late.bind(address).expect_err("refused").kind(), ErrorKind::AddrInUse);
+}

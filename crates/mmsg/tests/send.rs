@@ -1,0 +1,132 @@
+//! Sending on loopback: whole batches, and errors that belong to one datagram.
+
+mod common;
+
+use std::net::SocketAddr;
+
+use common::{batch, bound, receive_count};
+use mmsg::{Control, Family, PushError, SendBatch, Socket};
+
+#[test]
+fn a_batch_longer_than_one_call_is_sent_whole_and_in_order() {
+    let (socket, address) = bound(Family::V6, |socket| {
+        socket.set_receive_buffer(16 << 20).expect("a buffer");
+    });
+    let buffer = socket.memory_info().expect("memory info").receive_buffer_bytes;
+    let sender = Socket::new(Family::V6).expect("a socket");
+    let mut outgoing = SendBatch::new(2500, 16).expect("memory");
+    for number in 0..2500_u32 {
+        outgoing.push(&number.to_be_bytes(), Some(address)).expect("a free slot");
+    }
+    assert_eq!((outgoing.len(), outgoing.is_full()), (2500, true));
+    let report = outgoing.flush(&sender).expect("sent");
+    assert_eq!((report.sent, report.datagrams, report.failed), (2500, 2500, 0));
+    assert!(outgoing.is_empty() && !outgoing.is_full());
+    let received = receive_count(&socket, &mut batch(64, 16, Control::default()), 2500);
+    let numbers: Vec<_> = received.iter().map(|one| one.payload.clone()).collect();
+    assert!(numbers.iter().eq((0..2500_u32).map(|n| n.to_be_bytes().to_vec()).collect::<Vec<_>>().iter()), "{buffer}");
+}
+
+#[test]
+fn a_connected_socket_needs_no_address() {
+    let (socket, address) = bound(Family::V4, |_| {});
+    let sender = Socket::new(Family::V4).expect("a socket");
+    sender.connect(address).expect("connected");
+    let mut outgoing = SendBatch::new(2, 2000).expect("memory");
+    outgoing.push(b"plain", None).expect("a free slot");
+    outgoing.push_segmented(&[3; 1050], 100, None).expect("a free slot");
+    assert_eq!(outgoing.flush(&sender).expect("sent").datagrams, 12);
+    let received = receive_count(&socket, &mut batch(16, 2000, Control::default()), 12);
+    assert_eq!(received[0].payload, b"plain");
+    assert_eq!(received[11].payload, [3; 50]);
+}
+
+#[test]
+fn an_ipv6_socket_sends_to_ipv4_addresses_too() {
+    let (socket, address) = bound(Family::V4, |_| {});
+    let mut outgoing = SendBatch::new(1, 16).expect("memory");
+    outgoing.push(b"four", Some(address)).expect("a free slot");
+    assert_eq!(outgoing.flush(&Socket::new(Family::V6).expect("a socket")).expect("sent").sent, 1);
+    assert_eq!(receive_count(&socket, &mut batch(1, 16, Control::default()), 1)[0].payload, b"four");
+}
+
+#[test]
+fn a_datagram_the_kernel_refuses_is_skipped_and_the_others_are_sent() {
+    let (socket, address) = bound(Family::V4, |_| {});
+    let sender = Socket::new(Family::V4).expect("a socket");
+    let mut outgoing = SendBatch::new(8, 66_000).expect("memory");
+    outgoing.push(b"first", Some(address)).expect("a free slot");
+    outgoing.push(&[0; 65_508], Some(address)).expect("a free slot");
+    outgoing.push(b"second", Some(address)).expect("a free slot");
+    outgoing.push(b"to port 0", Some(SocketAddr::from(([127, 0, 0, 1], 0)))).expect("a free slot");
+    outgoing.push(b"to nobody", None).expect("a free slot");
+    outgoing.push_segmented(b"aabb", 2, Some(SocketAddr::from(([127, 0, 0, 1], 0)))).expect("a free slot");
+    outgoing.push_segmented(b"ccdd", 2, Some(address)).expect("a free slot");
+    let report = outgoing.flush(&sender).expect("none of these ends the call");
+    assert_eq!((report.sent, report.datagrams, report.failed), (3, 4, 4));
+    assert!(!report.segmentation_refused, "port 0 was at fault, not segmentation");
+    let failures: Vec<_> = outgoing.failures().iter().map(|failure| (failure.index, failure.errno)).collect();
+    let expected = [(1, libc::EMSGSIZE), (3, libc::EINVAL), (4, libc::EDESTADDRREQ), (5, libc::EINVAL)];
+    assert_eq!(failures, expected);
+    let received = receive_count(&socket, &mut batch(8, 100, Control::default()), 4);
+    let payloads: Vec<_> = received.into_iter().map(|one| one.payload).collect();
+    assert_eq!(payloads, [b"first".to_vec(), b"second".to_vec(), b"cc".to_vec(), b"dd".to_vec()]);
+}
+
+#[test]
+fn a_refused_connection_costs_no_datagram() {
+    let (gone, address) = bound(Family::V4, |_| {});
+    drop(gone);
+    let sender = Socket::new(Family::V4).expect("a socket");
+    sender.connect(address).expect("connected");
+    let mut outgoing = SendBatch::new(16, 16).expect("memory");
+    for _ in 0..16 {
+        outgoing.push(b"anybody?", None).expect("a free slot");
+    }
+    let report = outgoing.flush(&sender).expect("not an error of the call");
+    assert_eq!((report.sent, report.failed), (16, 0), "each answer belonged to the datagram before");
+}
+
+#[test]
+fn a_train_longer_than_the_kernel_takes_is_sent_as_single_datagrams() {
+    let (socket, address) = bound(Family::V4, |socket| {
+        socket.set_gro(true).expect("GRO");
+    });
+    // A route of 65,536 bytes cannot carry a segment of 65,507 and its headers in a train whose tail is empty; but it can
+    // carry each part.
+    let sender = Socket::new(Family::V4).expect("a socket");
+    let mut outgoing = SendBatch::new(1, 66_000).expect("memory");
+    outgoing.push_segmented(&[5; 66_000], 33_000, Some(address)).expect("a free slot");
+    let report = outgoing.flush(&sender).expect("sent");
+    assert_eq!((report.sent, report.datagrams, report.failed, report.segmentation_refused), (1, 2, 0, false));
+    let mut batch = batch(4, 1, Control { gro: true, ..Control::default() });
+    let received = receive_count(&socket, &mut batch, 2);
+    assert!(received.iter().all(|one| one.payload == [5; 33_000]));
+}
+
+#[test]
+fn what_cannot_be_queued_is_refused_and_leaves_the_batch_as_it_was() {
+    let mut outgoing = SendBatch::new(1, 300).expect("memory");
+    assert_eq!(outgoing.push(&[0; 301], None), Err(PushError::TooLong { length: 301, slot_bytes: 300 }));
+    assert_eq!(outgoing.push_segmented(b"ab", 0, None), Err(PushError::EmptySegments));
+    assert_eq!(outgoing.push_segmented(&[0; 129], 1, None), Err(PushError::TooManySegments { segments: 129 }));
+    assert!(outgoing.is_empty());
+    outgoing.push(b"", None).expect("an empty datagram is a datagram");
+    assert_eq!(outgoing.push(b"", None), Err(PushError::Full));
+    outgoing.clear();
+    assert!(outgoing.is_empty());
+    assert!(SendBatch::new(0, 1).is_err() && SendBatch::new(1, 0).is_err());
+}
+
+#[test]
+fn a_whole_socket_can_be_set_to_cut_what_it_sends() {
+    let (socket, address) = bound(Family::V4, |_| {});
+    let sender = Socket::new(Family::V4).expect("a socket");
+    sender.set_segment_size(10).expect("UDP_SEGMENT");
+    let mut outgoing = SendBatch::new(1, 100).expect("memory");
+    outgoing.push(&[1; 25], Some(address)).expect("a free slot");
+    outgoing.flush(&sender).expect("sent");
+    let lengths: Vec<_> =
+        receive_count(&socket, &mut batch(4, 100, Control::default()), 3).iter().map(|one| one.length).collect();
+    assert_eq!(lengths, [10, 10, 5]);
+}
