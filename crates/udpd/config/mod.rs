@@ -4,10 +4,37 @@
 //! `validate` turns that into the types below or into a list of errors that name file, line, column, key and cure.
 //! Nothing outside this module ever sees an unchecked value, and nothing here opens, binds or creates anything.
 
+mod address;
+mod arguments;
+pub mod defaults;
+pub mod error;
+mod host;
+mod keys;
+mod load;
+mod paths;
+mod raw;
+mod reader;
+mod syntax;
+pub mod template;
+mod unbuilt;
+pub mod units;
+mod validate;
+mod validate_listener;
+mod validate_sink;
+mod values;
+
+#[cfg(test)]
+mod tests;
+
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+pub use error::{Problem, Problems};
+pub use host::Host;
+
+use crate::exit::{ExitCode, Failure};
 
 /// A whole configuration that has passed every check.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,6 +47,45 @@ pub struct Config {
     pub sinks: Vec<Sink>,
     /// Which cores udpd may use.
     pub steer: Steer,
+}
+
+impl Config {
+    /// Reads and checks the file at `path` against this host. Opens nothing else, creates and binds nothing.
+    ///
+    /// Every failure, also that of a file that cannot be read, ends with [`ExitCode::Configuration`]: starting again
+    /// without an edit would not help.
+    pub fn load(path: &Path) -> Result<Self, Failure> {
+        let name = path.display().to_string();
+        let text = load::read_text(path, &name)?;
+        Ok(Self::parse(&text, &name, &Host::default())?)
+    }
+
+    /// Checks the text of a file called `name` against `host`, and returns the configuration or all its problems.
+    pub fn parse(text: &str, name: &str, host: &Host) -> Result<Self, Problems> {
+        let mut report = reader::Report::new(name, text);
+        let Some(table) = syntax::parse(text, &mut report) else {
+            return Err(report.into_problems());
+        };
+        let raw = raw::read(&table, &mut report);
+        let config = validate::validate(&raw, host, &mut report);
+        report.finish(config)
+    }
+
+    /// The configuration of `udpd run --listen ADDR --to URI`, where a wrong value ends with [`ExitCode::Usage`].
+    ///
+    /// Relative paths are taken from the current directory.
+    pub fn from_arguments(
+        listen: &str,
+        to: &str,
+        lanes: Option<usize>,
+        stats_on_exit: Option<PathBuf>,
+    ) -> Result<Self, Failure> {
+        let directory = std::env::current_dir().map_err(|error| {
+            let cure = "change to a directory that exists, or give absolute paths with -c FILE";
+            Failure::new(ExitCode::Usage, format!("the current directory cannot be read: {error}; {cure}"))
+        })?;
+        arguments::configure(listen, to, lanes, stats_on_exit, &directory)
+    }
 }
 
 /// A value with a default, and whether the operator wrote it: a default that cannot be had degrades with a warning,

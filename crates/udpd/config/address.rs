@@ -1,0 +1,141 @@
+//! Addresses to listen on: what may be written, and which two of them would take each other's datagrams.
+//!
+//! Names are never looked up: what a resolver answers at start is not what the operator read, and a daemon that waits for
+//! DNS at boot is a daemon that is not listening.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use super::error::Advice;
+
+/// An address to bind, with a port that is not 0.
+pub(super) fn parse(text: &str) -> Result<SocketAddr, Advice> {
+    let address: SocketAddr = text.parse().map_err(|_| explain(text))?;
+    if address.port() == 0 {
+        let what = format!("port 0 in {text:?} would be a different port at every start");
+        return Err(Advice::new(what, "write the port that the senders use, 1 to 65535"));
+    }
+    Ok(address)
+}
+
+/// An address that datagrams can be received on by this version.
+pub(super) fn parse_listener(text: &str) -> Result<SocketAddr, Advice> {
+    let address = parse(text)?;
+    if address.ip().is_multicast() {
+        let what = format!("{text:?} is a multicast group, and joining one is not built yet");
+        return Err(Advice::new(what, "listen on a unicast address of this host, or on 0.0.0.0 for all of them"));
+    }
+    if let SocketAddr::V6(v6) = address {
+        if let Some(v4) = v6.ip().to_ipv4_mapped() {
+            let what = format!("{text:?} is an IPv4 address in IPv6 clothes");
+            return Err(Advice::new(what, format!("write \"{v4}:{}\"", v6.port())));
+        }
+        if v6.ip().is_unicast_link_local() && v6.scope_id() == 0 {
+            let what = format!("{text:?} is link-local and does not say on which interface");
+            let cure = format!("write \"[{}%N]:{}\" with N from the first column of \"ip link\"", v6.ip(), v6.port());
+            return Err(Advice::new(what, cure));
+        }
+    }
+    Ok(address)
+}
+
+/// Why `text` is no address with a port.
+fn explain(text: &str) -> Advice {
+    let right = "such as \"0.0.0.0:514\", or \"[::]:514\" for both families";
+    if text.is_empty() {
+        return Advice::new("the address is empty", format!("write an address and a port, {right}"));
+    }
+    if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
+        let shown = if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() };
+        return Advice::new(format!("{text:?} has no port"), format!("write \"{shown}:514\" with the port you want"));
+    }
+    let digits = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    if digits(text) {
+        return Advice::new(
+            format!("{text:?} has no address"),
+            format!("write \"0.0.0.0:{text}\" for every IPv4 address"),
+        );
+    }
+    let Some((host, port)) = text.rsplit_once(':') else {
+        return Advice::new(format!("{text:?} is not an address and a port"), format!("write both, {right}"));
+    };
+    if digits(port) && port.parse::<u16>().is_err() {
+        return Advice::new(format!("port {port} in {text:?} does not exist"), "write a port from 1 to 65535");
+    }
+    if !digits(port) {
+        return Advice::new(
+            format!("{port:?} in {text:?} is not a port"),
+            format!("write an address and a port, {right}"),
+        );
+    }
+    if host.is_empty() || host == "*" {
+        let cure = format!("write \"0.0.0.0:{port}\" for every IPv4 address, or \"[::]:{port}\" for both families");
+        return Advice::new(format!("{text:?} has no address that is read here"), cure);
+    }
+    if host.contains(':') && !host.starts_with('[') {
+        return Advice::new(
+            format!("{text:?} needs brackets around the IPv6 address"),
+            format!("write \"[{host}]:{port}\""),
+        );
+    }
+    if host.starts_with('[') && host.contains('%') {
+        let cure = "write the interface as a number, from the first column of \"ip link\"";
+        return Advice::new(format!("{text:?} is not an address and a port"), cure);
+    }
+    if host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') || host.starts_with('[') {
+        return Advice::new(format!("{host:?} in {text:?} is not an IP address"), format!("write one {right}"));
+    }
+    let cure = format!("names are not looked up: write the IP address, {right}");
+    Advice::new(format!("{host:?} in {text:?} is not an IP address"), cure)
+}
+
+/// True when a socket on `a` and one on `b`, both on the same interface or on none, would both match some datagram.
+pub(super) fn overlap(a: &SocketAddr, b: &SocketAddr) -> bool {
+    let covers = |wide: &SocketAddr, narrow: &SocketAddr| match wide.ip() {
+        // A socket on [::] takes IPv4 as well.
+        IpAddr::V6(ip) => ip.is_unspecified(),
+        IpAddr::V4(ip) => ip == Ipv4Addr::UNSPECIFIED && narrow.is_ipv4(),
+    };
+    a.port() == b.port() && (a == b || covers(a, b) || covers(b, a))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wildcard_overlaps_what_it_covers_and_nothing_else() {
+        let overlapping = |a: &str, b: &str| overlap(&a.parse().expect(a), &b.parse().expect(b));
+        assert!(overlapping("0.0.0.0:514", "127.0.0.1:514"));
+        assert!(overlapping("127.0.0.1:514", "[::]:514"));
+        assert!(overlapping("[::1]:514", "[::]:514"));
+        assert!(overlapping("10.0.0.1:514", "10.0.0.1:514"));
+        assert!(!overlapping("0.0.0.0:514", "0.0.0.0:515"));
+        assert!(!overlapping("0.0.0.0:514", "[::1]:514"));
+        assert!(!overlapping("10.0.0.1:514", "10.0.0.2:514"));
+    }
+
+    #[test]
+    fn a_wrong_address_says_what_would_be_right() {
+        for (text, words) in [
+            ("514", "write \"0.0.0.0:514\""),
+            (":514", "write \"0.0.0.0:514\""),
+            ("*:514", "\"[::]:514\""),
+            ("0.0.0.0", "has no port"),
+            ("::1", "\"[::1]:514\""),
+            ("fe80::abcd::1:514", "needs brackets"),
+            ("localhost:514", "names are not looked up"),
+            ("300.0.0.1:514", "is not an IP address"),
+            ("0.0.0.0:65536", "does not exist"),
+            ("0.0.0.0:syslog", "is not a port"),
+            ("0.0.0.0:0", "port 0"),
+            ("", "is empty"),
+            ("[fe80::1]:514", "link-local"),
+            ("[fe80::1%eth0]:514", "as a number"),
+            ("[::ffff:10.0.0.1]:514", "write \"10.0.0.1:514\""),
+            ("239.1.1.1:5000", "is not built yet"),
+        ] {
+            let advice = parse_listener(text).expect_err(text).to_string();
+            assert!(advice.contains(words), "{text}: {advice}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! `udpd run --listen ADDR --to URI`: a configuration without a file.
+//!
+//! The same checks and defaults as for a file; only the exit code differs, because it is the call that is wrong.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use super::error::Advice;
+use super::{Chosen, Config, Daemon, FileSink, Lanes, Listener, Sink, SinkKind, Steer, SyncPolicy};
+use super::{address, paths, template};
+use crate::exit::{ExitCode, Failure};
+
+const LANES_MAX: usize = 1024;
+const WORKING: &str = "null:  stdout:  file:PATH";
+
+/// See [`Config::from_arguments`].
+pub(super) fn configure(
+    listen: &str,
+    to: &str,
+    lanes: Option<usize>,
+    stats_on_exit: Option<PathBuf>,
+    directory: &Path,
+) -> Result<Config, Failure> {
+    let usage = |option: &str, advice: Advice| Failure::new(ExitCode::Usage, format!("{option}: {advice}"));
+    let address = address::parse_listener(listen).map_err(|advice| usage("--listen", advice))?;
+    let sink = parse_uri(to, directory).map_err(|advice| usage("--to", advice))?;
+    let mut listener = Listener::new("cli", vec![address]);
+    listener.sinks = vec![0];
+    if let Some(count) = lanes {
+        let count = NonZeroUsize::new(count).filter(|count| count.get() <= LANES_MAX).ok_or_else(|| {
+            usage("--lanes", Advice::new(format!("{count} is outside 1 to {LANES_MAX}"), "leave it out for \"auto\""))
+        })?;
+        listener.lanes = Lanes::Count(count);
+    }
+    let mut daemon = Daemon::default();
+    if let Some(path) = stats_on_exit {
+        let path = absolute(&path, directory).and_then(|text| paths::check_file(&text));
+        let path = path.map_err(|advice| usage("--stats-on-exit", advice))?;
+        if matches!(&sink.kind, SinkKind::File(file) if Path::new(&file.path) == path) {
+            let advice = Advice::new(format!("{path:?} is what --to writes"), "give each its own file");
+            return Err(usage("--stats-on-exit", advice));
+        }
+        daemon.stats_on_exit = Some(path);
+    }
+    daemon.metrics_address = Chosen { written: false, ..daemon.metrics_address };
+    Ok(Config { daemon, listeners: vec![listener], sinks: vec![sink], steer: Steer::default() })
+}
+
+/// The sink that a URI stands for, named after its scheme.
+fn parse_uri(uri: &str, directory: &Path) -> Result<Sink, Advice> {
+    let working = format!("write one of  {WORKING}");
+    let Some((scheme, rest)) = uri.split_once(':') else {
+        let what = format!("{uri:?} has no scheme");
+        return Err(match SCHEMES.contains(&uri) {
+            true => Advice::new(what, format!("write it with a colon, {uri}:")),
+            false => Advice::new(what, format!("write file:{uri} for a file, or {working}")),
+        });
+    };
+    let kind = match scheme {
+        "null" | "stdout" if !rest.is_empty() => {
+            return Err(Advice::new(format!("{uri:?} has something behind the colon"), format!("write {scheme}:")));
+        }
+        "null" => SinkKind::Null,
+        "stdout" => SinkKind::Stdout,
+        "file" => SinkKind::File(FileSink { path: file_path(rest, directory)?, sync: SyncPolicy::default() }),
+        "pcapng" | "udp" | "unix" | "kafka" => {
+            return Err(Advice::new(format!("a sink of type {scheme:?} is not built yet"), working));
+        }
+        _ => return Err(Advice::new(format!("{uri:?} has a scheme that is not known"), working)),
+    };
+    Ok(Sink::new(scheme, kind))
+}
+
+const SCHEMES: [&str; 3] = ["null", "stdout", "file"];
+
+fn file_path(written: &str, directory: &Path) -> Result<String, Advice> {
+    // file:///path is how browsers write what is file:/path here; file://host/path is not a path at all.
+    let written = written.strip_prefix("//").filter(|rest| rest.starts_with('/')).unwrap_or(written);
+    if written.is_empty() {
+        return Err(Advice::new("file: names no file", "write file:PATH, such as file:/tmp/udpd.log"));
+    }
+    if let Some(rest) = written.strip_prefix("//") {
+        return Err(Advice::new(format!("\"file://{rest}\" names a host"), format!("write file:/{rest}")));
+    }
+    let path = absolute(Path::new(written), directory)?;
+    template::check(&path)?;
+    paths::check_file(&path)?;
+    Ok(path)
+}
+
+fn absolute(path: &Path, directory: &Path) -> Result<String, Advice> {
+    let slash = path.as_os_str().to_string_lossy().ends_with('/');
+    let whole = paths::tidy(&directory.join(path));
+    match whole.to_str() {
+        // Joining would lose the final slash, which says that a directory is meant.
+        Some(text) => Ok(format!("{text}{}", if slash { "/" } else { "" })),
+        None => Err(Advice::new(format!("{whole:?} is not UTF-8"), "choose a path that is")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn configure_in_tmp(listen: &str, to: &str) -> Result<Config, Failure> {
+        configure(listen, to, None, None, Path::new("/tmp"))
+    }
+
+    #[test]
+    fn an_address_and_a_uri_make_a_configuration() {
+        let config = configure_in_tmp("127.0.0.1:5514", "file:out.log").expect("valid");
+        assert_eq!(config.listeners[0].name, "cli");
+        assert_eq!(config.listeners[0].sinks, [0]);
+        assert_eq!(config.sinks[0].name, "file");
+        assert!(matches!(&config.sinks[0].kind, SinkKind::File(file) if file.path == "/tmp/out.log"));
+        assert!(!config.daemon.metrics_address.written);
+        for (uri, kind) in [("null:", SinkKind::Null), ("stdout:", SinkKind::Stdout)] {
+            assert_eq!(configure_in_tmp("[::]:5514", uri).expect("valid").sinks[0].kind, kind);
+        }
+        let lanes =
+            configure("127.0.0.1:1", "null:", Some(3), Some("x.json".into()), Path::new("/tmp")).expect("valid");
+        assert_eq!(lanes.listeners[0].lanes, Lanes::Count(NonZeroUsize::new(3).expect("three")));
+        assert_eq!(lanes.daemon.stats_on_exit, Some(PathBuf::from("/tmp/x.json")));
+        assert!(configure_in_tmp("127.0.0.1:1", "file:///tmp/x.log").is_ok());
+    }
+
+    #[test]
+    fn a_wrong_call_is_a_usage_error_that_says_what_works() {
+        for (listen, to, words) in [
+            ("514", "null:", "--listen: \"514\" has no address; write \"0.0.0.0:514\""),
+            ("127.0.0.1:0", "null:", "--listen: port 0"),
+            ("127.0.0.1:1", "null", "write it with a colon, null:"),
+            ("127.0.0.1:1", "/tmp/x", "write file:/tmp/x"),
+            ("127.0.0.1:1", "null:x", "something behind the colon"),
+            ("127.0.0.1:1", "file:", "names no file"),
+            ("127.0.0.1:1", "file:/tmp", "is a directory"),
+            ("127.0.0.1:1", "file:new/", "is a directory"),
+            ("127.0.0.1:1", "file://host/x", "names a host"),
+            ("127.0.0.1:1", "file:/tmp/%Y.log", "is not built yet"),
+            ("127.0.0.1:1", "udp:10.0.0.9:514", "a sink of type \"udp\" is not built yet"),
+            ("127.0.0.1:1", "kafka://h:1/t", "null:  stdout:  file:PATH"),
+            ("127.0.0.1:1", "http://x", "not known"),
+        ] {
+            let failure = configure_in_tmp(listen, to).expect_err(to);
+            assert_eq!(failure.code, ExitCode::Usage);
+            assert!(failure.message.contains(words), "{to}: {}", failure.message);
+        }
+        let zero = configure("127.0.0.1:1", "null:", Some(0), None, Path::new("/tmp")).expect_err("no lanes");
+        assert!(zero.message.starts_with("--lanes: 0 is outside 1 to 1024"));
+        let same = configure("127.0.0.1:1", "file:x", None, Some("x".into()), Path::new("/tmp")).expect_err("same");
+        assert!(same.message.contains("is what --to writes"));
+    }
+}

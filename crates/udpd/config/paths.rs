@@ -1,0 +1,73 @@
+//! Paths that the daemon will create: checked without touching them.
+
+use std::path::{Component, Path, PathBuf};
+
+use super::error::Advice;
+
+/// The longest path of a Unix socket that the kernel takes (sun_path, without its final zero byte).
+const SOCKET_PATH_MAX: usize = 107;
+
+/// An absolute path of a file that may be there or not, but is no directory.
+pub(super) fn check_file(text: &str) -> Result<PathBuf, Advice> {
+    if text.is_empty() {
+        return Err(Advice::new("the path is empty", "write an absolute path, such as \"/var/log/udpd/all.log\""));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(Advice::new(format!("{text:?} holds a control character"), "write a path of printable characters"));
+    }
+    let path = Path::new(text);
+    if !path.is_absolute() {
+        let what = format!("{text:?} is relative, and the daemon has no directory of its own");
+        return Err(Advice::new(what, "write a path that starts with /"));
+    }
+    if path.components().any(|component| component == Component::ParentDir) {
+        return Err(Advice::new(format!("{text:?} climbs with .."), "write the path that it leads to"));
+    }
+    if text.ends_with('/') || path.is_dir() {
+        let file = format!("{}/NAME", text.trim_end_matches('/'));
+        return Err(Advice::new(format!("{text:?} is a directory"), format!("name a file in it: {file:?}")));
+    }
+    Ok(tidy(path))
+}
+
+/// As [`check_file`], for a Unix socket.
+pub(super) fn check_socket(text: &str) -> Result<PathBuf, Advice> {
+    let path = check_file(text)?;
+    if text.len() > SOCKET_PATH_MAX {
+        let what = format!("{text:?} is {} bytes long, and the path of a socket at most {SOCKET_PATH_MAX}", text.len());
+        return Err(Advice::new(what, "choose a shorter path, such as \"/run/udpd/control.sock\""));
+    }
+    Ok(path)
+}
+
+/// The path without doubled slashes and dots, so that two spellings of one file compare equal.
+pub(super) fn tidy(path: &Path) -> PathBuf {
+    path.components().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_must_be_an_absolute_file() {
+        assert_eq!(check_file("/var//log/./x.log"), Ok(PathBuf::from("/var/log/x.log")));
+        for (text, words) in [
+            ("", "is empty"),
+            ("x.log", "is relative"),
+            ("/tmp", "is a directory"),
+            ("/nonexistent/", "\"/nonexistent/NAME\""),
+            ("/var/../etc/x", "climbs"),
+            ("/var/x\0y", "control character"),
+        ] {
+            let advice = check_file(text).expect_err(text).to_string();
+            assert!(advice.contains(words), "{text:?}: {advice}");
+        }
+    }
+
+    #[test]
+    fn a_socket_must_fit_the_kernel() {
+        assert!(check_socket(&format!("/{}", "x".repeat(106))).is_ok());
+        assert!(check_socket(&format!("/{}", "x".repeat(107))).is_err());
+    }
+}

@@ -1,0 +1,209 @@
+//! Stage one: the file as written, every value with its place in the text.
+//!
+//! Types are checked here, meaning is not: whether a number is in range or a sink exists is for `validate`. What is
+//! absent stays absent, so that the defaults stand in one place only.
+
+use std::time::Duration;
+
+use toml::de::{DeTable, DeValue};
+
+use super::reader::{Field, Located, Place, Report, Setting, Table};
+use super::unbuilt;
+use super::values::WordOr;
+use super::{LogFormat, OnTruncate, Timestamps, WhenFull};
+
+/// A whole file.
+#[derive(Debug)]
+pub(super) struct RawConfig {
+    pub(super) daemon: Option<RawDaemon>,
+    pub(super) listeners: Vec<RawListener>,
+    pub(super) sinks: Vec<RawSink>,
+    pub(super) steer_cpus: Setting<String>,
+    /// False when `listener` or `sink` is there but of the wrong type, which has been reported.
+    pub(super) complete: bool,
+}
+
+/// `[daemon]`.
+#[derive(Debug)]
+pub(super) struct RawDaemon {
+    pub(super) control_socket: Setting<String>,
+    pub(super) metrics_address: Setting<String>,
+    pub(super) log_level: Setting<log::LevelFilter>,
+    pub(super) log_format: Setting<LogFormat>,
+    pub(super) stats_on_exit: Setting<String>,
+}
+
+/// `[[listener]]`.
+#[derive(Debug)]
+pub(super) struct RawListener {
+    pub(super) place: Place,
+    pub(super) name: Setting<String>,
+    pub(super) address: Setting<Vec<Located<String>>>,
+    pub(super) interface: Setting<String>,
+    pub(super) lanes: Setting<WordOr<u64>>,
+    pub(super) gro: Setting<bool>,
+    pub(super) batch_size: Setting<u64>,
+    pub(super) max_length: Setting<u64>,
+    pub(super) on_truncate: Setting<OnTruncate>,
+    pub(super) gather: Setting<Duration>,
+    pub(super) receive_buffer: Setting<WordOr<u64>>,
+    pub(super) absorb_rate: Setting<u64>,
+    pub(super) absorb_stall: Setting<Duration>,
+    pub(super) timestamps: Setting<Timestamps>,
+    pub(super) sinks: Setting<Vec<Located<String>>>,
+}
+
+/// `[sink.NAME]`.
+#[derive(Debug)]
+pub(super) struct RawSink {
+    pub(super) name: Located<String>,
+    pub(super) place: Place,
+    pub(super) kind: Setting<RawKind>,
+    pub(super) path: Setting<String>,
+    pub(super) sync: Setting<WordOr<Duration>>,
+    pub(super) consumers: Setting<WordOr<u64>>,
+    pub(super) queue_batches: Setting<u64>,
+    pub(super) when_full: Setting<WhenFull>,
+}
+
+/// `type` of a sink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RawKind {
+    Null,
+    Stdout,
+    File,
+    /// Named by the documentation, and refused.
+    Unbuilt,
+}
+
+/// Reads the whole file; problems go to `report`.
+pub(super) fn read<'a>(entries: &'a DeTable<'a>, report: &mut Report<'_>) -> RawConfig {
+    let mut root = Table::root(entries);
+    let daemon = root.inner(report, "daemon", read_daemon);
+    let listeners = root.take("listener").map(|field| read_listeners(&field, report));
+    let sinks = root.take("sink").map(|field| read_sinks(&field, report));
+    let steer_cpus = root.inner(report, "steer", read_steer).unwrap_or(Setting::Absent);
+    root.finish(report);
+    let complete = !matches!(listeners, Some(None)) && !matches!(sinks, Some(None));
+    RawConfig {
+        daemon,
+        listeners: listeners.flatten().unwrap_or_default(),
+        sinks: sinks.flatten().unwrap_or_default(),
+        steer_cpus,
+        complete,
+    }
+}
+
+fn read_daemon<'a>(table: &mut Table<'a>, report: &mut Report<'_>) -> RawDaemon {
+    use log::LevelFilter::{Debug, Error, Info, Warn};
+    RawDaemon {
+        control_socket: table.string(report, "control_socket"),
+        metrics_address: table.string(report, "metrics_address"),
+        log_level: table.choice(
+            report,
+            "log_level",
+            &[("error", Error), ("warn", Warn), ("info", Info), ("debug", Debug)],
+        ),
+        log_format: table.choice(report, "log_format", &[("text", LogFormat::Text), ("json", LogFormat::Json)]),
+        stats_on_exit: table.string(report, "stats_on_exit"),
+    }
+}
+
+/// `None` when it is no list of tables.
+fn read_listeners<'a>(field: &Field<'a>, report: &mut Report<'_>) -> Option<Vec<RawListener>> {
+    let DeValue::Array(items) = field.value else {
+        let what = "a listener stands under two brackets on each side, because there may be several";
+        report.say(&field.place(), what, "write [[listener]]");
+        return None;
+    };
+    let mut listeners = Vec::with_capacity(items.len());
+    for item in items {
+        let element = Field { value: item.get_ref(), span: item.span(), ..field.clone() };
+        let mut table = Table::open(&element, report, "a table under [[listener]]")?;
+        listeners.push(read_listener(&mut table, report));
+        table.finish(report);
+    }
+    Some(listeners)
+}
+
+fn read_listener<'a>(table: &mut Table<'a>, report: &mut Report<'_>) -> RawListener {
+    unbuilt::refuse_in_listener(table, report);
+    let absorb = table
+        .inner(report, "absorb", |absorb, report| (absorb.integer(report, "rate"), absorb.duration(report, "stall")));
+    let (absorb_rate, absorb_stall) = absorb.unwrap_or((Setting::Absent, Setting::Absent));
+    RawListener {
+        place: table.place.clone(),
+        name: table.string(report, "name"),
+        address: table.one_or_more(report, "address"),
+        interface: table.string(report, "interface"),
+        lanes: table.integer_or(report, "lanes", &["auto"]),
+        // GRO merges only runs of equal length from one sender, and needs slots of 64 KiB: most hosts would pay the memory
+        // and gain nothing, so "auto" leaves it off until the program can tell which host is which.
+        gro: table.choice(report, "gro", &[("auto", false), ("on", true), ("off", false)]),
+        batch_size: table.integer(report, "batch_size"),
+        max_length: table.size(report, "max_length"),
+        on_truncate: table.choice(report, "on_truncate", &[("keep", OnTruncate::Keep), ("drop", OnTruncate::Drop)]),
+        gather: table.duration(report, "gather"),
+        receive_buffer: table.size_or(report, "receive_buffer", "auto"),
+        absorb_rate,
+        absorb_stall,
+        timestamps: table.choice(
+            report,
+            "timestamps",
+            &[("auto", Timestamps::Auto), ("on", Timestamps::On), ("off", Timestamps::Off)],
+        ),
+        sinks: table.strings(report, "sinks"),
+    }
+}
+
+/// `None` when it is no table of tables.
+fn read_sinks<'a>(field: &Field<'a>, report: &mut Report<'_>) -> Option<Vec<RawSink>> {
+    let cure = "write [sink.NAME], such as [sink.archive]";
+    if let DeValue::Array(items) = field.value {
+        let offset = items.iter().next().map_or(field.span.start, |item| item.span().start);
+        report.say(&Place { offset, key: field.key.clone() }, "a sink stands under its own name, not in a list", cure);
+        return None;
+    }
+    let table = Table::open(field, report, "a table of sinks")?;
+    let mut sinks = Vec::new();
+    let mut named = table.fields();
+    // The parser sorts by name; the order of the file is what the operator sees in the ledger.
+    named.sort_by_key(|(name, _)| name.place.offset);
+    for (name, field) in named {
+        let DeValue::Table(_) = field.value else {
+            report.say(&name.place, "stands in no sink: a sink has a name of its own", cure);
+            return None;
+        };
+        let Some(mut table) = Table::open(&field, report, "a table") else { continue };
+        sinks.push(read_sink(name, &mut table, report));
+        table.finish(report);
+    }
+    Some(sinks)
+}
+
+fn read_sink<'a>(name: Located<String>, table: &mut Table<'a>, report: &mut Report<'_>) -> RawSink {
+    let words = ["null", "stdout", "file", "udp", "unix", "kafka"];
+    let kinds = [RawKind::Null, RawKind::Stdout, RawKind::File, RawKind::Unbuilt, RawKind::Unbuilt, RawKind::Unbuilt];
+    let pairs: Vec<_> = words.into_iter().zip(kinds).collect();
+    let kind = table.choice(report, "type", &pairs);
+    unbuilt::refuse_in_sink(&kind, table, report);
+    RawSink {
+        name,
+        place: table.place.clone(),
+        kind,
+        path: table.string(report, "path"),
+        sync: table.duration_or(report, "sync", &["never", "rotate"]),
+        consumers: table.integer_or(report, "consumers", &["per_lane"]),
+        queue_batches: table.integer(report, "queue_batches"),
+        when_full: table.choice(
+            report,
+            "when_full",
+            &[("drop_newest", WhenFull::DropNewest), ("drop_oldest", WhenFull::DropOldest), ("block", WhenFull::Block)],
+        ),
+    }
+}
+
+fn read_steer<'a>(table: &mut Table<'a>, report: &mut Report<'_>) -> Setting<String> {
+    unbuilt::refuse_in_steer(table, report);
+    table.string(report, "cpus")
+}

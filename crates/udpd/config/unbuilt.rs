@@ -1,0 +1,157 @@
+//! Keys that the documentation names and this version cannot honour yet.
+//!
+//! They are refused, never accepted and ignored: an operator who wrote `deny = [...]` and got a running daemon would
+//! believe that somebody is being denied. The value that means "off" or "as today" is accepted, so that a file which
+//! spells out every default works. Each refusal says what works today.
+
+use super::raw::RawKind;
+use super::reader::{Place, Report, Setting, Table};
+use super::values::WordOr;
+
+/// Which sinks a key belongs to; the keys that every sink has are not listed.
+const BELONGS: &[(&str, &[&str])] = &[
+    ("format", &["file", "stdout"]),
+    ("path", &["file", "unix"]),
+    ("rotate", &["file"]),
+    ("keep", &["file"]),
+    ("sync", &["file"]),
+    ("destinations", &["udp"]),
+    ("distribute", &["udp"]),
+    ("keep_source", &["udp"]),
+    ("brokers", &["kafka"]),
+    ("topic", &["kafka"]),
+    ("key", &["kafka"]),
+    ("acks", &["kafka"]),
+    ("properties", &["kafka"]),
+];
+
+fn refuse(report: &mut Report<'_>, place: &Place, what: &str, today: &str) {
+    report.say(place, format!("{what} is not built yet"), today);
+}
+
+/// Refuses every word but the first, which is what this version does anyway.
+fn only_first(table: &mut Table<'_>, report: &mut Report<'_>, key: &'static str, words: &[&'static str], today: &str) {
+    let pairs: Vec<_> = words.iter().map(|word| (*word, *word)).collect();
+    if let Setting::Is(word) = table.choice(report, key, &pairs) {
+        if word.value != words[0] {
+            refuse(report, &word.place, &format!("{key} = {:?}", word.value), today);
+        }
+    }
+}
+
+/// Refuses a list that is not empty.
+fn only_empty(table: &mut Table<'_>, report: &mut Report<'_>, key: &'static str, what: &str, today: &str) {
+    if let Setting::Is(list) = table.strings(report, key) {
+        if !list.value.is_empty() {
+            refuse(report, &list.place, what, today);
+        }
+    }
+}
+
+/// Refuses a number that is not 0.
+fn only_zero(table: &mut Table<'_>, report: &mut Report<'_>, key: &'static str, what: &str, today: &str) {
+    if let Setting::Is(number) = table.size(report, key) {
+        if number.value != 0 {
+            refuse(report, &number.place, what, today);
+        }
+    }
+}
+
+/// The keys of `[[listener]]` that cannot be honoured.
+pub(super) fn refuse_in_listener(table: &mut Table<'_>, report: &mut Report<'_>) {
+    let today = "spread = \"flow\" works today: the kernel's hash of addresses and ports chooses the lane";
+    only_first(table, report, "spread", &["flow", "cpu", "queue", "random"], today);
+    let engines = [("auto", true), ("recvmmsg", true), ("io_uring", false)];
+    if let Setting::Is(engine) = table.choice(report, "engine", &engines) {
+        if !engine.value {
+            let today = "engine = \"recvmmsg\" (what \"auto\" chooses) works today";
+            refuse(report, &engine.place, "engine = \"io_uring\"", today);
+        }
+    }
+    if let Setting::Is(busy_poll) = table.duration(report, "busy_poll") {
+        if !busy_poll.value.is_zero() {
+            let today = "busy_poll = \"0us\" works today; the receiver sleeps until the kernel wakes it";
+            refuse(report, &busy_poll.place, "busy polling", today);
+        }
+    }
+    let today = "remove it; unicast and broadcast addresses work today";
+    only_empty(table, report, "multicast_groups", "joining multicast groups", today);
+    only_empty(table, report, "sources", "joining multicast groups by source", today);
+    if let Setting::Is(interface) = table.string(report, "multicast_interface") {
+        if !interface.value.is_empty() {
+            refuse(report, &interface.place, "joining multicast groups on an interface", today);
+        }
+    }
+    let today = "remove it and filter with nftables, which drops before the socket; every source is accepted today";
+    only_empty(table, report, "allow", "filtering by source address", today);
+    only_empty(table, report, "deny", "filtering by source address", today);
+    table.inner(report, "rate_limit", |limit, report| {
+        let today = "write 0 and limit with nftables (limit rate over); every datagram is accepted today";
+        only_zero(limit, report, "per_source", "limiting the rate of a source", today);
+        only_zero(limit, report, "burst", "limiting the rate of a source", today);
+    });
+}
+
+/// The keys of `[sink.NAME]` that cannot be honoured, and those that a sink of this type does not have.
+pub(super) fn refuse_in_sink(kind: &Setting<RawKind>, table: &mut Table<'_>, report: &mut Report<'_>) {
+    refuse_strangers(kind, table, report);
+    if let Some(unbuilt) = kind.get().filter(|kind| kind.value == RawKind::Unbuilt) {
+        let today = "type = \"file\", \"stdout\" or \"null\" work today";
+        refuse(report, &unbuilt.place, "a sink of this type", today);
+    }
+    only_first(table, report, "format", &["lines", "jsonl", "pcapng"], "format = \"lines\" works today");
+    table.inner(report, "rotate", |rotate, report| {
+        let today = "remove it; today the file grows until something else moves it away";
+        only_zero(rotate, report, "bytes", "rotating by size", today);
+        if let Setting::Is(every) = rotate.duration(report, "every") {
+            if !every.value.is_zero() {
+                refuse(report, &every.place, "rotating by time", today);
+            }
+        }
+    });
+    table.inner(report, "keep", |keep, report| {
+        let today = "write 0, which keeps everything, as today; remove old files with systemd-tmpfiles or cron";
+        only_zero(keep, report, "files", "removing old files", today);
+        only_zero(keep, report, "bytes", "removing old files", today);
+    });
+    // Read for their types by nobody: the type of the sink has been refused, or the key has as a stranger.
+    for key in ["destinations", "distribute", "keep_source", "brokers", "topic", "key", "acks", "properties"] {
+        table.take(key);
+    }
+}
+
+fn refuse_strangers(kind: &Setting<RawKind>, table: &mut Table<'_>, report: &mut Report<'_>) {
+    let own = match kind.get().map(|kind| kind.value) {
+        Some(RawKind::Null) => "null",
+        Some(RawKind::Stdout) => "stdout",
+        Some(RawKind::File) => "file",
+        Some(RawKind::Unbuilt) | None => return,
+    };
+    for (key, kinds) in BELONGS {
+        let Some(place) = table.key_place(key) else { continue };
+        if !kinds.contains(&own) {
+            let owners = kinds.iter().map(|kind| format!("{kind:?}")).collect::<Vec<_>>().join(" or ");
+            let what = format!("a sink of type {own:?} has no {key}");
+            report.say(&place, what, format!("remove it; {key} belongs to a sink of type {owners}"));
+        }
+    }
+}
+
+/// The keys of `[steer]` that cannot be honoured.
+pub(super) fn refuse_in_steer(table: &mut Table<'_>, report: &mut Report<'_>) {
+    let today = "remove it and set it up with ethtool; cpus works today";
+    only_empty(table, report, "interfaces", "steering an interface", today);
+    for key in ["rx_queues", "ring"] {
+        if let Setting::Is(count) = table.integer_or(report, key, &["keep", "max"]) {
+            if count.value != WordOr::Word("keep") {
+                let today = format!("{key} = \"keep\" works today; change it with ethtool");
+                refuse(report, &count.place, &format!("changing {key}"), &today);
+            }
+        }
+    }
+    let today = "flow_hash_udp = \"keep\" works today; change it with ethtool -N IFACE rx-flow-hash udp4";
+    only_first(table, report, "flow_hash_udp", &["keep", "sd", "sdfn"], today);
+    only_first(table, report, "placement", &["adjacent", "same_core"], "placement = \"adjacent\" works today");
+    let today = "irqbalance = \"warn\" works today; ban interrupts in irqbalance's own configuration";
+    only_first(table, report, "irqbalance", &["warn", "ban"], today);
+}
