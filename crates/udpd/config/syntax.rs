@@ -22,11 +22,17 @@ pub(super) fn parse<'t>(text: &'t str, report: &mut Report<'_>) -> Option<DeTabl
     errors.sort_by_key(offset_of);
     let mut last_line = 0;
     for error in &errors {
-        let place = place_of(text, offset_of(error));
+        let in_list = is_list_error(error);
+        let offset = offset_of(error);
+        let place = place_of(text, if in_list { list_start(text, offset) } else { offset });
         let (line, _) = report.position(place.offset);
         if line != last_line {
             report.refuse(&place, explain(error, text));
             last_line = line;
+        }
+        if in_list {
+            // The parser takes the rest of the file for elements of the list.
+            break;
         }
     }
     None
@@ -34,6 +40,18 @@ pub(super) fn parse<'t>(text: &'t str, report: &mut Report<'_>) -> Option<DeTabl
 
 fn offset_of(error: &Error) -> usize {
     error.span().map_or(0, |span| span.start)
+}
+
+fn is_list_error(error: &Error) -> bool {
+    ["unclosed array,", "missing comma between array", "unexpected `=` in array"]
+        .iter()
+        .any(|words| error.message().starts_with(words))
+}
+
+/// Where the list around `offset` probably begins.
+fn list_start(text: &str, offset: usize) -> usize {
+    let above = text.get(..offset).unwrap_or_default();
+    above.rfind("= [").or_else(|| above.rfind("=[")).and_then(|at| Some(at + above[at..].find('[')?)).unwrap_or(offset)
 }
 
 fn explain(error: &Error, text: &str) -> Advice {
@@ -64,8 +82,8 @@ fn explain(error: &Error, text: &str) -> Advice {
         () if has("invalid basic string") || has("invalid literal string") || has("invalid multi") => {
             ("the string is not closed on its line".to_owned(), "end it with the quote that it begins with")
         }
-        () if has("unclosed array") || has("missing comma") || has("unexpected `=` in array") => {
-            ("the list is not closed, or a comma is missing in it".to_owned(), "write it as in [\"a\", \"b\"]")
+        () if is_list_error(error) => {
+            ("this list is not closed, or a comma is missing in it".to_owned(), "write it as in [\"a\", \"b\"]")
         }
         () if has("unclosed inline table") => {
             ("the { is not closed".to_owned(), "write it as in { rate = 200000, stall = \"250ms\" }")
@@ -104,6 +122,9 @@ fn explain_value(value: &str) -> Advice {
         "False" | "FALSE" | "no" | "off" => {
             Advice::new(format!("{value} is not quoted and not a boolean"), format!("write \"{value}\", or false"))
         }
+        _ if value.contains('=') => {
+            Advice::new(format!("{value} is more than one value"), "write one KEY = VALUE on each line")
+        }
         _ => {
             let inner = value.trim_matches(|c: char| "\"'“”‘’;".contains(c));
             Advice::new(format!("{value} is not a value: text needs quotes"), format!("write \"{inner}\""))
@@ -135,7 +156,8 @@ fn header_at(text: &str, offset: usize) -> bool {
 fn place_of(text: &str, offset: usize) -> Place {
     let name = |part: &str| -> String {
         let plain = |c: &char| c.is_ascii_alphanumeric() || "_-.".contains(*c);
-        part.trim().trim_matches(['[', ']', ' ']).chars().take_while(plain).take(64).collect()
+        let key: String = part.trim().trim_matches(['[', ']', ' ']).chars().take_while(plain).collect();
+        if key.len() > 64 { String::new() } else { key }
     };
     let (line, _) = line_at(text, offset);
     let above = text.get(..offset).unwrap_or_default();
@@ -180,7 +202,7 @@ mod tests {
 
     #[test]
     fn each_line_is_reported_once() {
-        let text = "a: 1\nb = 2\nc = x y\n";
+        let text = "a = x y\nb = 2\nc = z\n";
         let mut report = Report::new("f", text);
         assert!(parse(text, &mut report).is_none());
         let lines: Vec<_> = report.into_problems().list().iter().map(|one| one.line).collect();
