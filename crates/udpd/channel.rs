@@ -2,11 +2,17 @@
 //!
 //! A full channel is never an accident: `when_full` says what happens and the ledger counts it. Only `block` lets a
 //! receiver wait, and then only while the consumer lives.
+//!
+//! The queue is crossbeam's; the sleep is ours. Before it sleeps, crossbeam's own `recv` yields its core many times over,
+//! which costs more than receiving does when a consumer is woken often. Here a consumer that finds nothing parks at
+//! once, and a receiver rings only for a consumer that has said it is going to sleep.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, SendTimeoutError, Sender, TrySendError, bounded};
+use crossbeam_channel::{Receiver, SendTimeoutError, Sender, TryRecvError, TrySendError, bounded};
 
 use crate::pool::Parcel;
 
@@ -28,22 +34,115 @@ pub enum FullPolicy {
 #[derive(Debug, Clone)]
 pub struct Feed {
     sender: Sender<Parcel>,
+    /// Declared after the sender, so that when the last feed goes the bell rings for a consumer that can then see it.
+    ringer: Ringer,
     /// The other end, for taking out the oldest batch.
     evict: Receiver<Parcel>,
     policy: FullPolicy,
 }
 
+/// The consumer's end of a channel.
+#[derive(Debug)]
+pub struct Inbox {
+    receiver: Receiver<Parcel>,
+    bell: Arc<Bell>,
+}
+
+/// How a consumer's wait ended.
+#[derive(Debug)]
+pub enum Waited {
+    /// With a batch.
+    Batch(Parcel),
+    /// The deadline has passed.
+    Deadline,
+    /// There is no feed any more and nothing is left.
+    Ended,
+}
+
+/// Wakes one sleeping consumer.
+#[derive(Debug, Default)]
+struct Bell {
+    asleep: AtomicBool,
+    consumer: OnceLock<Thread>,
+}
+
+impl Bell {
+    /// Rings if the consumer sleeps or is about to. The fence pairs with the one in [`Inbox::wait`]: either the consumer
+    /// sees what was sent before this call, or this call sees that it is going to sleep.
+    fn ring(&self) {
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed)
+            && self.asleep.swap(false, Ordering::Relaxed)
+            && let Some(consumer) = self.consumer.get()
+        {
+            consumer.unpark();
+        }
+    }
+}
+
+/// A feed's hold on the bell; rings when the feed goes.
+#[derive(Debug, Clone)]
+struct Ringer(Arc<Bell>);
+
+impl Drop for Ringer {
+    fn drop(&mut self) {
+        self.0.ring();
+    }
+}
+
 /// Makes a channel of `depth` batches: the receivers' end, to be cloned for each lane, and the consumer's.
-pub fn channel(depth: usize, policy: FullPolicy) -> (Feed, Receiver<Parcel>) {
+pub fn channel(depth: usize, policy: FullPolicy) -> (Feed, Inbox) {
     let (sender, receiver) = bounded(depth);
-    (Feed { sender, evict: receiver.clone(), policy }, receiver)
+    let bell = Arc::new(Bell::default());
+    let feed = Feed { sender, ringer: Ringer(Arc::clone(&bell)), evict: receiver.clone(), policy };
+    (feed, Inbox { receiver, bell })
+}
+
+impl Inbox {
+    /// The oldest batch, if there is one.
+    pub fn take(&self) -> Option<Parcel> {
+        self.receiver.try_recv().ok()
+    }
+
+    /// How many batches it can hold.
+    pub fn depth(&self) -> usize {
+        self.receiver.capacity().unwrap_or(usize::MAX)
+    }
+
+    /// For watching how full it is.
+    pub fn gauge(&self) -> Receiver<Parcel> {
+        self.receiver.clone()
+    }
+
+    /// Sleeps until there is a batch, until the deadline, or until the last feed is gone. Always called by the same thread.
+    pub fn wait(&self, deadline: Option<Instant>) -> Waited {
+        self.bell.consumer.get_or_init(thread::current);
+        loop {
+            self.bell.asleep.store(true, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            let taken = self.receiver.try_recv();
+            if let Err(TryRecvError::Empty) = taken {
+                match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
+                    None => thread::park(),
+                    Some(Duration::ZERO) => {
+                        self.bell.asleep.store(false, Ordering::Relaxed);
+                        return Waited::Deadline;
+                    }
+                    Some(left) => thread::park_timeout(left),
+                }
+                continue;
+            }
+            self.bell.asleep.store(false, Ordering::Relaxed);
+            return taken.map_or(Waited::Ended, Waited::Batch);
+        }
+    }
 }
 
 impl Feed {
     /// Hands a batch over, or applies the policy; every batch that is not going to be consumed, this one or an older one,
     /// goes to `dropped`. With [`FullPolicy::Block`] it returns once there is room or once `give_up` is set.
     pub fn offer(&self, parcel: Parcel, give_up: &AtomicBool, mut dropped: impl FnMut(Parcel)) {
-        let Err(error) = self.sender.try_send(parcel) else { return };
+        let Err(error) = self.sender.try_send(parcel) else { return self.ringer.0.ring() };
         let parcel = match error {
             TrySendError::Disconnected(parcel) => return dropped(parcel),
             TrySendError::Full(parcel) => parcel,
@@ -72,7 +171,7 @@ impl Feed {
                 dropped(oldest);
             }
             match self.sender.try_send(parcel) {
-                Ok(()) => return,
+                Ok(()) => return self.ringer.0.ring(),
                 Err(TrySendError::Disconnected(parcel)) => return dropped(parcel),
                 Err(TrySendError::Full(back)) => parcel = back,
             }
@@ -82,7 +181,10 @@ impl Feed {
     fn wait(&self, mut parcel: Parcel, give_up: &AtomicBool) -> Result<(), Parcel> {
         while !give_up.load(Ordering::Relaxed) {
             match self.sender.send_timeout(parcel, GIVE_UP_POLL) {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.ringer.0.ring();
+                    return Ok(());
+                }
                 Err(SendTimeoutError::Disconnected(back)) => return Err(back),
                 Err(SendTimeoutError::Timeout(back)) => parcel = back,
             }
@@ -117,7 +219,7 @@ mod tests {
         for parcel in parcels {
             feed.offer(parcel, &NEVER, |parcel| dropped.push(number(parcel)));
         }
-        let kept = consumer.try_iter().map(number).collect();
+        let kept = std::iter::from_fn(|| consumer.take()).map(number).collect();
         (kept, dropped)
     }
 
@@ -140,7 +242,9 @@ mod tests {
         feed.offer(parcels.next().expect("a batch"), &NEVER, |_| panic!("there is room"));
         let second = parcels.next().expect("a batch");
         let blocked = std::thread::spawn(move || feed.offer(second, &NEVER, |_| panic!("block never drops")));
-        assert_eq!(consumer.iter().take(2).count(), 2);
+        for _ in 0..2 {
+            assert!(matches!(consumer.wait(None), Waited::Batch(_)));
+        }
         blocked.join().expect("the offer returns");
     }
 
@@ -153,6 +257,36 @@ mod tests {
             feed.offer(parcel, &give_up, |_| dropped += 1);
         }
         assert_eq!(dropped, 1);
+    }
+
+    #[test]
+    fn a_sleeping_consumer_hears_of_every_batch_and_of_the_end() {
+        let (feed, consumer) = channel(4, FullPolicy::Block);
+        let parcels = parcels(if cfg!(debug_assertions) { 2_000 } else { 20_000 });
+        let count = parcels.len();
+        let other = feed.clone();
+        let (first, second) = (parcels[..count / 2].to_vec(), parcels[count / 2..].to_vec());
+        let senders = [(feed, first), (other, second)].map(|(feed, parcels)| {
+            std::thread::spawn(move || {
+                for parcel in parcels {
+                    feed.offer(parcel, &NEVER, |_| panic!("block never drops"));
+                }
+            })
+        });
+        let mut taken = 0;
+        while let Waited::Batch(_) = consumer.wait(None) {
+            taken += 1;
+        }
+        assert_eq!(taken, count);
+        for sender in senders {
+            sender.join().expect("the sender ends");
+        }
+    }
+
+    #[test]
+    fn a_wait_with_a_deadline_ends_at_it() {
+        let (_feed, consumer) = channel(4, FullPolicy::Block);
+        assert!(matches!(consumer.wait(Some(Instant::now() + Duration::from_millis(5))), Waited::Deadline));
     }
 
     #[test]

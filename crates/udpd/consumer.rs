@@ -8,8 +8,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use crossbeam_channel::Sender;
 
+use crate::channel::{Inbox, Waited};
 use crate::ledger::{ConsumerLedger, Tally};
 use crate::pool::Parcel;
 use crate::sink::Sink;
@@ -33,7 +34,7 @@ const NAP_DEPTH_MIN: usize = 64;
 #[derive(Debug)]
 pub struct Consumer {
     /// Full batches.
-    pub channel: Receiver<Parcel>,
+    pub channel: Inbox,
     /// Where they go.
     pub sink: Box<dyn Sink>,
     /// The way home for the batches of each lane, by index.
@@ -59,7 +60,7 @@ impl Consumer {
     pub fn run(mut self, closed: impl FnOnce(&str)) -> End {
         let mut closed = Some(closed);
         let mut reason = None;
-        let mut pace = Pace::new(self.channel.capacity().unwrap_or(0));
+        let mut pace = Pace::new(self.channel.depth());
         loop {
             let batches = self.consume_all();
             self.sink.flush(&mut self.tallies);
@@ -88,7 +89,7 @@ impl Consumer {
     /// Handles every batch that is in the channel; returns how many.
     fn consume_all(&mut self) -> usize {
         let mut batches = 0;
-        while let Ok(parcel) = self.channel.try_recv() {
+        while let Some(parcel) = self.channel.take() {
             self.consume(parcel);
             batches += 1;
         }
@@ -109,17 +110,13 @@ impl Consumer {
     /// Sleeps until there is a batch or the sink has something due. False when no receiver is left.
     fn wait(&mut self) -> bool {
         loop {
-            let parcel = match self.sink.due() {
-                None => self.channel.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(due) => self.channel.recv_deadline(due),
-            };
-            match parcel {
-                Ok(parcel) => {
+            match self.channel.wait(self.sink.due()) {
+                Waited::Batch(parcel) => {
                     self.consume(parcel);
                     return true;
                 }
-                Err(RecvTimeoutError::Timeout) => self.sink.when_due(&mut self.tallies),
-                Err(RecvTimeoutError::Disconnected) => return false,
+                Waited::Deadline => self.sink.when_due(&mut self.tallies),
+                Waited::Ended => return false,
             }
         }
     }

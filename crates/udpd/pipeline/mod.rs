@@ -17,13 +17,13 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver as Inbox, Sender};
+use crossbeam_channel::Sender;
 use mmsg::{Backing, GrantedBuffer, Socket};
 
 pub use books::Books;
 
 use crate::budget::{Budget, LanePlan};
-use crate::channel::{Feed, channel};
+use crate::channel::{Feed, Inbox, channel};
 use crate::config::{Config, OnTruncate};
 use crate::consumer::{Consumer, End};
 use crate::exit::{ExitCode, Failure};
@@ -215,29 +215,29 @@ impl Wiring<'_> {
     fn open(&self, routes: &mut [Vec<Route>], consumers: &mut Vec<(String, Consumer)>) -> Result<SinkBooks, Failure> {
         let sink = &self.config.sinks[self.sink];
         let count = self.budget.consumers[self.sink];
-        let channels: Vec<(Feed, Inbox<Parcel>)> =
-            (0..count).map(|_| channel(sink.queue_batches, open::full_policy(sink.when_full))).collect();
+        let (feed_of, inboxes): (Vec<Feed>, Vec<Inbox>) =
+            (0..count).map(|_| channel(sink.queue_batches, open::full_policy(sink.when_full))).unzip();
         let feeds = |plan: &LanePlan| self.config.listeners[plan.listener].sinks.contains(&self.sink);
         let feeding: Vec<usize> = (0..routes.len()).filter(|&lane| feeds(&self.budget.lanes[lane])).collect();
         let consumer_of_lane = |lane: usize| feeding.iter().position(|&other| other == lane).map(|place| place % count);
         let mut books = SinkBooks { name: sink.name.clone(), channels: Vec::new(), consumers: Vec::new() };
-        for (number, (_, inbox)) in channels.iter().enumerate() {
+        for (number, inbox) in inboxes.into_iter().enumerate() {
+            books.channels.push(inbox.gauge());
             let lanes: Vec<bool> = (0..routes.len()).map(|lane| consumer_of_lane(lane) == Some(number)).collect();
             let ledger = Arc::new(ConsumerLedger::new(self.config.listeners.len()));
             let consumer = Consumer {
-                channel: inbox.clone(),
+                channel: inbox,
                 sink: open::sink(self.config, self.budget, sink, number, &lanes)?,
                 homes: Arc::clone(self.homes),
                 ledger: Arc::clone(&ledger),
                 tallies: vec![Tally::default(); self.config.listeners.len()],
             };
             consumers.push((thread_name("sink", number, &sink.name), consumer));
-            books.channels.push(inbox.clone());
             books.consumers.push(ledger);
         }
         for &lane in &feeding {
             let number = consumer_of_lane(lane).expect("a feeding lane has a consumer");
-            routes[lane].push(Route { feed: channels[number].0.clone(), sink: self.sink });
+            routes[lane].push(Route { feed: feed_of[number].clone(), sink: self.sink });
         }
         Ok(books)
     }
