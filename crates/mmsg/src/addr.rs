@@ -1,8 +1,8 @@
 //! Socket addresses as the kernel writes them, to and from [`SocketAddr`].
 //!
-//! Works on byte slices and checks every bound, so it needs no `unsafe` and cannot panic whatever the bytes are. An IPv4
-//! peer of a dual-stack socket arrives as `::ffff:a.b.c.d`; it is shown as IPv4, because access lists, rate limits and
-//! readers of logs would otherwise see two names for one host.
+//! Works on byte slices and checks every bound, so it needs no `unsafe` and cannot panic whatever the bytes are. An
+//! IPv4 peer of a dual-stack socket arrives as `::ffff:a.b.c.d`; it is shown as IPv4, because access lists, rate limits
+//! and readers of logs would otherwise see two names for one host.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 

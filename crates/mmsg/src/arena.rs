@@ -275,8 +275,8 @@ impl Region {
         for slot in 0..self.layout.slots {
             let (header, iovec) = (self.header(slot), self.iovec(slot));
             let control = if self.layout.control_bytes == 0 { ptr::null_mut() } else { self.control(slot) };
-            // SAFETY: header and iovec `slot` are inside the region, aligned (the region starts on a page, and their sizes
-            // are multiples of their alignment) and zeroed, which is a valid value for both.
+            // SAFETY: header and iovec `slot` are inside the region, aligned (the region starts on a page, and their
+            // sizes are multiples of their alignment) and zeroed, which is a valid value for both.
             unsafe {
                 (*iovec).iov_base = self.payload(slot).cast();
                 (*iovec).iov_len = self.layout.slot_bytes;

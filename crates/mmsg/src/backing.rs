@@ -1,7 +1,7 @@
 //! What kind of pages an arena got, and how to find out.
 //!
-//! Transparent huge pages are a wish: the kernel says yes to the advice and may still hand out small pages. So the answer
-//! is read back from `/proc/self/smaps` instead of being taken for granted.
+//! Transparent huge pages are a wish: the kernel says yes to the advice and may still hand out small pages. So the
+//! answer is read back from `/proc/self/smaps` instead of being taken for granted.
 
 /// The pages behind a pool of batches.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -269,8 +269,8 @@ impl RecvBatch {
     fn message(&self, slot: usize) -> Message<'_> {
         let (length, name_bytes) = self.lengths(slot);
         let layout = self.region.layout();
-        // SAFETY: an existing slot (checked by `lengths`). Each part starts within the region, is no longer than its room
-        // there, and was zeroed memory before the kernel wrote to it. The slices borrow `self`, and filling needs
+        // SAFETY: an existing slot (checked by `lengths`). Each part starts within the region, is no longer than its
+        // room there, and was zeroed memory before the kernel wrote to it. The slices borrow `self`, and filling needs
         // `&mut self`, so nobody writes while they live.
         unsafe {
             let control_bytes = ((*self.region.header(slot)).msg_hdr.msg_controllen as usize).min(layout.control_bytes);

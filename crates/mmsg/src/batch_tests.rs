@@ -134,6 +134,18 @@ fn a_train_that_cannot_be_split_is_counted_and_never_shown() {
 }
 
 #[test]
+fn a_train_longer_than_its_slot_counts_every_datagram_that_lost_bytes() {
+    let mut batch = batch(1, 1, true);
+    deliver(&mut batch, &[train(&[9; 67_000], 1000)]);
+    // 65 whole ones, 536 bytes of the next, and nothing of the last.
+    assert_eq!(*batch.summary(), Summary { datagrams: 67, bytes: 65_536, truncated: 2, unsplit: 0 });
+    let cut: Vec<_> = batch.datagrams().filter(Datagram::is_truncated).map(|one| one.payload().len()).collect();
+    assert_eq!(cut, [536, 0]);
+    assert_eq!(batch.retain(|datagram| !datagram.is_truncated()), 2);
+    assert_eq!(*batch.summary(), Summary { datagrams: 65, bytes: 65_000, truncated: 0, unsplit: 0 });
+}
+
+#[test]
 fn the_longest_train_is_split_into_as_many_datagrams() {
     let mut batch = batch(1, 1, true);
     let payload: Vec<u8> = (0..128).collect();

@@ -1,8 +1,8 @@
 //! Control messages: what the kernel says about a datagram besides its bytes.
 //!
-//! Decodes the control space of a received message from a plain byte slice, with every length checked: no pointer walks,
-//! no `unsafe`, no panic on any input. The layout is the kernel's: a length of native word size that counts the header,
-//! two 32-bit integers for level and kind, then the data, padded to the word size.
+//! Decodes the control space of a received message from a plain byte slice, with every length checked: no pointer
+//! walks, no `unsafe`, no panic on any input. The layout is the kernel's: a length of native word size that counts the
+//! header, two 32-bit integers for level and kind, then the data, padded to the word size.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;

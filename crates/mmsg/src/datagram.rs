@@ -121,7 +121,8 @@ impl<'a> Datagram<'a> {
     }
 
     /// What the socket's drop counter was when this datagram was queued. It tells where a gap is, not how large the
-    /// count is now: for that ask [`Socket::memory_info`](crate::Socket::memory_info). Absent while nothing was dropped.
+    /// count is now: for that ask [`Socket::memory_info`](crate::Socket::memory_info). Absent while nothing was
+    /// dropped.
     pub fn drop_overflow(&self) -> Option<u32> {
         cmsg::drop_overflow(self.control)
     }

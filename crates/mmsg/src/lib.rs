@@ -1,9 +1,10 @@
 //! Batches of UDP datagrams for Linux: many datagrams per system call, nothing allocated after construction.
 //!
-//! The two calls that move many datagrams at once, `recvmmsg` and `sendmmsg`, want arrays of headers that point at arrays
-//! of buffers, control space that has to be reset between calls, and control messages decoded by hand. Every program
-//! that uses them writes this again, and the same mistakes return: a control buffer that is one message too short and
-//! silently glues ten datagrams into one, a length that is not reset, a header that moved. This crate does it once.
+//! The two calls that move many datagrams at once, `recvmmsg` and `sendmmsg`, want arrays of headers that point at
+//! arrays of buffers, control space that has to be reset between calls, and control messages decoded by hand. Every
+//! program that uses them writes this again, and the same mistakes return: a control buffer that is one message too
+//! short and silently glues ten datagrams into one, a length that is not reset, a header that moved. This crate does it
+//! once.
 //!
 //! # What it does
 //!
@@ -33,6 +34,7 @@
 //! use mmsg::{BatchShape, Control, Family, RecvBatch, SendBatch, Socket, Wait};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # if cfg!(miri) { return Ok(()) } // an interpreter has no sockets
 //! let receiver = Socket::new(Family::V4)?;
 //! receiver.bind("127.0.0.1:0".parse()?)?;
 //!

@@ -18,8 +18,8 @@ const SOURCE_REQUEST_BYTES: usize = size_of::<libc::group_source_req>();
 impl Socket {
     /// Joins `group` on an interface (0 = let the kernel choose), from any source or from one. Call it once per source.
     ///
-    /// A socket bound to the unspecified address also sees groups that other programs of the host joined on the same port;
-    /// bind to the group's address to see that group only.
+    /// A socket bound to the unspecified address also sees groups that other programs of the host joined on the same
+    /// port; bind to the group's address to see that group only.
     pub fn join_multicast(&self, group: IpAddr, interface_index: u32, source: Option<IpAddr>) -> io::Result<()> {
         let option = if source.is_some() { libc::MCAST_JOIN_SOURCE_GROUP } else { libc::MCAST_JOIN_GROUP };
         self.request(option, group, interface_index, source)

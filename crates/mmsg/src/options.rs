@@ -43,8 +43,8 @@ pub struct MemoryInfo {
     pub receive_used_bytes: u32,
     /// The receive buffer, as in [`GrantedBuffer::granted_bytes`].
     pub receive_buffer_bytes: u32,
-    /// Datagrams dropped at this socket since it was made. Wraps: take differences with `wrapping_sub`. With GRO a dropped
-    /// train counts one.
+    /// Datagrams dropped at this socket since it was made. Wraps: take differences with `wrapping_sub`. With GRO a
+    /// dropped train counts one.
     pub drops: u32,
 }
 
@@ -63,12 +63,13 @@ impl Socket {
         self.set(IPPROTO_IPV6, libc::IPV6_V6ONLY, on.into())
     }
 
-    /// Takes datagrams from this interface only. The socket stays bound to that very interface: if it is deleted and made
-    /// again under the same name, the socket hears nothing any more.
+    /// Takes datagrams from this interface only. The socket stays bound to that very interface: if it is deleted and
+    /// made again under the same name, the socket hears nothing any more.
     pub fn bind_to_device(&self, interface: &str) -> io::Result<()> {
         if interface.is_empty() || interface.len() > MAX_INTERFACE_NAME_BYTES || interface.contains('\0') {
             let text = format!(
-                "no interface can be called {interface:?}: a name has 1 to {MAX_INTERFACE_NAME_BYTES} bytes, none of them zero"
+                "no interface can be called {interface:?}: a name has 1 to {MAX_INTERFACE_NAME_BYTES} bytes, \
+                 none of them zero"
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
@@ -97,8 +98,8 @@ impl Socket {
 
     /// Receives consecutive datagrams of one sender glued together. Only batches with `control.gro` take such a socket.
     pub fn set_gro(&self, on: bool) -> io::Result<()> {
-        // Noted before the kernel begins, and forgotten only after it has ended: there is no moment at which a train could
-        // come from a socket that seems to have none.
+        // Noted before the kernel begins, and forgotten only after it has ended: there is no moment at which a train
+        // could come from a socket that seems to have none.
         let before = self.has_gro();
         self.note_gro(before || on);
         let result = self.set(SOL_UDP, libc::UDP_GRO, on.into());
@@ -126,8 +127,8 @@ impl Socket {
         self.set(SOL_SOCKET, libc::SO_INCOMING_CPU, cpu)
     }
 
-    /// The core set by [`set_incoming_cpu`](Self::set_incoming_cpu); for a connected socket the one that handled the last
-    /// datagram.
+    /// The core set by [`set_incoming_cpu`](Self::set_incoming_cpu); for a connected socket the one that handled the
+    /// last datagram.
     pub fn incoming_cpu(&self) -> io::Result<Option<usize>> {
         Ok(usize::try_from(sys::get_option_int(self.as_fd(), SOL_SOCKET, libc::SO_INCOMING_CPU)?).ok())
     }
@@ -175,11 +176,11 @@ impl Socket {
 
     /// Gives the reuseport group of this socket a program that chooses the member for each datagram.
     ///
-    /// Call it on the **first** member, after [`set_reuse_port`](Self::set_reuse_port) and before its `bind`; then bind all
-    /// members in index order. In this order not one datagram goes astray: the program is there before the first
-    /// datagram, and as long as an index has no member yet the kernel falls back to its hash. A second socket that has a
-    /// program of its own cannot join the group: its `bind` fails with `EADDRINUSE`. On a bound member the call replaces
-    /// the program of the whole group, in one step.
+    /// Call it on the **first** member, after [`set_reuse_port`](Self::set_reuse_port) and before its `bind`; then bind
+    /// all members in index order. In this order not one datagram goes astray: the program is there before the first
+    /// datagram, and as long as an index has no member yet the kernel falls back to its hash. A second socket that has
+    /// a program of its own cannot join the group: its `bind` fails with `EADDRINUSE`. On a bound member the call
+    /// replaces the program of the whole group, in one step.
     ///
     /// `ENOMEM` means that the program is larger than `net.core.optmem_max` allows.
     pub fn attach_reuseport(&self, spread: &Spread<'_>) -> io::Result<()> {

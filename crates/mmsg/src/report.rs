@@ -38,7 +38,8 @@ impl fmt::Display for PushError {
             PushError::EmptySegments => write!(formatter, "segments of 0 bytes are not possible: give at least 1"),
             PushError::TooManySegments { segments } => write!(
                 formatter,
-                "the payload makes {segments} segments and the kernel takes {MAX_SEGMENTS}: use longer segments or less payload"
+                "the payload makes {segments} segments and the kernel takes {MAX_SEGMENTS}: \
+                 use longer segments or less payload"
             ),
         }
     }

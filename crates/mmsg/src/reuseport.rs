@@ -16,8 +16,8 @@ use libc::sock_filter;
 pub enum Spread<'a> {
     /// By the core on which the kernel handles the datagram: pairs of core and socket index.
     Cpu(&'a [(usize, u32)]),
-    /// By the receive queue of the device: pairs of queue, counted from 0, and socket index. Needs a device that records
-    /// the queue; loopback and veth do not.
+    /// By the receive queue of the device: pairs of queue, counted from 0, and socket index. Needs a device that
+    /// records the queue; loopback and veth do not.
     Queue(&'a [(u32, u32)]),
     /// At random over this many sockets, each datagram for itself: for one heavy sender, whom the hash would give to
     /// one socket. Datagrams of one sender then overtake each other.

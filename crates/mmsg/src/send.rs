@@ -128,8 +128,8 @@ impl SendBatch {
         let name = to.map(addr::encode);
         let control = cmsg::encode_segment(u16::try_from(segment_bytes).unwrap_or(u16::MAX));
         let header = self.region.header(slot);
-        // SAFETY: `slot` exists. Payload, name and control have room for what is copied (checked above, and by the layout
-        // for the other two), come from outside the arena, and `&mut self` means that nobody else looks.
+        // SAFETY: `slot` exists. Payload, name and control have room for what is copied (checked above, and by the
+        // layout for the other two), come from outside the arena, and `&mut self` means that nobody else looks.
         unsafe {
             ptr::copy_nonoverlapping(payload.as_ptr(), self.region.payload(slot), payload.len());
             (*self.region.iovec(slot)).iov_len = payload.len();
@@ -193,8 +193,8 @@ impl SendBatch {
         &self.failures
     }
 
-    /// Sends all that is queued, and is empty afterwards. Errors about a message skip that message and are counted in the
-    /// report; an error about the call ends it, says how much was sent, and leaves the rest queued.
+    /// Sends all that is queued, and is empty afterwards. Errors about a message skip that message and are counted in
+    /// the report; an error about the call ends it, says how much was sent, and leaves the rest queued.
     pub fn flush(&mut self, socket: &Socket) -> Result<SendReport, SendError> {
         self.failures.clear();
         let mut report = SendReport::default();
@@ -262,8 +262,8 @@ impl SendBatch {
         for single in 0..count {
             let start = (self.next_segment + single) * segment_bytes;
             let (header, iovec) = (self.singles.header(single), self.singles.iovec(single));
-            // SAFETY: `single` is below MAX_SEGMENTS, because no message has more segments. The segment starts within the
-            // payload of slot `next`, and `&mut self` means that nobody else looks.
+            // SAFETY: `single` is below MAX_SEGMENTS, because no message has more segments. The segment starts within
+            // the payload of slot `next`, and `&mut self` means that nobody else looks.
             unsafe {
                 let whole = &raw const (*self.region.header(self.next)).msg_hdr;
                 (*iovec).iov_base = self.region.payload(self.next).add(start).cast();
@@ -360,3 +360,7 @@ impl fmt::Debug for SendBatch {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+#[path = "send_tests.rs"]
+mod tests;

@@ -44,8 +44,8 @@ impl Socket {
 
     /// Fixes the peer: only its datagrams are received, and sending needs no address.
     ///
-    /// Do not connect a member of a reuseport group that is to stay in it: one connected member makes the kernel's search
-    /// for a socket slower for the whole life of the group.
+    /// Do not connect a member of a reuseport group that is to stay in it: one connected member makes the kernel's
+    /// search for a socket slower for the whole life of the group.
     pub fn connect(&self, address: SocketAddr) -> io::Result<()> {
         sys::connect(self.as_fd(), addr::encode_for(self.family, address).as_bytes())
     }
@@ -64,9 +64,9 @@ impl Socket {
         self.family
     }
 
-    /// Wakes every thread that is blocked in a receive call on this socket, now and for ever after: from now on a receive
-    /// call returns what is queued and then 0 instead of waiting. Datagrams that still arrive are still queued; to stop
-    /// that too see [`refuse_arrivals`](Self::refuse_arrivals).
+    /// Wakes every thread that is blocked in a receive call on this socket, now and for ever after: from now on a
+    /// receive call returns what is queued and then 0 instead of waiting. Datagrams that still arrive are still queued;
+    /// to stop that too see [`refuse_arrivals`](Self::refuse_arrivals).
     pub fn interrupt(&self) -> io::Result<()> {
         match sys::shutdown_read(self.as_fd()) {
             // The kernel says so of every socket without a peer, after it has done what was asked.

@@ -3,6 +3,7 @@
 //! All of them pass the same gate first. Without the feature `faults` the gate is an empty inline function; with it a
 //! test can make the Nth call of a kind fail and see what the code above makes of it.
 #![allow(unsafe_code)]
+#![cfg_attr(miri, allow(dead_code))] // the interpreter's arenas come from the heap
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

@@ -1,4 +1,5 @@
 //! Options and reuseport programs on live sockets.
+#![cfg(not(miri))] // system calls throughout
 
 mod common;
 

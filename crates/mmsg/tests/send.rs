@@ -1,4 +1,5 @@
 //! Sending on loopback: whole batches, and errors that belong to one datagram.
+#![cfg(not(miri))] // system calls throughout
 
 mod common;
 
@@ -92,8 +93,8 @@ fn a_train_longer_than_the_kernel_takes_is_sent_as_single_datagrams() {
     let (socket, address) = bound(Family::V4, |socket| {
         socket.set_gro(true).expect("GRO");
     });
-    // A route of 65,536 bytes cannot carry a segment of 65,507 and its headers in a train whose tail is empty; but it can
-    // carry each part.
+    // A route of 65,536 bytes cannot carry a segment of 65,507 and its headers in a train whose tail is empty; but it
+    // can carry each part.
     let sender = Socket::new(Family::V4).expect("a socket");
     let mut outgoing = SendBatch::new(1, 66_000).expect("memory");
     outgoing.push_segmented(&[5; 66_000], 33_000, Some(address)).expect("a free slot");

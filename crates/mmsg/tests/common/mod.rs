@@ -1,5 +1,5 @@
-//! What the tests share: sockets on loopback, random bytes that are the same on every run, and receiving with a deadline,
-//! so that a lost datagram fails a test instead of hanging it.
+//! What the tests share: sockets on loopback, random bytes that are the same on every run, and receiving with a
+//! deadline, so that a lost datagram fails a test instead of hanging it.
 #![allow(dead_code)] // each test binary uses its part of it
 
 use std::net::SocketAddr;

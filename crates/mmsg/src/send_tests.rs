@@ -1,0 +1,65 @@
+//! Tests of what `sendmmsg` would be given, read through the headers as the kernel does. No system calls, so that they
+//! run under an interpreter that checks every pointer.
+#![allow(unsafe_code)]
+#![allow(clippy::unnecessary_cast)] // as in batch.rs
+
+use super::*;
+
+/// What a header leads to: name, payload and whether there is a control message.
+fn follow(header: *mut libc::mmsghdr) -> (Vec<u8>, Vec<u8>, bool) {
+    // SAFETY: the tests pass headers that were filled; their pointers lead into the arena of a batch that is alive.
+    unsafe {
+        let inner = &raw const (*header).msg_hdr;
+        let read = |start: *const u8, count: usize| (0..count).map(|at| start.add(at).read()).collect::<Vec<u8>>();
+        let name = read((*inner).msg_name.cast(), (*inner).msg_namelen as usize);
+        let iovec = (*inner).msg_iov;
+        assert_eq!((*inner).msg_iovlen as usize, 1);
+        let payload = read((*iovec).iov_base.cast(), (*iovec).iov_len);
+        let control = read((*inner).msg_control.cast(), (*inner).msg_controllen as usize);
+        (name, payload, !control.is_empty())
+    }
+}
+
+#[test]
+fn a_header_leads_to_what_was_pushed_whatever_was_in_the_slot_before() {
+    let to: SocketAddr = "192.0.2.1:53".parse().expect("valid");
+    let mut batch = SendBatch::new(2, 100).expect("memory");
+    batch.push_segmented(&[1; 100], 50, Some(to)).expect("a free slot");
+    batch.push(b"named", Some(to)).expect("a free slot");
+    assert_eq!(follow(batch.region.header(0)), (addr::encode(to).as_bytes().to_vec(), vec![1; 100], true));
+    assert_eq!(follow(batch.region.header(1)), (addr::encode(to).as_bytes().to_vec(), b"named".to_vec(), false));
+    batch.clear();
+    batch.push(b"plain", None).expect("a free slot");
+    assert_eq!(follow(batch.region.header(0)), (Vec::new(), b"plain".to_vec(), false));
+}
+
+#[test]
+fn segments_sent_singly_are_the_parts_of_the_payload_with_the_same_address() {
+    let to: SocketAddr = "[2001:db8::1]:53".parse().expect("valid");
+    let mut batch = SendBatch::new(1, 100).expect("memory");
+    batch.push_segmented(b"aabbc", 2, Some(to)).expect("a free slot");
+    batch.next_segment = 1;
+    batch.build_singles(2);
+    let name = addr::encode(to).as_bytes().to_vec();
+    assert_eq!(follow(batch.singles.header(0)), (name.clone(), b"bb".to_vec(), false));
+    assert_eq!(follow(batch.singles.header(1)), (name, b"c".to_vec(), false));
+}
+
+#[test]
+fn the_longest_train_fits_into_the_headers_for_single_segments() {
+    let mut batch = SendBatch::new(1, MAX_SEGMENTS).expect("memory");
+    let payload: Vec<u8> = (0..128).collect();
+    batch.push_segmented(&payload, 1, None).expect("a free slot");
+    batch.build_singles(MAX_SEGMENTS);
+    let sent: Vec<u8> = (0..MAX_SEGMENTS).flat_map(|single| follow(batch.singles.header(single)).1).collect();
+    assert_eq!(sent, payload);
+}
+
+#[test]
+fn a_payload_of_one_segment_is_an_ordinary_datagram() {
+    let mut batch = SendBatch::new(2, 100).expect("memory");
+    batch.push_segmented(&[1; 50], 50, None).expect("a free slot");
+    batch.push_segmented(b"", 50, None).expect("a free slot");
+    assert!(batch.queue[..2].iter().all(|queued| queued.segment_bytes == 0 && queued.datagrams() == 1));
+    assert!(!follow(batch.region.header(0)).2);
+}
