@@ -57,6 +57,8 @@ pub(crate) struct Run {
     pub(crate) sent: u64,
     /// Datagrams the program says it received.
     pub(crate) received: u64,
+    /// Receive calls that returned datagrams.
+    pub(crate) calls: u64,
     /// Datagrams the program says the kernel dropped.
     pub(crate) kernel_dropped: u64,
     /// CPU time of the process.
@@ -69,6 +71,11 @@ impl Run {
     /// Datagrams sent and not received, whatever the program says.
     pub(crate) fn lost(&self) -> i64 {
         self.sent.cast_signed() - self.received.cast_signed()
+    }
+
+    /// Datagrams for each receive call.
+    pub(crate) fn datagrams_per_call(&self) -> f64 {
+        self.received as f64 / self.calls.max(1) as f64
     }
 
     /// CPU time of the process for each datagram received.
@@ -95,7 +102,8 @@ pub(crate) fn run(contender: Contender, c_loop: &Path, offer: Offer, seconds: f6
             let (sent, process_ns, machine_ns) = measure(running.child.id(), load);
             let result = running.end();
             let (received, kernel_dropped) = (count(&result, "received"), count(&result, "kernel_dropped"));
-            Run { sent, received, kernel_dropped, process_ns, machine_ns }
+            let calls = count(&result, "calls");
+            Run { sent, received, calls, kernel_dropped, process_ns, machine_ns }
         }
         Contender::Udpd => {
             let daemon = Daemon::with_config(&configuration(&address.to_string()));
@@ -104,7 +112,8 @@ pub(crate) fn run(contender: Contender, c_loop: &Path, offer: Offer, seconds: f6
             assert!(ended.status.success(), "udpd ended with {}: {}", ended.status, ended.stderr);
             let listener = &list(&ended.ledger, "listeners")[0];
             let (received, kernel_dropped) = (count(listener, "received"), count(listener, "kernel_dropped"));
-            Run { sent, received, kernel_dropped, process_ns, machine_ns }
+            let calls = list(listener, "lanes").iter().map(|lane| count(lane, "calls")).sum();
+            Run { sent, received, calls, kernel_dropped, process_ns, machine_ns }
         }
     }
 }
@@ -146,8 +155,6 @@ sinks = ["nothing"]
 [sink.nothing]
 type = "null"
 
-[steer]
-cpus = "{RECEIVER_CPU}"
 "#
     )
 }

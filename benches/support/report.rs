@@ -32,8 +32,8 @@ impl Comparison {
 /// The table of medians.
 pub(crate) fn table(comparisons: &[Comparison]) -> String {
     let mut text = String::from(
-        "| offered | program | received | lost | kernel says | process ns each | ratio | machine ns each | ratio |\n\
-         |---|---|---|---|---|---|---|---|---|\n",
+        "| offered | program | received | lost | kernel says | per call | process ns each | ratio | machine ns each | ratio |\n\
+         |---|---|---|---|---|---|---|---|---|---|\n",
     );
     for comparison in comparisons {
         for contender in [Contender::CLoop, Contender::Udpd, Contender::CLoopAgain] {
@@ -42,12 +42,13 @@ pub(crate) fn table(comparisons: &[Comparison]) -> String {
             let each = |cost: fn(&Run) -> f64| median(runs.iter().map(|run| cost(run)).collect());
             writeln!(
                 text,
-                "| {} | {} | {} | {} | {} | {:.0} | {:.3} | {:.0} | {:.3} |",
+                "| {} | {} | {} | {} | {} | {:.1} | {:.0} | {:.3} | {:.0} | {:.3} |",
                 comparison.offer.name,
                 name(contender),
                 total(|run| run.received.cast_signed()),
                 total(Run::lost),
                 total(|run| run.kernel_dropped.cast_signed()),
+                each(Run::datagrams_per_call),
                 each(Run::process_ns_each),
                 comparison.ratio(contender, Run::process_ns_each),
                 each(Run::machine_ns_each),
@@ -61,13 +62,13 @@ pub(crate) fn table(comparisons: &[Comparison]) -> String {
 
 /// Writes raw.csv and summary.md.
 pub(crate) fn record(folder: &Path, comparisons: &[Comparison], summary: &str) -> std::io::Result<()> {
-    let mut csv = String::from("offered,pair,program,sent,received,kernel_dropped,process_ns,machine_ns\n");
+    let mut csv = String::from("offered,pair,program,sent,received,calls,kernel_dropped,process_ns,machine_ns\n");
     for comparison in comparisons {
         for (pair, runs) in comparison.pairs.iter().enumerate() {
             for (contender, run) in runs {
-                let Run { sent, received, kernel_dropped, process_ns, machine_ns } = run;
+                let Run { sent, received, calls, kernel_dropped, process_ns, machine_ns } = run;
                 let (offer, program) = (comparison.offer.name, name(*contender));
-                writeln!(csv, "{offer},{pair},{program},{sent},{received},{kernel_dropped},{process_ns},{machine_ns}")
+                writeln!(csv, "{offer},{pair},{program},{sent},{received},{calls},{kernel_dropped},{process_ns},{machine_ns}")
                     .expect("a String takes everything");
             }
         }

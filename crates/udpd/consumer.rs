@@ -16,7 +16,7 @@ use crate::pool::Parcel;
 use crate::sink::Sink;
 
 /// The length of a nap: what a flood may wait.
-const NAP: Duration = Duration::from_micros(250);
+const NAP: Duration = Duration::from_millis(1);
 
 /// Wake-ups closer together than this are too many.
 const WAKE_INTERVAL_MIN: Duration = Duration::from_micros(50);
