@@ -5,6 +5,7 @@ mod common;
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd};
 use std::process::Command;
 
 use common::{batch, bound, receive_count};
@@ -40,6 +41,15 @@ fn options_that_need_nothing_special_are_taken() {
         assert_eq!(socket.incoming_napi_id().expect("SO_INCOMING_NAPI_ID"), 0);
         assert_eq!(socket.family(), family);
     }
+}
+
+#[test]
+fn a_socket_is_not_handed_on_to_other_programs() {
+    let socket = Socket::new(Family::V4).expect("a socket");
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", socket.as_fd().as_raw_fd())).expect("procfs");
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).expect("always there");
+    let flags = libc::c_int::from_str_radix(flags.trim(), 8).expect("octal");
+    assert_ne!(flags & libc::O_CLOEXEC, 0, "{flags:o}");
 }
 
 #[test]

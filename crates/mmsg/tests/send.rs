@@ -89,12 +89,11 @@ fn a_refused_connection_costs_no_datagram() {
 }
 
 #[test]
-fn a_train_longer_than_the_kernel_takes_is_sent_as_single_datagrams() {
+fn a_train_with_more_bytes_than_the_kernel_takes_is_sent_as_single_datagrams() {
     let (socket, address) = bound(Family::V4, |socket| {
         socket.set_gro(true).expect("GRO");
     });
-    // A route of 65,536 bytes cannot carry a segment of 65,507 and its headers in a train whose tail is empty; but it
-    // can carry each part.
+    // 66,000 bytes are more than one message may carry; two datagrams of 33,000 are not.
     let sender = Socket::new(Family::V4).expect("a socket");
     let mut outgoing = SendBatch::new(1, 66_000).expect("memory");
     outgoing.push_segmented(&[5; 66_000], 33_000, Some(address)).expect("a free slot");
