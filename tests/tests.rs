@@ -1,4 +1,24 @@
-//! The end-to-end tests, one binary for all of them. Each module is one subject.
+//! The tests of the program as its users see it, in one binary.
+//!
+//! A test belongs beside the code when it can be written there; here is what needs the built program or the whole tree.
 
-/// Bad configurations never start.
+// What they share: load, daemon, ledger.
+mod util;
+
+// How the tree must look: size, imports, unsafe code, dependencies, promises.
+mod tidy;
+// And what it may depend on.
+mod tidy_dependencies;
+// That the load generator itself can be believed.
+mod load;
+// Bad configurations never start.
 mod config;
+// What was sent arrives.
+mod delivery;
+// What cannot be taken is accounted for.
+mod overload;
+// What it costs the host.
+mod memory;
+// The first and the last moments.
+mod shutdown;
+mod start;

@@ -68,8 +68,11 @@ pub(crate) fn record(folder: &Path, comparisons: &[Comparison], summary: &str) -
             for (contender, run) in runs {
                 let Run { sent, received, calls, kernel_dropped, process_ns, machine_ns } = run;
                 let (offer, program) = (comparison.offer.name, name(*contender));
-                writeln!(csv, "{offer},{pair},{program},{sent},{received},{calls},{kernel_dropped},{process_ns},{machine_ns}")
-                    .expect("a String takes everything");
+                writeln!(
+                    csv,
+                    "{offer},{pair},{program},{sent},{received},{calls},{kernel_dropped},{process_ns},{machine_ns}"
+                )
+                .expect("a String takes everything");
             }
         }
     }

@@ -115,7 +115,7 @@ fn meant_unit(unit: &str, units: &[(&str, u64)]) -> Option<&'static str> {
 }
 
 fn print_amount(amount: u64, units: &[(&str, u64)]) -> Option<String> {
-    let (name, scale) = units.iter().find(|(_, scale)| amount != 0 && amount % scale == 0)?;
+    let (name, scale) = units.iter().find(|(_, scale)| amount != 0 && amount.is_multiple_of(*scale))?;
     Some(format!("{}{name}", amount / scale))
 }
 

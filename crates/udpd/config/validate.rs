@@ -214,6 +214,6 @@ fn check_daemon_files(
 }
 
 /// The listeners of a configuration, borrowed by the checks that need to know who feeds a sink.
-pub(super) fn feeding<'l>(listeners: &'l [Listener], sink: usize) -> impl Iterator<Item = &'l Listener> {
+pub(super) fn feeding(listeners: &[Listener], sink: usize) -> impl Iterator<Item = &Listener> {
     listeners.iter().filter(move |listener| listener.sinks.contains(&sink))
 }

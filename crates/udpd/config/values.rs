@@ -188,10 +188,10 @@ impl Field<'_> {
     }
 
     fn word_or<T>(&self, words: &[&'static str], read: impl FnOnce(&Self) -> Setting<T>) -> Setting<WordOr<T>> {
-        if let DeValue::String(text) = self.value {
-            if let Some(word) = words.iter().find(|word| **word == text.as_ref()) {
-                return self.at(WordOr::Word(*word));
-            }
+        if let DeValue::String(text) = self.value
+            && let Some(word) = words.iter().find(|word| **word == text.as_ref())
+        {
+            return self.at(WordOr::Word(word));
         }
         match read(self) {
             Setting::Is(located) => self.at(WordOr::Amount(located.value)),
