@@ -62,7 +62,10 @@ pub enum Waited {
 /// Wakes one sleeping consumer.
 #[derive(Debug, Default)]
 struct Bell {
+    /// The consumer sleeps until somebody rings, or is about to.
     asleep: AtomicBool,
+    /// The consumer sleeps for a fixed time and would not hear.
+    napping: AtomicBool,
     consumer: OnceLock<Thread>,
 }
 
@@ -107,6 +110,13 @@ impl Inbox {
     /// How many batches it can hold.
     pub fn depth(&self) -> usize {
         self.receiver.capacity().unwrap_or(usize::MAX)
+    }
+
+    /// Sleeps for this long, whatever comes. Receivers see it and fill their batches up meanwhile.
+    pub fn nap(&self, length: Duration) {
+        self.bell.napping.store(true, Ordering::Relaxed);
+        thread::sleep(length);
+        self.bell.napping.store(false, Ordering::Relaxed);
     }
 
     /// For watching how full it is.
@@ -156,6 +166,11 @@ impl Feed {
                 }
             }
         }
+    }
+
+    /// True while the consumer naps: a batch that is handed over now is not looked at yet.
+    pub fn consumer_naps(&self) -> bool {
+        self.ringer.0.napping.load(Ordering::Relaxed)
     }
 
     /// True when the consumer has fallen behind, so that batches had better be full before they take a place.

@@ -2,8 +2,8 @@
 //!
 //! An idle consumer sleeps in the channel and is woken by the first batch. Waking a thread costs more than handling a
 //! batch does, so a consumer that is woken very often stops asking for it: it naps for a fixed short time, handles
-//! all that came meanwhile, and naps again, until a nap brings little. A lone datagram is therefore handed on at once, a
-//! flood at most one nap later, and no traffic means no wake-ups at all.
+//! all that came meanwhile, and naps again, until a nap brings little. Receivers fill their batches up while it naps, so a
+//! flood travels in full batches. A lone datagram is handed on at once, and no traffic means no wake-ups at all.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,8 +24,8 @@ const WAKE_INTERVAL_MIN: Duration = Duration::from_micros(50);
 /// This many of them in a row, and naps begin.
 const CLOSE_WAKES_MAX: u32 = 16;
 
-/// A nap that brings fewer batches than this was the last.
-const NAP_BATCHES_MIN: usize = 3;
+/// A nap that brings fewer datagrams than this was the last.
+const NAP_DATAGRAMS_MIN: u64 = 32;
 
 /// A channel shorter than this could overflow during a nap.
 const NAP_DEPTH_MIN: usize = 64;
@@ -62,7 +62,7 @@ impl Consumer {
         let mut reason = None;
         let mut pace = Pace::new(self.channel.depth());
         loop {
-            let batches = self.consume_all();
+            let datagrams = self.consume_all();
             self.sink.flush(&mut self.tallies);
             self.ledger.publish(&self.tallies);
             if reason.is_none()
@@ -73,8 +73,8 @@ impl Consumer {
                 }
                 reason = Some(why);
             }
-            if pace.wants_nap(batches) {
-                std::thread::sleep(NAP);
+            if pace.wants_nap(datagrams) {
+                self.channel.nap(NAP);
             } else if !self.wait() {
                 break;
             } else {
@@ -86,14 +86,14 @@ impl Consumer {
         reason.map_or(End::Done, End::Closed)
     }
 
-    /// Handles every batch that is in the channel; returns how many.
-    fn consume_all(&mut self) -> usize {
-        let mut batches = 0;
+    /// Handles every batch that is in the channel; returns how many datagrams that were.
+    fn consume_all(&mut self) -> u64 {
+        let mut datagrams = 0;
         while let Some(parcel) = self.channel.take() {
+            datagrams += parcel.datagrams.summary().datagrams;
             self.consume(parcel);
-            batches += 1;
         }
-        batches
+        datagrams
     }
 
     fn consume(&mut self, parcel: Parcel) {
@@ -145,9 +145,9 @@ impl Pace {
         self.napping = self.may_nap && self.close_wakes >= CLOSE_WAKES_MAX;
     }
 
-    /// All batches are handled; the last round brought this many.
-    fn wants_nap(&mut self, batches: usize) -> bool {
-        if self.napping && batches < NAP_BATCHES_MIN && self.close_wakes == 0 {
+    /// The channel is empty; the last round brought this many datagrams.
+    fn wants_nap(&mut self, datagrams: u64) -> bool {
+        if self.napping && datagrams < NAP_DATAGRAMS_MIN && self.close_wakes == 0 {
             self.napping = false;
         }
         if self.napping {

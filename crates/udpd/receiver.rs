@@ -4,8 +4,12 @@
 //! the pool, the counts, the hand-over, and a look at the stop flag. It blocks in the kernel and nowhere else, unless the
 //! operator chose `when_full = "block"`.
 //!
-//! While a consumer is behind, a short batch is not handed over at once but filled up first: the places in a channel
-//! are counted in batches, and a place is worth most when the batch is full.
+//! A short batch is handed over at once, unless nobody would look at it: while every consumer naps the receiver holds it
+//! and fills it up with what comes next, because handing over between cores costs as much as receiving several datagrams.
+//! A batch is held for one more wait of bounded length and no longer, so the end of a flood arrives as well.
+//!
+//! While a consumer is behind, too, a short batch is filled up first: the places in a channel are counted in batches,
+//! and a place is worth most when the batch is full.
 
 use std::io;
 use std::sync::Arc;
@@ -21,6 +25,9 @@ use crate::pool::{Parcel, Pool, exclusive};
 
 /// How long a short batch may be filled up while a consumer is behind.
 const FILL_UP: Duration = Duration::from_millis(1);
+
+/// How long a wait may last while a short batch is held. The kernel rounds it up to its timer tick.
+const HOLD: Duration = Duration::from_millis(1);
 
 /// How long a receiver rests after a receive call that failed, so that a lasting error is not a busy loop.
 const ERROR_REST: Duration = Duration::from_millis(10);
@@ -64,6 +71,10 @@ pub struct Receiver {
     pub pool: Pool,
     /// A batch that is never handed over: what is received into it is dropped and counted.
     pub spare: RecvBatch,
+    /// A short batch that is being filled up while the consumers nap.
+    pub held: Option<Parcel>,
+    /// Whether receive calls are bounded by [`HOLD`] at present.
+    pub bounded: bool,
     /// Where its datagrams go, in the order of the listener's sinks.
     pub routes: Vec<Route>,
     /// Every lane of the daemon, by index.
@@ -105,24 +116,48 @@ impl Receiver {
         }
     }
 
-    /// One batch: receive, count, hand over. Returns the number of messages, 0 when there was nothing.
+    /// One receive call and what follows from it. Returns the number of messages, 0 when there was nothing.
     fn step(&mut self, tally: &mut LaneTally, wait: Wait) -> usize {
-        let Some(mut parcel) = self.pool.take() else {
+        let Some(mut parcel) = self.held.take().or_else(|| self.empty_batch()) else {
             return self.receive_to_drop(tally, wait);
         };
         let batch = exclusive(&mut parcel);
-        let messages = self.count_errors(tally, batch.receive(&self.socket, wait));
+        let messages = self.count_errors(tally, batch.receive_more(&self.socket, wait));
         if messages == 0 {
-            self.pool.put(parcel);
+            self.bound_waits(false);
+            match batch.is_empty() {
+                true => self.pool.put(parcel),
+                false => self.hand_over(tally, parcel),
+            }
             return 0;
         }
         tally.calls += 1;
-        if !batch.is_full() && self.routes.iter().any(|route| route.feed.is_behind()) {
-            self.fill_up(tally, batch);
+        if !batch.is_full() {
+            if self.routes.iter().all(|route| route.feed.consumer_naps()) && self.bound_waits(true) {
+                self.held = Some(parcel);
+                return messages;
+            }
+            if self.routes.iter().any(|route| route.feed.is_behind()) {
+                self.fill_up(tally, batch);
+            }
         }
-        let messages = batch.messages();
         self.hand_over(tally, parcel);
         messages
+    }
+
+    fn empty_batch(&mut self) -> Option<Parcel> {
+        let mut parcel = self.pool.take()?;
+        exclusive(&mut parcel).clear();
+        Some(parcel)
+    }
+
+    /// Makes receive calls return after [`HOLD`], or wait for ever. A system call only where it changes something, which is
+    /// at the beginning and at the end of a flood. False when the kernel refuses.
+    fn bound_waits(&mut self, bounded: bool) -> bool {
+        if self.bounded != bounded && self.socket.set_receive_timeout(bounded.then_some(HOLD)).is_ok() {
+            self.bounded = bounded;
+        }
+        self.bounded == bounded
     }
 
     /// Fills a short batch for at most [`FILL_UP`], while a consumer is behind.

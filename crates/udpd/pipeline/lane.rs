@@ -130,7 +130,20 @@ fn live(order: LaneOrder, made: &Sender<Result<Made, Failure>>, start: &Inbox<St
     let Ok(Start { routes, lanes, stop }) = start.recv() else { return };
     let Parts { socket, pool, spare } = parts;
     let LaneOrder { index, drop_truncated, gather, .. } = order;
-    Receiver { socket, pool, spare, routes, lanes, lane: index, drop_truncated, gather, stop }.run();
+    Receiver {
+        socket,
+        pool,
+        spare,
+        held: None,
+        bounded: false,
+        routes,
+        lanes,
+        lane: index,
+        drop_truncated,
+        gather,
+        stop,
+    }
+    .run();
 }
 
 /// What stays with the thread.
