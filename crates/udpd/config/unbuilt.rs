@@ -5,7 +5,7 @@
 //! spells out every default works. Each refusal says what works today.
 
 use super::raw::RawKind;
-use super::reader::{Place, Report, Setting, Table};
+use super::reader::{Located, Place, Report, Setting, Table};
 use super::values::WordOr;
 
 /// Which sinks a key belongs to; the keys that every sink has are not listed.
@@ -32,28 +32,28 @@ fn refuse(report: &mut Report<'_>, place: &Place, what: &str, today: &str) {
 /// Refuses every word but the first, which is what this version does anyway.
 fn only_first(table: &mut Table<'_>, report: &mut Report<'_>, key: &'static str, words: &[&'static str], today: &str) {
     let pairs: Vec<_> = words.iter().map(|word| (*word, *word)).collect();
-    if let Setting::Is(word) = table.choice(report, key, &pairs) {
-        if word.value != words[0] {
-            refuse(report, &word.place, &format!("{key} = {:?}", word.value), today);
-        }
+    if let Setting::Is(word) = table.choice(report, key, &pairs)
+        && word.value != words[0]
+    {
+        refuse(report, &word.place, &format!("{key} = {:?}", word.value), today);
     }
 }
 
 /// Refuses a list that is not empty.
 fn only_empty(table: &mut Table<'_>, report: &mut Report<'_>, key: &'static str, what: &str, today: &str) {
-    if let Setting::Is(list) = table.strings(report, key) {
-        if !list.value.is_empty() {
-            refuse(report, &list.place, what, today);
-        }
+    if let Setting::Is(list) = table.strings(report, key)
+        && !list.value.is_empty()
+    {
+        refuse(report, &list.place, what, today);
     }
 }
 
 /// Refuses a number that is not 0.
 fn only_zero(table: &mut Table<'_>, report: &mut Report<'_>, key: &'static str, what: &str, today: &str) {
-    if let Setting::Is(number) = table.size(report, key) {
-        if number.value != 0 {
-            refuse(report, &number.place, what, today);
-        }
+    if let Setting::Is(number) = table.size(report, key)
+        && number.value != 0
+    {
+        refuse(report, &number.place, what, today);
     }
 }
 
@@ -62,25 +62,25 @@ pub(super) fn refuse_in_listener(table: &mut Table<'_>, report: &mut Report<'_>)
     let today = "spread = \"flow\" works today: the kernel's hash of addresses and ports chooses the lane";
     only_first(table, report, "spread", &["flow", "cpu", "queue", "random"], today);
     let engines = [("auto", true), ("recvmmsg", true), ("io_uring", false)];
-    if let Setting::Is(engine) = table.choice(report, "engine", &engines) {
-        if !engine.value {
-            let today = "engine = \"recvmmsg\" (what \"auto\" chooses) works today";
-            refuse(report, &engine.place, "engine = \"io_uring\"", today);
-        }
+    if let Setting::Is(engine) = table.choice(report, "engine", &engines)
+        && !engine.value
+    {
+        let today = "engine = \"recvmmsg\" (what \"auto\" chooses) works today";
+        refuse(report, &engine.place, "engine = \"io_uring\"", today);
     }
-    if let Setting::Is(busy_poll) = table.duration(report, "busy_poll") {
-        if !busy_poll.value.is_zero() {
-            let today = "busy_poll = \"0us\" works today; the receiver sleeps until the kernel wakes it";
-            refuse(report, &busy_poll.place, "busy polling", today);
-        }
+    if let Setting::Is(busy_poll) = table.duration(report, "busy_poll")
+        && !busy_poll.value.is_zero()
+    {
+        let today = "busy_poll = \"0us\" works today; the receiver sleeps until the kernel wakes it";
+        refuse(report, &busy_poll.place, "busy polling", today);
     }
     let today = "remove it; unicast and broadcast addresses work today";
     only_empty(table, report, "multicast_groups", "joining multicast groups", today);
     only_empty(table, report, "sources", "joining multicast groups by source", today);
-    if let Setting::Is(interface) = table.string(report, "multicast_interface") {
-        if !interface.value.is_empty() {
-            refuse(report, &interface.place, "joining multicast groups on an interface", today);
-        }
+    if let Setting::Is(interface) = table.string(report, "multicast_interface")
+        && !interface.value.is_empty()
+    {
+        refuse(report, &interface.place, "joining multicast groups on an interface", today);
     }
     let today = "remove it and filter with nftables, which drops before the socket; every source is accepted today";
     only_empty(table, report, "allow", "filtering by source address", today);
@@ -95,18 +95,18 @@ pub(super) fn refuse_in_listener(table: &mut Table<'_>, report: &mut Report<'_>)
 /// The keys of `[sink.NAME]` that cannot be honoured, and those that a sink of this type does not have.
 pub(super) fn refuse_in_sink(kind: &Setting<RawKind>, table: &mut Table<'_>, report: &mut Report<'_>) {
     refuse_strangers(kind, table, report);
-    if let Some(unbuilt) = kind.get().filter(|kind| kind.value == RawKind::Unbuilt) {
+    if let Some(Located { value: RawKind::Unbuilt(name), place }) = kind.get() {
         let today = "type = \"file\", \"stdout\" or \"null\" work today";
-        refuse(report, &unbuilt.place, "a sink of this type", today);
+        refuse(report, place, &format!("a sink of type {name:?}"), today);
     }
     only_first(table, report, "format", &["lines", "jsonl", "pcapng"], "format = \"lines\" works today");
     table.inner(report, "rotate", |rotate, report| {
         let today = "remove it; today the file grows until something else moves it away";
         only_zero(rotate, report, "bytes", "rotating by size", today);
-        if let Setting::Is(every) = rotate.duration(report, "every") {
-            if !every.value.is_zero() {
-                refuse(report, &every.place, "rotating by time", today);
-            }
+        if let Setting::Is(every) = rotate.duration(report, "every")
+            && !every.value.is_zero()
+        {
+            refuse(report, &every.place, "rotating by time", today);
         }
     });
     table.inner(report, "keep", |keep, report| {
@@ -125,7 +125,7 @@ fn refuse_strangers(kind: &Setting<RawKind>, table: &mut Table<'_>, report: &mut
         Some(RawKind::Null) => "null",
         Some(RawKind::Stdout) => "stdout",
         Some(RawKind::File) => "file",
-        Some(RawKind::Unbuilt) | None => return,
+        Some(RawKind::Unbuilt(_)) | None => return,
     };
     for (key, kinds) in BELONGS {
         let Some(place) = table.key_place(key) else { continue };
@@ -142,11 +142,11 @@ pub(super) fn refuse_in_steer(table: &mut Table<'_>, report: &mut Report<'_>) {
     let today = "remove it and set it up with ethtool; cpus works today";
     only_empty(table, report, "interfaces", "steering an interface", today);
     for key in ["rx_queues", "ring"] {
-        if let Setting::Is(count) = table.integer_or(report, key, &["keep", "max"]) {
-            if count.value != WordOr::Word("keep") {
-                let today = format!("{key} = \"keep\" works today; change it with ethtool");
-                refuse(report, &count.place, &format!("changing {key}"), &today);
-            }
+        if let Setting::Is(count) = table.integer_or(report, key, &["keep", "max"])
+            && count.value != WordOr::Word("keep")
+        {
+            let today = format!("{key} = \"keep\" works today; change it with ethtool");
+            refuse(report, &count.place, &format!("changing {key}"), &today);
         }
     }
     let today = "flow_hash_udp = \"keep\" works today; change it with ethtool -N IFACE rx-flow-hash udp4";

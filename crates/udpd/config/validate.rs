@@ -71,7 +71,7 @@ fn validate_daemon(raw: &RawDaemon, report: &mut Report<'_>) -> Daemon {
         daemon.control_socket = Chosen { value, written: true };
     }
     if let Some(metrics) = raw.metrics_address.get() {
-        let value = optional(metrics, report, address::parse);
+        let value = optional(metrics, report, address::parse_metrics);
         daemon.metrics_address = Chosen { value, written: true };
     }
     if let Some(stats) = raw.stats_on_exit.get() {
@@ -214,6 +214,6 @@ fn check_daemon_files(
 }
 
 /// The listeners of a configuration, borrowed by the checks that need to know who feeds a sink.
-pub(super) fn feeding<'l>(listeners: &'l [Listener], sink: usize) -> impl Iterator<Item = &'l Listener> {
+pub(super) fn feeding(listeners: &[Listener], sink: usize) -> impl Iterator<Item = &Listener> {
     listeners.iter().filter(move |listener| listener.sinks.contains(&sink))
 }
