@@ -7,26 +7,39 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::error::Advice;
 
+/// An address that only this host reaches, where the operator names nothing better.
+pub(super) fn parse_metrics(text: &str) -> Result<SocketAddr, Advice> {
+    parse(text, &Example { host: "127.0.0.1", host_noun: "for this host alone", port: "9817" })
+}
+
+/// What to suggest for a part that is missing.
+struct Example {
+    host: &'static str,
+    host_noun: &'static str,
+    port: &'static str,
+}
+
 /// An address to bind, with a port that is not 0.
-pub(super) fn parse(text: &str) -> Result<SocketAddr, Advice> {
-    let address: SocketAddr = text.parse().map_err(|_| explain(text))?;
+fn parse(text: &str, example: &Example) -> Result<SocketAddr, Advice> {
+    let address: SocketAddr = text.parse().map_err(|_| explain(text, example))?;
     if address.port() == 0 {
         let what = format!("port 0 in {text:?} would be a different port at every start");
-        return Err(Advice::new(what, "write the port that the senders use, 1 to 65535"));
+        return Err(Advice::new(what, "write the port that the others expect, 1 to 65535"));
     }
     Ok(address)
 }
 
 /// An address that datagrams can be received on by this version.
 pub(super) fn parse_listener(text: &str) -> Result<SocketAddr, Advice> {
-    let address = parse(text)?;
+    let example = Example { host: "0.0.0.0", host_noun: "for every IPv4 address", port: "514" };
+    let address = parse(text, &example)?;
     if address.ip().is_multicast() {
         let what = format!("{text:?} is a multicast group, and joining one is not built yet");
         return Err(Advice::new(what, "listen on a unicast address of this host, or on 0.0.0.0 for all of them"));
     }
     if let SocketAddr::V6(v6) = address {
         if let Some(v4) = v6.ip().to_ipv4_mapped() {
-            let what = format!("{text:?} is an IPv4 address in IPv6 clothes");
+            let what = format!("{text:?} is an IPv4 address written as IPv6");
             return Err(Advice::new(what, format!("write \"{v4}:{}\"", v6.port())));
         }
         if v6.ip().is_unicast_link_local() && v6.scope_id() == 0 {
@@ -39,21 +52,22 @@ pub(super) fn parse_listener(text: &str) -> Result<SocketAddr, Advice> {
 }
 
 /// Why `text` is no address with a port.
-fn explain(text: &str) -> Advice {
-    let right = "such as \"0.0.0.0:514\", or \"[::]:514\" for both families";
+fn explain(text: &str, example: &Example) -> Advice {
+    let Example { host: own, host_noun, port: own_port } = example;
+    let right = format!("such as \"{own}:{own_port}\"");
     if text.is_empty() {
         return Advice::new("the address is empty", format!("write an address and a port, {right}"));
     }
     if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
         let shown = if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() };
-        return Advice::new(format!("{text:?} has no port"), format!("write \"{shown}:514\" with the port you want"));
+        return Advice::new(
+            format!("{text:?} has no port"),
+            format!("write \"{shown}:{own_port}\" with the port you want"),
+        );
     }
     let digits = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     if digits(text) {
-        return Advice::new(
-            format!("{text:?} has no address"),
-            format!("write \"0.0.0.0:{text}\" for every IPv4 address"),
-        );
+        return Advice::new(format!("{text:?} has no address"), format!("write \"{own}:{text}\" {host_noun}"));
     }
     let Some((host, port)) = text.rsplit_once(':') else {
         return Advice::new(format!("{text:?} is not an address and a port"), format!("write both, {right}"));
@@ -68,8 +82,8 @@ fn explain(text: &str) -> Advice {
         );
     }
     if host.is_empty() || host == "*" {
-        let cure = format!("write \"0.0.0.0:{port}\" for every IPv4 address, or \"[::]:{port}\" for both families");
-        return Advice::new(format!("{text:?} has no address that is read here"), cure);
+        let cure = format!("write \"{own}:{port}\" {host_noun}, or \"[::]:{port}\" for every address of both families");
+        return Advice::new(format!("{text:?} names no address"), cure);
     }
     if host.contains(':') && !host.starts_with('[') {
         return Advice::new(

@@ -65,7 +65,7 @@ impl Host {
             let absent = missing(&present);
             if !absent.is_empty() {
                 let what = format!("this host has no {}", cores(&absent));
-                return Err(Advice::new(what, format!("its cores are \"{}\"", units::print_cpus(&present))));
+                return Err(Advice::new(what, format!("write some of \"{}\"", units::print_cpus(&present))));
             }
         }
         if let Some(online) = self.cpu_file("online") {
@@ -141,7 +141,7 @@ mod tests {
         for (cpus, words) in [
             (vec![3, 4], "may not use core 4; write some of \"0-3\""),
             (vec![5, 6, 7], "cores 6-7 are offline; write some of \"0-5\""),
-            (vec![8], "this host has no core 8; its cores are \"0-7\""),
+            (vec![8], "this host has no core 8; write some of \"0-7\""),
         ] {
             let advice = host.check_cpus(&cpus).expect_err("refused").to_string();
             assert!(advice.contains(words), "{cpus:?}: {advice}");

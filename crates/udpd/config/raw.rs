@@ -73,7 +73,7 @@ pub(super) enum RawKind {
     Stdout,
     File,
     /// Named by the documentation, and refused.
-    Unbuilt,
+    Unbuilt(&'static str),
 }
 
 /// Reads the whole file; problems go to `report`.
@@ -182,10 +182,15 @@ fn read_sinks<'a>(field: &Field<'a>, report: &mut Report<'_>) -> Option<Vec<RawS
 }
 
 fn read_sink<'a>(name: Located<String>, table: &mut Table<'a>, report: &mut Report<'_>) -> RawSink {
-    let words = ["null", "stdout", "file", "udp", "unix", "kafka"];
-    let kinds = [RawKind::Null, RawKind::Stdout, RawKind::File, RawKind::Unbuilt, RawKind::Unbuilt, RawKind::Unbuilt];
-    let pairs: Vec<_> = words.into_iter().zip(kinds).collect();
-    let kind = table.choice(report, "type", &pairs);
+    let kinds = [
+        ("null", RawKind::Null),
+        ("stdout", RawKind::Stdout),
+        ("file", RawKind::File),
+        ("udp", RawKind::Unbuilt("udp")),
+        ("unix", RawKind::Unbuilt("unix")),
+        ("kafka", RawKind::Unbuilt("kafka")),
+    ];
+    let kind = table.choice(report, "type", &kinds);
     unbuilt::refuse_in_sink(&kind, table, report);
     RawSink {
         name,

@@ -158,8 +158,31 @@ impl Field<'_> {
             DeValue::Table(_) => "the table",
         };
         let what = format!("must be {expected}, not {found} {}", report.written(self.span.clone()));
-        report.say(&self.place(), what, self.cure());
+        report.say(&self.place(), what, self.cure_as_meant());
         Setting::Wrong
+    }
+
+    /// The value that was probably meant, when another type of it would be right; otherwise an example.
+    fn cure_as_meant(&self) -> String {
+        let example = keys::example(&self.schema);
+        let last = self.schema.rsplit('.').next().unwrap_or_default();
+        let words = ["auto", "on", "off"].contains(&example.trim_matches('"'));
+        match self.value {
+            DeValue::String(text) if text.parse::<u64>().is_ok() => format!("write it without quotes: {last} = {text}"),
+            DeValue::String(text) if example.starts_with("[\"") => format!("write it as a list: {last} = [{text:?}]"),
+            DeValue::Boolean(true) if words => format!("write {last} = \"on\""),
+            DeValue::Boolean(false) if words => format!("write {last} = \"off\""),
+            DeValue::Integer(number) if example.ends_with("ms\"") => {
+                format!("write it with its unit: {last} = \"{number}ms\"")
+            }
+            DeValue::Integer(number) if example.ends_with("s\"") && example.len() < 6 => {
+                format!("write it with its unit: {last} = \"{number}s\"")
+            }
+            DeValue::Integer(number) if ["name", "cpus"].contains(&last) => {
+                format!("write it in quotes: {last} = \"{number}\"")
+            }
+            _ => self.cure(),
+        }
     }
 
     /// "write KEY = EXAMPLE".

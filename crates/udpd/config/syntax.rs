@@ -21,9 +21,17 @@ pub(super) fn parse<'t>(text: &'t str, report: &mut Report<'_>) -> Option<DeTabl
     }
     errors.sort_by_key(offset_of);
     let mut last_line = 0;
+    let mut duplicate_table = None;
     for error in &errors {
         let in_list = is_list_error(error);
         let offset = offset_of(error);
+        // Under a table that stands twice, every key does, and one of the two findings is enough.
+        let duplicate = error.message().starts_with("duplicate key");
+        if duplicate && header_at(text, offset) {
+            duplicate_table = last_header(text, offset);
+        } else if duplicate && duplicate_table.is_some() && last_header(text, offset) == duplicate_table {
+            continue;
+        }
         let place = place_of(text, if in_list { list_start(text, offset) } else { offset });
         let (line, _) = report.position(place.offset);
         if line != last_line {
@@ -102,7 +110,9 @@ fn explain(error: &Error, text: &str) -> Advice {
         () if has("cannot recurse") || has("recursion limit") => {
             ("the nesting is too deep".to_owned(), "no value of udpd is nested more than twice; remove the brackets")
         }
-        () if has("unexpected leading zero") => (format!("the number {token} has leading zeros"), "remove them"),
+        () if has("unexpected leading zero") => {
+            ("the number begins with a zero".to_owned(), "remove the leading zeros")
+        }
         () if has("carriage return") => (
             "a carriage return stands alone".to_owned(),
             "end lines with a line feed, or with both: dos2unix repairs the file",
@@ -146,6 +156,12 @@ fn line_at(text: &str, offset: usize) -> (&str, usize) {
     let start = text.get(..offset).and_then(|before| before.rfind('\n')).map_or(0, |at| at + 1);
     let rest = text.get(start..).unwrap_or_default();
     (rest.split('\n').next().unwrap_or_default(), offset - start)
+}
+
+/// Where the last header before `offset` stands.
+fn last_header(text: &str, offset: usize) -> Option<usize> {
+    let above = text.get(..offset)?;
+    above.rfind("\n[").map(|at| at + 1).or_else(|| above.starts_with('[').then_some(0))
 }
 
 fn header_at(text: &str, offset: usize) -> bool {

@@ -1,1 +1,146 @@
-//! tests
+//! What holds for the whole of the configuration: the documented file, the examples, the defaults.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::keys::KEYS;
+use super::{Chosen, Config, Host, defaults};
+
+/// The least that works, with the values that `config/udpd.toml` has where there is no default.
+const LEAST: &str = r#"
+[[listener]]
+name = "syslog"
+address = "0.0.0.0:514"
+sinks = ["archive"]
+
+[sink.archive]
+type = "file"
+path = "/var/log/udpd/{listener}-{consumer}.log"
+"#;
+
+fn documentation() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/udpd.toml");
+    fs::read_to_string(path).expect("config/udpd.toml")
+}
+
+fn parse(text: &str) -> Config {
+    Config::parse(text, "test.toml", &Host::default()).unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+/// The messages about `text`, without the name of the file.
+fn problems(text: &str, host: &Host) -> Vec<String> {
+    let problems = Config::parse(text, "f", host).expect_err("the text is wrong");
+    problems.list().iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn the_documented_file_shows_the_defaults_of_the_code() {
+    let mut documented = parse(&documentation());
+    let socket = PathBuf::from(defaults::CONTROL_SOCKET);
+    assert_eq!(documented.daemon.control_socket, Chosen { value: Some(socket), written: true });
+    assert_eq!(documented.daemon.metrics_address, Chosen { value: Some(defaults::METRICS_ADDRESS), written: true });
+    let least = parse(LEAST);
+    // Where the socket is by default depends on who runs the test; that it is written is all that differs otherwise.
+    documented.daemon.control_socket = least.daemon.control_socket.clone();
+    documented.daemon.metrics_address.written = false;
+    assert_eq!(documented, least);
+}
+
+#[test]
+fn the_documented_file_names_every_key_and_no_other() {
+    let mut named = BTreeSet::new();
+    let mut table = String::new();
+    for line in documentation().lines() {
+        // A setting that is commented out stands directly behind the #, prose behind a space.
+        let line = line.strip_prefix('#').unwrap_or(line);
+        if let Some(header) = line.strip_prefix('[') {
+            let name = header.trim_matches(['[', ']']);
+            table = if name.starts_with("sink.") { "sink.*".to_owned() } else { name.to_owned() };
+            named.insert(table.split('.').next().expect("a first part").to_owned());
+        } else if let Some((key, value)) = line.split_once(" = ")
+            && key.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+        {
+            named.insert(format!("{table}.{key}"));
+            let inner = value.strip_prefix("{ ").into_iter().flat_map(|inner| inner.split(", "));
+            let inner = inner.filter_map(|pair| pair.split_once(" = "));
+            named.extend(inner.map(|(inner_key, _)| format!("{table}.{key}.{inner_key}")));
+        }
+    }
+    let known: BTreeSet<String> = KEYS.iter().map(|key| key.path.to_owned()).collect();
+    let undocumented: Vec<_> = known.difference(&named).collect();
+    let unknown: Vec<_> = named.difference(&known).collect();
+    assert!(undocumented.is_empty(), "config/udpd.toml does not explain {undocumented:?}");
+    assert!(unknown.is_empty(), "config/udpd.toml explains {unknown:?}, which the reader does not know");
+}
+
+#[test]
+fn the_examples_are_valid() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/examples");
+    let files: Vec<_> = fs::read_dir(directory).expect("config/examples").flatten().collect();
+    assert!(files.len() >= 3, "the examples are gone");
+    for file in files {
+        if let Err(failure) = Config::load(&file.path()) {
+            panic!("{failure}");
+        }
+    }
+}
+
+#[test]
+fn the_example_of_every_key_is_right_in_its_place() {
+    // What is written as the cure of a message must not be the next mistake.
+    for key in KEYS.iter().filter(|key| key.path.starts_with("listener.") || key.path.starts_with("daemon.")) {
+        let (table, name) = key.path.split_once('.').expect("a table and a key");
+        if ["name", "address", "sinks", "interface"].contains(&name) {
+            continue;
+        }
+        let line = format!("{name} = {}\n", key.example);
+        let text = match table {
+            "daemon" => format!("[daemon]\n{line}{LEAST}"),
+            _ => LEAST.replace("[[listener]]\n", &format!("[[listener]]\n{line}")),
+        };
+        parse(&text);
+    }
+}
+
+#[test]
+fn a_written_default_is_told_from_one_that_is_not() {
+    let config = parse(&format!("[daemon]\nmetrics_address = \"\"\n{LEAST}"));
+    assert_eq!(config.daemon.metrics_address, Chosen { value: None, written: true });
+    assert!(!config.daemon.control_socket.written);
+}
+
+#[test]
+fn all_problems_are_reported_in_the_order_of_the_text() {
+    let text = "[[listener]]\nname = \"a b\"\nbatch_size = 0\nsinks = [\"x\"]\n[sink.y]\ntype = \"null\"\ncolour = 1\n";
+    let lines = problems(text, &Host::default());
+    let places: Vec<_> = lines.iter().map(|line| line.split(": ").take(2).collect::<Vec<_>>().join(" ")).collect();
+    let expected =
+        ["f:1:1 listener.address", "f:2:8 listener.name", "f:3:14 listener.batch_size", "f:4:10 listener.sinks"];
+    assert_eq!(places[..4], expected);
+    assert_eq!(places[4..], ["f:7:1 sink.y.colour"]);
+}
+
+#[test]
+fn sinks_keep_the_order_of_the_file_and_listeners_point_to_them() {
+    let text = "[[listener]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\nsinks = [\"a\", \"z\"]\n\
+                [sink.z]\ntype = \"null\"\n[sink.a]\ntype = \"stdout\"\n";
+    let config = parse(text);
+    let names: Vec<_> = config.sinks.iter().map(|sink| sink.name.as_str()).collect();
+    assert_eq!(names, ["z", "a"]);
+    assert_eq!(config.listeners[0].sinks, [1, 0]);
+}
+
+#[test]
+fn the_queues_of_an_interface_count_as_lanes_when_files_are_compared() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    for queue in ["rx-0", "rx-1"] {
+        fs::create_dir_all(root.path().join("class/net/eth0/queues").join(queue)).expect("a queue");
+    }
+    let host = Host { sys_root: root.path().to_owned(), ..Host::default() };
+    let text = "[[listener]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\ninterface = \"eth0\"\nsinks = [\"s\"]\n\
+                [sink.s]\ntype = \"file\"\npath = \"/nonexistent/{listener}\"\nconsumers = \"per_lane\"\n";
+    let lines = problems(text, &host);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("2 consumers would write the same file"), "{lines:?}");
+}

@@ -5,7 +5,7 @@
 //! spells out every default works. Each refusal says what works today.
 
 use super::raw::RawKind;
-use super::reader::{Place, Report, Setting, Table};
+use super::reader::{Located, Place, Report, Setting, Table};
 use super::values::WordOr;
 
 /// Which sinks a key belongs to; the keys that every sink has are not listed.
@@ -95,9 +95,9 @@ pub(super) fn refuse_in_listener(table: &mut Table<'_>, report: &mut Report<'_>)
 /// The keys of `[sink.NAME]` that cannot be honoured, and those that a sink of this type does not have.
 pub(super) fn refuse_in_sink(kind: &Setting<RawKind>, table: &mut Table<'_>, report: &mut Report<'_>) {
     refuse_strangers(kind, table, report);
-    if let Some(unbuilt) = kind.get().filter(|kind| kind.value == RawKind::Unbuilt) {
+    if let Some(Located { value: RawKind::Unbuilt(name), place }) = kind.get() {
         let today = "type = \"file\", \"stdout\" or \"null\" work today";
-        refuse(report, &unbuilt.place, "a sink of this type", today);
+        refuse(report, place, &format!("a sink of type {name:?}"), today);
     }
     only_first(table, report, "format", &["lines", "jsonl", "pcapng"], "format = \"lines\" works today");
     table.inner(report, "rotate", |rotate, report| {
@@ -125,7 +125,7 @@ fn refuse_strangers(kind: &Setting<RawKind>, table: &mut Table<'_>, report: &mut
         Some(RawKind::Null) => "null",
         Some(RawKind::Stdout) => "stdout",
         Some(RawKind::File) => "file",
-        Some(RawKind::Unbuilt) | None => return,
+        Some(RawKind::Unbuilt(_)) | None => return,
     };
     for (key, kinds) in BELONGS {
         let Some(place) = table.key_place(key) else { continue };

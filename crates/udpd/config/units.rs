@@ -89,8 +89,8 @@ fn parse_amount(text: &str, noun: &str, units: &[(&str, u64)], right: &str) -> R
         let meant = meant_unit(unit, units);
         return match meant {
             Some(name) => Err(Advice::new(
-                format!("{text:?} has no unit that is read here"),
-                format!("write \"{number}{name}\" if that is meant; {right}"),
+                format!("{:?} in {text:?} is not a unit here", unit.trim()),
+                format!("write \"{number}{name}\" if that is meant"),
             )),
             None if unit.starts_with('.') => refuse("is not a whole number; use the next smaller unit"),
             None => refuse(&format!("is not a {noun}")),

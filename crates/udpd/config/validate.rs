@@ -71,7 +71,7 @@ fn validate_daemon(raw: &RawDaemon, report: &mut Report<'_>) -> Daemon {
         daemon.control_socket = Chosen { value, written: true };
     }
     if let Some(metrics) = raw.metrics_address.get() {
-        let value = optional(metrics, report, address::parse);
+        let value = optional(metrics, report, address::parse_metrics);
         daemon.metrics_address = Chosen { value, written: true };
     }
     if let Some(stats) = raw.stats_on_exit.get() {

@@ -158,7 +158,7 @@ pub(super) fn check_overlaps(raw: &[RawListener], listeners: &[Listener], report
         let (line, _) = report.position(other_text.place.offset);
         match taken == address {
             true => {
-                let what = format!("{address} is taken by line {line}");
+                let what = format!("{address} is listened on already, at line {line}");
                 report.say(&text.place, what, "listen once on an address; lanes = N opens N sockets on it");
             }
             false => {

@@ -37,7 +37,7 @@ pub(super) fn validate(raw: &RawSink, report: &mut Report<'_>) -> Option<Sink> {
         RawKind::Null => Some(SinkKind::Null),
         RawKind::Stdout => Some(SinkKind::Stdout),
         RawKind::File => file(raw, report).map(SinkKind::File),
-        RawKind::Unbuilt => None,
+        RawKind::Unbuilt(_) => None,
     };
     let consumers = consumers(&raw.consumers, report);
     let queue_batches = raw.queue_batches.get().map(|queue| within(queue, 1, 65_536, 256, report));

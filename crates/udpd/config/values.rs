@@ -62,7 +62,14 @@ impl<'a> Table<'a> {
         word: &'static str,
     ) -> Setting<WordOr<u64>> {
         let expected = format!("{word:?}, or a size");
-        self.with(key, |field| field.word_or(&[word], |field| field.size(report, &expected)))
+        self.with(key, |field| {
+            field.word_or(&[word], |field| match field.value {
+                DeValue::String(text) => {
+                    field.parsed(report, units::parse_size(text).map_err(|advice| or(advice, &[word])))
+                }
+                _ => field.size(report, &expected),
+            })
+        })
     }
 
     pub(super) fn duration_or(
@@ -72,7 +79,14 @@ impl<'a> Table<'a> {
         words: &[&'static str],
     ) -> Setting<WordOr<Duration>> {
         let expected = format!("{}, or a duration", either(words.iter().copied()));
-        self.with(key, |field| field.word_or(words, |field| field.duration(report, &expected)))
+        self.with(key, |field| {
+            field.word_or(words, |field| match field.value {
+                DeValue::String(text) => {
+                    field.parsed(report, units::parse_duration(text).map_err(|advice| or(advice, words)))
+                }
+                _ => field.duration(report, &expected),
+            })
+        })
     }
 
     /// One of a few words, or a whole number.
@@ -214,6 +228,11 @@ impl Field<'_> {
         report.say(&self.place(), format!("{} is not known", report.written(self.span.clone())), cure);
         Setting::Wrong
     }
+}
+
+/// The advice about an amount, where a word would be right as well.
+fn or(advice: Advice, words: &[&'static str]) -> Advice {
+    Advice::new(advice.what, format!("{}, or {}", advice.cure, either(words.iter().copied())))
 }
 
 /// `"a", "b" or "c"`.
