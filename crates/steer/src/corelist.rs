@@ -6,16 +6,18 @@ use std::fmt;
 /// The highest core number that is accepted: what a kernel can be built for, and a bound on what a range may expand to.
 const CORE_MAX: usize = 8191;
 
-/// Why a text is not a core list.
+/// Why a text is not a core list, and what would be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoreListError {
-    part: String,
-    why: &'static str,
+    /// What is wrong, with the part of the text that is.
+    pub what: String,
+    /// What would be right.
+    pub cure: String,
 }
 
 impl fmt::Display for CoreListError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "`{}` {}; write cores like \"0-3,8\"", self.part, self.why)
+        write!(formatter, "{}; {}", self.what, self.cure)
     }
 }
 
@@ -29,31 +31,32 @@ pub fn parse_core_list(text: &str) -> Result<Vec<usize>, CoreListError> {
         return Ok(cores);
     }
     for part in text.split(',') {
-        let fail = |why| CoreListError { part: part.to_owned(), why };
-        let number = |digits: &str| -> Result<usize, CoreListError> {
-            let digits = digits.trim();
-            if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-                return Err(fail("is not a core number or a range"));
-            }
-            match digits.parse() {
-                Ok(core) if core <= CORE_MAX => Ok(core),
-                _ => Err(fail("is beyond the highest core number, 8191")),
-            }
+        let (first, last) = match part.split_once('-') {
+            Some((first, last)) => (parse_core(first, part)?, parse_core(last, part)?),
+            None => (parse_core(part, part)?, parse_core(part, part)?),
         };
-        match part.split_once('-') {
-            None => cores.push(number(part)?),
-            Some((first, last)) => {
-                let (first, last) = (number(first)?, number(last)?);
-                if first > last {
-                    return Err(fail("is a range that runs backwards"));
-                }
-                cores.extend(first..=last);
-            }
+        if first > last {
+            let what = format!("the range {part:?} runs backwards");
+            return Err(CoreListError { what, cure: format!("write \"{last}-{first}\"") });
         }
+        cores.extend(first..=last);
     }
     cores.sort_unstable();
     cores.dedup();
     Ok(cores)
+}
+
+fn parse_core(digits: &str, part: &str) -> Result<usize, CoreListError> {
+    let fail = |what| CoreListError {
+        what,
+        cure: "write numbers and ranges separated by commas, such as \"0-3,8\"".to_owned(),
+    };
+    match digits.parse::<usize>() {
+        Ok(core) if core > CORE_MAX => Err(fail(format!("{core} is no core: the highest is {CORE_MAX}"))),
+        // A sign parses as well, and is no part of a core number.
+        Ok(core) if digits.bytes().all(|byte| byte.is_ascii_digit()) => Ok(core),
+        _ => Err(fail(format!("{part:?} is not a core number or a range"))),
+    }
 }
 
 /// Writes a sorted list of cores the way [`parse_core_list`] reads it.
@@ -88,10 +91,16 @@ mod tests {
 
     #[test]
     fn what_is_not_a_core_list_is_refused_with_the_part_that_is_wrong() {
-        for (text, part) in
-            [("0-", "0-"), ("a", "a"), ("3-1", "3-1"), ("0,,2", ""), ("-1", "-1"), ("0-99999", "0-99999")]
-        {
-            assert_eq!(parse_core_list(text).unwrap_err().part, part, "{text}");
+        for (text, part) in [
+            ("0-", "\"0-\""),
+            ("a", "\"a\""),
+            ("3-1", "\"3-1\""),
+            ("0,,2", "\"\""),
+            ("-1", "\"-1\""),
+            ("0-99999", "99999"),
+        ] {
+            let error = parse_core_list(text).expect_err(text);
+            assert!(error.what.contains(part), "{text}: {error}");
         }
         assert!(parse_core_list("+1").is_err(), "a sign is not part of a core number");
     }

@@ -65,7 +65,7 @@ impl Host {
             let absent = missing(&present);
             if !absent.is_empty() {
                 let what = format!("this host has no {}", cores(&absent));
-                return Err(Advice::new(what, format!("write some of \"{}\"", units::print_cpus(&present))));
+                return Err(Advice::new(what, format!("write some of \"{}\"", steer::format_core_list(&present))));
             }
         }
         if let Some(online) = self.cpu_file("online") {
@@ -74,7 +74,7 @@ impl Host {
                 let what = format!("{} offline", is(&offline));
                 let cure = format!(
                     "write some of \"{}\", or bring it up: echo 1 > /sys/devices/system/cpu/cpu{}/online",
-                    units::print_cpus(&online),
+                    steer::format_core_list(&online),
                     offline[0]
                 );
                 return Err(Advice::new(what, cure));
@@ -86,7 +86,7 @@ impl Host {
                 let what = format!("this process may not use {}", cores(&barred));
                 let cure = format!(
                     "write some of \"{}\", or widen CPUAffinity=, AllowedCPUs=, taskset or the container's cpuset",
-                    units::print_cpus(&allowed)
+                    steer::format_core_list(&allowed)
                 );
                 return Err(Advice::new(what, cure));
             }
@@ -107,7 +107,7 @@ impl Host {
 }
 
 fn cores(cpus: &[usize]) -> String {
-    format!("{} {}", if cpus.len() == 1 { "core" } else { "cores" }, units::print_cpus(cpus))
+    format!("{} {}", if cpus.len() == 1 { "core" } else { "cores" }, steer::format_core_list(cpus))
 }
 
 fn is(cpus: &[usize]) -> String {

@@ -3,7 +3,6 @@
 //! One spelling for each unit, no spaces, no fractions: a configuration is read by more people than write it, and
 //! `32M` means two different numbers to two of them. Each refusal says how the value would be written.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::error::Advice;
@@ -38,9 +37,6 @@ const SPELLINGS: [(&str, &str); 22] = [
     ("hour", "h"),
     ("hours", "h"),
 ];
-
-/// No kernel numbers its cores higher; the limit keeps a slip such as "0-4000000000" from filling memory.
-const CPU_MAX: usize = 8191;
 
 /// Bytes from `"32MiB"`, `"2KiB"`, `"1GiB"`, `"512B"` or `"1500"`.
 pub fn parse_size(text: &str) -> Result<u64, Advice> {
@@ -121,43 +117,11 @@ fn print_amount(amount: u64, units: &[(&str, u64)]) -> Option<String> {
 
 /// Cores from `"0-3,8"`: sorted, each once.
 pub fn parse_cpus(text: &str) -> Result<Vec<usize>, Advice> {
-    let right = "write numbers and ranges separated by commas, such as \"0-3,8\"";
-    let number = |part: &str| match part.parse::<usize>() {
-        Ok(cpu) if cpu <= CPU_MAX && part.bytes().all(|byte| byte.is_ascii_digit()) => Ok(cpu),
-        Ok(cpu) if cpu > CPU_MAX => Err(Advice::new(format!("{cpu} is no core: the highest is {CPU_MAX}"), right)),
-        _ => Err(Advice::new(format!("{part:?} in {text:?} is not a core number"), right)),
-    };
-    let mut cpus = Vec::new();
-    for part in text.split(',') {
-        let (first, last) = match part.split_once('-') {
-            Some((first, last)) => (number(first)?, number(last)?),
-            None => (number(part)?, number(part)?),
-        };
-        if first > last {
-            return Err(Advice::new(format!("the range {part:?} runs backwards"), format!("write \"{last}-{first}\"")));
-        }
-        cpus.extend(first..=last);
+    match steer::parse_core_list(text) {
+        Ok(cpus) if cpus.is_empty() => Err(Advice::new("\"\" is not a core number", "write some, such as \"0-3,8\"")),
+        Ok(cpus) => Ok(cpus),
+        Err(error) => Err(Advice::new(error.what, error.cure)),
     }
-    cpus.sort_unstable();
-    cpus.dedup();
-    Ok(cpus)
-}
-
-/// The shortest text that [`parse_cpus`] reads as `cpus`, which must be sorted.
-pub fn print_cpus(cpus: &[usize]) -> String {
-    let mut text = String::new();
-    let mut rest = cpus;
-    while let Some(&first) = rest.first() {
-        let run = rest.iter().zip(first..).take_while(|(cpu, expected)| *cpu == expected).count();
-        let comma = if text.is_empty() { "" } else { "," };
-        // Writing to a String cannot fail.
-        let _ = match run {
-            1 => write!(text, "{comma}{first}"),
-            _ => write!(text, "{comma}{first}-{}", first + run - 1),
-        };
-        rest = &rest[run..];
-    }
-    text
 }
 
 #[cfg(test)]
@@ -203,8 +167,8 @@ mod tests {
     fn cpu_lists_are_read_sorted_and_printed_as_ranges() {
         for (text, printed) in [("0-3,8", "0-3,8"), ("8,0-3,2", "0-3,8"), ("5", "5"), ("0,1", "0-1")] {
             let cpus = parse_cpus(text).expect("a valid list");
-            assert_eq!(print_cpus(&cpus), printed);
-            assert_eq!(parse_cpus(&print_cpus(&cpus)), Ok(cpus));
+            assert_eq!(steer::format_core_list(&cpus), printed);
+            assert_eq!(parse_cpus(&steer::format_core_list(&cpus)), Ok(cpus));
         }
     }
 

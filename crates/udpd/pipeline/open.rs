@@ -9,6 +9,7 @@ use nix::errno::Errno;
 
 use crate::budget::Budget;
 use crate::channel::FullPolicy;
+use crate::config::template::{self, Names};
 use crate::config::{Config, FileSink as FileSettings, Sink as SinkSettings, SinkKind, SyncPolicy, WhenFull};
 use crate::exit::{ExitCode, Failure};
 use crate::holder;
@@ -46,7 +47,8 @@ pub(super) fn sink(
             let path = |(lane, feeds): (usize, &bool)| {
                 let plan = &budget.lanes[lane];
                 let listener = &config.listeners[plan.listener].name;
-                feeds.then(|| expand(&file.path, listener, plan.number, consumer, &settings.name))
+                let names = Names { listener, lane: plan.number, consumer, sink: &settings.name };
+                feeds.then(|| PathBuf::from(template::expand(&file.path, &names)))
             };
             let paths: Vec<Option<PathBuf>> = lanes.iter().enumerate().map(path).collect();
             open_files(settings, file, &paths)
@@ -78,16 +80,6 @@ fn open_files(
         Failure::new(code, message)
     })?;
     Ok(Box::new(sink))
-}
-
-/// Fills in the placeholders of a path.
-pub(super) fn expand(template: &str, listener: &str, lane: usize, consumer: usize, sink: &str) -> PathBuf {
-    let path = template
-        .replace("{listener}", listener)
-        .replace("{lane}", &lane.to_string())
-        .replace("{consumer}", &consumer.to_string())
-        .replace("{sink}", sink);
-    PathBuf::from(path)
 }
 
 /// Why an address could not be bound, and what to do.
@@ -125,12 +117,6 @@ fn first_unprivileged_port() -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn placeholders_are_filled_in_and_everything_else_stays() {
-        let path = expand("/var/log/{sink}/{listener}-{lane}-{consumer}.log", "syslog", 3, 1, "archive");
-        assert_eq!(path, Path::new("/var/log/archive/syslog-3-1.log"));
-    }
 
     #[test]
     fn a_missing_right_names_the_capability_and_the_line_that_grants_it() {
