@@ -1,4 +1,7 @@
-//! Parts of the comparison with the bare C loop: who is compared, on which machine, and how it is written down.
+//! Parts of the measurements: who is compared, on which machine, and how it is written down.
+//!
+//! Each bench uses a part, so what one leaves unused is not dead.
+#![allow(dead_code)]
 
 pub(crate) mod contender;
 pub(crate) mod machine;
