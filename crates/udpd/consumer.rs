@@ -16,7 +16,7 @@ use crate::pool::Parcel;
 use crate::sink::Sink;
 
 /// The length of a nap: what a flood may wait.
-const NAP: Duration = Duration::from_millis(1);
+const NAP: Duration = Duration::from_micros(500);
 
 /// Wake-ups closer together than this are too many.
 const WAKE_INTERVAL_MIN: Duration = Duration::from_micros(50);
@@ -25,7 +25,7 @@ const WAKE_INTERVAL_MIN: Duration = Duration::from_micros(50);
 const CLOSE_WAKES_MAX: u32 = 16;
 
 /// A nap that brings fewer datagrams than this was the last.
-const NAP_DATAGRAMS_MIN: u64 = 32;
+const NAP_DATAGRAMS_MIN: u64 = 16;
 
 /// A channel shorter than this could overflow during a nap.
 const NAP_DEPTH_MIN: usize = 64;

@@ -4,12 +4,10 @@
 //! the pool, the counts, the hand-over, and a look at the stop flag. It blocks in the kernel and nowhere else, unless the
 //! operator chose `when_full = "block"`.
 //!
-//! A short batch is handed over at once, unless nobody would look at it: while every consumer naps the receiver holds it
-//! and fills it up with what comes next, because handing over between cores costs as much as receiving several datagrams.
-//! A batch is held for one more wait of bounded length and no longer, so the end of a flood arrives as well.
-//!
-//! While a consumer is behind, too, a short batch is filled up first: the places in a channel are counted in batches,
-//! and a place is worth most when the batch is full.
+//! A short batch is handed over at once, with two exceptions. While every consumer naps nobody would look at it: the
+//! receiver rests a moment as well and fills the batch up, because waking up and handing over between cores both cost as
+//! much as receiving several datagrams. And while a consumer is behind, the places in its channel, which are counted in
+//! batches, are worth most when the batch is full. In both cases a batch that gets nothing more goes on at once.
 
 use std::io;
 use std::sync::Arc;
@@ -26,8 +24,11 @@ use crate::pool::{Parcel, Pool, exclusive};
 /// How long a short batch may be filled up while a consumer is behind.
 const FILL_UP: Duration = Duration::from_millis(1);
 
-/// How long a wait may last while a short batch is held. The kernel rounds it up to its timer tick.
-const HOLD: Duration = Duration::from_millis(1);
+/// How long a receiver rests while nobody would look at what it receives.
+const REST: Duration = Duration::from_micros(100);
+
+/// The receive buffer that holds what may arrive during a rest, several times over, at two million a second.
+const REST_BUFFER_BYTES: usize = 2 << 20;
 
 /// How long a receiver rests after a receive call that failed, so that a lasting error is not a busy loop.
 const ERROR_REST: Duration = Duration::from_millis(10);
@@ -71,10 +72,8 @@ pub struct Receiver {
     pub pool: Pool,
     /// A batch that is never handed over: what is received into it is dropped and counted.
     pub spare: RecvBatch,
-    /// A short batch that is being filled up while the consumers nap.
-    pub held: Option<Parcel>,
-    /// Whether receive calls are bounded by [`HOLD`] at present.
-    pub bounded: bool,
+    /// What the kernel granted as receive buffer.
+    pub receive_buffer_bytes: usize,
     /// Where its datagrams go, in the order of the listener's sinks.
     pub routes: Vec<Route>,
     /// Every lane of the daemon, by index.
@@ -116,60 +115,43 @@ impl Receiver {
         }
     }
 
-    /// One receive call and what follows from it. Returns the number of messages, 0 when there was nothing.
+    /// One batch: receive, count, hand over. Returns the number of messages, 0 when there was nothing.
     fn step(&mut self, tally: &mut LaneTally, wait: Wait) -> usize {
-        let Some(mut parcel) = self.held.take().or_else(|| self.empty_batch()) else {
+        let Some(mut parcel) = self.pool.take() else {
             return self.receive_to_drop(tally, wait);
         };
         let batch = exclusive(&mut parcel);
-        let messages = self.count_errors(tally, batch.receive_more(&self.socket, wait));
-        if messages == 0 {
-            self.bound_waits(false);
-            match batch.is_empty() {
-                true => self.pool.put(parcel),
-                false => self.hand_over(tally, parcel),
-            }
+        if self.count_errors(tally, batch.receive(&self.socket, wait)) == 0 {
+            self.pool.put(parcel);
             return 0;
         }
         tally.calls += 1;
-        if !batch.is_full() {
-            if self.routes.iter().all(|route| route.feed.consumer_naps()) && self.bound_waits(true) {
-                self.held = Some(parcel);
-                return messages;
-            }
-            if self.routes.iter().any(|route| route.feed.is_behind()) {
-                self.fill_up(tally, batch);
-            }
-        }
+        self.fill_up(tally, batch);
+        let messages = batch.messages();
         self.hand_over(tally, parcel);
         messages
     }
 
-    fn empty_batch(&mut self) -> Option<Parcel> {
-        let mut parcel = self.pool.take()?;
-        exclusive(&mut parcel).clear();
-        Some(parcel)
-    }
-
-    /// Makes receive calls return after [`HOLD`], or wait for ever. A system call only where it changes something, which is
-    /// at the beginning and at the end of a flood. False when the kernel refuses.
-    fn bound_waits(&mut self, bounded: bool) -> bool {
-        if self.bounded != bounded && self.socket.set_receive_timeout(bounded.then_some(HOLD)).is_ok() {
-            self.bounded = bounded;
-        }
-        self.bounded == bounded
-    }
-
-    /// Fills a short batch for at most [`FILL_UP`], while a consumer is behind.
+    /// Fills a short batch up for as long as there is a reason to and something comes.
     fn fill_up(&self, tally: &mut LaneTally, batch: &mut RecvBatch) {
-        while !batch.is_full() && self.socket.wait_readable(FILL_UP).unwrap_or(false) {
-            let before = batch.messages();
-            let after = self.count_errors(tally, batch.receive_more(&self.socket, Wait::No)) + before;
-            if after == before {
+        while !batch.is_full() {
+            if self.may_rest() {
+                std::thread::sleep(REST);
+            } else if !self.routes.iter().any(|route| route.feed.is_behind())
+                || !self.socket.wait_readable(FILL_UP).unwrap_or(false)
+            {
+                return;
+            }
+            if self.count_errors(tally, batch.receive_more(&self.socket, Wait::No)) == 0 {
                 return;
             }
             tally.calls += 1;
         }
+    }
+
+    /// True while nobody would look at a batch and the socket has room for what arrives meanwhile.
+    fn may_rest(&self) -> bool {
+        self.receive_buffer_bytes >= REST_BUFFER_BYTES && self.routes.iter().all(|route| route.feed.consumer_naps())
     }
 
     /// Counts what is in the batch, publishes, and gives the batch to every sink.

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::time::Duration;
 
 use libc::{IPPROTO_IP, IPPROTO_IPV6, SOL_SOCKET, SOL_UDP, c_int};
 
@@ -117,19 +116,6 @@ impl Socket {
     /// Looks at the device's queue for this long before sleeping in a receive call. Raising it needs `CAP_NET_ADMIN`.
     pub fn set_busy_poll_us(&self, microseconds: u32) -> io::Result<()> {
         self.set(SOL_SOCKET, libc::SO_BUSY_POLL, c_int::try_from(microseconds).unwrap_or(c_int::MAX))
-    }
-
-    /// Ends a receive call that waits after this long, with nothing; `None` waits for ever. The kernel rounds up to its
-    /// timer tick, a few milliseconds.
-    pub fn set_receive_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        let timeout = timeout.unwrap_or(Duration::ZERO);
-        let seconds = libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX);
-        let microseconds = libc::suseconds_t::from(timeout.subsec_micros());
-        let mut time = [0; size_of::<libc::timeval>()];
-        let (first, second) = time.split_at_mut(size_of::<libc::time_t>());
-        first.copy_from_slice(&seconds.to_ne_bytes());
-        second.copy_from_slice(&microseconds.to_ne_bytes());
-        sys::set_option(self.as_fd(), SOL_SOCKET, libc::SO_RCVTIMEO, &time)
     }
 
     /// Prefers this socket of its reuseport group for what arrives on `cpu`. The kernel walks all members for each

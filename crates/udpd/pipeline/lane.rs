@@ -128,22 +128,10 @@ fn live(order: LaneOrder, made: &Sender<Result<Made, Failure>>, start: &Inbox<St
         return;
     }
     let Ok(Start { routes, lanes, stop }) = start.recv() else { return };
-    let Parts { socket, pool, spare } = parts;
+    let Parts { socket, pool, spare, receive_buffer_bytes } = parts;
     let LaneOrder { index, drop_truncated, gather, .. } = order;
-    Receiver {
-        socket,
-        pool,
-        spare,
-        held: None,
-        bounded: false,
-        routes,
-        lanes,
-        lane: index,
-        drop_truncated,
-        gather,
-        stop,
-    }
-    .run();
+    Receiver { socket, pool, spare, receive_buffer_bytes, routes, lanes, lane: index, drop_truncated, gather, stop }
+        .run();
 }
 
 /// What stays with the thread.
@@ -151,6 +139,7 @@ struct Parts {
     socket: Arc<Socket>,
     pool: Pool,
     spare: RecvBatch,
+    receive_buffer_bytes: usize,
 }
 
 fn make(order: &LaneOrder) -> Result<(Parts, Made), Failure> {
@@ -176,7 +165,7 @@ fn make(order: &LaneOrder) -> Result<(Parts, Made), Failure> {
     let (pool, home) = Pool::new(batches, plan.listener, order.index, order.sinks);
     let socket = Arc::new(socket);
     let made = Made { socket: Arc::clone(&socket), home, buffer, backing, core };
-    Ok((Parts { socket, pool, spare }, made))
+    Ok((Parts { socket, pool, spare, receive_buffer_bytes: buffer.granted_bytes }, made))
 }
 
 fn make_socket(order: &LaneOrder) -> Result<(Socket, GrantedBuffer), Failure> {
