@@ -20,6 +20,8 @@
 //! ```
 
 mod corelist;
+pub mod ethtool;
+pub mod model;
 mod place;
 mod queues;
 mod thread;

@@ -1,0 +1,239 @@
+//! What a driver can be asked and told through ethtool: the questions as a trait, the answers as plain data.
+//!
+//! The trait is the seam. Behind it are the ioctls of the running kernel or, in tests, a device that exists
+//! only in memory. "The driver has no such thing" is a value of its own ([`EthtoolError::NotSupported`]), because for most
+//! drivers most questions are like that and none of it is a fault.
+
+use std::fmt;
+use std::io;
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum EthtoolError {
+    /// The driver has no such operation.
+    NotSupported,
+    /// The operation needs CAP_NET_ADMIN in the network namespace of the interface.
+    Permission,
+    /// There is no such interface.
+    NoInterface,
+    /// Anything else, with what was attempted.
+    Failed {
+        /// The operation, as in "set the channels of eth0 to combined 8".
+        operation: String,
+        /// What the kernel said.
+        cause: io::Error,
+    },
+}
+
+impl fmt::Display for EthtoolError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotSupported => formatter.write_str("the driver does not support it"),
+            Self::Permission => formatter.write_str("CAP_NET_ADMIN is needed"),
+            Self::NoInterface => formatter.write_str("there is no such interface"),
+            Self::Failed { operation, cause } => write!(formatter, "cannot {operation}: {cause}"),
+        }
+    }
+}
+
+impl std::error::Error for EthtoolError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Failed { cause, .. } => Some(cause),
+            _ => None,
+        }
+    }
+}
+
+/// An answer or its absence.
+pub type Answer<T> = Result<T, EthtoolError>;
+
+/// The driver of an interface.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DriverInfo {
+    /// Its name, as in "virtio_net".
+    pub driver: String,
+    /// The version it gives.
+    pub version: String,
+    /// The firmware of the device.
+    pub firmware: String,
+    /// Where the device is, as in "0000:00:03.0".
+    pub bus: String,
+}
+
+/// How many queues of each kind: in use, and the most there can be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Channels {
+    /// Queues for receiving only.
+    pub rx: u32,
+    /// Queues for sending only.
+    pub tx: u32,
+    /// Interrupts that are neither.
+    pub other: u32,
+    /// Pairs of both.
+    pub combined: u32,
+    /// The most of `rx`.
+    pub rx_max: u32,
+    /// The most of `tx`.
+    pub tx_max: u32,
+    /// The most of `other`.
+    pub other_max: u32,
+    /// The most of `combined`.
+    pub combined_max: u32,
+}
+
+impl Channels {
+    /// Receive queues in use, whatever they are called.
+    pub fn receiving(&self) -> u32 {
+        self.rx + self.combined
+    }
+}
+
+/// How many descriptors the rings have, and the most they can have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rings {
+    /// Receiving.
+    pub rx: u32,
+    /// Sending.
+    pub tx: u32,
+    /// The most of `rx`.
+    pub rx_max: u32,
+    /// The most of `tx`.
+    pub tx_max: u32,
+}
+
+/// How flows are spread over queues.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rss {
+    /// The queue for each value of the hash.
+    pub indirection: Vec<u32>,
+    /// The key of the hash.
+    pub key: Vec<u8>,
+    /// The hash functions in use, a mask as ethtool has it.
+    pub function: u8,
+}
+
+/// What of a datagram goes into the hash: a mask of RXH_ bits as ethtool has it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FlowHash(pub u64);
+
+impl FlowHash {
+    /// The source and destination addresses.
+    pub const ADDRESSES: Self = Self(0x10 | 0x20);
+    /// The addresses and the ports.
+    pub const ADDRESSES_AND_PORTS: Self = Self(0x10 | 0x20 | 0x40 | 0x80);
+
+    /// The letters that `ethtool -N ... rx-flow-hash` takes.
+    pub fn letters(self) -> String {
+        const LETTERS: [(u64, char); 8] = [
+            (1 << 1, 'm'),
+            (1 << 2, 'v'),
+            (1 << 3, 't'),
+            (1 << 4, 's'),
+            (1 << 5, 'd'),
+            (1 << 6, 'f'),
+            (1 << 7, 'n'),
+            (1 << 31, 'r'),
+        ];
+        LETTERS.iter().filter(|(bit, _)| self.0 & bit != 0).map(|(_, letter)| letter).collect()
+    }
+}
+
+/// The family whose UDP datagrams a hash is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// When a device announces what it received.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Coalescing {
+    /// It waits this long for more.
+    pub rx_usecs: u32,
+    /// It waits for this many frames.
+    pub rx_frames: u32,
+    /// The driver adapts both by itself.
+    pub adaptive_rx: bool,
+}
+
+/// One switch of a driver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Feature {
+    /// Its name, as in "rx-gro-list".
+    pub name: String,
+    /// In force.
+    pub active: bool,
+    /// May be changed.
+    pub changeable: bool,
+}
+
+/// One counter of a driver. Names repeat and their order has a meaning, so they are never keys of a map.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Statistic {
+    /// Its name, without the spaces around it.
+    pub name: String,
+    /// Its value.
+    pub value: u64,
+}
+
+/// A rule by which the device itself sends one kind of datagram to one queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NtupleRule {
+    /// Its place in the table; `None` lets the driver choose.
+    pub location: Option<u32>,
+    /// The family of the datagrams.
+    pub family: Family,
+    /// From this address; `None` is any.
+    pub source: Option<std::net::IpAddr>,
+    /// To this address; `None` is any.
+    pub destination: Option<std::net::IpAddr>,
+    /// From this port; `None` is any.
+    pub source_port: Option<u16>,
+    /// To this port; `None` is any.
+    pub destination_port: Option<u16>,
+    /// The queue; `None` drops them.
+    pub queue: Option<u32>,
+}
+
+/// Everything a driver can be asked and told.
+pub trait Ethtool {
+    /// The driver.
+    fn driver(&self, interface: &str) -> Answer<DriverInfo>;
+    /// How many queues there are.
+    fn channels(&self, interface: &str) -> Answer<Channels>;
+    /// Sets the counts of `channels` that are in use; the `_max` fields are not looked at.
+    fn set_channels(&self, interface: &str, channels: &Channels) -> Answer<()>;
+    /// How long the rings are.
+    fn rings(&self, interface: &str) -> Answer<Rings>;
+    /// Sets the lengths of `rings` that are in use; the `_max` fields are not looked at.
+    fn set_rings(&self, interface: &str, rings: &Rings) -> Answer<()>;
+    /// The indirection table, the key and the function of the hash.
+    fn rss(&self, interface: &str) -> Answer<Rss>;
+    /// Sets the indirection table; `None` is the driver's own default.
+    fn set_indirection(&self, interface: &str, table: Option<&[u32]>) -> Answer<()>;
+    /// Sets the key of the hash.
+    fn set_rss_key(&self, interface: &str, key: &[u8]) -> Answer<()>;
+    /// What of a UDP datagram is hashed.
+    fn flow_hash(&self, interface: &str, family: Family) -> Answer<FlowHash>;
+    /// Sets what of a UDP datagram is hashed.
+    fn set_flow_hash(&self, interface: &str, family: Family, hash: FlowHash) -> Answer<()>;
+    /// The ntuple rules.
+    fn ntuple_rules(&self, interface: &str) -> Answer<Vec<NtupleRule>>;
+    /// Inserts a rule and returns its place.
+    fn insert_ntuple_rule(&self, interface: &str, rule: &NtupleRule) -> Answer<u32>;
+    /// Deletes the rule at this place.
+    fn delete_ntuple_rule(&self, interface: &str, location: u32) -> Answer<()>;
+    /// When the device announces what it received.
+    fn coalescing(&self, interface: &str) -> Answer<Coalescing>;
+    /// Sets it; what [`Coalescing`] does not name keeps its value.
+    fn set_coalescing(&self, interface: &str, coalescing: &Coalescing) -> Answer<()>;
+    /// The switches of the driver.
+    fn features(&self, interface: &str) -> Answer<Vec<Feature>>;
+    /// Sets one switch, found by its name.
+    fn set_feature(&self, interface: &str, name: &str, active: bool) -> Answer<()>;
+    /// The counters of the driver, in its order.
+    fn statistics(&self, interface: &str) -> Answer<Vec<Statistic>>;
+}
