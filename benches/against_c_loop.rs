@@ -1,7 +1,7 @@
 //! What the daemon costs above the least a program can do: CPU time for each datagram, against a bare recvmmsg loop in C.
 //!
 //! ```text
-//! cargo bench --bench against_c_loop [-- --pairs 5 --seconds 4 --quick --record benches/runs/DATE-HOST]
+//! cargo bench --bench against_c_loop [-- --pairs 5 --seconds 4 --only 1,000,000 --quick --record benches/runs/DATE-HOST]
 //! ```
 //!
 //! The sender is pinned to CPU 0, the receiver to CPU 1, so this needs two cores and a machine that does little else. The
@@ -28,11 +28,13 @@ const OFFERS: [Offer; 2] = [
 struct Options {
     pairs: usize,
     seconds: f64,
+    /// Only the offers whose name has this in it.
+    only: String,
     record: Option<PathBuf>,
 }
 
 fn options() -> Result<Options, String> {
-    let mut options = Options { pairs: 5, seconds: 4.0, record: None };
+    let mut options = Options { pairs: 5, seconds: 4.0, only: String::new(), record: None };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
@@ -42,8 +44,13 @@ fn options() -> Result<Options, String> {
             "--quick" => (options.pairs, options.seconds) = (1, 1.0),
             "--pairs" => options.pairs = value()?.parse().map_err(|error| format!("--pairs: {error}"))?,
             "--seconds" => options.seconds = value()?.parse().map_err(|error| format!("--seconds: {error}"))?,
+            "--only" => options.only = value()?,
             "--record" => options.record = Some(value()?.into()),
-            _ => return Err(format!("unknown argument {argument}: --pairs N, --seconds S, --quick, --record DIR")),
+            _ => {
+                return Err(format!(
+                    "unknown argument {argument}: --pairs N, --seconds S, --only NAME, --quick, --record DIR"
+                ));
+            }
         }
     }
     if options.pairs == 0 || options.seconds.is_nan() || options.seconds <= 0.0 {
@@ -96,7 +103,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         writeln!(out, "WARNING: a debug build; these figures mean nothing. Use `cargo bench`.")?;
     }
     let mut comparisons = Vec::new();
-    for offer in OFFERS {
+    for offer in OFFERS.into_iter().filter(|offer| offer.name.contains(&options.only)) {
         let mut pairs = Vec::new();
         for number in 0..options.pairs {
             writeln!(out, "{}: pair {} of {}", offer.name, number + 1, options.pairs)?;

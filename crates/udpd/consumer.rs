@@ -1,7 +1,7 @@
 //! The consumer: takes full batches from its channel, gives them to its sink, sends them home. One thread each.
 //!
 //! An idle consumer sleeps in the channel and is woken by the first batch. Waking a thread costs more than handling a
-//! batch does, so a consumer that is woken very often stops asking for it: it naps for a fixed short time, handles
+//! batch does, so a consumer in a flood stops asking for it: it naps for a fixed short time, handles
 //! all that came meanwhile, and naps again, until a nap brings little. Receivers fill their batches up while it naps, so a
 //! flood travels in full batches. A lone datagram is handed on at once, and no traffic means no wake-ups at all.
 
@@ -16,13 +16,13 @@ use crate::pool::Parcel;
 use crate::sink::Sink;
 
 /// The length of a nap: what a flood may wait.
-const NAP: Duration = Duration::from_micros(500);
+const NAP: Duration = Duration::from_micros(1000);
 
-/// Wake-ups closer together than this are too many.
-const WAKE_INTERVAL_MIN: Duration = Duration::from_micros(50);
+/// After this many rounds, each begun by a wake-up, a consumer looks how busy it is.
+const ROUNDS_PER_LOOK: u32 = 16;
 
-/// This many of them in a row, and naps begin.
-const CLOSE_WAKES_MAX: u32 = 16;
+/// From this many datagrams in each millisecond between two looks on, it naps.
+const NAP_DATAGRAMS_PER_MS: u64 = 64;
 
 /// A nap that brings fewer datagrams than this was the last.
 const NAP_DATAGRAMS_MIN: u64 = 16;
@@ -60,9 +60,10 @@ impl Consumer {
     pub fn run(mut self, closed: impl FnOnce(&str)) -> End {
         let mut closed = Some(closed);
         let mut reason = None;
-        let mut pace = Pace::new(self.channel.depth());
+        let mut pace = Pace::new(self.channel.depth(), Instant::now());
+        let mut woken_by = 0;
         loop {
-            let datagrams = self.consume_all();
+            let datagrams = woken_by + self.consume_all();
             self.sink.flush(&mut self.tallies);
             self.ledger.publish(&self.tallies);
             if reason.is_none()
@@ -73,13 +74,13 @@ impl Consumer {
                 }
                 reason = Some(why);
             }
-            if pace.wants_nap(datagrams) {
+            woken_by = if pace.wants_nap(datagrams, Instant::now) {
                 self.channel.nap(NAP);
-            } else if !self.wait() {
-                break;
+                0
             } else {
-                pace.woken();
-            }
+                let Some(datagrams) = self.wait() else { break };
+                datagrams
+            };
         }
         self.sink.finish(&mut self.tallies);
         self.ledger.publish(&self.tallies);
@@ -90,13 +91,13 @@ impl Consumer {
     fn consume_all(&mut self) -> u64 {
         let mut datagrams = 0;
         while let Some(parcel) = self.channel.take() {
-            datagrams += parcel.datagrams.summary().datagrams;
-            self.consume(parcel);
+            datagrams += self.consume(parcel);
         }
         datagrams
     }
 
-    fn consume(&mut self, parcel: Parcel) {
+    /// Handles one batch; returns how many datagrams are in it.
+    fn consume(&mut self, parcel: Parcel) -> u64 {
         let tally = &mut self.tallies[parcel.listener];
         let datagrams = parcel.datagrams.summary().datagrams;
         tally.taken += datagrams;
@@ -105,54 +106,91 @@ impl Consumer {
         self.ledger.publish(&self.tallies);
         // The way home has room for every reference there is; it fails only when the lane has ended.
         let _ = self.homes[parcel.lane].try_send(parcel);
+        datagrams
     }
 
-    /// Sleeps until there is a batch or the sink has something due. False when no receiver is left.
-    fn wait(&mut self) -> bool {
+    /// Sleeps until a batch comes, handles it, and returns how many datagrams are in it; meanwhile does what the sink has
+    /// due. `None` when no receiver is left.
+    fn wait(&mut self) -> Option<u64> {
         loop {
             match self.channel.wait(self.sink.due()) {
-                Waited::Batch(parcel) => {
-                    self.consume(parcel);
-                    return true;
-                }
+                Waited::Batch(parcel) => return Some(self.consume(parcel)),
                 Waited::Deadline => self.sink.when_due(&mut self.tallies),
-                Waited::Ended => return false,
+                Waited::Ended => return None,
             }
         }
     }
 }
 
-/// Decides between sleeping in the channel and napping.
+/// Decides between sleeping in the channel and napping, by how many datagrams come and not by how often it is woken: one
+/// datagram every 100 µs is wanted at once, a batch of 64 every 100 µs is a flood.
 #[derive(Debug)]
 struct Pace {
-    last_wake: Option<Instant>,
-    close_wakes: u32,
-    napping: bool,
     may_nap: bool,
+    napping: bool,
+    last_look: Instant,
+    rounds: u32,
+    datagrams: u64,
 }
 
 impl Pace {
-    fn new(channel_depth: usize) -> Self {
-        Self { last_wake: None, close_wakes: 0, napping: false, may_nap: channel_depth >= NAP_DEPTH_MIN }
+    fn new(channel_depth: usize, now: Instant) -> Self {
+        Self { may_nap: channel_depth >= NAP_DEPTH_MIN, napping: false, last_look: now, rounds: 0, datagrams: 0 }
     }
 
-    /// A batch has just ended a sleep in the channel.
-    fn woken(&mut self) {
-        let now = Instant::now();
-        let close = self.last_wake.is_some_and(|last| now - last < WAKE_INTERVAL_MIN);
-        self.close_wakes = if close { self.close_wakes + 1 } else { 0 };
-        self.last_wake = Some(now);
-        self.napping = self.may_nap && self.close_wakes >= CLOSE_WAKES_MAX;
-    }
-
-    /// The channel is empty; the last round brought this many datagrams.
-    fn wants_nap(&mut self, datagrams: u64) -> bool {
-        if self.napping && datagrams < NAP_DATAGRAMS_MIN && self.close_wakes == 0 {
-            self.napping = false;
-        }
+    /// A round has emptied the channel and brought this many datagrams: nap next? The clock is asked once in many rounds.
+    fn wants_nap(&mut self, datagrams: u64, clock: impl FnOnce() -> Instant) -> bool {
         if self.napping {
-            self.close_wakes = 0;
+            self.napping = datagrams >= NAP_DATAGRAMS_MIN;
+            return self.napping;
+        }
+        self.datagrams += datagrams;
+        self.rounds += 1;
+        if self.may_nap && self.rounds >= ROUNDS_PER_LOOK {
+            let now = clock();
+            let passed_ns = u64::try_from((now - self.last_look).as_nanos()).unwrap_or(u64::MAX);
+            self.napping = self.datagrams * 1_000_000 >= NAP_DATAGRAMS_PER_MS.saturating_mul(passed_ns);
+            (self.last_look, self.rounds, self.datagrams) = (now, 0, 0);
         }
         self.napping
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the pace wants after each of `rounds` rounds that bring `datagrams` each, one every `interval`.
+    fn wants(pace: &mut Pace, rounds: u32, datagrams: u64, interval: Duration) -> Vec<bool> {
+        let start = pace.last_look;
+        (1..=rounds).map(|round| pace.wants_nap(datagrams, || start + interval * round)).collect()
+    }
+
+    #[test]
+    fn single_datagrams_at_ten_thousand_a_second_never_make_it_nap() {
+        let mut pace = Pace::new(256, Instant::now());
+        assert!(!wants(&mut pace, 1_000, 1, Duration::from_micros(100)).contains(&true));
+    }
+
+    #[test]
+    fn full_batches_as_rare_as_that_make_it_nap_at_the_first_look() {
+        let mut pace = Pace::new(256, Instant::now());
+        let wanted = wants(&mut pace, ROUNDS_PER_LOOK, 64, Duration::from_micros(100));
+        assert_eq!(wanted.iter().position(|&nap| nap), Some(ROUNDS_PER_LOOK as usize - 1));
+    }
+
+    #[test]
+    fn a_nap_that_brings_little_is_the_last() {
+        let mut pace = Pace::new(256, Instant::now());
+        wants(&mut pace, ROUNDS_PER_LOOK, 64, Duration::from_micros(100));
+        assert!(pace.wants_nap(NAP_DATAGRAMS_MIN, Instant::now));
+        assert!(!pace.wants_nap(NAP_DATAGRAMS_MIN - 1, Instant::now));
+        assert!(!pace.wants_nap(NAP_DATAGRAMS_MIN, Instant::now));
+    }
+
+    #[test]
+    fn a_short_channel_never_lets_it_nap() {
+        let mut pace = Pace::new(NAP_DEPTH_MIN - 1, Instant::now());
+        assert!(!wants(&mut pace, 100, 64, Duration::from_micros(1)).contains(&true));
     }
 }

@@ -25,7 +25,7 @@ use crate::pool::{Parcel, Pool, exclusive};
 const FILL_UP: Duration = Duration::from_millis(1);
 
 /// How long a receiver rests while nobody would look at what it receives.
-const REST: Duration = Duration::from_micros(100);
+const REST: Duration = Duration::from_micros(250);
 
 /// The receive buffer that holds what may arrive during a rest, several times over, at two million a second.
 const REST_BUFFER_BYTES: usize = 2 << 20;
