@@ -16,7 +16,7 @@ use crate::pool::Parcel;
 use crate::sink::Sink;
 
 /// The length of a nap: what a flood may wait.
-const NAP: Duration = Duration::from_micros(1000);
+const NAP: Duration = Duration::from_millis(1);
 
 /// After this many rounds, each begun by a wake-up, a consumer looks how busy it is.
 const ROUNDS_PER_LOOK: u32 = 16;
