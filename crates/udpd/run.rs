@@ -53,6 +53,7 @@ fn serve(config: &Config) -> Result<(), Failure> {
     let pipeline = Pipeline::start(config, &budget, started, &sender)?;
     let windows = Windows::open(config, &pipeline)?;
     pipeline.lanes().iter().for_each(say_lane);
+    say_pages(pipeline.lanes());
     check::say_budget(&budget);
     notifier.ready(&format!("receiving on {} lanes", pipeline.lanes().len()));
     log::info!("ready: {} lanes receive", pipeline.lanes().len());
@@ -202,7 +203,7 @@ fn optional<T, W>(
 
 /// The start-up line of a lane.
 fn say_lane(lane: &Lane) {
-    let Lane { plan, listener, address, core, buffer, backing, .. } = lane;
+    let Lane { plan, listener, address, core, buffer, .. } = lane;
     let place = match (core, plan.node) {
         (Some(core), Some(node)) => format!("core {core}, node {node}"),
         (Some(core), None) => format!("core {core}"),
@@ -224,8 +225,17 @@ fn say_lane(lane: &Lane) {
             check::buffer_cure(buffer.asked_bytes)
         );
     }
-    if let mmsg::Backing::Ordinary { why: Some(why) } = backing {
-        log::debug!("listener {listener}, lane {}: batches are not in huge pages: {why}", plan.number);
+}
+
+/// One warning for all lanes whose batches lie in ordinary pages.
+fn say_pages(lanes: &[Lane]) {
+    let reason = |lane: &Lane| match &lane.backing {
+        mmsg::Backing::Ordinary { why } => why.clone(),
+        mmsg::Backing::HugePages => None,
+    };
+    let reasons: Vec<String> = lanes.iter().filter_map(reason).collect();
+    if let Some(why) = reasons.first() {
+        log::warn!("the batches of {} of {} lanes are not in huge pages: {why}", reasons.len(), lanes.len());
     }
 }
 

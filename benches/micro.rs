@@ -1,0 +1,232 @@
+//! What each stage of a datagram's way costs by itself, for those who change one: run before and after.
+//!
+//! ```text
+//! cargo bench --bench micro [-- receive | --save-baseline before | --baseline before]
+//! ```
+//!
+//! A figure here is for comparing with itself. How the daemon compares with other programs is in `against_c_loop`.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use crossbeam_channel::Sender;
+use mmsg::{BatchShape, Control, Family, RecvBatch, SendBatch, Socket, Wait};
+use udpd::channel::{FullPolicy, Waited, channel};
+use udpd::config::{Config, Host};
+
+use udpd::pipeline::Pipeline;
+use udpd::pool::{Parcel, Pool, exclusive};
+use udpd::receiver::Stop;
+use udpd::sink::lines;
+
+#[path = "../tests/util/mod.rs"]
+mod util;
+
+use util::daemon::free_address;
+
+const BATCH: usize = 64;
+
+/// Two connected sockets on loopback, with room for what the benchmarks queue.
+struct Pair {
+    sender: Socket,
+    receiver: Socket,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let receiver = Socket::new(Family::V4).expect("a socket");
+        receiver.set_receive_buffer(64 << 20).expect("a receive buffer");
+        receiver.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
+        let sender = Socket::new(Family::V4).expect("a socket");
+        sender.connect(receiver.local_addr().expect("bound")).expect("connected");
+        Self { sender, receiver }
+    }
+
+    /// Queues `count` datagrams of this payload at the receiver.
+    fn fill(&self, count: usize, payload: &[u8]) {
+        let mut batch = SendBatch::new(BATCH, payload.len().max(1)).expect("a batch");
+        for _ in 0..count {
+            if batch.is_full() {
+                batch.flush(&self.sender).expect("sent");
+            }
+            batch.push(payload, None).expect("room");
+        }
+        batch.flush(&self.sender).expect("sent");
+    }
+}
+
+fn shape(control: Control) -> BatchShape {
+    BatchShape { slots: BATCH, slot_bytes: 2048, control, huge_pages: true }
+}
+
+/// Receiving what is queued already: no sender and no wake-up in the picture.
+fn receive(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("receive, drained socket");
+    for queued in [500, 5_000] {
+        let pair = Pair::new();
+        let mut batch = RecvBatch::new(&shape(Control::default())).expect("a batch");
+        group.throughput(Throughput::Elements(queued as u64));
+        group.bench_function(BenchmarkId::from_parameter(queued), |bencher| {
+            bencher.iter_custom(|rounds| {
+                let mut took = Duration::ZERO;
+                for _ in 0..rounds {
+                    pair.fill(queued, &[7; 32]);
+                    let begun = Instant::now();
+                    let mut left = queued;
+                    while left > 0 {
+                        left -= batch.receive(&pair.receiver, Wait::No).expect("what was queued");
+                    }
+                    took += begun.elapsed();
+                }
+                took
+            });
+        });
+    }
+    group.finish();
+}
+
+/// Cutting trains into datagrams: what GRO saves must not be spent here.
+fn split(criterion: &mut Criterion) {
+    let pair = Pair::new();
+    pair.receiver.set_gro(true).expect("UDP_GRO");
+    let mut batch = RecvBatch::new(&shape(Control { gro: true, ..Control::default() })).expect("a batch");
+    let mut trains = SendBatch::new(1, 64 * 32).expect("a batch");
+    for _ in 0..BATCH {
+        trains.push_segmented(&[7; 64 * 32], 32, None).expect("room");
+        trains.flush(&pair.sender).expect("sent");
+    }
+    while !batch.is_full() {
+        batch.receive_more(&pair.receiver, Wait::Block).expect("the trains");
+    }
+    let datagrams = batch.summary().datagrams;
+    let mut group = criterion.benchmark_group("GRO splitting");
+    group.throughput(Throughput::Elements(datagrams));
+    group.bench_function("trains of 64", |bencher| {
+        bencher.iter(|| batch.datagrams().map(|datagram| black_box(datagram.payload()).len()).sum::<usize>());
+    });
+    group.finish();
+}
+
+/// Reading the source, the destination and the arrival time of each datagram.
+fn control_messages(criterion: &mut Criterion) {
+    let pair = Pair::new();
+    pair.receiver.set_timestamps(true).expect("SO_TIMESTAMPNS");
+    pair.receiver.set_packet_info(true).expect("IP_PKTINFO");
+    let control = Control { timestamps: true, packet_info: true, ..Control::default() };
+    let mut batch = RecvBatch::new(&shape(control)).expect("a batch");
+    pair.fill(BATCH, &[7; 32]);
+    batch.receive(&pair.receiver, Wait::Block).expect("what was queued");
+    let mut group = criterion.benchmark_group("control messages");
+    group.throughput(Throughput::Elements(batch.summary().datagrams));
+    group.bench_function("source, destination, arrival", |bencher| {
+        bencher.iter(|| {
+            for datagram in batch.datagrams() {
+                black_box((datagram.source(), datagram.destination(), datagram.arrival()));
+            }
+        });
+    });
+    group.finish();
+}
+
+/// A full batch from the pool through the channel to another thread, and home again. The other thread never sleeps for
+/// long, because the benchmark never lets it run out of batches: what is measured is the hand-over and no wake-up.
+fn hand_over(criterion: &mut Criterion) {
+    let pair = Pair::new();
+    let (mut pool, home) = full_pool(&pair);
+    let (feed, inbox) = channel(256, FullPolicy::Block);
+    let thread = std::thread::spawn(move || {
+        while let Waited::Batch(parcel) = inbox.wait(None) {
+            home.try_send(parcel).expect("the way home has room for every batch");
+        }
+    });
+    let stop = Stop::default();
+    let mut group = criterion.benchmark_group("hand-over");
+    group.throughput(Throughput::Elements(BATCH as u64));
+    group.bench_function("to another thread and home", |bencher| {
+        bencher.iter(|| {
+            let parcel = loop {
+                match pool.take() {
+                    Some(parcel) => break parcel,
+                    None => std::hint::spin_loop(),
+                }
+            };
+            feed.offer(parcel, &stop.give_up, |_| panic!("block drops nothing"));
+        });
+    });
+    group.finish();
+    drop(feed);
+    thread.join().expect("it ends when the last feed is gone");
+}
+
+/// A pool as a lane with a channel of 256 has it, each batch full.
+fn full_pool(pair: &Pair) -> (Pool, Sender<Parcel>) {
+    let (batches, _) = RecvBatch::pool(258, &shape(Control::default())).expect("a pool");
+    let (mut pool, home) = Pool::new(batches, 0, 0, 1);
+    let mut parcels: Vec<Parcel> = std::iter::from_fn(|| pool.take()).collect();
+    for parcel in &mut parcels {
+        pair.fill(BATCH, &[7; 32]);
+        let batch = exclusive(parcel);
+        batch.receive(&pair.receiver, Wait::Block).expect("what was queued");
+    }
+    for parcel in parcels {
+        pool.put(parcel);
+    }
+    (pool, home)
+}
+
+/// One payload as a line.
+fn format_lines(criterion: &mut Criterion) {
+    let plain = vec![b'a'; 200];
+    let escaped: Vec<u8> = (0..200).map(|index| if index % 20 == 0 { b'\t' } else { b'a' }).collect();
+    let mut group = criterion.benchmark_group("sink format lines");
+    for (name, payload) in [("200 B", &plain), ("200 B, 10 of them escaped", &escaped)] {
+        group.throughput(Throughput::Bytes(payload.len() as u64));
+        group.bench_function(name, |bencher| {
+            bencher.iter_batched_ref(
+                || Vec::with_capacity(1024),
+                |line| lines::append(line, black_box(payload)),
+                BatchSize::SmallInput,
+            );
+        });
+    }
+    group.finish();
+}
+
+/// From a send call to the ledger of a null sink, through a whole pipeline in this process. The sender's cost is in it.
+fn end_to_end(criterion: &mut Criterion) {
+    const BURST: usize = 16 * BATCH;
+    let address = free_address();
+    let text = format!(
+        "[[listener]]\nname = \"bench\"\naddress = \"{address}\"\nlanes = 1\nsinks = [\"nothing\"]\n[sink.nothing]\ntype = \"null\"\n"
+    );
+    let config = Config::parse(&text, "the benchmark", &Host::default()).expect("a right configuration");
+    let budget = udpd::run::plan(&config).expect("a budget");
+    let (events, _events) = crossbeam_channel::unbounded();
+    let pipeline = Pipeline::start(&config, &budget, Instant::now(), &events).expect("a pipeline");
+    let books = pipeline.books();
+    let sender = Socket::new(Family::V4).expect("a socket");
+    sender.connect(address).expect("connected");
+    let mut batch = SendBatch::new(BATCH, 32).expect("a batch");
+    let mut sent = 0;
+    let mut group = criterion.benchmark_group("end to end");
+    group.throughput(Throughput::Elements(BURST as u64));
+    group.bench_function("send, receive, null sink", |bencher| {
+        bencher.iter(|| {
+            for _ in 0..BURST / BATCH {
+                while !batch.is_full() {
+                    batch.push(&[7; 32], None).expect("room");
+                }
+                sent += batch.flush(&sender).expect("sent").sent as u64;
+            }
+            while books.snapshot().listeners[0].sinks[0].delivered < sent {
+                std::thread::yield_now();
+            }
+        });
+    });
+    group.finish();
+    pipeline.stop(Duration::from_secs(1), |_| false);
+}
+
+criterion_group!(benches, receive, split, control_messages, hand_over, format_lines, end_to_end);
+criterion_main!(benches);
