@@ -10,12 +10,12 @@
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 mod support;
 #[path = "../tests/util/mod.rs"]
 mod util;
 
+use support::c_program::{Compiled, compile};
 use support::contender::{Contender, Offer, RECEIVER_CPU, SENDER_CPU, run};
 use support::machine::facts;
 use support::report::{Comparison, record, table};
@@ -59,18 +59,6 @@ fn options() -> Result<Options, String> {
     Ok(options)
 }
 
-/// Builds the C loop beside the other products of cargo. `None` when there is no C compiler.
-fn compile_c_loop() -> io::Result<Option<PathBuf>> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/baseline/recvmmsg_loop.c");
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("recvmmsg_loop");
-    match Command::new("cc").args(["-O2", "-Wall", "-Wextra", "-o"]).arg(&program).arg(&source).status() {
-        Ok(status) if status.success() => Ok(Some(program)),
-        Ok(status) => Err(io::Error::other(format!("cc {}: {status}", source.display()))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 /// One pair: the C loop, udpd, the C loop again; the other way round every second time.
 fn pair(number: usize, c_loop: &Path, offer: Offer, seconds: f64) -> [(Contender, support::contender::Run); 3] {
     let mut order = [Contender::CLoop, Contender::Udpd, Contender::CLoopAgain];
@@ -95,7 +83,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         writeln!(out, "SKIPPED: {obstacle}")?;
         return Ok(());
     }
-    let Some(c_loop) = compile_c_loop()? else {
+    let Compiled::Program(c_loop) = compile("recvmmsg_loop")? else {
         writeln!(out, "SKIPPED: there is no C compiler (cc) to build the loop that udpd is compared with")?;
         return Ok(());
     };

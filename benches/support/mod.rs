@@ -3,6 +3,7 @@
 //! Each bench uses a part, so what one leaves unused is not dead.
 #![allow(dead_code)]
 
+pub(crate) mod c_program;
 pub(crate) mod contender;
 pub(crate) mod machine;
 pub(crate) mod report;
