@@ -24,6 +24,7 @@ pub mod ethtool;
 pub mod model;
 mod place;
 mod queues;
+mod sys;
 mod thread;
 mod topology;
 

@@ -1,0 +1,91 @@
+//! What an administrator would type for each change: printed beside every change that is made, so that nobody has to
+//! take our word for what was done, and can do or undo it without us.
+
+use super::{Channels, Coalescing, Family, FlowHash, Rings};
+
+/// Sets the counts that are in use and leaves out the kinds that the device does not have.
+pub fn set_channels(interface: &str, channels: &Channels) -> String {
+    let kinds = [
+        ("rx", channels.rx, channels.rx_max),
+        ("tx", channels.tx, channels.tx_max),
+        ("combined", channels.combined, channels.combined_max),
+    ];
+    let wanted: String =
+        kinds.iter().filter(|(_, _, most)| *most > 0).map(|(kind, count, _)| format!(" {kind} {count}")).collect();
+    format!("ethtool -L {interface}{wanted}")
+}
+
+/// Sets the length of the receive ring.
+pub fn set_rings(interface: &str, rings: &Rings) -> String {
+    format!("ethtool -G {interface} rx {}", rings.rx)
+}
+
+/// Sets the indirection table.
+pub fn set_indirection(interface: &str, table: Option<&[u32]>) -> String {
+    let Some(table) = table else { return format!("ethtool -X {interface} default") };
+    let queues = table.iter().max().map_or(0, |highest| highest + 1);
+    // What "equal" means to ethtool: entry i gets queue i mod N.
+    if (0..queues).cycle().zip(table).all(|(queue, &entry)| queue == entry) {
+        return format!("ethtool -X {interface} equal {queues}");
+    }
+    let weights: String =
+        (0..queues).map(|queue| format!(" {}", table.iter().filter(|&&entry| entry == queue).count())).collect();
+    format!("ethtool -X {interface} weight{weights}")
+}
+
+/// Sets what is hashed of UDP.
+pub fn set_flow_hash(interface: &str, family: Family, hash: FlowHash) -> String {
+    let flow = match family {
+        Family::V4 => "udp4",
+        Family::V6 => "udp6",
+    };
+    let letters = hash.letters();
+    let letters = if letters.is_empty() { "r" } else { &letters };
+    format!("ethtool -N {interface} rx-flow-hash {flow} {letters}")
+}
+
+/// Sets when the device announces.
+pub fn set_coalescing(interface: &str, coalescing: &Coalescing) -> String {
+    let adaptive = if coalescing.adaptive_rx { "on" } else { "off" };
+    format!(
+        "ethtool -C {interface} adaptive-rx {adaptive} rx-usecs {} rx-frames {}",
+        coalescing.rx_usecs, coalescing.rx_frames
+    )
+}
+
+/// Switches a feature.
+pub fn set_feature(interface: &str, name: &str, active: bool) -> String {
+    format!("ethtool -K {interface} {name} {}", if active { "on" } else { "off" })
+}
+
+/// Writes a file below /sys or /proc.
+pub fn write_file(path: &str, value: &str) -> String {
+    format!("echo {value} > {path}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn channels_name_only_the_kinds_that_the_device_has() {
+        let combined = Channels { combined: 4, combined_max: 8, other: 1, other_max: 1, ..Channels::default() };
+        assert_eq!(set_channels("eth0", &combined), "ethtool -L eth0 combined 4");
+        let split = Channels { rx: 2, rx_max: 4, tx: 3, tx_max: 4, ..Channels::default() };
+        assert_eq!(set_channels("eth0", &split), "ethtool -L eth0 rx 2 tx 3");
+    }
+
+    #[test]
+    fn an_even_table_is_said_as_equal_and_an_uneven_one_by_weights() {
+        assert_eq!(set_indirection("eth0", Some(&[0, 1, 2, 0, 1, 2])), "ethtool -X eth0 equal 3");
+        assert_eq!(set_indirection("eth0", Some(&[0, 0, 1, 0])), "ethtool -X eth0 weight 3 1");
+        assert_eq!(set_indirection("eth0", None), "ethtool -X eth0 default");
+    }
+
+    #[test]
+    fn a_hash_is_said_in_the_letters_of_ethtool() {
+        let command = set_flow_hash("eth0", Family::V6, FlowHash::ADDRESSES_AND_PORTS);
+        assert_eq!(command, "ethtool -N eth0 rx-flow-hash udp6 sdfn");
+        assert_eq!(set_flow_hash("eth0", Family::V4, FlowHash::ADDRESSES), "ethtool -N eth0 rx-flow-hash udp4 sd");
+    }
+}

@@ -1,0 +1,179 @@
+//! A device that exists only in memory, for tests of what is planned and applied: it keeps what it is told, keeps a list
+//! of what it was told in order, and has the manners of the drivers that matter.
+
+use std::cell::RefCell;
+use std::io;
+
+use super::{
+    Answer, Channels, Coalescing, DriverInfo, Ethtool, EthtoolError, Family, Feature, FlowHash, NtupleRule, Rings, Rss,
+    Statistic,
+};
+
+/// What the device has; `None` is "not supported".
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct State {
+    pub(crate) driver: Option<DriverInfo>,
+    pub(crate) channels: Option<Channels>,
+    pub(crate) rings: Option<Rings>,
+    pub(crate) rss: Option<Rss>,
+    pub(crate) hash_v4: Option<FlowHash>,
+    pub(crate) hash_v6: Option<FlowHash>,
+    pub(crate) rules: Option<Vec<NtupleRule>>,
+    pub(crate) coalescing: Option<Coalescing>,
+    pub(crate) features: Vec<Feature>,
+}
+
+/// One device; every interface name is it.
+#[derive(Debug, Default)]
+pub(crate) struct FakeDevice {
+    pub(crate) state: RefCell<State>,
+    /// What was set, in order.
+    pub(crate) log: RefCell<Vec<String>>,
+    /// How many settings still succeed before everything fails, as after a kill.
+    pub(crate) settings_left: RefCell<Option<usize>>,
+    /// The driver rebuilds its indirection table when the channels change.
+    pub(crate) resets_table: bool,
+    /// The device takes this length instead of the one it is told, as some do.
+    pub(crate) rounds_ring_to: Option<u32>,
+}
+
+impl FakeDevice {
+    fn read<T>(&self, field: impl FnOnce(&State) -> Option<T>) -> Answer<T> {
+        field(&self.state.borrow()).ok_or(EthtoolError::NotSupported)
+    }
+
+    fn set(&self, what: String, change: impl FnOnce(&mut State) -> Option<()>) -> Answer<()> {
+        if let Some(left) = self.settings_left.borrow_mut().as_mut() {
+            if *left == 0 {
+                return Err(EthtoolError::Failed { operation: what, cause: io::Error::other("the test says no") });
+            }
+            *left -= 1;
+        }
+        change(&mut self.state.borrow_mut()).ok_or(EthtoolError::NotSupported)?;
+        self.log.borrow_mut().push(what);
+        Ok(())
+    }
+}
+
+fn spread_evenly(entries: usize, queues: u32) -> Vec<u32> {
+    (0..queues.max(1)).cycle().take(entries).collect()
+}
+
+impl Ethtool for FakeDevice {
+    fn driver(&self, _interface: &str) -> Answer<DriverInfo> {
+        self.read(|state| state.driver.clone())
+    }
+
+    fn channels(&self, _interface: &str) -> Answer<Channels> {
+        self.read(|state| state.channels)
+    }
+
+    fn set_channels(&self, _interface: &str, channels: &Channels) -> Answer<()> {
+        // The kernel refuses to remove a queue that a table of the user's still names.
+        let state = self.state.borrow().clone();
+        let highest = state.rss.as_ref().and_then(|rss| rss.indirection.iter().max().copied());
+        if !self.resets_table && highest.is_some_and(|highest| highest >= channels.receiving()) {
+            let cause = io::Error::from_raw_os_error(libc::EINVAL);
+            return Err(EthtoolError::Failed { operation: "set the channels".to_owned(), cause });
+        }
+        self.set(format!("channels rx {} combined {}", channels.rx, channels.combined), |state| {
+            let kept = state.channels?;
+            let Channels { rx, tx, other, combined, .. } = *channels;
+            state.channels = Some(Channels { rx, tx, other, combined, ..kept });
+            if self.resets_table
+                && let Some(rss) = &mut state.rss
+            {
+                rss.indirection = spread_evenly(rss.indirection.len(), channels.receiving());
+            }
+            Some(())
+        })
+    }
+
+    fn rings(&self, _interface: &str) -> Answer<Rings> {
+        self.read(|state| state.rings)
+    }
+
+    fn set_rings(&self, _interface: &str, rings: &Rings) -> Answer<()> {
+        self.set(format!("rings rx {}", rings.rx), |state| {
+            let kept = state.rings.as_mut()?;
+            kept.rx = self.rounds_ring_to.unwrap_or(rings.rx);
+            kept.tx = rings.tx;
+            Some(())
+        })
+    }
+
+    fn rss(&self, _interface: &str) -> Answer<Rss> {
+        self.read(|state| state.rss.clone())
+    }
+
+    fn set_indirection(&self, _interface: &str, table: Option<&[u32]>) -> Answer<()> {
+        self.set(format!("indirection {table:?}"), |state| {
+            let queues = state.channels.map_or(1, |channels| channels.receiving());
+            let rss = state.rss.as_mut()?;
+            rss.indirection = table.map_or_else(|| spread_evenly(rss.indirection.len(), queues), <[u32]>::to_vec);
+            Some(())
+        })
+    }
+
+    fn set_rss_key(&self, _interface: &str, key: &[u8]) -> Answer<()> {
+        self.set("key".to_owned(), |state| {
+            state.rss.as_mut()?.key = key.to_vec();
+            Some(())
+        })
+    }
+
+    fn flow_hash(&self, _interface: &str, family: Family) -> Answer<FlowHash> {
+        self.read(|state| if family == Family::V4 { state.hash_v4 } else { state.hash_v6 })
+    }
+
+    fn set_flow_hash(&self, _interface: &str, family: Family, hash: FlowHash) -> Answer<()> {
+        self.set(format!("hash {family:?} {}", hash.letters()), |state| {
+            let field = if family == Family::V4 { &mut state.hash_v4 } else { &mut state.hash_v6 };
+            field.as_mut().map(|field| *field = hash)
+        })
+    }
+
+    fn ntuple_rules(&self, _interface: &str) -> Answer<Vec<NtupleRule>> {
+        self.read(|state| state.rules.clone())
+    }
+
+    fn insert_ntuple_rule(&self, _interface: &str, rule: &NtupleRule) -> Answer<u32> {
+        let location = rule.location.unwrap_or(0);
+        self.set("rule".to_owned(), |state| {
+            state.rules.as_mut()?.push(NtupleRule { location: Some(location), ..rule.clone() });
+            Some(())
+        })?;
+        Ok(location)
+    }
+
+    fn delete_ntuple_rule(&self, _interface: &str, location: u32) -> Answer<()> {
+        self.set("no rule".to_owned(), |state| {
+            state.rules.as_mut()?.retain(|rule| rule.location != Some(location));
+            Some(())
+        })
+    }
+
+    fn coalescing(&self, _interface: &str) -> Answer<Coalescing> {
+        self.read(|state| state.coalescing)
+    }
+
+    fn set_coalescing(&self, _interface: &str, coalescing: &Coalescing) -> Answer<()> {
+        self.set("coalescing".to_owned(), |state| state.coalescing.replace(*coalescing).map(drop))
+    }
+
+    fn features(&self, _interface: &str) -> Answer<Vec<Feature>> {
+        Ok(self.state.borrow().features.clone())
+    }
+
+    fn set_feature(&self, _interface: &str, name: &str, active: bool) -> Answer<()> {
+        self.set(format!("feature {name} {active}"), |state| {
+            let feature = state.features.iter_mut().find(|feature| feature.name == name)?;
+            feature.active = active;
+            Some(())
+        })
+    }
+
+    fn statistics(&self, _interface: &str) -> Answer<Vec<Statistic>> {
+        Ok(Vec::new())
+    }
+}

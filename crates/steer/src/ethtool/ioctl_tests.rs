@@ -1,0 +1,113 @@
+//! Tests of the ioctls against the running kernel: on loopback, which answers little, and on a virtual cable in a network
+//! namespace of the test's own, which can be changed without touching anything real.
+
+use std::process::Command;
+
+use nix::sched::{CloneFlags, unshare};
+
+use super::*;
+use crate::sys::seam;
+
+/// Runs `body` on a thread of its own in a new network namespace with a cable of 4 queues, or says why it cannot.
+fn with_cable(body: impl FnOnce(&Ioctl) + Send) {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            if let Err(error) = unshare(CloneFlags::CLONE_NEWNET) {
+                println!("SKIPPED: a network namespace of our own needs root: {error}");
+                return;
+            }
+            let arguments =
+                "link add wire0 numrxqueues 4 numtxqueues 4 type veth peer name wire1 numrxqueues 4 numtxqueues 4";
+            match Command::new("ip").args(arguments.split(' ')).status() {
+                Ok(status) if status.success() => body(&Ioctl::new().or_else(|_| lo_up_and_new()).expect("a socket")),
+                other => println!("SKIPPED: ip {arguments}: {other:?}"),
+            }
+        });
+        thread.join().expect("the thread's assertions hold");
+    });
+}
+
+fn lo_up_and_new() -> io::Result<Ioctl> {
+    Command::new("ip").args(["link", "set", "lo", "up"]).status()?;
+    Ioctl::new()
+}
+
+#[test]
+fn an_interface_that_does_not_exist_is_said_to_be_missing() {
+    let ioctl = Ioctl::new().expect("a socket");
+    for name in ["nosuchif0", "", "a-name-that-is-far-too-long", "zero\0"] {
+        assert!(matches!(ioctl.channels(name), Err(EthtoolError::NoInterface)), "{name:?}");
+    }
+}
+
+#[test]
+fn loopback_has_features_and_neither_channels_nor_a_hash() {
+    let ioctl = Ioctl::new().expect("a socket");
+    assert!(matches!(ioctl.channels("lo"), Err(EthtoolError::NotSupported)));
+    assert!(matches!(ioctl.rss("lo"), Err(EthtoolError::NotSupported)));
+    let features = ioctl.features("lo").expect("every device has features");
+    let loopback = features.iter().find(|feature| feature.name == "loopback").expect("the feature of that name");
+    assert!(loopback.active && !loopback.changeable, "{loopback:?}");
+}
+
+#[test]
+fn channels_of_a_cable_are_read_set_and_read_back() {
+    with_cable(|ioctl| {
+        let before = ioctl.channels("wire0").expect("a cable has channels");
+        assert_eq!((before.rx, before.rx_max, before.combined_max), (4, 4, 0));
+        ioctl.set_channels("wire0", &Channels { rx: 2, tx: 3, ..before }).expect("within what it can");
+        let after = ioctl.channels("wire0").expect("a cable has channels");
+        assert_eq!((after.rx, after.tx, after.receiving()), (2, 3, 2));
+        let error = ioctl.set_channels("wire0", &Channels { rx: 9, ..before }).expect_err("more than there can be");
+        assert!(error.to_string().contains("set the channels of wire0 to rx 9"), "{error}");
+    });
+}
+
+#[test]
+fn what_a_cable_does_not_have_is_not_supported_and_no_failure() {
+    with_cable(|ioctl| {
+        assert!(matches!(ioctl.rss("wire0"), Err(EthtoolError::NotSupported)));
+        assert!(matches!(ioctl.flow_hash("wire0", Family::V4), Err(EthtoolError::NotSupported)));
+        assert!(matches!(ioctl.ntuple_rules("wire0"), Err(EthtoolError::NotSupported)));
+        assert!(matches!(ioctl.set_rss_key("wire0", &[1; 40]), Err(EthtoolError::NotSupported)));
+        assert_eq!(ioctl.driver("wire0").expect("a driver").driver, "veth");
+    });
+}
+
+#[test]
+fn a_feature_is_found_by_its_name_and_a_fixed_one_is_refused() {
+    with_cable(|ioctl| {
+        let active = |name: &str| {
+            let features = ioctl.features("wire0").expect("features");
+            features.into_iter().find(|feature| feature.name == name).expect("the feature").active
+        };
+        let before = active("rx-gro-list");
+        ioctl.set_feature("wire0", "rx-gro-list", !before).expect("a feature that may be changed");
+        assert_eq!(active("rx-gro-list"), !before);
+        assert!(matches!(ioctl.set_feature("wire0", "no-such-feature", true), Err(EthtoolError::NotSupported)));
+        assert!(ioctl.set_feature("wire0", "rx-ntuple-filter", true).is_err(), "a cable has no filters");
+    });
+}
+
+#[test]
+fn counters_are_in_the_drivers_order_with_a_name_each() {
+    with_cable(|ioctl| {
+        let counters = ioctl.statistics("wire0").expect("a cable has counters");
+        assert_eq!(counters.first().map(|counter| counter.name.as_str()), Some("peer_ifindex"));
+        assert!(counters.iter().any(|counter| counter.name == "rx_queue_3_xdp_packets"), "{counters:?}");
+        assert!(counters.iter().all(|counter| !counter.name.is_empty()));
+    });
+}
+
+#[test]
+fn every_call_that_fails_is_told_with_its_operation() {
+    let ioctl = Ioctl::new().expect("a socket");
+    for calls in 0..3 {
+        seam::FAIL.set(Some((calls, libc::EIO)));
+        let error = ioctl.features("lo").expect_err("the call fails");
+        assert!(error.to_string().contains("of lo") || error.to_string().contains("lo has"), "{error}");
+        assert!(matches!(error, EthtoolError::Failed { cause, .. } if cause.raw_os_error() == Some(libc::EIO)));
+    }
+    seam::FAIL.set(Some((0, libc::EPERM)));
+    assert!(matches!(ioctl.channels("lo"), Err(EthtoolError::Permission)));
+}
