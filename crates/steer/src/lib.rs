@@ -20,16 +20,32 @@
 //! ```
 
 mod corelist;
+mod device;
 pub mod ethtool;
+mod host;
+mod interrupts;
+mod journal;
 pub mod model;
+mod names;
+mod netdev;
 mod place;
+pub mod plan;
 mod queues;
+mod settings;
 mod sys;
+#[cfg(test)]
+mod testing;
 mod thread;
 mod topology;
 
 pub use corelist::{CoreListError, format_core_list, parse_core_list};
+pub use device::{format_mask, parse_mask};
+pub use host::{BusyPoll, ReadError, Reader};
+pub use journal::{Journal, Saved};
+pub use names::{Named, is_known_driver, read_names};
+pub use netdev::{Netdev, NetdevQueue, Netlink};
 pub use place::{Placement, Seat, place};
 pub use queues::{interface_exists, receive_queues};
+pub use settings::{Setting, SettingError};
 pub use thread::{allowed_cores, confine_current_thread, pin_current_thread};
 pub use topology::Topology;

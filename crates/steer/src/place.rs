@@ -53,7 +53,11 @@ mod tests {
     use super::*;
 
     fn two_nodes() -> Topology {
-        Topology { online: vec![0, 1, 2, 3], node_of_core: [(0, 0), (1, 0), (2, 1), (3, 1)].into() }
+        Topology {
+            online: vec![0, 1, 2, 3],
+            node_of_core: [(0, 0), (1, 0), (2, 1), (3, 1)].into(),
+            ..Topology::default()
+        }
     }
 
     #[test]
@@ -80,7 +84,7 @@ mod tests {
 
     #[test]
     fn cores_that_are_offline_are_not_used() {
-        let topology = Topology { online: vec![0], node_of_core: [(0, 0)].into() };
+        let topology = Topology { online: vec![0], node_of_core: [(0, 0)].into(), ..Topology::default() };
         assert_eq!(place(1, &[0, 1], &topology).receivers[0].core, 0);
         assert!(place(1, &[1], &topology).receivers.is_empty());
     }

@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 
 /// `SIOCETHTOOL`.
-const ETHTOOL: u32 = 0x8946;
+const ETHTOOL: libc::Ioctl = 0x8946;
 
 /// A request lies on a boundary that suits every field in it.
 const ALIGNMENT: usize = 8;
@@ -100,7 +100,7 @@ pub(crate) fn ethtool(socket: BorrowedFd<'_>, interface: &str, request: &mut Gua
     loop {
         // SAFETY: `question` is a whole `ifreq`, and its data pointer is valid for reads and writes of the request, which
         // is borrowed mutably. A kernel that writes more than the request holds meets the guard page and fails.
-        let result = unsafe { libc::ioctl(socket.as_raw_fd(), ETHTOOL as _, &raw mut question) };
+        let result = unsafe { libc::ioctl(socket.as_raw_fd(), ETHTOOL, &raw mut question) };
         if result >= 0 {
             return Ok(result);
         }

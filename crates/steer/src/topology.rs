@@ -1,5 +1,9 @@
-//! The machine as sysfs describes it: which cores are online and on which memory node each one stands. The root of the
-//! tree is a parameter so that tests can describe machines that are not at hand.
+//! The machine as sysfs describes it: which cores are online, which of them share a physical core, a cache, a package or a
+//! memory node, and how far the nodes are from each other. The root of the tree is a parameter so that tests can describe
+//! machines that are not at hand.
+//!
+//! What a machine does not tell is left out, and nothing is made up for it: a core without an entry has no known sibling,
+//! cache or node. What it tells wrongly is an error, because a core list that is misread puts a thread on the wrong core.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,8 +17,20 @@ use crate::corelist::parse_core_list;
 pub struct Topology {
     /// Cores that are online, in order.
     pub online: Vec<usize>,
+    /// Cores that are there, online or not. Empty when the machine does not tell.
+    pub present: Vec<usize>,
+    /// Cores that the scheduler leaves alone (`isolcpus`).
+    pub isolated: Vec<usize>,
     /// The memory node of each core, as far as the machine tells.
     pub node_of_core: BTreeMap<usize, usize>,
+    /// The physical core behind each core, by the lowest number among its sibling threads.
+    pub physical_of_core: BTreeMap<usize, usize>,
+    /// The last-level cache of each core, by the lowest number among the cores that share it.
+    pub cache_of_core: BTreeMap<usize, usize>,
+    /// The package of each core.
+    pub package_of_core: BTreeMap<usize, usize>,
+    /// The memory nodes, those without cores too, and the distance of each to each as the firmware tells it.
+    pub distances: BTreeMap<(usize, usize), u32>,
 }
 
 impl Topology {
@@ -22,25 +38,110 @@ impl Topology {
     ///
     /// A machine without memory nodes is no error: `node_of_core` is then empty.
     pub fn read(sys_root: &Path) -> io::Result<Self> {
-        let online_path = sys_root.join("devices/system/cpu/online");
-        let online = read_list(&online_path)?;
-        let mut node_of_core = BTreeMap::new();
-        if let Ok(entries) = fs::read_dir(sys_root.join("devices/system/node")) {
-            for entry in entries.flatten() {
-                let name = entry.file_name();
-                let number =
-                    name.to_str().and_then(|name| name.strip_prefix("node")).and_then(|digits| digits.parse().ok());
-                let Some(node) = number else { continue };
-                for core in read_list(&entry.path().join("cpulist"))? {
-                    node_of_core.insert(core, node);
-                }
+        let cores = sys_root.join("devices/system/cpu");
+        let mut topology = Self {
+            online: read_list(&cores.join("online"))?,
+            present: read_list_if_any(&cores.join("present"))?,
+            isolated: read_list_if_any(&cores.join("isolated"))?,
+            ..Self::default()
+        };
+        for &core in &topology.online {
+            let folder = cores.join(format!("cpu{core}"));
+            let siblings = read_list_if_any(&folder.join("topology/thread_siblings_list"))?;
+            topology.physical_of_core.extend(siblings.first().map(|&lowest| (core, lowest)));
+            topology.cache_of_core.extend(last_level_cache(&folder.join("cache"))?.map(|lowest| (core, lowest)));
+            let package = read_number(&folder.join("topology/physical_package_id"))?;
+            topology.package_of_core.extend(package.map(|package| (core, package)));
+        }
+        topology.read_nodes(&sys_root.join("devices/system/node"))?;
+        Ok(topology)
+    }
+
+    fn read_nodes(&mut self, folder: &Path) -> io::Result<()> {
+        let nodes = numbered(folder, "node");
+        for &node in &nodes {
+            let folder = folder.join(format!("node{node}"));
+            for core in read_list(&folder.join("cpulist"))? {
+                self.node_of_core.insert(core, node);
+            }
+            // One number for each node that is online, in the order of their numbers.
+            let distances = fs::read_to_string(folder.join("distance")).unwrap_or_default();
+            for (&other, distance) in nodes.iter().zip(distances.split_ascii_whitespace()) {
+                self.distances.extend(distance.parse().ok().map(|distance| ((node, other), distance)));
             }
         }
-        Ok(Self { online, node_of_core })
+        Ok(())
+    }
+
+    /// True when the two are threads of one physical core, or the same core.
+    pub fn are_siblings(&self, one: usize, other: usize) -> bool {
+        one == other
+            || self.physical_of_core.get(&one).is_some_and(|one| Some(one) == self.physical_of_core.get(&other))
+    }
+
+    /// True when both cores are known to share their last-level cache.
+    pub fn share_cache(&self, one: usize, other: usize) -> bool {
+        self.cache_of_core.get(&one).is_some_and(|one| Some(one) == self.cache_of_core.get(&other))
+    }
+
+    /// How far a core is from a node: 10 when it stands on it, more the farther it is, the most when nobody tells.
+    pub fn distance(&self, core: usize, node: usize) -> u32 {
+        match self.node_of_core.get(&core) {
+            Some(&own) if own == node => 10,
+            Some(&own) => self.distances.get(&(own, node)).copied().unwrap_or(u32::MAX),
+            None => u32::MAX,
+        }
     }
 }
 
-fn read_list(path: &Path) -> io::Result<Vec<usize>> {
+/// The cores that share the largest cache of the core whose `cache` folder this is: the lowest of them.
+fn last_level_cache(folder: &Path) -> io::Result<Option<usize>> {
+    let mut found = None;
+    for index in numbered(folder, "index") {
+        let folder = folder.join(format!("index{index}"));
+        let Some(level) = read_number(&folder.join("level"))? else { continue };
+        if found.is_none_or(|(highest, _)| level > highest) {
+            found = read_list_if_any(&folder.join("shared_cpu_list"))?.first().map(|&lowest| (level, lowest));
+        }
+    }
+    Ok(found.map(|(_, lowest)| lowest))
+}
+
+/// The numbers behind `prefix` among the names in a folder, in order; none when there is no such folder.
+pub(crate) fn numbered(folder: &Path, prefix: &str) -> Vec<usize> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let number = |name: &str| name.strip_prefix(prefix).and_then(|digits| digits.parse().ok());
+    let mut numbers: Vec<usize> =
+        entries.flatten().filter_map(|entry| entry.file_name().to_str().and_then(number)).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// A number in a file of its own; `None` when there is no such file, or when it is negative, which is how the kernel says
+/// that it does not know.
+pub(crate) fn read_number(path: &Path) -> io::Result<Option<usize>> {
+    let Some(text) = read_if_any(path)? else { return Ok(None) };
+    let text = text.trim();
+    if text.starts_with('-') {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|_| io::Error::other(format!("{} is no number: {text:?}", path.display())))
+}
+
+/// The text of a file that need not be there.
+pub(crate) fn read_if_any(path: &Path) -> io::Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io::Error::new(error.kind(), format!("cannot read {}: {error}", path.display()))),
+    }
+}
+
+pub(crate) fn read_list_if_any(path: &Path) -> io::Result<Vec<usize>> {
+    if path.exists() { read_list(path) } else { Ok(Vec::new()) }
+}
+
+pub(crate) fn read_list(path: &Path) -> io::Result<Vec<usize>> {
     let describe = |cause: String| io::Error::other(format!("cannot read the core list {}: {cause}", path.display()));
     let text = fs::read_to_string(path).map_err(|error| describe(error.to_string()))?;
     parse_core_list(&text).map_err(|error| describe(error.to_string()))

@@ -2,6 +2,7 @@
 //! of what it was told in order, and has the manners of the drivers that matter.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
 
 use super::{
@@ -23,10 +24,10 @@ pub(crate) struct State {
     pub(crate) features: Vec<Feature>,
 }
 
-/// One device; every interface name is it.
+/// Devices by the name of their interface.
 #[derive(Debug, Default)]
 pub(crate) struct FakeDevice {
-    pub(crate) state: RefCell<State>,
+    pub(crate) states: RefCell<BTreeMap<String, State>>,
     /// What was set, in order.
     pub(crate) log: RefCell<Vec<String>>,
     /// How many settings still succeed before everything fails, as after a kill.
@@ -38,19 +39,22 @@ pub(crate) struct FakeDevice {
 }
 
 impl FakeDevice {
-    fn read<T>(&self, field: impl FnOnce(&State) -> Option<T>) -> Answer<T> {
-        field(&self.state.borrow()).ok_or(EthtoolError::NotSupported)
+    fn read<T>(&self, interface: &str, field: impl FnOnce(&State) -> Option<T>) -> Answer<T> {
+        let states = self.states.borrow();
+        field(states.get(interface).ok_or(EthtoolError::NoInterface)?).ok_or(EthtoolError::NotSupported)
     }
 
-    fn set(&self, what: String, change: impl FnOnce(&mut State) -> Option<()>) -> Answer<()> {
+    fn set(&self, interface: &str, what: String, change: impl FnOnce(&mut State) -> Option<()>) -> Answer<()> {
         if let Some(left) = self.settings_left.borrow_mut().as_mut() {
             if *left == 0 {
                 return Err(EthtoolError::Failed { operation: what, cause: io::Error::other("the test says no") });
             }
             *left -= 1;
         }
-        change(&mut self.state.borrow_mut()).ok_or(EthtoolError::NotSupported)?;
-        self.log.borrow_mut().push(what);
+        let mut states = self.states.borrow_mut();
+        let state = states.get_mut(interface).ok_or(EthtoolError::NoInterface)?;
+        change(state).ok_or(EthtoolError::NotSupported)?;
+        self.log.borrow_mut().push(format!("{interface}: {what}"));
         Ok(())
     }
 }
@@ -60,23 +64,23 @@ fn spread_evenly(entries: usize, queues: u32) -> Vec<u32> {
 }
 
 impl Ethtool for FakeDevice {
-    fn driver(&self, _interface: &str) -> Answer<DriverInfo> {
-        self.read(|state| state.driver.clone())
+    fn driver(&self, interface: &str) -> Answer<DriverInfo> {
+        self.read(interface, |state| state.driver.clone())
     }
 
-    fn channels(&self, _interface: &str) -> Answer<Channels> {
-        self.read(|state| state.channels)
+    fn channels(&self, interface: &str) -> Answer<Channels> {
+        self.read(interface, |state| state.channels)
     }
 
-    fn set_channels(&self, _interface: &str, channels: &Channels) -> Answer<()> {
+    fn set_channels(&self, interface: &str, channels: &Channels) -> Answer<()> {
         // The kernel refuses to remove a queue that a table of the user's still names.
-        let state = self.state.borrow().clone();
-        let highest = state.rss.as_ref().and_then(|rss| rss.indirection.iter().max().copied());
+        let rss = self.read(interface, |state| Some(state.rss.clone()))?;
+        let highest = rss.as_ref().and_then(|rss| rss.indirection.iter().max().copied());
         if !self.resets_table && highest.is_some_and(|highest| highest >= channels.receiving()) {
             let cause = io::Error::from_raw_os_error(libc::EINVAL);
             return Err(EthtoolError::Failed { operation: "set the channels".to_owned(), cause });
         }
-        self.set(format!("channels rx {} combined {}", channels.rx, channels.combined), |state| {
+        self.set(interface, format!("channels rx {} combined {}", channels.rx, channels.combined), |state| {
             let kept = state.channels?;
             let Channels { rx, tx, other, combined, .. } = *channels;
             state.channels = Some(Channels { rx, tx, other, combined, ..kept });
@@ -89,12 +93,12 @@ impl Ethtool for FakeDevice {
         })
     }
 
-    fn rings(&self, _interface: &str) -> Answer<Rings> {
-        self.read(|state| state.rings)
+    fn rings(&self, interface: &str) -> Answer<Rings> {
+        self.read(interface, |state| state.rings)
     }
 
-    fn set_rings(&self, _interface: &str, rings: &Rings) -> Answer<()> {
-        self.set(format!("rings rx {}", rings.rx), |state| {
+    fn set_rings(&self, interface: &str, rings: &Rings) -> Answer<()> {
+        self.set(interface, format!("rings rx {}", rings.rx), |state| {
             let kept = state.rings.as_mut()?;
             kept.rx = self.rounds_ring_to.unwrap_or(rings.rx);
             kept.tx = rings.tx;
@@ -102,12 +106,12 @@ impl Ethtool for FakeDevice {
         })
     }
 
-    fn rss(&self, _interface: &str) -> Answer<Rss> {
-        self.read(|state| state.rss.clone())
+    fn rss(&self, interface: &str) -> Answer<Rss> {
+        self.read(interface, |state| state.rss.clone())
     }
 
-    fn set_indirection(&self, _interface: &str, table: Option<&[u32]>) -> Answer<()> {
-        self.set(format!("indirection {table:?}"), |state| {
+    fn set_indirection(&self, interface: &str, table: Option<&[u32]>) -> Answer<()> {
+        self.set(interface, format!("indirection {table:?}"), |state| {
             let queues = state.channels.map_or(1, |channels| channels.receiving());
             let rss = state.rss.as_mut()?;
             rss.indirection = table.map_or_else(|| spread_evenly(rss.indirection.len(), queues), <[u32]>::to_vec);
@@ -115,58 +119,58 @@ impl Ethtool for FakeDevice {
         })
     }
 
-    fn set_rss_key(&self, _interface: &str, key: &[u8]) -> Answer<()> {
-        self.set("key".to_owned(), |state| {
+    fn set_rss_key(&self, interface: &str, key: &[u8]) -> Answer<()> {
+        self.set(interface, "key".to_owned(), |state| {
             state.rss.as_mut()?.key = key.to_vec();
             Some(())
         })
     }
 
-    fn flow_hash(&self, _interface: &str, family: Family) -> Answer<FlowHash> {
-        self.read(|state| if family == Family::V4 { state.hash_v4 } else { state.hash_v6 })
+    fn flow_hash(&self, interface: &str, family: Family) -> Answer<FlowHash> {
+        self.read(interface, |state| if family == Family::V4 { state.hash_v4 } else { state.hash_v6 })
     }
 
-    fn set_flow_hash(&self, _interface: &str, family: Family, hash: FlowHash) -> Answer<()> {
-        self.set(format!("hash {family:?} {}", hash.letters()), |state| {
+    fn set_flow_hash(&self, interface: &str, family: Family, hash: FlowHash) -> Answer<()> {
+        self.set(interface, format!("hash {family:?} {}", hash.letters()), |state| {
             let field = if family == Family::V4 { &mut state.hash_v4 } else { &mut state.hash_v6 };
             field.as_mut().map(|field| *field = hash)
         })
     }
 
-    fn ntuple_rules(&self, _interface: &str) -> Answer<Vec<NtupleRule>> {
-        self.read(|state| state.rules.clone())
+    fn ntuple_rules(&self, interface: &str) -> Answer<Vec<NtupleRule>> {
+        self.read(interface, |state| state.rules.clone())
     }
 
-    fn insert_ntuple_rule(&self, _interface: &str, rule: &NtupleRule) -> Answer<u32> {
+    fn insert_ntuple_rule(&self, interface: &str, rule: &NtupleRule) -> Answer<u32> {
         let location = rule.location.unwrap_or(0);
-        self.set("rule".to_owned(), |state| {
+        self.set(interface, "rule".to_owned(), |state| {
             state.rules.as_mut()?.push(NtupleRule { location: Some(location), ..rule.clone() });
             Some(())
         })?;
         Ok(location)
     }
 
-    fn delete_ntuple_rule(&self, _interface: &str, location: u32) -> Answer<()> {
-        self.set("no rule".to_owned(), |state| {
+    fn delete_ntuple_rule(&self, interface: &str, location: u32) -> Answer<()> {
+        self.set(interface, "no rule".to_owned(), |state| {
             state.rules.as_mut()?.retain(|rule| rule.location != Some(location));
             Some(())
         })
     }
 
-    fn coalescing(&self, _interface: &str) -> Answer<Coalescing> {
-        self.read(|state| state.coalescing)
+    fn coalescing(&self, interface: &str) -> Answer<Coalescing> {
+        self.read(interface, |state| state.coalescing)
     }
 
-    fn set_coalescing(&self, _interface: &str, coalescing: &Coalescing) -> Answer<()> {
-        self.set("coalescing".to_owned(), |state| state.coalescing.replace(*coalescing).map(drop))
+    fn set_coalescing(&self, interface: &str, coalescing: &Coalescing) -> Answer<()> {
+        self.set(interface, "coalescing".to_owned(), |state| state.coalescing.replace(*coalescing).map(drop))
     }
 
-    fn features(&self, _interface: &str) -> Answer<Vec<Feature>> {
-        Ok(self.state.borrow().features.clone())
+    fn features(&self, interface: &str) -> Answer<Vec<Feature>> {
+        self.read(interface, |state| Some(state.features.clone()))
     }
 
-    fn set_feature(&self, _interface: &str, name: &str, active: bool) -> Answer<()> {
-        self.set(format!("feature {name} {active}"), |state| {
+    fn set_feature(&self, interface: &str, name: &str, active: bool) -> Answer<()> {
+        self.set(interface, format!("feature {name} {active}"), |state| {
             let feature = state.features.iter_mut().find(|feature| feature.name == name)?;
             feature.active = active;
             Some(())

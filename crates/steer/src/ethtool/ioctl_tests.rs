@@ -13,14 +13,14 @@ fn with_cable(body: impl FnOnce(&Ioctl) + Send) {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             if let Err(error) = unshare(CloneFlags::CLONE_NEWNET) {
-                println!("SKIPPED: a network namespace of our own needs root: {error}");
+                skip(&format!("a network namespace of our own needs root: {error}"));
                 return;
             }
             let arguments =
                 "link add wire0 numrxqueues 4 numtxqueues 4 type veth peer name wire1 numrxqueues 4 numtxqueues 4";
             match Command::new("ip").args(arguments.split(' ')).status() {
                 Ok(status) if status.success() => body(&Ioctl::new().or_else(|_| lo_up_and_new()).expect("a socket")),
-                other => println!("SKIPPED: ip {arguments}: {other:?}"),
+                other => skip(&format!("ip {arguments}: {other:?}")),
             }
         });
         thread.join().expect("the thread's assertions hold");
@@ -110,4 +110,9 @@ fn every_call_that_fails_is_told_with_its_operation() {
     }
     seam::FAIL.set(Some((0, libc::EPERM)));
     assert!(matches!(ioctl.channels("lo"), Err(EthtoolError::Permission)));
+}
+
+fn skip(reason: &str) {
+    use std::io::Write as _;
+    let _ = writeln!(io::stderr(), "SKIPPED: {reason}");
 }

@@ -131,19 +131,27 @@ impl FlowHash {
     /// The addresses and the ports.
     pub const ADDRESSES_AND_PORTS: Self = Self(0x10 | 0x20 | 0x40 | 0x80);
 
+    /// Every part that ethtool has a letter for.
+    const LETTERS: [(u64, char); 8] = [
+        (1 << 1, 'm'),
+        (1 << 2, 'v'),
+        (1 << 3, 't'),
+        (1 << 4, 's'),
+        (1 << 5, 'd'),
+        (1 << 6, 'f'),
+        (1 << 7, 'n'),
+        (1 << 31, 'r'),
+    ];
+
     /// The letters that `ethtool -N ... rx-flow-hash` takes.
     pub fn letters(self) -> String {
-        const LETTERS: [(u64, char); 8] = [
-            (1 << 1, 'm'),
-            (1 << 2, 'v'),
-            (1 << 3, 't'),
-            (1 << 4, 's'),
-            (1 << 5, 'd'),
-            (1 << 6, 'f'),
-            (1 << 7, 'n'),
-            (1 << 31, 'r'),
-        ];
-        LETTERS.iter().filter(|(bit, _)| self.0 & bit != 0).map(|(_, letter)| letter).collect()
+        Self::LETTERS.iter().filter(|(bit, _)| self.0 & bit != 0).map(|(_, letter)| letter).collect()
+    }
+
+    /// What these letters mean; `None` when one of them means nothing.
+    pub fn from_letters(letters: &str) -> Option<Self> {
+        let bit = |wanted: char| Self::LETTERS.iter().find(|(_, letter)| *letter == wanted).map(|(bit, _)| *bit);
+        letters.chars().try_fold(0, |bits, letter| Some(bits | bit(letter)?)).map(Self)
     }
 }
 

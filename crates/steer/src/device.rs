@@ -1,0 +1,200 @@
+//! What sysfs says of a network interface and of the device behind it.
+//!
+//! The device of a virtio interface is not the PCI function: that is one step further up, and only there are the
+//! interrupts and the memory node. So both are looked for upwards, and no further than the first PCI function, because
+//! the bridges above it have interrupts and nodes too, which are not ours.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::model::Kind;
+use crate::topology::{numbered, read_if_any, read_number};
+
+/// `ARPHRD_LOOPBACK`, as the file `type` says it.
+const LOOPBACK: usize = 772;
+
+/// How many steps up a device is followed; none has more.
+const STEPS_MAX: usize = 8;
+
+/// The folder of an interface.
+#[derive(Debug, Clone)]
+pub(crate) struct Device {
+    folder: PathBuf,
+    /// From the device of the interface to the PCI function, both included; empty without a device.
+    chain: Vec<PathBuf>,
+}
+
+impl Device {
+    /// `None` when there is no such interface.
+    pub(crate) fn find(sys_root: &Path, interface: &str) -> Option<Self> {
+        if interface.is_empty() || interface.starts_with('.') || interface.contains('/') {
+            return None;
+        }
+        let folder = sys_root.join("class/net").join(interface);
+        folder.exists().then(|| Self { chain: chain(&folder), folder })
+    }
+
+    pub(crate) fn index(&self) -> io::Result<u32> {
+        let number = read_number(&self.folder.join("ifindex"))?.and_then(|number| u32::try_from(number).ok());
+        number.ok_or_else(|| io::Error::other(format!("{} does not say the interface's number", self.folder.display())))
+    }
+
+    /// True when it is administratively up.
+    pub(crate) fn is_up(&self) -> io::Result<bool> {
+        let flags = read_if_any(&self.folder.join("flags"))?.unwrap_or_default();
+        let flags = u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).unwrap_or_default();
+        Ok(flags & 1 != 0)
+    }
+
+    /// `driver` is what ethtool says; sysfs does not tell a cable by itself.
+    pub(crate) fn kind(&self, driver: Option<&str>) -> io::Result<Kind> {
+        let has = |name: &str| self.folder.join(name).exists();
+        let uevent = read_if_any(&self.folder.join("uevent"))?.unwrap_or_default();
+        let devtype = uevent.lines().find_map(|line| line.strip_prefix("DEVTYPE="));
+        Ok(match () {
+            () if read_number(&self.folder.join("type"))? == Some(LOOPBACK) => Kind::Loopback,
+            () if has("bonding") => Kind::Bond,
+            () if has("bridge") => Kind::Bridge,
+            () if has("wireless") || has("phy80211") => Kind::Wireless,
+            () if has("tun_flags") => Kind::Tun,
+            () if devtype == Some("vlan") => Kind::Vlan,
+            () if driver == Some("veth") => Kind::Veth,
+            () if !self.chain.is_empty() => Kind::Physical,
+            () => Kind::Virtual(devtype.or(driver).unwrap_or("no device behind it").to_owned()),
+        })
+    }
+
+    /// The interfaces below: members, ports, the parent of a VLAN.
+    pub(crate) fn members(&self) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(&self.folder) else { return Vec::new() };
+        let lower = |name: String| name.strip_prefix("lower_").map(str::to_owned);
+        let mut members: Vec<String> =
+            entries.flatten().filter_map(|entry| lower(entry.file_name().to_string_lossy().into_owned())).collect();
+        members.sort();
+        members
+    }
+
+    /// The driver's name, for those whom ethtool does not tell.
+    pub(crate) fn driver(&self) -> Option<String> {
+        let link = fs::read_link(self.chain.first()?.join("driver")).ok()?;
+        Some(link.file_name()?.to_str()?.to_owned())
+    }
+
+    /// The name of the device itself, as in "virtio2" or "0000:3b:00.0".
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.chain.first()?.file_name()?.to_str()
+    }
+
+    /// The memory node; `None` when nobody knows.
+    pub(crate) fn node(&self) -> io::Result<Option<usize>> {
+        for folder in &self.chain {
+            if folder.join("numa_node").exists() {
+                return read_number(&folder.join("numa_node"));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The receive queues, by number.
+    pub(crate) fn receive_queues(&self) -> Vec<usize> {
+        numbered(&self.folder.join("queues"), "rx-")
+    }
+
+    /// The numbers of the device's own interrupts. Empty when the tree does not tell, as for devices that are not on PCI.
+    pub(crate) fn vectors(&self) -> io::Result<Vec<u32>> {
+        for folder in &self.chain {
+            let vectors = numbered(&folder.join("msi_irqs"), "");
+            if !vectors.is_empty() {
+                return Ok(vectors.into_iter().filter_map(|vector| u32::try_from(vector).ok()).collect());
+            }
+            if let Some(line) = read_number(&folder.join("irq"))?.filter(|&line| line != 0) {
+                return Ok(u32::try_from(line).into_iter().collect());
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// The cores that a queue's datagrams are handed on to, or that send through a queue, as the kernel writes masks.
+    pub(crate) fn queue_mask(&self, queue: &str, file: &str) -> io::Result<Vec<usize>> {
+        let path = self.folder.join("queues").join(queue).join(file);
+        // A single queue has no such mask and answers with an error: there is nothing to hand on to.
+        let Ok(text) = fs::read_to_string(&path) else { return Ok(Vec::new()) };
+        parse_mask(&text).ok_or_else(|| io::Error::other(format!("{} is no mask of cores: {text:?}", path.display())))
+    }
+
+    /// True when kernel threads poll the queues.
+    pub(crate) fn is_threaded(&self) -> io::Result<bool> {
+        Ok(read_number(&self.folder.join("threaded"))?.is_some_and(|threaded| threaded != 0))
+    }
+}
+
+fn chain(folder: &Path) -> Vec<PathBuf> {
+    let mut chain = Vec::new();
+    let Ok(device) = fs::canonicalize(folder.join("device")) else { return chain };
+    for step in device.ancestors().take(STEPS_MAX) {
+        // Above the devices are folders without a name of their own.
+        if !step.join("uevent").exists() {
+            break;
+        }
+        chain.push(step.to_owned());
+        // Only a PCI function has a configuration space.
+        if step.join("config").exists() {
+            break;
+        }
+    }
+    chain
+}
+
+/// Reads a mask as the kernel writes it: words of 32 bits in hexadecimal, the highest first, with commas between them.
+pub fn parse_mask(text: &str) -> Option<Vec<usize>> {
+    let mut cores = Vec::new();
+    for (word, digits) in text.trim().rsplit(',').enumerate() {
+        if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return None;
+        }
+        let bits = u32::from_str_radix(digits, 16).ok()?;
+        cores.extend((0..32).filter(|bit| bits & (1 << bit) != 0).map(|bit| 32 * word + bit));
+    }
+    Some(cores)
+}
+
+/// Writes a mask as the kernel does.
+pub fn format_mask(cores: &[usize]) -> String {
+    let words = cores.iter().max().map_or(1, |highest| highest / 32 + 1);
+    let word = |number: usize| {
+        let bits = cores.iter().filter(|&&core| core / 32 == number).fold(0_u32, |bits, core| bits | 1 << (core % 32));
+        format!("{bits:08x}")
+    };
+    (0..words).rev().map(word).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_are_read_and_written_as_the_kernel_does() {
+        assert_eq!(parse_mask("3\n"), Some(vec![0, 1]));
+        assert_eq!(parse_mask("00000001,80000002"), Some(vec![1, 31, 32]));
+        assert_eq!(format_mask(&[1, 31, 32]), "00000001,80000002");
+        assert_eq!(format_mask(&[]), "00000000");
+        for wrong in ["", "g", "1,", "123456789", "+1"] {
+            assert_eq!(parse_mask(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn every_mask_is_read_back_as_it_was_written() {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        for _ in 0..if cfg!(debug_assertions) { 10_000 } else { 1_000_000 } {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let cores: Vec<usize> = (0..64).filter(|bit| state & (1 << bit) != 0).collect();
+            assert_eq!(parse_mask(&format_mask(&cores)), Some(cores));
+            // And what is no mask is refused or read, never a panic.
+            let bytes: Vec<u8> =
+                state.to_ne_bytes().iter().map(|byte| b" ,0123456789abcdefxg-\n"[usize::from(byte % 22)]).collect();
+            let _ = parse_mask(&String::from_utf8_lossy(&bytes));
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Reads a host: from the interfaces that are asked for, over their queues and interrupts, to the cores where datagrams
+//! are processed. Needs no privileges and changes nothing.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use crate::corelist::parse_core_list;
+use crate::device::Device;
+use crate::ethtool::{Answer, Ethtool, EthtoolError, Family};
+use crate::interrupts::Roots;
+use crate::model::{Host, Interface, Interrupt, Kind, Known, Queue, Work, WorkBy};
+use crate::netdev::{Netdev, NetdevQueue};
+use crate::topology::{Topology, numbered, read_if_any};
+
+/// Where to read.
+#[derive(Clone, Copy)]
+pub struct Reader<'a> {
+    /// `/sys` on a live machine.
+    pub sys_root: &'a Path,
+    /// `/proc` on a live machine.
+    pub proc_root: &'a Path,
+    /// Whom to ask of drivers.
+    pub ethtool: &'a dyn Ethtool,
+    /// Whom to ask of queues.
+    pub netdev: &'a dyn Netdev,
+    /// The queues that a program polls from a core of its own: only the program itself knows.
+    pub busy_polls: &'a [BusyPoll],
+}
+
+/// A queue that a program polls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BusyPoll {
+    /// The interface.
+    pub interface: String,
+    /// The queue.
+    pub queue: usize,
+    /// The core of the program.
+    pub core: usize,
+}
+
+/// Why a host could not be read.
+#[derive(Debug)]
+pub enum ReadError {
+    /// There is no such interface.
+    NoInterface {
+        /// The name that was asked for.
+        name: String,
+        /// Those that there are.
+        existing: Vec<String>,
+    },
+    /// The tree cannot be read or does not make sense.
+    Tree(io::Error),
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoInterface { name, existing } => {
+                write!(formatter, "there is no interface {name}; this host has {}", existing.join(", "))
+            }
+            Self::Tree(error) => error.fmt(formatter),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+impl From<io::Error> for ReadError {
+    fn from(error: io::Error) -> Self {
+        Self::Tree(error)
+    }
+}
+
+impl fmt::Debug for Reader<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Reader").field("sys_root", &self.sys_root).finish_non_exhaustive()
+    }
+}
+
+impl Reader<'_> {
+    /// Reads the machine and these interfaces.
+    pub fn read(&self, interfaces: &[String]) -> Result<Host, ReadError> {
+        let topology = Topology::read(self.sys_root)?;
+        let interfaces = interfaces.iter().map(|name| self.interface(name, &topology)).collect::<Result<_, _>>()?;
+        Ok(Host { topology, interfaces })
+    }
+
+    /// The names of all interfaces that have a device of their own, in order.
+    pub fn physical_interfaces(&self) -> Vec<String> {
+        let kind = |name: &String| Device::find(self.sys_root, name).and_then(|device| device.kind(None).ok());
+        self.all_interfaces().into_iter().filter(|name| kind(name) == Some(Kind::Physical)).collect()
+    }
+
+    fn all_interfaces(&self) -> Vec<String> {
+        let Ok(entries) = std::fs::read_dir(self.sys_root.join("class/net")) else { return Vec::new() };
+        let mut names: Vec<String> =
+            entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    fn interface(&self, name: &str, topology: &Topology) -> Result<Interface, ReadError> {
+        let device = Device::find(self.sys_root, name)
+            .ok_or_else(|| ReadError::NoInterface { name: name.to_owned(), existing: self.all_interfaces() })?;
+        let index = device.index()?;
+        let driver = known(self.ethtool.driver(name));
+        let driver_name = driver.get().map(|driver| driver.driver.clone()).or_else(|| device.driver());
+        let kind = device.kind(driver_name.as_deref())?;
+        let queues = self.queues(name, &device, driver_name.as_deref(), index, &kind)?;
+        let first_core = queues.iter().find_map(|queue| queue.interrupt.get()?.effective.first().copied());
+        let node_of_interrupt = || first_core.and_then(|core| topology.node_of_core.get(&core).copied());
+        Ok(Interface {
+            name: name.to_owned(),
+            index,
+            members: device.members(),
+            is_up: device.is_up()?,
+            node: device.node()?.or_else(node_of_interrupt),
+            channels: known(self.ethtool.channels(name)),
+            rings: known(self.ethtool.rings(name)),
+            rss: known(self.ethtool.rss(name)),
+            flow_hash_v4: known(self.ethtool.flow_hash(name, Family::V4)),
+            flow_hash_v6: known(self.ethtool.flow_hash(name, Family::V6)),
+            driver,
+            kind,
+            queues,
+        })
+    }
+
+    fn queues(
+        &self,
+        name: &str,
+        device: &Device,
+        driver: Option<&str>,
+        index: u32,
+        kind: &Kind,
+    ) -> Result<Vec<Queue>, ReadError> {
+        let numbers = device.receive_queues();
+        // An older kernel, a missing right, another network namespace: the names of the interrupts are looked at instead.
+        let kernel = self.netdev.receive_queues(index).unwrap_or_default();
+        let interrupts = if matches!(kind, Kind::Physical | Kind::Wireless) {
+            let roots = Roots { sys: self.sys_root, proc: self.proc_root };
+            roots.interrupts(device, driver, &numbers, &kernel)?
+        } else {
+            vec![Known::NotSupported; numbers.len()]
+        };
+        let threaded = device.is_threaded()?;
+        let queue = |(number, interrupt): (usize, Known<Interrupt>)| {
+            let told = kernel.iter().find(|told| told.queue as usize == number);
+            let rps_cores = device.queue_mask(&format!("rx-{number}"), "rps_cpus")?;
+            let thread = if threaded { self.thread(name, told)? } else { None };
+            let polled = self.busy_polls.iter().find(|poll| poll.interface == name && poll.queue == number);
+            let work = work(polled.map(|poll| poll.core), thread, &interrupt, &rps_cores);
+            let xps_cores = device.queue_mask(&format!("tx-{number}"), "xps_cpus")?;
+            let napi = told.and_then(|told| told.napi);
+            Ok(Queue { index: number, interrupt, napi, rps_cores, xps_cores, work })
+        };
+        numbers.into_iter().zip(interrupts).map(queue).collect()
+    }
+
+    /// The kernel thread that polls a queue, and the cores it may run on.
+    fn thread(&self, interface: &str, told: Option<&NetdevQueue>) -> io::Result<Option<(u32, Vec<usize>)>> {
+        let named = |napi: u32| {
+            let name = format!("napi/{interface}-{napi}");
+            let is_it = |pid: &usize| {
+                let path = self.proc_root.join(pid.to_string()).join("comm");
+                // The kernel cuts names to 15 bytes.
+                read_if_any(&path)
+                    .ok()
+                    .flatten()
+                    .is_some_and(|comm| !comm.trim().is_empty() && name.starts_with(comm.trim()))
+            };
+            numbered(self.proc_root, "").into_iter().find(is_it).and_then(|pid| u32::try_from(pid).ok())
+        };
+        let pid = told.and_then(|told| told.thread.or_else(|| told.napi.and_then(named)));
+        let Some(pid) = pid else { return Ok(None) };
+        let status = read_if_any(&self.proc_root.join(pid.to_string()).join("status"))?.unwrap_or_default();
+        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        let cores = list.and_then(|list| parse_core_list(list).ok()).unwrap_or_default();
+        Ok(Some((pid, cores)))
+    }
+}
+
+/// Who processes the datagrams of a queue: a program that polls it, else a thread that does, else the interrupt; and then
+/// RPS, which hands on what any of the latter two have taken.
+fn work(
+    polled: Option<usize>,
+    thread: Option<(u32, Vec<usize>)>,
+    interrupt: &Known<Interrupt>,
+    rps: &[usize],
+) -> Known<Work> {
+    if let Some(core) = polled {
+        return Known::Is(Work { by: WorkBy::BusyPoll, cores: vec![core] });
+    }
+    if !rps.is_empty() {
+        return Known::Is(Work { by: WorkBy::Rps, cores: rps.to_vec() });
+    }
+    if let Some((pid, cores)) = thread {
+        return Known::Is(Work { by: WorkBy::Thread(pid), cores });
+    }
+    match interrupt {
+        Known::Is(interrupt) => Known::Is(Work { by: WorkBy::Interrupt, cores: interrupt.effective.clone() }),
+        Known::NotSupported => {
+            Known::Unknown("the device has no interrupts; datagrams are processed where their sender runs".to_owned())
+        }
+        Known::Unknown(reason) => Known::Unknown(reason.clone()),
+    }
+}
+
+fn known<T>(answer: Answer<T>) -> Known<T> {
+    match answer {
+        Ok(value) => Known::Is(value),
+        Err(EthtoolError::NotSupported) => Known::NotSupported,
+        Err(error) => Known::Unknown(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+#[path = "host_tests.rs"]
+mod tests;

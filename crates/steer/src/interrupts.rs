@@ -1,0 +1,110 @@
+//! From a receive queue to its interrupt, by the best source that answers, or to the reason why nobody knows.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use crate::device::Device;
+use crate::model::{Interrupt, Known, Source};
+use crate::names::{Named, is_known_driver, read_names};
+use crate::netdev::NetdevQueue;
+use crate::topology::{numbered, read_if_any, read_list, read_list_if_any};
+
+/// One interrupt of a device and what its drivers call it.
+struct Vector {
+    number: u32,
+    name: String,
+}
+
+/// Where interrupts describe themselves.
+pub(crate) struct Roots<'a> {
+    pub(crate) sys: &'a Path,
+    pub(crate) proc: &'a Path,
+}
+
+impl Roots<'_> {
+    /// The interrupt of each of `queues`, in their order.
+    pub(crate) fn interrupts(
+        &self,
+        device: &Device,
+        driver: Option<&str>,
+        queues: &[usize],
+        kernel: &[NetdevQueue],
+    ) -> io::Result<Vec<Known<Interrupt>>> {
+        let vectors = self.vectors(device)?;
+        let names: Vec<&str> = vectors.iter().map(|vector| vector.name.as_str()).collect();
+        let named = driver.map(|driver| read_names(driver, &names)).unwrap_or_default();
+        let by_name =
+            |wanted: Named| named.iter().position(|named| *named == Some(wanted)).map(|place| &vectors[place]);
+        queues
+            .iter()
+            .map(|&queue| {
+                let told = kernel.iter().find(|told| told.queue as usize == queue).and_then(|told| told.interrupt);
+                if let Some(number) = told {
+                    return self.describe(number, Source::Netlink).map(Known::Is);
+                }
+                if let Some(vector) = by_name(Named::Queue(queue)).or_else(|| by_name(Named::AllQueues)) {
+                    return self.describe(vector.number, Source::DriverName).map(Known::Is);
+                }
+                if let ([_], [vector]) = (queues, vectors.as_slice()) {
+                    return self.describe(vector.number, Source::OnlyOne).map(Known::Is);
+                }
+                Ok(Known::Unknown(why_unknown(driver, queue, vectors.len())))
+            })
+            .collect()
+    }
+
+    /// The device's own vectors. A device that is not on PCI has no list of them; a virtio device is then found by its own
+    /// name, which its interrupts carry and which no other device has.
+    fn vectors(&self, device: &Device) -> io::Result<Vec<Vector>> {
+        let own = device.vectors()?;
+        let all = if own.is_empty() {
+            numbered(&self.sys.join("kernel/irq"), "")
+                .into_iter()
+                .filter_map(|number| u32::try_from(number).ok())
+                .collect()
+        } else {
+            own.clone()
+        };
+        let mut vectors = Vec::new();
+        for number in all {
+            // A line that several devices share has several names.
+            let names = read_if_any(&self.sys.join(format!("kernel/irq/{number}/actions")))?.unwrap_or_default();
+            for name in names.trim().split(',').filter(|name| !name.is_empty()) {
+                let is_ours = device.name().filter(|device| device.starts_with("virtio")).is_some_and(|device| {
+                    name.strip_prefix(device).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+                });
+                if is_ours || !own.is_empty() {
+                    vectors.push(Vector { number, name: name.to_owned() });
+                }
+            }
+        }
+        Ok(vectors)
+    }
+
+    fn describe(&self, number: u32, source: Source) -> io::Result<Interrupt> {
+        let folder = self.proc.join(format!("irq/{number}"));
+        let affinity = folder.join("smp_affinity_list");
+        let requested = read_list(&affinity)?;
+        let effective = read_list_if_any(&folder.join("effective_affinity_list"))?;
+        // The kernel takes the right to write away from what it manages itself.
+        let is_settable = fs::metadata(&affinity)?.permissions().mode() & 0o200 != 0;
+        let name = read_if_any(&self.sys.join(format!("kernel/irq/{number}/actions")))?.unwrap_or_default();
+        let effective = if effective.is_empty() { requested.clone() } else { effective };
+        Ok(Interrupt { number, name: name.trim().to_owned(), requested, effective, is_settable, source })
+    }
+}
+
+fn why_unknown(driver: Option<&str>, queue: usize, vectors: usize) -> String {
+    match driver {
+        None => "neither ethtool nor sysfs names the driver".to_owned(),
+        Some(driver) if !is_known_driver(driver) => {
+            format!("the kernel does not say, and how the driver {driver} names its interrupts is not known here")
+        }
+        Some(_) if vectors == 0 => "the device shows no interrupts; an interface that is down has none".to_owned(),
+        Some(driver) => {
+            format!("none of the device's {vectors} interrupts has a name that {driver} would give to queue {queue}")
+        }
+    }
+}

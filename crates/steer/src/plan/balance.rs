@@ -1,0 +1,80 @@
+//! How unevenly a hash spreads a few flows over lanes. Four exporters on four lanes do not give each lane one: flows are
+//! thrown at lanes like balls into bins, and whoever sizes lanes by the average is surprised by the fullest bin.
+
+/// The share of all flows that the busiest of `lanes` is expected to get of `flows` equal flows.
+pub fn busiest_share(flows: usize, lanes: usize) -> f64 {
+    if flows == 0 || lanes == 0 {
+        return 0.0;
+    }
+    // The expectation of a count is the sum over m of the chance that it is above m.
+    let expected: f64 = (0..flows).map(|most| 1.0 - chance_of_at_most(most, flows, lanes)).sum();
+    expected / flows as f64
+}
+
+/// A share in thousandths.
+pub(super) fn thousandths(share: f64) -> u32 {
+    (share * 1000.0).round() as u32
+}
+
+/// The chance that no lane gets more than `most` flows. Lane by lane: given how many flows are left, the next lane's share
+/// of them is binomial.
+fn chance_of_at_most(most: usize, flows: usize, lanes: usize) -> f64 {
+    let mut left = vec![0.0; flows + 1];
+    left[flows] = 1.0;
+    for lane in 0..lanes {
+        let chance = 1.0 / (lanes - lane) as f64;
+        let mut next = vec![0.0; flows + 1];
+        for (remaining, weight) in left.iter().enumerate().filter(|(_, weight)| **weight > 0.0) {
+            for taken in 0..=most.min(remaining) {
+                next[remaining - taken] += weight * binomial(remaining, taken, chance);
+            }
+        }
+        left = next;
+    }
+    left[0].min(1.0)
+}
+
+fn binomial(trials: usize, hits: usize, chance: f64) -> f64 {
+    if chance >= 1.0 {
+        return if trials == hits { 1.0 } else { 0.0 };
+    }
+    let ways: f64 = (0..hits).map(|step| (trials - step) as f64 / (step + 1) as f64).product();
+    let exponent = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
+    ways * chance.powi(exponent(hits)) * (1.0 - chance).powi(exponent(trials - hits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_lane_gets_everything_and_one_flow_is_all_of_one_lane() {
+        assert!((busiest_share(64, 1) - 1.0).abs() < 1e-9);
+        assert!((busiest_share(1, 8) - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn two_flows_on_two_lanes_meet_every_second_time() {
+        // Together (a share of 1) or apart (a half), each with a chance of a half.
+        assert!((busiest_share(2, 2) - 0.75).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_figure_agrees_with_throwing_balls() {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let rounds = 20_000;
+        let mut sum = 0;
+        for _ in 0..rounds {
+            let mut bins = [0_u32; 4];
+            for _ in 0..8 {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                bins[(state >> 33) as usize % 4] += 1;
+            }
+            sum += bins.iter().max().expect("bins");
+        }
+        let thrown = f64::from(sum) / f64::from(rounds) / 8.0;
+        assert!((busiest_share(8, 4) - thrown).abs() < 0.01, "{} and {thrown}", busiest_share(8, 4));
+    }
+}

@@ -1,0 +1,419 @@
+//! What a host should look like, decided from what it looks like, without any I/O. The same host and the same wish always
+//! give the same plan, also after the plan has been applied: so applying twice changes nothing.
+//!
+//! The terms: a plan has a part for each interface; that has a **seat** for each queue (the core of its interrupt, the
+//! core of its receiver, and one sentence that says why), and a list of **wanted** settings in the order in which they
+//! must be applied, because most drivers forget the later ones when the earlier ones change.
+
+mod balance;
+mod seats;
+mod show;
+
+use std::fmt;
+
+use crate::ethtool::{Channels, Family, FlowHash, Rings};
+use crate::model::{Host, Interface, Kind, Known};
+use seats::Seats;
+
+pub use balance::busiest_share;
+
+/// How many flows the expected balance is told for.
+pub const BALANCE_FLOWS: usize = 64;
+
+/// What is asked of a plan.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Request {
+    /// How many receive queues.
+    pub rx_queues: Amount,
+    /// How long the receive rings.
+    pub ring: Amount,
+    /// What of a UDP datagram is hashed; `None` keeps it.
+    pub flow_hash_udp: Option<FlowHash>,
+    /// Where a receiver sits, seen from its queue's interrupt.
+    pub placement: Placement,
+    /// The cores to use, of those that are allowed; `None` is all of them.
+    pub cores: Option<Vec<usize>>,
+    /// How many lanes there are to feed, when that is not the number of queues.
+    pub lanes: Option<usize>,
+}
+
+/// How much of something.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Amount {
+    /// As it is.
+    #[default]
+    Keep,
+    /// As much as the device can.
+    Max,
+    /// This much.
+    Number(u32),
+}
+
+/// Where a receiver sits, seen from its queue's interrupt.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// On another physical core of the same node.
+    #[default]
+    Adjacent,
+    /// On the same core.
+    SameCore,
+}
+
+/// What should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// One part for each interface, in the order of the host's.
+    pub interfaces: Vec<InterfacePlan>,
+}
+
+/// What should be of one interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InterfacePlan {
+    /// Its name.
+    pub name: String,
+    /// Its driver, "?" when unknown.
+    pub driver: String,
+    /// Its memory node.
+    pub node: Option<usize>,
+    /// One seat for each queue, in order.
+    pub seats: Vec<Seat>,
+    /// Every setting the plan depends on, in the order of application, whether it holds already or not.
+    pub wanted: Vec<Wanted>,
+    /// What the operator should know: what could not be had, and what it means.
+    pub notes: Vec<String>,
+    /// The share of the busiest lane that is to be expected of [`BALANCE_FLOWS`] flows, in thousandths.
+    pub busiest_share_thousandths: u32,
+}
+
+/// Where one queue's work goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seat {
+    /// The queue.
+    pub queue: usize,
+    /// The core of its interrupt; `None` when that cannot be chosen.
+    pub interrupt_core: Option<usize>,
+    /// The core of its receiver.
+    pub receiver_core: usize,
+    /// The memory node of the receiver's core.
+    pub node: Option<usize>,
+    /// Why there.
+    pub why: String,
+}
+
+impl Seat {
+    /// Where the queue's datagrams are processed once the plan is applied.
+    pub fn arrival_core(&self) -> usize {
+        self.interrupt_core.unwrap_or(self.receiver_core)
+    }
+}
+
+/// One setting and the value it should have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// The value.
+    pub target: Target,
+    /// Why, in one sentence.
+    pub why: String,
+    /// What changing it costs on this driver; `None` when nothing.
+    pub disruption: Option<String>,
+}
+
+/// A setting with its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// How many queues.
+    Channels(Channels),
+    /// How long the receive ring.
+    Ring(Rings),
+    /// The indirection table.
+    Indirection(Vec<u32>),
+    /// What is hashed of UDP.
+    FlowHash(Family, FlowHash),
+    /// The cores of a queue's interrupt.
+    Interrupt {
+        /// The queue.
+        queue: usize,
+        /// The cores.
+        cores: Vec<usize>,
+    },
+    /// The cores to which RPS hands a queue's datagrams on.
+    Rps {
+        /// The queue.
+        queue: usize,
+        /// The cores.
+        cores: Vec<usize>,
+    },
+}
+
+/// Why there is no plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlanError {
+    /// What is in the way.
+    pub what: String,
+    /// What to do about it.
+    pub cure: String,
+    /// True when what is in the way is the configuration and not the host.
+    pub is_configuration: bool,
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}; {}", self.what, self.cure)
+    }
+}
+
+impl std::error::Error for PlanError {}
+
+fn refuse(what: String, cure: &str) -> PlanError {
+    PlanError { what, cure: cure.to_owned(), is_configuration: true }
+}
+
+impl Plan {
+    /// Decides. `allowed` are the cores that this process may use.
+    pub fn new(host: &Host, allowed: &[usize], request: &Request) -> Result<Self, PlanError> {
+        let mut seats = Seats::new(host, allowed, request)?;
+        let interfaces =
+            host.interfaces.iter().map(|interface| plan(interface, &mut seats, request)).collect::<Result<_, _>>()?;
+        Ok(Self { interfaces })
+    }
+}
+
+fn plan(interface: &Interface, seats: &mut Seats<'_>, request: &Request) -> Result<InterfacePlan, PlanError> {
+    check_kind(interface)?;
+    let mut part = InterfacePlan {
+        name: interface.name.clone(),
+        driver: interface.driver.get().map_or("?", |driver| &driver.driver).to_owned(),
+        node: interface.node,
+        seats: Vec::new(),
+        wanted: Vec::new(),
+        notes: Vec::new(),
+        busiest_share_thousandths: 0,
+    };
+    let queues = part.want_queues(interface, request)?;
+    part.want_ring(interface, request)?;
+    part.want_even_table(interface, queues);
+    part.want_flow_hash(interface, request);
+    part.seats = seats.assign(interface, queues, &mut part.notes)?;
+    part.want_interrupts(interface);
+    part.want_rps(interface, queues, request, seats);
+    let lanes = request.lanes.unwrap_or(queues).max(1);
+    part.busiest_share_thousandths = balance::thousandths(busiest_share(BALANCE_FLOWS, lanes));
+    if !interface.is_up {
+        part.notes.push(
+            "the interface is down: its interrupts appear when it comes up, apply the plan again then".to_owned(),
+        );
+    }
+    Ok(part)
+}
+
+/// Whether there is anything to steer at all.
+fn check_kind(interface: &Interface) -> Result<(), PlanError> {
+    let Interface { name, kind, members, .. } = interface;
+    let below = |what: &str| {
+        let what = format!("{name} is {what}, which has no queues of its own");
+        let cure = match members.as_slice() {
+            [] => "it has nothing below it yet; name the interfaces that will be".to_owned(),
+            members => format!("name what is below it instead: interfaces = {members:?}"),
+        };
+        Err(PlanError { what, cure, is_configuration: true })
+    };
+    let nothing = |what: &str| {
+        let what = format!("{name} is {what}: it has no interrupts, so there is nothing to steer");
+        Err(refuse(what, "name an interface with a device behind it"))
+    };
+    match kind {
+        Kind::Physical => Ok(()),
+        Kind::Bond => below("a bond"),
+        Kind::Bridge => below("a bridge"),
+        Kind::Vlan => below("a VLAN"),
+        Kind::Loopback => nothing("loopback"),
+        Kind::Veth => nothing("one end of a virtual cable"),
+        Kind::Tun => nothing("a TUN device, whose datagrams come from a program"),
+        Kind::Wireless => nothing("a wireless device with one queue for everything"),
+        Kind::Virtual(what) => nothing(&format!("a virtual device ({what})")),
+    }
+}
+
+impl InterfacePlan {
+    fn want(&mut self, target: Target, why: impl Into<String>) {
+        let disruption = disruption(&self.driver, &target);
+        self.wanted.push(Wanted { target, why: why.into(), disruption });
+    }
+
+    /// Returns how many queues there will be.
+    fn want_queues(&mut self, interface: &Interface, request: &Request) -> Result<usize, PlanError> {
+        let now = interface.queues.len();
+        let name = &interface.name;
+        if now == 0 {
+            return Err(refuse(format!("{name} shows no receive queues"), "name another interface"));
+        }
+        let Some(channels) = interface.channels.get() else {
+            if request.rx_queues != Amount::Keep {
+                self.notes.push(format!("the number of queues stays {now}: channels are {}", say(&interface.channels)));
+            }
+            return Ok(now);
+        };
+        // A device has either combined queues or separate ones; where it has both, the combined ones are what it uses.
+        let (most, is_combined) =
+            if channels.combined_max > 0 { (channels.combined_max, true) } else { (channels.rx_max, false) };
+        let count = match request.rx_queues {
+            Amount::Keep => return Ok(now),
+            Amount::Max => most,
+            Amount::Number(number) if number <= most && number > 0 => number,
+            Amount::Number(number) => {
+                let what = format!("rx_queues = {number}: {name} can have 1 to {most}");
+                return Err(refuse(what, &format!("ask for at most {most}, or for \"max\"")));
+            }
+        };
+        let channels =
+            if is_combined { Channels { combined: count, ..*channels } } else { Channels { rx: count, ..*channels } };
+        self.want(Target::Channels(channels), format!("rx_queues asks for {count}"));
+        Ok(count as usize)
+    }
+
+    fn want_ring(&mut self, interface: &Interface, request: &Request) -> Result<(), PlanError> {
+        if request.ring == Amount::Keep {
+            return Ok(());
+        }
+        let Some(rings) = interface.rings.get() else {
+            self.notes.push(format!("the ring stays as it is: rings are {}", say(&interface.rings)));
+            return Ok(());
+        };
+        let length = match request.ring {
+            Amount::Number(number) if number == 0 || number > rings.rx_max => {
+                let what = format!("ring = {number}: {} can have 1 to {}", interface.name, rings.rx_max);
+                return Err(refuse(what, &format!("ask for at most {}, or for \"max\"", rings.rx_max)));
+            }
+            Amount::Number(number) => number,
+            Amount::Max | Amount::Keep => rings.rx_max,
+        };
+        self.want(Target::Ring(Rings { rx: length, ..*rings }), format!("ring asks for {length} descriptors"));
+        Ok(())
+    }
+
+    /// A queue without a share in the table gets nothing, and one with two shares gets double.
+    fn want_even_table(&mut self, interface: &Interface, queues: usize) {
+        match interface.rss.get().map(|rss| rss.indirection.len()) {
+            Some(entries) if entries > 0 && queues > 0 => {
+                let queues = u32::try_from(queues).unwrap_or(u32::MAX);
+                let table: Vec<u32> = (0..queues).cycle().take(entries).collect();
+                let now = &interface.rss.get().expect("just looked at").indirection;
+                let wanted = if is_even(now, queues) { now.clone() } else { table };
+                self.want(Target::Indirection(wanted), format!("each of {queues} queues gets its share of the flows"));
+            }
+            _ if queues > 1 => self.notes.push(format!(
+                "how flows are spread over the {queues} queues cannot be set: the indirection table is {}",
+                say(&interface.rss)
+            )),
+            _ => {}
+        }
+    }
+
+    fn want_flow_hash(&mut self, interface: &Interface, request: &Request) {
+        let families = [(Family::V4, &interface.flow_hash_v4), (Family::V6, &interface.flow_hash_v6)];
+        for (family, now) in families {
+            match (request.flow_hash_udp, now.get()) {
+                (Some(hash), Some(_)) => {
+                    let why = format!("flow_hash_udp asks for \"{}\"", hash.letters());
+                    self.want(Target::FlowHash(family, hash), why);
+                }
+                (Some(_), None) => {
+                    self.notes.push(format!("what is hashed of UDP over {family} cannot be set: it is {}", say(now)));
+                }
+                (None, Some(now)) if *now == FlowHash::ADDRESSES => self.notes.push(format!(
+                    "of UDP over {family} only the addresses are hashed: all datagrams between two hosts land in one \
+                     queue; flow_hash_udp = \"sdfn\" spreads them by port too"
+                )),
+                (None, _) => {}
+            }
+        }
+    }
+
+    fn want_interrupts(&mut self, interface: &Interface) {
+        for seat in self.seats.clone() {
+            let Some(core) = seat.interrupt_core else { continue };
+            let interrupt_of = |queue: usize| interface.queues.get(queue).and_then(|queue| queue.interrupt.get());
+            let interrupt = interrupt_of(seat.queue);
+            // One that the kernel manages stays; one that several queues share is set once.
+            let is_shared =
+                |earlier: usize| interrupt_of(earlier).map(|other| other.number) == interrupt.map(|own| own.number);
+            if interrupt.is_some_and(|own| !own.is_settable || (0..seat.queue).any(is_shared)) {
+                continue;
+            }
+            let why = format!("queue {} is processed beside its receiver on core {}", seat.queue, seat.receiver_core);
+            self.want(Target::Interrupt { queue: seat.queue, cores: vec![core] }, why);
+        }
+    }
+
+    /// RPS only where it is the only way: more lanes than the device has queues.
+    fn want_rps(&mut self, interface: &Interface, queues: usize, request: &Request, seats: &Seats<'_>) {
+        let lanes = request.lanes.unwrap_or(queues);
+        if lanes <= queues {
+            for queue in interface.queues.iter().filter(|queue| !queue.rps_cores.is_empty()) {
+                self.notes.push(format!(
+                    "RPS hands queue {} on to the cores {}: the interrupt does not decide where it is processed",
+                    queue.index,
+                    crate::format_core_list(&queue.rps_cores)
+                ));
+            }
+            return;
+        }
+        let Some(seat) = self.seats.first() else { return };
+        let cores = seats.near(interface.node, lanes);
+        let why = format!(
+            "{lanes} lanes share {queues} queue(s), so RPS spreads the flows of queue 0 over {} cores",
+            cores.len()
+        );
+        let queue = seat.queue;
+        self.want(Target::Rps { queue, cores }, why);
+    }
+}
+
+/// True when each of the queues, and no other, has its share, give or take one entry.
+fn is_even(table: &[u32], queues: u32) -> bool {
+    let count = |queue: u32| table.iter().filter(|&&entry| entry == queue).count();
+    let share = table.len() / queues.max(1) as usize;
+    table.iter().all(|&entry| entry < queues) && (0..queues).all(|queue| (share..=share + 1).contains(&count(queue)))
+}
+
+fn say<T>(known: &Known<T>) -> String {
+    match known {
+        Known::Is(_) => "empty".to_owned(),
+        Known::NotSupported => "not supported by the driver".to_owned(),
+        Known::Unknown(reason) => format!("unknown: {reason}"),
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        })
+    }
+}
+
+/// What changing a setting costs on a driver, as its source tells.
+fn disruption(driver: &str, target: &Target) -> Option<String> {
+    let cost = match (target, driver) {
+        (Target::Interrupt { .. } | Target::Rps { .. } | Target::Indirection(_), _) => return None,
+        (Target::Channels(_), "virtio_net") => return None,
+        (Target::FlowHash(..), "ixgbe") => {
+            "no gap, but the driver warns in the kernel log that fragments may arrive out of order"
+        }
+        (Target::FlowHash(..), "virtio_net") => "no gap; the device also takes it for plain IP",
+        (Target::FlowHash(..), _) => return None,
+        (Target::Ring(_), "virtio_net") => "each queue is reset in turn: what is in its ring is lost",
+        (Target::Ring(_), "vmxnet3") => "the device is stopped and reset: nothing is received for a moment",
+        (Target::Channels(_), "mlx5_core") => "a new set of queues replaces the old one: a short gap",
+        (Target::Channels(_) | Target::Ring(_), "ena" | "ixgbe" | "bnxt_en" | "i40e" | "ice" | "iavf" | "gve") => {
+            "the interface is closed and opened again: nothing is received for a moment"
+        }
+        (Target::Channels(_) | Target::Ring(_), _) => "not known for this driver: expect a gap",
+    };
+    Some(cost.to_owned())
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

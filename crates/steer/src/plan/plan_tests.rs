@@ -1,0 +1,115 @@
+//! Tests of plans: on every machine in tests/trees the plan equals the text beside it that a person has reviewed, and what
+//! the plan must never do is said by tests of its own.
+
+use super::*;
+use crate::testing::{Machine, all_machines, assert_reviewed};
+
+fn all_cores(host: &Host) -> Vec<usize> {
+    host.topology.online.clone()
+}
+
+/// The plan for all physical interfaces of a machine.
+fn plan_of(machine: &str, request: &Request) -> Result<Plan, PlanError> {
+    let host = Machine::named(machine).read(&[]).expect("a host");
+    Plan::new(&host, &all_cores(&host), request)
+}
+
+#[test]
+fn the_plan_of_every_machine_is_as_it_was_reviewed() {
+    let as_is = Request::default();
+    let more = Request {
+        rx_queues: Amount::Max,
+        ring: Amount::Max,
+        flow_hash_udp: Some(FlowHash::ADDRESSES_AND_PORTS),
+        ..Request::default()
+    };
+    for name in all_machines() {
+        let mut text = String::new();
+        for (title, request) in [("as it is", &as_is), ("rx_queues, ring = max, flow_hash_udp = sdfn", &more)] {
+            let plan = plan_of(&name, request);
+            let shown = plan.map_or_else(|error| format!("refused: {error}\n"), |plan| plan.to_string());
+            text.push_str(&format!("== {title}\n{shown}\n"));
+        }
+        assert_reviewed(&format!("{name}.plan"), &text);
+    }
+}
+
+#[test]
+fn a_receiver_never_sits_on_the_sibling_thread_of_its_interrupt() {
+    for name in all_machines() {
+        let host = Machine::named(&name).read(&[]).expect("a host");
+        let Ok(plan) = Plan::new(&host, &all_cores(&host), &Request::default()) else { continue };
+        for seat in plan.interfaces.iter().flat_map(|interface| &interface.seats) {
+            let (interrupt, receiver) = (seat.arrival_core(), seat.receiver_core);
+            assert!(interrupt == receiver || !host.topology.are_siblings(interrupt, receiver), "{name}: {seat:?}");
+            assert!(host.topology.online.contains(&receiver), "{name}: {seat:?}");
+        }
+    }
+}
+
+#[test]
+fn same_core_puts_both_on_one_and_different_queues_on_different_ones() {
+    let request = Request { placement: Placement::SameCore, ..Request::default() };
+    let plan = plan_of("two-socket-smt-ixgbe", &request).expect("a plan");
+    let seats = &plan.interfaces[0].seats;
+    assert!(seats.iter().all(|seat| seat.interrupt_core == Some(seat.receiver_core)));
+    let cores: Vec<usize> = seats.iter().map(|seat| seat.receiver_core).collect();
+    assert_eq!(cores, [4, 5, 6, 7, 12, 13, 14, 15], "physical cores of node 1 first, then their other threads");
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_a_cure() {
+    let machine = "two-socket-smt-ixgbe";
+    let cases = [
+        (Request { rx_queues: Amount::Number(17), ..Request::default() }, "can have 1 to 16"),
+        (Request { rx_queues: Amount::Number(0), ..Request::default() }, "can have 1 to 16"),
+        (Request { ring: Amount::Number(9999), ..Request::default() }, "can have 1 to 4096"),
+        (Request { cores: Some(vec![3, 99]), ..Request::default() }, "cores 99, which are not online"),
+        (Request { cores: Some(vec![4, 5]), ..Request::default() }, "8 queues and there are 2 cores"),
+    ];
+    for (request, expected) in cases {
+        let error = plan_of(machine, &request).expect_err(expected);
+        assert!(error.to_string().contains(expected) && !error.cure.is_empty(), "{error}");
+    }
+    let host = Machine::named("offline-cores-i40e").read(&[]).expect("a host");
+    let request = Request { cores: Some(vec![2]), ..Request::default() };
+    assert!(Plan::new(&host, &all_cores(&host), &request).is_err(), "core 2 is offline");
+}
+
+#[test]
+fn what_has_nothing_to_steer_says_so_and_names_what_has() {
+    let machine = Machine::named("vm-virtio-single");
+    let host = machine.read(&["lo"]).expect("a host");
+    let error = Plan::new(&host, &[0], &Request::default()).expect_err("loopback");
+    assert!(error.to_string().contains("loopback"), "{error}");
+    let bond = Machine::unpack(
+        "sys/devices/system/cpu/online = 0\nsys/class/net/bond0/ifindex = 4\nsys/class/net/bond0/bonding/slaves = a\n\
+         sys/class/net/bond0/lower_eth0 = x\n",
+    );
+    let host = bond.read(&["bond0"]).expect("a host");
+    let error = Plan::new(&host, &[0], &Request::default()).expect_err("a bond");
+    assert!(error.cure.contains("interfaces = [\"eth0\"]"), "{error}");
+}
+
+#[test]
+fn a_single_queue_with_more_lanes_is_spread_by_rps() {
+    let request = Request { lanes: Some(2), ..Request::default() };
+    let plan = plan_of("vm-virtio-single", &request).expect("a plan");
+    let rps = plan.interfaces[0].wanted.iter().find(|wanted| matches!(wanted.target, Target::Rps { .. }));
+    assert_eq!(rps.map(|wanted| &wanted.target), Some(&Target::Rps { queue: 0, cores: vec![0, 1] }));
+    assert!(plan_of("vm-virtio-single", &Request::default()).expect("a plan").interfaces[0].wanted.len() == 1);
+}
+
+#[test]
+fn two_interfaces_share_no_core_while_there_are_enough() {
+    let host = Machine::named("two-socket-smt-ixgbe").read(&["eth0"]).expect("a host");
+    let mut twice = host.clone();
+    twice.interfaces[0].queues.truncate(1);
+    twice.interfaces.push(twice.interfaces[0].clone());
+    let plan = Plan::new(&twice, &all_cores(&twice), &Request::default()).expect("a plan");
+    let seats: Vec<&Seat> = plan.interfaces.iter().flat_map(|interface| &interface.seats).collect();
+    let mut cores: Vec<usize> = seats.iter().flat_map(|seat| [seat.arrival_core(), seat.receiver_core]).collect();
+    cores.sort_unstable();
+    cores.dedup();
+    assert_eq!(cores.len(), 4);
+}

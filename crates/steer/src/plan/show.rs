@@ -1,0 +1,70 @@
+//! A plan as a table for a person to read before anything is done.
+
+use std::fmt;
+
+use super::{BALANCE_FLOWS, InterfacePlan, Plan, Target};
+use crate::corelist::format_core_list;
+
+impl fmt::Display for Plan {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, interface) in self.interfaces.iter().enumerate() {
+            if number > 0 {
+                writeln!(formatter)?;
+            }
+            interface.fmt(formatter)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for InterfacePlan {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let node = self.node.map_or("unknown".to_owned(), |node| node.to_string());
+        writeln!(formatter, "{}: driver {}, node {node}, queues {}", self.name, self.driver, self.seats.len())?;
+        writeln!(formatter, "  queue  interrupt core  receiver core  node  why")?;
+        for seat in &self.seats {
+            let core = |core: Option<usize>| core.map_or("-".to_owned(), |core| core.to_string());
+            writeln!(
+                formatter,
+                "  {:>5}  {:>14}  {:>13}  {:>4}  {}",
+                seat.queue,
+                core(seat.interrupt_core),
+                seat.receiver_core,
+                core(seat.node),
+                seat.why
+            )?;
+        }
+        for wanted in &self.wanted {
+            let cost = wanted.disruption.as_deref().map_or(String::new(), |cost| format!(" [{cost}]"));
+            writeln!(formatter, "  wanted: {}, because {}{cost}", wanted.target, wanted.why)?;
+        }
+        for note in &self.notes {
+            writeln!(formatter, "  note: {note}")?;
+        }
+        let share = f64::from(self.busiest_share_thousandths) / 10.0;
+        writeln!(formatter, "  balance: of {BALANCE_FLOWS} equal flows the busiest lane gets {share:.1} % on average")
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Channels(channels) if channels.combined_max > 0 => {
+                write!(formatter, "combined channels {}", channels.combined)
+            }
+            Self::Channels(channels) => write!(formatter, "rx channels {}", channels.rx),
+            Self::Ring(rings) => write!(formatter, "rx ring {}", rings.rx),
+            Self::Indirection(table) => {
+                let queues = table.iter().max().map_or(0, |highest| highest + 1);
+                write!(formatter, "indirection table of {} entries over {queues} queues", table.len())
+            }
+            Self::FlowHash(family, hash) => write!(formatter, "hash of UDP over {family} {:?}", hash.letters()),
+            Self::Interrupt { queue, cores } => {
+                write!(formatter, "interrupt of queue {queue} on core {}", format_core_list(cores))
+            }
+            Self::Rps { queue, cores } => {
+                write!(formatter, "RPS of queue {queue} to cores {}", format_core_list(cores))
+            }
+        }
+    }
+}

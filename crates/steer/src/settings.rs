@@ -1,0 +1,298 @@
+//! One setting of a host, named, read and written: the common ground of applying, saving, restoring and checking.
+//!
+//! Values are texts, exactly as the kernel shows them where it shows texts, so that "as it was before" can mean byte for
+//! byte. Writing returns what the setting is afterwards, because drivers round, clamp and sometimes ignore.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use crate::ethtool::{Channels, EthtoolError, Family, FlowHash, Rings, command};
+use crate::host::Reader;
+
+/// What can be set. The order is the order of application: most drivers forget the later ones when an earlier one changes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Setting {
+    /// The counts of queues: "rx tx other combined".
+    Channels,
+    /// The lengths of the rings: "rx tx".
+    Rings,
+    /// The indirection table: numbers with commas.
+    Indirection,
+    /// The key of the hash, in hexadecimal.
+    HashKey,
+    /// What is hashed of UDP over IPv4, as letters.
+    FlowHashV4,
+    /// What is hashed of UDP over IPv6, as letters.
+    FlowHashV6,
+    /// The cores of an interrupt.
+    Interrupt {
+        /// Its number.
+        number: u32,
+        /// Its name, by which it is found again when the driver has asked for new ones.
+        name: String,
+    },
+    /// The mask of RPS of a receive queue.
+    Rps(usize),
+    /// The mask of XPS of a send queue.
+    Xps(usize),
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Channels => formatter.write_str("channels"),
+            Self::Rings => formatter.write_str("rings"),
+            Self::Indirection => formatter.write_str("indirection"),
+            Self::HashKey => formatter.write_str("hash-key"),
+            Self::FlowHashV4 => formatter.write_str("flow-hash-udp4"),
+            Self::FlowHashV6 => formatter.write_str("flow-hash-udp6"),
+            Self::Interrupt { number, name } => write!(formatter, "interrupt {number} {name}"),
+            Self::Rps(queue) => write!(formatter, "rps {queue}"),
+            Self::Xps(queue) => write!(formatter, "xps {queue}"),
+        }
+    }
+}
+
+impl Setting {
+    /// Reads the name that [`fmt::Display`] writes.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
+        Some(match (word, rest) {
+            ("channels", "") => Self::Channels,
+            ("rings", "") => Self::Rings,
+            ("indirection", "") => Self::Indirection,
+            ("hash-key", "") => Self::HashKey,
+            ("flow-hash-udp4", "") => Self::FlowHashV4,
+            ("flow-hash-udp6", "") => Self::FlowHashV6,
+            ("rps", queue) => Self::Rps(queue.parse().ok()?),
+            ("xps", queue) => Self::Xps(queue.parse().ok()?),
+            ("interrupt", rest) => {
+                let (number, name) = rest.split_once(' ')?;
+                Self::Interrupt { number: number.parse().ok()?, name: name.to_owned() }
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// Why a setting could not be read or written.
+#[derive(Debug)]
+pub enum SettingError {
+    /// Neither the host nor its driver has it.
+    NotSupported,
+    /// A right is missing: which.
+    Permission(String),
+    /// Anything else.
+    Failed(String),
+}
+
+impl fmt::Display for SettingError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotSupported => formatter.write_str("not supported here"),
+            Self::Permission(what) | Self::Failed(what) => formatter.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for SettingError {}
+
+impl From<EthtoolError> for SettingError {
+    fn from(error: EthtoolError) -> Self {
+        match error {
+            EthtoolError::NotSupported => Self::NotSupported,
+            EthtoolError::Permission => Self::Permission(error.to_string()),
+            EthtoolError::NoInterface | EthtoolError::Failed { .. } => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl Reader<'_> {
+    /// What a setting of an interface is now.
+    pub fn get(&self, interface: &str, setting: &Setting) -> Result<String, SettingError> {
+        Ok(match setting {
+            Setting::Channels => show_channels(&self.ethtool.channels(interface)?),
+            Setting::Rings => self.ethtool.rings(interface).map(|rings| format!("{} {}", rings.rx, rings.tx))?,
+            Setting::Indirection => match self.ethtool.rss(interface)?.indirection {
+                table if table.is_empty() => return Err(SettingError::NotSupported),
+                table => show_table(&table),
+            },
+            Setting::HashKey => match self.ethtool.rss(interface)?.key {
+                key if key.is_empty() => return Err(SettingError::NotSupported),
+                key => key.iter().map(|byte| format!("{byte:02x}")).collect(),
+            },
+            Setting::FlowHashV4 => self.ethtool.flow_hash(interface, Family::V4)?.letters(),
+            Setting::FlowHashV6 => self.ethtool.flow_hash(interface, Family::V6)?.letters(),
+            Setting::Interrupt { .. } | Setting::Rps(_) | Setting::Xps(_) => {
+                let path = self.path(interface, setting)?;
+                match fs::read_to_string(&path) {
+                    Ok(text) => text.trim().to_owned(),
+                    // How the kernel says that a device with one queue has no such mask.
+                    Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Err(SettingError::NotSupported),
+                    Err(error) => return Err(SettingError::Failed(format!("cannot read {}: {error}", path.display()))),
+                }
+            }
+        })
+    }
+
+    /// Sets it, and returns what it is afterwards.
+    pub fn set(&self, interface: &str, setting: &Setting, value: &str) -> Result<String, SettingError> {
+        let damaged = || SettingError::Failed(format!("{value:?} is no value for {setting}"));
+        match setting {
+            Setting::Channels => {
+                let [rx, tx, other, combined] = numbers(value).ok_or_else(damaged)?;
+                let channels = Channels { rx, tx, other, combined, ..self.ethtool.channels(interface)? };
+                self.make_room_in_table(interface, &channels)?;
+                self.ethtool.set_channels(interface, &channels)?;
+            }
+            Setting::Rings => {
+                let [rx, tx] = numbers(value).ok_or_else(damaged)?;
+                self.ethtool.set_rings(interface, &Rings { rx, tx, ..self.ethtool.rings(interface)? })?;
+            }
+            Setting::Indirection => {
+                self.ethtool.set_indirection(interface, Some(&parse_table(value).ok_or_else(damaged)?))?;
+            }
+            Setting::HashKey => self.ethtool.set_rss_key(interface, &parse_key(value).ok_or_else(damaged)?)?,
+            Setting::FlowHashV4 => {
+                self.ethtool.set_flow_hash(
+                    interface,
+                    Family::V4,
+                    FlowHash::from_letters(value).ok_or_else(damaged)?,
+                )?;
+            }
+            Setting::FlowHashV6 => {
+                self.ethtool.set_flow_hash(
+                    interface,
+                    Family::V6,
+                    FlowHash::from_letters(value).ok_or_else(damaged)?,
+                )?;
+            }
+            Setting::Interrupt { .. } | Setting::Rps(_) | Setting::Xps(_) => {
+                let path = self.path(interface, setting)?;
+                fs::write(&path, format!("{value}\n")).map_err(|error| write_error(&path, value, &error))?;
+            }
+        }
+        self.get(interface, setting)
+    }
+
+    /// The kernel refuses to take away a queue that a table still names: the driver's own table is put there first.
+    fn make_room_in_table(&self, interface: &str, channels: &Channels) -> Result<(), SettingError> {
+        let highest = self.ethtool.rss(interface).ok().and_then(|rss| rss.indirection.into_iter().max());
+        if highest.is_some_and(|highest| highest >= channels.receiving()) {
+            self.ethtool.set_indirection(interface, None)?;
+        }
+        Ok(())
+    }
+
+    /// The command that sets it by hand.
+    pub(crate) fn command(&self, interface: &str, setting: &Setting, value: &str) -> String {
+        let by_hand = || -> Option<String> {
+            Some(match setting {
+                Setting::Channels => {
+                    let [rx, tx, other, combined] = numbers(value)?;
+                    let channels = self.ethtool.channels(interface).ok()?;
+                    command::set_channels(interface, &Channels { rx, tx, other, combined, ..channels })
+                }
+                Setting::Rings => {
+                    let [rx, tx] = numbers(value)?;
+                    command::set_rings(interface, &Rings { rx, tx, ..Rings::default() })
+                }
+                Setting::Indirection => command::set_indirection(interface, Some(&parse_table(value)?)),
+                Setting::HashKey => {
+                    let bytes: Vec<String> = parse_key(value)?.iter().map(|byte| format!("{byte:02x}")).collect();
+                    format!("ethtool -X {interface} hkey {}", bytes.join(":"))
+                }
+                Setting::FlowHashV4 => command::set_flow_hash(interface, Family::V4, FlowHash::from_letters(value)?),
+                Setting::FlowHashV6 => command::set_flow_hash(interface, Family::V6, FlowHash::from_letters(value)?),
+                Setting::Interrupt { .. } | Setting::Rps(_) | Setting::Xps(_) => {
+                    command::write_file(&self.path(interface, setting).ok()?.display().to_string(), value)
+                }
+            })
+        };
+        by_hand().unwrap_or_else(|| format!("set {setting} of {interface} to {value}"))
+    }
+
+    /// Whether a setting that is a file may be written, without writing.
+    pub(crate) fn check_writable(&self, interface: &str, setting: &Setting) -> Result<(), SettingError> {
+        if !matches!(setting, Setting::Interrupt { .. } | Setting::Rps(_) | Setting::Xps(_)) {
+            return Ok(());
+        }
+        let path = self.path(interface, setting)?;
+        fs::OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .map(drop)
+            .map_err(|error| write_error(&path, "a core list", &error))
+    }
+
+    /// The file of a setting that is one. An interrupt is where its name is: drivers that reset ask for new numbers.
+    fn path(&self, interface: &str, setting: &Setting) -> Result<PathBuf, SettingError> {
+        let queues = self.sys_root.join("class/net").join(interface).join("queues");
+        Ok(match setting {
+            Setting::Rps(queue) => queues.join(format!("rx-{queue}/rps_cpus")),
+            Setting::Xps(queue) => queues.join(format!("tx-{queue}/xps_cpus")),
+            Setting::Interrupt { number, name } => {
+                let number = self.find_interrupt(*number, name).ok_or_else(|| {
+                    SettingError::Failed(format!("there is no interrupt {name} any more (it was number {number})"))
+                })?;
+                self.proc_root.join(format!("irq/{number}/smp_affinity_list"))
+            }
+            _ => return Err(SettingError::Failed(format!("{setting} is no file"))),
+        })
+    }
+
+    fn find_interrupt(&self, number: u32, name: &str) -> Option<u32> {
+        let folder = self.sys_root.join("kernel/irq");
+        let has_name = |number: u32| {
+            fs::read_to_string(folder.join(format!("{number}/actions"))).is_ok_and(|actions| actions.trim() == name)
+        };
+        if has_name(number) {
+            return Some(number);
+        }
+        crate::topology::numbered(&folder, "")
+            .into_iter()
+            .filter_map(|number| u32::try_from(number).ok())
+            .find(|&number| has_name(number))
+    }
+}
+
+fn write_error(path: &std::path::Path, value: &str, error: &io::Error) -> SettingError {
+    let text = format!("cannot write {value} to {}: {error}", path.display());
+    match error.raw_os_error() {
+        Some(libc::EACCES) => SettingError::Permission(format!("{text}; root is needed")),
+        Some(libc::EROFS) => SettingError::Permission(format!("{text}; in a container, apply on the host instead")),
+        // How kernels say it of an interrupt that they manage themselves: the older ones with EIO.
+        Some(libc::EPERM | libc::EIO) => {
+            SettingError::Failed(format!("{text}; the kernel manages this interrupt itself"))
+        }
+        Some(libc::ENOSPC) => SettingError::Failed(format!("{text}; that core has no interrupt vector left")),
+        _ => SettingError::Failed(text),
+    }
+}
+
+/// The counts in use.
+pub(crate) fn show_channels(channels: &Channels) -> String {
+    format!("{} {} {} {}", channels.rx, channels.tx, channels.other, channels.combined)
+}
+
+/// A table.
+pub(crate) fn show_table(table: &[u32]) -> String {
+    table.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn parse_table(text: &str) -> Option<Vec<u32>> {
+    text.split(',').map(|entry| entry.parse().ok()).collect()
+}
+
+fn parse_key(text: &str) -> Option<Vec<u8>> {
+    let is_hexadecimal = text.len().is_multiple_of(2) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hexadecimal
+        .then(|| (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()).collect())?
+}
+
+fn numbers<const COUNT: usize>(text: &str) -> Option<[u32; COUNT]> {
+    let numbers: Vec<u32> = text.split(' ').map(|number| number.parse().ok()).collect::<Option<_>>()?;
+    numbers.try_into().ok()
+}

@@ -1,0 +1,211 @@
+//! Machines that are not at hand, for tests: a text file describes one, and this unpacks it.
+//!
+//! ```text
+//! # a comment
+//! sys/devices/system/cpu/online = 0-7
+//! proc/irq/{40-43}/smp_affinity_list = {n-40}          one file for each n; also {n+2}, {n/2}, {n%2}
+//! sys/class/net/eth0/device -> ../../../devices/pci/0000:3b:00.0
+//! mode proc/irq/40/smp_affinity_list = 0444
+//! ethtool eth0 driver = ixgbe
+//! ethtool eth0 combined = 4/8                          in use and the most; also rx, tx, ring
+//! ethtool eth0 table = 128/4                           entries, spread evenly over so many queues
+//! ethtool eth0 hash4 = sd                              also hash6
+//! netdev 2 = queue 0 napi 257 irq 45 thread 99         of the interface with this number
+//! ```
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use crate::ethtool::fake::FakeDevice;
+use crate::ethtool::{Channels, DriverInfo, FlowHash, Rings, Rss};
+use crate::host::{BusyPoll, ReadError, Reader};
+use crate::model::Host;
+use crate::netdev::{Netdev, NetdevQueue};
+
+/// An unpacked machine; its files go when it goes.
+pub(crate) struct Machine {
+    pub(crate) root: tempfile::TempDir,
+    pub(crate) ethtool: FakeDevice,
+    pub(crate) netdev: FakeNetdev,
+}
+
+/// Queues by the number of their interface.
+#[derive(Default)]
+pub(crate) struct FakeNetdev(BTreeMap<u32, Vec<NetdevQueue>>);
+
+impl Netdev for FakeNetdev {
+    fn receive_queues(&self, interface: u32) -> io::Result<Vec<NetdevQueue>> {
+        Ok(self.0.get(&interface).cloned().unwrap_or_default())
+    }
+}
+
+/// The folder with the machines.
+pub(crate) fn trees() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/trees")
+}
+
+/// The names of all machines, in order.
+pub(crate) fn all_machines() -> Vec<String> {
+    let entries = fs::read_dir(trees()).expect("the folder with the machines");
+    let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().strip_suffix(".tree").map(str::to_owned);
+    let mut names: Vec<String> = entries.flatten().filter_map(name).collect();
+    names.sort();
+    assert!(names.len() >= 12, "where have the machines gone? {names:?}");
+    names
+}
+
+/// Compares with a file that was reviewed by a person; with UDPD_BLESS=1 writes it instead, for a person to review.
+#[track_caller]
+pub(crate) fn assert_reviewed(name: &str, found: &str) {
+    let path = trees().join(name);
+    if std::env::var_os("UDPD_BLESS").is_some() {
+        fs::write(&path, found).expect("the file can be written");
+        return;
+    }
+    let reviewed = fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(reviewed, found, "{} differs (left: reviewed, right: now)", path.display());
+}
+
+impl Machine {
+    /// The machine of this name.
+    pub(crate) fn named(name: &str) -> Self {
+        let path = trees().join(format!("{name}.tree"));
+        Self::unpack(&fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+    }
+
+    pub(crate) fn unpack(text: &str) -> Self {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let mut machine = Self { root, ethtool: FakeDevice::default(), netdev: FakeNetdev::default() };
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            for line in expand(line) {
+                machine.add(&line).unwrap_or_else(|| panic!("not understood: {line}"));
+            }
+        }
+        machine
+    }
+
+    pub(crate) fn sys(&self) -> PathBuf {
+        self.root.path().join("sys")
+    }
+
+    pub(crate) fn proc(&self) -> PathBuf {
+        self.root.path().join("proc")
+    }
+
+    /// Reads these interfaces; all physical ones when none is named.
+    pub(crate) fn read(&self, interfaces: &[&str]) -> Result<Host, ReadError> {
+        self.read_polled(interfaces, &[])
+    }
+
+    pub(crate) fn read_polled(&self, interfaces: &[&str], busy_polls: &[BusyPoll]) -> Result<Host, ReadError> {
+        let (sys, proc) = (self.sys(), self.proc());
+        let reader =
+            Reader { sys_root: &sys, proc_root: &proc, ethtool: &self.ethtool, netdev: &self.netdev, busy_polls };
+        let mut names: Vec<String> = interfaces.iter().map(|&name| name.to_owned()).collect();
+        if names.is_empty() {
+            names = reader.physical_interfaces();
+        }
+        reader.read(&names)
+    }
+
+    fn add(&mut self, line: &str) -> Option<()> {
+        if let Some((path, target)) = line.split_once(" -> ") {
+            let path = self.create_parent(path);
+            symlink(target, path).ok()?;
+            return Some(());
+        }
+        let (what, value) = line.split_once(" = ").or_else(|| line.strip_suffix(" =").map(|what| (what, "")))?;
+        match what.split(' ').collect::<Vec<_>>()[..] {
+            ["ethtool", interface, field] => self.add_ethtool(interface, field, value),
+            ["netdev", index] => self.add_netdev(index.parse().ok()?, value),
+            ["mode", path] => {
+                let mode = fs::Permissions::from_mode(u32::from_str_radix(value, 8).ok()?);
+                fs::set_permissions(self.root.path().join(path), mode).ok()
+            }
+            [path] => fs::write(self.create_parent(path), format!("{}\n", value.replace("\\n", "\n"))).ok(),
+            _ => None,
+        }
+    }
+
+    fn create_parent(&self, path: &str) -> PathBuf {
+        let path = self.root.path().join(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
+        path
+    }
+
+    fn add_ethtool(&mut self, interface: &str, field: &str, value: &str) -> Option<()> {
+        let mut states = self.ethtool.states.borrow_mut();
+        let state = states.entry(interface.to_owned()).or_default();
+        let pair = || value.split_once('/').and_then(|(one, other)| Some((one.parse().ok()?, other.parse().ok()?)));
+        match field {
+            "driver" => state.driver = Some(DriverInfo { driver: value.to_owned(), ..DriverInfo::default() }),
+            "combined" => {
+                let (combined, combined_max) = pair()?;
+                state.channels = Some(Channels { combined, combined_max, ..state.channels.unwrap_or_default() });
+            }
+            "rx" => {
+                let (rx, rx_max) = pair()?;
+                state.channels = Some(Channels { rx, rx_max, ..state.channels.unwrap_or_default() });
+            }
+            "tx" => {
+                let (tx, tx_max) = pair()?;
+                state.channels = Some(Channels { tx, tx_max, ..state.channels.unwrap_or_default() });
+            }
+            "ring" => {
+                let (rx, rx_max) = pair()?;
+                state.rings = Some(Rings { rx, rx_max, tx: rx, tx_max: rx_max });
+            }
+            "table" => {
+                let (entries, queues): (u32, u32) = pair()?;
+                let indirection = (0..queues).cycle().take(entries as usize).collect();
+                state.rss = Some(Rss { indirection, key: (0..40).collect(), function: 1 });
+            }
+            "hash4" => state.hash_v4 = FlowHash::from_letters(value),
+            "hash6" => state.hash_v6 = FlowHash::from_letters(value),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn add_netdev(&mut self, index: u32, value: &str) -> Option<()> {
+        let words: Vec<&str> = value.split(' ').collect();
+        let field =
+            |name: &str| words.chunks(2).find(|pair| pair[0] == name).and_then(|pair| pair.get(1)?.parse::<u32>().ok());
+        let queue = NetdevQueue {
+            queue: field("queue")?,
+            napi: field("napi"),
+            interrupt: field("irq"),
+            thread: field("thread"),
+        };
+        self.netdev.0.entry(index).or_default().push(queue);
+        Some(())
+    }
+}
+
+/// A line for each number of its `{a-b}`, with the other braces worked out; the line itself when it has none.
+fn expand(line: &str) -> Vec<String> {
+    let Some((before, rest)) = line.split_once('{') else { return vec![line.to_owned()] };
+    let (range, after) = rest.split_once('}').expect("a closing brace");
+    let (first, last) = range.split_once('-').expect("a range");
+    let (first, last): (usize, usize) = (first.parse().expect("a number"), last.parse().expect("a number"));
+    (first..=last).map(|number| format!("{before}{number}{}", work_out(after, number))).collect()
+}
+
+fn work_out(text: &str, number: usize) -> String {
+    let Some((before, rest)) = text.split_once('{') else { return text.to_owned() };
+    let (expression, after) = rest.split_once('}').expect("a closing brace");
+    let expression = expression.strip_prefix('n').expect("n");
+    let operand = || expression[1..].parse::<usize>().expect("a number");
+    let value = match expression.bytes().next() {
+        None => number,
+        Some(b'+') => number + operand(),
+        Some(b'-') => number - operand(),
+        Some(b'/') => number / operand(),
+        Some(b'%') => number % operand(),
+        Some(other) => panic!("{other} is no operation"),
+    };
+    format!("{before}{value}{}", work_out(after, number))
+}
