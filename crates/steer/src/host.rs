@@ -11,6 +11,7 @@ use crate::ethtool::{Answer, Ethtool, EthtoolError, Family};
 use crate::interrupts::Roots;
 use crate::model::{Host, Interface, Interrupt, Kind, Known, Queue, Work, WorkBy};
 use crate::netdev::{Netdev, NetdevQueue};
+use crate::settings::Setting;
 use crate::topology::{Topology, numbered, read_if_any};
 
 /// Where to read.
@@ -90,6 +91,14 @@ impl Reader<'_> {
     pub fn physical_interfaces(&self) -> Vec<String> {
         let kind = |name: &String| Device::find(self.sys_root, name).and_then(|device| device.kind(None).ok());
         self.all_interfaces().into_iter().filter(|name| kind(name) == Some(Kind::Physical)).collect()
+    }
+
+    /// Every interrupt of the device behind an interface: a change of its queues can disturb any of them.
+    pub(crate) fn all_interrupts(&self, interface: &str) -> Vec<Setting> {
+        let roots = Roots { sys: self.sys_root, proc: self.proc_root };
+        let vectors = Device::find(self.sys_root, interface).map(|device| roots.names(&device));
+        let setting = |(number, name)| Setting::Interrupt { number, name };
+        vectors.and_then(Result::ok).unwrap_or_default().into_iter().map(setting).collect()
     }
 
     fn all_interfaces(&self) -> Vec<String> {

@@ -55,6 +55,11 @@ impl Roots<'_> {
             .collect()
     }
 
+    /// The numbers and names of all the device's interrupts.
+    pub(crate) fn names(&self, device: &Device) -> io::Result<Vec<(u32, String)>> {
+        Ok(self.vectors(device)?.into_iter().map(|vector| (vector.number, vector.name)).collect())
+    }
+
     /// The device's own vectors. A device that is not on PCI has no list of them; a virtio device is then found by its own
     /// name, which its interrupts carry and which no other device has.
     fn vectors(&self, device: &Device) -> io::Result<Vec<Vector>> {

@@ -19,6 +19,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+mod apply;
 mod corelist;
 mod device;
 pub mod ethtool;
@@ -38,6 +39,7 @@ mod testing;
 mod thread;
 mod topology;
 
+pub use apply::{ApplyError, Change, Restored, Steering};
 pub use corelist::{CoreListError, format_core_list, parse_core_list};
 pub use device::{format_mask, parse_mask};
 pub use host::{BusyPoll, ReadError, Reader};

@@ -17,6 +17,8 @@ pub(crate) struct State {
     pub(crate) channels: Option<Channels>,
     pub(crate) rings: Option<Rings>,
     pub(crate) rss: Option<Rss>,
+    /// The table was set by somebody; otherwise the driver spreads its own over the queues there are.
+    pub(crate) table_is_set: bool,
     pub(crate) hash_v4: Option<FlowHash>,
     pub(crate) hash_v6: Option<FlowHash>,
     pub(crate) rules: Option<Vec<NtupleRule>>,
@@ -32,8 +34,6 @@ pub(crate) struct FakeDevice {
     pub(crate) log: RefCell<Vec<String>>,
     /// How many settings still succeed before everything fails, as after a kill.
     pub(crate) settings_left: RefCell<Option<usize>>,
-    /// The driver rebuilds its indirection table when the channels change.
-    pub(crate) resets_table: bool,
     /// The device takes this length instead of the one it is told, as some do.
     pub(crate) rounds_ring_to: Option<u32>,
 }
@@ -73,10 +73,10 @@ impl Ethtool for FakeDevice {
     }
 
     fn set_channels(&self, interface: &str, channels: &Channels) -> Answer<()> {
-        // The kernel refuses to remove a queue that a table of the user's still names.
-        let rss = self.read(interface, |state| Some(state.rss.clone()))?;
-        let highest = rss.as_ref().and_then(|rss| rss.indirection.iter().max().copied());
-        if !self.resets_table && highest.is_some_and(|highest| highest >= channels.receiving()) {
+        // The kernel refuses to remove a queue that a table of somebody's still names.
+        let table = self.read(interface, |state| Some(state.rss.clone().filter(|_| state.table_is_set)))?;
+        let highest = table.and_then(|rss| rss.indirection.into_iter().max());
+        if highest.is_some_and(|highest| highest >= channels.receiving()) {
             let cause = io::Error::from_raw_os_error(libc::EINVAL);
             return Err(EthtoolError::Failed { operation: "set the channels".to_owned(), cause });
         }
@@ -84,9 +84,7 @@ impl Ethtool for FakeDevice {
             let kept = state.channels?;
             let Channels { rx, tx, other, combined, .. } = *channels;
             state.channels = Some(Channels { rx, tx, other, combined, ..kept });
-            if self.resets_table
-                && let Some(rss) = &mut state.rss
-            {
+            if let Some(rss) = state.rss.as_mut().filter(|_| !state.table_is_set) {
                 rss.indirection = spread_evenly(rss.indirection.len(), channels.receiving());
             }
             Some(())
@@ -113,6 +111,7 @@ impl Ethtool for FakeDevice {
     fn set_indirection(&self, interface: &str, table: Option<&[u32]>) -> Answer<()> {
         self.set(interface, format!("indirection {table:?}"), |state| {
             let queues = state.channels.map_or(1, |channels| channels.receiving());
+            state.table_is_set = table.is_some();
             let rss = state.rss.as_mut()?;
             rss.indirection = table.map_or_else(|| spread_evenly(rss.indirection.len(), queues), <[u32]>::to_vec);
             Some(())

@@ -1,0 +1,335 @@
+//! Makes a host what a plan wants, and makes it again what it was.
+//!
+//! Applying goes in two steps. Queues, rings, table and hash come first, because drivers ask for new interrupts when they
+//! change; then the host is read and planned anew, and interrupts are set for the queues that there are now. Before the
+//! first change everything that any of it could disturb is saved. A setting that is right already is not written, so
+//! applying twice writes nothing the second time.
+
+use std::fmt;
+
+use crate::host::{ReadError, Reader};
+use crate::journal::{Journal, Saved};
+use crate::model::{Host, Interface};
+use crate::plan::{InterfacePlan, Plan, PlanError, Request, Target};
+use crate::settings::{Setting, SettingError, show_channels, show_table};
+
+/// One setting that was changed, or is about to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The interface.
+    pub interface: String,
+    /// The setting.
+    pub setting: Setting,
+    /// What it was.
+    pub from: String,
+    /// What it should be.
+    pub to: String,
+    /// What it is, read back after it was written; `None` before that.
+    pub now: Option<String>,
+    /// Why.
+    pub why: String,
+    /// What the change costs on this driver.
+    pub disruption: Option<String>,
+    /// What an administrator would type for it.
+    pub command: String,
+}
+
+impl Change {
+    /// False when the driver took something else than it was told.
+    pub fn is_as_wanted(&self) -> bool {
+        self.now.as_ref().is_none_or(|now| is_same(&self.setting, now, &self.to))
+    }
+}
+
+/// What was restored and what could not be.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// What was put back.
+    pub changes: Vec<Change>,
+    /// What could not be, and why. It stays saved.
+    pub failures: Vec<String>,
+}
+
+/// Why a plan was not applied, or not wholly.
+#[derive(Debug)]
+pub enum ApplyError {
+    /// The host could not be read.
+    Read(ReadError),
+    /// There is no plan for it.
+    Plan(PlanError),
+    /// A right is missing; nothing was changed.
+    Permission(String),
+    /// What was could not be saved; nothing was changed.
+    Journal(std::io::Error),
+    /// A setting was refused; those before it were changed.
+    Setting {
+        /// What was attempted.
+        change: Box<Change>,
+        /// Why it failed.
+        cause: SettingError,
+    },
+}
+
+impl fmt::Display for ApplyError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read(error) => error.fmt(formatter),
+            Self::Plan(error) => error.fmt(formatter),
+            Self::Permission(what) => write!(formatter, "{what}; nothing was changed"),
+            Self::Journal(error) => error.fmt(formatter),
+            Self::Setting { change, cause } => write!(
+                formatter,
+                "cannot set {} of {} from {} to {}: {cause}; `udpd steer restore` takes back what was changed before it",
+                change.setting, change.interface, change.from, change.to
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ApplyError {}
+
+impl From<ReadError> for ApplyError {
+    fn from(error: ReadError) -> Self {
+        Self::Read(error)
+    }
+}
+
+impl From<PlanError> for ApplyError {
+    fn from(error: PlanError) -> Self {
+        Self::Plan(error)
+    }
+}
+
+/// Where settings are read and written, and with what.
+#[derive(Debug, Clone, Copy)]
+pub struct Steering<'a> {
+    /// The host.
+    pub reader: Reader<'a>,
+    /// The cores that may be used.
+    pub allowed: &'a [usize],
+    /// What is wished.
+    pub request: &'a Request,
+}
+
+impl Steering<'_> {
+    /// The host and the plan for it.
+    pub fn plan(&self, interfaces: &[String]) -> Result<(Host, Plan), ApplyError> {
+        let host = self.reader.read(interfaces)?;
+        let plan = Plan::new(&host, self.allowed, self.request)?;
+        Ok((host, plan))
+    }
+
+    /// What the plan would change of the host as it is now. Interrupts of queues that do not exist yet are not among it.
+    pub fn changes(&self, host: &Host, plan: &Plan) -> Vec<Change> {
+        let of_interface = |(interface, part)| self.changes_of(interface, part);
+        host.interfaces.iter().zip(&plan.interfaces).flat_map(of_interface).collect()
+    }
+
+    /// Applies the plan, telling of each change after it was made. Returns what was changed.
+    pub fn apply(
+        &self,
+        interfaces: &[String],
+        journal: &Journal,
+        mut progress: impl FnMut(&Change),
+    ) -> Result<Vec<Change>, ApplyError> {
+        let (host, plan) = self.plan(interfaces)?;
+        let first = self.changes(&host, &plan);
+        self.check_rights(&first)?;
+        let mut done = Vec::new();
+        if first.is_empty() {
+            return Ok(done);
+        }
+        for interface in &host.interfaces {
+            if first.iter().any(|change| change.interface == interface.name) {
+                journal.save_first(&interface.name, &self.snapshot(interface)).map_err(ApplyError::Journal)?;
+            }
+        }
+        let is_late = |change: &Change| change.setting > Setting::FlowHashV6;
+        for change in first.into_iter().filter(|change| !is_late(change)) {
+            done.push(self.make(change, &mut progress)?);
+        }
+        let (host, plan) = self.plan(interfaces)?;
+        for change in self.changes(&host, &plan) {
+            if is_late(&change) {
+                done.push(self.make(change, &mut progress)?);
+            }
+        }
+        Ok(done)
+    }
+
+    /// Puts back everything that is saved for these interfaces; for all of them when none is named.
+    pub fn restore(
+        &self,
+        interfaces: &[String],
+        journal: &Journal,
+        mut progress: impl FnMut(&Change),
+    ) -> std::io::Result<Restored> {
+        let mut restored = Restored::default();
+        let names = if interfaces.is_empty() { journal.interfaces()? } else { interfaces.to_vec() };
+        for name in names {
+            let Some(saved) = journal.load(&name)? else { continue };
+            let failures = self.restore_one(&name, &saved, &mut restored.changes, &mut progress);
+            if failures.is_empty() {
+                journal.remove(&name)?;
+            }
+            restored.failures.extend(failures);
+        }
+        Ok(restored)
+    }
+
+    fn restore_one(
+        &self,
+        interface: &str,
+        saved: &Saved,
+        changes: &mut Vec<Change>,
+        progress: &mut dyn FnMut(&Change),
+    ) -> Vec<String> {
+        let still_there = self.reader.read(&[interface.to_owned()]).ok().map(|host| host.interfaces[0].index);
+        if still_there != Some(saved.index) {
+            // What was set went with the device; one that came back begins with its driver's own settings.
+            log_gone(interface, saved, progress);
+            return Vec::new();
+        }
+        let mut failures = Vec::new();
+        for (setting, value) in &saved.values {
+            let outcome = self.reader.get(interface, setting).and_then(|now| {
+                if now == *value {
+                    return Ok(());
+                }
+                let change = Change {
+                    interface: interface.to_owned(),
+                    setting: setting.clone(),
+                    command: self.reader.command(interface, setting, value),
+                    from: now,
+                    to: value.clone(),
+                    now: None,
+                    why: "as it was before".to_owned(),
+                    disruption: None,
+                };
+                let now = self.reader.set(interface, setting, value)?;
+                let change = Change { now: Some(now), ..change };
+                progress(&change);
+                let is_right = change.is_as_wanted();
+                let kept = change.now.clone().unwrap_or_default();
+                changes.push(change);
+                if is_right { Ok(()) } else { Err(SettingError::Failed(format!("it took {kept} instead"))) }
+            });
+            if let Err(error) = outcome {
+                failures.push(format!("{interface}: {setting} was {value} and could not be put back: {error}"));
+            }
+        }
+        failures
+    }
+
+    fn changes_of(&self, interface: &Interface, part: &InterfacePlan) -> Vec<Change> {
+        let change = |wanted: &crate::plan::Wanted| {
+            let (setting, to) = setting_of(interface, &wanted.target)?;
+            let from = self.reader.get(&interface.name, &setting).ok()?;
+            if is_same(&setting, &from, &to) {
+                return None;
+            }
+            let command = self.reader.command(&interface.name, &setting, &to);
+            let (why, disruption) = (wanted.why.clone(), wanted.disruption.clone());
+            Some(Change { interface: interface.name.clone(), setting, from, to, now: None, why, disruption, command })
+        };
+        part.wanted.iter().filter_map(change).collect()
+    }
+
+    /// Finds out what is missing before anything is changed.
+    fn check_rights(&self, changes: &[Change]) -> Result<(), ApplyError> {
+        let asks_the_driver = |change: &&Change| change.setting <= Setting::FlowHashV6;
+        if let Some(change) = changes.iter().find(asks_the_driver)
+            && !has_net_admin(&self.reader)
+        {
+            let what = format!("cannot set {} of {}: CAP_NET_ADMIN is needed", change.setting, change.interface);
+            return Err(ApplyError::Permission(what));
+        }
+        for change in changes {
+            match self.reader.check_writable(&change.interface, &change.setting) {
+                Err(SettingError::Permission(what)) => return Err(ApplyError::Permission(what)),
+                // An interrupt of the driver's old queues may be gone by the time it would be set.
+                Err(_) | Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything that changing any of it could disturb, as it is.
+    fn snapshot(&self, interface: &Interface) -> Saved {
+        let mut settings = vec![
+            Setting::Channels,
+            Setting::Rings,
+            Setting::Indirection,
+            Setting::HashKey,
+            Setting::FlowHashV4,
+            Setting::FlowHashV6,
+        ];
+        settings.extend(self.reader.all_interrupts(&interface.name));
+        settings.extend(interface.queues.iter().map(|queue| Setting::Rps(queue.index)));
+        settings.extend(interface.queues.iter().map(|queue| Setting::Xps(queue.index)));
+        let value = |setting: Setting| Some((self.reader.get(&interface.name, &setting).ok()?, setting));
+        let values = settings.into_iter().filter_map(value).map(|(value, setting)| (setting, value)).collect();
+        Saved { index: interface.index, values }
+    }
+
+    fn make(&self, change: Change, progress: &mut dyn FnMut(&Change)) -> Result<Change, ApplyError> {
+        match self.reader.set(&change.interface, &change.setting, &change.to) {
+            Ok(now) => {
+                let change = Change { now: Some(now), ..change };
+                progress(&change);
+                Ok(change)
+            }
+            Err(cause) => Err(ApplyError::Setting { change: Box::new(change), cause }),
+        }
+    }
+}
+
+fn log_gone(interface: &str, saved: &Saved, progress: &mut dyn FnMut(&Change)) {
+    let Some((setting, value)) = saved.values.first() else { return };
+    progress(&Change {
+        interface: interface.to_owned(),
+        setting: setting.clone(),
+        from: "gone".to_owned(),
+        to: value.clone(),
+        now: None,
+        why: format!("the interface {interface} of then is gone, and its settings went with it"),
+        disruption: None,
+        command: format!("ip link show {interface}"),
+    });
+}
+
+/// The setting behind a target, and its value as a text. `None` for an interrupt that is not there (yet).
+pub(crate) fn setting_of(interface: &Interface, target: &Target) -> Option<(Setting, String)> {
+    Some(match target {
+        Target::Channels(channels) => (Setting::Channels, show_channels(channels)),
+        Target::Ring(rings) => (Setting::Rings, format!("{} {}", rings.rx, rings.tx)),
+        Target::Indirection(table) => (Setting::Indirection, show_table(table)),
+        Target::FlowHash(crate::ethtool::Family::V4, hash) => (Setting::FlowHashV4, hash.letters()),
+        Target::FlowHash(crate::ethtool::Family::V6, hash) => (Setting::FlowHashV6, hash.letters()),
+        Target::Interrupt { queue, cores } => {
+            let interrupt = interface.queues.get(*queue)?.interrupt.get()?;
+            let setting = Setting::Interrupt { number: interrupt.number, name: interrupt.name.clone() };
+            (setting, crate::format_core_list(cores))
+        }
+        Target::Rps { queue, cores } => (Setting::Rps(*queue), crate::format_mask(cores)),
+    })
+}
+
+/// Whether two texts mean the same value. Masks differ in how many words of zeroes stand in front.
+pub(crate) fn is_same(setting: &Setting, one: &str, other: &str) -> bool {
+    let is_mask = matches!(setting, Setting::Rps(_) | Setting::Xps(_));
+    one == other || (is_mask && crate::parse_mask(one).is_some_and(|one| Some(one) == crate::parse_mask(other)))
+}
+
+/// `CAP_NET_ADMIN` among the effective capabilities of this process, as procfs shows them.
+fn has_net_admin(reader: &Reader<'_>) -> bool {
+    const NET_ADMIN: u32 = 12;
+    let status = std::fs::read_to_string(reader.proc_root.join("self/status")).unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    // Where procfs does not tell, the driver will.
+    effective.is_none_or(|mask| u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & (1 << NET_ADMIN) != 0))
+}
+
+#[cfg(test)]
+#[path = "apply_tests.rs"]
+mod tests;
