@@ -245,10 +245,10 @@ impl Steering<'_> {
             return Err(ApplyError::Permission(what));
         }
         for change in changes {
-            match self.reader.check_writable(&change.interface, &change.setting) {
-                Err(SettingError::Permission(what)) => return Err(ApplyError::Permission(what)),
-                // An interrupt of the driver's old queues may be gone by the time it would be set.
-                Err(_) | Ok(()) => {}
+            // Any other error may be gone by then: an interrupt of the driver's old queues goes with them.
+            if let Err(SettingError::Permission(what)) = self.reader.check_writable(&change.interface, &change.setting)
+            {
+                return Err(ApplyError::Permission(what));
             }
         }
         Ok(())

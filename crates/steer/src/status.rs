@@ -1,0 +1,190 @@
+//! Whether a host still is as planned, and who or what has changed it if not.
+//!
+//! Steering is undone silently: irqbalance moves an interrupt minutes later, a driver forgets every affinity when its queues
+//! change, a link flap resets a ring. So the comparison names the setting, the value found, the value wanted, and the
+//! rival, as far as the host shows one.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use crate::apply::{Change, Steering};
+use crate::model::Host;
+use crate::plan::Plan;
+use crate::settings::Setting;
+use crate::topology::numbered;
+
+/// One setting that is not as planned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drift {
+    /// The setting, what it is (`from`), what it should be (`to`), and the command that sets it.
+    pub change: Change,
+    /// The queue, for a setting of one.
+    pub queue: Option<usize>,
+    /// Who is likely to have changed it.
+    pub rival: Option<String>,
+}
+
+impl fmt::Display for Drift {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Change { interface, setting, from, to, .. } = &self.change;
+        let queue = self.queue.map_or(String::new(), |queue| format!(" queue {queue}:"));
+        write!(formatter, "{interface}:{queue} {setting} is {from}, wanted {to}")?;
+        if let Some(rival) = &self.rival {
+            write!(formatter, "; {rival}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Who else sets what we set.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rivals {
+    /// The process id of irqbalance.
+    pub irqbalance: Option<u32>,
+    /// `.link` files of systemd that set queues or rings, with the first line that does.
+    pub link_files: Vec<(String, String)>,
+}
+
+/// Where systemd looks for `.link` files.
+const LINK_FOLDERS: [&str; 3] = ["etc/systemd/network", "run/systemd/network", "usr/lib/systemd/network"];
+
+/// The keys of a `.link` file that set what we set.
+const LINK_KEYS: [&str; 5] = ["RxChannels", "CombinedChannels", "RxBufferSize", "ReceiveSideScaling", "OtherChannels"];
+
+impl Rivals {
+    /// Looks for them below `root`, which is `/` on a live machine.
+    pub fn find(root: &Path) -> Self {
+        let proc = root.join("proc");
+        let is_irqbalance = |pid: &usize| {
+            fs::read_to_string(proc.join(format!("{pid}/comm"))).is_ok_and(|name| name.trim() == "irqbalance")
+        };
+        let irqbalance = numbered(&proc, "").into_iter().find(is_irqbalance).and_then(|pid| u32::try_from(pid).ok());
+        let files = LINK_FOLDERS.iter().filter_map(|folder| fs::read_dir(root.join(folder)).ok());
+        let link_files = files.flat_map(Iterator::flatten).filter_map(|entry| {
+            let path = entry.path();
+            let text =
+                fs::read_to_string(&path).ok().filter(|_| path.extension().is_some_and(|kind| kind == "link"))?;
+            let line = text.lines().find(|line| LINK_KEYS.iter().any(|key| line.trim_start().starts_with(key)))?;
+            Some((path.display().to_string(), line.trim().to_owned()))
+        });
+        Self { irqbalance, link_files: link_files.collect() }
+    }
+
+    /// Who is likely to have changed a setting.
+    fn of(&self, setting: &Setting) -> Option<String> {
+        match setting {
+            Setting::Interrupt { .. } => Some(match self.irqbalance {
+                Some(pid) => format!("irqbalance runs (process {pid}) and moves interrupts: irqbalance = \"ban\" keeps it off these"),
+                None => "no irqbalance runs: the driver forgets it when its queues, rings or link change, or somebody wrote it".to_owned(),
+            }),
+            Setting::Channels | Setting::Rings => Some(match self.link_files.first() {
+                Some((path, line)) => format!("{path} sets it when the interface appears ({line})"),
+                None => "a driver reset or an administrator".to_owned(),
+            }),
+            Setting::Indirection | Setting::HashKey => {
+                Some("drivers make a table of their own when the number of queues changes".to_owned())
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Steering<'_> {
+    /// Everything that is not as planned.
+    pub fn drift(&self, host: &Host, plan: &Plan, rivals: &Rivals) -> Vec<Drift> {
+        let queue_of = |change: &Change| {
+            let interface = host.interfaces.iter().find(|interface| interface.name == change.interface)?;
+            match &change.setting {
+                Setting::Interrupt { number, .. } => {
+                    let is_its = |queue: &&crate::model::Queue| {
+                        queue.interrupt.get().is_some_and(|interrupt| interrupt.number == *number)
+                    };
+                    interface.queues.iter().find(is_its).map(|queue| queue.index)
+                }
+                Setting::Rps(queue) | Setting::Xps(queue) => Some(*queue),
+                _ => None,
+            }
+        };
+        let drift = |change: Change| Drift { queue: queue_of(&change), rival: rivals.of(&change.setting), change };
+        self.changes(host, plan).into_iter().map(drift).collect()
+    }
+}
+
+/// The polling contexts that a socket may still poll although the queues have new ones: those that were there before and
+/// are no longer. A busy-polling socket remembers the first context it saw, and polling one that is gone does nothing.
+pub fn stale_napi(before: &Host, now: &Host) -> Vec<(String, u32)> {
+    let contexts = |host: &Host| -> Vec<(String, u32)> {
+        let of = |interface: &crate::model::Interface| {
+            interface.queues.iter().filter_map(|queue| Some((interface.name.clone(), queue.napi?))).collect::<Vec<_>>()
+        };
+        host.interfaces.iter().flat_map(of).collect()
+    };
+    let present = contexts(now);
+    contexts(before).into_iter().filter(|context| !present.contains(context)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::Reader;
+    use crate::plan::Request;
+    use crate::testing::Machine;
+
+    fn drift(machine: &Machine, rivals: &Rivals) -> Vec<Drift> {
+        let (sys, proc) = (machine.sys(), machine.proc());
+        let reader = Reader {
+            sys_root: &sys,
+            proc_root: &proc,
+            ethtool: &machine.ethtool,
+            netdev: &machine.netdev,
+            busy_polls: &[],
+        };
+        let (allowed, request) = ([0, 1, 2, 3], Request::default());
+        let steering = Steering { reader, allowed: &allowed, request: &request };
+        let (host, plan) = steering.plan(&["eth0".to_owned()]).expect("a plan");
+        steering.drift(&host, &plan, rivals)
+    }
+
+    #[test]
+    fn a_moved_interrupt_is_told_with_its_queue_what_was_found_and_what_is_wanted() {
+        let machine = Machine::named("virtio-multi");
+        assert_eq!(drift(&machine, &Rivals::default()), []);
+        fs::write(machine.proc().join("irq/29/smp_affinity_list"), "0\n").expect("a file");
+        let found = drift(&machine, &Rivals { irqbalance: Some(77), ..Rivals::default() });
+        let [drift] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!(drift.queue, Some(2));
+        let text = drift.to_string();
+        assert!(
+            text.starts_with(
+                "eth0: queue 2: interrupt 29 virtio0-input.2 is 0, wanted 2; irqbalance runs (process 77)"
+            ),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn rivals_are_found_by_their_process_and_their_files() {
+        let machine = Machine::unpack(
+            "proc/12/comm = systemd\nproc/345/comm = irqbalance\n\
+             etc/systemd/network/10-a.link = [Match]\\nDriver=ixgbe\\n[Link]\\nRxBufferSize=4096\n\
+             etc/systemd/network/20-b.link = [Link]\\nMTUBytes=9000\n\
+             etc/systemd/network/readme.txt = RxBufferSize=1\n",
+        );
+        let rivals = Rivals::find(machine.root.path());
+        assert_eq!(rivals.irqbalance, Some(345));
+        let [(path, line)] = rivals.link_files.as_slice() else { panic!("{rivals:?}") };
+        assert!(path.ends_with("10-a.link"), "{path}");
+        assert_eq!(line, "RxBufferSize=4096");
+        assert!(rivals.of(&Setting::Rings).is_some_and(|rival| rival.contains("10-a.link")));
+    }
+
+    #[test]
+    fn contexts_that_are_gone_are_stale() {
+        let before = Machine::named("threaded-napi").read(&["eth0"]).expect("a host");
+        let mut now = before.clone();
+        assert_eq!(stale_napi(&before, &now), []);
+        now.interfaces[0].queues[1].napi = Some(999);
+        assert_eq!(stale_napi(&before, &now), [("eth0".to_owned(), 401)]);
+    }
+}
