@@ -25,22 +25,20 @@ fn chance_of_at_most(most: usize, flows: usize, lanes: usize) -> f64 {
         let chance = 1.0 / (lanes - lane) as f64;
         let mut next = vec![0.0; flows + 1];
         for (remaining, weight) in left.iter().enumerate().filter(|(_, weight)| **weight > 0.0) {
+            // The binomial chances of 0, 1, 2 and so on, each from the one before.
+            let mut hits = (1.0 - chance).powi(i32::try_from(remaining).unwrap_or(i32::MAX));
+            if chance >= 1.0 {
+                next[0] += if remaining <= most { *weight } else { 0.0 };
+                continue;
+            }
             for taken in 0..=most.min(remaining) {
-                next[remaining - taken] += weight * binomial(remaining, taken, chance);
+                next[remaining - taken] += weight * hits;
+                hits *= (remaining - taken) as f64 / (taken + 1) as f64 * chance / (1.0 - chance);
             }
         }
         left = next;
     }
     left[0].min(1.0)
-}
-
-fn binomial(trials: usize, hits: usize, chance: f64) -> f64 {
-    if chance >= 1.0 {
-        return if trials == hits { 1.0 } else { 0.0 };
-    }
-    let ways: f64 = (0..hits).map(|step| (trials - step) as f64 / (step + 1) as f64).product();
-    let exponent = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
-    ways * chance.powi(exponent(hits)) * (1.0 - chance).powi(exponent(trials - hits))
 }
 
 #[cfg(test)]
