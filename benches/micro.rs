@@ -151,7 +151,7 @@ fn hand_over(criterion: &mut Criterion) {
                     None => std::hint::spin_loop(),
                 }
             };
-            feed.offer(parcel, &stop.give_up, |_| panic!("block drops nothing"));
+            feed.offer(parcel, &stop.give_up, |_, _| panic!("block drops nothing"));
         });
     });
     group.finish();

@@ -128,23 +128,25 @@ fn the_library_refuses_every_bad_file_with_place_key_and_cure() {
 }
 
 #[test]
-fn udpd_check_ends_with_78_on_every_bad_file_and_creates_nothing() {
+fn udpd_check_and_udpd_run_end_with_78_on_every_bad_file_and_create_nothing() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let working = tempfile::tempdir().expect("a working directory");
     let mut cases = written_cases();
     cases.extend(made_cases(directory.path()));
-    let complaint = |case: &Case| {
-        let mut check = Command::new(env!("CARGO_BIN_EXE_udpd"));
-        let check = check.arg("check").arg("-c").arg(&case.file).current_dir(working.path());
-        let output = check.output().expect("udpd can be started");
+    let complaint = |command: &str, case: &Case| {
+        let mut udpd = Command::new(env!("CARGO_BIN_EXE_udpd"));
+        let udpd = udpd.arg(command).arg("-c").arg(&case.file).current_dir(working.path());
+        let output = udpd.output().expect("udpd can be started");
         let message = String::from_utf8_lossy(&output.stderr);
         match output.status.code() {
             Some(78) => case.complaint(&message),
-            code => Some(format!("{:?} ends with {code:?}: {message}", case.file)),
+            code => Some(format!("{command}: {:?} ends with {code:?}: {message}", case.file)),
         }
     };
-    let complaints: Vec<String> = cases.iter().filter_map(complaint).collect();
-    assert_no_complaints(&complaints, cases.len());
+    for command in ["check", "run"] {
+        let complaints: Vec<String> = cases.iter().filter_map(|case| complaint(command, case)).collect();
+        assert_no_complaints(&complaints, cases.len());
+    }
     let left = fs::read_dir(working.path()).expect("the working directory").count();
     assert_eq!(left, 0, "a check left files in its working directory");
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, SendTimeoutError, Sender, TryRecvError, TrySendError, bounded};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 
 use crate::pool::Parcel;
 
@@ -28,6 +28,15 @@ pub enum FullPolicy {
     DropOldest,
     /// The receiver waits.
     Block,
+}
+
+/// Why a batch will not be consumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotTaken {
+    /// The channel was full, and the policy is to drop.
+    Full,
+    /// The consumer is gone, or the receiver was told not to wait for it any longer.
+    GivenUp,
 }
 
 /// A receiver's end of a channel.
@@ -66,6 +75,8 @@ struct Bell {
     asleep: AtomicBool,
     /// The consumer sleeps for a fixed time and would not hear.
     napping: AtomicBool,
+    /// There is no consumer any more. The queue alone would not tell: its other end is held for eviction and for watching.
+    gone: AtomicBool,
     consumer: OnceLock<Thread>,
 }
 
@@ -99,6 +110,12 @@ pub fn channel(depth: usize, policy: FullPolicy) -> (Feed, Inbox) {
     let bell = Arc::new(Bell::default());
     let feed = Feed { sender, ringer: Ringer(Arc::clone(&bell)), evict: receiver.clone(), policy };
     (feed, Inbox { receiver, bell })
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        self.bell.gone.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Inbox {
@@ -150,19 +167,17 @@ impl Inbox {
 
 impl Feed {
     /// Hands a batch over, or applies the policy; every batch that is not going to be consumed, this one or an older one,
-    /// goes to `dropped`. With [`FullPolicy::Block`] it returns once there is room or once `give_up` is set.
-    pub fn offer(&self, parcel: Parcel, give_up: &AtomicBool, mut dropped: impl FnMut(Parcel)) {
+    /// goes to `dropped`. With [`FullPolicy::Block`] it returns once there is room, once `give_up` is set, or once the
+    /// consumer is gone.
+    pub fn offer(&self, parcel: Parcel, give_up: &AtomicBool, mut dropped: impl FnMut(Parcel, NotTaken)) {
         let Err(error) = self.sender.try_send(parcel) else { return self.ringer.0.ring() };
-        let parcel = match error {
-            TrySendError::Disconnected(parcel) => return dropped(parcel),
-            TrySendError::Full(parcel) => parcel,
-        };
+        let parcel = error.into_inner();
         match self.policy {
-            FullPolicy::DropNewest => dropped(parcel),
+            FullPolicy::DropNewest => dropped(parcel, NotTaken::Full),
             FullPolicy::DropOldest => self.displace(parcel, dropped),
             FullPolicy::Block => {
                 if let Err(parcel) = self.wait(parcel, give_up) {
-                    dropped(parcel);
+                    dropped(parcel, NotTaken::GivenUp);
                 }
             }
         }
@@ -180,28 +195,26 @@ impl Feed {
 
     /// Takes the oldest batch out and tries again. Where several lanes feed one channel another may take the place first;
     /// every round some lane gets on, so this ends.
-    fn displace(&self, mut parcel: Parcel, mut dropped: impl FnMut(Parcel)) {
+    fn displace(&self, mut parcel: Parcel, mut dropped: impl FnMut(Parcel, NotTaken)) {
         loop {
             if let Ok(oldest) = self.evict.try_recv() {
-                dropped(oldest);
+                dropped(oldest, NotTaken::Full);
             }
             match self.sender.try_send(parcel) {
                 Ok(()) => return self.ringer.0.ring(),
-                Err(TrySendError::Disconnected(parcel)) => return dropped(parcel),
-                Err(TrySendError::Full(back)) => parcel = back,
+                Err(error) => parcel = error.into_inner(),
             }
         }
     }
 
     fn wait(&self, mut parcel: Parcel, give_up: &AtomicBool) -> Result<(), Parcel> {
-        while !give_up.load(Ordering::Relaxed) {
+        while !give_up.load(Ordering::Relaxed) && !self.ringer.0.gone.load(Ordering::Relaxed) {
             match self.sender.send_timeout(parcel, GIVE_UP_POLL) {
                 Ok(()) => {
                     self.ringer.0.ring();
                     return Ok(());
                 }
-                Err(SendTimeoutError::Disconnected(back)) => return Err(back),
-                Err(SendTimeoutError::Timeout(back)) => parcel = back,
+                Err(error) => parcel = error.into_inner(),
             }
         }
         Err(parcel)
@@ -232,7 +245,7 @@ mod tests {
             |parcel: Parcel| names.iter().position(|&name| name == std::sync::Arc::as_ptr(&parcel)).expect("ours");
         let mut dropped = Vec::new();
         for parcel in parcels {
-            feed.offer(parcel, &NEVER, |parcel| dropped.push(number(parcel)));
+            feed.offer(parcel, &NEVER, |parcel, _| dropped.push(number(parcel)));
         }
         let kept = std::iter::from_fn(|| consumer.take()).map(number).collect();
         (kept, dropped)
@@ -254,13 +267,24 @@ mod tests {
     fn block_waits_for_room_and_drops_nothing() {
         let (feed, consumer) = channel(1, FullPolicy::Block);
         let mut parcels = parcels(2).into_iter();
-        feed.offer(parcels.next().expect("a batch"), &NEVER, |_| panic!("there is room"));
+        feed.offer(parcels.next().expect("a batch"), &NEVER, |_, _| panic!("there is room"));
         let second = parcels.next().expect("a batch");
-        let blocked = std::thread::spawn(move || feed.offer(second, &NEVER, |_| panic!("block never drops")));
+        let blocked = std::thread::spawn(move || feed.offer(second, &NEVER, |_, _| panic!("block never drops")));
         for _ in 0..2 {
             assert!(matches!(consumer.wait(None), Waited::Batch(_)));
         }
         blocked.join().expect("the offer returns");
+    }
+
+    #[test]
+    fn block_does_not_wait_for_a_consumer_that_is_gone() {
+        let (feed, consumer) = channel(1, FullPolicy::Block);
+        drop(consumer);
+        let mut given_up = 0;
+        for parcel in parcels(2) {
+            feed.offer(parcel, &NEVER, |_, why| given_up += usize::from(why == NotTaken::GivenUp));
+        }
+        assert_eq!(given_up, 1, "the first found room");
     }
 
     #[test]
@@ -269,7 +293,10 @@ mod tests {
         let give_up = AtomicBool::new(true);
         let mut dropped = 0;
         for parcel in parcels(2) {
-            feed.offer(parcel, &give_up, |_| dropped += 1);
+            feed.offer(parcel, &give_up, |_, why| {
+                assert_eq!(why, NotTaken::GivenUp);
+                dropped += 1;
+            });
         }
         assert_eq!(dropped, 1);
     }
@@ -284,7 +311,7 @@ mod tests {
         let senders = [(feed, first), (other, second)].map(|(feed, parcels)| {
             std::thread::spawn(move || {
                 for parcel in parcels {
-                    feed.offer(parcel, &NEVER, |_| panic!("block never drops"));
+                    feed.offer(parcel, &NEVER, |_, _| panic!("block never drops"));
                 }
             })
         });
@@ -309,7 +336,7 @@ mod tests {
         let (feed, _consumer) = channel(8, FullPolicy::DropNewest);
         let mut parcels = parcels(3).into_iter();
         for expected in [false, false, true] {
-            feed.offer(parcels.next().expect("a batch"), &NEVER, |_| panic!("there is room"));
+            feed.offer(parcels.next().expect("a batch"), &NEVER, |_, _| panic!("there is room"));
             assert_eq!(feed.is_behind(), expected);
         }
     }

@@ -63,8 +63,13 @@ impl Consumer {
         let mut pace = Pace::new(self.channel.depth(), Instant::now());
         let mut woken_by = 0;
         loop {
-            let datagrams = woken_by + self.consume_all();
+            let (taken, is_empty) = self.consume_some();
+            let datagrams = woken_by + taken;
             self.sink.flush(&mut self.tallies);
+            // Also while there is no end of batches: what is due for a quiet file does not wait for a busy one.
+            if self.sink.due().is_some_and(|due| due <= Instant::now()) {
+                self.sink.when_due(&mut self.tallies);
+            }
             self.ledger.publish(&self.tallies);
             if reason.is_none()
                 && let Some(why) = self.sink.closed()
@@ -74,7 +79,9 @@ impl Consumer {
                 }
                 reason = Some(why);
             }
-            woken_by = if pace.wants_nap(datagrams, Instant::now) {
+            woken_by = if !is_empty {
+                0
+            } else if pace.wants_nap(datagrams, Instant::now) {
                 self.channel.nap(NAP);
                 0
             } else {
@@ -87,13 +94,15 @@ impl Consumer {
         reason.map_or(End::Done, End::Closed)
     }
 
-    /// Handles every batch that is in the channel; returns how many datagrams that were.
-    fn consume_all(&mut self) -> u64 {
+    /// Handles what is in the channel, but no more than fits into it at once; returns how many datagrams that were, and
+    /// whether the channel was empty then.
+    fn consume_some(&mut self) -> (u64, bool) {
         let mut datagrams = 0;
-        while let Some(parcel) = self.channel.take() {
+        for _ in 0..self.channel.depth() {
+            let Some(parcel) = self.channel.take() else { return (datagrams, true) };
             datagrams += self.consume(parcel);
         }
-        datagrams
+        (datagrams, false)
     }
 
     /// Handles one batch; returns how many datagrams are in it.

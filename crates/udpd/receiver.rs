@@ -12,17 +12,24 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 use mmsg::{RecvBatch, Socket, Wait};
 
-use crate::channel::Feed;
+use crate::channel::{Feed, NotTaken};
 use crate::ledger::{LaneLedger, LaneTally};
 use crate::pool::{Parcel, Pool, exclusive};
 
 /// How long a short batch may be filled up while a consumer is behind.
 const FILL_UP: Duration = Duration::from_millis(1);
+
+/// How long a receiver that has no empty batch waits for a datagram before it looks for a batch again.
+const NO_BATCH_POLL: Duration = Duration::from_millis(20);
+
+/// How long the socket may still be read once the pipeline no longer waits. Only arrivals that could not be refused make
+/// it as long as that.
+const DRAIN_AFTER_GIVE_UP: Duration = Duration::from_millis(500);
 
 /// How long a receiver rests while nobody would look at what it receives.
 const REST: Duration = Duration::from_micros(250);
@@ -105,7 +112,17 @@ impl Receiver {
     /// row mean that nothing is left.
     fn drain(&mut self, tally: &mut LaneTally) {
         let mut empty_looks = 0;
+        let mut gave_up_at = None;
         while empty_looks < 2 {
+            if self.stop.give_up.load(Ordering::Relaxed)
+                && gave_up_at.get_or_insert_with(Instant::now).elapsed() > DRAIN_AFTER_GIVE_UP
+            {
+                log::error!(
+                    "lane {}: datagrams keep arriving although it ends; what is in its socket is lost",
+                    self.lane
+                );
+                return;
+            }
             if self.step(tally, Wait::No) > 0 {
                 empty_looks = 0;
             } else {
@@ -118,7 +135,7 @@ impl Receiver {
     /// One batch: receive, count, hand over. Returns the number of messages, 0 when there was nothing.
     fn step(&mut self, tally: &mut LaneTally, wait: Wait) -> usize {
         let Some(mut parcel) = self.pool.take() else {
-            return self.receive_to_drop(tally, wait);
+            return self.without_batch(tally, wait);
         };
         let batch = exclusive(&mut parcel);
         if self.count_errors(tally, batch.receive(&self.socket, wait)) == 0 {
@@ -132,15 +149,21 @@ impl Receiver {
         messages
     }
 
-    /// Fills a short batch up for as long as there is a reason to and something comes.
+    /// Fills a short batch up for as long as there is a reason to and something comes. A batch waits for slow consumers only
+    /// when all of its consumers are slow, and only so long: what waits for one would wait for the others too.
     fn fill_up(&self, tally: &mut LaneTally, batch: &mut RecvBatch) {
+        let mut deadline = None;
         while !batch.is_full() {
             if self.may_rest() {
                 std::thread::sleep(REST);
-            } else if !self.routes.iter().any(|route| route.feed.is_behind())
-                || !self.socket.wait_readable(FILL_UP).unwrap_or(false)
-            {
+            } else if !self.routes.iter().all(|route| route.feed.is_behind()) {
                 return;
+            } else {
+                let now = Instant::now();
+                let left = deadline.get_or_insert(now + FILL_UP).saturating_duration_since(now);
+                if left.is_zero() || !self.socket.wait_readable(left).unwrap_or(false) {
+                    return;
+                }
             }
             if self.count_errors(tally, batch.receive_more(&self.socket, Wait::No)) == 0 {
                 return;
@@ -184,15 +207,34 @@ impl Receiver {
 
     /// Gives one reference to one sink. What the channel will not hold is counted for the lane it came from and sent home.
     fn offer(&self, route: &Route, parcel: Parcel) {
-        route.feed.offer(parcel, &self.stop.give_up, |dropped| {
+        route.feed.offer(parcel, &self.stop.give_up, |dropped, reason| {
             let lane = &self.lanes[dropped.lane];
-            lane.ledger.count_queue_full(route.sink, dropped.datagrams.summary().datagrams);
+            let datagrams = dropped.datagrams.summary().datagrams;
+            match reason {
+                NotTaken::Full => lane.ledger.count_queue_full(route.sink, datagrams),
+                NotTaken::GivenUp => lane.ledger.count_given_up(route.sink, datagrams),
+            }
             // The way home has room for every reference there is; it fails only when the lane has ended.
             let _ = lane.home.try_send(dropped);
         });
     }
 
-    /// No batch is at hand: the kernel's queue must move on all the same, and each datagram is counted.
+    /// No batch is at hand. One may come home while nothing arrives, so it is looked for again before anything is dropped.
+    fn without_batch(&mut self, tally: &mut LaneTally, wait: Wait) -> usize {
+        if wait == Wait::Block {
+            let arrived = self.socket.wait_readable(NO_BATCH_POLL).unwrap_or(true);
+            if let Some(parcel) = self.pool.take() {
+                self.pool.put(parcel);
+                return 0;
+            }
+            if !arrived {
+                return 0;
+            }
+        }
+        self.receive_to_drop(tally, Wait::No)
+    }
+
+    /// The kernel's queue must move on all the same, and each datagram is counted.
     fn receive_to_drop(&mut self, tally: &mut LaneTally, wait: Wait) -> usize {
         let result = self.spare.receive(&self.socket, wait);
         let messages = self.count_errors(tally, result);

@@ -50,8 +50,10 @@ fn serve(config: &Config) -> Result<(), Failure> {
     let (sender, events) = unbounded();
     watch_signals(sender.clone())?;
     let budget = plan(config)?;
+    // First what tells a second daemon on the same configuration from the first, so that it ends before it takes a datagram.
+    let windows = BoundWindows::bind(config)?;
     let pipeline = Pipeline::start(config, &budget, started, &sender)?;
-    let windows = Windows::open(config, &pipeline)?;
+    let windows = windows.serve(&pipeline)?;
     pipeline.lanes().iter().for_each(say_lane);
     say_pages(pipeline.lanes());
     check::say_budget(&budget);
@@ -116,8 +118,9 @@ fn wait_for_end(events: &Inbox<Event>, pipeline: &Pipeline, notifier: &Notifier)
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
-        let snapshot = books.snapshot();
+        books.observe_kernel();
         if round % REPORT_EVERY == 0 {
+            let snapshot = books.snapshot();
             notifier.status(&status(&snapshot));
             watch.compare(snapshot).iter().for_each(|line| log::warn!("{line}"));
         }
@@ -156,24 +159,36 @@ impl Event {
     }
 }
 
-/// The ways to look at the daemon from outside.
+/// The ways to look at the daemon from outside, before there is anything to see.
+struct BoundWindows {
+    control: Option<ControlSocket>,
+    metrics: Option<MetricsServer>,
+}
+
+impl BoundWindows {
+    fn bind(config: &Config) -> Result<Self, Failure> {
+        let control = optional(&config.daemon.control_socket, "control socket", |path| ControlSocket::bind(path))?;
+        let metrics =
+            optional(&config.daemon.metrics_address, "metrics endpoint", |address| MetricsServer::bind(*address))?;
+        Ok(Self { control, metrics })
+    }
+
+    fn serve(self, pipeline: &Pipeline) -> Result<Windows, Failure> {
+        let (for_control, for_metrics) = (pipeline.books(), pipeline.books());
+        Ok(Windows {
+            control: self.control.map(|socket| socket.serve(move || for_control.snapshot())).transpose()?,
+            metrics: self.metrics.map(|server| server.serve(move || for_metrics.snapshot())).transpose()?,
+        })
+    }
+}
+
+/// The same, open.
 struct Windows {
     control: Option<ControlServer>,
     metrics: Option<MetricsHandle>,
 }
 
 impl Windows {
-    fn open(config: &Config, pipeline: &Pipeline) -> Result<Self, Failure> {
-        let control = optional(&config.daemon.control_socket, "control socket", |path| ControlSocket::bind(path))?;
-        let metrics =
-            optional(&config.daemon.metrics_address, "metrics endpoint", |address| MetricsServer::bind(*address))?;
-        let (for_control, for_metrics) = (pipeline.books(), pipeline.books());
-        Ok(Self {
-            control: control.map(|socket| socket.serve(move || for_control.snapshot())).transpose()?,
-            metrics: metrics.map(|server| server.serve(move || for_metrics.snapshot())).transpose()?,
-        })
-    }
-
     fn close(self) {
         if let Some(control) = self.control {
             control.stop();

@@ -66,14 +66,15 @@ impl Arena {
     /// Huge pages set aside by the administrator. Touching them through the kernel matters here: if a memory policy
     /// leaves none for this thread, that is an error to fall back from, where a plain write would be a SIGBUS.
     fn reserved_huge(bytes: usize) -> io::Result<Arena> {
-        let arena = Arena::map(bytes, bytes.next_multiple_of(HUGE_PAGE), libc::MAP_HUGETLB)?;
+        let arena = Arena::map(bytes, huge_multiple(bytes)?, libc::MAP_HUGETLB)?;
         arena.populate()?;
         Ok(arena)
     }
 
     /// Ordinary memory on a huge-page boundary, with a request to the kernel to back it by huge pages.
     fn transparent_huge(bytes: usize, no_reserved: &io::Error) -> io::Result<(Arena, Backing)> {
-        let arena = Arena::map(bytes, bytes.next_multiple_of(HUGE_PAGE) + HUGE_PAGE, 0)?;
+        let with_slack = huge_multiple(bytes)?.checked_add(HUGE_PAGE).ok_or_else(too_large)?;
+        let arena = Arena::map(bytes, with_slack, 0)?;
         let advice = arena.advise(libc::MADV_HUGEPAGE);
         arena.touch()?;
         let why_not = match advice {
@@ -190,6 +191,16 @@ impl Drop for Arena {
         // SAFETY: allocated by `map` with this layout.
         unsafe { std::alloc::dealloc(self.mapping.as_ptr(), Arena::heap_layout(self.mapped_bytes)) };
     }
+}
+
+/// Whole huge pages for so many bytes. Near the end of the address space there are none, and to wrap there would make a
+/// mapping smaller than what is written to it.
+fn huge_multiple(bytes: usize) -> io::Result<usize> {
+    bytes.checked_next_multiple_of(HUGE_PAGE).ok_or_else(too_large)
+}
+
+fn too_large() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "a pool of that size is not possible: ask for fewer or smaller batches")
 }
 
 /// How a region is laid out.
@@ -339,6 +350,13 @@ mod tests {
     fn an_arena_is_never_carved_beyond_its_end() {
         let (arena, _) = Arena::new(SMALL.bytes(), false).expect("memory");
         arena.carve(&[SMALL, SMALL]);
+    }
+
+    #[test]
+    fn a_size_near_the_end_of_the_address_space_is_refused_and_does_not_wrap() {
+        for bytes in [usize::MAX, usize::MAX - PAGE, usize::MAX - HUGE_PAGE + 1, usize::MAX - 2 * HUGE_PAGE] {
+            assert!(Arena::new(bytes, true).is_err(), "{bytes}");
+        }
     }
 
     #[test]

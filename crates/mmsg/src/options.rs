@@ -97,13 +97,20 @@ impl Socket {
     }
 
     /// Receives consecutive datagrams of one sender glued together. Only batches with `control.gro` take such a socket.
+    ///
+    /// # Errors
+    /// `InvalidInput` for switching it off again: trains that are queued by then would come out without their segment size,
+    /// each as one datagram that nobody ever sent.
     pub fn set_gro(&self, on: bool) -> io::Result<()> {
-        // Noted before the kernel begins, and forgotten only after it has ended: there is no moment at which a train
-        // could come from a socket that seems to have none.
-        let before = self.has_gro();
-        self.note_gro(before || on);
-        let result = self.set(SOL_UDP, libc::UDP_GRO, on.into());
-        self.note_gro(if result.is_ok() { on } else { before });
+        if !on {
+            let text = "GRO stays on once it was on, because queued trains could not be told from datagrams: make a new socket";
+            return if self.has_gro() { Err(io::Error::new(io::ErrorKind::InvalidInput, text)) } else { Ok(()) };
+        }
+        // Noted before the kernel begins: there is no moment at which a train could come from a socket that seems to have
+        // none.
+        self.note_gro(true);
+        let result = self.set(SOL_UDP, libc::UDP_GRO, 1);
+        self.note_gro(result.is_ok());
         result
     }
 

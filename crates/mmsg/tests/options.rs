@@ -32,8 +32,10 @@ fn options_that_need_nothing_special_are_taken() {
             socket.set_packet_info(on).expect("packet info");
             socket.set_timestamps(on).expect("SO_TIMESTAMPNS");
             socket.set_drop_overflow(on).expect("SO_RXQ_OVFL");
-            socket.set_gro(on).expect("UDP_GRO");
         }
+        socket.set_gro(false).expect("it is off");
+        socket.set_gro(true).expect("UDP_GRO");
+        assert!(socket.set_gro(false).is_err(), "trains that are queued could not be told from datagrams");
         socket.set_busy_poll_us(0).expect("SO_BUSY_POLL");
         assert_eq!(socket.incoming_cpu().expect("SO_INCOMING_CPU"), None);
         socket.set_incoming_cpu(1).expect("SO_INCOMING_CPU");

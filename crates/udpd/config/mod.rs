@@ -33,6 +33,7 @@ use std::time::Duration;
 
 pub use error::{Problem, Problems};
 pub use host::Host;
+pub use validate::SINKS_PER_LISTENER_MAX;
 
 use crate::exit::{ExitCode, Failure};
 

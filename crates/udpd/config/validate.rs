@@ -17,6 +17,9 @@ use super::{address, keys, paths, units, validate_listener, validate_sink};
 /// More of either is a generated mistake, and every one costs threads.
 const COUNT_MAX: usize = 1024;
 
+/// How many sinks one listener can feed; the ledger of a lane has a counter for each.
+pub const SINKS_PER_LISTENER_MAX: usize = 16;
+
 /// Names as they appear in metrics, paths and thread names.
 const NAME_LENGTH_MAX: usize = 64;
 
@@ -140,8 +143,12 @@ fn resolve_sinks(raw: &RawListener, config: &RawConfig, report: &mut Report<'_>)
         let what = "the list is empty: the datagrams would go nowhere";
         report.say(&list.place, what, "name a sink; one of type \"null\" counts and forgets");
     }
+    if let Some(excess) = list.value.get(SINKS_PER_LISTENER_MAX) {
+        let what = format!("the listener feeds {} sinks", list.value.len());
+        report.say(&excess.place, what, format!("feed at most {SINKS_PER_LISTENER_MAX} from one listener"));
+    }
     let mut indexes = Vec::new();
-    for name in &list.value {
+    for name in list.value.iter().take(SINKS_PER_LISTENER_MAX) {
         match defined().position(|sink| sink == name.value) {
             Some(index) if indexes.contains(&index) => {
                 report.say(&name.place, format!("sink {:?} is named twice", name.value), "name it once");

@@ -17,8 +17,8 @@ const LANES_MAX: u64 = 1024;
 /// Addresses of one listener, and of all of them: each costs at least one lane, and each pair is compared.
 const ADDRESSES_MAX: usize = 64;
 const ADDRESSES_TOTAL_MAX: usize = 4096;
-/// The kernel doubles what it is given into a signed 32-bit number; this is the last whole MiB that fits.
-const RECEIVE_BUFFER_MAX: u64 = 1023 << 20;
+/// The kernel accounts twice what it is given, and beyond 1 GiB of that kernels have had their sums wrong.
+const RECEIVE_BUFFER_MAX: u64 = 512 << 20;
 const RECEIVE_BUFFER_MIN: u64 = 4 << 10;
 const GATHER_MAX: Duration = Duration::from_millis(10);
 

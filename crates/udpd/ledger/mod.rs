@@ -66,6 +66,8 @@ pub struct LaneLedger {
     /// Datagrams dropped because a channel was full, by sink of the configuration. Another lane that makes room in a shared
     /// channel counts here too, hence not part of the group.
     queue_full: Box<[AtomicU64]>,
+    /// Datagrams that waited for a consumer that never took them, by sink of the configuration.
+    given_up: Box<[AtomicU64]>,
     /// The socket whose drops the kernel counts.
     socket: Arc<Socket>,
     kernel: Mutex<KernelDrops>,
@@ -77,6 +79,7 @@ impl LaneLedger {
         Self {
             counts: Group::default(),
             queue_full: (0..sinks).map(|_| AtomicU64::new(0)).collect(),
+            given_up: (0..sinks).map(|_| AtomicU64::new(0)).collect(),
             socket,
             kernel: Mutex::default(),
         }
@@ -127,6 +130,16 @@ impl LaneLedger {
     /// Datagrams of this lane that a full channel of `sink` has cost.
     pub fn queue_full(&self, sink: usize) -> u64 {
         self.queue_full[sink].load(Ordering::Relaxed)
+    }
+
+    /// Counts datagrams of this lane that `sink` did not take before the end, or because its consumer is gone.
+    pub fn count_given_up(&self, sink: usize, datagrams: u64) {
+        self.given_up[sink].fetch_add(datagrams, Ordering::Relaxed);
+    }
+
+    /// Datagrams of this lane that `sink` never took.
+    pub fn given_up(&self, sink: usize) -> u64 {
+        self.given_up[sink].load(Ordering::Relaxed)
     }
 
     /// What the kernel has dropped at the socket since it was made, and how full its buffer is. To be called at least once

@@ -118,6 +118,8 @@ pub struct LaneSnapshot {
     pub received: u64,
     /// Receive calls that returned datagrams.
     pub calls: u64,
+    /// Receive calls that failed; a failed call loses nothing.
+    pub receive_errors: u64,
     /// What the kernel granted, as it accounts (twice the value set).
     pub receive_buffer_bytes: u64,
     /// How much of it is in use now.

@@ -66,6 +66,13 @@ pub struct SinkBooks {
 }
 
 impl Books {
+    /// Looks at the kernel's counts of drops, which wrap, and at nothing else: to be called once a second.
+    pub fn observe_kernel(&self) {
+        for lane in self.listeners.iter().flat_map(|listener| &listener.lanes) {
+            lane.ledger.kernel();
+        }
+    }
+
     /// Reads everything.
     pub fn snapshot(&self) -> Snapshot {
         let listeners = self.listeners.iter().enumerate().map(|(index, listener)| self.listener(index, listener));
@@ -78,15 +85,21 @@ impl Books {
         }
     }
 
-    /// The last reading. What is still in flight now, because a sink did not take it in time, never will be delivered as far
-    /// as these books can promise, and is counted as the sink's failure.
-    pub fn final_snapshot(&self) -> Snapshot {
+    /// The last reading. When every consumer has ended nothing can be in flight any more: what seems to be is residual. While
+    /// one still hangs in its sink, what it has not taken in time never will be delivered as far as these books can
+    /// promise, and is counted as the sink's failure.
+    pub fn final_snapshot(&self, all_consumers_ended: bool) -> Snapshot {
         let mut snapshot = self.snapshot();
-        for sink in snapshot.listeners.iter_mut().flat_map(|listener| &mut listener.sinks) {
-            if sink.in_flight > 0 {
-                log::error!("sink {}: {} datagrams were not taken in time and are given up", sink.name, sink.in_flight);
+        for listener in &mut snapshot.listeners {
+            for sink in listener.sinks.iter_mut().filter(|sink| sink.in_flight > 0) {
+                let left = std::mem::take(&mut sink.in_flight);
+                if all_consumers_ended {
+                    listener.residual += left.cast_signed();
+                } else {
+                    log::error!("sink {}: {left} datagrams were not taken in time and are given up", sink.name);
+                    sink.dropped.sink_error += left;
+                }
             }
-            sink.dropped.sink_error += std::mem::take(&mut sink.in_flight);
         }
         snapshot
     }
@@ -98,6 +111,7 @@ impl Books {
             .iter()
             .map(|&sink| listener.lanes.iter().map(|lane| lane.ledger.queue_full(sink)).sum())
             .collect();
+        let given_up = |sink: usize| listener.lanes.iter().map(|lane| lane.ledger.given_up(sink)).sum();
         let lanes: Vec<(LaneTally, LaneSnapshot)> =
             listener.lanes.iter().enumerate().map(|(number, lane)| lane.read(number)).collect();
         let sum = |field: fn(&LaneTally) -> u64| lanes.iter().map(|(tally, _)| field(tally)).sum::<u64>();
@@ -114,7 +128,7 @@ impl Books {
         let mut sinks = Vec::with_capacity(listener.sinks.len());
         for (place, &sink) in listener.sinks.iter().enumerate() {
             let offered = lanes.iter().map(|(tally, _)| tally.offered[place]).sum();
-            let (snapshot, left_over) = self.sinks[sink].read(offered, queue_full[place], taken[place]);
+            let (snapshot, left_over) = self.sinks[sink].read(offered, queue_full[place], given_up(sink), taken[place]);
             residual += left_over + signed_difference(to_offer, offered);
             sinks.push(snapshot);
         }
@@ -151,6 +165,7 @@ impl LaneBooks {
             kernel_dropped,
             received: tally.received,
             calls: tally.calls,
+            receive_errors: tally.errors,
             receive_buffer_bytes: self.receive_buffer_bytes,
             receive_buffer_used_bytes: memory.map_or(0, |memory| u64::from(memory.receive_used_bytes)),
         };
@@ -170,19 +185,23 @@ impl SinkBooks {
     }
 
     /// The snapshot of this sink, and what its own sum leaves over.
-    fn read(&self, offered: u64, queue_full: u64, tally: Tally) -> (SinkSnapshot, i64) {
-        let waiting = offered.saturating_sub(queue_full + tally.taken);
+    ///
+    /// What waits in the channels is the one term that nobody counts: it is what was offered and neither dropped nor taken. A
+    /// negative number of them is a datagram counted twice, and so is what is left when every thread has ended, see
+    /// [`Books::final_snapshot`].
+    fn read(&self, offered: u64, queue_full: u64, given_up: u64, tally: Tally) -> (SinkSnapshot, i64) {
+        let waiting = signed_difference(offered, queue_full + given_up + tally.taken);
         let decided = tally.delivered + tally.failed + tally.pending;
         let snapshot = SinkSnapshot {
             name: self.name.clone(),
             offered,
             delivered: tally.delivered,
-            dropped: SinkDropped { queue_full, sink_error: tally.failed },
-            in_flight: waiting + tally.pending,
+            dropped: SinkDropped { queue_full, sink_error: tally.failed + given_up },
+            in_flight: waiting.max(0).cast_unsigned() + tally.pending,
             queue_depth: self.channels.iter().map(|channel| channel.len() as u64).sum(),
             queue_capacity: self.channels.iter().filter_map(|channel| channel.capacity()).sum::<usize>() as u64,
         };
-        (snapshot, signed_difference(tally.taken, decided))
+        (snapshot, signed_difference(tally.taken, decided) + waiting.min(0))
     }
 }
 

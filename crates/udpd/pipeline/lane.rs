@@ -205,6 +205,14 @@ fn make_socket(order: &LaneOrder) -> Result<(Socket, GrantedBuffer), Failure> {
     if plan.shape.control.timestamps {
         socket.set_timestamps(true).map_err(|error| option("SO_TIMESTAMPNS", &true, ExitCode::Failure, "", error))?;
     }
+    if plan.number == 0
+        && let Err(error) = socket.memory_info()
+    {
+        log::warn!(
+            "listener {listener_name}: the kernel does not tell what it drops at a socket (SO_MEMINFO: {error}); \
+             kernel_dropped stays 0 whatever is lost there; it needs Linux 4.12 and no filter on getsockopt"
+        );
+    }
     let buffer = socket
         .set_receive_buffer(plan.receive_buffer_bytes)
         .map_err(|error| option("SO_RCVBUF", &plan.receive_buffer_bytes, ExitCode::Failure, "", error))?;

@@ -159,9 +159,13 @@ impl Pipeline {
         for lane in self.lanes {
             let _ = lane.receiver.join();
         }
-        self.books.final_snapshot()
+        let all_ended = self.consumers.iter().all(JoinHandle::is_finished);
+        self.books.final_snapshot(all_ended)
     }
 }
+
+// The configuration refuses what the ledger has no counter for.
+const _: () = assert!(crate::config::SINKS_PER_LISTENER_MAX <= crate::ledger::SINKS_PER_LISTENER_MAX);
 
 /// How often the end of the threads is looked for while stopping.
 const END_POLL: Duration = Duration::from_millis(2);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::{FallocateFlags, OFlag, fallocate};
+use nix::fcntl::{FallocateFlags, Flock, FlockArg, OFlag, fallocate};
 
 use super::Sink;
 use super::outbox::{Destination, Outbox};
@@ -68,7 +68,7 @@ impl Sink for FileSink {
         let index = self.file_of_lane[batch.lane].expect("the pipeline gave every lane of this consumer a file");
         let file = &mut self.files[index];
         for datagram in batch.datagrams.datagrams() {
-            file.outbox.push(batch.listener, datagram.payload());
+            file.outbox.push(batch.listener, datagram.payload(), datagram.length());
             if file.outbox.is_full() {
                 file.flush(tallies);
             }
@@ -116,11 +116,11 @@ enum State {
 }
 
 #[derive(Debug)]
-struct Handle(Arc<File>);
+struct Handle(Arc<Flock<File>>);
 
 impl Destination for Handle {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        (&*self.0).write(bytes)
+        (&**self.0).write(bytes)
     }
 
     fn take_back(&mut self, bytes: usize) -> io::Result<()> {
@@ -231,7 +231,7 @@ fn cure(error: &io::Error) -> &'static str {
 fn probe_room(handle: Handle) -> io::Result<Handle> {
     let length = handle.0.metadata()?.len();
     let offset = i64::try_from(length).map_err(io::Error::other)?;
-    match fallocate(&*handle.0, FallocateFlags::FALLOC_FL_KEEP_SIZE, offset, PROBE_BYTES) {
+    match fallocate(&**handle.0, FallocateFlags::FALLOC_FL_KEEP_SIZE, offset, PROBE_BYTES) {
         Ok(()) => handle.0.set_len(length)?,
         Err(Errno::EOPNOTSUPP) => {}
         Err(error) => return Err(error.into()),
@@ -244,7 +244,11 @@ fn open_for_append(path: &Path) -> io::Result<Handle> {
     if let Some(directory) = path.parent() {
         fs::DirBuilder::new().recursive(true).mode(0o750).create(directory)?;
     }
-    let file = append_to(path)?;
+    // Before the repair: an unfinished line of a file that somebody writes is no torn one.
+    let file = Flock::lock(append_to(path)?, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| match error {
+        Errno::EWOULDBLOCK => io::Error::other("another process writes it; is a second udpd running?"),
+        error => error.into(),
+    })?;
     let torn = torn_tail(&file)?;
     if !torn.is_empty() {
         let mut aside = path.as_os_str().to_owned();
@@ -331,11 +335,11 @@ mod tests {
         let mut file = LogFile::open(path.clone(), None).expect("opened");
         file.break_off("write to", &io::ErrorKind::StorageFull.into());
         let mut tallies = [Tally { pending: 2, ..Tally::default() }];
-        file.outbox.push(0, b"lost");
+        file.outbox.push(0, b"lost", 4);
         file.flush(&mut tallies);
         assert_eq!((tallies[0].failed, tallies[0].pending), (1, 1));
         file.state = State::Broken { retry_at: Instant::now() };
-        file.outbox.push(0, b"kept");
+        file.outbox.push(0, b"kept", 4);
         file.flush(&mut tallies);
         assert_eq!((tallies[0].delivered, tallies[0].pending), (1, 0));
         assert_eq!(fs::read(&path).expect("readable"), b"kept\n");

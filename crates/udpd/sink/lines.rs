@@ -3,8 +3,9 @@
 //! The rules, in full: one newline at the end of a payload is dropped, because the line has its own. Then `\` becomes `\\`,
 //! newline `\n`, carriage return `\r`, tab `\t`, and every other control byte (below 0x20, and 0x7f) `\xHH`. The UTF-8
 //! forms of what some readers take for an end of line or for a terminal command are escaped byte by byte the same way:
-//! U+0080 to U+009F, U+2028 and U+2029. All other bytes are written as they are, valid UTF-8 or not. [`unescape`] gives the
-//! payload back, but for that one newline.
+//! U+0080 to U+009F, U+2028 and U+2029. All other bytes are written as they are, valid UTF-8 or not. A payload that was longer
+//! than `max_length` ends with `\~` and its whole length in bytes, which no payload can forge, because its own backslash
+//! would be doubled. [`unescape`] gives the payload back, but for that one newline.
 
 /// The most bytes that one payload byte can become, and the newline at the end.
 pub const EXPANSION_MAX: usize = 4;
@@ -36,9 +37,34 @@ const fn classes() -> [Class; 256] {
     classes
 }
 
+/// The most bytes that a line has besides those of its payload: the mark of a truncated one, and the newline.
+pub const MARK_MAX: usize = 24;
+
 /// Appends the line of one payload. Writes at most `EXPANSION_MAX * payload.len() + 1` bytes.
 pub fn append(line: &mut Vec<u8>, payload: &[u8]) {
-    let mut rest = payload.strip_suffix(b"\n").unwrap_or(payload);
+    append_bytes(line, payload.strip_suffix(b"\n").unwrap_or(payload));
+    line.push(b'\n');
+}
+
+/// Appends the line of a payload of which only the beginning was kept. `length` is how long the whole was. Writes at most
+/// `EXPANSION_MAX * payload.len() + MARK_MAX` bytes.
+pub fn append_truncated(line: &mut Vec<u8>, payload: &[u8], length: usize) {
+    append_bytes(line, payload);
+    line.extend_from_slice(b"\\~");
+    let mut digits = [0; 20];
+    let mut rest = length;
+    let mut first = digits.len();
+    while rest > 0 || first == digits.len() {
+        first -= 1;
+        digits[first] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    line.extend_from_slice(&digits[first..]);
+    line.push(b'\n');
+}
+
+fn append_bytes(line: &mut Vec<u8>, payload: &[u8]) {
+    let mut rest = payload;
     loop {
         let plain = plain_prefix(rest);
         line.extend_from_slice(&rest[..plain]);
@@ -54,7 +80,6 @@ pub fn append(line: &mut Vec<u8>, payload: &[u8]) {
         }
         rest = &rest[taken.max(1)..];
     }
-    line.push(b'\n');
 }
 
 /// How many bytes at the start need no look of their own. Eight at a time while all of them are printable ASCII.
@@ -101,7 +126,21 @@ fn escape(line: &mut Vec<u8>, byte: u8) {
     }
 }
 
-/// The payload of a line (without its newline), or `None` when no payload has this line.
+/// How long the whole payload of a line was, when only its beginning is in the line.
+pub fn truncated_from(line: &[u8]) -> Option<usize> {
+    let digits = line.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    let (text, digits) = line.split_at(line.len() - digits);
+    let before = text.strip_suffix(b"\\~")?;
+    // An even number of backslashes in front is none: each pair of them is one in the payload.
+    let backslashes = before.iter().rev().take_while(|&&byte| byte == b'\\').count();
+    if backslashes % 2 == 1 {
+        return None;
+    }
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// The payload of a line (without its newline), or `None` when no payload has this line. Of a line that is marked as
+/// truncated it is the beginning that was kept; [`truncated_from`] tells the rest.
 pub fn unescape(line: &[u8]) -> Option<Vec<u8>> {
     let mut payload = Vec::with_capacity(line.len());
     let mut rest = line;
@@ -123,6 +162,7 @@ pub fn unescape(line: &[u8]) -> Option<Vec<u8>> {
                 rest = after;
                 u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?
             }
+            b'~' => return (!rest.is_empty() && rest.iter().all(u8::is_ascii_digit)).then_some(payload),
             _ => return None,
         });
     }
@@ -157,6 +197,20 @@ mod tests {
             b"\\xc2\\x85\\xc2\\x9b\\xe2\\x80\\xa8\\xe2\\x80\\xa9\n"
         );
         assert_eq!(line("\u{a0}\u{2027}".as_bytes()), "\u{a0}\u{2027}\n".as_bytes());
+    }
+
+    #[test]
+    fn a_truncated_payload_is_marked_with_its_length_and_no_payload_can_forge_the_mark() {
+        let mut marked = Vec::new();
+        append_truncated(&mut marked, b"begun\n", 9000);
+        assert_eq!(marked, b"begun\\n\\~9000\n");
+        let text = marked.strip_suffix(b"\n").expect("a newline");
+        assert_eq!((truncated_from(text), unescape(text).as_deref()), (Some(9000), Some(b"begun\n".as_slice())));
+        for forged in [b"x\\~9000".as_slice(), b"\\\\~12", b"~12", b"12"] {
+            let line = line(forged);
+            let text = line.strip_suffix(b"\n").expect("a newline");
+            assert_eq!((truncated_from(text), unescape(text).as_deref()), (None, Some(forged)));
+        }
     }
 
     #[test]

@@ -62,13 +62,18 @@ impl Outbox {
         self.bytes.len() >= WRITE_AT_BYTES || self.runs.len() == RUNS_MAX
     }
 
-    /// Adds the line of one payload. The caller writes the box out when it is full.
-    pub(super) fn push(&mut self, listener: usize, payload: &[u8]) {
+    /// Adds the line of one datagram, whose payload may be only the beginning of `length` bytes. The caller writes the box
+    /// out when it is full.
+    pub(super) fn push(&mut self, listener: usize, payload: &[u8], length: usize) {
         debug_assert!(
-            BUFFER_BYTES - self.bytes.len() > lines::EXPANSION_MAX * payload.len(),
+            BUFFER_BYTES - self.bytes.len() > lines::EXPANSION_MAX * payload.len() + lines::MARK_MAX,
             "a full box was not written"
         );
-        lines::append(&mut self.bytes, payload);
+        if length > payload.len() {
+            lines::append_truncated(&mut self.bytes, payload, length);
+        } else {
+            lines::append(&mut self.bytes, payload);
+        }
         let end = self.bytes.len();
         match self.runs.last_mut() {
             Some(run) if run.listener == listener => {
@@ -165,7 +170,7 @@ mod tests {
             let mut tallies = [Tally::default(); 2];
             for (index, payload) in payloads.iter().enumerate() {
                 tallies[index % 2].pending += 1;
-                outbox.push(index % 2, payload);
+                outbox.push(index % 2, payload, payload.len());
             }
             let mut destination = Narrow { taken: Vec::new(), room };
             let outcome = outbox.write_to(&mut destination, &mut tallies);

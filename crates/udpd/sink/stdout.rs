@@ -3,11 +3,15 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::time::Duration;
 
 use super::Sink;
 use super::outbox::{Destination, Outbox};
 use crate::ledger::Tally;
 use crate::pool::LaneBatch;
+
+/// How often a full pipe that does not wait by itself is tried again.
+const FULL_PIPE_POLL: Duration = Duration::from_millis(1);
 
 /// Writes lines to a stream.
 pub struct StreamSink<W> {
@@ -26,7 +30,13 @@ struct Stream<W>(W);
 
 impl<W: Write> Destination for Stream<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes)
+        loop {
+            match self.0.write(bytes) {
+                // Somebody else who has the same pipe has switched waiting off; we wait all the same.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(FULL_PIPE_POLL),
+                result => return result,
+            }
+        }
     }
 
     fn take_back(&mut self, _bytes: usize) -> io::Result<()> {
@@ -45,7 +55,7 @@ impl<W: Write> StreamSink<W> {
 impl<W: Write + Send> Sink for StreamSink<W> {
     fn accept(&mut self, batch: &LaneBatch, tallies: &mut [Tally]) {
         for datagram in batch.datagrams.datagrams() {
-            self.outbox.push(batch.listener, datagram.payload());
+            self.outbox.push(batch.listener, datagram.payload(), datagram.length());
             if self.outbox.is_full() {
                 self.flush(tallies);
             }
@@ -56,7 +66,12 @@ impl<W: Write + Send> Sink for StreamSink<W> {
         if self.closed.is_some() {
             self.outbox.discard(tallies);
         } else if let Err(error) = self.outbox.write_to(&mut self.stream, tallies) {
-            self.closed = Some(format!("standard output cannot be written: {error}; its reader has gone away"));
+            let why = match error.kind() {
+                io::ErrorKind::BrokenPipe => "its reader has gone away",
+                io::ErrorKind::StorageFull => "make room on that file system",
+                _ => "redirect it elsewhere, or use a sink of type \"file\", which recovers",
+            };
+            self.closed = Some(format!("standard output cannot be written: {error}; {why}"));
         }
     }
 

@@ -10,11 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use crossbeam_channel::{Sender, bounded};
+use nix::fcntl::Flock;
 
 /// Syncs one file.
 #[derive(Debug)]
 pub(super) struct Syncer {
-    requests: Sender<Arc<File>>,
+    requests: Sender<Arc<Flock<File>>>,
     error: Arc<Mutex<Option<io::Error>>>,
     thread: JoinHandle<()>,
 }
@@ -22,7 +23,7 @@ pub(super) struct Syncer {
 impl Syncer {
     /// Starts the thread; it sleeps until there is a request.
     pub(super) fn start(path: &Path) -> io::Result<Self> {
-        let (requests, inbox) = bounded::<Arc<File>>(1);
+        let (requests, inbox) = bounded::<Arc<Flock<File>>>(1);
         let error = Arc::new(Mutex::new(None));
         let slot = Arc::clone(&error);
         let path = path.to_owned();
@@ -38,7 +39,7 @@ impl Syncer {
     }
 
     /// Asks for a sync. When one waits already, that one will do.
-    pub(super) fn request(&self, file: Arc<File>) {
+    pub(super) fn request(&self, file: Arc<Flock<File>>) {
         let _ = self.requests.try_send(file);
     }
 

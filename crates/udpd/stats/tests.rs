@@ -19,6 +19,7 @@ pub(crate) fn example() -> Snapshot {
         kernel_dropped,
         received,
         calls,
+        receive_errors: 0,
         receive_buffer_bytes: 8_388_608,
         receive_buffer_used_bytes: 1_280,
     };
