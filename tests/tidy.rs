@@ -16,6 +16,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/mmsg/src/arena.rs",
     "crates/mmsg/src/batch.rs",
     "crates/mmsg/src/batch_tests.rs",
+    "crates/mmsg/src/bpf.rs",
     "crates/mmsg/src/send.rs",
     "crates/mmsg/src/send_tests.rs",
     "crates/steer/src/sys.rs",
