@@ -31,7 +31,7 @@ const FORBIDDEN_IMPORTS: &[(&[&str], &[&str])] = &[
     ),
     (
         &["receiver", "consumer", "pool", "sink", "ledger", "channel"],
-        &["control", "metrics", "notify", "budget", "holder"],
+        &["control", "metrics", "notify", "budget", "holder", "steering"],
     ),
     // What the threads hold does not know the threads.
     (&["pool", "sink", "ledger", "channel"], &["receiver", "consumer"]),
