@@ -19,6 +19,8 @@ mod delivery;
 mod overload;
 // What it costs the host.
 mod memory;
+// Which lane a datagram goes to, and on which core it came.
+mod steering;
 // The first and the last moments.
 mod shutdown;
 mod start;

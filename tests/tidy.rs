@@ -16,6 +16,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/mmsg/src/arena.rs",
     "crates/mmsg/src/batch.rs",
     "crates/mmsg/src/batch_tests.rs",
+    "crates/mmsg/src/bpf.rs",
     "crates/mmsg/src/send.rs",
     "crates/mmsg/src/send_tests.rs",
     "crates/steer/src/sys.rs",
@@ -30,7 +31,7 @@ const FORBIDDEN_IMPORTS: &[(&[&str], &[&str])] = &[
     ),
     (
         &["receiver", "consumer", "pool", "sink", "ledger", "channel"],
-        &["control", "metrics", "notify", "budget", "holder"],
+        &["control", "metrics", "notify", "budget", "holder", "steering"],
     ),
     // What the threads hold does not know the threads.
     (&["pool", "sink", "ledger", "channel"], &["receiver", "consumer"]),

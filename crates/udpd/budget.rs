@@ -6,10 +6,11 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use mmsg::{BatchShape, Control};
-use steer::{Placement, Topology, place};
+use steer::{Placement, Seat, Topology, place};
 
-use crate::config::{Absorb, Config, Consumers, Lanes, Listener, ReceiveBuffer, Timestamps};
+use crate::config::{Absorb, Config, Consumers, Lanes, Listener, ReceiveBuffer, Spread, Timestamps};
 use crate::pool::PoolSize;
+use crate::steering::{self, Members, Steering};
 
 /// What one lane is taken to receive when nothing else says how many are needed.
 const LANE_RATE: u64 = 500_000;
@@ -44,12 +45,16 @@ pub struct LanePlan {
     pub listener: usize,
     /// Number within the listener.
     pub number: usize,
+    /// Number within the lanes of its address, which is its place in their reuseport group.
+    pub member: usize,
     /// What its socket is bound to.
     pub address: SocketAddr,
     /// Its core.
     pub core: Option<usize>,
     /// The memory node of that core.
     pub node: Option<usize>,
+    /// Which datagrams it gets, and where they should arrive.
+    pub steering: Steering,
     /// The value for SO_RCVBUF; the kernel accounts twice as much.
     pub receive_buffer_bytes: usize,
     /// Datagrams per second that this lane must take.
@@ -100,27 +105,39 @@ impl Budget {
         let totals = config.listeners.iter().zip(&counts).map(|(listener, count)| listener.addresses.len() * count);
         let Placement { receivers, consumer_cores, shared } = place(totals.clone().sum(), allowed, topology);
         let consumers = consumer_counts(config, &totals.collect::<Vec<_>>());
+        let usable: Vec<usize> = allowed.iter().copied().filter(|core| topology.online.contains(core)).collect();
         let mut seats = receivers.into_iter();
         let mut lanes = Vec::new();
         for (index, (listener, &count)) in config.listeners.iter().zip(&counts).enumerate() {
-            let addresses = listener.addresses.iter().flat_map(|address| std::iter::repeat_n(*address, count));
-            for (number, address) in addresses.enumerate() {
-                let seat = seats.next();
-                let rate = listener.absorb.rate.div_ceil(count as u64);
-                lanes.push(LanePlan {
+            let queues = listener.interface.as_deref().and_then(&receive_queues);
+            let rate = listener.absorb.rate.div_ceil(count as u64);
+            for (group, &address) in listener.addresses.iter().enumerate() {
+                let seats: Vec<Option<Seat>> = (0..count).map(|_| seats.next()).collect();
+                // No plan of an interface reaches this place yet, hence no cores of arrival.
+                let members = Members { seats: &seats, cores: &usable, queues, arrival_cores: &[] };
+                let steered = steering::steer(listener.spread, &members, topology).into_iter().zip(seats);
+                lanes.extend(steered.enumerate().map(|(member, (steering, seat))| LanePlan {
                     listener: index,
-                    number,
+                    number: group * count + member,
+                    member,
                     address,
                     core: seat.map(|seat| seat.core),
                     node: seat.and_then(|seat| seat.node),
+                    steering,
                     receive_buffer_bytes: receive_buffer(listener, rate),
                     rate,
                     shape: shape(listener),
                     pool: PoolSize::new(listener.sinks.iter().map(|&sink| config.sinks[sink].queue_batches)),
-                });
+                }));
             }
         }
         Self { lanes, consumers, consumer_cores, shared_cores: shared }
+    }
+
+    /// The lanes that the table of their group gives nothing to, so that they would stay idle.
+    pub fn idle_lanes<'a>(&'a self, config: &'a Config, spread: Spread) -> impl Iterator<Item = &'a LanePlan> {
+        let listed = |lane: &LanePlan| !lane.steering.cores.is_empty() || !lane.steering.queues.is_empty();
+        self.lanes.iter().filter(move |lane| config.listeners[lane.listener].spread == spread && !listed(lane))
     }
 
     /// The memory of all batches.

@@ -6,7 +6,7 @@ use std::io::Write;
 use serde::Serialize;
 
 use crate::budget::Budget;
-use crate::config::Config;
+use crate::config::{Config, Spread};
 use crate::console;
 use crate::exit::{ExitCode, Failure};
 use crate::run;
@@ -29,6 +29,10 @@ struct LaneReport<'a> {
     address: String,
     cpu: Option<usize>,
     node: Option<usize>,
+    /// The receive queue that feeds it.
+    queue: Option<usize>,
+    /// Where its datagrams should arrive; empty when nobody says.
+    arrival_cpus: &'a [usize],
     rate: u64,
     receive_buffer_bytes: usize,
     covers_ms: f64,
@@ -54,13 +58,15 @@ pub fn execute(config: &Config, json: bool, out: &mut dyn Write) -> Result<(), F
     console::print(out, &text)
 }
 
-fn report<'a>(config: &'a Config, budget: &Budget) -> Report<'a> {
-    let lane = |plan: &crate::budget::LanePlan| LaneReport {
+fn report<'a>(config: &'a Config, budget: &'a Budget) -> Report<'a> {
+    let lane = |plan: &'a crate::budget::LanePlan| LaneReport {
         listener: &config.listeners[plan.listener].name,
         lane: plan.number,
         address: plan.address.to_string(),
         cpu: plan.core,
         node: plan.node,
+        queue: plan.steering.queue,
+        arrival_cpus: plan.steering.expected_cores(),
         rate: plan.rate,
         receive_buffer_bytes: 2 * plan.receive_buffer_bytes,
         covers_ms: plan.covered(2 * plan.receive_buffer_bytes).as_secs_f64() * 1000.0,
@@ -88,8 +94,13 @@ fn render(report: &Report<'_>, budget: &Budget) -> String {
     for lane in &report.lanes {
         let core = lane.cpu.map_or("any core".to_owned(), |core| format!("core {core}"));
         let node = lane.node.map_or(String::new(), |node| format!(", node {node}"));
+        let queue = lane.queue.map_or(String::new(), |queue| format!(", from queue {queue}"));
+        let arrival = match lane.arrival_cpus {
+            [] => String::new(),
+            cores => format!(", from cores {}", steer::format_core_list(cores)),
+        };
         text += &format!(
-            "  {}/{}  {}  {core}{node}  receive buffer {} covers {:.0} ms at {}/s  {} batches, {}\n",
+            "  {}/{}  {}  {core}{node}{queue}{arrival}  receive buffer {} covers {:.0} ms at {}/s  {} batches, {}\n",
             lane.listener,
             lane.lane,
             lane.address,
@@ -141,6 +152,7 @@ fn warnings(config: &Config, budget: &Budget) -> Vec<String> {
             bytes(limit)
         ));
     }
+    warnings.extend(idle_queue_lanes(config, budget));
     if budget.shared_cores {
         warnings
             .push("there are more lanes than cores: receivers share cores; lower lanes or widen [steer] cpus".into());
@@ -154,8 +166,23 @@ fn warnings(config: &Config, budget: &Budget) -> Vec<String> {
     warnings
 }
 
+/// Interfaces change their number of queues, so fewer of them than lanes is not an error.
+fn idle_queue_lanes<'a>(config: &'a Config, budget: &'a Budget) -> impl Iterator<Item = String> + use<'a> {
+    budget.idle_lanes(config, Spread::Queue).map(|lane| {
+        let listener = &config.listeners[lane.listener];
+        format!(
+            "listener {}: lane {} has no receive queue of {} to itself and stays idle; lower lanes, or give the interface \
+             more queues with ethtool -L and restart udpd",
+            listener.name,
+            lane.number,
+            listener.interface.as_deref().unwrap_or("its interface")
+        )
+    })
+}
+
 /// The start-up lines about the whole: memory, and what degrades.
-pub fn say_budget(budget: &Budget) {
+pub fn say_budget(config: &Config, budget: &Budget) {
+    idle_queue_lanes(config, budget).for_each(|line| log::warn!("{line}"));
     log::info!("memory: {} in batches, fixed from now on", bytes(budget.pool_bytes()));
     if budget.shared_cores {
         log::warn!("there are more lanes than cores: receivers share cores; lower lanes or widen [steer] cpus");

@@ -16,6 +16,7 @@ pub mod exit;
 pub mod check;
 pub mod run;
 pub mod stats;
+pub mod steering;
 
 pub mod config;
 mod console;

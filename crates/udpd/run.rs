@@ -14,7 +14,7 @@ use steer::Topology;
 
 use crate::budget::Budget;
 use crate::check;
-use crate::config::{Chosen, Config};
+use crate::config::{Chosen, Config, Spread};
 use crate::control::{ControlServer, ControlSocket};
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::Snapshot;
@@ -22,7 +22,7 @@ use crate::logging;
 use crate::metrics::{MetricsHandle, MetricsServer};
 use crate::notify::Notifier;
 use crate::pipeline::{Event, Lane, Pipeline};
-use crate::watch::LossWatch;
+use crate::watch::{DriftWatch, LossWatch};
 
 /// How often the main thread looks at the ledger: often enough for the kernel's 32-bit counters and for the status line.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ fn serve(config: &Config) -> Result<(), Failure> {
     let windows = windows.serve(&pipeline)?;
     pipeline.lanes().iter().for_each(say_lane);
     say_pages(pipeline.lanes());
-    check::say_budget(&budget);
+    check::say_budget(config, &budget);
     notifier.ready(&format!("receiving on {} lanes", pipeline.lanes().len()));
     log::info!("ready: {} lanes receive", pipeline.lanes().len());
 
@@ -87,7 +87,20 @@ pub fn plan(config: &Config) -> Result<Budget, Failure> {
             return Err(Failure::new(ExitCode::Configuration, message));
         }
     }
-    Ok(Budget::new(config, &topology, &allowed, |interface| steer::receive_queues(sys_root, interface)))
+    let budget = Budget::new(config, &topology, &allowed, |interface| steer::receive_queues(sys_root, interface));
+    refuse_idle_lanes(config, &budget, allowed.len())?;
+    Ok(budget)
+}
+
+/// A core feeds one lane, so with more lanes than cores some would never receive anything.
+fn refuse_idle_lanes(config: &Config, budget: &Budget, cores: usize) -> Result<(), Failure> {
+    let Some(lane) = budget.idle_lanes(config, Spread::Cpu).next() else { return Ok(()) };
+    let message = format!(
+        "listener {}: spread = \"cpu\" on {cores} cores leaves lane {} without one: each core feeds one lane of an address; \
+         lower lanes to {cores} or less, widen [steer] cpus, or write spread = \"flow\"",
+        config.listeners[lane.listener].name, lane.number
+    );
+    Err(Failure::new(ExitCode::Configuration, message))
 }
 
 fn watch_signals(events: Sender<Event>) -> Result<(), Failure> {
@@ -112,13 +125,23 @@ fn watch_signals(events: Sender<Event>) -> Result<(), Failure> {
 fn wait_for_end(events: &Inbox<Event>, pipeline: &Pipeline, notifier: &Notifier) -> Event {
     let books = pipeline.books();
     let mut watch = LossWatch::default();
+    let mut drift = DriftWatch::default();
+    let is_steered = pipeline.lanes().iter().any(|lane| !lane.plan.steering.expected_cores().is_empty());
     for round in 1_u32.. {
         match events.recv_timeout(HOUSEKEEPING) {
-            Ok(event) => return event,
+            Ok(event) => {
+                if is_steered {
+                    drift.compare(&books.snapshot()).iter().for_each(|line| log::warn!("{line}"));
+                }
+                return event;
+            }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
         books.observe_kernel();
+        if is_steered {
+            drift.compare(&books.snapshot()).iter().for_each(|line| log::warn!("{line}"));
+        }
         if round % REPORT_EVERY == 0 {
             let snapshot = books.snapshot();
             notifier.status(&status(&snapshot));

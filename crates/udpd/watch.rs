@@ -1,10 +1,14 @@
-//! What the main thread notices while the pipeline runs: losses, said once per interval with their layer and their cure.
+//! What the main thread notices while the pipeline runs: losses, said once per interval with their layer and their cure, and
+//! datagrams that arrive on another core than planned.
 //!
-//! It compares two readings of the ledger. A line is written only when something was lost since the line before, so a host
-//! that loses nothing logs nothing, and one that loses a million a second logs one line in ten seconds.
+//! Both compare two readings of the ledger. A line about losses is written only when something was lost since the line
+//! before, so a host that loses nothing logs nothing, and one that loses a million a second logs one line in ten seconds. A
+//! drift loses nothing and lasts until somebody acts, so it is said once, and again only after it was over.
+
+use std::collections::BTreeMap;
 
 use crate::ledger::Snapshot;
-use crate::ledger::snapshot::ListenerSnapshot;
+use crate::ledger::snapshot::{LaneSnapshot, ListenerSnapshot};
 
 /// Remembers the reading before.
 #[derive(Debug, Default)]
@@ -62,45 +66,76 @@ fn losses(now: &ListenerSnapshot, before: Option<&ListenerSnapshot>, lines: &mut
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ledger::snapshot::{HostSnapshot, ListenerDropped};
+/// How many readings without a datagram on the wrong core end a drift.
+const QUIET_READINGS: u32 = 60;
 
-    fn reading(kernel_dropped: u64) -> Snapshot {
-        Snapshot {
-            version: String::new(),
-            uptime_seconds: 0.0,
-            host: HostSnapshot::default(),
-            log_lines_lost: 0,
-            listeners: vec![ListenerSnapshot {
-                name: "syslog".into(),
-                address: String::new(),
-                arrived: 0,
-                kernel_dropped,
-                kernel_dropped_unit: String::new(),
-                received: 0,
-                bytes: 0,
-                truncated: 0,
-                dropped: ListenerDropped::default(),
-                wrong_cpu: None,
-                residual: 0,
-                sinks: vec![],
-                lanes: vec![],
-            }],
+/// Remembers which lanes have drifted.
+#[derive(Debug, Default)]
+pub struct DriftWatch {
+    lanes: BTreeMap<(usize, usize), Drift>,
+}
+
+/// One lane that has drifted.
+#[derive(Debug)]
+struct Drift {
+    /// The counts of the reading before.
+    arrived_on: BTreeMap<usize, u64>,
+    wrong: u64,
+    /// Readings since the last datagram on a wrong core.
+    quiet: u32,
+}
+
+impl DriftWatch {
+    /// The lines that are due: lanes whose datagrams have begun to arrive elsewhere since the last call.
+    pub fn compare(&mut self, now: &Snapshot) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (index, listener) in now.listeners.iter().enumerate() {
+            for lane in &listener.lanes {
+                let (Some(wrong), Some(arrived_on)) = (lane.wrong_cpu, &lane.arrived_on) else { continue };
+                let drift = self.lanes.entry((index, lane.lane)).or_insert_with(|| Drift {
+                    arrived_on: BTreeMap::new(),
+                    wrong: 0,
+                    quiet: QUIET_READINGS,
+                });
+                let since = wrong.saturating_sub(drift.wrong);
+                if since > 0 && drift.quiet >= QUIET_READINGS {
+                    lines.push(drift_line(listener, lane, since, drift.most(lane, arrived_on)));
+                }
+                drift.quiet = if since > 0 { 0 } else { drift.quiet.saturating_add(1) };
+                drift.wrong = wrong;
+                drift.arrived_on.clone_from(arrived_on);
+            }
         }
-    }
-
-    #[test]
-    fn a_loss_is_said_once_with_its_layer_and_its_cure() {
-        let mut watch = LossWatch::default();
-        assert!(watch.compare(reading(0)).is_empty(), "nothing lost, nothing said");
-        let lines = watch.compare(reading(744));
-        assert_eq!(lines.len(), 1);
-        assert!(
-            lines[0].contains("listener syslog: the kernel dropped 744") && lines[0].contains("absorb"),
-            "{lines:?}"
-        );
-        assert!(watch.compare(reading(744)).is_empty(), "what was said is not said again");
+        lines
     }
 }
+
+impl Drift {
+    /// The wrong core on which most have arrived since the reading before.
+    fn most(&self, lane: &LaneSnapshot, now: &BTreeMap<usize, u64>) -> Option<usize> {
+        let since = |core: usize, count: u64| count.saturating_sub(self.arrived_on.get(&core).copied().unwrap_or(0));
+        let wrong = now.iter().filter(|(core, _)| !lane.planned_cpus.contains(core));
+        wrong.max_by_key(|(core, count)| since(**core, **count)).map(|(core, _)| *core)
+    }
+}
+
+fn drift_line(listener: &ListenerSnapshot, lane: &LaneSnapshot, count: u64, found: Option<usize>) -> String {
+    let unit = &listener.kernel_dropped_unit;
+    let found = found.map_or("another core".to_owned(), |core| format!("core {core}"));
+    let wanted = steer::format_core_list(&lane.planned_cpus);
+    let (queue, what, other_cure) = match lane.queue {
+        Some(queue) => (format!(" (queue {queue})"), format!("the interrupt of queue {queue}"), String::new()),
+        None => {
+            (String::new(), "the interrupts of its interface".to_owned(), format!(", or let [steer] cpus name {found}"))
+        }
+    };
+    format!(
+        "listener {}, lane {}{queue}: {count} {unit} arrived on {found} and are wanted on {wanted}; put {what} back there \
+         (/proc/irq/N/smp_affinity_list) and stop what moves them (irqbalance, a driver reset){other_cure}; said again only after {QUIET_READINGS} s without one",
+        listener.name, lane.lane
+    )
+}
+
+#[cfg(test)]
+#[path = "watch_tests.rs"]
+mod tests;

@@ -55,6 +55,19 @@ impl Daemon {
         Self::start(directory, &arguments, stdout.into())
     }
 
+    /// The same without the rights to load a BPF program. Who does not have them anyway starts it as ever.
+    pub(crate) fn with_config_and_without_bpf(text: &str) -> Self {
+        let (directory, arguments) = written(text);
+        let stdout = std::fs::File::create(directory.path().join("stdout")).expect("cannot create a file for stdout");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_udpd"));
+        if nix::unistd::geteuid().is_root() {
+            // setpriv is in util-linux, as taskset is.
+            command = Command::new("setpriv");
+            command.args(["--bounding-set=-bpf,-sys_admin", env!("CARGO_BIN_EXE_udpd")]);
+        }
+        Self::start_by(command, directory, &arguments, stdout.into())
+    }
+
     /// The same with its standard output in the hands of the test, which decides when, and whether, anybody reads it.
     pub(crate) fn with_config_and_stdout(text: &str, stdout: Stdio) -> Self {
         let (directory, arguments) = written(text);
@@ -72,9 +85,14 @@ impl Daemon {
     }
 
     fn start(directory: tempfile::TempDir, arguments: &[String], stdout: Stdio) -> Self {
+        Self::start_by(Command::new(env!("CARGO_BIN_EXE_udpd")), directory, arguments, stdout)
+    }
+
+    /// Starts `command` with the arguments of udpd behind its own.
+    fn start_by(mut command: Command, directory: tempfile::TempDir, arguments: &[String], stdout: Stdio) -> Self {
         let notify_path = directory.path().join("notify.sock");
         let notify = UnixDatagram::bind(&notify_path).expect("cannot bind the notify socket");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_udpd"))
+        let mut child = command
             .args(arguments)
             .current_dir(directory.path())
             .env("NOTIFY_SOCKET", &notify_path)

@@ -13,6 +13,8 @@
 //! - [`SendBatch`]: partial sends, segmentation offload with a fallback, and errors that belong to one datagram told
 //!   apart from errors that end the call.
 //! - [`Spread`]: which socket of a reuseport group gets a datagram, by core, by device queue or at random.
+//! - [`Group`]: the sockets of such a group, which grows and shrinks under load without losing a datagram.
+//! - [`CoreCounter`]: on which core the datagrams of a socket arrive.
 //!
 //! # What it does not do
 //!
@@ -60,10 +62,12 @@ mod addr;
 mod arena;
 mod backing;
 mod batch;
+mod bpf;
 mod cmsg;
 mod datagram;
 #[cfg(feature = "faults")]
 pub mod fault;
+mod group;
 mod multicast;
 #[cfg(test)]
 mod noise;
@@ -77,7 +81,9 @@ mod sys;
 
 pub use backing::Backing;
 pub use batch::{Datagrams, RecvBatch, Summary, Wait};
+pub use bpf::CoreCounter;
 pub use datagram::{Datagram, MAX_SEGMENTS};
+pub use group::{Group, GroupSpread};
 pub use options::{GrantedBuffer, MemoryInfo};
 pub use report::{PushError, SendError, SendFailure, SendReport};
 pub use reuseport::Spread;

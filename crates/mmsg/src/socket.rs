@@ -67,6 +67,9 @@ impl Socket {
     /// Wakes every thread that is blocked in a receive call on this socket, now and for ever after: from now on a
     /// receive call returns what is queued and then 0 instead of waiting. Datagrams that still arrive are still queued;
     /// to stop that too see [`refuse_arrivals`](Self::refuse_arrivals).
+    ///
+    /// The first 0 is not yet the end: a call that had found the queue empty and was about to wait returns 0 although a
+    /// datagram was queued in between. Receive once more, with [`Wait::No`](crate::Wait::No), before closing the socket.
     pub fn interrupt(&self) -> io::Result<()> {
         match sys::shutdown_read(self.as_fd()) {
             // The kernel says so of every socket without a peer, after it has done what was asked.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use libc::{c_int, c_void, socklen_t};
 
 #[cfg(feature = "faults")]
-use crate::fault::gate;
+pub(crate) use crate::fault::gate;
 
 /// The kinds of system calls that can be made to fail.
 #[cfg_attr(not(feature = "faults"), allow(unreachable_pub, dead_code))]
@@ -45,12 +45,16 @@ pub enum Call {
     Munmap,
     /// `madvise`
     Madvise,
+    /// `membarrier`
+    Membarrier,
+    /// `bpf`, whatever the command
+    Bpf,
 }
 
 /// Lets every call through, with as many messages as it wanted.
 #[cfg(not(feature = "faults"))]
 #[inline]
-fn gate(_call: Call, messages: usize) -> io::Result<usize> {
+pub(crate) fn gate(_call: Call, messages: usize) -> io::Result<usize> {
     Ok(messages)
 }
 
@@ -219,4 +223,14 @@ pub(crate) unsafe fn madvise(address: NonNull<u8>, bytes: usize, advice: c_int) 
     gate(Call::Madvise, 0)?;
     // SAFETY: the caller vouches for it.
     checked(unsafe { libc::madvise(address.as_ptr().cast(), bytes, advice) }).map(drop)
+}
+
+/// Returns after every core has left whatever it was doing inside the kernel under RCU when the call was made: a softirq
+/// that had looked a socket up by then has queued its datagram. `EINVAL` where the kernel keeps cores free of its tick
+/// (`nohz_full`) and so cannot ask them.
+pub(crate) fn wait_for_every_core() -> io::Result<()> {
+    gate(Call::Membarrier, 0)?;
+    // SAFETY: takes no pointers; the flags and the core are 0, as this command wants them.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -6,12 +6,14 @@ mod common;
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use common::{DEADLINE, batch, bound, receive_count};
 use mmsg::fault::{Call, inject, inject_partial_send};
-use mmsg::{Backing, BatchShape, Control, Family, RecvBatch, SendBatch, Socket, Spread, Wait};
+use mmsg::{
+    Backing, BatchShape, Control, CoreCounter, Family, Group, GroupSpread, RecvBatch, SendBatch, Socket, Spread, Wait,
+};
 
 /// Faults reach every thread, so the tests take turns.
 fn turn() -> MutexGuard<'static, ()> {
@@ -324,4 +326,50 @@ fn single_datagrams_of_a_train_survive_partial_sends_and_errors() {
     let report = outgoing.flush(&sender).expect("no fault left");
     assert_eq!((report.sent, report.datagrams), (2, 7), "the first message has failed in part and does not count");
     assert_eq!(numbers(&socket, 7), [6, 7, 8, 9, 10, 11, 12]);
+}
+
+fn two_members() -> (Group, SocketAddr) {
+    let members = (0..2).map(|_| Arc::new(Socket::new(Family::V4).expect("a socket"))).collect();
+    let mut group = Group::new(members, GroupSpread::Cpu((0..64).map(|core| (core, 1)).collect())).expect("a group");
+    let address = group.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("bound");
+    (group, address)
+}
+
+#[test]
+fn a_member_leaves_without_loss_where_the_kernel_refuses_the_wait_for_its_softirqs() {
+    let _turn = turn();
+    let (mut group, address) = two_members();
+    let sender = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    sender.send_to(b"queued before", address).expect("sent");
+    let guard = inject(Call::Membarrier, 1, libc::EINVAL);
+    let left = group.shrink(|leaving| receive_count(&leaving, &mut batch(4, 64, Control::default()), 1));
+    assert!(guard.has_fired());
+    assert_eq!(left.expect("one less")[0].payload, b"queued before");
+}
+
+#[test]
+fn a_member_that_may_not_leave_stays_and_is_steered_to_as_before() {
+    let _turn = turn();
+    let (mut group, address) = two_members();
+    // The first option set is the program for one member, the second takes the member out.
+    let guard = inject(Call::SetSockOpt, 2, libc::EPERM);
+    let error = group.shrink(|_| panic!("nobody leaves")).expect_err("injected");
+    assert!(guard.has_fired() && error.raw_os_error() == Some(libc::EPERM), "{error}");
+    let sender = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    sender.send_to(b"as before", address).expect("sent");
+    assert_eq!(group.members().len(), 2);
+    let got = receive_count(&group.members()[1], &mut batch(4, 64, Control::default()), 1);
+    assert_eq!(got[0].payload, b"as before");
+}
+
+#[test]
+fn a_counter_that_may_not_be_made_says_so_whichever_of_its_calls_fails() {
+    let _turn = turn();
+    for call in 1..=2 {
+        let guard = inject(Call::Bpf, call, libc::EPERM);
+        match CoreCounter::new() {
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EPERM)),
+            Ok(_) => assert!(!guard.has_fired(), "a refusal was passed over"),
+        }
+    }
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{
-    Absorb, Chosen, Consumers, Daemon, Lanes, Listener, LogFormat, OnTruncate, ReceiveBuffer, Sink, SinkKind,
+    Absorb, Chosen, Consumers, Daemon, Lanes, Listener, LogFormat, OnTruncate, ReceiveBuffer, Sink, SinkKind, Spread,
     SyncPolicy, Timestamps, WhenFull,
 };
 
@@ -58,6 +58,7 @@ impl Listener {
             addresses,
             interface: None,
             lanes: Lanes::Auto,
+            spread: Spread::Flow,
             gro: false,
             batch_size: 64,
             max_length_bytes: 2048,

@@ -27,7 +27,7 @@ pub(super) const KEYS: &[Key] = &[
     key("listener.address", "\"0.0.0.0:514\""),
     key("listener.interface", "\"eth0\""),
     key("listener.lanes", "\"auto\""),
-    key("listener.spread", "\"flow\""),
+    key("listener.spread", "\"cpu\""),
     key("listener.engine", "\"auto\""),
     key("listener.gro", "\"auto\""),
     key("listener.batch_size", "64"),

@@ -134,6 +134,8 @@ pub struct Listener {
     pub interface: Option<String>,
     /// How many lanes each address gets.
     pub lanes: Lanes,
+    /// How the kernel chooses among them.
+    pub spread: Spread,
     /// UDP_GRO: take trains of equal datagrams in one buffer.
     pub gro: bool,
     /// Datagrams per receive call, 1 to 1024.
@@ -161,6 +163,19 @@ pub enum Lanes {
     Auto,
     /// This many.
     Count(NonZeroUsize),
+}
+
+/// How the kernel chooses the lane of a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spread {
+    /// By its hash of addresses and ports.
+    Flow,
+    /// By the core on which it handles the datagram.
+    Cpu,
+    /// By the receive queue of the interface.
+    Queue,
+    /// At random.
+    Random,
 }
 
 /// What happens to a datagram longer than `max_length`.

@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 use super::reader::{Field, Located, Place, Report, Setting, Table};
 use super::unbuilt;
 use super::values::WordOr;
-use super::{LogFormat, OnTruncate, Timestamps, WhenFull};
+use super::{LogFormat, OnTruncate, Spread, Timestamps, WhenFull};
 
 /// A whole file.
 #[derive(Debug)]
@@ -41,6 +41,7 @@ pub(super) struct RawListener {
     pub(super) address: Setting<Vec<Located<String>>>,
     pub(super) interface: Setting<String>,
     pub(super) lanes: Setting<WordOr<u64>>,
+    pub(super) spread: Setting<Spread>,
     pub(super) gro: Setting<bool>,
     pub(super) batch_size: Setting<u64>,
     pub(super) max_length: Setting<u64>,
@@ -137,6 +138,11 @@ fn read_listener<'a>(table: &mut Table<'a>, report: &mut Report<'_>) -> RawListe
         address: table.one_or_more(report, "address"),
         interface: table.string(report, "interface"),
         lanes: table.integer_or(report, "lanes", &["auto"]),
+        spread: table.choice(
+            report,
+            "spread",
+            &[("flow", Spread::Flow), ("cpu", Spread::Cpu), ("queue", Spread::Queue), ("random", Spread::Random)],
+        ),
         // GRO merges only runs of equal length from one sender, and needs slots of 64 KiB: most hosts would pay the memory
         // and gain nothing, so "auto" leaves it off until the program can tell which host is which.
         gro: table.choice(report, "gro", &[("auto", false), ("on", true), ("off", false)]),

@@ -59,8 +59,6 @@ fn only_zero(table: &mut Table<'_>, report: &mut Report<'_>, key: &'static str, 
 
 /// The keys of `[[listener]]` that cannot be honoured.
 pub(super) fn refuse_in_listener(table: &mut Table<'_>, report: &mut Report<'_>) {
-    let today = "spread = \"flow\" works today: the kernel's hash of addresses and ports chooses the lane";
-    only_first(table, report, "spread", &["flow", "cpu", "queue", "random"], today);
     let engines = [("auto", true), ("recvmmsg", true), ("io_uring", false)];
     if let Setting::Is(engine) = table.choice(report, "engine", &engines)
         && !engine.value

@@ -4,6 +4,8 @@
 //! in_flight. Every term is counted on its own by the thread that saw it happen, so `residual`, what is left of those
 //! sums, is a check and not a definition. Keys are only ever added.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// The whole ledger at one moment.
@@ -42,7 +44,7 @@ pub struct ListenerSnapshot {
     pub truncated: u64,
     /// Datagrams read and not offered to the sinks, by reason.
     pub dropped: ListenerDropped,
-    /// Datagrams that arrived on another core than planned; null while no plan says where they should arrive.
+    /// The sum of its lanes' `wrong_cpu`; null when that of every lane is.
     pub wrong_cpu: Option<u64>,
     /// What the sums leave over; 0 unless udpd has lost count.
     pub residual: i64,
@@ -114,6 +116,17 @@ pub struct LaneSnapshot {
     pub arrived: u64,
     /// From SO_MEMINFO.
     pub kernel_dropped: u64,
+    /// Of what arrived, what did so on a core outside of `planned_cpus`. Null when nothing is planned, or when the kernel
+    /// does not let us count. In the listener's `kernel_dropped_unit`: with GRO a train counts one. What is refused at the
+    /// end of the daemon is not counted any more.
+    #[serde(default)]
+    pub wrong_cpu: Option<u64>,
+    /// The cores on which its datagrams should arrive; empty when nobody says.
+    #[serde(default)]
+    pub planned_cpus: Vec<usize>,
+    /// How many arrived on each core, where that is counted.
+    #[serde(default)]
+    pub arrived_on: Option<BTreeMap<usize, u64>>,
     /// Datagrams read.
     pub received: u64,
     /// Receive calls that returned datagrams.

@@ -117,13 +117,14 @@ const METRICS: &[Metric] = &[
     Metric {
         name: "udpd_wrong_cpu_datagrams_total",
         kind: Kind::Counter,
-        help: "Datagrams that arrived on another core than planned; absent while there is no plan.",
+        help: "Datagrams that arrived on another core than planned; absent while there is no plan, or no right to count \
+               them. Of a listener with gro these are buffers, each of which may hold many datagrams.",
         samples: |snapshot, to| {
-            for listener in &snapshot.listeners {
-                if let Some(count) = listener.wrong_cpu {
-                    to.add(&[("listener", &listener.name)], count);
+            each_lane(snapshot, |listener, lane, lane_label| {
+                if let Some(count) = lane.wrong_cpu {
+                    to.add(&[("listener", listener), ("lane", lane_label)], count);
                 }
-            }
+            });
         },
     },
     Metric {

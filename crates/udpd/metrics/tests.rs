@@ -117,10 +117,12 @@ fn the_sums_are_those_of_the_snapshot() {
 #[test]
 fn datagrams_on_the_wrong_core_are_shown_only_where_a_plan_says_which_is_right() {
     let mut snapshot = example();
-    snapshot.listeners.iter_mut().for_each(|listener| listener.wrong_cpu = None);
     assert!(!exposition(&snapshot).contains("wrong_cpu"));
-    snapshot.listeners[0].wrong_cpu = Some(7);
-    assert_eq!(sum(&parse(&exposition(&snapshot)), "udpd_wrong_cpu_datagrams_total", &[]), 7.0);
+    snapshot.listeners[0].lanes[1].wrong_cpu = Some(7);
+    let samples = parse(&exposition(&snapshot));
+    let labels = [("listener", "syslog"), ("lane", "1")];
+    assert_eq!(sum(&samples, "udpd_wrong_cpu_datagrams_total", &labels), 7.0);
+    assert_eq!(samples.iter().filter(|sample| sample.name == "udpd_wrong_cpu_datagrams_total").count(), 1);
 }
 
 #[test]

@@ -2,16 +2,19 @@
 //!
 //! Consumers are read before lanes, see `ledger`: so a reading never shows a datagram taken that was not yet offered.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_channel::Receiver as Inbox;
+use mmsg::CoreCounter;
 
 use crate::ledger::snapshot::{
     HostSnapshot, LaneSnapshot, ListenerDropped, ListenerSnapshot, SinkDropped, SinkSnapshot, Snapshot,
 };
 use crate::ledger::{ConsumerLedger, LaneLedger, LaneTally, Tally};
 use crate::pool::Parcel;
+use crate::steering::Steering;
 
 /// Everything a reading needs.
 #[derive(Debug)]
@@ -48,6 +51,10 @@ pub struct LaneBooks {
     pub core: Option<usize>,
     /// The memory node of that core.
     pub node: Option<usize>,
+    /// What was planned of its arrivals.
+    pub steering: Steering,
+    /// The evidence of where they arrive.
+    pub arrivals: Option<CoreCounter>,
     /// What the kernel granted.
     pub receive_buffer_bytes: u64,
     /// What its receiver counts.
@@ -142,7 +149,7 @@ impl Books {
             bytes: sum(|tally| tally.bytes),
             truncated: sum(|tally| tally.truncated),
             dropped,
-            wrong_cpu: None,
+            wrong_cpu: lanes.iter().filter_map(|(_, lane)| lane.wrong_cpu).reduce(|sum, one| sum + one),
             residual,
             sinks,
             lanes: lanes.into_iter().map(|(_, snapshot)| snapshot).collect(),
@@ -154,15 +161,19 @@ impl LaneBooks {
     fn read(&self, number: usize) -> (LaneTally, LaneSnapshot) {
         let tally = self.ledger.read();
         let (kernel_dropped, memory) = self.ledger.kernel();
+        let arrived_on = self.arrived_on();
         let snapshot = LaneSnapshot {
             lane: number,
             address: self.address.clone(),
             cpu: self.core,
             node: self.node,
-            queue: None,
+            queue: self.steering.queue,
             engine: "recvmmsg".to_owned(),
             arrived: tally.received + kernel_dropped,
             kernel_dropped,
+            wrong_cpu: arrived_on.as_ref().map(|counts| self.wrong_cpu(counts)),
+            planned_cpus: self.steering.expected_cores().to_vec(),
+            arrived_on,
             received: tally.received,
             calls: tally.calls,
             receive_errors: tally.errors,
@@ -170,6 +181,17 @@ impl LaneBooks {
             receive_buffer_used_bytes: memory.map_or(0, |memory| u64::from(memory.receive_used_bytes)),
         };
         (tally, snapshot)
+    }
+
+    /// How many datagrams arrived on each core that had any.
+    fn arrived_on(&self) -> Option<BTreeMap<usize, u64>> {
+        let counts = self.arrivals.as_ref()?.read().ok()?;
+        Some(counts.into_iter().filter(|(_, count)| *count > 0).collect())
+    }
+
+    fn wrong_cpu(&self, counts: &BTreeMap<usize, u64>) -> u64 {
+        let expected = self.steering.expected_cores();
+        counts.iter().filter(|(core, _)| !expected.contains(core)).map(|(_, count)| count).sum()
     }
 }
 

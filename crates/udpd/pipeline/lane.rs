@@ -29,8 +29,6 @@ pub(super) struct LaneOrder {
     pub listener_name: String,
     /// Bind to this interface.
     pub interface: Option<String>,
-    /// Share the address with the other lanes.
-    pub reuse_port: bool,
     /// How many sinks a batch can be with at once.
     pub sinks: usize,
     /// Drop what is longer than a slot.
@@ -188,9 +186,6 @@ fn make_socket(order: &LaneOrder) -> Result<(Socket, GrantedBuffer), Failure> {
     if let SocketAddr::V6(address) = plan.address {
         let only = !address.ip().is_unspecified();
         socket.set_v6_only(only).map_err(|error| option("IPV6_V6ONLY", &only, ExitCode::Failure, "", error))?;
-    }
-    if order.reuse_port {
-        socket.set_reuse_port(true).map_err(|error| option("SO_REUSEPORT", &true, ExitCode::Failure, "", error))?;
     }
     if let Some(interface) = &order.interface {
         socket.bind_to_device(interface).map_err(|error| {

@@ -6,12 +6,12 @@
 
 mod alarm;
 mod books;
+mod group;
 mod lane;
 mod open;
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
@@ -27,12 +27,12 @@ use crate::channel::{Feed, Inbox, channel};
 use crate::config::{Config, OnTruncate};
 use crate::consumer::{Consumer, End};
 use crate::exit::{ExitCode, Failure};
-use crate::holder;
 use crate::ledger::{ConsumerLedger, LaneLedger, Snapshot, Tally};
 use crate::pool::Parcel;
 use crate::receiver::{LaneHome, Route, Stop};
 use alarm::Alarm;
 use books::{LaneBooks, ListenerBooks, SinkBooks};
+use group::Endpoint;
 use lane::{LaneOrder, LaneThread, Start, thread_name};
 
 /// What the threads of a pipeline, and whoever else holds the sender, tell the main thread.
@@ -78,7 +78,8 @@ impl Pipeline {
     /// Makes, binds, opens and starts everything. When it returns every socket is bound and every receiver reads.
     pub fn start(config: &Config, budget: &Budget, started: Instant, events: &Sender<Event>) -> Result<Self, Failure> {
         let threads = spawn_lanes(config, budget, events)?;
-        let addresses = bind_all(&threads, budget)?;
+        let endpoints = group::open(config, &threads, budget)?;
+        let addresses: Vec<SocketAddr> = endpoints.iter().map(|endpoint| endpoint.address).collect();
         let stop = Arc::new(Stop::default());
         let homes: Arc<[Sender<Parcel>]> = threads.iter().map(|thread| thread.made.home.clone()).collect();
         let lanes: Arc<[LaneHome]> = threads
@@ -103,7 +104,7 @@ impl Pipeline {
             .into_iter()
             .map(|(name, consumer)| spawn_consumer(name, consumer, budget, events))
             .collect::<Result<_, _>>()?;
-        let books = Arc::new(open_books(config, budget, &threads, &addresses, &lanes, sinks, started));
+        let books = Arc::new(open_books(config, budget, &threads, endpoints, &lanes, sinks, started));
         let starts =
             routes.into_iter().map(|routes| Start { routes, lanes: Arc::clone(&lanes), stop: Arc::clone(&stop) });
         let lanes = threads.into_iter().zip(starts).zip(&budget.lanes).zip(addresses);
@@ -178,32 +179,12 @@ fn spawn_lanes(config: &Config, budget: &Budget, events: &Sender<Event>) -> Resu
             plan: plan.clone(),
             listener_name: listener.name.clone(),
             interface: listener.interface.clone(),
-            reuse_port: budget.lanes.iter().filter(|other| other.address == plan.address).count() > 1,
             sinks: listener.sinks.len(),
             drop_truncated: listener.on_truncate == OnTruncate::Drop,
             gather: listener.gather,
         }
     };
     budget.lanes.iter().enumerate().map(order).map(|order| LaneThread::spawn(order, events.clone())).collect()
-}
-
-/// Binds every socket, in order, from this one thread.
-fn bind_all(threads: &[LaneThread], budget: &Budget) -> Result<Vec<SocketAddr>, Failure> {
-    let mut bound = Vec::with_capacity(threads.len());
-    for (index, (thread, plan)) in threads.iter().zip(&budget.lanes).enumerate() {
-        let first_of_group = budget.lanes[..index].iter().all(|earlier| earlier.address != plan.address);
-        let holders =
-            if first_of_group { holder::of_udp_address(plan.address, Path::new("/proc")) } else { Vec::new() };
-        thread.made.socket.bind(plan.address).map_err(|error| open::bind_failure(plan.address, &error))?;
-        if let Some(holder) = holders.first() {
-            log::warn!(
-                "{} is shared with {holder}: the kernel splits the datagrams between the two; stop one of them",
-                plan.address
-            );
-        }
-        bound.push(thread.made.socket.local_addr().unwrap_or(plan.address));
-    }
-    Ok(bound)
 }
 
 /// One sink on its way to being open.
@@ -279,17 +260,20 @@ fn open_books(
     config: &Config,
     budget: &Budget,
     threads: &[LaneThread],
-    addresses: &[SocketAddr],
+    mut endpoints: Vec<Endpoint>,
     lanes: &[LaneHome],
     sinks: Vec<SinkBooks>,
     started: Instant,
 ) -> Books {
     let listener = |(index, listener): (usize, &crate::config::Listener)| {
         let own = (0..threads.len()).filter(|&lane| budget.lanes[lane].listener == index);
+        let endpoints = &mut endpoints;
         let lane_books = |lane: usize| LaneBooks {
-            address: addresses[lane].to_string(),
+            address: endpoints[lane].address.to_string(),
             core: threads[lane].made.core,
             node: budget.lanes[lane].node,
+            steering: budget.lanes[lane].steering.clone(),
+            arrivals: endpoints[lane].arrivals.take(),
             receive_buffer_bytes: threads[lane].made.buffer.granted_bytes as u64,
             ledger: Arc::clone(&lanes[lane].ledger),
         };

@@ -65,7 +65,7 @@ pub fn render(snapshot: &Snapshot) -> String {
         text.push('\n');
         push_table(&mut text, &sinks(&listener.sinks), "<>>>>>>");
         text.push('\n');
-        push_table(&mut text, &lanes(&listener.lanes), "<>>>>>>>><<");
+        push_table(&mut text, &lanes(&listener.lanes), "<>>>>>>>>><<");
     }
     text
 }
@@ -90,7 +90,7 @@ fn sums(listener: &ListenerSnapshot) -> Vec<Vec<String>> {
         row(["dropped", &count(dropped_total), &by_reason.join(", ")]),
     ];
     if let Some(wrong) = listener.wrong_cpu {
-        rows.push(row(["on the wrong core", &count(wrong), "datagrams"]));
+        rows.push(row(["on the wrong core", &count(wrong), &listener.kernel_dropped_unit]));
     }
     let verdict = if listener.residual == 0 { "the sums agree" } else { "the sums disagree; 0 is right when idle" };
     let sign = if listener.residual < 0 { "-" } else { "" };
@@ -127,6 +127,7 @@ fn lanes(lanes: &[LaneSnapshot]) -> Vec<Vec<String>> {
         "queue",
         "received",
         "kernel dropped",
+        "wrong core",
         "datagrams per call",
         "buffer used",
         "buffer max",
@@ -142,6 +143,7 @@ fn lanes(lanes: &[LaneSnapshot]) -> Vec<Vec<String>> {
             &number(lane.queue),
             &count(lane.received),
             &count(lane.kernel_dropped),
+            &lane.wrong_cpu.map_or("-".to_string(), count),
             &per_call(lane.received, lane.calls),
             &count(lane.receive_buffer_used_bytes),
             &count(lane.receive_buffer_bytes),

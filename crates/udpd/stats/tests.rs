@@ -17,6 +17,9 @@ pub(crate) fn example() -> Snapshot {
         engine: "recvmmsg".into(),
         arrived: received + kernel_dropped,
         kernel_dropped,
+        wrong_cpu: None,
+        planned_cpus: Vec::new(),
+        arrived_on: None,
         received,
         calls,
         receive_errors: 0,
@@ -83,9 +86,9 @@ fn the_table_shows_every_sum_beside_its_terms() {
         "  archive  1,233,551  1,233,000         400           0        151        3 of 256",
         "  relay    1,233,551  1,200,000      33,500          51          0        3 of 256",
         "",
-        "  lane  cpu  node  queue   received  kernel dropped  datagrams per call  buffer used  buffer max  engine    address",
-        "  0       0     0      -  1,000,000           1,000                20.0        1,280   8,388,608  recvmmsg  0.0.0.0:514",
-        "  1      12     -      -    233,567             100                   -        1,280   8,388,608  recvmmsg  0.0.0.0:514",
+        "  lane  cpu  node  queue   received  kernel dropped  wrong core  datagrams per call  buffer used  buffer max  engine    address",
+        "  0       0     0      -  1,000,000           1,000           -                20.0        1,280   8,388,608  recvmmsg  0.0.0.0:514",
+        "  1      12     -      -    233,567             100           -                   -        1,280   8,388,608  recvmmsg  0.0.0.0:514",
         "",
     ];
     assert_eq!(render(&example()), expected.join("\n"));
@@ -99,6 +102,9 @@ fn a_residual_and_datagrams_on_the_wrong_core_stand_out() {
     let text = render(&snapshot);
     assert!(text.contains("-12,345  the sums disagree"), "{text}");
     assert!(text.lines().any(|line| line.contains("on the wrong core") && line.contains("77")), "{text}");
+    snapshot.listeners[0].lanes[1].wrong_cpu = Some(76_543);
+    let text = render(&snapshot);
+    assert!(text.lines().any(|line| line.starts_with("  1 ") && line.contains(" 76,543 ")), "{text}");
 }
 
 #[test]

@@ -1,0 +1,204 @@
+//! A reuseport group that can grow and shrink under load without losing a datagram.
+//!
+//! Four facts of the kernel make this more than a list of sockets. Members are numbered in the order of `bind`, and when one
+//! is closed the *last* takes its number, so only the last can leave without moving another. A program has to be there
+//! before the first `bind`, on the first socket alone, or datagrams go astray meanwhile. What is queued at a socket that is
+//! closed vanishes without any counter. And it is not enough that no program names a socket any more before it is closed:
+//! while it is being closed it is out of its group and still in the kernel's table of sockets for a moment, and who looks
+//! there in that moment takes it for an ordinary socket and chooses it. At 50,000 datagrams a second about one close in a
+//! hundred loses one that way.
+//!
+//! So a member that leaves is first bound to an interface that does not exist. That takes it out of the group, and out of
+//! every later search, while it stays open and readable. Once every softirq that had chosen it before has come to its end,
+//! what is queued there is all there will ever be; it is read to the end, and then the close finds nothing to lose.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use libc::c_int;
+
+use crate::reuseport::Spread;
+use crate::socket::Socket;
+use crate::sys;
+
+/// How the datagrams of a [`Group`] are spread over its members.
+///
+/// A table names the members of the group at its largest. A smaller group folds it: what is meant for member `m` of a
+/// group of `n` goes to `m mod n`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupSpread {
+    /// By the kernel's own hash over addresses and ports, without a program.
+    Flow,
+    /// By the core on which the kernel handles the datagram: pairs of core and member.
+    Cpu(Vec<(usize, u32)>),
+    /// By the receive queue of the device, counted from 0: pairs of queue and member.
+    Queue(Vec<(u32, u32)>),
+    /// At random.
+    Random,
+}
+
+/// Sockets that share one address, numbered from 0.
+///
+/// ```
+/// # if cfg!(miri) { return Ok::<(), std::io::Error>(()) } // an interpreter has no sockets
+/// use std::sync::Arc;
+/// use mmsg::{Family, Group, GroupSpread, Socket};
+///
+/// let first = Arc::new(Socket::new(Family::V4)?);
+/// let mut group = Group::new(vec![first], GroupSpread::Random)?;
+/// group.bind("127.0.0.1:0".parse().expect("an address"))?;
+/// group.grow(Arc::new(Socket::new(Family::V4)?))?;
+/// group.shrink(|leaving| {
+///     // Nothing more can come: read `leaving` until it is empty, and drop it.
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Group {
+    members: Vec<Arc<Socket>>,
+    spread: GroupSpread,
+    /// Where it is bound, with the port the kernel chose.
+    address: Option<SocketAddr>,
+}
+
+impl Group {
+    /// Takes sockets that are not bound yet, in the order in which they shall be numbered, and prepares them for
+    /// [`bind`](Self::bind): the program of `spread` stands on the first before any datagram can arrive.
+    pub fn new(members: Vec<Arc<Socket>>, spread: GroupSpread) -> io::Result<Self> {
+        let Some(first) = members.first() else {
+            return Err(refuse("a group needs at least one socket"));
+        };
+        for member in &members {
+            member.set_reuse_port(true)?;
+        }
+        attach(first, &spread, members.len())?;
+        Ok(Self { members, spread, address: None })
+    }
+
+    /// Binds every member, in order, from this one thread. The first decides the port when `address` leaves it open.
+    ///
+    /// `EADDRINUSE` with a spread other than [`GroupSpread::Flow`] may also mean that another process has a group of its
+    /// own on this address: two groups with programs do not become one. After an error drop the group and its sockets.
+    pub fn bind(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
+        let mut address = address;
+        for member in &self.members {
+            member.bind(address)?;
+            address = member.local_addr()?;
+        }
+        self.address = Some(address);
+        Ok(address)
+    }
+
+    /// The members, in the order of their numbers.
+    pub fn members(&self) -> &[Arc<Socket>] {
+        &self.members
+    }
+
+    /// Replaces the spread, in one step for the whole group.
+    pub fn set_spread(&mut self, spread: GroupSpread) -> io::Result<()> {
+        let before = std::mem::replace(&mut self.spread, spread);
+        let result = self.steer(self.members.len());
+        if result.is_err() {
+            self.spread = before;
+        }
+        result
+    }
+
+    /// Binds one more member and steers to it. Nothing is sent its way before it is bound. When the program cannot be
+    /// replaced the socket is a member all the same, and gets only what the old program leaves to the kernel.
+    pub fn grow(&mut self, socket: Arc<Socket>) -> io::Result<()> {
+        let Some(address) = self.address else {
+            return Err(refuse("a group grows after its bind: give all first members to Group::new"));
+        };
+        socket.set_reuse_port(true)?;
+        socket.bind(address)?;
+        self.members.push(socket);
+        self.steer(self.members.len())
+    }
+
+    /// Takes the last member out and loses nothing.
+    ///
+    /// It leaves the group at once: nothing is steered to it, and its number is free. Then every softirq that had chosen it
+    /// is waited for, and `drain` gets it, to read it until it is empty, or to tell the thread that reads it to do so. Only
+    /// then may it be closed, which happens where the last handle to it is dropped.
+    ///
+    /// The wait is a `membarrier` call, some ten milliseconds. Where that is refused the receive queue is looked at until it
+    /// has stayed the same twice, which is as good as a look from outside can be.
+    ///
+    /// `EPERM`, and nothing has changed: members that are bound to an interface may leave only with `CAP_NET_RAW`.
+    pub fn shrink<R>(&mut self, drain: impl FnOnce(Arc<Socket>) -> R) -> io::Result<R> {
+        let stay = self.members.len() - 1;
+        if stay == 0 {
+            return Err(refuse("the last member of a group cannot leave: drop the group instead"));
+        }
+        self.steer(stay)?;
+        if let Err(error) = self.members[stay].set_interface_index(NO_INTERFACE) {
+            self.steer(stay + 1)?;
+            return Err(error);
+        }
+        let leaving = self.members.pop().expect("more than one");
+        if sys::wait_for_every_core().is_err() {
+            wait_until_unchanged(&leaving);
+        }
+        Ok(drain(leaving))
+    }
+
+    /// Gives the group the program of its spread over the first so many members, or none.
+    fn steer(&self, members: usize) -> io::Result<()> {
+        match &self.spread {
+            GroupSpread::Flow => match self.members[0].detach_reuseport() {
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+                result => result,
+            },
+            spread => attach(&self.members[0], spread, members),
+        }
+    }
+}
+
+/// No interface has this number: the kernel counts upwards from 1.
+const NO_INTERFACE: c_int = c_int::MAX;
+
+impl Socket {
+    fn set_interface_index(&self, index: c_int) -> io::Result<()> {
+        sys::set_option_int(self.as_fd(), libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, index)
+    }
+}
+
+/// Attaches the program of `spread`, folded to `members`; there is none for [`GroupSpread::Flow`].
+fn attach(socket: &Socket, spread: &GroupSpread, members: usize) -> io::Result<()> {
+    let members = u32::try_from(members).map_err(|_| refuse("a group of more sockets than 32 bits can count"))?;
+    match spread {
+        GroupSpread::Flow => Ok(()),
+        GroupSpread::Random => socket.attach_reuseport(&Spread::Random(members)),
+        GroupSpread::Cpu(table) => socket.attach_reuseport(&Spread::Cpu(&folded(table, members))),
+        GroupSpread::Queue(table) => socket.attach_reuseport(&Spread::Queue(&folded(table, members))),
+    }
+}
+
+fn folded<K: Copy>(table: &[(K, u32)], members: u32) -> Vec<(K, u32)> {
+    table.iter().map(|&(key, member)| (key, member % members)).collect()
+}
+
+/// How long a softirq that holds a datagram may be kept from queueing it, as far as a look from outside can tell.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Looks at the queue until two looks in a row have found what the look before had found. Somebody may be reading it; then
+/// that is nothing.
+fn wait_until_unchanged(socket: &Socket) {
+    let mut before = socket.memory_info().ok();
+    let mut same = 0;
+    while same < 2 {
+        thread::sleep(LOOK);
+        let now = socket.memory_info().ok();
+        same = if now == before { same + 1 } else { 0 };
+        before = now;
+    }
+}
+
+fn refuse(text: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, text)
+}
