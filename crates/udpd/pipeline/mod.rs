@@ -102,7 +102,7 @@ impl Pipeline {
         }
         let consumers = pending
             .into_iter()
-            .map(|(name, consumer)| spawn_consumer(name, consumer, budget, events))
+            .map(|(name, cores, consumer)| spawn_consumer(name, cores, consumer, events))
             .collect::<Result<_, _>>()?;
         let books = Arc::new(open_books(config, budget, &threads, endpoints, &lanes, sinks, started));
         let starts =
@@ -197,7 +197,11 @@ struct Wiring<'a> {
 
 impl Wiring<'_> {
     /// Makes the channels and consumers of this sink and routes the lanes to them; lane i feeds consumer i mod N.
-    fn open(&self, routes: &mut [Vec<Route>], consumers: &mut Vec<(String, Consumer)>) -> Result<SinkBooks, Failure> {
+    fn open(
+        &self,
+        routes: &mut [Vec<Route>],
+        consumers: &mut Vec<(String, Vec<usize>, Consumer)>,
+    ) -> Result<SinkBooks, Failure> {
         let sink = &self.config.sinks[self.sink];
         let count = self.budget.consumers[self.sink];
         let (feed_of, inboxes): (Vec<Feed>, Vec<Inbox>) =
@@ -217,7 +221,8 @@ impl Wiring<'_> {
                 ledger: Arc::clone(&ledger),
                 tallies: vec![Tally::default(); self.config.listeners.len()],
             };
-            consumers.push((thread_name("sink", number, &sink.name), consumer));
+            let cores = self.budget.cores_of_consumer(&lanes);
+            consumers.push((thread_name("sink", number, &sink.name), cores, consumer));
             books.consumers.push(ledger);
         }
         for &lane in &feeding {
@@ -230,11 +235,10 @@ impl Wiring<'_> {
 
 fn spawn_consumer(
     name: String,
+    cores: Vec<usize>,
     consumer: Consumer,
-    budget: &Budget,
     events: &Sender<Event>,
 ) -> Result<JoinHandle<()>, Failure> {
-    let cores = budget.consumer_cores.clone();
     let events = events.clone();
     let subject = name.clone();
     let body = move || {
