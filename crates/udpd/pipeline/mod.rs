@@ -159,6 +159,11 @@ impl Pipeline {
         self.stop.give_up.store(true, Ordering::Relaxed);
         for lane in self.lanes {
             let _ = lane.receiver.join();
+            // What the kernel refuses from now on it would count after our last look. So nothing more may reach the socket: a
+            // sender is told that nobody listens. A socket on an interface may not be moved without CAP_NET_RAW; it refuses on.
+            if let Err(error) = lane.socket.withdraw() {
+                log::debug!("listener {}: its socket stays in place until it is closed: {error}", lane.listener);
+            }
         }
         let all_ended = self.consumers.iter().all(JoinHandle::is_finished);
         self.books.final_snapshot(all_ended)
