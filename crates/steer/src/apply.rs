@@ -268,7 +268,9 @@ impl Steering<'_> {
         ];
         settings.extend(self.reader.all_interrupts(&interface.name));
         settings.extend(interface.queues.iter().map(|queue| Setting::Rps(queue.index)));
-        settings.extend(interface.queues.iter().map(|queue| Setting::Xps(queue.index)));
+        // There may be more queues for sending than for receiving.
+        let queues = self.reader.sys_root.join("class/net").join(&interface.name).join("queues");
+        settings.extend(crate::topology::numbered(&queues, "tx-").into_iter().map(Setting::Xps));
         let value = |setting: Setting| Some((self.reader.get(&interface.name, &setting).ok()?, setting));
         let values = settings.into_iter().filter_map(value).map(|(value, setting)| (setting, value)).collect();
         Saved { index: interface.index, values }
