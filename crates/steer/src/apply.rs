@@ -184,12 +184,14 @@ impl Steering<'_> {
         changes: &mut Vec<Change>,
         progress: &mut dyn FnMut(&Change),
     ) -> Vec<String> {
-        let still_there = self.reader.read(&[interface.to_owned()]).ok().map(|host| host.interfaces[0].index);
-        if still_there != Some(saved.index) {
+        // By its number, because it may have another name by now, and without reading more than that: whatever else
+        // cannot be read just now must not make what was saved look like that of a device that is gone.
+        let Some(present) = self.reader.interface_of_index(saved.index) else {
             // What was set went with the device; one that came back begins with its driver's own settings.
             log_gone(interface, saved, progress);
             return Vec::new();
-        }
+        };
+        let interface = present.as_str();
         let mut failures = Vec::new();
         for (setting, value) in &saved.values {
             let outcome = self.reader.get(interface, setting).and_then(|now| {
@@ -206,7 +208,7 @@ impl Steering<'_> {
                     why: "as it was before".to_owned(),
                     disruption: None,
                 };
-                let now = self.reader.set(interface, setting, value)?;
+                let now = self.reader.put_back(interface, setting, value)?;
                 let change = Change { now: Some(now), ..change };
                 progress(&change);
                 let is_right = change.is_as_wanted();
@@ -266,7 +268,9 @@ impl Steering<'_> {
         ];
         settings.extend(self.reader.all_interrupts(&interface.name));
         settings.extend(interface.queues.iter().map(|queue| Setting::Rps(queue.index)));
-        settings.extend(interface.queues.iter().map(|queue| Setting::Xps(queue.index)));
+        // There may be more queues for sending than for receiving.
+        let queues = self.reader.sys_root.join("class/net").join(&interface.name).join("queues");
+        settings.extend(crate::topology::numbered(&queues, "tx-").into_iter().map(Setting::Xps));
         let value = |setting: Setting| Some((self.reader.get(&interface.name, &setting).ok()?, setting));
         let values = settings.into_iter().filter_map(value).map(|(value, setting)| (setting, value)).collect();
         Saved { index: interface.index, values }

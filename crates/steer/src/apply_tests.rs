@@ -217,3 +217,69 @@ fn whatever_the_host_only_what_is_planned_is_written() {
         assert_eq!(told, changes.iter().filter(|change| change.setting <= Setting::FlowHashV6).count());
     }
 }
+
+#[test]
+fn a_device_without_rss_that_says_it_hashes_nothing_is_not_told_to() {
+    let rig = Rig::new("vm-virtio-single");
+    // virtio_net without RSS answers the question, and refuses every setting with EINVAL.
+    rig.machine.ethtool.states.borrow_mut().get_mut("eth0").expect("a device").hash_v4 = Some(FlowHash(0));
+    let (_, plan) = rig.with(&request(), |steering| steering.plan(&["eth0".to_owned()])).expect("a plan");
+    let part = &plan.interfaces[0];
+    let asks = |wanted: &crate::plan::Wanted| matches!(wanted.target, crate::plan::Target::FlowHash(..));
+    assert!(!part.wanted.iter().any(asks), "{plan}");
+    assert!(part.notes.iter().any(|note| note.contains("hashes nothing")), "{plan}");
+}
+
+#[test]
+fn a_table_that_was_the_drivers_own_is_the_drivers_own_again() {
+    let rig = Rig::new("two-socket-smt-ixgbe");
+    let is_set = || rig.machine.ethtool.states.borrow()["eth0"].table_is_set;
+    assert!(!is_set());
+    let fewer = Request { rx_queues: Amount::Number(2), ..request() };
+    rig.apply(&fewer).expect("applied");
+    rig.with(&fewer, |steering| steering.reader.set("eth0", &Setting::Indirection, &["0", "1"].repeat(64).join(",")))
+        .expect("a table that somebody set");
+    assert!(is_set());
+    assert_eq!(rig.restore().failures, Vec::<String>::new());
+    assert!(!is_set(), "or the kernel refuses fewer queues from now on, and new ones get no share");
+}
+
+#[test]
+fn what_cannot_be_read_just_now_is_not_taken_for_gone() {
+    let rig = Rig::new("two-socket-smt-ixgbe");
+    let before = state(&rig.machine);
+    rig.apply(&request()).expect("applied");
+    let online = rig.machine.sys().join("devices/system/cpu/online");
+    let text = fs::read(&online).expect("a file");
+    fs::write(&online, "nonsense").expect("a file");
+    let restored = {
+        let allowed = [0];
+        let (sys, proc) = (rig.machine.sys(), rig.machine.proc());
+        let (ethtool, netdev) = (&rig.machine.ethtool, &rig.machine.netdev);
+        let reader = Reader { sys_root: &sys, proc_root: &proc, ethtool, netdev, busy_polls: &[] };
+        let request = request();
+        Steering { reader, allowed: &allowed, request: &request }.restore(&[], &rig.journal, |_| ())
+    };
+    assert_eq!(restored.expect("a journal").failures, Vec::<String>::new(), "what is read of cores is not needed");
+    fs::write(&online, text).expect("a file");
+    assert_eq!(state(&rig.machine), before);
+}
+
+#[test]
+fn a_renamed_interface_is_put_back_under_its_new_name() {
+    let rig = Rig::new("two-socket-smt-ixgbe");
+    let before = state(&rig.machine);
+    rig.apply(&request()).expect("applied");
+    let (old, new) = (rig.machine.sys().join("class/net/eth0"), rig.machine.sys().join("class/net/lan0"));
+    let rename = |from: &str, to: &str| {
+        let device = rig.machine.ethtool.states.borrow_mut().remove(from).expect("a device");
+        rig.machine.ethtool.states.borrow_mut().insert(to.to_owned(), device);
+    };
+    fs::rename(&old, &new).expect("renamed");
+    rename("eth0", "lan0");
+    assert_eq!(rig.restore().failures, Vec::<String>::new());
+    fs::rename(&new, &old).expect("renamed");
+    rename("lan0", "eth0");
+    assert_eq!(state(&rig.machine), before);
+    assert!(rig.journal.interfaces().expect("the folder").is_empty());
+}

@@ -101,6 +101,12 @@ impl Reader<'_> {
         vectors.and_then(Result::ok).unwrap_or_default().into_iter().map(setting).collect()
     }
 
+    /// The name that the interface of this number has now; `None` when there is none any more.
+    pub(crate) fn interface_of_index(&self, index: u32) -> Option<String> {
+        let number = |name: &String| Device::find(self.sys_root, name).and_then(|device| device.index().ok());
+        self.all_interfaces().into_iter().find(|name| number(name) == Some(index))
+    }
+
     fn all_interfaces(&self) -> Vec<String> {
         let Ok(entries) = std::fs::read_dir(self.sys_root.join("class/net")) else { return Vec::new() };
         let mut names: Vec<String> =

@@ -186,6 +186,20 @@ impl Reader<'_> {
         Ok(())
     }
 
+    /// Sets it to what it was, and returns what it is afterwards.
+    ///
+    /// A table is first put to the driver's default, which is what it was if nobody had set one. A table that is set stays
+    /// set: the kernel then refuses to take away a queue that it names, and new queues get no share of it.
+    pub(crate) fn put_back(&self, interface: &str, setting: &Setting, value: &str) -> Result<String, SettingError> {
+        if *setting == Setting::Indirection && self.ethtool.set_indirection(interface, None).is_ok() {
+            let now = self.get(interface, setting)?;
+            if now == value {
+                return Ok(now);
+            }
+        }
+        self.set(interface, setting, value)
+    }
+
     /// The command that sets it by hand.
     pub(crate) fn command(&self, interface: &str, setting: &Setting, value: &str) -> String {
         let by_hand = || -> Option<String> {

@@ -42,7 +42,7 @@ impl fmt::Display for Drift {
 pub struct Rivals {
     /// The process id of irqbalance.
     pub irqbalance: Option<u32>,
-    /// `.link` files of systemd that set queues or rings, with the first line that does.
+    /// `.link` files of systemd that set queues, rings or interrupts, with each line that does.
     pub link_files: Vec<(String, String)>,
 }
 
@@ -50,7 +50,10 @@ pub struct Rivals {
 const LINK_FOLDERS: [&str; 3] = ["etc/systemd/network", "run/systemd/network", "usr/lib/systemd/network"];
 
 /// The keys of a `.link` file that set what we set.
-const LINK_KEYS: [&str; 5] = ["RxChannels", "CombinedChannels", "RxBufferSize", "ReceiveSideScaling", "OtherChannels"];
+const LINK_KEYS: [&str; 5] = ["RxChannels", "CombinedChannels", "RxBufferSize", "OtherChannels", IRQ_AFFINITY];
+
+/// The beginning of the keys that set interrupts: `IRQAffinityPolicy`, `IRQAffinity`, `IRQAffinityNUMA`.
+const IRQ_AFFINITY: &str = "IRQAffinity";
 
 impl Rivals {
     /// Looks for them below `root`, which is `/` on a live machine.
@@ -61,27 +64,35 @@ impl Rivals {
         };
         let irqbalance = numbered(&proc, "").into_iter().find(is_irqbalance).and_then(|pid| u32::try_from(pid).ok());
         let files = LINK_FOLDERS.iter().filter_map(|folder| fs::read_dir(root.join(folder)).ok());
-        let link_files = files.flat_map(Iterator::flatten).filter_map(|entry| {
+        let link_files = files.flat_map(Iterator::flatten).flat_map(|entry| {
             let path = entry.path();
-            let text =
-                fs::read_to_string(&path).ok().filter(|_| path.extension().is_some_and(|kind| kind == "link"))?;
-            let line = text.lines().find(|line| LINK_KEYS.iter().any(|key| line.trim_start().starts_with(key)))?;
-            Some((path.display().to_string(), line.trim().to_owned()))
+            let text = fs::read_to_string(&path).ok().filter(|_| path.extension().is_some_and(|kind| kind == "link"));
+            let text = text.unwrap_or_default();
+            let sets = |line: &&str| LINK_KEYS.iter().any(|key| line.starts_with(key));
+            let lines = text.lines().map(str::trim).filter(sets);
+            lines.map(|line| (path.display().to_string(), line.to_owned())).collect::<Vec<_>>()
         });
         Self { irqbalance, link_files: link_files.collect() }
     }
 
+    /// The first file that sets one of these keys.
+    fn link_file(&self, keys: &[&str]) -> Option<String> {
+        let sets = |(_, line): &&(String, String)| keys.iter().any(|key| line.starts_with(key));
+        let (path, line) = self.link_files.iter().find(sets)?;
+        Some(format!("{path} sets it when the interface appears ({line})"))
+    }
+
     /// Who is likely to have changed a setting.
     fn of(&self, setting: &Setting) -> Option<String> {
+        let reset = || "a driver reset or an administrator".to_owned();
         match setting {
             Setting::Interrupt { .. } => Some(match self.irqbalance {
                 Some(pid) => format!("irqbalance runs (process {pid}) and moves interrupts: irqbalance = \"ban\" keeps it off these"),
+                None if self.link_file(&[IRQ_AFFINITY]).is_some() => self.link_file(&[IRQ_AFFINITY]).unwrap_or_default(),
                 None => "no irqbalance runs: the driver forgets it when its queues, rings or link change, or somebody wrote it".to_owned(),
             }),
-            Setting::Channels | Setting::Rings => Some(match self.link_files.first() {
-                Some((path, line)) => format!("{path} sets it when the interface appears ({line})"),
-                None => "a driver reset or an administrator".to_owned(),
-            }),
+            Setting::Channels => Some(self.link_file(&["RxChannels", "CombinedChannels", "OtherChannels"]).unwrap_or_else(reset)),
+            Setting::Rings => Some(self.link_file(&["RxBufferSize"]).unwrap_or_else(reset)),
             Setting::Indirection | Setting::HashKey => {
                 Some("drivers make a table of their own when the number of queues changes".to_owned())
             }
@@ -168,15 +179,20 @@ mod tests {
         let machine = Machine::unpack(
             "proc/12/comm = systemd\nproc/345/comm = irqbalance\n\
              etc/systemd/network/10-a.link = [Match]\\nDriver=ixgbe\\n[Link]\\nRxBufferSize=4096\n\
-             etc/systemd/network/20-b.link = [Link]\\nMTUBytes=9000\n\
+             etc/systemd/network/20-b.link = [Link]\\nMTUBytes=9000\\nIRQAffinityPolicy=spread\n\
              etc/systemd/network/readme.txt = RxBufferSize=1\n",
         );
         let rivals = Rivals::find(machine.root.path());
         assert_eq!(rivals.irqbalance, Some(345));
-        let [(path, line)] = rivals.link_files.as_slice() else { panic!("{rivals:?}") };
-        assert!(path.ends_with("10-a.link"), "{path}");
-        assert_eq!(line, "RxBufferSize=4096");
+        let mut lines: Vec<&str> = rivals.link_files.iter().map(|(_, line)| line.as_str()).collect();
+        lines.sort_unstable();
+        assert_eq!(lines, ["IRQAffinityPolicy=spread", "RxBufferSize=4096"]);
         assert!(rivals.of(&Setting::Rings).is_some_and(|rival| rival.contains("10-a.link")));
+        assert!(rivals.of(&Setting::Channels).is_some_and(|rival| rival.contains("a driver reset")));
+        let interrupt = Setting::Interrupt { number: 1, name: String::new() };
+        assert!(rivals.of(&interrupt).is_some_and(|rival| rival.contains("irqbalance runs (process 345)")));
+        let without = Rivals { irqbalance: None, ..rivals };
+        assert!(without.of(&interrupt).is_some_and(|rival| rival.contains("20-b.link")));
     }
 
     #[test]

@@ -313,6 +313,13 @@ impl InterfacePlan {
         let families = [(Family::V4, &interface.flow_hash_v4), (Family::V6, &interface.flow_hash_v6)];
         for (family, now) in families {
             match (request.flow_hash_udp, now.get()) {
+                // virtio_net without RSS answers the question like this, and refuses every setting.
+                (Some(_), Some(FlowHash(0))) if interface.rss.get().is_none_or(|rss| rss.indirection.is_empty()) => {
+                    self.notes.push(format!(
+                        "what is hashed of UDP over {family} cannot be set: the device hashes nothing and has no table, \
+                         because its host gave it no RSS"
+                    ));
+                }
                 (Some(hash), Some(_)) => {
                     let why = format!("flow_hash_udp asks for \"{}\"", hash.letters());
                     self.want(Target::FlowHash(family, hash), why);
