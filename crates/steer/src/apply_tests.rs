@@ -178,6 +178,7 @@ fn an_interrupt_with_a_new_number_is_found_by_its_name_and_one_that_is_gone_is_s
     rig.apply(&Request::default()).expect("applied");
     let (sys, proc) = (rig.machine.sys(), rig.machine.proc());
     fs::rename(sys.join("kernel/irq/100"), sys.join("kernel/irq/200")).expect("renamed");
+    fs::write(sys.join("devices/pci/0000:81:00.0/msi_irqs/200"), "msix\n").expect("one of the device's own");
     fs::rename(proc.join("irq/100"), proc.join("irq/200")).expect("renamed");
     fs::remove_dir_all(sys.join("kernel/irq/101")).expect("removed");
     let restored = rig.restore();

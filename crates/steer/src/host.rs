@@ -1,6 +1,7 @@
 //! Reads a host: from the interfaces that are asked for, over their queues and interrupts, to the cores where datagrams
 //! are processed. Needs no privileges and changes nothing.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -123,14 +124,16 @@ impl Reader<'_> {
         let driver_name = driver.get().map(|driver| driver.driver.clone()).or_else(|| device.driver());
         let kind = device.kind(driver_name.as_deref())?;
         let queues = self.queues(name, &device, driver_name.as_deref(), index, &kind)?;
-        let first_core = queues.iter().find_map(|queue| queue.interrupt.get()?.effective.first().copied());
-        let node_of_interrupt = || first_core.and_then(|core| topology.node_of_core.get(&core).copied());
+        // With one node there is nothing to guess. With several, where an interrupt fires today says nothing of the device, and
+        // a plan made from it would change once it is applied.
+        let nodes: BTreeSet<usize> = topology.node_of_core.values().copied().collect();
+        let only_node = || nodes.first().copied().filter(|_| nodes.len() == 1);
         Ok(Interface {
             name: name.to_owned(),
             index,
             members: device.members(),
             is_up: device.is_up()?,
-            node: device.node()?.or_else(node_of_interrupt),
+            node: device.node()?.or_else(only_node),
             channels: known(self.ethtool.channels(name)),
             rings: known(self.ethtool.rings(name)),
             rss: known(self.ethtool.rss(name)),

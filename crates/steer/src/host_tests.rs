@@ -71,7 +71,7 @@ fn the_interrupts_of_a_virtio_device_are_those_of_its_parent() {
     let interface = &host.interfaces[0];
     let interrupt = interface.queues[0].interrupt.get().expect("an interrupt");
     assert_eq!((interrupt.number, interrupt.source), (38, Source::DriverName));
-    assert_eq!(interface.node, Some(0), "node -1 is unknown: it is that of the core where the interrupt fires");
+    assert_eq!(interface.node, Some(0), "node -1 is unknown, and with one node there is nothing to guess");
 }
 
 #[test]

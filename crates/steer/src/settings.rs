@@ -248,7 +248,7 @@ impl Reader<'_> {
             Setting::Rps(queue) => queues.join(format!("rx-{queue}/rps_cpus")),
             Setting::Xps(queue) => queues.join(format!("tx-{queue}/xps_cpus")),
             Setting::Interrupt { number, name } => {
-                let number = self.find_interrupt(*number, name).ok_or_else(|| {
+                let number = self.find_interrupt(interface, *number, name).ok_or_else(|| {
                     SettingError::Failed(format!("there is no interrupt {name} any more (it was number {number})"))
                 })?;
                 self.proc_root.join(format!("irq/{number}/smp_affinity_list"))
@@ -257,7 +257,8 @@ impl Reader<'_> {
         })
     }
 
-    fn find_interrupt(&self, number: u32, name: &str) -> Option<u32> {
+    /// Searched among the device's own, because a name that a rename left behind can be that of another device by now.
+    fn find_interrupt(&self, interface: &str, number: u32, name: &str) -> Option<u32> {
         let folder = self.sys_root.join("kernel/irq");
         let has_name = |number: u32| {
             fs::read_to_string(folder.join(format!("{number}/actions"))).is_ok_and(|actions| actions.trim() == name)
@@ -265,10 +266,12 @@ impl Reader<'_> {
         if has_name(number) {
             return Some(number);
         }
-        crate::topology::numbered(&folder, "")
-            .into_iter()
-            .filter_map(|number| u32::try_from(number).ok())
-            .find(|&number| has_name(number))
+        let own = self.all_interrupts(interface);
+        let numbers = own.iter().filter_map(|setting| match setting {
+            Setting::Interrupt { number, .. } => Some(*number),
+            _ => None,
+        });
+        numbers.into_iter().find(|&number| has_name(number))
     }
 }
 

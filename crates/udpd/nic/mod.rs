@@ -154,8 +154,7 @@ fn apply(
         })
         .map_err(failure)?;
     said?;
-    let rivals = Rivals::find(Path::new("/"));
-    let banned = keep_irqbalance_off(steering, interfaces, order.wish.ban_irqbalance, &rivals);
+    let banned = keep_irqbalance_off(steering, interfaces, order.wish.ban_irqbalance, order.json, out);
     if order.json {
         print_json(out, &report::changes(&changes))?;
     } else if changes.is_empty() {
@@ -179,17 +178,18 @@ fn keep_irqbalance_off(
     steering: &Steering<'_>,
     interfaces: &[String],
     ban: bool,
-    rivals: &Rivals,
+    json: bool,
+    out: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let Some(pid) = rivals.irqbalance else { return Ok(()) };
+    let Some(pid) = Rivals::find(Path::new("/")).irqbalance else { return Ok(()) };
     let (host, _) = steering.plan(interfaces).map_err(failure)?;
     let queues = host.interfaces.iter().flat_map(|interface| &interface.queues);
     let numbers: Vec<u32> = queues.filter_map(|queue| Some(queue.interrupt.get()?.number)).collect();
     if !ban {
-        let message = format!(
-            "irqbalance runs (process {pid}) and will move these interrupts again: set irqbalance = \"ban\" in [steer]"
+        let warning = format!(
+            "note: irqbalance runs (process {pid}) and will move these interrupts again: set irqbalance = \"ban\" in [steer]\n"
         );
-        return Err(Failure::new(ExitCode::Failure, message));
+        return if json { Ok(()) } else { console::print(out, &warning) };
     }
     Irqbalance::new(pid).ban(&numbers).map(drop).map_err(|error| Failure::new(ExitCode::Failure, error.to_string()))
 }

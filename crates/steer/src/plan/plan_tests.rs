@@ -113,3 +113,19 @@ fn two_interfaces_share_no_core_while_there_are_enough() {
     cores.dedup();
     assert_eq!(cores.len(), 4);
 }
+
+#[test]
+fn on_several_nodes_a_device_of_unknown_node_has_the_same_plan_wherever_its_interrupts_fire() {
+    let machine = Machine::named("virtio-multi");
+    let before = plan_on(&machine);
+    for number in [25, 27, 29, 31] {
+        let path = machine.proc().join(format!("irq/{number}/effective_affinity_list"));
+        std::fs::write(path, "3\n").expect("a file");
+    }
+    assert_eq!(plan_on(&machine).interfaces[0].seats, before.interfaces[0].seats);
+}
+
+fn plan_on(machine: &Machine) -> Plan {
+    let host = machine.read(&["eth0"]).expect("a host");
+    Plan::new(&host, &[2, 3, 0, 1], &Request::default()).expect("a plan")
+}
