@@ -149,14 +149,14 @@ impl Receiver {
         messages
     }
 
-    /// Fills a short batch up for as long as there is a reason to and something comes. A batch waits for slow consumers only
-    /// when all of its consumers are slow, and only so long: what waits for one would wait for the others too.
+    /// Fills a short batch up for as long as there is a reason to and something comes. A batch waits for a slow consumer only
+    /// so long, because what waits for one waits for the others too.
     fn fill_up(&self, tally: &mut LaneTally, batch: &mut RecvBatch) {
         let mut deadline = None;
         while !batch.is_full() {
             if self.may_rest() {
                 std::thread::sleep(REST);
-            } else if !self.routes.iter().all(|route| route.feed.is_behind()) {
+            } else if !self.routes.iter().any(|route| route.feed.is_behind()) {
                 return;
             } else {
                 let now = Instant::now();
