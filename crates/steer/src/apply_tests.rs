@@ -198,7 +198,7 @@ fn whatever_the_host_only_what_is_planned_is_written() {
         (seed >> 20) as usize % below
     };
     let names = machines();
-    for _ in 0..if cfg!(debug_assertions) { 40 } else { 2_000 } {
+    for _ in 0..if cfg!(debug_assertions) { 40 } else { 500 } {
         let rig = Rig::new(&names[next(names.len())]);
         let numbers = crate::topology::numbered(&rig.machine.proc().join("irq"), "");
         let core = format!("{}\n", next(4));
