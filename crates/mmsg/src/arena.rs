@@ -353,6 +353,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "needs mmap")]
     fn a_size_near_the_end_of_the_address_space_is_refused_and_does_not_wrap() {
         for bytes in [usize::MAX, usize::MAX - PAGE, usize::MAX - HUGE_PAGE + 1, usize::MAX - 2 * HUGE_PAGE] {
             assert!(Arena::new(bytes, true).is_err(), "{bytes}");
