@@ -4,9 +4,9 @@
 mod common;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
-use common::{DEADLINE, Noise, batch, bound, receive_count};
+use common::{DEADLINE, Noise, batch, bound, receive_count, wait_until_asleep};
 use mmsg::{Control, Family, SendBatch, Socket, Wait};
 
 const SIZES: [usize; 5] = [0, 1, 1472, 9000, 65_507];
@@ -196,24 +196,6 @@ fn an_interrupt_wakes_a_blocked_receive_and_every_later_one() {
         assert!(batch.is_empty());
         socket.interrupt().expect("again");
     }
-}
-
-/// Waits until the thread of this name sleeps in the kernel: all it does is receive.
-fn wait_until_asleep(name: &str) {
-    let start = Instant::now();
-    while !is_asleep(name) {
-        assert!(start.elapsed() < DEADLINE, "{name} never went to sleep");
-        std::thread::yield_now();
-    }
-}
-
-fn is_asleep(name: &str) -> bool {
-    let tasks = std::fs::read_dir("/proc/self/task").expect("procfs");
-    // A thread that ends meanwhile has no file to read; it is not the one.
-    tasks.flatten().any(|task| {
-        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-        stat.contains(&format!("({name}) S"))
-    })
 }
 
 #[test]
