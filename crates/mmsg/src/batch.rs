@@ -135,10 +135,7 @@ impl RecvBatch {
 
     /// Lets `call` fill the free slots and takes account of what it has put there.
     /// It is given armed headers and their number, and returns how many it has filled, in order; an error fills none.
-    pub(crate) fn fill(
-        &mut self,
-        call: impl FnOnce(*mut mmsghdr, usize) -> io::Result<usize>,
-    ) -> io::Result<usize> {
+    pub(crate) fn fill(&mut self, call: impl FnOnce(*mut mmsghdr, usize) -> io::Result<usize>) -> io::Result<usize> {
         let first = self.used;
         let free = self.slots() - first;
         if free == 0 {

@@ -47,7 +47,8 @@ impl std::error::Error for Refusal {
 fn cause(errno: Option<i32>, switch: Option<&str>) -> String {
     match (errno, switch.map(str::trim)) {
         (Some(libc::EPERM | libc::EACCES), Some("2")) => {
-            "kernel.io_uring_disabled = 2 forbids it to everybody; sysctl kernel.io_uring_disabled=0 permits it".to_owned()
+            "kernel.io_uring_disabled = 2 forbids it to everybody; sysctl kernel.io_uring_disabled=0 permits it"
+                .to_owned()
         }
         (Some(libc::EPERM | libc::EACCES), Some("1")) => {
             "kernel.io_uring_disabled = 1 forbids it to who has neither CAP_SYS_ADMIN nor the group of \

@@ -167,7 +167,8 @@ impl Ring {
         let queue = self.uring.submission();
         let kernel_has_work = queue.taskrun() || queue.cq_overflow();
         drop(queue);
-        kernel_has_work || self.cancel_due || (!self.ending && !(self.receiving && self.watching))
+        let all_made = self.ending || (self.receiving && self.watching);
+        kernel_has_work || self.cancel_due || !all_made
     }
 
     /// Whether a request is in flight.
@@ -211,11 +212,12 @@ impl Ring {
             // A receiver that waits for a datagram is idle: without this it counts as waiting for a disk.
             flags |= EnterFlags::NO_IOWAIT;
         }
-        gate(Call::IoUringEnter, want)?;
         let submissions = self.uring.submission().len() as u32;
         // SAFETY: the arguments have the layout that EXT_ARG says, and they and what they point at live through the call.
         // The requests in the queue are those of `queue_requests`.
-        match unsafe { self.uring.submitter().enter(submissions, want as u32, flags.bits(), Some(arguments)) } {
+        let enter =
+            |_| unsafe { self.uring.submitter().enter(submissions, want as u32, flags.bits(), Some(arguments)) };
+        match gate(Call::IoUringEnter, want).and_then(enter) {
             Ok(_) => Ok(()),
             // The time is over, a signal has come, or completions must be taken first: all of it is for the caller to see
             // in the completions.

@@ -89,6 +89,18 @@ impl Receiving {
         self.engine.receive_more(&mut self.batch, wait).expect("receive")
     }
 
+    /// Receives so many datagrams, and whatever comes with the last of them.
+    pub(crate) fn count(&mut self, count: usize) -> Vec<Received> {
+        let (start, mut all) = (Instant::now(), Vec::new());
+        while all.len() < count {
+            let left = DEADLINE.saturating_sub(start.elapsed());
+            assert!(self.engine.wait_readable(left).expect("poll"), "nothing more came after {} datagrams", all.len());
+            self.receive(Wait::No);
+            all.extend(received(&self.batch));
+        }
+        all
+    }
+
     /// Drops the engine, whatever it is doing, and keeps the batch.
     pub(crate) fn drop_engine(self) -> RecvBatch {
         self.batch
@@ -110,17 +122,21 @@ pub(crate) fn receive_until(
         let left = DEADLINE.saturating_sub(start.elapsed());
         assert!(socket.wait_readable(left).expect("poll"), "nothing more came after {} datagrams", all.len());
         batch.receive(socket, Wait::No).expect("receive");
-        all.extend(batch.datagrams().map(|datagram| Received {
-            payload: datagram.payload().to_vec(),
-            length: datagram.length(),
-            source: datagram.source(),
-        }));
+        all.extend(received(batch));
     }
     all
 }
 
 pub(crate) fn receive_count(socket: &Socket, batch: &mut RecvBatch, count: usize) -> Vec<Received> {
     receive_until(socket, batch, |all| all.len() >= count)
+}
+
+fn received(batch: &RecvBatch) -> impl Iterator<Item = Received> {
+    batch.datagrams().map(|datagram| Received {
+        payload: datagram.payload().to_vec(),
+        length: datagram.length(),
+        source: datagram.source(),
+    })
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
