@@ -1,11 +1,13 @@
 //! What a configuration asks of the machine, worked out before anything is opened: the lanes, their cores, their memory and
 //! their receive buffers. `udpd check` prints it, the pipeline builds it; both see the same numbers.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use mmsg::{BatchShape, Control};
+use steer::plan::Seat as QueueSeat;
 use steer::{Placement, Seat, Topology, place};
 
 use crate::config::{Absorb, Config, Consumers, Lanes, Listener, ReceiveBuffer, Spread, Timestamps};
@@ -90,21 +92,31 @@ pub struct Budget {
     pub consumer_cores: Vec<usize>,
     /// True when receivers share cores.
     pub shared_cores: bool,
+    /// The memory node of each core, as far as the machine tells.
+    pub node_of_core: BTreeMap<usize, usize>,
 }
 
 impl Budget {
-    /// Works it out. `receive_queues` tells how many receive queues an interface has.
+    /// Works it out. `receive_queues` tells how many receive queues an interface has, and `planned` where its plan puts each
+    /// of them; `None` where there is no plan for it.
     pub fn new(
         config: &Config,
         topology: &Topology,
         allowed: &[usize],
         receive_queues: impl Fn(&str) -> Option<usize>,
+        planned: impl Fn(&str) -> Option<Vec<QueueSeat>>,
     ) -> Self {
+        let plans: Vec<Option<Vec<QueueSeat>>> =
+            config.listeners.iter().map(|listener| listener.interface.as_deref().and_then(&planned)).collect();
         let counts: Vec<usize> =
             config.listeners.iter().map(|listener| lane_count(listener, &receive_queues)).collect();
-        let totals = config.listeners.iter().zip(&counts).map(|(listener, count)| listener.addresses.len() * count);
-        let Placement { receivers, consumer_cores, shared } = place(totals.clone().sum(), allowed, topology);
-        let consumers = consumer_counts(config, &totals.collect::<Vec<_>>());
+        let totals: Vec<usize> =
+            config.listeners.iter().zip(&counts).map(|(listener, count)| listener.addresses.len() * count).collect();
+        let unplanned = totals.iter().zip(&plans).filter(|(_, plan)| plan.is_none()).map(|(total, _)| total).sum();
+        let taken: Vec<usize> =
+            plans.iter().flatten().flatten().flat_map(|seat| [seat.arrival_core(), seat.receiver_core]).collect();
+        let Placement { receivers, consumer_cores, shared } = place(unplanned, &without(allowed, &taken), topology);
+        let consumers = consumer_counts(config, &totals);
         let usable: Vec<usize> = allowed.iter().copied().filter(|core| topology.online.contains(core)).collect();
         let mut seats = receivers.into_iter();
         let mut lanes = Vec::new();
@@ -112,9 +124,15 @@ impl Budget {
             let queues = listener.interface.as_deref().and_then(&receive_queues);
             let rate = listener.absorb.rate.div_ceil(count as u64);
             for (group, &address) in listener.addresses.iter().enumerate() {
-                let seats: Vec<Option<Seat>> = (0..count).map(|_| seats.next()).collect();
-                // No plan of an interface reaches this place yet, hence no cores of arrival.
-                let members = Members { seats: &seats, cores: &usable, queues, arrival_cores: &[] };
+                let plan = plans[index].as_ref().filter(|plan| !plan.is_empty());
+                let planned: Vec<&QueueSeat> = plan.iter().flat_map(|plan| plan.iter().cycle().take(count)).collect();
+                let seat = |member: usize| match planned.get(member) {
+                    Some(seat) => Some(Seat { core: seat.receiver_core, node: seat.node }),
+                    None => seats.next(),
+                };
+                let seats: Vec<Option<Seat>> = (0..count).map(seat).collect();
+                let arrival_cores: Vec<Option<usize>> = planned.iter().map(|seat| Some(seat.arrival_core())).collect();
+                let members = Members { seats: &seats, cores: &usable, queues, arrival_cores: &arrival_cores };
                 let steered = steering::steer(listener.spread, &members, topology).into_iter().zip(seats);
                 lanes.extend(steered.enumerate().map(|(member, (steering, seat))| LanePlan {
                     listener: index,
@@ -131,7 +149,18 @@ impl Budget {
                 }));
             }
         }
-        Self { lanes, consumers, consumer_cores, shared_cores: shared }
+        let node_of_core = topology.node_of_core.clone();
+        Self { lanes, consumers, consumer_cores, shared_cores: shared, node_of_core }
+    }
+
+    /// Where a consumer may run that these lanes feed: on their memory nodes, where there are cores for consumers at all.
+    pub fn cores_of_consumer(&self, lanes: &[bool]) -> Vec<usize> {
+        let feeds = |node: Option<usize>| {
+            self.lanes.iter().zip(lanes).any(|(lane, feeds)| *feeds && (lane.node == node || lane.node.is_none()))
+        };
+        let near = |core: &usize| feeds(self.node_of_core.get(core).copied());
+        let cores: Vec<usize> = self.consumer_cores.iter().copied().filter(near).collect();
+        if cores.is_empty() { self.consumer_cores.clone() } else { cores }
     }
 
     /// The lanes that the table of their group gives nothing to, so that they would stay idle.
@@ -149,6 +178,12 @@ impl Budget {
     pub fn receive_buffer_bytes(&self) -> usize {
         self.lanes.iter().map(|lane| 2 * lane.receive_buffer_bytes).sum()
     }
+}
+
+/// `cores` without `taken`; all of them when nothing would be left, because sharing is better than nowhere.
+fn without(cores: &[usize], taken: &[usize]) -> Vec<usize> {
+    let free: Vec<usize> = cores.iter().copied().filter(|core| !taken.contains(core)).collect();
+    if free.is_empty() { cores.to_vec() } else { free }
 }
 
 fn lane_count(listener: &Listener, receive_queues: &impl Fn(&str) -> Option<usize>) -> usize {
@@ -227,7 +262,7 @@ mod tests {
     fn budget(text: &str) -> Budget {
         let config = Config::parse(text, "test", &crate::config::Host::default()).expect("a valid configuration");
         let topology = Topology { online: vec![0, 1], node_of_core: [(0, 0), (1, 0)].into(), ..Topology::default() };
-        Budget::new(&config, &topology, &[0, 1], |_| Some(4))
+        Budget::new(&config, &topology, &[0, 1], |_| Some(4), |_| None)
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! The command line: what the operator typed, turned into one call. Help texts have an example each.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
 
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::exit::Failure;
+use crate::nic::{self, Action, Order};
 use crate::{check, run, stats};
 
 /// Where the configuration is when nobody says otherwise.
@@ -68,6 +69,42 @@ enum Command {
         #[arg(long, value_name = "PATH")]
         socket: Option<PathBuf>,
     },
+    /// Bring NIC queues, interrupts and cores together: plan, apply, check, restore
+    #[command(subcommand, after_help = "Example: udpd steer plan eth0")]
+    Steer(Steer),
+}
+
+/// What `udpd steer` does.
+#[derive(Debug, Subcommand)]
+enum Steer {
+    /// Compare the host with the plan; needs no privileges; exit 1 when something differs
+    #[command(after_help = "Example: udpd steer status eth0")]
+    Status(SteerArguments),
+    /// Show the plan and what it would change; needs no privileges, changes nothing
+    #[command(after_help = "Example: udpd steer plan eth0 --json")]
+    Plan(SteerArguments),
+    /// Make the host as planned, keeping what was
+    #[command(after_help = "Example: udpd steer apply -c /etc/udpd/udpd.toml")]
+    Apply(SteerArguments),
+    /// Put back what was before the first apply, also after a crash
+    #[command(after_help = "Example: udpd steer restore")]
+    Restore(SteerArguments),
+}
+
+#[derive(Debug, clap::Args)]
+struct SteerArguments {
+    /// The interfaces [default: those of [steer] interfaces]
+    #[arg(value_name = "IFACE")]
+    interfaces: Vec<String>,
+    /// The configuration file, for its [steer] [default: /etc/udpd/udpd.toml, if it is there]
+    #[arg(short, long, value_name = "FILE", env = "UDPD_CONFIG")]
+    config: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Where what was before is kept
+    #[arg(long, value_name = "DIR", default_value = nic::STATE_FOLDER)]
+    state: PathBuf,
 }
 
 /// Runs the command.
@@ -79,7 +116,25 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
         Command::Run { config, .. } => run::execute(&load(config)?),
         Command::Check { config, json } => check::execute(&load(config)?, json, &mut io::stdout().lock()),
         Command::Stats { json, socket } => stats::execute(socket, json, &mut io::stdout().lock()),
+        Command::Steer(command) => steer(command),
     }
+}
+
+fn steer(command: Steer) -> Result<(), Failure> {
+    let (action, arguments) = match command {
+        Steer::Status(arguments) => (Action::Status, arguments),
+        Steer::Plan(arguments) => (Action::Plan, arguments),
+        Steer::Apply(arguments) => (Action::Apply, arguments),
+        Steer::Restore(arguments) => (Action::Restore, arguments),
+    };
+    let SteerArguments { interfaces, config, json, state } = arguments;
+    let wish = match config {
+        // Interfaces on the command line need no file.
+        None if !Path::new(CONFIG_PATH).exists() => config::Steer::default(),
+        config => load(config)?.steer,
+    };
+    let order = Order { action, interfaces, wish: &wish, state_folder: state, json };
+    nic::execute(&order, &mut io::stdout().lock())
 }
 
 fn load(path: Option<PathBuf>) -> Result<Config, Failure> {

@@ -14,6 +14,7 @@ pub mod cli;
 pub mod exit;
 
 pub mod check;
+pub mod nic;
 pub mod run;
 pub mod stats;
 pub mod steering;

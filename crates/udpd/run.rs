@@ -20,6 +20,7 @@ use crate::exit::{ExitCode, Failure};
 use crate::ledger::Snapshot;
 use crate::logging;
 use crate::metrics::{MetricsHandle, MetricsServer};
+use crate::nic::{self, InterfaceWatch};
 use crate::notify::Notifier;
 use crate::pipeline::{Event, Lane, Pipeline};
 use crate::watch::{DriftWatch, LossWatch};
@@ -29,6 +30,9 @@ const HOUSEKEEPING: Duration = Duration::from_secs(1);
 
 /// How many of those pass between two reports of losses.
 const REPORT_EVERY: u32 = 10;
+
+/// How many pass between two looks at whether interrupts are still where the plan puts them.
+const LOOK_AT_INTERFACES_EVERY: u32 = 5;
 
 /// How long a sink that takes nothing holds up the end.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
@@ -60,7 +64,7 @@ fn serve(config: &Config) -> Result<(), Failure> {
     notifier.ready(&format!("receiving on {} lanes", pipeline.lanes().len()));
     log::info!("ready: {} lanes receive", pipeline.lanes().len());
 
-    let reason = wait_for_end(&events, &pipeline, &notifier);
+    let reason = wait_for_end(config, &events, &pipeline, &notifier);
     notifier.stopping();
     log::info!("stopping: {}", reason.text());
     let again = |wait: Duration| matches!(events.recv_timeout(wait), Ok(Event::Signal(_)));
@@ -77,7 +81,7 @@ pub fn plan(config: &Config) -> Result<Budget, Failure> {
     let fail = |what: &str, error: io::Error| Failure::new(ExitCode::Failure, format!("cannot read {what}: {error}"));
     let topology = Topology::read(sys_root).map_err(|error| fail("the cores of this machine", error))?;
     let mut allowed = steer::allowed_cores().map_err(|error| fail("which cores udpd may use", error))?;
-    if let Some(cores) = &config.steer.cpus {
+    if let Some(cores) = &config.steer.request.cores {
         allowed.retain(|core| cores.contains(core));
         if allowed.is_empty() {
             let message = format!(
@@ -87,7 +91,9 @@ pub fn plan(config: &Config) -> Result<Budget, Failure> {
             return Err(Failure::new(ExitCode::Configuration, message));
         }
     }
-    let budget = Budget::new(config, &topology, &allowed, |interface| steer::receive_queues(sys_root, interface));
+    let queues = |interface: &str| steer::receive_queues(sys_root, interface);
+    let planned = |interface: &str| nic::seats(&config.steer, &allowed, interface);
+    let budget = Budget::new(config, &topology, &allowed, queues, planned);
     refuse_idle_lanes(config, &budget, allowed.len())?;
     Ok(budget)
 }
@@ -122,10 +128,11 @@ fn watch_signals(events: Sender<Event>) -> Result<(), Failure> {
 }
 
 /// Waits for the event that ends the daemon; once a second, does the housekeeping.
-fn wait_for_end(events: &Inbox<Event>, pipeline: &Pipeline, notifier: &Notifier) -> Event {
+fn wait_for_end(config: &Config, events: &Inbox<Event>, pipeline: &Pipeline, notifier: &Notifier) -> Event {
     let books = pipeline.books();
     let mut watch = LossWatch::default();
     let mut drift = DriftWatch::default();
+    let mut interfaces = InterfaceWatch::default();
     let is_steered = pipeline.lanes().iter().any(|lane| !lane.plan.steering.expected_cores().is_empty());
     for round in 1_u32.. {
         match events.recv_timeout(HOUSEKEEPING) {
@@ -139,6 +146,9 @@ fn wait_for_end(events: &Inbox<Event>, pipeline: &Pipeline, notifier: &Notifier)
             Err(RecvTimeoutError::Disconnected) => break,
         }
         books.observe_kernel();
+        if round % LOOK_AT_INTERFACES_EVERY == 0 {
+            interfaces.look(&config.steer).iter().for_each(|line| log::warn!("{line}"));
+        }
         if is_steered {
             drift.compare(&books.snapshot()).iter().for_each(|line| log::warn!("{line}"));
         }

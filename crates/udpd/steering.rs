@@ -138,7 +138,7 @@ mod tests {
 
     fn two_nodes() -> Topology {
         let nodes = (0..8).map(|core| (core, core / 4)).collect();
-        Topology { online: (0..8).collect(), node_of_core: nodes }
+        Topology { online: (0..8).collect(), node_of_core: nodes, ..Topology::default() }
     }
 
     fn lanes(spread: Spread, seats: &[usize], queues: Option<usize>) -> Vec<Steering> {

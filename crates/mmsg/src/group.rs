@@ -136,7 +136,7 @@ impl Group {
             return Err(refuse("the last member of a group cannot leave: drop the group instead"));
         }
         self.steer(stay)?;
-        if let Err(error) = self.members[stay].set_interface_index(NO_INTERFACE) {
+        if let Err(error) = self.members[stay].withdraw() {
             self.steer(stay + 1)?;
             return Err(error);
         }
@@ -163,6 +163,13 @@ impl Group {
 const NO_INTERFACE: c_int = c_int::MAX;
 
 impl Socket {
+    /// Takes the socket out of the kernel's search for good, while it stays open and what is queued stays readable: nothing
+    /// more arrives, and a sender that goes on is told that nobody listens. It is bound to an interface that does not
+    /// exist, which for a socket that is bound to one already takes `CAP_NET_RAW`.
+    pub fn withdraw(&self) -> io::Result<()> {
+        self.set_interface_index(NO_INTERFACE)
+    }
+
     fn set_interface_index(&self, index: c_int) -> io::Result<()> {
         sys::set_option_int(self.as_fd(), libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, index)
     }

@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use common::{batch, bound, receive_count};
-use mmsg::{Control, CoreCounter, Family, Group, GroupSpread, Socket, Wait};
+use mmsg::{BatchShape, Control, CoreCounter, Family, Group, GroupSpread, RecvBatch, Socket, Wait};
 
 const LARGEST: usize = 8;
 const ROUNDS: usize = if cfg!(debug_assertions) { 3 } else { 20 };
@@ -264,4 +264,21 @@ fn what_does_not_fit_the_receive_buffer_has_arrived_all_the_same() {
     let counts = counter.read().expect("counts");
     assert_eq!(counts.iter().map(|(_, count)| count).sum::<u64>(), 100);
     assert!(counts.windows(2).all(|pair| pair[0].0 < pair[1].0), "in the order of the cores: {counts:?}");
+}
+
+#[test]
+fn a_socket_that_has_withdrawn_gets_nothing_more_and_can_be_read_to_its_end() {
+    let socket = Socket::new(Family::V4).expect("a socket");
+    socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
+    let sender = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    sender.connect(socket.local_addr().expect("bound")).expect("connected");
+    sender.send(b"before").expect("sent");
+    socket.withdraw().expect("no interface yet");
+    sender.send(b"after").expect("the kernel takes it and finds nobody");
+    let refused = sender.send(b"after").expect_err("the sender is told");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    let shape = BatchShape { slots: 8, slot_bytes: 64, control: Control::default(), huge_pages: false };
+    let mut batch = RecvBatch::new(&shape).expect("a batch");
+    assert_eq!(batch.receive(&socket, Wait::No).expect("what was queued"), 1);
+    assert_eq!(socket.memory_info().expect("its books").drops, 0);
 }

@@ -10,13 +10,16 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::sys::socket::{ControlMessage, MsgFlags, UnixCredentials, sendmsg};
+use nix::sys::socket::{ControlMessage, MsgFlags, UnixCredentials, getsockopt, sendmsg, sockopt};
 
 /// It answers at once; this only keeps a surprise from becoming a hang.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// More than the answer for any machine.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
+
+/// The room for an abstract name in the address of a socket.
+const ABSTRACT_NAME_BYTES: usize = 107;
 
 /// The longest list of interrupts that its buffer holds.
 const LIST_BYTES_MAX: usize = 250;
@@ -87,9 +90,7 @@ impl Irqbalance {
 
     /// One command a connection; the answer ends with it.
     fn ask(&self, command: &str) -> io::Result<String> {
-        let name = format!("irqbalance{}.sock", self.pid);
-        let stream = UnixStream::connect(self.folder.join(&name))
-            .or_else(|_| UnixStream::connect_addr(&SocketAddr::from_abstract_name(&name)?))?;
+        let stream = self.connect()?;
         stream.set_read_timeout(Some(ANSWER_LIMIT))?;
         // It looks at who asks, and the kernel vouches for what is said here.
         let credentials = UnixCredentials::new();
@@ -100,6 +101,36 @@ impl Irqbalance {
         let mut answer = String::new();
         stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
         Ok(answer)
+    }
+}
+
+impl Irqbalance {
+    /// Its file, or the abstract name that it takes when it cannot make one. It binds the whole length of the address, so
+    /// the zeroes behind the name belong to it; versions from 2018 on lost the name and are left with zeroes alone.
+    fn connect(&self) -> io::Result<UnixStream> {
+        let name = format!("irqbalance{}.sock", self.pid);
+        let padded = |name: &str| {
+            let mut bytes = [0; ABSTRACT_NAME_BYTES];
+            bytes[..name.len()].copy_from_slice(name.as_bytes());
+            SocketAddr::from_abstract_name(bytes)
+        };
+        let mut outcome = self.connect_to(SocketAddr::from_pathname(self.folder.join(&name)));
+        for address in [SocketAddr::from_abstract_name(&name), padded(&name), padded("")] {
+            if outcome.is_err() {
+                outcome = self.connect_to(address);
+            }
+        }
+        outcome
+    }
+
+    /// An abstract name belongs to whoever takes it first, so it is made sure that irqbalance listens there.
+    fn connect_to(&self, address: io::Result<SocketAddr>) -> io::Result<UnixStream> {
+        let stream = UnixStream::connect_addr(&address?)?;
+        let listener = getsockopt(&stream, sockopt::PeerCredentials)?.pid();
+        if u32::try_from(listener) == Ok(self.pid) {
+            return Ok(stream);
+        }
+        Err(io::Error::other(format!("process {listener} listens there instead")))
     }
 }
 
@@ -120,7 +151,8 @@ mod tests {
 
     /// Answers like irqbalance: `setup` from its list, and `settings ban irqs` replaces that list.
     fn serve(folder: &Path, mut list: Vec<u32>, obeys: bool) -> mpsc::Receiver<String> {
-        let listener = UnixListener::bind(folder.join("irqbalance42.sock")).expect("a socket");
+        let listener =
+            UnixListener::bind(folder.join(format!("irqbalance{}.sock", std::process::id()))).expect("a socket");
         let (said, heard) = mpsc::channel();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
@@ -147,7 +179,7 @@ mod tests {
     fn ours_are_added_to_what_is_banned_already() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let heard = serve(folder.path(), vec![40], true);
-        let irqbalance = Irqbalance::in_folder(42, folder.path());
+        let irqbalance = Irqbalance::in_folder(std::process::id(), folder.path());
         assert_eq!(irqbalance.ban(&[43, 44]).expect("it obeys"), [43, 44]);
         let commands: Vec<String> = heard.iter().take(3).collect();
         assert_eq!(commands, ["setup", "settings ban irqs 40 43 44", "setup"]);
@@ -158,10 +190,20 @@ mod tests {
     fn one_that_does_not_obey_is_told_with_the_options_that_would_do() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let _heard = serve(folder.path(), Vec::new(), false);
-        let error = Irqbalance::in_folder(42, folder.path()).ban(&[43]).expect_err("it does not");
+        let error = Irqbalance::in_folder(std::process::id(), folder.path()).ban(&[43]).expect_err("it does not");
         assert!(error.to_string().contains("--banirq=43"), "{error}");
         let nobody = Irqbalance::in_folder(7, folder.path()).ban(&[43]).expect_err("nobody listens");
         assert!(nobody.to_string().contains("process 7"), "{nobody}");
+        std::fs::rename(
+            folder.path().join(format!("irqbalance{}.sock", std::process::id())),
+            folder.path().join("irqbalance1.sock"),
+        )
+        .expect("renamed");
+        let other = Irqbalance::in_folder(1, folder.path()).ban(&[43]).expect_err("somebody else listens");
+        assert!(
+            other.to_string().contains("listens there instead") || other.to_string().contains("refused"),
+            "{other}"
+        );
     }
 
     #[test]
@@ -178,7 +220,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let _heard = serve(folder.path(), Vec::new(), true);
         let many: Vec<u32> = (100..200).collect();
-        let error = Irqbalance::in_folder(42, folder.path()).ban(&many).expect_err("too long");
+        let error = Irqbalance::in_folder(std::process::id(), folder.path()).ban(&many).expect_err("too long");
         assert!(error.to_string().contains("250 bytes at most"), "{error}");
     }
 }

@@ -1,22 +1,39 @@
-//! Where a receiver belongs: which cores there are, on which memory node each stands, which of them this process may
-//! use, and how a thread gets onto one.
+//! From a network card's receive queue to the core where its datagrams are processed: read, planned, set, checked, undone.
+//!
+//! Tools that move interrupts are many. What they leave open is whether it stayed so, how to go back, and where the program
+//! that receives should sit. This crate goes the whole way and knows nothing of datagrams.
 //!
 //! Terms, used alike everywhere:
 //!
 //! - a **queue** is one receive queue of a network interface;
 //! - a **core** is what the kernel calls a CPU, by its number;
-//! - a **node** is a memory node: the cores and the memory that are near each other.
+//! - a **node** is a memory node: the cores and the memory that are near each other;
+//! - a **seat** is what a plan gives to a queue: the core of its interrupt and the core of its receiver.
 //!
-//! The crate reads the tree it is given ([`Topology::read`] takes the root of sysfs), decides without any I/O
-//! ([`place`]), and acts on the calling thread only ([`pin_current_thread`], [`confine_current_thread`]). It knows
-//! nothing of datagrams and never touches a network interface.
+//! [`Reader`] reads a host without privileges: [`Topology`], interfaces, queues and their interrupts, each answer with its
+//! source or with the reason why there is none. [`plan::Plan`] decides from that alone, without any I/O, and prints as a
+//! table. [`Steering`] compares, applies and restores, with what was in a [`Journal`]. The roots of sysfs and procfs, the
+//! driver ([`ethtool::Ethtool`]) and the kernel's word on queues ([`Netdev`]) are parameters, so that machines that are not
+//! at hand can be described by a test. Beside that, [`place`] deals out cores where there is no interface to plan for, and
+//! [`pin_current_thread`] puts a thread onto one.
 //!
 //! ```
-//! let topology = steer::Topology::read(std::path::Path::new("/sys"))?;
-//! let allowed = steer::allowed_cores()?;
-//! let placement = steer::place(1, &allowed, &topology);
-//! steer::pin_current_thread(placement.receivers[0].core)?;
-//! # Ok::<(), std::io::Error>(())
+//! use steer::{Netlink, Reader, ethtool::Ioctl, plan::{Plan, Request}};
+//!
+//! let reader = Reader {
+//!     sys_root: "/sys".as_ref(),
+//!     proc_root: "/proc".as_ref(),
+//!     ethtool: &Ioctl::new()?,
+//!     netdev: &Netlink,
+//!     busy_polls: &[],
+//! };
+//! let host = reader.read(&reader.physical_interfaces())?;
+//! if let Ok(plan) = Plan::new(&host, &steer::allowed_cores()?, &Request::default()) {
+//!     assert_eq!(plan.interfaces.len(), host.interfaces.len());
+//!     let table = plan.to_string();
+//!     # let _ = table;
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod apply;

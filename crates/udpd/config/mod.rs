@@ -21,6 +21,7 @@ pub mod units;
 mod validate;
 mod validate_listener;
 mod validate_sink;
+mod validate_steer;
 mod values;
 
 #[cfg(test)]
@@ -280,9 +281,13 @@ pub enum WhenFull {
     Block,
 }
 
-/// `[steer]`, as far as placement needs it.
+/// `[steer]`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Steer {
-    /// The cores that udpd may use; `None` is every core the process may run on.
-    pub cpus: Option<Vec<usize>>,
+    /// The interfaces that `udpd steer` sets up.
+    pub interfaces: Vec<String>,
+    /// What is wished of them. Its cores are those that udpd may use at all.
+    pub request: steer::plan::Request,
+    /// Have irqbalance leave the interrupts alone, instead of only warning of it.
+    pub ban_irqbalance: bool,
 }

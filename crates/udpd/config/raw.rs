@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use steer::ethtool::FlowHash;
+use steer::plan::Placement;
 use toml::de::{DeTable, DeValue};
 
 use super::reader::{Field, Located, Place, Report, Setting, Table};
@@ -18,7 +20,7 @@ pub(super) struct RawConfig {
     pub(super) daemon: Option<RawDaemon>,
     pub(super) listeners: Vec<RawListener>,
     pub(super) sinks: Vec<RawSink>,
-    pub(super) steer_cpus: Setting<String>,
+    pub(super) steer: Option<RawSteer>,
     /// False when `listener` or `sink` is there but of the wrong type, which has been reported.
     pub(super) complete: bool,
 }
@@ -31,6 +33,18 @@ pub(super) struct RawDaemon {
     pub(super) log_level: Setting<log::LevelFilter>,
     pub(super) log_format: Setting<LogFormat>,
     pub(super) stats_on_exit: Setting<String>,
+}
+
+/// `[steer]`.
+#[derive(Debug)]
+pub(super) struct RawSteer {
+    pub(super) interfaces: Setting<Vec<Located<String>>>,
+    pub(super) rx_queues: Setting<WordOr<u64>>,
+    pub(super) ring: Setting<WordOr<u64>>,
+    pub(super) flow_hash_udp: Setting<Option<FlowHash>>,
+    pub(super) placement: Setting<Placement>,
+    pub(super) cpus: Setting<String>,
+    pub(super) ban_irqbalance: Setting<bool>,
 }
 
 /// `[[listener]]`.
@@ -83,14 +97,14 @@ pub(super) fn read<'a>(entries: &'a DeTable<'a>, report: &mut Report<'_>) -> Raw
     let daemon = root.inner(report, "daemon", read_daemon);
     let listeners = root.take("listener").map(|field| read_listeners(&field, report));
     let sinks = root.take("sink").map(|field| read_sinks(&field, report));
-    let steer_cpus = root.inner(report, "steer", read_steer).unwrap_or(Setting::Absent);
+    let steer = root.inner(report, "steer", read_steer);
     root.finish(report);
     let complete = !matches!(listeners, Some(None)) && !matches!(sinks, Some(None));
     RawConfig {
         daemon,
         listeners: listeners.flatten().unwrap_or_default(),
         sinks: sinks.flatten().unwrap_or_default(),
-        steer_cpus,
+        steer,
         complete,
     }
 }
@@ -214,7 +228,19 @@ fn read_sink<'a>(name: Located<String>, table: &mut Table<'a>, report: &mut Repo
     }
 }
 
-fn read_steer<'a>(table: &mut Table<'a>, report: &mut Report<'_>) -> Setting<String> {
-    unbuilt::refuse_in_steer(table, report);
-    table.string(report, "cpus")
+fn read_steer<'a>(table: &mut Table<'a>, report: &mut Report<'_>) -> RawSteer {
+    let hashes = [("keep", None), ("sd", Some(FlowHash::ADDRESSES)), ("sdfn", Some(FlowHash::ADDRESSES_AND_PORTS))];
+    RawSteer {
+        interfaces: table.strings(report, "interfaces"),
+        rx_queues: table.integer_or(report, "rx_queues", &["keep", "max"]),
+        ring: table.integer_or(report, "ring", &["keep", "max"]),
+        flow_hash_udp: table.choice(report, "flow_hash_udp", &hashes),
+        placement: table.choice(
+            report,
+            "placement",
+            &[("adjacent", Placement::Adjacent), ("same_core", Placement::SameCore)],
+        ),
+        cpus: table.string(report, "cpus"),
+        ban_irqbalance: table.choice(report, "irqbalance", &[("warn", false), ("ban", true)]),
+    }
 }

@@ -6,7 +6,6 @@
 
 use super::raw::RawKind;
 use super::reader::{Located, Place, Report, Setting, Table};
-use super::values::WordOr;
 
 /// Which sinks a key belongs to; the keys that every sink has are not listed.
 const BELONGS: &[(&str, &[&str])] = &[
@@ -133,23 +132,4 @@ fn refuse_strangers(kind: &Setting<RawKind>, table: &mut Table<'_>, report: &mut
             report.say(&place, what, format!("remove it; {key} belongs to a sink of type {owners}"));
         }
     }
-}
-
-/// The keys of `[steer]` that cannot be honoured.
-pub(super) fn refuse_in_steer(table: &mut Table<'_>, report: &mut Report<'_>) {
-    let today = "remove it and set it up with ethtool; cpus works today";
-    only_empty(table, report, "interfaces", "steering an interface", today);
-    for key in ["rx_queues", "ring"] {
-        if let Setting::Is(count) = table.integer_or(report, key, &["keep", "max"])
-            && count.value != WordOr::Word("keep")
-        {
-            let today = format!("{key} = \"keep\" works today; change it with ethtool");
-            refuse(report, &count.place, &format!("changing {key}"), &today);
-        }
-    }
-    let today = "flow_hash_udp = \"keep\" works today; change it with ethtool -N IFACE rx-flow-hash udp4";
-    only_first(table, report, "flow_hash_udp", &["keep", "sd", "sdfn"], today);
-    only_first(table, report, "placement", &["adjacent", "same_core"], "placement = \"adjacent\" works today");
-    let today = "irqbalance = \"warn\" works today; ban interrupts in irqbalance's own configuration";
-    only_first(table, report, "irqbalance", &["warn", "ban"], today);
 }

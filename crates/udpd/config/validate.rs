@@ -10,9 +10,9 @@ use std::path::PathBuf;
 use super::error::Advice;
 use super::host::Host;
 use super::raw::{RawConfig, RawDaemon, RawListener};
-use super::reader::{Located, Place, Report, Setting};
+use super::reader::{Located, Place, Report};
 use super::{Chosen, Config, Daemon, Listener, Sink, Steer};
-use super::{address, keys, paths, units, validate_listener, validate_sink};
+use super::{address, keys, paths, validate_listener, validate_sink, validate_steer};
 
 /// More of either is a generated mistake, and every one costs threads.
 const COUNT_MAX: usize = 1024;
@@ -37,7 +37,7 @@ pub(super) fn validate(raw: &RawConfig, host: &Host, report: &mut Report<'_>) ->
     }
     check_listener_names(&raw.listeners, report);
     validate_listener::check_overlaps(&raw.listeners, &listeners, report);
-    let steer = validate_steer(&raw.steer_cpus, host, report);
+    let steer = raw.steer.as_ref().map_or_else(Steer::default, |steer| validate_steer::validate(steer, host, report));
     let feeds = validate_sink::Feeds::new(&listeners, host);
     validate_sink::check_writers(&raw.sinks, &sinks, &feeds, report);
     check_daemon_files(raw, &sinks, &feeds, report);
@@ -186,13 +186,6 @@ fn check_listener_names(raw: &[RawListener], report: &mut Report<'_>) {
             }
         }
     }
-}
-
-fn validate_steer(cpus: &Setting<String>, host: &Host, report: &mut Report<'_>) -> Steer {
-    let Some(written) = cpus.get().filter(|cpus| cpus.value != "auto") else { return Steer::default() };
-    let parsed = units::parse_cpus(&written.value).and_then(|cpus| host.check_cpus(&cpus).map(|()| cpus));
-    let parsed = parsed.map_err(|advice| Advice::new(advice.what, format!("{}, or \"auto\" for all", advice.cure)));
-    Steer { cpus: accept(parsed, &written.place, report) }
 }
 
 /// The daemon's own files must be neither each other nor what a sink writes.

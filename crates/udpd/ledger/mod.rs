@@ -1,8 +1,8 @@
 //! The ledger: what happened to every datagram, counted by the thread that saw it happen and summed by whoever asks.
 //!
 //! A lane's receiver counts what it read, dropped and offered; a consumer counts what it took, handed on, failed to hand
-//! on and still holds; the kernel counts what did not fit the socket. No term is computed from another, so the sums of
-//! [`snapshot`] are a check.
+//! on and still holds; the kernel counts what did not fit the socket. No thread computes its term from another's, so the sums of
+//! [`snapshot`] are a check; what waits in a channel, which no thread counts, is what they leave over.
 //!
 //! Order matters and is part of the contract: a receiver publishes what it offers *before* it hands over, and a reader
 //! reads consumers before lanes. So a reader never sees a datagram taken that was not yet offered.

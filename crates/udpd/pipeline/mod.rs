@@ -102,7 +102,7 @@ impl Pipeline {
         }
         let consumers = pending
             .into_iter()
-            .map(|(name, consumer)| spawn_consumer(name, consumer, budget, events))
+            .map(|(name, cores, consumer)| spawn_consumer(name, cores, consumer, events))
             .collect::<Result<_, _>>()?;
         let books = Arc::new(open_books(config, budget, &threads, endpoints, &lanes, sinks, started));
         let starts =
@@ -159,6 +159,11 @@ impl Pipeline {
         self.stop.give_up.store(true, Ordering::Relaxed);
         for lane in self.lanes {
             let _ = lane.receiver.join();
+            // What the kernel refuses from now on it would count after our last look. So nothing more may reach the socket: a
+            // sender is told that nobody listens. A socket on an interface may not be moved without CAP_NET_RAW; it refuses on.
+            if let Err(error) = lane.socket.withdraw() {
+                log::debug!("listener {}: its socket stays in place until it is closed: {error}", lane.listener);
+            }
         }
         let all_ended = self.consumers.iter().all(JoinHandle::is_finished);
         self.books.final_snapshot(all_ended)
@@ -197,7 +202,11 @@ struct Wiring<'a> {
 
 impl Wiring<'_> {
     /// Makes the channels and consumers of this sink and routes the lanes to them; lane i feeds consumer i mod N.
-    fn open(&self, routes: &mut [Vec<Route>], consumers: &mut Vec<(String, Consumer)>) -> Result<SinkBooks, Failure> {
+    fn open(
+        &self,
+        routes: &mut [Vec<Route>],
+        consumers: &mut Vec<(String, Vec<usize>, Consumer)>,
+    ) -> Result<SinkBooks, Failure> {
         let sink = &self.config.sinks[self.sink];
         let count = self.budget.consumers[self.sink];
         let (feed_of, inboxes): (Vec<Feed>, Vec<Inbox>) =
@@ -217,7 +226,8 @@ impl Wiring<'_> {
                 ledger: Arc::clone(&ledger),
                 tallies: vec![Tally::default(); self.config.listeners.len()],
             };
-            consumers.push((thread_name("sink", number, &sink.name), consumer));
+            let cores = self.budget.cores_of_consumer(&lanes);
+            consumers.push((thread_name("sink", number, &sink.name), cores, consumer));
             books.consumers.push(ledger);
         }
         for &lane in &feeding {
@@ -230,11 +240,10 @@ impl Wiring<'_> {
 
 fn spawn_consumer(
     name: String,
+    cores: Vec<usize>,
     consumer: Consumer,
-    budget: &Budget,
     events: &Sender<Event>,
 ) -> Result<JoinHandle<()>, Failure> {
-    let cores = budget.consumer_cores.clone();
     let events = events.clone();
     let subject = name.clone();
     let body = move || {

@@ -1,0 +1,272 @@
+//! `udpd steer`: from the NIC's queue to the socket, looked at, planned, applied and taken back. The work is the crate
+//! `steer`'s; here it is given the configuration, the running kernel, and a way to say what it did.
+
+mod report;
+mod watch;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use steer::ethtool::Ioctl;
+use steer::model::Host;
+use steer::plan::{Plan, Seat};
+use steer::{ApplyError, Change, Drift, Irqbalance, Journal, Netlink, Reader, Rivals, Steering};
+
+use crate::config::Steer;
+use crate::console;
+use crate::exit::{ExitCode, Failure};
+
+pub use watch::InterfaceWatch;
+
+/// What was before the first apply, until it is restored; goes with a reboot, as the settings do.
+pub const STATE_FOLDER: &str = "/run/udpd/steer";
+
+/// What to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Compare the host with the plan.
+    Status,
+    /// Show the plan and what it would change.
+    Plan,
+    /// Make the host as planned.
+    Apply,
+    /// Make it as it was.
+    Restore,
+}
+
+/// How it was asked for.
+#[derive(Debug)]
+pub struct Order<'a> {
+    /// What to do.
+    pub action: Action,
+    /// The interfaces; those of the configuration when none is named.
+    pub interfaces: Vec<String>,
+    /// The wish.
+    pub wish: &'a Steer,
+    /// Where what was is kept.
+    pub state_folder: PathBuf,
+    /// Print JSON.
+    pub json: bool,
+}
+
+/// The running kernel, as the crate wants to be given it.
+struct Machine {
+    ethtool: Ioctl,
+    allowed: Vec<usize>,
+}
+
+impl Machine {
+    fn new() -> Result<Self, Failure> {
+        let fail = |what: &str, error: std::io::Error| {
+            Failure::new(ExitCode::Failure, format!("cannot {what}: {error}; is this a Linux with a network?"))
+        };
+        let ethtool = Ioctl::new().map_err(|error| fail("make a socket to ask drivers with", error))?;
+        let allowed = steer::allowed_cores().map_err(|error| fail("read which cores udpd may use", error))?;
+        Ok(Self { ethtool, allowed })
+    }
+
+    fn steering<'a>(&'a self, request: &'a steer::plan::Request) -> Steering<'a> {
+        let reader = Reader {
+            sys_root: Path::new("/sys"),
+            proc_root: Path::new("/proc"),
+            ethtool: &self.ethtool,
+            netdev: &Netlink,
+            busy_polls: &[],
+        };
+        Steering { reader, allowed: &self.allowed, request }
+    }
+}
+
+/// Runs the command.
+pub fn execute(order: &Order<'_>, out: &mut dyn Write) -> Result<(), Failure> {
+    let machine = Machine::new()?;
+    let steering = machine.steering(&order.wish.request);
+    let journal = Journal::in_folder(&order.state_folder);
+    let interfaces = match &order.interfaces {
+        named if !named.is_empty() => named.clone(),
+        _ if !order.wish.interfaces.is_empty() || order.action == Action::Restore => order.wish.interfaces.clone(),
+        _ => {
+            let physical = steering.reader.physical_interfaces().join(", ");
+            let message = format!(
+                "no interface is named: name one on the command line or in [steer] interfaces; with a device behind \
+                 them are: {physical}"
+            );
+            return Err(Failure::new(ExitCode::Usage, message));
+        }
+    };
+    match order.action {
+        Action::Plan => plan(&steering, &interfaces, order.json, out),
+        Action::Status => status(&steering, &interfaces, order.json, out),
+        Action::Apply => apply(&steering, &interfaces, &journal, order, out),
+        Action::Restore => restore(&steering, &order.interfaces, &journal, order.json, out),
+    }
+}
+
+fn plan(steering: &Steering<'_>, interfaces: &[String], json: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    let (host, plan) = steering.plan(interfaces).map_err(failure)?;
+    let changes = steering.changes(&host, &plan);
+    if json {
+        return print_json(out, &report::plan(&plan, &changes));
+    }
+    let mut text = plan.to_string();
+    text.push_str(&report::list(&changes, "it is all so already: nothing to change", "would change"));
+    console::print(out, &text)
+}
+
+fn status(steering: &Steering<'_>, interfaces: &[String], json: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    let (host, plan) = steering.plan(interfaces).map_err(failure)?;
+    let drifts = steering.drift(&host, &plan, &Rivals::find(Path::new("/")));
+    if json {
+        print_json(out, &report::status(&host, &plan, &drifts))?;
+    } else {
+        let mut text = report::queues(&host, &plan);
+        for drift in &drifts {
+            text.push_str(&format!("{drift}\n    to set it: {}\n", drift.change.command));
+        }
+        if drifts.is_empty() {
+            text.push_str("everything is as planned\n");
+        }
+        console::print(out, &text)?;
+    }
+    match drifts.len() {
+        0 => Ok(()),
+        count => {
+            let names = interfaces.join(" ");
+            let message = format!("{count} settings are not as planned; `udpd steer apply {names}` sets them");
+            Err(Failure::new(ExitCode::Failure, message))
+        }
+    }
+}
+
+fn apply(
+    steering: &Steering<'_>,
+    interfaces: &[String],
+    journal: &Journal,
+    order: &Order<'_>,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let mut said = Ok(());
+    let changes = steering
+        .apply(interfaces, journal, |change| {
+            if !order.json && said.is_ok() {
+                said = console::print(out, &report::line(change));
+            }
+        })
+        .map_err(failure)?;
+    said?;
+    let rivals = Rivals::find(Path::new("/"));
+    let banned = keep_irqbalance_off(steering, interfaces, order.wish.ban_irqbalance, &rivals);
+    if order.json {
+        print_json(out, &report::changes(&changes))?;
+    } else if changes.is_empty() {
+        console::print(out, "it is all so already: nothing was changed\n")?;
+    }
+    if let Some(change) = changes.iter().find(|change| !change.is_as_wanted()) {
+        let message = format!(
+            "{} of {} was set to {}, and the driver made {} of it; ask for that value, or for \"keep\"",
+            change.setting,
+            change.interface,
+            change.to,
+            change.now.as_deref().unwrap_or("nothing")
+        );
+        return Err(Failure::new(ExitCode::Failure, message));
+    }
+    banned
+}
+
+/// Has irqbalance leave the planned interrupts alone, or says that it will not.
+fn keep_irqbalance_off(
+    steering: &Steering<'_>,
+    interfaces: &[String],
+    ban: bool,
+    rivals: &Rivals,
+) -> Result<(), Failure> {
+    let Some(pid) = rivals.irqbalance else { return Ok(()) };
+    let (host, _) = steering.plan(interfaces).map_err(failure)?;
+    let queues = host.interfaces.iter().flat_map(|interface| &interface.queues);
+    let numbers: Vec<u32> = queues.filter_map(|queue| Some(queue.interrupt.get()?.number)).collect();
+    if !ban {
+        let message = format!(
+            "irqbalance runs (process {pid}) and will move these interrupts again: set irqbalance = \"ban\" in [steer]"
+        );
+        return Err(Failure::new(ExitCode::Failure, message));
+    }
+    Irqbalance::new(pid).ban(&numbers).map(drop).map_err(|error| Failure::new(ExitCode::Failure, error.to_string()))
+}
+
+fn restore(
+    steering: &Steering<'_>,
+    interfaces: &[String],
+    journal: &Journal,
+    json: bool,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let mut said = Ok(());
+    let restored = steering
+        .restore(interfaces, journal, |change| {
+            if !json && said.is_ok() {
+                said = console::print(out, &report::line(change));
+            }
+        })
+        .map_err(|error| {
+            Failure::new(ExitCode::Failure, format!("cannot read {}: {error}", journal.folder().display()))
+        })?;
+    said?;
+    if json {
+        print_json(out, &report::restored(&restored))?;
+    } else if restored.changes.is_empty() && restored.failures.is_empty() {
+        console::print(out, "nothing is saved that differs: nothing was changed\n")?;
+    }
+    match restored.failures.as_slice() {
+        [] => Ok(()),
+        failures => {
+            let message =
+                format!("{}; it stays saved, run restore again when the cause is gone", failures.join("\n  "));
+            Err(Failure::new(ExitCode::Failure, message))
+        }
+    }
+}
+
+fn print_json(out: &mut dyn Write, value: &serde_json::Value) -> Result<(), Failure> {
+    console::print(out, &(serde_json::to_string_pretty(value).unwrap_or_default() + "\n"))
+}
+
+fn failure(error: ApplyError) -> Failure {
+    let code = match &error {
+        ApplyError::Read(steer::ReadError::NoInterface { .. }) => ExitCode::Unavailable,
+        ApplyError::Plan(error) if error.is_configuration => ExitCode::Configuration,
+        ApplyError::Permission(_) => ExitCode::Permission,
+        ApplyError::Setting { cause: steer::SettingError::Permission(_), .. } => ExitCode::Permission,
+        ApplyError::Journal(error) if error.kind() == std::io::ErrorKind::PermissionDenied => ExitCode::Permission,
+        ApplyError::Journal(_) => ExitCode::Disk,
+        ApplyError::Read(_) | ApplyError::Plan(_) | ApplyError::Setting { .. } => ExitCode::Failure,
+    };
+    Failure::new(code, error.to_string())
+}
+
+/// Where the plan puts each queue of an interface; `None` where there is no plan for it, which is not an error: a listener
+/// may be bound to a bridge, a tunnel or loopback.
+pub fn seats(wish: &Steer, allowed: &[usize], interface: &str) -> Option<Vec<Seat>> {
+    let machine = Machine { ethtool: Ioctl::new().ok()?, allowed: allowed.to_vec() };
+    let request = &wish.request;
+    match machine.steering(request).plan(&[interface.to_owned()]) {
+        Ok((_, plan)) => plan.interfaces.into_iter().next().map(|part| part.seats),
+        Err(error) => {
+            log::debug!("interface {interface}: lanes are placed without a plan for its queues: {error}");
+            None
+        }
+    }
+}
+
+/// What is not as planned of the interfaces that the configuration steers.
+fn drifts(machine: &Machine, wish: &Steer) -> Result<(Host, Plan, Vec<Drift>), ApplyError> {
+    let steering = machine.steering(&wish.request);
+    let (host, plan) = steering.plan(&wish.interfaces)?;
+    let drifts = steering.drift(&host, &plan, &Rivals::find(Path::new("/")));
+    Ok((host, plan, drifts))
+}
+
+/// A short name for a change, for comparing drifts.
+fn key(change: &Change) -> String {
+    format!("{} {} {}", change.interface, change.setting, change.from)
+}

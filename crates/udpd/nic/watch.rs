@@ -1,0 +1,50 @@
+//! While the daemon runs: is the host still as planned? Each drift is said once, and again only after it was put right in
+//! between. Looking costs a few dozen small files, so it is done every few seconds by the main thread, and only for
+//! interfaces that the configuration steers.
+
+use std::collections::BTreeSet;
+
+use super::{Machine, drifts, key};
+use crate::config::Steer;
+
+/// Remembers what was said.
+#[derive(Debug, Default)]
+pub struct InterfaceWatch {
+    machine: Option<Box<Machine>>,
+    said: BTreeSet<String>,
+    failed: bool,
+}
+
+impl std::fmt::Debug for Machine {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Machine").field("allowed", &self.allowed).finish_non_exhaustive()
+    }
+}
+
+impl InterfaceWatch {
+    /// The lines that are due.
+    pub fn look(&mut self, wish: &Steer) -> Vec<String> {
+        if wish.interfaces.is_empty() {
+            return Vec::new();
+        }
+        if self.machine.is_none() {
+            self.machine = Machine::new().ok().map(Box::new);
+        }
+        let Some(machine) = &self.machine else { return Vec::new() };
+        match drifts(machine, wish) {
+            Ok((_, _, found)) => {
+                self.failed = false;
+                let keys: BTreeSet<String> = found.iter().map(|drift| key(&drift.change)).collect();
+                let new = found.iter().filter(|drift| !self.said.contains(&key(&drift.change)));
+                let lines = new.map(|drift| format!("{drift}; `udpd steer apply` sets it again")).collect();
+                self.said = keys;
+                lines
+            }
+            Err(error) if !self.failed => {
+                self.failed = true;
+                vec![format!("cannot look whether steering is as planned: {error}")]
+            }
+            Err(_) => Vec::new(),
+        }
+    }
+}
