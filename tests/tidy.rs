@@ -17,6 +17,8 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/mmsg/src/batch.rs",
     "crates/mmsg/src/batch_tests.rs",
     "crates/mmsg/src/bpf.rs",
+    "crates/mmsg/src/ring.rs",
+    "crates/mmsg/src/uring.rs",
     "crates/mmsg/src/send.rs",
     "crates/mmsg/src/send_tests.rs",
     "crates/steer/src/sys.rs",

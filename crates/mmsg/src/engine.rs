@@ -72,6 +72,17 @@ impl Engine {
         }
     }
 
+    /// From now on the engine takes nothing more out of the socket than a call returns: what it has taken already comes
+    /// first, and when a call returns 0 nothing is left in it. For the end, where whatever stayed in the engine would be
+    /// lost; it costs the engine its advantage.
+    pub fn finish(&mut self) {
+        match self {
+            Engine::Recvmmsg(_) => {}
+            #[cfg(feature = "io_uring")]
+            Engine::Uring(engine) => engine.finish(),
+        }
+    }
+
     /// Waits until a receive call would not block, `timeout` at most. `false`: the time is over. Unlike
     /// [`Socket::wait_readable`] it knows what the engine has already taken out of the socket.
     pub fn wait_readable(&mut self, timeout: Duration) -> io::Result<bool> {

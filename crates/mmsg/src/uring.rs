@@ -8,7 +8,7 @@
 //! all of them are of one arena, which the engine keeps alive with the batches it was given. When the engine is dropped it
 //! waits until the kernel has let go of its blocks; should the kernel not let go, the arena is leaked rather than unmapped.
 //!
-//! The end: once the socket is [interrupted](Socket::interrupt) the ring is taken down, what it has already received is
+//! The end: once the socket is [interrupted](Socket::interrupt), or the engine told to finish, the ring is taken down, what it has already received is
 //! handed out first, and what is still in the socket is received by `recvmmsg`. Nothing is left between the two.
 #![allow(unsafe_code)]
 // The lengths in a header have other types with other C libraries; where a cast is needed depends on which.
@@ -44,7 +44,8 @@ pub struct Uring {
     reserve: ManuallyDrop<Vec<RecvBatch>>,
     layout: Layout,
     copy_up_to: usize,
-    interrupted: bool,
+    /// The ring is taken down; what is left is received by `recvmmsg`.
+    finishing: bool,
     /// An error that came after messages, for the next call.
     error: Option<i32>,
 }
@@ -93,7 +94,7 @@ impl Uring {
             unsafe { ring.provide(number, block) };
         }
         let reserve = ManuallyDrop::new(reserve);
-        Ok(Uring { ring, socket, blocks, reserve, layout, copy_up_to, interrupted: false, error: None })
+        Ok(Uring { ring, socket, blocks, reserve, layout, copy_up_to, finishing: false, error: None })
     }
 
     /// See [`Engine::receive_more`](crate::Engine::receive_more). The batch must be of the pool of the ring's own.
@@ -107,6 +108,12 @@ impl Uring {
             // reference to it or to the blocks they point at. It is of our arena, as just checked, and so of our layout.
             unsafe { self.take(headers, count, wait) }
         })
+    }
+
+    /// See [`Engine::finish`](crate::Engine::finish).
+    pub(crate) fn finish(&mut self) {
+        self.finishing = true;
+        self.ring.begin_end();
     }
 
     /// See [`Engine::wait_readable`](crate::Engine::wait_readable).
@@ -140,7 +147,7 @@ impl Uring {
             if let Some(errno) = self.error.take_if(|_| taken == 0) {
                 return Err(io::Error::from_raw_os_error(errno));
             }
-            if self.interrupted && !self.ring.is_receiving() {
+            if self.finishing && !self.ring.is_receiving() {
                 let wait = if taken == 0 { wait } else { Wait::No };
                 // SAFETY: as the caller says, for the headers that are left.
                 let left = unsafe { receive_into(&self.socket, headers.add(taken), count - taken, wait) };
@@ -148,7 +155,7 @@ impl Uring {
             }
             let until = match gather.take() {
                 // The ring is on its way down, which takes no time that one would notice.
-                _ if self.interrupted => Until::One,
+                _ if self.finishing => Until::One,
                 Some(time) => Until::Gathered((count - taken).min(self.blocks.len()), time),
                 None if taken == 0 && wait != Wait::No => Until::One,
                 None if self.may_have_more(entered, pass) => Until::Now,
@@ -201,10 +208,7 @@ impl Uring {
                         unsafe { self.ring.provide(number, self.blocks[usize::from(number)]) };
                     }
                 }
-                Some(Completion::Interrupted) => {
-                    self.interrupted = true;
-                    self.ring.begin_end();
-                }
+                Some(Completion::Interrupted) => self.finish(),
                 Some(Completion::Housekeeping) => {}
             }
         }
@@ -263,7 +267,7 @@ impl fmt::Debug for Uring {
             .field("socket", &self.socket)
             .field("blocks", &self.blocks.len())
             .field("copy_up_to", &self.copy_up_to)
-            .field("interrupted", &self.interrupted)
+            .field("finishing", &self.finishing)
             .finish_non_exhaustive()
     }
 }

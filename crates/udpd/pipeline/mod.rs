@@ -284,6 +284,7 @@ fn open_books(
             steering: budget.lanes[lane].steering.clone(),
             arrivals: endpoints[lane].arrivals.take(),
             receive_buffer_bytes: threads[lane].made.buffer.granted_bytes as u64,
+            engine: threads[lane].made.engine,
             ledger: Arc::clone(&lanes[lane].ledger),
         };
         ListenerBooks {

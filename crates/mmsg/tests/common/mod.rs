@@ -42,6 +42,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// Those that this machine permits; says so where it does not.
+    #[allow(clippy::print_stderr)]
     pub(crate) fn here() -> Vec<Kind> {
         match Uring::supported() {
             Ok(()) => vec![Kind::Recvmmsg, Kind::Uring { copy_up_to: 0 }, Kind::Uring { copy_up_to: 512 }],
