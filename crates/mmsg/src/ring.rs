@@ -84,6 +84,8 @@ pub(crate) struct Ring {
     buffers: BufferRing,
     /// Tells the kernel how a block is divided. It reads it each time the receive is made, hence it does not move.
     division: Box<libc::msghdr>,
+    /// The kernel can let something gather and go on waiting in one call.
+    has_minimum_wait: bool,
     /// The receive, or the watch, is in flight.
     receiving: bool,
     watching: bool,
@@ -101,6 +103,7 @@ impl Ring {
     /// and that nobody touches, until it is named by a completion or [`Ring::shut_down`] has returned true.
     pub(crate) unsafe fn new(fd: RawFd, layout: &Layout, blocks: usize) -> Result<Ring, Refusal> {
         let uring = build(blocks).map_err(|error| Refusal::of("io_uring_setup", error))?;
+        let has_minimum_wait = uring.params().is_feature_min_timeout();
         let buffers = BufferRing::register(&uring, blocks, layout.block_bytes())
             .map_err(|error| Refusal::of("io_uring_register", error))?;
         // SAFETY: all zeroes is a valid header: no name, no buffers, no control.
@@ -112,6 +115,7 @@ impl Ring {
             fd,
             buffers,
             division,
+            has_minimum_wait,
             receiving: false,
             watching: false,
             ending: false,
@@ -189,7 +193,7 @@ impl Ring {
             Until::Now => (0, None, None),
             Until::One => (1, None, None),
             Until::Limit(limit) => (1, None, Some(limit)),
-            Until::Gathered(count, time) if self.uring.params().is_feature_min_timeout() => {
+            Until::Gathered(count, time) if self.has_minimum_wait => {
                 (count, Some(time), Some(LONG))
             }
             // Before Linux 6.12 it takes a second call to wait for what comes after the time.
@@ -201,7 +205,7 @@ impl Ring {
             arguments = arguments.timespec(limit);
         }
         if let Some(time) = gather {
-            arguments = arguments.min_wait_usec(u32::try_from(time.as_micros()).unwrap_or(u32::MAX));
+            arguments = arguments.min_wait_usec(u32::try_from(time.as_micros().max(1)).unwrap_or(u32::MAX));
         }
         self.call(want, &arguments)
     }
@@ -249,6 +253,12 @@ impl Ring {
         // SAFETY: what the request points at lives as long as the ring: the division, and by `new` the socket. Blocks it
         // finds by itself, in the buffer ring.
         unsafe { self.uring.submission().push(&request.user_data(name)) }.is_ok()
+    }
+
+    /// Does as on a kernel before 6.12.
+    #[cfg(test)]
+    pub(crate) fn forget_minimum_wait(&mut self) {
+        self.has_minimum_wait = false;
     }
 
     /// Cancels the requests; no new ones are made. Their last completions are still to come.

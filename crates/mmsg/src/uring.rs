@@ -34,7 +34,12 @@ use crate::socket::Socket;
 /// How many messages the kernel takes from a socket in one go, besides those that were waited for.
 const KERNEL_PASS: usize = 32;
 
-/// Receives from one socket by io_uring, on the thread that made it.
+/// Receives from one socket by io_uring, on the thread that made it: the kernel takes calls from no other.
+///
+/// ```compile_fail,E0277
+/// fn moves_to_another_thread<T: Send>() {}
+/// moves_to_another_thread::<mmsg::Uring>();
+/// ```
 pub struct Uring {
     ring: Ring,
     socket: Arc<Socket>,
@@ -271,3 +276,7 @@ impl fmt::Debug for Uring {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+#[path = "uring_tests.rs"]
+mod tests;
