@@ -26,8 +26,17 @@ const TARGET: &str = "UDPD_TEST_TARGET";
 const RATE: u64 = if cfg!(debug_assertions) { 30_000 } else { 300_000 };
 
 #[test]
+#[allow(clippy::print_stderr)]
 fn nothing_is_allocated_between_the_second_and_the_eighth_second_of_a_run() {
     let Err(std::env::VarError::NotPresent) = std::env::var(TARGET) else { return send() };
+    run_with("engine = \"recvmmsg\"");
+    match mmsg::Uring::supported() {
+        Ok(()) => run_with("engine = \"io_uring\"\ngather = \"1ms\""),
+        Err(why) => eprintln!("NOT CHECKED: engine = \"io_uring\", because {why}"),
+    }
+}
+
+fn run_with(engine: &str) {
     let address = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port");
     let directory = tempfile::tempdir().expect("a directory");
     let text = format!(
@@ -35,6 +44,7 @@ fn nothing_is_allocated_between_the_second_and_the_eighth_second_of_a_run() {
         [[listener]]
         name = "in"
         address = "{address}"
+        {engine}
         sinks = ["archive", "nothing"]
         [sink.archive]
         type = "file"

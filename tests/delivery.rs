@@ -7,6 +7,7 @@ use std::path::Path;
 use udpd::sink::lines::unescape;
 
 use crate::util::daemon::{Daemon, free_address};
+use crate::util::engines::{engines, name_in, two_engines};
 use crate::util::ledger::{assert_closed, count, list};
 use crate::util::load::{Amount, Load, LoadReport, read_text_header};
 
@@ -37,87 +38,98 @@ fn read_all(directory: &Path, prefix: &str) -> Vec<u8> {
 
 #[test]
 fn two_lanes_feed_a_file_and_a_null_sink_without_losing_one() {
-    let address = free_address();
-    let daemon = Daemon::with_config(&format!(
-        r#"
-        [[listener]]
-        name = "in"
-        address = "{address}"
-        lanes = 2
-        sinks = ["archive", "nothing"]
-        [sink.archive]
-        type = "file"
-        path = "@DIR@/{{listener}}-{{consumer}}.log"
-        # A disk that others keep busy may take nothing for a tenth of a second and more.
-        queue_batches = 2048
-        [sink.nothing]
-        type = "null"
-        "#
-    ));
-    let mut load = Load::new(address, Amount::Seconds(10.0 / SCALE as f64));
-    load.rate_per_second = 200_000 / SCALE;
-    let report = load.send();
-    let sent = report.sent;
-    daemon.stats_when("all are delivered", |ledger| {
-        list(&ledger["listeners"][0], "sinks").iter().all(|sink| count(sink, "delivered") == sent)
-    });
-    let ended = daemon.terminate();
-    assert!(ended.status.success(), "{}", ended.stderr);
-    assert_closed(&ended.ledger, sent);
-    let listener = &ended.ledger["listeners"][0];
-    assert!(
-        list(listener, "lanes").iter().all(|lane| count(lane, "received") > 0),
-        "both lanes took part: {listener:#}"
-    );
-    assert_each_once(&read_all(ended.directory.path(), "in-0.log"), &report);
-}
-
-#[test]
-fn datagrams_of_every_size_arrive_byte_for_byte() {
-    let address = free_address();
-    let daemon = Daemon::with_config(&format!(
-        r#"
-        [[listener]]
-        name = "in"
-        address = "{address}"
-        max_length = 65535
-        batch_size = 8
-        sinks = ["archive"]
-        [sink.archive]
-        type = "file"
-        path = "@DIR@/in.log"
-        "#
-    ));
-    let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
-    let payloads: Vec<Vec<u8>> = [0, 1, 2, 63, 64, 65, 512, 1472, 1473, 9000, 65_507]
-        .map(|size: usize| (0..size).map(|index| (index * 7 + size) as u8).collect())
-        .into();
-    for payload in &payloads {
-        socket.send_to(payload, address).expect("sent");
-    }
-    daemon.stats_when("all are delivered", |ledger| {
-        count(&ledger["listeners"][0]["sinks"][0], "delivered") == payloads.len() as u64
-    });
-    let ended = daemon.terminate();
-    assert_closed(&ended.ledger, payloads.len() as u64);
-    let text = std::fs::read(ended.directory.path().join("in.log")).expect("the file");
-    let lines: Vec<&[u8]> = text.strip_suffix(b"\n").expect("whole lines").split(|&byte| byte == b'\n').collect();
-    assert_eq!(lines.len(), payloads.len());
-    for (line, payload) in lines.iter().zip(&payloads) {
-        let expected = payload.strip_suffix(b"\n").unwrap_or(payload);
-        assert_eq!(unescape(line).as_deref(), Some(expected), "{} bytes", payload.len());
-    }
-}
-
-#[test]
-fn what_is_longer_than_max_length_is_counted_and_kept_or_dropped_as_told() {
-    for (policy, delivered, dropped) in [("keep", 3, 0), ("drop", 2, 1)] {
+    for engine in two_engines() {
         let address = free_address();
         let daemon = Daemon::with_config(&format!(
             r#"
             [[listener]]
             name = "in"
             address = "{address}"
+            {engine}
+            lanes = 2
+            sinks = ["archive", "nothing"]
+            [sink.archive]
+            type = "file"
+            path = "@DIR@/{{listener}}-{{consumer}}.log"
+            # A disk that others keep busy may take nothing for a tenth of a second and more.
+            queue_batches = 2048
+            [sink.nothing]
+            type = "null"
+            "#
+        ));
+        let mut load = Load::new(address, Amount::Seconds(10.0 / SCALE as f64));
+        load.rate_per_second = 200_000 / SCALE;
+        let report = load.send();
+        let sent = report.sent;
+        daemon.stats_when("all are delivered", |ledger| {
+            list(&ledger["listeners"][0], "sinks").iter().all(|sink| count(sink, "delivered") == sent)
+        });
+        let ended = daemon.terminate();
+        assert!(ended.status.success(), "{}", ended.stderr);
+        assert_closed(&ended.ledger, sent);
+        let listener = &ended.ledger["listeners"][0];
+        assert!(
+            list(listener, "lanes").iter().all(|lane| count(lane, "received") > 0),
+            "both lanes took part: {listener:#}"
+        );
+        assert!(list(listener, "lanes").iter().all(|lane| lane["engine"] == name_in(engine)), "{listener:#}");
+        assert_each_once(&read_all(ended.directory.path(), "in-0.log"), &report);
+    }
+}
+
+#[test]
+fn datagrams_of_every_size_arrive_byte_for_byte() {
+    for engine in engines() {
+        let address = free_address();
+        let daemon = Daemon::with_config(&format!(
+            r#"
+            [[listener]]
+            name = "in"
+            address = "{address}"
+            {engine}
+            max_length = 65535
+            batch_size = 8
+            sinks = ["archive"]
+            [sink.archive]
+            type = "file"
+            path = "@DIR@/in.log"
+            "#
+        ));
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let payloads: Vec<Vec<u8>> = [0, 1, 2, 63, 64, 65, 512, 1472, 1473, 9000, 65_507]
+            .map(|size: usize| (0..size).map(|index| (index * 7 + size) as u8).collect())
+            .into();
+        for payload in &payloads {
+            socket.send_to(payload, address).expect("sent");
+        }
+        daemon.stats_when("all are delivered", |ledger| {
+            count(&ledger["listeners"][0]["sinks"][0], "delivered") == payloads.len() as u64
+        });
+        let ended = daemon.terminate();
+        assert_closed(&ended.ledger, payloads.len() as u64);
+        let text = std::fs::read(ended.directory.path().join("in.log")).expect("the file");
+        let lines: Vec<&[u8]> = text.strip_suffix(b"\n").expect("whole lines").split(|&byte| byte == b'\n').collect();
+        assert_eq!(lines.len(), payloads.len());
+        for (line, payload) in lines.iter().zip(&payloads) {
+            let expected = payload.strip_suffix(b"\n").unwrap_or(payload);
+            assert_eq!(unescape(line).as_deref(), Some(expected), "{} bytes", payload.len());
+        }
+    }
+}
+
+#[test]
+fn what_is_longer_than_max_length_is_counted_and_kept_or_dropped_as_told() {
+    let policies = [("keep", 3, 0), ("drop", 2, 1)];
+    for (engine, (policy, delivered, dropped)) in
+        engines().into_iter().flat_map(|engine| policies.map(|one| (engine, one)))
+    {
+        let address = free_address();
+        let daemon = Daemon::with_config(&format!(
+            r#"
+            [[listener]]
+            name = "in"
+            address = "{address}"
+            {engine}
             max_length = 100
             on_truncate = "{policy}"
             sinks = ["archive"]

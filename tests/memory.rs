@@ -2,6 +2,7 @@
 
 use crate::delivery::SCALE;
 use crate::util::daemon::{Daemon, free_address};
+use crate::util::engines::{engines, two_engines};
 use crate::util::load::{Amount, Load};
 
 /// How long the load runs after the first reading. The claim is about a minute; `UDPD_TEST_LONG=1` takes one.
@@ -27,12 +28,13 @@ fn wake_ups(pid: u32) -> u64 {
     tasks.flatten().map(of_task).sum()
 }
 
-fn start(address: std::net::SocketAddr) -> Daemon {
+fn start(address: std::net::SocketAddr, engine: &str) -> Daemon {
     Daemon::with_config(&format!(
         r#"
         [[listener]]
         name = "in"
         address = "{address}"
+        {engine}
         lanes = 2
         sinks = ["archive", "nothing"]
         [sink.archive]
@@ -46,32 +48,36 @@ fn start(address: std::net::SocketAddr) -> Daemon {
 
 #[test]
 fn resident_memory_does_not_grow_under_load() {
-    let address = free_address();
-    let daemon = start(address);
-    let mut load = Load::new(address, Amount::Seconds(2.0));
-    load.rate_per_second = 100_000 / SCALE;
-    load.clone().send();
-    let before = resident_bytes(daemon.pid());
-    load.amount = Amount::Seconds(load_seconds());
-    load.send();
-    let after = resident_bytes(daemon.pid());
-    daemon.terminate();
-    let grown = after.saturating_sub(before);
-    assert!(grown <= 1 << 20, "resident memory grew by {grown} bytes, from {before} to {after}");
+    for engine in two_engines() {
+        let address = free_address();
+        let daemon = start(address, engine);
+        let mut load = Load::new(address, Amount::Seconds(2.0));
+        load.rate_per_second = 100_000 / SCALE;
+        load.clone().send();
+        let before = resident_bytes(daemon.pid());
+        load.amount = Amount::Seconds(load_seconds());
+        load.send();
+        let after = resident_bytes(daemon.pid());
+        daemon.terminate();
+        let grown = after.saturating_sub(before);
+        assert!(grown <= 1 << 20, "{engine}: resident memory grew by {grown} bytes, from {before} to {after}");
+    }
 }
 
 #[test]
 fn without_traffic_nobody_wakes_up_beyond_the_housekeeping() {
     const SECONDS: u64 = 4;
-    let daemon = start(free_address());
-    // Start-up has its wake-ups; two equal readings a housekeeping apart would be an event, a fixed window is the claim.
-    std::thread::park_timeout(std::time::Duration::from_secs(1));
-    let before = wake_ups(daemon.pid());
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(SECONDS);
-    while let Some(left) = end.checked_duration_since(std::time::Instant::now()) {
-        std::thread::park_timeout(left);
+    for engine in engines() {
+        let daemon = start(free_address(), engine);
+        // Start-up has its wake-ups; two equal readings a housekeeping apart would be an event, a fixed window is the claim.
+        std::thread::park_timeout(std::time::Duration::from_secs(1));
+        let before = wake_ups(daemon.pid());
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(SECONDS);
+        while let Some(left) = end.checked_duration_since(std::time::Instant::now()) {
+            std::thread::park_timeout(left);
+        }
+        let woken = wake_ups(daemon.pid()) - before;
+        daemon.terminate();
+        assert!(woken <= 5 * SECONDS, "{engine}: {woken} wake-ups in {SECONDS} s without traffic");
     }
-    let woken = wake_ups(daemon.pid()) - before;
-    daemon.terminate();
-    assert!(woken <= 5 * SECONDS, "{woken} wake-ups in {SECONDS} s without traffic");
 }

@@ -6,6 +6,7 @@ use std::process::Stdio;
 
 use crate::delivery::SCALE;
 use crate::util::daemon::{Daemon, free_address};
+use crate::util::engines::two_engines;
 use crate::util::ledger::{assert_closed, count};
 use crate::util::load::{Amount, Load};
 
@@ -13,7 +14,7 @@ use crate::util::load::{Amount, Load};
 const RUNS: usize = if cfg!(debug_assertions) { 2 } else { 20 };
 
 /// One run: a sink that takes nothing while the load is sent, and everything afterwards.
-fn stalled_sink(when_full: &str) {
+fn stalled_sink(engine: &str, when_full: &str) {
     let address = free_address();
     let (mut reader, writer) = std::io::pipe().expect("a pipe");
     let daemon = Daemon::with_config_and_stdout(
@@ -22,6 +23,7 @@ fn stalled_sink(when_full: &str) {
             [[listener]]
             name = "in"
             address = "{address}"
+            {engine}
             receive_buffer = "256KiB"
             sinks = ["out"]
             [sink.out]
@@ -63,19 +65,25 @@ fn stalled_sink(when_full: &str) {
     }
 }
 
+fn stalled_sinks(when_full: &str) {
+    for engine in two_engines() {
+        (0..RUNS).for_each(|_| stalled_sink(engine, when_full));
+    }
+}
+
 #[test]
 fn a_stalled_sink_with_drop_newest_loses_only_what_the_ledger_says() {
-    (0..RUNS).for_each(|_| stalled_sink("drop_newest"));
+    stalled_sinks("drop_newest");
 }
 
 #[test]
 fn a_stalled_sink_with_drop_oldest_loses_only_what_the_ledger_says() {
-    (0..RUNS).for_each(|_| stalled_sink("drop_oldest"));
+    stalled_sinks("drop_oldest");
 }
 
 #[test]
 fn a_stalled_sink_with_block_loses_only_what_the_kernel_counts() {
-    (0..RUNS).for_each(|_| stalled_sink("block"));
+    stalled_sinks("block");
 }
 
 #[test]

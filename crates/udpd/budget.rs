@@ -11,6 +11,7 @@ use steer::plan::Seat as QueueSeat;
 use steer::{Placement, Seat, Topology, place};
 
 use crate::config::{Absorb, Config, Consumers, Lanes, Listener, ReceiveBuffer, Spread, Timestamps};
+use crate::engine::Choice;
 use crate::pool::PoolSize;
 use crate::steering::{self, Members, Steering};
 
@@ -65,12 +66,19 @@ pub struct LanePlan {
     pub shape: BatchShape,
     /// How many it has.
     pub pool: PoolSize,
+    /// What fills them.
+    pub engine: Choice,
 }
 
 impl LanePlan {
-    /// The memory of its batches, the one that is never handed over included.
+    /// All of its batches, with the one that is never handed over and those that the engine keeps to itself.
+    pub fn batches(&self) -> usize {
+        self.pool.batches() + 1 + self.engine.own_batches(self.shape.slots)
+    }
+
+    /// Their memory.
     pub fn pool_bytes(&self) -> usize {
-        (self.pool.batches() + 1) * self.shape.bytes()
+        self.batches() * self.shape.bytes()
     }
 
     /// How long a granted buffer, as the kernel accounts it, lasts at the lane's rate. A quarter of it is not counted: the
@@ -98,13 +106,14 @@ pub struct Budget {
 
 impl Budget {
     /// Works it out. `receive_queues` tells how many receive queues an interface has, and `planned` where its plan puts each
-    /// of them; `None` where there is no plan for it.
+    /// of them; `None` where there is no plan for it. `engines` has one for each listener.
     pub fn new(
         config: &Config,
         topology: &Topology,
         allowed: &[usize],
         receive_queues: impl Fn(&str) -> Option<usize>,
         planned: impl Fn(&str) -> Option<Vec<QueueSeat>>,
+        engines: &[Choice],
     ) -> Self {
         let plans: Vec<Option<Vec<QueueSeat>>> =
             config.listeners.iter().map(|listener| listener.interface.as_deref().and_then(&planned)).collect();
@@ -146,6 +155,7 @@ impl Budget {
                     rate,
                     shape: shape(listener),
                     pool: PoolSize::new(listener.sinks.iter().map(|&sink| config.sinks[sink].queue_batches)),
+                    engine: engines[index].clone(),
                 }));
             }
         }
@@ -240,6 +250,7 @@ fn shape(listener: &Listener) -> BatchShape {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::EngineKind;
 
     const TEXT: &str = r#"
         [[listener]]
@@ -262,7 +273,8 @@ mod tests {
     fn budget(text: &str) -> Budget {
         let config = Config::parse(text, "test", &crate::config::Host::default()).expect("a valid configuration");
         let topology = Topology { online: vec![0, 1], node_of_core: [(0, 0), (1, 0)].into(), ..Topology::default() };
-        Budget::new(&config, &topology, &[0, 1], |_| Some(4), |_| None)
+        let engines = [Choice { kind: EngineKind::Recvmmsg, written: true, why: String::new() }];
+        Budget::new(&config, &topology, &[0, 1], |_| Some(4), |_| None, &engines)
     }
 
     #[test]

@@ -36,6 +36,8 @@ struct LaneReport<'a> {
     rate: u64,
     receive_buffer_bytes: usize,
     covers_ms: f64,
+    engine: String,
+    engine_why: &'a str,
     batches: usize,
     pool_bytes: usize,
 }
@@ -69,8 +71,10 @@ fn report<'a>(config: &'a Config, budget: &'a Budget) -> Report<'a> {
         arrival_cpus: plan.steering.expected_cores(),
         rate: plan.rate,
         receive_buffer_bytes: 2 * plan.receive_buffer_bytes,
+        engine: plan.engine.kind.to_string(),
+        engine_why: &plan.engine.why,
         covers_ms: plan.covered(2 * plan.receive_buffer_bytes).as_secs_f64() * 1000.0,
-        batches: plan.pool.batches() + 1,
+        batches: plan.batches(),
         pool_bytes: plan.pool_bytes(),
     };
     let sinks = config.sinks.iter().zip(&budget.consumers);
@@ -100,10 +104,11 @@ fn render(report: &Report<'_>, budget: &Budget) -> String {
             cores => format!(", from cores {}", steer::format_core_list(cores)),
         };
         text += &format!(
-            "  {}/{}  {}  {core}{node}{queue}{arrival}  receive buffer {} covers {:.0} ms at {}/s  {} batches, {}\n",
+            "  {}/{}  {}  {core}{node}{queue}{arrival}  {}  receive buffer {} covers {:.0} ms at {}/s  {} batches, {}\n",
             lane.listener,
             lane.lane,
             lane.address,
+            lane.engine,
             bytes(lane.receive_buffer_bytes),
             lane.covers_ms,
             lane.rate,
@@ -116,7 +121,11 @@ fn render(report: &Report<'_>, budget: &Budget) -> String {
         text += &format!("  {}  consumers {}  cores {}\n", sink.sink, sink.consumers, sink.cpus);
     }
     if let Some(lane) = budget.lanes.first() {
-        text += &format!("\nbatches of the first lane: {}, 1 spare\n", lane.pool);
+        let own = match lane.engine.own_batches(lane.shape.slots) {
+            0 => String::new(),
+            own => format!(" + {own} in the ring"),
+        };
+        text += &format!("\nbatches of the first lane: {}{own}, 1 spare\n", lane.pool);
     }
     text += &format!(
         "memory: {} in batches, up to {} in receive buffers (the kernel's)\n",

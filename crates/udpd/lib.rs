@@ -31,6 +31,7 @@ mod exchange;
 mod service;
 
 pub mod budget;
+pub mod engine;
 pub mod holder;
 pub mod pipeline;
 

@@ -1,6 +1,6 @@
 //! The receiver: takes an empty batch, lets the kernel fill it, counts, hands it over. One thread per lane.
 //!
-//! The loop is the bare `recvmmsg` loop with four things added, each once per batch and never per datagram: a batch from
+//! The loop is the bare receive loop of its engine with four things added, each once per batch and never per datagram: a batch from
 //! the pool, the counts, the hand-over, and a look at the stop flag. It blocks in the kernel and nowhere else, unless the
 //! operator chose `when_full = "block"`.
 //!
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
-use mmsg::{RecvBatch, Socket, Wait};
+use mmsg::{Engine, RecvBatch, Wait};
 
 use crate::channel::{Feed, NotTaken};
 use crate::ledger::{LaneLedger, LaneTally};
@@ -73,8 +73,8 @@ pub struct LaneHome {
 /// Everything a receiver thread owns.
 #[derive(Debug)]
 pub struct Receiver {
-    /// The socket of the lane.
-    pub socket: Arc<Socket>,
+    /// What receives from the socket of the lane. It may belong to this thread alone.
+    pub engine: Engine,
     /// Its empty batches.
     pub pool: Pool,
     /// A batch that is never handed over: what is received into it is dropped and counted.
@@ -89,7 +89,7 @@ pub struct Receiver {
     pub lane: usize,
     /// Drop what is longer than a slot.
     pub drop_truncated: bool,
-    /// Let datagrams gather this long after a short batch.
+    /// Let datagrams gather this long before a batch is taken that would not be full.
     pub gather: Duration,
     /// When to end.
     pub stop: Arc<Stop>,
@@ -99,18 +99,17 @@ impl Receiver {
     /// Receives until told to stop, then drains the socket. What was published last is final.
     pub fn run(mut self) {
         let mut tally = LaneTally::default();
+        let wait = if self.gather.is_zero() { Wait::Block } else { Wait::Gather(self.gather) };
         while !self.stop.requested.load(Ordering::Relaxed) {
-            let messages = self.step(&mut tally, Wait::Block);
-            if messages > 0 && messages < self.spare.slots() && !self.gather.is_zero() {
-                std::thread::sleep(self.gather);
-            }
+            self.step(&mut tally, wait);
         }
         self.drain(&mut tally);
     }
 
-    /// Arrivals are refused by now. What was on its way between interrupt and socket gets a moment, and two empty looks in a
-    /// row mean that nothing is left.
+    /// Arrivals are refused by now. The engine hands out what it has taken out of the socket before what is still in it.
+    /// What was on its way between interrupt and socket gets a moment, and two empty looks in a row mean that nothing is left.
     fn drain(&mut self, tally: &mut LaneTally) {
+        self.engine.finish();
         let mut empty_looks = 0;
         let mut gave_up_at = None;
         while empty_looks < 2 {
@@ -138,7 +137,8 @@ impl Receiver {
             return self.without_batch(tally, wait);
         };
         let batch = exclusive(&mut parcel);
-        if self.count_errors(tally, batch.receive(&self.socket, wait)) == 0 {
+        let result = self.engine.receive(batch, wait);
+        if self.count_errors(tally, result) == 0 {
             self.pool.put(parcel);
             return 0;
         }
@@ -151,7 +151,7 @@ impl Receiver {
 
     /// Fills a short batch up for as long as there is a reason to and something comes. A batch waits for a slow consumer only
     /// so long, because what waits for one waits for the others too.
-    fn fill_up(&self, tally: &mut LaneTally, batch: &mut RecvBatch) {
+    fn fill_up(&mut self, tally: &mut LaneTally, batch: &mut RecvBatch) {
         let mut deadline = None;
         while !batch.is_full() {
             if self.may_rest() {
@@ -161,20 +161,24 @@ impl Receiver {
             } else {
                 let now = Instant::now();
                 let left = deadline.get_or_insert(now + FILL_UP).saturating_duration_since(now);
-                if left.is_zero() || !self.socket.wait_readable(left).unwrap_or(false) {
+                if left.is_zero() || !self.engine.wait_readable(left).unwrap_or(false) {
                     return;
                 }
             }
-            if self.count_errors(tally, batch.receive_more(&self.socket, Wait::No)) == 0 {
+            let result = self.engine.receive_more(batch, Wait::No);
+            if self.count_errors(tally, result) == 0 {
                 return;
             }
             tally.calls += 1;
         }
     }
 
-    /// True while nobody would look at a batch and the socket has room for what arrives meanwhile.
+    /// True while nobody would look at a batch and the socket has room for what arrives meanwhile. Where datagrams gather
+    /// they have had their rest.
     fn may_rest(&self) -> bool {
-        self.receive_buffer_bytes >= REST_BUFFER_BYTES && self.routes.iter().all(|route| route.feed.consumer_naps())
+        self.gather.is_zero()
+            && self.receive_buffer_bytes >= REST_BUFFER_BYTES
+            && self.routes.iter().all(|route| route.feed.consumer_naps())
     }
 
     /// Counts what is in the batch, publishes, and gives the batch to every sink.
@@ -221,8 +225,8 @@ impl Receiver {
 
     /// No batch is at hand. One may come home while nothing arrives, so it is looked for again before anything is dropped.
     fn without_batch(&mut self, tally: &mut LaneTally, wait: Wait) -> usize {
-        if wait == Wait::Block {
-            let arrived = self.socket.wait_readable(NO_BATCH_POLL).unwrap_or(true);
+        if wait != Wait::No {
+            let arrived = self.engine.wait_readable(NO_BATCH_POLL).unwrap_or(true);
             if let Some(parcel) = self.pool.take() {
                 self.pool.put(parcel);
                 return 0;
@@ -236,7 +240,7 @@ impl Receiver {
 
     /// The kernel's queue must move on all the same, and each datagram is counted.
     fn receive_to_drop(&mut self, tally: &mut LaneTally, wait: Wait) -> usize {
-        let result = self.spare.receive(&self.socket, wait);
+        let result = self.engine.receive(&mut self.spare, wait);
         let messages = self.count_errors(tally, result);
         if messages > 0 {
             let summary = *self.spare.summary();

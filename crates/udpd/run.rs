@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver as Inbox, RecvTimeoutError, Sender, unbounded};
+use mmsg::Uring;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use steer::Topology;
@@ -16,6 +17,7 @@ use crate::budget::Budget;
 use crate::check;
 use crate::config::{Chosen, Config, Spread};
 use crate::control::{ControlServer, ControlSocket};
+use crate::engine::{self, Choice};
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::Snapshot;
 use crate::logging;
@@ -93,7 +95,9 @@ pub fn plan(config: &Config) -> Result<Budget, Failure> {
     }
     let queues = |interface: &str| steer::receive_queues(sys_root, interface);
     let planned = |interface: &str| nic::seats(&config.steer, &allowed, interface);
-    let budget = Budget::new(config, &topology, &allowed, queues, planned);
+    let engines: Vec<Choice> =
+        config.listeners.iter().map(|listener| engine::choose(listener, Uring::supported)).collect::<Result<_, _>>()?;
+    let budget = Budget::new(config, &topology, &allowed, queues, planned, &engines);
     refuse_idle_lanes(config, &budget, allowed.len())?;
     Ok(budget)
 }
@@ -265,6 +269,9 @@ fn say_lane(lane: &Lane) {
         plan.covered(buffer.granted_bytes).as_secs_f64() * 1000.0,
         plan.rate
     );
+    if plan.number == 0 {
+        log::info!("listener {listener}: engine {}: {}", plan.engine.kind, plan.engine.why);
+    }
     if plan.number == 0 && buffer.is_clamped() {
         log::warn!(
             "listener {listener}: the kernel granted {} of {} bytes of receive buffer; {}",

@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod daemon;
+pub(crate) mod engines;
 pub(crate) mod ledger;
 pub(crate) mod licence;
 pub(crate) mod load;

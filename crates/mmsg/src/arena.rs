@@ -1,14 +1,18 @@
 //! The memory of batches: one anonymous mapping, cut into regions, each region laid out for `recvmmsg` or `sendmmsg`.
 //!
 //! ```text
-//! arena   | region 0                                   | region 1 ...
-//! region  | mmsghdr x n | iovec x n | names x n | control x n | payload slots |
-//! header i --> iovec i --> slot i,  --> name i,  --> control i
+//! arena   | region 0                            | region 1 ...
+//! region  | mmsghdr x n | iovec x n | block x n |
+//! block   | preface | name | control | payload |
+//! header i --> iovec i --> payload of a block,  --> its name,  --> its control
 //! ```
 //!
-//! The pointers between the parts are written once, when the region is made, and stay true because the mapping never
-//! moves. Everything is reached by raw pointers that start from the base of the mapping: no reference to memory the
-//! kernel may write is ever made here. The memory is zeroed when it comes, so nothing in it is uninitialised.
+//! A block is laid out as io_uring fills one, so that `recvmmsg` and io_uring can fill the same blocks; the preface is
+//! io_uring's. Header `i` points at block `i` of its own region when the region is made. A batch may exchange a block for
+//! another one of the same arena and layout ([`Region::point`]); each block is in one place at any time. The pointers
+//! stay true because the mapping never moves. Everything is reached by raw pointers that start from the base of the
+//! mapping: no reference to memory the kernel may write is ever made here. The memory is zeroed when it comes, so nothing
+//! in it is uninitialised.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -20,12 +24,13 @@ use libc::{iovec, mmsghdr};
 use crate::addr::NAME_BYTES;
 use crate::backing::Backing;
 
-/// Regions and slots start on a cache line.
+/// Regions, blocks and payloads start on a cache line.
 const LINE: usize = 64;
 /// Regions start on a page, so that two batches never share one.
 const PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
-const NAME_STRIDE: usize = NAME_BYTES.next_multiple_of(32);
+/// What io_uring writes before the name: four lengths and flags, as 32-bit numbers.
+pub(crate) const PREFACE_BYTES: usize = 16;
 
 /// Zeroed memory at a fixed place, given back when the last region of it is dropped.
 #[derive(Debug)]
@@ -114,6 +119,12 @@ impl Arena {
         self.advise(libc::MADV_POPULATE_WRITE)
     }
 
+    /// The start of the part in use, on a page boundary; for memory that is not cut into regions.
+    #[cfg_attr(not(feature = "io_uring"), allow(dead_code))]
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
     /// Cuts the arena into one region per layout. It takes the arena, so this happens once, and no two regions overlap.
     pub(crate) fn carve(self, layouts: &[Layout]) -> Vec<Region> {
         let arena = Arc::new(self);
@@ -124,7 +135,7 @@ impl Arena {
             let end = end.unwrap_or_else(|| panic!("an arena of {} bytes cannot hold {layouts:?}", arena.bytes));
             // SAFETY: `offset` is within the mapping, as just checked.
             let base = unsafe { arena.base.add(offset) };
-            let region = Region { base, layout, _arena: Arc::clone(&arena) };
+            let region = Region { base, layout, arena: Arc::clone(&arena) };
             region.build_headers();
             regions.push(region);
             offset = end;
@@ -216,28 +227,44 @@ impl Layout {
         self.slots.saturating_mul(size_of::<mmsghdr>())
     }
 
-    fn names_at(&self) -> usize {
-        self.iovecs_at().saturating_add(self.slots.saturating_mul(size_of::<iovec>()))
-    }
-
-    fn controls_at(&self) -> usize {
-        self.names_at().saturating_add(self.slots.saturating_mul(NAME_STRIDE))
-    }
-
-    fn payloads_at(&self) -> usize {
-        let end = self.controls_at().saturating_add(self.slots.saturating_mul(self.control_bytes));
+    fn blocks_at(&self) -> usize {
+        let end = self.iovecs_at().saturating_add(self.slots.saturating_mul(size_of::<iovec>()));
         end.checked_next_multiple_of(LINE).unwrap_or(usize::MAX)
     }
 
-    /// From slot to slot. The extra line moves each slot to other cache sets than its neighbour: slots of exactly 2 KiB
-    /// would all begin in the same few sets, and the first line, the one that is read, would evict its like.
-    fn slot_stride(&self) -> usize {
-        self.slot_bytes.checked_next_multiple_of(LINE).and_then(|bytes| bytes.checked_add(LINE)).unwrap_or(usize::MAX)
+    /// Where the payload begins in a block.
+    pub(crate) fn payload_offset(&self) -> usize {
+        let end = (PREFACE_BYTES + NAME_BYTES).saturating_add(self.control_bytes);
+        end.checked_next_multiple_of(LINE).unwrap_or(usize::MAX)
+    }
+
+    /// Where the control space begins in a block: it ends where the payload begins.
+    pub(crate) fn control_offset(&self) -> usize {
+        self.payload_offset() - self.control_bytes
+    }
+
+    /// The room for a name, which is what is left between preface and control; never less than the longest name.
+    #[cfg_attr(not(feature = "io_uring"), allow(dead_code))]
+    pub(crate) fn name_room(&self) -> usize {
+        self.control_offset() - PREFACE_BYTES
+    }
+
+    /// A whole block.
+    pub(crate) fn block_bytes(&self) -> usize {
+        self.payload_offset().saturating_add(self.slot_bytes)
+    }
+
+    /// From block to block. An odd number of lines moves each block to other cache sets than its neighbour: blocks of
+    /// exactly 2 KiB would all begin in the same few sets, and the first lines, those that are read, would evict their
+    /// like.
+    fn block_stride(&self) -> usize {
+        let lines = self.block_bytes().div_ceil(LINE) | 1;
+        lines.saturating_mul(LINE)
     }
 
     /// The whole region; saturates instead of overflowing, and no arena has that size.
     pub(crate) fn bytes(&self) -> usize {
-        let end = self.payloads_at().saturating_add(self.slots.saturating_mul(self.slot_stride()));
+        let end = self.blocks_at().saturating_add(self.slots.saturating_mul(self.block_stride()));
         end.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX)
     }
 }
@@ -247,10 +274,11 @@ impl Layout {
 pub(crate) struct Region {
     base: NonNull<u8>,
     layout: Layout,
-    _arena: Arc<Arena>,
+    arena: Arc<Arena>,
 }
 
-// SAFETY: a region is the only one with pointers into its part of the arena, and shared methods write nothing.
+// SAFETY: a region is the only one with pointers to its headers and to the blocks they point at, and shared methods write
+// nothing that another thread may read: `point` is called by who has the batch to itself.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -269,35 +297,72 @@ impl Region {
         self.base.as_ptr().wrapping_add(self.layout.iovecs_at()).cast::<iovec>().wrapping_add(slot)
     }
 
+    /// Name, control and payload of the block that the region was made with.
     pub(crate) fn name(&self, slot: usize) -> *mut u8 {
-        self.base.as_ptr().wrapping_add(self.layout.names_at() + slot * NAME_STRIDE)
+        self.own_block(slot).wrapping_add(PREFACE_BYTES)
     }
 
     pub(crate) fn control(&self, slot: usize) -> *mut u8 {
-        self.base.as_ptr().wrapping_add(self.layout.controls_at() + slot * self.layout.control_bytes)
+        self.own_block(slot).wrapping_add(self.layout.control_offset())
     }
 
     pub(crate) fn payload(&self, slot: usize) -> *mut u8 {
-        self.base.as_ptr().wrapping_add(self.layout.payloads_at() + slot * self.layout.slot_stride())
+        self.own_block(slot).wrapping_add(self.layout.payload_offset())
     }
 
-    /// Points every header at its own parts, as a receiver needs it.
+    fn own_block(&self, slot: usize) -> *mut u8 {
+        self.base.as_ptr().wrapping_add(self.layout.blocks_at() + slot * self.layout.block_stride())
+    }
+
+    /// The block that header `slot` points at now.
+    ///
+    /// # Safety
+    /// `slot` is below the number of slots, and nobody writes the headers meanwhile.
+    pub(crate) unsafe fn block(&self, slot: usize) -> *mut u8 {
+        // SAFETY: an iovec of this region, by the caller; `point` has written it.
+        unsafe { (*self.iovec(slot)).iov_base.cast::<u8>().wrapping_sub(self.layout.payload_offset()) }
+    }
+
+    /// Whether both lie in one arena, so that they may exchange blocks.
+    #[cfg_attr(not(feature = "io_uring"), allow(dead_code))]
+    pub(crate) fn shares_arena_with(&self, other: &Region) -> bool {
+        Arc::ptr_eq(&self.arena, &other.arena)
+    }
+
+    /// Points every header at its own block, as a receiver needs it.
     fn build_headers(&self) {
         for slot in 0..self.layout.slots {
             let (header, iovec) = (self.header(slot), self.iovec(slot));
-            let control = if self.layout.control_bytes == 0 { ptr::null_mut() } else { self.control(slot) };
             // SAFETY: header and iovec `slot` are inside the region, aligned (the region starts on a page, and their
             // sizes are multiples of their alignment) and zeroed, which is a valid value for both.
             unsafe {
-                (*iovec).iov_base = self.payload(slot).cast();
                 (*iovec).iov_len = self.layout.slot_bytes;
-                (*header).msg_hdr.msg_name = self.name(slot).cast();
                 (*header).msg_hdr.msg_namelen = NAME_BYTES as libc::socklen_t;
                 (*header).msg_hdr.msg_iov = iovec;
                 (*header).msg_hdr.msg_iovlen = 1;
-                (*header).msg_hdr.msg_control = control.cast();
                 (*header).msg_hdr.msg_controllen = self.layout.control_bytes as _;
+                self.layout.point(header, self.own_block(slot));
             }
+        }
+    }
+}
+
+impl Layout {
+    /// Points a header at a block.
+    ///
+    /// # Safety
+    /// The header is one of a region of this layout and nobody else looks at it; the block is one of the same arena and
+    /// layout, and no other header points at it.
+    pub(crate) unsafe fn point(&self, header: *mut mmsghdr, block: *mut u8) {
+        let control = match self.control_bytes {
+            0 => ptr::null_mut(),
+            _ => block.wrapping_add(self.control_offset()),
+        };
+        // SAFETY: the caller vouches for the header; its iovec is in the same region, see `build_headers`.
+        unsafe {
+            (*(*header).msg_hdr.msg_iov).iov_base = block.wrapping_add(self.payload_offset()).cast();
+            (*header).msg_hdr.msg_name = block.wrapping_add(PREFACE_BYTES).cast();
+            (*header).msg_hdr.msg_control = control.cast();
         }
     }
 }

@@ -20,21 +20,13 @@ use std::os::fd::AsFd;
 use libc::mmsghdr;
 
 use crate::addr::NAME_BYTES;
-use crate::arena::{Arena, Region};
+use crate::arena::{Arena, PREFACE_BYTES, Region};
 use crate::backing::Backing;
 use crate::datagram::{Datagram, Message, Train};
+use crate::engine::Wait;
 use crate::shape::BatchShape;
 use crate::socket::Socket;
 use crate::sys;
-
-/// Whether a receive call waits for the first datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
-    /// Wait for the first datagram, then take what else is there (`MSG_WAITFORONE`).
-    Block,
-    /// Take what is there (`MSG_DONTWAIT`).
-    No,
-}
 
 /// What is in a batch, kept up to date by receiving and discarding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,32 +106,36 @@ impl RecvBatch {
 
     /// Fills the slots that are still free, and keeps what is in the others. A full batch returns 0 without waiting.
     pub fn receive_more(&mut self, socket: &Socket, wait: Wait) -> io::Result<usize> {
+        self.check_gro(socket)?;
+        self.fill(|headers, count| {
+            if let Wait::Gather(time) = wait {
+                std::thread::sleep(time);
+            }
+            // SAFETY: `fill` passes `count` armed headers of a region that this batch borrows mutably, so nobody holds a
+            // reference into it.
+            unsafe { receive_into(socket, headers, count, wait) }
+        })
+    }
+
+    /// Refuses a socket that sends trains to a batch that cannot split them.
+    pub(crate) fn check_gro(&self, socket: &Socket) -> io::Result<()> {
         if socket.has_gro() && !self.gro {
             let text = "the socket glues datagrams into trains (set_gro) and this batch cannot split them: \
                         build it with control.gro";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        // MSG_TRUNC as an argument: report the real length also of what did not fit.
-        let flags = libc::MSG_TRUNC
-            | match wait {
-                Wait::Block => libc::MSG_WAITFORONE,
-                Wait::No => libc::MSG_DONTWAIT,
-            };
-        self.fill(|headers, count| {
-            loop {
-                // SAFETY: `fill` passes `count` armed headers of a region that this batch borrows mutably, so nobody
-                // holds a reference into it.
-                match unsafe { sys::recvmmsg(socket.as_fd(), headers, count, flags) } {
-                    Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
-                    result => return result,
-                }
-            }
-        })
+        Ok(())
+    }
+
+    /// The memory of the batch.
+    #[cfg_attr(not(feature = "io_uring"), allow(dead_code))]
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
     }
 
     /// Lets `call` fill the free slots and takes account of what it has put there.
-    fn fill(&mut self, call: impl FnOnce(*mut mmsghdr, usize) -> io::Result<usize>) -> io::Result<usize> {
+    /// It is given armed headers and their number, and returns how many it has filled, in order; an error fills none.
+    pub(crate) fn fill(&mut self, call: impl FnOnce(*mut mmsghdr, usize) -> io::Result<usize>) -> io::Result<usize> {
         let first = self.used;
         let free = self.slots() - first;
         if free == 0 {
@@ -269,15 +265,18 @@ impl RecvBatch {
     fn message(&self, slot: usize) -> Message<'_> {
         let (length, name_bytes) = self.lengths(slot);
         let layout = self.region.layout();
-        // SAFETY: an existing slot (checked by `lengths`). Each part starts within the region, is no longer than its
-        // room there, and was zeroed memory before the kernel wrote to it. The slices borrow `self`, and filling needs
-        // `&mut self`, so nobody writes while they live.
+        // SAFETY: an existing slot (checked by `lengths`). Each part starts within the block, is no longer than its
+        // room there, and was zeroed memory before the kernel wrote to it. The block is this slot's alone, and its arena
+        // lives as long as the region. The slices borrow `self`, and filling needs `&mut self`, so nobody writes while
+        // they live.
         unsafe {
             let control_bytes = ((*self.region.header(slot)).msg_hdr.msg_controllen as usize).min(layout.control_bytes);
+            let block = self.region.block(slot);
+            let (name, control) = (block.add(PREFACE_BYTES), block.add(layout.control_offset()));
             Message {
-                name: std::slice::from_raw_parts(self.region.name(slot), name_bytes.min(NAME_BYTES)),
-                control: std::slice::from_raw_parts(self.region.control(slot), control_bytes),
-                payload: std::slice::from_raw_parts(self.region.payload(slot), length.min(layout.slot_bytes)),
+                name: std::slice::from_raw_parts(name, name_bytes.min(NAME_BYTES)),
+                control: std::slice::from_raw_parts(control, control_bytes),
+                payload: std::slice::from_raw_parts(block.add(layout.payload_offset()), length.min(layout.slot_bytes)),
                 length,
             }
         }
@@ -350,6 +349,32 @@ impl RecvBatch {
         }
         self.summary = summary;
         discarded
+    }
+}
+
+/// Receives by `recvmmsg`. Nothing there is 0, not an error.
+///
+/// # Safety
+/// As for [`sys::recvmmsg`].
+pub(crate) unsafe fn receive_into(
+    socket: &Socket,
+    headers: *mut mmsghdr,
+    count: usize,
+    wait: Wait,
+) -> io::Result<usize> {
+    // MSG_TRUNC as an argument: report the real length also of what did not fit.
+    let flags = libc::MSG_TRUNC
+        | match wait {
+            Wait::Block | Wait::Gather(_) => libc::MSG_WAITFORONE,
+            Wait::No => libc::MSG_DONTWAIT,
+        };
+    loop {
+        // SAFETY: the caller vouches for it.
+        match unsafe { sys::recvmmsg(socket.as_fd(), headers, count, flags) } {
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
+            result => return result,
+        }
     }
 }
 

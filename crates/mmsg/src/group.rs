@@ -206,6 +206,13 @@ fn wait_until_unchanged(socket: &Socket) {
     }
 }
 
+/// Returns once every datagram that the kernel had begun to deliver is in its socket, or dropped: after
+/// [`Socket::refuse_arrivals`] what is in the socket is all there will ever be. Some ten milliseconds; `EINVAL` where the kernel
+/// cannot ask cores that are free of its tick (`nohz_full`).
+pub fn wait_for_arrivals_under_way() -> io::Result<()> {
+    sys::wait_for_every_core()
+}
+
 fn refuse(text: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, text)
 }

@@ -10,6 +10,7 @@
 //!
 //! - [`Socket`]: a UDP socket with typed options. A receive buffer says what was granted, not only what was asked.
 //! - [`RecvBatch`]: one arena with headers built once. It yields [`Datagram`]s, splitting the trains of `UDP_GRO`.
+//! - [`Engine`]: what fills a batch, `recvmmsg` or io_uring; the batch is the same, and so is what is in it.
 //! - [`SendBatch`]: partial sends, segmentation offload with a fallback, and errors that belong to one datagram told
 //!   apart from errors that end the call.
 //! - [`Spread`]: which socket of a reuseport group gets a datagram, by core, by device queue or at random.
@@ -65,6 +66,7 @@ mod batch;
 mod bpf;
 mod cmsg;
 mod datagram;
+mod engine;
 #[cfg(feature = "faults")]
 pub mod fault;
 mod group;
@@ -72,21 +74,32 @@ mod multicast;
 #[cfg(test)]
 mod noise;
 mod options;
+#[cfg(feature = "io_uring")]
+mod refusal;
 mod report;
 mod reuseport;
+#[cfg(feature = "io_uring")]
+mod ring;
 mod send;
 mod shape;
 mod socket;
 mod sys;
+#[cfg(feature = "io_uring")]
+mod uring;
 
 pub use backing::Backing;
-pub use batch::{Datagrams, RecvBatch, Summary, Wait};
+pub use batch::{Datagrams, RecvBatch, Summary};
 pub use bpf::CoreCounter;
 pub use datagram::{Datagram, MAX_SEGMENTS};
-pub use group::{Group, GroupSpread};
+pub use engine::{Engine, Recvmmsg, Wait};
+pub use group::{Group, GroupSpread, wait_for_arrivals_under_way};
 pub use options::{GrantedBuffer, MemoryInfo};
+#[cfg(feature = "io_uring")]
+pub use refusal::Refusal;
 pub use report::{PushError, SendError, SendFailure, SendReport};
 pub use reuseport::Spread;
 pub use send::SendBatch;
 pub use shape::{BatchShape, Control};
 pub use socket::{Family, Socket};
+#[cfg(feature = "io_uring")]
+pub use uring::Uring;

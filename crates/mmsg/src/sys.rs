@@ -49,6 +49,12 @@ pub enum Call {
     Membarrier,
     /// `bpf`, whatever the command
     Bpf,
+    /// `io_uring_setup`
+    IoUringSetup,
+    /// `io_uring_register`, whatever the command
+    IoUringRegister,
+    /// `io_uring_enter`
+    IoUringEnter,
 }
 
 /// Lets every call through, with as many messages as it wanted.

@@ -1,6 +1,6 @@
-//! The same random traffic received with GRO and without: not one datagram may differ.
+//! The same random traffic received with GRO, by each engine, and without: not one datagram may differ.
 //!
-//! Each round sends a few messages to both sockets: trains of 1 to 128 segments up to the longest payload there is,
+//! Each round sends a few messages to all sockets: trains of 1 to 128 segments up to the longest payload there is,
 //! with odd tails, single datagrams of any size, and empty ones between them. Loopback hands a train to a socket with
 //! GRO in one piece and cuts it for one without, so the kernel's own cutting is what ours is compared with.
 //!
@@ -11,7 +11,7 @@ mod common;
 
 use std::net::SocketAddr;
 
-use common::{Noise, batch, bound, receive_until};
+use common::{Kind, Noise, Received, Receiving, batch, bound, bound_shared, receive_until};
 use mmsg::{Control, Family, SendBatch, Socket};
 
 const MAX_PAYLOAD: usize = 65_507;
@@ -78,17 +78,20 @@ fn trains_split_here_equal_datagrams_cut_by_the_kernel() {
         let granted = socket.set_receive_buffer(8 << 20).expect("a buffer");
         assert!(granted.granted_bytes >= 2 << 20, "a round needs 2 MiB: raise net.core.rmem_max or run this as root");
     };
-    let (glued, glued_address) = bound(Family::V4, |socket| prepare(socket, true));
+    let mut glued = Vec::new();
+    for kind in Kind::here() {
+        let (socket, address) = bound_shared(Family::V4, |socket| prepare(socket, true));
+        let control = Control { gro: true, ..Control::default() };
+        glued.push((kind, Receiving::new(kind, &socket, 8, 65_536, control), socket, address));
+    }
     let (plain, plain_address) = bound(Family::V4, |socket| prepare(socket, false));
     let (sender, sender_address) = bound(Family::V4, |_| {});
     let mut outgoing = SendBatch::new(2 * TRAINS_PER_ROUND, MAX_PAYLOAD).expect("memory");
-    let mut glued_batch = batch(8, 65_536, Control { gro: true, ..Control::default() });
     let mut plain_batch = batch(64, 65_536, Control::default());
 
     let (mut done, mut split) = (0, 0);
     while done < trains {
         let plan = plan(&mut noise, pool.len());
-        send(&plan, &pool, &mut outgoing, &sender, glued_address);
         send(&plan, &pool, &mut outgoing, &sender, plain_address);
 
         let mut expected = Vec::new();
@@ -100,21 +103,23 @@ fn trains_split_here_equal_datagrams_cut_by_the_kernel() {
             }
         }
         let count = expected.len();
-        let from_glued = receive_until(&glued, &mut glued_batch, |all| all.len() >= count);
         let from_plain = receive_until(&plain, &mut plain_batch, |all| all.len() >= count);
         let context = format!("after {done} trains, seed MMSG_SEED={seed}");
-        assert!(from_glued == from_plain, "GRO and plain receiving differ {context}");
         assert!(
             from_plain.iter().map(|received| received.payload.as_slice()).eq(expected),
             "not what was sent {context}"
         );
-        assert!(
-            from_glued.iter().all(|one| one.length == one.payload.len() && one.source == sender_address),
-            "{context}"
-        );
-        split += usize::from(glued_batch.messages() < from_glued.len());
+        for (kind, receiving, _, address) in &mut glued {
+            send(&plan, &pool, &mut outgoing, &sender, *address);
+            let from_glued = receiving.count(count);
+            assert!(from_glued == from_plain, "GRO by {kind:?} and plain receiving differ {context}");
+            let whole = |one: &Received| one.length == one.payload.len() && one.source == sender_address;
+            assert!(from_glued.iter().all(whole), "{kind:?} {context}");
+            split += usize::from(receiving.batch.messages() < from_glued.len());
+        }
         done += TRAINS_PER_ROUND as u64;
     }
     assert!(split > 0, "the kernel never glued anything, so nothing was tested");
-    assert_eq!(glued.memory_info().expect("memory info").drops + plain.memory_info().expect("memory info").drops, 0);
+    let drops = |socket: &Socket| socket.memory_info().expect("memory info").drops;
+    assert_eq!(drops(&plain) + glued.iter().map(|(_, _, socket, _)| drops(socket)).sum::<u32>(), 0);
 }

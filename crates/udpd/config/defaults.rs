@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{
-    Absorb, Chosen, Consumers, Daemon, Lanes, Listener, LogFormat, OnTruncate, ReceiveBuffer, Sink, SinkKind, Spread,
-    SyncPolicy, Timestamps, WhenFull,
+    Absorb, Chosen, Consumers, Daemon, Engine, Lanes, Listener, LogFormat, OnTruncate, ReceiveBuffer, Sink, SinkKind,
+    Spread, SyncPolicy, Timestamps, WhenFull,
 };
 
 /// Where the daemon of a packaged installation answers, and where `udpd stats` asks first.
@@ -59,6 +59,7 @@ impl Listener {
             interface: None,
             lanes: Lanes::Auto,
             spread: Spread::Flow,
+            engine: Engine::Auto,
             gro: false,
             batch_size: 64,
             max_length_bytes: 2048,

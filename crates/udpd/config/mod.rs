@@ -137,6 +137,8 @@ pub struct Listener {
     pub lanes: Lanes,
     /// How the kernel chooses among them.
     pub spread: Spread,
+    /// How datagrams are fetched.
+    pub engine: Engine,
     /// UDP_GRO: take trains of equal datagrams in one buffer.
     pub gro: bool,
     /// Datagrams per receive call, 1 to 1024.
@@ -177,6 +179,17 @@ pub enum Spread {
     Queue,
     /// At random.
     Random,
+}
+
+/// How datagrams are fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    /// As the kernel permits and `gather` suggests.
+    Auto,
+    /// By recvmmsg.
+    Recvmmsg,
+    /// By io_uring, or not at all.
+    IoUring,
 }
 
 /// What happens to a datagram longer than `max_length`.

@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 use super::reader::{Field, Located, Place, Report, Setting, Table};
 use super::unbuilt;
 use super::values::WordOr;
-use super::{LogFormat, OnTruncate, Spread, Timestamps, WhenFull};
+use super::{Engine, LogFormat, OnTruncate, Spread, Timestamps, WhenFull};
 
 /// A whole file.
 #[derive(Debug)]
@@ -56,6 +56,7 @@ pub(super) struct RawListener {
     pub(super) interface: Setting<String>,
     pub(super) lanes: Setting<WordOr<u64>>,
     pub(super) spread: Setting<Spread>,
+    pub(super) engine: Setting<Engine>,
     pub(super) gro: Setting<bool>,
     pub(super) batch_size: Setting<u64>,
     pub(super) max_length: Setting<u64>,
@@ -156,6 +157,11 @@ fn read_listener<'a>(table: &mut Table<'a>, report: &mut Report<'_>) -> RawListe
             report,
             "spread",
             &[("flow", Spread::Flow), ("cpu", Spread::Cpu), ("queue", Spread::Queue), ("random", Spread::Random)],
+        ),
+        engine: table.choice(
+            report,
+            "engine",
+            &[("auto", Engine::Auto), ("recvmmsg", Engine::Recvmmsg), ("io_uring", Engine::IoUring)],
         ),
         // GRO merges only runs of equal length from one sender, and needs slots of 64 KiB: most hosts would pay the memory
         // and gain nothing, so "auto" leaves it off until the program can tell which host is which.

@@ -58,13 +58,6 @@ fn only_zero(table: &mut Table<'_>, report: &mut Report<'_>, key: &'static str, 
 
 /// The keys of `[[listener]]` that cannot be honoured.
 pub(super) fn refuse_in_listener(table: &mut Table<'_>, report: &mut Report<'_>) {
-    let engines = [("auto", true), ("recvmmsg", true), ("io_uring", false)];
-    if let Setting::Is(engine) = table.choice(report, "engine", &engines)
-        && !engine.value
-    {
-        let today = "engine = \"recvmmsg\" (what \"auto\" chooses) works today";
-        refuse(report, &engine.place, "engine = \"io_uring\"", today);
-    }
     if let Setting::Is(busy_poll) = table.duration(report, "busy_poll")
         && !busy_poll.value.is_zero()
     {

@@ -38,6 +38,7 @@ pub(super) fn validate(raw: &RawListener, host: &Host, report: &mut Report<'_>) 
     }
     listener.lanes = lanes(&raw.lanes, report);
     listener.spread = raw.spread.or(listener.spread);
+    listener.engine = raw.engine.or(listener.engine);
     listener.gro = raw.gro.or(listener.gro);
     if let Some(batch_size) = raw.batch_size.get() {
         listener.batch_size = within(batch_size, 1, 1024, 64, report);

@@ -57,6 +57,8 @@ pub struct LaneBooks {
     pub arrivals: Option<CoreCounter>,
     /// What the kernel granted.
     pub receive_buffer_bytes: u64,
+    /// What it receives with.
+    pub engine: &'static str,
     /// What its receiver counts.
     pub ledger: Arc<LaneLedger>,
 }
@@ -168,7 +170,7 @@ impl LaneBooks {
             cpu: self.core,
             node: self.node,
             queue: self.steering.queue,
-            engine: "recvmmsg".to_owned(),
+            engine: self.engine.to_owned(),
             arrived: tally.received + kernel_dropped,
             kernel_dropped,
             wrong_cpu: arrived_on.as_ref().map(|counts| self.wrong_cpu(counts)),

@@ -9,11 +9,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver as Inbox, Sender, bounded};
-use mmsg::{Backing, Family, GrantedBuffer, RecvBatch, Socket};
+use mmsg::{Backing, Engine, Family, GrantedBuffer, RecvBatch, Socket};
 
 use super::Event;
 use super::alarm::Alarm;
 use crate::budget::LanePlan;
+use crate::engine;
 use crate::exit::{ExitCode, Failure};
 use crate::pool::{Parcel, Pool};
 use crate::receiver::{LaneHome, Receiver, Route, Stop};
@@ -59,6 +60,8 @@ pub(super) struct Made {
     pub backing: Backing,
     /// The core it runs on, when pinning worked.
     pub core: Option<usize>,
+    /// The name of the engine.
+    pub engine: &'static str,
 }
 
 /// What a lane needs to run.
@@ -126,15 +129,15 @@ fn live(order: LaneOrder, made: &Sender<Result<Made, Failure>>, start: &Inbox<St
         return;
     }
     let Ok(Start { routes, lanes, stop }) = start.recv() else { return };
-    let Parts { socket, pool, spare, receive_buffer_bytes } = parts;
+    let Parts { engine, pool, spare, receive_buffer_bytes } = parts;
     let LaneOrder { index, drop_truncated, gather, .. } = order;
-    Receiver { socket, pool, spare, receive_buffer_bytes, routes, lanes, lane: index, drop_truncated, gather, stop }
+    Receiver { engine, pool, spare, receive_buffer_bytes, routes, lanes, lane: index, drop_truncated, gather, stop }
         .run();
 }
 
 /// What stays with the thread.
 struct Parts {
-    socket: Arc<Socket>,
+    engine: Engine,
     pool: Pool,
     spare: RecvBatch,
     receive_buffer_bytes: usize,
@@ -157,13 +160,14 @@ fn make(order: &LaneOrder) -> Result<(Parts, Made), Failure> {
         Failure::new(ExitCode::Failure, message)
     };
     let (socket, buffer) = make_socket(order)?;
-    let (mut batches, backing) = RecvBatch::pool(plan.pool.batches() + 1, &plan.shape)
+    let (mut batches, backing) = RecvBatch::pool(plan.batches(), &plan.shape)
         .map_err(|error| fail(&format!("get {} bytes of memory for batches", plan.pool_bytes()), error))?;
+    let socket = Arc::new(socket);
+    let engine = engine::make(&plan.engine, listener_name, &socket, &mut batches)?;
     let spare = batches.pop().expect("a pool has at least one batch more than none");
     let (pool, home) = Pool::new(batches, plan.listener, order.index, order.sinks);
-    let socket = Arc::new(socket);
-    let made = Made { socket: Arc::clone(&socket), home, buffer, backing, core };
-    Ok((Parts { socket, pool, spare, receive_buffer_bytes: buffer.granted_bytes }, made))
+    let made = Made { socket, home, buffer, backing, core, engine: engine.name() };
+    Ok((Parts { engine, pool, spare, receive_buffer_bytes: buffer.granted_bytes }, made))
 }
 
 fn make_socket(order: &LaneOrder) -> Result<(Socket, GrantedBuffer), Failure> {

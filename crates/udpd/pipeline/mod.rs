@@ -142,6 +142,10 @@ impl Pipeline {
                 );
             }
         }
+        // Without it the receivers still look twice, a moment apart.
+        if let Err(error) = mmsg::wait_for_arrivals_under_way() {
+            log::debug!("cannot wait for what the kernel is about to deliver: {error}");
+        }
         self.stop.requested.store(true, Ordering::Relaxed);
         for lane in &self.lanes {
             if let Err(error) = lane.socket.interrupt() {
@@ -284,6 +288,7 @@ fn open_books(
             steering: budget.lanes[lane].steering.clone(),
             arrivals: endpoints[lane].arrivals.take(),
             receive_buffer_bytes: threads[lane].made.buffer.granted_bytes as u64,
+            engine: threads[lane].made.engine,
             ledger: Arc::clone(&lanes[lane].ledger),
         };
         ListenerBooks {

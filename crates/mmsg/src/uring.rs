@@ -1,0 +1,284 @@
+//! The io_uring engine: the kernel puts messages into blocks of the pool by itself, and a receive call picks them up.
+//!
+//! A block that was filled is exchanged for the empty block of the batch's slot, which goes to the kernel in its place. So
+//! a payload is never copied, a batch always owns as many blocks as it was born with, and the pool is not drawn upon. What
+//! is no longer than `copy_up_to` bytes is copied instead, and the block goes back at once.
+//!
+//! Who may touch a block when: `&mut RecvBatch` gives the slots of a batch, a completion gives a block of the ring, and
+//! all of them are of one arena, which the engine keeps alive with the batches it was given. When the engine is dropped it
+//! waits until the kernel has let go of its blocks; should the kernel not let go, the arena is leaked rather than unmapped.
+//!
+//! The end: once the socket is [interrupted](Socket::interrupt), or the engine told to finish, the ring is taken down, what it has already received is
+//! handed out first, and what is still in the socket is received by `recvmmsg`. Nothing is left between the two.
+#![allow(unsafe_code)]
+// The lengths in a header have other types with other C libraries; where a cast is needed depends on which.
+#![allow(clippy::unnecessary_cast)]
+
+use std::fmt;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use libc::mmsghdr;
+
+use crate::arena::{Layout, PREFACE_BYTES};
+use crate::batch::{RecvBatch, receive_into};
+use crate::engine::Wait;
+use crate::refusal::Refusal;
+use crate::ring::{self, Completion, MAX_BLOCKS, Preface, Ring, Until};
+use crate::socket::Socket;
+
+/// How many messages the kernel takes from a socket in one go, besides those that were waited for.
+const KERNEL_PASS: usize = 32;
+
+/// Receives from one socket by io_uring, on the thread that made it: the kernel takes calls from no other.
+///
+/// ```compile_fail,E0277
+/// fn moves_to_another_thread<T: Send>() {}
+/// moves_to_another_thread::<mmsg::Uring>();
+/// ```
+pub struct Uring {
+    ring: Ring,
+    socket: Arc<Socket>,
+    /// The blocks of the ring, by number.
+    blocks: Box<[*mut u8]>,
+    /// What `blocks` were taken from; keeps the arena alive.
+    reserve: ManuallyDrop<Vec<RecvBatch>>,
+    layout: Layout,
+    copy_up_to: usize,
+    /// The ring is taken down; what is left is received by `recvmmsg`.
+    finishing: bool,
+    /// An error that came after messages, for the next call.
+    error: Option<i32>,
+}
+
+impl Uring {
+    /// Whether this kernel has, and permits, what the engine needs. It makes a ring and lets it go again.
+    pub fn supported() -> Result<(), Refusal> {
+        ring::probe()
+    }
+
+    /// How many batches of so many slots the ring is to be given, so that it has blocks to fill while a batch's worth of
+    /// filled ones is picked up.
+    pub fn reserve_batches(slots: usize) -> usize {
+        (slots + KERNEL_PASS).div_ceil(slots.max(1))
+    }
+
+    /// An engine for `socket` with the blocks of `reserve`, batches of the same [pool](RecvBatch::pool) as those it will
+    /// fill; [`reserve_batches`](Self::reserve_batches) says how many are enough. Messages of up to `copy_up_to` bytes are
+    /// copied, longer ones change hands without a copy; 0 copies none but the empty ones.
+    ///
+    /// # Errors
+    /// Where the kernel refuses, the source of the error is a [`Refusal`] and its text says why.
+    pub fn new(socket: Arc<Socket>, reserve: Vec<RecvBatch>, copy_up_to: usize) -> io::Result<Uring> {
+        let Some(first) = reserve.first() else {
+            let text = "the ring needs at least one batch of its own";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        };
+        if reserve.iter().any(|batch| !batch.region().shares_arena_with(first.region())) {
+            return Err(other_pool());
+        }
+        first.check_gro(&socket)?;
+        let layout = *first.region().layout();
+        let slots = reserve.iter().flat_map(|batch| (0..batch.slots()).map(move |slot| (batch, slot)));
+        // SAFETY: existing slots of batches that are ours.
+        let blocks = slots.map(|(batch, slot)| unsafe { batch.region().block(slot) });
+        let blocks: Box<[*mut u8]> = blocks.take(MAX_BLOCKS).collect();
+        // SAFETY: the socket is kept beside the ring. The blocks are of one layout, because batches of one pool are; they
+        // are ours with `reserve`, which is let go only after the ring has let go of them, see `drop`.
+        let ring = unsafe { Ring::new(socket.as_fd().as_raw_fd(), &layout, blocks.len()) };
+        let mut ring = ring.map_err(|refusal| {
+            let kind = refusal.error().kind();
+            io::Error::new(kind, refusal)
+        })?;
+        for (number, &block) in (0..).zip(&blocks) {
+            // SAFETY: as above, each under a number of its own.
+            unsafe { ring.provide(number, block) };
+        }
+        let reserve = ManuallyDrop::new(reserve);
+        Ok(Uring { ring, socket, blocks, reserve, layout, copy_up_to, finishing: false, error: None })
+    }
+
+    /// See [`Engine::receive_more`](crate::Engine::receive_more). The batch must be of the pool of the ring's own.
+    pub(crate) fn receive_more(&mut self, batch: &mut RecvBatch, wait: Wait) -> io::Result<usize> {
+        batch.check_gro(&self.socket)?;
+        if !batch.region().shares_arena_with(self.reserve[0].region()) {
+            return Err(other_pool());
+        }
+        batch.fill(|headers, count| {
+            // SAFETY: `fill` passes `count` armed headers of a region that the batch borrows mutably, so nobody holds a
+            // reference to it or to the blocks they point at. It is of our arena, as just checked, and so of our layout.
+            unsafe { self.take(headers, count, wait) }
+        })
+    }
+
+    /// See [`Engine::finish`](crate::Engine::finish).
+    pub(crate) fn finish(&mut self) {
+        self.finishing = true;
+        self.ring.begin_end();
+    }
+
+    /// See [`Engine::wait_readable`](crate::Engine::wait_readable).
+    pub(crate) fn wait_readable(&mut self, timeout: Duration) -> io::Result<bool> {
+        if self.error.is_some() || self.ring.has_completions() {
+            return Ok(true);
+        }
+        self.socket.wait_readable(timeout)
+    }
+
+    /// Fills up to `count` headers and returns how many it has filled.
+    ///
+    /// # Safety
+    /// The headers are armed, of our layout and arena, and nobody looks at them or at what they point at.
+    unsafe fn take(&mut self, headers: *mut mmsghdr, count: usize, wait: Wait) -> io::Result<usize> {
+        if let Some(errno) = self.error.take() {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        let mut gather = match wait {
+            Wait::Gather(time) => Some(time),
+            Wait::Block | Wait::No => None,
+        };
+        let (mut taken, mut entered) = (0, false);
+        loop {
+            // SAFETY: as the caller says, for the headers that are left.
+            let pass = unsafe { self.pick_up(headers.add(taken), count - taken) };
+            taken += pass;
+            if taken == count {
+                return Ok(taken);
+            }
+            if let Some(errno) = self.error.take_if(|_| taken == 0) {
+                return Err(io::Error::from_raw_os_error(errno));
+            }
+            if self.finishing && !self.ring.is_receiving() {
+                let wait = if taken == 0 { wait } else { Wait::No };
+                // SAFETY: as the caller says, for the headers that are left.
+                let left = unsafe { receive_into(&self.socket, headers.add(taken), count - taken, wait) };
+                return self.keep(taken, left);
+            }
+            let until = match gather.take() {
+                // The ring is on its way down, which takes no time that one would notice.
+                _ if self.finishing => Until::One,
+                // What is taken already may wait for company, but not without end.
+                Some(time) if taken > 0 => Until::Filled((count - taken).min(self.blocks.len()), time),
+                Some(time) => Until::Gathered(count.min(self.blocks.len()), time),
+                None if taken == 0 && wait != Wait::No => Until::One,
+                None if self.may_have_more(entered, pass) => Until::Now,
+                None => return Ok(taken),
+            };
+            if let Err(error) = self.ring.enter(until) {
+                return self.keep(taken, Err(error));
+            }
+            entered = true;
+        }
+    }
+
+    /// Whether another call is likely to bring enough to be worth it, or has to be made for anything to come at all. Under
+    /// load there is always one more datagram by now, and to fetch it alone costs more than to wait for its successors.
+    fn may_have_more(&mut self, entered: bool, pass: usize) -> bool {
+        let worth_it = !entered || pass >= KERNEL_PASS / 2 || (pass > 0 && !self.ring.is_receiving());
+        worth_it && self.error.is_none() && self.ring.has_work()
+    }
+
+    /// The result of a call that got `taken` messages before something else happened: they come first, an error waits.
+    fn keep(&mut self, taken: usize, rest: io::Result<usize>) -> io::Result<usize> {
+        match rest {
+            Ok(more) => Ok(taken + more),
+            Err(failure) if taken == 0 => Err(failure),
+            Err(failure) => {
+                self.error = Some(failure.raw_os_error().unwrap_or(libc::EIO));
+                Ok(taken)
+            }
+        }
+    }
+
+    /// Puts the messages of completions that are there under up to `count` headers.
+    ///
+    /// # Safety
+    /// As for [`take`](Self::take).
+    unsafe fn pick_up(&mut self, headers: *mut mmsghdr, count: usize) -> usize {
+        let mut taken = 0;
+        while taken < count && self.error.is_none() {
+            match self.ring.next() {
+                None => break,
+                Some(Completion::Message { number }) => {
+                    // SAFETY: as the caller says; the completion has made the block ours.
+                    unsafe { self.deposit(headers.add(taken), number) };
+                    taken += 1;
+                }
+                Some(Completion::Failed { errno, unused }) => {
+                    self.error = Some(errno);
+                    if let Some(number) = unused {
+                        // SAFETY: the completion has made the block ours, and it goes back under its number.
+                        unsafe { self.ring.provide(number, self.blocks[usize::from(number)]) };
+                    }
+                }
+                Some(Completion::Interrupted) => self.finish(),
+                Some(Completion::Housekeeping) => {}
+            }
+        }
+        taken
+    }
+
+    /// Puts the message of block `number` under a header, as `recvmmsg` would have, and gives the kernel a block for it.
+    ///
+    /// # Safety
+    /// The header is as for [`take`](Self::take); block `number` holds a message and is not the kernel's.
+    unsafe fn deposit(&mut self, header: *mut mmsghdr, number: u16) {
+        let filled = self.blocks[usize::from(number)];
+        // SAFETY: the block is ours, by the caller, and so is what the header points at. Both are blocks of one layout and
+        // arena, and they are not the same one: a block is either the ring's or a batch's.
+        unsafe {
+            let preface = Preface::of(filled);
+            let inner = &raw mut (*header).msg_hdr;
+            (*header).msg_len = preface.payload_bytes;
+            (*inner).msg_namelen = preface.name_bytes as libc::socklen_t;
+            (*inner).msg_controllen = preface.control_bytes as _;
+            (*inner).msg_flags = preface.flags.cast_signed();
+            let length = preface.payload_bytes as usize;
+            let payload = (*(*inner).msg_iov).iov_base.cast::<u8>();
+            let own = payload.wrapping_sub(self.layout.payload_offset());
+            if length <= self.copy_up_to.min(self.layout.slot_bytes) {
+                let until = self.layout.payload_offset() + length;
+                ptr::copy_nonoverlapping(filled.add(PREFACE_BYTES), own.add(PREFACE_BYTES), until - PREFACE_BYTES);
+            } else {
+                self.layout.point(header, filled);
+                self.blocks[usize::from(number)] = own;
+            }
+            self.ring.provide(number, self.blocks[usize::from(number)]);
+        }
+    }
+}
+
+fn other_pool() -> io::Error {
+    let text = "an io_uring engine exchanges memory with the batches it fills: all of them, and those it was made with, \
+                must come from one RecvBatch::pool";
+    io::Error::new(io::ErrorKind::InvalidInput, text)
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        if self.ring.shut_down() {
+            // SAFETY: this is the only place that drops it, and it is not used again.
+            unsafe { ManuallyDrop::drop(&mut self.reserve) };
+        }
+    }
+}
+
+impl fmt::Debug for Uring {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Uring")
+            .field("socket", &self.socket)
+            .field("blocks", &self.blocks.len())
+            .field("copy_up_to", &self.copy_up_to)
+            .field("finishing", &self.finishing)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+#[path = "uring_tests.rs"]
+mod tests;
