@@ -241,6 +241,8 @@ pub enum SinkKind {
     Stdout,
     /// Lines in a file.
     File(FileSink),
+    /// Made by whoever starts the pipeline, see `Pipeline::start_with`; no configuration file can name it.
+    Supplied,
 }
 
 /// A sink of type `file`.
