@@ -76,8 +76,9 @@ impl Order {
         }
     }
 
-    /// The configuration of a daemon that does this, but for its sink.
-    fn config(&self) -> Result<Config, Failure> {
+    /// The configuration of a daemon that does this, but for its sink. What an order has no field for can be changed in it
+    /// before [`run_with`].
+    pub fn config(&self) -> Result<Config, Failure> {
         let mut config = Config::from_arguments(&self.listen, "null:", self.lanes, None)?;
         let listener = &mut config.listeners[0];
         listener.name = "bench".to_owned();
@@ -107,13 +108,23 @@ pub enum Progress<'a> {
 
 /// Receives until the order's end or until `stop` is raised.
 pub fn run(order: &Order, stop: &AtomicBool, tell: &mut dyn FnMut(Progress<'_>)) -> Result<Report, Failure> {
-    let config = order.config()?;
-    let budget = plan(&config)?;
+    run_with(order, &order.config()?, stop, tell)
+}
+
+/// The same with a configuration that the caller has changed. Its first listener is reported, and its sinks must be those
+/// of [`Order::config`].
+pub fn run_with(
+    order: &Order,
+    config: &Config,
+    stop: &AtomicBool,
+    tell: &mut dyn FnMut(Progress<'_>),
+) -> Result<Report, Failure> {
+    let budget = plan(config)?;
     let tracker = Shared::new(Tracker::new(order.flows_max, order.kept_ms()));
     let (sender, events) = unbounded();
     let supply =
         |_: &str, _: usize| -> Box<dyn crate::sink::Sink> { Box::new(TrackerSink { tracker: tracker.clone() }) };
-    let pipeline = Pipeline::start_with(&config, &budget, Instant::now(), &sender, &supply)?;
+    let pipeline = Pipeline::start_with(config, &budget, Instant::now(), &sender, &supply)?;
     let usage = Usage::read();
     let mut collector = Collector::new(tracker.clone(), order.expect);
     tell(Progress::Ready(pipeline.lanes()));

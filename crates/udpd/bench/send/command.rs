@@ -193,6 +193,7 @@ fn text(load: &Load, warnings: &[String], report: &Report) -> String {
         report.cpu_seconds * 1e9 / report.sent.max(1) as f64,
     );
     text += &list("refused", "datagrams, whose sequences are missing at the receiver", &report.refused);
+    text += &list("answered", "times, about datagrams that had gone out before", &report.answers);
     text += &list("repeated", "calls, because the kernel had no buffers", &report.repeated);
     if report.segmentation_refused {
         text += "the route cannot cut trains: the datagrams of --gso went out one by one\n";

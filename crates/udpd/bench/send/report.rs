@@ -29,7 +29,7 @@ pub struct Second {
     pub sent: u64,
     /// Datagrams that it refused.
     pub refused: u64,
-    /// Batches handed to it, one `sendmmsg` each unless it refused a part.
+    /// Calls of `sendmmsg`.
     pub calls: u64,
 }
 
@@ -80,7 +80,10 @@ pub struct Report {
     pub refused: BTreeMap<String, u64>,
     /// Calls that it refused as a whole and that were repeated, by the name of the error.
     pub repeated: BTreeMap<String, u64>,
-    /// Batches handed to it, one `sendmmsg` each unless it refused a part.
+    /// Errors about datagrams that had gone out before, by name: `ECONNREFUSED` where nobody listens. Of those that an
+    /// answer interrupts in the middle of a batch the kernel does not tell, so there may have been more.
+    pub answers: BTreeMap<String, u64>,
+    /// Calls of `sendmmsg`.
     pub calls: u64,
     /// Datagrams sent each second.
     pub rate: f64,
@@ -186,6 +189,7 @@ impl<'a> Sampler<'a> {
             bytes,
             refused: by_name(ended.iter().map(|done| &done.refused)),
             repeated: by_name(ended.iter().map(|done| &done.repeated)),
+            answers: by_name(ended.iter().map(|done| &done.answers)),
             calls,
             rate: sent as f64 / seconds,
             pacing_error_percent: pacing_error_percent(&self.schedule, sent + refused, elapsed_ns),

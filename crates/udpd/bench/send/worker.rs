@@ -63,6 +63,8 @@ pub(super) struct Done {
     pub(super) refused: BTreeMap<i32, u64>,
     /// Calls that the kernel answered with "no buffers", and that were repeated.
     pub(super) repeated: BTreeMap<i32, u64>,
+    /// Errors about datagrams that had gone out before.
+    pub(super) answers: BTreeMap<i32, u64>,
     pub(super) lateness: Option<Histogram<u64>>,
     pub(super) segmentation_refused: bool,
 }
@@ -99,6 +101,7 @@ pub(super) struct Worker {
     core: Option<usize>,
     refused: BTreeMap<i32, u64>,
     repeated: BTreeMap<i32, u64>,
+    answers: BTreeMap<i32, u64>,
     lateness: Option<Histogram<u64>>,
     segmentation_refused: bool,
     bytes: u64,
@@ -136,6 +139,7 @@ impl Worker {
             core: (!load.cpus.is_empty()).then(|| load.cpus[post.index % load.cpus.len()]),
             refused: BTreeMap::new(),
             repeated: BTreeMap::new(),
+            answers: BTreeMap::new(),
             lateness: is_paced.then(|| Histogram::new_with_bounds(1, LATENESS_MAX_NS, 3).ok()).flatten(),
             segmentation_refused: false,
             bytes: 0,
@@ -184,6 +188,7 @@ impl Worker {
             flows: self.post.flows.iter().map(FlowSent::of).collect(),
             refused: self.refused,
             repeated: self.repeated,
+            answers: self.answers,
             lateness: self.lateness,
             segmentation_refused: self.segmentation_refused,
         })
@@ -214,16 +219,20 @@ impl Worker {
         let mut calls = 0;
         loop {
             let outcome = self.batch.flush(&self.post.flows[turn].socket);
-            calls += 1;
+            for errno in self.batch.answers() {
+                *self.answers.entry(*errno).or_default() += 1;
+            }
             failures.extend(self.batch.failures().iter().map(|failure| failure.errno));
             match outcome {
                 Ok(report) => {
                     sent += report.datagrams;
+                    calls += report.calls;
                     self.segmentation_refused |= report.segmentation_refused;
                     break;
                 }
                 Err(refusal) => {
                     sent += refusal.report.datagrams;
+                    calls += refusal.report.calls;
                     let errno = refusal.error.raw_os_error().unwrap_or(0);
                     *self.repeated.entry(errno).or_default() += 1;
                     if !matches!(Errno::from_raw(errno), Errno::ENOBUFS | Errno::EAGAIN | Errno::ENOMEM) {
@@ -277,7 +286,7 @@ impl Worker {
     }
 
     /// Counts a batch and publishes the counts. What was refused is what was not sent; the failures say why.
-    fn account(&mut self, count: usize, sent: usize, calls: u64, failures: &[i32]) {
+    fn account(&mut self, count: usize, sent: usize, calls: usize, failures: &[i32]) {
         let mut left = (count - sent.min(count)) as u64;
         for (place, errno) in failures.iter().enumerate() {
             // A failed train counts with all its datagrams, as far as they are missing; the last answers for the rest.
@@ -291,7 +300,7 @@ impl Worker {
             |counter: &AtomicU64, more: u64| counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
         add(&counters.sent, sent as u64);
         add(&counters.refused, (count - sent.min(count)) as u64);
-        add(&counters.calls, calls);
+        add(&counters.calls, calls as u64);
         counters.bytes.store(self.bytes, Ordering::Relaxed);
     }
 }
