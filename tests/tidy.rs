@@ -30,7 +30,7 @@ const FORBIDDEN_IMPORTS: &[(&[&str], &[&str])] = &[
     // The leaves get what they need as arguments: they can be read, tested and reused without knowing the program.
     (
         &["receiver", "consumer", "pool", "sink", "ledger", "channel"],
-        &["config", "pipeline", "run", "cli", "check", "stats", "nic"],
+        &["config", "pipeline", "run", "cli", "check", "stats", "nic", "bench"],
     ),
     (
         &["receiver", "consumer", "pool", "sink", "ledger", "channel"],
@@ -39,12 +39,15 @@ const FORBIDDEN_IMPORTS: &[(&[&str], &[&str])] = &[
     // What the threads hold does not know the threads.
     (&["pool", "sink", "ledger", "channel"], &["receiver", "consumer"]),
     // The pipeline does not know who runs it, and the configuration knows nobody who uses it.
-    (&["pipeline"], &["run", "cli", "check", "stats", "control", "metrics", "nic"]),
+    (&["pipeline"], &["run", "cli", "check", "stats", "control", "metrics", "nic", "bench"]),
     (
         &["config"],
-        &["run", "cli", "check", "stats", "pipeline", "receiver", "consumer", "pool", "sink", "channel", "ledger"],
+        &[
+            "run", "cli", "check", "stats", "bench", "pipeline", "receiver", "consumer", "pool", "sink", "channel",
+            "ledger",
+        ],
     ),
-    (&["run", "check", "stats", "nic"], &["cli"]),
+    (&["run", "check", "stats", "nic", "bench"], &["cli"]),
 ];
 
 /// Fails with the whole list, or passes when it is empty.

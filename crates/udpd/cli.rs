@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
 
+use crate::bench::{recv, send};
 use crate::config::{self, Config};
 use crate::exit::Failure;
 use crate::nic::{self, Action, Order};
@@ -72,6 +73,27 @@ enum Command {
     /// Bring NIC queues, interrupts and cores together: plan, apply, check, restore
     #[command(subcommand, after_help = "Example: udpd steer plan eth0")]
     Steer(Steer),
+    /// Measure: send numbered datagrams, receive them, and account for each one
+    #[command(
+        subcommand,
+        after_help = "Example: udpd bench recv --listen 127.0.0.1:5140 --expect 1M & udpd bench send --to 127.0.0.1:5140 --rate 100k --count 1M"
+    )]
+    Bench(Bench),
+}
+
+/// What `udpd bench` measures.
+#[derive(Debug, Subcommand)]
+enum Bench {
+    /// Send numbered, timed datagrams at a rate that is kept
+    #[command(
+        after_help = "Examples:\n  udpd bench send --to 127.0.0.1:5140 --rate 100k --seconds 10\n  udpd bench send --to 10.0.0.9:5140 --rate 10k..1M --seconds 60 --size imix --threads 2 --json\n  udpd bench send --to 127.0.0.1:5140 --rate max --size 1200 --gso 50 --seconds 5"
+    )]
+    Send(send::Arguments),
+    /// Receive them through the daemon's own pipeline and say what became of each
+    #[command(
+        after_help = "Examples:\n  udpd bench recv --listen 0.0.0.0:5140 --seconds 60 --svg arrivals.svg\n  udpd bench recv --listen 127.0.0.1:5140 --lanes 2 --expect 1M --loss 0% --json"
+    )]
+    Recv(recv::Arguments),
 }
 
 /// What `udpd steer` does.
@@ -117,6 +139,8 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
         Command::Check { config, json } => check::execute(&load(config)?, json, &mut io::stdout().lock()),
         Command::Stats { json, socket } => stats::execute(socket, json, &mut io::stdout().lock()),
         Command::Steer(command) => steer(command),
+        Command::Bench(Bench::Send(arguments)) => send::execute(&arguments, &mut io::stdout().lock()),
+        Command::Bench(Bench::Recv(arguments)) => recv::execute(&arguments, &mut io::stdout().lock()),
     }
 }
 

@@ -13,6 +13,7 @@
 pub mod cli;
 pub mod exit;
 
+pub mod bench;
 pub mod check;
 pub mod nic;
 pub mod run;

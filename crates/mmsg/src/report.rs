@@ -72,6 +72,8 @@ pub struct SendReport {
     pub datagrams: usize,
     /// Messages skipped, in whole or in part.
     pub failed: usize,
+    /// System calls made, those that failed included.
+    pub calls: usize,
     /// Whether the route has refused segmentation, now or before: this batch sends segments one by one since.
     pub segmentation_refused: bool,
 }

@@ -64,6 +64,7 @@ pub struct SendBatch {
     failed: bool,
     segmentation_off: bool,
     failures: Vec<SendFailure>,
+    answers: Vec<i32>,
 }
 
 impl SendBatch {
@@ -89,6 +90,7 @@ impl SendBatch {
             failed: false,
             segmentation_off: false,
             failures: Vec::with_capacity(slots),
+            answers: Vec::with_capacity(slots),
         })
     }
 
@@ -193,10 +195,17 @@ impl SendBatch {
         &self.failures
     }
 
+    /// The error numbers that the last [`flush`](Self::flush) heard and that were about earlier datagrams, such as the answer
+    /// of a port where nobody listens. What they interrupted was sent after all.
+    pub fn answers(&self) -> &[i32] {
+        &self.answers
+    }
+
     /// Sends all that is queued, and is empty afterwards. Errors about a message skip that message and are counted in
     /// the report; an error about the call ends it, says how much was sent, and leaves the rest queued.
     pub fn flush(&mut self, socket: &Socket) -> Result<SendReport, SendError> {
         self.failures.clear();
+        self.answers.clear();
         let mut report = SendReport::default();
         while self.next < self.queued {
             let step = if self.goes_singly(self.next) {
@@ -224,6 +233,7 @@ impl SendBatch {
         let limit = self.queued.min(self.next + MAX_MESSAGES_PER_CALL);
         let end = (self.next + 1..limit).find(|slot| self.goes_singly(*slot)).unwrap_or(limit);
         let headers = self.region.header(self.next);
+        report.calls += 1;
         // SAFETY: the headers from `next` to `end` were filled by `enqueue` and point at parts of the region.
         let sent = unsafe { sys::sendmmsg(socket.as_fd(), headers, end - self.next, libc::MSG_NOSIGNAL) }?;
         let sent = progress(sent)?.min(end - self.next);
@@ -240,6 +250,7 @@ impl SendBatch {
         let segments = self.queue[self.next].datagrams();
         let count = segments - self.next_segment;
         self.build_singles(count);
+        report.calls += 1;
         // SAFETY: `build_singles` has just pointed the first `count` headers at the segments and the name of `next`.
         let sent = unsafe { sys::sendmmsg(socket.as_fd(), self.singles.header(0), count, libc::MSG_NOSIGNAL) }?;
         let sent = progress(sent)?.min(count);
@@ -290,6 +301,7 @@ impl SendBatch {
         }
         if is_pending(errno) && !self.retried {
             self.retried = true;
+            self.answers.push(errno);
             return Ok(());
         }
         self.skip(errno);
@@ -298,6 +310,10 @@ impl SendBatch {
 
     /// Gives up on message `next`, or on one segment of it when they go out one by one.
     fn skip(&mut self, errno: i32) {
+        if self.retried && self.answers.last() == Some(&errno) {
+            // Twice in a row: it was about this message and no other.
+            self.answers.pop();
+        }
         if !self.failed {
             self.failures.push(SendFailure { index: self.next, errno });
         }

@@ -86,6 +86,10 @@ fn a_refused_connection_costs_no_datagram() {
     }
     let report = outgoing.flush(&sender).expect("not an error of the call");
     assert_eq!((report.sent, report.failed), (16, 0), "each answer belonged to the datagram before");
+    outgoing.push(b"anybody?", None).expect("a free slot");
+    let report = outgoing.flush(&sender).expect("not an error of the call");
+    assert_eq!((report.sent, report.failed, report.calls), (1, 0, 2), "the answer to the one before took a call");
+    assert_eq!(outgoing.answers(), [libc::ECONNREFUSED]);
 }
 
 #[test]

@@ -16,7 +16,8 @@ pub fn allowed_cores() -> io::Result<Vec<usize>> {
 
 /// Puts the calling thread on one core, for good.
 pub fn pin_current_thread(core: usize) -> io::Result<()> {
-    if core_affinity::set_for_current(core_affinity::CoreId { id: core }) {
+    // A set of cores ends somewhere, and the crate does not ask where.
+    if core < CpuSet::count() && core_affinity::set_for_current(core_affinity::CoreId { id: core }) {
         return Ok(());
     }
     Err(io::Error::other(format!("cannot pin a thread to core {core}: it is offline or outside the allowed set")))
@@ -35,6 +36,14 @@ pub fn confine_current_thread(cores: &[usize]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_core_that_no_set_can_name_is_an_error() {
+        for core in [CpuSet::count(), usize::MAX] {
+            let error = pin_current_thread(core).expect_err("no such core");
+            assert!(error.to_string().contains(&core.to_string()), "{error}");
+        }
+    }
 
     #[test]
     fn a_pinned_thread_is_allowed_on_its_core_only() {

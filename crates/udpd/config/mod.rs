@@ -192,6 +192,17 @@ pub enum Engine {
     IoUring,
 }
 
+impl Engine {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::Auto => "auto",
+            Engine::Recvmmsg => "recvmmsg",
+            Engine::IoUring => "io_uring",
+        }
+    }
+}
+
 /// What happens to a datagram longer than `max_length`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnTruncate {
@@ -254,6 +265,8 @@ pub enum SinkKind {
     Stdout,
     /// Lines in a file.
     File(FileSink),
+    /// Made by whoever starts the pipeline, see `Pipeline::start_with`; no configuration file can name it.
+    Supplied,
 }
 
 /// A sink of type `file`.

@@ -161,7 +161,7 @@ fn read_listener<'a>(table: &mut Table<'a>, report: &mut Report<'_>) -> RawListe
         engine: table.choice(
             report,
             "engine",
-            &[("auto", Engine::Auto), ("recvmmsg", Engine::Recvmmsg), ("io_uring", Engine::IoUring)],
+            &[Engine::Auto, Engine::Recvmmsg, Engine::IoUring].map(|engine| (engine.name(), engine)),
         ),
         // GRO merges only runs of equal length from one sender, and needs slots of 64 KiB: most hosts would pay the memory
         // and gain nothing, so "auto" leaves it off until the program can tell which host is which.

@@ -154,7 +154,7 @@ pub(super) fn check_writers(raw: &[RawSink], sinks: &[Option<Sink>], feeds: &Fee
     for (index, (raw, sink)) in raw.iter().zip(sinks).enumerate() {
         let Some(sink) = sink else { continue };
         match &sink.kind {
-            SinkKind::Null => {}
+            SinkKind::Null | SinkKind::Supplied => {}
             SinkKind::Stdout => {
                 let place = raw.kind.get().map_or(&raw.place, |kind| &kind.place);
                 if let Some(other) = stdout.replace(&sink.name) {

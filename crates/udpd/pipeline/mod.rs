@@ -30,6 +30,7 @@ use crate::exit::{ExitCode, Failure};
 use crate::ledger::{ConsumerLedger, LaneLedger, Snapshot, Tally};
 use crate::pool::Parcel;
 use crate::receiver::{LaneHome, Route, Stop};
+use crate::sink::Sink;
 use alarm::Alarm;
 use books::{LaneBooks, ListenerBooks, SinkBooks};
 use group::Endpoint;
@@ -74,9 +75,26 @@ pub struct Lane {
     receiver: JoinHandle<()>,
 }
 
+/// Makes the sink of a consumer, by the name of the sink and the number of the consumer, where the configuration says
+/// [`SinkKind::Supplied`](crate::config::SinkKind::Supplied).
+pub type Supply<'a> = &'a dyn Fn(&str, usize) -> Box<dyn Sink>;
+
 impl Pipeline {
     /// Makes, binds, opens and starts everything. When it returns every socket is bound and every receiver reads.
     pub fn start(config: &Config, budget: &Budget, started: Instant, events: &Sender<Event>) -> Result<Self, Failure> {
+        Self::start_with(config, budget, started, events, &|name, _| {
+            unreachable!("no file can say that {name} is supplied")
+        })
+    }
+
+    /// The same with sinks that the caller makes.
+    pub fn start_with(
+        config: &Config,
+        budget: &Budget,
+        started: Instant,
+        events: &Sender<Event>,
+        supply: Supply<'_>,
+    ) -> Result<Self, Failure> {
         let threads = spawn_lanes(config, budget, events)?;
         let endpoints = group::open(config, &threads, budget)?;
         let addresses: Vec<SocketAddr> = endpoints.iter().map(|endpoint| endpoint.address).collect();
@@ -93,7 +111,7 @@ impl Pipeline {
         let mut sinks = Vec::new();
         let mut pending = Vec::new();
         for sink in 0..config.sinks.len() {
-            let wiring = Wiring { config, budget, sink, homes: &homes };
+            let wiring = Wiring { config, budget, sink, homes: &homes, supply };
             sinks.push(wiring.open(&mut routes, &mut pending)?);
         }
         for (routes, plan) in routes.iter_mut().zip(&budget.lanes) {
@@ -202,6 +220,7 @@ struct Wiring<'a> {
     budget: &'a Budget,
     sink: usize,
     homes: &'a Arc<[Sender<Parcel>]>,
+    supply: Supply<'a>,
 }
 
 impl Wiring<'_> {
@@ -225,7 +244,7 @@ impl Wiring<'_> {
             let ledger = Arc::new(ConsumerLedger::new(self.config.listeners.len()));
             let consumer = Consumer {
                 channel: inbox,
-                sink: open::sink(self.config, self.budget, sink, number, &lanes)?,
+                sink: open::sink(self.config, self.budget, sink, number, &lanes, self.supply)?,
                 homes: Arc::clone(self.homes),
                 ledger: Arc::clone(&ledger),
                 tallies: vec![Tally::default(); self.config.listeners.len()],

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
+use super::Supply;
 use crate::budget::Budget;
 use crate::channel::FullPolicy;
 use crate::config::template::{self, Names};
@@ -26,16 +27,18 @@ pub(super) fn full_policy(when_full: WhenFull) -> FullPolicy {
     }
 }
 
-/// Opens the sink of one consumer. `lanes` says which lanes feed it.
+/// Opens the sink of one consumer. `lanes` says which lanes feed it; `supply` makes the sinks that only the caller can make.
 pub(super) fn sink(
     config: &Config,
     budget: &Budget,
     settings: &SinkSettings,
     consumer: usize,
     lanes: &[bool],
+    supply: Supply<'_>,
 ) -> Result<Box<dyn Sink>, Failure> {
     match &settings.kind {
         SinkKind::Null => Ok(Box::new(NullSink)),
+        SinkKind::Supplied => Ok(supply(&settings.name, consumer)),
         SinkKind::Stdout => {
             // A handle of its own: the standard one would buffer lines and write each by itself.
             let stream = io::stdout().as_fd().try_clone_to_owned().map_err(|error| {

@@ -46,7 +46,7 @@ pub trait Sink: Send + fmt::Debug {
 }
 
 /// Moves `datagrams` of a listener from pending to delivered.
-fn deliver(tally: &mut Tally, datagrams: u64) {
+pub(crate) fn deliver(tally: &mut Tally, datagrams: u64) {
     tally.pending -= datagrams;
     tally.delivered += datagrams;
 }

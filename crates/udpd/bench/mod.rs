@@ -1,0 +1,62 @@
+//! `udpd bench`: a generator and a receiver whose counts can be believed, and the parts they share.
+//!
+//! `send` numbers, times and paces datagrams; `recv` takes them through the real pipeline and says what became of each.
+//! Both are library calls with a stop flag first and commands second, so that other measurements can be built on them.
+
+pub mod chart;
+pub mod clock;
+pub mod machine;
+pub mod pacer;
+pub mod payload;
+pub mod rate;
+pub mod recv;
+pub mod send;
+pub mod sizes;
+pub mod table;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use crate::config::error::Advice;
+use crate::config::units;
+use crate::exit::{ExitCode, Failure};
+
+/// What a shell shows for a process that Ctrl-C ended.
+const INTERRUPTED: i32 = 130;
+
+/// Nobody measures for longer, and sums of nanoseconds stay far from their limit.
+const DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// A flag that SIGINT and SIGTERM raise. The second of them ends the process at once.
+pub fn stop_on_signal() -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stop))
+            .and_then(|_| flag::register(signal, Arc::clone(&stop)))
+            .map_err(|error: io::Error| {
+                Failure::new(ExitCode::Failure, format!("cannot watch for signals: {error}"))
+            })?;
+    }
+    Ok(stop)
+}
+
+/// A wrong value of an option.
+pub(crate) fn usage(option: &str, advice: &Advice) -> Failure {
+    Failure::new(ExitCode::Usage, format!("{option}: {advice}"))
+}
+
+/// A duration from `"10"`, `"0.5"` or with a unit, as `"500ms"`.
+pub(crate) fn seconds(option: &str, text: &str) -> Result<Duration, Failure> {
+    let plain = text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let read = plain.map_or_else(|| units::parse_duration(text), Ok);
+    read.and_then(|duration| match duration.is_zero() || duration > DURATION_MAX {
+        true => Err(Advice::new(format!("{text:?} is no time to run"), "write seconds, such as 10 or 0.5")),
+        false => Ok(duration),
+    })
+    .map_err(|advice| usage(option, &advice))
+}
