@@ -16,13 +16,15 @@ mod support;
 mod util;
 
 use support::c_program::{Compiled, compile};
-use support::contender::{Contender, Offer, RECEIVER_CPU, SENDER_CPU, run};
+use support::contender::{Contender, Offer, RECEIVER_CPU, Run, SENDER_CPU, SETTINGS, run};
 use support::machine::facts;
 use support::report::{Comparison, record, table};
 
-const OFFERS: [Offer; 2] = [
-    Offer { name: "300,000/s", rate_per_second: 300_000, segment: None },
-    Offer { name: "1,000,000/s in trains of 20", rate_per_second: 1_000_000, segment: Some(20) },
+const OFFERS: [Offer; 4] = [
+    Offer::new("300,000/s", 300_000, None),
+    Offer::new("600,000/s", 600_000, None),
+    Offer::new("1,000,000/s in trains of 20", 1_000_000, Some(20)),
+    Offer::new("1,500,000/s in trains of 20", 1_500_000, Some(20)),
 ];
 
 struct Options {
@@ -59,13 +61,17 @@ fn options() -> Result<Options, String> {
     Ok(options)
 }
 
-/// One pair: the C loop, udpd, the C loop again; the other way round every second time.
-fn pair(number: usize, c_loop: &Path, offer: Offer, seconds: f64) -> [(Contender, support::contender::Run); 3] {
-    let mut order = [Contender::CLoop, Contender::Udpd, Contender::CLoopAgain];
+/// One pair: the C loop, udpd with each setting, the C loop again; the other way round every second time.
+fn pair(number: usize, c_loop: &Path, offer: Offer, seconds: f64) -> Vec<(Contender, Run)> {
+    let settings =
+        SETTINGS.into_iter().filter(|setting| setting.engine == "recvmmsg" || mmsg::Uring::supported().is_ok());
+    let mut order = vec![Contender::CLoop];
+    order.extend(settings.map(Contender::Udpd));
+    order.push(Contender::CLoopAgain);
     if number % 2 == 1 {
         order.reverse();
     }
-    order.map(|contender| (contender, run(contender, c_loop, offer, seconds)))
+    order.into_iter().map(|contender| (contender, run(contender, c_loop, offer, seconds))).collect()
 }
 
 /// What stands in the way of a meaningful comparison, if anything does.
@@ -82,6 +88,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if let Some(obstacle) = obstacle() {
         writeln!(out, "SKIPPED: {obstacle}")?;
         return Ok(());
+    }
+    if let Err(refusal) = mmsg::Uring::supported() {
+        writeln!(out, "WITHOUT io_uring: {refusal}")?;
     }
     let Compiled::Program(c_loop) = compile("recvmmsg_loop")? else {
         writeln!(out, "SKIPPED: there is no C compiler (cc) to build the loop that udpd is compared with")?;

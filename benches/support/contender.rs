@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::machine::busy_ns;
 use crate::util::daemon::{Daemon, free_address};
 use crate::util::ledger::{count, list};
-use crate::util::load::{Amount, Load};
+use crate::util::load::{Amount, Load, LoadReport};
 
 /// The core of the sender and that of the receiver.
 pub(crate) const SENDER_CPU: usize = 0;
@@ -34,10 +34,36 @@ pub(crate) enum Contender {
     /// benches/baseline/recvmmsg_loop.c.
     CLoop,
     /// The daemon: one lane, null sink.
-    Udpd,
+    Udpd(Setting),
     /// The C loop again: what differs between the two is what the machine adds by itself.
     CLoopAgain,
 }
+
+/// What is set differently from run to run of the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Setting {
+    /// The key `engine`.
+    pub(crate) engine: &'static str,
+    /// The key `gather`.
+    pub(crate) gather: &'static str,
+    /// The key `gro`.
+    pub(crate) gro: &'static str,
+}
+
+impl Setting {
+    /// Without GRO, because the loop has none.
+    const fn new(engine: &'static str, gather: &'static str) -> Self {
+        Self { engine, gather, gro: "off" }
+    }
+}
+
+/// The settings that are compared; the first is what a listener has by itself.
+pub(crate) const SETTINGS: [Setting; 4] = [
+    Setting::new("recvmmsg", "0ms"),
+    Setting::new("recvmmsg", "1ms"),
+    Setting::new("io_uring", "0ms"),
+    Setting::new("io_uring", "1ms"),
+];
 
 /// How the datagrams are offered.
 #[derive(Debug, Clone, Copy)]
@@ -48,6 +74,17 @@ pub(crate) struct Offer {
     pub(crate) rate_per_second: u64,
     /// Datagrams in a UDP_SEGMENT train.
     pub(crate) segment: Option<u16>,
+    /// Source ports.
+    pub(crate) flows: usize,
+    /// Length of each datagram.
+    pub(crate) payload_bytes: usize,
+}
+
+impl Offer {
+    /// 32 bytes from 16 ports.
+    pub(crate) const fn new(name: &'static str, rate_per_second: u64, segment: Option<u16>) -> Self {
+        Self { name, rate_per_second, segment, flows: 16, payload_bytes: 32 }
+    }
 }
 
 /// What one run came to.
@@ -55,6 +92,8 @@ pub(crate) struct Offer {
 pub(crate) struct Run {
     /// Datagrams sent.
     pub(crate) sent: u64,
+    /// How long that took.
+    pub(crate) seconds: f64,
     /// Datagrams the program says it received.
     pub(crate) received: u64,
     /// Receive calls that returned datagrams.
@@ -71,6 +110,11 @@ impl Run {
     /// Datagrams sent and not received, whatever the program says.
     pub(crate) fn lost(&self) -> i64 {
         self.sent.cast_signed() - self.received.cast_signed()
+    }
+
+    /// Datagrams that really were sent in a second: a sender may be slower than it is asked to be.
+    pub(crate) fn sent_per_second(&self) -> f64 {
+        self.sent as f64 / self.seconds
     }
 
     /// Datagrams for each receive call.
@@ -95,35 +139,44 @@ pub(crate) fn run(contender: Contender, c_loop: &Path, offer: Offer, seconds: f6
     let mut load = Load::new(address, Amount::Seconds(seconds));
     load.rate_per_second = offer.rate_per_second;
     load.segment = offer.segment;
+    (load.flows, load.payload_bytes) = (offer.flows, offer.payload_bytes);
     load.cpu = Some(SENDER_CPU);
     match contender {
         Contender::CLoop | Contender::CLoopAgain => {
             let running = CLoop::start(c_loop, address.port());
-            let (sent, process_ns, machine_ns) = measure(running.child.id(), load);
+            let Cost { sent, seconds, process_ns, machine_ns } = measure(running.child.id(), load);
             let result = running.end();
             let (received, kernel_dropped) = (count(&result, "received"), count(&result, "kernel_dropped"));
             let calls = count(&result, "calls");
-            Run { sent, received, calls, kernel_dropped, process_ns, machine_ns }
+            Run { sent, seconds, received, calls, kernel_dropped, process_ns, machine_ns }
         }
-        Contender::Udpd => {
-            let daemon = Daemon::with_config(&configuration(&address.to_string()));
-            let (sent, process_ns, machine_ns) = measure(daemon.pid(), load);
+        Contender::Udpd(setting) => {
+            let daemon = Daemon::with_config(&configuration(&address.to_string(), setting));
+            let Cost { sent, seconds, process_ns, machine_ns } = measure(daemon.pid(), load);
             let ended = daemon.terminate();
             assert!(ended.status.success(), "udpd ended with {}: {}", ended.status, ended.stderr);
             let listener = &list(&ended.ledger, "listeners")[0];
             let (received, kernel_dropped) = (count(listener, "received"), count(listener, "kernel_dropped"));
             let calls = list(listener, "lanes").iter().map(|lane| count(lane, "calls")).sum();
-            Run { sent, received, calls, kernel_dropped, process_ns, machine_ns }
+            Run { sent, seconds, received, calls, kernel_dropped, process_ns, machine_ns }
         }
     }
 }
 
-/// Sends the load and returns what was sent and the CPU time that passed, in the process and in the whole machine.
-fn measure(process_id: u32, load: Load) -> (u64, u64, u64) {
+/// What was sent in which time, and the CPU time that passed meanwhile in the process and in the whole machine.
+struct Cost {
+    sent: u64,
+    seconds: f64,
+    process_ns: u64,
+    machine_ns: u64,
+}
+
+/// Sends the load and measures what that costs.
+fn measure(process_id: u32, load: Load) -> Cost {
     let (process_before, machine_before) = (process_ns(process_id), busy_ns());
-    let report = load.send();
+    let LoadReport { sent, seconds, .. } = load.send();
     std::thread::sleep(SETTLE);
-    (report.sent, process_ns(process_id) - process_before, busy_ns() - machine_before)
+    Cost { sent, seconds, process_ns: process_ns(process_id) - process_before, machine_ns: busy_ns() - machine_before }
 }
 
 fn pid(process_id: u32) -> Pid {
@@ -138,16 +191,17 @@ fn process_ns(process_id: u32) -> u64 {
 }
 
 /// The same work as the C loop's: one socket, batches of 64, the same buffer, each datagram counted and forgotten.
-/// Without GRO, because the loop has none.
-fn configuration(address: &str) -> String {
+fn configuration(address: &str, setting: Setting) -> String {
+    let Setting { engine, gather, gro } = setting;
     format!(
         r#"
 [[listener]]
 name = "bench"
 address = "{address}"
 lanes = 1
-engine = "recvmmsg"
-gro = "off"
+engine = "{engine}"
+gather = "{gather}"
+gro = "{gro}"
 batch_size = 64
 receive_buffer = {RECEIVE_BUFFER_BYTES}
 sinks = ["nothing"]

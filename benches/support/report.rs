@@ -13,11 +13,22 @@ use super::contender::{Contender, Offer, Run};
 pub(crate) struct Comparison {
     /// What was offered.
     pub(crate) offer: Offer,
-    /// One entry a pair: C loop, udpd, C loop again.
-    pub(crate) pairs: Vec<[(Contender, Run); 3]>,
+    /// One entry a pair, and in it every contender once.
+    pub(crate) pairs: Vec<Vec<(Contender, Run)>>,
 }
 
 impl Comparison {
+    /// Everybody who took part, the C loop first and its repetition last.
+    fn contenders(&self) -> Vec<Contender> {
+        let mut all: Vec<Contender> = self.pairs[0].iter().map(|(contender, _)| *contender).collect();
+        all.sort_by_key(|contender| match contender {
+            Contender::CLoop => (0, None),
+            Contender::Udpd(setting) => (1, Some((setting.engine != "recvmmsg", setting.gather))),
+            Contender::CLoopAgain => (2, None),
+        });
+        all
+    }
+
     fn runs(&self, wanted: Contender) -> Vec<&Run> {
         self.pairs.iter().flatten().filter(|(contender, _)| *contender == wanted).map(|(_, run)| run).collect()
     }
@@ -32,19 +43,20 @@ impl Comparison {
 /// The table of medians.
 pub(crate) fn table(comparisons: &[Comparison]) -> String {
     let mut text = String::from(
-        "| offered | program | received | lost | kernel says | per call | process ns each | ratio | machine ns each | ratio |\n\
-         |---|---|---|---|---|---|---|---|---|---|\n",
+        "| offered | program | sent/s | received | lost | kernel says | per call | process ns each | ratio | machine ns each | ratio |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     for comparison in comparisons {
-        for contender in [Contender::CLoop, Contender::Udpd, Contender::CLoopAgain] {
+        for contender in comparison.contenders() {
             let runs = comparison.runs(contender);
             let total = |count: fn(&Run) -> i64| runs.iter().map(|run| count(run)).sum::<i64>();
             let each = |cost: fn(&Run) -> f64| median(runs.iter().map(|run| cost(run)).collect());
             writeln!(
                 text,
-                "| {} | {} | {} | {} | {} | {:.1} | {:.0} | {:.3} | {:.0} | {:.3} |",
+                "| {} | {} | {:.0} | {} | {} | {} | {:.1} | {:.0} | {:.3} | {:.0} | {:.3} |",
                 comparison.offer.name,
                 name(contender),
+                each(Run::sent_per_second),
                 total(|run| run.received.cast_signed()),
                 total(Run::lost),
                 total(|run| run.kernel_dropped.cast_signed()),
@@ -62,15 +74,16 @@ pub(crate) fn table(comparisons: &[Comparison]) -> String {
 
 /// Writes raw.csv and summary.md.
 pub(crate) fn record(folder: &Path, comparisons: &[Comparison], summary: &str) -> std::io::Result<()> {
-    let mut csv = String::from("offered,pair,program,sent,received,calls,kernel_dropped,process_ns,machine_ns\n");
+    let mut csv =
+        String::from("offered,pair,program,sent,seconds,received,calls,kernel_dropped,process_ns,machine_ns\n");
     for comparison in comparisons {
         for (pair, runs) in comparison.pairs.iter().enumerate() {
             for (contender, run) in runs {
-                let Run { sent, received, calls, kernel_dropped, process_ns, machine_ns } = run;
+                let Run { sent, seconds, received, calls, kernel_dropped, process_ns, machine_ns } = run;
                 let (offer, program) = (comparison.offer.name, name(*contender));
                 writeln!(
                     csv,
-                    "{offer},{pair},{program},{sent},{received},{calls},{kernel_dropped},{process_ns},{machine_ns}"
+                    "{offer},{pair},{program},{sent},{seconds:.3},{received},{calls},{kernel_dropped},{process_ns},{machine_ns}"
                 )
                 .expect("a String takes everything");
             }
@@ -81,11 +94,11 @@ pub(crate) fn record(folder: &Path, comparisons: &[Comparison], summary: &str) -
     std::fs::write(folder.join("summary.md"), summary)
 }
 
-fn name(contender: Contender) -> &'static str {
+fn name(contender: Contender) -> String {
     match contender {
-        Contender::CLoop => "C loop",
-        Contender::Udpd => "udpd",
-        Contender::CLoopAgain => "C loop again",
+        Contender::CLoop => "C loop".to_owned(),
+        Contender::Udpd(setting) => format!("udpd {} {}", setting.engine, setting.gather),
+        Contender::CLoopAgain => "C loop again".to_owned(),
     }
 }
 
