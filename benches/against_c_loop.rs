@@ -63,8 +63,7 @@ fn options() -> Result<Options, String> {
 
 /// One pair: the C loop, udpd with each setting, the C loop again; the other way round every second time.
 fn pair(number: usize, c_loop: &Path, offer: Offer, seconds: f64) -> Vec<(Contender, Run)> {
-    let settings =
-        SETTINGS.into_iter().filter(|setting| setting.engine == "recvmmsg" || mmsg::Uring::supported().is_ok());
+    let settings = SETTINGS.into_iter().filter(|setting| setting.is_possible());
     let mut order = vec![Contender::CLoop];
     order.extend(settings.map(Contender::Udpd));
     order.push(Contender::CLoopAgain);

@@ -21,20 +21,8 @@ use support::report::median;
 
 /// Trains as long as one IP packet holds, at rates that the sender keeps.
 const OFFERS: [Offer; 2] = [
-    Offer {
-        name: "1,200 bytes in trains of 50",
-        rate_per_second: 0,
-        segment: Some(50),
-        flows: 1,
-        payload_bytes: 1200,
-    },
-    Offer {
-        name: "32 bytes in trains of 128",
-        rate_per_second: 0,
-        segment: Some(128),
-        flows: 1,
-        payload_bytes: 32,
-    },
+    Offer { name: "1,200 bytes in trains of 50", rate_per_second: 0, segment: Some(50), flows: 1, payload_bytes: 1200 },
+    Offer { name: "32 bytes in trains of 128", rate_per_second: 0, segment: Some(128), flows: 1, payload_bytes: 32 },
 ];
 
 const OFF: Setting = Setting { gro: "off", ..SETTINGS[0] };

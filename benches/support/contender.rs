@@ -55,6 +55,11 @@ impl Setting {
     const fn new(engine: &'static str, gather: &'static str) -> Self {
         Self { engine, gather, gro: "off" }
     }
+
+    /// Whether this machine has the engine.
+    pub(crate) fn is_possible(self) -> bool {
+        self.engine == "recvmmsg" || mmsg::Uring::supported().is_ok()
+    }
 }
 
 /// The settings that are compared; the first is what a listener has by itself.
