@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
 
-use crate::bench::{recv, send};
+use crate::bench::{ladder, recv, send};
 use crate::config::{self, Config};
 use crate::exit::Failure;
 use crate::nic::{self, Action, Order};
@@ -73,17 +73,24 @@ enum Command {
     /// Bring NIC queues, interrupts and cores together: plan, apply, check, restore
     #[command(subcommand, after_help = "Example: udpd steer plan eth0")]
     Steer(Steer),
-    /// Measure: send numbered datagrams, receive them, and account for each one
+    /// Measure: what this machine receives at what cost (alone: the ladder), and what becomes of each datagram
     #[command(
-        subcommand,
-        after_help = "Example: udpd bench recv --listen 127.0.0.1:5140 --expect 1M & udpd bench send --to 127.0.0.1:5140 --rate 100k --count 1M"
+        after_help = "Examples:\n  udpd bench\n  udpd bench recv --listen 127.0.0.1:5140 --expect 1M & udpd bench send --to 127.0.0.1:5140 --rate 100k --count 1M"
     )]
-    Bench(Bench),
+    Bench {
+        #[command(subcommand)]
+        command: Option<Bench>,
+    },
 }
 
 /// What `udpd bench` measures.
 #[derive(Debug, Subcommand)]
 enum Bench {
+    /// Receive a million datagrams a second in one way after the other, and say what this machine should set
+    #[command(
+        after_help = "Examples:\n  udpd bench ladder\n  udpd bench ladder --svg ladder.svg --sizes --placements\n  udpd bench ladder --steps pinned,again,gather --rounds 9 --json"
+    )]
+    Ladder(ladder::Arguments),
     /// Send numbered, timed datagrams at a rate that is kept
     #[command(
         after_help = "Examples:\n  udpd bench send --to 127.0.0.1:5140 --rate 100k --seconds 10\n  udpd bench send --to 10.0.0.9:5140 --rate 10k..1M --seconds 60 --size imix --threads 2 --json\n  udpd bench send --to 127.0.0.1:5140 --rate max --size 1200 --gso 50 --seconds 5"
@@ -139,8 +146,17 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
         Command::Check { config, json } => check::execute(&load(config)?, json, &mut io::stdout().lock()),
         Command::Stats { json, socket } => stats::execute(socket, json, &mut io::stdout().lock()),
         Command::Steer(command) => steer(command),
-        Command::Bench(Bench::Send(arguments)) => send::execute(&arguments, &mut io::stdout().lock()),
-        Command::Bench(Bench::Recv(arguments)) => recv::execute(&arguments, &mut io::stdout().lock()),
+        Command::Bench { command } => bench(command),
+    }
+}
+
+fn bench(command: Option<Bench>) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match command {
+        None => ladder::execute(&ladder::Arguments::default(), &mut out),
+        Some(Bench::Ladder(arguments)) => ladder::execute(&arguments, &mut out),
+        Some(Bench::Send(arguments)) => send::execute(&arguments, &mut out),
+        Some(Bench::Recv(arguments)) => recv::execute(&arguments, &mut out),
     }
 }
 

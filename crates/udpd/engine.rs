@@ -15,7 +15,7 @@ use crate::exit::{ExitCode, Failure};
 
 /// Payloads of up to so many bytes are copied out of the ring instead of changing hands: its blocks then stay the same few and
 /// in the cache. `cargo run --release -p mmsg --example drain` measures both; longer ones cost more copied when memory is cold.
-const COPY_UP_TO: usize = 256;
+pub(crate) const COPY_UP_TO: usize = 256;
 
 /// What receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,10 +1,12 @@
 //! `udpd bench`: a generator and a receiver whose counts can be believed, and the parts they share.
 //!
-//! `send` numbers, times and paces datagrams; `recv` takes them through the real pipeline and says what became of each.
+//! `send` numbers, times and paces datagrams; `recv` takes them through the real pipeline and says what became of each;
+//! `ladder` measures one way of receiving after the other.
 //! Both are library calls with a stop flag first and commands second, so that other measurements can be built on them.
 
 pub mod chart;
 pub mod clock;
+pub mod ladder;
 pub mod machine;
 pub mod pacer;
 pub mod payload;
@@ -14,7 +16,9 @@ pub mod send;
 pub mod sizes;
 pub mod table;
 
+use std::fs;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -59,4 +63,15 @@ pub(crate) fn seconds(option: &str, text: &str) -> Result<Duration, Failure> {
         false => Ok(duration),
     })
     .map_err(|advice| usage(option, &advice))
+}
+
+/// Writes a file that an option names.
+pub(crate) fn write_file(option: &str, path: &Path, text: &str) -> Result<(), Failure> {
+    fs::write(path, text).map_err(|error| {
+        let code = match error.kind() {
+            io::ErrorKind::PermissionDenied => ExitCode::Permission,
+            _ => ExitCode::Disk,
+        };
+        Failure::new(code, format!("{option}: cannot write {}: {error}; choose another path", path.display()))
+    })
 }

@@ -1,8 +1,7 @@
 //! `udpd bench recv` as it is typed, and its report as it is printed.
 
-use std::fs;
 use std::io::{self, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -12,7 +11,7 @@ use super::show;
 use super::{FLOWS_MAX, Order, Progress, Report, run};
 use crate::bench::machine::Machine;
 use crate::bench::rate;
-use crate::bench::{seconds, stop_on_signal, usage};
+use crate::bench::{seconds, stop_on_signal, usage, write_file};
 use crate::config::error::Advice;
 use crate::config::{self, LogFormat, units};
 use crate::console;
@@ -204,14 +203,4 @@ fn json_text(order: &Order, machine: &Machine, warnings: &[String], report: &Rep
     let text = serde_json::to_string_pretty(&whole)
         .map_err(|error| Failure::new(ExitCode::Failure, format!("cannot write the report as JSON: {error}")))?;
     Ok(text + "\n")
-}
-
-fn write_file(option: &str, path: &Path, text: &str) -> Result<(), Failure> {
-    fs::write(path, text).map_err(|error| {
-        let code = match error.kind() {
-            io::ErrorKind::PermissionDenied => ExitCode::Permission,
-            _ => ExitCode::Disk,
-        };
-        Failure::new(code, format!("{option}: cannot write {}: {error}; choose another path", path.display()))
-    })
 }
