@@ -20,6 +20,7 @@ mod overload;
 // What the bench says of the traffic is what was done to it.
 mod bench;
 mod bench_ladder;
+mod bench_max;
 // What it costs the host.
 mod memory;
 // Which lane a datagram goes to, and on which core it came.

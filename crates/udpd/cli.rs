@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
 
-use crate::bench::{ladder, recv, send};
+use crate::bench::{ladder, max, recv, send};
 use crate::config::{self, Config};
 use crate::exit::Failure;
 use crate::nic::{self, Action, Order};
@@ -101,6 +101,11 @@ enum Bench {
         after_help = "Examples:\n  udpd bench recv --listen 0.0.0.0:5140 --seconds 60 --svg arrivals.svg\n  udpd bench recv --listen 127.0.0.1:5140 --lanes 2 --expect 1M --loss 0% --json"
     )]
     Recv(recv::Arguments),
+    /// Search the highest rate that a whole pipeline takes without loss, with your own sinks and disk
+    #[command(
+        after_help = "Examples:\n  udpd bench max --to file:/var/tmp/max.log\n  udpd bench max -c /etc/udpd/udpd.toml --listener syslog --expect 200k\n  udpd bench max --to null: --loss 0.5% --json"
+    )]
+    Max(max::Arguments),
 }
 
 /// What `udpd steer` does.
@@ -157,6 +162,7 @@ fn bench(command: Option<Bench>) -> Result<(), Failure> {
         Some(Bench::Ladder(arguments)) => ladder::execute(&arguments, &mut out),
         Some(Bench::Send(arguments)) => send::execute(&arguments, &mut out),
         Some(Bench::Recv(arguments)) => recv::execute(&arguments, &mut out),
+        Some(Bench::Max(arguments)) => max::execute(&arguments, &mut out),
     }
 }
 

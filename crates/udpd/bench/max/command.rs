@@ -1,0 +1,296 @@
+//! `udpd bench max` as it is typed, and its report as it is printed.
+
+use std::io::{self, IsTerminal, Write};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::search::Bounds;
+use super::subject::Subject;
+use super::{Limit, Order, Report, Trial, run};
+use crate::bench::machine::Machine;
+use crate::bench::pacer::Amount;
+use crate::bench::rate::{self, RATE_MAX, Rate};
+use crate::bench::send::Load;
+use crate::bench::sizes::Sizes;
+use crate::bench::table::{Table, grouped, or_dash};
+use crate::bench::{seconds, stop_on_signal, usage, write_file};
+use crate::config::error::Advice;
+use crate::config::{LogFormat, units};
+use crate::exit::{ExitCode, Failure};
+use crate::{console, logging};
+
+/// How long the machine is looked at before anything is measured, and the last log lines may take.
+const LOOK: Duration = Duration::from_millis(300);
+
+/// Where a search begins.
+const LOWEST: u64 = 10_000;
+
+/// The options of `udpd bench max`.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Deliver there: null:  file:PATH
+    #[arg(long, value_name = "URI", required_unless_present = "config", conflicts_with = "config")]
+    to: Option<String>,
+    /// Measure a listener of this configuration with its own sinks, on a port of loopback
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Which listener of the configuration
+    #[arg(long, value_name = "NAME", requires = "config")]
+    listener: Option<String>,
+    /// Where to begin and where to end [default: from 10k, without an end]
+    #[arg(long, value_name = "MIN..MAX")]
+    rate: Option<String>,
+    /// How long each trial lasts, in seconds
+    #[arg(long, value_name = "S", default_value = "2")]
+    seconds: String,
+    /// How much may be lost, such as 0.5%
+    #[arg(long, value_name = "LIMIT%", default_value = "0%")]
+    loss: String,
+    /// How exact the answer has to be
+    #[arg(long, value_name = "SHARE%", default_value = "2%")]
+    precision: String,
+    /// Exit with 3 when the answer is below this rate
+    #[arg(long, value_name = "RATE")]
+    expect: Option<String>,
+    /// Payload bytes: 64, 64:1400 or imix
+    #[arg(long, value_name = "BYTES", default_value = "64")]
+    size: String,
+    /// How many flows, each from a source port of its own
+    #[arg(long, value_name = "F", default_value_t = 16)]
+    flows: usize,
+    /// Datagrams that the sender hands over as one train for the kernel to cut; 1: none
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    gso: usize,
+    /// Sender threads
+    #[arg(long, value_name = "T", default_value_t = 1)]
+    threads: usize,
+    /// Cores of the sender [default: those that no lane has]
+    #[arg(long, value_name = "LIST")]
+    cpu: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Write the trials there
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+}
+
+impl Arguments {
+    fn order(&self) -> Result<Order, Failure> {
+        let sizes = Sizes::parse(&self.size).map_err(|advice| usage("--size", &advice))?;
+        let gso = match sizes {
+            Sizes::Fixed(_) => NonZeroUsize::new(self.gso).filter(|train| train.get() > 1),
+            _ => None,
+        };
+        let cpus = self.cpu.as_deref().map(units::parse_cpus).transpose().map_err(|advice| usage("--cpu", &advice))?;
+        let order = Order {
+            bounds: self.bounds()?,
+            duration: seconds("--seconds", &self.seconds)?,
+            loss_percent: percent("--loss", &self.loss)?,
+            sizes,
+            flows: self.flows,
+            gso,
+            threads: self.threads,
+            cpus,
+        };
+        // What cannot be sent at all is told before anything is started.
+        let amount = Amount::Seconds(order.duration);
+        let to = ([127, 0, 0, 1], 9).into();
+        let Order { sizes, flows, gso, threads, .. } = order;
+        Load { sizes, flows, gso, threads, ..Load::new(to, Rate::Steady(order.bounds.lowest), amount) }.check()?;
+        Ok(order)
+    }
+
+    fn bounds(&self) -> Result<Bounds, Failure> {
+        let (lowest, highest) = match self.rate.as_deref().map(Rate::parse).transpose() {
+            Err(advice) => return Err(usage("--rate", &advice)),
+            Ok(None) => (LOWEST, RATE_MAX),
+            Ok(Some(Rate::Ramp(lowest, highest))) if lowest < highest => (lowest, highest),
+            Ok(Some(other)) => {
+                let what = format!("{other} is no range");
+                return Err(usage("--rate", &Advice::new(what, "write where to begin and to end, such as 10k..1M")));
+            }
+        };
+        let precision = percent("--precision", &self.precision)? / 100.0;
+        if precision < 0.001 {
+            let advice =
+                Advice::new(format!("{:?} is finer than a trial can tell", self.precision), "write 0.1% or more");
+            return Err(usage("--precision", &advice));
+        }
+        Ok(Bounds { lowest, highest, precision })
+    }
+
+    fn expect(&self) -> Result<Option<u64>, Failure> {
+        self.expect.as_deref().map(rate::parse_number).transpose().map_err(|advice| usage("--expect", &advice))
+    }
+
+    fn subject(&self) -> Result<Subject, Failure> {
+        match (&self.to, &self.config) {
+            (Some(uri), _) => Subject::of_uri(uri),
+            (None, Some(path)) => Subject::of_file(path, self.listener.as_deref()),
+            (None, None) => Err(Failure::new(ExitCode::Usage, "write what to measure: --to URI or -c FILE")),
+        }
+    }
+}
+
+fn percent(option: &str, text: &str) -> Result<f64, Failure> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse().ok();
+    number.filter(|percent| (0.0..=100.0).contains(percent)).ok_or_else(|| {
+        usage(option, &Advice::new(format!("{text:?} is not a share from 0% to 100%"), "write percent, such as 0.5%"))
+    })
+}
+
+/// Searches, prints what was found, and fails when it is less than was expected.
+pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
+    let (order, expect, subject) = (arguments.order()?, arguments.expect()?, arguments.subject()?);
+    let logger = logging::start(log::LevelFilter::Error, LogFormat::Text, io::stderr())?;
+    let outcome = measure(arguments, &order, expect, &subject, out);
+    logger.finish(LOOK);
+    outcome
+}
+
+fn measure(
+    arguments: &Arguments,
+    order: &Order,
+    expect: Option<u64>,
+    subject: &Subject,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let machine = Machine::read();
+    let warnings = machine.warnings(LOOK);
+    let stop = stop_on_signal()?;
+    let is_terminal = io::stderr().is_terminal();
+    let mut tell = |number: usize, trial: &Trial| {
+        if is_terminal {
+            // Nobody may be looking any more, and that is no reason to stop.
+            let _ = writeln!(io::stderr(), "{}", progress(number, trial));
+        }
+    };
+    let report = run(order, subject, &stop, &mut tell)?;
+    if let Some(path) = &arguments.csv {
+        write_file("--csv", path, &table(&report).csv())?;
+    }
+    let headroom = expect.map(|expected| (report.rate as f64 / expected as f64 - 1.0) * 100.0);
+    let text = match arguments.json {
+        true => json_text(arguments, &machine, &warnings, &report, expect, headroom)?,
+        false => text(&report, &warnings, expect, headroom),
+    };
+    console::print(out, &text)?;
+    match (expect, headroom) {
+        (Some(expected), Some(headroom)) if headroom < 0.0 => {
+            let text = format!(
+                "{} datagrams a second, {:.1} % short of --expect {expected}; the trials above say what was lost where",
+                report.rate, -headroom
+            );
+            Err(Failure::new(ExitCode::Loss, text))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn outcome(trial: &Trial) -> &'static str {
+    match (trial.kept, trial.offered) {
+        (true, true) => "kept",
+        (true, false) => "sender short",
+        (false, _) => "lost",
+    }
+}
+
+fn progress(number: usize, trial: &Trial) -> String {
+    format!(
+        "trial {number:>2}: {} a second: {}, {} of {} lost",
+        grouped(trial.rate),
+        outcome(trial),
+        grouped(trial.lost.total()),
+        grouped(trial.sent)
+    )
+}
+
+fn table(report: &Report) -> Table {
+    let mut table = Table::new([
+        "trial",
+        "asked/s",
+        "sent/s",
+        "sent",
+        "delivered",
+        "before",
+        "kernel",
+        "listener",
+        "queue full",
+        "sink error",
+        "pipeline ns",
+        "outcome",
+    ]);
+    for (place, trial) in report.trials.iter().enumerate() {
+        let lost = trial.lost;
+        table.row([
+            (place + 1).to_string(),
+            grouped(trial.rate),
+            grouped(trial.sent_per_second.round() as u64),
+            grouped(trial.sent),
+            grouped(trial.delivered),
+            grouped(lost.before_the_socket),
+            grouped(lost.kernel),
+            grouped(lost.listener),
+            grouped(lost.queue_full),
+            grouped(lost.sink_error),
+            or_dash(trial.pipeline_ns.map(|ns| ns.round() as u64)),
+            outcome(trial).to_owned(),
+        ]);
+    }
+    table
+}
+
+fn text(report: &Report, warnings: &[String], expect: Option<u64>, headroom: Option<f64>) -> String {
+    let mut text: String = warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
+    text += &report.changed.iter().map(|change| format!("note: {change}\n")).collect::<String>();
+    text += &format!("\n{}\n", table(report).text());
+    let rate = grouped(report.rate);
+    text += &match report.limit {
+        Limit::Pipeline => {
+            format!("{rate} datagrams a second, kept {} times in a row; above that it loses\n", report.repetitions)
+        }
+        Limit::Sender => format!(
+            "at least {rate} datagrams a second: the sender cannot offer more, so the pipeline's own limit was not reached \
+             (more --threads, a longer --gso train)\n"
+        ),
+        Limit::Asked => format!("at least {rate} datagrams a second, the highest that was asked for\n"),
+        Limit::Nothing => {
+            "no rate: even the lowest loses; see where in the table, and begin lower with --rate\n".to_owned()
+        }
+        Limit::Interrupted => format!("interrupted: {rate} datagrams a second were kept by then\n"),
+    };
+    if let (Some(expected), Some(headroom)) = (expect, headroom) {
+        let word = if headroom < 0.0 { "short" } else { "headroom" };
+        text += &format!("{:.1} % {word} against {}\n", headroom.abs(), grouped(expected));
+    }
+    text
+}
+
+fn json_text(
+    arguments: &Arguments,
+    machine: &Machine,
+    warnings: &[String],
+    report: &Report,
+    expect: Option<u64>,
+    headroom: Option<f64>,
+) -> Result<String, Failure> {
+    let whole = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "machine": machine,
+        "warnings": warnings,
+        "asked": {
+            "to": arguments.to, "config": arguments.config, "rate": arguments.rate, "seconds": arguments.seconds,
+            "loss": arguments.loss, "precision": arguments.precision, "size": arguments.size, "flows": arguments.flows,
+            "gso": arguments.gso, "threads": arguments.threads, "cpu": arguments.cpu, "expect": expect,
+        },
+        "headroom_percent": headroom,
+        "report": report,
+    });
+    let text = serde_json::to_string_pretty(&whole)
+        .map_err(|error| Failure::new(ExitCode::Failure, format!("cannot write the report as JSON: {error}")))?;
+    Ok(text + "\n")
+}

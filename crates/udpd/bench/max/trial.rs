@@ -1,0 +1,184 @@
+//! One trial: the whole pipeline started, offered a rate, emptied, and its books closed.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::unbounded;
+use serde::Serialize;
+
+use super::Order;
+use super::search::Verdict;
+use super::subject::Subject;
+use crate::bench::machine::Usage;
+use crate::bench::pacer::Amount;
+use crate::bench::rate::Rate;
+use crate::bench::send::{self, Load};
+use crate::exit::{ExitCode, Failure};
+use crate::ledger::snapshot::Snapshot;
+use crate::pipeline::{Event, Pipeline};
+use crate::run::plan;
+
+/// A sender that differs by more from its rate has not offered it.
+const SENDER_SHORT: f64 = 0.01;
+
+/// How long the consumers may take to hand on what they have when the sender has ended.
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+
+/// How often it is looked whether they have.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Where datagrams were lost: `sent` = delivered to the sink that got least + these.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Lost {
+    /// Before the sockets.
+    pub before_the_socket: u64,
+    /// In their receive buffers.
+    pub kernel: u64,
+    /// By the listener: too long, without a batch.
+    pub listener: u64,
+    /// At the brim of the sink's channel.
+    pub queue_full: u64,
+    /// By the sink.
+    pub sink_error: u64,
+}
+
+impl Lost {
+    /// All of them.
+    pub fn total(self) -> u64 {
+        self.before_the_socket + self.kernel + self.listener + self.queue_full + self.sink_error
+    }
+}
+
+/// What came of a trial.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Trial {
+    /// Datagrams a second that were asked for.
+    pub rate: u64,
+    /// As really sent.
+    pub sent_per_second: f64,
+    /// Datagrams sent.
+    pub sent: u64,
+    /// Datagrams delivered by the sink that delivered least.
+    pub delivered: u64,
+    /// Which sink that is.
+    pub sink: String,
+    /// The rest.
+    pub lost: Lost,
+    /// CPU time of the pipeline for each datagram delivered, the sender not counted.
+    pub pipeline_ns: Option<f64>,
+    /// Whether no more was lost than is allowed.
+    pub kept: bool,
+    /// Whether the sender kept the rate.
+    pub offered: bool,
+}
+
+/// Offers `rate` to a pipeline of its own.
+pub(super) fn run(order: &Order, subject: &Subject, rate: u64, stop: &Arc<AtomicBool>) -> Result<Trial, Failure> {
+    let budget = plan(&subject.config)?;
+    let (events_sender, events) = unbounded();
+    let pipeline = Pipeline::start(&subject.config, &budget, Instant::now(), &events_sender)?;
+    let address = pipeline.lanes()[0].address;
+    let cores: Vec<usize> = match &order.cpus {
+        Some(cores) => cores.clone(),
+        None => free_cores(&pipeline),
+    };
+    let load = Load {
+        sizes: order.sizes,
+        flows: order.flows,
+        gso: order.gso,
+        threads: order.threads,
+        burst: NonZeroUsize::new(32),
+        cpus: cores,
+        ..Load::new(address, Rate::Steady(rate), Amount::Seconds(order.duration))
+    };
+    let before = Usage::read();
+    let report = send::run(&load, stop, &mut |_| {});
+    if let Ok(report) = &report {
+        wait_until_handed_on(&pipeline, report.sent);
+    }
+    let used = Usage::read().since(&before);
+    let ledger = pipeline.stop(DRAIN_LIMIT, |wait| {
+        std::thread::sleep(wait);
+        false
+    });
+    if let Ok(Event::SinkClosed(why)) = events.try_recv() {
+        return Err(Failure::new(ExitCode::Failure, why));
+    }
+    let report = report?;
+    // The sender's threads have ended, and what they used is in the sum of the process but in none of its threads.
+    let sender_ns = (report.cpu_seconds * 1e9) as u64;
+    close(order, rate, &report, &ledger, used.process_ns.saturating_sub(sender_ns))
+}
+
+/// The cores that no lane is pinned to; none where all are taken: then the sender runs where there is room.
+fn free_cores(pipeline: &Pipeline) -> Vec<usize> {
+    let taken: Vec<usize> = pipeline.lanes().iter().filter_map(|lane| lane.core).collect();
+    steer::allowed_cores().unwrap_or_default().into_iter().filter(|core| !taken.contains(core)).collect()
+}
+
+/// Waits until nothing is under way any more: all that arrived is delivered or dropped, or nothing moves.
+fn wait_until_handed_on(pipeline: &Pipeline, sent: u64) {
+    let books = pipeline.books();
+    let begun = Instant::now();
+    let mut before = None;
+    while begun.elapsed() < DRAIN_LIMIT {
+        let snapshot = books.snapshot();
+        let listener = &snapshot.listeners[0];
+        let under_way = listener.sinks.iter().any(|sink| sink.in_flight > 0);
+        if !under_way && (listener.arrived >= sent || before == Some(listener.arrived)) {
+            return;
+        }
+        before = Some(listener.arrived);
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn close(order: &Order, rate: u64, report: &send::Report, ledger: &Snapshot, used_ns: u64) -> Result<Trial, Failure> {
+    let listener = &ledger.listeners[0];
+    if listener.residual != 0 {
+        let text = format!("the ledger does not close, by {} datagrams, which is a bug of udpd", listener.residual);
+        return Err(Failure::new(ExitCode::Failure, text));
+    }
+    let Some(worst) = listener.sinks.iter().min_by_key(|sink| sink.delivered) else {
+        return Err(Failure::new(ExitCode::Failure, "the listener has no sink, which is a bug of udpd"));
+    };
+    let mut lost = Lost {
+        before_the_socket: 0,
+        kernel: listener.kernel_dropped,
+        listener: listener.received - worst.offered,
+        queue_full: worst.dropped.queue_full,
+        sink_error: worst.dropped.sink_error + worst.in_flight,
+    };
+    let counted = worst.delivered + lost.total();
+    // With GRO the kernel counts a dropped train as one: what it hides is laid at the same door.
+    match listener.kernel_dropped_unit.as_str() {
+        "buffers" if lost.kernel > 0 => lost.kernel += report.sent.saturating_sub(counted),
+        _ => lost.before_the_socket = report.sent.saturating_sub(counted),
+    }
+    let missing = report.sent.saturating_sub(worst.delivered);
+    Ok(Trial {
+        rate,
+        sent_per_second: report.rate,
+        sent: report.sent,
+        delivered: worst.delivered,
+        sink: worst.name.clone(),
+        lost,
+        pipeline_ns: (worst.delivered > 0).then(|| used_ns as f64 / worst.delivered as f64),
+        kept: missing as f64 * 100.0 <= order.loss_percent * report.sent as f64,
+        offered: report.rate >= rate as f64 * (1.0 - SENDER_SHORT),
+    })
+}
+
+impl Trial {
+    /// What the search makes of it.
+    pub(super) fn verdict(&self, stop: &AtomicBool) -> Verdict {
+        match (self.kept, self.offered) {
+            _ if stop.load(Ordering::Relaxed) => Verdict::Interrupted,
+            (false, _) => Verdict::Lost,
+            (true, true) => Verdict::Kept,
+            (true, false) => Verdict::SenderShort(self.sent_per_second as u64),
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The search for the highest rate as its users run it: every trial adds up, and scripts can act on the answer.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::util::ledger::{count, list, sum};
+
+fn max(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_udpd"))
+        .args(["bench", "max", "--seconds", "0.1"])
+        .args(arguments)
+        .output()
+        .expect("udpd starts")
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn every_trial_adds_up_and_the_asked_end_of_the_search_is_no_limit_of_the_pipeline() {
+    let output = max(&["--to", "null:", "--rate", "1k..4k", "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let whole = json(&output);
+    let report = &whole["report"];
+    assert_eq!((count(report, "rate"), report["limit"].as_str()), (4_000, Some("asked")), "{report:#}");
+    assert_eq!(count(report, "repetitions"), 3);
+    let trials = list(report, "trials");
+    let rates: Vec<u64> = trials.iter().map(|trial| count(trial, "rate")).collect();
+    assert_eq!(rates, [1_000, 2_000, 4_000, 4_000, 4_000, 4_000]);
+    for trial in trials {
+        assert_eq!(count(trial, "sent"), count(trial, "rate") / 10, "{trial:#}");
+        assert_eq!(count(trial, "delivered") + sum(&trial["lost"]), count(trial, "sent"), "{trial:#}");
+    }
+}
+
+#[test]
+fn a_rate_below_what_was_expected_is_exit_3_and_one_above_is_headroom() {
+    let output = max(&["--to", "null:", "--rate", "1k..2k", "--expect", "1M", "--json"]);
+    assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(json(&output)["headroom_percent"].as_f64().expect("a share") < -99.0);
+    let output = max(&["--to", "null:", "--rate", "1k..2k", "--expect", "1k"]);
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(text.contains("100.0 % headroom against 1,000"), "{text}");
+}
+
+#[test]
+fn a_listener_of_a_file_is_measured_with_its_own_sinks_and_its_own_port_stays_free() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| directory.path().join(name).to_str().expect("UTF-8").to_owned();
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0").expect("bound");
+    let text = format!(
+        r#"
+        [daemon]
+        control_socket = "{}"
+        [[listener]]
+        name = "in"
+        address = "{}"
+        sinks = ["archive"]
+        [sink.archive]
+        type = "file"
+        path = "{}"
+        "#,
+        at("control.sock"),
+        taken.local_addr().expect("bound"),
+        at("in.log"),
+    );
+    std::fs::write(at("udpd.toml"), text).expect("written");
+    let output = max(&["-c", &at("udpd.toml"), "--rate", "1k..2k", "--json", "--csv", &at("trials.csv")]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let whole = json(&output);
+    let trials = list(&whole["report"], "trials");
+    let delivered: u64 = trials.iter().map(|trial| count(trial, "delivered")).sum();
+    let newlines = std::fs::read(at("in.log")).expect("the file").iter().filter(|&&byte| byte == b'\n').count() as u64;
+    assert_eq!(newlines, delivered, "what is called delivered is in the file");
+    assert!(trials.iter().all(|trial| trial["sink"] == "archive"), "{whole:#}");
+    assert_eq!(std::fs::read_to_string(at("trials.csv")).expect("written").lines().count(), trials.len() + 1);
+    assert!(!std::path::Path::new(&at("control.sock")).exists());
+}
+
+#[test]
+fn a_wrong_option_is_exit_2_and_says_what_would_be_right() {
+    for (arguments, words) in [
+        (&["--to", "stdout:"][..], "measure another sink"),
+        (&["--to", "null:", "--rate", "10k"], "such as 10k..1M"),
+        (&["--to", "null:", "--precision", "0%"], "0.1%"),
+        (&["--to", "null:", "--loss", "much"], "0.5%"),
+        (&["--to", "null:", "--gso", "500"], "128 or less"),
+        (&[], "--to"),
+    ] {
+        let output = max(arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(words), "{arguments:?}: {stderr}");
+    }
+}
