@@ -50,6 +50,7 @@ stats_on_exit = "$directory/home/ledger.json"
 name = "in"
 address = "127.0.0.1:25140"
 receive_buffer = "256MiB"
+busy_poll = "50us"
 sinks = ["file"]
 [sink.file]
 type = "file"
@@ -75,5 +76,6 @@ daemon=
 [ "$status" -eq 0 ] || fail "the daemon of an ordinary user ended with $status"
 [ "$(cat "$directory/home/in.log")" = "$(printf 'line 1\nline 2\nline 3')" ] || fail "the file does not hold the three lines"
 [ "$(grep -c 'sysctl -w net.core.rmem_max=' "$directory/home/stderr")" -eq 1 ] || fail "the clamped buffer is not said exactly once"
+[ "$(grep -c 'SO_BUSY_POLL.*CAP_NET_ADMIN' "$directory/home/stderr")" -eq 1 ] || fail "refused busy polling is not said exactly once with its cure"
 grep -q '"residual": 0' "$directory/home/ledger.json" || fail "the ledger does not close"
-echo "passed: an ordinary user receives on loopback, and a clamped buffer is said once with its cure"
+echo "passed: an ordinary user receives on loopback, and a clamped buffer and refused busy polling are said once with their cure"

@@ -65,6 +65,7 @@ impl Listener {
             max_length_bytes: 2048,
             on_truncate: OnTruncate::Keep,
             gather: Duration::ZERO,
+            busy_poll: Duration::ZERO,
             receive_buffer: ReceiveBuffer::Auto,
             absorb: Absorb::default(),
             timestamps: Timestamps::Auto,

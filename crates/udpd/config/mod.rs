@@ -149,6 +149,8 @@ pub struct Listener {
     pub on_truncate: OnTruncate,
     /// Let datagrams gather this long after a short batch.
     pub gather: Duration,
+    /// Look at the device's queue this long before sleeping.
+    pub busy_poll: Duration,
     /// What to ask of the kernel for each socket.
     pub receive_buffer: ReceiveBuffer,
     /// The burst to survive.

@@ -58,12 +58,6 @@ fn only_zero(table: &mut Table<'_>, report: &mut Report<'_>, key: &'static str, 
 
 /// The keys of `[[listener]]` that cannot be honoured.
 pub(super) fn refuse_in_listener(table: &mut Table<'_>, report: &mut Report<'_>) {
-    if let Setting::Is(busy_poll) = table.duration(report, "busy_poll")
-        && !busy_poll.value.is_zero()
-    {
-        let today = "busy_poll = \"0us\" works today; the receiver sleeps until the kernel wakes it";
-        refuse(report, &busy_poll.place, "busy polling", today);
-    }
     let today = "remove it; unicast and broadcast addresses work today";
     only_empty(table, report, "multicast_groups", "joining multicast groups", today);
     only_empty(table, report, "sources", "joining multicast groups by source", today);

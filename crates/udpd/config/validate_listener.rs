@@ -17,6 +17,9 @@ const LANES_MAX: u64 = 1024;
 /// Addresses of one listener, and of all of them: each costs at least one lane, and each pair is compared.
 const ADDRESSES_MAX: usize = 64;
 const ADDRESSES_TOTAL_MAX: usize = 4096;
+/// Longer than this a core is better given to busy polling by the interface's own settings.
+const BUSY_POLL_MAX: Duration = Duration::from_millis(10);
+
 /// The kernel accounts twice what it is given, and beyond 1 GiB of that kernels have had their sums wrong.
 const RECEIVE_BUFFER_MAX: u64 = 512 << 20;
 const RECEIVE_BUFFER_MIN: u64 = 4 << 10;
@@ -55,6 +58,10 @@ pub(super) fn validate(raw: &RawListener, host: &Host, report: &mut Report<'_>) 
         listener.max_length_bytes = usize::try_from(max_length.value).unwrap_or(listener.max_length_bytes);
     }
     listener.on_truncate = raw.on_truncate.or(listener.on_truncate);
+    if let Some(busy_poll) = raw.busy_poll.get() {
+        let (least, cure) = (Duration::ZERO, "\"0us\" is the default, \"50us\" a usual value");
+        listener.busy_poll = duration_within(busy_poll, least, BUSY_POLL_MAX, cure, report);
+    }
     if let Some(gather) = raw.gather.get() {
         listener.gather = duration_within(gather, Duration::ZERO, GATHER_MAX, "\"0ms\" is the default", report);
     }

@@ -36,6 +36,8 @@ pub(super) struct LaneOrder {
     pub drop_truncated: bool,
     /// Let datagrams gather after a short batch.
     pub gather: Duration,
+    /// Look at the device's queue this long before sleeping.
+    pub busy_poll: Duration,
 }
 
 /// A lane that is made and waits for its start.
@@ -204,6 +206,7 @@ fn make_socket(order: &LaneOrder) -> Result<(Socket, GrantedBuffer), Failure> {
     if plan.shape.control.timestamps {
         socket.set_timestamps(true).map_err(|error| option("SO_TIMESTAMPNS", &true, ExitCode::Failure, "", error))?;
     }
+    poll_busily(order, &socket);
     if plan.number == 0
         && let Err(error) = socket.memory_info()
     {
@@ -216,6 +219,23 @@ fn make_socket(order: &LaneOrder) -> Result<(Socket, GrantedBuffer), Failure> {
         .set_receive_buffer(plan.receive_buffer_bytes)
         .map_err(|error| option("SO_RCVBUF", &plan.receive_buffer_bytes, ExitCode::Failure, "", error))?;
     Ok((socket, buffer))
+}
+
+/// Busy polling saves latency; without it everything still arrives, so that it is refused is no reason not to start.
+fn poll_busily(order: &LaneOrder, socket: &Socket) {
+    let microseconds = u32::try_from(order.busy_poll.as_micros()).unwrap_or(u32::MAX);
+    if microseconds == 0 {
+        return;
+    }
+    if let Err(error) = socket.set_busy_poll_us(microseconds)
+        && order.plan.number == 0
+    {
+        log::warn!(
+            "listener {}: cannot set SO_BUSY_POLL to {microseconds} us: {error}; its receivers sleep until the kernel wakes \
+             them. It needs CAP_NET_ADMIN (AmbientCapabilities= in the unit), or net.core.busy_read for every socket",
+            order.listener_name
+        );
+    }
 }
 
 #[cfg(test)]

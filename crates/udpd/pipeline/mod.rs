@@ -209,6 +209,7 @@ fn spawn_lanes(config: &Config, budget: &Budget, events: &Sender<Event>) -> Resu
             sinks: listener.sinks.len(),
             drop_truncated: listener.on_truncate == OnTruncate::Drop,
             gather: listener.gather,
+            busy_poll: listener.busy_poll,
         }
     };
     budget.lanes.iter().enumerate().map(order).map(|order| LaneThread::spawn(order, events.clone())).collect()
