@@ -232,7 +232,7 @@ fn poll_busily(order: &LaneOrder, socket: &Socket) {
     {
         log::warn!(
             "listener {}: cannot set SO_BUSY_POLL to {microseconds} us: {error}; its receivers sleep until the kernel wakes \
-             them. It needs CAP_NET_ADMIN (AmbientCapabilities= in the unit), or net.core.busy_read for every socket",
+             them. Most kernels want CAP_NET_ADMIN for it (AmbientCapabilities= in the unit), or net.core.busy_read for every socket",
             order.listener_name
         );
     }
