@@ -1,0 +1,242 @@
+//! Whether the bench itself can be believed: how fast it sends beside a bare sendmmsg loop in C, how exactly it keeps a rate,
+//! and what the pipeline adds to the latency of a recvmsg loop that does nothing but look at the clock.
+//!
+//! ```text
+//! cargo bench --bench bench_tool [-- --pairs 5 --seconds 2 --quick --record DIR]
+//! ```
+//!
+//! The programs take turns; the C loop runs twice in each pair, and its ratio to itself is the error of the others.
+
+use std::fmt::Write as _;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use serde_json::Value;
+
+mod support;
+#[path = "../tests/util/mod.rs"]
+mod util;
+
+use support::c_program::{Compiled, compile};
+use support::contender::{RECEIVER_CPU, SENDER_CPU};
+use support::machine::facts;
+use support::report::median;
+use util::daemon::free_address;
+
+const UDPD: &str = env!("CARGO_BIN_EXE_udpd");
+
+/// Rates that are to be kept.
+const RATES: [u64; 6] = [1_000, 10_000, 30_000, 100_000, 200_000, 300_000];
+
+/// Latency is measured at this rate.
+const CALM: u64 = 10_000;
+
+struct Options {
+    pairs: usize,
+    seconds: f64,
+    pacing_seconds: u64,
+    record: Option<PathBuf>,
+}
+
+fn options() -> Result<Options, String> {
+    let mut options = Options { pairs: 5, seconds: 2.0, pacing_seconds: 10, record: None };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
+        match argument.as_str() {
+            "--bench" => {}
+            "--quick" => (options.pairs, options.seconds, options.pacing_seconds) = (1, 0.3, 1),
+            "--pairs" => options.pairs = value()?.parse().map_err(|error| format!("--pairs: {error}"))?,
+            "--seconds" => options.seconds = value()?.parse().map_err(|error| format!("--seconds: {error}"))?,
+            "--record" => options.record = Some(value()?.into()),
+            _ => return Err(format!("unknown argument {argument}: --pairs N, --seconds S, --quick, --record DIR")),
+        }
+    }
+    Ok(options)
+}
+
+/// Runs `udpd bench send` and returns its report.
+fn send(port: u16, arguments: &[&str]) -> Value {
+    let to = format!("127.0.0.1:{port}");
+    let cpu = SENDER_CPU.to_string();
+    let output = Command::new(UDPD)
+        .args(["bench", "send", "--to", &to, "--cpu", &cpu, "--json"])
+        .args(arguments)
+        .output()
+        .expect("udpd starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let whole: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    whole["report"].clone()
+}
+
+fn number(object: &Value, key: &str) -> f64 {
+    object[key].as_f64().unwrap_or_else(|| panic!("no number {key} in {object:#}"))
+}
+
+/// Datagrams a second of the C loop.
+fn c_send(program: &Path, port: u16, seconds: f64, bytes: usize) -> f64 {
+    let arguments = [port.to_string(), seconds.to_string(), bytes.to_string(), SENDER_CPU.to_string()];
+    let output = Command::new(program).args(arguments).output().expect("the C loop starts");
+    assert!(output.status.success(), "the C loop: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim().parse().expect("the C loop prints one number")
+}
+
+/// Speed of the sender, to a socket that nobody reads: both pay the same for what is dropped there.
+fn speed(options: &Options, program: &Path, summary: &mut String) -> std::fmt::Result {
+    let unread = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    let port = unread.local_addr().expect("bound").port();
+    let seconds = options.seconds.to_string();
+    writeln!(summary, "## Sending as fast as it goes\n\n| size | program | datagrams/s | ratio |\n|---|---|---|---|")?;
+    for (bytes, gso) in [("64", None), ("1200", Some("50"))] {
+        let (mut floor, mut plain, mut trains, mut again) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..options.pairs {
+            let length = bytes.parse().expect("a number");
+            floor.push(c_send(program, port, options.seconds, length));
+            let fast = ["--rate", "max", "--seconds", &seconds, "--size", bytes];
+            plain.push(number(&send(port, &fast), "rate"));
+            if let Some(train) = gso {
+                trains.push(number(&send(port, &[&fast[..], &["--gso", train]].concat()), "rate"));
+            }
+            again.push(c_send(program, port, options.seconds, length));
+        }
+        let named =
+            [("C loop", &floor), ("bench send", &plain), ("bench send --gso 50", &trains), ("C loop again", &again)];
+        for (name, runs) in named.into_iter().filter(|(_, runs)| !runs.is_empty()) {
+            let ratio = median(runs.iter().zip(&floor).map(|(run, floor)| run / floor).collect());
+            writeln!(summary, "| {bytes} B | {name} | {:.0} | {ratio:.3} |", median(runs.clone()))?;
+        }
+    }
+    Ok(())
+}
+
+/// How exactly a rate is kept.
+fn pacing(options: &Options, summary: &mut String) -> std::fmt::Result {
+    let unread = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    let port = unread.local_addr().expect("bound").port();
+    let seconds = options.pacing_seconds.to_string();
+    writeln!(
+        summary,
+        "\n## Keeping a rate for {seconds} s\n\n| asked/s | sent/s | error | late p50 | late p99 |\n|---|---|---|---|---|"
+    )?;
+    for rate in RATES {
+        let report = send(port, &["--rate", &rate.to_string(), "--seconds", &seconds]);
+        let late = &report["lateness"];
+        writeln!(
+            summary,
+            "| {rate} | {:.0} | {:.4} % | {:.1} us | {:.1} us |",
+            number(&report, "rate"),
+            number(&report, "pacing_error_percent"),
+            number(late, "p50_us"),
+            number(late, "p99_us"),
+        )?;
+    }
+    Ok(())
+}
+
+/// A program that says when it is ready, and then is sent to.
+fn stamp_loop(program: &Path, count: u64) -> [f64; 2] {
+    let port = free_address().port();
+    let mut child = Command::new(program)
+        .args([port.to_string(), count.to_string(), RECEIVER_CPU.to_string()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the C loop starts");
+    let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+    let mut line = String::new();
+    stdout.read_line(&mut line).expect("readable");
+    assert_eq!(line, "ready\n", "the C loop did not start, see its message above");
+    send(port, &["--rate", &CALM.to_string(), "--count", &count.to_string()]);
+    line.clear();
+    stdout.read_line(&mut line).expect("readable");
+    assert!(child.wait().expect("it ends").success());
+    let figures: Vec<f64> = line.split_whitespace().map(|figure| figure.parse().expect("a number")).collect();
+    [figures[0], figures[2]]
+}
+
+/// The pipeline, as `bench recv` drives it: one lane, one consumer.
+fn residence(count: u64, engine: &str) -> [f64; 2] {
+    let address = free_address();
+    let mut child = Command::new(UDPD)
+        .args(["bench", "recv", "--listen", &address.to_string(), "--lanes", "1", "--gather", "0ms"])
+        .args(["--engine", engine, "--expect", &count.to_string(), "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("udpd starts");
+    wait_until_ready(&mut child);
+    send(address.port(), &["--rate", &CALM.to_string(), "--count", &count.to_string()]);
+    let mut text = String::new();
+    child.stdout.take().expect("piped").read_to_string(&mut text).expect("readable");
+    assert!(child.wait().expect("it ends").success());
+    let whole: Value = serde_json::from_str(&text).expect("JSON");
+    let residence = &whole["report"]["residence"];
+    [number(residence, "p50_us"), number(residence, "p99_9_us")]
+}
+
+fn wait_until_ready(child: &mut Child) {
+    let mut stderr: BufReader<ChildStderr> = BufReader::new(child.stderr.take().expect("piped"));
+    let mut line = String::new();
+    while !line.contains("receiving on") {
+        line.clear();
+        assert!(stderr.read_line(&mut line).expect("readable") > 0, "udpd ended before it was ready");
+    }
+    // What is said later is nobody's business, but somebody has to take it.
+    std::thread::spawn(move || io::copy(&mut stderr, &mut io::sink()));
+}
+
+/// From the kernel's arrival time to whoever handles the datagram.
+fn latency(options: &Options, program: &Path, summary: &mut String) -> std::fmt::Result {
+    let count = (options.seconds * CALM as f64) as u64;
+    let mut runs: [(&str, Vec<[f64; 2]>); 4] =
+        ["C loop", "udpd recvmmsg", "udpd io_uring", "C loop again"].map(|name| (name, Vec::new()));
+    for _ in 0..options.pairs {
+        for (name, figures) in &mut runs {
+            match *name {
+                "udpd recvmmsg" => figures.push(residence(count, "recvmmsg")),
+                "udpd io_uring" if mmsg::Uring::supported().is_ok() => figures.push(residence(count, "io_uring")),
+                "udpd io_uring" => {}
+                _ => figures.push(stamp_loop(program, count)),
+            }
+        }
+    }
+    writeln!(
+        summary,
+        "\n## From the kernel's arrival time to the consumer, at {CALM}/s\n\n| program | p50 | ratio | p99.9 | ratio |\n|---|---|---|---|---|"
+    )?;
+    let floor = runs[0].1.clone();
+    for (name, figures) in runs.iter().filter(|(_, figures)| !figures.is_empty()) {
+        let at = |place: usize| median(figures.iter().map(|figure| figure[place]).collect());
+        let ratio = |place: usize| {
+            median(figures.iter().zip(&floor).map(|(figure, floor)| figure[place] / floor[place]).collect())
+        };
+        writeln!(summary, "| {name} | {:.1} us | {:.2} | {:.1} us | {:.2} |", at(0), ratio(0), at(1), ratio(1))?;
+    }
+    Ok(())
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let options = options()?;
+    let mut out = io::stdout().lock();
+    if core_affinity::get_core_ids().unwrap_or_default().len() < 2 {
+        writeln!(out, "SKIPPED: needs a core for the sender and one for the receiver")?;
+        return Ok(());
+    }
+    let (Compiled::Program(send_loop), Compiled::Program(stamp)) = (compile("sendmmsg_loop")?, compile("stamp_loop")?)
+    else {
+        writeln!(out, "SKIPPED: there is no C compiler (cc) to build the loops that the bench is compared with")?;
+        return Ok(());
+    };
+    let mut summary = format!("# The bench itself\n\n{} pairs of {} s; medians.\n\n", options.pairs, options.seconds);
+    speed(&options, &send_loop, &mut summary)?;
+    latency(&options, &stamp, &mut summary)?;
+    pacing(&options, &mut summary)?;
+    write!(summary, "\n{}", facts())?;
+    writeln!(out, "\n{summary}")?;
+    if let Some(folder) = &options.record {
+        std::fs::create_dir_all(folder)?;
+        std::fs::write(folder.join("bench_tool.md"), &summary)?;
+    }
+    Ok(())
+}
