@@ -65,10 +65,9 @@ fn costs(text: &str) -> Costs {
         let number = |key: &str| row.get(key).and_then(|value| value.parse::<f64>().ok());
         let (Some(process_ns), Some(received)) = (number("process_ns"), number("received")) else { continue };
         let text = |key: &str| row.get(key).cloned().unwrap_or_default();
-        costs
-            .entry((text("offered"), text("program")))
-            .or_default()
-            .push((text("pair"), process_ns / received.max(1.0)));
+        // Before there was a choice of engines there was one udpd.
+        let program = Some(text("program")).filter(|name| name != "udpd").unwrap_or_else(|| OLD_NAME.to_owned());
+        costs.entry((text("offered"), program)).or_default().push((text("pair"), process_ns / received.max(1.0)));
     }
     costs
 }

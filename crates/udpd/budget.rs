@@ -273,7 +273,7 @@ mod tests {
     fn budget(text: &str) -> Budget {
         let config = Config::parse(text, "test", &crate::config::Host::default()).expect("a valid configuration");
         let topology = Topology { online: vec![0, 1], node_of_core: [(0, 0), (1, 0)].into(), ..Topology::default() };
-        let engines = [Choice { kind: EngineKind::Recvmmsg, written: true, why: String::new() }];
+        let engines = [Choice { kind: EngineKind::Recvmmsg, why: String::new() }];
         Budget::new(&config, &topology, &[0, 1], |_| Some(4), |_| None, &engines)
     }
 

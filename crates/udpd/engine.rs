@@ -1,12 +1,11 @@
 //! Which engine the lanes of a listener receive with, and why: decided once at the start, and said.
 //!
-//! The rule of `engine = "auto"` stands in one function, [`automatic`], and is written out in docs/operating.md. It asks the
-//! kernel by making a ring and letting it go again; what is written in the configuration is used or refused, never swapped.
+//! `engine = "auto"` takes what measured better, which is recvmmsg: see docs/tuning.md. What is written in the configuration
+//! is used or refused, never swapped; whether the kernel permits a ring is asked by making one and letting it go again.
 
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use mmsg::{Engine, RecvBatch, Refusal, Socket, Uring};
 
@@ -40,8 +39,6 @@ impl fmt::Display for EngineKind {
 pub struct Choice {
     /// The engine.
     pub kind: EngineKind,
-    /// True when the configuration names it, so that nothing else will do.
-    pub written: bool,
     /// Why, in the words of the start-up line.
     pub why: String,
 }
@@ -58,27 +55,16 @@ impl Choice {
 
 /// Decides for a listener. `supported` asks the kernel, and is asked only where the answer matters.
 pub fn choose(listener: &Listener, supported: impl Fn() -> Result<(), Refusal>) -> Result<Choice, Failure> {
-    let written = |kind| Choice { kind, written: true, why: "the configuration says so".to_owned() };
+    let chosen = |kind, why: &str| Choice { kind, why: why.to_owned() };
     match listener.engine {
-        config::Engine::Auto => Ok(automatic(listener.gather, supported)),
-        config::Engine::Recvmmsg => Ok(written(EngineKind::Recvmmsg)),
+        config::Engine::Auto => {
+            Ok(chosen(EngineKind::Recvmmsg, "auto; io_uring was measured to cost as much or more, see udpd bench"))
+        }
+        config::Engine::Recvmmsg => Ok(chosen(EngineKind::Recvmmsg, "the configuration says so")),
         config::Engine::IoUring => match supported() {
-            Ok(()) => Ok(written(EngineKind::IoUring)),
+            Ok(()) => Ok(chosen(EngineKind::IoUring, "the configuration says so")),
             Err(refusal) => Err(refused(&listener.name, &refusal)),
         },
-    }
-}
-
-/// The rule of "auto": io_uring pays where one wait lets many datagrams gather, and not for waking up once each.
-fn automatic(gather: Duration, supported: impl Fn() -> Result<(), Refusal>) -> Choice {
-    let chosen = |kind, why: String| Choice { kind, written: false, why };
-    if gather.is_zero() {
-        let why = "auto; with gather = \"0ms\" io_uring saves nothing that was measured".to_owned();
-        return chosen(EngineKind::Recvmmsg, why);
-    }
-    match supported() {
-        Ok(()) => chosen(EngineKind::IoUring, format!("auto; gather = \"{gather:?}\", and the kernel permits it")),
-        Err(refusal) => chosen(EngineKind::Recvmmsg, format!("auto; io_uring is refused: {refusal}")),
     }
 }
 
@@ -94,15 +80,8 @@ pub fn make(
     }
     let slots = batches.first().map_or(1, RecvBatch::slots);
     let own = batches.split_off(batches.len().saturating_sub(choice.own_batches(slots)));
-    match Engine::uring(Arc::clone(socket), own, COPY_UP_TO) {
-        Ok(engine) => Ok(engine),
-        Err(error) if choice.written => Err(not_made(listener, &error)),
-        Err(error) => {
-            // The kernel had permitted it a moment ago: a limit has been reached.
-            log::warn!("listener {listener}: a lane receives by recvmmsg, because its ring cannot be made: {error}");
-            Ok(Engine::recvmmsg(Arc::clone(socket)))
-        }
-    }
+    // The kernel had permitted it a moment ago: where this fails a limit has been reached.
+    Engine::uring(Arc::clone(socket), own, COPY_UP_TO).map_err(|error| not_made(listener, &error))
 }
 
 fn refused(listener: &str, refusal: &Refusal) -> Failure {
@@ -125,31 +104,24 @@ fn not_made(listener: &str, error: &io::Error) -> Failure {
 mod tests {
     use super::*;
 
-    fn listener(engine: config::Engine, gather_ms: u64) -> Listener {
+    fn listener(engine: config::Engine) -> Listener {
         let mut listener = Listener::new("in", Vec::new());
-        (listener.engine, listener.gather) = (engine, Duration::from_millis(gather_ms));
+        listener.engine = engine;
         listener
     }
 
     #[test]
-    fn auto_takes_the_ring_where_datagrams_gather_and_the_kernel_permits_it() {
-        let choice = choose(&listener(config::Engine::Auto, 1), || Ok(())).expect("a choice");
-        assert_eq!((choice.kind, choice.written), (EngineKind::IoUring, false));
-        assert_eq!(choice.own_batches(64), 2);
+    fn auto_does_not_even_ask_the_kernel_for_a_ring() {
+        let choice = choose(&listener(config::Engine::Auto), || panic!("asked")).expect("a choice");
+        assert_eq!((choice.kind, choice.own_batches(64)), (EngineKind::Recvmmsg, 0));
+        assert!(choice.why.contains("measured"), "{}", choice.why);
     }
 
     #[test]
-    fn auto_does_not_even_ask_the_kernel_where_nothing_gathers() {
-        let choice = choose(&listener(config::Engine::Auto, 0), || panic!("asked")).expect("a choice");
-        assert_eq!(choice.kind, EngineKind::Recvmmsg);
-        assert!(choice.why.contains("gather"), "{}", choice.why);
-    }
-
-    #[test]
-    fn what_is_written_is_used_whatever_auto_would_have_chosen() {
-        let choice = choose(&listener(config::Engine::Recvmmsg, 1), || panic!("asked")).expect("a choice");
-        assert_eq!((choice.kind, choice.written, choice.own_batches(64)), (EngineKind::Recvmmsg, true, 0));
-        let choice = choose(&listener(config::Engine::IoUring, 0), || Ok(())).expect("a choice");
-        assert_eq!(choice.kind, EngineKind::IoUring);
+    fn what_is_written_is_used() {
+        let choice = choose(&listener(config::Engine::Recvmmsg), || panic!("asked")).expect("a choice");
+        assert_eq!((choice.kind, choice.own_batches(64)), (EngineKind::Recvmmsg, 0));
+        let choice = choose(&listener(config::Engine::IoUring), || Ok(())).expect("a choice");
+        assert_eq!((choice.kind, choice.own_batches(64)), (EngineKind::IoUring, 2));
     }
 }

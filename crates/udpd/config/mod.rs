@@ -186,7 +186,7 @@ pub enum Spread {
 /// How datagrams are fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
-    /// As the kernel permits and `gather` suggests.
+    /// What measured better: recvmmsg.
     Auto,
     /// By recvmmsg.
     Recvmmsg,
