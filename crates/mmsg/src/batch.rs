@@ -415,6 +415,12 @@ impl<'a> Iterator for Datagrams<'a> {
     type Item = Datagram<'a>;
 
     fn next(&mut self) -> Option<Datagram<'a>> {
+        if !self.batch.masked {
+            // Every slot is one datagram: nothing to split, and nothing was discarded.
+            let slot = self.next_slot;
+            self.next_slot += usize::from(slot < self.batch.used);
+            return (slot < self.batch.used).then(|| Datagram::whole(&self.batch.message(slot)));
+        }
         while self.left == 0 {
             if self.next_slot == self.batch.used {
                 return None;

@@ -69,6 +69,12 @@ pub struct Datagram<'a> {
 }
 
 impl<'a> Datagram<'a> {
+    /// The only datagram of a message.
+    pub(crate) fn whole(message: &Message<'a>) -> Datagram<'a> {
+        let Message { name, control, payload, length } = *message;
+        Datagram { payload, length, name, control }
+    }
+
     /// Datagram number `ordinal` of a message whose segments have `segment_bytes`.
     pub(crate) fn cut(message: &Message<'a>, segment_bytes: usize, ordinal: usize) -> Datagram<'a> {
         let start = segment_bytes.saturating_mul(ordinal).min(message.length);
