@@ -10,7 +10,7 @@
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::UdpSocket;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
 use serde_json::Value;
@@ -22,6 +22,7 @@ mod util;
 use support::c_program::{Compiled, compile};
 use support::contender::{RECEIVER_CPU, SENDER_CPU};
 use support::machine::facts;
+use support::options::Options;
 use support::report::median;
 use util::daemon::free_address;
 
@@ -32,30 +33,6 @@ const RATES: [u64; 6] = [1_000, 10_000, 30_000, 100_000, 200_000, 300_000];
 
 /// Latency is measured at this rate.
 const CALM: u64 = 10_000;
-
-struct Options {
-    pairs: usize,
-    seconds: f64,
-    pacing_seconds: u64,
-    record: Option<PathBuf>,
-}
-
-fn options() -> Result<Options, String> {
-    let mut options = Options { pairs: 5, seconds: 2.0, pacing_seconds: 10, record: None };
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
-        match argument.as_str() {
-            "--bench" => {}
-            "--quick" => (options.pairs, options.seconds, options.pacing_seconds) = (1, 0.3, 1),
-            "--pairs" => options.pairs = value()?.parse().map_err(|error| format!("--pairs: {error}"))?,
-            "--seconds" => options.seconds = value()?.parse().map_err(|error| format!("--seconds: {error}"))?,
-            "--record" => options.record = Some(value()?.into()),
-            _ => return Err(format!("unknown argument {argument}: --pairs N, --seconds S, --quick, --record DIR")),
-        }
-    }
-    Ok(options)
-}
 
 /// Runs `udpd bench send` and returns its report.
 fn send(port: u16, arguments: &[&str]) -> Value {
@@ -115,13 +92,13 @@ fn speed(options: &Options, program: &Path, summary: &mut String) -> std::fmt::R
 fn pacing(options: &Options, summary: &mut String) -> std::fmt::Result {
     let unread = UdpSocket::bind("127.0.0.1:0").expect("a free port");
     let port = unread.local_addr().expect("bound").port();
-    let seconds = options.pacing_seconds.to_string();
+    let seconds = if options.quick { "1" } else { "10" };
     writeln!(
         summary,
         "\n## Keeping a rate for {seconds} s\n\n| asked/s | sent/s | error | late p50 | late p99 |\n|---|---|---|---|---|"
     )?;
     for rate in RATES {
-        let report = send(port, &["--rate", &rate.to_string(), "--seconds", &seconds]);
+        let report = send(port, &["--rate", &rate.to_string(), "--seconds", seconds]);
         let late = &report["lateness"];
         writeln!(
             summary,
@@ -217,7 +194,7 @@ fn latency(options: &Options, program: &Path, summary: &mut String) -> std::fmt:
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let options = options()?;
+    let options = Options::read(2.0, 0.3)?;
     let mut out = io::stdout().lock();
     if core_affinity::get_core_ids().unwrap_or_default().len() < 2 {
         writeln!(out, "SKIPPED: needs a core for the sender and one for the receiver")?;

@@ -9,7 +9,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 mod support;
 #[path = "../tests/util/mod.rs"]
@@ -17,6 +17,7 @@ mod util;
 
 use support::contender::{Contender, Offer, Run, SETTINGS, Setting, run};
 use support::machine::facts;
+use support::options::Options;
 use support::report::median;
 
 /// Trains as long as one IP packet holds, at rates that the sender keeps.
@@ -28,36 +29,13 @@ const OFFERS: [Offer; 2] = [
 const OFF: Setting = Setting { gro: "off", ..SETTINGS[0] };
 const ON: Setting = Setting { gro: "on", ..SETTINGS[0] };
 
-struct Options {
-    pairs: usize,
-    seconds: f64,
-    record: Option<PathBuf>,
-}
-
-fn options() -> Result<Options, String> {
-    let mut options = Options { pairs: 5, seconds: 2.0, record: None };
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
-        match argument.as_str() {
-            "--bench" => {}
-            "--quick" => (options.pairs, options.seconds) = (1, 0.5),
-            "--pairs" => options.pairs = value()?.parse().map_err(|error| format!("--pairs: {error}"))?,
-            "--seconds" => options.seconds = value()?.parse().map_err(|error| format!("--seconds: {error}"))?,
-            "--record" => options.record = Some(value()?.into()),
-            _ => return Err(format!("unknown argument {argument}: --pairs N, --seconds S, --quick, --record DIR")),
-        }
-    }
-    Ok(options)
-}
-
 /// Datagrams for each second of CPU time.
 fn per_cpu_second(run: &Run) -> f64 {
     1e9 / run.process_ns_each()
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let options = options()?;
+    let options = Options::read(2.0, 0.5)?;
     let mut out = io::stdout().lock();
     if core_affinity::get_core_ids().unwrap_or_default().len() < 2 {
         writeln!(out, "SKIPPED: needs a core for the sender and one for the receiver")?;

@@ -10,7 +10,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 mod support;
 #[path = "../tests/util/mod.rs"]
@@ -19,39 +19,17 @@ mod util;
 use support::c_program::{Compiled, compile};
 use support::contender::{Contender, Offer, SETTINGS, run};
 use support::machine::facts;
+use support::options::Options;
 use support::report::median;
 
 /// Both ends of the search, and how often the distance is halved.
 const LOWEST_PER_SECOND: u64 = 200_000;
 const HIGHEST_PER_SECOND: u64 = 3_400_000;
 const HALVINGS: usize = 6;
+const QUICK_HALVINGS: usize = 2;
 
 /// A sender that keeps less of its rate than this is at its limit.
 const KEPT: f64 = 0.98;
-
-struct Options {
-    pairs: usize,
-    seconds: f64,
-    halvings: usize,
-    record: Option<PathBuf>,
-}
-
-fn options() -> Result<Options, String> {
-    let mut options = Options { pairs: 5, seconds: 1.0, halvings: HALVINGS, record: None };
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
-        match argument.as_str() {
-            "--bench" => {}
-            "--quick" => (options.pairs, options.seconds, options.halvings) = (1, 0.3, 2),
-            "--pairs" => options.pairs = value()?.parse().map_err(|error| format!("--pairs: {error}"))?,
-            "--seconds" => options.seconds = value()?.parse().map_err(|error| format!("--seconds: {error}"))?,
-            "--record" => options.record = Some(value()?.into()),
-            _ => return Err(format!("unknown argument {argument}: --pairs N, --seconds S, --quick, --record DIR")),
-        }
-    }
-    Ok(options)
-}
 
 /// What a search found.
 struct Found {
@@ -64,7 +42,7 @@ struct Found {
 fn search(contender: Contender, c_loop: &Path, options: &Options) -> Found {
     let mut found = Found { per_second: 0.0, is_senders_limit: false };
     let (mut low, mut high) = (LOWEST_PER_SECOND, HIGHEST_PER_SECOND);
-    for _ in 0..options.halvings {
+    for _ in 0..if options.quick { QUICK_HALVINGS } else { HALVINGS } {
         let rate = low.midpoint(high);
         let run = run(contender, c_loop, Offer::new("search", rate, Some(64)), options.seconds);
         let kept = run.sent_per_second() >= KEPT * rate as f64;
@@ -77,7 +55,7 @@ fn search(contender: Contender, c_loop: &Path, options: &Options) -> Found {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let options = options()?;
+    let options = Options::read(1.0, 0.3)?;
     let mut out = io::stdout().lock();
     if core_affinity::get_core_ids().unwrap_or_default().len() < 2 {
         writeln!(out, "SKIPPED: needs a core for the sender and one for the receiver")?;

@@ -6,4 +6,5 @@
 pub(crate) mod c_program;
 pub(crate) mod contender;
 pub(crate) mod machine;
+pub(crate) mod options;
 pub(crate) mod report;

@@ -77,3 +77,18 @@ pub(crate) fn write_file(option: &str, path: &Path, text: &str) -> Result<(), Fa
         Failure::new(code, format!("{option}: cannot write {}: {error}; choose another path", path.display()))
     })
 }
+
+/// A report as it is printed with `--json`.
+pub(crate) fn printed_json(whole: &serde_json::Value) -> Result<String, Failure> {
+    let text = serde_json::to_string_pretty(whole)
+        .map_err(|error| Failure::new(ExitCode::Failure, format!("cannot write the report as JSON: {error}")))?;
+    Ok(text + "\n")
+}
+
+/// A share from `"0.5%"` or `"0.5"`, in percent.
+pub(crate) fn percent(option: &str, text: &str) -> Result<f64, Failure> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse().ok();
+    number.filter(|percent| (0.0..=100.0).contains(percent)).ok_or_else(|| {
+        usage(option, &Advice::new(format!("{text:?} is not a share from 0% to 100%"), "write percent, such as 0.5%"))
+    })
+}

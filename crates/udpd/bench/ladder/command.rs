@@ -9,10 +9,10 @@ use serde_json::json;
 use super::step::Step;
 use super::{Order, Report, run, show};
 use crate::bench::machine::Machine;
-use crate::bench::{rate, seconds, stop_on_signal, usage, write_file};
+use crate::bench::{printed_json, rate, seconds, stop_on_signal, usage, write_file};
 use crate::config::error::Advice;
 use crate::console;
-use crate::exit::{ExitCode, Failure};
+use crate::exit::Failure;
 
 /// How long the machine is looked at before anything is measured.
 const LOOK: Duration = Duration::from_millis(300);
@@ -145,7 +145,7 @@ pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure
 }
 
 fn json_text(order: &Order, machine: &Machine, warnings: &[String], report: &Report) -> Result<String, Failure> {
-    let whole = json!({
+    printed_json(&json!({
         "version": env!("CARGO_PKG_VERSION"),
         "machine": machine,
         "warnings": warnings,
@@ -154,8 +154,5 @@ fn json_text(order: &Order, machine: &Machine, warnings: &[String], report: &Rep
             "size": order.size, "gso": order.train, "sizes": order.sizes, "placements": order.placements,
         },
         "report": report,
-    });
-    let text = serde_json::to_string_pretty(&whole)
-        .map_err(|error| Failure::new(ExitCode::Failure, format!("cannot write the report as JSON: {error}")))?;
-    Ok(text + "\n")
+    }))
 }

@@ -16,7 +16,7 @@ use crate::bench::rate::{self, RATE_MAX, Rate};
 use crate::bench::send::Load;
 use crate::bench::sizes::Sizes;
 use crate::bench::table::{Table, grouped, or_dash};
-use crate::bench::{seconds, stop_on_signal, usage, write_file};
+use crate::bench::{percent, printed_json, seconds, stop_on_signal, usage, write_file};
 use crate::config::error::Advice;
 use crate::config::{LogFormat, units};
 use crate::exit::{ExitCode, Failure};
@@ -134,13 +134,6 @@ impl Arguments {
             (None, None) => Err(Failure::new(ExitCode::Usage, "write what to measure: --to URI or -c FILE")),
         }
     }
-}
-
-fn percent(option: &str, text: &str) -> Result<f64, Failure> {
-    let number = text.strip_suffix('%').unwrap_or(text).parse().ok();
-    number.filter(|percent| (0.0..=100.0).contains(percent)).ok_or_else(|| {
-        usage(option, &Advice::new(format!("{text:?} is not a share from 0% to 100%"), "write percent, such as 0.5%"))
-    })
 }
 
 /// Searches, prints what was found, and fails when it is less than was expected.
@@ -278,7 +271,7 @@ fn json_text(
     expect: Option<u64>,
     headroom: Option<f64>,
 ) -> Result<String, Failure> {
-    let whole = json!({
+    printed_json(&json!({
         "version": env!("CARGO_PKG_VERSION"),
         "machine": machine,
         "warnings": warnings,
@@ -289,8 +282,5 @@ fn json_text(
         },
         "headroom_percent": headroom,
         "report": report,
-    });
-    let text = serde_json::to_string_pretty(&whole)
-        .map_err(|error| Failure::new(ExitCode::Failure, format!("cannot write the report as JSON: {error}")))?;
-    Ok(text + "\n")
+    }))
 }

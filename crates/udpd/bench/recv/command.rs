@@ -11,7 +11,7 @@ use super::show;
 use super::{FLOWS_MAX, Order, Progress, Report, run};
 use crate::bench::machine::Machine;
 use crate::bench::rate;
-use crate::bench::{seconds, stop_on_signal, usage, write_file};
+use crate::bench::{percent, printed_json, seconds, stop_on_signal, usage, write_file};
 use crate::config::error::Advice;
 use crate::config::{self, LogFormat, units};
 use crate::console;
@@ -124,12 +124,7 @@ impl Arguments {
 
     /// The limit of `--loss`, in percent.
     fn loss_limit(&self) -> Result<Option<f64>, Failure> {
-        let Some(text) = &self.loss else { return Ok(None) };
-        let number = text.strip_suffix('%').unwrap_or(text).parse().ok();
-        number.filter(|limit| (0.0..=100.0).contains(limit)).map(Some).ok_or_else(|| {
-            let what = format!("{text:?} is not a share from 0% to 100%");
-            usage("--loss", &Advice::new(what, "write percent, such as 0.5%"))
-        })
+        self.loss.as_deref().map(|text| percent("--loss", text)).transpose()
     }
 }
 
@@ -188,7 +183,7 @@ fn judge(report: &Report, limit: f64) -> Result<(), Failure> {
 }
 
 fn json_text(order: &Order, machine: &Machine, warnings: &[String], report: &Report) -> Result<String, Failure> {
-    let whole = json!({
+    printed_json(&json!({
         "version": env!("CARGO_PKG_VERSION"),
         "machine": machine,
         "warnings": warnings,
@@ -199,8 +194,5 @@ fn json_text(order: &Order, machine: &Machine, warnings: &[String], report: &Rep
             "flows_max": order.flows_max,
         },
         "report": report,
-    });
-    let text = serde_json::to_string_pretty(&whole)
-        .map_err(|error| Failure::new(ExitCode::Failure, format!("cannot write the report as JSON: {error}")))?;
-    Ok(text + "\n")
+    }))
 }

@@ -14,11 +14,11 @@ use crate::bench::pacer::Amount;
 use crate::bench::rate::{self, Rate};
 use crate::bench::sizes::Sizes;
 use crate::bench::table::{Table, grouped, or_dash};
-use crate::bench::{seconds, stop_on_signal, usage};
+use crate::bench::{printed_json, seconds, stop_on_signal, usage};
 use crate::config::error::Advice;
 use crate::config::units;
 use crate::console;
-use crate::exit::{ExitCode, Failure};
+use crate::exit::Failure;
 
 /// The options of `udpd bench send`.
 #[derive(Debug, clap::Args)]
@@ -138,7 +138,7 @@ fn progress(second: &Second) -> String {
 }
 
 fn json_text(load: &Load, machine: &Machine, warnings: &[String], report: &Report) -> Result<String, Failure> {
-    let whole = json!({
+    printed_json(&json!({
         "version": env!("CARGO_PKG_VERSION"),
         "machine": machine,
         "warnings": warnings,
@@ -147,10 +147,7 @@ fn json_text(load: &Load, machine: &Machine, warnings: &[String], report: &Repor
             "sources": load.sources, "gso": load.gso, "threads": load.threads, "burst": load.burst, "cpus": load.cpus,
         },
         "report": report,
-    });
-    let text = serde_json::to_string_pretty(&whole)
-        .map_err(|error| Failure::new(ExitCode::Failure, format!("cannot write the report as JSON: {error}")))?;
-    Ok(text + "\n")
+    }))
 }
 
 fn text(load: &Load, warnings: &[String], report: &Report) -> String {
