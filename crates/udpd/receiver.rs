@@ -19,6 +19,7 @@ use mmsg::{Engine, RecvBatch, Wait};
 
 use crate::channel::{Feed, NotTaken};
 use crate::ledger::{LaneLedger, LaneTally};
+use crate::policy::Policy;
 use crate::pool::{Parcel, Pool, exclusive};
 
 /// How long a short batch may be filled up while a consumer is behind.
@@ -89,6 +90,8 @@ pub struct Receiver {
     pub lane: usize,
     /// Drop what is longer than a slot.
     pub drop_truncated: bool,
+    /// What is refused, where the listener refuses anything.
+    pub policy: Option<Box<Policy>>,
     /// Let datagrams gather this long before a batch is taken that would not be full.
     pub gather: Duration,
     /// When to end.
@@ -189,7 +192,12 @@ impl Receiver {
         tally.bytes += summary.bytes;
         tally.dropped_unsplit += summary.unsplit;
         tally.truncated += summary.truncated;
-        if summary.truncated > 0 && self.drop_truncated {
+        if let Some(policy) = &mut self.policy {
+            let refused = policy.apply(batch);
+            tally.dropped_denied += refused.denied;
+            tally.dropped_rate_limited += refused.rate_limited;
+        }
+        if self.drop_truncated && batch.summary().truncated > 0 {
             tally.dropped_truncated += batch.retain(|datagram| !datagram.is_truncated()) as u64;
         }
         let offered = batch.summary().datagrams;

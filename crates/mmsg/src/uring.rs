@@ -121,6 +121,27 @@ impl Uring {
         self.ring.begin_end();
     }
 
+    /// Takes the ring down and gives back what it was made with, for the next one. What it had received and not handed out
+    /// is lost: [`finish`](Self::finish) first. `None`: the kernel does not let go of the memory.
+    pub(crate) fn into_reserve(mut self) -> Option<Vec<RecvBatch>> {
+        if !self.ring.shut_down() {
+            return None;
+        }
+        let reserve = std::mem::take(&mut *self.reserve);
+        let slots = reserve.iter().flat_map(|batch| (0..batch.slots()).map(move |slot| (batch, slot)));
+        for ((batch, slot), &block) in slots.zip(&self.blocks) {
+            // SAFETY: the kernel has let go of the ring's blocks, and no batch points at one of them: a block is either
+            // the ring's or a batch's. The batches of the reserve are ours alone, and of this layout and arena.
+            unsafe { self.layout.point(batch.region().header(slot), block) };
+        }
+        Some(reserve)
+    }
+
+    /// Messages of up to so many bytes are copied.
+    pub(crate) fn copies_up_to(&self) -> usize {
+        self.copy_up_to
+    }
+
     /// See [`Engine::wait_readable`](crate::Engine::wait_readable).
     pub(crate) fn wait_readable(&mut self, timeout: Duration) -> io::Result<bool> {
         if self.error.is_some() || self.ring.has_completions() {

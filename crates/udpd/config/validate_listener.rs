@@ -9,6 +9,7 @@ use super::raw::RawListener;
 use super::reader::{Located, Report, Setting};
 use super::units::{print_duration, print_size};
 use super::validate::{accept, check_name, within};
+use super::validate_policy;
 use super::values::WordOr;
 use super::{Absorb, Lanes, Listener, ReceiveBuffer};
 
@@ -61,6 +62,7 @@ pub(super) fn validate(raw: &RawListener, host: &Host, report: &mut Report<'_>) 
     listener.receive_buffer = receive_buffer(&raw.receive_buffer, report);
     listener.absorb = absorb(raw, report);
     listener.timestamps = raw.timestamps.or(listener.timestamps);
+    validate_policy::validate(raw, &mut listener, host, report);
     listener
 }
 

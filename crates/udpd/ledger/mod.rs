@@ -21,7 +21,7 @@ pub use snapshot::Snapshot;
 pub const SINKS_PER_LISTENER_MAX: usize = 16;
 
 /// The counters of a lane before `offered`.
-const LANE_FIXED: usize = 8;
+const LANE_FIXED: usize = 10;
 
 /// What a receiver counts, in its own memory; published once per batch.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -36,6 +36,10 @@ pub struct LaneTally {
     pub truncated: u64,
     /// Of those, the dropped ones.
     pub dropped_truncated: u64,
+    /// Datagrams of sources that the listener refuses.
+    pub dropped_denied: u64,
+    /// Datagrams beyond what their source may send.
+    pub dropped_rate_limited: u64,
     /// Datagrams read while every batch was under way.
     pub dropped_no_batch: u64,
     /// GRO trains that could not be split.
@@ -94,6 +98,8 @@ impl LaneLedger {
             tally.calls,
             tally.truncated,
             tally.dropped_truncated,
+            tally.dropped_denied,
+            tally.dropped_rate_limited,
             tally.dropped_no_batch,
             tally.dropped_unsplit,
             tally.errors,
@@ -105,8 +111,8 @@ impl LaneLedger {
     /// The counts as last published.
     pub fn read(&self) -> LaneTally {
         let values = self.counts.read();
-        let [received, bytes, calls, truncated, dropped_truncated, dropped_no_batch, dropped_unsplit, errors, ..] =
-            values;
+        let [received, bytes, calls, truncated, dropped_truncated, dropped_denied, dropped_rate_limited, ..] = values;
+        let [.., dropped_no_batch, dropped_unsplit, errors] = *values.first_chunk::<LANE_FIXED>().expect("a prefix");
         let mut offered = [0; SINKS_PER_LISTENER_MAX];
         offered.copy_from_slice(&values[LANE_FIXED..]);
         LaneTally {
@@ -115,6 +121,8 @@ impl LaneLedger {
             calls,
             truncated,
             dropped_truncated,
+            dropped_denied,
+            dropped_rate_limited,
             dropped_no_batch,
             dropped_unsplit,
             errors,
@@ -217,6 +225,8 @@ mod tests {
             calls: 3,
             truncated: 4,
             dropped_truncated: 5,
+            dropped_denied: 11,
+            dropped_rate_limited: 12,
             dropped_no_batch: 6,
             dropped_unsplit: 7,
             errors: 8,

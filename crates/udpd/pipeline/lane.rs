@@ -16,6 +16,7 @@ use super::alarm::Alarm;
 use crate::budget::LanePlan;
 use crate::engine;
 use crate::exit::{ExitCode, Failure};
+use crate::policy::{AccessList, Limit, Offences, Policy};
 use crate::pool::{Parcel, Pool};
 use crate::receiver::{LaneHome, Receiver, Route, Stop};
 
@@ -36,6 +37,10 @@ pub(super) struct LaneOrder {
     pub drop_truncated: bool,
     /// Let datagrams gather after a short batch.
     pub gather: Duration,
+    /// Whose datagrams it takes, when not everybody's.
+    pub access: Option<Arc<AccessList>>,
+    /// What one source may send, and where those who send more are noted.
+    pub limit: Option<(Limit, Arc<Offences>)>,
 }
 
 /// A lane that is made and waits for its start.
@@ -129,10 +134,22 @@ fn live(order: LaneOrder, made: &Sender<Result<Made, Failure>>, start: &Inbox<St
         return;
     }
     let Ok(Start { routes, lanes, stop }) = start.recv() else { return };
-    let Parts { engine, pool, spare, receive_buffer_bytes } = parts;
+    let Parts { engine, pool, spare, policy, receive_buffer_bytes } = parts;
     let LaneOrder { index, drop_truncated, gather, .. } = order;
-    Receiver { engine, pool, spare, receive_buffer_bytes, routes, lanes, lane: index, drop_truncated, gather, stop }
-        .run();
+    Receiver {
+        engine,
+        pool,
+        spare,
+        receive_buffer_bytes,
+        routes,
+        lanes,
+        lane: index,
+        drop_truncated,
+        policy,
+        gather,
+        stop,
+    }
+    .run();
 }
 
 /// What stays with the thread.
@@ -140,6 +157,7 @@ struct Parts {
     engine: Engine,
     pool: Pool,
     spare: RecvBatch,
+    policy: Option<Box<Policy>>,
     receive_buffer_bytes: usize,
 }
 
@@ -167,7 +185,8 @@ fn make(order: &LaneOrder) -> Result<(Parts, Made), Failure> {
     let spare = batches.pop().expect("a pool has at least one batch more than none");
     let (pool, home) = Pool::new(batches, plan.listener, order.index, order.sinks);
     let made = Made { socket, home, buffer, backing, core, engine: engine.name() };
-    Ok((Parts { engine, pool, spare, receive_buffer_bytes: buffer.granted_bytes }, made))
+    let policy = Policy::new(order.access.clone(), order.limit.clone()).map(Box::new);
+    Ok((Parts { engine, pool, spare, policy, receive_buffer_bytes: buffer.granted_bytes }, made))
 }
 
 fn make_socket(order: &LaneOrder) -> Result<(Socket, GrantedBuffer), Failure> {

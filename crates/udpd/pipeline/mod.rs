@@ -24,10 +24,11 @@ pub use books::Books;
 
 use crate::budget::{Budget, LanePlan};
 use crate::channel::{Feed, Inbox, channel};
-use crate::config::{Config, OnTruncate};
+use crate::config::{Access, Config, Network, OnTruncate};
 use crate::consumer::{Consumer, End};
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::{ConsumerLedger, LaneLedger, Snapshot, Tally};
+use crate::policy::{AccessList, Limit, Offences};
 use crate::pool::Parcel;
 use crate::receiver::{LaneHome, Route, Stop};
 use crate::sink::Sink;
@@ -71,6 +72,8 @@ pub struct Lane {
     pub buffer: GrantedBuffer,
     /// The memory of the batches.
     pub backing: Backing,
+    /// Who exceeds its rate limit, where it has one.
+    pub offences: Option<Arc<Offences>>,
     socket: Arc<Socket>,
     receiver: JoinHandle<()>,
 }
@@ -95,7 +98,8 @@ impl Pipeline {
         events: &Sender<Event>,
         supply: Supply<'_>,
     ) -> Result<Self, Failure> {
-        let threads = spawn_lanes(config, budget, events)?;
+        let offences: Vec<Option<Arc<Offences>>> = budget.lanes.iter().map(|plan| offences_of(config, plan)).collect();
+        let threads = spawn_lanes(config, budget, &offences, events)?;
         let endpoints = group::open(config, &threads, budget)?;
         let addresses: Vec<SocketAddr> = endpoints.iter().map(|endpoint| endpoint.address).collect();
         let stop = Arc::new(Stop::default());
@@ -125,14 +129,15 @@ impl Pipeline {
         let books = Arc::new(open_books(config, budget, &threads, endpoints, &lanes, sinks, started));
         let starts =
             routes.into_iter().map(|routes| Start { routes, lanes: Arc::clone(&lanes), stop: Arc::clone(&stop) });
-        let lanes = threads.into_iter().zip(starts).zip(&budget.lanes).zip(addresses);
-        let lanes = lanes.map(|(((thread, start), plan), address)| Lane {
+        let lanes = threads.into_iter().zip(starts).zip(&budget.lanes).zip(addresses).zip(offences);
+        let lanes = lanes.map(|((((thread, start), plan), address), offences)| Lane {
             plan: plan.clone(),
             listener: config.listeners[plan.listener].name.clone(),
             address,
             core: thread.made.core,
             buffer: thread.made.buffer,
             backing: thread.made.backing.clone(),
+            offences,
             socket: Arc::clone(&thread.made.socket),
             receiver: thread.start(start),
         });
@@ -198,7 +203,25 @@ const _: () = assert!(crate::config::SINKS_PER_LISTENER_MAX <= crate::ledger::SI
 /// How often the end of the threads is looked for while stopping.
 const END_POLL: Duration = Duration::from_millis(2);
 
-fn spawn_lanes(config: &Config, budget: &Budget, events: &Sender<Event>) -> Result<Vec<LaneThread>, Failure> {
+fn offences_of(config: &Config, plan: &LanePlan) -> Option<Arc<Offences>> {
+    config.listeners[plan.listener].rate_limit.map(|_| Arc::default())
+}
+
+/// The table of a listener, which all of its lanes share; `None` when it takes everybody's datagrams.
+fn access_list(access: &Access) -> Option<Arc<AccessList>> {
+    let plain =
+        |networks: &[Network]| networks.iter().map(|network| (network.address, network.bits)).collect::<Vec<_>>();
+    let all = access.allow.is_empty() && access.deny.is_empty();
+    (!all).then(|| Arc::new(AccessList::new(&plain(&access.allow), &plain(&access.deny))))
+}
+
+fn spawn_lanes(
+    config: &Config,
+    budget: &Budget,
+    offences: &[Option<Arc<Offences>>],
+    events: &Sender<Event>,
+) -> Result<Vec<LaneThread>, Failure> {
+    let access: Vec<_> = config.listeners.iter().map(|listener| access_list(&listener.access)).collect();
     let order = |(index, plan): (usize, &LanePlan)| {
         let listener = &config.listeners[plan.listener];
         LaneOrder {
@@ -209,6 +232,11 @@ fn spawn_lanes(config: &Config, budget: &Budget, events: &Sender<Event>) -> Resu
             sinks: listener.sinks.len(),
             drop_truncated: listener.on_truncate == OnTruncate::Drop,
             gather: listener.gather,
+            access: access[plan.listener].clone(),
+            limit: listener
+                .rate_limit
+                .map(|limit| Limit { per_source: limit.per_source, burst: limit.burst })
+                .zip(offences[index].clone()),
         }
     };
     budget.lanes.iter().enumerate().map(order).map(|order| LaneThread::spawn(order, events.clone())).collect()
