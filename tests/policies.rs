@@ -4,7 +4,7 @@
 //! in `tests/rigs/policies_on_veth.sh`.
 
 use std::io::IoSlice;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::Instant;
 

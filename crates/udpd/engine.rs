@@ -59,6 +59,10 @@ impl Choice {
 pub fn choose(listener: &Listener, supported: impl Fn() -> Result<(), Refusal>) -> Result<Choice, Failure> {
     let written = |kind| Choice { kind, written: true, why: "the configuration says so".to_owned() };
     match listener.engine {
+        config::Engine::Auto if !listener.busy_poll.is_zero() => {
+            let why = "auto; with busy_poll a receive call spins, and io_uring makes none".to_owned();
+            Ok(Choice { kind: EngineKind::Recvmmsg, written: false, why })
+        }
         config::Engine::Auto => Ok(automatic(listener.gather, supported)),
         config::Engine::Recvmmsg => Ok(written(EngineKind::Recvmmsg)),
         config::Engine::IoUring => match supported() {
@@ -142,6 +146,15 @@ mod tests {
         let choice = choose(&listener(config::Engine::Auto, 0), || panic!("asked")).expect("a choice");
         assert_eq!(choice.kind, EngineKind::Recvmmsg);
         assert!(choice.why.contains("gather"), "{}", choice.why);
+    }
+
+    #[test]
+    fn auto_receives_by_recvmmsg_where_it_is_to_spin() {
+        let mut listener = listener(config::Engine::Auto, 1);
+        listener.busy_poll = Duration::from_micros(50);
+        let choice = choose(&listener, || panic!("asked")).expect("a choice");
+        assert_eq!(choice.kind, EngineKind::Recvmmsg);
+        assert!(choice.why.contains("busy_poll"), "{}", choice.why);
     }
 
     #[test]

@@ -45,3 +45,4 @@ pub mod ledger;
 pub mod policy;
 pub mod pool;
 pub mod sink;
+pub mod successor;

@@ -159,7 +159,7 @@ fn wait_for_end(
             Err(RecvTimeoutError::Disconnected) => break,
         }
         books.observe_kernel();
-        upkeep.look();
+        upkeep.look(config, pipeline);
         if round % LOOK_AT_INTERFACES_EVERY == 0 {
             interfaces.look(&config.steer).iter().for_each(|line| log::warn!("{line}"));
         }

@@ -83,6 +83,19 @@ impl Engine {
         }
     }
 
+    /// Has the engine's own waits look at the queue of the device for so long before they sleep. The call of `recvmmsg` has
+    /// no wait but the socket's, which [`Socket::set_busy_poll_us`] is for; a ring has, from Linux 6.9 on.
+    pub fn set_busy_poll_us(&mut self, microseconds: u32) -> io::Result<()> {
+        match self {
+            Engine::Recvmmsg(_) => {
+                let _ = microseconds;
+                Ok(())
+            }
+            #[cfg(feature = "io_uring")]
+            Engine::Uring(engine) => engine.set_busy_poll_us(microseconds),
+        }
+    }
+
     /// Receives from another socket from now on, by the same means and with the same memory. What is still in the old one, or in
     /// the engine, is lost: [`finish`](Self::finish), and receive until nothing is left, before.
     ///
@@ -94,12 +107,12 @@ impl Engine {
             Engine::Recvmmsg(_) => Ok(()),
             #[cfg(feature = "io_uring")]
             Engine::Uring(old) => {
-                let copy_up_to = old.copies_up_to();
+                let (copy_up_to, busy_poll_us) = (old.copies_up_to(), old.busy_poll_us());
                 let reserve = old
                     .into_reserve()
                     .ok_or_else(|| io::Error::other("the kernel does not give back the memory of the ring before"))?;
                 *self = Engine::uring(socket, reserve, copy_up_to)?;
-                Ok(())
+                if busy_poll_us > 0 { self.set_busy_poll_us(busy_poll_us) } else { Ok(()) }
             }
         }
     }

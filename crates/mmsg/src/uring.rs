@@ -49,6 +49,8 @@ pub struct Uring {
     reserve: ManuallyDrop<Vec<RecvBatch>>,
     layout: Layout,
     copy_up_to: usize,
+    /// How long a wait spins, in microseconds.
+    busy_poll_us: u32,
     /// The ring is taken down; what is left is received by `recvmmsg`.
     finishing: bool,
     /// An error that came after messages, for the next call.
@@ -99,7 +101,8 @@ impl Uring {
             unsafe { ring.provide(number, block) };
         }
         let reserve = ManuallyDrop::new(reserve);
-        Ok(Uring { ring, socket, blocks, reserve, layout, copy_up_to, finishing: false, error: None })
+        let (busy_poll_us, finishing, error) = (0, false, None);
+        Ok(Uring { ring, socket, blocks, reserve, layout, copy_up_to, busy_poll_us, finishing, error })
     }
 
     /// See [`Engine::receive_more`](crate::Engine::receive_more). The batch must be of the pool of the ring's own.
@@ -140,6 +143,18 @@ impl Uring {
     /// Messages of up to so many bytes are copied.
     pub(crate) fn copies_up_to(&self) -> usize {
         self.copy_up_to
+    }
+
+    /// How long a wait spins, in microseconds.
+    pub(crate) fn busy_poll_us(&self) -> u32 {
+        self.busy_poll_us
+    }
+
+    /// See [`Engine::set_busy_poll_us`](crate::Engine::set_busy_poll_us).
+    pub(crate) fn set_busy_poll_us(&mut self, microseconds: u32) -> io::Result<()> {
+        self.ring.set_busy_poll_us(microseconds)?;
+        self.busy_poll_us = microseconds;
+        Ok(())
     }
 
     /// See [`Engine::wait_readable`](crate::Engine::wait_readable).

@@ -72,9 +72,7 @@ pub struct LaneLedger {
     queue_full: Box<[AtomicU64]>,
     /// Datagrams that waited for a consumer that never took them, by sink of the configuration.
     given_up: Box<[AtomicU64]>,
-    /// The socket whose drops the kernel counts.
-    socket: Arc<Socket>,
-    kernel: Mutex<KernelDrops>,
+    kernel: Mutex<KernelSide>,
 }
 
 impl LaneLedger {
@@ -84,8 +82,7 @@ impl LaneLedger {
             counts: Group::default(),
             queue_full: (0..sinks).map(|_| AtomicU64::new(0)).collect(),
             given_up: (0..sinks).map(|_| AtomicU64::new(0)).collect(),
-            socket,
-            kernel: Mutex::default(),
+            kernel: Mutex::new(KernelSide { socket, drops: KernelDrops::default() }),
         }
     }
 
@@ -153,12 +150,37 @@ impl LaneLedger {
     /// What the kernel has dropped at the socket since it was made, and how full its buffer is. To be called at least once
     /// in the time that 2^32 drops take, because the kernel's own count wraps.
     pub fn kernel(&self) -> (u64, Option<MemoryInfo>) {
-        let mut drops = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
-        let info = self.socket.memory_info().ok();
-        if let Some(info) = &info {
-            drops.observe(info.drops);
-        }
-        (drops.total, info)
+        let mut kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        let info = kernel.observe();
+        (kernel.drops.total, info)
+    }
+
+    /// The socket of this lane.
+    pub fn socket(&self) -> Arc<Socket> {
+        Arc::clone(&self.kernel.lock().unwrap_or_else(PoisonError::into_inner).socket)
+    }
+
+    /// Counts on with another socket. Nothing may arrive at the one before any more, or its drops would not be counted.
+    pub fn replace_socket(&self, socket: Arc<Socket>) -> Arc<Socket> {
+        let mut kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        kernel.observe();
+        kernel.drops.last = 0;
+        std::mem::replace(&mut kernel.socket, socket)
+    }
+}
+
+/// What the kernel counts for a lane: the socket that it counts at, and the sum.
+#[derive(Debug)]
+struct KernelSide {
+    socket: Arc<Socket>,
+    drops: KernelDrops,
+}
+
+impl KernelSide {
+    fn observe(&mut self) -> Option<MemoryInfo> {
+        let info = self.socket.memory_info().ok()?;
+        self.drops.observe(info.drops);
+        Some(info)
     }
 }
 

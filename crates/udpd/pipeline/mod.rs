@@ -8,7 +8,10 @@ mod alarm;
 mod books;
 mod group;
 mod lane;
+mod multicast;
 mod open;
+mod replace;
+mod socket;
 
 use std::io;
 use std::net::SocketAddr;
@@ -32,6 +35,7 @@ use crate::policy::{AccessList, Limit, Offences};
 use crate::pool::Parcel;
 use crate::receiver::{LaneHome, Route, Stop};
 use crate::sink::Sink;
+use crate::successor::Successor;
 use alarm::Alarm;
 use books::{LaneBooks, ListenerBooks, SinkBooks};
 use group::Endpoint;
@@ -74,7 +78,9 @@ pub struct Lane {
     pub backing: Backing,
     /// Who exceeds its rate limit, where it has one.
     pub offences: Option<Arc<Offences>>,
-    socket: Arc<Socket>,
+    order: LaneOrder,
+    ledger: Arc<LaneLedger>,
+    successor: Arc<Successor>,
     receiver: JoinHandle<()>,
 }
 
@@ -100,7 +106,8 @@ impl Pipeline {
     ) -> Result<Self, Failure> {
         let offences: Vec<Option<Arc<Offences>>> = budget.lanes.iter().map(|plan| offences_of(config, plan)).collect();
         let threads = spawn_lanes(config, budget, &offences, events)?;
-        let endpoints = group::open(config, &threads, budget)?;
+        let sockets: Vec<Arc<Socket>> = threads.iter().map(|thread| Arc::clone(&thread.made.socket)).collect();
+        let endpoints = group::open(config, &sockets, budget)?;
         let addresses: Vec<SocketAddr> = endpoints.iter().map(|endpoint| endpoint.address).collect();
         let stop = Arc::new(Stop::default());
         let homes: Arc<[Sender<Parcel>]> = threads.iter().map(|thread| thread.made.home.clone()).collect();
@@ -127,10 +134,11 @@ impl Pipeline {
             .map(|(name, cores, consumer)| spawn_consumer(name, cores, consumer, events))
             .collect::<Result<_, _>>()?;
         let books = Arc::new(open_books(config, budget, &threads, endpoints, &lanes, sinks, started));
-        let starts =
-            routes.into_iter().map(|routes| Start { routes, lanes: Arc::clone(&lanes), stop: Arc::clone(&stop) });
-        let lanes = threads.into_iter().zip(starts).zip(&budget.lanes).zip(addresses).zip(offences);
-        let lanes = lanes.map(|((((thread, start), plan), address), offences)| Lane {
+        let start =
+            |routes| Start { routes, lanes: Arc::clone(&lanes), stop: Arc::clone(&stop), successor: Arc::default() };
+        let starts = routes.into_iter().map(start);
+        let running = threads.into_iter().zip(starts).zip(&budget.lanes).zip(addresses).zip(offences);
+        let running = running.enumerate().map(|(index, ((((thread, start), plan), address), offences))| Lane {
             plan: plan.clone(),
             listener: config.listeners[plan.listener].name.clone(),
             address,
@@ -138,10 +146,13 @@ impl Pipeline {
             buffer: thread.made.buffer,
             backing: thread.made.backing.clone(),
             offences,
-            socket: Arc::clone(&thread.made.socket),
+            order: thread.order.clone(),
+            ledger: Arc::clone(&lanes[index].ledger),
+            successor: Arc::clone(&start.successor),
             receiver: thread.start(start),
         });
-        Ok(Self { books, lanes: lanes.collect(), consumers, stop })
+        let running = running.collect();
+        Ok(Self { books, lanes: running, consumers, stop })
     }
 
     /// The books, for everybody who wants to read them.
@@ -158,7 +169,7 @@ impl Pipeline {
     /// `limit` has passed or `hurry` says so; what it has not taken then is counted as its failure.
     pub fn stop(self, limit: Duration, hurry: impl Fn(Duration) -> bool) -> Snapshot {
         for lane in &self.lanes {
-            if let Err(error) = lane.socket.refuse_arrivals() {
+            if let Err(error) = lane.ledger.socket().refuse_arrivals() {
                 log::warn!(
                     "listener {}: cannot refuse further arrivals: {error}; those after the last look go uncounted",
                     lane.listener
@@ -171,7 +182,7 @@ impl Pipeline {
         }
         self.stop.requested.store(true, Ordering::Relaxed);
         for lane in &self.lanes {
-            if let Err(error) = lane.socket.interrupt() {
+            if let Err(error) = lane.ledger.socket().interrupt() {
                 log::error!("listener {}: cannot wake its receiver: {error}", lane.listener);
             }
         }
@@ -188,7 +199,7 @@ impl Pipeline {
             let _ = lane.receiver.join();
             // What the kernel refuses from now on it would count after our last look. So nothing more may reach the socket: a
             // sender is told that nobody listens. A socket on an interface may not be moved without CAP_NET_RAW; it refuses on.
-            if let Err(error) = lane.socket.withdraw() {
+            if let Err(error) = lane.ledger.socket().withdraw() {
                 log::debug!("listener {}: its socket stays in place until it is closed: {error}", lane.listener);
             }
         }
@@ -229,6 +240,9 @@ fn spawn_lanes(
             plan: plan.clone(),
             listener_name: listener.name.clone(),
             interface: listener.interface.clone(),
+            busy_poll: listener.busy_poll,
+            memberships: multicast::memberships(listener, plan),
+            multicast_interface: listener.multicast.interface.clone(),
             sinks: listener.sinks.len(),
             drop_truncated: listener.on_truncate == OnTruncate::Drop,
             gather: listener.gather,
