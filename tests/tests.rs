@@ -17,6 +17,8 @@ mod config;
 mod delivery;
 // What cannot be taken is accounted for.
 mod overload;
+// What is refused, limited or joined as told.
+mod policies;
 // What the bench says of the traffic is what was done to it.
 mod bench;
 mod bench_ladder;

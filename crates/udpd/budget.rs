@@ -12,6 +12,7 @@ use steer::{Placement, Seat, Topology, place};
 
 use crate::config::{Absorb, Config, Consumers, Lanes, Listener, ReceiveBuffer, Spread, Timestamps};
 use crate::engine::Choice;
+use crate::policy;
 use crate::pool::PoolSize;
 use crate::steering::{self, Members, Steering};
 
@@ -68,6 +69,8 @@ pub struct LanePlan {
     pub pool: PoolSize,
     /// What fills them.
     pub engine: Choice,
+    /// The memory of its rate limit.
+    pub policy_bytes: usize,
 }
 
 impl LanePlan {
@@ -156,6 +159,7 @@ impl Budget {
                     shape: shape(listener),
                     pool: PoolSize::new(listener.sinks.iter().map(|&sink| config.sinks[sink].queue_batches)),
                     engine: engines[index].clone(),
+                    policy_bytes: listener.rate_limit.map_or(0, |_| policy::TABLE_BYTES),
                 }));
             }
         }
@@ -182,6 +186,11 @@ impl Budget {
     /// The memory of all batches.
     pub fn pool_bytes(&self) -> usize {
         self.lanes.iter().map(LanePlan::pool_bytes).sum()
+    }
+
+    /// The memory of all rate limits.
+    pub fn policy_bytes(&self) -> usize {
+        self.lanes.iter().map(|lane| lane.policy_bytes).sum()
     }
 
     /// What all receive buffers together may take when the kernel grants them.

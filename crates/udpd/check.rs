@@ -18,6 +18,7 @@ struct Report<'a> {
     lanes: Vec<LaneReport<'a>>,
     consumers: Vec<ConsumersReport<'a>>,
     pool_bytes: usize,
+    policy_bytes: usize,
     receive_buffer_bytes: usize,
     warnings: Vec<String>,
 }
@@ -88,6 +89,7 @@ fn report<'a>(config: &'a Config, budget: &'a Budget) -> Report<'a> {
         lanes: budget.lanes.iter().map(lane).collect(),
         consumers: consumers.collect(),
         pool_bytes: budget.pool_bytes(),
+        policy_bytes: budget.policy_bytes(),
         receive_buffer_bytes: budget.receive_buffer_bytes(),
         warnings: warnings(config, budget),
     }
@@ -127,8 +129,12 @@ fn render(report: &Report<'_>, budget: &Budget) -> String {
         };
         text += &format!("\nbatches of the first lane: {}{own}, 1 spare\n", lane.pool);
     }
+    let limits = match report.policy_bytes {
+        0 => String::new(),
+        taken => format!("{} in tables of rate limits, ", bytes(taken)),
+    };
     text += &format!(
-        "memory: {} in batches, up to {} in receive buffers (the kernel's)\n",
+        "memory: {} in batches, {limits}up to {} in receive buffers (the kernel's)\n",
         bytes(report.pool_bytes),
         bytes(report.receive_buffer_bytes)
     );
@@ -192,7 +198,11 @@ fn idle_queue_lanes<'a>(config: &'a Config, budget: &'a Budget) -> impl Iterator
 /// The start-up lines about the whole: memory, and what degrades.
 pub fn say_budget(config: &Config, budget: &Budget) {
     idle_queue_lanes(config, budget).for_each(|line| log::warn!("{line}"));
-    log::info!("memory: {} in batches, fixed from now on", bytes(budget.pool_bytes()));
+    let limits = match budget.policy_bytes() {
+        0 => String::new(),
+        taken => format!(" and {} in tables of rate limits", bytes(taken)),
+    };
+    log::info!("memory: {} in batches{limits}, fixed from now on", bytes(budget.pool_bytes()));
     if budget.shared_cores {
         log::warn!("there are more lanes than cores: receivers share cores; lower lanes or widen [steer] cpus");
     }

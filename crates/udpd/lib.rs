@@ -19,6 +19,7 @@ pub mod nic;
 pub mod run;
 pub mod stats;
 pub mod steering;
+pub mod upkeep;
 
 pub mod config;
 mod console;
@@ -41,5 +42,7 @@ pub mod consumer;
 pub mod receiver;
 
 pub mod ledger;
+pub mod policy;
 pub mod pool;
 pub mod sink;
+pub mod successor;

@@ -19,7 +19,9 @@ use mmsg::{Engine, RecvBatch, Wait};
 
 use crate::channel::{Feed, NotTaken};
 use crate::ledger::{LaneLedger, LaneTally};
+use crate::policy::Policy;
 use crate::pool::{Parcel, Pool, exclusive};
+use crate::successor::Successor;
 
 /// How long a short batch may be filled up while a consumer is behind.
 const FILL_UP: Duration = Duration::from_millis(1);
@@ -89,10 +91,14 @@ pub struct Receiver {
     pub lane: usize,
     /// Drop what is longer than a slot.
     pub drop_truncated: bool,
+    /// What is refused, where the listener refuses anything.
+    pub policy: Option<Box<Policy>>,
     /// Let datagrams gather this long before a batch is taken that would not be full.
     pub gather: Duration,
     /// When to end.
     pub stop: Arc<Stop>,
+    /// Where a socket is left that is to be received from instead.
+    pub successor: Arc<Successor>,
 }
 
 impl Receiver {
@@ -101,9 +107,26 @@ impl Receiver {
         let mut tally = LaneTally::default();
         let wait = if self.gather.is_zero() { Wait::Block } else { Wait::Gather(self.gather) };
         while !self.stop.requested.load(Ordering::Relaxed) {
-            self.step(&mut tally, wait);
+            if self.step(&mut tally, wait) == 0 {
+                self.change_socket(&mut tally);
+            }
         }
+        self.change_socket(&mut tally);
         self.drain(&mut tally);
+    }
+
+    /// Receives from the socket that was left for it, if one was. Nothing arrives at the one before any more: what is in it is
+    /// taken first.
+    fn change_socket(&mut self, tally: &mut LaneTally) {
+        let Some(socket) = self.successor.pick_up() else { return };
+        self.engine.finish();
+        // An interrupted socket may say once that it is empty when it is not.
+        for _ in 0..2 {
+            while self.step(tally, Wait::No) > 0 {}
+        }
+        if let Err(error) = self.engine.replace_socket(socket) {
+            log::warn!("lane {}: it goes on with recvmmsg, because its ring cannot be made again: {error}", self.lane);
+        }
     }
 
     /// Arrivals are refused by now. The engine hands out what it has taken out of the socket before what is still in it.
@@ -189,7 +212,12 @@ impl Receiver {
         tally.bytes += summary.bytes;
         tally.dropped_unsplit += summary.unsplit;
         tally.truncated += summary.truncated;
-        if summary.truncated > 0 && self.drop_truncated {
+        if let Some(policy) = &mut self.policy {
+            let refused = policy.apply(batch);
+            tally.dropped_denied += refused.denied;
+            tally.dropped_rate_limited += refused.rate_limited;
+        }
+        if self.drop_truncated && batch.summary().truncated > 0 {
             tally.dropped_truncated += batch.retain(|datagram| !datagram.is_truncated()) as u64;
         }
         let offered = batch.summary().datagrams;

@@ -25,6 +25,7 @@ use crate::metrics::{MetricsHandle, MetricsServer};
 use crate::nic::{self, InterfaceWatch};
 use crate::notify::Notifier;
 use crate::pipeline::{Event, Lane, Pipeline};
+use crate::upkeep::Upkeep;
 use crate::watch::{DriftWatch, LossWatch};
 
 /// How often the main thread looks at the ledger: often enough for the kernel's 32-bit counters and for the status line.
@@ -66,11 +67,13 @@ fn serve(config: &Config) -> Result<(), Failure> {
     notifier.ready(&format!("receiving on {} lanes", pipeline.lanes().len()));
     log::info!("ready: {} lanes receive", pipeline.lanes().len());
 
-    let reason = wait_for_end(config, &events, &pipeline, &notifier);
+    let mut upkeep = Upkeep::new(config, &pipeline);
+    let reason = wait_for_end(config, &events, &pipeline, &mut upkeep, &notifier);
     notifier.stopping();
     log::info!("stopping: {}", reason.text());
     let again = |wait: Duration| matches!(events.recv_timeout(wait), Ok(Event::Signal(_)));
     let snapshot = pipeline.stop(DRAIN_LIMIT, again);
+    upkeep.end();
     windows.close();
     say_end(&snapshot);
     let saved = config.daemon.stats_on_exit.as_deref().map_or(Ok(()), |path| save(&snapshot, path));
@@ -132,7 +135,13 @@ fn watch_signals(events: Sender<Event>) -> Result<(), Failure> {
 }
 
 /// Waits for the event that ends the daemon; once a second, does the housekeeping.
-fn wait_for_end(config: &Config, events: &Inbox<Event>, pipeline: &Pipeline, notifier: &Notifier) -> Event {
+fn wait_for_end(
+    config: &Config,
+    events: &Inbox<Event>,
+    pipeline: &Pipeline,
+    upkeep: &mut Upkeep,
+    notifier: &Notifier,
+) -> Event {
     let books = pipeline.books();
     let mut watch = LossWatch::default();
     let mut drift = DriftWatch::default();
@@ -150,6 +159,7 @@ fn wait_for_end(config: &Config, events: &Inbox<Event>, pipeline: &Pipeline, not
             Err(RecvTimeoutError::Disconnected) => break,
         }
         books.observe_kernel();
+        upkeep.look(config, pipeline);
         if round % LOOK_AT_INTERFACES_EVERY == 0 {
             interfaces.look(&config.steer).iter().for_each(|line| log::warn!("{line}"));
         }

@@ -6,7 +6,7 @@
 //! offering less.
 
 use std::io::{IoSlice, Write};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -44,6 +44,8 @@ pub(crate) enum Payload {
 pub(crate) struct Load {
     /// Flow f goes to `to[f % to.len()]`.
     pub(crate) to: Vec<SocketAddr>,
+    /// The address it is sent from; `None` leaves it to the kernel.
+    pub(crate) from: Option<IpAddr>,
     /// Datagrams a second over all flows; 0 is as fast as one core can.
     pub(crate) rate_per_second: u64,
     /// When to stop.
@@ -79,6 +81,7 @@ impl Load {
     pub(crate) fn new(to: SocketAddr, amount: Amount) -> Self {
         Self {
             to: vec![to],
+            from: None,
             rate_per_second: 0,
             amount,
             payload_bytes: 32,
@@ -143,7 +146,8 @@ impl Load {
                 "cannot pin the sender to CPU {cpu}"
             );
         }
-        let sockets: Vec<UdpSocket> = (0..self.flows).map(|flow| connected(self.to[flow % self.to.len()])).collect();
+        let sockets: Vec<UdpSocket> =
+            (0..self.flows).map(|flow| connected(self.to[flow % self.to.len()], self.from)).collect();
         let mut sender = Sender::new(self);
         let mut per_flow = vec![0_u64; self.flows];
         let burst = self.burst.div_ceil(self.train()) * self.train();
@@ -224,9 +228,10 @@ impl Sender {
 }
 
 /// A socket with a source port of its own.
-fn connected(to: SocketAddr) -> UdpSocket {
+fn connected(to: SocketAddr, from: Option<IpAddr>) -> UdpSocket {
     let any: SocketAddr = if to.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
-    let socket = UdpSocket::bind(any).expect("cannot bind a sending socket");
+    let own = from.map_or(any, |from| (from, 0).into());
+    let socket = UdpSocket::bind(own).expect("cannot bind a sending socket");
     socket.connect(to).unwrap_or_else(|error| panic!("cannot connect a sending socket to {to}: {error}"));
     socket
 }

@@ -83,6 +83,40 @@ impl Engine {
         }
     }
 
+    /// Has the engine's own waits look at the queue of the device for so long before they sleep. The call of `recvmmsg` has
+    /// no wait but the socket's, which [`Socket::set_busy_poll_us`] is for; a ring has, from Linux 6.9 on.
+    pub fn set_busy_poll_us(&mut self, microseconds: u32) -> io::Result<()> {
+        match self {
+            Engine::Recvmmsg(_) => {
+                let _ = microseconds;
+                Ok(())
+            }
+            #[cfg(feature = "io_uring")]
+            Engine::Uring(engine) => engine.set_busy_poll_us(microseconds),
+        }
+    }
+
+    /// Receives from another socket from now on, by the same means and with the same memory. What is still in the old one, or in
+    /// the engine, is lost: [`finish`](Self::finish), and receive until nothing is left, before.
+    ///
+    /// # Errors
+    /// No ring can be made for the new socket: it is then received from by `recvmmsg`, and nothing else is lost.
+    pub fn replace_socket(&mut self, socket: Arc<Socket>) -> io::Result<()> {
+        let old = std::mem::replace(self, Engine::recvmmsg(Arc::clone(&socket)));
+        match old {
+            Engine::Recvmmsg(_) => Ok(()),
+            #[cfg(feature = "io_uring")]
+            Engine::Uring(old) => {
+                let (copy_up_to, busy_poll_us) = (old.copies_up_to(), old.busy_poll_us());
+                let reserve = old
+                    .into_reserve()
+                    .ok_or_else(|| io::Error::other("the kernel does not give back the memory of the ring before"))?;
+                *self = Engine::uring(socket, reserve, copy_up_to)?;
+                if busy_poll_us > 0 { self.set_busy_poll_us(busy_poll_us) } else { Ok(()) }
+            }
+        }
+    }
+
     /// Waits until a receive call would not block, `timeout` at most. `false`: the time is over. Unlike
     /// [`Socket::wait_readable`] it knows what the engine has already taken out of the socket.
     pub fn wait_readable(&mut self, timeout: Duration) -> io::Result<bool> {

@@ -7,7 +7,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
-use crate::socket::Socket;
+use crate::socket::{Family, Socket};
 use crate::{addr, sys};
 
 const GROUP_AT: usize = std::mem::offset_of!(libc::group_source_req, gsr_group);
@@ -29,6 +29,19 @@ impl Socket {
     pub fn leave_multicast(&self, group: IpAddr, interface_index: u32, source: Option<IpAddr>) -> io::Result<()> {
         let option = if source.is_some() { libc::MCAST_LEAVE_SOURCE_GROUP } else { libc::MCAST_LEAVE_GROUP };
         self.request(option, group, interface_index, source)
+    }
+
+    /// Whether a socket on the unspecified address gets what is sent to groups that only other sockets of the host have joined.
+    /// Linux says yes unless told otherwise; `false` leaves it with what it has joined itself.
+    pub fn set_multicast_all(&self, on: bool) -> io::Result<()> {
+        // libc has the second constant for one C library only.
+        const IPV6_MULTICAST_ALL: libc::c_int = 29;
+        // A dual-stack socket keeps both: the groups of IPv4 are asked of the family of the datagram.
+        sys::set_option_int(self.as_fd(), libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, on.into())?;
+        match self.family() {
+            Family::V4 => Ok(()),
+            Family::V6 => sys::set_option_int(self.as_fd(), libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL, on.into()),
+        }
     }
 
     fn request(&self, option: libc::c_int, group: IpAddr, interface: u32, source: Option<IpAddr>) -> io::Result<()> {

@@ -76,6 +76,11 @@ impl Socket {
         sys::set_option(self.as_fd(), SOL_SOCKET, libc::SO_BINDTODEVICE, interface.as_bytes())
     }
 
+    /// The index of the interface that the socket is bound to; 0 = none. It stays the same when that interface is gone.
+    pub fn bound_interface(&self) -> io::Result<u32> {
+        Ok(sys::get_option_int(self.as_fd(), SOL_SOCKET, libc::SO_BINDTOIFINDEX)?.cast_unsigned())
+    }
+
     /// Reports the destination address and the interface of each datagram.
     pub fn set_packet_info(&self, on: bool) -> io::Result<()> {
         match self.family() {
@@ -123,6 +128,17 @@ impl Socket {
     /// Looks at the device's queue for this long before sleeping in a receive call. Raising it needs `CAP_NET_ADMIN`.
     pub fn set_busy_poll_us(&self, microseconds: u32) -> io::Result<()> {
         self.set(SOL_SOCKET, libc::SO_BUSY_POLL, c_int::try_from(microseconds).unwrap_or(c_int::MAX))
+    }
+
+    /// While this socket is polled, leaves the device's queue to it instead of to interrupts, as far as
+    /// `napi_defer_hard_irqs` and `gro_flush_timeout` of the device allow. Needs `CAP_NET_ADMIN`.
+    pub fn set_prefer_busy_poll(&self, on: bool) -> io::Result<()> {
+        self.set(SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, on.into())
+    }
+
+    /// How many packets one look at the device's queue takes; the kernel takes 8. Raising it needs `CAP_NET_ADMIN`.
+    pub fn set_busy_poll_budget(&self, packets: u16) -> io::Result<()> {
+        self.set(SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, packets.into())
     }
 
     /// Prefers this socket of its reuseport group for what arrives on `cpu`. The kernel walks all members for each

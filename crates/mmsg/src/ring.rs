@@ -17,7 +17,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use io_uring::types::{BufRingEntry, CancelBuilder, Fd, SubmitArgs, Timespec};
+use io_uring::types::{BufRingEntry, CancelBuilder, Fd, Napi, SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
 
 use crate::arena::{Arena, Layout};
@@ -124,6 +124,13 @@ impl Ring {
             cancel_due: false,
             of_this_thread: PhantomData,
         })
+    }
+
+    /// Has a wait look at the queue of the device for so long before it sleeps. `EINVAL` before Linux 6.9.
+    pub(crate) fn set_busy_poll_us(&self, microseconds: u32) -> io::Result<()> {
+        gate(Call::IoUringRegister, 0)?;
+        let mut napi = Napi::new().set_busy_poll_timeout(microseconds).set_prefer_busy_poll(true);
+        self.uring.submitter().register_napi(&mut napi)
     }
 
     /// Gives block `number` to the kernel, from the next [`Ring::enter`] on.

@@ -49,6 +49,8 @@ pub struct Uring {
     reserve: ManuallyDrop<Vec<RecvBatch>>,
     layout: Layout,
     copy_up_to: usize,
+    /// How long a wait spins, in microseconds.
+    busy_poll_us: u32,
     /// The ring is taken down; what is left is received by `recvmmsg`.
     finishing: bool,
     /// An error that came after messages, for the next call.
@@ -99,7 +101,8 @@ impl Uring {
             unsafe { ring.provide(number, block) };
         }
         let reserve = ManuallyDrop::new(reserve);
-        Ok(Uring { ring, socket, blocks, reserve, layout, copy_up_to, finishing: false, error: None })
+        let (busy_poll_us, finishing, error) = (0, false, None);
+        Ok(Uring { ring, socket, blocks, reserve, layout, copy_up_to, busy_poll_us, finishing, error })
     }
 
     /// See [`Engine::receive_more`](crate::Engine::receive_more). The batch must be of the pool of the ring's own.
@@ -119,6 +122,39 @@ impl Uring {
     pub(crate) fn finish(&mut self) {
         self.finishing = true;
         self.ring.begin_end();
+    }
+
+    /// Takes the ring down and gives back what it was made with, for the next one. What it had received and not handed out
+    /// is lost: [`finish`](Self::finish) first. `None`: the kernel does not let go of the memory.
+    pub(crate) fn into_reserve(mut self) -> Option<Vec<RecvBatch>> {
+        if !self.ring.shut_down() {
+            return None;
+        }
+        let reserve = std::mem::take(&mut *self.reserve);
+        let slots = reserve.iter().flat_map(|batch| (0..batch.slots()).map(move |slot| (batch, slot)));
+        for ((batch, slot), &block) in slots.zip(&self.blocks) {
+            // SAFETY: the kernel has let go of the ring's blocks, and no batch points at one of them: a block is either
+            // the ring's or a batch's. The batches of the reserve are ours alone, and of this layout and arena.
+            unsafe { self.layout.point(batch.region().header(slot), block) };
+        }
+        Some(reserve)
+    }
+
+    /// Messages of up to so many bytes are copied.
+    pub(crate) fn copies_up_to(&self) -> usize {
+        self.copy_up_to
+    }
+
+    /// How long a wait spins, in microseconds.
+    pub(crate) fn busy_poll_us(&self) -> u32 {
+        self.busy_poll_us
+    }
+
+    /// See [`Engine::set_busy_poll_us`](crate::Engine::set_busy_poll_us).
+    pub(crate) fn set_busy_poll_us(&mut self, microseconds: u32) -> io::Result<()> {
+        self.ring.set_busy_poll_us(microseconds)?;
+        self.busy_poll_us = microseconds;
+        Ok(())
     }
 
     /// See [`Engine::wait_readable`](crate::Engine::wait_readable).

@@ -33,10 +33,6 @@ fn parse(text: &str, example: &Example) -> Result<SocketAddr, Advice> {
 pub(super) fn parse_listener(text: &str) -> Result<SocketAddr, Advice> {
     let example = Example { host: "0.0.0.0", host_noun: "for every IPv4 address", port: "514" };
     let address = parse(text, &example)?;
-    if address.ip().is_multicast() {
-        let what = format!("{text:?} is a multicast group, and joining one is not built yet");
-        return Err(Advice::new(what, "listen on a unicast address of this host, or on 0.0.0.0 for all of them"));
-    }
     if let SocketAddr::V6(v6) = address {
         if let Some(v4) = v6.ip().to_ipv4_mapped() {
             let what = format!("{text:?} is an IPv4 address written as IPv6");
@@ -146,7 +142,6 @@ mod tests {
             ("[fe80::1]:514", "link-local"),
             ("[fe80::1%eth0]:514", "as a number"),
             ("[::ffff:10.0.0.1]:514", "write \"10.0.0.1:514\""),
-            ("239.1.1.1:5000", "is not built yet"),
         ] {
             let advice = parse_listener(text).expect_err(text).to_string();
             assert!(advice.contains(words), "{text}: {advice}");

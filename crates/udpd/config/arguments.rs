@@ -23,6 +23,13 @@ pub(super) fn configure(
 ) -> Result<Config, Failure> {
     let usage = |option: &str, advice: Advice| Failure::new(ExitCode::Usage, format!("{option}: {advice}"));
     let address = address::parse_listener(listen).map_err(|advice| usage("--listen", advice))?;
+    if address.ip().is_multicast() {
+        let what = format!("{listen:?} is a multicast group");
+        return Err(usage(
+            "--listen",
+            Advice::new(what, "join it with multicast_groups in a file, and name that with -c"),
+        ));
+    }
     let sink = parse_uri(to, directory).map_err(|advice| usage("--to", advice))?;
     let mut listener = Listener::new("cli", vec![address]);
     listener.sinks = vec![0];

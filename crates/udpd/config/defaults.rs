@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{
-    Absorb, Chosen, Consumers, Daemon, Engine, Lanes, Listener, LogFormat, OnTruncate, ReceiveBuffer, Sink, SinkKind,
-    Spread, SyncPolicy, Timestamps, WhenFull,
+    Absorb, Access, Chosen, Consumers, Daemon, Engine, Lanes, Listener, LogFormat, Multicast, OnTruncate,
+    ReceiveBuffer, Sink, SinkKind, Spread, SyncPolicy, Timestamps, WhenFull,
 };
 
 /// Where the daemon of a packaged installation answers, and where `udpd stats` asks first.
@@ -65,10 +65,13 @@ impl Listener {
             max_length_bytes: 2048,
             on_truncate: OnTruncate::Keep,
             gather: Duration::ZERO,
-            busy_poll: Duration::ZERO,
             receive_buffer: ReceiveBuffer::Auto,
             absorb: Absorb::default(),
+            busy_poll: Duration::ZERO,
             timestamps: Timestamps::Auto,
+            multicast: Multicast::default(),
+            access: Access::default(),
+            rate_limit: None,
             sinks: Vec::new(),
         }
     }

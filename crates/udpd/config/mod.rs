@@ -11,6 +11,7 @@ pub mod error;
 mod host;
 mod keys;
 mod load;
+mod networks;
 mod paths;
 mod raw;
 mod reader;
@@ -20,6 +21,7 @@ mod unbuilt;
 pub mod units;
 mod validate;
 mod validate_listener;
+mod validate_policy;
 mod validate_sink;
 mod validate_steer;
 mod values;
@@ -27,7 +29,8 @@ mod values;
 #[cfg(test)]
 mod tests;
 
-use std::net::SocketAddr;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -149,16 +152,66 @@ pub struct Listener {
     pub on_truncate: OnTruncate,
     /// Let datagrams gather this long after a short batch.
     pub gather: Duration,
-    /// Look at the device's queue this long before sleeping.
-    pub busy_poll: Duration,
     /// What to ask of the kernel for each socket.
     pub receive_buffer: ReceiveBuffer,
     /// The burst to survive.
     pub absorb: Absorb,
+    /// How long a receive call spins for datagrams before it sleeps.
+    pub busy_poll: Duration,
     /// Kernel arrival times.
     pub timestamps: Timestamps,
+    /// The groups it joins.
+    pub multicast: Multicast,
+    /// Whose datagrams it takes.
+    pub access: Access,
+    /// What one source may send.
+    pub rate_limit: Option<RateLimit>,
     /// Indexes into [`Config::sinks`], at least one, no duplicates.
     pub sinks: Vec<usize>,
+}
+
+/// The multicast groups of a listener.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Multicast {
+    /// Each once; every one is received by an address of the listener.
+    pub groups: Vec<IpAddr>,
+    /// Where they are joined; `None` leaves it to the kernel's routes.
+    pub interface: Option<String>,
+    /// From whom, each once; empty = from anybody. Otherwise every group has one of its family.
+    pub sources: Vec<IpAddr>,
+}
+
+/// `allow` and `deny`: the longest prefix decides. No network is in both.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Empty = everybody who is not denied.
+    pub allow: Vec<Network>,
+    /// Who is refused.
+    pub deny: Vec<Network>,
+}
+
+/// A network: an address with nothing set behind its first bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Network {
+    /// Never an IPv4 address in IPv6 clothes.
+    pub address: IpAddr,
+    /// How many bits count.
+    pub bits: u8,
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}", self.address, self.bits)
+    }
+}
+
+/// What one source address may send to one lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateLimit {
+    /// Datagrams per second, 1 to 10,000,000.
+    pub per_source: u64,
+    /// Datagrams at once, 1 to 10,000,000.
+    pub burst: u64,
 }
 
 /// How many lanes.

@@ -62,11 +62,18 @@ pub(super) struct RawListener {
     pub(super) max_length: Setting<u64>,
     pub(super) on_truncate: Setting<OnTruncate>,
     pub(super) gather: Setting<Duration>,
-    pub(super) busy_poll: Setting<Duration>,
     pub(super) receive_buffer: Setting<WordOr<u64>>,
     pub(super) absorb_rate: Setting<u64>,
     pub(super) absorb_stall: Setting<Duration>,
+    pub(super) busy_poll: Setting<Duration>,
     pub(super) timestamps: Setting<Timestamps>,
+    pub(super) multicast_groups: Setting<Vec<Located<String>>>,
+    pub(super) multicast_interface: Setting<String>,
+    pub(super) sources: Setting<Vec<Located<String>>>,
+    pub(super) allow: Setting<Vec<Located<String>>>,
+    pub(super) deny: Setting<Vec<Located<String>>>,
+    pub(super) rate_per_source: Setting<u64>,
+    pub(super) rate_burst: Setting<u64>,
     pub(super) sinks: Setting<Vec<Located<String>>>,
 }
 
@@ -144,10 +151,13 @@ fn read_listeners<'a>(field: &Field<'a>, report: &mut Report<'_>) -> Option<Vec<
 }
 
 fn read_listener<'a>(table: &mut Table<'a>, report: &mut Report<'_>) -> RawListener {
-    unbuilt::refuse_in_listener(table, report);
     let absorb = table
         .inner(report, "absorb", |absorb, report| (absorb.integer(report, "rate"), absorb.duration(report, "stall")));
     let (absorb_rate, absorb_stall) = absorb.unwrap_or((Setting::Absent, Setting::Absent));
+    let limit = table.inner(report, "rate_limit", |limit, report| {
+        (limit.integer(report, "per_source"), limit.integer(report, "burst"))
+    });
+    let (rate_per_source, rate_burst) = limit.unwrap_or((Setting::Absent, Setting::Absent));
     RawListener {
         place: table.place.clone(),
         name: table.string(report, "name"),
@@ -171,15 +181,22 @@ fn read_listener<'a>(table: &mut Table<'a>, report: &mut Report<'_>) -> RawListe
         max_length: table.size(report, "max_length"),
         on_truncate: table.choice(report, "on_truncate", &[("keep", OnTruncate::Keep), ("drop", OnTruncate::Drop)]),
         gather: table.duration(report, "gather"),
-        busy_poll: table.duration(report, "busy_poll"),
         receive_buffer: table.size_or(report, "receive_buffer", "auto"),
         absorb_rate,
         absorb_stall,
+        busy_poll: table.duration(report, "busy_poll"),
         timestamps: table.choice(
             report,
             "timestamps",
             &[("auto", Timestamps::Auto), ("on", Timestamps::On), ("off", Timestamps::Off)],
         ),
+        multicast_groups: table.strings(report, "multicast_groups"),
+        multicast_interface: table.string(report, "multicast_interface"),
+        sources: table.strings(report, "sources"),
+        allow: table.strings(report, "allow"),
+        deny: table.strings(report, "deny"),
+        rate_per_source,
+        rate_burst,
         sinks: table.strings(report, "sinks"),
     }
 }

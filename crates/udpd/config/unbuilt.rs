@@ -1,7 +1,7 @@
 //! Keys that the documentation names and this version cannot honour yet.
 //!
-//! They are refused, never accepted and ignored: an operator who wrote `deny = [...]` and got a running daemon would
-//! believe that somebody is being denied. The value that means "off" or "as today" is accepted, so that a file which
+//! They are refused, never accepted and ignored: an operator who wrote `rotate = ...` and got a running daemon would
+//! believe that something is being rotated. The value that means "off" or "as today" is accepted, so that a file which
 //! spells out every default works. Each refusal says what works today.
 
 use super::raw::RawKind;
@@ -38,15 +38,6 @@ fn only_first(table: &mut Table<'_>, report: &mut Report<'_>, key: &'static str,
     }
 }
 
-/// Refuses a list that is not empty.
-fn only_empty(table: &mut Table<'_>, report: &mut Report<'_>, key: &'static str, what: &str, today: &str) {
-    if let Setting::Is(list) = table.strings(report, key)
-        && !list.value.is_empty()
-    {
-        refuse(report, &list.place, what, today);
-    }
-}
-
 /// Refuses a number that is not 0.
 fn only_zero(table: &mut Table<'_>, report: &mut Report<'_>, key: &'static str, what: &str, today: &str) {
     if let Setting::Is(number) = table.size(report, key)
@@ -54,26 +45,6 @@ fn only_zero(table: &mut Table<'_>, report: &mut Report<'_>, key: &'static str, 
     {
         refuse(report, &number.place, what, today);
     }
-}
-
-/// The keys of `[[listener]]` that cannot be honoured.
-pub(super) fn refuse_in_listener(table: &mut Table<'_>, report: &mut Report<'_>) {
-    let today = "remove it; unicast and broadcast addresses work today";
-    only_empty(table, report, "multicast_groups", "joining multicast groups", today);
-    only_empty(table, report, "sources", "joining multicast groups by source", today);
-    if let Setting::Is(interface) = table.string(report, "multicast_interface")
-        && !interface.value.is_empty()
-    {
-        refuse(report, &interface.place, "joining multicast groups on an interface", today);
-    }
-    let today = "remove it and filter with nftables, which drops before the socket; every source is accepted today";
-    only_empty(table, report, "allow", "filtering by source address", today);
-    only_empty(table, report, "deny", "filtering by source address", today);
-    table.inner(report, "rate_limit", |limit, report| {
-        let today = "write 0 and limit with nftables (limit rate over); every datagram is accepted today";
-        only_zero(limit, report, "per_source", "limiting the rate of a source", today);
-        only_zero(limit, report, "burst", "limiting the rate of a source", today);
-    });
 }
 
 /// The keys of `[sink.NAME]` that cannot be honoured, and those that a sink of this type does not have.

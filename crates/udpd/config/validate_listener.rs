@@ -9,6 +9,7 @@ use super::raw::RawListener;
 use super::reader::{Located, Report, Setting};
 use super::units::{print_duration, print_size};
 use super::validate::{accept, check_name, within};
+use super::validate_policy;
 use super::values::WordOr;
 use super::{Absorb, Lanes, Listener, ReceiveBuffer};
 
@@ -17,9 +18,6 @@ const LANES_MAX: u64 = 1024;
 /// Addresses of one listener, and of all of them: each costs at least one lane, and each pair is compared.
 const ADDRESSES_MAX: usize = 64;
 const ADDRESSES_TOTAL_MAX: usize = 4096;
-/// Longer than this a core is better given to busy polling by the interface's own settings.
-const BUSY_POLL_MAX: Duration = Duration::from_millis(10);
-
 /// The kernel accounts twice what it is given, and beyond 1 GiB of that kernels have had their sums wrong.
 const RECEIVE_BUFFER_MAX: u64 = 512 << 20;
 const RECEIVE_BUFFER_MIN: u64 = 4 << 10;
@@ -58,16 +56,13 @@ pub(super) fn validate(raw: &RawListener, host: &Host, report: &mut Report<'_>) 
         listener.max_length_bytes = usize::try_from(max_length.value).unwrap_or(listener.max_length_bytes);
     }
     listener.on_truncate = raw.on_truncate.or(listener.on_truncate);
-    if let Some(busy_poll) = raw.busy_poll.get() {
-        let (least, cure) = (Duration::ZERO, "\"0us\" is the default, \"50us\" a usual value");
-        listener.busy_poll = duration_within(busy_poll, least, BUSY_POLL_MAX, cure, report);
-    }
     if let Some(gather) = raw.gather.get() {
         listener.gather = duration_within(gather, Duration::ZERO, GATHER_MAX, "\"0ms\" is the default", report);
     }
     listener.receive_buffer = receive_buffer(&raw.receive_buffer, report);
     listener.absorb = absorb(raw, report);
     listener.timestamps = raw.timestamps.or(listener.timestamps);
+    validate_policy::validate(raw, &mut listener, host, report);
     listener
 }
 

@@ -21,7 +21,7 @@ pub use snapshot::Snapshot;
 pub const SINKS_PER_LISTENER_MAX: usize = 16;
 
 /// The counters of a lane before `offered`.
-const LANE_FIXED: usize = 8;
+const LANE_FIXED: usize = 10;
 
 /// What a receiver counts, in its own memory; published once per batch.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -36,6 +36,10 @@ pub struct LaneTally {
     pub truncated: u64,
     /// Of those, the dropped ones.
     pub dropped_truncated: u64,
+    /// Datagrams of sources that the listener refuses.
+    pub dropped_denied: u64,
+    /// Datagrams beyond what their source may send.
+    pub dropped_rate_limited: u64,
     /// Datagrams read while every batch was under way.
     pub dropped_no_batch: u64,
     /// GRO trains that could not be split.
@@ -68,9 +72,7 @@ pub struct LaneLedger {
     queue_full: Box<[AtomicU64]>,
     /// Datagrams that waited for a consumer that never took them, by sink of the configuration.
     given_up: Box<[AtomicU64]>,
-    /// The socket whose drops the kernel counts.
-    socket: Arc<Socket>,
-    kernel: Mutex<KernelDrops>,
+    kernel: Mutex<KernelSide>,
 }
 
 impl LaneLedger {
@@ -80,8 +82,7 @@ impl LaneLedger {
             counts: Group::default(),
             queue_full: (0..sinks).map(|_| AtomicU64::new(0)).collect(),
             given_up: (0..sinks).map(|_| AtomicU64::new(0)).collect(),
-            socket,
-            kernel: Mutex::default(),
+            kernel: Mutex::new(KernelSide { socket, drops: KernelDrops::default() }),
         }
     }
 
@@ -94,6 +95,8 @@ impl LaneLedger {
             tally.calls,
             tally.truncated,
             tally.dropped_truncated,
+            tally.dropped_denied,
+            tally.dropped_rate_limited,
             tally.dropped_no_batch,
             tally.dropped_unsplit,
             tally.errors,
@@ -105,8 +108,8 @@ impl LaneLedger {
     /// The counts as last published.
     pub fn read(&self) -> LaneTally {
         let values = self.counts.read();
-        let [received, bytes, calls, truncated, dropped_truncated, dropped_no_batch, dropped_unsplit, errors, ..] =
-            values;
+        let [received, bytes, calls, truncated, dropped_truncated, dropped_denied, dropped_rate_limited, ..] = values;
+        let [.., dropped_no_batch, dropped_unsplit, errors] = *values.first_chunk::<LANE_FIXED>().expect("a prefix");
         let mut offered = [0; SINKS_PER_LISTENER_MAX];
         offered.copy_from_slice(&values[LANE_FIXED..]);
         LaneTally {
@@ -115,6 +118,8 @@ impl LaneLedger {
             calls,
             truncated,
             dropped_truncated,
+            dropped_denied,
+            dropped_rate_limited,
             dropped_no_batch,
             dropped_unsplit,
             errors,
@@ -145,12 +150,37 @@ impl LaneLedger {
     /// What the kernel has dropped at the socket since it was made, and how full its buffer is. To be called at least once
     /// in the time that 2^32 drops take, because the kernel's own count wraps.
     pub fn kernel(&self) -> (u64, Option<MemoryInfo>) {
-        let mut drops = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
-        let info = self.socket.memory_info().ok();
-        if let Some(info) = &info {
-            drops.observe(info.drops);
-        }
-        (drops.total, info)
+        let mut kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        let info = kernel.observe();
+        (kernel.drops.total, info)
+    }
+
+    /// The socket of this lane.
+    pub fn socket(&self) -> Arc<Socket> {
+        Arc::clone(&self.kernel.lock().unwrap_or_else(PoisonError::into_inner).socket)
+    }
+
+    /// Counts on with another socket. Nothing may arrive at the one before any more, or its drops would not be counted.
+    pub fn replace_socket(&self, socket: Arc<Socket>) -> Arc<Socket> {
+        let mut kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        kernel.observe();
+        kernel.drops.last = 0;
+        std::mem::replace(&mut kernel.socket, socket)
+    }
+}
+
+/// What the kernel counts for a lane: the socket that it counts at, and the sum.
+#[derive(Debug)]
+struct KernelSide {
+    socket: Arc<Socket>,
+    drops: KernelDrops,
+}
+
+impl KernelSide {
+    fn observe(&mut self) -> Option<MemoryInfo> {
+        let info = self.socket.memory_info().ok()?;
+        self.drops.observe(info.drops);
+        Some(info)
     }
 }
 
@@ -217,6 +247,8 @@ mod tests {
             calls: 3,
             truncated: 4,
             dropped_truncated: 5,
+            dropped_denied: 11,
+            dropped_rate_limited: 12,
             dropped_no_batch: 6,
             dropped_unsplit: 7,
             errors: 8,

@@ -126,13 +126,15 @@ impl Books {
         let sum = |field: fn(&LaneTally) -> u64| lanes.iter().map(|(tally, _)| field(tally)).sum::<u64>();
         let dropped = ListenerDropped {
             truncated: sum(|tally| tally.dropped_truncated),
+            denied: sum(|tally| tally.dropped_denied),
+            rate_limited: sum(|tally| tally.dropped_rate_limited),
             no_batch: sum(|tally| tally.dropped_no_batch),
             unsplit: sum(|tally| tally.dropped_unsplit),
-            ..ListenerDropped::default()
         };
         let received = sum(|tally| tally.received);
         let kernel_dropped = lanes.iter().map(|(_, lane)| lane.kernel_dropped).sum();
-        let to_offer = received - dropped.truncated - dropped.no_batch - dropped.unsplit;
+        let ListenerDropped { truncated, denied, rate_limited, no_batch, unsplit } = dropped;
+        let to_offer = received - truncated - denied - rate_limited - no_batch - unsplit;
         let mut residual = 0;
         let mut sinks = Vec::with_capacity(listener.sinks.len());
         for (place, &sink) in listener.sinks.iter().enumerate() {

@@ -3,21 +3,23 @@
 //! and in order, because the order of binding is the order of the sockets in their group.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver as Inbox, Sender, bounded};
-use mmsg::{Backing, Engine, Family, GrantedBuffer, RecvBatch, Socket};
+use mmsg::{Backing, Engine, GrantedBuffer, RecvBatch, Socket};
 
-use super::Event;
 use super::alarm::Alarm;
+use super::multicast::Membership;
+use super::{Event, socket};
 use crate::budget::LanePlan;
 use crate::engine;
 use crate::exit::{ExitCode, Failure};
+use crate::policy::{AccessList, Limit, Offences, Policy};
 use crate::pool::{Parcel, Pool};
 use crate::receiver::{LaneHome, Receiver, Route, Stop};
+use crate::successor::Successor;
 
 /// What a lane thread needs before it can make anything.
 #[derive(Debug, Clone)]
@@ -30,19 +32,29 @@ pub(super) struct LaneOrder {
     pub listener_name: String,
     /// Bind to this interface.
     pub interface: Option<String>,
+    /// How long a receive call spins before it sleeps.
+    pub busy_poll: Duration,
+    /// The multicast groups that this lane joins.
+    pub memberships: Vec<Membership>,
+    /// The interface on which it joins them.
+    pub multicast_interface: Option<String>,
     /// How many sinks a batch can be with at once.
     pub sinks: usize,
     /// Drop what is longer than a slot.
     pub drop_truncated: bool,
     /// Let datagrams gather after a short batch.
     pub gather: Duration,
-    /// Look at the device's queue this long before sleeping.
-    pub busy_poll: Duration,
+    /// Whose datagrams it takes, when not everybody's.
+    pub access: Option<Arc<AccessList>>,
+    /// What one source may send, and where those who send more are noted.
+    pub limit: Option<(Limit, Arc<Offences>)>,
 }
 
 /// A lane that is made and waits for its start.
 #[derive(Debug)]
 pub(super) struct LaneThread {
+    /// What it was made from, for another socket.
+    pub order: LaneOrder,
     /// What was made.
     pub made: Made,
     start: Sender<Start>,
@@ -75,6 +87,8 @@ pub(super) struct Start {
     pub lanes: Arc<[LaneHome]>,
     /// When to end.
     pub stop: Arc<Stop>,
+    /// Where another socket is left for it.
+    pub successor: Arc<Successor>,
 }
 
 impl LaneThread {
@@ -84,6 +98,7 @@ impl LaneThread {
         let (start, start_inbox) = bounded(1);
         let name = thread_name("rx", order.index, &order.listener_name);
         let subject = format!("lane {} of listener {}", order.plan.number, order.listener_name);
+        let own = order.clone();
         let handle = thread::Builder::new()
             .name(name)
             .spawn(move || {
@@ -96,7 +111,7 @@ impl LaneThread {
         let made = made.recv().map_err(|_| {
             Failure::new(ExitCode::Failure, format!("the thread of {subject} ended while it was starting"))
         })??;
-        Ok(Self { made, start, handle })
+        Ok(Self { order: own, made, start, handle })
     }
 
     /// Lets it receive.
@@ -130,11 +145,24 @@ fn live(order: LaneOrder, made: &Sender<Result<Made, Failure>>, start: &Inbox<St
     if made.send(Ok(ready)).is_err() {
         return;
     }
-    let Ok(Start { routes, lanes, stop }) = start.recv() else { return };
-    let Parts { engine, pool, spare, receive_buffer_bytes } = parts;
+    let Ok(Start { routes, lanes, stop, successor }) = start.recv() else { return };
+    let Parts { engine, pool, spare, policy, receive_buffer_bytes } = parts;
     let LaneOrder { index, drop_truncated, gather, .. } = order;
-    Receiver { engine, pool, spare, receive_buffer_bytes, routes, lanes, lane: index, drop_truncated, gather, stop }
-        .run();
+    Receiver {
+        engine,
+        pool,
+        spare,
+        receive_buffer_bytes,
+        routes,
+        lanes,
+        lane: index,
+        drop_truncated,
+        policy,
+        gather,
+        stop,
+        successor,
+    }
+    .run();
 }
 
 /// What stays with the thread.
@@ -142,6 +170,7 @@ struct Parts {
     engine: Engine,
     pool: Pool,
     spare: RecvBatch,
+    policy: Option<Box<Policy>>,
     receive_buffer_bytes: usize,
 }
 
@@ -161,81 +190,17 @@ fn make(order: &LaneOrder) -> Result<(Parts, Made), Failure> {
         let message = format!("listener {listener_name}, lane {}: cannot {operation}: {error}", plan.number);
         Failure::new(ExitCode::Failure, message)
     };
-    let (socket, buffer) = make_socket(order)?;
+    let (socket, buffer) = socket::make(order)?;
     let (mut batches, backing) = RecvBatch::pool(plan.batches(), &plan.shape)
         .map_err(|error| fail(&format!("get {} bytes of memory for batches", plan.pool_bytes()), error))?;
     let socket = Arc::new(socket);
-    let engine = engine::make(&plan.engine, listener_name, &socket, &mut batches)?;
+    let mut engine = engine::make(&plan.engine, listener_name, &socket, &mut batches)?;
+    socket::spin(order, &mut engine);
     let spare = batches.pop().expect("a pool has at least one batch more than none");
     let (pool, home) = Pool::new(batches, plan.listener, order.index, order.sinks);
     let made = Made { socket, home, buffer, backing, core, engine: engine.name() };
-    Ok((Parts { engine, pool, spare, receive_buffer_bytes: buffer.granted_bytes }, made))
-}
-
-fn make_socket(order: &LaneOrder) -> Result<(Socket, GrantedBuffer), Failure> {
-    let LaneOrder { plan, listener_name, .. } = order;
-    let option = |name: &str, value: &dyn std::fmt::Debug, code: ExitCode, cure: &str, error: io::Error| {
-        let message = format!(
-            "listener {listener_name}, address {}: cannot set {name} to {value:?}: {error}{cure}",
-            plan.address
-        );
-        Failure::new(code, message)
-    };
-    let family = match plan.address {
-        SocketAddr::V4(_) => Family::V4,
-        SocketAddr::V6(_) => Family::V6,
-    };
-    let socket = Socket::new(family).map_err(|error| {
-        let message = format!("listener {listener_name}: cannot make a socket for {}: {error}", plan.address);
-        Failure::new(ExitCode::Unavailable, message)
-    })?;
-    if let SocketAddr::V6(address) = plan.address {
-        let only = !address.ip().is_unspecified();
-        socket.set_v6_only(only).map_err(|error| option("IPV6_V6ONLY", &only, ExitCode::Failure, "", error))?;
-    }
-    if let Some(interface) = &order.interface {
-        socket.bind_to_device(interface).map_err(|error| {
-            let cure = "; the interface must exist, and kernels before 5.7 want CAP_NET_RAW";
-            option("SO_BINDTODEVICE", interface, ExitCode::Unavailable, cure, error)
-        })?;
-    }
-    if plan.shape.control.gro {
-        let cure = "; gro needs Linux 5.0, set gro = \"off\"";
-        socket.set_gro(true).map_err(|error| option("UDP_GRO", &true, ExitCode::Failure, cure, error))?;
-    }
-    if plan.shape.control.timestamps {
-        socket.set_timestamps(true).map_err(|error| option("SO_TIMESTAMPNS", &true, ExitCode::Failure, "", error))?;
-    }
-    poll_busily(order, &socket);
-    if plan.number == 0
-        && let Err(error) = socket.memory_info()
-    {
-        log::warn!(
-            "listener {listener_name}: the kernel does not tell what it drops at a socket (SO_MEMINFO: {error}); \
-             kernel_dropped stays 0 whatever is lost there; it needs Linux 4.12 and no filter on getsockopt"
-        );
-    }
-    let buffer = socket
-        .set_receive_buffer(plan.receive_buffer_bytes)
-        .map_err(|error| option("SO_RCVBUF", &plan.receive_buffer_bytes, ExitCode::Failure, "", error))?;
-    Ok((socket, buffer))
-}
-
-/// Busy polling saves latency; without it everything still arrives, so that it is refused is no reason not to start.
-fn poll_busily(order: &LaneOrder, socket: &Socket) {
-    let microseconds = u32::try_from(order.busy_poll.as_micros()).unwrap_or(u32::MAX);
-    if microseconds == 0 {
-        return;
-    }
-    if let Err(error) = socket.set_busy_poll_us(microseconds)
-        && order.plan.number == 0
-    {
-        log::warn!(
-            "listener {}: cannot set SO_BUSY_POLL to {microseconds} us: {error}; its receivers sleep until the kernel wakes \
-             them. Most kernels want CAP_NET_ADMIN for it (AmbientCapabilities= in the unit), or net.core.busy_read for every socket",
-            order.listener_name
-        );
-    }
+    let policy = Policy::new(order.access.clone(), order.limit.clone()).map(Box::new);
+    Ok((Parts { engine, pool, spare, policy, receive_buffer_bytes: buffer.granted_bytes }, made))
 }
 
 #[cfg(test)]

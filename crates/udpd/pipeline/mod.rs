@@ -8,7 +8,10 @@ mod alarm;
 mod books;
 mod group;
 mod lane;
+mod multicast;
 mod open;
+mod replace;
+mod socket;
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,13 +27,15 @@ pub use books::Books;
 
 use crate::budget::{Budget, LanePlan};
 use crate::channel::{Feed, Inbox, channel};
-use crate::config::{Config, OnTruncate};
+use crate::config::{Access, Config, Network, OnTruncate};
 use crate::consumer::{Consumer, End};
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::{ConsumerLedger, LaneLedger, Snapshot, Tally};
+use crate::policy::{AccessList, Limit, Offences};
 use crate::pool::Parcel;
 use crate::receiver::{LaneHome, Route, Stop};
 use crate::sink::Sink;
+use crate::successor::Successor;
 use alarm::Alarm;
 use books::{LaneBooks, ListenerBooks, SinkBooks};
 use group::Endpoint;
@@ -71,7 +76,11 @@ pub struct Lane {
     pub buffer: GrantedBuffer,
     /// The memory of the batches.
     pub backing: Backing,
-    socket: Arc<Socket>,
+    /// Who exceeds its rate limit, where it has one.
+    pub offences: Option<Arc<Offences>>,
+    order: LaneOrder,
+    ledger: Arc<LaneLedger>,
+    successor: Arc<Successor>,
     receiver: JoinHandle<()>,
 }
 
@@ -95,8 +104,10 @@ impl Pipeline {
         events: &Sender<Event>,
         supply: Supply<'_>,
     ) -> Result<Self, Failure> {
-        let threads = spawn_lanes(config, budget, events)?;
-        let endpoints = group::open(config, &threads, budget)?;
+        let offences: Vec<Option<Arc<Offences>>> = budget.lanes.iter().map(|plan| offences_of(config, plan)).collect();
+        let threads = spawn_lanes(config, budget, &offences, events)?;
+        let sockets: Vec<Arc<Socket>> = threads.iter().map(|thread| Arc::clone(&thread.made.socket)).collect();
+        let endpoints = group::open(config, &sockets, budget)?;
         let addresses: Vec<SocketAddr> = endpoints.iter().map(|endpoint| endpoint.address).collect();
         let stop = Arc::new(Stop::default());
         let homes: Arc<[Sender<Parcel>]> = threads.iter().map(|thread| thread.made.home.clone()).collect();
@@ -123,20 +134,25 @@ impl Pipeline {
             .map(|(name, cores, consumer)| spawn_consumer(name, cores, consumer, events))
             .collect::<Result<_, _>>()?;
         let books = Arc::new(open_books(config, budget, &threads, endpoints, &lanes, sinks, started));
-        let starts =
-            routes.into_iter().map(|routes| Start { routes, lanes: Arc::clone(&lanes), stop: Arc::clone(&stop) });
-        let lanes = threads.into_iter().zip(starts).zip(&budget.lanes).zip(addresses);
-        let lanes = lanes.map(|(((thread, start), plan), address)| Lane {
+        let start =
+            |routes| Start { routes, lanes: Arc::clone(&lanes), stop: Arc::clone(&stop), successor: Arc::default() };
+        let starts = routes.into_iter().map(start);
+        let running = threads.into_iter().zip(starts).zip(&budget.lanes).zip(addresses).zip(offences);
+        let running = running.enumerate().map(|(index, ((((thread, start), plan), address), offences))| Lane {
             plan: plan.clone(),
             listener: config.listeners[plan.listener].name.clone(),
             address,
             core: thread.made.core,
             buffer: thread.made.buffer,
             backing: thread.made.backing.clone(),
-            socket: Arc::clone(&thread.made.socket),
+            offences,
+            order: thread.order.clone(),
+            ledger: Arc::clone(&lanes[index].ledger),
+            successor: Arc::clone(&start.successor),
             receiver: thread.start(start),
         });
-        Ok(Self { books, lanes: lanes.collect(), consumers, stop })
+        let running = running.collect();
+        Ok(Self { books, lanes: running, consumers, stop })
     }
 
     /// The books, for everybody who wants to read them.
@@ -153,7 +169,7 @@ impl Pipeline {
     /// `limit` has passed or `hurry` says so; what it has not taken then is counted as its failure.
     pub fn stop(self, limit: Duration, hurry: impl Fn(Duration) -> bool) -> Snapshot {
         for lane in &self.lanes {
-            if let Err(error) = lane.socket.refuse_arrivals() {
+            if let Err(error) = lane.ledger.socket().refuse_arrivals() {
                 log::warn!(
                     "listener {}: cannot refuse further arrivals: {error}; those after the last look go uncounted",
                     lane.listener
@@ -166,7 +182,7 @@ impl Pipeline {
         }
         self.stop.requested.store(true, Ordering::Relaxed);
         for lane in &self.lanes {
-            if let Err(error) = lane.socket.interrupt() {
+            if let Err(error) = lane.ledger.socket().interrupt() {
                 log::error!("listener {}: cannot wake its receiver: {error}", lane.listener);
             }
         }
@@ -183,7 +199,7 @@ impl Pipeline {
             let _ = lane.receiver.join();
             // What the kernel refuses from now on it would count after our last look. So nothing more may reach the socket: a
             // sender is told that nobody listens. A socket on an interface may not be moved without CAP_NET_RAW; it refuses on.
-            if let Err(error) = lane.socket.withdraw() {
+            if let Err(error) = lane.ledger.socket().withdraw() {
                 log::debug!("listener {}: its socket stays in place until it is closed: {error}", lane.listener);
             }
         }
@@ -198,7 +214,25 @@ const _: () = assert!(crate::config::SINKS_PER_LISTENER_MAX <= crate::ledger::SI
 /// How often the end of the threads is looked for while stopping.
 const END_POLL: Duration = Duration::from_millis(2);
 
-fn spawn_lanes(config: &Config, budget: &Budget, events: &Sender<Event>) -> Result<Vec<LaneThread>, Failure> {
+fn offences_of(config: &Config, plan: &LanePlan) -> Option<Arc<Offences>> {
+    config.listeners[plan.listener].rate_limit.map(|_| Arc::default())
+}
+
+/// The table of a listener, which all of its lanes share; `None` when it takes everybody's datagrams.
+fn access_list(access: &Access) -> Option<Arc<AccessList>> {
+    let plain =
+        |networks: &[Network]| networks.iter().map(|network| (network.address, network.bits)).collect::<Vec<_>>();
+    let all = access.allow.is_empty() && access.deny.is_empty();
+    (!all).then(|| Arc::new(AccessList::new(&plain(&access.allow), &plain(&access.deny))))
+}
+
+fn spawn_lanes(
+    config: &Config,
+    budget: &Budget,
+    offences: &[Option<Arc<Offences>>],
+    events: &Sender<Event>,
+) -> Result<Vec<LaneThread>, Failure> {
+    let access: Vec<_> = config.listeners.iter().map(|listener| access_list(&listener.access)).collect();
     let order = |(index, plan): (usize, &LanePlan)| {
         let listener = &config.listeners[plan.listener];
         LaneOrder {
@@ -206,10 +240,17 @@ fn spawn_lanes(config: &Config, budget: &Budget, events: &Sender<Event>) -> Resu
             plan: plan.clone(),
             listener_name: listener.name.clone(),
             interface: listener.interface.clone(),
+            busy_poll: listener.busy_poll,
+            memberships: multicast::memberships(listener, plan),
+            multicast_interface: listener.multicast.interface.clone(),
             sinks: listener.sinks.len(),
             drop_truncated: listener.on_truncate == OnTruncate::Drop,
             gather: listener.gather,
-            busy_poll: listener.busy_poll,
+            access: access[plan.listener].clone(),
+            limit: listener
+                .rate_limit
+                .map(|limit| Limit { per_source: limit.per_source, burst: limit.burst })
+                .zip(offences[index].clone()),
         }
     };
     budget.lanes.iter().enumerate().map(order).map(|order| LaneThread::spawn(order, events.clone())).collect()

@@ -1,0 +1,65 @@
+//! New sockets under running receivers, for an interface that was removed and came back.
+//!
+//! A socket that is bound to an interface is bound to its index. When the interface is gone the socket hears nothing any
+//! more, without an error, also after one of the same name has appeared. To bind it again takes CAP_NET_RAW, and puts it out
+//! of its group, whose program would then choose among nobody. Hence every lane gets a new socket, made, grouped and bound as
+//! the first one was, which takes no more rights than that did. The old ones are deaf: nothing can be lost while the
+//! receivers change over, and what the kernel had dropped at them is counted to the end.
+
+use std::sync::Arc;
+
+use mmsg::Socket;
+
+use super::{Lane, Pipeline, group, multicast, socket};
+use crate::budget::LanePlan;
+use crate::config::Config;
+use crate::exit::Failure;
+
+impl Pipeline {
+    /// The lanes of a listener.
+    pub fn lanes_of(&self, listener: usize) -> impl Iterator<Item = &Lane> {
+        self.lanes.iter().filter(move |lane| lane.plan.listener == listener)
+    }
+
+    /// Makes new sockets for all lanes of a listener, as it made the first ones, and lets the receivers go over to them. After
+    /// an error everything is as it was.
+    pub fn replace_sockets(&self, config: &Config, listener: usize) -> Result<(), Failure> {
+        let lanes: Vec<&Lane> = self.lanes_of(listener).collect();
+        let made = lanes.iter().map(|lane| socket::make(&lane.order).map(|(socket, _)| Arc::new(socket)));
+        let sockets: Vec<Arc<Socket>> = made.collect::<Result<_, _>>()?;
+        for (socket, books) in sockets.iter().zip(&self.books.listeners[listener].lanes) {
+            if let Some(Err(error)) = books.arrivals.as_ref().map(|arrivals| arrivals.attach(socket)) {
+                log::warn!("cannot go on counting on which cores datagrams arrive: {error}; wrong_cpu stays as it is");
+            }
+        }
+        let plans: Vec<LanePlan> = lanes.iter().map(|lane| lane.plan.clone()).collect();
+        // Who else has the address are the sockets that are to be replaced.
+        group::bind_all(config, &sockets, &plans, |_| None)?;
+        for (lane, socket) in lanes.iter().zip(sockets) {
+            let before = lane.ledger.replace_socket(Arc::clone(&socket));
+            lane.successor.leave(socket);
+            if let Err(error) = before.interrupt() {
+                log::error!("listener {}: cannot wake its receiver: {error}", lane.listener);
+            }
+        }
+        Ok(())
+    }
+
+    /// Joins on the interface with the index `now` what the lanes of a listener had joined on one that is gone.
+    pub fn rejoin(&self, listener: usize, gone: u32, now: u32) -> Result<(), String> {
+        self.lanes_of(listener)
+            .try_for_each(|lane| multicast::rejoin(&lane.ledger.socket(), &lane.order.memberships, gone, now))
+    }
+}
+
+impl Lane {
+    /// The index of the interface that its socket is bound to, when it is bound to one and the kernel tells.
+    pub fn bound_interface(&self) -> Option<u32> {
+        self.ledger.socket().bound_interface().ok().filter(|index| *index > 0)
+    }
+
+    /// Whether datagrams have come, and none of them from a queue that could be polled.
+    pub fn has_nothing_to_poll(&self) -> bool {
+        self.ledger.read().received > 0 && self.ledger.socket().incoming_napi_id().is_ok_and(|queue| queue == 0)
+    }
+}

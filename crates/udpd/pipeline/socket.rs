@@ -1,0 +1,114 @@
+//! Making the socket of a lane: every option that a socket needs before it is bound, in one place, for the first socket of a lane
+//! and for one that takes its place. What cannot be had is an error where the listener would not be what was asked for, and
+//! a warning where it is only slower; each says the option, the value and the cure.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use mmsg::{Engine, Family, GrantedBuffer, Socket};
+
+use super::lane::LaneOrder;
+use super::multicast;
+use crate::exit::{ExitCode, Failure};
+
+/// The most packets that one look at a device's queue takes: as many as a softirq would.
+const BUSY_POLL_BUDGET_MAX: usize = 64;
+
+/// A socket with all its options, not bound yet, and the receive buffer that it was granted.
+pub(super) fn make(order: &LaneOrder) -> Result<(Socket, GrantedBuffer), Failure> {
+    let LaneOrder { plan, listener_name, .. } = order;
+    let option = |name: &str, value: &dyn std::fmt::Debug, code: ExitCode, cure: &str, error: io::Error| {
+        let message = format!(
+            "listener {listener_name}, address {}: cannot set {name} to {value:?}: {error}{cure}",
+            plan.address
+        );
+        Failure::new(code, message)
+    };
+    let family = match plan.address {
+        SocketAddr::V4(_) => Family::V4,
+        SocketAddr::V6(_) => Family::V6,
+    };
+    let socket = Socket::new(family).map_err(|error| {
+        let message = format!("listener {listener_name}: cannot make a socket for {}: {error}", plan.address);
+        Failure::new(ExitCode::Unavailable, message)
+    })?;
+    if let SocketAddr::V6(address) = plan.address {
+        let only = !address.ip().is_unspecified();
+        socket.set_v6_only(only).map_err(|error| option("IPV6_V6ONLY", &only, ExitCode::Failure, "", error))?;
+    }
+    if let Some(interface) = &order.interface {
+        socket.bind_to_device(interface).map_err(|error| {
+            let cure = "; the interface must exist, and kernels before 5.7 want CAP_NET_RAW";
+            option("SO_BINDTODEVICE", interface, ExitCode::Unavailable, cure, error)
+        })?;
+    }
+    if plan.shape.control.gro {
+        let cure = "; gro needs Linux 5.0, set gro = \"off\"";
+        socket.set_gro(true).map_err(|error| option("UDP_GRO", &true, ExitCode::Failure, cure, error))?;
+    }
+    if plan.shape.control.timestamps {
+        socket.set_timestamps(true).map_err(|error| option("SO_TIMESTAMPNS", &true, ExitCode::Failure, "", error))?;
+    }
+    say_what_is_missing(order, &socket);
+    multicast::prepare(order, &socket)?;
+    let buffer = socket
+        .set_receive_buffer(plan.receive_buffer_bytes)
+        .map_err(|error| option("SO_RCVBUF", &plan.receive_buffer_bytes, ExitCode::Failure, "", error))?;
+    Ok((socket, buffer))
+}
+
+/// What the kernel does not give, and the listener can do without: said once, by its first lane.
+fn say_what_is_missing(order: &LaneOrder, socket: &Socket) {
+    let LaneOrder { plan, listener_name, .. } = order;
+    let first = plan.number == 0;
+    if first && let Err(error) = socket.memory_info() {
+        log::warn!(
+            "listener {listener_name}: the kernel does not tell what it drops at a socket (SO_MEMINFO: {error}); \
+             kernel_dropped stays 0 whatever is lost there; it needs Linux 4.12 and no filter on getsockopt"
+        );
+    }
+    if !order.busy_poll.is_zero()
+        && let Err((option, error)) = set_busy_poll(order, socket)
+        && first
+    {
+        log::warn!(
+            "listener {listener_name}: busy_poll = \"{:?}\" is not to be had in full ({option}: {error}), so its receivers \
+             sleep until the kernel wakes them; grant CAP_NET_ADMIN (AmbientCapabilities= in the unit file), or write \
+             busy_poll = \"0us\"",
+            order.busy_poll
+        );
+    }
+}
+
+/// Lets the waits of the engine itself spin as well.
+pub(super) fn spin(order: &LaneOrder, engine: &mut Engine) {
+    let LaneOrder { plan, listener_name, busy_poll, .. } = order;
+    if busy_poll.is_zero() {
+        return;
+    }
+    if let Err(error) = engine.set_busy_poll_us(microseconds(*busy_poll))
+        && plan.number == 0
+    {
+        log::warn!(
+            "listener {listener_name}: its ring does not spin (IORING_REGISTER_NAPI: {error}), which needs Linux 6.9; write \
+             engine = \"recvmmsg\" for busy_poll to have its effect"
+        );
+    }
+}
+
+fn microseconds(duration: Duration) -> u32 {
+    u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
+}
+
+/// Sets what makes a receive call look at the device's queue by itself. Names the first option that is refused.
+fn set_busy_poll(order: &LaneOrder, socket: &Socket) -> Result<(), (&'static str, io::Error)> {
+    socket.set_busy_poll_us(microseconds(order.busy_poll)).map_err(|error| ("SO_BUSY_POLL", error))?;
+    socket.set_prefer_busy_poll(true).map_err(|error| ("SO_PREFER_BUSY_POLL", error))?;
+    // A look that takes less than a batch would have to be made again at once. What the kernel takes anyway needs no leave.
+    let budget = order.plan.shape.slots.min(BUSY_POLL_BUDGET_MAX) as u16;
+    if budget > 8 {
+        socket.set_busy_poll_budget(budget).map_err(|error| ("SO_BUSY_POLL_BUDGET", error))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! What a listener does not hand on although it arrived: datagrams of sources that it refuses, and what one source sends
+//! beyond its share.
+//!
+//! A policy looks at a batch once, between receiving and handing over, on the receiver's thread and in its own memory: nothing
+//! is locked, allocated or logged there. What it drops is counted by reason. Who exceeds the limit is noted in [`Offences`],
+//! which the main thread reads once a second and writes about in the log.
+//!
+//! It is done here and not by a socket filter, because the kernel counts what a filter refuses as a drop of the socket, as if
+//! the receive buffer had been full: the ledger could not say `denied` of it, nor the bucket of a source be kept.
+
+mod access;
+mod limiter;
+mod offences;
+mod report;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use mmsg::RecvBatch;
+
+pub use access::AccessList;
+pub use limiter::{Limit, RateLimiter, TABLE_BYTES};
+pub use offences::{NAMED_MAX, Offence, Offences};
+pub use report::OffenceReport;
+
+/// The policy of one lane.
+#[derive(Debug)]
+pub struct Policy {
+    access: Option<Arc<AccessList>>,
+    limiter: Option<RateLimiter>,
+    started: Instant,
+}
+
+/// What a policy took out of a batch.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Refused {
+    /// By the access list.
+    pub denied: u64,
+    /// By the rate limit.
+    pub rate_limited: u64,
+}
+
+impl Policy {
+    /// The policy of a lane, or `None` when it has nothing to look at. The table of the limiter is taken and touched here: call
+    /// it on the thread of the lane.
+    pub fn new(access: Option<Arc<AccessList>>, limit: Option<(Limit, Arc<Offences>)>) -> Option<Self> {
+        if access.is_none() && limit.is_none() {
+            return None;
+        }
+        let limiter = limit.map(|(limit, offences)| RateLimiter::new(limit, offences));
+        Some(Self { access, limiter, started: Instant::now() })
+    }
+
+    /// Discards what is refused. A source that is denied uses up nothing of a share.
+    pub fn apply(&mut self, batch: &mut RecvBatch) -> Refused {
+        let mut refused = Refused::default();
+        let access = self.access.as_deref();
+        match &mut self.limiter {
+            None => {
+                let accepts = |source| access.is_none_or(|access| access.accepts(source));
+                refused.denied = batch.retain(|datagram| accepts(datagram.source().ip())) as u64;
+            }
+            Some(limiter) => {
+                // Once for the batch: what it holds was read in one call, and its order is all there is to know.
+                limiter.set_time(self.started.elapsed());
+                batch.retain(|datagram| {
+                    let source = datagram.source().ip();
+                    if access.is_some_and(|access| !access.accepts(source)) {
+                        refused.denied += 1;
+                        return false;
+                    }
+                    let admitted = limiter.admits(source);
+                    refused.rate_limited += u64::from(!admitted);
+                    admitted
+                });
+                limiter.publish();
+            }
+        }
+        refused
+    }
+}
+
+/// An address as one number, the same for an IPv4 sender whichever kind of socket it reached.
+fn number_of(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+/// The address behind such a number.
+fn address_of(number: u128) -> IpAddr {
+    IpAddr::V6(number.into()).to_canonical()
+}

@@ -1,0 +1,170 @@
+//! What a listener refuses, limits and joins, as a sender and a reader of the ledger see it.
+//!
+//! All of 127.0.0.0/8 is this host, so loopback has as many sources as a test can want. What needs interfaces that come and go is
+//! in `tests/rigs/policies_on_veth.sh`.
+
+use std::io::IoSlice;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::time::Instant;
+
+use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrIn, sendmsg};
+use serde_json::Value;
+
+use crate::delivery::SCALE;
+use crate::util::daemon::{Daemon, Ended, free_address};
+use crate::util::engines::two_engines;
+use crate::util::ledger::{assert_closed, count, sum};
+use crate::util::load::{Amount, Load};
+
+/// A daemon with one listener and a null sink.
+fn listening(address: SocketAddr, keys: &str) -> Daemon {
+    Daemon::with_config(&format!(
+        r#"
+        [[listener]]
+        name = "in"
+        address = "{address}"
+        {keys}
+        receive_buffer = "4MiB"
+        sinks = ["out"]
+        [sink.out]
+        type = "null"
+        "#
+    ))
+}
+
+/// Waits until all has arrived, ends the daemon, and checks that its books close over `sent`.
+fn end_after(daemon: Daemon, sent: u64) -> Ended {
+    daemon.stats_when("all has arrived and is delivered", |ledger| {
+        let listener = &ledger["listeners"][0];
+        count(listener, "arrived") == sent
+            && count(&listener["lanes"][0], "receive_buffer_used_bytes") == 0
+            && count(&listener["sinks"][0], "in_flight") == 0
+    });
+    let ended = daemon.terminate();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    assert_closed(&ended.ledger, sent);
+    ended
+}
+
+fn listener(ended: &Ended) -> &Value {
+    &ended.ledger["listeners"][0]
+}
+
+fn delivered(ended: &Ended) -> u64 {
+    count(&listener(ended)["sinks"][0], "delivered")
+}
+
+fn dropped(ended: &Ended, reason: &str) -> u64 {
+    count(&listener(ended)["dropped"], reason)
+}
+
+fn load(to: SocketAddr, from: [u8; 4], count: u64, rate_per_second: u64) -> Load {
+    let mut load = Load::new(to, Amount::Count(count));
+    (load.from, load.rate_per_second, load.flows) = (Some(from.into()), rate_per_second, 4);
+    load
+}
+
+#[test]
+fn a_denied_flood_ten_times_as_strong_costs_the_allowed_flow_nothing() {
+    for engine in two_engines() {
+        for keys in ["deny = [\"127.0.0.2/32\"]", "allow = [\"127.0.0.1/32\"]"] {
+            let address = free_address();
+            let daemon = listening(address, &format!("{engine}\n{keys}"));
+            let flood = load(address, [127, 0, 0, 2], 400_000 / SCALE, 200_000 / SCALE).spawn();
+            let allowed = load(address, [127, 0, 0, 1], 40_000 / SCALE, 20_000 / SCALE).send();
+            let denied = flood.join().expect("the flood ends");
+            let ended = end_after(daemon, allowed.sent + denied.sent);
+            assert_eq!(count(listener(&ended), "kernel_dropped"), 0, "the receiver kept up: {:#}", ended.ledger);
+            assert_eq!(delivered(&ended), allowed.sent, "{engine}, {keys}");
+            assert_eq!(dropped(&ended, "denied"), denied.sent, "{engine}, {keys}");
+        }
+    }
+}
+
+#[test]
+fn a_denied_ipv4_source_is_denied_on_a_socket_of_both_families_too() {
+    let port = free_address().port();
+    let daemon = listening(SocketAddr::from(([0_u16; 8], port)), "deny = [\"127.0.0.0/30\"]\nallow = [\"::/0\"]");
+    let v4 = SocketAddr::from(([127, 0, 0, 1], port));
+    load(v4, [127, 0, 0, 2], 100, 0).send();
+    load(v4, [127, 0, 0, 9], 10, 0).send();
+    let mut v6 = Load::new(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], port)), Amount::Count(1000));
+    v6.flows = 1;
+    v6.send();
+    let ended = end_after(daemon, 1110);
+    assert_eq!((delivered(&ended), dropped(&ended, "denied")), (1000, 110), "::/0 does not allow IPv4");
+}
+
+#[test]
+fn a_source_beyond_its_rate_gets_that_rate_and_every_datagram_is_accounted_for() {
+    for engine in two_engines() {
+        let address = free_address();
+        let started = Instant::now();
+        let daemon = listening(address, &format!("{engine}\nrate_limit = {{ per_source = 100, burst = 500 }}"));
+        let over = load(address, [127, 0, 0, 3], 50_000 / SCALE, 50_000 / SCALE).spawn();
+        let within = load(address, [127, 0, 0, 4], 500, 1_000).send();
+        let over = over.join().expect("the load ends");
+        let ended = end_after(daemon, over.sent + within.sent);
+        let elapsed = started.elapsed().as_secs() + 1;
+        let (passed, limited) = (delivered(&ended), dropped(&ended, "rate_limited"));
+        let lost_before = count(listener(&ended), "kernel_dropped");
+        assert_eq!(passed + limited + lost_before, over.sent + within.sent);
+        assert_eq!(lost_before, 0, "the receiver kept up: {:#}", ended.ledger);
+        // Ports do not matter: four of them have one bucket. The other source keeps all of its burst.
+        assert!((500 + 500..=500 + 500 + 100 * elapsed).contains(&passed), "{passed} in less than {elapsed} s");
+        let lines: Vec<&str> = ended.stderr.lines().filter(|line| line.contains("127.0.0.3")).collect();
+        assert_eq!(lines.len(), 2, "one begin and one end: {lines:?}");
+        assert!(lines[0].contains("exceeds rate_limit (100 datagrams/s, burst 500)"), "{lines:?}");
+        assert!(lines[1].contains(&format!("until the end; {limited} of its datagrams were dropped")), "{lines:?}");
+        assert!(!ended.stderr.contains("127.0.0.4"), "{}", ended.stderr);
+    }
+}
+
+/// Sends one datagram from each of `count` addresses, a few thousand a second.
+fn send_from_each(to: SocketAddr, count: u32) -> u64 {
+    let SocketAddr::V4(to) = to else { panic!("an IPv4 address") };
+    let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+    let bytes = [IoSlice::new(b"forged")];
+    for number in 0..count {
+        let source = Ipv4Addr::from_bits(0x7f10_0000 + number);
+        let spec = nix::libc::in_addr { s_addr: u32::from_ne_bytes(source.octets()) };
+        let info = nix::libc::in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: spec, ipi_addr: spec };
+        let control = [ControlMessage::Ipv4PacketInfo(&info)];
+        let to = SockaddrIn::from(to);
+        sendmsg(socket.as_raw_fd(), &bytes, &control, MsgFlags::empty(), Some(&to)).expect("loopback takes it");
+        if number % 64 == 63 {
+            // The receiver shares its core with the sender on a small machine.
+            std::thread::yield_now();
+        }
+    }
+    count.into()
+}
+
+/// What the process has in memory, in KiB.
+fn resident_kib(daemon: &Daemon) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).expect("a running process");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+#[test]
+fn a_million_sources_at_once_cost_no_memory_and_an_honest_one_nothing() {
+    let address = free_address();
+    let daemon = listening(address, "rate_limit = { per_source = 2000, burst = 200 }");
+    let warm = send_from_each(address, 20_000);
+    daemon.stats_when("the first have arrived", |ledger| count(&ledger["listeners"][0], "arrived") == warm);
+    let before = resident_kib(&daemon);
+    let forged = 1_000_000 / SCALE as u32;
+    let flood = std::thread::spawn(move || send_from_each(address, forged));
+    let mut honest = load(address, [127, 0, 0, 1], 2000, 1000);
+    honest.burst = 1;
+    let honest = honest.send().sent;
+    let flood = flood.join().expect("the flood ends");
+    daemon.stats_when("all has arrived", |ledger| count(&ledger["listeners"][0], "arrived") == warm + flood + honest);
+    let grown = resident_kib(&daemon).saturating_sub(before);
+    let ended = end_after(daemon, warm + flood + honest);
+    assert!(grown <= 256, "resident memory has grown by {grown} KiB");
+    assert_eq!(dropped(&ended, "rate_limited"), 0, "nobody was beyond its rate: {:#}", ended.ledger);
+    assert_eq!(sum(&listener(&ended)["dropped"]), 0);
+}
