@@ -65,7 +65,17 @@ def cut():
     run("ip", "link", "del", "card0")
 
 SENDER = r'''
-import json, socket, struct, sys
+import errno, json, socket, struct, sys, time
+def send(sender, payload, to):
+    # The kernel lays the multicast route of IPv6 a moment after the cable.
+    end = time.monotonic() + 10
+    while True:
+        try:
+            return sender.sendto(payload, to)
+        except OSError as error:
+            if error.errno != errno.ENETUNREACH or time.monotonic() > end:
+                raise
+            time.sleep(0.02)
 for source, to, port, count, payload in json.load(sys.stdin):
     v6 = ":" in to
     senders = []
@@ -79,7 +89,7 @@ for source, to, port, count, payload in json.load(sys.stdin):
             sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, struct.pack("4s4si", b"", b"", index))
         senders.append(sender)
     for number in range(count):
-        senders[number % 16].sendto(payload.encode(), (to, port))
+        send(senders[number % 16], payload.encode(), (to, port))
 '''
 
 def send(*loads):
