@@ -264,6 +264,23 @@ multicast("from chosen sources",
           'multicast_interface = "card0"',
           [(V4, "232.8.1.1"), (V6, "ff35::8:1")], [(V4B, "232.8.1.1"), (V6B, "ff35::8:1")])
 
+# A cable has no queue that could be polled, and an ordinary user may not have all of it, which is how much depends on the kernel:
+# each is said once, and nothing is lost.
+for prefix, words in [([], "busy_poll has nothing to poll"),
+                      (unprivileged, "is not to be had in full: receivers")]:
+    lay()
+    daemon = Daemon(f'address = "0.0.0.0:{PORT}"\nlanes = 2\nbusy_poll = "50us"', prefix)
+    send([V4, "10.8.0.1", PORT, 1000, "polled"])
+    daemon.wait_for_line(words)
+    # Two more looks of the daemon, which asks for its drops once a second: nothing more is said.
+    time.sleep(2.2)
+    daemon.end(1000)
+    warnings = [line for line in open(f"{daemon.directory}/log") if line.startswith("warn") and "busy_poll" in line]
+    if len(warnings) != 1 + (len(prefix) > 0 and "nothing to poll" in warnings[-1]):
+        daemon.fail(f"not one warning: {warnings}")
+    cut()
+    print(f"passed: busy_poll, {words}")
+
 # What somebody else of the host has joined does not reach a listener that has joined nothing.
 lay()
 stranger = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
