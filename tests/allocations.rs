@@ -45,6 +45,8 @@ fn run_with(engine: &str) {
         name = "in"
         address = "{address}"
         {engine}
+        deny = ["10.0.0.0/8"]
+        rate_limit = {{ per_source = 10000000 }}
         sinks = ["archive", "nothing"]
         [sink.archive]
         type = "file"

@@ -25,7 +25,7 @@ fn listening(address: SocketAddr, keys: &str) -> Daemon {
         name = "in"
         address = "{address}"
         {keys}
-        receive_buffer = "4MiB"
+        receive_buffer = "64MiB"
         sinks = ["out"]
         [sink.out]
         type = "null"

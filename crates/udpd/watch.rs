@@ -47,11 +47,6 @@ fn losses(now: &ListenerSnapshot, before: Option<&ListenerSnapshot>, lines: &mut
         since(|listener| listener.dropped.truncated),
         "raise max_length, or keep their heads with on_truncate = \"keep\"",
     );
-    say(
-        "dropped by allow and deny",
-        since(|listener| listener.dropped.denied),
-        "that is what they are for; what nftables drops does not even reach the receive buffer",
-    );
     say("GRO trains that could not be split:", since(|listener| listener.dropped.unsplit), "set gro = \"off\"");
     say(
         "no batch was at hand for",

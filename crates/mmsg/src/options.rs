@@ -130,6 +130,11 @@ impl Socket {
         self.set(SOL_SOCKET, libc::SO_BUSY_POLL, c_int::try_from(microseconds).unwrap_or(c_int::MAX))
     }
 
+    /// How long it looks there, as last set.
+    pub fn busy_poll_us(&self) -> io::Result<u32> {
+        Ok(sys::get_option_int(self.as_fd(), SOL_SOCKET, libc::SO_BUSY_POLL)?.cast_unsigned())
+    }
+
     /// While this socket is polled, leaves the device's queue to it instead of to interrupts, as far as
     /// `napi_defer_hard_irqs` and `gro_flush_timeout` of the device allow. Needs `CAP_NET_ADMIN`.
     pub fn set_prefer_busy_poll(&self, on: bool) -> io::Result<()> {

@@ -238,6 +238,26 @@ mod tests {
     }
 
     #[test]
+    fn kernel_drops_are_counted_on_when_another_socket_takes_the_place_of_one() {
+        let socket_with_drops = |drops: usize| {
+            let socket = Arc::new(Socket::new(mmsg::Family::V4).expect("a socket"));
+            socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+            socket.refuse_arrivals().expect("a filter");
+            let (sender, to) = (std::net::UdpSocket::bind("127.0.0.1:0"), socket.local_addr().expect("bound"));
+            let sender = sender.expect("a free port");
+            (0..drops).for_each(|_| assert_eq!(sender.send_to(b"x", to).expect("loopback takes it"), 1));
+            socket
+        };
+        let first = socket_with_drops(3);
+        let lane = LaneLedger::new(Arc::clone(&first), 0);
+        // Nobody has looked since the first drop.
+        let before = lane.replace_socket(socket_with_drops(2));
+        assert!(Arc::ptr_eq(&before, &first));
+        assert_eq!(lane.kernel().0, 5);
+        assert_eq!(lane.kernel().0, 5, "each is counted once");
+    }
+
+    #[test]
     fn a_lane_reads_back_what_it_published() {
         let socket = Arc::new(Socket::new(mmsg::Family::V4).expect("a socket"));
         let lane = LaneLedger::new(socket, 3);

@@ -58,8 +58,11 @@ impl Lane {
         self.ledger.socket().bound_interface().ok().filter(|index| *index > 0)
     }
 
-    /// Whether datagrams have come, and none of them from a queue that could be polled.
+    /// Whether its socket is to spin, datagrams have come, and the first of them came from no queue that could be polled.
     pub fn has_nothing_to_poll(&self) -> bool {
-        self.ledger.read().received > 0 && self.ledger.socket().incoming_napi_id().is_ok_and(|queue| queue == 0)
+        let socket = self.ledger.socket();
+        self.ledger.read().received > 0
+            && socket.busy_poll_us().is_ok_and(|time| time > 0)
+            && socket.incoming_napi_id().is_ok_and(|queue| queue == 0)
     }
 }

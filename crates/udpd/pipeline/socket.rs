@@ -10,10 +10,14 @@ use mmsg::{Engine, Family, GrantedBuffer, Socket};
 
 use super::lane::LaneOrder;
 use super::multicast;
+use crate::config::units::print_duration;
 use crate::exit::{ExitCode, Failure};
 
 /// The most packets that one look at a device's queue takes: as many as a softirq would.
 const BUSY_POLL_BUDGET_MAX: usize = 64;
+
+/// How many it takes unless told otherwise.
+const BUSY_POLL_BUDGET_FREE: u16 = 8;
 
 /// A socket with all its options, not bound yet, and the receive buffer that it was granted.
 pub(super) fn make(order: &LaneOrder) -> Result<(Socket, GrantedBuffer), Failure> {
@@ -68,16 +72,16 @@ fn say_what_is_missing(order: &LaneOrder, socket: &Socket) {
              kernel_dropped stays 0 whatever is lost there; it needs Linux 4.12 and no filter on getsockopt"
         );
     }
-    if !order.busy_poll.is_zero()
-        && let Err((option, error)) = set_busy_poll(order, socket)
-        && first
-    {
-        log::warn!(
-            "listener {listener_name}: busy_poll = \"{:?}\" is not to be had in full ({option}: {error}), so its receivers \
-             sleep until the kernel wakes them; grant CAP_NET_ADMIN (AmbientCapabilities= in the unit file), or write \
-             busy_poll = \"0us\"",
-            order.busy_poll
-        );
+    if !order.busy_poll.is_zero() {
+        set_busy_poll(order, socket, |what| {
+            if first {
+                log::warn!(
+                    "listener {listener_name}: busy_poll = \"{}\" is not to be had in full: {what}; grant CAP_NET_ADMIN \
+                     (AmbientCapabilities= in the unit file), or write busy_poll = \"0us\"",
+                    print_duration(order.busy_poll)
+                );
+            }
+        });
     }
 }
 
@@ -101,14 +105,21 @@ fn microseconds(duration: Duration) -> u32 {
     u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
 }
 
-/// Sets what makes a receive call look at the device's queue by itself. Names the first option that is refused.
-fn set_busy_poll(order: &LaneOrder, socket: &Socket) -> Result<(), (&'static str, io::Error)> {
-    socket.set_busy_poll_us(microseconds(order.busy_poll)).map_err(|error| ("SO_BUSY_POLL", error))?;
-    socket.set_prefer_busy_poll(true).map_err(|error| ("SO_PREFER_BUSY_POLL", error))?;
+/// Sets what makes a receive call look at the device's queue by itself. Says, once, what the first refusal means.
+fn set_busy_poll(order: &LaneOrder, socket: &Socket, say: impl Fn(String)) {
+    if let Err(error) = socket.set_busy_poll_us(microseconds(order.busy_poll)) {
+        return say(format!("receivers sleep until the kernel wakes them (SO_BUSY_POLL: {error})"));
+    }
+    if let Err(error) = socket.set_prefer_busy_poll(true) {
+        return say(format!("receivers spin, and interrupts come in between (SO_PREFER_BUSY_POLL: {error})"));
+    }
     // A look that takes less than a batch would have to be made again at once. What the kernel takes anyway needs no leave.
     let budget = order.plan.shape.slots.min(BUSY_POLL_BUDGET_MAX) as u16;
-    if budget > 8 {
-        socket.set_busy_poll_budget(budget).map_err(|error| ("SO_BUSY_POLL_BUDGET", error))?;
+    if budget > BUSY_POLL_BUDGET_FREE
+        && let Err(error) = socket.set_busy_poll_budget(budget)
+    {
+        say(format!(
+            "receivers spin, and take {BUSY_POLL_BUDGET_FREE} packets at a look (SO_BUSY_POLL_BUDGET: {error})"
+        ));
     }
-    Ok(())
 }
