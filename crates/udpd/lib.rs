@@ -42,6 +42,7 @@ pub mod consumer;
 pub mod receiver;
 
 pub mod ledger;
+pub mod packet;
 pub mod policy;
 pub mod pool;
 pub mod sink;
