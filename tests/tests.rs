@@ -15,6 +15,7 @@ mod load;
 mod config;
 // What was sent arrives.
 mod delivery;
+mod files;
 // What cannot be taken is accounted for.
 mod overload;
 // What is refused, limited or joined as told.

@@ -10,7 +10,7 @@ use mmsg::{BatchShape, Control};
 use steer::plan::Seat as QueueSeat;
 use steer::{Placement, Seat, Topology, place};
 
-use crate::config::{Absorb, Config, Consumers, Lanes, Listener, ReceiveBuffer, Spread, Timestamps};
+use crate::config::{Absorb, Config, Consumers, Lanes, Listener, ReceiveBuffer, SinkKind, Spread, Timestamps};
 use crate::engine::Choice;
 use crate::policy;
 use crate::pool::PoolSize;
@@ -156,7 +156,7 @@ impl Budget {
                     steering,
                     receive_buffer_bytes: receive_buffer(listener, rate),
                     rate,
-                    shape: shape(listener),
+                    shape: shape(config, listener),
                     pool: PoolSize::new(listener.sinks.iter().map(|&sink| config.sinks[sink].queue_batches)),
                     engine: engines[index].clone(),
                     policy_bytes: listener.rate_limit.map_or(0, |_| policy::TABLE_BYTES),
@@ -242,17 +242,23 @@ fn receive_buffer(listener: &Listener, lane_rate: u64) -> usize {
     }
 }
 
-fn shape(listener: &Listener) -> BatchShape {
+fn shape(config: &Config, listener: &Listener) -> BatchShape {
     let (slots, slot_bytes) = match listener.gro {
         true => (listener.batch_size.min(GRO_SLOTS_MAX), TRAIN_BYTES),
         false => (listener.batch_size, listener.max_length_bytes),
     };
-    let timestamps = match listener.timestamps {
-        Timestamps::On => true,
-        // No format that is built records arrival times.
-        Timestamps::Auto | Timestamps::Off => false,
+    let mut kinds = listener.sinks.iter().map(|&sink| &config.sinks[sink].kind);
+    let is_recorded = kinds.clone().any(SinkKind::records_arrival);
+    let control = Control {
+        packet_info: is_recorded,
+        timestamps: match listener.timestamps {
+            Timestamps::On => true,
+            Timestamps::Auto => is_recorded,
+            Timestamps::Off => false,
+        },
+        gro: listener.gro,
+        drop_overflow: kinds.any(SinkKind::records_drops),
     };
-    let control = Control { packet_info: false, timestamps, gro: listener.gro, drop_overflow: false };
     BatchShape { slots, slot_bytes, control, huge_pages: true }
 }
 

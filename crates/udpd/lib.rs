@@ -41,6 +41,7 @@ pub mod channel;
 pub mod consumer;
 pub mod receiver;
 
+pub mod calendar;
 pub mod ledger;
 pub mod packet;
 pub mod policy;

@@ -47,6 +47,11 @@ pub(super) fn parse_listener(text: &str) -> Result<SocketAddr, Advice> {
     Ok(address)
 }
 
+/// An address that datagrams can be sent to.
+pub(super) fn parse_destination(text: &str) -> Result<SocketAddr, Advice> {
+    parse(text, &Example { host: "10.0.0.9", host_noun: "with the address of the destination", port: "514" })
+}
+
 /// Why `text` is no address with a port.
 fn explain(text: &str, example: &Example) -> Advice {
     let Example { host: own, host_noun, port: own_port } = example;

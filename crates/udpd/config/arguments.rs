@@ -6,12 +6,16 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use super::error::Advice;
-use super::{Chosen, Config, Daemon, FileSink, Lanes, Listener, Sink, SinkKind, Steer, SyncPolicy};
-use super::{address, paths, template};
+use super::host::Host;
+use super::{
+    Chosen, Config, Daemon, Distribute, FileSink, Format, Framing, KafkaSink, Lanes, Listener, Rotate, Sink, SinkKind,
+    Steer, UdpSink, UnixSink, UnixSocket,
+};
+use super::{address, paths, template, validate_relay};
 use crate::exit::{ExitCode, Failure};
 
 const LANES_MAX: usize = 1024;
-const WORKING: &str = "null:  stdout:  file:PATH";
+const WORKING: &str = "null:  stdout:  file:PATH  pcapng:PATH  udp:HOST:PORT  unix:PATH  kafka://HOST:PORT/TOPIC";
 
 /// See [`Config::from_arguments`].
 pub(super) fn configure(
@@ -49,6 +53,13 @@ pub(super) fn configure(
         }
         daemon.stats_on_exit = Some(path);
     }
+    if let SinkKind::Udp(relay) = &sink.kind
+        && validate_relay::reaches(relay.destinations[0], address, &Host::default().addresses())
+    {
+        let what =
+            format!("{} is what --listen receives on: each datagram would come back for ever", relay.destinations[0]);
+        return Err(usage("--to", Advice::new(what, "send it elsewhere")));
+    }
     daemon.metrics_address = Chosen { written: false, ..daemon.metrics_address };
     Ok(Config { daemon, listeners: vec![listener], sinks: vec![sink], steer: Steer::default() })
 }
@@ -68,31 +79,71 @@ fn parse_uri(uri: &str, directory: &Path) -> Result<Sink, Advice> {
             return Err(Advice::new(format!("{uri:?} has something behind the colon"), format!("write {scheme}:")));
         }
         "null" => SinkKind::Null,
-        "stdout" => SinkKind::Stdout,
-        "file" => SinkKind::File(FileSink { path: file_path(rest, directory)?, sync: SyncPolicy::default() }),
-        "pcapng" | "udp" | "unix" | "kafka" => {
-            return Err(Advice::new(format!("a sink of type {scheme:?} is not built yet"), working));
+        "stdout" => SinkKind::Stdout(Format::default()),
+        "file" => file(scheme, Format::Lines, rest, directory)?,
+        "pcapng" => file(scheme, Format::Pcapng, rest, directory)?,
+        "udp" => {
+            let destination = address::parse_destination(rest.strip_prefix("//").unwrap_or(rest))?;
+            SinkKind::Udp(UdpSink { destinations: vec![destination], distribute: Distribute::All, keep_source: false })
         }
+        "unix" => {
+            let path = paths::check_socket(&path(scheme, rest, directory)?)?;
+            SinkKind::Unix(UnixSink {
+                path,
+                socket: UnixSocket::Datagram,
+                framing: Framing::Newline,
+                format: Format::Lines,
+            })
+        }
+        "kafka" => kafka(uri, rest)?,
         _ => return Err(Advice::new(format!("{uri:?} has a scheme that is not known"), working)),
     };
     Ok(Sink::new(scheme, kind))
 }
 
-const SCHEMES: [&str; 3] = ["null", "stdout", "file"];
+const SCHEMES: [&str; 2] = ["null", "stdout"];
 
-fn file_path(written: &str, directory: &Path) -> Result<String, Advice> {
+/// One file for ever: who names a file on the command line looks for what comes into that file.
+fn file(scheme: &str, format: Format, written: &str, directory: &Path) -> Result<SinkKind, Advice> {
+    let path = path(scheme, written, directory)?;
+    template::check(&path)?;
+    paths::check_file(&path)?;
+    Ok(SinkKind::File(FileSink { format, rotate: Rotate::NEVER, ..FileSink::new(path) }))
+}
+
+fn kafka(uri: &str, rest: &str) -> Result<SinkKind, Advice> {
+    if !cfg!(feature = "kafka") {
+        let what = "this udpd was built without Kafka";
+        return Err(Advice::new(what, "build it with: cargo build --release --features kafka"));
+    }
+    let named = rest.strip_prefix("//").and_then(|rest| rest.split_once('/'));
+    let Some((brokers, topic)) = named.filter(|(brokers, topic)| !brokers.is_empty() && !topic.is_empty()) else {
+        let what = format!("{uri:?} does not name a broker and a topic");
+        return Err(Advice::new(what, "write kafka://10.0.0.5:9092/syslog, for example"));
+    };
+    Ok(SinkKind::Kafka(KafkaSink {
+        brokers: brokers.to_owned(),
+        topic: topic.to_owned(),
+        key_by_source: true,
+        acks: "all".to_owned(),
+        properties: Vec::new(),
+    }))
+}
+
+/// The path behind the scheme, made absolute.
+fn path(scheme: &str, written: &str, directory: &Path) -> Result<String, Advice> {
     // file:///path is how browsers write what is file:/path here; file://host/path is not a path at all.
     let written = written.strip_prefix("//").filter(|rest| rest.starts_with('/')).unwrap_or(written);
     if written.is_empty() {
-        return Err(Advice::new("file: names no file", "write file:PATH, such as file:/tmp/udpd.log"));
+        return Err(Advice::new(
+            format!("{scheme}: names no file"),
+            format!("write {scheme}:PATH, such as {scheme}:/tmp/udpd.log"),
+        ));
     }
     if let Some(rest) = written.strip_prefix("//") {
-        return Err(Advice::new(format!("\"file://{rest}\" names a host"), format!("write file:/{rest}")));
+        return Err(Advice::new(format!("\"{scheme}://{rest}\" names a host"), format!("write {scheme}:/{rest}")));
     }
-    let path = absolute(Path::new(written), directory)?;
-    template::check(&path)?;
-    paths::check_file(&path)?;
-    Ok(path)
+    absolute(Path::new(written), directory)
 }
 
 fn absolute(path: &Path, directory: &Path) -> Result<String, Advice> {
@@ -121,7 +172,7 @@ mod tests {
         assert_eq!(config.sinks[0].name, "file");
         assert!(matches!(&config.sinks[0].kind, SinkKind::File(file) if file.path == "/tmp/out.log"));
         assert!(!config.daemon.metrics_address.written);
-        for (uri, kind) in [("null:", SinkKind::Null), ("stdout:", SinkKind::Stdout)] {
+        for (uri, kind) in [("null:", SinkKind::Null), ("stdout:", SinkKind::Stdout(Format::Lines))] {
             assert_eq!(configure_in_tmp("[::]:5514", uri).expect("valid").sinks[0].kind, kind);
         }
         let lanes =
@@ -129,6 +180,11 @@ mod tests {
         assert_eq!(lanes.listeners[0].lanes, Lanes::Count(NonZeroUsize::new(3).expect("three")));
         assert_eq!(lanes.daemon.stats_on_exit, Some(PathBuf::from("/tmp/x.json")));
         assert!(configure_in_tmp("127.0.0.1:1", "file:///tmp/x.log").is_ok());
+        let capture = configure_in_tmp("127.0.0.1:1", "pcapng:x.pcapng").expect("valid");
+        let SinkKind::File(file) = &capture.sinks[0].kind else { panic!("a capture is a file") };
+        assert_eq!((file.path.as_str(), file.format, file.rotate), ("/tmp/x.pcapng", Format::Pcapng, Rotate::NEVER));
+        assert!(configure_in_tmp("127.0.0.1:1", "udp:10.0.0.9:514").is_ok());
+        assert!(configure_in_tmp("127.0.0.1:1", "unix:/run/x.sock").is_ok());
     }
 
     #[test]
@@ -143,9 +199,11 @@ mod tests {
             ("127.0.0.1:1", "file:/tmp", "is a directory"),
             ("127.0.0.1:1", "file:new/", "is a directory"),
             ("127.0.0.1:1", "file://host/x", "names a host"),
-            ("127.0.0.1:1", "file:/tmp/%Y.log", "is not built yet"),
-            ("127.0.0.1:1", "udp:10.0.0.9:514", "a sink of type \"udp\" is not built yet"),
-            ("127.0.0.1:1", "kafka://h:1/t", "null:  stdout:  file:PATH"),
+            ("127.0.0.1:1", "file:/tmp/%y.log", "no code for the time"),
+            ("127.0.0.1:1", "udp:10.0.0.9", "has no port"),
+            ("127.0.0.1:1", "udp:collector:514", "names are not looked up"),
+            ("127.0.0.1:1", "udp:127.0.0.1:1", "would come back for ever"),
+            ("127.0.0.1:1", "unix:", "unix: names no file"),
             ("127.0.0.1:1", "http://x", "not known"),
         ] {
             let failure = configure_in_tmp(listen, to).expect_err(to);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{
     Absorb, Access, Chosen, Consumers, Daemon, Engine, Lanes, Listener, LogFormat, Multicast, OnTruncate,
-    ReceiveBuffer, Sink, SinkKind, Spread, SyncPolicy, Timestamps, WhenFull,
+    ReceiveBuffer, Rotate, Sink, SinkKind, Spread, SyncPolicy, Timestamps, WhenFull,
 };
 
 /// Where the daemon of a packaged installation answers, and where `udpd stats` asks first.
@@ -87,6 +87,17 @@ impl Default for SyncPolicy {
     fn default() -> Self {
         Self::Every(Duration::from_secs(1))
     }
+}
+
+impl Default for Rotate {
+    fn default() -> Self {
+        Self { bytes: 1 << 30, every: Duration::from_secs(3600) }
+    }
+}
+
+impl Rotate {
+    /// One file for ever.
+    pub const NEVER: Self = Self { bytes: 0, every: Duration::ZERO };
 }
 
 impl Sink {

@@ -14,17 +14,20 @@ mod load;
 mod networks;
 mod paths;
 mod raw;
+mod raw_sink;
 mod reader;
+mod sinks;
 mod syntax;
 pub mod template;
-mod unbuilt;
 pub mod units;
 mod validate;
 mod validate_listener;
 mod validate_policy;
+mod validate_relay;
 mod validate_sink;
 mod validate_steer;
 mod values;
+mod writers;
 
 #[cfg(test)]
 mod tests;
@@ -37,6 +40,10 @@ use std::time::Duration;
 
 pub use error::{Problem, Problems};
 pub use host::Host;
+pub use sinks::{
+    Consumers, Distribute, FileSink, Format, Framing, KafkaSink, Keep, Rotate, Sink, SinkKind, SyncPolicy, UdpSink,
+    UnixSink, UnixSocket, WhenFull,
+};
 pub use validate::SINKS_PER_LISTENER_MAX;
 
 use crate::exit::{ExitCode, Failure};
@@ -294,72 +301,6 @@ pub enum Timestamps {
     On,
     /// Never.
     Off,
-}
-
-/// `[sink.NAME]`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Sink {
-    /// Unique, `[A-Za-z0-9_.-]{1,64}`.
-    pub name: String,
-    /// Where the datagrams go.
-    pub kind: SinkKind,
-    /// How many consumer threads.
-    pub consumers: Consumers,
-    /// Depth of each consumer's channel, in batches, 1 to 65,536.
-    pub queue_batches: usize,
-    /// What happens when that is full.
-    pub when_full: WhenFull,
-}
-
-/// Where the datagrams of a sink go.
-#[derive(Debug, Clone, PartialEq)]
-pub enum SinkKind {
-    /// Counted and forgotten.
-    Null,
-    /// Lines on standard output.
-    Stdout,
-    /// Lines in a file.
-    File(FileSink),
-    /// Made by whoever starts the pipeline, see `Pipeline::start_with`; no configuration file can name it.
-    Supplied,
-}
-
-/// A sink of type `file`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct FileSink {
-    /// Absolute path with `{listener}`, `{lane}`, `{consumer}` and `{sink}` to be filled in.
-    pub path: String,
-    /// How long a written record may stay unsynced.
-    pub sync: SyncPolicy,
-}
-
-/// When written records are forced to the disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SyncPolicy {
-    /// The kernel decides.
-    Never,
-    /// At most this long after the write.
-    Every(Duration),
-}
-
-/// How many consumers a sink has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Consumers {
-    /// This many; lane i feeds consumer i mod N.
-    Count(NonZeroUsize),
-    /// One for each lane that feeds the sink.
-    PerLane,
-}
-
-/// What happens to a batch when its channel is full.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WhenFull {
-    /// The batch that just arrived is dropped.
-    DropNewest,
-    /// The oldest batch in the channel is dropped to make room.
-    DropOldest,
-    /// The receiver waits; the kernel then drops what does not fit the receive buffer.
-    Block,
 }
 
 /// `[steer]`.

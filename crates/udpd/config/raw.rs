@@ -9,10 +9,10 @@ use steer::ethtool::FlowHash;
 use steer::plan::Placement;
 use toml::de::{DeTable, DeValue};
 
+use super::raw_sink::{RawSink, read_sinks};
 use super::reader::{Field, Located, Place, Report, Setting, Table};
-use super::unbuilt;
 use super::values::WordOr;
-use super::{Engine, LogFormat, OnTruncate, Spread, Timestamps, WhenFull};
+use super::{Engine, LogFormat, OnTruncate, Spread, Timestamps};
 
 /// A whole file.
 #[derive(Debug)]
@@ -75,29 +75,6 @@ pub(super) struct RawListener {
     pub(super) rate_per_source: Setting<u64>,
     pub(super) rate_burst: Setting<u64>,
     pub(super) sinks: Setting<Vec<Located<String>>>,
-}
-
-/// `[sink.NAME]`.
-#[derive(Debug)]
-pub(super) struct RawSink {
-    pub(super) name: Located<String>,
-    pub(super) place: Place,
-    pub(super) kind: Setting<RawKind>,
-    pub(super) path: Setting<String>,
-    pub(super) sync: Setting<WordOr<Duration>>,
-    pub(super) consumers: Setting<WordOr<u64>>,
-    pub(super) queue_batches: Setting<u64>,
-    pub(super) when_full: Setting<WhenFull>,
-}
-
-/// `type` of a sink.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RawKind {
-    Null,
-    Stdout,
-    File,
-    /// Named by the documentation, and refused.
-    Unbuilt(&'static str),
 }
 
 /// Reads the whole file; problems go to `report`.
@@ -198,58 +175,6 @@ fn read_listener<'a>(table: &mut Table<'a>, report: &mut Report<'_>) -> RawListe
         rate_per_source,
         rate_burst,
         sinks: table.strings(report, "sinks"),
-    }
-}
-
-/// `None` when it is no table of tables.
-fn read_sinks<'a>(field: &Field<'a>, report: &mut Report<'_>) -> Option<Vec<RawSink>> {
-    let cure = "write [sink.NAME], such as [sink.archive]";
-    if let DeValue::Array(items) = field.value {
-        let offset = items.iter().next().map_or(field.span.start, |item| item.span().start);
-        report.say(&Place { offset, key: field.key.clone() }, "a sink stands under its own name, not in a list", cure);
-        return None;
-    }
-    let table = Table::open(field, report, "a table of sinks")?;
-    let mut sinks = Vec::new();
-    let mut named = table.fields();
-    // The parser sorts by name; the order of the file is what the operator sees in the ledger.
-    named.sort_by_key(|(name, _)| name.place.offset);
-    for (name, field) in named {
-        let DeValue::Table(_) = field.value else {
-            report.say(&name.place, "stands in no sink: a sink has a name of its own", cure);
-            return None;
-        };
-        let Some(mut table) = Table::open(&field, report, "a table") else { continue };
-        sinks.push(read_sink(name, &mut table, report));
-        table.finish(report);
-    }
-    Some(sinks)
-}
-
-fn read_sink<'a>(name: Located<String>, table: &mut Table<'a>, report: &mut Report<'_>) -> RawSink {
-    let kinds = [
-        ("null", RawKind::Null),
-        ("stdout", RawKind::Stdout),
-        ("file", RawKind::File),
-        ("udp", RawKind::Unbuilt("udp")),
-        ("unix", RawKind::Unbuilt("unix")),
-        ("kafka", RawKind::Unbuilt("kafka")),
-    ];
-    let kind = table.choice(report, "type", &kinds);
-    unbuilt::refuse_in_sink(&kind, table, report);
-    RawSink {
-        name,
-        place: table.place.clone(),
-        kind,
-        path: table.string(report, "path"),
-        sync: table.duration_or(report, "sync", &["never", "rotate"]),
-        consumers: table.integer_or(report, "consumers", &["per_lane"]),
-        queue_batches: table.integer(report, "queue_batches"),
-        when_full: table.choice(
-            report,
-            "when_full",
-            &[("drop_newest", WhenFull::DropNewest), ("drop_oldest", WhenFull::DropOldest), ("block", WhenFull::Block)],
-        ),
     }
 }
 

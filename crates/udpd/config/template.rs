@@ -1,7 +1,8 @@
 //! Paths with names to be filled in: `/var/log/udpd/{listener}-{consumer}.log`.
 //!
-//! Four placeholders and no escapes. A brace that is not a placeholder is refused rather than taken literally, because a
-//! file called `{lane].log` is never what was meant.
+//! Four placeholders, six codes for the time and no escapes. A brace that is not a placeholder is refused rather than taken
+//! literally, because a file called `{lane].log` is never what was meant. The codes for the time are left in place: the
+//! sink fills them in whenever it begins a file.
 
 use super::error::Advice;
 use super::keys;
@@ -18,6 +19,9 @@ pub struct Names<'n> {
     /// `{sink}`
     pub sink: &'n str,
 }
+
+/// The codes for the time that a path may hold: year, month, day, hour, minute, second.
+const TIME_CODES: [&str; 6] = ["%Y", "%m", "%d", "%H", "%M", "%S"];
 
 const PLACEHOLDERS: [&str; 4] = ["listener", "lane", "consumer", "sink"];
 
@@ -36,7 +40,7 @@ pub fn expand(template: &str, names: &Names<'_>) -> String {
         .replace("{sink}", names.sink)
 }
 
-/// Refuses what is no placeholder, and the dates that are not built yet.
+/// Refuses what is neither a placeholder nor a code for the time.
 pub fn check(template: &str) -> Result<(), Advice> {
     let right = "the placeholders are {listener}, {lane}, {consumer} and {sink}";
     let mut rest = template;
@@ -45,8 +49,11 @@ pub fn check(template: &str) -> Result<(), Advice> {
         match (tail.as_bytes()[0], tail.find('}')) {
             (b'%', _) => {
                 let code: String = tail.chars().take(2).collect();
-                let what = format!("a date in a path ({code}) is not built yet");
-                return Err(Advice::new(what, format!("remove every %; {right}")));
+                if !TIME_CODES.contains(&code.as_str()) {
+                    let cure = format!("the codes for the time are {}", TIME_CODES.join(", "));
+                    return Err(Advice::new(format!("{code:?} is no code for the time"), cure));
+                }
+                rest = &tail[2..];
             }
             (b'}', _) => return Err(Advice::new("a } closes nothing", right)),
             (_, None) => return Err(Advice::new("a { is never closed", right)),
@@ -85,12 +92,23 @@ mod tests {
             ("/{", "never closed"),
             ("/}", "closes nothing"),
             ("/{}", "{} is no placeholder"),
-            ("/%Y", "is not built yet"),
             ("/{listener}/{Colour}", "{Colour} is no placeholder"),
         ] {
             let advice = check(template).expect_err(template).to_string();
             assert!(advice.contains(words), "{template}: {advice}");
             assert!(advice.contains("{consumer}"), "{template}: {advice}");
+        }
+    }
+
+    #[test]
+    fn the_time_is_left_to_the_sink_and_other_codes_are_refused() {
+        let names = Names { listener: "a", lane: 0, consumer: 0, sink: "s" };
+        let template = "/log/%Y/%m/%d/{listener}-%H%M%S.log";
+        assert_eq!(check(template), Ok(()));
+        assert_eq!(expand(template, &names), "/log/%Y/%m/%d/a-%H%M%S.log");
+        for template in ["/%y", "/%", "/100%.log", "/%%"] {
+            let advice = check(template).expect_err(template).to_string();
+            assert!(advice.contains("%Y, %m, %d, %H, %M, %S"), "{template}: {advice}");
         }
     }
 }

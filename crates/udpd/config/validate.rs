@@ -12,7 +12,7 @@ use super::host::Host;
 use super::raw::{RawConfig, RawDaemon, RawListener};
 use super::reader::{Located, Place, Report};
 use super::{Chosen, Config, Daemon, Listener, Sink, Steer};
-use super::{address, keys, paths, validate_listener, validate_sink, validate_steer};
+use super::{address, keys, paths, validate_listener, validate_relay, validate_sink, validate_steer, writers};
 
 /// More of either is a generated mistake, and every one costs threads.
 const COUNT_MAX: usize = 1024;
@@ -38,10 +38,16 @@ pub(super) fn validate(raw: &RawConfig, host: &Host, report: &mut Report<'_>) ->
     check_listener_names(&raw.listeners, report);
     validate_listener::check_overlaps(&raw.listeners, &listeners, report);
     let steer = raw.steer.as_ref().map_or_else(Steer::default, |steer| validate_steer::validate(steer, host, report));
-    let feeds = validate_sink::Feeds::new(&listeners, host);
-    validate_sink::check_writers(&raw.sinks, &sinks, &feeds, report);
+    let feeds = writers::Feeds::new(&listeners, host);
+    writers::check(&raw.sinks, &sinks, &feeds, report);
     check_daemon_files(raw, &sinks, &feeds, report);
-    Config { daemon, listeners, sinks: sinks.into_iter().flatten().collect(), steer }
+    validate_relay::check_loops(&raw.sinks, &sinks, &listeners, &host.addresses(), report);
+    validate_relay::check_counts(&sinks, &listeners, &raw.sinks, report);
+    // With a sink missing the indexes are wrong, and so is the configuration, of which nobody will hear.
+    let complete = sinks.iter().all(Option::is_some);
+    let sinks: Vec<Sink> = sinks.into_iter().flatten().collect();
+    let sinks = if complete { validate_relay::expand(sinks, &mut listeners) } else { sinks };
+    Config { daemon, listeners, sinks, steer }
 }
 
 fn check_counts(raw: &RawConfig, report: &mut Report<'_>) {
@@ -189,12 +195,7 @@ fn check_listener_names(raw: &[RawListener], report: &mut Report<'_>) {
 }
 
 /// The daemon's own files must be neither each other nor what a sink writes.
-fn check_daemon_files(
-    raw: &RawConfig,
-    sinks: &[Option<Sink>],
-    feeds: &validate_sink::Feeds<'_>,
-    report: &mut Report<'_>,
-) {
+fn check_daemon_files(raw: &RawConfig, sinks: &[Option<Sink>], feeds: &writers::Feeds<'_>, report: &mut Report<'_>) {
     let Some(daemon) = &raw.daemon else { return };
     let mut taken: BTreeMap<PathBuf, String> = BTreeMap::new();
     for (index, sink) in sinks.iter().enumerate() {

@@ -1,43 +1,41 @@
-//! Stage two for `[sink.NAME]`: each by itself, then who writes to which file.
-//!
-//! Two writers of one file would tear each other's lines and close each other's ledger, so no file and no standard
-//! output may have more than one. Who writes is known from the listeners: each lane feeds one consumer of each sink.
+//! Stage two for `[sink.NAME]`: each by itself. Who writes to which file is for `writers`.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::host::Host;
 use super::paths;
-use super::raw::{RawKind, RawSink};
+use super::raw_sink::{RawKind, RawSink};
 use super::reader::{Located, Report, Setting};
-use super::template::{self, Names};
-use super::validate::{accept, check_name, feeding, within};
+use super::template;
+use super::validate::{accept, check_name, within};
 use super::validate_listener::duration_within;
+use super::validate_relay;
 use super::values::WordOr;
-use super::{Consumers, FileSink, Lanes, Listener, Sink, SinkKind, SyncPolicy};
+use super::{
+    Consumers, FileSink, Format, Framing, KafkaSink, Keep, Rotate, Sink, SinkKind, SyncPolicy, UnixSink, UnixSocket,
+};
 
 const CONSUMERS_MAX: u64 = 1024;
 
-/// What one socket's receiver takes on one core; the number of lanes that "auto" means follows from it.
-const LANE_RATE: u64 = 500_000;
+/// A file that is shorter than this costs more to begin than to write.
+const ROTATE_BYTES_MIN: u64 = 64 << 10;
 
-/// When a file is compared with others, this many of its expansions are looked at.
-const FILES_COMPARED_MAX: usize = 4096;
+const DAY: Duration = Duration::from_secs(86_400);
 
 /// The sink, if its type is known and all that its type needs is right.
 pub(super) fn validate(raw: &RawSink, report: &mut Report<'_>) -> Option<Sink> {
     accept(check_name(&raw.name.value), &raw.name.place, report);
     if raw.kind.is_absent() {
-        let cure = "write type = \"file\", \"stdout\" or \"null\"";
+        let cure = "write type = \"file\", \"stdout\", \"udp\", \"unix\", \"kafka\" or \"null\"";
         report.say(&raw.place.inner("type"), "is missing", cure);
     }
     let kind = match raw.kind.get()?.value {
         RawKind::Null => Some(SinkKind::Null),
-        RawKind::Stdout => Some(SinkKind::Stdout),
+        RawKind::Stdout => Some(SinkKind::Stdout(raw.format.or(Format::default()))),
         RawKind::File => file(raw, report).map(SinkKind::File),
-        RawKind::Unbuilt(_) => None,
+        RawKind::Udp => validate_relay::validate(raw, report).map(SinkKind::Udp),
+        RawKind::Unix => unix(raw, report).map(SinkKind::Unix),
+        RawKind::Kafka => kafka(raw, report).map(SinkKind::Kafka),
     };
     let consumers = consumers(&raw.consumers, report);
     let queue_batches = raw.queue_batches.get().map(|queue| within(queue, 1, 65_536, 256, report));
@@ -50,6 +48,11 @@ pub(super) fn validate(raw: &RawSink, report: &mut Report<'_>) -> Option<Sink> {
 
 fn file(raw: &RawSink, report: &mut Report<'_>) -> Option<FileSink> {
     let sync = sync(&raw.sync, report);
+    let rotate = rotate(raw, report);
+    if let (SyncPolicy::Rotate, true, Some(written)) = (sync, rotate == Rotate::NEVER, raw.sync.get()) {
+        let what = "nothing would ever be synced, because the file is never rotated";
+        report.say(&written.place, what, "write sync = \"1s\" or another duration, or let it rotate");
+    }
     if raw.path.is_absent() {
         let cure = "write path = \"/var/log/udpd/{listener}.log\", for example";
         report.say(&raw.place.inner("path"), "is missing", cure);
@@ -57,17 +60,35 @@ fn file(raw: &RawSink, report: &mut Report<'_>) -> Option<FileSink> {
     let path = raw.path.get()?;
     accept(template::check(&path.value), &path.place, report)?;
     accept(paths::check_file(&path.value), &path.place, report)?;
-    Some(FileSink { path: path.value.clone(), sync })
+    let keep = Keep { files: raw.keep_files.or(0), bytes: raw.keep_bytes.or(0) };
+    let format = raw.format.or(Format::default());
+    Some(FileSink { path: path.value.clone(), format, rotate, keep, sync })
+}
+
+fn rotate(raw: &RawSink, report: &mut Report<'_>) -> Rotate {
+    let rotate = Rotate {
+        bytes: raw.rotate_bytes.or(Rotate::default().bytes),
+        every: raw.rotate_every.or(Rotate::default().every),
+    };
+    if let Some(bytes) = raw.rotate_bytes.get().filter(|bytes| (1..ROTATE_BYTES_MIN).contains(&bytes.value)) {
+        let what = format!("a file of {} bytes is full at once", bytes.value);
+        report.say(&bytes.place, what, "write \"64KiB\" or more; 0 = never");
+    }
+    if let Some(every) = raw.rotate_every.get().filter(|every| !every.value.is_zero()) {
+        let least = Duration::from_secs(1);
+        duration_within(every, least, DAY, "\"0s\" = never", report);
+        if every.value >= least && !DAY.as_nanos().is_multiple_of(every.value.as_nanos()) {
+            let what = "a day is no multiple of it, so files would begin at other times every day";
+            report.say(&every.place, what, "write \"1m\", \"15m\", \"1h\", \"6h\", \"24h\" or the like");
+        }
+    }
+    rotate
 }
 
 fn sync(raw: &Setting<WordOr<Duration>>, report: &mut Report<'_>) -> SyncPolicy {
     let Some(Located { value, place }) = raw.get() else { return SyncPolicy::default() };
     match value {
-        WordOr::Word("rotate") => {
-            let cure = "write \"1s\" or another duration, or \"never\"";
-            report.say(place, "syncing at rotation is not built yet", cure);
-            SyncPolicy::default()
-        }
+        WordOr::Word("rotate") => SyncPolicy::Rotate,
         WordOr::Word(_) => SyncPolicy::Never,
         WordOr::Amount(duration) => {
             let (least, most) = (Duration::from_millis(1), Duration::from_secs(3600));
@@ -75,6 +96,64 @@ fn sync(raw: &Setting<WordOr<Duration>>, report: &mut Report<'_>) -> SyncPolicy 
             SyncPolicy::Every(duration_within(&located, least, most, "\"never\" leaves it to the kernel", report))
         }
     }
+}
+
+fn unix(raw: &RawSink, report: &mut Report<'_>) -> Option<UnixSink> {
+    let socket = raw.socket.or(UnixSocket::default());
+    let framing = raw.framing.or(Framing::default());
+    if let (Some(written), UnixSocket::Datagram) = (raw.framing.get(), socket) {
+        let what = "messages of a datagram socket need no framing";
+        report.say(&written.place, what, "remove it, or write socket = \"stream\"");
+    }
+    let framed = socket == UnixSocket::Stream && framing == Framing::Newline;
+    if let (Some(written), false) = (raw.format.get(), framed) {
+        let what = "the payload is handed on as it is";
+        report.say(&written.place, what, "remove it, or write socket = \"stream\" and framing = \"newline\"");
+    }
+    if let Some(written) = raw.format.get().filter(|format| framed && format.value == Format::Pcapng) {
+        report.say(&written.place, "a capture is no sequence of lines", "write format = \"jsonl\" or \"lines\"");
+    }
+    if raw.path.is_absent() {
+        report.say(&raw.place.inner("path"), "is missing", "write path = \"/run/collector.sock\", for example");
+    }
+    let path = raw.path.get()?;
+    let checked = accept(paths::check_socket(&path.value), &path.place, report)?;
+    Some(UnixSink { path: checked, socket, framing, format: raw.format.or(Format::default()) })
+}
+
+fn kafka(raw: &RawSink, report: &mut Report<'_>) -> Option<KafkaSink> {
+    if let (false, Some(kind)) = (cfg!(feature = "kafka"), raw.kind.get()) {
+        let what = "this udpd was built without Kafka";
+        report.say(&kind.place, what, "build it with: cargo build --release --features kafka");
+        return None;
+    }
+    for (setting, key, example) in [(&raw.brokers, "brokers", "\"10.0.0.5:9092\""), (&raw.topic, "topic", "\"syslog\"")]
+    {
+        match setting.get() {
+            Some(written) if written.value.trim().is_empty() => {
+                report.say(&written.place, "is empty", format!("write {key} = {example}, for example"));
+            }
+            None if setting.is_absent() => {
+                report.say(&raw.place.inner(key), "is missing", format!("write {key} = {example}, for example"));
+            }
+            _ => {}
+        }
+    }
+    if let Some(acks) = raw.acks.get().filter(|acks| !["all", "-1", "1", "0"].contains(&acks.value.as_str())) {
+        let what = format!("{:?} is not known", acks.value);
+        report.say(
+            &acks.place,
+            what,
+            "write \"all\", \"1\" (the leader) or \"0\" (nobody, so that a loss is not seen)",
+        );
+    }
+    Some(KafkaSink {
+        brokers: raw.brokers.get()?.value.clone(),
+        topic: raw.topic.get()?.value.clone(),
+        key_by_source: raw.key_by_source.or(true),
+        acks: raw.acks.or("all".to_owned()),
+        properties: raw.properties.clone().unwrap_or_default(),
+    })
 }
 
 fn consumers(raw: &Setting<WordOr<u64>>, report: &mut Report<'_>) -> Option<Consumers> {
@@ -90,142 +169,4 @@ fn consumers(raw: &Setting<WordOr<u64>>, report: &mut Report<'_>) -> Option<Cons
             None
         }
     }
-}
-
-/// Who feeds each sink, with how many lanes.
-#[derive(Debug)]
-pub(super) struct Feeds<'l> {
-    listeners: &'l [Listener],
-    host: &'l Host,
-}
-
-impl<'l> Feeds<'l> {
-    pub(super) fn new(listeners: &'l [Listener], host: &'l Host) -> Self {
-        Self { listeners, host }
-    }
-
-    /// How many lanes the listener gets at most.
-    fn lanes(&self, listener: &Listener) -> usize {
-        let each = match (listener.lanes, &listener.interface) {
-            (Lanes::Count(count), _) => count.get(),
-            (Lanes::Auto, Some(interface)) => self.host.receive_queues(interface),
-            (Lanes::Auto, None) => usize::try_from(listener.absorb.rate.div_ceil(LANE_RATE)).unwrap_or(1),
-        };
-        each.saturating_mul(listener.addresses.len())
-    }
-
-    /// How many consumers the sink has at most.
-    fn consumers(&self, index: usize, sink: &Sink) -> usize {
-        match sink.consumers {
-            Consumers::Count(count) => count.get(),
-            Consumers::PerLane => feeding(self.listeners, index).map(|listener| self.lanes(listener)).sum(),
-        }
-    }
-
-    /// The files that the sink may write, as far as they are compared.
-    pub(super) fn files_of(&self, index: usize, sink: &Sink) -> BTreeSet<PathBuf> {
-        let mut files = BTreeSet::new();
-        let SinkKind::File(FileSink { path, .. }) = &sink.kind else { return files };
-        let count = |placeholder: &str, count: usize| if template::has(path, placeholder) { count.max(1) } else { 1 };
-        let consumers = count("consumer", self.consumers(index, sink));
-        for listener in feeding(self.listeners, index) {
-            for lane in 0..count("lane", self.lanes(listener)) {
-                for consumer in 0..consumers {
-                    if files.len() == FILES_COMPARED_MAX {
-                        return files;
-                    }
-                    let names = Names { listener: &listener.name, lane, consumer, sink: &sink.name };
-                    files.insert(paths::tidy(Path::new(&template::expand(path, &names))));
-                }
-            }
-        }
-        if files.is_empty() {
-            // Nobody feeds it yet; it is still wrong if another sink has the same path.
-            files.insert(paths::tidy(Path::new(path)));
-        }
-        files
-    }
-}
-
-/// Refuses every file and every standard output with more than one writer.
-pub(super) fn check_writers(raw: &[RawSink], sinks: &[Option<Sink>], feeds: &Feeds<'_>, report: &mut Report<'_>) {
-    let mut stdout: Option<&str> = None;
-    let mut files: BTreeMap<PathBuf, &str> = BTreeMap::new();
-    for (index, (raw, sink)) in raw.iter().zip(sinks).enumerate() {
-        let Some(sink) = sink else { continue };
-        match &sink.kind {
-            SinkKind::Null | SinkKind::Supplied => {}
-            SinkKind::Stdout => {
-                let place = raw.kind.get().map_or(&raw.place, |kind| &kind.place);
-                if let Some(other) = stdout.replace(&sink.name) {
-                    let what = format!("sink {other:?} writes to standard output already, and lines of both would mix");
-                    report.say(place, what, "let the listeners share that sink, or write one of them to a file");
-                }
-                check_stdout_consumers(raw, sink, report);
-            }
-            SinkKind::File(file) => {
-                let clean = check_own_files(raw, index, sink, &file.path, feeds, report);
-                let own = if clean { feeds.files_of(index, sink) } else { BTreeSet::new() };
-                let mut taken = None;
-                for path in own {
-                    check_expanded(raw, &path, report);
-                    if let Some(other) = files.insert(path.clone(), &sink.name) {
-                        taken = taken.or(Some((path, other)));
-                    }
-                }
-                if let (Some((path, other)), Some(place)) = (taken, raw.path.get()) {
-                    let what = format!("sink {other:?} writes {}, too", path.display());
-                    report.say(&place.place, what, "give each sink its own file; {sink} in the path does that");
-                }
-            }
-        }
-    }
-}
-
-fn check_stdout_consumers(raw: &RawSink, sink: &Sink, report: &mut Report<'_>) {
-    let one = Consumers::Count(NonZeroUsize::MIN);
-    if let (Some(written), false) = (raw.consumers.get(), sink.consumers == one) {
-        let what = "several consumers would mix their lines on standard output";
-        report.say(
-            &written.place,
-            what,
-            "write consumers = 1, or use a sink of type \"file\" with {consumer} in its path",
-        );
-    }
-}
-
-/// A path that is a file as a template may be a directory once its names are filled in.
-fn check_expanded(raw: &RawSink, path: &Path, report: &mut Report<'_>) {
-    if let (true, Some(written)) = (path.is_dir(), raw.path.get()) {
-        let what = format!("{} is a directory", path.display());
-        report.say(&written.place, what, "name a file in it, such as one ending in .log");
-    }
-}
-
-/// False when several consumers of the sink would write one file.
-fn check_own_files(
-    raw: &RawSink,
-    index: usize,
-    sink: &Sink,
-    path: &str,
-    feeds: &Feeds<'_>,
-    report: &mut Report<'_>,
-) -> bool {
-    let consumers = feeds.consumers(index, sink);
-    if consumers <= 1 || template::has(path, "consumer") {
-        return true;
-    }
-    // Lanes are numbered within their listener, so a lane alone tells two writers apart only when one listener feeds.
-    let listeners = feeding(feeds.listeners, index).count();
-    if template::has(path, "lane") && (listeners <= 1 || template::has(path, "listener")) {
-        return true;
-    }
-    let Some(written) = raw.path.get() else { return true };
-    let what = format!("{consumers} consumers would write the same file");
-    let cure = match template::has(path, "lane") {
-        true => "put {consumer} into the path, or {listener} beside {lane}, because lanes are numbered per listener",
-        false => "put {consumer} or {lane} into the path, or write consumers = 1",
-    };
-    report.say(&written.place, what, cure);
-    false
 }

@@ -28,6 +28,13 @@ impl<'a> Table<'a> {
         self.with(key, |field| field.integer(report, "a whole number"))
     }
 
+    pub(super) fn boolean(&mut self, report: &mut Report<'_>, key: &'static str) -> Setting<bool> {
+        self.with(key, |field| match field.value {
+            DeValue::Boolean(truth) => field.at(*truth),
+            _ => field.wrong(report, "true or false"),
+        })
+    }
+
     /// One of a few words, each standing for a value.
     pub(super) fn choice<T: Copy>(
         &mut self,

@@ -7,12 +7,14 @@
 //! Order matters and is part of the contract: a receiver publishes what it offers *before* it hands over, and a reader
 //! reads consumers before lanes. So a reader never sees a datagram taken that was not yet offered.
 
+mod files;
 mod group;
 pub mod snapshot;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+pub use files::FileLedger;
 pub use group::Group;
 use mmsg::{MemoryInfo, Socket};
 pub use snapshot::Snapshot;

@@ -86,6 +86,28 @@ pub struct SinkSnapshot {
     pub queue_depth: u64,
     /// Batches its channels can hold.
     pub queue_capacity: u64,
+    /// What it has written, for a sink of type `file`: of all its listeners together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<FilesSnapshot>,
+}
+
+/// What a sink has written to files. Bytes of records, as the files hold them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct FilesSnapshot {
+    /// Written, since the start.
+    pub written_bytes: u64,
+    /// Of those, what a power loss could take now.
+    pub unsynced_bytes: u64,
+    /// Of those, what was written, could not be forced to the disk, and may be lost.
+    pub doubtful_bytes: u64,
+    /// Everything that was written before is on the disk, or doubtful; seconds since 1970, null before the first sync.
+    pub synced_at: Option<f64>,
+    /// Files that could not be forced to the disk and were set aside.
+    pub sync_failures: u64,
+    /// Files that were finished because they were full or their time was over.
+    pub finished: u64,
+    /// Finished files that were removed to keep what `keep` says.
+    pub removed: u64,
 }
 
 /// Why an offered datagram was not delivered.

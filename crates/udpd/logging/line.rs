@@ -14,6 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use log::Level;
 use serde::Serialize;
 
+use crate::calendar::Moment;
 use crate::config::LogFormat;
 
 /// The look of every line of one log.
@@ -121,29 +122,9 @@ fn names_file(announced: &str, device: u64, inode: u64) -> bool {
 /// Date and time to the microsecond in the form of RFC 3339. A clock before 1970 counts as 1970.
 fn rfc3339_utc(time: SystemTime) -> String {
     let since_epoch = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seconds = since_epoch.as_secs();
-    let (year, month, day) = date(seconds / 86_400);
-    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    let Moment { year, month, day, hour, minute, second } = Moment::at(since_epoch.as_secs());
     let microseconds = since_epoch.subsec_micros();
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{microseconds:06}Z")
-}
-
-/// Year, month and day of a day counted from 1970-01-01.
-///
-/// Years are taken to begin in March, so that the leap day is the last of its year and the lengths of the months
-/// before it never change: five months from March, or from August, always have 153 days.
-fn date(days_since_epoch: u64) -> (u64, u64, u64) {
-    const DAYS_IN_400_YEARS: u64 = 146_097;
-    const DAYS_FROM_MARCH_OF_YEAR_0: u64 = 719_468;
-    let days = days_since_epoch + DAYS_FROM_MARCH_OF_YEAR_0;
-    let (era, day_of_era) = (days / DAYS_IN_400_YEARS, days % DAYS_IN_400_YEARS);
-    // Take the leap days that have passed out of the count, so that what is left divides by 365.
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let months_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * months_from_march + 2) / 5 + 1;
-    let month = if months_from_march < 10 { months_from_march + 3 } else { months_from_march - 9 };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
 #[cfg(test)]
@@ -194,33 +175,5 @@ mod tests {
         assert_eq!(shown(951_868_800), "2000-03-01T00:00:00.000000Z");
         assert_eq!(shown(1_735_689_599), "2024-12-31T23:59:59.000000Z");
         assert_eq!(shown(4_107_542_400), "2100-03-01T00:00:00.000000Z");
-    }
-
-    #[test]
-    fn every_day_of_a_thousand_years_follows_the_one_before() {
-        let mut before = date(0);
-        for day in 1..365_243 {
-            let (year, month, day_of_month) = date(day);
-            let next_day = (before.0, before.1, before.2 + 1);
-            let first_of_month = before.2 >= 28 && day_of_month == 1;
-            let next_month = first_of_month && (year, month) == (before.0, before.1 + 1);
-            let next_year = before.1 == 12 && before.2 == 31 && (year, month, day_of_month) == (before.0 + 1, 1, 1);
-            assert!(
-                (year, month, day_of_month) == next_day || next_month || next_year,
-                "{before:?} and then day {day}"
-            );
-            before = (year, month, day_of_month);
-        }
-        assert_eq!(before, (2969, 12, 31));
-    }
-
-    #[test]
-    fn stderr_is_the_journal_only_when_device_and_inode_agree() {
-        assert!(names_file("9:8123", 9, 8123));
-        assert!(!names_file("9:8123", 9, 8124));
-        assert!(!names_file("8:8123", 9, 8123));
-        for nonsense in ["", "9", "9:", ":8123", "9:8123:1", "a:b"] {
-            assert!(!names_file(nonsense, 9, 8123), "{nonsense:?}");
-        }
     }
 }

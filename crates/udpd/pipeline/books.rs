@@ -12,7 +12,7 @@ use mmsg::CoreCounter;
 use crate::ledger::snapshot::{
     HostSnapshot, LaneSnapshot, ListenerDropped, ListenerSnapshot, SinkDropped, SinkSnapshot, Snapshot,
 };
-use crate::ledger::{ConsumerLedger, LaneLedger, LaneTally, Tally};
+use crate::ledger::{ConsumerLedger, FileLedger, LaneLedger, LaneTally, Tally};
 use crate::pool::Parcel;
 use crate::steering::Steering;
 
@@ -72,6 +72,8 @@ pub struct SinkBooks {
     pub channels: Vec<Inbox<Parcel>>,
     /// What its consumers count.
     pub consumers: Vec<Arc<ConsumerLedger>>,
+    /// Its files.
+    pub files: Vec<Arc<FileLedger>>,
 }
 
 impl Books {
@@ -226,6 +228,7 @@ impl SinkBooks {
             in_flight: waiting.max(0).cast_unsigned() + tally.pending,
             queue_depth: self.channels.iter().map(|channel| channel.len() as u64).sum(),
             queue_capacity: self.channels.iter().filter_map(|channel| channel.capacity()).sum::<usize>() as u64,
+            files: (!self.files.is_empty()).then(|| FileLedger::sum(self.files.iter().map(Arc::as_ref))),
         };
         (snapshot, signed_difference(tally.taken, decided) + waiting.min(0))
     }

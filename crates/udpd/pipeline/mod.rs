@@ -279,14 +279,24 @@ impl Wiring<'_> {
         let feeds = |plan: &LanePlan| self.config.listeners[plan.listener].sinks.contains(&self.sink);
         let feeding: Vec<usize> = (0..routes.len()).filter(|&lane| feeds(&self.budget.lanes[lane])).collect();
         let consumer_of_lane = |lane: usize| feeding.iter().position(|&other| other == lane).map(|place| place % count);
-        let mut books = SinkBooks { name: sink.name.clone(), channels: Vec::new(), consumers: Vec::new() };
+        let mut books =
+            SinkBooks { name: sink.name.clone(), channels: Vec::new(), consumers: Vec::new(), files: Vec::new() };
         for (number, inbox) in inboxes.into_iter().enumerate() {
             books.channels.push(inbox.gauge());
             let lanes: Vec<bool> = (0..routes.len()).map(|lane| consumer_of_lane(lane) == Some(number)).collect();
             let ledger = Arc::new(ConsumerLedger::new(self.config.listeners.len()));
+            let opening = open::Opening {
+                config: self.config,
+                budget: self.budget,
+                settings: sink,
+                consumer: number,
+                lanes: &lanes,
+            };
+            let opened = opening.sink(self.supply)?;
+            books.files.extend(opened.files);
             let consumer = Consumer {
                 channel: inbox,
-                sink: open::sink(self.config, self.budget, sink, number, &lanes, self.supply)?,
+                sink: opened.sink,
                 homes: Arc::clone(self.homes),
                 ledger: Arc::clone(&ledger),
                 tallies: vec![Tally::default(); self.config.listeners.len()],

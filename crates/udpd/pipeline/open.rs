@@ -3,19 +3,23 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
 use nix::errno::Errno;
 
 use super::Supply;
-use crate::budget::Budget;
+use crate::budget::{Budget, LanePlan};
 use crate::channel::FullPolicy;
 use crate::config::template::{self, Names};
-use crate::config::{Config, FileSink as FileSettings, Sink as SinkSettings, SinkKind, SyncPolicy, WhenFull};
+use crate::config::{self, Config, Framing, Sink as SinkSettings, SinkKind, SyncPolicy, UnixSocket, WhenFull};
 use crate::exit::{ExitCode, Failure};
 use crate::holder;
-use crate::sink::file::FileSink;
+use crate::ledger::FileLedger;
+use crate::sink::encoder::{Encoder, Format, Scene};
+use crate::sink::file::{FileSettings, FileSink, Sync};
 use crate::sink::stdout::StreamSink;
+use crate::sink::unix::{UnixDatagramSink, UnixStreamSink};
 use crate::sink::{NullSink, Sink};
 
 /// The policy of a channel.
@@ -27,62 +31,124 @@ pub(super) fn full_policy(when_full: WhenFull) -> FullPolicy {
     }
 }
 
-/// Opens the sink of one consumer. `lanes` says which lanes feed it; `supply` makes the sinks that only the caller can make.
-pub(super) fn sink(
-    config: &Config,
-    budget: &Budget,
-    settings: &SinkSettings,
-    consumer: usize,
-    lanes: &[bool],
-    supply: Supply<'_>,
-) -> Result<Box<dyn Sink>, Failure> {
-    match &settings.kind {
-        SinkKind::Null => Ok(Box::new(NullSink)),
-        SinkKind::Supplied => Ok(supply(&settings.name, consumer)),
-        SinkKind::Stdout => {
-            // A handle of its own: the standard one would buffer lines and write each by itself.
-            let stream = io::stdout().as_fd().try_clone_to_owned().map_err(|error| {
-                Failure::new(ExitCode::Failure, format!("sink {}: cannot use standard output: {error}", settings.name))
-            })?;
-            Ok(Box::new(StreamSink::new(std::fs::File::from(stream))))
-        }
-        SinkKind::File(file) => {
-            let path = |(lane, feeds): (usize, &bool)| {
-                let plan = &budget.lanes[lane];
-                let listener = &config.listeners[plan.listener].name;
-                let names = Names { listener, lane: plan.number, consumer, sink: &settings.name };
-                feeds.then(|| PathBuf::from(template::expand(&file.path, &names)))
-            };
-            let paths: Vec<Option<PathBuf>> = lanes.iter().enumerate().map(path).collect();
-            open_files(settings, file, &paths)
-        }
+/// The sink of one consumer, about to be opened.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Opening<'a> {
+    pub config: &'a Config,
+    pub budget: &'a Budget,
+    pub settings: &'a SinkSettings,
+    /// The number of the consumer.
+    pub consumer: usize,
+    /// Which lanes feed it.
+    pub lanes: &'a [bool],
+}
+
+/// An open sink, and what it counts besides datagrams.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub sink: Box<dyn Sink>,
+    pub files: Vec<Arc<FileLedger>>,
+}
+
+impl From<Box<dyn Sink>> for Opened {
+    fn from(sink: Box<dyn Sink>) -> Self {
+        Self { sink, files: Vec::new() }
     }
 }
 
-fn open_files(
-    settings: &SinkSettings,
-    file: &FileSettings,
-    paths: &[Option<PathBuf>],
-) -> Result<Box<dyn Sink>, Failure> {
-    let interval = match file.sync {
-        SyncPolicy::Never => None,
-        SyncPolicy::Every(interval) => Some(interval),
+impl Opening<'_> {
+    /// Opens it; `supply` makes the sinks that only the caller can make.
+    pub(super) fn sink(self, supply: Supply<'_>) -> Result<Opened, Failure> {
+        let opened: Box<dyn Sink> = match &self.settings.kind {
+            SinkKind::Null => Box::new(NullSink),
+            SinkKind::Supplied => supply(&self.settings.name, self.consumer),
+            SinkKind::Stdout(format) => self.stdout(*format)?,
+            SinkKind::File(file) => return self.files(file),
+            SinkKind::Unix(unix) => self.unix(unix),
+            SinkKind::Udp(_) | SinkKind::Kafka(_) => {
+                return Err(Failure::new(ExitCode::Failure, "not merged yet".to_owned()));
+            }
+        };
+        Ok(opened.into())
+    }
+
+    fn scenes(self) -> Arc<[Scene]> {
+        let scene = |plan: &LanePlan| Scene {
+            listener: self.config.listeners[plan.listener].name.clone(),
+            lane: plan.number,
+            address: plan.address,
+        };
+        self.budget.lanes.iter().map(scene).collect()
+    }
+
+    fn encoder(self, format: Format) -> Encoder {
+        Encoder::new(format, self.scenes(), |lane| self.lanes[lane])
+    }
+
+    fn stdout(self, format: config::Format) -> Result<Box<dyn Sink>, Failure> {
+        // A handle of its own: the standard one would buffer lines and write each by itself.
+        let stream = io::stdout().as_fd().try_clone_to_owned().map_err(|error| {
+            let message = format!("sink {}: cannot use standard output: {error}", self.settings.name);
+            Failure::new(ExitCode::Failure, message)
+        })?;
+        Ok(Box::new(StreamSink::new(std::fs::File::from(stream), self.encoder(sink_format(format)))))
+    }
+
+    fn unix(self, unix: &config::UnixSink) -> Box<dyn Sink> {
+        let framing = match (unix.socket, unix.framing) {
+            (UnixSocket::Datagram, _) => {
+                return Box::new(UnixDatagramSink::new(&self.settings.name, unix.path.clone()));
+            }
+            (UnixSocket::Stream, Framing::Newline) => sink_format(unix.format),
+            (UnixSocket::Stream, Framing::Length) => Format::Lengths,
+        };
+        Box::new(UnixStreamSink::new(&self.settings.name, unix.path.clone(), self.encoder(framing)))
+    }
+
+    fn files(self, file: &config::FileSink) -> Result<Opened, Failure> {
+        let path = |(lane, feeds): (usize, &bool)| {
+            let plan = &self.budget.lanes[lane];
+            let listener = &self.config.listeners[plan.listener].name;
+            let names = Names { listener, lane: plan.number, consumer: self.consumer, sink: &self.settings.name };
+            feeds.then(|| template::expand(&file.path, &names))
+        };
+        let paths: Vec<Option<String>> = self.lanes.iter().enumerate().map(path).collect();
+        let settings = FileSettings {
+            format: sink_format(file.format),
+            rotate_bytes: file.rotate.bytes,
+            rotate_every: file.rotate.every,
+            keep_files: file.keep.files,
+            keep_bytes: file.keep.bytes,
+            sync: match file.sync {
+                SyncPolicy::Never => Sync::Never,
+                SyncPolicy::Rotate => Sync::WhenFinished,
+                SyncPolicy::Every(interval) => Sync::Every(interval),
+            },
+        };
+        let (sink, files) = FileSink::open(&paths, &self.scenes(), settings).map_err(|error| {
+            let shown: Vec<&str> = paths.iter().flatten().map(String::as_str).collect();
+            open_failure(&self.settings.name, &shown.join(" or "), &error)
+        })?;
+        Ok(Opened { sink: Box::new(sink), files })
+    }
+}
+
+fn sink_format(format: config::Format) -> Format {
+    match format {
+        config::Format::Lines => Format::Lines,
+        config::Format::Jsonl => Format::Jsonl,
+        config::Format::Pcapng => Format::Pcapng,
+    }
+}
+
+fn open_failure(sink: &str, paths: &str, error: &io::Error) -> Failure {
+    let (code, cure) = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            (ExitCode::Permission, "; let the user of udpd write there, or choose another path")
+        }
+        _ => (ExitCode::Disk, ""),
     };
-    let sink = FileSink::open(paths, interval).map_err(|error| {
-        let shown: Vec<String> = paths.iter().flatten().map(|path| path.display().to_string()).collect();
-        let code = match error.kind() {
-            io::ErrorKind::PermissionDenied => ExitCode::Permission,
-            _ => ExitCode::Disk,
-        };
-        let cure = match error.kind() {
-            io::ErrorKind::PermissionDenied => "; let the user of udpd write there, or choose another path",
-            _ => "",
-        };
-        let message =
-            format!("sink {}: cannot open {} for appending: {error}{cure}", settings.name, shown.join(" or "));
-        Failure::new(code, message)
-    })?;
-    Ok(Box::new(sink))
+    Failure::new(code, format!("sink {sink}: cannot open {paths} for appending: {error}{cure}"))
 }
 
 /// Why an address could not be bound, and what to do.

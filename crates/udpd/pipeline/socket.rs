@@ -54,6 +54,12 @@ pub(super) fn make(order: &LaneOrder) -> Result<(Socket, GrantedBuffer), Failure
     if plan.shape.control.timestamps {
         socket.set_timestamps(true).map_err(|error| option("SO_TIMESTAMPNS", &true, ExitCode::Failure, "", error))?;
     }
+    if plan.shape.control.packet_info {
+        socket.set_packet_info(true).map_err(|error| option("IP_PKTINFO", &true, ExitCode::Failure, "", error))?;
+    }
+    if plan.shape.control.drop_overflow {
+        socket.set_drop_overflow(true).map_err(|error| option("SO_RXQ_OVFL", &true, ExitCode::Failure, "", error))?;
+    }
     say_what_is_missing(order, &socket);
     multicast::prepare(order, &socket)?;
     let buffer = socket

@@ -5,12 +5,19 @@
 //! each datagram exactly once from `pending` to `delivered` or `failed`, at the latest in [`Sink::flush`]. The consumer
 //! flushes whenever its channel is empty, so nothing waits in a buffer while there is nothing else to do.
 
+pub mod boundary;
+pub mod encoder;
 pub mod file;
+pub mod jsonl;
 pub mod lines;
 mod null;
 mod outbox;
+pub mod pcapng;
+pub mod record;
 pub mod stdout;
-mod sync;
+#[cfg(test)]
+mod testing;
+pub mod unix;
 
 use std::fmt;
 use std::time::Instant;

@@ -1,20 +1,24 @@
-//! Lines on their way to a file descriptor, and the books of whose they are.
+//! Records on their way to a file descriptor, and the books of whose they are.
 //!
-//! Lines of many batches are gathered into one buffer of fixed size, so that one write carries thousands of datagrams. The
-//! buffer remembers, in runs, which listener each stretch belongs to. A line ends with a newline and has no other, so after
-//! a write that took only a part the number of datagrams that arrived is the number of newlines in that part: the books
-//! are exact also when a disk fills up in the middle of a line.
+//! Records of many batches are gathered into one buffer of fixed size, so that one write carries thousands of datagrams. The
+//! buffer remembers, in runs, which listener each stretch belongs to. Every format says where its records end, so after a
+//! write that took only a part the number of datagrams that arrived can be counted in that part: the books are exact also
+//! when a disk fills up in the middle of a record.
 
 use std::io;
 
-use super::{deliver, fail, lines};
-use crate::ledger::Tally;
+use mmsg::Datagram;
 
-/// The size of the buffer: the longest payload there is, escaped to its longest, and its newline, with room to spare.
-const BUFFER_BYTES: usize = 512 * 1024;
+use super::encoder::Encoder;
+use super::{deliver, fail};
+use crate::ledger::Tally;
+use crate::pool::LaneBatch;
 
 /// From this fill on the buffer is written out.
 const WRITE_AT_BYTES: usize = 256 * 1024;
+
+/// The longest payload there is.
+const PAYLOAD_BYTES_MAX: usize = 65_535;
 
 /// The most runs that are remembered before the buffer is written out.
 const RUNS_MAX: usize = 4096;
@@ -24,7 +28,7 @@ pub(super) trait Destination {
     /// Writes a part of `bytes`, at least one byte.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Takes back the last `bytes` that were written, the beginning of a line whose rest cannot be written. A destination
+    /// Takes back the last `bytes` that were written, the beginning of a record whose rest cannot be written. A destination
     /// that cannot, a pipe, leaves them.
     fn take_back(&mut self, bytes: usize) -> io::Result<()>;
 }
@@ -38,20 +42,31 @@ struct Run {
     end: usize,
 }
 
-/// Lines that are formatted and not yet written.
+/// Records that are encoded and not yet written.
 #[derive(Debug)]
 pub(super) struct Outbox {
+    encoder: Encoder,
     bytes: Vec<u8>,
     runs: Vec<Run>,
 }
 
-impl Default for Outbox {
-    fn default() -> Self {
-        Self { bytes: Vec::with_capacity(BUFFER_BYTES), runs: Vec::with_capacity(RUNS_MAX) }
-    }
-}
-
 impl Outbox {
+    /// An empty one, with all the memory it will ever have: from the last fill at which it is not yet written, the longest
+    /// record there is still fits.
+    pub(super) fn new(encoder: Encoder) -> Self {
+        let bytes = WRITE_AT_BYTES + encoder.format().record_bytes_max(PAYLOAD_BYTES_MAX);
+        Self { encoder, bytes: Vec::with_capacity(bytes), runs: Vec::with_capacity(RUNS_MAX) }
+    }
+
+    /// The same with what a stream begins with already in it. Nobody's datagram is in a header, and none is counted there.
+    pub(super) fn with_header(encoder: Encoder) -> Self {
+        let header = encoder.header();
+        let mut outbox = Self::new(encoder);
+        outbox.bytes.reserve_exact(outbox.bytes.capacity() + header.len());
+        outbox.bytes.extend_from_slice(&header);
+        outbox
+    }
+
     /// True when nothing waits.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
@@ -62,18 +77,29 @@ impl Outbox {
         self.bytes.len() >= WRITE_AT_BYTES || self.runs.len() == RUNS_MAX
     }
 
-    /// Adds the line of one datagram, whose payload may be only the beginning of `length` bytes. The caller writes the box
-    /// out when it is full.
-    pub(super) fn push(&mut self, listener: usize, payload: &[u8], length: usize) {
+    /// How many bytes wait.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The next datagrams are of another batch.
+    pub(super) fn begin_batch(&mut self) {
+        self.encoder.begin();
+    }
+
+    /// Adds the record of one datagram. The caller writes the box out when it is full.
+    pub(super) fn push(&mut self, batch: &LaneBatch, datagram: &Datagram<'_>) {
         debug_assert!(
-            BUFFER_BYTES - self.bytes.len() > lines::EXPANSION_MAX * payload.len() + lines::MARK_MAX,
+            self.bytes.capacity() - self.bytes.len()
+                >= self.encoder.format().record_bytes_max(datagram.payload().len()),
             "a full box was not written"
         );
-        if length > payload.len() {
-            lines::append_truncated(&mut self.bytes, payload, length);
-        } else {
-            lines::append(&mut self.bytes, payload);
-        }
+        self.encoder.append(&mut self.bytes, batch, datagram);
+        self.note(batch.listener);
+    }
+
+    /// What was just appended is a record of this listener.
+    fn note(&mut self, listener: usize) {
         let end = self.bytes.len();
         match self.runs.last_mut() {
             Some(run) if run.listener == listener => {
@@ -84,8 +110,8 @@ impl Outbox {
         }
     }
 
-    /// Writes everything. On an error what was written in whole lines is delivered, a part of a line is taken back, the rest
-    /// is failed; the box is empty afterwards in any case.
+    /// Writes everything. On an error what was written in whole records is delivered, a part of a record is taken back, the
+    /// rest is failed; the box is empty afterwards in any case.
     pub(super) fn write_to(&mut self, destination: &mut impl Destination, tallies: &mut [Tally]) -> io::Result<()> {
         let mut written = 0;
         let mut outcome = Ok(());
@@ -98,11 +124,11 @@ impl Outbox {
             }
         }
         if outcome.is_err() {
-            let whole = self.bytes[..written].iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
+            let whole = self.encoder.format().boundary().whole(&self.bytes[..written]).bytes;
             if whole < written
                 && let Err(error) = destination.take_back(written - whole)
             {
-                log::warn!("a part of a line ({} bytes) could not be taken back: {error}", written - whole);
+                log::warn!("a part of a record ({} bytes) could not be taken back: {error}", written - whole);
             }
             written = whole;
         }
@@ -115,7 +141,7 @@ impl Outbox {
         self.settle(0, tallies);
     }
 
-    /// The first `written` bytes, whole lines, are delivered and the others failed.
+    /// The first `written` bytes, whole records, are delivered and the others failed.
     fn settle(&mut self, written: usize, tallies: &mut [Tally]) {
         let mut start = 0;
         for run in &self.runs {
@@ -123,8 +149,7 @@ impl Outbox {
             let delivered = if run.end <= written {
                 run.datagrams
             } else {
-                let part = &self.bytes[start..written.max(start)];
-                part.iter().filter(|&&byte| byte == b'\n').count() as u64
+                self.encoder.format().boundary().whole(&self.bytes[start..written.max(start)]).records
             };
             deliver(tally, delivered);
             fail(tally, run.datagrams - delivered);
@@ -138,6 +163,8 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sink::encoder::Format;
+    use std::sync::Arc;
 
     /// Takes `room` bytes, a few at a time, and then refuses.
     struct Narrow {
@@ -161,26 +188,37 @@ mod tests {
         }
     }
 
+    /// Records of two listeners in turn, written where there is room for so many bytes.
+    fn written(format: Format, records: &[&[u8]], room: usize) -> (Narrow, [Tally; 2], io::Result<()>) {
+        let mut outbox = Outbox::new(Encoder::new(format, Arc::new([]), |_| true));
+        let mut tallies = [Tally::default(); 2];
+        for (index, record) in records.iter().enumerate() {
+            tallies[index % 2].pending += 1;
+            outbox.bytes.extend_from_slice(record);
+            outbox.note(index % 2);
+        }
+        let mut destination = Narrow { taken: Vec::new(), room };
+        let outcome = outbox.write_to(&mut destination, &mut tallies);
+        assert!(outbox.is_empty());
+        (destination, tallies, outcome)
+    }
+
     #[test]
-    fn wherever_a_disk_fills_up_whole_lines_are_delivered_and_the_books_are_exact() {
-        let payloads: [&[u8]; 5] = [b"first", b"", b"a\nb", b"fourth of them", b"last"];
-        let whole: Vec<u8> = b"first\n\na\\nb\nfourth of them\nlast\n".to_vec();
-        for room in 0..=whole.len() {
-            let mut outbox = Outbox::default();
-            let mut tallies = [Tally::default(); 2];
-            for (index, payload) in payloads.iter().enumerate() {
-                tallies[index % 2].pending += 1;
-                outbox.push(index % 2, payload, payload.len());
+    fn wherever_a_disk_fills_up_whole_records_are_delivered_and_the_books_are_exact() {
+        let lines: [&[u8]; 5] = [b"first\n", b"\n", b"a\\nb\n", b"fourth of them\n", b"last\n"];
+        let lengths: [&[u8]; 5] = [b"\0\0\0\x01\n", b"\0\0\0\0", b"\0\0\0\x03a\nb", b"\0\0\0\x02ab", b"\0\0\0\x01x"];
+        for (format, records) in [(Format::Lines, lines), (Format::Lengths, lengths)] {
+            let whole = records.concat();
+            for room in 0..=whole.len() {
+                let (destination, tallies, outcome) = written(format, &records, room);
+                assert_eq!(outcome.is_ok(), room == whole.len());
+                assert!(whole.starts_with(&destination.taken));
+                let found = format.boundary().whole(&destination.taken);
+                assert_eq!(found.bytes, destination.taken.len(), "no torn record at {room}");
+                assert_eq!(tallies[0].delivered + tallies[1].delivered, found.records, "room for {room} bytes");
+                assert_eq!(tallies.map(|tally| tally.delivered + tally.failed), [3, 2]);
+                assert_eq!(tallies.map(|tally| tally.pending), [0, 0]);
             }
-            let mut destination = Narrow { taken: Vec::new(), room };
-            let outcome = outbox.write_to(&mut destination, &mut tallies);
-            assert_eq!(outcome.is_ok(), room == whole.len());
-            assert!(outbox.is_empty() && whole.starts_with(&destination.taken));
-            let lines = destination.taken.iter().filter(|&&byte| byte == b'\n').count() as u64;
-            assert!(destination.taken.is_empty() || destination.taken.ends_with(b"\n"), "no torn line at {room}");
-            assert_eq!(tallies[0].delivered + tallies[1].delivered, lines, "room for {room} bytes");
-            assert_eq!(tallies.map(|tally| tally.delivered + tally.failed), [3, 2]);
-            assert_eq!(tallies.map(|tally| tally.pending), [0, 0]);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Lines on standard output, or on any stream that cannot be opened again. When its reader is gone for good, the sink says
+//! Records on standard output, or on any stream that cannot be opened again. When its reader is gone for good, the sink says
 //! that it is closed and the daemon ends: there is nobody left to work for.
 
 use std::fmt;
@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use super::Sink;
+use super::encoder::Encoder;
 use super::outbox::{Destination, Outbox};
 use crate::ledger::Tally;
 use crate::pool::LaneBatch;
@@ -13,7 +14,7 @@ use crate::pool::LaneBatch;
 /// How often a full pipe that does not wait by itself is tried again.
 const FULL_PIPE_POLL: Duration = Duration::from_millis(1);
 
-/// Writes lines to a stream.
+/// Writes records to a stream.
 pub struct StreamSink<W> {
     stream: Stream<W>,
     outbox: Outbox,
@@ -47,15 +48,16 @@ impl<W: Write> Destination for Stream<W> {
 
 impl<W: Write> StreamSink<W> {
     /// A sink that writes to `stream`, which must not buffer.
-    pub fn new(stream: W) -> Self {
-        Self { stream: Stream(stream), outbox: Outbox::default(), closed: None }
+    pub fn new(stream: W, encoder: Encoder) -> Self {
+        Self { stream: Stream(stream), outbox: Outbox::with_header(encoder), closed: None }
     }
 }
 
 impl<W: Write + Send> Sink for StreamSink<W> {
     fn accept(&mut self, batch: &LaneBatch, tallies: &mut [Tally]) {
+        self.outbox.begin_batch();
         for datagram in batch.datagrams.datagrams() {
-            self.outbox.push(batch.listener, datagram.payload(), datagram.length());
+            self.outbox.push(batch, &datagram);
             if self.outbox.is_full() {
                 self.flush(tallies);
             }
@@ -64,8 +66,9 @@ impl<W: Write + Send> Sink for StreamSink<W> {
 
     fn flush(&mut self, tallies: &mut [Tally]) {
         if self.closed.is_some() {
-            self.outbox.discard(tallies);
-        } else if let Err(error) = self.outbox.write_to(&mut self.stream, tallies) {
+            return self.outbox.discard(tallies);
+        }
+        if let Err(error) = self.outbox.write_to(&mut self.stream, tallies) {
             let why = match error.kind() {
                 io::ErrorKind::BrokenPipe => "its reader has gone away",
                 io::ErrorKind::StorageFull => "make room on that file system",

@@ -34,6 +34,7 @@ pub(crate) fn example() -> Snapshot {
         in_flight: 1_233_551 - delivered - queue_full - sink_error,
         queue_depth: 3,
         queue_capacity: 256,
+        files: None,
     };
     let listener = ListenerSnapshot {
         name: "syslog".into(),

@@ -35,7 +35,7 @@ impl Subject {
         let mut sinks = Vec::new();
         for index in &mut listener.sinks {
             let sink = config.sinks[*index].clone();
-            if matches!(sink.kind, SinkKind::Stdout) {
+            if matches!(sink.kind, SinkKind::Stdout(_)) {
                 let text =
                     format!("sink {}: standard output is where the report goes; measure another sink", sink.name);
                 return Err(Failure::new(ExitCode::Usage, text));

@@ -1,0 +1,106 @@
+//! What a sink has written to files, and how much of it would survive a power loss. One writer for each number: the consumer
+//! for what is written, the thread that keeps the file for all the others.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::snapshot::FilesSnapshot;
+
+/// The published side of one file and of those that it replaced.
+#[derive(Debug, Default)]
+pub struct FileLedger {
+    written_bytes: AtomicU64,
+    /// Of what is written, how much has been forced to the disk or has failed to be.
+    settled_bytes: AtomicU64,
+    doubtful_bytes: AtomicU64,
+    sync_failures: AtomicU64,
+    finished: AtomicU64,
+    removed: AtomicU64,
+    /// Nanoseconds since 1970; 0 = never.
+    synced_at_ns: AtomicU64,
+}
+
+impl FileLedger {
+    /// All the bytes ever written.
+    pub fn written(&self) -> u64 {
+        self.written_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Counts what was just written.
+    pub fn add_written(&self, bytes: u64) {
+        self.written_bytes.store(self.written() + bytes, Ordering::Release);
+    }
+
+    /// The first `written` bytes are on the disk, by a sync that was begun at `begun`.
+    pub fn note_synced(&self, written: u64, begun: SystemTime) {
+        self.settled_bytes.fetch_max(written, Ordering::Relaxed);
+        let since = begun.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        self.synced_at_ns.store(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Of the first `written` bytes, those that were not on the disk may never get there.
+    pub fn note_doubtful(&self, written: u64) {
+        let settled = self.settled_bytes.fetch_max(written, Ordering::Relaxed);
+        self.doubtful_bytes.fetch_add(written.saturating_sub(settled), Ordering::Relaxed);
+        self.sync_failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A file is finished and another begun.
+    pub fn note_finished(&self) {
+        self.finished.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Finished files were removed to keep what `keep` says.
+    pub fn note_removed(&self) {
+        self.removed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The sum over the files of a sink. What is synced is as old as the oldest of them.
+    pub fn sum<'l>(ledgers: impl Iterator<Item = &'l FileLedger>) -> FilesSnapshot {
+        let mut sum = FilesSnapshot::default();
+        let mut oldest_ns: Option<u64> = None;
+        for ledger in ledgers {
+            let load = |number: &AtomicU64| number.load(Ordering::Relaxed);
+            // What is settled is read first: it never exceeds what is written.
+            let settled = ledger.settled_bytes.load(Ordering::Acquire);
+            let written = ledger.written_bytes.load(Ordering::Acquire);
+            sum.written_bytes += written;
+            sum.unsynced_bytes += written.saturating_sub(settled);
+            sum.doubtful_bytes += load(&ledger.doubtful_bytes);
+            sum.sync_failures += load(&ledger.sync_failures);
+            sum.finished += load(&ledger.finished);
+            sum.removed += load(&ledger.removed);
+            let at = load(&ledger.synced_at_ns);
+            oldest_ns = Some(oldest_ns.map_or(at, |oldest| oldest.min(at)));
+        }
+        sum.synced_at = oldest_ns.filter(|at| *at > 0).map(|at| Duration::from_nanos(at).as_secs_f64());
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_unsynced_until_it_is_synced_or_doubtful() {
+        let ledger = FileLedger::default();
+        ledger.add_written(100);
+        ledger.note_synced(60, UNIX_EPOCH + Duration::from_secs(5));
+        ledger.add_written(40);
+        let sum = FileLedger::sum([&ledger].into_iter());
+        assert_eq!((sum.written_bytes, sum.unsynced_bytes, sum.synced_at), (140, 80, Some(5.0)));
+        ledger.note_doubtful(140);
+        let sum = FileLedger::sum([&ledger].into_iter());
+        assert_eq!((sum.unsynced_bytes, sum.doubtful_bytes, sum.sync_failures), (0, 80, 1));
+    }
+
+    #[test]
+    fn a_sink_is_synced_when_the_last_of_its_files_was() {
+        let ledgers = [FileLedger::default(), FileLedger::default()];
+        ledgers[0].note_synced(0, UNIX_EPOCH + Duration::from_secs(7));
+        assert_eq!(FileLedger::sum(ledgers.iter()).synced_at, None);
+        ledgers[1].note_synced(0, UNIX_EPOCH + Duration::from_secs(9));
+        assert_eq!(FileLedger::sum(ledgers.iter()).synced_at, Some(7.0));
+    }
+}

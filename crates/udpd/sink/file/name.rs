@@ -1,0 +1,239 @@
+//! What a file is called at a moment, when it must be called otherwise, and what the files that are finished are called.
+//!
+//! A path with codes for the time gives each period a file of its own. A file whose path stays the same is renamed when it is
+//! finished: the moment of that is appended, and a number if that name is taken. Names come from the configuration and the
+//! clock alone, never from a datagram. All times are UTC.
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use crate::calendar::Moment;
+
+/// Each code, how many digits stand for it, and how often they change, in seconds. Months and years change at midnight, too.
+const CODES: [(char, usize, u64); 6] =
+    [('Y', 4, DAY), ('m', 2, DAY), ('d', 2, DAY), ('H', 2, 3600), ('M', 2, 60), ('S', 2, 1)];
+
+const DAY: u64 = 86_400;
+
+/// How many names are tried for a file that is finished.
+const NUMBERS_MAX: u32 = 10_000;
+
+/// A path with codes for the time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Name {
+    pattern: String,
+    every_seconds: u64,
+}
+
+impl Name {
+    /// `every` begins a new file at its multiples as well; zero does not.
+    pub(super) fn new(pattern: String, every: Duration) -> Self {
+        Self { pattern, every_seconds: every.as_secs() }
+    }
+
+    /// The path at a moment, in seconds since 1970.
+    pub(super) fn at(&self, seconds: u64) -> PathBuf {
+        let Moment { year, month, day, hour, minute, second } = Moment::at(seconds);
+        let mut path = String::with_capacity(self.pattern.len() + 8);
+        let mut characters = self.pattern.chars();
+        while let Some(character) = characters.next() {
+            match (character, if character == '%' { characters.next() } else { None }) {
+                ('%', Some('Y')) => path += &format!("{year:04}"),
+                ('%', Some('m')) => path += &format!("{month:02}"),
+                ('%', Some('d')) => path += &format!("{day:02}"),
+                ('%', Some('H')) => path += &format!("{hour:02}"),
+                ('%', Some('M')) => path += &format!("{minute:02}"),
+                ('%', Some('S')) => path += &format!("{second:02}"),
+                // The configuration has refused every other code.
+                (character, next) => path.extend([Some(character), next].into_iter().flatten()),
+            }
+        }
+        PathBuf::from(path)
+    }
+
+    /// The next moment at which a file that was begun at `seconds` must be looked at: its name or its period ends. `None`:
+    /// never.
+    pub(super) fn ends(&self, seconds: u64) -> Option<u64> {
+        let used = CODES.iter().filter(|(code, ..)| self.pattern.contains(&format!("%{code}"))).map(|(.., unit)| *unit);
+        used.chain((self.every_seconds > 0).then_some(self.every_seconds)).map(|unit| (seconds / unit + 1) * unit).min()
+    }
+
+    /// Whether a file that was begun at `begun` is finished by its age alone.
+    pub(super) fn is_over(&self, begun: u64, now: u64) -> bool {
+        self.every_seconds > 0 && begun / self.every_seconds != now / self.every_seconds
+    }
+
+    /// The finished files, wherever the codes of the path have led, the oldest first, with their lengths.
+    pub(super) fn finished(&self, current: &Path) -> Vec<(PathBuf, u64)> {
+        let mut found = Vec::new();
+        let mut components = Path::new(&self.pattern).components();
+        let Some(last) = components.next_back() else { return Vec::new() };
+        let directories: Vec<Component<'_>> = components.collect();
+        self.collect(PathBuf::new(), &directories, &last.as_os_str().to_string_lossy(), &mut found);
+        found.retain(|(path, ..)| path != current);
+        found.sort_by(|one, other| (one.1, &one.0).cmp(&(other.1, &other.0)));
+        found.into_iter().map(|(path, _, bytes)| (path, bytes)).collect()
+    }
+
+    fn collect(
+        &self,
+        directory: PathBuf,
+        rest: &[Component<'_>],
+        file: &str,
+        found: &mut Vec<(PathBuf, std::time::SystemTime, u64)>,
+    ) {
+        if let Some((first, rest)) = rest.split_first() {
+            let name = first.as_os_str().to_string_lossy();
+            if !name.contains('%') {
+                return self.collect(directory.join(first), rest, file, found);
+            }
+            for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+                if matches(&name, &entry.file_name().to_string_lossy()) == Some("") {
+                    self.collect(entry.path(), rest, file, found);
+                }
+            }
+            return;
+        }
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let Some(behind) = matches(file, &name) else { continue };
+            // A file whose path has codes is finished as it is; one without must have been renamed.
+            let finished = if behind.is_empty() { self.pattern.contains('%') } else { is_suffix(behind) };
+            let Ok(metadata) = entry.path().symlink_metadata() else { continue };
+            if finished && metadata.is_file() {
+                found.push((entry.path(), metadata.modified().unwrap_or(std::time::UNIX_EPOCH), metadata.len()));
+            }
+        }
+    }
+
+    /// The directories above `path` that the clock has named, the deepest first.
+    pub(super) fn dated_directories<'p>(&self, path: &'p Path) -> impl Iterator<Item = &'p Path> {
+        let fixed = Path::new(&self.pattern)
+            .components()
+            .take_while(|component| !component.as_os_str().to_string_lossy().contains('%'))
+            .count();
+        path.ancestors().skip(1).take_while(move |directory| directory.components().count() > fixed)
+    }
+}
+
+/// The names that a file at `path` can get when it is finished at a moment.
+pub(super) fn finished_names(path: &Path, seconds: u64) -> impl Iterator<Item = PathBuf> {
+    let Moment { year, month, day, hour, minute, second } = Moment::at(seconds);
+    let first = format!(".{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z");
+    let path = path.as_os_str().to_owned();
+    (0..NUMBERS_MAX).map(move |number| {
+        let mut name = path.clone();
+        name.push(&first);
+        if number > 0 {
+            name.push(format!("-{number}"));
+        }
+        PathBuf::from(name)
+    })
+}
+
+/// Whether `text` is what [`finished_names`] appends.
+fn is_suffix(text: &str) -> bool {
+    let Some(behind) = matches(".%Y%m%dT%H%M%SZ", text) else { return false };
+    let number = behind.strip_prefix('-');
+    behind.is_empty()
+        || number.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// What is left of `text` behind what `pattern` stands for, with digits for its codes.
+fn matches<'t>(pattern: &str, text: &'t str) -> Option<&'t str> {
+    let mut rest = text;
+    let mut pattern = pattern.chars();
+    while let Some(character) = pattern.next() {
+        let digits = match character {
+            '%' => {
+                let code = pattern.next();
+                CODES.iter().find(|(own, ..)| Some(*own) == code).map(|(_, digits, _)| *digits)
+            }
+            _ => None,
+        };
+        rest = match digits {
+            Some(digits) => {
+                let (head, tail) = rest.split_at_checked(digits)?;
+                head.bytes().all(|byte| byte.is_ascii_digit()).then_some(tail)?
+            }
+            None => rest.strip_prefix(character)?,
+        };
+    }
+    Some(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 2026-11-21 06:42:21
+    const NOW: u64 = 1_795_243_341;
+
+    fn name(pattern: &str, every_seconds: u64) -> Name {
+        Name::new(pattern.to_owned(), Duration::from_secs(every_seconds))
+    }
+
+    #[test]
+    fn codes_stand_for_the_time_in_utc() {
+        let path = name("/log/%Y/%m/%d/a-%H%M%S.log", 0).at(NOW);
+        assert_eq!(path, PathBuf::from("/log/2026/11/21/a-064221.log"));
+        assert_eq!(name("/log/a.log", 0).at(NOW), PathBuf::from("/log/a.log"));
+    }
+
+    #[test]
+    fn a_file_ends_with_the_smallest_unit_of_its_name_or_its_period() {
+        for (pattern, every, expected) in [
+            ("/a", 0, None),
+            ("/a", 3600, Some(NOW / 3600 * 3600 + 3600)),
+            ("/%Y-%m-%d", 0, Some(NOW / DAY * DAY + DAY)),
+            ("/%H", 900, Some(NOW / 900 * 900 + 900)),
+            ("/%H%M%S", 3600, Some(NOW + 1)),
+        ] {
+            assert_eq!(name(pattern, every).ends(NOW), expected, "{pattern} every {every} s");
+        }
+        assert!(name("/a", 60).is_over(59, 60) && !name("/a", 60).is_over(60, 119));
+    }
+
+    #[test]
+    fn only_files_that_were_finished_here_are_found_and_the_oldest_first() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = |file: &str| directory.path().join(file);
+        let make = |file: &str| {
+            fs::create_dir_all(path(file).parent().expect("a parent")).expect("made");
+            fs::write(path(file), file).expect("written");
+        };
+        let found = |pattern: &str, current: &str| -> Vec<String> {
+            let pattern = path(pattern).to_str().expect("UTF-8").to_owned();
+            let files = name(&pattern, 0).finished(&path(current));
+            let relative =
+                |(file, _): &(PathBuf, u64)| file.strip_prefix(directory.path()).expect("below").display().to_string();
+            files.iter().map(relative).collect()
+        };
+        let plain = ["a.log.20261121T064221Z", "a.log.20261121T064221Z-1"];
+        plain.iter().for_each(|file| make(file));
+        for stranger in
+            ["a.log", "a.log.gz", "a.log.20261121T064221Z.gz", "a.log.20261121T064221Z-", "b.log.20261121T064221Z"]
+        {
+            make(stranger);
+        }
+        assert_eq!(found("a.log", "a.log"), plain);
+        let dated = ["2026/20/x.log", "2026/21/x.log"];
+        dated.iter().for_each(|file| make(file));
+        make("2026/21/y.log");
+        make("26/21/x.log");
+        assert_eq!(found("%Y/%d/x.log", "none"), dated);
+        assert_eq!(found("%Y/%d/x.log", "2026/21/x.log"), dated[..1]);
+        let pattern = path("%Y/%d/x.log").to_str().expect("UTF-8").to_owned();
+        let above: Vec<PathBuf> =
+            name(&pattern, 0).dated_directories(&path("2026/20/x.log")).map(Path::to_owned).collect();
+        assert_eq!(above, [path("2026/20"), path("2026")]);
+    }
+
+    #[test]
+    fn a_finished_file_is_named_after_the_moment_and_never_like_another() {
+        let names: Vec<PathBuf> = finished_names(Path::new("/log/a.log"), NOW).take(3).collect();
+        let expected = ["", "-1", "-2"].map(|number| PathBuf::from(format!("/log/a.log.20261121T064221Z{number}")));
+        assert_eq!(names, expected);
+    }
+}

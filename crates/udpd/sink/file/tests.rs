@@ -1,0 +1,227 @@
+//! The life of files, with a real keeper and real files. What is awaited is a state, never a time.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use super::*;
+use crate::sink::testing::{Received, scenes};
+
+const PLAIN: FileSettings = FileSettings {
+    format: Format::Lines,
+    rotate_bytes: 0,
+    rotate_every: Duration::ZERO,
+    keep_files: 0,
+    keep_bytes: 0,
+    sync: Sync::Never,
+};
+
+/// A file in a directory of its own.
+struct Subject {
+    file: Option<LogFile>,
+    directory: tempfile::TempDir,
+    tally: Tally,
+}
+
+impl Subject {
+    fn open(name: &str, settings: FileSettings) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let encoder = Encoder::new(settings.format, scenes(1), |_| true);
+        let path = directory.path().join(name).to_str().expect("UTF-8").to_owned();
+        let file = Some(LogFile::open(path, encoder, settings).expect("opened"));
+        Self { file, directory, tally: Tally::default() }
+    }
+
+    fn file(&mut self) -> &mut LogFile {
+        self.file.as_mut().expect("not closed")
+    }
+
+    /// Offers one datagram; true when it is delivered.
+    fn write(&mut self, payload: &str) -> bool {
+        let batch = Received::over_loopback(&[payload.as_bytes()]).batch;
+        let before = self.tally.delivered;
+        self.tally.pending += 1;
+        let mut tallies = [self.tally];
+        let file = self.file();
+        file.outbox.begin_batch();
+        for datagram in batch.datagrams.datagrams() {
+            file.outbox.push(&batch, &datagram);
+        }
+        file.flush(&mut tallies);
+        [self.tally] = tallies;
+        assert_eq!(self.tally.pending, 0);
+        self.tally.delivered > before
+    }
+
+    /// Lets the keeper work until this holds.
+    fn until(&mut self, what: &str, holds: impl Fn(&mut LogFile) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !holds(self.file()) {
+            assert!(Instant::now() < deadline, "in vain: {what}");
+            thread::yield_now();
+            self.file().look_at_desk();
+        }
+    }
+
+    fn close(&mut self) {
+        self.file.take().expect("not closed yet").close();
+    }
+
+    /// The names and contents of all files.
+    fn files(&self) -> Vec<(String, String)> {
+        let mut files = Vec::new();
+        let mut directories = vec![self.directory.path().to_owned()];
+        while let Some(directory) = directories.pop() {
+            for entry in fs::read_dir(directory).expect("readable").flatten() {
+                match entry.path() {
+                    path if path.is_dir() => directories.push(path),
+                    path => {
+                        let name = path.strip_prefix(self.directory.path()).expect("below").display().to_string();
+                        files.push((name, String::from_utf8_lossy(&fs::read(path).expect("readable")).into_owned()));
+                    }
+                }
+            }
+        }
+        files.sort();
+        files
+    }
+}
+
+fn path_of(subject: &Subject, name: &str) -> PathBuf {
+    subject.directory.path().join(name)
+}
+
+fn finished(path: &Path) -> usize {
+    Name::new(path.to_str().expect("UTF-8").to_owned(), Duration::ZERO).finished(path).len()
+}
+
+#[test]
+fn a_full_file_is_finished_and_every_record_is_in_exactly_one() {
+    let mut subject = Subject::open("log", FileSettings { rotate_bytes: 20, ..PLAIN });
+    for number in 0..30 {
+        assert!(subject.write(&format!("record {number:02}")));
+        subject.until("the next file", |file| file.changing.is_none());
+    }
+    let ledger = Arc::clone(&subject.file().ledger);
+    subject.close();
+    let files = subject.files();
+    let all: Vec<&str> = files.iter().flat_map(|(_, content)| content.lines()).collect();
+    let mut sorted = all.clone();
+    sorted.sort_unstable();
+    let expected: Vec<String> = (0..30).map(|number| format!("record {number:02}")).collect();
+    assert_eq!(sorted, expected);
+    // Two records of ten bytes fill one.
+    assert_eq!((files.len(), finished(&path_of(&subject, "log"))), (16, 15));
+    let sum = FileLedger::sum([ledger.as_ref()].into_iter());
+    assert_eq!((sum.written_bytes, sum.finished, sum.unsynced_bytes), (300, 15, 300));
+}
+
+#[test]
+fn the_oldest_files_are_removed_beyond_what_is_kept() {
+    let settings = FileSettings { rotate_bytes: 1, keep_files: 3, sync: Sync::WhenFinished, ..PLAIN };
+    let mut subject = Subject::open("log", settings);
+    for number in 0..8 {
+        assert!(subject.write(&format!("{number}")));
+        subject.until("the next file", |file| file.changing.is_none());
+    }
+    let ledger = Arc::clone(&subject.file().ledger);
+    subject.close();
+    let contents: Vec<String> = subject.files().into_iter().map(|(_, content)| content).collect();
+    assert_eq!(contents.len(), 4, "the current file and three: {contents:?}");
+    assert!(
+        ["5\n", "6\n", "7\n", ""].iter().all(|kept| contents.iter().any(|content| content == kept)),
+        "{contents:?}"
+    );
+    let sum = FileLedger::sum([ledger.as_ref()].into_iter());
+    assert_eq!((sum.finished, sum.removed, sum.unsynced_bytes), (8, 5, 0));
+    assert!(sum.synced_at.is_some());
+}
+
+#[test]
+fn a_period_that_ends_begins_a_file_and_one_without_records_leaves_none() {
+    let mut subject = Subject::open("%Y/%m%d-%H%M%S.log", FileSettings { sync: Sync::Never, ..PLAIN });
+    for number in 0..3 {
+        assert!(subject.write(&format!("{number}")));
+        // The end of the second is waited for as the consumer does it.
+        subject.until("a new second", |file| {
+            let next = file.due().expect("a name with seconds ends");
+            thread::sleep(next.saturating_duration_since(Instant::now()));
+            file.when_due();
+            file.changing.is_some()
+        });
+        subject.until("the next file", |file| file.changing.is_none());
+    }
+    subject.close();
+    let files = subject.files();
+    let contents: Vec<&str> = files.iter().map(|(_, content)| content.as_str()).collect();
+    assert_eq!(contents, ["0\n", "1\n", "2\n", ""], "{files:?}");
+    assert!(files.iter().all(|(name, _)| name.len() == "2026/1121-064221.log".len()), "{files:?}");
+}
+
+#[test]
+fn a_file_that_somebody_moves_is_left_to_them_and_the_path_leads_to_a_new_one() {
+    let mut subject = Subject::open("log", PLAIN);
+    assert!(subject.write("before"));
+    fs::rename(path_of(&subject, "log"), path_of(&subject, "theirs")).expect("moved");
+    subject.file().keeper.order(Order::Look);
+    subject.until("a new file", |file| file.handle.as_ref().is_some_and(|handle| handle.is_at(Path::new(&file.path))));
+    assert!(subject.write("after"));
+    subject.close();
+    let expected = [("log", "after\n"), ("theirs", "before\n")].map(|(name, text)| (name.to_owned(), text.to_owned()));
+    assert_eq!(subject.files(), expected);
+}
+
+#[test]
+fn a_directory_that_is_removed_is_made_again() {
+    let mut subject = Subject::open("deep/log", PLAIN);
+    assert!(subject.write("lost with its directory"));
+    fs::remove_dir_all(path_of(&subject, "deep")).expect("removed");
+    subject.file().keeper.order(Order::Look);
+    subject.until("a new file", |file| file.handle.as_ref().is_some_and(|handle| handle.is_at(Path::new(&file.path))));
+    assert!(subject.write("after"));
+    subject.close();
+    assert_eq!(subject.files(), [("deep/log".to_owned(), "after\n".to_owned())]);
+}
+
+#[test]
+fn a_broken_file_counts_failures_and_is_written_again_when_it_can_be() {
+    let mut subject = Subject::open("log", PLAIN);
+    assert!(subject.write("before"));
+    subject.file().break_off(&io::ErrorKind::StorageFull.into());
+    assert!(!subject.write("lost"));
+    assert_eq!(subject.tally.failed, 1);
+    subject.until("a repair", |file| file.handle.is_some());
+    assert!(subject.write("after"));
+    subject.close();
+    assert_eq!(subject.files(), [("log".to_owned(), "before\nafter\n".to_owned())]);
+}
+
+#[test]
+fn a_file_that_breaks_while_the_next_is_on_its_way_is_repaired_all_the_same() {
+    let mut subject = Subject::open("log", FileSettings { rotate_bytes: 1, ..PLAIN });
+    for round in 0..10 {
+        assert!(subject.write("full at once"), "round {round}");
+        subject.file().break_off(&io::ErrorKind::StorageFull.into());
+        subject.until("a repair", |file| file.handle.is_some() && !file.is_broken);
+        subject.until("no other file on its way", |file| file.changing.is_none());
+    }
+    subject.close();
+    let lines: usize = subject.files().iter().map(|(_, content)| content.lines().count()).sum();
+    assert_eq!(lines, 10);
+}
+
+#[test]
+fn a_capture_begins_with_its_header_in_every_file_and_goes_on_after_a_restart() {
+    let settings = FileSettings { format: Format::Pcapng, ..PLAIN };
+    let mut subject = Subject::open("capture", settings);
+    assert!(subject.write("one"));
+    subject.close();
+    let path = path_of(&subject, "capture").to_str().expect("UTF-8").to_owned();
+    let encoder = Encoder::new(Format::Pcapng, scenes(1), |_| true);
+    subject.file = Some(LogFile::open(path.clone(), encoder, settings).expect("opened again"));
+    assert!(subject.write("two"));
+    subject.close();
+    let bytes = fs::read(path).expect("readable");
+    let whole = Format::Pcapng.boundary().whole(&bytes);
+    assert_eq!((whole.bytes, whole.records), (bytes.len(), 2));
+}

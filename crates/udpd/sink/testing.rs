@@ -1,0 +1,47 @@
+//! For the tests of sinks: a batch as a receiver would hand it over, filled by real datagrams over loopback.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+
+use mmsg::{BatchShape, Control, Family, RecvBatch, Socket, Wait};
+
+use super::encoder::Scene;
+use crate::pool::LaneBatch;
+
+/// A batch, and who sent it.
+pub(super) struct Received {
+    pub(super) batch: LaneBatch,
+    pub(super) source: SocketAddr,
+    pub(super) destination: SocketAddr,
+}
+
+impl Received {
+    /// These payloads, received on loopback by lane 0 of listener 0.
+    pub(super) fn over_loopback(payloads: &[&[u8]]) -> Self {
+        Self::into_slots(payloads, 65_535)
+    }
+
+    /// The same with slots of so many bytes.
+    pub(super) fn into_slots(payloads: &[&[u8]], slot_bytes: usize) -> Self {
+        let socket = Socket::new(Family::V4).expect("a socket");
+        socket.set_packet_info(true).expect("packet info");
+        socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+        let destination = socket.local_addr().expect("bound");
+        let sender = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+        let control = Control { packet_info: true, ..Control::default() };
+        let shape = BatchShape { slots: payloads.len().max(1), slot_bytes, control, huge_pages: false };
+        let mut datagrams = RecvBatch::new(&shape).expect("a batch");
+        for payload in payloads {
+            sender.send_to(payload, destination).expect("loopback takes it");
+            datagrams.receive_more(&socket, Wait::Block).expect("it is there");
+        }
+        let source = sender.local_addr().expect("bound");
+        Self { batch: LaneBatch { datagrams, listener: 0, lane: 0 }, source, destination }
+    }
+}
+
+/// So many lanes of one listener.
+pub(super) fn scenes(lanes: usize) -> Arc<[Scene]> {
+    let address = "127.0.0.1:514".parse().expect("an address");
+    (0..lanes).map(|lane| Scene { listener: "in".to_owned(), lane, address }).collect()
+}

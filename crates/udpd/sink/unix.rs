@@ -1,0 +1,282 @@
+//! A socket of this host, on which somebody else listens: datagrams as messages, or records in a stream.
+//!
+//! A peer that is not there costs its own datagrams and nothing else: they are counted as failed, and the peer is looked for
+//! four times a second. A peer that is there and does not read makes its consumer wait, and then `when_full` decides.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::encoder::Encoder;
+use super::outbox::{Destination, Outbox};
+use super::{Sink, deliver, fail};
+use crate::ledger::Tally;
+use crate::pool::LaneBatch;
+
+/// How often a peer that is gone is looked for.
+const RETRY: Duration = Duration::from_millis(250);
+
+/// Somebody's socket, who may come and go.
+struct Peer<S> {
+    sink: String,
+    path: PathBuf,
+    connect: fn(&Path) -> io::Result<S>,
+    socket: Option<S>,
+    /// When it was last looked for.
+    tried: Option<Instant>,
+    /// What has been said of it.
+    is_said_gone: bool,
+}
+
+impl<S> fmt::Debug for Peer<S> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_connected = self.socket.is_some();
+        formatter.debug_struct("Peer").field("path", &self.path).field("is_connected", &is_connected).finish()
+    }
+}
+
+impl<S> Peer<S> {
+    fn new(sink: &str, path: PathBuf, connect: fn(&Path) -> io::Result<S>) -> Self {
+        let mut peer = Self { sink: sink.to_owned(), path, connect, socket: None, tried: None, is_said_gone: false };
+        peer.find();
+        peer
+    }
+
+    /// The socket, when the peer is there; looks for it, when the last look is long enough ago.
+    fn find(&mut self) -> Option<&mut S> {
+        let is_due = || self.tried.is_none_or(|tried| tried.elapsed() >= RETRY);
+        if self.socket.is_none() && is_due() {
+            self.tried = Some(Instant::now());
+            match (self.connect)(&self.path) {
+                Ok(socket) => {
+                    if self.is_said_gone {
+                        log::info!("sink {}: {} is back", self.sink, self.path.display());
+                    }
+                    self.is_said_gone = false;
+                    self.socket = Some(socket);
+                }
+                Err(error) => self.say_gone("cannot be reached", &error),
+            }
+        }
+        self.socket.as_mut()
+    }
+
+    fn lose(&mut self, error: &io::Error) {
+        self.say_gone("takes nothing any more", error);
+        self.socket = None;
+    }
+
+    fn say_gone(&mut self, what: &str, error: &io::Error) {
+        if std::mem::replace(&mut self.is_said_gone, true) {
+            return;
+        }
+        let cure = match error.kind() {
+            io::ErrorKind::NotFound => "; start what listens there",
+            io::ErrorKind::PermissionDenied => "; let the user of udpd write to it",
+            io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported => "",
+            _ if error.raw_os_error() == Some(nix::libc::EPROTOTYPE) => {
+                "; it is a socket of the other kind: socket = \"datagram\" or \"stream\""
+            }
+            _ => "",
+        };
+        log::warn!(
+            "sink {}: {} {what}: {error}; datagrams are counted as sink_error until it is back{cure}",
+            self.sink,
+            self.path.display()
+        );
+    }
+}
+
+/// One datagram, one message.
+#[derive(Debug)]
+pub struct UnixDatagramSink {
+    peer: Peer<UnixDatagram>,
+}
+
+impl UnixDatagramSink {
+    /// A sink that sends to the socket at `path`, which need not be there yet.
+    pub fn new(sink: &str, path: PathBuf) -> Self {
+        let connect = |path: &Path| {
+            let socket = UnixDatagram::unbound()?;
+            socket.connect(path).map(|()| socket)
+        };
+        Self { peer: Peer::new(sink, path, connect) }
+    }
+
+    /// Whether the peer took the message. One that has just come back gets the message that found it gone.
+    fn send(&mut self, payload: &[u8]) -> bool {
+        loop {
+            let Some(socket) = self.peer.find() else { return false };
+            match socket.send(payload) {
+                Ok(_) => return true,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_about_the_message(&error) => {
+                    log::debug!("sink {}: a message of {} bytes: {error}", self.peer.sink, payload.len());
+                    return false;
+                }
+                Err(error) => self.peer.lose(&error),
+            }
+        }
+    }
+}
+
+/// Whether the message is at fault, and not the peer.
+fn is_about_the_message(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(nix::libc::EMSGSIZE | nix::libc::ENOBUFS | nix::libc::ENOMEM))
+}
+
+impl Sink for UnixDatagramSink {
+    fn accept(&mut self, batch: &LaneBatch, tallies: &mut [Tally]) {
+        let tally = &mut tallies[batch.listener];
+        for datagram in batch.datagrams.datagrams() {
+            if self.send(datagram.payload()) { deliver(tally, 1) } else { fail(tally, 1) }
+        }
+    }
+}
+
+/// Records in a stream.
+#[derive(Debug)]
+pub struct UnixStreamSink {
+    peer: Peer<Stream>,
+    outbox: Outbox,
+}
+
+/// A connection. What it has taken of a record cannot be taken back, but the connection ends with it, so that no reader takes
+/// what follows for the rest.
+#[derive(Debug)]
+struct Stream(UnixStream);
+
+impl Destination for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn take_back(&mut self, _bytes: usize) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl UnixStreamSink {
+    /// A sink that writes to the socket at `path`, which need not be there yet.
+    pub fn new(sink: &str, path: PathBuf, encoder: Encoder) -> Self {
+        let connect = |path: &Path| UnixStream::connect(path).map(Stream);
+        Self { peer: Peer::new(sink, path, connect), outbox: Outbox::new(encoder) }
+    }
+}
+
+impl Sink for UnixStreamSink {
+    fn accept(&mut self, batch: &LaneBatch, tallies: &mut [Tally]) {
+        self.outbox.begin_batch();
+        for datagram in batch.datagrams.datagrams() {
+            self.outbox.push(batch, &datagram);
+            if self.outbox.is_full() {
+                self.flush(tallies);
+            }
+        }
+    }
+
+    fn flush(&mut self, tallies: &mut [Tally]) {
+        if self.outbox.is_empty() {
+            return;
+        }
+        let Some(stream) = self.peer.find() else { return self.outbox.discard(tallies) };
+        if let Err(error) = self.outbox.write_to(stream, tallies) {
+            self.peer.lose(&error);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::encoder::Format;
+    use crate::sink::testing::{Received, scenes};
+
+    fn encoder(format: Format) -> Encoder {
+        Encoder::new(format, scenes(1), |_| true)
+    }
+
+    fn accept(sink: &mut impl Sink, payloads: &[&[u8]]) -> Tally {
+        let batch = Received::over_loopback(payloads).batch;
+        let mut tallies = [Tally { pending: payloads.len() as u64, ..Tally::default() }];
+        sink.accept(&batch, &mut tallies);
+        sink.flush(&mut tallies);
+        assert_eq!(tallies[0].pending, 0);
+        tallies[0]
+    }
+
+    /// Lets the sink look for its peer at once.
+    fn look_again<S>(peer: &mut Peer<S>) {
+        peer.tried = None;
+    }
+
+    #[test]
+    fn messages_keep_their_bytes_and_a_peer_that_comes_back_misses_only_what_came_meanwhile() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("peer");
+        let mut sink = UnixDatagramSink::new("s", path.clone());
+        let tally = accept(&mut sink, &[b"nobody", b"there"]);
+        assert_eq!((tally.delivered, tally.failed), (0, 2));
+        let peer = UnixDatagram::bind(&path).expect("bound");
+        look_again(&mut sink.peer);
+        let long = vec![7; 9000];
+        let tally = accept(&mut sink, &[b"a\nb", b"", &long]);
+        assert_eq!((tally.delivered, tally.failed), (3, 0));
+        let mut buffer = [0; 10_000];
+        for expected in [&b"a\nb"[..], b"", &long] {
+            let length = peer.recv(&mut buffer).expect("a message");
+            assert_eq!(&buffer[..length], expected);
+        }
+        drop(peer);
+        std::fs::remove_file(&path).expect("removed");
+        let peer = UnixDatagram::bind(&path).expect("bound again");
+        look_again(&mut sink.peer);
+        let tally = accept(&mut sink, &[b"to the new one"]);
+        assert_eq!(
+            (tally.delivered, tally.failed),
+            (1, 0),
+            "the message that found the peer gone is sent to the new one"
+        );
+        assert_eq!(peer.recv(&mut buffer).expect("a message"), 14);
+    }
+
+    #[test]
+    fn a_stream_has_one_record_for_each_datagram_in_either_framing() {
+        let directory = tempfile::tempdir().expect("a directory");
+        for (format, expected) in
+            [(Format::Lines, &b"one\na\\nb\n\n"[..]), (Format::Lengths, &b"\0\0\0\x03one\0\0\0\x03a\nb\0\0\0\0"[..])]
+        {
+            let path = directory.path().join(format!("{format:?}"));
+            let listener = std::os::unix::net::UnixListener::bind(&path).expect("bound");
+            let mut sink = UnixStreamSink::new("s", path, encoder(format));
+            let tally = accept(&mut sink, &[b"one", b"a\nb", b""]);
+            assert_eq!((tally.delivered, tally.failed), (3, 0));
+            let (mut peer, _) = listener.accept().expect("a connection");
+            drop(sink);
+            let mut read = Vec::new();
+            io::Read::read_to_end(&mut peer, &mut read).expect("the end of the stream");
+            assert_eq!(read, expected);
+        }
+    }
+
+    #[test]
+    fn a_stream_begins_with_a_whole_record_on_every_connection() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("peer");
+        let listener = std::os::unix::net::UnixListener::bind(&path).expect("bound");
+        let mut sink = UnixStreamSink::new("s", path, encoder(Format::Lines));
+        drop(listener.accept().expect("a connection"));
+        let tally = accept(&mut sink, &[b"lost with the connection"]);
+        assert_eq!((tally.delivered, tally.failed), (0, 1));
+        look_again(&mut sink.peer);
+        let tally = accept(&mut sink, &[b"whole"]);
+        assert_eq!((tally.delivered, tally.failed), (1, 0));
+        let (mut peer, _) = listener.accept().expect("a connection");
+        drop(sink);
+        let mut read = Vec::new();
+        io::Read::read_to_end(&mut peer, &mut read).expect("the end of the stream");
+        assert_eq!(read, b"whole\n");
+    }
+}
