@@ -16,6 +16,7 @@ mod config;
 // What was sent arrives.
 mod delivery;
 mod files;
+mod relay;
 // What cannot be taken is accounted for.
 mod overload;
 // What is refused, limited or joined as told.

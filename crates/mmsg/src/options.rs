@@ -190,6 +190,16 @@ impl Socket {
         Ok(GrantedBuffer { asked_bytes: bytes, granted_bytes: usize::try_from(granted).unwrap_or(0), forced })
     }
 
+    /// The longest packet that the route of a connected socket takes whole, headers included, as far as the kernel knows by
+    /// now. It knows less of a route that it has not used.
+    pub fn path_mtu(&self) -> io::Result<usize> {
+        let (level, option) = match self.family() {
+            Family::V4 => (IPPROTO_IP, libc::IP_MTU),
+            Family::V6 => (IPPROTO_IPV6, libc::IPV6_MTU),
+        };
+        Ok(usize::try_from(sys::get_option_int(self.as_fd(), level, option)?).unwrap_or(0))
+    }
+
     /// The state of the receive queue, and the exact count of drops.
     pub fn memory_info(&self) -> io::Result<MemoryInfo> {
         // Newer kernels may know more words; they write as many as there is room for.

@@ -52,7 +52,9 @@ impl Error for PushError {}
 pub struct SendFailure {
     /// Its place in the order of pushing, from 0 since the batch was last empty.
     pub index: usize,
-    /// The error number.
+    /// How many of its datagrams were not sent: all, or some of its segments.
+    pub datagrams: usize,
+    /// The error number, of the first of them.
     pub errno: i32,
 }
 

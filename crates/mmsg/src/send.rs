@@ -30,6 +30,12 @@ use crate::sys;
 /// `sendmmsg` takes no more messages at a time.
 const MAX_MESSAGES_PER_CALL: usize = 1024;
 
+/// The most datagrams that [`SendBatch::join`] lets travel together: what every kernel with segmentation takes.
+const JOINED_MAX: usize = 64;
+
+/// The longest payload that any UDP message has.
+const TRAIN_BYTES_MAX: usize = 65_507;
+
 /// What is queued in a slot besides the bytes in its arena.
 #[derive(Clone, Copy, Debug, Default)]
 struct Queued {
@@ -117,6 +123,40 @@ impl SendBatch {
             return Err(PushError::TooManySegments { segments });
         }
         self.enqueue(payload, if segments > 1 { segment_bytes } else { 0 }, to)
+    }
+
+    /// Lets a datagram travel with the one queued last, to the same destination: one message that the kernel cuts in two. True
+    /// when that could be done; false when it must be pushed by itself. It can be done while all datagrams of the
+    /// message are equally long, but for the last one, which may be shorter, and while it does not get too long.
+    pub fn join(&mut self, payload: &[u8]) -> bool {
+        let Some(slot) = self.queued.checked_sub(1).filter(|slot| *slot >= self.next) else { return false };
+        let Queued { length, segment_bytes } = self.queue[slot];
+        let first = if segment_bytes == 0 { length } else { segment_bytes };
+        let is_open = first > 0 && length % first == 0 && length / first < JOINED_MAX;
+        let total = length + payload.len();
+        let fits = total <= self.region.layout().slot_bytes.min(TRAIN_BYTES_MAX);
+        if !is_open || !fits || payload.is_empty() || payload.len() > first || (slot == self.next && self.is_begun()) {
+            return false;
+        }
+        let header = self.region.header(slot);
+        let control = cmsg::encode_segment(u16::try_from(first).unwrap_or(u16::MAX));
+        // SAFETY: `slot` exists and holds `length` bytes; what is added ends within it (checked above). Payload and control come
+        // from outside the arena, and `&mut self` means that nobody else looks.
+        unsafe {
+            ptr::copy_nonoverlapping(payload.as_ptr(), self.region.payload(slot).add(length), payload.len());
+            (*self.region.iovec(slot)).iov_len = total;
+            ptr::copy_nonoverlapping(control.as_ptr(), self.region.control(slot), control.len());
+            let inner = &raw mut (*header).msg_hdr;
+            (*inner).msg_control = self.region.control(slot).cast();
+            (*inner).msg_controllen = control.len() as _;
+        }
+        self.queue[slot] = Queued { length: total, segment_bytes: first };
+        true
+    }
+
+    /// Whether a part of message `next` has gone out, or an error about it is remembered.
+    fn is_begun(&self) -> bool {
+        self.next_segment > 0 || self.refused.is_some() || self.retried || self.failed
     }
 
     fn enqueue(&mut self, payload: &[u8], segment_bytes: usize, to: Option<SocketAddr>) -> Result<(), PushError> {
@@ -314,13 +354,16 @@ impl SendBatch {
             // Twice in a row: it was about this message and no other.
             self.answers.pop();
         }
-        if !self.failed {
-            self.failures.push(SendFailure { index: self.next, errno });
+        let segments = self.queue[self.next].datagrams();
+        let goes_singly = self.goes_singly(self.next);
+        let datagrams = if goes_singly { 1 } else { segments };
+        match self.failures.last_mut() {
+            Some(failure) if failure.index == self.next => failure.datagrams += datagrams,
+            _ => self.failures.push(SendFailure { index: self.next, datagrams, errno }),
         }
         self.failed = true;
-        let segments = self.queue[self.next].datagrams();
         self.retried = false;
-        if self.goes_singly(self.next) && self.next_segment + 1 < segments {
+        if goes_singly && self.next_segment + 1 < segments {
             self.next_segment += 1;
         } else {
             self.next += 1;

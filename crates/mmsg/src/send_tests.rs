@@ -63,3 +63,38 @@ fn a_payload_of_one_segment_is_an_ordinary_datagram() {
     assert!(batch.queue[..2].iter().all(|queued| queued.segment_bytes == 0 && queued.datagrams() == 1));
     assert!(!follow(batch.region.header(0)).2);
 }
+
+#[test]
+fn datagrams_of_one_length_travel_together_until_a_shorter_one_ends_the_train() {
+    let mut batch = SendBatch::new(3, 100).expect("memory");
+    assert!(!batch.join(b"nothing to join"));
+    batch.push(b"four", None).expect("a free slot");
+    for (payload, joins) in
+        [("fore", true), ("", false), ("fives", false), ("two", true), ("four", false), ("x", false)]
+    {
+        assert_eq!(batch.join(payload.as_bytes()), joins, "{payload}");
+    }
+    assert_eq!(follow(batch.region.header(0)), (Vec::new(), b"fourforetwo".to_vec(), true));
+    assert_eq!(batch.queue[0].datagrams(), 3);
+    batch.push(b"", None).expect("a free slot");
+    assert!(!batch.join(b""), "an empty datagram cannot be told from none in a train");
+    batch.push(&[1; 60], None).expect("a free slot");
+    assert!(!batch.join(&[1; 60]), "it would not fit");
+    assert!(batch.join(&[1; 40]));
+    assert_eq!(batch.len(), 3);
+}
+
+#[test]
+fn no_more_datagrams_travel_together_than_every_kernel_takes() {
+    let mut batch = SendBatch::new(1, 1000).expect("memory");
+    batch.push(b"x", None).expect("a free slot");
+    assert_eq!((0..100).filter(|_| batch.join(b"x")).count(), JOINED_MAX - 1);
+}
+
+#[test]
+fn nothing_joins_a_message_that_is_partly_sent() {
+    let mut batch = SendBatch::new(1, 100).expect("memory");
+    batch.push_segmented(b"aabb", 2, None).expect("a free slot");
+    batch.refused = Some(libc::EIO);
+    assert!(!batch.join(b"cc"));
+}

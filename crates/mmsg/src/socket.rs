@@ -30,11 +30,27 @@ pub struct Socket {
 impl Socket {
     /// Makes a blocking socket that is closed on `exec`.
     pub fn new(family: Family) -> io::Result<Socket> {
+        Socket::make(family, libc::SOCK_DGRAM, 0)
+    }
+
+    /// The same that does not wait: a call that could not go on at once ends with
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock).
+    pub fn nonblocking(family: Family) -> io::Result<Socket> {
+        Socket::make(family, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK, 0)
+    }
+
+    /// Makes a socket that sends whole IP packets, headers included, and receives nothing; it does not wait. Needs
+    /// `CAP_NET_RAW`. Connect it to the address that packets go to; its port does not matter.
+    pub fn raw(family: Family) -> io::Result<Socket> {
+        Socket::make(family, libc::SOCK_RAW | libc::SOCK_NONBLOCK, libc::IPPROTO_RAW)
+    }
+
+    fn make(family: Family, kind: libc::c_int, protocol: libc::c_int) -> io::Result<Socket> {
         let domain = match family {
             Family::V4 => libc::AF_INET,
             Family::V6 => libc::AF_INET6,
         };
-        Ok(Socket { fd: sys::socket(domain)?, family, gro: AtomicBool::new(false) })
+        Ok(Socket { fd: sys::socket(domain, kind, protocol)?, family, gro: AtomicBool::new(false) })
     }
 
     /// Binds the socket. An IPv4 address on an IPv6 socket is bound in its mapped form.

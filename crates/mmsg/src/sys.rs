@@ -72,10 +72,10 @@ fn length_of(bytes: &[u8]) -> io::Result<socklen_t> {
     socklen_t::try_from(bytes.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-pub(crate) fn socket(domain: c_int) -> io::Result<OwnedFd> {
+pub(crate) fn socket(domain: c_int, kind: c_int, protocol: c_int) -> io::Result<OwnedFd> {
     gate(Call::Socket, 0)?;
     // SAFETY: takes no pointers.
-    let fd = checked(unsafe { libc::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
+    let fd = checked(unsafe { libc::socket(domain, kind | libc::SOCK_CLOEXEC, protocol) })?;
     // SAFETY: the kernel has just returned this descriptor to us and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

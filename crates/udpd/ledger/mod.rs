@@ -9,6 +9,7 @@
 
 mod files;
 mod group;
+mod relay;
 pub mod snapshot;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub use files::FileLedger;
 pub use group::Group;
 use mmsg::{MemoryInfo, Socket};
+pub use relay::{DestinationLedger, DestinationTally};
 pub use snapshot::Snapshot;
 
 /// How many sinks one listener can feed; the width of [`LaneTally::offered`].

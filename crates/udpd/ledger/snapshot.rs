@@ -89,6 +89,24 @@ pub struct SinkSnapshot {
     /// What it has written, for a sink of type `file`: of all its listeners together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<FilesSnapshot>,
+    /// What it has sent where, for a sink of type `udp`: of all its listeners together.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub destinations: Vec<DestinationSnapshot>,
+}
+
+/// What a relay has sent to one destination, in datagrams.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct DestinationSnapshot {
+    /// Where to.
+    pub address: String,
+    /// Taken by the kernel.
+    pub sent: u64,
+    /// Not taken.
+    pub failed: u64,
+    /// Of those, longer than the route takes.
+    pub too_long: u64,
+    /// Errors that the network has answered with: nobody listens there, no route.
+    pub icmp_errors: u64,
 }
 
 /// What a sink has written to files. Bytes of records, as the files hold them.

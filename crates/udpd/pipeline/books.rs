@@ -12,7 +12,7 @@ use mmsg::CoreCounter;
 use crate::ledger::snapshot::{
     HostSnapshot, LaneSnapshot, ListenerDropped, ListenerSnapshot, SinkDropped, SinkSnapshot, Snapshot,
 };
-use crate::ledger::{ConsumerLedger, FileLedger, LaneLedger, LaneTally, Tally};
+use crate::ledger::{ConsumerLedger, DestinationLedger, FileLedger, LaneLedger, LaneTally, Tally};
 use crate::pool::Parcel;
 use crate::steering::Steering;
 
@@ -74,6 +74,8 @@ pub struct SinkBooks {
     pub consumers: Vec<Arc<ConsumerLedger>>,
     /// Its files.
     pub files: Vec<Arc<FileLedger>>,
+    /// Its destinations, once for each consumer.
+    pub destinations: Vec<Arc<DestinationLedger>>,
 }
 
 impl Books {
@@ -228,6 +230,7 @@ impl SinkBooks {
             in_flight: waiting.max(0).cast_unsigned() + tally.pending,
             queue_depth: self.channels.iter().map(|channel| channel.len() as u64).sum(),
             queue_capacity: self.channels.iter().filter_map(|channel| channel.capacity()).sum::<usize>() as u64,
+            destinations: DestinationLedger::sum(self.destinations.iter().map(Arc::as_ref)),
             files: (!self.files.is_empty()).then(|| FileLedger::sum(self.files.iter().map(Arc::as_ref))),
         };
         (snapshot, signed_difference(tally.taken, decided) + waiting.min(0))

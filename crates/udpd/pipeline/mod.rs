@@ -279,8 +279,13 @@ impl Wiring<'_> {
         let feeds = |plan: &LanePlan| self.config.listeners[plan.listener].sinks.contains(&self.sink);
         let feeding: Vec<usize> = (0..routes.len()).filter(|&lane| feeds(&self.budget.lanes[lane])).collect();
         let consumer_of_lane = |lane: usize| feeding.iter().position(|&other| other == lane).map(|place| place % count);
-        let mut books =
-            SinkBooks { name: sink.name.clone(), channels: Vec::new(), consumers: Vec::new(), files: Vec::new() };
+        let mut books = SinkBooks {
+            name: sink.name.clone(),
+            channels: Vec::new(),
+            consumers: Vec::new(),
+            files: Vec::new(),
+            destinations: Vec::new(),
+        };
         for (number, inbox) in inboxes.into_iter().enumerate() {
             books.channels.push(inbox.gauge());
             let lanes: Vec<bool> = (0..routes.len()).map(|lane| consumer_of_lane(lane) == Some(number)).collect();
@@ -294,6 +299,7 @@ impl Wiring<'_> {
             };
             let opened = opening.sink(self.supply)?;
             books.files.extend(opened.files);
+            books.destinations.extend(opened.destinations);
             let consumer = Consumer {
                 channel: inbox,
                 sink: opened.sink,

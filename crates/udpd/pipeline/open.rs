@@ -15,9 +15,10 @@ use crate::config::template::{self, Names};
 use crate::config::{self, Config, Framing, Sink as SinkSettings, SinkKind, SyncPolicy, UnixSocket, WhenFull};
 use crate::exit::{ExitCode, Failure};
 use crate::holder;
-use crate::ledger::FileLedger;
+use crate::ledger::{DestinationLedger, FileLedger};
 use crate::sink::encoder::{Encoder, Format, Scene};
 use crate::sink::file::{FileSettings, FileSink, Sync};
+use crate::sink::relay::{RelayError, RelaySettings, RelaySink};
 use crate::sink::stdout::StreamSink;
 use crate::sink::unix::{UnixDatagramSink, UnixStreamSink};
 use crate::sink::{NullSink, Sink};
@@ -48,11 +49,12 @@ pub(super) struct Opening<'a> {
 pub(super) struct Opened {
     pub sink: Box<dyn Sink>,
     pub files: Vec<Arc<FileLedger>>,
+    pub destinations: Vec<Arc<DestinationLedger>>,
 }
 
 impl From<Box<dyn Sink>> for Opened {
     fn from(sink: Box<dyn Sink>) -> Self {
-        Self { sink, files: Vec::new() }
+        Self { sink, files: Vec::new(), destinations: Vec::new() }
     }
 }
 
@@ -65,7 +67,8 @@ impl Opening<'_> {
             SinkKind::Stdout(format) => self.stdout(*format)?,
             SinkKind::File(file) => return self.files(file),
             SinkKind::Unix(unix) => self.unix(unix),
-            SinkKind::Udp(_) | SinkKind::Kafka(_) => {
+            SinkKind::Udp(relay) => return self.relay(relay),
+            SinkKind::Kafka(_) => {
                 return Err(Failure::new(ExitCode::Failure, "not merged yet".to_owned()));
             }
         };
@@ -105,6 +108,24 @@ impl Opening<'_> {
         Box::new(UnixStreamSink::new(&self.settings.name, unix.path.clone(), self.encoder(framing)))
     }
 
+    fn relay(self, relay: &config::UdpSink) -> Result<Opened, Failure> {
+        let settings = RelaySettings {
+            sink: self.settings.name.clone(),
+            destinations: relay.destinations.clone(),
+            keep_source: relay.keep_source,
+        };
+        let (sink, destinations) = RelaySink::open(&settings).map_err(|error| relay_failure(&settings.sink, &error))?;
+        if relay.keep_source && self.consumer == 0 {
+            log::info!(
+                "sink {}: sends with the original sources; a destination with rp_filter = 1 (strict) drops packets from \
+                 addresses that it would not reach this way (sysctl net.ipv4.conf.*.rp_filter=2 there), and clouds drop \
+                 them unless the source check of the interface is off",
+                settings.sink
+            );
+        }
+        Ok(Opened { destinations, ..Opened::from(Box::new(sink) as Box<dyn Sink>) })
+    }
+
     fn files(self, file: &config::FileSink) -> Result<Opened, Failure> {
         let path = |(lane, feeds): (usize, &bool)| {
             let plan = &self.budget.lanes[lane];
@@ -129,7 +150,7 @@ impl Opening<'_> {
             let shown: Vec<&str> = paths.iter().flatten().map(String::as_str).collect();
             open_failure(&self.settings.name, &shown.join(" or "), &error)
         })?;
-        Ok(Opened { sink: Box::new(sink), files })
+        Ok(Opened { files, ..Opened::from(Box::new(sink) as Box<dyn Sink>) })
     }
 }
 
@@ -139,6 +160,17 @@ fn sink_format(format: config::Format) -> Format {
         config::Format::Jsonl => Format::Jsonl,
         config::Format::Pcapng => Format::Pcapng,
     }
+}
+
+fn relay_failure(sink: &str, error: &RelayError) -> Failure {
+    let (code, cure) = match error.error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            let cure = "; keep_source needs CAP_NET_RAW; in the unit file: AmbientCapabilities=CAP_NET_RAW";
+            (ExitCode::Permission, cure)
+        }
+        _ => (ExitCode::Unavailable, "; see `ip route get` for that address"),
+    };
+    Failure::new(code, format!("sink {sink}: {error}{cure}"))
 }
 
 fn open_failure(sink: &str, paths: &str, error: &io::Error) -> Failure {

@@ -14,6 +14,7 @@ mod null;
 mod outbox;
 pub mod pcapng;
 pub mod record;
+pub mod relay;
 pub mod stdout;
 #[cfg(test)]
 mod testing;

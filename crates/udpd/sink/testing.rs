@@ -12,7 +12,6 @@ use crate::pool::LaneBatch;
 pub(super) struct Received {
     pub(super) batch: LaneBatch,
     pub(super) source: SocketAddr,
-    pub(super) destination: SocketAddr,
 }
 
 impl Received {
@@ -36,7 +35,7 @@ impl Received {
             datagrams.receive_more(&socket, Wait::Block).expect("it is there");
         }
         let source = sender.local_addr().expect("bound");
-        Self { batch: LaneBatch { datagrams, listener: 0, lane: 0 }, source, destination }
+        Self { batch: LaneBatch { datagrams, listener: 0, lane: 0 }, source }
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! A peer that is not there costs its own datagrams and nothing else: they are counted as failed, and the peer is looked for
 //! four times a second. A peer that is there and does not read makes its consumer wait, and then `when_full` decides.
+//! Where nothing could mark a datagram that was received in part, it fails: nobody could tell it from a whole one.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -9,7 +10,7 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::encoder::Encoder;
+use super::encoder::{Encoder, Format};
 use super::outbox::{Destination, Outbox};
 use super::{Sink, deliver, fail};
 use crate::ledger::Tally;
@@ -131,7 +132,7 @@ impl Sink for UnixDatagramSink {
     fn accept(&mut self, batch: &LaneBatch, tallies: &mut [Tally]) {
         let tally = &mut tallies[batch.listener];
         for datagram in batch.datagrams.datagrams() {
-            if self.send(datagram.payload()) { deliver(tally, 1) } else { fail(tally, 1) }
+            if !datagram.is_truncated() && self.send(datagram.payload()) { deliver(tally, 1) } else { fail(tally, 1) }
         }
     }
 }
@@ -141,6 +142,7 @@ impl Sink for UnixDatagramSink {
 pub struct UnixStreamSink {
     peer: Peer<Stream>,
     outbox: Outbox,
+    marks_truncation: bool,
 }
 
 /// A connection. What it has taken of a record cannot be taken back, but the connection ends with it, so that no reader takes
@@ -162,7 +164,8 @@ impl UnixStreamSink {
     /// A sink that writes to the socket at `path`, which need not be there yet.
     pub fn new(sink: &str, path: PathBuf, encoder: Encoder) -> Self {
         let connect = |path: &Path| UnixStream::connect(path).map(Stream);
-        Self { peer: Peer::new(sink, path, connect), outbox: Outbox::new(encoder) }
+        let marks_truncation = encoder.format() != Format::Lengths;
+        Self { peer: Peer::new(sink, path, connect), outbox: Outbox::new(encoder), marks_truncation }
     }
 }
 
@@ -170,6 +173,10 @@ impl Sink for UnixStreamSink {
     fn accept(&mut self, batch: &LaneBatch, tallies: &mut [Tally]) {
         self.outbox.begin_batch();
         for datagram in batch.datagrams.datagrams() {
+            if datagram.is_truncated() && !self.marks_truncation {
+                fail(&mut tallies[batch.listener], 1);
+                continue;
+            }
             self.outbox.push(batch, &datagram);
             if self.outbox.is_full() {
                 self.flush(tallies);
@@ -191,7 +198,6 @@ impl Sink for UnixStreamSink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::encoder::Format;
     use crate::sink::testing::{Received, scenes};
 
     fn encoder(format: Format) -> Encoder {
@@ -259,6 +265,27 @@ mod tests {
             io::Read::read_to_end(&mut peer, &mut read).expect("the end of the stream");
             assert_eq!(read, expected);
         }
+    }
+
+    #[test]
+    fn a_part_of_a_datagram_is_never_passed_off_as_a_whole_one() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("peer");
+        let listener = std::os::unix::net::UnixListener::bind(&path).expect("bound");
+        let cut = Received::into_slots(&[&[b'x'; 100], b"whole"], 10).batch;
+        for (format, delivered) in [(Format::Lines, 2), (Format::Lengths, 1)] {
+            let mut sink = UnixStreamSink::new("s", path.clone(), encoder(format));
+            let mut tallies = [Tally { pending: 2, ..Tally::default() }];
+            sink.accept(&cut, &mut tallies);
+            sink.flush(&mut tallies);
+            assert_eq!((tallies[0].delivered, tallies[0].failed, tallies[0].pending), (delivered, 2 - delivered, 0));
+            drop(listener.accept().expect("a connection"));
+        }
+        let messages = directory.path().join("messages");
+        let _peer = UnixDatagram::bind(&messages).expect("bound");
+        let mut tallies = [Tally { pending: 2, ..Tally::default() }];
+        UnixDatagramSink::new("s", messages).accept(&cut, &mut tallies);
+        assert_eq!((tallies[0].delivered, tallies[0].failed), (1, 1));
     }
 
     #[test]

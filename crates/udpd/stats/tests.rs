@@ -35,6 +35,7 @@ pub(crate) fn example() -> Snapshot {
         queue_depth: 3,
         queue_capacity: 256,
         files: None,
+        destinations: Vec::new(),
     };
     let listener = ListenerSnapshot {
         name: "syslog".into(),

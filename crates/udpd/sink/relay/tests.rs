@@ -1,0 +1,140 @@
+//! What arrives at real destinations on loopback.
+
+use std::net::UdpSocket;
+
+use super::*;
+use crate::ledger::snapshot::DestinationSnapshot;
+use crate::sink::testing::Received;
+
+fn receiver() -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+    socket
+}
+
+fn relay(destinations: &[SocketAddr], keep_source: bool) -> (RelaySink, Vec<Arc<DestinationLedger>>) {
+    let settings = RelaySettings { sink: "relay".to_owned(), destinations: destinations.to_vec(), keep_source };
+    RelaySink::open(&settings).expect("opened")
+}
+
+fn address(socket: &UdpSocket) -> SocketAddr {
+    socket.local_addr().expect("bound")
+}
+
+/// Hands over a batch and returns what became of it.
+fn accept(sink: &mut RelaySink, received: &Received, datagrams: usize) -> Tally {
+    let mut tallies = [Tally { pending: datagrams as u64, ..Tally::default() }];
+    sink.accept(&received.batch, &mut tallies);
+    sink.flush(&mut tallies);
+    tallies[0]
+}
+
+fn snapshot(ledgers: &[Arc<DestinationLedger>]) -> Vec<DestinationSnapshot> {
+    DestinationLedger::sum(ledgers.iter().map(Arc::as_ref))
+}
+
+/// Payloads of these lengths, each unlike the others.
+fn payloads(lengths: impl IntoIterator<Item = usize>) -> Vec<Vec<u8>> {
+    lengths
+        .into_iter()
+        .enumerate()
+        .map(|(number, length)| (0..length).map(|at| (at + number) as u8).collect())
+        .collect()
+}
+
+#[test]
+fn payloads_of_every_length_arrive_in_order_whether_they_travel_together_or_not() {
+    let destination = receiver();
+    let (mut sink, ledgers) = relay(&[address(&destination)], false);
+    let lengths = [0, 1, 1, 1, 0, 512, 512, 512, 100, 512, 1_472, 9_000, 9_000, 65_507, 65_507, 3, 3, 2];
+    let sent = payloads(lengths);
+    let mut total = 0;
+    let mut buffer = vec![0; 65_536];
+    for chunk in sent.chunks(6) {
+        let slices: Vec<&[u8]> = chunk.iter().map(Vec::as_slice).collect();
+        let tally = accept(&mut sink, &Received::over_loopback(&slices), chunk.len());
+        assert_eq!((tally.delivered, tally.failed, tally.pending), (chunk.len() as u64, 0, 0));
+        total += chunk.len() as u64;
+        for payload in chunk {
+            let length = destination.recv(&mut buffer).expect("it arrives");
+            assert_eq!(buffer[..length], payload[..], "{} bytes", payload.len());
+        }
+    }
+    assert_eq!((snapshot(&ledgers)[0].sent, snapshot(&ledgers)[0].failed), (total, 0));
+}
+
+#[test]
+fn more_than_the_queue_holds_goes_out_in_several_calls() {
+    let destination = receiver();
+    let (mut sink, _) = relay(&[address(&destination)], false);
+    // Each is longer than the one before, so none travels with another.
+    let sent = payloads(1..=200);
+    let slices: Vec<&[u8]> = sent.iter().map(Vec::as_slice).collect();
+    let tally = accept(&mut sink, &Received::over_loopback(&slices), sent.len());
+    assert_eq!((tally.delivered, tally.failed, tally.pending), (200, 0, 0));
+    let mut buffer = [0; 300];
+    for payload in &sent {
+        let length = destination.recv(&mut buffer).expect("it arrives");
+        assert_eq!(buffer[..length], payload[..]);
+    }
+}
+
+#[test]
+fn a_destination_where_nobody_listens_is_sent_to_and_its_answers_are_counted() {
+    let gone = receiver();
+    let refusing = address(&gone);
+    drop(gone);
+    let (mut sink, ledgers) = relay(&[refusing], false);
+    for _ in 0..10 {
+        let tally = accept(&mut sink, &Received::over_loopback(&[b"x"]), 1);
+        assert_eq!(tally.pending, 0);
+        assert_eq!(tally.delivered + tally.failed, 1);
+    }
+    let count = &snapshot(&ledgers)[0];
+    assert_eq!(count.sent + count.failed, 10, "{count:?}");
+    // Each datagram but the first hears the answer to the one before.
+    assert_eq!((count.sent, count.icmp_errors), (10, 9), "{count:?}");
+}
+
+#[test]
+fn by_source_each_sender_has_one_destination_and_a_dead_one_costs_the_others_nothing() {
+    let alive = [receiver(), receiver()];
+    let dead = address(&receiver());
+    let destinations = [address(&alive[0]), dead, address(&alive[1])];
+    let (mut sink, ledgers) = relay(&destinations, false);
+    let chosen = choice::of_source("127.0.0.1".parse().expect("an address"), 3);
+    for number in 0..20_u8 {
+        assert_eq!(accept(&mut sink, &Received::over_loopback(&[&[number]]), 1).pending, 0);
+    }
+    for (index, count) in snapshot(&ledgers).iter().enumerate() {
+        assert_eq!(count.sent, if index == chosen { 20 } else { 0 }, "{count:?}");
+    }
+}
+
+#[test]
+fn whoever_may_keeps_the_source_and_whoever_may_not_hears_why() {
+    let destination = receiver();
+    let settings =
+        RelaySettings { sink: "relay".to_owned(), destinations: vec![address(&destination)], keep_source: true };
+    let (mut sink, ledgers) = match RelaySink::open(&settings) {
+        Ok(opened) => opened,
+        Err(error) => {
+            assert_eq!(error.error.kind(), io::ErrorKind::PermissionDenied, "{error}");
+            let _ = io::Write::write_all(&mut io::stderr(), b"SKIPPED: keep_source needs CAP_NET_RAW\n");
+            return;
+        }
+    };
+    let sent = payloads([0, 1, 512, 512, 65_000]);
+    let slices: Vec<&[u8]> = sent.iter().map(Vec::as_slice).collect();
+    let received = Received::over_loopback(&slices);
+    let tally = accept(&mut sink, &received, sent.len());
+    assert_eq!((tally.delivered, tally.failed, tally.pending), (5, 0, 0));
+    let mut buffer = vec![0; 65_536];
+    for payload in &sent {
+        let (length, source) = destination.recv_from(&mut buffer).expect("it arrives");
+        assert_eq!((source, &buffer[..length]), (received.source, &payload[..]));
+    }
+    let cut = Received::into_slots(&[&[7; 100]], 10);
+    assert_eq!(accept(&mut sink, &cut, 1).failed, 1, "a part is not sent on");
+    assert_eq!((snapshot(&ledgers)[0].sent, snapshot(&ledgers)[0].failed), (5, 1));
+}

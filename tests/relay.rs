@@ -1,0 +1,141 @@
+//! Datagrams sent on: what the destinations get, and what a dead or a stopped one costs the others.
+
+use std::net::{SocketAddr, UdpSocket};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::delivery::{SCALE, assert_each_once};
+use crate::util::daemon::{Daemon, free_address, udpd};
+use crate::util::ledger::{assert_closed, count, list};
+use crate::util::load::{Amount, Load};
+
+/// A daemon that writes what it gets to a file.
+fn collector(address: SocketAddr) -> Daemon {
+    Daemon::with_config(&format!(
+        r#"
+        [[listener]]
+        name = "in"
+        address = "{address}"
+        receive_buffer = "64MiB"
+        sinks = ["archive"]
+        [sink.archive]
+        type = "file"
+        path = "@DIR@/archive"
+        rotate = {{ bytes = 0, every = "0s" }}
+        queue_batches = 4096
+        "#
+    ))
+}
+
+fn delivered(ledger: &Value, sink: &str) -> u64 {
+    let sinks = list(&ledger["listeners"][0], "sinks");
+    count(sinks.iter().find(|one| one["name"] == sink).expect("the sink"), "delivered")
+}
+
+#[test]
+fn of_three_destinations_a_dead_and_a_stopped_one_cost_the_third_nothing() {
+    let [listening, third, stopped] = [free_address(), free_address(), free_address()];
+    // Bound once and left: nobody listens there any more.
+    let dead = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port");
+    let collector = collector(third);
+    let sleeper = Daemon::with_arguments(&["--listen", &stopped.to_string(), "--to", "null:"]);
+    sleeper.signal(Signal::SIGSTOP);
+    let relay = Daemon::with_config(&format!(
+        r#"
+        [[listener]]
+        name = "in"
+        address = "{listening}"
+        receive_buffer = "64MiB"
+        sinks = ["relay"]
+        [sink.relay]
+        type = "udp"
+        destinations = ["{dead}", "{stopped}", "{third}"]
+        queue_batches = 4096
+        "#
+    ));
+    let mut load = Load::new(listening, Amount::Seconds(2.0));
+    load.rate_per_second = 100_000 / SCALE;
+    let report = load.send();
+    let sent = report.sent;
+    let name = format!("relay@{third}");
+    let ledger = relay.stats_when("all are sent on", |ledger| {
+        list(&ledger["listeners"][0], "sinks").iter().all(|sink| {
+            count(sink, "delivered") + count(&sink["dropped"], "sink_error") == sent && count(sink, "in_flight") == 0
+        })
+    });
+    assert_eq!(delivered(&ledger, &name), sent, "{ledger:#}");
+    collector.stats_when("all have arrived", |ledger| delivered(ledger, "archive") == sent);
+    let ended = relay.terminate();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    assert_closed(&ended.ledger, sent);
+    let refusing = &list(&ended.ledger["listeners"][0], "sinks")[0]["destinations"][0];
+    assert!(count(refusing, "icmp_errors") > 0, "{refusing:#}");
+    assert_eq!(ended.stderr.matches("answers with an error").count(), 1, "said once: {}", ended.stderr);
+    let ended = collector.terminate();
+    assert_closed(&ended.ledger, sent);
+    let text = std::fs::read(ended.directory.path().join("archive")).expect("the file");
+    assert_each_once(&text, &report);
+    sleeper.signal(Signal::SIGCONT);
+    sleeper.terminate();
+}
+
+#[test]
+fn by_source_every_datagram_of_a_sender_reaches_the_same_destination() {
+    let listening = free_address();
+    let receivers = [UdpSocket::bind("127.0.0.1:0").expect("a port"), UdpSocket::bind("127.0.0.1:0").expect("a port")];
+    let destinations: Vec<String> =
+        receivers.iter().map(|receiver| format!("\"{}\"", receiver.local_addr().expect("bound"))).collect();
+    let relay = Daemon::with_config(&format!(
+        r#"
+        [[listener]]
+        name = "in"
+        address = "{listening}"
+        sinks = ["relay"]
+        [sink.relay]
+        type = "udp"
+        destinations = [{}]
+        distribute = "by_source"
+        "#,
+        destinations.join(", ")
+    ));
+    let (senders, each) = (20_u8, 10_u8);
+    for number in 0..each {
+        for sender in 0..senders {
+            let socket =
+                UdpSocket::bind(("127.0.0.1".replace(".1", &format!(".{}", sender + 1)), 0)).expect("loopback");
+            socket.send_to(&[sender, number], listening).expect("sent");
+        }
+    }
+    let sent = u64::from(senders) * u64::from(each);
+    relay.stats_when("all are sent on", |ledger| delivered(ledger, "relay") == sent);
+    let ended = relay.terminate();
+    assert_closed(&ended.ledger, sent);
+    let mut found = vec![Vec::new(); usize::from(senders)];
+    for (place, receiver) in receivers.iter().enumerate() {
+        receiver.set_nonblocking(true).expect("nonblocking");
+        let mut buffer = [0; 16];
+        while let Ok(length) = receiver.recv(&mut buffer) {
+            assert_eq!(length, 2);
+            found[usize::from(buffer[0])].push((place, buffer[1]));
+        }
+    }
+    for of_sender in &found {
+        let place = of_sender[0].0;
+        let expected: Vec<(usize, u8)> = (0..each).map(|number| (place, number)).collect();
+        assert_eq!(of_sender, &expected, "one destination, in order");
+    }
+    let used: Vec<bool> = (0..2).map(|place| found.iter().any(|of_sender| of_sender[0].0 == place)).collect();
+    assert_eq!(used, [true, true], "both are used");
+    let sums = list(&list(&ended.ledger["listeners"][0], "sinks")[0], "destinations");
+    assert_eq!(sums.iter().map(|sum| count(sum, "sent")).sum::<u64>(), sent);
+}
+
+#[test]
+fn a_relay_to_its_own_listener_never_starts() {
+    let address = free_address();
+    let arguments = ["run", "--listen", &address.to_string(), "--to", &format!("udp:{address}")];
+    let output = udpd(&arguments);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("would come back for ever"));
+}
