@@ -191,3 +191,102 @@ fn a_line_of_json_tells_who_sent_what_to_whom() {
     let truncated = (&lines[4]["truncated"], &lines[4]["length"], &lines[4]["payload"]);
     assert_eq!(truncated, (&true.into(), &150.into(), &long[..100].into()));
 }
+
+/// One packet as tshark sees it.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    source: String,
+    destination: String,
+    payload: String,
+}
+
+/// Reads a capture with tshark; every packet must be sound.
+fn seen_by_tshark(path: &Path) -> Vec<Seen> {
+    let fields = [
+        "ip.src",
+        "ip.dst",
+        "ipv6.src",
+        "ipv6.dst",
+        "udp.srcport",
+        "udp.dstport",
+        "udp.checksum.status",
+        "_ws.malformed",
+        "data.data",
+    ];
+    let mut command = Command::new("tshark");
+    // Whatever port it is, the payload is not to be taken for a protocol.
+    command.arg("-r").arg(path).args(["-T", "fields", "-E", "separator=|", "-o", "udp.check_checksum:TRUE"]);
+    command.args(["--disable-all-protocols"]);
+    for protocol in ["frame", "raw", "ip", "ipv6", "udp", "data"] {
+        command.args(["--enable-protocol", protocol]);
+    }
+    fields.iter().for_each(|field| drop(command.args(["-e", field])));
+    let output = command.output().expect("tshark runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("text");
+    let packet = |line: &str| {
+        let [v4_from, v4_to, v6_from, v6_to, from_port, to_port, checksum, malformed, payload] =
+            line.split('|').collect::<Vec<_>>().try_into().unwrap_or_else(|_| panic!("{line:?}"));
+        assert_eq!((checksum, malformed), ("1", ""), "a wrong checksum or a malformed packet: {line:?}");
+        Seen {
+            source: format!("{v4_from}{v6_from} {from_port}"),
+            destination: format!("{v4_to}{v6_to} {to_port}"),
+            payload: payload.to_owned(),
+        }
+    };
+    text.lines().map(packet).collect()
+}
+
+#[test]
+fn a_capture_of_every_size_and_both_families_is_sound_to_tshark() {
+    if Command::new("tshark").arg("--version").output().is_err() {
+        eprintln!("SKIPPED: no tshark to read captures with");
+        return;
+    }
+    let address = free_address();
+    let port = address.port();
+    let daemon = Daemon::with_config(&format!(
+        r#"
+        [[listener]]
+        name = "in"
+        address = "[::]:{port}"
+        max_length = 65535
+        receive_buffer = "64MiB"
+        batch_size = 16
+        sinks = ["capture"]
+        [sink.capture]
+        type = "file"
+        format = "pcapng"
+        path = "@DIR@/capture.pcapng"
+        rotate = {{ bytes = 0, every = "0s" }}
+        "#
+    ));
+    let v4 = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let v6 = UdpSocket::bind("[::1]:0").expect("a socket");
+    let datagrams: u64 = if cfg!(debug_assertions) { 2_000 } else { 100_000 };
+    let mut expected = Vec::new();
+    for number in 0..datagrams {
+        let length = if number % 1_000 == 999 { 65_507 } else { (number % 1_473) as usize };
+        let payload: Vec<u8> = (0..length).map(|at| (at as u64 * 5 + number) as u8).collect();
+        let (socket, host) = if number % 2 == 0 { (&v4, "127.0.0.1") } else { (&v6, "::1") };
+        socket.send_to(&payload, (host, port)).expect("sent");
+        let from = socket.local_addr().expect("bound").port();
+        expected.push(Seen {
+            source: format!("{host} {from}"),
+            destination: format!("{host} {port}"),
+            payload: payload.iter().map(|byte| format!("{byte:02x}")).collect(),
+        });
+        if number % 1_000 == 999 || number + 1 == datagrams {
+            daemon.stats_when("all so far are delivered", |ledger| {
+                count(&ledger["listeners"][0]["sinks"][0], "delivered") == number + 1
+            });
+        }
+    }
+    let ended = daemon.terminate();
+    assert_closed(&ended.ledger, datagrams);
+    let seen = seen_by_tshark(&ended.directory.path().join("capture.pcapng"));
+    assert_eq!(seen.len() as u64, datagrams);
+    for (number, (seen, expected)) in seen.iter().zip(&expected).enumerate() {
+        assert!(seen == expected, "packet {number}: {} {} to {}", seen.source, seen.payload.len(), seen.destination);
+    }
+}

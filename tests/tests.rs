@@ -17,6 +17,7 @@ mod config;
 mod delivery;
 mod files;
 mod relay;
+mod replay;
 // What cannot be taken is accounted for.
 mod overload;
 // What is refused, limited or joined as told.

@@ -29,15 +29,15 @@ const UNSAFE_FILES: &[&str] = &[
 const FORBIDDEN_IMPORTS: &[(&[&str], &[&str])] = &[
     // The leaves get what they need as arguments: they can be read, tested and reused without knowing the program.
     (
-        &["receiver", "consumer", "policy", "pool", "sink", "packet", "successor", "ledger", "channel"],
-        &["config", "pipeline", "run", "cli", "check", "stats", "nic", "bench"],
+        &["receiver", "consumer", "policy", "pool", "sink", "packet", "capture", "successor", "ledger", "channel"],
+        &["config", "pipeline", "run", "cli", "check", "stats", "nic", "bench", "replay"],
     ),
     (
-        &["receiver", "consumer", "policy", "pool", "sink", "packet", "successor", "ledger", "channel"],
+        &["receiver", "consumer", "policy", "pool", "sink", "packet", "capture", "successor", "ledger", "channel"],
         &["control", "metrics", "notify", "budget", "holder", "steering"],
     ),
     // What the threads hold does not know the threads.
-    (&["policy", "pool", "sink", "packet", "successor", "ledger", "channel"], &["receiver", "consumer"]),
+    (&["policy", "pool", "sink", "packet", "capture", "successor", "ledger", "channel"], &["receiver", "consumer"]),
     // The pipeline does not know who runs it, and the configuration knows nobody who uses it.
     (&["pipeline"], &["run", "cli", "check", "stats", "control", "metrics", "nic", "upkeep", "bench"]),
     (
@@ -47,7 +47,7 @@ const FORBIDDEN_IMPORTS: &[(&[&str], &[&str])] = &[
             "ledger", "packet", "policy", "upkeep",
         ],
     ),
-    (&["run", "check", "stats", "nic", "bench"], &["cli"]),
+    (&["run", "check", "stats", "nic", "bench", "replay"], &["cli"]),
 ];
 
 /// Fails with the whole list, or passes when it is empty.

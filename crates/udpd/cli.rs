@@ -9,7 +9,7 @@ use crate::bench::{ladder, max, recv, send};
 use crate::config::{self, Config};
 use crate::exit::Failure;
 use crate::nic::{self, Action, Order};
-use crate::{check, run, stats};
+use crate::{check, replay, run, stats};
 
 /// Where the configuration is when nobody says otherwise.
 const CONFIG_PATH: &str = "/etc/udpd/udpd.toml";
@@ -40,7 +40,7 @@ enum Command {
         /// Listen here, without a configuration file
         #[arg(long, value_name = "ADDR", requires = "to")]
         listen: Option<String>,
-        /// Deliver there: null:  stdout:  file:PATH
+        /// Deliver there: null:  stdout:  file:PATH  pcapng:PATH  udp:HOST:PORT  unix:PATH  kafka://HOST:PORT/TOPIC
         #[arg(long, value_name = "URI", requires = "listen")]
         to: Option<String>,
         /// How many lanes, with --listen
@@ -81,6 +81,11 @@ enum Command {
         #[command(subcommand)]
         command: Option<Bench>,
     },
+    /// Send the UDP datagrams of a capture once more, with their own spacing or faster
+    #[command(
+        after_help = "Examples:\n  udpd replay capture.pcapng --to 127.0.0.1:5140\n  udpd replay capture.pcap --to 10.0.0.9:5140 --speed 10 --port 514\n  zcat capture.pcap.gz | udpd replay - --to [::1]:5140 --fast"
+    )]
+    Replay(replay::Arguments),
 }
 
 /// What `udpd bench` measures.
@@ -152,6 +157,7 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
         Command::Stats { json, socket } => stats::execute(socket, json, &mut io::stdout().lock()),
         Command::Steer(command) => steer(command),
         Command::Bench { command } => bench(command),
+        Command::Replay(arguments) => replay::execute(&arguments, &mut io::stdout().lock()),
     }
 }
 

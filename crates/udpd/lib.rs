@@ -16,6 +16,7 @@ pub mod exit;
 pub mod bench;
 pub mod check;
 pub mod nic;
+pub mod replay;
 pub mod run;
 pub mod stats;
 pub mod steering;
@@ -42,6 +43,7 @@ pub mod consumer;
 pub mod receiver;
 
 pub mod calendar;
+pub mod capture;
 pub mod ledger;
 pub mod packet;
 pub mod policy;
