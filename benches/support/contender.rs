@@ -189,7 +189,7 @@ fn pid(process_id: u32) -> Pid {
 }
 
 /// CPU time of all threads of a process, to the nanosecond.
-fn process_ns(process_id: u32) -> u64 {
+pub(crate) fn process_ns(process_id: u32) -> u64 {
     let clock = clock_getcpuclockid(pid(process_id)).expect("the process has a CPU clock");
     let time = Duration::from(clock_gettime(clock).expect("the CPU clock of the process can be read"));
     u64::try_from(time.as_nanos()).expect("less than 584 years")
