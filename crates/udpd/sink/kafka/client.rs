@@ -65,6 +65,12 @@ impl Client {
         self.under_way.iter().sum()
     }
 
+    /// When the library's client was started last.
+    #[cfg(test)]
+    pub(super) fn born(&self) -> Instant {
+        self.born
+    }
+
     /// Hands a message over. While the queue is full it waits, which is the wait of this sink alone; the library makes
     /// room by delivering, or by giving up the oldest when `message.timeout.ms` has passed.
     pub(super) fn send(&mut self, mut record: Record<'_>, tallies: &mut [Tally]) {

@@ -130,3 +130,6 @@ impl Sink for KafkaSink {
 fn since_epoch() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests;
