@@ -1,5 +1,6 @@
 //! What is in files after rotation, after a kill, and in the formats that keep more than the payload.
 
+use std::io::Write;
 use std::net::UdpSocket;
 use std::path::Path;
 use std::process::Command;
@@ -239,7 +240,7 @@ fn seen_by_tshark(path: &Path, port: u16) -> Vec<Seen> {
 #[test]
 fn a_capture_of_every_size_and_both_families_is_sound_to_tshark() {
     if Command::new("tshark").arg("--version").output().is_err() {
-        eprintln!("SKIPPED: no tshark to read captures with");
+        let _ = writeln!(std::io::stderr(), "SKIPPED: no tshark to read captures with");
         return;
     }
     let address = free_address();

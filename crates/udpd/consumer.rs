@@ -124,7 +124,10 @@ impl Consumer {
         loop {
             match self.channel.wait(self.sink.due()) {
                 Waited::Batch(parcel) => return Some(self.consume(parcel)),
-                Waited::Deadline => self.sink.when_due(&mut self.tallies),
+                Waited::Deadline => {
+                    self.sink.when_due(&mut self.tallies);
+                    self.ledger.publish(&self.tallies);
+                }
                 Waited::Ended => return None,
             }
         }

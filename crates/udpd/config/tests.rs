@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::keys::KEYS;
-use super::{Chosen, Config, Host, defaults};
+use super::{Chosen, Config, Host, SinkKind, defaults};
 
 /// The least that works, with the values that `config/udpd.toml` has where there is no default.
 const LEAST: &str = r#"
@@ -143,4 +143,39 @@ fn the_queues_of_an_interface_count_as_lanes_when_files_are_compared() {
     let lines = problems(text, &host);
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains("2 consumers would write the same file"), "{lines:?}");
+}
+
+#[test]
+fn a_kafka_sink_is_taken_by_a_build_that_has_one_and_refused_by_one_that_has_not() {
+    let text = LEAST.replace(
+        "type = \"file\"\npath = \"/var/log/udpd/{listener}-{consumer}.log\"\n",
+        "type = \"kafka\"\nbrokers = \"10.0.0.5:9092\"\ntopic = \"syslog\"\nacks = \"1\"\n\
+         [sink.archive.properties]\n\"linger.ms\" = 20\n\"socket.keepalive.enable\" = true\n",
+    );
+    if cfg!(feature = "kafka") {
+        let config = parse(&text);
+        let SinkKind::Kafka(kafka) = &config.sinks[0].kind else { panic!("{:?}", config.sinks[0]) };
+        assert_eq!((kafka.topic.as_str(), kafka.acks.as_str(), kafka.key_by_source), ("syslog", "1", true));
+        let properties: Vec<_> = kafka.properties.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        assert_eq!(properties, [("linger.ms", "20"), ("socket.keepalive.enable", "true")]);
+    } else {
+        let lines = problems(&text, &Host::default());
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].contains("built without Kafka") && lines[0].contains("--features kafka"), "{lines:?}");
+    }
+}
+
+#[test]
+fn every_destination_of_a_relay_to_all_is_a_sink_of_its_own() {
+    let text = "[[listener]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\nsinks = [\"relay\", \"z\"]\n\
+                [sink.relay]\ntype = \"udp\"\ndestinations = [\"10.0.0.8:514\", \"[fd00::9]:514\"]\nqueue_batches = 7\n\
+                [sink.z]\ntype = \"null\"\n";
+    let config = parse(text);
+    let names: Vec<_> = config.sinks.iter().map(|sink| sink.name.as_str()).collect();
+    assert_eq!(names, ["relay@10.0.0.8:514", "relay@[fd00::9]:514", "z"]);
+    assert_eq!(config.listeners[0].sinks, [0, 1, 2]);
+    assert_eq!(config.sinks[1].queue_batches, 7);
+    let by_source = parse(&text.replace("queue_batches = 7", "distribute = \"by_source\""));
+    assert_eq!(by_source.sinks.len(), 2);
+    assert_eq!(by_source.sinks[0].name, "relay");
 }

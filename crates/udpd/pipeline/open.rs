@@ -68,9 +68,7 @@ impl Opening<'_> {
             SinkKind::File(file) => return self.files(file),
             SinkKind::Unix(unix) => self.unix(unix),
             SinkKind::Udp(relay) => return self.relay(relay),
-            SinkKind::Kafka(_) => {
-                return Err(Failure::new(ExitCode::Failure, "not merged yet".to_owned()));
-            }
+            SinkKind::Kafka(kafka) => self.kafka(kafka)?,
         };
         Ok(opened.into())
     }
@@ -106,6 +104,29 @@ impl Opening<'_> {
             (UnixSocket::Stream, Framing::Length) => Format::Lengths,
         };
         Box::new(UnixStreamSink::new(&self.settings.name, unix.path.clone(), self.encoder(framing)))
+    }
+
+    #[cfg(feature = "kafka")]
+    fn kafka(self, kafka: &config::KafkaSink) -> Result<Box<dyn Sink>, Failure> {
+        use crate::sink::kafka::{KafkaSettings, KafkaSink, QueueBounds};
+        let settings = KafkaSettings {
+            name: self.settings.name.clone(),
+            brokers: kafka.brokers.clone(),
+            topic: kafka.topic.clone(),
+            key_by_source: kafka.key_by_source,
+            acks: kafka.acks.clone(),
+            properties: kafka.properties.clone(),
+            listeners: self.config.listeners.iter().map(|listener| listener.name.clone()).collect(),
+            queue: QueueBounds::default(),
+        };
+        let sink = KafkaSink::open(&settings)
+            .map_err(|error| Failure::new(ExitCode::Configuration, format!("sink {}: {error}", settings.name)))?;
+        Ok(Box::new(sink))
+    }
+
+    #[cfg(not(feature = "kafka"))]
+    fn kafka(self, _: &config::KafkaSink) -> Result<Box<dyn Sink>, Failure> {
+        unreachable!("the configuration refuses sink {} in a build without Kafka", self.settings.name)
     }
 
     fn relay(self, relay: &config::UdpSink) -> Result<Opened, Failure> {

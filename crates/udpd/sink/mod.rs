@@ -3,12 +3,15 @@
 //!
 //! The contract of the books: the consumer adds a batch to `taken` and `pending` before [`Sink::accept`]; the sink moves
 //! each datagram exactly once from `pending` to `delivered` or `failed`, at the latest in [`Sink::flush`]. The consumer
-//! flushes whenever its channel is empty, so nothing waits in a buffer while there is nothing else to do.
+//! flushes whenever its channel is empty, so nothing waits in a buffer while there is nothing else to do. A sink whose
+//! destination acknowledges may hold them until the answer comes, and is then due until all have come.
 
 pub mod boundary;
 pub mod encoder;
 pub mod file;
 pub mod jsonl;
+#[cfg(feature = "kafka")]
+pub mod kafka;
 pub mod lines;
 mod null;
 mod outbox;
@@ -33,7 +36,7 @@ pub trait Sink: Send + fmt::Debug {
     /// Takes every datagram of the batch. It may keep copies; it does not keep the batch.
     fn accept(&mut self, batch: &LaneBatch, tallies: &mut [Tally]);
 
-    /// The channel is empty: decide the fate of all that is pending.
+    /// The channel is empty: decide the fate of all that is pending, or be due until it is decided.
     fn flush(&mut self, _tallies: &mut [Tally]) {}
 
     /// When the sink wants [`Sink::when_due`] to be called although nothing arrives.

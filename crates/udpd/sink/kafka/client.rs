@@ -1,0 +1,185 @@
+//! The library's client and what is under way in it.
+//!
+//! Every datagram that the client took is under way until its delivery report is heard, and is then delivered or failed,
+//! once. `under_way` is counted apart from the ledger's `pending`, which also holds what the sink has not handed over yet.
+
+use std::fmt;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rdkafka::ClientConfig;
+use rdkafka::config::FromClientConfigAndContext;
+use rdkafka::error::{KafkaError as LibraryError, RDKafkaErrorCode};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer, PurgeConfig};
+
+use super::context::Context;
+use super::settings::{self, KafkaError, KafkaSettings};
+use crate::ledger::Tally;
+use crate::sink::{deliver, fail};
+
+/// How long one look for room in a full queue takes while reports come in, and at most while none does.
+const ROOM_WAIT_MIN: Duration = Duration::from_millis(2);
+const ROOM_WAIT_MAX: Duration = Duration::from_millis(50);
+
+/// How long one look at the end of all deliveries takes.
+const FLUSH_STEP: Duration = Duration::from_millis(5);
+
+/// How long the library may take to report what is taken back from it.
+const PURGE_LIMIT: Duration = Duration::from_millis(500);
+
+/// The least time between two clients: one that fails at once is not replaced at once.
+const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
+
+/// A message as the binding takes it.
+pub(super) type Record<'a> = BaseRecord<'a, [u8], [u8], usize>;
+
+/// The client of one sink.
+pub(super) struct Client {
+    producer: BaseProducer<Context>,
+    config: ClientConfig,
+    settings: Arc<KafkaSettings>,
+    /// Datagrams without a report, by listener.
+    under_way: Vec<u64>,
+    born: Instant,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Client").field("under_way", &self.under_way).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Starts a client; connects to nobody yet.
+    pub(super) fn start(settings: &Arc<KafkaSettings>) -> Result<Self, KafkaError> {
+        let config = settings::client_config(settings)?;
+        let producer = BaseProducer::from_config_and_context(&config, Context::new(settings))
+            .map_err(|error| settings::refusal(settings, error))?;
+        let under_way = vec![0; settings.listeners.len()];
+        Ok(Self { producer, config, settings: Arc::clone(settings), under_way, born: Instant::now() })
+    }
+
+    /// How many datagrams have no report yet.
+    pub(super) fn under_way(&self) -> u64 {
+        self.under_way.iter().sum()
+    }
+
+    /// When the library's client was started last.
+    #[cfg(test)]
+    pub(super) fn born(&self) -> Instant {
+        self.born
+    }
+
+    /// Hands a message over. While the queue is full it waits, which is the wait of this sink alone; the library makes
+    /// room by delivering, or by giving up the oldest when `message.timeout.ms` has passed.
+    pub(super) fn send(&mut self, mut record: Record<'_>, tallies: &mut [Tally]) {
+        let listener = record.delivery_opaque;
+        let mut wait = ROOM_WAIT_MIN;
+        loop {
+            let (error, unsent) = match self.producer.send(record) {
+                Ok(()) => {
+                    self.under_way[listener] += 1;
+                    return;
+                }
+                Err(refused) => refused,
+            };
+            record = unsent;
+            match error {
+                LibraryError::MessageProduction(RDKafkaErrorCode::QueueFull) => {
+                    self.producer.poll(wait);
+                    wait = if self.settle(tallies) { ROOM_WAIT_MIN } else { (wait * 2).min(ROOM_WAIT_MAX) };
+                    self.producer.context().remind(Instant::now());
+                }
+                LibraryError::MessageProduction(RDKafkaErrorCode::Fatal) if self.renew(tallies) => {}
+                error => {
+                    self.producer.context().refused(&error);
+                    fail(&mut tallies[listener], 1);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Hears everything that the library has to say, without waiting for more; true if anything was delivered or failed.
+    pub(super) fn hear(&mut self, tallies: &mut [Tally]) -> bool {
+        loop {
+            let heard = self.producer.context().heard();
+            self.producer.poll(Duration::ZERO);
+            if self.producer.context().heard() == heard {
+                break;
+            }
+        }
+        let settled = self.settle(tallies);
+        if self.producer.context().is_fatal() {
+            self.renew(tallies);
+        }
+        settled
+    }
+
+    /// Says what was withheld from the log, when it is time.
+    pub(super) fn remind(&self, now: Instant) {
+        self.producer.context().remind(now);
+    }
+
+    /// Waits until everything is delivered or failed, no longer than `limit`; what is left then is taken back and failed.
+    /// Returns how many that were.
+    pub(super) fn finish(&mut self, limit: Duration, tallies: &mut [Tally]) -> u64 {
+        let deadline = Instant::now() + limit;
+        while self.under_way() > 0 && !self.producer.context().is_fatal() && Instant::now() < deadline {
+            // That the time is over is seen from what is under way.
+            let _ = self.producer.flush(FLUSH_STEP);
+            self.settle(tallies);
+        }
+        let left = self.under_way();
+        self.give_up(tallies);
+        left
+    }
+
+    /// Moves what was reported since the last time from pending to delivered or failed; true if that was anything.
+    fn settle(&mut self, tallies: &mut [Tally]) -> bool {
+        let mut any = false;
+        for (listener, under_way) in self.under_way.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
+            let (delivered, failed) = self.producer.context().take_reports(listener);
+            deliver(&mut tallies[listener], delivered);
+            fail(&mut tallies[listener], failed);
+            *under_way -= delivered + failed;
+            any |= delivered + failed > 0;
+        }
+        any
+    }
+
+    /// Takes everything back that is under way. What the library does not report in time is failed all the same.
+    fn give_up(&mut self, tallies: &mut [Tally]) {
+        if self.under_way() == 0 {
+            return;
+        }
+        self.producer.purge(PurgeConfig::default().queue().inflight());
+        let deadline = Instant::now() + PURGE_LIMIT;
+        while self.under_way() > 0 && Instant::now() < deadline {
+            self.producer.poll(FLUSH_STEP);
+            self.settle(tallies);
+        }
+        for (tally, under_way) in tallies.iter_mut().zip(&mut self.under_way) {
+            fail(tally, std::mem::take(under_way));
+        }
+    }
+
+    /// Replaces a client that has failed for good; false if there cannot be another one now.
+    fn renew(&mut self, tallies: &mut [Tally]) -> bool {
+        self.give_up(tallies);
+        // Only this sink waits.
+        thread::sleep(RENEWAL_PAUSE.saturating_sub(self.born.elapsed()));
+        self.born = Instant::now();
+        match BaseProducer::from_config_and_context(&self.config, Context::new(&self.settings)) {
+            Ok(producer) => {
+                self.producer = producer;
+                true
+            }
+            Err(error) => {
+                log::error!("sink {}: cannot start another client: {error}; trying again", self.settings.name);
+                false
+            }
+        }
+    }
+}

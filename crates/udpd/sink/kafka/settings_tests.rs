@@ -1,0 +1,165 @@
+//! Wrong settings are refused with key, value and reason; right ones say to the library what they mean.
+
+use super::*;
+
+fn settings() -> KafkaSettings {
+    KafkaSettings {
+        name: "stream".to_owned(),
+        brokers: "127.0.0.1:9092".to_owned(),
+        topic: "syslog".to_owned(),
+        key_by_source: true,
+        acks: "all".to_owned(),
+        properties: Vec::new(),
+        listeners: vec!["in".to_owned()],
+        queue: QueueBounds::default(),
+    }
+}
+
+fn with(properties: &[(&str, &str)]) -> KafkaSettings {
+    let properties = properties.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    KafkaSettings { properties, ..settings() }
+}
+
+/// What the library would use.
+fn effective(settings: &KafkaSettings, key: &str) -> String {
+    let config = client_config(settings).expect("right settings");
+    config.create_native_config().expect("right settings").get(key).expect("a property of the library")
+}
+
+fn error_of(settings: &KafkaSettings) -> String {
+    let error = match client_config(settings) {
+        Err(error) => error,
+        Ok(config) => {
+            let producer: Result<rdkafka::producer::BaseProducer, _> = config.create();
+            refusal(settings, producer.err().expect("these settings are wrong"))
+        }
+    };
+    error.to_string()
+}
+
+#[test]
+fn the_defaults_are_bounded_and_without_repeats() {
+    assert_eq!(effective(&settings(), "queue.buffering.max.messages"), "100000");
+    assert_eq!(effective(&settings(), "queue.buffering.max.kbytes"), "65536");
+    assert_eq!(effective(&settings(), "enable.idempotence"), "true");
+    assert_eq!(effective(&settings(), "acks"), "-1");
+    assert_eq!(effective(&settings(), "client.id"), "udpd");
+}
+
+#[test]
+fn fewer_acknowledgements_go_without_protection_from_repeats() {
+    for (acks, library) in [("1", "1"), ("0", "0"), ("2", "2")] {
+        let settings = KafkaSettings { acks: acks.to_owned(), ..settings() };
+        assert_eq!(effective(&settings, "enable.idempotence"), "false");
+        assert_eq!(effective(&settings, "acks"), library);
+    }
+    assert_eq!(effective(&KafkaSettings { acks: "-1".to_owned(), ..settings() }, "enable.idempotence"), "true");
+}
+
+#[test]
+fn properties_go_before_what_we_would_choose() {
+    let settings = with(&[
+        ("queue.buffering.max.messages", "7"),
+        ("enable.idempotence", "false"),
+        ("client.id", "edge-3"),
+        ("compression.codec", "lz4"),
+    ]);
+    assert_eq!(effective(&settings, "queue.buffering.max.messages"), "7");
+    assert_eq!(effective(&settings, "enable.idempotence"), "false");
+    assert_eq!(effective(&settings, "client.id"), "edge-3");
+    assert_eq!(effective(&settings, "compression.codec"), "lz4");
+}
+
+#[test]
+fn a_property_that_the_library_does_not_have_is_named() {
+    let error = error_of(&with(&[("linger.mss", "5")]));
+    assert!(error.starts_with("properties.\"linger.mss\" = \"5\": "), "{error}");
+}
+
+#[test]
+fn a_value_that_the_library_does_not_take_is_named() {
+    let error = error_of(&with(&[("linger.ms", "soon")]));
+    assert!(error.starts_with("properties.\"linger.ms\" = \"soon\": "), "{error}");
+    let error = error_of(&KafkaSettings { acks: "most".to_owned(), ..settings() });
+    assert!(error.starts_with("acks = \"most\": "), "{error}");
+}
+
+#[test]
+fn what_this_build_of_the_library_cannot_do_is_said() {
+    for (key, value) in [("compression.codec", "zstd"), ("security.protocol", "ssl")] {
+        let error = error_of(&with(&[(key, value)]));
+        assert!(error.contains(key) && error.contains(value), "{error}");
+        assert!(error.contains("not available at build time"), "{error}");
+    }
+}
+
+#[test]
+fn idempotence_and_few_acknowledgements_contradict_each_other() {
+    let settings = KafkaSettings { acks: "1".to_owned(), ..with(&[("enable.idempotence", "true")]) };
+    let error = error_of(&settings);
+    assert!(error.starts_with("acks = \"1\": ") && error.contains("acks = \"all\""), "{error}");
+}
+
+#[test]
+fn what_contradicts_idempotence_is_named_by_the_library_with_the_way_out() {
+    for (key, value) in [("max.in.flight", "10"), ("retries", "0"), ("queuing.strategy", "lifo")] {
+        let error = error_of(&with(&[(key, value)]));
+        assert!(error.contains(key), "{error}");
+        assert!(error.contains("properties.\"enable.idempotence\" = \"false\""), "{error}");
+    }
+}
+
+#[test]
+fn what_the_sink_has_keys_for_is_set_there_and_nowhere_else() {
+    for (key, own) in [
+        ("bootstrap.servers", "brokers"),
+        ("metadata.broker.list", "brokers"),
+        ("acks", "acks"),
+        ("request.required.acks", "acks"),
+    ] {
+        let error = error_of(&with(&[(key, "1")]));
+        assert!(error.contains(&format!("the key {own} ")), "{error}");
+    }
+}
+
+#[test]
+fn nothing_takes_the_delivery_reports_away() {
+    for key in ["delivery.report.only.error", "transactional.id", "log.queue"] {
+        let error = error_of(&with(&[(key, "true")]));
+        assert!(error.contains(key) && error.contains("cannot be set"), "{error}");
+    }
+}
+
+#[test]
+fn one_property_under_two_names_is_refused() {
+    let error = error_of(&with(&[("linger.ms", "5"), ("queue.buffering.max.ms", "6")]));
+    assert!(error.contains("queue.buffering.max.ms") && error.contains("linger.ms"), "{error}");
+}
+
+#[test]
+fn an_address_that_is_none_is_named() {
+    for brokers in ["", "a:9092,", "a:9092, ,b", ":9092", "a:0", "a:70000", "a:b", "[::1", "[::1]9092", "a b:1", "::1"]
+    {
+        let error = error_of(&KafkaSettings { brokers: brokers.to_owned(), ..settings() });
+        assert!(error.starts_with(&format!("brokers = {brokers:?}: ")), "{error}");
+    }
+    for brokers in ["a", "a:9092", "a:9092, b:9093", "[::1]:9092", "[::1]", "10.0.0.5:9092,b"] {
+        assert_eq!(check_brokers(brokers), Ok(()));
+    }
+}
+
+#[test]
+fn a_topic_that_no_broker_can_have_is_named() {
+    for topic in ["", ".", "..", "a/b", "a b", "ä", &"x".repeat(250)] {
+        let error = error_of(&KafkaSettings { topic: topic.to_owned(), ..settings() });
+        assert!(error.starts_with(&format!("topic = {topic:?}: ")), "{error}");
+    }
+    assert_eq!(check_topic(&"x".repeat(249)), Ok(()));
+    assert_eq!(check_topic("net.flow_v9-raw"), Ok(()));
+}
+
+#[test]
+fn no_value_of_a_property_is_shown_by_debug() {
+    let shown = format!("{:?}", with(&[("sasl.password", "hunter2")]));
+    assert!(shown.contains("sasl.password") && !shown.contains("hunter2"), "{shown}");
+}

@@ -1,0 +1,203 @@
+//! What the log says of a Kafka sink: little, whatever happens.
+//!
+//! A client that has lost its broker tries again several times a second and could say so each time. The operator wants one
+//! line when the last broker is gone, one when it is back, and between them the figures of the ledger. Everything else,
+//! lines of the library and reasons of lost datagrams alike, shares a small allowance per minute; what exceeds it is
+//! counted and the count is said.
+
+use std::time::{Duration, Instant};
+
+use log::Level;
+
+/// Lines of an allowance.
+const LINES_MAX: u32 = 5;
+
+/// How long an allowance lasts.
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// Lines for the log, at most two.
+pub(super) type Lines = Vec<(Level, String)>;
+
+/// Decides what is said.
+#[derive(Debug)]
+pub(super) struct Voice {
+    subject: String,
+    brokers: String,
+    topic: String,
+    away: bool,
+    last_trouble: String,
+    window_start: Option<Instant>,
+    said: u32,
+    withheld: u64,
+}
+
+impl Voice {
+    /// The voice of the sink `name`.
+    pub(super) fn new(name: &str, brokers: &str, topic: &str) -> Self {
+        Self {
+            subject: format!("sink {name}"),
+            brokers: brokers.to_owned(),
+            topic: topic.to_owned(),
+            away: false,
+            last_trouble: String::new(),
+            window_start: None,
+            said: 0,
+            withheld: 0,
+        }
+    }
+
+    /// No broker is left.
+    pub(super) fn gone(&mut self) -> Lines {
+        if std::mem::replace(&mut self.away, true) {
+            return Vec::new();
+        }
+        let why = if self.last_trouble.is_empty() { "" } else { ": " };
+        let text = format!(
+            "{}: no broker of {} answers{why}{}; datagrams wait for one in the sink's queue, then when_full decides",
+            self.subject, self.brokers, self.last_trouble
+        );
+        vec![(Level::Warn, text)]
+    }
+
+    /// A broker has acknowledged something.
+    pub(super) fn back(&mut self) -> Lines {
+        if !std::mem::replace(&mut self.away, false) {
+            return Vec::new();
+        }
+        vec![(Level::Info, format!("{}: a broker of {} takes datagrams again", self.subject, self.brokers))]
+    }
+
+    /// The client can go on no longer and is replaced by a new one.
+    pub(super) fn fatal(&self, reason: &str) -> Lines {
+        let text = format!(
+            "{}: the client has lost its place among the messages of topic {} and starts anew; what it had not delivered \
+             counts as failed: {reason}",
+            self.subject, self.topic
+        );
+        vec![(Level::Error, text)]
+    }
+
+    /// Something about a connection; an error of the client that comes with a line of its own.
+    pub(super) fn trouble(&mut self, reason: &str) {
+        reason.clone_into(&mut self.last_trouble);
+    }
+
+    /// Another error of the client.
+    pub(super) fn error(&mut self, reason: &str, now: Instant) -> Lines {
+        // The binding hands every error over twice.
+        if reason == self.last_trouble {
+            return Vec::new();
+        }
+        self.trouble(reason);
+        self.limited(Level::Warn, now, |voice| format!("{}: {reason}", voice.subject))
+    }
+
+    /// A datagram will not be in the topic, or nobody knows whether it will.
+    pub(super) fn failed(&mut self, reason: &str, now: Instant) -> Lines {
+        self.limited(Level::Warn, now, |voice| {
+            format!("{}: a datagram for topic {} is not delivered: {reason}", voice.subject, voice.topic)
+        })
+    }
+
+    /// A line of the library's own log.
+    pub(super) fn library(&mut self, level: Level, facility: &str, line: &str, now: Instant) -> Lines {
+        let level = match facility {
+            // One connection of several, or one that is tried again and again.
+            "FAIL" if self.away => Level::Debug,
+            "FAIL" => Level::Info,
+            _ => level,
+        };
+        let text = |voice: &Self| format!("{}: librdkafka: {facility}: {line}", voice.subject);
+        if level >= Level::Debug { vec![(level, text(self))] } else { self.limited(level, now, text) }
+    }
+
+    /// Time has passed: says what was withheld, if nothing else comes to do it.
+    pub(super) fn remind(&mut self, now: Instant) -> Lines {
+        let over = self.window_start.is_some_and(|start| now.saturating_duration_since(start) >= WINDOW);
+        if over && self.withheld > 0 { self.renew(now) } else { Vec::new() }
+    }
+
+    /// A line out of the allowance.
+    fn limited(&mut self, level: Level, now: Instant, text: impl FnOnce(&Self) -> String) -> Lines {
+        let mut lines = Vec::new();
+        if self.window_start.is_none_or(|start| now.saturating_duration_since(start) >= WINDOW) {
+            lines = self.renew(now);
+        }
+        if self.said < LINES_MAX {
+            self.said += 1;
+            lines.push((level, text(self)));
+        } else {
+            self.withheld += 1;
+        }
+        lines
+    }
+
+    /// A new allowance, and what the old one withheld.
+    fn renew(&mut self, now: Instant) -> Lines {
+        self.window_start = Some(now);
+        self.said = 0;
+        match std::mem::take(&mut self.withheld) {
+            0 => Vec::new(),
+            lines => {
+                vec![(Level::Warn, format!("{}: {lines} more lines like the last ones were left out", self.subject))]
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn voice() -> Voice {
+        Voice::new("stream", "a:9092", "syslog")
+    }
+
+    #[test]
+    fn a_broker_that_is_away_is_one_warning_and_one_line_when_it_is_back() {
+        let mut voice = voice();
+        voice.trouble("connection refused");
+        let lines = voice.gone();
+        assert_eq!(lines.len(), 1);
+        assert_eq!(lines[0].0, Level::Warn);
+        assert!(lines[0].1.starts_with("sink stream: no broker of a:9092 answers: connection refused; "), "{lines:?}");
+        for _ in 0..1_000 {
+            assert_eq!(voice.gone(), []);
+            let lines = voice.library(Level::Error, "FAIL", "again", Instant::now());
+            assert!(lines.iter().all(|(level, _)| *level == Level::Debug));
+        }
+        let lines = voice.back();
+        assert_eq!(lines, [(Level::Info, "sink stream: a broker of a:9092 takes datagrams again".to_owned())]);
+        assert_eq!(voice.back(), []);
+        assert_eq!(voice.gone().len(), 1, "the next time it is said again");
+    }
+
+    #[test]
+    fn a_flood_of_failures_is_a_few_lines_and_then_their_count() {
+        let mut voice = voice();
+        let start = Instant::now();
+        let said: usize = (0..100_000).map(|_| voice.failed("timed out", start).len()).sum();
+        assert_eq!(said, LINES_MAX as usize);
+        assert_eq!(voice.remind(start), [], "not before the minute is over");
+        let lines = voice.remind(start + WINDOW);
+        assert_eq!(lines.len(), 1);
+        assert!(lines[0].1.contains("99995 more lines"), "{lines:?}");
+        assert_eq!(voice.remind(start + WINDOW * 2), [], "a count is said once");
+        assert_eq!(voice.failed("timed out", start + WINDOW * 3).len(), 1, "a new minute has a new allowance");
+    }
+
+    #[test]
+    fn an_error_that_the_binding_repeats_is_said_once() {
+        let mut voice = voice();
+        assert_eq!(voice.error("bad credentials", Instant::now()).len(), 1);
+        assert_eq!(voice.error("bad credentials", Instant::now()), []);
+    }
+
+    #[test]
+    fn debug_lines_of_the_library_are_not_rationed() {
+        let mut voice = voice();
+        let now = Instant::now();
+        assert!((0..100).all(|_| voice.library(Level::Debug, "MSG", "sent", now).len() == 1));
+        assert_eq!(voice.library(Level::Warn, "REQTMOUT", "timed out", now).len(), 1);
+    }
+}

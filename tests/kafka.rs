@@ -1,0 +1,184 @@
+//! The Kafka sink at the end of a whole pipeline, with real datagrams (cargo feature `kafka`).
+//!
+//! What needs a broker needs one that can be stopped and started: `tests/rigs/kafka_broker.sh` brings it and says where it
+//! is. Without it those tests say that they did not run. A binary of its own, because the allocator that counts is
+//! that of the whole process; for the same reason one test runs at a time.
+
+#[path = "util/mod.rs"]
+mod util;
+
+#[path = "kafka/broker.rs"]
+mod broker;
+#[path = "kafka/pipeline.rs"]
+mod pipeline;
+#[path = "kafka/said.rs"]
+mod said;
+#[path = "kafka/topic.rs"]
+mod topic;
+
+use std::alloc::System;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rdkafka::mocking::MockCluster;
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+use broker::Broker;
+use pipeline::{Running, settings};
+use util::ledger::{assert_closed, count};
+use util::load::{Amount, Load};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    let guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    said::listen();
+    guard
+}
+
+/// Each sender has an address, hence a key, hence a partition, of its own.
+const SENDERS: u8 = 4;
+
+/// How many datagrams go past the restarts.
+fn datagrams() -> u64 {
+    std::env::var("UDPD_KAFKA_DATAGRAMS")
+        .map_or(200_000, |text| text.parse().expect("UDPD_KAFKA_DATAGRAMS is a number"))
+}
+
+#[test]
+fn a_broker_that_is_restarted_twice_in_mid_stream_gets_everything_delivered_exactly_once_and_in_order() {
+    let _alone = alone();
+    let Some(broker) = Broker::of_the_rig() else { return };
+    broker.start();
+    let topic = "restarted";
+    let total = datagrams();
+    // A minute of stream at least, so that there is traffic before, between and after the restarts, and no faster than
+    // that the queue lasts through them.
+    let rate = (total / 60).clamp(1, 10_000);
+    let running = Running::start(&settings(broker.address(), topic, &[]));
+    let loads: Vec<_> = (1..=SENDERS)
+        .map(|sender| {
+            let amount = Amount::Count(total / u64::from(SENDERS));
+            Load {
+                from: Some(IpAddr::V4(Ipv4Addr::new(127, 0, 0, sender))),
+                rate_per_second: rate / u64::from(SENDERS),
+                flows: 2,
+                burst: 8,
+                ..Load::new(running.address(), amount)
+            }
+            .spawn()
+        })
+        .collect();
+    running.wait("the first sixth", |sink| count(sink, "delivered") >= total / 6);
+    broker.stop();
+    broker.start();
+    running.wait("half of it", |sink| count(sink, "delivered") >= total / 2);
+    broker.kill();
+    broker.start();
+    assert!(loads.iter().all(|load| !load.is_finished()), "both restarts were in mid-stream");
+    let sent: u64 = loads.into_iter().map(|load| load.join().expect("sent").sent).sum();
+    running.wait("the last acknowledgement", |sink| count(sink, "in_flight") == 0 && count(sink, "offered") > 0);
+    let ledger = running.stop();
+
+    assert_closed(&ledger, sent);
+    let sink = &ledger["listeners"][0]["sinks"][0];
+    assert_eq!(count(&sink["dropped"], "sink_error"), 0, "nothing is given up within five minutes: {sink:#}");
+    let delivered = count(sink, "delivered");
+    assert!(delivered >= total / 5 * 4, "most of it went through the topic: {sink:#}");
+    log::info!("of {sent} datagrams past two restarts {delivered} are acknowledged: {}", sink["dropped"]);
+    assert_eq!(said::count("WARN sink stream: no broker of "), 2, "each outage is one warning");
+    assert_eq!(said::count("INFO sink stream: a broker of "), 2, "and its end is one line");
+    assert!(said::all() <= 20, "a few lines besides");
+    topic::read(broker.address(), topic).assert_exactly_once_in_order(delivered);
+}
+
+#[test]
+fn a_broker_that_is_down_at_the_start_and_comes_later_gets_everything() {
+    let _alone = alone();
+    let Some(broker) = Broker::of_the_rig() else { return };
+    broker.stop();
+    let topic = "late";
+    let running = Running::start(&settings(broker.address(), topic, &[]));
+    let sent = Load { rate_per_second: 10_000, ..Load::new(running.address(), Amount::Count(20_000)) }.send().sent;
+    running.wait("all of it to wait", |sink| count(sink, "in_flight") == sent);
+    assert_eq!(said::count("WARN sink stream: no broker of "), 1);
+    broker.start();
+    running.wait("the last acknowledgement", |sink| count(sink, "delivered") == sent);
+    let ledger = running.stop();
+    assert_eq!(said::count("INFO sink stream: a broker of "), 1);
+    assert_closed(&ledger, sent);
+    topic::read(broker.address(), topic).assert_exactly_once_in_order(sent);
+}
+
+#[test]
+fn what_waits_for_a_broker_at_the_end_is_delivered_before_it() {
+    let _alone = alone();
+    let Some(broker) = Broker::of_the_rig() else { return };
+    broker.start();
+    let topic = "flushed";
+    // Without a flush these would wait for a minute.
+    let running = Running::start(&settings(broker.address(), topic, &[("linger.ms", "60000")]));
+    let sent = Load { rate_per_second: 10_000, ..Load::new(running.address(), Amount::Count(5_000)) }.send().sent;
+    running.wait("all of it to wait", |sink| count(sink, "in_flight") == sent);
+    let ledger = running.stop();
+    assert_closed(&ledger, sent);
+    assert_eq!(count(&ledger["listeners"][0]["sinks"][0], "delivered"), sent);
+    topic::read(broker.address(), topic).assert_exactly_once_in_order(sent);
+}
+
+#[test]
+fn where_no_broker_ever_comes_all_is_failed_the_end_is_bounded_and_the_other_sink_gets_everything() {
+    let _alone = alone();
+    let running = Running::start(&settings(&pipeline::nobody(), "never", &[]));
+    let sent = Load { rate_per_second: 10_000, ..Load::new(running.address(), Amount::Count(5_000)) }.send().sent;
+    running.wait("all of it to wait", |sink| count(sink, "in_flight") == sent);
+    let ledger = running.stop();
+    assert_closed(&ledger, sent);
+    let sinks = &ledger["listeners"][0]["sinks"];
+    assert_eq!(count(&sinks[0], "delivered"), 0);
+    assert_eq!(count(&sinks[0]["dropped"], "sink_error"), sent);
+    assert_eq!(count(&sinks[1], "delivered"), sent, "the null sink beside it");
+}
+
+#[test]
+fn a_full_queue_costs_only_its_own_sink_and_the_ledger_closes_over_a_consumer_that_waits_for_room() {
+    let _alone = alone();
+    let running = Running::start(&settings(&pipeline::nobody(), "full", &[("queue.buffering.max.messages", "100")]));
+    let sent = Load { rate_per_second: 20_000, ..Load::new(running.address(), Amount::Count(40_000)) }.send().sent;
+    running.wait("a full channel", |sink| count(&sink["dropped"], "queue_full") > 0);
+    let ledger = running.stop();
+    assert_closed(&ledger, sent);
+    let sinks = &ledger["listeners"][0]["sinks"];
+    assert_eq!(count(&sinks[0], "delivered"), 0);
+    assert!(count(&sinks[0]["dropped"], "sink_error") >= 100, "what the library held: {sinks:#}");
+    assert_eq!(count(&sinks[1], "delivered"), sent, "the null sink beside it");
+}
+
+#[test]
+fn one_allocation_per_message_which_the_binding_forces() {
+    let _alone = alone();
+    let cluster = MockCluster::new(1).expect("a mock cluster");
+    cluster.create_topic("counted", 1, 1).expect("a topic");
+    let running = Running::start(&settings(&cluster.bootstrap_servers(), "counted", &[]));
+    let warm = Load { rate_per_second: 10_000, ..Load::new(running.address(), Amount::Count(10_000)) };
+    let counted = Load { amount: Amount::Count(50_000), ..warm.clone() };
+    let mut sent = warm.send().sent;
+    running.wait("the first deliveries", |sink| count(sink, "delivered") == sent);
+    let looks = running.looks();
+    let region = Region::new(ALLOCATOR);
+    let during = counted.send().sent;
+    sent += during;
+    // One look at the ledger allocates; the sender allocates for a start.
+    running.wait_with_few_looks(Duration::from_millis(250), |sink| count(sink, "delivered") == sent);
+    let allocations = region.change().allocations as u64;
+    let looks = running.looks() - looks;
+    assert_closed(&running.stop(), sent);
+    // Besides one for the topic's name, each report of many messages and each look costs a few.
+    let allowance = during / 5 + 500 * looks;
+    assert!(allocations <= during + allowance, "{allocations} allocations for {during} messages and {looks} looks");
+    assert!(allocations >= during, "the binding allocates no more for the topic's name: the promise can be better");
+}

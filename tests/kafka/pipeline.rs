@@ -1,0 +1,126 @@
+//! A pipeline in this process whose listener feeds a Kafka sink and, beside it, a null sink.
+
+use std::cell::Cell;
+use std::net::{SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use udpd::config::{Config, Host, SinkKind};
+use udpd::pipeline::{Event, Pipeline};
+use udpd::run;
+use udpd::sink::Sink;
+use udpd::sink::kafka::{KafkaSettings, KafkaSink, QueueBounds};
+
+use crate::util::daemon::free_address;
+
+/// What the daemon gives its sinks.
+const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+
+/// Only what never comes takes this long.
+const DEADLINE: Duration = Duration::from_secs(240);
+
+/// What a configuration file with defaults would say.
+pub(crate) fn settings(brokers: &str, topic: &str, properties: &[(&str, &str)]) -> KafkaSettings {
+    KafkaSettings {
+        name: "stream".to_owned(),
+        brokers: brokers.to_owned(),
+        topic: topic.to_owned(),
+        key_by_source: true,
+        acks: "all".to_owned(),
+        properties: properties.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+        listeners: vec!["in".to_owned()],
+        queue: QueueBounds::default(),
+    }
+}
+
+/// An address at which no broker answers.
+pub(crate) fn nobody() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address").to_string()
+}
+
+/// A running pipeline.
+pub(crate) struct Running {
+    pipeline: Pipeline,
+    address: SocketAddr,
+    looks: Cell<u64>,
+    _events: crossbeam_channel::Receiver<Event>,
+}
+
+impl Running {
+    /// Starts one.
+    pub(crate) fn start(settings: &KafkaSettings) -> Self {
+        let address = free_address();
+        let text = format!(
+            r#"
+            [[listener]]
+            name = "in"
+            address = "{address}"
+            lanes = 1
+            receive_buffer = "8MiB"
+            sinks = ["stream", "beside"]
+            [sink.stream]
+            type = "null"
+            [sink.beside]
+            type = "null"
+            "#
+        );
+        let mut config = Config::parse(&text, "test", &Host::default()).expect("a valid configuration");
+        config.sinks[0].kind = SinkKind::Supplied;
+        let (events, inbox) = crossbeam_channel::unbounded();
+        let budget = run::plan(&config).expect("a plan");
+        let supply = |name: &str, _: usize| -> Box<dyn Sink> {
+            assert_eq!(name, "stream");
+            Box::new(KafkaSink::open(settings).expect("right settings"))
+        };
+        let pipeline =
+            Pipeline::start_with(&config, &budget, Instant::now(), &events, &supply).expect("the pipeline starts");
+        Self { pipeline, address, looks: Cell::new(0), _events: inbox }
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How often the ledger was looked at.
+    pub(crate) fn looks(&self) -> u64 {
+        self.looks.get()
+    }
+
+    /// Waits until the books of the Kafka sink say `enough`.
+    #[track_caller]
+    pub(crate) fn wait(&self, what: &str, enough: impl Fn(&Value) -> bool) {
+        self.look_every(Duration::from_millis(10), what, enough);
+    }
+
+    /// The same with looks far apart, for they cost something.
+    #[track_caller]
+    pub(crate) fn wait_with_few_looks(&self, pause: Duration, enough: impl Fn(&Value) -> bool) {
+        self.look_every(pause, "enough", enough);
+    }
+
+    #[track_caller]
+    fn look_every(&self, pause: Duration, what: &str, enough: impl Fn(&Value) -> bool) {
+        let start = Instant::now();
+        loop {
+            let snapshot = serde_json::to_value(self.pipeline.books().snapshot()).expect("a snapshot is JSON");
+            self.looks.set(self.looks.get() + 1);
+            let sink = &snapshot["listeners"][0]["sinks"][0];
+            if enough(sink) {
+                return;
+            }
+            assert!(start.elapsed() < DEADLINE, "{what} never came: {sink:#}");
+            std::thread::park_timeout(pause);
+        }
+    }
+
+    /// Stops it as the daemon does; the final ledger.
+    pub(crate) fn stop(self) -> Value {
+        let snapshot = self.pipeline.stop(DRAIN_LIMIT, |wait| {
+            std::thread::park_timeout(wait);
+            false
+        });
+        serde_json::to_value(snapshot).expect("a snapshot is JSON")
+    }
+}

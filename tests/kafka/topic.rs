@@ -1,0 +1,90 @@
+//! What is in a topic, read back by a consumer that has nothing in common with the sink but the protocol.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
+use rdkafka::message::{BorrowedMessage, Headers, Message};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+
+/// Only what never comes takes this long.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// One record, as far as it matters: its place, its sender and what the load has numbered it.
+struct Record {
+    partition: i32,
+    key: String,
+    source: String,
+    payload: String,
+}
+
+/// All records of a topic, each partition in order.
+pub(crate) struct Topic {
+    records: Vec<Record>,
+}
+
+/// Reads a topic from its beginning to the end of every partition.
+pub(crate) fn read(broker: &str, topic: &str) -> Topic {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", broker).set("group.id", "reader").set("enable.auto.commit", "false");
+    config.set("enable.partition.eof", "true").set("auto.offset.reset", "earliest");
+    let consumer: BaseConsumer = config.create().expect("a consumer");
+    let metadata = consumer.fetch_metadata(Some(topic), DEADLINE).expect("the broker answers");
+    let partitions = metadata.topics()[0].partitions().len();
+    assert!(partitions > 0, "the topic {topic} is not there");
+    let mut assignment = TopicPartitionList::new();
+    for partition in 0..partitions {
+        let partition = i32::try_from(partition).expect("a partition");
+        assignment.add_partition_offset(topic, partition, Offset::Beginning).expect("a partition");
+    }
+    consumer.assign(&assignment).expect("an assignment");
+    let (mut records, mut ended, start) = (Vec::new(), HashSet::new(), Instant::now());
+    while ended.len() < partitions {
+        assert!(start.elapsed() < DEADLINE, "{} records came and no end", records.len());
+        match consumer.poll(Duration::from_millis(100)) {
+            Some(Ok(message)) => records.push(record(&message)),
+            Some(Err(KafkaError::PartitionEOF(partition))) => {
+                ended.insert(partition);
+            }
+            Some(Err(error)) => panic!("cannot read {topic}: {error}"),
+            None => {}
+        }
+    }
+    Topic { records }
+}
+
+fn record(message: &BorrowedMessage<'_>) -> Record {
+    let text = |bytes: Option<&[u8]>| String::from_utf8(bytes.expect("it is there").to_vec()).expect("text");
+    let headers = message.headers().expect("every record has headers");
+    let header = |name: &str| text(headers.iter().find(|header| header.key == name).expect(name).value);
+    assert_eq!(header("listener"), "in");
+    assert!(header("time").parse::<u64>().expect("nanoseconds") > 1_600_000_000_000_000_000);
+    Record {
+        partition: message.partition(),
+        key: text(message.key()),
+        source: header("source"),
+        payload: text(message.payload()),
+    }
+}
+
+impl Topic {
+    /// Checks that there are `delivered` records, none twice, each sender's in one partition and each flow's in the
+    /// order in which it was sent.
+    #[track_caller]
+    pub(crate) fn assert_exactly_once_in_order(&self, delivered: u64) {
+        let mut partition_of = HashMap::new();
+        let mut last_of = HashMap::new();
+        for Record { partition, key, source, payload } in &self.records {
+            assert_eq!(source.rsplit_once(':').map(|(address, _)| address), Some(key.as_str()));
+            assert_eq!(partition_of.entry(key).or_insert(partition), &partition, "{key} is in one partition");
+            // "f03 s0000001234 xxx" of one source: a number that grows, so none is there twice.
+            let number: u64 = payload[5..15].parse().expect("the load numbers its datagrams");
+            if let Some(last) = last_of.insert((source, &payload[..3]), number) {
+                assert!(number > last, "{source} {payload}: after {last}");
+            }
+        }
+        assert_eq!(self.records.len() as u64, delivered, "records in the topic (left) and delivered (right)");
+    }
+}
