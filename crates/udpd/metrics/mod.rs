@@ -5,9 +5,11 @@
 
 mod http;
 
+use std::collections::BTreeSet;
 use std::fmt::{Display, Write};
 
 use crate::ledger::Snapshot;
+use crate::ledger::snapshot::{DestinationSnapshot, FilesSnapshot, SinkSnapshot};
 pub use http::{MetricsHandle, MetricsServer};
 
 /// What a metric's value does over time.
@@ -101,6 +103,44 @@ const METRICS: &[Metric] = &[
         samples: |snapshot, to| {
             each_sink(snapshot, |listener, sink| {
                 to.add(&[("listener", listener), ("sink", &sink.name)], sink.delivered);
+            });
+        },
+    },
+    Metric {
+        name: "udpd_sink_unsynced_bytes",
+        kind: Kind::Gauge,
+        help: "Bytes that a sink has written to files and that a power loss could take.",
+        samples: |snapshot, to| each_file_sink(snapshot, |sink, files| to.add(&[("sink", sink)], files.unsynced_bytes)),
+    },
+    Metric {
+        name: "udpd_sink_doubtful_bytes_total",
+        kind: Kind::Counter,
+        help: "Bytes that a sink has written to files and that could not be forced to the disk.",
+        samples: |snapshot, to| each_file_sink(snapshot, |sink, files| to.add(&[("sink", sink)], files.doubtful_bytes)),
+    },
+    Metric {
+        name: "udpd_sink_sync_failures_total",
+        kind: Kind::Counter,
+        help: "Files that could not be forced to the disk and were set aside.",
+        samples: |snapshot, to| each_file_sink(snapshot, |sink, files| to.add(&[("sink", sink)], files.sync_failures)),
+    },
+    Metric {
+        name: "udpd_relay_sent_datagrams_total",
+        kind: Kind::Counter,
+        help: "Datagrams sent on to a destination, as far as the kernel took them.",
+        samples: |snapshot, to| {
+            each_destination(snapshot, |sink, destination| {
+                to.add(&[("sink", sink), ("destination", &destination.address)], destination.sent);
+            });
+        },
+    },
+    Metric {
+        name: "udpd_relay_icmp_errors_total",
+        kind: Kind::Counter,
+        help: "Errors that the network has answered with for a destination, such as that nobody listens.",
+        samples: |snapshot, to| {
+            each_destination(snapshot, |sink, destination| {
+                to.add(&[("sink", sink), ("destination", &destination.address)], destination.icmp_errors);
             });
         },
     },
@@ -200,12 +240,30 @@ fn each_lane(snapshot: &Snapshot, mut visit: impl FnMut(&str, &crate::ledger::sn
     }
 }
 
-fn each_sink(snapshot: &Snapshot, mut visit: impl FnMut(&str, &crate::ledger::snapshot::SinkSnapshot)) {
+fn each_sink(snapshot: &Snapshot, mut visit: impl FnMut(&str, &SinkSnapshot)) {
     for listener in &snapshot.listeners {
         for sink in &listener.sinks {
             visit(&listener.name, sink);
         }
     }
+}
+
+/// Every sink once, although it stands under each listener that feeds it.
+fn each_sink_once(snapshot: &Snapshot, mut visit: impl FnMut(&SinkSnapshot)) {
+    let mut seen = BTreeSet::new();
+    for sink in snapshot.listeners.iter().flat_map(|listener| &listener.sinks) {
+        if seen.insert(&sink.name) {
+            visit(sink);
+        }
+    }
+}
+
+fn each_file_sink(snapshot: &Snapshot, mut visit: impl FnMut(&str, &FilesSnapshot)) {
+    each_sink_once(snapshot, |sink| sink.files.iter().for_each(|files| visit(&sink.name, files)));
+}
+
+fn each_destination(snapshot: &Snapshot, mut visit: impl FnMut(&str, &DestinationSnapshot)) {
+    each_sink_once(snapshot, |sink| sink.destinations.iter().for_each(|destination| visit(&sink.name, destination)));
 }
 
 /// Where the samples of one metric are written.

@@ -134,3 +134,32 @@ fn a_name_cannot_end_its_label() {
     assert!(samples.iter().all(|sample| sample.name != "udpd_forged"));
     assert_eq!(sum(&samples, "udpd_received_bytes_total", &[("listener", name)]), snapshot.listeners[0].bytes as f64);
 }
+
+#[test]
+fn what_a_sink_counts_for_all_its_listeners_stands_there_once() {
+    let mut snapshot = example();
+    let mut second = snapshot.listeners[0].clone();
+    second.name = "second".into();
+    snapshot.listeners.push(second);
+    for listener in &mut snapshot.listeners {
+        let sink = &mut listener.sinks[0];
+        sink.files =
+            Some(FilesSnapshot { unsynced_bytes: 7, doubtful_bytes: 8, sync_failures: 9, ..Default::default() });
+        let [one, other] = [("10.0.0.9:514", 5), ("[fd00::9]:514", 6)].map(|(address, sent)| DestinationSnapshot {
+            address: address.into(),
+            sent,
+            icmp_errors: 1,
+            ..Default::default()
+        });
+        sink.destinations = vec![one, other];
+    }
+    let samples = parse(&exposition(&snapshot));
+    let name = snapshot.listeners[0].sinks[0].name.clone();
+    let of_sink = [("sink", name.as_str())];
+    assert_eq!(sum(&samples, "udpd_sink_unsynced_bytes", &of_sink), 7.0);
+    assert_eq!(sum(&samples, "udpd_sink_doubtful_bytes_total", &of_sink), 8.0);
+    assert_eq!(sum(&samples, "udpd_sink_sync_failures_total", &of_sink), 9.0);
+    let of_destination = [of_sink[0], ("destination", "[fd00::9]:514")];
+    assert_eq!(sum(&samples, "udpd_relay_sent_datagrams_total", &of_destination), 6.0);
+    assert_eq!(sum(&samples, "udpd_relay_icmp_errors_total", &of_sink), 2.0);
+}

@@ -183,10 +183,15 @@ impl Room {
             Order::Sync(written) => {
                 // What the consumer has written so far is in the file that it has not yet left, if there is one.
                 let (handle, path) = match &self.finished {
-                    Some((handle, path)) => (Some(handle.clone()), path.clone()),
-                    None => (self.current.clone(), self.path.clone()),
+                    Some((handle, path)) => (Some(handle), path),
+                    None => (self.current.as_ref(), &self.path),
                 };
-                self.sync(handle, path, written);
+                if let Some(handle) = handle
+                    && let Err(error) = self.force(handle, written)
+                {
+                    let path = path.clone();
+                    self.condemn(&path, &error);
+                }
                 self.desk.is_syncing.store(false, Ordering::Release);
             }
             Order::FinishFull => self.change(true),
@@ -281,7 +286,9 @@ impl Room {
         }
         self.ledger.note_finished();
         if self.settings.sync != Sync::Never {
-            self.sync(Some(handle), path, written);
+            if let Err(error) = self.force(&handle, written) {
+                self.condemn(&path, &error);
+            }
             self.sync_directory();
         }
         self.remove_old();
@@ -311,21 +318,29 @@ impl Room {
         }
     }
 
-    fn sync(&mut self, handle: Option<Handle>, path: PathBuf, written: u64) {
-        let Some(handle) = handle else { return };
+    /// Forces a file to the disk, and counts what came of it.
+    fn force(&self, handle: &Handle, written: u64) -> io::Result<()> {
         let begun = SystemTime::now();
-        let Err(error) = handle.sync() else { return self.ledger.note_synced(written, begun) };
-        self.ledger.note_doubtful(written);
-        let failed = finished_names(&path, seconds_now()).map(|mut name| {
+        let outcome = handle.sync();
+        match &outcome {
+            Ok(()) => self.ledger.note_synced(written, begun),
+            Err(_) => self.ledger.note_doubtful(written),
+        }
+        outcome
+    }
+
+    /// Sets a file aside whose sync has failed, and begins another if it was the newest.
+    fn condemn(&mut self, path: &Path, error: &io::Error) {
+        let failed = finished_names(path, seconds_now()).map(|mut name| {
             name.as_mut_os_string().push(".failed");
             name
         });
-        let aside = set_aside(&path, failed);
+        let aside = set_aside(path, failed);
         log::error!(
             "cannot force {} to the disk: {error}; what it holds unsynced may be lost, it is set aside as {}{}",
             path.display(),
-            aside.as_deref().unwrap_or(&path).display(),
-            cure(&error)
+            aside.as_deref().unwrap_or(path).display(),
+            cure(error)
         );
         if path == self.path {
             self.give_up();
