@@ -32,6 +32,9 @@ const PURGE_LIMIT: Duration = Duration::from_millis(500);
 /// The least time between two clients: one that fails at once is not replaced at once.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
 
+/// How long datagrams wait for a report before it is said that no broker answers.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// A message as the binding takes it.
 pub(super) type Record<'a> = BaseRecord<'a, [u8], [u8], usize>;
 
@@ -43,6 +46,8 @@ pub(super) struct Client {
     /// Datagrams without a report, by listener.
     under_way: Vec<u64>,
     born: Instant,
+    /// When something was last reported, or nothing was under way.
+    last_report: Instant,
 }
 
 impl fmt::Debug for Client {
@@ -58,7 +63,8 @@ impl Client {
         let producer = BaseProducer::from_config_and_context(&config, Context::new(settings))
             .map_err(|error| settings::refusal(settings, error))?;
         let under_way = vec![0; settings.listeners.len()];
-        Ok(Self { producer, config, settings: Arc::clone(settings), under_way, born: Instant::now() })
+        let now = Instant::now();
+        Ok(Self { producer, config, settings: Arc::clone(settings), under_way, born: now, last_report: now })
     }
 
     /// How many datagrams have no report yet.
@@ -93,7 +99,7 @@ impl Client {
                     } else {
                         thread::sleep(wait);
                         wait = (wait * 2).min(ROOM_WAIT_MAX);
-                        self.remind(Instant::now());
+                        self.review(Instant::now());
                     }
                 }
                 LibraryError::MessageProduction(RDKafkaErrorCode::Fatal) if self.renew(tallies) => {}
@@ -115,9 +121,13 @@ impl Client {
         settled
     }
 
-    /// Says what was withheld from the log, when it is time.
-    pub(super) fn remind(&self, now: Instant) {
-        self.producer.context().remind(now);
+    /// Says what has to be said now.
+    pub(super) fn review(&mut self, now: Instant) {
+        if self.under_way() == 0 {
+            self.last_report = now;
+        }
+        let in_vain = now.saturating_duration_since(self.last_report) >= PATIENCE;
+        self.producer.context().review(in_vain, now);
     }
 
     /// Waits until everything is delivered or failed, no longer than `limit`; what is left then is taken back and failed.
@@ -158,6 +168,9 @@ impl Client {
             fail(&mut tallies[listener], failed);
             *under_way -= delivered + failed;
             any |= delivered + failed > 0;
+        }
+        if any {
+            self.last_report = Instant::now();
         }
         any
     }
