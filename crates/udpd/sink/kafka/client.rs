@@ -18,18 +18,22 @@ use super::settings::{self, KafkaError, KafkaSettings};
 use crate::ledger::Tally;
 use crate::sink::{deliver, fail};
 
-/// How long one look for room in a full queue takes while reports come in, and at most while none does.
-const ROOM_WAIT_MIN: Duration = Duration::from_millis(2);
+/// How long to sleep before the next look for room in a full queue: at first, and at most while nothing is reported. Asleep,
+/// because the binding's own wait spins through its last millisecond.
+const ROOM_WAIT_MIN: Duration = Duration::from_millis(1);
 const ROOM_WAIT_MAX: Duration = Duration::from_millis(50);
 
-/// How long one look at the end of all deliveries takes.
-const FLUSH_STEP: Duration = Duration::from_millis(5);
+/// How long to sleep between two looks at the end of all deliveries.
+const END_WAIT: Duration = Duration::from_millis(2);
 
 /// How long the library may take to report what is taken back from it.
 const PURGE_LIMIT: Duration = Duration::from_millis(500);
 
 /// The least time between two clients: one that fails at once is not replaced at once.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long datagrams wait for a report before it is said that no broker answers.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A message as the binding takes it.
 pub(super) type Record<'a> = BaseRecord<'a, [u8], [u8], usize>;
@@ -42,6 +46,8 @@ pub(super) struct Client {
     /// Datagrams without a report, by listener.
     under_way: Vec<u64>,
     born: Instant,
+    /// When something was last reported, or nothing was under way.
+    last_report: Instant,
 }
 
 impl fmt::Debug for Client {
@@ -57,7 +63,8 @@ impl Client {
         let producer = BaseProducer::from_config_and_context(&config, Context::new(settings))
             .map_err(|error| settings::refusal(settings, error))?;
         let under_way = vec![0; settings.listeners.len()];
-        Ok(Self { producer, config, settings: Arc::clone(settings), under_way, born: Instant::now() })
+        let now = Instant::now();
+        Ok(Self { producer, config, settings: Arc::clone(settings), under_way, born: now, last_report: now })
     }
 
     /// How many datagrams have no report yet.
@@ -87,9 +94,13 @@ impl Client {
             record = unsent;
             match error {
                 LibraryError::MessageProduction(RDKafkaErrorCode::QueueFull) => {
-                    self.producer.poll(wait);
-                    wait = if self.settle(tallies) { ROOM_WAIT_MIN } else { (wait * 2).min(ROOM_WAIT_MAX) };
-                    self.producer.context().remind(Instant::now());
+                    if self.drain(tallies) {
+                        wait = ROOM_WAIT_MIN;
+                    } else {
+                        thread::sleep(wait);
+                        wait = (wait * 2).min(ROOM_WAIT_MAX);
+                        self.review(Instant::now());
+                    }
                 }
                 LibraryError::MessageProduction(RDKafkaErrorCode::Fatal) if self.renew(tallies) => {}
                 error => {
@@ -103,23 +114,20 @@ impl Client {
 
     /// Hears everything that the library has to say, without waiting for more; true if anything was delivered or failed.
     pub(super) fn hear(&mut self, tallies: &mut [Tally]) -> bool {
-        loop {
-            let heard = self.producer.context().heard();
-            self.producer.poll(Duration::ZERO);
-            if self.producer.context().heard() == heard {
-                break;
-            }
-        }
-        let settled = self.settle(tallies);
+        let settled = self.drain(tallies);
         if self.producer.context().is_fatal() {
             self.renew(tallies);
         }
         settled
     }
 
-    /// Says what was withheld from the log, when it is time.
-    pub(super) fn remind(&self, now: Instant) {
-        self.producer.context().remind(now);
+    /// Says what has to be said now.
+    pub(super) fn review(&mut self, now: Instant) {
+        if self.under_way() == 0 {
+            self.last_report = now;
+        }
+        let in_vain = now.saturating_duration_since(self.last_report) >= PATIENCE;
+        self.producer.context().review(in_vain, now);
     }
 
     /// Waits until everything is delivered or failed, no longer than `limit`; what is left then is taken back and failed.
@@ -127,13 +135,28 @@ impl Client {
     pub(super) fn finish(&mut self, limit: Duration, tallies: &mut [Tally]) -> u64 {
         let deadline = Instant::now() + limit;
         while self.under_way() > 0 && !self.producer.context().is_fatal() && Instant::now() < deadline {
-            // That the time is over is seen from what is under way.
-            let _ = self.producer.flush(FLUSH_STEP);
-            self.settle(tallies);
+            // Messages do not linger while this call lasts, which is a moment: hence in every round. What it says, that
+            // something is left, is seen from what is under way.
+            let _ = self.producer.flush(Duration::ZERO);
+            if !self.drain(tallies) {
+                thread::sleep(END_WAIT);
+            }
         }
         let left = self.under_way();
         self.give_up(tallies);
         left
+    }
+
+    /// Hears what there is to hear; true if anything was delivered or failed.
+    fn drain(&mut self, tallies: &mut [Tally]) -> bool {
+        loop {
+            let heard = self.producer.context().heard();
+            self.producer.poll(Duration::ZERO);
+            if self.producer.context().heard() == heard {
+                break;
+            }
+        }
+        self.settle(tallies)
     }
 
     /// Moves what was reported since the last time from pending to delivered or failed; true if that was anything.
@@ -146,6 +169,9 @@ impl Client {
             *under_way -= delivered + failed;
             any |= delivered + failed > 0;
         }
+        if any {
+            self.last_report = Instant::now();
+        }
         any
     }
 
@@ -157,8 +183,9 @@ impl Client {
         self.producer.purge(PurgeConfig::default().queue().inflight());
         let deadline = Instant::now() + PURGE_LIMIT;
         while self.under_way() > 0 && Instant::now() < deadline {
-            self.producer.poll(FLUSH_STEP);
-            self.settle(tallies);
+            if !self.drain(tallies) {
+                thread::sleep(END_WAIT);
+            }
         }
         for (tally, under_way) in tallies.iter_mut().zip(&mut self.under_way) {
             fail(tally, std::mem::take(under_way));

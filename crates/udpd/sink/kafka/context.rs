@@ -50,6 +50,7 @@ struct Reports {
 pub(super) struct Context {
     reports: Box<[Reports]>,
     heard: Count,
+    /// The last broker was lost, and nothing has been acknowledged since.
     away: AtomicBool,
     fatal: AtomicBool,
     voice: Mutex<Voice>,
@@ -88,8 +89,12 @@ impl Context {
         self.speak(|voice| voice.failed(&reason.to_string(), Instant::now()));
     }
 
-    /// Says what was withheld from the log, when it is time.
-    pub(super) fn remind(&self, now: Instant) {
+    /// Says what was withheld from the log, when it is time; and, where datagrams have waited in vain, that nobody answers. A
+    /// connection that was closed because nothing was sent for a while is no news.
+    pub(super) fn review(&self, in_vain: bool, now: Instant) {
+        if in_vain && self.away.load(Ordering::Relaxed) {
+            self.speak(Voice::gone);
+        }
         self.speak(|voice| voice.remind(now));
     }
 
@@ -121,7 +126,6 @@ impl ClientContext for Context {
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::AllBrokersDown) => {
                 self.away.store(true, Ordering::Relaxed);
-                self.speak(Voice::gone);
             }
             Some(RDKafkaErrorCode::Fatal) => {
                 if !self.fatal.swap(true, Ordering::Relaxed) {

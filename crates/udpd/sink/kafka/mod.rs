@@ -74,7 +74,9 @@ impl KafkaSink {
         if settled {
             self.wait = REPORT_WAIT_MIN;
         }
-        self.due = Instant::now() + if self.client.under_way() == 0 { IDLE_WAIT } else { self.wait };
+        let now = Instant::now();
+        self.client.review(now);
+        self.due = now + if self.client.under_way() == 0 { IDLE_WAIT } else { self.wait };
         settled
     }
 }
@@ -110,7 +112,6 @@ impl Sink for KafkaSink {
         if !self.hear(tallies) {
             self.wait = (self.wait * 2).min(REPORT_WAIT_MAX);
         }
-        self.client.remind(Instant::now());
     }
 
     fn finish(&mut self, tallies: &mut [Tally]) {

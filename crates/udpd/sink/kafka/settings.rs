@@ -15,6 +15,10 @@ pub const QUEUE_MESSAGES: u32 = 100_000;
 /// The most bytes of messages that wait in the library unless `properties` say otherwise.
 pub const QUEUE_KIBIBYTES: u32 = 64 * 1024;
 
+/// How long the library's pause between two attempts to connect grows, in milliseconds, unless `properties` say otherwise. Its
+/// own ten seconds are longer than a broker takes to come back, and what waits meanwhile has to fit the queue.
+const RECONNECT_PAUSE_MAX_MS: u32 = 2_000;
+
 /// The longest name that a broker takes for a topic.
 const TOPIC_BYTES_MAX: usize = 249;
 
@@ -26,6 +30,16 @@ const REFUSED: &[(&str, &str)] = &[
     ("delivery.report.only.error", "without a report for each datagram the ledger could not close"),
     ("transactional.id", "the sink has no transactions; enable.idempotence keeps datagrams from arriving twice"),
     ("log.queue", "the sink sets it, to have the library's log lines in its own log"),
+];
+
+/// Whether a value is a certain wrong one.
+type IsAgainst = fn(&str) -> bool;
+
+/// What an idempotent client cannot have: the property, what is right for it, and which values are not.
+const AGAINST_IDEMPOTENCE: &[(&str, &str, IsAgainst)] = &[
+    ("max.in.flight.requests.per.connection", "at most 5", |value| value.parse::<u32>().is_ok_and(|count| count > 5)),
+    ("retries", "at least 1", |value| value.parse::<i64>().is_ok_and(|count| count < 1)),
+    ("queuing.strategy", "\"fifo\"", |value| value == "lifo"),
 ];
 
 /// Names of the library for one and the same property: the other name and the first.
@@ -69,7 +83,7 @@ pub struct KafkaSettings {
     pub acks: String,
     /// Handed to the library as they are.
     pub properties: Vec<(String, String)>,
-    /// The names of the listeners, by index.
+    /// The names of the listeners, by index; of all of them, for a batch says only the number of its own.
     pub listeners: Vec<String>,
     /// How much may wait; properties of the same meaning take precedence.
     pub queue: QueueBounds,
@@ -93,6 +107,13 @@ impl fmt::Debug for KafkaSettings {
     }
 }
 
+impl KafkaSettings {
+    /// Whether these settings are right, as far as can be said without starting anything.
+    pub fn check(&self) -> Result<(), KafkaError> {
+        client_config(self).map(|_| ())
+    }
+}
+
 /// Why a Kafka sink cannot be opened. The message names key and value; whose they are the caller says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KafkaError {
@@ -113,11 +134,9 @@ impl fmt::Display for KafkaError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Setting { key, value, reason } => write!(formatter, "{key} = {value:?}: {reason}"),
-            Self::Client(reason) => write!(
-                formatter,
-                "librdkafka refuses to start: {reason}; change the property it names, or, if that one is needed, set \
-                 properties.\"enable.idempotence\" = \"false\" and do without protection from repeats"
-            ),
+            Self::Client(reason) => {
+                write!(formatter, "librdkafka refuses these properties together: {reason}; change what it names")
+            }
         }
     }
 }
@@ -144,17 +163,23 @@ pub(super) fn client_config(settings: &KafkaSettings) -> Result<ClientConfig, Ka
     check_brokers(&settings.brokers)?;
     check_topic(&settings.topic)?;
     check_properties(&settings.properties)?;
+    let idempotent = is_idempotent(settings)?;
     let mut config = ClientConfig::new();
     config
         .set("client.id", "udpd")
         .set("queue.buffering.max.messages", settings.queue.messages.to_string())
         .set("queue.buffering.max.kbytes", settings.queue.kibibytes.to_string())
-        .set("enable.idempotence", if idempotent(settings)? { "true" } else { "false" });
+        .set("reconnect.backoff.max.ms", RECONNECT_PAUSE_MAX_MS.to_string())
+        .set("enable.idempotence", if idempotent { "true" } else { "false" });
     for (key, value) in &settings.properties {
         config.set(key, value);
     }
     config.set("bootstrap.servers", &settings.brokers).set("acks", &settings.acks);
+    // The library reads every value before two of them are compared.
     config.create_native_config().map_err(|error| refusal(settings, error))?;
+    if idempotent {
+        check_idempotence(&settings.properties)?;
+    }
     Ok(config)
 }
 
@@ -178,7 +203,7 @@ pub(super) fn refusal(settings: &KafkaSettings, error: rdkafka::error::KafkaErro
 
 /// Whether repeats are to be told from new messages: when the operator says so, and unless he says otherwise whenever
 /// the brokers can promise it, which takes the acknowledgement of all replicas.
-fn idempotent(settings: &KafkaSettings) -> Result<bool, KafkaError> {
+fn is_idempotent(settings: &KafkaSettings) -> Result<bool, KafkaError> {
     let all = matches!(settings.acks.as_str(), "all" | "-1");
     let asked = settings.properties.iter().find(|(key, _)| key == "enable.idempotence").map(|(_, value)| value);
     match asked.map(String::as_str) {
@@ -192,6 +217,21 @@ fn idempotent(settings: &KafkaSettings) -> Result<bool, KafkaError> {
         Some(_) => Ok(false),
         None => Ok(all),
     }
+}
+
+fn check_idempotence(properties: &[(String, String)]) -> Result<(), KafkaError> {
+    for (key, value) in properties {
+        let against =
+            AGAINST_IDEMPOTENCE.iter().find(|(name, _, is_against)| canonical(key) == *name && is_against(value));
+        if let Some((_, right, _)) = against {
+            let reason = format!(
+                "does not go with an idempotent client, which needs {right}; or set properties.\"enable.idempotence\" = \
+                 \"false\" and do without protection from repeats"
+            );
+            return Err(wrong_property(key, value, reason));
+        }
+    }
+    Ok(())
 }
 
 fn check_brokers(brokers: &str) -> Result<(), KafkaError> {

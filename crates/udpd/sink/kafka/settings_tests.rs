@@ -44,6 +44,7 @@ fn the_defaults_are_bounded_and_without_repeats() {
     assert_eq!(effective(&settings(), "enable.idempotence"), "true");
     assert_eq!(effective(&settings(), "acks"), "-1");
     assert_eq!(effective(&settings(), "client.id"), "udpd");
+    assert_eq!(effective(&settings(), "reconnect.backoff.max.ms"), "2000");
 }
 
 #[test]
@@ -101,12 +102,24 @@ fn idempotence_and_few_acknowledgements_contradict_each_other() {
 }
 
 #[test]
-fn what_contradicts_idempotence_is_named_by_the_library_with_the_way_out() {
-    for (key, value) in [("max.in.flight", "10"), ("retries", "0"), ("queuing.strategy", "lifo")] {
-        let error = error_of(&with(&[(key, value)]));
-        assert!(error.contains(key), "{error}");
+fn what_contradicts_an_idempotent_client_is_named_with_the_way_out() {
+    for (key, value) in [("max.in.flight", "6"), ("retries", "0"), ("queuing.strategy", "lifo")] {
+        let error = with(&[(key, value)]).check().expect_err("a contradiction").to_string();
+        assert!(error.starts_with(&format!("properties.\"{key}\" = \"{value}\": ")), "{error}");
         assert!(error.contains("properties.\"enable.idempotence\" = \"false\""), "{error}");
+        assert_eq!(with(&[(key, value), ("enable.idempotence", "false")]).check(), Ok(()), "the way out");
     }
+    for (key, value) in [("max.in.flight", "5"), ("retries", "1"), ("queuing.strategy", "fifo")] {
+        let producer: Result<rdkafka::producer::BaseProducer, _> =
+            client_config(&with(&[(key, value)])).expect("right settings").create();
+        assert!(producer.is_ok(), "the library agrees: {:?}", producer.err());
+    }
+}
+
+#[test]
+fn properties_that_only_the_library_can_compare_are_passed_on_with_its_reason() {
+    let error = error_of(&with(&[("linger.ms", "5000"), ("message.timeout.ms", "1000")]));
+    assert!(error.contains("message.timeout.ms") && error.contains("linger.ms"), "{error}");
 }
 
 #[test]

@@ -356,3 +356,12 @@ fn two_sinks_of_one_daemon_share_nothing() {
     other.finish(1, 0);
     stuck.finish(0, 1);
 }
+
+#[test]
+fn what_would_linger_for_a_minute_is_sent_at_the_end() {
+    let cluster = cluster();
+    let mut bench = Bench::new(&settings(&cluster.bootstrap_servers(), &[("linger.ms", "60000")]));
+    bench.accept(&[&b"x"[..]; 12], 64);
+    assert_eq!(bench.tallies[1].pending, 12);
+    bench.finish(12, 0);
+}

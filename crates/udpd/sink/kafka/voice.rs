@@ -1,9 +1,9 @@
 //! What the log says of a Kafka sink: little, whatever happens.
 //!
 //! A client that has lost its broker tries again several times a second and could say so each time. The operator wants one
-//! line when the last broker is gone, one when it is back, and between them the figures of the ledger. Everything else,
-//! lines of the library and reasons of lost datagrams alike, shares a small allowance per minute; what exceeds it is
-//! counted and the count is said.
+//! line when nobody answers any more, one when somebody does, and between them the figures of the ledger. Lines of
+//! the library and reasons of lost datagrams have a small allowance per minute each; what exceeds it is counted and
+//! the count is said.
 
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,39 @@ const LINES_MAX: u32 = 5;
 /// How long an allowance lasts.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Lines for the log, at most two.
+/// Lines for the log.
 pub(super) type Lines = Vec<(Level, String)>;
+
+/// So many lines a minute, and how many there would have been.
+#[derive(Debug, Default)]
+struct Allowance {
+    start: Option<Instant>,
+    said: u32,
+    withheld: u64,
+}
+
+impl Allowance {
+    /// Whether there may be one more line.
+    fn spend(&mut self) -> bool {
+        let may = self.said < LINES_MAX;
+        if may {
+            self.said += 1;
+        } else {
+            self.withheld += 1;
+        }
+        may
+    }
+
+    /// Begins a new minute where the old one is over; returns what the old one withheld.
+    fn renew(&mut self, now: Instant) -> u64 {
+        if self.start.is_some_and(|start| now.saturating_duration_since(start) < WINDOW) {
+            return 0;
+        }
+        let withheld = self.withheld;
+        *self = Self { start: Some(now), said: 0, withheld: 0 };
+        withheld
+    }
+}
 
 /// Decides what is said.
 #[derive(Debug)]
@@ -24,11 +55,11 @@ pub(super) struct Voice {
     subject: String,
     brokers: String,
     topic: String,
-    away: bool,
+    /// It has been said that nobody answers.
+    gone: bool,
     last_trouble: String,
-    window_start: Option<Instant>,
-    said: u32,
-    withheld: u64,
+    library: Allowance,
+    failures: Allowance,
 }
 
 impl Voice {
@@ -38,17 +69,16 @@ impl Voice {
             subject: format!("sink {name}"),
             brokers: brokers.to_owned(),
             topic: topic.to_owned(),
-            away: false,
+            gone: false,
             last_trouble: String::new(),
-            window_start: None,
-            said: 0,
-            withheld: 0,
+            library: Allowance::default(),
+            failures: Allowance::default(),
         }
     }
 
-    /// No broker is left.
+    /// No broker is left, and something waits for one.
     pub(super) fn gone(&mut self) -> Lines {
-        if std::mem::replace(&mut self.away, true) {
+        if std::mem::replace(&mut self.gone, true) {
             return Vec::new();
         }
         let why = if self.last_trouble.is_empty() { "" } else { ": " };
@@ -61,7 +91,7 @@ impl Voice {
 
     /// A broker has acknowledged something.
     pub(super) fn back(&mut self) -> Lines {
-        if !std::mem::replace(&mut self.away, false) {
+        if !std::mem::replace(&mut self.gone, false) {
             return Vec::new();
         }
         vec![(Level::Info, format!("{}: a broker of {} takes datagrams again", self.subject, self.brokers))]
@@ -89,59 +119,53 @@ impl Voice {
             return Vec::new();
         }
         self.trouble(reason);
-        self.limited(Level::Warn, now, |voice| format!("{}: {reason}", voice.subject))
+        let mut lines = self.remind(now);
+        if self.library.spend() {
+            lines.push((Level::Warn, format!("{}: {reason}", self.subject)));
+        }
+        lines
     }
 
     /// A datagram will not be in the topic, or nobody knows whether it will.
     pub(super) fn failed(&mut self, reason: &str, now: Instant) -> Lines {
-        self.limited(Level::Warn, now, |voice| {
-            format!("{}: a datagram for topic {} is not delivered: {reason}", voice.subject, voice.topic)
-        })
+        let mut lines = self.remind(now);
+        if self.failures.spend() {
+            let text = format!("{}: a datagram for topic {} is not delivered: {reason}", self.subject, self.topic);
+            lines.push((Level::Warn, text));
+        }
+        lines
     }
 
     /// A line of the library's own log.
     pub(super) fn library(&mut self, level: Level, facility: &str, line: &str, now: Instant) -> Lines {
         let level = match facility {
             // One connection of several, or one that is tried again and again.
-            "FAIL" if self.away => Level::Debug,
+            "FAIL" if self.gone => Level::Debug,
             "FAIL" => Level::Info,
             _ => level,
         };
-        let text = |voice: &Self| format!("{}: librdkafka: {facility}: {line}", voice.subject);
-        if level >= Level::Debug { vec![(level, text(self))] } else { self.limited(level, now, text) }
-    }
-
-    /// Time has passed: says what was withheld, if nothing else comes to do it.
-    pub(super) fn remind(&mut self, now: Instant) -> Lines {
-        let over = self.window_start.is_some_and(|start| now.saturating_duration_since(start) >= WINDOW);
-        if over && self.withheld > 0 { self.renew(now) } else { Vec::new() }
-    }
-
-    /// A line out of the allowance.
-    fn limited(&mut self, level: Level, now: Instant, text: impl FnOnce(&Self) -> String) -> Lines {
-        let mut lines = Vec::new();
-        if self.window_start.is_none_or(|start| now.saturating_duration_since(start) >= WINDOW) {
-            lines = self.renew(now);
-        }
-        if self.said < LINES_MAX {
-            self.said += 1;
-            lines.push((level, text(self)));
-        } else {
-            self.withheld += 1;
+        let mut lines = self.remind(now);
+        if level >= Level::Debug || self.library.spend() {
+            lines.push((level, format!("{}: librdkafka: {facility}: {line}", self.subject)));
         }
         lines
     }
 
-    /// A new allowance, and what the old one withheld.
-    fn renew(&mut self, now: Instant) -> Lines {
-        self.window_start = Some(now);
-        self.said = 0;
-        match std::mem::take(&mut self.withheld) {
-            0 => Vec::new(),
-            lines => {
-                vec![(Level::Warn, format!("{}: {lines} more lines like the last ones were left out", self.subject))]
-            }
+    /// Says what was withheld in a minute that is over.
+    pub(super) fn remind(&mut self, now: Instant) -> Lines {
+        let mut lines = Vec::new();
+        match self.library.renew(now) {
+            0 => {}
+            count => lines.push((Level::Warn, format!("{}: librdkafka had {count} more lines to say", self.subject))),
         }
+        match self.failures.renew(now) {
+            0 => {}
+            count => lines.push((
+                Level::Warn,
+                format!("{}: {count} more datagrams for topic {} are not delivered", self.subject, self.topic),
+            )),
+        }
+        lines
     }
 }
 
@@ -181,9 +205,20 @@ mod tests {
         assert_eq!(voice.remind(start), [], "not before the minute is over");
         let lines = voice.remind(start + WINDOW);
         assert_eq!(lines.len(), 1);
-        assert!(lines[0].1.contains("99995 more lines"), "{lines:?}");
+        assert!(lines[0].1.contains("99995 more datagrams"), "{lines:?}");
         assert_eq!(voice.remind(start + WINDOW * 2), [], "a count is said once");
         assert_eq!(voice.failed("timed out", start + WINDOW * 3).len(), 1, "a new minute has a new allowance");
+    }
+
+    #[test]
+    fn a_library_that_says_too_much_does_not_hide_why_datagrams_are_lost() {
+        let mut voice = voice();
+        let now = Instant::now();
+        let said: usize = (0..100).map(|_| voice.library(Level::Warn, "METADATA", "odd", now).len()).sum();
+        assert_eq!(said, LINES_MAX as usize);
+        assert_eq!(voice.failed("timed out", now).len(), 1);
+        let lines = voice.remind(now + WINDOW);
+        assert_eq!(lines, [(Level::Warn, "sink stream: librdkafka had 95 more lines to say".to_owned())]);
     }
 
     #[test]
