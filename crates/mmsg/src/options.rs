@@ -190,6 +190,16 @@ impl Socket {
         Ok(GrantedBuffer { asked_bytes: bytes, granted_bytes: usize::try_from(granted).unwrap_or(0), forced })
     }
 
+    /// Has sends end with an error also for what the kernel otherwise keeps to itself: that a queue of the device was full
+    /// and the datagram is lost ([`ENOBUFS`](libc::ENOBUFS)), and answers of the network that may be over in a moment, such as
+    /// that no host has the address. The kernel keeps a record of each answer on the socket, up to its receive buffer.
+    pub fn set_report_errors(&self, on: bool) -> io::Result<()> {
+        match self.family() {
+            Family::V4 => self.set(IPPROTO_IP, libc::IP_RECVERR, on.into()),
+            Family::V6 => self.set(IPPROTO_IPV6, libc::IPV6_RECVERR, on.into()),
+        }
+    }
+
     /// The longest packet that the route of a connected socket takes whole, headers included, as far as the kernel knows by
     /// now. It knows less of a route that it has not used.
     pub fn path_mtu(&self) -> io::Result<usize> {

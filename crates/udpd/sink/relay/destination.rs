@@ -2,11 +2,14 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use mmsg::{Datagram, Family, SendBatch, Socket};
+use mmsg::{Datagram, SendBatch};
 
 use super::spoof::{PACKET_BYTES_MAX, Refusal, Spoof};
+use super::voice::{Trouble, Voice, words};
+use super::way::{Change, Way};
 use super::{RelayError, deliver, fail};
 use crate::ledger::{DestinationLedger, DestinationTally, Tally};
 
@@ -16,11 +19,14 @@ const SLOTS: usize = 64;
 /// The longest payload there is.
 const PAYLOAD_BYTES_MAX: usize = 65_507;
 
-/// What a send buffer should hold while the device is busy.
-const SEND_BUFFER_BYTES: usize = 1 << 21;
+/// How long a full queue may wait for the kernel, where nobody else waits with it: the channel keeps what comes meanwhile.
+const PATIENCE: Duration = Duration::from_millis(10);
 
-/// A destination that has not answered with an error for so long is said to be well again.
-const QUIET: Duration = Duration::from_secs(10);
+/// How long one look at a full queue is from the next.
+const ROOM_WAIT: Duration = Duration::from_micros(100);
+
+/// What becomes of datagrams while there is no way.
+const NO_WAY: &str = "datagrams fail and count as sink_error until there is one; see `ip route get`";
 
 /// A message in the queue.
 #[derive(Debug, Clone, Copy)]
@@ -34,49 +40,43 @@ struct Message {
 /// Where datagrams go.
 #[derive(Debug)]
 pub(super) struct Destination {
-    sink: String,
-    address: SocketAddr,
-    socket: Socket,
+    way: Way,
     spoof: Option<Spoof>,
     queue: SendBatch,
     /// The messages of the queue, since it was last empty.
     messages: Vec<Message>,
     /// How many of them are decided.
     decided: usize,
+    /// Whether it may wait for room.
+    is_alone: bool,
+    /// Waiting was in vain, and nothing has changed since.
+    hopeless: bool,
     tally: DestinationTally,
     ledger: Arc<DestinationLedger>,
-    /// When the network last answered with an error.
-    refused: Option<Instant>,
-    /// What kinds of failure have been said.
-    said: Vec<String>,
+    voice: Voice,
 }
 
 impl Destination {
-    pub(super) fn open(sink: &str, address: SocketAddr, keep_source: bool) -> Result<Self, RelayError> {
-        let fail = |operation: &'static str| move |error| RelayError { destination: address, operation, error };
-        let family = if address.is_ipv4() { Family::V4 } else { Family::V6 };
-        let (socket, spoof) = if keep_source {
-            let spoof = Spoof::new(address).map_err(fail("find a route"))?;
-            (Socket::raw(family).map_err(fail("make a raw socket"))?, Some(spoof))
-        } else {
-            (Socket::nonblocking(family).map_err(fail("make a socket"))?, None)
-        };
-        socket.connect(address).map_err(fail("find a route"))?;
-        // A smaller buffer only means that the queue is tried again more often.
-        let _ = socket.set_send_buffer(SEND_BUFFER_BYTES);
+    /// Opens it; a destination that is alone in its relay may wait for the kernel a little.
+    pub(super) fn open(sink: &str, address: SocketAddr, keep_source: bool, is_alone: bool) -> Result<Self, RelayError> {
+        let fail = |(operation, error)| RelayError { destination: address, operation, error };
+        let mut voice = Voice::new(sink, address);
+        let (way, reason) = Way::new(address, keep_source).map_err(fail)?;
+        if let Some(error) = reason {
+            voice.trouble(Trouble::NoWay, || format!("there is no way there yet: {error}; {NO_WAY}"));
+        }
         let slot_bytes = if keep_source { PACKET_BYTES_MAX } else { PAYLOAD_BYTES_MAX };
         Ok(Self {
-            sink: sink.to_owned(),
-            address,
-            socket,
-            spoof,
-            queue: SendBatch::new(SLOTS, slot_bytes).map_err(fail("get memory"))?,
+            way,
+            spoof: keep_source.then(|| Spoof::new(address)),
+            queue: SendBatch::new(SLOTS, slot_bytes).map_err(|error| fail(("get memory", error)))?,
             messages: Vec::with_capacity(SLOTS),
             decided: 0,
+            is_alone,
+            hopeless: false,
             tally: DestinationTally::default(),
             ledger: Arc::new(DestinationLedger::new(address)),
-            refused: None,
-            said: Vec::new(),
+            voice,
         })
     }
 
@@ -95,12 +95,18 @@ impl Destination {
             self.messages.last_mut().expect("it has joined a message").datagrams += 1;
             return;
         }
-        if self.queue.is_full() {
-            self.flush(tallies);
+        if self.queue.is_full() && !self.make_room(tallies) {
+            self.voice.trouble(Trouble::Full, || {
+                "the queue is full and the kernel takes nothing; what comes until it does counts as sink_error; see `ip neigh` \
+                 and the device's transmit queue"
+                    .to_owned()
+            });
+            self.tally.failed += 1;
+            return fail(&mut tallies[listener], 1);
         }
         let bytes = match &mut self.spoof {
             None => Ok(datagram.payload()),
-            Some(spoof) => spoof.packet(datagram),
+            Some(spoof) => spoof.packet(datagram, self.way.mtu_bytes()),
         };
         let queued = match bytes {
             Ok(bytes) => self.queue.push(bytes, None).is_ok(),
@@ -117,6 +123,19 @@ impl Destination {
         }
     }
 
+    /// Sends what is queued, and waits a little if it may. Whether there is room then.
+    fn make_room(&mut self, tallies: &mut [Tally]) -> bool {
+        let limit = Instant::now() + if self.is_alone && !self.hopeless { PATIENCE } else { Duration::ZERO };
+        while !self.flush(tallies) {
+            if Instant::now() >= limit {
+                self.hopeless = true;
+                return false;
+            }
+            thread::sleep(ROOM_WAIT);
+        }
+        true
+    }
+
     /// Whether the datagram goes out in one message with the last one. A packet that is built here cannot.
     fn joins(&mut self, listener: usize, datagram: &Datagram<'_>) -> bool {
         self.spoof.is_none()
@@ -126,30 +145,55 @@ impl Destination {
 
     /// Sends what is queued. False when the kernel did not take all of it, and it should be tried again.
     pub(super) fn flush(&mut self, tallies: &mut [Tally]) -> bool {
-        if self.queue.is_empty() && self.refused.is_none() {
+        if self.queue.is_empty() && !self.voice.is_troubled() {
             self.ledger.publish(&self.tally);
             return true;
         }
-        if let Some(spoof) = &mut self.spoof {
-            spoof.refresh();
+        self.review();
+        self.send(tallies);
+        self.note_answers();
+        self.voice.settle(self.tally.failed, self.tally.icmp_errors);
+        self.ledger.publish(&self.tally);
+        self.queue.is_empty()
+    }
+
+    fn review(&mut self) {
+        match self.way.review() {
+            Change::Same => {}
+            Change::Opened => self.voice.news("there is a way there now"),
+            Change::From(address) => self.voice.news(&format!("datagrams are sent from {address} now")),
         }
-        let outcome = self.queue.flush(&self.socket);
+    }
+
+    fn send(&mut self, tallies: &mut [Tally]) {
+        let Some(socket) = self.way.socket() else {
+            if !self.queue.is_empty() {
+                self.voice.trouble(Trouble::NoWay, || format!("there is no way there; {NO_WAY}"));
+            }
+            return self.give_up(tallies);
+        };
+        let outcome = self.queue.flush(socket);
         self.note_failures();
         self.settle(self.messages.len() - self.queue.len(), tallies);
         if let Err(error) = &outcome
             && !is_for_a_moment(&error.error)
         {
-            self.say(&format!("nothing can be sent: {}", error.error));
+            let errno = error.error.raw_os_error().unwrap_or_default();
+            self.voice.trouble(Trouble::Stuck(errno), || {
+                format!("nothing can be sent: {}; such datagrams count as sink_error", words(errno))
+            });
             self.give_up(tallies);
         }
         if self.queue.is_empty() {
-            self.queue.clear();
-            self.messages.clear();
-            self.decided = 0;
+            self.hopeless = false;
+            self.forget();
         }
-        self.note_answers();
-        self.ledger.publish(&self.tally);
-        self.queue.is_empty()
+    }
+
+    fn forget(&mut self) {
+        self.queue.clear();
+        self.messages.clear();
+        self.decided = 0;
     }
 
     /// Counts what is still queued as failed.
@@ -158,9 +202,7 @@ impl Destination {
             message.failed = message.datagrams;
         }
         self.settle(self.messages.len(), tallies);
-        self.queue.clear();
-        self.messages.clear();
-        self.decided = 0;
+        self.forget();
         self.ledger.publish(&self.tally);
     }
 
@@ -171,10 +213,30 @@ impl Destination {
             if failure.errno == nix::libc::EMSGSIZE {
                 self.tally.too_long += failure.datagrams as u64;
             }
-            let error = failure.error();
-            if !matches!(error.raw_os_error(), Some(nix::libc::ECONNREFUSED)) {
-                self.say(&format!("a datagram cannot be sent: {error}"));
+            if failure.errno != nix::libc::ECONNREFUSED {
+                self.voice.trouble(Trouble::Failed(failure.errno), || {
+                    format!(
+                        "a datagram cannot be sent: {}; such datagrams count as sink_error; see `ip route get` and the \
+                         firewall's output rules",
+                        words(failure.errno)
+                    )
+                });
             }
+        }
+    }
+
+    /// What the network has answered to datagrams that were sent before.
+    fn note_answers(&mut self) {
+        let answers = self.queue.answers();
+        self.tally.icmp_errors += answers.len() as u64;
+        if let Some(&errno) = answers.last() {
+            self.voice.trouble(Trouble::Answered(errno), || {
+                format!(
+                    "answers with an error: {}; datagrams are sent to it all the same, and its answers are counted as \
+                     icmp_errors; see whether its receiver runs and has that port",
+                    words(errno)
+                )
+            });
         }
     }
 
@@ -190,36 +252,11 @@ impl Destination {
         self.decided = decided;
     }
 
-    /// What the network has answered to datagrams that were sent before.
-    fn note_answers(&mut self) {
-        let answers = self.queue.answers();
-        if let Some(&errno) = answers.last() {
-            self.tally.icmp_errors += answers.len() as u64;
-            if self.refused.replace(Instant::now()).is_none() {
-                log::warn!(
-                    "sink {}: {} answers with an error: {}; datagrams are sent to it all the same, and its answers are counted \
-                     as icmp_errors; start what should listen there",
-                    self.sink,
-                    self.address,
-                    std::io::Error::from_raw_os_error(errno)
-                );
-            }
-        } else if self.refused.is_some_and(|refused| refused.elapsed() >= QUIET) {
-            self.refused = None;
-            log::info!(
-                "sink {}: {} answers with no more errors; there were {}",
-                self.sink,
-                self.address,
-                self.tally.icmp_errors
-            );
-        }
-    }
-
     fn refuse(&mut self, refusal: Refusal) {
         match refusal {
             Refusal::TooLong { packet_bytes, mtu_bytes } => {
                 self.tally.too_long += 1;
-                self.say_once("too long", &|| {
+                self.voice.trouble(Trouble::TooLong, || {
                     format!(
                         "a packet of {packet_bytes} bytes does not fit the route, which takes {mtu_bytes}, and with keep_source \
                          nobody cuts it; such datagrams fail and count as too_long; lower max_length at the senders, raise \
@@ -227,30 +264,16 @@ impl Destination {
                     )
                 });
             }
-            Refusal::OtherFamily => self.say_once("other family", &|| {
+            Refusal::OtherFamily => self.voice.trouble(Trouble::OtherFamily, || {
                 "a source of the other address family cannot be kept; such datagrams fail; give each family a listener and a \
                  relay of its own"
                     .to_owned()
             }),
-            Refusal::Truncated => self.say_once("truncated", &|| {
+            Refusal::Truncated => self.voice.trouble(Trouble::Truncated, || {
                 "a datagram that was received in part is not sent on, because nobody could tell it from a whole one; such \
                  datagrams fail; raise max_length"
                     .to_owned()
             }),
-        }
-    }
-
-    fn say(&mut self, what: &str) {
-        self.say_once(what, &|| format!("{what}; such datagrams count as sink_error"));
-    }
-
-    /// Each kind of failure is said once; the ledger goes on counting.
-    fn say_once(&mut self, kind: &str, what: &dyn Fn() -> String) {
-        /// More kinds than there are; whatever the kernel says, the memory for it is bounded.
-        const KINDS_MAX: usize = 16;
-        if self.said.len() < KINDS_MAX && !self.said.iter().any(|said| said == kind) {
-            self.said.push(kind.to_owned());
-            log::warn!("sink {}: {}: {}", self.sink, self.address, what());
         }
     }
 }

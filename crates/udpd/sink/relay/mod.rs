@@ -1,16 +1,20 @@
 //! Datagrams sent on to other addresses.
 //!
-//! Each destination has a socket and a queue of its own and never waits: what the kernel does not take at once stays in the
-//! queue and is tried again a millisecond later, and when the queue is full what comes is counted as failed. So a destination
-//! that is dead, slow or refusing costs only its own datagrams. Datagrams are sent in batches, and runs of one length as one
-//! message that the kernel cuts. `delivered` means that the kernel took it: there is no more to be known of UDP, but for the
-//! answers of the network, which are counted by destination.
+//! Each destination has a socket and a queue of its own: what the kernel does not take at once stays in the queue and is tried
+//! again a millisecond later. When the queue is full, a destination that is alone in its relay waits for up to ten milliseconds,
+//! for the channel before it keeps what comes meanwhile; one of several does not wait, and what comes is counted as failed. So
+//! a destination that is dead, slow or refusing costs only its own datagrams.
+//!
+//! Datagrams are sent in batches, and runs of one length as one message that the kernel cuts. `delivered` means that the
+//! kernel took it: there is no more to be known of UDP, but for the answers of the network, which are counted by destination.
 
 mod choice;
 mod destination;
 mod spoof;
 #[cfg(test)]
 mod tests;
+mod voice;
+mod way;
 
 use std::error::Error;
 use std::fmt;
@@ -71,7 +75,8 @@ pub struct RelaySink {
 impl RelaySink {
     /// Opens a socket for each destination; nothing is sent yet. The ledgers are those of the destinations, in order.
     pub fn open(settings: &RelaySettings) -> Result<(Self, Vec<Arc<DestinationLedger>>), RelayError> {
-        let open = |address: &SocketAddr| Destination::open(&settings.sink, *address, settings.keep_source);
+        let is_alone = settings.destinations.len() == 1;
+        let open = |address: &SocketAddr| Destination::open(&settings.sink, *address, settings.keep_source, is_alone);
         let destinations = settings.destinations.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         let ledgers = destinations.iter().map(Destination::ledger).collect();
         Ok((Self { destinations, retry: None }, ledgers))

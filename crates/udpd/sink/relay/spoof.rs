@@ -2,16 +2,11 @@
 //! address. The kernel neither cuts nor fragments what comes this way, so a packet must fit the route; and much of the
 //! network throws away packets that come from where their source is not.
 
-use std::io;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
 
-use mmsg::{Datagram, Family, Socket};
+use mmsg::Datagram;
 
 use crate::packet;
-
-/// How often the route is asked what it takes.
-const MTU_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The longest packet there is.
 pub(super) const PACKET_BYTES_MAX: usize = 65_575;
@@ -20,10 +15,6 @@ pub(super) const PACKET_BYTES_MAX: usize = 65_575;
 #[derive(Debug)]
 pub(super) struct Spoof {
     destination: SocketAddr,
-    /// An ordinary socket on the same route, which knows how long packets may be.
-    probe: Socket,
-    mtu_bytes: usize,
-    asked: Instant,
     packet: Vec<u8>,
 }
 
@@ -39,32 +30,19 @@ pub(super) enum Refusal {
 }
 
 impl Spoof {
-    pub(super) fn new(destination: SocketAddr) -> io::Result<Self> {
-        let family = if destination.is_ipv4() { Family::V4 } else { Family::V6 };
-        let probe = Socket::nonblocking(family)?;
-        probe.connect(destination)?;
-        let mtu_bytes = probe.path_mtu()?;
-        let packet = Vec::with_capacity(PACKET_BYTES_MAX);
-        Ok(Self { destination, probe, mtu_bytes, asked: Instant::now(), packet })
+    pub(super) fn new(destination: SocketAddr) -> Self {
+        Self { destination, packet: Vec::with_capacity(PACKET_BYTES_MAX) }
     }
 
-    /// Asks the route again, now and then.
-    pub(super) fn refresh(&mut self) {
-        if self.asked.elapsed() >= MTU_INTERVAL {
-            self.asked = Instant::now();
-            self.mtu_bytes = self.probe.path_mtu().unwrap_or(self.mtu_bytes);
-        }
-    }
-
-    /// The packet that carries this datagram.
-    pub(super) fn packet(&mut self, datagram: &Datagram<'_>) -> Result<&[u8], Refusal> {
+    /// The packet that carries this datagram, on a way that takes so many bytes.
+    pub(super) fn packet(&mut self, datagram: &Datagram<'_>, mtu_bytes: usize) -> Result<&[u8], Refusal> {
         let source = datagram.source();
         if source.is_ipv4() != self.destination.is_ipv4() {
             return Err(Refusal::OtherFamily);
         }
         let packet_bytes = packet::headers_bytes(source) + datagram.payload().len();
-        if packet_bytes > self.mtu_bytes {
-            return Err(Refusal::TooLong { packet_bytes, mtu_bytes: self.mtu_bytes });
+        if packet_bytes > mtu_bytes {
+            return Err(Refusal::TooLong { packet_bytes, mtu_bytes });
         }
         self.packet.clear();
         packet::append(&mut self.packet, source, self.destination, datagram.payload(), datagram.length());
