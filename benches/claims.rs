@@ -43,6 +43,7 @@ lanes = {lanes}
 sinks = {sinks:?}
 [sink.file]
 type = "file"
+rotate.every = "0s"
 path = "@DIR@/in-{{consumer}}.log"
 [sink.nothing]
 type = "null"
@@ -140,7 +141,7 @@ fn overload(size: &Size) -> String {
         let address = free_address();
         let daemon = Daemon::with_config(&format!(
             "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nlanes = 1\nsinks = [\"file\"]\n[steer]\ncpus = \"1\"\n\
-             [sink.file]\ntype = \"file\"\npath = \"@DIR@/in.log\"\nsync = \"never\"\n"
+             [sink.file]\ntype = \"file\"\npath = \"@DIR@/in.log\"\nrotate.every = \"0s\"\nsync = \"never\"\n"
         ));
         let mut load = Load::new(address, Amount::Seconds(size.overload_seconds));
         (load.rate_per_second, load.payload_bytes, load.segment, load.cpu) = (rate, 1400, Some(20), Some(0));

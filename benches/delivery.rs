@@ -101,7 +101,7 @@ fn to_disk(options: &Options) -> String {
     let address = free_address();
     let daemon = Daemon::with_config(&format!(
         "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nlanes = 1\nreceive_buffer = \"64MiB\"\nsinks = [\"file\"]\n\
-         [sink.file]\ntype = \"file\"\npath = \"@DIR@/out.log\"\nsync = \"1s\"\nqueue_batches = 8192\n"
+         [sink.file]\ntype = \"file\"\npath = \"@DIR@/out.log\"\nrotate.every = \"0s\"\nsync = \"1s\"\nqueue_batches = 8192\n"
     ));
     let mut load = load(address, seconds, rate, 512);
     load.segment = Some(16);
@@ -128,7 +128,7 @@ fn beside_a_stalled_one(options: &Options) -> String {
         let daemon = Daemon::with_config_and_stdout(
             &format!(
                 "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nlanes = 1\nreceive_buffer = \"16MiB\"\nsinks = {sinks}\n\
-                 [sink.file]\ntype = \"file\"\npath = \"@DIR@/out.log\"\nsync = \"never\"\n[sink.stalled]\ntype = \"stdout\"\n"
+                 [sink.file]\ntype = \"file\"\npath = \"@DIR@/out.log\"\nrotate.every = \"0s\"\nsync = \"never\"\n[sink.stalled]\ntype = \"stdout\"\n"
             ),
             writer.into(),
         );

@@ -61,6 +61,7 @@ fn a_listener_of_a_file_is_measured_with_its_own_sinks_and_its_own_port_stays_fr
         sinks = ["archive"]
         [sink.archive]
         type = "file"
+        rotate.every = "0s"
         path = "{}"
         "#,
         at("control.sock"),

@@ -50,6 +50,7 @@ fn two_lanes_feed_a_file_and_a_null_sink_without_losing_one() {
             sinks = ["archive", "nothing"]
             [sink.archive]
             type = "file"
+            rotate.every = "0s"
             path = "@DIR@/{{listener}}-{{consumer}}.log"
             # A disk that others keep busy may take nothing for a tenth of a second and more.
             queue_batches = 2048
@@ -92,6 +93,7 @@ fn datagrams_of_every_size_arrive_byte_for_byte() {
             sinks = ["archive"]
             [sink.archive]
             type = "file"
+            rotate.every = "0s"
             path = "@DIR@/in.log"
             "#
         ));
@@ -135,6 +137,7 @@ fn what_is_longer_than_max_length_is_counted_and_kept_or_dropped_as_told() {
             sinks = ["archive"]
             [sink.archive]
             type = "file"
+            rotate.every = "0s"
             path = "@DIR@/in.log"
             "#
         ));
@@ -194,6 +197,7 @@ fn several_listeners_share_a_sink_and_each_has_its_own_books() {
         sinks = ["archive"]
         [sink.archive]
         type = "file"
+        rotate.every = "0s"
         path = "@DIR@/{{listener}}.log"
         "#
     ));

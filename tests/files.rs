@@ -149,6 +149,7 @@ fn a_line_of_json_tells_who_sent_what_to_whom() {
         sinks = ["archive"]
         [sink.archive]
         type = "file"
+        rotate.every = "0s"
         format = "jsonl"
         path = "@DIR@/archive"
         "#

@@ -39,6 +39,7 @@ fn start(address: std::net::SocketAddr, engine: &str) -> Daemon {
         sinks = ["archive", "nothing"]
         [sink.archive]
         type = "file"
+        rotate.every = "0s"
         path = "@DIR@/in.log"
         [sink.nothing]
         type = "null"

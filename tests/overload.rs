@@ -102,6 +102,7 @@ fn a_stalled_sink_costs_the_other_sink_nothing() {
             queue_batches = 4
             [sink.archive]
             type = "file"
+            rotate.every = "0s"
             path = "@DIR@/in.log"
             queue_batches = 4096
             "#

@@ -34,6 +34,7 @@ fn captured(payloads: &[Vec<u8>], directory: &Path) -> String {
         sinks = ["capture"]
         [sink.capture]
         type = "file"
+        rotate.every = "0s"
         format = "pcapng"
         path = "{path}"
         "#

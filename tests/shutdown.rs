@@ -22,6 +22,7 @@ fn sigterm_under_load_delivers_all_that_was_received_and_leaves_no_gap() {
             sinks = ["archive"]
             [sink.archive]
             type = "file"
+            rotate.every = "0s"
             path = "@DIR@/in.log"
             "#
         ));

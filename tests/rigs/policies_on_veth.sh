@@ -120,6 +120,7 @@ name = "in"
 sinks = ["out"]
 [sink.out]
 type = "file"
+rotate.every = "0s"
 path = "{self.directory}/out.log"
 ''')
         self.log = open(f"{self.directory}/log", "w+")

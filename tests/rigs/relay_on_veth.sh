@@ -305,6 +305,27 @@ def no_host(distribute):
     daemon.check(1 <= len(lines) <= 3, f"said once: {lines}")
     print(f"passed: an address that nobody has, distribute = {distribute}: {sent} taken, {failed} failed there, and none elsewhere")
 
+def slow_device():
+    """A device with a short queue throws away what comes too fast, and the relay sends it again."""
+    try:
+        run("tc", "qdisc", "add", "dev", "out0", "root", "tbf", "rate", "80mbit", "burst", "10k", "limit", "30k")
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        print("SKIPPED: a device with a short queue: needs tc with tbf")
+        return
+    daemon = Daemon(f'destinations = ["{TO4}:6000"]')
+    # Each is longer than the one before, so that none travels with another.
+    lengths = list(range(200, 1400))
+    there = Receiver(TO4, len(lengths))
+    send(lengths)
+    got = [one[0] for one in there.got()]
+    thrown = int(subprocess.check_output(["tc", "-s", "qdisc", "show", "dev", "out0"], text=True).split("dropped ")[1].split(",")[0])
+    run("tc", "qdisc", "del", "dev", "out0", "root")
+    daemon.check(thrown > 0, "the device has kept up")
+    daemon.check(got == lengths, f"{len(got)} of {len(lengths)} arrive in order")
+    [sink] = daemon.end(len(lengths))
+    daemon.check(sums(sink) == [(len(lengths), 0, 0)], json.dumps(sink))
+    print(f"passed: a device threw away {thrown} packets, and all {len(lengths)} arrived")
+
 def no_way_yet():
     daemon = Daemon('destinations = ["10.9.9.9:6000"]')
     daemon.check("10.9.9.9:6000: there is no way there yet" in daemon.text(), "it is said at the start")
@@ -360,6 +381,7 @@ plain(TO4)
 plain(TO6)
 keeping(TO4, "10.8.2.1", "10.8.2.2", 28)
 keeping(TO6, "2001:db8:2::1", "2001:db8:2::2", 48)
+slow_device()
 no_host("all")
 no_host("by_source")
 no_way_yet()

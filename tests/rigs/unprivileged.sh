@@ -54,6 +54,7 @@ busy_poll = "50us"
 sinks = ["file"]
 [sink.file]
 type = "file"
+rotate.every = "0s"
 path = "$directory/home/in.log"
 EOF
 mkfifo "$directory/home/stderr.pipe"
