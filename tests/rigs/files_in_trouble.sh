@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Disks that fail under a file sink: one that fills up and is freed, one whose directory goes away, and one that takes every
-# write and loses it at the sync. The records resume within a second of the cure, whole, and the books close to the datagram.
+# Disks that fail under a file sink: one that fills up and is freed, one whose directory goes away, one that takes every write
+# and loses it at the sync, and one that turns read-only. The records resume within a second of the cure, whole, and the books close to the datagram.
 # Needs root, to mount; skips with its reason otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -19,12 +19,12 @@ udpd=$PWD/target/release/udpd
 directory=$(mktemp -d)
 daemon=
 mounted=()
-loop=
+loops=()
 
 clean_up() {
     [ -z "$daemon" ] || kill -KILL "$daemon" 2>/dev/null || true
     for ((at = ${#mounted[@]} - 1; at >= 0; at--)); do umount -l "${mounted[at]}" 2>/dev/null || true; done
-    [ -z "$loop" ] || losetup -d "$loop" 2>/dev/null || true
+    for loop in "${loops[@]}"; do losetup -d "$loop" 2>/dev/null || true; done
     rm -rf "$directory"
 }
 trap clean_up EXIT
@@ -156,6 +156,7 @@ rm -r "$directory/disk/deep"
 # 3. A disk that takes every write and loses it at the sync: a file system in a sparse file on the small tmpfs.
 truncate -s 64M "$directory/disk/sparse"
 if loop=$(losetup --find --show "$directory/disk/sparse" 2>/dev/null) && mkfs.ext4 -q -O ^has_journal "$loop" 2>/dev/null; then
+    loops+=("$loop")
     mkdir "$directory/lying"
     mount "$loop" "$directory/lying"
     mounted+=("$directory/lying")
@@ -169,4 +170,32 @@ if loop=$(losetup --find --show "$directory/disk/sparse" 2>/dev/null) && mkfs.ex
     echo "passed: a sync that fails is final: the file is set aside and its unsynced bytes are doubtful"
 else
     echo "SKIPPED $name, the failing sync: no loop device, or no file system on it"
+fi
+
+# 4. A file system that finds an error in itself and turns read-only, until another is mounted in its place.
+mkdir "$directory/large" "$directory/place"
+mount -t tmpfs -o size=96m tmpfs "$directory/large"
+mounted+=("$directory/large")
+truncate -s 64M "$directory/large/image"
+loop=$(losetup --find --show "$directory/large/image" 2>/dev/null) && loops+=("$loop") || loop=
+trigger=/sys/fs/ext4/${loop#/dev/}/trigger_fs_error
+if [ -n "$loop" ] && mkfs.ext4 -q "$loop" 2>/dev/null && mount -o errors=remount-ro "$loop" "$directory/place" 2>/dev/null &&
+    mounted+=("$directory/place") && [ -w "$trigger" ]; then
+    start "$directory/place/archive.log" never
+    size=64 send_for 5
+    until_over delivered 1000 100 || fail "nothing was delivered"
+    echo 1 >"$trigger"
+    until_over failed 0 100 || fail "a read-only file system was never noticed"
+    grep -q 'Read-only file system' "$directory/stderr" || fail "it is not said what is wrong"
+    before=$(ledger delivered)
+    umount -l "$directory/place"
+    mount -t tmpfs -o size=64m tmpfs "$directory/place"
+    mounted+=("$directory/place")
+    until_over delivered "$before" 10 || fail "records did not resume within a second of the new mount"
+    wait "$sender"
+    end_and_close
+    [ "$(tail -c 1 "$directory/place/archive.log" | od -An -tu1 | tr -d ' ')" = 10 ] || fail "the new file does not end with a whole record"
+    echo "passed: a file system that turned read-only costs what it could not take, and records resume within a second of another"
+else
+    echo "SKIPPED $name, the read-only file system: no loop device, or no ext4 on it that could be made to fail"
 fi
