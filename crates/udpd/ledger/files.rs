@@ -42,6 +42,10 @@ impl FileLedger {
     pub fn note_doubtful(&self, written: u64) {
         let settled = self.settled_bytes.fetch_max(written, Ordering::Relaxed);
         self.doubtful_bytes.fetch_add(written.saturating_sub(settled), Ordering::Relaxed);
+    }
+
+    /// A sync has failed.
+    pub fn note_sync_failure(&self) {
         self.sync_failures.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -90,6 +94,7 @@ mod tests {
         ledger.add_written(40);
         let sum = FileLedger::sum([&ledger].into_iter());
         assert_eq!((sum.written_bytes, sum.unsynced_bytes, sum.synced_at), (140, 80, Some(5.0)));
+        ledger.note_sync_failure();
         ledger.note_doubtful(140);
         let sum = FileLedger::sum([&ledger].into_iter());
         assert_eq!((sum.unsynced_bytes, sum.doubtful_bytes, sum.sync_failures), (0, 80, 1));

@@ -77,11 +77,6 @@ impl Outbox {
         self.bytes.len() >= WRITE_AT_BYTES || self.runs.len() == RUNS_MAX
     }
 
-    /// How many bytes wait.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes.len()
-    }
-
     /// The next datagrams are of another batch.
     pub(super) fn begin_batch(&mut self) {
         self.encoder.begin();
@@ -110,9 +105,13 @@ impl Outbox {
         }
     }
 
-    /// Writes everything. On an error what was written in whole records is delivered, a part of a record is taken back, the
-    /// rest is failed; the box is empty afterwards in any case.
-    pub(super) fn write_to(&mut self, destination: &mut impl Destination, tallies: &mut [Tally]) -> io::Result<()> {
+    /// Writes everything, and says how many bytes are written. On an error what was written in whole records is delivered, a
+    /// part of a record is taken back, the rest is failed; the box is empty afterwards in any case.
+    pub(super) fn write_to(
+        &mut self,
+        destination: &mut impl Destination,
+        tallies: &mut [Tally],
+    ) -> (usize, io::Result<()>) {
         let mut written = 0;
         let mut outcome = Ok(());
         while written < self.bytes.len() && outcome.is_ok() {
@@ -133,7 +132,7 @@ impl Outbox {
             written = whole;
         }
         self.settle(written, tallies);
-        outcome
+        (written, outcome)
     }
 
     /// Counts everything as failed without trying.
@@ -198,7 +197,8 @@ mod tests {
             outbox.note(index % 2);
         }
         let mut destination = Narrow { taken: Vec::new(), room };
-        let outcome = outbox.write_to(&mut destination, &mut tallies);
+        let (bytes, outcome) = outbox.write_to(&mut destination, &mut tallies);
+        assert_eq!(bytes, destination.taken.len());
         assert!(outbox.is_empty());
         (destination, tallies, outcome)
     }

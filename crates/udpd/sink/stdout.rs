@@ -68,7 +68,7 @@ impl<W: Write + Send> Sink for StreamSink<W> {
         if self.closed.is_some() {
             return self.outbox.discard(tallies);
         }
-        if let Err(error) = self.outbox.write_to(&mut self.stream, tallies) {
+        if let (_, Err(error)) = self.outbox.write_to(&mut self.stream, tallies) {
             let why = match error.kind() {
                 io::ErrorKind::BrokenPipe => "its reader has gone away",
                 io::ErrorKind::StorageFull => "make room on that file system",

@@ -189,7 +189,7 @@ impl Sink for UnixStreamSink {
             return;
         }
         let Some(stream) = self.peer.find() else { return self.outbox.discard(tallies) };
-        if let Err(error) = self.outbox.write_to(stream, tallies) {
+        if let (_, Err(error)) = self.outbox.write_to(stream, tallies) {
             self.peer.lose(&error);
         }
     }

@@ -6,11 +6,11 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use nix::fcntl::{FallocateFlags, Flock, FlockArg, OFlag, fallocate};
+use nix::fcntl::{AT_FDCWD, FallocateFlags, Flock, FlockArg, OFlag, RenameFlags, fallocate, renameat2};
 
 use crate::sink::boundary::Boundary;
 use crate::sink::outbox::Destination;
@@ -67,6 +67,9 @@ impl Handle {
 
     /// Appends all of `bytes`, or nothing.
     pub(super) fn append_whole(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
         let before = self.length()?;
         (&**self.0).write_all(bytes).inspect_err(|_| {
             let _ = self.0.set_len(before);
@@ -91,6 +94,24 @@ impl Handle {
             _ => false,
         }
     }
+}
+
+/// Renames a file to the first of `names` that nobody has; nothing is ever overwritten.
+pub(super) fn set_aside(path: &Path, names: impl Iterator<Item = PathBuf>) -> io::Result<PathBuf> {
+    for name in names {
+        match renameat2(AT_FDCWD, path, AT_FDCWD, &name, RenameFlags::RENAME_NOREPLACE) {
+            Ok(()) => return Ok(name),
+            Err(Errno::EEXIST) => {}
+            // A file system that cannot refuse to replace: a link can be made only where nothing is.
+            Err(Errno::EINVAL) => match fs::hard_link(path, &name) {
+                Ok(()) => return fs::remove_file(path).map(|()| name),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            },
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, "every name for the finished file is taken"))
 }
 
 /// What helps against the usual causes.

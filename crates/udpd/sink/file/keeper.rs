@@ -2,23 +2,26 @@
 //! one going again. All of that can take as long as a disk likes, and the consumer never waits for it: it goes on writing to
 //! the file it has, and finds the next one on the desk when it is ready.
 //!
+//! A file that is to be left is kept until the consumer has left it, and only then put away: whatever was written to it last
+//! is forced to the disk as well, or counted as doubtful.
+//!
 //! A sync that failed is final. The kernel reports a lost write once and then forgets it, so a file whose sync has failed is
 //! set aside under a name that says so, its unsynced bytes are counted as doubtful, and another file is begun.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
-use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 
-use super::handle::{Handle, cure};
-use super::name::{Name, finished_names};
+use super::desk::{At, Begun, Desk, Order};
+use super::handle::{Handle, cure, set_aside};
+use super::name::{Name, failed_names, finished_names};
 use super::{FileSettings, Sync};
 use crate::ledger::FileLedger;
 use crate::sink::boundary::Boundary;
@@ -26,72 +29,11 @@ use crate::sink::boundary::Boundary;
 /// How often a file that cannot be written is tried again.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// The most orders that can be under way: each kind once, and a file for each that was begun.
+/// How long it is until a file that could not be begun is asked for again.
+const CHANGE_AGAIN: Duration = Duration::from_secs(1);
+
+/// The most orders that can be under way: each kind once, and once more for the file that lies on the desk.
 const ORDERS_MAX: usize = 8;
-
-/// What the consumer asks for.
-#[derive(Debug)]
-pub(super) enum Order {
-    /// Force the file to the disk; so many bytes had been written when this was asked.
-    Sync(u64),
-    /// Finish the file and begin another: it is long enough.
-    FinishFull,
-    /// The moment has come that [`Next::ends`] named.
-    FinishDue,
-    /// See whether the path still leads to the file.
-    Look,
-    /// The consumer writes to the file from the desk from now on, and had written so many bytes before.
-    Taken(u64),
-    /// A write has failed; the file is given up.
-    Broken,
-}
-
-/// What lies on the desk for the consumer.
-#[derive(Debug)]
-pub(super) struct Next {
-    /// What to write to from now on; `None`: on to the same file.
-    pub(super) handle: Option<Handle>,
-    /// How long that file is.
-    pub(super) length: u64,
-    /// When to ask for the next one.
-    pub(super) ends: Option<SystemTime>,
-    /// The answer to [`Order::Broken`]: nothing else helps a consumer whose file was broken.
-    pub(super) is_repair: bool,
-}
-
-/// Where keeper and consumer leave things for each other.
-#[derive(Debug, Default)]
-pub(super) struct Desk {
-    /// Whether there is a `next`.
-    is_ready: AtomicBool,
-    next: Mutex<Option<Next>>,
-    /// The file that the consumer has must not be written any more.
-    pub(super) is_lost: AtomicBool,
-    /// A sync is under way, and another need not be asked for.
-    pub(super) is_syncing: AtomicBool,
-    /// The same for a look.
-    pub(super) is_looking: AtomicBool,
-}
-
-impl Desk {
-    /// What lies there, if anything does.
-    pub(super) fn take(&self) -> Option<Next> {
-        if !self.is_ready.load(Ordering::Acquire) {
-            return None;
-        }
-        self.is_ready.store(false, Ordering::Relaxed);
-        self.next.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    fn clear(&self) {
-        self.next.lock().unwrap_or_else(PoisonError::into_inner).take();
-    }
-
-    fn put(&self, next: Next) {
-        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
-        self.is_ready.store(true, Ordering::Release);
-    }
-}
 
 /// The consumer's end.
 #[derive(Debug)]
@@ -102,33 +44,34 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Opens the first file and starts the thread; it sleeps until there is an order.
+    /// Opens the first file, which then lies on the desk, and starts the thread; it sleeps until there is an order.
     pub(super) fn start(
         name: Name,
         settings: FileSettings,
         boundary: Boundary,
         header: Vec<u8>,
         ledger: Arc<FileLedger>,
-    ) -> io::Result<(Self, Next)> {
+    ) -> io::Result<Self> {
         let (orders, inbox) = bounded(ORDERS_MAX);
         let desk = Arc::new(Desk::default());
-        let now = seconds_now();
         let mut room = Room {
-            path: name.at(now),
             name,
             settings,
             boundary,
             header,
             ledger,
             desk: Arc::clone(&desk),
-            begun: now,
+            generation: 0,
+            begun: 0,
             current: None,
-            finished: None,
-            is_broken: false,
+            left: VecDeque::new(),
+            resting: None,
+            condemned: None,
+            explained: None,
         };
-        let first = room.begin(now, false)?;
+        room.begin(seconds_now())?;
         let thread = thread::Builder::new().name("udpd-keeper".into()).spawn(move || room.run(&inbox))?;
-        Ok((Self { desk, orders, thread }, first))
+        Ok(Self { desk, orders, thread })
     }
 
     /// Asks for something. Never more orders are under way than the channel has room for, so this does not wait.
@@ -143,6 +86,25 @@ impl Keeper {
     }
 }
 
+/// A file and what it is called now.
+#[derive(Debug, Clone)]
+struct Kept {
+    handle: Handle,
+    path: PathBuf,
+    generation: u64,
+}
+
+/// What becomes of a file when the consumer has left it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// It is complete.
+    Finished,
+    /// Somebody has taken it, and keeps it.
+    Taken,
+    /// Its sync has failed.
+    Condemned,
+}
+
 /// What the thread knows.
 struct Room {
     name: Name,
@@ -151,83 +113,88 @@ struct Room {
     header: Vec<u8>,
     ledger: Arc<FileLedger>,
     desk: Arc<Desk>,
-    /// What the newest file is called.
-    path: PathBuf,
-    /// When it was begun.
+    /// The number of the newest file there ever was.
+    generation: u64,
+    /// When it was begun, in seconds since 1970.
     begun: u64,
-    /// The newest file.
-    current: Option<Handle>,
-    /// The file before, until the consumer has stopped writing to it, and what it is called now.
-    finished: Option<(Handle, PathBuf)>,
-    /// There is no file to write to, and it is tried again.
-    is_broken: bool,
+    /// The newest file; `None` while none can be written, and it is tried again.
+    current: Option<Kept>,
+    /// Files that the consumer may still write to, the oldest first.
+    left: VecDeque<(Kept, Fate)>,
+    /// A file that could not be written, which is gone on with when it is still in its place.
+    resting: Option<Handle>,
+    /// A file whose sync has failed and that could not be given another name: nothing is written in its place until it can.
+    condemned: Option<Kept>,
+    /// The number of the error that was last said since there is no file.
+    explained: Option<i32>,
 }
 
 impl Room {
     fn run(mut self, inbox: &Receiver<Order>) {
         loop {
-            let order = match self.is_broken {
-                true => inbox.recv_timeout(RETRY),
-                false => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            let order = match &self.current {
+                None => inbox.recv_timeout(RETRY),
+                Some(_) => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match order {
                 Ok(order) => self.handle(order),
                 Err(RecvTimeoutError::Timeout) => self.recover(),
-                Err(RecvTimeoutError::Disconnected) => return,
+                // The consumer has ended, and has left every file.
+                Err(RecvTimeoutError::Disconnected) => return self.settle(self.generation, self.ledger.written()),
             }
         }
     }
 
     fn handle(&mut self, order: Order) {
         match order {
-            Order::Sync(written) => {
-                // What the consumer has written so far is in the file that it has not yet left, if there is one.
-                let (handle, path) = match &self.finished {
-                    Some((handle, path)) => (Some(handle), path),
-                    None => (self.current.as_ref(), &self.path),
-                };
-                if let Some(handle) = handle
-                    && let Err(error) = self.force(handle, written)
-                {
-                    let path = path.clone();
-                    self.condemn(&path, &error);
-                }
+            Order::Sync(at) => {
+                self.sync(at);
                 self.desk.is_syncing.store(false, Ordering::Release);
             }
-            Order::FinishFull => self.change(true),
-            Order::FinishDue => self.change(false),
+            Order::FinishFull(generation) => self.change(generation, true),
+            Order::FinishDue(generation) => self.change(generation, false),
             Order::Look => {
                 self.look();
                 self.desk.is_looking.store(false, Ordering::Release);
             }
-            Order::Taken(written) => {
-                if let Some((handle, path)) = self.finished.take() {
-                    self.put_away(handle, path, written);
+            Order::Left(At { generation, written }) => self.settle(generation, written),
+            Order::Broken(at, errno) => {
+                self.settle(at.generation + 1, at.written);
+                if let Some(kept) = self.current.take_if(|kept| kept.generation == at.generation) {
+                    self.explained = Some(errno);
+                    self.rest(kept, at.written);
                 }
-            }
-            Order::Broken => {
-                // A file that the consumer has not yet seen is begun once more: it is locked while it lies there.
-                self.desk.clear();
-                self.current = None;
-                self.is_broken = true;
             }
         }
     }
 
-    /// Opens the file of this moment and writes what it begins with. With `probe` the disk must have room for more.
-    fn begin(&mut self, now: u64, probe: bool) -> io::Result<Next> {
+    /// Opens the file of this moment and writes what it begins with; the consumer finds it on the desk.
+    fn begin(&mut self, now: u64) -> io::Result<()> {
         let path = self.name.at(now);
-        let mut handle = Handle::open(&path, self.boundary)?;
-        if probe {
-            handle.probe_room()?;
-        }
-        if !self.header.is_empty() {
+        let is_new = path.symlink_metadata().is_err();
+        let opened = Handle::open(&path, self.boundary).and_then(|mut handle| {
             handle.append_whole(&self.header)?;
+            Ok((handle.length()?, handle))
+        });
+        match opened {
+            Ok((length, handle)) => {
+                self.put(Kept { handle, path, generation: self.generation + 1 }, length, now);
+                Ok(())
+            }
+            Err(error) => {
+                if is_new && fs::metadata(&path).is_ok_and(|found| found.is_file() && found.len() == 0) {
+                    // It was made and got no further, and would be in the way of the one that keeps its name.
+                    let _ = fs::remove_file(&path);
+                }
+                Err(error)
+            }
         }
-        let length = handle.length()?;
-        self.current = Some(handle.clone());
-        (self.path, self.begun) = (path, now);
-        Ok(Next { handle: Some(handle), length, ends: self.ends(now), is_repair: probe })
+    }
+
+    fn put(&mut self, kept: Kept, length: u64, now: u64) {
+        (self.generation, self.begun) = (kept.generation, now);
+        self.desk.begin(kept.generation, Begun { handle: kept.handle.clone(), length }, self.ends(now));
+        self.current = Some(kept);
     }
 
     fn ends(&self, now: u64) -> Option<SystemTime> {
@@ -235,60 +202,67 @@ impl Room {
     }
 
     /// Finishes the file, if it is due or full, and begins the next. When that fails the consumer goes on with what it has.
-    fn change(&mut self, is_full: bool) {
-        let Some(current) = self.current.clone() else { return };
+    fn change(&mut self, generation: u64, is_full: bool) {
+        let Some(before) = self.current.clone().filter(|kept| kept.generation == generation) else { return };
         let now = seconds_now();
-        let is_renamed = self.name.at(now) == self.path;
+        let is_renamed = self.name.at(now) == before.path;
         let is_over = is_full || self.name.is_over(self.begun, now);
-        if is_renamed && (!is_over || self.is_empty(&current)) {
+        if is_renamed && (!is_over || self.is_empty(&before.handle)) {
             // Only a code that has not changed was due, such as the month at midnight; or nothing was ever written.
-            return self.desk.put(Next { handle: None, length: 0, ends: self.ends(now), is_repair: false });
+            return self.desk.go_on(self.ends(now));
         }
-        let before = self.path.clone();
-        let outcome = match is_renamed {
-            true => set_aside(&before, finished_names(&before, now)).and_then(|aside| {
-                let next = self.begin(now, false);
-                if next.is_err() {
-                    // The consumer goes on writing to it, so it gets its name back, unless somebody has taken that.
-                    let _ = set_aside(&aside, std::iter::once(before.clone()));
-                }
-                Ok((aside, next?))
-            }),
-            false => self.begin(now, false).map(|next| (before, next)),
-        };
-        match outcome {
-            Ok((aside, next)) => {
-                self.finished = Some((current, aside));
-                self.desk.put(next);
-            }
+        match self.replace(before.clone(), is_renamed, now) {
+            Ok(finished) => self.left.push_back((finished, Fate::Finished)),
             Err(error) => {
                 log::error!(
                     "cannot begin a new file in place of {}: {error}; it is written on{}",
-                    self.path.display(),
+                    before.path.display(),
                     cure(&error)
                 );
-                let later = SystemTime::now() + Duration::from_secs(1);
-                self.desk.put(Next { handle: None, length: 0, ends: Some(later), is_repair: false });
+                self.desk.go_on(Some(SystemTime::now() + CHANGE_AGAIN));
             }
         }
+    }
+
+    /// Begins a file in the place of this one; returns this one with the name it has from now on.
+    fn replace(&mut self, mut before: Kept, is_renamed: bool, now: u64) -> io::Result<Kept> {
+        if !is_renamed {
+            return self.begin(now).map(|()| before);
+        }
+        let own_name = before.path.clone();
+        before.path = set_aside(&own_name, finished_names(&own_name, now))?;
+        self.begin(now).inspect_err(|_| {
+            // The consumer goes on writing to it, so it gets its name back, unless somebody has taken that.
+            let _ = set_aside(&before.path, std::iter::once(own_name));
+        })?;
+        Ok(before)
     }
 
     fn is_empty(&self, handle: &Handle) -> bool {
         handle.length().is_ok_and(|length| length == self.header.len() as u64)
     }
 
-    /// The consumer has left this file, and nothing more comes into it.
-    fn put_away(&mut self, handle: Handle, path: PathBuf, written: u64) {
-        if self.is_empty(&handle) {
+    /// The consumer has left every file before this one, having written so many bytes in all, and nothing more comes into them.
+    fn settle(&mut self, before: u64, written: u64) {
+        while self.left.front().is_some_and(|(kept, _)| kept.generation < before) {
+            let Some((kept, fate)) = self.left.pop_front() else { return };
+            match fate {
+                Fate::Finished => self.put_away(&kept, written),
+                Fate::Taken => self.force_if_asked(&kept, written),
+                Fate::Condemned => self.ledger.note_doubtful(written),
+            }
+        }
+    }
+
+    fn put_away(&mut self, kept: &Kept, written: u64) {
+        if self.is_empty(&kept.handle) {
             // A period in which nothing came.
-            let _ = fs::remove_file(&path);
+            let _ = fs::remove_file(&kept.path);
             return;
         }
         self.ledger.note_finished();
+        self.force_if_asked(kept, written);
         if self.settings.sync != Sync::Never {
-            if let Err(error) = self.force(&handle, written) {
-                self.condemn(&path, &error);
-            }
             self.sync_directory();
         }
         self.remove_old();
@@ -296,61 +270,126 @@ impl Room {
 
     /// A file that somebody has moved or removed is none any more that a reader of the path would find.
     fn look(&mut self) {
-        if self.is_broken || self.current.as_ref().is_none_or(|handle| handle.is_at(&self.path)) {
-            return;
+        if let Some(kept) = self.current.take_if(|kept| !kept.handle.is_at(&kept.path)) {
+            log::warn!("{} was moved or removed by somebody else; another is begun", kept.path.display());
+            self.abandon(kept, Fate::Taken);
         }
-        log::warn!("{} was moved or removed by somebody else; a new one is begun", self.path.display());
-        self.give_up();
+    }
+
+    /// The consumer is to leave this file, the newest, and there is another as soon as there can be one.
+    fn abandon(&mut self, kept: Kept, fate: Fate) {
+        self.left.push_back((kept, fate));
+        // A number that no file has.
+        self.generation += 1;
+        self.desk.stop(self.generation);
+        self.explained = None;
         self.recover();
     }
 
-    fn give_up(&mut self) {
-        self.current = None;
-        self.is_broken = true;
-        self.desk.is_lost.store(true, Ordering::Release);
+    /// The consumer could not write to this file and has left it. What it holds is forced to the disk now: whether there will be
+    /// another sync of it nobody knows.
+    fn rest(&mut self, kept: Kept, written: u64) {
+        self.force_if_asked(&kept, written);
+        self.resting = Some(kept.handle);
     }
 
     fn recover(&mut self) {
-        if let Ok(next) = self.begin(seconds_now(), true) {
-            log::info!("{} can be written again", self.path.display());
-            self.is_broken = false;
-            self.desk.put(next);
+        match self.try_again() {
+            Ok(()) => {
+                self.explained = None;
+                log::info!("{} can be written", self.name.at(self.begun).display());
+            }
+            Err(error) => {
+                let errno = error.raw_os_error().unwrap_or_default();
+                if self.explained.replace(errno) != Some(errno) {
+                    let path = self.name.at(seconds_now());
+                    log::error!("cannot begin {}: {error}; it is tried again{}", path.display(), cure(&error));
+                }
+            }
         }
     }
 
-    /// Forces a file to the disk, and counts what came of it.
-    fn force(&self, handle: &Handle, written: u64) -> io::Result<()> {
+    fn try_again(&mut self) -> io::Result<()> {
+        if let Some(kept) = &self.condemned {
+            if kept.handle.is_at(&kept.path) {
+                set_aside(&kept.path, failed_names(&kept.path, seconds_now()))?;
+            }
+            self.condemned = None;
+        }
+        let now = seconds_now();
+        let path = self.name.at(now);
+        let Some(handle) = self.resting.clone().filter(|handle| handle.is_at(&path)) else {
+            // Its lock goes with it, which a file of the same name could want.
+            self.resting = None;
+            return self.begin(now);
+        };
+        // Nobody else has written it meanwhile, and it ends with a whole record.
+        handle.probe_room()?;
+        let length = handle.length()?;
+        self.resting = None;
+        self.put(Kept { handle, path, generation: self.generation + 1 }, length, now);
+        Ok(())
+    }
+
+    /// Forces to the disk what the consumer has written so far: it is in the file that it has not yet left.
+    fn sync(&mut self, at: At) {
+        let is_it = |kept: &Kept| kept.generation == at.generation;
+        if let Some(kept) = self.current.clone().filter(is_it) {
+            if !self.force(&kept, at.written) {
+                self.current = None;
+                self.abandon(kept, Fate::Condemned);
+            }
+        } else if let Some(index) = self.left.iter().position(|(kept, fate)| is_it(kept) && *fate != Fate::Condemned) {
+            let kept = self.left[index].0.clone();
+            if !self.force(&kept, at.written) {
+                self.left[index].1 = Fate::Condemned;
+            }
+        }
+    }
+
+    fn force_if_asked(&mut self, kept: &Kept, written: u64) {
+        if self.settings.sync != Sync::Never {
+            self.force(kept, written);
+        }
+    }
+
+    /// Forces a file to the disk, and counts what came of it. False when that failed, and it has been set aside.
+    fn force(&mut self, kept: &Kept, written: u64) -> bool {
         let begun = SystemTime::now();
-        let outcome = handle.sync();
-        match &outcome {
+        match kept.handle.sync() {
             Ok(()) => self.ledger.note_synced(written, begun),
-            Err(_) => self.ledger.note_doubtful(written),
+            Err(error) => {
+                self.ledger.note_sync_failure();
+                self.ledger.note_doubtful(written);
+                self.condemn(kept, &error);
+                return false;
+            }
         }
-        outcome
+        true
     }
 
-    /// Sets a file aside whose sync has failed, and begins another if it was the newest.
-    fn condemn(&mut self, path: &Path, error: &io::Error) {
-        let failed = finished_names(path, seconds_now()).map(|mut name| {
-            name.as_mut_os_string().push(".failed");
-            name
-        });
-        let aside = set_aside(path, failed);
-        log::error!(
-            "cannot force {} to the disk: {error}; what it holds unsynced may be lost, it is set aside as {}{}",
-            path.display(),
-            aside.as_deref().unwrap_or(path).display(),
-            cure(error)
-        );
-        if path == self.path {
-            self.give_up();
-            self.recover();
+    /// Sets a file aside whose sync has failed.
+    fn condemn(&mut self, kept: &Kept, error: &io::Error) {
+        let path = kept.path.display();
+        let what = format!("cannot force {path} to the disk: {error}; what it holds unsynced may be lost");
+        if !kept.handle.is_at(&kept.path) {
+            return log::error!("{what}; somebody has moved or removed it{}", cure(error));
+        }
+        match set_aside(&kept.path, failed_names(&kept.path, seconds_now())) {
+            Ok(aside) => log::error!("{what}, it is set aside as {}{}", aside.display(), cure(error)),
+            Err(refusal) => {
+                log::error!(
+                    "{what}, and it cannot be set aside: {refusal}; its datagrams are counted as sink_error until it can"
+                );
+                self.condemned = Some(kept.clone());
+            }
         }
     }
 
     /// The names of files are kept by their directory, which has to be forced to the disk as well.
     fn sync_directory(&self) {
-        let directory = self.path.parent().unwrap_or(Path::new("/"));
+        let path = self.name.at(self.begun);
+        let directory = path.parent().unwrap_or(Path::new("/"));
         if let Err(error) = fs::File::open(directory).and_then(|directory| directory.sync_all()) {
             log::warn!("cannot force the directory {} to the disk: {error}", directory.display());
         }
@@ -362,7 +401,7 @@ impl Room {
         if keep_files == 0 && keep_bytes == 0 {
             return;
         }
-        let finished = self.name.finished(&self.path);
+        let finished = self.name.finished(&self.name.at(self.begun));
         let mut files = finished.len() as u64;
         let mut bytes: u64 = finished.iter().map(|(_, length)| length).sum();
         for (path, length) in finished {
@@ -387,22 +426,4 @@ impl Room {
 
 fn seconds_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
-}
-
-/// Renames a file to the first of `names` that nobody has; nothing is ever overwritten.
-fn set_aside(path: &Path, names: impl Iterator<Item = PathBuf>) -> io::Result<PathBuf> {
-    for name in names {
-        match renameat2(AT_FDCWD, path, AT_FDCWD, &name, RenameFlags::RENAME_NOREPLACE) {
-            Ok(()) => return Ok(name),
-            Err(Errno::EEXIST) => {}
-            // A file system that cannot refuse to replace: a link can be made only where nothing is.
-            Err(Errno::EINVAL) => match fs::hard_link(path, &name) {
-                Ok(()) => return fs::remove_file(path).map(|()| name),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-            },
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Err(io::Error::new(io::ErrorKind::AlreadyExists, "every name for the finished file is taken"))
 }

@@ -7,6 +7,7 @@
 //! The consumer only ever writes. Whatever else is done to files, beginning and finishing them, syncing and removing them, is
 //! for a thread of its own, see [`keeper`](self): a disk that takes its time costs no datagram.
 
+mod desk;
 mod handle;
 mod keeper;
 mod name;
@@ -23,12 +24,16 @@ use super::encoder::{Encoder, Format, Scene};
 use super::outbox::Outbox;
 use crate::ledger::{FileLedger, Tally};
 use crate::pool::LaneBatch;
+use desk::{At, Note, Order};
 use handle::{Handle, cure};
-use keeper::{Keeper, Next, Order};
+use keeper::Keeper;
 use name::Name;
 
 /// How often the consumer has its keeper see whether the path still leads to the file, while it writes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// How soon a full file that could not be finished is asked for again.
+const FULL_PAUSE: Duration = Duration::from_secs(1);
 
 /// How soon a file that was asked for is looked for while nothing arrives.
 const DESK_POLL: Duration = Duration::from_millis(5);
@@ -141,10 +146,12 @@ struct LogFile {
     keeper: Keeper,
     /// What is written to; `None` while nothing can be.
     handle: Option<Handle>,
-    /// A write has failed, and the keeper has been told.
-    is_broken: bool,
-    /// How long the file is.
+    /// Which file that is, or was.
+    generation: u64,
+    /// How long it is.
     length: u64,
+    /// Not before then is a full file to be finished: it could not be the last time.
+    full_pause: Option<Instant>,
     /// When its name or its period ends, by the clock that dates are read from, and by the one that waits.
     ends: Option<(SystemTime, Instant)>,
     /// The next file has been asked for, and is looked for at this moment although nothing arrives.
@@ -159,7 +166,7 @@ impl LogFile {
         let ledger = Arc::new(FileLedger::default());
         let name = Name::new(path.clone(), settings.rotate_every);
         let boundary = settings.format.boundary();
-        let (keeper, first) = Keeper::start(name, settings, boundary, encoder.header(), Arc::clone(&ledger))?;
+        let keeper = Keeper::start(name, settings, boundary, encoder.header(), Arc::clone(&ledger))?;
         let mut file = Self {
             path,
             outbox: Outbox::new(encoder),
@@ -167,14 +174,15 @@ impl LogFile {
             ledger,
             keeper,
             handle: None,
-            is_broken: false,
+            generation: 0,
             length: 0,
+            full_pause: None,
             ends: None,
             changing: None,
             sync_due: None,
             last_look: Instant::now(),
         };
-        file.take(first);
+        file.look_at_desk();
         Ok(file)
     }
 
@@ -186,38 +194,45 @@ impl LogFile {
         let Some(handle) = &mut self.handle else {
             return self.outbox.discard(tallies);
         };
-        let bytes = self.outbox.bytes() as u64;
-        match self.outbox.write_to(handle, tallies) {
-            Ok(()) => self.note_written(bytes),
-            Err(error) => self.break_off(&error),
+        let (written, outcome) = self.outbox.write_to(handle, tallies);
+        if written > 0 {
+            self.note_written(written as u64);
+        }
+        if let Err(error) = outcome {
+            self.break_off(&error);
         }
     }
 
     /// Takes what the keeper has left. Only ever while nothing is half written: a file ends with a whole record.
     fn look_at_desk(&mut self) {
-        if self.keeper.desk.is_lost.swap(false, Ordering::AcqRel) {
-            self.handle = None;
-        }
-        let Some(next) = self.keeper.desk.take() else { return };
-        if self.is_broken && !next.is_repair {
-            return;
-        }
-        self.is_broken = false;
-        let is_another = next.handle.is_some();
-        self.take(next);
-        if is_another {
-            self.keeper.order(Order::Taken(self.ledger.written()));
+        let Some(note) = self.keeper.desk.take() else { return };
+        let generation = note.stop_before;
+        self.take(note);
+        if generation > self.generation {
+            // Now that nothing more goes there.
+            self.generation = generation;
+            self.keeper.order(Order::Left(At { generation, written: self.ledger.written() }));
         }
     }
 
-    fn take(&mut self, next: Next) {
-        let (now, wall) = (Instant::now(), SystemTime::now());
-        self.ends = next.ends.map(|ends| (ends, now + ends.duration_since(wall).unwrap_or_default()));
-        self.changing = None;
-        if let Some(handle) = next.handle {
-            self.handle = Some(handle);
-            self.length = next.length;
+    fn take(&mut self, note: Note) {
+        let now = Instant::now();
+        if let Some(ends) = note.ends {
+            let wall = SystemTime::now();
+            self.ends = ends.map(|ends| (ends, now + ends.duration_since(wall).unwrap_or_default()));
         }
+        self.changing = None;
+        self.full_pause = Some(now + FULL_PAUSE);
+        if note.stop_before > self.generation {
+            self.full_pause = None;
+            self.length = note.begun.as_ref().map_or(0, |begun| begun.length);
+            self.handle = note.begun.map(|begun| begun.handle);
+        }
+    }
+
+    /// Where the consumer is.
+    fn at(&self) -> At {
+        At { generation: self.generation, written: self.ledger.written() }
     }
 
     /// The clocks are read once per write, which carries thousands of datagrams when many come.
@@ -238,7 +253,7 @@ impl LogFile {
             }
         }
         let is_full = self.settings.rotate_bytes > 0 && self.length >= self.settings.rotate_bytes;
-        self.change_if(is_full, now);
+        self.change_if(is_full && self.full_pause.is_none_or(|until| until <= now), now);
     }
 
     /// Asks for the next file when this one is full or its time is over.
@@ -249,7 +264,8 @@ impl LogFile {
         let is_over = self.ends.is_some_and(|(ends, _)| ends <= SystemTime::now());
         if is_full || is_over {
             self.changing = Some(now + DESK_POLL);
-            self.keeper.order(if is_full { Order::FinishFull } else { Order::FinishDue });
+            let order = if is_full { Order::FinishFull } else { Order::FinishDue };
+            self.keeper.order(order(self.generation));
         }
     }
 
@@ -262,7 +278,7 @@ impl LogFile {
             self.sync_due = Some(now + DESK_POLL);
         } else {
             self.sync_due = None;
-            self.keeper.order(Order::Sync(self.ledger.written()));
+            self.keeper.order(Order::Sync(self.at()));
         }
     }
 
@@ -295,13 +311,12 @@ impl LogFile {
         );
         self.handle = None;
         self.changing = None;
-        self.is_broken = true;
-        self.keeper.order(Order::Broken);
+        self.keeper.order(Order::Broken(self.at(), error.raw_os_error().unwrap_or_default()));
     }
 
     fn close(self) {
         if self.settings.sync != Sync::Never && self.handle.is_some() {
-            self.keeper.order(Order::Sync(self.ledger.written()));
+            self.keeper.order(Order::Sync(self.at()));
         }
         self.keeper.finish();
     }

@@ -163,6 +163,14 @@ fn matches<'t>(pattern: &str, text: &'t str) -> Option<&'t str> {
     Some(rest)
 }
 
+/// The names that a file at `path` can get when its sync has failed.
+pub(super) fn failed_names(path: &Path, seconds: u64) -> impl Iterator<Item = PathBuf> {
+    finished_names(path, seconds).map(|mut name| {
+        name.as_mut_os_string().push(".failed");
+        name
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

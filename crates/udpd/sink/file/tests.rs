@@ -202,7 +202,7 @@ fn a_file_that_breaks_while_the_next_is_on_its_way_is_repaired_all_the_same() {
     for round in 0..10 {
         assert!(subject.write("full at once"), "round {round}");
         subject.file().break_off(&io::ErrorKind::StorageFull.into());
-        subject.until("a repair", |file| file.handle.is_some() && !file.is_broken);
+        subject.until("a repair", |file| file.handle.is_some());
         subject.until("no other file on its way", |file| file.changing.is_none());
     }
     subject.close();
@@ -224,4 +224,54 @@ fn a_capture_begins_with_its_header_in_every_file_and_goes_on_after_a_restart() 
     let bytes = fs::read(path).expect("readable");
     let whole = Format::Pcapng.boundary().whole(&bytes);
     assert_eq!((whole.bytes, whole.records), (bytes.len(), 2));
+}
+
+#[test]
+fn an_order_about_a_file_that_was_given_up_meanwhile_changes_nothing() {
+    let mut subject = Subject::open("log", PLAIN);
+    for round in 0..20 {
+        assert!(subject.write("before"), "round {round}");
+        fs::rename(path_of(&subject, "log"), path_of(&subject, &format!("theirs {round}"))).expect("moved");
+        let at = subject.file().at();
+        // The keeper gives the file up at the first of them; the others are about a file that is none any more.
+        for order in [Order::Look, Order::FinishFull(at.generation), Order::FinishDue(at.generation), Order::Sync(at)] {
+            subject.file().keeper.order(order);
+        }
+        subject.until("a new file", |file| file.handle.is_some() && file.generation > at.generation);
+        assert!(subject.write("after"), "round {round}");
+        fs::rename(path_of(&subject, "log"), path_of(&subject, &format!("second {round}"))).expect("moved");
+        let generation = subject.file().generation;
+        subject.file().keeper.order(Order::Look);
+        subject.until("another file", |file| file.handle.is_some() && file.generation > generation);
+    }
+    subject.close();
+    let lines: usize = subject.files().iter().map(|(_, content)| content.lines().count()).sum();
+    assert_eq!(lines, 40);
+}
+
+#[test]
+fn what_a_file_holds_that_somebody_has_moved_is_forced_to_the_disk_too() {
+    let mut subject = Subject::open("log", FileSettings { sync: Sync::WhenFinished, ..PLAIN });
+    assert!(subject.write("before"));
+    let ledger = Arc::clone(&subject.file().ledger);
+    let unsynced = move || FileLedger::sum([ledger.as_ref()].into_iter()).unsynced_bytes;
+    assert_eq!(unsynced(), 7);
+    fs::rename(path_of(&subject, "log"), path_of(&subject, "theirs")).expect("moved");
+    subject.file().keeper.order(Order::Look);
+    subject.until("what was moved to be safe", |_| unsynced() == 0);
+    subject.close();
+}
+
+#[test]
+fn a_full_file_that_cannot_be_finished_is_written_on_and_asked_for_again_later() {
+    // There is no room in the name for the moment at which it was finished.
+    let name = "x".repeat(250);
+    let mut subject = Subject::open(&name, FileSettings { rotate_bytes: 1, ..PLAIN });
+    assert!(subject.write("full at once"));
+    subject.until("an answer", |file| file.changing.is_none());
+    assert!(subject.file().full_pause.is_some());
+    assert!(subject.write("and more"));
+    assert!(subject.file().changing.is_none(), "not asked at every write");
+    subject.close();
+    assert_eq!(subject.files(), [(name, "full at once\nand more\n".to_owned())]);
 }
