@@ -175,7 +175,10 @@ impl Section {
         };
         let length = self.at(&input.piece, 0);
         let whole = if interface.snap_bytes == 0 { length } else { length.min(interface.snap_bytes) };
-        let bytes = whole.min(input.piece.len().saturating_sub(START));
+        let Some(room) = input.piece.len().checked_sub(START) else {
+            return Err(input.damaged("a packet is longer than its block"));
+        };
+        let bytes = whole.min(room);
         Ok(Packet { arrival: self.last, link: interface.link, length, start: START, bytes })
     }
 }

@@ -146,6 +146,14 @@ fn a_file_of_something_else_or_with_an_end_too_soon_is_an_error_that_says_where(
 }
 
 #[test]
+fn a_block_too_short_for_its_packet_is_an_error() {
+    let mut bytes = written_by_udpd(&datagrams());
+    bytes.extend([3_u32, 12, 12].map(u32::to_le_bytes).concat());
+    let error = read(&bytes).expect_err("no room for a length").to_string();
+    assert!(error.contains("a packet is longer than its block"), "{error}");
+}
+
+#[test]
 fn no_damage_makes_the_reader_panic_or_read_for_ever() {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = || {
@@ -161,8 +169,10 @@ fn no_damage_makes_the_reader_panic_or_read_for_ever() {
         pcap.extend([1, 2, frame.len() as u32, frame.len() as u32].map(u32::to_le_bytes).concat());
         pcap.extend(frame);
     }
+    let mut simple = written_by_udpd(&short);
+    simple.extend([3_u32, 20, 4, 0x45, 20].map(u32::to_le_bytes).concat());
     let (mut whole, mut damaged) = (0, 0);
-    for original in [written_by_udpd(&short), pcap] {
+    for original in [written_by_udpd(&short), simple, pcap] {
         for _ in 0..if cfg!(debug_assertions) { 20_000 } else { 500_000 } {
             let mut bytes = original.clone();
             for _ in 0..=next() % 4 {

@@ -109,7 +109,7 @@ pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure
         let pace = Pace::new(speed);
         outcome = player.play(&mut capture, pace, arguments, &mut report, &stop);
         skipped += capture.skipped();
-        if outcome.is_err() {
+        if outcome.is_err() || is_over(arguments, &report, &stop) {
             break;
         }
     }
@@ -141,6 +141,11 @@ fn speed(arguments: &Arguments) -> Result<Option<f64>, Failure> {
 
 fn usage(option: &str, what: String, cure: &str) -> Failure {
     Failure::new(ExitCode::Usage, format!("{option}: {}", Advice::new(what, cure)))
+}
+
+/// Whether somebody has interrupted it, or all that was asked for is read.
+fn is_over(arguments: &Arguments, report: &Report, stop: &AtomicBool) -> bool {
+    stop.load(Ordering::Relaxed) || arguments.count.is_some_and(|count| report.read >= count)
 }
 
 fn is_stdin(file: &Path) -> bool {
@@ -213,8 +218,7 @@ impl Player {
         report: &mut Report,
         stop: &AtomicBool,
     ) -> Result<(), Failure> {
-        let is_full = |report: &Report| arguments.count.is_some_and(|count| report.read >= count);
-        while !stop.load(Ordering::Relaxed) && !is_full(report) {
+        while !is_over(arguments, report, stop) {
             let datagram = capture.next_datagram().map_err(|error| unreadable(&arguments.file, &error));
             let Some(datagram) = (match datagram {
                 Ok(datagram) => datagram,

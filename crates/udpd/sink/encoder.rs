@@ -143,11 +143,30 @@ impl Encoder {
         }
     }
 
-    /// How many datagrams the kernel dropped at this lane since the last one that was written. Its counter wraps.
+    /// How many datagrams the kernel dropped at this lane since the last one that was written. Its counter wraps; that of a
+    /// socket that has taken the place of another begins at 0.
     fn drops(&mut self, lane: usize, datagram: &Datagram<'_>) -> u64 {
         let Some(total) = datagram.drop_overflow() else { return 0 };
-        let drops = total.wrapping_sub(self.dropped[lane]);
-        self.dropped[lane] = total;
-        u64::from(drops)
+        let before = std::mem::replace(&mut self.dropped[lane], total);
+        drops_between(before, total)
+    }
+}
+
+/// What a counter of 32 bits has counted since it was at `before`. What looks like most of its range is a counter that has
+/// begun anew.
+fn drops_between(before: u32, total: u32) -> u64 {
+    let drops = total.wrapping_sub(before);
+    u64::from(if drops > u32::MAX / 2 { total } else { drops })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_are_counted_over_the_end_of_the_counter_and_over_a_socket_that_takes_the_place_of_another() {
+        assert_eq!(drops_between(1000, 1007), 7);
+        assert_eq!(drops_between(u32::MAX - 1, 3), 5);
+        assert_eq!(drops_between(1000, 1), 1);
     }
 }

@@ -6,9 +6,12 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
 use super::encoder::{Encoder, Format};
 use super::outbox::{Destination, Outbox};
@@ -29,6 +32,8 @@ struct Peer<S> {
     tried: Option<Instant>,
     /// What has been said of it.
     is_said_gone: bool,
+    /// The error numbers that have been said of single messages; 0: one was received in part.
+    said: Vec<i32>,
 }
 
 impl<S> fmt::Debug for Peer<S> {
@@ -40,7 +45,8 @@ impl<S> fmt::Debug for Peer<S> {
 
 impl<S> Peer<S> {
     fn new(sink: &str, path: PathBuf, connect: fn(&Path) -> io::Result<S>) -> Self {
-        let mut peer = Self { sink: sink.to_owned(), path, connect, socket: None, tried: None, is_said_gone: false };
+        let (sink, said) = (sink.to_owned(), Vec::new());
+        let mut peer = Self { sink, path, connect, socket: None, tried: None, is_said_gone: false, said };
         peer.find();
         peer
     }
@@ -64,6 +70,25 @@ impl<S> Peer<S> {
         self.socket.as_mut()
     }
 
+    /// A datagram was received in part, and the peer could not tell. Said once.
+    fn say_truncated(&mut self) {
+        self.say_of_message(0, || {
+            "a datagram that was received in part is not handed on, because nobody could tell it from a whole one; such \
+             datagrams count as sink_error; raise max_length"
+                .to_owned()
+        });
+    }
+
+    /// What is wrong with single messages is said once for each error number.
+    fn say_of_message(&mut self, errno: i32, text: impl FnOnce() -> String) {
+        /// There are hardly as many.
+        const KINDS_MAX: usize = 8;
+        if self.said.len() < KINDS_MAX && !self.said.contains(&errno) {
+            self.said.push(errno);
+            log::warn!("sink {}: {}: {}", self.sink, self.path.display(), text());
+        }
+    }
+
     fn lose(&mut self, error: &io::Error) {
         self.say_gone("takes nothing any more", error);
         self.socket = None;
@@ -77,6 +102,7 @@ impl<S> Peer<S> {
             io::ErrorKind::NotFound => "; start what listens there",
             io::ErrorKind::PermissionDenied => "; let the user of udpd write to it",
             io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported => "",
+            io::ErrorKind::WouldBlock => "; it listens and accepts nobody: see what it waits for",
             _ if error.raw_os_error() == Some(nix::libc::EPROTOTYPE) => {
                 "; it is a socket of the other kind: socket = \"datagram\" or \"stream\""
             }
@@ -114,7 +140,13 @@ impl UnixDatagramSink {
                 Ok(_) => return true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_about_the_message(&error) => {
-                    log::debug!("sink {}: a message of {} bytes: {error}", self.peer.sink, payload.len());
+                    self.peer.say_of_message(error.raw_os_error().unwrap_or_default(), || {
+                        format!(
+                            "a message of {} bytes is not taken: {error}; such datagrams count as sink_error; see sysctl \
+                             net.core.wmem_default, which bounds a message",
+                            payload.len()
+                        )
+                    });
                     return false;
                 }
                 Err(error) => self.peer.lose(&error),
@@ -132,7 +164,11 @@ impl Sink for UnixDatagramSink {
     fn accept(&mut self, batch: &LaneBatch, tallies: &mut [Tally]) {
         let tally = &mut tallies[batch.listener];
         for datagram in batch.datagrams.datagrams() {
-            if !datagram.is_truncated() && self.send(datagram.payload()) { deliver(tally, 1) } else { fail(tally, 1) }
+            let is_truncated = datagram.is_truncated();
+            if is_truncated {
+                self.peer.say_truncated();
+            }
+            if !is_truncated && self.send(datagram.payload()) { deliver(tally, 1) } else { fail(tally, 1) }
         }
     }
 }
@@ -160,10 +196,20 @@ impl Destination for Stream {
     }
 }
 
+/// A connection that there can be now. A peer that accepts none for the moment would make the ordinary call wait, without end.
+fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket: OwnedFd = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
 impl UnixStreamSink {
     /// A sink that writes to the socket at `path`, which need not be there yet.
     pub fn new(sink: &str, path: PathBuf, encoder: Encoder) -> Self {
-        let connect = |path: &Path| UnixStream::connect(path).map(Stream);
+        let connect = |path: &Path| connect_at_once(path).map(Stream);
         let marks_truncation = encoder.format() != Format::Lengths;
         Self { peer: Peer::new(sink, path, connect), outbox: Outbox::new(encoder), marks_truncation }
     }
@@ -174,6 +220,7 @@ impl Sink for UnixStreamSink {
         self.outbox.begin_batch();
         for datagram in batch.datagrams.datagrams() {
             if datagram.is_truncated() && !self.marks_truncation {
+                self.peer.say_truncated();
                 fail(&mut tallies[batch.listener], 1);
                 continue;
             }
@@ -265,6 +312,26 @@ mod tests {
             io::Read::read_to_end(&mut peer, &mut read).expect("the end of the stream");
             assert_eq!(read, expected);
         }
+    }
+
+    #[test]
+    fn a_peer_that_accepts_nobody_is_not_waited_for() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("peer");
+        let listener = std::os::unix::net::UnixListener::bind(&path).expect("bound");
+        let mut waiting = Vec::new();
+        let error = loop {
+            match connect_at_once(&path) {
+                Ok(stream) => waiting.push(stream),
+                Err(error) => break error,
+            }
+            assert!(waiting.len() < 100_000, "the backlog has no end");
+        };
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        let mut sink = UnixStreamSink::new("s", path, encoder(Format::Lines));
+        let tally = accept(&mut sink, &[b"nobody accepts"]);
+        assert_eq!((tally.delivered, tally.failed), (0, 1));
+        drop(listener);
     }
 
     #[test]
