@@ -22,6 +22,9 @@ const PROBE_BYTES: i64 = 1 << 20;
 /// read at once. No record is as long.
 const REPAIR_BYTES: u64 = 1 << 20;
 
+/// How every capture begins: the type of its first block, the same in either byte order.
+const CAPTURE_BEGINS: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
+
 /// A file that is open for appending.
 #[derive(Debug, Clone)]
 pub(super) struct Handle(Arc<Flock<File>>);
@@ -140,8 +143,24 @@ fn append_to(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// Refuses to go on with a file of another format, which would be taken for one with a torn end.
+fn check_format(mut file: &File, boundary: Boundary) -> io::Result<()> {
+    let mut beginning = Vec::new();
+    file.seek(SeekFrom::Start(0))?;
+    file.take(CAPTURE_BEGINS.len() as u64).read_to_end(&mut beginning)?;
+    let is_capture = beginning == CAPTURE_BEGINS;
+    match boundary {
+        Boundary::Newline if is_capture => Err(io::Error::other("it is a capture: lines are not appended to one")),
+        Boundary::Block if !is_capture && !CAPTURE_BEGINS.starts_with(&beginning) => {
+            Err(io::Error::other("it is no capture: none is appended to it"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Moves what follows the last whole record into a file beside this one.
 fn set_torn_aside(file: &File, path: &Path, boundary: Boundary) -> io::Result<()> {
+    check_format(file, boundary)?;
     let torn = match boundary {
         Boundary::Newline => torn_line(file)?,
         Boundary::Block | Boundary::Length => torn_record(file, boundary)?,
@@ -230,6 +249,24 @@ mod tests {
         let error = Handle::open(&path, Boundary::Length).expect_err("something else");
         assert!(error.to_string().contains("something else"), "{error}");
         assert_eq!(fs::metadata(&path).expect("there").len(), 2 << 20, "left as it is");
+    }
+
+    #[test]
+    fn a_file_of_another_format_is_refused_and_left_as_it_is() {
+        let directory = directory();
+        let path = directory.path().join("file");
+        for (content, boundary, words) in [
+            (&b"text, and no line end"[..], Boundary::Block, "no capture"),
+            (&[&CAPTURE_BEGINS[..], b"and so on\ntorn"].concat(), Boundary::Newline, "a capture"),
+        ] {
+            fs::write(&path, content).expect("written");
+            let error = Handle::open(&path, boundary).expect_err("another format").to_string();
+            assert!(error.contains(words), "{error}");
+            assert_eq!(fs::read(&path).expect("there"), content);
+        }
+        fs::write(&path, &CAPTURE_BEGINS[..2]).expect("written");
+        Handle::open(&path, Boundary::Block).expect("a capture that was torn at once");
+        assert_eq!(fs::metadata(&path).expect("there").len(), 0);
     }
 
     #[test]
