@@ -10,14 +10,20 @@ use mmsg::{BatchShape, Control};
 use steer::plan::Seat as QueueSeat;
 use steer::{Placement, Seat, Topology, place};
 
-use crate::config::{Absorb, Config, Consumers, Lanes, Listener, ReceiveBuffer, SinkKind, Spread, Timestamps};
+use crate::config::{
+    Absorb, Config, Consumers, Lanes, Listener, ReceiveBuffer, SinkKind, Spread, Timestamps, UnixSocket,
+};
 use crate::engine::Choice;
 use crate::policy;
 use crate::pool::PoolSize;
+use crate::sink::{outbox, relay};
 use crate::steering::{self, Members, Steering};
 
 /// What one lane is taken to receive when nothing else says how many are needed.
 const LANE_RATE: u64 = 500_000;
+
+/// What the queue of librdkafka may hold for each consumer, unless `properties` say otherwise.
+pub const KAFKA_QUEUE_BYTES: usize = 64 << 20;
 
 /// The payload that buffers are sized for; what the kernel charges for it is [`charge_bytes`].
 const PAYLOAD_ASSUMED: usize = 512;
@@ -101,6 +107,8 @@ pub struct Budget {
     pub consumers: Vec<usize>,
     /// Where consumers may run.
     pub consumer_cores: Vec<usize>,
+    /// What all sinks may take for records and messages on their way.
+    pub sink_bytes: usize,
     /// True when receivers share cores.
     pub shared_cores: bool,
     /// The memory node of each core, as far as the machine tells.
@@ -164,7 +172,14 @@ impl Budget {
             }
         }
         let node_of_core = topology.node_of_core.clone();
-        Self { lanes, consumers, consumer_cores, shared_cores: shared, node_of_core }
+        let lanes_of_sink = |sink: usize| {
+            lanes.iter().filter(|lane: &&LanePlan| config.listeners[lane.listener].sinks.contains(&sink)).count()
+        };
+        let sinks = config.sinks.iter().zip(&consumers).enumerate();
+        let sink_bytes =
+            sinks.map(|(index, (sink, &consumers))| sink_bytes(&sink.kind, consumers, lanes_of_sink(index)));
+        let sink_bytes = sink_bytes.sum();
+        Self { lanes, consumers, consumer_cores, sink_bytes, shared_cores: shared, node_of_core }
     }
 
     /// Where a consumer may run that these lanes feed: on their memory nodes, where there are cores for consumers at all.
@@ -260,6 +275,24 @@ fn shape(config: &Config, listener: &Listener) -> BatchShape {
         drop_overflow: kinds.any(SinkKind::records_drops),
     };
     BatchShape { slots, slot_bytes, control, huge_pages: true }
+}
+
+/// The memory of a sink with so many consumers, fed by so many lanes.
+fn sink_bytes(kind: &SinkKind, consumers: usize, lanes: usize) -> usize {
+    match kind {
+        SinkKind::Null | SinkKind::Supplied => 0,
+        SinkKind::Stdout(format) => consumers * outbox::memory_bytes((*format).into()),
+        SinkKind::File(file) => {
+            let files = if file.path.contains("{l") { lanes.max(consumers) } else { consumers };
+            files * outbox::memory_bytes(file.format.into())
+        }
+        SinkKind::Unix(unix) => match unix.socket {
+            UnixSocket::Datagram => 0,
+            UnixSocket::Stream => consumers * outbox::memory_bytes(unix.format.into()),
+        },
+        SinkKind::Udp(udp) => consumers * relay::memory_bytes(udp.destinations.len(), udp.keep_source),
+        SinkKind::Kafka(_) => consumers * KAFKA_QUEUE_BYTES,
+    }
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ struct Report<'a> {
     consumers: Vec<ConsumersReport<'a>>,
     pool_bytes: usize,
     policy_bytes: usize,
+    sink_bytes: usize,
     receive_buffer_bytes: usize,
     warnings: Vec<String>,
 }
@@ -90,6 +91,7 @@ fn report<'a>(config: &'a Config, budget: &'a Budget) -> Report<'a> {
         consumers: consumers.collect(),
         pool_bytes: budget.pool_bytes(),
         policy_bytes: budget.policy_bytes(),
+        sink_bytes: budget.sink_bytes,
         receive_buffer_bytes: budget.receive_buffer_bytes(),
         warnings: warnings(config, budget),
     }
@@ -129,13 +131,9 @@ fn render(report: &Report<'_>, budget: &Budget) -> String {
         };
         text += &format!("\nbatches of the first lane: {}{own}, 1 spare\n", lane.pool);
     }
-    let limits = match report.policy_bytes {
-        0 => String::new(),
-        taken => format!("{} in tables of rate limits, ", bytes(taken)),
-    };
     text += &format!(
-        "memory: {} in batches, {limits}up to {} in receive buffers (the kernel's)\n",
-        bytes(report.pool_bytes),
+        "memory: {}, up to {} in receive buffers (the kernel's)\n",
+        memory(report.pool_bytes, report.sink_bytes, report.policy_bytes),
         bytes(report.receive_buffer_bytes)
     );
     for warning in &report.warnings {
@@ -195,14 +193,22 @@ fn idle_queue_lanes<'a>(config: &'a Config, budget: &'a Budget) -> impl Iterator
     })
 }
 
+/// What is taken at the start and never grows.
+fn memory(pool_bytes: usize, sink_bytes: usize, policy_bytes: usize) -> String {
+    let mut text = format!("{} in batches", bytes(pool_bytes));
+    for (taken, what) in [(sink_bytes, "in sinks"), (policy_bytes, "in tables of rate limits")] {
+        if taken > 0 {
+            text += &format!(", {} {what}", bytes(taken));
+        }
+    }
+    text
+}
+
 /// The start-up lines about the whole: memory, and what degrades.
 pub fn say_budget(config: &Config, budget: &Budget) {
     idle_queue_lanes(config, budget).for_each(|line| log::warn!("{line}"));
-    let limits = match budget.policy_bytes() {
-        0 => String::new(),
-        taken => format!(" and {} in tables of rate limits", bytes(taken)),
-    };
-    log::info!("memory: {} in batches{limits}, fixed from now on", bytes(budget.pool_bytes()));
+    let memory = memory(budget.pool_bytes(), budget.sink_bytes, budget.policy_bytes());
+    log::info!("memory: {memory}, fixed from now on");
     if budget.shared_cores {
         log::warn!("there are more lanes than cores: receivers share cores; lower lanes or widen [steer] cpus");
     }

@@ -389,6 +389,8 @@ fn is_pending(errno: i32) -> bool {
             | libc::ENOPROTOOPT
             | libc::EPROTO
             | libc::EACCES
+            | libc::EMSGSIZE
+            | libc::EOPNOTSUPP
     )
 }
 
@@ -397,15 +399,13 @@ fn is_about_a_message(errno: i32) -> bool {
     is_pending(errno)
         || matches!(
             errno,
-            libc::EMSGSIZE
-                | libc::ENETDOWN
+            libc::ENETDOWN
                 | libc::EPERM
                 | libc::EINVAL
                 | libc::EIO
                 | libc::EDESTADDRREQ
                 | libc::EAFNOSUPPORT
                 | libc::EADDRNOTAVAIL
-                | libc::EOPNOTSUPP
         )
 }
 

@@ -33,6 +33,12 @@ fn parse(text: &str, example: &Example) -> Result<SocketAddr, Advice> {
 pub(super) fn parse_listener(text: &str) -> Result<SocketAddr, Advice> {
     let example = Example { host: "0.0.0.0", host_noun: "for every IPv4 address", port: "514" };
     let address = parse(text, &example)?;
+    check_v6(text, address)?;
+    Ok(address)
+}
+
+/// An IPv6 address that means what it says.
+fn check_v6(text: &str, address: SocketAddr) -> Result<(), Advice> {
     if let SocketAddr::V6(v6) = address {
         if let Some(v4) = v6.ip().to_ipv4_mapped() {
             let what = format!("{text:?} is an IPv4 address written as IPv6");
@@ -44,12 +50,19 @@ pub(super) fn parse_listener(text: &str) -> Result<SocketAddr, Advice> {
             return Err(Advice::new(what, cure));
         }
     }
-    Ok(address)
+    Ok(())
 }
 
 /// An address that datagrams can be sent to.
 pub(super) fn parse_destination(text: &str) -> Result<SocketAddr, Advice> {
-    parse(text, &Example { host: "10.0.0.9", host_noun: "with the address of the destination", port: "514" })
+    let example = Example { host: "10.0.0.9", host_noun: "with the address of the destination", port: "514" };
+    let address = parse(text, &example)?;
+    check_v6(text, address)?;
+    if address.ip() == Ipv4Addr::BROADCAST {
+        let what = format!("{text:?} is every host of the network at once");
+        return Err(Advice::new(what, "name the hosts, or a multicast group that they join"));
+    }
+    Ok(address)
 }
 
 /// Why `text` is no address with a port.
@@ -127,6 +140,19 @@ mod tests {
         assert!(!overlapping("0.0.0.0:514", "0.0.0.0:515"));
         assert!(!overlapping("0.0.0.0:514", "[::1]:514"));
         assert!(!overlapping("10.0.0.1:514", "10.0.0.2:514"));
+    }
+
+    #[test]
+    fn a_destination_is_one_host_and_is_written_in_one_way() {
+        for (text, words) in [
+            ("255.255.255.255:514", "every host"),
+            ("[::ffff:10.0.0.9]:514", "write \"10.0.0.9:514\""),
+            ("[fe80::1]:514", "on which interface"),
+        ] {
+            let advice = parse_destination(text).expect_err(text).to_string();
+            assert!(advice.contains(words), "{text}: {advice}");
+        }
+        assert!(parse_destination("[fe80::1%2]:514").is_ok());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::address;
 use super::raw_sink::RawSink;
 use super::reader::Report;
 use super::validate::{SINKS_PER_LISTENER_MAX, accept};
+use super::validate_policy::receives;
 use super::{Distribute, Listener, Sink, SinkKind, UdpSink};
 
 /// Each is a socket, a buffer and, with `distribute = "all"`, a thread.
@@ -56,8 +57,10 @@ pub(super) fn check_loops(
         for text in raw.destinations.get().into_iter().flat_map(|list| &list.value) {
             let Ok(destination) = address::parse_destination(&text.value) else { continue };
             let reached = listeners.iter().find_map(|listener| {
-                let address = listener.addresses.iter().find(|address| reaches(destination, **address, local))?;
-                Some((listener, address))
+                let comes_back = |address: &&SocketAddr| {
+                    reaches(destination, **address, local) || joins(listener, **address, destination)
+                };
+                Some((listener, listener.addresses.iter().find(comes_back)?))
             });
             if let Some((listener, address)) = reached {
                 let what = format!(
@@ -68,6 +71,13 @@ pub(super) fn check_loops(
             }
         }
     }
+}
+
+/// Whether this address of a listener is given what is sent to a group: the kernel gives a sender's own host its copy too.
+fn joins(listener: &Listener, address: SocketAddr, destination: SocketAddr) -> bool {
+    destination.port() == address.port()
+        && listener.multicast.groups.contains(&destination.ip())
+        && receives(&address, destination.ip())
 }
 
 /// Whether what is sent to `destination` arrives at a socket of this host that is bound to `listener`; `local` are the

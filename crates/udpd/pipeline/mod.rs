@@ -107,8 +107,6 @@ impl Pipeline {
         let offences: Vec<Option<Arc<Offences>>> = budget.lanes.iter().map(|plan| offences_of(config, plan)).collect();
         let threads = spawn_lanes(config, budget, &offences, events)?;
         let sockets: Vec<Arc<Socket>> = threads.iter().map(|thread| Arc::clone(&thread.made.socket)).collect();
-        let endpoints = group::open(config, &sockets, budget)?;
-        let addresses: Vec<SocketAddr> = endpoints.iter().map(|endpoint| endpoint.address).collect();
         let stop = Arc::new(Stop::default());
         let homes: Arc<[Sender<Parcel>]> = threads.iter().map(|thread| thread.made.home.clone()).collect();
         let lanes: Arc<[LaneHome]> = threads
@@ -125,6 +123,9 @@ impl Pipeline {
             let wiring = Wiring { config, budget, sink, homes: &homes, supply };
             sinks.push(wiring.open(&mut routes, &mut pending)?);
         }
+        // After the sinks: one with a long file looks through it first, and nothing may arrive that nobody reads yet.
+        let endpoints = group::open(config, &sockets, budget)?;
+        let addresses: Vec<SocketAddr> = endpoints.iter().map(|endpoint| endpoint.address).collect();
         for (routes, plan) in routes.iter_mut().zip(&budget.lanes) {
             let order = &config.listeners[plan.listener].sinks;
             routes.sort_by_key(|route| order.iter().position(|&sink| sink == route.sink));

@@ -18,7 +18,7 @@ use crate::holder;
 use crate::ledger::{DestinationLedger, FileLedger};
 use crate::sink::encoder::{Encoder, Format, Scene};
 use crate::sink::file::{FileSettings, FileSink, Sync};
-use crate::sink::relay::{RelayError, RelaySettings, RelaySink};
+use crate::sink::relay::{self, RelayError, RelaySettings, RelaySink};
 use crate::sink::stdout::StreamSink;
 use crate::sink::unix::{UnixDatagramSink, UnixStreamSink};
 use crate::sink::{NullSink, Sink};
@@ -92,7 +92,7 @@ impl Opening<'_> {
             let message = format!("sink {}: cannot use standard output: {error}", self.settings.name);
             Failure::new(ExitCode::Failure, message)
         })?;
-        Ok(Box::new(StreamSink::new(std::fs::File::from(stream), self.encoder(sink_format(format)))))
+        Ok(Box::new(StreamSink::new(std::fs::File::from(stream), self.encoder(format.into()))))
     }
 
     fn unix(self, unix: &config::UnixSink) -> Box<dyn Sink> {
@@ -100,7 +100,7 @@ impl Opening<'_> {
             (UnixSocket::Datagram, _) => {
                 return Box::new(UnixDatagramSink::new(&self.settings.name, unix.path.clone()));
             }
-            (UnixSocket::Stream, Framing::Newline) => sink_format(unix.format),
+            (UnixSocket::Stream, Framing::Newline) => unix.format.into(),
             (UnixSocket::Stream, Framing::Length) => Format::Lengths,
         };
         Box::new(UnixStreamSink::new(&self.settings.name, unix.path.clone(), self.encoder(framing)))
@@ -108,7 +108,8 @@ impl Opening<'_> {
 
     #[cfg(feature = "kafka")]
     fn kafka(self, kafka: &config::KafkaSink) -> Result<Box<dyn Sink>, Failure> {
-        use crate::sink::kafka::{KafkaSettings, KafkaSink, QueueBounds};
+        use crate::sink::kafka::{KafkaSettings, KafkaSink, QUEUE_KIBIBYTES, QueueBounds};
+        const { assert!(crate::budget::KAFKA_QUEUE_BYTES == QUEUE_KIBIBYTES as usize * 1024) };
         let settings = KafkaSettings {
             name: self.settings.name.clone(),
             brokers: kafka.brokers.clone(),
@@ -156,7 +157,7 @@ impl Opening<'_> {
         };
         let paths: Vec<Option<String>> = self.lanes.iter().enumerate().map(path).collect();
         let settings = FileSettings {
-            format: sink_format(file.format),
+            format: file.format.into(),
             rotate_bytes: file.rotate.bytes,
             rotate_every: file.rotate.every,
             keep_files: file.keep.files,
@@ -175,19 +176,15 @@ impl Opening<'_> {
     }
 }
 
-fn sink_format(format: config::Format) -> Format {
-    match format {
-        config::Format::Lines => Format::Lines,
-        config::Format::Jsonl => Format::Jsonl,
-        config::Format::Pcapng => Format::Pcapng,
-    }
-}
-
 fn relay_failure(sink: &str, error: &RelayError) -> Failure {
-    let (code, cure) = match error.error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            let cure = "; keep_source needs CAP_NET_RAW; in the unit file: AmbientCapabilities=CAP_NET_RAW";
+    let (code, cure) = match (error.operation, error.error.raw_os_error().map(Errno::from_raw)) {
+        (relay::MAKE_RAW_SOCKET, Some(Errno::EPERM | Errno::EACCES)) => {
+            let cure = "; keep_source needs CAP_NET_RAW; in the unit file: AmbientCapabilities=CAP_NET_RAW, and \
+                        CapabilityBoundingSet= with it";
             (ExitCode::Permission, cure)
+        }
+        (relay::FIND_WAY, Some(Errno::EACCES)) => {
+            (ExitCode::Configuration, "; that is the broadcast address of a network here: name the hosts, or a group")
         }
         _ => (ExitCode::Unavailable, "; see `ip route get` for that address"),
     };

@@ -14,7 +14,7 @@ pub mod jsonl;
 pub mod kafka;
 pub mod lines;
 mod null;
-mod outbox;
+pub mod outbox;
 pub mod pcapng;
 pub mod record;
 pub mod relay;

@@ -9,7 +9,7 @@ use std::io;
 
 use mmsg::Datagram;
 
-use super::encoder::Encoder;
+use super::encoder::{Encoder, Format};
 use super::{deliver, fail};
 use crate::ledger::Tally;
 use crate::pool::LaneBatch;
@@ -48,6 +48,11 @@ pub(super) struct Outbox {
     encoder: Encoder,
     bytes: Vec<u8>,
     runs: Vec<Run>,
+}
+
+/// The memory of an outbox, from its start to its end.
+pub fn memory_bytes(format: Format) -> usize {
+    WRITE_AT_BYTES + format.record_bytes_max(PAYLOAD_BYTES_MAX) + RUNS_MAX * size_of::<Run>()
 }
 
 impl Outbox {

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
@@ -90,7 +90,7 @@ impl Keeper {
 #[derive(Debug, Clone)]
 struct Kept {
     handle: Handle,
-    path: PathBuf,
+    path: Arc<Path>,
     generation: u64,
 }
 
@@ -178,7 +178,7 @@ impl Room {
         });
         match opened {
             Ok((length, handle)) => {
-                self.put(Kept { handle, path, generation: self.generation + 1 }, length, now);
+                self.put(Kept { handle, path: path.into(), generation: self.generation + 1 }, length, now);
                 Ok(())
             }
             Err(error) => {
@@ -205,7 +205,7 @@ impl Room {
     fn change(&mut self, generation: u64, is_full: bool) {
         let Some(before) = self.current.clone().filter(|kept| kept.generation == generation) else { return };
         let now = seconds_now();
-        let is_renamed = self.name.at(now) == before.path;
+        let is_renamed = *self.name.at(now) == *before.path;
         let is_over = is_full || self.name.is_over(self.begun, now);
         if is_renamed && (!is_over || self.is_empty(&before.handle)) {
             // Only a code that has not changed was due, such as the month at midnight; or nothing was ever written.
@@ -229,11 +229,11 @@ impl Room {
         if !is_renamed {
             return self.begin(now).map(|()| before);
         }
-        let own_name = before.path.clone();
-        before.path = set_aside(&own_name, finished_names(&own_name, now))?;
+        let own_name = Arc::clone(&before.path);
+        before.path = set_aside(&own_name, finished_names(&own_name, now))?.into();
         self.begin(now).inspect_err(|_| {
             // The consumer goes on writing to it, so it gets its name back, unless somebody has taken that.
-            let _ = set_aside(&before.path, std::iter::once(own_name));
+            let _ = set_aside(&before.path, std::iter::once(own_name.to_path_buf()));
         })?;
         Ok(before)
     }
@@ -327,7 +327,7 @@ impl Room {
         handle.probe_room()?;
         let length = handle.length()?;
         self.resting = None;
-        self.put(Kept { handle, path, generation: self.generation + 1 }, length, now);
+        self.put(Kept { handle, path: path.into(), generation: self.generation + 1 }, length, now);
         Ok(())
     }
 

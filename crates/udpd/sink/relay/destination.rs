@@ -16,8 +16,8 @@ use crate::ledger::{DestinationLedger, DestinationTally, Tally};
 /// Messages in the queue; each can be a train of datagrams of one length.
 const SLOTS: usize = 64;
 
-/// The longest payload there is.
-const PAYLOAD_BYTES_MAX: usize = 65_507;
+/// The longest payload there is: that of an IPv6 packet.
+const PAYLOAD_BYTES_MAX: usize = 65_527;
 
 /// How long a full queue may wait for the kernel, where nobody else waits with it: the channel keeps what comes meanwhile.
 const PATIENCE: Duration = Duration::from_millis(10);
@@ -27,6 +27,16 @@ const ROOM_WAIT: Duration = Duration::from_micros(100);
 
 /// What becomes of datagrams while there is no way.
 const NO_WAY: &str = "datagrams fail and count as sink_error until there is one; see `ip route get`";
+
+/// The longest message of a queue.
+fn slot_bytes(keep_source: bool) -> usize {
+    if keep_source { PACKET_BYTES_MAX } else { PAYLOAD_BYTES_MAX }
+}
+
+/// The memory of the queue of one destination.
+pub(super) fn memory_bytes(keep_source: bool) -> usize {
+    SLOTS * slot_bytes(keep_source)
+}
 
 /// A message in the queue.
 #[derive(Debug, Clone, Copy)]
@@ -65,11 +75,10 @@ impl Destination {
         if let Some(error) = reason {
             voice.trouble(Trouble::NoWay, || format!("there is no way there yet: {error}; {NO_WAY}"));
         }
-        let slot_bytes = if keep_source { PACKET_BYTES_MAX } else { PAYLOAD_BYTES_MAX };
         Ok(Self {
             way,
             spoof: keep_source.then(|| Spoof::new(address)),
-            queue: SendBatch::new(SLOTS, slot_bytes).map_err(|error| fail(("get memory", error)))?,
+            queue: SendBatch::new(SLOTS, slot_bytes(keep_source)).map_err(|error| fail(("get memory", error)))?,
             messages: Vec::with_capacity(SLOTS),
             decided: 0,
             is_alone,

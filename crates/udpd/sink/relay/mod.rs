@@ -45,6 +45,17 @@ pub struct RelaySettings {
     pub keep_source: bool,
 }
 
+/// An operation that a [`RelayError`] is about: it needs a right.
+pub const MAKE_RAW_SOCKET: &str = "make a raw socket";
+
+/// Another: the address is one that can be sent to.
+pub const FIND_WAY: &str = "find a way";
+
+/// The memory of one relay, from its start to its end.
+pub fn memory_bytes(destinations: usize, keep_source: bool) -> usize {
+    destinations * destination::memory_bytes(keep_source)
+}
+
 /// Why a relay could not be opened.
 #[derive(Debug)]
 pub struct RelayError {

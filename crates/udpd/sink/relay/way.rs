@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use mmsg::{Family, Socket};
 use nix::libc;
 
+use super::{FIND_WAY, MAKE_RAW_SOCKET};
+
 /// How often the way is looked at.
 const REVIEW_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -99,10 +101,10 @@ impl Way {
         let family = if self.address.is_ipv4() { Family::V4 } else { Family::V6 };
         // A raw socket tells neither its address nor what the way takes, so an ordinary one is asked.
         let probe = Socket::nonblocking(family).map_err(failed("make a socket"))?;
-        let raw = if self.keep_source { Some(Socket::raw(family).map_err(failed("make a raw socket"))?) } else { None };
-        probe.connect(self.address).map_err(failed("find a way"))?;
+        let raw = if self.keep_source { Some(Socket::raw(family).map_err(failed(MAKE_RAW_SOCKET))?) } else { None };
+        probe.connect(self.address).map_err(failed(FIND_WAY))?;
         if let Some(raw) = &raw {
-            raw.connect(self.address).map_err(failed("find a way"))?;
+            raw.connect(self.address).map_err(failed(FIND_WAY))?;
         }
         let from = probe.local_addr().map_err(failed("see the own address"))?.ip();
         let mtu_bytes = probe.path_mtu().map_err(failed("see the MTU"))?;
