@@ -182,3 +182,27 @@ fn one_allocation_per_message_which_the_binding_forces() {
     assert!(allocations <= during + allowance, "{allocations} allocations for {during} messages and {looks} looks");
     assert!(allocations >= during, "the binding allocates no more for the topic's name: the promise can be better");
 }
+
+#[test]
+fn a_wrong_kafka_sink_is_refused_by_check_before_anything_is_bound() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("udpd.toml");
+    for (keys, words) in [
+        ("brokers = \"one:99999\"\ntopic = \"t\"", "brokers = \"one:99999\""),
+        ("brokers = \"one:9092\"\ntopic = \"a b\"", "topic = \"a b\""),
+        ("brokers = \"one:9092\"\ntopic = \"t\"\nproperties = { \"linger.ms\" = \"soon\" }", "linger.ms"),
+    ] {
+        let text = format!(
+            "[[listener]]\nname = \"in\"\naddress = \"127.0.0.1:5514\"\nsinks = [\"k\"]\n[sink.k]\ntype = \"kafka\"\n{keys}\n"
+        );
+        std::fs::write(&path, text).expect("written");
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_udpd"))
+            .args(["check", "-c"])
+            .arg(&path)
+            .output()
+            .expect("udpd starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(78), "{said}");
+        assert!(said.contains("[sink.k]") && said.contains(words), "{said}");
+    }
+}

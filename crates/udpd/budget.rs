@@ -281,14 +281,14 @@ fn shape(config: &Config, listener: &Listener) -> BatchShape {
 fn sink_bytes(kind: &SinkKind, consumers: usize, lanes: usize) -> usize {
     match kind {
         SinkKind::Null | SinkKind::Supplied => 0,
-        SinkKind::Stdout(format) => consumers * outbox::memory_bytes((*format).into()),
+        SinkKind::Stdout(_) => consumers * outbox::memory_bytes_max(),
         SinkKind::File(file) => {
             let files = if file.path.contains("{l") { lanes.max(consumers) } else { consumers };
-            files * outbox::memory_bytes(file.format.into())
+            files * outbox::memory_bytes_max()
         }
         SinkKind::Unix(unix) => match unix.socket {
             UnixSocket::Datagram => 0,
-            UnixSocket::Stream => consumers * outbox::memory_bytes(unix.format.into()),
+            UnixSocket::Stream => consumers * outbox::memory_bytes_max(),
         },
         SinkKind::Udp(udp) => consumers * relay::memory_bytes(udp.destinations.len(), udp.keep_source),
         SinkKind::Kafka(_) => consumers * KAFKA_QUEUE_BYTES,

@@ -196,9 +196,9 @@ fn idle_queue_lanes<'a>(config: &'a Config, budget: &'a Budget) -> impl Iterator
 /// What is taken at the start and never grows.
 fn memory(pool_bytes: usize, sink_bytes: usize, policy_bytes: usize) -> String {
     let mut text = format!("{} in batches", bytes(pool_bytes));
-    for (taken, what) in [(sink_bytes, "in sinks"), (policy_bytes, "in tables of rate limits")] {
+    for (bound, taken, what) in [("up to ", sink_bytes, "in sinks"), ("", policy_bytes, "in tables of rate limits")] {
         if taken > 0 {
-            text += &format!(", {} {what}", bytes(taken));
+            text += &format!(", {bound}{} {what}", bytes(taken));
         }
     }
     text

@@ -24,7 +24,7 @@ use crate::logging;
 use crate::metrics::{MetricsHandle, MetricsServer};
 use crate::nic::{self, InterfaceWatch};
 use crate::notify::Notifier;
-use crate::pipeline::{Event, Lane, Pipeline};
+use crate::pipeline::{self, Event, Lane, Pipeline};
 use crate::upkeep::Upkeep;
 use crate::watch::{DriftWatch, LossWatch};
 
@@ -82,6 +82,7 @@ fn serve(config: &Config) -> Result<(), Failure> {
 
 /// Reads the machine and works out what the configuration means on it.
 pub fn plan(config: &Config) -> Result<Budget, Failure> {
+    pipeline::check_sinks(config)?;
     let sys_root = Path::new("/sys");
     let fail = |what: &str, error: io::Error| Failure::new(ExitCode::Failure, format!("cannot read {what}: {error}"));
     let topology = Topology::read(sys_root).map_err(|error| fail("the cores of this machine", error))?;

@@ -75,16 +75,6 @@ pub enum Format {
     Pcapng,
 }
 
-impl From<Format> for crate::sink::encoder::Format {
-    fn from(format: Format) -> Self {
-        match format {
-            Format::Lines => Self::Lines,
-            Format::Jsonl => Self::Jsonl,
-            Format::Pcapng => Self::Pcapng,
-        }
-    }
-}
-
 impl Format {
     /// Whether it holds more than the payload.
     pub fn records_arrival(self) -> bool {

@@ -147,45 +147,13 @@ fn kafka(raw: &RawSink, report: &mut Report<'_>) -> Option<KafkaSink> {
             "write \"all\", \"1\" (the leader) or \"0\" (nobody, so that a loss is not seen)",
         );
     }
-    let sink = KafkaSink {
+    Some(KafkaSink {
         brokers: raw.brokers.get()?.value.clone(),
         topic: raw.topic.get()?.value.clone(),
         key_by_source: raw.key_by_source.or(true),
         acks: raw.acks.or("all".to_owned()),
         properties: raw.properties.clone().unwrap_or_default(),
-    };
-    #[cfg(feature = "kafka")]
-    check_kafka(raw, &sink, report);
-    Some(sink)
-}
-
-/// What only the library knows of its settings, without starting anything.
-#[cfg(feature = "kafka")]
-fn check_kafka(raw: &RawSink, sink: &KafkaSink, report: &mut Report<'_>) {
-    use crate::sink::kafka::{KafkaError, KafkaSettings, QueueBounds};
-    let settings = KafkaSettings {
-        name: raw.name.value.clone(),
-        brokers: sink.brokers.clone(),
-        topic: sink.topic.clone(),
-        key_by_source: sink.key_by_source,
-        acks: sink.acks.clone(),
-        properties: sink.properties.clone(),
-        listeners: Vec::new(),
-        queue: QueueBounds::default(),
-    };
-    let Err(error) = settings.check() else { return };
-    let key = match &error {
-        KafkaError::Setting { key, .. } => key.as_str(),
-        KafkaError::Client(_) => "properties",
-    };
-    let written = match key {
-        "brokers" => raw.brokers.get(),
-        "topic" => raw.topic.get(),
-        "acks" => raw.acks.get(),
-        _ => None,
-    };
-    let place = written.map_or_else(|| raw.place.inner("properties"), |written| written.place.clone());
-    report.say(&place, error.to_string(), "docs/kafka.md says more");
+    })
 }
 
 fn consumers(raw: &Setting<WordOr<u64>>, report: &mut Report<'_>) -> Option<Consumers> {

@@ -24,6 +24,7 @@ use crossbeam_channel::Sender;
 use mmsg::{Backing, GrantedBuffer, Socket};
 
 pub use books::Books;
+pub use open::check_sinks;
 
 use crate::budget::{Budget, LanePlan};
 use crate::channel::{Feed, Inbox, channel};

@@ -18,6 +18,8 @@ use crate::holder;
 use crate::ledger::{DestinationLedger, FileLedger};
 use crate::sink::encoder::{Encoder, Format, Scene};
 use crate::sink::file::{FileSettings, FileSink, Sync};
+#[cfg(feature = "kafka")]
+use crate::sink::kafka::{KafkaError, KafkaSettings, KafkaSink, QUEUE_KIBIBYTES, QueueBounds};
 use crate::sink::relay::{self, RelayError, RelaySettings, RelaySink};
 use crate::sink::stdout::StreamSink;
 use crate::sink::unix::{UnixDatagramSink, UnixStreamSink};
@@ -92,7 +94,7 @@ impl Opening<'_> {
             let message = format!("sink {}: cannot use standard output: {error}", self.settings.name);
             Failure::new(ExitCode::Failure, message)
         })?;
-        Ok(Box::new(StreamSink::new(std::fs::File::from(stream), self.encoder(format.into()))))
+        Ok(Box::new(StreamSink::new(std::fs::File::from(stream), self.encoder(sink_format(format)))))
     }
 
     fn unix(self, unix: &config::UnixSink) -> Box<dyn Sink> {
@@ -100,7 +102,7 @@ impl Opening<'_> {
             (UnixSocket::Datagram, _) => {
                 return Box::new(UnixDatagramSink::new(&self.settings.name, unix.path.clone()));
             }
-            (UnixSocket::Stream, Framing::Newline) => unix.format.into(),
+            (UnixSocket::Stream, Framing::Newline) => sink_format(unix.format),
             (UnixSocket::Stream, Framing::Length) => Format::Lengths,
         };
         Box::new(UnixStreamSink::new(&self.settings.name, unix.path.clone(), self.encoder(framing)))
@@ -108,20 +110,8 @@ impl Opening<'_> {
 
     #[cfg(feature = "kafka")]
     fn kafka(self, kafka: &config::KafkaSink) -> Result<Box<dyn Sink>, Failure> {
-        use crate::sink::kafka::{KafkaSettings, KafkaSink, QUEUE_KIBIBYTES, QueueBounds};
-        const { assert!(crate::budget::KAFKA_QUEUE_BYTES == QUEUE_KIBIBYTES as usize * 1024) };
-        let settings = KafkaSettings {
-            name: self.settings.name.clone(),
-            brokers: kafka.brokers.clone(),
-            topic: kafka.topic.clone(),
-            key_by_source: kafka.key_by_source,
-            acks: kafka.acks.clone(),
-            properties: kafka.properties.clone(),
-            listeners: self.config.listeners.iter().map(|listener| listener.name.clone()).collect(),
-            queue: QueueBounds::default(),
-        };
-        let sink = KafkaSink::open(&settings)
-            .map_err(|error| Failure::new(ExitCode::Configuration, format!("sink {}: {error}", settings.name)))?;
+        let settings = kafka_settings(self.config, &self.settings.name, kafka);
+        let sink = KafkaSink::open(&settings).map_err(|error| kafka_failure(&settings.name, &error))?;
         Ok(Box::new(sink))
     }
 
@@ -157,7 +147,7 @@ impl Opening<'_> {
         };
         let paths: Vec<Option<String>> = self.lanes.iter().enumerate().map(path).collect();
         let settings = FileSettings {
-            format: file.format.into(),
+            format: sink_format(file.format),
             rotate_bytes: file.rotate.bytes,
             rotate_every: file.rotate.every,
             keep_files: file.keep.files,
@@ -173,6 +163,46 @@ impl Opening<'_> {
             open_failure(&self.settings.name, &shown.join(" or "), &error)
         })?;
         Ok(Opened { files, ..Opened::from(Box::new(sink) as Box<dyn Sink>) })
+    }
+}
+
+/// What only a library knows of the settings of its sinks, without opening or starting anything.
+pub fn check_sinks(config: &Config) -> Result<(), Failure> {
+    #[cfg(feature = "kafka")]
+    for sink in &config.sinks {
+        if let SinkKind::Kafka(kafka) = &sink.kind {
+            kafka_settings(config, &sink.name, kafka).check().map_err(|error| kafka_failure(&sink.name, &error))?;
+        }
+    }
+    let _ = config;
+    Ok(())
+}
+
+#[cfg(feature = "kafka")]
+fn kafka_settings(config: &Config, name: &str, kafka: &config::KafkaSink) -> KafkaSettings {
+    const { assert!(crate::budget::KAFKA_QUEUE_BYTES == QUEUE_KIBIBYTES as usize * 1024) };
+    KafkaSettings {
+        name: name.to_owned(),
+        brokers: kafka.brokers.clone(),
+        topic: kafka.topic.clone(),
+        key_by_source: kafka.key_by_source,
+        acks: kafka.acks.clone(),
+        properties: kafka.properties.clone(),
+        listeners: config.listeners.iter().map(|listener| listener.name.clone()).collect(),
+        queue: QueueBounds::default(),
+    }
+}
+
+#[cfg(feature = "kafka")]
+fn kafka_failure(sink: &str, error: &KafkaError) -> Failure {
+    Failure::new(ExitCode::Configuration, format!("[sink.{sink}] {error}; docs/kafka.md says more"))
+}
+
+fn sink_format(format: config::Format) -> Format {
+    match format {
+        config::Format::Lines => Format::Lines,
+        config::Format::Jsonl => Format::Jsonl,
+        config::Format::Pcapng => Format::Pcapng,
     }
 }
 

@@ -50,9 +50,11 @@ pub(super) struct Outbox {
     runs: Vec<Run>,
 }
 
-/// The memory of an outbox, from its start to its end.
-pub fn memory_bytes(format: Format) -> usize {
-    WRITE_AT_BYTES + format.record_bytes_max(PAYLOAD_BYTES_MAX) + RUNS_MAX * size_of::<Run>()
+/// The memory that an outbox takes at most, from its start to its end.
+pub fn memory_bytes_max() -> usize {
+    let formats = [Format::Lines, Format::Jsonl, Format::Pcapng, Format::Lengths];
+    let record = formats.map(|format| format.record_bytes_max(PAYLOAD_BYTES_MAX)).into_iter().max().unwrap_or_default();
+    WRITE_AT_BYTES + record + RUNS_MAX * size_of::<Run>()
 }
 
 impl Outbox {
