@@ -13,12 +13,14 @@ pub(crate) struct Options {
     pub(crate) quick: bool,
     /// Where to write the figures down.
     pub(crate) record: Option<PathBuf>,
+    /// Of a bench that has several parts, the one to run.
+    pub(crate) only: Option<String>,
 }
 
 impl Options {
     /// Reads them from the command line; `seconds` and, with `--quick`, `quick_seconds` are the defaults.
     pub(crate) fn read(seconds: f64, quick_seconds: f64) -> Result<Self, String> {
-        let mut options = Self { pairs: 5, seconds, quick: false, record: None };
+        let mut options = Self { pairs: 5, seconds, quick: false, record: None, only: None };
         let mut arguments = std::env::args().skip(1);
         while let Some(argument) = arguments.next() {
             let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
@@ -29,7 +31,11 @@ impl Options {
                 "--pairs" => options.pairs = value()?.parse().map_err(|error| format!("--pairs: {error}"))?,
                 "--seconds" => options.seconds = value()?.parse().map_err(|error| format!("--seconds: {error}"))?,
                 "--record" => options.record = Some(value()?.into()),
-                _ => return Err(format!("unknown argument {argument}: --pairs N, --seconds S, --quick, --record DIR")),
+                "--only" => options.only = Some(value()?),
+                _ => {
+                    let known = "--pairs N, --seconds S, --quick, --only PART, --record DIR";
+                    return Err(format!("unknown argument {argument}: {known}"));
+                }
             }
         }
         if options.pairs == 0 || options.seconds.is_nan() || options.seconds <= 0.0 {

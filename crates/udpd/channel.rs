@@ -183,13 +183,18 @@ impl Feed {
         }
     }
 
-    /// True while the consumer naps: a batch that is handed over now is not looked at yet.
-    pub fn consumer_naps(&self) -> bool {
-        self.ringer.0.napping.load(Ordering::Relaxed)
+    /// True when a batch that is handed over now would be looked at soon: the consumer does not nap and has not fallen behind.
+    pub fn is_awaited(&self) -> bool {
+        !self.ringer.0.napping.load(Ordering::Relaxed) && !self.is_behind()
     }
 
-    /// True when the consumer has fallen behind, so that batches had better be full before they take a place.
-    pub fn is_behind(&self) -> bool {
+    /// True when the consumer has fallen behind and the channel has places left, so that batches had better be full before
+    /// they take one. Where there is none left it makes no difference any more.
+    pub fn is_filling(&self) -> bool {
+        self.is_behind() && !self.sender.is_full()
+    }
+
+    fn is_behind(&self) -> bool {
         self.sender.len() * 4 > self.sender.capacity().unwrap_or(usize::MAX)
     }
 
@@ -332,12 +337,16 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_is_behind_above_a_quarter_of_its_depth() {
+    fn a_channel_fills_up_from_a_quarter_of_its_depth_until_it_is_full_and_is_awaited_before() {
         let (feed, _consumer) = channel(8, FullPolicy::DropNewest);
-        let mut parcels = parcels(3).into_iter();
-        for expected in [false, false, true] {
-            feed.offer(parcels.next().expect("a batch"), &NEVER, |_, _| panic!("there is room"));
-            assert_eq!(feed.is_behind(), expected);
+        for (place, parcel) in parcels(8).into_iter().enumerate() {
+            assert_eq!((feed.is_awaited(), feed.is_filling()), (place <= 2, place > 2), "{place} batches");
+            feed.offer(parcel, &NEVER, |_, _| panic!("there is room"));
         }
+        assert_eq!(
+            (feed.is_awaited(), feed.is_filling()),
+            (false, false),
+            "nobody waits for a full channel to fill up"
+        );
     }
 }

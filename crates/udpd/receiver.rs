@@ -4,9 +4,9 @@
 //! the pool, the counts, the hand-over, and a look at the stop flag. It blocks in the kernel and nowhere else, unless the
 //! operator chose `when_full = "block"`.
 //!
-//! A short batch is handed over at once, with two exceptions. While every consumer naps nobody would look at it: the
-//! receiver rests a moment as well and fills the batch up, because waking up and handing over between cores both cost as
-//! much as receiving several datagrams. And while a consumer is behind, the places in its channel, which are counted in
+//! A short batch is handed over at once, with two exceptions. While every consumer naps or is behind nobody would look at it:
+//! the receiver rests a moment as well and fills the batch up, because waking up and handing over between cores both cost as
+//! much as receiving several datagrams. And while the channel of one that is behind fills up, its places, which are counted in
 //! batches, are worth most when the batch is full. In both cases a batch that gets nothing more goes on at once.
 
 use std::io;
@@ -179,7 +179,7 @@ impl Receiver {
         while !batch.is_full() {
             if self.may_rest() {
                 std::thread::sleep(REST);
-            } else if !self.routes.iter().any(|route| route.feed.is_behind()) {
+            } else if !self.routes.iter().any(|route| route.feed.is_filling()) {
                 return;
             } else {
                 let now = Instant::now();
@@ -201,7 +201,7 @@ impl Receiver {
     fn may_rest(&self) -> bool {
         self.gather.is_zero()
             && self.receive_buffer_bytes >= REST_BUFFER_BYTES
-            && self.routes.iter().all(|route| route.feed.consumer_naps())
+            && !self.routes.iter().any(|route| route.feed.is_awaited())
     }
 
     /// Counts what is in the batch, publishes, and gives the batch to every sink.
