@@ -89,7 +89,7 @@ impl Consumer {
                 datagrams
             };
         }
-        self.sink.finish(&mut self.tallies);
+        self.sink.finish(&mut self.tallies, &mut |tallies| self.ledger.publish(tallies));
         self.ledger.publish(&self.tallies);
         reason.map_or(End::Done, End::Closed)
     }

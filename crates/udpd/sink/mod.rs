@@ -52,8 +52,9 @@ pub trait Sink: Send + fmt::Debug {
         None
     }
 
-    /// The last call: everything is flushed; make it last.
-    fn finish(&mut self, _tallies: &mut [Tally]) {}
+    /// The last call: everything is flushed; make it last. One that takes long publishes what it knows by then, because nobody
+    /// waits for it for ever.
+    fn finish(&mut self, _tallies: &mut [Tally], _publish: &mut dyn FnMut(&[Tally])) {}
 }
 
 /// Moves `datagrams` of a listener from pending to delivered.

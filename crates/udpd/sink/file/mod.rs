@@ -130,7 +130,7 @@ impl Sink for FileSink {
         self.files.iter_mut().for_each(LogFile::when_due);
     }
 
-    fn finish(&mut self, tallies: &mut [Tally]) {
+    fn finish(&mut self, tallies: &mut [Tally], _publish: &mut dyn FnMut(&[Tally])) {
         self.files.iter_mut().for_each(|file| file.flush(tallies));
         self.files.drain(..).for_each(LogFile::close);
     }

@@ -132,13 +132,15 @@ impl Client {
 
     /// Waits until everything is delivered or failed, no longer than `limit`; what is left then is taken back and failed.
     /// Returns how many that were.
-    pub(super) fn finish(&mut self, limit: Duration, tallies: &mut [Tally]) -> u64 {
+    pub(super) fn finish(&mut self, limit: Duration, tallies: &mut [Tally], publish: &mut dyn FnMut(&[Tally])) -> u64 {
         let deadline = Instant::now() + limit;
         while self.under_way() > 0 && !self.producer.context().is_fatal() && Instant::now() < deadline {
             // Messages do not linger while this call lasts, which is a moment: hence in every round. What it says, that
             // something is left, is seen from what is under way.
             let _ = self.producer.flush(Duration::ZERO);
-            if !self.drain(tallies) {
+            if self.drain(tallies) {
+                publish(tallies);
+            } else {
                 thread::sleep(END_WAIT);
             }
         }

@@ -14,8 +14,8 @@
 //! `message.timeout.ms` (five minutes unless `properties` say otherwise; 0 means never) the library gives up the oldest messages,
 //! which are then failed, and there is room. Reconnecting, with a growing pause, is the library's.
 //!
-//! **Stopping.** [`Sink::finish`] waits for what is under way, at most [`FINISH_LIMIT`], which is less than the daemon
-//! waits for all its sinks; then it takes the rest back and counts it as failed. A consumer that is in `accept` when the
+//! **Stopping.** [`Sink::finish`] waits for what is under way, at most [`FINISH_LIMIT`], and publishes what is acknowledged as
+//! it learns of it; then it takes the rest back and counts it as failed. A consumer that is in `accept` when the
 //! daemon stops does not see it, as the trait has no way to tell; the daemon waits for it as for any sink that
 //! takes nothing, and then counts what it has not settled as its failure. So the ledger closes either way.
 //!
@@ -114,8 +114,8 @@ impl Sink for KafkaSink {
         }
     }
 
-    fn finish(&mut self, tallies: &mut [Tally]) {
-        let left = self.client.finish(FINISH_LIMIT, tallies);
+    fn finish(&mut self, tallies: &mut [Tally], publish: &mut dyn FnMut(&[Tally])) {
+        let left = self.client.finish(FINISH_LIMIT, tallies, publish);
         if left > 0 {
             log::warn!(
                 "sink {}: {left} datagrams were not acknowledged within {} s of the end and count as failed; some of \

@@ -94,7 +94,7 @@ impl Bench {
     /// The end; the books are closed and say so many were delivered and failed.
     #[track_caller]
     fn finish(mut self, delivered: u64, failed: u64) {
-        self.sink.finish(&mut self.tallies);
+        self.sink.finish(&mut self.tallies, &mut |_| {});
         let expected = Tally { taken: delivered + failed, delivered, failed, pending: 0 };
         assert_eq!(self.tallies, [Tally::default(), expected]);
     }

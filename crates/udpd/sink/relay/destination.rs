@@ -106,8 +106,8 @@ impl Destination {
         }
         if self.queue.is_full() && !self.make_room(tallies) {
             self.voice.trouble(Trouble::Full, || {
-                "the queue is full and the kernel takes nothing; what comes until it does counts as sink_error; see `ip neigh` \
-                 and the device's transmit queue"
+                "the queue is full and the kernel takes nothing; what comes until it does counts as sink_error; see `ip neigh`, \
+                 the device's transmit queue, and sysctl net.core.wmem_max, which bounds the send buffer"
                     .to_owned()
             });
             self.tally.failed += 1;

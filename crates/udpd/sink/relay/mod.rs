@@ -123,7 +123,7 @@ impl Sink for RelaySink {
         self.flush_all(tallies);
     }
 
-    fn finish(&mut self, tallies: &mut [Tally]) {
+    fn finish(&mut self, tallies: &mut [Tally], _publish: &mut dyn FnMut(&[Tally])) {
         let limit = Instant::now() + FINISH_LIMIT;
         self.flush_all(tallies);
         while self.retry.is_some() && Instant::now() < limit {
