@@ -30,8 +30,14 @@ pub(super) enum Order {
     Look,
     /// Nothing more is written to any file before this one.
     Left(At),
-    /// A write to this file has failed, with that error number, and nothing more is written to it.
-    Broken(At, i32),
+    /// A write to this file has failed and nothing more is written to it.
+    Broken {
+        at: At,
+        /// The error number.
+        errno: i32,
+        /// How long the file is up to the end of its last whole record.
+        whole_bytes: u64,
+    },
 }
 
 /// The file to write to from now on.

@@ -82,6 +82,11 @@ impl Handle {
         })
     }
 
+    /// Cuts off what is beyond this length.
+    pub(super) fn cut_to(&self, length: u64) -> io::Result<()> {
+        if self.length()? > length { self.0.set_len(length) } else { Ok(()) }
+    }
+
     /// Forces what is written to the disk, and lets the kernel have the memory back: what comes next is written to pages that
     /// were just in use, which are cheaper than fresh ones, and what other programs have cached stays.
     pub(super) fn sync(&self) -> io::Result<()> {

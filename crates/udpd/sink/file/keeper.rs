@@ -121,8 +121,9 @@ struct Room {
     current: Option<Kept>,
     /// Files that the consumer may still write to, the oldest first.
     left: VecDeque<(Kept, Fate)>,
-    /// A file that could not be written, which is gone on with when it is still in its place.
-    resting: Option<Handle>,
+    /// A file that could not be written, which is gone on with when it is still in its place, and how long it is up to the end
+    /// of its last whole record.
+    resting: Option<(Handle, u64)>,
     /// A file whose sync has failed and that could not be given another name: nothing is written in its place until it can.
     condemned: Option<Kept>,
     /// The number of the error that was last said since there is no file.
@@ -158,11 +159,13 @@ impl Room {
                 self.desk.is_looking.store(false, Ordering::Release);
             }
             Order::Left(At { generation, written }) => self.settle(generation, written),
-            Order::Broken(at, errno) => {
+            Order::Broken { at, errno, whole_bytes } => {
                 self.settle(at.generation + 1, at.written);
                 if let Some(kept) = self.current.take_if(|kept| kept.generation == at.generation) {
                     self.explained = Some(errno);
-                    self.rest(kept, at.written);
+                    // Forced to the disk now: whether there will be another sync of it nobody knows.
+                    self.force_if_asked(&kept, at.written);
+                    self.resting = Some((kept.handle, whole_bytes));
                 }
             }
         }
@@ -257,7 +260,9 @@ impl Room {
     fn put_away(&mut self, kept: &Kept, written: u64) {
         if self.is_empty(&kept.handle) {
             // A period in which nothing came.
-            let _ = fs::remove_file(&kept.path);
+            if kept.handle.is_at(&kept.path) {
+                let _ = fs::remove_file(&kept.path);
+            }
             return;
         }
         self.ledger.note_finished();
@@ -286,13 +291,6 @@ impl Room {
         self.recover();
     }
 
-    /// The consumer could not write to this file and has left it. What it holds is forced to the disk now: whether there will be
-    /// another sync of it nobody knows.
-    fn rest(&mut self, kept: Kept, written: u64) {
-        self.force_if_asked(&kept, written);
-        self.resting = Some(kept.handle);
-    }
-
     fn recover(&mut self) {
         match self.try_again() {
             Ok(()) => {
@@ -318,12 +316,13 @@ impl Room {
         }
         let now = seconds_now();
         let path = self.name.at(now);
-        let Some(handle) = self.resting.clone().filter(|handle| handle.is_at(&path)) else {
+        let Some((handle, whole_bytes)) = self.resting.clone().filter(|(handle, _)| handle.is_at(&path)) else {
             // Its lock goes with it, which a file of the same name could want.
             self.resting = None;
             return self.begin(now);
         };
-        // Nobody else has written it meanwhile, and it ends with a whole record.
+        // Nobody else has written it meanwhile. What a failed write left of a record could not always be cut off at once.
+        handle.cut_to(whole_bytes)?;
         handle.probe_room()?;
         let length = handle.length()?;
         self.resting = None;

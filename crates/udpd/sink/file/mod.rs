@@ -311,7 +311,8 @@ impl LogFile {
         );
         self.handle = None;
         self.changing = None;
-        self.keeper.order(Order::Broken(self.at(), error.raw_os_error().unwrap_or_default()));
+        let errno = error.raw_os_error().unwrap_or_default();
+        self.keeper.order(Order::Broken { at: self.at(), errno, whole_bytes: self.length });
     }
 
     fn close(self) {

@@ -187,6 +187,10 @@ fn a_directory_that_is_removed_is_made_again() {
 fn a_broken_file_counts_failures_and_is_written_again_when_it_can_be() {
     let mut subject = Subject::open("log", PLAIN);
     assert!(subject.write("before"));
+    // What a write leaves that fails in the middle of a record and cannot be taken back.
+    let path = path_of(&subject, "log");
+    let append = |path| fs::OpenOptions::new().append(true).open(path);
+    io::Write::write_all(&mut append(path).expect("opened"), b"a part of a rec").expect("written");
     subject.file().break_off(&io::ErrorKind::StorageFull.into());
     assert!(!subject.write("lost"));
     assert_eq!(subject.tally.failed, 1);
