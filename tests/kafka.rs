@@ -187,10 +187,15 @@ fn one_allocation_per_message_which_the_binding_forces() {
 fn a_wrong_kafka_sink_is_refused_by_check_before_anything_is_bound() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("udpd.toml");
+    let right = "brokers = \"one:9092\"\ntopic = \"t\"";
     for (keys, words) in [
-        ("brokers = \"one:99999\"\ntopic = \"t\"", "brokers = \"one:99999\""),
-        ("brokers = \"one:9092\"\ntopic = \"a b\"", "topic = \"a b\""),
-        ("brokers = \"one:9092\"\ntopic = \"t\"\nproperties = { \"linger.ms\" = \"soon\" }", "linger.ms"),
+        ("brokers = \"one:99999\"\ntopic = \"t\"".to_owned(), ":7:11: sink.k.brokers: \"one:99999\""),
+        ("brokers = \"one:9092\"\ntopic = \"a b\"".to_owned(), ":8:9: sink.k.topic: \"a b\""),
+        (
+            format!("{right}\nproperties = {{ \"linger.ms\" = \"soon\" }}"),
+            ":9:16: sink.k.properties.linger.ms: \"soon\"",
+        ),
+        (format!("{right}\nacks = \"1\"\nproperties = {{ \"enable.idempotence\" = true }}"), "idempotence"),
     ] {
         let text = format!(
             "[[listener]]\nname = \"in\"\naddress = \"127.0.0.1:5514\"\nsinks = [\"k\"]\n[sink.k]\ntype = \"kafka\"\n{keys}\n"
@@ -203,6 +208,6 @@ fn a_wrong_kafka_sink_is_refused_by_check_before_anything_is_bound() {
             .expect("udpd starts");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(78), "{said}");
-        assert!(said.contains("[sink.k]") && said.contains(words), "{said}");
+        assert!(said.contains("udpd.toml:") && said.contains(words), "{said}");
     }
 }

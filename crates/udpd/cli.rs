@@ -9,7 +9,7 @@ use crate::bench::{ladder, max, recv, send};
 use crate::config::{self, Config};
 use crate::exit::Failure;
 use crate::nic::{self, Action, Order};
-use crate::{check, replay, run, stats};
+use crate::{check, pipeline, replay, run, stats};
 
 /// Where the configuration is when nobody says otherwise.
 const CONFIG_PATH: &str = "/etc/udpd/udpd.toml";
@@ -191,13 +191,13 @@ fn steer(command: Steer) -> Result<(), Failure> {
 
 fn load(path: Option<PathBuf>) -> Result<Config, Failure> {
     match path {
-        Some(path) => Config::load(&path),
+        Some(path) => Config::load(&path, &pipeline::host()),
         None => {
             let path = PathBuf::from(CONFIG_PATH);
             if !path.exists() {
                 return Err(check::no_configuration(&path));
             }
-            Config::load(&path)
+            Config::load(&path, &pipeline::host())
         }
     }
 }

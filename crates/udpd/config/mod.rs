@@ -39,7 +39,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use error::{Problem, Problems};
-pub use host::Host;
+pub use host::{Host, KafkaAdvice};
 pub use sinks::{
     Consumers, Distribute, FileSink, Format, Framing, KafkaSink, Keep, Rotate, Sink, SinkKind, SyncPolicy, UdpSink,
     UnixSink, UnixSocket, WhenFull,
@@ -62,14 +62,14 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads and checks the file at `path` against this host. Opens nothing else, creates and binds nothing.
+    /// Reads and checks the file at `path` against `host`. Opens nothing else, creates and binds nothing.
     ///
     /// Every failure, also that of a file that cannot be read, ends with [`ExitCode::Configuration`]: starting again
     /// without an edit would not help.
-    pub fn load(path: &Path) -> Result<Self, Failure> {
+    pub fn load(path: &Path, host: &Host) -> Result<Self, Failure> {
         let name = path.display().to_string();
         let text = load::read_text(path, &name)?;
-        Ok(Self::parse(&text, &name, &Host::default())?)
+        Ok(Self::parse(&text, &name, host)?)
     }
 
     /// Checks the text of a file called `name` against `host`, and returns the configuration or all its problems.

@@ -33,7 +33,7 @@ pub(super) struct RawSink {
     pub(super) topic: Setting<String>,
     pub(super) key_by_source: Setting<bool>,
     pub(super) acks: Setting<String>,
-    pub(super) properties: Option<Vec<(String, String)>>,
+    pub(super) properties: Option<Vec<(Located<String>, String)>>,
     pub(super) consumers: Setting<WordOr<u64>>,
     pub(super) queue_batches: Setting<u64>,
     pub(super) when_full: Setting<WhenFull>,
@@ -159,7 +159,7 @@ fn read_sink<'a>(name: Located<String>, table: &mut Table<'a>, report: &mut Repo
 }
 
 /// The properties in the order of their names, each as the library takes it: as text.
-fn read_properties(field: &Field<'_>, report: &mut Report<'_>) -> Option<Vec<(String, String)>> {
+fn read_properties(field: &Field<'_>, report: &mut Report<'_>) -> Option<Vec<(Located<String>, String)>> {
     let table = Table::open(field, report, "a table")?;
     let text = |(name, field): (Located<String>, Field<'_>)| {
         let value = match field.value {
@@ -171,7 +171,7 @@ fn read_properties(field: &Field<'_>, report: &mut Report<'_>) -> Option<Vec<(St
                 return None;
             }
         };
-        Some((name.value, value))
+        Some((name, value))
     };
     Some(table.fields().into_iter().filter_map(text).collect())
 }

@@ -80,7 +80,7 @@ fn the_examples_are_valid() {
     let files: Vec<_> = fs::read_dir(directory).expect("config/examples").flatten().collect();
     assert!(files.len() >= 3, "the examples are gone");
     for file in files {
-        if let Err(failure) = Config::load(&file.path()) {
+        if let Err(failure) = Config::load(&file.path(), &Host::default()) {
             panic!("{failure}");
         }
     }

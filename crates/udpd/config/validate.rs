@@ -28,7 +28,7 @@ const NAME_LENGTH_MAX: usize = 64;
 pub(super) fn validate(raw: &RawConfig, host: &Host, report: &mut Report<'_>) -> Config {
     let daemon = raw.daemon.as_ref().map_or_else(Daemon::default, |daemon| validate_daemon(daemon, report));
     check_counts(raw, report);
-    let sinks: Vec<Option<Sink>> = raw.sinks.iter().map(|sink| validate_sink::validate(sink, report)).collect();
+    let sinks: Vec<Option<Sink>> = raw.sinks.iter().map(|sink| validate_sink::validate(sink, host, report)).collect();
     let mut listeners = Vec::new();
     for listener in raw.listeners.iter().take(COUNT_MAX) {
         let mut checked = validate_listener::validate(listener, host, report);

@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use super::host::{Host, KafkaAdvice};
 use super::paths;
 use super::raw_sink::{RawKind, RawSink};
 use super::reader::{Located, Report, Setting};
@@ -23,7 +24,7 @@ const ROTATE_BYTES_MIN: u64 = 64 << 10;
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// The sink, if its type is known and all that its type needs is right.
-pub(super) fn validate(raw: &RawSink, report: &mut Report<'_>) -> Option<Sink> {
+pub(super) fn validate(raw: &RawSink, host: &Host, report: &mut Report<'_>) -> Option<Sink> {
     accept(check_name(&raw.name.value), &raw.name.place, report);
     if raw.kind.is_absent() {
         let cure = "write type = \"file\", \"stdout\", \"udp\", \"unix\", \"kafka\" or \"null\"";
@@ -35,7 +36,7 @@ pub(super) fn validate(raw: &RawSink, report: &mut Report<'_>) -> Option<Sink> {
         RawKind::File => file(raw, report).map(SinkKind::File),
         RawKind::Udp => validate_relay::validate(raw, report).map(SinkKind::Udp),
         RawKind::Unix => unix(raw, report).map(SinkKind::Unix),
-        RawKind::Kafka => kafka(raw, report).map(SinkKind::Kafka),
+        RawKind::Kafka => kafka(raw, host, report).map(SinkKind::Kafka),
     };
     let consumers = consumers(&raw.consumers, report);
     let queue_batches = raw.queue_batches.get().map(|queue| within(queue, 1, 65_536, 256, report));
@@ -121,7 +122,7 @@ fn unix(raw: &RawSink, report: &mut Report<'_>) -> Option<UnixSink> {
     Some(UnixSink { path: checked, socket, framing, format: raw.format.or(Format::default()) })
 }
 
-fn kafka(raw: &RawSink, report: &mut Report<'_>) -> Option<KafkaSink> {
+fn kafka(raw: &RawSink, host: &Host, report: &mut Report<'_>) -> Option<KafkaSink> {
     if let (false, Some(kind)) = (cfg!(feature = "kafka"), raw.kind.get()) {
         let what = "this udpd was built without Kafka";
         report.say(&kind.place, what, "build it with: cargo build --release --features kafka");
@@ -147,13 +148,23 @@ fn kafka(raw: &RawSink, report: &mut Report<'_>) -> Option<KafkaSink> {
             "write \"all\", \"1\" (the leader) or \"0\" (nobody, so that a loss is not seen)",
         );
     }
-    Some(KafkaSink {
+    let properties = raw.properties.iter().flatten();
+    let sink = KafkaSink {
         brokers: raw.brokers.get()?.value.clone(),
         topic: raw.topic.get()?.value.clone(),
         key_by_source: raw.key_by_source.or(true),
         acks: raw.acks.or("all".to_owned()),
-        properties: raw.properties.clone().unwrap_or_default(),
-    })
+        properties: properties.clone().map(|(name, value)| (name.value.clone(), value.clone())).collect(),
+    };
+    if let Err(KafkaAdvice { key, what }) = (host.check_kafka)(&sink) {
+        let own = [("brokers", &raw.brokers), ("topic", &raw.topic), ("acks", &raw.acks)];
+        let own = own.iter().find(|(name, _)| *name == key).and_then(|(_, setting)| setting.get());
+        let property =
+            properties.map(|(name, _)| &name.place).zip(&sink.properties).find(|(_, (name, _))| *name == key);
+        let place = own.map(|written| &written.place).or(property.map(|(place, _)| place));
+        report.say(place.unwrap_or(&raw.place.inner("properties")), what, "docs/kafka.md says more");
+    }
+    Some(sink)
 }
 
 fn consumers(raw: &Setting<WordOr<u64>>, report: &mut Report<'_>) -> Option<Consumers> {

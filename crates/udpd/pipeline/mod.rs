@@ -24,7 +24,7 @@ use crossbeam_channel::Sender;
 use mmsg::{Backing, GrantedBuffer, Socket};
 
 pub use books::Books;
-pub use open::check_sinks;
+pub use open::{check_sinks, host};
 
 use crate::budget::{Budget, LanePlan};
 use crate::channel::{Feed, Inbox, channel};

@@ -12,7 +12,9 @@ use super::Supply;
 use crate::budget::{Budget, LanePlan};
 use crate::channel::FullPolicy;
 use crate::config::template::{self, Names};
-use crate::config::{self, Config, Framing, Sink as SinkSettings, SinkKind, SyncPolicy, UnixSocket, WhenFull};
+use crate::config::{self, Config, Framing, Host, Sink as SinkSettings, SinkKind, SyncPolicy, UnixSocket, WhenFull};
+#[cfg(feature = "kafka")]
+use crate::config::{KafkaAdvice, Listener};
 use crate::exit::{ExitCode, Failure};
 use crate::holder;
 use crate::ledger::{DestinationLedger, FileLedger};
@@ -110,7 +112,7 @@ impl Opening<'_> {
 
     #[cfg(feature = "kafka")]
     fn kafka(self, kafka: &config::KafkaSink) -> Result<Box<dyn Sink>, Failure> {
-        let settings = kafka_settings(self.config, &self.settings.name, kafka);
+        let settings = kafka_settings(&self.config.listeners, &self.settings.name, kafka);
         let sink = KafkaSink::open(&settings).map_err(|error| kafka_failure(&settings.name, &error))?;
         Ok(Box::new(sink))
     }
@@ -166,12 +168,30 @@ impl Opening<'_> {
     }
 }
 
-/// What only a library knows of the settings of its sinks, without opening or starting anything.
+/// This host, with what only a library knows of the settings of its sinks, for the check of a file.
+pub fn host() -> Host {
+    #[cfg(feature = "kafka")]
+    let host = Host { check_kafka, ..Host::default() };
+    #[cfg(not(feature = "kafka"))]
+    let host = Host::default();
+    host
+}
+
+#[cfg(feature = "kafka")]
+fn check_kafka(kafka: &config::KafkaSink) -> Result<(), KafkaAdvice> {
+    kafka_settings(&[], "", kafka)
+        .check()
+        .map_err(|error| KafkaAdvice { key: error.key().unwrap_or_default().to_owned(), what: error.what() })
+}
+
+/// The same for sinks that no file has defined, without opening or starting anything.
 pub fn check_sinks(config: &Config) -> Result<(), Failure> {
     #[cfg(feature = "kafka")]
     for sink in &config.sinks {
         if let SinkKind::Kafka(kafka) = &sink.kind {
-            kafka_settings(config, &sink.name, kafka).check().map_err(|error| kafka_failure(&sink.name, &error))?;
+            kafka_settings(&config.listeners, &sink.name, kafka)
+                .check()
+                .map_err(|error| kafka_failure(&sink.name, &error))?;
         }
     }
     let _ = config;
@@ -179,7 +199,7 @@ pub fn check_sinks(config: &Config) -> Result<(), Failure> {
 }
 
 #[cfg(feature = "kafka")]
-fn kafka_settings(config: &Config, name: &str, kafka: &config::KafkaSink) -> KafkaSettings {
+fn kafka_settings(listeners: &[Listener], name: &str, kafka: &config::KafkaSink) -> KafkaSettings {
     const { assert!(crate::budget::KAFKA_QUEUE_BYTES == QUEUE_KIBIBYTES as usize * 1024) };
     KafkaSettings {
         name: name.to_owned(),
@@ -188,7 +208,7 @@ fn kafka_settings(config: &Config, name: &str, kafka: &config::KafkaSink) -> Kaf
         key_by_source: kafka.key_by_source,
         acks: kafka.acks.clone(),
         properties: kafka.properties.clone(),
-        listeners: config.listeners.iter().map(|listener| listener.name.clone()).collect(),
+        listeners: listeners.iter().map(|listener| listener.name.clone()).collect(),
         queue: QueueBounds::default(),
     }
 }

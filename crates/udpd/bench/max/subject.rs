@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::config::{Config, Lanes, Listener, SinkKind, Spread, Steer};
 use crate::exit::{ExitCode, Failure};
+use crate::pipeline;
 
 /// A pipeline to be measured, and what was changed for it.
 #[derive(Debug, Clone)]
@@ -27,7 +28,7 @@ impl Subject {
     /// A listener of a file: the one called so, or the only one.
     pub(super) fn of_file(path: &Path, listener: Option<&str>) -> Result<Self, Failure> {
         let changed = vec!["metrics, control socket and stats_on_exit are not used".to_owned()];
-        Self::of(Config::load(path)?, listener, changed)
+        Self::of(Config::load(path, &pipeline::host())?, listener, changed)
     }
 
     fn of(config: Config, name: Option<&str>, mut changed: Vec<String>) -> Result<Self, Failure> {

@@ -130,6 +130,22 @@ pub enum KafkaError {
     Client(String),
 }
 
+impl KafkaError {
+    /// The key of the sink, or the name of the property, that it is about, if it is about one.
+    pub fn key(&self) -> Option<&str> {
+        let Self::Setting { key, .. } = self else { return None };
+        Some(key.strip_prefix("properties.\"").and_then(|name| name.strip_suffix('"')).unwrap_or(key))
+    }
+
+    /// The message without the key.
+    pub fn what(&self) -> String {
+        match self {
+            Self::Setting { value, reason, .. } => format!("{value:?}: {reason}"),
+            Self::Client(_) => self.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for KafkaError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
