@@ -160,6 +160,11 @@ impl Room {
             }
             Order::Left(At { generation, written }) => self.settle(generation, written),
             Order::Broken { at, errno, whole_bytes } => {
+                // Also of a file that was finished meanwhile. Where it cannot be done now it is done before more is written.
+                let mut known = self.left.iter().map(|(kept, _)| kept).chain(&self.current);
+                if let Some(kept) = known.find(|kept| kept.generation == at.generation) {
+                    let _ = kept.handle.cut_to(whole_bytes);
+                }
                 self.settle(at.generation + 1, at.written);
                 if let Some(kept) = self.current.take_if(|kept| kept.generation == at.generation) {
                     self.explained = Some(errno);
