@@ -202,8 +202,8 @@ fn end_to_end(criterion: &mut Criterion) {
     );
     let config = Config::parse(&text, "the benchmark", &Host::default()).expect("a right configuration");
     let budget = udpd::run::plan(&config).expect("a budget");
-    let (events, _events) = crossbeam_channel::unbounded();
-    let pipeline = Pipeline::start(&config, &budget, Instant::now(), &events).expect("a pipeline");
+    let (crew, _events) = udpd::crew::Crew::new();
+    let pipeline = Pipeline::start(&config, &budget, Instant::now(), &crew).expect("a pipeline");
     let books = pipeline.books();
     let sender = Socket::new(Family::V4).expect("a socket");
     sender.connect(address).expect("connected");

@@ -99,9 +99,9 @@ fn run_with(keys: &str, sinks: &str) {
         sinks.replace("@DIR@", directory.path().to_str().expect("UTF-8"))
     );
     let config = Config::parse(&text, "test", &Host::default()).unwrap_or_else(|problems| panic!("{problems}"));
-    let (events, _inbox) = crossbeam_channel::unbounded();
+    let (crew, _events) = udpd::crew::Crew::new();
     let pipeline =
-        Pipeline::start(&config, &run::plan(&config).expect("a plan"), Instant::now(), &events).expect("started");
+        Pipeline::start(&config, &run::plan(&config).expect("a plan"), Instant::now(), &crew).expect("started");
     let books = pipeline.books();
     let received = || books.snapshot().listeners[0].received;
     let mut sender = spawn_sender(address);

@@ -110,6 +110,23 @@ fn udpd_forbids_unsafe_code_altogether() {
 }
 
 #[test]
+fn every_thread_of_the_daemon_is_started_by_the_crew() {
+    let mut wrong = Vec::new();
+    let is_exempt = |path: &str| {
+        // The crew itself, the bare loops of the bench, whose end is awaited by whoever starts them, and tests.
+        path == "crates/udpd/crew.rs" || path.starts_with("crates/udpd/bench/") || path.ends_with("tests.rs")
+    };
+    for source in all_sources().iter().filter(|source| udpd_module(&source.path).is_some() && !is_exempt(&source.path))
+    {
+        let code = source.code.split("#[cfg(test)]").next().unwrap_or_default();
+        let started = ["thread::spawn", "thread::Builder", "thread::scope"];
+        let places = started.iter().flat_map(|what| code.match_indices(what));
+        wrong.extend(places.map(|(place, _)| format!("{}:{}", source.path, line_of(code, place))));
+    }
+    assert_none("a thread that nobody hears die is started here: use Crew::spawn", &wrong);
+}
+
+#[test]
 fn imports_within_udpd_run_one_way() {
     let sources = all_sources();
     let modules: Vec<(&str, &Source)> =

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 
+use crate::crew;
 use crate::pool::Parcel;
 
 /// How often a receiver that is blocked on a full channel looks whether it is told to give up.
@@ -132,7 +133,7 @@ impl Inbox {
     /// Sleeps for this long, whatever comes. Receivers see it and fill their batches up meanwhile.
     pub fn nap(&self, length: Duration) {
         self.bell.napping.store(true, Ordering::Relaxed);
-        thread::sleep(length);
+        crew::at_rest(|| thread::sleep(length));
         self.bell.napping.store(false, Ordering::Relaxed);
     }
 
@@ -150,12 +151,12 @@ impl Inbox {
             let taken = self.receiver.try_recv();
             if let Err(TryRecvError::Empty) = taken {
                 match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
-                    None => thread::park(),
+                    None => crew::at_rest(thread::park),
                     Some(Duration::ZERO) => {
                         self.bell.asleep.store(false, Ordering::Relaxed);
                         return Waited::Deadline;
                     }
-                    Some(left) => thread::park_timeout(left),
+                    Some(left) => crew::at_rest(|| thread::park_timeout(left)),
                 }
                 continue;
             }
@@ -214,7 +215,7 @@ impl Feed {
 
     fn wait(&self, mut parcel: Parcel, give_up: &AtomicBool) -> Result<(), Parcel> {
         while !give_up.load(Ordering::Relaxed) && !self.ringer.0.gone.load(Ordering::Relaxed) {
-            match self.sender.send_timeout(parcel, GIVE_UP_POLL) {
+            match crew::at_rest(|| self.sender.send_timeout(parcel, GIVE_UP_POLL)) {
                 Ok(()) => {
                     self.ringer.0.ring();
                     return Ok(());

@@ -44,6 +44,7 @@ pub mod receiver;
 
 pub mod calendar;
 pub mod capture;
+pub mod crew;
 pub mod ledger;
 pub mod packet;
 pub mod policy;

@@ -18,6 +18,7 @@ use crossbeam_channel::Sender;
 use mmsg::{Engine, RecvBatch, Wait};
 
 use crate::channel::{Feed, NotTaken};
+use crate::crew;
 use crate::ledger::{LaneLedger, LaneTally};
 use crate::policy::Policy;
 use crate::pool::{Parcel, Pool, exclusive};
@@ -160,7 +161,7 @@ impl Receiver {
             return self.without_batch(tally, wait);
         };
         let batch = exclusive(&mut parcel);
-        let result = self.engine.receive(batch, wait);
+        let result = crew::at_rest(|| self.engine.receive(batch, wait));
         if self.count_errors(tally, result) == 0 {
             self.pool.put(parcel);
             return 0;
@@ -254,7 +255,7 @@ impl Receiver {
     /// No batch is at hand. One may come home while nothing arrives, so it is looked for again before anything is dropped.
     fn without_batch(&mut self, tally: &mut LaneTally, wait: Wait) -> usize {
         if wait != Wait::No {
-            let arrived = self.engine.wait_readable(NO_BATCH_POLL).unwrap_or(true);
+            let arrived = crew::at_rest(|| self.engine.wait_readable(NO_BATCH_POLL)).unwrap_or(true);
             if let Some(parcel) = self.pool.take() {
                 self.pool.put(parcel);
                 return 0;

@@ -4,10 +4,9 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver as Inbox, RecvTimeoutError, Sender, unbounded};
+use crossbeam_channel::{Receiver as Inbox, RecvTimeoutError};
 use mmsg::Uring;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -17,6 +16,7 @@ use crate::budget::Budget;
 use crate::check;
 use crate::config::{Chosen, Config, Spread};
 use crate::control::{ControlServer, ControlSocket};
+use crate::crew::{Crew, Event};
 use crate::engine::{self, Choice};
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::Snapshot;
@@ -24,7 +24,7 @@ use crate::logging;
 use crate::metrics::{MetricsHandle, MetricsServer};
 use crate::nic::{self, InterfaceWatch};
 use crate::notify::Notifier;
-use crate::pipeline::{self, Event, Lane, Pipeline};
+use crate::pipeline::{self, Lane, Pipeline};
 use crate::upkeep::Upkeep;
 use crate::watch::{DriftWatch, LossWatch};
 
@@ -45,22 +45,22 @@ const LOG_LIMIT: Duration = Duration::from_millis(200);
 
 /// Runs until a signal comes or a sink is closed for good.
 pub fn execute(config: &Config) -> Result<(), Failure> {
-    let logger = logging::start(config.daemon.log_level, config.daemon.log_format, io::stderr())?;
-    let outcome = serve(config);
+    let (crew, events) = Crew::new();
+    let logger = logging::start(config.daemon.log_level, config.daemon.log_format, io::stderr(), &crew)?;
+    let outcome = serve(config, &crew, &events);
     logger.finish(LOG_LIMIT);
     outcome
 }
 
-fn serve(config: &Config) -> Result<(), Failure> {
+fn serve(config: &Config, crew: &Crew, events: &Inbox<Event>) -> Result<(), Failure> {
     let started = Instant::now();
     let notifier = Notifier::from_environment();
-    let (sender, events) = unbounded();
-    watch_signals(sender.clone())?;
+    watch_signals(crew)?;
     let budget = plan(config)?;
     // First what tells a second daemon on the same configuration from the first, so that it ends before it takes a datagram.
     let windows = BoundWindows::bind(config)?;
-    let pipeline = Pipeline::start(config, &budget, started, &sender)?;
-    let windows = windows.serve(&pipeline)?;
+    let pipeline = Pipeline::start(config, &budget, started, crew)?;
+    let windows = windows.serve(&pipeline, crew)?;
     pipeline.lanes().iter().for_each(say_lane);
     say_pages(pipeline.lanes());
     check::say_budget(config, &budget);
@@ -68,7 +68,7 @@ fn serve(config: &Config) -> Result<(), Failure> {
     log::info!("ready: {} lanes receive", pipeline.lanes().len());
 
     let mut upkeep = Upkeep::new(config, &pipeline);
-    let reason = wait_for_end(config, &events, &pipeline, &mut upkeep, &notifier);
+    let reason = wait_for_end(config, events, &pipeline, &mut upkeep, &notifier);
     notifier.stopping();
     log::info!("stopping: {}", reason.text());
     let again = |wait: Duration| matches!(events.recv_timeout(wait), Ok(Event::Signal(_)));
@@ -117,22 +117,21 @@ fn refuse_idle_lanes(config: &Config, budget: &Budget, cores: usize) -> Result<(
     Err(Failure::new(ExitCode::Configuration, message))
 }
 
-fn watch_signals(events: Sender<Event>) -> Result<(), Failure> {
+fn watch_signals(crew: &Crew) -> Result<(), Failure> {
     let fail = |error: io::Error| Failure::new(ExitCode::Failure, format!("cannot watch for signals: {error}"));
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(fail)?;
+    let reporter = crew.clone();
     let body = move || {
         for signal in signals.forever() {
             match signal {
                 SIGHUP => log::warn!(
                     "SIGHUP is ignored: reloading is not built yet; restart udpd to apply a new configuration"
                 ),
-                _ if events.send(Event::Signal(signal)).is_err() => return,
-                _ => {}
+                _ => reporter.report(Event::Signal(signal)),
             }
         }
     };
-    thread::Builder::new().name("udpd-signal".into()).spawn(body).map_err(fail)?;
-    Ok(())
+    crew.spawn("udpd-signal", body).map(drop).map_err(fail)
 }
 
 /// Waits for the event that ends the daemon; once a second, does the housekeeping.
@@ -221,11 +220,11 @@ impl BoundWindows {
         Ok(Self { control, metrics })
     }
 
-    fn serve(self, pipeline: &Pipeline) -> Result<Windows, Failure> {
+    fn serve(self, pipeline: &Pipeline, crew: &Crew) -> Result<Windows, Failure> {
         let (for_control, for_metrics) = (pipeline.books(), pipeline.books());
         Ok(Windows {
-            control: self.control.map(|socket| socket.serve(move || for_control.snapshot())).transpose()?,
-            metrics: self.metrics.map(|server| server.serve(move || for_metrics.snapshot())).transpose()?,
+            control: self.control.map(|socket| socket.serve(crew, move || for_control.snapshot())).transpose()?,
+            metrics: self.metrics.map(|server| server.serve(crew, move || for_metrics.snapshot())).transpose()?,
         })
     }
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{Shutdown, shutdown};
 
+use crate::crew::Crew;
 use crate::exit::{ExitCode, Failure};
 
 /// The pause after a failed `accept`. It fails for want of descriptors or memory, which waiting may cure and retrying
@@ -56,11 +57,12 @@ impl<L: Listener> Service<L> {
     pub(crate) fn start(
         name: &'static str,
         listener: L,
+        crew: &Crew,
         serve_client: impl Fn(L::Client) + Send + 'static,
     ) -> Result<Self, Failure> {
         let stopping = Arc::new(AtomicBool::new(false));
         let listener = Arc::new(listener);
-        let thread = thread::Builder::new().name(name.into()).spawn({
+        let thread = crew.spawn(name, {
             let (listener, stopping) = (Arc::clone(&listener), Arc::clone(&stopping));
             move || accept_until_stopped(name, &*listener, &stopping, &serve_client)
         });
@@ -128,7 +130,7 @@ mod tests {
     #[test]
     fn clients_are_served_one_after_the_other_on_the_named_thread() {
         let (listener, address) = local();
-        let service = Service::start("udpd-test", listener, |mut client: TcpStream| {
+        let service = Service::start("udpd-test", listener, &Crew::new().0, |mut client: TcpStream| {
             let thread = thread::current();
             client.write_all(thread.name().unwrap().as_bytes()).unwrap();
         });
@@ -143,7 +145,7 @@ mod tests {
     #[test]
     fn an_idle_service_stops_and_then_refuses_clients() {
         let (listener, address) = local();
-        Service::start("udpd-test", listener, |_| {}).unwrap().stop();
+        Service::start("udpd-test", listener, &Crew::new().0, |_| {}).unwrap().stop();
         assert!(TcpStream::connect(address).is_err());
     }
 
@@ -152,7 +154,7 @@ mod tests {
         let (listener, address) = local();
         let (begun, beginning) = mpsc::channel();
         let (go_on, going_on) = mpsc::channel::<()>();
-        let service = Service::start("udpd-test", listener, move |mut client: TcpStream| {
+        let service = Service::start("udpd-test", listener, &Crew::new().0, move |mut client: TcpStream| {
             begun.send(()).unwrap();
             going_on.recv().unwrap();
             client.write_all(b"done").unwrap();

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use udpd::config::{Config, Host, SinkKind};
-use udpd::pipeline::{Event, Pipeline};
+use udpd::crew::{Crew, Event};
+use udpd::pipeline::Pipeline;
 use udpd::run;
 use udpd::sink::Sink;
 use udpd::sink::kafka::{KafkaSettings, KafkaSink, QueueBounds};
@@ -67,14 +68,14 @@ impl Running {
         );
         let mut config = Config::parse(&text, "test", &Host::default()).expect("a valid configuration");
         config.sinks[0].kind = SinkKind::Supplied;
-        let (events, inbox) = crossbeam_channel::unbounded();
+        let (crew, inbox) = Crew::new();
         let budget = run::plan(&config).expect("a plan");
         let supply = |name: &str, _: usize| -> Box<dyn Sink> {
             assert_eq!(name, "stream");
             Box::new(KafkaSink::open(settings).expect("right settings"))
         };
         let pipeline =
-            Pipeline::start_with(&config, &budget, Instant::now(), &events, &supply).expect("the pipeline starts");
+            Pipeline::start_with(&config, &budget, Instant::now(), &crew, &supply).expect("the pipeline starts");
         Self { pipeline, address, looks: Cell::new(0), _events: inbox }
     }
 

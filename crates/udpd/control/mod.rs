@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::crew::Crew;
 use crate::exchange::{Exchange, NoQuestion};
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::Snapshot;
@@ -30,8 +31,12 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 impl ControlSocket {
     /// Answers with what `snapshot` returns, on a thread of its own, until stopped.
-    pub fn serve(self, snapshot: impl Fn() -> Snapshot + Send + 'static) -> Result<ControlServer, Failure> {
-        let service = Service::start("udpd-control", self, move |client| serve_client(client, &snapshot))?;
+    pub fn serve(
+        self,
+        crew: &Crew,
+        snapshot: impl Fn() -> Snapshot + Send + 'static,
+    ) -> Result<ControlServer, Failure> {
+        let service = Service::start("udpd-control", self, crew, move |client| serve_client(client, &snapshot))?;
         Ok(ControlServer { service })
     }
 }

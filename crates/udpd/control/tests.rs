@@ -10,7 +10,7 @@ use super::*;
 use crate::stats::tests::example;
 
 fn served(path: &Path) -> ControlServer {
-    ControlSocket::bind(path).unwrap().serve(example).unwrap()
+    ControlSocket::bind(path).unwrap().serve(&crate::crew::Crew::new().0, example).unwrap()
 }
 
 fn ask(path: &Path, request: &[u8]) -> serde_json::Value {

@@ -10,13 +10,13 @@ mod writer;
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use log::{LevelFilter, Log, Metadata, Record};
 
 use crate::config::LogFormat;
+use crate::crew::Crew;
 use crate::exit::{ExitCode, Failure};
 use line::Style;
 use writer::Writer;
@@ -35,8 +35,13 @@ pub fn lines_lost() -> u64 {
 /// Makes `output` the log of this process. Lines less severe than `level` are not even formatted.
 ///
 /// Fails when the process has a logger already, or cannot have one more thread.
-pub fn start(level: LevelFilter, format: LogFormat, output: impl Write + Send + 'static) -> Result<Logger, Failure> {
-    let (backend, logger) = spawn(level, Style::new(format), output, &LINES_LOST)?;
+pub fn start(
+    level: LevelFilter,
+    format: LogFormat,
+    output: impl Write + Send + 'static,
+    crew: &Crew,
+) -> Result<Logger, Failure> {
+    let (backend, logger) = spawn(level, Style::new(format), output, &LINES_LOST, crew)?;
     log::set_boxed_logger(Box::new(backend)).map_err(|error| {
         Failure::new(ExitCode::Failure, format!("cannot start the log: {error}; this is a mistake in udpd"))
     })?;
@@ -102,10 +107,11 @@ fn spawn(
     style: Style,
     output: impl Write + Send + 'static,
     lines_lost: &'static AtomicU64,
+    crew: &Crew,
 ) -> Result<(Backend, Logger), Failure> {
     let (queue, lines): (Sender<Message>, Receiver<Message>) = bounded(QUEUE_LINES);
     let writer = Writer::new(output, lines, style, lines_lost);
-    thread::Builder::new().name("udpd-log".into()).spawn(move || writer.run()).map_err(|error| {
+    crew.spawn("udpd-log", move || writer.run()).map_err(|error| {
         Failure::new(
             ExitCode::Failure,
             format!("cannot start the thread udpd-log: {error}; raise the limit on threads (ulimit -u, TasksMax=)"),

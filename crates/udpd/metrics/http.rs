@@ -7,6 +7,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use super::exposition;
+use crate::crew::Crew;
 use crate::exchange::{Exchange, NoQuestion};
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::Snapshot;
@@ -54,8 +55,13 @@ impl MetricsServer {
     }
 
     /// Answers from what `snapshot` returns, on a thread of its own, until stopped.
-    pub fn serve(self, snapshot: impl Fn() -> Snapshot + Send + 'static) -> Result<MetricsHandle, Failure> {
-        let service = Service::start("udpd-metrics", self.listener, move |client| serve_client(client, &snapshot))?;
+    pub fn serve(
+        self,
+        crew: &Crew,
+        snapshot: impl Fn() -> Snapshot + Send + 'static,
+    ) -> Result<MetricsHandle, Failure> {
+        let service =
+            Service::start("udpd-metrics", self.listener, crew, move |client| serve_client(client, &snapshot))?;
         Ok(MetricsHandle { service })
     }
 }
@@ -147,7 +153,7 @@ mod tests {
 
     fn serve() -> (SocketAddr, MetricsHandle) {
         let server = MetricsServer::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-        (server.address(), server.serve(example).unwrap())
+        (server.address(), server.serve(&crate::crew::Crew::new().0, example).unwrap())
     }
 
     fn ask(address: SocketAddr, request: &[u8]) -> String {

@@ -4,16 +4,16 @@
 
 use std::io;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver as Inbox, Sender, bounded};
 use mmsg::{Backing, Engine, GrantedBuffer, RecvBatch, Socket};
 
-use super::alarm::Alarm;
 use super::multicast::Membership;
-use super::{Event, socket};
+use super::socket;
 use crate::budget::LanePlan;
+use crate::crew::Crew;
 use crate::engine;
 use crate::exit::{ExitCode, Failure};
 use crate::policy::{AccessList, Limit, Offences, Policy};
@@ -93,21 +93,15 @@ pub(super) struct Start {
 
 impl LaneThread {
     /// Starts the thread and waits until everything is made.
-    pub(super) fn spawn(order: LaneOrder, events: Sender<Event>) -> Result<Self, Failure> {
+    pub(super) fn spawn(order: LaneOrder, crew: &Crew) -> Result<Self, Failure> {
         let (made_sender, made) = bounded(1);
         let (start, start_inbox) = bounded(1);
         let name = thread_name("rx", order.index, &order.listener_name);
         let subject = format!("lane {} of listener {}", order.plan.number, order.listener_name);
         let own = order.clone();
-        let handle = thread::Builder::new()
-            .name(name)
-            .spawn(move || {
-                let _alarm = Alarm::new(events);
-                live(order, &made_sender, &start_inbox);
-            })
-            .map_err(|error| {
-                Failure::new(ExitCode::Failure, format!("cannot start the thread of {subject}: {error}"))
-            })?;
+        let handle = crew.spawn(name, move || live(order, &made_sender, &start_inbox)).map_err(|error| {
+            Failure::new(ExitCode::Failure, format!("cannot start the thread of {subject}: {error}"))
+        })?;
         let made = made.recv().map_err(|_| {
             Failure::new(ExitCode::Failure, format!("the thread of {subject} ended while it was starting"))
         })??;

@@ -4,7 +4,6 @@
 //! then does anything run; whatever fails leaves nothing behind. Stopping goes the way of a datagram: arrivals are
 //! refused, receivers drain their sockets and end, channels run empty, consumers flush and end, the books are closed.
 
-mod alarm;
 mod books;
 mod group;
 mod lane;
@@ -17,7 +16,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
@@ -30,6 +29,7 @@ use crate::budget::{Budget, LanePlan};
 use crate::channel::{Feed, Inbox, channel};
 use crate::config::{Access, Config, Network, OnTruncate};
 use crate::consumer::{Consumer, End};
+use crate::crew::{Crew, Event};
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::{ConsumerLedger, LaneLedger, Snapshot, Tally};
 use crate::policy::{AccessList, Limit, Offences};
@@ -37,21 +37,9 @@ use crate::pool::Parcel;
 use crate::receiver::{LaneHome, Route, Stop};
 use crate::sink::Sink;
 use crate::successor::Successor;
-use alarm::Alarm;
 use books::{LaneBooks, ListenerBooks, SinkBooks};
 use group::Endpoint;
 use lane::{LaneOrder, LaneThread, Start, thread_name};
-
-/// What the threads of a pipeline, and whoever else holds the sender, tell the main thread.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
-    /// The operator asks to stop; the number of the signal.
-    Signal(i32),
-    /// A sink can never take anything again.
-    SinkClosed(String),
-    /// A thread has panicked: its name.
-    ThreadPanicked(String),
-}
 
 /// A running pipeline.
 #[derive(Debug)]
@@ -91,8 +79,8 @@ pub type Supply<'a> = &'a dyn Fn(&str, usize) -> Box<dyn Sink>;
 
 impl Pipeline {
     /// Makes, binds, opens and starts everything. When it returns every socket is bound and every receiver reads.
-    pub fn start(config: &Config, budget: &Budget, started: Instant, events: &Sender<Event>) -> Result<Self, Failure> {
-        Self::start_with(config, budget, started, events, &|name, _| {
+    pub fn start(config: &Config, budget: &Budget, started: Instant, crew: &Crew) -> Result<Self, Failure> {
+        Self::start_with(config, budget, started, crew, &|name, _| {
             unreachable!("no file can say that {name} is supplied")
         })
     }
@@ -102,11 +90,11 @@ impl Pipeline {
         config: &Config,
         budget: &Budget,
         started: Instant,
-        events: &Sender<Event>,
+        crew: &Crew,
         supply: Supply<'_>,
     ) -> Result<Self, Failure> {
         let offences: Vec<Option<Arc<Offences>>> = budget.lanes.iter().map(|plan| offences_of(config, plan)).collect();
-        let threads = spawn_lanes(config, budget, &offences, events)?;
+        let threads = spawn_lanes(config, budget, &offences, crew)?;
         let sockets: Vec<Arc<Socket>> = threads.iter().map(|thread| Arc::clone(&thread.made.socket)).collect();
         let stop = Arc::new(Stop::default());
         let homes: Arc<[Sender<Parcel>]> = threads.iter().map(|thread| thread.made.home.clone()).collect();
@@ -121,7 +109,7 @@ impl Pipeline {
         let mut sinks = Vec::new();
         let mut pending = Vec::new();
         for sink in 0..config.sinks.len() {
-            let wiring = Wiring { config, budget, sink, homes: &homes, supply };
+            let wiring = Wiring { config, budget, sink, homes: &homes, crew, supply };
             sinks.push(wiring.open(&mut routes, &mut pending)?);
         }
         // After the sinks: one with a long file looks through it first, and nothing may arrive that nobody reads yet.
@@ -133,7 +121,7 @@ impl Pipeline {
         }
         let consumers = pending
             .into_iter()
-            .map(|(name, cores, consumer)| spawn_consumer(name, cores, consumer, events))
+            .map(|(name, cores, consumer)| spawn_consumer(name, cores, consumer, crew))
             .collect::<Result<_, _>>()?;
         let books = Arc::new(open_books(config, budget, &threads, endpoints, &lanes, sinks, started));
         let start =
@@ -232,7 +220,7 @@ fn spawn_lanes(
     config: &Config,
     budget: &Budget,
     offences: &[Option<Arc<Offences>>],
-    events: &Sender<Event>,
+    crew: &Crew,
 ) -> Result<Vec<LaneThread>, Failure> {
     let access: Vec<_> = config.listeners.iter().map(|listener| access_list(&listener.access)).collect();
     let order = |(index, plan): (usize, &LanePlan)| {
@@ -255,7 +243,7 @@ fn spawn_lanes(
                 .zip(offences[index].clone()),
         }
     };
-    budget.lanes.iter().enumerate().map(order).map(|order| LaneThread::spawn(order, events.clone())).collect()
+    budget.lanes.iter().enumerate().map(order).map(|order| LaneThread::spawn(order, crew)).collect()
 }
 
 /// One sink on its way to being open.
@@ -264,6 +252,7 @@ struct Wiring<'a> {
     budget: &'a Budget,
     sink: usize,
     homes: &'a Arc<[Sender<Parcel>]>,
+    crew: &'a Crew,
     supply: Supply<'a>,
 }
 
@@ -298,6 +287,7 @@ impl Wiring<'_> {
                 settings: sink,
                 consumer: number,
                 lanes: &lanes,
+                crew: self.crew,
             };
             let opened = opening.sink(self.supply)?;
             books.files.extend(opened.files);
@@ -321,29 +311,21 @@ impl Wiring<'_> {
     }
 }
 
-fn spawn_consumer(
-    name: String,
-    cores: Vec<usize>,
-    consumer: Consumer,
-    events: &Sender<Event>,
-) -> Result<JoinHandle<()>, Failure> {
-    let events = events.clone();
+fn spawn_consumer(name: String, cores: Vec<usize>, consumer: Consumer, crew: &Crew) -> Result<JoinHandle<()>, Failure> {
+    let reporter = crew.clone();
     let subject = name.clone();
     let body = move || {
-        let _alarm = Alarm::new(events.clone());
         if !cores.is_empty()
             && let Err(error) = steer::confine_current_thread(&cores)
         {
             log::warn!("{name}: cannot be kept to the cores {}: {error}", steer::format_core_list(&cores));
         }
-        let end = consumer.run(|why| {
-            let _ = events.send(Event::SinkClosed(why.to_owned()));
-        });
+        let end = consumer.run(|why| reporter.report(Event::SinkClosed(why.to_owned())));
         if let End::Closed(why) = end {
             log::debug!("{name} has ended: {why}");
         }
     };
-    thread::Builder::new().name(subject.clone()).spawn(body).map_err(|error: io::Error| {
+    crew.spawn(subject.clone(), body).map_err(|error: io::Error| {
         Failure::new(ExitCode::Failure, format!("cannot start the consumer thread {subject}: {error}"))
     })
 }

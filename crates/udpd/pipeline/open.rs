@@ -15,6 +15,7 @@ use crate::config::template::{self, Names};
 use crate::config::{self, Config, Framing, Host, Sink as SinkSettings, SinkKind, SyncPolicy, UnixSocket, WhenFull};
 #[cfg(feature = "kafka")]
 use crate::config::{KafkaAdvice, Listener};
+use crate::crew::Crew;
 use crate::exit::{ExitCode, Failure};
 use crate::holder;
 use crate::ledger::{DestinationLedger, FileLedger};
@@ -46,6 +47,8 @@ pub(super) struct Opening<'a> {
     pub consumer: usize,
     /// Which lanes feed it.
     pub lanes: &'a [bool],
+    /// Who starts threads for it.
+    pub crew: &'a Crew,
 }
 
 /// An open sink, and what it counts besides datagrams.
@@ -160,7 +163,7 @@ impl Opening<'_> {
                 SyncPolicy::Every(interval) => Sync::Every(interval),
             },
         };
-        let (sink, files) = FileSink::open(&paths, &self.scenes(), settings).map_err(|error| {
+        let (sink, files) = FileSink::open(&paths, &self.scenes(), settings, self.crew).map_err(|error| {
             let shown: Vec<&str> = paths.iter().flatten().map(String::as_str).collect();
             open_failure(&self.settings.name, &shown.join(" or "), &error)
         })?;

@@ -123,7 +123,7 @@ fn thousands_are_separated_and_times_are_short() {
 
 fn daemon(directory: &Path) -> (PathBuf, ControlServer) {
     let path = directory.join("control.sock");
-    let server = ControlSocket::bind(&path).unwrap().serve(example).unwrap();
+    let server = ControlSocket::bind(&path).unwrap().serve(&crate::crew::Crew::new().0, example).unwrap();
     (path, server)
 }
 

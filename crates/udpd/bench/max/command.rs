@@ -19,6 +19,7 @@ use crate::bench::table::{Table, grouped, or_dash};
 use crate::bench::{percent, printed_json, seconds, stop_on_signal, usage, write_file};
 use crate::config::error::Advice;
 use crate::config::{LogFormat, units};
+use crate::crew::Crew;
 use crate::exit::{ExitCode, Failure};
 use crate::{console, logging};
 
@@ -139,7 +140,7 @@ impl Arguments {
 /// Searches, prints what was found, and fails when it is less than was expected.
 pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
     let (order, expect, subject) = (arguments.order()?, arguments.expect()?, arguments.subject()?);
-    let logger = logging::start(log::LevelFilter::Error, LogFormat::Text, io::stderr())?;
+    let logger = logging::start(log::LevelFilter::Error, LogFormat::Text, io::stderr(), &Crew::new().0)?;
     let outcome = measure(arguments, &order, expect, &subject, out);
     logger.finish(LOOK);
     outcome

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::unbounded;
 use serde::Serialize;
 
 use super::Order;
@@ -15,9 +14,10 @@ use crate::bench::machine::Usage;
 use crate::bench::pacer::Amount;
 use crate::bench::rate::Rate;
 use crate::bench::send::{self, Load};
+use crate::crew::{Crew, Event};
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::snapshot::Snapshot;
-use crate::pipeline::{Event, Pipeline};
+use crate::pipeline::Pipeline;
 use crate::run::plan;
 
 /// A sender that differs by more from its rate has not offered it.
@@ -77,8 +77,8 @@ pub struct Trial {
 /// Offers `rate` to a pipeline of its own.
 pub(super) fn run(order: &Order, subject: &Subject, rate: u64, stop: &Arc<AtomicBool>) -> Result<Trial, Failure> {
     let budget = plan(&subject.config)?;
-    let (events_sender, events) = unbounded();
-    let pipeline = Pipeline::start(&subject.config, &budget, Instant::now(), &events_sender)?;
+    let (crew, events) = Crew::new();
+    let pipeline = Pipeline::start(&subject.config, &budget, Instant::now(), &crew)?;
     let address = pipeline.lanes()[0].address;
     let cores: Vec<usize> = match &order.cpus {
         Some(cores) => cores.clone(),

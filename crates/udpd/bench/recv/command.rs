@@ -15,6 +15,7 @@ use crate::bench::{percent, printed_json, seconds, stop_on_signal, usage, write_
 use crate::config::error::Advice;
 use crate::config::{self, LogFormat, units};
 use crate::console;
+use crate::crew::Crew;
 use crate::exit::{ExitCode, Failure};
 use crate::logging;
 
@@ -131,7 +132,7 @@ impl Arguments {
 /// Receives until the end that is asked for, prints the report, and fails when too much was lost.
 pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
     let (order, limit) = (arguments.order()?, arguments.loss_limit()?);
-    let logger = logging::start(log::LevelFilter::Warn, LogFormat::Text, io::stderr())?;
+    let logger = logging::start(log::LevelFilter::Warn, LogFormat::Text, io::stderr(), &Crew::new().0)?;
     let outcome = receive(arguments, &order, limit, out);
     logger.finish(LOG_LIMIT);
     outcome

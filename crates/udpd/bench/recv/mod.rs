@@ -15,7 +15,7 @@ mod tracker;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver as Inbox, RecvTimeoutError, unbounded};
+use crossbeam_channel::{Receiver as Inbox, RecvTimeoutError};
 
 pub use command::{Arguments, Engine, execute};
 pub use report::{LaneLoss, Layers, Report, Second};
@@ -23,8 +23,9 @@ pub use tracker::{Counts, Interval, Shared, Tracker, TrackerSink};
 
 use crate::bench::machine::Usage;
 use crate::config::{self, Config, Sink, SinkKind, Timestamps};
+use crate::crew::{Crew, Event};
 use crate::exit::{ExitCode, Failure};
-use crate::pipeline::{Event, Lane, Pipeline};
+use crate::pipeline::{Lane, Pipeline};
 use crate::run::plan;
 use report::Collector;
 
@@ -125,10 +126,10 @@ pub fn run_with(
 ) -> Result<Report, Failure> {
     let budget = plan(config)?;
     let tracker = Shared::new(Tracker::new(order.flows_max, order.kept_ms()));
-    let (sender, events) = unbounded();
+    let (crew, events) = Crew::new();
     let supply =
         |_: &str, _: usize| -> Box<dyn crate::sink::Sink> { Box::new(TrackerSink { tracker: tracker.clone() }) };
-    let pipeline = Pipeline::start_with(config, &budget, Instant::now(), &sender, &supply)?;
+    let pipeline = Pipeline::start_with(config, &budget, Instant::now(), &crew, &supply)?;
     let usage = Usage::read();
     let mut collector = Collector::new(tracker.clone(), order.expect);
     tell(Progress::Ready(pipeline.lanes()));

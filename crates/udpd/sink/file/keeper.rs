@@ -14,7 +14,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
@@ -23,6 +23,7 @@ use super::desk::{At, Begun, Desk, Order};
 use super::handle::{Handle, cure, set_aside};
 use super::name::{Name, failed_names, finished_names};
 use super::{FileSettings, Sync};
+use crate::crew::{self, Crew};
 use crate::ledger::FileLedger;
 use crate::sink::boundary::Boundary;
 
@@ -51,6 +52,7 @@ impl Keeper {
         boundary: Boundary,
         header: Vec<u8>,
         ledger: Arc<FileLedger>,
+        crew: &Crew,
     ) -> io::Result<Self> {
         let (orders, inbox) = bounded(ORDERS_MAX);
         let desk = Arc::new(Desk::default());
@@ -70,7 +72,7 @@ impl Keeper {
             explained: None,
         };
         room.begin(seconds_now())?;
-        let thread = thread::Builder::new().name("udpd-keeper".into()).spawn(move || room.run(&inbox))?;
+        let thread = crew.spawn("udpd-keeper", move || room.run(&inbox))?;
         Ok(Self { desk, orders, thread })
     }
 
@@ -134,12 +136,13 @@ impl Room {
     fn run(mut self, inbox: &Receiver<Order>) {
         loop {
             let order = match &self.current {
-                None => inbox.recv_timeout(RETRY),
-                Some(_) => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                None => crew::at_rest(|| inbox.recv_timeout(RETRY)),
+                Some(_) => crew::at_rest(|| inbox.recv()).map_err(|_| RecvTimeoutError::Disconnected),
             };
             match order {
-                Ok(order) => self.handle(order),
-                Err(RecvTimeoutError::Timeout) => self.recover(),
+                // What it does there is what a disk does: as long as that takes, nothing hangs but the disk.
+                Ok(order) => crew::at_rest(|| self.handle(order)),
+                Err(RecvTimeoutError::Timeout) => crew::at_rest(|| self.recover()),
                 // The consumer has ended, and has left every file.
                 Err(RecvTimeoutError::Disconnected) => return self.settle(self.generation, self.ledger.written()),
             }

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::Sink;
 use super::encoder::{Encoder, Format, Scene};
 use super::outbox::Outbox;
+use crate::crew::Crew;
 use crate::ledger::{FileLedger, Tally};
 use crate::pool::LaneBatch;
 use desk::{At, Note, Order};
@@ -81,6 +82,7 @@ impl FileSink {
         path_of_lane: &[Option<String>],
         scenes: &Arc<[Scene]>,
         settings: FileSettings,
+        crew: &Crew,
     ) -> io::Result<(Self, Vec<Arc<FileLedger>>)> {
         let mut paths: Vec<&String> = Vec::new();
         let mut file_of_lane = Vec::with_capacity(path_of_lane.len());
@@ -98,7 +100,7 @@ impl FileSink {
         let mut files = Vec::with_capacity(paths.len());
         for (index, path) in paths.into_iter().enumerate() {
             let encoder = Encoder::new(settings.format, Arc::clone(scenes), |lane| file_of_lane[lane] == Some(index));
-            files.push(LogFile::open(path.clone(), encoder, settings)?);
+            files.push(LogFile::open(path.clone(), encoder, settings, crew)?);
         }
         let ledgers = files.iter().map(|file| Arc::clone(&file.ledger)).collect();
         Ok((Self { files, file_of_lane }, ledgers))
@@ -162,11 +164,11 @@ struct LogFile {
 }
 
 impl LogFile {
-    fn open(path: String, encoder: Encoder, settings: FileSettings) -> io::Result<Self> {
+    fn open(path: String, encoder: Encoder, settings: FileSettings, crew: &Crew) -> io::Result<Self> {
         let ledger = Arc::new(FileLedger::default());
         let name = Name::new(path.clone(), settings.rotate_every);
         let boundary = settings.format.boundary();
-        let keeper = Keeper::start(name, settings, boundary, encoder.header(), Arc::clone(&ledger))?;
+        let keeper = Keeper::start(name, settings, boundary, encoder.header(), Arc::clone(&ledger), crew)?;
         let mut file = Self {
             path,
             outbox: Outbox::new(encoder),

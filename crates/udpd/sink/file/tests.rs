@@ -29,7 +29,7 @@ impl Subject {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let encoder = Encoder::new(settings.format, scenes(1), |_| true);
         let path = directory.path().join(name).to_str().expect("UTF-8").to_owned();
-        let file = Some(LogFile::open(path, encoder, settings).expect("opened"));
+        let file = Some(LogFile::open(path, encoder, settings, &Crew::new().0).expect("opened"));
         Self { file, directory, tally: Tally::default() }
     }
 
@@ -225,7 +225,7 @@ fn a_capture_begins_with_its_header_in_every_file_and_goes_on_after_a_restart() 
     subject.close();
     let path = path_of(&subject, "capture").to_str().expect("UTF-8").to_owned();
     let encoder = Encoder::new(Format::Pcapng, scenes(1), |_| true);
-    subject.file = Some(LogFile::open(path.clone(), encoder, settings).expect("opened again"));
+    subject.file = Some(LogFile::open(path.clone(), encoder, settings, &Crew::new().0).expect("opened again"));
     assert!(subject.write("two"));
     subject.close();
     let bytes = fs::read(path).expect("readable");

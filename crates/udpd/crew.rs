@@ -1,0 +1,236 @@
+//! The crew: every thread of the daemon, started here and nowhere else.
+//!
+//! A daemon with a dead thread must not look healthy. So every thread carries an alarm: when it panics, the main thread hears
+//! of it, closes the books and ends. And every thread carries a pulse: a counter that moves with each step of its work, and
+//! that is odd while the thread rests. Resting is waiting for work, and waiting inside a system call for a disk or a peer,
+//! because neither is a fault of the thread. A pulse that is even and does not move belongs to a thread that hangs.
+//!
+//! A step costs one relaxed store to memory of the thread's own, once for each batch or call, never for a datagram.
+
+use std::cell::OnceCell;
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_utils::CachePadded;
+
+/// What the threads tell the main thread.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A signal that somebody has to act upon: its number.
+    Signal(i32),
+    /// A sink can never take anything again.
+    SinkClosed(String),
+    /// A thread has panicked: its name.
+    ThreadPanicked(String),
+}
+
+/// Starts the threads of a daemon and knows those that live.
+#[derive(Debug, Clone)]
+pub struct Crew {
+    events: Sender<Event>,
+    members: Arc<Mutex<Vec<Weak<Member>>>>,
+}
+
+/// One living thread.
+#[derive(Debug)]
+struct Member {
+    name: String,
+    /// Its number in the kernel; 0 until it runs.
+    thread_id: AtomicI32,
+    pulse: CachePadded<AtomicU64>,
+}
+
+/// How a thread was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Vitals {
+    /// What it is called.
+    pub name: String,
+    /// Its number in the kernel; 0 until it runs.
+    pub thread_id: i32,
+    /// Moves with every step; odd while the thread rests.
+    pub pulse: u64,
+}
+
+impl Vitals {
+    /// Whether it waits for work, a disk or a peer.
+    pub fn is_at_rest(&self) -> bool {
+        self.pulse % 2 == 1
+    }
+}
+
+thread_local! {
+    static SELF: OnceCell<Arc<Member>> = const { OnceCell::new() };
+}
+
+impl Crew {
+    /// A crew without members, and where it reports to.
+    pub fn new() -> (Self, Receiver<Event>) {
+        let (events, inbox) = unbounded();
+        (Self { events, members: Arc::default() }, inbox)
+    }
+
+    /// Starts a thread. Its death by panic becomes an [`Event`].
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        name: impl Into<String>,
+        body: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<JoinHandle<T>> {
+        let name = name.into();
+        let member =
+            Arc::new(Member { name: name.clone(), thread_id: AtomicI32::new(0), pulse: CachePadded::default() });
+        let alarm = Alarm { member: Arc::clone(&member), events: self.events.clone() };
+        let handle = thread::Builder::new().name(name).spawn(move || {
+            let alarm = alarm;
+            alarm.member.thread_id.store(nix::unistd::gettid().as_raw(), Ordering::Relaxed);
+            SELF.with(|own| own.set(Arc::clone(&alarm.member))).expect("a new thread is nobody yet");
+            body()
+        })?;
+        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        members.retain(|member| member.strong_count() > 0);
+        members.push(Arc::downgrade(&member));
+        Ok(handle)
+    }
+
+    /// Tells the main thread something.
+    pub fn report(&self, event: Event) {
+        // Nobody listens any more when the process ends.
+        let _ = self.events.send(event);
+    }
+
+    /// How every living thread is.
+    pub fn vitals(&self) -> Vec<Vitals> {
+        let members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        let vitals = |member: Arc<Member>| Vitals {
+            name: member.name.clone(),
+            thread_id: member.thread_id.load(Ordering::Relaxed),
+            pulse: member.pulse.load(Ordering::Relaxed),
+        };
+        members.iter().filter_map(Weak::upgrade).map(vitals).collect()
+    }
+}
+
+/// Says that the calling thread has made a step. A thread outside of any crew says it to nobody.
+pub fn step() {
+    SELF.with(|own| own.get().map(|member| member.advance(2)));
+}
+
+/// Lets the calling thread wait for work, a disk or a peer inside of `wait`.
+pub fn at_rest<T>(wait: impl FnOnce() -> T) -> T {
+    SELF.with(|own| match own.get() {
+        // A rest within a rest is the same rest.
+        Some(member) if member.pulse.load(Ordering::Relaxed) % 2 == 0 => {
+            let _rest = Rest::begin(member);
+            wait()
+        }
+        _ => wait(),
+    })
+}
+
+/// Ends also when the wait panics.
+struct Rest<'a>(&'a Member);
+
+impl<'a> Rest<'a> {
+    fn begin(member: &'a Member) -> Self {
+        member.advance(1);
+        Self(member)
+    }
+}
+
+impl Drop for Rest<'_> {
+    fn drop(&mut self) {
+        self.0.advance(1);
+    }
+}
+
+impl Member {
+    /// Only its own thread writes it, so this needs no atomic addition.
+    fn advance(&self, by: u64) {
+        self.pulse.store(self.pulse.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+    }
+}
+
+/// Held by a thread for as long as it lives.
+struct Alarm {
+    member: Arc<Member>,
+    events: Sender<Event>,
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let _ = self.events.send(Event::ThreadPanicked(self.member.name.clone()));
+        }
+    }
+}
+
+impl fmt::Display for Vitals {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} (thread {})", self.name, self.thread_id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crossbeam_channel::bounded;
+
+    #[test]
+    fn a_thread_that_panics_is_reported_by_its_name() {
+        let (crew, events) = Crew::new();
+        let outcome = crew.spawn("rx0-syslog", || panic!("on purpose")).unwrap().join();
+        assert!(outcome.is_err());
+        assert_eq!(events.recv().unwrap(), Event::ThreadPanicked("rx0-syslog".into()));
+        assert_eq!(crew.vitals(), []);
+    }
+
+    #[test]
+    fn a_thread_that_ends_is_no_member_any_more_and_no_event() {
+        let (crew, events) = Crew::new();
+        assert_eq!(crew.spawn("keeper", || 7).unwrap().join().unwrap(), 7);
+        assert_eq!(crew.vitals(), []);
+        assert!(events.try_recv().is_err());
+    }
+
+    #[test]
+    fn the_pulse_is_odd_at_rest_and_moves_with_every_step() {
+        let (crew, _events) = Crew::new();
+        let (said, heard) = bounded(0);
+        let (go_on, going_on) = bounded::<()>(0);
+        let body = move || {
+            step();
+            said.send(()).unwrap();
+            going_on.recv().unwrap();
+            at_rest(|| {
+                at_rest(|| said.send(()).unwrap());
+                going_on.recv().unwrap();
+            });
+            said.send(()).unwrap();
+            going_on.recv().unwrap();
+        };
+        let thread = crew.spawn("sink0", body).unwrap();
+        let mut pulses = Vec::new();
+        for _ in 0..3 {
+            heard.recv().unwrap();
+            pulses.push(crew.vitals()[0].clone());
+            go_on.send(()).unwrap();
+        }
+        thread.join().unwrap();
+        assert_eq!(pulses.iter().map(|vitals| vitals.pulse).collect::<Vec<_>>(), [2, 3, 4]);
+        assert_eq!(pulses.iter().map(Vitals::is_at_rest).collect::<Vec<_>>(), [false, true, false]);
+        assert!(pulses[0].thread_id > 0);
+    }
+
+    #[test]
+    fn a_rest_that_panics_is_over() {
+        let (crew, _events) = Crew::new();
+        let body = || {
+            let _ = std::panic::catch_unwind(|| at_rest(|| panic!("on purpose")));
+            SELF.with(|own| own.get().unwrap().pulse.load(Ordering::Relaxed))
+        };
+        assert_eq!(crew.spawn("one", body).unwrap().join().unwrap(), 2);
+    }
+}
