@@ -23,6 +23,7 @@ use crate::addr::NAME_BYTES;
 use crate::arena::{Arena, PREFACE_BYTES, Region};
 use crate::backing::Backing;
 use crate::datagram::{Datagram, Message, Train};
+use crate::datagrams::Datagrams;
 use crate::engine::Wait;
 use crate::shape::BatchShape;
 use crate::socket::Socket;
@@ -115,6 +116,14 @@ impl RecvBatch {
             // reference into it.
             unsafe { receive_into(socket, headers, count, wait) }
         })
+    }
+
+    /// Fills the free slots with a call for each message (`recvmsg`), without waiting: for where the call for many fails and
+    /// what is in the socket is to be had all the same. An error after the first message is told by the next call.
+    pub fn receive_each(&mut self, socket: &Socket) -> io::Result<usize> {
+        self.check_gro(socket)?;
+        // SAFETY: as in `receive_more`.
+        self.fill(|headers, count| unsafe { receive_each_into(socket, headers, count) })
     }
 
     /// Refuses a socket that sends trains to a batch that cannot split them.
@@ -262,7 +271,7 @@ impl RecvBatch {
     }
 
     /// What is in a slot. Lengths are cut to the room there is, whatever the header says.
-    fn message(&self, slot: usize) -> Message<'_> {
+    pub(crate) fn message(&self, slot: usize) -> Message<'_> {
         let (length, name_bytes) = self.lengths(slot);
         let layout = self.region.layout();
         // SAFETY: an existing slot (checked by `lengths`). Each part starts within the block, is no longer than its
@@ -282,12 +291,22 @@ impl RecvBatch {
         }
     }
 
-    fn segment_bytes(&self, slot: usize) -> usize {
+    pub(crate) fn segment_bytes(&self, slot: usize) -> usize {
         self.segments.get(slot).copied().unwrap_or(Train::SINGLE.segment_bytes)
     }
 
-    fn kept(&self, slot: usize) -> u128 {
+    pub(crate) fn kept(&self, slot: usize) -> u128 {
         if self.masked { self.kept[slot] } else { 1 }
+    }
+
+    /// Whether some datagrams of some slots are not to be shown.
+    pub(crate) fn is_masked(&self) -> bool {
+        self.masked
+    }
+
+    /// The slots that were filled, from the first.
+    pub(crate) fn used_slots(&self) -> usize {
+        self.used
     }
 
     /// Empties the batch.
@@ -325,7 +344,7 @@ impl RecvBatch {
 
     /// The datagrams in the order they were received, trains split, without those that were discarded.
     pub fn datagrams(&self) -> Datagrams<'_> {
-        Datagrams { batch: self, next_slot: 0, slot: 0, message: None, left: 0 }
+        Datagrams::of(self)
     }
 
     /// Discards the datagrams for which `keep` says no. Returns how many that were.
@@ -378,6 +397,28 @@ pub(crate) unsafe fn receive_into(
     }
 }
 
+/// Receives by `recvmsg`, message by message, until a call finds nothing. Nothing there is 0, not an error.
+///
+/// # Safety
+/// As for [`sys::recvmmsg`].
+pub(crate) unsafe fn receive_each_into(socket: &Socket, headers: *mut mmsghdr, count: usize) -> io::Result<usize> {
+    let mut received = 0;
+    while received < count {
+        // SAFETY: the caller vouches for `count` headers, and this is one of them.
+        let result =
+            unsafe { sys::recvmsg(socket.as_fd(), headers.add(received), libc::MSG_TRUNC | libc::MSG_DONTWAIT) };
+        match result {
+            Ok(true) => received += 1,
+            // A shut-down socket that is empty says so with a message without a sender, which `fill` sets aside.
+            Ok(false) => return Ok(received + 1),
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            Err(error) if received > 0 || error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(received)
+}
+
 impl fmt::Debug for RecvBatch {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
@@ -397,50 +438,6 @@ fn ordinals(mut mask: u128) -> impl Iterator<Item = usize> {
         mask &= mask - 1;
         Some(ordinal)
     })
-}
-
-/// Iterator over the datagrams of a batch.
-#[derive(Clone)]
-pub struct Datagrams<'a> {
-    batch: &'a RecvBatch,
-    next_slot: usize,
-    slot: usize,
-    /// What is in `slot`, read once for all datagrams of its train.
-    message: Option<Message<'a>>,
-    /// The datagrams of `slot` that are still to come.
-    left: u128,
-}
-
-impl<'a> Iterator for Datagrams<'a> {
-    type Item = Datagram<'a>;
-
-    fn next(&mut self) -> Option<Datagram<'a>> {
-        if !self.batch.masked {
-            // Every slot is one datagram: nothing to split, and nothing was discarded.
-            let slot = self.next_slot;
-            self.next_slot += usize::from(slot < self.batch.used);
-            return (slot < self.batch.used).then(|| Datagram::whole(&self.batch.message(slot)));
-        }
-        while self.left == 0 {
-            if self.next_slot == self.batch.used {
-                return None;
-            }
-            self.slot = self.next_slot;
-            self.next_slot += 1;
-            self.left = self.batch.kept(self.slot);
-            self.message = (self.left != 0).then(|| self.batch.message(self.slot));
-        }
-        let ordinal = self.left.trailing_zeros() as usize;
-        self.left &= self.left - 1;
-        let message = self.message.as_ref()?;
-        Some(Datagram::cut(message, self.batch.segment_bytes(self.slot), ordinal))
-    }
-}
-
-impl fmt::Debug for Datagrams<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_list().entries(self.clone()).finish()
-    }
 }
 
 #[cfg(test)]

@@ -72,6 +72,16 @@ impl Engine {
         }
     }
 
+    /// Fills the free slots by a way of its own for each message, without waiting: what the engine has taken already, then
+    /// what is in the socket. For where [`receive`](Self::receive) fails and will not recover.
+    pub fn receive_each(&mut self, batch: &mut RecvBatch) -> io::Result<usize> {
+        match self {
+            Engine::Recvmmsg(engine) => batch.receive_each(&engine.socket),
+            #[cfg(feature = "io_uring")]
+            Engine::Uring(engine) => engine.receive_each(batch),
+        }
+    }
+
     /// From now on the engine takes nothing more out of the socket than a call returns: what it has taken already comes
     /// first, and when a call returns 0 nothing is left in it. For the end, where whatever stayed in the engine would be
     /// lost; it costs the engine its advantage.

@@ -66,6 +66,7 @@ mod batch;
 mod bpf;
 mod cmsg;
 mod datagram;
+mod datagrams;
 mod engine;
 #[cfg(feature = "faults")]
 pub mod fault;
@@ -88,9 +89,10 @@ mod sys;
 mod uring;
 
 pub use backing::Backing;
-pub use batch::{Datagrams, RecvBatch, Summary};
+pub use batch::{RecvBatch, Summary};
 pub use bpf::CoreCounter;
 pub use datagram::{Datagram, MAX_SEGMENTS};
+pub use datagrams::Datagrams;
 pub use engine::{Engine, Recvmmsg, Wait};
 pub use group::{Group, GroupSpread, wait_for_arrivals_under_way};
 pub use options::{GrantedBuffer, MemoryInfo};

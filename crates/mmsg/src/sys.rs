@@ -37,6 +37,8 @@ pub enum Call {
     Poll,
     /// `recvmmsg`
     Recvmmsg,
+    /// `recvmsg`
+    Recvmsg,
     /// `sendmmsg`
     Sendmmsg,
     /// `mmap`
@@ -180,6 +182,24 @@ pub(crate) unsafe fn recvmmsg(
     let received =
         checked(unsafe { libc::recvmmsg(fd.as_raw_fd(), headers, count as _, flags as _, ptr::null_mut()) })?;
     Ok(received as usize)
+}
+
+/// Receives one message under a header and notes its length there. `false`: it has no sender, so it is no datagram.
+///
+/// # Safety
+/// As for [`recvmmsg`], for one header.
+pub(crate) unsafe fn recvmsg(fd: BorrowedFd<'_>, header: *mut libc::mmsghdr, flags: c_int) -> io::Result<bool> {
+    gate(Call::Recvmsg, 1)?;
+    // SAFETY: the caller vouches for the header.
+    unsafe {
+        let length = libc::recvmsg(fd.as_raw_fd(), &raw mut (*header).msg_hdr, flags);
+        if length < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // With MSG_TRUNC the length is that of the message, which is far below the limit of the type.
+        (*header).msg_len = u32::try_from(length).unwrap_or(u32::MAX);
+        Ok((*header).msg_hdr.msg_namelen > 0)
+    }
 }
 
 /// Sends up to `count` messages.

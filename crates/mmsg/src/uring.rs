@@ -25,7 +25,7 @@ use std::time::Duration;
 use libc::mmsghdr;
 
 use crate::arena::{Layout, PREFACE_BYTES};
-use crate::batch::{RecvBatch, receive_into};
+use crate::batch::{RecvBatch, receive_each_into, receive_into};
 use crate::engine::Wait;
 use crate::refusal::Refusal;
 use crate::ring::{self, Completion, MAX_BLOCKS, Preface, Ring, Until};
@@ -115,6 +115,22 @@ impl Uring {
             // SAFETY: `fill` passes `count` armed headers of a region that the batch borrows mutably, so nobody holds a
             // reference to it or to the blocks they point at. It is of our arena, as just checked, and so of our layout.
             unsafe { self.take(headers, count, wait) }
+        })
+    }
+
+    /// See [`Engine::receive_each`](crate::Engine::receive_each). Completions that the kernel has posted need no call.
+    pub(crate) fn receive_each(&mut self, batch: &mut RecvBatch) -> io::Result<usize> {
+        batch.check_gro(&self.socket)?;
+        if !batch.region().shares_arena_with(self.reserve[0].region()) {
+            return Err(other_pool());
+        }
+        self.error = None;
+        batch.fill(|headers, count| {
+            // SAFETY: as in `receive_more`, for the headers that are left.
+            let taken = unsafe { self.pick_up(headers, count) };
+            // SAFETY: the same.
+            let left = unsafe { receive_each_into(&self.socket, headers.add(taken), count - taken) };
+            self.keep(taken, left)
         })
     }
 

@@ -75,6 +75,48 @@ fn both_engines_give_identical_datagrams_of_any_size_on_both_families() {
 }
 
 #[test]
+fn message_by_message_the_same_comes_in_the_same_order_also_from_the_end_of_a_socket() {
+    let mut noise = Noise::new(0xeac4);
+    for gro in [false, true] {
+        let control = Control { gro, ..EVERYTHING };
+        let prepare = |socket: &Socket| {
+            with_everything(socket);
+            if gro {
+                socket.set_gro(true).expect("GRO");
+            }
+        };
+        for kind in Kind::here() {
+            let (socket, to) = bound_shared(Family::V4, prepare);
+            let mut receiving = Receiving::new(kind, &socket, 16, 65_536, control);
+            let sender = Socket::new(Family::V4).expect("a socket");
+            sender.connect(to).expect("connected");
+            let mut sent = Vec::new();
+            let mut outgoing = SendBatch::new(8, 65_507).expect("memory");
+            for _ in 0..40 {
+                let (size, segments) = (noise.between(1, 900), noise.between(1, 20));
+                let train = noise.bytes(size * segments);
+                outgoing.push_segmented(&train, size as u16, None).expect("queued");
+                outgoing.flush(&sender).expect("sent");
+                sent.extend(train.chunks(size).map(<[u8]>::to_vec));
+            }
+            socket.refuse_arrivals().expect("a filter");
+            socket.interrupt().expect("interrupted");
+            receiving.engine.finish();
+            let mut got: Vec<Vec<u8>> = Vec::new();
+            let mut empty_looks = 0;
+            while empty_looks < 2 {
+                receiving.batch.clear();
+                match receiving.engine.receive_each(&mut receiving.batch).expect("received") {
+                    0 => empty_looks += 1,
+                    _ => got.extend(receiving.batch.datagrams().map(|datagram| datagram.payload().to_vec())),
+                }
+            }
+            assert!(got == sent, "{kind:?}, GRO {gro}: {} of {}", got.len(), sent.len());
+        }
+    }
+}
+
+#[test]
 fn a_dual_stack_socket_shows_ipv4_senders_as_ipv4_with_either_engine() {
     for kind in Kind::here() {
         let socket = Socket::new(Family::V6).expect("a socket");

@@ -373,3 +373,27 @@ fn a_counter_that_may_not_be_made_says_so_whichever_of_its_calls_fails() {
         }
     }
 }
+
+#[test]
+fn what_the_call_for_many_cannot_have_is_had_message_by_message() {
+    let _turn = turn();
+    let (socket, address) = bound(Family::V4, |_| {});
+    let sender = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    (0..5).for_each(|number: u8| assert_eq!(sender.send_to(&[number], address).expect("sent"), 1));
+    let mut batch = batch(8, 64, Control::default());
+    let _always: Vec<_> = (1..4).map(|nth| inject(Call::Recvmmsg, nth, libc::ENOMEM)).collect();
+    assert!(batch.receive(&socket, Wait::No).is_err());
+    let interrupted = inject(Call::Recvmsg, 2, libc::EINTR);
+    assert_eq!(batch.receive_each(&socket).expect("one by one"), 5);
+    assert!(interrupted.has_fired());
+    assert!(batch.datagrams().map(|datagram| datagram.payload()[0]).eq(0..5));
+    // An error after the first message leaves what came before it, and is told next time if it lasts.
+    sender.send_to(b"a", address).expect("sent");
+    sender.send_to(b"b", address).expect("sent");
+    batch.clear();
+    let _second = [inject(Call::Recvmsg, 2, libc::ENOMEM), inject(Call::Recvmsg, 3, libc::ENOMEM)];
+    assert_eq!(batch.receive_each(&socket).expect("the first"), 1);
+    assert!(batch.receive_each(&socket).is_err());
+    assert_eq!(batch.receive_each(&socket).expect("the second"), 1);
+    assert_eq!(batch.datagrams().count(), 2);
+}

@@ -1,0 +1,56 @@
+//! The datagrams of a batch, one after the other: trains split, what was discarded left out.
+
+use std::fmt;
+
+use crate::batch::RecvBatch;
+use crate::datagram::{Datagram, Message};
+
+/// Iterator over the datagrams of a batch.
+#[derive(Clone)]
+pub struct Datagrams<'a> {
+    batch: &'a RecvBatch,
+    next_slot: usize,
+    slot: usize,
+    /// What is in `slot`, read once for all datagrams of its train.
+    message: Option<Message<'a>>,
+    /// The datagrams of `slot` that are still to come.
+    left: u128,
+}
+
+impl<'a> Datagrams<'a> {
+    pub(crate) fn of(batch: &'a RecvBatch) -> Self {
+        Datagrams { batch, next_slot: 0, slot: 0, message: None, left: 0 }
+    }
+}
+
+impl<'a> Iterator for Datagrams<'a> {
+    type Item = Datagram<'a>;
+
+    fn next(&mut self) -> Option<Datagram<'a>> {
+        if !self.batch.is_masked() {
+            // Every slot is one datagram: nothing to split, and nothing was discarded.
+            let slot = self.next_slot;
+            self.next_slot += usize::from(slot < self.batch.used_slots());
+            return (slot < self.batch.used_slots()).then(|| Datagram::whole(&self.batch.message(slot)));
+        }
+        while self.left == 0 {
+            if self.next_slot == self.batch.used_slots() {
+                return None;
+            }
+            self.slot = self.next_slot;
+            self.next_slot += 1;
+            self.left = self.batch.kept(self.slot);
+            self.message = (self.left != 0).then(|| self.batch.message(self.slot));
+        }
+        let ordinal = self.left.trailing_zeros() as usize;
+        self.left &= self.left - 1;
+        let message = self.message.as_ref()?;
+        Some(Datagram::cut(message, self.batch.segment_bytes(self.slot), ordinal))
+    }
+}
+
+impl fmt::Debug for Datagrams<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_list().entries(self.clone()).finish()
+    }
+}
