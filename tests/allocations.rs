@@ -119,7 +119,7 @@ fn run_with(keys: &str, sinks: &str) {
     });
     assert!(during > 2 * RATE, "the load flowed while allocations were counted: {during}");
     assert_eq!(seen.allocations, cost_of_one_look, "only the test's own look allocates: {seen:?}");
-    assert_eq!(snapshot.listeners[0].residual, 0);
+    assert_eq!(snapshot.listeners[0].residual, Some(0));
     for sink in &snapshot.listeners[0].sinks {
         assert!(sink.delivered > RATE, "{} took part: {sink:?}", sink.name);
         assert_eq!(sink.dropped.sink_error, 0, "{sink:?}");

@@ -32,4 +32,5 @@ mod memory;
 mod steering;
 // The first and the last moments.
 mod shutdown;
+mod signals;
 mod start;

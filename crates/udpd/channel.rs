@@ -58,6 +58,31 @@ pub struct Inbox {
     bell: Arc<Bell>,
 }
 
+/// Sees how full a channel is, and can end it.
+#[derive(Debug, Clone)]
+pub struct Gauge {
+    receiver: Receiver<Parcel>,
+    bell: Arc<Bell>,
+}
+
+impl Gauge {
+    /// How many batches wait.
+    pub fn depth(&self) -> usize {
+        self.receiver.len()
+    }
+
+    /// How many batches it can hold.
+    pub fn capacity(&self) -> usize {
+        self.receiver.capacity().unwrap_or(usize::MAX)
+    }
+
+    /// The consumer takes what is there and ends, although a feed is left: its receiver cannot be woken.
+    pub fn end(&self) {
+        self.bell.ended.store(true, Ordering::Relaxed);
+        self.bell.ring();
+    }
+}
+
 /// How a consumer's wait ended.
 #[derive(Debug)]
 pub enum Waited {
@@ -65,7 +90,7 @@ pub enum Waited {
     Batch(Parcel),
     /// The deadline has passed.
     Deadline,
-    /// There is no feed any more and nothing is left.
+    /// There is no feed any more, or the channel was ended, and nothing is left.
     Ended,
 }
 
@@ -78,6 +103,8 @@ struct Bell {
     napping: AtomicBool,
     /// There is no consumer any more. The queue alone would not tell: its other end is held for eviction and for watching.
     gone: AtomicBool,
+    /// Nothing more comes, whatever feeds are left.
+    ended: AtomicBool,
     consumer: OnceLock<Thread>,
 }
 
@@ -138,8 +165,8 @@ impl Inbox {
     }
 
     /// For watching how full it is.
-    pub fn gauge(&self) -> Receiver<Parcel> {
-        self.receiver.clone()
+    pub fn gauge(&self) -> Gauge {
+        Gauge { receiver: self.receiver.clone(), bell: Arc::clone(&self.bell) }
     }
 
     /// Sleeps until there is a batch, until the deadline, or until the last feed is gone. Always called by the same thread.
@@ -148,8 +175,11 @@ impl Inbox {
         loop {
             self.bell.asleep.store(true, Ordering::Relaxed);
             fence(Ordering::SeqCst);
+            let is_ended = self.bell.ended.load(Ordering::Relaxed);
             let taken = self.receiver.try_recv();
-            if let Err(TryRecvError::Empty) = taken {
+            if let Err(TryRecvError::Empty) = taken
+                && !is_ended
+            {
                 match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
                     None => crew::at_rest(thread::park),
                     Some(Duration::ZERO) => {

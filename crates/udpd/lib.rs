@@ -18,6 +18,7 @@ pub mod check;
 pub mod nic;
 pub mod replay;
 pub mod run;
+pub mod signals;
 pub mod stats;
 pub mod steering;
 pub mod upkeep;

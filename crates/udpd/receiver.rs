@@ -9,7 +9,6 @@
 //! much as receiving several datagrams. And while the channel of one that is behind fills up, its places, which are counted in
 //! batches, are worth most when the batch is full. In both cases a batch that gets nothing more goes on at once.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -141,7 +140,7 @@ impl Receiver {
                 && gave_up_at.get_or_insert_with(Instant::now).elapsed() > DRAIN_AFTER_GIVE_UP
             {
                 log::error!(
-                    "lane {}: datagrams keep arriving although it ends; what is in its socket is lost",
+                    "lane {}: datagrams keep arriving although it ends; those in its socket are counted as unread",
                     self.lane
                 );
                 return;
@@ -161,8 +160,8 @@ impl Receiver {
             return self.without_batch(tally, wait);
         };
         let batch = exclusive(&mut parcel);
-        let result = crew::at_rest(|| self.engine.receive(batch, wait));
-        if self.count_errors(tally, result) == 0 {
+        if receive(&mut self.engine, batch, wait, self.lane, tally) == 0 {
+            self.publish(tally);
             self.pool.put(parcel);
             return 0;
         }
@@ -189,8 +188,8 @@ impl Receiver {
                     return;
                 }
             }
-            let result = self.engine.receive_more(batch, Wait::No);
-            if self.count_errors(tally, result) == 0 {
+            // A failure here is told again by the next call, which has the means against it.
+            if self.engine.receive_more(batch, Wait::No).unwrap_or(0) == 0 {
                 return;
             }
             tally.calls += 1;
@@ -269,8 +268,7 @@ impl Receiver {
 
     /// The kernel's queue must move on all the same, and each datagram is counted.
     fn receive_to_drop(&mut self, tally: &mut LaneTally, wait: Wait) -> usize {
-        let result = self.engine.receive(&mut self.spare, wait);
-        let messages = self.count_errors(tally, result);
+        let messages = receive(&mut self.engine, &mut self.spare, wait, self.lane, tally);
         if messages > 0 {
             let summary = *self.spare.summary();
             tally.calls += 1;
@@ -287,20 +285,25 @@ impl Receiver {
     fn publish(&self, tally: &LaneTally) {
         self.lanes[self.lane].ledger.publish(tally);
     }
+}
 
-    /// A failed receive call loses nothing, the datagrams stay in the socket; it is counted, and said once.
-    fn count_errors(&self, tally: &mut LaneTally, result: io::Result<usize>) -> usize {
-        result.unwrap_or_else(|error| {
-            tally.errors += 1;
-            if tally.errors == 1 {
-                log::warn!(
-                    "lane {}: a receive call failed: {error}; trying again, further failures are only counted",
-                    self.lane
-                );
-            }
-            self.publish(tally);
-            std::thread::sleep(ERROR_REST);
-            0
-        })
-    }
+/// Fills the batch and returns the number of messages.
+///
+/// A failed call loses nothing, the datagrams stay in the socket; it is counted, and said once. What the call for many cannot
+/// have is received one by one, for as long as that is so.
+fn receive(engine: &mut Engine, batch: &mut RecvBatch, wait: Wait, lane: usize, tally: &mut LaneTally) -> usize {
+    crew::at_rest(|| engine.receive(batch, wait)).unwrap_or_else(|error| {
+        tally.errors += 1;
+        if tally.errors == 1 {
+            log::warn!(
+                "lane {lane}: a receive call failed: {error}; until it works again each datagram costs a call of its own; \
+                 further failures are only counted"
+            );
+        }
+        let messages = engine.receive_each(batch).unwrap_or(0);
+        if messages == 0 {
+            crew::at_rest(|| std::thread::sleep(ERROR_REST));
+        }
+        messages
+    })
 }

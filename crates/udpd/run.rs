@@ -1,6 +1,7 @@
 //! `udpd run`: the daemon. Starts the pipeline and its windows (log, control socket, metrics), waits for the end, and closes
 //! the books.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,8 +9,6 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver as Inbox, RecvTimeoutError};
 use mmsg::Uring;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use steer::Topology;
 
 use crate::budget::Budget;
@@ -25,6 +24,7 @@ use crate::metrics::{MetricsHandle, MetricsServer};
 use crate::nic::{self, InterfaceWatch};
 use crate::notify::Notifier;
 use crate::pipeline::{self, Lane, Pipeline};
+use crate::signals::{self, Effect};
 use crate::upkeep::Upkeep;
 use crate::watch::{DriftWatch, LossWatch};
 
@@ -46,6 +46,7 @@ const LOG_LIMIT: Duration = Duration::from_millis(200);
 /// Runs until a signal comes or a sink is closed for good.
 pub fn execute(config: &Config) -> Result<(), Failure> {
     let (crew, events) = Crew::new();
+    signals::watch(&crew)?;
     let logger = logging::start(config.daemon.log_level, config.daemon.log_format, io::stderr(), &crew)?;
     let outcome = serve(config, &crew, &events);
     logger.finish(LOG_LIMIT);
@@ -55,7 +56,6 @@ pub fn execute(config: &Config) -> Result<(), Failure> {
 fn serve(config: &Config, crew: &Crew, events: &Inbox<Event>) -> Result<(), Failure> {
     let started = Instant::now();
     let notifier = Notifier::from_environment();
-    watch_signals(crew)?;
     let budget = plan(config)?;
     // First what tells a second daemon on the same configuration from the first, so that it ends before it takes a datagram.
     let windows = BoundWindows::bind(config)?;
@@ -68,14 +68,28 @@ fn serve(config: &Config, crew: &Crew, events: &Inbox<Event>) -> Result<(), Fail
     log::info!("ready: {} lanes receive", pipeline.lanes().len());
 
     let mut upkeep = Upkeep::new(config, &pipeline);
-    let reason = wait_for_end(config, events, &pipeline, &mut upkeep, &notifier);
+    let housekeeping = Housekeeping {
+        config,
+        pipeline: &pipeline,
+        upkeep: &mut upkeep,
+        notifier: &notifier,
+        losses: LossWatch::default(),
+        drift: DriftWatch::default(),
+        interfaces: InterfaceWatch::default(),
+        is_steered: pipeline.lanes().iter().any(|lane| !lane.plan.steering.expected_cores().is_empty()),
+        said: BTreeSet::new(),
+    };
+    let reason = housekeeping.until_end(events);
     notifier.stopping();
     log::info!("stopping: {}", reason.text());
-    let again = |wait: Duration| matches!(events.recv_timeout(wait), Ok(Event::Signal(_)));
+    let again = |wait: Duration| {
+        let event = events.recv_timeout(wait);
+        matches!(event, Ok(Event::Signal(number)) if signals::effect_of(number) == Effect::End)
+    };
     let snapshot = pipeline.stop(DRAIN_LIMIT, again);
     upkeep.end();
     windows.close();
-    say_end(&snapshot);
+    say_ledger(&snapshot);
     let saved = config.daemon.stats_on_exit.as_deref().map_or(Ok(()), |path| save(&snapshot, path));
     reason.into_result().and(saved)
 }
@@ -117,62 +131,83 @@ fn refuse_idle_lanes(config: &Config, budget: &Budget, cores: usize) -> Result<(
     Err(Failure::new(ExitCode::Configuration, message))
 }
 
-fn watch_signals(crew: &Crew) -> Result<(), Failure> {
-    let fail = |error: io::Error| Failure::new(ExitCode::Failure, format!("cannot watch for signals: {error}"));
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(fail)?;
-    let reporter = crew.clone();
-    let body = move || {
-        for signal in signals.forever() {
-            match signal {
-                SIGHUP => log::warn!(
-                    "SIGHUP is ignored: reloading is not built yet; restart udpd to apply a new configuration"
-                ),
-                _ => reporter.report(Event::Signal(signal)),
-            }
-        }
-    };
-    crew.spawn("udpd-signal", body).map(drop).map_err(fail)
+/// What the main thread looks at while the pipeline runs.
+struct Housekeeping<'a> {
+    config: &'a Config,
+    pipeline: &'a Pipeline,
+    upkeep: &'a mut Upkeep,
+    notifier: &'a Notifier,
+    losses: LossWatch,
+    drift: DriftWatch,
+    interfaces: InterfaceWatch,
+    /// Somebody has planned where datagrams arrive.
+    is_steered: bool,
+    /// Signals without a meaning that the log has named already.
+    said: BTreeSet<i32>,
 }
 
-/// Waits for the event that ends the daemon; once a second, does the housekeeping.
-fn wait_for_end(
-    config: &Config,
-    events: &Inbox<Event>,
-    pipeline: &Pipeline,
-    upkeep: &mut Upkeep,
-    notifier: &Notifier,
-) -> Event {
-    let books = pipeline.books();
-    let mut watch = LossWatch::default();
-    let mut drift = DriftWatch::default();
-    let mut interfaces = InterfaceWatch::default();
-    let is_steered = pipeline.lanes().iter().any(|lane| !lane.plan.steering.expected_cores().is_empty());
-    for round in 1_u32.. {
-        match events.recv_timeout(HOUSEKEEPING) {
-            Ok(event) => {
-                if is_steered {
-                    drift.compare(&books.snapshot()).iter().for_each(|line| log::warn!("{line}"));
+impl Housekeeping<'_> {
+    /// Waits for the event that ends the daemon; once a second, does the housekeeping.
+    fn until_end(mut self, events: &Inbox<Event>) -> Event {
+        let mut next = Instant::now() + HOUSEKEEPING;
+        for round in 1_u32.. {
+            loop {
+                match events.recv_deadline(next) {
+                    Ok(event) => {
+                        if let Some(end) = self.take(event) {
+                            self.look_at_drift();
+                            return end;
+                        }
+                    }
+                    Err(RecvTimeoutError::Timeout) => break,
+                    Err(RecvTimeoutError::Disconnected) => unreachable!("the crew holds a sender"),
                 }
-                return event;
             }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => break,
+            next = Instant::now() + HOUSEKEEPING;
+            self.look(round);
         }
+        unreachable!("there is no end of rounds in the life of a machine")
+    }
+
+    /// Does what an event asks for, or gives it back when that is to end.
+    fn take(&mut self, event: Event) -> Option<Event> {
+        let Event::Signal(number) = event else { return Some(event) };
+        let name = signals::name_of(number);
+        match signals::effect_of(number) {
+            Effect::End | Effect::EndForced => return Some(event),
+            Effect::Reopen => {
+                log::warn!("{name} is ignored: reloading is not built yet; restart udpd to apply a new configuration")
+            }
+            Effect::Report => say_ledger(&self.pipeline.books().snapshot()),
+            Effect::Say | Effect::Block | Effect::Default => {
+                if self.said.insert(number) {
+                    log::warn!("{name} has no meaning for udpd and is ignored; this is said once");
+                }
+            }
+        }
+        None
+    }
+
+    fn look(&mut self, round: u32) {
+        let books = self.pipeline.books();
         books.observe_kernel();
-        upkeep.look(config, pipeline);
-        if round % LOOK_AT_INTERFACES_EVERY == 0 {
-            interfaces.look(&config.steer).iter().for_each(|line| log::warn!("{line}"));
+        self.upkeep.look(self.config, self.pipeline);
+        if round.is_multiple_of(LOOK_AT_INTERFACES_EVERY) {
+            self.interfaces.look(&self.config.steer).iter().for_each(|line| log::warn!("{line}"));
         }
-        if is_steered {
-            drift.compare(&books.snapshot()).iter().for_each(|line| log::warn!("{line}"));
-        }
-        if round % REPORT_EVERY == 0 {
+        self.look_at_drift();
+        if round.is_multiple_of(REPORT_EVERY) {
             let snapshot = books.snapshot();
-            notifier.status(&status(&snapshot));
-            watch.compare(snapshot).iter().for_each(|line| log::warn!("{line}"));
+            self.notifier.status(&status(&snapshot));
+            self.losses.compare(snapshot).iter().for_each(|line| log::warn!("{line}"));
         }
     }
-    unreachable!("the signal thread holds a sender for as long as the process lives")
+
+    fn look_at_drift(&mut self) {
+        if self.is_steered {
+            self.drift.compare(&self.pipeline.books().snapshot()).iter().for_each(|line| log::warn!("{line}"));
+        }
+    }
 }
 
 /// One line for `systemctl status`.
@@ -181,16 +216,20 @@ fn status(snapshot: &Snapshot) -> String {
         snapshot.listeners.iter().map(field).sum()
     };
     let received = sum(|listener| listener.received);
-    let kernel_dropped = sum(|listener| listener.kernel_dropped);
-    format!("received {received}, dropped by the kernel {kernel_dropped}")
+    let kernel_dropped: Option<u64> = snapshot.listeners.iter().map(|listener| listener.kernel_dropped).sum();
+    format!("received {received}, dropped by the kernel {}", known(kernel_dropped))
 }
 
 impl Event {
     fn text(&self) -> String {
         match self {
-            Self::Signal(SIGTERM) => "SIGTERM".to_owned(),
-            Self::Signal(SIGINT) => "SIGINT".to_owned(),
-            Self::Signal(number) => format!("signal {number}"),
+            Self::Signal(number) if signals::effect_of(*number) == Effect::EndForced => {
+                format!(
+                    "{}: the limit on CPU time is reached; raise it (ulimit -t, LimitCPU=)",
+                    signals::name_of(*number)
+                )
+            }
+            Self::Signal(number) => signals::name_of(*number),
             Self::SinkClosed(why) => why.clone(),
             Self::ThreadPanicked(name) => {
                 format!("thread {name} has panicked, which is a bug of udpd: please report it")
@@ -200,8 +239,10 @@ impl Event {
 
     fn into_result(self) -> Result<(), Failure> {
         match self {
-            Self::Signal(_) => Ok(()),
-            Self::SinkClosed(_) | Self::ThreadPanicked(_) => Err(Failure::new(ExitCode::Failure, self.text())),
+            Self::Signal(number) if signals::effect_of(number) != Effect::EndForced => Ok(()),
+            Self::Signal(_) | Self::SinkClosed(_) | Self::ThreadPanicked(_) => {
+                Err(Failure::new(ExitCode::Failure, self.text()))
+            }
         }
     }
 }
@@ -304,8 +345,8 @@ fn say_pages(lanes: &[Lane]) {
     }
 }
 
-/// The last lines: what became of everything.
-fn say_end(snapshot: &Snapshot) {
+/// What became of everything, a line for each listener; also the last lines.
+fn say_ledger(snapshot: &Snapshot) {
     for listener in &snapshot.listeners {
         let sinks = listener.sinks.iter().map(|sink| {
             let dropped = sink.dropped.queue_full + sink.dropped.sink_error;
@@ -314,13 +355,17 @@ fn say_end(snapshot: &Snapshot) {
         log::info!(
             "listener {}: arrived {}, dropped by the kernel {}, received {}{}; residual {}",
             listener.name,
-            listener.arrived,
-            listener.kernel_dropped,
+            known(listener.arrived),
+            known(listener.kernel_dropped),
             listener.received,
             sinks.collect::<String>(),
-            listener.residual
+            known(listener.residual)
         );
     }
+}
+
+fn known(count: Option<impl ToString>) -> String {
+    count.map_or_else(|| "not known".to_owned(), |count| count.to_string())
 }
 
 /// Writes the final ledger: beside the path first, so that a reader never sees half of it.

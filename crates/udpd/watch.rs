@@ -37,9 +37,12 @@ fn losses(now: &ListenerSnapshot, before: Option<&ListenerSnapshot>, lines: &mut
         }
     };
     let since = |field: fn(&ListenerSnapshot) -> u64| field(now).saturating_sub(before.map_or(0, field));
+    // A reading without it says nothing of the time before it.
+    let kernel_before = before.map_or(Some(0), |before| before.kernel_dropped);
+    let kernel_dropped = now.kernel_dropped.zip(kernel_before).map_or(0, |(now, before)| now.saturating_sub(before));
     say(
         "the kernel dropped",
-        since(|listener| listener.kernel_dropped),
+        kernel_dropped,
         "the receive buffer was full: raise receive_buffer or absorb, or add lanes",
     );
     say(

@@ -55,17 +55,22 @@ impl Daemon {
         Self::start(directory, &arguments, stdout.into())
     }
 
+    /// The same by a program that is given the daemon's command line behind its own.
+    pub(crate) fn with_config_by(program: &str, arguments: &[&str], text: &str) -> Self {
+        let (directory, own) = written(text);
+        let stdout = std::fs::File::create(directory.path().join("stdout")).expect("cannot create a file for stdout");
+        let mut command = Command::new(program);
+        command.args(arguments).arg(env!("CARGO_BIN_EXE_udpd"));
+        Self::start_by(command, directory, &own, stdout.into())
+    }
+
     /// The same without the rights to load a BPF program. Who does not have them anyway starts it as ever.
     pub(crate) fn with_config_and_without_bpf(text: &str) -> Self {
-        let (directory, arguments) = written(text);
-        let stdout = std::fs::File::create(directory.path().join("stdout")).expect("cannot create a file for stdout");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_udpd"));
-        if nix::unistd::geteuid().is_root() {
-            // setpriv is in util-linux, as taskset is.
-            command = Command::new("setpriv");
-            command.args(["--bounding-set=-bpf,-sys_admin", env!("CARGO_BIN_EXE_udpd")]);
+        if !nix::unistd::geteuid().is_root() {
+            return Self::with_config(text);
         }
-        Self::start_by(command, directory, &arguments, stdout.into())
+        // setpriv is in util-linux, as taskset is.
+        Self::with_config_by("setpriv", &["--bounding-set=-bpf,-sys_admin"], text)
     }
 
     /// The same with its standard output in the hands of the test, which decides when, and whether, anybody reads it.

@@ -12,7 +12,7 @@ mod group;
 mod relay;
 pub mod snapshot;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub use files::FileLedger;
@@ -76,6 +76,10 @@ pub struct LaneLedger {
     queue_full: Box<[AtomicU64]>,
     /// Datagrams that waited for a consumer that never took them, by sink of the configuration.
     given_up: Box<[AtomicU64]>,
+    /// Datagrams that the end found in the socket and took out only to count them.
+    unread: AtomicU64,
+    /// Some datagrams of this lane are gone and nobody can say how many.
+    is_uncountable: AtomicBool,
     kernel: Mutex<KernelSide>,
 }
 
@@ -86,6 +90,8 @@ impl LaneLedger {
             counts: Group::default(),
             queue_full: (0..sinks).map(|_| AtomicU64::new(0)).collect(),
             given_up: (0..sinks).map(|_| AtomicU64::new(0)).collect(),
+            unread: AtomicU64::new(0),
+            is_uncountable: AtomicBool::new(false),
             kernel: Mutex::new(KernelSide { socket, drops: KernelDrops::default() }),
         }
     }
@@ -151,12 +157,32 @@ impl LaneLedger {
         self.given_up[sink].load(Ordering::Relaxed)
     }
 
-    /// What the kernel has dropped at the socket since it was made, and how full its buffer is. To be called at least once
-    /// in the time that 2^32 drops take, because the kernel's own count wraps.
-    pub fn kernel(&self) -> (u64, Option<MemoryInfo>) {
+    /// Counts datagrams that were still in the socket when the receiver had ended.
+    pub fn count_unread(&self, datagrams: u64) {
+        self.unread.fetch_add(datagrams, Ordering::Relaxed);
+    }
+
+    /// Datagrams that were still in the socket when the receiver had ended.
+    pub fn unread(&self) -> u64 {
+        self.unread.load(Ordering::Relaxed)
+    }
+
+    /// From now on nobody can say how many datagrams have arrived here.
+    pub fn note_uncountable(&self) {
+        self.is_uncountable.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the counts of this lane are all there is.
+    pub fn is_countable(&self) -> bool {
+        !self.is_uncountable.load(Ordering::Relaxed)
+    }
+
+    /// What the kernel has dropped at the socket since it was made, and how full its buffer is; `None` when the kernel does not
+    /// say. To be called at least once in the time that 2^32 drops take, because the kernel's own count wraps.
+    pub fn kernel(&self) -> Option<(u64, MemoryInfo)> {
         let mut kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
-        let info = kernel.observe();
-        (kernel.drops.total, info)
+        let info = kernel.observe()?;
+        Some((kernel.drops.total, info))
     }
 
     /// The socket of this lane.
@@ -257,8 +283,9 @@ mod tests {
         // Nobody has looked since the first drop.
         let before = lane.replace_socket(socket_with_drops(2));
         assert!(Arc::ptr_eq(&before, &first));
-        assert_eq!(lane.kernel().0, 5);
-        assert_eq!(lane.kernel().0, 5, "each is counted once");
+        let drops = || lane.kernel().expect("the kernel tells").0;
+        assert_eq!(drops(), 5);
+        assert_eq!(drops(), 5, "each is counted once");
     }
 
     #[test]

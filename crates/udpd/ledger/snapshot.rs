@@ -2,7 +2,7 @@
 //!
 //! arrived = received + kernel_dropped; received = offered (to each sink) + dropped; offered = delivered + dropped +
 //! in_flight. Every term is counted on its own by the thread that saw it happen, so `residual`, what is left of those
-//! sums, is a check and not a definition. Keys are only ever added.
+//! sums, is a check and not a definition. What nobody can know is null, and so is then the residual. Keys are only ever added.
 
 use std::collections::BTreeMap;
 
@@ -30,10 +30,10 @@ pub struct ListenerSnapshot {
     pub name: String,
     /// Its addresses, joined by ", ".
     pub address: String,
-    /// Datagrams that reached its sockets: received + kernel_dropped.
-    pub arrived: u64,
-    /// What the kernel dropped at its sockets, see `kernel_dropped_unit`.
-    pub kernel_dropped: u64,
+    /// Datagrams that reached its sockets: received + kernel_dropped. Null when nobody can know.
+    pub arrived: Option<u64>,
+    /// What the kernel dropped at its sockets, see `kernel_dropped_unit`. Null when the kernel does not say.
+    pub kernel_dropped: Option<u64>,
     /// "datagrams", or "buffers" with GRO, where a dropped train counts as one.
     pub kernel_dropped_unit: String,
     /// Datagrams read from its sockets.
@@ -46,8 +46,8 @@ pub struct ListenerSnapshot {
     pub dropped: ListenerDropped,
     /// The sum of its lanes' `wrong_cpu`; null when that of every lane is.
     pub wrong_cpu: Option<u64>,
-    /// What the sums leave over; 0 unless udpd has lost count.
-    pub residual: i64,
+    /// What the sums leave over; 0 unless udpd has lost count. Null when a term is not known.
+    pub residual: Option<i64>,
     /// In the order of the configuration.
     pub sinks: Vec<SinkSnapshot>,
     /// In the order of their numbers.
@@ -67,6 +67,9 @@ pub struct ListenerDropped {
     pub no_batch: u64,
     /// GRO trains that came without their segment size and so could not be split; counted as one each.
     pub unsplit: u64,
+    /// Still in a socket when the daemon ended and its receiver could not take them.
+    #[serde(default)]
+    pub unread: u64,
 }
 
 /// What one sink did with the datagrams of one listener.
@@ -152,10 +155,10 @@ pub struct LaneSnapshot {
     pub queue: Option<usize>,
     /// How it receives.
     pub engine: String,
-    /// received + kernel_dropped.
-    pub arrived: u64,
-    /// From SO_MEMINFO.
-    pub kernel_dropped: u64,
+    /// received + kernel_dropped; null when nobody can know.
+    pub arrived: Option<u64>,
+    /// From SO_MEMINFO; null when the kernel does not say.
+    pub kernel_dropped: Option<u64>,
     /// Of what arrived, what did so on a core outside of `planned_cpus`. Null when nothing is planned, or when the kernel
     /// does not let us count. In the listener's `kernel_dropped_unit`: with GRO a train counts one. What is refused at the
     /// end of the daemon is not counted any more.

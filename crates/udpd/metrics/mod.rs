@@ -147,10 +147,11 @@ const METRICS: &[Metric] = &[
     Metric {
         name: "udpd_ledger_residual_datagrams",
         kind: Kind::Gauge,
-        help: "Datagrams that the ledger cannot account for; anything but 0 on an idle listener is a mistake in udpd.",
+        help: "Datagrams that the ledger cannot account for; anything but 0 on an idle listener is a mistake in udpd. Absent \
+               where a term is not known.",
         samples: |snapshot, to| {
             for listener in &snapshot.listeners {
-                to.add(&[("listener", &listener.name)], listener.residual);
+                to.add_known(&[("listener", &listener.name)], listener.residual);
             }
         },
     },
@@ -161,9 +162,7 @@ const METRICS: &[Metric] = &[
                them. Of a listener with gro these are buffers, each of which may hold many datagrams.",
         samples: |snapshot, to| {
             each_lane(snapshot, |listener, lane, lane_label| {
-                if let Some(count) = lane.wrong_cpu {
-                    to.add(&[("listener", listener), ("lane", lane_label)], count);
-                }
+                to.add_known(&[("listener", listener), ("lane", lane_label)], lane.wrong_cpu);
             });
         },
     },
@@ -212,7 +211,7 @@ const METRICS: &[Metric] = &[
 fn dropped(snapshot: &Snapshot, to: &mut Samples<'_>) {
     for listener in &snapshot.listeners {
         let name = listener.name.as_str();
-        to.add(&[("listener", name), ("layer", "kernel"), ("reason", "socket")], listener.kernel_dropped);
+        to.add_known(&[("listener", name), ("layer", "kernel"), ("reason", "socket")], listener.kernel_dropped);
         let dropped = &listener.dropped;
         for (reason, count) in [
             ("truncated", dropped.truncated),
@@ -220,6 +219,7 @@ fn dropped(snapshot: &Snapshot, to: &mut Samples<'_>) {
             ("rate_limited", dropped.rate_limited),
             ("no_batch", dropped.no_batch),
             ("unsplit", dropped.unsplit),
+            ("unread", dropped.unread),
         ] {
             to.add(&[("listener", name), ("layer", "listener"), ("reason", reason)], count);
         }
@@ -273,6 +273,13 @@ struct Samples<'a> {
 }
 
 impl Samples<'_> {
+    /// A value that nobody knows is absent, never 0.
+    fn add_known(&mut self, labels: &[(&str, &str)], value: Option<impl Display>) {
+        if let Some(value) = value {
+            self.add(labels, value);
+        }
+    }
+
     fn add(&mut self, labels: &[(&str, &str)], value: impl Display) {
         self.text.push_str(self.name);
         for (position, (label, content)) in labels.iter().enumerate() {

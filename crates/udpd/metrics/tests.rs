@@ -84,14 +84,15 @@ fn the_sums_are_those_of_the_snapshot() {
         assert_eq!(total("udpd_received_datagrams_total"), listener.received as f64);
         assert_eq!(total("udpd_received_bytes_total"), listener.bytes as f64);
         assert_eq!(total("udpd_truncated_datagrams_total"), listener.truncated as f64);
-        assert_eq!(total("udpd_ledger_residual_datagrams"), listener.residual as f64);
-        assert_eq!(dropped("kernel"), listener.kernel_dropped as f64);
+        assert_eq!(total("udpd_ledger_residual_datagrams"), listener.residual.unwrap() as f64);
+        assert_eq!(dropped("kernel"), listener.kernel_dropped.unwrap() as f64);
         let of_reasons = &listener.dropped;
         let reasons = of_reasons.truncated
             + of_reasons.denied
             + of_reasons.rate_limited
             + of_reasons.no_batch
-            + of_reasons.unsplit;
+            + of_reasons.unsplit
+            + of_reasons.unread;
         assert_eq!(dropped("listener"), reasons as f64);
         let sinks = &listener.sinks;
         let sink_drops: u64 = sinks.iter().map(|sink| sink.dropped.queue_full + sink.dropped.sink_error).sum();

@@ -6,14 +6,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crossbeam_channel::Receiver as Inbox;
 use mmsg::CoreCounter;
 
+use crate::channel::Gauge;
 use crate::ledger::snapshot::{
     HostSnapshot, LaneSnapshot, ListenerDropped, ListenerSnapshot, SinkDropped, SinkSnapshot, Snapshot,
 };
 use crate::ledger::{ConsumerLedger, DestinationLedger, FileLedger, LaneLedger, LaneTally, Tally};
-use crate::pool::Parcel;
 use crate::steering::Steering;
 
 /// Everything a reading needs.
@@ -69,7 +68,7 @@ pub struct SinkBooks {
     /// Its name.
     pub name: String,
     /// Its channels, to see how full they are.
-    pub channels: Vec<Inbox<Parcel>>,
+    pub channels: Vec<Gauge>,
     /// What its consumers count.
     pub consumers: Vec<Arc<ConsumerLedger>>,
     /// Its files.
@@ -98,16 +97,21 @@ impl Books {
         }
     }
 
-    /// The last reading. When every consumer has ended nothing can be in flight any more: what seems to be is residual. While
-    /// one still hangs in its sink, what it has not taken in time never will be delivered as far as these books can
-    /// promise, and is counted as the sink's failure.
-    pub fn final_snapshot(&self, all_consumers_ended: bool) -> Snapshot {
+    /// Nothing more comes out of the channels' other ends: consumers take what is there and end.
+    pub(super) fn end_channels(&self) {
+        self.sinks.iter().flat_map(|sink| &sink.channels).for_each(Gauge::end);
+    }
+
+    /// The last reading. When every thread has ended as it should nothing can be in flight any more: what seems to be is
+    /// residual. Where a consumer still hangs in its sink, or a thread has died, what is in flight never will be delivered as
+    /// far as these books can promise, and is counted as the sink's failure.
+    pub fn final_snapshot(&self, all_ended_well: bool) -> Snapshot {
         let mut snapshot = self.snapshot();
         for listener in &mut snapshot.listeners {
             for sink in listener.sinks.iter_mut().filter(|sink| sink.in_flight > 0) {
                 let left = std::mem::take(&mut sink.in_flight);
-                if all_consumers_ended {
-                    listener.residual += left.cast_signed();
+                if let Some(residual) = listener.residual.as_mut().filter(|_| all_ended_well) {
+                    *residual += left.cast_signed();
                 } else {
                     log::error!("sink {}: {left} datagrams were not taken in time and are given up", sink.name);
                     sink.dropped.sink_error += left;
@@ -134,11 +138,13 @@ impl Books {
             rate_limited: sum(|tally| tally.dropped_rate_limited),
             no_batch: sum(|tally| tally.dropped_no_batch),
             unsplit: sum(|tally| tally.dropped_unsplit),
+            unread: listener.lanes.iter().map(|lane| lane.ledger.unread()).sum(),
         };
-        let received = sum(|tally| tally.received);
-        let kernel_dropped = lanes.iter().map(|(_, lane)| lane.kernel_dropped).sum();
-        let ListenerDropped { truncated, denied, rate_limited, no_batch, unsplit } = dropped;
-        let to_offer = received - truncated - denied - rate_limited - no_batch - unsplit;
+        let received = lanes.iter().map(|(_, lane)| lane.received).sum::<u64>();
+        let kernel_dropped: Option<u64> = lanes.iter().map(|(_, lane)| lane.kernel_dropped).sum();
+        let arrived: Option<u64> = lanes.iter().map(|(_, lane)| lane.arrived).sum();
+        let ListenerDropped { truncated, denied, rate_limited, no_batch, unsplit, unread } = dropped;
+        let to_offer = received - truncated - denied - rate_limited - no_batch - unsplit - unread;
         let mut residual = 0;
         let mut sinks = Vec::with_capacity(listener.sinks.len());
         for (place, &sink) in listener.sinks.iter().enumerate() {
@@ -150,7 +156,7 @@ impl Books {
         ListenerSnapshot {
             name: listener.name.clone(),
             address: listener.address.clone(),
-            arrived: received + kernel_dropped,
+            arrived,
             kernel_dropped,
             kernel_dropped_unit: if listener.gro { "buffers" } else { "datagrams" }.to_owned(),
             received,
@@ -158,7 +164,7 @@ impl Books {
             truncated: sum(|tally| tally.truncated),
             dropped,
             wrong_cpu: lanes.iter().filter_map(|(_, lane)| lane.wrong_cpu).reduce(|sum, one| sum + one),
-            residual,
+            residual: arrived.map(|_| residual),
             sinks,
             lanes: lanes.into_iter().map(|(_, snapshot)| snapshot).collect(),
         }
@@ -168,7 +174,8 @@ impl Books {
 impl LaneBooks {
     fn read(&self, number: usize) -> (LaneTally, LaneSnapshot) {
         let tally = self.ledger.read();
-        let (kernel_dropped, memory) = self.ledger.kernel();
+        let (kernel_dropped, memory) = self.ledger.kernel().unzip();
+        let received = tally.received + self.ledger.unread();
         let arrived_on = self.arrived_on();
         let snapshot = LaneSnapshot {
             lane: number,
@@ -177,12 +184,12 @@ impl LaneBooks {
             node: self.node,
             queue: self.steering.queue,
             engine: self.engine.to_owned(),
-            arrived: tally.received + kernel_dropped,
+            arrived: kernel_dropped.filter(|_| self.ledger.is_countable()).map(|dropped| received + dropped),
             kernel_dropped,
             wrong_cpu: arrived_on.as_ref().map(|counts| self.wrong_cpu(counts)),
             planned_cpus: self.steering.expected_cores().to_vec(),
             arrived_on,
-            received: tally.received,
+            received,
             calls: tally.calls,
             receive_errors: tally.errors,
             receive_buffer_bytes: self.receive_buffer_bytes,
@@ -228,8 +235,8 @@ impl SinkBooks {
             delivered: tally.delivered,
             dropped: SinkDropped { queue_full, sink_error: tally.failed + given_up },
             in_flight: waiting.max(0).cast_unsigned() + tally.pending,
-            queue_depth: self.channels.iter().map(|channel| channel.len() as u64).sum(),
-            queue_capacity: self.channels.iter().filter_map(|channel| channel.capacity()).sum::<usize>() as u64,
+            queue_depth: self.channels.iter().map(|channel| channel.depth() as u64).sum(),
+            queue_capacity: self.channels.iter().map(|channel| channel.capacity() as u64).sum(),
             destinations: DestinationLedger::sum(self.destinations.iter().map(Arc::as_ref)),
             files: (!self.files.is_empty()).then(|| FileLedger::sum(self.files.iter().map(Arc::as_ref))),
         };

@@ -5,6 +5,7 @@
 //! refused, receivers drain their sockets and end, channels run empty, consumers flush and end, the books are closed.
 
 mod books;
+mod end;
 mod group;
 mod lane;
 mod multicast;
@@ -15,9 +16,8 @@ mod socket;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crossbeam_channel::Sender;
 use mmsg::{Backing, GrantedBuffer, Socket};
@@ -31,7 +31,7 @@ use crate::config::{Access, Config, Network, OnTruncate};
 use crate::consumer::{Consumer, End};
 use crate::crew::{Crew, Event};
 use crate::exit::{ExitCode, Failure};
-use crate::ledger::{ConsumerLedger, LaneLedger, Snapshot, Tally};
+use crate::ledger::{ConsumerLedger, LaneLedger, Tally};
 use crate::policy::{AccessList, Limit, Offences};
 use crate::pool::Parcel;
 use crate::receiver::{LaneHome, Route, Stop};
@@ -154,55 +154,10 @@ impl Pipeline {
     pub fn lanes(&self) -> &[Lane] {
         &self.lanes
     }
-
-    /// Receives nothing more, delivers what is there, closes the books. A sink that takes nothing is waited for until
-    /// `limit` has passed or `hurry` says so; what it has not taken then is counted as its failure.
-    pub fn stop(self, limit: Duration, hurry: impl Fn(Duration) -> bool) -> Snapshot {
-        for lane in &self.lanes {
-            if let Err(error) = lane.ledger.socket().refuse_arrivals() {
-                log::warn!(
-                    "listener {}: cannot refuse further arrivals: {error}; those after the last look go uncounted",
-                    lane.listener
-                );
-            }
-        }
-        // Without it the receivers still look twice, a moment apart.
-        if let Err(error) = mmsg::wait_for_arrivals_under_way() {
-            log::debug!("cannot wait for what the kernel is about to deliver: {error}");
-        }
-        self.stop.requested.store(true, Ordering::Relaxed);
-        for lane in &self.lanes {
-            if let Err(error) = lane.ledger.socket().interrupt() {
-                log::error!("listener {}: cannot wake its receiver: {error}", lane.listener);
-            }
-        }
-        let deadline = Instant::now() + limit;
-        let threads: Vec<&JoinHandle<()>> =
-            self.lanes.iter().map(|lane| &lane.receiver).chain(&self.consumers).collect();
-        let mut patient = true;
-        while patient && threads.iter().any(|thread| !thread.is_finished()) {
-            patient = !hurry(END_POLL) && Instant::now() < deadline;
-        }
-        // A receiver that is blocked on a full channel gives up and drains; it needs a moment, not a consumer.
-        self.stop.give_up.store(true, Ordering::Relaxed);
-        for lane in self.lanes {
-            let _ = lane.receiver.join();
-            // What the kernel refuses from now on it would count after our last look. So nothing more may reach the socket: a
-            // sender is told that nobody listens. A socket on an interface may not be moved without CAP_NET_RAW; it refuses on.
-            if let Err(error) = lane.ledger.socket().withdraw() {
-                log::debug!("listener {}: its socket stays in place until it is closed: {error}", lane.listener);
-            }
-        }
-        let all_ended = self.consumers.iter().all(JoinHandle::is_finished);
-        self.books.final_snapshot(all_ended)
-    }
 }
 
 // The configuration refuses what the ledger has no counter for.
 const _: () = assert!(crate::config::SINKS_PER_LISTENER_MAX <= crate::ledger::SINKS_PER_LISTENER_MAX);
-
-/// How often the end of the threads is looked for while stopping.
-const END_POLL: Duration = Duration::from_millis(2);
 
 fn offences_of(config: &Config, plan: &LanePlan) -> Option<Arc<Offences>> {
     config.listeners[plan.listener].rate_limit.map(|_| Arc::default())

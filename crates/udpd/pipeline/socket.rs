@@ -75,7 +75,7 @@ fn say_what_is_missing(order: &LaneOrder, socket: &Socket) {
     if first && let Err(error) = socket.memory_info() {
         log::warn!(
             "listener {listener_name}: the kernel does not tell what it drops at a socket (SO_MEMINFO: {error}); \
-             kernel_dropped stays 0 whatever is lost there; it needs Linux 4.12 and no filter on getsockopt"
+             kernel_dropped, arrived and residual are null; it needs Linux 4.12 and no filter on getsockopt"
         );
     }
     if !order.busy_poll.is_zero() {

@@ -79,22 +79,29 @@ fn sums(listener: &ListenerSnapshot) -> Vec<Vec<String>> {
         ("rate limited", dropped.rate_limited),
         ("no batch", dropped.no_batch),
         ("unsplit", dropped.unsplit),
+        ("unread", dropped.unread),
     ];
     let dropped_total: u64 = reasons.iter().map(|(_, datagrams)| datagrams).sum();
     let by_reason: Vec<String> =
         reasons.iter().map(|(reason, datagrams)| format!("{reason} {}", count(*datagrams))).collect();
     let mut rows = vec![
-        row(["arrived", &count(listener.arrived), "datagrams"]),
-        row(["kernel dropped", &count(listener.kernel_dropped), &listener.kernel_dropped_unit]),
+        row(["arrived", &known(listener.arrived), "datagrams"]),
+        row(["kernel dropped", &known(listener.kernel_dropped), &listener.kernel_dropped_unit]),
         row(["received", &count(listener.received), &received_note(listener)]),
         row(["dropped", &count(dropped_total), &by_reason.join(", ")]),
     ];
     if let Some(wrong) = listener.wrong_cpu {
         rows.push(row(["on the wrong core", &count(wrong), &listener.kernel_dropped_unit]));
     }
-    let verdict = if listener.residual == 0 { "the sums agree" } else { "the sums disagree; 0 is right when idle" };
-    let sign = if listener.residual < 0 { "-" } else { "" };
-    rows.push(row(["residual", &format!("{sign}{}", count(listener.residual.unsigned_abs())), verdict]));
+    let (residual, verdict) = match listener.residual {
+        None => ("-".to_owned(), "not known, because a term is not"),
+        Some(0) => ("0".to_owned(), "the sums agree"),
+        Some(residual) => {
+            let sign = if residual < 0 { "-" } else { "" };
+            (format!("{sign}{}", count(residual.unsigned_abs())), "the sums disagree; 0 is right when idle")
+        }
+    };
+    rows.push(row(["residual", &residual, verdict]));
     rows
 }
 
@@ -142,7 +149,7 @@ fn lanes(lanes: &[LaneSnapshot]) -> Vec<Vec<String>> {
             &number(lane.node),
             &number(lane.queue),
             &count(lane.received),
-            &count(lane.kernel_dropped),
+            &known(lane.kernel_dropped),
             &lane.wrong_cpu.map_or("-".to_string(), count),
             &per_call(lane.received, lane.calls),
             &count(lane.receive_buffer_used_bytes),
@@ -175,6 +182,11 @@ fn push_table(text: &mut String, rows: &[Vec<String>], alignment: &str) {
         text.push_str(line.trim_end());
         text.push('\n');
     }
+}
+
+/// A number, or that nobody knows it.
+fn known(number: Option<u64>) -> String {
+    number.map_or("-".to_owned(), count)
 }
 
 /// A number with a comma between thousands.

@@ -15,8 +15,8 @@ pub(crate) fn example() -> Snapshot {
         node,
         queue: None,
         engine: "recvmmsg".into(),
-        arrived: received + kernel_dropped,
-        kernel_dropped,
+        arrived: Some(received + kernel_dropped),
+        kernel_dropped: Some(kernel_dropped),
         wrong_cpu: None,
         planned_cpus: Vec::new(),
         arrived_on: None,
@@ -40,15 +40,15 @@ pub(crate) fn example() -> Snapshot {
     let listener = ListenerSnapshot {
         name: "syslog".into(),
         address: "0.0.0.0:514".into(),
-        arrived: 1_234_667,
-        kernel_dropped: 1_100,
+        arrived: Some(1_234_667),
+        kernel_dropped: Some(1_100),
         kernel_dropped_unit: "datagrams".into(),
         received: 1_233_567,
         bytes: 98_685_360,
         truncated: 5,
-        dropped: ListenerDropped { truncated: 5, denied: 4, rate_limited: 3, no_batch: 2, unsplit: 2 },
+        dropped: ListenerDropped { truncated: 5, denied: 4, rate_limited: 3, no_batch: 2, unsplit: 1, unread: 1 },
         wrong_cpu: None,
-        residual: 0,
+        residual: Some(0),
         sinks: vec![sink("archive", 1_233_000, 400, 0), sink("relay", 1_200_000, 33_500, 51)],
         lanes: vec![lane(0, Some(0), Some(0), 1_000_000, 1_000, 50_000), lane(1, Some(12), None, 233_567, 100, 0)],
     };
@@ -66,7 +66,7 @@ fn the_example_agrees_with_itself() {
     let listener = &example().listeners[0];
     let dropped = &listener.dropped;
     let dropped = dropped.truncated + dropped.denied + dropped.rate_limited + dropped.no_batch + dropped.unsplit;
-    assert_eq!(listener.arrived, listener.received + listener.kernel_dropped);
+    assert_eq!(listener.arrived, listener.kernel_dropped.map(|dropped| listener.received + dropped));
     assert_eq!(listener.received, listener.lanes.iter().map(|lane| lane.received).sum::<u64>());
     assert!(listener.sinks.iter().all(|sink| listener.received == sink.offered + dropped));
 }
@@ -99,7 +99,7 @@ fn the_table_shows_every_sum_beside_its_terms() {
 #[test]
 fn a_residual_and_datagrams_on_the_wrong_core_stand_out() {
     let mut snapshot = example();
-    snapshot.listeners[0].residual = -12_345;
+    snapshot.listeners[0].residual = Some(-12_345);
     snapshot.listeners[0].wrong_cpu = Some(77);
     let text = render(&snapshot);
     assert!(text.contains("-12,345  the sums disagree"), "{text}");

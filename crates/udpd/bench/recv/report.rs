@@ -53,7 +53,7 @@ pub struct Layers {
     /// here without being missing (a repeat, a datagram of others), and then negative. Null where the kernel counts buffers.
     pub elsewhere: Option<i64>,
     /// What the kernel refused at the end of the run: it came too late and is not lost.
-    pub after_the_end: u64,
+    pub after_the_end: Option<u64>,
 }
 
 /// What one lane lost.
@@ -63,8 +63,8 @@ pub struct LaneLoss {
     pub lane: usize,
     /// Its core.
     pub cpu: Option<usize>,
-    /// What the kernel dropped at its socket.
-    pub dropped: u64,
+    /// What the kernel dropped at its socket; null where it does not say.
+    pub dropped: Option<u64>,
 }
 
 /// The whole run.
@@ -216,8 +216,8 @@ fn layers(lost: u64, counts: &Counts, before: &ListenerSnapshot, ledger: &Listen
     let sum = |field: fn(&crate::ledger::snapshot::SinkSnapshot) -> u64| ledger.sinks.iter().map(field).sum::<u64>();
     let queue_full = sum(|sink| sink.dropped.queue_full + sink.dropped.sink_error);
     let (no_batch, unsplit) = (ledger.dropped.no_batch, ledger.dropped.unsplit);
-    let known = before.kernel_dropped + no_batch + unsplit + queue_full + counts.corrupted;
-    let is_exact = ledger.kernel_dropped_unit == "datagrams" || before.kernel_dropped == 0;
+    let kernel = before.kernel_dropped.filter(|&dropped| ledger.kernel_dropped_unit == "datagrams" || dropped == 0);
+    let known = |kernel| kernel + no_batch + unsplit + queue_full + counts.corrupted;
     Layers {
         kernel: before.lanes.iter().map(lane).collect(),
         kernel_unit: ledger.kernel_dropped_unit.clone(),
@@ -225,7 +225,7 @@ fn layers(lost: u64, counts: &Counts, before: &ListenerSnapshot, ledger: &Listen
         unsplit,
         queue_full,
         corrupted: counts.corrupted,
-        elsewhere: is_exact.then(|| lost.wrapping_sub(known).cast_signed()),
-        after_the_end: ledger.kernel_dropped - before.kernel_dropped,
+        elsewhere: kernel.map(|kernel| lost.wrapping_sub(known(kernel)).cast_signed()),
+        after_the_end: ledger.kernel_dropped.zip(before.kernel_dropped).map(|(end, before)| end - before),
     }
 }

@@ -105,7 +105,10 @@ fn layers(report: &Report) -> Table {
         let cpu = lane.cpu.map_or_else(String::new, |cpu| format!(" (core {cpu})"));
         let unit =
             if layers.kernel_unit == "datagrams" { String::new() } else { format!(", in {}", layers.kernel_unit) };
-        table.row([format!("receive buffer of lane {}{cpu}{unit}", lane.lane), grouped(lane.dropped)]);
+        table.row([
+            format!("receive buffer of lane {}{cpu}{unit}", lane.lane),
+            lane.dropped.map_or_else(|| "unknown".to_owned(), grouped),
+        ]);
     }
     for (name, count) in [
         ("no empty batch", layers.no_batch),
@@ -179,7 +182,7 @@ fn notes(report: &Report) -> String {
             joined,
             "flows had begun long before: they are counted from their first datagram here; start the receiver first",
         ),
-        (report.layers.after_the_end, "arrived when the run was over, and are not lost"),
+        (report.layers.after_the_end.unwrap_or(0), "arrived when the run was over, and are not lost"),
     ]
     .into_iter()
     .filter(|(count, _)| *count > 0)

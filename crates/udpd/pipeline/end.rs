@@ -1,0 +1,175 @@
+//! The end of a pipeline: in bounded time, whatever the kernel denies, and with books that are true.
+//!
+//! It goes the way of a datagram. Arrivals are refused by a filter, so that the kernel counts them. Receivers are woken and
+//! drain their sockets. A receiver that cannot be woken holds nothing while it sleeps in the kernel, so it is left there. Then
+//! each socket is taken out of the kernel's search, and whatever is still in it is taken out and counted here. Where even that
+//! fails nobody knows what was in it: the lane is marked, and its sums are null and not a guess.
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use mmsg::{BatchShape, Control, RecvBatch, Socket};
+
+use super::{Lane, Pipeline};
+use crate::ledger::{LaneLedger, Snapshot};
+
+/// How often the end of the threads is looked for while stopping.
+const END_POLL: Duration = Duration::from_millis(2);
+
+/// How long a receiver may take that nobody can wake, because something may still arrive that does.
+const DEAF_LIMIT: Duration = Duration::from_millis(250);
+
+/// How long receivers may take once they need not wait for consumers any more.
+const GIVE_UP_LIMIT: Duration = Duration::from_secs(1);
+
+/// How many datagrams the last look at a socket takes at a time.
+const SWEEP_SLOTS: usize = 64;
+
+impl Pipeline {
+    /// Receives nothing more, delivers what is there, closes the books. A sink that takes nothing is waited for until
+    /// `limit` has passed or `hurry` says so; what it has not taken then is counted as its failure.
+    pub fn stop(mut self, limit: Duration, hurry: impl Fn(Duration) -> bool) -> Snapshot {
+        self.refuse_arrivals();
+        self.stop.requested.store(true, Ordering::Relaxed);
+        let all_are_woken = self.wake_receivers();
+        let mut patience = Patience { deadline: Instant::now() + limit, hurry, is_over: false };
+        if !all_are_woken {
+            let begun = Instant::now();
+            patience.wait(|| self.receivers_have_ended() || begun.elapsed() > DEAF_LIMIT);
+            self.books.end_channels();
+        }
+        patience.wait(|| (self.receivers_have_ended() || !all_are_woken) && self.consumers_have_ended());
+        // A receiver that is blocked on a full channel gives up and drains; it needs a moment, not a consumer.
+        self.stop.give_up.store(true, Ordering::Relaxed);
+        if all_are_woken {
+            wait_until(Instant::now() + GIVE_UP_LIMIT, || self.receivers_have_ended());
+        }
+        let receivers_ended_well = self.close_lanes(all_are_woken);
+        let all_ended_well = receivers_ended_well && self.consumers.into_iter().all(has_ended_well);
+        self.books.final_snapshot(all_ended_well)
+    }
+
+    fn refuse_arrivals(&self) {
+        for lane in &self.lanes {
+            if let Err(error) = lane.ledger.socket().refuse_arrivals() {
+                log::warn!(
+                    "listener {}: cannot refuse further arrivals: {error}; the ledger ends with the last look at its socket",
+                    lane.listener
+                );
+            }
+        }
+        // Without it the receivers still look twice, a moment apart.
+        if let Err(error) = mmsg::wait_for_arrivals_under_way() {
+            log::debug!("cannot wait for what the kernel is about to deliver: {error}");
+        }
+    }
+
+    /// Whether every receiver hears that it is to end.
+    fn wake_receivers(&self) -> bool {
+        let mut all = true;
+        for lane in &self.lanes {
+            if let Err(error) = lane.ledger.socket().interrupt() {
+                log::error!("listener {}: cannot wake its receiver: {error}; it ends with the process", lane.listener);
+                all = false;
+            }
+        }
+        all
+    }
+
+    fn receivers_have_ended(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.receiver.is_finished())
+    }
+
+    fn consumers_have_ended(&self) -> bool {
+        self.consumers.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Takes the sockets out of the kernel's search, counts what is still in them, and lets the receivers go. Returns whether
+    /// none of these has died.
+    fn close_lanes(&mut self, all_are_woken: bool) -> bool {
+        for lane in &self.lanes {
+            // What the kernel refuses from now on it would count after our last look. So nothing more may reach the socket: a
+            // sender is told that nobody listens. A socket on an interface may not be moved without CAP_NET_RAW; it refuses on.
+            if let Err(error) = lane.ledger.socket().withdraw() {
+                log::debug!("listener {}: its socket stays in place until it is closed: {error}", lane.listener);
+            }
+        }
+        if let Err(error) = mmsg::wait_for_arrivals_under_way() {
+            log::debug!("cannot wait for what the kernel is about to deliver: {error}");
+        }
+        let mut all_ended_well = true;
+        for lane in self.lanes.drain(..) {
+            count_rest(&lane);
+            // One that nobody could wake sleeps in the kernel and holds nothing.
+            let ended_well = if lane.receiver.is_finished() { lane.receiver.join().is_ok() } else { !all_are_woken };
+            if !ended_well {
+                // What it had received and not yet counted is gone with it.
+                lane.ledger.note_uncountable();
+            }
+            all_ended_well &= ended_well;
+        }
+        all_ended_well
+    }
+}
+
+/// Waits for the end of threads, for as long as the operator and the limit allow in all.
+struct Patience<H> {
+    deadline: Instant,
+    hurry: H,
+    is_over: bool,
+}
+
+impl<H: Fn(Duration) -> bool> Patience<H> {
+    fn wait(&mut self, is_done: impl Fn() -> bool) {
+        while !self.is_over && !is_done() {
+            self.is_over = (self.hurry)(END_POLL) || Instant::now() >= self.deadline;
+        }
+    }
+}
+
+fn wait_until(deadline: Instant, is_done: impl Fn() -> bool) {
+    while !is_done() && Instant::now() < deadline {
+        std::thread::sleep(END_POLL);
+    }
+}
+
+/// Whether a thread is over, and not by a panic.
+fn has_ended_well(thread: JoinHandle<()>) -> bool {
+    thread.is_finished() && thread.join().is_ok()
+}
+
+/// Counts what the receiver has left in its socket.
+fn count_rest(lane: &Lane) {
+    let socket = lane.ledger.socket();
+    let outcome = count_unread(&socket, &lane.ledger);
+    let (name, number, unread) = (&lane.listener, lane.plan.number, lane.ledger.unread());
+    if unread > 0 {
+        log::error!(
+            "listener {name}, lane {number}: {unread} datagrams were left in its socket and are dropped as unread"
+        );
+    }
+    let Err(error) = outcome else { return };
+    // Bytes are all that the kernel counts of a queue; no bytes are no datagrams.
+    if !socket.memory_info().is_ok_and(|memory| memory.receive_used_bytes == 0) {
+        lane.ledger.note_uncountable();
+        log::error!(
+            "listener {name}, lane {number}: cannot read what is left in its socket: {error}; nobody can say how many \
+             datagrams that are, so arrived and residual are null"
+        );
+    }
+}
+
+/// Takes everything out of a socket. What the socket says beside a datagram has to fit, or trains could not be counted.
+fn count_unread(socket: &Socket, ledger: &LaneLedger) -> io::Result<()> {
+    let control = Control { packet_info: true, timestamps: true, gro: true, drop_overflow: true };
+    let mut batch = RecvBatch::new(&BatchShape { slots: SWEEP_SLOTS, slot_bytes: 1, control, huge_pages: false })?;
+    loop {
+        batch.clear();
+        if batch.receive_each(socket)? == 0 {
+            return Ok(());
+        }
+        ledger.count_unread(batch.summary().datagrams + batch.summary().unsplit);
+    }
+}
