@@ -65,7 +65,8 @@ pub(crate) fn example() -> Snapshot {
 fn the_example_agrees_with_itself() {
     let listener = &example().listeners[0];
     let dropped = &listener.dropped;
-    let dropped = dropped.truncated + dropped.denied + dropped.rate_limited + dropped.no_batch + dropped.unsplit;
+    let reasons = [dropped.truncated, dropped.denied, dropped.rate_limited, dropped.no_batch, dropped.unsplit];
+    let dropped = reasons.iter().sum::<u64>() + dropped.unread;
     assert_eq!(listener.arrived, listener.kernel_dropped.map(|dropped| listener.received + dropped));
     assert_eq!(listener.received, listener.lanes.iter().map(|lane| lane.received).sum::<u64>());
     assert!(listener.sinks.iter().all(|sink| listener.received == sink.offered + dropped));
@@ -81,7 +82,7 @@ fn the_table_shows_every_sum_beside_its_terms() {
         "  arrived         1,234,667  datagrams",
         "  kernel dropped      1,100  datagrams",
         "  received        1,233,567  98,685,360 bytes, 5 longer than max_length",
-        "  dropped                16  truncated 5, denied 4, rate limited 3, no batch 2, unsplit 2",
+        "  dropped                16  truncated 5, denied 4, rate limited 3, no batch 2, unsplit 1, unread 1",
         "  residual                0  the sums agree",
         "",
         "  sink       offered  delivered  queue full  sink error  in flight  queued batches",
