@@ -173,3 +173,7 @@ fn count_unread(socket: &Socket, ledger: &LaneLedger) -> io::Result<()> {
         ledger.count_unread(batch.summary().datagrams + batch.summary().unsplit);
     }
 }
+
+#[cfg(test)]
+#[path = "end_tests.rs"]
+mod tests;
