@@ -34,3 +34,4 @@ mod steering;
 mod shutdown;
 mod signals;
 mod start;
+mod threads;

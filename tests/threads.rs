@@ -1,0 +1,99 @@
+//! The end of a pipeline whose threads have died or hang: bounded, with every datagram in some term of the books.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use udpd::config::{Config, Sink as SinkSettings, SinkKind};
+use udpd::crew::{Crew, Event};
+use udpd::ledger::Tally;
+use udpd::pipeline::Pipeline;
+use udpd::pool::LaneBatch;
+use udpd::sink::Sink;
+
+/// Delivers until it has seen so many datagrams, and then does what is to go wrong.
+#[derive(Debug)]
+struct Doomed {
+    left: u64,
+    fate: Fate,
+}
+
+#[derive(Debug)]
+enum Fate {
+    Panics,
+    /// Until the other end is dropped.
+    Hangs(mpsc::Receiver<()>),
+}
+
+impl Sink for Doomed {
+    fn accept(&mut self, batch: &LaneBatch, tallies: &mut [Tally]) {
+        let datagrams = batch.datagrams.summary().datagrams;
+        self.left = self.left.saturating_sub(datagrams);
+        if self.left == 0 {
+            match &self.fate {
+                Fate::Panics => panic!("on purpose"),
+                Fate::Hangs(until) => drop(until.recv()),
+            }
+        }
+        let tally = &mut tallies[batch.listener];
+        tally.pending -= datagrams;
+        tally.delivered += datagrams;
+    }
+}
+
+struct Running {
+    pipeline: Pipeline,
+    events: crossbeam_channel::Receiver<Event>,
+    address: SocketAddr,
+}
+
+fn running(sink: Doomed) -> Running {
+    // The kernel chooses the port, which no configuration may leave to it.
+    let mut config = Config::from_arguments("127.0.0.1:5140", "null:", Some(1), None).expect("a configuration");
+    config.listeners[0].addresses = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+    config.sinks = vec![SinkSettings::new("doomed", SinkKind::Supplied)];
+    let budget = udpd::run::plan(&config).expect("a plan");
+    let (crew, events) = Crew::new();
+    let sink = std::cell::Cell::new(Some(sink));
+    let supply = |_: &str, _: usize| -> Box<dyn Sink> { Box::new(sink.take().expect("one consumer")) };
+    let pipeline = Pipeline::start_with(&config, &budget, Instant::now(), &crew, &supply).expect("started");
+    let address = pipeline.lanes()[0].address;
+    Running { pipeline, events, address }
+}
+
+fn send(to: SocketAddr, count: u64) {
+    let sender = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    (0..count).for_each(|number| assert_eq!(sender.send_to(&number.to_le_bytes(), to).expect("loopback takes it"), 8));
+}
+
+fn never(wait: Duration) -> bool {
+    std::thread::sleep(wait);
+    false
+}
+
+#[test]
+fn a_sink_that_panics_is_heard_of_and_what_it_never_took_is_its_failure() {
+    let Running { pipeline, events, address } = running(Doomed { left: 100, fate: Fate::Panics });
+    send(address, 500);
+    assert_eq!(events.recv(), Ok(Event::ThreadPanicked("sink0-doomed".into())));
+    let ledger = pipeline.stop(Duration::from_secs(20), never);
+    let listener = &ledger.listeners[0];
+    let sink = &listener.sinks[0];
+    assert_eq!((listener.arrived, listener.residual, sink.offered, sink.in_flight), (Some(500), Some(0), 500, 0));
+    assert!(sink.delivered < 100, "{sink:?}");
+    assert_eq!(sink.delivered + sink.dropped.sink_error + sink.dropped.queue_full, 500);
+}
+
+#[test]
+fn a_sink_that_hangs_is_given_up_and_the_books_close_over_it() {
+    let (release, until) = mpsc::channel();
+    let Running { pipeline, address, .. } = running(Doomed { left: 100, fate: Fate::Hangs(until) });
+    send(address, 500);
+    // In a hurry at once, as after a second SIGTERM.
+    let ledger = pipeline.stop(Duration::from_secs(20), |_| true);
+    drop(release);
+    let listener = &ledger.listeners[0];
+    let sink = &listener.sinks[0];
+    assert_eq!((listener.arrived, listener.residual, sink.in_flight), (Some(500), Some(0), 0));
+    assert_eq!(sink.delivered + sink.dropped.sink_error + sink.dropped.queue_full, 500);
+}
