@@ -1,4 +1,4 @@
-//! `udpd bench max` as it is typed, and its report as it is printed.
+//! `udpd bench max` as it is typed, and what it writes where.
 
 use std::io::{self, IsTerminal, Write};
 use std::num::NonZeroUsize;
@@ -9,13 +9,12 @@ use serde_json::json;
 
 use super::search::Bounds;
 use super::subject::Subject;
-use super::{Limit, Order, Report, Trial, run};
+use super::{Order, Report, Trial, run, show};
 use crate::bench::machine::Machine;
 use crate::bench::pacer::Amount;
 use crate::bench::rate::{self, RATE_MAX, Rate};
 use crate::bench::send::Load;
 use crate::bench::sizes::Sizes;
-use crate::bench::table::{Table, grouped, or_dash};
 use crate::bench::{percent, printed_json, seconds, stop_on_signal, usage, write_file};
 use crate::config::error::Advice;
 use crate::config::{LogFormat, units};
@@ -160,108 +159,25 @@ fn measure(
     let mut tell = |number: usize, trial: &Trial| {
         if is_terminal {
             // Nobody may be looking any more, and that is no reason to stop.
-            let _ = writeln!(io::stderr(), "{}", progress(number, trial));
+            let _ = writeln!(io::stderr(), "{}", show::progress(number, trial));
         }
     };
     let report = run(order, subject, &stop, &mut tell)?;
     if let Some(path) = &arguments.csv {
-        write_file("--csv", path, &table(&report).csv())?;
+        write_file("--csv", path, &show::table(&report).csv())?;
     }
     let headroom = expect.map(|expected| (report.rate as f64 / expected as f64 - 1.0) * 100.0);
     let text = match arguments.json {
         true => json_text(arguments, &machine, &warnings, &report, expect, headroom)?,
-        false => text(&report, &warnings, expect, headroom),
+        false => show::text(&report, &warnings, expect, headroom),
     };
     console::print(out, &text)?;
     match (expect, headroom) {
         (Some(expected), Some(headroom)) if headroom < 0.0 => {
-            let text = format!(
-                "{} datagrams a second, {:.1} % short of --expect {expected}; the trials above say what was lost where",
-                report.rate, -headroom
-            );
-            Err(Failure::new(ExitCode::Loss, text))
+            Err(Failure::new(ExitCode::Loss, show::shortfall(&report, expected)))
         }
         _ => Ok(()),
     }
-}
-
-fn outcome(trial: &Trial) -> &'static str {
-    match (trial.kept, trial.offered) {
-        (true, true) => "kept",
-        (true, false) => "sender short",
-        (false, _) => "lost",
-    }
-}
-
-fn progress(number: usize, trial: &Trial) -> String {
-    format!(
-        "trial {number:>2}: {} a second: {}, {} of {} lost",
-        grouped(trial.rate),
-        outcome(trial),
-        grouped(trial.lost.total()),
-        grouped(trial.sent)
-    )
-}
-
-fn table(report: &Report) -> Table {
-    let mut table = Table::new([
-        "trial",
-        "asked/s",
-        "sent/s",
-        "sent",
-        "delivered",
-        "before",
-        "kernel",
-        "listener",
-        "queue full",
-        "sink error",
-        "pipeline ns",
-        "outcome",
-    ]);
-    for (place, trial) in report.trials.iter().enumerate() {
-        let lost = trial.lost;
-        table.row([
-            (place + 1).to_string(),
-            grouped(trial.rate),
-            grouped(trial.sent_per_second.round() as u64),
-            grouped(trial.sent),
-            grouped(trial.delivered),
-            grouped(lost.before_the_socket),
-            grouped(lost.kernel),
-            grouped(lost.listener),
-            grouped(lost.queue_full),
-            grouped(lost.sink_error),
-            or_dash(trial.pipeline_ns.map(|ns| ns.round() as u64)),
-            outcome(trial).to_owned(),
-        ]);
-    }
-    table
-}
-
-fn text(report: &Report, warnings: &[String], expect: Option<u64>, headroom: Option<f64>) -> String {
-    let mut text: String = warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
-    text += &report.changed.iter().map(|change| format!("note: {change}\n")).collect::<String>();
-    text += &format!("\n{}\n", table(report).text());
-    let rate = grouped(report.rate);
-    text += &match report.limit {
-        Limit::Pipeline => {
-            format!("{rate} datagrams a second, kept {} times in a row; above that it loses\n", report.repetitions)
-        }
-        Limit::Sender => format!(
-            "at least {rate} datagrams a second: the sender cannot offer more, so the pipeline's own limit was not reached \
-             (more --threads, a longer --gso train)\n"
-        ),
-        Limit::Asked => format!("at least {rate} datagrams a second, the highest that was asked for\n"),
-        Limit::Nothing => {
-            "no rate: even the lowest loses; see where in the table, and begin lower with --rate\n".to_owned()
-        }
-        Limit::Interrupted => format!("interrupted: {rate} datagrams a second were kept by then\n"),
-    };
-    if let (Some(expected), Some(headroom)) = (expect, headroom) {
-        let word = if headroom < 0.0 { "short" } else { "headroom" };
-        text += &format!("{:.1} % {word} against {}\n", headroom.abs(), grouped(expected));
-    }
-    text
 }
 
 fn json_text(

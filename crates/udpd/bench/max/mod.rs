@@ -1,10 +1,11 @@
 //! `udpd bench max`: the highest rate that a whole pipeline takes without loss, with the user's own sinks and disk.
 //!
 //! Each trial starts a pipeline of its own and closes its books, so a trial owes nothing to the one before. The sender runs
-//! in the same process, on cores that no lane has; where it cannot offer more, the answer is that, and not a limit.
+//! in the same process, on cores that no lane has; where it cannot offer more, the answer is what it did send, and not a limit.
 
 mod command;
 mod search;
+mod show;
 mod subject;
 mod trial;
 
@@ -53,6 +54,8 @@ pub struct Report {
     pub limit: Limit,
     /// How often the rate was kept in a row at the end.
     pub repetitions: usize,
+    /// The most that the sender reached in any trial.
+    pub highest_sent: u64,
     /// All trials, in order.
     pub trials: Vec<Trial>,
 }
@@ -78,6 +81,7 @@ fn run(
         rate: found.rate,
         limit: found.limit,
         repetitions: found.repetitions,
+        highest_sent: trials.iter().map(|trial| trial.sent_per_second as u64).max().unwrap_or(0),
         trials,
     })
 }

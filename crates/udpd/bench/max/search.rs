@@ -1,10 +1,17 @@
 //! The search for the highest rate, after RFC 2544: double until something is lost, halve the distance, and then prove the
 //! answer by repetition. Pure: what a trial is, is for the caller to know.
+//!
+//! Only what was really sent proves anything. A trial whose sender was short says nothing of the rate that was asked for: it is
+//! repeated, and when the sender stays short the answer is what it did send and the pipeline kept.
 
 use serde::Serialize;
 
 /// How often the answer has to hold.
 pub(super) const REPETITIONS: usize = 3;
+
+/// How often in a row a sender may be short at a rate before it counts as unable. As many as the answer has to hold, so that what it sent
+/// in those trials is proved as well as any other rate.
+const SHORTS_MAX: usize = REPETITIONS;
 
 /// After so many steps down the next ones are twice as long: an unsteady pipeline is not worth a hundred trials.
 const STEPS_OF_ONE_LENGTH: u32 = 4;
@@ -12,12 +19,17 @@ const STEPS_OF_ONE_LENGTH: u32 = 4;
 /// What a trial at some rate came to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Verdict {
-    /// No more was lost than is allowed.
+    /// The rate was sent, and no more was lost than is allowed.
     Kept,
-    /// More was.
+    /// The rate was sent, and more was.
     Lost,
-    /// The sender could not keep the rate; at this one, which it reached, no more was lost than is allowed.
-    SenderShort(u64),
+    /// The sender could not keep the rate.
+    Short {
+        /// Datagrams a second that it did send.
+        sent: u64,
+        /// Whether no more of them was lost than is allowed.
+        kept: bool,
+    },
     /// Somebody wants an end.
     Interrupted,
 }
@@ -28,7 +40,8 @@ pub(super) enum Verdict {
 pub enum Limit {
     /// The pipeline lost datagrams above this rate.
     Pipeline,
-    /// The sender could not offer more: the pipeline's own limit is higher, nobody knows by how much.
+    /// The sender could not offer more: the pipeline's own limit is higher, nobody knows by how much. The rate is what it sent; 0
+    /// when it sent nothing.
     Sender,
     /// The highest rate that was asked for was kept.
     Asked,
@@ -41,7 +54,7 @@ pub enum Limit {
 /// The answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Datagrams a second; 0 with [`Limit::Nothing`].
+    /// Datagrams a second, really sent and kept; 0 with [`Limit::Nothing`].
     pub(super) rate: u64,
     /// Why not more.
     pub(super) limit: Limit,
@@ -61,135 +74,155 @@ pub(super) struct Bounds {
 }
 
 /// Searches. `trial` gets a rate and tells what came of it.
-pub(super) fn search<E>(bounds: Bounds, mut trial: impl FnMut(u64) -> Result<Verdict, E>) -> Result<Found, E> {
-    let found = |rate, limit| Found { rate, limit, repetitions: 0 };
-    let (mut kept, mut lost, mut rate) = (0, None, bounds.lowest);
-    let mut limit = Limit::Pipeline;
-    // Upwards, until something ends it.
-    while lost.is_none() {
-        match trial(rate)? {
-            Verdict::Kept => kept = rate,
-            Verdict::Lost => lost = Some(rate),
-            Verdict::SenderShort(reached) => {
-                (kept, limit) = (kept.max(reached), Limit::Sender);
-                break;
-            }
-            Verdict::Interrupted => return Ok(found(kept, Limit::Interrupted)),
-        }
-        if kept == bounds.highest {
-            limit = Limit::Asked;
-            break;
-        }
-        rate = rate.saturating_mul(2).min(bounds.highest);
-    }
-    if kept == 0 {
-        return Ok(found(0, Limit::Nothing));
-    }
-    // Inwards, between the last that was kept and the first that was not.
-    while let Some(high) = lost.filter(|high| (high - kept) as f64 > (kept as f64 * bounds.precision).max(1.0)) {
-        let middle = kept.midpoint(high);
-        match trial(middle)? {
-            Verdict::Kept => kept = middle,
-            Verdict::Lost => lost = Some(middle),
-            // It has kept a higher rate before: it was disturbed, and what it reached is no answer.
-            Verdict::SenderShort(_) => lost = Some(middle),
-            Verdict::Interrupted => return Ok(found(kept, Limit::Interrupted)),
-        }
-    }
-    confirm(kept, limit, bounds, &mut trial)
+pub(super) fn search<E>(bounds: Bounds, trial: impl FnMut(u64) -> Result<Verdict, E>) -> Result<Found, E> {
+    let mut search = Search { bounds, trial, kept: Vec::new(), lost: u64::MAX };
+    Ok(match search.run()? {
+        Some(found) => found,
+        None => Found { rate: search.proved(), limit: Limit::Interrupted, repetitions: 0 },
+    })
 }
 
-/// Repeats the trial until it has held often enough in a row, going down by the precision whenever it has not.
-fn confirm<E>(
-    mut rate: u64,
-    mut limit: Limit,
+/// What a rate came to, with a sender that was given its chances.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Answer {
+    Kept,
+    /// The pipeline loses from this rate on, which is the one that was asked for or what a short sender sent.
+    Lost(u64),
+    /// The sender was short every time, and every time at least this much was sent and kept.
+    Short(u64),
+}
+
+/// A search under way.
+struct Search<T> {
     bounds: Bounds,
-    trial: &mut impl FnMut(u64) -> Result<Verdict, E>,
-) -> Result<Found, E> {
-    let step = ((rate as f64 * bounds.precision) as u64).max(1);
-    let (mut repetitions, mut steps_down) = (0, 0);
-    while repetitions < REPETITIONS && rate > 0 {
-        match trial(rate)? {
-            Verdict::Interrupted => return Ok(Found { rate, limit: Limit::Interrupted, repetitions }),
-            // A sender at its limit reaches a little less each time.
-            Verdict::Kept | Verdict::SenderShort(_) => repetitions += 1,
-            Verdict::Lost => {
-                let length = step.saturating_mul(1 << (steps_down / STEPS_OF_ONE_LENGTH).min(32));
-                (rate, repetitions, limit) = (rate.saturating_sub(length), 0, Limit::Pipeline);
-                steps_down += 1;
+    trial: T,
+    /// Rates that were really sent and kept.
+    kept: Vec<u64>,
+    /// The lowest that was really sent and lost.
+    lost: u64,
+}
+
+impl<T> Search<T> {
+    /// The highest rate that was sent and kept, below all that were sent and lost.
+    fn proved(&self) -> u64 {
+        self.kept.iter().copied().filter(|rate| *rate < self.lost).max().unwrap_or(0)
+    }
+}
+
+/// Each returns `None` when somebody wants an end.
+impl<E, T: FnMut(u64) -> Result<Verdict, E>> Search<T> {
+    fn run(&mut self) -> Result<Option<Found>, E> {
+        let Bounds { lowest, highest, precision } = self.bounds;
+        let (mut kept, mut rate) = (0, lowest);
+        // Upwards, until something ends it.
+        let mut high = loop {
+            match self.ask(rate)? {
+                None => return Ok(None),
+                Some(Answer::Kept) => kept = rate,
+                Some(Answer::Lost(_)) if kept == 0 => return Ok(Some(nothing())),
+                Some(Answer::Lost(at)) => break at,
+                Some(Answer::Short(sent)) if sent > kept || kept == 0 => return Ok(Some(senders(sent))),
+                // It has kept a higher rate before: it was disturbed, and what it sent is no answer.
+                Some(Answer::Short(_)) => return self.confirm(kept, Limit::Sender),
+            }
+            if kept == highest {
+                return self.confirm(kept, Limit::Asked);
+            }
+            rate = rate.saturating_mul(2).min(highest);
+        };
+        // Inwards, between the last that was kept and the first that was not.
+        let mut limit = Limit::Pipeline;
+        while high.saturating_sub(kept) as f64 > (kept as f64 * precision).max(1.0) {
+            let middle = kept.midpoint(high);
+            match self.ask(middle)? {
+                None => return Ok(None),
+                Some(Answer::Kept) => kept = middle,
+                Some(Answer::Lost(at)) => (high, limit) = (if at > kept { at } else { middle }, Limit::Pipeline),
+                Some(Answer::Short(sent)) => (kept, high, limit) = (kept.max(sent), middle, Limit::Sender),
             }
         }
+        self.confirm(kept, limit)
     }
-    Ok(Found { rate, limit: if rate == 0 { Limit::Nothing } else { limit }, repetitions })
+
+    /// One trial, whose evidence is kept.
+    fn trial(&mut self, rate: u64) -> Result<Verdict, E> {
+        let verdict = match (self.trial)(rate)? {
+            Verdict::Short { sent, kept } => Verdict::Short { sent: sent.min(rate), kept },
+            other => other,
+        };
+        match verdict {
+            Verdict::Kept => self.kept.push(rate),
+            Verdict::Short { sent, kept: true } => self.kept.push(sent),
+            Verdict::Lost => self.lost = self.lost.min(rate),
+            Verdict::Short { sent, kept: false } => self.lost = self.lost.min(sent),
+            Verdict::Interrupted => {}
+        }
+        Ok(verdict)
+    }
+
+    /// Asks for a rate until the sender has kept it, but not for ever.
+    fn ask(&mut self, rate: u64) -> Result<Option<Answer>, E> {
+        let (mut least_kept, mut least_lost) = (u64::MAX, None);
+        for _ in 0..SHORTS_MAX {
+            match self.trial(rate)? {
+                Verdict::Kept => return Ok(Some(Answer::Kept)),
+                Verdict::Lost => return Ok(Some(Answer::Lost(rate))),
+                Verdict::Short { sent, kept: true } => least_kept = least_kept.min(sent),
+                Verdict::Short { sent, kept: false } => {
+                    least_lost = Some(least_lost.map_or(sent, |least: u64| least.min(sent)))
+                }
+                Verdict::Interrupted => return Ok(None),
+            }
+        }
+        Ok(Some(least_lost.map_or(Answer::Short(least_kept), Answer::Lost)))
+    }
+
+    /// Repeats the trial until it has held often enough in a row, going down by the precision whenever it has not.
+    fn confirm(&mut self, mut rate: u64, mut limit: Limit) -> Result<Option<Found>, E> {
+        let step = ((rate as f64 * self.bounds.precision) as u64).max(1);
+        let mut steps_down = 0;
+        // What was sent in the trials since the last loss, all of it kept; in how many of them it was the rate, and in how many
+        // of the last ones it was not.
+        let (mut row, mut held, mut shorts) = (Vec::new(), 0, 0);
+        while rate > 0 {
+            match self.trial(rate)? {
+                Verdict::Interrupted => return Ok(None),
+                Verdict::Kept => {
+                    row.push(rate);
+                    (held, shorts) = (held + 1, 0);
+                }
+                Verdict::Short { sent, kept: true } => {
+                    row.push(sent);
+                    shorts += 1;
+                }
+                Verdict::Lost | Verdict::Short { kept: false, .. } => {
+                    let length = step.saturating_mul(1 << (steps_down / STEPS_OF_ONE_LENGTH).min(32));
+                    (rate, limit) = (rate.saturating_sub(length), Limit::Pipeline);
+                    steps_down += 1;
+                    (row, held, shorts) = (Vec::new(), 0, 0);
+                }
+            }
+            if held == REPETITIONS {
+                return Ok(Some(Found { rate, limit, repetitions: REPETITIONS }));
+            }
+            if shorts == SHORTS_MAX {
+                row.sort_unstable();
+                return Ok(Some(senders(row[row.len() - REPETITIONS])));
+            }
+        }
+        Ok(Some(nothing()))
+    }
+}
+
+fn nothing() -> Found {
+    Found { rate: 0, limit: Limit::Nothing, repetitions: 0 }
+}
+
+/// What a sender that can no more has sent often enough, all of it kept.
+fn senders(rate: u64) -> Found {
+    Found { rate, limit: Limit::Sender, repetitions: if rate > 0 { REPETITIONS } else { 0 } }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const BOUNDS: Bounds = Bounds { lowest: 10_000, highest: 10_000_000, precision: 0.01 };
-
-    /// Searches a pipeline that keeps every rate up to `pipeline`, with a sender that reaches `sender`.
-    fn simulate(pipeline: u64, sender: u64) -> (Found, Vec<u64>) {
-        let mut asked = Vec::new();
-        let found = search(BOUNDS, |rate| {
-            asked.push(rate);
-            Ok::<_, ()>(match (rate.min(sender) <= pipeline, rate <= sender) {
-                (true, true) => Verdict::Kept,
-                (true, false) => Verdict::SenderShort(sender),
-                (false, _) => Verdict::Lost,
-            })
-        });
-        (found.expect("no trial fails"), asked)
-    }
-
-    #[test]
-    fn a_steady_limit_is_found_to_the_precision_and_held_three_times() {
-        for limit in [10_000, 12_345, 99_999, 640_000, 3_141_592] {
-            let (found, asked) = simulate(limit, u64::MAX);
-            assert_eq!((found.limit, found.repetitions), (Limit::Pipeline, 3), "{limit}");
-            assert!(found.rate <= limit && found.rate as f64 >= limit as f64 * 0.985, "{limit}: {found:?}");
-            assert!(asked.len() < 25, "{limit}: {} trials", asked.len());
-            assert_eq!(asked[asked.len() - 3..], [found.rate; 3]);
-        }
-    }
-
-    #[test]
-    fn a_sender_that_can_no_more_is_never_called_the_pipelines_limit() {
-        let (found, _) = simulate(u64::MAX, 450_000);
-        assert_eq!((found.rate, found.limit, found.repetitions), (450_000, Limit::Sender, 3));
-    }
-
-    #[test]
-    fn the_highest_rate_that_was_asked_for_ends_the_search() {
-        let (found, asked) = simulate(u64::MAX, u64::MAX);
-        assert_eq!((found.rate, found.limit), (BOUNDS.highest, Limit::Asked));
-        assert!(asked.iter().all(|rate| *rate <= BOUNDS.highest));
-    }
-
-    #[test]
-    fn a_pipeline_that_keeps_nothing_has_no_rate() {
-        assert_eq!(simulate(9_999, u64::MAX).0, Found { rate: 0, limit: Limit::Nothing, repetitions: 0 });
-    }
-
-    #[test]
-    fn a_rate_that_holds_only_now_and_then_is_lowered_until_it_holds() {
-        // Above 500,000 every third trial fails.
-        let mut trials = 0;
-        let found = search(BOUNDS, |rate| {
-            trials += 1;
-            let fails = rate > 600_000 || (rate > 500_000 && trials % 3 == 0);
-            Ok::<_, ()>(if fails { Verdict::Lost } else { Verdict::Kept })
-        })
-        .expect("no trial fails");
-        assert_eq!((found.limit, found.repetitions), (Limit::Pipeline, 3));
-        assert!((450_000..=500_000).contains(&found.rate), "{found:?}");
-    }
-
-    #[test]
-    fn an_interrupted_search_tells_what_was_kept() {
-        let found =
-            search(BOUNDS, |rate| Ok::<_, ()>(if rate < 100_000 { Verdict::Kept } else { Verdict::Interrupted }));
-        assert_eq!(found.map(|found| (found.rate, found.limit)), Ok((80_000, Limit::Interrupted)));
-    }
-}
+#[path = "search_tests.rs"]
+mod tests;

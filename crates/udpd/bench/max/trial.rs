@@ -20,7 +20,7 @@ use crate::ledger::snapshot::Snapshot;
 use crate::pipeline::Pipeline;
 use crate::run::plan;
 
-/// A sender that differs by more from its rate has not offered it.
+/// A sender that took longer by more than this share has not offered its rate, although it has sent all of it.
 const SENDER_SHORT: f64 = 0.01;
 
 /// How long the consumers may take to hand on what they have when the sender has ended.
@@ -172,8 +172,14 @@ fn close(order: &Order, rate: u64, report: &send::Report, ledger: &Snapshot, use
         lost,
         pipeline_ns: (worst.delivered > 0).then(|| used_ns as f64 / worst.delivered as f64),
         kept: missing as f64 * 100.0 <= order.loss_percent * report.sent as f64,
-        offered: report.rate >= rate as f64 * (1.0 - SENDER_SHORT),
+        offered: is_offered(rate, order.duration, report.sent, report.rate),
     })
+}
+
+/// Whether the sender has sent all that the rate made due, and that in time.
+fn is_offered(rate: u64, duration: Duration, sent: u64, sent_per_second: f64) -> bool {
+    let due = (rate as f64 * duration.as_secs_f64()).round() as u64;
+    sent > 0 && sent >= due && sent_per_second >= rate as f64 * (1.0 - SENDER_SHORT)
 }
 
 impl Trial {
@@ -181,9 +187,24 @@ impl Trial {
     pub(super) fn verdict(&self, stop: &AtomicBool) -> Verdict {
         match (self.kept, self.offered) {
             _ if stop.load(Ordering::Relaxed) => Verdict::Interrupted,
-            (false, _) => Verdict::Lost,
             (true, true) => Verdict::Kept,
-            (true, false) => Verdict::SenderShort(self.sent_per_second as u64),
+            (false, true) => Verdict::Lost,
+            (kept, false) => Verdict::Short { sent: self.sent_per_second as u64, kept },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_offered_when_all_of_it_is_sent_and_in_time() {
+        let offered = |sent, seconds: f64| is_offered(100_000, Duration::from_secs(2), sent, sent as f64 / seconds);
+        assert!(offered(200_000, 2.0) && offered(200_000, 2.019));
+        assert!(!offered(200_000, 2.03), "all of it, but too slowly");
+        assert!(!offered(199_999, 2.0), "nearly all of it, as when the kernel refuses some");
+        assert!(!offered(76_000, 2.0));
+        assert!(!is_offered(1, Duration::from_millis(100), 0, 0.0), "nothing was due, so nothing is proved");
     }
 }
