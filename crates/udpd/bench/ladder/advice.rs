@@ -1,17 +1,23 @@
 //! What this machine should set, as keys of the configuration, each with the figure that speaks for it.
 //!
-//! Nothing is advised that did not save more than the machine's own noise, and nothing that lost more datagrams: the noise
-//! is how far the step that is taken twice differs from itself.
-
-use std::cmp::Ordering;
+//! No advice inside the noise. The step that is taken twice in every round is the same thing measured again and again, and how
+//! far those figures are from each other is how far any two figures can be by chance. A saving counts when it is more than
+//! twice that, and when the worst round of the cheaper way still beats the best one of the dearer. With a single round nobody
+//! knows what chance does, and nothing is advised that a figure would have to speak for.
 
 use serde::Serialize;
 
-use super::row::Row;
+use super::row::{Round, Row};
 use super::step::Step;
 
 /// No machine is quieter than this.
 const NOISE_MIN: f64 = 0.03;
+
+/// How many times the noise a saving has to be.
+const CLEAR: f64 = 2.0;
+
+/// Rounds from which the noise is known.
+const ROUNDS_MIN: usize = 2;
 
 /// Less than this share is no loss to choose by.
 const LOSS_MARGIN_PERCENT: f64 = 0.01;
@@ -27,21 +33,32 @@ pub struct Advice {
     pub why: String,
 }
 
-/// By how much a step that is taken twice differs from itself; never less than [`NOISE_MIN`].
-pub(super) fn noise(rows: &[Row]) -> f64 {
-    match (cost(rows, Step::Pinned), cost(rows, Step::Again)) {
-        (Some(once), Some(again)) if once > 0.0 => (again / once - 1.0).abs().max(NOISE_MIN),
-        _ => NOISE_MIN,
+/// By how much a step that is taken twice differs from itself: the largest difference of the pairs in one round, and of the
+/// medians; never less than [`NOISE_MIN`]. `None` when it was not taken twice in [`ROUNDS_MIN`] rounds.
+pub(super) fn noise(rows: &[Row]) -> Option<f64> {
+    let (once, again) = (row(rows, Step::Pinned)?, row(rows, Step::Again)?);
+    let difference = |one: Option<f64>, other: Option<f64>| Some((other? / one.filter(|ns| *ns > 0.0)? - 1.0).abs());
+    let pairs: Vec<f64> = once
+        .each_round
+        .iter()
+        .zip(&again.each_round)
+        .filter_map(|(one, other)| difference(one.receiver_ns, other.receiver_ns))
+        .collect();
+    if pairs.len() < ROUNDS_MIN {
+        return None;
     }
+    let medians = difference(once.receiver_ns, again.receiver_ns);
+    Some(pairs.into_iter().chain(medians).fold(NOISE_MIN, f64::max))
 }
 
 /// What to set. `granted_bytes` is what the kernel granted where it clamped a receive buffer.
 pub(super) fn advise(rows: &[Row], granted_bytes: Option<usize>, asked_bytes: usize) -> Vec<Advice> {
-    let noise = noise(rows);
     let mut advice = Vec::new();
-    advice.extend(engine_and_gather(rows, noise));
-    advice.extend(gro(rows, noise));
-    advice.extend(lanes(rows));
+    if let Some(noise) = noise(rows) {
+        advice.extend(engine_and_gather(rows, noise));
+        advice.extend(gro(rows, noise));
+        advice.extend(lanes(rows));
+    }
     if let Some(granted) = granted_bytes {
         advice.push(Advice {
             key: "net.core.rmem_max".to_owned(),
@@ -56,33 +73,48 @@ fn row(rows: &[Row], step: Step) -> Option<&Row> {
     rows.iter().find(|row| row.step == step && row.received > 0)
 }
 
-fn cost(rows: &[Row], step: Step) -> Option<f64> {
-    row(rows, step)?.receiver_ns
+/// The rounds of a step; those of the step that is taken twice are twice as many.
+fn rounds(rows: &[Row], step: Step) -> impl Iterator<Item = &Round> {
+    let twin = (step == Step::Pinned).then_some(Step::Again);
+    rows.iter().filter(move |row| row.step == step || Some(row.step) == twin).flat_map(|row| &row.each_round)
 }
 
-/// By which share `step` is cheaper than `base`, when that is more than noise and it does not lose more.
+/// By which share `step` is cheaper than `base`, when that is beyond the noise and it does not lose more.
 fn saving(rows: &[Row], base: Step, step: Step, noise: f64) -> Option<f64> {
-    let loses_more = row(rows, step)?.loss_percent() > row(rows, base)?.loss_percent() + LOSS_MARGIN_PERCENT;
-    let share = 1.0 - cost(rows, step)? / cost(rows, base)?;
-    (share > noise && !loses_more).then_some(share)
+    let (dear, cheap) = (row(rows, base)?, row(rows, step)?);
+    let share = 1.0 - cheap.receiver_ns? / dear.receiver_ns?;
+    let loses_more = cheap.loss_percent() > dear.loss_percent() + LOSS_MARGIN_PERCENT;
+    let costs = |step| rounds(rows, step).filter_map(|round| round.receiver_ns);
+    let is_always_cheaper = costs(step).fold(0.0, f64::max) < costs(base).fold(f64::INFINITY, f64::min);
+    (share > CLEAR * noise && is_always_cheaper && !loses_more).then_some(share)
 }
 
+/// Whether `step` lost less than `base` in every round.
+fn always_loses_less(rows: &[Row], base: Step, step: Step) -> bool {
+    let losses = |step| rounds(rows, step).map(|round| round.loss_percent);
+    let most = losses(step).fold(f64::NEG_INFINITY, f64::max);
+    most + LOSS_MARGIN_PERCENT < losses(base).fold(f64::INFINITY, f64::min)
+}
+
+/// The simplest way that nothing is clearly cheaper than.
 fn engine_and_gather(rows: &[Row], noise: f64) -> Vec<Advice> {
-    let found = [Step::IoUring, Step::Gather, Step::IoUringGather]
-        .into_iter()
-        .filter_map(|step| Some((step, saving(rows, Step::Pinned, step, noise)?)))
-        .max_by(|(_, one), (_, other)| one.partial_cmp(other).unwrap_or(Ordering::Equal));
-    let Some((step, share)) = found else { return Vec::new() };
+    let mut best = Step::Pinned;
+    for step in [Step::Gather, Step::IoUring, Step::IoUringGather] {
+        if saving(rows, best, step, noise).is_some() && saving(rows, Step::Pinned, step, noise).is_some() {
+            best = step;
+        }
+    }
+    let Some(share) = saving(rows, Step::Pinned, best, noise) else { return Vec::new() };
     let percent = share * 100.0;
     let mut advice = Vec::new();
-    if step != Step::IoUring {
+    if best != Step::IoUring {
         let why = format!("saves {percent:.0} % of the receivers' CPU, and costs up to 1 ms of latency");
         advice.push(Advice { key: "gather".to_owned(), value: "\"1ms\"".to_owned(), why });
     }
-    if step != Step::Gather {
-        let why = match cost(rows, Step::Gather).zip(cost(rows, step)) {
-            Some((calls, ring)) if step == Step::IoUringGather => {
-                format!("saves {:.0} % more than recvmmsg does with gather", (1.0 - ring / calls) * 100.0)
+    if best != Step::Gather {
+        let why = match saving(rows, Step::Gather, best, noise) {
+            Some(more) if best == Step::IoUringGather => {
+                format!("saves {:.0} % more than recvmmsg does with gather", more * 100.0)
             }
             _ => format!("saves {percent:.0} % of the receivers' CPU"),
         };
@@ -102,80 +134,25 @@ fn gro(rows: &[Row], noise: f64) -> Option<Advice> {
 
 /// More lanes are for a rate that one does not keep up with. They cost CPU, so they are not advised to save any.
 fn lanes(rows: &[Row]) -> Vec<Advice> {
-    let loss = |step| row(rows, step).map(Row::loss_percent);
-    let Some(single) = loss(Step::Pinned) else { return Vec::new() };
-    let several = [Step::Reuseport, Step::ByCpu].into_iter().filter_map(|step| Some((step, loss(step)?)));
-    let best = several.min_by(|(_, one), (_, other)| one.partial_cmp(other).unwrap_or(Ordering::Equal));
-    match best {
-        Some((step, lost)) if lost + LOSS_MARGIN_PERCENT < single => {
-            let lanes = row(rows, step).map_or(2, |row| row.lanes.len());
-            let why = format!("one lane lost {single:.2} % of this rate, {lanes} lost {lost:.2} %");
-            let mut advice = vec![Advice { key: "lanes".to_owned(), value: lanes.to_string(), why }];
-            if step == Step::ByCpu {
-                let why = "lost less than the spread by flow".to_owned();
-                advice.push(Advice { key: "spread".to_owned(), value: "\"cpu\"".to_owned(), why });
-            }
-            advice
-        }
-        _ => Vec::new(),
+    let helps = |step: &Step| row(rows, *step).is_some() && always_loses_less(rows, Step::Pinned, *step);
+    let several: Vec<Step> = [Step::Reuseport, Step::ByCpu].into_iter().filter(helps).collect();
+    let (step, is_by_cpu) = match several[..] {
+        [flow, by_cpu] if always_loses_less(rows, flow, by_cpu) => (by_cpu, true),
+        [Step::ByCpu] => (Step::ByCpu, true),
+        [first, ..] => (first, false),
+        [] => return Vec::new(),
+    };
+    let loss = |step| row(rows, step).map_or(0.0, Row::loss_percent);
+    let lanes = row(rows, step).map_or(2, |row| row.lanes.len());
+    let why = format!("one lane lost {:.2} % of this rate, {lanes} lost {:.2} %", loss(Step::Pinned), loss(step));
+    let mut advice = vec![Advice { key: "lanes".to_owned(), value: lanes.to_string(), why }];
+    if is_by_cpu {
+        let why = "lost less than the spread by flow".to_owned();
+        advice.push(Advice { key: "spread".to_owned(), value: "\"cpu\"".to_owned(), why });
     }
+    advice
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::bench::ladder::trial::Trial;
-
-    /// A row that costs so many ns each, with so many of 1,000 lost.
-    fn made(step: Step, each_ns: u64, lost: u64) -> Row {
-        let received = 1_000 - lost;
-        let trial = Trial {
-            sent: 1_000,
-            lanes: vec![received],
-            dropped: lost,
-            receiver_ns: each_ns * received,
-            calls: 10,
-            ..Trial::default()
-        };
-        Row::of(step, &[trial])
-    }
-
-    fn keys(rows: &[Row]) -> Vec<String> {
-        advise(rows, None, 0).into_iter().map(|advice| format!("{} = {}", advice.key, advice.value)).collect()
-    }
-
-    #[test]
-    fn the_cheapest_way_is_advised_and_the_ring_by_its_name() {
-        let base = [made(Step::Pinned, 1000, 0), made(Step::Again, 1010, 0)];
-        let rows = [&base[..], &[made(Step::Gather, 800, 0), made(Step::IoUringGather, 700, 0)]].concat();
-        assert_eq!(keys(&rows), ["gather = \"1ms\"", "engine = \"io_uring\""]);
-        let rows = [&base[..], &[made(Step::Gather, 600, 0), made(Step::IoUringGather, 700, 0)]].concat();
-        assert_eq!(keys(&rows), ["gather = \"1ms\""]);
-        let rows = [&base[..], &[made(Step::IoUring, 600, 0), made(Step::IoUringGather, 700, 0)]].concat();
-        assert_eq!(keys(&rows), ["engine = \"io_uring\""]);
-    }
-
-    #[test]
-    fn what_saves_no_more_than_noise_or_loses_more_is_not_advised() {
-        let rows = [made(Step::Pinned, 1000, 0), made(Step::Again, 1200, 0), made(Step::Gather, 850, 0)];
-        assert!(keys(&rows).is_empty(), "{:?}", keys(&rows));
-        let rows = [made(Step::Pinned, 1000, 0), made(Step::Gather, 500, 5), made(Step::Gro, 100, 5)];
-        assert!(keys(&rows).is_empty(), "{:?}", keys(&rows));
-    }
-
-    #[test]
-    fn more_lanes_are_advised_for_a_loss_and_not_for_cpu() {
-        let mut several = made(Step::Reuseport, 1500, 0);
-        several.lanes = vec![400, 300, 300];
-        let rows = [made(Step::Pinned, 1000, 100), several, made(Step::ByCpu, 900, 50)];
-        assert_eq!(keys(&rows), ["lanes = 3"]);
-        let rows = [made(Step::Pinned, 1000, 0), made(Step::Reuseport, 500, 0)];
-        assert!(keys(&rows).is_empty());
-    }
-
-    #[test]
-    fn a_clamped_buffer_names_the_kernel_setting() {
-        let advice = advise(&[], Some(212_992), 16 << 20);
-        assert_eq!((advice[0].key.as_str(), advice[0].value.as_str()), ("net.core.rmem_max", "16777216"));
-    }
-}
+#[path = "advice_tests.rs"]
+mod tests;

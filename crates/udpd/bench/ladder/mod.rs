@@ -74,8 +74,8 @@ pub struct Report {
     pub sender_core: usize,
     /// Which cores receive.
     pub receiver_cores: Vec<usize>,
-    /// By how much a step differs from itself.
-    pub noise: f64,
+    /// By how much a step differs from itself; null when it was not taken twice in two rounds.
+    pub noise: Option<f64>,
     /// The steps.
     pub steps: Vec<Row>,
     /// What to set.

@@ -30,6 +30,29 @@ impl Lost {
     }
 }
 
+/// One measurement of a step, to see how far they are from each other.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Round {
+    /// CPU time of the receivers for each datagram received.
+    pub receiver_ns: Option<f64>,
+    /// The share of what was offered that is missing, in percent.
+    pub loss_percent: f64,
+}
+
+impl Round {
+    fn of(trial: &Trial) -> Self {
+        let received = trial.received();
+        Self {
+            receiver_ns: (received > 0).then(|| trial.receiver_ns as f64 / received as f64),
+            loss_percent: percent(trial.sent.saturating_sub(received), trial.sent),
+        }
+    }
+}
+
+fn percent(lost: u64, offered: u64) -> f64 {
+    if offered == 0 { 0.0 } else { lost as f64 * 100.0 / offered as f64 }
+}
+
 /// What a step came to.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
@@ -61,6 +84,8 @@ pub struct Row {
     pub lanes: Vec<u64>,
     /// What the busiest thread received, as a multiple of the mean: 1 is even.
     pub imbalance: Option<f64>,
+    /// Each round by itself.
+    pub each_round: Vec<Round>,
 }
 
 impl Row {
@@ -101,12 +126,13 @@ impl Row {
             machine_ns: each(|trial| trial.machine_ns),
             imbalance: imbalance(&lanes),
             lanes,
+            each_round: trials.iter().map(Round::of).collect(),
         }
     }
 
     /// The share of what was offered that is missing, in percent.
     pub fn loss_percent(&self) -> f64 {
-        if self.offered == 0 { 0.0 } else { self.lost.total() as f64 * 100.0 / self.offered as f64 }
+        percent(self.lost.total(), self.offered)
     }
 }
 
@@ -143,6 +169,8 @@ mod tests {
         assert_eq!((row.lanes.as_slice(), row.imbalance), (&[110, 70][..], Some(110.0 * 2.0 / 180.0)));
         assert_eq!((row.receiver_ns, row.datagrams_per_call), (Some(6.5), Some(45.0)));
         assert_eq!((row.machine_ns, row.loss_percent()), (None, 10.0));
+        let rounds: Vec<_> = row.each_round.iter().map(|round| (round.receiver_ns, round.loss_percent)).collect();
+        assert_eq!(rounds, [(Some(10.0), 20.0), (Some(3.0), 0.0)]);
     }
 
     #[test]

@@ -13,7 +13,10 @@ pub(super) fn text(order: &Order, report: &Report, machine: &Machine, warnings: 
     text += &format!("{}\n{}\n\n", conditions(order, report), on(machine));
     text += &steps(report).text();
     text += &obstacles(report.steps.iter().map(|row| (row.step.name(), row)));
-    text += &format!("\nnoise: a step differs from itself by {:.0} %\n", report.noise * 100.0);
+    text += &match report.noise {
+        Some(noise) => format!("\nnoise: a step differs from itself by {:.0} %\n", noise * 100.0),
+        None => "\nnoise: not known; it takes the steps pinned and again, and --rounds 2 or more\n".to_owned(),
+    };
     if !report.sizes.is_empty() {
         text += &format!("\nthe last step over payload sizes\n\n{}", sizes(report).text());
     }
@@ -35,7 +38,7 @@ pub(super) fn text(order: &Order, report: &Report, machine: &Machine, warnings: 
     if report.interrupted {
         text += "\ninterrupted: what is above is what was measured by then, and nothing is advised\n";
     } else {
-        text += &advice(&report.advice);
+        text += &advice(report);
     }
     text
 }
@@ -123,11 +126,14 @@ fn obstacles<'a>(rows: impl Iterator<Item = (&'a str, &'a Row)>) -> String {
     rows.filter_map(|(name, row)| Some(format!("not taken: {name}: {}\n", row.obstacle.as_ref()?))).collect()
 }
 
-fn advice(advice: &[Advice]) -> String {
-    if advice.is_empty() {
-        return "\nnothing here is better than the defaults by more than noise\n".to_owned();
+fn advice(report: &Report) -> String {
+    if report.advice.is_empty() {
+        return match report.noise {
+            Some(_) => "\nnothing here is better than the defaults by clearly more than noise\n".to_owned(),
+            None => "\nnothing is advised: what is noise is not known\n".to_owned(),
+        };
     }
-    let (kernel, keys): (Vec<&Advice>, Vec<&Advice>) = advice.iter().partition(|one| one.key.contains('.'));
+    let (kernel, keys): (Vec<&Advice>, Vec<&Advice>) = report.advice.iter().partition(|one| one.key.contains('.'));
     let mut text = "\nwhat this machine should set\n".to_owned();
     if !keys.is_empty() {
         text += "\n[[listener]]\n";
