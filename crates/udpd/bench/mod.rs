@@ -10,6 +10,7 @@ pub mod clock;
 pub mod ladder;
 pub mod machine;
 pub mod max;
+mod output;
 pub mod pacer;
 pub mod payload;
 pub mod rate;
@@ -18,9 +19,7 @@ pub mod send;
 pub mod sizes;
 pub mod table;
 
-use std::fs;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -65,17 +64,6 @@ pub(crate) fn seconds(option: &str, text: &str) -> Result<Duration, Failure> {
         false => Ok(duration),
     })
     .map_err(|advice| usage(option, &advice))
-}
-
-/// Writes a file that an option names.
-pub(crate) fn write_file(option: &str, path: &Path, text: &str) -> Result<(), Failure> {
-    fs::write(path, text).map_err(|error| {
-        let code = match error.kind() {
-            io::ErrorKind::PermissionDenied => ExitCode::Permission,
-            _ => ExitCode::Disk,
-        };
-        Failure::new(code, format!("{option}: cannot write {}: {error}; choose another path", path.display()))
-    })
 }
 
 /// A report as it is printed with `--json`.

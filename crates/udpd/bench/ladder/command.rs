@@ -9,7 +9,8 @@ use serde_json::json;
 use super::step::Step;
 use super::{Order, Report, run, show};
 use crate::bench::machine::Machine;
-use crate::bench::{printed_json, rate, seconds, stop_on_signal, usage, write_file};
+use crate::bench::output::Output;
+use crate::bench::{printed_json, rate, seconds, stop_on_signal, usage};
 use crate::config::error::Advice;
 use crate::console;
 use crate::exit::Failure;
@@ -56,6 +57,9 @@ pub struct Arguments {
     /// Draw what a datagram costs in each step there
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Overwrite the files of --csv and --svg that are there already
+    #[arg(long)]
+    force: bool,
 }
 
 impl Arguments {
@@ -109,6 +113,7 @@ impl Default for Arguments {
             json: false,
             csv: None,
             svg: None,
+            force: false,
         }
     }
 }
@@ -116,6 +121,8 @@ impl Default for Arguments {
 /// Measures, prints, writes the files that were asked for.
 pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
     let order = arguments.order()?;
+    let csv = Output::of("--csv", arguments.csv.as_ref(), arguments.force)?;
+    let svg = Output::of("--svg", arguments.svg.as_ref(), arguments.force)?;
     let machine = Machine::read();
     let warnings = machine.warnings(LOOK);
     let stop = stop_on_signal()?;
@@ -131,11 +138,11 @@ pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure
         let _ = write!(io::stderr(), "\r{:40}\r", "");
     }
     let report = outcome?;
-    if let Some(path) = &arguments.csv {
-        write_file("--csv", path, &show::csv(&report))?;
+    if let Some(csv) = csv {
+        csv.write(&show::csv(&report))?;
     }
-    if let Some(path) = &arguments.svg {
-        write_file("--svg", path, &show::svg(&order, &report, &machine))?;
+    if let Some(svg) = svg {
+        svg.write(&show::svg(&order, &report, &machine))?;
     }
     let text = match arguments.json {
         true => json_text(&order, &machine, &warnings, &report)?,

@@ -11,11 +11,12 @@ use super::search::Bounds;
 use super::subject::Subject;
 use super::{Order, Report, Trial, run, show};
 use crate::bench::machine::Machine;
+use crate::bench::output::Output;
 use crate::bench::pacer::Amount;
 use crate::bench::rate::{self, RATE_MAX, Rate};
 use crate::bench::send::Load;
 use crate::bench::sizes::Sizes;
-use crate::bench::{percent, printed_json, seconds, stop_on_signal, usage, write_file};
+use crate::bench::{percent, printed_json, seconds, stop_on_signal, usage};
 use crate::config::error::Advice;
 use crate::config::{LogFormat, units};
 use crate::crew::Crew;
@@ -76,6 +77,9 @@ pub struct Arguments {
     /// Write the trials there
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
+    /// Overwrite the files of --csv that are there already
+    #[arg(long)]
+    force: bool,
 }
 
 impl Arguments {
@@ -152,6 +156,7 @@ fn measure(
     subject: &Subject,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
+    let csv = Output::of("--csv", arguments.csv.as_ref(), arguments.force)?;
     let machine = Machine::read();
     let warnings = machine.warnings(LOOK);
     let stop = stop_on_signal()?;
@@ -163,8 +168,8 @@ fn measure(
         }
     };
     let report = run(order, subject, &stop, &mut tell)?;
-    if let Some(path) = &arguments.csv {
-        write_file("--csv", path, &show::table(&report).csv())?;
+    if let Some(csv) = csv {
+        csv.write(&show::table(&report).csv())?;
     }
     let headroom = expect.map(|expected| (report.rate as f64 / expected as f64 - 1.0) * 100.0);
     let text = match arguments.json {

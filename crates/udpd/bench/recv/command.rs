@@ -10,8 +10,9 @@ use serde_json::json;
 use super::show;
 use super::{FLOWS_MAX, Order, Progress, Report, run};
 use crate::bench::machine::Machine;
+use crate::bench::output::Output;
 use crate::bench::rate;
-use crate::bench::{percent, printed_json, seconds, stop_on_signal, usage, write_file};
+use crate::bench::{percent, printed_json, seconds, stop_on_signal, usage};
 use crate::config::error::Advice;
 use crate::config::{self, LogFormat, units};
 use crate::console;
@@ -67,6 +68,9 @@ pub struct Arguments {
     /// Draw the arrivals of each millisecond there
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Overwrite the files of --csv and --svg that are there already
+    #[arg(long)]
+    force: bool,
 }
 
 /// A receive engine, as the configuration names it.
@@ -139,6 +143,8 @@ pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure
 }
 
 fn receive(arguments: &Arguments, order: &Order, limit: Option<f64>, out: &mut dyn Write) -> Result<(), Failure> {
+    let csv = Output::of("--csv", arguments.csv.as_ref(), arguments.force)?;
+    let svg = Output::of("--svg", arguments.svg.as_ref(), arguments.force)?;
     let machine = Machine::read();
     let warnings = machine.warnings(Duration::ZERO);
     let stop = stop_on_signal()?;
@@ -157,11 +163,11 @@ fn receive(arguments: &Arguments, order: &Order, limit: Option<f64>, out: &mut d
         false => show::text(&warnings, &report),
     };
     console::print(out, &text)?;
-    if let Some(path) = &arguments.csv {
-        write_file("--csv", path, &show::seconds_table(&report).csv())?;
+    if let Some(csv) = csv {
+        csv.write(&show::seconds_table(&report).csv())?;
     }
-    if let Some(path) = &arguments.svg {
-        write_file("--svg", path, &show::chart(&machine, &report))?;
+    if let Some(svg) = svg {
+        svg.write(&show::chart(&machine, &report))?;
     }
     limit.map_or(Ok(()), |limit| judge(&report, limit))
 }

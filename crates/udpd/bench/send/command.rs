@@ -20,6 +20,9 @@ use crate::config::units;
 use crate::console;
 use crate::exit::Failure;
 
+/// How long is sent when nobody says for how long: a sender that was forgotten floods nobody for a night.
+const UNASKED: Duration = Duration::from_secs(60);
+
 /// The options of `udpd bench send`.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -29,7 +32,7 @@ pub struct Arguments {
     /// Datagrams a second: 5000, 10k, 1.5M, a ramp such as 10k..1M, or max
     #[arg(long, value_name = "RATE", default_value = "1k")]
     rate: String,
-    /// Stop after this many seconds
+    /// Stop after this many seconds [default: 60, without --count]
     #[arg(long, value_name = "S", conflicts_with = "count")]
     seconds: Option<String>,
     /// Stop after this many datagrams
@@ -72,7 +75,9 @@ impl Arguments {
         let amount = match (&self.seconds, &self.count) {
             (Some(text), _) => Amount::Seconds(seconds("--seconds", text)?),
             (None, Some(text)) => Amount::Count(rate::parse_count(text).map_err(|advice| usage("--count", &advice))?),
-            (None, None) => Amount::UntilStopped,
+            // A ramp has no end of its own to go to.
+            (None, None) if matches!(rate, Rate::Ramp(..)) => Amount::UntilStopped,
+            (None, None) => Amount::Seconds(UNASKED),
         };
         let source = |text: &String| {
             text.parse::<IpAddr>().map_err(|_| {
