@@ -26,6 +26,8 @@ mod policies;
 mod bench;
 mod bench_ladder;
 mod bench_max;
+// And that it is done to nobody else.
+mod bench_private;
 // What it costs the host.
 mod memory;
 // Which lane a datagram goes to, and on which core it came.

@@ -32,7 +32,7 @@ use crate::config::units;
 use crate::exit::{ExitCode, Failure};
 
 /// What a shell shows for a process that Ctrl-C ended.
-const INTERRUPTED: i32 = 130;
+pub(crate) const INTERRUPTED: i32 = 130;
 
 /// Nobody measures for longer, and sums of nanoseconds stay far from their limit.
 const DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);

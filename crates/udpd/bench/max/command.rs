@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::scratch::Scratches;
 use super::search::Bounds;
+use super::signals::stop_and_clean_up;
+use super::stage::Stage;
 use super::subject::Subject;
 use super::{Order, Report, Trial, run, show};
 use crate::bench::machine::Machine;
@@ -16,7 +19,7 @@ use crate::bench::pacer::Amount;
 use crate::bench::rate::{self, RATE_MAX, Rate};
 use crate::bench::send::Load;
 use crate::bench::sizes::Sizes;
-use crate::bench::{percent, printed_json, seconds, stop_on_signal, usage};
+use crate::bench::{percent, printed_json, seconds, usage};
 use crate::config::error::Advice;
 use crate::config::{LogFormat, units};
 use crate::crew::Crew;
@@ -32,15 +35,18 @@ const LOWEST: u64 = 10_000;
 /// The options of `udpd bench max`.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Deliver there: null:  file:PATH
+    /// Deliver as if there: null:  file:PATH  stdout:  udp:HOST:PORT  unix:PATH; nothing reaches it without --real-sinks
     #[arg(long, value_name = "URI", required_unless_present = "config", conflicts_with = "config")]
     to: Option<String>,
-    /// Measure a listener of this configuration with its own sinks, on a port of loopback
+    /// Measure a listener of this configuration on a port of loopback, with sinks like its own that touch nothing of it
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Which listener of the configuration
     #[arg(long, value_name = "NAME", requires = "config")]
     listener: Option<String>,
+    /// Use the sinks themselves: files are written and stay, destinations get every trial; says first what that is
+    #[arg(long)]
+    real_sinks: bool,
     /// Where to begin and where to end [default: from 10k, without an end]
     #[arg(long, value_name = "MIN..MAX")]
     rate: Option<String>,
@@ -143,8 +149,9 @@ impl Arguments {
 /// Searches, prints what was found, and fails when it is less than was expected.
 pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
     let (order, expect, subject) = (arguments.order()?, arguments.expect()?, arguments.subject()?);
-    let logger = logging::start(log::LevelFilter::Error, LogFormat::Text, io::stderr(), &Crew::new().0)?;
-    let outcome = measure(arguments, &order, expect, &subject, out);
+    let crew = Crew::new().0;
+    let logger = logging::start(log::LevelFilter::Error, LogFormat::Text, io::stderr(), &crew)?;
+    let outcome = measure(arguments, &order, expect, &subject, &crew, out);
     logger.finish(LOOK);
     outcome
 }
@@ -154,12 +161,14 @@ fn measure(
     order: &Order,
     expect: Option<u64>,
     subject: &Subject,
+    crew: &Crew,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
     let csv = Output::of("--csv", arguments.csv.as_ref(), arguments.force)?;
     let machine = Machine::read();
     let warnings = machine.warnings(LOOK);
-    let stop = stop_on_signal()?;
+    let scratches = Scratches::default();
+    let stop = stop_and_clean_up(crew, &scratches)?;
     let is_terminal = io::stderr().is_terminal();
     let mut tell = |number: usize, trial: &Trial| {
         if is_terminal {
@@ -167,7 +176,14 @@ fn measure(
             let _ = writeln!(io::stderr(), "{}", show::progress(number, trial));
         }
     };
-    let report = run(order, subject, &stop, &mut tell)?;
+    let stage = Stage::set(subject, arguments.real_sinks, crew, &scratches)?;
+    if arguments.real_sinks {
+        say_what_is_touched(&stage);
+    }
+    let report = run(order, &stage, &stop, &mut tell);
+    // Standard output is itself again, and nothing of the bench's own is left.
+    drop(stage);
+    let report = report?;
     if let Some(csv) = csv {
         csv.write(&show::table(&report).csv())?;
     }
@@ -185,6 +201,13 @@ fn measure(
     }
 }
 
+/// Before it happens, and also where nobody looks at a terminal.
+fn say_what_is_touched(stage: &Stage) {
+    for line in stage.notes() {
+        let _ = writeln!(io::stderr(), "note: {line}");
+    }
+}
+
 fn json_text(
     arguments: &Arguments,
     machine: &Machine,
@@ -198,7 +221,7 @@ fn json_text(
         "machine": machine,
         "warnings": warnings,
         "asked": {
-            "to": arguments.to, "config": arguments.config, "rate": arguments.rate, "seconds": arguments.seconds,
+            "to": arguments.to, "config": arguments.config, "real_sinks": arguments.real_sinks, "rate": arguments.rate, "seconds": arguments.seconds,
             "loss": arguments.loss, "precision": arguments.precision, "size": arguments.size, "flows": arguments.flows,
             "gso": arguments.gso, "threads": arguments.threads, "cpu": arguments.cpu, "expect": expect,
         },

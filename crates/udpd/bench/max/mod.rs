@@ -3,9 +3,17 @@
 //! Each trial starts a pipeline of its own and closes its books, so a trial owes nothing to the one before. The sender runs
 //! in the same process, on cores that no lane has; where it cannot offer more, the answer is what it did send, and not a limit.
 
+#[cfg(feature = "kafka")]
+mod cluster;
 mod command;
+mod files;
+mod peer;
+mod real;
+mod scratch;
 mod search;
 mod show;
+mod signals;
+mod stage;
 mod subject;
 mod trial;
 
@@ -23,7 +31,7 @@ pub use trial::{Lost, Trial};
 use crate::bench::sizes::Sizes;
 use crate::exit::Failure;
 use search::{Bounds, search};
-use subject::Subject;
+use stage::Stage;
 
 /// How to search.
 #[derive(Debug, Clone, PartialEq)]
@@ -63,21 +71,21 @@ pub struct Report {
 /// Searches until it is done or `stop` is raised; `tell` hears of each trial.
 fn run(
     order: &Order,
-    subject: &Subject,
+    stage: &Stage,
     stop: &Arc<AtomicBool>,
     tell: &mut dyn FnMut(usize, &Trial),
 ) -> Result<Report, Failure> {
     let mut trials: Vec<Trial> = Vec::new();
     let found = search(order.bounds, |rate| {
-        let trial = trial::run(order, subject, rate, stop)?;
+        let trial = trial::run(order, stage, rate, stop)?;
         tell(trials.len() + 1, &trial);
         let verdict = trial.verdict(stop);
         trials.push(trial);
         Ok::<_, Failure>(verdict)
     })?;
     Ok(Report {
-        listener: subject.name.clone(),
-        changed: subject.changed.clone(),
+        listener: stage.config().listeners[0].name.clone(),
+        changed: stage.notes().to_vec(),
         rate: found.rate,
         limit: found.limit,
         repetitions: found.repetitions,

@@ -1,18 +1,24 @@
-//! What is measured: the pipeline of a configuration, moved to a port of loopback where it disturbs nobody.
+//! What is measured: one listener of a configuration, moved to a port of loopback where it disturbs nobody, with its sinks as
+//! they are written. Of the rest of the configuration nothing is used: no control socket, no metrics, no steering, no group of a
+//! network.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
-use crate::config::{Config, Lanes, Listener, SinkKind, Spread, Steer};
+use steer::plan::Request;
+
+use crate::config::{Access, Chosen, Config, Daemon, Lanes, Listener, Multicast, Network, RateLimit, Spread, Steer};
 use crate::exit::{ExitCode, Failure};
 use crate::pipeline;
+
+/// The highest that can be written.
+const RATE_LIMIT_MAX: u64 = 10_000_000;
 
 /// A pipeline to be measured, and what was changed for it.
 #[derive(Debug, Clone)]
 pub(super) struct Subject {
     /// One listener on a free port of loopback, and its sinks.
     pub(super) config: Config,
-    /// Its name.
-    pub(super) name: String,
     /// What is not as it was written, in words.
     pub(super) changed: Vec<String>,
 }
@@ -36,35 +42,54 @@ impl Subject {
         let mut sinks = Vec::new();
         for index in &mut listener.sinks {
             let sink = config.sinks[*index].clone();
-            if matches!(sink.kind, SinkKind::Stdout(_)) {
-                let text =
-                    format!("sink {}: standard output is where the report goes; measure another sink", sink.name);
-                return Err(Failure::new(ExitCode::Usage, text));
-            }
             *index = sinks.len();
             sinks.push(sink);
         }
         if name.is_some() || config.listeners.len() > 1 {
             changed.push(format!("only listener {} is measured", listener.name));
         }
-        let addresses: Vec<String> = listener.addresses.iter().map(ToString::to_string).collect();
-        changed.push(format!("it listens on a free port of 127.0.0.1 instead of {}", addresses.join(", ")));
-        listener.addresses = vec![([127, 0, 0, 1], 0).into()];
-        if let Some(interface) = listener.interface.take() {
-            if listener.lanes == Lanes::Auto {
-                changed.push(format!("lanes = \"auto\" does not follow the queues of {interface}"));
-            }
-            if listener.spread == Spread::Queue {
-                listener.spread = Spread::Flow;
-                changed.push("spread is \"flow\" instead of \"queue\": loopback has no queues".to_owned());
-            }
+        move_to_loopback(&mut listener, &mut changed);
+        // Which cores may be used is a matter of this host, and belongs to the figure.
+        let request = Request { cores: config.steer.request.cores, ..Request::default() };
+        let daemon =
+            Daemon { control_socket: nobody(), metrics_address: nobody(), stats_on_exit: None, ..config.daemon };
+        let steer = Steer { request, ..Steer::default() };
+        Ok(Self { config: Config { daemon, listeners: vec![listener], sinks, steer }, changed })
+    }
+}
+
+fn nobody<T>() -> Chosen<Option<T>> {
+    Chosen { value: None, written: true }
+}
+
+/// Takes from a listener what reaches out of this host, and what would refuse the bench's own sender.
+fn move_to_loopback(listener: &mut Listener, changed: &mut Vec<String>) {
+    let addresses: Vec<String> = listener.addresses.iter().map(ToString::to_string).collect();
+    changed.push(format!("it listens on a free port of 127.0.0.1 instead of {}", addresses.join(", ")));
+    listener.addresses = vec![(Ipv4Addr::LOCALHOST, 0).into()];
+    if let Some(interface) = listener.interface.take() {
+        if listener.lanes == Lanes::Auto {
+            changed.push(format!("lanes = \"auto\" does not follow the queues of {interface}"));
         }
-        let name = listener.name.clone();
-        Ok(Self {
-            config: Config { listeners: vec![listener], sinks, steer: Steer::default(), ..config },
-            name,
-            changed,
-        })
+        if listener.spread == Spread::Queue {
+            listener.spread = Spread::Flow;
+            changed.push("spread is \"flow\" instead of \"queue\": loopback has no queues".to_owned());
+        }
+    }
+    if listener.multicast != Multicast::default() {
+        listener.multicast = Multicast::default();
+        changed.push("no multicast group is joined".to_owned());
+    }
+    let own = Network { address: IpAddr::V4(Ipv4Addr::LOCALHOST), bits: 32 };
+    if listener.access != Access::default() {
+        listener.access.deny.retain(|network| *network != own);
+        listener.access.allow.retain(|network| *network != own);
+        listener.access.allow.push(own);
+        changed.push("allow has 127.0.0.1, where the bench sends from".to_owned());
+    }
+    if let Some(limit) = &mut listener.rate_limit {
+        *limit = RateLimit { per_source: RATE_LIMIT_MAX, burst: RATE_LIMIT_MAX };
+        changed.push(format!("rate_limit lets {RATE_LIMIT_MAX}/s through from each source: the bench is one"));
     }
 }
 
@@ -129,8 +154,39 @@ mod tests {
     }
 
     #[test]
-    fn standard_output_cannot_be_measured() {
-        assert_eq!(Subject::of_uri("stdout:").expect_err("no").code, ExitCode::Usage);
-        assert_eq!(Subject::of_uri("null:").expect("yes").config.sinks.len(), 1);
+    fn nothing_of_a_listener_reaches_out_of_this_host_or_refuses_the_benchs_own_sender() {
+        let text = r#"
+            [daemon]
+            stats_on_exit = "/tmp/ledger.json"
+            [[listener]]
+            name = "a"
+            address = "0.0.0.0:514"
+            multicast_groups = ["239.1.2.3"]
+            allow = ["10.0.0.0/8"]
+            deny = ["127.0.0.0/8", "127.0.0.1/32"]
+            rate_limit = { per_source = 10 }
+            sinks = ["one"]
+            [sink.one]
+            type = "null"
+            [steer]
+            interfaces = ["eth0"]
+            rx_queues = "max"
+            cpus = "0"
+        "#;
+        let config = Config::parse(text, "test.toml", &Host::default()).expect("a good file");
+        let Subject { config, changed, .. } = Subject::of(config, None, Vec::new()).expect("a subject");
+        let listener = &config.listeners[0];
+        assert_eq!((&listener.multicast, &listener.interface), (&Multicast::default(), &None));
+        let networks = |networks: &[Network]| networks.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(networks(&listener.access.allow), ["10.0.0.0/8", "127.0.0.1/32"]);
+        assert_eq!(networks(&listener.access.deny), ["127.0.0.0/8"]);
+        assert!(listener.rate_limit.is_some_and(|limit| limit.per_source == RATE_LIMIT_MAX));
+        let request = Request { cores: Some(vec![0]), ..Request::default() };
+        assert_eq!(config.steer, Steer { request, ..Steer::default() });
+        let Daemon { control_socket, metrics_address, stats_on_exit, .. } = &config.daemon;
+        assert_eq!((&control_socket.value, metrics_address.value, stats_on_exit), (&None, None, &None));
+        for words in ["no multicast group", "127.0.0.1, where the bench sends from", "rate_limit"] {
+            assert!(changed.iter().any(|line| line.contains(words)), "{words}: {changed:?}");
+        }
     }
 }

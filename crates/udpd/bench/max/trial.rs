@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::Order;
+use super::peer;
 use super::search::Verdict;
-use super::subject::Subject;
-use crate::bench::machine::Usage;
+use super::stage::Stage;
+use crate::bench::machine::{Usage, Used};
 use crate::bench::pacer::Amount;
 use crate::bench::rate::Rate;
 use crate::bench::send::{self, Load};
@@ -75,10 +76,11 @@ pub struct Trial {
 }
 
 /// Offers `rate` to a pipeline of its own.
-pub(super) fn run(order: &Order, subject: &Subject, rate: u64, stop: &Arc<AtomicBool>) -> Result<Trial, Failure> {
-    let budget = plan(&subject.config)?;
+pub(super) fn run(order: &Order, stage: &Stage, rate: u64, stop: &Arc<AtomicBool>) -> Result<Trial, Failure> {
+    stage.clear()?;
+    let budget = plan(stage.config())?;
     let (crew, events) = Crew::new();
-    let pipeline = Pipeline::start(&subject.config, &budget, Instant::now(), &crew)?;
+    let pipeline = Pipeline::start(stage.config(), &budget, Instant::now(), &crew)?;
     let address = pipeline.lanes()[0].address;
     let cores: Vec<usize> = match &order.cpus {
         Some(cores) => cores.clone(),
@@ -94,7 +96,13 @@ pub(super) fn run(order: &Order, subject: &Subject, rate: u64, stop: &Arc<Atomic
         ..Load::new(address, Rate::Steady(rate), Amount::Seconds(order.duration))
     };
     let before = Usage::read();
-    let report = send::run(&load, stop, &mut |_| {});
+    let mut trouble = None;
+    let report = send::run(&load, stop, &mut |_| {
+        trouble = trouble.take().or_else(|| stage.trouble());
+        if trouble.is_some() {
+            stop.store(true, Ordering::Relaxed);
+        }
+    });
     if let Ok(report) = &report {
         wait_until_handed_on(&pipeline, report.sent);
     }
@@ -103,13 +111,30 @@ pub(super) fn run(order: &Order, subject: &Subject, rate: u64, stop: &Arc<Atomic
         std::thread::sleep(wait);
         false
     });
-    if let Ok(Event::SinkClosed(why)) = events.try_recv() {
-        return Err(Failure::new(ExitCode::Failure, why));
+    if let Some(why) = trouble {
+        return Err(Failure::new(ExitCode::Disk, why));
+    }
+    match events.try_recv() {
+        Ok(Event::SinkClosed(why)) => return Err(Failure::new(ExitCode::Failure, why)),
+        Ok(Event::ThreadPanicked(name)) => {
+            let text = format!("the thread {name} has panicked, which is a bug of udpd: please report it");
+            return Err(Failure::new(ExitCode::Failure, text));
+        }
+        Ok(Event::Signal(_)) | Err(_) => {}
     }
     let report = report?;
     // The sender's threads have ended, and what they used is in the sum of the process but in none of its threads.
     let sender_ns = (report.cpu_seconds * 1e9) as u64;
-    close(order, rate, &report, &ledger, used.process_ns.saturating_sub(sender_ns))
+    close(order, rate, &report, &ledger, used.process_ns.saturating_sub(sender_ns + peers_ns(&used)))
+}
+
+/// What the other ends of the sinks have used.
+fn peers_ns(used: &Used) -> u64 {
+    #[cfg(feature = "kafka")]
+    let mock_ns = used.threads_ns(super::cluster::THREAD);
+    #[cfg(not(feature = "kafka"))]
+    let mock_ns = 0;
+    used.threads_ns(peer::THREADS) + mock_ns
 }
 
 /// The cores that no lane is pinned to; none where all are taken: then the sender runs where there is room.

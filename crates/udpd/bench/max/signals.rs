@@ -1,0 +1,64 @@
+//! How a search is ended early: the first signal lets it end by itself and print what it has, the second ends it at once.
+//! Either way nothing of the bench's own is left behind, so every signal that would end the process is waited for here.
+
+use std::fs;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use signal_hook::consts::{
+    SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU, SIGXFSZ,
+};
+use signal_hook::iterator::Signals;
+
+use super::scratch::Scratches;
+use crate::bench::INTERRUPTED;
+use crate::crew::{Crew, at_rest};
+use crate::exit::{ExitCode, Failure};
+
+/// What ends a process that has not asked for it otherwise. One that was started with such a signal ignored, as by nohup,
+/// goes on ignoring it.
+const OTHERS: [i32; 9] = [SIGHUP, SIGQUIT, SIGALRM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGPROF, SIGIO, SIGXCPU];
+
+/// A flag that these signals raise.
+pub(super) fn stop_and_clean_up(crew: &Crew, scratches: &Scratches) -> Result<Arc<AtomicBool>, Failure> {
+    let ignored = ignored();
+    let others = OTHERS.into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
+    // A file that may not grow any more is an error of the write, as every other.
+    let awaited = [SIGINT, SIGTERM, SIGXFSZ].into_iter().chain(others);
+    let fail = |error: io::Error| Failure::new(ExitCode::Failure, format!("cannot watch for signals: {error}"));
+    let mut signals = Signals::new(awaited).map_err(fail)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let (raised, scratches) = (Arc::clone(&stop), scratches.clone());
+    let body = move || {
+        let mut coming = signals.forever();
+        while let Some(signal) = at_rest(|| coming.next()) {
+            if signal != SIGXFSZ && raised.swap(true, Ordering::Relaxed) {
+                scratches.remove();
+                std::process::exit(INTERRUPTED);
+            }
+        }
+    };
+    crew.spawn("bench-signal", body).map_err(fail)?;
+    Ok(stop)
+}
+
+/// The signals that this process ignores, the first of them in the lowest bit.
+fn ignored() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use signal_hook::consts::SIGPIPE;
+
+    #[test]
+    fn what_a_process_ignores_is_known() {
+        // Every Rust program ignores it, and this one nothing else.
+        assert_eq!(ignored() >> (SIGPIPE - 1) & 1, 1);
+        assert_eq!(ignored() >> (SIGTERM - 1) & 1, 0);
+    }
+}
