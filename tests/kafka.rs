@@ -211,3 +211,40 @@ fn a_wrong_kafka_sink_is_refused_by_check_before_anything_is_bound() {
         assert!(said.contains("udpd.toml:") && said.contains(words), "{said}");
     }
 }
+
+#[test]
+fn a_search_over_a_kafka_sink_does_not_reach_its_brokers() {
+    let _alone = alone();
+    let broker = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    broker.set_nonblocking(true).expect("set");
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("udpd.toml");
+    let text = format!(
+        r#"
+        [[listener]]
+        name = "in"
+        address = "127.0.0.1:25151"
+        sinks = ["stream"]
+        [sink.stream]
+        type = "kafka"
+        brokers = "{}"
+        topic = "syslog"
+        [sink.stream.properties]
+        "linger.ms" = "1"
+        "client.rack" = "here"
+        "#,
+        broker.local_addr().expect("bound")
+    );
+    std::fs::write(&file, text).expect("written");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_udpd"));
+    command.args(["bench", "max", "--rate", "1k..2k", "--seconds", "0.2", "--json", "-c"]).arg(&file);
+    let output = command.output().expect("udpd starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let whole: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    for trial in util::ledger::list(&whole["report"], "trials") {
+        assert_eq!(count(trial, "delivered"), count(trial, "sent"), "the mock acknowledges everything: {trial:#}");
+    }
+    let changed = whole["report"]["changed"].to_string();
+    assert!(changed.contains("mock of a cluster") && changed.contains("without client.rack"), "{changed}");
+    assert_eq!(broker.accept().map(drop).map_err(|error| error.kind()), Err(std::io::ErrorKind::WouldBlock));
+}

@@ -106,9 +106,9 @@ enum Bench {
         after_help = "Examples:\n  udpd bench recv --listen 0.0.0.0:5140 --seconds 60 --svg arrivals.svg\n  udpd bench recv --listen 127.0.0.1:5140 --lanes 2 --expect 1M --loss 0% --json"
     )]
     Recv(recv::Arguments),
-    /// Search the highest rate that a whole pipeline takes without loss, with your own sinks and disk
+    /// Search the highest rate that a whole pipeline takes without loss, with sinks like yours that touch nothing of yours
     #[command(
-        after_help = "Examples:\n  udpd bench max --to file:/var/tmp/max.log\n  udpd bench max -c /etc/udpd/udpd.toml --listener syslog --expect 200k\n  udpd bench max --to null: --loss 0.5% --json"
+        after_help = "Examples:\n  udpd bench max --to file:/var/tmp/max.log\n  udpd bench max -c /etc/udpd/udpd.toml --listener syslog --expect 200k\n  udpd bench max --to null: --loss 0.5% --json\n  udpd bench max --to udp:10.0.0.9:514 --real-sinks --rate 1k..50k"
     )]
     Max(max::Arguments),
 }

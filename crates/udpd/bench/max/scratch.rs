@@ -45,7 +45,10 @@ impl Scratch {
             match DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => {
                     let flags = O_DIRECTORY | O_NOFOLLOW;
-                    let made = OpenOptions::new().read(true).custom_flags(flags).open(&path)?;
+                    let made = OpenOptions::new().read(true).custom_flags(flags).open(&path).inspect_err(|_| {
+                        // Empty as it is nothing of anybody's can go with it.
+                        let _ = fs::remove_dir(&path);
+                    })?;
                     return Ok(Self { path, made });
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
