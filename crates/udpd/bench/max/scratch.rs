@@ -58,15 +58,12 @@ impl Scratch {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    fn is_own(&self) -> bool {
-        match (self.made.metadata(), self.path.symlink_metadata()) {
-            (Ok(made), Ok(found)) => identity(&made) == identity(&found),
-            _ => false,
-        }
+    fn is_own(&self) -> io::Result<bool> {
+        Ok(identity(&self.made.metadata()?) == identity(&self.path.symlink_metadata()?))
     }
 
     fn empty(&self) -> io::Result<()> {
-        if !self.is_own() {
+        if !self.is_own()? {
             return Err(io::Error::other("it is not the directory that the bench has made any more"));
         }
         for entry in fs::read_dir(&self.path)? {
@@ -81,12 +78,18 @@ impl Scratch {
     }
 
     fn remove(&self) {
+        let mut outcome = Ok(());
         for _ in 0..REMOVALS_MAX {
-            if !self.is_own() || self.empty().and_then(|()| fs::remove_dir(&self.path)).is_ok() {
-                return;
+            outcome = self.empty().and_then(|()| fs::remove_dir(&self.path));
+            match &outcome {
+                Ok(()) => return,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+                Err(_) => {}
             }
         }
-        log::error!("{} cannot be removed; remove it by hand", self.path.display());
+        if let Err(error) = outcome {
+            log::error!("{} cannot be removed: {error}; look whose it is, and remove it by hand", self.path.display());
+        }
     }
 }
 
