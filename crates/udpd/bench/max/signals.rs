@@ -6,27 +6,28 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{
-    SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU, SIGXFSZ,
-};
+use nix::sys::signal::{SigSet, Signal};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 use super::scratch::Scratches;
 use crate::bench::INTERRUPTED;
 use crate::crew::{Crew, at_rest};
 use crate::exit::{ExitCode, Failure};
+use crate::signals::{Effect, effect_of};
 
-/// What ends a process that has not asked for it otherwise. One that was started with such a signal ignored, as by nohup,
-/// goes on ignoring it.
-const OTHERS: [i32; 9] = [SIGHUP, SIGQUIT, SIGALRM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGPROF, SIGIO, SIGXCPU];
-
-/// A flag that these signals raise.
+/// A flag that every signal raises which would end the process, or which tells the daemon something. One that was ignored when
+/// the process was started, as by nohup, goes on being ignored.
 pub(super) fn stop_and_clean_up(crew: &Crew, scratches: &Scratches) -> Result<Arc<AtomicBool>, Failure> {
     let ignored = ignored();
-    let others = OTHERS.into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
+    let is_ignored = |signal: i32| ignored >> (signal - 1) & 1 == 1 && !matches!(signal, SIGINT | SIGTERM);
+    let ends = |signal: &i32| !matches!(effect_of(*signal), Effect::Block | Effect::Default) && !is_ignored(*signal);
     // A file that may not grow any more is an error of the write, as every other.
-    let awaited = [SIGINT, SIGTERM, SIGXFSZ].into_iter().chain(others);
+    let awaited: Vec<i32> = (1..=64).filter(ends).chain([SIGXFSZ]).collect();
     let fail = |error: io::Error| Failure::new(ExitCode::Failure, format!("cannot watch for signals: {error}"));
+    // Whoever started us may have blocked them.
+    let heard: SigSet = awaited.iter().filter_map(|signal| Signal::try_from(*signal).ok()).collect();
+    heard.thread_unblock().map_err(|error| fail(error.into()))?;
     let mut signals = Signals::new(awaited).map_err(fail)?;
     let stop = Arc::new(AtomicBool::new(false));
     let (raised, scratches) = (Arc::clone(&stop), scratches.clone());
