@@ -28,8 +28,9 @@ fn wake_ups(pid: u32) -> u64 {
     tasks.flatten().map(of_task).sum()
 }
 
+/// Signs of life are among what it does all the time.
 fn start(address: std::net::SocketAddr, engine: &str) -> Daemon {
-    Daemon::with_config(&format!(
+    let text = format!(
         r#"
         [[listener]]
         name = "in"
@@ -44,7 +45,8 @@ fn start(address: std::net::SocketAddr, engine: &str) -> Daemon {
         [sink.nothing]
         type = "null"
         "#
-    ))
+    );
+    Daemon::with_config_and_watchdog(&text, std::time::Duration::from_secs(10)).0
 }
 
 #[test]

@@ -37,3 +37,5 @@ mod shutdown;
 mod signals;
 mod start;
 mod threads;
+// What a service manager hears of the time between them.
+mod watchdog;

@@ -34,7 +34,7 @@ const FORBIDDEN_IMPORTS: &[(&[&str], &[&str])] = &[
     ),
     (
         &["receiver", "consumer", "policy", "pool", "sink", "packet", "capture", "successor", "ledger", "channel"],
-        &["control", "metrics", "notify", "budget", "holder", "steering"],
+        &["control", "metrics", "notify", "watchdog", "activation", "budget", "holder", "steering"],
     ),
     // What the threads hold does not know the threads.
     (&["policy", "pool", "sink", "packet", "capture", "successor", "ledger", "channel"], &["receiver", "consumer"]),

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Sender;
 
 use crate::channel::{Inbox, Waited};
+use crate::crew;
 use crate::ledger::{ConsumerLedger, Tally};
 use crate::pool::Parcel;
 use crate::sink::Sink;
@@ -89,7 +90,8 @@ impl Consumer {
                 datagrams
             };
         }
-        self.sink.finish(&mut self.tallies, &mut |tallies| self.ledger.publish(tallies));
+        // The end of a sink is a wait for its disk or its peers, with a limit of its own.
+        crew::at_rest(|| self.sink.finish(&mut self.tallies, &mut |tallies| self.ledger.publish(tallies)));
         self.ledger.publish(&self.tallies);
         reason.map_or(End::Done, End::Closed)
     }
@@ -107,6 +109,7 @@ impl Consumer {
 
     /// Handles one batch; returns how many datagrams are in it.
     fn consume(&mut self, parcel: Parcel) -> u64 {
+        crew::step();
         let tally = &mut self.tallies[parcel.listener];
         let datagrams = parcel.datagrams.summary().datagrams;
         tally.taken += datagrams;

@@ -80,8 +80,7 @@ impl Crew {
         body: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<JoinHandle<T>> {
         let name = name.into();
-        let member =
-            Arc::new(Member { name: name.clone(), thread_id: AtomicI32::new(0), pulse: CachePadded::default() });
+        let member = Arc::new(Member::new(name.clone()));
         let alarm = Alarm { member: Arc::clone(&member), events: self.events.clone() };
         let handle = thread::Builder::new().name(name).spawn(move || {
             let alarm = alarm;
@@ -89,10 +88,24 @@ impl Crew {
             SELF.with(|own| own.set(Arc::clone(&alarm.member))).expect("a new thread is nobody yet");
             body()
         })?;
+        self.add(&member);
+        Ok(handle)
+    }
+
+    /// Makes the calling thread a member until it ends: the main thread, which nobody has started here. Nobody hears its
+    /// death either; the process ends with it.
+    pub fn enlist(&self, name: &str) {
+        let member = Arc::new(Member::new(name.to_owned()));
+        member.thread_id.store(nix::unistd::gettid().as_raw(), Ordering::Relaxed);
+        self.add(&member);
+        // A thread that has a pulse already keeps it.
+        let _ = SELF.with(|own| own.set(member));
+    }
+
+    fn add(&self, member: &Arc<Member>) {
         let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         members.retain(|member| member.strong_count() > 0);
-        members.push(Arc::downgrade(&member));
-        Ok(handle)
+        members.push(Arc::downgrade(member));
     }
 
     /// Tells the main thread something.
@@ -147,6 +160,10 @@ impl Drop for Rest<'_> {
 }
 
 impl Member {
+    fn new(name: String) -> Self {
+        Self { name, thread_id: AtomicI32::new(0), pulse: CachePadded::default() }
+    }
+
     /// Only its own thread writes it, so this needs no atomic addition.
     fn advance(&self, by: u64) {
         self.pulse.store(self.pulse.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
@@ -222,6 +239,19 @@ mod tests {
         assert_eq!(pulses.iter().map(|vitals| vitals.pulse).collect::<Vec<_>>(), [2, 3, 4]);
         assert_eq!(pulses.iter().map(Vitals::is_at_rest).collect::<Vec<_>>(), [false, true, false]);
         assert!(pulses[0].thread_id > 0);
+    }
+
+    #[test]
+    fn a_thread_that_was_not_started_here_has_a_pulse_once_it_is_enlisted() {
+        let (crew, _events) = Crew::new();
+        let own = crew.clone();
+        let body = move || {
+            own.enlist("main");
+            at_rest(|| assert!(own.vitals()[0].is_at_rest()));
+            assert_eq!((own.vitals()[0].name.as_str(), own.vitals()[0].pulse), ("main", 2));
+        };
+        thread::spawn(body).join().unwrap();
+        assert_eq!(crew.vitals(), []);
     }
 
     #[test]

@@ -30,7 +30,9 @@ pub mod logging;
 pub mod metrics;
 pub mod notify;
 pub mod watch;
+pub mod watchdog;
 
+mod activation;
 mod exchange;
 mod service;
 

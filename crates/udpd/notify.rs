@@ -36,7 +36,8 @@ impl Notifier {
         Self { manager, warned: AtomicBool::new(false) }
     }
 
-    fn to(name: &OsStr) -> Self {
+    /// The same by its name: a path, or with a leading `@` a name in the abstract namespace.
+    pub(crate) fn to(name: &OsStr) -> Self {
         let manager = address(name).and_then(|address| {
             let socket = UnixDatagram::unbound()?;
             socket.set_write_timeout(Some(SEND_LIMIT))?;
@@ -62,6 +63,11 @@ impl Notifier {
     /// Shows a new status line.
     pub fn status(&self, status: &str) {
         self.send(&format!("STATUS={}\n", one_line(status)));
+    }
+
+    /// A sign of life. A manager that hears none for longer than it has said restarts the process.
+    pub fn watchdog(&self) {
+        self.send("WATCHDOG=1\n");
     }
 
     /// The process has begun to end.
@@ -112,6 +118,8 @@ mod tests {
         assert_eq!(next(manager), "READY=1\nSTATUS=2 lanes on 0.0.0.0:514\n");
         notifier.status("1,000 datagrams\nREADY=0");
         assert_eq!(next(manager), "STATUS=1,000 datagrams READY=0\n");
+        notifier.watchdog();
+        assert_eq!(next(manager), "WATCHDOG=1\n");
         notifier.stopping();
         assert_eq!(next(manager), "STOPPING=1\n");
     }

@@ -178,7 +178,7 @@ impl Receiver {
         let mut deadline = None;
         while !batch.is_full() {
             if self.may_rest() {
-                std::thread::sleep(REST);
+                crew::at_rest(|| std::thread::sleep(REST));
             } else if !self.routes.iter().any(|route| route.feed.is_filling()) {
                 return;
             } else {

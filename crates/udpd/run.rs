@@ -5,17 +5,19 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver as Inbox, RecvTimeoutError};
 use mmsg::Uring;
 use steer::Topology;
 
+use crate::activation;
 use crate::budget::Budget;
 use crate::check;
 use crate::config::{Chosen, Config, Spread};
 use crate::control::{ControlServer, ControlSocket};
-use crate::crew::{Crew, Event};
+use crate::crew::{self, Crew, Event};
 use crate::engine::{self, Choice};
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::Snapshot;
@@ -27,6 +29,7 @@ use crate::pipeline::{self, Lane, Pipeline};
 use crate::signals::{self, Effect};
 use crate::upkeep::Upkeep;
 use crate::watch::{DriftWatch, LossWatch};
+use crate::watchdog::Watchdog;
 
 /// How often the main thread looks at the ledger: often enough for the kernel's 32-bit counters and for the status line.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
@@ -55,8 +58,11 @@ pub fn execute(config: &Config) -> Result<(), Failure> {
 
 fn serve(config: &Config, crew: &Crew, events: &Inbox<Event>) -> Result<(), Failure> {
     let started = Instant::now();
-    let notifier = Notifier::from_environment();
+    activation::refuse_passed_sockets()?;
+    let notifier = Arc::new(Notifier::from_environment());
     let budget = plan(config)?;
+    crew.enlist("main");
+    let watchdog = Watchdog::start(crew, &notifier)?;
     // First what tells a second daemon on the same configuration from the first, so that it ends before it takes a datagram.
     let windows = BoundWindows::bind(config)?;
     let pipeline = Pipeline::start(config, &budget, started, crew)?;
@@ -79,7 +85,10 @@ fn serve(config: &Config, crew: &Crew, events: &Inbox<Event>) -> Result<(), Fail
         is_steered: pipeline.lanes().iter().any(|lane| !lane.plan.steering.expected_cores().is_empty()),
         said: BTreeSet::new(),
     };
+    watchdog.begin();
     let reason = housekeeping.until_end(events);
+    // The end has a limit of its own, and so has the manager for it.
+    drop(watchdog);
     notifier.stopping();
     log::info!("stopping: {}", reason.text());
     let again = |wait: Duration| {
@@ -152,7 +161,7 @@ impl Housekeeping<'_> {
         let mut next = Instant::now() + HOUSEKEEPING;
         for round in 1_u32.. {
             loop {
-                match events.recv_deadline(next) {
+                match crew::at_rest(|| events.recv_deadline(next)) {
                     Ok(event) => {
                         if let Some(end) = self.take(event) {
                             self.look_at_drift();
@@ -193,7 +202,8 @@ impl Housekeeping<'_> {
         books.observe_kernel();
         self.upkeep.look(self.config, self.pipeline);
         if round.is_multiple_of(LOOK_AT_INTERFACES_EVERY) {
-            self.interfaces.look(&self.config.steer).iter().for_each(|line| log::warn!("{line}"));
+            // A driver that is busy with its card keeps whoever asks about it waiting.
+            crew::at_rest(|| self.interfaces.look(&self.config.steer)).iter().for_each(|line| log::warn!("{line}"));
         }
         self.look_at_drift();
         if round.is_multiple_of(REPORT_EVERY) {

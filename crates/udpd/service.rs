@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{Shutdown, shutdown};
 
-use crate::crew::Crew;
+use crate::crew::{self, Crew};
 use crate::exit::{ExitCode, Failure};
 
 /// The pause after a failed `accept`. It fails for want of descriptors or memory, which waiting may cure and retrying
@@ -97,18 +97,18 @@ fn accept_until_stopped<L: Listener>(
 ) {
     let mut warned = false;
     loop {
-        let outcome = listener.accept();
+        let outcome = crew::at_rest(|| listener.accept());
         if stopping.load(Ordering::Acquire) {
             return;
         }
         match outcome {
-            Ok(client) => serve_client(client),
+            Ok(client) => crew::at_rest(|| serve_client(client)),
             Err(error) => {
                 if !warned {
                     log::warn!("{name} cannot accept a client: {error}; trying again every second");
                     warned = true;
                 }
-                thread::sleep(ACCEPT_PAUSE);
+                crew::at_rest(|| thread::sleep(ACCEPT_PAUSE));
             }
         }
     }

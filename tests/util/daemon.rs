@@ -79,6 +79,15 @@ impl Daemon {
         Self::start(directory, &arguments, stdout)
     }
 
+    /// The same with a service manager that wants a sign of life within `limit`, and where that manager hears everything.
+    pub(crate) fn with_config_and_watchdog(text: &str, limit: Duration) -> (Self, UnixDatagram) {
+        let (directory, arguments) = written(text);
+        let stdout = std::fs::File::create(directory.path().join("stdout")).expect("cannot create a file for stdout");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_udpd"));
+        command.env("WATCHDOG_USEC", limit.as_micros().to_string());
+        Self::start_under_manager(command, directory, &arguments, stdout.into())
+    }
+
     /// Starts `udpd run` with these arguments, and `--stats-on-exit`, and waits until it is ready; `@DIR@` as above.
     pub(crate) fn with_arguments(arguments: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("cannot make a directory for the daemon");
@@ -94,7 +103,17 @@ impl Daemon {
     }
 
     /// Starts `command` with the arguments of udpd behind its own.
-    fn start_by(mut command: Command, directory: tempfile::TempDir, arguments: &[String], stdout: Stdio) -> Self {
+    fn start_by(command: Command, directory: tempfile::TempDir, arguments: &[String], stdout: Stdio) -> Self {
+        Self::start_under_manager(command, directory, arguments, stdout).0
+    }
+
+    /// The same, and the socket on which it says how far it is.
+    fn start_under_manager(
+        mut command: Command,
+        directory: tempfile::TempDir,
+        arguments: &[String],
+        stdout: Stdio,
+    ) -> (Self, UnixDatagram) {
         let notify_path = directory.path().join("notify.sock");
         let notify = UnixDatagram::bind(&notify_path).expect("cannot bind the notify socket");
         let mut child = command
@@ -112,7 +131,7 @@ impl Daemon {
         let stderr = std::thread::spawn(move || std::io::read_to_string(pipe).expect("udpd's stderr is UTF-8"));
         let mut daemon = Self { child, directory, stderr: Some(stderr) };
         daemon.wait_until_ready(&notify);
-        daemon
+        (daemon, notify)
     }
 
     /// Blocks on the notify socket; the time limit of each read is there only to notice a child that has died.

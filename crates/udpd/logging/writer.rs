@@ -13,6 +13,7 @@ use log::Level;
 
 use super::Message;
 use super::line::Style;
+use crate::crew;
 
 /// How long to leave a full non-blocking output alone. Stderr is non-blocking when another process that shares it made
 /// it so; the writer then waits as it would on any other full pipe.
@@ -41,7 +42,7 @@ impl<W: Write> Writer<W> {
     pub(super) fn run(mut self) {
         let mut finished = None;
         while finished.is_none()
-            && let Ok(message) = self.lines.recv()
+            && let Ok(message) = crew::at_rest(|| self.lines.recv())
         {
             match message {
                 Message::Line(line) => self.write_or_count(&line),
@@ -112,17 +113,19 @@ impl<W: Write> Writer<W> {
     fn push(&mut self, bytes: &[u8]) -> usize {
         let mut written = 0;
         while written < bytes.len() {
-            match self.output.write(&bytes[written..]) {
+            match crew::at_rest(|| self.output.write(&bytes[written..])) {
                 Ok(0) => break,
                 Ok(count) => written += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(FULL_OUTPUT_PAUSE),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    crew::at_rest(|| thread::sleep(FULL_OUTPUT_PAUSE))
+                }
                 Err(_) => break,
             }
         }
         if written > 0 {
             // Stderr keeps nothing back; an output that does reports its failure here or at the next write.
-            let _ = self.output.flush();
+            let _ = crew::at_rest(|| self.output.flush());
         }
         written
     }

@@ -13,7 +13,7 @@ use mmsg::{Backing, Engine, GrantedBuffer, RecvBatch, Socket};
 use super::multicast::Membership;
 use super::socket;
 use crate::budget::LanePlan;
-use crate::crew::Crew;
+use crate::crew::{self, Crew};
 use crate::engine;
 use crate::exit::{ExitCode, Failure};
 use crate::policy::{AccessList, Limit, Offences, Policy};
@@ -139,7 +139,7 @@ fn live(order: LaneOrder, made: &Sender<Result<Made, Failure>>, start: &Inbox<St
     if made.send(Ok(ready)).is_err() {
         return;
     }
-    let Ok(Start { routes, lanes, stop, successor }) = start.recv() else { return };
+    let Ok(Start { routes, lanes, stop, successor }) = crew::at_rest(|| start.recv()) else { return };
     let Parts { engine, pool, spare, policy, receive_buffer_bytes } = parts;
     let LaneOrder { index, drop_truncated, gather, .. } = order;
     Receiver {

@@ -11,6 +11,7 @@ use mmsg::Datagram;
 
 use super::encoder::{Encoder, Format};
 use super::{deliver, fail};
+use crate::crew;
 use crate::ledger::Tally;
 use crate::pool::LaneBatch;
 
@@ -122,7 +123,7 @@ impl Outbox {
         let mut written = 0;
         let mut outcome = Ok(());
         while written < self.bytes.len() && outcome.is_ok() {
-            match destination.write(&self.bytes[written..]) {
+            match crew::at_rest(|| destination.write(&self.bytes[written..])) {
                 Ok(0) => outcome = Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => written += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -132,7 +133,7 @@ impl Outbox {
         if outcome.is_err() {
             let whole = self.encoder.format().boundary().whole(&self.bytes[..written]).bytes;
             if whole < written
-                && let Err(error) = destination.take_back(written - whole)
+                && let Err(error) = crew::at_rest(|| destination.take_back(written - whole))
             {
                 log::warn!("a part of a record ({} bytes) could not be taken back: {error}", written - whole);
             }

@@ -16,6 +16,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, soc
 use super::encoder::{Encoder, Format};
 use super::outbox::{Destination, Outbox};
 use super::{Sink, deliver, fail};
+use crate::crew;
 use crate::ledger::Tally;
 use crate::pool::LaneBatch;
 
@@ -136,7 +137,7 @@ impl UnixDatagramSink {
     fn send(&mut self, payload: &[u8]) -> bool {
         loop {
             let Some(socket) = self.peer.find() else { return false };
-            match socket.send(payload) {
+            match crew::at_rest(|| socket.send(payload)) {
                 Ok(_) => return true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_about_the_message(&error) => {

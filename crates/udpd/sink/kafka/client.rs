@@ -15,6 +15,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer, PurgeConfig};
 
 use super::context::Context;
 use super::settings::{self, KafkaError, KafkaSettings};
+use crate::crew;
 use crate::ledger::Tally;
 use crate::sink::{deliver, fail};
 
@@ -97,7 +98,7 @@ impl Client {
                     if self.drain(tallies) {
                         wait = ROOM_WAIT_MIN;
                     } else {
-                        thread::sleep(wait);
+                        crew::at_rest(|| thread::sleep(wait));
                         wait = (wait * 2).min(ROOM_WAIT_MAX);
                         self.review(Instant::now());
                     }
@@ -186,7 +187,7 @@ impl Client {
         let deadline = Instant::now() + PURGE_LIMIT;
         while self.under_way() > 0 && Instant::now() < deadline {
             if !self.drain(tallies) {
-                thread::sleep(END_WAIT);
+                crew::at_rest(|| thread::sleep(END_WAIT));
             }
         }
         for (tally, under_way) in tallies.iter_mut().zip(&mut self.under_way) {
@@ -198,11 +199,12 @@ impl Client {
     fn renew(&mut self, tallies: &mut [Tally]) -> bool {
         self.give_up(tallies);
         // Only this sink waits.
-        thread::sleep(RENEWAL_PAUSE.saturating_sub(self.born.elapsed()));
+        crew::at_rest(|| thread::sleep(RENEWAL_PAUSE.saturating_sub(self.born.elapsed())));
         self.born = Instant::now();
         match BaseProducer::from_config_and_context(&self.config, Context::new(&self.settings)) {
             Ok(producer) => {
-                self.producer = producer;
+                // The library ends the threads of the old one, and waits for them.
+                crew::at_rest(|| self.producer = producer);
                 true
             }
             Err(error) => {

@@ -11,6 +11,7 @@ use super::spoof::{PACKET_BYTES_MAX, Refusal, Spoof};
 use super::voice::{Trouble, Voice, words};
 use super::way::{Change, Way};
 use super::{RelayError, deliver, fail};
+use crate::crew;
 use crate::ledger::{DestinationLedger, DestinationTally, Tally};
 
 /// Messages in the queue; each can be a train of datagrams of one length.
@@ -140,7 +141,7 @@ impl Destination {
                 self.hopeless = true;
                 return false;
             }
-            thread::sleep(ROOM_WAIT);
+            crew::at_rest(|| thread::sleep(ROOM_WAIT));
         }
         true
     }

@@ -1,0 +1,319 @@
+#!/usr/bin/env bash
+# The shipped unit in a real systemd: Debian's, booted in a container of its own with a network of its own. Restarts, bad
+# configurations, the watchdog with idle, stopped and disk-bound threads, kills and stops, each as an operator meets them.
+# Needs root, systemd-nspawn and debootstrap, which makes the container's file system once and keeps it; skips with its reason
+# otherwise. It touches nothing of the systemd that this host may run.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+name=systemd.sh
+skip() {
+    echo "SKIPPED $name: $1"
+    exit 0
+}
+[ "$(id -u)" -eq 0 ] || skip "needs root, to boot a container"
+for tool in systemd-nspawn:systemd-container debootstrap:debootstrap nsenter:util-linux mkfs.ext4:e2fsprogs \
+    fsfreeze:util-linux losetup:mount python3:python3; do
+    command -v "${tool%%:*}" >/dev/null || skip "needs ${tool%%:*} (Debian package ${tool##*:})"
+done
+
+cargo build --release --bin udpd
+udpd=$PWD/target/release/udpd
+stop_thread=$PWD/tests/rigs/systemd/stop_thread.py
+directory=$(mktemp -d)
+machine=udpd-rig-$$
+nspawn= leader= loop= sender= tracer= frozen=
+cgroups=()
+
+clean_up() {
+    local cgroup process
+    [ -z "$frozen" ] || fsfreeze --unfreeze "$directory/disk" 2>/dev/null || true
+    for process in $sender $tracer; do kill -KILL "$process" 2>/dev/null || true; done
+    if [ -n "$nspawn" ]; then
+        # The first signal asks the container to halt, the second ends it.
+        for _ in 1 2; do
+            kill -TERM "$nspawn" 2>/dev/null || true
+            for _ in $(seq 50); do kill -0 "$nspawn" 2>/dev/null || break 2; sleep 0.1; done
+        done
+        kill -KILL "$nspawn" 2>/dev/null || true
+        wait "$nspawn" 2>/dev/null || true
+    fi
+    for cgroup in "${cgroups[@]}"; do
+        find "$cgroup" -depth -type d -exec rmdir {} + 2>/dev/null || true
+    done
+    rmdir "/run/systemd/nspawn/propagate/$machine" 2>/dev/null || true
+    mountpoint -q "$directory/disk" && umount -l "$directory/disk"
+    [ -z "$loop" ] || losetup -d "$loop" 2>/dev/null || true
+    rm -rf "$directory"
+}
+trap clean_up EXIT
+
+fail() {
+    echo "FAILED: $1"
+    [ -z "$leader" ] || inside systemctl status --no-pager -l udpd.service || true
+    [ -z "$leader" ] || inside journalctl --no-pager -n 40 -u udpd.service -o short-monotonic || true
+    exit 1
+}
+
+# The file system of the container, made once on this machine.
+image=${XDG_CACHE_HOME:-$HOME/.cache}/udpd-rigs/bookworm
+if [ ! -e "$image/etc/os-release" ]; then
+    echo "making $image, once"
+    mkdir -p "$(dirname "$image")"
+    if ! debootstrap --variant=minbase --include=systemd,systemd-sysv bookworm "$image.$$" >"$directory/debootstrap" 2>&1; then
+        tail -n 5 "$directory/debootstrap"
+        rm -rf "$image.$$"
+        skip "debootstrap cannot make $image"
+    fi
+    # Another run may have been quicker.
+    mv -T "$image.$$" "$image" 2>/dev/null || rm -rf "$image.$$"
+fi
+
+# Files of the sink lie on a disk that can be frozen.
+mkdir -p "$directory/etc" "$directory/disk" "$directory/units/udpd.service.d"
+truncate -s 64M "$directory/image"
+loop=$(losetup --find --show "$directory/image" 2>/dev/null) && mkfs.ext4 -q "$loop" && mount "$loop" "$directory/disk" ||
+    skip "no loop device with a file system on it, which is to be frozen"
+cp config/udpd.service "$directory/units/udpd.service"
+
+configure() {
+    cat >"$directory/etc/udpd.toml" <<TOML
+[daemon]
+stats_on_exit = "/var/lib/udpd/ledger.json"
+$1
+[[listener]]
+name = "in"
+address = "127.0.0.1:5178"
+max_length = "512B"
+sinks = ["archive"]
+[sink.archive]
+type = "file"
+path = "/var/log/udpd/{listener}.log"
+sync = "200ms"
+queue_batches = 1024
+TOML
+}
+configure ""
+
+# A cgroup of its own, so that nothing is left in this host's.
+enter_own_cgroup() {
+    local number controllers path root
+    while IFS=: read -r number controllers path; do
+        case $number:$controllers in
+        0:) root=/sys/fs/cgroup && [ -d /sys/fs/cgroup/unified ] && root=/sys/fs/cgroup/unified ;;
+        *:name=systemd) root=/sys/fs/cgroup/systemd ;;
+        *) continue ;;
+        esac
+        mkdir "$root$path/$machine" 2>/dev/null && cgroups+=("$root$path/$machine")
+    done </proc/self/cgroup
+}
+enter_own_cgroup
+(
+    for cgroup in "${cgroups[@]}"; do echo "$BASHPID" >"$cgroup/cgroup.procs"; done
+    exec systemd-nspawn --quiet --directory="$image" --machine="$machine" --volatile=overlay --boot --private-network \
+        --register=no --keep-unit --console=pipe \
+        --bind-ro="$udpd:/usr/bin/udpd" --bind="$directory/etc:/etc/udpd" --bind="$directory/disk:/var/log/udpd" \
+        --bind="$directory/units:/run/systemd/system.control" \
+        --bind-ro="$PWD/config/udpd.sysusers:/usr/lib/sysusers.d/udpd.conf"
+) >"$directory/console" 2>&1 </dev/null &
+nspawn=$!
+
+inside() { nsenter --target "$leader" --mount --uts --ipc --net --pid "$@"; }
+
+boot() {
+    local state
+    for _ in $(seq 300); do
+        kill -0 "$nspawn" 2>/dev/null || return 1
+        leader=$(cut -d' ' -f1 "/proc/$nspawn/task/$nspawn/children" 2>/dev/null || true)
+        if [ -n "$leader" ] && [ "$(readlink "/proc/$leader/ns/pid")" != "$(readlink /proc/self/ns/pid)" ]; then
+            state=$(inside systemctl is-system-running 2>/dev/null || true)
+            case $state in running | degraded) return 0 ;; esac
+        fi
+        sleep 0.1
+    done
+    return 1
+}
+if ! boot; then
+    tail -n 5 "$directory/console"
+    leader=
+    skip "the container does not boot here"
+fi
+inside /usr/bin/udpd --version >/dev/null 2>&1 || skip "a udpd that was built here does not run in the container"
+echo "booted: $(inside systemctl --version | head -n 1)"
+inside systemd-sysusers
+inside systemctl daemon-reload
+
+property() { inside systemctl show --value --property="$1" udpd.service; }
+# Waits for the property $1 to be $2 (or, with "!=" as $3, to be something else), ten times longer than it takes.
+await() {
+    for _ in $(seq 300); do
+        case ${3:-=} in
+        =) [ "$(property "$1")" != "$2" ] || return 0 ;;
+        *) [ "$(property "$1")" = "$2" ] || return 0 ;;
+        esac
+        sleep 0.1
+    done
+    fail "${4:-$1 did not become $2}"
+}
+# How many lines of the unit's journal match; kept, because a reader that has seen enough would break the writer's pipe.
+journal() {
+    inside journalctl --no-pager --unit=udpd.service >"$directory/journal"
+    grep -c -- "$1" "$directory/journal" || true
+}
+start() { inside systemctl start udpd.service || fail "it does not start: $1"; }
+# Lines for a drop-in of the unit.
+override() {
+    printf '[Service]\n%s\n' "$1" >"$directory/units/udpd.service.d/rig.conf"
+    inside systemctl daemon-reload
+}
+send() { inside /usr/bin/udpd bench send --to 127.0.0.1:5178 --rate "$1" --seconds "$2" --size 200 --json; }
+sent() { python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["report"]["sent"])' "$directory/sent.json"; }
+stats() {
+    inside /usr/bin/udpd stats --json --socket /run/udpd/control.sock | python3 -c '
+import json, sys
+listener = json.load(sys.stdin)["listeners"][0]
+print({"arrived": listener["arrived"], "delivered": listener["sinks"][0]["delivered"]}[sys.argv[1]])' "$1"
+}
+# The ledger at exit closes; with $1, over so many datagrams.
+check_ledger() {
+    inside cat /var/lib/udpd/ledger.json >"$directory/ledger.json"
+    python3 - "$directory/ledger.json" "${1:-}" <<'PY' || fail "the ledger does not close: $(cat "$directory/ledger.json")"
+import json, sys
+listener = json.load(open(sys.argv[1]))["listeners"][0]
+sink = listener["sinks"][0]
+assert listener["residual"] == 0, listener
+assert listener["arrived"] == listener["received"] + listener["kernel_dropped"], listener
+assert sink["offered"] == sink["delivered"] + sum(sink["dropped"].values()) and sink["in_flight"] == 0, sink
+assert not sys.argv[2] or listener["arrived"] == int(sys.argv[2]), (listener["arrived"], sys.argv[2])
+print("        arrived %d, delivered %d, dropped %s" % (listener["arrived"], sink["delivered"], sink["dropped"]))
+PY
+}
+
+# 1. The unit says nothing that systemd does not know, and starts.
+verified=$(inside systemd-analyze verify --man=no /run/systemd/system.control/udpd.service 2>&1) || fail "the unit does not verify: $verified"
+[ -z "$verified" ] || fail "systemd-analyze verify has something to say: $verified"
+start "the shipped unit with a good file"
+await ActiveState active
+echo "passed: the unit verifies clean and starts; $(property StatusText)"
+
+# 2. Deliberate restarts are no failures, however many.
+for round in $(seq 10); do
+    inside systemctl restart udpd.service || fail "restart $round of 10 was refused"
+done
+await ActiveState active
+[ "$(property NRestarts)" -eq 0 ] || fail "healthy restarts count as failures"
+echo "passed: ten healthy restarts in a row"
+
+# 3. A bad file ends at once with 78, without retries, says where it is bad, and a mended one starts at once; again and again.
+for round in $(seq 6); do
+    configure "no_such_key = 1"
+    inside systemctl restart udpd.service 2>/dev/null && fail "a bad file has started"
+    await ActiveState failed
+    [ "$(property Result)" = exit-code ] && [ "$(property ExecMainStatus)" -eq 78 ] ||
+        fail "a bad file ended with $(property Result), $(property ExecMainStatus)"
+    [ "$(property NRestarts)" -eq 0 ] || fail "a bad file was tried again"
+    configure ""
+    start "the file is mended, round $round"
+done
+[ "$(journal 'udpd.toml:3:1.*no_such_key')" -eq 6 ] || fail "the journal does not say where the file is bad"
+echo "passed: a bad file ends once with 78, and a mended one starts at once"
+
+# 4. Idle is well, also within a short limit.
+override "WatchdogSec=2"
+inside systemctl restart udpd.service || fail "it does not restart"
+pid=$(property MainPID)
+sleep 20
+[ "$(property MainPID)" = "$pid" ] && [ "$(property NRestarts)" -eq 0 ] || fail "the watchdog has killed a healthy, idle daemon"
+echo "passed: WatchdogSec=2 and 20 s without traffic: the same process"
+
+# 5. A frozen disk is no hang of ours: three times the limit of it, under traffic, and every datagram accounted for.
+send 2000 10 >"$directory/sent.json" 2>/dev/null &
+sender=$!
+for _ in $(seq 100); do [ "$(stats delivered)" -gt 1000 ] && break; sleep 0.1; done
+fsfreeze --freeze "$directory/disk" && frozen=1
+sleep 6
+[ "$(property MainPID)" = "$pid" ] || fail "the watchdog has killed a daemon that waits for a frozen disk"
+fsfreeze --unfreeze "$directory/disk" && frozen=
+wait "$sender" || fail "the sender failed"
+sender=
+[ "$(property MainPID)" = "$pid" ] && [ "$(property NRestarts)" -eq 0 ] || fail "the daemon did not outlive a frozen disk"
+inside systemctl stop udpd.service
+[ "$(property Result)" = success ] || fail "the stop ended with $(property Result)"
+check_ledger "$(sent)"
+echo "passed: a disk frozen for 6 s with WatchdogSec=2: the same process, and a closed ledger"
+
+# 6. A thread that is stopped is a hang, whichever it is and although it rested: systemd starts the daemon anew.
+timeouts=0
+for thread in rx0- sink0- udpd-control main; do
+    start "after a stop"
+    await ActiveState active
+    pid=$(property MainPID)
+    restarts=$(property NRestarts)
+    case $thread in
+    main) id=$pid ;;
+    *) id=$(inside sh -c "grep -l '^$thread' /proc/$pid/task/*/comm" | head -n 1 | cut -d/ -f5) ;;
+    esac
+    [ -n "$id" ] || fail "there is no thread $thread"
+    mkfifo "$directory/stopped"
+    nsenter --target "$leader" --pid python3 "$stop_thread" "$id" >"$directory/stopped" &
+    tracer=$!
+    read -r word <"$directory/stopped" || fail "thread $thread cannot be stopped"
+    began=$(date +%s%N)
+    rm "$directory/stopped"
+    await MainPID "$pid" != "the watchdog has not noticed that $thread is stopped"
+    await ActiveState active
+    [ "$(property NRestarts)" -gt "$restarts" ] || fail "it was not systemd that has restarted the daemon"
+    wait "$tracer" || true
+    tracer=
+    echo "        $thread $word: back after $((($(date +%s%N) - began) / 1000000)) ms"
+    timeouts=$((timeouts + 1))
+    [ "$(journal 'Watchdog timeout')" -eq "$timeouts" ] || fail "it was not the watchdog"
+    inside systemctl stop udpd.service
+done
+[ "$(journal 'watchdog: .*was stopped from outside')" -eq "$timeouts" ] || fail "the journal does not name the threads that were stopped"
+echo "passed: a stopped receiver, consumer, control or main thread is a restart by the watchdog, which names it"
+
+# 7. A stop that takes longer than the watchdog's limit, because a sink takes nothing, is a clean stop; also one that systemd did
+# not ask for.
+start "before a slow stop"
+pid=$(property MainPID)
+send 2000 1 >/dev/null 2>&1
+fsfreeze --freeze "$directory/disk" && frozen=1
+send 2000 1 >/dev/null 2>&1
+inside systemctl kill --signal=TERM udpd.service
+sleep 4
+fsfreeze --unfreeze "$directory/disk" && frozen=
+await ActiveState inactive
+[ "$(property Result)" = success ] || fail "a slow stop ended with $(property Result)"
+check_ledger 4000
+echo "passed: a stop of 4 s with WatchdogSec=2 is clean"
+
+# 8. A kill is a restart; a stop under traffic is clean.
+start "before a kill"
+pid=$(property MainPID)
+inside systemctl kill --signal=KILL udpd.service
+await MainPID "$pid" != "a killed daemon was not started again"
+await ActiveState active
+[ "$(property NRestarts)" -eq 1 ] || fail "a kill made $(property NRestarts) restarts"
+send 2000 4 >"$directory/sent.json" 2>/dev/null &
+sender=$!
+for _ in $(seq 100); do [ "$(stats delivered)" -gt 1000 ] && break; sleep 0.1; done
+inside systemctl stop udpd.service
+[ "$(property Result)" = success ] && [ "$(property ExecMainStatus)" -eq 0 ] || fail "a stop under traffic ended with $(property Result)"
+check_ledger
+wait "$sender" || true
+sender=
+echo "passed: kill -9 is one restart, and a stop under traffic is clean"
+
+# 9. A socket unit of the same name: the daemon says what to disable, and blames nobody.
+printf '[Socket]\nListenDatagram=127.0.0.1:5178\n' >"$directory/units/udpd.socket"
+inside systemctl daemon-reload
+inside systemctl start udpd.socket
+inside systemctl start udpd.service 2>/dev/null && fail "it started with the socket that systemd holds"
+await ActiveState failed
+[ "$(property ExecMainStatus)" -eq 78 ] && [ "$(property NRestarts)" -eq 0 ] || fail "it ended with $(property ExecMainStatus)"
+inside systemctl stop udpd.socket
+[ "$(journal 'systemd passed 1 socket ')" -eq 1 ] || fail "the journal does not say what is wrong"
+[ "$(journal 'is shared with')" -eq 0 ] || fail "somebody is called the holder"
+start "the socket unit is stopped"
+echo "passed: sockets from systemd end with 78 and the cure"
