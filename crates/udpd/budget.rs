@@ -11,7 +11,7 @@ use steer::plan::Seat as QueueSeat;
 use steer::{Placement, Seat, Topology, place};
 
 use crate::config::{
-    Absorb, Config, Consumers, Lanes, Listener, ReceiveBuffer, SinkKind, Spread, Timestamps, UnixSocket,
+    Absorb, Config, Consumers, Lanes, Listener, ReceiveBuffer, SinkKind, Spread, Timestamps, UnixSocket, overlap,
 };
 use crate::engine::Choice;
 use crate::policy;
@@ -33,9 +33,6 @@ const RECEIVE_BUFFER_MAX: u64 = 1 << 30;
 
 /// The most slots of a batch whose slots hold a whole train.
 const GRO_SLOTS_MAX: usize = 16;
-
-/// The largest payload of a UDP datagram, and of a train.
-const TRAIN_BYTES: usize = 65_536;
 
 /// What the kernel charges a socket's buffer for one datagram: the payload, its headers and its bookkeeping, rounded the way
 /// its allocator rounds. Measured on loopback with Linux 6.18; drivers that hand up whole pages charge more.
@@ -59,6 +56,8 @@ pub struct LanePlan {
     pub member: usize,
     /// What its socket is bound to.
     pub address: SocketAddr,
+    /// Its socket is not alone on that address, or need not be: sockets of the same user can be bound beside it.
+    pub shares: bool,
     /// Its core.
     pub core: Option<usize>,
     /// The memory node of that core.
@@ -113,6 +112,8 @@ pub struct Budget {
     pub shared_cores: bool,
     /// The memory node of each core, as far as the machine tells.
     pub node_of_core: BTreeMap<usize, usize>,
+    /// What has to be said of this plan on this machine.
+    pub remarks: Vec<String>,
 }
 
 impl Budget {
@@ -159,6 +160,7 @@ impl Budget {
                     number: group * count + member,
                     member,
                     address,
+                    shares: count > 1 || listener.share_port || has_company(config, index, address),
                     core: seat.map(|seat| seat.core),
                     node: seat.and_then(|seat| seat.node),
                     steering,
@@ -179,7 +181,8 @@ impl Budget {
         let sink_bytes =
             sinks.map(|(index, (sink, &consumers))| sink_bytes(&sink.kind, consumers, lanes_of_sink(index)));
         let sink_bytes = sink_bytes.sum();
-        Self { lanes, consumers, consumer_cores, sink_bytes, shared_cores: shared, node_of_core }
+        let remarks = Vec::new();
+        Self { lanes, consumers, consumer_cores, sink_bytes, shared_cores: shared, node_of_core, remarks }
     }
 
     /// Where a consumer may run that these lanes feed: on their memory nodes, where there are cores for consumers at all.
@@ -212,6 +215,18 @@ impl Budget {
     pub fn receive_buffer_bytes(&self) -> usize {
         self.lanes.iter().map(|lane| 2 * lane.receive_buffer_bytes).sum()
     }
+}
+
+/// Whether the kernel takes the address of a listener for one that another of our own listeners has: one of the two is bound
+/// to an interface, which for the kernel makes a difference between datagrams and none between addresses.
+fn has_company(config: &Config, listener: usize, address: SocketAddr) -> bool {
+    let own = &config.listeners[listener];
+    let others = config.listeners.iter().enumerate().filter(|(index, _)| *index != listener);
+    let competes = |other: &Listener| {
+        (own.interface.is_none() || other.interface.is_none())
+            && other.addresses.iter().any(|taken| overlap(taken, &address))
+    };
+    others.map(|(_, other)| other).any(competes)
 }
 
 /// `cores` without `taken`; all of them when nothing would be left, because sharing is better than nowhere.
@@ -258,10 +273,7 @@ fn receive_buffer(listener: &Listener, lane_rate: u64) -> usize {
 }
 
 fn shape(config: &Config, listener: &Listener) -> BatchShape {
-    let (slots, slot_bytes) = match listener.gro {
-        true => (listener.batch_size.min(GRO_SLOTS_MAX), TRAIN_BYTES),
-        false => (listener.batch_size, listener.max_length_bytes),
-    };
+    let slots = if listener.gro { listener.batch_size.min(GRO_SLOTS_MAX) } else { listener.batch_size };
     let mut kinds = listener.sinks.iter().map(|&sink| &config.sinks[sink].kind);
     let is_recorded = kinds.clone().any(SinkKind::records_arrival);
     let control = Control {
@@ -274,7 +286,7 @@ fn shape(config: &Config, listener: &Listener) -> BatchShape {
         gro: listener.gro,
         drop_overflow: kinds.any(SinkKind::records_drops),
     };
-    BatchShape { slots, slot_bytes, control, huge_pages: true }
+    BatchShape { slots, slot_bytes: listener.max_length_bytes, control, huge_pages: true }
 }
 
 /// The memory of a sink with so many consumers, fed by so many lanes.

@@ -132,6 +132,9 @@ impl Opening<'_> {
             keep_source: relay.keep_source,
         };
         let (sink, destinations) = RelaySink::open(&settings).map_err(|error| relay_failure(&settings.sink, &error))?;
+        if let Some(meaning) = relay.looked_up.as_ref().filter(|_| self.consumer == 0) {
+            log::info!("sink {}: {meaning}; it is looked up at the start and never again", settings.sink);
+        }
         if relay.keep_source && self.consumer == 0 {
             log::info!(
                 "sink {}: sends with the original sources; a destination with rp_filter = 1 (strict) drops packets from \
@@ -249,6 +252,10 @@ fn open_failure(sink: &str, paths: &str, error: &io::Error) -> Failure {
         io::ErrorKind::PermissionDenied => {
             (ExitCode::Permission, "; let the user of udpd write there, or choose another path")
         }
+        _ if error.raw_os_error() == Some(Errno::ELOOP as i32) => (
+            ExitCode::Disk,
+            "; it is a symbolic link, through which no file is reached: write the path that it leads to",
+        ),
         _ => (ExitCode::Disk, ""),
     };
     Failure::new(code, format!("sink {sink}: cannot open {paths} for appending: {error}{cure}"))
@@ -259,7 +266,7 @@ pub(super) fn bind_failure(address: SocketAddr, error: &io::Error) -> Failure {
     let errno = error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw);
     let (code, cure) = match errno {
         Errno::EADDRINUSE => {
-            let holders = holder::of_udp_address(address, Path::new("/proc"));
+            let holders = holder::of_udp_address(address, &[], Path::new("/proc"));
             let names: Vec<String> = holders.iter().map(ToString::to_string).collect();
             let who = if names.is_empty() { "a process that /proc does not show".to_owned() } else { names.join(", ") };
             (ExitCode::Unavailable, format!("it is held by {who}; stop that or choose another address"))
