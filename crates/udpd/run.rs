@@ -2,9 +2,8 @@
 //! the books.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -99,7 +98,7 @@ fn serve(config: &Config, crew: &Crew, events: &Inbox<Event>) -> Result<(), Fail
     upkeep.end();
     windows.close();
     say_ledger(&snapshot);
-    let saved = config.daemon.stats_on_exit.as_deref().map_or(Ok(()), |path| save(&snapshot, path));
+    let saved = config.daemon.stats_on_exit.as_deref().map_or(Ok(()), |path| snapshot.save(path));
     reason.into_result().and(saved)
 }
 
@@ -376,19 +375,4 @@ fn say_ledger(snapshot: &Snapshot) {
 
 fn known(count: Option<impl ToString>) -> String {
     count.map_or_else(|| "not known".to_owned(), |count| count.to_string())
-}
-
-/// Writes the final ledger: beside the path first, so that a reader never sees half of it.
-fn save(snapshot: &Snapshot, path: &Path) -> Result<(), Failure> {
-    let fail = |error: io::Error| {
-        let message =
-            format!("cannot write the final ledger to {}: {error}; choose another stats_on_exit", path.display());
-        Failure::new(ExitCode::Disk, message)
-    };
-    let mut text = serde_json::to_string_pretty(snapshot).map_err(|error| fail(error.into()))?;
-    text.push('\n');
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let beside = PathBuf::from(beside);
-    fs::write(&beside, text).and_then(|()| fs::rename(&beside, path)).map_err(fail)
 }

@@ -45,7 +45,7 @@ pub(super) fn configure(
     }
     let mut daemon = Daemon::default();
     if let Some(path) = stats_on_exit {
-        let path = absolute(&path, directory).and_then(|text| paths::check_file(&text));
+        let path = absolute(&path, directory).and_then(|text| paths::check_replaced(&text));
         let path = path.map_err(|advice| usage("--stats-on-exit", advice))?;
         if matches!(&sink.kind, SinkKind::File(file) if Path::new(&file.path) == path) {
             let advice = Advice::new(format!("{path:?} is what --to writes"), "give each its own file");
