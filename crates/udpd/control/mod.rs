@@ -3,6 +3,7 @@
 //! A Unix socket in a directory of the daemon's own, mode 0660, so that the file system decides who may ask. A client
 //! sends one line and gets one line of JSON.
 
+mod lock;
 mod socket;
 
 use std::io;

@@ -104,6 +104,31 @@ fn of_many_that_start_at_once_on_a_stale_file_exactly_one_wins() {
 }
 
 #[test]
+fn a_lock_that_a_reader_holds_on_the_directory_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("control.sock");
+    let reader = fs::File::open(directory.path()).unwrap();
+    reader.lock_shared().unwrap();
+    drop(ControlSocket::bind(&path).unwrap());
+    reader.lock().unwrap();
+    leave_stale(&path);
+    drop(ControlSocket::bind(&path).unwrap());
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "the lock has gone with its holder");
+}
+
+#[test]
+fn a_lock_that_another_of_the_same_user_holds_is_named_with_its_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("control.sock");
+    let holder = fs::File::create(directory.path().join("control.sock.lock")).unwrap();
+    holder.lock().unwrap();
+    let failure = ControlSocket::bind(&path).unwrap_err();
+    assert_eq!(failure.code, ExitCode::Unavailable);
+    assert!(failure.message.contains("control.sock.lock"), "{failure}");
+    assert!(!path.exists());
+}
+
+#[test]
 fn what_is_not_a_socket_is_never_removed_or_followed() {
     let directory = tempfile::tempdir().unwrap();
     let (file, target, link) =
