@@ -33,7 +33,6 @@ pub mod watch;
 pub mod watchdog;
 
 mod activation;
-mod exchange;
 mod service;
 
 pub mod budget;

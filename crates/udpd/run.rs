@@ -272,8 +272,12 @@ impl BoundWindows {
 
     fn serve(self, pipeline: &Pipeline, crew: &Crew) -> Result<Windows, Failure> {
         let (for_control, for_metrics) = (pipeline.books(), pipeline.books());
+        let reopen = || Err("this version cannot go over to new files; restart udpd".to_owned());
         Ok(Windows {
-            control: self.control.map(|socket| socket.serve(crew, move || for_control.snapshot())).transpose()?,
+            control: self
+                .control
+                .map(|socket| socket.serve(crew, move || for_control.snapshot(), reopen))
+                .transpose()?,
             metrics: self.metrics.map(|server| server.serve(crew, move || for_metrics.snapshot())).transpose()?,
         })
     }

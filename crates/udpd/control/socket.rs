@@ -6,7 +6,7 @@
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -85,15 +85,21 @@ impl Drop for ControlSocket {
     }
 }
 
+impl AsFd for ControlSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
 impl Listener for ControlSocket {
     type Client = UnixStream;
 
-    fn accept(&self) -> io::Result<UnixStream> {
-        self.listener.accept().map(|(client, _)| client)
+    fn set_nonblocking(&self) -> io::Result<()> {
+        self.listener.set_nonblocking(true)
     }
 
-    fn descriptor(&self) -> RawFd {
-        self.listener.as_raw_fd()
+    fn accept(&self) -> io::Result<UnixStream> {
+        self.listener.accept().map(|(client, _)| client)
     }
 }
 
