@@ -34,6 +34,8 @@ mod bench_private;
 mod memory;
 // Which lane a datagram goes to, and on which core it came.
 mod steering;
+// Who asks it, and who only sits there.
+mod clients;
 // The first and the last moments.
 mod shutdown;
 mod signals;

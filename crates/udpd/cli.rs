@@ -7,7 +7,9 @@ use clap::{Parser, Subcommand};
 
 use crate::bench::{ladder, max, recv, send};
 use crate::config::{self, Config};
-use crate::exit::Failure;
+use crate::console;
+use crate::control::{self, Connection};
+use crate::exit::{ExitCode, Failure};
 use crate::nic::{self, Action, Order};
 use crate::{check, pipeline, replay, run, stats};
 
@@ -66,10 +68,14 @@ enum Command {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// The daemon's control socket
-        #[arg(long, value_name = "PATH")]
-        socket: Option<PathBuf>,
+        #[command(flatten)]
+        daemon: RunningDaemon,
     },
+    /// Let the running daemon go over to new files; returns when the old ones are closed
+    #[command(
+        after_help = "Example, in logrotate's configuration:\n  postrotate\n    udpd reopen\n  endscript\n\nExit codes: 0 done, 1 refused or not done in time, 69 no daemon is running"
+    )]
+    Reopen(RunningDaemon),
     /// Bring NIC queues, interrupts and cores together: plan, apply, check, restore
     #[command(subcommand, after_help = "Example: udpd steer plan eth0")]
     Steer(Steer),
@@ -86,6 +92,17 @@ enum Command {
         after_help = "Examples:\n  udpd replay capture.pcapng --to 127.0.0.1:5140\n  udpd replay capture.pcap --to 10.0.0.9:5140 --speed 10 --port 514\n  zcat capture.pcap.gz | udpd replay - --to [::1]:5140 --fast"
     )]
     Replay(replay::Arguments),
+}
+
+/// Which daemon is asked.
+#[derive(Debug, clap::Args)]
+struct RunningDaemon {
+    /// The daemon's configuration file, for the control_socket in it
+    #[arg(short, long, value_name = "FILE", env = "UDPD_CONFIG")]
+    config: Option<PathBuf>,
+    /// The daemon's control socket, whatever the file says [default: /run/udpd/control.sock, then that of the present user]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
 }
 
 /// What `udpd bench` measures.
@@ -154,7 +171,11 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
         }
         Command::Run { config, .. } => run::execute(&load(config)?),
         Command::Check { config, json } => check::execute(&load(config)?, json, &mut io::stdout().lock()),
-        Command::Stats { json, socket } => stats::execute(socket, json, &mut io::stdout().lock()),
+        Command::Stats { json, daemon } => stats::execute(reach(daemon)?, json, &mut io::stdout().lock()),
+        Command::Reopen(daemon) => {
+            let done = reach(daemon)?.reopen()?;
+            console::print(&mut io::stdout().lock(), &format!("{done}\n"))
+        }
         Command::Steer(command) => steer(command),
         Command::Bench { command } => bench(command),
         Command::Replay(arguments) => replay::execute(&arguments, &mut io::stdout().lock()),
@@ -187,6 +208,26 @@ fn steer(command: Steer) -> Result<(), Failure> {
     };
     let order = Order { action, interfaces, wish: &wish, state_folder: state, json };
     nic::execute(&order, &mut io::stdout().lock())
+}
+
+/// The daemon behind the socket, or else behind the one of the configuration, or else behind a usual one.
+fn reach(daemon: RunningDaemon) -> Result<Connection, Failure> {
+    let RunningDaemon { config, socket } = daemon;
+    if let Some(path) = socket {
+        return Connection::open(&path);
+    }
+    let Some(file) = config else { return Connection::open_first(&control::default_paths()) };
+    let chosen = load(Some(file.clone()))?.daemon.control_socket;
+    match chosen.value {
+        Some(path) if chosen.written => Connection::open(&path),
+        None if chosen.written => {
+            let cure = "write a path there and restart it";
+            let message = format!("the daemon of {} cannot be asked: control_socket = \"\"; {cure}", file.display());
+            Err(Failure::new(ExitCode::Unavailable, message))
+        }
+        // Another user's default is not ours.
+        _ => Connection::open_first(&control::default_paths()),
+    }
 }
 
 fn load(path: Option<PathBuf>) -> Result<Config, Failure> {

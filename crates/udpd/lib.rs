@@ -34,7 +34,6 @@ pub mod watch;
 pub mod watchdog;
 
 mod activation;
-mod exchange;
 mod service;
 
 pub mod budget;

@@ -2,9 +2,8 @@
 //! the books.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -101,7 +100,7 @@ fn serve(config: &Config, crew: &Crew, events: &Inbox<Event>) -> Result<(), Fail
     upkeep.end();
     windows.close();
     say_ledger(&snapshot);
-    let saved = config.daemon.stats_on_exit.as_deref().map_or(Ok(()), |path| save(&snapshot, path));
+    let saved = config.daemon.stats_on_exit.as_deref().map_or(Ok(()), |path| snapshot.save(path));
     reason.into_result().and(saved)
 }
 
@@ -275,8 +274,12 @@ impl BoundWindows {
 
     fn serve(self, pipeline: &Pipeline, crew: &Crew) -> Result<Windows, Failure> {
         let (for_control, for_metrics) = (pipeline.books(), pipeline.books());
+        let reopen = || Err("this version cannot go over to new files; restart udpd".to_owned());
         Ok(Windows {
-            control: self.control.map(|socket| socket.serve(crew, move || for_control.snapshot())).transpose()?,
+            control: self
+                .control
+                .map(|socket| socket.serve(crew, move || for_control.snapshot(), reopen))
+                .transpose()?,
             metrics: self.metrics.map(|server| server.serve(crew, move || for_metrics.snapshot())).transpose()?,
         })
     }
@@ -378,19 +381,4 @@ fn say_ledger(snapshot: &Snapshot) {
 
 fn known(count: Option<impl ToString>) -> String {
     count.map_or_else(|| "not known".to_owned(), |count| count.to_string())
-}
-
-/// Writes the final ledger: beside the path first, so that a reader never sees half of it.
-fn save(snapshot: &Snapshot, path: &Path) -> Result<(), Failure> {
-    let fail = |error: io::Error| {
-        let message =
-            format!("cannot write the final ledger to {}: {error}; choose another stats_on_exit", path.display());
-        Failure::new(ExitCode::Disk, message)
-    };
-    let mut text = serde_json::to_string_pretty(snapshot).map_err(|error| fail(error.into()))?;
-    text.push('\n');
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let beside = PathBuf::from(beside);
-    fs::write(&beside, text).and_then(|()| fs::rename(&beside, path)).map_err(fail)
 }

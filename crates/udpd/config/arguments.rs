@@ -54,7 +54,7 @@ pub(super) fn configure(
             let advice = Advice::new("\"-\" would be a file called -", "write /tmp/ledger.json, for example, or ./-");
             return Err(usage("--stats-on-exit", advice));
         }
-        let path = absolute(&path, directory).and_then(|text| paths::check_file(&text));
+        let path = absolute(&path, directory).and_then(|text| paths::check_replaced(&text));
         let path = path.map_err(|advice| usage("--stats-on-exit", advice))?;
         if matches!(&sink.kind, SinkKind::File(file) if Path::new(&file.path) == path) {
             let advice = Advice::new(format!("{path:?} is what --to writes"), "give each its own file");

@@ -52,6 +52,18 @@ fn stream_of_this_process(path: &Path) -> Option<Advice> {
     }
 }
 
+/// As [`check_file`], for a file that will be replaced as a whole. Whatever else stands there, a device above all, was made by
+/// somebody else for something else.
+pub(super) fn check_replaced(text: &str) -> Result<PathBuf, Advice> {
+    let path = check_file(text)?;
+    let what = match path.symlink_metadata().map(|found| found.file_type()) {
+        Ok(kind) if kind.is_symlink() => "a symbolic link, which would itself be replaced by a file",
+        Ok(kind) if !kind.is_file() => "not a regular file, and would be replaced by one",
+        _ => return Ok(path),
+    };
+    Err(Advice::new(format!("{text:?} is {what}"), "name a regular file, or one that does not exist yet"))
+}
+
 /// As [`check_file`], for a Unix socket.
 pub(super) fn check_socket(text: &str) -> Result<PathBuf, Advice> {
     let path = check_file(text)?;
@@ -89,6 +101,22 @@ mod tests {
             let advice = check_file(text).expect_err(text).to_string();
             assert!(advice.contains(words), "{text:?}: {advice}");
         }
+    }
+
+    #[test]
+    fn a_file_to_be_replaced_is_a_regular_file_or_none() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| directory.path().join(name).to_str().expect("UTF-8").to_owned();
+        std::fs::write(path("file"), "").expect("a file");
+        std::os::unix::fs::symlink(path("file"), path("link")).expect("a link");
+        nix::unistd::mkfifo(path("pipe").as_str(), nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+        assert!(check_replaced(&path("file")).is_ok());
+        assert!(check_replaced(&path("absent")).is_ok());
+        for (name, words) in [("link", "symbolic link"), ("pipe", "not a regular file")] {
+            let advice = check_replaced(&path(name)).expect_err(name).to_string();
+            assert!(advice.contains(words), "{name}: {advice}");
+        }
+        assert!(check_replaced("/dev/null").is_err());
     }
 
     #[test]

@@ -84,7 +84,7 @@ fn validate_daemon(raw: &RawDaemon, report: &mut Report<'_>) -> Daemon {
         daemon.metrics_address = Chosen { value, written: true };
     }
     if let Some(stats) = raw.stats_on_exit.get() {
-        daemon.stats_on_exit = optional(stats, report, paths::check_file);
+        daemon.stats_on_exit = optional(stats, report, paths::check_replaced);
     }
     daemon.log_level = raw.log_level.or(daemon.log_level);
     daemon.log_format = raw.log_format.or(daemon.log_format);

@@ -1,43 +1,38 @@
-//! The control socket: how `udpd stats` asks a running daemon for its ledger.
+//! The control socket: how `udpd stats` asks a running daemon for its ledger, and `udpd reopen` sends it to new files.
 //!
 //! A Unix socket in a directory of the daemon's own, mode 0660, so that the file system decides who may ask. A client
-//! sends one line and gets one line of JSON.
+//! sends one line and gets one line of JSON: the ledger, `{"ok": "..."}` or `{"error": "..."}`.
 
+mod client;
+mod lock;
+mod reopen;
 mod socket;
 
-use std::io;
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
 use crate::crew::Crew;
-use crate::exchange::{Exchange, NoQuestion};
-use crate::exit::{ExitCode, Failure};
+use crate::exit::Failure;
 use crate::ledger::Snapshot;
-use crate::service::Service;
+use crate::service::{Asker, Limits, Protocol, Question, Reply, Service};
+pub use client::{Connection, default_paths};
+use reopen::Reopener;
 pub use socket::ControlSocket;
 
-/// How long one client may keep the others waiting.
-const CLIENT_LIMIT: Duration = Duration::from_secs(1);
+/// Scripts and people, and the longest request line.
+const LIMITS: Limits = Limits::new(32, 4096);
 
-/// How long a client waits; several others may be before it.
-const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-
-/// The longest request line.
-const REQUEST_BYTES_MAX: usize = 4096;
-
-/// The longest answer a client takes: a thousand listeners with a hundred lanes each.
-const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// What a daemon is known to do.
+const KNOWN: &str = "stats, reopen";
 
 impl ControlSocket {
-    /// Answers with what `snapshot` returns, on a thread of its own, until stopped.
+    /// Answers with what `snapshot` returns, and does `reopen` on request, until stopped. `reopen` returns when it is done, with a
+    /// line that says what was done or why not.
     pub fn serve(
         self,
         crew: &Crew,
         snapshot: impl Fn() -> Snapshot + Send + 'static,
+        reopen: impl Fn() -> Result<String, String> + Send + Sync + 'static,
     ) -> Result<ControlServer, Failure> {
-        let service = Service::start("udpd-control", self, crew, move |client| serve_client(client, &snapshot))?;
-        Ok(ControlServer { service })
+        let requests = Requests { snapshot, reopener: Reopener::new(crew, reopen) };
+        Ok(ControlServer { service: Service::start("udpd-control", self, crew, requests)? })
     }
 }
 
@@ -49,7 +44,7 @@ pub struct ControlServer {
 }
 
 impl ControlServer {
-    /// Ends the service, after the client being served if there is one, and removes the socket's file.
+    /// Removes the socket's file and ends the service. Who is owed an answer has a second to take it.
     pub fn stop(self) {
         // In this order: a file whose daemon no longer answers would invite the next daemon to replace it meanwhile.
         self.service.listener().remove_file();
@@ -57,85 +52,55 @@ impl ControlServer {
     }
 }
 
-fn serve_client(client: UnixStream, snapshot: &impl Fn() -> Snapshot) {
-    let mut exchange = Exchange::new(client, CLIENT_LIMIT);
-    let end_of_line = |bytes: &[u8]| bytes.iter().position(|&byte| byte == b'\n');
-    let answer = match exchange.question(REQUEST_BYTES_MAX, end_of_line) {
-        Ok(line) if line == b"stats" => {
-            serde_json::to_string(&snapshot()).unwrap_or_else(|error| refusal(&error.to_string()))
-        }
-        Ok(line) => {
-            let shown: String = String::from_utf8_lossy(&line).chars().take(40).collect();
-            refusal(&format!("unknown request {shown:?}; known is: stats"))
-        }
-        Err(NoQuestion::TooLong) => refusal(&format!("the request is longer than {REQUEST_BYTES_MAX} bytes")),
-        Err(NoQuestion::Gone) => return,
-    };
-    // A client that does not wait for its answer has nobody to report it to.
-    let _ = exchange.answer(format!("{answer}\n").as_bytes());
+/// What is asked, and who answers.
+struct Requests<S> {
+    snapshot: S,
+    reopener: Reopener,
 }
 
-fn refusal(reason: &str) -> String {
-    serde_json::json!({ "error": reason }).to_string()
+impl<S: Fn() -> Snapshot + Send + 'static> Protocol for Requests<S> {
+    fn limits(&self) -> Limits {
+        LIMITS
+    }
+
+    fn question_length(&self, bytes: &[u8]) -> Option<usize> {
+        bytes.iter().position(|&byte| byte == b'\n')
+    }
+
+    fn reply(&mut self, question: Question<'_>, asker: &Asker<'_>) -> Reply {
+        Reply::Now(match question {
+            Question::Whole(b"stats") => match serde_json::to_string(&(self.snapshot)()) {
+                Ok(json) => line(json),
+                Err(error) => refusal(&error.to_string()),
+            },
+            Question::Whole(b"reopen") => return self.reopener.ask(asker),
+            Question::Whole(other) => {
+                let shown: String = String::from_utf8_lossy(other).chars().take(40).collect();
+                refusal(&format!("unknown request {shown:?}; known are: {KNOWN}"))
+            }
+            Question::TooLong => refusal(&format!("the request is longer than {} bytes", LIMITS.question_bytes_max)),
+        })
+    }
+
+    fn overdue(&self) -> Vec<u8> {
+        let limit_s = LIMITS.waiting.as_secs();
+        refusal(&format!(
+            "not done after {limit_s} s; it goes on, and the log says what it waits for, which is most often a disk that does not answer"
+        ))
+    }
 }
 
-/// Asks the daemon behind `path` for its ledger.
-pub fn request_stats(path: &Path) -> Result<Snapshot, Failure> {
-    let client = socket::connect(path, ANSWER_LIMIT).map_err(|error| not_connected(path, &error))?;
-    let mut exchange = Exchange::new(client, ANSWER_LIMIT);
-    let answer = exchange.write_all(b"stats\n").and_then(|()| exchange.read_to_end(ANSWER_BYTES_MAX));
-    let answer = answer.map_err(|error| {
-        let cure = "if the daemon is stuck, see its log and `systemctl status udpd`";
-        let message = format!("no answer from the daemon behind {}: {error}; {cure}", path.display());
-        Failure::new(ExitCode::Failure, message)
-    })?;
-    understand(path, &answer)
+fn refusal(reason: &str) -> Vec<u8> {
+    line(serde_json::json!({ "error": reason }).to_string())
 }
 
-fn understand(path: &Path, answer: &[u8]) -> Result<Snapshot, Failure> {
-    serde_json::from_slice(answer).map_err(|error| {
-        let refused = serde_json::from_slice::<serde_json::Value>(answer).ok();
-        let reason = match refused.as_ref().and_then(|value| value["error"].as_str()) {
-            Some(reason) => format!("refused: {reason}"),
-            None => format!("answered something that is not a ledger ({error})"),
-        };
-        let cure = "the daemon and this command may be of different versions; restart the daemon after an update";
-        Failure::new(ExitCode::Failure, format!("the daemon behind {} {reason}; {cure}", path.display()))
-    })
+fn agreement(what: &str) -> Vec<u8> {
+    line(serde_json::json!({ "ok": what }).to_string())
 }
 
-fn not_connected(path: &Path, error: &io::Error) -> Failure {
-    use io::ErrorKind;
-    let path_shown = path.display();
-    let (code, reason) = match error.kind() {
-        ErrorKind::NotFound => (
-            ExitCode::Unavailable,
-            "there is no such file, so no udpd serves it; start the daemon, or name its control_socket with --socket"
-                .into(),
-        ),
-        ErrorKind::ConnectionRefused => (
-            ExitCode::Unavailable,
-            "the file is there but nobody serves it: the daemon ended without removing it; start the daemon again"
-                .into(),
-        ),
-        ErrorKind::PermissionDenied => (
-            ExitCode::Permission,
-            "permission denied; run this as the daemon's user, as root, or as a member of the file's group".into(),
-        ),
-        ErrorKind::WouldBlock => (
-            ExitCode::Failure,
-            "it takes no more clients; it is stuck or overrun, see its log and restart it if it stays so".into(),
-        ),
-        _ => (ExitCode::Failure, format!("{error}; see the daemon's log")),
-    };
-    Failure::new(code, format!("cannot ask the daemon behind {path_shown}: {reason}"))
-}
-
-/// Where a daemon listens that was not told otherwise: the system's, then that of the present user.
-pub fn default_paths() -> Vec<PathBuf> {
-    let of_user = std::env::var_os("XDG_RUNTIME_DIR").filter(|directory| !directory.is_empty());
-    let of_user = of_user.map(|directory| Path::new(&directory).join("udpd/control.sock"));
-    std::iter::once(PathBuf::from("/run/udpd/control.sock")).chain(of_user).collect()
+fn line(mut json: String) -> Vec<u8> {
+    json.push('\n');
+    json.into_bytes()
 }
 
 #[cfg(test)]

@@ -2,22 +2,21 @@
 //!
 //! A socket's file outlives the process that made it, so a restart after a crash finds one in its way. Whether it is
 //! stale is known only by connecting to it. To keep two daemons that start together from each taking the other's file
-//! for stale, the directory is locked from the first look until the socket listens.
+//! for stale, a lock is held from the first look until the socket listens.
 
-use std::fs::{self, DirBuilder, File, Permissions};
+use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::Duration;
 
-use nix::fcntl::{Flock, FlockArg};
 use nix::sys::socket::sockopt::{PeerCredentials, SendTimeout};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, getsockopt, setsockopt, socket};
 use nix::sys::time::{TimeVal, TimeValLike};
 
+use super::lock::StartLock;
 use crate::exit::{ExitCode, Failure};
 use crate::service::Listener;
 
@@ -29,10 +28,6 @@ const DIRECTORY_MODE: u32 = 0o750;
 
 /// How long to wait for a daemon that may be busy, when all that matters is whether it is there.
 const PROBE_LIMIT: Duration = Duration::from_secs(1);
-
-/// How often, and how far apart, to try for the lock. Its rightful holders keep it for less than [`PROBE_LIMIT`].
-const LOCK_ATTEMPTS: u32 = 200;
-const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// A bound control socket that nobody serves yet. Its file is removed when it goes.
 #[derive(Debug)]
@@ -50,9 +45,10 @@ impl ControlSocket {
     /// A socket that nobody serves is replaced. Anything else in its place, above all the socket of a running daemon,
     /// is left alone and is an error.
     pub fn bind(path: &Path) -> Result<Self, Failure> {
-        let directory = directory_of(path);
-        make_directory(directory).map_err(|error| failure(path, "make its directory", &error))?;
-        let _lock = lock(directory, path)?;
+        // What can never be a socket's path is said before anything is made.
+        SocketAddr::from_pathname(path).map_err(|error| failure(path, "bind it", &error))?;
+        make_directory(directory_of(path)).map_err(|error| failure(path, "make its directory", &error))?;
+        let _lock = lock(path)?;
         let listener = match UnixListener::bind(path) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
                 remove_stale(path)?;
@@ -89,15 +85,21 @@ impl Drop for ControlSocket {
     }
 }
 
+impl AsFd for ControlSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
 impl Listener for ControlSocket {
     type Client = UnixStream;
 
-    fn accept(&self) -> io::Result<UnixStream> {
-        self.listener.accept().map(|(client, _)| client)
+    fn set_nonblocking(&self) -> io::Result<()> {
+        self.listener.set_nonblocking(true)
     }
 
-    fn descriptor(&self) -> RawFd {
-        self.listener.as_raw_fd()
+    fn accept(&self) -> io::Result<UnixStream> {
+        self.listener.accept().map(|(client, _)| client)
     }
 }
 
@@ -113,20 +115,18 @@ fn make_directory(directory: &Path) -> io::Result<()> {
     }
 }
 
-fn lock(directory: &Path, path: &Path) -> Result<Flock<File>, Failure> {
-    let mut file = File::open(directory).map_err(|error| failure(path, "open its directory", &error))?;
-    for _ in 0..LOCK_ATTEMPTS {
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => return Ok(lock),
-            Err((unlocked, nix::errno::Errno::EWOULDBLOCK | nix::errno::Errno::EINTR)) => file = unlocked,
-            Err((_, errno)) => return Err(failure(path, "lock its directory", &errno.into())),
+fn lock(path: &Path) -> Result<StartLock, Failure> {
+    let lock = StartLock::path_for(path);
+    StartLock::take(&lock).map_err(|error| {
+        let (path_shown, lock) = (path.display(), lock.display());
+        if error.kind() != ErrorKind::WouldBlock {
+            return failure(path, &format!("take its lock {lock}"), &error);
         }
-        thread::sleep(LOCK_PAUSE);
-    }
-    let (directory, path) = (directory.display(), path.display());
-    let cure = format!("see who with `fuser {directory}`, or give control_socket a directory of its own");
-    let message = format!("cannot make the control socket {path}: another process keeps {directory} locked; {cure}");
-    Err(Failure::new(ExitCode::Unavailable, message))
+        let cure = format!("see who with `fuser {lock}`, or set control_socket to another path");
+        let message =
+            format!("cannot make the control socket {path_shown}: another process keeps {lock} locked; {cure}");
+        Failure::new(ExitCode::Unavailable, message)
+    })
 }
 
 /// Removes what is at `path` if that is a socket and nobody serves it.

@@ -10,6 +10,7 @@
 mod files;
 mod group;
 mod relay;
+mod save;
 pub mod snapshot;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,23 +1,18 @@
-//! As much of HTTP/1.1 as a Prometheus server needs: GET /metrics, one client at a time, one request a connection.
+//! As much of HTTP/1.1 as a Prometheus server needs: GET /metrics, one request a connection.
 //!
-//! The whole exchange has one second and a request has 8 KiB, so no client can hold the endpoint or make it grow.
+//! Eight connections are held at once and a request has 8 KiB, so no client can hold the endpoint or make it grow.
 
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::net::{SocketAddr, TcpListener};
 
 use super::exposition;
 use crate::crew::Crew;
-use crate::exchange::{Exchange, NoQuestion};
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::Snapshot;
-use crate::service::Service;
+use crate::service::{Asker, Limits, Protocol, Question, Reply, Service};
 
-/// How long one client may keep the others waiting.
-const CLIENT_LIMIT: Duration = Duration::from_secs(1);
-
-/// The longest request head; a body is never read.
-const REQUEST_BYTES_MAX: usize = 8192;
+/// A few scrapers and a few people, and the longest request head; a body is never read.
+const LIMITS: Limits = Limits::new(8, 8192);
 
 /// A bound endpoint that nobody serves yet.
 #[derive(Debug)]
@@ -60,8 +55,7 @@ impl MetricsServer {
         crew: &Crew,
         snapshot: impl Fn() -> Snapshot + Send + 'static,
     ) -> Result<MetricsHandle, Failure> {
-        let service =
-            Service::start("udpd-metrics", self.listener, crew, move |client| serve_client(client, &snapshot))?;
+        let service = Service::start("udpd-metrics", self.listener, crew, Scrapes(snapshot))?;
         Ok(MetricsHandle { service })
     }
 }
@@ -74,32 +68,45 @@ pub struct MetricsHandle {
 }
 
 impl MetricsHandle {
-    /// Ends the service, after the client being served if there is one.
+    /// Ends the service. Who is owed an answer has a second to take it.
     pub fn stop(self) {
         self.service.stop();
     }
 }
 
-fn serve_client(client: TcpStream, snapshot: &impl Fn() -> Snapshot) {
-    let mut exchange = Exchange::new(client, CLIENT_LIMIT);
-    let request = match exchange.question(REQUEST_BYTES_MAX, head_length) {
-        Ok(head) => Request::read(&head),
-        Err(NoQuestion::TooLong) => Request::Malformed,
-        Err(NoQuestion::Gone) => return,
-    };
-    let response = match request {
-        Request::Metrics => {
-            response("200 OK", "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n", &exposition(&snapshot()))
-        }
-        Request::ElsePath => response("404 Not Found", PLAIN, "The metrics are at /metrics.\n"),
-        Request::ElseMethod => {
-            let fields = format!("Allow: GET\r\n{PLAIN}");
-            response("405 Method Not Allowed", &fields, "Only GET is served here.\n")
-        }
-        Request::Malformed => response("400 Bad Request", PLAIN, "This is not an HTTP request that is served here.\n"),
-    };
-    // A client that does not wait for its answer has nobody to report it to.
-    let _ = exchange.answer(response.as_bytes());
+/// Answers from what this returns.
+struct Scrapes<S>(S);
+
+impl<S: Fn() -> Snapshot + Send + 'static> Protocol for Scrapes<S> {
+    fn limits(&self) -> Limits {
+        LIMITS
+    }
+
+    fn question_length(&self, bytes: &[u8]) -> Option<usize> {
+        head_length(bytes)
+    }
+
+    fn reply(&mut self, question: Question<'_>, _: &Asker<'_>) -> Reply {
+        let request = match question {
+            Question::Whole(head) => Request::read(head),
+            Question::TooLong => Request::Malformed,
+        };
+        let response = match request {
+            Request::Metrics => {
+                let fields = "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n";
+                response("200 OK", fields, &exposition(&self.0()))
+            }
+            Request::ElsePath => response("404 Not Found", PLAIN, "The metrics are at /metrics.\n"),
+            Request::ElseMethod => {
+                let fields = format!("Allow: GET\r\n{PLAIN}");
+                response("405 Method Not Allowed", &fields, "Only GET is served here.\n")
+            }
+            Request::Malformed => {
+                response("400 Bad Request", PLAIN, "This is not an HTTP request that is served here.\n")
+            }
+        };
+        Reply::Now(response.into_bytes())
+    }
 }
 
 const PLAIN: &str = "Content-Type: text/plain; charset=utf-8\r\n";
@@ -148,8 +155,9 @@ mod tests {
     use super::*;
     use crate::stats::tests::example;
     use std::io::{self, Write};
-    use std::net::Ipv4Addr;
+    use std::net::{Ipv4Addr, TcpStream};
     use std::thread;
+    use std::time::Duration;
 
     fn serve() -> (SocketAddr, MetricsHandle) {
         let server = MetricsServer::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();

@@ -4,23 +4,19 @@
 //! layer and the reason without a calculator.
 
 use std::fmt::Write as _;
-use std::io::{ErrorKind, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write;
 
 use crate::console;
-use crate::control;
+use crate::control::Connection;
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::Snapshot;
 use crate::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SharerSnapshot, SinkSnapshot, Takes};
 
-/// Asks the daemon behind `socket`, or behind the first default path where one answers, and writes what it says.
+/// Asks the daemon that has been reached, and writes what it says.
 ///
 /// A reader that closes the pipe early, as `head` does, has what it wanted and is not an error.
-pub fn execute(socket: Option<PathBuf>, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
-    let snapshot = match socket {
-        Some(path) => control::request_stats(&path)?,
-        None => first_answer(&control::default_paths())?,
-    };
+pub fn execute(daemon: Connection, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    let snapshot = daemon.stats()?;
     let text = if json {
         let text = serde_json::to_string(&snapshot)
             .map_err(|error| Failure::new(ExitCode::Failure, format!("cannot write the ledger as JSON: {error}")))?;
@@ -29,28 +25,6 @@ pub fn execute(socket: Option<PathBuf>, json: bool, out: &mut dyn Write) -> Resu
         render(&snapshot)
     };
     console::print(out, &text)
-}
-
-/// Tries the paths in their order. When none answers, a socket that is there and fails says more than one that is not.
-fn first_answer(paths: &[PathBuf]) -> Result<Snapshot, Failure> {
-    let mut telling = None;
-    for path in paths {
-        match control::request_stats(path) {
-            Ok(snapshot) => return Ok(snapshot),
-            Err(failure) if is_absent(path) => drop(failure),
-            Err(failure) => telling = telling.or(Some(failure)),
-        }
-    }
-    Err(telling.unwrap_or_else(|| {
-        let tried: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-        let cure = "start the daemon, or name its control_socket with --socket";
-        let message = format!("no udpd is running: there is no control socket at {}; {cure}", tried.join(" or "));
-        Failure::new(ExitCode::Unavailable, message)
-    }))
-}
-
-fn is_absent(path: &Path) -> bool {
-    std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
 /// The ledger as text.

@@ -1,9 +1,11 @@
 //! The table against a fixed ledger, and the command against daemons that are there or not.
 
 use std::io;
+use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::control::{ControlServer, ControlSocket};
+use crate::crew::Crew;
 use crate::ledger::snapshot::{HostSnapshot, ListenerDropped, SinkDropped};
 
 /// A ledger with a number in every place, whose sums agree.
@@ -125,8 +127,13 @@ fn thousands_are_separated_and_times_are_short() {
 
 fn daemon(directory: &Path) -> (PathBuf, ControlServer) {
     let path = directory.join("control.sock");
-    let server = ControlSocket::bind(&path).unwrap().serve(&crate::crew::Crew::new().0, example).unwrap();
+    let reopen = || Ok("nothing to reopen".into());
+    let server = ControlSocket::bind(&path).unwrap().serve(&Crew::new().0, example, reopen).unwrap();
     (path, server)
+}
+
+fn reach(path: &Path) -> Connection {
+    Connection::open(path).unwrap()
 }
 
 #[test]
@@ -134,10 +141,10 @@ fn the_command_writes_the_table_or_one_line_of_json() {
     let directory = tempfile::tempdir().unwrap();
     let (path, server) = daemon(directory.path());
     let mut table = Vec::new();
-    execute(Some(path.clone()), false, &mut table).unwrap();
+    execute(reach(&path), false, &mut table).unwrap();
     assert_eq!(String::from_utf8(table).unwrap(), render(&example()));
     let mut json = Vec::new();
-    execute(Some(path), true, &mut json).unwrap();
+    execute(reach(&path), true, &mut json).unwrap();
     assert_eq!(json.iter().filter(|&&byte| byte == b'\n').count(), 1);
     assert_eq!(serde_json::from_slice::<Snapshot>(&json).unwrap(), example());
     server.stop();
@@ -149,9 +156,9 @@ fn a_closed_pipe_is_no_error_and_a_full_disk_is() {
     let (path, server) = daemon(directory.path());
     let (reader, mut closed) = io::pipe().unwrap();
     drop(reader);
-    execute(Some(path.clone()), false, &mut closed).unwrap();
+    execute(reach(&path), false, &mut closed).unwrap();
     let mut full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    assert_eq!(execute(Some(path), false, &mut full).unwrap_err().code, ExitCode::Disk);
+    assert_eq!(execute(reach(&path), false, &mut full).unwrap_err().code, ExitCode::Disk);
     server.stop();
 }
 
@@ -159,14 +166,15 @@ fn a_closed_pipe_is_no_error_and_a_full_disk_is() {
 fn the_first_path_that_answers_is_taken() {
     let directory = tempfile::tempdir().unwrap();
     let (path, server) = daemon(directory.path());
+    let first = |paths: &[PathBuf]| Connection::open_first(paths)?.stats();
     let stale = directory.path().join("stale.sock");
     drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
     let absent = directory.path().join("absent.sock");
-    assert_eq!(first_answer(&[absent.clone(), stale.clone(), path]).unwrap(), example());
+    assert_eq!(first(&[absent.clone(), stale.clone(), path]).unwrap(), example());
     server.stop();
-    let failure = first_answer(&[absent.clone(), stale]).unwrap_err();
+    let failure = first(&[absent.clone(), stale]).unwrap_err();
     assert!(failure.message.contains("stale.sock"), "{failure}");
-    let failure = first_answer(std::slice::from_ref(&absent)).unwrap_err();
+    let failure = first(std::slice::from_ref(&absent)).unwrap_err();
     assert_eq!(failure.code, ExitCode::Unavailable);
     assert!(failure.message.contains("no udpd is running"), "{failure}");
     assert!(failure.message.contains("absent.sock"), "{failure}");

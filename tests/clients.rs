@@ -1,0 +1,149 @@
+//! The clients of a running daemon: those who ask it on its control socket and its metrics endpoint, and those who only sit there.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::{FileTypeExt, symlink};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+use crate::util::daemon::{Daemon, free_address, udpd};
+use crate::util::ledger::assert_closed;
+use crate::util::load::{Amount, Load};
+
+/// How many connections the daemon holds at most: on the metrics endpoint and on the control socket.
+const HELD_MAX: usize = 8 + 32;
+
+const IDLE: usize = 1_000;
+
+fn config(listen: SocketAddr, more: &str) -> String {
+    format!(
+        r#"
+        [daemon]
+        {more}
+        [[listener]]
+        name = "in"
+        address = "{listen}"
+        lanes = 1
+        sinks = ["nothing"]
+        [sink.nothing]
+        type = "null"
+        "#
+    )
+}
+
+/// An address where nobody listens, on UDP or TCP.
+fn free_tcp_address() -> SocketAddr {
+    loop {
+        let address = free_address();
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
+}
+
+/// What the endpoint answers to one who has come last.
+fn scrape(address: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(address).expect("the endpoint takes everybody");
+    // Longer than any machine needs; only an endpoint that hangs ever sees it.
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a time limit above zero");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").expect("the question is taken");
+    io::read_to_string(stream).expect("the answer comes")
+}
+
+fn open_descriptors(daemon: &Daemon) -> usize {
+    fs::read_dir(format!("/proc/{}/fd", daemon.pid())).expect("the daemon runs").count()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("temporary paths are UTF-8")
+}
+
+#[test]
+fn beside_a_thousand_idle_connections_on_each_of_both_a_scrape_and_stats_are_answered() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("the limit on descriptors");
+    assert!(hard >= 3_000, "this test takes 3,000 descriptors; the hard limit is {hard}: raise it (ulimit -Hn 4096)");
+    setrlimit(Resource::RLIMIT_NOFILE, hard.min(65_536), hard).expect("the soft limit is raised to the hard one");
+    let (listen, metrics) = (free_address(), free_tcp_address());
+    let daemon = Daemon::with_config(&config(listen, &format!("metrics_address = \"{metrics}\"")));
+    let before = open_descriptors(&daemon);
+    let scrapers: Vec<TcpStream> =
+        (0..IDLE).map(|_| TcpStream::connect(metrics).expect("the endpoint takes everybody")).collect();
+    let askers: Vec<UnixStream> =
+        (0..IDLE).map(|_| UnixStream::connect(daemon.control_socket()).expect("the socket takes everybody")).collect();
+    let sent = Load::new(listen, Amount::Count(1_000)).send().sent;
+    let scrape = scrape(metrics);
+    assert!(scrape.starts_with("HTTP/1.1 200 OK\r\n"), "{scrape}");
+    assert!(scrape.ends_with('\n') && scrape.contains("udpd_received_datagrams_total"), "{scrape}");
+    daemon.stats();
+    // None of the idle ones has hung up.
+    assert_eq!((scrapers.len(), askers.len()), (IDLE, IDLE));
+    let held = open_descriptors(&daemon).saturating_sub(before);
+    assert!(held <= HELD_MAX, "{held} connections are held");
+    let ended = daemon.terminate();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    assert_closed(&ended.ledger, sent);
+}
+
+#[test]
+fn a_daemon_is_found_by_its_configuration_and_one_that_is_not_there_is_exit_69() {
+    let daemon = Daemon::with_config(&config(free_address(), ""));
+    let file = daemon.directory().join("udpd.toml");
+    let output = udpd(&["stats", "--json", "-c", text(&file)]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let ended = daemon.terminate();
+    let file = ended.directory.path().join("udpd.toml");
+    for command in ["stats", "reopen"] {
+        let output = udpd(&[command, "-c", text(&file)]);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(69), "{command}: {stderr}");
+        assert!(stderr.contains("control.sock"), "{command}: {stderr}");
+        // The socket that is named counts, whatever the file says.
+        let output = udpd(&[command, "-c", text(&file), "--socket", "/nonexistent/other.sock"]);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(69) && stderr.contains("other.sock"), "{command}: {stderr}");
+    }
+    fs::write(&file, config(free_address(), "control_socket = \"\"")).expect("the configuration");
+    let output = udpd(&["stats", "-c", text(&file)]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(69) && stderr.contains("control_socket = \"\""), "{stderr}");
+}
+
+#[test]
+fn a_reader_that_locks_the_directory_of_the_control_socket_does_not_stop_the_start() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("control.sock");
+    let reader = File::open(directory.path()).expect("a directory can be read");
+    reader.lock().expect("whoever can read it can lock it");
+    let key = format!("control_socket = \"{}\"", text(&socket));
+    let ended = Daemon::with_config(&config(free_address(), &key)).terminate();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    assert_eq!(fs::read_dir(directory.path()).expect("the directory").count(), 0, "socket and lock are gone");
+}
+
+#[test]
+fn what_others_have_put_beside_stats_on_exit_is_neither_waited_for_nor_followed() {
+    let listen = free_address();
+    let daemon = Daemon::with_config(&config(listen, ""));
+    let path = |name: &str| daemon.directory().join(name);
+    fs::write(path("precious"), "precious").expect("a file");
+    mkfifo(&path("ledger.json.new"), Mode::S_IRWXU).expect("a pipe");
+    symlink(path("precious"), path("ledger.json.tmp")).expect("a link");
+    let sent = Load::new(listen, Amount::Count(100)).send().sent;
+    let ended = daemon.terminate();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    assert_closed(&ended.ledger, sent);
+    let path = |name: &str| ended.directory.path().join(name);
+    assert!(fs::symlink_metadata(path("ledger.json.new")).expect("the pipe").file_type().is_fifo());
+    assert_eq!(fs::read_to_string(path("ledger.json.tmp")).expect("the link"), "precious");
+    let hidden = fs::read_dir(ended.directory.path()).expect("the directory").flatten();
+    assert!(
+        hidden.into_iter().all(|entry| !text(entry.file_name().as_ref()).starts_with('.')),
+        "a file stays beside it"
+    );
+}
