@@ -175,9 +175,10 @@ impl Housekeeping<'_> {
         let name = signals::name_of(number);
         match signals::effect_of(number) {
             Effect::End | Effect::EndForced => return Some(event),
-            Effect::Reopen => {
-                log::warn!("{name} is ignored: reloading is not built yet; restart udpd to apply a new configuration")
-            }
+            Effect::Reopen => match self.pipeline.files().reopen() {
+                Ok(done) => log::info!("{name}: {done}"),
+                Err(why) => log::error!("{name}: {why}"),
+            },
             Effect::Report => say_ledger(&self.pipeline.books().snapshot()),
             Effect::Say | Effect::Block | Effect::Default => {
                 if self.said.insert(number) {

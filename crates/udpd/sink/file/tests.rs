@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use super::*;
+use crate::crew::Crew;
 use crate::sink::outbox::Destination;
 use crate::sink::testing::{Received, scenes};
 
@@ -22,15 +23,33 @@ struct Subject {
     file: Option<LogFile>,
     directory: tempfile::TempDir,
     tally: Tally,
+    clock: Clock,
+    reopener: Reopener,
+}
+
+/// A file with a keeper of its own.
+fn open(path: String, settings: FileSettings, clock: &Clock) -> io::Result<(LogFile, Reopener)> {
+    let encoder = Encoder::new(settings.format, scenes(1), |_| true);
+    let mut keeper = FileKeeper::new(1)?;
+    let file = LogFile::open(path, encoder, settings, clock.clone(), &mut keeper, Caller::default())?;
+    Ok((file, keeper.start(&Crew::new().0)?))
 }
 
 impl Subject {
     fn open(name: &str, settings: FileSettings) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let encoder = Encoder::new(settings.format, scenes(1), |_| true);
+        let clock = Clock::default();
         let path = directory.path().join(name).to_str().expect("UTF-8").to_owned();
-        let file = Some(LogFile::open(path, encoder, settings, &Crew::new().0).expect("opened"));
-        Self { file, directory, tally: Tally::default() }
+        let (file, reopener) = open(path, settings, &clock).expect("opened");
+        Self { file: Some(file), directory, tally: Tally::default(), clock, reopener }
+    }
+
+    /// Ends it and opens it anew, as a restart does.
+    fn restart(&mut self) {
+        let (path, settings) = (self.file().path.clone(), self.file().settings);
+        self.close();
+        let (file, reopener) = open(path, settings, &self.clock).expect("opened again");
+        (self.file, self.reopener) = (Some(file), reopener);
     }
 
     fn file(&mut self) -> &mut LogFile {
@@ -68,6 +87,11 @@ impl Subject {
         self.file.take().expect("not closed yet").close();
     }
 
+    /// The same without those that are there for the sink alone.
+    fn logs(&self) -> Vec<(String, String)> {
+        self.files().into_iter().filter(|(name, _)| !name.ends_with(".udpd-index")).collect()
+    }
+
     /// The names and contents of all files.
     fn files(&self) -> Vec<(String, String)> {
         let mut files = Vec::new();
@@ -93,7 +117,7 @@ fn path_of(subject: &Subject, name: &str) -> PathBuf {
 }
 
 fn finished(path: &Path) -> usize {
-    Name::new(path.to_str().expect("UTF-8").to_owned(), Duration::ZERO).finished(path).len()
+    Name::new(path.to_str().expect("UTF-8").to_owned(), Duration::ZERO).finished().len()
 }
 
 #[test]
@@ -101,7 +125,7 @@ fn a_full_file_is_finished_and_every_record_is_in_exactly_one() {
     let mut subject = Subject::open("log", FileSettings { rotate_bytes: 20, ..PLAIN });
     for number in 0..30 {
         assert!(subject.write(&format!("record {number:02}")));
-        subject.until("the next file", |file| file.changing.is_none());
+        subject.until("the next file", |file| !file.is_changing);
     }
     let ledger = Arc::clone(&subject.file().ledger);
     subject.close();
@@ -123,11 +147,11 @@ fn the_oldest_files_are_removed_beyond_what_is_kept() {
     let mut subject = Subject::open("log", settings);
     for number in 0..8 {
         assert!(subject.write(&format!("{number}")));
-        subject.until("the next file", |file| file.changing.is_none());
+        subject.until("the next file", |file| !file.is_changing);
     }
     let ledger = Arc::clone(&subject.file().ledger);
     subject.close();
-    let contents: Vec<String> = subject.files().into_iter().map(|(_, content)| content).collect();
+    let contents: Vec<String> = subject.logs().into_iter().map(|(_, content)| content).collect();
     assert_eq!(contents.len(), 4, "the current file and three: {contents:?}");
     assert!(
         ["5\n", "6\n", "7\n", ""].iter().all(|kept| contents.iter().any(|content| content == kept)),
@@ -148,9 +172,9 @@ fn a_period_that_ends_begins_a_file_and_one_without_records_leaves_none() {
             let next = file.due().expect("a name with seconds ends");
             thread::sleep(next.saturating_duration_since(Instant::now()));
             file.when_due();
-            file.changing.is_some()
+            file.is_changing
         });
-        subject.until("the next file", |file| file.changing.is_none());
+        subject.until("the next file", |file| !file.is_changing);
     }
     subject.close();
     let files = subject.files();
@@ -210,7 +234,7 @@ fn a_file_that_breaks_while_the_next_is_on_its_way_is_repaired_all_the_same() {
         subject.file().handle.clone().expect("open").write(b"a part").expect("written");
         subject.file().break_off(&io::ErrorKind::StorageFull.into());
         subject.until("a repair", |file| file.handle.is_some());
-        subject.until("no other file on its way", |file| file.changing.is_none());
+        subject.until("no other file on its way", |file| !file.is_changing);
     }
     subject.close();
     let contents: String = subject.files().into_iter().map(|(_, content)| content).collect();
@@ -222,10 +246,8 @@ fn a_capture_begins_with_its_header_in_every_file_and_goes_on_after_a_restart() 
     let settings = FileSettings { format: Format::Pcapng, ..PLAIN };
     let mut subject = Subject::open("capture", settings);
     assert!(subject.write("one"));
-    subject.close();
-    let path = path_of(&subject, "capture").to_str().expect("UTF-8").to_owned();
-    let encoder = Encoder::new(Format::Pcapng, scenes(1), |_| true);
-    subject.file = Some(LogFile::open(path.clone(), encoder, settings, &Crew::new().0).expect("opened again"));
+    subject.restart();
+    let path = path_of(&subject, "capture");
     assert!(subject.write("two"));
     subject.close();
     let bytes = fs::read(path).expect("readable");
@@ -275,10 +297,10 @@ fn a_full_file_that_cannot_be_finished_is_written_on_and_asked_for_again_later()
     let name = "x".repeat(250);
     let mut subject = Subject::open(&name, FileSettings { rotate_bytes: 1, ..PLAIN });
     assert!(subject.write("full at once"));
-    subject.until("an answer", |file| file.changing.is_none());
+    subject.until("an answer", |file| !file.is_changing);
     assert!(subject.file().full_pause.is_some());
     assert!(subject.write("and more"));
-    assert!(subject.file().changing.is_none(), "not asked at every write");
+    assert!(!subject.file().is_changing, "not asked at every write");
     subject.close();
     assert_eq!(subject.files(), [(name, "full at once\nand more\n".to_owned())]);
 }
