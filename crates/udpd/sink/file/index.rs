@@ -66,15 +66,13 @@ impl Index {
         let (directory, _) = name.below_fixed();
         let path = Self::path_of(name);
         let mut index = Self { name: name.clone(), path, directory, entries: Vec::new(), lines: None };
-        let text = match read(&index.path) {
-            Ok(text) => text,
+        let (body, is_whole) = match read(&index.path) {
+            Ok(found) => found,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(index),
             Err(error) => return Err(error),
         };
-        let body = text.strip_prefix(HEADER.as_bytes()).unwrap_or_default();
-        let is_torn = !HEADER.as_bytes().starts_with(&text) && !body.ends_with(b"\n") && !body.is_empty();
         let mut lines = 0;
-        for line in String::from_utf8_lossy(body).split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
+        for line in String::from_utf8_lossy(&body).split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
             lines += 1;
             if let Some((inode, name)) = line.split_once(' ')
                 && let Ok(inode) = inode.parse()
@@ -83,7 +81,7 @@ impl Index {
                 index.enter(Entry { name: name.to_owned(), inode });
             }
         }
-        index.lines = (!is_torn && text.starts_with(HEADER.as_bytes())).then_some(lines);
+        index.lines = is_whole.then_some(lines);
         Ok(index)
     }
 
@@ -96,16 +94,22 @@ impl Index {
         }
         let line = format!("{inode} {}\n", entry.name);
         self.enter(entry);
-        match self.lines {
-            Some(lines) if lines - self.entries.len().min(lines) <= STALE_LINES_MAX.max(self.entries.len()) => {
-                // A part of a line that could not be written whole would tear the next one, too.
-                self.lines = None;
-                open(&self.path, OpenOptions::new().append(true))?.write_all(line.as_bytes())?;
-                self.lines = Some(lines + 1);
-                Ok(())
+        let most = STALE_LINES_MAX.max(self.entries.len());
+        if let Some(lines) = self.lines.filter(|lines| lines.saturating_sub(self.entries.len()) <= most) {
+            // A part of a line that could not be written whole would tear the next one, too.
+            self.lines = None;
+            match open_index(&self.path, OpenOptions::new().read(true).append(true)) {
+                Ok(mut file) => {
+                    file.write_all(line.as_bytes())?;
+                    self.lines = Some(lines + 1);
+                    return Ok(());
+                }
+                // Somebody has removed it. What it listed is still known.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
             }
-            _ => self.write_anew(),
         }
+        self.write_anew()
     }
 
     /// Whether this file, by this name, was finished here.
@@ -186,13 +190,17 @@ impl Index {
         let mut file = match open(&beside, OpenOptions::new().write(true).create_new(true)) {
             // Left by a crash, if it is ours.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                read(&beside)?;
+                open_index(&beside, OpenOptions::new().read(true))?;
                 fs::remove_file(&beside)?;
                 open(&beside, OpenOptions::new().write(true).create_new(true))?
             }
             opened => opened?,
         };
         file.write_all(text.as_bytes()).and_then(|()| file.sync_data())?;
+        match open_index(&self.path, OpenOptions::new().read(true)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         fs::rename(&beside, &self.path)?;
         self.lines = Some(self.entries.len());
         Ok(())
@@ -214,15 +222,25 @@ fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     }
 }
 
-/// What an index holds; an error when it is none. One that was torn in its first line is.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    open(path, OpenOptions::new().read(true))?.take(BYTES_MAX + 1).read_to_end(&mut text)?;
-    let is_index = text.starts_with(HEADER.as_bytes()) || HEADER.as_bytes().starts_with(&text);
-    match is_index && text.len() as u64 <= BYTES_MAX {
-        true => Ok(text),
+/// Opens what begins as an index does, or was torn in its first line; anything else is somebody else's. Reads on behind that line.
+fn open_index(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let file = open(path, options)?;
+    let mut beginning = Vec::new();
+    (&file).take(HEADER.len() as u64).read_to_end(&mut beginning)?;
+    match HEADER.as_bytes().starts_with(&beginning) && file.metadata()?.len() <= BYTES_MAX {
+        true => Ok(file),
         false => Err(io::Error::other("it is no index of udpd")),
     }
+}
+
+/// The lines of an index, and whether it is whole up to its last byte.
+fn read(path: &Path) -> io::Result<(Vec<u8>, bool)> {
+    let mut file = open_index(path, OpenOptions::new().read(true))?;
+    let mut body = Vec::new();
+    file.read_to_end(&mut body)?;
+    let has_header = file.metadata()?.len() >= HEADER.len() as u64;
+    let is_whole = has_header && (body.is_empty() || body.ends_with(b"\n"));
+    Ok((body, is_whole))
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ mod clock;
 mod desk;
 mod handle;
 mod index;
+#[cfg(test)]
+mod keep_tests;
 mod keeper;
 mod lock;
 mod lookout;
@@ -18,6 +20,8 @@ mod name;
 mod repair;
 mod room;
 mod shelf;
+#[cfg(test)]
+mod taken_tests;
 #[cfg(test)]
 mod tests;
 

@@ -68,6 +68,8 @@ pub(super) struct Room {
     current: Option<Kept>,
     /// The newest file is not in its place any more, and none could be begun there.
     is_astray: bool,
+    /// Somebody has taken a file since it was last asked whether there was any need for another.
+    has_gone_over: bool,
     /// Files that the consumer may still write to, the oldest first.
     left: VecDeque<(Kept, Fate)>,
     /// A file that could not be written, which is gone on with when it is still in its place, and how long it is up to the end
@@ -103,6 +105,7 @@ impl Room {
             begun: 0,
             current: None,
             is_astray: false,
+            has_gone_over: false,
             left: VecDeque::new(),
             resting: None,
             condemned: None,
@@ -303,6 +306,7 @@ impl Room {
                 let what = if is_removed { "removed" } else { "moved" };
                 log::info!("{} was {what} by somebody else; another is begun", taken.path.display());
                 self.left.push_back((taken, Fate::Taken));
+                self.has_gone_over = true;
             }
             Err(error) if is_removed => {
                 // What would be written to it nobody could ever read.
@@ -318,16 +322,16 @@ impl Room {
         }
     }
 
-    /// Goes over to a new file where somebody has moved or removed the one in use; says whether there was any need.
+    /// Goes over to a new file where somebody has moved or removed the one in use; says whether there was any need, which the kernel
+    /// may have told before.
     pub(super) fn reopen(&mut self) -> Result<bool, String> {
-        let before = self.generation;
         match self.is_in_trouble() {
             true => self.try_again(),
             false => self.look(),
         }
         match (&self.trouble, self.is_in_trouble()) {
             (Some((_, why)), true) => Err(why.clone()),
-            _ => Ok(self.generation > before),
+            _ => Ok(std::mem::take(&mut self.has_gone_over)),
         }
     }
 
