@@ -12,6 +12,7 @@ mod host;
 mod keys;
 mod load;
 mod networks;
+mod own_files;
 mod paths;
 mod raw;
 mod raw_sink;
