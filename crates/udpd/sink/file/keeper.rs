@@ -30,6 +30,9 @@ const ORDERS_MAX: usize = 9;
 /// How many wishes to go over to new files may wait.
 const REQUESTS_MAX: usize = 4;
 
+/// How many times in a row a file is moved before it is watched until that is left to the next look.
+const FOLLOWED_AT_ONCE: usize = 16;
+
 /// What everybody who wants something of the keeper shares. The thread ends when the last consumer lets go of it.
 #[derive(Debug)]
 struct Office {
@@ -231,12 +234,15 @@ impl Work {
         }
     }
 
-    /// Watches the newest file of each room. One that was moved before it was watched is found by looking.
+    /// Watches the newest file of each room. One that was moved before it was watched is found by looking, and then there is
+    /// another one to watch.
     fn follow(&mut self) {
-        for (index, (room, _)) in
-            self.rooms.iter_mut().enumerate().filter_map(|(index, room)| Some((index, room.as_mut()?)))
-        {
-            if self.lookout.follow(index, room.newest()) {
+        let rooms = self.rooms.iter_mut().enumerate().filter_map(|(index, room)| Some((index, &mut room.as_mut()?.0)));
+        for (index, room) in rooms {
+            for _ in 0..FOLLOWED_AT_ONCE {
+                if !self.lookout.follow(index, room.newest()) {
+                    break;
+                }
                 room.look();
             }
         }
