@@ -16,6 +16,7 @@ mod config;
 // What was sent arrives.
 mod delivery;
 mod files;
+mod files_of_others;
 mod relay;
 mod replay;
 // What cannot be taken is accounted for.

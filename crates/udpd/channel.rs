@@ -88,7 +88,7 @@ impl Gauge {
 pub enum Waited {
     /// With a batch.
     Batch(Parcel),
-    /// The deadline has passed.
+    /// The deadline has passed, or somebody has called.
     Deadline,
     /// There is no feed any more, or the channel was ended, and nothing is left.
     Ended,
@@ -101,6 +101,8 @@ struct Bell {
     asleep: AtomicBool,
     /// The consumer sleeps for a fixed time and would not hear.
     napping: AtomicBool,
+    /// Somebody wants the consumer to look at something else than the queue.
+    called: AtomicBool,
     /// There is no consumer any more. The queue alone would not tell: its other end is held for eviction and for watching.
     gone: AtomicBool,
     /// Nothing more comes, whatever feeds are left.
@@ -128,6 +130,19 @@ struct Ringer(Arc<Bell>);
 
 impl Drop for Ringer {
     fn drop(&mut self) {
+        self.0.ring();
+    }
+}
+
+/// Wakes a sleeping consumer without a batch: its sink has something to do, see [`Waited::Deadline`]. A consumer that is awake
+/// finds that by itself.
+#[derive(Debug, Clone, Default)]
+pub struct Caller(Arc<Bell>);
+
+impl Caller {
+    /// Calls. Costs a fence where the consumer is awake.
+    pub fn call(&self) {
+        self.0.called.store(true, Ordering::Relaxed);
         self.0.ring();
     }
 }
@@ -169,7 +184,12 @@ impl Inbox {
         Gauge { receiver: self.receiver.clone(), bell: Arc::clone(&self.bell) }
     }
 
-    /// Sleeps until there is a batch, until the deadline, or until the last feed is gone. Always called by the same thread.
+    /// For those who have something for the sink.
+    pub fn caller(&self) -> Caller {
+        Caller(Arc::clone(&self.bell))
+    }
+
+    /// Sleeps until there is a batch, until the deadline or a call, or until the last feed is gone. Always called by the same thread.
     pub fn wait(&self, deadline: Option<Instant>) -> Waited {
         self.bell.consumer.get_or_init(thread::current);
         loop {
@@ -180,6 +200,11 @@ impl Inbox {
             if let Err(TryRecvError::Empty) = taken
                 && !is_ended
             {
+                // Read behind the fence, like the queue: either the call is seen here, or the caller sees the sleeper.
+                if self.bell.called.load(Ordering::Relaxed) && self.bell.called.swap(false, Ordering::Relaxed) {
+                    self.bell.asleep.store(false, Ordering::Relaxed);
+                    return Waited::Deadline;
+                }
                 match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
                     None => crew::at_rest(thread::park),
                     Some(Duration::ZERO) => {
@@ -365,6 +390,26 @@ mod tests {
     fn a_wait_with_a_deadline_ends_at_it() {
         let (_feed, consumer) = channel(4, FullPolicy::Block);
         assert!(matches!(consumer.wait(Some(Instant::now() + Duration::from_millis(5))), Waited::Deadline));
+    }
+
+    #[test]
+    fn a_sleeping_consumer_hears_every_call_and_one_before_its_sleep_too() {
+        let (_feed, consumer) = channel(4, FullPolicy::Block);
+        let caller = consumer.caller();
+        let (heard, hearing) = bounded(0);
+        caller.call();
+        let calling = std::thread::spawn(move || {
+            for () in hearing {
+                caller.call();
+            }
+        });
+        for _ in 0..1_000 {
+            assert!(matches!(consumer.wait(None), Waited::Deadline));
+            heard.send(()).expect("somebody calls");
+        }
+        assert!(matches!(consumer.wait(None), Waited::Deadline));
+        drop(heard);
+        calling.join().expect("the caller ends");
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub mod exit;
 
 pub mod bench;
 pub mod check;
+mod hangup;
 pub mod nic;
 pub mod replay;
 pub mod run;

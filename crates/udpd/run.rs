@@ -18,6 +18,7 @@ use crate::control::{ControlServer, ControlSocket};
 use crate::crew::{self, Crew, Event};
 use crate::engine::{self, Choice};
 use crate::exit::{ExitCode, Failure};
+use crate::hangup::Hangup;
 use crate::ledger::Snapshot;
 use crate::limits::Limits;
 use crate::logging;
@@ -83,6 +84,7 @@ fn serve(config: &Config, crew: &Crew, events: &Inbox<Event>) -> Result<(), Fail
         losses: LossWatch::default(),
         drift: DriftWatch::default(),
         interfaces: InterfaceWatch::default(),
+        hangup: Hangup::new(crew, pipeline.files()),
         is_steered: pipeline.lanes().iter().any(|lane| !lane.plan.steering.expected_cores().is_empty()),
         said: BTreeSet::new(),
     };
@@ -150,6 +152,7 @@ struct Housekeeping<'a> {
     losses: LossWatch,
     drift: DriftWatch,
     interfaces: InterfaceWatch,
+    hangup: Hangup,
     /// Somebody has planned where datagrams arrive.
     is_steered: bool,
     /// Signals without a meaning that the log has named already.
@@ -185,9 +188,7 @@ impl Housekeeping<'_> {
         let name = signals::name_of(number);
         match signals::effect_of(number) {
             Effect::End | Effect::EndForced => return Some(event),
-            Effect::Reopen => {
-                log::warn!("{name} is ignored: reloading is not built yet; restart udpd to apply a new configuration")
-            }
+            Effect::Reopen => self.hangup.heard(),
             Effect::Report => say_ledger(&self.pipeline.books().snapshot()),
             Effect::Say | Effect::Block | Effect::Default => {
                 if self.said.insert(number) {
@@ -274,11 +275,11 @@ impl BoundWindows {
 
     fn serve(self, pipeline: &Pipeline, crew: &Crew) -> Result<Windows, Failure> {
         let (for_control, for_metrics) = (pipeline.books(), pipeline.books());
-        let reopen = || Err("this version cannot go over to new files; restart udpd".to_owned());
+        let files = pipeline.files();
         Ok(Windows {
             control: self
                 .control
-                .map(|socket| socket.serve(crew, move || for_control.snapshot(), reopen))
+                .map(|socket| socket.serve(crew, move || for_control.snapshot(), move || files.reopen()))
                 .transpose()?,
             metrics: self.metrics.map(|server| server.serve(crew, move || for_metrics.snapshot())).transpose()?,
         })

@@ -73,6 +73,15 @@ impl Daemon {
         Self::with_config_by("setpriv", &["--bounding-set=-bpf,-sys_admin"], text)
     }
 
+    /// The same as the last arguments of another command, which takes the place of itself with it: `prlimit --fsize=1000`.
+    pub(crate) fn with_config_under(command: &[&str], text: &str) -> Self {
+        let (directory, arguments) = written(text);
+        let stdout = std::fs::File::create(directory.path().join("stdout")).expect("cannot create a file for stdout");
+        let mut under = Command::new(command[0]);
+        under.args(&command[1..]).arg(env!("CARGO_BIN_EXE_udpd"));
+        Self::start_by(under, directory, &arguments, stdout.into())
+    }
+
     /// The same with its standard output in the hands of the test, which decides when, and whether, anybody reads it.
     pub(crate) fn with_config_and_stdout(text: &str, stdout: Stdio) -> Self {
         let (directory, arguments) = written(text);

@@ -13,6 +13,7 @@ mod keys;
 mod load;
 pub mod lookup;
 mod networks;
+mod own_files;
 mod paths;
 mod raw;
 mod raw_sink;

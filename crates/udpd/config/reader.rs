@@ -77,6 +77,11 @@ impl<'t> Report<'t> {
         Self { file, text, line_starts, problems: Vec::new(), omitted: 0 }
     }
 
+    /// What the text is called: the path of the configuration, where it is a file.
+    pub(super) fn file(&self) -> &'t str {
+        self.file
+    }
+
     /// Adds a problem.
     pub(super) fn refuse(&mut self, place: &Place, advice: Advice) {
         if self.problems.len() == Problems::SHOWN_MAX {

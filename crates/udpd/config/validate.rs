@@ -5,14 +5,15 @@
 //! is not reported.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use super::error::Advice;
 use super::host::Host;
 use super::raw::{RawConfig, RawDaemon, RawListener};
 use super::reader::{Located, Place, Report};
 use super::{Chosen, Config, Daemon, Listener, Sink, Steer};
-use super::{address, keys, paths, validate_listener, validate_relay, validate_sink, validate_steer, writers};
+use super::{
+    address, keys, own_files, paths, validate_listener, validate_relay, validate_sink, validate_steer, writers,
+};
 
 /// More of either is a generated mistake, and every one costs threads.
 const COUNT_MAX: usize = 1024;
@@ -40,7 +41,7 @@ pub(super) fn validate(raw: &RawConfig, host: &Host, report: &mut Report<'_>) ->
     let steer = raw.steer.as_ref().map_or_else(Steer::default, |steer| validate_steer::validate(steer, host, report));
     let feeds = writers::Feeds::new(&listeners, host);
     writers::check(&raw.sinks, &sinks, &feeds, report);
-    check_daemon_files(raw, &sinks, &feeds, report);
+    own_files::check(raw, &daemon, &sinks, &feeds, report);
     validate_relay::check_loops(&raw.sinks, &sinks, &listeners, &host.addresses(), report);
     validate_relay::check_counts(&sinks, &listeners, &raw.sinks, report);
     // With a sink missing the indexes are wrong, and so is the configuration, of which nobody will hear.
@@ -190,26 +191,6 @@ fn check_listener_names(raw: &[RawListener], report: &mut Report<'_>) {
             None => {
                 seen.insert(&name.value, line);
             }
-        }
-    }
-}
-
-/// The daemon's own files must be neither each other nor what a sink writes.
-fn check_daemon_files(raw: &RawConfig, sinks: &[Option<Sink>], feeds: &writers::Feeds<'_>, report: &mut Report<'_>) {
-    let Some(daemon) = &raw.daemon else { return };
-    let mut taken: BTreeMap<PathBuf, String> = BTreeMap::new();
-    for (index, sink) in sinks.iter().enumerate() {
-        let Some(sink) = sink else { continue };
-        for file in feeds.files_of(index, sink) {
-            taken.insert(file, format!("what sink {:?} writes", sink.name));
-        }
-    }
-    let own = [(&daemon.control_socket, "the control socket"), (&daemon.stats_on_exit, "the ledger at exit")];
-    for (setting, noun) in own {
-        let Some(written) = setting.get().filter(|written| !written.value.is_empty()) else { continue };
-        match taken.insert(paths::tidy(written.value.as_ref()), noun.to_owned()) {
-            Some(other) => report.say(&written.place, format!("the same path is {other}"), "give each its own path"),
-            None => continue,
         }
     }
 }

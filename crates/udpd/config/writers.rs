@@ -7,6 +7,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use super::host::Host;
+use super::own_files;
 use super::paths;
 use super::raw_sink::RawSink;
 use super::reader::Report;
@@ -97,7 +98,7 @@ pub(super) fn check(raw: &[RawSink], sinks: &[Option<Sink>], feeds: &Feeds<'_>, 
                 let mut taken = None;
                 for path in own {
                     check_expanded(raw, &path, report);
-                    if let Some(other) = files.insert(path.clone(), &sink.name) {
+                    if let Some(other) = files.insert(own_files::resolve(&path), &sink.name) {
                         taken = taken.or(Some((path, other)));
                     }
                 }

@@ -44,6 +44,13 @@ impl FileLedger {
         self.doubtful_bytes.fetch_add(written.saturating_sub(settled), Ordering::Relaxed);
     }
 
+    /// A file that holds the last of the first `written` bytes was removed by somebody else, and `after` bytes may have been written
+    /// to it after that. Nobody can read it any more, and nobody forces it to the disk.
+    pub fn note_removed_by_others(&self, written: u64, after: u64) {
+        self.settled_bytes.fetch_max(written, Ordering::Relaxed);
+        self.doubtful_bytes.fetch_add(after, Ordering::Relaxed);
+    }
+
     /// A sync has failed.
     pub fn note_sync_failure(&self) {
         self.sync_failures.fetch_add(1, Ordering::Relaxed);

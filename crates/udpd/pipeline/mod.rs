@@ -6,6 +6,7 @@
 
 mod books;
 mod end;
+mod files;
 mod group;
 mod lane;
 mod multicast;
@@ -23,6 +24,7 @@ use crossbeam_channel::Sender;
 use mmsg::{Backing, GrantedBuffer, Socket};
 
 pub use books::Books;
+pub use files::Files;
 pub use open::{check_sinks, host};
 
 use crate::budget::{Budget, LanePlan};
@@ -45,6 +47,7 @@ use lane::{LaneOrder, LaneThread, Start, thread_name};
 #[derive(Debug)]
 pub struct Pipeline {
     books: Arc<Books>,
+    files: Files,
     lanes: Vec<Lane>,
     consumers: Vec<JoinHandle<()>>,
     stop: Arc<Stop>,
@@ -108,9 +111,10 @@ impl Pipeline {
         let mut routes: Vec<Vec<Route>> = budget.lanes.iter().map(|_| Vec::new()).collect();
         let mut sinks = Vec::new();
         let mut pending = Vec::new();
+        let mut files = Files::default();
         for sink in 0..config.sinks.len() {
             let wiring = Wiring { config, budget, sink, homes: &homes, crew, supply };
-            sinks.push(wiring.open(&mut routes, &mut pending)?);
+            sinks.push(wiring.open(&mut routes, &mut pending, &mut files)?);
         }
         // After the sinks: one with a long file looks through it first, and nothing may arrive that nobody reads yet.
         let endpoints = group::open(config, &sockets, budget)?;
@@ -142,12 +146,17 @@ impl Pipeline {
             receiver: thread.start(start),
         });
         let running = running.collect();
-        Ok(Self { books, lanes: running, consumers, stop })
+        Ok(Self { books, files, lanes: running, consumers, stop })
     }
 
     /// The books, for everybody who wants to read them.
     pub fn books(&self) -> Arc<Books> {
         Arc::clone(&self.books)
+    }
+
+    /// The files of all sinks, for whoever wants them reopened.
+    pub fn files(&self) -> Files {
+        self.files.clone()
     }
 
     /// The lanes.
@@ -217,6 +226,7 @@ impl Wiring<'_> {
         &self,
         routes: &mut [Vec<Route>],
         consumers: &mut Vec<(String, Vec<usize>, Consumer)>,
+        files: &mut Files,
     ) -> Result<SinkBooks, Failure> {
         let sink = &self.config.sinks[self.sink];
         let count = self.budget.consumers[self.sink];
@@ -232,6 +242,7 @@ impl Wiring<'_> {
             files: Vec::new(),
             destinations: Vec::new(),
         };
+        let mut keeper = None;
         for (number, inbox) in inboxes.into_iter().enumerate() {
             books.channels.push(inbox.gauge());
             let lanes: Vec<bool> = (0..routes.len()).map(|lane| consumer_of_lane(lane) == Some(number)).collect();
@@ -242,9 +253,9 @@ impl Wiring<'_> {
                 settings: sink,
                 consumer: number,
                 lanes: &lanes,
-                crew: self.crew,
+                caller: &inbox.caller(),
             };
-            let opened = opening.sink(self.supply)?;
+            let opened = opening.sink(self.supply, &mut keeper)?;
             books.files.extend(opened.files);
             books.destinations.extend(opened.destinations);
             let consumer = Consumer {
@@ -257,6 +268,9 @@ impl Wiring<'_> {
             let cores = self.budget.cores_of_consumer(&lanes);
             consumers.push((thread_name("sink", number, &sink.name), cores, consumer));
             books.consumers.push(ledger);
+        }
+        if let Some(keeper) = keeper {
+            files.start(&sink.name, keeper, self.crew)?;
         }
         for &lane in &feeding {
             let number = consumer_of_lane(lane).expect("a feeding lane has a consumer");

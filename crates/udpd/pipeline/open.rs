@@ -10,17 +10,16 @@ use nix::errno::Errno;
 
 use super::Supply;
 use crate::budget::{Budget, LanePlan};
-use crate::channel::FullPolicy;
+use crate::channel::{Caller, FullPolicy};
 use crate::config::template::{self, Names};
 use crate::config::{self, Config, Framing, Host, Sink as SinkSettings, SinkKind, SyncPolicy, UnixSocket, WhenFull};
 #[cfg(feature = "kafka")]
 use crate::config::{KafkaAdvice, Listener};
-use crate::crew::Crew;
 use crate::exit::{ExitCode, Failure};
 use crate::holder;
 use crate::ledger::{DestinationLedger, FileLedger};
 use crate::sink::encoder::{Encoder, Format, Scene};
-use crate::sink::file::{FileSettings, FileSink, Sync};
+use crate::sink::file::{FileKeeper, FileSettings, FileSink, Sync};
 #[cfg(feature = "kafka")]
 use crate::sink::kafka::{KafkaError, KafkaSettings, KafkaSink, QUEUE_KIBIBYTES, QueueBounds};
 use crate::sink::relay::{self, RelayError, RelaySettings, RelaySink};
@@ -47,8 +46,8 @@ pub(super) struct Opening<'a> {
     pub consumer: usize,
     /// Which lanes feed it.
     pub lanes: &'a [bool],
-    /// Who starts threads for it.
-    pub crew: &'a Crew,
+    /// Wakes it.
+    pub caller: &'a Caller,
 }
 
 /// An open sink, and what it counts besides datagrams.
@@ -66,13 +65,13 @@ impl From<Box<dyn Sink>> for Opened {
 }
 
 impl Opening<'_> {
-    /// Opens it; `supply` makes the sinks that only the caller can make.
-    pub(super) fn sink(self, supply: Supply<'_>) -> Result<Opened, Failure> {
+    /// Opens it; `supply` makes the sinks that only the caller can make, and `keeper` keeps the files of them all.
+    pub(super) fn sink(self, supply: Supply<'_>, keeper: &mut Option<FileKeeper>) -> Result<Opened, Failure> {
         let opened: Box<dyn Sink> = match &self.settings.kind {
             SinkKind::Null => Box::new(NullSink),
             SinkKind::Supplied => supply(&self.settings.name, self.consumer),
             SinkKind::Stdout(format) => self.stdout(*format)?,
-            SinkKind::File(file) => return self.files(file),
+            SinkKind::File(file) => return self.files(file, keeper),
             SinkKind::Unix(unix) => self.unix(unix),
             SinkKind::Udp(relay) => return self.relay(relay),
             SinkKind::Kafka(kafka) => self.kafka(kafka)?,
@@ -146,7 +145,7 @@ impl Opening<'_> {
         Ok(Opened { destinations, ..Opened::from(Box::new(sink) as Box<dyn Sink>) })
     }
 
-    fn files(self, file: &config::FileSink) -> Result<Opened, Failure> {
+    fn files(self, file: &config::FileSink, keeper: &mut Option<FileKeeper>) -> Result<Opened, Failure> {
         let path = |(lane, feeds): (usize, &bool)| {
             let plan = &self.budget.lanes[lane];
             let listener = &self.config.listeners[plan.listener].name;
@@ -166,10 +165,15 @@ impl Opening<'_> {
                 SyncPolicy::Every(interval) => Sync::Every(interval),
             },
         };
-        let (sink, files) = FileSink::open(&paths, &self.scenes(), settings, self.crew).map_err(|error| {
+        let fail = |error: io::Error| {
             let shown: Vec<&str> = paths.iter().flatten().map(String::as_str).collect();
             open_failure(&self.settings.name, &shown.join(" or "), &error)
-        })?;
+        };
+        let keeper = match keeper {
+            Some(keeper) => keeper,
+            none => none.insert(FileKeeper::new(self.lanes.len()).map_err(fail)?),
+        };
+        let (sink, files) = FileSink::open(&paths, &self.scenes(), settings, keeper, self.caller).map_err(fail)?;
         Ok(Opened { files, ..Opened::from(Box::new(sink) as Box<dyn Sink>) })
     }
 }

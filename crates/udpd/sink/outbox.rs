@@ -49,6 +49,8 @@ pub(super) struct Outbox {
     encoder: Encoder,
     bytes: Vec<u8>,
     runs: Vec<Run>,
+    /// How many datagrams, and bytes of their records, have failed since the beginning.
+    lost: (u64, u64),
 }
 
 /// The memory that an outbox takes at most, from its start to its end.
@@ -63,7 +65,7 @@ impl Outbox {
     /// record there is still fits.
     pub(super) fn new(encoder: Encoder) -> Self {
         let bytes = WRITE_AT_BYTES + encoder.format().record_bytes_max(PAYLOAD_BYTES_MAX);
-        Self { encoder, bytes: Vec::with_capacity(bytes), runs: Vec::with_capacity(RUNS_MAX) }
+        Self { encoder, bytes: Vec::with_capacity(bytes), runs: Vec::with_capacity(RUNS_MAX), lost: (0, 0) }
     }
 
     /// The same with what a stream begins with already in it. Nobody's datagram is in a header, and none is counted there.
@@ -78,6 +80,11 @@ impl Outbox {
     /// True when nothing waits.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
+    }
+
+    /// How many datagrams, and bytes of their records, have failed since the beginning.
+    pub(super) fn lost(&self) -> (u64, u64) {
+        self.lost
     }
 
     /// True when it is time to write.
@@ -160,8 +167,10 @@ impl Outbox {
             };
             deliver(tally, delivered);
             fail(tally, run.datagrams - delivered);
+            self.lost.0 += run.datagrams - delivered;
             start = run.end;
         }
+        self.lost.1 += (self.bytes.len() - written) as u64;
         self.bytes.clear();
         self.runs.clear();
     }
@@ -208,6 +217,8 @@ mod tests {
         let (bytes, outcome) = outbox.write_to(&mut destination, &mut tallies);
         assert_eq!(bytes, destination.taken.len());
         assert!(outbox.is_empty());
+        let lost = (tallies[0].failed + tallies[1].failed, (records.concat().len() - bytes) as u64);
+        assert_eq!(outbox.lost(), lost);
         (destination, tallies, outcome)
     }
 

@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use super::handle::Handle;
+use crate::channel::Caller;
 
 /// The file that the consumer writes to, and how many bytes it has written in all by now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub(super) enum Order {
     Look,
     /// Nothing more is written to any file before this one.
     Left(At),
+    /// Nothing more is written to any file. The last order.
+    Close(At),
     /// A write to this file has failed and nothing more is written to it.
     Broken {
         at: At,
@@ -69,9 +72,16 @@ pub(super) struct Desk {
     pub(super) is_syncing: AtomicBool,
     /// The same for a look.
     pub(super) is_looking: AtomicBool,
+    /// Wakes a consumer that has nothing else to do: a file is left when it is to be left, not when the next datagram comes.
+    consumer: Caller,
 }
 
 impl Desk {
+    /// An empty one, for this consumer.
+    pub(super) fn new(consumer: Caller) -> Self {
+        Self { consumer, ..Self::default() }
+    }
+
     /// What lies there, if anything does.
     pub(super) fn take(&self) -> Option<Note> {
         if !self.is_ready.load(Ordering::Acquire) {
@@ -101,5 +111,7 @@ impl Desk {
         let mut note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
         change(note.get_or_insert_default());
         self.is_ready.store(true, Ordering::Release);
+        drop(note);
+        self.consumer.call();
     }
 }

@@ -2,39 +2,40 @@
 //!
 //! A file is only ever appended to, never overwritten and never reached through a symbolic link at its last step. One process
 //! writes it at a time. What a crash left without an end is set aside before anything is appended.
+//!
+//! A file with several names (hard links) is refused: what is appended by one name appears under the others, which may be a
+//! configuration, or yesterday's backup. It is not moved out of the way either, because whoever gave it its names knows why. Finished
+//! files may have as many names as a backup by `cp -l` gives them: they are not opened any more, and removing one name takes nothing
+//! from the others.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::fcntl::{
-    AT_FDCWD, FallocateFlags, Flock, FlockArg, OFlag, PosixFadviseAdvice, RenameFlags, fallocate, posix_fadvise,
-    renameat2,
+    AT_FDCWD, FallocateFlags, OFlag, PosixFadviseAdvice, RenameFlags, fallocate, posix_fadvise, renameat2,
 };
+use nix::sys::resource::{Resource, getrlimit};
 
+use super::lock;
+use super::repair::set_torn_aside;
 use crate::sink::boundary::Boundary;
 use crate::sink::outbox::Destination;
 
 /// How much room there must be before a broken file is written again.
 const PROBE_BYTES: i64 = 1 << 20;
 
-/// How far back the end of an existing file of lines is searched for its last whole line, and how much of a file of blocks is
-/// read at once. No record is as long.
-const REPAIR_BYTES: u64 = 1 << 20;
-
-/// How every capture begins: the type of its first block, the same in either byte order.
-const CAPTURE_BEGINS: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
-
 /// A file that is open for appending.
 #[derive(Debug, Clone)]
-pub(super) struct Handle(Arc<Flock<File>>);
+pub(super) struct Handle(Arc<File>);
 
 impl Destination for Handle {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        (&**self.0).write(bytes)
+        (&*self.0).write(bytes)
     }
 
     fn take_back(&mut self, bytes: usize) -> io::Result<()> {
@@ -49,12 +50,9 @@ impl Handle {
         if let Some(directory) = path.parent() {
             fs::DirBuilder::new().recursive(true).mode(0o750).create(directory)?;
         }
+        let file = append_to(path)?;
         // Before the repair: an unfinished record of a file that somebody writes is no torn one.
-        let file =
-            Flock::lock(append_to(path)?, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| match error {
-                Errno::EWOULDBLOCK => io::Error::other("another process writes it; is a second udpd running?"),
-                error => error.into(),
-            })?;
+        lock::claim(&file, path)?;
         set_torn_aside(&file, path, boundary)?;
         Ok(Self(Arc::new(file)))
     }
@@ -64,7 +62,11 @@ impl Handle {
     pub(super) fn probe_room(&self) -> io::Result<()> {
         let length = self.length()?;
         let offset = i64::try_from(length).map_err(io::Error::other)?;
-        match fallocate(&**self.0, FallocateFlags::FALLOC_FL_KEEP_SIZE, offset, PROBE_BYTES) {
+        // Reserving is not held to the limit of the process; writing is.
+        if getrlimit(Resource::RLIMIT_FSIZE).is_ok_and(|(limit, _)| limit < length + PROBE_BYTES.unsigned_abs()) {
+            return Err(Errno::EFBIG.into());
+        }
+        match fallocate(&*self.0, FallocateFlags::FALLOC_FL_KEEP_SIZE, offset, PROBE_BYTES) {
             Ok(()) => self.0.set_len(length),
             Err(Errno::EOPNOTSUPP) => Ok(()),
             Err(error) => Err(error.into()),
@@ -77,7 +79,7 @@ impl Handle {
             return Ok(());
         }
         let before = self.length()?;
-        (&**self.0).write_all(bytes).inspect_err(|_| {
+        (&*self.0).write_all(bytes).inspect_err(|_| {
             let _ = self.0.set_len(before);
         })
     }
@@ -92,13 +94,28 @@ impl Handle {
     pub(super) fn sync(&self) -> io::Result<()> {
         self.0.sync_data()?;
         // Advice: where it is not taken nothing is wrong.
-        let _ = posix_fadvise(&**self.0, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+        let _ = posix_fadvise(&*self.0, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
         Ok(())
     }
 
     /// How long the file is.
     pub(super) fn length(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
+    }
+
+    /// How many names it has: 0 when it was removed and only this process still has it.
+    pub(super) fn names(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.nlink())
+    }
+
+    /// The number of the file on its file system.
+    pub(super) fn inode(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.ino())
+    }
+
+    /// For watching it by what the process calls it.
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.0.as_raw_fd()
     }
 
     /// Whether this is the file that `path` leads to.
@@ -111,9 +128,18 @@ impl Handle {
     }
 }
 
-/// Renames a file to the first of `names` that nobody has; nothing is ever overwritten.
-pub(super) fn set_aside(path: &Path, names: impl Iterator<Item = PathBuf>) -> io::Result<PathBuf> {
+/// Renames a file to the first of `names` that nobody has; nothing is ever overwritten. `announce` hears of the name before the file
+/// has it.
+pub(super) fn set_aside(
+    path: &Path,
+    names: impl Iterator<Item = PathBuf>,
+    mut announce: impl FnMut(&Path),
+) -> io::Result<PathBuf> {
     for name in names {
+        if name.symlink_metadata().is_ok() {
+            continue;
+        }
+        announce(&name);
         match renameat2(AT_FDCWD, path, AT_FDCWD, &name, RenameFlags::RENAME_NOREPLACE) {
             Ok(()) => return Ok(name),
             Err(Errno::EEXIST) => {}
@@ -136,12 +162,16 @@ pub(super) fn cure(error: &io::Error) -> &'static str {
         io::ErrorKind::ReadOnlyFilesystem => "; mount that file system read-write",
         io::ErrorKind::NotFound => "; the directory was removed: create it again",
         io::ErrorKind::PermissionDenied => "; let the user of udpd write there",
+        io::ErrorKind::FileTooLarge => {
+            "; it is as long as files may be here: raise the limit (ulimit -f, LimitFSIZE= in the unit file), or let the sink \
+             rotate at less (rotate.bytes)"
+        }
         _ => "",
     }
 }
 
-/// Opens or makes a regular file; a symbolic link in the last place is refused, a pipe or a device does not block.
-fn append_to(path: &Path) -> io::Result<File> {
+/// Opens or makes a regular file with one name; a symbolic link in the last place is refused, a pipe or a device does not block.
+pub(super) fn append_to(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new()
         .read(true)
         .append(true)
@@ -149,82 +179,18 @@ fn append_to(path: &Path) -> io::Result<File> {
         .mode(0o640)
         .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
         .open(path)?;
-    if !file.metadata()?.is_file() {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
+    if metadata.nlink() > 1 {
+        return Err(io::Error::other(format!(
+            "it has {} names (hard links), and what is appended would appear under all of them; move it away (mv), or find \
+             the others (find / -xdev -samefile FILE) and remove them",
+            metadata.nlink()
+        )));
+    }
     Ok(file)
-}
-
-/// Refuses to go on with a file of another format, which would be taken for one with a torn end.
-fn check_format(mut file: &File, boundary: Boundary) -> io::Result<()> {
-    let mut beginning = Vec::new();
-    file.seek(SeekFrom::Start(0))?;
-    file.take(CAPTURE_BEGINS.len() as u64).read_to_end(&mut beginning)?;
-    let is_capture = beginning == CAPTURE_BEGINS;
-    match boundary {
-        Boundary::Newline if is_capture => Err(io::Error::other("it is a capture: lines are not appended to one")),
-        Boundary::Block if !is_capture && !CAPTURE_BEGINS.starts_with(&beginning) => {
-            Err(io::Error::other("it is no capture: none is appended to it"))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Moves what follows the last whole record into a file beside this one.
-fn set_torn_aside(file: &File, path: &Path, boundary: Boundary) -> io::Result<()> {
-    check_format(file, boundary)?;
-    let torn = match boundary {
-        Boundary::Newline => torn_line(file)?,
-        Boundary::Block | Boundary::Length => torn_record(file, boundary)?,
-    };
-    if torn.is_empty() {
-        return Ok(());
-    }
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(".torn");
-    append_to(Path::new(&aside))?.write_all(&torn)?;
-    file.set_len(file.metadata()?.len() - torn.len() as u64)?;
-    log::warn!(
-        "{}: its last {} bytes are a record that an earlier stop left unfinished; moved to {}",
-        path.display(),
-        torn.len(),
-        Path::new(&aside).display()
-    );
-    Ok(())
-}
-
-/// What follows the last line end. A file whose last mebibyte has no line end at all is not one of ours and is refused.
-fn torn_line(mut file: &File) -> io::Result<Vec<u8>> {
-    let length = file.metadata()?.len();
-    let looked_at = length.min(REPAIR_BYTES);
-    let mut tail = Vec::new();
-    file.seek(SeekFrom::Start(length - looked_at))?;
-    file.take(looked_at).read_to_end(&mut tail)?;
-    let whole = Boundary::Newline.whole(&tail).bytes;
-    if whole == 0 && length > looked_at {
-        return Err(io::Error::other("its last mebibyte has no line end: it is not a file of lines"));
-    }
-    Ok(tail.split_off(whole))
-}
-
-/// What follows the last whole record, found by walking from the first: a payload may hold anything, also what looks like
-/// the end of a record.
-fn torn_record(mut file: &File, boundary: Boundary) -> io::Result<Vec<u8>> {
-    file.seek(SeekFrom::Start(0))?;
-    let mut chunk = Vec::new();
-    loop {
-        let begun = chunk.len() as u64;
-        file.take(REPAIR_BYTES - begun).read_to_end(&mut chunk)?;
-        let whole = boundary.whole(&chunk).bytes;
-        let is_last = (chunk.len() as u64) < REPAIR_BYTES;
-        if whole == 0 && !is_last {
-            return Err(io::Error::other("it holds something else than what would be appended"));
-        }
-        chunk.drain(..whole);
-        if is_last {
-            return Ok(chunk);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -233,52 +199,6 @@ mod tests {
 
     fn directory() -> tempfile::TempDir {
         tempfile::tempdir().expect("a temporary directory")
-    }
-
-    #[test]
-    fn a_torn_line_is_set_aside_and_whole_lines_stay() {
-        let directory = directory();
-        let path = directory.path().join("deep/er/log");
-        drop(Handle::open(&path, Boundary::Newline).expect("made with its directories"));
-        fs::write(&path, b"whole\ntorn").expect("written");
-        Handle::open(&path, Boundary::Newline).expect("repaired");
-        assert_eq!(fs::read(&path).expect("readable"), b"whole\n");
-        assert_eq!(fs::read(path.with_extension("torn")).expect("set aside"), b"torn");
-    }
-
-    #[test]
-    fn a_torn_record_is_found_from_the_front_also_in_a_long_file() {
-        let directory = directory();
-        let path = directory.path().join("records");
-        // The payload looks like a record with an end; only the walk from the front is not deceived.
-        let record = [&1000_u32.to_be_bytes()[..], &[0; 1000]].concat();
-        let whole = record.repeat(3000);
-        fs::write(&path, [&whole[..], &record[..504]].concat()).expect("written");
-        drop(Handle::open(&path, Boundary::Length).expect("repaired"));
-        assert_eq!(fs::read(&path).expect("readable"), whole);
-        assert_eq!(fs::read(directory.path().join("records.torn")).expect("set aside"), record[..504]);
-        fs::write(&path, vec![0xff; 2 << 20]).expect("written");
-        let error = Handle::open(&path, Boundary::Length).expect_err("something else");
-        assert!(error.to_string().contains("something else"), "{error}");
-        assert_eq!(fs::metadata(&path).expect("there").len(), 2 << 20, "left as it is");
-    }
-
-    #[test]
-    fn a_file_of_another_format_is_refused_and_left_as_it_is() {
-        let directory = directory();
-        let path = directory.path().join("file");
-        for (content, boundary, words) in [
-            (&b"text, and no line end"[..], Boundary::Block, "no capture"),
-            (&[&CAPTURE_BEGINS[..], b"and so on\ntorn"].concat(), Boundary::Newline, "a capture"),
-        ] {
-            fs::write(&path, content).expect("written");
-            let error = Handle::open(&path, boundary).expect_err("another format").to_string();
-            assert!(error.contains(words), "{error}");
-            assert_eq!(fs::read(&path).expect("there"), content);
-        }
-        fs::write(&path, &CAPTURE_BEGINS[..2]).expect("written");
-        Handle::open(&path, Boundary::Block).expect("a capture that was torn at once");
-        assert_eq!(fs::metadata(&path).expect("there").len(), 0);
     }
 
     #[test]
@@ -294,6 +214,19 @@ mod tests {
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
         let error = Handle::open(&pipe, Boundary::Newline).expect_err("a pipe is no file");
         assert!(error.to_string().contains("not a regular file"), "{error}");
+    }
+
+    #[test]
+    fn a_file_with_several_names_is_refused_and_left_as_it_is() {
+        let directory = directory();
+        let (path, other) = (directory.path().join("log"), directory.path().join("configuration"));
+        fs::write(&other, "precious, and without an end").expect("written");
+        fs::hard_link(&other, &path).expect("linked");
+        let error = Handle::open(&path, Boundary::Newline).expect_err("it is another's, too").to_string();
+        assert!(error.contains("2 names") && error.contains("mv"), "{error}");
+        assert_eq!(fs::read(&other).expect("there"), b"precious, and without an end");
+        fs::remove_file(&other).expect("removed");
+        Handle::open(&path, Boundary::Newline).expect("it has one name now");
     }
 
     #[test]

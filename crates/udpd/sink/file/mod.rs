@@ -2,33 +2,48 @@
 //!
 //! A file is a prefix of whole records at any moment that a reader can see: a write that took a part of a record is cut back
 //! to the record before. While the file cannot be written, each datagram is counted as failed, other sinks do not notice,
-//! and the file is tried again four times a second.
+//! and the file is tried again four times a second; when it is written again the log says what that cost.
 //!
 //! The consumer only ever writes. Whatever else is done to files, beginning and finishing them, syncing and removing them, is
 //! for a thread of its own, see [`keeper`](self): a disk that takes its time costs no datagram.
 
+mod clock;
 mod desk;
 mod handle;
+mod index;
+#[cfg(test)]
+mod keep_tests;
 mod keeper;
+mod lock;
+mod lookout;
 mod name;
+mod repair;
+mod room;
+mod shelf;
+#[cfg(test)]
+mod taken_tests;
 #[cfg(test)]
 mod tests;
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use super::Sink;
 use super::encoder::{Encoder, Format, Scene};
 use super::outbox::Outbox;
-use crate::crew::Crew;
+use crate::channel::Caller;
 use crate::ledger::{FileLedger, Tally};
 use crate::pool::LaneBatch;
-use desk::{At, Note, Order};
+use clock::{Clock, Ends};
+use desk::{At, Desk, Note, Order};
 use handle::{Handle, cure};
-use keeper::Keeper;
+use keeper::Post;
 use name::Name;
+use room::Room;
+
+pub use keeper::{FileKeeper, Reopened, Reopener};
 
 /// How often the consumer has its keeper see whether the path still leads to the file, while it writes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
@@ -36,8 +51,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// How soon a full file that could not be finished is asked for again.
 const FULL_PAUSE: Duration = Duration::from_secs(1);
 
-/// How soon a file that was asked for is looked for while nothing arrives.
-const DESK_POLL: Duration = Duration::from_millis(5);
+/// How soon a disk that is slower than its syncs is asked again.
+const SYNC_PAUSE: Duration = Duration::from_millis(5);
 
 /// How the files of a sink are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +69,13 @@ pub struct FileSettings {
     pub keep_bytes: u64,
     /// When written records are forced to the disk.
     pub sync: Sync,
+}
+
+impl FileSettings {
+    /// Whether a file is ever finished because of its length or its age.
+    fn rotates(&self) -> bool {
+        self.rotate_bytes > 0 || !self.rotate_every.is_zero()
+    }
 }
 
 /// When written records are forced to the disk.
@@ -77,12 +99,13 @@ pub struct FileSink {
 
 impl FileSink {
     /// Opens the file of each lane; `path_of_lane` is indexed like the lanes and may hold codes for the time. Lanes with the
-    /// same path share a file. Each file has its own ledger.
+    /// same path share a file. Each file has its own ledger. `keeper` keeps them, and wakes their consumer by `consumer`.
     pub fn open(
         path_of_lane: &[Option<String>],
         scenes: &Arc<[Scene]>,
         settings: FileSettings,
-        crew: &Crew,
+        keeper: &mut FileKeeper,
+        consumer: &Caller,
     ) -> io::Result<(Self, Vec<Arc<FileLedger>>)> {
         let mut paths: Vec<&String> = Vec::new();
         let mut file_of_lane = Vec::with_capacity(path_of_lane.len());
@@ -100,7 +123,7 @@ impl FileSink {
         let mut files = Vec::with_capacity(paths.len());
         for (index, path) in paths.into_iter().enumerate() {
             let encoder = Encoder::new(settings.format, Arc::clone(scenes), |lane| file_of_lane[lane] == Some(index));
-            files.push(LogFile::open(path.clone(), encoder, settings, crew)?);
+            files.push(LogFile::open(path.clone(), encoder, settings, Clock::default(), keeper, consumer.clone())?);
         }
         let ledgers = files.iter().map(|file| Arc::clone(&file.ledger)).collect();
         Ok((Self { files, file_of_lane }, ledgers))
@@ -145,42 +168,55 @@ struct LogFile {
     outbox: Outbox,
     settings: FileSettings,
     ledger: Arc<FileLedger>,
-    keeper: Keeper,
+    clock: Clock,
+    keeper: Post,
     /// What is written to; `None` while nothing can be.
     handle: Option<Handle>,
+    /// Since when there is none, in datagrams and bytes that were lost in all by then.
+    lost_before: Option<(u64, u64)>,
     /// Which file that is, or was.
     generation: u64,
     /// How long it is.
     length: u64,
     /// Not before then is a full file to be finished: it could not be the last time.
     full_pause: Option<Instant>,
-    /// When its name or its period ends, by the clock that dates are read from, and by the one that waits.
-    ends: Option<(SystemTime, Instant)>,
-    /// The next file has been asked for, and is looked for at this moment although nothing arrives.
-    changing: Option<Instant>,
+    /// When its name or its period ends.
+    ends: Option<Ends>,
+    /// The next file has been asked for, and the keeper has not answered yet.
+    is_changing: bool,
     /// When the oldest unsynced record must be on the disk.
     sync_due: Option<Instant>,
     last_look: Instant,
 }
 
 impl LogFile {
-    fn open(path: String, encoder: Encoder, settings: FileSettings, crew: &Crew) -> io::Result<Self> {
+    fn open(
+        path: String,
+        encoder: Encoder,
+        settings: FileSettings,
+        clock: Clock,
+        keeper: &mut FileKeeper,
+        consumer: Caller,
+    ) -> io::Result<Self> {
         let ledger = Arc::new(FileLedger::default());
         let name = Name::new(path.clone(), settings.rotate_every);
-        let boundary = settings.format.boundary();
-        let keeper = Keeper::start(name, settings, boundary, encoder.header(), Arc::clone(&ledger), crew)?;
+        let desk = Arc::new(Desk::new(consumer));
+        let (books, own_desk) = (Arc::clone(&ledger), Arc::clone(&desk));
+        let room = Room::open(name, settings, encoder.header(), books, own_desk, clock.clone())?;
         let mut file = Self {
             path,
             outbox: Outbox::new(encoder),
             settings,
             ledger,
-            keeper,
+            clock,
+            keeper: keeper.take(room, desk),
             handle: None,
+            lost_before: None,
             generation: 0,
             length: 0,
             full_pause: None,
             ends: None,
-            changing: None,
+            is_changing: false,
             sync_due: None,
             last_look: Instant::now(),
         };
@@ -196,11 +232,13 @@ impl LogFile {
         let Some(handle) = &mut self.handle else {
             return self.outbox.discard(tallies);
         };
+        let lost = self.outbox.lost();
         let (written, outcome) = self.outbox.write_to(handle, tallies);
         if written > 0 {
             self.note_written(written as u64);
         }
         if let Err(error) = outcome {
+            self.lost_before = Some(lost);
             self.break_off(&error);
         }
     }
@@ -220,16 +258,31 @@ impl LogFile {
     fn take(&mut self, note: Note) {
         let now = Instant::now();
         if let Some(ends) = note.ends {
-            let wall = SystemTime::now();
-            self.ends = ends.map(|ends| (ends, now + ends.duration_since(wall).unwrap_or_default()));
+            self.ends = ends.map(|ends| Ends::new(ends, &self.clock, now));
         }
-        self.changing = None;
+        self.is_changing = false;
         self.full_pause = Some(now + FULL_PAUSE);
         if note.stop_before > self.generation {
             self.full_pause = None;
             self.length = note.begun.as_ref().map_or(0, |begun| begun.length);
             self.handle = note.begun.map(|begun| begun.handle);
+            match &self.handle {
+                None => self.lost_before = self.lost_before.or(Some(self.outbox.lost())),
+                Some(_) => self.say_lost("is written again"),
+            }
         }
+    }
+
+    /// Once there is a file again, what it cost that there was none.
+    fn say_lost(&mut self, what: &str) {
+        let Some(before) = self.lost_before.take() else { return };
+        let lost = self.outbox.lost();
+        log::warn!(
+            "{} {what}; {} datagrams ({} bytes) were lost meanwhile and are counted as sink_error",
+            self.path,
+            lost.0 - before.0,
+            lost.1 - before.1
+        );
     }
 
     /// Where the consumer is.
@@ -260,12 +313,12 @@ impl LogFile {
 
     /// Asks for the next file when this one is full or its time is over.
     fn change_if(&mut self, is_full: bool, now: Instant) {
-        if self.changing.is_some() || self.handle.is_none() {
+        if self.is_changing || self.handle.is_none() {
             return;
         }
-        let is_over = self.ends.is_some_and(|(ends, _)| ends <= SystemTime::now());
+        let is_over = self.ends.is_some_and(|ends| ends.has_come(&self.clock, now));
         if is_full || is_over {
-            self.changing = Some(now + DESK_POLL);
+            self.is_changing = true;
             let order = if is_full { Order::FinishFull } else { Order::FinishDue };
             self.keeper.order(order(self.generation));
         }
@@ -277,30 +330,24 @@ impl LogFile {
         }
         if self.keeper.desk.is_syncing.swap(true, Ordering::AcqRel) {
             // The disk is slower than was asked for; it is asked again when it is done.
-            self.sync_due = Some(now + DESK_POLL);
+            self.sync_due = Some(now + SYNC_PAUSE);
         } else {
             self.sync_due = None;
             self.keeper.order(Order::Sync(self.at()));
         }
     }
 
+    /// What the keeper leaves need not be waited for: it calls.
     fn due(&self) -> Option<Instant> {
-        let ends = self.ends.filter(|_| self.changing.is_none() && self.handle.is_some());
-        [self.sync_due, self.changing, ends.map(|(_, at)| at)].into_iter().flatten().min()
+        let ends = self.ends.filter(|_| !self.is_changing && self.handle.is_some());
+        [self.sync_due, ends.map(|ends| ends.at)].into_iter().flatten().min()
     }
 
     fn when_due(&mut self) {
         let now = Instant::now();
         self.look_at_desk();
         self.sync_if_due(now);
-        if self.changing.is_some_and(|at| at <= now) {
-            self.changing = Some(now + DESK_POLL);
-        }
-        if let Some((ends, at)) = self.ends
-            && at <= now
-        {
-            // The clock of dates may have been set back meanwhile.
-            self.ends = Some((ends, now + ends.duration_since(SystemTime::now()).unwrap_or_default().max(DESK_POLL)));
+        if self.ends.is_some_and(|ends| ends.at <= now) {
             self.change_if(false, now);
         }
     }
@@ -312,15 +359,17 @@ impl LogFile {
             cure(error)
         );
         self.handle = None;
-        self.changing = None;
+        self.is_changing = false;
         let errno = error.raw_os_error().unwrap_or_default();
         self.keeper.order(Order::Broken { at: self.at(), errno, whole_bytes: self.length });
     }
 
-    fn close(self) {
+    fn close(mut self) {
+        self.say_lost("was not written again before the end");
         if self.settings.sync != Sync::Never && self.handle.is_some() {
             self.keeper.order(Order::Sync(self.at()));
         }
-        self.keeper.finish();
+        let at = self.at();
+        self.keeper.close(at);
     }
 }

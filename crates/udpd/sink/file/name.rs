@@ -3,16 +3,26 @@
 //! A path with codes for the time gives each period a file of its own. A file whose path stays the same is renamed when it is
 //! finished: the moment of that is appended, and a number if that name is taken. Names come from the configuration and the
 //! clock alone, never from a datagram. All times are UTC.
+//!
+//! The clock may be wrong, and may be set. It only ever gives names: which of two files is older no name says, see `index`.
 
 use std::fs;
-use std::path::{Component, Path, PathBuf};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::calendar::Moment;
 
-/// Each code, how many digits stand for it, and how often they change, in seconds. Months and years change at midnight, too.
-const CODES: [(char, usize, u64); 6] =
-    [('Y', 4, DAY), ('m', 2, DAY), ('d', 2, DAY), ('H', 2, 3600), ('M', 2, 60), ('S', 2, 1)];
+/// Each code, how many digits stand for it, how often they change, in seconds, and what they can be. Months and years change at
+/// midnight, too.
+const CODES: [(char, usize, u64, RangeInclusive<u64>); 6] = [
+    ('Y', 4, DAY, 1970..=9999),
+    ('m', 2, DAY, 1..=12),
+    ('d', 2, DAY, 1..=31),
+    ('H', 2, 3600, 0..=23),
+    ('M', 2, 60, 0..=59),
+    ('S', 2, 1, 0..=59),
+];
 
 const DAY: u64 = 86_400;
 
@@ -29,6 +39,8 @@ pub(super) struct Name {
 impl Name {
     /// `every` begins a new file at its multiples as well; zero does not.
     pub(super) fn new(pattern: String, every: Duration) -> Self {
+        // Without doubled slashes and dots, so that every name below a directory is spelled in one way.
+        let pattern = Path::new(&pattern).components().collect::<PathBuf>().to_string_lossy().into_owned();
         Self { pattern, every_seconds: every.as_secs() }
     }
 
@@ -55,7 +67,8 @@ impl Name {
     /// The next moment at which a file that was begun at `seconds` must be looked at: its name or its period ends. `None`:
     /// never.
     pub(super) fn ends(&self, seconds: u64) -> Option<u64> {
-        let used = CODES.iter().filter(|(code, ..)| self.pattern.contains(&format!("%{code}"))).map(|(.., unit)| *unit);
+        let used = CODES.iter().filter(|(code, ..)| self.pattern.contains(&format!("%{code}")));
+        let used = used.map(|(_, _, unit, _)| *unit);
         used.chain((self.every_seconds > 0).then_some(self.every_seconds)).map(|unit| (seconds / unit + 1) * unit).min()
     }
 
@@ -64,55 +77,56 @@ impl Name {
         self.every_seconds > 0 && begun / self.every_seconds != now / self.every_seconds
     }
 
-    /// The finished files, wherever the codes of the path have led, the oldest first, with their lengths.
-    pub(super) fn finished(&self, current: &Path) -> Vec<(PathBuf, u64)> {
-        let mut found = Vec::new();
-        let mut components = Path::new(&self.pattern).components();
-        let Some(last) = components.next_back() else { return Vec::new() };
-        let directories: Vec<Component<'_>> = components.collect();
-        self.collect(PathBuf::new(), &directories, &last.as_os_str().to_string_lossy(), &mut found);
-        found.retain(|(path, ..)| path != current);
-        found.sort_by(|one, other| (one.1, &one.0).cmp(&(other.1, &other.0)));
-        found.into_iter().map(|(path, _, bytes)| (path, bytes)).collect()
+    /// Whether the path changes with the time.
+    pub(super) fn is_dated(&self) -> bool {
+        self.pattern.contains('%')
     }
 
-    fn collect(
-        &self,
-        directory: PathBuf,
-        rest: &[Component<'_>],
-        file: &str,
-        found: &mut Vec<(PathBuf, std::time::SystemTime, u64)>,
-    ) {
-        if let Some((first, rest)) = rest.split_first() {
-            let name = first.as_os_str().to_string_lossy();
-            if !name.contains('%') {
-                return self.collect(directory.join(first), rest, file, found);
-            }
-            for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
-                if matches(&name, &entry.file_name().to_string_lossy()) == Some("") {
-                    self.collect(entry.path(), rest, file, found);
-                }
-            }
-            return;
-        }
-        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let Some(behind) = matches(file, &name) else { continue };
+    /// The deepest directory that is the same at every moment, and what the path is below it.
+    pub(super) fn below_fixed(&self) -> (PathBuf, &str) {
+        let before_code = &self.pattern[..self.pattern.find('%').unwrap_or(self.pattern.len())];
+        let slash = before_code.rfind('/').map_or(0, |slash| slash + 1);
+        (PathBuf::from(&self.pattern[..slash]), self.pattern[slash..].trim_start_matches('/'))
+    }
+
+    /// Whether a file of this path, named as it is below [`Name::below_fixed`], can be one that was finished here: a moment that
+    /// exists stands for every code, or was appended.
+    pub(super) fn is_finished(&self, below: &str) -> bool {
+        match matches(self.below_fixed().1, below) {
             // A file whose path has codes is finished as it is; one without must have been renamed.
-            let finished = if behind.is_empty() { self.pattern.contains('%') } else { is_suffix(behind) };
-            let Ok(metadata) = entry.path().symlink_metadata() else { continue };
-            if finished && metadata.is_file() {
-                found.push((entry.path(), metadata.modified().unwrap_or(std::time::UNIX_EPOCH), metadata.len()));
+            Some("") => self.is_dated(),
+            Some(behind) => is_suffix(behind),
+            None => false,
+        }
+    }
+
+    /// The files that can have been finished here, wherever the codes of the path have led.
+    pub(super) fn finished(&self) -> Vec<PathBuf> {
+        let (directory, below) = self.below_fixed();
+        let mut found = Vec::new();
+        self.collect(&directory, String::new(), below.split('/').count(), &mut found);
+        found
+    }
+
+    fn collect(&self, directory: &Path, below: String, levels: usize, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            let Ok(kind) = entry.file_type() else { continue };
+            let below = format!("{below}{}", entry.file_name().to_string_lossy());
+            if levels > 1 && kind.is_dir() {
+                let pattern: Vec<&str> = self.below_fixed().1.split('/').collect();
+                let own = pattern[..=pattern.len() - levels].join("/");
+                if matches(&own, &below) == Some("") {
+                    self.collect(&entry.path(), below + "/", levels - 1, found);
+                }
+            } else if levels == 1 && kind.is_file() && self.is_finished(&below) {
+                found.push(entry.path());
             }
         }
     }
 
     /// The directories above `path` that the clock has named, the deepest first.
     pub(super) fn dated_directories<'p>(&self, path: &'p Path) -> impl Iterator<Item = &'p Path> {
-        let fixed = Path::new(&self.pattern)
-            .components()
-            .take_while(|component| !component.as_os_str().to_string_lossy().contains('%'))
-            .count();
+        let fixed = self.below_fixed().0.components().count();
         path.ancestors().skip(1).take_while(move |directory| directory.components().count() > fixed)
     }
 }
@@ -140,22 +154,17 @@ fn is_suffix(text: &str) -> bool {
         || number.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// What is left of `text` behind what `pattern` stands for, with digits for its codes.
+/// What is left of `text` behind what `pattern` stands for, with numbers for its codes that they can be.
 fn matches<'t>(pattern: &str, text: &'t str) -> Option<&'t str> {
     let mut rest = text;
     let mut pattern = pattern.chars();
     while let Some(character) = pattern.next() {
-        let digits = match character {
-            '%' => {
-                let code = pattern.next();
-                CODES.iter().find(|(own, ..)| Some(*own) == code).map(|(_, digits, _)| *digits)
-            }
-            _ => None,
-        };
-        rest = match digits {
-            Some(digits) => {
-                let (head, tail) = rest.split_at_checked(digits)?;
-                head.bytes().all(|byte| byte.is_ascii_digit()).then_some(tail)?
+        let code = if character == '%' { pattern.next() } else { None };
+        rest = match CODES.iter().find(|(own, ..)| Some(*own) == code) {
+            Some((_, digits, _, range)) => {
+                let (head, tail) = rest.split_at_checked(*digits)?;
+                let is_number = head.bytes().all(|byte| byte.is_ascii_digit());
+                head.parse().is_ok_and(|number| is_number && range.contains(&number)).then_some(tail)?
             }
             None => rest.strip_prefix(character)?,
         };
@@ -204,34 +213,43 @@ mod tests {
     }
 
     #[test]
-    fn only_files_that_were_finished_here_are_found_and_the_oldest_first() {
+    fn only_files_that_can_have_been_finished_here_are_found() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = |file: &str| directory.path().join(file);
         let make = |file: &str| {
             fs::create_dir_all(path(file).parent().expect("a parent")).expect("made");
             fs::write(path(file), file).expect("written");
         };
-        let found = |pattern: &str, current: &str| -> Vec<String> {
+        let found = |pattern: &str| -> Vec<String> {
             let pattern = path(pattern).to_str().expect("UTF-8").to_owned();
-            let files = name(&pattern, 0).finished(&path(current));
-            let relative =
-                |(file, _): &(PathBuf, u64)| file.strip_prefix(directory.path()).expect("below").display().to_string();
-            files.iter().map(relative).collect()
+            let files = name(&pattern, 0).finished();
+            let relative = |file: &PathBuf| file.strip_prefix(directory.path()).expect("below").display().to_string();
+            let mut files: Vec<String> = files.iter().map(relative).collect();
+            files.sort();
+            files
         };
         let plain = ["a.log.20261121T064221Z", "a.log.20261121T064221Z-1"];
         plain.iter().for_each(|file| make(file));
-        for stranger in
-            ["a.log", "a.log.gz", "a.log.20261121T064221Z.gz", "a.log.20261121T064221Z-", "b.log.20261121T064221Z"]
-        {
+        for stranger in [
+            "a.log",
+            "a.log.gz",
+            "a.log.20261121T064221Z.gz",
+            "a.log.20261121T064221Z-",
+            "a.log.20261321T064221Z",
+            "a.log.20261121T064221Z-2/a.log",
+            "b.log.20261121T064221Z",
+        ] {
             make(stranger);
         }
-        assert_eq!(found("a.log", "a.log"), plain);
-        let dated = ["2026/20/x.log", "2026/21/x.log"];
+        assert_eq!(found("a.log"), plain);
+        let dated = ["2026/20/x.log", "2026/21/x.log", "2026/21/x.log.20261121T064221Z"];
         dated.iter().for_each(|file| make(file));
-        make("2026/21/y.log");
-        make("26/21/x.log");
-        assert_eq!(found("%Y/%d/x.log", "none"), dated);
-        assert_eq!(found("%Y/%d/x.log", "2026/21/x.log"), dated[..1]);
+        ["2026/21/y.log", "26/21/x.log", "2026/32/x.log", "2026/x.log", "1969/01/x.log"]
+            .iter()
+            .for_each(|file| make(file));
+        assert_eq!(found("%Y/%d/x.log"), dated);
+        ["07.log", "77.log", "7.log"].iter().for_each(|file| make(file));
+        assert_eq!(found("%H.log"), ["07.log"]);
         let pattern = path("%Y/%d/x.log").to_str().expect("UTF-8").to_owned();
         let above: Vec<PathBuf> =
             name(&pattern, 0).dated_directories(&path("2026/20/x.log")).map(Path::to_owned).collect();

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use super::*;
+use crate::crew::Crew;
 use crate::sink::outbox::Destination;
 use crate::sink::testing::{Received, scenes};
 
-const PLAIN: FileSettings = FileSettings {
+pub(super) const PLAIN: FileSettings = FileSettings {
     format: Format::Lines,
     rotate_bytes: 0,
     rotate_every: Duration::ZERO,
@@ -18,27 +19,45 @@ const PLAIN: FileSettings = FileSettings {
 };
 
 /// A file in a directory of its own.
-struct Subject {
-    file: Option<LogFile>,
-    directory: tempfile::TempDir,
-    tally: Tally,
+pub(super) struct Subject {
+    pub(super) file: Option<LogFile>,
+    pub(super) directory: tempfile::TempDir,
+    pub(super) tally: Tally,
+    pub(super) clock: Clock,
+    pub(super) reopener: Reopener,
+}
+
+/// A file with a keeper of its own.
+fn open(path: String, settings: FileSettings, clock: &Clock) -> io::Result<(LogFile, Reopener)> {
+    let encoder = Encoder::new(settings.format, scenes(1), |_| true);
+    let mut keeper = FileKeeper::new(1)?;
+    let file = LogFile::open(path, encoder, settings, clock.clone(), &mut keeper, Caller::default())?;
+    Ok((file, keeper.start(&Crew::new().0)?))
 }
 
 impl Subject {
-    fn open(name: &str, settings: FileSettings) -> Self {
+    pub(super) fn open(name: &str, settings: FileSettings) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let encoder = Encoder::new(settings.format, scenes(1), |_| true);
+        let clock = Clock::default();
         let path = directory.path().join(name).to_str().expect("UTF-8").to_owned();
-        let file = Some(LogFile::open(path, encoder, settings, &Crew::new().0).expect("opened"));
-        Self { file, directory, tally: Tally::default() }
+        let (file, reopener) = open(path, settings, &clock).expect("opened");
+        Self { file: Some(file), directory, tally: Tally::default(), clock, reopener }
     }
 
-    fn file(&mut self) -> &mut LogFile {
+    /// Ends it and opens it anew, as a restart does.
+    pub(super) fn restart(&mut self) {
+        let (path, settings) = (self.file().path.clone(), self.file().settings);
+        self.close();
+        let (file, reopener) = open(path, settings, &self.clock).expect("opened again");
+        (self.file, self.reopener) = (Some(file), reopener);
+    }
+
+    pub(super) fn file(&mut self) -> &mut LogFile {
         self.file.as_mut().expect("not closed")
     }
 
     /// Offers one datagram; true when it is delivered.
-    fn write(&mut self, payload: &str) -> bool {
+    pub(super) fn write(&mut self, payload: &str) -> bool {
         let batch = Received::over_loopback(&[payload.as_bytes()]).batch;
         let before = self.tally.delivered;
         self.tally.pending += 1;
@@ -55,7 +74,7 @@ impl Subject {
     }
 
     /// Lets the keeper work until this holds.
-    fn until(&mut self, what: &str, holds: impl Fn(&mut LogFile) -> bool) {
+    pub(super) fn until(&mut self, what: &str, holds: impl Fn(&mut LogFile) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !holds(self.file()) {
             assert!(Instant::now() < deadline, "in vain: {what}");
@@ -64,12 +83,17 @@ impl Subject {
         }
     }
 
-    fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         self.file.take().expect("not closed yet").close();
     }
 
+    /// The same without those that are there for the sink alone.
+    pub(super) fn logs(&self) -> Vec<(String, String)> {
+        self.files().into_iter().filter(|(name, _)| !name.ends_with(".udpd-index")).collect()
+    }
+
     /// The names and contents of all files.
-    fn files(&self) -> Vec<(String, String)> {
+    pub(super) fn files(&self) -> Vec<(String, String)> {
         let mut files = Vec::new();
         let mut directories = vec![self.directory.path().to_owned()];
         while let Some(directory) = directories.pop() {
@@ -88,12 +112,12 @@ impl Subject {
     }
 }
 
-fn path_of(subject: &Subject, name: &str) -> PathBuf {
+pub(super) fn path_of(subject: &Subject, name: &str) -> PathBuf {
     subject.directory.path().join(name)
 }
 
 fn finished(path: &Path) -> usize {
-    Name::new(path.to_str().expect("UTF-8").to_owned(), Duration::ZERO).finished(path).len()
+    Name::new(path.to_str().expect("UTF-8").to_owned(), Duration::ZERO).finished().len()
 }
 
 #[test]
@@ -101,7 +125,7 @@ fn a_full_file_is_finished_and_every_record_is_in_exactly_one() {
     let mut subject = Subject::open("log", FileSettings { rotate_bytes: 20, ..PLAIN });
     for number in 0..30 {
         assert!(subject.write(&format!("record {number:02}")));
-        subject.until("the next file", |file| file.changing.is_none());
+        subject.until("the next file", |file| !file.is_changing);
     }
     let ledger = Arc::clone(&subject.file().ledger);
     subject.close();
@@ -118,27 +142,6 @@ fn a_full_file_is_finished_and_every_record_is_in_exactly_one() {
 }
 
 #[test]
-fn the_oldest_files_are_removed_beyond_what_is_kept() {
-    let settings = FileSettings { rotate_bytes: 1, keep_files: 3, sync: Sync::WhenFinished, ..PLAIN };
-    let mut subject = Subject::open("log", settings);
-    for number in 0..8 {
-        assert!(subject.write(&format!("{number}")));
-        subject.until("the next file", |file| file.changing.is_none());
-    }
-    let ledger = Arc::clone(&subject.file().ledger);
-    subject.close();
-    let contents: Vec<String> = subject.files().into_iter().map(|(_, content)| content).collect();
-    assert_eq!(contents.len(), 4, "the current file and three: {contents:?}");
-    assert!(
-        ["5\n", "6\n", "7\n", ""].iter().all(|kept| contents.iter().any(|content| content == kept)),
-        "{contents:?}"
-    );
-    let sum = FileLedger::sum([ledger.as_ref()].into_iter());
-    assert_eq!((sum.finished, sum.removed, sum.unsynced_bytes), (8, 5, 0));
-    assert!(sum.synced_at.is_some());
-}
-
-#[test]
 fn a_period_that_ends_begins_a_file_and_one_without_records_leaves_none() {
     let mut subject = Subject::open("%Y/%m%d-%H%M%S.log", FileSettings { sync: Sync::Never, ..PLAIN });
     for number in 0..3 {
@@ -148,40 +151,15 @@ fn a_period_that_ends_begins_a_file_and_one_without_records_leaves_none() {
             let next = file.due().expect("a name with seconds ends");
             thread::sleep(next.saturating_duration_since(Instant::now()));
             file.when_due();
-            file.changing.is_some()
+            file.is_changing
         });
-        subject.until("the next file", |file| file.changing.is_none());
+        subject.until("the next file", |file| !file.is_changing);
     }
     subject.close();
     let files = subject.files();
     let contents: Vec<&str> = files.iter().map(|(_, content)| content.as_str()).collect();
     assert_eq!(contents, ["0\n", "1\n", "2\n", ""], "{files:?}");
     assert!(files.iter().all(|(name, _)| name.len() == "2026/1121-064221.log".len()), "{files:?}");
-}
-
-#[test]
-fn a_file_that_somebody_moves_is_left_to_them_and_the_path_leads_to_a_new_one() {
-    let mut subject = Subject::open("log", PLAIN);
-    assert!(subject.write("before"));
-    fs::rename(path_of(&subject, "log"), path_of(&subject, "theirs")).expect("moved");
-    subject.file().keeper.order(Order::Look);
-    subject.until("a new file", |file| file.handle.as_ref().is_some_and(|handle| handle.is_at(Path::new(&file.path))));
-    assert!(subject.write("after"));
-    subject.close();
-    let expected = [("log", "after\n"), ("theirs", "before\n")].map(|(name, text)| (name.to_owned(), text.to_owned()));
-    assert_eq!(subject.files(), expected);
-}
-
-#[test]
-fn a_directory_that_is_removed_is_made_again() {
-    let mut subject = Subject::open("deep/log", PLAIN);
-    assert!(subject.write("lost with its directory"));
-    fs::remove_dir_all(path_of(&subject, "deep")).expect("removed");
-    subject.file().keeper.order(Order::Look);
-    subject.until("a new file", |file| file.handle.as_ref().is_some_and(|handle| handle.is_at(Path::new(&file.path))));
-    assert!(subject.write("after"));
-    subject.close();
-    assert_eq!(subject.files(), [("deep/log".to_owned(), "after\n".to_owned())]);
 }
 
 #[test]
@@ -210,7 +188,7 @@ fn a_file_that_breaks_while_the_next_is_on_its_way_is_repaired_all_the_same() {
         subject.file().handle.clone().expect("open").write(b"a part").expect("written");
         subject.file().break_off(&io::ErrorKind::StorageFull.into());
         subject.until("a repair", |file| file.handle.is_some());
-        subject.until("no other file on its way", |file| file.changing.is_none());
+        subject.until("no other file on its way", |file| !file.is_changing);
     }
     subject.close();
     let contents: String = subject.files().into_iter().map(|(_, content)| content).collect();
@@ -222,10 +200,8 @@ fn a_capture_begins_with_its_header_in_every_file_and_goes_on_after_a_restart() 
     let settings = FileSettings { format: Format::Pcapng, ..PLAIN };
     let mut subject = Subject::open("capture", settings);
     assert!(subject.write("one"));
-    subject.close();
-    let path = path_of(&subject, "capture").to_str().expect("UTF-8").to_owned();
-    let encoder = Encoder::new(Format::Pcapng, scenes(1), |_| true);
-    subject.file = Some(LogFile::open(path.clone(), encoder, settings, &Crew::new().0).expect("opened again"));
+    subject.restart();
+    let path = path_of(&subject, "capture");
     assert!(subject.write("two"));
     subject.close();
     let bytes = fs::read(path).expect("readable");
@@ -234,51 +210,15 @@ fn a_capture_begins_with_its_header_in_every_file_and_goes_on_after_a_restart() 
 }
 
 #[test]
-fn an_order_about_a_file_that_was_given_up_meanwhile_changes_nothing() {
-    let mut subject = Subject::open("log", PLAIN);
-    for round in 0..20 {
-        assert!(subject.write("before"), "round {round}");
-        fs::rename(path_of(&subject, "log"), path_of(&subject, &format!("theirs {round}"))).expect("moved");
-        let at = subject.file().at();
-        // The keeper gives the file up at the first of them; the others are about a file that is none any more.
-        for order in [Order::Look, Order::FinishFull(at.generation), Order::FinishDue(at.generation), Order::Sync(at)] {
-            subject.file().keeper.order(order);
-        }
-        subject.until("a new file", |file| file.handle.is_some() && file.generation > at.generation);
-        assert!(subject.write("after"), "round {round}");
-        fs::rename(path_of(&subject, "log"), path_of(&subject, &format!("second {round}"))).expect("moved");
-        let generation = subject.file().generation;
-        subject.file().keeper.order(Order::Look);
-        subject.until("another file", |file| file.handle.is_some() && file.generation > generation);
-    }
-    subject.close();
-    let lines: usize = subject.files().iter().map(|(_, content)| content.lines().count()).sum();
-    assert_eq!(lines, 40);
-}
-
-#[test]
-fn what_a_file_holds_that_somebody_has_moved_is_forced_to_the_disk_too() {
-    let mut subject = Subject::open("log", FileSettings { sync: Sync::WhenFinished, ..PLAIN });
-    assert!(subject.write("before"));
-    let ledger = Arc::clone(&subject.file().ledger);
-    let unsynced = move || FileLedger::sum([ledger.as_ref()].into_iter()).unsynced_bytes;
-    assert_eq!(unsynced(), 7);
-    fs::rename(path_of(&subject, "log"), path_of(&subject, "theirs")).expect("moved");
-    subject.file().keeper.order(Order::Look);
-    subject.until("what was moved to be safe", |_| unsynced() == 0);
-    subject.close();
-}
-
-#[test]
 fn a_full_file_that_cannot_be_finished_is_written_on_and_asked_for_again_later() {
     // There is no room in the name for the moment at which it was finished.
     let name = "x".repeat(250);
     let mut subject = Subject::open(&name, FileSettings { rotate_bytes: 1, ..PLAIN });
     assert!(subject.write("full at once"));
-    subject.until("an answer", |file| file.changing.is_none());
+    subject.until("an answer", |file| !file.is_changing);
     assert!(subject.file().full_pause.is_some());
     assert!(subject.write("and more"));
-    assert!(subject.file().changing.is_none(), "not asked at every write");
+    assert!(!subject.file().is_changing, "not asked at every write");
     subject.close();
     assert_eq!(subject.files(), [(name, "full at once\nand more\n".to_owned())]);
 }

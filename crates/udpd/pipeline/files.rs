@@ -1,0 +1,69 @@
+//! Going over to new files on request, for those who rotate files themselves: every sink at once, and the answer when every old file is
+//! closed, so that whoever asked may compress or remove it.
+
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::RecvTimeoutError;
+
+use crate::crew::{self, Crew};
+use crate::exit::{ExitCode, Failure};
+use crate::sink::file::{FileKeeper, Reopened, Reopener};
+
+/// How long the old files may take. A disk that takes longer hangs, and so would whoever asked.
+const REOPEN_LIMIT: Duration = Duration::from_secs(10);
+
+/// The files of all sinks of a pipeline.
+#[derive(Debug, Clone, Default)]
+pub struct Files {
+    /// By sink.
+    reopeners: Vec<(String, Reopener)>,
+}
+
+impl Files {
+    /// Starts the keeper of the files of a sink.
+    pub(super) fn start(&mut self, sink: &str, keeper: FileKeeper, crew: &Crew) -> Result<(), Failure> {
+        let reopener = keeper.start(crew).map_err(|error| {
+            Failure::new(
+                ExitCode::Failure,
+                format!("sink {sink}: cannot start the thread that keeps its files: {error}"),
+            )
+        })?;
+        self.reopeners.push((sink.to_owned(), reopener));
+        Ok(())
+    }
+
+    /// Has every sink go over to a new file where somebody has moved or removed the one in use. Returns when the old ones are closed,
+    /// and synced as `sync` says: one line that says what was done, or which file could not be begun, and why.
+    pub fn reopen(&self) -> Result<String, String> {
+        self.reopen_within(REOPEN_LIMIT)
+    }
+
+    fn reopen_within(&self, limit: Duration) -> Result<String, String> {
+        let deadline = Instant::now() + limit;
+        let asked: Vec<_> = self.reopeners.iter().map(|(sink, reopener)| (sink, reopener.ask())).collect();
+        let mut sum = Reopened::default();
+        for (sink, answer) in asked {
+            let ended = Err(RecvTimeoutError::Disconnected);
+            match answer.map_or(ended, |answer| crew::at_rest(|| answer.recv_deadline(deadline))) {
+                Ok(reopened) => {
+                    sum.begun += reopened.begun;
+                    sum.stayed += reopened.stayed;
+                    sum.refused.extend(reopened.refused.into_iter().map(|why| format!("sink {sink}: {why}")));
+                }
+                Err(RecvTimeoutError::Timeout) => sum.refused.push(format!(
+                    "sink {sink}: an old file is still in use after {} s, because its disk takes no more; do not remove it yet",
+                    limit.as_secs()
+                )),
+                Err(RecvTimeoutError::Disconnected) => sum.refused.push(format!("sink {sink}: it has ended")),
+            }
+        }
+        if !sum.refused.is_empty() {
+            return Err(sum.refused.join("; "));
+        }
+        Ok(match (sum.begun, sum.stayed) {
+            (0, 0) => "no sink writes a file".to_owned(),
+            (begun, 0) => format!("files begun anew: {begun}"),
+            (begun, stayed) => format!("files begun anew: {begun}; still in their place, and written on: {stayed}"),
+        })
+    }
+}
