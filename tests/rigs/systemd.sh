@@ -22,13 +22,15 @@ udpd=$PWD/target/release/udpd
 stop_thread=$PWD/tests/rigs/systemd/stop_thread.py
 directory=$(mktemp -d)
 machine=udpd-rig-$$
-nspawn= leader= loop= sender= tracer= frozen=
+nspawn= leader= loop= sender= tracer= frozen= maker= unfinished=
 cgroups=()
 
 clean_up() {
     local cgroup process
     [ -z "$frozen" ] || fsfreeze --unfreeze "$directory/disk" 2>/dev/null || true
     for process in $sender $tracer; do kill -KILL "$process" 2>/dev/null || true; done
+    # It hands the signal on to everything that it has started.
+    [ -z "$maker" ] || { kill -TERM "$maker" 2>/dev/null && wait "$maker" 2>/dev/null; } || true
     if [ -n "$nspawn" ]; then
         # The first signal asks the container to halt, the second ends it.
         for _ in 1 2; do
@@ -44,7 +46,7 @@ clean_up() {
     rmdir "/run/systemd/nspawn/propagate/$machine" 2>/dev/null || true
     mountpoint -q "$directory/disk" && umount -l "$directory/disk"
     [ -z "$loop" ] || losetup -d "$loop" 2>/dev/null || true
-    rm -rf "$directory"
+    rm -rf "$directory" ${unfinished:+"$unfinished"}
 }
 trap clean_up EXIT
 
@@ -60,13 +62,16 @@ image=${XDG_CACHE_HOME:-$HOME/.cache}/udpd-rigs/bookworm
 if [ ! -e "$image/etc/os-release" ]; then
     echo "making $image, once"
     mkdir -p "$(dirname "$image")"
-    if ! debootstrap --variant=minbase --include=systemd,systemd-sysv bookworm "$image.$$" >"$directory/debootstrap" 2>&1; then
+    unfinished=$image.$$
+    timeout 600 debootstrap --variant=minbase --include=systemd,systemd-sysv bookworm "$unfinished" >"$directory/debootstrap" 2>&1 &
+    maker=$!
+    if ! wait "$maker"; then
         tail -n 5 "$directory/debootstrap"
-        rm -rf "$image.$$"
         skip "debootstrap cannot make $image"
     fi
-    # Another run may have been quicker.
-    mv -T "$image.$$" "$image" 2>/dev/null || rm -rf "$image.$$"
+    maker=
+    # Another run may have been quicker; then this one is removed at the end.
+    mv -T "$unfinished" "$image" 2>/dev/null || true
 fi
 
 # Files of the sink lie on a disk that can be frozen.
@@ -104,7 +109,7 @@ enter_own_cgroup() {
         *:name=systemd) root=/sys/fs/cgroup/systemd ;;
         *) continue ;;
         esac
-        mkdir "$root$path/$machine" 2>/dev/null && cgroups+=("$root$path/$machine")
+        if mkdir "$root$path/$machine" 2>/dev/null; then cgroups+=("$root$path/$machine"); fi
     done </proc/self/cgroup
 }
 enter_own_cgroup
