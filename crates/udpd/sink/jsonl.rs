@@ -4,7 +4,8 @@
 //! "lane":0,"truncated":false,"payload":"..."}`. The time is UTC with nanoseconds. A payload that is not UTF-8 stands in
 //! `payload_base64` instead; of one that was longer than `max_length`, `truncated` is true, `length` says how long it was, and the
 //! payload is its beginning, which can end in the middle of a character and is then in base64. Whatever some reader takes
-//! for the end of a line or for a command to a terminal is escaped, so that a line is a line for everybody.
+//! for the end of a line, for a command to a terminal or for an order to show text backwards is escaped, so that a line is
+//! the same line for everybody.
 
 use std::fmt::{self, Write};
 use std::str;
@@ -108,7 +109,13 @@ fn append_character(line: &mut Vec<u8>, character: char) {
         '\n' => line.extend_from_slice(b"\\n"),
         '\r' => line.extend_from_slice(b"\\r"),
         '\t' => line.extend_from_slice(b"\\t"),
-        '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{2028}' | '\u{2029}' => {
+        '\0'..='\x1f'
+        | '\x7f'..='\u{9f}'
+        | '\u{61c}'
+        | '\u{200e}'
+        | '\u{200f}'
+        | '\u{2028}'..='\u{202e}'
+        | '\u{2066}'..='\u{2069}' => {
             let _ = write!(Text(line), "\\u{:04x}", u32::from(character));
         }
         _ => line.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
@@ -155,7 +162,8 @@ mod tests {
     fn value(record: &Record<'_>) -> serde_json::Value {
         let line = line(record);
         let text = line.strip_suffix('\n').expect("a newline at the end");
-        assert!(!text.contains(|c: char| c.is_control() || "\u{2028}\u{2029}".contains(c)), "{text:?}");
+        let commands = "\u{61c}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}";
+        assert!(!text.contains(|c: char| c.is_control() || commands.contains(c)), "{text:?}");
         serde_json::from_str(text).expect("JSON")
     }
 
@@ -189,8 +197,24 @@ mod tests {
             state ^= state << 17;
             state
         };
-        let words =
-            ["\"", "\\", "\n", "\r\t", "\0", "\x7f", "\u{85}", "\u{2028}", "ü", "😀", "plain text of some length"];
+        let words = [
+            "\"",
+            "\\",
+            "\n",
+            "\r\t",
+            "\0",
+            "\x7f",
+            "\u{85}",
+            "\u{9b}",
+            "\u{2028}",
+            "\u{202e}",
+            "\u{2069}",
+            "\u{200f}",
+            "\u{61c}",
+            "ü",
+            "😀",
+            "plain text of some length",
+        ];
         for _ in 0..if cfg!(debug_assertions) { 20_000 } else { 300_000 } {
             let text: String = (0..next() % 12).map(|_| words[(next() % words.len() as u64) as usize]).collect();
             assert_eq!(value(&record(text.as_bytes()))["payload"], text.as_str());

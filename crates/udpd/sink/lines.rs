@@ -2,10 +2,15 @@
 //!
 //! The rules, in full: one newline at the end of a payload is dropped, because the line has its own. Then `\` becomes `\\`,
 //! newline `\n`, carriage return `\r`, tab `\t`, and every other control byte (below 0x20, and 0x7f) `\xHH`. The UTF-8
-//! forms of what some readers take for an end of line or for a terminal command are escaped byte by byte the same way:
-//! U+0080 to U+009F, U+2028 and U+2029. All other bytes are written as they are, valid UTF-8 or not. A payload that was longer
-//! than `max_length` ends with `\~` and its whole length in bytes, which no payload can forge, because its own backslash
-//! would be doubled. [`unescape`] gives the payload back, but for that one newline.
+//! forms of what some readers take for an end of line, for a terminal command or for an order to show text backwards are
+//! escaped byte by byte the same way: U+0080 to U+009F, U+061C, U+200E, U+200F, U+2028 to U+202E and U+2066 to U+2069. So are
+//! the bytes 0x80 to 0x9f that belong to no character, which are commands to a terminal of eight bits. All other bytes are
+//! written as they are, valid UTF-8 or not. A payload that was longer than `max_length` ends with `\~` and its whole length
+//! in bytes, which no payload can forge, because its own backslash would be doubled. [`unescape`] gives the payload back, but
+//! for that one newline.
+//!
+//! Most payloads are ASCII, and of those only ASCII is asked for. The first byte beyond it sends the rest of its payload on
+//! the slower way, which finds out where characters are.
 
 /// The most bytes that one payload byte can become, and the newline at the end.
 pub const EXPANSION_MAX: usize = 4;
@@ -19,8 +24,8 @@ enum Class {
     Plain,
     /// Written as an escape.
     Escape,
-    /// May begin a sequence that is escaped.
-    Lead,
+    /// Belongs to a character of several bytes, or to none.
+    High,
 }
 
 const fn classes() -> [Class; 256] {
@@ -32,8 +37,11 @@ const fn classes() -> [Class; 256] {
     }
     classes[0x7f] = Class::Escape;
     classes[b'\\' as usize] = Class::Escape;
-    classes[0xc2] = Class::Lead;
-    classes[0xe2] = Class::Lead;
+    byte = 0x80;
+    while byte < classes.len() {
+        classes[byte] = Class::High;
+        byte += 1;
+    }
     classes
 }
 
@@ -69,20 +77,51 @@ fn append_bytes(line: &mut Vec<u8>, payload: &[u8]) {
         let plain = plain_prefix(rest);
         line.extend_from_slice(&rest[..plain]);
         rest = &rest[plain..];
-        let Some(&byte) = rest.first() else { break };
-        let taken = match CLASSES[usize::from(byte)] {
-            Class::Lead => unsafe_sequence(rest),
-            _ => 1,
-        };
-        match taken {
-            0 => line.push(byte),
-            _ => rest[..taken].iter().for_each(|&byte| escape(line, byte)),
+        let Some((&byte, after)) = rest.split_first() else { return };
+        if CLASSES[usize::from(byte)] == Class::High {
+            return append_beyond_ascii(line, rest);
         }
-        rest = &rest[taken.max(1)..];
+        escape(line, byte);
+        rest = after;
     }
 }
 
-/// How many bytes at the start need no look of their own. Eight at a time while all of them are printable ASCII.
+/// The same for bytes of which the first is not ASCII.
+fn append_beyond_ascii(line: &mut Vec<u8>, bytes: &[u8]) {
+    for chunk in bytes.utf8_chunks() {
+        append_text(line, chunk.valid());
+        for &byte in chunk.invalid() {
+            match byte {
+                0x80..=0x9f => escape(line, byte),
+                _ => line.push(byte),
+            }
+        }
+    }
+}
+
+fn append_text(line: &mut Vec<u8>, text: &str) {
+    let mut rest = text.as_bytes();
+    while let Some(&first) = rest.first() {
+        let plain = plain_prefix(rest);
+        let harmless = plain + harmless_prefix(&rest[plain..]);
+        line.extend_from_slice(&rest[..harmless]);
+        let escaped = match harmless {
+            0 if first.is_ascii() => 1,
+            0 => unsafe_sequence(rest),
+            _ => 0,
+        };
+        rest[..escaped].iter().for_each(|&byte| escape(line, byte));
+        rest = &rest[harmless + escaped..];
+    }
+}
+
+/// How many bytes at the start of a text belong to characters beyond ASCII that need no escape.
+fn harmless_prefix(text: &[u8]) -> usize {
+    let ends = |place: &usize| text[*place].is_ascii() || unsafe_sequence(&text[*place..]) > 0;
+    (0..text.len()).find(ends).unwrap_or(text.len())
+}
+
+/// How many bytes at the start are ASCII that needs no escape. Eight at a time while all of them are.
 fn plain_prefix(bytes: &[u8]) -> usize {
     let mut length = 0;
     for chunk in bytes.chunks_exact(8) {
@@ -106,11 +145,11 @@ fn is_plain_ascii(word: u64) -> bool {
     (word | below_space | delete | backslash) & HIGHS == 0
 }
 
-/// The length of a sequence at the start that must be escaped, or 0.
-fn unsafe_sequence(bytes: &[u8]) -> usize {
-    match bytes {
-        [0xc2, 0x80..=0x9f, ..] => 2,
-        [0xe2, 0x80, 0xa8 | 0xa9, ..] => 3,
+/// The length of the character at the start if it must be escaped, or 0.
+fn unsafe_sequence(text: &[u8]) -> usize {
+    match text {
+        [0xc2, 0x80..=0x9f, ..] | [0xd8, 0x9c, ..] => 2,
+        [0xe2, 0x80, 0x8e | 0x8f | 0xa8..=0xae, ..] | [0xe2, 0x81, 0xa6..=0xa9, ..] => 3,
         _ => 0,
     }
 }
@@ -197,6 +236,24 @@ mod tests {
             b"\\xc2\\x85\\xc2\\x9b\\xe2\\x80\\xa8\\xe2\\x80\\xa9\n"
         );
         assert_eq!(line("\u{a0}\u{2027}".as_bytes()), "\u{a0}\u{2027}\n".as_bytes());
+        assert_eq!(line(b"\x9b31m \xff\x80"), b"\\x9b31m \xff\\x80\n", "commands to a terminal of eight bits");
+        assert_eq!(line("帛\x1b".as_bytes()), "帛\\x1b\n".as_bytes(), "the byte 0x9b inside of a character is none");
+        assert_eq!(line(&"帛".as_bytes()[1..]), b"\xb8\\x9b\n", "but without its first byte it is");
+    }
+
+    #[test]
+    fn no_payload_can_show_text_in_another_order() {
+        for character in
+            ('\u{202a}'..='\u{202e}').chain('\u{2066}'..='\u{2069}').chain("\u{200e}\u{200f}\u{61c}".chars())
+        {
+            let text = format!("user{character}x");
+            let shown = String::from_utf8(line(text.as_bytes())).expect("UTF-8");
+            assert!(shown.starts_with("user\\x") && shown.is_ascii(), "{shown}");
+            assert_eq!(unescape(shown.trim_end().as_bytes()).as_deref(), Some(text.as_bytes()));
+        }
+        for near in ["\u{200d}", "\u{2010}", "\u{202f}", "\u{2065}", "\u{206a}", "\u{61b}", "\u{61d}"] {
+            assert_eq!(line(near.as_bytes()), format!("{near}\n").as_bytes());
+        }
     }
 
     #[test]
@@ -213,6 +270,19 @@ mod tests {
         }
     }
 
+    /// Whether a terminal of UTF-8, or of eight bits where a byte is no UTF-8, does nothing but show it, in this order.
+    fn is_harmless(line: &[u8]) -> bool {
+        let is_command = |character: char| {
+            character.is_control()
+                || "\u{2028}\u{2029}\u{200e}\u{200f}\u{61c}".contains(character)
+                || ('\u{202a}'..='\u{202e}').contains(&character)
+                || ('\u{2066}'..='\u{2069}').contains(&character)
+        };
+        line.utf8_chunks().all(|chunk| {
+            !chunk.valid().contains(is_command) && !chunk.invalid().iter().any(|byte| (0x80..0xa0).contains(byte))
+        })
+    }
+
     #[test]
     fn every_payload_comes_back_from_its_one_line() {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
@@ -225,7 +295,7 @@ mod tests {
         let rounds = if cfg!(debug_assertions) { 20_000 } else { 1_000_000 };
         for round in 0..rounds {
             let length = (next() % 40) as usize;
-            let interesting = *b"\\\n\r\t\x00\x7f\xc2\x85\xe2\x80\xa8x";
+            let interesting = *b"\\\n\r\t\x00\x7f\xc2\x85\x9b\xe2\x80\x81\xa8\xae\xa6\x8e\xd8\x9c\xf0\x9fx";
             let payload: Vec<u8> = (0..length)
                 .map(|_| match next() % 3 {
                     0 => interesting[(next() % interesting.len() as u64) as usize],
@@ -237,10 +307,7 @@ mod tests {
             assert!(line.len() <= EXPANSION_MAX * payload.len() + 1);
             let (&end, text) = line.split_last().expect("a line is never empty");
             assert_eq!(end, b'\n');
-            assert!(
-                text.iter().all(|byte| *byte >= 0x20 && *byte != 0x7f),
-                "round {round}: {payload:x?} gave {text:x?}"
-            );
+            assert!(is_harmless(text), "round {round}: {payload:x?} gave {text:x?}");
             let expected = payload.strip_suffix(b"\n").unwrap_or(&payload);
             assert_eq!(unescape(text).as_deref(), Some(expected), "round {round}");
         }
