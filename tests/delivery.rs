@@ -122,8 +122,9 @@ fn datagrams_of_every_size_arrive_byte_for_byte() {
 #[test]
 fn what_is_longer_than_max_length_is_counted_and_kept_or_dropped_as_told() {
     let policies = [("keep", 3, 0), ("drop", 2, 1)];
-    for (engine, (policy, delivered, dropped)) in
-        engines().into_iter().flat_map(|engine| policies.map(|one| (engine, one)))
+    let ways = ["gro = \"off\"", "gro = \"on\""].map(|gro| policies.map(|policy| (gro, policy)));
+    for (engine, (gro, (policy, delivered, dropped))) in
+        engines().into_iter().flat_map(|engine| ways.concat().into_iter().map(move |way| (engine, way)))
     {
         let address = free_address();
         let daemon = Daemon::with_config(&format!(
@@ -132,6 +133,7 @@ fn what_is_longer_than_max_length_is_counted_and_kept_or_dropped_as_told() {
             name = "in"
             address = "{address}"
             {engine}
+            {gro}
             max_length = 100
             on_truncate = "{policy}"
             sinks = ["archive"]

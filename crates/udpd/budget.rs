@@ -34,9 +34,6 @@ const RECEIVE_BUFFER_MAX: u64 = 1 << 30;
 /// The most slots of a batch whose slots hold a whole train.
 const GRO_SLOTS_MAX: usize = 16;
 
-/// The largest payload of a UDP datagram, and of a train.
-const TRAIN_BYTES: usize = 65_536;
-
 /// What the kernel charges a socket's buffer for one datagram: the payload, its headers and its bookkeeping, rounded the way
 /// its allocator rounds. Measured on loopback with Linux 6.18; drivers that hand up whole pages charge more.
 pub fn charge_bytes(payload: usize) -> u64 {
@@ -258,10 +255,7 @@ fn receive_buffer(listener: &Listener, lane_rate: u64) -> usize {
 }
 
 fn shape(config: &Config, listener: &Listener) -> BatchShape {
-    let (slots, slot_bytes) = match listener.gro {
-        true => (listener.batch_size.min(GRO_SLOTS_MAX), TRAIN_BYTES),
-        false => (listener.batch_size, listener.max_length_bytes),
-    };
+    let slots = if listener.gro { listener.batch_size.min(GRO_SLOTS_MAX) } else { listener.batch_size };
     let mut kinds = listener.sinks.iter().map(|&sink| &config.sinks[sink].kind);
     let is_recorded = kinds.clone().any(SinkKind::records_arrival);
     let control = Control {
@@ -274,7 +268,7 @@ fn shape(config: &Config, listener: &Listener) -> BatchShape {
         gro: listener.gro,
         drop_overflow: kinds.any(SinkKind::records_drops),
     };
-    BatchShape { slots, slot_bytes, control, huge_pages: true }
+    BatchShape { slots, slot_bytes: listener.max_length_bytes, control, huge_pages: true }
 }
 
 /// The memory of a sink with so many consumers, fed by so many lanes.

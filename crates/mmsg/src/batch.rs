@@ -22,7 +22,7 @@ use libc::mmsghdr;
 use crate::addr::NAME_BYTES;
 use crate::arena::{Arena, PREFACE_BYTES, Region};
 use crate::backing::Backing;
-use crate::datagram::{Datagram, Message, Train};
+use crate::datagram::{Datagram, Message, Train, ordinals};
 use crate::datagrams::Datagrams;
 use crate::engine::Wait;
 use crate::shape::BatchShape;
@@ -34,9 +34,9 @@ use crate::sys;
 pub struct Summary {
     /// Datagrams that [`RecvBatch::datagrams`] yields.
     pub datagrams: u64,
-    /// Payload bytes of these, as far as they fitted into their slots.
+    /// Payload bytes of these, as far as they were kept.
     pub bytes: u64,
-    /// How many of these were longer than the room for them.
+    /// How many of these were longer than [`BatchShape::slot_bytes`] or the room for them.
     pub truncated: u64,
     /// Messages that may be trains but cannot be split, because their control message is missing or malformed. They are
     /// counted one each, and never yielded.
@@ -47,6 +47,8 @@ pub struct Summary {
 pub struct RecvBatch {
     region: Region,
     gro: bool,
+    /// What is kept of a datagram: a slot, or less where a slot has room for a train.
+    longest: usize,
     /// Slots in use: what was received and not cleared.
     used: usize,
     /// Slots whose headers the kernel may have changed since they were armed. Never below `used`.
@@ -79,15 +81,16 @@ impl RecvBatch {
         })?;
         let (arena, backing) = Arena::new(bytes, shape.huge_pages)?;
         let regions = arena.carve(&vec![layout; count]);
-        let batches = regions.into_iter().map(|region| RecvBatch::over(region, shape.control.gro)).collect();
+        let batches = regions.into_iter().map(|region| RecvBatch::over(region, shape)).collect();
         Ok((batches, backing))
     }
 
-    fn over(region: Region, gro: bool) -> RecvBatch {
-        let slots = region.layout().slots;
+    fn over(region: Region, shape: &BatchShape) -> RecvBatch {
+        let (slots, gro) = (region.layout().slots, shape.control.gro);
         RecvBatch {
             region,
             gro,
+            longest: shape.slot_bytes,
             used: 0,
             touched: 0,
             void: 0,
@@ -213,9 +216,9 @@ impl RecvBatch {
                 None if name_bytes > 0 => self.summary.unsplit += 1,
                 Some(train) if name_bytes > 0 => {
                     self.summary.datagrams += train.segments as u64;
-                    self.summary.bytes += bytes as u64;
-                    if length > bytes {
-                        self.summary.truncated += self.truncated_in(slot);
+                    match length > bytes || train.segment_bytes.min(length) > self.longest {
+                        true => self.account_truncated(slot),
+                        false => self.summary.bytes += bytes as u64,
                     }
                 }
                 _ => {}
@@ -224,11 +227,19 @@ impl RecvBatch {
         void
     }
 
-    fn truncated_in(&self, slot: usize) -> u64 {
-        let mask = self.kept[slot];
-        let message = self.message(slot);
-        let cut = |ordinal| Datagram::cut(&message, self.segment_bytes(slot), ordinal);
-        ordinals(mask).filter(|ordinal| cut(*ordinal).is_truncated()).count() as u64
+    fn account_truncated(&mut self, slot: usize) {
+        let (message, mut summary) = (self.message(slot), self.summary);
+        for ordinal in ordinals(self.kept[slot]) {
+            let datagram = self.datagram(&message, slot, ordinal);
+            summary.bytes += datagram.payload().len() as u64;
+            summary.truncated += u64::from(datagram.is_truncated());
+        }
+        self.summary = summary;
+    }
+
+    /// One datagram of what is in a slot.
+    pub(crate) fn datagram<'a>(&self, message: &Message<'a>, slot: usize, ordinal: usize) -> Datagram<'a> {
+        Datagram::cut(message, self.segment_bytes(slot), self.longest, ordinal)
     }
 
     /// A shut-down socket that is empty answers with a message that has no sender and no bytes. That is no datagram (an
@@ -291,7 +302,7 @@ impl RecvBatch {
         }
     }
 
-    pub(crate) fn segment_bytes(&self, slot: usize) -> usize {
+    fn segment_bytes(&self, slot: usize) -> usize {
         self.segments.get(slot).copied().unwrap_or(Train::SINGLE.segment_bytes)
     }
 
@@ -355,7 +366,7 @@ impl RecvBatch {
             let mut kept = self.kept[slot];
             let message = self.message(slot);
             for ordinal in ordinals(kept) {
-                let datagram = Datagram::cut(&message, self.segment_bytes(slot), ordinal);
+                let datagram = self.datagram(&message, slot, ordinal);
                 if !keep(&datagram) {
                     kept &= !(1 << ordinal);
                     discarded += 1;
@@ -429,15 +440,6 @@ impl fmt::Debug for RecvBatch {
             .field("summary", &self.summary)
             .finish_non_exhaustive()
     }
-}
-
-/// The positions of the bits of a mask, from the lowest.
-fn ordinals(mut mask: u128) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let ordinal = (mask != 0).then(|| mask.trailing_zeros() as usize)?;
-        mask &= mask - 1;
-        Some(ordinal)
-    })
 }
 
 #[cfg(test)]

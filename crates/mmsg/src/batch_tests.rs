@@ -116,7 +116,7 @@ fn a_datagram_longer_than_its_slot_is_marked_and_keeps_its_real_length() {
 
 #[test]
 fn trains_are_split_between_single_datagrams() {
-    let mut batch = batch(4, 1, true);
+    let mut batch = batch(4, 100, true);
     assert_eq!(deliver(&mut batch, &[single(b"x"), train(b"aabbc", 2), single(b""), train(b"dd", 2)]), 4);
     let expected: [&[u8]; 6] = [b"x", b"aa", b"bb", b"c", b"", b"dd"];
     assert_eq!(payloads(&batch), expected);
@@ -126,7 +126,7 @@ fn trains_are_split_between_single_datagrams() {
 
 #[test]
 fn a_train_that_cannot_be_split_is_counted_and_never_shown() {
-    let mut batch = batch(4, 1, true);
+    let mut batch = batch(4, 100, true);
     let cut = Delivery { control_cut: true, ..single(b"aabb") };
     deliver(&mut batch, &[cut, train(b"aabb", 0), train(&[7; 200], 1), single(b"y")]);
     assert_eq!(payloads(&batch), [b"y"]);
@@ -135,7 +135,7 @@ fn a_train_that_cannot_be_split_is_counted_and_never_shown() {
 
 #[test]
 fn a_train_longer_than_its_slot_counts_every_datagram_that_lost_bytes() {
-    let mut batch = batch(1, 1, true);
+    let mut batch = batch(1, 65_536, true);
     deliver(&mut batch, &[train(&[9; 67_000], 1000)]);
     // 65 whole ones, 536 bytes of the next, and nothing of the last.
     assert_eq!(*batch.summary(), Summary { datagrams: 67, bytes: 65_536, truncated: 2, unsplit: 0 });
@@ -146,8 +146,24 @@ fn a_train_longer_than_its_slot_counts_every_datagram_that_lost_bytes() {
 }
 
 #[test]
+fn what_is_longer_than_is_kept_is_cut_and_counted_in_a_train_and_alone() {
+    let mut batch = batch(8, 3, true);
+    deliver(
+        &mut batch,
+        &[train(b"aaaabbbbcc", 4), single(b"dddddd"), train(b"eeefff", 3), single(b"g"), train(b"hh", 9)],
+    );
+    let expected: [&[u8]; 8] = [b"aaa", b"bbb", b"cc", b"ddd", b"eee", b"fff", b"g", b"hh"];
+    assert_eq!(payloads(&batch), expected);
+    assert_eq!(*batch.summary(), Summary { datagrams: 8, bytes: 20, truncated: 3, unsplit: 0 });
+    let lengths: Vec<_> = batch.datagrams().filter(Datagram::is_truncated).map(|one| one.length()).collect();
+    assert_eq!(lengths, [4, 4, 6]);
+    assert_eq!(batch.retain(|datagram| !datagram.is_truncated()), 3);
+    assert_eq!(*batch.summary(), Summary { datagrams: 5, bytes: 11, truncated: 0, unsplit: 0 });
+}
+
+#[test]
 fn the_longest_train_is_split_into_as_many_datagrams() {
-    let mut batch = batch(1, 1, true);
+    let mut batch = batch(1, 65_536, true);
     let payload: Vec<u8> = (0..128).collect();
     deliver(&mut batch, &[train(&payload, 1)]);
     assert_eq!(batch.datagrams().count(), 128);

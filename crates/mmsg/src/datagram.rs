@@ -58,6 +58,15 @@ impl Train {
     }
 }
 
+/// The positions of the bits of a mask, from the lowest.
+pub(crate) fn ordinals(mut mask: u128) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let ordinal = (mask != 0).then(|| mask.trailing_zeros() as usize)?;
+        mask &= mask - 1;
+        Some(ordinal)
+    })
+}
+
 /// One datagram, borrowed from the batch that received it. Payload and lengths are at hand; what the control messages
 /// say is decoded when asked for.
 #[derive(Clone, Copy)]
@@ -75,13 +84,13 @@ impl<'a> Datagram<'a> {
         Datagram { payload, length, name, control }
     }
 
-    /// Datagram number `ordinal` of a message whose segments have `segment_bytes`.
-    pub(crate) fn cut(message: &Message<'a>, segment_bytes: usize, ordinal: usize) -> Datagram<'a> {
+    /// Datagram number `ordinal` of a message whose segments have `segment_bytes`, and no more of it than `longest` bytes.
+    pub(crate) fn cut(message: &Message<'a>, segment_bytes: usize, longest: usize, ordinal: usize) -> Datagram<'a> {
         let start = segment_bytes.saturating_mul(ordinal).min(message.length);
         let end = start.saturating_add(segment_bytes).min(message.length);
         let kept = message.payload.len();
         Datagram {
-            payload: &message.payload[start.min(kept)..end.min(kept)],
+            payload: &message.payload[start.min(kept)..end.min(start.saturating_add(longest)).min(kept)],
             length: end - start,
             name: message.name,
             control: message.control,
@@ -98,7 +107,7 @@ impl<'a> Datagram<'a> {
         self.length
     }
 
-    /// Whether the slot was too short for it.
+    /// Whether it was longer than what is kept of a datagram.
     pub fn is_truncated(&self) -> bool {
         self.length > self.payload.len()
     }
@@ -158,7 +167,7 @@ mod tests {
         let train = Train::read(length, &control, false).expect("a train that can be split");
         let message = Message { name: &[], control: &control, payload, length };
         (0..train.segments)
-            .map(|ordinal| Datagram::cut(&message, train.segment_bytes, ordinal))
+            .map(|ordinal| Datagram::cut(&message, train.segment_bytes, usize::MAX, ordinal))
             .map(|datagram| (datagram.payload().to_vec(), datagram.length()))
             .collect()
     }
@@ -180,7 +189,7 @@ mod tests {
     fn without_a_segment_size_a_message_is_one_datagram() {
         assert_eq!(Train::read(5000, &[], false), Some(Train::SINGLE));
         let message = Message { name: &[], control: &[], payload: b"whole", length: 5 };
-        assert_eq!(Datagram::cut(&message, Train::SINGLE.segment_bytes, 0).payload(), b"whole");
+        assert_eq!(Datagram::cut(&message, Train::SINGLE.segment_bytes, usize::MAX, 0).payload(), b"whole");
     }
 
     #[test]
@@ -209,6 +218,6 @@ mod tests {
     #[test]
     fn an_unreadable_source_is_the_unspecified_address() {
         let message = Message { name: &[1, 2, 3], control: &[], payload: b"", length: 0 };
-        assert_eq!(Datagram::cut(&message, 1, 0).source(), "0.0.0.0:0".parse().expect("valid"));
+        assert_eq!(Datagram::cut(&message, 1, usize::MAX, 0).source(), "0.0.0.0:0".parse().expect("valid"));
     }
 }

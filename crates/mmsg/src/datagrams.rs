@@ -45,7 +45,7 @@ impl<'a> Iterator for Datagrams<'a> {
         let ordinal = self.left.trailing_zeros() as usize;
         self.left &= self.left - 1;
         let message = self.message.as_ref()?;
-        Some(Datagram::cut(message, self.batch.segment_bytes(self.slot), ordinal))
+        Some(self.batch.datagram(message, self.slot, ordinal))
     }
 }
 

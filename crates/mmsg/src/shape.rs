@@ -25,7 +25,7 @@ pub struct Control {
     pub packet_info: bool,
     /// Kernel arrival time.
     pub timestamps: bool,
-    /// Segment size of GRO trains; raises the slots to 64 KiB.
+    /// Segment size of GRO trains; raises the room of the slots to 64 KiB.
     pub gro: bool,
     /// The socket's drop counter.
     pub drop_overflow: bool,
@@ -51,7 +51,8 @@ impl Control {
 pub struct BatchShape {
     /// How many messages one call can take; from 1 to 65,536. Beyond a few dozen the gain is small.
     pub slots: usize,
-    /// The longest datagram kept whole, in bytes. With `control.gro` slots have 64 KiB whatever this says.
+    /// The longest datagram kept whole, in bytes: of a longer one the beginning is kept, and it is marked. With `control.gro` a
+    /// slot has room for a train of 64 KiB, and this holds for each datagram of it.
     pub slot_bytes: usize,
     /// What else to receive besides the payload.
     pub control: Control,

@@ -258,7 +258,7 @@ fn an_error_that_may_be_an_earlier_datagrams_is_tried_again_once() {
 
 /// A receiver that shows whether a train came glued: messages and datagrams of one flush.
 fn glued(socket: &Socket, datagrams: u64) -> (usize, Vec<u8>) {
-    let mut batch = batch(256, 1, Control { gro: true, ..Control::default() });
+    let mut batch = batch(256, 65_536, Control { gro: true, ..Control::default() });
     while batch.summary().datagrams < datagrams {
         assert!(socket.wait_readable(DEADLINE).expect("poll"), "datagrams are missing: {batch:?}");
         batch.receive_more(socket, Wait::No).expect("receive");

@@ -266,7 +266,7 @@ fn a_train_without_room_for_its_control_message_is_unsplit_and_never_merged() {
             socket.set_timestamps(true).expect("timestamps");
         });
         // Room for the segment size only; the time, which comes first, takes it.
-        let mut receiving = Receiving::new(kind, &socket, 4, 1, Control { gro: true, ..Control::default() });
+        let mut receiving = Receiving::new(kind, &socket, 4, 65_536, Control { gro: true, ..Control::default() });
         let mut train = SendBatch::new(1, 10_000).expect("memory");
         train.push_segmented(&[1; 10_000], 1000, Some(address)).expect("fits");
         train.flush(&Socket::new(Family::V4).expect("a socket")).expect("sent");
