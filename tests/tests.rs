@@ -22,6 +22,8 @@ mod replay;
 mod overload;
 // What is refused, limited or joined as told.
 mod policies;
+// Who else is on a port.
+mod sharing;
 // What the bench says of the traffic is what was done to it.
 mod bench;
 mod bench_ladder;

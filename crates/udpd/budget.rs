@@ -11,7 +11,7 @@ use steer::plan::Seat as QueueSeat;
 use steer::{Placement, Seat, Topology, place};
 
 use crate::config::{
-    Absorb, Config, Consumers, Lanes, Listener, ReceiveBuffer, SinkKind, Spread, Timestamps, UnixSocket,
+    Absorb, Config, Consumers, Lanes, Listener, ReceiveBuffer, SinkKind, Spread, Timestamps, UnixSocket, overlap,
 };
 use crate::engine::Choice;
 use crate::policy;
@@ -56,6 +56,8 @@ pub struct LanePlan {
     pub member: usize,
     /// What its socket is bound to.
     pub address: SocketAddr,
+    /// Its socket is not alone on that address, or need not be: sockets of the same user can be bound beside it.
+    pub shares: bool,
     /// Its core.
     pub core: Option<usize>,
     /// The memory node of that core.
@@ -156,6 +158,7 @@ impl Budget {
                     number: group * count + member,
                     member,
                     address,
+                    shares: count > 1 || listener.share_port || has_company(config, index, address),
                     core: seat.map(|seat| seat.core),
                     node: seat.and_then(|seat| seat.node),
                     steering,
@@ -209,6 +212,18 @@ impl Budget {
     pub fn receive_buffer_bytes(&self) -> usize {
         self.lanes.iter().map(|lane| 2 * lane.receive_buffer_bytes).sum()
     }
+}
+
+/// Whether the kernel takes the address of a listener for one that another of our own listeners has: one of the two is bound
+/// to an interface, which for the kernel makes a difference between datagrams and none between addresses.
+fn has_company(config: &Config, listener: usize, address: SocketAddr) -> bool {
+    let own = &config.listeners[listener];
+    let others = config.listeners.iter().enumerate().filter(|(index, _)| *index != listener);
+    let competes = |other: &Listener| {
+        (own.interface.is_none() || other.interface.is_none())
+            && other.addresses.iter().any(|taken| overlap(taken, &address))
+    };
+    others.map(|(_, other)| other).any(competes)
 }
 
 /// `cores` without `taken`; all of them when nothing would be left, because sharing is better than nowhere.

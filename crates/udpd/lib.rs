@@ -18,6 +18,7 @@ pub mod check;
 pub mod nic;
 pub mod replay;
 pub mod run;
+pub mod sharing;
 pub mod signals;
 pub mod stats;
 pub mod steering;
@@ -40,6 +41,7 @@ pub mod budget;
 pub mod engine;
 pub mod holder;
 pub mod pipeline;
+pub mod sock_diag;
 
 pub mod channel;
 pub mod consumer;

@@ -1,17 +1,19 @@
-//! What the main thread does for the listeners once a second: it says who exceeds a rate limit, and puts right what an
-//! interface that was removed and added again has broken.
+//! What the main thread does for the listeners once a second: it says who exceeds a rate limit and who else is on a port, and
+//! puts right what an interface that was removed and added again has broken.
 
 use std::sync::Arc;
 
 use crate::config::{Config, Listener};
 use crate::pipeline::{Lane, Pipeline};
 use crate::policy::{OffenceReport, Offences};
+use crate::sharing::ShareWatch;
 
 /// Remembers what was seen and said.
 #[derive(Debug)]
 pub struct Upkeep {
     limits: Vec<(Arc<Offences>, OffenceReport)>,
     ties: Vec<Tie>,
+    sharing: ShareWatch,
     /// The listeners that are to spin, by index, until it is known whether they can.
     spinning: Vec<usize>,
 }
@@ -46,7 +48,10 @@ impl Upkeep {
         });
         let listeners = || config.listeners.iter().enumerate();
         let spinning = listeners().filter(|(_, listener)| !listener.busy_poll.is_zero()).map(|(index, _)| index);
+        let mut sharing = ShareWatch::new(config, pipeline);
+        sharing.look(pipeline);
         Self {
+            sharing,
             limits: limits.collect(),
             ties: listeners().flat_map(|(index, listener)| ties(index, listener, pipeline)).collect(),
             spinning: spinning.collect(),
@@ -61,6 +66,7 @@ impl Upkeep {
         for tie in &mut self.ties {
             tie.look(config, pipeline);
         }
+        self.sharing.look(pipeline);
         self.spinning.retain(|&listener| {
             let idle = pipeline.lanes_of(listener).any(Lane::has_nothing_to_poll);
             if idle {

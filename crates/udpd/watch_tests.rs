@@ -20,6 +20,7 @@ fn reading(kernel_dropped: u64) -> Snapshot {
             truncated: 0,
             dropped: ListenerDropped::default(),
             wrong_cpu: None,
+            shared_with: None,
             residual: Some(0),
             sinks: vec![],
             lanes: vec![],

@@ -210,6 +210,8 @@ def cut_and_laid_again(what, keys, prefix=()):
     text = open(f"{daemon.directory}/log").read()
     if text.count("interface card0 is back; its sockets were bound to it anew") != 3:
         daemon.fail("its return is not said three times")
+    if " as well: " in text or json.load(open(f"{daemon.directory}/ledger.json"))["listeners"][0]["shared_with"] != []:
+        daemon.fail("it takes its own sockets for somebody else's")
     cut()
     print(f"passed: a cable cut and laid again three times, {what}")
 

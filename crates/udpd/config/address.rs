@@ -117,7 +117,7 @@ fn explain(text: &str, example: &Example) -> Advice {
 }
 
 /// True when a socket on `a` and one on `b`, both on the same interface or on none, would both match some datagram.
-pub(super) fn overlap(a: &SocketAddr, b: &SocketAddr) -> bool {
+pub fn overlap(a: &SocketAddr, b: &SocketAddr) -> bool {
     let covers = |wide: &SocketAddr, narrow: &SocketAddr| match wide.ip() {
         // A socket on [::] takes IPv4 as well.
         IpAddr::V6(ip) => ip.is_unspecified(),

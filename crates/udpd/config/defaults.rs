@@ -60,6 +60,7 @@ impl Listener {
             lanes: Lanes::Auto,
             spread: Spread::Flow,
             engine: Engine::Auto,
+            share_port: false,
             gro: false,
             batch_size: 64,
             max_length_bytes: 2048,

@@ -38,6 +38,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use address::overlap;
 pub use error::{Problem, Problems};
 pub use host::{Host, KafkaAdvice};
 pub use sinks::{
@@ -149,6 +150,8 @@ pub struct Listener {
     pub spread: Spread,
     /// How datagrams are fetched.
     pub engine: Engine,
+    /// Other processes may bind sockets to its addresses too.
+    pub share_port: bool,
     /// UDP_GRO: take trains of equal datagrams in one buffer.
     pub gro: bool,
     /// Datagrams per receive call, 1 to 1024.

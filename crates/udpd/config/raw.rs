@@ -57,6 +57,7 @@ pub(super) struct RawListener {
     pub(super) lanes: Setting<WordOr<u64>>,
     pub(super) spread: Setting<Spread>,
     pub(super) engine: Setting<Engine>,
+    pub(super) share_port: Setting<bool>,
     pub(super) gro: Setting<bool>,
     pub(super) batch_size: Setting<u64>,
     pub(super) max_length: Setting<u64>,
@@ -151,6 +152,7 @@ fn read_listener<'a>(table: &mut Table<'a>, report: &mut Report<'_>) -> RawListe
             "engine",
             &[Engine::Auto, Engine::Recvmmsg, Engine::IoUring].map(|engine| (engine.name(), engine)),
         ),
+        share_port: table.boolean(report, "share_port"),
         // GRO merges only runs of equal length from one sender, and needs slots of 64 KiB: most hosts would pay the memory
         // and gain nothing, so "auto" leaves it off until the program can tell which host is which.
         gro: table.choice(report, "gro", &[("auto", false), ("on", true), ("off", false)]),

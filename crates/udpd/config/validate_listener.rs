@@ -40,6 +40,7 @@ pub(super) fn validate(raw: &RawListener, host: &Host, report: &mut Report<'_>) 
     listener.lanes = lanes(&raw.lanes, report);
     listener.spread = raw.spread.or(listener.spread);
     listener.engine = raw.engine.or(listener.engine);
+    listener.share_port = raw.share_port.or(listener.share_port);
     listener.gro = raw.gro.or(listener.gro);
     if let Some(batch_size) = raw.batch_size.get() {
         listener.batch_size = within(batch_size, 1, 1024, 64, report);

@@ -44,6 +44,10 @@ pub struct ListenerSnapshot {
     pub truncated: u64,
     /// Datagrams read and not offered to the sinks, by reason.
     pub dropped: ListenerDropped,
+    /// Other processes with sockets on its port, of which the kernel lets only some users' be there. Null when nobody can see
+    /// them.
+    #[serde(default)]
+    pub shared_with: Option<Vec<SharerSnapshot>>,
     /// The sum of its lanes' `wrong_cpu`; null when that of every lane is.
     pub wrong_cpu: Option<u64>,
     /// What the sums leave over; 0 unless udpd has lost count. Null when a term is not known.
@@ -52,6 +56,35 @@ pub struct ListenerSnapshot {
     pub sinks: Vec<SinkSnapshot>,
     /// In the order of their numbers.
     pub lanes: Vec<LaneSnapshot>,
+}
+
+/// The sockets of another process on the port of a listener.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharerSnapshot {
+    /// The process; null when this one may not look into it.
+    pub pid: Option<u32>,
+    /// Its name.
+    pub command: Option<String>,
+    /// Its user.
+    pub uid: u32,
+    /// What the sockets are bound to.
+    pub address: String,
+    /// How many they are.
+    pub sockets: u64,
+    /// What they take of what is sent to the listener.
+    pub takes: Takes,
+}
+
+/// What a socket takes of what is sent to another's address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Takes {
+    /// It is the other way round.
+    Nothing,
+    /// All that fits it better, by address, interface or sender.
+    Part,
+    /// As many as the kernel's choice among equals gives it.
+    Share,
 }
 
 /// Why a received datagram was not offered to the sinks.

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fmt::{Display, Write};
 
 use crate::ledger::Snapshot;
-use crate::ledger::snapshot::{DestinationSnapshot, FilesSnapshot, SinkSnapshot};
+use crate::ledger::snapshot::{DestinationSnapshot, FilesSnapshot, SinkSnapshot, Takes};
 pub use http::{MetricsHandle, MetricsServer};
 
 /// What a metric's value does over time.
@@ -152,6 +152,18 @@ const METRICS: &[Metric] = &[
         samples: |snapshot, to| {
             for listener in &snapshot.listeners {
                 to.add_known(&[("listener", &listener.name)], listener.residual);
+            }
+        },
+    },
+    Metric {
+        name: "udpd_foreign_sockets",
+        kind: Kind::Gauge,
+        help: "Sockets of other processes that take datagrams sent to this listener; absent when nobody can see them.",
+        samples: |snapshot, to| {
+            for listener in &snapshot.listeners {
+                let Some(sharers) = &listener.shared_with else { continue };
+                let taking = sharers.iter().filter(|sharer| sharer.takes != Takes::Nothing);
+                to.add(&[("listener", &listener.name)], taking.map(|sharer| sharer.sockets).sum::<u64>());
             }
         },
     },

@@ -3,14 +3,14 @@
 //! Consumers are read before lanes, see `ledger`: so a reading never shows a datagram taken that was not yet offered.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use mmsg::CoreCounter;
 
 use crate::channel::Gauge;
 use crate::ledger::snapshot::{
-    HostSnapshot, LaneSnapshot, ListenerDropped, ListenerSnapshot, SinkDropped, SinkSnapshot, Snapshot,
+    HostSnapshot, LaneSnapshot, ListenerDropped, ListenerSnapshot, SharerSnapshot, SinkDropped, SinkSnapshot, Snapshot,
 };
 use crate::ledger::{ConsumerLedger, DestinationLedger, FileLedger, LaneLedger, LaneTally, Tally};
 use crate::steering::Steering;
@@ -39,6 +39,8 @@ pub struct ListenerBooks {
     pub sinks: Vec<usize>,
     /// Its lanes.
     pub lanes: Vec<LaneBooks>,
+    /// Who else is on its port, as far as somebody has looked.
+    pub sharers: Mutex<Option<Vec<SharerSnapshot>>>,
 }
 
 /// One lane.
@@ -163,6 +165,7 @@ impl Books {
             bytes: sum(|tally| tally.bytes),
             truncated: sum(|tally| tally.truncated),
             dropped,
+            shared_with: listener.sharers.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             wrong_cpu: lanes.iter().filter_map(|(_, lane)| lane.wrong_cpu).reduce(|sum, one| sum + one),
             residual: arrived.map(|_| residual),
             sinks,

@@ -1,17 +1,19 @@
 //! Binding: the sockets of an address as one group with its program, in order and from one thread, and the evidence of where
 //! their datagrams arrive, which has to be there before the first of them.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
-use mmsg::{CoreCounter, Group, Socket};
+use mmsg::{CoreCounter, Family, Group, Socket};
 
-use super::open;
+use super::{Pipeline, open};
 use crate::budget::{Budget, LanePlan};
-use crate::config::{Config, Spread};
+use crate::config::{self, Config, Spread};
 use crate::exit::{ExitCode, Failure};
 use crate::holder;
+use crate::ledger::snapshot::SharerSnapshot;
 use crate::steering;
 
 /// A bound socket, as far as the books need it.
@@ -26,8 +28,7 @@ pub(super) struct Endpoint {
 /// Prepares and binds the sockets of all lanes.
 pub(super) fn open(config: &Config, sockets: &[Arc<Socket>], budget: &Budget) -> Result<Vec<Endpoint>, Failure> {
     let arrivals = count_arrivals(sockets, budget);
-    let holder = |address| holder::of_udp_address(address, Path::new("/proc")).first().map(ToString::to_string);
-    let addresses = bind_all(config, sockets, &budget.lanes, holder)?;
+    let addresses = bind_all(config, sockets, &budget.lanes, |plan| refuse_company(config, plan, sockets))?;
     Ok(addresses.into_iter().zip(arrivals).map(|(address, arrivals)| Endpoint { address, arrivals }).collect())
 }
 
@@ -52,12 +53,13 @@ fn count_arrivals(sockets: &[Arc<Socket>], budget: &Budget) -> Vec<Option<CoreCo
     sockets.iter().zip(&budget.lanes).map(&mut counter).collect()
 }
 
-/// Binds every socket and returns what each is bound to. `holder` names who else has an address.
+/// Binds every socket and returns what each is bound to. `may_join` is asked before a socket is bound that could get company
+/// without anybody being told.
 pub(super) fn bind_all(
     config: &Config,
     sockets: &[Arc<Socket>],
     plans: &[LanePlan],
-    holder: impl Fn(SocketAddr) -> Option<String>,
+    may_join: impl Fn(&LanePlan) -> Result<(), Failure>,
 ) -> Result<Vec<SocketAddr>, Failure> {
     let mut bound = Vec::with_capacity(sockets.len());
     while bound.len() < sockets.len() {
@@ -65,24 +67,73 @@ pub(super) fn bind_all(
         let members = 1 + plans[first + 1..].iter().take_while(|lane| lane.member > 0).count();
         let lanes = first..first + members;
         let plan = &plans[first];
-        let holder = holder(plan.address);
-        match members {
+        if plan.shares {
+            may_join(plan)?;
+            bind_group(config, &sockets[lanes.clone()], &plans[lanes.clone()])?;
+        } else {
             // Alone it needs no group, and then nobody else can join one.
-            1 => {
-                let bind = sockets[first].bind(plan.address);
-                bind.map_err(|error| open::bind_failure(plan.address, &error))?;
-            }
-            _ => bind_group(config, &sockets[lanes.clone()], &plans[lanes.clone()])?,
-        }
-        if let Some(holder) = holder {
-            log::warn!(
-                "{} is shared with {holder}: the kernel splits the datagrams between the two; stop one of them",
-                plan.address
-            );
+            let bind = sockets[first].bind(plan.address);
+            bind.map_err(|error| open::bind_failure(plan.address, &error))?;
         }
         bound.extend(sockets[lanes].iter().map(|socket| socket.local_addr().unwrap_or(plan.address)));
     }
     Ok(bound)
+}
+
+/// Refuses an address on which another process has sockets that ours could join. Whether it has, the kernel says best: a
+/// socket that does not share is bound there for a moment.
+fn refuse_company(config: &Config, plan: &LanePlan, sockets: &[Arc<Socket>]) -> Result<(), Failure> {
+    let listener = &config.listeners[plan.listener];
+    if listener.share_port || is_free(listener.interface.as_deref(), plan.address) {
+        return Ok(());
+    }
+    let own: Vec<u64> = sockets.iter().filter_map(|socket| holder::inode_of(socket).ok()).collect();
+    let holders = holder::of_udp_address(plan.address, &own, Path::new("/proc"));
+    let mut names: Vec<String> = holders.iter().map(ToString::to_string).collect();
+    names.dedup();
+    let with_company = |socket: &Arc<Socket>| {
+        socket.local_addr().is_ok_and(|taken| taken.port() != 0 && config::overlap(&taken, &plan.address))
+    };
+    let who = match names.is_empty() {
+        // A listener of ours on another interface.
+        true if sockets.iter().any(with_company) => return Ok(()),
+        true => "a process that /proc does not show".to_owned(),
+        false => names.join(", "),
+    };
+    let message = format!(
+        "cannot bind {}: it is held by {who}; stop that or choose another address; processes of one user can share it when \
+         all of them ask for that, here with share_port = true for listener {}",
+        plan.address, listener.name
+    );
+    Err(Failure::new(ExitCode::Unavailable, message))
+}
+
+/// Whether a socket can be bound that shares its address with nobody. Any other trouble is left to those who bind in earnest.
+fn is_free(interface: Option<&str>, address: SocketAddr) -> bool {
+    let family = if address.is_ipv4() { Family::V4 } else { Family::V6 };
+    let bind = || {
+        let probe = Socket::new(family)?;
+        if address.is_ipv6() {
+            probe.set_v6_only(!address.ip().is_unspecified())?;
+        }
+        if let Some(interface) = interface {
+            probe.bind_to_device(interface)?;
+        }
+        probe.bind(address)
+    };
+    !bind().is_err_and(|error: io::Error| error.kind() == io::ErrorKind::AddrInUse)
+}
+
+impl Pipeline {
+    /// The inodes of the sockets of all lanes, as they are now.
+    pub fn socket_inodes(&self) -> Vec<u64> {
+        self.lanes.iter().filter_map(|lane| holder::inode_of(lane.ledger.socket()).ok()).collect()
+    }
+
+    /// Writes down who else is on the port of a listener; `None` when nobody can see that.
+    pub fn note_sharers(&self, listener: usize, sharers: Option<Vec<SharerSnapshot>>) {
+        *self.books.listeners[listener].sharers.lock().unwrap_or_else(PoisonError::into_inner) = sharers;
+    }
 }
 
 fn bind_group(config: &Config, sockets: &[Arc<Socket>], lanes: &[LanePlan]) -> Result<(), Failure> {

@@ -15,7 +15,7 @@ mod socket;
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -313,6 +313,7 @@ fn open_books(
             gro: listener.gro,
             sinks: listener.sinks.clone(),
             lanes: own.map(lane_books).collect(),
+            sharers: Mutex::default(),
         }
     };
     Books { started, listeners: config.listeners.iter().enumerate().map(listener).collect(), sinks }

@@ -259,7 +259,7 @@ pub(super) fn bind_failure(address: SocketAddr, error: &io::Error) -> Failure {
     let errno = error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw);
     let (code, cure) = match errno {
         Errno::EADDRINUSE => {
-            let holders = holder::of_udp_address(address, Path::new("/proc"));
+            let holders = holder::of_udp_address(address, &[], Path::new("/proc"));
             let names: Vec<String> = holders.iter().map(ToString::to_string).collect();
             let who = if names.is_empty() { "a process that /proc does not show".to_owned() } else { names.join(", ") };
             (ExitCode::Unavailable, format!("it is held by {who}; stop that or choose another address"))

@@ -34,7 +34,7 @@ impl Pipeline {
         }
         let plans: Vec<LanePlan> = lanes.iter().map(|lane| lane.plan.clone()).collect();
         // Who else has the address are the sockets that are to be replaced.
-        group::bind_all(config, &sockets, &plans, |_| None)?;
+        group::bind_all(config, &sockets, &plans, |_| Ok(()))?;
         for (lane, socket) in lanes.iter().zip(sockets) {
             let before = lane.ledger.replace_socket(Arc::clone(&socket));
             lane.successor.leave(socket);

@@ -11,7 +11,7 @@ use crate::console;
 use crate::control;
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::Snapshot;
-use crate::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SinkSnapshot};
+use crate::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SharerSnapshot, SinkSnapshot, Takes};
 
 /// Asks the daemon behind `socket`, or behind the first default path where one answers, and writes what it says.
 ///
@@ -61,6 +61,7 @@ pub fn render(snapshot: &Snapshot) -> String {
     }
     for listener in &snapshot.listeners {
         let _ = writeln!(text, "\nlistener {} on {}", listener.name, listener.address);
+        push_sharers(&mut text, listener.shared_with.as_deref());
         push_table(&mut text, &sums(listener), "<><");
         text.push('\n');
         push_table(&mut text, &sinks(&listener.sinks), "<>>>>>>");
@@ -68,6 +69,29 @@ pub fn render(snapshot: &Snapshot) -> String {
         push_table(&mut text, &lanes(&listener.lanes), "<>>>>>>>>><<");
     }
     text
+}
+
+/// Who else is on the port of a listener, and what that costs it.
+fn push_sharers(text: &mut String, sharers: Option<&[SharerSnapshot]>) {
+    let Some(sharers) = sharers else {
+        text.push_str("  shared with: not known\n");
+        return;
+    };
+    for sharer in sharers {
+        let who = match (&sharer.command, sharer.pid) {
+            (Some(command), Some(pid)) => format!("{command} (pid {pid})"),
+            (None, Some(pid)) => format!("pid {pid}"),
+            (_, None) => format!("a process of uid {}", sharer.uid),
+        };
+        let takes = match sharer.takes {
+            Takes::Share => "a share of the datagrams",
+            Takes::Part => "what fits that address",
+            Takes::Nothing => "nothing of this listener's",
+        };
+        let (sockets, address) = (sharer.sockets, &sharer.address);
+        let noun = if sockets == 1 { "socket" } else { "sockets" };
+        let _ = writeln!(text, "  shared with {who}: {sockets} {noun} on {address}, taking {takes}");
+    }
 }
 
 /// What arrived at a listener and where it went before the sinks.

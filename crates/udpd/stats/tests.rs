@@ -48,6 +48,7 @@ pub(crate) fn example() -> Snapshot {
         truncated: 5,
         dropped: ListenerDropped { truncated: 5, denied: 4, rate_limited: 3, no_batch: 2, unsplit: 1, unread: 1 },
         wrong_cpu: None,
+        shared_with: Some(Vec::new()),
         residual: Some(0),
         sinks: vec![sink("archive", 1_233_000, 400, 0), sink("relay", 1_200_000, 33_500, 51)],
         lanes: vec![lane(0, Some(0), Some(0), 1_000_000, 1_000, 50_000), lane(1, Some(12), None, 233_567, 100, 0)],
