@@ -119,7 +119,7 @@ fn what_cannot_be_replayed_says_why() {
     for (arguments, code, words) in [
         (vec!["replay", &path, "--to", "127.0.0.1:9"], 1, "neither pcapng nor pcap begins so"),
         (vec!["replay", "/nonexistent", "--to", "127.0.0.1:9"], 74, "cannot read the capture /nonexistent"),
-        (vec!["replay", &path, "--to", "localhost:9"], 2, "is not an address and a port"),
+        (vec!["replay", &path, "--to", "localhost"], 2, "is not an address and a port"),
         (vec!["replay", &path, "--to", "127.0.0.1:9", "--speed", "0"], 2, "is not a number above 0"),
         (vec!["replay", "-", "--to", "127.0.0.1:9", "--loop", "2"], 2, "standard input can be read once"),
     ] {

@@ -92,3 +92,44 @@ fn check_prints_the_plan_and_changes_nothing() {
     assert!(!archive.exists(), "nothing is created");
     UdpSocket::bind(address).expect("nothing is bound");
 }
+
+#[test]
+fn a_dash_is_standard_output_and_never_a_file_of_that_name() {
+    for (to, words) in [("file:-", "write stdout: for standard output"), ("unix:-", "unix:./-")] {
+        let output = udpd(&["run", "--listen", "127.0.0.1:5140", "--to", to]);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(words), "{stderr}");
+    }
+    let address = free_address();
+    let daemon = Daemon::with_arguments(&["--listen", &address.to_string(), "--to", "-"]);
+    UdpSocket::bind("127.0.0.1:0").expect("a socket").send_to(b"hello", address).expect("sent");
+    let ended = daemon.terminate();
+    assert_eq!(ended.stdout, b"hello\n");
+    assert!(!ended.directory.path().join("-").exists());
+}
+
+#[test]
+fn a_name_behind_to_is_looked_up_once_and_said_and_one_that_nobody_knows_is_exit_69() {
+    let (address, peer) = (free_address(), free_address());
+    let to = format!("udp:localhost:{}", peer.port());
+    let daemon = Daemon::with_arguments(&["--listen", &address.to_string(), "--to", &to]);
+    let ended = daemon.terminate();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    let line = format!("info: sink udp: localhost:{} is ", peer.port());
+    assert_eq!(ended.stderr.matches(&line).count(), 1, "{}", ended.stderr);
+    // A label may have 63 letters, so this is refused before any server is asked.
+    let nobody = format!("{}.invalid", "x".repeat(64));
+    for arguments in [
+        vec!["run", "--listen", "127.0.0.1:5140", "--to", "udp:@:514"],
+        vec!["bench", "send", "--to", "@:514", "--count", "1"],
+        vec!["replay", "/dev/null", "--to", "@:514"],
+    ] {
+        let arguments: Vec<String> = arguments.iter().map(|one| one.replace('@', &nobody)).collect();
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let output = udpd(&arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(69), "{arguments:?}: {stderr}");
+        assert!(stderr.contains("cannot look up the address of") && stderr.contains("/etc/hosts"), "{stderr}");
+    }
+}

@@ -40,7 +40,7 @@ enum Command {
         /// Listen here, without a configuration file
         #[arg(long, value_name = "ADDR", requires = "to")]
         listen: Option<String>,
-        /// Deliver there: null:  stdout:  file:PATH  pcapng:PATH  udp:HOST:PORT  unix:PATH  kafka://HOST:PORT/TOPIC
+        /// Deliver there: null:  stdout: (or -)  file:PATH  pcapng:PATH (or pcapng:-)  udp:HOST:PORT  unix:PATH  kafka://HOST:PORT/TOPIC
         #[arg(long, value_name = "URI", requires = "listen")]
         to: Option<String>,
         /// How many lanes, with --listen

@@ -1,8 +1,9 @@
 //! Addresses to listen on: what may be written, and which two of them would take each other's datagrams.
 //!
-//! Names are never looked up: what a resolver answers at start is not what the operator read, and a daemon that waits for
-//! DNS at boot is a daemon that is not listening.
+//! Names of hosts are never looked up here: what a resolver answers at start is not what the operator read, and a daemon that
+//! waits for DNS at boot is a daemon that is not listening. Only a command line may have one, see `lookup`.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::error::Advice;
@@ -21,12 +22,26 @@ struct Example {
 
 /// An address to bind, with a port that is not 0.
 fn parse(text: &str, example: &Example) -> Result<SocketAddr, Advice> {
-    let address: SocketAddr = text.parse().map_err(|_| explain(text, example))?;
+    let numbered = with_interface_number(text)?;
+    let address: SocketAddr = numbered.parse().map_err(|_| explain(text, example))?;
     if address.port() == 0 {
         let what = format!("port 0 in {text:?} would be a different port at every start");
         return Err(Advice::new(what, "write the port that the others expect, 1 to 65535"));
     }
     Ok(address)
+}
+
+/// The address with the number of the interface that it names, such as `[fe80::1%eth0]:514`.
+fn with_interface_number(text: &str) -> Result<Cow<'_, str>, Advice> {
+    let parts = text.split_once('%').and_then(|(host, rest)| Some((host, rest.rsplit_once("]:")?)));
+    let Some((host, (interface, port))) = parts.filter(|(_, (interface, _))| interface.parse::<u32>().is_err()) else {
+        return Ok(Cow::Borrowed(text));
+    };
+    let index = nix::net::if_::if_nametoindex(interface).map_err(|_| {
+        let what = format!("this host has no interface {interface:?}, which {text:?} names");
+        Advice::new(what, "write one that \"ip link\" shows")
+    })?;
+    Ok(Cow::Owned(format!("{host}%{index}]:{port}")))
 }
 
 /// An address that datagrams can be received on by this version.
@@ -46,7 +61,7 @@ fn check_v6(text: &str, address: SocketAddr) -> Result<(), Advice> {
         }
         if v6.ip().is_unicast_link_local() && v6.scope_id() == 0 {
             let what = format!("{text:?} is link-local and does not say on which interface");
-            let cure = format!("write \"[{}%N]:{}\" with N from the first column of \"ip link\"", v6.ip(), v6.port());
+            let cure = format!("write \"[{}%eth0]:{}\" with the name of the interface", v6.ip(), v6.port());
             return Err(Advice::new(what, cure));
         }
     }
@@ -105,10 +120,6 @@ fn explain(text: &str, example: &Example) -> Advice {
             format!("write \"[{host}]:{port}\""),
         );
     }
-    if host.starts_with('[') && host.contains('%') {
-        let cure = "write the interface as a number, from the first column of \"ip link\"";
-        return Advice::new(format!("{text:?} is not an address and a port"), cure);
-    }
     if host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') || host.starts_with('[') {
         return Advice::new(format!("{host:?} in {text:?} is not an IP address"), format!("write one {right}"));
     }
@@ -156,6 +167,17 @@ mod tests {
     }
 
     #[test]
+    fn the_interface_of_an_address_is_a_number_or_a_name() {
+        let index = nix::net::if_::if_nametoindex("lo").expect("every host has it");
+        let expected: SocketAddr = format!("[fe80::1%{index}]:514").parse().expect("an address");
+        for text in [format!("[fe80::1%{index}]:514"), "[fe80::1%lo]:514".to_owned()] {
+            assert_eq!(parse_listener(&text).expect("an address"), expected);
+            assert_eq!(parse_destination(&text).expect("an address"), expected);
+            assert_eq!(parse_metrics(&text).expect("an address"), expected);
+        }
+    }
+
+    #[test]
     fn a_wrong_address_says_what_would_be_right() {
         for (text, words) in [
             ("514", "write \"0.0.0.0:514\""),
@@ -171,7 +193,9 @@ mod tests {
             ("0.0.0.0:0", "port 0"),
             ("", "is empty"),
             ("[fe80::1]:514", "link-local"),
-            ("[fe80::1%eth0]:514", "as a number"),
+            ("[fe80::1%nosuch0]:514", "this host has no interface \"nosuch0\""),
+            ("[fe80::1%]:514", "this host has no interface \"\""),
+            ("[fe80::x%lo]:514", "is not an IP address"),
             ("[::ffff:10.0.0.1]:514", "write \"10.0.0.1:514\""),
         ] {
             let advice = parse_listener(text).expect_err(text).to_string();

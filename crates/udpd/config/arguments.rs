@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::Advice;
 use super::host::Host;
+use super::lookup::{self, Destination};
 use super::{
     Chosen, Config, Daemon, Distribute, FileSink, Format, Framing, KafkaSink, Lanes, Listener, Rotate, Sink, SinkKind,
     Steer, UdpSink, UnixSink, UnixSocket,
@@ -15,7 +16,8 @@ use super::{address, paths, template, validate_relay};
 use crate::exit::{ExitCode, Failure};
 
 const LANES_MAX: usize = 1024;
-const WORKING: &str = "null:  stdout:  file:PATH  pcapng:PATH  udp:HOST:PORT  unix:PATH  kafka://HOST:PORT/TOPIC";
+const WORKING: &str =
+    "null:  stdout: (or -)  file:PATH  pcapng:PATH (or pcapng:-)  udp:HOST:PORT  unix:PATH  kafka://HOST:PORT/TOPIC";
 
 /// See [`Config::from_arguments`].
 pub(super) fn configure(
@@ -34,7 +36,10 @@ pub(super) fn configure(
             Advice::new(what, "join it with multicast_groups in a file, and name that with -c"),
         ));
     }
-    let sink = parse_uri(to, directory).map_err(|advice| usage("--to", advice))?;
+    let sink = match to.strip_prefix("udp:") {
+        Some(rest) => relay(rest.strip_prefix("//").unwrap_or(rest))?,
+        None => parse_uri(to, directory).map_err(|advice| usage("--to", advice))?,
+    };
     let mut listener = Listener::new("cli", vec![address]);
     listener.sinks = vec![0];
     if let Some(count) = lanes {
@@ -45,6 +50,10 @@ pub(super) fn configure(
     }
     let mut daemon = Daemon::default();
     if let Some(path) = stats_on_exit {
+        if path == Path::new("-") {
+            let advice = Advice::new("\"-\" would be a file called -", "write /tmp/ledger.json, for example, or ./-");
+            return Err(usage("--stats-on-exit", advice));
+        }
         let path = absolute(&path, directory).and_then(|text| paths::check_file(&text));
         let path = path.map_err(|advice| usage("--stats-on-exit", advice))?;
         if matches!(&sink.kind, SinkKind::File(file) if Path::new(&file.path) == path) {
@@ -64,8 +73,16 @@ pub(super) fn configure(
     Ok(Config { daemon, listeners: vec![listener], sinks: vec![sink], steer: Steer::default() })
 }
 
+/// A relay to one address or name.
+fn relay(to: &str) -> Result<Sink, Failure> {
+    let Destination { address, looked_up } = lookup::destination("--to", to)?;
+    let relay = UdpSink { destinations: vec![address], distribute: Distribute::All, keep_source: false, looked_up };
+    Ok(Sink::new("udp", SinkKind::Udp(relay)))
+}
+
 /// The sink that a URI stands for, named after its scheme.
 fn parse_uri(uri: &str, directory: &Path) -> Result<Sink, Advice> {
+    let uri = if uri == "-" { "stdout:" } else { uri };
     let working = format!("write one of  {WORKING}");
     let Some((scheme, rest)) = uri.split_once(':') else {
         let what = format!("{uri:?} has no scheme");
@@ -81,11 +98,8 @@ fn parse_uri(uri: &str, directory: &Path) -> Result<Sink, Advice> {
         "null" => SinkKind::Null,
         "stdout" => SinkKind::Stdout(Format::default()),
         "file" => file(scheme, Format::Lines, rest, directory)?,
+        "pcapng" if rest == "-" => SinkKind::Stdout(Format::Pcapng),
         "pcapng" => file(scheme, Format::Pcapng, rest, directory)?,
-        "udp" => {
-            let destination = address::parse_destination(rest.strip_prefix("//").unwrap_or(rest))?;
-            SinkKind::Udp(UdpSink { destinations: vec![destination], distribute: Distribute::All, keep_source: false })
-        }
         "unix" => {
             let path = paths::check_socket(&path(scheme, rest, directory)?)?;
             SinkKind::Unix(UnixSink {
@@ -140,6 +154,11 @@ fn path(scheme: &str, written: &str, directory: &Path) -> Result<String, Advice>
             format!("write {scheme}:PATH, such as {scheme}:/tmp/udpd.log"),
         ));
     }
+    if written == "-" {
+        let what = format!("{scheme}:- would be a file called -");
+        let other = if scheme == "file" { "stdout: for standard output, or " } else { "" };
+        return Err(Advice::new(what, format!("write {other}{scheme}:./- if that is meant")));
+    }
     if let Some(rest) = written.strip_prefix("//") {
         return Err(Advice::new(format!("\"{scheme}://{rest}\" names a host"), format!("write {scheme}:/{rest}")));
     }
@@ -172,7 +191,12 @@ mod tests {
         assert_eq!(config.sinks[0].name, "file");
         assert!(matches!(&config.sinks[0].kind, SinkKind::File(file) if file.path == "/tmp/out.log"));
         assert!(!config.daemon.metrics_address.written);
-        for (uri, kind) in [("null:", SinkKind::Null), ("stdout:", SinkKind::Stdout(Format::Lines))] {
+        for (uri, kind) in [
+            ("null:", SinkKind::Null),
+            ("stdout:", SinkKind::Stdout(Format::Lines)),
+            ("-", SinkKind::Stdout(Format::Lines)),
+            ("pcapng:-", SinkKind::Stdout(Format::Pcapng)),
+        ] {
             assert_eq!(configure_in_tmp("[::]:5514", uri).expect("valid").sinks[0].kind, kind);
         }
         let lanes =
@@ -180,6 +204,8 @@ mod tests {
         assert_eq!(lanes.listeners[0].lanes, Lanes::Count(NonZeroUsize::new(3).expect("three")));
         assert_eq!(lanes.daemon.stats_on_exit, Some(PathBuf::from("/tmp/x.json")));
         assert!(configure_in_tmp("127.0.0.1:1", "file:///tmp/x.log").is_ok());
+        let dash = configure_in_tmp("127.0.0.1:1", "file:./-").expect("valid");
+        assert!(matches!(&dash.sinks[0].kind, SinkKind::File(file) if file.path == "/tmp/-"));
         let capture = configure_in_tmp("127.0.0.1:1", "pcapng:x.pcapng").expect("valid");
         let SinkKind::File(file) = &capture.sinks[0].kind else { panic!("a capture is a file") };
         assert_eq!((file.path.as_str(), file.format, file.rotate), ("/tmp/x.pcapng", Format::Pcapng, Rotate::NEVER));
@@ -201,7 +227,11 @@ mod tests {
             ("127.0.0.1:1", "file://host/x", "names a host"),
             ("127.0.0.1:1", "file:/tmp/%y.log", "no code for the time"),
             ("127.0.0.1:1", "udp:10.0.0.9", "has no port"),
-            ("127.0.0.1:1", "udp:collector:514", "names are not looked up"),
+            ("127.0.0.1:1", "udp:collector", "is not an address and a port"),
+            ("localhost:1", "null:", "names are not looked up"),
+            ("127.0.0.1:1", "file:-", "write stdout: for standard output, or file:./-"),
+            ("127.0.0.1:1", "unix:-", "write unix:./-"),
+            ("127.0.0.1:1", "file:/dev/stdout", "--to stdout:"),
             ("127.0.0.1:1", "udp:127.0.0.1:1", "would come back for ever"),
             ("127.0.0.1:1", "unix:", "unix: names no file"),
             ("127.0.0.1:1", "http://x", "not known"),
@@ -214,5 +244,7 @@ mod tests {
         assert!(zero.message.starts_with("--lanes: 0 is outside 1 to 1024"));
         let same = configure("127.0.0.1:1", "file:x", None, Some("x".into()), Path::new("/tmp")).expect_err("same");
         assert!(same.message.contains("is what --to writes"));
+        let dash = configure("127.0.0.1:1", "null:", None, Some("-".into()), Path::new("/tmp")).expect_err("a dash");
+        assert!(dash.message.starts_with("--stats-on-exit: \"-\" would be a file"), "{dash}");
     }
 }

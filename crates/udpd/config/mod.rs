@@ -11,6 +11,7 @@ pub mod error;
 mod host;
 mod keys;
 mod load;
+pub mod lookup;
 mod networks;
 mod paths;
 mod raw;

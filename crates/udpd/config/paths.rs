@@ -23,11 +23,33 @@ pub(super) fn check_file(text: &str) -> Result<PathBuf, Advice> {
     if path.components().any(|component| component == Component::ParentDir) {
         return Err(Advice::new(format!("{text:?} climbs with .."), "write the path that it leads to"));
     }
+    if let Some(advice) = stream_of_this_process(path) {
+        return Err(advice);
+    }
     if text.ends_with('/') || path.is_dir() {
         let file = format!("{}/NAME", text.trim_end_matches('/'));
         return Err(Advice::new(format!("{text:?} is a directory"), format!("name a file in it: {file:?}")));
     }
     Ok(tidy(path))
+}
+
+/// What is under these names is a stream that this process was started with, and behind a symbolic link.
+fn stream_of_this_process(path: &Path) -> Option<Advice> {
+    let own = ["/dev/fd/", "/proc/self/fd/", "/proc/thread-self/fd/"];
+    let path = tidy(path);
+    let text = path.to_str()?;
+    let number = own.iter().find_map(|folder| text.strip_prefix(folder));
+    match (text, number) {
+        ("/dev/stdout", _) | (_, Some("1")) => {
+            let what = format!("{text:?} is the standard output of udpd and no file of its own");
+            Some(Advice::new(what, "write records there with a sink of type \"stdout\", or --to stdout:"))
+        }
+        ("/dev/stdin" | "/dev/stderr", _) | (_, Some(_)) => {
+            let what = format!("{text:?} is a stream that udpd was started with, and no file of its own");
+            Some(Advice::new(what, "write the path that it leads to"))
+        }
+        _ => None,
+    }
 }
 
 /// As [`check_file`], for a Unix socket.
@@ -59,6 +81,10 @@ mod tests {
             ("/nonexistent/", "\"/nonexistent/NAME\""),
             ("/var/../etc/x", "climbs"),
             ("/var/x\0y", "control character"),
+            ("/dev/stdout", "a sink of type \"stdout\""),
+            ("/dev//fd/1", "a sink of type \"stdout\""),
+            ("/proc/self/fd/7", "write the path that it leads to"),
+            ("/dev/stderr", "write the path that it leads to"),
         ] {
             let advice = check_file(text).expect_err(text).to_string();
             assert!(advice.contains(words), "{text:?}: {advice}");

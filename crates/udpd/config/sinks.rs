@@ -143,6 +143,8 @@ pub struct UdpSink {
     pub distribute: Distribute,
     /// Send with the original source address and port.
     pub keep_source: bool,
+    /// What the destination was looked up as, when it was written as a name.
+    pub looked_up: Option<String>,
 }
 
 /// Which destination gets a datagram.

@@ -11,7 +11,7 @@ use super::raw::RawListener;
 use super::reader::{Located, Report, Setting};
 use super::validate::{accept, within};
 use super::validate_listener::duration_within;
-use super::{Lanes, Listener, Multicast, RateLimit, Spread, networks};
+use super::{Lanes, Listener, Multicast, RateLimit, Spread, address, networks};
 
 /// More cannot come from one address, and below it the arithmetic is exact enough.
 const RATE_MAX: u64 = 10_000_000;
@@ -173,7 +173,7 @@ fn check_group_addresses(raw: &RawListener, listener: &Listener, report: &mut Re
         return;
     }
     for text in raw.address.get().into_iter().flat_map(|list| &list.value) {
-        let Ok(address) = text.value.parse::<SocketAddr>() else { continue };
+        let Ok(address) = address::parse_listener(&text.value) else { continue };
         if address.ip().is_multicast() && !listener.multicast.groups.contains(&address.ip()) {
             let what = format!("{} is a multicast group that the listener does not join", address.ip());
             report.say(&text.place, what, format!("write multicast_groups = [\"{}\"]", address.ip()));

@@ -41,7 +41,7 @@ pub(super) fn validate(raw: &RawSink, report: &mut Report<'_>) -> Option<UdpSink
         }
     }
     let distribute = raw.distribute.or(Distribute::default());
-    Some(UdpSink { destinations, distribute, keep_source: raw.keep_source.or(false) })
+    Some(UdpSink { destinations, distribute, keep_source: raw.keep_source.or(false), looked_up: None })
 }
 
 /// Refuses to send to where udpd itself listens: each datagram would come back, for ever.

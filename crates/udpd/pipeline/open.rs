@@ -132,6 +132,9 @@ impl Opening<'_> {
             keep_source: relay.keep_source,
         };
         let (sink, destinations) = RelaySink::open(&settings).map_err(|error| relay_failure(&settings.sink, &error))?;
+        if let Some(meaning) = relay.looked_up.as_ref().filter(|_| self.consumer == 0) {
+            log::info!("sink {}: {meaning}; it is looked up at the start and never again", settings.sink);
+        }
         if relay.keep_source && self.consumer == 0 {
             log::info!(
                 "sink {}: sends with the original sources; a destination with rp_filter = 1 (strict) drops packets from \
@@ -249,6 +252,10 @@ fn open_failure(sink: &str, paths: &str, error: &io::Error) -> Failure {
         io::ErrorKind::PermissionDenied => {
             (ExitCode::Permission, "; let the user of udpd write there, or choose another path")
         }
+        _ if error.raw_os_error() == Some(Errno::ELOOP as i32) => (
+            ExitCode::Disk,
+            "; it is a symbolic link, through which no file is reached: write the path that it leads to",
+        ),
         _ => (ExitCode::Disk, ""),
     };
     Failure::new(code, format!("sink {sink}: cannot open {paths} for appending: {error}{cure}"))

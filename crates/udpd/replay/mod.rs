@@ -20,6 +20,7 @@ use crate::bench::stop_on_signal;
 use crate::bench::table::grouped;
 use crate::capture::{Capture, Skipped};
 use crate::config::error::Advice;
+use crate::config::lookup;
 use crate::console;
 use crate::exit::{ExitCode, Failure};
 use pace::Pace;
@@ -39,8 +40,8 @@ pub struct Arguments {
     /// The capture, pcapng or pcap; - is standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Send there, whatever the captured destination was
-    #[arg(long, value_name = "ADDR:PORT")]
+    /// Send there, whatever the captured destination was; a name is looked up once
+    #[arg(long, value_name = "HOST:PORT")]
     to: String,
     /// So many times faster than it was captured; 0.5 is half as fast
     #[arg(long, value_name = "N", default_value = "1", conflicts_with = "fast")]
@@ -82,10 +83,7 @@ struct Report {
 
 /// Sends the capture until it ends or somebody interrupts it, and says what became of it.
 pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
-    let to: SocketAddr = arguments.to.parse().map_err(|_| {
-        let what = format!("{:?} is not an address and a port", arguments.to);
-        usage("--to", what, "write both as numbers, such as 127.0.0.1:5140 or [::1]:5140")
-    })?;
+    let to = lookup::destination("--to", &arguments.to)?.address;
     let speed = speed(arguments)?;
     if arguments.rounds == 0 {
         return Err(usage("--loop", "0 times would send nothing".to_owned(), "write 1 or more"));

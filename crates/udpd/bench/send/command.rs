@@ -1,7 +1,7 @@
 //! `udpd bench send` as it is typed, and its report as it is printed.
 
 use std::io::{self, IsTerminal, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::bench::sizes::Sizes;
 use crate::bench::table::{Table, grouped, or_dash};
 use crate::bench::{printed_json, seconds, stop_on_signal, usage};
 use crate::config::error::Advice;
-use crate::config::units;
+use crate::config::{lookup, units};
 use crate::console;
 use crate::exit::Failure;
 
@@ -26,8 +26,8 @@ const UNASKED: Duration = Duration::from_secs(60);
 /// The options of `udpd bench send`.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Send there
-    #[arg(long, value_name = "ADDR")]
+    /// Send there; a name is looked up once
+    #[arg(long, value_name = "HOST:PORT")]
     to: String,
     /// Datagrams a second: 5000, 10k, 1.5M, a ramp such as 10k..1M, or max
     #[arg(long, value_name = "RATE", default_value = "1k")]
@@ -67,10 +67,7 @@ pub struct Arguments {
 impl Arguments {
     /// What is asked for, checked.
     pub fn load(&self) -> Result<Load, Failure> {
-        let to: SocketAddr = self.to.parse().map_err(|_| {
-            let what = format!("{:?} is not an address and a port", self.to);
-            usage("--to", &Advice::new(what, "write both as numbers, such as 127.0.0.1:5140 or [::1]:5140"))
-        })?;
+        let to = lookup::destination("--to", &self.to)?.address;
         let rate = Rate::parse(&self.rate).map_err(|advice| usage("--rate", &advice))?;
         let amount = match (&self.seconds, &self.count) {
             (Some(text), _) => Amount::Seconds(seconds("--seconds", text)?),
