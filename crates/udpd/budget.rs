@@ -112,6 +112,8 @@ pub struct Budget {
     pub shared_cores: bool,
     /// The memory node of each core, as far as the machine tells.
     pub node_of_core: BTreeMap<usize, usize>,
+    /// What has to be said of this plan on this machine.
+    pub remarks: Vec<String>,
 }
 
 impl Budget {
@@ -179,7 +181,8 @@ impl Budget {
         let sink_bytes =
             sinks.map(|(index, (sink, &consumers))| sink_bytes(&sink.kind, consumers, lanes_of_sink(index)));
         let sink_bytes = sink_bytes.sum();
-        Self { lanes, consumers, consumer_cores, sink_bytes, shared_cores: shared, node_of_core }
+        let remarks = Vec::new();
+        Self { lanes, consumers, consumer_cores, sink_bytes, shared_cores: shared, node_of_core, remarks }
     }
 
     /// Where a consumer may run that these lanes feed: on their memory nodes, where there are cores for consumers at all.

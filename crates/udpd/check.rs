@@ -144,7 +144,7 @@ fn render(report: &Report<'_>, budget: &Budget) -> String {
 
 /// What will degrade on this machine, each with its cure.
 fn warnings(config: &Config, budget: &Budget) -> Vec<String> {
-    let mut warnings = Vec::new();
+    let mut warnings = budget.remarks.clone();
     let largest = budget.lanes.iter().map(|lane| lane.receive_buffer_bytes).max().unwrap_or(0);
     if let Some(limit) = receive_buffer_limit()
         && largest > limit
@@ -194,7 +194,7 @@ fn idle_queue_lanes<'a>(config: &'a Config, budget: &'a Budget) -> impl Iterator
 }
 
 /// What is taken at the start and never grows.
-fn memory(pool_bytes: usize, sink_bytes: usize, policy_bytes: usize) -> String {
+pub(crate) fn memory(pool_bytes: usize, sink_bytes: usize, policy_bytes: usize) -> String {
     let mut text = format!("{} in batches", bytes(pool_bytes));
     for (bound, taken, what) in [("up to ", sink_bytes, "in sinks"), ("", policy_bytes, "in tables of rate limits")] {
         if taken > 0 {
@@ -206,6 +206,7 @@ fn memory(pool_bytes: usize, sink_bytes: usize, policy_bytes: usize) -> String {
 
 /// The start-up lines about the whole: memory, and what degrades.
 pub fn say_budget(config: &Config, budget: &Budget) {
+    budget.remarks.iter().for_each(|line| log::warn!("{line}"));
     idle_queue_lanes(config, budget).for_each(|line| log::warn!("{line}"));
     let memory = memory(budget.pool_bytes(), budget.sink_bytes, budget.policy_bytes());
     log::info!("memory: {memory}, fixed from now on");
@@ -230,7 +231,7 @@ fn udp_memory_limit() -> Option<usize> {
 }
 
 /// A number of bytes as people read it.
-fn bytes(count: usize) -> String {
+pub(crate) fn bytes(count: usize) -> String {
     const MEBIBYTE: f64 = 1_048_576.0;
     match count {
         0..=9999 => format!("{count} B"),

@@ -40,6 +40,8 @@ mod service;
 pub mod budget;
 pub mod engine;
 pub mod holder;
+pub mod limits;
+pub mod machine;
 pub mod pipeline;
 pub mod sock_diag;
 

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver as Inbox, RecvTimeoutError};
 use mmsg::Uring;
-use steer::Topology;
 
 use crate::activation;
 use crate::budget::Budget;
@@ -21,7 +20,9 @@ use crate::crew::{self, Crew, Event};
 use crate::engine::{self, Choice};
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::Snapshot;
+use crate::limits::Limits;
 use crate::logging;
+use crate::machine::Machine;
 use crate::metrics::{MetricsHandle, MetricsServer};
 use crate::nic::{self, InterfaceWatch};
 use crate::notify::Notifier;
@@ -61,6 +62,7 @@ fn serve(config: &Config, crew: &Crew, events: &Inbox<Event>) -> Result<(), Fail
     activation::refuse_passed_sockets()?;
     let notifier = Arc::new(Notifier::from_environment());
     let budget = plan(config)?;
+    Limits::read(Path::new("/")).refuse_start(config, &budget)?;
     crew.enlist("main");
     let watchdog = Watchdog::start(crew, &notifier)?;
     // First what tells a second daemon on the same configuration from the first, so that it ends before it takes a datagram.
@@ -107,9 +109,7 @@ fn serve(config: &Config, crew: &Crew, events: &Inbox<Event>) -> Result<(), Fail
 pub fn plan(config: &Config) -> Result<Budget, Failure> {
     pipeline::check_sinks(config)?;
     let sys_root = Path::new("/sys");
-    let fail = |what: &str, error: io::Error| Failure::new(ExitCode::Failure, format!("cannot read {what}: {error}"));
-    let topology = Topology::read(sys_root).map_err(|error| fail("the cores of this machine", error))?;
-    let mut allowed = steer::allowed_cores().map_err(|error| fail("which cores udpd may use", error))?;
+    let Machine { topology, mut allowed, assumed } = Machine::read(sys_root);
     if let Some(cores) = &config.steer.request.cores {
         allowed.retain(|core| cores.contains(core));
         if allowed.is_empty() {
@@ -124,7 +124,9 @@ pub fn plan(config: &Config) -> Result<Budget, Failure> {
     let planned = |interface: &str| nic::seats(&config.steer, &allowed, interface);
     let engines: Vec<Choice> =
         config.listeners.iter().map(|listener| engine::choose(listener, Uring::supported)).collect::<Result<_, _>>()?;
-    let budget = Budget::new(config, &topology, &allowed, queues, planned, &engines);
+    let mut budget = Budget::new(config, &topology, &allowed, queues, planned, &engines);
+    budget.remarks = assumed;
+    budget.remarks.extend(Limits::read(Path::new("/")).judge(config, &budget)?);
     refuse_idle_lanes(config, &budget, allowed.len())?;
     Ok(budget)
 }

@@ -57,6 +57,12 @@ impl Topology {
         Ok(topology)
     }
 
+    /// A machine of which only the cores are known: one memory node.
+    pub fn flat(cores: &[usize]) -> Self {
+        let node_of_core = cores.iter().map(|&core| (core, 0)).collect();
+        Self { online: cores.to_vec(), node_of_core, ..Self::default() }
+    }
+
     fn read_nodes(&mut self, folder: &Path) -> io::Result<()> {
         let nodes = numbered(folder, "node");
         for &node in &nodes {
