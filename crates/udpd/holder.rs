@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_of_this_process_is_found_on_the_live_system_and_never_named_after_it() {
+    fn a_socket_of_this_process_is_never_called_a_holder() {
         for bound in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(socket) = UdpSocket::bind(bound) else {
                 assert_ne!(bound, "127.0.0.1:0", "every Linux has IPv4 on loopback");
