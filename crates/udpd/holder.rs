@@ -35,9 +35,7 @@ impl fmt::Display for Holder {
         match (self.pid, &self.command) {
             (Some(pid), Some(command)) => write!(formatter, "{command} (pid {pid})"),
             (Some(pid), None) => write!(formatter, "pid {pid}"),
-            (None, _) if self.own => {
-                formatter.write_str("whoever started this udpd and handed it the socket (is there a .socket unit?)")
-            }
+            (None, _) if self.own => formatter.write_str("whoever started this udpd and handed it the socket"),
             (None, _) => write!(formatter, "a process of uid {} that only root can name", self.uid),
         }
     }
@@ -283,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_of_this_process_is_found_on_the_live_system_and_never_named_after_it() {
+    fn a_socket_of_this_process_is_never_called_a_holder() {
         for bound in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(socket) = UdpSocket::bind(bound) else {
                 assert_ne!(bound, "127.0.0.1:0", "every Linux has IPv4 on loopback");

@@ -125,28 +125,29 @@ impl ShareWatch {
             self.own.extend(refresh(&mut self.watched).into_iter().filter(|inode| is_there.contains(inode)));
         }
         let uid = sockets.iter().find(|socket| self.own.contains(&socket.inode)).map(|socket| socket.uid);
-        let (gone, before) = (self.take_gone(&is_there), self.others.len());
+        let before = self.groups();
+        self.others.retain(|inode, _| is_there.contains(inode));
         let mut new: Vec<Holder> = sockets.into_iter().filter(|socket| !is_known(self, &socket.inode)).collect();
-        let mut arrived = Vec::new();
         if new.iter().any(|socket| Some(socket.uid) == uid) {
             holder::name_processes(&mut new, &self.proc_root);
         }
         for who in new {
-            let sharers = if Some(who.uid) == uid { self.sharers_of(&who, &details) } else { Vec::new() };
-            arrived.extend(sharers.iter().cloned());
+            let is_foreign = Some(who.uid) == uid && !who.own;
+            let sharers = if is_foreign { self.sharers_of(&who, &details) } else { Vec::new() };
             self.others.insert(who.inode, sharers);
         }
-        if gone.is_empty() && self.others.len() == before && !was_blind && !first_look {
-            return None;
-        }
-        let left = grouped(gone).into_iter().map(|group| self.line(&group, false));
-        Some(left.chain(grouped(arrived).into_iter().map(|group| self.line(&group, true))).collect())
+        let after = self.groups();
+        let lines = |here: &[Group], there: &[Group], has_come| -> Vec<(log::Level, String)> {
+            let only_here = here.iter().filter(|group| !there.iter().any(|other| group.sharer.is_like(&other.sharer)));
+            only_here.map(|group| self.line(group, has_come)).collect()
+        };
+        let said = [lines(&before, &after, false), lines(&after, &before, true)].concat();
+        (before != after || was_blind || first_look).then_some(said)
     }
 
-    /// Whose sockets are gone.
-    fn take_gone(&mut self, is_there: &BTreeSet<u64>) -> Vec<Sharer> {
-        let gone: Vec<u64> = self.others.keys().filter(|inode| !is_there.contains(inode)).copied().collect();
-        gone.iter().filter_map(|inode| self.others.remove(inode)).flatten().collect()
+    /// Who is on our ports.
+    fn groups(&self) -> Vec<Group> {
+        grouped(self.others.values().flatten())
     }
 
     /// What a socket does to our listeners.
@@ -182,10 +183,10 @@ impl ShareWatch {
     fn line(&self, group: &Group, has_come: bool) -> (log::Level, String) {
         let Group { sharer: Sharer { place, takes, who }, sockets } = group;
         let Watched { name, share_port, .. } = &self.watched[*place];
-        let on = format!("{sockets} {} on {}", if *sockets == 1 { "socket" } else { "sockets" }, who.address);
         if !has_come {
-            return (log::Level::Info, format!("listener {name}: {who} has closed {on}"));
+            return (log::Level::Info, format!("listener {name}: {who} has closed its sockets on {}", who.address));
         }
+        let on = format!("{sockets} {} on {}", if *sockets == 1 { "socket" } else { "sockets" }, who.address);
         let effect = match takes {
             Takes::Share => {
                 "the kernel splits the datagrams between the two, and the ledger has only those of this one"
@@ -204,7 +205,7 @@ impl ShareWatch {
         if self.blind {
             return None;
         }
-        let of_this = self.others.values().flatten().filter(|sharer| sharer.place == place).cloned().collect();
+        let of_this = self.groups().into_iter().filter(|group| group.sharer.place == place);
         let snapshot = |Group { sharer: Sharer { takes, who, .. }, sockets }| SharerSnapshot {
             pid: who.pid,
             command: who.command,
@@ -213,7 +214,15 @@ impl ShareWatch {
             sockets,
             takes,
         };
-        Some(grouped(of_this).into_iter().map(snapshot).collect())
+        Some(of_this.map(snapshot).collect())
+    }
+}
+
+impl Sharer {
+    /// Whether both are sockets of one process that do the same to the same listener.
+    fn is_like(&self, other: &Self) -> bool {
+        let key = |one: &Self| (one.place, one.takes, one.who.pid, one.who.uid, one.who.address);
+        key(self) == key(other)
     }
 }
 
@@ -229,18 +238,12 @@ fn bound(pipeline: &Pipeline, listener: usize) -> Vec<Bound> {
 }
 
 /// Puts the sockets of one process together that do the same.
-fn grouped(sharers: Vec<Sharer>) -> Vec<Group> {
+fn grouped<'a>(sharers: impl Iterator<Item = &'a Sharer>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for sharer in sharers {
-        let same = |group: &&mut Group| {
-            let (one, other) = (&group.sharer, &sharer);
-            one.place == other.place
-                && one.takes == other.takes
-                && (one.who.pid, one.who.address) == (other.who.pid, other.who.address)
-        };
-        match groups.iter_mut().find(same) {
+        match groups.iter_mut().find(|group| group.sharer.is_like(sharer)) {
             Some(group) => group.sockets += 1,
-            None => groups.push(Group { sharer, sockets: 1 }),
+            None => groups.push(Group { sharer: sharer.clone(), sockets: 1 }),
         }
     }
     groups

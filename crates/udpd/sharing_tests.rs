@@ -98,10 +98,13 @@ fn who_comes_and_who_goes_is_said_once_with_pid_and_command() {
     );
     assert!(line.contains("splits the datagrams") && line.contains("share_port = true"), "{line}");
     assert_eq!(rig.look(&[(201, 990, ANY), (200, 990, ANY)]), None, "and once");
+    assert_eq!(rig.look(&[(201, 990, ANY)]).as_deref(), Some([].as_slice()), "as long as one of them is there");
+    assert_eq!(rig.watch.sharers(0).expect("seen")[0].sockets, 1, "though the ledger has the number");
+    assert_eq!(rig.look(&[(200, 990, ANY), (201, 990, ANY)]).as_deref(), Some([].as_slice()));
     let sharers = rig.watch.sharers(0).expect("they can be seen");
     assert_eq!((sharers.len(), sharers[0].pid, sharers[0].sockets, sharers[0].takes), (1, Some(812), 2, Takes::Share));
     let said = rig.look(&[]).expect("something has changed");
-    assert_eq!(said, ["INFO listener syslog: rsyslogd (pid 812) has closed 2 sockets on 0.0.0.0:514"]);
+    assert_eq!(said, ["INFO listener syslog: rsyslogd (pid 812) has closed its sockets on 0.0.0.0:514"]);
     assert_eq!(rig.watch.sharers(0), Some(Vec::new()));
 }
 

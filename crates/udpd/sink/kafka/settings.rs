@@ -8,6 +8,8 @@
 use std::fmt;
 
 use rdkafka::ClientConfig;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::producer::BaseProducer;
 
 /// The most messages that wait in the library unless `properties` say otherwise.
 pub const QUEUE_MESSAGES: u32 = 100_000;
@@ -108,9 +110,14 @@ impl fmt::Debug for KafkaSettings {
 }
 
 impl KafkaSettings {
-    /// Whether these settings are right, as far as can be said without starting anything.
+    /// Whether the library takes these settings. It compares some of them, and looks for what it was built without, only when
+    /// it makes a client: one is made that knows no broker, so that it connects to nobody, and ended again.
     pub fn check(&self) -> Result<(), KafkaError> {
-        client_config(self).map(|_| ())
+        let mut config = client_config(self)?;
+        config.remove("bootstrap.servers");
+        config.set_log_level(RDKafkaLogLevel::Emerg);
+        let client: Result<BaseProducer, _> = config.create();
+        client.map(drop).map_err(|error| refusal(self, error))
     }
 }
 
@@ -166,7 +173,12 @@ fn wrong(key: &str, value: &str, reason: impl Into<String>) -> KafkaError {
 
 /// A wrong value of a property, whose key is shown where it stands in the file.
 fn wrong_property(key: &str, value: &str, reason: impl Into<String>) -> KafkaError {
-    wrong(&format!("properties.\"{key}\""), value, reason)
+    wrong(&format!("properties.\"{key}\""), if is_secret(key) { "(not shown)" } else { value }, reason)
+}
+
+/// Whether the value of a property may stand in no log.
+fn is_secret(key: &str) -> bool {
+    ["password", "secret", ".pem", ".config"].iter().any(|word| key.contains(word))
 }
 
 /// The first of the names that the library has for a property.
@@ -211,10 +223,26 @@ pub(super) fn refusal(settings: &KafkaSettings, error: rdkafka::error::KafkaErro
                 None => wrong(&key, &value, reason),
             }
         }
-        rdkafka::error::KafkaError::ClientCreation(reason) => KafkaError::Client(reason),
+        rdkafka::error::KafkaError::ClientCreation(reason) => match culprit(&settings.properties, &reason) {
+            Some((key, value)) => wrong_property(key, value, format!("librdkafka refuses it: {reason}")),
+            None => KafkaError::Client(reason),
+        },
         rdkafka::error::KafkaError::Nul(_) => KafkaError::Client("a setting contains a zero byte".to_owned()),
         other => KafkaError::Client(other.to_string()),
     }
+}
+
+/// The property that the library means when it refuses a client: one that it names, one whose value it names, or the one that
+/// asks for what it cannot do.
+fn culprit<'a>(properties: &'a [(String, String)], reason: &str) -> Option<(&'a str, &'a str)> {
+    let names = |word: &str| {
+        reason.split(|letter: char| !(letter.is_ascii_alphanumeric() || "._-".contains(letter))).any(|one| one == word)
+    };
+    let named = |(key, _): &&(String, String)| names(key) || names(canonical(key));
+    let valued = |(key, value): &&(String, String)| value.len() > 3 && names(value) && !is_secret(key);
+    let asks = |(key, _): &&(String, String)| key == "security.protocol" && reason.to_lowercase().contains("sasl");
+    let found = properties.iter().find(named).or_else(|| properties.iter().find(valued));
+    found.or_else(|| properties.iter().find(asks)).map(|(key, value)| (key.as_str(), value.as_str()))
 }
 
 /// Whether repeats are to be told from new messages: when the operator says so, and unless he says otherwise whenever

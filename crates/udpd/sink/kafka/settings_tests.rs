@@ -176,3 +176,45 @@ fn no_value_of_a_property_is_shown_by_debug() {
     let shown = format!("{:?}", with(&[("sasl.password", "hunter2")]));
     assert!(shown.contains("sasl.password") && !shown.contains("hunter2"), "{shown}");
 }
+
+#[test]
+fn what_the_library_refuses_only_when_it_makes_a_client_is_said_by_the_check_and_of_the_property() {
+    let sasl = ("security.protocol", "SASL_PLAINTEXT");
+    for (properties, key, words) in [
+        (vec![sasl, ("sasl.mechanism", "SCRAM-SHA-256")], "sasl.mechanism", "build options: PLAIN"),
+        (vec![("sasl.mechanisms", "OAUTHBEARER"), sasl], "sasl.mechanisms", "build options: PLAIN"),
+        (vec![sasl], "security.protocol", "GSSAPI"),
+        (vec![sasl, ("sasl.mechanism", "PLAIN")], "security.protocol", "sasl.password must be set"),
+        (vec![("linger.ms", "5000"), ("message.timeout.ms", "1000")], "linger.ms", "`message.timeout.ms`"),
+        (vec![("reconnect.backoff.ms", "9000")], "reconnect.backoff.ms", "must be >="),
+    ] {
+        let error = with(&properties).check().expect_err(key);
+        assert_eq!(error.key(), Some(key), "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+    }
+}
+
+#[test]
+fn sasl_with_the_mechanism_plain_is_in_this_build_and_so_are_two_codecs() {
+    let plain = [
+        ("security.protocol", "SASL_PLAINTEXT"),
+        ("sasl.mechanism", "PLAIN"),
+        ("sasl.username", "udpd"),
+        ("sasl.password", "hunter2"),
+    ];
+    assert_eq!(with(&plain).check(), Ok(()));
+    for codec in ["lz4", "snappy"] {
+        assert_eq!(with(&[("compression.codec", codec)]).check(), Ok(()));
+    }
+}
+
+#[test]
+fn a_refusal_shows_no_password() {
+    let without_user =
+        [("security.protocol", "SASL_PLAINTEXT"), ("sasl.mechanism", "PLAIN"), ("sasl.password", "hunter2")];
+    for settings in [with(&without_user), with(&[("sasl.password", "hunter2"), ("sasl.password", "hunter2")])] {
+        let error = settings.check().expect_err("wrong");
+        assert!(!format!("{error} {error:?} {}", error.what()).contains("hunter2"), "{error}");
+        assert_eq!(error.key(), Some("sasl.password"), "{error}");
+    }
+}
