@@ -7,6 +7,7 @@
 
 use std::fmt;
 
+use crate::device::{format_mask, parse_mask};
 use crate::host::{ReadError, Reader};
 use crate::journal::{Journal, Saved};
 use crate::model::{Host, Interface};
@@ -315,14 +316,14 @@ pub(crate) fn setting_of(interface: &Interface, target: &Target) -> Option<(Sett
             let setting = Setting::Interrupt { number: interrupt.number, name: interrupt.name.clone() };
             (setting, crate::format_core_list(cores))
         }
-        Target::Rps { queue, cores } => (Setting::Rps(*queue), crate::format_mask(cores)),
+        Target::Rps { queue, cores } => (Setting::Rps(*queue), format_mask(cores)),
     })
 }
 
 /// Whether two texts mean the same value. Masks differ in how many words of zeroes stand in front.
 pub(crate) fn is_same(setting: &Setting, one: &str, other: &str) -> bool {
     let is_mask = matches!(setting, Setting::Rps(_) | Setting::Xps(_));
-    one == other || (is_mask && crate::parse_mask(one).is_some_and(|one| Some(one) == crate::parse_mask(other)))
+    one == other || (is_mask && parse_mask(one).is_some_and(|one| Some(one) == parse_mask(other)))
 }
 
 /// `CAP_NET_ADMIN` among the effective capabilities of this process, as procfs shows them.

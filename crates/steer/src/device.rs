@@ -147,7 +147,7 @@ fn chain(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Reads a mask as the kernel writes it: words of 32 bits in hexadecimal, the highest first, with commas between them.
-pub fn parse_mask(text: &str) -> Option<Vec<usize>> {
+pub(crate) fn parse_mask(text: &str) -> Option<Vec<usize>> {
     let mut cores = Vec::new();
     for (word, digits) in text.trim().rsplit(',').enumerate() {
         if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
@@ -160,7 +160,7 @@ pub fn parse_mask(text: &str) -> Option<Vec<usize>> {
 }
 
 /// Writes a mask as the kernel does.
-pub fn format_mask(cores: &[usize]) -> String {
+pub(crate) fn format_mask(cores: &[usize]) -> String {
     let words = cores.iter().max().map_or(1, |highest| highest / 32 + 1);
     let word = |number: usize| {
         let bits = cores.iter().filter(|&&core| core / 32 == number).fold(0_u32, |bits, core| bits | 1 << (core % 32));

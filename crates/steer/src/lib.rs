@@ -60,15 +60,13 @@ mod topology;
 
 pub use apply::{ApplyError, Change, Restored, Steering};
 pub use corelist::{CoreListError, format_core_list, parse_core_list};
-pub use device::{format_mask, parse_mask};
 pub use host::{BusyPoll, ReadError, Reader};
 pub use irqbalance::{Irqbalance, IrqbalanceError};
 pub use journal::{Journal, Saved};
-pub use names::{Named, is_known_driver, read_names};
 pub use netdev::{Netdev, NetdevQueue, Netlink};
 pub use place::{Placement, Seat, place};
-pub use queues::{interface_exists, receive_queues};
+pub use queues::receive_queues;
 pub use settings::{Setting, SettingError};
-pub use status::{Drift, Rivals, stale_napi};
+pub use status::{Drift, Rivals};
 pub use thread::{allowed_cores, confine_current_thread, pin_current_thread};
 pub use topology::Topology;

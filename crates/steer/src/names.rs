@@ -7,7 +7,7 @@
 
 /// What a name says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Named {
+pub(crate) enum Named {
     /// The interrupt of this receive queue.
     Queue(usize),
     /// One interrupt for all queues.
@@ -46,12 +46,12 @@ const PATTERNS: &[(&str, Pattern)] = &[
 ];
 
 /// True when the table knows the driver.
-pub fn is_known_driver(driver: &str) -> bool {
+pub(crate) fn is_known_driver(driver: &str) -> bool {
     pattern_of(driver).is_some()
 }
 
 /// What each of `names`, the names of all the device's own vectors, says; in the same order.
-pub fn read_names(driver: &str, names: &[&str]) -> Vec<Option<Named>> {
+pub(crate) fn read_names(driver: &str, names: &[&str]) -> Vec<Option<Named>> {
     let Some(pattern) = pattern_of(driver) else { return vec![None; names.len()] };
     match pattern {
         Pattern::Behind(markers) => {

@@ -122,19 +122,6 @@ impl Steering<'_> {
     }
 }
 
-/// The polling contexts that a socket may still poll although the queues have new ones: those that were there before and
-/// are no longer. A busy-polling socket remembers the first context it saw, and polling one that is gone does nothing.
-pub fn stale_napi(before: &Host, now: &Host) -> Vec<(String, u32)> {
-    let contexts = |host: &Host| -> Vec<(String, u32)> {
-        let of = |interface: &crate::model::Interface| {
-            interface.queues.iter().filter_map(|queue| Some((interface.name.clone(), queue.napi?))).collect::<Vec<_>>()
-        };
-        host.interfaces.iter().flat_map(of).collect()
-    };
-    let present = contexts(now);
-    contexts(before).into_iter().filter(|context| !present.contains(context)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -193,14 +180,5 @@ mod tests {
         assert!(rivals.of(&interrupt).is_some_and(|rival| rival.contains("irqbalance runs (process 345)")));
         let without = Rivals { irqbalance: None, ..rivals };
         assert!(without.of(&interrupt).is_some_and(|rival| rival.contains("20-b.link")));
-    }
-
-    #[test]
-    fn contexts_that_are_gone_are_stale() {
-        let before = Machine::named("threaded-napi").read(&["eth0"]).expect("a host");
-        let mut now = before.clone();
-        assert_eq!(stale_napi(&before, &now), []);
-        now.interfaces[0].queues[1].napi = Some(999);
-        assert_eq!(stale_napi(&before, &now), [("eth0".to_owned(), 401)]);
     }
 }

@@ -84,8 +84,8 @@ fn page_bytes() -> usize {
     usize::try_from(bytes).expect("a page has a size")
 }
 
-/// Asks the driver of `interface`. Returns what the kernel returns, which for one command is a mask and not zero.
-pub(crate) fn ethtool(socket: BorrowedFd<'_>, interface: &str, request: &mut Guarded) -> io::Result<i32> {
+/// Asks the driver of `interface`.
+pub(crate) fn ethtool(socket: BorrowedFd<'_>, interface: &str, request: &mut Guarded) -> io::Result<()> {
     seam::pass()?;
     // SAFETY: all zeroes is a valid value of this plain C structure.
     let mut question: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -102,7 +102,7 @@ pub(crate) fn ethtool(socket: BorrowedFd<'_>, interface: &str, request: &mut Gua
         // is borrowed mutably. A kernel that writes more than the request holds meets the guard page and fails.
         let result = unsafe { libc::ioctl(socket.as_raw_fd(), ETHTOOL, &raw mut question) };
         if result >= 0 {
-            return Ok(result);
+            return Ok(());
         }
         let error = io::Error::last_os_error();
         if error.kind() != io::ErrorKind::Interrupted {

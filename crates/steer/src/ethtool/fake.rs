@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use super::{
-    Answer, Channels, Coalescing, DriverInfo, Ethtool, EthtoolError, Family, Feature, FlowHash, NtupleRule, Rings, Rss,
-    Statistic,
+    Answer, Channels, Coalescing, DriverInfo, Ethtool, EthtoolError, Family, FlowHash, NtupleRule, Rings, Rss,
 };
 
 /// What the device has; `None` is "not supported".
@@ -23,7 +22,6 @@ pub(crate) struct State {
     pub(crate) hash_v6: Option<FlowHash>,
     pub(crate) rules: Option<Vec<NtupleRule>>,
     pub(crate) coalescing: Option<Coalescing>,
-    pub(crate) features: Vec<Feature>,
 }
 
 /// Devices by the name of their interface.
@@ -162,21 +160,5 @@ impl Ethtool for FakeDevice {
 
     fn set_coalescing(&self, interface: &str, coalescing: &Coalescing) -> Answer<()> {
         self.set(interface, "coalescing".to_owned(), |state| state.coalescing.replace(*coalescing).map(drop))
-    }
-
-    fn features(&self, interface: &str) -> Answer<Vec<Feature>> {
-        self.read(interface, |state| Some(state.features.clone()))
-    }
-
-    fn set_feature(&self, interface: &str, name: &str, active: bool) -> Answer<()> {
-        self.set(interface, format!("feature {name} {active}"), |state| {
-            let feature = state.features.iter_mut().find(|feature| feature.name == name)?;
-            feature.active = active;
-            Some(())
-        })
-    }
-
-    fn statistics(&self, _interface: &str) -> Answer<Vec<Statistic>> {
-        Ok(Vec::new())
     }
 }

@@ -9,8 +9,7 @@ use std::os::fd::AsFd;
 
 use super::wire::{self, command};
 use super::{
-    Answer, Channels, Coalescing, DriverInfo, Ethtool, EthtoolError, Family, Feature, FlowHash, NtupleRule, Rings, Rss,
-    Statistic,
+    Answer, Channels, Coalescing, DriverInfo, Ethtool, EthtoolError, Family, FlowHash, NtupleRule, Rings, Rss,
 };
 use crate::sys::{self, Guarded};
 
@@ -35,7 +34,7 @@ impl Ioctl {
         UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("0.0.0.0:0")).map(|socket| Self { socket })
     }
 
-    fn call(&self, interface: &str, request: &mut Guarded, doing: impl FnOnce() -> String) -> Answer<i32> {
+    fn call(&self, interface: &str, request: &mut Guarded, doing: impl FnOnce() -> String) -> Answer<()> {
         sys::ethtool(self.socket.as_fd(), interface, request).map_err(|cause| explain(cause, doing))
     }
 
@@ -49,36 +48,7 @@ impl Ioctl {
     /// Writes a changed answer back under another command.
     fn tell(&self, interface: &str, command: u32, mut request: Guarded, doing: impl FnOnce() -> String) -> Answer<()> {
         wire::put_u32(request.bytes_mut(), 0, command);
-        self.call(interface, &mut request, doing).map(drop)
-    }
-
-    /// How many strings a set has; 0 when there is no such set.
-    fn set_size(&self, interface: &str, set: u32) -> Answer<u32> {
-        let mut request = new_request(command::GET_SET_SIZES, 24)?;
-        wire::put_u64(request.bytes_mut(), 8, 1 << set);
-        self.call(interface, &mut request, || format!("read how many counters and features {interface} has"))?;
-        // The mask says which sets exist; of the one that was asked for, the size comes first.
-        let exists = wire::u64_at(request.bytes(), 8) & (1 << set) != 0;
-        let size = if exists { wire::u32_at(request.bytes(), 16) } else { 0 };
-        bounded(size, wire::STRINGS_MAX, "strings", interface)
-    }
-
-    /// The strings of a set, `None` when their number changed meanwhile.
-    fn names(&self, interface: &str, set: u32, count: u32) -> Answer<Option<Vec<String>>> {
-        let mut request = new_request(command::GET_STRINGS, 12 + count as usize * wire::STRING_BYTES)?;
-        wire::put_u32(request.bytes_mut(), 4, set);
-        wire::put_u32(request.bytes_mut(), 8, count);
-        self.call(interface, &mut request, || format!("read the names of {interface}'s counters or features"))?;
-        let answered = wire::u32_at(request.bytes(), 8);
-        Ok((answered == count).then(|| wire::strings(request.bytes(), count as usize)))
-    }
-
-    /// The feature words: available, requested, active, never changed; 32 features each.
-    fn feature_words(&self, interface: &str, words: u32) -> Answer<Guarded> {
-        let mut request = new_request(command::GET_FEATURES, 8 + 16 * words as usize)?;
-        wire::put_u32(request.bytes_mut(), 4, words);
-        self.call(interface, &mut request, || format!("read the features of {interface}"))?;
-        Ok(request)
+        self.call(interface, &mut request, doing)
     }
 
     fn set_rss(&self, interface: &str, table: Option<&[u32]>, table_size: u32, key: &[u8]) -> Answer<()> {
@@ -106,7 +76,6 @@ impl Ioctl {
             Err(EthtoolError::NotSupported) => write(0),
             result => result,
         }
-        .map(drop)
     }
 }
 
@@ -208,7 +177,7 @@ impl Ethtool for Ioctl {
                     wire::put_u32(request.bytes_mut(), 8 + 4 * number, *queue);
                 }
                 let doing = || format!("set the indirection table of {interface} to {size} entries");
-                self.call(interface, &mut request, doing).map(drop)
+                self.call(interface, &mut request, doing)
             }
             result => result,
         }
@@ -230,7 +199,7 @@ impl Ethtool for Ioctl {
         wire::put_u32(request.bytes_mut(), 4, wire::flow_type(family));
         wire::put_u64(request.bytes_mut(), 8, hash.0);
         let doing = || format!("let {interface} hash {:?} of UDP ({family:?})", hash.letters());
-        self.call(interface, &mut request, doing).map(drop)
+        self.call(interface, &mut request, doing)
     }
 
     fn ntuple_rules(&self, interface: &str) -> Answer<Vec<NtupleRule>> {
@@ -271,7 +240,7 @@ impl Ethtool for Ioctl {
     fn delete_ntuple_rule(&self, interface: &str, location: u32) -> Answer<()> {
         let mut request = new_request(command::DELETE_RULE, wire::RXNFC_BYTES)?;
         wire::put_location(request.bytes_mut(), location);
-        self.call(interface, &mut request, || format!("delete ntuple rule {location} of {interface}")).map(drop)
+        self.call(interface, &mut request, || format!("delete ntuple rule {location} of {interface}"))
     }
 
     fn coalescing(&self, interface: &str) -> Answer<Coalescing> {
@@ -285,71 +254,6 @@ impl Ethtool for Ioctl {
         self.tell(interface, command::SET_COALESCING, request, || {
             format!("set the coalescing of {interface} to {coalescing:?}")
         })
-    }
-
-    fn features(&self, interface: &str) -> Answer<Vec<Feature>> {
-        for _ in 0..ATTEMPTS {
-            let count = self.set_size(interface, wire::FEATURE_NAMES)?;
-            let Some(names) = self.names(interface, wire::FEATURE_NAMES, count)? else { continue };
-            let words = self.feature_words(interface, count.div_ceil(32))?;
-            let bit = |feature: usize, field: usize| {
-                wire::u32_at(words.bytes(), 8 + 16 * (feature / 32) + 4 * field) & (1 << (feature % 32)) != 0
-            };
-            let feature = |(number, name): (usize, String)| Feature {
-                name,
-                active: bit(number, 2),
-                changeable: bit(number, 0) && !bit(number, 3),
-            };
-            return Ok(names.into_iter().enumerate().map(feature).filter(|feature| !feature.name.is_empty()).collect());
-        }
-        Err(kept_changing(interface, "the features"))
-    }
-
-    fn set_feature(&self, interface: &str, name: &str, active: bool) -> Answer<()> {
-        let count = self.set_size(interface, wire::FEATURE_NAMES)?;
-        let names = self.names(interface, wire::FEATURE_NAMES, count)?;
-        // The place of a feature differs from kernel to kernel: it is looked up by name each time.
-        let Some(bit) = names.and_then(|names| names.iter().position(|other| other == name)) else {
-            return Err(EthtoolError::NotSupported);
-        };
-        let words = count.div_ceil(32);
-        let mut request = new_request(command::SET_FEATURES, 8 + 8 * words as usize)?;
-        wire::put_u32(request.bytes_mut(), 4, words);
-        wire::put_u32(request.bytes_mut(), 8 + 8 * (bit / 32), 1 << (bit % 32));
-        wire::put_u32(request.bytes_mut(), 12 + 8 * (bit / 32), u32::from(active) << (bit % 32));
-        let doing = || format!("switch {name} of {interface} to {active}");
-        // The result is a mask: any bit of it says that the wish was not, or not wholly, granted.
-        match self.call(interface, &mut request, doing)? {
-            0 => Ok(()),
-            _ => Err(EthtoolError::Failed {
-                operation: format!("switch {name} of {interface} to {active}"),
-                cause: io::Error::other("the driver keeps it as it is, because it is fixed or follows another feature"),
-            }),
-        }
-    }
-
-    fn statistics(&self, interface: &str) -> Answer<Vec<Statistic>> {
-        for _ in 0..ATTEMPTS {
-            let count = self.set_size(interface, wire::STATISTIC_NAMES)?;
-            if count == 0 {
-                return Ok(Vec::new());
-            }
-            let Some(names) = self.names(interface, wire::STATISTIC_NAMES, count)? else { continue };
-            let mut request = new_request(command::GET_STATISTICS, 8 + 8 * count as usize)?;
-            wire::put_u32(request.bytes_mut(), 4, count);
-            match sys::ethtool(self.socket.as_fd(), interface, &mut request) {
-                // An older kernel has met the guard page: there are more counters by now.
-                Err(error) if error.raw_os_error() == Some(libc::EFAULT) => continue,
-                result => result.map_err(|cause| explain(cause, || format!("read the counters of {interface}")))?,
-            };
-            // 0, or any other number, says that there are more or fewer by now.
-            if wire::u32_at(request.bytes(), 4) != count {
-                continue;
-            }
-            let values = (0..count as usize).map(|number| wire::u64_at(request.bytes(), 8 + 8 * number));
-            return Ok(names.into_iter().zip(values).map(|(name, value)| Statistic { name, value }).collect());
-        }
-        Err(kept_changing(interface, "the counters"))
     }
 }
 
@@ -379,7 +283,7 @@ impl Ioctl {
         wire::put_location(request.bytes_mut(), location);
         match self.call(interface, &mut request, || format!("read ntuple rule {location} of {interface}")) {
             Err(EthtoolError::Failed { cause, .. }) if cause.raw_os_error() == Some(libc::ENOENT) => Ok(None),
-            result => result.map(|_| wire::rule(request.bytes())),
+            result => result.map(|()| wire::rule(request.bytes())),
         }
     }
 }

@@ -175,26 +175,6 @@ pub struct Coalescing {
     pub adaptive_rx: bool,
 }
 
-/// One switch of a driver.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Feature {
-    /// Its name, as in "rx-gro-list".
-    pub name: String,
-    /// In force.
-    pub active: bool,
-    /// May be changed.
-    pub changeable: bool,
-}
-
-/// One counter of a driver. Names repeat and their order has a meaning, so they are never keys of a map.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Statistic {
-    /// Its name, without the spaces around it.
-    pub name: String,
-    /// Its value.
-    pub value: u64,
-}
-
 /// A rule by which the device itself sends one kind of datagram to one queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NtupleRule {
@@ -246,10 +226,4 @@ pub trait Ethtool {
     fn coalescing(&self, interface: &str) -> Answer<Coalescing>;
     /// Sets it; what [`Coalescing`] does not name keeps its value.
     fn set_coalescing(&self, interface: &str, coalescing: &Coalescing) -> Answer<()>;
-    /// The switches of the driver.
-    fn features(&self, interface: &str) -> Answer<Vec<Feature>>;
-    /// Sets one switch, found by its name.
-    fn set_feature(&self, interface: &str, name: &str, active: bool) -> Answer<()>;
-    /// The counters of the driver, in its order.
-    fn statistics(&self, interface: &str) -> Answer<Vec<Statistic>>;
 }

@@ -16,8 +16,6 @@ pub(super) mod command {
     pub(in super::super) const SET_COALESCING: u32 = 0x0f;
     pub(in super::super) const GET_RINGS: u32 = 0x10;
     pub(in super::super) const SET_RINGS: u32 = 0x11;
-    pub(in super::super) const GET_STRINGS: u32 = 0x1b;
-    pub(in super::super) const GET_STATISTICS: u32 = 0x1d;
     pub(in super::super) const GET_FLOW_HASH: u32 = 0x29;
     pub(in super::super) const SET_FLOW_HASH: u32 = 0x2a;
     pub(in super::super) const COUNT_RULES: u32 = 0x2e;
@@ -25,25 +23,14 @@ pub(super) mod command {
     pub(in super::super) const LIST_RULES: u32 = 0x30;
     pub(in super::super) const DELETE_RULE: u32 = 0x31;
     pub(in super::super) const INSERT_RULE: u32 = 0x32;
-    pub(in super::super) const GET_SET_SIZES: u32 = 0x37;
     pub(in super::super) const GET_INDIRECTION: u32 = 0x38;
     pub(in super::super) const SET_INDIRECTION: u32 = 0x39;
-    pub(in super::super) const GET_FEATURES: u32 = 0x3a;
-    pub(in super::super) const SET_FEATURES: u32 = 0x3b;
     pub(in super::super) const GET_CHANNELS: u32 = 0x3c;
     pub(in super::super) const SET_CHANNELS: u32 = 0x3d;
     pub(in super::super) const GET_RSS: u32 = 0x46;
     pub(in super::super) const SET_RSS: u32 = 0x47;
 }
 
-/// The set of strings that names the counters.
-pub(super) const STATISTIC_NAMES: u32 = 1;
-/// The set of strings that names the features.
-pub(super) const FEATURE_NAMES: u32 = 4;
-/// The bytes of one string.
-pub(super) const STRING_BYTES: usize = 32;
-/// More strings than any driver has; a count above it is damage.
-pub(super) const STRINGS_MAX: u32 = 65_536;
 /// More entries than any indirection table has.
 pub(super) const INDIRECTION_MAX: u32 = 65_536;
 /// More bytes than any hash key has.
@@ -89,11 +76,6 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
 pub(super) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).trim().to_owned()
-}
-
-/// The strings of a set, in order.
-pub(super) fn strings(bytes: &[u8], count: usize) -> Vec<String> {
-    bytes.get(12..).unwrap_or_default().chunks_exact(STRING_BYTES).take(count).map(text).collect()
 }
 
 /// The driver.

@@ -2,7 +2,7 @@
 //! thrown at lanes like balls into bins, and whoever sizes lanes by the average is surprised by the fullest bin.
 
 /// The share of all flows that the busiest of `lanes` is expected to get of `flows` equal flows.
-pub fn busiest_share(flows: usize, lanes: usize) -> f64 {
+pub(super) fn busiest_share(flows: usize, lanes: usize) -> f64 {
     if flows == 0 || lanes == 0 {
         return 0.0;
     }

@@ -15,7 +15,7 @@ use crate::ethtool::{Channels, Family, FlowHash, Rings};
 use crate::model::{Host, Interface, Kind, Known};
 use seats::Seats;
 
-pub use balance::busiest_share;
+use balance::busiest_share;
 
 /// How many flows the expected balance is told for.
 pub const BALANCE_FLOWS: usize = 64;
