@@ -8,7 +8,8 @@
 //! - a **queue** is one receive queue of a network interface;
 //! - a **core** is what the kernel calls a CPU, by its number;
 //! - a **node** is a memory node: the cores and the memory that are near each other;
-//! - a **seat** is what a plan gives to a queue: the core of its interrupt and the core of its receiver.
+//! - a **seat** is where one receiver sits: a core and its node; the **seat of a queue** is what a plan gives to it: the
+//!   core of its interrupt and the core of its receiver.
 //!
 //! [`Reader`] reads a host without privileges: [`Topology`], interfaces, queues and their interrupts, each answer with its
 //! source or with the reason why there is none. [`plan::Plan`] decides from that alone, without any I/O, and prints as a
@@ -64,7 +65,7 @@ pub use host::{BusyPoll, ReadError, Reader};
 pub use irqbalance::{Irqbalance, IrqbalanceError};
 pub use journal::{Journal, Saved};
 pub use netdev::{Netdev, NetdevQueue, Netlink};
-pub use place::{Placement, Seat, place};
+pub use place::{Seat, Seating, place};
 pub use queues::receive_queues;
 pub use settings::{Setting, SettingError};
 pub use status::{Drift, Rivals};

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use steer::ethtool::Ioctl;
 use steer::model::Host;
-use steer::plan::{Plan, Seat};
+use steer::plan::{Plan, QueueSeat};
 use steer::{ApplyError, Change, Drift, Irqbalance, Journal, Netlink, Reader, Rivals, Steering};
 
 use crate::config::Steer;
@@ -246,7 +246,7 @@ fn failure(error: ApplyError) -> Failure {
 
 /// Where the plan puts each queue of an interface; `None` where there is no plan for it, which is not an error: a listener
 /// may be bound to a bridge, a tunnel or loopback.
-pub fn seats(wish: &Steer, allowed: &[usize], interface: &str) -> Option<Vec<Seat>> {
+pub fn seats(wish: &Steer, allowed: &[usize], interface: &str) -> Option<Vec<QueueSeat>> {
     let machine = Machine { ethtool: Ioctl::new().ok()?, allowed: allowed.to_vec() };
     let request = &wish.request;
     match machine.steering(request).plan(&[interface.to_owned()]) {

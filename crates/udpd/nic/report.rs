@@ -82,7 +82,7 @@ pub(super) fn restored(restored: &Restored) -> Value {
 }
 
 fn interface(part: &InterfacePlan) -> Value {
-    let seat = |seat: &steer::plan::Seat| {
+    let seat = |seat: &steer::plan::QueueSeat| {
         json!({ "queue": seat.queue, "interrupt_cpu": seat.interrupt_core, "receiver_cpu": seat.receiver_core,
                 "node": seat.node, "why": seat.why })
     };

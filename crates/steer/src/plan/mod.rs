@@ -76,7 +76,7 @@ pub struct InterfacePlan {
     /// Its memory node.
     pub node: Option<usize>,
     /// One seat for each queue, in order.
-    pub seats: Vec<Seat>,
+    pub seats: Vec<QueueSeat>,
     /// Every setting the plan depends on, in the order of application, whether it holds already or not.
     pub wanted: Vec<Wanted>,
     /// What the operator should know: what could not be had, and what it means.
@@ -87,7 +87,7 @@ pub struct InterfacePlan {
 
 /// Where one queue's work goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seat {
+pub struct QueueSeat {
     /// The queue.
     pub queue: usize,
     /// The core of its interrupt; `None` when that cannot be chosen.
@@ -100,7 +100,7 @@ pub struct Seat {
     pub why: String,
 }
 
-impl Seat {
+impl QueueSeat {
     /// Where the queue's datagrams are processed once the plan is applied.
     pub fn arrival_core(&self) -> usize {
         self.interrupt_core.unwrap_or(self.receiver_core)

@@ -107,7 +107,7 @@ fn two_interfaces_share_no_core_while_there_are_enough() {
     twice.interfaces[0].queues.truncate(1);
     twice.interfaces.push(twice.interfaces[0].clone());
     let plan = Plan::new(&twice, &all_cores(&twice), &Request::default()).expect("a plan");
-    let seats: Vec<&Seat> = plan.interfaces.iter().flat_map(|interface| &interface.seats).collect();
+    let seats: Vec<&QueueSeat> = plan.interfaces.iter().flat_map(|interface| &interface.seats).collect();
     let mut cores: Vec<usize> = seats.iter().flat_map(|seat| [seat.arrival_core(), seat.receiver_core]).collect();
     cores.sort_unstable();
     cores.dedup();

@@ -7,13 +7,13 @@
 
 use std::collections::BTreeSet;
 
-use super::{Placement, PlanError, Request, Seat, refuse};
+use super::{Placement, PlanError, QueueSeat, Request, refuse};
 use crate::corelist::format_core_list;
 use crate::model::{Host, Interface, Known};
 use crate::topology::Topology;
 
 /// Queues with one interrupt between them are all processed where that fires.
-fn share_interrupts(interface: &Interface, seats: &mut [Seat]) {
+fn share_interrupts(interface: &Interface, seats: &mut [QueueSeat]) {
     let number = |queue: usize| Some(interface.queues.get(queue)?.interrupt.get()?.number);
     for queue in 1..seats.len() {
         let Some(first) = (0..queue).find(|&earlier| number(queue).is_some() && number(earlier) == number(queue))
@@ -59,7 +59,7 @@ impl<'a> Seats<'a> {
         interface: &Interface,
         queues: usize,
         notes: &mut Vec<String>,
-    ) -> Result<Vec<Seat>, PlanError> {
+    ) -> Result<Vec<QueueSeat>, PlanError> {
         if queues > self.usable.len() {
             let what = format!(
                 "{} has {queues} queues and there are {} cores for them ({})",
@@ -85,7 +85,7 @@ impl<'a> Seats<'a> {
                 if pairs.len() >= queues { pairs[queue] } else { (singles[queue], singles[queue]) };
             self.seat(interface, queue, interrupt, receiver)
         };
-        let mut seats: Vec<Seat> = (0..queues).map(seat).collect();
+        let mut seats: Vec<QueueSeat> = (0..queues).map(seat).collect();
         share_interrupts(interface, &mut seats);
         self.taken.extend(seats.iter().flat_map(|seat| [seat.arrival_core(), seat.receiver_core]));
         Ok(seats)
@@ -143,7 +143,7 @@ impl<'a> Seats<'a> {
         cores
     }
 
-    fn seat(&self, interface: &Interface, queue: usize, interrupt: usize, receiver: usize) -> Seat {
+    fn seat(&self, interface: &Interface, queue: usize, interrupt: usize, receiver: usize) -> QueueSeat {
         let found = interface.queues.get(queue).map(|queue| &queue.interrupt);
         let (interrupt_core, because) = match found {
             Some(Known::Unknown(reason)) => (None, format!("the interrupt is unknown: {reason}")),
@@ -169,6 +169,6 @@ impl<'a> Seats<'a> {
             Some(device) => format!("away from the device's node {device}, which has no core left"),
             None => "the device's node is unknown".to_owned(),
         };
-        Seat { queue, interrupt_core, receiver_core, node, why: format!("{because}; {home}") }
+        QueueSeat { queue, interrupt_core, receiver_core, node, why: format!("{because}; {home}") }
     }
 }
