@@ -80,7 +80,7 @@ impl fmt::Display for ApplyError {
             Self::Journal(error) => error.fmt(formatter),
             Self::Setting { change, cause } => write!(
                 formatter,
-                "cannot set {} of {} from {} to {}: {cause}; `udpd steer restore` takes back what was changed before it",
+                "cannot set {} of {} from {} to {}: {cause}; what was changed before it is saved and can be restored",
                 change.setting, change.interface, change.from, change.to
             ),
         }
@@ -215,10 +215,10 @@ impl Steering<'_> {
                 let is_right = change.is_as_wanted();
                 let kept = change.now.clone().unwrap_or_default();
                 changes.push(change);
-                if is_right { Ok(()) } else { Err(SettingError::Failed(format!("it took {kept} instead"))) }
+                if is_right { Ok(()) } else { Err(SettingError::Failed(format!("the driver took {kept} instead"))) }
             });
             if let Err(error) = outcome {
-                failures.push(format!("{interface}: {setting} was {value} and could not be put back: {error}"));
+                failures.push(format!("cannot put {setting} of {interface} back to {value}: {error}"));
             }
         }
         failures
@@ -244,7 +244,7 @@ impl Steering<'_> {
         if let Some(change) = changes.iter().find(asks_the_driver)
             && !has_net_admin(&self.reader)
         {
-            let what = format!("cannot set {} of {}: CAP_NET_ADMIN is needed", change.setting, change.interface);
+            let what = format!("cannot set {} of {} without CAP_NET_ADMIN", change.setting, change.interface);
             return Err(ApplyError::Permission(what));
         }
         for change in changes {
@@ -297,7 +297,7 @@ fn log_gone(interface: &str, saved: &Saved, progress: &mut dyn FnMut(&Change)) {
         from: "gone".to_owned(),
         to: value.clone(),
         now: None,
-        why: format!("the interface {interface} of then is gone, and its settings went with it"),
+        why: format!("the interface {interface} that was saved is gone, and its settings went with it"),
         disruption: None,
         command: format!("ip link show {interface}"),
     });

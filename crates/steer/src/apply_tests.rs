@@ -228,7 +228,7 @@ fn a_device_without_rss_that_says_it_hashes_nothing_is_not_told_to() {
     let part = &plan.interfaces[0];
     let asks = |wanted: &crate::plan::Wanted| matches!(wanted.target, crate::plan::Target::FlowHash(..));
     assert!(!part.wanted.iter().any(asks), "{plan}");
-    assert!(part.notes.iter().any(|note| note.contains("hashes nothing")), "{plan}");
+    assert!(part.notes.iter().any(|note| note.text.contains("hashes nothing")), "{plan}");
 }
 
 #[test]

@@ -37,7 +37,9 @@ impl Device {
 
     pub(crate) fn index(&self) -> io::Result<u32> {
         let number = read_number(&self.folder.join("ifindex"))?.and_then(|number| u32::try_from(number).ok());
-        number.ok_or_else(|| io::Error::other(format!("{} does not say the interface's number", self.folder.display())))
+        number.ok_or_else(|| {
+            io::Error::other(format!("{} does not hold the number of the interface", self.folder.display()))
+        })
     }
 
     /// True when it is administratively up.

@@ -218,9 +218,9 @@ fn work(
     }
     match interrupt {
         Known::Is(interrupt) => Known::Is(Work { by: WorkBy::Interrupt, cores: interrupt.effective.clone() }),
-        Known::NotSupported => {
-            Known::Unknown("the device has no interrupts; datagrams are processed where their sender runs".to_owned())
-        }
+        Known::NotSupported => Known::Unknown(
+            "the device has no interrupts: its datagrams are processed where their sender runs".to_owned(),
+        ),
         Known::Unknown(reason) => Known::Unknown(reason.clone()),
     }
 }

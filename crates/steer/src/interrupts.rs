@@ -105,7 +105,9 @@ fn why_unknown(driver: Option<&str>, queue: usize, vectors: usize) -> String {
     match driver {
         None => "neither ethtool nor sysfs names the driver".to_owned(),
         Some(driver) if !is_known_driver(driver) => {
-            format!("the kernel does not say, and how the driver {driver} names its interrupts is not known here")
+            format!(
+                "the kernel does not tell it, and the names that the driver {driver} gives its interrupts are unknown"
+            )
         }
         Some(_) if vectors == 0 => "the device shows no interrupts; an interface that is down has none".to_owned(),
         Some(driver) => {

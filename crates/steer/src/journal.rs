@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use crate::settings::Setting;
 
-const FIRST_LINE: &str = "udpd steer 1: what was, before it was changed";
+const FIRST_LINE: &str = "steering journal 1: what was, before it was changed";
 const LAST_LINE: &str = "end";
 
 /// The folder with what was.
@@ -68,7 +68,7 @@ impl Journal {
             text => text?,
         };
         parse(&text).map(Some).ok_or_else(|| {
-            let what = format!("{} is damaged; it is not used, and nothing is put back from it", path.display());
+            let what = format!("{} is damaged: nothing is put back from it", path.display());
             io::Error::new(io::ErrorKind::InvalidData, what)
         })
     }

@@ -68,6 +68,6 @@ pub use netdev::{Netdev, NetdevQueue, Netlink};
 pub use place::{Seat, Seating, place};
 pub use queues::receive_queues;
 pub use settings::{Setting, SettingError};
-pub use status::{Drift, Rivals};
+pub use status::{Drift, Rival, Rivals};
 pub use thread::{allowed_cores, confine_current_thread, pin_current_thread};
 pub use topology::Topology;

@@ -91,7 +91,7 @@ pub enum SettingError {
 impl fmt::Display for SettingError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotSupported => formatter.write_str("not supported here"),
+            Self::NotSupported => formatter.write_str("neither the host nor the driver supports it"),
             Self::Permission(what) | Self::Failed(what) => formatter.write_str(what),
         }
     }
@@ -249,7 +249,7 @@ impl Reader<'_> {
             Setting::Xps(queue) => queues.join(format!("tx-{queue}/xps_cpus")),
             Setting::Interrupt { number, name } => {
                 let number = self.find_interrupt(interface, *number, name).ok_or_else(|| {
-                    SettingError::Failed(format!("there is no interrupt {name} any more (it was number {number})"))
+                    SettingError::Failed(format!("the interrupt {name} is gone; its number was {number}"))
                 })?;
                 self.proc_root.join(format!("irq/{number}/smp_affinity_list"))
             }

@@ -22,7 +22,7 @@ pub struct Drift {
     /// The queue, for a setting of one.
     pub queue: Option<usize>,
     /// Who is likely to have changed it.
-    pub rival: Option<String>,
+    pub rival: Option<Rival>,
 }
 
 impl fmt::Display for Drift {
@@ -34,6 +34,36 @@ impl fmt::Display for Drift {
             write!(formatter, "; {rival}")?;
         }
         Ok(())
+    }
+}
+
+/// Who is likely to have changed a setting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rival {
+    /// irqbalance, which runs as this process. [`Irqbalance::ban`](crate::Irqbalance::ban) keeps it off.
+    Irqbalance(u32),
+    /// A `.link` file of systemd, which sets it when the interface appears.
+    LinkFile {
+        /// The file.
+        path: String,
+        /// Its line.
+        line: String,
+    },
+    /// The driver, or an administrator: the host shows nobody else.
+    Driver {
+        /// When drivers do that.
+        habit: &'static str,
+    },
+}
+
+impl fmt::Display for Rival {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Irqbalance(pid) => write!(formatter, "irqbalance runs (process {pid}) and moves interrupts"),
+            Self::LinkFile { path, line } => write!(formatter, "{path} sets it when the interface appears ({line})"),
+            Self::Driver { habit } => formatter.write_str(habit),
+        }
     }
 }
 
@@ -76,25 +106,26 @@ impl Rivals {
     }
 
     /// The first file that sets one of these keys.
-    fn link_file(&self, keys: &[&str]) -> Option<String> {
+    fn link_file(&self, keys: &[&str]) -> Option<Rival> {
         let sets = |(_, line): &&(String, String)| keys.iter().any(|key| line.starts_with(key));
-        let (path, line) = self.link_files.iter().find(sets)?;
-        Some(format!("{path} sets it when the interface appears ({line})"))
+        let (path, line) = self.link_files.iter().find(sets)?.clone();
+        Some(Rival::LinkFile { path, line })
     }
 
     /// Who is likely to have changed a setting.
-    fn of(&self, setting: &Setting) -> Option<String> {
-        let reset = || "a driver reset or an administrator".to_owned();
+    fn of(&self, setting: &Setting) -> Option<Rival> {
+        let reset = Rival::Driver { habit: "a reset of the driver changes it, or an administrator did" };
         match setting {
-            Setting::Interrupt { .. } => Some(match self.irqbalance {
-                Some(pid) => format!("irqbalance runs (process {pid}) and moves interrupts: irqbalance = \"ban\" keeps it off these"),
-                None if self.link_file(&[IRQ_AFFINITY]).is_some() => self.link_file(&[IRQ_AFFINITY]).unwrap_or_default(),
-                None => "no irqbalance runs: the driver forgets it when its queues, rings or link change, or somebody wrote it".to_owned(),
-            }),
-            Setting::Channels => Some(self.link_file(&["RxChannels", "CombinedChannels", "OtherChannels"]).unwrap_or_else(reset)),
-            Setting::Rings => Some(self.link_file(&["RxBufferSize"]).unwrap_or_else(reset)),
+            Setting::Interrupt { .. } => {
+                let forgets = "irqbalance does not run: the driver forgets it when its queues, rings or link change, \
+                               or somebody wrote it";
+                let irqbalance = self.irqbalance.map(Rival::Irqbalance);
+                irqbalance.or_else(|| self.link_file(&[IRQ_AFFINITY])).or(Some(Rival::Driver { habit: forgets }))
+            }
+            Setting::Channels => self.link_file(&["RxChannels", "CombinedChannels", "OtherChannels"]).or(Some(reset)),
+            Setting::Rings => self.link_file(&["RxBufferSize"]).or(Some(reset)),
             Setting::Indirection | Setting::HashKey => {
-                Some("drivers make a table of their own when the number of queues changes".to_owned())
+                Some(Rival::Driver { habit: "drivers make a table of their own when the number of queues changes" })
             }
             _ => None,
         }
@@ -174,11 +205,12 @@ mod tests {
         let mut lines: Vec<&str> = rivals.link_files.iter().map(|(_, line)| line.as_str()).collect();
         lines.sort_unstable();
         assert_eq!(lines, ["IRQAffinityPolicy=spread", "RxBufferSize=4096"]);
-        assert!(rivals.of(&Setting::Rings).is_some_and(|rival| rival.contains("10-a.link")));
-        assert!(rivals.of(&Setting::Channels).is_some_and(|rival| rival.contains("a driver reset")));
+        let of = |rivals: &Rivals, setting| rivals.of(&setting).expect("somebody").to_string();
+        assert!(of(&rivals, Setting::Rings).contains("10-a.link"));
+        assert!(of(&rivals, Setting::Channels).contains("a reset of the driver"));
         let interrupt = Setting::Interrupt { number: 1, name: String::new() };
-        assert!(rivals.of(&interrupt).is_some_and(|rival| rival.contains("irqbalance runs (process 345)")));
+        assert_eq!(of(&rivals, interrupt.clone()), "irqbalance runs (process 345) and moves interrupts");
         let without = Rivals { irqbalance: None, ..rivals };
-        assert!(without.of(&interrupt).is_some_and(|rival| rival.contains("20-b.link")));
+        assert!(of(&without, interrupt).contains("20-b.link"));
     }
 }

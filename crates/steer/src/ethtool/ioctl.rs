@@ -102,8 +102,8 @@ fn bounded(value: u32, most: u32, what: &str, interface: &str) -> Answer<u32> {
         return Ok(value);
     }
     Err(EthtoolError::Failed {
-        operation: format!("believe the driver of {interface}"),
-        cause: io::Error::other(format!("it says that there are {value} {what}, and {most} are possible")),
+        operation: format!("use what the driver of {interface} answers"),
+        cause: io::Error::other(format!("it claims {value} {what}, and more than {most} cannot be")),
     })
 }
 
@@ -190,7 +190,7 @@ impl Ethtool for Ioctl {
     fn flow_hash(&self, interface: &str, family: Family) -> Answer<FlowHash> {
         let mut request = new_request(command::GET_FLOW_HASH, wire::RXNFC_BYTES)?;
         wire::put_u32(request.bytes_mut(), 4, wire::flow_type(family));
-        self.call(interface, &mut request, || format!("read what {interface} hashes of UDP ({family:?})"))?;
+        self.call(interface, &mut request, || format!("read what {interface} hashes of UDP over {family}"))?;
         Ok(FlowHash(wire::u64_at(request.bytes(), 8)))
     }
 
@@ -198,7 +198,7 @@ impl Ethtool for Ioctl {
         let mut request = new_request(command::SET_FLOW_HASH, wire::RXNFC_BYTES)?;
         wire::put_u32(request.bytes_mut(), 4, wire::flow_type(family));
         wire::put_u64(request.bytes_mut(), 8, hash.0);
-        let doing = || format!("let {interface} hash {:?} of UDP ({family:?})", hash.letters());
+        let doing = || format!("let {interface} hash {:?} of UDP over {family}", hash.letters());
         self.call(interface, &mut request, doing)
     }
 

@@ -37,7 +37,7 @@ impl fmt::Display for EthtoolError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotSupported => formatter.write_str("the driver does not support it"),
-            Self::Permission => formatter.write_str("CAP_NET_ADMIN is needed"),
+            Self::Permission => formatter.write_str("it needs CAP_NET_ADMIN"),
             Self::NoInterface => formatter.write_str("there is no such interface"),
             Self::Failed { operation, cause } => write!(formatter, "cannot {operation}: {cause}"),
         }
