@@ -52,10 +52,11 @@ impl Journal {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries?,
         };
-        let name = |entry: fs::DirEntry| {
-            entry.file_name().to_str().and_then(|name| name.strip_suffix(".saved")).map(str::to_owned)
-        };
-        let mut names: Vec<String> = entries.flatten().filter_map(name).collect();
+        let mut names = Vec::new();
+        for entry in entries {
+            let name = entry?.file_name();
+            names.extend(name.to_str().and_then(|name| name.strip_suffix(".saved")).map(str::to_owned));
+        }
         names.sort();
         Ok(names)
     }

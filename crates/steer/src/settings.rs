@@ -8,8 +8,10 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
+use crate::device::has_no_mask;
 use crate::ethtool::{Channels, EthtoolError, Family, FlowHash, Rings, command};
 use crate::host::Reader;
+use crate::topology::read_if_any;
 
 /// What can be set. The order is the order of application: most drivers forget the later ones when an earlier one changes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -129,8 +131,9 @@ impl Reader<'_> {
                 let path = self.path(interface, setting)?;
                 match fs::read_to_string(&path) {
                     Ok(text) => text.trim().to_owned(),
-                    // How the kernel says that a device with one queue has no such mask.
-                    Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Err(SettingError::NotSupported),
+                    Err(error) if has_no_mask(&error) && !matches!(setting, Setting::Interrupt { .. }) => {
+                        return Err(SettingError::NotSupported);
+                    }
                     Err(error) => return Err(SettingError::Failed(format!("cannot read {}: {error}", path.display()))),
                 }
             }
@@ -248,9 +251,10 @@ impl Reader<'_> {
             Setting::Rps(queue) => queues.join(format!("rx-{queue}/rps_cpus")),
             Setting::Xps(queue) => queues.join(format!("tx-{queue}/xps_cpus")),
             Setting::Interrupt { number, name } => {
-                let number = self.find_interrupt(interface, *number, name).ok_or_else(|| {
-                    SettingError::Failed(format!("the interrupt {name} is gone; its number was {number}"))
-                })?;
+                let found = self.find_interrupt(interface, *number, name);
+                let found = found.map_err(|error| SettingError::Failed(error.to_string()))?;
+                let gone = || SettingError::Failed(format!("the interrupt {name} is gone; its number was {number}"));
+                let number = found.ok_or_else(gone)?;
                 self.proc_root.join(format!("irq/{number}/smp_affinity_list"))
             }
             _ => return Err(SettingError::Failed(format!("{setting} is no file"))),
@@ -258,20 +262,25 @@ impl Reader<'_> {
     }
 
     /// Searched among the device's own, because a name that a rename left behind can be that of another device by now.
-    fn find_interrupt(&self, interface: &str, number: u32, name: &str) -> Option<u32> {
+    fn find_interrupt(&self, interface: &str, number: u32, name: &str) -> io::Result<Option<u32>> {
         let folder = self.sys_root.join("kernel/irq");
+        // A line that several devices share has several names, and a setting has one of them or all.
         let has_name = |number: u32| {
-            fs::read_to_string(folder.join(format!("{number}/actions"))).is_ok_and(|actions| actions.trim() == name)
+            let actions = read_if_any(&folder.join(format!("{number}/actions")))?.unwrap_or_default();
+            let actions = actions.trim();
+            io::Result::Ok(actions == name || actions.split(',').any(|action| action == name))
         };
-        if has_name(number) {
-            return Some(number);
+        if has_name(number)? {
+            return Ok(Some(number));
         }
-        let own = self.all_interrupts(interface);
-        let numbers = own.iter().filter_map(|setting| match setting {
-            Setting::Interrupt { number, .. } => Some(*number),
-            _ => None,
-        });
-        numbers.into_iter().find(|&number| has_name(number))
+        for setting in self.all_interrupts(interface)? {
+            if let Setting::Interrupt { number, .. } = setting
+                && has_name(number)?
+            {
+                return Ok(Some(number));
+            }
+        }
+        Ok(None)
     }
 }
 

@@ -8,7 +8,7 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-use crate::apply::{Change, Steering};
+use crate::apply::{ApplyError, Change, Steering};
 use crate::model::Host;
 use crate::plan::Plan;
 use crate::settings::Setting;
@@ -133,8 +133,8 @@ impl Rivals {
 }
 
 impl Steering<'_> {
-    /// Everything that is not as planned.
-    pub fn drift(&self, host: &Host, plan: &Plan, rivals: &Rivals) -> Vec<Drift> {
+    /// Everything that is not as planned. An error when any of it could not be read: that is not "as planned".
+    pub fn drift(&self, host: &Host, plan: &Plan, rivals: &Rivals) -> Result<Vec<Drift>, ApplyError> {
         let queue_of = |change: &Change| {
             let interface = host.interfaces.iter().find(|interface| interface.name == change.interface)?;
             match &change.setting {
@@ -149,7 +149,7 @@ impl Steering<'_> {
             }
         };
         let drift = |change: Change| Drift { queue: queue_of(&change), rival: rivals.of(&change.setting), change };
-        self.changes(host, plan).into_iter().map(drift).collect()
+        Ok(self.changes(host, plan)?.into_iter().map(drift).collect())
     }
 }
 
@@ -172,7 +172,7 @@ mod tests {
         let (allowed, request) = ([0, 1, 2, 3], Request::default());
         let steering = Steering { reader, allowed: &allowed, request: &request };
         let (host, plan) = steering.plan(&["eth0".to_owned()]).expect("a plan");
-        steering.drift(&host, &plan, rivals)
+        steering.drift(&host, &plan, rivals).expect("every setting is readable")
     }
 
     #[test]

@@ -106,7 +106,7 @@ impl Machine {
             Reader { sys_root: &sys, proc_root: &proc, ethtool: &self.ethtool, netdev: &self.netdev, busy_polls };
         let mut names: Vec<String> = interfaces.iter().map(|&name| name.to_owned()).collect();
         if names.is_empty() {
-            names = reader.physical_interfaces();
+            names = reader.physical_interfaces()?;
         }
         reader.read(&names)
     }

@@ -34,7 +34,9 @@ pub(super) fn name_keys(mut plan: Plan) -> Plan {
 pub(super) fn of_error(error: &ApplyError, named: bool) -> String {
     match error {
         ApplyError::Plan(cause) => format!("{error}{}", keys(&cause.wishes, named)),
-        ApplyError::Setting { .. } => format!("{error}: `udpd steer restore`"),
+        ApplyError::Setting { .. } | ApplyError::Unreadable { changed: 1.., .. } => {
+            format!("{error}: `udpd steer restore`")
+        }
         _ => error.to_string(),
     }
 }

@@ -87,7 +87,8 @@ pub fn execute(order: &Order<'_>, out: &mut dyn Write) -> Result<(), Failure> {
         named if !named.is_empty() => named.clone(),
         _ if !order.wish.interfaces.is_empty() || order.action == Action::Restore => order.wish.interfaces.clone(),
         _ => {
-            let physical = steering.reader.physical_interfaces().join(", ");
+            let physical = steering.reader.physical_interfaces();
+            let physical = physical.map_or_else(|error| format!("unknown: {error}"), |names| names.join(", "));
             let message = format!(
                 "no interface is named: name one on the command line or in [steer] interfaces; those with a device \
                  behind them are {physical}"
@@ -106,7 +107,7 @@ pub fn execute(order: &Order<'_>, out: &mut dyn Write) -> Result<(), Failure> {
 fn plan(steering: &Steering<'_>, interfaces: &[String], order: &Order<'_>, out: &mut dyn Write) -> Result<(), Failure> {
     let (host, plan) = steering.plan(interfaces).map_err(|error| order.failure(error))?;
     let plan = advice::name_keys(plan);
-    let changes = steering.changes(&host, &plan);
+    let changes = steering.changes(&host, &plan).map_err(|error| order.failure(error))?;
     if order.json {
         return print_json(out, &report::plan(&plan, &changes));
     }
@@ -127,7 +128,7 @@ fn status(
 ) -> Result<(), Failure> {
     let (host, plan) = steering.plan(interfaces).map_err(|error| order.failure(error))?;
     let (plan, ban) = (advice::name_keys(plan), order.wish.ban_irqbalance);
-    let drifts = steering.drift(&host, &plan, &Rivals::find(Path::new("/")));
+    let drifts = steering.drift(&host, &plan, &Rivals::find(Path::new("/"))).map_err(|error| order.failure(error))?;
     if order.json {
         print_json(out, &report::status(&host, &plan, &drifts, ban))?;
     } else {
@@ -253,7 +254,7 @@ impl Order<'_> {
             ApplyError::Setting { cause: steer::SettingError::Permission(_), .. } => ExitCode::Permission,
             ApplyError::Journal(error) if error.kind() == std::io::ErrorKind::PermissionDenied => ExitCode::Permission,
             ApplyError::Journal(_) => ExitCode::Disk,
-            ApplyError::Read(_) | ApplyError::Setting { .. } => ExitCode::Failure,
+            ApplyError::Read(_) | ApplyError::Setting { .. } | ApplyError::Unreadable { .. } => ExitCode::Failure,
         };
         Failure::new(code, advice::of_error(&error, !self.interfaces.is_empty()))
     }
@@ -277,7 +278,7 @@ pub fn seats(wish: &Steer, allowed: &[usize], interface: &str) -> Option<Vec<Que
 fn drifts(machine: &Machine, wish: &Steer) -> Result<(Host, Plan, Vec<Drift>), ApplyError> {
     let steering = machine.steering(&wish.request);
     let (host, plan) = steering.plan(&wish.interfaces)?;
-    let drifts = steering.drift(&host, &plan, &Rivals::find(Path::new("/")));
+    let drifts = steering.drift(&host, &plan, &Rivals::find(Path::new("/")))?;
     Ok((host, plan, drifts))
 }
 

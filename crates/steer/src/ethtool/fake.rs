@@ -32,12 +32,22 @@ pub(crate) struct FakeDevice {
     pub(crate) log: RefCell<Vec<String>>,
     /// How many settings still succeed before everything fails, as after a kill.
     pub(crate) settings_left: RefCell<Option<usize>>,
+    /// How many readings still succeed before one fails, once.
+    pub(crate) readings_left: RefCell<Option<usize>>,
     /// The device takes this length instead of the one it is told, as some do.
     pub(crate) rounds_ring_to: Option<u32>,
 }
 
 impl FakeDevice {
     fn read<T>(&self, interface: &str, field: impl FnOnce(&State) -> Option<T>) -> Answer<T> {
+        let left = self.readings_left.borrow().map(|left| left.checked_sub(1));
+        if let Some(left) = left {
+            *self.readings_left.borrow_mut() = left;
+            if left.is_none() {
+                let cause = io::Error::from_raw_os_error(libc::EIO);
+                return Err(EthtoolError::Failed { operation: "read it".to_owned(), cause });
+            }
+        }
         let states = self.states.borrow();
         field(states.get(interface).ok_or(EthtoolError::NoInterface)?).ok_or(EthtoolError::NotSupported)
     }
