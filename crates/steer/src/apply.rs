@@ -384,7 +384,7 @@ pub(crate) fn is_same(setting: &Setting, one: &str, other: &str) -> bool {
 
 /// `CAP_NET_ADMIN` among the effective capabilities of this process, as procfs shows them.
 fn has_net_admin(reader: &Reader<'_>) -> bool {
-    const NET_ADMIN: u32 = 12;
+    const NET_ADMIN: u32 = 12; // CAP_NET_ADMIN
     let status = std::fs::read_to_string(reader.proc_root.join("self/status")).unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     // Where procfs does not tell, the driver will.

@@ -14,6 +14,9 @@ use crate::topology::{read_if_any, read_number, try_numbered};
 /// `ARPHRD_LOOPBACK`, as the file `type` says it.
 const LOOPBACK: usize = 772;
 
+/// The bit of the file `flags` that says so.
+const IFF_UP: u32 = 1;
+
 /// How many steps up a device is followed; none has more.
 const STEPS_MAX: usize = 8;
 
@@ -50,7 +53,7 @@ impl Device {
     pub(crate) fn is_up(&self) -> io::Result<bool> {
         let flags = read_if_any(&self.folder.join("flags"))?.unwrap_or_default();
         let flags = u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).unwrap_or_default();
-        Ok(flags & 1 != 0)
+        Ok(flags & IFF_UP != 0)
     }
 
     /// `driver` is what ethtool says; sysfs does not tell a cable by itself.

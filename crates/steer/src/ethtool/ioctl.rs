@@ -16,12 +16,6 @@ use crate::sys::{self, Guarded};
 /// How often a driver may change its mind between two calls.
 const ATTEMPTS: usize = 4;
 
-/// `ETH_RXFH_INDIR_NO_CHANGE`.
-const TABLE_UNCHANGED: u32 = 0xffff_ffff;
-
-/// `RXH_XFRM_NO_CHANGE`; kernels before 6.8 know only 0 there and refuse this.
-const TRANSFORM_UNCHANGED: u8 = 0xff;
-
 /// The kernel's ioctls, in the network namespace where this was made.
 #[derive(Debug)]
 pub struct Ioctl {
@@ -47,22 +41,22 @@ impl Ioctl {
 
     /// Writes a changed answer back under another command.
     fn tell(&self, interface: &str, command: u32, mut request: Guarded, doing: impl FnOnce() -> String) -> Answer<()> {
-        wire::put_u32(request.bytes_mut(), 0, command);
+        wire::put_u32(request.bytes_mut(), wire::COMMAND_AT, command);
         self.call(interface, &mut request, doing)
     }
 
     fn set_rss(&self, interface: &str, table: Option<&[u32]>, table_size: u32, key: &[u8]) -> Answer<()> {
         let entries = table.map_or(0, <[u32]>::len);
         let write = |transform: u8| {
-            let mut request = new_request(command::SET_RSS, 24 + 4 * entries + key.len())?;
+            let mut request = new_request(command::SET_RSS, wire::RSS_HEADER_BYTES + 4 * entries + key.len())?;
             let bytes = request.bytes_mut();
-            wire::put_u32(bytes, 8, table_size);
-            wire::put_u32(bytes, 12, u32::try_from(key.len()).unwrap_or(u32::MAX));
-            bytes[17] = transform;
+            wire::put_u32(bytes, wire::RSS_TABLE_SIZE_AT, table_size);
+            wire::put_u32(bytes, wire::RSS_KEY_SIZE_AT, u32::try_from(key.len()).unwrap_or(u32::MAX));
+            bytes[wire::RSS_TRANSFORM_AT] = transform;
             for (number, queue) in table.unwrap_or_default().iter().enumerate() {
-                wire::put_u32(bytes, 24 + 4 * number, *queue);
+                wire::put_u32(bytes, wire::RSS_HEADER_BYTES + 4 * number, *queue);
             }
-            bytes[24 + 4 * entries..][..key.len()].copy_from_slice(key);
+            bytes[wire::RSS_HEADER_BYTES + 4 * entries..][..key.len()].copy_from_slice(key);
             sys::ethtool(self.socket.as_fd(), interface, &mut request).map_err(|cause| {
                 explain(cause, || {
                     format!("set the hash spreading of {interface} ({entries} entries, {} bytes of key)", key.len())
@@ -71,7 +65,7 @@ impl Ioctl {
         };
         // Older kernels refuse the value that newer ones take for "leave the symmetric hash as it is", and some newer ones
         // refuse it for drivers without a symmetric hash, where 0 changes nothing.
-        match write(TRANSFORM_UNCHANGED) {
+        match write(wire::TRANSFORM_UNCHANGED) {
             Err(EthtoolError::Failed { cause, .. }) if cause.raw_os_error() == Some(libc::EINVAL) => write(0),
             Err(EthtoolError::NotSupported) => write(0),
             result => result,
@@ -84,7 +78,7 @@ fn new_request(command: u32, bytes: usize) -> Answer<Guarded> {
         operation: format!("get {bytes} bytes of memory for a request to the driver"),
         cause,
     })?;
-    wire::put_u32(request.bytes_mut(), 0, command);
+    wire::put_u32(request.bytes_mut(), wire::COMMAND_AT, command);
     Ok(request)
 }
 
@@ -116,15 +110,17 @@ fn kept_changing(interface: &str, what: &str) -> EthtoolError {
 
 impl Ethtool for Ioctl {
     fn driver(&self, interface: &str) -> Answer<DriverInfo> {
-        self.ask(interface, command::GET_DRIVER, 196, "the driver").map(|answer| wire::driver(answer.bytes()))
+        self.ask(interface, command::GET_DRIVER, wire::DRVINFO_BYTES, "the driver")
+            .map(|answer| wire::driver(answer.bytes()))
     }
 
     fn channels(&self, interface: &str) -> Answer<Channels> {
-        self.ask(interface, command::GET_CHANNELS, 36, "the channels").map(|answer| wire::channels(answer.bytes()))
+        self.ask(interface, command::GET_CHANNELS, wire::CHANNELS_BYTES, "the channels")
+            .map(|answer| wire::channels(answer.bytes()))
     }
 
     fn set_channels(&self, interface: &str, channels: &Channels) -> Answer<()> {
-        let mut request = self.ask(interface, command::GET_CHANNELS, 36, "the channels")?;
+        let mut request = self.ask(interface, command::GET_CHANNELS, wire::CHANNELS_BYTES, "the channels")?;
         wire::put_channels(request.bytes_mut(), channels);
         let doing = || {
             let Channels { rx, tx, other, combined, .. } = channels;
@@ -134,35 +130,42 @@ impl Ethtool for Ioctl {
     }
 
     fn rings(&self, interface: &str) -> Answer<Rings> {
-        self.ask(interface, command::GET_RINGS, 36, "the rings").map(|answer| wire::rings(answer.bytes()))
+        self.ask(interface, command::GET_RINGS, wire::RINGS_BYTES, "the rings")
+            .map(|answer| wire::rings(answer.bytes()))
     }
 
     fn set_rings(&self, interface: &str, rings: &Rings) -> Answer<()> {
-        let mut request = self.ask(interface, command::GET_RINGS, 36, "the rings")?;
+        let mut request = self.ask(interface, command::GET_RINGS, wire::RINGS_BYTES, "the rings")?;
         wire::put_rings(request.bytes_mut(), rings);
         let doing = || format!("set the rings of {interface} to rx {}, tx {}", rings.rx, rings.tx);
         self.tell(interface, command::SET_RINGS, request, doing)
     }
 
     fn rss(&self, interface: &str) -> Answer<Rss> {
-        let sizes = self.ask(interface, command::GET_RSS, 24, "the hash spreading")?;
-        let entries = bounded(wire::u32_at(sizes.bytes(), 8), wire::INDIRECTION_MAX, "table entries", interface)?;
-        let key_bytes = bounded(wire::u32_at(sizes.bytes(), 12), wire::KEY_BYTES_MAX, "key bytes", interface)?;
+        let sizes = self.ask(interface, command::GET_RSS, wire::RSS_HEADER_BYTES, "the hash spreading")?;
+        let entries = bounded(
+            wire::u32_at(sizes.bytes(), wire::RSS_TABLE_SIZE_AT),
+            wire::INDIRECTION_MAX,
+            "table entries",
+            interface,
+        )?;
+        let key_bytes =
+            bounded(wire::u32_at(sizes.bytes(), wire::RSS_KEY_SIZE_AT), wire::KEY_BYTES_MAX, "key bytes", interface)?;
         if entries == 0 && key_bytes == 0 {
             // Drivers that only have the older command answer it alone.
             return self.indirection_only(interface);
         }
         let (entries, key_bytes) = (entries as usize, key_bytes as usize);
-        let mut request = new_request(command::GET_RSS, 24 + 4 * entries + key_bytes)?;
-        wire::put_u32(request.bytes_mut(), 8, entries as u32);
-        wire::put_u32(request.bytes_mut(), 12, key_bytes as u32);
+        let mut request = new_request(command::GET_RSS, wire::RSS_HEADER_BYTES + 4 * entries + key_bytes)?;
+        wire::put_u32(request.bytes_mut(), wire::RSS_TABLE_SIZE_AT, entries as u32);
+        wire::put_u32(request.bytes_mut(), wire::RSS_KEY_SIZE_AT, key_bytes as u32);
         self.call(interface, &mut request, || format!("read the hash spreading of {interface}"))?;
         let bytes = request.bytes();
-        let key_at = 24 + 4 * entries;
+        let key_at = wire::RSS_HEADER_BYTES + 4 * entries;
         Ok(Rss {
-            indirection: wire::table(bytes, 24, entries),
+            indirection: wire::table(bytes, wire::RSS_HEADER_BYTES, entries),
             key: bytes.get(key_at..key_at + key_bytes).unwrap_or_default().to_vec(),
-            function: bytes[16],
+            function: bytes[wire::RSS_FUNCTION_AT],
         })
     }
 
@@ -171,10 +174,11 @@ impl Ethtool for Ioctl {
         let size = table.map_or(0, |table| u32::try_from(table.len()).unwrap_or(u32::MAX));
         match self.set_rss(interface, table, size, &[]) {
             Err(EthtoolError::NotSupported) => {
-                let mut request = new_request(command::SET_INDIRECTION, 8 + 4 * size as usize)?;
-                wire::put_u32(request.bytes_mut(), 4, size);
+                let mut request =
+                    new_request(command::SET_INDIRECTION, wire::INDIRECTION_HEADER_BYTES + 4 * size as usize)?;
+                wire::put_u32(request.bytes_mut(), wire::INDIRECTION_SIZE_AT, size);
                 for (number, queue) in table.unwrap_or_default().iter().enumerate() {
-                    wire::put_u32(request.bytes_mut(), 8 + 4 * number, *queue);
+                    wire::put_u32(request.bytes_mut(), wire::INDIRECTION_HEADER_BYTES + 4 * number, *queue);
                 }
                 let doing = || format!("set the indirection table of {interface} to {size} entries");
                 self.call(interface, &mut request, doing)
@@ -184,20 +188,20 @@ impl Ethtool for Ioctl {
     }
 
     fn set_rss_key(&self, interface: &str, key: &[u8]) -> Answer<()> {
-        self.set_rss(interface, None, TABLE_UNCHANGED, key)
+        self.set_rss(interface, None, wire::TABLE_UNCHANGED, key)
     }
 
     fn flow_hash(&self, interface: &str, family: Family) -> Answer<FlowHash> {
         let mut request = new_request(command::GET_FLOW_HASH, wire::RXNFC_BYTES)?;
-        wire::put_u32(request.bytes_mut(), 4, wire::flow_type(family));
+        wire::put_u32(request.bytes_mut(), wire::FLOW_TYPE_AT, wire::flow_type(family));
         self.call(interface, &mut request, || format!("read what {interface} hashes of UDP over {family}"))?;
-        Ok(FlowHash(wire::u64_at(request.bytes(), 8)))
+        Ok(FlowHash(wire::u64_at(request.bytes(), wire::DATA_AT)))
     }
 
     fn set_flow_hash(&self, interface: &str, family: Family, hash: FlowHash) -> Answer<()> {
         let mut request = new_request(command::SET_FLOW_HASH, wire::RXNFC_BYTES)?;
-        wire::put_u32(request.bytes_mut(), 4, wire::flow_type(family));
-        wire::put_u64(request.bytes_mut(), 8, hash.0);
+        wire::put_u32(request.bytes_mut(), wire::FLOW_TYPE_AT, wire::flow_type(family));
+        wire::put_u64(request.bytes_mut(), wire::DATA_AT, hash.0);
         let doing = || format!("let {interface} hash {:?} of UDP over {family}", hash.letters());
         self.call(interface, &mut request, doing)
     }
@@ -244,12 +248,12 @@ impl Ethtool for Ioctl {
     }
 
     fn coalescing(&self, interface: &str) -> Answer<Coalescing> {
-        self.ask(interface, command::GET_COALESCING, 92, "the coalescing")
+        self.ask(interface, command::GET_COALESCING, wire::COALESCING_BYTES, "the coalescing")
             .map(|answer| wire::coalescing(answer.bytes()))
     }
 
     fn set_coalescing(&self, interface: &str, coalescing: &Coalescing) -> Answer<()> {
-        let mut request = self.ask(interface, command::GET_COALESCING, 92, "the coalescing")?;
+        let mut request = self.ask(interface, command::GET_COALESCING, wire::COALESCING_BYTES, "the coalescing")?;
         wire::put_coalescing(request.bytes_mut(), coalescing);
         self.tell(interface, command::SET_COALESCING, request, || {
             format!("set the coalescing of {interface} to {coalescing:?}")
@@ -259,22 +263,31 @@ impl Ethtool for Ioctl {
 
 impl Ioctl {
     fn indirection_only(&self, interface: &str) -> Answer<Rss> {
-        let size = self.ask(interface, command::GET_INDIRECTION, 8, "the indirection table")?;
-        let entries = bounded(wire::u32_at(size.bytes(), 4), wire::INDIRECTION_MAX, "table entries", interface)?;
+        let size =
+            self.ask(interface, command::GET_INDIRECTION, wire::INDIRECTION_HEADER_BYTES, "the indirection table")?;
+        let entries = bounded(
+            wire::u32_at(size.bytes(), wire::INDIRECTION_SIZE_AT),
+            wire::INDIRECTION_MAX,
+            "table entries",
+            interface,
+        )?;
         if entries == 0 {
             return Err(EthtoolError::NotSupported);
         }
-        let mut request = new_request(command::GET_INDIRECTION, 8 + 4 * entries as usize)?;
-        wire::put_u32(request.bytes_mut(), 4, entries);
+        let mut request = new_request(command::GET_INDIRECTION, wire::INDIRECTION_HEADER_BYTES + 4 * entries as usize)?;
+        wire::put_u32(request.bytes_mut(), wire::INDIRECTION_SIZE_AT, entries);
         self.call(interface, &mut request, || format!("read the indirection table of {interface}"))?;
-        Ok(Rss { indirection: wire::table(request.bytes(), 8, entries as usize), ..Rss::default() })
+        Ok(Rss {
+            indirection: wire::table(request.bytes(), wire::INDIRECTION_HEADER_BYTES, entries as usize),
+            ..Rss::default()
+        })
     }
 
     /// How many rules there are, and whether the driver chooses the place of a new one.
     fn rule_count(&self, interface: &str) -> Answer<(u32, bool)> {
         let answer = self.ask(interface, command::COUNT_RULES, wire::RXNFC_BYTES, "the ntuple rules")?;
         let count = bounded(wire::rule_count(answer.bytes()), wire::RULES_MAX, "rules", interface)?;
-        Ok((count, wire::u64_at(answer.bytes(), 8) & wire::PLACES_BY_DRIVER != 0))
+        Ok((count, wire::u64_at(answer.bytes(), wire::DATA_AT) & wire::PLACES_BY_DRIVER != 0))
     }
 
     /// One rule; `None` when it is gone by now or is about something else than UDP.

@@ -126,21 +126,21 @@ pub struct Rss {
 pub struct FlowHash(pub u64);
 
 impl FlowHash {
-    /// The source and destination addresses.
+    /// The source and destination addresses: RXH_IP_SRC and RXH_IP_DST.
     pub const ADDRESSES: Self = Self(0x10 | 0x20);
-    /// The addresses and the ports.
+    /// The addresses and the ports: those and RXH_L4_B_0_1 and RXH_L4_B_2_3.
     pub const ADDRESSES_AND_PORTS: Self = Self(0x10 | 0x20 | 0x40 | 0x80);
 
     /// Every part that ethtool has a letter for.
     const LETTERS: [(u64, char); 8] = [
-        (1 << 1, 'm'),
-        (1 << 2, 'v'),
-        (1 << 3, 't'),
-        (1 << 4, 's'),
-        (1 << 5, 'd'),
-        (1 << 6, 'f'),
-        (1 << 7, 'n'),
-        (1 << 31, 'r'),
+        (1 << 1, 'm'),  // RXH_L2DA
+        (1 << 2, 'v'),  // RXH_VLAN
+        (1 << 3, 't'),  // RXH_L3_PROTO
+        (1 << 4, 's'),  // RXH_IP_SRC
+        (1 << 5, 'd'),  // RXH_IP_DST
+        (1 << 6, 'f'),  // RXH_L4_B_0_1
+        (1 << 7, 'n'),  // RXH_L4_B_2_3
+        (1 << 31, 'r'), // RXH_DISCARD
     ];
 
     /// The letters that `ethtool -N ... rx-flow-hash` takes.

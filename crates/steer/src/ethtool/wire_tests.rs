@@ -58,6 +58,17 @@ fn a_rule_with_a_partial_mask_or_a_virtual_function_is_not_shown_as_ours() {
 }
 
 #[test]
+fn a_rule_that_compares_the_type_of_service_is_not_shown_as_one_that_does_not() {
+    // The places of tos and tclass: behind two addresses and two ports.
+    for (family, service_at) in [(Family::V4, 92 + 12), (Family::V6, 92 + 36)] {
+        let mut bytes = [0; RXNFC_BYTES];
+        put_rule(&mut bytes, &rule_of_everything(family));
+        bytes[service_at] = 0xfc;
+        assert_eq!(rule(&bytes), None, "{family}");
+    }
+}
+
+#[test]
 fn setting_keeps_what_it_does_not_name() {
     let mut bytes: Vec<u8> = (0..92).collect();
     let before = bytes.clone();
