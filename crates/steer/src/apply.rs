@@ -1,9 +1,9 @@
 //! Makes a host what a plan wants, and makes it again what it was.
 //!
-//! Applying goes in two steps. Queues, rings, table and hash come first, because drivers ask for new interrupts when they
-//! change; then the host is read and planned anew, and interrupts are set for the queues that there are now. Before the
-//! first change everything that any of it could disturb is saved. A setting that is right already is not written, so
-//! applying twice writes nothing the second time.
+//! Applying goes in two steps. Queues, rings, table and hash come first, because drivers ask for new interrupts when
+//! they change; then the host is read and planned anew, and interrupts are set for the queues that there are now.
+//! Before the first change everything that any of it could disturb is saved. A setting that is right already is not
+//! written, so applying twice writes nothing the second time.
 
 use std::fmt;
 
@@ -148,7 +148,8 @@ impl Steering<'_> {
         Ok((host, plan))
     }
 
-    /// What the plan would change of the host as it is now. Interrupts of queues that do not exist yet are not among it.
+    /// What the plan would change of the host as it is now. Interrupts of queues that do not exist yet are not among
+    /// it.
     pub fn changes(&self, host: &Host, plan: &Plan) -> Result<Vec<Change>, ApplyError> {
         let mut changes = Vec::new();
         for (interface, part) in host.interfaces.iter().zip(&plan.interfaces) {
@@ -307,8 +308,8 @@ impl Steering<'_> {
         Ok(())
     }
 
-    /// Everything that changing any of it could disturb, as it is. What the driver would not tell when the host was read is
-    /// left out: no plan asks for it, and a driver that never tells must not keep the rest from being set.
+    /// Everything that changing any of it could disturb, as it is. What the driver would not tell when the host was
+    /// read is left out: no plan asks for it, and a driver that never tells must not keep the rest from being set.
     fn snapshot(&self, interface: &Interface) -> Result<Saved, ApplyError> {
         let told = [
             (Setting::Channels, interface.channels.get().is_some()),

@@ -116,7 +116,8 @@ impl Device {
         try_numbered(&self.folder.join("queues"), "tx-")
     }
 
-    /// The numbers of the device's own interrupts. Empty when the tree does not tell, as for devices that are not on PCI.
+    /// The numbers of the device's own interrupts. Empty when the tree does not tell, as for devices that are not on
+    /// PCI.
     pub(crate) fn vectors(&self) -> io::Result<Vec<u32>> {
         for folder in &self.chain {
             let vectors = try_numbered(&folder.join("msi_irqs"), "")?;
@@ -147,7 +148,8 @@ impl Device {
     }
 }
 
-/// How the kernel says that a queue has no mask: ENOENT where there is only one queue, EINVAL where traffic classes own it.
+/// How the kernel says that a queue has no mask: ENOENT where there is only one queue, EINVAL where traffic classes own
+/// it.
 pub(crate) fn has_no_mask(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL))
 }

@@ -115,8 +115,8 @@ impl Reader<'_> {
         Device::find(self.sys_root, interface)?.map_or(Ok(Vec::new()), |device| device.send_queues())
     }
 
-    /// The name that the interface of this number has now. `None` only when every interface there is has told its number and
-    /// none has this one: whoever hears of an interface that is gone forgets what belongs to it.
+    /// The name that the interface of this number has now. `None` only when every interface there is has told its
+    /// number and none has this one: whoever hears of an interface that is gone forgets what belongs to it.
     pub(crate) fn interface_of_index(&self, index: u32) -> io::Result<Option<String>> {
         let mut unread = None;
         for name in self.all_interfaces()? {
@@ -154,8 +154,8 @@ impl Reader<'_> {
         let driver_name = driver.get().map(|driver| driver.driver.clone()).or_else(|| device.driver());
         let kind = device.kind(driver_name.as_deref())?;
         let queues = self.queues(name, &device, driver_name.as_deref(), index, &kind)?;
-        // With one node there is nothing to guess. With several, where an interrupt fires today says nothing of the device, and
-        // a plan made from it would change once it is applied.
+        // With one node there is nothing to guess. With several, where an interrupt fires today says nothing of the
+        // device, and a plan made from it would change once it is applied.
         let nodes: BTreeSet<usize> = topology.node_of_core.values().copied().collect();
         let only_node = || nodes.first().copied().filter(|_| nodes.len() == 1);
         Ok(Interface {
@@ -231,8 +231,8 @@ impl Reader<'_> {
     }
 }
 
-/// Who processes the datagrams of a queue: a program that polls it, else a thread that does, else the interrupt; and then
-/// RPS, which hands on what any of the latter two have taken.
+/// Who processes the datagrams of a queue: a program that polls it, else a thread that does, else the interrupt; and
+/// then RPS, which hands on what any of the latter two have taken.
 fn work(
     polled: Option<usize>,
     thread: Option<(u32, Vec<usize>)>,

@@ -1,5 +1,5 @@
-//! Tests of reading a host, on machines that are described in tests/trees. What is read of each is shown as a text that a
-//! person has reviewed; the tests below it say what must not be got wrong.
+//! Tests of reading a host, on machines that are described in tests/trees. What is read of each is shown as a text that
+//! a person has reviewed; the tests below it say what must not be got wrong.
 
 use std::fmt::Write as _;
 

@@ -62,8 +62,8 @@ impl Roots<'_> {
         Ok(self.vectors(device)?.into_iter().map(|vector| (vector.number, vector.name)).collect())
     }
 
-    /// The device's own vectors. A device that is not on PCI has no list of them; a virtio device is then found by its own
-    /// name, which its interrupts carry and which no other device has.
+    /// The device's own vectors. A device that is not on PCI has no list of them; a virtio device is then found by its
+    /// own name, which its interrupts carry and which no other device has.
     fn vectors(&self, device: &Device) -> io::Result<Vec<Vector>> {
         let own = device.vectors()?;
         let all = if own.is_empty() {

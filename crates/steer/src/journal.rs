@@ -1,8 +1,8 @@
 //! What an interface was like before it was steered, on disk, so that it can be put back after a crash too.
 //!
-//! All of it is written before the first change and never touched again until it is restored: first to a file beside it,
-//! then made durable, then renamed. So at any moment there is either the whole of it or nothing, and if there is nothing,
-//! nothing was changed. A second apply finds it and leaves it: the oldest values are the ones to go back to.
+//! All of it is written before the first change and never touched again until it is restored: first to a file beside
+//! it, then made durable, then renamed. So at any moment there is either the whole of it or nothing, and if there is
+//! nothing, nothing was changed. A second apply finds it and leaves it: the oldest values are the ones to go back to.
 //!
 //! It belongs below /run: a reboot puts all these settings back by itself, and the file goes with them.
 
@@ -61,7 +61,8 @@ impl Journal {
         Ok(names)
     }
 
-    /// What is saved for an interface. A file that is damaged is an error: guessing at what was is worse than saying so.
+    /// What is saved for an interface. A file that is damaged is an error: guessing at what was is worse than saying
+    /// so.
     pub fn load(&self, interface: &str) -> io::Result<Option<Saved>> {
         let path = self.path(interface);
         let text = match fs::read_to_string(&path) {

@@ -1,23 +1,24 @@
-//! From a network card's receive queue to the core where its datagrams are processed: read, planned, set, checked, undone.
+//! From a network card's receive queue to the core where its datagrams are processed: read, planned, set, checked,
+//! undone.
 //!
-//! Tools that move interrupts are many. What they leave open is whether it stayed so, how to go back, and where the program
-//! that receives should sit. This crate goes the whole way and knows nothing of datagrams.
+//! Tools that move interrupts are many. What they leave open is whether it stayed so, how to go back, and where the
+//! program that receives should sit. This crate goes the whole way and knows nothing of datagrams.
 //!
 //! Terms, used alike everywhere:
 //!
 //! - a **queue** is one receive queue of a network interface;
 //! - a **core** is what the kernel calls a CPU, by its number;
 //! - a **node** is a memory node: the cores and the memory that are near each other;
-//! - a **seat** is where one receiver sits: a core and its node; the **seat of a queue** is what a plan gives to it: the
-//!   core of its interrupt and the core of its receiver.
+//! - a **seat** is where one receiver sits: a core and its node; the **seat of a queue** is what a plan gives to it:
+//!   the core of its interrupt and the core of its receiver.
 //!
-//! [`Reader`] reads a host without privileges: [`Topology`], interfaces, queues and their interrupts, each answer with its
-//! source or with the reason why there is none. [`plan::Plan`] decides from that alone, without any I/O, and prints as a
-//! table. [`Steering`] compares, applies and restores, with what was in a [`Journal`]. The roots of sysfs and procfs, the
-//! driver ([`ethtool::Ethtool`]) and the kernel's word on queues ([`Netdev`]) are parameters, so that machines that are not
-//! at hand can be described by a test. Beside that, [`place`] deals out cores where there is no interface to plan for, and
-//! [`pin_current_thread`] puts a thread onto one. What is read of a card and what is written to it, and with which rights,
-//! stands in the [README](https://docs.rs/crate/nic-steer).
+//! [`Reader`] reads a host without privileges: [`Topology`], interfaces, queues and their interrupts, each answer with
+//! its source or with the reason why there is none. [`plan::Plan`] decides from that alone, without any I/O, and prints
+//! as a table. [`Steering`] compares, applies and restores, with what was in a [`Journal`]. The roots of sysfs and
+//! procfs, the driver ([`ethtool::Ethtool`]) and the kernel's word on queues ([`Netdev`]) are parameters, so that
+//! machines that are not at hand can be described by a test. Beside that, [`place`] deals out cores where there is no
+//! interface to plan for, and [`pin_current_thread`] puts a thread onto one. What is read of a card and what is written
+//! to it, and with which rights, stands in the [README](https://docs.rs/crate/nic-steer).
 //!
 //! ```
 //! use nic_steer::{Netlink, Reader, ethtool::Ioctl, plan::{Plan, Request}};

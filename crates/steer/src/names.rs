@@ -1,9 +1,9 @@
 //! Which queue an interrupt belongs to, by the name that the driver gave it.
 //!
-//! Drivers name their interrupts as they like, and a name often contains the interface's name as it was when the interrupt
-//! was requested: after a rename it is stale. So the interface's name is never compared. The caller passes only names of
-//! the device's own vectors, and here only the part that the driver itself composes is read. A driver that is not in the
-//! table is not guessed at.
+//! Drivers name their interrupts as they like, and a name often contains the interface's name as it was when the
+//! interrupt was requested: after a rename it is stale. So the interface's name is never compared. The caller passes
+//! only names of the device's own vectors, and here only the part that the driver itself composes is read. A driver
+//! that is not in the table is not guessed at.
 
 /// What a name says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,9 @@
-//! What the kernel itself says of queues and their polling contexts: the `netdev` family of generic netlink, from Linux 6.8
-//! on. Written by hand, because it is two dumps and the crates that know the family know it by the ten thousand lines.
+//! What the kernel itself says of queues and their polling contexts: the `netdev` family of generic netlink, from Linux
+//! 6.8 on. Written by hand, because it is two dumps and the crates that know the family know it by the ten thousand
+//! lines.
 //!
-//! Kernels without the family, drivers that tell it nothing, and devices that are down are all ordinary: the answer is then
-//! empty, and the names of interrupts are looked at instead.
+//! Kernels without the family, drivers that tell it nothing, and devices that are down are all ordinary: the answer is
+//! then empty, and the names of interrupts are looked at instead.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -133,7 +134,8 @@ fn dump(socket: &OwnedFd, family: u16, command: u8, (attribute, interface): (u16
     }
 }
 
-/// Asks until nothing has changed while the kernel answered: what it tells otherwise may lack a queue or have one twice.
+/// Asks until nothing has changed while the kernel answered: what it tells otherwise may lack a queue or have one
+/// twice.
 fn whole(mut ask: impl FnMut() -> io::Result<Answer>) -> io::Result<Vec<Attributes>> {
     for _ in 0..ATTEMPTS {
         let answer = ask()?;

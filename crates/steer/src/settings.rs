@@ -1,7 +1,7 @@
 //! One setting of a host, named, read and written: the common ground of applying, saving, restoring and checking.
 //!
-//! Values are texts, exactly as the kernel shows them where it shows texts, so that "as it was before" can mean byte for
-//! byte. Writing returns what the setting is afterwards, because drivers round, clamp and sometimes ignore.
+//! Values are texts, exactly as the kernel shows them where it shows texts, so that "as it was before" can mean byte
+//! for byte. Writing returns what the setting is afterwards, because drivers round, clamp and sometimes ignore.
 
 use std::fmt;
 use std::fs;
@@ -13,7 +13,8 @@ use crate::ethtool::{Channels, EthtoolError, Family, FlowHash, Rings, command};
 use crate::host::Reader;
 use crate::topology::read_if_any;
 
-/// What can be set. The order is the order of application: most drivers forget the later ones when an earlier one changes.
+/// What can be set. The order is the order of application: most drivers forget the later ones when an earlier one
+/// changes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Setting {
     /// The counts of queues: "rx tx other combined".
@@ -191,8 +192,8 @@ impl Reader<'_> {
 
     /// Sets it to what it was, and returns what it is afterwards.
     ///
-    /// A table is first put to the driver's default, which is what it was if nobody had set one. A table that is set stays
-    /// set: the kernel then refuses to take away a queue that it names, and new queues get no share of it.
+    /// A table is first put to the driver's default, which is what it was if nobody had set one. A table that is set
+    /// stays set: the kernel then refuses to take away a queue that it names, and new queues get no share of it.
     pub(crate) fn put_back(&self, interface: &str, setting: &Setting, value: &str) -> Result<String, SettingError> {
         if *setting == Setting::Indirection && self.ethtool.set_indirection(interface, None).is_ok() {
             let now = self.get(interface, setting)?;
@@ -303,7 +304,6 @@ pub(crate) fn show_channels(channels: &Channels) -> String {
     format!("{} {} {} {}", channels.rx, channels.tx, channels.other, channels.combined)
 }
 
-/// A table.
 pub(crate) fn show_table(table: &[u32]) -> String {
     table.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }

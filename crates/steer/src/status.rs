@@ -1,8 +1,8 @@
 //! Whether a host still is as planned, and who or what has changed it if not.
 //!
-//! Steering is undone silently: irqbalance moves an interrupt minutes later, a driver forgets every affinity when its queues
-//! change, a link flap resets a ring. So the comparison names the setting, the value found, the value wanted, and the
-//! rival, as far as the host shows one.
+//! Steering is undone silently: irqbalance moves an interrupt minutes later, a driver forgets every affinity when its
+//! queues change, a link flap resets a ring. So the comparison names the setting, the value found, the value wanted,
+//! and the rival, as far as the host shows one.
 
 use std::fmt;
 use std::fs;

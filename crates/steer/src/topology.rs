@@ -1,9 +1,10 @@
-//! The machine as sysfs describes it: which cores are online, which of them share a physical core, a cache, a package or a
-//! memory node, and how far the nodes are from each other. The root of the tree is a parameter so that tests can describe
-//! machines that are not at hand.
+//! The machine as sysfs describes it: which cores are online, which of them share a physical core, a cache, a package
+//! or a memory node, and how far the nodes are from each other. The root of the tree is a parameter so that tests can
+//! describe machines that are not at hand.
 //!
-//! What a machine does not tell is left out, and nothing is made up for it: a core without an entry has no known sibling,
-//! cache or node. What it tells wrongly is an error, because a core list that is misread puts a thread on the wrong core.
+//! What a machine does not tell is left out, and nothing is made up for it: a core without an entry has no known
+//! sibling, cache or node. What it tells wrongly is an error, because a core list that is misread puts a thread on the
+//! wrong core.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -135,8 +136,8 @@ pub(crate) fn try_numbered(folder: &Path, prefix: &str) -> io::Result<Vec<usize>
     Ok(numbers)
 }
 
-/// A number in a file of its own; `None` when there is no such file, or when it is negative, which is how the kernel says
-/// that it does not know.
+/// A number in a file of its own; `None` when there is no such file, or when it is negative, which is how the kernel
+/// says that it does not know.
 pub(crate) fn read_number(path: &Path) -> io::Result<Option<usize>> {
     let Some(text) = read_if_any(path)? else { return Ok(None) };
     let text = text.trim();

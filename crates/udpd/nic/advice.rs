@@ -4,8 +4,8 @@
 use steer::plan::{Plan, Wish};
 use steer::{ApplyError, Drift, Rival};
 
-/// The keys of `[steer]` behind some wishes, as an addition to a sentence. `named` says that the interfaces were named on the
-/// command line, so that no key is behind them.
+/// The keys of `[steer]` behind some wishes, as an addition to a sentence. `named` says that the interfaces were named
+/// on the command line, so that no key is behind them.
 fn keys(wishes: &[Wish], named: bool) -> String {
     let key = |wish: &Wish| match wish {
         Wish::Interfaces => (!named).then_some("interfaces"),

@@ -260,8 +260,8 @@ impl Order<'_> {
     }
 }
 
-/// Where the plan puts each queue of an interface; `None` where there is no plan for it, which is not an error: a listener
-/// may be bound to a bridge, a tunnel or loopback.
+/// Where the plan puts each queue of an interface; `None` where there is no plan for it, which is not an error: a
+/// listener may be bound to a bridge, a tunnel or loopback.
 pub fn seats(wish: &Steer, allowed: &[usize], interface: &str) -> Option<Vec<QueueSeat>> {
     let machine = Machine { ethtool: Ioctl::new().ok()?, allowed: allowed.to_vec() };
     let request = &wish.request;

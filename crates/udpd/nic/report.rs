@@ -53,7 +53,8 @@ pub(super) fn queues(host: &Host, plan: &Plan) -> String {
 
 /// The plan and what it would change.
 pub(super) fn plan(plan: &Plan, changes: &[Change]) -> Value {
-    json!({ "interfaces": plan.interfaces.iter().map(interface).collect::<Vec<_>>(), "changes": self::changes(changes) })
+    json!({ "interfaces": plan.interfaces.iter().map(interface).collect::<Vec<_>>(),
+            "changes": self::changes(changes) })
 }
 
 /// The plan, what is found, and what differs.
@@ -89,10 +90,14 @@ fn interface(part: &InterfacePlan) -> Value {
         json!({ "queue": seat.queue, "interrupt_cpu": seat.interrupt_core, "receiver_cpu": seat.receiver_core,
                 "node": seat.node, "why": seat.why })
     };
-    let wanted = |wanted: &steer::plan::Wanted| json!({ "setting": wanted.target.to_string(), "why": wanted.why, "disruption": wanted.disruption });
+    let wanted = |wanted: &steer::plan::Wanted| {
+        let setting = wanted.target.to_string();
+        json!({ "setting": setting, "why": wanted.why, "disruption": wanted.disruption })
+    };
+    let notes: Vec<&str> = part.notes.iter().map(|note| note.text.as_str()).collect();
     json!({ "name": part.name, "driver": part.driver, "node": part.node,
             "seats": part.seats.iter().map(seat).collect::<Vec<_>>(),
-            "wanted": part.wanted.iter().map(wanted).collect::<Vec<_>>(), "notes": part.notes.iter().map(|note| &note.text).collect::<Vec<_>>(),
+            "wanted": part.wanted.iter().map(wanted).collect::<Vec<_>>(), "notes": notes,
             "busiest_lane_share": f64::from(part.busiest_share_thousandths) / 1000.0 })
 }
 

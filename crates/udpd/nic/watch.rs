@@ -1,6 +1,6 @@
-//! While the daemon runs: is the host still as planned? Each drift is logged once, and again only after it was put right
-//! in between. Looking costs a few dozen small files, so it is done every few seconds by the main thread, and only for
-//! interfaces that the configuration steers.
+//! While the daemon runs: is the host still as planned? Each drift is logged once, and again only after it was put
+//! right in between. Looking costs a few dozen small files, so it is done every few seconds by the main thread, and
+//! only for interfaces that the configuration steers.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! A device that exists only in memory, for tests of what is planned and applied: it keeps what it is told, keeps a list
-//! of what it was told in order, and has the manners of the drivers that matter.
+//! A device that exists only in memory, for tests of what is planned and applied: it keeps what it is told, keeps a
+//! list of what it was told in order, and has the manners of the drivers that matter.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

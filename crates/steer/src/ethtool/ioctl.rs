@@ -1,7 +1,8 @@
 //! The ethtool ioctls of the running kernel.
 //!
-//! A setter reads first and writes its fields over what it read, so that what it does not name stays. Answers of varying
-//! length are asked for twice, first for their length; a driver that changes its mind in between is asked again.
+//! A setter reads first and writes its fields over what it read, so that what it does not name stays. Answers of
+//! varying length are asked for twice, first for their length; a driver that changes its mind in between is asked
+//! again.
 
 use std::io;
 use std::net::UdpSocket;
@@ -63,8 +64,8 @@ impl Ioctl {
                 })
             })
         };
-        // Older kernels refuse the value that newer ones take for "leave the symmetric hash as it is", and some newer ones
-        // refuse it for drivers without a symmetric hash, where 0 changes nothing.
+        // Older kernels refuse the value that newer ones take for "leave the symmetric hash as it is", and some newer
+        // ones refuse it for drivers without a symmetric hash, where 0 changes nothing.
         match write(wire::TRANSFORM_UNCHANGED) {
             Err(EthtoolError::Failed { cause, .. }) if cause.raw_os_error() == Some(libc::EINVAL) => write(0),
             Err(EthtoolError::NotSupported) => write(0),

@@ -1,5 +1,5 @@
-//! Tests of the ioctls against the running kernel: on loopback, which answers little, and on a virtual cable in a network
-//! namespace of the test's own, which can be changed without touching anything real.
+//! Tests of the ioctls against the running kernel: on loopback, which answers little, and on a virtual cable in a
+//! network namespace of the test's own, which can be changed without touching anything real.
 
 use std::process::Command;
 

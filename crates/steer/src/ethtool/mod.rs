@@ -1,8 +1,8 @@
 //! What a driver can be asked and told through ethtool: the questions as a trait, the answers as plain data.
 //!
 //! The trait is the seam. Behind it are the ioctls of the running kernel ([`Ioctl`]) or, in tests, a device that exists
-//! only in memory. "The driver has no such thing" is a value of its own ([`EthtoolError::NotSupported`]), because for most
-//! drivers most questions are like that and none of it is a fault.
+//! only in memory. "The driver has no such thing" is a value of its own ([`EthtoolError::NotSupported`]), because for
+//! most drivers most questions are like that and none of it is a fault.
 
 pub mod command;
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Requests and answers of the ethtool ioctl as bytes. Pure: what a driver answers is data like any other, and no answer
-//! may make this read outside of it or allocate without bound.
+//! Requests and answers of the ethtool ioctl as bytes. Pure: what a driver answers is data like any other, and no
+//! answer may make this read outside of it or allocate without bound.
 //!
 //! Fields are written and read at their offsets instead of through structures, because some of the kernel's structures
 //! carry data inside their own padding (`rule_locs` of `ethtool_rxnfc` is at 188 of 192 bytes), and because bytes from
@@ -235,8 +235,8 @@ pub(super) fn put_rule(bytes: &mut [u8], rule: &NtupleRule) {
 
 /// Reads a rule. `None` when it is about something else than UDP, or compares what [`NtupleRule`] has no field for.
 pub(super) fn rule(bytes: &[u8]) -> Option<NtupleRule> {
-    // The bits above are flags: FLOW_EXT, FLOW_MAC_EXT and FLOW_RSS, which is an extended match, a MAC address or another
-    // RSS context. None of them is ours.
+    // The bits above are flags: FLOW_EXT, FLOW_MAC_EXT and FLOW_RSS, which is an extended match, a MAC address or
+    // another RSS context. None of them is ours.
     let family = match u32_at(bytes, FLOW_SPEC_AT) {
         UDP_OVER_IPV4 => Family::V4,
         UDP_OVER_IPV6 => Family::V6,

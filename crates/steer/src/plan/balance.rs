@@ -1,5 +1,5 @@
-//! How unevenly a hash spreads a few flows over receivers. Four exporters on four receivers do not give each one:
-//! flows are thrown at receivers like balls into bins, and whoever sizes them by the average is surprised by the fullest.
+//! How unevenly a hash spreads a few flows over receivers. Four exporters on four receivers do not give each one: flows
+//! are thrown at receivers like balls into bins, and whoever sizes them by the average is surprised by the fullest.
 
 /// The share of all flows that the busiest of `receivers` is expected to get of `flows` equal flows.
 pub(super) fn busiest_share(flows: usize, receivers: usize) -> f64 {

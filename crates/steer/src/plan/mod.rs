@@ -1,5 +1,5 @@
-//! What a host should look like, decided from what it looks like, without any I/O. The same host and the same wish always
-//! give the same plan, also after the plan has been applied: so applying twice changes nothing.
+//! What a host should look like, decided from what it looks like, without any I/O. The same host and the same wish
+//! always give the same plan, also after the plan has been applied: so applying twice changes nothing.
 //!
 //! The terms: a plan has a part for each interface; that has a **seat** for each queue (the core of its interrupt, the
 //! core of its receiver, and one sentence that says why), and a list of **wanted** settings in the order in which they
@@ -270,8 +270,8 @@ impl InterfacePlan {
                 // virtio_net without RSS answers the question like this, and refuses every setting.
                 (Some(_), Some(FlowHash(0))) if interface.rss.get().is_none_or(|rss| rss.indirection.is_empty()) => {
                     let text = format!(
-                        "the hash of UDP over {family} stays as it is: the device hashes nothing, because its host gave \
-                         it no RSS"
+                        "the hash of UDP over {family} stays as it is: the device hashes nothing, because its host \
+                         gave it no RSS"
                     );
                     self.note(&[], text);
                 }

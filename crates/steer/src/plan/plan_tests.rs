@@ -1,5 +1,5 @@
-//! Tests of plans: on every machine in tests/trees the plan equals the text beside it that a person has reviewed, and what
-//! the plan must never do is said by tests of its own.
+//! Tests of plans: on every machine in tests/trees the plan equals the text beside it that a person has reviewed, and
+//! what the plan must never do has tests of its own.
 
 use super::*;
 use crate::testing::{Machine, all_machines, assert_reviewed};

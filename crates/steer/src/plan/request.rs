@@ -1,7 +1,7 @@
 //! What is asked of a plan, and how a plan says which part of it cannot be.
 //!
-//! Nothing here knows how a program lets its users ask: a sentence that is about a part of the request carries that part as a
-//! [`Wish`], and the program adds the name of its own option or key.
+//! Nothing here knows how a program lets its users ask: a sentence that is about a part of the request carries that
+//! part as a [`Wish`], and the program adds the name of its own option or key.
 
 use std::fmt;
 

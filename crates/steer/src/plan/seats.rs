@@ -2,8 +2,8 @@
 //!
 //! With `adjacent` the interrupt and the receiver of a queue sit on two physical cores of the device's node, under one
 //! last-level cache where there is one: the softirq and the receiver then run at the same time and the datagram crosses
-//! a cache that both have. Never on two threads of one core, which would share the very thing that is short. When the node
-//! has fewer than two physical cores for each queue, all queues fall back to one core each, which is said.
+//! a cache that both have. Never on two threads of one core, which would share the very thing that is short. When the
+//! node has fewer than two physical cores for each queue, all queues fall back to one core each, and a note says so.
 
 use std::collections::BTreeSet;
 
@@ -78,8 +78,8 @@ impl<'a> Seats<'a> {
         if self.placement == Placement::Adjacent && pairs.len() < queues {
             let place = interface.node.map_or("there are".to_owned(), |node| format!("node {node} has"));
             let text = format!(
-                "{queues} queues need two free physical cores each to keep interrupt and receiver apart, and {place} {}: \
-                 each receiver shares the core of its interrupt",
+                "{queues} queues need two free physical cores each to keep interrupt and receiver apart, and {place} \
+                 {}: each receiver shares the core of its interrupt",
                 physical.len()
             );
             notes.push(Note { text, wishes: vec![Wish::Placement] });
