@@ -7,8 +7,8 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use mmsg::{BatchShape, Control};
-use steer::plan::Seat as QueueSeat;
-use steer::{Placement, Seat, Topology, place};
+use steer::plan::QueueSeat;
+use steer::{Seat, Seating, Topology, place};
 
 use crate::config::{
     Absorb, Config, Consumers, Lanes, Listener, ReceiveBuffer, SinkKind, Spread, Timestamps, UnixSocket, overlap,
@@ -136,7 +136,7 @@ impl Budget {
         let unplanned = totals.iter().zip(&plans).filter(|(_, plan)| plan.is_none()).map(|(total, _)| total).sum();
         let taken: Vec<usize> =
             plans.iter().flatten().flatten().flat_map(|seat| [seat.arrival_core(), seat.receiver_core]).collect();
-        let Placement { receivers, consumer_cores, shared } = place(unplanned, &without(allowed, &taken), topology);
+        let Seating { receivers, consumer_cores, shared } = place(unplanned, &without(allowed, &taken), topology);
         let consumers = consumer_counts(config, &totals);
         let usable: Vec<usize> = allowed.iter().copied().filter(|core| topology.online.contains(core)).collect();
         let mut seats = receivers.into_iter();

@@ -1,12 +1,13 @@
 //! Makes a host what a plan wants, and makes it again what it was.
 //!
-//! Applying goes in two steps. Queues, rings, table and hash come first, because drivers ask for new interrupts when they
-//! change; then the host is read and planned anew, and interrupts are set for the queues that there are now. Before the
-//! first change everything that any of it could disturb is saved. A setting that is right already is not written, so
-//! applying twice writes nothing the second time.
+//! Applying goes in two steps. Queues, rings, table and hash come first, because drivers ask for new interrupts when
+//! they change; then the host is read and planned anew, and interrupts are set for the queues that there are now.
+//! Before the first change everything that any of it could disturb is saved. A setting that is right already is not
+//! written, so applying twice writes nothing the second time.
 
 use std::fmt;
 
+use crate::device::{format_mask, parse_mask};
 use crate::host::{ReadError, Reader};
 use crate::journal::{Journal, Saved};
 use crate::model::{Host, Interface};
@@ -61,6 +62,17 @@ pub enum ApplyError {
     Permission(String),
     /// What was could not be saved; nothing was changed.
     Journal(std::io::Error),
+    /// A setting could not be read, so nobody knows what would be changed or what to go back to.
+    Unreadable {
+        /// The interface.
+        interface: String,
+        /// The setting.
+        setting: Setting,
+        /// Why it could not be read.
+        cause: SettingError,
+        /// How many settings were changed before that.
+        changed: usize,
+    },
     /// A setting was refused; those before it were changed.
     Setting {
         /// What was attempted.
@@ -77,9 +89,16 @@ impl fmt::Display for ApplyError {
             Self::Plan(error) => error.fmt(formatter),
             Self::Permission(what) => write!(formatter, "{what}; nothing was changed"),
             Self::Journal(error) => error.fmt(formatter),
+            Self::Unreadable { interface, setting, cause, changed } => {
+                write!(formatter, "cannot read {setting} of {interface}: {cause}")?;
+                match changed {
+                    0 => Ok(()),
+                    _ => formatter.write_str("; what was changed before it is saved and can be restored"),
+                }
+            }
             Self::Setting { change, cause } => write!(
                 formatter,
-                "cannot set {} of {} from {} to {}: {cause}; `udpd steer restore` takes back what was changed before it",
+                "cannot set {} of {} from {} to {}: {cause}; what was changed before it is saved and can be restored",
                 change.setting, change.interface, change.from, change.to
             ),
         }
@@ -87,6 +106,16 @@ impl fmt::Display for ApplyError {
 }
 
 impl std::error::Error for ApplyError {}
+
+impl ApplyError {
+    /// The same error, met after so many settings had been changed.
+    fn after(mut self, count: usize) -> Self {
+        if let Self::Unreadable { changed, .. } = &mut self {
+            *changed = count;
+        }
+        self
+    }
+}
 
 impl From<ReadError> for ApplyError {
     fn from(error: ReadError) -> Self {
@@ -119,10 +148,14 @@ impl Steering<'_> {
         Ok((host, plan))
     }
 
-    /// What the plan would change of the host as it is now. Interrupts of queues that do not exist yet are not among it.
-    pub fn changes(&self, host: &Host, plan: &Plan) -> Vec<Change> {
-        let of_interface = |(interface, part)| self.changes_of(interface, part);
-        host.interfaces.iter().zip(&plan.interfaces).flat_map(of_interface).collect()
+    /// What the plan would change of the host as it is now. Interrupts of queues that do not exist yet are not among
+    /// it.
+    pub fn changes(&self, host: &Host, plan: &Plan) -> Result<Vec<Change>, ApplyError> {
+        let mut changes = Vec::new();
+        for (interface, part) in host.interfaces.iter().zip(&plan.interfaces) {
+            changes.extend(self.changes_of(interface, part)?);
+        }
+        Ok(changes)
     }
 
     /// Applies the plan, telling of each change after it was made. Returns what was changed.
@@ -133,7 +166,7 @@ impl Steering<'_> {
         mut progress: impl FnMut(&Change),
     ) -> Result<Vec<Change>, ApplyError> {
         let (host, plan) = self.plan(interfaces)?;
-        let first = self.changes(&host, &plan);
+        let first = self.changes(&host, &plan)?;
         self.check_rights(&first)?;
         let mut done = Vec::new();
         if first.is_empty() {
@@ -141,7 +174,7 @@ impl Steering<'_> {
         }
         for interface in &host.interfaces {
             if first.iter().any(|change| change.interface == interface.name) {
-                journal.save_first(&interface.name, &self.snapshot(interface)).map_err(ApplyError::Journal)?;
+                journal.save_first(&interface.name, &self.snapshot(interface)?).map_err(ApplyError::Journal)?;
             }
         }
         let is_late = |change: &Change| change.setting > Setting::FlowHashV6;
@@ -149,7 +182,8 @@ impl Steering<'_> {
             done.push(self.make(change, &mut progress)?);
         }
         let (host, plan) = self.plan(interfaces)?;
-        for change in self.changes(&host, &plan) {
+        let late = self.changes(&host, &plan).map_err(|error| error.after(done.len()))?;
+        for change in late {
             if is_late(&change) {
                 done.push(self.make(change, &mut progress)?);
             }
@@ -186,10 +220,14 @@ impl Steering<'_> {
     ) -> Vec<String> {
         // By its number, because it may have another name by now, and without reading more than that: whatever else
         // cannot be read just now must not make what was saved look like that of a device that is gone.
-        let Some(present) = self.reader.interface_of_index(saved.index) else {
-            // What was set went with the device; one that came back begins with its driver's own settings.
-            log_gone(interface, saved, progress);
-            return Vec::new();
+        let present = match self.reader.interface_of_index(saved.index) {
+            Ok(Some(present)) => present,
+            Ok(None) => {
+                // What was set went with the device; one that came back begins with its driver's own settings.
+                log_gone(interface, saved, progress);
+                return Vec::new();
+            }
+            Err(error) => return vec![format!("cannot tell whether {interface} is still there: {error}")],
         };
         let interface = present.as_str();
         let mut failures = Vec::new();
@@ -214,27 +252,41 @@ impl Steering<'_> {
                 let is_right = change.is_as_wanted();
                 let kept = change.now.clone().unwrap_or_default();
                 changes.push(change);
-                if is_right { Ok(()) } else { Err(SettingError::Failed(format!("it took {kept} instead"))) }
+                if is_right { Ok(()) } else { Err(SettingError::Failed(format!("the driver took {kept} instead"))) }
             });
             if let Err(error) = outcome {
-                failures.push(format!("{interface}: {setting} was {value} and could not be put back: {error}"));
+                failures.push(format!("cannot put {setting} of {interface} back to {value}: {error}"));
             }
         }
         failures
     }
 
-    fn changes_of(&self, interface: &Interface, part: &InterfacePlan) -> Vec<Change> {
-        let change = |wanted: &crate::plan::Wanted| {
-            let (setting, to) = setting_of(interface, &wanted.target)?;
-            let from = self.reader.get(&interface.name, &setting).ok()?;
+    fn changes_of(&self, interface: &Interface, part: &InterfacePlan) -> Result<Vec<Change>, ApplyError> {
+        let mut changes = Vec::new();
+        for wanted in &part.wanted {
+            let Some((setting, to)) = setting_of(interface, &wanted.target) else { continue };
+            let Some(from) = self.read(&interface.name, &setting)? else { continue };
             if is_same(&setting, &from, &to) {
-                return None;
+                continue;
             }
             let command = self.reader.command(&interface.name, &setting, &to);
             let (why, disruption) = (wanted.why.clone(), wanted.disruption.clone());
-            Some(Change { interface: interface.name.clone(), setting, from, to, now: None, why, disruption, command })
-        };
-        part.wanted.iter().filter_map(change).collect()
+            let interface = interface.name.clone();
+            changes.push(Change { interface, setting, from, to, now: None, why, disruption, command });
+        }
+        Ok(changes)
+    }
+
+    /// What a setting is; `None` where there is no such setting.
+    fn read(&self, interface: &str, setting: &Setting) -> Result<Option<String>, ApplyError> {
+        match self.reader.get(interface, setting) {
+            Ok(value) => Ok(Some(value)),
+            Err(SettingError::NotSupported) => Ok(None),
+            Err(cause) => {
+                let (interface, setting) = (interface.to_owned(), setting.clone());
+                Err(ApplyError::Unreadable { interface, setting, cause, changed: 0 })
+            }
+        }
     }
 
     /// Finds out what is missing before anything is changed.
@@ -243,7 +295,7 @@ impl Steering<'_> {
         if let Some(change) = changes.iter().find(asks_the_driver)
             && !has_net_admin(&self.reader)
         {
-            let what = format!("cannot set {} of {}: CAP_NET_ADMIN is needed", change.setting, change.interface);
+            let what = format!("cannot set {} of {} without CAP_NET_ADMIN", change.setting, change.interface);
             return Err(ApplyError::Permission(what));
         }
         for change in changes {
@@ -256,24 +308,30 @@ impl Steering<'_> {
         Ok(())
     }
 
-    /// Everything that changing any of it could disturb, as it is.
-    fn snapshot(&self, interface: &Interface) -> Saved {
-        let mut settings = vec![
-            Setting::Channels,
-            Setting::Rings,
-            Setting::Indirection,
-            Setting::HashKey,
-            Setting::FlowHashV4,
-            Setting::FlowHashV6,
+    /// Everything that changing any of it could disturb, as it is. What the driver would not tell when the host was
+    /// read is left out: no plan asks for it, and a driver that never tells must not keep the rest from being set.
+    fn snapshot(&self, interface: &Interface) -> Result<Saved, ApplyError> {
+        let told = [
+            (Setting::Channels, interface.channels.get().is_some()),
+            (Setting::Rings, interface.rings.get().is_some()),
+            (Setting::Indirection, interface.rss.get().is_some()),
+            (Setting::HashKey, interface.rss.get().is_some()),
+            (Setting::FlowHashV4, interface.flow_hash_v4.get().is_some()),
+            (Setting::FlowHashV6, interface.flow_hash_v6.get().is_some()),
         ];
-        settings.extend(self.reader.all_interrupts(&interface.name));
+        let mut settings: Vec<Setting> =
+            told.into_iter().filter(|(_, told)| *told).map(|(setting, _)| setting).collect();
+        let read = |error: std::io::Error| ApplyError::Read(ReadError::Tree(error));
+        settings.extend(self.reader.all_interrupts(&interface.name).map_err(read)?);
         settings.extend(interface.queues.iter().map(|queue| Setting::Rps(queue.index)));
-        // There may be more queues for sending than for receiving.
-        let queues = self.reader.sys_root.join("class/net").join(&interface.name).join("queues");
-        settings.extend(crate::topology::numbered(&queues, "tx-").into_iter().map(Setting::Xps));
-        let value = |setting: Setting| Some((self.reader.get(&interface.name, &setting).ok()?, setting));
-        let values = settings.into_iter().filter_map(value).map(|(value, setting)| (setting, value)).collect();
-        Saved { index: interface.index, values }
+        settings.extend(self.reader.send_queues(&interface.name).map_err(read)?.into_iter().map(Setting::Xps));
+        let mut values = Vec::new();
+        for setting in settings {
+            if let Some(value) = self.read(&interface.name, &setting)? {
+                values.push((setting, value));
+            }
+        }
+        Ok(Saved { index: interface.index, values })
     }
 
     fn make(&self, change: Change, progress: &mut dyn FnMut(&Change)) -> Result<Change, ApplyError> {
@@ -296,7 +354,7 @@ fn log_gone(interface: &str, saved: &Saved, progress: &mut dyn FnMut(&Change)) {
         from: "gone".to_owned(),
         to: value.clone(),
         now: None,
-        why: format!("the interface {interface} of then is gone, and its settings went with it"),
+        why: format!("the interface {interface} that was saved is gone, and its settings went with it"),
         disruption: None,
         command: format!("ip link show {interface}"),
     });
@@ -315,19 +373,19 @@ pub(crate) fn setting_of(interface: &Interface, target: &Target) -> Option<(Sett
             let setting = Setting::Interrupt { number: interrupt.number, name: interrupt.name.clone() };
             (setting, crate::format_core_list(cores))
         }
-        Target::Rps { queue, cores } => (Setting::Rps(*queue), crate::format_mask(cores)),
+        Target::Rps { queue, cores } => (Setting::Rps(*queue), format_mask(cores)),
     })
 }
 
 /// Whether two texts mean the same value. Masks differ in how many words of zeroes stand in front.
 pub(crate) fn is_same(setting: &Setting, one: &str, other: &str) -> bool {
     let is_mask = matches!(setting, Setting::Rps(_) | Setting::Xps(_));
-    one == other || (is_mask && crate::parse_mask(one).is_some_and(|one| Some(one) == crate::parse_mask(other)))
+    one == other || (is_mask && parse_mask(one).is_some_and(|one| Some(one) == parse_mask(other)))
 }
 
 /// `CAP_NET_ADMIN` among the effective capabilities of this process, as procfs shows them.
 fn has_net_admin(reader: &Reader<'_>) -> bool {
-    const NET_ADMIN: u32 = 12;
+    const NET_ADMIN: u32 = 12; // CAP_NET_ADMIN
     let status = std::fs::read_to_string(reader.proc_root.join("self/status")).unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     // Where procfs does not tell, the driver will.

@@ -228,7 +228,7 @@ fn a_device_without_rss_that_says_it_hashes_nothing_is_not_told_to() {
     let part = &plan.interfaces[0];
     let asks = |wanted: &crate::plan::Wanted| matches!(wanted.target, crate::plan::Target::FlowHash(..));
     assert!(!part.wanted.iter().any(asks), "{plan}");
-    assert!(part.notes.iter().any(|note| note.contains("hashes nothing")), "{plan}");
+    assert!(part.notes.iter().any(|note| note.text.contains("hashes nothing")), "{plan}");
 }
 
 #[test]
@@ -283,4 +283,78 @@ fn a_renamed_interface_is_put_back_under_its_new_name() {
     rename("lan0", "eth0");
     assert_eq!(state(&rig.machine), before);
     assert!(rig.journal.interfaces().expect("the folder").is_empty());
+}
+
+#[test]
+fn a_setting_that_cannot_be_read_is_an_error_and_never_as_planned() {
+    let rig = Rig::new("two-socket-smt-ixgbe");
+    let wish = request();
+    rig.with(&wish, |steering| {
+        let (host, plan) = steering.plan(&["eth0".to_owned()]).expect("a plan");
+        let all = steering.changes(&host, &plan).expect("everything is readable");
+        let mut failed = 0;
+        for readings in 0..20 {
+            *rig.machine.ethtool.readings_left.borrow_mut() = Some(readings);
+            match steering.changes(&host, &plan) {
+                Ok(changes) => assert_eq!(changes.len(), all.len(), "after {readings} readings"),
+                Err(error) => {
+                    failed += 1;
+                    assert!(error.to_string().starts_with("cannot read "), "{error}");
+                }
+            }
+        }
+        // The commands read too, to show what an administrator would type; that may fail without harm.
+        assert!(failed >= 5, "channels, ring, table and two hashes are read: {failed}");
+    });
+}
+
+#[test]
+fn whichever_reading_fails_what_is_changed_can_be_put_back() {
+    let mut refused = 0;
+    for readings in 0..40 {
+        let rig = Rig::new("two-socket-smt-ixgbe");
+        let before = state(&rig.machine);
+        *rig.machine.ethtool.readings_left.borrow_mut() = Some(readings);
+        refused += usize::from(rig.apply(&request()).is_err());
+        *rig.machine.ethtool.readings_left.borrow_mut() = None;
+        assert_eq!(rig.restore().failures, Vec::<String>::new(), "after {readings} readings");
+        assert_eq!(state(&rig.machine), before, "after {readings} readings");
+    }
+    assert!(refused >= 10, "what is planned and what is saved is read: {refused}");
+}
+
+#[test]
+fn interfaces_that_cannot_be_listed_are_not_taken_for_gone() {
+    let spoilers: [fn(&std::path::Path); 3] = [
+        |net| fs::rename(net, net.with_extension("away")).expect("as with /sys unmounted"),
+        |net| fs::write(net.join("eth0/ifindex"), "nonsense").expect("a number that is none"),
+        |net| fs::remove_file(net.join("eth0/ifindex")).expect("a number that is not there"),
+    ];
+    for spoil in spoilers {
+        let rig = Rig::new("two-socket-smt-ixgbe");
+        rig.apply(&request()).expect("applied");
+        let after = state(&rig.machine).1;
+        spoil(&rig.machine.sys().join("class/net"));
+        let restored = rig.restore();
+        assert_eq!(restored.failures.len(), 1, "{restored:?}");
+        assert!(restored.failures[0].starts_with("cannot tell whether eth0 is still there: "), "{restored:?}");
+        assert_eq!(rig.journal.interfaces().expect("the folder"), ["eth0"], "what was is still known");
+        assert_eq!(
+            format!("{:?}", rig.machine.ethtool.states.borrow()).replace("table_is_set: true", "table_is_set: false"),
+            after
+        );
+    }
+}
+
+#[test]
+fn an_interrupt_line_that_devices_share_is_put_back_too() {
+    let rig = Rig::new("two-socket-smt-ixgbe");
+    let actions = rig.machine.sys().join("kernel/irq/100/actions");
+    let name = fs::read_to_string(&actions).expect("a file");
+    fs::write(&actions, format!("{},another-device\n", name.trim())).expect("a file");
+    let before = state(&rig.machine);
+    let moved = rig.apply(&Request::default()).expect("applied");
+    assert!(moved.iter().any(|change| change.command.contains("/irq/100/")), "{moved:?}");
+    assert_eq!(rig.restore().failures, Vec::<String>::new());
+    assert_eq!(state(&rig.machine), before);
 }

@@ -9,10 +9,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::model::Kind;
-use crate::topology::{numbered, read_if_any, read_number};
+use crate::topology::{read_if_any, read_number, try_numbered};
 
 /// `ARPHRD_LOOPBACK`, as the file `type` says it.
 const LOOPBACK: usize = 772;
+
+/// The bit of the file `flags` that says so.
+const IFF_UP: u32 = 1;
 
 /// How many steps up a device is followed; none has more.
 const STEPS_MAX: usize = 8;
@@ -27,24 +30,30 @@ pub(crate) struct Device {
 
 impl Device {
     /// `None` when there is no such interface.
-    pub(crate) fn find(sys_root: &Path, interface: &str) -> Option<Self> {
+    pub(crate) fn find(sys_root: &Path, interface: &str) -> io::Result<Option<Self>> {
         if interface.is_empty() || interface.starts_with('.') || interface.contains('/') {
-            return None;
+            return Ok(None);
         }
         let folder = sys_root.join("class/net").join(interface);
-        folder.exists().then(|| Self { chain: chain(&folder), folder })
+        match folder.try_exists() {
+            Ok(true) => Ok(Some(Self { chain: chain(&folder)?, folder })),
+            Ok(false) => Ok(None),
+            Err(error) => Err(cannot_read(&folder, &error)),
+        }
     }
 
     pub(crate) fn index(&self) -> io::Result<u32> {
         let number = read_number(&self.folder.join("ifindex"))?.and_then(|number| u32::try_from(number).ok());
-        number.ok_or_else(|| io::Error::other(format!("{} does not say the interface's number", self.folder.display())))
+        number.ok_or_else(|| {
+            io::Error::other(format!("{} does not hold the number of the interface", self.folder.display()))
+        })
     }
 
     /// True when it is administratively up.
     pub(crate) fn is_up(&self) -> io::Result<bool> {
         let flags = read_if_any(&self.folder.join("flags"))?.unwrap_or_default();
         let flags = u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).unwrap_or_default();
-        Ok(flags & 1 != 0)
+        Ok(flags & IFF_UP != 0)
     }
 
     /// `driver` is what ethtool says; sysfs does not tell a cable by itself.
@@ -66,13 +75,14 @@ impl Device {
     }
 
     /// The interfaces below: members, ports, the parent of a VLAN.
-    pub(crate) fn members(&self) -> Vec<String> {
-        let Ok(entries) = fs::read_dir(&self.folder) else { return Vec::new() };
-        let lower = |name: String| name.strip_prefix("lower_").map(str::to_owned);
-        let mut members: Vec<String> =
-            entries.flatten().filter_map(|entry| lower(entry.file_name().to_string_lossy().into_owned())).collect();
+    pub(crate) fn members(&self) -> io::Result<Vec<String>> {
+        let mut members = Vec::new();
+        for entry in fs::read_dir(&self.folder).map_err(|error| cannot_read(&self.folder, &error))? {
+            let name = entry.map_err(|error| cannot_read(&self.folder, &error))?.file_name();
+            members.extend(name.to_string_lossy().strip_prefix("lower_").map(str::to_owned));
+        }
         members.sort();
-        members
+        Ok(members)
     }
 
     /// The driver's name, for those whom ethtool does not tell.
@@ -97,14 +107,20 @@ impl Device {
     }
 
     /// The receive queues, by number.
-    pub(crate) fn receive_queues(&self) -> Vec<usize> {
-        numbered(&self.folder.join("queues"), "rx-")
+    pub(crate) fn receive_queues(&self) -> io::Result<Vec<usize>> {
+        try_numbered(&self.folder.join("queues"), "rx-")
     }
 
-    /// The numbers of the device's own interrupts. Empty when the tree does not tell, as for devices that are not on PCI.
+    /// The send queues, by number; there may be more or fewer of them.
+    pub(crate) fn send_queues(&self) -> io::Result<Vec<usize>> {
+        try_numbered(&self.folder.join("queues"), "tx-")
+    }
+
+    /// The numbers of the device's own interrupts. Empty when the tree does not tell, as for devices that are not on
+    /// PCI.
     pub(crate) fn vectors(&self) -> io::Result<Vec<u32>> {
         for folder in &self.chain {
-            let vectors = numbered(&folder.join("msi_irqs"), "");
+            let vectors = try_numbered(&folder.join("msi_irqs"), "")?;
             if !vectors.is_empty() {
                 return Ok(vectors.into_iter().filter_map(|vector| u32::try_from(vector).ok()).collect());
             }
@@ -118,8 +134,11 @@ impl Device {
     /// The cores that a queue's datagrams are handed on to, or that send through a queue, as the kernel writes masks.
     pub(crate) fn queue_mask(&self, queue: &str, file: &str) -> io::Result<Vec<usize>> {
         let path = self.folder.join("queues").join(queue).join(file);
-        // A single queue has no such mask and answers with an error: there is nothing to hand on to.
-        let Ok(text) = fs::read_to_string(&path) else { return Ok(Vec::new()) };
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if has_no_mask(&error) => return Ok(Vec::new()),
+            Err(error) => return Err(cannot_read(&path, &error)),
+        };
         parse_mask(&text).ok_or_else(|| io::Error::other(format!("{} is no mask of cores: {text:?}", path.display())))
     }
 
@@ -129,9 +148,23 @@ impl Device {
     }
 }
 
-fn chain(folder: &Path) -> Vec<PathBuf> {
+/// How the kernel says that a queue has no mask: ENOENT where there is only one queue, EINVAL where traffic classes own
+/// it.
+pub(crate) fn has_no_mask(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL))
+}
+
+fn cannot_read(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot read {}: {error}", path.display()))
+}
+
+fn chain(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut chain = Vec::new();
-    let Ok(device) = fs::canonicalize(folder.join("device")) else { return chain };
+    let device = match fs::canonicalize(folder.join("device")) {
+        Ok(device) => device,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(chain),
+        Err(error) => return Err(cannot_read(&folder.join("device"), &error)),
+    };
     for step in device.ancestors().take(STEPS_MAX) {
         // Above the devices are folders without a name of their own.
         if !step.join("uevent").exists() {
@@ -143,11 +176,11 @@ fn chain(folder: &Path) -> Vec<PathBuf> {
             break;
         }
     }
-    chain
+    Ok(chain)
 }
 
 /// Reads a mask as the kernel writes it: words of 32 bits in hexadecimal, the highest first, with commas between them.
-pub fn parse_mask(text: &str) -> Option<Vec<usize>> {
+pub(crate) fn parse_mask(text: &str) -> Option<Vec<usize>> {
     let mut cores = Vec::new();
     for (word, digits) in text.trim().rsplit(',').enumerate() {
         if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
@@ -160,7 +193,7 @@ pub fn parse_mask(text: &str) -> Option<Vec<usize>> {
 }
 
 /// Writes a mask as the kernel does.
-pub fn format_mask(cores: &[usize]) -> String {
+pub(crate) fn format_mask(cores: &[usize]) -> String {
     let words = cores.iter().max().map_or(1, |highest| highest / 32 + 1);
     let word = |number: usize| {
         let bits = cores.iter().filter(|&&core| core / 32 == number).fold(0_u32, |bits, core| bits | 1 << (core % 32));

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -89,49 +90,78 @@ impl Reader<'_> {
     }
 
     /// The names of all interfaces that have a device of their own, in order.
-    pub fn physical_interfaces(&self) -> Vec<String> {
-        let kind = |name: &String| Device::find(self.sys_root, name).and_then(|device| device.kind(None).ok());
-        self.all_interfaces().into_iter().filter(|name| kind(name) == Some(Kind::Physical)).collect()
+    pub fn physical_interfaces(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for name in self.all_interfaces()? {
+            if let Some(device) = Device::find(self.sys_root, &name)?
+                && device.kind(None)? == Kind::Physical
+            {
+                names.push(name);
+            }
+        }
+        Ok(names)
     }
 
     /// Every interrupt of the device behind an interface: a change of its queues can disturb any of them.
-    pub(crate) fn all_interrupts(&self, interface: &str) -> Vec<Setting> {
+    pub(crate) fn all_interrupts(&self, interface: &str) -> io::Result<Vec<Setting>> {
         let roots = Roots { sys: self.sys_root, proc: self.proc_root };
-        let vectors = Device::find(self.sys_root, interface).map(|device| roots.names(&device));
+        let Some(device) = Device::find(self.sys_root, interface)? else { return Ok(Vec::new()) };
         let setting = |(number, name)| Setting::Interrupt { number, name };
-        vectors.and_then(Result::ok).unwrap_or_default().into_iter().map(setting).collect()
+        Ok(roots.names(&device)?.into_iter().map(setting).collect())
     }
 
-    /// The name that the interface of this number has now; `None` when there is none any more.
-    pub(crate) fn interface_of_index(&self, index: u32) -> Option<String> {
-        let number = |name: &String| Device::find(self.sys_root, name).and_then(|device| device.index().ok());
-        self.all_interfaces().into_iter().find(|name| number(name) == Some(index))
+    /// The send queues of an interface.
+    pub(crate) fn send_queues(&self, interface: &str) -> io::Result<Vec<usize>> {
+        Device::find(self.sys_root, interface)?.map_or(Ok(Vec::new()), |device| device.send_queues())
     }
 
-    fn all_interfaces(&self) -> Vec<String> {
-        let Ok(entries) = std::fs::read_dir(self.sys_root.join("class/net")) else { return Vec::new() };
-        let mut names: Vec<String> =
-            entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    /// The name that the interface of this number has now. `None` only when every interface there is has told its
+    /// number and none has this one: whoever hears of an interface that is gone forgets what belongs to it.
+    pub(crate) fn interface_of_index(&self, index: u32) -> io::Result<Option<String>> {
+        let mut unread = None;
+        for name in self.all_interfaces()? {
+            let number = Device::find(self.sys_root, &name).and_then(|device| device.map(|it| it.index()).transpose());
+            match number {
+                Ok(number) if number == Some(index) => return Ok(Some(name)),
+                Ok(_) => {}
+                // One that went while we looked has no number and is not the one.
+                Err(_) if !self.sys_root.join("class/net").join(&name).exists() => {}
+                Err(error) => unread = Some(error),
+            }
+        }
+        unread.map_or(Ok(None), Err)
+    }
+
+    fn all_interfaces(&self) -> io::Result<Vec<String>> {
+        let folder = self.sys_root.join("class/net");
+        let names: io::Result<Vec<String>> = fs::read_dir(&folder).and_then(|entries| {
+            entries.map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned())).collect()
+        });
+        let fail = |error: io::Error| {
+            io::Error::new(error.kind(), format!("cannot list the interfaces in {}: {error}", folder.display()))
+        };
+        let mut names = names.map_err(fail)?;
         names.sort();
-        names
+        Ok(names)
     }
 
     fn interface(&self, name: &str, topology: &Topology) -> Result<Interface, ReadError> {
-        let device = Device::find(self.sys_root, name)
-            .ok_or_else(|| ReadError::NoInterface { name: name.to_owned(), existing: self.all_interfaces() })?;
+        let Some(device) = Device::find(self.sys_root, name)? else {
+            return Err(ReadError::NoInterface { name: name.to_owned(), existing: self.all_interfaces()? });
+        };
         let index = device.index()?;
         let driver = known(self.ethtool.driver(name));
         let driver_name = driver.get().map(|driver| driver.driver.clone()).or_else(|| device.driver());
         let kind = device.kind(driver_name.as_deref())?;
         let queues = self.queues(name, &device, driver_name.as_deref(), index, &kind)?;
-        // With one node there is nothing to guess. With several, where an interrupt fires today says nothing of the device, and
-        // a plan made from it would change once it is applied.
+        // With one node there is nothing to guess. With several, where an interrupt fires today says nothing of the
+        // device, and a plan made from it would change once it is applied.
         let nodes: BTreeSet<usize> = topology.node_of_core.values().copied().collect();
         let only_node = || nodes.first().copied().filter(|_| nodes.len() == 1);
         Ok(Interface {
             name: name.to_owned(),
             index,
-            members: device.members(),
+            members: device.members()?,
             is_up: device.is_up()?,
             node: device.node()?.or_else(only_node),
             channels: known(self.ethtool.channels(name)),
@@ -153,15 +183,17 @@ impl Reader<'_> {
         index: u32,
         kind: &Kind,
     ) -> Result<Vec<Queue>, ReadError> {
-        let numbers = device.receive_queues();
-        // An older kernel, a missing right, another network namespace: the names of the interrupts are looked at instead.
-        let kernel = self.netdev.receive_queues(index).unwrap_or_default();
+        let numbers = device.receive_queues()?;
+        // Where the kernel does not answer the names of the interrupts are looked at instead; where those do not tell
+        // either, its error is a part of the reason.
+        let told = self.netdev.receive_queues(index);
         let interrupts = if matches!(kind, Kind::Physical | Kind::Wireless) {
             let roots = Roots { sys: self.sys_root, proc: self.proc_root };
-            roots.interrupts(device, driver, &numbers, &kernel)?
+            roots.interrupts(device, driver, &numbers, &told)?
         } else {
             vec![Known::NotSupported; numbers.len()]
         };
+        let kernel = told.unwrap_or_default();
         let threaded = device.is_threaded()?;
         let queue = |(number, interrupt): (usize, Known<Interrupt>)| {
             let told = kernel.iter().find(|told| told.queue as usize == number);
@@ -199,8 +231,8 @@ impl Reader<'_> {
     }
 }
 
-/// Who processes the datagrams of a queue: a program that polls it, else a thread that does, else the interrupt; and then
-/// RPS, which hands on what any of the latter two have taken.
+/// Who processes the datagrams of a queue: a program that polls it, else a thread that does, else the interrupt; and
+/// then RPS, which hands on what any of the latter two have taken.
 fn work(
     polled: Option<usize>,
     thread: Option<(u32, Vec<usize>)>,
@@ -218,9 +250,9 @@ fn work(
     }
     match interrupt {
         Known::Is(interrupt) => Known::Is(Work { by: WorkBy::Interrupt, cores: interrupt.effective.clone() }),
-        Known::NotSupported => {
-            Known::Unknown("the device has no interrupts; datagrams are processed where their sender runs".to_owned())
-        }
+        Known::NotSupported => Known::Unknown(
+            "the device has no interrupts: its datagrams are processed where their sender runs".to_owned(),
+        ),
         Known::Unknown(reason) => Known::Unknown(reason.clone()),
     }
 }

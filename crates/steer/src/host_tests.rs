@@ -1,5 +1,5 @@
-//! Tests of reading a host, on machines that are described in tests/trees. What is read of each is shown as a text that a
-//! person has reviewed; the tests below it say what must not be got wrong.
+//! Tests of reading a host, on machines that are described in tests/trees. What is read of each is shown as a text that
+//! a person has reviewed; the tests below it say what must not be got wrong.
 
 use std::fmt::Write as _;
 
@@ -124,8 +124,39 @@ fn this_machine_is_read_without_privileges() {
     let host = reader.read(&["lo".to_owned()]).expect("every machine has loopback");
     assert_eq!(host.interfaces[0].kind, Kind::Loopback);
     assert!(!host.topology.online.is_empty());
-    let physical = reader.physical_interfaces();
+    let physical = reader.physical_interfaces().expect("sysfs lists them");
     for interface in reader.read(&physical).expect("they are there").interfaces {
         assert!(!interface.queues.is_empty(), "{interface:?}");
     }
+}
+
+#[test]
+fn what_sysfs_refuses_to_tell_is_an_error_with_its_path() {
+    for path in
+        ["class/net/eth0/queues/rx-1/rps_cpus", "class/net/eth0/queues/tx-1/xps_cpus", "class/net/eth0/threaded"]
+    {
+        let machine = Machine::named("virtio-multi");
+        let file = machine.sys().join(path);
+        let _ = std::fs::remove_file(&file);
+        std::fs::create_dir(&file).expect("a folder, which nobody can read as a file");
+        let error = machine.read(&["eth0"]).expect_err(path);
+        assert!(error.to_string().contains(path), "{error}");
+    }
+}
+
+#[test]
+fn a_kernel_that_fails_to_tell_of_queues_is_part_of_the_reason() {
+    struct Broken;
+    impl crate::Netdev for Broken {
+        fn receive_queues(&self, _interface: u32) -> std::io::Result<Vec<crate::NetdevQueue>> {
+            Err(std::io::Error::from_raw_os_error(libc::ENOBUFS))
+        }
+    }
+    let machine = Machine::named("unknown-driver");
+    let (sys, proc) = (machine.sys(), machine.proc());
+    let reader =
+        crate::Reader { sys_root: &sys, proc_root: &proc, ethtool: &machine.ethtool, netdev: &Broken, busy_polls: &[] };
+    let host = reader.read(&reader.physical_interfaces().expect("one")).expect("a host");
+    let Known::Unknown(reason) = &host.interfaces[0].queues[0].interrupt else { panic!("{host:?}") };
+    assert!(reason.contains("No buffer space available"), "{reason}");
 }

@@ -9,7 +9,7 @@ use crate::device::Device;
 use crate::model::{Interrupt, Known, Source};
 use crate::names::{Named, is_known_driver, read_names};
 use crate::netdev::NetdevQueue;
-use crate::topology::{numbered, read_if_any, read_list, read_list_if_any};
+use crate::topology::{read_if_any, read_list, read_list_if_any, try_numbered};
 
 /// One interrupt of a device and what its drivers call it.
 struct Vector {
@@ -30,7 +30,7 @@ impl Roots<'_> {
         device: &Device,
         driver: Option<&str>,
         queues: &[usize],
-        kernel: &[NetdevQueue],
+        kernel: &io::Result<Vec<NetdevQueue>>,
     ) -> io::Result<Vec<Known<Interrupt>>> {
         let vectors = self.vectors(device)?;
         let names: Vec<&str> = vectors.iter().map(|vector| vector.name.as_str()).collect();
@@ -40,7 +40,8 @@ impl Roots<'_> {
         queues
             .iter()
             .map(|&queue| {
-                let told = kernel.iter().find(|told| told.queue as usize == queue).and_then(|told| told.interrupt);
+                let told = kernel.iter().flatten().find(|told| told.queue as usize == queue);
+                let told = told.and_then(|told| told.interrupt);
                 if let Some(number) = told {
                     return self.describe(number, Source::Netlink).map(Known::Is);
                 }
@@ -50,7 +51,8 @@ impl Roots<'_> {
                 if let ([_], [vector]) = (queues, vectors.as_slice()) {
                     return self.describe(vector.number, Source::OnlyOne).map(Known::Is);
                 }
-                Ok(Known::Unknown(why_unknown(driver, queue, vectors.len())))
+                let silent = kernel.as_ref().err().map_or(String::new(), |error| format!(" ({error})"));
+                Ok(Known::Unknown(why_unknown(driver, queue, vectors.len()) + &silent))
             })
             .collect()
     }
@@ -60,12 +62,12 @@ impl Roots<'_> {
         Ok(self.vectors(device)?.into_iter().map(|vector| (vector.number, vector.name)).collect())
     }
 
-    /// The device's own vectors. A device that is not on PCI has no list of them; a virtio device is then found by its own
-    /// name, which its interrupts carry and which no other device has.
+    /// The device's own vectors. A device that is not on PCI has no list of them; a virtio device is then found by its
+    /// own name, which its interrupts carry and which no other device has.
     fn vectors(&self, device: &Device) -> io::Result<Vec<Vector>> {
         let own = device.vectors()?;
         let all = if own.is_empty() {
-            numbered(&self.sys.join("kernel/irq"), "")
+            try_numbered(&self.sys.join("kernel/irq"), "")?
                 .into_iter()
                 .filter_map(|number| u32::try_from(number).ok())
                 .collect()
@@ -105,7 +107,9 @@ fn why_unknown(driver: Option<&str>, queue: usize, vectors: usize) -> String {
     match driver {
         None => "neither ethtool nor sysfs names the driver".to_owned(),
         Some(driver) if !is_known_driver(driver) => {
-            format!("the kernel does not say, and how the driver {driver} names its interrupts is not known here")
+            format!(
+                "the kernel does not tell it, and the names that the driver {driver} gives its interrupts are unknown"
+            )
         }
         Some(_) if vectors == 0 => "the device shows no interrupts; an interface that is down has none".to_owned(),
         Some(driver) => {

@@ -1,5 +1,6 @@
 //! Keeps irqbalance off our interrupts through its own socket. It is asked what it leaves alone already, and told that
-//! plus ours, because its command replaces the whole list. It is never stopped or killed: the rest of the host needs it.
+//! plus ours, because its command replaces the whole list. It is never stopped or killed: the rest of the host needs
+//! it.
 
 use std::fmt;
 use std::io::{self, IoSlice, Read};
@@ -105,8 +106,8 @@ impl Irqbalance {
 }
 
 impl Irqbalance {
-    /// Its file, or the abstract name that it takes when it cannot make one. It binds the whole length of the address, so
-    /// the zeroes behind the name belong to it; versions from 2018 on lost the name and are left with zeroes alone.
+    /// Its file, or the abstract name that it takes when it cannot make one. It binds the whole length of the address,
+    /// so the zeroes behind the name belong to it; versions from 2018 on lost the name and are left with zeroes alone.
     fn connect(&self) -> io::Result<UnixStream> {
         let name = format!("irqbalance{}.sock", self.pid);
         let padded = |name: &str| {

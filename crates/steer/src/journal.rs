@@ -1,8 +1,8 @@
 //! What an interface was like before it was steered, on disk, so that it can be put back after a crash too.
 //!
-//! All of it is written before the first change and never touched again until it is restored: first to a file beside it,
-//! then made durable, then renamed. So at any moment there is either the whole of it or nothing, and if there is nothing,
-//! nothing was changed. A second apply finds it and leaves it: the oldest values are the ones to go back to.
+//! All of it is written before the first change and never touched again until it is restored: first to a file beside
+//! it, then made durable, then renamed. So at any moment there is either the whole of it or nothing, and if there is
+//! nothing, nothing was changed. A second apply finds it and leaves it: the oldest values are the ones to go back to.
 //!
 //! It belongs below /run: a reboot puts all these settings back by itself, and the file goes with them.
 
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use crate::settings::Setting;
 
-const FIRST_LINE: &str = "udpd steer 1: what was, before it was changed";
+const FIRST_LINE: &str = "steering journal 1: what was, before it was changed";
 const LAST_LINE: &str = "end";
 
 /// The folder with what was.
@@ -52,15 +52,17 @@ impl Journal {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries?,
         };
-        let name = |entry: fs::DirEntry| {
-            entry.file_name().to_str().and_then(|name| name.strip_suffix(".saved")).map(str::to_owned)
-        };
-        let mut names: Vec<String> = entries.flatten().filter_map(name).collect();
+        let mut names = Vec::new();
+        for entry in entries {
+            let name = entry?.file_name();
+            names.extend(name.to_str().and_then(|name| name.strip_suffix(".saved")).map(str::to_owned));
+        }
         names.sort();
         Ok(names)
     }
 
-    /// What is saved for an interface. A file that is damaged is an error: guessing at what was is worse than saying so.
+    /// What is saved for an interface. A file that is damaged is an error: guessing at what was is worse than saying
+    /// so.
     pub fn load(&self, interface: &str) -> io::Result<Option<Saved>> {
         let path = self.path(interface);
         let text = match fs::read_to_string(&path) {
@@ -68,7 +70,7 @@ impl Journal {
             text => text?,
         };
         parse(&text).map(Some).ok_or_else(|| {
-            let what = format!("{} is damaged; it is not used, and nothing is put back from it", path.display());
+            let what = format!("{} is damaged: nothing is put back from it", path.display());
             io::Error::new(io::ErrorKind::InvalidData, what)
         })
     }

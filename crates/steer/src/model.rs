@@ -1,7 +1,7 @@
 //! What is read of a host before anything is decided: plain data, without any I/O.
 //!
-//! The reader fills these from sysfs, procfs, netlink and ethtool; the planner, the checker and the printer only look at
-//! them. Whatever could not be learned says why, because a guess here becomes an interrupt on the wrong core later.
+//! The reader fills these from sysfs, procfs, netlink and ethtool; the planner, the checker and the printer only look
+//! at them. Whatever could not be learned says why, because a guess here becomes an interrupt on the wrong core later.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub enum Known<T> {
     Is(T),
     /// The device or its driver has no such thing: nothing to set, and no fault.
     NotSupported,
-    /// There may be an answer, but it could not be had; the reason, as a clause that fits behind "unknown: ".
+    /// There may be an answer, but it could not be read: the reason, as a clause that fits behind "unknown: ".
     Unknown(String),
 }
 

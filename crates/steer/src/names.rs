@@ -1,13 +1,13 @@
 //! Which queue an interrupt belongs to, by the name that the driver gave it.
 //!
-//! Drivers name their interrupts as they like, and a name often contains the interface's name as it was when the interrupt
-//! was requested: after a rename it is stale. So the interface's name is never compared. The caller passes only names of
-//! the device's own vectors, and here only the part that the driver itself composes is read. A driver that is not in the
-//! table is not guessed at.
+//! Drivers name their interrupts as they like, and a name often contains the interface's name as it was when the
+//! interrupt was requested: after a rename it is stale. So the interface's name is never compared. The caller passes
+//! only names of the device's own vectors, and here only the part that the driver itself composes is read. A driver
+//! that is not in the table is not guessed at.
 
 /// What a name says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Named {
+pub(crate) enum Named {
     /// The interrupt of this receive queue.
     Queue(usize),
     /// One interrupt for all queues.
@@ -46,12 +46,12 @@ const PATTERNS: &[(&str, Pattern)] = &[
 ];
 
 /// True when the table knows the driver.
-pub fn is_known_driver(driver: &str) -> bool {
+pub(crate) fn is_known_driver(driver: &str) -> bool {
     pattern_of(driver).is_some()
 }
 
 /// What each of `names`, the names of all the device's own vectors, says; in the same order.
-pub fn read_names(driver: &str, names: &[&str]) -> Vec<Option<Named>> {
+pub(crate) fn read_names(driver: &str, names: &[&str]) -> Vec<Option<Named>> {
     let Some(pattern) = pattern_of(driver) else { return vec![None; names.len()] };
     match pattern {
         Pattern::Behind(markers) => {

@@ -17,7 +17,7 @@ pub struct Seat {
 
 /// Where everybody sits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Placement {
+pub struct Seating {
     /// One seat for each receiver, in order.
     pub receivers: Vec<Seat>,
     /// The cores that consumers may run on.
@@ -29,7 +29,7 @@ pub struct Placement {
 /// Places `receivers` threads on the `allowed` cores that are online.
 ///
 /// With no usable core at all the placement has no receivers, and threads stay where the scheduler puts them.
-pub fn place(receivers: usize, allowed: &[usize], topology: &Topology) -> Placement {
+pub fn place(receivers: usize, allowed: &[usize], topology: &Topology) -> Seating {
     let usable: Vec<usize> = allowed.iter().copied().filter(|core| topology.online.contains(core)).collect();
     let seat = |core: usize| Seat { core, node: topology.node_of_core.get(&core).copied() };
     let seats: Vec<Seat> = usable.iter().rev().cycle().take(receivers).map(|&core| seat(core)).collect();
@@ -45,7 +45,7 @@ pub fn place(receivers: usize, allowed: &[usize], topology: &Topology) -> Placem
     if consumer_cores.is_empty() {
         consumer_cores.clone_from(&usable);
     }
-    Placement { shared: receivers > usable.len(), receivers: seats, consumer_cores }
+    Seating { shared: receivers > usable.len(), receivers: seats, consumer_cores }
 }
 
 #[cfg(test)]
@@ -62,24 +62,24 @@ mod tests {
 
     #[test]
     fn one_receiver_takes_the_highest_core_and_its_consumer_the_neighbour_on_the_same_node() {
-        let placement = place(1, &[0, 1, 2, 3], &two_nodes());
-        assert_eq!(placement.receivers, [Seat { core: 3, node: Some(1) }]);
-        assert_eq!(placement.consumer_cores, [2]);
-        assert!(!placement.shared);
+        let seating = place(1, &[0, 1, 2, 3], &two_nodes());
+        assert_eq!(seating.receivers, [Seat { core: 3, node: Some(1) }]);
+        assert_eq!(seating.consumer_cores, [2]);
+        assert!(!seating.shared);
     }
 
     #[test]
     fn when_the_node_is_full_consumers_use_the_other_node_before_a_receivers_core() {
-        let placement = place(2, &[0, 1, 2, 3], &two_nodes());
-        assert_eq!(placement.consumer_cores, [0, 1]);
+        let seating = place(2, &[0, 1, 2, 3], &two_nodes());
+        assert_eq!(seating.consumer_cores, [0, 1]);
     }
 
     #[test]
     fn more_receivers_than_cores_share_and_say_so() {
-        let placement = place(3, &[0, 1], &two_nodes());
-        assert_eq!(placement.receivers.iter().map(|seat| seat.core).collect::<Vec<_>>(), [1, 0, 1]);
-        assert_eq!(placement.consumer_cores, [0, 1]);
-        assert!(placement.shared);
+        let seating = place(3, &[0, 1], &two_nodes());
+        assert_eq!(seating.receivers.iter().map(|seat| seat.core).collect::<Vec<_>>(), [1, 0, 1]);
+        assert_eq!(seating.consumer_cores, [0, 1]);
+        assert!(seating.shared);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 /// True when there is an interface of this name.
-pub fn interface_exists(sys_root: &Path, interface: &str) -> bool {
+fn interface_exists(sys_root: &Path, interface: &str) -> bool {
     !interface.contains('/') && sys_root.join("class/net").join(interface).exists()
 }
 

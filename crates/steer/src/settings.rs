@@ -1,17 +1,20 @@
 //! One setting of a host, named, read and written: the common ground of applying, saving, restoring and checking.
 //!
-//! Values are texts, exactly as the kernel shows them where it shows texts, so that "as it was before" can mean byte for
-//! byte. Writing returns what the setting is afterwards, because drivers round, clamp and sometimes ignore.
+//! Values are texts, exactly as the kernel shows them where it shows texts, so that "as it was before" can mean byte
+//! for byte. Writing returns what the setting is afterwards, because drivers round, clamp and sometimes ignore.
 
 use std::fmt;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 
+use crate::device::has_no_mask;
 use crate::ethtool::{Channels, EthtoolError, Family, FlowHash, Rings, command};
 use crate::host::Reader;
+use crate::topology::read_if_any;
 
-/// What can be set. The order is the order of application: most drivers forget the later ones when an earlier one changes.
+/// What can be set. The order is the order of application: most drivers forget the later ones when an earlier one
+/// changes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Setting {
     /// The counts of queues: "rx tx other combined".
@@ -91,7 +94,7 @@ pub enum SettingError {
 impl fmt::Display for SettingError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotSupported => formatter.write_str("not supported here"),
+            Self::NotSupported => formatter.write_str("neither the host nor the driver supports it"),
             Self::Permission(what) | Self::Failed(what) => formatter.write_str(what),
         }
     }
@@ -129,8 +132,9 @@ impl Reader<'_> {
                 let path = self.path(interface, setting)?;
                 match fs::read_to_string(&path) {
                     Ok(text) => text.trim().to_owned(),
-                    // How the kernel says that a device with one queue has no such mask.
-                    Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Err(SettingError::NotSupported),
+                    Err(error) if has_no_mask(&error) && !matches!(setting, Setting::Interrupt { .. }) => {
+                        return Err(SettingError::NotSupported);
+                    }
                     Err(error) => return Err(SettingError::Failed(format!("cannot read {}: {error}", path.display()))),
                 }
             }
@@ -188,8 +192,8 @@ impl Reader<'_> {
 
     /// Sets it to what it was, and returns what it is afterwards.
     ///
-    /// A table is first put to the driver's default, which is what it was if nobody had set one. A table that is set stays
-    /// set: the kernel then refuses to take away a queue that it names, and new queues get no share of it.
+    /// A table is first put to the driver's default, which is what it was if nobody had set one. A table that is set
+    /// stays set: the kernel then refuses to take away a queue that it names, and new queues get no share of it.
     pub(crate) fn put_back(&self, interface: &str, setting: &Setting, value: &str) -> Result<String, SettingError> {
         if *setting == Setting::Indirection && self.ethtool.set_indirection(interface, None).is_ok() {
             let now = self.get(interface, setting)?;
@@ -248,9 +252,10 @@ impl Reader<'_> {
             Setting::Rps(queue) => queues.join(format!("rx-{queue}/rps_cpus")),
             Setting::Xps(queue) => queues.join(format!("tx-{queue}/xps_cpus")),
             Setting::Interrupt { number, name } => {
-                let number = self.find_interrupt(interface, *number, name).ok_or_else(|| {
-                    SettingError::Failed(format!("there is no interrupt {name} any more (it was number {number})"))
-                })?;
+                let found = self.find_interrupt(interface, *number, name);
+                let found = found.map_err(|error| SettingError::Failed(error.to_string()))?;
+                let gone = || SettingError::Failed(format!("the interrupt {name} is gone; its number was {number}"));
+                let number = found.ok_or_else(gone)?;
                 self.proc_root.join(format!("irq/{number}/smp_affinity_list"))
             }
             _ => return Err(SettingError::Failed(format!("{setting} is no file"))),
@@ -258,20 +263,25 @@ impl Reader<'_> {
     }
 
     /// Searched among the device's own, because a name that a rename left behind can be that of another device by now.
-    fn find_interrupt(&self, interface: &str, number: u32, name: &str) -> Option<u32> {
+    fn find_interrupt(&self, interface: &str, number: u32, name: &str) -> io::Result<Option<u32>> {
         let folder = self.sys_root.join("kernel/irq");
+        // A line that several devices share has several names, and a setting has one of them or all.
         let has_name = |number: u32| {
-            fs::read_to_string(folder.join(format!("{number}/actions"))).is_ok_and(|actions| actions.trim() == name)
+            let actions = read_if_any(&folder.join(format!("{number}/actions")))?.unwrap_or_default();
+            let actions = actions.trim();
+            io::Result::Ok(actions == name || actions.split(',').any(|action| action == name))
         };
-        if has_name(number) {
-            return Some(number);
+        if has_name(number)? {
+            return Ok(Some(number));
         }
-        let own = self.all_interrupts(interface);
-        let numbers = own.iter().filter_map(|setting| match setting {
-            Setting::Interrupt { number, .. } => Some(*number),
-            _ => None,
-        });
-        numbers.into_iter().find(|&number| has_name(number))
+        for setting in self.all_interrupts(interface)? {
+            if let Setting::Interrupt { number, .. } = setting
+                && has_name(number)?
+            {
+                return Ok(Some(number));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -294,7 +304,6 @@ pub(crate) fn show_channels(channels: &Channels) -> String {
     format!("{} {} {} {}", channels.rx, channels.tx, channels.other, channels.combined)
 }
 
-/// A table.
 pub(crate) fn show_table(table: &[u32]) -> String {
     table.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }

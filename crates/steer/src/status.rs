@@ -1,14 +1,14 @@
 //! Whether a host still is as planned, and who or what has changed it if not.
 //!
-//! Steering is undone silently: irqbalance moves an interrupt minutes later, a driver forgets every affinity when its queues
-//! change, a link flap resets a ring. So the comparison names the setting, the value found, the value wanted, and the
-//! rival, as far as the host shows one.
+//! Steering is undone silently: irqbalance moves an interrupt minutes later, a driver forgets every affinity when its
+//! queues change, a link flap resets a ring. So the comparison names the setting, the value found, the value wanted,
+//! and the rival, as far as the host shows one.
 
 use std::fmt;
 use std::fs;
 use std::path::Path;
 
-use crate::apply::{Change, Steering};
+use crate::apply::{ApplyError, Change, Steering};
 use crate::model::Host;
 use crate::plan::Plan;
 use crate::settings::Setting;
@@ -22,7 +22,7 @@ pub struct Drift {
     /// The queue, for a setting of one.
     pub queue: Option<usize>,
     /// Who is likely to have changed it.
-    pub rival: Option<String>,
+    pub rival: Option<Rival>,
 }
 
 impl fmt::Display for Drift {
@@ -34,6 +34,36 @@ impl fmt::Display for Drift {
             write!(formatter, "; {rival}")?;
         }
         Ok(())
+    }
+}
+
+/// Who is likely to have changed a setting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rival {
+    /// irqbalance, which runs as this process. [`Irqbalance::ban`](crate::Irqbalance::ban) keeps it off.
+    Irqbalance(u32),
+    /// A `.link` file of systemd, which sets it when the interface appears.
+    LinkFile {
+        /// The file.
+        path: String,
+        /// Its line.
+        line: String,
+    },
+    /// The driver, or an administrator: the host shows nobody else.
+    Driver {
+        /// When drivers do that.
+        habit: &'static str,
+    },
+}
+
+impl fmt::Display for Rival {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Irqbalance(pid) => write!(formatter, "irqbalance runs (process {pid}) and moves interrupts"),
+            Self::LinkFile { path, line } => write!(formatter, "{path} sets it when the interface appears ({line})"),
+            Self::Driver { habit } => formatter.write_str(habit),
+        }
     }
 }
 
@@ -76,25 +106,26 @@ impl Rivals {
     }
 
     /// The first file that sets one of these keys.
-    fn link_file(&self, keys: &[&str]) -> Option<String> {
+    fn link_file(&self, keys: &[&str]) -> Option<Rival> {
         let sets = |(_, line): &&(String, String)| keys.iter().any(|key| line.starts_with(key));
-        let (path, line) = self.link_files.iter().find(sets)?;
-        Some(format!("{path} sets it when the interface appears ({line})"))
+        let (path, line) = self.link_files.iter().find(sets)?.clone();
+        Some(Rival::LinkFile { path, line })
     }
 
     /// Who is likely to have changed a setting.
-    fn of(&self, setting: &Setting) -> Option<String> {
-        let reset = || "a driver reset or an administrator".to_owned();
+    fn of(&self, setting: &Setting) -> Option<Rival> {
+        let reset = Rival::Driver { habit: "a reset of the driver changes it, or an administrator did" };
         match setting {
-            Setting::Interrupt { .. } => Some(match self.irqbalance {
-                Some(pid) => format!("irqbalance runs (process {pid}) and moves interrupts: irqbalance = \"ban\" keeps it off these"),
-                None if self.link_file(&[IRQ_AFFINITY]).is_some() => self.link_file(&[IRQ_AFFINITY]).unwrap_or_default(),
-                None => "no irqbalance runs: the driver forgets it when its queues, rings or link change, or somebody wrote it".to_owned(),
-            }),
-            Setting::Channels => Some(self.link_file(&["RxChannels", "CombinedChannels", "OtherChannels"]).unwrap_or_else(reset)),
-            Setting::Rings => Some(self.link_file(&["RxBufferSize"]).unwrap_or_else(reset)),
+            Setting::Interrupt { .. } => {
+                let forgets = "irqbalance does not run: the driver forgets it when its queues, rings or link change, \
+                               or somebody wrote it";
+                let irqbalance = self.irqbalance.map(Rival::Irqbalance);
+                irqbalance.or_else(|| self.link_file(&[IRQ_AFFINITY])).or(Some(Rival::Driver { habit: forgets }))
+            }
+            Setting::Channels => self.link_file(&["RxChannels", "CombinedChannels", "OtherChannels"]).or(Some(reset)),
+            Setting::Rings => self.link_file(&["RxBufferSize"]).or(Some(reset)),
             Setting::Indirection | Setting::HashKey => {
-                Some("drivers make a table of their own when the number of queues changes".to_owned())
+                Some(Rival::Driver { habit: "drivers make a table of their own when the number of queues changes" })
             }
             _ => None,
         }
@@ -102,8 +133,8 @@ impl Rivals {
 }
 
 impl Steering<'_> {
-    /// Everything that is not as planned.
-    pub fn drift(&self, host: &Host, plan: &Plan, rivals: &Rivals) -> Vec<Drift> {
+    /// Everything that is not as planned. An error when any of it could not be read: that is not "as planned".
+    pub fn drift(&self, host: &Host, plan: &Plan, rivals: &Rivals) -> Result<Vec<Drift>, ApplyError> {
         let queue_of = |change: &Change| {
             let interface = host.interfaces.iter().find(|interface| interface.name == change.interface)?;
             match &change.setting {
@@ -118,21 +149,8 @@ impl Steering<'_> {
             }
         };
         let drift = |change: Change| Drift { queue: queue_of(&change), rival: rivals.of(&change.setting), change };
-        self.changes(host, plan).into_iter().map(drift).collect()
+        Ok(self.changes(host, plan)?.into_iter().map(drift).collect())
     }
-}
-
-/// The polling contexts that a socket may still poll although the queues have new ones: those that were there before and
-/// are no longer. A busy-polling socket remembers the first context it saw, and polling one that is gone does nothing.
-pub fn stale_napi(before: &Host, now: &Host) -> Vec<(String, u32)> {
-    let contexts = |host: &Host| -> Vec<(String, u32)> {
-        let of = |interface: &crate::model::Interface| {
-            interface.queues.iter().filter_map(|queue| Some((interface.name.clone(), queue.napi?))).collect::<Vec<_>>()
-        };
-        host.interfaces.iter().flat_map(of).collect()
-    };
-    let present = contexts(now);
-    contexts(before).into_iter().filter(|context| !present.contains(context)).collect()
 }
 
 #[cfg(test)]
@@ -154,7 +172,7 @@ mod tests {
         let (allowed, request) = ([0, 1, 2, 3], Request::default());
         let steering = Steering { reader, allowed: &allowed, request: &request };
         let (host, plan) = steering.plan(&["eth0".to_owned()]).expect("a plan");
-        steering.drift(&host, &plan, rivals)
+        steering.drift(&host, &plan, rivals).expect("every setting is readable")
     }
 
     #[test]
@@ -187,20 +205,12 @@ mod tests {
         let mut lines: Vec<&str> = rivals.link_files.iter().map(|(_, line)| line.as_str()).collect();
         lines.sort_unstable();
         assert_eq!(lines, ["IRQAffinityPolicy=spread", "RxBufferSize=4096"]);
-        assert!(rivals.of(&Setting::Rings).is_some_and(|rival| rival.contains("10-a.link")));
-        assert!(rivals.of(&Setting::Channels).is_some_and(|rival| rival.contains("a driver reset")));
+        let of = |rivals: &Rivals, setting| rivals.of(&setting).expect("somebody").to_string();
+        assert!(of(&rivals, Setting::Rings).contains("10-a.link"));
+        assert!(of(&rivals, Setting::Channels).contains("a reset of the driver"));
         let interrupt = Setting::Interrupt { number: 1, name: String::new() };
-        assert!(rivals.of(&interrupt).is_some_and(|rival| rival.contains("irqbalance runs (process 345)")));
+        assert_eq!(of(&rivals, interrupt.clone()), "irqbalance runs (process 345) and moves interrupts");
         let without = Rivals { irqbalance: None, ..rivals };
-        assert!(without.of(&interrupt).is_some_and(|rival| rival.contains("20-b.link")));
-    }
-
-    #[test]
-    fn contexts_that_are_gone_are_stale() {
-        let before = Machine::named("threaded-napi").read(&["eth0"]).expect("a host");
-        let mut now = before.clone();
-        assert_eq!(stale_napi(&before, &now), []);
-        now.interfaces[0].queues[1].napi = Some(999);
-        assert_eq!(stale_napi(&before, &now), [("eth0".to_owned(), 401)]);
+        assert!(of(&without, interrupt).contains("20-b.link"));
     }
 }

@@ -1,5 +1,5 @@
-//! The one system call of this crate that takes a pointer of our making: the ethtool ioctl. Everything else goes through
-//! safe wrappers of others.
+//! The one system call of this crate that takes a pointer of our making: the ethtool ioctl. Everything else goes
+//! through safe wrappers of others.
 //!
 //! The kernel writes its answer into a buffer whose length it has only been told, and kernels before December 2025 did
 //! not always listen: a driver whose number of counters grew between two calls wrote past the end (CVE-2025-68795). So
@@ -57,14 +57,12 @@ impl Guarded {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(guarded) }
     }
 
-    /// The bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: `start` is valid for `bytes` bytes of our own mapping, zeroed by the kernel, until we are dropped. The
-        // kernel writes to them only during `ethtool`, which borrows us mutably.
+        // SAFETY: `start` is valid for `bytes` bytes of our own mapping, zeroed by the kernel, until we are dropped.
+        // The kernel writes to them only during `ethtool`, which borrows us mutably.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 
-    /// The bytes, to be written.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and the borrow is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
@@ -84,8 +82,8 @@ fn page_bytes() -> usize {
     usize::try_from(bytes).expect("a page has a size")
 }
 
-/// Asks the driver of `interface`. Returns what the kernel returns, which for one command is a mask and not zero.
-pub(crate) fn ethtool(socket: BorrowedFd<'_>, interface: &str, request: &mut Guarded) -> io::Result<i32> {
+/// Asks the driver of `interface`.
+pub(crate) fn ethtool(socket: BorrowedFd<'_>, interface: &str, request: &mut Guarded) -> io::Result<()> {
     seam::pass()?;
     // SAFETY: all zeroes is a valid value of this plain C structure.
     let mut question: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -98,11 +96,11 @@ pub(crate) fn ethtool(socket: BorrowedFd<'_>, interface: &str, request: &mut Gua
     }
     question.ifr_ifru.ifru_data = request.start.as_ptr().cast();
     loop {
-        // SAFETY: `question` is a whole `ifreq`, and its data pointer is valid for reads and writes of the request, which
-        // is borrowed mutably. A kernel that writes more than the request holds meets the guard page and fails.
+        // SAFETY: `question` is a whole `ifreq`, and its data pointer is valid for reads and writes of the request,
+        // which is borrowed mutably. A kernel that writes more than the request holds meets the guard page and fails.
         let result = unsafe { libc::ioctl(socket.as_raw_fd(), ETHTOOL, &raw mut question) };
         if result >= 0 {
-            return Ok(result);
+            return Ok(());
         }
         let error = io::Error::last_os_error();
         if error.kind() != io::ErrorKind::Interrupted {

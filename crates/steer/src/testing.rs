@@ -57,11 +57,11 @@ pub(crate) fn all_machines() -> Vec<String> {
     names
 }
 
-/// Compares with a file that was reviewed by a person; with UDPD_BLESS=1 writes it instead, for a person to review.
+/// Compares with a file that was reviewed by a person; with STEER_BLESS=1 writes it instead, for a person to review.
 #[track_caller]
 pub(crate) fn assert_reviewed(name: &str, found: &str) {
     let path = trees().join(name);
-    if std::env::var_os("UDPD_BLESS").is_some() {
+    if std::env::var_os("STEER_BLESS").is_some() {
         fs::write(&path, found).expect("the file can be written");
         return;
     }
@@ -106,7 +106,7 @@ impl Machine {
             Reader { sys_root: &sys, proc_root: &proc, ethtool: &self.ethtool, netdev: &self.netdev, busy_polls };
         let mut names: Vec<String> = interfaces.iter().map(|&name| name.to_owned()).collect();
         if names.is_empty() {
-            names = reader.physical_interfaces();
+            names = reader.physical_interfaces()?;
         }
         reader.read(&names)
     }

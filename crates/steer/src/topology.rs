@@ -1,9 +1,10 @@
-//! The machine as sysfs describes it: which cores are online, which of them share a physical core, a cache, a package or a
-//! memory node, and how far the nodes are from each other. The root of the tree is a parameter so that tests can describe
-//! machines that are not at hand.
+//! The machine as sysfs describes it: which cores are online, which of them share a physical core, a cache, a package
+//! or a memory node, and how far the nodes are from each other. The root of the tree is a parameter so that tests can
+//! describe machines that are not at hand.
 //!
-//! What a machine does not tell is left out, and nothing is made up for it: a core without an entry has no known sibling,
-//! cache or node. What it tells wrongly is an error, because a core list that is misread puts a thread on the wrong core.
+//! What a machine does not tell is left out, and nothing is made up for it: a core without an entry has no known
+//! sibling, cache or node. What it tells wrongly is an error, because a core list that is misread puts a thread on the
+//! wrong core.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -113,18 +114,30 @@ fn last_level_cache(folder: &Path) -> io::Result<Option<usize>> {
     Ok(found.map(|(_, lowest)| lowest))
 }
 
-/// The numbers behind `prefix` among the names in a folder, in order; none when there is no such folder.
+/// The numbers behind `prefix` among the names in a folder, in order; none when it cannot be read.
 pub(crate) fn numbered(folder: &Path, prefix: &str) -> Vec<usize> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let number = |name: &str| name.strip_prefix(prefix).and_then(|digits| digits.parse().ok());
-    let mut numbers: Vec<usize> =
-        entries.flatten().filter_map(|entry| entry.file_name().to_str().and_then(number)).collect();
-    numbers.sort_unstable();
-    numbers
+    try_numbered(folder, prefix).unwrap_or_default()
 }
 
-/// A number in a file of its own; `None` when there is no such file, or when it is negative, which is how the kernel says
-/// that it does not know.
+/// The same; none only when there is no such folder.
+pub(crate) fn try_numbered(folder: &Path, prefix: &str) -> io::Result<Vec<usize>> {
+    let fail = |error: io::Error| io::Error::new(error.kind(), format!("cannot read {}: {error}", folder.display()));
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(fail)?,
+    };
+    let mut numbers = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(fail)?.file_name();
+        let digits = name.to_str().and_then(|name| name.strip_prefix(prefix));
+        numbers.extend(digits.and_then(|digits| digits.parse::<usize>().ok()));
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// A number in a file of its own; `None` when there is no such file, or when it is negative, which is how the kernel
+/// says that it does not know.
 pub(crate) fn read_number(path: &Path) -> io::Result<Option<usize>> {
     let Some(text) = read_if_any(path)? else { return Ok(None) };
     let text = text.trim();

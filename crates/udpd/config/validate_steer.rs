@@ -32,7 +32,7 @@ pub(super) fn validate(raw: &RawSteer, host: &Host, report: &mut Report<'_>) -> 
         flow_hash_udp: raw.flow_hash_udp.or(None),
         placement: raw.placement.or(Placement::default()),
         cores: cores(&raw.cpus, host, report),
-        lanes: None,
+        receivers: None,
     };
     Steer { interfaces, request, ban_irqbalance: raw.ban_irqbalance.or(false) }
 }

@@ -1,6 +1,7 @@
 //! `udpd steer`: from the NIC's queue to the socket, looked at, planned, applied and taken back. The work is the crate
 //! `steer`'s; here it is given the configuration, the running kernel, and a way to say what it did.
 
+mod advice;
 mod report;
 mod watch;
 
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use steer::ethtool::Ioctl;
 use steer::model::Host;
-use steer::plan::{Plan, Seat};
+use steer::plan::{Plan, QueueSeat};
 use steer::{ApplyError, Change, Drift, Irqbalance, Journal, Netlink, Reader, Rivals, Steering};
 
 use crate::config::Steer;
@@ -86,42 +87,54 @@ pub fn execute(order: &Order<'_>, out: &mut dyn Write) -> Result<(), Failure> {
         named if !named.is_empty() => named.clone(),
         _ if !order.wish.interfaces.is_empty() || order.action == Action::Restore => order.wish.interfaces.clone(),
         _ => {
-            let physical = steering.reader.physical_interfaces().join(", ");
+            let physical = steering.reader.physical_interfaces();
+            let physical = physical.map_or_else(|error| format!("unknown: {error}"), |names| names.join(", "));
             let message = format!(
-                "no interface is named: name one on the command line or in [steer] interfaces; with a device behind \
-                 them are: {physical}"
+                "no interface is named: name one on the command line or in [steer] interfaces; those with a device \
+                 behind them are {physical}"
             );
             return Err(Failure::new(ExitCode::Usage, message));
         }
     };
     match order.action {
-        Action::Plan => plan(&steering, &interfaces, order.json, out),
-        Action::Status => status(&steering, &interfaces, order.json, out),
+        Action::Plan => plan(&steering, &interfaces, order, out),
+        Action::Status => status(&steering, &interfaces, order, out),
         Action::Apply => apply(&steering, &interfaces, &journal, order, out),
         Action::Restore => restore(&steering, &order.interfaces, &journal, order.json, out),
     }
 }
 
-fn plan(steering: &Steering<'_>, interfaces: &[String], json: bool, out: &mut dyn Write) -> Result<(), Failure> {
-    let (host, plan) = steering.plan(interfaces).map_err(failure)?;
-    let changes = steering.changes(&host, &plan);
-    if json {
+fn plan(steering: &Steering<'_>, interfaces: &[String], order: &Order<'_>, out: &mut dyn Write) -> Result<(), Failure> {
+    let (host, plan) = steering.plan(interfaces).map_err(|error| order.failure(error))?;
+    let plan = advice::name_keys(plan);
+    let changes = steering.changes(&host, &plan).map_err(|error| order.failure(error))?;
+    if order.json {
         return print_json(out, &report::plan(&plan, &changes));
     }
     let mut text = plan.to_string();
-    text.push_str(&report::list(&changes, "it is all so already: nothing to change", "would change"));
+    text.push_str(&report::list(
+        &changes,
+        "everything is as planned already: there is nothing to change",
+        "would change",
+    ));
     console::print(out, &text)
 }
 
-fn status(steering: &Steering<'_>, interfaces: &[String], json: bool, out: &mut dyn Write) -> Result<(), Failure> {
-    let (host, plan) = steering.plan(interfaces).map_err(failure)?;
-    let drifts = steering.drift(&host, &plan, &Rivals::find(Path::new("/")));
-    if json {
-        print_json(out, &report::status(&host, &plan, &drifts))?;
+fn status(
+    steering: &Steering<'_>,
+    interfaces: &[String],
+    order: &Order<'_>,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let (host, plan) = steering.plan(interfaces).map_err(|error| order.failure(error))?;
+    let (plan, ban) = (advice::name_keys(plan), order.wish.ban_irqbalance);
+    let drifts = steering.drift(&host, &plan, &Rivals::find(Path::new("/"))).map_err(|error| order.failure(error))?;
+    if order.json {
+        print_json(out, &report::status(&host, &plan, &drifts, ban))?;
     } else {
         let mut text = report::queues(&host, &plan);
         for drift in &drifts {
-            text.push_str(&format!("{drift}\n    to set it: {}\n", drift.change.command));
+            text.push_str(&format!("{}\n    to set it: {}\n", advice::of_drift(drift, ban), drift.change.command));
         }
         if drifts.is_empty() {
             text.push_str("everything is as planned\n");
@@ -152,13 +165,13 @@ fn apply(
                 said = console::print(out, &report::line(change));
             }
         })
-        .map_err(failure)?;
+        .map_err(|error| order.failure(error))?;
     said?;
-    let banned = keep_irqbalance_off(steering, interfaces, order.wish.ban_irqbalance, order.json, out);
+    let banned = keep_irqbalance_off(steering, interfaces, order, out);
     if order.json {
         print_json(out, &report::changes(&changes))?;
     } else if changes.is_empty() {
-        console::print(out, "it is all so already: nothing was changed\n")?;
+        console::print(out, "everything is as planned already: nothing was changed\n")?;
     }
     if let Some(change) = changes.iter().find(|change| !change.is_as_wanted()) {
         let message = format!(
@@ -177,19 +190,19 @@ fn apply(
 fn keep_irqbalance_off(
     steering: &Steering<'_>,
     interfaces: &[String],
-    ban: bool,
-    json: bool,
+    order: &Order<'_>,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
     let Some(pid) = Rivals::find(Path::new("/")).irqbalance else { return Ok(()) };
-    let (host, _) = steering.plan(interfaces).map_err(failure)?;
+    let (host, _) = steering.plan(interfaces).map_err(|error| order.failure(error))?;
     let queues = host.interfaces.iter().flat_map(|interface| &interface.queues);
     let numbers: Vec<u32> = queues.filter_map(|queue| Some(queue.interrupt.get()?.number)).collect();
-    if !ban {
+    if !order.wish.ban_irqbalance {
         let warning = format!(
-            "note: irqbalance runs (process {pid}) and will move these interrupts again: set irqbalance = \"ban\" in [steer]\n"
+            "note: irqbalance runs (process {pid}) and will move these interrupts again: set irqbalance = \"ban\" in \
+             [steer]\n"
         );
-        return if json { Ok(()) } else { console::print(out, &warning) };
+        return if order.json { Ok(()) } else { console::print(out, &warning) };
     }
     Irqbalance::new(pid).ban(&numbers).map(drop).map_err(|error| Failure::new(ExitCode::Failure, error.to_string()))
 }
@@ -215,13 +228,14 @@ fn restore(
     if json {
         print_json(out, &report::restored(&restored))?;
     } else if restored.changes.is_empty() && restored.failures.is_empty() {
-        console::print(out, "nothing is saved that differs: nothing was changed\n")?;
+        console::print(out, "nothing that was saved differs: nothing was changed\n")?;
     }
     match restored.failures.as_slice() {
         [] => Ok(()),
         failures => {
-            let message =
-                format!("{}; it stays saved, run restore again when the cause is gone", failures.join("\n  "));
+            let failures = failures.join("\n  ");
+            let cure = "it stays saved; run `udpd steer restore` again when the cause is gone";
+            let message = format!("{failures}\n  {cure}");
             Err(Failure::new(ExitCode::Failure, message))
         }
     }
@@ -231,22 +245,24 @@ fn print_json(out: &mut dyn Write, value: &serde_json::Value) -> Result<(), Fail
     console::print(out, &(serde_json::to_string_pretty(value).unwrap_or_default() + "\n"))
 }
 
-fn failure(error: ApplyError) -> Failure {
-    let code = match &error {
-        ApplyError::Read(steer::ReadError::NoInterface { .. }) => ExitCode::Unavailable,
-        ApplyError::Plan(error) if error.is_configuration => ExitCode::Configuration,
-        ApplyError::Permission(_) => ExitCode::Permission,
-        ApplyError::Setting { cause: steer::SettingError::Permission(_), .. } => ExitCode::Permission,
-        ApplyError::Journal(error) if error.kind() == std::io::ErrorKind::PermissionDenied => ExitCode::Permission,
-        ApplyError::Journal(_) => ExitCode::Disk,
-        ApplyError::Read(_) | ApplyError::Plan(_) | ApplyError::Setting { .. } => ExitCode::Failure,
-    };
-    Failure::new(code, error.to_string())
+impl Order<'_> {
+    fn failure(&self, error: ApplyError) -> Failure {
+        let code = match &error {
+            ApplyError::Read(steer::ReadError::NoInterface { .. }) => ExitCode::Unavailable,
+            ApplyError::Plan(_) => ExitCode::Configuration,
+            ApplyError::Permission(_) => ExitCode::Permission,
+            ApplyError::Setting { cause: steer::SettingError::Permission(_), .. } => ExitCode::Permission,
+            ApplyError::Journal(error) if error.kind() == std::io::ErrorKind::PermissionDenied => ExitCode::Permission,
+            ApplyError::Journal(_) => ExitCode::Disk,
+            ApplyError::Read(_) | ApplyError::Setting { .. } | ApplyError::Unreadable { .. } => ExitCode::Failure,
+        };
+        Failure::new(code, advice::of_error(&error, !self.interfaces.is_empty()))
+    }
 }
 
-/// Where the plan puts each queue of an interface; `None` where there is no plan for it, which is not an error: a listener
-/// may be bound to a bridge, a tunnel or loopback.
-pub fn seats(wish: &Steer, allowed: &[usize], interface: &str) -> Option<Vec<Seat>> {
+/// Where the plan puts each queue of an interface; `None` where there is no plan for it, which is not an error: a
+/// listener may be bound to a bridge, a tunnel or loopback.
+pub fn seats(wish: &Steer, allowed: &[usize], interface: &str) -> Option<Vec<QueueSeat>> {
     let machine = Machine { ethtool: Ioctl::new().ok()?, allowed: allowed.to_vec() };
     let request = &wish.request;
     match machine.steering(request).plan(&[interface.to_owned()]) {
@@ -262,7 +278,7 @@ pub fn seats(wish: &Steer, allowed: &[usize], interface: &str) -> Option<Vec<Sea
 fn drifts(machine: &Machine, wish: &Steer) -> Result<(Host, Plan, Vec<Drift>), ApplyError> {
     let steering = machine.steering(&wish.request);
     let (host, plan) = steering.plan(&wish.interfaces)?;
-    let drifts = steering.drift(&host, &plan, &Rivals::find(Path::new("/")));
+    let drifts = steering.drift(&host, &plan, &Rivals::find(Path::new("/")))?;
     Ok((host, plan, drifts))
 }
 

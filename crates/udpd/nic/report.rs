@@ -5,12 +5,14 @@ use steer::model::{Host, Interface, Known};
 use steer::plan::{InterfacePlan, Plan};
 use steer::{Change, Drift, Restored, format_core_list};
 
+use super::advice;
+
 /// One change, as it is made: what an administrator would type, and why.
 pub(super) fn line(change: &Change) -> String {
     let Change { interface, setting, from, to, now, why, disruption, command } = change;
     let cost = disruption.as_deref().map_or(String::new(), |cost| format!(" [{cost}]"));
     let surprise = match now {
-        Some(now) if !change.is_as_wanted() => format!(" BUT IT IS NOW {now}"),
+        Some(now) if !change.is_as_wanted() => format!(" (but the driver made {now} of it)"),
         _ => String::new(),
     };
     format!("{command}\n    # {interface}: {setting} {from} -> {to}{surprise}: {why}{cost}\n")
@@ -51,14 +53,16 @@ pub(super) fn queues(host: &Host, plan: &Plan) -> String {
 
 /// The plan and what it would change.
 pub(super) fn plan(plan: &Plan, changes: &[Change]) -> Value {
-    json!({ "interfaces": plan.interfaces.iter().map(interface).collect::<Vec<_>>(), "changes": self::changes(changes) })
+    json!({ "interfaces": plan.interfaces.iter().map(interface).collect::<Vec<_>>(),
+            "changes": self::changes(changes) })
 }
 
 /// The plan, what is found, and what differs.
-pub(super) fn status(host: &Host, plan: &Plan, drifts: &[Drift]) -> Value {
+pub(super) fn status(host: &Host, plan: &Plan, drifts: &[Drift], ban_irqbalance: bool) -> Value {
     let drift = |drift: &Drift| {
         json!({ "interface": drift.change.interface, "queue": drift.queue, "setting": drift.change.setting.to_string(),
-                "found": drift.change.from, "wanted": drift.change.to, "rival": drift.rival,
+                "found": drift.change.from, "wanted": drift.change.to,
+                "rival": drift.rival.as_ref().map(|rival| advice::of_rival(rival, ban_irqbalance)),
                 "command": drift.change.command })
     };
     json!({ "interfaces": plan.interfaces.iter().map(interface).collect::<Vec<_>>(),
@@ -82,14 +86,18 @@ pub(super) fn restored(restored: &Restored) -> Value {
 }
 
 fn interface(part: &InterfacePlan) -> Value {
-    let seat = |seat: &steer::plan::Seat| {
+    let seat = |seat: &steer::plan::QueueSeat| {
         json!({ "queue": seat.queue, "interrupt_cpu": seat.interrupt_core, "receiver_cpu": seat.receiver_core,
                 "node": seat.node, "why": seat.why })
     };
-    let wanted = |wanted: &steer::plan::Wanted| json!({ "setting": wanted.target.to_string(), "why": wanted.why, "disruption": wanted.disruption });
+    let wanted = |wanted: &steer::plan::Wanted| {
+        let setting = wanted.target.to_string();
+        json!({ "setting": setting, "why": wanted.why, "disruption": wanted.disruption })
+    };
+    let notes: Vec<&str> = part.notes.iter().map(|note| note.text.as_str()).collect();
     json!({ "name": part.name, "driver": part.driver, "node": part.node,
             "seats": part.seats.iter().map(seat).collect::<Vec<_>>(),
-            "wanted": part.wanted.iter().map(wanted).collect::<Vec<_>>(), "notes": part.notes,
+            "wanted": part.wanted.iter().map(wanted).collect::<Vec<_>>(), "notes": notes,
             "busiest_lane_share": f64::from(part.busiest_share_thousandths) / 1000.0 })
 }
 

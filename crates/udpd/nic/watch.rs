@@ -1,10 +1,10 @@
-//! While the daemon runs: is the host still as planned? Each drift is said once, and again only after it was put right in
-//! between. Looking costs a few dozen small files, so it is done every few seconds by the main thread, and only for
-//! interfaces that the configuration steers.
+//! While the daemon runs: is the host still as planned? Each drift is logged once, and again only after it was put
+//! right in between. Looking costs a few dozen small files, so it is done every few seconds by the main thread, and
+//! only for interfaces that the configuration steers.
 
 use std::collections::BTreeSet;
 
-use super::{Machine, drifts, key};
+use super::{Machine, advice, drifts, key};
 use crate::config::Steer;
 
 /// Remembers what was said.
@@ -36,13 +36,16 @@ impl InterfaceWatch {
                 self.failed = false;
                 let keys: BTreeSet<String> = found.iter().map(|drift| key(&drift.change)).collect();
                 let new = found.iter().filter(|drift| !self.said.contains(&key(&drift.change)));
-                let lines = new.map(|drift| format!("{drift}; `udpd steer apply` sets it again")).collect();
+                let line = |drift| {
+                    format!("{}; `udpd steer apply` sets it again", advice::of_drift(drift, wish.ban_irqbalance))
+                };
+                let lines = new.map(line).collect();
                 self.said = keys;
                 lines
             }
             Err(error) if !self.failed => {
                 self.failed = true;
-                vec![format!("cannot look whether steering is as planned: {error}")]
+                vec![format!("cannot compare the interfaces with their plan: {}", advice::of_error(&error, false))]
             }
             Err(_) => Vec::new(),
         }

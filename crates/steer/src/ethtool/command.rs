@@ -53,11 +53,6 @@ pub fn set_coalescing(interface: &str, coalescing: &Coalescing) -> String {
     )
 }
 
-/// Switches a feature.
-pub fn set_feature(interface: &str, name: &str, active: bool) -> String {
-    format!("ethtool -K {interface} {name} {}", if active { "on" } else { "off" })
-}
-
 /// Writes a file below /sys or /proc.
 pub fn write_file(path: &str, value: &str) -> String {
     format!("echo {value} > {path}")

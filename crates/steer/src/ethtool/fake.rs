@@ -1,13 +1,12 @@
-//! A device that exists only in memory, for tests of what is planned and applied: it keeps what it is told, keeps a list
-//! of what it was told in order, and has the manners of the drivers that matter.
+//! A device that exists only in memory, for tests of what is planned and applied: it keeps what it is told, keeps a
+//! list of what it was told in order, and has the manners of the drivers that matter.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 
 use super::{
-    Answer, Channels, Coalescing, DriverInfo, Ethtool, EthtoolError, Family, Feature, FlowHash, NtupleRule, Rings, Rss,
-    Statistic,
+    Answer, Channels, Coalescing, DriverInfo, Ethtool, EthtoolError, Family, FlowHash, NtupleRule, Rings, Rss,
 };
 
 /// What the device has; `None` is "not supported".
@@ -23,7 +22,6 @@ pub(crate) struct State {
     pub(crate) hash_v6: Option<FlowHash>,
     pub(crate) rules: Option<Vec<NtupleRule>>,
     pub(crate) coalescing: Option<Coalescing>,
-    pub(crate) features: Vec<Feature>,
 }
 
 /// Devices by the name of their interface.
@@ -34,12 +32,22 @@ pub(crate) struct FakeDevice {
     pub(crate) log: RefCell<Vec<String>>,
     /// How many settings still succeed before everything fails, as after a kill.
     pub(crate) settings_left: RefCell<Option<usize>>,
+    /// How many readings still succeed before one fails, once.
+    pub(crate) readings_left: RefCell<Option<usize>>,
     /// The device takes this length instead of the one it is told, as some do.
     pub(crate) rounds_ring_to: Option<u32>,
 }
 
 impl FakeDevice {
     fn read<T>(&self, interface: &str, field: impl FnOnce(&State) -> Option<T>) -> Answer<T> {
+        let left = self.readings_left.borrow().map(|left| left.checked_sub(1));
+        if let Some(left) = left {
+            *self.readings_left.borrow_mut() = left;
+            if left.is_none() {
+                let cause = io::Error::from_raw_os_error(libc::EIO);
+                return Err(EthtoolError::Failed { operation: "read it".to_owned(), cause });
+            }
+        }
         let states = self.states.borrow();
         field(states.get(interface).ok_or(EthtoolError::NoInterface)?).ok_or(EthtoolError::NotSupported)
     }
@@ -162,21 +170,5 @@ impl Ethtool for FakeDevice {
 
     fn set_coalescing(&self, interface: &str, coalescing: &Coalescing) -> Answer<()> {
         self.set(interface, "coalescing".to_owned(), |state| state.coalescing.replace(*coalescing).map(drop))
-    }
-
-    fn features(&self, interface: &str) -> Answer<Vec<Feature>> {
-        self.read(interface, |state| Some(state.features.clone()))
-    }
-
-    fn set_feature(&self, interface: &str, name: &str, active: bool) -> Answer<()> {
-        self.set(interface, format!("feature {name} {active}"), |state| {
-            let feature = state.features.iter_mut().find(|feature| feature.name == name)?;
-            feature.active = active;
-            Some(())
-        })
-    }
-
-    fn statistics(&self, _interface: &str) -> Answer<Vec<Statistic>> {
-        Ok(Vec::new())
     }
 }

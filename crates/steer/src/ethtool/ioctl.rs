@@ -1,7 +1,8 @@
 //! The ethtool ioctls of the running kernel.
 //!
-//! A setter reads first and writes its fields over what it read, so that what it does not name stays. Answers of varying
-//! length are asked for twice, first for their length; a driver that changes its mind in between is asked again.
+//! A setter reads first and writes its fields over what it read, so that what it does not name stays. Answers of
+//! varying length are asked for twice, first for their length; a driver that changes its mind in between is asked
+//! again.
 
 use std::io;
 use std::net::UdpSocket;
@@ -9,19 +10,12 @@ use std::os::fd::AsFd;
 
 use super::wire::{self, command};
 use super::{
-    Answer, Channels, Coalescing, DriverInfo, Ethtool, EthtoolError, Family, Feature, FlowHash, NtupleRule, Rings, Rss,
-    Statistic,
+    Answer, Channels, Coalescing, DriverInfo, Ethtool, EthtoolError, Family, FlowHash, NtupleRule, Rings, Rss,
 };
 use crate::sys::{self, Guarded};
 
 /// How often a driver may change its mind between two calls.
 const ATTEMPTS: usize = 4;
-
-/// `ETH_RXFH_INDIR_NO_CHANGE`.
-const TABLE_UNCHANGED: u32 = 0xffff_ffff;
-
-/// `RXH_XFRM_NO_CHANGE`; kernels before 6.8 know only 0 there and refuse this.
-const TRANSFORM_UNCHANGED: u8 = 0xff;
 
 /// The kernel's ioctls, in the network namespace where this was made.
 #[derive(Debug)]
@@ -35,7 +29,7 @@ impl Ioctl {
         UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("0.0.0.0:0")).map(|socket| Self { socket })
     }
 
-    fn call(&self, interface: &str, request: &mut Guarded, doing: impl FnOnce() -> String) -> Answer<i32> {
+    fn call(&self, interface: &str, request: &mut Guarded, doing: impl FnOnce() -> String) -> Answer<()> {
         sys::ethtool(self.socket.as_fd(), interface, request).map_err(|cause| explain(cause, doing))
     }
 
@@ -48,65 +42,35 @@ impl Ioctl {
 
     /// Writes a changed answer back under another command.
     fn tell(&self, interface: &str, command: u32, mut request: Guarded, doing: impl FnOnce() -> String) -> Answer<()> {
-        wire::put_u32(request.bytes_mut(), 0, command);
-        self.call(interface, &mut request, doing).map(drop)
-    }
-
-    /// How many strings a set has; 0 when there is no such set.
-    fn set_size(&self, interface: &str, set: u32) -> Answer<u32> {
-        let mut request = new_request(command::GET_SET_SIZES, 24)?;
-        wire::put_u64(request.bytes_mut(), 8, 1 << set);
-        self.call(interface, &mut request, || format!("read how many counters and features {interface} has"))?;
-        // The mask says which sets exist; of the one that was asked for, the size comes first.
-        let exists = wire::u64_at(request.bytes(), 8) & (1 << set) != 0;
-        let size = if exists { wire::u32_at(request.bytes(), 16) } else { 0 };
-        bounded(size, wire::STRINGS_MAX, "strings", interface)
-    }
-
-    /// The strings of a set, `None` when their number changed meanwhile.
-    fn names(&self, interface: &str, set: u32, count: u32) -> Answer<Option<Vec<String>>> {
-        let mut request = new_request(command::GET_STRINGS, 12 + count as usize * wire::STRING_BYTES)?;
-        wire::put_u32(request.bytes_mut(), 4, set);
-        wire::put_u32(request.bytes_mut(), 8, count);
-        self.call(interface, &mut request, || format!("read the names of {interface}'s counters or features"))?;
-        let answered = wire::u32_at(request.bytes(), 8);
-        Ok((answered == count).then(|| wire::strings(request.bytes(), count as usize)))
-    }
-
-    /// The feature words: available, requested, active, never changed; 32 features each.
-    fn feature_words(&self, interface: &str, words: u32) -> Answer<Guarded> {
-        let mut request = new_request(command::GET_FEATURES, 8 + 16 * words as usize)?;
-        wire::put_u32(request.bytes_mut(), 4, words);
-        self.call(interface, &mut request, || format!("read the features of {interface}"))?;
-        Ok(request)
+        wire::put_u32(request.bytes_mut(), wire::COMMAND_AT, command);
+        self.call(interface, &mut request, doing)
     }
 
     fn set_rss(&self, interface: &str, table: Option<&[u32]>, table_size: u32, key: &[u8]) -> Answer<()> {
         let entries = table.map_or(0, <[u32]>::len);
         let write = |transform: u8| {
-            let mut request = new_request(command::SET_RSS, 24 + 4 * entries + key.len())?;
+            let mut request = new_request(command::SET_RSS, wire::RSS_HEADER_BYTES + 4 * entries + key.len())?;
             let bytes = request.bytes_mut();
-            wire::put_u32(bytes, 8, table_size);
-            wire::put_u32(bytes, 12, u32::try_from(key.len()).unwrap_or(u32::MAX));
-            bytes[17] = transform;
+            wire::put_u32(bytes, wire::RSS_TABLE_SIZE_AT, table_size);
+            wire::put_u32(bytes, wire::RSS_KEY_SIZE_AT, u32::try_from(key.len()).unwrap_or(u32::MAX));
+            bytes[wire::RSS_TRANSFORM_AT] = transform;
             for (number, queue) in table.unwrap_or_default().iter().enumerate() {
-                wire::put_u32(bytes, 24 + 4 * number, *queue);
+                wire::put_u32(bytes, wire::RSS_HEADER_BYTES + 4 * number, *queue);
             }
-            bytes[24 + 4 * entries..][..key.len()].copy_from_slice(key);
+            bytes[wire::RSS_HEADER_BYTES + 4 * entries..][..key.len()].copy_from_slice(key);
             sys::ethtool(self.socket.as_fd(), interface, &mut request).map_err(|cause| {
                 explain(cause, || {
                     format!("set the hash spreading of {interface} ({entries} entries, {} bytes of key)", key.len())
                 })
             })
         };
-        // Older kernels refuse the value that newer ones take for "leave the symmetric hash as it is", and some newer ones
-        // refuse it for drivers without a symmetric hash, where 0 changes nothing.
-        match write(TRANSFORM_UNCHANGED) {
+        // Older kernels refuse the value that newer ones take for "leave the symmetric hash as it is", and some newer
+        // ones refuse it for drivers without a symmetric hash, where 0 changes nothing.
+        match write(wire::TRANSFORM_UNCHANGED) {
             Err(EthtoolError::Failed { cause, .. }) if cause.raw_os_error() == Some(libc::EINVAL) => write(0),
             Err(EthtoolError::NotSupported) => write(0),
             result => result,
         }
-        .map(drop)
     }
 }
 
@@ -115,7 +79,7 @@ fn new_request(command: u32, bytes: usize) -> Answer<Guarded> {
         operation: format!("get {bytes} bytes of memory for a request to the driver"),
         cause,
     })?;
-    wire::put_u32(request.bytes_mut(), 0, command);
+    wire::put_u32(request.bytes_mut(), wire::COMMAND_AT, command);
     Ok(request)
 }
 
@@ -133,8 +97,8 @@ fn bounded(value: u32, most: u32, what: &str, interface: &str) -> Answer<u32> {
         return Ok(value);
     }
     Err(EthtoolError::Failed {
-        operation: format!("believe the driver of {interface}"),
-        cause: io::Error::other(format!("it says that there are {value} {what}, and {most} are possible")),
+        operation: format!("use what the driver of {interface} answers"),
+        cause: io::Error::other(format!("it claims {value} {what}, and more than {most} cannot be")),
     })
 }
 
@@ -147,15 +111,17 @@ fn kept_changing(interface: &str, what: &str) -> EthtoolError {
 
 impl Ethtool for Ioctl {
     fn driver(&self, interface: &str) -> Answer<DriverInfo> {
-        self.ask(interface, command::GET_DRIVER, 196, "the driver").map(|answer| wire::driver(answer.bytes()))
+        self.ask(interface, command::GET_DRIVER, wire::DRVINFO_BYTES, "the driver")
+            .map(|answer| wire::driver(answer.bytes()))
     }
 
     fn channels(&self, interface: &str) -> Answer<Channels> {
-        self.ask(interface, command::GET_CHANNELS, 36, "the channels").map(|answer| wire::channels(answer.bytes()))
+        self.ask(interface, command::GET_CHANNELS, wire::CHANNELS_BYTES, "the channels")
+            .map(|answer| wire::channels(answer.bytes()))
     }
 
     fn set_channels(&self, interface: &str, channels: &Channels) -> Answer<()> {
-        let mut request = self.ask(interface, command::GET_CHANNELS, 36, "the channels")?;
+        let mut request = self.ask(interface, command::GET_CHANNELS, wire::CHANNELS_BYTES, "the channels")?;
         wire::put_channels(request.bytes_mut(), channels);
         let doing = || {
             let Channels { rx, tx, other, combined, .. } = channels;
@@ -165,35 +131,42 @@ impl Ethtool for Ioctl {
     }
 
     fn rings(&self, interface: &str) -> Answer<Rings> {
-        self.ask(interface, command::GET_RINGS, 36, "the rings").map(|answer| wire::rings(answer.bytes()))
+        self.ask(interface, command::GET_RINGS, wire::RINGS_BYTES, "the rings")
+            .map(|answer| wire::rings(answer.bytes()))
     }
 
     fn set_rings(&self, interface: &str, rings: &Rings) -> Answer<()> {
-        let mut request = self.ask(interface, command::GET_RINGS, 36, "the rings")?;
+        let mut request = self.ask(interface, command::GET_RINGS, wire::RINGS_BYTES, "the rings")?;
         wire::put_rings(request.bytes_mut(), rings);
         let doing = || format!("set the rings of {interface} to rx {}, tx {}", rings.rx, rings.tx);
         self.tell(interface, command::SET_RINGS, request, doing)
     }
 
     fn rss(&self, interface: &str) -> Answer<Rss> {
-        let sizes = self.ask(interface, command::GET_RSS, 24, "the hash spreading")?;
-        let entries = bounded(wire::u32_at(sizes.bytes(), 8), wire::INDIRECTION_MAX, "table entries", interface)?;
-        let key_bytes = bounded(wire::u32_at(sizes.bytes(), 12), wire::KEY_BYTES_MAX, "key bytes", interface)?;
+        let sizes = self.ask(interface, command::GET_RSS, wire::RSS_HEADER_BYTES, "the hash spreading")?;
+        let entries = bounded(
+            wire::u32_at(sizes.bytes(), wire::RSS_TABLE_SIZE_AT),
+            wire::INDIRECTION_MAX,
+            "table entries",
+            interface,
+        )?;
+        let key_bytes =
+            bounded(wire::u32_at(sizes.bytes(), wire::RSS_KEY_SIZE_AT), wire::KEY_BYTES_MAX, "key bytes", interface)?;
         if entries == 0 && key_bytes == 0 {
             // Drivers that only have the older command answer it alone.
             return self.indirection_only(interface);
         }
         let (entries, key_bytes) = (entries as usize, key_bytes as usize);
-        let mut request = new_request(command::GET_RSS, 24 + 4 * entries + key_bytes)?;
-        wire::put_u32(request.bytes_mut(), 8, entries as u32);
-        wire::put_u32(request.bytes_mut(), 12, key_bytes as u32);
+        let mut request = new_request(command::GET_RSS, wire::RSS_HEADER_BYTES + 4 * entries + key_bytes)?;
+        wire::put_u32(request.bytes_mut(), wire::RSS_TABLE_SIZE_AT, entries as u32);
+        wire::put_u32(request.bytes_mut(), wire::RSS_KEY_SIZE_AT, key_bytes as u32);
         self.call(interface, &mut request, || format!("read the hash spreading of {interface}"))?;
         let bytes = request.bytes();
-        let key_at = 24 + 4 * entries;
+        let key_at = wire::RSS_HEADER_BYTES + 4 * entries;
         Ok(Rss {
-            indirection: wire::table(bytes, 24, entries),
+            indirection: wire::table(bytes, wire::RSS_HEADER_BYTES, entries),
             key: bytes.get(key_at..key_at + key_bytes).unwrap_or_default().to_vec(),
-            function: bytes[16],
+            function: bytes[wire::RSS_FUNCTION_AT],
         })
     }
 
@@ -202,35 +175,36 @@ impl Ethtool for Ioctl {
         let size = table.map_or(0, |table| u32::try_from(table.len()).unwrap_or(u32::MAX));
         match self.set_rss(interface, table, size, &[]) {
             Err(EthtoolError::NotSupported) => {
-                let mut request = new_request(command::SET_INDIRECTION, 8 + 4 * size as usize)?;
-                wire::put_u32(request.bytes_mut(), 4, size);
+                let mut request =
+                    new_request(command::SET_INDIRECTION, wire::INDIRECTION_HEADER_BYTES + 4 * size as usize)?;
+                wire::put_u32(request.bytes_mut(), wire::INDIRECTION_SIZE_AT, size);
                 for (number, queue) in table.unwrap_or_default().iter().enumerate() {
-                    wire::put_u32(request.bytes_mut(), 8 + 4 * number, *queue);
+                    wire::put_u32(request.bytes_mut(), wire::INDIRECTION_HEADER_BYTES + 4 * number, *queue);
                 }
                 let doing = || format!("set the indirection table of {interface} to {size} entries");
-                self.call(interface, &mut request, doing).map(drop)
+                self.call(interface, &mut request, doing)
             }
             result => result,
         }
     }
 
     fn set_rss_key(&self, interface: &str, key: &[u8]) -> Answer<()> {
-        self.set_rss(interface, None, TABLE_UNCHANGED, key)
+        self.set_rss(interface, None, wire::TABLE_UNCHANGED, key)
     }
 
     fn flow_hash(&self, interface: &str, family: Family) -> Answer<FlowHash> {
         let mut request = new_request(command::GET_FLOW_HASH, wire::RXNFC_BYTES)?;
-        wire::put_u32(request.bytes_mut(), 4, wire::flow_type(family));
-        self.call(interface, &mut request, || format!("read what {interface} hashes of UDP ({family:?})"))?;
-        Ok(FlowHash(wire::u64_at(request.bytes(), 8)))
+        wire::put_u32(request.bytes_mut(), wire::FLOW_TYPE_AT, wire::flow_type(family));
+        self.call(interface, &mut request, || format!("read what {interface} hashes of UDP over {family}"))?;
+        Ok(FlowHash(wire::u64_at(request.bytes(), wire::DATA_AT)))
     }
 
     fn set_flow_hash(&self, interface: &str, family: Family, hash: FlowHash) -> Answer<()> {
         let mut request = new_request(command::SET_FLOW_HASH, wire::RXNFC_BYTES)?;
-        wire::put_u32(request.bytes_mut(), 4, wire::flow_type(family));
-        wire::put_u64(request.bytes_mut(), 8, hash.0);
-        let doing = || format!("let {interface} hash {:?} of UDP ({family:?})", hash.letters());
-        self.call(interface, &mut request, doing).map(drop)
+        wire::put_u32(request.bytes_mut(), wire::FLOW_TYPE_AT, wire::flow_type(family));
+        wire::put_u64(request.bytes_mut(), wire::DATA_AT, hash.0);
+        let doing = || format!("let {interface} hash {:?} of UDP over {family}", hash.letters());
+        self.call(interface, &mut request, doing)
     }
 
     fn ntuple_rules(&self, interface: &str) -> Answer<Vec<NtupleRule>> {
@@ -271,106 +245,50 @@ impl Ethtool for Ioctl {
     fn delete_ntuple_rule(&self, interface: &str, location: u32) -> Answer<()> {
         let mut request = new_request(command::DELETE_RULE, wire::RXNFC_BYTES)?;
         wire::put_location(request.bytes_mut(), location);
-        self.call(interface, &mut request, || format!("delete ntuple rule {location} of {interface}")).map(drop)
+        self.call(interface, &mut request, || format!("delete ntuple rule {location} of {interface}"))
     }
 
     fn coalescing(&self, interface: &str) -> Answer<Coalescing> {
-        self.ask(interface, command::GET_COALESCING, 92, "the coalescing")
+        self.ask(interface, command::GET_COALESCING, wire::COALESCING_BYTES, "the coalescing")
             .map(|answer| wire::coalescing(answer.bytes()))
     }
 
     fn set_coalescing(&self, interface: &str, coalescing: &Coalescing) -> Answer<()> {
-        let mut request = self.ask(interface, command::GET_COALESCING, 92, "the coalescing")?;
+        let mut request = self.ask(interface, command::GET_COALESCING, wire::COALESCING_BYTES, "the coalescing")?;
         wire::put_coalescing(request.bytes_mut(), coalescing);
         self.tell(interface, command::SET_COALESCING, request, || {
             format!("set the coalescing of {interface} to {coalescing:?}")
         })
     }
-
-    fn features(&self, interface: &str) -> Answer<Vec<Feature>> {
-        for _ in 0..ATTEMPTS {
-            let count = self.set_size(interface, wire::FEATURE_NAMES)?;
-            let Some(names) = self.names(interface, wire::FEATURE_NAMES, count)? else { continue };
-            let words = self.feature_words(interface, count.div_ceil(32))?;
-            let bit = |feature: usize, field: usize| {
-                wire::u32_at(words.bytes(), 8 + 16 * (feature / 32) + 4 * field) & (1 << (feature % 32)) != 0
-            };
-            let feature = |(number, name): (usize, String)| Feature {
-                name,
-                active: bit(number, 2),
-                changeable: bit(number, 0) && !bit(number, 3),
-            };
-            return Ok(names.into_iter().enumerate().map(feature).filter(|feature| !feature.name.is_empty()).collect());
-        }
-        Err(kept_changing(interface, "the features"))
-    }
-
-    fn set_feature(&self, interface: &str, name: &str, active: bool) -> Answer<()> {
-        let count = self.set_size(interface, wire::FEATURE_NAMES)?;
-        let names = self.names(interface, wire::FEATURE_NAMES, count)?;
-        // The place of a feature differs from kernel to kernel: it is looked up by name each time.
-        let Some(bit) = names.and_then(|names| names.iter().position(|other| other == name)) else {
-            return Err(EthtoolError::NotSupported);
-        };
-        let words = count.div_ceil(32);
-        let mut request = new_request(command::SET_FEATURES, 8 + 8 * words as usize)?;
-        wire::put_u32(request.bytes_mut(), 4, words);
-        wire::put_u32(request.bytes_mut(), 8 + 8 * (bit / 32), 1 << (bit % 32));
-        wire::put_u32(request.bytes_mut(), 12 + 8 * (bit / 32), u32::from(active) << (bit % 32));
-        let doing = || format!("switch {name} of {interface} to {active}");
-        // The result is a mask: any bit of it says that the wish was not, or not wholly, granted.
-        match self.call(interface, &mut request, doing)? {
-            0 => Ok(()),
-            _ => Err(EthtoolError::Failed {
-                operation: format!("switch {name} of {interface} to {active}"),
-                cause: io::Error::other("the driver keeps it as it is, because it is fixed or follows another feature"),
-            }),
-        }
-    }
-
-    fn statistics(&self, interface: &str) -> Answer<Vec<Statistic>> {
-        for _ in 0..ATTEMPTS {
-            let count = self.set_size(interface, wire::STATISTIC_NAMES)?;
-            if count == 0 {
-                return Ok(Vec::new());
-            }
-            let Some(names) = self.names(interface, wire::STATISTIC_NAMES, count)? else { continue };
-            let mut request = new_request(command::GET_STATISTICS, 8 + 8 * count as usize)?;
-            wire::put_u32(request.bytes_mut(), 4, count);
-            match sys::ethtool(self.socket.as_fd(), interface, &mut request) {
-                // An older kernel has met the guard page: there are more counters by now.
-                Err(error) if error.raw_os_error() == Some(libc::EFAULT) => continue,
-                result => result.map_err(|cause| explain(cause, || format!("read the counters of {interface}")))?,
-            };
-            // 0, or any other number, says that there are more or fewer by now.
-            if wire::u32_at(request.bytes(), 4) != count {
-                continue;
-            }
-            let values = (0..count as usize).map(|number| wire::u64_at(request.bytes(), 8 + 8 * number));
-            return Ok(names.into_iter().zip(values).map(|(name, value)| Statistic { name, value }).collect());
-        }
-        Err(kept_changing(interface, "the counters"))
-    }
 }
 
 impl Ioctl {
     fn indirection_only(&self, interface: &str) -> Answer<Rss> {
-        let size = self.ask(interface, command::GET_INDIRECTION, 8, "the indirection table")?;
-        let entries = bounded(wire::u32_at(size.bytes(), 4), wire::INDIRECTION_MAX, "table entries", interface)?;
+        let size =
+            self.ask(interface, command::GET_INDIRECTION, wire::INDIRECTION_HEADER_BYTES, "the indirection table")?;
+        let entries = bounded(
+            wire::u32_at(size.bytes(), wire::INDIRECTION_SIZE_AT),
+            wire::INDIRECTION_MAX,
+            "table entries",
+            interface,
+        )?;
         if entries == 0 {
             return Err(EthtoolError::NotSupported);
         }
-        let mut request = new_request(command::GET_INDIRECTION, 8 + 4 * entries as usize)?;
-        wire::put_u32(request.bytes_mut(), 4, entries);
+        let mut request = new_request(command::GET_INDIRECTION, wire::INDIRECTION_HEADER_BYTES + 4 * entries as usize)?;
+        wire::put_u32(request.bytes_mut(), wire::INDIRECTION_SIZE_AT, entries);
         self.call(interface, &mut request, || format!("read the indirection table of {interface}"))?;
-        Ok(Rss { indirection: wire::table(request.bytes(), 8, entries as usize), ..Rss::default() })
+        Ok(Rss {
+            indirection: wire::table(request.bytes(), wire::INDIRECTION_HEADER_BYTES, entries as usize),
+            ..Rss::default()
+        })
     }
 
     /// How many rules there are, and whether the driver chooses the place of a new one.
     fn rule_count(&self, interface: &str) -> Answer<(u32, bool)> {
         let answer = self.ask(interface, command::COUNT_RULES, wire::RXNFC_BYTES, "the ntuple rules")?;
         let count = bounded(wire::rule_count(answer.bytes()), wire::RULES_MAX, "rules", interface)?;
-        Ok((count, wire::u64_at(answer.bytes(), 8) & wire::PLACES_BY_DRIVER != 0))
+        Ok((count, wire::u64_at(answer.bytes(), wire::DATA_AT) & wire::PLACES_BY_DRIVER != 0))
     }
 
     /// One rule; `None` when it is gone by now or is about something else than UDP.
@@ -379,7 +297,7 @@ impl Ioctl {
         wire::put_location(request.bytes_mut(), location);
         match self.call(interface, &mut request, || format!("read ntuple rule {location} of {interface}")) {
             Err(EthtoolError::Failed { cause, .. }) if cause.raw_os_error() == Some(libc::ENOENT) => Ok(None),
-            result => result.map(|_| wire::rule(request.bytes())),
+            result => result.map(|()| wire::rule(request.bytes())),
         }
     }
 }

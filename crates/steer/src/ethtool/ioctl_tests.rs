@@ -1,5 +1,5 @@
-//! Tests of the ioctls against the running kernel: on loopback, which answers little, and on a virtual cable in a network
-//! namespace of the test's own, which can be changed without touching anything real.
+//! Tests of the ioctls against the running kernel: on loopback, which answers little, and on a virtual cable in a
+//! network namespace of the test's own, which can be changed without touching anything real.
 
 use std::process::Command;
 
@@ -41,13 +41,10 @@ fn an_interface_that_does_not_exist_is_said_to_be_missing() {
 }
 
 #[test]
-fn loopback_has_features_and_neither_channels_nor_a_hash() {
+fn loopback_has_neither_channels_nor_a_hash() {
     let ioctl = Ioctl::new().expect("a socket");
     assert!(matches!(ioctl.channels("lo"), Err(EthtoolError::NotSupported)));
     assert!(matches!(ioctl.rss("lo"), Err(EthtoolError::NotSupported)));
-    let features = ioctl.features("lo").expect("every device has features");
-    let loopback = features.iter().find(|feature| feature.name == "loopback").expect("the feature of that name");
-    assert!(loopback.active && !loopback.changeable, "{loopback:?}");
 }
 
 #[test]
@@ -74,38 +71,23 @@ fn what_a_cable_does_not_have_is_not_supported_and_no_failure() {
     });
 }
 
-#[test]
-fn a_feature_is_found_by_its_name_and_a_fixed_one_is_refused() {
-    with_cable(|ioctl| {
-        let active = |name: &str| {
-            let features = ioctl.features("wire0").expect("features");
-            features.into_iter().find(|feature| feature.name == name).expect("the feature").active
-        };
-        let before = active("rx-gro-list");
-        ioctl.set_feature("wire0", "rx-gro-list", !before).expect("a feature that may be changed");
-        assert_eq!(active("rx-gro-list"), !before);
-        assert!(matches!(ioctl.set_feature("wire0", "no-such-feature", true), Err(EthtoolError::NotSupported)));
-        assert!(ioctl.set_feature("wire0", "rx-ntuple-filter", true).is_err(), "a cable has no filters");
-    });
-}
-
-#[test]
-fn counters_are_in_the_drivers_order_with_a_name_each() {
-    with_cable(|ioctl| {
-        let counters = ioctl.statistics("wire0").expect("a cable has counters");
-        assert_eq!(counters.first().map(|counter| counter.name.as_str()), Some("peer_ifindex"));
-        assert!(counters.iter().any(|counter| counter.name == "rx_queue_3_xdp_packets"), "{counters:?}");
-        assert!(counters.iter().all(|counter| !counter.name.is_empty()));
-    });
-}
+type Call = fn(&Ioctl) -> Answer<()>;
 
 #[test]
 fn every_call_that_fails_is_told_with_its_operation() {
     let ioctl = Ioctl::new().expect("a socket");
-    for calls in 0..3 {
-        seam::FAIL.set(Some((calls, libc::EIO)));
-        let error = ioctl.features("lo").expect_err("the call fails");
-        assert!(error.to_string().contains("of lo") || error.to_string().contains("lo has"), "{error}");
+    let calls: [(&str, Call); 6] = [
+        ("the driver of lo", |ioctl| ioctl.driver("lo").map(drop)),
+        ("the channels of lo", |ioctl| ioctl.channels("lo").map(drop)),
+        ("the rings of lo", |ioctl| ioctl.rings("lo").map(drop)),
+        ("the hash spreading of lo", |ioctl| ioctl.rss("lo").map(drop)),
+        ("the coalescing of lo", |ioctl| ioctl.coalescing("lo").map(drop)),
+        ("the ntuple rules of lo", |ioctl| ioctl.ntuple_rules("lo").map(drop)),
+    ];
+    for (operation, call) in calls {
+        seam::FAIL.set(Some((0, libc::EIO)));
+        let error = call(&ioctl).expect_err("the call fails");
+        assert!(error.to_string().contains(operation), "{error}");
         assert!(matches!(error, EthtoolError::Failed { cause, .. } if cause.raw_os_error() == Some(libc::EIO)));
     }
     seam::FAIL.set(Some((0, libc::EPERM)));

@@ -1,8 +1,8 @@
 //! What a driver can be asked and told through ethtool: the questions as a trait, the answers as plain data.
 //!
 //! The trait is the seam. Behind it are the ioctls of the running kernel ([`Ioctl`]) or, in tests, a device that exists
-//! only in memory. "The driver has no such thing" is a value of its own ([`EthtoolError::NotSupported`]), because for most
-//! drivers most questions are like that and none of it is a fault.
+//! only in memory. "The driver has no such thing" is a value of its own ([`EthtoolError::NotSupported`]), because for
+//! most drivers most questions are like that and none of it is a fault.
 
 pub mod command;
 #[cfg(test)]
@@ -37,7 +37,7 @@ impl fmt::Display for EthtoolError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotSupported => formatter.write_str("the driver does not support it"),
-            Self::Permission => formatter.write_str("CAP_NET_ADMIN is needed"),
+            Self::Permission => formatter.write_str("it needs CAP_NET_ADMIN"),
             Self::NoInterface => formatter.write_str("there is no such interface"),
             Self::Failed { operation, cause } => write!(formatter, "cannot {operation}: {cause}"),
         }
@@ -126,21 +126,21 @@ pub struct Rss {
 pub struct FlowHash(pub u64);
 
 impl FlowHash {
-    /// The source and destination addresses.
+    /// The source and destination addresses: RXH_IP_SRC and RXH_IP_DST.
     pub const ADDRESSES: Self = Self(0x10 | 0x20);
-    /// The addresses and the ports.
+    /// The addresses and the ports: those and RXH_L4_B_0_1 and RXH_L4_B_2_3.
     pub const ADDRESSES_AND_PORTS: Self = Self(0x10 | 0x20 | 0x40 | 0x80);
 
     /// Every part that ethtool has a letter for.
     const LETTERS: [(u64, char); 8] = [
-        (1 << 1, 'm'),
-        (1 << 2, 'v'),
-        (1 << 3, 't'),
-        (1 << 4, 's'),
-        (1 << 5, 'd'),
-        (1 << 6, 'f'),
-        (1 << 7, 'n'),
-        (1 << 31, 'r'),
+        (1 << 1, 'm'),  // RXH_L2DA
+        (1 << 2, 'v'),  // RXH_VLAN
+        (1 << 3, 't'),  // RXH_L3_PROTO
+        (1 << 4, 's'),  // RXH_IP_SRC
+        (1 << 5, 'd'),  // RXH_IP_DST
+        (1 << 6, 'f'),  // RXH_L4_B_0_1
+        (1 << 7, 'n'),  // RXH_L4_B_2_3
+        (1 << 31, 'r'), // RXH_DISCARD
     ];
 
     /// The letters that `ethtool -N ... rx-flow-hash` takes.
@@ -173,26 +173,6 @@ pub struct Coalescing {
     pub rx_frames: u32,
     /// The driver adapts both by itself.
     pub adaptive_rx: bool,
-}
-
-/// One switch of a driver.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Feature {
-    /// Its name, as in "rx-gro-list".
-    pub name: String,
-    /// In force.
-    pub active: bool,
-    /// May be changed.
-    pub changeable: bool,
-}
-
-/// One counter of a driver. Names repeat and their order has a meaning, so they are never keys of a map.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Statistic {
-    /// Its name, without the spaces around it.
-    pub name: String,
-    /// Its value.
-    pub value: u64,
 }
 
 /// A rule by which the device itself sends one kind of datagram to one queue.
@@ -246,10 +226,4 @@ pub trait Ethtool {
     fn coalescing(&self, interface: &str) -> Answer<Coalescing>;
     /// Sets it; what [`Coalescing`] does not name keeps its value.
     fn set_coalescing(&self, interface: &str, coalescing: &Coalescing) -> Answer<()>;
-    /// The switches of the driver.
-    fn features(&self, interface: &str) -> Answer<Vec<Feature>>;
-    /// Sets one switch, found by its name.
-    fn set_feature(&self, interface: &str, name: &str, active: bool) -> Answer<()>;
-    /// The counters of the driver, in its order.
-    fn statistics(&self, interface: &str) -> Answer<Vec<Statistic>>;
 }

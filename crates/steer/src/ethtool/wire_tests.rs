@@ -58,6 +58,17 @@ fn a_rule_with_a_partial_mask_or_a_virtual_function_is_not_shown_as_ours() {
 }
 
 #[test]
+fn a_rule_that_compares_the_type_of_service_is_not_shown_as_one_that_does_not() {
+    // The places of tos and tclass: behind two addresses and two ports.
+    for (family, service_at) in [(Family::V4, 92 + 12), (Family::V6, 92 + 36)] {
+        let mut bytes = [0; RXNFC_BYTES];
+        put_rule(&mut bytes, &rule_of_everything(family));
+        bytes[service_at] = 0xfc;
+        assert_eq!(rule(&bytes), None, "{family}");
+    }
+}
+
+#[test]
 fn setting_keeps_what_it_does_not_name() {
     let mut bytes: Vec<u8> = (0..92).collect();
     let before = bytes.clone();
@@ -68,16 +79,6 @@ fn setting_keeps_what_it_does_not_name() {
     let mut bytes: Vec<u8> = (0..36).collect();
     put_rings(&mut bytes, &Rings { rx: 1024, tx: 512, ..Rings::default() });
     assert_eq!((u32_at(&bytes, 20), u32_at(&bytes, 32), bytes[24]), (1024, 512, 24));
-}
-
-#[test]
-fn strings_are_cut_at_their_zero_and_stay_in_order_even_when_they_repeat() {
-    let mut bytes = vec![0; 12 + 3 * STRING_BYTES];
-    for (number, name) in ["  pkts rx err", "Rx Queue#", "  pkts rx err"].iter().enumerate() {
-        bytes[12 + number * STRING_BYTES..][..name.len()].copy_from_slice(name.as_bytes());
-    }
-    assert_eq!(strings(&bytes, 3), ["pkts rx err", "Rx Queue#", "pkts rx err"]);
-    assert_eq!(strings(&bytes, usize::MAX).len(), 3, "a count from outside is not believed");
 }
 
 #[test]
@@ -104,6 +105,6 @@ fn no_answer_makes_a_decoder_panic() {
         let _ = (driver(answer), channels(answer), rings(answer), coalescing(answer), rule(answer));
         let _ = (rule_count(answer), location(answer));
         let count = usize::try_from(next()).unwrap_or(usize::MAX);
-        assert!(strings(answer, count).len() <= 8 && table(answer, 24, count).len() <= 64);
+        assert!(table(answer, 24, count).len() <= 64);
     }
 }

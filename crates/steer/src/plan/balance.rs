@@ -1,13 +1,13 @@
-//! How unevenly a hash spreads a few flows over lanes. Four exporters on four lanes do not give each lane one: flows are
-//! thrown at lanes like balls into bins, and whoever sizes lanes by the average is surprised by the fullest bin.
+//! How unevenly a hash spreads a few flows over receivers. Four exporters on four receivers do not give each one: flows
+//! are thrown at receivers like balls into bins, and whoever sizes them by the average is surprised by the fullest.
 
-/// The share of all flows that the busiest of `lanes` is expected to get of `flows` equal flows.
-pub fn busiest_share(flows: usize, lanes: usize) -> f64 {
-    if flows == 0 || lanes == 0 {
+/// The share of all flows that the busiest of `receivers` is expected to get of `flows` equal flows.
+pub(super) fn busiest_share(flows: usize, receivers: usize) -> f64 {
+    if flows == 0 || receivers == 0 {
         return 0.0;
     }
     // The expectation of a count is the sum over m of the chance that it is above m.
-    let expected: f64 = (0..flows).map(|most| 1.0 - chance_of_at_most(most, flows, lanes)).sum();
+    let expected: f64 = (0..flows).map(|most| 1.0 - chance_of_at_most(most, flows, receivers)).sum();
     expected / flows as f64
 }
 
@@ -16,13 +16,13 @@ pub(super) fn thousandths(share: f64) -> u32 {
     (share * 1000.0).round() as u32
 }
 
-/// The chance that no lane gets more than `most` flows. Lane by lane: given how many flows are left, the next lane's share
-/// of them is binomial.
-fn chance_of_at_most(most: usize, flows: usize, lanes: usize) -> f64 {
+/// The chance that no receiver gets more than `most` flows. Receiver by receiver: given how many
+/// flows are left, the share of the next one is binomial.
+fn chance_of_at_most(most: usize, flows: usize, receivers: usize) -> f64 {
     let mut left = vec![0.0; flows + 1];
     left[flows] = 1.0;
-    for lane in 0..lanes {
-        let chance = 1.0 / (lanes - lane) as f64;
+    for receiver in 0..receivers {
+        let chance = 1.0 / (receivers - receiver) as f64;
         let mut next = vec![0.0; flows + 1];
         for (remaining, weight) in left.iter().enumerate().filter(|(_, weight)| **weight > 0.0) {
             // The binomial chances of 0, 1, 2 and so on, each from the one before.
@@ -46,13 +46,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_lane_gets_everything_and_one_flow_is_all_of_one_lane() {
+    fn one_receiver_gets_everything_and_one_flow_is_all_of_one_receiver() {
         assert!((busiest_share(64, 1) - 1.0).abs() < 1e-9);
         assert!((busiest_share(1, 8) - 1.0).abs() < 1e-9);
     }
 
     #[test]
-    fn two_flows_on_two_lanes_meet_every_second_time() {
+    fn two_flows_on_two_receivers_meet_every_second_time() {
         // Together (a share of 1) or apart (a half), each with a chance of a half.
         assert!((busiest_share(2, 2) - 0.75).abs() < 1e-9);
     }

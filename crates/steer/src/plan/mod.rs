@@ -1,11 +1,12 @@
-//! What a host should look like, decided from what it looks like, without any I/O. The same host and the same wish always
-//! give the same plan, also after the plan has been applied: so applying twice changes nothing.
+//! What a host should look like, decided from what it looks like, without any I/O. The same host and the same wish
+//! always give the same plan, also after the plan has been applied: so applying twice changes nothing.
 //!
 //! The terms: a plan has a part for each interface; that has a **seat** for each queue (the core of its interrupt, the
 //! core of its receiver, and one sentence that says why), and a list of **wanted** settings in the order in which they
 //! must be applied, because most drivers forget the later ones when the earlier ones change.
 
 mod balance;
+mod request;
 mod seats;
 mod show;
 
@@ -13,51 +14,14 @@ use std::fmt;
 
 use crate::ethtool::{Channels, Family, FlowHash, Rings};
 use crate::model::{Host, Interface, Kind, Known};
+use balance::busiest_share;
+use request::refuse;
 use seats::Seats;
 
-pub use balance::busiest_share;
+pub use request::{Amount, Note, Placement, PlanError, Request, Wish};
 
-/// How many flows the expected balance is told for.
+/// For how many flows a plan tells the balance that is to be expected.
 pub const BALANCE_FLOWS: usize = 64;
-
-/// What is asked of a plan.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Request {
-    /// How many receive queues.
-    pub rx_queues: Amount,
-    /// How long the receive rings.
-    pub ring: Amount,
-    /// What of a UDP datagram is hashed; `None` keeps it.
-    pub flow_hash_udp: Option<FlowHash>,
-    /// Where a receiver sits, seen from its queue's interrupt.
-    pub placement: Placement,
-    /// The cores to use, of those that are allowed; `None` is all of them.
-    pub cores: Option<Vec<usize>>,
-    /// How many lanes there are to feed, when that is not the number of queues.
-    pub lanes: Option<usize>,
-}
-
-/// How much of something.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Amount {
-    /// As it is.
-    #[default]
-    Keep,
-    /// As much as the device can.
-    Max,
-    /// This much.
-    Number(u32),
-}
-
-/// Where a receiver sits, seen from its queue's interrupt.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Placement {
-    /// On another physical core of the same node.
-    #[default]
-    Adjacent,
-    /// On the same core.
-    SameCore,
-}
 
 /// What should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,18 +40,18 @@ pub struct InterfacePlan {
     /// Its memory node.
     pub node: Option<usize>,
     /// One seat for each queue, in order.
-    pub seats: Vec<Seat>,
+    pub seats: Vec<QueueSeat>,
     /// Every setting the plan depends on, in the order of application, whether it holds already or not.
     pub wanted: Vec<Wanted>,
-    /// What the operator should know: what could not be had, and what it means.
-    pub notes: Vec<String>,
-    /// The share of the busiest lane that is to be expected of [`BALANCE_FLOWS`] flows, in thousandths.
+    /// What the operator should know.
+    pub notes: Vec<Note>,
+    /// The share of the busiest receiver that is to be expected of [`BALANCE_FLOWS`] flows, in thousandths.
     pub busiest_share_thousandths: u32,
 }
 
 /// Where one queue's work goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seat {
+pub struct QueueSeat {
     /// The queue.
     pub queue: usize,
     /// The core of its interrupt; `None` when that cannot be chosen.
@@ -100,7 +64,7 @@ pub struct Seat {
     pub why: String,
 }
 
-impl Seat {
+impl QueueSeat {
     /// Where the queue's datagrams are processed once the plan is applied.
     pub fn arrival_core(&self) -> usize {
         self.interrupt_core.unwrap_or(self.receiver_core)
@@ -145,29 +109,6 @@ pub enum Target {
     },
 }
 
-/// Why there is no plan.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PlanError {
-    /// What is in the way.
-    pub what: String,
-    /// What to do about it.
-    pub cure: String,
-    /// True when what is in the way is the configuration and not the host.
-    pub is_configuration: bool,
-}
-
-impl fmt::Display for PlanError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}; {}", self.what, self.cure)
-    }
-}
-
-impl std::error::Error for PlanError {}
-
-fn refuse(what: String, cure: &str) -> PlanError {
-    PlanError { what, cure: cure.to_owned(), is_configuration: true }
-}
-
 impl Plan {
     /// Decides. `allowed` are the cores that this process may use.
     pub fn new(host: &Host, allowed: &[usize], request: &Request) -> Result<Self, PlanError> {
@@ -196,12 +137,10 @@ fn plan(interface: &Interface, seats: &mut Seats<'_>, request: &Request) -> Resu
     part.seats = seats.assign(interface, queues, &mut part.notes)?;
     part.want_interrupts(interface);
     part.want_rps(interface, queues, request, seats);
-    let lanes = request.lanes.unwrap_or(queues).max(1);
-    part.busiest_share_thousandths = balance::thousandths(busiest_share(BALANCE_FLOWS, lanes));
+    let receivers = request.receivers.unwrap_or(queues).max(1);
+    part.busiest_share_thousandths = balance::thousandths(busiest_share(BALANCE_FLOWS, receivers));
     if !interface.is_up {
-        part.notes.push(
-            "the interface is down: its interrupts appear when it comes up, apply the plan again then".to_owned(),
-        );
+        part.note(&[], "the interface is down: its interrupts appear when it comes up; apply the plan again then");
     }
     Ok(part)
 }
@@ -212,14 +151,14 @@ fn check_kind(interface: &Interface) -> Result<(), PlanError> {
     let below = |what: &str| {
         let what = format!("{name} is {what}, which has no queues of its own");
         let cure = match members.as_slice() {
-            [] => "it has nothing below it yet; name the interfaces that will be".to_owned(),
-            members => format!("name what is below it instead: interfaces = {members:?}"),
+            [] => "nothing is below it yet: name the interfaces that it will have".to_owned(),
+            members => format!("name what is below it instead: {}", members.join(", ")),
         };
-        Err(PlanError { what, cure, is_configuration: true })
+        Err(refuse(&[Wish::Interfaces], what, cure))
     };
     let nothing = |what: &str| {
         let what = format!("{name} is {what}: it has no interrupts, so there is nothing to steer");
-        Err(refuse(what, "name an interface with a device behind it"))
+        Err(refuse(&[Wish::Interfaces], what, "name an interface with a device behind it"))
     };
     match kind {
         Kind::Physical => Ok(()),
@@ -240,16 +179,24 @@ impl InterfacePlan {
         self.wanted.push(Wanted { target, why: why.into(), disruption });
     }
 
+    fn note(&mut self, wishes: &[Wish], text: impl Into<String>) {
+        self.notes.push(Note { text: text.into(), wishes: wishes.to_vec() });
+    }
+
     /// Returns how many queues there will be.
     fn want_queues(&mut self, interface: &Interface, request: &Request) -> Result<usize, PlanError> {
         let now = interface.queues.len();
         let name = &interface.name;
         if now == 0 {
-            return Err(refuse(format!("{name} shows no receive queues"), "name another interface"));
+            let what = format!("{name} shows no receive queues");
+            return Err(refuse(&[Wish::Interfaces], what, "name another interface"));
         }
         let Some(channels) = interface.channels.get() else {
             if request.rx_queues != Amount::Keep {
-                self.notes.push(format!("the number of queues stays {now}: channels are {}", say(&interface.channels)));
+                self.note(
+                    &[],
+                    format!("the number of queues stays {now}: {}", why_not(&interface.channels, "channels")),
+                );
             }
             return Ok(now);
         };
@@ -261,13 +208,16 @@ impl InterfacePlan {
             Amount::Max => most,
             Amount::Number(number) if number <= most && number > 0 => number,
             Amount::Number(number) => {
-                let what = format!("rx_queues = {number}: {name} can have 1 to {most}");
-                return Err(refuse(what, &format!("ask for at most {most}, or for \"max\"")));
+                let what = format!("the request asks for {number} queues, and {name} can have 1 to {most}");
+                return Err(refuse(&[Wish::RxQueues], what, format!("ask for at most {most}, or for the maximum")));
             }
         };
         let channels =
             if is_combined { Channels { combined: count, ..*channels } } else { Channels { rx: count, ..*channels } };
-        self.want(Target::Channels(channels), format!("rx_queues asks for {count}"));
+        self.want(
+            Target::Channels(channels),
+            format!("the request asks for {count} {}", if count == 1 { "queue" } else { "queues" }),
+        );
         Ok(count as usize)
     }
 
@@ -276,18 +226,19 @@ impl InterfacePlan {
             return Ok(());
         }
         let Some(rings) = interface.rings.get() else {
-            self.notes.push(format!("the ring stays as it is: rings are {}", say(&interface.rings)));
+            self.note(&[], format!("the ring stays as it is: {}", why_not(&interface.rings, "ring lengths")));
             return Ok(());
         };
         let length = match request.ring {
             Amount::Number(number) if number == 0 || number > rings.rx_max => {
-                let what = format!("ring = {number}: {} can have 1 to {}", interface.name, rings.rx_max);
-                return Err(refuse(what, &format!("ask for at most {}, or for \"max\"", rings.rx_max)));
+                let (name, most) = (&interface.name, rings.rx_max);
+                let what = format!("the request asks for a ring of {number}, and {name} can have 1 to {most}");
+                return Err(refuse(&[Wish::Ring], what, format!("ask for at most {most}, or for the maximum")));
             }
             Amount::Number(number) => number,
             Amount::Max | Amount::Keep => rings.rx_max,
         };
-        self.want(Target::Ring(Rings { rx: length, ..*rings }), format!("ring asks for {length} descriptors"));
+        self.want(Target::Ring(Rings { rx: length, ..*rings }), format!("the request asks for {length} descriptors"));
         Ok(())
     }
 
@@ -299,12 +250,15 @@ impl InterfacePlan {
                 let table: Vec<u32> = (0..queues).cycle().take(entries).collect();
                 let now = &interface.rss.get().expect("just looked at").indirection;
                 let wanted = if is_even(now, queues) { now.clone() } else { table };
-                self.want(Target::Indirection(wanted), format!("each of {queues} queues gets its share of the flows"));
+                self.want(
+                    Target::Indirection(wanted),
+                    format!("each of {queues} queues should get its share of the flows"),
+                );
             }
-            _ if queues > 1 => self.notes.push(format!(
-                "how flows are spread over the {queues} queues cannot be set: the indirection table is {}",
-                say(&interface.rss)
-            )),
+            _ if queues > 1 => {
+                let why_not = why_not(&interface.rss, "an indirection table");
+                self.note(&[], format!("the spreading of flows over the {queues} queues stays as it is: {why_not}"));
+            }
             _ => {}
         }
     }
@@ -315,22 +269,27 @@ impl InterfacePlan {
             match (request.flow_hash_udp, now.get()) {
                 // virtio_net without RSS answers the question like this, and refuses every setting.
                 (Some(_), Some(FlowHash(0))) if interface.rss.get().is_none_or(|rss| rss.indirection.is_empty()) => {
-                    self.notes.push(format!(
-                        "what is hashed of UDP over {family} cannot be set: the device hashes nothing and has no table, \
-                         because its host gave it no RSS"
-                    ));
+                    let text = format!(
+                        "the hash of UDP over {family} stays as it is: the device hashes nothing, because its host \
+                         gave it no RSS"
+                    );
+                    self.note(&[], text);
                 }
                 (Some(hash), Some(_)) => {
-                    let why = format!("flow_hash_udp asks for \"{}\"", hash.letters());
+                    let why = format!("the request asks for \"{}\"", hash.letters());
                     self.want(Target::FlowHash(family, hash), why);
                 }
                 (Some(_), None) => {
-                    self.notes.push(format!("what is hashed of UDP over {family} cannot be set: it is {}", say(now)));
+                    let why_not = why_not(now, "a choice of what it hashes");
+                    self.note(&[], format!("the hash of UDP over {family} stays as it is: {why_not}"));
                 }
-                (None, Some(now)) if *now == FlowHash::ADDRESSES => self.notes.push(format!(
-                    "of UDP over {family} only the addresses are hashed: all datagrams between two hosts land in one \
-                     queue; flow_hash_udp = \"sdfn\" spreads them by port too"
-                )),
+                (None, Some(now)) if *now == FlowHash::ADDRESSES => {
+                    let text = format!(
+                        "the device hashes only the addresses of UDP over {family}: all datagrams between two hosts \
+                         land in one queue; a hash of \"sdfn\" spreads them by port too"
+                    );
+                    self.note(&[Wish::FlowHash], text);
+                }
                 (None, _) => {}
             }
         }
@@ -347,28 +306,30 @@ impl InterfacePlan {
             if interrupt.is_some_and(|own| !own.is_settable || (0..seat.queue).any(is_shared)) {
                 continue;
             }
-            let why = format!("queue {} is processed beside its receiver on core {}", seat.queue, seat.receiver_core);
+            let why = format!("the receiver of queue {} runs on core {}", seat.queue, seat.receiver_core);
             self.want(Target::Interrupt { queue: seat.queue, cores: vec![core] }, why);
         }
     }
 
-    /// RPS only where it is the only way: more lanes than the device has queues.
+    /// RPS only where it is the only way: more receivers than the device has queues.
     fn want_rps(&mut self, interface: &Interface, queues: usize, request: &Request, seats: &Seats<'_>) {
-        let lanes = request.lanes.unwrap_or(queues);
-        if lanes <= queues {
+        let receivers = request.receivers.unwrap_or(queues);
+        if receivers <= queues {
             for queue in interface.queues.iter().filter(|queue| !queue.rps_cores.is_empty()) {
-                self.notes.push(format!(
-                    "RPS hands queue {} on to the cores {}: the interrupt does not decide where it is processed",
+                let text = format!(
+                    "RPS hands the datagrams of queue {} on to the cores {}: its interrupt does not decide where they \
+                     are processed",
                     queue.index,
                     crate::format_core_list(&queue.rps_cores)
-                ));
+                );
+                self.note(&[], text);
             }
             return;
         }
         let Some(seat) = self.seats.first() else { return };
-        let cores = seats.near(interface.node, lanes);
+        let cores = seats.near(interface.node, receivers);
         let why = format!(
-            "{lanes} lanes share {queues} queue(s), so RPS spreads the flows of queue 0 over {} cores",
+            "{receivers} receivers share {queues} queue(s), so RPS spreads the flows of queue 0 over {} cores",
             cores.len()
         );
         let queue = seat.queue;
@@ -383,11 +344,11 @@ fn is_even(table: &[u32], queues: u32) -> bool {
     table.iter().all(|&entry| entry < queues) && (0..queues).all(|queue| (share..=share + 1).contains(&count(queue)))
 }
 
-fn say<T>(known: &Known<T>) -> String {
+/// Why nothing was planned for `what`.
+fn why_not<T>(known: &Known<T>, what: &str) -> String {
     match known {
-        Known::Is(_) => "empty".to_owned(),
-        Known::NotSupported => "not supported by the driver".to_owned(),
-        Known::Unknown(reason) => format!("unknown: {reason}"),
+        Known::Is(_) | Known::NotSupported => format!("the driver does not support {what}"),
+        Known::Unknown(reason) => format!("whether the driver supports {what} is unknown: {reason}"),
     }
 }
 
@@ -408,15 +369,15 @@ fn disruption(driver: &str, target: &Target) -> Option<String> {
         (Target::FlowHash(..), "ixgbe") => {
             "no gap, but the driver warns in the kernel log that fragments may arrive out of order"
         }
-        (Target::FlowHash(..), "virtio_net") => "no gap; the device also takes it for plain IP",
+        (Target::FlowHash(..), "virtio_net") => "no gap; the device does the same with plain IP",
         (Target::FlowHash(..), _) => return None,
-        (Target::Ring(_), "virtio_net") => "each queue is reset in turn: what is in its ring is lost",
-        (Target::Ring(_), "vmxnet3") => "the device is stopped and reset: nothing is received for a moment",
+        (Target::Ring(_), "virtio_net") => "the driver resets each queue in turn: what is in its ring is lost",
+        (Target::Ring(_), "vmxnet3") => "the driver stops and resets the device: it receives nothing for a moment",
         (Target::Channels(_), "mlx5_core") => "a new set of queues replaces the old one: a short gap",
         (Target::Channels(_) | Target::Ring(_), "ena" | "ixgbe" | "bnxt_en" | "i40e" | "ice" | "iavf" | "gve") => {
-            "the interface is closed and opened again: nothing is received for a moment"
+            "the driver closes and opens the interface: it receives nothing for a moment"
         }
-        (Target::Channels(_) | Target::Ring(_), _) => "not known for this driver: expect a gap",
+        (Target::Channels(_) | Target::Ring(_), _) => "unknown for this driver: expect a gap",
     };
     Some(cost.to_owned())
 }

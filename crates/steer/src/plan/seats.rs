@@ -2,18 +2,18 @@
 //!
 //! With `adjacent` the interrupt and the receiver of a queue sit on two physical cores of the device's node, under one
 //! last-level cache where there is one: the softirq and the receiver then run at the same time and the datagram crosses
-//! a cache that both have. Never on two threads of one core, which would share the very thing that is short. When the node
-//! has fewer than two physical cores for each queue, all queues fall back to one core each, which is said.
+//! a cache that both have. Never on two threads of one core, which would share the very thing that is short. When the
+//! node has fewer than two physical cores for each queue, all queues fall back to one core each, and a note says so.
 
 use std::collections::BTreeSet;
 
-use super::{Placement, PlanError, Request, Seat, refuse};
+use super::{Note, Placement, PlanError, QueueSeat, Request, Wish, refuse};
 use crate::corelist::format_core_list;
 use crate::model::{Host, Interface, Known};
 use crate::topology::Topology;
 
 /// Queues with one interrupt between them are all processed where that fires.
-fn share_interrupts(interface: &Interface, seats: &mut [Seat]) {
+fn share_interrupts(interface: &Interface, seats: &mut [QueueSeat]) {
     let number = |queue: usize| Some(interface.queues.get(queue)?.interrupt.get()?.number);
     for queue in 1..seats.len() {
         let Some(first) = (0..queue).find(|&earlier| number(queue).is_some() && number(earlier) == number(queue))
@@ -21,7 +21,7 @@ fn share_interrupts(interface: &Interface, seats: &mut [Seat]) {
             continue;
         };
         seats[queue].interrupt_core = seats[first].interrupt_core;
-        seats[queue].why = format!("shares its interrupt with queue {first}; the receiver is on a core of its own");
+        seats[queue].why = format!("shares its interrupt with queue {first}; the receiver has a core of its own");
     }
 }
 
@@ -39,16 +39,19 @@ impl<'a> Seats<'a> {
         if let Some(cores) = &request.cores {
             let offline: Vec<usize> = cores.iter().copied().filter(|core| !topology.online.contains(core)).collect();
             if !offline.is_empty() {
-                let what = format!("cpus names the cores {}, which are not online", format_core_list(&offline));
-                return Err(refuse(what, &format!("online are {}", format_core_list(&topology.online))));
+                let what = format!("the request names the cores {}, which are not online", format_core_list(&offline));
+                let cure = format!("name some of those that are: {}", format_core_list(&topology.online));
+                return Err(refuse(&[Wish::Cores], what, cure));
             }
         }
         let wanted = |core: &usize| request.cores.as_ref().is_none_or(|cores| cores.contains(core));
         let usable: Vec<usize> =
             allowed.iter().copied().filter(|core| topology.online.contains(core)).filter(wanted).collect();
         if usable.is_empty() {
-            let what = format!("of the cores {} this process may use none that is wanted", format_core_list(allowed));
-            return Err(refuse(what, "widen cpus, or the affinity or cpuset that the process starts in"));
+            let may = format_core_list(allowed);
+            let what = format!("this process may run on the cores {may}, and the request leaves none of them");
+            let cure = "name some of them, or widen the affinity or cpuset that the process starts in";
+            return Err(refuse(&[Wish::Cores], what, cure));
         }
         Ok(Self { topology, usable, taken: BTreeSet::new(), placement: request.placement })
     }
@@ -58,8 +61,8 @@ impl<'a> Seats<'a> {
         &mut self,
         interface: &Interface,
         queues: usize,
-        notes: &mut Vec<String>,
-    ) -> Result<Vec<Seat>, PlanError> {
+        notes: &mut Vec<Note>,
+    ) -> Result<Vec<QueueSeat>, PlanError> {
         if queues > self.usable.len() {
             let what = format!(
                 "{} has {queues} queues and there are {} cores for them ({})",
@@ -67,17 +70,19 @@ impl<'a> Seats<'a> {
                 self.usable.len(),
                 format_core_list(&self.usable)
             );
-            return Err(refuse(what, &format!("set rx_queues = {}, or widen cpus", self.usable.len())));
+            let cure = format!("ask for {} queues at most, or for more cores", self.usable.len());
+            return Err(refuse(&[Wish::RxQueues, Wish::Cores], what, cure));
         }
         let physical = self.free_physical_cores(interface.node);
         let pairs = if self.placement == Placement::Adjacent { self.pairs(&physical, queues) } else { Vec::new() };
         if self.placement == Placement::Adjacent && pairs.len() < queues {
-            notes.push(format!(
-                "placement = \"adjacent\" needs two physical cores for each of {queues} queues{}; there are {}, so each \
-                 receiver sits on its interrupt's core",
-                interface.node.map_or(String::new(), |node| format!(" on node {node}")),
+            let place = interface.node.map_or("there are".to_owned(), |node| format!("node {node} has"));
+            let text = format!(
+                "{queues} queues need two free physical cores each to keep interrupt and receiver apart, and {place} \
+                 {}: each receiver shares the core of its interrupt",
                 physical.len()
-            ));
+            );
+            notes.push(Note { text, wishes: vec![Wish::Placement] });
         }
         let singles = self.singles(interface.node, &physical, queues);
         let seat = |queue: usize| {
@@ -85,7 +90,7 @@ impl<'a> Seats<'a> {
                 if pairs.len() >= queues { pairs[queue] } else { (singles[queue], singles[queue]) };
             self.seat(interface, queue, interrupt, receiver)
         };
-        let mut seats: Vec<Seat> = (0..queues).map(seat).collect();
+        let mut seats: Vec<QueueSeat> = (0..queues).map(seat).collect();
         share_interrupts(interface, &mut seats);
         self.taken.extend(seats.iter().flat_map(|seat| [seat.arrival_core(), seat.receiver_core]));
         Ok(seats)
@@ -143,7 +148,7 @@ impl<'a> Seats<'a> {
         cores
     }
 
-    fn seat(&self, interface: &Interface, queue: usize, interrupt: usize, receiver: usize) -> Seat {
+    fn seat(&self, interface: &Interface, queue: usize, interrupt: usize, receiver: usize) -> QueueSeat {
         let found = interface.queues.get(queue).map(|queue| &queue.interrupt);
         let (interrupt_core, because) = match found {
             Some(Known::Unknown(reason)) => (None, format!("the interrupt is unknown: {reason}")),
@@ -169,6 +174,6 @@ impl<'a> Seats<'a> {
             Some(device) => format!("away from the device's node {device}, which has no core left"),
             None => "the device's node is unknown".to_owned(),
         };
-        Seat { queue, interrupt_core, receiver_core, node, why: format!("{because}; {home}") }
+        QueueSeat { queue, interrupt_core, receiver_core, node, why: format!("{because}; {home}") }
     }
 }

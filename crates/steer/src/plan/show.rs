@@ -42,7 +42,10 @@ impl fmt::Display for InterfacePlan {
             writeln!(formatter, "  note: {note}")?;
         }
         let share = f64::from(self.busiest_share_thousandths) / 10.0;
-        writeln!(formatter, "  balance: of {BALANCE_FLOWS} equal flows the busiest lane gets {share:.1} % on average")
+        writeln!(
+            formatter,
+            "  balance: of {BALANCE_FLOWS} equal flows the busiest receiver gets {share:.1} % on average"
+        )
     }
 }
 

@@ -1,0 +1,104 @@
+//! What is asked of a plan, and how a plan says which part of it cannot be.
+//!
+//! Nothing here knows how a program lets its users ask: a sentence that is about a part of the request carries that
+//! part as a [`Wish`], and the program adds the name of its own option or key.
+
+use std::fmt;
+
+use crate::ethtool::FlowHash;
+
+/// What is asked of a plan.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Request {
+    /// How many receive queues.
+    pub rx_queues: Amount,
+    /// How long the receive rings.
+    pub ring: Amount,
+    /// What of a UDP datagram is hashed; `None` keeps it.
+    pub flow_hash_udp: Option<FlowHash>,
+    /// Where a receiver sits, seen from its queue's interrupt.
+    pub placement: Placement,
+    /// The cores to use, of those that are allowed; `None` is all of them.
+    pub cores: Option<Vec<usize>>,
+    /// How many receivers there are to feed, when that is not the number of queues.
+    pub receivers: Option<usize>,
+}
+
+/// How much of something.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Amount {
+    /// As it is.
+    #[default]
+    Keep,
+    /// As much as the device can.
+    Max,
+    /// This much.
+    Number(u32),
+}
+
+/// Where a receiver sits, seen from its queue's interrupt.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// On another physical core of the same node.
+    #[default]
+    Adjacent,
+    /// On the same core.
+    SameCore,
+}
+
+/// A part of what is asked, for the sentences that are about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Wish {
+    /// Which interfaces to plan for.
+    Interfaces,
+    /// [`Request::rx_queues`].
+    RxQueues,
+    /// [`Request::ring`].
+    Ring,
+    /// [`Request::flow_hash_udp`].
+    FlowHash,
+    /// [`Request::placement`].
+    Placement,
+    /// [`Request::cores`].
+    Cores,
+}
+
+/// What the operator should know of a plan: what the host or the driver does not let happen, and what that means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// In one sentence.
+    pub text: String,
+    /// The parts of the request that would change it; empty when nothing that can be asked does.
+    pub wishes: Vec<Wish>,
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.text)
+    }
+}
+
+/// Why there is no plan: the host cannot be as it is asked to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlanError {
+    /// What is in the way.
+    pub what: String,
+    /// What to do about it.
+    pub cure: String,
+    /// The parts of the request that would have to change.
+    pub wishes: Vec<Wish>,
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}; {}", self.what, self.cure)
+    }
+}
+
+impl std::error::Error for PlanError {}
+
+/// The error that these parts of the request cannot be.
+pub(super) fn refuse(wishes: &[Wish], what: String, cure: impl Into<String>) -> PlanError {
+    PlanError { what, cure: cure.into(), wishes: wishes.to_vec() }
+}

@@ -1,0 +1,47 @@
+//! The words of the library, held by a test: whoever uses it has commands and keys of his own, and a sentence that
+//! names those of another program would send his users astray.
+
+use std::fs;
+use std::path::Path;
+
+/// How one program is called, and how its configuration is quoted, in sources and in the plans that are reviewed.
+const WORDS_OF_A_PROGRAM: [&str; 11] = [
+    "udpd",
+    "[steer]",
+    "interfaces = {",
+    "rx_queues = {",
+    "rx_queues asks",
+    "ring = {",
+    "ring asks",
+    "flow_hash_udp =",
+    "placement = \\\"",
+    "irqbalance = \\\"",
+    "widen cpus",
+];
+
+/// Adds `path:line: text` for each line below `folder` that has one of the words.
+fn search(folder: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            search(&path, found);
+            continue;
+        }
+        if !path.extension().is_some_and(|kind| kind == "rs" || kind == "plan") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).expect("a text");
+        let wrong =
+            text.lines().enumerate().filter(|(_, line)| WORDS_OF_A_PROGRAM.iter().any(|word| line.contains(word)));
+        found.extend(wrong.map(|(number, line)| format!("{}:{}: {}", path.display(), number + 1, line.trim())));
+    }
+}
+
+#[test]
+fn the_library_names_no_command_and_no_key_of_a_program() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut found = Vec::new();
+    search(&root.join("src"), &mut found);
+    search(&root.join("tests/trees"), &mut found);
+    assert!(found.is_empty(), "words of a program in the library:\n  {}", found.join("\n  "));
+}
