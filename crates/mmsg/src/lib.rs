@@ -60,6 +60,7 @@
 compile_error!("mmsg is written against the system calls of Linux and builds for no other system");
 
 mod addr;
+mod adopt;
 mod arena;
 mod backing;
 mod batch;

@@ -111,12 +111,7 @@ impl Socket {
             let text = "GRO stays on once it was on, because queued trains could not be told from datagrams: make a new socket";
             return if self.has_gro() { Err(io::Error::new(io::ErrorKind::InvalidInput, text)) } else { Ok(()) };
         }
-        // Noted before the kernel begins: there is no moment at which a train could come from a socket that seems to have
-        // none.
-        self.note_gro(true);
-        let result = self.set(SOL_UDP, libc::UDP_GRO, 1);
-        self.note_gro(result.is_ok());
-        result
+        self.switch_gro_on(|| self.set(SOL_UDP, libc::UDP_GRO, 1))
     }
 
     /// Cuts everything sent into datagrams of this size; 0 switches it off.

@@ -6,6 +6,7 @@ mod common;
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ const SHAPE: BatchShape = BatchShape {
 
 /// Uses every call of the crate, as a program would.
 fn everything() -> io::Result<()> {
-    let socket = Socket::new(Family::V4)?;
+    let socket = Socket::try_from(OwnedFd::from(Socket::new(Family::V4)?))?;
     socket.set_reuse_port(true)?;
     socket.set_packet_info(true)?;
     socket.set_receive_buffer(100_000)?;
@@ -64,7 +65,7 @@ fn every_call_site_hands_its_error_on() {
         (Call::Connect, 1),
         (Call::GetSockName, 1),
         (Call::SetSockOpt, 6),
-        (Call::GetSockOpt, 2),
+        (Call::GetSockOpt, 6),
         (Call::Shutdown, 1),
         (Call::Poll, 1),
         (Call::Recvmmsg, 2),
@@ -135,6 +136,33 @@ fn without_the_capability_a_buffer_is_asked_for_the_plain_way() {
     let guard = inject(Call::SetSockOpt, 1, libc::EPERM);
     let granted = socket.set_receive_buffer(50_000).expect("the plain way");
     assert!(guard.has_fired() && !granted.forced && granted.granted_bytes == 100_000, "{granted:?}");
+}
+
+#[test]
+fn gro_that_is_on_stays_on_when_switching_it_on_again_fails() {
+    let _turn = turn();
+    let (socket, _) = bound(Family::V4, |_| {});
+    let mut plain = batch(2, 64, Control::default());
+    let first = inject(Call::SetSockOpt, 1, libc::ENOMEM);
+    socket.set_gro(true).expect_err("injected");
+    assert!(first.has_fired());
+    plain.receive(&socket, Wait::No).expect("it was never on");
+    socket.set_gro(true).expect("GRO");
+    let second = inject(Call::SetSockOpt, 1, libc::ENOMEM);
+    socket.set_gro(true).expect_err("injected");
+    assert!(second.has_fired());
+    plain.receive(&socket, Wait::No).expect_err("it makes trains all the same");
+}
+
+#[test]
+fn an_adopted_socket_of_a_kernel_that_does_not_say_counts_as_one_that_makes_trains() {
+    let _turn = turn();
+    let (socket, _) = bound(Family::V4, |_| {});
+    let guard = inject(Call::GetSockOpt, 4, libc::ENOPROTOOPT);
+    let adopted = Socket::try_from(OwnedFd::from(socket)).expect("adopted");
+    assert!(guard.has_fired());
+    let error = batch(2, 64, Control::default()).receive(&adopted, Wait::No).expect_err("refused");
+    assert!(error.to_string().contains("control.gro"), "{error}");
 }
 
 #[test]
