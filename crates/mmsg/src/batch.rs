@@ -24,10 +24,10 @@ use crate::arena::{Arena, PREFACE_BYTES, Region};
 use crate::backing::Backing;
 use crate::datagram::{Datagram, Message, Train, ordinals};
 use crate::datagrams::Datagrams;
-use crate::engine::Wait;
 use crate::shape::BatchShape;
 use crate::socket::Socket;
 use crate::sys;
+use crate::wait::Wait;
 
 /// What is in a batch, kept up to date by receiving and discarding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -25,6 +25,11 @@
 //!   for a bounded time.
 //! - It does not log. What is lost or degraded is a return value or a counter.
 //!
+//! # Features
+//!
+//! `io_uring`, on by default, is the second engine and brings the crate `io-uring`. Features add and never change: the same
+//! programs compile without it, and [`Uring::supported`] then says that there is no such engine.
+//!
 //! # Errors
 //!
 //! An error that comes from the kernel is handed on as it is, so that `raw_os_error` can be matched; the caller knows
@@ -76,7 +81,6 @@ mod multicast;
 #[cfg(test)]
 mod noise;
 mod options;
-#[cfg(feature = "io_uring")]
 mod refusal;
 mod report;
 mod reuseport;
@@ -86,23 +90,23 @@ mod send;
 mod shape;
 mod socket;
 mod sys;
-#[cfg(feature = "io_uring")]
+#[cfg_attr(not(feature = "io_uring"), path = "uring_absent.rs")]
 mod uring;
+mod wait;
 
 pub use backing::Backing;
 pub use batch::{RecvBatch, Summary};
 pub use bpf::CoreCounter;
 pub use datagram::{Datagram, MAX_SEGMENTS};
 pub use datagrams::Datagrams;
-pub use engine::{Engine, Recvmmsg, Wait};
+pub use engine::Engine;
 pub use group::{Group, GroupSpread, wait_for_arrivals_under_way};
 pub use options::{GrantedBuffer, MemoryInfo};
-#[cfg(feature = "io_uring")]
 pub use refusal::Refusal;
 pub use report::{PushError, SendError, SendFailure, SendReport};
 pub use reuseport::Spread;
 pub use send::SendBatch;
 pub use shape::{BatchShape, Control};
 pub use socket::{Family, Socket};
-#[cfg(feature = "io_uring")]
 pub use uring::Uring;
+pub use wait::Wait;

@@ -360,6 +360,24 @@ fn an_error_of_the_socket_is_handed_on_and_receiving_goes_on_after_it() {
 }
 
 #[test]
+fn what_may_be_done_with_an_engine_does_not_depend_on_the_features() {
+    fn survives_a_panic<T: std::panic::UnwindSafe + std::panic::RefUnwindSafe + Unpin>() {}
+    survives_a_panic::<mmsg::Engine>();
+    survives_a_panic::<mmsg::Uring>();
+}
+
+#[test]
+fn a_ring_that_cannot_be_had_is_refused_with_the_reason() {
+    if let Err(why) = mmsg::Uring::supported() {
+        let (socket, _) = bound_shared(Family::V4, |_| {});
+        let error =
+            mmsg::Engine::uring(socket, vec![common::batch(4, 64, Control::default())], 0).expect_err("refused");
+        let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<mmsg::Refusal>()).expect("a refusal");
+        assert_eq!(refusal.to_string(), why.to_string());
+    }
+}
+
+#[test]
 fn a_ring_needs_a_batch_of_its_own() {
     if Kind::here().len() > 1 {
         let (socket, _) = bound_shared(Family::V4, |_| {});
