@@ -9,7 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use libc::c_int;
 
-use crate::socket::{Family, Socket};
+use crate::addr::Family;
+use crate::socket::Socket;
 use crate::sys;
 
 /// Adopts a descriptor: a UDP socket over IPv4 or IPv6, or one as [`Socket::raw`] makes it. Its options stay as they are.

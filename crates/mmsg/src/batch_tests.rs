@@ -85,6 +85,20 @@ fn what_is_delivered_is_what_is_read() {
 }
 
 #[test]
+fn a_batch_can_be_looped_over_and_ends_for_good() {
+    let mut batch = batch(2, 10, false);
+    deliver(&mut batch, &[single(b"one"), single(b"two")]);
+    let mut seen = Vec::new();
+    for datagram in &batch {
+        seen.push(datagram.payload());
+    }
+    assert_eq!(seen, [b"one", b"two"]);
+    let mut datagrams = batch.datagrams();
+    assert_eq!(datagrams.by_ref().count(), 2);
+    assert!(datagrams.next().is_none() && datagrams.next().is_none());
+}
+
+#[test]
 fn a_batch_is_filled_again_and_again() {
     let mut batch = batch(2, 10, false);
     for round in 0..5_u8 {

@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use crate::sys::Call;
+pub use crate::call::Call;
 
 /// What happens to the call when its turn comes.
 #[derive(Clone, Copy, Debug)]

@@ -5,8 +5,9 @@ use std::os::fd::AsFd;
 
 use libc::{IPPROTO_IP, IPPROTO_IPV6, SOL_SOCKET, SOL_UDP, c_int};
 
+use crate::addr::Family;
 use crate::reuseport::{self, Spread};
-use crate::socket::{Family, Socket};
+use crate::socket::Socket;
 use crate::sys;
 
 /// The kernel doubles what is set, and its own arithmetic on buffers beyond 1 GiB has had faults. Half of that is the

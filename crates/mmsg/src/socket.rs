@@ -8,16 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::{addr, sys};
-
-/// The address family of a socket. An IPv6 socket takes IPv4 too unless told otherwise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6, and IPv4 on a dual-stack socket.
-    V6,
-}
+use crate::addr::{self, Family};
+use crate::sys;
 
 /// A UDP socket. All methods take `&self`: several threads may use it at once.
 pub struct Socket {

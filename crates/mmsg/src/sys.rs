@@ -12,52 +12,9 @@ use std::time::Duration;
 
 use libc::{c_int, c_void, socklen_t};
 
+pub(crate) use crate::call::Call;
 #[cfg(feature = "faults")]
 pub(crate) use crate::fault::gate;
-
-/// The kinds of system calls that can be made to fail.
-#[cfg_attr(not(feature = "faults"), allow(unreachable_pub, dead_code))]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
-    /// `socket`
-    Socket,
-    /// `bind`
-    Bind,
-    /// `connect`
-    Connect,
-    /// `getsockname`
-    GetSockName,
-    /// `setsockopt`, whatever the option
-    SetSockOpt,
-    /// `getsockopt`, whatever the option
-    GetSockOpt,
-    /// `shutdown`
-    Shutdown,
-    /// `ppoll`
-    Poll,
-    /// `recvmmsg`
-    Recvmmsg,
-    /// `recvmsg`
-    Recvmsg,
-    /// `sendmmsg`
-    Sendmmsg,
-    /// `mmap`
-    Mmap,
-    /// `munmap`
-    Munmap,
-    /// `madvise`
-    Madvise,
-    /// `membarrier`
-    Membarrier,
-    /// `bpf`, whatever the command
-    Bpf,
-    /// `io_uring_setup`
-    IoUringSetup,
-    /// `io_uring_register`, whatever the command
-    IoUringRegister,
-    /// `io_uring_enter`
-    IoUringEnter,
-}
 
 /// Lets every call through, with as many messages as it wanted.
 #[cfg(not(feature = "faults"))]

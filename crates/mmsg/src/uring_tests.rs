@@ -3,8 +3,8 @@
 #![allow(unsafe_code)]
 
 use super::*;
+use crate::addr::Family;
 use crate::shape::{BatchShape, Control};
-use crate::socket::Family;
 
 /// A ring and a batch for a socket of loopback, or nothing where the kernel refuses.
 fn ring(slots: usize) -> Option<(Uring, RecvBatch, std::net::SocketAddr)> {
