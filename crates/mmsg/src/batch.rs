@@ -29,6 +29,7 @@ use crate::sys;
 use crate::wait::Wait;
 
 /// What is in a batch, kept up to date by receiving and discarding.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Datagrams that [`RecvBatch::datagrams`] yields.

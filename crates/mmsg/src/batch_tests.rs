@@ -66,8 +66,7 @@ fn deliver(batch: &mut RecvBatch, deliveries: &[Delivery]) -> usize {
 }
 
 fn batch(slots: usize, slot_bytes: usize, gro: bool) -> RecvBatch {
-    let control = Control { gro, ..Control::default() };
-    RecvBatch::new(&BatchShape { slots, slot_bytes, control, huge_pages: false }).expect("memory")
+    RecvBatch::new(&BatchShape::new(slots, slot_bytes).control(Control::new().gro(gro))).expect("memory")
 }
 
 fn payloads(batch: &RecvBatch) -> Vec<Vec<u8>> {
@@ -228,7 +227,7 @@ fn headers_are_armed_again_after_each_use() {
 
 #[test]
 fn batches_of_one_pool_do_not_disturb_each_other() {
-    let shape = BatchShape { slots: 2, slot_bytes: 64, control: Control::default(), huge_pages: false };
+    let shape = BatchShape::new(2, 64);
     let (mut batches, backing) = RecvBatch::pool(3, &shape).expect("memory");
     assert_eq!(backing, Backing::Ordinary { why: None });
     for (number, batch) in (0..).zip(&mut batches) {
@@ -253,7 +252,7 @@ fn a_batch_can_be_handed_to_another_thread_and_read_from_several() {
 
 #[test]
 fn impossible_pools_are_refused() {
-    let shape = BatchShape { slots: 2, slot_bytes: 64, control: Control::default(), huge_pages: false };
+    let shape = BatchShape::new(2, 64);
     for (count, shape) in [(0, shape), (usize::MAX, shape), (1, BatchShape { slots: 0, ..shape })] {
         let error = RecvBatch::pool(count, &shape).expect_err("refused");
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);

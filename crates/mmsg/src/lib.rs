@@ -39,7 +39,7 @@
 //! # Example
 //!
 //! ```
-//! use mmsg::{BatchShape, Control, Family, RecvBatch, SendBatch, Socket, Wait};
+//! use mmsg::{BatchShape, Family, RecvBatch, SendBatch, Socket, Wait};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # if cfg!(miri) { return Ok(()) } // an interpreter has no sockets
@@ -52,7 +52,7 @@
 //! outgoing.push(b"second", Some(receiver.local_addr()?))?;
 //! assert_eq!(outgoing.flush(&sender)?.sent, 2);
 //!
-//! let shape = BatchShape { slots: 64, slot_bytes: 2048, control: Control::default(), huge_pages: false };
+//! let shape = BatchShape::new(64, 2048);
 //! let mut batch = RecvBatch::new(&shape)?;
 //! batch.receive(&receiver, Wait::Block)?;
 //! let payloads: Vec<&[u8]> = batch.datagrams().map(|datagram| datagram.payload()).collect();

@@ -18,6 +18,7 @@ const MAX_BUFFER_BYTES: usize = 512 << 20;
 const MAX_INTERFACE_NAME_BYTES: usize = 15;
 
 /// What became of a wish for a buffer.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantedBuffer {
     /// The bytes asked for.
@@ -37,6 +38,7 @@ impl GrantedBuffer {
 }
 
 /// What the kernel knows of a socket's receive queue (`SO_MEMINFO`).
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryInfo {
     /// Memory charged for what is queued. While datagrams are being read it may run ahead by up to a quarter of the

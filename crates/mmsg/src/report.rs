@@ -7,6 +7,7 @@ use std::io;
 use crate::datagram::MAX_SEGMENTS;
 
 /// Why a message was not queued. The batch is unchanged.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PushError {
     /// No slot is free: flush first.
@@ -48,6 +49,7 @@ impl fmt::Display for PushError {
 impl Error for PushError {}
 
 /// A message that was skipped, because the kernel refused it for what it is.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendFailure {
     /// Its place in the order of pushing, from 0 since the batch was last empty.
@@ -66,6 +68,7 @@ impl SendFailure {
 }
 
 /// What one flush has done. The messages that failed are in [`SendBatch::failures`](crate::SendBatch::failures).
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendReport {
     /// Messages sent: pushes, whether segmented or not.
@@ -81,6 +84,7 @@ pub struct SendReport {
 }
 
 /// A call that could not go on. What was not sent is still queued, and a later flush continues with it.
+#[non_exhaustive]
 #[derive(Debug)]
 pub struct SendError {
     /// What was done before.

@@ -19,6 +19,12 @@ const MAX_SLOT_BYTES: usize = 1 << 20;
 
 /// Which control messages a batch has room for. Ask for what the socket has switched on: if the socket sends more than
 /// there is room for, the kernel cuts, and with GRO a cut message makes its train unreadable.
+///
+/// ```
+/// let control = mmsg::Control::new().timestamps(true).gro(true);
+/// assert!(control.timestamps && !control.packet_info);
+/// ```
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Control {
     /// Destination address and interface.
@@ -32,6 +38,36 @@ pub struct Control {
 }
 
 impl Control {
+    /// Room for none.
+    #[must_use]
+    pub const fn new() -> Control {
+        Control { packet_info: false, timestamps: false, gro: false, drop_overflow: false }
+    }
+
+    /// Room for destination address and interface, or none.
+    #[must_use]
+    pub const fn packet_info(self, on: bool) -> Control {
+        Control { packet_info: on, ..self }
+    }
+
+    /// Room for the kernel's arrival time, or none.
+    #[must_use]
+    pub const fn timestamps(self, on: bool) -> Control {
+        Control { timestamps: on, ..self }
+    }
+
+    /// Room for the segment size of trains, and slots of 64 KiB for them, or none.
+    #[must_use]
+    pub const fn gro(self, on: bool) -> Control {
+        Control { gro: on, ..self }
+    }
+
+    /// Room for the socket's drop counter, or none.
+    #[must_use]
+    pub const fn drop_overflow(self, on: bool) -> Control {
+        Control { drop_overflow: on, ..self }
+    }
+
     fn bytes(self) -> usize {
         // One line per message that can come with a datagram.
         [
@@ -47,6 +83,7 @@ impl Control {
 }
 
 /// The shape of a batch.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchShape {
     /// How many messages one call can take; from 1 to 65,536. Beyond a few dozen the gain is small.
@@ -61,6 +98,24 @@ pub struct BatchShape {
 }
 
 impl BatchShape {
+    /// So many slots of so many bytes, without control messages, on ordinary pages.
+    #[must_use]
+    pub const fn new(slots: usize, slot_bytes: usize) -> BatchShape {
+        BatchShape { slots, slot_bytes, control: Control::new(), huge_pages: false }
+    }
+
+    /// With room for these control messages.
+    #[must_use]
+    pub const fn control(self, control: Control) -> BatchShape {
+        BatchShape { control, ..self }
+    }
+
+    /// On huge pages, or not.
+    #[must_use]
+    pub const fn huge_pages(self, on: bool) -> BatchShape {
+        BatchShape { huge_pages: on, ..self }
+    }
+
     /// The memory of one batch in bytes, headers included. A pool of them rounds up to whole pages.
     pub fn bytes(&self) -> usize {
         let tables = size_of::<u128>() + if self.control.gro { size_of::<usize>() } else { 0 };
@@ -94,18 +149,17 @@ pub(crate) fn check_slots(slots: usize, slot_bytes: usize) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    const PLAIN: BatchShape = BatchShape { slots: 64, slot_bytes: 2048, control: BARE, huge_pages: false };
-    const BARE: Control = Control { packet_info: false, timestamps: false, gro: false, drop_overflow: false };
+    const PLAIN: BatchShape = BatchShape::new(64, 2048);
 
     #[test]
     fn a_batch_without_control_has_no_control_space() {
         assert_eq!(PLAIN.layout().control_bytes, 0);
-        assert_eq!(Control::default(), BARE);
+        assert_eq!(Control::default(), Control::new());
     }
 
     #[test]
     fn gro_raises_the_slots_to_the_longest_train() {
-        let shape = BatchShape { control: Control { gro: true, ..BARE }, ..PLAIN };
+        let shape = PLAIN.control(Control::new().gro(true));
         assert_eq!(shape.layout().slot_bytes, 65_536);
         assert!(shape.bytes() > 64 * 65_536);
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 /// Whether a receive call waits for the first datagram.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Wait for the first datagram, then take what else is there (`MSG_WAITFORONE`).

@@ -24,7 +24,7 @@ fn a_socket_of_the_standard_library_is_adopted_with_what_it_holds() {
         assert_eq!(socket.as_raw_fd(), socket.as_fd().as_raw_fd());
         socket.set_packet_info(true).expect("the option of its family");
         sender.send_to(b"after", address).expect("sent");
-        let control = Control { packet_info: true, ..Control::default() };
+        let control = Control::new().packet_info(true);
         let received = receive_count(&socket, &mut batch(4, 16, control), 2);
         assert_eq!((received[0].payload.as_slice(), received[1].payload.as_slice()), (&b"before"[..], &b"after"[..]));
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::{DEADLINE, Kind, Noise, Receiving, bound_shared, loopback, wait_until_asleep};
 use mmsg::{Control, Family, SendBatch, Socket, Wait};
 
-const EVERYTHING: Control = Control { packet_info: true, timestamps: true, gro: false, drop_overflow: true };
+const EVERYTHING: Control = Control::new().packet_info(true).timestamps(true).drop_overflow(true);
 
 fn with_everything(socket: &Socket) {
     socket.set_packet_info(true).expect("packet info");
@@ -78,7 +78,7 @@ fn both_engines_give_identical_datagrams_of_any_size_on_both_families() {
 fn message_by_message_the_same_comes_in_the_same_order_also_from_the_end_of_a_socket() {
     let mut noise = Noise::new(0xeac4);
     for gro in [false, true] {
-        let control = Control { gro, ..EVERYTHING };
+        let control = EVERYTHING.gro(gro);
         let prepare = |socket: &Socket| {
             with_everything(socket);
             if gro {
@@ -123,7 +123,7 @@ fn a_dual_stack_socket_shows_ipv4_senders_as_ipv4_with_either_engine() {
         socket.set_packet_info(true).expect("packet info");
         socket.bind("[::]:0".parse().expect("valid")).expect("a free port");
         let port = socket.local_addr().expect("bound").port();
-        let control = Control { packet_info: true, ..Control::default() };
+        let control = Control::new().packet_info(true);
         let mut receiving = Receiving::new(kind, &Arc::new(socket), 8, 64, control);
         for local in ["127.0.0.1", "::1"] {
             let sender = UdpSocket::bind((local, 0)).expect("a free port");

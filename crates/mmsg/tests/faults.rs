@@ -22,12 +22,7 @@ fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-const SHAPE: BatchShape = BatchShape {
-    slots: 8,
-    slot_bytes: 2048,
-    control: Control { packet_info: false, timestamps: false, gro: false, drop_overflow: false },
-    huge_pages: false,
-};
+const SHAPE: BatchShape = BatchShape::new(8, 2048);
 
 /// Uses every call of the crate, as a program would.
 fn everything() -> io::Result<()> {
@@ -179,7 +174,7 @@ fn an_interrupt_of_an_unconnected_socket_is_a_success_and_other_errors_are_not()
 #[test]
 fn huge_pages_that_are_not_to_be_had_are_replaced_and_the_reason_is_told() {
     let _turn = turn();
-    let shape = BatchShape { slots: 1024, huge_pages: true, ..SHAPE };
+    let shape = BatchShape::new(1024, 2048).huge_pages(true);
     let no_reserved = inject(Call::Mmap, 1, libc::ENOMEM);
     let no_transparent = inject(Call::Madvise, 1, libc::ENOSYS);
     let (batches, backing) = RecvBatch::pool(1, &shape).expect("ordinary pages will do");
@@ -286,7 +281,7 @@ fn an_error_that_may_be_an_earlier_datagrams_is_tried_again_once() {
 
 /// A receiver that shows whether a train came glued: messages and datagrams of one flush.
 fn glued(socket: &Socket, datagrams: u64) -> (usize, Vec<u8>) {
-    let mut batch = batch(256, 65_536, Control { gro: true, ..Control::default() });
+    let mut batch = batch(256, 65_536, Control::new().gro(true));
     while batch.summary().datagrams < datagrams {
         assert!(socket.wait_readable(DEADLINE).expect("poll"), "datagrams are missing: {batch:?}");
         batch.receive_more(socket, Wait::No).expect("receive");

@@ -103,7 +103,7 @@ fn a_train_with_more_bytes_than_the_kernel_takes_is_sent_as_single_datagrams() {
     outgoing.push_segmented(&[5; 66_000], 33_000, Some(address)).expect("a free slot");
     let report = outgoing.flush(&sender).expect("sent");
     assert_eq!((report.sent, report.datagrams, report.failed, report.segmentation_refused), (1, 2, 0, false));
-    let mut batch = batch(4, 65_536, Control { gro: true, ..Control::default() });
+    let mut batch = batch(4, 65_536, Control::new().gro(true));
     let received = receive_count(&socket, &mut batch, 2);
     assert!(received.iter().all(|one| one.payload == [5; 33_000]));
 }
