@@ -38,9 +38,9 @@ fn everything() -> io::Result<()> {
     sender.connect(address)?;
     let mut outgoing = SendBatch::new(4, 100)?;
     for _ in 0..4 {
-        outgoing.push(b"payload", None).map_err(io::Error::other)?;
+        outgoing.push(b"payload", None)?;
     }
-    outgoing.flush(&sender).map_err(|failed| failed.error)?;
+    outgoing.flush(&sender)?;
     let mut batch = RecvBatch::new(&SHAPE)?;
     assert!(socket.wait_readable(DEADLINE)?);
     assert_eq!(batch.receive(&socket, Wait::Block)?, 4);
