@@ -122,7 +122,7 @@ fn control_messages(criterion: &mut Criterion) {
     group.bench_function("source, destination, arrival", |bencher| {
         bencher.iter(|| {
             for datagram in batch.datagrams() {
-                black_box((datagram.source(), datagram.destination(), datagram.arrival()));
+                black_box((datagram.source(), datagram.destination(), datagram.arrival_since_epoch()));
             }
         });
     });

@@ -98,7 +98,9 @@ fn read_all(socket: &Socket) -> Vec<(SocketAddr, Vec<u8>)> {
     let mut batch = RecvBatch::new(&shape).expect("memory");
     let mut all = Vec::new();
     while batch.receive(socket, Wait::No).expect("received") > 0 {
-        all.extend(batch.datagrams().map(|datagram| (datagram.source(), datagram.payload().to_vec())));
+        all.extend(
+            batch.datagrams().map(|datagram| (datagram.source().expect("a sender"), datagram.payload().to_vec())),
+        );
     }
     all
 }

@@ -75,6 +75,7 @@ mod cmsg;
 mod datagram;
 mod datagrams;
 mod engine;
+mod extras;
 #[cfg(feature = "faults")]
 pub mod fault;
 mod group;
@@ -99,6 +100,7 @@ pub use addr::Family;
 pub use backing::Backing;
 pub use batch::{RecvBatch, Summary};
 pub use bpf::CoreCounter;
+pub use cmsg::{ControlMessage, ControlMessages};
 pub use datagram::{Datagram, MAX_SEGMENTS};
 pub use datagrams::Datagrams;
 pub use engine::Engine;

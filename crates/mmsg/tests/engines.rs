@@ -28,7 +28,8 @@ type Seen = (Vec<u8>, usize, SocketAddr, Option<std::net::IpAddr>, Option<u32>, 
 fn seen(receiving: &Receiving) -> Vec<Seen> {
     let one = |datagram: mmsg::Datagram<'_>| {
         let arrived = datagram.arrival().is_some();
-        let (source, to, interface) = (datagram.source(), datagram.destination(), datagram.interface_index());
+        let source = datagram.source().expect("every datagram has a sender");
+        let (to, interface) = (datagram.destination(), datagram.interface_index());
         (datagram.payload().to_vec(), datagram.length(), source, to, interface, arrived)
     };
     receiving.batch.datagrams().map(one).collect()

@@ -136,7 +136,7 @@ fn received(batch: &RecvBatch) -> impl Iterator<Item = Received> {
     batch.datagrams().map(|datagram| Received {
         payload: datagram.payload().to_vec(),
         length: datagram.length(),
-        source: datagram.source(),
+        source: datagram.source().expect("every datagram has a sender"),
     })
 }
 

@@ -188,7 +188,7 @@ fn the_kernels_time_of_arrival_goes_before_ours() {
     let control = Control::new().timestamps(true);
     let mut datagrams = RecvBatch::new(&BatchShape::new(1, 64).control(control)).expect("memory");
     datagrams.receive(&bench.socket, Wait::Block).expect("a datagram");
-    let arrival = datagrams.datagrams().next().and_then(|datagram| datagram.arrival()).expect("a time");
+    let arrival = datagrams.datagrams().next().and_then(|datagram| datagram.arrival_since_epoch()).expect("a time");
     bench.tallies[1] = Tally { taken: 1, pending: 1, ..Tally::default() };
     bench.sink.accept(&LaneBatch { datagrams, listener: 1, lane: 0 }, &mut bench.tallies);
     bench.finish(1, 0);
