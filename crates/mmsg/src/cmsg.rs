@@ -32,6 +32,8 @@ pub(crate) const TRAFFIC_CLASS_SPACE: usize = space(4);
 pub(crate) const HOP_LIMIT_SPACE: usize = space(4);
 /// The drop counter: a `u32`.
 pub(crate) const DROP_OVERFLOW_SPACE: usize = space(4);
+/// The source for sending, which has the form of what is told of the destination.
+pub(crate) const SOURCE_SPACE: usize = PACKET_INFO_SPACE;
 /// The segment size for sending: exactly a `u16`, the kernel refuses any other length.
 pub(crate) const SEGMENT_SPACE: usize = space(2);
 
@@ -170,6 +172,26 @@ pub(crate) fn encode_segment(segment_bytes: u16) -> [u8; SEGMENT_SPACE] {
     bytes
 }
 
+/// The control message that asks the kernel to send from `source`, and how many of its bytes count.
+pub(crate) fn encode_source(source: IpAddr) -> ([u8; SOURCE_SPACE], usize) {
+    let mut bytes = [0; SOURCE_SPACE];
+    // An interface of 0 leaves the way to the route. `in_pktinfo` has the source second, `in6_pktinfo` first.
+    let (level, kind, data_bytes) = match source {
+        IpAddr::V4(address) => {
+            bytes[HEADER_BYTES + 4..HEADER_BYTES + 8].copy_from_slice(&address.octets());
+            (libc::IPPROTO_IP, libc::IP_PKTINFO, size_of::<libc::in_pktinfo>())
+        }
+        IpAddr::V6(address) => {
+            bytes[HEADER_BYTES..HEADER_BYTES + 16].copy_from_slice(&address.octets());
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, size_of::<libc::in6_pktinfo>())
+        }
+    };
+    bytes[..WORD].copy_from_slice(&(HEADER_BYTES + data_bytes).to_ne_bytes());
+    bytes[WORD..WORD + 4].copy_from_slice(&level.to_ne_bytes());
+    bytes[WORD + 4..HEADER_BYTES].copy_from_slice(&kind.to_ne_bytes());
+    (bytes, space(data_bytes))
+}
+
 /// A control message as the kernel would write it, for tests of the decoders and of the batch.
 #[cfg(test)]
 pub(crate) fn encode(level: i32, kind: i32, data: &[u8]) -> Vec<u8> {
@@ -281,6 +303,27 @@ mod tests {
         let message = ControlMessages::new(&bytes).next().expect("well formed");
         assert_eq!(message.data, 1400_u16.to_ne_bytes());
         assert_eq!((message.level, message.kind), (libc::SOL_UDP, libc::UDP_SEGMENT));
+    }
+
+    #[test]
+    fn the_source_message_for_sending_is_that_of_its_family_and_names_no_interface() {
+        for text in ["192.0.2.9", "2001:db8::9"] {
+            let source: IpAddr = text.parse().expect("valid");
+            let (bytes, length) = encode_source(source);
+            let messages: Vec<_> = ControlMessages::new(&bytes[..length]).collect();
+            assert_eq!(messages.len(), 1, "{text}");
+            let (expected_bytes, at) = if source.is_ipv4() { (12, 4) } else { (20, 0) };
+            assert_eq!(messages[0].data.len(), expected_bytes);
+            let octets = match source {
+                IpAddr::V4(address) => address.octets().to_vec(),
+                IpAddr::V6(address) => address.octets().to_vec(),
+            };
+            assert_eq!(messages[0].data[at..at + octets.len()], octets);
+            assert_eq!(
+                messages[0].data.iter().filter(|byte| **byte != 0).count(),
+                octets.iter().filter(|b| **b != 0).count()
+            );
+        }
     }
 
     #[test]

@@ -69,14 +69,20 @@ mod tests {
     use crate::shape::{BatchShape, Control};
     use crate::wait::Wait;
 
-    /// Sends a datagram to `socket` over loopback and receives it.
-    fn one(socket: &Socket, control: Control) -> RecvBatch {
+    /// Sends datagrams to `socket` over loopback until one comes with a control message. Stamping begins a moment after it
+    /// was asked for.
+    fn one_with_control(socket: &Socket, control: Control) -> RecvBatch {
         socket.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
         let sender = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
-        sender.send_to(b"x", socket.local_addr().expect("bound")).expect("sent");
         let mut batch = RecvBatch::new(&BatchShape::new(1, 16).control(control)).expect("memory");
-        assert_eq!(batch.receive(socket, Wait::Block).expect("received"), 1);
-        batch
+        for _ in 0..1_000_000 {
+            sender.send_to(b"x", socket.local_addr().expect("bound")).expect("sent");
+            assert_eq!(batch.receive(socket, Wait::Block).expect("received"), 1);
+            if batch.datagrams().any(|datagram| datagram.control_messages().count() > 0) {
+                return batch;
+            }
+        }
+        panic!("a million datagrams came without a control message");
     }
 
     #[test]
@@ -86,7 +92,7 @@ mod tests {
         let by_software = libc::SOF_TIMESTAMPING_RX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE;
         socket.set(SOL_SOCKET, libc::SO_TIMESTAMPING, by_software.cast_signed()).expect("asked for by somebody else");
         socket.set_hardware_timestamps(true).expect("beside it");
-        let batch = one(&socket, Control::new().hardware_timestamps(true));
+        let batch = one_with_control(&socket, Control::new().hardware_timestamps(true));
         let datagram = batch.datagrams().next().expect("one");
         let times: Vec<_> = datagram.control_messages().collect();
         assert_eq!((times.len(), times[0].kind, times[0].data.len()), (1, libc::SCM_TIMESTAMPING, 3 * 16));
@@ -103,7 +109,7 @@ mod tests {
         let socket = Socket::new(Family::V4).expect("a socket");
         socket.set(IPPROTO_IP, libc::IP_RECVORIGDSTADDR, 1).expect("an option that this crate does not have");
         let room = crate::cmsg::space(size_of::<libc::sockaddr_in>());
-        let batch = one(&socket, Control::new().other_bytes(room));
+        let batch = one_with_control(&socket, Control::new().other_bytes(room));
         let datagram = batch.datagrams().next().expect("one");
         let messages: Vec<_> = datagram.control_messages().collect();
         assert_eq!((messages.len(), messages[0].level, messages[0].kind), (1, IPPROTO_IP, libc::IP_RECVORIGDSTADDR));

@@ -94,6 +94,7 @@ mod socket;
 mod sys;
 #[cfg_attr(not(feature = "io_uring"), path = "uring_absent.rs")]
 mod uring;
+mod verdict;
 mod wait;
 
 pub use addr::Family;

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::datagram::MAX_SEGMENTS;
 
@@ -26,6 +27,13 @@ pub enum PushError {
         /// Segments the payload would make.
         segments: usize,
     },
+    /// A source of one family and a destination of the other.
+    OtherFamily {
+        /// The source.
+        from: IpAddr,
+        /// The destination.
+        to: SocketAddr,
+    },
 }
 
 impl fmt::Display for PushError {
@@ -41,6 +49,10 @@ impl fmt::Display for PushError {
                 formatter,
                 "the payload makes {segments} segments and the kernel takes {MAX_SEGMENTS}: \
                  use longer segments or less payload"
+            ),
+            PushError::OtherFamily { from, to } => write!(
+                formatter,
+                "a datagram to {to} cannot come from {from}: give a source of the same address family"
             ),
         }
     }
