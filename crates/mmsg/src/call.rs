@@ -2,7 +2,7 @@
 //! fail orders.
 
 /// The kinds of system calls that can be made to fail.
-#[cfg_attr(not(feature = "faults"), allow(unreachable_pub, dead_code))]
+#[cfg_attr(not(mmsg_faults), allow(unreachable_pub, dead_code))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// `socket`

@@ -76,7 +76,7 @@ mod datagram;
 mod datagrams;
 mod engine;
 mod extras;
-#[cfg(feature = "faults")]
+#[cfg(mmsg_faults)]
 pub mod fault;
 mod group;
 mod multicast;

@@ -1,7 +1,7 @@
 //! Every system call of this crate, one wrapper each, each returning `io::Result`.
 //!
-//! All of them pass the same gate first. Without the feature `faults` the gate is an empty inline function; with it a
-//! test can make the Nth call of a kind fail and see what the code above makes of it.
+//! All of them pass the same gate first, which is an empty inline function unless the crate is built with `--cfg mmsg_faults`:
+//! then a test can make the Nth call of a kind fail and see what the code above makes of it.
 #![allow(unsafe_code)]
 #![cfg_attr(miri, allow(dead_code))] // the interpreter's arenas come from the heap
 
@@ -13,11 +13,11 @@ use std::time::Duration;
 use libc::{c_int, c_void, socklen_t};
 
 pub(crate) use crate::call::Call;
-#[cfg(feature = "faults")]
+#[cfg(mmsg_faults)]
 pub(crate) use crate::fault::gate;
 
 /// Lets every call through, with as many messages as it wanted.
-#[cfg(not(feature = "faults"))]
+#[cfg(not(mmsg_faults))]
 #[inline]
 pub(crate) fn gate(_call: Call, messages: usize) -> io::Result<usize> {
     Ok(messages)

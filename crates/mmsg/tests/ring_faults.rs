@@ -1,6 +1,6 @@
 //! The system calls of a ring failing on order: each error is handed on, no datagram is lost by it, and a refusal says what
 //! to do.
-#![cfg(not(miri))] // system calls throughout
+#![cfg(all(mmsg_faults, feature = "io_uring"))] // RUSTFLAGS="--cfg mmsg_faults"
 
 mod common;
 
