@@ -30,6 +30,23 @@
 //! `io_uring`, on by default, is the second engine and brings the crate `io-uring`. Features add and never change: the same
 //! programs compile without it, and [`Uring::supported`] then says that there is no such engine.
 //!
+//! # The files
+//!
+//! From the top to the bottom; imports run downwards and never back. `unsafe` is in those marked `!`.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `engine` | [`Engine`]: one way to receive, behind which the next two rows are exchanged |
+//! | `uring` `!`, `ring` `!`, `refusal` | io_uring: the exchange of blocks; requests and buffer ring; why there is none (`uring_absent` in a build without) |
+//! | `datagrams`, `batch` `!`, `wait` | [`RecvBatch`]: filled by one call, read as an iterator, trains split |
+//! | `send` `!`, `verdict`, `report` | [`SendBatch`]; what an error number is about; what is said of a flush |
+//! | `shape`, `arena` `!`, `backing` | how large, how laid out and on which pages the memory of batches is |
+//! | `group`, `bpf` `!` | groups of sockets that grow and shrink; counting by core (`bpf(2)`) |
+//! | `options`, `extras`, `multicast`, `adopt`, `reuseport` | options; what comes with a datagram; groups to join; sockets from elsewhere; programs of a group |
+//! | `datagram`, `cmsg` | what one message says: pure, from byte slices, with every bound checked |
+//! | `socket`, `addr` | [`Socket`]: makes, names, waits for and stops one; addresses as the kernel writes them |
+//! | `sys` `!`, `call`, `fault` | every system call, behind one gate where a test makes it fail |
+//!
 //! # Errors
 //!
 //! An error that comes from the kernel is handed on as it is, so that `raw_os_error` can be matched; the caller knows
@@ -60,6 +77,11 @@
 //! # Ok(())
 //! # }
 //! ```
+
+/// The example of the README is compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("mmsg is written against the system calls of Linux and builds for no other system");

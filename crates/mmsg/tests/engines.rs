@@ -13,24 +13,34 @@ use std::time::{Duration, Instant};
 use common::{DEADLINE, Kind, Noise, Receiving, bound_shared, loopback, wait_until_asleep};
 use mmsg::{Control, Family, SendBatch, Socket, Wait};
 
-const EVERYTHING: Control = Control::new().packet_info(true).timestamps(true).drop_overflow(true);
+const EVERYTHING: Control = Control::new()
+    .packet_info(true)
+    .timestamps(true)
+    .drop_overflow(true)
+    .traffic_class(true)
+    .hop_limit(true)
+    .hardware_timestamps(true);
 
 fn with_everything(socket: &Socket) {
     socket.set_packet_info(true).expect("packet info");
     socket.set_timestamps(true).expect("timestamps");
     socket.set_drop_overflow(true).expect("drop overflow");
+    socket.set_report_traffic_class(true).expect("traffic class");
+    socket.set_report_hop_limit(true).expect("hop limit");
+    socket.set_hardware_timestamps(true).expect("hardware timestamps");
     socket.set_receive_buffer(4 << 20).expect("a buffer");
 }
 
 /// What can be compared of a datagram between two sockets.
-type Seen = (Vec<u8>, usize, SocketAddr, Option<std::net::IpAddr>, Option<u32>, bool);
+type Seen = (Vec<u8>, usize, SocketAddr, Option<std::net::IpAddr>, Option<u32>, bool, [Option<u8>; 2]);
 
 fn seen(receiving: &Receiving) -> Vec<Seen> {
     let one = |datagram: mmsg::Datagram<'_>| {
         let arrived = datagram.arrival().is_some();
         let source = datagram.source().expect("every datagram has a sender");
         let (to, interface) = (datagram.destination(), datagram.interface_index());
-        (datagram.payload().to_vec(), datagram.length(), source, to, interface, arrived)
+        let header = [datagram.traffic_class(), datagram.hop_limit()];
+        (datagram.payload().to_vec(), datagram.length(), source, to, interface, arrived, header)
     };
     receiving.batch.datagrams().map(one).collect()
 }
@@ -68,7 +78,10 @@ fn both_engines_give_identical_datagrams_of_any_size_on_both_families() {
                     }
                     let (one, other) = (receive_seen(&mut one, count), receive_seen(&mut other, count));
                     assert!(one == other, "{kind:?}, {family:?}, slots of {slot_bytes}");
-                    assert!(one.iter().all(|seen| seen.5 && seen.4.is_some()), "all was asked for and is there");
+                    assert!(
+                        one.iter().all(|seen| seen.5 && seen.4.is_some() && !seen.6.contains(&None)),
+                        "all was asked for and is there"
+                    );
                 }
             }
         }
