@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use mmsg::{BatchShape, Control, Family, RecvBatch, SendBatch, Socket, Wait};
+use mmsg::{BatchShape, Family, RecvBatch, SendBatch, Socket, Wait};
 
 mod support;
 #[path = "../tests/util/mod.rs"]
@@ -77,7 +77,7 @@ fn drain_rounds(options: &Options) -> f64 {
     receiver.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
     let sender = Socket::new(Family::V4).expect("a socket");
     sender.connect(receiver.local_addr().expect("bound")).expect("connected");
-    let shape = BatchShape { slots: BATCH, slot_bytes: 2048, control: Control::default(), huge_pages: false };
+    let shape = BatchShape::new(BATCH, 2048);
     let mut batch = RecvBatch::new(&shape).expect("a batch");
     let mut outgoing = SendBatch::new(BATCH, PAYLOAD.len()).expect("a batch");
     let mut took = Duration::ZERO;

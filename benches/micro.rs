@@ -57,7 +57,7 @@ impl Pair {
 }
 
 fn shape(control: Control) -> BatchShape {
-    BatchShape { slots: BATCH, slot_bytes: 2048, control, huge_pages: true }
+    BatchShape::new(BATCH, 2048).control(control).huge_pages(true)
 }
 
 /// Receiving what is queued already: no sender and no wake-up in the picture.
@@ -90,7 +90,7 @@ fn receive(criterion: &mut Criterion) {
 fn split(criterion: &mut Criterion) {
     let pair = Pair::new();
     pair.receiver.set_gro(true).expect("UDP_GRO");
-    let mut batch = RecvBatch::new(&shape(Control { gro: true, ..Control::default() })).expect("a batch");
+    let mut batch = RecvBatch::new(&shape(Control::new().gro(true))).expect("a batch");
     let mut trains = SendBatch::new(1, 64 * 32).expect("a batch");
     for _ in 0..BATCH {
         trains.push_segmented(&[7; 64 * 32], 32, None).expect("room");
@@ -113,7 +113,7 @@ fn control_messages(criterion: &mut Criterion) {
     let pair = Pair::new();
     pair.receiver.set_timestamps(true).expect("SO_TIMESTAMPNS");
     pair.receiver.set_packet_info(true).expect("IP_PKTINFO");
-    let control = Control { timestamps: true, packet_info: true, ..Control::default() };
+    let control = Control::new().timestamps(true).packet_info(true);
     let mut batch = RecvBatch::new(&shape(control)).expect("a batch");
     pair.fill(BATCH, &[7; 32]);
     batch.receive(&pair.receiver, Wait::Block).expect("what was queued");
@@ -122,7 +122,7 @@ fn control_messages(criterion: &mut Criterion) {
     group.bench_function("source, destination, arrival", |bencher| {
         bencher.iter(|| {
             for datagram in batch.datagrams() {
-                black_box((datagram.source(), datagram.destination(), datagram.arrival()));
+                black_box((datagram.source(), datagram.destination(), datagram.arrival_since_epoch()));
             }
         });
     });

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, UdpSocket};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
 
-use mmsg::{BatchShape, Control, Family, RecvBatch, Socket, Wait};
+use mmsg::{BatchShape, Family, RecvBatch, Socket, Wait};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -94,11 +94,13 @@ fn roomy_socket() -> (Socket, SocketAddr) {
 
 /// Everything that waits in a socket: who sent it, and its payload.
 fn read_all(socket: &Socket) -> Vec<(SocketAddr, Vec<u8>)> {
-    let shape = BatchShape { slots: 64, slot_bytes: 2048, control: Control::default(), huge_pages: false };
+    let shape = BatchShape::new(64, 2048);
     let mut batch = RecvBatch::new(&shape).expect("memory");
     let mut all = Vec::new();
     while batch.receive(socket, Wait::No).expect("received") > 0 {
-        all.extend(batch.datagrams().map(|datagram| (datagram.source(), datagram.payload().to_vec())));
+        all.extend(
+            batch.datagrams().map(|datagram| (datagram.source().expect("a sender"), datagram.payload().to_vec())),
+        );
     }
     all
 }

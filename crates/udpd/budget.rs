@@ -276,17 +276,17 @@ fn shape(config: &Config, listener: &Listener) -> BatchShape {
     let slots = if listener.gro { listener.batch_size.min(GRO_SLOTS_MAX) } else { listener.batch_size };
     let mut kinds = listener.sinks.iter().map(|&sink| &config.sinks[sink].kind);
     let is_recorded = kinds.clone().any(SinkKind::records_arrival);
-    let control = Control {
-        packet_info: is_recorded,
-        timestamps: match listener.timestamps {
-            Timestamps::On => true,
-            Timestamps::Auto => is_recorded,
-            Timestamps::Off => false,
-        },
-        gro: listener.gro,
-        drop_overflow: kinds.any(SinkKind::records_drops),
+    let is_stamped = match listener.timestamps {
+        Timestamps::On => true,
+        Timestamps::Auto => is_recorded,
+        Timestamps::Off => false,
     };
-    BatchShape { slots, slot_bytes: listener.max_length_bytes, control, huge_pages: true }
+    let control = Control::new()
+        .packet_info(is_recorded)
+        .timestamps(is_stamped)
+        .gro(listener.gro)
+        .drop_overflow(kinds.any(SinkKind::records_drops));
+    BatchShape::new(slots, listener.max_length_bytes).control(control).huge_pages(true)
 }
 
 /// The memory of a sink with so many consumers, fed by so many lanes.

@@ -286,12 +286,12 @@ impl Feed {
 mod tests {
     use super::*;
     use crate::pool::Pool;
-    use mmsg::{BatchShape, Control, RecvBatch};
+    use mmsg::{BatchShape, RecvBatch};
 
     static NEVER: AtomicBool = AtomicBool::new(false);
 
     fn parcels(count: usize) -> Vec<Parcel> {
-        let shape = BatchShape { slots: 1, slot_bytes: 64, control: Control::default(), huge_pages: false };
+        let shape = BatchShape::new(1, 64);
         let (batches, _) = RecvBatch::pool(count, &shape).expect("a small pool");
         let (mut pool, _home) = Pool::new(batches, 0, 0, 1);
         std::iter::from_fn(|| pool.take()).collect()

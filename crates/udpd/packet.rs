@@ -3,7 +3,7 @@
 //! Captures want them so that every reader of captures understands the file, and a relay that keeps the source sends them as
 //! they are. Both need right checksums; a datagram of which only the head was kept has none, because the sum is over what is missing.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 
 /// The most bytes that stand in front of a payload.
 pub const HEADERS_BYTES_MAX: usize = V6_BYTES + UDP_BYTES;
@@ -14,6 +14,12 @@ const UDP_BYTES: usize = 8;
 const UDP: u8 = 17;
 const HOPS: u8 = 64;
 const DO_NOT_FRAGMENT: u8 = 0x40;
+
+/// Who sent a datagram: the one place that is asked. The kernel says it of every UDP datagram; should it ever not, the
+/// unspecified address says so without inventing a sender.
+pub fn source(datagram: &mmsg::Datagram<'_>) -> SocketAddr {
+    datagram.source().unwrap_or(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)))
+}
 
 /// How long the headers between these addresses are.
 pub fn headers_bytes(source: SocketAddr) -> usize {

@@ -107,10 +107,10 @@ pub fn exclusive(parcel: &mut Parcel) -> &mut RecvBatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mmsg::{BatchShape, Control};
+    use mmsg::BatchShape;
 
     fn pool(batches: usize, references: usize) -> (Pool, Sender<Parcel>) {
-        let shape = BatchShape { slots: 2, slot_bytes: 64, control: Control::default(), huge_pages: false };
+        let shape = BatchShape::new(2, 64);
         let (batches, _) = RecvBatch::pool(batches, &shape).expect("a small pool");
         Pool::new(batches, 0, 0, references)
     }

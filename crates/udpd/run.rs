@@ -353,7 +353,7 @@ fn say_lane(lane: &Lane) {
 fn say_pages(lanes: &[Lane]) {
     let reason = |lane: &Lane| match &lane.backing {
         mmsg::Backing::Ordinary { why } => why.clone(),
-        mmsg::Backing::HugePages => None,
+        _ => None,
     };
     let reasons: Vec<String> = lanes.iter().filter_map(reason).collect();
     if let Some(why) = reasons.first() {

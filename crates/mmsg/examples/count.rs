@@ -21,9 +21,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let buffer = socket.set_receive_buffer(16 << 20)?;
     socket.bind(address).map_err(|error| format!("cannot bind {address}: {error}"))?;
 
-    let control = Control { gro: true, ..Control::default() };
-    let (mut batches, backing) =
-        RecvBatch::pool(1, &BatchShape { slots: 64, slot_bytes: 2048, control, huge_pages: true })?;
+    let control = Control::new().gro(true);
+    let (mut batches, backing) = RecvBatch::pool(1, &BatchShape::new(64, 2048).control(control).huge_pages(true))?;
     let mut batch = batches.remove(0);
     let mut out = io::stdout().lock();
     writeln!(out, "listening on {}, buffer {} bytes, {backing:?}", socket.local_addr()?, buffer.granted_bytes)?;

@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mmsg::{BatchShape, Control, Engine, Family, RecvBatch, SendBatch, Socket, Uring, Wait};
+use mmsg::{BatchShape, Engine, Family, RecvBatch, SendBatch, Socket, Uring, Wait};
 
 /// How much the engines take from a socket at once.
 const SLOTS: usize = 64;
@@ -66,7 +66,7 @@ impl Lane {
         let sender = Socket::new(Family::V4)?;
         sender.connect(socket.local_addr()?)?;
         let socket = Arc::new(socket);
-        let shape = BatchShape { slots: SLOTS, slot_bytes: 2048, control: Control::default(), huge_pages: true };
+        let shape = BatchShape::new(SLOTS, 2048).huge_pages(true);
         let (mut batches, _) = RecvBatch::pool(BATCHES + Uring::reserve_batches(SLOTS), &shape)?;
         let own = batches.split_off(BATCHES);
         let (name, engine) = match way {

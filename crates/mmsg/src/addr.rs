@@ -6,7 +6,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use crate::socket::Family;
+/// The address family of a socket. An IPv6 socket takes IPv4 too unless told otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6, and IPv4 on a dual-stack socket.
+    V6,
+}
 
 /// Room for the longest address a UDP socket can report, `sockaddr_in6`.
 pub(crate) const NAME_BYTES: usize = 28;

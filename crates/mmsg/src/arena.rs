@@ -29,6 +29,9 @@ const LINE: usize = 64;
 /// Regions start on a page, so that two batches never share one.
 const PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
+/// Asks for that very size: the machine's default may be 1 GiB, and a mapping of whole 2 MiB pages none of those.
+const RESERVED_HUGE: libc::c_int = libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
+const _: () = assert!(HUGE_PAGE == 1 << (libc::MAP_HUGE_2MB >> libc::MAP_HUGE_SHIFT));
 /// What io_uring writes before the name: four lengths and flags, as 32-bit numbers.
 pub(crate) const PREFACE_BYTES: usize = 16;
 
@@ -71,7 +74,7 @@ impl Arena {
     /// Huge pages set aside by the administrator. Touching them through the kernel matters here: if a memory policy
     /// leaves none for this thread, that is an error to fall back from, where a plain write would be a SIGBUS.
     fn reserved_huge(bytes: usize) -> io::Result<Arena> {
-        let arena = Arena::map(bytes, huge_multiple(bytes)?, libc::MAP_HUGETLB)?;
+        let arena = Arena::map(bytes, huge_multiple(bytes)?, RESERVED_HUGE)?;
         arena.populate()?;
         Ok(arena)
     }
@@ -83,7 +86,7 @@ impl Arena {
         let advice = arena.advise(libc::MADV_HUGEPAGE);
         arena.touch()?;
         let why_not = match advice {
-            Err(error) => format!("transparent ones are not to be had ({error})"),
+            Err(error) => format!("transparent ones are unavailable ({error})"),
             Ok(()) if arena.is_mostly_transparent_huge() => return Ok((arena, Backing::HugePages)),
             Ok(()) => "the kernel had no transparent ones to give".to_owned(),
         };

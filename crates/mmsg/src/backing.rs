@@ -4,6 +4,7 @@
 //! answer is read back from `/proc/self/smaps` instead of being taken for granted.
 
 /// The pages behind a pool of batches.
+#[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backing {
     /// Huge pages, reserved or transparent.

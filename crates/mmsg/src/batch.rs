@@ -23,13 +23,13 @@ use crate::addr::NAME_BYTES;
 use crate::arena::{Arena, PREFACE_BYTES, Region};
 use crate::backing::Backing;
 use crate::datagram::{Datagram, Message, Train, ordinals};
-use crate::datagrams::Datagrams;
-use crate::engine::Wait;
 use crate::shape::BatchShape;
 use crate::socket::Socket;
 use crate::sys;
+use crate::wait::Wait;
 
 /// What is in a batch, kept up to date by receiving and discarding.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Datagrams that [`RecvBatch::datagrams`] yields.
@@ -351,11 +351,6 @@ impl RecvBatch {
     /// Counts of what [`datagrams`](Self::datagrams) yields.
     pub fn summary(&self) -> &Summary {
         &self.summary
-    }
-
-    /// The datagrams in the order they were received, trains split, without those that were discarded.
-    pub fn datagrams(&self) -> Datagrams<'_> {
-        Datagrams::of(self)
     }
 
     /// Discards the datagrams for which `keep` says no. Returns how many that were.

@@ -66,8 +66,7 @@ fn deliver(batch: &mut RecvBatch, deliveries: &[Delivery]) -> usize {
 }
 
 fn batch(slots: usize, slot_bytes: usize, gro: bool) -> RecvBatch {
-    let control = Control { gro, ..Control::default() };
-    RecvBatch::new(&BatchShape { slots, slot_bytes, control, huge_pages: false }).expect("memory")
+    RecvBatch::new(&BatchShape::new(slots, slot_bytes).control(Control::new().gro(gro))).expect("memory")
 }
 
 fn payloads(batch: &RecvBatch) -> Vec<Vec<u8>> {
@@ -80,8 +79,22 @@ fn what_is_delivered_is_what_is_read() {
     assert_eq!(deliver(&mut batch, &[single(b"one"), single(b""), single(b"three")]), 3);
     assert_eq!(payloads(&batch), [b"one".to_vec(), b"".to_vec(), b"three".to_vec()]);
     assert_eq!(*batch.summary(), Summary { datagrams: 3, bytes: 8, truncated: 0, unsplit: 0 });
-    let sources: Vec<_> = batch.datagrams().map(|datagram| datagram.source().to_string()).collect();
-    assert_eq!(sources, ["192.0.2.7:4000"; 3]);
+    let sources: Vec<_> = batch.datagrams().filter_map(|datagram| datagram.source()).collect();
+    assert_eq!(sources, ["192.0.2.7:4000".parse().expect("valid"); 3]);
+}
+
+#[test]
+fn a_batch_can_be_looped_over_and_ends_for_good() {
+    let mut batch = batch(2, 10, false);
+    deliver(&mut batch, &[single(b"one"), single(b"two")]);
+    let mut seen = Vec::new();
+    for datagram in &batch {
+        seen.push(datagram.payload());
+    }
+    assert_eq!(seen, [b"one", b"two"]);
+    let mut datagrams = batch.datagrams();
+    assert_eq!(datagrams.by_ref().count(), 2);
+    assert!(datagrams.next().is_none() && datagrams.next().is_none());
 }
 
 #[test]
@@ -209,12 +222,12 @@ fn headers_are_armed_again_after_each_use() {
     deliver(&mut batch, &[single(b"plain"), train(b"ccdd", 2)]);
     let expected: [&[u8]; 3] = [b"plain", b"cc", b"dd"];
     assert_eq!(payloads(&batch), expected, "neither an old segment size nor a spent name length is left over");
-    assert!(batch.datagrams().all(|datagram| datagram.source().port() == 4000));
+    assert!(batch.datagrams().all(|datagram| datagram.source().is_some_and(|source| source.port() == 4000)));
 }
 
 #[test]
 fn batches_of_one_pool_do_not_disturb_each_other() {
-    let shape = BatchShape { slots: 2, slot_bytes: 64, control: Control::default(), huge_pages: false };
+    let shape = BatchShape::new(2, 64);
     let (mut batches, backing) = RecvBatch::pool(3, &shape).expect("memory");
     assert_eq!(backing, Backing::Ordinary { why: None });
     for (number, batch) in (0..).zip(&mut batches) {
@@ -239,7 +252,7 @@ fn a_batch_can_be_handed_to_another_thread_and_read_from_several() {
 
 #[test]
 fn impossible_pools_are_refused() {
-    let shape = BatchShape { slots: 2, slot_bytes: 64, control: Control::default(), huge_pages: false };
+    let shape = BatchShape::new(2, 64);
     for (count, shape) in [(0, shape), (usize::MAX, shape), (1, BatchShape { slots: 0, ..shape })] {
         let error = RecvBatch::pool(count, &shape).expect_err("refused");
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);

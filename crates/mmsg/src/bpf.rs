@@ -13,13 +13,20 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use crate::socket::Socket;
 use crate::sys::{self, Call, gate};
 
-/// Commands, types and flags of `bpf(2)`, which libc does not have.
+// Commands, types and flags of `bpf(2)`, which libc does not have, each with its name in linux/bpf.h.
+/// `BPF_MAP_CREATE`
 const MAP_CREATE: c_int = 0;
+/// `BPF_MAP_LOOKUP_ELEM`
 const MAP_LOOKUP: c_int = 1;
+/// `BPF_PROG_LOAD`
 const PROGRAM_LOAD: c_int = 5;
+/// `BPF_MAP_TYPE_PERCPU_ARRAY`
 const MAP_TYPE_PER_CORE_ARRAY: u32 = 6;
+/// `BPF_PROG_TYPE_SOCKET_FILTER`
 const PROGRAM_TYPE_SOCKET_FILTER: u32 = 1;
+/// `BPF_FUNC_map_lookup_elem`
 const HELPER_MAP_LOOKUP: i32 = 1;
+/// `BPF_PSEUDO_MAP_FD`
 const SOURCE_IS_MAP: u8 = 1;
 
 /// What `bpftool` shows.
@@ -99,16 +106,16 @@ fn instruction(code: u8, destination: u8, source: u8, offset: i16, immediate: i3
 /// `counter[0 of this core] += 1; return everything`. The key lies on the stack, below register 10. The addition is the
 /// atomic one because some kernels let one softirq preempt another.
 fn program(map: BorrowedFd<'_>) -> [Instruction; 11] {
-    const STORE_WORD_VALUE: u8 = 0x62;
-    const COPY: u8 = 0xbf;
-    const ADD_VALUE: u8 = 0x07;
-    const LOAD_WIDE_VALUE: u8 = 0x18;
-    const CALL: u8 = 0x85;
-    const JUMP_IF_EQUAL: u8 = 0x15;
-    const SET: u8 = 0xb7;
-    const ATOMIC_ADD: u8 = 0xdb;
-    const SET_WORD: u8 = 0xb4;
-    const EXIT: u8 = 0x95;
+    const STORE_WORD_VALUE: u8 = 0x62; // BPF_ST | BPF_MEM | BPF_W
+    const COPY: u8 = 0xbf; // BPF_ALU64 | BPF_MOV | BPF_X
+    const ADD_VALUE: u8 = 0x07; // BPF_ALU64 | BPF_ADD | BPF_K
+    const LOAD_WIDE_VALUE: u8 = 0x18; // BPF_LD | BPF_IMM | BPF_DW
+    const CALL: u8 = 0x85; // BPF_JMP | BPF_CALL
+    const JUMP_IF_EQUAL: u8 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+    const SET: u8 = 0xb7; // BPF_ALU64 | BPF_MOV | BPF_K
+    const ATOMIC_ADD: u8 = 0xdb; // BPF_STX | BPF_ATOMIC | BPF_DW, with BPF_ADD as its value
+    const SET_WORD: u8 = 0xb4; // BPF_ALU | BPF_MOV | BPF_K
+    const EXIT: u8 = 0x95; // BPF_JMP | BPF_EXIT
     [
         instruction(STORE_WORD_VALUE, 10, 0, -4, 0),
         instruction(COPY, 2, 10, 0, 0),

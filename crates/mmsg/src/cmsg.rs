@@ -4,6 +4,7 @@
 //! walks, no `unsafe`, no panic on any input. The layout is the kernel's: a length of native word size that counts the
 //! header, two 32-bit integers for level and kind, then the data, padded to the word size.
 
+use std::iter::FusedIterator;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
@@ -23,22 +24,34 @@ pub(crate) const PACKET_INFO_SPACE: usize = space(20);
 pub(crate) const TIMESTAMP_SPACE: usize = space(16);
 /// The segment size of a train: an `int`.
 pub(crate) const GRO_SPACE: usize = space(4);
+/// `SCM_TIMESTAMPING`: three times, by software, by a clock that is no more, by the device.
+pub(crate) const HARDWARE_TIMESTAMP_SPACE: usize = space(48);
+/// The traffic class: one byte with IPv4, an `int` with IPv6.
+pub(crate) const TRAFFIC_CLASS_SPACE: usize = space(4);
+/// The hop limit: an `int`.
+pub(crate) const HOP_LIMIT_SPACE: usize = space(4);
 /// The drop counter: a `u32`.
 pub(crate) const DROP_OVERFLOW_SPACE: usize = space(4);
+/// The source for sending, which has the form of what is told of the destination.
+pub(crate) const SOURCE_SPACE: usize = PACKET_INFO_SPACE;
 /// The segment size for sending: exactly a `u16`, the kernel refuses any other length.
 pub(crate) const SEGMENT_SPACE: usize = space(2);
 
-/// One control message.
+/// One control message as the kernel wrote it.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ControlMessage<'a> {
-    level: i32,
-    kind: i32,
-    data: &'a [u8],
+pub struct ControlMessage<'a> {
+    /// The protocol it belongs to, such as `SOL_SOCKET` (`cmsg_level`).
+    pub level: i32,
+    /// What it is there, such as `SO_RXQ_OVFL` (`cmsg_type`).
+    pub kind: i32,
+    /// Its content, without padding.
+    pub data: &'a [u8],
 }
 
-/// The control messages in a slice, in their order; ends at the first one that does not fit in what is left.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ControlMessages<'a> {
+/// The control messages of a datagram, in their order; ends at the first one that does not fit in what is left.
+#[derive(Clone, Debug)]
+pub struct ControlMessages<'a> {
     rest: &'a [u8],
 }
 
@@ -51,6 +64,8 @@ impl<'a> ControlMessages<'a> {
         Self::new(control).find(|message| message.level == level && message.kind == kind).map(|message| message.data)
     }
 }
+
+impl FusedIterator for ControlMessages<'_> {}
 
 impl<'a> Iterator for ControlMessages<'a> {
     type Item = ControlMessage<'a>;
@@ -67,10 +82,11 @@ impl<'a> Iterator for ControlMessages<'a> {
     }
 }
 
-/// Where a datagram was sent to, and the interface it came in on.
+/// Where a datagram was sent to, which address of this host took it, and the interface it came in on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PacketInfo {
     pub(crate) destination: IpAddr,
+    pub(crate) local: Option<IpAddr>,
     pub(crate) interface_index: Option<u32>,
 }
 
@@ -79,19 +95,32 @@ pub(crate) fn packet_info(control: &[u8]) -> Option<PacketInfo> {
     if let Some(data) = ControlMessages::find(control, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) {
         let destination = canonical(Ipv6Addr::from(array::<16>(data, 0)?));
         let index = u32::from_ne_bytes(array(data, 16)?);
-        return Some(PacketInfo { destination, interface_index: (index != 0).then_some(index) });
+        let everybody = destination.is_multicast() || destination == IpAddr::V4(Ipv4Addr::BROADCAST);
+        let local = (!everybody).then_some(destination);
+        return Some(PacketInfo { destination, local, interface_index: (index != 0).then_some(index) });
     }
     // Three fields: interface, the local address, and the destination in the IP header. The last one is what was asked
     // for: with multicast the other two differ.
     let data = ControlMessages::find(control, libc::IPPROTO_IP, libc::IP_PKTINFO)?;
     let index = u32::from_ne_bytes(array(data, 0)?);
+    let local = Some(IpAddr::V4(Ipv4Addr::from(array::<4>(data, 4)?))).filter(|address| !address.is_unspecified());
     let destination = IpAddr::V4(Ipv4Addr::from(array::<4>(data, 8)?));
-    Some(PacketInfo { destination, interface_index: (index != 0).then_some(index) })
+    Some(PacketInfo { destination, local, interface_index: (index != 0).then_some(index) })
 }
 
 /// When the kernel took the datagram, since the Unix epoch. `None` too for a clock before it.
 pub(crate) fn timestamp(control: &[u8]) -> Option<Duration> {
-    let data = ControlMessages::find(control, libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS)?;
+    timespec(ControlMessages::find(control, libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS)?)
+}
+
+/// When the device took the datagram, by its own clock. Its time is the third; a device that gives none leaves it 0.
+pub(crate) fn hardware_timestamp(control: &[u8]) -> Option<Duration> {
+    let data = ControlMessages::find(control, libc::SOL_SOCKET, libc::SCM_TIMESTAMPING)?;
+    timespec(data.get(data.len() / 3 * 2..)?).filter(|time| !time.is_zero())
+}
+
+/// A time of two 64-bit numbers, or of two 32-bit ones where those are the machine's.
+fn timespec(data: &[u8]) -> Option<Duration> {
     let (seconds, nanoseconds) = if data.len() >= 16 {
         (i64::from_ne_bytes(array(data, 0)?), i64::from_ne_bytes(array(data, 8)?))
     } else {
@@ -99,6 +128,25 @@ pub(crate) fn timestamp(control: &[u8]) -> Option<Duration> {
     };
     let nanoseconds = u32::try_from(nanoseconds).ok().filter(|nanoseconds| *nanoseconds < 1_000_000_000)?;
     Some(Duration::new(u64::try_from(seconds).ok()?, nanoseconds))
+}
+
+/// From `IP_TOS` or `IPV6_TCLASS`.
+pub(crate) fn traffic_class(control: &[u8]) -> Option<u8> {
+    if let Some(data) = ControlMessages::find(control, libc::IPPROTO_IP, libc::IP_TOS) {
+        return data.first().copied();
+    }
+    int(control, libc::IPPROTO_IPV6, libc::IPV6_TCLASS)
+}
+
+/// From `IP_TTL` or `IPV6_HOPLIMIT`.
+pub(crate) fn hop_limit(control: &[u8]) -> Option<u8> {
+    int(control, libc::IPPROTO_IP, libc::IP_TTL).or_else(|| int(control, libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT))
+}
+
+/// A number of one byte that the kernel writes as an `int`.
+fn int(control: &[u8], level: i32, kind: i32) -> Option<u8> {
+    let value = i32::from_ne_bytes(array(ControlMessages::find(control, level, kind)?, 0)?);
+    u8::try_from(value).ok()
 }
 
 /// The drop counter of the socket when this datagram was queued (`SO_RXQ_OVFL`).
@@ -122,6 +170,26 @@ pub(crate) fn encode_segment(segment_bytes: u16) -> [u8; SEGMENT_SPACE] {
     bytes[WORD + 4..HEADER_BYTES].copy_from_slice(&libc::UDP_SEGMENT.to_ne_bytes());
     bytes[HEADER_BYTES..HEADER_BYTES + 2].copy_from_slice(&segment_bytes.to_ne_bytes());
     bytes
+}
+
+/// The control message that asks the kernel to send from `source`, and how many of its bytes count.
+pub(crate) fn encode_source(source: IpAddr) -> ([u8; SOURCE_SPACE], usize) {
+    let mut bytes = [0; SOURCE_SPACE];
+    // An interface of 0 leaves the way to the route. `in_pktinfo` has the source second, `in6_pktinfo` first.
+    let (level, kind, data_bytes) = match source {
+        IpAddr::V4(address) => {
+            bytes[HEADER_BYTES + 4..HEADER_BYTES + 8].copy_from_slice(&address.octets());
+            (libc::IPPROTO_IP, libc::IP_PKTINFO, size_of::<libc::in_pktinfo>())
+        }
+        IpAddr::V6(address) => {
+            bytes[HEADER_BYTES..HEADER_BYTES + 16].copy_from_slice(&address.octets());
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, size_of::<libc::in6_pktinfo>())
+        }
+    };
+    bytes[..WORD].copy_from_slice(&(HEADER_BYTES + data_bytes).to_ne_bytes());
+    bytes[WORD..WORD + 4].copy_from_slice(&level.to_ne_bytes());
+    bytes[WORD + 4..HEADER_BYTES].copy_from_slice(&kind.to_ne_bytes());
+    (bytes, space(data_bytes))
 }
 
 /// A control message as the kernel would write it, for tests of the decoders and of the batch.
@@ -157,6 +225,7 @@ mod tests {
         assert_eq!(gro_segment(&control), Some(1000));
         let info = packet_info(&control).expect("present");
         assert_eq!(info.destination, IpAddr::from([239, 1, 2, 3]), "the header's destination, not the local address");
+        assert_eq!(info.local, Some(IpAddr::from([10, 0, 0, 1])));
         assert_eq!(info.interface_index, Some(3));
     }
 
@@ -165,7 +234,8 @@ mod tests {
         let mut data = Ipv4Addr::new(10, 0, 0, 9).to_ipv6_mapped().octets().to_vec();
         data.extend(0_u32.to_ne_bytes());
         let control = encode(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &data);
-        let expected = PacketInfo { destination: IpAddr::from([10, 0, 0, 9]), interface_index: None };
+        let address = IpAddr::from([10, 0, 0, 9]);
+        let expected = PacketInfo { destination: address, local: Some(address), interface_index: None };
         assert_eq!(packet_info(&control), Some(expected));
     }
 
@@ -189,6 +259,35 @@ mod tests {
     }
 
     #[test]
+    fn the_time_of_the_device_is_the_third_of_three_and_0_is_none() {
+        let times = |device: [i64; 2]| -> Vec<u8> {
+            [[5, 6], [0, 0], device].concat().iter().flat_map(|number| number.to_ne_bytes()).collect()
+        };
+        let read = |data: &[u8]| hardware_timestamp(&encode(libc::SOL_SOCKET, libc::SCM_TIMESTAMPING, data));
+        assert_eq!(read(&times([1_700_000_000, 42])), Some(Duration::new(1_700_000_000, 42)));
+        assert_eq!(read(&times([0, 0])), None, "only the kernel's clock has stamped it");
+        let narrow: Vec<u8> = [5, 6, 0, 0, 7, 8_i32].iter().flat_map(|number| number.to_ne_bytes()).collect();
+        assert_eq!(read(&narrow), Some(Duration::new(7, 8)));
+        assert_eq!(read(&[]), None);
+    }
+
+    #[test]
+    fn class_and_hop_limit_are_read_in_the_form_of_either_family() {
+        let four = [
+            encode(libc::IPPROTO_IP, libc::IP_TOS, &[0xb9]),
+            encode(libc::IPPROTO_IP, libc::IP_TTL, &64_i32.to_ne_bytes()),
+        ];
+        assert_eq!((traffic_class(&four.concat()), hop_limit(&four.concat())), (Some(0xb9), Some(64)));
+        let six = [
+            encode(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, &255_i32.to_ne_bytes()),
+            encode(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &3_i32.to_ne_bytes()),
+        ];
+        assert_eq!((traffic_class(&six.concat()), hop_limit(&six.concat())), (Some(3), Some(255)));
+        let absurd = encode(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, &256_i32.to_ne_bytes());
+        assert_eq!((traffic_class(&absurd), hop_limit(&absurd)), (None, None));
+    }
+
+    #[test]
     fn lengths_that_lie_end_the_walk() {
         for length in [0, 1, HEADER_BYTES - 1, usize::MAX, usize::MAX - 3, HEADER_BYTES + 5] {
             let mut control = encode(libc::SOL_UDP, libc::UDP_GRO, &7_i32.to_ne_bytes());
@@ -207,6 +306,27 @@ mod tests {
     }
 
     #[test]
+    fn the_source_message_for_sending_is_that_of_its_family_and_names_no_interface() {
+        for text in ["192.0.2.9", "2001:db8::9"] {
+            let source: IpAddr = text.parse().expect("valid");
+            let (bytes, length) = encode_source(source);
+            let messages: Vec<_> = ControlMessages::new(&bytes[..length]).collect();
+            assert_eq!(messages.len(), 1, "{text}");
+            let (expected_bytes, at) = if source.is_ipv4() { (12, 4) } else { (20, 0) };
+            assert_eq!(messages[0].data.len(), expected_bytes);
+            let octets = match source {
+                IpAddr::V4(address) => address.octets().to_vec(),
+                IpAddr::V6(address) => address.octets().to_vec(),
+            };
+            assert_eq!(messages[0].data[at..at + octets.len()], octets);
+            assert_eq!(
+                messages[0].data.iter().filter(|byte| **byte != 0).count(),
+                octets.iter().filter(|b| **b != 0).count()
+            );
+        }
+    }
+
+    #[test]
     fn random_bytes_never_panic() {
         let mut noise = Noise::new(0x5eed_0002);
         let mut bytes = [0; 160];
@@ -218,6 +338,8 @@ mod tests {
             found += ControlMessages::new(control).count();
             found += usize::from(packet_info(control).is_some()) + usize::from(timestamp(control).is_some());
             found += usize::from(drop_overflow(control).is_some()) + usize::from(gro_segment(control).is_some());
+            found += usize::from(traffic_class(control).is_some()) + usize::from(hop_limit(control).is_some());
+            found += usize::from(hardware_timestamp(control).is_some());
         }
         assert!(found > 0, "the generator never made a message, so nothing was tested");
     }
@@ -230,6 +352,9 @@ mod tests {
             (libc::SOL_SOCKET, libc::SO_RXQ_OVFL),
             (libc::IPPROTO_IP, libc::IP_PKTINFO),
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO),
+            (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING),
+            (libc::IPPROTO_IP, libc::IP_TOS),
+            (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT),
         ];
         let mut offset = 0;
         while offset + HEADER_BYTES <= bytes.len() && noise.below(8) > 0 {

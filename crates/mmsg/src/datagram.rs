@@ -6,8 +6,9 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use crate::cmsg::ControlMessages;
 use crate::{addr, cmsg};
 
 /// The most datagrams one train can carry. Linux builds trains of up to 64 from the wire and takes up to 128 from a
@@ -112,11 +113,10 @@ impl<'a> Datagram<'a> {
         self.length > self.payload.len()
     }
 
-    /// Who sent it. An IPv4 sender is shown as IPv4 also on a dual-stack socket.
-    pub fn source(&self) -> SocketAddr {
-        // The kernel writes an address of the socket's own family for every datagram. Should it ever write another, the
-        // unspecified address says so without inventing a sender.
-        addr::decode(self.name).unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)))
+    /// Who sent it. An IPv4 sender is shown as IPv4 also on a dual-stack socket. `None` where the kernel wrote no address of
+    /// either family, which it does for no UDP datagram.
+    pub fn source(&self) -> Option<SocketAddr> {
+        addr::decode(self.name)
     }
 
     /// The address it was sent to; needs [`Socket::set_packet_info`](crate::Socket::set_packet_info) and room for it.
@@ -129,10 +129,52 @@ impl<'a> Datagram<'a> {
         cmsg::packet_info(self.control).and_then(|info| info.interface_index)
     }
 
-    /// When the kernel took it, since the Unix epoch; needs
-    /// [`Socket::set_timestamps`](crate::Socket::set_timestamps) and room for it.
-    pub fn arrival(&self) -> Option<Duration> {
+    /// The address of this host that took it, from which an answer should come: where it was sent to, or the address of the
+    /// interface when that was a broadcast or multicast address. An IPv6 socket is not told the latter: `None` for multicast,
+    /// and the broadcast address itself for a broadcast of IPv4 to a subnet. Needs the same as
+    /// [`destination`](Self::destination).
+    pub fn local_address(&self) -> Option<IpAddr> {
+        cmsg::packet_info(self.control).and_then(|info| info.local)
+    }
+
+    /// When the kernel took it; needs [`Socket::set_timestamps`](crate::Socket::set_timestamps) and room for it.
+    pub fn arrival(&self) -> Option<SystemTime> {
+        SystemTime::UNIX_EPOCH.checked_add(self.arrival_since_epoch()?)
+    }
+
+    /// The same as the time since the Unix epoch, which is how the kernel writes it.
+    pub fn arrival_since_epoch(&self) -> Option<Duration> {
         cmsg::timestamp(self.control)
+    }
+
+    /// When the device took it, by the device's own clock and counted from that clock's epoch; needs
+    /// [`Socket::set_hardware_timestamps`](crate::Socket::set_hardware_timestamps) and room for it.
+    pub fn hardware_arrival(&self) -> Option<Duration> {
+        cmsg::hardware_timestamp(self.control)
+    }
+
+    /// The traffic class of its IP header, DSCP above and ECN below; needs
+    /// [`Socket::set_report_traffic_class`](crate::Socket::set_report_traffic_class) and room for it.
+    pub fn traffic_class(&self) -> Option<u8> {
+        cmsg::traffic_class(self.control)
+    }
+
+    /// The ECN field of its traffic class: 0 = the sender takes no part, 1 and 2 = it does, 3 = congestion was met on the
+    /// way. Needs the same as [`traffic_class`](Self::traffic_class).
+    pub fn ecn(&self) -> Option<u8> {
+        self.traffic_class().map(|class| class & 0b11)
+    }
+
+    /// How many more routers it could have passed (hop limit, or TTL with IPv4); needs
+    /// [`Socket::set_report_hop_limit`](crate::Socket::set_report_hop_limit) and room for it.
+    pub fn hop_limit(&self) -> Option<u8> {
+        cmsg::hop_limit(self.control)
+    }
+
+    /// Everything that the kernel wrote beside it, also what this crate has no name for. Such a message needs an option that
+    /// is set by other means, and room: [`Control::other_bytes`](crate::Control::other_bytes).
+    pub fn control_messages(&self) -> ControlMessages<'a> {
+        ControlMessages::new(self.control)
     }
 
     /// What the socket's drop counter was when this datagram was queued. It tells where a gap is, not how large the
@@ -216,8 +258,8 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_source_is_the_unspecified_address() {
+    fn an_unreadable_source_is_none() {
         let message = Message { name: &[1, 2, 3], control: &[], payload: b"", length: 0 };
-        assert_eq!(Datagram::cut(&message, 1, usize::MAX, 0).source(), "0.0.0.0:0".parse().expect("valid"));
+        assert_eq!(Datagram::cut(&message, 1, usize::MAX, 0).source(), None);
     }
 }

@@ -1,6 +1,7 @@
 //! The datagrams of a batch, one after the other: trains split, what was discarded left out.
 
 use std::fmt;
+use std::iter::FusedIterator;
 
 use crate::batch::RecvBatch;
 use crate::datagram::{Datagram, Message};
@@ -17,9 +18,19 @@ pub struct Datagrams<'a> {
     left: u128,
 }
 
-impl<'a> Datagrams<'a> {
-    pub(crate) fn of(batch: &'a RecvBatch) -> Self {
-        Datagrams { batch, next_slot: 0, slot: 0, message: None, left: 0 }
+impl RecvBatch {
+    /// The datagrams in the order they were received, trains split, without those that were discarded.
+    pub fn datagrams(&self) -> Datagrams<'_> {
+        Datagrams { batch: self, next_slot: 0, slot: 0, message: None, left: 0 }
+    }
+}
+
+impl<'a> IntoIterator for &'a RecvBatch {
+    type Item = Datagram<'a>;
+    type IntoIter = Datagrams<'a>;
+
+    fn into_iter(self) -> Datagrams<'a> {
+        self.datagrams()
     }
 }
 
@@ -48,6 +59,8 @@ impl<'a> Iterator for Datagrams<'a> {
         Some(self.batch.datagram(message, self.slot, ordinal))
     }
 }
+
+impl FusedIterator for Datagrams<'_> {}
 
 impl fmt::Debug for Datagrams<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -2,6 +2,9 @@
 //!
 //! Both fill the same [`RecvBatch`], in the same order, with the same lengths, marks and control messages; a reader cannot
 //! tell which one it was. They differ in what a datagram costs. An engine belongs to one thread and one socket.
+//!
+//! Which engines there are is nobody's business but this file's: the type is the same, down to what may be done with it on
+//! which thread, whatever features the crate is built with. Without `io_uring` there is merely no ring to be had.
 
 use std::io;
 use std::sync::Arc;
@@ -9,49 +12,51 @@ use std::time::Duration;
 
 use crate::batch::RecvBatch;
 use crate::socket::Socket;
-#[cfg(feature = "io_uring")]
 use crate::uring::Uring;
+use crate::wait::Wait;
 
-/// Whether a receive call waits for the first datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
-    /// Wait for the first datagram, then take what else is there (`MSG_WAITFORONE`).
-    Block,
-    /// Let datagrams gather: wait until the batch is full or this time is over, and after that for as long as nothing has
-    /// come. An engine that cannot be woken by a full batch waits the whole time.
-    Gather(Duration),
-    /// Take what is there (`MSG_DONTWAIT`).
-    No,
+/// One way to receive from one socket. It stays on the thread that made it: the kernel takes the calls of a ring from no
+/// other.
+///
+/// ```compile_fail,E0277
+/// fn moves_to_another_thread<T: Send>() {}
+/// moves_to_another_thread::<mmsg::Engine>();
+/// ```
+#[derive(Debug)]
+pub struct Engine {
+    way: Way,
 }
 
-/// One way to receive from one socket.
 #[derive(Debug)]
-pub enum Engine {
+enum Way {
     /// One system call for each batch.
     Recvmmsg(Recvmmsg),
     /// A ring that the kernel fills.
-    #[cfg(feature = "io_uring")]
     Uring(Box<Uring>),
 }
 
 impl Engine {
     /// Receives by `recvmmsg`.
     pub fn recvmmsg(socket: Arc<Socket>) -> Engine {
-        Engine::Recvmmsg(Recvmmsg { socket, may_have_more: false })
+        Engine { way: Way::Recvmmsg(Recvmmsg { socket, may_have_more: false }) }
     }
 
-    /// Receives by io_uring; see [`Uring::new`]. From now on only this thread can use the engine.
-    #[cfg(feature = "io_uring")]
+    /// Receives by io_uring, with the blocks of `reserve`: batches of the same [pool](RecvBatch::pool) as those it will fill;
+    /// [`Uring::reserve_batches`] says how many are enough. Messages of up to `copy_up_to` bytes are copied, longer ones
+    /// change hands without a copy; 0 copies none but the empty ones.
+    ///
+    /// # Errors
+    /// Where the kernel refuses, or the crate is built without its feature `io_uring`, the error holds a
+    /// [`Refusal`](crate::Refusal) and its text says why.
     pub fn uring(socket: Arc<Socket>, reserve: Vec<RecvBatch>, copy_up_to: usize) -> io::Result<Engine> {
-        Ok(Engine::Uring(Box::new(Uring::new(socket, reserve, copy_up_to)?)))
+        Ok(Engine { way: Way::Uring(Box::new(Uring::new(socket, reserve, copy_up_to)?)) })
     }
 
     /// What it is called in a configuration: `recvmmsg` or `io_uring`.
     pub fn name(&self) -> &'static str {
-        match self {
-            Engine::Recvmmsg(_) => "recvmmsg",
-            #[cfg(feature = "io_uring")]
-            Engine::Uring(_) => "io_uring",
+        match &self.way {
+            Way::Recvmmsg(_) => "recvmmsg",
+            Way::Uring(_) => "io_uring",
         }
     }
 
@@ -65,20 +70,18 @@ impl Engine {
     /// otherwise: nothing was there (with [`Wait::No`]), or the socket has been [interrupted](Socket::interrupt) and
     /// nothing is left.
     pub fn receive_more(&mut self, batch: &mut RecvBatch, wait: Wait) -> io::Result<usize> {
-        match self {
-            Engine::Recvmmsg(engine) => engine.receive_more(batch, wait),
-            #[cfg(feature = "io_uring")]
-            Engine::Uring(engine) => engine.receive_more(batch, wait),
+        match &mut self.way {
+            Way::Recvmmsg(engine) => engine.receive_more(batch, wait),
+            Way::Uring(engine) => engine.receive_more(batch, wait),
         }
     }
 
     /// Fills the free slots by a way of its own for each message, without waiting: what the engine has taken already, then
     /// what is in the socket. For where [`receive`](Self::receive) fails and will not recover.
     pub fn receive_each(&mut self, batch: &mut RecvBatch) -> io::Result<usize> {
-        match self {
-            Engine::Recvmmsg(engine) => batch.receive_each(&engine.socket),
-            #[cfg(feature = "io_uring")]
-            Engine::Uring(engine) => engine.receive_each(batch),
+        match &mut self.way {
+            Way::Recvmmsg(engine) => batch.receive_each(&engine.socket),
+            Way::Uring(engine) => engine.receive_each(batch),
         }
     }
 
@@ -86,23 +89,18 @@ impl Engine {
     /// first, and when a call returns 0 nothing is left in it. For the end, where whatever stayed in the engine would be
     /// lost; it costs the engine its advantage.
     pub fn finish(&mut self) {
-        match self {
-            Engine::Recvmmsg(_) => {}
-            #[cfg(feature = "io_uring")]
-            Engine::Uring(engine) => engine.finish(),
+        match &mut self.way {
+            Way::Recvmmsg(_) => {}
+            Way::Uring(engine) => engine.finish(),
         }
     }
 
     /// Has the engine's own waits look at the queue of the device for so long before they sleep. The call of `recvmmsg` has
     /// no wait but the socket's, which [`Socket::set_busy_poll_us`] is for; a ring has, from Linux 6.9 on.
     pub fn set_busy_poll_us(&mut self, microseconds: u32) -> io::Result<()> {
-        match self {
-            Engine::Recvmmsg(_) => {
-                let _ = microseconds;
-                Ok(())
-            }
-            #[cfg(feature = "io_uring")]
-            Engine::Uring(engine) => engine.set_busy_poll_us(microseconds),
+        match &mut self.way {
+            Way::Recvmmsg(_) => Ok(()),
+            Way::Uring(engine) => engine.set_busy_poll_us(microseconds),
         }
     }
 
@@ -113,10 +111,9 @@ impl Engine {
     /// No ring can be made for the new socket: it is then received from by `recvmmsg`, and nothing else is lost.
     pub fn replace_socket(&mut self, socket: Arc<Socket>) -> io::Result<()> {
         let old = std::mem::replace(self, Engine::recvmmsg(Arc::clone(&socket)));
-        match old {
-            Engine::Recvmmsg(_) => Ok(()),
-            #[cfg(feature = "io_uring")]
-            Engine::Uring(old) => {
+        match old.way {
+            Way::Recvmmsg(_) => Ok(()),
+            Way::Uring(old) => {
                 let (copy_up_to, busy_poll_us) = (old.copies_up_to(), old.busy_poll_us());
                 let reserve = old
                     .into_reserve()
@@ -130,17 +127,16 @@ impl Engine {
     /// Waits until a receive call would not block, `timeout` at most. `false`: the time is over. Unlike
     /// [`Socket::wait_readable`] it knows what the engine has already taken out of the socket.
     pub fn wait_readable(&mut self, timeout: Duration) -> io::Result<bool> {
-        match self {
-            Engine::Recvmmsg(engine) => engine.socket.wait_readable(timeout),
-            #[cfg(feature = "io_uring")]
-            Engine::Uring(engine) => engine.wait_readable(timeout),
+        match &mut self.way {
+            Way::Recvmmsg(engine) => engine.socket.wait_readable(timeout),
+            Way::Uring(engine) => engine.wait_readable(timeout),
         }
     }
 }
 
 /// The engine that every kernel has.
 #[derive(Debug)]
-pub struct Recvmmsg {
+struct Recvmmsg {
     socket: Arc<Socket>,
     /// The last call filled its batch, so there is no reason to let anything gather.
     may_have_more: bool,

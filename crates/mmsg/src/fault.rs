@@ -1,12 +1,13 @@
 //! Faults on order, for tests: the Nth system call of a kind fails, or sends less than it was asked to.
 //!
-//! Exists only with the feature `faults`. It reaches every thread of the process, so tests that use it take turns and
-//! live in a test binary of their own.
+//! Exists only when the crate is built with `RUSTFLAGS="--cfg mmsg_faults"`: a feature could be switched on by any crate of a
+//! program and would put a lock before every system call. It reaches every thread of the process, so tests that use it take
+//! turns and live in a test binary of their own.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use crate::sys::Call;
+pub use crate::call::Call;
 
 /// What happens to the call when its turn comes.
 #[derive(Clone, Copy, Debug)]

@@ -29,6 +29,7 @@ use crate::sys;
 ///
 /// A table names the members of the group at its largest. A smaller group folds it: what is meant for member `m` of a
 /// group of `n` goes to `m mod n`.
+#[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupSpread {
     /// By the kernel's own hash over addresses and ports, without a program.

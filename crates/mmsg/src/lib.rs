@@ -25,6 +25,28 @@
 //!   for a bounded time.
 //! - It does not log. What is lost or degraded is a return value or a counter.
 //!
+//! # Features
+//!
+//! `io_uring`, on by default, is the second engine and brings the crate `io-uring`. Features add and never change: the same
+//! programs compile without it, and [`Uring::supported`] then says that there is no such engine.
+//!
+//! # The files
+//!
+//! From the top to the bottom; imports run downwards and never back. `unsafe` is in those marked `!`.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `engine` | [`Engine`]: one way to receive, behind which the next two rows are exchanged |
+//! | `uring` `!`, `ring` `!`, `refusal` | io_uring: the exchange of blocks; requests and buffer ring; why there is none (`uring_absent` in a build without) |
+//! | `datagrams`, `batch` `!`, `wait` | [`RecvBatch`]: filled by one call, read as an iterator, trains split |
+//! | `send` `!`, `verdict`, `report` | [`SendBatch`]; what an error number is about; what is said of a flush |
+//! | `shape`, `arena` `!`, `backing` | how large, how laid out and on which pages the memory of batches is |
+//! | `group`, `bpf` `!` | groups of sockets that grow and shrink; counting by core (`bpf(2)`) |
+//! | `options`, `extras`, `multicast`, `adopt`, `reuseport` | options; what comes with a datagram; groups to join; sockets from elsewhere; programs of a group |
+//! | `datagram`, `cmsg` | what one message says: pure, from byte slices, with every bound checked |
+//! | `socket`, `addr` | [`Socket`]: makes, names, waits for and stops one; addresses as the kernel writes them |
+//! | `sys` `!`, `call`, `fault` | every system call, behind one gate where a test makes it fail |
+//!
 //! # Errors
 //!
 //! An error that comes from the kernel is handed on as it is, so that `raw_os_error` can be matched; the caller knows
@@ -34,7 +56,7 @@
 //! # Example
 //!
 //! ```
-//! use mmsg::{BatchShape, Control, Family, RecvBatch, SendBatch, Socket, Wait};
+//! use mmsg::{BatchShape, Family, RecvBatch, SendBatch, Socket, Wait};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # if cfg!(miri) { return Ok(()) } // an interpreter has no sockets
@@ -47,7 +69,7 @@
 //! outgoing.push(b"second", Some(receiver.local_addr()?))?;
 //! assert_eq!(outgoing.flush(&sender)?.sent, 2);
 //!
-//! let shape = BatchShape { slots: 64, slot_bytes: 2048, control: Control::default(), huge_pages: false };
+//! let shape = BatchShape::new(64, 2048);
 //! let mut batch = RecvBatch::new(&shape)?;
 //! batch.receive(&receiver, Wait::Block)?;
 //! let payloads: Vec<&[u8]> = batch.datagrams().map(|datagram| datagram.payload()).collect();
@@ -56,26 +78,33 @@
 //! # }
 //! ```
 
+/// The example of the README is compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 #[cfg(not(target_os = "linux"))]
 compile_error!("mmsg is written against the system calls of Linux and builds for no other system");
 
 mod addr;
+mod adopt;
 mod arena;
 mod backing;
 mod batch;
 mod bpf;
+mod call;
 mod cmsg;
 mod datagram;
 mod datagrams;
 mod engine;
-#[cfg(feature = "faults")]
+mod extras;
+#[cfg(mmsg_faults)]
 pub mod fault;
 mod group;
 mod multicast;
 #[cfg(test)]
 mod noise;
 mod options;
-#[cfg(feature = "io_uring")]
 mod refusal;
 mod report;
 mod reuseport;
@@ -85,23 +114,26 @@ mod send;
 mod shape;
 mod socket;
 mod sys;
-#[cfg(feature = "io_uring")]
+#[cfg_attr(not(feature = "io_uring"), path = "uring_absent.rs")]
 mod uring;
+mod verdict;
+mod wait;
 
+pub use addr::Family;
 pub use backing::Backing;
 pub use batch::{RecvBatch, Summary};
 pub use bpf::CoreCounter;
+pub use cmsg::{ControlMessage, ControlMessages};
 pub use datagram::{Datagram, MAX_SEGMENTS};
 pub use datagrams::Datagrams;
-pub use engine::{Engine, Recvmmsg, Wait};
+pub use engine::Engine;
 pub use group::{Group, GroupSpread, wait_for_arrivals_under_way};
 pub use options::{GrantedBuffer, MemoryInfo};
-#[cfg(feature = "io_uring")]
 pub use refusal::Refusal;
 pub use report::{PushError, SendError, SendFailure, SendReport};
 pub use reuseport::Spread;
 pub use send::SendBatch;
 pub use shape::{BatchShape, Control};
-pub use socket::{Family, Socket};
-#[cfg(feature = "io_uring")]
+pub use socket::Socket;
 pub use uring::Uring;
+pub use wait::Wait;

@@ -7,8 +7,9 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
-use crate::socket::{Family, Socket};
-use crate::{addr, sys};
+use crate::addr::{self, Family};
+use crate::socket::Socket;
+use crate::sys;
 
 const GROUP_AT: usize = std::mem::offset_of!(libc::group_source_req, gsr_group);
 const SOURCE_AT: usize = std::mem::offset_of!(libc::group_source_req, gsr_source);

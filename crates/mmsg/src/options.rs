@@ -1,12 +1,14 @@
-//! The options of a [`Socket`], typed: what goes in is what the option means, and what comes out is what was granted.
+//! The options of a [`Socket`], typed: what goes in is what the option means, and what comes out is what was granted. Those
+//! that make the kernel tell something with each datagram are in `extras.rs`.
 
 use std::io;
 use std::os::fd::AsFd;
 
 use libc::{IPPROTO_IP, IPPROTO_IPV6, SOL_SOCKET, SOL_UDP, c_int};
 
+use crate::addr::Family;
 use crate::reuseport::{self, Spread};
-use crate::socket::{Family, Socket};
+use crate::socket::Socket;
 use crate::sys;
 
 /// The kernel doubles what is set, and its own arithmetic on buffers beyond 1 GiB has had faults. Half of that is the
@@ -17,6 +19,7 @@ const MAX_BUFFER_BYTES: usize = 512 << 20;
 const MAX_INTERFACE_NAME_BYTES: usize = 15;
 
 /// What became of a wish for a buffer.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantedBuffer {
     /// The bytes asked for.
@@ -36,6 +39,7 @@ impl GrantedBuffer {
 }
 
 /// What the kernel knows of a socket's receive queue (`SO_MEMINFO`).
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryInfo {
     /// Memory charged for what is queued. While datagrams are being read it may run ahead by up to a quarter of the
@@ -49,7 +53,7 @@ pub struct MemoryInfo {
 }
 
 impl Socket {
-    fn set(&self, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
+    pub(crate) fn set(&self, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
         sys::set_option_int(self.as_fd(), level, option, value)
     }
 
@@ -81,26 +85,6 @@ impl Socket {
         Ok(sys::get_option_int(self.as_fd(), SOL_SOCKET, libc::SO_BINDTOIFINDEX)?.cast_unsigned())
     }
 
-    /// Reports the destination address and the interface of each datagram.
-    pub fn set_packet_info(&self, on: bool) -> io::Result<()> {
-        match self.family() {
-            Family::V4 => self.set(IPPROTO_IP, libc::IP_PKTINFO, on.into()),
-            // Covers IPv4 on a dual-stack socket too, with mapped addresses.
-            Family::V6 => self.set(IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, on.into()),
-        }
-    }
-
-    /// Reports when the kernel took each datagram. The first socket to ask makes the kernel stamp every packet of the
-    /// host; what is already queued is stamped when it is read.
-    pub fn set_timestamps(&self, on: bool) -> io::Result<()> {
-        self.set(SOL_SOCKET, libc::SO_TIMESTAMPNS, on.into())
-    }
-
-    /// Reports the drop counter with each datagram once it is not zero.
-    pub fn set_drop_overflow(&self, on: bool) -> io::Result<()> {
-        self.set(SOL_SOCKET, libc::SO_RXQ_OVFL, on.into())
-    }
-
     /// Receives consecutive datagrams of one sender glued together. Only batches with `control.gro` take such a socket.
     ///
     /// # Errors
@@ -111,12 +95,7 @@ impl Socket {
             let text = "GRO stays on once it was on, because queued trains could not be told from datagrams: make a new socket";
             return if self.has_gro() { Err(io::Error::new(io::ErrorKind::InvalidInput, text)) } else { Ok(()) };
         }
-        // Noted before the kernel begins: there is no moment at which a train could come from a socket that seems to have
-        // none.
-        self.note_gro(true);
-        let result = self.set(SOL_UDP, libc::UDP_GRO, 1);
-        self.note_gro(result.is_ok());
-        result
+        self.switch_gro_on(|| self.set(SOL_UDP, libc::UDP_GRO, 1))
     }
 
     /// Cuts everything sent into datagrams of this size; 0 switches it off.
@@ -198,6 +177,23 @@ impl Socket {
             Family::V4 => self.set(IPPROTO_IP, libc::IP_RECVERR, on.into()),
             Family::V6 => self.set(IPPROTO_IPV6, libc::IPV6_RECVERR, on.into()),
         }
+    }
+
+    /// The traffic class of what is sent: DSCP in the upper six bits, ECN in the lower two.
+    pub fn set_traffic_class(&self, class: u8) -> io::Result<()> {
+        if self.family() == Family::V6 {
+            self.set(IPPROTO_IPV6, libc::IPV6_TCLASS, class.into())?;
+        }
+        // An IPv6 socket sends to IPv4 addresses too, by the options of IPv4.
+        self.set(IPPROTO_IP, libc::IP_TOS, class.into())
+    }
+
+    /// How many routers what is sent may pass (hop limit, TTL with IPv4); at least 1.
+    pub fn set_hop_limit(&self, hops: u8) -> io::Result<()> {
+        if self.family() == Family::V6 {
+            self.set(IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, hops.into())?;
+        }
+        self.set(IPPROTO_IP, libc::IP_TTL, hops.into())
     }
 
     /// The longest packet that the route of a connected socket takes whole, headers included, as far as the kernel knows by

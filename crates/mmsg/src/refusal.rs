@@ -1,11 +1,11 @@
-//! Why io_uring cannot be used here, in words that an operator can act on. Reads two files under /proc, nothing else.
+//! Why io_uring cannot be used here, in words that an operator can act on. Reads one file under /proc, nothing else.
 
 use std::fmt;
 use std::io;
 
 const SWITCH: &str = "/proc/sys/kernel/io_uring_disabled";
 
-/// Why the kernel refuses io_uring: what was tried, the error, the cause and the cure.
+/// Why there is no io_uring here: what was tried, the error, the cause and the cure.
 #[derive(Debug)]
 pub struct Refusal {
     operation: &'static str,
@@ -15,17 +15,26 @@ pub struct Refusal {
 
 impl Refusal {
     /// A refusal of `operation` with this error.
+    #[cfg_attr(not(feature = "io_uring"), allow(dead_code))]
     pub(crate) fn of(operation: &'static str, error: io::Error) -> Refusal {
         let cause = cause(error.raw_os_error(), std::fs::read_to_string(SWITCH).ok().as_deref());
         Refusal { operation, error, cause }
     }
 
-    /// Whether somebody forbids it: a setting, a filter, a limit. Otherwise the kernel does not have it.
+    /// The refusal of a build without the engine.
+    #[cfg_attr(feature = "io_uring", allow(dead_code))]
+    pub(crate) fn not_built() -> Refusal {
+        let cause =
+            "this program is built without the engine; build the crate mmsg with its feature io_uring".to_owned();
+        Refusal { operation: "io_uring", error: io::ErrorKind::Unsupported.into(), cause }
+    }
+
+    /// Whether somebody forbids it: a setting, a filter, a limit. Otherwise the kernel or the build does not have it.
     pub fn is_forbidden(&self) -> bool {
         matches!(self.error.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENOMEM | libc::EMFILE))
     }
 
-    /// The error of the kernel.
+    /// The error of the kernel; of kind `Unsupported` where the crate is built without the engine.
     pub fn error(&self) -> &io::Error {
         &self.error
     }
@@ -37,6 +46,13 @@ impl fmt::Display for Refusal {
     }
 }
 
+/// An error of the same kind that holds the refusal, and says what it says.
+impl From<Refusal> for io::Error {
+    fn from(refusal: Refusal) -> io::Error {
+        io::Error::new(refusal.error.kind(), refusal)
+    }
+}
+
 impl std::error::Error for Refusal {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.error)
@@ -44,6 +60,7 @@ impl std::error::Error for Refusal {
 }
 
 /// Cause and cure. `switch` is what kernel.io_uring_disabled says; kernels before 6.6 do not have it.
+#[cfg_attr(not(feature = "io_uring"), allow(dead_code))]
 fn cause(errno: Option<i32>, switch: Option<&str>) -> String {
     match (errno, switch.map(str::trim)) {
         (Some(libc::EPERM | libc::EACCES), Some("2")) => {
@@ -52,7 +69,7 @@ fn cause(errno: Option<i32>, switch: Option<&str>) -> String {
         }
         (Some(libc::EPERM | libc::EACCES), Some("1")) => {
             "kernel.io_uring_disabled = 1 forbids it to who has neither CAP_SYS_ADMIN nor the group of \
-             kernel.io_uring_group; set that group to udpd's, or sysctl kernel.io_uring_disabled=0"
+             kernel.io_uring_group; set that to a group of this process, or sysctl kernel.io_uring_disabled=0"
                 .to_owned()
         }
         (Some(libc::EPERM | libc::EACCES), _) => {
@@ -67,12 +84,12 @@ fn cause(errno: Option<i32>, switch: Option<&str>) -> String {
             "this kernel does not know SINGLE_ISSUER and DEFER_TASKRUN; it needs Linux 6.1".to_owned()
         }
         (Some(libc::ENOMEM), _) => {
-            "its rings count as locked memory, a few pages for each lane; raise `ulimit -l` (in a systemd unit \
+            "its rings count as locked memory, a few pages for each engine; raise `ulimit -l` (in a systemd unit \
              LimitMEMLOCK=)"
                 .to_owned()
         }
         (Some(libc::EMFILE), _) => {
-            "each lane needs one more file; raise `ulimit -n` (in a systemd unit LimitNOFILE=)".to_owned()
+            "each engine needs one more file; raise `ulimit -n` (in a systemd unit LimitNOFILE=)".to_owned()
         }
         _ => "it needs Linux 6.1".to_owned(),
     }
@@ -98,6 +115,14 @@ mod tests {
             let text = cause(Some(errno), switch);
             assert!(text.contains(expected), "errno {errno}, switch {switch:?}: {text}");
         }
+    }
+
+    #[test]
+    fn a_build_without_the_engine_says_how_to_get_it_and_that_nobody_forbids_it() {
+        let error = io::Error::from(Refusal::not_built());
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+        let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<Refusal>()).expect("it is in there");
+        assert!(!refusal.is_forbidden() && refusal.to_string().contains("feature io_uring"), "{refusal}");
     }
 
     #[test]

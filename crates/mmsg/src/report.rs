@@ -3,10 +3,12 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::datagram::MAX_SEGMENTS;
 
 /// Why a message was not queued. The batch is unchanged.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PushError {
     /// No slot is free: flush first.
@@ -25,6 +27,13 @@ pub enum PushError {
         /// Segments the payload would make.
         segments: usize,
     },
+    /// A source of one family and a destination of the other.
+    OtherFamily {
+        /// The source.
+        from: IpAddr,
+        /// The destination.
+        to: SocketAddr,
+    },
 }
 
 impl fmt::Display for PushError {
@@ -41,13 +50,27 @@ impl fmt::Display for PushError {
                 "the payload makes {segments} segments and the kernel takes {MAX_SEGMENTS}: \
                  use longer segments or less payload"
             ),
+            PushError::OtherFamily { from, to } => write!(
+                formatter,
+                "a datagram to {to} cannot come from {from}: give a source of the same address family"
+            ),
         }
     }
 }
 
 impl Error for PushError {}
 
+/// For `?`: an error that holds this one and says what it says. `Other` for a full batch, which is no fault of the message;
+/// `InvalidInput` for the rest.
+impl From<PushError> for io::Error {
+    fn from(error: PushError) -> io::Error {
+        let kind = if error == PushError::Full { io::ErrorKind::Other } else { io::ErrorKind::InvalidInput };
+        io::Error::new(kind, error)
+    }
+}
+
 /// A message that was skipped, because the kernel refused it for what it is.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendFailure {
     /// Its place in the order of pushing, from 0 since the batch was last empty.
@@ -66,6 +89,7 @@ impl SendFailure {
 }
 
 /// What one flush has done. The messages that failed are in [`SendBatch::failures`](crate::SendBatch::failures).
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendReport {
     /// Messages sent: pushes, whether segmented or not.
@@ -81,6 +105,7 @@ pub struct SendReport {
 }
 
 /// A call that could not go on. What was not sent is still queued, and a later flush continues with it.
+#[non_exhaustive]
 #[derive(Debug)]
 pub struct SendError {
     /// What was done before.
@@ -106,8 +131,40 @@ impl fmt::Display for SendError {
     }
 }
 
+/// For `?`: the error of the kernel as it is, so that its number can be matched. Who wants to know what was sent before
+/// looks at the report first.
+impl From<SendError> for io::Error {
+    fn from(failed: SendError) -> io::Error {
+        failed.error
+    }
+}
+
 impl Error for SendError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         Some(&self.error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_call_keeps_its_number_on_the_way_through_a_question_mark() {
+        let failed = SendError { report: SendReport::default(), error: io::Error::from_raw_os_error(libc::ENOBUFS) };
+        let through = || -> io::Result<SendReport> { Err(failed)? };
+        assert_eq!(through().expect_err("an error").raw_os_error(), Some(libc::ENOBUFS));
+    }
+
+    #[test]
+    fn a_push_that_is_refused_can_be_told_from_a_full_batch_after_a_question_mark() {
+        let through = |error: PushError| -> io::Result<()> { Err(error)? };
+        for refused in [PushError::EmptySegments, PushError::TooLong { length: 2, slot_bytes: 1 }] {
+            let error = through(refused).expect_err("an error");
+            assert_eq!((error.kind(), error.to_string()), (io::ErrorKind::InvalidInput, refused.to_string()));
+        }
+        let full = through(PushError::Full).expect_err("an error");
+        assert_eq!(full.get_ref().and_then(|inner| inner.downcast_ref()), Some(&PushError::Full));
+        assert_ne!(full.kind(), io::ErrorKind::InvalidInput);
     }
 }

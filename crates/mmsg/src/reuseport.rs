@@ -12,6 +12,7 @@ use libc::sock_filter;
 /// How datagrams are spread over the sockets of a reuseport group.
 ///
 /// Socket indexes count from 0 in the order of `bind`. When a member is closed the **last** one takes its place.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread<'a> {
     /// By the core on which the kernel handles the datagram: pairs of core and socket index.

@@ -14,18 +14,19 @@
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::ptr;
 
 use crate::addr;
 use crate::arena::{Arena, Layout, Region};
-use crate::cmsg::{self, SEGMENT_SPACE};
+use crate::cmsg::{self, SEGMENT_SPACE, SOURCE_SPACE};
 use crate::datagram::MAX_SEGMENTS;
 use crate::report::{PushError, SendError, SendFailure, SendReport};
 use crate::shape::check_slots;
 use crate::socket::Socket;
 use crate::sys;
+use crate::verdict::{is_about_a_message, is_pending};
 
 /// `sendmmsg` takes no more messages at a time.
 const MAX_MESSAGES_PER_CALL: usize = 1024;
@@ -42,6 +43,8 @@ struct Queued {
     length: usize,
     /// 0: one datagram.
     segment_bytes: usize,
+    /// Bytes of the control message that names the source, at the start of the control space. 0: the kernel chooses.
+    source_bytes: usize,
 }
 
 impl Queued {
@@ -53,7 +56,7 @@ impl Queued {
 /// Datagrams queued for sending, in one arena with headers built once.
 pub struct SendBatch {
     region: Region,
-    /// Headers for the segments of one message when they go out one by one. Their payloads and names are in `region`.
+    /// Headers for the segments of one message when they go out one by one. What they point at is in `region`.
     singles: Region,
     queue: Box<[Queued]>,
     /// Slots filled.
@@ -77,7 +80,7 @@ impl SendBatch {
     /// Room for `slots` messages of up to `slot_bytes`.
     pub fn new(slots: usize, slot_bytes: usize) -> io::Result<SendBatch> {
         check_slots(slots, slot_bytes)?;
-        let messages = Layout { slots, slot_bytes, control_bytes: SEGMENT_SPACE };
+        let messages = Layout { slots, slot_bytes, control_bytes: SOURCE_SPACE + SEGMENT_SPACE };
         let singles = Layout { slots: MAX_SEGMENTS, slot_bytes: 0, control_bytes: 0 };
         let (arena, _) = Arena::new(messages.bytes().saturating_add(singles.bytes()), false)?;
         let mut regions = arena.carve(&[messages, singles]).into_iter();
@@ -102,7 +105,20 @@ impl SendBatch {
 
     /// Queues one datagram; `to` is `None` on a connected socket.
     pub fn push(&mut self, payload: &[u8], to: Option<SocketAddr>) -> Result<(), PushError> {
-        self.enqueue(payload, 0, to)
+        self.enqueue(payload, 0, to, None)
+    }
+
+    /// Queues one datagram that leaves with the source address `from`, one of this host's: so a host with several answers from
+    /// the one that was asked, [`Datagram::local_address`](crate::Datagram::local_address). The port is the socket's. A source
+    /// that is none of the host's fails in [`flush`](Self::flush), as that message's own fault; the unspecified address leaves
+    /// the choice to the kernel.
+    pub fn push_from(&mut self, payload: &[u8], from: IpAddr, to: SocketAddr) -> Result<(), PushError> {
+        // The kernel would pass over a source of the other family without a word.
+        let from = from.to_canonical();
+        if from.is_ipv4() != to.ip().to_canonical().is_ipv4() {
+            return Err(PushError::OtherFamily { from, to });
+        }
+        self.enqueue(payload, 0, Some(to), Some(from))
     }
 
     /// Queues a payload that the kernel cuts into datagrams of `segment_bytes`, the last one perhaps shorter: one
@@ -122,15 +138,15 @@ impl SendBatch {
         if segments > MAX_SEGMENTS {
             return Err(PushError::TooManySegments { segments });
         }
-        self.enqueue(payload, if segments > 1 { segment_bytes } else { 0 }, to)
+        self.enqueue(payload, if segments > 1 { segment_bytes } else { 0 }, to, None)
     }
 
-    /// Lets a datagram travel with the one queued last, to the same destination: one message that the kernel cuts in two. True
+    /// Lets a datagram travel with the one queued last, the same way: one message that the kernel cuts in two. True
     /// when that could be done; false when it must be pushed by itself. It can be done while all datagrams of the
     /// message are equally long, but for the last one, which may be shorter, and while it does not get too long.
     pub fn join(&mut self, payload: &[u8]) -> bool {
         let Some(slot) = self.queued.checked_sub(1).filter(|slot| *slot >= self.next) else { return false };
-        let Queued { length, segment_bytes } = self.queue[slot];
+        let Queued { length, segment_bytes, source_bytes } = self.queue[slot];
         let first = if segment_bytes == 0 { length } else { segment_bytes };
         let is_open = first > 0 && length % first == 0 && length / first < JOINED_MAX;
         let total = length + payload.len();
@@ -138,19 +154,14 @@ impl SendBatch {
         if !is_open || !fits || payload.is_empty() || payload.len() > first || (slot == self.next && self.is_begun()) {
             return false;
         }
-        let header = self.region.header(slot);
-        let control = cmsg::encode_segment(u16::try_from(first).unwrap_or(u16::MAX));
-        // SAFETY: `slot` exists and holds `length` bytes; what is added ends within it (checked above). Payload and control come
-        // from outside the arena, and `&mut self` means that nobody else looks.
+        // SAFETY: `slot` exists and holds `length` bytes; what is added ends within it (checked above). The payload comes from
+        // outside the arena, and `&mut self` means that nobody else looks.
         unsafe {
             ptr::copy_nonoverlapping(payload.as_ptr(), self.region.payload(slot).add(length), payload.len());
             (*self.region.iovec(slot)).iov_len = total;
-            ptr::copy_nonoverlapping(control.as_ptr(), self.region.control(slot), control.len());
-            let inner = &raw mut (*header).msg_hdr;
-            (*inner).msg_control = self.region.control(slot).cast();
-            (*inner).msg_controllen = control.len() as _;
         }
-        self.queue[slot] = Queued { length: total, segment_bytes: first };
+        self.queue[slot] = Queued { length: total, segment_bytes: first, source_bytes };
+        self.end_control(slot);
         true
     }
 
@@ -159,7 +170,13 @@ impl SendBatch {
         self.next_segment > 0 || self.refused.is_some() || self.retried || self.failed
     }
 
-    fn enqueue(&mut self, payload: &[u8], segment_bytes: usize, to: Option<SocketAddr>) -> Result<(), PushError> {
+    fn enqueue(
+        &mut self,
+        payload: &[u8],
+        segment_bytes: usize,
+        to: Option<SocketAddr>,
+        from: Option<IpAddr>,
+    ) -> Result<(), PushError> {
         let (slot, slot_bytes) = (self.queued, self.region.layout().slot_bytes);
         if slot == self.slots() {
             return Err(PushError::Full);
@@ -168,9 +185,10 @@ impl SendBatch {
             return Err(PushError::TooLong { length: payload.len(), slot_bytes });
         }
         let name = to.map(addr::encode);
-        let control = cmsg::encode_segment(u16::try_from(segment_bytes).unwrap_or(u16::MAX));
+        let source = from.map(cmsg::encode_source);
+        let source = source.as_ref().map_or(&[][..], |(bytes, length)| &bytes[..*length]);
         let header = self.region.header(slot);
-        // SAFETY: `slot` exists. Payload, name and control have room for what is copied (checked above, and by the
+        // SAFETY: `slot` exists. Payload, name and source have room for what is copied (checked above, and by the
         // layout for the other two), come from outside the arena, and `&mut self` means that nobody else looks.
         unsafe {
             ptr::copy_nonoverlapping(payload.as_ptr(), self.region.payload(slot), payload.len());
@@ -184,17 +202,29 @@ impl SendBatch {
                 (*inner).msg_name = self.region.name(slot).cast();
                 (*inner).msg_namelen = bytes.len() as libc::socklen_t;
             }
-            (*inner).msg_control = ptr::null_mut();
-            (*inner).msg_controllen = 0;
-            if segment_bytes > 0 {
-                ptr::copy_nonoverlapping(control.as_ptr(), self.region.control(slot), control.len());
-                (*inner).msg_control = self.region.control(slot).cast();
-                (*inner).msg_controllen = control.len() as _;
-            }
+            ptr::copy_nonoverlapping(source.as_ptr(), self.region.control(slot), source.len());
         }
-        self.queue[slot] = Queued { length: payload.len(), segment_bytes };
+        self.queue[slot] = Queued { length: payload.len(), segment_bytes, source_bytes: source.len() };
+        self.end_control(slot);
         self.queued += 1;
         Ok(())
+    }
+
+    /// Puts the segment size, if there is one, behind the source of a slot, and shows the kernel as much as there is.
+    fn end_control(&mut self, slot: usize) {
+        let Queued { segment_bytes, source_bytes, .. } = self.queue[slot];
+        let segment = cmsg::encode_segment(u16::try_from(segment_bytes).unwrap_or(u16::MAX));
+        let segment = if segment_bytes > 0 { &segment[..] } else { &[] };
+        let bytes = source_bytes + segment.len();
+        let control = self.region.control(slot);
+        // SAFETY: `slot` exists, as just seen. The control space has room for the longest source and a segment size, by the
+        // layout; the segment size comes from outside the arena, and `&mut self` means that nobody else looks.
+        unsafe {
+            ptr::copy_nonoverlapping(segment.as_ptr(), control.add(source_bytes), segment.len());
+            let inner = &raw mut (*self.region.header(slot)).msg_hdr;
+            (*inner).msg_control = if bytes > 0 { control.cast() } else { ptr::null_mut() };
+            (*inner).msg_controllen = bytes as _;
+        }
     }
 
     /// Messages queued and not yet sent.
@@ -291,7 +321,7 @@ impl SendBatch {
         let count = segments - self.next_segment;
         self.build_singles(count);
         report.calls += 1;
-        // SAFETY: `build_singles` has just pointed the first `count` headers at the segments and the name of `next`.
+        // SAFETY: `build_singles` has just pointed the first `count` headers at the segments, the name and the source of `next`.
         let sent = unsafe { sys::sendmmsg(socket.as_fd(), self.singles.header(0), count, libc::MSG_NOSIGNAL) }?;
         let sent = progress(sent)?.min(count);
         report.datagrams += sent;
@@ -309,7 +339,7 @@ impl SendBatch {
     }
 
     fn build_singles(&mut self, count: usize) {
-        let Queued { length, segment_bytes } = self.queue[self.next];
+        let Queued { length, segment_bytes, source_bytes } = self.queue[self.next];
         for single in 0..count {
             let start = (self.next_segment + single) * segment_bytes;
             let (header, iovec) = (self.singles.header(single), self.singles.iovec(single));
@@ -321,6 +351,9 @@ impl SendBatch {
                 (*iovec).iov_len = segment_bytes.min(length - start);
                 (*header).msg_hdr.msg_name = (*whole).msg_name;
                 (*header).msg_hdr.msg_namelen = (*whole).msg_namelen;
+                // The source comes first, so that it can be had without the segment size.
+                (*header).msg_hdr.msg_control = if source_bytes > 0 { (*whole).msg_control } else { ptr::null_mut() };
+                (*header).msg_hdr.msg_controllen = source_bytes as _;
             }
         }
     }
@@ -375,38 +408,6 @@ impl SendBatch {
 /// The kernel never answers 0 to a call with messages; if it did, an endless loop would be the wrong reply.
 fn progress(sent: usize) -> io::Result<usize> {
     if sent == 0 { Err(io::Error::from_raw_os_error(libc::EAGAIN)) } else { Ok(sent) }
-}
-
-/// Errors that may stem from the ICMP answer to an earlier datagram.
-fn is_pending(errno: i32) -> bool {
-    matches!(
-        errno,
-        libc::ECONNREFUSED
-            | libc::EHOSTUNREACH
-            | libc::ENETUNREACH
-            | libc::EHOSTDOWN
-            | libc::ENONET
-            | libc::ENOPROTOOPT
-            | libc::EPROTO
-            | libc::EACCES
-            | libc::EMSGSIZE
-            | libc::EOPNOTSUPP
-    )
-}
-
-/// Errors that say something of the message or its destination, and nothing of the socket.
-fn is_about_a_message(errno: i32) -> bool {
-    is_pending(errno)
-        || matches!(
-            errno,
-            libc::ENETDOWN
-                | libc::EPERM
-                | libc::EINVAL
-                | libc::EIO
-                | libc::EDESTADDRREQ
-                | libc::EAFNOSUPPORT
-                | libc::EADDRNOTAVAIL
-        )
 }
 
 impl fmt::Debug for SendBatch {

@@ -55,6 +55,58 @@ fn the_longest_train_fits_into_the_headers_for_single_segments() {
     assert_eq!(sent, payload);
 }
 
+/// The control messages that a header leads to.
+fn control(header: *mut libc::mmsghdr) -> Vec<(i32, i32, Vec<u8>)> {
+    // SAFETY: as in `follow`.
+    let bytes = unsafe {
+        let inner = &raw const (*header).msg_hdr;
+        let start = (*inner).msg_control.cast::<u8>();
+        (0..(*inner).msg_controllen as usize).map(|at| start.add(at).read()).collect::<Vec<u8>>()
+    };
+    cmsg::ControlMessages::new(&bytes).map(|one| (one.level, one.kind, one.data.to_vec())).collect()
+}
+
+#[test]
+fn a_source_goes_with_its_message_alone_in_a_train_and_one_by_one() {
+    for (from, to) in [("192.0.2.9", "192.0.2.1:53"), ("2001:db8::9", "[2001:db8::1]:53")] {
+        let (from, to): (IpAddr, SocketAddr) = (from.parse().expect("valid"), to.parse().expect("valid"));
+        let mut batch = SendBatch::new(2, 100).expect("memory");
+        batch.push_from(b"alone", from, to).expect("a free slot");
+        let source = control(batch.region.header(0));
+        assert_eq!(source.len(), 1);
+        batch.push_from(b"aa", from, to).expect("a free slot");
+        assert!(batch.join(b"bb") && batch.join(b"c"));
+        let segments = (libc::SOL_UDP, libc::UDP_SEGMENT, 2_u16.to_ne_bytes().to_vec());
+        assert_eq!(control(batch.region.header(1)), [source[0].clone(), segments]);
+        batch.next = 1;
+        batch.build_singles(3);
+        for (single, payload) in [b"aa".to_vec(), b"bb".to_vec(), b"c".to_vec()].into_iter().enumerate() {
+            assert_eq!(follow(batch.singles.header(single)).1, payload);
+            assert_eq!(control(batch.singles.header(single)), source);
+        }
+        batch.clear();
+        batch.push_segmented(b"aabb", 2, Some(to)).expect("a free slot");
+        batch.build_singles(2);
+        assert!(control(batch.singles.header(0)).is_empty(), "nothing is left of the source before");
+    }
+}
+
+#[test]
+fn a_source_of_the_other_family_is_refused_before_the_kernel_passes_over_it() {
+    let mut batch = SendBatch::new(1, 100).expect("memory");
+    for (from, to) in
+        [("192.0.2.9", "[2001:db8::1]:53"), ("2001:db8::9", "192.0.2.1:53"), ("::9", "[::ffff:192.0.2.1]:53")]
+    {
+        let (from, to): (IpAddr, SocketAddr) = (from.parse().expect("valid"), to.parse().expect("valid"));
+        assert_eq!(batch.push_from(b"x", from, to), Err(PushError::OtherFamily { from, to }));
+    }
+    assert!(batch.is_empty());
+    batch
+        .push_from(b"x", "::ffff:192.0.2.9".parse().expect("valid"), "192.0.2.1:53".parse().expect("valid"))
+        .expect("IPv4");
+    assert_eq!(control(batch.region.header(0))[0].1, libc::IP_PKTINFO);
+}
+
 #[test]
 fn a_payload_of_one_segment_is_an_ordinary_datagram() {
     let mut batch = SendBatch::new(2, 100).expect("memory");

@@ -17,8 +17,17 @@ const MAX_SLOTS: usize = 65_536;
 /// No UDP datagram is longer than 64 KiB; the rest is a margin for those who like round numbers.
 const MAX_SLOT_BYTES: usize = 1 << 20;
 
+/// No control messages of one datagram come near it.
+const MAX_OTHER_BYTES: usize = 4096;
+
 /// Which control messages a batch has room for. Ask for what the socket has switched on: if the socket sends more than
 /// there is room for, the kernel cuts, and with GRO a cut message makes its train unreadable.
+///
+/// ```
+/// let control = mmsg::Control::new().timestamps(true).gro(true);
+/// assert!(control.timestamps && !control.packet_info);
+/// ```
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Control {
     /// Destination address and interface.
@@ -29,24 +38,100 @@ pub struct Control {
     pub gro: bool,
     /// The socket's drop counter.
     pub drop_overflow: bool,
+    /// Traffic class, with ECN in it.
+    pub traffic_class: bool,
+    /// Hop limit, or TTL with IPv4.
+    pub hop_limit: bool,
+    /// Arrival time by the device.
+    pub hardware_timestamps: bool,
+    /// Bytes for control messages that this crate has no name for, headers and padding included; 4096 at most.
+    pub other_bytes: usize,
 }
 
 impl Control {
+    /// Room for none.
+    #[must_use]
+    pub const fn new() -> Control {
+        Control {
+            packet_info: false,
+            timestamps: false,
+            gro: false,
+            drop_overflow: false,
+            traffic_class: false,
+            hop_limit: false,
+            hardware_timestamps: false,
+            other_bytes: 0,
+        }
+    }
+
+    /// Room for destination address and interface, or none.
+    #[must_use]
+    pub const fn packet_info(self, on: bool) -> Control {
+        Control { packet_info: on, ..self }
+    }
+
+    /// Room for the kernel's arrival time, or none.
+    #[must_use]
+    pub const fn timestamps(self, on: bool) -> Control {
+        Control { timestamps: on, ..self }
+    }
+
+    /// Room for the segment size of trains, and slots of 64 KiB for them, or none.
+    #[must_use]
+    pub const fn gro(self, on: bool) -> Control {
+        Control { gro: on, ..self }
+    }
+
+    /// Room for the socket's drop counter, or none.
+    #[must_use]
+    pub const fn drop_overflow(self, on: bool) -> Control {
+        Control { drop_overflow: on, ..self }
+    }
+
+    /// Room for the traffic class, or none.
+    #[must_use]
+    pub const fn traffic_class(self, on: bool) -> Control {
+        Control { traffic_class: on, ..self }
+    }
+
+    /// Room for the hop limit, or none.
+    #[must_use]
+    pub const fn hop_limit(self, on: bool) -> Control {
+        Control { hop_limit: on, ..self }
+    }
+
+    /// Room for the device's arrival time, or none.
+    #[must_use]
+    pub const fn hardware_timestamps(self, on: bool) -> Control {
+        Control { hardware_timestamps: on, ..self }
+    }
+
+    /// So much room for other control messages: what `CMSG_SPACE` of C says of each, added up.
+    #[must_use]
+    pub const fn other_bytes(self, bytes: usize) -> Control {
+        Control { other_bytes: bytes, ..self }
+    }
+
     fn bytes(self) -> usize {
         // One line per message that can come with a datagram.
-        [
+        let named: usize = [
             (self.packet_info, cmsg::PACKET_INFO_SPACE),
             (self.timestamps, cmsg::TIMESTAMP_SPACE),
             (self.gro, cmsg::GRO_SPACE),
             (self.drop_overflow, cmsg::DROP_OVERFLOW_SPACE),
+            (self.traffic_class, cmsg::TRAFFIC_CLASS_SPACE),
+            (self.hop_limit, cmsg::HOP_LIMIT_SPACE),
+            (self.hardware_timestamps, cmsg::HARDWARE_TIMESTAMP_SPACE),
         ]
         .iter()
         .map(|(wanted, space)| if *wanted { *space } else { 0 })
-        .sum()
+        .sum();
+        named.saturating_add(self.other_bytes)
     }
 }
 
 /// The shape of a batch.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchShape {
     /// How many messages one call can take; from 1 to 65,536. Beyond a few dozen the gain is small.
@@ -61,6 +146,24 @@ pub struct BatchShape {
 }
 
 impl BatchShape {
+    /// So many slots of so many bytes, without control messages, on ordinary pages.
+    #[must_use]
+    pub const fn new(slots: usize, slot_bytes: usize) -> BatchShape {
+        BatchShape { slots, slot_bytes, control: Control::new(), huge_pages: false }
+    }
+
+    /// With room for these control messages.
+    #[must_use]
+    pub const fn control(self, control: Control) -> BatchShape {
+        BatchShape { control, ..self }
+    }
+
+    /// On huge pages, or not.
+    #[must_use]
+    pub const fn huge_pages(self, on: bool) -> BatchShape {
+        BatchShape { huge_pages: on, ..self }
+    }
+
     /// The memory of one batch in bytes, headers included. A pool of them rounds up to whole pages.
     pub fn bytes(&self) -> usize {
         let tables = size_of::<u128>() + if self.control.gro { size_of::<usize>() } else { 0 };
@@ -73,7 +176,15 @@ impl BatchShape {
     }
 
     pub(crate) fn check(&self) -> io::Result<()> {
-        check_slots(self.slots, self.slot_bytes)
+        check_slots(self.slots, self.slot_bytes)?;
+        let other_bytes = self.control.other_bytes;
+        if other_bytes > MAX_OTHER_BYTES {
+            let text = format!(
+                "{other_bytes} bytes for other control messages are not possible: choose up to {MAX_OTHER_BYTES}"
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        Ok(())
     }
 }
 
@@ -94,18 +205,17 @@ pub(crate) fn check_slots(slots: usize, slot_bytes: usize) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    const PLAIN: BatchShape = BatchShape { slots: 64, slot_bytes: 2048, control: BARE, huge_pages: false };
-    const BARE: Control = Control { packet_info: false, timestamps: false, gro: false, drop_overflow: false };
+    const PLAIN: BatchShape = BatchShape::new(64, 2048);
 
     #[test]
     fn a_batch_without_control_has_no_control_space() {
         assert_eq!(PLAIN.layout().control_bytes, 0);
-        assert_eq!(Control::default(), BARE);
+        assert_eq!(Control::default(), Control::new());
     }
 
     #[test]
     fn gro_raises_the_slots_to_the_longest_train() {
-        let shape = BatchShape { control: Control { gro: true, ..BARE }, ..PLAIN };
+        let shape = PLAIN.control(Control::new().gro(true));
         assert_eq!(shape.layout().slot_bytes, 65_536);
         assert!(shape.bytes() > 64 * 65_536);
     }
@@ -114,6 +224,25 @@ mod tests {
     fn the_memory_of_a_batch_is_slots_headers_and_little_else() {
         let payload = 64 * (2048 + 64);
         assert!(PLAIN.bytes() > payload && PLAIN.bytes() < payload + 64 * 256 + 4096, "{}", PLAIN.bytes());
+    }
+
+    #[test]
+    fn every_control_message_has_room_of_its_own() {
+        let kinds: [fn(Control, bool) -> Control; 7] = [
+            Control::packet_info,
+            Control::timestamps,
+            Control::gro,
+            Control::drop_overflow,
+            Control::traffic_class,
+            Control::hop_limit,
+            Control::hardware_timestamps,
+        ];
+        let alone: Vec<usize> = kinds.iter().map(|kind| kind(Control::new(), true).bytes()).collect();
+        assert!(alone.iter().all(|bytes| *bytes >= cmsg::space(1)), "{alone:?}");
+        let together = kinds.iter().fold(Control::new().other_bytes(100), |control, kind| kind(control, true));
+        assert_eq!(together.bytes(), alone.iter().sum::<usize>() + 100);
+        let error = PLAIN.control(Control::new().other_bytes(usize::MAX)).check().expect_err("refused");
+        assert!(error.to_string().contains("up to 4096"), "{error}");
     }
 
     #[test]

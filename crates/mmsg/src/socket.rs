@@ -1,31 +1,28 @@
 //! A UDP socket that owns its descriptor. This file makes, names, waits for and stops it; its options are in
-//! `options.rs`, multicast in `multicast.rs`.
+//! `options.rs`, multicast in `multicast.rs`, and descriptors that come and go in `adopt.rs`.
 
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::{addr, sys};
-
-/// The address family of a socket. An IPv6 socket takes IPv4 too unless told otherwise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6, and IPv4 on a dual-stack socket.
-    V6,
-}
+use crate::addr::{self, Family};
+use crate::sys;
 
 /// A UDP socket. All methods take `&self`: several threads may use it at once.
 pub struct Socket {
     fd: OwnedFd,
     family: Family,
-    /// Whether GRO is on, so that a batch that cannot split trains refuses this socket.
-    gro: AtomicBool,
+    /// Whether GRO is on or is just being switched on, so that a batch that cannot split trains refuses this socket.
+    gro: AtomicU32,
 }
+
+/// In [`Socket::gro`]: GRO is on. It never goes off again.
+const GRO_ON: u32 = 1;
+/// In [`Socket::gro`]: one more thread is about to switch it on.
+const GRO_ATTEMPT: u32 = 2;
 
 impl Socket {
     /// Makes a blocking socket that is closed on `exec`.
@@ -50,7 +47,16 @@ impl Socket {
             Family::V4 => libc::AF_INET,
             Family::V6 => libc::AF_INET6,
         };
-        Ok(Socket { fd: sys::socket(domain, kind, protocol)?, family, gro: AtomicBool::new(false) })
+        Ok(Socket::of(sys::socket(domain, kind, protocol)?, family, false))
+    }
+
+    /// A socket that is there already, of which the caller knows these two things.
+    pub(crate) fn of(fd: OwnedFd, family: Family, gro: bool) -> Socket {
+        Socket { fd, family, gro: AtomicU32::new(if gro { GRO_ON } else { 0 }) }
+    }
+
+    pub(crate) fn into_fd(self) -> OwnedFd {
+        self.fd
     }
 
     /// Binds the socket. An IPv4 address on an IPv6 socket is bound in its mapped form.
@@ -106,11 +112,19 @@ impl Socket {
     }
 
     pub(crate) fn has_gro(&self) -> bool {
-        self.gro.load(Ordering::Relaxed)
+        self.gro.load(Ordering::Relaxed) != 0
     }
 
-    pub(crate) fn note_gro(&self, on: bool) {
-        self.gro.store(on, Ordering::Relaxed);
+    /// Switches GRO on by `call`. It counts as on from before the kernel begins, so that there is no moment at which a train
+    /// could come from a socket that seems to have none, and it stays on if it was on before, whatever comes of this call.
+    pub(crate) fn switch_gro_on(&self, call: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        self.gro.fetch_add(GRO_ATTEMPT, Ordering::Relaxed);
+        let result = call();
+        if result.is_ok() {
+            self.gro.fetch_or(GRO_ON, Ordering::Relaxed);
+        }
+        self.gro.fetch_sub(GRO_ATTEMPT, Ordering::Relaxed);
+        result
     }
 }
 

@@ -1,7 +1,7 @@
 //! Every system call of this crate, one wrapper each, each returning `io::Result`.
 //!
-//! All of them pass the same gate first. Without the feature `faults` the gate is an empty inline function; with it a
-//! test can make the Nth call of a kind fail and see what the code above makes of it.
+//! All of them pass the same gate first, which is an empty inline function unless the crate is built with `--cfg mmsg_faults`:
+//! then a test can make the Nth call of a kind fail and see what the code above makes of it.
 #![allow(unsafe_code)]
 #![cfg_attr(miri, allow(dead_code))] // the interpreter's arenas come from the heap
 
@@ -12,55 +12,12 @@ use std::time::Duration;
 
 use libc::{c_int, c_void, socklen_t};
 
-#[cfg(feature = "faults")]
+pub(crate) use crate::call::Call;
+#[cfg(mmsg_faults)]
 pub(crate) use crate::fault::gate;
 
-/// The kinds of system calls that can be made to fail.
-#[cfg_attr(not(feature = "faults"), allow(unreachable_pub, dead_code))]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
-    /// `socket`
-    Socket,
-    /// `bind`
-    Bind,
-    /// `connect`
-    Connect,
-    /// `getsockname`
-    GetSockName,
-    /// `setsockopt`, whatever the option
-    SetSockOpt,
-    /// `getsockopt`, whatever the option
-    GetSockOpt,
-    /// `shutdown`
-    Shutdown,
-    /// `ppoll`
-    Poll,
-    /// `recvmmsg`
-    Recvmmsg,
-    /// `recvmsg`
-    Recvmsg,
-    /// `sendmmsg`
-    Sendmmsg,
-    /// `mmap`
-    Mmap,
-    /// `munmap`
-    Munmap,
-    /// `madvise`
-    Madvise,
-    /// `membarrier`
-    Membarrier,
-    /// `bpf`, whatever the command
-    Bpf,
-    /// `io_uring_setup`
-    IoUringSetup,
-    /// `io_uring_register`, whatever the command
-    IoUringRegister,
-    /// `io_uring_enter`
-    IoUringEnter,
-}
-
 /// Lets every call through, with as many messages as it wanted.
-#[cfg(not(feature = "faults"))]
+#[cfg(not(mmsg_faults))]
 #[inline]
 pub(crate) fn gate(_call: Call, messages: usize) -> io::Result<usize> {
     Ok(messages)

@@ -26,20 +26,15 @@ use libc::mmsghdr;
 
 use crate::arena::{Layout, PREFACE_BYTES};
 use crate::batch::{RecvBatch, receive_each_into, receive_into};
-use crate::engine::Wait;
 use crate::refusal::Refusal;
 use crate::ring::{self, Completion, MAX_BLOCKS, Preface, Ring, Until};
 use crate::socket::Socket;
+use crate::wait::Wait;
 
 /// How many messages the kernel takes from a socket in one go, besides those that were waited for.
 const KERNEL_PASS: usize = 32;
 
-/// Receives from one socket by io_uring, on the thread that made it: the kernel takes calls from no other.
-///
-/// ```compile_fail,E0277
-/// fn moves_to_another_thread<T: Send>() {}
-/// moves_to_another_thread::<mmsg::Uring>();
-/// ```
+/// The io_uring engine: whether it is to be had here, and what it needs. [`Engine::uring`](crate::Engine::uring) makes one.
 pub struct Uring {
     ring: Ring,
     socket: Arc<Socket>,
@@ -69,13 +64,8 @@ impl Uring {
         (slots + KERNEL_PASS).div_ceil(slots.max(1))
     }
 
-    /// An engine for `socket` with the blocks of `reserve`, batches of the same [pool](RecvBatch::pool) as those it will
-    /// fill; [`reserve_batches`](Self::reserve_batches) says how many are enough. Messages of up to `copy_up_to` bytes are
-    /// copied, longer ones change hands without a copy; 0 copies none but the empty ones.
-    ///
-    /// # Errors
-    /// Where the kernel refuses, the source of the error is a [`Refusal`] and its text says why.
-    pub fn new(socket: Arc<Socket>, reserve: Vec<RecvBatch>, copy_up_to: usize) -> io::Result<Uring> {
+    /// See [`Engine::uring`](crate::Engine::uring).
+    pub(crate) fn new(socket: Arc<Socket>, reserve: Vec<RecvBatch>, copy_up_to: usize) -> io::Result<Uring> {
         let Some(first) = reserve.first() else {
             let text = "the ring needs at least one batch of its own";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
@@ -92,10 +82,7 @@ impl Uring {
         // SAFETY: the socket is kept beside the ring. The blocks are of one layout, because batches of one pool are; they
         // are ours with `reserve`, which is let go only after the ring has let go of them, see `drop`.
         let ring = unsafe { Ring::new(socket.as_fd().as_raw_fd(), &layout, blocks.len()) };
-        let mut ring = ring.map_err(|refusal| {
-            let kind = refusal.error().kind();
-            io::Error::new(kind, refusal)
-        })?;
+        let mut ring = ring?;
         for (number, &block) in (0..).zip(&blocks) {
             // SAFETY: as above, each under a number of its own.
             unsafe { ring.provide(number, block) };

@@ -3,8 +3,8 @@
 #![allow(unsafe_code)]
 
 use super::*;
-use crate::shape::{BatchShape, Control};
-use crate::socket::Family;
+use crate::addr::Family;
+use crate::shape::BatchShape;
 
 /// A ring and a batch for a socket of loopback, or nothing where the kernel refuses.
 fn ring(slots: usize) -> Option<(Uring, RecvBatch, std::net::SocketAddr)> {
@@ -12,7 +12,7 @@ fn ring(slots: usize) -> Option<(Uring, RecvBatch, std::net::SocketAddr)> {
     let socket = Socket::new(Family::V4).expect("a socket");
     socket.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
     let address = socket.local_addr().expect("bound");
-    let shape = BatchShape { slots, slot_bytes: 64, control: Control::default(), huge_pages: false };
+    let shape = BatchShape::new(slots, 64);
     let (mut pool, _) = RecvBatch::pool(1 + Uring::reserve_batches(slots), &shape).expect("memory");
     let batch = pool.remove(0);
     Some((Uring::new(Arc::new(socket), pool, 0).expect("a ring"), batch, address))

@@ -13,23 +13,34 @@ use std::time::{Duration, Instant};
 use common::{DEADLINE, Kind, Noise, Receiving, bound_shared, loopback, wait_until_asleep};
 use mmsg::{Control, Family, SendBatch, Socket, Wait};
 
-const EVERYTHING: Control = Control { packet_info: true, timestamps: true, gro: false, drop_overflow: true };
+const EVERYTHING: Control = Control::new()
+    .packet_info(true)
+    .timestamps(true)
+    .drop_overflow(true)
+    .traffic_class(true)
+    .hop_limit(true)
+    .hardware_timestamps(true);
 
 fn with_everything(socket: &Socket) {
     socket.set_packet_info(true).expect("packet info");
     socket.set_timestamps(true).expect("timestamps");
     socket.set_drop_overflow(true).expect("drop overflow");
+    socket.set_report_traffic_class(true).expect("traffic class");
+    socket.set_report_hop_limit(true).expect("hop limit");
+    socket.set_hardware_timestamps(true).expect("hardware timestamps");
     socket.set_receive_buffer(4 << 20).expect("a buffer");
 }
 
 /// What can be compared of a datagram between two sockets.
-type Seen = (Vec<u8>, usize, SocketAddr, Option<std::net::IpAddr>, Option<u32>, bool);
+type Seen = (Vec<u8>, usize, SocketAddr, Option<std::net::IpAddr>, Option<u32>, bool, [Option<u8>; 2]);
 
 fn seen(receiving: &Receiving) -> Vec<Seen> {
     let one = |datagram: mmsg::Datagram<'_>| {
         let arrived = datagram.arrival().is_some();
-        let (source, to, interface) = (datagram.source(), datagram.destination(), datagram.interface_index());
-        (datagram.payload().to_vec(), datagram.length(), source, to, interface, arrived)
+        let source = datagram.source().expect("every datagram has a sender");
+        let (to, interface) = (datagram.destination(), datagram.interface_index());
+        let header = [datagram.traffic_class(), datagram.hop_limit()];
+        (datagram.payload().to_vec(), datagram.length(), source, to, interface, arrived, header)
     };
     receiving.batch.datagrams().map(one).collect()
 }
@@ -67,7 +78,10 @@ fn both_engines_give_identical_datagrams_of_any_size_on_both_families() {
                     }
                     let (one, other) = (receive_seen(&mut one, count), receive_seen(&mut other, count));
                     assert!(one == other, "{kind:?}, {family:?}, slots of {slot_bytes}");
-                    assert!(one.iter().all(|seen| seen.5 && seen.4.is_some()), "all was asked for and is there");
+                    assert!(
+                        one.iter().all(|seen| seen.5 && seen.4.is_some() && !seen.6.contains(&None)),
+                        "all was asked for and is there"
+                    );
                 }
             }
         }
@@ -78,7 +92,7 @@ fn both_engines_give_identical_datagrams_of_any_size_on_both_families() {
 fn message_by_message_the_same_comes_in_the_same_order_also_from_the_end_of_a_socket() {
     let mut noise = Noise::new(0xeac4);
     for gro in [false, true] {
-        let control = Control { gro, ..EVERYTHING };
+        let control = EVERYTHING.gro(gro);
         let prepare = |socket: &Socket| {
             with_everything(socket);
             if gro {
@@ -123,7 +137,7 @@ fn a_dual_stack_socket_shows_ipv4_senders_as_ipv4_with_either_engine() {
         socket.set_packet_info(true).expect("packet info");
         socket.bind("[::]:0".parse().expect("valid")).expect("a free port");
         let port = socket.local_addr().expect("bound").port();
-        let control = Control { packet_info: true, ..Control::default() };
+        let control = Control::new().packet_info(true);
         let mut receiving = Receiving::new(kind, &Arc::new(socket), 8, 64, control);
         for local in ["127.0.0.1", "::1"] {
             let sender = UdpSocket::bind((local, 0)).expect("a free port");
@@ -356,6 +370,24 @@ fn an_error_of_the_socket_is_handed_on_and_receiving_goes_on_after_it() {
         let peer = UdpSocket::bind(to).expect("free again");
         peer.send_to(b"back", address).expect("sent");
         assert_eq!(receiving.receive(Wait::Block), 1, "{kind:?}");
+    }
+}
+
+#[test]
+fn what_may_be_done_with_an_engine_does_not_depend_on_the_features() {
+    fn survives_a_panic<T: std::panic::UnwindSafe + std::panic::RefUnwindSafe + Unpin>() {}
+    survives_a_panic::<mmsg::Engine>();
+    survives_a_panic::<mmsg::Uring>();
+}
+
+#[test]
+fn a_ring_that_cannot_be_had_is_refused_with_the_reason() {
+    if let Err(why) = mmsg::Uring::supported() {
+        let (socket, _) = bound_shared(Family::V4, |_| {});
+        let error =
+            mmsg::Engine::uring(socket, vec![common::batch(4, 64, Control::default())], 0).expect_err("refused");
+        let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<mmsg::Refusal>()).expect("a refusal");
+        assert_eq!(refusal.to_string(), why.to_string());
     }
 }
 

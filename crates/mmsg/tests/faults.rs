@@ -1,11 +1,12 @@
 //! System calls that fail on order: every call site hands its error on, and what is promised to be survived is
 //! survived.
-#![cfg(not(miri))] // system calls throughout
+#![cfg(mmsg_faults)] // RUSTFLAGS="--cfg mmsg_faults"
 
 mod common;
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,16 +22,11 @@ fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-const SHAPE: BatchShape = BatchShape {
-    slots: 8,
-    slot_bytes: 2048,
-    control: Control { packet_info: false, timestamps: false, gro: false, drop_overflow: false },
-    huge_pages: false,
-};
+const SHAPE: BatchShape = BatchShape::new(8, 2048);
 
 /// Uses every call of the crate, as a program would.
 fn everything() -> io::Result<()> {
-    let socket = Socket::new(Family::V4)?;
+    let socket = Socket::try_from(OwnedFd::from(Socket::new(Family::V4)?))?;
     socket.set_reuse_port(true)?;
     socket.set_packet_info(true)?;
     socket.set_receive_buffer(100_000)?;
@@ -42,9 +38,9 @@ fn everything() -> io::Result<()> {
     sender.connect(address)?;
     let mut outgoing = SendBatch::new(4, 100)?;
     for _ in 0..4 {
-        outgoing.push(b"payload", None).map_err(io::Error::other)?;
+        outgoing.push(b"payload", None)?;
     }
-    outgoing.flush(&sender).map_err(|failed| failed.error)?;
+    outgoing.flush(&sender)?;
     let mut batch = RecvBatch::new(&SHAPE)?;
     assert!(socket.wait_readable(DEADLINE)?);
     assert_eq!(batch.receive(&socket, Wait::Block)?, 4);
@@ -64,7 +60,7 @@ fn every_call_site_hands_its_error_on() {
         (Call::Connect, 1),
         (Call::GetSockName, 1),
         (Call::SetSockOpt, 6),
-        (Call::GetSockOpt, 2),
+        (Call::GetSockOpt, 6),
         (Call::Shutdown, 1),
         (Call::Poll, 1),
         (Call::Recvmmsg, 2),
@@ -138,6 +134,33 @@ fn without_the_capability_a_buffer_is_asked_for_the_plain_way() {
 }
 
 #[test]
+fn gro_that_is_on_stays_on_when_switching_it_on_again_fails() {
+    let _turn = turn();
+    let (socket, _) = bound(Family::V4, |_| {});
+    let mut plain = batch(2, 64, Control::default());
+    let first = inject(Call::SetSockOpt, 1, libc::ENOMEM);
+    socket.set_gro(true).expect_err("injected");
+    assert!(first.has_fired());
+    plain.receive(&socket, Wait::No).expect("it was never on");
+    socket.set_gro(true).expect("GRO");
+    let second = inject(Call::SetSockOpt, 1, libc::ENOMEM);
+    socket.set_gro(true).expect_err("injected");
+    assert!(second.has_fired());
+    plain.receive(&socket, Wait::No).expect_err("it makes trains all the same");
+}
+
+#[test]
+fn an_adopted_socket_of_a_kernel_that_does_not_say_counts_as_one_that_makes_trains() {
+    let _turn = turn();
+    let (socket, _) = bound(Family::V4, |_| {});
+    let guard = inject(Call::GetSockOpt, 4, libc::ENOPROTOOPT);
+    let adopted = Socket::try_from(OwnedFd::from(socket)).expect("adopted");
+    assert!(guard.has_fired());
+    let error = batch(2, 64, Control::default()).receive(&adopted, Wait::No).expect_err("refused");
+    assert!(error.to_string().contains("control.gro"), "{error}");
+}
+
+#[test]
 fn an_interrupt_of_an_unconnected_socket_is_a_success_and_other_errors_are_not() {
     let _turn = turn();
     let (socket, _) = bound(Family::V4, |_| {});
@@ -151,7 +174,7 @@ fn an_interrupt_of_an_unconnected_socket_is_a_success_and_other_errors_are_not()
 #[test]
 fn huge_pages_that_are_not_to_be_had_are_replaced_and_the_reason_is_told() {
     let _turn = turn();
-    let shape = BatchShape { slots: 1024, huge_pages: true, ..SHAPE };
+    let shape = BatchShape::new(1024, 2048).huge_pages(true);
     let no_reserved = inject(Call::Mmap, 1, libc::ENOMEM);
     let no_transparent = inject(Call::Madvise, 1, libc::ENOSYS);
     let (batches, backing) = RecvBatch::pool(1, &shape).expect("ordinary pages will do");
@@ -258,7 +281,7 @@ fn an_error_that_may_be_an_earlier_datagrams_is_tried_again_once() {
 
 /// A receiver that shows whether a train came glued: messages and datagrams of one flush.
 fn glued(socket: &Socket, datagrams: u64) -> (usize, Vec<u8>) {
-    let mut batch = batch(256, 65_536, Control { gro: true, ..Control::default() });
+    let mut batch = batch(256, 65_536, Control::new().gro(true));
     while batch.summary().datagrams < datagrams {
         assert!(socket.wait_readable(DEADLINE).expect("poll"), "datagrams are missing: {batch:?}");
         batch.receive_more(socket, Wait::No).expect("receive");

@@ -91,7 +91,7 @@ fn compare(longest: usize) {
     let mut glued = Vec::new();
     for kind in Kind::here() {
         let (socket, address) = bound_shared(Family::V4, |socket| prepare(socket, true));
-        let control = Control { gro: true, ..Control::default() };
+        let control = Control::new().gro(true);
         glued.push((kind, Receiving::new(kind, &socket, 8, longest, control), socket, address));
     }
     let (plain, plain_address) = bound(Family::V4, |socket| prepare(socket, false));

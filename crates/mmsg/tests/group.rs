@@ -277,7 +277,7 @@ fn a_socket_that_has_withdrawn_gets_nothing_more_and_can_be_read_to_its_end() {
     sender.send(b"after").expect("the kernel takes it and finds nobody");
     let refused = sender.send(b"after").expect_err("the sender is told");
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
-    let shape = BatchShape { slots: 8, slot_bytes: 64, control: Control::default(), huge_pages: false };
+    let shape = BatchShape::new(8, 64);
     let mut batch = RecvBatch::new(&shape).expect("a batch");
     assert_eq!(batch.receive(&socket, Wait::No).expect("what was queued"), 1);
     assert_eq!(socket.memory_info().expect("its books").drops, 0);

@@ -26,7 +26,7 @@ fn every_size_arrives_byte_for_byte_on_both_families() {
         for family in [Family::V4, Family::V6] {
             for gro in [false, true] {
                 let (socket, address) = bound_shared(family, |socket| socket.set_gro(gro).expect("GRO"));
-                let mut receiving = Receiving::new(kind, &socket, 8, 65_536, Control { gro, ..Control::default() });
+                let mut receiving = Receiving::new(kind, &socket, 8, 65_536, Control::new().gro(gro));
                 let sender = sender(address);
                 let mut noise = Noise::new(0x517e);
                 for size in SIZES {
@@ -65,12 +65,12 @@ fn an_ipv4_sender_is_shown_as_ipv4_on_a_dual_stack_socket() {
         let sender = sender(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         sender.send(b"four").expect("sent");
 
-        let control = Control { packet_info: true, ..Control::default() };
+        let control = Control::new().packet_info(true);
         let mut receiving = Receiving::new(kind, &Arc::new(socket), 4, 100, control);
         assert!(receiving.engine.wait_readable(DEADLINE).expect("poll"));
         assert_eq!(receiving.receive(Wait::No), 1);
         let datagram = receiving.batch.datagrams().next().expect("one");
-        assert_eq!(datagram.source(), sender.local_addr().expect("bound"));
+        assert_eq!(datagram.source(), sender.local_addr().ok());
         assert_eq!(datagram.destination(), Some(IpAddr::V4(Ipv4Addr::LOCALHOST)));
         assert!(datagram.interface_index().is_some());
     }
@@ -105,8 +105,8 @@ fn all_control_messages_fit_at_once_also_beside_a_train() {
                 socket.set_gro(true).expect("GRO");
                 socket.set_receive_buffer(8192).expect("a small buffer");
             });
-            let before = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
-            let control = Control { packet_info: true, timestamps: true, gro: true, drop_overflow: true };
+            let before = SystemTime::now();
+            let control = Control::new().packet_info(true).timestamps(true).gro(true).drop_overflow(true);
             let mut receiving = Receiving::new(kind, &socket, 64, 1, control);
             overflow(&socket, address);
             while receiving.receive(Wait::No) > 0 {}
@@ -122,6 +122,8 @@ fn all_control_messages_fit_at_once_also_beside_a_train() {
                 assert!(datagram.interface_index().is_some());
                 let arrival = datagram.arrival().expect("asked for");
                 assert!(arrival + Duration::from_secs(1) > before, "{arrival:?} is before the test began, {before:?}");
+                let since_epoch = arrival.duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+                assert_eq!(datagram.arrival_since_epoch(), Some(since_epoch));
                 assert_eq!(datagram.drop_overflow(), Some(socket.memory_info().expect("memory info").drops));
             }
         }
@@ -190,7 +192,7 @@ fn an_interrupt_wakes_a_blocked_receive_and_every_later_one() {
     for kind in Kind::here() {
         for gro in [false, true] {
             let (socket, _) = bound_shared(Family::V4, |_| {});
-            let control = Control { gro, ..Control::default() };
+            let control = Control::new().gro(gro);
             let name = if gro { "blocked-gro" } else { "blocked-plain" };
             std::thread::scope(|scope| {
                 let receive = || {
@@ -266,7 +268,7 @@ fn a_train_without_room_for_its_control_message_is_unsplit_and_never_merged() {
             socket.set_timestamps(true).expect("timestamps");
         });
         // Room for the segment size only; the time, which comes first, takes it.
-        let mut receiving = Receiving::new(kind, &socket, 4, 65_536, Control { gro: true, ..Control::default() });
+        let mut receiving = Receiving::new(kind, &socket, 4, 65_536, Control::new().gro(true));
         let mut train = SendBatch::new(1, 10_000).expect("memory");
         train.push_segmented(&[1; 10_000], 1000, Some(address)).expect("fits");
         train.flush(&Socket::new(Family::V4).expect("a socket")).expect("sent");

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use common::{Kind, Receiving, bound_shared, loopback};
 use mmsg::{Control, Family, Socket, Wait};
 
-const NOTHING: Control = Control { packet_info: false, timestamps: false, gro: false, drop_overflow: false };
+const NOTHING: Control = Control::new();
 
 /// A receiver's way from one socket to the next.
 fn change(receiving: &mut Receiving, old: &Socket, new: &Arc<Socket>) -> Vec<Vec<u8>> {

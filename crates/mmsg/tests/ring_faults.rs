@@ -1,6 +1,6 @@
 //! The system calls of a ring failing on order: each error is handed on, no datagram is lost by it, and a refusal says what
 //! to do.
-#![cfg(not(miri))] // system calls throughout
+#![cfg(all(mmsg_faults, feature = "io_uring"))] // RUSTFLAGS="--cfg mmsg_faults"
 
 mod common;
 
@@ -21,7 +21,7 @@ fn turn() -> MutexGuard<'static, ()> {
 fn by_ring() -> io::Result<()> {
     let (socket, address) = bound(Family::V4, |_| {});
     let socket = Arc::new(socket);
-    let shape = BatchShape { slots: 8, slot_bytes: 64, control: Control::default(), huge_pages: false };
+    let shape = BatchShape::new(8, 64);
     let (mut reserve, _) = RecvBatch::pool(1 + Uring::reserve_batches(8), &shape)?;
     let mut batch = reserve.remove(0);
     let mut engine = Engine::uring(Arc::clone(&socket), reserve, 0)?;

@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use common::{batch, bound, receive_count};
 use mmsg::{Control, Family, PushError, SendBatch, Socket};
@@ -103,7 +103,7 @@ fn a_train_with_more_bytes_than_the_kernel_takes_is_sent_as_single_datagrams() {
     outgoing.push_segmented(&[5; 66_000], 33_000, Some(address)).expect("a free slot");
     let report = outgoing.flush(&sender).expect("sent");
     assert_eq!((report.sent, report.datagrams, report.failed, report.segmentation_refused), (1, 2, 0, false));
-    let mut batch = batch(4, 65_536, Control { gro: true, ..Control::default() });
+    let mut batch = batch(4, 65_536, Control::new().gro(true));
     let received = receive_count(&socket, &mut batch, 2);
     assert!(received.iter().all(|one| one.payload == [5; 33_000]));
 }
@@ -120,6 +120,47 @@ fn what_cannot_be_queued_is_refused_and_leaves_the_batch_as_it_was() {
     outgoing.clear();
     assert!(outgoing.is_empty());
     assert!(SendBatch::new(0, 1).is_err() && SendBatch::new(1, 0).is_err());
+}
+
+#[test]
+fn a_datagram_leaves_from_the_address_that_was_asked_for() {
+    for (sender_family, receiver_family) in [(Family::V4, Family::V4), (Family::V6, Family::V4)] {
+        let (socket, to) = bound(receiver_family, |_| {});
+        let sender = Socket::new(sender_family).expect("a socket");
+        let mut outgoing = SendBatch::new(4, 100).expect("memory");
+        let (two, three) = (IpAddr::from([127, 0, 0, 2]), IpAddr::from([127, 0, 0, 3]));
+        outgoing.push_from(b"two", two, to).expect("a free slot");
+        outgoing.push_from(b"threethree", three, to).expect("a free slot");
+        assert!(outgoing.join(b"in a train"), "equally long, so they travel together");
+        outgoing.push(b"as ever", Some(to)).expect("a free slot");
+        assert_eq!(outgoing.flush(&sender).expect("sent").datagrams, 4);
+        let received = receive_count(&socket, &mut batch(8, 100, Control::default()), 4);
+        let sources: Vec<IpAddr> = received.iter().map(|one| one.source.ip()).collect();
+        assert_eq!(sources, [two, three, three, IpAddr::from([127, 0, 0, 1])], "{sender_family:?}");
+        let port = sender.local_addr().expect("it has one by now").port();
+        assert!(received.iter().all(|one| one.source.port() == port), "the port is the socket's");
+    }
+    let (socket, to) = bound(Family::V6, |_| {});
+    let mut outgoing = SendBatch::new(1, 100).expect("memory");
+    outgoing.push_from(b"six", to.ip(), to).expect("a free slot");
+    assert_eq!(outgoing.flush(&Socket::new(Family::V6).expect("a socket")).expect("sent").sent, 1);
+    assert_eq!(receive_count(&socket, &mut batch(1, 16, Control::default()), 1)[0].source.ip(), to.ip());
+}
+
+#[test]
+fn a_source_that_is_not_this_hosts_fails_its_own_message_and_no_other() {
+    for (family, foreign) in [(Family::V4, "192.0.2.77"), (Family::V6, "2001:db8::77")] {
+        let (socket, to) = bound(family, |_| {});
+        let sender = Socket::new(family).expect("a socket");
+        let mut outgoing = SendBatch::new(3, 100).expect("memory");
+        outgoing.push(b"before", Some(to)).expect("a free slot");
+        outgoing.push_from(b"foreign", foreign.parse().expect("valid"), to).expect("a free slot");
+        outgoing.push(b"after", Some(to)).expect("a free slot");
+        let report = outgoing.flush(&sender).expect("not an error of the call");
+        assert_eq!((report.sent, report.failed, outgoing.failures()[0].index), (2, 1, 1), "{family:?}");
+        let received = receive_count(&socket, &mut batch(4, 100, Control::default()), 2);
+        assert_eq!((received[0].payload.as_slice(), received[1].payload.as_slice()), (&b"before"[..], &b"after"[..]));
+    }
 }
 
 #[test]

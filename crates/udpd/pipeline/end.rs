@@ -163,8 +163,8 @@ fn count_rest(lane: &Lane) {
 
 /// Takes everything out of a socket. What the socket says beside a datagram has to fit, or trains could not be counted.
 fn count_unread(socket: &Socket, ledger: &LaneLedger) -> io::Result<()> {
-    let control = Control { packet_info: true, timestamps: true, gro: true, drop_overflow: true };
-    let mut batch = RecvBatch::new(&BatchShape { slots: SWEEP_SLOTS, slot_bytes: 1, control, huge_pages: false })?;
+    let control = Control::new().packet_info(true).timestamps(true).gro(true).drop_overflow(true);
+    let mut batch = RecvBatch::new(&BatchShape::new(SWEEP_SLOTS, 1).control(control))?;
     loop {
         batch.clear();
         if batch.receive_each(socket)? == 0 {

@@ -19,6 +19,8 @@ use std::time::Instant;
 
 use mmsg::RecvBatch;
 
+use crate::packet;
+
 pub use access::AccessList;
 pub use limiter::{Limit, RateLimiter, TABLE_BYTES};
 pub use offences::{NAMED_MAX, Offence, Offences};
@@ -59,13 +61,13 @@ impl Policy {
         match &mut self.limiter {
             None => {
                 let accepts = |source| access.is_none_or(|access| access.accepts(source));
-                refused.denied = batch.retain(|datagram| accepts(datagram.source().ip())) as u64;
+                refused.denied = batch.retain(|datagram| accepts(packet::source(datagram).ip())) as u64;
             }
             Some(limiter) => {
                 // Once for the batch: what it holds was read in one call, and its order is all there is to know.
                 limiter.set_time(self.started.elapsed());
                 batch.retain(|datagram| {
-                    let source = datagram.source().ip();
+                    let source = packet::source(datagram).ip();
                     if access.is_some_and(|access| !access.accepts(source)) {
                         refused.denied += 1;
                         return false;

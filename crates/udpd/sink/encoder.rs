@@ -10,6 +10,7 @@ use mmsg::Datagram;
 use super::boundary::Boundary;
 use super::record::Record;
 use super::{jsonl, lines, pcapng};
+use crate::packet;
 use crate::pool::LaneBatch;
 
 /// How a datagram is written.
@@ -135,8 +136,8 @@ impl Encoder {
         Record {
             listener: &scene.listener,
             lane: scene.lane,
-            arrival: datagram.arrival().unwrap_or(self.now),
-            source: datagram.source(),
+            arrival: datagram.arrival_since_epoch().unwrap_or(self.now),
+            source: packet::source(datagram),
             destination,
             payload: datagram.payload(),
             length: datagram.length(),

@@ -27,8 +27,8 @@ impl Received {
         socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
         let destination = socket.local_addr().expect("bound");
         let sender = UdpSocket::bind("127.0.0.1:0").expect("a free port");
-        let control = Control { packet_info: true, ..Control::default() };
-        let shape = BatchShape { slots: payloads.len().max(1), slot_bytes, control, huge_pages: false };
+        let control = Control::new().packet_info(true);
+        let shape = BatchShape::new(payloads.len().max(1), slot_bytes).control(control);
         let mut datagrams = RecvBatch::new(&shape).expect("a batch");
         for payload in payloads {
             sender.send_to(payload, destination).expect("loopback takes it");

@@ -68,7 +68,7 @@ impl Receiving {
         slot_bytes: usize,
         control: Control,
     ) -> Receiving {
-        let shape = BatchShape { slots, slot_bytes, control, huge_pages: false };
+        let shape = BatchShape::new(slots, slot_bytes).control(control);
         let socket = Arc::clone(socket);
         let (engine, batch) = match kind {
             Kind::Recvmmsg => (Engine::recvmmsg(socket), RecvBatch::new(&shape).expect("memory for a batch")),
@@ -109,7 +109,7 @@ impl Receiving {
 }
 
 pub(crate) fn batch(slots: usize, slot_bytes: usize, control: Control) -> RecvBatch {
-    RecvBatch::new(&BatchShape { slots, slot_bytes, control, huge_pages: false }).expect("memory for a batch")
+    RecvBatch::new(&BatchShape::new(slots, slot_bytes).control(control)).expect("memory for a batch")
 }
 
 /// Receives until `enough` says so of the datagrams so far: payload, real length and source of each.
@@ -136,7 +136,7 @@ fn received(batch: &RecvBatch) -> impl Iterator<Item = Received> {
     batch.datagrams().map(|datagram| Received {
         payload: datagram.payload().to_vec(),
         length: datagram.length(),
-        source: datagram.source(),
+        source: datagram.source().expect("every datagram has a sender"),
     })
 }
 

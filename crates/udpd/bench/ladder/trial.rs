@@ -227,8 +227,8 @@ fn receive(
     if let Some(core) = core {
         steer::pin_current_thread(core).map_err(|error| cannot(&format!("pin a receiver to core {core}"), &error))?;
     }
-    let control = Control { gro: way.gro, ..Control::default() };
-    let shape = BatchShape { slots: way.slots, slot_bytes: size.max(2048), control, huge_pages: true };
+    let control = Control::new().gro(way.gro);
+    let shape = BatchShape::new(way.slots, size.max(2048)).control(control).huge_pages(true);
     let own = match way.engine {
         EngineKind::Recvmmsg => 0,
         EngineKind::IoUring => Uring::reserve_batches(way.slots),

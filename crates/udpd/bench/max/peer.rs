@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use mmsg::{BatchShape, Control, Family, RecvBatch, Socket, Wait};
+use mmsg::{BatchShape, Family, RecvBatch, Socket, Wait};
 use nix::fcntl::OFlag;
 use nix::unistd::{dup2_stdout, pipe2};
 
@@ -64,7 +64,7 @@ impl Peer {
         };
         let socket = Arc::new(socket?);
         let address = socket.local_addr()?;
-        let shape = BatchShape { slots: 64, slot_bytes: 64, control: Control::default(), huge_pages: false };
+        let shape = BatchShape::new(64, 64);
         let mut batch = RecvBatch::new(&shape)?;
         let own = Arc::clone(&socket);
         let body = move |ending: &AtomicBool| {

@@ -130,7 +130,7 @@ impl Tracker {
     /// Takes account of a batch that a consumer has in its hands at `now_ns` on CLOCK_REALTIME.
     pub fn take(&mut self, batch: &RecvBatch, now_ns: u64) {
         for datagram in batch.datagrams() {
-            self.take_one(datagram.payload(), datagram.length(), datagram.arrival(), now_ns);
+            self.take_one(datagram.payload(), datagram.length(), datagram.arrival_since_epoch(), now_ns);
         }
     }
 

@@ -88,7 +88,7 @@ impl Sink for KafkaSink {
         // Without a time of its own every datagram of the batch has the time at which the batch is handed over.
         let mut now = None;
         for datagram in batch.datagrams.datagrams() {
-            let arrival = datagram.arrival().unwrap_or_else(|| *now.get_or_insert_with(since_epoch));
+            let arrival = datagram.arrival_since_epoch().unwrap_or_else(|| *now.get_or_insert_with(since_epoch));
             let key = self.settings.key_by_source.then(|| record::key(&datagram));
             let mut message: Record<'_> = Record::with_opaque_to(&self.settings.topic, listener)
                 .payload(datagram.payload())

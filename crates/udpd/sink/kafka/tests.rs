@@ -63,7 +63,7 @@ impl Bench {
 
     /// Gives the sink one batch with these payloads, of which the first `slot_bytes` are kept.
     fn accept(&mut self, payloads: &[&[u8]], slot_bytes: usize) {
-        let shape = BatchShape { slots: payloads.len(), slot_bytes, control: Control::default(), huge_pages: false };
+        let shape = BatchShape::new(payloads.len(), slot_bytes);
         let mut datagrams = RecvBatch::new(&shape).expect("memory for a batch");
         for payload in payloads {
             self.sender.send(payload).expect("loopback takes it");
@@ -185,11 +185,10 @@ fn the_kernels_time_of_arrival_goes_before_ours() {
     let mut bench = Bench::new(&settings(&cluster.bootstrap_servers(), &[]));
     bench.socket.set_timestamps(true).expect("timestamps");
     bench.sender.send(b"early").expect("loopback takes it");
-    let control = Control { timestamps: true, ..Control::default() };
-    let mut datagrams =
-        RecvBatch::new(&BatchShape { slots: 1, slot_bytes: 64, control, huge_pages: false }).expect("memory");
+    let control = Control::new().timestamps(true);
+    let mut datagrams = RecvBatch::new(&BatchShape::new(1, 64).control(control)).expect("memory");
     datagrams.receive(&bench.socket, Wait::Block).expect("a datagram");
-    let arrival = datagrams.datagrams().next().and_then(|datagram| datagram.arrival()).expect("a time");
+    let arrival = datagrams.datagrams().next().and_then(|datagram| datagram.arrival_since_epoch()).expect("a time");
     bench.tallies[1] = Tally { taken: 1, pending: 1, ..Tally::default() };
     bench.sink.accept(&LaneBatch { datagrams, listener: 1, lane: 0 }, &mut bench.tallies);
     bench.finish(1, 0);

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use super::{Sink, deliver, fail};
 use crate::ledger::{DestinationLedger, Tally};
+use crate::packet;
 use crate::pool::LaneBatch;
 use destination::Destination;
 
@@ -106,7 +107,7 @@ impl Sink for RelaySink {
     fn accept(&mut self, batch: &LaneBatch, tallies: &mut [Tally]) {
         let count = self.destinations.len();
         for datagram in batch.datagrams.datagrams() {
-            let chosen = if count == 1 { 0 } else { choice::of_source(datagram.source().ip(), count) };
+            let chosen = if count == 1 { 0 } else { choice::of_source(packet::source(&datagram).ip(), count) };
             self.destinations[chosen].push(batch.listener, &datagram, tallies);
         }
     }

@@ -36,7 +36,7 @@ impl Spoof {
 
     /// The packet that carries this datagram, on a way that takes so many bytes.
     pub(super) fn packet(&mut self, datagram: &Datagram<'_>, mtu_bytes: usize) -> Result<&[u8], Refusal> {
-        let source = datagram.source();
+        let source = packet::source(datagram);
         if source.is_ipv4() != self.destination.is_ipv4() {
             return Err(Refusal::OtherFamily);
         }

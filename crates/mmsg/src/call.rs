@@ -1,0 +1,46 @@
+//! The names of the system calls of this crate: what the gate before each of them is told, and what a test that makes one
+//! fail orders.
+
+/// The kinds of system calls that can be made to fail.
+#[cfg_attr(not(mmsg_faults), allow(unreachable_pub, dead_code))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// `socket`
+    Socket,
+    /// `bind`
+    Bind,
+    /// `connect`
+    Connect,
+    /// `getsockname`
+    GetSockName,
+    /// `setsockopt`, whatever the option
+    SetSockOpt,
+    /// `getsockopt`, whatever the option
+    GetSockOpt,
+    /// `shutdown`
+    Shutdown,
+    /// `ppoll`
+    Poll,
+    /// `recvmmsg`
+    Recvmmsg,
+    /// `recvmsg`
+    Recvmsg,
+    /// `sendmmsg`
+    Sendmmsg,
+    /// `mmap`
+    Mmap,
+    /// `munmap`
+    Munmap,
+    /// `madvise`
+    Madvise,
+    /// `membarrier`
+    Membarrier,
+    /// `bpf`, whatever the command
+    Bpf,
+    /// `io_uring_setup`
+    IoUringSetup,
+    /// `io_uring_register`, whatever the command
+    IoUringRegister,
+    /// `io_uring_enter`
+    IoUringEnter,
+}
