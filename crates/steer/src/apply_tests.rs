@@ -311,9 +311,9 @@ fn a_setting_that_cannot_be_read_is_an_error_and_never_as_planned() {
 #[test]
 fn whichever_reading_fails_what_is_changed_can_be_put_back() {
     let mut refused = 0;
+    let rig = Rig::new("two-socket-smt-ixgbe");
+    let before = state(&rig.machine);
     for readings in 0..40 {
-        let rig = Rig::new("two-socket-smt-ixgbe");
-        let before = state(&rig.machine);
         *rig.machine.ethtool.readings_left.borrow_mut() = Some(readings);
         refused += usize::from(rig.apply(&request()).is_err());
         *rig.machine.ethtool.readings_left.borrow_mut() = None;
