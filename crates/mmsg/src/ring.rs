@@ -263,7 +263,7 @@ impl Ring {
     }
 
     /// Does as on a kernel before 6.12.
-    #[cfg(test)]
+    #[cfg(all(test, not(miri)))]
     pub(crate) fn forget_minimum_wait(&mut self) {
         self.has_minimum_wait = false;
     }
