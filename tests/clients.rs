@@ -147,3 +147,43 @@ fn what_others_have_put_beside_stats_on_exit_is_neither_waited_for_nor_followed(
         "a file stays beside it"
     );
 }
+
+#[test]
+fn reopen_returns_when_the_moved_file_is_closed_with_every_record_in_it() {
+    let listen = free_address();
+    let daemon = Daemon::with_config(&format!(
+        r#"
+        [[listener]]
+        name = "in"
+        address = "{listen}"
+        lanes = 1
+        sinks = ["archive"]
+        [sink.archive]
+        type = "file"
+        rotate.every = "0s"
+        path = "@DIR@/in.log"
+        "#
+    ));
+    let file = daemon.directory().join("udpd.toml");
+    let (current, moved) = (daemon.directory().join("in.log"), daemon.directory().join("in.log.1"));
+    let lines = |path: &Path| fs::read_to_string(path).expect("the file").lines().count() as u64;
+    let delivered =
+        |count: u64| move |ledger: &serde_json::Value| ledger["listeners"][0]["sinks"][0]["delivered"] == count;
+    let before = Load::new(listen, Amount::Count(1_000)).send().sent;
+    daemon.stats_when("the first part is delivered", delivered(before));
+    fs::rename(&current, &moved).expect("moved");
+    let output = udpd(&["reopen", "-c", text(&file)]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "files begun anew: 1\n");
+    let open: Vec<_> = fs::read_dir(format!("/proc/{}/fd", daemon.pid()))
+        .expect("the daemon runs")
+        .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
+        .collect();
+    assert!(open.contains(&current) && !open.contains(&moved), "{open:?}");
+    assert_eq!(lines(&moved), before);
+    let after = Load::new(listen, Amount::Count(1_000)).send().sent;
+    daemon.stats_when("all is delivered", delivered(before + after));
+    let ended = daemon.terminate();
+    assert_closed(&ended.ledger, before + after);
+    assert_eq!(lines(&ended.directory.path().join("in.log")), after);
+}

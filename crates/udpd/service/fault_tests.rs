@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::channel;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollTimeout};
@@ -33,7 +33,7 @@ struct Failing {
     listener: TcpListener,
     errors: Mutex<VecDeque<Errno>>,
     /// As in a process that has no descriptor left, where nobody waiting looks like everybody else.
-    on_nobody: Option<Sender<()>>,
+    fails_on_nobody: Option<Arc<AtomicBool>>,
 }
 
 impl AsFd for Failing {
@@ -53,9 +53,9 @@ impl Listener for Failing {
         if let Some(error) = self.errors.lock().unwrap().pop_front() {
             return Err(error.into());
         }
-        Listener::accept(&self.listener).map_err(|error| match &self.on_nobody {
-            Some(said) if error.kind() == io::ErrorKind::WouldBlock => {
-                said.send(()).unwrap();
+        Listener::accept(&self.listener).map_err(|error| match &self.fails_on_nobody {
+            Some(has_failed) if error.kind() == io::ErrorKind::WouldBlock => {
+                has_failed.store(true, Ordering::SeqCst);
                 Errno::EMFILE.into()
             }
             _ => error,
@@ -63,17 +63,26 @@ impl Listener for Failing {
     }
 }
 
-fn serve_failing(errors: &[Errno], on_nobody: Option<Sender<()>>) -> Served<Failing> {
+fn serve_failing(errors: &[Errno]) -> Served<Failing> {
     let errors = Mutex::new(errors.iter().copied().collect());
-    let poll: Poll = Box::new(nix::poll::poll);
-    serve_by(PATIENT, |listener| Failing { listener, errors, on_nobody }, poll)
+    serve_by(PATIENT, |listener| Failing { listener, errors, fails_on_nobody: None }, Box::new(nix::poll::poll))
 }
 
 #[test]
 fn where_descriptors_are_short_nobody_has_to_go_for_one_who_is_not_there() {
     let (said, heard) = channel();
-    let served = serve_failing(&[], Some(said));
+    let has_failed = Arc::new(AtomicBool::new(false));
+    let fails_on_nobody = Some(Arc::clone(&has_failed));
+    let poll = move |sockets: &mut [PollFd<'_>], timeout: PollTimeout| {
+        if has_failed.swap(false, Ordering::SeqCst) {
+            said.send(()).unwrap();
+        }
+        nix::poll::poll(sockets, timeout)
+    };
+    let wrap = |listener| Failing { listener, errors: Mutex::default(), fails_on_nobody };
+    let served = serve_by(PATIENT, wrap, Box::new(poll));
     let mut client = served.connect();
+    // It is in, another was looked for, and the service waits again.
     heard.recv().unwrap();
     client.write_all(b"hello\n").unwrap();
     assert_eq!(io::read_to_string(client).unwrap(), "hello");
@@ -84,7 +93,7 @@ fn where_descriptors_are_short_nobody_has_to_go_for_one_who_is_not_there() {
 fn accepting_that_fails_for_whatever_reason_is_tried_again() {
     let cases: [&[Errno]; 4] = [&[Errno::EMFILE; 5], &[Errno::ENFILE], &[Errno::ECONNABORTED; 3], &[Errno::ENOMEM; 40]];
     for errors in cases {
-        let served = serve_failing(errors, None);
+        let served = serve_failing(errors);
         assert_eq!(served.ask("hello\n"), "hello", "{errors:?}");
         assert!(served.service.listener().errors.lock().unwrap().is_empty());
         served.service.stop();
@@ -93,7 +102,7 @@ fn accepting_that_fails_for_whatever_reason_is_tried_again() {
 
 #[test]
 fn where_descriptors_are_short_an_idle_connection_makes_room_and_one_that_is_owed_an_answer_does_not() {
-    let served = serve_failing(&[], None);
+    let served = serve_failing(&[]);
     let (idle, owed) = (served.connect(), served.asked("later\n"));
     let ticket = served.tickets.recv().unwrap();
     served.service.listener().errors.lock().unwrap().push_back(Errno::EMFILE);

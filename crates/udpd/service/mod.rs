@@ -200,10 +200,10 @@ impl<L: Listener> Service<L> {
     /// Ends the service and closes the socket. Who is owed an answer has a second to take it.
     pub(crate) fn stop(self) {
         self.stopping.store(true, Ordering::Release);
-        self.bell.ring();
-        // Nobody can connect any more, and should the bell have failed, this wakes the thread too. It fails only for a
-        // descriptor that is no listening socket.
+        // Nobody can connect any more, and should the bell fail, this wakes the thread too. It fails only for a descriptor that
+        // is no listening socket.
         let _ = socket::shutdown(self.listener.as_fd().as_raw_fd(), socket::Shutdown::Both);
+        self.bell.ring();
         if self.thread.join().is_err() {
             log::error!("the thread {} had panicked; its clients have gone unanswered since", self.name);
         }
