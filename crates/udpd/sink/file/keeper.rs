@@ -30,9 +30,6 @@ const ORDERS_MAX: usize = 9;
 /// How many wishes to go over to new files may wait.
 const REQUESTS_MAX: usize = 4;
 
-/// How many times in a row a file is moved before it is watched until that is left to the next look.
-const FOLLOWED_AT_ONCE: usize = 16;
-
 /// What everybody who wants something of the keeper shares. The thread ends when the last consumer lets go of it.
 #[derive(Debug)]
 struct Office {
@@ -162,10 +159,11 @@ impl Work {
         while is_wanted {
             let is_in_trouble = self.rooms().any(|(_, room)| room.is_in_trouble());
             let retry = is_in_trouble.then_some(self.retry_at);
+            let wake = self.rooms().filter_map(|(_, room)| room.looks_at()).chain(retry).min();
             // What it does there is what a disk does: as long as that takes, nothing hangs but the disk.
             crew::at_rest(|| {
-                for room in self.lookout.wait(retry) {
-                    self.room(room).map(Room::look);
+                for room in self.lookout.wait(wake) {
+                    self.room(room).map(Room::hear);
                 }
                 is_wanted = self.take_orders();
                 self.try_again();
@@ -228,22 +226,19 @@ impl Work {
 
     fn try_again(&mut self) {
         let now = Instant::now();
+        self.rooms().filter(|(_, room)| room.looks_at().is_some_and(|at| at <= now)).for_each(|(_, room)| room.look());
         if self.retry_at <= now && self.rooms().any(|(_, room)| room.is_in_trouble()) {
             self.rooms().filter(|(_, room)| room.is_in_trouble()).for_each(|(_, room)| room.try_again());
             self.retry_at = Instant::now() + RETRY;
         }
     }
 
-    /// Watches the newest file of each room. One that was moved before it was watched is found by looking, and then there is
-    /// another one to watch.
+    /// Watches the newest file of each room. One that was moved before it was watched is found by looking.
     fn follow(&mut self) {
         let rooms = self.rooms.iter_mut().enumerate().filter_map(|(index, room)| Some((index, &mut room.as_mut()?.0)));
         for (index, room) in rooms {
-            for _ in 0..FOLLOWED_AT_ONCE {
-                if !self.lookout.follow(index, room.newest()) {
-                    break;
-                }
-                room.look();
+            if self.lookout.follow(index, room.newest()) {
+                room.hear();
             }
         }
     }

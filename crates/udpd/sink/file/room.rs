@@ -13,7 +13,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
 
@@ -28,6 +28,10 @@ use crate::sink::boundary::Boundary;
 
 /// How long it is until a file that could not be begun is asked for again.
 const CHANGE_AGAIN: Duration = Duration::from_secs(1);
+
+/// How long somebody who has moved a file has for putting a new one in its place, as logrotate does with `create`: it takes one that is
+/// there already for a mistake and moves that away, too. Meanwhile the file is written on.
+const GRACE: Duration = Duration::from_millis(50);
 
 /// A file and what it is called now.
 #[derive(Debug, Clone)]
@@ -68,6 +72,8 @@ pub(super) struct Room {
     current: Option<Kept>,
     /// The newest file is not in its place any more, and none could be begun there.
     is_astray: bool,
+    /// Somebody has moved the newest file, and this is when another is begun.
+    looks_at: Option<Instant>,
     /// Somebody has taken a file since it was last asked whether there was any need for another.
     has_gone_over: bool,
     /// Files that the consumer may still write to, the oldest first.
@@ -105,6 +111,7 @@ impl Room {
             begun: 0,
             current: None,
             is_astray: false,
+            looks_at: None,
             has_gone_over: false,
             left: VecDeque::new(),
             resting: None,
@@ -291,8 +298,23 @@ impl Room {
         }
     }
 
+    /// Something was done to the newest file. When it was moved it is left a moment later; when it was removed, at once.
+    pub(super) fn hear(&mut self) {
+        let Some(kept) = self.current.as_ref().filter(|kept| !kept.handle.is_at(&kept.path)) else { return };
+        match kept.handle.names() {
+            Ok(1..) => self.looks_at = self.looks_at.or(Some(Instant::now() + GRACE)),
+            _ => self.look(),
+        }
+    }
+
+    /// When another file is to be begun, if the newest was moved.
+    pub(super) fn looks_at(&self) -> Option<Instant> {
+        self.looks_at
+    }
+
     /// A file that somebody has moved or removed is none any more that a reader of the path would find.
     pub(super) fn look(&mut self) {
+        self.looks_at = None;
         let Some(kept) = &mut self.current else { return };
         if kept.handle.is_at(&kept.path) {
             kept.seen_bytes = kept.handle.length().unwrap_or(kept.seen_bytes);
