@@ -120,6 +120,8 @@ PY
 
 delivered_of() { python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["listeners"][0]["sinks"][0]["delivered"])' "$directory/ledger.json"; }
 
+failed_of() { python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["listeners"][0]["sinks"][0]["dropped"]["sink_error"])' "$directory/ledger.json"; }
+
 # 1. The disk fills up, is freed, and the records resume.
 start "$directory/disk/archive.log" never
 head -c 6M /dev/zero >"$directory/disk/filler"
@@ -134,6 +136,9 @@ lines=$(wc -l <"$directory/disk/archive.log")
 [ "$lines" -eq "$(delivered_of)" ] || fail "$lines lines are in the file and $(delivered_of) were delivered"
 [ "$(tail -c 1 "$directory/disk/archive.log" | od -An -tu1 | tr -d ' ')" = 10 ] || fail "the file does not end with a whole record"
 grep -q 'make room on that file system' "$directory/stderr" || fail "the cure was not said"
+# Each time that it was written again says what it cost, and all of it together is what the ledger says.
+said=$(sed -n 's/.* is written again; \([0-9]*\) datagrams .* were lost meanwhile .*/\1/p' "$directory/stderr" | python3 -c 'import sys; print(sum(map(int, sys.stdin)))')
+[ "$said" -eq "$(failed_of)" ] || fail "the log says that $said datagrams were lost and the ledger $(failed_of)"
 echo "passed: a full disk costs what it could not take, and records resume within a second"
 
 # 2. The directory is removed and made again.

@@ -210,7 +210,7 @@ impl Work {
             Order::FinishFull(generation) => room.change(generation, true),
             Order::FinishDue(generation) => room.change(generation, false),
             Order::Look => {
-                room.look();
+                room.hear();
                 room.desk().is_looking.store(false, Ordering::Release);
             }
             Order::Left(At { generation, written }) => room.settle(generation, written),

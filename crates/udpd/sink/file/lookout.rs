@@ -3,7 +3,7 @@
 //! The kernel tells (inotify) when a file that is written is renamed or loses a name, so another is begun within a moment, also
 //! while nothing is written: not even the first datagram after a quiet hour goes into a file that somebody has taken. Where the
 //! kernel does not tell (no inotify left to this user, no /proc, a file system on another machine, a directory that is renamed as a
-//! whole) the keeper looks four times a second while the file is written.
+//! whole) the keeper looks every 150 ms while the file is written.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

@@ -45,8 +45,9 @@ use room::Room;
 
 pub use keeper::{FileKeeper, Reopened, Reopener};
 
-/// How often the consumer has its keeper see whether the path still leads to the file, while it writes.
-const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+/// How often the consumer has its keeper see whether the path still leads to the file, while it writes; the kernel does not tell
+/// everything. With the moment that somebody who moves a file is left for a new one, it is left within a quarter of a second.
+const LOOK_INTERVAL: Duration = Duration::from_millis(150);
 
 /// How soon a full file that could not be finished is asked for again.
 const FULL_PAUSE: Duration = Duration::from_secs(1);

@@ -1,12 +1,10 @@
 //! One file, and the next one of the same name, and so on, as the keeper knows them.
 //!
 //! A file that is to be left is kept until the consumer has left it, and only then put away: whatever was written to it last is
-//! forced to the disk as well, or counted as doubtful. And it is left only for another that is open: a file that somebody has moved
-//! is written until then, for whoever moved it reads it. Only one that has no name any more, and so no reader, is not gone on with when no
-//! other can be begun.
-//!
-//! A sync that failed is final. The kernel reports a lost write once and then forgets it, so a file whose sync has failed is
-//! set aside under a name that says so, its unsynced bytes are counted as doubtful, and another file is begun.
+//! forced to the disk as well, or counted as doubtful. And it is left only for another that is open.
+
+mod disk;
+mod taken;
 
 use std::collections::VecDeque;
 use std::fs;
@@ -28,10 +26,6 @@ use crate::sink::boundary::Boundary;
 
 /// How long it is until a file that could not be begun is asked for again.
 const CHANGE_AGAIN: Duration = Duration::from_secs(1);
-
-/// How long somebody who has moved a file has for putting a new one in its place, as logrotate does with `create`: it takes one that is
-/// there already for a mistake and moves that away, too. Meanwhile the file is written on.
-const GRACE: Duration = Duration::from_millis(50);
 
 /// A file and what it is called now.
 #[derive(Debug, Clone)]
@@ -281,82 +275,6 @@ impl Room {
         }
     }
 
-    /// A file that somebody has moved is theirs, with all that is in it. Of one that was removed nobody has what was written after that:
-    /// it was delivered as far as the consumer could know, and it is gone.
-    fn let_go(&mut self, kept: &Kept, written: u64) {
-        if kept.handle.names().is_ok_and(|names| names > 0) {
-            return self.force_if_asked(kept, written);
-        }
-        let after = kept.handle.length().unwrap_or(kept.seen_bytes).saturating_sub(kept.seen_bytes);
-        self.ledger.note_removed_by_others(written, after);
-        if after > 0 {
-            log::warn!(
-                "{} was removed while it was written; up to {after} bytes that were written after that are gone with it, and \
-                 counted as doubtful_bytes: to remove a log, move it, run `udpd reopen`, and then remove it",
-                kept.path.display()
-            );
-        }
-    }
-
-    /// Something was done to the newest file. When it was moved it is left a moment later; when it was removed, at once.
-    pub(super) fn hear(&mut self) {
-        let Some(kept) = self.current.as_ref().filter(|kept| !kept.handle.is_at(&kept.path)) else { return };
-        match kept.handle.names() {
-            Ok(1..) => self.looks_at = self.looks_at.or(Some(Instant::now() + GRACE)),
-            _ => self.look(),
-        }
-    }
-
-    /// When another file is to be begun, if the newest was moved.
-    pub(super) fn looks_at(&self) -> Option<Instant> {
-        self.looks_at
-    }
-
-    /// A file that somebody has moved or removed is none any more that a reader of the path would find.
-    pub(super) fn look(&mut self) {
-        self.looks_at = None;
-        let Some(kept) = &mut self.current else { return };
-        if kept.handle.is_at(&kept.path) {
-            kept.seen_bytes = kept.handle.length().unwrap_or(kept.seen_bytes);
-            self.is_astray = false;
-            return;
-        }
-        let taken = kept.clone();
-        let is_removed = taken.handle.names().is_ok_and(|names| names == 0);
-        match self.begin(self.clock.seconds()) {
-            Ok(()) => {
-                let what = if is_removed { "removed" } else { "moved" };
-                log::info!("{} was {what} by somebody else; another is begun", taken.path.display());
-                self.left.push_back((taken, Fate::Taken));
-                self.has_gone_over = true;
-            }
-            Err(error) if is_removed => {
-                // What would be written to it nobody could ever read.
-                self.current = None;
-                self.left.push_back((taken, Fate::Taken));
-                self.stop();
-                self.explain(&error, "its datagrams are counted as sink_error until it can");
-            }
-            Err(error) => {
-                self.is_astray = true;
-                self.explain(&error, "what comes meanwhile goes on into the file that somebody has moved from there");
-            }
-        }
-    }
-
-    /// Goes over to a new file where somebody has moved or removed the one in use; says whether there was any need, which the kernel
-    /// may have told before.
-    pub(super) fn reopen(&mut self) -> Result<bool, String> {
-        match self.is_in_trouble() {
-            true => self.try_again(),
-            false => self.look(),
-        }
-        match (&self.trouble, self.is_in_trouble()) {
-            (Some((_, why)), true) => Err(why.clone()),
-            _ => Ok(std::mem::take(&mut self.has_gone_over)),
-        }
-    }
-
     /// The consumer is to write to no file until there is another.
     fn stop(&mut self) {
         // A number that no file has.
@@ -435,75 +353,6 @@ impl Room {
         self.resting = None;
         self.put(handle, &path, length, now);
         Ok(())
-    }
-
-    /// Forces to the disk what the consumer has written so far: it is in the file that it has not yet left.
-    pub(super) fn sync(&mut self, at: At) {
-        let is_it = |kept: &Kept| kept.generation == at.generation;
-        if let Some(kept) = self.current.clone().filter(is_it) {
-            if !self.force(&kept, at.written) {
-                self.current = None;
-                self.is_astray = false;
-                self.left.push_back((kept, Fate::Condemned));
-                if let Err(error) = self.go_on() {
-                    self.stop();
-                    self.explain(&error, "its datagrams are counted as sink_error until it can");
-                }
-            }
-        } else if let Some(index) = self.left.iter().position(|(kept, fate)| is_it(kept) && *fate != Fate::Condemned) {
-            let kept = self.left[index].0.clone();
-            if !self.force(&kept, at.written) {
-                self.left[index].1 = Fate::Condemned;
-            }
-        }
-    }
-
-    fn force_if_asked(&mut self, kept: &Kept, written: u64) {
-        if self.settings.sync != Sync::Never {
-            self.force(kept, written);
-        }
-    }
-
-    /// Forces a file to the disk, and counts what came of it. False when that failed, and it has been set aside.
-    fn force(&mut self, kept: &Kept, written: u64) -> bool {
-        let begun = SystemTime::now();
-        match kept.handle.sync() {
-            Ok(()) => self.ledger.note_synced(written, begun),
-            Err(error) => {
-                self.ledger.note_sync_failure();
-                self.ledger.note_doubtful(written);
-                self.condemn(kept, &error);
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Sets a file aside whose sync has failed.
-    fn condemn(&mut self, kept: &Kept, error: &io::Error) {
-        let path = kept.path.display();
-        let what = format!("cannot force {path} to the disk: {error}; what it holds unsynced may be lost");
-        if !kept.handle.is_at(&kept.path) {
-            return log::error!("{what}; somebody has moved or removed it{}", cure(error));
-        }
-        match set_aside(&kept.path, failed_names(&kept.path, self.clock.seconds()), |_| ()) {
-            Ok(aside) => log::error!("{what}, it is set aside as {}{}", aside.display(), cure(error)),
-            Err(refusal) => {
-                log::error!(
-                    "{what}, and it cannot be set aside: {refusal}; its datagrams are counted as sink_error until it can"
-                );
-                self.condemned = Some(kept.clone());
-            }
-        }
-    }
-
-    /// The names of files are kept by their directory, which has to be forced to the disk as well.
-    fn sync_directory(&self) {
-        let path = self.name.at(self.begun);
-        let directory = path.parent().unwrap_or(Path::new("/"));
-        if let Err(error) = fs::File::open(directory).and_then(|directory| directory.sync_all()) {
-            log::warn!("cannot force the directory {} to the disk: {error}", directory.display());
-        }
     }
 
     /// The consumer has ended, and has left every file.

@@ -1,0 +1,97 @@
+//! What somebody else does to a file: moves it, removes it, or asks for another.
+//!
+//! A file that was moved is written until the next one is open, for whoever moved it reads it. Only one that has no name any more, and
+//! so no reader, is not gone on with when no other can be begun.
+
+use std::time::{Duration, Instant};
+
+use super::{Fate, Kept, Room};
+
+/// How long somebody who has moved a file has for putting a new one in its place, as logrotate does with `create`: it takes one that is
+/// there already for a mistake and moves that away, too. Meanwhile the file is written on.
+const GRACE: Duration = Duration::from_millis(100);
+
+impl Room {
+    /// Something may have been done to the newest file. When it was moved it is left a moment later; when it was removed, at once.
+    pub(in super::super) fn hear(&mut self) {
+        let Some(kept) = &mut self.current else { return };
+        if kept.handle.is_at(&kept.path) {
+            kept.seen_bytes = kept.handle.length().unwrap_or(kept.seen_bytes);
+            self.is_astray = false;
+            return;
+        }
+        match kept.handle.names() {
+            // One that could not be left is tried again anyway.
+            Ok(1..) if self.is_astray => {}
+            Ok(1..) => self.looks_at = self.looks_at.or(Some(Instant::now() + GRACE)),
+            _ => self.look(),
+        }
+    }
+
+    /// When another file is to be begun, if the newest was moved.
+    pub(in super::super) fn looks_at(&self) -> Option<Instant> {
+        self.looks_at
+    }
+
+    /// A file that somebody has moved or removed is none any more that a reader of the path would find.
+    pub(in super::super) fn look(&mut self) {
+        self.looks_at = None;
+        let Some(kept) = &mut self.current else { return };
+        if kept.handle.is_at(&kept.path) {
+            kept.seen_bytes = kept.handle.length().unwrap_or(kept.seen_bytes);
+            self.is_astray = false;
+            return;
+        }
+        let taken = kept.clone();
+        let is_removed = taken.handle.names().is_ok_and(|names| names == 0);
+        match self.begin(self.clock.seconds()) {
+            Ok(()) => {
+                let what = if is_removed { "removed" } else { "moved" };
+                log::info!("{} was {what} by somebody else; another is begun", taken.path.display());
+                self.left.push_back((taken, Fate::Taken));
+                self.has_gone_over = true;
+            }
+            Err(error) if is_removed => {
+                // What would be written to it nobody could ever read.
+                self.current = None;
+                self.left.push_back((taken, Fate::Taken));
+                self.stop();
+                self.explain(&error, "its datagrams are counted as sink_error until it can");
+            }
+            Err(error) => {
+                self.is_astray = true;
+                self.explain(&error, "what comes meanwhile goes on into the file that somebody has moved from there");
+            }
+        }
+    }
+
+    /// Goes over to a new file where somebody has moved or removed the one in use; says whether there was any need, which the kernel
+    /// may have told before.
+    pub(in super::super) fn reopen(&mut self) -> Result<bool, String> {
+        match self.is_in_trouble() {
+            true => self.try_again(),
+            false => self.look(),
+        }
+        match (&self.trouble, self.is_in_trouble()) {
+            (Some((_, why)), true) => Err(why.clone()),
+            _ => Ok(std::mem::take(&mut self.has_gone_over)),
+        }
+    }
+
+    /// A file that somebody has moved is theirs, with all that is in it. Of one that was removed nobody has what was written after that:
+    /// it was delivered as far as the consumer could know, and it is gone.
+    pub(super) fn let_go(&mut self, kept: &Kept, written: u64) {
+        if kept.handle.names().is_ok_and(|names| names > 0) {
+            return self.force_if_asked(kept, written);
+        }
+        let after = kept.handle.length().unwrap_or(kept.seen_bytes).saturating_sub(kept.seen_bytes);
+        self.ledger.note_removed_by_others(written, after);
+        if after > 0 {
+            log::warn!(
+                "{} was removed while it was written; up to {after} bytes that were written after that are gone with it, and \
+                 counted as doubtful_bytes: to remove a log, move it, run `udpd reopen`, and then remove it",
+                kept.path.display()
+            );
+        }
+    }
+}
