@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use crossbeam_utils::CachePadded;
 
 /// What the threads tell the main thread.
@@ -39,7 +39,7 @@ pub struct Crew {
 #[derive(Debug)]
 struct Member {
     name: String,
-    /// Its number in the kernel; 0 until it runs.
+    /// Its number in the kernel.
     thread_id: AtomicI32,
     pulse: CachePadded<AtomicU64>,
 }
@@ -49,7 +49,7 @@ struct Member {
 pub struct Vitals {
     /// What it is called.
     pub name: String,
-    /// Its number in the kernel; 0 until it runs.
+    /// Its number in the kernel.
     pub thread_id: i32,
     /// Moves with every step; odd while the thread rests.
     pub pulse: u64,
@@ -73,7 +73,7 @@ impl Crew {
         (Self { events, members: Arc::default() }, inbox)
     }
 
-    /// Starts a thread. Its death by panic becomes an [`Event`].
+    /// Starts a thread, and returns when it runs. Its death by panic becomes an [`Event`].
     pub fn spawn<T: Send + 'static>(
         &self,
         name: impl Into<String>,
@@ -82,12 +82,17 @@ impl Crew {
         let name = name.into();
         let member = Arc::new(Member::new(name.clone()));
         let alarm = Alarm { member: Arc::clone(&member), events: self.events.clone() };
+        let (begun, beginning) = bounded(1);
         let handle = thread::Builder::new().name(name).spawn(move || {
             let alarm = alarm;
             alarm.member.thread_id.store(nix::unistd::gettid().as_raw(), Ordering::Relaxed);
             SELF.with(|own| own.set(Arc::clone(&alarm.member))).expect("a new thread is nobody yet");
+            let _ = begun.send(());
             body()
         })?;
+        // The standard library ends the process when it has no memory for a new thread's guard. That is to happen while the
+        // daemon starts, and not when it has said that it is ready.
+        let _ = beginning.recv();
         self.add(&member);
         Ok(handle)
     }
@@ -252,6 +257,17 @@ mod tests {
         };
         thread::spawn(body).join().unwrap();
         assert_eq!(crew.vitals(), []);
+    }
+
+    #[test]
+    fn a_thread_that_was_started_runs() {
+        let (crew, _events) = Crew::new();
+        for number in 0..100 {
+            let thread = crew.spawn(format!("{number}"), thread::park).unwrap();
+            assert!(crew.vitals()[0].thread_id > 0, "{number}");
+            thread.thread().unpark();
+            thread.join().unwrap();
+        }
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! Signals: what each of them does to the daemon. None that somebody can send by mistake ends it without its books.
 //!
 //! One table says it for all 64. Some are requests, which the main thread hears of. Some mean nothing here and would kill a
-//! process that did not think of them: they are caught and said. Some tell of something that a system call reports as well:
+//! process that did not think of them: they are heard and said. Some tell of something that a system call reports as well:
 //! they are blocked in every thread, so that the call returns its error. The rest does by default what it should.
 
 use std::io;
+use std::thread;
+use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
-use signal_hook::iterator::Signals;
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::crew::{self, Crew, Event};
 use crate::exit::{ExitCode, Failure};
@@ -34,51 +36,54 @@ pub enum Effect {
 
 /// The table. What it does not name, the kernel handles as ever.
 pub const EFFECTS: &[(i32, Effect)] = &[
-    (SIGTERM, Effect::End),
-    (SIGINT, Effect::End),
-    (SIGQUIT, Effect::End),
+    (number_of(Signal::SIGTERM), Effect::End),
+    (number_of(Signal::SIGINT), Effect::End),
+    (number_of(Signal::SIGQUIT), Effect::End),
     // The power is about to fail.
-    (libc_number(Signal::SIGPWR), Effect::End),
+    (number_of(Signal::SIGPWR), Effect::End),
     // The soft limit on CPU time (ulimit -t, LimitCPU=): at the hard one the kernel kills.
-    (libc_number(Signal::SIGXCPU), Effect::EndForced),
-    (SIGHUP, Effect::Reopen),
-    (SIGUSR1, Effect::Report),
-    (libc_number(Signal::SIGUSR2), Effect::Say),
-    (libc_number(Signal::SIGALRM), Effect::Say),
-    (libc_number(Signal::SIGVTALRM), Effect::Say),
-    (libc_number(Signal::SIGPROF), Effect::Say),
-    (libc_number(Signal::SIGIO), Effect::Say),
-    (libc_number(Signal::SIGSTKFLT), Effect::Say),
+    (number_of(Signal::SIGXCPU), Effect::EndForced),
+    (number_of(Signal::SIGHUP), Effect::Reopen),
+    (number_of(Signal::SIGUSR1), Effect::Report),
+    (number_of(Signal::SIGUSR2), Effect::Say),
+    (number_of(Signal::SIGALRM), Effect::Say),
+    (number_of(Signal::SIGVTALRM), Effect::Say),
+    (number_of(Signal::SIGPROF), Effect::Say),
+    (number_of(Signal::SIGIO), Effect::Say),
+    (number_of(Signal::SIGSTKFLT), Effect::Say),
     // A write beyond the limit on file sizes fails with EFBIG.
-    (libc_number(Signal::SIGXFSZ), Effect::Block),
+    (number_of(Signal::SIGXFSZ), Effect::Block),
     // A write to a closed pipe fails with EPIPE.
-    (libc_number(Signal::SIGPIPE), Effect::Block),
+    (number_of(Signal::SIGPIPE), Effect::Block),
     // A daemon in the background writes its log to the terminal whatever `stty tostop` says, and never reads from it.
-    (libc_number(Signal::SIGTTOU), Effect::Block),
-    (libc_number(Signal::SIGTTIN), Effect::Block),
+    (number_of(Signal::SIGTTOU), Effect::Block),
+    (number_of(Signal::SIGTTIN), Effect::Block),
     // Ctrl-Z stops the process and `fg` lets it go on; the books stay whole.
-    (libc_number(Signal::SIGTSTP), Effect::Default),
-    (libc_number(Signal::SIGCONT), Effect::Default),
-    (libc_number(Signal::SIGCHLD), Effect::Default),
-    (libc_number(Signal::SIGURG), Effect::Default),
-    (libc_number(Signal::SIGWINCH), Effect::Default),
+    (number_of(Signal::SIGTSTP), Effect::Default),
+    (number_of(Signal::SIGCONT), Effect::Default),
+    (number_of(Signal::SIGCHLD), Effect::Default),
+    (number_of(Signal::SIGURG), Effect::Default),
+    (number_of(Signal::SIGWINCH), Effect::Default),
     // Faults of the program: the memory image is worth more than books that may be wrong.
-    (libc_number(Signal::SIGSEGV), Effect::Default),
-    (libc_number(Signal::SIGBUS), Effect::Default),
-    (libc_number(Signal::SIGFPE), Effect::Default),
-    (libc_number(Signal::SIGILL), Effect::Default),
-    (libc_number(Signal::SIGABRT), Effect::Default),
-    (libc_number(Signal::SIGTRAP), Effect::Default),
-    (libc_number(Signal::SIGSYS), Effect::Default),
+    (number_of(Signal::SIGSEGV), Effect::Default),
+    (number_of(Signal::SIGBUS), Effect::Default),
+    (number_of(Signal::SIGFPE), Effect::Default),
+    (number_of(Signal::SIGILL), Effect::Default),
+    (number_of(Signal::SIGABRT), Effect::Default),
+    (number_of(Signal::SIGTRAP), Effect::Default),
+    (number_of(Signal::SIGSYS), Effect::Default),
     // Nobody can do anything about these.
-    (libc_number(Signal::SIGKILL), Effect::Default),
-    (libc_number(Signal::SIGSTOP), Effect::Default),
+    (number_of(Signal::SIGKILL), Effect::Default),
+    (number_of(Signal::SIGSTOP), Effect::Default),
 ];
+
+/// How long the thread rests when it can hear nothing at all.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The signals that programs may give a meaning of their own. udpd gives them none.
 const REAL_TIME: std::ops::RangeInclusive<i32> = 34..=64;
 
-const fn libc_number(signal: Signal) -> i32 {
+const fn number_of(signal: Signal) -> i32 {
     signal as i32
 }
 
@@ -94,6 +99,9 @@ pub fn name_of(number: i32) -> String {
 }
 
 /// Puts the table in force. To be called before there is another thread, because threads inherit what is blocked.
+///
+/// What is heard is blocked as well, and a thread reads it from a descriptor. A handler would have to wake somebody by a system
+/// call, and where that is denied SIGTERM would end nothing.
 pub fn watch(crew: &Crew) -> Result<(), Failure> {
     let fail = |error: io::Error| {
         Failure::new(
@@ -101,23 +109,54 @@ pub fn watch(crew: &Crew) -> Result<(), Failure> {
             format!("cannot watch for signals: {error}; raise the limits on threads and files"),
         )
     };
-    let caught = (1..=64).filter(|&number| !matches!(effect_of(number), Effect::Block | Effect::Default));
-    // Whoever started us may have blocked what we are to hear.
-    let heard: SigSet = caught.clone().filter_map(|number| Signal::try_from(number).ok()).collect();
-    heard.thread_unblock().map_err(|error| fail(error.into()))?;
-    let blocked = EFFECTS.iter().filter(|(_, effect)| *effect == Effect::Block);
-    let blocked: SigSet = blocked.filter_map(|(number, _)| Signal::try_from(*number).ok()).collect();
-    blocked.thread_block().map_err(|error| fail(error.into()))?;
-    let mut signals = Signals::new(caught).map_err(fail)?;
+    all_but(|effect| effect == Effect::Default).thread_block().map_err(|error| fail(error.into()))?;
+    let heard = all_but(|effect| matches!(effect, Effect::Default | Effect::Block));
+    let descriptor = SignalFd::with_flags(&heard, SfdFlags::SFD_CLOEXEC).map_err(|error| fail(error.into()))?;
     let reporter = crew.clone();
     let body = move || {
         loop {
-            for number in crew::at_rest(|| signals.wait()) {
-                reporter.report(Event::Signal(number));
-            }
+            reporter.report(Event::Signal(crew::at_rest(|| next(&descriptor))));
         }
     };
     crew.spawn("udpd-signal", body).map(drop).map_err(fail)
+}
+
+/// Every signal, the real-time ones included, without those of which `is_out` holds.
+fn all_but(is_out: impl Fn(Effect) -> bool) -> SigSet {
+    let mut set = SigSet::all();
+    EFFECTS.iter().filter(|(_, effect)| is_out(*effect)).for_each(|(number, _)| {
+        if let Ok(signal) = Signal::try_from(*number) {
+            set.remove(signal);
+        }
+    });
+    set
+}
+
+/// Waits for a signal that is to be heard. Where the descriptor cannot be read, another call takes those that have a name.
+fn next(descriptor: &SignalFd) -> i32 {
+    loop {
+        match descriptor.read_signal() {
+            Ok(Some(signal)) => return signal.ssi_signo.cast_signed(),
+            Ok(None) | Err(Errno::EINTR) => {}
+            Err(error) => {
+                log::warn!("cannot read which signals have come: {error}; waiting for those of the table by sigwait");
+                if let Ok(signal) = named().wait() {
+                    return signal as i32;
+                }
+                thread::sleep(PAUSE);
+            }
+        }
+    }
+}
+
+/// What is heard and has a name.
+fn named() -> SigSet {
+    let heard = |effect: &Effect| !matches!(effect, Effect::Default | Effect::Block);
+    EFFECTS
+        .iter()
+        .filter(|(_, effect)| heard(effect))
+        .filter_map(|(number, _)| Signal::try_from(*number).ok())
+        .collect()
 }
 
 #[cfg(test)]

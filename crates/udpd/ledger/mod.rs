@@ -87,13 +87,15 @@ pub struct LaneLedger {
 impl LaneLedger {
     /// An empty ledger for a lane that reads `socket` in a configuration with `sinks` sinks.
     pub fn new(socket: Arc<Socket>, sinks: usize) -> Self {
+        // The pipeline says what the kernel does not tell from the beginning.
+        let is_silent = socket.memory_info().is_err();
         Self {
             counts: Group::default(),
             queue_full: (0..sinks).map(|_| AtomicU64::new(0)).collect(),
             given_up: (0..sinks).map(|_| AtomicU64::new(0)).collect(),
             unread: AtomicU64::new(0),
             is_uncountable: AtomicBool::new(false),
-            kernel: Mutex::new(KernelSide { socket, drops: KernelDrops::default() }),
+            kernel: Mutex::new(KernelSide { socket, drops: KernelDrops::default(), is_silent }),
         }
     }
 
@@ -194,7 +196,10 @@ impl LaneLedger {
     /// Counts on with another socket. Nothing may arrive at the one before any more, or its drops would not be counted.
     pub fn replace_socket(&self, socket: Arc<Socket>) -> Arc<Socket> {
         let mut kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
-        kernel.observe();
+        if kernel.observe().is_none() {
+            // What it dropped since the last look is gone with it.
+            self.note_uncountable();
+        }
         kernel.drops.last = 0;
         std::mem::replace(&mut kernel.socket, socket)
     }
@@ -205,13 +210,28 @@ impl LaneLedger {
 struct KernelSide {
     socket: Arc<Socket>,
     drops: KernelDrops,
+    /// It tells nothing any more, and that has been said.
+    is_silent: bool,
 }
 
 impl KernelSide {
     fn observe(&mut self) -> Option<MemoryInfo> {
-        let info = self.socket.memory_info().ok()?;
-        self.drops.observe(info.drops);
-        Some(info)
+        match self.socket.memory_info() {
+            Ok(info) => {
+                self.drops.observe(info.drops);
+                self.is_silent = false;
+                Some(info)
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.is_silent, true) {
+                    log::warn!(
+                        "the kernel does not tell any more what it drops at a socket (SO_MEMINFO: {error}); kernel_dropped, \
+                         arrived and residual are null until it does"
+                    );
+                }
+                None
+            }
+        }
     }
 }
 

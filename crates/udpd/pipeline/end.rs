@@ -107,6 +107,12 @@ impl Pipeline {
             if !ended_well {
                 // What it had received and not yet counted is gone with it.
                 lane.ledger.note_uncountable();
+                log::error!(
+                    "listener {}, lane {}: its receiver has died or does not end; nobody can say what it holds, so arrived \
+                     and residual are null",
+                    lane.listener,
+                    lane.plan.number
+                );
             }
             all_ended_well &= ended_well;
         }

@@ -1,0 +1,178 @@
+"""What became of every datagram of a run, found without believing the daemon, and the verdict on it.
+
+The sender numbers its datagrams. What is on disk is read from the files, record by record; what was counted is read from
+the final ledger or, where that could not be written, from the last lines of the log. Both together must be what was sent.
+"""
+import json
+import re
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PAYLOAD_BYTES = 100
+PAYLOAD = re.compile(rb"^([0-9]) ([0-9]{7}) x+$")
+LAST_LINE = re.compile(
+    r"listener in: arrived (not known|\d+), dropped by the kernel (not known|\d+), received (?:not known|\d+)"
+    r".*?; sink archive: delivered (not known|\d+), dropped (not known|\d+).*?; residual (not known|-?\d+)")
+# How the log says that there is something that nobody knows.
+SAYS_UNKNOWN = re.compile(r"^(warn|error): .*(null|not known|nobody can say|last look)", re.M)
+# Rust's own preparation of a thread, before it does anything of ours, panics where it cannot unwind.
+THREAD_WITHOUT_MEMORY = re.compile(r"failed to (?:allocate an alternative stack|set up alternative stack guard page).*")
+IP_AND_UDP_BYTES = 28
+SECTION, ENHANCED_PACKET = 0x0A0D0D0A, 6
+
+
+def payload(flow, number):
+    return (b"%d %07d " % (flow, number)).ljust(PAYLOAD_BYTES, b"x")
+
+
+@dataclass
+class OnDisk:
+    """The numbers found in all files of a run."""
+    numbers: set = field(default_factory=set)
+    twice: int = 0
+    foreign: int = 0
+    torn: list = field(default_factory=list)
+
+    def take(self, bytes_):
+        found = PAYLOAD.match(bytes_)
+        if not found or len(bytes_) != PAYLOAD_BYTES:
+            self.foreign += 1
+            return
+        number = (int(found[1]), int(found[2]))
+        self.twice += number in self.numbers
+        self.numbers.add(number)
+
+    def lines(self, path, text):
+        *lines, rest = text.split(b"\n")
+        if rest:
+            self.torn.append(path.name)
+        for line in lines:
+            self.take(line)
+
+    def blocks(self, path, data):
+        at = 0
+        while at < len(data):
+            if len(data) - at < 12:
+                return self.torn.append(path.name)
+            kind, length = struct.unpack_from("<II", data, at)
+            if length < 12 or at + length > len(data) or struct.unpack_from("<I", data, at + length - 4)[0] != length:
+                return self.torn.append(path.name)
+            if kind == ENHANCED_PACKET:
+                captured = struct.unpack_from("<I", data, at + 20)[0]
+                self.take(data[at + 28 + IP_AND_UDP_BYTES:at + 28 + captured])
+            elif at == 0 and kind != SECTION:
+                return self.torn.append(path.name)
+            at += length
+
+
+def read_disk(directory, form, planted):
+    """All records under `directory`. Files that were there before are named in `planted`; of those nothing is read."""
+    disk = OnDisk()
+    for path in sorted(Path(directory).rglob("*")):
+        if path.is_file() and path.name not in planted and not path.name.endswith(".torn"):
+            (disk.lines if form == "lines" else disk.blocks)(path, path.read_bytes())
+    return disk
+
+
+@dataclass
+class Ledger:
+    """The terms of the final ledger; None is what the daemon says it does not know."""
+    arrived: int
+    kernel_dropped: int
+    delivered: int
+    dropped: int
+    residual: int
+
+
+def read_ledger(path, log):
+    """From the file, or else from the log; None when it is in neither."""
+    try:
+        listener = json.loads(Path(path).read_text())["listeners"][0]
+    except (OSError, ValueError):
+        found = LAST_LINE.search(log)
+        if not found:
+            return None
+        return Ledger(*(None if term == "not known" else int(term) for term in found.groups()))
+    sink = listener["sinks"][0]
+    dropped = sum(sink["dropped"].values()) + sum(listener["dropped"].values())
+    return Ledger(listener["arrived"], listener["kernel_dropped"], sink["delivered"], dropped, listener["residual"])
+
+
+@dataclass
+class Run:
+    """What one run left."""
+    sent: int
+    ready: bool
+    terminated: bool        # by us, and not before it ended by itself
+    ended: str              # exit | signal | hang
+    code: int
+    log: str
+    ledger: Ledger
+    disk: OnDisk
+    where: str = ""         # what a thread that hangs waits for
+
+
+def verdict(run):
+    """`(good, name, detail)`. Good is: sent = on disk + counted, or an end that says so."""
+    if run.ended == "hang":
+        return False, "hangs", run.where
+    said = THREAD_WITHOUT_MEMORY.search(run.log)
+    if said and run.ended == "signal" and not run.ready:
+        return True, "no memory, said", said[0]
+    if "panicked" in run.log and "thread '" in run.log:
+        return False, "panics", re.search(r"thread '.*?panicked at .*", run.log)[0]
+    if run.ended == "signal":
+        said = re.search(r"memory allocation of \d+ bytes failed", run.log)
+        if said:
+            return True, "no memory, said", said[0]
+        return False, f"killed by signal {run.code}", last_line(run.log)
+    if run.code != 0 and not re.search(r"^udpd: \S", run.log, re.M):
+        if run.code == 127 and "error while loading shared libraries" in run.log:
+            return True, "not loaded, said", last_line(run.log)
+        return False, f"exit {run.code} without a reason", last_line(run.log)
+    wrong = against_disk(run)
+    if wrong:
+        return False, "the books are wrong", wrong
+    how = f"exit {run.code}: {last_line(run.log)}"
+    if not run.ready and run.code != 0:
+        return True, "start refused, said", how
+    if run.code != 0:
+        return True, "ended early, said" if not run.terminated else "failed at the end, said", how
+    if not run.ready:
+        return False, "ended with 0 before it was ready", last_line(run.log)
+    if run.ledger.residual is None:
+        return True, "partly unknown, said", ""
+    return True, "closed", ""
+
+
+def against_disk(run):
+    """What is wrong with the books of a run, or nothing."""
+    disk, ledger = run.disk, run.ledger
+    if disk.torn or disk.foreign or disk.twice:
+        return f"files: torn {disk.torn}, foreign records {disk.foreign}, twice {disk.twice}"
+    found = len(disk.numbers)
+    if ledger is None:
+        # One that never got ready has nothing to account for.
+        return f"no ledger, {found} on disk, {run.sent} sent" if run.ready or found else ""
+    if ledger.delivered is not None and found != ledger.delivered:
+        return f"delivered {ledger.delivered}, on disk {found}, sent {run.sent}, {ledger}"
+    if None in vars(ledger).values():
+        if ledger.residual is not None:
+            return f"a term is unknown and the residual is not: {ledger}"
+        if not SAYS_UNKNOWN.search(run.log):
+            return f"unknown, and the log does not say why: {ledger}"
+        return ""
+    if ledger.residual != 0:
+        return f"residual {ledger.residual}: {ledger}"
+    counted = ledger.delivered + ledger.dropped + ledger.kernel_dropped
+    # Whoever ends before the sender does owes nothing for what came afterwards.
+    if counted > run.sent or (run.terminated and counted != run.sent):
+        return f"sent {run.sent}, on disk and counted {counted}: {ledger}"
+    return ""
+
+
+def last_line(log):
+    lines = [line for line in log.splitlines() if line.strip()]
+    said = [line for line in lines if line.startswith("udpd: ")]
+    return (said or lines or [""])[-1]
