@@ -68,6 +68,8 @@ fn serve(config: &Config, crew: &Crew, events: &Inbox<Event>) -> Result<(), Fail
     // First what tells a second daemon on the same configuration from the first, so that it ends before it takes a datagram.
     let windows = BoundWindows::bind(config)?;
     let pipeline = Pipeline::start(config, &budget, started, crew)?;
+    // Its first look comes before anybody can ask what it has seen.
+    let mut upkeep = Upkeep::new(config, &pipeline);
     let windows = windows.serve(&pipeline, crew)?;
     pipeline.lanes().iter().for_each(say_lane);
     say_pages(pipeline.lanes());
@@ -75,7 +77,6 @@ fn serve(config: &Config, crew: &Crew, events: &Inbox<Event>) -> Result<(), Fail
     notifier.ready(&format!("receiving on {} lanes", pipeline.lanes().len()));
     log::info!("ready: {} lanes receive", pipeline.lanes().len());
 
-    let mut upkeep = Upkeep::new(config, &pipeline);
     let housekeeping = Housekeeping {
         config,
         pipeline: &pipeline,
