@@ -67,10 +67,12 @@ class OnDisk:
 
 
 def read_disk(directory, form, planted):
-    """All records under `directory`. Files that were there before are named in `planted`; of those nothing is read."""
+    """All records under `directory`. Files that were there before are named in `planted`; of those nothing is read, nor of what
+    the sink writes for itself."""
     disk = OnDisk()
     for path in sorted(Path(directory).rglob("*")):
-        if path.is_file() and path.name not in planted and not path.name.endswith(".torn"):
+        is_own = path.name.startswith(".") or path.name.endswith(".torn")
+        if path.is_file() and path.name not in planted and not is_own:
             (disk.lines if form == "lines" else disk.blocks)(path, path.read_bytes())
     return disk
 
@@ -111,6 +113,7 @@ class Run:
     ledger: Ledger
     disk: OnDisk
     where: str = ""         # what a thread that hangs waits for
+    kept: int = 0           # of the files that were there before
 
 
 def verdict(run):

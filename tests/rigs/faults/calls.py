@@ -92,7 +92,8 @@ CALLS = [
     call("dup", "EMFILE"),
     call("dup3", "EMFILE"),
     call("inotify_init1", "EMFILE ENOSYS"),
-    call("inotify_add_watch", "ENOSPC"),
+    call("inotify_add_watch", "ENOSPC ENOENT"),
+    call("inotify_rm_watch", "EINVAL"),
     # Sockets.
     call("socket", "EMFILE ENOBUFS EACCES EAFNOSUPPORT"),
     call("socketpair", "EMFILE"),
@@ -148,7 +149,7 @@ CALLS = [
     call("nanosleep", "EINTR"),
     call("clock_gettime", "EINVAL"),
     call("prlimit64", "EPERM"),
-    call("getrandom", "EAGAIN ENOSYS"),
+    call("getrandom", "ENOSYS EPERM"),
     call("uname", "EFAULT"),
     call("sysinfo", "EFAULT"),
     call("kill", "EPERM"),

@@ -96,12 +96,15 @@ consumers = {consumers}
 """)
 
     def plant_old_files(self):
-        """So many finished files of long ago that `keep` has to remove some of them, and never one of this run's."""
+        """So many finished files of an earlier run that `keep` has to remove some of them, and never one of this run's."""
+        index = ["udpd index 1"]
         for number in range(KEPT_FILES):
             path = self.directory / "out" / f"in-0.log.202001{number + 1:02}T000000Z"
             path.write_bytes(b"")
             os.utime(path, (1_577_836_800 + 86_400 * number,) * 2)
             self.planted.add(path.name)
+            index.append(f"{path.stat().st_ino} {path.name}")
+        (self.directory / "out/.in-0.log.udpd-index").write_text("\n".join(index) + "\n")
 
     def supervise(self):
         here = self.directory
@@ -253,6 +256,7 @@ consumers = {consumers}
         result = books.Run(
             sent=self.sent, ready=self.ready.is_set(), terminated=by_us, ended=ended or kind, code=int(code), log=log,
             ledger=books.read_ledger(self.directory / "ledger.json", log),
-            disk=books.read_disk(self.directory / "out", self.variant.form, self.planted), where=where)
+            disk=books.read_disk(self.directory / "out", self.variant.form, self.planted), where=where,
+            kept=sum((self.directory / "out" / name).exists() for name in self.planted))
         counts = {name: int(self.value(name) or 0) for name in ("seen", "failed")}
         return result, counts, self.value("failed_on") or "", [rest for key, rest in self.report() if key == "call"]
