@@ -11,8 +11,12 @@ use super::{Fate, Kept, Room};
 /// there already for a mistake and moves that away, too. Meanwhile the file is written on.
 const GRACE: Duration = Duration::from_millis(100);
 
+/// The same for somebody who has removed it, and may be about to remove its directory, too. Meanwhile what is written is lost, so it is
+/// no longer than that takes.
+const GRACE_REMOVED: Duration = Duration::from_millis(10);
+
 impl Room {
-    /// Something may have been done to the newest file. When it was moved it is left a moment later; when it was removed, at once.
+    /// Something may have been done to the newest file. When it was moved or removed it is left a moment later.
     pub(in super::super) fn hear(&mut self) {
         let Some(kept) = &mut self.current else { return };
         if kept.handle.is_at(&kept.path) {
@@ -20,11 +24,11 @@ impl Room {
             self.is_astray = false;
             return;
         }
-        match kept.handle.names() {
-            // One that could not be left is tried again anyway.
-            Ok(1..) if self.is_astray => {}
-            Ok(1..) => self.looks_at = self.looks_at.or(Some(Instant::now() + GRACE)),
-            _ => self.look(),
+        // One that could not be left is tried again anyway.
+        if !self.is_astray {
+            let is_moved = kept.handle.names().is_ok_and(|names| names > 0);
+            let at = Instant::now() + if is_moved { GRACE } else { GRACE_REMOVED };
+            self.looks_at = Some(self.looks_at.map_or(at, |before| before.min(at)));
         }
     }
 
