@@ -70,7 +70,14 @@ fn serve(config: &Config, crew: &Crew, events: &Inbox<Event>) -> Result<(), Fail
     let pipeline = Pipeline::start(config, &budget, started, crew)?;
     // Its first look comes before anybody can ask what it has seen.
     let mut upkeep = Upkeep::new(config, &pipeline);
-    let windows = windows.serve(&pipeline, crew)?;
+    let windows = match windows.serve(&pipeline, crew) {
+        Ok(windows) => windows,
+        Err(failure) => {
+            // It receives already: what came in this moment is delivered and told.
+            say_ledger(&pipeline.stop(DRAIN_LIMIT, |wait| is_told_to_end(events, wait)));
+            return Err(failure);
+        }
+    };
     pipeline.lanes().iter().for_each(say_lane);
     say_pages(pipeline.lanes());
     check::say_budget(config, &budget);
@@ -95,16 +102,18 @@ fn serve(config: &Config, crew: &Crew, events: &Inbox<Event>) -> Result<(), Fail
     drop(watchdog);
     notifier.stopping();
     log::info!("stopping: {}", reason.text());
-    let again = |wait: Duration| {
-        let event = events.recv_timeout(wait);
-        matches!(event, Ok(Event::Signal(number)) if signals::effect_of(number) == Effect::End)
-    };
-    let snapshot = pipeline.stop(DRAIN_LIMIT, again);
+    let snapshot = pipeline.stop(DRAIN_LIMIT, |wait| is_told_to_end(events, wait));
     upkeep.end();
     windows.close();
     say_ledger(&snapshot);
     let saved = config.daemon.stats_on_exit.as_deref().map_or(Ok(()), |path| snapshot.save(path));
     reason.into_result().and(saved)
+}
+
+/// Whether the operator asks for the end within this time.
+fn is_told_to_end(events: &Inbox<Event>, wait: Duration) -> bool {
+    let event = events.recv_timeout(wait);
+    matches!(event, Ok(Event::Signal(number)) if signals::effect_of(number) == Effect::End)
 }
 
 /// Reads the machine and works out what the configuration means on it.
