@@ -136,8 +136,9 @@ lines=$(wc -l <"$directory/disk/archive.log")
 [ "$lines" -eq "$(delivered_of)" ] || fail "$lines lines are in the file and $(delivered_of) were delivered"
 [ "$(tail -c 1 "$directory/disk/archive.log" | od -An -tu1 | tr -d ' ')" = 10 ] || fail "the file does not end with a whole record"
 grep -q 'make room on that file system' "$directory/stderr" || fail "the cure was not said"
-# Each time that it was written again says what it cost, and all of it together is what the ledger says.
-said=$(sed -n 's/.* is written again; \([0-9]*\) datagrams .* were lost meanwhile .*/\1/p' "$directory/stderr" | python3 -c 'import sys; print(sum(map(int, sys.stdin)))')
+# Each time that it was written again, and the end, says what it cost, and all of it together is what the ledger says.
+said=$(sed -n 's/.* written again.*; \([0-9]*\) datagrams .* were lost meanwhile .*/\1/p' "$directory/stderr" |
+    python3 -c 'import sys; print(sum(map(int, sys.stdin)))')
 [ "$said" -eq "$(failed_of)" ] || fail "the log says that $said datagrams were lost and the ledger $(failed_of)"
 echo "passed: a full disk costs what it could not take, and records resume within a second"
 
