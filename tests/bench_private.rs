@@ -142,7 +142,9 @@ impl Site {
 
     /// A search over it, whose temporary directory is in it.
     fn search(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_udpd"));
+        // A search leaves a signal ignored that whoever started it ignores; these tests may run below nohup.
+        let mut command = Command::new("env");
+        command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_udpd")]);
         command.args(["bench", "max"]).args(arguments).env("TMPDIR", self.at("tmp"));
         command.env("XDG_RUNTIME_DIR", self.at("run")).env_remove("UDPD_CONFIG");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
