@@ -27,6 +27,9 @@ const ROOM_WAIT_MAX: Duration = Duration::from_millis(50);
 /// How long to sleep between two looks at the end of all deliveries.
 const END_WAIT: Duration = Duration::from_millis(2);
 
+/// How often messages are told not to linger between two of these looks.
+const FLUSHES: usize = 32;
+
 /// How long the library may take to report what is taken back from it.
 const PURGE_LIMIT: Duration = Duration::from_millis(500);
 
@@ -136,9 +139,11 @@ impl Client {
     pub(super) fn finish(&mut self, limit: Duration, tallies: &mut [Tally], publish: &mut dyn FnMut(&[Tally])) -> u64 {
         let deadline = Instant::now() + limit;
         while self.under_way() > 0 && !self.producer.context().is_fatal() && Instant::now() < deadline {
-            // Messages do not linger while this call lasts, which is a moment: hence in every round. What it says, that
-            // something is left, is seen from what is under way.
-            let _ = self.producer.flush(Duration::ZERO);
+            // Messages do not linger while this call lasts, which is a moment: hence so often, or a busy machine never runs the
+            // library's own thread in that moment. What it says, that something is left, is seen from what is under way.
+            for _ in 0..FLUSHES {
+                let _ = self.producer.flush(Duration::ZERO);
+            }
             if self.drain(tallies) {
                 publish(tallies);
             } else {
