@@ -7,6 +7,8 @@ mod util;
 
 // How the tree must look: size, imports, unsafe code, dependencies, promises.
 mod tidy;
+// That no two files of a library import each other.
+mod tidy_crates;
 // And what it may depend on.
 mod tidy_dependencies;
 // That the load generator itself can be believed.

@@ -5,6 +5,7 @@
 
 pub(crate) mod daemon;
 pub(crate) mod engines;
+pub(crate) mod imports;
 pub(crate) mod ledger;
 pub(crate) mod licence;
 pub(crate) mod load;
