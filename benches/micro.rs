@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use crossbeam_channel::Sender;
 use mmsg::{BatchShape, Control, Family, RecvBatch, SendBatch, Socket, Wait};
-use udpd::channel::{FullPolicy, Waited, channel};
 use udpd::config::{Config, Host};
+use udpd::handover::channel::{FullPolicy, Waited, channel};
 
+use udpd::format::lines;
+use udpd::handover::pool::{Parcel, Pool, exclusive};
 use udpd::pipeline::Pipeline;
-use udpd::pool::{Parcel, Pool, exclusive};
-use udpd::receiver::Stop;
-use udpd::sink::lines;
+use udpd::pipeline::receiver::Stop;
 
 #[path = "../tests/util/mod.rs"]
 mod util;
@@ -201,8 +201,8 @@ fn end_to_end(criterion: &mut Criterion) {
         "[[listener]]\nname = \"bench\"\naddress = \"{address}\"\nlanes = 1\nsinks = [\"nothing\"]\n[sink.nothing]\ntype = \"null\"\n"
     );
     let config = Config::parse(&text, "the benchmark", &Host::default()).expect("a right configuration");
-    let budget = udpd::run::plan(&config).expect("a budget");
-    let (crew, _events) = udpd::crew::Crew::new();
+    let budget = udpd::plan::plan(&config).expect("a budget");
+    let (crew, _events) = udpd::os::crew::Crew::new();
     let pipeline = Pipeline::start(&config, &budget, Instant::now(), &crew).expect("a pipeline");
     let books = pipeline.books();
     let sender = Socket::new(Family::V4).expect("a socket");

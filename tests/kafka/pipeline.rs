@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use udpd::config::{Config, Host, SinkKind};
-use udpd::crew::{Crew, Event};
+use udpd::os::crew::{Crew, Event};
 use udpd::pipeline::Pipeline;
-use udpd::run;
+use udpd::plan::plan;
 use udpd::sink::Sink;
 use udpd::sink::kafka::{KafkaSettings, KafkaSink, QueueBounds};
 
@@ -69,7 +69,7 @@ impl Running {
         let mut config = Config::parse(&text, "test", &Host::default()).expect("a valid configuration");
         config.sinks[0].kind = SinkKind::Supplied;
         let (crew, inbox) = Crew::new();
-        let budget = run::plan(&config).expect("a plan");
+        let budget = plan(&config).expect("a plan");
         let supply = |name: &str, _: usize| -> Box<dyn Sink> {
             assert_eq!(name, "stream");
             Box::new(KafkaSink::open(settings).expect("right settings"))

@@ -4,6 +4,7 @@
 //! is not a whole UDP datagram is skipped and counted by its reason. Only damage to the frame of the file itself, which
 //! leaves no way to find the next packet, is an error.
 
+pub mod headers;
 mod link;
 mod pcap;
 mod pcapng;

@@ -1,9 +1,9 @@
 //! Captures as udpd writes them, as others do, and as nobody should.
 
+use super::headers;
 use super::*;
-use crate::packet;
-use crate::sink::pcapng as writer;
-use crate::sink::record::Record;
+use crate::format::pcapng as writer;
+use crate::format::record::Record;
 
 type Sent = (Duration, SocketAddr, SocketAddr, Vec<u8>);
 
@@ -23,7 +23,7 @@ fn datagrams() -> Vec<Sent> {
 
 fn raw(sent: &Sent) -> Vec<u8> {
     let mut bytes = Vec::new();
-    packet::append(&mut bytes, sent.1, sent.2, &sent.3, sent.3.len());
+    headers::append(&mut bytes, sent.1, sent.2, &sent.3, sent.3.len());
     bytes
 }
 

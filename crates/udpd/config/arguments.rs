@@ -5,15 +5,16 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use super::error::Advice;
+use super::check::{address, paths, relay};
 use super::host::Host;
 use super::lookup::{self, Destination};
 use super::{
     Chosen, Config, Daemon, Distribute, FileSink, Format, Framing, KafkaSink, Lanes, Listener, Rotate, Sink, SinkKind,
     Steer, UdpSink, UnixSink, UnixSocket,
 };
-use super::{address, paths, template, validate_relay};
 use crate::exit::{ExitCode, Failure};
+use crate::sink::file::template;
+use crate::text::advice::Advice;
 
 const LANES_MAX: usize = 1024;
 const WORKING: &str =
@@ -63,7 +64,7 @@ pub(super) fn configure(
         daemon.stats_on_exit = Some(path);
     }
     if let SinkKind::Udp(relay) = &sink.kind
-        && validate_relay::reaches(relay.destinations[0], address, &Host::default().addresses())
+        && relay::reaches(relay.destinations[0], address, &Host::default().addresses())
     {
         let what =
             format!("{} is what --listen receives on: each datagram would come back for ever", relay.destinations[0]);

@@ -8,9 +8,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{
-    Absorb, Access, Chosen, Consumers, Daemon, Engine, Lanes, Listener, LogFormat, Multicast, OnTruncate,
-    ReceiveBuffer, Rotate, Sink, SinkKind, Spread, SyncPolicy, Timestamps, WhenFull,
+    Absorb, Access, Chosen, Consumers, Daemon, Engine, Lanes, Listener, Multicast, OnTruncate, ReceiveBuffer, Rotate,
+    Sink, SinkKind, Spread, SyncPolicy, Timestamps, WhenFull,
 };
+use crate::logging::LogFormat;
 
 /// Where the daemon of a packaged installation answers, and where `udpd stats` asks first.
 pub const CONTROL_SOCKET: &str = "/run/udpd/control.sock";

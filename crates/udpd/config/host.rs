@@ -8,8 +8,9 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
-use super::error::Advice;
-use super::{KafkaSink, units};
+use super::KafkaSink;
+use crate::text::advice::Advice;
+use crate::text::units;
 
 /// Where the host describes itself.
 #[derive(Debug, Clone)]

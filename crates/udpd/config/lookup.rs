@@ -6,9 +6,9 @@
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use super::address;
-use super::error::Advice;
+use super::check::address;
 use crate::exit::{ExitCode, Failure};
+use crate::text::advice::Advice;
 
 /// Somebody to send to.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,32 +4,14 @@
 //! `validate` turns that into the types below or into a list of errors that name file, line, column, key and cure.
 //! Nothing outside this module ever sees an unchecked value, and nothing here opens, binds or creates anything.
 
-mod address;
 mod arguments;
+mod check;
 pub mod defaults;
 pub mod error;
+pub(crate) mod file;
 mod host;
-mod keys;
-mod load;
 pub mod lookup;
-mod networks;
-mod own_files;
-mod paths;
-mod raw;
-mod raw_sink;
-mod reader;
 mod sinks;
-mod syntax;
-pub mod template;
-pub mod units;
-mod validate;
-mod validate_listener;
-mod validate_policy;
-mod validate_relay;
-mod validate_sink;
-mod validate_steer;
-mod values;
-mod writers;
 
 #[cfg(test)]
 mod tests;
@@ -40,16 +22,17 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use address::overlap;
+pub use check::SINKS_PER_LISTENER_MAX;
+pub use check::address::overlap;
 pub use error::{Problem, Problems};
 pub use host::{Host, KafkaAdvice};
 pub use sinks::{
     Consumers, Distribute, FileSink, Format, Framing, KafkaSink, Keep, Rotate, Sink, SinkKind, SyncPolicy, UdpSink,
     UnixSink, UnixSocket, WhenFull,
 };
-pub use validate::SINKS_PER_LISTENER_MAX;
 
 use crate::exit::{ExitCode, Failure};
+use crate::logging::LogFormat;
 
 /// A whole configuration that has passed every check.
 #[derive(Debug, Clone, PartialEq)]
@@ -71,18 +54,18 @@ impl Config {
     /// without an edit would not help.
     pub fn load(path: &Path, host: &Host) -> Result<Self, Failure> {
         let name = path.display().to_string();
-        let text = load::read_text(path, &name)?;
+        let text = file::load::read_text(path, &name)?;
         Ok(Self::parse(&text, &name, host)?)
     }
 
     /// Checks the text of a file called `name` against `host`, and returns the configuration or all its problems.
     pub fn parse(text: &str, name: &str, host: &Host) -> Result<Self, Problems> {
-        let mut report = reader::Report::new(name, text);
-        let Some(table) = syntax::parse(text, &mut report) else {
+        let mut report = file::reader::Report::new(name, text);
+        let Some(table) = file::syntax::parse(text, &mut report) else {
             return Err(report.into_problems());
         };
-        let raw = raw::read(&table, &mut report);
-        let config = validate::validate(&raw, host, &mut report);
+        let raw = file::raw::read(&table, &mut report);
+        let config = check::validate(&raw, host, &mut report);
         report.finish(config)
     }
 
@@ -126,15 +109,6 @@ pub struct Daemon {
     pub log_format: LogFormat,
     /// Where the final ledger goes as JSON.
     pub stats_on_exit: Option<PathBuf>,
-}
-
-/// How a log line looks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogFormat {
-    /// `level message`, with the journal's priority prefix when stderr is the journal.
-    Text,
-    /// One JSON object a line.
-    Json,
 }
 
 /// `[[listener]]`: one port, or one port on several addresses, and how its lanes receive.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::keys::KEYS;
+use super::file::keys::KEYS;
 use super::{Chosen, Config, Host, SinkKind, defaults};
 
 /// The least that works, with the values that `config/udpd.toml` has where there is no default.

@@ -14,8 +14,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use log::Level;
 use serde::Serialize;
 
-use crate::calendar::Moment;
-use crate::config::LogFormat;
+use crate::text::calendar::Moment;
+
+/// How a log line looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// `level message`, with the journal's priority prefix when stderr is the journal.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
 
 /// The look of every line of one log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

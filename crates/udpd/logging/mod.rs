@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use log::{LevelFilter, Log, Metadata, Record};
 
-use crate::config::LogFormat;
-use crate::crew::Crew;
+pub use self::line::LogFormat;
 use crate::exit::{ExitCode, Failure};
+use crate::os::crew::Crew;
 use line::Style;
 use writer::Writer;
 

@@ -13,7 +13,7 @@ use log::Level;
 
 use super::Message;
 use super::line::Style;
-use crate::crew;
+use crate::os::crew;
 
 /// How long to leave a full non-blocking output alone. Stderr is non-blocking when another process that shares it made
 /// it so; the writer then waits as it would on any other full pipe.

@@ -8,12 +8,12 @@ use std::time::Instant;
 
 use mmsg::CoreCounter;
 
-use crate::channel::Gauge;
+use crate::handover::channel::Gauge;
 use crate::ledger::snapshot::{
     HostSnapshot, LaneSnapshot, ListenerDropped, ListenerSnapshot, SharerSnapshot, SinkDropped, SinkSnapshot, Snapshot,
 };
 use crate::ledger::{ConsumerLedger, DestinationLedger, FileLedger, LaneLedger, LaneTally, Tally};
-use crate::steering::Steering;
+use crate::plan::steering::Steering;
 
 /// Everything a reading needs.
 #[derive(Debug)]

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::RecvTimeoutError;
 
-use crate::crew::{self, Crew};
 use crate::exit::{ExitCode, Failure};
+use crate::os::crew::{self, Crew};
 use crate::sink::file::{FileKeeper, Reopened, Reopener};
 
 /// How long the old files may take. A disk that takes longer hangs, and so would whoever asked.

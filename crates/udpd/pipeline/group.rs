@@ -9,12 +9,12 @@ use std::sync::{Arc, PoisonError};
 use mmsg::{CoreCounter, Family, Group, Socket};
 
 use super::{Pipeline, open};
-use crate::budget::{Budget, LanePlan};
 use crate::config::{self, Config, Spread};
 use crate::exit::{ExitCode, Failure};
-use crate::holder;
 use crate::ledger::snapshot::SharerSnapshot;
-use crate::steering;
+use crate::os::holder;
+use crate::plan::steering;
+use crate::plan::{Budget, LanePlan};
 
 /// A bound socket, as far as the books need it.
 #[derive(Debug)]

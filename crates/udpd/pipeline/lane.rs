@@ -11,15 +11,15 @@ use crossbeam_channel::{Receiver as Inbox, Sender, bounded};
 use mmsg::{Backing, Engine, GrantedBuffer, RecvBatch, Socket};
 
 use super::multicast::Membership;
+use super::receiver::{LaneHome, Receiver, Route, Stop};
 use super::socket;
-use crate::budget::LanePlan;
-use crate::crew::{self, Crew};
-use crate::engine;
+use super::successor::Successor;
 use crate::exit::{ExitCode, Failure};
+use crate::handover::pool::{Parcel, Pool};
+use crate::os::crew::{self, Crew};
+use crate::plan::LanePlan;
+use crate::plan::engine;
 use crate::policy::{AccessList, Limit, Offences, Policy};
-use crate::pool::{Parcel, Pool};
-use crate::receiver::{LaneHome, Receiver, Route, Stop};
-use crate::successor::Successor;
 
 /// What a lane thread needs before it can make anything.
 #[derive(Debug, Clone)]

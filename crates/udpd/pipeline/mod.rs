@@ -5,14 +5,17 @@
 //! refused, receivers drain their sockets and end, channels run empty, consumers flush and end, the books are closed.
 
 mod books;
+pub mod consumer;
 mod end;
 mod files;
 mod group;
 mod lane;
 mod multicast;
 mod open;
+pub mod receiver;
 mod replace;
 mod socket;
+pub mod successor;
 
 use std::io;
 use std::net::SocketAddr;
@@ -27,18 +30,18 @@ pub use books::Books;
 pub use files::Files;
 pub use open::{check_sinks, host};
 
-use crate::budget::{Budget, LanePlan};
-use crate::channel::{Feed, Inbox, channel};
 use crate::config::{Access, Config, Network, OnTruncate};
-use crate::consumer::{Consumer, End};
-use crate::crew::{Crew, Event};
 use crate::exit::{ExitCode, Failure};
+use crate::handover::channel::{Feed, Inbox, channel};
+use crate::handover::pool::Parcel;
 use crate::ledger::{ConsumerLedger, LaneLedger, Tally};
+use crate::os::crew::{Crew, Event};
+use crate::pipeline::consumer::{Consumer, End};
+use crate::pipeline::receiver::{LaneHome, Route, Stop};
+use crate::pipeline::successor::Successor;
+use crate::plan::{Budget, LanePlan};
 use crate::policy::{AccessList, Limit, Offences};
-use crate::pool::Parcel;
-use crate::receiver::{LaneHome, Route, Stop};
 use crate::sink::Sink;
-use crate::successor::Successor;
 use books::{LaneBooks, ListenerBooks, SinkBooks};
 use group::Endpoint;
 use lane::{LaneOrder, LaneThread, Start, thread_name};

@@ -16,9 +16,9 @@ use mmsg::Socket;
 use nix::net::if_::if_nametoindex;
 
 use super::lane::LaneOrder;
-use crate::budget::LanePlan;
 use crate::config::{Lanes, Listener};
 use crate::exit::{ExitCode, Failure};
+use crate::plan::LanePlan;
 
 /// One group that a lane joins, from one source or from all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,9 +120,9 @@ fn failure(order: &LaneOrder, what: &str, error: &io::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::budget::Budget;
     use crate::config::{Config, Host};
-    use crate::engine::{Choice, EngineKind};
+    use crate::plan::Budget;
+    use crate::plan::engine::{Choice, EngineKind};
 
     /// What each lane of a listener with these keys joins, in the order of the lanes.
     fn joined(keys: &str) -> Vec<Vec<String>> {

@@ -9,16 +9,16 @@ use std::sync::Arc;
 use nix::errno::Errno;
 
 use super::Supply;
-use crate::budget::{Budget, LanePlan};
-use crate::channel::{Caller, FullPolicy};
-use crate::config::template::{self, Names};
 use crate::config::{self, Config, Framing, Host, Sink as SinkSettings, SinkKind, SyncPolicy, UnixSocket, WhenFull};
 #[cfg(feature = "kafka")]
 use crate::config::{KafkaAdvice, Listener};
 use crate::exit::{ExitCode, Failure};
-use crate::holder;
+use crate::format::encoder::{Encoder, Format, Scene};
+use crate::handover::channel::{Caller, FullPolicy};
 use crate::ledger::{DestinationLedger, FileLedger};
-use crate::sink::encoder::{Encoder, Format, Scene};
+use crate::os::holder;
+use crate::plan::{Budget, LanePlan};
+use crate::sink::file::template::{self, Names};
 use crate::sink::file::{FileKeeper, FileSettings, FileSink, Sync};
 #[cfg(feature = "kafka")]
 use crate::sink::kafka::{KafkaError, KafkaSettings, KafkaSink, QUEUE_KIBIBYTES, QueueBounds};
@@ -210,7 +210,7 @@ pub fn check_sinks(config: &Config) -> Result<(), Failure> {
 
 #[cfg(feature = "kafka")]
 fn kafka_settings(listeners: &[Listener], name: &str, kafka: &config::KafkaSink) -> KafkaSettings {
-    const { assert!(crate::budget::KAFKA_QUEUE_BYTES == QUEUE_KIBIBYTES as usize * 1024) };
+    const { assert!(crate::plan::budget::KAFKA_QUEUE_BYTES == QUEUE_KIBIBYTES as usize * 1024) };
     KafkaSettings {
         name: name.to_owned(),
         brokers: kafka.brokers.clone(),

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use mmsg::Socket;
 
 use super::{Lane, Pipeline, group, multicast, socket};
-use crate::budget::LanePlan;
 use crate::config::Config;
 use crate::exit::Failure;
+use crate::plan::LanePlan;
 
 impl Pipeline {
     /// The lanes of a listener.

@@ -10,8 +10,8 @@ use mmsg::{Engine, Family, GrantedBuffer, Socket};
 
 use super::lane::LaneOrder;
 use super::multicast;
-use crate::config::units::print_duration;
 use crate::exit::{ExitCode, Failure};
+use crate::text::units::print_duration;
 
 /// The most packets that one look at a device's queue takes: as many as a softirq would.
 const BUSY_POLL_BUDGET_MAX: usize = 64;

@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use mmsg::RecvBatch;
 
-use crate::packet;
+use crate::capture::headers;
 
 pub use access::AccessList;
 pub use limiter::{Limit, RateLimiter, TABLE_BYTES};
@@ -61,13 +61,13 @@ impl Policy {
         match &mut self.limiter {
             None => {
                 let accepts = |source| access.is_none_or(|access| access.accepts(source));
-                refused.denied = batch.retain(|datagram| accepts(packet::source(datagram).ip())) as u64;
+                refused.denied = batch.retain(|datagram| accepts(headers::source(datagram).ip())) as u64;
             }
             Some(limiter) => {
                 // Once for the batch: what it holds was read in one call, and its order is all there is to know.
                 limiter.set_time(self.started.elapsed());
                 batch.retain(|datagram| {
-                    let source = packet::source(datagram).ip();
+                    let source = headers::source(datagram).ip();
                     if access.is_some_and(|access| !access.accepts(source)) {
                         refused.denied += 1;
                         return false;

@@ -6,17 +6,11 @@
 //! flushes whenever its channel is empty, so nothing waits in a buffer while there is nothing else to do. A sink whose
 //! destination acknowledges may hold them until the answer comes, and is then due until all have come.
 
-pub mod boundary;
-pub mod encoder;
 pub mod file;
-pub mod jsonl;
 #[cfg(feature = "kafka")]
 pub mod kafka;
-pub mod lines;
 mod null;
 pub mod outbox;
-pub mod pcapng;
-pub mod record;
 pub mod relay;
 pub mod stdout;
 #[cfg(test)]
@@ -26,8 +20,8 @@ pub mod unix;
 use std::fmt;
 use std::time::Instant;
 
+use crate::handover::pool::LaneBatch;
 use crate::ledger::Tally;
-use crate::pool::LaneBatch;
 
 pub use null::NullSink;
 

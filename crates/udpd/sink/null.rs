@@ -1,8 +1,8 @@
 //! The sink that counts and forgets: what everything else costs is measured against it.
 
 use super::{Sink, deliver};
+use crate::handover::pool::LaneBatch;
 use crate::ledger::Tally;
-use crate::pool::LaneBatch;
 
 /// Takes everything, keeps nothing.
 #[derive(Debug, Default)]

@@ -9,11 +9,11 @@ use std::io;
 
 use mmsg::Datagram;
 
-use super::encoder::{Encoder, Format};
 use super::{deliver, fail};
-use crate::crew;
+use crate::format::encoder::{Encoder, Format};
+use crate::handover::pool::LaneBatch;
 use crate::ledger::Tally;
-use crate::pool::LaneBatch;
+use crate::os::crew;
 
 /// From this fill on the buffer is written out.
 const WRITE_AT_BYTES: usize = 256 * 1024;
@@ -179,7 +179,7 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::encoder::Format;
+    use crate::format::encoder::Format;
     use std::sync::Arc;
 
     /// Takes `room` bytes, a few at a time, and then refuses.

@@ -6,10 +6,10 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use super::Sink;
-use super::encoder::Encoder;
 use super::outbox::{Destination, Outbox};
+use crate::format::encoder::Encoder;
+use crate::handover::pool::LaneBatch;
 use crate::ledger::Tally;
-use crate::pool::LaneBatch;
 
 /// How often a full pipe that does not wait by itself is tried again.
 const FULL_PIPE_POLL: Duration = Duration::from_millis(1);

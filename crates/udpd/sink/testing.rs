@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use mmsg::{BatchShape, Control, Family, RecvBatch, Socket, Wait};
 
-use super::encoder::Scene;
-use crate::pool::LaneBatch;
+use crate::format::encoder::Scene;
+use crate::handover::pool::LaneBatch;
 
 /// A batch, and who sent it.
 pub(super) struct Received {

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
-use super::encoder::{Encoder, Format};
 use super::outbox::{Destination, Outbox};
 use super::{Sink, deliver, fail};
-use crate::crew;
+use crate::format::encoder::{Encoder, Format};
+use crate::handover::pool::LaneBatch;
 use crate::ledger::Tally;
-use crate::pool::LaneBatch;
+use crate::os::crew;
 
 /// How often a peer that is gone is looked for.
 const RETRY: Duration = Duration::from_millis(250);

@@ -23,7 +23,7 @@ use nix::sys::resource::{Resource, getrlimit};
 
 use super::lock;
 use super::repair::set_torn_aside;
-use crate::sink::boundary::Boundary;
+use crate::format::boundary::Boundary;
 use crate::sink::outbox::Destination;
 
 /// How much room there must be before a broken file is written again.

@@ -19,7 +19,7 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use super::desk::{At, Desk, Order};
 use super::lookout::{Bell, Lookout};
 use super::room::Room;
-use crate::crew::{self, Crew};
+use crate::os::crew::{self, Crew};
 
 /// How often a file that cannot be written is tried again.
 const RETRY: Duration = Duration::from_millis(250);

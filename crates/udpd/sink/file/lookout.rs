@@ -112,7 +112,7 @@ impl Lookout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::boundary::Boundary;
+    use crate::format::boundary::Boundary;
 
     #[test]
     fn who_moves_or_removes_a_file_is_heard_at_once_and_who_writes_it_is_not() {

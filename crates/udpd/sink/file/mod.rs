@@ -22,6 +22,7 @@ mod room;
 mod shelf;
 #[cfg(test)]
 mod taken_tests;
+pub mod template;
 #[cfg(test)]
 mod tests;
 
@@ -31,11 +32,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::Sink;
-use super::encoder::{Encoder, Format, Scene};
 use super::outbox::Outbox;
-use crate::channel::Caller;
+use crate::format::encoder::{Encoder, Format, Scene};
+use crate::handover::channel::Caller;
+use crate::handover::pool::LaneBatch;
 use crate::ledger::{FileLedger, Tally};
-use crate::pool::LaneBatch;
 use clock::{Clock, Ends};
 use desk::{At, Desk, Note, Order};
 use handle::{Handle, cure};

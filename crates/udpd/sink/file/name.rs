@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::calendar::Moment;
+use crate::text::calendar::Moment;
 
 /// Each code, how many digits stand for it, how often they change, in seconds, and what they can be. Months and years change at
 /// midnight, too.

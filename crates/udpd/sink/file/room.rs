@@ -21,8 +21,8 @@ use super::handle::{Handle, cure, set_aside};
 use super::name::{Name, failed_names, finished_names};
 use super::shelf::Shelf;
 use super::{FileSettings, Sync};
+use crate::format::boundary::Boundary;
 use crate::ledger::FileLedger;
-use crate::sink::boundary::Boundary;
 
 /// How long it is until a file that could not be begun is asked for again.
 const CHANGE_AGAIN: Duration = Duration::from_secs(1);

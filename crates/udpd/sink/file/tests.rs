@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use super::*;
-use crate::crew::Crew;
+use crate::os::crew::Crew;
 use crate::sink::outbox::Destination;
 use crate::sink::testing::{Received, scenes};
 

@@ -15,8 +15,8 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer, PurgeConfig};
 
 use super::context::Context;
 use super::settings::{self, KafkaError, KafkaSettings};
-use crate::crew;
 use crate::ledger::Tally;
+use crate::os::crew;
 use crate::sink::{deliver, fail};
 
 /// How long to sleep before the next look for room in a full queue: at first, and at most while nothing is reported. Asleep,

@@ -34,8 +34,8 @@ use std::time::{Duration, Instant, SystemTime};
 pub use settings::{KafkaError, KafkaSettings, QUEUE_KIBIBYTES, QUEUE_MESSAGES, QueueBounds};
 
 use super::Sink;
+use crate::handover::pool::LaneBatch;
 use crate::ledger::Tally;
-use crate::pool::LaneBatch;
 use client::{Client, Record};
 
 /// The longest wait for outstanding acknowledgements at the end.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use mmsg::Datagram;
 use rdkafka::message::{Header, OwnedHeaders};
 
-use crate::packet;
+use crate::capture::headers;
 
 /// Longer than any address with its port, and than any number.
 const TEXT_BYTES: usize = 64;
@@ -49,7 +49,7 @@ impl Write for Text {
 
 /// The key: the sender's address without its port, for all that a host sends is one stream.
 pub(super) fn key(datagram: &Datagram<'_>) -> Text {
-    Text::of(packet::source(datagram).ip())
+    Text::of(headers::source(datagram).ip())
 }
 
 /// The headers of a datagram that arrived at `arrival`, counted from the epoch, on the listener of that name.
@@ -57,7 +57,7 @@ pub(super) fn headers(datagram: &Datagram<'_>, listener: &str, arrival: Duration
     let length = datagram.is_truncated().then(|| Text::of(datagram.length()));
     let headers = OwnedHeaders::new_with_capacity(3 + usize::from(length.is_some()))
         .insert(Header { key: "time", value: Some(Text::of(arrival.as_nanos()).bytes()) })
-        .insert(Header { key: "source", value: Some(Text::of(packet::source(datagram)).bytes()) })
+        .insert(Header { key: "source", value: Some(Text::of(headers::source(datagram)).bytes()) })
         .insert(Header { key: "listener", value: Some(listener) });
     match length {
         Some(length) => headers.insert(Header { key: "truncated", value: Some(length.bytes()) }),

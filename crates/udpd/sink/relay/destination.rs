@@ -11,8 +11,8 @@ use super::spoof::{PACKET_BYTES_MAX, Refusal, Spoof};
 use super::voice::{Trouble, Voice, words};
 use super::way::{Change, Way};
 use super::{RelayError, deliver, fail};
-use crate::crew;
 use crate::ledger::{DestinationLedger, DestinationTally, Tally};
+use crate::os::crew;
 
 /// Messages in the queue; each can be a train of datagrams of one length.
 const SLOTS: usize = 64;

@@ -24,9 +24,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Sink, deliver, fail};
+use crate::capture::headers;
+use crate::handover::pool::LaneBatch;
 use crate::ledger::{DestinationLedger, Tally};
-use crate::packet;
-use crate::pool::LaneBatch;
 use destination::Destination;
 
 /// How soon a queue that the kernel did not take is tried again.
@@ -107,7 +107,7 @@ impl Sink for RelaySink {
     fn accept(&mut self, batch: &LaneBatch, tallies: &mut [Tally]) {
         let count = self.destinations.len();
         for datagram in batch.datagrams.datagrams() {
-            let chosen = if count == 1 { 0 } else { choice::of_source(packet::source(&datagram).ip(), count) };
+            let chosen = if count == 1 { 0 } else { choice::of_source(headers::source(&datagram).ip(), count) };
             self.destinations[chosen].push(batch.listener, &datagram, tallies);
         }
     }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use mmsg::Datagram;
 
-use crate::packet;
+use crate::capture::headers;
 
 /// The longest packet there is.
 pub(super) const PACKET_BYTES_MAX: usize = 65_575;
@@ -36,16 +36,16 @@ impl Spoof {
 
     /// The packet that carries this datagram, on a way that takes so many bytes.
     pub(super) fn packet(&mut self, datagram: &Datagram<'_>, mtu_bytes: usize) -> Result<&[u8], Refusal> {
-        let source = packet::source(datagram);
+        let source = headers::source(datagram);
         if source.is_ipv4() != self.destination.is_ipv4() {
             return Err(Refusal::OtherFamily);
         }
-        let packet_bytes = packet::headers_bytes(source) + datagram.payload().len();
+        let packet_bytes = headers::headers_bytes(source) + datagram.payload().len();
         if packet_bytes > mtu_bytes {
             return Err(Refusal::TooLong { packet_bytes, mtu_bytes });
         }
         self.packet.clear();
-        packet::append(&mut self.packet, source, self.destination, datagram.payload(), datagram.length());
+        headers::append(&mut self.packet, source, self.destination, datagram.payload(), datagram.length());
         Ok(&self.packet)
     }
 }

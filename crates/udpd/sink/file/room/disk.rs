@@ -16,7 +16,7 @@ use super::{Fate, Kept, Room};
 
 impl Room {
     /// Forces to the disk what the consumer has written so far: it is in the file that it has not yet left.
-    pub(in super::super) fn sync(&mut self, at: At) {
+    pub(in crate::sink::file) fn sync(&mut self, at: At) {
         let is_it = |kept: &Kept| kept.generation == at.generation;
         if let Some(kept) = self.current.clone().filter(is_it) {
             if !self.force(&kept, at.written) {

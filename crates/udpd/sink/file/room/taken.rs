@@ -17,7 +17,7 @@ const GRACE_REMOVED: Duration = Duration::from_millis(10);
 
 impl Room {
     /// Something may have been done to the newest file. When it was moved or removed it is left a moment later.
-    pub(in super::super) fn hear(&mut self) {
+    pub(in crate::sink::file) fn hear(&mut self) {
         let Some(kept) = &mut self.current else { return };
         if kept.handle.is_at(&kept.path) {
             kept.seen_bytes = kept.handle.length().unwrap_or(kept.seen_bytes);
@@ -33,12 +33,12 @@ impl Room {
     }
 
     /// When another file is to be begun, if the newest was moved.
-    pub(in super::super) fn looks_at(&self) -> Option<Instant> {
+    pub(in crate::sink::file) fn looks_at(&self) -> Option<Instant> {
         self.looks_at
     }
 
     /// A file that somebody has moved or removed is none any more that a reader of the path would find.
-    pub(in super::super) fn look(&mut self) {
+    pub(in crate::sink::file) fn look(&mut self) {
         self.looks_at = None;
         let Some(kept) = &mut self.current else { return };
         if kept.handle.is_at(&kept.path) {
@@ -71,7 +71,7 @@ impl Room {
 
     /// Goes over to a new file where somebody has moved or removed the one in use; says whether there was any need, which the kernel
     /// may have told before.
-    pub(in super::super) fn reopen(&mut self) -> Result<bool, String> {
+    pub(in crate::sink::file) fn reopen(&mut self) -> Result<bool, String> {
         match self.is_in_trouble() {
             true => self.try_again(),
             false => self.look(),

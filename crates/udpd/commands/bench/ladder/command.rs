@@ -1,0 +1,166 @@
+//! `udpd bench ladder` as it is typed, and what it writes where.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::step::Step;
+use super::{Order, Report, run, show};
+use crate::commands::bench::machine::Machine;
+use crate::commands::bench::output::Output;
+use crate::commands::bench::{printed_json, rate, seconds, usage};
+use crate::exit::Failure;
+use crate::os::console;
+use crate::os::interrupt::stop_on_signal;
+use crate::text::advice::Advice;
+
+/// How long the machine is looked at before anything is measured.
+const LOOK: Duration = Duration::from_millis(300);
+
+/// The most rounds.
+const ROUNDS_MAX: usize = 100;
+
+/// The options of `udpd bench ladder`.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Datagrams a second in every step [default: 1M, or what the sender can keep]
+    #[arg(long, value_name = "N")]
+    rate: Option<String>,
+    /// How long each step is measured each time, in seconds
+    #[arg(long, value_name = "S", default_value = "0.7")]
+    seconds: String,
+    /// How often each step is measured
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    rounds: usize,
+    /// Payload bytes, 32 to 65507
+    #[arg(long, value_name = "BYTES", default_value_t = 64)]
+    size: usize,
+    /// Datagrams that the sender hands over as one train for the kernel to cut, 1 to 128
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    gso: usize,
+    /// Only these steps, such as recvmmsg,gather
+    #[arg(long, value_name = "STEP,...", value_delimiter = ',')]
+    steps: Vec<String>,
+    /// Then the last step over payloads from 32 to 65,507 bytes
+    #[arg(long)]
+    sizes: bool,
+    /// Then the last step with receiver and interrupt near and far
+    #[arg(long)]
+    placements: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Write the table there
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Draw what a datagram costs in each step there
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Overwrite the files of --csv and --svg that are there already
+    #[arg(long)]
+    force: bool,
+}
+
+impl Arguments {
+    /// What is asked for, checked.
+    pub fn order(&self) -> Result<Order, Failure> {
+        let refuse = |option: &str, what: String, cure: &str| Err(usage(option, &Advice::new(what, cure)));
+        let rate = self.rate.as_deref().map(rate::parse_number).transpose();
+        if !(1..=ROUNDS_MAX).contains(&self.rounds) {
+            return refuse("--rounds", format!("{} is outside 1 to {ROUNDS_MAX}", self.rounds), "3 is the default");
+        }
+        if !(32..=65_507).contains(&self.size) {
+            return refuse("--size", format!("{} is outside 32 to 65507 bytes", self.size), "64 is the default");
+        }
+        let longest = (65_507 / self.size).clamp(1, 128);
+        if self.gso == 0 || self.gso > longest {
+            let what = format!("a train of {} datagrams of {} bytes cannot be sent", self.gso, self.size);
+            return refuse("--gso", what, &format!("write 1 to {longest}"));
+        }
+        let step = |name: &String| {
+            Step::ALL.into_iter().find(|step| step.name() == name).ok_or_else(|| {
+                let names = Step::ALL.map(Step::name).join(",");
+                usage("--steps", &Advice::new(format!("{name:?} is no step"), format!("write some of {names}")))
+            })
+        };
+        let steps: Vec<Step> = self.steps.iter().map(step).collect::<Result<_, _>>()?;
+        Ok(Order {
+            steps: if steps.is_empty() { Step::ALL.to_vec() } else { steps },
+            rounds: self.rounds,
+            duration: seconds("--seconds", &self.seconds)?,
+            rate: rate.map_err(|advice| usage("--rate", &advice))?,
+            size: self.size,
+            train: self.gso,
+            sizes: self.sizes,
+            placements: self.placements,
+        })
+    }
+}
+
+/// What `udpd bench` does by itself.
+impl Default for Arguments {
+    fn default() -> Self {
+        Self {
+            rate: None,
+            seconds: "0.7".to_owned(),
+            rounds: 3,
+            size: 64,
+            gso: 20,
+            steps: Vec::new(),
+            sizes: false,
+            placements: false,
+            json: false,
+            csv: None,
+            svg: None,
+            force: false,
+        }
+    }
+}
+
+/// Measures, prints, writes the files that were asked for.
+pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
+    let order = arguments.order()?;
+    let csv = Output::of("--csv", arguments.csv.as_ref(), arguments.force)?;
+    let svg = Output::of("--svg", arguments.svg.as_ref(), arguments.force)?;
+    let machine = Machine::read();
+    let warnings = machine.warnings(LOOK);
+    let stop = stop_on_signal()?;
+    let is_terminal = io::stderr().is_terminal();
+    let mut progress = |done: usize, all: usize, name: &str| {
+        if is_terminal {
+            // Nobody may be looking any more, and that is no reason to stop.
+            let _ = write!(io::stderr(), "\r{done:>3} of {all}  {name:<24}");
+        }
+    };
+    let outcome = run(&order, &stop, &mut progress);
+    if is_terminal {
+        let _ = write!(io::stderr(), "\r{:40}\r", "");
+    }
+    let report = outcome?;
+    if let Some(csv) = csv {
+        csv.write(&show::csv(&report))?;
+    }
+    if let Some(svg) = svg {
+        svg.write(&show::svg(&order, &report, &machine))?;
+    }
+    let text = match arguments.json {
+        true => json_text(&order, &machine, &warnings, &report)?,
+        false => show::text(&order, &report, &machine, &warnings),
+    };
+    console::print(out, &text)
+}
+
+fn json_text(order: &Order, machine: &Machine, warnings: &[String], report: &Report) -> Result<String, Failure> {
+    printed_json(&json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "machine": machine,
+        "warnings": warnings,
+        "asked": {
+            "steps": order.steps, "rounds": order.rounds, "seconds": order.duration.as_secs_f64(), "rate": order.rate,
+            "size": order.size, "gso": order.train, "sizes": order.sizes, "placements": order.placements,
+        },
+        "report": report,
+    }))
+}

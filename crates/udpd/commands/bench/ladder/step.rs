@@ -1,0 +1,182 @@
+//! The steps of the ladder: each is a way to receive that differs from another in one thing, so that its figure says what
+//! that one thing is worth.
+
+use std::time::Duration;
+
+use mmsg::Refusal;
+use serde::Serialize;
+
+use crate::plan::engine::EngineKind;
+
+/// Datagrams in one call, but for the first step.
+const BATCH: usize = 64;
+
+/// How long the last steps let datagrams gather.
+const GATHER: Duration = Duration::from_millis(1);
+
+/// How datagrams are spread over several sockets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// Every thread receives from one socket.
+    OneSocket,
+    /// A socket each; the kernel's hash over addresses and ports chooses.
+    ByFlow,
+    /// A socket each; the core that handled the datagram chooses.
+    ByCore,
+}
+
+/// A way to receive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Way {
+    /// Receiver threads.
+    pub threads: usize,
+    /// What they receive from.
+    pub sharing: Sharing,
+    /// Whether each is kept to a core.
+    pub is_pinned: bool,
+    /// Datagrams in one call at most.
+    pub slots: usize,
+    /// What receives.
+    pub engine: EngineKind,
+    /// How long datagrams gather; zero: not at all.
+    pub gather: Duration,
+    /// UDP_GRO.
+    pub gro: bool,
+}
+
+/// One step, in the order of the ladder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    /// One datagram in a call.
+    Recv,
+    /// 64 in a call.
+    Recvmmsg,
+    /// The thread is kept to its core.
+    Pinned,
+    /// The same as `pinned` once more: what differs is the noise of this machine.
+    Again,
+    /// Several threads share the socket.
+    Threads,
+    /// A socket for each thread.
+    Reuseport,
+    /// The core chooses the socket.
+    ByCpu,
+    /// Trains in one piece.
+    Gro,
+    /// A ring instead of calls.
+    IoUring,
+    /// Datagrams gather, received by calls.
+    Gather,
+    /// Datagrams gather in the ring.
+    IoUringGather,
+}
+
+impl Step {
+    /// All of them, from the ground up.
+    pub const ALL: [Step; 11] = [
+        Step::Recv,
+        Step::Recvmmsg,
+        Step::Pinned,
+        Step::Again,
+        Step::Threads,
+        Step::Reuseport,
+        Step::ByCpu,
+        Step::Gro,
+        Step::IoUring,
+        Step::Gather,
+        Step::IoUringGather,
+    ];
+
+    /// What it is called in tables and in `--steps`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Step::Recv => "recv",
+            Step::Recvmmsg => "recvmmsg",
+            Step::Pinned => "pinned",
+            Step::Again => "again",
+            Step::Threads => "threads",
+            Step::Reuseport => "reuseport",
+            Step::ByCpu => "by_cpu",
+            Step::Gro => "gro",
+            Step::IoUring => "io_uring",
+            Step::Gather => "gather",
+            Step::IoUringGather => "io_uring_gather",
+        }
+    }
+
+    /// What is different about it, in a line.
+    pub fn what(self) -> &'static str {
+        match self {
+            Step::Recv => "one socket, one datagram in a call",
+            Step::Recvmmsg => "64 in a call",
+            Step::Pinned => "recvmmsg, and the thread is kept to its core",
+            Step::Again => "pinned once more: the difference is noise",
+            Step::Threads => "several pinned threads on one socket",
+            Step::Reuseport => "a socket for each thread, chosen by flow",
+            Step::ByCpu => "a socket for each thread, chosen by core",
+            Step::Gro => "pinned, with UDP_GRO",
+            Step::IoUring => "pinned, with io_uring",
+            Step::Gather => "pinned, letting datagrams gather for 1 ms",
+            Step::IoUringGather => "io_uring, letting datagrams gather for 1 ms",
+        }
+    }
+
+    /// How it receives, where there are so many receiver threads to be had.
+    pub(super) fn way(self, threads: usize) -> Way {
+        let base = Way {
+            threads: 1,
+            sharing: Sharing::OneSocket,
+            is_pinned: true,
+            slots: BATCH,
+            engine: EngineKind::Recvmmsg,
+            gather: Duration::ZERO,
+            gro: false,
+        };
+        match self {
+            Step::Recv => Way { slots: 1, is_pinned: false, ..base },
+            Step::Recvmmsg => Way { is_pinned: false, ..base },
+            Step::Pinned | Step::Again => base,
+            Step::Threads => Way { threads, ..base },
+            Step::Reuseport => Way { threads, sharing: Sharing::ByFlow, ..base },
+            Step::ByCpu => Way { threads, sharing: Sharing::ByCore, ..base },
+            Step::Gro => Way { gro: true, ..base },
+            Step::IoUring => Way { engine: EngineKind::IoUring, ..base },
+            Step::Gather => Way { gather: GATHER, ..base },
+            Step::IoUringGather => Way { engine: EngineKind::IoUring, gather: GATHER, ..base },
+        }
+    }
+
+    /// Why this machine cannot take the step, if so.
+    pub(super) fn obstacle(self, io_uring: &Result<(), Refusal>, train: usize) -> Option<String> {
+        match (self, io_uring) {
+            (Step::IoUring | Step::IoUringGather, Err(refusal)) => Some(format!("io_uring is refused: {refusal}")),
+            (Step::Gro, _) if train < 2 => {
+                Some("the sender makes no trains (--gso 1), and GRO merges only those".to_owned())
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_step_but_the_repetition_differs_from_every_other() {
+        let ways: Vec<Way> =
+            Step::ALL.into_iter().filter(|step| *step != Step::Again).map(|step| step.way(3)).collect();
+        for (place, way) in ways.iter().enumerate() {
+            assert!(!ways[place + 1..].contains(way), "{:?} is there twice", Step::ALL[place]);
+        }
+        assert_eq!(Step::Again.way(3), Step::Pinned.way(3));
+    }
+
+    #[test]
+    fn what_a_machine_cannot_do_is_told_with_its_reason() {
+        assert_eq!(Step::Gro.obstacle(&Ok(()), 20), None);
+        assert!(Step::Gro.obstacle(&Ok(()), 1).expect("an obstacle").contains("--gso 1"));
+        assert_eq!(Step::Recvmmsg.obstacle(&Ok(()), 1), None);
+    }
+}

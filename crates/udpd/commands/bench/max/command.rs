@@ -1,0 +1,233 @@
+//! `udpd bench max` as it is typed, and what it writes where.
+
+use std::io::{self, IsTerminal, Write};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::scratch::Scratches;
+use super::search::Bounds;
+use super::signals::stop_and_clean_up;
+use super::stage::Stage;
+use super::subject::Subject;
+use super::{Order, Report, Trial, run, show};
+use crate::commands::bench::machine::Machine;
+use crate::commands::bench::output::Output;
+use crate::commands::bench::pacer::Amount;
+use crate::commands::bench::rate::{self, RATE_MAX, Rate};
+use crate::commands::bench::send::Load;
+use crate::commands::bench::sizes::Sizes;
+use crate::commands::bench::{percent, printed_json, seconds, usage};
+use crate::exit::{ExitCode, Failure};
+use crate::logging;
+use crate::logging::LogFormat;
+use crate::os::console;
+use crate::os::crew::Crew;
+use crate::text::advice::Advice;
+use crate::text::units;
+
+/// How long the machine is looked at before anything is measured, and the last log lines may take.
+const LOOK: Duration = Duration::from_millis(300);
+
+/// Where a search begins.
+const LOWEST: u64 = 10_000;
+
+/// The options of `udpd bench max`.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Deliver as if there: null:  file:PATH  stdout:  udp:HOST:PORT  unix:PATH; nothing reaches it without --real-sinks
+    #[arg(long, value_name = "URI", required_unless_present = "config", conflicts_with = "config")]
+    to: Option<String>,
+    /// Measure a listener of this configuration on a port of loopback, with sinks like its own that touch nothing of it
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Which listener of the configuration
+    #[arg(long, value_name = "NAME", requires = "config")]
+    listener: Option<String>,
+    /// Use the sinks themselves: files are written and stay, destinations get every trial; says first what that is
+    #[arg(long)]
+    real_sinks: bool,
+    /// Where to begin and where to end [default: from 10k, without an end]
+    #[arg(long, value_name = "MIN..MAX")]
+    rate: Option<String>,
+    /// How long each trial lasts, in seconds
+    #[arg(long, value_name = "S", default_value = "2")]
+    seconds: String,
+    /// How much may be lost, such as 0.5%
+    #[arg(long, value_name = "LIMIT%", default_value = "0%")]
+    loss: String,
+    /// How exact the answer has to be
+    #[arg(long, value_name = "SHARE%", default_value = "2%")]
+    precision: String,
+    /// Exit with 3 when the answer is below this rate
+    #[arg(long, value_name = "RATE")]
+    expect: Option<String>,
+    /// Payload bytes: 64, 64:1400 or imix
+    #[arg(long, value_name = "BYTES", default_value = "64")]
+    size: String,
+    /// How many flows, each from a source port of its own
+    #[arg(long, value_name = "F", default_value_t = 16)]
+    flows: usize,
+    /// Datagrams that the sender hands over as one train for the kernel to cut; 1: none
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    gso: usize,
+    /// Sender threads
+    #[arg(long, value_name = "T", default_value_t = 1)]
+    threads: usize,
+    /// Cores of the sender [default: those that no lane has]
+    #[arg(long, value_name = "LIST")]
+    cpu: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Write the trials there
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Overwrite the files of --csv that are there already
+    #[arg(long)]
+    force: bool,
+}
+
+impl Arguments {
+    fn order(&self) -> Result<Order, Failure> {
+        let sizes = Sizes::parse(&self.size).map_err(|advice| usage("--size", &advice))?;
+        let gso = match sizes {
+            Sizes::Fixed(_) => NonZeroUsize::new(self.gso).filter(|train| train.get() > 1),
+            _ => None,
+        };
+        let cpus = self.cpu.as_deref().map(units::parse_cpus).transpose().map_err(|advice| usage("--cpu", &advice))?;
+        let order = Order {
+            bounds: self.bounds()?,
+            duration: seconds("--seconds", &self.seconds)?,
+            loss_percent: percent("--loss", &self.loss)?,
+            sizes,
+            flows: self.flows,
+            gso,
+            threads: self.threads,
+            cpus,
+        };
+        // What cannot be sent at all is told before anything is started.
+        let amount = Amount::Seconds(order.duration);
+        let to = ([127, 0, 0, 1], 9).into();
+        let Order { sizes, flows, gso, threads, .. } = order;
+        Load { sizes, flows, gso, threads, ..Load::new(to, Rate::Steady(order.bounds.lowest), amount) }.check()?;
+        Ok(order)
+    }
+
+    fn bounds(&self) -> Result<Bounds, Failure> {
+        let (lowest, highest) = match self.rate.as_deref().map(Rate::parse).transpose() {
+            Err(advice) => return Err(usage("--rate", &advice)),
+            Ok(None) => (LOWEST, RATE_MAX),
+            Ok(Some(Rate::Ramp(lowest, highest))) if lowest < highest => (lowest, highest),
+            Ok(Some(other)) => {
+                let what = format!("{other} is no range");
+                return Err(usage("--rate", &Advice::new(what, "write where to begin and to end, such as 10k..1M")));
+            }
+        };
+        let precision = percent("--precision", &self.precision)? / 100.0;
+        if precision < 0.001 {
+            let advice =
+                Advice::new(format!("{:?} is finer than a trial can tell", self.precision), "write 0.1% or more");
+            return Err(usage("--precision", &advice));
+        }
+        Ok(Bounds { lowest, highest, precision })
+    }
+
+    fn expect(&self) -> Result<Option<u64>, Failure> {
+        self.expect.as_deref().map(rate::parse_number).transpose().map_err(|advice| usage("--expect", &advice))
+    }
+
+    fn subject(&self) -> Result<Subject, Failure> {
+        match (&self.to, &self.config) {
+            (Some(uri), _) => Subject::of_uri(uri),
+            (None, Some(path)) => Subject::of_file(path, self.listener.as_deref()),
+            (None, None) => Err(Failure::new(ExitCode::Usage, "write what to measure: --to URI or -c FILE")),
+        }
+    }
+}
+
+/// Searches, prints what was found, and fails when it is less than was expected.
+pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
+    let (order, expect, subject) = (arguments.order()?, arguments.expect()?, arguments.subject()?);
+    let crew = Crew::new().0;
+    let logger = logging::start(log::LevelFilter::Error, LogFormat::Text, io::stderr(), &crew)?;
+    let outcome = measure(arguments, &order, expect, &subject, &crew, out);
+    logger.finish(LOOK);
+    outcome
+}
+
+fn measure(
+    arguments: &Arguments,
+    order: &Order,
+    expect: Option<u64>,
+    subject: &Subject,
+    crew: &Crew,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let csv = Output::of("--csv", arguments.csv.as_ref(), arguments.force)?;
+    let machine = Machine::read();
+    let warnings = machine.warnings(LOOK);
+    let scratches = Scratches::default();
+    let stop = stop_and_clean_up(crew, &scratches)?;
+    let is_terminal = io::stderr().is_terminal();
+    let mut tell = |number: usize, trial: &Trial| {
+        if is_terminal {
+            // Nobody may be looking any more, and that is no reason to stop.
+            let _ = writeln!(io::stderr(), "{}", show::progress(number, trial));
+        }
+    };
+    let stage = Stage::set(subject, arguments.real_sinks, crew, &scratches)?;
+    if arguments.real_sinks {
+        say_what_is_touched(&stage);
+    }
+    let report = run(order, &stage, &stop, &mut tell);
+    // Standard output is itself again, and nothing of the bench's own is left.
+    drop(stage);
+    let report = report?;
+    if let Some(csv) = csv {
+        csv.write(&show::table(&report).csv())?;
+    }
+    let headroom = expect.map(|expected| (report.rate as f64 / expected as f64 - 1.0) * 100.0);
+    let text = match arguments.json {
+        true => json_text(arguments, &machine, &warnings, &report, expect, headroom)?,
+        false => show::text(&report, &warnings, expect, headroom),
+    };
+    console::print(out, &text)?;
+    match (expect, headroom) {
+        (Some(expected), Some(headroom)) if headroom < 0.0 => {
+            Err(Failure::new(ExitCode::Loss, show::shortfall(&report, expected)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Before it happens, and also where nobody looks at a terminal.
+fn say_what_is_touched(stage: &Stage) {
+    for line in stage.notes() {
+        let _ = writeln!(io::stderr(), "note: {line}");
+    }
+}
+
+fn json_text(
+    arguments: &Arguments,
+    machine: &Machine,
+    warnings: &[String],
+    report: &Report,
+    expect: Option<u64>,
+    headroom: Option<f64>,
+) -> Result<String, Failure> {
+    printed_json(&json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "machine": machine,
+        "warnings": warnings,
+        "asked": {
+            "to": arguments.to, "config": arguments.config, "real_sinks": arguments.real_sinks, "rate": arguments.rate, "seconds": arguments.seconds,
+            "loss": arguments.loss, "precision": arguments.precision, "size": arguments.size, "flows": arguments.flows,
+            "gso": arguments.gso, "threads": arguments.threads, "cpu": arguments.cpu, "expect": expect,
+        },
+        "headroom_percent": headroom,
+        "report": report,
+    }))
+}

@@ -1,0 +1,64 @@
+//! `--real-sinks`: the sinks as they are configured, on purpose. What they will touch is said before anything does, and what
+//! would cost somebody data is refused.
+
+use super::files::{self, Disk, FREE_MIN_BYTES};
+use crate::config::{Config, FileSink, Keep, Sink, SinkKind};
+use crate::exit::{ExitCode, Failure};
+use crate::plan::Budget;
+
+/// What the sinks will touch, in words, and the disks that have to be watched meanwhile.
+pub(super) fn touched(config: &Config, budget: &Budget) -> Result<(Vec<String>, Vec<Disk>), Failure> {
+    let (mut lines, mut disks) = (Vec::new(), Vec::new());
+    for (index, sink) in config.sinks.iter().enumerate() {
+        let what = match &sink.kind {
+            SinkKind::Null | SinkKind::Supplied => continue,
+            SinkKind::File(file) => {
+                let paths = files::written(config, budget, index, &file.path);
+                disks.push(check(sink, file, paths.iter())?);
+                format!(
+                    "writes {}, and what it has written stays there",
+                    paths.into_iter().collect::<Vec<_>>().join(", ")
+                )
+            }
+            SinkKind::Udp(relay) => {
+                let addresses: Vec<String> = relay.destinations.iter().map(ToString::to_string).collect();
+                format!("sends all trials to {}", addresses.join(", "))
+            }
+            SinkKind::Unix(unix) => format!("sends all trials to {}", unix.path.display()),
+            SinkKind::Kafka(kafka) => format!("writes all trials to the topic {} of {}", kafka.topic, kafka.brokers),
+            SinkKind::Stdout(_) => {
+                let text =
+                    "standard output is where the report goes; measure without --real-sinks, which writes to a pipe";
+                return Err(refuse(sink, text));
+            }
+        };
+        lines.push(format!("sink {} is real: it {what}", sink.name));
+    }
+    Ok((lines, disks))
+}
+
+fn check<'a>(sink: &Sink, file: &FileSink, paths: impl Iterator<Item = &'a String>) -> Result<Disk, Failure> {
+    if file.keep != Keep::default() {
+        let text = "its keep would remove files that were there before; measure without --real-sinks, or without keep";
+        return Err(refuse(sink, text));
+    }
+    if let Some(path) = paths.filter_map(|path| files::existing(path)).next() {
+        let text = format!(
+            "{} is there already, and trials would be appended to it; measure without --real-sinks",
+            path.display()
+        );
+        return Err(refuse(sink, &text));
+    }
+    let (directory, _) = files::split(&file.path);
+    let place = files::ground(&directory);
+    let free = files::free_bytes(place).unwrap_or(0);
+    if free < FREE_MIN_BYTES {
+        let text = format!("sink {}: {} MiB are free in {}; make room", sink.name, free >> 20, place.display());
+        return Err(Failure::new(ExitCode::Disk, text));
+    }
+    Ok(Disk::new(place, None, free))
+}
+
+fn refuse(sink: &Sink, why: &str) -> Failure {
+    Failure::new(ExitCode::Usage, format!("--real-sinks: sink {}: {why}", sink.name))
+}

@@ -1,0 +1,208 @@
+//! `udpd bench recv` as it is typed, and its report as it is printed.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde_json::json;
+
+use super::show;
+use super::{FLOWS_MAX, Order, Progress, Report, run};
+use crate::commands::bench::machine::Machine;
+use crate::commands::bench::output::Output;
+use crate::commands::bench::rate;
+use crate::commands::bench::{percent, printed_json, seconds, usage};
+use crate::config;
+use crate::exit::{ExitCode, Failure};
+use crate::logging;
+use crate::logging::LogFormat;
+use crate::os::console;
+use crate::os::crew::Crew;
+use crate::os::interrupt::stop_on_signal;
+use crate::text::advice::Advice;
+use crate::text::units;
+
+/// How long the last log lines may take.
+const LOG_LIMIT: Duration = Duration::from_millis(200);
+
+/// The most flows: every number there is.
+const FLOWS_LIMIT: usize = 1 << 16;
+
+/// The options of `udpd bench recv`.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Listen here
+    #[arg(long, value_name = "ADDR")]
+    listen: String,
+    /// How many lanes [default: as many as `lanes = "auto"` gives]
+    #[arg(long, value_name = "N")]
+    lanes: Option<usize>,
+    /// How to receive
+    #[arg(long, value_enum, default_value = "auto")]
+    engine: Engine,
+    /// Take trains of equal datagrams in one buffer (UDP_GRO)
+    #[arg(long, value_enum, default_value = "off")]
+    gro: Switch,
+    /// Let datagrams gather this long after a short batch, such as 1ms
+    #[arg(long, value_name = "D", default_value = "0ms")]
+    gather: String,
+    /// Longest payload that is checked whole
+    #[arg(long, value_name = "SIZE", default_value = "2KiB")]
+    max_length: String,
+    /// End after this many seconds [default: when interrupted]
+    #[arg(long, value_name = "S")]
+    seconds: Option<String>,
+    /// End after this many datagrams, or a second of silence once some have come
+    #[arg(long, value_name = "N")]
+    expect: Option<String>,
+    /// Exit with 3 when more than this is lost, such as 0.5%
+    #[arg(long, value_name = "LIMIT%")]
+    loss: Option<String>,
+    /// How many flows to follow, 8 KiB each
+    #[arg(long, value_name = "N", default_value_t = FLOWS_MAX)]
+    flows: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Write the figures of each second there
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Draw the arrivals of each millisecond there
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Overwrite the files of --csv and --svg that are there already
+    #[arg(long)]
+    force: bool,
+}
+
+/// A receive engine, as the configuration names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    /// What the daemon would choose
+    Auto,
+    /// Everywhere
+    Recvmmsg,
+    /// Where the kernel has it
+    #[value(name = "io_uring")]
+    IoUring,
+}
+
+impl From<Engine> for config::Engine {
+    fn from(engine: Engine) -> Self {
+        match engine {
+            Engine::Auto => Self::Auto,
+            Engine::Recvmmsg => Self::Recvmmsg,
+            Engine::IoUring => Self::IoUring,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+impl Arguments {
+    /// What is asked for, checked.
+    pub fn order(&self) -> Result<Order, Failure> {
+        if !(1..=FLOWS_LIMIT).contains(&self.flows) {
+            let what = format!("{} is outside 1 to {FLOWS_LIMIT}", self.flows);
+            return Err(usage("--flows", &Advice::new(what, format!("leave it out for {FLOWS_MAX}"))));
+        }
+        let max_length = units::parse_size(&self.max_length).map_err(|advice| usage("--max-length", &advice))?;
+        let max_length_bytes = usize::try_from(max_length).ok().filter(|bytes| (1..=65_535).contains(bytes));
+        let expect = self.expect.as_deref().map(rate::parse_count).transpose();
+        Ok(Order {
+            lanes: self.lanes,
+            engine: self.engine.into(),
+            gro: self.gro == Switch::On,
+            gather: units::parse_duration(&self.gather).map_err(|advice| usage("--gather", &advice))?,
+            max_length_bytes: max_length_bytes.ok_or_else(|| {
+                let what = format!("{:?} is outside 1 to 65535 bytes", self.max_length);
+                usage("--max-length", &Advice::new(what, "leave it out for 2KiB"))
+            })?,
+            duration: self.seconds.as_deref().map(|text| seconds("--seconds", text)).transpose()?,
+            expect: expect.map_err(|advice| usage("--expect", &advice))?,
+            flows_max: self.flows,
+            ..Order::new(&self.listen)
+        })
+    }
+
+    /// The limit of `--loss`, in percent.
+    fn loss_limit(&self) -> Result<Option<f64>, Failure> {
+        self.loss.as_deref().map(|text| percent("--loss", text)).transpose()
+    }
+}
+
+/// Receives until the end that is asked for, prints the report, and fails when too much was lost.
+pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
+    let (order, limit) = (arguments.order()?, arguments.loss_limit()?);
+    let logger = logging::start(log::LevelFilter::Warn, LogFormat::Text, io::stderr(), &Crew::new().0)?;
+    let outcome = receive(arguments, &order, limit, out);
+    logger.finish(LOG_LIMIT);
+    outcome
+}
+
+fn receive(arguments: &Arguments, order: &Order, limit: Option<f64>, out: &mut dyn Write) -> Result<(), Failure> {
+    let csv = Output::of("--csv", arguments.csv.as_ref(), arguments.force)?;
+    let svg = Output::of("--svg", arguments.svg.as_ref(), arguments.force)?;
+    let machine = Machine::read();
+    let warnings = machine.warnings(Duration::ZERO);
+    let stop = stop_on_signal()?;
+    let is_terminal = io::stderr().is_terminal();
+    let mut tell = |progress: Progress<'_>| {
+        // Nobody may be looking any more, and that is no reason to stop.
+        let _ = match progress {
+            Progress::Ready(lanes) => writeln!(io::stderr(), "{}", show::ready(lanes)),
+            Progress::Second(second) if is_terminal => writeln!(io::stderr(), "{}", show::progress(second)),
+            Progress::Second(_) => Ok(()),
+        };
+    };
+    let report = run(order, &stop, &mut tell)?;
+    let text = match arguments.json {
+        true => json_text(order, &machine, &warnings, &report)?,
+        false => show::text(&warnings, &report),
+    };
+    console::print(out, &text)?;
+    if let Some(csv) = csv {
+        csv.write(&show::seconds_table(&report).csv())?;
+    }
+    if let Some(svg) = svg {
+        svg.write(&show::chart(&machine, &report))?;
+    }
+    limit.map_or(Ok(()), |limit| judge(&report, limit))
+}
+
+/// Whether the loss is within the limit. A run in which nothing came has not passed anything.
+fn judge(report: &Report, limit: f64) -> Result<(), Failure> {
+    let Report { counts, lost, loss_percent, .. } = report;
+    if counts.received == 0 {
+        let text = "nothing was received, so there is no loss to judge; start the receiver first, then udpd bench send --to its address";
+        return Err(Failure::new(ExitCode::Loss, text));
+    }
+    if *loss_percent > limit {
+        let all = lost + counts.received;
+        let text = format!(
+            "lost {loss_percent:.4} % ({lost} of {all} datagrams), more than --loss {limit}%; the layers above say where"
+        );
+        return Err(Failure::new(ExitCode::Loss, text));
+    }
+    Ok(())
+}
+
+fn json_text(order: &Order, machine: &Machine, warnings: &[String], report: &Report) -> Result<String, Failure> {
+    printed_json(&json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "machine": machine,
+        "warnings": warnings,
+        "asked": {
+            "listen": order.listen, "lanes": order.lanes, "engine": order.engine.name(), "gro": order.gro,
+            "gather_us": order.gather.as_micros() as u64, "max_length": order.max_length_bytes,
+            "seconds": order.duration.map(|duration| duration.as_secs_f64()), "expect": order.expect,
+            "flows_max": order.flows_max,
+        },
+        "report": report,
+    }))
+}

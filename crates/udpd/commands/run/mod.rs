@@ -1,0 +1,359 @@
+//! `udpd run`: the daemon. Starts the pipeline and its windows (log, control socket, metrics), waits for the end, and closes
+//! the books.
+
+mod activation;
+mod hangup;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver as Inbox, RecvTimeoutError};
+
+use self::hangup::Hangup;
+use super::check;
+use crate::config::{Chosen, Config};
+use crate::endpoint::control::{ControlServer, ControlSocket};
+use crate::endpoint::metrics::{MetricsHandle, MetricsServer};
+use crate::exit::{ExitCode, Failure};
+use crate::ledger::Snapshot;
+use crate::logging;
+use crate::os::crew::{self, Crew, Event};
+use crate::os::notify::Notifier;
+use crate::os::signals::{self, Effect};
+use crate::pipeline::{Lane, Pipeline};
+use crate::plan;
+use crate::watch::drift::InterfaceWatch;
+
+use crate::plan::limits::Limits;
+
+use crate::watch::losses::{DriftWatch, LossWatch};
+use crate::watch::upkeep::Upkeep;
+use crate::watch::watchdog::Watchdog;
+
+/// How often the main thread looks at the ledger: often enough for the kernel's 32-bit counters and for the status line.
+const HOUSEKEEPING: Duration = Duration::from_secs(1);
+
+/// How many of those pass between two reports of losses.
+const REPORT_EVERY: u32 = 10;
+
+/// How many pass between two looks at whether interrupts are still where the plan puts them.
+const LOOK_AT_INTERFACES_EVERY: u32 = 5;
+
+/// How long a sink that takes nothing holds up the end.
+const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long the last log lines may take.
+const LOG_LIMIT: Duration = Duration::from_millis(200);
+
+/// Runs until a signal comes or a sink is closed for good.
+pub fn execute(config: &Config) -> Result<(), Failure> {
+    let (crew, events) = Crew::new();
+    signals::watch(&crew)?;
+    let logger = logging::start(config.daemon.log_level, config.daemon.log_format, io::stderr(), &crew)?;
+    let outcome = serve(config, &crew, &events);
+    logger.finish(LOG_LIMIT);
+    outcome
+}
+
+fn serve(config: &Config, crew: &Crew, events: &Inbox<Event>) -> Result<(), Failure> {
+    let started = Instant::now();
+    activation::refuse_passed_sockets()?;
+    let notifier = Arc::new(Notifier::from_environment());
+    let budget = plan::plan(config)?;
+    Limits::read(Path::new("/")).refuse_start(config, &budget)?;
+    crew.enlist("main");
+    let watchdog = Watchdog::start(crew, &notifier)?;
+    // First what tells a second daemon on the same configuration from the first, so that it ends before it takes a datagram.
+    let windows = BoundWindows::bind(config)?;
+    let pipeline = Pipeline::start(config, &budget, started, crew)?;
+    // Its first look comes before anybody can ask what it has seen.
+    let mut upkeep = Upkeep::new(config, &pipeline);
+    let windows = match windows.serve(&pipeline, crew) {
+        Ok(windows) => windows,
+        Err(failure) => {
+            // It receives already: what came in this moment is delivered and told.
+            say_ledger(&pipeline.stop(DRAIN_LIMIT, |wait| is_told_to_end(events, wait)));
+            return Err(failure);
+        }
+    };
+    pipeline.lanes().iter().for_each(say_lane);
+    say_pages(pipeline.lanes());
+    check::say_budget(config, &budget);
+    notifier.ready(&format!("receiving on {} lanes", pipeline.lanes().len()));
+    log::info!("ready: {} lanes receive", pipeline.lanes().len());
+
+    let housekeeping = Housekeeping {
+        config,
+        pipeline: &pipeline,
+        upkeep: &mut upkeep,
+        notifier: &notifier,
+        losses: LossWatch::default(),
+        drift: DriftWatch::default(),
+        interfaces: InterfaceWatch::default(),
+        hangup: Hangup::new(crew, pipeline.files()),
+        is_steered: pipeline.lanes().iter().any(|lane| !lane.plan.steering.expected_cores().is_empty()),
+        said: BTreeSet::new(),
+    };
+    watchdog.begin();
+    let reason = housekeeping.until_end(events);
+    // The end has a limit of its own, and so has the manager for it.
+    drop(watchdog);
+    notifier.stopping();
+    log::info!("stopping: {}", reason.text());
+    let snapshot = pipeline.stop(DRAIN_LIMIT, |wait| is_told_to_end(events, wait));
+    upkeep.end();
+    windows.close();
+    say_ledger(&snapshot);
+    let saved = config.daemon.stats_on_exit.as_deref().map_or(Ok(()), |path| snapshot.save(path));
+    reason.into_result().and(saved)
+}
+
+/// Whether the operator asks for the end within this time.
+fn is_told_to_end(events: &Inbox<Event>, wait: Duration) -> bool {
+    let event = events.recv_timeout(wait);
+    matches!(event, Ok(Event::Signal(number)) if signals::effect_of(number) == Effect::End)
+}
+
+/// What the main thread looks at while the pipeline runs.
+struct Housekeeping<'a> {
+    config: &'a Config,
+    pipeline: &'a Pipeline,
+    upkeep: &'a mut Upkeep,
+    notifier: &'a Notifier,
+    losses: LossWatch,
+    drift: DriftWatch,
+    interfaces: InterfaceWatch,
+    hangup: Hangup,
+    /// Somebody has planned where datagrams arrive.
+    is_steered: bool,
+    /// Signals without a meaning that the log has named already.
+    said: BTreeSet<i32>,
+}
+
+impl Housekeeping<'_> {
+    /// Waits for the event that ends the daemon; once a second, does the housekeeping.
+    fn until_end(mut self, events: &Inbox<Event>) -> Event {
+        let mut next = Instant::now() + HOUSEKEEPING;
+        for round in 1_u32.. {
+            loop {
+                match crew::at_rest(|| events.recv_deadline(next)) {
+                    Ok(event) => {
+                        if let Some(end) = self.take(event) {
+                            self.look_at_drift();
+                            return end;
+                        }
+                    }
+                    Err(RecvTimeoutError::Timeout) => break,
+                    Err(RecvTimeoutError::Disconnected) => unreachable!("the crew holds a sender"),
+                }
+            }
+            next = Instant::now() + HOUSEKEEPING;
+            self.look(round);
+        }
+        unreachable!("there is no end of rounds in the life of a machine")
+    }
+
+    /// Does what an event asks for, or gives it back when that is to end.
+    fn take(&mut self, event: Event) -> Option<Event> {
+        let Event::Signal(number) = event else { return Some(event) };
+        let name = signals::name_of(number);
+        match signals::effect_of(number) {
+            Effect::End | Effect::EndForced => return Some(event),
+            Effect::Reopen => self.hangup.heard(),
+            Effect::Report => say_ledger(&self.pipeline.books().snapshot()),
+            Effect::Say | Effect::Block | Effect::Default => {
+                if self.said.insert(number) {
+                    log::warn!("{name} has no meaning for udpd and is ignored; this is said once");
+                }
+            }
+        }
+        None
+    }
+
+    fn look(&mut self, round: u32) {
+        let books = self.pipeline.books();
+        books.observe_kernel();
+        self.upkeep.look(self.config, self.pipeline);
+        if round.is_multiple_of(LOOK_AT_INTERFACES_EVERY) {
+            // A driver that is busy with its card keeps whoever asks about it waiting.
+            crew::at_rest(|| self.interfaces.look(&self.config.steer)).iter().for_each(|line| log::warn!("{line}"));
+        }
+        self.look_at_drift();
+        if round.is_multiple_of(REPORT_EVERY) {
+            let snapshot = books.snapshot();
+            self.notifier.status(&status(&snapshot));
+            self.losses.compare(snapshot).iter().for_each(|line| log::warn!("{line}"));
+        }
+    }
+
+    fn look_at_drift(&mut self) {
+        if self.is_steered {
+            self.drift.compare(&self.pipeline.books().snapshot()).iter().for_each(|line| log::warn!("{line}"));
+        }
+    }
+}
+
+/// One line for `systemctl status`.
+fn status(snapshot: &Snapshot) -> String {
+    let sum = |field: fn(&crate::ledger::snapshot::ListenerSnapshot) -> u64| -> u64 {
+        snapshot.listeners.iter().map(field).sum()
+    };
+    let received = sum(|listener| listener.received);
+    let kernel_dropped: Option<u64> = snapshot.listeners.iter().map(|listener| listener.kernel_dropped).sum();
+    format!("received {received}, dropped by the kernel {}", known(kernel_dropped))
+}
+
+impl Event {
+    fn text(&self) -> String {
+        match self {
+            Self::Signal(number) if signals::effect_of(*number) == Effect::EndForced => {
+                format!(
+                    "{}: the limit on CPU time is reached; raise it (ulimit -t, LimitCPU=)",
+                    signals::name_of(*number)
+                )
+            }
+            Self::Signal(number) => signals::name_of(*number),
+            Self::SinkClosed(why) => why.clone(),
+            Self::ThreadPanicked(name) => {
+                format!("thread {name} has panicked, which is a bug of udpd: please report it")
+            }
+        }
+    }
+
+    fn into_result(self) -> Result<(), Failure> {
+        match self {
+            Self::Signal(number) if signals::effect_of(number) != Effect::EndForced => Ok(()),
+            Self::Signal(_) | Self::SinkClosed(_) | Self::ThreadPanicked(_) => {
+                Err(Failure::new(ExitCode::Failure, self.text()))
+            }
+        }
+    }
+}
+
+/// The ways to look at the daemon from outside, before there is anything to see.
+struct BoundWindows {
+    control: Option<ControlSocket>,
+    metrics: Option<MetricsServer>,
+}
+
+impl BoundWindows {
+    fn bind(config: &Config) -> Result<Self, Failure> {
+        let control = optional(&config.daemon.control_socket, "control socket", |path| ControlSocket::bind(path))?;
+        let metrics =
+            optional(&config.daemon.metrics_address, "metrics endpoint", |address| MetricsServer::bind(*address))?;
+        Ok(Self { control, metrics })
+    }
+
+    fn serve(self, pipeline: &Pipeline, crew: &Crew) -> Result<Windows, Failure> {
+        let (for_control, for_metrics) = (pipeline.books(), pipeline.books());
+        let files = pipeline.files();
+        Ok(Windows {
+            control: self
+                .control
+                .map(|socket| socket.serve(crew, move || for_control.snapshot(), move || files.reopen()))
+                .transpose()?,
+            metrics: self.metrics.map(|server| server.serve(crew, move || for_metrics.snapshot())).transpose()?,
+        })
+    }
+}
+
+/// The same, open.
+struct Windows {
+    control: Option<ControlServer>,
+    metrics: Option<MetricsHandle>,
+}
+
+impl Windows {
+    fn close(self) {
+        if let Some(control) = self.control {
+            control.stop();
+        }
+        if let Some(metrics) = self.metrics {
+            metrics.stop();
+        }
+    }
+}
+
+/// What the operator wrote must be had; a default that cannot be had costs one warning.
+fn optional<T, W>(
+    chosen: &Chosen<Option<T>>,
+    what: &str,
+    open: impl FnOnce(&T) -> Result<W, Failure>,
+) -> Result<Option<W>, Failure> {
+    let Some(value) = &chosen.value else { return Ok(None) };
+    match open(value) {
+        Ok(window) => Ok(Some(window)),
+        Err(failure) if chosen.written => Err(failure),
+        Err(failure) => {
+            log::warn!("running without a {what}: {failure}");
+            Ok(None)
+        }
+    }
+}
+
+/// The start-up line of a lane.
+fn say_lane(lane: &Lane) {
+    let Lane { plan, listener, address, core, buffer, .. } = lane;
+    let place = match (core, plan.node) {
+        (Some(core), Some(node)) => format!("core {core}, node {node}"),
+        (Some(core), None) => format!("core {core}"),
+        (None, _) => "any core".to_owned(),
+    };
+    log::info!(
+        "listener {listener}, lane {}: {address}, {place}, receive buffer {} bytes asked, {} granted, covers {:.1} ms at {}/s",
+        plan.number,
+        2 * buffer.asked_bytes,
+        buffer.granted_bytes,
+        plan.covered(buffer.granted_bytes).as_secs_f64() * 1000.0,
+        plan.rate
+    );
+    if plan.number == 0 {
+        log::info!("listener {listener}: engine {}: {}", plan.engine.kind, plan.engine.why);
+    }
+    if plan.number == 0 && buffer.is_clamped() {
+        log::warn!(
+            "listener {listener}: the kernel granted {} of {} bytes of receive buffer; {}",
+            buffer.granted_bytes,
+            2 * buffer.asked_bytes,
+            check::buffer_cure(buffer.asked_bytes)
+        );
+    }
+}
+
+/// One warning for all lanes whose batches lie in ordinary pages.
+fn say_pages(lanes: &[Lane]) {
+    let reason = |lane: &Lane| match &lane.backing {
+        mmsg::Backing::Ordinary { why } => why.clone(),
+        _ => None,
+    };
+    let reasons: Vec<String> = lanes.iter().filter_map(reason).collect();
+    if let Some(why) = reasons.first() {
+        log::warn!("the batches of {} of {} lanes are not in huge pages: {why}", reasons.len(), lanes.len());
+    }
+}
+
+/// What became of everything, a line for each listener; also the last lines.
+fn say_ledger(snapshot: &Snapshot) {
+    for listener in &snapshot.listeners {
+        let sinks = listener.sinks.iter().map(|sink| {
+            let dropped = sink.dropped.queue_full + sink.dropped.sink_error;
+            format!("; sink {}: delivered {}, dropped {dropped}", sink.name, sink.delivered)
+        });
+        log::info!(
+            "listener {}: arrived {}, dropped by the kernel {}, received {}{}; residual {}",
+            listener.name,
+            known(listener.arrived),
+            known(listener.kernel_dropped),
+            listener.received,
+            sinks.collect::<String>(),
+            known(listener.residual)
+        );
+    }
+}
+
+fn known(count: Option<impl ToString>) -> String {
+    count.map_or_else(|| "not known".to_owned(), |count| count.to_string())
+}

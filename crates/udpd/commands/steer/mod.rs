@@ -1,0 +1,228 @@
+//! `udpd steer`: from the NIC's queue to the socket, looked at, planned, applied and taken back. The work is the crate
+//! `steer`'s; here it is given the configuration, the running kernel, and a way to say what it did.
+
+mod report;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use steer::{ApplyError, Irqbalance, Journal, Rivals, Steering};
+
+use crate::config::Steer;
+use crate::exit::{ExitCode, Failure};
+use crate::os::console;
+use crate::plan::advice;
+use crate::plan::interfaces::Kernel;
+
+/// What was before the first apply, until it is restored; goes with a reboot, as the settings do.
+pub const STATE_FOLDER: &str = "/run/udpd/steer";
+
+/// What to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Compare the host with the plan.
+    Status,
+    /// Show the plan and what it would change.
+    Plan,
+    /// Make the host as planned.
+    Apply,
+    /// Make it as it was.
+    Restore,
+}
+
+/// How it was asked for.
+#[derive(Debug)]
+pub struct Order<'a> {
+    /// What to do.
+    pub action: Action,
+    /// The interfaces; those of the configuration when none is named.
+    pub interfaces: Vec<String>,
+    /// The wish.
+    pub wish: &'a Steer,
+    /// Where what was is kept.
+    pub state_folder: PathBuf,
+    /// Print JSON.
+    pub json: bool,
+}
+
+/// Runs the command.
+pub fn execute(order: &Order<'_>, out: &mut dyn Write) -> Result<(), Failure> {
+    let kernel = Kernel::open()?;
+    let steering = kernel.steering(&order.wish.request);
+    let journal = Journal::in_folder(&order.state_folder);
+    let interfaces = match &order.interfaces {
+        named if !named.is_empty() => named.clone(),
+        _ if !order.wish.interfaces.is_empty() || order.action == Action::Restore => order.wish.interfaces.clone(),
+        _ => {
+            let physical = steering.reader.physical_interfaces();
+            let physical = physical.map_or_else(|error| format!("unknown: {error}"), |names| names.join(", "));
+            let message = format!(
+                "no interface is named: name one on the command line or in [steer] interfaces; those with a device \
+                 behind them are {physical}"
+            );
+            return Err(Failure::new(ExitCode::Usage, message));
+        }
+    };
+    match order.action {
+        Action::Plan => plan(&steering, &interfaces, order, out),
+        Action::Status => status(&steering, &interfaces, order, out),
+        Action::Apply => apply(&steering, &interfaces, &journal, order, out),
+        Action::Restore => restore(&steering, &order.interfaces, &journal, order.json, out),
+    }
+}
+
+fn plan(steering: &Steering<'_>, interfaces: &[String], order: &Order<'_>, out: &mut dyn Write) -> Result<(), Failure> {
+    let (host, plan) = steering.plan(interfaces).map_err(|error| order.failure(error))?;
+    let plan = advice::name_keys(plan);
+    let changes = steering.changes(&host, &plan).map_err(|error| order.failure(error))?;
+    if order.json {
+        return print_json(out, &report::plan(&plan, &changes));
+    }
+    let mut text = plan.to_string();
+    text.push_str(&report::list(
+        &changes,
+        "everything is as planned already: there is nothing to change",
+        "would change",
+    ));
+    console::print(out, &text)
+}
+
+fn status(
+    steering: &Steering<'_>,
+    interfaces: &[String],
+    order: &Order<'_>,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let (host, plan) = steering.plan(interfaces).map_err(|error| order.failure(error))?;
+    let (plan, ban) = (advice::name_keys(plan), order.wish.ban_irqbalance);
+    let drifts = steering.drift(&host, &plan, &Rivals::find(Path::new("/"))).map_err(|error| order.failure(error))?;
+    if order.json {
+        print_json(out, &report::status(&host, &plan, &drifts, ban))?;
+    } else {
+        let mut text = report::queues(&host, &plan);
+        for drift in &drifts {
+            text.push_str(&format!("{}\n    to set it: {}\n", advice::of_drift(drift, ban), drift.change.command));
+        }
+        if drifts.is_empty() {
+            text.push_str("everything is as planned\n");
+        }
+        console::print(out, &text)?;
+    }
+    match drifts.len() {
+        0 => Ok(()),
+        count => {
+            let names = interfaces.join(" ");
+            let message = format!("{count} settings are not as planned; `udpd steer apply {names}` sets them");
+            Err(Failure::new(ExitCode::Failure, message))
+        }
+    }
+}
+
+fn apply(
+    steering: &Steering<'_>,
+    interfaces: &[String],
+    journal: &Journal,
+    order: &Order<'_>,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let mut said = Ok(());
+    let changes = steering
+        .apply(interfaces, journal, |change| {
+            if !order.json && said.is_ok() {
+                said = console::print(out, &report::line(change));
+            }
+        })
+        .map_err(|error| order.failure(error))?;
+    said?;
+    let banned = keep_irqbalance_off(steering, interfaces, order, out);
+    if order.json {
+        print_json(out, &report::changes(&changes))?;
+    } else if changes.is_empty() {
+        console::print(out, "everything is as planned already: nothing was changed\n")?;
+    }
+    if let Some(change) = changes.iter().find(|change| !change.is_as_wanted()) {
+        let message = format!(
+            "{} of {} was set to {}, and the driver made {} of it; ask for that value, or for \"keep\"",
+            change.setting,
+            change.interface,
+            change.to,
+            change.now.as_deref().unwrap_or("nothing")
+        );
+        return Err(Failure::new(ExitCode::Failure, message));
+    }
+    banned
+}
+
+/// Has irqbalance leave the planned interrupts alone, or says that it will not.
+fn keep_irqbalance_off(
+    steering: &Steering<'_>,
+    interfaces: &[String],
+    order: &Order<'_>,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let Some(pid) = Rivals::find(Path::new("/")).irqbalance else { return Ok(()) };
+    let (host, _) = steering.plan(interfaces).map_err(|error| order.failure(error))?;
+    let queues = host.interfaces.iter().flat_map(|interface| &interface.queues);
+    let numbers: Vec<u32> = queues.filter_map(|queue| Some(queue.interrupt.get()?.number)).collect();
+    if !order.wish.ban_irqbalance {
+        let warning = format!(
+            "note: irqbalance runs (process {pid}) and will move these interrupts again: set irqbalance = \"ban\" in \
+             [steer]\n"
+        );
+        return if order.json { Ok(()) } else { console::print(out, &warning) };
+    }
+    Irqbalance::new(pid).ban(&numbers).map(drop).map_err(|error| Failure::new(ExitCode::Failure, error.to_string()))
+}
+
+fn restore(
+    steering: &Steering<'_>,
+    interfaces: &[String],
+    journal: &Journal,
+    json: bool,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let mut said = Ok(());
+    let restored = steering
+        .restore(interfaces, journal, |change| {
+            if !json && said.is_ok() {
+                said = console::print(out, &report::line(change));
+            }
+        })
+        .map_err(|error| {
+            Failure::new(ExitCode::Failure, format!("cannot read {}: {error}", journal.folder().display()))
+        })?;
+    said?;
+    if json {
+        print_json(out, &report::restored(&restored))?;
+    } else if restored.changes.is_empty() && restored.failures.is_empty() {
+        console::print(out, "nothing that was saved differs: nothing was changed\n")?;
+    }
+    match restored.failures.as_slice() {
+        [] => Ok(()),
+        failures => {
+            let failures = failures.join("\n  ");
+            let cure = "it stays saved; run `udpd steer restore` again when the cause is gone";
+            let message = format!("{failures}\n  {cure}");
+            Err(Failure::new(ExitCode::Failure, message))
+        }
+    }
+}
+
+fn print_json(out: &mut dyn Write, value: &serde_json::Value) -> Result<(), Failure> {
+    console::print(out, &(serde_json::to_string_pretty(value).unwrap_or_default() + "\n"))
+}
+
+impl Order<'_> {
+    fn failure(&self, error: ApplyError) -> Failure {
+        let code = match &error {
+            ApplyError::Read(steer::ReadError::NoInterface { .. }) => ExitCode::Unavailable,
+            ApplyError::Plan(_) => ExitCode::Configuration,
+            ApplyError::Permission(_) => ExitCode::Permission,
+            ApplyError::Setting { cause: steer::SettingError::Permission(_), .. } => ExitCode::Permission,
+            ApplyError::Journal(error) if error.kind() == std::io::ErrorKind::PermissionDenied => ExitCode::Permission,
+            ApplyError::Journal(_) => ExitCode::Disk,
+            ApplyError::Read(_) | ApplyError::Setting { .. } | ApplyError::Unreadable { .. } => ExitCode::Failure,
+        };
+        Failure::new(code, advice::of_error(&error, !self.interfaces.is_empty()))
+    }
+}

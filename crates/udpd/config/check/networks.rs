@@ -1,0 +1,145 @@
+//! `allow` and `deny`: networks as they may be written, and which two lists contradict each other.
+//!
+//! What is unclear is refused rather than guessed: an address without a length may be meant as that one host or as the whole
+//! network it begins, and one with bits behind its length is a slip in either.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::accept;
+use crate::config::file::reader::{Located, Place, Report, Setting};
+use crate::config::{Access, Network};
+use crate::text::advice::Advice;
+
+/// Reads both lists.
+pub(crate) fn validate(
+    allow: &Setting<Vec<Located<String>>>,
+    deny: &Setting<Vec<Located<String>>>,
+    report: &mut Report<'_>,
+) -> Access {
+    let mut seen: BTreeMap<Network, (&'static str, usize)> = BTreeMap::new();
+    let mut read = |setting: &Setting<Vec<Located<String>>>, list: &'static str| {
+        let mut networks = Vec::new();
+        for text in setting.get().into_iter().flat_map(|list| &list.value) {
+            let Some(network) = accept(parse(&text.value), &text.place, report) else { continue };
+            let (line, _) = report.position(text.place.offset);
+            match seen.insert(network, (list, line)) {
+                None => networks.push(network),
+                Some((other, line)) => say_twice(&text.place, network, list, other, line, report),
+            }
+        }
+        networks
+    };
+    Access { allow: read(allow, "allow"), deny: read(deny, "deny") }
+}
+
+fn say_twice(place: &Place, network: Network, list: &str, other: &str, line: usize, report: &mut Report<'_>) {
+    let what = format!("{network} is in {other} already, at line {line}");
+    match list == other {
+        true => report.say(place, what, "write it once"),
+        false => report.say(place, what, "write it in one of the two; the longest prefix decides, and these are equal"),
+    }
+}
+
+/// A network as it is written: an address and the number of bits that count.
+fn parse(text: &str) -> Result<Network, Advice> {
+    let Some((address, length)) = text.split_once('/') else {
+        return Err(without_length(text));
+    };
+    let Ok(address) = address.parse::<IpAddr>() else {
+        let bare = address.trim_matches(['[', ']']);
+        return Err(match bare.parse::<Ipv6Addr>() {
+            Ok(v6) => Advice::new(format!("{text:?} has brackets"), format!("write \"{v6}/{length}\"")),
+            Err(_) => Advice::new(format!("{address:?} in {text:?} is not an IP address"), EXAMPLE),
+        });
+    };
+    let width = if address.is_ipv4() { 32 } else { 128 };
+    let bits =
+        length.parse::<u8>().ok().filter(|bits| *bits <= width && length.bytes().all(|byte| byte.is_ascii_digit()));
+    let Some(bits) = bits else {
+        let what = format!("{length:?} in {text:?} is not a length of 0 to {width} bits");
+        return Err(match mask_bits(address, length) {
+            Some(bits) => Advice::new(what, format!("write \"{address}/{bits}\"")),
+            None => Advice::new(what, EXAMPLE),
+        });
+    };
+    let network = Network { address: masked(address, bits), bits };
+    if network.address != address {
+        let what = format!("{text:?} has bits set behind the first {bits}");
+        let cure = format!("write \"{network}\" for that network, or \"{address}/{width}\" for the one address");
+        return Err(Advice::new(what, cure));
+    }
+    if let IpAddr::V6(v6) = address
+        && let (Some(v4), 96..) = (v6.to_ipv4_mapped(), bits)
+    {
+        let what = format!("{text:?} is an IPv4 network written as IPv6");
+        return Err(Advice::new(what, format!("write \"{v4}/{}\", which holds on every socket", bits - 96)));
+    }
+    Ok(network)
+}
+
+const EXAMPLE: &str = "write an address and a length, such as \"10.0.0.0/8\" or \"2001:db8::/32\"";
+
+fn without_length(text: &str) -> Advice {
+    if let Ok(address) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
+        let width = if address.is_ipv4() { 32 } else { 128 };
+        let cure = format!("write \"{address}/{width}\" for that one address, or the length of its network");
+        return Advice::new(format!("{text:?} has no length"), cure);
+    }
+    if ["all", "any", "*"].contains(&text) {
+        let cure = "write \"0.0.0.0/0\" for all of IPv4 and \"::/0\" for all of IPv6; an empty allow is both";
+        return Advice::new(format!("{text:?} is not a network"), cure);
+    }
+    Advice::new(format!("{text:?} is not a network"), EXAMPLE)
+}
+
+/// The length that an IPv4 mask such as 255.255.0.0 stands for.
+fn mask_bits(address: IpAddr, mask: &str) -> Option<u32> {
+    let mask = mask.parse::<Ipv4Addr>().ok().filter(|_| address.is_ipv4())?.to_bits();
+    (mask.leading_ones() + mask.trailing_zeros() == 32).then_some(mask.leading_ones())
+}
+
+/// The address with nothing behind its first bits.
+fn masked(address: IpAddr, bits: u8) -> IpAddr {
+    let bits = u32::from(bits);
+    match address {
+        IpAddr::V4(v4) => Ipv4Addr::from_bits(v4.to_bits() & u32::MAX.checked_shl(32 - bits).unwrap_or(0)).into(),
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & u128::MAX.checked_shl(128 - bits).unwrap_or(0)).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_is_read_as_it_is_written() {
+        for text in ["10.0.0.0/8", "0.0.0.0/0", "192.0.2.1/32", "::/0", "2001:db8::/32", "::1/128"] {
+            assert_eq!(parse(text).map(|network| network.to_string()), Ok(text.to_owned()));
+        }
+    }
+
+    #[test]
+    fn a_wrong_network_says_what_would_be_right() {
+        for (text, words) in [
+            ("10.1.2.3/8", "write \"10.0.0.0/8\" for that network, or \"10.1.2.3/32\""),
+            ("2001:db8::1/32", "write \"2001:db8::/32\""),
+            ("10.0.0.1", "write \"10.0.0.1/32\" for that one address"),
+            ("10.0.0.0/33", "is not a length of 0 to 32 bits"),
+            ("10.0.0.0/+8", "is not a length of 0 to 32 bits"),
+            ("10.0.0.0/", "is not a length"),
+            ("10.0.0.0/255.0.0.0", "write \"10.0.0.0/8\""),
+            ("10.0.0.0/255.0.255.0", "such as \"10.0.0.0/8\""),
+            ("2001:db8::/129", "0 to 128 bits"),
+            ("[2001:db8::]/32", "write \"2001:db8::/32\""),
+            ("::ffff:10.0.0.0/104", "write \"10.0.0.0/8\""),
+            ("localhost/8", "is not an IP address"),
+            ("any", "write \"0.0.0.0/0\""),
+            ("10.0.0", "is not a network"),
+            ("", "is not a network"),
+        ] {
+            let advice = parse(text).expect_err(text).to_string();
+            assert!(advice.contains(words), "{text}: {advice}");
+        }
+    }
+}

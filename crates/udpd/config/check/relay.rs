@@ -1,0 +1,173 @@
+//! Stage two for sinks of type `udp`: the destinations, the loops they could make, and one sink for each of them.
+//!
+//! With `distribute = "all"` every destination becomes a sink of its own, `NAME@ADDRESS:PORT`: its own queue, its own thread, its
+//! own line in the ledger. So a destination that is dead or slow costs the others nothing, and the books say of each what
+//! became of every datagram.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use super::address;
+use super::policy::receives;
+use super::{SINKS_PER_LISTENER_MAX, accept};
+use crate::config::file::raw_sink::RawSink;
+use crate::config::file::reader::Report;
+use crate::config::{Distribute, Listener, Sink, SinkKind, UdpSink};
+
+/// Each is a socket, a buffer and, with `distribute = "all"`, a thread.
+const DESTINATIONS_MAX: usize = 64;
+
+/// The relay with all of its destinations.
+pub(crate) fn validate(raw: &RawSink, report: &mut Report<'_>) -> Option<UdpSink> {
+    if raw.destinations.is_absent() {
+        let cure = "write destinations = [\"10.0.0.9:514\"], for example";
+        report.say(&raw.place.inner("destinations"), "is missing", cure);
+    }
+    let list = raw.destinations.get()?;
+    if list.value.is_empty() {
+        report.say(&list.place, "the list is empty: the datagrams would go nowhere", "name a destination");
+        return None;
+    }
+    if list.value.len() > DESTINATIONS_MAX {
+        let what = format!("{} destinations in one sink", list.value.len());
+        report.say(&list.place, what, format!("name at most {DESTINATIONS_MAX}"));
+    }
+    let mut destinations: Vec<SocketAddr> = Vec::with_capacity(list.value.len());
+    for text in &list.value {
+        let Some(address) = accept(address::parse_destination(&text.value), &text.place, report) else { continue };
+        if destinations.contains(&address) {
+            report.say(&text.place, format!("{address} is named twice"), "name it once");
+        } else {
+            destinations.push(address);
+        }
+    }
+    let distribute = raw.distribute.or(Distribute::default());
+    Some(UdpSink { destinations, distribute, keep_source: raw.keep_source.or(false), looked_up: None })
+}
+
+/// Refuses to send to where udpd itself listens: each datagram would come back, for ever.
+pub(crate) fn check_loops(
+    raw: &[RawSink],
+    sinks: &[Option<Sink>],
+    listeners: &[Listener],
+    local: &[IpAddr],
+    report: &mut Report<'_>,
+) {
+    for (raw, sink) in raw.iter().zip(sinks) {
+        let Some(Sink { kind: SinkKind::Udp(_), .. }) = sink else { continue };
+        for text in raw.destinations.get().into_iter().flat_map(|list| &list.value) {
+            let Ok(destination) = address::parse_destination(&text.value) else { continue };
+            let reached = listeners.iter().find_map(|listener| {
+                let comes_back = |address: &&SocketAddr| {
+                    reaches(destination, **address, local) || joins(listener, **address, destination)
+                };
+                Some((listener, listener.addresses.iter().find(comes_back)?))
+            });
+            if let Some((listener, address)) = reached {
+                let what = format!(
+                    "{destination} is what listener {:?} receives on ({address}): each datagram would come back for ever",
+                    listener.name
+                );
+                report.say(&text.place, what, "send it elsewhere");
+            }
+        }
+    }
+}
+
+/// Whether this address of a listener is given what is sent to a group: the kernel gives a sender's own host its copy too.
+fn joins(listener: &Listener, address: SocketAddr, destination: SocketAddr) -> bool {
+    destination.port() == address.port()
+        && listener.multicast.groups.contains(&destination.ip())
+        && receives(&address, destination.ip())
+}
+
+/// Whether what is sent to `destination` arrives at a socket of this host that is bound to `listener`; `local` are the
+/// addresses of this host.
+pub(crate) fn reaches(destination: SocketAddr, listener: SocketAddr, local: &[IpAddr]) -> bool {
+    let (to, bound) = (destination.ip().to_canonical(), listener.ip().to_canonical());
+    let here = to.is_loopback() || to.is_unspecified() || local.contains(&to);
+    let matches = match bound {
+        // A socket on [::] takes IPv4 as well.
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => here,
+        IpAddr::V4(bound) if bound.is_unspecified() => here && to.is_ipv4(),
+        // What is sent to the unspecified address goes to loopback.
+        _ => to == bound || (to.is_unspecified() && bound.is_loopback() && to.is_ipv4() == bound.is_ipv4()),
+    };
+    destination.port() == listener.port() && matches
+}
+
+/// Gives every destination of a relay to all a sink of its own, and the listeners those.
+pub(crate) fn expand(sinks: Vec<Sink>, listeners: &mut [Listener]) -> Vec<Sink> {
+    let mut expanded = Vec::with_capacity(sinks.len());
+    let mut places = Vec::with_capacity(sinks.len());
+    for sink in sinks {
+        let first = expanded.len();
+        match &sink.kind {
+            SinkKind::Udp(relay) if relay.distribute == Distribute::All && relay.destinations.len() > 1 => {
+                expanded.extend(relay.destinations.iter().map(|&destination| Sink {
+                    name: format!("{}@{destination}", sink.name),
+                    kind: SinkKind::Udp(UdpSink { destinations: vec![destination], ..relay.clone() }),
+                    ..sink.clone()
+                }));
+            }
+            _ => expanded.push(sink),
+        }
+        places.push(first..expanded.len());
+    }
+    for listener in listeners {
+        listener.sinks = listener.sinks.iter().flat_map(|&sink| places[sink].clone()).collect();
+    }
+    expanded
+}
+
+/// Refuses a listener that feeds more sinks than the ledger has counters for once every destination is one.
+pub(crate) fn check_counts(sinks: &[Option<Sink>], listeners: &[Listener], raw: &[RawSink], report: &mut Report<'_>) {
+    let width = |index: &usize| match &sinks[*index] {
+        Some(Sink { kind: SinkKind::Udp(relay), .. }) if relay.distribute == Distribute::All => {
+            relay.destinations.len()
+        }
+        _ => 1,
+    };
+    for listener in listeners {
+        let fed: usize = listener.sinks.iter().map(width).sum();
+        let mut relay =
+            listener.sinks.iter().filter(|index| width(index) > 1).filter_map(|&index| raw[index].destinations.get());
+        let Some(place) = relay.next_back().filter(|_| fed > SINKS_PER_LISTENER_MAX).map(|list| &list.place) else {
+            continue;
+        };
+        let what = format!("each destination is a sink of its own, so listener {:?} feeds {fed}", listener.name);
+        let cure =
+            format!("feed at most {SINKS_PER_LISTENER_MAX} from one listener, or write distribute = \"by_source\"");
+        report.say(place, what, cure);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_back_is_told_from_what_does_not() {
+        let local: Vec<IpAddr> = vec!["10.0.0.1".parse().expect("an address"), "fd00::1".parse().expect("an address")];
+        let reaching = |to: &str, bound: &str| reaches(to.parse().expect(to), bound.parse().expect(bound), &local);
+        for (to, bound) in [
+            ("10.0.0.1:514", "10.0.0.1:514"),
+            ("10.0.0.1:514", "0.0.0.0:514"),
+            ("127.9.9.9:514", "0.0.0.0:514"),
+            ("10.0.0.1:514", "[::]:514"),
+            ("[fd00::1]:514", "[::]:514"),
+            ("[::ffff:10.0.0.1]:514", "0.0.0.0:514"),
+            ("0.0.0.0:514", "127.0.0.1:514"),
+        ] {
+            assert!(reaching(to, bound), "{to} reaches {bound}");
+        }
+        for (to, bound) in [
+            ("10.0.0.1:515", "10.0.0.1:514"),
+            ("10.0.0.2:514", "0.0.0.0:514"),
+            ("10.0.0.2:514", "[::]:514"),
+            ("[fd00::1]:514", "0.0.0.0:514"),
+            ("10.0.0.1:514", "127.0.0.1:514"),
+        ] {
+            assert!(!reaching(to, bound), "{to} does not reach {bound}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Stage two for `[sink.NAME]`: each by itself. Who writes to which file is for `writers`.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use super::listener::duration_within;
+use super::paths;
+use super::relay;
+use super::{accept, check_name, within};
+use crate::config::file::raw_sink::{RawKind, RawSink};
+use crate::config::file::reader::{Located, Report, Setting};
+use crate::config::file::values::WordOr;
+use crate::config::host::{Host, KafkaAdvice};
+use crate::config::{
+    Consumers, FileSink, Format, Framing, KafkaSink, Keep, Rotate, Sink, SinkKind, SyncPolicy, UnixSink, UnixSocket,
+};
+use crate::sink::file::template;
+
+const CONSUMERS_MAX: u64 = 1024;
+
+/// A file that is shorter than this costs more to begin than to write.
+const ROTATE_BYTES_MIN: u64 = 64 << 10;
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// The sink, if its type is known and all that its type needs is right.
+pub(crate) fn validate(raw: &RawSink, host: &Host, report: &mut Report<'_>) -> Option<Sink> {
+    accept(check_name(&raw.name.value), &raw.name.place, report);
+    if raw.kind.is_absent() {
+        let cure = "write type = \"file\", \"stdout\", \"udp\", \"unix\", \"kafka\" or \"null\"";
+        report.say(&raw.place.inner("type"), "is missing", cure);
+    }
+    let kind = match raw.kind.get()?.value {
+        RawKind::Null => Some(SinkKind::Null),
+        RawKind::Stdout => Some(SinkKind::Stdout(raw.format.or(Format::default()))),
+        RawKind::File => file(raw, report).map(SinkKind::File),
+        RawKind::Udp => relay::validate(raw, report).map(SinkKind::Udp),
+        RawKind::Unix => unix(raw, report).map(SinkKind::Unix),
+        RawKind::Kafka => kafka(raw, host, report).map(SinkKind::Kafka),
+    };
+    let consumers = consumers(&raw.consumers, report);
+    let queue_batches = raw.queue_batches.get().map(|queue| within(queue, 1, 65_536, 256, report));
+    let mut sink = Sink::new(raw.name.value.clone(), kind?);
+    sink.consumers = consumers.unwrap_or(sink.consumers);
+    sink.queue_batches = queue_batches.unwrap_or(sink.queue_batches);
+    sink.when_full = raw.when_full.or(sink.when_full);
+    Some(sink)
+}
+
+fn file(raw: &RawSink, report: &mut Report<'_>) -> Option<FileSink> {
+    let sync = sync(&raw.sync, report);
+    let rotate = rotate(raw, report);
+    if let (SyncPolicy::Rotate, true, Some(written)) = (sync, rotate == Rotate::NEVER, raw.sync.get()) {
+        let what = "nothing would ever be synced, because the file is never rotated";
+        report.say(&written.place, what, "write sync = \"1s\" or another duration, or let it rotate");
+    }
+    if raw.path.is_absent() {
+        let cure = "write path = \"/var/log/udpd/{listener}.log\", for example";
+        report.say(&raw.place.inner("path"), "is missing", cure);
+    }
+    let path = raw.path.get()?;
+    accept(template::check(&path.value), &path.place, report)?;
+    accept(paths::check_file(&path.value), &path.place, report)?;
+    let keep = Keep { files: raw.keep_files.or(0), bytes: raw.keep_bytes.or(0) };
+    let format = raw.format.or(Format::default());
+    Some(FileSink { path: path.value.clone(), format, rotate, keep, sync })
+}
+
+fn rotate(raw: &RawSink, report: &mut Report<'_>) -> Rotate {
+    let rotate = Rotate {
+        bytes: raw.rotate_bytes.or(Rotate::default().bytes),
+        every: raw.rotate_every.or(Rotate::default().every),
+    };
+    if let Some(bytes) = raw.rotate_bytes.get().filter(|bytes| (1..ROTATE_BYTES_MIN).contains(&bytes.value)) {
+        let what = format!("a file of {} bytes is full at once", bytes.value);
+        report.say(&bytes.place, what, "write \"64KiB\" or more; 0 = never");
+    }
+    if let Some(every) = raw.rotate_every.get().filter(|every| !every.value.is_zero()) {
+        let least = Duration::from_secs(1);
+        duration_within(every, least, DAY, "\"0s\" = never", report);
+        if every.value >= least && !DAY.as_nanos().is_multiple_of(every.value.as_nanos()) {
+            let what = "a day is no multiple of it, so files would begin at other times every day";
+            report.say(&every.place, what, "write \"1m\", \"15m\", \"1h\", \"6h\", \"24h\" or the like");
+        }
+    }
+    rotate
+}
+
+fn sync(raw: &Setting<WordOr<Duration>>, report: &mut Report<'_>) -> SyncPolicy {
+    let Some(Located { value, place }) = raw.get() else { return SyncPolicy::default() };
+    match value {
+        WordOr::Word("rotate") => SyncPolicy::Rotate,
+        WordOr::Word(_) => SyncPolicy::Never,
+        WordOr::Amount(duration) => {
+            let (least, most) = (Duration::from_millis(1), Duration::from_secs(3600));
+            let located = Located { value: *duration, place: place.clone() };
+            SyncPolicy::Every(duration_within(&located, least, most, "\"never\" leaves it to the kernel", report))
+        }
+    }
+}
+
+fn unix(raw: &RawSink, report: &mut Report<'_>) -> Option<UnixSink> {
+    let socket = raw.socket.or(UnixSocket::default());
+    let framing = raw.framing.or(Framing::default());
+    if let (Some(written), UnixSocket::Datagram) = (raw.framing.get(), socket) {
+        let what = "messages of a datagram socket need no framing";
+        report.say(&written.place, what, "remove it, or write socket = \"stream\"");
+    }
+    let framed = socket == UnixSocket::Stream && framing == Framing::Newline;
+    if let (Some(written), false) = (raw.format.get(), framed) {
+        let what = "the payload is handed on as it is";
+        report.say(&written.place, what, "remove it, or write socket = \"stream\" and framing = \"newline\"");
+    }
+    if let Some(written) = raw.format.get().filter(|format| framed && format.value == Format::Pcapng) {
+        report.say(&written.place, "a capture is no sequence of lines", "write format = \"jsonl\" or \"lines\"");
+    }
+    if raw.path.is_absent() {
+        report.say(&raw.place.inner("path"), "is missing", "write path = \"/run/collector.sock\", for example");
+    }
+    let path = raw.path.get()?;
+    let checked = accept(paths::check_socket(&path.value), &path.place, report)?;
+    Some(UnixSink { path: checked, socket, framing, format: raw.format.or(Format::default()) })
+}
+
+fn kafka(raw: &RawSink, host: &Host, report: &mut Report<'_>) -> Option<KafkaSink> {
+    if let (false, Some(kind)) = (cfg!(feature = "kafka"), raw.kind.get()) {
+        let what = "this udpd was built without Kafka";
+        report.say(&kind.place, what, "build it with: cargo build --release --features kafka");
+        return None;
+    }
+    for (setting, key, example) in [(&raw.brokers, "brokers", "\"10.0.0.5:9092\""), (&raw.topic, "topic", "\"syslog\"")]
+    {
+        match setting.get() {
+            Some(written) if written.value.trim().is_empty() => {
+                report.say(&written.place, "is empty", format!("write {key} = {example}, for example"));
+            }
+            None if setting.is_absent() => {
+                report.say(&raw.place.inner(key), "is missing", format!("write {key} = {example}, for example"));
+            }
+            _ => {}
+        }
+    }
+    if let Some(acks) = raw.acks.get().filter(|acks| !["all", "-1", "1", "0"].contains(&acks.value.as_str())) {
+        let what = format!("{:?} is not known", acks.value);
+        report.say(
+            &acks.place,
+            what,
+            "write \"all\", \"1\" (the leader) or \"0\" (nobody, so that a loss is not seen)",
+        );
+    }
+    let properties = raw.properties.iter().flatten();
+    let sink = KafkaSink {
+        brokers: raw.brokers.get()?.value.clone(),
+        topic: raw.topic.get()?.value.clone(),
+        key_by_source: raw.key_by_source.or(true),
+        acks: raw.acks.or("all".to_owned()),
+        properties: properties.clone().map(|(name, value)| (name.value.clone(), value.clone())).collect(),
+    };
+    if let Err(KafkaAdvice { key, what }) = (host.check_kafka)(&sink) {
+        let own = [("brokers", &raw.brokers), ("topic", &raw.topic), ("acks", &raw.acks)];
+        let own = own.iter().find(|(name, _)| *name == key).and_then(|(_, setting)| setting.get());
+        let property =
+            properties.map(|(name, _)| &name.place).zip(&sink.properties).find(|(_, (name, _))| *name == key);
+        let place = own.map(|written| &written.place).or(property.map(|(place, _)| place));
+        report.say(place.unwrap_or(&raw.place.inner("properties")), what, "docs/kafka.md says more");
+    }
+    Some(sink)
+}
+
+fn consumers(raw: &Setting<WordOr<u64>>, report: &mut Report<'_>) -> Option<Consumers> {
+    let Located { value, place } = raw.get()?;
+    match value {
+        WordOr::Word(_) => Some(Consumers::PerLane),
+        WordOr::Amount(count) if (1..=CONSUMERS_MAX).contains(count) => {
+            usize::try_from(*count).ok().and_then(NonZeroUsize::new).map(Consumers::Count)
+        }
+        WordOr::Amount(count) => {
+            let cure = format!("write a number from 1 to {CONSUMERS_MAX}, or \"per_lane\"; 1 is the default");
+            report.say(place, format!("{count} is outside 1 to {CONSUMERS_MAX}"), cure);
+            None
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Requests to go over to new files, one at a time and never on the thread that answers the others.
+//!
+//! Closing old files can take as long as a disk takes. Who asks while that is under way may have moved a file only a moment ago, so
+//! it needs a round of its own; all who ask meanwhile share the next one. The thread lives for as long as there is something
+//! to do.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{agreement, refusal};
+use crate::endpoint::exchange::{Asker, Reply, Ticket};
+use crate::os::crew::{self, Crew};
+
+/// How many may wait for the next round: fewer than are served at once, so that somebody can still ask for the ledger.
+const WAITING_MAX: usize = 16;
+
+/// Goes over to new files; says what was done, or why not.
+type Reopen = dyn Fn() -> Result<String, String> + Send + Sync;
+
+/// Takes the requests.
+pub(super) struct Reopener {
+    crew: Crew,
+    reopen: Arc<Reopen>,
+    queue: Arc<Mutex<Queue>>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    is_running: bool,
+    waiting: Vec<Ticket>,
+}
+
+impl Reopener {
+    pub(super) fn new(crew: &Crew, reopen: impl Fn() -> Result<String, String> + Send + Sync + 'static) -> Self {
+        Self { crew: crew.clone(), reopen: Arc::new(reopen), queue: Arc::default() }
+    }
+
+    /// Answers when the files have been reopened after this moment.
+    pub(super) fn ask(&self, asker: &Asker<'_>) -> Reply {
+        let mut queue = lock(&self.queue);
+        if queue.waiting.len() >= WAITING_MAX {
+            let what = format!("{WAITING_MAX} requests wait already for the one that is under way; try again later");
+            return Reply::Now(refusal(&what));
+        }
+        if !queue.is_running {
+            let (work, reopen) = (Arc::clone(&self.queue), Arc::clone(&self.reopen));
+            // The thread waits for the lock that is held here.
+            if let Err(error) = self.crew.spawn("udpd-reopen", move || run(&work, &*reopen)) {
+                let cure = "raise the limit on threads (ulimit -u, TasksMax=)";
+                return Reply::Now(refusal(&format!("cannot start the thread udpd-reopen: {error}; {cure}")));
+            }
+            queue.is_running = true;
+        }
+        queue.waiting.push(asker.ticket());
+        Reply::Later
+    }
+}
+
+fn run(queue: &Mutex<Queue>, reopen: &Reopen) {
+    loop {
+        let waiting = {
+            let mut queue = lock(queue);
+            queue.is_running = !queue.waiting.is_empty();
+            std::mem::take(&mut queue.waiting)
+        };
+        if waiting.is_empty() {
+            return;
+        }
+        let answer = match crew::at_rest(reopen) {
+            Ok(what) => agreement(&what),
+            Err(why) => refusal(&why),
+        };
+        for ticket in waiting {
+            ticket.answer(answer.clone());
+        }
+    }
+}
+
+fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for Reopener {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Reopener").field("queue", &self.queue).finish_non_exhaustive()
+    }
+}

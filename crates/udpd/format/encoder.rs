@@ -1,0 +1,173 @@
+//! How a datagram becomes the bytes of a record, in each format, and what a record needs besides the datagram: who received
+//! it. The clock is asked once per batch, and only where the kernel has not said when a datagram came.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use mmsg::Datagram;
+
+use super::boundary::Boundary;
+use super::record::Record;
+use super::{jsonl, lines, pcapng};
+use crate::capture::headers;
+use crate::handover::pool::LaneBatch;
+
+/// How a datagram is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// One line, escaped.
+    Lines,
+    /// One JSON object a line.
+    Jsonl,
+    /// A packet of a capture.
+    Pcapng,
+    /// The payload after its length.
+    Lengths,
+}
+
+impl Format {
+    /// How its records are told apart.
+    pub fn boundary(self) -> Boundary {
+        match self {
+            Format::Lines | Format::Jsonl => Boundary::Newline,
+            Format::Pcapng => Boundary::Block,
+            Format::Lengths => Boundary::Length,
+        }
+    }
+
+    /// The most bytes that the record of a payload takes.
+    pub fn record_bytes_max(self, payload: usize) -> usize {
+        match self {
+            Format::Lines => lines::EXPANSION_MAX * payload + lines::MARK_MAX,
+            Format::Jsonl => jsonl::EXPANSION_MAX * payload + jsonl::FIXED_BYTES_MAX,
+            Format::Pcapng => payload + pcapng::PACKET_OVERHEAD_BYTES_MAX,
+            Format::Lengths => payload + 4,
+        }
+    }
+}
+
+/// Who received a datagram: what the records of one lane have in common.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scene {
+    /// The name of the listener.
+    pub listener: String,
+    /// The number of the lane within it.
+    pub lane: usize,
+    /// What its socket is bound to.
+    pub address: SocketAddr,
+}
+
+/// Writes the records of one file or stream.
+#[derive(Debug)]
+pub struct Encoder {
+    format: Format,
+    /// By lane.
+    scenes: Arc<[Scene]>,
+    /// By lane, its number among the lanes that are written here: the interfaces of a capture.
+    interfaces: Vec<Option<u32>>,
+    /// By lane, how many datagrams the kernel had dropped when the last one written came.
+    dropped: Vec<u32>,
+    /// When the batch in hand was begun.
+    now: Duration,
+}
+
+impl Encoder {
+    /// For the lanes that `writes` picks.
+    pub fn new(format: Format, scenes: Arc<[Scene]>, writes: impl Fn(usize) -> bool) -> Self {
+        let mut numbers = 0..;
+        let interfaces = (0..scenes.len()).map(|lane| writes(lane).then(|| numbers.next()).flatten()).collect();
+        Self { format, interfaces, dropped: vec![0; scenes.len()], scenes, now: Duration::ZERO }
+    }
+
+    /// The format.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// What a file or stream begins with.
+    pub fn header(&self) -> Vec<u8> {
+        let mut header = Vec::new();
+        if self.format == Format::Pcapng {
+            pcapng::append_section_header(&mut header);
+            for (scene, _) in self.scenes.iter().zip(&self.interfaces).filter(|(_, number)| number.is_some()) {
+                let name = format!("{}/lane{}", scene.listener, scene.lane);
+                pcapng::append_interface(&mut header, &name, &scene.address.to_string());
+            }
+        }
+        header
+    }
+
+    /// The next records are of this batch.
+    pub fn begin(&mut self) {
+        if matches!(self.format, Format::Jsonl | Format::Pcapng) {
+            self.now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        }
+    }
+
+    /// Appends the record of one datagram.
+    pub fn append(&mut self, bytes: &mut Vec<u8>, batch: &LaneBatch, datagram: &Datagram<'_>) {
+        let payload = datagram.payload();
+        match self.format {
+            Format::Lines if datagram.is_truncated() => lines::append_truncated(bytes, payload, datagram.length()),
+            Format::Lines => lines::append(bytes, payload),
+            Format::Lengths => {
+                // No payload is longer than 65,535 bytes.
+                let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+                bytes.extend_from_slice(&length.to_be_bytes());
+                bytes.extend_from_slice(payload);
+            }
+            Format::Jsonl => jsonl::append(bytes, &self.record(batch, datagram)),
+            Format::Pcapng => {
+                let interface =
+                    self.interfaces[batch.lane].expect("a lane that is not written here sends nothing here");
+                let drops = self.drops(batch.lane, datagram);
+                pcapng::append_packet(bytes, interface, &self.record(batch, datagram), drops);
+            }
+        }
+    }
+
+    fn record<'a>(&'a self, batch: &LaneBatch, datagram: &Datagram<'a>) -> Record<'a> {
+        let scene = &self.scenes[batch.lane];
+        let mut destination = scene.address;
+        if let Some(ip) = datagram.destination() {
+            destination.set_ip(ip);
+        }
+        Record {
+            listener: &scene.listener,
+            lane: scene.lane,
+            arrival: datagram.arrival_since_epoch().unwrap_or(self.now),
+            source: headers::source(datagram),
+            destination,
+            payload: datagram.payload(),
+            length: datagram.length(),
+        }
+    }
+
+    /// How many datagrams the kernel dropped at this lane since the last one that was written. Its counter wraps; that of a
+    /// socket that has taken the place of another begins at 0.
+    fn drops(&mut self, lane: usize, datagram: &Datagram<'_>) -> u64 {
+        let Some(total) = datagram.drop_overflow() else { return 0 };
+        let before = std::mem::replace(&mut self.dropped[lane], total);
+        drops_between(before, total)
+    }
+}
+
+/// What a counter of 32 bits has counted since it was at `before`. What looks like most of its range is a counter that has
+/// begun anew.
+fn drops_between(before: u32, total: u32) -> u64 {
+    let drops = total.wrapping_sub(before);
+    u64::from(if drops > u32::MAX / 2 { total } else { drops })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_are_counted_over_the_end_of_the_counter_and_over_a_socket_that_takes_the_place_of_another() {
+        assert_eq!(drops_between(1000, 1007), 7);
+        assert_eq!(drops_between(u32::MAX - 1, 3), 5);
+        assert_eq!(drops_between(1000, 1), 1);
+    }
+}

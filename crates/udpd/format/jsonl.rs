@@ -1,0 +1,249 @@
+//! The format `jsonl`: one datagram, one JSON object, one line.
+//!
+//! `{"time":"2026-11-21T06:42:21.000000001Z","source":"192.0.2.7:40000","destination":"10.0.0.1:514","listener":"syslog",
+//! "lane":0,"truncated":false,"payload":"..."}`. The time is UTC with nanoseconds. A payload that is not UTF-8 stands in
+//! `payload_base64` instead; of one that was longer than `max_length`, `truncated` is true, `length` says how long it was, and the
+//! payload is its beginning, which can end in the middle of a character and is then in base64. Whatever some reader takes
+//! for the end of a line, for a command to a terminal or for an order to show text backwards is escaped, so that a line is
+//! the same line for everybody.
+
+use std::fmt::{self, Write};
+use std::str;
+
+use super::record::Record;
+use crate::text::calendar::Moment;
+
+/// The most bytes that one byte of the payload becomes.
+pub const EXPANSION_MAX: usize = 6;
+
+/// The most bytes of a line besides those of the payload: a listener's name of 64 bytes, two addresses, and the rest.
+pub const FIXED_BYTES_MAX: usize = 512;
+
+/// Appends the line of one datagram.
+pub fn append(line: &mut Vec<u8>, record: &Record<'_>) {
+    line.extend_from_slice(b"{\"time\":\"");
+    append_time(line, record);
+    // Writing to a vector cannot fail.
+    let _ = write!(
+        Text(line),
+        "\",\"source\":\"{}\",\"destination\":\"{}\",\"listener\":\"{}\",\"lane\":{}",
+        record.source,
+        record.destination,
+        record.listener,
+        record.lane
+    );
+    if record.length > record.payload.len() {
+        let _ = write!(Text(line), ",\"truncated\":true,\"length\":{}", record.length);
+    } else {
+        line.extend_from_slice(b",\"truncated\":false");
+    }
+    match str::from_utf8(record.payload) {
+        Ok(text) => {
+            line.extend_from_slice(b",\"payload\":\"");
+            append_escaped(line, text);
+        }
+        Err(_) => {
+            line.extend_from_slice(b",\"payload_base64\":\"");
+            append_base64(line, record.payload);
+        }
+    }
+    line.extend_from_slice(b"\"}\n");
+}
+
+/// Formats into bytes.
+struct Text<'v>(&'v mut Vec<u8>);
+
+impl Write for Text<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.extend_from_slice(text.as_bytes());
+        Ok(())
+    }
+}
+
+fn append_time(line: &mut Vec<u8>, record: &Record<'_>) {
+    let Moment { year, month, day, hour, minute, second } = Moment::at(record.arrival.as_secs());
+    let mut text = *b"0000-00-00T00:00:00.000000000Z";
+    put_digits(&mut text[0..4], year);
+    put_digits(&mut text[5..7], month);
+    put_digits(&mut text[8..10], day);
+    put_digits(&mut text[11..13], hour);
+    put_digits(&mut text[14..16], minute);
+    put_digits(&mut text[17..19], second);
+    put_digits(&mut text[20..29], u64::from(record.arrival.subsec_nanos()));
+    line.extend_from_slice(&text);
+}
+
+/// Writes the last digits of a number, as many as there is room for.
+fn put_digits(place: &mut [u8], mut number: u64) {
+    for digit in place.iter_mut().rev() {
+        *digit = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+}
+
+fn append_escaped(line: &mut Vec<u8>, text: &str) {
+    let mut rest = text;
+    while !rest.is_empty() {
+        let plain = plain_prefix(rest);
+        line.extend_from_slice(&rest.as_bytes()[..plain]);
+        rest = &rest[plain..];
+        let mut characters = rest.chars();
+        let Some(character) = characters.next() else { return };
+        rest = characters.as_str();
+        append_character(line, character);
+    }
+}
+
+/// How many bytes at the start are printable ASCII, and neither a quote nor a backslash.
+fn plain_prefix(text: &str) -> usize {
+    let is_plain = |byte: &u8| (b' '..0x7f).contains(byte) && *byte != b'"' && *byte != b'\\';
+    // Eight at a time: the compiler makes one comparison of several.
+    let chunks = text.as_bytes().chunks_exact(8).take_while(|chunk| chunk.iter().all(is_plain)).count() * 8;
+    chunks + text.as_bytes()[chunks..].iter().take_while(|byte| is_plain(byte)).count()
+}
+
+fn append_character(line: &mut Vec<u8>, character: char) {
+    match character {
+        '"' => line.extend_from_slice(b"\\\""),
+        '\\' => line.extend_from_slice(b"\\\\"),
+        '\n' => line.extend_from_slice(b"\\n"),
+        '\r' => line.extend_from_slice(b"\\r"),
+        '\t' => line.extend_from_slice(b"\\t"),
+        '\0'..='\x1f'
+        | '\x7f'..='\u{9f}'
+        | '\u{61c}'
+        | '\u{200e}'
+        | '\u{200f}'
+        | '\u{2028}'..='\u{202e}'
+        | '\u{2066}'..='\u{2069}' => {
+            let _ = write!(Text(line), "\\u{:04x}", u32::from(character));
+        }
+        _ => line.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
+    }
+}
+
+fn append_base64(line: &mut Vec<u8>, bytes: &[u8]) {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for group in bytes.chunks(3) {
+        let byte = |index: usize| group.get(index).copied().map_or(0, u32::from);
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        let digit = |place: u32| DIGITS[(bits >> (18 - 6 * place) & 63) as usize];
+        let mut text = [digit(0), digit(1), digit(2), digit(3)];
+        // As many digits as the bytes need, and signs of equality for the others.
+        text[group.len() + 1..].fill(b'=');
+        line.extend_from_slice(&text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn record(payload: &[u8]) -> Record<'_> {
+        Record {
+            listener: "syslog",
+            lane: 3,
+            arrival: Duration::new(1_795_243_341, 7),
+            source: "192.0.2.7:40000".parse().expect("an address"),
+            destination: "[2001:db8::1]:514".parse().expect("an address"),
+            payload,
+            length: payload.len(),
+        }
+    }
+
+    fn line(record: &Record<'_>) -> String {
+        let mut line = Vec::new();
+        append(&mut line, record);
+        assert!(line.len() <= EXPANSION_MAX * record.payload.len() + FIXED_BYTES_MAX);
+        String::from_utf8(line).expect("UTF-8")
+    }
+
+    fn value(record: &Record<'_>) -> serde_json::Value {
+        let line = line(record);
+        let text = line.strip_suffix('\n').expect("a newline at the end");
+        let commands = "\u{61c}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}";
+        assert!(!text.contains(|c: char| c.is_control() || commands.contains(c)), "{text:?}");
+        serde_json::from_str(text).expect("JSON")
+    }
+
+    #[test]
+    fn a_datagram_is_one_object_with_all_that_is_known_of_it() {
+        assert_eq!(
+            line(&record(b"<34>su: failed")),
+            "{\"time\":\"2026-11-21T06:42:21.000000007Z\",\"source\":\"192.0.2.7:40000\",\
+             \"destination\":\"[2001:db8::1]:514\",\"listener\":\"syslog\",\"lane\":3,\"truncated\":false,\
+             \"payload\":\"<34>su: failed\"}\n"
+        );
+        let cut = value(&Record { length: 9000, ..record(b"begun") });
+        assert_eq!((&cut["truncated"], &cut["length"], &cut["payload"]), (&true.into(), &9000.into(), &"begun".into()));
+    }
+
+    #[test]
+    fn the_longest_facts_fit_their_bound() {
+        let name = "x".repeat(64);
+        let long = "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff%4294967295]:65535".parse().expect("an address");
+        let facts = Record { listener: &name, lane: usize::MAX, source: long, destination: long, ..record(b"\xff") };
+        line(&Record { length: usize::MAX, ..facts });
+        line(&record(&[1; 65_507]));
+    }
+
+    #[test]
+    fn every_payload_comes_back() {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        let words = [
+            "\"",
+            "\\",
+            "\n",
+            "\r\t",
+            "\0",
+            "\x7f",
+            "\u{85}",
+            "\u{9b}",
+            "\u{2028}",
+            "\u{202e}",
+            "\u{2069}",
+            "\u{200f}",
+            "\u{61c}",
+            "ü",
+            "😀",
+            "plain text of some length",
+        ];
+        for _ in 0..if cfg!(debug_assertions) { 20_000 } else { 300_000 } {
+            let text: String = (0..next() % 12).map(|_| words[(next() % words.len() as u64) as usize]).collect();
+            assert_eq!(value(&record(text.as_bytes()))["payload"], text.as_str());
+            let bytes: Vec<u8> = (0..next() % 20).map(|_| next() as u8).chain([0xff]).collect();
+            let value = value(&record(&bytes));
+            assert_eq!(decoded(value["payload_base64"].as_str().expect("base64")), bytes);
+            assert!(value.get("payload").is_none());
+        }
+    }
+
+    /// Base64, read back a digit at a time.
+    fn decoded(text: &str) -> Vec<u8> {
+        let digit = |byte: u8| match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' => 62,
+            _ => 63,
+        };
+        assert_eq!(text.len() % 4, 0);
+        let (mut bits, mut held, mut bytes) = (0_u32, 0, Vec::new());
+        for byte in text.trim_end_matches('=').bytes() {
+            bits = bits << 6 | u32::from(digit(byte));
+            held += 6;
+            if held >= 8 {
+                held -= 8;
+                bytes.push((bits >> held) as u8);
+            }
+        }
+        bytes
+    }
+}

@@ -1,0 +1,8 @@
+//! A datagram as bytes: the formats that sinks write, and where a record of each ends.
+
+pub mod boundary;
+pub mod encoder;
+pub mod jsonl;
+pub mod lines;
+pub mod pcapng;
+pub mod record;

@@ -1,0 +1,9 @@
+//! What the process has from the operating system: threads, signals, its output, its service manager, and who owns a port.
+
+pub mod console;
+pub mod crew;
+pub mod holder;
+pub mod interrupt;
+pub mod notify;
+pub mod signals;
+pub mod sock_diag;

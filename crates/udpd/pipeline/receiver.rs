@@ -1,0 +1,309 @@
+//! The receiver: takes an empty batch, lets the kernel fill it, counts, hands it over. One thread per lane.
+//!
+//! The loop is the bare receive loop of its engine with four things added, each once per batch and never per datagram: a batch from
+//! the pool, the counts, the hand-over, and a look at the stop flag. It blocks in the kernel and nowhere else, unless the
+//! operator chose `when_full = "block"`.
+//!
+//! A short batch is handed over at once, with two exceptions. While every consumer naps or is behind nobody would look at it:
+//! the receiver rests a moment as well and fills the batch up, because waking up and handing over between cores both cost as
+//! much as receiving several datagrams. And while the channel of one that is behind fills up, its places, which are counted in
+//! batches, are worth most when the batch is full. In both cases a batch that gets nothing more goes on at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Sender;
+use mmsg::{Engine, RecvBatch, Wait};
+
+use super::successor::Successor;
+use crate::handover::channel::{Feed, NotTaken};
+use crate::handover::pool::{Parcel, Pool, exclusive};
+use crate::ledger::{LaneLedger, LaneTally};
+use crate::os::crew;
+use crate::policy::Policy;
+
+/// How long a short batch may be filled up while a consumer is behind.
+const FILL_UP: Duration = Duration::from_millis(1);
+
+/// How long a receiver that has no empty batch waits for a datagram before it looks for a batch again.
+const NO_BATCH_POLL: Duration = Duration::from_millis(20);
+
+/// How long the socket may still be read once the pipeline no longer waits. Only arrivals that could not be refused make
+/// it as long as that.
+const DRAIN_AFTER_GIVE_UP: Duration = Duration::from_millis(500);
+
+/// How long a receiver rests while nobody would look at what it receives.
+const REST: Duration = Duration::from_micros(250);
+
+/// The receive buffer that holds what may arrive during a rest, several times over, at two million a second.
+const REST_BUFFER_BYTES: usize = 2 << 20;
+
+/// How long a receiver rests after a receive call that failed, so that a lasting error is not a busy loop.
+const ERROR_REST: Duration = Duration::from_millis(10);
+
+/// How long the last datagrams may need from the interrupt to the socket once arrivals are refused.
+const SETTLE: Duration = Duration::from_millis(2);
+
+/// The two flags by which the pipeline ends its threads.
+#[derive(Debug, Default)]
+pub struct Stop {
+    /// Receive nothing new, hand over what is there, end.
+    pub requested: AtomicBool,
+    /// Stop waiting for a consumer that does not take anything.
+    pub give_up: AtomicBool,
+}
+
+/// One channel of the receiver and the sink behind it.
+#[derive(Debug)]
+pub struct Route {
+    /// The way to the consumer.
+    pub feed: Feed,
+    /// The sink, by its index in the configuration.
+    pub sink: usize,
+}
+
+/// The way home and the books of a lane, for batches of other lanes that had to make room.
+#[derive(Debug, Clone)]
+pub struct LaneHome {
+    /// The way home.
+    pub home: Sender<Parcel>,
+    /// Its books.
+    pub ledger: Arc<LaneLedger>,
+}
+
+/// Everything a receiver thread owns.
+#[derive(Debug)]
+pub struct Receiver {
+    /// What receives from the socket of the lane. It may belong to this thread alone.
+    pub engine: Engine,
+    /// Its empty batches.
+    pub pool: Pool,
+    /// A batch that is never handed over: what is received into it is dropped and counted.
+    pub spare: RecvBatch,
+    /// What the kernel granted as receive buffer.
+    pub receive_buffer_bytes: usize,
+    /// Where its datagrams go, in the order of the listener's sinks.
+    pub routes: Vec<Route>,
+    /// Every lane of the daemon, by index.
+    pub lanes: Arc<[LaneHome]>,
+    /// The index of this lane.
+    pub lane: usize,
+    /// Drop what is longer than a slot.
+    pub drop_truncated: bool,
+    /// What is refused, where the listener refuses anything.
+    pub policy: Option<Box<Policy>>,
+    /// Let datagrams gather this long before a batch is taken that would not be full.
+    pub gather: Duration,
+    /// When to end.
+    pub stop: Arc<Stop>,
+    /// Where a socket is left that is to be received from instead.
+    pub successor: Arc<Successor>,
+}
+
+impl Receiver {
+    /// Receives until told to stop, then drains the socket. What was published last is final.
+    pub fn run(mut self) {
+        let mut tally = LaneTally::default();
+        let wait = if self.gather.is_zero() { Wait::Block } else { Wait::Gather(self.gather) };
+        while !self.stop.requested.load(Ordering::Relaxed) {
+            if self.step(&mut tally, wait) == 0 {
+                self.change_socket(&mut tally);
+            }
+        }
+        self.change_socket(&mut tally);
+        self.drain(&mut tally);
+    }
+
+    /// Receives from the socket that was left for it, if one was. Nothing arrives at the one before any more: what is in it is
+    /// taken first.
+    fn change_socket(&mut self, tally: &mut LaneTally) {
+        let Some(socket) = self.successor.pick_up() else { return };
+        self.engine.finish();
+        // An interrupted socket may say once that it is empty when it is not.
+        for _ in 0..2 {
+            while self.step(tally, Wait::No) > 0 {}
+        }
+        if let Err(error) = self.engine.replace_socket(socket) {
+            log::warn!("lane {}: it goes on with recvmmsg, because its ring cannot be made again: {error}", self.lane);
+        }
+    }
+
+    /// Arrivals are refused by now. The engine hands out what it has taken out of the socket before what is still in it.
+    /// What was on its way between interrupt and socket gets a moment, and two empty looks in a row mean that nothing is left.
+    fn drain(&mut self, tally: &mut LaneTally) {
+        self.engine.finish();
+        let mut empty_looks = 0;
+        let mut gave_up_at = None;
+        while empty_looks < 2 {
+            if self.stop.give_up.load(Ordering::Relaxed)
+                && gave_up_at.get_or_insert_with(Instant::now).elapsed() > DRAIN_AFTER_GIVE_UP
+            {
+                log::error!(
+                    "lane {}: datagrams keep arriving although it ends; those in its socket are counted as unread",
+                    self.lane
+                );
+                return;
+            }
+            if self.step(tally, Wait::No) > 0 {
+                empty_looks = 0;
+            } else {
+                empty_looks += 1;
+                std::thread::sleep(SETTLE);
+            }
+        }
+    }
+
+    /// One batch: receive, count, hand over. Returns the number of messages, 0 when there was nothing.
+    fn step(&mut self, tally: &mut LaneTally, wait: Wait) -> usize {
+        let Some(mut parcel) = self.pool.take() else {
+            return self.without_batch(tally, wait);
+        };
+        let batch = exclusive(&mut parcel);
+        if receive(&mut self.engine, batch, wait, self.lane, tally) == 0 {
+            self.publish(tally);
+            self.pool.put(parcel);
+            return 0;
+        }
+        tally.calls += 1;
+        self.fill_up(tally, batch);
+        let messages = batch.messages();
+        self.hand_over(tally, parcel);
+        messages
+    }
+
+    /// Fills a short batch up for as long as there is a reason to and something comes. A batch waits for a slow consumer only
+    /// so long, because what waits for one waits for the others too.
+    fn fill_up(&mut self, tally: &mut LaneTally, batch: &mut RecvBatch) {
+        let mut deadline = None;
+        while !batch.is_full() {
+            if self.may_rest() {
+                crew::at_rest(|| std::thread::sleep(REST));
+            } else if !self.routes.iter().any(|route| route.feed.is_filling()) {
+                return;
+            } else {
+                let now = Instant::now();
+                let left = deadline.get_or_insert(now + FILL_UP).saturating_duration_since(now);
+                if left.is_zero() || !self.engine.wait_readable(left).unwrap_or(false) {
+                    return;
+                }
+            }
+            // A failure here is told again by the next call, which has the means against it.
+            if self.engine.receive_more(batch, Wait::No).unwrap_or(0) == 0 {
+                return;
+            }
+            tally.calls += 1;
+        }
+    }
+
+    /// True while nobody would look at a batch and the socket has room for what arrives meanwhile. Where datagrams gather
+    /// they have had their rest.
+    fn may_rest(&self) -> bool {
+        self.gather.is_zero()
+            && self.receive_buffer_bytes >= REST_BUFFER_BYTES
+            && !self.routes.iter().any(|route| route.feed.is_awaited())
+    }
+
+    /// Counts what is in the batch, publishes, and gives the batch to every sink.
+    fn hand_over(&mut self, tally: &mut LaneTally, mut parcel: Parcel) {
+        let batch = exclusive(&mut parcel);
+        let summary = *batch.summary();
+        tally.received += summary.datagrams + summary.unsplit;
+        tally.bytes += summary.bytes;
+        tally.dropped_unsplit += summary.unsplit;
+        tally.truncated += summary.truncated;
+        if let Some(policy) = &mut self.policy {
+            let refused = policy.apply(batch);
+            tally.dropped_denied += refused.denied;
+            tally.dropped_rate_limited += refused.rate_limited;
+        }
+        if self.drop_truncated && batch.summary().truncated > 0 {
+            tally.dropped_truncated += batch.retain(|datagram| !datagram.is_truncated()) as u64;
+        }
+        let offered = batch.summary().datagrams;
+        if offered == 0 {
+            self.publish(tally);
+            self.pool.put(parcel);
+            return;
+        }
+        for offer in &mut tally.offered[..self.routes.len()] {
+            *offer += offered;
+        }
+        self.publish(tally);
+        let (last, others) = self.routes.split_last().expect("a listener has at least one sink");
+        for route in others {
+            self.offer(route, Arc::clone(&parcel));
+        }
+        self.offer(last, parcel);
+    }
+
+    /// Gives one reference to one sink. What the channel will not hold is counted for the lane it came from and sent home.
+    fn offer(&self, route: &Route, parcel: Parcel) {
+        route.feed.offer(parcel, &self.stop.give_up, |dropped, reason| {
+            let lane = &self.lanes[dropped.lane];
+            let datagrams = dropped.datagrams.summary().datagrams;
+            match reason {
+                NotTaken::Full => lane.ledger.count_queue_full(route.sink, datagrams),
+                NotTaken::GivenUp => lane.ledger.count_given_up(route.sink, datagrams),
+            }
+            // The way home has room for every reference there is; it fails only when the lane has ended.
+            let _ = lane.home.try_send(dropped);
+        });
+    }
+
+    /// No batch is at hand. One may come home while nothing arrives, so it is looked for again before anything is dropped.
+    fn without_batch(&mut self, tally: &mut LaneTally, wait: Wait) -> usize {
+        if wait != Wait::No {
+            let arrived = crew::at_rest(|| self.engine.wait_readable(NO_BATCH_POLL)).unwrap_or(true);
+            if let Some(parcel) = self.pool.take() {
+                self.pool.put(parcel);
+                return 0;
+            }
+            if !arrived {
+                return 0;
+            }
+        }
+        self.receive_to_drop(tally, Wait::No)
+    }
+
+    /// The kernel's queue must move on all the same, and each datagram is counted.
+    fn receive_to_drop(&mut self, tally: &mut LaneTally, wait: Wait) -> usize {
+        let messages = receive(&mut self.engine, &mut self.spare, wait, self.lane, tally);
+        if messages > 0 {
+            let summary = *self.spare.summary();
+            tally.calls += 1;
+            tally.received += summary.datagrams + summary.unsplit;
+            tally.bytes += summary.bytes;
+            tally.truncated += summary.truncated;
+            tally.dropped_unsplit += summary.unsplit;
+            tally.dropped_no_batch += summary.datagrams;
+            self.publish(tally);
+        }
+        messages
+    }
+
+    fn publish(&self, tally: &LaneTally) {
+        self.lanes[self.lane].ledger.publish(tally);
+    }
+}
+
+/// Fills the batch and returns the number of messages.
+///
+/// A failed call loses nothing, the datagrams stay in the socket; it is counted, and said once. What the call for many cannot
+/// have is received one by one, for as long as that is so.
+fn receive(engine: &mut Engine, batch: &mut RecvBatch, wait: Wait, lane: usize, tally: &mut LaneTally) -> usize {
+    crew::at_rest(|| engine.receive(batch, wait)).unwrap_or_else(|error| {
+        tally.errors += 1;
+        if tally.errors == 1 {
+            log::warn!(
+                "lane {lane}: a receive call failed: {error}; until it works again each datagram costs a call of its own; \
+                 further failures are only counted"
+            );
+        }
+        let messages = engine.receive_each(batch).unwrap_or(0);
+        if messages == 0 {
+            crew::at_rest(|| std::thread::sleep(ERROR_REST));
+        }
+        messages
+    })
+}

@@ -1,0 +1,121 @@
+//! Keys and commands behind the sentences of the library. The crate `steer` says what is wrong and knows nothing of a
+//! configuration; here the key of `[steer]` is added that changes it, or the command of `udpd steer`.
+
+use steer::plan::{Plan, Wish};
+use steer::{ApplyError, Drift, Rival};
+
+/// The keys of `[steer]` behind some wishes, as an addition to a sentence. `named` says that the interfaces were named
+/// on the command line, so that no key is behind them.
+fn keys(wishes: &[Wish], named: bool) -> String {
+    let key = |wish: &Wish| match wish {
+        Wish::Interfaces => (!named).then_some("interfaces"),
+        Wish::RxQueues => Some("rx_queues"),
+        Wish::Ring => Some("ring"),
+        Wish::FlowHash => Some("flow_hash_udp"),
+        Wish::Placement => Some("placement"),
+        Wish::Cores => Some("cpus"),
+        _ => None,
+    };
+    match wishes.iter().filter_map(key).collect::<Vec<_>>().as_slice() {
+        [] => String::new(),
+        keys => format!(" ([steer] {})", keys.join(", ")),
+    }
+}
+
+/// Adds to each note of a plan the key that would change it.
+pub fn name_keys(mut plan: Plan) -> Plan {
+    for note in plan.interfaces.iter_mut().flat_map(|part| &mut part.notes) {
+        note.text.push_str(&keys(&note.wishes, false));
+    }
+    plan
+}
+
+/// Why nothing, or not everything, was applied, and what to do about it.
+pub fn of_error(error: &ApplyError, named: bool) -> String {
+    match error {
+        ApplyError::Plan(cause) => format!("{error}{}", keys(&cause.wishes, named)),
+        ApplyError::Setting { .. } | ApplyError::Unreadable { changed: 1.., .. } => {
+            format!("{error}: `udpd steer restore`")
+        }
+        _ => error.to_string(),
+    }
+}
+
+/// Who is likely to have changed a setting, and what keeps him off.
+pub fn of_rival(rival: &Rival, ban_irqbalance: bool) -> String {
+    match rival {
+        Rival::Irqbalance(_) if ban_irqbalance => {
+            format!("{rival}; `udpd steer apply` asks it again to leave these alone")
+        }
+        Rival::Irqbalance(_) => format!("{rival}; irqbalance = \"ban\" in [steer] keeps it off these"),
+        _ => rival.to_string(),
+    }
+}
+
+/// A drift in one line.
+pub fn of_drift(drift: &Drift, ban_irqbalance: bool) -> String {
+    match &drift.rival {
+        Some(rival) => {
+            let found = Drift { rival: None, ..drift.clone() };
+            format!("{found}; {}", of_rival(rival, ban_irqbalance))
+        }
+        None => drift.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use steer::plan::{InterfacePlan, Note, PlanError};
+    use steer::{Change, Setting};
+
+    use super::*;
+
+    fn refused(wishes: &[Wish], named: bool) -> String {
+        let error = PlanError { what: "no".to_owned(), cure: "ask otherwise".to_owned(), wishes: wishes.to_vec() };
+        of_error(&ApplyError::Plan(error), named)
+    }
+
+    #[test]
+    fn a_refused_wish_is_named_by_its_key() {
+        let all = [Wish::Interfaces, Wish::RxQueues, Wish::Ring, Wish::FlowHash, Wish::Placement, Wish::Cores];
+        let keys = "interfaces, rx_queues, ring, flow_hash_udp, placement, cpus";
+        assert_eq!(refused(&all, false), format!("no; ask otherwise ([steer] {keys})"));
+        assert_eq!(refused(&[Wish::Interfaces], true), "no; ask otherwise", "the command line named them");
+    }
+
+    #[test]
+    fn a_note_is_given_the_key_that_would_change_it() {
+        let note = |wishes: &[Wish]| Note { text: "so it is".to_owned(), wishes: wishes.to_vec() };
+        let part = InterfacePlan {
+            name: "eth0".to_owned(),
+            driver: "?".to_owned(),
+            node: None,
+            seats: Vec::new(),
+            wanted: Vec::new(),
+            notes: vec![note(&[]), note(&[Wish::FlowHash])],
+            busiest_share_thousandths: 0,
+        };
+        let plan = name_keys(Plan { interfaces: vec![part] });
+        let texts: Vec<&str> = plan.interfaces[0].notes.iter().map(|note| note.text.as_str()).collect();
+        assert_eq!(texts, ["so it is", "so it is ([steer] flow_hash_udp)"]);
+    }
+
+    #[test]
+    fn a_drift_says_what_keeps_irqbalance_off() {
+        let change = Change {
+            interface: "eth0".to_owned(),
+            setting: Setting::Rps(0),
+            from: "0".to_owned(),
+            to: "1".to_owned(),
+            now: None,
+            why: String::new(),
+            disruption: None,
+            command: String::new(),
+        };
+        let drift = Drift { change, queue: None, rival: Some(Rival::Irqbalance(7)) };
+        let start = "eth0: rps 0 is 0, wanted 1; irqbalance runs (process 7) and moves interrupts; ";
+        assert_eq!(of_drift(&drift, false), format!("{start}irqbalance = \"ban\" in [steer] keeps it off these"));
+        assert_eq!(of_drift(&drift, true), format!("{start}`udpd steer apply` asks it again to leave these alone"));
+        assert_eq!(of_drift(&Drift { rival: None, ..drift }, true), "eth0: rps 0 is 0, wanted 1");
+    }
+}

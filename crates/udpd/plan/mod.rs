@@ -1,0 +1,59 @@
+//! What a configuration means on this machine, worked out before anything is opened: lanes, consumers, cores, memory and
+//! buffers. `udpd check` prints it, `udpd run` and the bench build it; all ask [`plan`], so they see the same numbers.
+
+pub mod advice;
+pub mod budget;
+pub mod engine;
+pub mod interfaces;
+pub mod limits;
+pub mod machine;
+pub mod steering;
+
+use std::path::Path;
+
+use mmsg::Uring;
+
+pub use self::budget::{Budget, LanePlan};
+use self::engine::Choice;
+use self::limits::Limits;
+use self::machine::Machine;
+use crate::config::{Config, Spread};
+use crate::exit::{ExitCode, Failure};
+use crate::pipeline;
+
+/// Reads the machine and works out what the configuration means on it.
+pub fn plan(config: &Config) -> Result<Budget, Failure> {
+    pipeline::check_sinks(config)?;
+    let sys_root = Path::new("/sys");
+    let Machine { topology, mut allowed, assumed } = Machine::read(sys_root);
+    if let Some(cores) = &config.steer.request.cores {
+        allowed.retain(|core| cores.contains(core));
+        if allowed.is_empty() {
+            let message = format!(
+                "[steer] cpus = \"{}\": this process may run on none of them; widen cpus, or the affinity or cpuset it starts in",
+                steer::format_core_list(cores)
+            );
+            return Err(Failure::new(ExitCode::Configuration, message));
+        }
+    }
+    let queues = |interface: &str| steer::receive_queues(sys_root, interface);
+    let planned = |interface: &str| interfaces::seats(&config.steer, &allowed, interface);
+    let engines: Vec<Choice> =
+        config.listeners.iter().map(|listener| engine::choose(listener, Uring::supported)).collect::<Result<_, _>>()?;
+    let mut budget = Budget::new(config, &topology, &allowed, queues, planned, &engines);
+    budget.remarks = assumed;
+    budget.remarks.extend(Limits::read(Path::new("/")).judge(config, &budget)?);
+    refuse_idle_lanes(config, &budget, allowed.len())?;
+    Ok(budget)
+}
+
+/// A core feeds one lane, so with more lanes than cores some would never receive anything.
+fn refuse_idle_lanes(config: &Config, budget: &Budget, cores: usize) -> Result<(), Failure> {
+    let Some(lane) = budget.idle_lanes(config, Spread::Cpu).next() else { return Ok(()) };
+    let message = format!(
+        "listener {}: spread = \"cpu\" on {cores} cores leaves lane {} without one: each core feeds one lane of an address; \
+         lower lanes to {cores} or less, widen [steer] cpus, or write spread = \"flow\"",
+        config.listeners[lane.listener].name, lane.number
+    );
+    Err(Failure::new(ExitCode::Configuration, message))
+}

@@ -1,0 +1,7 @@
+//! Text from values and values from text: what every room that speaks to people shares.
+
+pub mod advice;
+pub mod calendar;
+pub mod suggest;
+pub mod tables;
+pub mod units;

@@ -1,0 +1,211 @@
+//! Sizes, durations and CPU lists, from text and back.
+//!
+//! One spelling for each unit, no spaces, no fractions: a configuration is read by more people than write it, and
+//! `32M` means two different numbers to two of them. Each refusal says how the value would be written.
+
+use std::time::Duration;
+
+use crate::text::advice::Advice;
+
+const SIZE_UNITS: [(&str, u64); 5] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1), ("", 1)];
+const DURATION_UNITS: [(&str, u64); 5] =
+    [("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1_000), ("us", 1)];
+
+/// Other spellings that people use, each with the one that is meant. Decimal units are among them on purpose: the
+/// suggestion is the binary unit, and the operator decides.
+const SPELLINGS: [(&str, &str); 22] = [
+    ("k", "KiB"),
+    ("kb", "KiB"),
+    ("kib", "KiB"),
+    ("mb", "MiB"),
+    ("mib", "MiB"),
+    ("g", "GiB"),
+    ("gb", "GiB"),
+    ("gib", "GiB"),
+    ("b", "B"),
+    ("byte", "B"),
+    ("bytes", "B"),
+    ("µs", "us"),
+    ("usec", "us"),
+    ("msec", "ms"),
+    ("millis", "ms"),
+    ("sec", "s"),
+    ("second", "s"),
+    ("seconds", "s"),
+    ("min", "m"),
+    ("minutes", "m"),
+    ("hour", "h"),
+    ("hours", "h"),
+];
+
+/// Bytes from `"32MiB"`, `"2KiB"`, `"1GiB"`, `"512B"` or `"1500"`.
+pub fn parse_size(text: &str) -> Result<u64, Advice> {
+    parse_amount(
+        text,
+        "size",
+        &SIZE_UNITS,
+        "a whole number with KiB, MiB or GiB, such as \"32MiB\", or bytes as a plain number",
+    )
+}
+
+/// The shortest text that [`parse_size`] reads as `bytes`.
+pub fn print_size(bytes: u64) -> String {
+    print_amount(bytes, &SIZE_UNITS[..3]).unwrap_or_else(|| bytes.to_string())
+}
+
+/// A duration from `"250ms"`, `"0us"`, `"1s"`, `"1m"` or `"1h"`.
+pub fn parse_duration(text: &str) -> Result<Duration, Advice> {
+    parse_amount(text, "duration", &DURATION_UNITS, "a whole number with us, ms, s, m or h, such as \"250ms\"")
+        .map(Duration::from_micros)
+}
+
+/// The shortest text that [`parse_duration`] reads as `duration`; what is finer than a microsecond is cut off.
+pub fn print_duration(duration: Duration) -> String {
+    let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+    match micros {
+        0 => "0s".to_owned(),
+        _ => print_amount(micros, &DURATION_UNITS).unwrap_or_else(|| format!("{micros}us")),
+    }
+}
+
+fn parse_amount(text: &str, noun: &str, units: &[(&str, u64)], right: &str) -> Result<u64, Advice> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let refuse = |what: &str| Err(Advice::new(format!("{text:?} {what}"), format!("write {right}")));
+    if text.starts_with('-') {
+        return refuse("is negative");
+    }
+    if number.is_empty() {
+        return refuse(&format!("is not a {noun}"));
+    }
+    if unit.is_empty() && !units.iter().any(|(name, _)| name.is_empty()) {
+        return refuse("has no unit");
+    }
+    let Some((_, scale)) = units.iter().find(|(name, _)| *name == unit) else {
+        let meant = meant_unit(unit, units);
+        return match meant {
+            Some(name) => Err(Advice::new(
+                format!("{:?} in {text:?} is not a unit here", unit.trim()),
+                format!("write \"{number}{name}\" if that is meant"),
+            )),
+            None if unit.starts_with('.') => refuse("is not a whole number; use the next smaller unit"),
+            None => refuse(&format!("is not a {noun}")),
+        };
+    };
+    match number.parse::<u64>().ok().and_then(|count| count.checked_mul(*scale)) {
+        Some(amount) => Ok(amount),
+        None => refuse("is too large"),
+    }
+}
+
+fn meant_unit(unit: &str, units: &[(&str, u64)]) -> Option<&'static str> {
+    let lower = unit.trim().to_lowercase();
+    // `M` after a size is MiB, `m` after a duration is a minute: the list of units decides.
+    let is_size = units.iter().any(|(name, _)| *name == "MiB");
+    if lower == "m" {
+        return Some(if is_size { "MiB" } else { "m" });
+    }
+    let own = SIZE_UNITS.iter().chain(&DURATION_UNITS).map(|(name, _)| *name).find(|name| name.to_lowercase() == lower);
+    let meant = own.or_else(|| SPELLINGS.iter().find(|(other, _)| *other == lower).map(|(_, name)| *name))?;
+    units.iter().any(|(name, _)| *name == meant && !name.is_empty()).then_some(meant)
+}
+
+fn print_amount(amount: u64, units: &[(&str, u64)]) -> Option<String> {
+    let (name, scale) = units.iter().find(|(_, scale)| amount != 0 && amount.is_multiple_of(*scale))?;
+    Some(format!("{}{name}", amount / scale))
+}
+
+/// Cores from `"0-3,8"`: sorted, each once.
+pub fn parse_cpus(text: &str) -> Result<Vec<usize>, Advice> {
+    match steer::parse_core_list(text) {
+        Ok(cpus) if cpus.is_empty() => Err(Advice::new("\"\" is not a core number", "write some, such as \"0-3,8\"")),
+        Ok(cpus) => Ok(cpus),
+        Err(error) => Err(Advice::new(error.what, error.cure)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_in_binary_units_or_bytes() {
+        for (text, bytes) in
+            [("32MiB", 33_554_432), ("2KiB", 2048), ("1GiB", 1_073_741_824), ("1500", 1500), ("7B", 7), ("0", 0)]
+        {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_printed_size_is_read_as_the_same_size() {
+        for bytes in [0, 1, 1023, 1024, 1500, 2048, 1 << 20, (1 << 20) + 1, 3 << 30, u64::MAX] {
+            assert_eq!(parse_size(&print_size(bytes)), Ok(bytes));
+        }
+        assert_eq!(print_size(2048), "2KiB");
+    }
+
+    #[test]
+    fn durations_are_read_with_their_unit() {
+        for (text, micros) in
+            [("250ms", 250_000), ("0us", 0), ("1h", 3_600_000_000), ("1s", 1_000_000), ("1m", 60_000_000)]
+        {
+            assert_eq!(parse_duration(text), Ok(Duration::from_micros(micros)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_printed_duration_is_read_as_the_same_duration() {
+        for micros in [0, 1, 999, 1000, 250_000, 1_000_000, 90_000_000, 7_200_000_000] {
+            let duration = Duration::from_micros(micros);
+            assert_eq!(parse_duration(&print_duration(duration)), Ok(duration));
+        }
+        assert_eq!(print_duration(Duration::from_millis(250)), "250ms");
+    }
+
+    #[test]
+    fn cpu_lists_are_read_sorted_and_printed_as_ranges() {
+        for (text, printed) in [("0-3,8", "0-3,8"), ("8,0-3,2", "0-3,8"), ("5", "5"), ("0,1", "0-1")] {
+            let cpus = parse_cpus(text).expect("a valid list");
+            assert_eq!(steer::format_core_list(&cpus), printed);
+            assert_eq!(parse_cpus(&steer::format_core_list(&cpus)), Ok(cpus));
+        }
+    }
+
+    #[test]
+    fn a_wrong_amount_says_what_would_be_right() {
+        for (text, words) in [
+            ("32M", "write \"32MiB\""),
+            ("32 MiB", "write \"32MiB\""),
+            ("32mb", "write \"32MiB\""),
+            ("1.5MiB", "not a whole number"),
+            ("-1", "is negative"),
+            ("", "is not a size"),
+            ("99999999999GiB", "is too large"),
+            ("5s", "is not a size"),
+        ] {
+            let advice = parse_size(text).expect_err(text).to_string();
+            assert!(advice.contains(words), "{text}: {advice}");
+        }
+        for (text, words) in [
+            ("250", "has no unit"),
+            ("1 s", "write \"1s\""),
+            ("5sec", "write \"5s\""),
+            ("2KiB", "is not a duration"),
+            ("99999999999999h", "is too large"),
+        ] {
+            let advice = parse_duration(text).expect_err(text).to_string();
+            assert!(advice.contains(words), "{text}: {advice}");
+        }
+        for (text, words) in [
+            ("3-0", "write \"0-3\""),
+            ("", "not a core"),
+            ("0-", "not a core"),
+            ("0-4000000000", "highest"),
+            ("a", "\"0-3,8\""),
+        ] {
+            let advice = parse_cpus(text).expect_err(text).to_string();
+            assert!(advice.contains(words), "{text}: {advice}");
+        }
+    }
+}

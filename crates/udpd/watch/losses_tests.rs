@@ -1,0 +1,94 @@
+//! What is said, when, and how often.
+
+use super::*;
+use crate::ledger::snapshot::{HostSnapshot, ListenerDropped};
+
+fn reading(kernel_dropped: u64) -> Snapshot {
+    Snapshot {
+        version: String::new(),
+        uptime_seconds: 0.0,
+        host: HostSnapshot::default(),
+        log_lines_lost: 0,
+        listeners: vec![ListenerSnapshot {
+            name: "syslog".into(),
+            address: String::new(),
+            arrived: Some(kernel_dropped),
+            kernel_dropped: Some(kernel_dropped),
+            kernel_dropped_unit: String::new(),
+            received: 0,
+            bytes: 0,
+            truncated: 0,
+            dropped: ListenerDropped::default(),
+            wrong_cpu: None,
+            shared_with: None,
+            residual: Some(0),
+            sinks: vec![],
+            lanes: vec![],
+        }],
+    }
+}
+
+#[test]
+fn a_loss_is_said_once_with_its_layer_and_its_cure() {
+    let mut watch = LossWatch::default();
+    assert!(watch.compare(reading(0)).is_empty(), "nothing lost, nothing said");
+    let lines = watch.compare(reading(744));
+    assert_eq!(lines.len(), 1);
+    assert!(lines[0].contains("listener syslog: the kernel dropped 744") && lines[0].contains("absorb"), "{lines:?}");
+    assert!(watch.compare(reading(744)).is_empty(), "what was said is not said again");
+}
+
+/// A reading with one lane, planned for cores 2 and 3, with these counts by core.
+fn arrivals(counts: &[(usize, u64)]) -> Snapshot {
+    let mut snapshot = reading(0);
+    let arrived_on: BTreeMap<usize, u64> = counts.iter().copied().collect();
+    let wrong = counts.iter().filter(|(core, _)| ![2, 3].contains(core)).map(|(_, count)| count).sum();
+    snapshot.listeners[0].kernel_dropped_unit = "datagrams".into();
+    snapshot.listeners[0].lanes = vec![LaneSnapshot {
+        queue: Some(7),
+        wrong_cpu: Some(wrong),
+        planned_cpus: vec![2, 3],
+        arrived_on: Some(arrived_on),
+        ..crate::commands::stats::tests::example().listeners[0].lanes[1].clone()
+    }];
+    snapshot
+}
+
+#[test]
+fn a_drift_is_said_once_with_the_core_found_and_the_cores_wanted() {
+    let mut watch = DriftWatch::default();
+    assert!(watch.compare(&arrivals(&[(2, 100), (3, 100)])).is_empty(), "all as planned");
+    let lines = watch.compare(&arrivals(&[(0, 5), (2, 100), (5, 20)]));
+    assert_eq!(lines.len(), 1);
+    for words in ["listener syslog, lane 1 (queue 7)", "25 datagrams arrived on core 5", "wanted on 2-3", "irqbalance"]
+    {
+        assert!(lines[0].contains(words), "{words}: {lines:?}");
+    }
+    for count in 21..200 {
+        assert!(watch.compare(&arrivals(&[(0, 5), (5, count)])).is_empty(), "it goes on and nothing is said again");
+    }
+}
+
+#[test]
+fn a_drift_that_was_over_is_said_again_about_the_core_of_its_second_time() {
+    let mut watch = DriftWatch::default();
+    assert_eq!(watch.compare(&arrivals(&[(5, 100)])).len(), 1);
+    for _ in 1..QUIET_READINGS {
+        assert!(watch.compare(&arrivals(&[(5, 100)])).is_empty());
+    }
+    assert!(watch.compare(&arrivals(&[(5, 101)])).is_empty(), "one reading too early");
+    for _ in 0..QUIET_READINGS {
+        assert!(watch.compare(&arrivals(&[(5, 101)])).is_empty());
+    }
+    let lines = watch.compare(&arrivals(&[(4, 3), (5, 101)]));
+    assert!(lines.len() == 1 && lines[0].contains("3 datagrams arrived on core 4"), "{lines:?}");
+}
+
+#[test]
+fn without_evidence_there_is_no_drift() {
+    let mut watch = DriftWatch::default();
+    let mut snapshot = arrivals(&[(5, 100)]);
+    snapshot.listeners[0].lanes[0].wrong_cpu = None;
+    snapshot.listeners[0].lanes[0].arrived_on = None;
+    assert!(watch.compare(&snapshot).is_empty());
+}

@@ -1,0 +1,183 @@
+//! What the main thread does for the listeners once a second: it says who exceeds a rate limit and who else is on a port, and
+//! puts right what an interface that was removed and added again has broken.
+
+use std::sync::Arc;
+
+use super::sharing::ShareWatch;
+use crate::config::{Config, Listener};
+use crate::pipeline::{Lane, Pipeline};
+use crate::policy::{OffenceReport, Offences};
+
+/// Remembers what was seen and said.
+#[derive(Debug)]
+pub struct Upkeep {
+    limits: Vec<(Arc<Offences>, OffenceReport)>,
+    ties: Vec<Tie>,
+    sharing: ShareWatch,
+    /// The listeners that are to spin, by index, until it is known whether they can.
+    spinning: Vec<usize>,
+}
+
+/// A listener that depends on an interface.
+#[derive(Debug)]
+struct Tie {
+    listener: usize,
+    name: String,
+    interface: String,
+    /// The index under which the listener knows it.
+    index: u32,
+    /// It is bound to it; otherwise it has only joined groups on it.
+    bound: bool,
+    /// What has been said, so that nothing is said twice.
+    said: Said,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Said {
+    Nothing,
+    Gone,
+    Failed,
+}
+
+impl Upkeep {
+    /// For a pipeline that has just been started.
+    pub fn new(config: &Config, pipeline: &Pipeline) -> Self {
+        let limits = pipeline.lanes().iter().filter_map(|lane| {
+            let offences = lane.offences.clone()?;
+            Some((offences, OffenceReport::new(subject(lane), limit_of(config, lane)?)))
+        });
+        let listeners = || config.listeners.iter().enumerate();
+        let spinning = listeners().filter(|(_, listener)| !listener.busy_poll.is_zero()).map(|(index, _)| index);
+        let mut sharing = ShareWatch::new(config, pipeline);
+        sharing.look(pipeline);
+        Self {
+            sharing,
+            limits: limits.collect(),
+            ties: listeners().flat_map(|(index, listener)| ties(index, listener, pipeline)).collect(),
+            spinning: spinning.collect(),
+        }
+    }
+
+    /// Once a second.
+    pub fn look(&mut self, config: &Config, pipeline: &Pipeline) {
+        for (offences, report) in &mut self.limits {
+            report.look(offences).iter().for_each(|line| log::warn!("{line}"));
+        }
+        for tie in &mut self.ties {
+            tie.look(config, pipeline);
+        }
+        self.sharing.look(pipeline);
+        self.spinning.retain(|&listener| {
+            let idle = pipeline.lanes_of(listener).any(Lane::has_nothing_to_poll);
+            if idle {
+                log::warn!(
+                    "listener {}: busy_poll has nothing to poll: its datagrams come from an interface without queues of its own, \
+                     such as lo, veth or tun, or through a driver without NAPI; write busy_poll = \"0us\"",
+                    config.listeners[listener].name
+                );
+            }
+            !idle
+        });
+    }
+
+    /// When the receivers have ended.
+    pub fn end(&mut self) {
+        for (offences, report) in &mut self.limits {
+            report.end(offences).iter().for_each(|line| log::warn!("{line}"));
+        }
+    }
+}
+
+/// The interfaces that a listener depends on.
+fn ties(index: usize, listener: &Listener, pipeline: &Pipeline) -> Vec<Tie> {
+    let tie = |interface: &String, known: Option<u32>, bound| {
+        let index_now = known.or_else(|| index_of(interface))?;
+        let (name, interface) = (listener.name.clone(), interface.clone());
+        Some(Tie { listener: index, name, interface, index: index_now, bound, said: Said::Nothing })
+    };
+    let first = pipeline.lanes_of(index).next().and_then(Lane::bound_interface);
+    let bound = listener.interface.as_ref().and_then(|interface| tie(interface, first, true));
+    let joined = listener.multicast.interface.as_ref().filter(|_| !listener.multicast.groups.is_empty());
+    // New sockets join what the old ones had joined.
+    let joined = joined.filter(|interface| listener.interface.as_ref() != Some(interface));
+    bound.into_iter().chain(joined.and_then(|interface| tie(interface, None, false))).collect()
+}
+
+impl Tie {
+    fn look(&mut self, config: &Config, pipeline: &Pipeline) {
+        match index_of(&self.interface) {
+            Some(now) if now == self.index && self.said == Said::Nothing => {}
+            Some(now) if now == self.index => {
+                log::info!("listener {}: interface {} is back", self.name, self.interface);
+                self.said = Said::Nothing;
+            }
+            Some(now) => self.restore(config, pipeline, now),
+            None if self.said == Said::Nothing => {
+                self.said = Said::Gone;
+                if let Some(other) = name_of(self.index) {
+                    log::warn!(
+                        "listener {}: interface {} is now called {other}; the listener still hears it, and would not after a \
+                         restart: correct the configuration or the name",
+                        self.name,
+                        self.interface
+                    );
+                    return;
+                }
+                let what = if self.bound {
+                    "hears nothing until it is back"
+                } else {
+                    "gets no multicast from it until it is back"
+                };
+                log::warn!("listener {}: interface {} is gone; the listener {what}", self.name, self.interface);
+            }
+            None => {}
+        }
+    }
+
+    /// The interface is there, but not the one that the listener knows.
+    fn restore(&mut self, config: &Config, pipeline: &Pipeline, now: u32) {
+        let outcome = match self.bound {
+            true => pipeline.replace_sockets(config, self.listener).map_err(|failure| failure.to_string()),
+            false => pipeline.rejoin(self.listener, self.index, now),
+        };
+        match outcome {
+            Ok(()) => {
+                let done =
+                    if self.bound { "its sockets were bound to it anew" } else { "its groups were joined on it anew" };
+                log::info!("listener {}: interface {} is back; {done}", self.name, self.interface);
+                (self.index, self.said) = (now, Said::Nothing);
+            }
+            Err(why) if self.said != Said::Failed => {
+                self.said = Said::Failed;
+                log::warn!(
+                    "listener {}: interface {} is back and cannot be used: {why}; tried again every second, until then the \
+                     listener hears nothing from it",
+                    self.name,
+                    self.interface
+                );
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// The index of an interface, in the network namespace of this process.
+fn index_of(interface: &str) -> Option<u32> {
+    nix::net::if_::if_nametoindex(interface).ok()
+}
+
+/// What the interface with this index is called now.
+fn name_of(index: u32) -> Option<String> {
+    let name = nix::net::if_::if_indextoname(index).ok()?.to_string_lossy().into_owned();
+    // nix takes the kernel's "there is none" for an empty name.
+    (!name.is_empty()).then_some(name)
+}
+
+fn subject(lane: &Lane) -> String {
+    format!("listener {}, lane {}", lane.listener, lane.plan.number)
+}
+
+fn limit_of(config: &Config, lane: &Lane) -> Option<String> {
+    let limit = config.listeners[lane.plan.listener].rate_limit?;
+    Some(format!("rate_limit ({} datagrams/s, burst {})", limit.per_source, limit.burst))
+}
