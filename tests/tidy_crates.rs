@@ -1,12 +1,62 @@
 //! The order of the files in the two libraries, held by a test: imports run down their file maps and never back.
 
-use crate::util::imports::{import_circles, imports};
-use crate::util::source::{Source, all_sources, code_only};
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::util::imports::{files, import_circles, imports};
+use crate::util::source::{Source, all_sources, code_only, words};
+
+const LIBRARIES: [&str; 2] = ["crates/mmsg/src", "crates/steer/src"];
+
+/// The rows of the file map in a library's documentation, from the top down: the files named before the colon, each with
+/// whether it is marked as one with unsafe code.
+fn file_map(library: &Source) -> Vec<BTreeMap<String, bool>> {
+    let section = library.text.split("//! # The files\n").nth(1).expect("a file map in the documentation");
+    let section = section.split("//! #").next().expect("never empty");
+    let rows = section.lines().filter_map(|line| line.strip_prefix("//! - ")?.split(':').next());
+    let files = |row: &str| {
+        let named: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
+        let marked = |at: usize| named.get(at + 1) == Some(&"!");
+        let names = named.iter().enumerate().filter(|(_, name)| **name != "!");
+        names.map(|(at, name)| ((*name).to_owned(), marked(at))).collect()
+    };
+    rows.map(files).collect()
+}
 
 #[test]
-fn no_two_files_of_mmsg_import_each_other_in_a_circle() {
-    let circles = import_circles(&all_sources(), "crates/mmsg/src/lib.rs");
-    assert!(circles.is_empty(), "imports run in a circle\n  {}", circles.join("\n  "));
+fn no_two_files_of_a_library_import_each_other_in_a_circle() {
+    let sources = all_sources();
+    for folder in LIBRARIES {
+        let circles = import_circles(&sources, &format!("{folder}/lib.rs"));
+        assert!(circles.is_empty(), "{folder}: imports run in a circle\n  {}", circles.join("\n  "));
+    }
+}
+
+#[test]
+fn the_files_of_a_library_import_down_its_file_map() {
+    let sources = all_sources();
+    for folder in LIBRARIES {
+        let root = format!("{folder}/lib.rs");
+        let source = |path: &str| sources.iter().find(|source| source.path == path).expect("a file of the library");
+        let map = file_map(source(&root));
+        let path = |name: &String| format!("{folder}/{name}.rs");
+        let mapped: Vec<String> = map.iter().flat_map(BTreeMap::keys).map(path).collect();
+        let there: BTreeSet<String> = files(&sources, &root).into_iter().filter(|file| *file != root).collect();
+        assert_eq!(mapped.iter().cloned().collect::<BTreeSet<_>>(), there, "{root} maps every file");
+        assert_eq!(mapped.len(), there.len(), "{root} maps no file twice");
+        let row = |file: &str| map.iter().position(|row| row.keys().any(|name| path(name) == file));
+        let mut wrong = Vec::new();
+        for import in imports(&sources, &root).iter().filter(|import| import.from != root) {
+            if row(&import.from) > row(&import.to) {
+                wrong.push(format!("{}:{} imports {}, which is above it", import.from, import.line, import.to));
+            }
+        }
+        for (name, marked) in map.iter().flatten() {
+            if words(&source(&path(name)).code).any(|(_, word)| word == "unsafe") != *marked {
+                wrong.push(format!("{name}: the mark `!` means that there is unsafe code"));
+            }
+        }
+        assert!(wrong.is_empty(), "the file map of {root}\n  {}", wrong.join("\n  "));
+    }
 }
 
 #[test]

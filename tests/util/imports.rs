@@ -74,8 +74,7 @@ fn shortest_circle<'a>(edges: &BTreeMap<&'a str, BTreeMap<&'a str, usize>>, star
 
 /// Every import between two files of the crate whose root file is `crate_root` ("crates/mmsg/src/lib.rs"), sorted.
 pub(crate) fn imports(sources: &[Source], crate_root: &str) -> Vec<Import> {
-    let mut tree = Tree { sources, modules: BTreeMap::new(), paths: Vec::new() };
-    tree.read_file("crate", crate_root, crate_root.rsplit_once('/').map_or("", |(folder, _)| folder));
+    let tree = Tree::read(sources, crate_root);
     let mut found = BTreeSet::new();
     for path in &tree.paths {
         let Some((home, _)) = tree.home_of(&path.module, &path.segments, 0) else { continue };
@@ -84,6 +83,11 @@ pub(crate) fn imports(sources: &[Source], crate_root: &str) -> Vec<Import> {
         }
     }
     found.into_iter().collect()
+}
+
+/// Every file of the crate whose root file is `crate_root`, but for those that only tests declare.
+pub(crate) fn files(sources: &[Source], crate_root: &str) -> BTreeSet<String> {
+    Tree::read(sources, crate_root).modules.into_values().flat_map(|module| module.files).collect()
 }
 
 /// A module and what it is made of.
@@ -119,16 +123,22 @@ struct Around<'a> {
 }
 
 impl<'a> Tree<'a> {
+    fn read(sources: &'a [Source], crate_root: &str) -> Self {
+        let mut tree = Self { sources, modules: BTreeMap::new(), paths: Vec::new() };
+        tree.read_file("crate", crate_root, crate_root.rsplit_once('/').map_or("", |(folder, _)| folder));
+        tree
+    }
+
     fn source(&self, path: &str) -> Option<&'a Source> {
         self.sources.iter().find(|source| source.path == path)
     }
 
     fn read_file(&mut self, module: &str, file: &str, folder: &str) {
         let source = self.source(file).unwrap_or_else(|| panic!("{file}, the file of {module}, is not there"));
-        self.read(Around { module, folder, source }, &without_tests(&tokens(&source.code)));
+        self.read_module(Around { module, folder, source }, &without_tests(&tokens(&source.code)));
     }
 
-    fn read(&mut self, around: Around<'_>, tokens: &[Token<'_>]) {
+    fn read_module(&mut self, around: Around<'_>, tokens: &[Token<'_>]) {
         let word = |at: usize| tokens.get(at).map_or("", |token| token.1);
         self.modules.entry(around.module.to_owned()).or_default().files.insert(around.source.path.clone());
         let mut at = 0;
@@ -143,7 +153,7 @@ impl<'a> Tree<'a> {
                     let end = closing(tokens, at + 2);
                     let module = format!("{}::{}", around.module, word(at + 1));
                     let folder = format!("{}/{}", around.folder, word(at + 1));
-                    self.read(Around { module: &module, folder: &folder, ..around }, &tokens[at + 3..end]);
+                    self.read_module(Around { module: &module, folder: &folder, ..around }, &tokens[at + 3..end]);
                     end + 1
                 }
                 // `+ use<'a>` is a bound.

@@ -32,20 +32,33 @@
 //!
 //! # The files
 //!
-//! From the top to the bottom; imports run downwards and never back. `unsafe` is in those marked `!`.
+//! From the top down; imports run downwards and never back. `unsafe` is in those marked `!`. Numbers that the kernel
+//! defines come from the crate `libc` under the kernel's names; the few that it lacks have theirs beside them.
 //!
-//! | file | holds |
-//! |---|---|
-//! | `engine` | [`Engine`]: one way to receive, behind which the next two rows are exchanged |
-//! | `uring` `!`, `ring` `!`, `refusal` | io_uring: the exchange of blocks; requests and buffer ring; why there is none (`uring_absent` in a build without) |
-//! | `datagrams`, `batch` `!`, `wait` | [`RecvBatch`]: filled by one call, read as an iterator, trains split |
-//! | `send` `!`, `verdict`, `report` | [`SendBatch`]; what an error number is about; what is said of a flush |
-//! | `shape`, `arena` `!`, `backing` | how large, how laid out and on which pages the memory of batches is |
-//! | `group`, `bpf` `!` | groups of sockets that grow and shrink; counting by core (`bpf(2)`) |
-//! | `options`, `extras`, `multicast`, `adopt`, `reuseport` | options; what comes with a datagram; groups to join; sockets from elsewhere; programs of a group |
-//! | `datagram`, `cmsg` | what one message says: pure, from byte slices, with every bound checked |
-//! | `socket`, `addr` | [`Socket`]: makes, names, waits for and stops one; addresses as the kernel writes them |
-//! | `sys` `!`, `call`, `fault` | every system call, behind one gate where a test makes it fail |
+//! - `engine`: [`Engine`], one way to receive, behind which the next two rows are exchanged
+//! - `uring` `!`, `uring_absent`: io_uring, the exchange of blocks; what stands there in a build without it
+//! - `ring` `!`: requests and buffer ring (`IORING_OP_RECVMSG` multishot, `IORING_REGISTER_PBUF_RING`)
+//! - `datagrams`: the datagrams of a batch as an iterator
+//! - `batch` `!`: [`RecvBatch`], filled by one call, trains split (`recvmmsg`)
+//! - `send` `!`: [`SendBatch`] (`sendmmsg`, `UDP_SEGMENT`)
+//! - `refusal`, `report`, `verdict`, `wait`: why there is no io_uring; what a flush did; what an error number is about;
+//!   how long a receive waits
+//! - `shape`: how large the memory of a batch is, and its room for control messages
+//! - `arena` `!`, `backing`: how that memory is laid out and on which pages (`MAP_HUGETLB`, `MAP_HUGE_2MB`,
+//!   `MADV_HUGEPAGE`)
+//! - `group`: [`Group`], a group of sockets that grows and shrinks (`membarrier`)
+//! - `bpf` `!`: [`CoreCounter`], counting by core (`BPF_PROG_LOAD`, `SO_ATTACH_BPF`)
+//! - `options`: the options of a socket (`UDP_GRO`, `SO_RCVBUF`, `SO_RCVBUFFORCE`, `SO_MEMINFO`, `SO_REUSEPORT`, ...)
+//! - `extras`: what comes with a datagram (`IP_PKTINFO`, `SO_TIMESTAMPNS`, `SO_TIMESTAMPING`, `IP_RECVTOS`, `IP_RECVTTL`,
+//!   `SO_RXQ_OVFL`)
+//! - `multicast`, `adopt`: groups to join (`MCAST_JOIN_GROUP`); sockets from elsewhere
+//! - `reuseport`: [`Spread`] as a program (`SO_ATTACH_REUSEPORT_CBPF`)
+//! - `socket`: [`Socket`], made, named, waited for and stopped
+//! - `datagram`: what one message says, pure, from byte slices, with every bound checked
+//! - `cmsg`: control messages, read and written
+//! - `sys` `!`: every system call, behind one gate where a test makes it fail
+//! - `addr`, `fault`: addresses as the kernel writes them (`sockaddr_in`, `sockaddr_in6`); the faults on order
+//! - `call`: the calls by name
 //!
 //! # Errors
 //!

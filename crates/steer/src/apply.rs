@@ -5,129 +5,15 @@
 //! Before the first change everything that any of it could disturb is saved. A setting that is right already is not
 //! written, so applying twice writes nothing the second time.
 
-use std::fmt;
-
-use crate::device::{format_mask, parse_mask};
+use crate::change::{ApplyError, Change, Restored, is_same};
+use crate::corelist::format_core_list;
+use crate::device::format_mask;
+use crate::ethtool::Family;
 use crate::host::{ReadError, Reader};
 use crate::journal::{Journal, Saved};
 use crate::model::{Host, Interface};
-use crate::plan::{InterfacePlan, Plan, PlanError, Request, Target};
+use crate::plan::{InterfacePlan, Plan, Request, Target};
 use crate::settings::{Setting, SettingError, show_channels, show_table};
-
-/// One setting that was changed, or is about to be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
-    /// The interface.
-    pub interface: String,
-    /// The setting.
-    pub setting: Setting,
-    /// What it was.
-    pub from: String,
-    /// What it should be.
-    pub to: String,
-    /// What it is, read back after it was written; `None` before that.
-    pub now: Option<String>,
-    /// Why.
-    pub why: String,
-    /// What the change costs on this driver.
-    pub disruption: Option<String>,
-    /// What an administrator would type for it.
-    pub command: String,
-}
-
-impl Change {
-    /// False when the driver took something else than it was told.
-    pub fn is_as_wanted(&self) -> bool {
-        self.now.as_ref().is_none_or(|now| is_same(&self.setting, now, &self.to))
-    }
-}
-
-/// What was restored and what could not be.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Restored {
-    /// What was put back.
-    pub changes: Vec<Change>,
-    /// What could not be, and why. It stays saved.
-    pub failures: Vec<String>,
-}
-
-/// Why a plan was not applied, or not wholly.
-#[derive(Debug)]
-pub enum ApplyError {
-    /// The host could not be read.
-    Read(ReadError),
-    /// There is no plan for it.
-    Plan(PlanError),
-    /// A right is missing; nothing was changed.
-    Permission(String),
-    /// What was could not be saved; nothing was changed.
-    Journal(std::io::Error),
-    /// A setting could not be read, so nobody knows what would be changed or what to go back to.
-    Unreadable {
-        /// The interface.
-        interface: String,
-        /// The setting.
-        setting: Setting,
-        /// Why it could not be read.
-        cause: SettingError,
-        /// How many settings were changed before that.
-        changed: usize,
-    },
-    /// A setting was refused; those before it were changed.
-    Setting {
-        /// What was attempted.
-        change: Box<Change>,
-        /// Why it failed.
-        cause: SettingError,
-    },
-}
-
-impl fmt::Display for ApplyError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Read(error) => error.fmt(formatter),
-            Self::Plan(error) => error.fmt(formatter),
-            Self::Permission(what) => write!(formatter, "{what}; nothing was changed"),
-            Self::Journal(error) => error.fmt(formatter),
-            Self::Unreadable { interface, setting, cause, changed } => {
-                write!(formatter, "cannot read {setting} of {interface}: {cause}")?;
-                match changed {
-                    0 => Ok(()),
-                    _ => formatter.write_str("; what was changed before it is saved and can be restored"),
-                }
-            }
-            Self::Setting { change, cause } => write!(
-                formatter,
-                "cannot set {} of {} from {} to {}: {cause}; what was changed before it is saved and can be restored",
-                change.setting, change.interface, change.from, change.to
-            ),
-        }
-    }
-}
-
-impl std::error::Error for ApplyError {}
-
-impl ApplyError {
-    /// The same error, met after so many settings had been changed.
-    fn after(mut self, count: usize) -> Self {
-        if let Self::Unreadable { changed, .. } = &mut self {
-            *changed = count;
-        }
-        self
-    }
-}
-
-impl From<ReadError> for ApplyError {
-    fn from(error: ReadError) -> Self {
-        Self::Read(error)
-    }
-}
-
-impl From<PlanError> for ApplyError {
-    fn from(error: PlanError) -> Self {
-        Self::Plan(error)
-    }
-}
 
 /// Where settings are read and written, and with what.
 #[derive(Debug, Clone, Copy)]
@@ -322,7 +208,9 @@ impl Steering<'_> {
         let mut settings: Vec<Setting> =
             told.into_iter().filter(|(_, told)| *told).map(|(setting, _)| setting).collect();
         let read = |error: std::io::Error| ApplyError::Read(ReadError::Tree(error));
-        settings.extend(self.reader.all_interrupts(&interface.name).map_err(read)?);
+        // A change of the queues can disturb any of them.
+        let interrupts = self.reader.all_interrupts(&interface.name).map_err(read)?;
+        settings.extend(interrupts.into_iter().map(|(number, name)| Setting::Interrupt { number, name }));
         settings.extend(interface.queues.iter().map(|queue| Setting::Rps(queue.index)));
         settings.extend(self.reader.send_queues(&interface.name).map_err(read)?.into_iter().map(Setting::Xps));
         let mut values = Vec::new();
@@ -361,26 +249,20 @@ fn log_gone(interface: &str, saved: &Saved, progress: &mut dyn FnMut(&Change)) {
 }
 
 /// The setting behind a target, and its value as a text. `None` for an interrupt that is not there (yet).
-pub(crate) fn setting_of(interface: &Interface, target: &Target) -> Option<(Setting, String)> {
+fn setting_of(interface: &Interface, target: &Target) -> Option<(Setting, String)> {
     Some(match target {
         Target::Channels(channels) => (Setting::Channels, show_channels(channels)),
         Target::Ring(rings) => (Setting::Rings, format!("{} {}", rings.rx, rings.tx)),
         Target::Indirection(table) => (Setting::Indirection, show_table(table)),
-        Target::FlowHash(crate::ethtool::Family::V4, hash) => (Setting::FlowHashV4, hash.letters()),
-        Target::FlowHash(crate::ethtool::Family::V6, hash) => (Setting::FlowHashV6, hash.letters()),
+        Target::FlowHash(Family::V4, hash) => (Setting::FlowHashV4, hash.letters()),
+        Target::FlowHash(Family::V6, hash) => (Setting::FlowHashV6, hash.letters()),
         Target::Interrupt { queue, cores } => {
             let interrupt = interface.queues.get(*queue)?.interrupt.get()?;
             let setting = Setting::Interrupt { number: interrupt.number, name: interrupt.name.clone() };
-            (setting, crate::format_core_list(cores))
+            (setting, format_core_list(cores))
         }
         Target::Rps { queue, cores } => (Setting::Rps(*queue), format_mask(cores)),
     })
-}
-
-/// Whether two texts mean the same value. Masks differ in how many words of zeroes stand in front.
-pub(crate) fn is_same(setting: &Setting, one: &str, other: &str) -> bool {
-    let is_mask = matches!(setting, Setting::Rps(_) | Setting::Xps(_));
-    one == other || (is_mask && parse_mask(one).is_some_and(|one| Some(one) == parse_mask(other)))
 }
 
 /// `CAP_NET_ADMIN` among the effective capabilities of this process, as procfs shows them.

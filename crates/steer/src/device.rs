@@ -148,6 +148,15 @@ impl Device {
     }
 }
 
+/// The number of receive queues of an interface; `None` when it does not exist or does not tell.
+///
+/// sysfs shows the network namespace in which it was mounted, so the answer holds for a process that was started in the
+/// usual way in its namespace, and not for one that changed namespaces later.
+pub fn receive_queues(sys_root: &Path, interface: &str) -> Option<usize> {
+    let queues = Device::find(sys_root, interface).ok()??.receive_queues().ok()?;
+    Some(queues.len()).filter(|&queues| queues > 0)
+}
+
 /// How the kernel says that a queue has no mask: ENOENT where there is only one queue, EINVAL where traffic classes own
 /// it.
 pub(crate) fn has_no_mask(error: &io::Error) -> bool {
@@ -205,6 +214,17 @@ pub(crate) fn format_mask(cores: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn receive_queues_are_counted_and_transmit_queues_are_not() {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        for queue in ["rx-0", "rx-1", "tx-0"] {
+            fs::create_dir_all(root.path().join("class/net/eth0/queues").join(queue)).expect("directories");
+        }
+        assert_eq!(receive_queues(root.path(), "eth0"), Some(2));
+        assert_eq!(receive_queues(root.path(), "eth1"), None);
+        assert_eq!(receive_queues(root.path(), "../net/eth0"), None, "a path is not a name");
+    }
 
     #[test]
     fn masks_are_read_and_written_as_the_kernel_does() {

@@ -13,7 +13,6 @@ use crate::ethtool::{Answer, Ethtool, EthtoolError, Family};
 use crate::interrupts::Roots;
 use crate::model::{Host, Interface, Interrupt, Kind, Known, Queue, Work, WorkBy};
 use crate::netdev::{Netdev, NetdevQueue};
-use crate::settings::Setting;
 use crate::topology::{Topology, numbered, read_if_any};
 
 /// Where to read.
@@ -102,12 +101,10 @@ impl Reader<'_> {
         Ok(names)
     }
 
-    /// Every interrupt of the device behind an interface: a change of its queues can disturb any of them.
-    pub(crate) fn all_interrupts(&self, interface: &str) -> io::Result<Vec<Setting>> {
+    /// Every interrupt of the device behind an interface, by number and name.
+    pub(crate) fn all_interrupts(&self, interface: &str) -> io::Result<Vec<(u32, String)>> {
         let roots = Roots { sys: self.sys_root, proc: self.proc_root };
-        let Some(device) = Device::find(self.sys_root, interface)? else { return Ok(Vec::new()) };
-        let setting = |(number, name)| Setting::Interrupt { number, name };
-        Ok(roots.names(&device)?.into_iter().map(setting).collect())
+        Device::find(self.sys_root, interface)?.map_or(Ok(Vec::new()), |device| roots.names(&device))
     }
 
     /// The send queues of an interface.

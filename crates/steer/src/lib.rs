@@ -39,31 +39,40 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Which file does what
+//! # The files
 //!
-//! In the order of use, with what each asks of the kernel. Every number is in one of the files that name the kernel's
-//! headers, beside the name it has there.
+//! From the top down; imports run downwards and never back. In brackets stands what each file asks of the kernel. Every
+//! number that the kernel defines has its name in the kernel's headers beside it. `unsafe` is in the file marked `!`.
 //!
-//! | file | does | asks the kernel with |
-//! |---|---|---|
-//! | `host.rs` | reads a host; the only one that asks all of those below | |
-//! | `topology.rs` | cores, siblings, caches, memory nodes | `/sys/devices/system/{cpu,node}` |
-//! | `device.rs` | one interface and its device | `/sys/class/net/IF`: `ifindex`, `type` (`ARPHRD_LOOPBACK`), `flags` (`IFF_UP`), `device`, `queues`, `threaded` |
-//! | `interrupts.rs`, `names.rs` | which interrupt belongs to a queue, by number or by the driver's name for it | `/sys/kernel/irq/N/actions`, `/proc/irq/N/{smp_affinity_list,effective_affinity_list}` |
-//! | `netdev.rs` | queues, polling contexts, their interrupts and threads, from Linux 6.8 on | generic netlink: `CTRL_CMD_GETFAMILY`, `NETDEV_CMD_QUEUE_GET`, `NETDEV_CMD_NAPI_GET` |
-//! | `ethtool/mod.rs` | the questions to a driver as a trait; the `RXH_` bits of a hash | |
-//! | `ethtool/ioctl.rs`, `sys.rs` | the same of the running kernel; the one call that takes a pointer | `SIOCETHTOOL` |
-//! | `ethtool/wire.rs` | requests and answers as bytes | `ETHTOOL_GDRVINFO`, `ETHTOOL_[GS]CHANNELS`, `ETHTOOL_[GS]RINGPARAM`, `ETHTOOL_[GS]RSSH`, `ETHTOOL_[GS]RXFHINDIR`, `ETHTOOL_[GS]RXFH`, `ETHTOOL_[GS]COALESCE`, `ETHTOOL_GRXCLSRLCNT`, `ETHTOOL_GRXCLSRULE`, `ETHTOOL_GRXCLSRLALL`, `ETHTOOL_SRXCLSRLINS`, `ETHTOOL_SRXCLSRLDEL` |
-//! | `ethtool/command.rs` | what an administrator would type for a change | |
-//! | `model.rs` | what was read, as plain data | |
-//! | `plan/request.rs`, `plan/mod.rs` | what is asked; what should be | |
-//! | `plan/seats.rs`, `plan/balance.rs`, `plan/show.rs` | which cores; how evenly flows will spread; the plan as a table | |
-//! | `settings.rs` | one setting, named, read and written | `smp_affinity_list`, `rps_cpus`, `xps_cpus`, and the driver |
-//! | `apply.rs`, `journal.rs` | makes changes and takes them back; what was before them, on disk | `CAP_NET_ADMIN` in `/proc/self/status` |
-//! | `status.rs`, `irqbalance.rs` | what differs and who did it; a word with irqbalance | `/proc/PID/comm`, irqbalance's socket |
-//! | `place.rs`, `queues.rs`, `thread.rs`, `corelist.rs` | cores without a plan, how many queues, pinning, core lists | `sched_setaffinity` |
+//! - `status`: what differs from a plan, and who did it (`/proc/PID/comm`, systemd's `.link` files)
+//! - `apply`: makes changes and takes them back (`CAP_NET_ADMIN` in `/proc/self/status`)
+//! - `change`, `journal`: what is reported of a change; what was before it, on disk
+//! - `settings`: one setting, named, read and written (`/proc/irq/N/smp_affinity_list`, `rps_cpus` and `xps_cpus` below
+//!   `/sys/class/net/IF/queues`, and the driver)
+//! - `plan/mod`, `plan/decide`, `plan/show`: what should be, setting by setting; as a table
+//! - `plan/seats`, `plan/balance`: which cores; how evenly flows will spread
+//! - `plan/parts`, `plan/request`: what a plan consists of; what is asked of it
+//! - `host`: reads a host; the only file that asks all of those below
+//! - `interrupts`, `names`: which interrupt belongs to a queue, by number or by the driver's name for it
+//!   (`/sys/kernel/irq/N/actions`, `/proc/irq/N/effective_affinity_list`)
+//! - `device`: one interface and its device (`/sys/class/net/IF`: `ifindex`, `type` for `ARPHRD_LOOPBACK`, `flags` for
+//!   `IFF_UP`, `device`, `queues`, `threaded`)
+//! - `netdev`: queues, polling contexts, their interrupts and threads, from Linux 6.8 on (generic netlink:
+//!   `CTRL_CMD_GETFAMILY`, `NETDEV_CMD_QUEUE_GET`, `NETDEV_CMD_NAPI_GET`)
+//! - `model`: what was read, as plain data
+//! - `ethtool/mod`, `ethtool/ioctl`: the running kernel's answer for a driver
+//! - `sys` `!`: the one call that takes a pointer (`SIOCETHTOOL`)
+//! - `ethtool/wire`, `ethtool/command`: requests and answers as bytes (`ETHTOOL_GDRVINFO`, `ETHTOOL_[GS]CHANNELS`,
+//!   `ETHTOOL_[GS]RINGPARAM`, `ETHTOOL_[GS]RSSH`, `ETHTOOL_[GS]RXFHINDIR`, `ETHTOOL_[GS]RXFH`); what an administrator
+//!   would type for a change
+//! - `ethtool/driver`: the questions to a driver as a trait, the answers as plain data, the `RXH_` bits of a hash
+//! - `irqbalance`: a word with irqbalance, over its socket
+//! - `place`, `thread`: cores without a plan; pinning (`sched_setaffinity`)
+//! - `topology`: cores, siblings, caches, memory nodes (`/sys/devices/system/cpu`, `/sys/devices/system/node`)
+//! - `corelist`: lists of cores as the kernel writes them
 
 mod apply;
+mod change;
 mod corelist;
 mod device;
 pub mod ethtool;
@@ -76,7 +85,6 @@ mod names;
 mod netdev;
 mod place;
 pub mod plan;
-mod queues;
 mod settings;
 mod status;
 mod sys;
@@ -85,14 +93,15 @@ mod testing;
 mod thread;
 mod topology;
 
-pub use apply::{ApplyError, Change, Restored, Steering};
+pub use apply::Steering;
+pub use change::{ApplyError, Change, Restored};
 pub use corelist::{CoreListError, format_core_list, parse_core_list};
+pub use device::receive_queues;
 pub use host::{BusyPoll, ReadError, Reader};
 pub use irqbalance::{Irqbalance, IrqbalanceError};
 pub use journal::{Journal, Saved};
 pub use netdev::{Netdev, NetdevQueue, Netlink};
 pub use place::{Seat, Seating, place};
-pub use queues::receive_queues;
 pub use settings::{Setting, SettingError};
 pub use status::{Drift, Rival, Rivals};
 pub use thread::{allowed_cores, confine_current_thread, pin_current_thread};

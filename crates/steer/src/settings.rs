@@ -217,7 +217,7 @@ impl Reader<'_> {
                     let [rx, tx] = numbers(value)?;
                     command::set_rings(interface, &Rings { rx, tx, ..Rings::default() })
                 }
-                Setting::Indirection => command::set_indirection(interface, Some(&parse_table(value)?)),
+                Setting::Indirection => command::set_indirection(interface, &parse_table(value)?),
                 Setting::HashKey => {
                     let bytes: Vec<String> = parse_key(value)?.iter().map(|byte| format!("{byte:02x}")).collect();
                     format!("ethtool -X {interface} hkey {}", bytes.join(":"))
@@ -274,10 +274,8 @@ impl Reader<'_> {
         if has_name(number)? {
             return Ok(Some(number));
         }
-        for setting in self.all_interrupts(interface)? {
-            if let Setting::Interrupt { number, .. } = setting
-                && has_name(number)?
-            {
+        for (number, _) in self.all_interrupts(interface)? {
+            if has_name(number)? {
                 return Ok(Some(number));
             }
         }

@@ -8,8 +8,9 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-use crate::apply::{ApplyError, Change, Steering};
-use crate::model::Host;
+use crate::apply::Steering;
+use crate::change::{ApplyError, Change};
+use crate::model::{Host, Queue};
 use crate::plan::Plan;
 use crate::settings::Setting;
 use crate::topology::numbered;
@@ -139,9 +140,8 @@ impl Steering<'_> {
             let interface = host.interfaces.iter().find(|interface| interface.name == change.interface)?;
             match &change.setting {
                 Setting::Interrupt { number, .. } => {
-                    let is_its = |queue: &&crate::model::Queue| {
-                        queue.interrupt.get().is_some_and(|interrupt| interrupt.number == *number)
-                    };
+                    let is_its =
+                        |queue: &&Queue| queue.interrupt.get().is_some_and(|interrupt| interrupt.number == *number);
                     interface.queues.iter().find(is_its).map(|queue| queue.index)
                 }
                 Setting::Rps(queue) | Setting::Xps(queue) => Some(*queue),

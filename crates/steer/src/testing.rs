@@ -161,7 +161,7 @@ impl Machine {
             "table" => {
                 let (entries, queues): (u32, u32) = pair()?;
                 let indirection = (0..queues).cycle().take(entries as usize).collect();
-                state.rss = Some(Rss { indirection, key: (0..40).collect(), function: 1 });
+                state.rss = Some(Rss { indirection, key: (0..40).collect() });
             }
             "hash4" => state.hash_v4 = FlowHash::from_letters(value),
             "hash6" => state.hash_v6 = FlowHash::from_letters(value),

@@ -1,10 +1,10 @@
 //! What an administrator would type for each change: printed beside every change that is made, so that nobody has to
 //! take our word for what was done, and can do or undo it without us.
 
-use super::{Channels, Coalescing, Family, FlowHash, Rings};
+use super::{Channels, Family, FlowHash, Rings};
 
 /// Sets the counts that are in use and leaves out the kinds that the device does not have.
-pub fn set_channels(interface: &str, channels: &Channels) -> String {
+pub(crate) fn set_channels(interface: &str, channels: &Channels) -> String {
     let kinds = [
         ("rx", channels.rx, channels.rx_max),
         ("tx", channels.tx, channels.tx_max),
@@ -16,13 +16,12 @@ pub fn set_channels(interface: &str, channels: &Channels) -> String {
 }
 
 /// Sets the length of the receive ring.
-pub fn set_rings(interface: &str, rings: &Rings) -> String {
+pub(crate) fn set_rings(interface: &str, rings: &Rings) -> String {
     format!("ethtool -G {interface} rx {}", rings.rx)
 }
 
 /// Sets the indirection table.
-pub fn set_indirection(interface: &str, table: Option<&[u32]>) -> String {
-    let Some(table) = table else { return format!("ethtool -X {interface} default") };
+pub(crate) fn set_indirection(interface: &str, table: &[u32]) -> String {
     let queues = table.iter().max().map_or(0, |highest| highest + 1);
     // What "equal" means to ethtool: entry i gets queue i mod N.
     if (0..queues).cycle().zip(table).all(|(queue, &entry)| queue == entry) {
@@ -34,7 +33,7 @@ pub fn set_indirection(interface: &str, table: Option<&[u32]>) -> String {
 }
 
 /// Sets what is hashed of UDP.
-pub fn set_flow_hash(interface: &str, family: Family, hash: FlowHash) -> String {
+pub(crate) fn set_flow_hash(interface: &str, family: Family, hash: FlowHash) -> String {
     let flow = match family {
         Family::V4 => "udp4",
         Family::V6 => "udp6",
@@ -44,17 +43,8 @@ pub fn set_flow_hash(interface: &str, family: Family, hash: FlowHash) -> String 
     format!("ethtool -N {interface} rx-flow-hash {flow} {letters}")
 }
 
-/// Sets when the device announces.
-pub fn set_coalescing(interface: &str, coalescing: &Coalescing) -> String {
-    let adaptive = if coalescing.adaptive_rx { "on" } else { "off" };
-    format!(
-        "ethtool -C {interface} adaptive-rx {adaptive} rx-usecs {} rx-frames {}",
-        coalescing.rx_usecs, coalescing.rx_frames
-    )
-}
-
 /// Writes a file below /sys or /proc.
-pub fn write_file(path: &str, value: &str) -> String {
+pub(crate) fn write_file(path: &str, value: &str) -> String {
     format!("echo {value} > {path}")
 }
 
@@ -72,9 +62,8 @@ mod tests {
 
     #[test]
     fn an_even_table_is_said_as_equal_and_an_uneven_one_by_weights() {
-        assert_eq!(set_indirection("eth0", Some(&[0, 1, 2, 0, 1, 2])), "ethtool -X eth0 equal 3");
-        assert_eq!(set_indirection("eth0", Some(&[0, 0, 1, 0])), "ethtool -X eth0 weight 3 1");
-        assert_eq!(set_indirection("eth0", None), "ethtool -X eth0 default");
+        assert_eq!(set_indirection("eth0", &[0, 1, 2, 0, 1, 2]), "ethtool -X eth0 equal 3");
+        assert_eq!(set_indirection("eth0", &[0, 0, 1, 0]), "ethtool -X eth0 weight 3 1");
     }
 
     #[test]

@@ -5,9 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 
-use super::{
-    Answer, Channels, Coalescing, DriverInfo, Ethtool, EthtoolError, Family, FlowHash, NtupleRule, Rings, Rss,
-};
+use super::{Answer, Channels, DriverInfo, Ethtool, EthtoolError, Family, FlowHash, Rings, Rss};
 
 /// What the device has; `None` is "not supported".
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,8 +18,6 @@ pub(crate) struct State {
     pub(crate) table_is_set: bool,
     pub(crate) hash_v4: Option<FlowHash>,
     pub(crate) hash_v6: Option<FlowHash>,
-    pub(crate) rules: Option<Vec<NtupleRule>>,
-    pub(crate) coalescing: Option<Coalescing>,
 }
 
 /// Devices by the name of their interface.
@@ -142,33 +138,5 @@ impl Ethtool for FakeDevice {
             let field = if family == Family::V4 { &mut state.hash_v4 } else { &mut state.hash_v6 };
             field.as_mut().map(|field| *field = hash)
         })
-    }
-
-    fn ntuple_rules(&self, interface: &str) -> Answer<Vec<NtupleRule>> {
-        self.read(interface, |state| state.rules.clone())
-    }
-
-    fn insert_ntuple_rule(&self, interface: &str, rule: &NtupleRule) -> Answer<u32> {
-        let location = rule.location.unwrap_or(0);
-        self.set(interface, "rule".to_owned(), |state| {
-            state.rules.as_mut()?.push(NtupleRule { location: Some(location), ..rule.clone() });
-            Some(())
-        })?;
-        Ok(location)
-    }
-
-    fn delete_ntuple_rule(&self, interface: &str, location: u32) -> Answer<()> {
-        self.set(interface, "no rule".to_owned(), |state| {
-            state.rules.as_mut()?.retain(|rule| rule.location != Some(location));
-            Some(())
-        })
-    }
-
-    fn coalescing(&self, interface: &str) -> Answer<Coalescing> {
-        self.read(interface, |state| state.coalescing)
-    }
-
-    fn set_coalescing(&self, interface: &str, coalescing: &Coalescing) -> Answer<()> {
-        self.set(interface, "coalescing".to_owned(), |state| state.coalescing.replace(*coalescing).map(drop))
     }
 }

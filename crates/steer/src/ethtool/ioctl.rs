@@ -1,21 +1,15 @@
 //! The ethtool ioctls of the running kernel.
 //!
 //! A setter reads first and writes its fields over what it read, so that what it does not name stays. Answers of
-//! varying length are asked for twice, first for their length; a driver that changes its mind in between is asked
-//! again.
+//! varying length are asked for twice, first for their length.
 
 use std::io;
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
 
 use super::wire::{self, command};
-use super::{
-    Answer, Channels, Coalescing, DriverInfo, Ethtool, EthtoolError, Family, FlowHash, NtupleRule, Rings, Rss,
-};
+use super::{Answer, Channels, DriverInfo, Ethtool, EthtoolError, Family, FlowHash, Rings, Rss};
 use crate::sys::{self, Guarded};
-
-/// How often a driver may change its mind between two calls.
-const ATTEMPTS: usize = 4;
 
 /// The kernel's ioctls, in the network namespace where this was made.
 #[derive(Debug)]
@@ -102,13 +96,6 @@ fn bounded(value: u32, most: u32, what: &str, interface: &str) -> Answer<u32> {
     })
 }
 
-fn kept_changing(interface: &str, what: &str) -> EthtoolError {
-    EthtoolError::Failed {
-        operation: format!("read {what} of {interface}"),
-        cause: io::Error::other(format!("their number changed during each of {ATTEMPTS} attempts")),
-    }
-}
-
 impl Ethtool for Ioctl {
     fn driver(&self, interface: &str) -> Answer<DriverInfo> {
         self.ask(interface, command::GET_DRIVER, wire::DRVINFO_BYTES, "the driver")
@@ -166,7 +153,6 @@ impl Ethtool for Ioctl {
         Ok(Rss {
             indirection: wire::table(bytes, wire::RSS_HEADER_BYTES, entries),
             key: bytes.get(key_at..key_at + key_bytes).unwrap_or_default().to_vec(),
-            function: bytes[wire::RSS_FUNCTION_AT],
         })
     }
 
@@ -206,60 +192,6 @@ impl Ethtool for Ioctl {
         let doing = || format!("let {interface} hash {:?} of UDP over {family}", hash.letters());
         self.call(interface, &mut request, doing)
     }
-
-    fn ntuple_rules(&self, interface: &str) -> Answer<Vec<NtupleRule>> {
-        for _ in 0..ATTEMPTS {
-            let count = self.rule_count(interface)?.0;
-            let mut request = new_request(command::LIST_RULES, wire::RULE_LOCATIONS_AT + 4 * count as usize)?;
-            wire::put_rule_count(request.bytes_mut(), count);
-            match sys::ethtool(self.socket.as_fd(), interface, &mut request) {
-                // More rules than there is room for: one came in between.
-                Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => continue,
-                result => result.map_err(|cause| explain(cause, || format!("list the ntuple rules of {interface}")))?,
-            };
-            let listed = wire::rule_count(request.bytes()).min(count) as usize;
-            return wire::table(request.bytes(), wire::RULE_LOCATIONS_AT, listed)
-                .into_iter()
-                .filter_map(|location| self.rule_at(interface, location).transpose())
-                .collect();
-        }
-        Err(kept_changing(interface, "the ntuple rules"))
-    }
-
-    fn insert_ntuple_rule(&self, interface: &str, rule: &NtupleRule) -> Answer<u32> {
-        let mut rule = rule.clone();
-        if rule.location.is_none() {
-            let (_, driver_chooses) = self.rule_count(interface)?;
-            if !driver_chooses {
-                let taken: Vec<u32> = self.ntuple_rules(interface)?.iter().filter_map(|rule| rule.location).collect();
-                rule.location = (0..wire::RULES_MAX).find(|location| !taken.contains(location));
-            }
-        }
-        let mut request = new_request(command::INSERT_RULE, wire::RXNFC_BYTES)?;
-        wire::put_rule(request.bytes_mut(), &rule);
-        let doing = || format!("insert an ntuple rule on {interface} ({rule:?})");
-        self.call(interface, &mut request, doing)?;
-        Ok(wire::location(request.bytes()))
-    }
-
-    fn delete_ntuple_rule(&self, interface: &str, location: u32) -> Answer<()> {
-        let mut request = new_request(command::DELETE_RULE, wire::RXNFC_BYTES)?;
-        wire::put_location(request.bytes_mut(), location);
-        self.call(interface, &mut request, || format!("delete ntuple rule {location} of {interface}"))
-    }
-
-    fn coalescing(&self, interface: &str) -> Answer<Coalescing> {
-        self.ask(interface, command::GET_COALESCING, wire::COALESCING_BYTES, "the coalescing")
-            .map(|answer| wire::coalescing(answer.bytes()))
-    }
-
-    fn set_coalescing(&self, interface: &str, coalescing: &Coalescing) -> Answer<()> {
-        let mut request = self.ask(interface, command::GET_COALESCING, wire::COALESCING_BYTES, "the coalescing")?;
-        wire::put_coalescing(request.bytes_mut(), coalescing);
-        self.tell(interface, command::SET_COALESCING, request, || {
-            format!("set the coalescing of {interface} to {coalescing:?}")
-        })
-    }
 }
 
 impl Ioctl {
@@ -282,23 +214,6 @@ impl Ioctl {
             indirection: wire::table(request.bytes(), wire::INDIRECTION_HEADER_BYTES, entries as usize),
             ..Rss::default()
         })
-    }
-
-    /// How many rules there are, and whether the driver chooses the place of a new one.
-    fn rule_count(&self, interface: &str) -> Answer<(u32, bool)> {
-        let answer = self.ask(interface, command::COUNT_RULES, wire::RXNFC_BYTES, "the ntuple rules")?;
-        let count = bounded(wire::rule_count(answer.bytes()), wire::RULES_MAX, "rules", interface)?;
-        Ok((count, wire::u64_at(answer.bytes(), wire::DATA_AT) & wire::PLACES_BY_DRIVER != 0))
-    }
-
-    /// One rule; `None` when it is gone by now or is about something else than UDP.
-    fn rule_at(&self, interface: &str, location: u32) -> Answer<Option<NtupleRule>> {
-        let mut request = new_request(command::GET_RULE, wire::RXNFC_BYTES)?;
-        wire::put_location(request.bytes_mut(), location);
-        match self.call(interface, &mut request, || format!("read ntuple rule {location} of {interface}")) {
-            Err(EthtoolError::Failed { cause, .. }) if cause.raw_os_error() == Some(libc::ENOENT) => Ok(None),
-            result => result.map(|()| wire::rule(request.bytes())),
-        }
     }
 }
 

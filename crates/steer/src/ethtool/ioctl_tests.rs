@@ -65,7 +65,6 @@ fn what_a_cable_does_not_have_is_not_supported_and_no_failure() {
     with_cable(|ioctl| {
         assert!(matches!(ioctl.rss("wire0"), Err(EthtoolError::NotSupported)));
         assert!(matches!(ioctl.flow_hash("wire0", Family::V4), Err(EthtoolError::NotSupported)));
-        assert!(matches!(ioctl.ntuple_rules("wire0"), Err(EthtoolError::NotSupported)));
         assert!(matches!(ioctl.set_rss_key("wire0", &[1; 40]), Err(EthtoolError::NotSupported)));
         assert_eq!(ioctl.driver("wire0").expect("a driver").driver, "veth");
     });
@@ -76,13 +75,11 @@ type Call = fn(&Ioctl) -> Answer<()>;
 #[test]
 fn every_call_that_fails_is_told_with_its_operation() {
     let ioctl = Ioctl::new().expect("a socket");
-    let calls: [(&str, Call); 6] = [
+    let calls: [(&str, Call); 4] = [
         ("the driver of lo", |ioctl| ioctl.driver("lo").map(drop)),
         ("the channels of lo", |ioctl| ioctl.channels("lo").map(drop)),
         ("the rings of lo", |ioctl| ioctl.rings("lo").map(drop)),
         ("the hash spreading of lo", |ioctl| ioctl.rss("lo").map(drop)),
-        ("the coalescing of lo", |ioctl| ioctl.coalescing("lo").map(drop)),
-        ("the ntuple rules of lo", |ioctl| ioctl.ntuple_rules("lo").map(drop)),
     ];
     for (operation, call) in calls {
         seam::FAIL.set(Some((0, libc::EIO)));

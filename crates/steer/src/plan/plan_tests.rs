@@ -2,6 +2,8 @@
 //! what the plan must never do has tests of its own.
 
 use super::*;
+use crate::ethtool::FlowHash;
+use crate::model::Host;
 use crate::testing::{Machine, all_machines, assert_reviewed};
 
 fn all_cores(host: &Host) -> Vec<usize> {

@@ -7,7 +7,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{Note, Placement, PlanError, QueueSeat, Request, Wish, refuse};
+use super::parts::QueueSeat;
+use super::request::{Note, Placement, PlanError, Request, Wish, refuse};
 use crate::corelist::format_core_list;
 use crate::model::{Host, Interface, Known};
 use crate::topology::Topology;

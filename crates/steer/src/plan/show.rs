@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{BALANCE_FLOWS, InterfacePlan, Plan, Target};
+use super::parts::{BALANCE_FLOWS, InterfacePlan, Plan, Target};
 use crate::corelist::format_core_list;
 
 impl fmt::Display for Plan {

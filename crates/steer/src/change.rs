@@ -1,0 +1,129 @@
+//! What is told of a change, of what was put back, and of why either failed.
+
+use std::fmt;
+
+use crate::device::parse_mask;
+use crate::host::ReadError;
+use crate::plan::PlanError;
+use crate::settings::{Setting, SettingError};
+
+/// One setting that was changed, or is about to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The interface.
+    pub interface: String,
+    /// The setting.
+    pub setting: Setting,
+    /// What it was.
+    pub from: String,
+    /// What it should be.
+    pub to: String,
+    /// What it is, read back after it was written; `None` before that.
+    pub now: Option<String>,
+    /// Why.
+    pub why: String,
+    /// What the change costs on this driver.
+    pub disruption: Option<String>,
+    /// What an administrator would type for it.
+    pub command: String,
+}
+
+impl Change {
+    /// False when the driver took something else than it was told.
+    pub fn is_as_wanted(&self) -> bool {
+        self.now.as_ref().is_none_or(|now| is_same(&self.setting, now, &self.to))
+    }
+}
+
+/// What was restored and what could not be.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// What was put back.
+    pub changes: Vec<Change>,
+    /// What could not be, and why. It stays saved.
+    pub failures: Vec<String>,
+}
+
+/// Why a plan was not applied, or not wholly.
+#[derive(Debug)]
+pub enum ApplyError {
+    /// The host could not be read.
+    Read(ReadError),
+    /// There is no plan for it.
+    Plan(PlanError),
+    /// A right is missing; nothing was changed.
+    Permission(String),
+    /// What was could not be saved; nothing was changed.
+    Journal(std::io::Error),
+    /// A setting could not be read, so nobody knows what would be changed or what to go back to.
+    Unreadable {
+        /// The interface.
+        interface: String,
+        /// The setting.
+        setting: Setting,
+        /// Why it could not be read.
+        cause: SettingError,
+        /// How many settings were changed before that.
+        changed: usize,
+    },
+    /// A setting was refused; those before it were changed.
+    Setting {
+        /// What was attempted.
+        change: Box<Change>,
+        /// Why it failed.
+        cause: SettingError,
+    },
+}
+
+impl fmt::Display for ApplyError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read(error) => error.fmt(formatter),
+            Self::Plan(error) => error.fmt(formatter),
+            Self::Permission(what) => write!(formatter, "{what}; nothing was changed"),
+            Self::Journal(error) => error.fmt(formatter),
+            Self::Unreadable { interface, setting, cause, changed } => {
+                write!(formatter, "cannot read {setting} of {interface}: {cause}")?;
+                match changed {
+                    0 => Ok(()),
+                    _ => formatter.write_str("; what was changed before it is saved and can be restored"),
+                }
+            }
+            Self::Setting { change, cause } => write!(
+                formatter,
+                "cannot set {} of {} from {} to {}: {cause}; what was changed before it is saved and can be restored",
+                change.setting, change.interface, change.from, change.to
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ApplyError {}
+
+impl ApplyError {
+    /// The same error, met after so many settings had been changed.
+    pub(crate) fn after(mut self, count: usize) -> Self {
+        if let Self::Unreadable { changed, .. } = &mut self {
+            *changed = count;
+        }
+        self
+    }
+}
+
+impl From<ReadError> for ApplyError {
+    fn from(error: ReadError) -> Self {
+        Self::Read(error)
+    }
+}
+
+impl From<PlanError> for ApplyError {
+    fn from(error: PlanError) -> Self {
+        Self::Plan(error)
+    }
+}
+
+/// Whether two texts mean the same value. Masks differ in how many words of zeroes stand in front.
+pub(crate) fn is_same(setting: &Setting, one: &str, other: &str) -> bool {
+    let is_mask = matches!(setting, Setting::Rps(_) | Setting::Xps(_));
+    one == other || (is_mask && parse_mask(one).is_some_and(|one| Some(one) == parse_mask(other)))
+}

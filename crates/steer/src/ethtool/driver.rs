@@ -1,0 +1,187 @@
+//! What a driver can be asked and told through ethtool: the questions as a trait, the answers as plain data.
+//!
+//! "The driver has no such thing" is a value of its own ([`EthtoolError::NotSupported`]), because for most drivers most
+//! questions are like that and none of it is a fault.
+
+use std::fmt;
+use std::io;
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum EthtoolError {
+    /// The driver has no such operation.
+    NotSupported,
+    /// The operation needs CAP_NET_ADMIN in the network namespace of the interface.
+    Permission,
+    /// There is no such interface.
+    NoInterface,
+    /// Anything else, with what was attempted.
+    Failed {
+        /// The operation, as in "set the channels of eth0 to combined 8".
+        operation: String,
+        /// What the kernel said.
+        cause: io::Error,
+    },
+}
+
+impl fmt::Display for EthtoolError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotSupported => formatter.write_str("the driver does not support it"),
+            Self::Permission => formatter.write_str("it needs CAP_NET_ADMIN"),
+            Self::NoInterface => formatter.write_str("there is no such interface"),
+            Self::Failed { operation, cause } => write!(formatter, "cannot {operation}: {cause}"),
+        }
+    }
+}
+
+impl std::error::Error for EthtoolError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Failed { cause, .. } => Some(cause),
+            _ => None,
+        }
+    }
+}
+
+/// An answer or its absence.
+pub type Answer<T> = Result<T, EthtoolError>;
+
+/// The driver of an interface.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DriverInfo {
+    /// Its name, as in "virtio_net".
+    pub driver: String,
+    /// The version it gives.
+    pub version: String,
+    /// The firmware of the device.
+    pub firmware: String,
+    /// Where the device is, as in "0000:00:03.0".
+    pub bus: String,
+}
+
+/// How many queues of each kind: in use, and the most there can be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Channels {
+    /// Queues for receiving only.
+    pub rx: u32,
+    /// Queues for sending only.
+    pub tx: u32,
+    /// Interrupts that are neither.
+    pub other: u32,
+    /// Pairs of both.
+    pub combined: u32,
+    /// The most of `rx`.
+    pub rx_max: u32,
+    /// The most of `tx`.
+    pub tx_max: u32,
+    /// The most of `other`.
+    pub other_max: u32,
+    /// The most of `combined`.
+    pub combined_max: u32,
+}
+
+impl Channels {
+    /// Receive queues in use, whatever they are called.
+    pub fn receiving(&self) -> u32 {
+        self.rx + self.combined
+    }
+}
+
+/// How many descriptors the rings have, and the most they can have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rings {
+    /// Receiving.
+    pub rx: u32,
+    /// Sending.
+    pub tx: u32,
+    /// The most of `rx`.
+    pub rx_max: u32,
+    /// The most of `tx`.
+    pub tx_max: u32,
+}
+
+/// How flows are spread over queues.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rss {
+    /// The queue for each value of the hash.
+    pub indirection: Vec<u32>,
+    /// The key of the hash.
+    pub key: Vec<u8>,
+}
+
+/// What of a datagram goes into the hash: a mask of RXH_ bits as ethtool has it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FlowHash(pub u64);
+
+impl FlowHash {
+    /// The source and destination addresses: RXH_IP_SRC and RXH_IP_DST.
+    pub const ADDRESSES: Self = Self(0x10 | 0x20);
+    /// The addresses and the ports: those and RXH_L4_B_0_1 and RXH_L4_B_2_3.
+    pub const ADDRESSES_AND_PORTS: Self = Self(0x10 | 0x20 | 0x40 | 0x80);
+
+    /// Every part that ethtool has a letter for.
+    const LETTERS: [(u64, char); 8] = [
+        (1 << 1, 'm'),  // RXH_L2DA
+        (1 << 2, 'v'),  // RXH_VLAN
+        (1 << 3, 't'),  // RXH_L3_PROTO
+        (1 << 4, 's'),  // RXH_IP_SRC
+        (1 << 5, 'd'),  // RXH_IP_DST
+        (1 << 6, 'f'),  // RXH_L4_B_0_1
+        (1 << 7, 'n'),  // RXH_L4_B_2_3
+        (1 << 31, 'r'), // RXH_DISCARD
+    ];
+
+    /// The letters that `ethtool -N ... rx-flow-hash` takes.
+    pub fn letters(self) -> String {
+        Self::LETTERS.iter().filter(|(bit, _)| self.0 & bit != 0).map(|(_, letter)| letter).collect()
+    }
+
+    /// What these letters mean; `None` when one of them means nothing.
+    pub fn from_letters(letters: &str) -> Option<Self> {
+        let bit = |wanted: char| Self::LETTERS.iter().find(|(_, letter)| *letter == wanted).map(|(bit, _)| *bit);
+        letters.chars().try_fold(0, |bits, letter| Some(bits | bit(letter)?)).map(Self)
+    }
+}
+
+/// The family whose UDP datagrams a hash is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        })
+    }
+}
+
+/// Everything a driver can be asked and told.
+pub trait Ethtool {
+    /// The driver.
+    fn driver(&self, interface: &str) -> Answer<DriverInfo>;
+    /// How many queues there are.
+    fn channels(&self, interface: &str) -> Answer<Channels>;
+    /// Sets the counts of `channels` that are in use; the `_max` fields are not looked at.
+    fn set_channels(&self, interface: &str, channels: &Channels) -> Answer<()>;
+    /// How long the rings are.
+    fn rings(&self, interface: &str) -> Answer<Rings>;
+    /// Sets the lengths of `rings` that are in use; the `_max` fields are not looked at.
+    fn set_rings(&self, interface: &str, rings: &Rings) -> Answer<()>;
+    /// The indirection table, the key and the function of the hash.
+    fn rss(&self, interface: &str) -> Answer<Rss>;
+    /// Sets the indirection table; `None` is the driver's own default.
+    fn set_indirection(&self, interface: &str, table: Option<&[u32]>) -> Answer<()>;
+    /// Sets the key of the hash.
+    fn set_rss_key(&self, interface: &str, key: &[u8]) -> Answer<()>;
+    /// What of a UDP datagram is hashed.
+    fn flow_hash(&self, interface: &str, family: Family) -> Answer<FlowHash>;
+    /// Sets what of a UDP datagram is hashed.
+    fn set_flow_hash(&self, interface: &str, family: Family, hash: FlowHash) -> Answer<()>;
+}

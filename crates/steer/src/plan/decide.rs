@@ -1,0 +1,276 @@
+//! Decides what a host should look like, setting by setting, from what it looks like and what is asked.
+//!
+//! What the host or its driver does not let happen becomes a note where the rest still makes sense, and an error with
+//! its cure where it does not.
+
+use super::balance::{busiest_share, thousandths};
+use super::parts::{BALANCE_FLOWS, InterfacePlan, Plan, Target, Wanted};
+use super::request::{Amount, Note, PlanError, Request, Wish, refuse};
+use super::seats::Seats;
+use crate::corelist::format_core_list;
+use crate::ethtool::{Channels, Family, FlowHash, Rings};
+use crate::model::{Host, Interface, Kind, Known};
+
+impl Plan {
+    /// Decides. `allowed` are the cores that this process may use.
+    pub fn new(host: &Host, allowed: &[usize], request: &Request) -> Result<Self, PlanError> {
+        let mut seats = Seats::new(host, allowed, request)?;
+        let interfaces =
+            host.interfaces.iter().map(|interface| plan(interface, &mut seats, request)).collect::<Result<_, _>>()?;
+        Ok(Self { interfaces })
+    }
+}
+
+fn plan(interface: &Interface, seats: &mut Seats<'_>, request: &Request) -> Result<InterfacePlan, PlanError> {
+    check_kind(interface)?;
+    let mut part = InterfacePlan {
+        name: interface.name.clone(),
+        driver: interface.driver.get().map_or("?", |driver| &driver.driver).to_owned(),
+        node: interface.node,
+        seats: Vec::new(),
+        wanted: Vec::new(),
+        notes: Vec::new(),
+        busiest_share_thousandths: 0,
+    };
+    let queues = part.want_queues(interface, request)?;
+    part.want_ring(interface, request)?;
+    part.want_even_table(interface, queues);
+    part.want_flow_hash(interface, request);
+    part.seats = seats.assign(interface, queues, &mut part.notes)?;
+    part.want_interrupts(interface);
+    part.want_rps(interface, queues, request, seats);
+    let receivers = request.receivers.unwrap_or(queues).max(1);
+    part.busiest_share_thousandths = thousandths(busiest_share(BALANCE_FLOWS, receivers));
+    if !interface.is_up {
+        part.note(&[], "the interface is down: its interrupts appear when it comes up; apply the plan again then");
+    }
+    Ok(part)
+}
+
+/// Whether there is anything to steer at all.
+fn check_kind(interface: &Interface) -> Result<(), PlanError> {
+    let Interface { name, kind, members, .. } = interface;
+    let below = |what: &str| {
+        let what = format!("{name} is {what}, which has no queues of its own");
+        let cure = match members.as_slice() {
+            [] => "nothing is below it yet: name the interfaces that it will have".to_owned(),
+            members => format!("name what is below it instead: {}", members.join(", ")),
+        };
+        Err(refuse(&[Wish::Interfaces], what, cure))
+    };
+    let nothing = |what: &str| {
+        let what = format!("{name} is {what}: it has no interrupts, so there is nothing to steer");
+        Err(refuse(&[Wish::Interfaces], what, "name an interface with a device behind it"))
+    };
+    match kind {
+        Kind::Physical => Ok(()),
+        Kind::Bond => below("a bond"),
+        Kind::Bridge => below("a bridge"),
+        Kind::Vlan => below("a VLAN"),
+        Kind::Loopback => nothing("loopback"),
+        Kind::Veth => nothing("one end of a virtual cable"),
+        Kind::Tun => nothing("a TUN device, whose datagrams come from a program"),
+        Kind::Wireless => nothing("a wireless device with one queue for everything"),
+        Kind::Virtual(what) => nothing(&format!("a virtual device ({what})")),
+    }
+}
+
+impl InterfacePlan {
+    fn want(&mut self, target: Target, why: impl Into<String>) {
+        let disruption = disruption(&self.driver, &target);
+        self.wanted.push(Wanted { target, why: why.into(), disruption });
+    }
+
+    fn note(&mut self, wishes: &[Wish], text: impl Into<String>) {
+        self.notes.push(Note { text: text.into(), wishes: wishes.to_vec() });
+    }
+
+    /// Returns how many queues there will be.
+    fn want_queues(&mut self, interface: &Interface, request: &Request) -> Result<usize, PlanError> {
+        let now = interface.queues.len();
+        let name = &interface.name;
+        if now == 0 {
+            let what = format!("{name} shows no receive queues");
+            return Err(refuse(&[Wish::Interfaces], what, "name another interface"));
+        }
+        let Some(channels) = interface.channels.get() else {
+            if request.rx_queues != Amount::Keep {
+                self.note(
+                    &[],
+                    format!("the number of queues stays {now}: {}", why_not(&interface.channels, "channels")),
+                );
+            }
+            return Ok(now);
+        };
+        // A device has either combined queues or separate ones; where it has both, the combined ones are what it uses.
+        let (most, is_combined) =
+            if channels.combined_max > 0 { (channels.combined_max, true) } else { (channels.rx_max, false) };
+        let count = match request.rx_queues {
+            Amount::Keep => return Ok(now),
+            Amount::Max => most,
+            Amount::Number(number) if number <= most && number > 0 => number,
+            Amount::Number(number) => {
+                let what = format!("the request asks for {number} queues, and {name} can have 1 to {most}");
+                return Err(refuse(&[Wish::RxQueues], what, format!("ask for at most {most}, or for the maximum")));
+            }
+        };
+        let channels =
+            if is_combined { Channels { combined: count, ..*channels } } else { Channels { rx: count, ..*channels } };
+        self.want(
+            Target::Channels(channels),
+            format!("the request asks for {count} {}", if count == 1 { "queue" } else { "queues" }),
+        );
+        Ok(count as usize)
+    }
+
+    fn want_ring(&mut self, interface: &Interface, request: &Request) -> Result<(), PlanError> {
+        if request.ring == Amount::Keep {
+            return Ok(());
+        }
+        let Some(rings) = interface.rings.get() else {
+            self.note(&[], format!("the ring stays as it is: {}", why_not(&interface.rings, "ring lengths")));
+            return Ok(());
+        };
+        let length = match request.ring {
+            Amount::Number(number) if number == 0 || number > rings.rx_max => {
+                let (name, most) = (&interface.name, rings.rx_max);
+                let what = format!("the request asks for a ring of {number}, and {name} can have 1 to {most}");
+                return Err(refuse(&[Wish::Ring], what, format!("ask for at most {most}, or for the maximum")));
+            }
+            Amount::Number(number) => number,
+            Amount::Max | Amount::Keep => rings.rx_max,
+        };
+        self.want(Target::Ring(Rings { rx: length, ..*rings }), format!("the request asks for {length} descriptors"));
+        Ok(())
+    }
+
+    /// A queue without a share in the table gets nothing, and one with two shares gets double.
+    fn want_even_table(&mut self, interface: &Interface, queues: usize) {
+        match interface.rss.get().map(|rss| rss.indirection.len()) {
+            Some(entries) if entries > 0 && queues > 0 => {
+                let queues = u32::try_from(queues).unwrap_or(u32::MAX);
+                let table: Vec<u32> = (0..queues).cycle().take(entries).collect();
+                let now = &interface.rss.get().expect("just looked at").indirection;
+                let wanted = if is_even(now, queues) { now.clone() } else { table };
+                self.want(
+                    Target::Indirection(wanted),
+                    format!("each of {queues} queues should get its share of the flows"),
+                );
+            }
+            _ if queues > 1 => {
+                let why_not = why_not(&interface.rss, "an indirection table");
+                self.note(&[], format!("the spreading of flows over the {queues} queues stays as it is: {why_not}"));
+            }
+            _ => {}
+        }
+    }
+
+    fn want_flow_hash(&mut self, interface: &Interface, request: &Request) {
+        let families = [(Family::V4, &interface.flow_hash_v4), (Family::V6, &interface.flow_hash_v6)];
+        for (family, now) in families {
+            match (request.flow_hash_udp, now.get()) {
+                // virtio_net without RSS answers the question like this, and refuses every setting.
+                (Some(_), Some(FlowHash(0))) if interface.rss.get().is_none_or(|rss| rss.indirection.is_empty()) => {
+                    let text = format!(
+                        "the hash of UDP over {family} stays as it is: the device hashes nothing, because its host \
+                         gave it no RSS"
+                    );
+                    self.note(&[], text);
+                }
+                (Some(hash), Some(_)) => {
+                    let why = format!("the request asks for \"{}\"", hash.letters());
+                    self.want(Target::FlowHash(family, hash), why);
+                }
+                (Some(_), None) => {
+                    let why_not = why_not(now, "a choice of what it hashes");
+                    self.note(&[], format!("the hash of UDP over {family} stays as it is: {why_not}"));
+                }
+                (None, Some(now)) if *now == FlowHash::ADDRESSES => {
+                    let text = format!(
+                        "the device hashes only the addresses of UDP over {family}: all datagrams between two hosts \
+                         land in one queue; a hash of \"sdfn\" spreads them by port too"
+                    );
+                    self.note(&[Wish::FlowHash], text);
+                }
+                (None, _) => {}
+            }
+        }
+    }
+
+    fn want_interrupts(&mut self, interface: &Interface) {
+        for seat in self.seats.clone() {
+            let Some(core) = seat.interrupt_core else { continue };
+            let interrupt_of = |queue: usize| interface.queues.get(queue).and_then(|queue| queue.interrupt.get());
+            let interrupt = interrupt_of(seat.queue);
+            // One that the kernel manages stays; one that several queues share is set once.
+            let is_shared =
+                |earlier: usize| interrupt_of(earlier).map(|other| other.number) == interrupt.map(|own| own.number);
+            if interrupt.is_some_and(|own| !own.is_settable || (0..seat.queue).any(is_shared)) {
+                continue;
+            }
+            let why = format!("the receiver of queue {} runs on core {}", seat.queue, seat.receiver_core);
+            self.want(Target::Interrupt { queue: seat.queue, cores: vec![core] }, why);
+        }
+    }
+
+    /// RPS only where it is the only way: more receivers than the device has queues.
+    fn want_rps(&mut self, interface: &Interface, queues: usize, request: &Request, seats: &Seats<'_>) {
+        let receivers = request.receivers.unwrap_or(queues);
+        if receivers <= queues {
+            for queue in interface.queues.iter().filter(|queue| !queue.rps_cores.is_empty()) {
+                let text = format!(
+                    "RPS hands the datagrams of queue {} on to the cores {}: its interrupt does not decide where they \
+                     are processed",
+                    queue.index,
+                    format_core_list(&queue.rps_cores)
+                );
+                self.note(&[], text);
+            }
+            return;
+        }
+        let Some(seat) = self.seats.first() else { return };
+        let cores = seats.near(interface.node, receivers);
+        let why = format!(
+            "{receivers} receivers share {queues} queue(s), so RPS spreads the flows of queue 0 over {} cores",
+            cores.len()
+        );
+        let queue = seat.queue;
+        self.want(Target::Rps { queue, cores }, why);
+    }
+}
+
+/// True when each of the queues, and no other, has its share, give or take one entry.
+fn is_even(table: &[u32], queues: u32) -> bool {
+    let count = |queue: u32| table.iter().filter(|&&entry| entry == queue).count();
+    let share = table.len() / queues.max(1) as usize;
+    table.iter().all(|&entry| entry < queues) && (0..queues).all(|queue| (share..=share + 1).contains(&count(queue)))
+}
+
+/// Why nothing was planned for `what`.
+fn why_not<T>(known: &Known<T>, what: &str) -> String {
+    match known {
+        Known::Is(_) | Known::NotSupported => format!("the driver does not support {what}"),
+        Known::Unknown(reason) => format!("whether the driver supports {what} is unknown: {reason}"),
+    }
+}
+
+/// What changing a setting costs on a driver, as its source tells.
+fn disruption(driver: &str, target: &Target) -> Option<String> {
+    let cost = match (target, driver) {
+        (Target::Interrupt { .. } | Target::Rps { .. } | Target::Indirection(_), _) => return None,
+        (Target::Channels(_), "virtio_net") => return None,
+        (Target::FlowHash(..), "ixgbe") => {
+            "no gap, but the driver warns in the kernel log that fragments may arrive out of order"
+        }
+        (Target::FlowHash(..), "virtio_net") => "no gap; the device does the same with plain IP",
+        (Target::FlowHash(..), _) => return None,
+        (Target::Ring(_), "virtio_net") => "the driver resets each queue in turn: what is in its ring is lost",
+        (Target::Ring(_), "vmxnet3") => "the driver stops and resets the device: it receives nothing for a moment",
+        (Target::Channels(_), "mlx5_core") => "a new set of queues replaces the old one: a short gap",
+        (Target::Channels(_) | Target::Ring(_), "ena" | "ixgbe" | "bnxt_en" | "i40e" | "ice" | "iavf" | "gve") => {
+            "the driver closes and opens the interface: it receives nothing for a moment"
+        }
+        (Target::Channels(_) | Target::Ring(_), _) => "unknown for this driver: expect a gap",
+    };
+    Some(cost.to_owned())
+}

@@ -1,0 +1,94 @@
+//! What a plan consists of, as plain data: an [`InterfacePlan`] for each interface, with a seat for each queue and a list
+//! of settings.
+
+use super::request::Note;
+use crate::ethtool::{Channels, Family, FlowHash, Rings};
+
+/// For how many flows a plan tells the balance that is to be expected.
+pub const BALANCE_FLOWS: usize = 64;
+
+/// What should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// One part for each interface, in the order of the host's.
+    pub interfaces: Vec<InterfacePlan>,
+}
+
+/// What should be of one interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InterfacePlan {
+    /// Its name.
+    pub name: String,
+    /// Its driver, "?" when unknown.
+    pub driver: String,
+    /// Its memory node.
+    pub node: Option<usize>,
+    /// One seat for each queue, in order.
+    pub seats: Vec<QueueSeat>,
+    /// Every setting the plan depends on, in the order of application, whether it holds already or not.
+    pub wanted: Vec<Wanted>,
+    /// What the operator should know.
+    pub notes: Vec<Note>,
+    /// The share of the busiest receiver that is to be expected of [`BALANCE_FLOWS`] flows, in thousandths.
+    pub busiest_share_thousandths: u32,
+}
+
+/// Where one queue's work goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueSeat {
+    /// The queue.
+    pub queue: usize,
+    /// The core of its interrupt; `None` when that cannot be chosen.
+    pub interrupt_core: Option<usize>,
+    /// The core of its receiver.
+    pub receiver_core: usize,
+    /// The memory node of the receiver's core.
+    pub node: Option<usize>,
+    /// Why there.
+    pub why: String,
+}
+
+impl QueueSeat {
+    /// Where the queue's datagrams are processed once the plan is applied.
+    pub fn arrival_core(&self) -> usize {
+        self.interrupt_core.unwrap_or(self.receiver_core)
+    }
+}
+
+/// One setting and the value it should have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// The value.
+    pub target: Target,
+    /// Why, in one sentence.
+    pub why: String,
+    /// What changing it costs on this driver; `None` when nothing.
+    pub disruption: Option<String>,
+}
+
+/// A setting with its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// How many queues.
+    Channels(Channels),
+    /// How long the receive ring.
+    Ring(Rings),
+    /// The indirection table.
+    Indirection(Vec<u32>),
+    /// What is hashed of UDP.
+    FlowHash(Family, FlowHash),
+    /// The cores of a queue's interrupt.
+    Interrupt {
+        /// The queue.
+        queue: usize,
+        /// The cores.
+        cores: Vec<usize>,
+    },
+    /// The cores to which RPS hands a queue's datagrams on.
+    Rps {
+        /// The queue.
+        queue: usize,
+        /// The cores.
+        cores: Vec<usize>,
+    },
+}
