@@ -1,12 +1,13 @@
-//! What the daemon costs above the least a program can do: CPU time for each datagram, against a bare recvmmsg loop in C.
+//! What the daemon costs above the least a program can do: CPU time for each datagram, against a bare recvmmsg loop in
+//! C.
 //!
 //! ```text
 //! cargo bench --bench against_c_loop [-- --pairs 5 --seconds 4 --only 1,000,000 --quick --record benches/runs/DATE-HOST]
 //! ```
 //!
-//! The sender is pinned to CPU 0, the receiver to CPU 1, so this needs two cores and a machine that does little else. The
-//! programs take turns within each pair, and the order turns round from pair to pair, so that neither profits from a
-//! warmer or quieter moment. The C loop runs twice in each pair: its ratio to itself is the error of the others.
+//! The sender is pinned to CPU 0, the receiver to CPU 1, so this needs two cores and a machine that does little else.
+//! The programs take turns within each pair, and the order turns round from pair to pair, so that neither profits from
+//! a warmer or quieter moment. The C loop runs twice in each pair: its ratio to itself is the error of the others.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -4,9 +4,9 @@
 //! cargo bench --bench against_rsyslog [-- --pairs 5 --seconds 4 --quick --record benches/runs/DATE-HOST]
 //! ```
 //!
-//! Both write 200-byte datagrams to a file of their own as they come, without parsing them: rsyslog by a template that is the
-//! raw message. First the CPU time for each datagram at 400,000/s, in turns, with rsyslog twice in each pair; then the
-//! highest of a row of rates that each takes without losing one. What is counted is the bytes in the file.
+//! Both write 200-byte datagrams to a file of their own as they come, without parsing them: rsyslog by a template that
+//! is the raw message. First the CPU time for each datagram at 400,000/s, in turns, with rsyslog twice in each pair;
+//! then the highest of a row of rates that each takes without losing one. What is counted is the bytes in the file.
 
 use std::fmt::Write as _;
 use std::fs;

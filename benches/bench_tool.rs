@@ -1,5 +1,5 @@
-//! Whether the bench itself can be believed: how fast it sends beside a bare sendmmsg loop in C, how exactly it keeps a rate,
-//! and what the pipeline adds to the latency of a recvmsg loop that does nothing but look at the clock.
+//! Whether the bench itself can be believed: how fast it sends beside a bare sendmmsg loop in C, how exactly it keeps a
+//! rate, and what the pipeline adds to the latency of a recvmsg loop that does nothing but look at the clock.
 //!
 //! ```text
 //! cargo bench --bench bench_tool [-- --pairs 5 --seconds 2 --quick --record DIR]

@@ -4,8 +4,9 @@
 //! cargo bench --bench claims [-- --quick --record benches/runs/DATE-HOST]
 //! ```
 //!
-//! Delivery at a steady rate, the end under load, memory over a minute, and a file sink that is offered more than it can
-//! hold. Every run also checks that the ledger closes over what was sent; a run whose ledger does not close is a panic.
+//! Delivery at a steady rate, the end under load, memory over a minute, and a file sink that is offered more than it
+//! can hold. Every run also checks that the ledger closes over what was sent; a run whose ledger does not close is a
+//! panic.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};

@@ -5,9 +5,10 @@
 //! cargo bench --bench compare -- --self-test
 //! ```
 //!
-//! From `raw.csv` (against_c_loop) each program's cost is taken as a ratio to the C loop of the same pair, so that runs of
-//! different days, and within limits of different machines, can be compared. Noise is what the C loop differs from itself in
-//! both runs, and never less than 3 %. Instructions (instructions.csv) do not depend on the day: 2 % more is worse.
+//! From `raw.csv` (against_c_loop) each program's cost is taken as a ratio to the C loop of the same pair, so that runs
+//! of different days, and within limits of different machines, can be compared. Noise is what the C loop differs from
+//! itself in both runs, and never less than 3 %. Instructions (instructions.csv) do not depend on the day: 2 % more is
+//! worse.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -27,7 +27,8 @@ use util::daemon::{Daemon, Ended, free_address};
 use util::ledger::{assert_closed, count, list};
 use util::load::{Amount, Load};
 
-/// The most that is offered to a disk, in datagrams a second: beyond it a sender and udpd on two cores stand in each other's way.
+/// The most that is offered to a disk, in datagrams a second: beyond it a sender and udpd on two cores stand in each
+/// other's way.
 const DISK_RATE_MAX: u64 = 600_000;
 
 fn median(mut values: Vec<f64>) -> f64 {

@@ -1,11 +1,13 @@
-//! What GRO saves where it can: one flow of equal datagrams from a sender that segments, taken as trains and one by one.
+//! What GRO saves where it can: one flow of equal datagrams from a sender that segments, taken as trains and one by
+//! one.
 //!
 //! ```text
 //! cargo bench --bench gro [-- --pairs 5 --seconds 2 --quick --record DIR]
 //! ```
 //!
-//! The figure is datagrams for each second of the daemon's CPU time. Without GRO the kernel cuts each train at the socket, so
-//! both see the same datagrams. The run without GRO is repeated in each pair: its ratio to itself is the error of the other.
+//! The figure is datagrams for each second of the daemon's CPU time. Without GRO the kernel cuts each train at the
+//! socket, so both see the same datagrams. The run without GRO is repeated in each pair: its ratio to itself is the
+//! error of the other.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};

@@ -1,12 +1,12 @@
-//! How many instructions a datagram takes in user space, from the receiver to the null sink: callgrind counts them, so the
-//! figure is the same on a loud machine as on a quiet one. The kernel's share is not in it.
+//! How many instructions a datagram takes in user space, from the receiver to the null sink: callgrind counts them, so
+//! the figure is the same on a loud machine as on a quiet one. The kernel's share is not in it.
 //!
 //! ```text
 //! cargo bench --bench instructions [-- --quick --record DIR]
 //! ```
 //!
-//! Two runs that differ only in how many datagrams they get: starting and ending are in both and drop out of the difference.
-//! Valgrind knows no io_uring, so this is the recvmmsg engine.
+//! Two runs that differ only in how many datagrams they get: starting and ending are in both and drop out of the
+//! difference. Valgrind knows no io_uring, so this is the recvmmsg engine.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};

@@ -1,6 +1,6 @@
-//! Memory is fixed at start: nothing is allocated while datagrams flow, whatever the engine and the sinks. A binary of its
-//! own, because the allocator that counts is that of the whole process; the load comes from a second process, so that only
-//! the daemon's side is counted.
+//! Memory is fixed at start: nothing is allocated while datagrams flow, whatever the engine and the sinks. A binary of
+//! its own, because the allocator that counts is that of the whole process; the load comes from a second process, so
+//! that only the daemon's side is counted.
 
 #[allow(dead_code)]
 #[path = "util/load.rs"]

@@ -1,5 +1,5 @@
-//! `udpd bench send` and `udpd bench recv`, as their users run them: what is sent is what is received plus what is lost, to
-//! the datagram, and what is done to the traffic on purpose is found again in the report.
+//! `udpd bench send` and `udpd bench recv`, as their users run them: what is sent is what is received plus what is
+//! lost, to the datagram, and what is done to the traffic on purpose is found again in the report.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};

@@ -1,5 +1,5 @@
-//! The bench touches nothing that it has not made: whatever a configuration names is after a search what it was before, however
-//! the search ends, and nobody at a configured address has heard anything.
+//! The bench touches nothing that it has not made: whatever a configuration names is after a search what it was before,
+//! however the search ends, and nobody at a configured address has heard anything.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,8 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// What a file is known again by: kind and rights, size, contents, when it was changed, and which one it is.
 type Seen = (u32, u64, Vec<u8>, i64, u64);
 
-/// Everything below a directory. The directories that the bench makes one of its own in change their own time with that, so of
-/// directories only the rights and the names count.
+/// Everything below a directory. The directories that the bench makes one of its own in change their own time with
+/// that, so of directories only the rights and the names count.
 fn everything(directory: &Path) -> BTreeMap<String, Seen> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry")) {

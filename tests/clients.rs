@@ -1,4 +1,5 @@
-//! The clients of a running daemon: those who ask it on its control socket and its metrics endpoint, and those who only sit there.
+//! The clients of a running daemon: those who ask it on its control socket and its metrics endpoint, and those who only
+//! sit there.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

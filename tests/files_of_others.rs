@@ -1,4 +1,5 @@
-//! A log that others use, too: it is moved, locked, read, limited, and gone over from on request, and every datagram is in one file.
+//! A log that others use, too: it is moved, locked, read, limited, and gone over from on request, and every datagram is
+//! in one file.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

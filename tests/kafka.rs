@@ -1,7 +1,7 @@
 //! The Kafka sink at the end of a whole pipeline, with real datagrams (cargo feature `kafka`).
 //!
-//! What needs a broker needs one that can be stopped and started: `tests/rigs/kafka_broker.sh` brings it and says where it
-//! is. Without it those tests say that they did not run. A binary of its own, because the allocator that counts is
+//! What needs a broker needs one that can be stopped and started: `tests/rigs/kafka_broker.sh` brings it and says where
+//! it is. Without it those tests say that they did not run. A binary of its own, because the allocator that counts is
 //! that of the whole process; for the same reason one test runs at a time.
 
 #[path = "util/mod.rs"]

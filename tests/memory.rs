@@ -72,7 +72,8 @@ fn without_traffic_nobody_wakes_up_beyond_the_housekeeping() {
     const SECONDS: u64 = 4;
     for engine in engines() {
         let daemon = start(free_address(), engine);
-        // Start-up has its wake-ups; two equal readings a housekeeping apart would be an event, a fixed window is the claim.
+        // Start-up has its wake-ups; two equal readings a housekeeping apart would be an event, a fixed window is the
+        // claim.
         std::thread::park_timeout(std::time::Duration::from_secs(1));
         let before = wake_ups(daemon.pid());
         let end = std::time::Instant::now() + std::time::Duration::from_secs(SECONDS);

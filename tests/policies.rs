@@ -1,7 +1,7 @@
 //! What a listener refuses, limits and joins, as a sender and a reader of the ledger see it.
 //!
-//! All of 127.0.0.0/8 is this host, so loopback has as many sources as a test can want. What needs interfaces that come and go is
-//! in `tests/rigs/policies_on_veth.sh`.
+//! All of 127.0.0.0/8 is this host, so loopback has as many sources as a test can want. What needs interfaces that come
+//! and go is in `tests/rigs/policies_on_veth.sh`.
 
 use std::io::IoSlice;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};

@@ -1,5 +1,5 @@
-//! A port that somebody else is on, too: refused at the start, noticed while running by whoever was there first and by whoever
-//! came, and counted where it is meant.
+//! A port that somebody else is on, too: refused at the start, noticed while running by whoever was there first and by
+//! whoever came, and counted where it is meant.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Every signal that somebody can send, to a daemon that receives: it goes on with its books whole, or ends with them closed.
+//! Every signal that somebody can send, to a daemon that receives: it goes on with its books whole, or ends with them
+//! closed.
 
 use std::net::SocketAddr;
 
@@ -102,7 +103,8 @@ fn a_limit_on_file_sizes_is_a_full_file_and_not_the_end() {
     assert_eq!(lines(&ended), count(sink, "delivered"));
 }
 
-/// A parent that blocks SIGTERM, as some supervisors do while they start a child, does not make a daemon that cannot be ended.
+/// A parent that blocks SIGTERM, as some supervisors do while they start a child, does not make a daemon that cannot be
+/// ended.
 #[test]
 fn a_signal_that_was_blocked_by_whoever_started_it_is_heard() {
     let address = free_address();

@@ -1,4 +1,5 @@
-//! The beginning: what cannot be had is said with its cause, its cure and the right exit code, and nothing is left behind.
+//! The beginning: what cannot be had is said with its cause, its cure and the right exit code, and nothing is left
+//! behind.
 
 use std::net::UdpSocket;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Which lane a datagram goes to, and on which core it came. On loopback the softirq runs on the sender's core, so a pinned
-//! sender decides where its datagrams arrive.
+//! Which lane a datagram goes to, and on which core it came. On loopback the softirq runs on the sender's core, so a
+//! pinned sender decides where its datagrams arrive.
 
 use std::net::SocketAddr;
 

@@ -1,7 +1,7 @@
 //! The style of the tree, held by a test: what a reviewer would otherwise have to remember.
 //!
-//! Each test lists everything that is wrong, with file and line, so that one run is enough to put it right. What depends
-//! on the dependencies is in `tidy_dependencies`.
+//! Each test lists everything that is wrong, with file and line, so that one run is enough to put it right. What
+//! depends on the dependencies is in `tidy_dependencies`.
 
 use std::path::Path;
 

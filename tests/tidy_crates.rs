@@ -7,8 +7,8 @@ use crate::util::source::{Source, all_sources, code_only, words};
 
 const LIBRARIES: [&str; 2] = ["crates/mmsg/src", "crates/steer/src"];
 
-/// The rows of the file map in a library's documentation, from the top down: the files named before the colon, each with
-/// whether it is marked as one with unsafe code.
+/// The rows of the file map in a library's documentation, from the top down: the files named before the colon, each
+/// with whether it is marked as one with unsafe code.
 fn file_map(library: &Source) -> Vec<BTreeMap<String, bool>> {
     let section = library.text.split("//! # The files\n").nth(1).expect("a file map in the documentation");
     let section = section.split("//! #").next().expect("never empty");

@@ -1,5 +1,5 @@
-//! The rules for dependencies, held by a test that needs no network and no tool: licences, banned packages, sources, and
-//! which of our own crates may know which.
+//! The rules for dependencies, held by a test that needs no network and no tool: licences, banned packages, sources,
+//! and which of our own crates may know which.
 //!
 //! deny.toml is the one place where the rules are written; `cargo deny` reads the same file.
 

@@ -1,7 +1,7 @@
 //! The floors of crates/udpd, held by a test: a file imports only from the rooms below its own.
 //!
-//! The order is not written here. It is the order of the modules in crates/udpd/lib.rs, from the top floor down, so that
-//! a new room gets its floor where it is declared.
+//! The order is not written here. It is the order of the modules in crates/udpd/lib.rs, from the top floor down, so
+//! that a new room gets its floor where it is declared.
 
 use crate::util::source::{all_sources, line_of, words};
 

@@ -1,5 +1,5 @@
-//! The watchdog as a service manager sees it: signs of life for as long as every thread works or waits. That they stop when a
-//! thread is stopped takes a debugger and a real systemd: `tests/rigs/systemd.sh`.
+//! The watchdog as a service manager sees it: signs of life for as long as every thread works or waits. That they stop
+//! when a thread is stopped takes a debugger and a real systemd: `tests/rigs/systemd.sh`.
 
 use std::io::ErrorKind;
 use std::os::unix::net::{UnixDatagram, UnixListener};
@@ -82,7 +82,8 @@ fn signs_of_life_come_while_it_is_idle_and_while_its_sinks_and_receivers_wait() 
         );
         forget(&manager);
         hear(&manager, 12, &format!("{engine}, idle"));
-        // Nobody reads from either peer, so both consumers come to wait in their writes, and the receiver for one of them.
+        // Nobody reads from either peer, so both consumers come to wait in their writes, and the receiver for one of
+        // them.
         let mut load = Load::new(address, Amount::Count(4_000));
         load.rate_per_second = 20_000;
         load.payload_bytes = 1_000;

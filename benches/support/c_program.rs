@@ -1,5 +1,5 @@
-//! The programs in C that ours are compared with, built beside the other products of cargo when they are needed. A build
-//! of the project itself needs no C compiler.
+//! The programs in C that ours are compared with, built beside the other products of cargo when they are needed. A
+//! build of the project itself needs no C compiler.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -43,7 +43,8 @@ enum Command {
         /// Listen here, without a configuration file
         #[arg(long, value_name = "ADDR", requires = "to")]
         listen: Option<String>,
-        /// Deliver there: null:  stdout: (or -)  file:PATH  pcapng:PATH (or pcapng:-)  udp:HOST:PORT  unix:PATH  kafka://HOST:PORT/TOPIC
+        /// Deliver there: null:  stdout: (or -)  file:PATH  pcapng:PATH (or pcapng:-)  udp:HOST:PORT  unix:PATH
+        /// kafka://HOST:PORT/TOPIC
         #[arg(long, value_name = "URI", requires = "listen")]
         to: Option<String>,
         /// How many lanes, with --listen
@@ -101,7 +102,8 @@ struct RunningDaemon {
     /// The daemon's configuration file, for the control_socket in it
     #[arg(short, long, value_name = "FILE", env = "UDPD_CONFIG")]
     config: Option<PathBuf>,
-    /// The daemon's control socket, whatever the file says [default: /run/udpd/control.sock, then that of the present user]
+    /// The daemon's control socket, whatever the file says [default: /run/udpd/control.sock, then that of the present
+    /// user]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
@@ -124,7 +126,8 @@ enum Bench {
         after_help = "Examples:\n  udpd bench recv --listen 0.0.0.0:5140 --seconds 60 --svg arrivals.svg\n  udpd bench recv --listen 127.0.0.1:5140 --lanes 2 --expect 1M --loss 0% --json"
     )]
     Recv(recv::Arguments),
-    /// Search the highest rate that a whole pipeline takes without loss, with sinks like yours that touch nothing of yours
+    /// Search the highest rate that a whole pipeline takes without loss, with sinks like yours that touch nothing of
+    /// yours
     #[command(
         after_help = "Examples:\n  udpd bench max --to file:/var/tmp/max.log\n  udpd bench max -c /etc/udpd/udpd.toml --listener syslog --expect 200k\n  udpd bench max --to null: --loss 0.5% --json\n  udpd bench max --to udp:10.0.0.9:514 --real-sinks --rate 1k..50k"
     )]

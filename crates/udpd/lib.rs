@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The rooms below stand in the order of the floors, and a file imports only from floors below its own: a test derives
-//! the rule from this list. Reading order for a newcomer: `pipeline`, its `receiver` and `consumer`, `handover`, `ledger`.
+//! the rule from this list. Reading order for a newcomer: `pipeline`, its `receiver` and `consumer`, `handover`,
+//! `ledger`.
 #![forbid(unsafe_code)]
 
 pub mod cli;

@@ -73,7 +73,8 @@ impl Daemon {
         Self::with_config_by("setpriv", &["--bounding-set=-bpf,-sys_admin"], text)
     }
 
-    /// The same as the last arguments of another command, which takes the place of itself with it: `prlimit --fsize=1000`.
+    /// The same as the last arguments of another command, which takes the place of itself with it: `prlimit
+    /// --fsize=1000`.
     pub(crate) fn with_config_under(command: &[&str], text: &str) -> Self {
         let (directory, arguments) = written(text);
         let stdout = std::fs::File::create(directory.path().join("stdout")).expect("cannot create a file for stdout");
@@ -88,7 +89,8 @@ impl Daemon {
         Self::start(directory, &arguments, stdout)
     }
 
-    /// The same with a service manager that wants a sign of life within `limit`, and where that manager hears everything.
+    /// The same with a service manager that wants a sign of life within `limit`, and where that manager hears
+    /// everything.
     pub(crate) fn with_config_and_watchdog(text: &str, limit: Duration) -> (Self, UnixDatagram) {
         let (directory, arguments) = written(text);
         let stdout = std::fs::File::create(directory.path().join("stdout")).expect("cannot create a file for stdout");
@@ -188,8 +190,8 @@ impl Daemon {
         serde_json::from_slice(&output.stdout).expect("udpd stats --json prints JSON")
     }
 
-    /// Asks for the ledger until `enough` of it holds, and returns that one. Each question is answered by the daemon, so
-    /// this waits for an event and not for a time; it panics when the event never comes.
+    /// Asks for the ledger until `enough` of it holds, and returns that one. Each question is answered by the daemon,
+    /// so this waits for an event and not for a time; it panics when the event never comes.
     pub(crate) fn stats_when(&self, what: &str, enough: impl Fn(&Value) -> bool) -> Value {
         let started = Instant::now();
         loop {
@@ -283,8 +285,8 @@ pub(crate) fn udpd(arguments: &[&str]) -> Output {
         .expect("cannot start udpd")
 }
 
-/// A loopback address nobody is bound to: below the range that the kernel hands out by itself, so that no sender takes it
-/// between here and the daemon's start, and never the same twice in one test process.
+/// A loopback address nobody is bound to: below the range that the kernel hands out by itself, so that no sender takes
+/// it between here and the daemon's start, and never the same twice in one test process.
 pub(crate) fn free_address() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     const FIRST: u16 = 20_000;

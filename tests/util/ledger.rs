@@ -1,7 +1,7 @@
 //! The sums that must hold in every ledger, checked on the JSON that a script would see.
 //!
-//! Each message names the listener, the sum and both sides, because a ledger that does not close is the worst thing this
-//! program can do and the first thing to be asked is by how much.
+//! Each message names the listener, the sum and both sides, because a ledger that does not close is the worst thing
+//! this program can do and the first thing to be asked is by how much.
 
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
 //! Whether a licence expression can be met with the licences we accept.
 //!
-//! The expressions of Cargo.toml: names joined by AND, OR and WITH, with brackets; AND binds tighter. Old packages write
-//! "/" for OR.
+//! The expressions of Cargo.toml: names joined by AND, OR and WITH, with brackets; AND binds tighter. Old packages
+//! write "/" for OR.
 
 /// True when some choice of the expression's alternatives uses accepted licences only. `A WITH B` is accepted as that
 /// whole text or, since an exception only ever grants more, as `A`.

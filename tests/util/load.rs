@@ -1,9 +1,9 @@
 //! The load generator: datagrams that carry their flow and number, at a rate held on an absolute schedule.
 //!
-//! Every claim about loss rests on knowing what was sent, so it counts only what `sendmmsg` says it took, and numbers the
-//! datagrams of each flow without a gap: the receiver's side can then tell a loss from a repeat from a mix-up. The schedule
-//! is absolute (burst k is due at start + k x burst / rate), so a sender that was held up catches up instead of silently
-//! offering less.
+//! Every claim about loss rests on knowing what was sent, so it counts only what `sendmmsg` says it took, and numbers
+//! the datagrams of each flow without a gap: the receiver's side can then tell a loss from a repeat from a mix-up. The
+//! schedule is absolute (burst k is due at start + k x burst / rate), so a sender that was held up catches up instead
+//! of silently offering less.
 
 use std::io::{IoSlice, Write};
 use std::net::{IpAddr, SocketAddr, UdpSocket};

@@ -119,7 +119,8 @@ fn quoted(rest: &[u8], quote: u8) -> usize {
     (at + 1).min(rest.len())
 }
 
-/// The length of `r"..."`, `r#"..."#`, `br"..."` and the like; 0 when it is none. A plain `b"..."` is left to [`quoted`].
+/// The length of `r"..."`, `r#"..."#`, `br"..."` and the like; 0 when it is none. A plain `b"..."` is left to
+/// [`quoted`].
 fn raw_string(rest: &[u8]) -> usize {
     let prefix = rest.iter().take_while(|byte| matches!(byte, b'r' | b'b' | b'c')).count();
     if prefix > 2 || rest[prefix - 1] != b'r' {

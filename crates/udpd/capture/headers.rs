@@ -1,7 +1,8 @@
 //! A datagram as it was on the wire: the IP and UDP headers that a socket strips off, built again from the addresses.
 //!
-//! Captures want them so that every reader of captures understands the file, and a relay that keeps the source sends them as
-//! they are. Both need right checksums; a datagram of which only the head was kept has none, because the sum is over what is missing.
+//! Captures want them so that every reader of captures understands the file, and a relay that keeps the source sends
+//! them as they are. Both need right checksums; a datagram of which only the head was kept has none, because the sum is
+//! over what is missing.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 

@@ -1,8 +1,8 @@
 //! Reading captures: the UDP datagrams in a pcapng or pcap file, whoever wrote it.
 //!
-//! A capture comes from anywhere, so nothing in it is believed: lengths are bounded before memory is taken for them, and what
-//! is not a whole UDP datagram is skipped and counted by its reason. Only damage to the frame of the file itself, which
-//! leaves no way to find the next packet, is an error.
+//! A capture comes from anywhere, so nothing in it is believed: lengths are bounded before memory is taken for them,
+//! and what is not a whole UDP datagram is skipped and counted by its reason. Only damage to the frame of the file
+//! itself, which leaves no way to find the next packet, is an error.
 
 pub mod headers;
 mod link;
@@ -164,7 +164,8 @@ impl<R: Read> Input<R> {
         self.read_more(bytes)
     }
 
-    /// Adds the next `bytes` to the piece. False when the file ends instead; when it ends in the middle of them that is damage.
+    /// Adds the next `bytes` to the piece. False when the file ends instead; when it ends in the middle of them that is
+    /// damage.
     fn read_more(&mut self, bytes: usize) -> io::Result<bool> {
         if bytes > PIECE_BYTES_MAX {
             return Err(self.damaged(&format!("a piece of {bytes} bytes is longer than any packet")));

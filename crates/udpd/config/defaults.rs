@@ -22,7 +22,8 @@ pub const METRICS_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv
 /// The control socket of this process, when the file does not name one.
 ///
 /// Under systemd that is the directory the unit was given; for root the directory under /run; for an ordinary user the
-/// runtime directory of the login. Without any of them there is no place that nobody else can write to, hence no socket.
+/// runtime directory of the login. Without any of them there is no place that nobody else can write to, hence no
+/// socket.
 pub fn control_socket() -> Option<PathBuf> {
     let directory = |variable: &str| {
         let value = std::env::var_os(variable)?;

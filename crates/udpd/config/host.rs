@@ -19,7 +19,8 @@ pub struct Host {
     pub sys_root: PathBuf,
     /// Usually `/proc`.
     pub proc_root: PathBuf,
-    /// What only the library of a Kafka sink can say of its settings. Nothing, unless somebody who knows that library says so.
+    /// What only the library of a Kafka sink can say of its settings. Nothing, unless somebody who knows that library
+    /// says so.
     pub check_kafka: fn(&KafkaSink) -> Result<(), KafkaAdvice>,
 }
 

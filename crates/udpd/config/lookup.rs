@@ -1,7 +1,7 @@
 //! Where a command is to send: an address, or the name of a host, which is looked up once, when the command starts.
 //!
-//! A file holds addresses only, see `address`. Who types a name on a command line waits for the answer and sees it; and what
-//! the name means later is nobody's question while the command runs.
+//! A file holds addresses only, see `address`. Who types a name on a command line waits for the answer and sees it; and
+//! what the name means later is nobody's question while the command runs.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};

@@ -1,12 +1,13 @@
-//! Where a record ends, for each way of writing records one after the other. A write that took only a part of what it was
-//! given, and a file that a crash cut short, are both asked the same: how much of this is whole?
+//! Where a record ends, for each way of writing records one after the other. A write that took only a part of what it
+//! was given, and a file that a crash cut short, are both asked the same: how much of this is whole?
 
 /// How records are told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Boundary {
     /// A record ends with a newline and has no other.
     Newline,
-    /// A record is a block of a pcapng file: its length stands at both ends, and other blocks than packets count for none.
+    /// A record is a block of a pcapng file: its length stands at both ends, and other blocks than packets count for
+    /// none.
     Block,
     /// A record follows its length, four bytes, most significant first.
     Length,

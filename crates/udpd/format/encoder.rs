@@ -1,5 +1,5 @@
-//! How a datagram becomes the bytes of a record, in each format, and what a record needs besides the datagram: who received
-//! it. The clock is asked once per batch, and only where the kernel has not said when a datagram came.
+//! How a datagram becomes the bytes of a record, in each format, and what a record needs besides the datagram: who
+//! received it. The clock is asked once per batch, and only where the kernel has not said when a datagram came.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -144,8 +144,8 @@ impl Encoder {
         }
     }
 
-    /// How many datagrams the kernel dropped at this lane since the last one that was written. Its counter wraps; that of a
-    /// socket that has taken the place of another begins at 0.
+    /// How many datagrams the kernel dropped at this lane since the last one that was written. Its counter wraps; that
+    /// of a socket that has taken the place of another begins at 0.
     fn drops(&mut self, lane: usize, datagram: &Datagram<'_>) -> u64 {
         let Some(total) = datagram.drop_overflow() else { return 0 };
         let before = std::mem::replace(&mut self.dropped[lane], total);
@@ -153,8 +153,8 @@ impl Encoder {
     }
 }
 
-/// What a counter of 32 bits has counted since it was at `before`. What looks like most of its range is a counter that has
-/// begun anew.
+/// What a counter of 32 bits has counted since it was at `before`. What looks like most of its range is a counter that
+/// has begun anew.
 fn drops_between(before: u32, total: u32) -> u64 {
     let drops = total.wrapping_sub(before);
     u64::from(if drops > u32::MAX / 2 { total } else { drops })

@@ -1,16 +1,16 @@
 //! The format `lines`: one datagram, one line, and no sender can make two of one.
 //!
-//! The rules, in full: one newline at the end of a payload is dropped, because the line has its own. Then `\` becomes `\\`,
-//! newline `\n`, carriage return `\r`, tab `\t`, and every other control byte (below 0x20, and 0x7f) `\xHH`. The UTF-8
-//! forms of what some readers take for an end of line, for a terminal command or for an order to show text backwards are
-//! escaped byte by byte the same way: U+0080 to U+009F, U+061C, U+200E, U+200F, U+2028 to U+202E and U+2066 to U+2069. So are
-//! the bytes 0x80 to 0x9f that belong to no character, which are commands to a terminal of eight bits. All other bytes are
-//! written as they are, valid UTF-8 or not. A payload that was longer than `max_length` ends with `\~` and its whole length
-//! in bytes, which no payload can forge, because its own backslash would be doubled. [`unescape`] gives the payload back, but
-//! for that one newline.
+//! The rules, in full: one newline at the end of a payload is dropped, because the line has its own. Then `\` becomes
+//! `\\`, newline `\n`, carriage return `\r`, tab `\t`, and every other control byte (below 0x20, and 0x7f) `\xHH`. The
+//! UTF-8 forms of what some readers take for an end of line, for a terminal command or for an order to show text
+//! backwards are escaped byte by byte the same way: U+0080 to U+009F, U+061C, U+200E, U+200F, U+2028 to U+202E and
+//! U+2066 to U+2069. So are the bytes 0x80 to 0x9f that belong to no character, which are commands to a terminal of
+//! eight bits. All other bytes are written as they are, valid UTF-8 or not. A payload that was longer than `max_length`
+//! ends with `\~` and its whole length in bytes, which no payload can forge, because its own backslash would be
+//! doubled. [`unescape`] gives the payload back, but for that one newline.
 //!
-//! Most payloads are ASCII, and of those only ASCII is asked for. The first byte beyond it sends the rest of its payload on
-//! the slower way, which finds out where characters are.
+//! Most payloads are ASCII, and of those only ASCII is asked for. The first byte beyond it sends the rest of its
+//! payload on the slower way, which finds out where characters are.
 
 /// The most bytes that one payload byte can become, and the newline at the end.
 pub const EXPANSION_MAX: usize = 4;
@@ -54,8 +54,8 @@ pub fn append(line: &mut Vec<u8>, payload: &[u8]) {
     line.push(b'\n');
 }
 
-/// Appends the line of a payload of which only the beginning was kept. `length` is how long the whole was. Writes at most
-/// `EXPANSION_MAX * payload.len() + MARK_MAX` bytes.
+/// Appends the line of a payload of which only the beginning was kept. `length` is how long the whole was. Writes at
+/// most `EXPANSION_MAX * payload.len() + MARK_MAX` bytes.
 pub fn append_truncated(line: &mut Vec<u8>, payload: &[u8], length: usize) {
     append_bytes(line, payload);
     line.extend_from_slice(b"\\~");

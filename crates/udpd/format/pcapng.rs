@@ -1,8 +1,9 @@
 //! The format `pcapng`: a capture file, as if somebody had listened on the wire. Wireshark and tshark open it.
 //!
-//! Each lane is an interface, named `LISTENER/laneN`. A socket hands over payloads without their headers, so IP and UDP headers
-//! are built again from the addresses; times are the kernel's, in nanoseconds. What the kernel dropped at the socket stands in the
-//! packet before which it was dropped. All numbers are written least significant byte first, which every reader must understand.
+//! Each lane is an interface, named `LISTENER/laneN`. A socket hands over payloads without their headers, so IP and UDP
+//! headers are built again from the addresses; times are the kernel's, in nanoseconds. What the kernel dropped at the
+//! socket stands in the packet before which it was dropped. All numbers are written least significant byte first, which
+//! every reader must understand.
 
 use super::record::Record;
 use crate::capture::headers;

@@ -3,9 +3,9 @@
 //! A full channel is never an accident: `when_full` says what happens and the ledger counts it. Only `block` lets a
 //! receiver wait, and then only while the consumer lives.
 //!
-//! The queue is crossbeam's; the sleep is ours. Before it sleeps, crossbeam's own `recv` yields its core many times over,
-//! which costs more than receiving does when a consumer is woken often. Here a consumer that finds nothing parks at
-//! once, and a receiver rings only for a consumer that has said it is going to sleep.
+//! The queue is crossbeam's; the sleep is ours. Before it sleeps, crossbeam's own `recv` yields its core many times
+//! over, which costs more than receiving does when a consumer is woken often. Here a consumer that finds nothing parks
+//! at once, and a receiver rings only for a consumer that has said it is going to sleep.
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, OnceLock};
@@ -103,7 +103,8 @@ struct Bell {
     napping: AtomicBool,
     /// Somebody wants the consumer to look at something else than the queue.
     called: AtomicBool,
-    /// There is no consumer any more. The queue alone would not tell: its other end is held for eviction and for watching.
+    /// There is no consumer any more. The queue alone would not tell: its other end is held for eviction and for
+    /// watching.
     gone: AtomicBool,
     /// Nothing more comes, whatever feeds are left.
     ended: AtomicBool,
@@ -111,8 +112,8 @@ struct Bell {
 }
 
 impl Bell {
-    /// Rings if the consumer sleeps or is about to. The fence pairs with the one in [`Inbox::wait`]: either the consumer
-    /// sees what was sent before this call, or this call sees that it is going to sleep.
+    /// Rings if the consumer sleeps or is about to. The fence pairs with the one in [`Inbox::wait`]: either the
+    /// consumer sees what was sent before this call, or this call sees that it is going to sleep.
     fn ring(&self) {
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed)
@@ -134,8 +135,8 @@ impl Drop for Ringer {
     }
 }
 
-/// Wakes a sleeping consumer without a batch: its sink has something to do, see [`Waited::Deadline`]. A consumer that is awake
-/// finds that by itself.
+/// Wakes a sleeping consumer without a batch: its sink has something to do, see [`Waited::Deadline`]. A consumer that
+/// is awake finds that by itself.
 #[derive(Debug, Clone, Default)]
 pub struct Caller(Arc<Bell>);
 
@@ -189,7 +190,8 @@ impl Inbox {
         Caller(Arc::clone(&self.bell))
     }
 
-    /// Sleeps until there is a batch, until the deadline or a call, or until the last feed is gone. Always called by the same thread.
+    /// Sleeps until there is a batch, until the deadline or a call, or until the last feed is gone. Always called by
+    /// the same thread.
     pub fn wait(&self, deadline: Option<Instant>) -> Waited {
         self.bell.consumer.get_or_init(thread::current);
         loop {
@@ -222,9 +224,9 @@ impl Inbox {
 }
 
 impl Feed {
-    /// Hands a batch over, or applies the policy; every batch that is not going to be consumed, this one or an older one,
-    /// goes to `dropped`. With [`FullPolicy::Block`] it returns once there is room, once `give_up` is set, or once the
-    /// consumer is gone.
+    /// Hands a batch over, or applies the policy; every batch that is not going to be consumed, this one or an older
+    /// one, goes to `dropped`. With [`FullPolicy::Block`] it returns once there is room, once `give_up` is set, or once
+    /// the consumer is gone.
     pub fn offer(&self, parcel: Parcel, give_up: &AtomicBool, mut dropped: impl FnMut(Parcel, NotTaken)) {
         let Err(error) = self.sender.try_send(parcel) else { return self.ringer.0.ring() };
         let parcel = error.into_inner();
@@ -239,13 +241,14 @@ impl Feed {
         }
     }
 
-    /// True when a batch that is handed over now would be looked at soon: the consumer does not nap and has not fallen behind.
+    /// True when a batch that is handed over now would be looked at soon: the consumer does not nap and has not fallen
+    /// behind.
     pub fn is_awaited(&self) -> bool {
         !self.ringer.0.napping.load(Ordering::Relaxed) && !self.is_behind()
     }
 
-    /// True when the consumer has fallen behind and the channel has places left, so that batches had better be full before
-    /// they take one. Where there is none left it makes no difference any more.
+    /// True when the consumer has fallen behind and the channel has places left, so that batches had better be full
+    /// before they take one. Where there is none left it makes no difference any more.
     pub fn is_filling(&self) -> bool {
         self.is_behind() && !self.sender.is_full()
     }
@@ -254,8 +257,8 @@ impl Feed {
         self.sender.len() * 4 > self.sender.capacity().unwrap_or(usize::MAX)
     }
 
-    /// Takes the oldest batch out and tries again. Where several lanes feed one channel another may take the place first;
-    /// every round some lane gets on, so this ends.
+    /// Takes the oldest batch out and tries again. Where several lanes feed one channel another may take the place
+    /// first; every round some lane gets on, so this ends.
     fn displace(&self, mut parcel: Parcel, mut dropped: impl FnMut(Parcel, NotTaken)) {
         loop {
             if let Ok(oldest) = self.evict.try_recv() {

@@ -2,8 +2,9 @@
 //!
 //! A lane is born with all the batches it will ever have, and a batch is only ever in one of the places that
 //! [`PoolSize`] adds up. It travels as a counted reference, because a listener may feed several sinks: each consumer
-//! sends its reference home when it is done, and the batch is empty again once the lane holds the only one. So nothing is
-//! allocated, copied or locked for a batch on its way, and safe code alone proves that nobody reads what is being filled.
+//! sends its reference home when it is done, and the batch is empty again once the lane holds the only one. So nothing
+//! is allocated, copied or locked for a batch on its way, and safe code alone proves that nobody reads what is being
+//! filled.
 //!
 //! Empty batches are taken last in, first out: the one that came home most recently is still in the cache.
 
@@ -70,8 +71,9 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Takes over the batches of a lane. `references` is how many references to a batch can be under way at once, which is
-    /// the number of its sinks. The sender is the way home; it has room for every reference there is, so it never fills.
+    /// Takes over the batches of a lane. `references` is how many references to a batch can be under way at once, which
+    /// is the number of its sinks. The sender is the way home; it has room for every reference there is, so it never
+    /// fills.
     pub fn new(batches: Vec<RecvBatch>, listener: usize, lane: usize, references: usize) -> (Self, Sender<Parcel>) {
         let (sender, home) = bounded(batches.len() * references.max(1));
         let empty =

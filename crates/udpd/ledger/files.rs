@@ -1,5 +1,5 @@
-//! What a sink has written to files, and how much of it would survive a power loss. One writer for each number: the consumer
-//! for what is written, the thread that keeps the file for all the others.
+//! What a sink has written to files, and how much of it would survive a power loss. One writer for each number: the
+//! consumer for what is written, the thread that keeps the file for all the others.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -44,8 +44,8 @@ impl FileLedger {
         self.doubtful_bytes.fetch_add(written.saturating_sub(settled), Ordering::Relaxed);
     }
 
-    /// A file that holds the last of the first `written` bytes was removed by somebody else, and `after` bytes may have been written
-    /// to it after that. Nobody can read it any more, and nobody forces it to the disk.
+    /// A file that holds the last of the first `written` bytes was removed by somebody else, and `after` bytes may have
+    /// been written to it after that. Nobody can read it any more, and nobody forces it to the disk.
     pub fn note_removed_by_others(&self, written: u64, after: u64) {
         self.settled_bytes.fetch_max(written, Ordering::Relaxed);
         self.doubtful_bytes.fetch_add(after, Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! The ledger: what happened to every datagram, counted by the thread that saw it happen and summed by whoever asks.
 //!
-//! A lane's receiver counts what it read, dropped and offered; a consumer counts what it took, handed on, failed to hand
-//! on and still holds; the kernel counts what did not fit the socket. No thread computes its term from another's, so the sums of
-//! [`snapshot`] are a check; what waits in a channel, which no thread counts, is what they leave over.
+//! A lane's receiver counts what it read, dropped and offered; a consumer counts what it took, handed on, failed to
+//! hand on and still holds; the kernel counts what did not fit the socket. No thread computes its term from another's,
+//! so the sums of [`snapshot`] are a check; what waits in a channel, which no thread counts, is what they leave over.
 //!
 //! Order matters and is part of the contract: a receiver publishes what it offers *before* it hands over, and a reader
 //! reads consumers before lanes. So a reader never sees a datagram taken that was not yet offered.
@@ -72,8 +72,8 @@ pub struct Tally {
 #[derive(Debug)]
 pub struct LaneLedger {
     counts: Group<{ LANE_FIXED + SINKS_PER_LISTENER_MAX }>,
-    /// Datagrams dropped because a channel was full, by sink of the configuration. Another lane that makes room in a shared
-    /// channel counts here too, hence not part of the group.
+    /// Datagrams dropped because a channel was full, by sink of the configuration. Another lane that makes room in a
+    /// shared channel counts here too, hence not part of the group.
     queue_full: Box<[AtomicU64]>,
     /// Datagrams that waited for a consumer that never took them, by sink of the configuration.
     given_up: Box<[AtomicU64]>,
@@ -180,8 +180,8 @@ impl LaneLedger {
         !self.is_uncountable.load(Ordering::Relaxed)
     }
 
-    /// What the kernel has dropped at the socket since it was made, and how full its buffer is; `None` when the kernel does not
-    /// say. To be called at least once in the time that 2^32 drops take, because the kernel's own count wraps.
+    /// What the kernel has dropped at the socket since it was made, and how full its buffer is; `None` when the kernel
+    /// does not say. To be called at least once in the time that 2^32 drops take, because the kernel's own count wraps.
     pub fn kernel(&self) -> Option<(u64, MemoryInfo)> {
         let mut kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
         let info = kernel.observe()?;

@@ -1,4 +1,5 @@
-//! What a relay has sent to each of its destinations, and what came back. The consumer that owns the relay is the only writer.
+//! What a relay has sent to each of its destinations, and what came back. The consumer that owns the relay is the only
+//! writer.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,10 +1,10 @@
 //! The last reading of the ledger, written to `stats_on_exit`.
 //!
-//! A reader never sees half of it, so it is written beside the path first and then put in its place. Whoever may write into that
-//! directory could have prepared the name beside it: a symbolic link would be followed and its target overwritten, a pipe would be
-//! waited for until somebody reads it. Hence a name that nobody can foresee, for a file that must be new. What stands at the path
-//! itself is replaced only if it is a regular file, such as the ledger of the run before: a device or a pipe was made by somebody
-//! else for something else.
+//! A reader never sees half of it, so it is written beside the path first and then put in its place. Whoever may write
+//! into that directory could have prepared the name beside it: a symbolic link would be followed and its target
+//! overwritten, a pipe would be waited for until somebody reads it. Hence a name that nobody can foresee, for a file
+//! that must be new. What stands at the path itself is replaced only if it is a regular file, such as the ledger of the
+//! run before: a device or a pipe was made by somebody else for something else.
 
 use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};

@@ -2,7 +2,8 @@
 //!
 //! arrived = received + kernel_dropped; received = offered (to each sink) + dropped; offered = delivered + dropped +
 //! in_flight. Every term is counted on its own by the thread that saw it happen, so `residual`, what is left of those
-//! sums, is a check and not a definition. What nobody can know is null, and so is then the residual. Keys are only ever added.
+//! sums, is a check and not a definition. What nobody can know is null, and so is then the residual. Keys are only ever
+//! added.
 
 use std::collections::BTreeMap;
 
@@ -44,8 +45,8 @@ pub struct ListenerSnapshot {
     pub truncated: u64,
     /// Datagrams read and not offered to the sinks, by reason.
     pub dropped: ListenerDropped,
-    /// Other processes with sockets on its port, of which the kernel lets only some users' be there. Null when nobody can see
-    /// them.
+    /// Other processes with sockets on its port, of which the kernel lets only some users' be there. Null when nobody
+    /// can see them.
     #[serde(default)]
     pub shared_with: Option<Vec<SharerSnapshot>>,
     /// The sum of its lanes' `wrong_cpu`; null when that of every lane is.
@@ -192,9 +193,9 @@ pub struct LaneSnapshot {
     pub arrived: Option<u64>,
     /// From SO_MEMINFO; null when the kernel does not say.
     pub kernel_dropped: Option<u64>,
-    /// Of what arrived, what did so on a core outside of `planned_cpus`. Null when nothing is planned, or when the kernel
-    /// does not let us count. In the listener's `kernel_dropped_unit`: with GRO a train counts one. What is refused at the
-    /// end of the daemon is not counted any more.
+    /// Of what arrived, what did so on a core outside of `planned_cpus`. Null when nothing is planned, or when the
+    /// kernel does not let us count. In the listener's `kernel_dropped_unit`: with GRO a train counts one. What is
+    /// refused at the end of the daemon is not counted any more.
     #[serde(default)]
     pub wrong_cpu: Option<u64>,
     /// The cores on which its datagrams should arrive; empty when nobody says.

@@ -1,9 +1,10 @@
 //! The crew: every thread of the daemon, started here and nowhere else.
 //!
-//! A daemon with a dead thread must not look healthy. So every thread carries an alarm: when it panics, the main thread hears
-//! of it, closes the books and ends. And every thread carries a pulse: a counter that moves with each step of its work, and
-//! that is odd while the thread rests. Resting is waiting for work, and waiting inside a system call for a disk or a peer,
-//! because neither is a fault of the thread. A pulse that is even and does not move belongs to a thread that hangs.
+//! A daemon with a dead thread must not look healthy. So every thread carries an alarm: when it panics, the main thread
+//! hears of it, closes the books and ends. And every thread carries a pulse: a counter that moves with each step of its
+//! work, and that is odd while the thread rests. Resting is waiting for work, and waiting inside a system call for a
+//! disk or a peer, because neither is a fault of the thread. A pulse that is even and does not move belongs to a thread
+//! that hangs.
 //!
 //! A step costs one relaxed store to memory of the thread's own, once for each batch or call, never for a datagram.
 
@@ -90,15 +91,15 @@ impl Crew {
             let _ = begun.send(());
             body()
         })?;
-        // The standard library ends the process when it has no memory for a new thread's guard. That is to happen while the
-        // daemon starts, and not when it has said that it is ready.
+        // The standard library ends the process when it has no memory for a new thread's guard. That is to happen while
+        // the daemon starts, and not when it has said that it is ready.
         let _ = beginning.recv();
         self.add(&member);
         Ok(handle)
     }
 
-    /// Makes the calling thread a member until it ends: the main thread, which nobody has started here. Nobody hears its
-    /// death either; the process ends with it.
+    /// Makes the calling thread a member until it ends: the main thread, which nobody has started here. Nobody hears
+    /// its death either; the process ends with it.
     pub fn enlist(&self, name: &str) {
         let member = Arc::new(Member::new(name.to_owned()));
         member.thread_id.store(nix::unistd::gettid().as_raw(), Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! Who has the address that we cannot have: the sockets in the kernel's tables, and the processes that hold them.
 //!
 //! "Address already in use" is of little help without a name. /proc/net/udp and udp6 list every UDP socket of this
-//! network namespace with its inode; which process that is can be read from /proc/PID/fd, as far as we may look. This process
-//! is never the answer: a socket that was handed to it when it was started belongs to whoever did that.
+//! network namespace with its inode; which process that is can be read from /proc/PID/fd, as far as we may look. This
+//! process is never the answer: a socket that was handed to it when it was started belongs to whoever did that.
 
 use std::fmt;
 use std::fs;
@@ -41,8 +41,8 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Every socket whose address overlaps `address`, but for those with the inodes `own`, read from a mounted proc file system,
-/// usually `/proc`.
+/// Every socket whose address overlaps `address`, but for those with the inodes `own`, read from a mounted proc file
+/// system, usually `/proc`.
 ///
 /// What cannot be read is left out: this explains an error and must not become one.
 pub fn of_udp_address(address: SocketAddr, own: &[u64], proc_root: &Path) -> Vec<Holder> {

@@ -1,4 +1,5 @@
-//! What the process has from the operating system: threads, signals, its output, its service manager, and who owns a port.
+//! What the process has from the operating system: threads, signals, its output, its service manager, and who owns a
+//! port.
 
 pub mod console;
 pub mod crew;

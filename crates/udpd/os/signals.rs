@@ -1,8 +1,9 @@
 //! Signals: what each of them does to the daemon. None that somebody can send by mistake ends it without its books.
 //!
-//! One table says it for all 64. Some are requests, which the main thread hears of. Some mean nothing here and would kill a
-//! process that did not think of them: they are heard and said. Some tell of something that a system call reports as well:
-//! they are blocked in every thread, so that the call returns its error. The rest does by default what it should.
+//! One table says it for all 64. Some are requests, which the main thread hears of. Some mean nothing here and would
+//! kill a process that did not think of them: they are heard and said. Some tell of something that a system call
+//! reports as well: they are blocked in every thread, so that the call returns its error. The rest does by default what
+//! it should.
 
 use std::io;
 use std::thread;
@@ -100,8 +101,8 @@ pub fn name_of(number: i32) -> String {
 
 /// Puts the table in force. To be called before there is another thread, because threads inherit what is blocked.
 ///
-/// What is heard is blocked as well, and a thread reads it from a descriptor. A handler would have to wake somebody by a system
-/// call, and where that is denied SIGTERM would end nothing.
+/// What is heard is blocked as well, and a thread reads it from a descriptor. A handler would have to wake somebody by
+/// a system call, and where that is denied SIGTERM would end nothing.
 pub fn watch(crew: &Crew) -> Result<(), Failure> {
     let fail = |error: io::Error| {
         Failure::new(
@@ -132,7 +133,8 @@ fn all_but(is_out: impl Fn(Effect) -> bool) -> SigSet {
     set
 }
 
-/// Waits for a signal that is to be heard. Where the descriptor cannot be read, another call takes those that have a name.
+/// Waits for a signal that is to be heard. Where the descriptor cannot be read, another call takes those that have a
+/// name.
 fn next(descriptor: &SignalFd) -> i32 {
     loop {
         match descriptor.read_signal() {

@@ -1,6 +1,6 @@
-//! What /proc/net/udp does not tell of a socket: the interface it is bound to, and whether it leaves IPv4 alone. The kernel
-//! tells both on request (`sock_diag` netlink), unless it is built without that or a filter forbids it; then the answer is
-//! that nobody knows.
+//! What /proc/net/udp does not tell of a socket: the interface it is bound to, and whether it leaves IPv4 alone. The
+//! kernel tells both on request (`sock_diag` netlink), unless it is built without that or a filter forbids it; then the
+//! answer is that nobody knows.
 
 use std::io;
 use std::net::SocketAddr;
@@ -85,8 +85,8 @@ fn read_answers(mut messages: &[u8], details: &mut Vec<Details>) -> io::Result<b
     Ok(true)
 }
 
-/// Family, state, timer and retransmissions in a byte each; ports, addresses, interface and cookie; times and queues; user
-/// and inode; attributes.
+/// Family, state, timer and retransmissions in a byte each; ports, addresses, interface and cookie; times and queues;
+/// user and inode; attributes.
 fn read_answer(message: &[u8]) -> Option<Details> {
     let interface = u32::from_ne_bytes(number(message, 40)?);
     let inode = u64::from(u32::from_ne_bytes(number(message, 68)?));

@@ -104,9 +104,9 @@ impl Books {
         self.sinks.iter().flat_map(|sink| &sink.channels).for_each(Gauge::end);
     }
 
-    /// The last reading. When every thread has ended as it should nothing can be in flight any more: what seems to be is
-    /// residual. Where a consumer still hangs in its sink, or a thread has died, what is in flight never will be delivered as
-    /// far as these books can promise, and is counted as the sink's failure.
+    /// The last reading. When every thread has ended as it should nothing can be in flight any more: what seems to be
+    /// is residual. Where a consumer still hangs in its sink, or a thread has died, what is in flight never will be
+    /// delivered as far as these books can promise, and is counted as the sink's failure.
     pub fn final_snapshot(&self, all_ended_well: bool) -> Snapshot {
         let mut snapshot = self.snapshot();
         for listener in &mut snapshot.listeners {
@@ -226,9 +226,9 @@ impl SinkBooks {
 
     /// The snapshot of this sink, and what its own sum leaves over.
     ///
-    /// What waits in the channels is the one term that nobody counts: it is what was offered and neither dropped nor taken. A
-    /// negative number of them is a datagram counted twice, and so is what is left when every thread has ended, see
-    /// [`Books::final_snapshot`].
+    /// What waits in the channels is the one term that nobody counts: it is what was offered and neither dropped nor
+    /// taken. A negative number of them is a datagram counted twice, and so is what is left when every thread has
+    /// ended, see [`Books::final_snapshot`].
     fn read(&self, offered: u64, queue_full: u64, given_up: u64, tally: Tally) -> (SinkSnapshot, i64) {
         let waiting = signed_difference(offered, queue_full + given_up + tally.taken);
         let decided = tally.delivered + tally.failed + tally.pending;

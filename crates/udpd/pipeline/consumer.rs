@@ -1,9 +1,9 @@
 //! The consumer: takes full batches from its channel, gives them to its sink, sends them home. One thread each.
 //!
 //! An idle consumer sleeps in the channel and is woken by the first batch. Waking a thread costs more than handling a
-//! batch does, so a consumer in a flood stops asking for it: it naps for a fixed short time, handles
-//! all that came meanwhile, and naps again, until a nap brings little. Receivers fill their batches up while it naps, so a
-//! flood travels in full batches. A lone datagram is handed on at once, and no traffic means no wake-ups at all.
+//! batch does, so a consumer in a flood stops asking for it: it naps for a fixed short time, handles all that came
+//! meanwhile, and naps again, until a nap brings little. Receivers fill their batches up while it naps, so a flood
+//! travels in full batches. A lone datagram is handed on at once, and no traffic means no wake-ups at all.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -56,8 +56,8 @@ pub enum End {
 }
 
 impl Consumer {
-    /// Consumes until every receiver of the channel has ended, or until the sink is closed for good; then what still comes is
-    /// counted as failed, so that the ledger closes.
+    /// Consumes until every receiver of the channel has ended, or until the sink is closed for good; then what still
+    /// comes is counted as failed, so that the ledger closes.
     pub fn run(mut self, closed: impl FnOnce(&str)) -> End {
         let mut closed = Some(closed);
         let mut reason = None;
@@ -121,8 +121,8 @@ impl Consumer {
         datagrams
     }
 
-    /// Sleeps until a batch comes, handles it, and returns how many datagrams are in it; meanwhile does what the sink has
-    /// due. `None` when no receiver is left.
+    /// Sleeps until a batch comes, handles it, and returns how many datagrams are in it; meanwhile does what the sink
+    /// has due. `None` when no receiver is left.
     fn wait(&mut self) -> Option<u64> {
         loop {
             match self.channel.wait(self.sink.due()) {
@@ -137,8 +137,8 @@ impl Consumer {
     }
 }
 
-/// Decides between sleeping in the channel and napping, by how many datagrams come and not by how often it is woken: one
-/// datagram every 100 µs is wanted at once, a batch of 64 every 100 µs is a flood.
+/// Decides between sleeping in the channel and napping, by how many datagrams come and not by how often it is woken:
+/// one datagram every 100 µs is wanted at once, a batch of 64 every 100 µs is a flood.
 #[derive(Debug)]
 struct Pace {
     may_nap: bool,
@@ -153,7 +153,8 @@ impl Pace {
         Self { may_nap: channel_depth >= NAP_DEPTH_MIN, napping: false, last_look: now, rounds: 0, datagrams: 0 }
     }
 
-    /// A round has emptied the channel and brought this many datagrams: nap next? The clock is asked once in many rounds.
+    /// A round has emptied the channel and brought this many datagrams: nap next? The clock is asked once in many
+    /// rounds.
     fn wants_nap(&mut self, datagrams: u64, clock: impl FnOnce() -> Instant) -> bool {
         if self.napping {
             self.napping = datagrams >= NAP_DATAGRAMS_MIN;

@@ -1,9 +1,9 @@
 //! The end of a pipeline: in bounded time, whatever the kernel denies, and with books that are true.
 //!
-//! It goes the way of a datagram. Arrivals are refused by a filter, so that the kernel counts them. Receivers are woken and
-//! drain their sockets. A receiver that cannot be woken holds nothing while it sleeps in the kernel, so it is left there. Then
-//! each socket is taken out of the kernel's search, and whatever is still in it is taken out and counted here. Where even that
-//! fails nobody knows what was in it: the lane is marked, and its sums are null and not a guess.
+//! It goes the way of a datagram. Arrivals are refused by a filter, so that the kernel counts them. Receivers are woken
+//! and drain their sockets. A receiver that cannot be woken holds nothing while it sleeps in the kernel, so it is left
+//! there. Then each socket is taken out of the kernel's search, and whatever is still in it is taken out and counted
+//! here. Where even that fails nobody knows what was in it: the lane is marked, and its sums are null and not a guess.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -86,12 +86,13 @@ impl Pipeline {
         self.consumers.iter().all(JoinHandle::is_finished)
     }
 
-    /// Takes the sockets out of the kernel's search, counts what is still in them, and lets the receivers go. Returns whether
-    /// none of these has died.
+    /// Takes the sockets out of the kernel's search, counts what is still in them, and lets the receivers go. Returns
+    /// whether none of these has died.
     fn close_lanes(&mut self, all_are_woken: bool) -> bool {
         for lane in &self.lanes {
-            // What the kernel refuses from now on it would count after our last look. So nothing more may reach the socket: a
-            // sender is told that nobody listens. A socket on an interface may not be moved without CAP_NET_RAW; it refuses on.
+            // What the kernel refuses from now on it would count after our last look. So nothing more may reach the
+            // socket: a sender is told that nobody listens. A socket on an interface may not be moved without
+            // CAP_NET_RAW; it refuses on.
             if let Err(error) = lane.ledger.socket().withdraw() {
                 log::debug!("listener {}: its socket stays in place until it is closed: {error}", lane.listener);
             }

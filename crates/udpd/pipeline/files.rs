@@ -1,5 +1,5 @@
-//! Going over to new files on request, for those who rotate files themselves: every sink at once, and the answer when every old file is
-//! closed, so that whoever asked may compress or remove it.
+//! Going over to new files on request, for those who rotate files themselves: every sink at once, and the answer when
+//! every old file is closed, so that whoever asked may compress or remove it.
 
 use std::time::{Duration, Instant};
 
@@ -32,8 +32,9 @@ impl Files {
         Ok(())
     }
 
-    /// Has every sink go over to a new file where somebody has moved or removed the one in use. Returns when the old ones are closed,
-    /// and synced as `sync` says: one line that says what was done, or which file could not be begun, and why.
+    /// Has every sink go over to a new file where somebody has moved or removed the one in use. Returns when the old
+    /// ones are closed, and synced as `sync` says: one line that says what was done, or which file could not be begun,
+    /// and why.
     pub fn reopen(&self) -> Result<String, String> {
         self.reopen_within(REOPEN_LIMIT)
     }

@@ -1,5 +1,5 @@
-//! Binding: the sockets of an address as one group with its program, in order and from one thread, and the evidence of where
-//! their datagrams arrive, which has to be there before the first of them.
+//! Binding: the sockets of an address as one group with its program, in order and from one thread, and the evidence of
+//! where their datagrams arrive, which has to be there before the first of them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -53,8 +53,8 @@ fn count_arrivals(sockets: &[Arc<Socket>], budget: &Budget) -> Vec<Option<CoreCo
     sockets.iter().zip(&budget.lanes).map(&mut counter).collect()
 }
 
-/// Binds every socket and returns what each is bound to. `may_join` is asked before a socket is bound that could get company
-/// without anybody being told.
+/// Binds every socket and returns what each is bound to. `may_join` is asked before a socket is bound that could get
+/// company without anybody being told.
 pub(super) fn bind_all(
     config: &Config,
     sockets: &[Arc<Socket>],
@@ -80,8 +80,8 @@ pub(super) fn bind_all(
     Ok(bound)
 }
 
-/// Refuses an address on which another process has sockets that ours could join. Whether it has, the kernel says best: a
-/// socket that does not share is bound there for a moment.
+/// Refuses an address on which another process has sockets that ours could join. Whether it has, the kernel says best:
+/// a socket that does not share is bound there for a moment.
 fn refuse_company(config: &Config, plan: &LanePlan, sockets: &[Arc<Socket>]) -> Result<(), Failure> {
     let listener = &config.listeners[plan.listener];
     if listener.share_port || is_free(listener.interface.as_deref(), plan.address) {
@@ -108,7 +108,8 @@ fn refuse_company(config: &Config, plan: &LanePlan, sockets: &[Arc<Socket>]) -> 
     Err(Failure::new(ExitCode::Unavailable, message))
 }
 
-/// Whether a socket can be bound that shares its address with nobody. Any other trouble is left to those who bind in earnest.
+/// Whether a socket can be bound that shares its address with nobody. Any other trouble is left to those who bind in
+/// earnest.
 fn is_free(interface: Option<&str>, address: SocketAddr) -> bool {
     let family = if address.is_ipv4() { Family::V4 } else { Family::V6 };
     let bind = || {

@@ -1,6 +1,6 @@
-//! The birth of a lane: its thread is pinned first, and then makes the socket and touches the batches itself, so that what
-//! the kernel and the allocator hand out lies on the memory node of that core. The sockets are bound later, by one thread
-//! and in order, because the order of binding is the order of the sockets in their group.
+//! The birth of a lane: its thread is pinned first, and then makes the socket and touches the batches itself, so that
+//! what the kernel and the allocator hand out lies on the memory node of that core. The sockets are bound later, by one
+//! thread and in order, because the order of binding is the order of the sockets in their group.
 
 use std::io;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Joining multicast groups: which lane joins which, on which interface, from whom.
 //!
-//! The kernel gives a copy of a multicast datagram to every socket that joined its group, whatever group of sockets they are in.
-//! So one lane joins a group and the others do not: the groups of an address are dealt out to its lanes in turn. And no socket
-//! takes what it has not joined: by default Linux also gives a wildcard socket what any other program of the host joined, which
-//! would reach every lane.
+//! The kernel gives a copy of a multicast datagram to every socket that joined its group, whatever group of sockets
+//! they are in. So one lane joins a group and the others do not: the groups of an address are dealt out to its lanes in
+//! turn. And no socket takes what it has not joined: by default Linux also gives a wildcard socket what any other
+//! program of the host joined, which would reach every lane.
 //!
 //! A membership belongs to an interface by its index. When the interface goes, it stays in the socket's list and hears
 //! nothing any more; for the interface that comes back under the same name, which has another index, it is made anew.

@@ -1,13 +1,14 @@
 //! The receiver: takes an empty batch, lets the kernel fill it, counts, hands it over. One thread per lane.
 //!
-//! The loop is the bare receive loop of its engine with four things added, each once per batch and never per datagram: a batch from
-//! the pool, the counts, the hand-over, and a look at the stop flag. It blocks in the kernel and nowhere else, unless the
-//! operator chose `when_full = "block"`.
+//! The loop is the bare receive loop of its engine with four things added, each once per batch and never per datagram:
+//! a batch from the pool, the counts, the hand-over, and a look at the stop flag. It blocks in the kernel and nowhere
+//! else, unless the operator chose `when_full = "block"`.
 //!
-//! A short batch is handed over at once, with two exceptions. While every consumer naps or is behind nobody would look at it:
-//! the receiver rests a moment as well and fills the batch up, because waking up and handing over between cores both cost as
-//! much as receiving several datagrams. And while the channel of one that is behind fills up, its places, which are counted in
-//! batches, are worth most when the batch is full. In both cases a batch that gets nothing more goes on at once.
+//! A short batch is handed over at once, with two exceptions. While every consumer naps or is behind nobody would look
+//! at it: the receiver rests a moment as well and fills the batch up, because waking up and handing over between cores
+//! both cost as much as receiving several datagrams. And while the channel of one that is behind fills up, its places,
+//! which are counted in batches, are worth most when the batch is full. In both cases a batch that gets nothing more
+//! goes on at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,8 +30,8 @@ const FILL_UP: Duration = Duration::from_millis(1);
 /// How long a receiver that has no empty batch waits for a datagram before it looks for a batch again.
 const NO_BATCH_POLL: Duration = Duration::from_millis(20);
 
-/// How long the socket may still be read once the pipeline no longer waits. Only arrivals that could not be refused make
-/// it as long as that.
+/// How long the socket may still be read once the pipeline no longer waits. Only arrivals that could not be refused
+/// make it as long as that.
 const DRAIN_AFTER_GIVE_UP: Duration = Duration::from_millis(500);
 
 /// How long a receiver rests while nobody would look at what it receives.
@@ -115,8 +116,8 @@ impl Receiver {
         self.drain(&mut tally);
     }
 
-    /// Receives from the socket that was left for it, if one was. Nothing arrives at the one before any more: what is in it is
-    /// taken first.
+    /// Receives from the socket that was left for it, if one was. Nothing arrives at the one before any more: what is
+    /// in it is taken first.
     fn change_socket(&mut self, tally: &mut LaneTally) {
         let Some(socket) = self.successor.pick_up() else { return };
         self.engine.finish();
@@ -129,8 +130,9 @@ impl Receiver {
         }
     }
 
-    /// Arrivals are refused by now. The engine hands out what it has taken out of the socket before what is still in it.
-    /// What was on its way between interrupt and socket gets a moment, and two empty looks in a row mean that nothing is left.
+    /// Arrivals are refused by now. The engine hands out what it has taken out of the socket before what is still in
+    /// it. What was on its way between interrupt and socket gets a moment, and two empty looks in a row mean that
+    /// nothing is left.
     fn drain(&mut self, tally: &mut LaneTally) {
         self.engine.finish();
         let mut empty_looks = 0;
@@ -172,8 +174,8 @@ impl Receiver {
         messages
     }
 
-    /// Fills a short batch up for as long as there is a reason to and something comes. A batch waits for a slow consumer only
-    /// so long, because what waits for one waits for the others too.
+    /// Fills a short batch up for as long as there is a reason to and something comes. A batch waits for a slow
+    /// consumer only so long, because what waits for one waits for the others too.
     fn fill_up(&mut self, tally: &mut LaneTally, batch: &mut RecvBatch) {
         let mut deadline = None;
         while !batch.is_full() {
@@ -196,8 +198,8 @@ impl Receiver {
         }
     }
 
-    /// True while nobody would look at a batch and the socket has room for what arrives meanwhile. Where datagrams gather
-    /// they have had their rest.
+    /// True while nobody would look at a batch and the socket has room for what arrives meanwhile. Where datagrams
+    /// gather they have had their rest.
     fn may_rest(&self) -> bool {
         self.gather.is_zero()
             && self.receive_buffer_bytes >= REST_BUFFER_BYTES
@@ -237,7 +239,8 @@ impl Receiver {
         self.offer(last, parcel);
     }
 
-    /// Gives one reference to one sink. What the channel will not hold is counted for the lane it came from and sent home.
+    /// Gives one reference to one sink. What the channel will not hold is counted for the lane it came from and sent
+    /// home.
     fn offer(&self, route: &Route, parcel: Parcel) {
         route.feed.offer(parcel, &self.stop.give_up, |dropped, reason| {
             let lane = &self.lanes[dropped.lane];
@@ -251,7 +254,8 @@ impl Receiver {
         });
     }
 
-    /// No batch is at hand. One may come home while nothing arrives, so it is looked for again before anything is dropped.
+    /// No batch is at hand. One may come home while nothing arrives, so it is looked for again before anything is
+    /// dropped.
     fn without_batch(&mut self, tally: &mut LaneTally, wait: Wait) -> usize {
         if wait != Wait::No {
             let arrived = crew::at_rest(|| self.engine.wait_readable(NO_BATCH_POLL)).unwrap_or(true);
@@ -289,8 +293,8 @@ impl Receiver {
 
 /// Fills the batch and returns the number of messages.
 ///
-/// A failed call loses nothing, the datagrams stay in the socket; it is counted, and said once. What the call for many cannot
-/// have is received one by one, for as long as that is so.
+/// A failed call loses nothing, the datagrams stay in the socket; it is counted, and said once. What the call for many
+/// cannot have is received one by one, for as long as that is so.
 fn receive(engine: &mut Engine, batch: &mut RecvBatch, wait: Wait, lane: usize, tally: &mut LaneTally) -> usize {
     crew::at_rest(|| engine.receive(batch, wait)).unwrap_or_else(|error| {
         tally.errors += 1;

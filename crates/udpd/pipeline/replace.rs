@@ -1,10 +1,10 @@
 //! New sockets under running receivers, for an interface that was removed and came back.
 //!
-//! A socket that is bound to an interface is bound to its index. When the interface is gone the socket hears nothing any
-//! more, without an error, also after one of the same name has appeared. To bind it again takes CAP_NET_RAW, and puts it out
-//! of its group, whose program would then choose among nobody. Hence every lane gets a new socket, made, grouped and bound as
-//! the first one was, which takes no more rights than that did. The old ones are deaf: nothing can be lost while the
-//! receivers change over, and what the kernel had dropped at them is counted to the end.
+//! A socket that is bound to an interface is bound to its index. When the interface is gone the socket hears nothing
+//! any more, without an error, also after one of the same name has appeared. To bind it again takes CAP_NET_RAW, and
+//! puts it out of its group, whose program would then choose among nobody. Hence every lane gets a new socket, made,
+//! grouped and bound as the first one was, which takes no more rights than that did. The old ones are deaf: nothing can
+//! be lost while the receivers change over, and what the kernel had dropped at them is counted to the end.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ impl Pipeline {
         self.lanes.iter().filter(move |lane| lane.plan.listener == listener)
     }
 
-    /// Makes new sockets for all lanes of a listener, as it made the first ones, and lets the receivers go over to them. After
-    /// an error everything is as it was.
+    /// Makes new sockets for all lanes of a listener, as it made the first ones, and lets the receivers go over to
+    /// them. After an error everything is as it was.
     pub fn replace_sockets(&self, config: &Config, listener: usize) -> Result<(), Failure> {
         let lanes: Vec<&Lane> = self.lanes_of(listener).collect();
         let made = lanes.iter().map(|lane| socket::make(&lane.order).map(|(socket, _)| Arc::new(socket)));
@@ -58,7 +58,8 @@ impl Lane {
         self.ledger.socket().bound_interface().ok().filter(|index| *index > 0)
     }
 
-    /// Whether its socket is to spin, datagrams have come, and the first of them came from no queue that could be polled.
+    /// Whether its socket is to spin, datagrams have come, and the first of them came from no queue that could be
+    /// polled.
     pub fn has_nothing_to_poll(&self) -> bool {
         let socket = self.ledger.socket();
         self.ledger.read().received > 0

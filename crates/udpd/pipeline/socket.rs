@@ -1,6 +1,6 @@
-//! Making the socket of a lane: every option that a socket needs before it is bound, in one place, for the first socket of a lane
-//! and for one that takes its place. What cannot be had is an error where the listener would not be what was asked for, and
-//! a warning where it is only slower; each says the option, the value and the cure.
+//! Making the socket of a lane: every option that a socket needs before it is bound, in one place, for the first socket
+//! of a lane and for one that takes its place. What cannot be had is an error where the listener would not be what was
+//! asked for, and a warning where it is only slower; each says the option, the value and the cure.
 
 use std::io;
 use std::net::SocketAddr;
@@ -119,7 +119,8 @@ fn set_busy_poll(order: &LaneOrder, socket: &Socket, say: impl Fn(String)) {
     if let Err(error) = socket.set_prefer_busy_poll(true) {
         return say(format!("receivers spin, and interrupts come in between (SO_PREFER_BUSY_POLL: {error})"));
     }
-    // A look that takes less than a batch would have to be made again at once. What the kernel takes anyway needs no leave.
+    // A look that takes less than a batch would have to be made again at once. What the kernel takes anyway needs no
+    // leave.
     let budget = order.plan.shape.slots.min(BUSY_POLL_BUDGET_MAX) as u16;
     if budget > BUSY_POLL_BUDGET_FREE
         && let Err(error) = socket.set_busy_poll_budget(budget)

@@ -1,7 +1,8 @@
-//! The socket that takes the place of another under a running receiver: left here by the main thread, picked up by the receiver.
+//! The socket that takes the place of another under a running receiver: left here by the main thread, picked up by the
+//! receiver.
 //!
-//! A receiver looks only when a receive call came back with nothing, which happens when its socket was interrupted. So a
-//! lane whose socket is never replaced never looks.
+//! A receiver looks only when a receive call came back with nothing, which happens when its socket was interrupted. So
+//! a lane whose socket is never replaced never looks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,5 +1,5 @@
-//! What a configuration asks of the machine, worked out before anything is opened: the lanes, their cores, their memory and
-//! their receive buffers. `udpd check` prints it, the pipeline builds it; both see the same numbers.
+//! What a configuration asks of the machine, worked out before anything is opened: the lanes, their cores, their memory
+//! and their receive buffers. `udpd check` prints it, the pipeline builds it; both see the same numbers.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -34,8 +34,8 @@ const RECEIVE_BUFFER_MAX: u64 = 1 << 30;
 /// The most slots of a batch whose slots hold a whole train.
 const GRO_SLOTS_MAX: usize = 16;
 
-/// What the kernel charges a socket's buffer for one datagram: the payload, its headers and its bookkeeping, rounded the way
-/// its allocator rounds. Measured on loopback with Linux 6.18; drivers that hand up whole pages charge more.
+/// What the kernel charges a socket's buffer for one datagram: the payload, its headers and its bookkeeping, rounded
+/// the way its allocator rounds. Measured on loopback with Linux 6.18; drivers that hand up whole pages charge more.
 pub fn charge_bytes(payload: usize) -> u64 {
     match payload {
         0..=64 => 832,
@@ -89,8 +89,8 @@ impl LanePlan {
         self.batches() * self.shape.bytes()
     }
 
-    /// How long a granted buffer, as the kernel accounts it, lasts at the lane's rate. A quarter of it is not counted: the
-    /// kernel may hold that much back while a reader works.
+    /// How long a granted buffer, as the kernel accounts it, lasts at the lane's rate. A quarter of it is not counted:
+    /// the kernel may hold that much back while a reader works.
     pub fn covered(&self, granted_bytes: usize) -> Duration {
         let datagrams = granted_bytes as u64 / 4 * 3 / charge_bytes(PAYLOAD_ASSUMED.min(self.shape.slot_bytes));
         Duration::from_secs_f64(datagrams as f64 / self.rate.max(1) as f64)
@@ -117,8 +117,8 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Works it out. `receive_queues` tells how many receive queues an interface has, and `planned` where its plan puts each
-    /// of them; `None` where there is no plan for it. `engines` has one for each listener.
+    /// Works it out. `receive_queues` tells how many receive queues an interface has, and `planned` where its plan puts
+    /// each of them; `None` where there is no plan for it. `engines` has one for each listener.
     pub fn new(
         config: &Config,
         topology: &Topology,
@@ -185,7 +185,8 @@ impl Budget {
         Self { lanes, consumers, consumer_cores, sink_bytes, shared_cores: shared, node_of_core, remarks }
     }
 
-    /// Where a consumer may run that these lanes feed: on their memory nodes, where there are cores for consumers at all.
+    /// Where a consumer may run that these lanes feed: on their memory nodes, where there are cores for consumers at
+    /// all.
     pub fn cores_of_consumer(&self, lanes: &[bool]) -> Vec<usize> {
         let feeds = |node: Option<usize>| {
             self.lanes.iter().zip(lanes).any(|(lane, feeds)| *feeds && (lane.node == node || lane.node.is_none()))
@@ -217,8 +218,8 @@ impl Budget {
     }
 }
 
-/// Whether the kernel takes the address of a listener for one that another of our own listeners has: one of the two is bound
-/// to an interface, which for the kernel makes a difference between datagrams and none between addresses.
+/// Whether the kernel takes the address of a listener for one that another of our own listeners has: one of the two is
+/// bound to an interface, which for the kernel makes a difference between datagrams and none between addresses.
 fn has_company(config: &Config, listener: usize, address: SocketAddr) -> bool {
     let own = &config.listeners[listener];
     let others = config.listeners.iter().enumerate().filter(|(index, _)| *index != listener);
@@ -258,7 +259,8 @@ fn consumer_counts(config: &Config, lanes_of_listener: &[usize]) -> Vec<usize> {
     config.sinks.iter().enumerate().map(count).collect()
 }
 
-/// The value for SO_RCVBUF that survives `absorb`. The kernel doubles it, and may hold a quarter back while a reader works.
+/// The value for SO_RCVBUF that survives `absorb`. The kernel doubles it, and may hold a quarter back while a reader
+/// works.
 fn receive_buffer(listener: &Listener, lane_rate: u64) -> usize {
     let Absorb { stall, .. } = listener.absorb;
     match listener.receive_buffer {

@@ -1,7 +1,8 @@
 //! Which engine the lanes of a listener receive with, and why: decided once at the start, and said.
 //!
-//! `engine = "auto"` takes what measured better, which is recvmmsg: see docs/tuning.md. What is written in the configuration
-//! is used or refused, never swapped; whether the kernel permits a ring is asked by making one and letting it go again.
+//! `engine = "auto"` takes what measured better, which is recvmmsg: see docs/tuning.md. What is written in the
+//! configuration is used or refused, never swapped; whether the kernel permits a ring is asked by making one and
+//! letting it go again.
 
 use std::fmt;
 use std::io;
@@ -12,8 +13,9 @@ use mmsg::{Engine, RecvBatch, Refusal, Socket, Uring};
 use crate::config::{self, Listener};
 use crate::exit::{ExitCode, Failure};
 
-/// Payloads of up to so many bytes are copied out of the ring instead of changing hands: its blocks then stay the same few and
-/// in the cache. `cargo run --release -p mmsg --example drain` measures both; longer ones cost more copied when memory is cold.
+/// Payloads of up to so many bytes are copied out of the ring instead of changing hands: its blocks then stay the same
+/// few and in the cache. `cargo run --release -p mmsg --example drain` measures both; longer ones cost more copied when
+/// memory is cold.
 pub(crate) const COPY_UP_TO: usize = 256;
 
 /// What receives.

@@ -1,6 +1,6 @@
-//! Whether there is as much memory as the plan takes. All of it is touched at the start, so too much is not an error of some
-//! call later on but the kernel's SIGKILL, of this process or of another, without a word. So it is compared first with what
-//! the control groups allow, up to the root, and with what the machine has.
+//! Whether there is as much memory as the plan takes. All of it is touched at the start, so too much is not an error of
+//! some call later on but the kernel's SIGKILL, of this process or of another, without a word. So it is compared first
+//! with what the control groups allow, up to the root, and with what the machine has.
 //!
 //! Everything is read below one root, which is `/` on a live machine. What cannot be read limits nothing.
 
@@ -12,8 +12,8 @@ use crate::commands::check;
 use crate::config::Config;
 use crate::exit::{ExitCode, Failure};
 
-/// What the process takes besides the plan: its own pages, log and windows. Measured: 1.2 MiB; the rest is for the kernel's share,
-/// tables of pages above all, which a control group counts too.
+/// What the process takes besides the plan: its own pages, log and windows. Measured: 1.2 MiB; the rest is for the
+/// kernel's share, tables of pages above all, which a control group counts too.
 const OWN_BYTES: u64 = 4 << 20;
 
 /// What each thread takes, with its books. Measured: 34 KiB for a lane; the kernel's stack comes to it.
@@ -49,7 +49,8 @@ impl Limits {
         }
     }
 
-    /// Refuses a plan that can never fit. Returns what has to be said of one that just does, or does not at this moment.
+    /// Refuses a plan that can never fit. Returns what has to be said of one that just does, or does not at this
+    /// moment.
     pub fn judge(&self, config: &Config, budget: &Budget) -> Result<Vec<String>, Failure> {
         let needed = needed(budget);
         let mut remarks = Vec::new();

@@ -1,5 +1,5 @@
-//! The cores of the machine as far as it tells, and what is assumed where it does not: a container without /sys, or a filter
-//! that forbids to ask for the affinity, costs placement and must not cost the start.
+//! The cores of the machine as far as it tells, and what is assumed where it does not: a container without /sys, or a
+//! filter that forbids to ask for the affinity, costs placement and must not cost the start.
 
 use std::io;
 use std::path::Path;

@@ -1,5 +1,6 @@
-//! What a configuration means on this machine, worked out before anything is opened: lanes, consumers, cores, memory and
-//! buffers. `udpd check` prints it, `udpd run` and the bench build it; all ask [`plan`], so they see the same numbers.
+//! What a configuration means on this machine, worked out before anything is opened: lanes, consumers, cores, memory
+//! and buffers. `udpd check` prints it, `udpd run` and the bench build it; all ask [`plan`], so they see the same
+//! numbers.
 
 pub mod advice;
 pub mod budget;

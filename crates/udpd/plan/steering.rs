@@ -1,9 +1,9 @@
 //! Which lane gets a datagram, and on which cores the datagrams of a lane should arrive.
 //!
-//! A core or a queue feeds one lane, and every core that udpd may use is in the table of `spread = "cpu"`, so that nothing
-//! on them is left to the kernel's hash. A lane's own core comes first: the one where a plan for the interface puts the
-//! interrupt of its queue, or, without such a plan, the one its receiver runs on. The other cores are dealt out to the lanes
-//! nearest to them: same memory node first, then the lane with the fewest.
+//! A core or a queue feeds one lane, and every core that udpd may use is in the table of `spread = "cpu"`, so that
+//! nothing on them is left to the kernel's hash. A lane's own core comes first: the one where a plan for the interface
+//! puts the interrupt of its queue, or, without such a plan, the one its receiver runs on. The other cores are dealt
+//! out to the lanes nearest to them: same memory node first, then the lane with the fewest.
 
 use std::collections::BTreeSet;
 use std::slice;
@@ -13,8 +13,8 @@ use steer::{Seat, Topology};
 
 use crate::config::Spread;
 
-/// How many queues `spread = "queue"` knows when no interface says how many there are. A program compares from the first
-/// on, so those beyond the real ones cost nothing.
+/// How many queues `spread = "queue"` knows when no interface says how many there are. A program compares from the
+/// first on, so those beyond the real ones cost nothing.
 const QUEUES_ASSUMED: usize = 256;
 
 /// What is planned for one lane.

@@ -1,8 +1,9 @@
 //! `allow` and `deny` as one sorted table: who may send, by longest prefix, in the time of one binary search.
 //!
-//! Prefixes nest and never cross, so all of them together cut the addresses into ranges that are accepted and refused in turn.
-//! Only the addresses where the answer changes are kept. How many of them are not above an address says the answer: even,
-//! it is that of the lowest address, odd, the other. Ten thousand prefixes are at most twenty thousand numbers, built once.
+//! Prefixes nest and never cross, so all of them together cut the addresses into ranges that are accepted and refused
+//! in turn. Only the addresses where the answer changes are kept. How many of them are not above an address says the
+//! answer: even, it is that of the lowest address, odd, the other. Ten thousand prefixes are at most twenty thousand
+//! numbers, built once.
 
 use std::net::IpAddr;
 
@@ -38,9 +39,9 @@ struct Range {
 }
 
 impl AccessList {
-    /// A list of networks, each an address and the number of its leading bits that count. The longest that holds a source
-    /// decides; a source in none is accepted when `allow` is empty. No network may be in both, which is for the configuration
-    /// to see to.
+    /// A list of networks, each an address and the number of its leading bits that count. The longest that holds a
+    /// source decides; a source in none is accepted when `allow` is empty. No network may be in both, which is for the
+    /// configuration to see to.
     pub fn new(allow: &[(IpAddr, u8)], deny: &[(IpAddr, u8)]) -> Self {
         let otherwise = allow.is_empty();
         let networks = || {
@@ -78,7 +79,8 @@ fn range(address: u128, bits: u8, width: u32, accept: bool) -> Range {
     Range { first: address & !low, last: address | low, accept }
 }
 
-/// Where the answer changes on the way from address 0 to `highest`, and the answer there. An inner range decides over an outer.
+/// Where the answer changes on the way from address 0 to `highest`, and the answer there. An inner range decides over
+/// an outer.
 fn changes(mut ranges: Vec<Range>, otherwise: bool, highest: u128) -> (bool, Vec<u128>) {
     // Outer before inner where both begin at one address.
     ranges.sort_by_key(|range| (range.first, u128::MAX - range.last));

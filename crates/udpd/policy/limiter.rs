@@ -1,13 +1,14 @@
 //! The rate limit by source: a token bucket for each address, in a table whose size is fixed at start.
 //!
-//! A bucket is one number, the time at which it will be full again. Each datagram moves it on by the time that one token takes;
-//! a datagram that would move it further ahead than the bucket is deep is refused and moves nothing.
+//! A bucket is one number, the time at which it will be full again. Each datagram moves it on by the time that one
+//! token takes; a datagram that would move it further ahead than the bucket is deep is refused and moves nothing.
 //!
 //! A full bucket says nothing that a new one would not, so its place may be given to another source without losing
 //! anything. No other place is ever given away, and a source for which there is none is let through, and counted. Hence
 //! two things hold whatever arrives: a source within its limit never loses a datagram to it, because nobody is limited
-//! but by the record of what was received from that very address; and a source that has a place is held to its limit exactly. A
-//! million forged sources can at most fill the table, and then newcomers go unlimited until the buckets are full again.
+//! but by the record of what was received from that very address; and a source that has a place is held to its limit
+//! exactly. A million forged sources can at most fill the table, and then newcomers go unlimited until the buckets are
+//! full again.
 //!
 //! Where a source stands in the table is decided by a keyed hash with a random key, so nobody can aim at one place.
 

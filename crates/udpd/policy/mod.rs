@@ -1,12 +1,12 @@
-//! What a listener does not hand on although it arrived: datagrams of sources that it refuses, and what one source sends
-//! beyond its share.
+//! What a listener does not hand on although it arrived: datagrams of sources that it refuses, and what one source
+//! sends beyond its share.
 //!
-//! A policy looks at a batch once, between receiving and handing over, on the receiver's thread and in its own memory: nothing
-//! is locked, allocated or logged there. What it drops is counted by reason. Who exceeds the limit is noted in [`Offences`],
-//! which the main thread reads once a second and writes about in the log.
+//! A policy looks at a batch once, between receiving and handing over, on the receiver's thread and in its own memory:
+//! nothing is locked, allocated or logged there. What it drops is counted by reason. Who exceeds the limit is noted in
+//! [`Offences`], which the main thread reads once a second and writes about in the log.
 //!
-//! It is done here and not by a socket filter, because the kernel counts what a filter refuses as a drop of the socket, as if
-//! the receive buffer had been full: the ledger could not say `denied` of it, nor the bucket of a source be kept.
+//! It is done here and not by a socket filter, because the kernel counts what a filter refuses as a drop of the socket,
+//! as if the receive buffer had been full: the ledger could not say `denied` of it, nor the bucket of a source be kept.
 
 mod access;
 mod limiter;
@@ -44,8 +44,8 @@ pub struct Refused {
 }
 
 impl Policy {
-    /// The policy of a lane, or `None` when it has nothing to look at. The table of the limiter is taken and touched here: call
-    /// it on the thread of the lane.
+    /// The policy of a lane, or `None` when it has nothing to look at. The table of the limiter is taken and touched
+    /// here: call it on the thread of the lane.
     pub fn new(access: Option<Arc<AccessList>>, limit: Option<(Limit, Arc<Offences>)>) -> Option<Self> {
         if access.is_none() && limit.is_none() {
             return None;

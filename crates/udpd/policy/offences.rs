@@ -1,8 +1,9 @@
 //! Who exceeds the rate limit of a lane: noted by its receiver without a lock, read by the main thread.
 //!
-//! An offence begins with the first datagram that is refused and ends when nothing of the source was refused for a while. Only so
-//! many are named at a time, whatever is sent: those beyond are counted. A noted offence keeps its number and its source
-//! until well after its end, so a reader that looks once a second sees each begin and end, with its final count.
+//! An offence begins with the first datagram that is refused and ends when nothing of the source was refused for a
+//! while. Only so many are named at a time, whatever is sent: those beyond are counted. A noted offence keeps its
+//! number and its source until well after its end, so a reader that looks once a second sees each begin and end, with
+//! its final count.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! The lines about offences: one when a source begins to exceed the limit, one when it has stopped, with a count; and one for
-//! all that are not named.
+//! The lines about offences: one when a source begins to exceed the limit, one when it has stopped, with a count; and
+//! one for all that are not named.
 //!
-//! Called once a second by the main thread, and a last time when the daemon ends. The number of lines has a bound that no
-//! sender can move: places of a lane times two, in the time for which a place is kept.
+//! Called once a second by the main thread, and a last time when the daemon ends. The number of lines has a bound that
+//! no sender can move: places of a lane times two, in the time for which a place is kept.
 
 use super::offences::{NAMED_MAX, Offences};
 

@@ -1,10 +1,10 @@
-//! Sinks: where datagrams go. A sink is owned by one consumer and called with batches, never with single datagrams, so it
-//! can pay once per batch for what is dear: a system call, a lock, a look at the clock.
+//! Sinks: where datagrams go. A sink is owned by one consumer and called with batches, never with single datagrams, so
+//! it can pay once per batch for what is dear: a system call, a lock, a look at the clock.
 //!
-//! The contract of the books: the consumer adds a batch to `taken` and `pending` before [`Sink::accept`]; the sink moves
-//! each datagram exactly once from `pending` to `delivered` or `failed`, at the latest in [`Sink::flush`]. The consumer
-//! flushes whenever its channel is empty, so nothing waits in a buffer while there is nothing else to do. A sink whose
-//! destination acknowledges may hold them until the answer comes, and is then due until all have come.
+//! The contract of the books: the consumer adds a batch to `taken` and `pending` before [`Sink::accept`]; the sink
+//! moves each datagram exactly once from `pending` to `delivered` or `failed`, at the latest in [`Sink::flush`]. The
+//! consumer flushes whenever its channel is empty, so nothing waits in a buffer while there is nothing else to do. A
+//! sink whose destination acknowledges may hold them until the answer comes, and is then due until all have come.
 
 pub mod file;
 #[cfg(feature = "kafka")]
@@ -46,8 +46,8 @@ pub trait Sink: Send + fmt::Debug {
         None
     }
 
-    /// The last call: everything is flushed; make it last. One that takes long publishes what it knows by then, because nobody
-    /// waits for it for ever.
+    /// The last call: everything is flushed; make it last. One that takes long publishes what it knows by then, because
+    /// nobody waits for it for ever.
     fn finish(&mut self, _tallies: &mut [Tally], _publish: &mut dyn FnMut(&[Tally])) {}
 }
 

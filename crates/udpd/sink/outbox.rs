@@ -1,9 +1,9 @@
 //! Records on their way to a file descriptor, and the books of whose they are.
 //!
-//! Records of many batches are gathered into one buffer of fixed size, so that one write carries thousands of datagrams. The
-//! buffer remembers, in runs, which listener each stretch belongs to. Every format says where its records end, so after a
-//! write that took only a part the number of datagrams that arrived can be counted in that part: the books are exact also
-//! when a disk fills up in the middle of a record.
+//! Records of many batches are gathered into one buffer of fixed size, so that one write carries thousands of
+//! datagrams. The buffer remembers, in runs, which listener each stretch belongs to. Every format says where its
+//! records end, so after a write that took only a part the number of datagrams that arrived can be counted in that
+//! part: the books are exact also when a disk fills up in the middle of a record.
 
 use std::io;
 
@@ -29,8 +29,8 @@ pub(super) trait Destination {
     /// Writes a part of `bytes`, at least one byte.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Takes back the last `bytes` that were written, the beginning of a record whose rest cannot be written. A destination
-    /// that cannot, a pipe, leaves them.
+    /// Takes back the last `bytes` that were written, the beginning of a record whose rest cannot be written. A
+    /// destination that cannot, a pipe, leaves them.
     fn take_back(&mut self, bytes: usize) -> io::Result<()>;
 }
 
@@ -61,14 +61,15 @@ pub fn memory_bytes_max() -> usize {
 }
 
 impl Outbox {
-    /// An empty one, with all the memory it will ever have: from the last fill at which it is not yet written, the longest
-    /// record there is still fits.
+    /// An empty one, with all the memory it will ever have: from the last fill at which it is not yet written, the
+    /// longest record there is still fits.
     pub(super) fn new(encoder: Encoder) -> Self {
         let bytes = WRITE_AT_BYTES + encoder.format().record_bytes_max(PAYLOAD_BYTES_MAX);
         Self { encoder, bytes: Vec::with_capacity(bytes), runs: Vec::with_capacity(RUNS_MAX), lost: (0, 0) }
     }
 
-    /// The same with what a stream begins with already in it. Nobody's datagram is in a header, and none is counted there.
+    /// The same with what a stream begins with already in it. Nobody's datagram is in a header, and none is counted
+    /// there.
     pub(super) fn with_header(encoder: Encoder) -> Self {
         let header = encoder.header();
         let mut outbox = Self::new(encoder);
@@ -120,8 +121,8 @@ impl Outbox {
         }
     }
 
-    /// Writes everything, and says how many bytes are written. On an error what was written in whole records is delivered, a
-    /// part of a record is taken back, the rest is failed; the box is empty afterwards in any case.
+    /// Writes everything, and says how many bytes are written. On an error what was written in whole records is
+    /// delivered, a part of a record is taken back, the rest is failed; the box is empty afterwards in any case.
     pub(super) fn write_to(
         &mut self,
         destination: &mut impl Destination,

@@ -1,5 +1,5 @@
-//! Records on standard output, or on any stream that cannot be opened again. When its reader is gone for good, the sink says
-//! that it is closed and the daemon ends: there is nobody left to work for.
+//! Records on standard output, or on any stream that cannot be opened again. When its reader is gone for good, the sink
+//! says that it is closed and the daemon ends: there is nobody left to work for.
 
 use std::fmt;
 use std::io::{self, Write};

@@ -1,8 +1,9 @@
 //! A socket of this host, on which somebody else listens: datagrams as messages, or records in a stream.
 //!
-//! A peer that is not there costs its own datagrams and nothing else: they are counted as failed, and the peer is looked for
-//! four times a second. A peer that is there and does not read makes its consumer wait, and then `when_full` decides.
-//! Where nothing could mark a datagram that was received in part, it fails: nobody could tell it from a whole one.
+//! A peer that is not there costs its own datagrams and nothing else: they are counted as failed, and the peer is
+//! looked for four times a second. A peer that is there and does not read makes its consumer wait, and then `when_full`
+//! decides. Where nothing could mark a datagram that was received in part, it fails: nobody could tell it from a whole
+//! one.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -182,8 +183,8 @@ pub struct UnixStreamSink {
     marks_truncation: bool,
 }
 
-/// A connection. What it has taken of a record cannot be taken back, but the connection ends with it, so that no reader takes
-/// what follows for the rest.
+/// A connection. What it has taken of a record cannot be taken back, but the connection ends with it, so that no reader
+/// takes what follows for the rest.
 #[derive(Debug)]
 struct Stream(UnixStream);
 
@@ -197,7 +198,8 @@ impl Destination for Stream {
     }
 }
 
-/// A connection that there can be now. A peer that accepts none for the moment would make the ordinary call wait, without end.
+/// A connection that there can be now. A peer that accepts none for the moment would make the ordinary call wait,
+/// without end.
 fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket: OwnedFd = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;

@@ -1,9 +1,9 @@
-//! What the main thread notices while the pipeline runs: losses, said once per interval with their layer and their cure, and
-//! datagrams that arrive on another core than planned.
+//! What the main thread notices while the pipeline runs: losses, said once per interval with their layer and their
+//! cure, and datagrams that arrive on another core than planned.
 //!
 //! Both compare two readings of the ledger. A line about losses is written only when something was lost since the line
-//! before, so a host that loses nothing logs nothing, and one that loses a million a second logs one line in ten seconds. A
-//! drift loses nothing and lasts until somebody acts, so it is said once, and again only after it was over.
+//! before, so a host that loses nothing logs nothing, and one that loses a million a second logs one line in ten
+//! seconds. A drift loses nothing and lasts until somebody acts, so it is said once, and again only after it was over.
 
 use std::collections::BTreeMap;
 

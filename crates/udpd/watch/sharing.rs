@@ -1,9 +1,10 @@
-//! Who else is on our ports. The kernel lets another process of the same user bind a socket to an address that several of
-//! our sockets share, and then gives it a part of the datagrams, which no counter of ours has. Nobody is told of it.
+//! Who else is on our ports. The kernel lets another process of the same user bind a socket to an address that several
+//! of our sockets share, and then gives it a part of the datagrams, which no counter of ours has. Nobody is told of it.
 //!
 //! A socket that is alone on its address cannot be joined, so only listeners with several lanes on an address, or with
-//! `share_port`, are watched: once a second, by one look at the kernel's tables for all of them. More is asked only about a
-//! socket that was not there before: which process has it, and, of the kernel, whether it is bound to an interface.
+//! `share_port`, are watched: once a second, by one look at the kernel's tables for all of them. More is asked only
+//! about a socket that was not there before: which process has it, and, of the kernel, whether it is bound to an
+//! interface.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -105,8 +106,8 @@ impl ShareWatch {
         }
     }
 
-    /// What has to be said; `None` when nothing has changed. `refresh` finds the inodes of our sockets and what they are bound
-    /// to, and `details` what the tables do not tell; both are asked only about what is new.
+    /// What has to be said; `None` when nothing has changed. `refresh` finds the inodes of our sockets and what they
+    /// are bound to, and `details` what the tables do not tell; both are asked only about what is new.
     fn compare(
         &mut self,
         refresh: impl Fn(&mut [Watched]) -> Vec<u64>,

@@ -1,5 +1,5 @@
-//! What the main thread does for the listeners once a second: it says who exceeds a rate limit and who else is on a port, and
-//! puts right what an interface that was removed and added again has broken.
+//! What the main thread does for the listeners once a second: it says who exceeds a rate limit and who else is on a
+//! port, and puts right what an interface that was removed and added again has broken.
 
 use std::sync::Arc;
 

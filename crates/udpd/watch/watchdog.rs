@@ -1,15 +1,16 @@
-//! The watchdog: tells the service manager that every thread is well, and is silent while one hangs, so that the manager
-//! restarts the daemon (`WatchdogSec=`).
+//! The watchdog: tells the service manager that every thread is well, and is silent while one hangs, so that the
+//! manager restarts the daemon (`WatchdogSec=`).
 //!
-//! A thread is well when its pulse has moved since the look before, or when it rests. Resting is waiting for work, for a disk
-//! or for a peer: a disk that freezes for an hour is not our hang, and a restart would only lose what waits for it. For what
-//! the pulse does not show the kernel is asked, where /proc can be read. A thread that somebody has stopped, with a debugger,
-//! stands in its rest and takes no work when it comes: it is not well. One that the kernel itself keeps in a sleep that
-//! no signal ends, for a page that a slow disk has yet to bring, is well, for nobody could restart it.
+//! A thread is well when its pulse has moved since the look before, or when it rests. Resting is waiting for work, for
+//! a disk or for a peer: a disk that freezes for an hour is not our hang, and a restart would only lose what waits for
+//! it. For what the pulse does not show the kernel is asked, where /proc can be read. A thread that somebody has
+//! stopped, with a debugger, stands in its rest and takes no work when it comes: it is not well. One that the kernel
+//! itself keeps in a sleep that no signal ends, for a page that a slow disk has yet to bring, is well, for nobody could
+//! restart it.
 //!
-//! The looks are made by a thread of their own. So the main thread is looked at like any other, and may rest like any other.
-//! A look wakes this one thread once a second, or four times within a limit shorter than four seconds; three looks in
-//! vain are not yet a restart, so a thread that the scheduler has left out for a moment does no harm.
+//! The looks are made by a thread of their own. So the main thread is looked at like any other, and may rest like any
+//! other. A look wakes this one thread once a second, or four times within a limit shorter than four seconds; three
+//! looks in vain are not yet a restart, so a thread that the scheduler has left out for a moment does no harm.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -140,15 +141,16 @@ impl Looker {
                 std::process::id()
             );
         }
-        // Again at each look: the status line is also written by others, and this is the last that is seen of a restart.
+        // Again at each look: the status line is also written by others, and this is the last that is seen of a
+        // restart.
         if self.looks_in_vain >= LOOKS_UNTIL_SAID {
             self.notifier.status(&hang.to_string());
         }
     }
 }
 
-/// The first thread that is not well, if there is one; `pulses` are those of the look before, and then of this one. `state` is
-/// what the kernel says of a thread.
+/// The first thread that is not well, if there is one; `pulses` are those of the look before, and then of this one.
+/// `state` is what the kernel says of a thread.
 fn judge(pulses: &mut HashMap<i32, u64>, crew: Vec<Vitals>, state: impl Fn(i32) -> Option<char>) -> Option<Hang> {
     // One without a number has not had its first moment yet.
     let seen =

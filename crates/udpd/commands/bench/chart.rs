@@ -65,8 +65,8 @@ pub fn bars(words: Words<'_>, bars: &[Bar]) -> String {
     svg.finish()
 }
 
-/// Counts of equal intervals of `interval_ms` over time: where several fall on a pixel, the highest of them, and as a line
-/// their mean.
+/// Counts of equal intervals of `interval_ms` over time: where several fall on a pixel, the highest of them, and as a
+/// line their mean.
 pub fn timeline(words: Words<'_>, counts: &[u32], interval_ms: f64) -> String {
     let highest = counts.iter().copied().max().unwrap_or(0);
     let mut svg = Svg::new(words, f64::from(highest));

@@ -1,8 +1,8 @@
 //! The clocks of the bench: one reading per batch, never one per datagram.
 //!
-//! Schedules and send times are on CLOCK_MONOTONIC, which nobody sets. The kernel stamps arrivals on CLOCK_REALTIME, so a
-//! sender tells the distance between the two as well. The trait is there for tests: a schedule that is only ever tried
-//! against the real clock is tried against one machine's good day.
+//! Schedules and send times are on CLOCK_MONOTONIC, which nobody sets. The kernel stamps arrivals on CLOCK_REALTIME, so
+//! a sender tells the distance between the two as well. The trait is there for tests: a schedule that is only ever
+//! tried against the real clock is tried against one machine's good day.
 
 use std::time::Duration;
 

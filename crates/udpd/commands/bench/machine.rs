@@ -87,8 +87,8 @@ impl Machine {
         lines.into_iter().map(|(name, value)| format!("{name}: {value}\n")).collect()
     }
 
-    /// Why figures from this machine, now, are not worth much. Looks at how busy it is for as long as `look`; with no time
-    /// to look, the load of the last minute has to do.
+    /// Why figures from this machine, now, are not worth much. Looks at how busy it is for as long as `look`; with no
+    /// time to look, the load of the last minute has to do.
     pub fn warnings(&self, look: Duration) -> Vec<String> {
         let before = Usage::read();
         if !look.is_zero() {
@@ -178,7 +178,8 @@ impl Usage {
 }
 
 impl Used {
-    /// The time of all threads whose names begin so: `"rx"` for receivers, `"sink"` for consumers, `"send"` for senders.
+    /// The time of all threads whose names begin so: `"rx"` for receivers, `"sink"` for consumers, `"send"` for
+    /// senders.
     pub fn threads_ns(&self, name: &str) -> u64 {
         self.threads.iter().filter(|(own, _)| own.starts_with(name)).map(|(_, time)| time).sum()
     }

@@ -1,5 +1,6 @@
-//! The files that `--csv` and `--svg` name. The bench overwrites nothing that it has not made, unless `--force` says so, and
-//! then only a regular file under its own name: never what a symbolic link leads to, and no pipe, device or socket.
+//! The files that `--csv` and `--svg` name. The bench overwrites nothing that it has not made, unless `--force` says
+//! so, and then only a regular file under its own name: never what a symbolic link leads to, and no pipe, device or
+//! socket.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -19,7 +20,8 @@ pub(crate) struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    /// The file of an option, if it is given. What stands in its way is told now, and not after everything has been measured.
+    /// The file of an option, if it is given. What stands in its way is told now, and not after everything has been
+    /// measured.
     pub(crate) fn of(option: &'static str, path: Option<&'a PathBuf>, force: bool) -> Result<Option<Self>, Failure> {
         let Some(path) = path else { return Ok(None) };
         let output = Self { option, path, force };

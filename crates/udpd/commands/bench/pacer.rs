@@ -1,10 +1,12 @@
 //! When each datagram is due.
 //!
-//! The schedule is a function of the time since the start and of nothing else, so there is nothing that could drift: how
-//! many are due is worked out anew at each look, never added up from intervals. A sender that was held up catches up.
+//! The schedule is a function of the time since the start and of nothing else, so there is nothing that could drift:
+//! how many are due is worked out anew at each look, never added up from intervals. A sender that was held up catches
+//! up.
 //!
-//! Datagrams are due in units: one at a time when smooth, a burst or a train otherwise; a unit is due as a whole with its
-//! first datagram. Threads take units in turn, each by the same schedule, so that together they keep the whole rate.
+//! Datagrams are due in units: one at a time when smooth, a burst or a train otherwise; a unit is due as a whole with
+//! its first datagram. Threads take units in turn, each by the same schedule, so that together they keep the whole
+//! rate.
 
 use std::time::Duration;
 
@@ -59,7 +61,8 @@ impl Schedule {
         self.total
     }
 
-    /// How many the rate alone makes due until `elapsed_ns`, in whole units and without an end; `None` at the highest rate.
+    /// How many the rate alone makes due until `elapsed_ns`, in whole units and without an end; `None` at the highest
+    /// rate.
     pub fn asked(&self, elapsed_ns: u64) -> Option<u64> {
         let single = match self.rate {
             Rate::Max => return None,

@@ -1,4 +1,5 @@
-//! The payload of a bench datagram: enough to tell a loss from a repeat, from a mix-up, from damage, and how long it took.
+//! The payload of a bench datagram: enough to tell a loss from a repeat, from a mix-up, from damage, and how long it
+//! took.
 //!
 //! All numbers are little-endian.
 //!
@@ -14,8 +15,8 @@
 //!
 //! A datagram shorter than 16 bytes is only the pattern: it can be counted, and nothing else can be known of it.
 //!
-//! The checksum is a sum of products with odd constants, so that a sender pays two multiplications a datagram: the parts
-//! that stay the same in a batch are added up once. Damage to the body is seen by comparing it with the pattern.
+//! The checksum is a sum of products with odd constants, so that a sender pays two multiplications a datagram: the
+//! parts that stay the same in a batch are added up once. Damage to the body is seen by comparing it with the pattern.
 
 /// What a header begins with; the second byte is the version.
 pub const MAGIC: [u8; 2] = [0xb5, 0x01];
@@ -137,8 +138,8 @@ pub fn fill(datagram: &mut [u8]) {
     datagram.copy_from_slice(&PATTERN[..length]);
 }
 
-/// Reads a payload that was `length` bytes on the wire; fewer may be here when it was truncated, and then the body is only
-/// checked as far as it goes.
+/// Reads a payload that was `length` bytes on the wire; fewer may be here when it was truncated, and then the body is
+/// only checked as far as it goes.
 pub fn read(payload: &[u8], length: usize) -> Reading {
     if length < SEQUENCED_BYTES {
         return if is_pattern(payload, 0) { Reading::Short } else { Reading::Foreign };

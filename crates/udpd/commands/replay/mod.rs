@@ -1,7 +1,7 @@
 //! `udpd replay`: what a capture holds, sent once more, with its own spacing or faster.
 //!
-//! Each datagram is due at a time that follows from the capture and from when the replay began, never from the one before it,
-//! so delays do not add up: who was held up catches up. What is due together goes out in one call.
+//! Each datagram is due at a time that follows from the capture and from when the replay began, never from the one
+//! before it, so delays do not add up: who was held up catches up. What is due together goes out in one call.
 
 mod pace;
 

@@ -17,8 +17,8 @@ impl Pace {
         Self { speed, first: None }
     }
 
-    /// When a datagram is due that was captured at this time. The first is due now, and so is one from before the first:
-    /// interfaces are written in the order in which their packets were seen, which can differ by a little.
+    /// When a datagram is due that was captured at this time. The first is due now, and so is one from before the
+    /// first: interfaces are written in the order in which their packets were seen, which can differ by a little.
     pub(super) fn due(&mut self, captured: Duration) -> Option<Instant> {
         let speed = self.speed?;
         let (first, began) = *self.first.get_or_insert_with(|| (captured, Instant::now()));

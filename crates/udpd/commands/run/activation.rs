@@ -1,8 +1,8 @@
-//! Sockets that systemd has made for us: a `.socket` unit hands them over as open descriptors from number 3 on, and says so in
-//! LISTEN_FDS and LISTEN_PID.
+//! Sockets that systemd has made for us: a `.socket` unit hands them over as open descriptors from number 3 on, and
+//! says so in LISTEN_FDS and LISTEN_PID.
 //!
-//! This version binds its own sockets and takes none over. Beside the ones that it was given that could only end in "address
-//! already in use", with nobody to name but itself. So it says what is the matter before it binds anything.
+//! This version binds its own sockets and takes none over. Beside the ones that it was given that could only end in
+//! "address already in use", with nobody to name but itself. So it says what is the matter before it binds anything.
 
 use crate::exit::{ExitCode, Failure};
 
@@ -22,7 +22,8 @@ pub(crate) fn refuse_passed_sockets() -> Result<(), Failure> {
     }
 }
 
-/// How many sockets were passed to this process. What was meant for another one, and inherited from it, is none of ours.
+/// How many sockets were passed to this process. What was meant for another one, and inherited from it, is none of
+/// ours.
 fn passed(count: Option<&str>, process: Option<&str>, own_process: u32) -> u32 {
     match process.map(str::parse::<u32>) {
         Some(Ok(process)) if process == own_process => count.and_then(|count| count.parse().ok()).unwrap_or(0),

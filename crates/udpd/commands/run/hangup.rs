@@ -1,6 +1,6 @@
-//! SIGHUP: every sink goes over to new files, on a thread of its own. A disk may take its time over the old ones, and the main thread
-//! has to hear the next signal meanwhile. One that comes while a round is under way may be about a file that was moved only now, so
-//! there is another round after it; more than one make no difference.
+//! SIGHUP: every sink goes over to new files, on a thread of its own. A disk may take its time over the old ones, and
+//! the main thread has to hear the next signal meanwhile. One that comes while a round is under way may be about a file
+//! that was moved only now, so there is another round after it; more than one make no difference.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

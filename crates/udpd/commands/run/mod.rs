@@ -1,5 +1,5 @@
-//! `udpd run`: the daemon. Starts the pipeline and its windows (log, control socket, metrics), waits for the end, and closes
-//! the books.
+//! `udpd run`: the daemon. Starts the pipeline and its windows (log, control socket, metrics), waits for the end, and
+//! closes the books.
 
 mod activation;
 mod hangup;
@@ -33,7 +33,8 @@ use crate::watch::losses::{DriftWatch, LossWatch};
 use crate::watch::upkeep::Upkeep;
 use crate::watch::watchdog::Watchdog;
 
-/// How often the main thread looks at the ledger: often enough for the kernel's 32-bit counters and for the status line.
+/// How often the main thread looks at the ledger: often enough for the kernel's 32-bit counters and for the status
+/// line.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 
 /// How many of those pass between two reports of losses.
@@ -66,7 +67,8 @@ fn serve(config: &Config, crew: &Crew, events: &Inbox<Event>) -> Result<(), Fail
     Limits::read(Path::new("/")).refuse_start(config, &budget)?;
     crew.enlist("main");
     let watchdog = Watchdog::start(crew, &notifier)?;
-    // First what tells a second daemon on the same configuration from the first, so that it ends before it takes a datagram.
+    // First what tells a second daemon on the same configuration from the first, so that it ends before it takes a
+    // datagram.
     let windows = BoundWindows::bind(config)?;
     let pipeline = Pipeline::start(config, &budget, started, crew)?;
     // Its first look comes before anybody can ask what it has seen.

@@ -1,7 +1,7 @@
 //! Addresses to listen on: what may be written, and which two of them would take each other's datagrams.
 //!
-//! Names of hosts are never looked up here: what a resolver answers at start is not what the operator read, and a daemon that
-//! waits for DNS at boot is a daemon that is not listening. Only a command line may have one, see `lookup`.
+//! Names of hosts are never looked up here: what a resolver answers at start is not what the operator read, and a
+//! daemon that waits for DNS at boot is a daemon that is not listening. Only a command line may have one, see `lookup`.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -1,7 +1,7 @@
 //! `allow` and `deny`: networks as they may be written, and which two lists contradict each other.
 //!
-//! What is unclear is refused rather than guessed: an address without a length may be meant as that one host or as the whole
-//! network it begins, and one with bits behind its length is a slip in either.
+//! What is unclear is refused rather than guessed: an address without a length may be meant as that one host or as the
+//! whole network it begins, and one with bits behind its length is a slip in either.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

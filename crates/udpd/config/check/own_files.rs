@@ -1,8 +1,8 @@
-//! The daemon's own files must be neither each other nor what a sink writes: a sink that appends datagrams to the configuration would
-//! have the next start refused, and a ledger in place of a log would replace it.
+//! The daemon's own files must be neither each other nor what a sink writes: a sink that appends datagrams to the
+//! configuration would have the next start refused, and a ledger in place of a log would replace it.
 //!
-//! Two paths lead to the same file when they are spelled the same, when the directories above them are the same by whatever links,
-//! or when both are there and are one file under two names.
+//! Two paths lead to the same file when they are spelled the same, when the directories above them are the same by
+//! whatever links, or when both are there and are one file under two names.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

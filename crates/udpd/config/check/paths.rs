@@ -52,8 +52,8 @@ fn stream_of_this_process(path: &Path) -> Option<Advice> {
     }
 }
 
-/// As [`check_file`], for a file that will be replaced as a whole. Whatever else stands there, a device above all, was made by
-/// somebody else for something else.
+/// As [`check_file`], for a file that will be replaced as a whole. Whatever else stands there, a device above all, was
+/// made by somebody else for something else.
 pub(crate) fn check_replaced(text: &str) -> Result<PathBuf, Advice> {
     let path = check_file(text)?;
     let what = match path.symlink_metadata().map(|found| found.file_type()) {

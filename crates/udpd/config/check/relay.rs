@@ -1,8 +1,8 @@
 //! Stage two for sinks of type `udp`: the destinations, the loops they could make, and one sink for each of them.
 //!
-//! With `distribute = "all"` every destination becomes a sink of its own, `NAME@ADDRESS:PORT`: its own queue, its own thread, its
-//! own line in the ledger. So a destination that is dead or slow costs the others nothing, and the books say of each what
-//! became of every datagram.
+//! With `distribute = "all"` every destination becomes a sink of its own, `NAME@ADDRESS:PORT`: its own queue, its own
+//! thread, its own line in the ledger. So a destination that is dead or slow costs the others nothing, and the books
+//! say of each what became of every datagram.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -73,7 +73,8 @@ pub(crate) fn check_loops(
     }
 }
 
-/// Whether this address of a listener is given what is sent to a group: the kernel gives a sender's own host its copy too.
+/// Whether this address of a listener is given what is sent to a group: the kernel gives a sender's own host its copy
+/// too.
 fn joins(listener: &Listener, address: SocketAddr, destination: SocketAddr) -> bool {
     destination.port() == address.port()
         && listener.multicast.groups.contains(&destination.ip())

@@ -1,5 +1,5 @@
-//! Stage two for `[steer]`: which interfaces, and what is wished of them. Whether a device can do it is only known when it
-//! is asked, so that is for `udpd steer`, not for here.
+//! Stage two for `[steer]`: which interfaces, and what is wished of them. Whether a device can do it is only known when
+//! it is asked, so that is for `udpd steer`, not for here.
 
 use steer::plan::{Amount, Placement, Request};
 

@@ -1,5 +1,5 @@
-//! Who writes to which file. Two writers of one file would tear each other's records and close each other's ledger, so no
-//! file and no standard output may have more than one. Who writes is known from the listeners: each lane feeds one
+//! Who writes to which file. Two writers of one file would tear each other's records and close each other's ledger, so
+//! no file and no standard output may have more than one. Who writes is known from the listeners: each lane feeds one
 //! consumer of each sink.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -154,8 +154,8 @@ fn read_listener<'a>(table: &mut Table<'a>, report: &mut Report<'_>) -> RawListe
             &[Engine::Auto, Engine::Recvmmsg, Engine::IoUring].map(|engine| (engine.name(), engine)),
         ),
         share_port: table.boolean(report, "share_port"),
-        // GRO merges only runs of equal length from one sender, and needs slots of 64 KiB: most hosts would pay the memory
-        // and gain nothing, so "auto" leaves it off until the program can tell which host is which.
+        // GRO merges only runs of equal length from one sender, and needs slots of 64 KiB: most hosts would pay the
+        // memory and gain nothing, so "auto" leaves it off until the program can tell which host is which.
         gro: table.choice(report, "gro", &[("auto", false), ("on", true), ("off", false)]),
         batch_size: table.integer(report, "batch_size"),
         max_length: table.size(report, "max_length"),

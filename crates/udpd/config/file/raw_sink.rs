@@ -1,7 +1,7 @@
 //! Stage one for `[sink.NAME]`: each as written, and the refusal of keys that belong to another type of sink.
 //!
-//! A key that a sink of this type does not have is refused, never accepted and ignored: an operator who wrote `rotate` for a
-//! relay would believe that something is being rotated.
+//! A key that a sink of this type does not have is refused, never accepted and ignored: an operator who wrote `rotate`
+//! for a relay would believe that something is being rotated.
 
 use std::time::Duration;
 

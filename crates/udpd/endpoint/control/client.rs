@@ -1,7 +1,7 @@
 //! The other side of the control socket: commands that ask a running daemon.
 //!
-//! A daemon that is beset by clients may close a connection before it has read the question; then the question is put again. An
-//! answer has its deadline, whatever comes in the meantime.
+//! A daemon that is beset by clients may close a connection before it has read the question; then the question is put
+//! again. An answer has its deadline, whatever comes in the meantime.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -38,8 +38,8 @@ impl Connection {
         Ok(Self { path: path.into(), stream })
     }
 
-    /// Reaches the daemon behind the first of these paths where one is. When none is, a socket that is there and fails says more
-    /// than one that is not.
+    /// Reaches the daemon behind the first of these paths where one is. When none is, a socket that is there and fails
+    /// says more than one that is not.
     pub fn open_first(paths: &[PathBuf]) -> Result<Self, Failure> {
         let mut telling = None;
         for path in paths {

@@ -1,10 +1,10 @@
 //! A lock for the moments in which a daemon makes its control socket, which nobody else can hold.
 //!
-//! A lock on the directory would do, were it not for others: whoever may read a file or directory may lock it, and a lock of
-//! theirs would keep the daemon from starting. So the lock is on a file of its own beside the socket that only the daemon's user
-//! may open. It is removed again while it is held, because one that root left behind would keep the service's user out. Hence who
-//! gets the lock looks whether the file is still the one at the path; if it is not, somebody else was here and the lock is worth
-//! nothing.
+//! A lock on the directory would do, were it not for others: whoever may read a file or directory may lock it, and a
+//! lock of theirs would keep the daemon from starting. So the lock is on a file of its own beside the socket that only
+//! the daemon's user may open. It is removed again while it is held, because one that root left behind would keep the
+//! service's user out. Hence who gets the lock looks whether the file is still the one at the path; if it is not,
+//! somebody else was here and the lock is worth nothing.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};

@@ -23,8 +23,8 @@ const LIMITS: Limits = Limits::new(32, 4096);
 const KNOWN: &str = "stats, reopen";
 
 impl ControlSocket {
-    /// Answers with what `snapshot` returns, and does `reopen` on request, until stopped. `reopen` returns when it is done, with a
-    /// line that says what was done or why not.
+    /// Answers with what `snapshot` returns, and does `reopen` on request, until stopped. `reopen` returns when it is
+    /// done, with a line that says what was done or why not.
     pub fn serve(
         self,
         crew: &Crew,

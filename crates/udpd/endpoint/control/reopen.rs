@@ -1,8 +1,8 @@
 //! Requests to go over to new files, one at a time and never on the thread that answers the others.
 //!
-//! Closing old files can take as long as a disk takes. Who asks while that is under way may have moved a file only a moment ago, so
-//! it needs a round of its own; all who ask meanwhile share the next one. The thread lives for as long as there is something
-//! to do.
+//! Closing old files can take as long as a disk takes. Who asks while that is under way may have moved a file only a
+//! moment ago, so it needs a round of its own; all who ask meanwhile share the next one. The thread lives for as long
+//! as there is something to do.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

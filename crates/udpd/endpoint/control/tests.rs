@@ -207,7 +207,8 @@ fn a_path_that_no_socket_can_have_is_a_mistake_in_the_configuration() {
     assert_eq!(failure.code, ExitCode::Configuration);
 }
 
-/// A daemon whose files are reopened for as long as the test wants: it is told of each beginning, and says how each ends.
+/// A daemon whose files are reopened for as long as the test wants: it is told of each beginning, and says how each
+/// ends.
 fn reopening(path: &Path) -> (ControlServer, Receiver<()>, Sender<Result<String, String>>) {
     let ((begin, beginnings), (ends, end)) = (unbounded(), unbounded());
     let reopen = move || {

@@ -31,8 +31,8 @@ enum Stage {
     Waiting,
     /// This much of its answer is written.
     Taking { answer: Vec<u8>, written: usize },
-    /// It has the whole answer. What it still sends is read and forgotten: closing a connection with unread bytes would take
-    /// the answer away from it again.
+    /// It has the whole answer. What it still sends is read and forgotten: closing a connection with unread bytes would
+    /// take the answer away from it again.
     Leaving,
 }
 

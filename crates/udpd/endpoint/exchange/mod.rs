@@ -1,10 +1,11 @@
-//! A listening socket and the one thread that serves its clients: the frame of the control socket and of the metrics endpoint.
+//! A listening socket and the one thread that serves its clients: the frame of the control socket and of the metrics
+//! endpoint.
 //!
-//! A client asks one question, gets one answer and leaves. All clients are served at once, by one thread that waits for all of
-//! them in `poll` and never for one of them: a connection that says nothing costs the others nothing. How many are held is
-//! bounded; when one more comes, the oldest to which no answer is owed has to go. So no number of idle connections keeps a
-//! question out, and none of them can stay for ever: each stage of an exchange has its deadline. Nobody there means that nobody
-//! wakes.
+//! A client asks one question, gets one answer and leaves. All clients are served at once, by one thread that waits for
+//! all of them in `poll` and never for one of them: a connection that says nothing costs the others nothing. How many
+//! are held is bounded; when one more comes, the oldest to which no answer is owed has to go. So no number of idle
+//! connections keeps a question out, and none of them can stay for ever: each stage of an exchange has its deadline.
+//! Nobody there means that nobody wakes.
 
 mod client;
 mod server;
@@ -179,7 +180,8 @@ impl<L: Listener> Service<L> {
             Failure::new(ExitCode::Failure, format!("cannot {what} {name}: {error}; {cure}"))
         };
         let of_descriptors = "raise the limit on open files (ulimit -n, LimitNOFILE=)";
-        // The widest queue that the host allows: who is in it waits for one round and not for a second attempt to connect.
+        // The widest queue that the host allows: who is in it waits for one round and not for a second attempt to
+        // connect.
         let prepared = listener.set_nonblocking().and_then(|()| Ok(socket::listen(&listener, Backlog::MAXALLOWABLE)?));
         prepared.map_err(|error| fail("prepare the socket of", error, "see why in the log of the kernel"))?;
         let bell = Bell::new().map_err(|error| fail("make the event that stops", error, of_descriptors))?;
@@ -200,8 +202,8 @@ impl<L: Listener> Service<L> {
     /// Ends the service and closes the socket. Who is owed an answer has a second to take it.
     pub(crate) fn stop(self) {
         self.stopping.store(true, Ordering::Release);
-        // Nobody can connect any more, and should the bell fail, this wakes the thread too. It fails only for a descriptor that
-        // is no listening socket.
+        // Nobody can connect any more, and should the bell fail, this wakes the thread too. It fails only for a
+        // descriptor that is no listening socket.
         let _ = socket::shutdown(self.listener.as_fd().as_raw_fd(), socket::Shutdown::Both);
         self.bell.ring();
         if self.thread.join().is_err() {

@@ -1,7 +1,8 @@
-//! The thread of a service: waits for all of its clients at once, and goes round among those for whom something can be done.
+//! The thread of a service: waits for all of its clients at once, and goes round among those for whom something can be
+//! done.
 //!
-//! Every call may fail. What fails for good is said once and tried again after a pause, never in a busy loop. A process without
-//! a free descriptor is one that somebody wants to look into, so a descriptor is set aside for that hour.
+//! Every call may fail. What fails for good is said once and tried again after a pause, never in a busy loop. A process
+//! without a free descriptor is one that somebody wants to look into, so a descriptor is set aside for that hour.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
@@ -221,7 +222,8 @@ impl<L: Listener, P: Protocol> Server<L, P> {
                     }
                 }
                 Err(error) if lacks_descriptors(&error) => {
-                    // The kernel looks for a descriptor before it looks for a client. Nobody has to go for one who is not there.
+                    // The kernel looks for a descriptor before it looks for a client. Nobody has to go for one who is
+                    // not there.
                     let goes_on = somebody_waits && (self.make_room() || self.reserve.take().is_some());
                     if somebody_waits && !goes_on {
                         self.pause_accepting(&error);

@@ -1,5 +1,6 @@
-//! The clock that dates are read from. It may be set at any moment, either way, by seconds or by years; so it gives names and nothing
-//! else, and what waits, waits by the other clock, which only ever goes on. A test sets it as it likes.
+//! The clock that dates are read from. It may be set at any moment, either way, by seconds or by years; so it gives
+//! names and nothing else, and what waits, waits by the other clock, which only ever goes on. A test sets it as it
+//! likes.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -45,7 +46,8 @@ impl Clock {
     }
 }
 
-/// A moment that the clock of dates will reach, and when that is by the clock that waits, unless somebody sets the first.
+/// A moment that the clock of dates will reach, and when that is by the clock that waits, unless somebody sets the
+/// first.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ends {
     pub(super) at: Instant,

@@ -1,8 +1,9 @@
 //! What lies between a consumer and the keeper of its file: orders one way, notes the other.
 //!
-//! Neither waits for the other, so each may speak of a file that the other has left already. Therefore every file has a number,
-//! its generation, and every order names the one that the consumer writes to: an order about another is about nothing any
-//! more. The note has one place, and what is added to it is added to what lies there: nothing that was left is overwritten.
+//! Neither waits for the other, so each may speak of a file that the other has left already. Therefore every file has a
+//! number, its generation, and every order names the one that the consumer writes to: an order about another is about
+//! nothing any more. The note has one place, and what is added to it is added to what lies there: nothing that was left
+//! is overwritten.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -72,7 +73,8 @@ pub(super) struct Desk {
     pub(super) is_syncing: AtomicBool,
     /// The same for a look.
     pub(super) is_looking: AtomicBool,
-    /// Wakes a consumer that has nothing else to do: a file is left when it is to be left, not when the next datagram comes.
+    /// Wakes a consumer that has nothing else to do: a file is left when it is to be left, not when the next datagram
+    /// comes.
     consumer: Caller,
 }
 

@@ -1,12 +1,12 @@
 //! One open file: how it is opened without harm to what is there, written, cut back, and recognized.
 //!
-//! A file is only ever appended to, never overwritten and never reached through a symbolic link at its last step. One process
-//! writes it at a time. What a crash left without an end is set aside before anything is appended.
+//! A file is only ever appended to, never overwritten and never reached through a symbolic link at its last step. One
+//! process writes it at a time. What a crash left without an end is set aside before anything is appended.
 //!
-//! A file with several names (hard links) is refused: what is appended by one name appears under the others, which may be a
-//! configuration, or yesterday's backup. It is not moved out of the way either, because whoever gave it its names knows why. Finished
-//! files may have as many names as a backup by `cp -l` gives them: they are not opened any more, and removing one name takes nothing
-//! from the others.
+//! A file with several names (hard links) is refused: what is appended by one name appears under the others, which may
+//! be a configuration, or yesterday's backup. It is not moved out of the way either, because whoever gave it its names
+//! knows why. Finished files may have as many names as a backup by `cp -l` gives them: they are not opened any more,
+//! and removing one name takes nothing from the others.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -57,8 +57,8 @@ impl Handle {
         Ok(Self(Arc::new(file)))
     }
 
-    /// A full disk still opens files. Whether it takes bytes again is tried by reserving room, which no reader can see, and
-    /// giving it back. A file system that cannot reserve has its say at the next write.
+    /// A full disk still opens files. Whether it takes bytes again is tried by reserving room, which no reader can see,
+    /// and giving it back. A file system that cannot reserve has its say at the next write.
     pub(super) fn probe_room(&self) -> io::Result<()> {
         let length = self.length()?;
         let offset = i64::try_from(length).map_err(io::Error::other)?;
@@ -89,8 +89,8 @@ impl Handle {
         if self.length()? > length { self.0.set_len(length) } else { Ok(()) }
     }
 
-    /// Forces what is written to the disk, and lets the kernel have the memory back: what comes next is written to pages that
-    /// were just in use, which are cheaper than fresh ones, and what other programs have cached stays.
+    /// Forces what is written to the disk, and lets the kernel have the memory back: what comes next is written to
+    /// pages that were just in use, which are cheaper than fresh ones, and what other programs have cached stays.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.0.sync_data()?;
         // Advice: where it is not taken nothing is wrong.
@@ -128,8 +128,8 @@ impl Handle {
     }
 }
 
-/// Renames a file to the first of `names` that nobody has; nothing is ever overwritten. `announce` hears of the name before the file
-/// has it.
+/// Renames a file to the first of `names` that nobody has; nothing is ever overwritten. `announce` hears of the name
+/// before the file has it.
 pub(super) fn set_aside(
     path: &Path,
     names: impl Iterator<Item = PathBuf>,
@@ -170,7 +170,8 @@ pub(super) fn cure(error: &io::Error) -> &'static str {
     }
 }
 
-/// Opens or makes a regular file with one name; a symbolic link in the last place is refused, a pipe or a device does not block.
+/// Opens or makes a regular file with one name; a symbolic link in the last place is refused, a pipe or a device does
+/// not block.
 pub(super) fn append_to(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new()
         .read(true)

@@ -1,14 +1,16 @@
 //! Which files were finished here, and in which order: what `keep` goes by.
 //!
-//! A directory does not say it. A time of change is whatever the last copy, the last `touch` or a wrong clock left; a date in a name
-//! is what the clock said then; and a name that looks like ours may be another sink's log or somebody's own file. So a sink with
-//! `keep` has a small file of its own beside its files, `.NAME.udpd-index`, with a line for each file: its inode number and its name.
-//! The lines stand in the order in which the files were finished, and nothing is ever removed that has no line there, whose name is
-//! not one that this sink gives, or whose inode number is another.
+//! A directory does not say it. A time of change is whatever the last copy, the last `touch` or a wrong clock left; a
+//! date in a name is what the clock said then; and a name that looks like ours may be another sink's log or somebody's
+//! own file. So a sink with `keep` has a small file of its own beside its files, `.NAME.udpd-index`, with a line for
+//! each file: its inode number and its name. The lines stand in the order in which the files were finished, and nothing
+//! is ever removed that has no line there, whose name is not one that this sink gives, or whose inode number is
+//! another.
 //!
-//! A line is written before a file gets its name: a crash in between leaves a line without a file, which is dropped, and never a file
-//! without a line. A crash in the middle of a line costs that line. Who removes the index keeps the files that it listed: they are
-//! counted in one warning and left alone. Lines of files that are gone are dropped, so it is as long as what is kept.
+//! A line is written before a file gets its name: a crash in between leaves a line without a file, which is dropped,
+//! and never a file without a line. A crash in the middle of a line costs that line. Who removes the index keeps the
+//! files that it listed: they are counted in one warning and left alone. Lines of files that are gone are dropped, so
+//! it is as long as what is kept.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -143,8 +145,8 @@ impl Index {
         self.name.finished().iter().filter(|path| *path != current && !is_listed(path)).count()
     }
 
-    /// Where the index of a path is. A path with codes has one for all moments, above the first directory with a code; what is below
-    /// is made a name by writing `%-` for each slash, which is no code.
+    /// Where the index of a path is. A path with codes has one for all moments, above the first directory with a code;
+    /// what is below is made a name by writing `%-` for each slash, which is no code.
     pub(super) fn path_of(name: &Name) -> PathBuf {
         let (directory, below) = name.below_fixed();
         let mut file = format!(".{}.udpd-index", below.replace('/', "%-"));
@@ -222,7 +224,8 @@ fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     }
 }
 
-/// Opens what begins as an index does, or was torn in its first line; anything else is somebody else's. Reads on behind that line.
+/// Opens what begins as an index does, or was torn in its first line; anything else is somebody else's. Reads on behind
+/// that line.
 fn open_index(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = open(path, options)?;
     let mut beginning = Vec::new();

@@ -1,5 +1,5 @@
-//! What is kept and what is removed, whatever others have put beside it and whatever the clock says; and that files begin on time
-//! whatever is done to the clock.
+//! What is kept and what is removed, whatever others have put beside it and whatever the clock says; and that files
+//! begin on time whatever is done to the clock.
 
 use std::fs;
 

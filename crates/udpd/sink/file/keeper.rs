@@ -1,12 +1,12 @@
-//! The thread that keeps the files of a sink: it begins and finishes files, forces them to the disk, removes old ones, and gets a
-//! broken one going again. All of that can take as long as a disk likes, and no consumer waits for it: each goes on writing to the
-//! file it has, and finds the next one on its desk when it is ready.
+//! The thread that keeps the files of a sink: it begins and finishes files, forces them to the disk, removes old ones,
+//! and gets a broken one going again. All of that can take as long as a disk likes, and no consumer waits for it: each
+//! goes on writing to the file it has, and finds the next one on its desk when it is ready.
 //!
-//! One thread serves all files of all consumers of a sink, each in a room of its own that knows nothing of the others. A disk that
-//! takes its time over one file delays what is to be done for the others, and nothing else.
+//! One thread serves all files of all consumers of a sink, each in a room of its own that knows nothing of the others.
+//! A disk that takes its time over one file delays what is to be done for the others, and nothing else.
 //!
-//! The thread sleeps until there is an order or until somebody moves or removes a file. Only while a file cannot be begun does it wake
-//! by itself, to try again. It ends when the last consumer has.
+//! The thread sleeps until there is an order or until somebody moves or removes a file. Only while a file cannot be
+//! begun does it wake by itself, to try again. It ends when the last consumer has.
 
 use std::convert::Infallible;
 use std::io;
@@ -24,7 +24,8 @@ use crate::os::crew::{self, Crew};
 /// How often a file that cannot be written is tried again.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// The most orders of one consumer that can be under way: each kind once, and once more for the file that lies on the desk.
+/// The most orders of one consumer that can be under way: each kind once, and once more for the file that lies on the
+/// desk.
 const ORDERS_MAX: usize = 9;
 
 /// How many wishes to go over to new files may wait.

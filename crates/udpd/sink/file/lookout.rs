@@ -1,9 +1,9 @@
 //! What the keeper waits for: orders, and somebody who moves or removes a file.
 //!
-//! The kernel tells (inotify) when a file that is written is renamed or loses a name, so another is begun within a moment, also
-//! while nothing is written: not even the first datagram after a quiet hour goes into a file that somebody has taken. Where the
-//! kernel does not tell (no inotify left to this user, no /proc, a file system on another machine, a directory that is renamed as a
-//! whole) the keeper looks every 150 ms while the file is written.
+//! The kernel tells (inotify) when a file that is written is renamed or loses a name, so another is begun within a
+//! moment, also while nothing is written: not even the first datagram after a quiet hour goes into a file that somebody
+//! has taken. Where the kernel does not tell (no inotify left to this user, no /proc, a file system on another machine,
+//! a directory that is renamed as a whole) the keeper looks every 150 ms while the file is written.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -82,7 +82,8 @@ impl Lookout {
         }
     }
 
-    /// Waits until the bell rings, until the deadline, or until something was done to a file; returns the rooms of such files.
+    /// Waits until the bell rings, until the deadline, or until something was done to a file; returns the rooms of such
+    /// files.
     pub(super) fn wait(&self, deadline: Option<Instant>) -> Vec<usize> {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         // Up to the next millisecond: one that is cut off would be spent spinning.

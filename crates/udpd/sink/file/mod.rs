@@ -1,11 +1,11 @@
 //! Records in files.
 //!
-//! A file is a prefix of whole records at any moment that a reader can see: a write that took a part of a record is cut back
-//! to the record before. While the file cannot be written, each datagram is counted as failed, other sinks do not notice,
-//! and the file is tried again four times a second; when it is written again the log says what that cost.
+//! A file is a prefix of whole records at any moment that a reader can see: a write that took a part of a record is cut
+//! back to the record before. While the file cannot be written, each datagram is counted as failed, other sinks do not
+//! notice, and the file is tried again four times a second; when it is written again the log says what that cost.
 //!
-//! The consumer only ever writes. Whatever else is done to files, beginning and finishing them, syncing and removing them, is
-//! for a thread of its own, see [`keeper`](self): a disk that takes its time costs no datagram.
+//! The consumer only ever writes. Whatever else is done to files, beginning and finishing them, syncing and removing
+//! them, is for a thread of its own, see [`keeper`](self): a disk that takes its time costs no datagram.
 
 mod clock;
 mod desk;
@@ -46,8 +46,9 @@ use room::Room;
 
 pub use keeper::{FileKeeper, Reopened, Reopener};
 
-/// How often the consumer has its keeper see whether the path still leads to the file, while it writes; the kernel does not tell
-/// everything. With the moment that somebody who moves a file is left for a new one, it is left within a quarter of a second.
+/// How often the consumer has its keeper see whether the path still leads to the file, while it writes; the kernel does
+/// not tell everything. With the moment that somebody who moves a file is left for a new one, it is left within a
+/// quarter of a second.
 const LOOK_INTERVAL: Duration = Duration::from_millis(150);
 
 /// How soon a full file that could not be finished is asked for again.
@@ -100,8 +101,9 @@ pub struct FileSink {
 }
 
 impl FileSink {
-    /// Opens the file of each lane; `path_of_lane` is indexed like the lanes and may hold codes for the time. Lanes with the
-    /// same path share a file. Each file has its own ledger. `keeper` keeps them, and wakes their consumer by `consumer`.
+    /// Opens the file of each lane; `path_of_lane` is indexed like the lanes and may hold codes for the time. Lanes
+    /// with the same path share a file. Each file has its own ledger. `keeper` keeps them, and wakes their consumer by
+    /// `consumer`.
     pub fn open(
         path_of_lane: &[Option<String>],
         scenes: &Arc<[Scene]>,

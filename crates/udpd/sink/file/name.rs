@@ -1,10 +1,12 @@
-//! What a file is called at a moment, when it must be called otherwise, and what the files that are finished are called.
+//! What a file is called at a moment, when it must be called otherwise, and what the files that are finished are
+//! called.
 //!
-//! A path with codes for the time gives each period a file of its own. A file whose path stays the same is renamed when it is
-//! finished: the moment of that is appended, and a number if that name is taken. Names come from the configuration and the
-//! clock alone, never from a datagram. All times are UTC.
+//! A path with codes for the time gives each period a file of its own. A file whose path stays the same is renamed when
+//! it is finished: the moment of that is appended, and a number if that name is taken. Names come from the
+//! configuration and the clock alone, never from a datagram. All times are UTC.
 //!
-//! The clock may be wrong, and may be set. It only ever gives names: which of two files is older no name says, see `index`.
+//! The clock may be wrong, and may be set. It only ever gives names: which of two files is older no name says, see
+//! `index`.
 
 use std::fs;
 use std::ops::RangeInclusive;
@@ -13,8 +15,8 @@ use std::time::Duration;
 
 use crate::text::calendar::Moment;
 
-/// Each code, how many digits stand for it, how often they change, in seconds, and what they can be. Months and years change at
-/// midnight, too.
+/// Each code, how many digits stand for it, how often they change, in seconds, and what they can be. Months and years
+/// change at midnight, too.
 const CODES: [(char, usize, u64, RangeInclusive<u64>); 6] = [
     ('Y', 4, DAY, 1970..=9999),
     ('m', 2, DAY, 1..=12),
@@ -64,8 +66,8 @@ impl Name {
         PathBuf::from(path)
     }
 
-    /// The next moment at which a file that was begun at `seconds` must be looked at: its name or its period ends. `None`:
-    /// never.
+    /// The next moment at which a file that was begun at `seconds` must be looked at: its name or its period ends.
+    /// `None`: never.
     pub(super) fn ends(&self, seconds: u64) -> Option<u64> {
         let used = CODES.iter().filter(|(code, ..)| self.pattern.contains(&format!("%{code}")));
         let used = used.map(|(_, _, unit, _)| *unit);
@@ -89,8 +91,8 @@ impl Name {
         (PathBuf::from(&self.pattern[..slash]), self.pattern[slash..].trim_start_matches('/'))
     }
 
-    /// Whether a file of this path, named as it is below [`Name::below_fixed`], can be one that was finished here: a moment that
-    /// exists stands for every code, or was appended.
+    /// Whether a file of this path, named as it is below [`Name::below_fixed`], can be one that was finished here: a
+    /// moment that exists stands for every code, or was appended.
     pub(super) fn is_finished(&self, below: &str) -> bool {
         match matches(self.below_fixed().1, below) {
             // A file whose path has codes is finished as it is; one without must have been renamed.

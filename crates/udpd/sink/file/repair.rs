@@ -9,8 +9,8 @@ use std::path::Path;
 use super::handle::append_to;
 use crate::format::boundary::Boundary;
 
-/// How far back the end of an existing file of lines is searched for its last whole line, and how much of a file of blocks is
-/// read at once. No record is as long.
+/// How far back the end of an existing file of lines is searched for its last whole line, and how much of a file of
+/// blocks is read at once. No record is as long.
 const REPAIR_BYTES: u64 = 1 << 20;
 
 /// How every capture begins: the type of its first block, the same in either byte order.
@@ -68,8 +68,8 @@ fn torn_line(mut file: &File) -> io::Result<Vec<u8>> {
     Ok(tail.split_off(whole))
 }
 
-/// What follows the last whole record, found by walking from the first: a payload may hold anything, also what looks like
-/// the end of a record.
+/// What follows the last whole record, found by walking from the first: a payload may hold anything, also what looks
+/// like the end of a record.
 fn torn_record(mut file: &File, boundary: Boundary) -> io::Result<Vec<u8>> {
     file.seek(SeekFrom::Start(0))?;
     let mut chunk = Vec::new();

@@ -1,7 +1,7 @@
 //! One file, and the next one of the same name, and so on, as the keeper knows them.
 //!
-//! A file that is to be left is kept until the consumer has left it, and only then put away: whatever was written to it last is
-//! forced to the disk as well, or counted as doubtful. And it is left only for another that is open.
+//! A file that is to be left is kept until the consumer has left it, and only then put away: whatever was written to it
+//! last is forced to the disk as well, or counted as doubtful. And it is left only for another that is open.
 
 mod disk;
 mod taken;
@@ -72,10 +72,11 @@ pub(super) struct Room {
     has_gone_over: bool,
     /// Files that the consumer may still write to, the oldest first.
     left: VecDeque<(Kept, Fate)>,
-    /// A file that could not be written, which is gone on with when it is still in its place, and how long it is up to the end
-    /// of its last whole record.
+    /// A file that could not be written, which is gone on with when it is still in its place, and how long it is up to
+    /// the end of its last whole record.
     resting: Option<(Handle, u64)>,
-    /// A file whose sync has failed and that could not be given another name: nothing is written in its place until it can.
+    /// A file whose sync has failed and that could not be given another name: nothing is written in its place until it
+    /// can.
     condemned: Option<Kept>,
     /// What was last said of why there is no file, and the number of that error.
     trouble: Option<(i32, String)>,
@@ -180,7 +181,8 @@ impl Room {
         self.name.ends(now).map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds))
     }
 
-    /// Finishes the file, if it is due or full, and begins the next. When that fails the consumer goes on with what it has.
+    /// Finishes the file, if it is due or full, and begins the next. When that fails the consumer goes on with what it
+    /// has.
     pub(super) fn change(&mut self, generation: u64, is_full: bool) {
         let Some(before) = self.current.clone().filter(|kept| kept.generation == generation) else { return };
         if !before.handle.is_at(&before.path) {
@@ -195,8 +197,8 @@ impl Room {
         let is_renamed = *self.name.at(now) == *before.path;
         let is_over = is_full || self.name.is_over(self.begun, now);
         if is_renamed && (!is_over || self.is_empty(&before.handle)) {
-            // Only a code that has not changed was due, such as the month at midnight; or the clock was set within the period; or
-            // nothing was ever written.
+            // Only a code that has not changed was due, such as the month at midnight; or the clock was set within the
+            // period; or nothing was ever written.
             return self.desk.go_on(self.ends(now));
         }
         match self.replace(before.clone(), is_renamed, now) {
@@ -236,7 +238,8 @@ impl Room {
         handle.length().is_ok_and(|length| length == self.header.len() as u64)
     }
 
-    /// The consumer has left every file before this one, having written so many bytes in all, and nothing more comes into them.
+    /// The consumer has left every file before this one, having written so many bytes in all, and nothing more comes
+    /// into them.
     pub(super) fn settle(&mut self, before: u64, written: u64) {
         while self.left.front().is_some_and(|(kept, _)| kept.generation < before) {
             let Some((kept, fate)) = self.left.pop_front() else { return };
@@ -336,7 +339,8 @@ impl Room {
             self.resting = None;
             return self.begin(now);
         };
-        // Nobody else has written it meanwhile. What a failed write left of a record could not always be cut off at once.
+        // Nobody else has written it meanwhile. What a failed write left of a record could not always be cut off at
+        // once.
         handle.cut_to(whole_bytes)?;
         match handle.probe_room() {
             Err(error) if error.raw_os_error() == Some(Errno::EFBIG as i32) && self.settings.rotates() => {

@@ -1,5 +1,6 @@
-//! The finished files of a sink: which are kept, and which are removed. Only files that this sink finished are ever removed, see
-//! `index`; and of those never the newest, never one that is open here, and never one that anybody has locked.
+//! The finished files of a sink: which are kept, and which are removed. Only files that this sink finished are ever
+//! removed, see `index`; and of those never the newest, never one that is open here, and never one that anybody has
+//! locked.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -71,8 +72,8 @@ impl Shelf {
         }
     }
 
-    /// A file is begun. Where the path has codes it already has the name that it will be finished with; one that was there and is
-    /// listed nowhere is somebody else's, who has more in it than this sink.
+    /// A file is begun. Where the path has codes it already has the name that it will be finished with; one that was
+    /// there and is listed nowhere is somebody else's, who has more in it than this sink.
     pub(super) fn begun(&mut self, path: &Path, handle: &Handle, is_new: bool) {
         let is_known = |index: &Index| handle.inode().is_ok_and(|inode| index.has(path, inode));
         if self.name.is_dated() && (is_new || self.index.as_ref().is_some_and(is_known)) {
@@ -89,8 +90,8 @@ impl Shelf {
         }
     }
 
-    /// Where a file system cannot refuse to replace, a file gets its last name by a link, and a crash leaves it with both. It is
-    /// finished by that, and its first name is free again.
+    /// Where a file system cannot refuse to replace, a file gets its last name by a link, and a crash leaves it with
+    /// both. It is finished by that, and its first name is free again.
     pub(super) fn finish_interrupted(&self, path: &Path) {
         let Ok(found) = path.symlink_metadata() else { return };
         if !found.is_file() || found.nlink() != 2 {

@@ -1,8 +1,8 @@
 //! Paths with names to be filled in: `/var/log/udpd/{listener}-{consumer}.log`.
 //!
-//! Four placeholders, six codes for the time and no escapes. A brace that is not a placeholder is refused rather than taken
-//! literally, because a file called `{lane].log` is never what was meant. The codes for the time are left in place: the
-//! sink fills them in whenever it begins a file.
+//! Four placeholders, six codes for the time and no escapes. A brace that is not a placeholder is refused rather than
+//! taken literally, because a file called `{lane].log` is never what was meant. The codes for the time are left in
+//! place: the sink fills them in whenever it begins a file.
 
 use crate::text::advice::Advice;
 use crate::text::suggest::nearest;

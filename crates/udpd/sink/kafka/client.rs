@@ -1,7 +1,8 @@
 //! The library's client and what is under way in it.
 //!
-//! Every datagram that the client took is under way until its delivery report is heard, and is then delivered or failed,
-//! once. `under_way` is counted apart from the ledger's `pending`, which also holds what the sink has not handed over yet.
+//! Every datagram that the client took is under way until its delivery report is heard, and is then delivered or
+//! failed, once. `under_way` is counted apart from the ledger's `pending`, which also holds what the sink has not
+//! handed over yet.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,8 +20,8 @@ use crate::ledger::Tally;
 use crate::os::crew;
 use crate::sink::{deliver, fail};
 
-/// How long to sleep before the next look for room in a full queue: at first, and at most while nothing is reported. Asleep,
-/// because the binding's own wait spins through its last millisecond.
+/// How long to sleep before the next look for room in a full queue: at first, and at most while nothing is reported.
+/// Asleep, because the binding's own wait spins through its last millisecond.
 const ROOM_WAIT_MIN: Duration = Duration::from_millis(1);
 const ROOM_WAIT_MAX: Duration = Duration::from_millis(50);
 
@@ -116,7 +117,8 @@ impl Client {
         }
     }
 
-    /// Hears everything that the library has to say, without waiting for more; true if anything was delivered or failed.
+    /// Hears everything that the library has to say, without waiting for more; true if anything was delivered or
+    /// failed.
     pub(super) fn hear(&mut self, tallies: &mut [Tally]) -> bool {
         let settled = self.drain(tallies);
         if self.producer.context().is_fatal() {
@@ -134,13 +136,14 @@ impl Client {
         self.producer.context().review(in_vain, now);
     }
 
-    /// Waits until everything is delivered or failed, no longer than `limit`; what is left then is taken back and failed.
-    /// Returns how many that were.
+    /// Waits until everything is delivered or failed, no longer than `limit`; what is left then is taken back and
+    /// failed. Returns how many that were.
     pub(super) fn finish(&mut self, limit: Duration, tallies: &mut [Tally], publish: &mut dyn FnMut(&[Tally])) -> u64 {
         let deadline = Instant::now() + limit;
         while self.under_way() > 0 && !self.producer.context().is_fatal() && Instant::now() < deadline {
-            // Messages do not linger while this call lasts, which is a moment: hence so often, or a busy machine never runs the
-            // library's own thread in that moment. What it says, that something is left, is seen from what is under way.
+            // Messages do not linger while this call lasts, which is a moment: hence so often, or a busy machine never
+            // runs the library's own thread in that moment. What it says, that something is left, is seen from what is
+            // under way.
             for _ in 0..FLUSHES {
                 let _ = self.producer.flush(Duration::ZERO);
             }

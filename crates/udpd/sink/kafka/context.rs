@@ -1,8 +1,8 @@
-//! What the library calls back, always from within a poll and so always on the consumer's thread: delivery reports, errors
-//! and log lines. Reports are counted here, by listener, and the sink fetches the counts after the poll.
+//! What the library calls back, always from within a poll and so always on the consumer's thread: delivery reports,
+//! errors and log lines. Reports are counted here, by listener, and the sink fetches the counts after the poll.
 //!
-//! The binding asks for a context that threads could share. Only one thread ever uses it, so a count is a plain load and
-//! store in an atomic, and the lock around the voice is never contended.
+//! The binding asks for a context that threads could share. Only one thread ever uses it, so a count is a plain load
+//! and store in an atomic, and the lock around the voice is never contended.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -89,8 +89,8 @@ impl Context {
         self.speak(|voice| voice.failed(&reason.to_string(), Instant::now()));
     }
 
-    /// Says what was withheld from the log, when it is time; and, where datagrams have waited in vain, that nobody answers. A
-    /// connection that was closed because nothing was sent for a while is no news.
+    /// Says what was withheld from the log, when it is time; and, where datagrams have waited in vain, that nobody
+    /// answers. A connection that was closed because nothing was sent for a while is no news.
     pub(super) fn review(&self, in_vain: bool, now: Instant) {
         if in_vain && self.away.load(Ordering::Relaxed) {
             self.speak(Voice::gone);

@@ -1,10 +1,10 @@
 //! One datagram as a message: its key, its headers and its time, written into buffers that are on the stack.
 //!
-//! Headers are text, so that any client reads them: `time`, the arrival in nanoseconds since the epoch, which the message's
-//! own timestamp keeps in milliseconds only; `source`, the sender as `address:port`; `listener`, by name; and for a
-//! datagram that was cut `truncated`, the length that it had. The library copies key, payload and headers into memory of
-//! its own, one block for the message and some for its headers; on our side only its binding allocates, once per
-//! message, for the topic's name.
+//! Headers are text, so that any client reads them: `time`, the arrival in nanoseconds since the epoch, which the
+//! message's own timestamp keeps in milliseconds only; `source`, the sender as `address:port`; `listener`, by name; and
+//! for a datagram that was cut `truncated`, the length that it had. The library copies key, payload and headers into
+//! memory of its own, one block for the message and some for its headers; on our side only its binding allocates, once
+//! per message, for the topic's name.
 
 use std::fmt::{self, Write};
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! What the operator says of a Kafka sink, and what becomes of it in the library's words.
 //!
-//! `properties` go to librdkafka as they are, because it has two hundred of them and knows best which value is right. A few
-//! are refused here: those that the sink has keys of its own for, so that nothing is said twice, and those that would
-//! break what the sink promises, so that no datagram can lose its delivery report. Whatever the library refuses is passed
-//! on with key, value and its reason.
+//! `properties` go to librdkafka as they are, because it has two hundred of them and knows best which value is right. A
+//! few are refused here: those that the sink has keys of its own for, so that nothing is said twice, and those that
+//! would break what the sink promises, so that no datagram can lose its delivery report. Whatever the library refuses
+//! is passed on with key, value and its reason.
 
 use std::fmt;
 
@@ -17,8 +17,9 @@ pub const QUEUE_MESSAGES: u32 = 100_000;
 /// The most bytes of messages that wait in the library unless `properties` say otherwise.
 pub const QUEUE_KIBIBYTES: u32 = 64 * 1024;
 
-/// How long the library's pause between two attempts to connect grows, in milliseconds, unless `properties` say otherwise. Its
-/// own ten seconds are longer than a broker takes to come back, and what waits meanwhile has to fit the queue.
+/// How long the library's pause between two attempts to connect grows, in milliseconds, unless `properties` say
+/// otherwise. Its own ten seconds are longer than a broker takes to come back, and what waits meanwhile has to fit the
+/// queue.
 const RECONNECT_PAUSE_MAX_MS: u32 = 2_000;
 
 /// The longest name that a broker takes for a topic.
@@ -110,8 +111,8 @@ impl fmt::Debug for KafkaSettings {
 }
 
 impl KafkaSettings {
-    /// Whether the library takes these settings. It compares some of them, and looks for what it was built without, only when
-    /// it makes a client: one is made that knows no broker, so that it connects to nobody, and ended again.
+    /// Whether the library takes these settings. It compares some of them, and looks for what it was built without,
+    /// only when it makes a client: one is made that knows no broker, so that it connects to nobody, and ended again.
     pub fn check(&self) -> Result<(), KafkaError> {
         let mut config = client_config(self)?;
         config.remove("bootstrap.servers");
@@ -232,8 +233,8 @@ pub(super) fn refusal(settings: &KafkaSettings, error: rdkafka::error::KafkaErro
     }
 }
 
-/// The property that the library means when it refuses a client: one that it names, one whose value it names, or the one that
-/// asks for what it cannot do.
+/// The property that the library means when it refuses a client: one that it names, one whose value it names, or the
+/// one that asks for what it cannot do.
 fn culprit<'a>(properties: &'a [(String, String)], reason: &str) -> Option<(&'a str, &'a str)> {
     let names = |word: &str| {
         reason.split(|letter: char| !(letter.is_ascii_alphanumeric() || "._-".contains(letter))).any(|one| one == word)

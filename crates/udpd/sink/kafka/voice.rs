@@ -1,9 +1,9 @@
 //! What the log says of a Kafka sink: little, whatever happens.
 //!
-//! A client that has lost its broker tries again several times a second and could say so each time. The operator wants one
-//! line when nobody answers any more, one when somebody does, and between them the figures of the ledger. Lines of
-//! the library and reasons of lost datagrams have a small allowance per minute each; what exceeds it is counted and
-//! the count is said.
+//! A client that has lost its broker tries again several times a second and could say so each time. The operator wants
+//! one line when nobody answers any more, one when somebody does, and between them the figures of the ledger. Lines of
+//! the library and reasons of lost datagrams have a small allowance per minute each; what exceeds it is counted and the
+//! count is said.
 
 use std::time::{Duration, Instant};
 

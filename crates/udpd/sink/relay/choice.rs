@@ -1,5 +1,5 @@
-//! Which destination a source has. The same for ever: it follows from the address and the number of destinations, and neither a
-//! restart nor another host nor a destination that is dead changes it.
+//! Which destination a source has. The same for ever: it follows from the address and the number of destinations, and
+//! neither a restart nor another host nor a destination that is dead changes it.
 
 use std::net::IpAddr;
 

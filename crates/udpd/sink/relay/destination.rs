@@ -20,7 +20,8 @@ const SLOTS: usize = 64;
 /// The longest payload there is: that of an IPv6 packet.
 const PAYLOAD_BYTES_MAX: usize = 65_527;
 
-/// How long a full queue may wait for the kernel, where nobody else waits with it: the channel keeps what comes meanwhile.
+/// How long a full queue may wait for the kernel, where nobody else waits with it: the channel keeps what comes
+/// meanwhile.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 /// How long one look at a full queue is from the next.
@@ -94,7 +95,8 @@ impl Destination {
         Arc::clone(&self.ledger)
     }
 
-    /// Queues a datagram; sends what is queued when there is no room, and counts the datagram as failed when there is none then.
+    /// Queues a datagram; sends what is queued when there is no room, and counts the datagram as failed when there is
+    /// none then.
     pub(super) fn push(&mut self, listener: usize, datagram: &Datagram<'_>, tallies: &mut [Tally]) {
         if datagram.is_truncated() {
             self.refuse(Refusal::Truncated);

@@ -1,6 +1,6 @@
-//! Sending with somebody else's address: whole packets through a raw socket, for receivers that tell their senders apart by
-//! address. The kernel neither cuts nor fragments what comes this way, so a packet must fit the route; and much of the
-//! network throws away packets that come from where their source is not.
+//! Sending with somebody else's address: whole packets through a raw socket, for receivers that tell their senders
+//! apart by address. The kernel neither cuts nor fragments what comes this way, so a packet must fit the route; and
+//! much of the network throws away packets that come from where their source is not.
 
 use std::net::SocketAddr;
 

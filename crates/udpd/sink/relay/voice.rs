@@ -1,5 +1,5 @@
-//! What the log says of one destination: a line when a trouble begins, a line when it is over, and between them nothing, for the
-//! ledger goes on counting.
+//! What the log says of one destination: a line when a trouble begins, a line when it is over, and between them
+//! nothing, for the ledger goes on counting.
 
 use std::io;
 use std::net::SocketAddr;
@@ -51,7 +51,8 @@ impl Voice {
         self.troubled.is_some()
     }
 
-    /// Datagrams fail, or come back as errors. Each kind is said once until all is well again; `text` is asked for only then.
+    /// Datagrams fail, or come back as errors. Each kind is said once until all is well again; `text` is asked for only
+    /// then.
     pub(super) fn trouble(&mut self, kind: Trouble, text: impl FnOnce() -> String) {
         self.fresh = true;
         if self.said.len() < KINDS_MAX && !self.said.contains(&kind) {

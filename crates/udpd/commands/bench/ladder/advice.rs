@@ -1,9 +1,9 @@
 //! What this machine should set, as keys of the configuration, each with the figure that speaks for it.
 //!
-//! No advice inside the noise. The step that is taken twice in every round is the same thing measured again and again, and how
-//! far those figures are from each other is how far any two figures can be by chance. A saving counts when it is more than
-//! twice that, and when the worst round of the cheaper way still beats the best one of the dearer. With a single round nobody
-//! knows what chance does, and nothing is advised that a figure would have to speak for.
+//! No advice inside the noise. The step that is taken twice in every round is the same thing measured again and again,
+//! and how far those figures are from each other is how far any two figures can be by chance. A saving counts when it
+//! is more than twice that, and when the worst round of the cheaper way still beats the best one of the dearer. With a
+//! single round nobody knows what chance does, and nothing is advised that a figure would have to speak for.
 
 use serde::Serialize;
 
@@ -33,8 +33,8 @@ pub struct Advice {
     pub why: String,
 }
 
-/// By how much a step that is taken twice differs from itself: the largest difference of the pairs in one round, and of the
-/// medians; never less than [`NOISE_MIN`]. `None` when it was not taken twice in [`ROUNDS_MIN`] rounds.
+/// By how much a step that is taken twice differs from itself: the largest difference of the pairs in one round, and of
+/// the medians; never less than [`NOISE_MIN`]. `None` when it was not taken twice in [`ROUNDS_MIN`] rounds.
 pub(super) fn noise(rows: &[Row]) -> Option<f64> {
     let (once, again) = (row(rows, Step::Pinned)?, row(rows, Step::Again)?);
     let difference = |one: Option<f64>, other: Option<f64>| Some((other? / one.filter(|ns| *ns > 0.0)? - 1.0).abs());

@@ -1,7 +1,7 @@
 //! `udpd bench ladder`: receiving a million datagrams a second as measured steps, on the machine of whoever asks.
 //!
-//! The steps take turns, round by round and every second round backwards, so that a machine that changes its pace changes it
-//! for all of them; one step is there twice, and its difference to itself is the noise of the others.
+//! The steps take turns, round by round and every second round backwards, so that a machine that changes its pace
+//! changes it for all of them; one step is there twice, and its difference to itself is the noise of the others.
 
 mod advice;
 mod command;

@@ -1,7 +1,7 @@
 //! The last step over payloads of every size: what a datagram costs, and what each of its bytes does.
 //!
-//! The rate is low and the same for all, because what is asked for is the cost and not the limit; a straight line through
-//! the costs then tells the two apart.
+//! The rate is low and the same for all, because what is asked for is the cost and not the limit; a straight line
+//! through the costs then tells the two apart.
 
 use serde::Serialize;
 

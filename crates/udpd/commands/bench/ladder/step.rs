@@ -1,5 +1,5 @@
-//! The steps of the ladder: each is a way to receive that differs from another in one thing, so that its figure says what
-//! that one thing is worth.
+//! The steps of the ladder: each is a way to receive that differs from another in one thing, so that its figure says
+//! what that one thing is worth.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
 //! One trial: receivers, a sender, and what became of every datagram between them.
 //!
-//! The receivers are bare loops on `mmsg` that count and look at the first bytes of each payload; no channel, no consumer.
-//! So the steps differ in how datagrams are received and in nothing else. `udpd bench max` is for the whole way.
+//! The receivers are bare loops on `mmsg` that count and look at the first bytes of each payload; no channel, no
+//! consumer. So the steps differ in how datagrams are received and in nothing else. `udpd bench max` is for the whole
+//! way.
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;

@@ -1,8 +1,8 @@
-//! A Kafka cluster for the bench alone: the library's own mock of one, which speaks the real protocol on loopback, in this
-//! process (cargo feature `kafka`).
+//! A Kafka cluster for the bench alone: the library's own mock of one, which speaks the real protocol on loopback, in
+//! this process (cargo feature `kafka`).
 //!
-//! Of the operator's properties only those go along that shape batches and queues, and so the cost. All others are about who
-//! and where the cluster is, or would have the library reach for keys, plugins and servers.
+//! Of the operator's properties only those go along that shape batches and queues, and so the cost. All others are
+//! about who and where the cluster is, or would have the library reach for keys, plugins and servers.
 
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;

@@ -37,7 +37,8 @@ const LOWEST: u64 = 10_000;
 /// The options of `udpd bench max`.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Deliver as if there: null:  file:PATH  stdout:  udp:HOST:PORT  unix:PATH; nothing reaches it without --real-sinks
+    /// Deliver as if there: null:  file:PATH  stdout:  udp:HOST:PORT  unix:PATH; nothing reaches it without
+    /// --real-sinks
     #[arg(long, value_name = "URI", required_unless_present = "config", conflicts_with = "config")]
     to: Option<String>,
     /// Measure a listener of this configuration on a port of loopback, with sinks like its own that touch nothing of it

@@ -1,5 +1,6 @@
-//! Peers that take everything and keep nothing: what the sinks of a trial talk to instead of those that the configuration
-//! names. Each has a thread that reads, because a peer that does not read costs a sender less, or more, than one that does.
+//! Peers that take everything and keep nothing: what the sinks of a trial talk to instead of those that the
+//! configuration names. Each has a thread that reads, because a peer that does not read costs a sender less, or more,
+//! than one that does.
 
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -1,5 +1,5 @@
-//! `--real-sinks`: the sinks as they are configured, on purpose. What they will touch is said before anything does, and what
-//! would cost somebody data is refused.
+//! `--real-sinks`: the sinks as they are configured, on purpose. What they will touch is said before anything does, and
+//! what would cost somebody data is refused.
 
 use super::files::{self, Disk, FREE_MIN_BYTES};
 use crate::config::{Config, FileSink, Keep, Sink, SinkKind};

@@ -1,8 +1,9 @@
 //! Directories that the bench has made, for itself alone, and that never outlive it.
 //!
-//! They are removed when the search ends, however it ends: by its answer, an error, a panic or a signal. Only kill -9 leaves
-//! one behind, under a name that says whose it was. Before anything in one is removed it is made sure that it still is the
-//! directory that was made, for in a directory of somebody else that somebody could have put another in its place.
+//! They are removed when the search ends, however it ends: by its answer, an error, a panic or a signal. Only kill -9
+//! leaves one behind, under a name that says whose it was. Before anything in one is removed it is made sure that it
+//! still is the directory that was made, for in a directory of somebody else that somebody could have put another in
+//! its place.
 
 use std::collections::hash_map::RandomState;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};

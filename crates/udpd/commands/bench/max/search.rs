@@ -1,16 +1,16 @@
-//! The search for the highest rate, after RFC 2544: double until something is lost, halve the distance, and then prove the
-//! answer by repetition. Pure: what a trial is, is for the caller to know.
+//! The search for the highest rate, after RFC 2544: double until something is lost, halve the distance, and then prove
+//! the answer by repetition. Pure: what a trial is, is for the caller to know.
 //!
-//! Only what was really sent proves anything. A trial whose sender was short says nothing of the rate that was asked for: it is
-//! repeated, and when the sender stays short the answer is what it did send and the pipeline kept.
+//! Only what was really sent proves anything. A trial whose sender was short says nothing of the rate that was asked
+//! for: it is repeated, and when the sender stays short the answer is what it did send and the pipeline kept.
 
 use serde::Serialize;
 
 /// How often the answer has to hold.
 pub(super) const REPETITIONS: usize = 3;
 
-/// How often in a row a sender may be short at a rate before it counts as unable. As many as the answer has to hold, so that what it sent
-/// in those trials is proved as well as any other rate.
+/// How often in a row a sender may be short at a rate before it counts as unable. As many as the answer has to hold, so
+/// that what it sent in those trials is proved as well as any other rate.
 const SHORTS_MAX: usize = REPETITIONS;
 
 /// After so many steps down the next ones are twice as long: an unsteady pipeline is not worth a hundred trials.
@@ -40,8 +40,8 @@ pub(super) enum Verdict {
 pub enum Limit {
     /// The pipeline lost datagrams above this rate.
     Pipeline,
-    /// The sender could not offer more: the pipeline's own limit is higher, nobody knows by how much. The rate is what it sent; 0
-    /// when it sent nothing.
+    /// The sender could not offer more: the pipeline's own limit is higher, nobody knows by how much. The rate is what
+    /// it sent; 0 when it sent nothing.
     Sender,
     /// The highest rate that was asked for was kept.
     Asked,
@@ -181,8 +181,8 @@ impl<E, T: FnMut(u64) -> Result<Verdict, E>> Search<T> {
     fn confirm(&mut self, mut rate: u64, mut limit: Limit) -> Result<Option<Found>, E> {
         let step = ((rate as f64 * self.bounds.precision) as u64).max(1);
         let mut steps_down = 0;
-        // What was sent in the trials since the last loss, all of it kept; in how many of them it was the rate, and in how many
-        // of the last ones it was not.
+        // What was sent in the trials since the last loss, all of it kept; in how many of them it was the rate, and in
+        // how many of the last ones it was not.
         let (mut row, mut held, mut shorts) = (Vec::new(), 0, 0);
         while rate > 0 {
             match self.trial(rate)? {

@@ -1,4 +1,5 @@
-//! The search against simulated pipelines and senders, whose limits are known, and which can be as unsteady as machines are.
+//! The search against simulated pipelines and senders, whose limits are known, and which can be as unsteady as machines
+//! are.
 
 use super::*;
 
@@ -109,7 +110,8 @@ fn a_rate_that_holds_only_now_and_then_is_lowered_until_it_holds() {
 fn an_interrupted_search_tells_what_was_kept() {
     let found = search(BOUNDS, |rate| Ok::<_, ()>(if rate < 100_000 { Verdict::Kept } else { Verdict::Interrupted }));
     assert_eq!(found.map(|found| (found.rate, found.limit)), Ok((80_000, Limit::Interrupted)));
-    // Once more while it goes down, where the rate it has come to was never tried, and the highest that was kept has lost since.
+    // Once more while it goes down, where the rate it has come to was never tried, and the highest that was kept has
+    // lost since.
     let mut trials = Vec::new();
     let found = search(Bounds { highest: 40_000, ..BOUNDS }, |rate| {
         trials.push(rate);

@@ -1,4 +1,5 @@
-//! The search as it is printed: each trial as it ends, the table of all of them, the answer, and what it says of `--expect`.
+//! The search as it is printed: each trial as it ends, the table of all of them, the answer, and what it says of
+//! `--expect`.
 
 use super::{Limit, Report, Trial};
 use crate::text::tables::{Table, grouped, or_dash};

@@ -1,5 +1,6 @@
-//! How a search is ended early: the first signal lets it end by itself and print what it has, the second ends it at once.
-//! Either way nothing of the bench's own is left behind, so every signal that would end the process is waited for here.
+//! How a search is ended early: the first signal lets it end by itself and print what it has, the second ends it at
+//! once. Either way nothing of the bench's own is left behind, so every signal that would end the process is waited for
+//! here.
 
 use std::fs;
 use std::io;
@@ -16,8 +17,8 @@ use crate::os::crew::{Crew, at_rest};
 use crate::os::interrupt::INTERRUPTED;
 use crate::os::signals::{Effect, effect_of};
 
-/// A flag that every signal raises which would end the process, or which tells the daemon something. One that was ignored when
-/// the process was started, as by nohup, goes on being ignored.
+/// A flag that every signal raises which would end the process, or which tells the daemon something. One that was
+/// ignored when the process was started, as by nohup, goes on being ignored.
 pub(super) fn stop_and_clean_up(crew: &Crew, scratches: &Scratches) -> Result<Arc<AtomicBool>, Failure> {
     let ignored = ignored();
     let is_ignored = |signal: i32| ignored >> (signal - 1) & 1 == 1 && !matches!(signal, SIGINT | SIGTERM);

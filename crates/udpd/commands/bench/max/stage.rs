@@ -1,10 +1,10 @@
 //! The sinks of a trial: those of the configuration, with everything that leaves the process replaced.
 //!
 //! What a sink costs is to be measured, and nobody is to notice. So each keeps its kind, its settings and its number of
-//! consumers, and gets another end: files go to a directory of the bench's own beside the ones that are named, on the same
-//! disk; sockets lead to peers on this host that read and throw away; standard output is a pipe that is read; a Kafka cluster
-//! is a mock in this process. All of it goes away with the [`Stage`]. `--real-sinks` leaves everything as it is, see
-//! [`real`](super::real).
+//! consumers, and gets another end: files go to a directory of the bench's own beside the ones that are named, on the
+//! same disk; sockets lead to peers on this host that read and throw away; standard output is a pipe that is read; a
+//! Kafka cluster is a mock in this process. All of it goes away with the [`Stage`]. `--real-sinks` leaves everything as
+//! it is, see [`real`](super::real).
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,6 +1,6 @@
-//! What is measured: one listener of a configuration, moved to a port of loopback where it disturbs nobody, with its sinks as
-//! they are written. Of the rest of the configuration nothing is used: no control socket, no metrics, no steering, no group of a
-//! network.
+//! What is measured: one listener of a configuration, moved to a port of loopback where it disturbs nobody, with its
+//! sinks as they are written. Of the rest of the configuration nothing is used: no control socket, no metrics, no
+//! steering, no group of a network.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! How long datagrams took, as histograms that are exact to three digits from a nanosecond to a minute.
 //!
-//! `network` is from the sender's call to the kernel's time of arrival, `residence` from there to the consumer, `one_way`
-//! the whole. Two hosts' clocks differ; what seems to arrive before it was sent is counted and not recorded, so that it
-//! cannot pull a percentile down.
+//! `network` is from the sender's call to the kernel's time of arrival, `residence` from there to the consumer,
+//! `one_way` the whole. Two hosts' clocks differ; what seems to arrive before it was sent is counted and not recorded,
+//! so that it cannot pull a percentile down.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;

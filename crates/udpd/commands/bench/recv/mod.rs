@@ -1,8 +1,9 @@
-//! `udpd bench recv`: takes what `udpd bench send` sends through the real pipeline, and says what became of each datagram.
+//! `udpd bench recv`: takes what `udpd bench send` sends through the real pipeline, and says what became of each
+//! datagram.
 //!
-//! [`run`] is the library call: an [`Order`], a stop flag, and a closure that hears of readiness and of each second. The
-//! lanes, the channel and the ledger are the daemon's own; only the sink is the bench's. It has one consumer whatever the
-//! number of lanes, so that a flow whose datagrams change lanes is still followed exactly.
+//! [`run`] is the library call: an [`Order`], a stop flag, and a closure that hears of readiness and of each second.
+//! The lanes, the channel and the ledger are the daemon's own; only the sink is the bench's. It has one consumer
+//! whatever the number of lanes, so that a flow whose datagrams change lanes is still followed exactly.
 
 mod command;
 pub mod flows;
@@ -80,8 +81,8 @@ impl Order {
         }
     }
 
-    /// The configuration of a daemon that does this, but for its sink. What an order has no field for can be changed in it
-    /// before [`run_with`].
+    /// The configuration of a daemon that does this, but for its sink. What an order has no field for can be changed in
+    /// it before [`run_with`].
     pub fn config(&self) -> Result<Config, Failure> {
         let mut config = Config::from_arguments(&self.listen, "null:", self.lanes, None)?;
         let listener = &mut config.listeners[0];
@@ -116,8 +117,8 @@ pub fn run(order: &Order, stop: &AtomicBool, tell: &mut dyn FnMut(Progress<'_>))
     run_with(order, &order.config()?, stop, tell)
 }
 
-/// The same with a configuration that the caller has changed. Its first listener is reported, and its sinks must be those
-/// of [`Order::config`].
+/// The same with a configuration that the caller has changed. Its first listener is reported, and its sinks must be
+/// those of [`Order::config`].
 pub fn run_with(
     order: &Order,
     config: &Config,

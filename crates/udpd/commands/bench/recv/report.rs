@@ -1,4 +1,5 @@
-//! What was received: each second, and in the end. What was lost is set against the ledger, so that each loss has a layer.
+//! What was received: each second, and in the end. What was lost is set against the ledger, so that each loss has a
+//! layer.
 
 use std::time::{Duration, Instant};
 
@@ -49,8 +50,9 @@ pub struct Layers {
     pub queue_full: u64,
     /// Damaged on the way.
     pub corrupted: u64,
-    /// What of the loss is in none of these layers: lost before the socket (sender, network, interface, backlog), or dropped
-    /// here without being missing (a repeat, a datagram of others), and then negative. Null where the kernel counts buffers.
+    /// What of the loss is in none of these layers: lost before the socket (sender, network, interface, backlog), or
+    /// dropped here without being missing (a repeat, a datagram of others), and then negative. Null where the kernel
+    /// counts buffers.
     pub elsewhere: Option<i64>,
     /// What the kernel refused at the end of the run: it came too late and is not lost.
     pub after_the_end: Option<u64>,
@@ -205,8 +207,8 @@ impl Collector {
     }
 }
 
-/// Sets what was lost against what the ledger knows. At the end arrivals are refused and counted: those came too late and
-/// are told apart by the reading from before.
+/// Sets what was lost against what the ledger knows. At the end arrivals are refused and counted: those came too late
+/// and are told apart by the reading from before.
 fn layers(lost: u64, counts: &Counts, before: &ListenerSnapshot, ledger: &ListenerSnapshot) -> Layers {
     let lane = |lane: &crate::ledger::snapshot::LaneSnapshot| LaneLoss {
         lane: lane.lane,

@@ -1,4 +1,5 @@
-//! The report of `udpd bench recv` for people: a table of seconds, what was lost and where, how long it took, and bursts.
+//! The report of `udpd bench recv` for people: a table of seconds, what was lost and where, how long it took, and
+//! bursts.
 
 use super::latency::Percentiles;
 use super::report::{Report, Second};

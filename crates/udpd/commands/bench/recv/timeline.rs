@@ -1,7 +1,7 @@
 //! Arrivals per millisecond: bursts are what fills a buffer, and averages hide them.
 //!
-//! One counter for each millisecond of the run, allocated at start for as long as the run may take; pages of milliseconds
-//! that never come are never touched.
+//! One counter for each millisecond of the run, allocated at start for as long as the run may take; pages of
+//! milliseconds that never come are never touched.
 
 use serde::Serialize;
 

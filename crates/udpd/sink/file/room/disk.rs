@@ -1,7 +1,8 @@
 //! Forcing files to the disk, and what becomes of one where that fails.
 //!
-//! A sync that failed is final. The kernel reports a lost write once and then forgets it, so a file whose sync has failed is
-//! set aside under a name that says so, its unsynced bytes are counted as doubtful, and another file is begun.
+//! A sync that failed is final. The kernel reports a lost write once and then forgets it, so a file whose sync has
+//! failed is set aside under a name that says so, its unsynced bytes are counted as doubtful, and another file is
+//! begun.
 
 use std::fs;
 use std::io;

@@ -1,18 +1,18 @@
 //! What somebody else does to a file: moves it, removes it, or asks for another.
 //!
-//! A file that was moved is written until the next one is open, for whoever moved it reads it. Only one that has no name any more, and
-//! so no reader, is not gone on with when no other can be begun.
+//! A file that was moved is written until the next one is open, for whoever moved it reads it. Only one that has no
+//! name any more, and so no reader, is not gone on with when no other can be begun.
 
 use std::time::{Duration, Instant};
 
 use super::{Fate, Kept, Room};
 
-/// How long somebody who has moved a file has for putting a new one in its place, as logrotate does with `create`: it takes one that is
-/// there already for a mistake and moves that away, too. Meanwhile the file is written on.
+/// How long somebody who has moved a file has for putting a new one in its place, as logrotate does with `create`: it
+/// takes one that is there already for a mistake and moves that away, too. Meanwhile the file is written on.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// The same for somebody who has removed it, and may be about to remove its directory, too. Meanwhile what is written is lost, so it is
-/// no longer than that takes.
+/// The same for somebody who has removed it, and may be about to remove its directory, too. Meanwhile what is written
+/// is lost, so it is no longer than that takes.
 const GRACE_REMOVED: Duration = Duration::from_millis(10);
 
 impl Room {
@@ -69,8 +69,8 @@ impl Room {
         }
     }
 
-    /// Goes over to a new file where somebody has moved or removed the one in use; says whether there was any need, which the kernel
-    /// may have told before.
+    /// Goes over to a new file where somebody has moved or removed the one in use; says whether there was any need,
+    /// which the kernel may have told before.
     pub(in crate::sink::file) fn reopen(&mut self) -> Result<bool, String> {
         match self.is_in_trouble() {
             true => self.try_again(),
@@ -82,8 +82,8 @@ impl Room {
         }
     }
 
-    /// A file that somebody has moved is theirs, with all that is in it. Of one that was removed nobody has what was written after that:
-    /// it was delivered as far as the consumer could know, and it is gone.
+    /// A file that somebody has moved is theirs, with all that is in it. Of one that was removed nobody has what was
+    /// written after that: it was delivered as far as the consumer could know, and it is gone.
     pub(super) fn let_go(&mut self, kept: &Kept, written: u64) {
         if kept.handle.names().is_ok_and(|names| names > 0) {
             return self.force_if_asked(kept, written);
