@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::measure::{Report, Task, run};
+use super::show;
 use super::step::Step;
-use super::{Order, Report, run, show};
 use crate::commands::bench::machine::Machine;
+use crate::commands::bench::options::{printed_json, seconds, usage};
 use crate::commands::bench::output::Output;
-use crate::commands::bench::{printed_json, rate, seconds, usage};
+use crate::commands::bench::rate;
 use crate::exit::Failure;
 use crate::os::console;
 use crate::os::interrupt::stop_on_signal;
@@ -65,7 +67,7 @@ pub struct Arguments {
 
 impl Arguments {
     /// What is asked for, checked.
-    pub fn order(&self) -> Result<Order, Failure> {
+    pub fn task(&self) -> Result<Task, Failure> {
         let refuse = |option: &str, what: String, cure: &str| Err(usage(option, &Advice::new(what, cure)));
         let rate = self.rate.as_deref().map(rate::parse_number).transpose();
         if !(1..=ROUNDS_MAX).contains(&self.rounds) {
@@ -86,7 +88,7 @@ impl Arguments {
             })
         };
         let steps: Vec<Step> = self.steps.iter().map(step).collect::<Result<_, _>>()?;
-        Ok(Order {
+        Ok(Task {
             steps: if steps.is_empty() { Step::ALL.to_vec() } else { steps },
             rounds: self.rounds,
             duration: seconds("--seconds", &self.seconds)?,
@@ -121,7 +123,7 @@ impl Default for Arguments {
 
 /// Measures, prints, writes the files that were asked for.
 pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
-    let order = arguments.order()?;
+    let task = arguments.task()?;
     let csv = Output::of("--csv", arguments.csv.as_ref(), arguments.force)?;
     let svg = Output::of("--svg", arguments.svg.as_ref(), arguments.force)?;
     let machine = Machine::read();
@@ -134,7 +136,7 @@ pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure
             let _ = write!(io::stderr(), "\r{done:>3} of {all}  {name:<24}");
         }
     };
-    let outcome = run(&order, &stop, &mut progress);
+    let outcome = run(&task, &stop, &mut progress);
     if is_terminal {
         let _ = write!(io::stderr(), "\r{:40}\r", "");
     }
@@ -143,23 +145,23 @@ pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure
         csv.write(&show::csv(&report))?;
     }
     if let Some(svg) = svg {
-        svg.write(&show::svg(&order, &report, &machine))?;
+        svg.write(&show::svg(&task, &report, &machine))?;
     }
     let text = match arguments.json {
-        true => json_text(&order, &machine, &warnings, &report)?,
-        false => show::text(&order, &report, &machine, &warnings),
+        true => json_text(&task, &machine, &warnings, &report)?,
+        false => show::text(&task, &report, &machine, &warnings),
     };
     console::print(out, &text)
 }
 
-fn json_text(order: &Order, machine: &Machine, warnings: &[String], report: &Report) -> Result<String, Failure> {
+fn json_text(task: &Task, machine: &Machine, warnings: &[String], report: &Report) -> Result<String, Failure> {
     printed_json(&json!({
         "version": env!("CARGO_PKG_VERSION"),
         "machine": machine,
         "warnings": warnings,
         "asked": {
-            "steps": order.steps, "rounds": order.rounds, "seconds": order.duration.as_secs_f64(), "rate": order.rate,
-            "size": order.size, "gso": order.train, "sizes": order.sizes, "placements": order.placements,
+            "steps": task.steps, "rounds": task.rounds, "seconds": task.duration.as_secs_f64(), "rate": task.rate,
+            "size": task.size, "gso": task.train, "sizes": task.sizes, "placements": task.placements,
         },
         "report": report,
     }))

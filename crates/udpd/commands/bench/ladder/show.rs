@@ -1,16 +1,16 @@
 //! The ladder as a table, as CSV and as a chart.
 
 use super::advice::Advice;
+use super::measure::{Report, Task};
 use super::row::Row;
-use super::{Order, Report};
 use crate::commands::bench::chart::{self, Bar, Words};
 use crate::commands::bench::machine::Machine;
 use crate::text::tables::{Table, grouped, or_dash};
 
 /// Everything, for a terminal.
-pub(super) fn text(order: &Order, report: &Report, machine: &Machine, warnings: &[String]) -> String {
+pub(super) fn text(task: &Task, report: &Report, machine: &Machine, warnings: &[String]) -> String {
     let mut text: String = warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
-    text += &format!("{}\n{}\n\n", conditions(order, report), on(machine));
+    text += &format!("{}\n{}\n\n", conditions(task, report), on(machine));
     text += &steps(report).text();
     text += &obstacles(report.steps.iter().map(|row| (row.step.name(), row)));
     text += &match report.noise {
@@ -43,16 +43,16 @@ pub(super) fn text(order: &Order, report: &Report, machine: &Machine, warnings: 
     text
 }
 
-fn conditions(order: &Order, report: &Report) -> String {
+fn conditions(task: &Task, report: &Report) -> String {
     let receivers = steer::format_core_list(&report.receiver_cores);
     format!(
         "{} datagrams of {} bytes a second over loopback, in trains of {}; {} x {} s\n\
          sender on core {}, receivers on {}; the sender alone reaches {} a second",
         grouped(report.rate),
-        order.size,
-        order.train,
-        order.rounds,
-        order.duration.as_secs_f64(),
+        task.size,
+        task.train,
+        task.rounds,
+        task.duration.as_secs_f64(),
         report.sender_core,
         receivers,
         grouped(report.senders_limit as u64),
@@ -195,7 +195,7 @@ pub(super) fn csv(report: &Report) -> String {
 }
 
 /// What a datagram costs in each step, as bars.
-pub(super) fn svg(order: &Order, report: &Report, machine: &Machine) -> String {
+pub(super) fn svg(task: &Task, report: &Report, machine: &Machine) -> String {
     let bars: Vec<Bar> = report
         .steps
         .iter()
@@ -205,7 +205,7 @@ pub(super) fn svg(order: &Order, report: &Report, machine: &Machine) -> String {
         })
         .collect();
     let title =
-        format!("CPU of the receivers for each datagram: {} of {} bytes a second", grouped(report.rate), order.size);
-    let subtitle = format!("{}; loopback, trains of {}, medians of {} rounds", on(machine), order.train, order.rounds);
+        format!("CPU of the receivers for each datagram: {} of {} bytes a second", grouped(report.rate), task.size);
+    let subtitle = format!("{}; loopback, trains of {}, medians of {} rounds", on(machine), task.train, task.rounds);
     chart::bars(Words { title: &title, subtitle: &subtitle, unit: "ns" }, &bars)
 }

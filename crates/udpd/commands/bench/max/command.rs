@@ -7,19 +7,23 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::measure::{Report, run};
 use super::scratch::Scratches;
 use super::search::Bounds;
+use super::show;
 use super::signals::stop_and_clean_up;
 use super::stage::Stage;
 use super::subject::Subject;
-use super::{Order, Report, Trial, run, show};
+use super::task::Task;
+use super::trial::Trial;
 use crate::commands::bench::machine::Machine;
+use crate::commands::bench::options::{percent, printed_json, seconds, usage};
 use crate::commands::bench::output::Output;
 use crate::commands::bench::pacer::Amount;
 use crate::commands::bench::rate::{self, RATE_MAX, Rate};
 use crate::commands::bench::send::Load;
 use crate::commands::bench::sizes::Sizes;
-use crate::commands::bench::{percent, printed_json, seconds, usage};
+
 use crate::exit::{ExitCode, Failure};
 use crate::logging;
 use crate::logging::LogFormat;
@@ -92,14 +96,14 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    fn order(&self) -> Result<Order, Failure> {
+    fn task(&self) -> Result<Task, Failure> {
         let sizes = Sizes::parse(&self.size).map_err(|advice| usage("--size", &advice))?;
         let gso = match sizes {
             Sizes::Fixed(_) => NonZeroUsize::new(self.gso).filter(|train| train.get() > 1),
             _ => None,
         };
         let cpus = self.cpu.as_deref().map(units::parse_cpus).transpose().map_err(|advice| usage("--cpu", &advice))?;
-        let order = Order {
+        let task = Task {
             bounds: self.bounds()?,
             duration: seconds("--seconds", &self.seconds)?,
             loss_percent: percent("--loss", &self.loss)?,
@@ -110,11 +114,11 @@ impl Arguments {
             cpus,
         };
         // What cannot be sent at all is told before anything is started.
-        let amount = Amount::Seconds(order.duration);
+        let amount = Amount::Seconds(task.duration);
         let to = ([127, 0, 0, 1], 9).into();
-        let Order { sizes, flows, gso, threads, .. } = order;
-        Load { sizes, flows, gso, threads, ..Load::new(to, Rate::Steady(order.bounds.lowest), amount) }.check()?;
-        Ok(order)
+        let Task { sizes, flows, gso, threads, .. } = task;
+        Load { sizes, flows, gso, threads, ..Load::new(to, Rate::Steady(task.bounds.lowest), amount) }.check()?;
+        Ok(task)
     }
 
     fn bounds(&self) -> Result<Bounds, Failure> {
@@ -151,17 +155,17 @@ impl Arguments {
 
 /// Searches, prints what was found, and fails when it is less than was expected.
 pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
-    let (order, expect, subject) = (arguments.order()?, arguments.expect()?, arguments.subject()?);
+    let (task, expect, subject) = (arguments.task()?, arguments.expect()?, arguments.subject()?);
     let crew = Crew::new().0;
     let logger = logging::start(log::LevelFilter::Error, LogFormat::Text, io::stderr(), &crew)?;
-    let outcome = measure(arguments, &order, expect, &subject, &crew, out);
+    let outcome = measure(arguments, &task, expect, &subject, &crew, out);
     logger.finish(LOOK);
     outcome
 }
 
 fn measure(
     arguments: &Arguments,
-    order: &Order,
+    task: &Task,
     expect: Option<u64>,
     subject: &Subject,
     crew: &Crew,
@@ -183,7 +187,7 @@ fn measure(
     if arguments.real_sinks {
         say_what_is_touched(&stage);
     }
-    let report = run(order, &stage, &stop, &mut tell);
+    let report = run(task, &stage, &stop, &mut tell);
     // Standard output is itself again, and nothing of the bench's own is left.
     drop(stage);
     let report = report?;

@@ -1,7 +1,9 @@
 //! The search as it is printed: each trial as it ends, the table of all of them, the answer, and what it says of
 //! `--expect`.
 
-use super::{Limit, Report, Trial};
+use super::measure::Report;
+use super::search::Limit;
+use super::trial::Trial;
 use crate::text::tables::{Table, grouped, or_dash};
 
 fn outcome(trial: &Trial) -> &'static str {

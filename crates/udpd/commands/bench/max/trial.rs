@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::Order;
 use super::peer;
 use super::search::Verdict;
 use super::stage::Stage;
+use super::task::Task;
 use crate::commands::bench::machine::{Usage, Used};
 use crate::commands::bench::pacer::Amount;
 use crate::commands::bench::rate::Rate;
@@ -76,24 +76,24 @@ pub struct Trial {
 }
 
 /// Offers `rate` to a pipeline of its own.
-pub(super) fn run(order: &Order, stage: &Stage, rate: u64, stop: &Arc<AtomicBool>) -> Result<Trial, Failure> {
+pub(super) fn run(task: &Task, stage: &Stage, rate: u64, stop: &Arc<AtomicBool>) -> Result<Trial, Failure> {
     stage.clear()?;
     let budget = plan(stage.config())?;
     let (crew, events) = Crew::new();
     let pipeline = Pipeline::start(stage.config(), &budget, Instant::now(), &crew)?;
     let address = pipeline.lanes()[0].address;
-    let cores: Vec<usize> = match &order.cpus {
+    let cores: Vec<usize> = match &task.cpus {
         Some(cores) => cores.clone(),
         None => free_cores(&pipeline),
     };
     let load = Load {
-        sizes: order.sizes,
-        flows: order.flows,
-        gso: order.gso,
-        threads: order.threads,
+        sizes: task.sizes,
+        flows: task.flows,
+        gso: task.gso,
+        threads: task.threads,
         burst: NonZeroUsize::new(32),
         cpus: cores,
-        ..Load::new(address, Rate::Steady(rate), Amount::Seconds(order.duration))
+        ..Load::new(address, Rate::Steady(rate), Amount::Seconds(task.duration))
     };
     let before = Usage::read();
     let mut trouble = None;
@@ -125,7 +125,7 @@ pub(super) fn run(order: &Order, stage: &Stage, rate: u64, stop: &Arc<AtomicBool
     let report = report?;
     // The sender's threads have ended, and what they used is in the sum of the process but in none of its threads.
     let sender_ns = (report.cpu_seconds * 1e9) as u64;
-    close(order, rate, &report, &ledger, used.process_ns.saturating_sub(sender_ns + peers_ns(&used)))
+    close(task, rate, &report, &ledger, used.process_ns.saturating_sub(sender_ns + peers_ns(&used)))
 }
 
 /// What the other ends of the sinks have used.
@@ -160,7 +160,7 @@ fn wait_until_handed_on(pipeline: &Pipeline, sent: u64) {
     }
 }
 
-fn close(order: &Order, rate: u64, report: &send::Report, ledger: &Snapshot, used_ns: u64) -> Result<Trial, Failure> {
+fn close(task: &Task, rate: u64, report: &send::Report, ledger: &Snapshot, used_ns: u64) -> Result<Trial, Failure> {
     let listener = &ledger.listeners[0];
     let (Some(residual), Some(kernel)) = (listener.residual, listener.kernel_dropped) else {
         let text = "the kernel does not tell what it drops at a socket (SO_MEMINFO), so no trial can be judged; it needs \
@@ -196,8 +196,8 @@ fn close(order: &Order, rate: u64, report: &send::Report, ledger: &Snapshot, use
         sink: worst.name.clone(),
         lost,
         pipeline_ns: (worst.delivered > 0).then(|| used_ns as f64 / worst.delivered as f64),
-        kept: missing as f64 * 100.0 <= order.loss_percent * report.sent as f64,
-        offered: is_offered(rate, order.duration, report.sent, report.rate),
+        kept: missing as f64 * 100.0 <= task.loss_percent * report.sent as f64,
+        offered: is_offered(rate, task.duration, report.sent, report.rate),
     })
 }
 

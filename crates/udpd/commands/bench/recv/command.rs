@@ -7,12 +7,14 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde_json::json;
 
+use super::measure::{FLOWS_MAX, Task, run};
+use super::report::{Progress, Report};
 use super::show;
-use super::{FLOWS_MAX, Order, Progress, Report, run};
 use crate::commands::bench::machine::Machine;
+use crate::commands::bench::options::{percent, printed_json, seconds, usage};
 use crate::commands::bench::output::Output;
 use crate::commands::bench::rate;
-use crate::commands::bench::{percent, printed_json, seconds, usage};
+
 use crate::config;
 use crate::exit::{ExitCode, Failure};
 use crate::logging;
@@ -106,7 +108,7 @@ enum Switch {
 
 impl Arguments {
     /// What is asked for, checked.
-    pub fn order(&self) -> Result<Order, Failure> {
+    pub fn task(&self) -> Result<Task, Failure> {
         if !(1..=FLOWS_LIMIT).contains(&self.flows) {
             let what = format!("{} is outside 1 to {FLOWS_LIMIT}", self.flows);
             return Err(usage("--flows", &Advice::new(what, format!("leave it out for {FLOWS_MAX}"))));
@@ -114,7 +116,7 @@ impl Arguments {
         let max_length = units::parse_size(&self.max_length).map_err(|advice| usage("--max-length", &advice))?;
         let max_length_bytes = usize::try_from(max_length).ok().filter(|bytes| (1..=65_535).contains(bytes));
         let expect = self.expect.as_deref().map(rate::parse_count).transpose();
-        Ok(Order {
+        Ok(Task {
             lanes: self.lanes,
             engine: self.engine.into(),
             gro: self.gro == Switch::On,
@@ -126,7 +128,7 @@ impl Arguments {
             duration: self.seconds.as_deref().map(|text| seconds("--seconds", text)).transpose()?,
             expect: expect.map_err(|advice| usage("--expect", &advice))?,
             flows_max: self.flows,
-            ..Order::new(&self.listen)
+            ..Task::new(&self.listen)
         })
     }
 
@@ -138,14 +140,14 @@ impl Arguments {
 
 /// Receives until the end that is asked for, prints the report, and fails when too much was lost.
 pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
-    let (order, limit) = (arguments.order()?, arguments.loss_limit()?);
+    let (task, limit) = (arguments.task()?, arguments.loss_limit()?);
     let logger = logging::start(log::LevelFilter::Warn, LogFormat::Text, io::stderr(), &Crew::new().0)?;
-    let outcome = receive(arguments, &order, limit, out);
+    let outcome = receive(arguments, &task, limit, out);
     logger.finish(LOG_LIMIT);
     outcome
 }
 
-fn receive(arguments: &Arguments, order: &Order, limit: Option<f64>, out: &mut dyn Write) -> Result<(), Failure> {
+fn receive(arguments: &Arguments, task: &Task, limit: Option<f64>, out: &mut dyn Write) -> Result<(), Failure> {
     let csv = Output::of("--csv", arguments.csv.as_ref(), arguments.force)?;
     let svg = Output::of("--svg", arguments.svg.as_ref(), arguments.force)?;
     let machine = Machine::read();
@@ -160,9 +162,9 @@ fn receive(arguments: &Arguments, order: &Order, limit: Option<f64>, out: &mut d
             Progress::Second(_) => Ok(()),
         };
     };
-    let report = run(order, &stop, &mut tell)?;
+    let report = run(task, &stop, &mut tell)?;
     let text = match arguments.json {
-        true => json_text(order, &machine, &warnings, &report)?,
+        true => json_text(task, &machine, &warnings, &report)?,
         false => show::text(&warnings, &report),
     };
     console::print(out, &text)?;
@@ -192,16 +194,16 @@ fn judge(report: &Report, limit: f64) -> Result<(), Failure> {
     Ok(())
 }
 
-fn json_text(order: &Order, machine: &Machine, warnings: &[String], report: &Report) -> Result<String, Failure> {
+fn json_text(task: &Task, machine: &Machine, warnings: &[String], report: &Report) -> Result<String, Failure> {
     printed_json(&json!({
         "version": env!("CARGO_PKG_VERSION"),
         "machine": machine,
         "warnings": warnings,
         "asked": {
-            "listen": order.listen, "lanes": order.lanes, "engine": order.engine.name(), "gro": order.gro,
-            "gather_us": order.gather.as_micros() as u64, "max_length": order.max_length_bytes,
-            "seconds": order.duration.map(|duration| duration.as_secs_f64()), "expect": order.expect,
-            "flows_max": order.flows_max,
+            "listen": task.listen, "lanes": task.lanes, "engine": task.engine.name(), "gro": task.gro,
+            "gather_us": task.gather.as_micros() as u64, "max_length": task.max_length_bytes,
+            "seconds": task.duration.map(|duration| duration.as_secs_f64()), "expect": task.expect,
+            "flows_max": task.flows_max,
         },
         "report": report,
     }))

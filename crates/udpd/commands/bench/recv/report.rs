@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::Progress;
 use super::flows::Flow;
 use super::latency::Percentiles;
 use super::timeline::Arrivals;
@@ -14,8 +13,18 @@ use crate::commands::bench::clock;
 use crate::commands::bench::machine::Used;
 use crate::ledger::Snapshot;
 use crate::ledger::snapshot::ListenerSnapshot;
+use crate::pipeline::Lane;
 
 const SECOND: Duration = Duration::from_secs(1);
+
+/// What [`run`] tells while it runs.
+#[derive(Debug)]
+pub enum Progress<'a> {
+    /// Every socket is bound and every receiver reads.
+    Ready(&'a [Lane]),
+    /// A second is over.
+    Second(&'a Second),
+}
 
 /// What was received in one second.
 #[derive(Debug, Clone, PartialEq, Serialize)]

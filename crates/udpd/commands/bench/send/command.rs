@@ -8,12 +8,15 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{FLOWS_MAX, Load, Report, Second, run};
+use super::load::{FLOWS_MAX, Load};
+use super::report::{Report, Second};
+use super::run::run;
 use crate::commands::bench::machine::Machine;
+use crate::commands::bench::options::{printed_json, seconds, usage};
 use crate::commands::bench::pacer::Amount;
 use crate::commands::bench::rate::{self, Rate};
 use crate::commands::bench::sizes::Sizes;
-use crate::commands::bench::{printed_json, seconds, usage};
+
 use crate::config::lookup;
 use crate::exit::Failure;
 use crate::os::console;

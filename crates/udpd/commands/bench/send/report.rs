@@ -1,7 +1,6 @@
 //! What was sent: each second, and in the end.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use hdrhistogram::Histogram;
 use nix::errno::Errno;
 use serde::Serialize;
 
-use super::worker::{Done, Flow, Progress};
+use super::worker::{Done, Flow, FlowSent, Progress};
 use crate::commands::bench::clock::{Clock, Monotonic};
 use crate::commands::bench::pacer::Schedule;
 
@@ -31,19 +30,6 @@ pub struct Second {
     pub refused: u64,
     /// Calls of `sendmmsg`.
     pub calls: u64,
-}
-
-/// One flow in the end.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct FlowSent {
-    /// Its number in the payloads.
-    pub flow: u16,
-    /// Where it came from.
-    pub source: SocketAddr,
-    /// Datagrams that the kernel took.
-    pub sent: u64,
-    /// Sequences used up, those of refused datagrams included: what a receiver expects.
-    pub sequences: u64,
 }
 
 impl FlowSent {

@@ -11,15 +11,18 @@ use hdrhistogram::Histogram;
 use mmsg::{SendBatch, Socket};
 use nix::errno::Errno;
 use nix::sys::prctl;
+use serde::Serialize;
 
-use super::report::FlowSent;
-use super::{CATCH_UP, Load};
+use super::load::Load;
 use crate::commands::bench::clock::{self, Clock, Monotonic};
 use crate::commands::bench::pacer::{Amount, Pacer};
 use crate::commands::bench::payload::{self, SendTime, Stamp};
 use crate::commands::bench::rate::Rate;
 use crate::commands::bench::sizes::Picker;
 use crate::exit::{ExitCode, Failure};
+
+/// How long a run may go on past its end to send what was due before.
+const CATCH_UP: Duration = Duration::from_millis(100);
 
 /// How long to wait before another try when the kernel has no buffers.
 const BUFFER_REST: Duration = Duration::from_micros(100);
@@ -53,6 +56,19 @@ pub(super) struct Counters {
 
 /// Each on its own cache line, because each has one writer.
 pub(super) type Progress = CachePadded<Counters>;
+
+/// One flow in the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FlowSent {
+    /// Its number in the payloads.
+    pub flow: u16,
+    /// Where it came from.
+    pub source: SocketAddr,
+    /// Datagrams that the kernel took.
+    pub sent: u64,
+    /// Sequences used up, those of refused datagrams included: what a receiver expects.
+    pub sequences: u64,
+}
 
 /// What a thread leaves behind.
 #[derive(Debug)]
