@@ -29,6 +29,12 @@ pub(crate) struct Import {
     pub(crate) line: usize,
 }
 
+impl std::fmt::Display for Import {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}:{} imports {}", self.from, self.line, self.to)
+    }
+}
+
 /// Every circle of imports between files of the crate whose root file is `crate_root`: for each file that is in one,
 /// the shortest, as `a.rs:3 -> b.rs:7 -> a.rs`, where each number is the line of the import.
 pub(crate) fn import_circles(sources: &[Source], crate_root: &str) -> Vec<String> {

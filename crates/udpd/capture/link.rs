@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::two;
+use super::input::two;
 
 /// The networks that are known, by the numbers that captures have for them.
 const ETHERNET: u32 = 1;

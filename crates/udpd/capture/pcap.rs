@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::time::Duration;
 
-use super::{Input, Packet, four};
+use super::input::{Input, Packet, four};
 
 /// How the numbers of a file are written.
 #[derive(Debug, Clone, Copy)]

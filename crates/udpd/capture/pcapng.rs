@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::time::Duration;
 
-use super::{Input, Packet, four, two};
+use super::input::{Input, Packet, four, two};
 
 /// The type of the block that begins a section, the same in either order.
 pub(super) const SECTION_HEADER: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];

@@ -1,5 +1,9 @@
 //! Captures as udpd writes them, as others do, and as nobody should.
 
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
 use super::headers;
 use super::*;
 use crate::format::pcapng as writer;
