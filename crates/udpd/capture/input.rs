@@ -37,7 +37,8 @@ impl<R: Read> Input<R> {
         self.read_more(bytes)
     }
 
-    /// Adds the next `bytes` to the piece. False when the file ends instead; when it ends in the middle of them that is damage.
+    /// Adds the next `bytes` to the piece. False when the file ends instead; when it ends in the middle of them that is
+    /// damage.
     pub(super) fn read_more(&mut self, bytes: usize) -> io::Result<bool> {
         if bytes > PIECE_BYTES_MAX {
             return Err(self.damaged(&format!("a piece of {bytes} bytes is longer than any packet")));

@@ -1,7 +1,7 @@
 //! The steps of the ladder taken in turn.
 //!
-//! The steps take turns, round by round and every second round backwards, so that a machine that changes its pace changes it
-//! for all of them; one step is there twice, and its difference to itself is the noise of the others.
+//! The steps take turns, round by round and every second round backwards, so that a machine that changes its pace
+//! changes it for all of them; one step is there twice, and its difference to itself is the noise of the others.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The search with real trials: each starts a pipeline of its own and closes its books, so a trial owes nothing to the one
-//! before.
+//! The search with real trials: each starts a pipeline of its own and closes its books, so a trial owes nothing to the
+//! one before.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

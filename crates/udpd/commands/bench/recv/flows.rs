@@ -1,7 +1,8 @@
 //! Which datagrams of which flow have come: exact, in memory that is fixed at start.
 //!
-//! Each flow has a bitmap over the last 65,536 sequences up to the highest one seen. Within it every datagram is told: new,
-//! out of task, or a repeat. What is older cannot be told from a repeat any more; it is counted as late and stays lost.
+//! Each flow has a bitmap over the last 65,536 sequences up to the highest one seen. Within it every datagram is told:
+//! new, out of task, or a repeat. What is older cannot be told from a repeat any more; it is counted as late and stays
+//! lost.
 //!
 //! A flow begins at sequence 0, so what is missing before the first one seen is lost. Only when the first is beyond the
 //! window has the receiver come into the middle of a run, and then counting begins there.

@@ -1,8 +1,8 @@
 //! A receiving run from the first socket to the closed books.
 //!
 //! [`run`] is the library call: an [`Task`], a stop flag, and a closure that hears of readiness and of each second. The
-//! lanes, the channel and the ledger are the daemon's own; only the sink is the bench's. It has one consumer whatever the
-//! number of lanes, so that a flow whose datagrams change lanes is still followed exactly.
+//! lanes, the channel and the ledger are the daemon's own; only the sink is the bench's. It has one consumer whatever
+//! the number of lanes, so that a flow whose datagrams change lanes is still followed exactly.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -70,8 +70,8 @@ impl Task {
         }
     }
 
-    /// The configuration of a daemon that does this, but for its sink. What a task has no field for can be changed in it
-    /// before [`run_with`].
+    /// The configuration of a daemon that does this, but for its sink. What a task has no field for can be changed in
+    /// it before [`run_with`].
     pub fn config(&self) -> Result<Config, Failure> {
         let mut config = Config::from_arguments(&self.listen, "null:", self.lanes, None)?;
         let listener = &mut config.listeners[0];
@@ -97,8 +97,8 @@ pub fn run(task: &Task, stop: &AtomicBool, tell: &mut dyn FnMut(Progress<'_>)) -
     run_with(task, &task.config()?, stop, tell)
 }
 
-/// The same with a configuration that the caller has changed. Its first listener is reported, and its sinks must be those
-/// of [`Task::config`].
+/// The same with a configuration that the caller has changed. Its first listener is reported, and its sinks must be
+/// those of [`Task::config`].
 pub fn run_with(
     task: &Task,
     config: &Config,

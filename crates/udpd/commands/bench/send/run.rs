@@ -1,8 +1,8 @@
 //! The sender threads from the first socket to the report.
 //!
-//! [`run`] is the library call: a [`Load`], a stop flag, and a closure that hears of each second. Every flow has a socket
-//! of its own, connected, so that it has its own source port, the kernel looks its route up once, and an ICMP answer is
-//! heard. A flow belongs to one thread, so its sequence never overtakes itself.
+//! [`run`] is the library call: a [`Load`], a stop flag, and a closure that hears of each second. Every flow has a
+//! socket of its own, connected, so that it has its own source port, the kernel looks its route up once, and an ICMP
+//! answer is heard. A flow belongs to one thread, so its sequence never overtakes itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
