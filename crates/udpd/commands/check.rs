@@ -79,10 +79,10 @@ fn report<'a>(config: &'a Config, budget: &'a Budget) -> Report<'a> {
         batches: plan.batches(),
         pool_bytes: plan.pool_bytes(),
     };
-    let sinks = config.sinks.iter().zip(&budget.consumers);
-    let consumers = sinks.map(|(sink, &consumers)| ConsumersReport {
+    let sinks = config.sinks.iter().zip(&budget.sinks);
+    let consumers = sinks.map(|(sink, plan)| ConsumersReport {
         sink: &sink.name,
-        consumers,
+        consumers: plan.consumers,
         cpus: steer::format_core_list(&budget.consumer_cores),
     });
     Report {
@@ -170,8 +170,8 @@ fn warnings(config: &Config, budget: &Budget) -> Vec<String> {
         warnings
             .push("there are more lanes than cores: receivers share cores; lower lanes or widen [steer] cpus".into());
     }
-    for (sink, &consumers) in config.sinks.iter().zip(&budget.consumers) {
-        if consumers == 0 {
+    for (sink, plan) in config.sinks.iter().zip(&budget.sinks) {
+        if plan.consumers == 0 {
             warnings
                 .push(format!("sink {} is fed by no listener; name it in a listener's sinks or remove it", sink.name));
         }

@@ -65,13 +65,6 @@ impl Host {
         names.join(", ")
     }
 
-    /// How many receive queues the interface has; 1 when it does not say.
-    pub(super) fn receive_queues(&self, interface: &str) -> usize {
-        let queues = self.sys_root.join("class/net").join(interface).join("queues");
-        let entries = fs::read_dir(queues).into_iter().flatten().flatten();
-        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("rx-")).count().max(1)
-    }
-
     /// The addresses of this host, as far as it tells.
     pub(super) fn addresses(&self) -> Vec<IpAddr> {
         let read = |name: &str| fs::read_to_string(self.proc_root.join("net").join(name)).unwrap_or_default();
@@ -159,9 +152,7 @@ mod tests {
         let host = Host { sys_root: root.path().join("sys"), proc_root: root.path().join("proc"), ..Host::default() };
         let cpu = host.sys_root.join("devices/system/cpu");
         fs::create_dir_all(&cpu).expect("a directory for cores");
-        fs::create_dir_all(host.sys_root.join("class/net/eth0/queues/rx-0")).expect("a queue");
-        fs::create_dir_all(host.sys_root.join("class/net/eth0/queues/rx-1")).expect("a queue");
-        fs::create_dir_all(host.sys_root.join("class/net/eth0/queues/tx-0")).expect("a queue");
+        fs::create_dir_all(host.sys_root.join("class/net/eth0")).expect("an interface");
         fs::create_dir_all(host.proc_root.join("self")).expect("a directory for the process");
         fs::write(cpu.join("present"), format!("{present}\n")).expect("present");
         fs::write(cpu.join("online"), format!("{online}\n")).expect("online");
@@ -193,8 +184,6 @@ mod tests {
         for name in ["..", "a/b", "", "sixteen-letters-"] {
             assert!(host.check_interface(name).is_err(), "{name:?}");
         }
-        assert_eq!(host.receive_queues("eth0"), 2);
-        assert_eq!(host.receive_queues("eth7"), 1);
     }
 
     #[test]

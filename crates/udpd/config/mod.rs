@@ -8,6 +8,7 @@ mod arguments;
 mod check;
 pub mod defaults;
 pub mod error;
+pub mod feeds;
 pub(crate) mod file;
 mod host;
 pub mod lookup;

@@ -39,7 +39,7 @@ use crate::os::crew::{Crew, Event};
 use crate::pipeline::consumer::{Consumer, End};
 use crate::pipeline::receiver::{LaneHome, Route, Stop};
 use crate::pipeline::successor::Successor;
-use crate::plan::{Budget, LanePlan};
+use crate::plan::{Budget, LanePlan, SinkPlan};
 use crate::policy::{AccessList, Limit, Offences};
 use crate::sink::Sink;
 use books::{LaneBooks, ListenerBooks, SinkBooks};
@@ -224,7 +224,7 @@ struct Wiring<'a> {
 }
 
 impl Wiring<'_> {
-    /// Makes the channels and consumers of this sink and routes the lanes to them; lane i feeds consumer i mod N.
+    /// Makes the channels and consumers of this sink and routes the lanes to them.
     fn open(
         &self,
         routes: &mut [Vec<Route>],
@@ -232,12 +232,9 @@ impl Wiring<'_> {
         files: &mut Files,
     ) -> Result<SinkBooks, Failure> {
         let sink = &self.config.sinks[self.sink];
-        let count = self.budget.consumers[self.sink];
+        let SinkPlan { consumers: count, feeds } = &self.budget.sinks[self.sink];
         let (feed_of, inboxes): (Vec<Feed>, Vec<Inbox>) =
-            (0..count).map(|_| channel(sink.queue_batches, open::full_policy(sink.when_full))).unzip();
-        let feeds = |plan: &LanePlan| self.config.listeners[plan.listener].sinks.contains(&self.sink);
-        let feeding: Vec<usize> = (0..routes.len()).filter(|&lane| feeds(&self.budget.lanes[lane])).collect();
-        let consumer_of_lane = |lane: usize| feeding.iter().position(|&other| other == lane).map(|place| place % count);
+            (0..*count).map(|_| channel(sink.queue_batches, open::full_policy(sink.when_full))).unzip();
         let mut books = SinkBooks {
             name: sink.name.clone(),
             channels: Vec::new(),
@@ -248,7 +245,8 @@ impl Wiring<'_> {
         let mut keeper = None;
         for (number, inbox) in inboxes.into_iter().enumerate() {
             books.channels.push(inbox.gauge());
-            let lanes: Vec<bool> = (0..routes.len()).map(|lane| consumer_of_lane(lane) == Some(number)).collect();
+            let mut lanes = vec![false; routes.len()];
+            feeds.iter().filter(|feed| feed.consumer == number).for_each(|feed| lanes[feed.lane] = true);
             let ledger = Arc::new(ConsumerLedger::new(self.config.listeners.len()));
             let opening = open::Opening {
                 config: self.config,
@@ -275,9 +273,8 @@ impl Wiring<'_> {
         if let Some(keeper) = keeper {
             files.start(&sink.name, keeper, self.crew)?;
         }
-        for &lane in &feeding {
-            let number = consumer_of_lane(lane).expect("a feeding lane has a consumer");
-            routes[lane].push(Route { feed: feed_of[number].clone(), sink: self.sink });
+        for feed in feeds {
+            routes[feed.lane].push(Route { feed: feed_of[feed.consumer].clone(), sink: self.sink });
         }
         Ok(books)
     }

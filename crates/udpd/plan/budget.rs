@@ -1,9 +1,8 @@
 //! What a configuration asks of the machine, worked out before anything is opened: the lanes, their cores, their memory
 //! and their receive buffers. `udpd check` prints it, the pipeline builds it; both see the same numbers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use mmsg::{BatchShape, Control};
@@ -12,15 +11,11 @@ use steer::{Seat, Seating, Topology, place};
 
 use super::engine::Choice;
 use super::steering::{self, Members, Steering};
-use crate::config::{
-    Absorb, Config, Consumers, Lanes, Listener, ReceiveBuffer, SinkKind, Spread, Timestamps, UnixSocket, overlap,
-};
+use crate::config::feeds::{Feed, Feeds};
+use crate::config::{Absorb, Config, Listener, ReceiveBuffer, Sink, SinkKind, Spread, Timestamps, UnixSocket, overlap};
 use crate::handover::pool::PoolSize;
 use crate::policy;
 use crate::sink::{outbox, relay};
-
-/// What one lane is taken to receive when nothing else says how many are needed.
-const LANE_RATE: u64 = 500_000;
 
 /// What the queue of librdkafka may hold for each consumer, unless `properties` say otherwise.
 pub const KAFKA_QUEUE_BYTES: usize = 64 << 20;
@@ -97,13 +92,29 @@ impl LanePlan {
     }
 }
 
+/// One sink as it will be built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SinkPlan {
+    /// How many consumers it has; none where no listener names it.
+    pub consumers: usize,
+    /// The lanes that feed it, in order.
+    pub feeds: Vec<Feed>,
+}
+
+impl SinkPlan {
+    /// Every file that is written where its lanes and consumers fill in `path`, with the codes for the time still in it.
+    pub fn files(&self, listeners: &[Listener], sink: &str, path: &str) -> BTreeSet<String> {
+        self.feeds.iter().map(|feed| feed.file(listeners, sink, path)).collect()
+    }
+}
+
 /// The whole plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Budget {
     /// Every lane, in the order of the listeners.
     pub lanes: Vec<LanePlan>,
-    /// How many consumers each sink has, by index; 0 for a sink that no listener names.
-    pub consumers: Vec<usize>,
+    /// By sink of the configuration.
+    pub sinks: Vec<SinkPlan>,
     /// Where consumers may run.
     pub consumer_cores: Vec<usize>,
     /// What all sinks may take for records and messages on their way.
@@ -129,19 +140,16 @@ impl Budget {
     ) -> Self {
         let plans: Vec<Option<Vec<QueueSeat>>> =
             config.listeners.iter().map(|listener| listener.interface.as_deref().and_then(&planned)).collect();
-        let counts: Vec<usize> =
-            config.listeners.iter().map(|listener| lane_count(listener, &receive_queues)).collect();
-        let totals: Vec<usize> =
-            config.listeners.iter().zip(&counts).map(|(listener, count)| listener.addresses.len() * count).collect();
-        let unplanned = totals.iter().zip(&plans).filter(|(_, plan)| plan.is_none()).map(|(total, _)| total).sum();
+        let feeds = Feeds::new(&config.listeners, &receive_queues);
+        let unplanned = (0..plans.len()).filter(|&index| plans[index].is_none()).map(|index| feeds.lanes(index)).sum();
         let taken: Vec<usize> =
             plans.iter().flatten().flatten().flat_map(|seat| [seat.arrival_core(), seat.receiver_core]).collect();
         let Seating { receivers, consumer_cores, shared } = place(unplanned, &without(allowed, &taken), topology);
-        let consumers = consumer_counts(config, &totals);
         let usable: Vec<usize> = allowed.iter().copied().filter(|core| topology.online.contains(core)).collect();
         let mut seats = receivers.into_iter();
         let mut lanes = Vec::new();
-        for (index, (listener, &count)) in config.listeners.iter().zip(&counts).enumerate() {
+        for (index, listener) in config.listeners.iter().enumerate() {
+            let count = feeds.lanes_on_address(index);
             let queues = listener.interface.as_deref().and_then(&receive_queues);
             let rate = listener.absorb.rate.div_ceil(count as u64);
             for (group, &address) in listener.addresses.iter().enumerate() {
@@ -174,15 +182,15 @@ impl Budget {
             }
         }
         let node_of_core = topology.node_of_core.clone();
-        let lanes_of_sink = |sink: usize| {
-            lanes.iter().filter(|lane: &&LanePlan| config.listeners[lane.listener].sinks.contains(&sink)).count()
-        };
-        let sinks = config.sinks.iter().zip(&consumers).enumerate();
-        let sink_bytes =
-            sinks.map(|(index, (sink, &consumers))| sink_bytes(&sink.kind, consumers, lanes_of_sink(index)));
-        let sink_bytes = sink_bytes.sum();
+        let sinks = config.sinks.iter().enumerate().map(|(index, sink)| SinkPlan {
+            consumers: feeds.consumers(index, sink.consumers),
+            feeds: feeds.of_sink(index, sink.consumers).collect(),
+        });
+        let sinks: Vec<SinkPlan> = sinks.collect();
+        let bytes_of = |(sink, plan)| sink_bytes(&config.listeners, sink, plan);
+        let sink_bytes = config.sinks.iter().zip(&sinks).map(bytes_of).sum();
         let remarks = Vec::new();
-        Self { lanes, consumers, consumer_cores, sink_bytes, shared_cores: shared, node_of_core, remarks }
+        Self { lanes, sinks, consumer_cores, sink_bytes, shared_cores: shared, node_of_core, remarks }
     }
 
     /// Where a consumer may run that these lanes feed: on their memory nodes, where there are cores for consumers at
@@ -236,29 +244,6 @@ fn without(cores: &[usize], taken: &[usize]) -> Vec<usize> {
     if free.is_empty() { cores.to_vec() } else { free }
 }
 
-fn lane_count(listener: &Listener, receive_queues: &impl Fn(&str) -> Option<usize>) -> usize {
-    let needed = || usize::try_from(listener.absorb.rate.div_ceil(LANE_RATE)).unwrap_or(usize::MAX).clamp(1, 256);
-    match (listener.lanes, &listener.interface) {
-        (Lanes::Count(count), _) => count.get(),
-        (Lanes::Auto, Some(interface)) => receive_queues(interface).unwrap_or_else(needed),
-        (Lanes::Auto, None) => needed(),
-    }
-}
-
-fn consumer_counts(config: &Config, lanes_of_listener: &[usize]) -> Vec<usize> {
-    let fed_by = |sink: usize| -> usize {
-        let feeding =
-            config.listeners.iter().zip(lanes_of_listener).filter(|(listener, _)| listener.sinks.contains(&sink));
-        feeding.map(|(_, lanes)| lanes).sum()
-    };
-    let count = |(index, sink): (usize, &crate::config::Sink)| match sink.consumers {
-        _ if fed_by(index) == 0 => 0,
-        Consumers::Count(count) => NonZeroUsize::get(count).min(fed_by(index)),
-        Consumers::PerLane => fed_by(index),
-    };
-    config.sinks.iter().enumerate().map(count).collect()
-}
-
 /// The value for SO_RCVBUF that survives `absorb`. The kernel doubles it, and may hold a quarter back while a reader
 /// works.
 fn receive_buffer(listener: &Listener, lane_rate: u64) -> usize {
@@ -291,22 +276,17 @@ fn shape(config: &Config, listener: &Listener) -> BatchShape {
     BatchShape::new(slots, listener.max_length_bytes).control(control).huge_pages(true)
 }
 
-/// The memory of a sink with so many consumers, fed by so many lanes.
-fn sink_bytes(kind: &SinkKind, consumers: usize, lanes: usize) -> usize {
-    match kind {
+/// The memory of a sink.
+fn sink_bytes(listeners: &[Listener], sink: &Sink, plan: &SinkPlan) -> usize {
+    let outboxes = match &sink.kind {
         SinkKind::Null | SinkKind::Supplied => 0,
-        SinkKind::Stdout(_) => consumers * outbox::memory_bytes_max(),
-        SinkKind::File(file) => {
-            let files = if file.path.contains("{l") { lanes.max(consumers) } else { consumers };
-            files * outbox::memory_bytes_max()
-        }
-        SinkKind::Unix(unix) => match unix.socket {
-            UnixSocket::Datagram => 0,
-            UnixSocket::Stream => consumers * outbox::memory_bytes_max(),
-        },
-        SinkKind::Udp(udp) => consumers * relay::memory_bytes(udp.destinations.len(), udp.keep_source),
-        SinkKind::Kafka(_) => consumers * KAFKA_QUEUE_BYTES,
-    }
+        SinkKind::File(file) => plan.files(listeners, &sink.name, &file.path).len(),
+        SinkKind::Unix(unix) if unix.socket == UnixSocket::Datagram => 0,
+        SinkKind::Stdout(_) | SinkKind::Unix(_) => plan.consumers,
+        SinkKind::Udp(udp) => return plan.consumers * relay::memory_bytes(udp.destinations.len(), udp.keep_source),
+        SinkKind::Kafka(_) => return plan.consumers * KAFKA_QUEUE_BYTES,
+    };
+    outboxes * outbox::memory_bytes_max()
 }
 
 #[cfg(test)]
@@ -347,7 +327,7 @@ mod tests {
         assert_eq!(budget.lanes.iter().map(|lane| lane.core).collect::<Vec<_>>(), [Some(1), Some(0), Some(1), Some(0)]);
         assert!(budget.shared_cores);
         assert_eq!(budget.lanes[0].pool, PoolSize { in_receiver: 1, in_channels: 266, in_consumers: 2 });
-        assert_eq!(budget.consumers, [4, 3, 0]);
+        assert_eq!(budget.sinks.iter().map(|sink| sink.consumers).collect::<Vec<_>>(), [4, 3, 0]);
     }
 
     #[test]

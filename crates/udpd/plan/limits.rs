@@ -101,7 +101,7 @@ fn needed(budget: &Budget) -> u64 {
 }
 
 fn own_bytes(budget: &Budget) -> u64 {
-    let threads = budget.lanes.len() + budget.consumers.iter().sum::<usize>();
+    let threads = budget.lanes.len() + budget.sinks.iter().map(|sink| sink.consumers).sum::<usize>();
     OWN_BYTES + threads as u64 * THREAD_BYTES
 }
 

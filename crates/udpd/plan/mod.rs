@@ -14,7 +14,7 @@ use std::path::Path;
 
 use mmsg::Uring;
 
-pub use self::budget::{Budget, LanePlan};
+pub use self::budget::{Budget, LanePlan, SinkPlan};
 use self::engine::Choice;
 use self::limits::Limits;
 use self::machine::Machine;

@@ -17,10 +17,11 @@ mod writers;
 
 use std::collections::BTreeMap;
 
+use super::feeds::Feeds;
 use super::file::raw::{RawConfig, RawDaemon, RawListener};
 use super::file::reader::{Located, Place, Report};
 use super::host::Host;
-use super::{Chosen, Config, Daemon, Listener, Sink, Steer};
+use super::{Chosen, Config, Daemon, Sink, Steer};
 use crate::text::advice::Advice;
 use crate::text::suggest::nearest;
 
@@ -48,7 +49,7 @@ pub(crate) fn validate(raw: &RawConfig, host: &Host, report: &mut Report<'_>) ->
     check_listener_names(&raw.listeners, report);
     listener::check_overlaps(&raw.listeners, &listeners, report);
     let steer = raw.steer.as_ref().map_or_else(Steer::default, |steer| steer::validate(steer, host, report));
-    let feeds = writers::Feeds::new(&listeners, host);
+    let feeds = Feeds::new(&listeners, |interface| ::steer::receive_queues(&host.sys_root, interface));
     writers::check(&raw.sinks, &sinks, &feeds, report);
     own_files::check(raw, &daemon, &sinks, &feeds, report);
     relay::check_loops(&raw.sinks, &sinks, &listeners, &host.addresses(), report);
@@ -202,9 +203,4 @@ fn check_listener_names(raw: &[RawListener], report: &mut Report<'_>) {
             }
         }
     }
-}
-
-/// The listeners of a configuration, borrowed by the checks that need to know who feeds a sink.
-pub(crate) fn feeding(listeners: &[Listener], sink: usize) -> impl Iterator<Item = &Listener> {
-    listeners.iter().filter(move |listener| listener.sinks.contains(&sink))
 }

@@ -7,8 +7,9 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::paths;
-use super::writers::Feeds;
+use super::paths::resolve;
+use super::writers::files_of;
+use crate::config::feeds::Feeds;
 use crate::config::file::raw::RawConfig;
 use crate::config::file::reader::{Place, Report};
 use crate::config::{Daemon, Sink};
@@ -38,7 +39,7 @@ pub(crate) fn check(
     for (index, (sink, raw)) in sinks.iter().zip(&raw.sinks).enumerate() {
         let (Some(sink), Some(path)) = (sink, raw.path.get()) else { continue };
         let noun = format!("what sink {:?} writes", sink.name);
-        let files: Vec<Claim> = feeds.files_of(index, sink).iter().map(|file| claim(file, &noun)).collect();
+        let files: Vec<Claim> = files_of(index, sink, feeds).iter().map(|file| claim(file, &noun)).collect();
         if let Some(other) = files.iter().find_map(|file| other_than(&taken, &file.path)) {
             refuse(&path.place, other, report);
         }
@@ -100,15 +101,6 @@ fn can_be(pattern: &str, text: &str) -> bool {
         }
     }
     rest.is_empty()
-}
-
-/// The path without links, as far as it leads to something that is there.
-pub(crate) fn resolve(path: &Path) -> PathBuf {
-    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let is_there = |directory: &&Path| directory.is_dir();
-    let Some(directory) = path.ancestors().skip(1).find(is_there) else { return paths::tidy(&path) };
-    let below = path.strip_prefix(directory).unwrap_or(&path);
-    paths::tidy(&directory.canonicalize().unwrap_or_else(|_| directory.to_owned()).join(below))
 }
 
 #[cfg(test)]

@@ -79,6 +79,15 @@ pub(crate) fn tidy(path: &Path) -> PathBuf {
     path.components().collect()
 }
 
+/// The path without links, as far as it leads to something that is there.
+pub(crate) fn resolve(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let is_there = |directory: &&Path| directory.is_dir();
+    let Some(directory) = path.ancestors().skip(1).find(is_there) else { return tidy(&path) };
+    let below = path.strip_prefix(directory).unwrap_or(&path);
+    tidy(&directory.canonicalize().unwrap_or_else(|_| directory.to_owned()).join(below))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

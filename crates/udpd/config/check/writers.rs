@@ -6,74 +6,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use super::feeding;
-use super::own_files;
 use super::paths;
+use crate::config::feeds::Feeds;
 use crate::config::file::raw_sink::RawSink;
 use crate::config::file::reader::Report;
-use crate::config::host::Host;
-use crate::config::{Consumers, FileSink, Lanes, Listener, Sink, SinkKind};
-use crate::sink::file::template::{self, Names};
+use crate::config::{Consumers, FileSink, Sink, SinkKind};
+use crate::sink::file::template;
 
-/// What one socket's receiver takes on one core; the number of lanes that "auto" means follows from it.
-const LANE_RATE: u64 = 500_000;
+/// When a file is compared with others, the files of this many lanes are looked at: more than any machine runs.
+const LANES_COMPARED_MAX: usize = 4096;
 
-/// When a file is compared with others, this many of its expansions are looked at.
-const FILES_COMPARED_MAX: usize = 4096;
-
-/// Who feeds each sink, with how many lanes.
-#[derive(Debug)]
-pub(crate) struct Feeds<'l> {
-    listeners: &'l [Listener],
-    host: &'l Host,
-}
-
-impl<'l> Feeds<'l> {
-    pub(crate) fn new(listeners: &'l [Listener], host: &'l Host) -> Self {
-        Self { listeners, host }
+/// The files that the sink may write, as far as they are compared.
+pub(crate) fn files_of(index: usize, sink: &Sink, feeds: &Feeds<'_>) -> BTreeSet<PathBuf> {
+    let SinkKind::File(FileSink { path, .. }) = &sink.kind else { return BTreeSet::new() };
+    let lanes = feeds.of_sink(index, sink.consumers).take(LANES_COMPARED_MAX);
+    let mut files: BTreeSet<String> = lanes.map(|lane| lane.file(feeds.listeners(), &sink.name, path)).collect();
+    if files.is_empty() {
+        // Nobody feeds it yet; it is still wrong if another sink has the same path.
+        files.insert(path.clone());
     }
-
-    /// How many lanes the listener gets at most.
-    fn lanes(&self, listener: &Listener) -> usize {
-        let each = match (listener.lanes, &listener.interface) {
-            (Lanes::Count(count), _) => count.get(),
-            (Lanes::Auto, Some(interface)) => self.host.receive_queues(interface),
-            (Lanes::Auto, None) => usize::try_from(listener.absorb.rate.div_ceil(LANE_RATE)).unwrap_or(1),
-        };
-        each.saturating_mul(listener.addresses.len())
-    }
-
-    /// How many consumers the sink has at most.
-    fn consumers(&self, index: usize, sink: &Sink) -> usize {
-        match sink.consumers {
-            Consumers::Count(count) => count.get(),
-            Consumers::PerLane => feeding(self.listeners, index).map(|listener| self.lanes(listener)).sum(),
-        }
-    }
-
-    /// The files that the sink may write, as far as they are compared.
-    pub(crate) fn files_of(&self, index: usize, sink: &Sink) -> BTreeSet<PathBuf> {
-        let mut files = BTreeSet::new();
-        let SinkKind::File(FileSink { path, .. }) = &sink.kind else { return files };
-        let count = |placeholder: &str, count: usize| if template::has(path, placeholder) { count.max(1) } else { 1 };
-        let consumers = count("consumer", self.consumers(index, sink));
-        for listener in feeding(self.listeners, index) {
-            for lane in 0..count("lane", self.lanes(listener)) {
-                for consumer in 0..consumers {
-                    if files.len() == FILES_COMPARED_MAX {
-                        return files;
-                    }
-                    let names = Names { listener: &listener.name, lane, consumer, sink: &sink.name };
-                    files.insert(paths::tidy(Path::new(&template::expand(path, &names))));
-                }
-            }
-        }
-        if files.is_empty() {
-            // Nobody feeds it yet; it is still wrong if another sink has the same path.
-            files.insert(paths::tidy(Path::new(path)));
-        }
-        files
-    }
+    files.iter().map(|file| paths::tidy(Path::new(file))).collect()
 }
 
 /// Refuses every file and every standard output with more than one writer.
@@ -94,11 +46,11 @@ pub(crate) fn check(raw: &[RawSink], sinks: &[Option<Sink>], feeds: &Feeds<'_>, 
             }
             SinkKind::File(file) => {
                 let clean = check_own_files(raw, index, sink, &file.path, feeds, report);
-                let own = if clean { feeds.files_of(index, sink) } else { BTreeSet::new() };
+                let own = if clean { files_of(index, sink, feeds) } else { BTreeSet::new() };
                 let mut taken = None;
                 for path in own {
                     check_expanded(raw, &path, report);
-                    if let Some(other) = files.insert(own_files::resolve(&path), &sink.name) {
+                    if let Some(other) = files.insert(paths::resolve(&path), &sink.name) {
                         taken = taken.or(Some((path, other)));
                     }
                 }
@@ -140,12 +92,16 @@ fn check_own_files(
     feeds: &Feeds<'_>,
     report: &mut Report<'_>,
 ) -> bool {
-    let consumers = feeds.consumers(index, sink);
+    // A number that is written holds whatever number of lanes there is.
+    let consumers = match sink.consumers {
+        Consumers::Count(count) => count.get(),
+        Consumers::PerLane => feeds.consumers(index, sink.consumers),
+    };
     if consumers <= 1 || template::has(path, "consumer") {
         return true;
     }
     // Lanes are numbered within their listener, so a lane alone tells two writers apart only when one listener feeds.
-    let listeners = feeding(feeds.listeners, index).count();
+    let listeners = feeds.listeners_of(index).count();
     if template::has(path, "lane") && (listeners <= 1 || template::has(path, "listener")) {
         return true;
     }
@@ -157,4 +113,29 @@ fn check_own_files(
     };
     report.say(&written.place, what, cure);
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Config, Host};
+
+    /// What is said of a listener on an interface that does not tell its queues, and that needs two lanes for its rate.
+    fn said(path: &str) -> String {
+        let hidden = tempfile::tempdir().expect("a directory");
+        let host = Host { sys_root: hidden.path().to_owned(), ..Host::default() };
+        let text = format!(
+            "[[listener]]\nname = \"in\"\naddress = \"127.0.0.1:5514\"\ninterface = \"eth7\"\n\
+             absorb = {{ rate = 500001 }}\nsinks = [\"out\"]\n\
+             [sink.out]\ntype = \"file\"\npath = \"{path}\"\nconsumers = \"per_lane\"\n"
+        );
+        Config::parse(&text, "in.toml", &host).map_or_else(|problems| problems.to_string(), |_| "accepted".to_owned())
+    }
+
+    #[test]
+    fn an_interface_that_hides_its_queues_gets_the_lanes_of_its_rate_and_none_shares_a_file() {
+        let refused =
+            "in.toml:9:8: sink.out.path: 2 consumers would write the same file; put {consumer} or {lane} into";
+        assert!(said("/tmp/x.log").contains(refused), "{}", said("/tmp/x.log"));
+        assert_eq!(said("/tmp/{lane}.log"), "accepted");
+    }
 }

@@ -1,6 +1,5 @@
-//! Where the files of a sink lie: which it writes, which of them are there already, and in what directory of the disk.
+//! Where the files of a sink lie: which of them are there already, and in what directory of the disk.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -8,25 +7,9 @@ use std::path::{Component, Path, PathBuf};
 use nix::sys::statvfs::statvfs;
 
 use super::scratch::bytes_in;
-use crate::config::Config;
-use crate::plan::Budget;
-use crate::sink::file::template::{self, Names};
 
 /// What a free disk has at least.
 pub(super) const FREE_MIN_BYTES: u64 = 256 << 20;
-
-/// The paths of the files that a sink writes, with its codes for the time still in them.
-pub(super) fn written(config: &Config, budget: &Budget, sink: usize, pattern: &str) -> BTreeSet<String> {
-    let count = budget.consumers[sink].max(1);
-    let feeds = |listener: usize| config.listeners[listener].sinks.contains(&sink);
-    let feeding = budget.lanes.iter().filter(|lane| feeds(lane.listener));
-    let path = |(place, lane): (usize, &crate::plan::LanePlan)| {
-        let listener = &config.listeners[lane.listener].name;
-        let names = Names { listener, lane: lane.number, consumer: place % count, sink: &config.sinks[sink].name };
-        template::expand(pattern, &names)
-    };
-    feeding.enumerate().map(path).collect()
-}
 
 /// The directory above all files of a pattern, and what is below it.
 pub(super) fn split(pattern: &str) -> (PathBuf, PathBuf) {

@@ -9,11 +9,11 @@ use crate::plan::Budget;
 /// What the sinks will touch, in words, and the disks that have to be watched meanwhile.
 pub(super) fn touched(config: &Config, budget: &Budget) -> Result<(Vec<String>, Vec<Disk>), Failure> {
     let (mut lines, mut disks) = (Vec::new(), Vec::new());
-    for (index, sink) in config.sinks.iter().enumerate() {
+    for (sink, plan) in config.sinks.iter().zip(&budget.sinks) {
         let what = match &sink.kind {
             SinkKind::Null | SinkKind::Supplied => continue,
             SinkKind::File(file) => {
-                let paths = files::written(config, budget, index, &file.path);
+                let paths = plan.files(&config.listeners, &sink.name, &file.path);
                 disks.push(check(sink, file, paths.iter())?);
                 format!(
                     "writes {}, and what it has written stays there",

@@ -144,7 +144,7 @@ impl Stage {
 
     /// One directory for all the files that would be in the same one.
     fn make_rooms(&mut self, budget: &Budget) -> Result<(), Failure> {
-        for (index, sink) in self.config.sinks.iter().enumerate() {
+        for (sink, plan) in self.config.sinks.iter().zip(&budget.sinks) {
             let SinkKind::File(file) = &sink.kind else { continue };
             let (directory, _) = files::split(&file.path);
             let room = match self.rooms.entry(directory) {
@@ -157,7 +157,7 @@ impl Stage {
                     place.insert(room)
                 }
             };
-            room.files += files::written(&self.config, budget, index, &file.path).len() as u64;
+            room.files += plan.files(&self.config.listeners, &sink.name, &file.path).len() as u64;
         }
         Ok(())
     }

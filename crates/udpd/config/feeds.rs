@@ -1,0 +1,105 @@
+//! Who feeds whom: how many lanes a listener gets, which consumer of a sink each of them feeds, and which file that makes.
+//!
+//! The plan is made of these answers, and so are the test for two writers of one file, the daemon's own files and the
+//! bench: what none of them counts by itself cannot differ between them.
+
+use crate::config::{Consumers, Lanes, Listener};
+use crate::sink::file::template::{self, Names};
+
+/// What one lane is taken to receive, in datagrams per second, when nothing else says how many lanes are needed.
+const LANE_RATE: u64 = 500_000;
+
+/// The most lanes that a rate alone asks for.
+const LANES_FOR_RATE_MAX: u64 = 256;
+
+/// The lanes of all listeners, by address and number; their order is the order of the lanes in the plan.
+#[derive(Debug)]
+pub struct Feeds<'c> {
+    listeners: &'c [Listener],
+    /// By listener: how many each of its addresses gets.
+    lanes_on_address: Vec<usize>,
+}
+
+/// One lane that feeds a sink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Feed {
+    /// Its number over all lanes.
+    pub lane: usize,
+    /// Index of its listener.
+    pub listener: usize,
+    /// Its number within the listener.
+    pub number: usize,
+    /// The consumer that it feeds.
+    pub consumer: usize,
+}
+
+impl<'c> Feeds<'c> {
+    /// `receive_queues` tells how many an interface has, where it tells.
+    pub fn new(listeners: &'c [Listener], receive_queues: impl Fn(&str) -> Option<usize>) -> Self {
+        let count = |listener: &Listener| {
+            let needed = || listener.absorb.rate.div_ceil(LANE_RATE).clamp(1, LANES_FOR_RATE_MAX) as usize;
+            match (listener.lanes, &listener.interface) {
+                (Lanes::Count(count), _) => count.get(),
+                (Lanes::Auto, Some(interface)) => receive_queues(interface).unwrap_or_else(needed),
+                (Lanes::Auto, None) => needed(),
+            }
+        };
+        Self { listeners, lanes_on_address: listeners.iter().map(count).collect() }
+    }
+
+    /// The listeners.
+    pub fn listeners(&self) -> &'c [Listener] {
+        self.listeners
+    }
+
+    /// How many lanes each address of a listener gets.
+    pub fn lanes_on_address(&self, listener: usize) -> usize {
+        self.lanes_on_address[listener]
+    }
+
+    /// How many lanes a listener gets.
+    pub fn lanes(&self, listener: usize) -> usize {
+        self.lanes_on_address[listener].saturating_mul(self.listeners[listener].addresses.len())
+    }
+
+    /// The listeners that feed a sink, by index.
+    pub fn listeners_of(&self, sink: usize) -> impl Iterator<Item = usize> {
+        (0..self.listeners.len()).filter(move |&listener| self.listeners[listener].sinks.contains(&sink))
+    }
+
+    /// How many consumers a sink has: never more than lanes that feed it.
+    pub fn consumers(&self, sink: usize, asked: Consumers) -> usize {
+        let lanes = self.listeners_of(sink).map(|listener| self.lanes(listener)).sum();
+        match asked {
+            Consumers::Count(count) => count.get().min(lanes),
+            Consumers::PerLane => lanes,
+        }
+    }
+
+    /// The lanes that feed a sink, in their order: lane i feeds consumer i mod N.
+    pub fn of_sink(&self, sink: usize, asked: Consumers) -> impl Iterator<Item = Feed> {
+        let consumers = self.consumers(sink, asked).max(1);
+        let mut next = 0;
+        let lanes_of = move |listener| {
+            let first = next;
+            next += self.lanes(listener);
+            let lanes = if self.listeners[listener].sinks.contains(&sink) { next - first } else { 0 };
+            (0..lanes).map(move |number| (first + number, listener, number))
+        };
+        let feeding = (0..self.listeners.len()).flat_map(lanes_of).enumerate();
+        feeding.map(move |(place, (lane, listener, number))| Feed {
+            lane,
+            listener,
+            number,
+            consumer: place % consumers,
+        })
+    }
+}
+
+impl Feed {
+    /// The file that gets what this lane receives, with the codes for the time still in its name.
+    pub fn file(&self, listeners: &[Listener], sink: &str, path: &str) -> String {
+        let listener = &listeners[self.listener].name;
+        template::expand(path, &Names { listener, lane: self.number, consumer: self.consumer, sink })
+    }
+}
