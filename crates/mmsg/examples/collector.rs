@@ -1,5 +1,5 @@
-//! A collector: every datagram as a line with its time and its sender, and a line on standard error whenever the kernel had to
-//! drop some.
+//! A collector: every datagram as a line with its time and its sender, and a line on standard error whenever the kernel
+//! had to drop some.
 //!
 //! ```text
 //! cargo run -p mmsg --example collector -- 127.0.0.1:5140

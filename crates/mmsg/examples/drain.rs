@@ -1,6 +1,6 @@
-//! What a datagram costs each engine when it is already there: a socket is filled, drained, and every payload looked at.
-//! Without a sender at work and without wake-ups this compares the engines themselves, and copying out of a ring with
-//! changing places.
+//! What a datagram costs each engine when it is already there: a socket is filled, drained, and every payload looked
+//! at. Without a sender at work and without wake-ups this compares the engines themselves, and copying out of a ring
+//! with changing places.
 //!
 //! ```text
 //! cargo run --release -p mmsg --example drain -- [BYTES] [DATAGRAMS] [ROUNDS]

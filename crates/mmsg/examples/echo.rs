@@ -4,9 +4,10 @@
 //! cargo run -p mmsg --example echo -- 0.0.0.0:7007
 //! ```
 //!
-//! A socket on the unspecified address sends from whichever address the route of the answer has; whoever asked another one
-//! takes the answer for a stranger's. So the address that was asked is received with each datagram, and given back to the
-//! kernel with the answer. Not for the open network: two echo servers can be made to talk to each other for ever.
+//! A socket on the unspecified address sends from whichever address the route of the answer has; whoever asked another
+//! one takes the answer for a stranger's. So the address that was asked is received with each datagram, and given back
+//! to the kernel with the answer. Not for the open network: two echo servers can be made to talk to each other for
+//! ever.
 
 use std::error::Error;
 use std::io::{self, Write};

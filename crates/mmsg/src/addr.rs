@@ -16,10 +16,9 @@ pub enum Family {
 }
 
 /// Room for the longest address a UDP socket can report, `sockaddr_in6`.
-pub(crate) const NAME_BYTES: usize = 28;
+pub(crate) const NAME_BYTES: usize = size_of::<libc::sockaddr_in6>();
 
-/// `sockaddr_in`.
-const NAME_V4_BYTES: usize = 16;
+const NAME_V4_BYTES: usize = size_of::<libc::sockaddr_in>();
 
 const FAMILY_V4: u16 = libc::AF_INET as u16;
 const FAMILY_V6: u16 = libc::AF_INET6 as u16;

@@ -1,8 +1,8 @@
-//! Sockets that come from elsewhere, from a service manager, the standard library or another process, and sockets that go
-//! there.
+//! Sockets that come from elsewhere, from a service manager, the standard library or another process, and sockets that
+//! go there.
 //!
-//! A [`Socket`] knows its family and whether it makes trains; a bare descriptor does not say, so the kernel is asked. What
-//! is no UDP socket is refused here, with words, before the first strange error of a receive call.
+//! A [`Socket`] knows its family and whether it makes trains; a bare descriptor does not say, so the kernel is asked.
+//! What is no UDP socket is refused here, with words, before the first strange error of a receive call.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -13,11 +13,12 @@ use crate::addr::Family;
 use crate::socket::Socket;
 use crate::sys;
 
-/// Adopts a descriptor: a UDP socket over IPv4 or IPv6, or one as [`Socket::raw`] makes it. Its options stay as they are.
+/// Adopts a descriptor: a UDP socket over IPv4 or IPv6, or one as [`Socket::raw`] makes it. Its options stay as they
+/// are.
 ///
-/// Where the kernel does not say whether the socket has GRO on (older ones do not), it counts as on: only batches with
-/// `control.gro` then take the socket. Let nobody switch GRO on behind its back, by another descriptor of the same socket:
-/// trains would then come out as datagrams that nobody sent.
+/// Older kernels do not say whether the socket has GRO on. It then counts as on, so that only batches with
+/// `control.gro` take the socket. Do not switch GRO on later by another descriptor of the same socket: trains would
+/// then come out as datagrams that were never sent.
 ///
 /// ```
 /// # if cfg!(miri) { return Ok::<(), std::io::Error>(()) } // an interpreter has no sockets
@@ -31,8 +32,8 @@ use crate::sys;
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` for anything else, which is then closed: adopt a clone of what is to live on. Errors of the kernel are
-/// handed on.
+/// `InvalidInput` for anything else. The descriptor is closed then: pass a clone to keep it. Errors of the kernel are
+/// returned unchanged.
 impl TryFrom<OwnedFd> for Socket {
     type Error = io::Error;
 
@@ -73,7 +74,7 @@ impl AsRawFd for Socket {
 fn has_gro(fd: &OwnedFd) -> io::Result<bool> {
     match sys::get_option_int(fd.as_fd(), libc::SOL_UDP, libc::UDP_GRO) {
         Ok(value) => Ok(value != 0),
-        // It may be on: a kernel that can be told so need not be one that can be asked.
+        // It may be on: some kernels let it be set and not read.
         Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(true),
         Err(error) => Err(error),
     }

@@ -8,11 +8,11 @@
 //! ```
 //!
 //! A block is laid out as io_uring fills one, so that `recvmmsg` and io_uring can fill the same blocks; the preface is
-//! io_uring's. Header `i` points at block `i` of its own region when the region is made. A batch may exchange a block for
-//! another one of the same arena and layout ([`Region::point`]); each block is in one place at any time. The pointers
-//! stay true because the mapping never moves. Everything is reached by raw pointers that start from the base of the
-//! mapping: no reference to memory the kernel may write is ever made here. The memory is zeroed when it comes, so nothing
-//! in it is uninitialised.
+//! io_uring's. Header `i` points at block `i` of its own region when the region is made. A batch may exchange a block
+//! for another one of the same arena and layout ([`Region::point`]); each block is in one place at any time. The
+//! pointers stay true because the mapping never moves. Everything is reached by raw pointers that start from the base
+//! of the mapping: no reference to memory the kernel may write is ever made here. The memory is zeroed when it comes,
+//! so nothing in it is uninitialised.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -280,8 +280,8 @@ pub(crate) struct Region {
     arena: Arc<Arena>,
 }
 
-// SAFETY: a region is the only one with pointers to its headers and to the blocks they point at, and shared methods write
-// nothing that another thread may read: `point` is called by who has the batch to itself.
+// SAFETY: a region is the only one with pointers to its headers and to the blocks they point at, and shared methods
+// write nothing that another thread may read: `point` is called by who has the batch to itself.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}

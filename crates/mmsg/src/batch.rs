@@ -115,14 +115,15 @@ impl RecvBatch {
             if let Wait::Gather(time) = wait {
                 std::thread::sleep(time);
             }
-            // SAFETY: `fill` passes `count` armed headers of a region that this batch borrows mutably, so nobody holds a
-            // reference into it.
+            // SAFETY: `fill` passes `count` armed headers of a region that this batch borrows mutably, so nobody holds
+            // a reference into it.
             unsafe { receive_into(socket, headers, count, wait) }
         })
     }
 
-    /// Fills the free slots with a call for each message (`recvmsg`), without waiting: for where the call for many fails and
-    /// what is in the socket is to be had all the same. An error after the first message is told by the next call.
+    /// Fills the free slots with one call for each message (`recvmsg`), without waiting. Use it where the call for many
+    /// fails and what is in the socket must still be read. The next call returns an error that came after the first
+    /// message.
     pub fn receive_each(&mut self, socket: &Socket) -> io::Result<usize> {
         self.check_gro(socket)?;
         // SAFETY: as in `receive_more`.
@@ -286,9 +287,9 @@ impl RecvBatch {
         let (length, name_bytes) = self.lengths(slot);
         let layout = self.region.layout();
         // SAFETY: an existing slot (checked by `lengths`). Each part starts within the block, is no longer than its
-        // room there, and was zeroed memory before the kernel wrote to it. The block is this slot's alone, and its arena
-        // lives as long as the region. The slices borrow `self`, and filling needs `&mut self`, so nobody writes while
-        // they live.
+        // room there, and was zeroed memory before the kernel wrote to it. The block is this slot's alone, and its
+        // arena lives as long as the region. The slices borrow `self`, and filling needs `&mut self`, so nobody writes
+        // while they live.
         unsafe {
             let control_bytes = ((*self.region.header(slot)).msg_hdr.msg_controllen as usize).min(layout.control_bytes);
             let block = self.region.block(slot);

@@ -1,8 +1,8 @@
 //! Exact evidence of where datagrams arrive: a program of a dozen instructions at the socket that counts by core.
 //!
-//! `SO_INCOMING_CPU` does not tell: the kernel updates it for connected UDP sockets only. So this is an eBPF socket filter
-//! that keeps everything and adds one to a per-core counter on the way. It is assembled here by hand and loaded with
-//! `bpf(2)`, so it needs neither a compiler nor a library, only the right to load it.
+//! `SO_INCOMING_CPU` does not say: the kernel updates it for connected UDP sockets only. So this is an eBPF socket
+//! filter that keeps everything and adds one to a per-core counter on the way. It is assembled here by hand and loaded
+//! with `bpf(2)`, so it needs neither a compiler nor a library, only the right to load it.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -43,9 +43,9 @@ const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 /// The core is the one that ran the softirq: after RPS, if that is set up. What is counted is what reaches the socket,
 /// also when its receive buffer is then full. It is buffers: with `UDP_GRO` a train counts one.
 ///
-/// Making one needs `CAP_BPF`, or `kernel.unprivileged_bpf_disabled = 0`; without, `new` fails with `EPERM`. A datagram
-/// costs eleven instructions more, and where the device does not verify checksums, verifying it in the softirq instead of
-/// while copying it out.
+/// Making one needs `CAP_BPF`, or `kernel.unprivileged_bpf_disabled = 0`; otherwise `new` fails with `EPERM`. A
+/// datagram costs eleven instructions more, and where the device does not verify checksums, verifying it in the softirq
+/// instead of while copying it out.
 #[derive(Debug)]
 pub struct CoreCounter {
     map: OwnedFd,
@@ -59,7 +59,7 @@ impl CoreCounter {
     pub fn new() -> io::Result<Self> {
         let text = fs::read_to_string(POSSIBLE)?;
         let possible = parse_cores(&text).ok_or_else(|| {
-            invalid(format!("{POSSIBLE} holds {text:?}, which is no list of at most {CORES_MAX} cores"))
+            invalid(format!("{POSSIBLE} holds {text:?}, which is not a list of at most {CORES_MAX} cores"))
         })?;
         let map = create_map()?;
         let program = load(&program(map.as_fd()))?;
@@ -216,8 +216,8 @@ fn load(program: &[Instruction]) -> io::Result<OwnedFd> {
         flags: 0,
         name: NAME,
     };
-    // SAFETY: the layout is the kernel's and has no gaps; `instructions` is readable for `count` instructions and `license`
-    // up to its zero; both live through the call, which copies them.
+    // SAFETY: the layout is the kernel's and has no gaps; `instructions` is readable for `count` instructions and
+    // `license` up to its zero; both live through the call, which copies them.
     let fd = unsafe { bpf(PROGRAM_LOAD, &attributes) }?;
     // SAFETY: as in `create_map`.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
@@ -234,8 +234,9 @@ fn look_up(map: BorrowedFd<'_>) -> io::Result<Vec<u64>> {
         value: address(counts.as_mut_ptr()),
         flags: 0,
     };
-    // SAFETY: the layout is the kernel's and has no gaps. It reads the 4 bytes of `key` and writes 8 bytes for each core
-    // that it could ever have, to memory aligned for them; `counts` has room for more than any kernel's, see `CORES_MAX`.
+    // SAFETY: the layout is the kernel's and has no gaps. It reads the 4 bytes of `key` and writes 8 bytes for each
+    // core that it could ever have, to memory aligned for them; `counts` has room for more than any kernel's, see
+    // `CORES_MAX`.
     unsafe { bpf(MAP_LOOKUP, &attributes) }?;
     Ok(counts)
 }

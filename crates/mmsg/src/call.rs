@@ -1,5 +1,5 @@
-//! The names of the system calls of this crate: what the gate before each of them is told, and what a test that makes one
-//! fail orders.
+//! The names of the system calls of this crate: what the gate before each of them is told, and which of them a test
+//! makes fail.
 
 /// The kinds of system calls that can be made to fail.
 #[cfg_attr(not(mmsg_faults), allow(unreachable_pub, dead_code))]

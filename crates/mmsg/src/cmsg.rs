@@ -24,7 +24,7 @@ pub(crate) const PACKET_INFO_SPACE: usize = space(20);
 pub(crate) const TIMESTAMP_SPACE: usize = space(16);
 /// The segment size of a train: an `int`.
 pub(crate) const GRO_SPACE: usize = space(4);
-/// `SCM_TIMESTAMPING`: three times, by software, by a clock that is no more, by the device.
+/// `SCM_TIMESTAMPING`: three times, by software, by a clock that no longer exists, by the device.
 pub(crate) const HARDWARE_TIMESTAMP_SPACE: usize = space(48);
 /// The traffic class: one byte with IPv4, an `int` with IPv6.
 pub(crate) const TRAFFIC_CLASS_SPACE: usize = space(4);
@@ -32,7 +32,7 @@ pub(crate) const TRAFFIC_CLASS_SPACE: usize = space(4);
 pub(crate) const HOP_LIMIT_SPACE: usize = space(4);
 /// The drop counter: a `u32`.
 pub(crate) const DROP_OVERFLOW_SPACE: usize = space(4);
-/// The source for sending, which has the form of what is told of the destination.
+/// The source for sending, which has the form of the destination of a received datagram.
 pub(crate) const SOURCE_SPACE: usize = PACKET_INFO_SPACE;
 /// The segment size for sending: exactly a `u16`, the kernel refuses any other length.
 pub(crate) const SEGMENT_SPACE: usize = space(2);
@@ -43,7 +43,7 @@ pub(crate) const SEGMENT_SPACE: usize = space(2);
 pub struct ControlMessage<'a> {
     /// The protocol it belongs to, such as `SOL_SOCKET` (`cmsg_level`).
     pub level: i32,
-    /// What it is there, such as `SO_RXQ_OVFL` (`cmsg_type`).
+    /// Its type within that protocol, such as `SO_RXQ_OVFL` (`cmsg_type`).
     pub kind: i32,
     /// Its content, without padding.
     pub data: &'a [u8],

@@ -85,7 +85,8 @@ impl<'a> Datagram<'a> {
         Datagram { payload, length, name, control }
     }
 
-    /// Datagram number `ordinal` of a message whose segments have `segment_bytes`, and no more of it than `longest` bytes.
+    /// Datagram number `ordinal` of a message whose segments have `segment_bytes`, and no more of it than `longest`
+    /// bytes.
     pub(crate) fn cut(message: &Message<'a>, segment_bytes: usize, longest: usize, ordinal: usize) -> Datagram<'a> {
         let start = segment_bytes.saturating_mul(ordinal).min(message.length);
         let end = start.saturating_add(segment_bytes).min(message.length);
@@ -113,8 +114,8 @@ impl<'a> Datagram<'a> {
         self.length > self.payload.len()
     }
 
-    /// Who sent it. An IPv4 sender is shown as IPv4 also on a dual-stack socket. `None` where the kernel wrote no address of
-    /// either family, which it does for no UDP datagram.
+    /// Who sent it. An IPv4 sender is shown as IPv4 also on a dual-stack socket. `None` where the kernel wrote no
+    /// address of either family, which it does for no UDP datagram.
     pub fn source(&self) -> Option<SocketAddr> {
         addr::decode(self.name)
     }
@@ -129,15 +130,15 @@ impl<'a> Datagram<'a> {
         cmsg::packet_info(self.control).and_then(|info| info.interface_index)
     }
 
-    /// The address of this host that took it, from which an answer should come: where it was sent to, or the address of the
-    /// interface when that was a broadcast or multicast address. An IPv6 socket is not told the latter: `None` for multicast,
-    /// and the broadcast address itself for a broadcast of IPv4 to a subnet. Needs the same as
-    /// [`destination`](Self::destination).
+    /// The address of this host that took it, from which an answer should come: where it was sent to, or the address of
+    /// the interface when that was a broadcast or multicast address. The kernel does not tell an IPv6 socket the
+    /// latter: there it is `None` for multicast, and the broadcast address itself for a broadcast of IPv4 to a subnet.
+    /// Needs the same as [`destination`](Self::destination).
     pub fn local_address(&self) -> Option<IpAddr> {
         cmsg::packet_info(self.control).and_then(|info| info.local)
     }
 
-    /// When the kernel took it; needs [`Socket::set_timestamps`](crate::Socket::set_timestamps) and room for it.
+    /// When the kernel received it; needs [`Socket::set_timestamps`](crate::Socket::set_timestamps) and room for it.
     pub fn arrival(&self) -> Option<SystemTime> {
         SystemTime::UNIX_EPOCH.checked_add(self.arrival_since_epoch()?)
     }
@@ -147,7 +148,7 @@ impl<'a> Datagram<'a> {
         cmsg::timestamp(self.control)
     }
 
-    /// When the device took it, by the device's own clock and counted from that clock's epoch; needs
+    /// When the device received it, by the device's own clock and counted from that clock's epoch; needs
     /// [`Socket::set_hardware_timestamps`](crate::Socket::set_hardware_timestamps) and room for it.
     pub fn hardware_arrival(&self) -> Option<Duration> {
         cmsg::hardware_timestamp(self.control)
@@ -159,8 +160,8 @@ impl<'a> Datagram<'a> {
         cmsg::traffic_class(self.control)
     }
 
-    /// The ECN field of its traffic class: 0 = the sender takes no part, 1 and 2 = it does, 3 = congestion was met on the
-    /// way. Needs the same as [`traffic_class`](Self::traffic_class).
+    /// The ECN field of its traffic class: 0 = the sender takes no part, 1 and 2 = it does, 3 = congestion was met on
+    /// the way. Needs the same as [`traffic_class`](Self::traffic_class).
     pub fn ecn(&self) -> Option<u8> {
         self.traffic_class().map(|class| class & 0b11)
     }
@@ -171,8 +172,8 @@ impl<'a> Datagram<'a> {
         cmsg::hop_limit(self.control)
     }
 
-    /// Everything that the kernel wrote beside it, also what this crate has no name for. Such a message needs an option that
-    /// is set by other means, and room: [`Control::other_bytes`](crate::Control::other_bytes).
+    /// All its control messages, also those that this crate has no name for. Such a message needs an option that is set
+    /// by other means, and room: [`Control::other_bytes`](crate::Control::other_bytes).
     pub fn control_messages(&self) -> ControlMessages<'a> {
         ControlMessages::new(self.control)
     }

@@ -1,10 +1,10 @@
 //! What fills a batch: `recvmmsg`, or io_uring where the kernel has it and permits it.
 //!
-//! Both fill the same [`RecvBatch`], in the same order, with the same lengths, marks and control messages; a reader cannot
-//! tell which one it was. They differ in what a datagram costs. An engine belongs to one thread and one socket.
+//! Both fill the same [`RecvBatch`], in the same order, with the same lengths, marks and control messages; a reader
+//! cannot tell which one it was. They differ in what a datagram costs. An engine belongs to one thread and one socket.
 //!
-//! Which engines there are is nobody's business but this file's: the type is the same, down to what may be done with it on
-//! which thread, whatever features the crate is built with. Without `io_uring` there is merely no ring to be had.
+//! Only this file knows which engines there are: the type is the same whatever features the crate is built with, and so
+//! is what may be done with it on which thread. Without `io_uring` no ring can be made.
 
 use std::io;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::socket::Socket;
 use crate::uring::Uring;
 use crate::wait::Wait;
 
-/// One way to receive from one socket. It stays on the thread that made it: the kernel takes the calls of a ring from no
-/// other.
+/// One way to receive from one socket. It stays on the thread that made it: the kernel takes the calls of a ring from
+/// no other.
 ///
 /// ```compile_fail,E0277
 /// fn moves_to_another_thread<T: Send>() {}
@@ -41,9 +41,9 @@ impl Engine {
         Engine { way: Way::Recvmmsg(Recvmmsg { socket, may_have_more: false }) }
     }
 
-    /// Receives by io_uring, with the blocks of `reserve`: batches of the same [pool](RecvBatch::pool) as those it will fill;
-    /// [`Uring::reserve_batches`] says how many are enough. Messages of up to `copy_up_to` bytes are copied, longer ones
-    /// change hands without a copy; 0 copies none but the empty ones.
+    /// Receives by io_uring, with the blocks of `reserve`: batches of the same [pool](RecvBatch::pool) as those it will
+    /// fill; [`Uring::reserve_batches`] says how many are enough. Messages of up to `copy_up_to` bytes are copied,
+    /// longer ones change hands without a copy; 0 copies none but the empty ones.
     ///
     /// # Errors
     /// Where the kernel refuses, or the crate is built without its feature `io_uring`, the error holds a
@@ -52,7 +52,7 @@ impl Engine {
         Ok(Engine { way: Way::Uring(Box::new(Uring::new(socket, reserve, copy_up_to)?)) })
     }
 
-    /// What it is called in a configuration: `recvmmsg` or `io_uring`.
+    /// Its name, `recvmmsg` or `io_uring`: for logs and configurations.
     pub fn name(&self) -> &'static str {
         match &self.way {
             Way::Recvmmsg(_) => "recvmmsg",
@@ -66,8 +66,8 @@ impl Engine {
         self.receive_more(batch, wait)
     }
 
-    /// Fills the slots that are still free and returns the number of messages. A full batch returns 0 without waiting. 0
-    /// otherwise: nothing was there (with [`Wait::No`]), or the socket has been [interrupted](Socket::interrupt) and
+    /// Fills the slots that are still free and returns the number of messages. A full batch returns 0 without waiting.
+    /// 0 otherwise: nothing was there (with [`Wait::No`]), or the socket has been [interrupted](Socket::interrupt) and
     /// nothing is left.
     pub fn receive_more(&mut self, batch: &mut RecvBatch, wait: Wait) -> io::Result<usize> {
         match &mut self.way {
@@ -76,8 +76,8 @@ impl Engine {
         }
     }
 
-    /// Fills the free slots by a way of its own for each message, without waiting: what the engine has taken already, then
-    /// what is in the socket. For where [`receive`](Self::receive) fails and will not recover.
+    /// Fills the free slots with one call for each message, without waiting: first what the engine has taken already,
+    /// then what is in the socket. Use it where [`receive`](Self::receive) fails and will not recover.
     pub fn receive_each(&mut self, batch: &mut RecvBatch) -> io::Result<usize> {
         match &mut self.way {
             Way::Recvmmsg(engine) => batch.receive_each(&engine.socket),
@@ -85,9 +85,9 @@ impl Engine {
         }
     }
 
-    /// From now on the engine takes nothing more out of the socket than a call returns: what it has taken already comes
-    /// first, and when a call returns 0 nothing is left in it. For the end, where whatever stayed in the engine would be
-    /// lost; it costs the engine its advantage.
+    /// Ends the reading ahead: from now on the engine takes no more out of the socket than a call returns. What it has
+    /// taken already comes first, and when a call returns 0 nothing is left in it. Call it before the engine is
+    /// dropped, because what it still holds is then lost; it costs the engine its advantage.
     pub fn finish(&mut self) {
         match &mut self.way {
             Way::Recvmmsg(_) => {}
@@ -95,8 +95,8 @@ impl Engine {
         }
     }
 
-    /// Has the engine's own waits look at the queue of the device for so long before they sleep. The call of `recvmmsg` has
-    /// no wait but the socket's, which [`Socket::set_busy_poll_us`] is for; a ring has, from Linux 6.9 on.
+    /// Makes the engine's own waits poll the device's queue for so long before they sleep. `recvmmsg` has no wait but
+    /// the socket's, which [`Socket::set_busy_poll_us`] is for; a ring has one from Linux 6.9 on.
     pub fn set_busy_poll_us(&mut self, microseconds: u32) -> io::Result<()> {
         match &mut self.way {
             Way::Recvmmsg(_) => Ok(()),
@@ -104,11 +104,12 @@ impl Engine {
         }
     }
 
-    /// Receives from another socket from now on, by the same means and with the same memory. What is still in the old one, or in
-    /// the engine, is lost: [`finish`](Self::finish), and receive until nothing is left, before.
+    /// Receives from another socket from now on, by the same means and with the same memory. What is still in the old
+    /// one, or in the engine, is lost: [`finish`](Self::finish), and receive until nothing is left, before.
     ///
     /// # Errors
-    /// No ring can be made for the new socket: it is then received from by `recvmmsg`, and nothing else is lost.
+    /// No ring can be made for the new socket. The engine then receives from it by `recvmmsg`, and nothing else is
+    /// lost.
     pub fn replace_socket(&mut self, socket: Arc<Socket>) -> io::Result<()> {
         let old = std::mem::replace(self, Engine::recvmmsg(Arc::clone(&socket)));
         match old.way {
@@ -117,7 +118,7 @@ impl Engine {
                 let (copy_up_to, busy_poll_us) = (old.copies_up_to(), old.busy_poll_us());
                 let reserve = old
                     .into_reserve()
-                    .ok_or_else(|| io::Error::other("the kernel does not give back the memory of the ring before"))?;
+                    .ok_or_else(|| io::Error::other("the kernel does not release the memory of the previous ring"))?;
                 *self = Engine::uring(socket, reserve, copy_up_to)?;
                 if busy_poll_us > 0 { self.set_busy_poll_us(busy_poll_us) } else { Ok(()) }
             }
@@ -145,8 +146,8 @@ struct Recvmmsg {
 impl Recvmmsg {
     fn receive_more(&mut self, batch: &mut RecvBatch, wait: Wait) -> io::Result<usize> {
         let wait = match wait {
-            // The kernel has no call that sleeps until so many datagrams are there. One that is woken by each of them would
-            // cost what gathering is to save.
+            // The kernel has no call that sleeps until so many datagrams are there. One that is woken by each of them
+            // would cost what gathering is to save.
             Wait::Gather(_) if self.may_have_more => Wait::Block,
             wait => wait,
         };

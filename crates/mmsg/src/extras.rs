@@ -1,6 +1,6 @@
-//! What the kernel tells of a datagram besides its bytes, and the options that make it do so. All of them are off unless
-//! switched on, and each needs room in the batch ([`Control`](crate::Control)): a message that finds none is cut away, and
-//! with GRO it may be the one that a train cannot be split without.
+//! What the kernel says about a datagram besides its bytes, and the options that make it do so. All of them are off
+//! unless switched on, and each needs room in the batch ([`Control`](crate::Control)): a message that finds none is cut
+//! away, and with GRO it may be the one that a train cannot be split without.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,7 +15,7 @@ use crate::sys;
 const BY_THE_DEVICE: c_int = (libc::SOF_TIMESTAMPING_RX_HARDWARE | libc::SOF_TIMESTAMPING_RAW_HARDWARE).cast_signed();
 
 impl Socket {
-    /// Reports the destination address and the interface of each datagram.
+    /// Reports the destination address and the interface of each datagram (`IP_PKTINFO`, `IPV6_RECVPKTINFO`).
     pub fn set_packet_info(&self, on: bool) -> io::Result<()> {
         match self.family() {
             Family::V4 => self.set(IPPROTO_IP, libc::IP_PKTINFO, on.into()),
@@ -24,19 +24,20 @@ impl Socket {
         }
     }
 
-    /// Reports when the kernel took each datagram. The first socket to ask makes the kernel stamp every packet of the
-    /// host; what is already queued is stamped when it is read.
+    /// Reports when the kernel received each datagram (`SO_TIMESTAMPNS`). The first socket to ask makes the kernel
+    /// stamp every packet of the host; what is already queued is stamped when it is read.
     pub fn set_timestamps(&self, on: bool) -> io::Result<()> {
         self.set(SOL_SOCKET, libc::SO_TIMESTAMPNS, on.into())
     }
 
-    /// Reports the drop counter with each datagram once it is not zero.
+    /// Reports the drop counter with each datagram once it is not zero (`SO_RXQ_OVFL`).
     pub fn set_drop_overflow(&self, on: bool) -> io::Result<()> {
         self.set(SOL_SOCKET, libc::SO_RXQ_OVFL, on.into())
     }
 
-    /// Reports when the device took each datagram, by its own clock, beside what else is asked for. Only devices that can, and
-    /// have been told to (`SIOCSHWTSTAMP`, as by `hwstamp_ctl`, which takes root), stamp anything.
+    /// Reports when the device received each datagram, by its own clock (`SO_TIMESTAMPING`). Other stamps that were
+    /// asked for stay. Only devices that can, and have been told to (`SIOCSHWTSTAMP`, as by `hwstamp_ctl`, which takes
+    /// root), stamp anything.
     pub fn set_hardware_timestamps(&self, on: bool) -> io::Result<()> {
         // One option for many kinds of stamps: those that somebody else has asked for stay.
         let before = sys::get_option_int(self.as_fd(), SOL_SOCKET, libc::SO_TIMESTAMPING)?;
@@ -44,16 +45,17 @@ impl Socket {
         self.set(SOL_SOCKET, libc::SO_TIMESTAMPING, after)
     }
 
-    /// Reports the traffic class of each datagram, which has ECN in its lower two bits.
+    /// Reports the traffic class of each datagram (`IP_RECVTOS`, `IPV6_RECVTCLASS`), which has ECN in its lower two
+    /// bits.
     pub fn set_report_traffic_class(&self, on: bool) -> io::Result<()> {
         if self.family() == Family::V6 {
             self.set(IPPROTO_IPV6, libc::IPV6_RECVTCLASS, on.into())?;
         }
-        // What arrives by IPv4 at a dual-stack socket is told of by the option of IPv4.
+        // What arrives by IPv4 at a dual-stack socket is reported by the option of IPv4.
         self.set(IPPROTO_IP, libc::IP_RECVTOS, on.into())
     }
 
-    /// Reports the hop limit of each datagram, the TTL with IPv4.
+    /// Reports the hop limit of each datagram (`IP_RECVTTL`, `IPV6_RECVHOPLIMIT`).
     pub fn set_report_hop_limit(&self, on: bool) -> io::Result<()> {
         if self.family() == Family::V6 {
             self.set(IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, on.into())?;
@@ -69,8 +71,8 @@ mod tests {
     use crate::shape::{BatchShape, Control};
     use crate::wait::Wait;
 
-    /// Sends datagrams to `socket` over loopback until one comes with a control message. Stamping begins a moment after it
-    /// was asked for.
+    /// Sends datagrams to `socket` over loopback until one comes with a control message. Stamping begins a moment after
+    /// it was asked for.
     fn one_with_control(socket: &Socket, control: Control) -> RecvBatch {
         socket.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
         let sender = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");

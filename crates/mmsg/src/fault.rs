@@ -1,8 +1,8 @@
-//! Faults on order, for tests: the Nth system call of a kind fails, or sends less than it was asked to.
+//! Faults for tests: the Nth system call of a kind fails, or sends less than it was asked to.
 //!
-//! Exists only when the crate is built with `RUSTFLAGS="--cfg mmsg_faults"`: a feature could be switched on by any crate of a
-//! program and would put a lock before every system call. It reaches every thread of the process, so tests that use it take
-//! turns and live in a test binary of their own.
+//! Exists only when the crate is built with `RUSTFLAGS="--cfg mmsg_faults"`: a feature could be switched on by any
+//! crate of a program and would put a lock before every system call. It reaches every thread of the process, so tests
+//! that use it take turns and live in a test binary of their own.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ enum Action {
 }
 
 #[derive(Debug)]
-struct Order {
+struct Fault {
     ticket: u64,
     call: Call,
     /// Calls of this kind still to be let through, this one included; 0 = it has happened.
@@ -26,19 +26,19 @@ struct Order {
 }
 
 #[derive(Debug)]
-struct Orders {
+struct Faults {
     next_ticket: u64,
-    list: Vec<Order>,
+    list: Vec<Fault>,
 }
 
-static ORDERS: Mutex<Orders> = Mutex::new(Orders { next_ticket: 0, list: Vec::new() });
+static FAULTS: Mutex<Faults> = Mutex::new(Faults { next_ticket: 0, list: Vec::new() });
 
-fn orders() -> MutexGuard<'static, Orders> {
+fn faults() -> MutexGuard<'static, Faults> {
     // A test that failed while it held the lock must not take the others with it: the list is valid at every step.
-    ORDERS.lock().unwrap_or_else(PoisonError::into_inner)
+    FAULTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps a fault on order. Dropping it cancels a fault that has not happened yet.
+/// Keeps a fault in store. Dropping it cancels a fault that has not happened yet.
 #[derive(Debug)]
 #[must_use = "the fault is cancelled as soon as the guard is dropped"]
 pub struct Guard {
@@ -48,41 +48,41 @@ pub struct Guard {
 impl Guard {
     /// Whether the fault has happened. A test that walks N upwards ends at the first N for which it has not.
     pub fn has_fired(&self) -> bool {
-        orders().list.iter().any(|order| order.ticket == self.ticket && order.left == 0)
+        faults().list.iter().any(|fault| fault.ticket == self.ticket && fault.left == 0)
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        orders().list.retain(|order| order.ticket != self.ticket);
+        faults().list.retain(|fault| fault.ticket != self.ticket);
     }
 }
 
 /// Makes the `nth` call of this kind from now on (1 = the next one) fail with `errno`.
 pub fn inject(call: Call, nth: u64, errno: i32) -> Guard {
-    order(call, nth, Action::Fail(errno))
+    add(call, nth, Action::Fail(errno))
 }
 
 /// Makes the `nth` `sendmmsg` from now on send no more than `messages` of what it was given.
 pub fn inject_partial_send(nth: u64, messages: usize) -> Guard {
-    order(Call::Sendmmsg, nth, Action::Partial(messages))
+    add(Call::Sendmmsg, nth, Action::Partial(messages))
 }
 
-fn order(call: Call, nth: u64, action: Action) -> Guard {
-    let mut orders = orders();
-    let ticket = orders.next_ticket;
-    orders.next_ticket += 1;
-    orders.list.push(Order { ticket, call, left: nth.max(1), action });
+fn add(call: Call, nth: u64, action: Action) -> Guard {
+    let mut faults = faults();
+    let ticket = faults.next_ticket;
+    faults.next_ticket += 1;
+    faults.list.push(Fault { ticket, call, left: nth.max(1), action });
     Guard { ticket }
 }
 
 /// Every system call passes here with the number of messages it is about to move, and learns how many it may.
 pub(crate) fn gate(call: Call, messages: usize) -> io::Result<usize> {
     let mut verdict = Ok(messages);
-    for order in orders().list.iter_mut().filter(|order| order.call == call && order.left > 0) {
-        order.left -= 1;
-        if order.left == 0 {
-            verdict = match order.action {
+    for fault in faults().list.iter_mut().filter(|fault| fault.call == call && fault.left > 0) {
+        fault.left -= 1;
+        if fault.left == 0 {
+            verdict = match fault.action {
                 Action::Fail(errno) => Err(io::Error::from_raw_os_error(errno)),
                 Action::Partial(most) => Ok(messages.min(most)),
             };

@@ -1,16 +1,17 @@
 //! A reuseport group that can grow and shrink under load without losing a datagram.
 //!
-//! Four facts of the kernel make this more than a list of sockets. Members are numbered in the order of `bind`, and when one
-//! is closed the *last* takes its number, so only the last can leave without moving another. A program has to be there
-//! before the first `bind`, on the first socket alone, or datagrams go astray meanwhile. What is queued at a socket that is
-//! closed vanishes without any counter. And it is not enough that no program names a socket any more before it is closed:
-//! while it is being closed it is out of its group and still in the kernel's table of sockets for a moment, and who looks
-//! there in that moment takes it for an ordinary socket and chooses it. At 50,000 datagrams a second about one close in a
-//! hundred loses one that way.
+//! Four facts of the kernel make this more than a list of sockets. Members are numbered in the order of `bind`, and
+//! when one is closed the *last* takes its number, so only the last can leave without moving another. A program has to
+//! be there before the first `bind`, on the first socket alone, or datagrams go astray meanwhile. What is queued at a
+//! socket that is closed vanishes without any counter. And it is not enough that no program names a socket any more
+//! before it is closed: while it is being closed it is out of its group and still in the kernel's table of sockets for
+//! a moment, and who looks there in that moment takes it for an ordinary socket and chooses it. At 50,000 datagrams a
+//! second about one close in a hundred loses one that way.
 //!
-//! So a member that leaves is first bound to an interface that does not exist. That takes it out of the group, and out of
-//! every later search, while it stays open and readable. Once every softirq that had chosen it before has come to its end,
-//! what is queued there is all there will ever be; it is read to the end, and then the close finds nothing to lose.
+//! So a member that leaves is first bound to an interface that does not exist. That takes it out of the group, and out
+//! of every later search, while it stays open and readable. Once every softirq that had chosen it before has come to
+//! its end, what is queued there is all there will ever be; it is read to the end, and then the close finds nothing to
+//! lose.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,26 +22,9 @@ use std::time::Duration;
 
 use libc::c_int;
 
-use crate::reuseport::Spread;
+use crate::reuseport::GroupSpread;
 use crate::socket::Socket;
 use crate::sys;
-
-/// How the datagrams of a [`Group`] are spread over its members.
-///
-/// A table names the members of the group at its largest. A smaller group folds it: what is meant for member `m` of a
-/// group of `n` goes to `m mod n`.
-#[non_exhaustive]
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GroupSpread {
-    /// By the kernel's own hash over addresses and ports, without a program.
-    Flow,
-    /// By the core on which the kernel handles the datagram: pairs of core and member.
-    Cpu(Vec<(usize, u32)>),
-    /// By the receive queue of the device, counted from 0: pairs of queue and member.
-    Queue(Vec<(u32, u32)>),
-    /// At random.
-    Random,
-}
 
 /// Sockets that share one address, numbered from 0.
 ///
@@ -76,14 +60,18 @@ impl Group {
         for member in &members {
             member.set_reuse_port(true)?;
         }
-        attach(first, &spread, members.len())?;
+        // A new socket has no program that could be taken away.
+        if spread != GroupSpread::Flow {
+            first.attach_reuseport(&spread, count(members.len())?)?;
+        }
         Ok(Self { members, spread, address: None })
     }
 
     /// Binds every member, in order, from this one thread. The first decides the port when `address` leaves it open.
     ///
-    /// `EADDRINUSE` with a spread other than [`GroupSpread::Flow`] may also mean that another process has a group of its
-    /// own on this address: two groups with programs do not become one. After an error drop the group and its sockets.
+    /// `EADDRINUSE` with a spread other than [`GroupSpread::Flow`] may also mean that another process has a group of
+    /// its own on this address: two groups with programs do not become one. After an error drop the group and its
+    /// sockets.
     pub fn bind(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
         let mut address = address;
         for member in &self.members {
@@ -102,15 +90,15 @@ impl Group {
     /// Replaces the spread, in one step for the whole group.
     pub fn set_spread(&mut self, spread: GroupSpread) -> io::Result<()> {
         let before = std::mem::replace(&mut self.spread, spread);
-        let result = self.steer(self.members.len());
+        let result = self.set_program(self.members.len());
         if result.is_err() {
             self.spread = before;
         }
         result
     }
 
-    /// Binds one more member and steers to it. Nothing is sent its way before it is bound. When the program cannot be
-    /// replaced the socket is a member all the same, and gets only what the old program leaves to the kernel.
+    /// Binds one more member and spreads over it too. Nothing is sent its way before it is bound. When the program
+    /// cannot be replaced the socket is a member all the same, and gets only what the old program leaves to the kernel.
     pub fn grow(&mut self, socket: Arc<Socket>) -> io::Result<()> {
         let Some(address) = self.address else {
             return Err(refuse("a group grows after its bind: give all first members to Group::new"));
@@ -118,17 +106,17 @@ impl Group {
         socket.set_reuse_port(true)?;
         socket.bind(address)?;
         self.members.push(socket);
-        self.steer(self.members.len())
+        self.set_program(self.members.len())
     }
 
     /// Takes the last member out and loses nothing.
     ///
-    /// It leaves the group at once: nothing is steered to it, and its number is free. Then every softirq that had chosen it
-    /// is waited for, and `drain` gets it, to read it until it is empty, or to tell the thread that reads it to do so. Only
-    /// then may it be closed, which happens where the last handle to it is dropped.
+    /// It leaves the group at once: nothing is sent its way, and its number is free. Then every softirq that had
+    /// chosen it is waited for, and `drain` gets it, to read it until it is empty, or to tell the thread that reads it
+    /// to do so. Only then may it be closed, which happens where the last handle to it is dropped.
     ///
-    /// The wait is a `membarrier` call, some ten milliseconds. Where that is refused the receive queue is looked at until it
-    /// has stayed the same twice, which is as good as a look from outside can be.
+    /// The wait is a `membarrier` call, some ten milliseconds. Where that is refused the receive queue is looked at
+    /// until it has stayed the same twice, which is as good as a look from outside can be.
     ///
     /// `EPERM`, and nothing has changed: members that are bound to an interface may leave only with `CAP_NET_RAW`.
     pub fn shrink<R>(&mut self, drain: impl FnOnce(Arc<Socket>) -> R) -> io::Result<R> {
@@ -136,9 +124,9 @@ impl Group {
         if stay == 0 {
             return Err(refuse("the last member of a group cannot leave: drop the group instead"));
         }
-        self.steer(stay)?;
+        self.set_program(stay)?;
         if let Err(error) = self.members[stay].withdraw() {
-            self.steer(stay + 1)?;
+            self.set_program(stay + 1)?;
             return Err(error);
         }
         let leaving = self.members.pop().expect("more than one");
@@ -148,15 +136,9 @@ impl Group {
         Ok(drain(leaving))
     }
 
-    /// Gives the group the program of its spread over the first so many members, or none.
-    fn steer(&self, members: usize) -> io::Result<()> {
-        match &self.spread {
-            GroupSpread::Flow => match self.members[0].detach_reuseport() {
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-                result => result,
-            },
-            spread => attach(&self.members[0], spread, members),
-        }
+    /// Gives the group the program of its spread over the first so many members.
+    fn set_program(&self, members: usize) -> io::Result<()> {
+        self.members[0].attach_reuseport(&self.spread, count(members)?)
     }
 }
 
@@ -164,9 +146,9 @@ impl Group {
 const NO_INTERFACE: c_int = c_int::MAX;
 
 impl Socket {
-    /// Takes the socket out of the kernel's search for good, while it stays open and what is queued stays readable: nothing
-    /// more arrives, and a sender that goes on is told that nobody listens. It is bound to an interface that does not
-    /// exist, which for a socket that is bound to one already takes `CAP_NET_RAW`.
+    /// Takes the socket out of the kernel's search for good, while it stays open and what is queued stays readable:
+    /// nothing more arrives, and a sender that goes on is told that nobody listens. It is bound to an interface that
+    /// does not exist, which for a socket that is bound to one already takes `CAP_NET_RAW`.
     pub fn withdraw(&self) -> io::Result<()> {
         self.set_interface_index(NO_INTERFACE)
     }
@@ -176,26 +158,15 @@ impl Socket {
     }
 }
 
-/// Attaches the program of `spread`, folded to `members`; there is none for [`GroupSpread::Flow`].
-fn attach(socket: &Socket, spread: &GroupSpread, members: usize) -> io::Result<()> {
-    let members = u32::try_from(members).map_err(|_| refuse("a group of more sockets than 32 bits can count"))?;
-    match spread {
-        GroupSpread::Flow => Ok(()),
-        GroupSpread::Random => socket.attach_reuseport(&Spread::Random(members)),
-        GroupSpread::Cpu(table) => socket.attach_reuseport(&Spread::Cpu(&folded(table, members))),
-        GroupSpread::Queue(table) => socket.attach_reuseport(&Spread::Queue(&folded(table, members))),
-    }
-}
-
-fn folded<K: Copy>(table: &[(K, u32)], members: u32) -> Vec<(K, u32)> {
-    table.iter().map(|&(key, member)| (key, member % members)).collect()
+fn count(members: usize) -> io::Result<u32> {
+    u32::try_from(members).map_err(|_| refuse("a group of more sockets than 32 bits can count"))
 }
 
 /// How long a softirq that holds a datagram may be kept from queueing it, as far as a look from outside can tell.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Looks at the queue until two looks in a row have found what the look before had found. Somebody may be reading it; then
-/// that is nothing.
+/// Looks at the queue until two looks in a row have found what the look before had found. Somebody may be reading it;
+/// then that is nothing.
 fn wait_until_unchanged(socket: &Socket) {
     let mut before = socket.memory_info().ok();
     let mut same = 0;
@@ -208,8 +179,8 @@ fn wait_until_unchanged(socket: &Socket) {
 }
 
 /// Returns once every datagram that the kernel had begun to deliver is in its socket, or dropped: after
-/// [`Socket::refuse_arrivals`] what is in the socket is all there will ever be. Some ten milliseconds; `EINVAL` where the kernel
-/// cannot ask cores that are free of its tick (`nohz_full`).
+/// [`Socket::refuse_arrivals`] what is in the socket is all there will ever be. Some ten milliseconds; `EINVAL` where
+/// the kernel cannot ask cores that are free of its tick (`nohz_full`).
 pub fn wait_for_arrivals_under_way() -> io::Result<()> {
     sys::wait_for_every_core()
 }

@@ -13,8 +13,8 @@
 //! - [`Engine`]: what fills a batch, `recvmmsg` or io_uring; the batch is the same, and so is what is in it.
 //! - [`SendBatch`]: partial sends, segmentation offload with a fallback, and errors that belong to one datagram told
 //!   apart from errors that end the call.
-//! - [`Spread`]: which socket of a reuseport group gets a datagram, by core, by device queue or at random.
-//! - [`Group`]: the sockets of such a group, which grows and shrinks under load without losing a datagram.
+//! - [`Group`]: the sockets of a reuseport group, which grows and shrinks under load without losing a datagram.
+//! - [`GroupSpread`]: which of them gets a datagram, by core, by device queue or at random.
 //! - [`CoreCounter`]: on which core the datagrams of a socket arrive.
 //!
 //! # What it does not do
@@ -23,12 +23,12 @@
 //!   touches its pages, so build it where it will be used.
 //! - It has no timers and no event loop. [`Socket::interrupt`] ends a blocked receive; [`Socket::wait_readable`] waits
 //!   for a bounded time.
-//! - It does not log. What is lost or degraded is a return value or a counter.
+//! - It does not log. Every loss and every fallback is a return value or a counter.
 //!
 //! # Features
 //!
-//! `io_uring`, on by default, is the second engine and brings the crate `io-uring`. Features add and never change: the same
-//! programs compile without it, and [`Uring::supported`] then says that there is no such engine.
+//! `io_uring`, on by default, is the second engine and brings the crate `io-uring`. Features add and never change: the
+//! same programs compile without it, and [`Uring::supported`] then says that there is no such engine.
 //!
 //! # The files
 //!
@@ -49,10 +49,10 @@
 //! - `group`: [`Group`], a group of sockets that grows and shrinks (`membarrier`)
 //! - `bpf` `!`: [`CoreCounter`], counting by core (`BPF_PROG_LOAD`, `SO_ATTACH_BPF`)
 //! - `options`: the options of a socket (`UDP_GRO`, `SO_RCVBUF`, `SO_RCVBUFFORCE`, `SO_MEMINFO`, `SO_REUSEPORT`, ...)
-//! - `extras`: what comes with a datagram (`IP_PKTINFO`, `SO_TIMESTAMPNS`, `SO_TIMESTAMPING`, `IP_RECVTOS`, `IP_RECVTTL`,
-//!   `SO_RXQ_OVFL`)
+//! - `extras`: what comes with a datagram (`IP_PKTINFO`, `SO_TIMESTAMPNS`, `SO_TIMESTAMPING`, `IP_RECVTOS`,
+//!   `IP_RECVTTL`, `SO_RXQ_OVFL`)
 //! - `multicast`, `adopt`: groups to join (`MCAST_JOIN_GROUP`); sockets from elsewhere
-//! - `reuseport`: [`Spread`] as a program (`SO_ATTACH_REUSEPORT_CBPF`)
+//! - `reuseport`: [`GroupSpread`] as a program (`SO_ATTACH_REUSEPORT_CBPF`)
 //! - `socket`: [`Socket`], made, named, waited for and stopped
 //! - `datagram`: what one message says, pure, from byte slices, with every bound checked
 //! - `cmsg`: control messages, read and written
@@ -62,9 +62,9 @@
 //!
 //! # Errors
 //!
-//! An error that comes from the kernel is handed on as it is, so that `raw_os_error` can be matched; the caller knows
-//! which address or interface it was about. An argument that this crate refuses is `InvalidInput`, with the value, the
-//! limit and the cure in its text.
+//! An error of the kernel is returned unchanged, so that you can match its `raw_os_error`; you know which address or
+//! interface it was about. An argument that this crate refuses is `InvalidInput`, with the value, the limit and the
+//! cure in its text. The crate's own errors convert into [`std::io::Error`] for `?`.
 //!
 //! # Example
 //!
@@ -140,11 +140,11 @@ pub use cmsg::{ControlMessage, ControlMessages};
 pub use datagram::{Datagram, MAX_SEGMENTS};
 pub use datagrams::Datagrams;
 pub use engine::Engine;
-pub use group::{Group, GroupSpread, wait_for_arrivals_under_way};
+pub use group::{Group, wait_for_arrivals_under_way};
 pub use options::{GrantedBuffer, MemoryInfo};
 pub use refusal::Refusal;
 pub use report::{PushError, SendError, SendFailure, SendReport};
-pub use reuseport::Spread;
+pub use reuseport::GroupSpread;
 pub use send::SendBatch;
 pub use shape::{BatchShape, Control};
 pub use socket::Socket;

@@ -17,7 +17,8 @@ const GROUP_REQUEST_BYTES: usize = size_of::<libc::group_req>();
 const SOURCE_REQUEST_BYTES: usize = size_of::<libc::group_source_req>();
 
 impl Socket {
-    /// Joins `group` on an interface (0 = let the kernel choose), from any source or from one. Call it once per source.
+    /// Joins `group` on an interface (0 = let the kernel choose), from any source or from one (`MCAST_JOIN_GROUP`,
+    /// `MCAST_JOIN_SOURCE_GROUP`). Call it once per source.
     ///
     /// A socket bound to the unspecified address also sees groups that other programs of the host joined on the same
     /// port; bind to the group's address to see that group only.
@@ -32,10 +33,10 @@ impl Socket {
         self.request(option, group, interface_index, source)
     }
 
-    /// Whether a socket on the unspecified address gets what is sent to groups that only other sockets of the host have joined.
-    /// Linux says yes unless told otherwise; `false` leaves it with what it has joined itself.
+    /// Whether a socket on the unspecified address gets what is sent to groups that only other sockets of the host have
+    /// joined (`IP_MULTICAST_ALL`). The kernel's default is yes; `false` leaves it with what it has joined itself.
     pub fn set_multicast_all(&self, on: bool) -> io::Result<()> {
-        // libc has the second constant for one C library only.
+        // From linux/in6.h; the crate libc has it for one C library only.
         const IPV6_MULTICAST_ALL: libc::c_int = 29;
         // A dual-stack socket keeps both: the groups of IPv4 are asked of the family of the datagram.
         sys::set_option_int(self.as_fd(), libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, on.into())?;

@@ -1,5 +1,5 @@
-//! The options of a [`Socket`], typed: what goes in is what the option means, and what comes out is what was granted. Those
-//! that make the kernel tell something with each datagram are in `extras.rs`.
+//! The options of a [`Socket`], typed: what goes in is what the option means, and what comes out is what was granted.
+//! Those that make the kernel tell something with each datagram are in `extras.rs`.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use libc::{IPPROTO_IP, IPPROTO_IPV6, SOL_SOCKET, SOL_UDP, c_int};
 
 use crate::addr::Family;
-use crate::reuseport::{self, Spread};
+use crate::reuseport::{self, GroupSpread};
 use crate::socket::Socket;
 use crate::sys;
 
@@ -15,18 +15,21 @@ use crate::sys;
 /// most this crate ever sets; a larger wish shows as clamped.
 const MAX_BUFFER_BYTES: usize = 512 << 20;
 
-/// Interface names have room for this many bytes and a zero.
-const MAX_INTERFACE_NAME_BYTES: usize = 15;
+/// The kernel keeps the name with a zero behind it.
+const MAX_INTERFACE_NAME_BYTES: usize = libc::IFNAMSIZ - 1;
 
-/// What became of a wish for a buffer.
+/// How many numbers `SO_MEMINFO` gives; the drops come last.
+const MEMORY_WORDS: usize = libc::SK_MEMINFO_DROPS as usize + 1;
+
+/// What the kernel granted when it was asked for a buffer.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantedBuffer {
-    /// The bytes asked for.
+    /// The bytes that the caller asked for.
     pub asked_bytes: usize,
     /// The bytes the kernel accounts with: twice the value set, because it counts its own overhead too.
     pub granted_bytes: usize,
-    /// Whether the administrator's limit was passed by (`CAP_NET_ADMIN`).
+    /// Whether the buffer was set past the administrator's limit, which `CAP_NET_ADMIN` permits.
     pub forced: bool,
 }
 
@@ -57,18 +60,18 @@ impl Socket {
         sys::set_option_int(self.as_fd(), level, option, value)
     }
 
-    /// Lets several sockets of one user bind the same address and share its datagrams. Before `bind`.
+    /// Lets several sockets of one user bind the same address and share its datagrams (`SO_REUSEPORT`). Before `bind`.
     pub fn set_reuse_port(&self, on: bool) -> io::Result<()> {
         self.set(SOL_SOCKET, libc::SO_REUSEPORT, on.into())
     }
 
-    /// Whether an IPv6 socket takes IPv6 only. Before `bind`.
+    /// Whether an IPv6 socket takes IPv6 only (`IPV6_V6ONLY`). Before `bind`.
     pub fn set_v6_only(&self, on: bool) -> io::Result<()> {
         self.set(IPPROTO_IPV6, libc::IPV6_V6ONLY, on.into())
     }
 
-    /// Takes datagrams from this interface only. The socket stays bound to that very interface: if it is deleted and
-    /// made again under the same name, the socket hears nothing any more.
+    /// Takes datagrams from this interface only (`SO_BINDTODEVICE`). The socket stays bound to that very interface:
+    /// when it is deleted and made again under the same name, the socket receives nothing from then on.
     pub fn bind_to_device(&self, interface: &str) -> io::Result<()> {
         if interface.is_empty() || interface.len() > MAX_INTERFACE_NAME_BYTES || interface.contains('\0') {
             let text = format!(
@@ -80,53 +83,59 @@ impl Socket {
         sys::set_option(self.as_fd(), SOL_SOCKET, libc::SO_BINDTODEVICE, interface.as_bytes())
     }
 
-    /// The index of the interface that the socket is bound to; 0 = none. It stays the same when that interface is gone.
+    /// The index of the interface that the socket is bound to (`SO_BINDTOIFINDEX`); 0 = none. It stays the same when
+    /// that interface is gone.
     pub fn bound_interface(&self) -> io::Result<u32> {
         Ok(sys::get_option_int(self.as_fd(), SOL_SOCKET, libc::SO_BINDTOIFINDEX)?.cast_unsigned())
     }
 
-    /// Receives consecutive datagrams of one sender glued together. Only batches with `control.gro` take such a socket.
+    /// Receives consecutive datagrams of one sender glued together (`UDP_GRO`). Only batches with `control.gro` take
+    /// such a socket.
     ///
     /// # Errors
-    /// `InvalidInput` for switching it off again: trains that are queued by then would come out without their segment size,
-    /// each as one datagram that nobody ever sent.
+    /// `InvalidInput` for switching it off again: trains that are queued by then would come out without their segment
+    /// size, each as one datagram that was never sent.
     pub fn set_gro(&self, on: bool) -> io::Result<()> {
         if !on {
-            let text = "GRO stays on once it was on, because queued trains could not be told from datagrams: make a new socket";
+            let text = "GRO cannot be switched off, because trains that are queued already would look like datagrams: \
+                        make a new socket";
             return if self.has_gro() { Err(io::Error::new(io::ErrorKind::InvalidInput, text)) } else { Ok(()) };
         }
         self.switch_gro_on(|| self.set(SOL_UDP, libc::UDP_GRO, 1))
     }
 
-    /// Cuts everything sent into datagrams of this size; 0 switches it off.
+    /// Cuts everything sent into datagrams of this size (`UDP_SEGMENT`); 0 switches it off.
     /// [`SendBatch::push_segmented`](crate::SendBatch::push_segmented) does it for one message, with a fallback.
     pub fn set_segment_size(&self, bytes: u16) -> io::Result<()> {
         self.set(SOL_UDP, libc::UDP_SEGMENT, bytes.into())
     }
 
-    /// Looks at the device's queue for this long before sleeping in a receive call. Raising it needs `CAP_NET_ADMIN`.
+    /// Polls the device's queue for this long before sleeping in a receive call (`SO_BUSY_POLL`). Raising it needs
+    /// `CAP_NET_ADMIN`.
     pub fn set_busy_poll_us(&self, microseconds: u32) -> io::Result<()> {
         self.set(SOL_SOCKET, libc::SO_BUSY_POLL, c_int::try_from(microseconds).unwrap_or(c_int::MAX))
     }
 
-    /// How long it looks there, as last set.
+    /// The time that [`set_busy_poll_us`](Self::set_busy_poll_us) has set, or the system's default.
     pub fn busy_poll_us(&self) -> io::Result<u32> {
         Ok(sys::get_option_int(self.as_fd(), SOL_SOCKET, libc::SO_BUSY_POLL)?.cast_unsigned())
     }
 
     /// While this socket is polled, leaves the device's queue to it instead of to interrupts, as far as
-    /// `napi_defer_hard_irqs` and `gro_flush_timeout` of the device allow. Needs `CAP_NET_ADMIN`.
+    /// `napi_defer_hard_irqs` and `gro_flush_timeout` of the device allow (`SO_PREFER_BUSY_POLL`). Needs
+    /// `CAP_NET_ADMIN`.
     pub fn set_prefer_busy_poll(&self, on: bool) -> io::Result<()> {
         self.set(SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, on.into())
     }
 
-    /// How many packets one look at the device's queue takes; the kernel takes 8. Raising it needs `CAP_NET_ADMIN`.
+    /// How many packets one poll of the device's queue takes (`SO_BUSY_POLL_BUDGET`); the kernel's default is 8.
+    /// Raising it needs `CAP_NET_ADMIN`.
     pub fn set_busy_poll_budget(&self, packets: u16) -> io::Result<()> {
         self.set(SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, packets.into())
     }
 
-    /// Prefers this socket of its reuseport group for what arrives on `cpu`. The kernel walks all members for each
-    /// datagram; [`Spread::Cpu`] does the same with one look.
+    /// Prefers this socket of its reuseport group for what arrives on `cpu` (`SO_INCOMING_CPU`). The kernel walks all
+    /// members for each datagram; [`GroupSpread::Cpu`] does the same with one look.
     pub fn set_incoming_cpu(&self, cpu: usize) -> io::Result<()> {
         let cpu = c_int::try_from(cpu).map_err(|_| {
             io::Error::new(io::ErrorKind::InvalidInput, format!("there is no core {cpu}: the kernel counts in 32 bits"))
@@ -140,17 +149,19 @@ impl Socket {
         Ok(usize::try_from(sys::get_option_int(self.as_fd(), SOL_SOCKET, libc::SO_INCOMING_CPU)?).ok())
     }
 
-    /// The device queue (NAPI) that fed this socket first; 0 where the device has none, as loopback.
+    /// The device queue (NAPI) that fed this socket first (`SO_INCOMING_NAPI_ID`); 0 where the device has none, as
+    /// loopback.
     pub fn incoming_napi_id(&self) -> io::Result<u32> {
         Ok(sys::get_option_int(self.as_fd(), SOL_SOCKET, libc::SO_INCOMING_NAPI_ID)?.cast_unsigned())
     }
 
-    /// Asks for a receive buffer, past the administrator's limit if we may, and reads back what was granted.
+    /// Asks for a receive buffer, past the administrator's limit where the process may (`SO_RCVBUFFORCE`, else
+    /// `SO_RCVBUF`), and reads back what was granted.
     pub fn set_receive_buffer(&self, bytes: usize) -> io::Result<GrantedBuffer> {
         self.set_buffer(bytes, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)
     }
 
-    /// The same for sending.
+    /// Asks for a send buffer in the same way (`SO_SNDBUFFORCE`, else `SO_SNDBUF`).
     pub fn set_send_buffer(&self, bytes: usize) -> io::Result<GrantedBuffer> {
         self.set_buffer(bytes, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)
     }
@@ -169,9 +180,10 @@ impl Socket {
         Ok(GrantedBuffer { asked_bytes: bytes, granted_bytes: usize::try_from(granted).unwrap_or(0), forced })
     }
 
-    /// Has sends end with an error also for what the kernel otherwise keeps to itself: that a queue of the device was full
-    /// and the datagram is lost ([`ENOBUFS`](libc::ENOBUFS)), and answers of the network that may be over in a moment, such as
-    /// that no host has the address. The kernel keeps a record of each answer on the socket, up to its receive buffer.
+    /// Makes sends fail also for what the kernel otherwise keeps to itself (`IP_RECVERR`): that a queue of the device
+    /// was full and the datagram is lost ([`ENOBUFS`](libc::ENOBUFS)), and answers of the network that may be over in a
+    /// moment, such as that no host has the address. The kernel keeps a record of each answer on the socket, up to its
+    /// receive buffer.
     pub fn set_report_errors(&self, on: bool) -> io::Result<()> {
         match self.family() {
             Family::V4 => self.set(IPPROTO_IP, libc::IP_RECVERR, on.into()),
@@ -179,7 +191,8 @@ impl Socket {
         }
     }
 
-    /// The traffic class of what is sent: DSCP in the upper six bits, ECN in the lower two.
+    /// Sets the traffic class of what is sent (`IP_TOS`, `IPV6_TCLASS`): DSCP in the upper six bits, ECN in the lower
+    /// two.
     pub fn set_traffic_class(&self, class: u8) -> io::Result<()> {
         if self.family() == Family::V6 {
             self.set(IPPROTO_IPV6, libc::IPV6_TCLASS, class.into())?;
@@ -188,7 +201,7 @@ impl Socket {
         self.set(IPPROTO_IP, libc::IP_TOS, class.into())
     }
 
-    /// How many routers what is sent may pass (hop limit, TTL with IPv4); at least 1.
+    /// Sets how many routers a sent datagram may pass (`IP_TTL`, `IPV6_UNICAST_HOPS`); at least 1.
     pub fn set_hop_limit(&self, hops: u8) -> io::Result<()> {
         if self.family() == Family::V6 {
             self.set(IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, hops.into())?;
@@ -196,8 +209,8 @@ impl Socket {
         self.set(IPPROTO_IP, libc::IP_TTL, hops.into())
     }
 
-    /// The longest packet that the route of a connected socket takes whole, headers included, as far as the kernel knows by
-    /// now. It knows less of a route that it has not used.
+    /// The longest packet that the route of a connected socket takes whole, headers included, as far as the kernel
+    /// knows by now. It knows less of a route that it has not used.
     pub fn path_mtu(&self) -> io::Result<usize> {
         let (level, option) = match self.family() {
             Family::V4 => (IPPROTO_IP, libc::IP_MTU),
@@ -209,16 +222,21 @@ impl Socket {
     /// The state of the receive queue, and the exact count of drops.
     pub fn memory_info(&self) -> io::Result<MemoryInfo> {
         // Newer kernels may know more words; they write as many as there is room for.
-        let mut words = [0; 9];
+        let mut words = [0; MEMORY_WORDS];
         let known = sys::get_option(self.as_fd(), SOL_SOCKET, libc::SO_MEMINFO, &mut words)?;
         if known < words.len() {
             let text = format!("the kernel gave {known} of the {} words of SO_MEMINFO", words.len());
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
-        Ok(MemoryInfo { receive_used_bytes: words[0], receive_buffer_bytes: words[1], drops: words[8] })
+        Ok(MemoryInfo {
+            receive_used_bytes: words[libc::SK_MEMINFO_RMEM_ALLOC as usize],
+            receive_buffer_bytes: words[libc::SK_MEMINFO_RCVBUF as usize],
+            drops: words[libc::SK_MEMINFO_DROPS as usize],
+        })
     }
 
-    /// Gives the reuseport group of this socket a program that chooses the member for each datagram.
+    /// Gives the reuseport group of this socket the program that spreads its datagrams over so many members.
+    /// [`GroupSpread::Flow`] needs none and takes away the one there is. [`Group`](crate::Group) does all of this.
     ///
     /// Call it on the **first** member, after [`set_reuse_port`](Self::set_reuse_port) and before its `bind`; then bind
     /// all members in index order. In this order not one datagram goes astray: the program is there before the first
@@ -227,17 +245,23 @@ impl Socket {
     /// replaces the program of the whole group, in one step.
     ///
     /// `ENOMEM` means that the program is larger than `net.core.optmem_max` allows.
-    pub fn attach_reuseport(&self, spread: &Spread<'_>) -> io::Result<()> {
-        sys::attach_program(self.as_fd(), libc::SO_ATTACH_REUSEPORT_CBPF, &reuseport::program(spread)?)
+    pub fn attach_reuseport(&self, spread: &GroupSpread, members: u32) -> io::Result<()> {
+        match reuseport::program(spread, members)? {
+            Some(program) => sys::attach_program(self.as_fd(), libc::SO_ATTACH_REUSEPORT_CBPF, &program),
+            None => match self.detach_reuseport() {
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+                result => result,
+            },
+        }
     }
 
-    /// Takes the program away: back to the kernel's hash. `ENOENT` when there is none.
+    /// Takes the program away, so that the kernel's hash decides again. `ENOENT` when there is none.
     pub fn detach_reuseport(&self) -> io::Result<()> {
         self.set(SOL_SOCKET, libc::SO_DETACH_REUSEPORT_BPF, 0)
     }
 
     /// Makes the kernel drop everything that arrives from now on, and count it in [`MemoryInfo::drops`]. What is queued
-    /// stays readable: so a socket can be read to its end under load, and the books still close.
+    /// stays readable, so a socket can be read to its end under load and every datagram is accounted for.
     pub fn refuse_arrivals(&self) -> io::Result<()> {
         sys::attach_program(self.as_fd(), libc::SO_ATTACH_FILTER, &reuseport::refuse_everything())
     }

@@ -29,7 +29,7 @@ impl Refusal {
         Refusal { operation: "io_uring", error: io::ErrorKind::Unsupported.into(), cause }
     }
 
-    /// Whether somebody forbids it: a setting, a filter, a limit. Otherwise the kernel or the build does not have it.
+    /// Whether a setting, a filter or a limit forbids it. Otherwise the kernel or the build does not have it.
     pub fn is_forbidden(&self) -> bool {
         matches!(self.error.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENOMEM | libc::EMFILE))
     }
@@ -64,11 +64,11 @@ impl std::error::Error for Refusal {
 fn cause(errno: Option<i32>, switch: Option<&str>) -> String {
     match (errno, switch.map(str::trim)) {
         (Some(libc::EPERM | libc::EACCES), Some("2")) => {
-            "kernel.io_uring_disabled = 2 forbids it to everybody; sysctl kernel.io_uring_disabled=0 permits it"
+            "kernel.io_uring_disabled = 2 forbids it to every process; sysctl kernel.io_uring_disabled=0 permits it"
                 .to_owned()
         }
         (Some(libc::EPERM | libc::EACCES), Some("1")) => {
-            "kernel.io_uring_disabled = 1 forbids it to who has neither CAP_SYS_ADMIN nor the group of \
+            "kernel.io_uring_disabled = 1 forbids it to processes without CAP_SYS_ADMIN and outside the group of \
              kernel.io_uring_group; set that to a group of this process, or sysctl kernel.io_uring_disabled=0"
                 .to_owned()
         }
@@ -78,13 +78,13 @@ fn cause(errno: Option<i32>, switch: Option<&str>) -> String {
                 .to_owned()
         }
         (Some(libc::ENOSYS), _) => {
-            "this kernel is built without CONFIG_IO_URING, or a seccomp filter says so; it needs Linux 6.1".to_owned()
+            "this kernel is built without CONFIG_IO_URING, or a seccomp filter hides it; it needs Linux 6.1".to_owned()
         }
         (Some(libc::EINVAL), _) => {
-            "this kernel does not know SINGLE_ISSUER and DEFER_TASKRUN; it needs Linux 6.1".to_owned()
+            "this kernel lacks IORING_SETUP_SINGLE_ISSUER and IORING_SETUP_DEFER_TASKRUN; it needs Linux 6.1".to_owned()
         }
         (Some(libc::ENOMEM), _) => {
-            "its rings count as locked memory, a few pages for each engine; raise `ulimit -l` (in a systemd unit \
+            "its rings count as locked memory, a few pages for each engine, and the limit is reached; raise `ulimit -l` (in a systemd unit \
              LimitMEMLOCK=)"
                 .to_owned()
         }

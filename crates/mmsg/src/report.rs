@@ -1,4 +1,4 @@
-//! What sending says of itself: why a datagram could not be queued, what was sent, what failed, and why a call ended.
+//! The outcomes of sending: why a datagram could not be queued, what was sent, what failed, and why a call ended.
 
 use std::error::Error;
 use std::fmt;
@@ -29,9 +29,9 @@ pub enum PushError {
     },
     /// A source of one family and a destination of the other.
     OtherFamily {
-        /// The source.
+        /// The source address that was given.
         from: IpAddr,
-        /// The destination.
+        /// The destination that was given.
         to: SocketAddr,
     },
 }
@@ -60,8 +60,8 @@ impl fmt::Display for PushError {
 
 impl Error for PushError {}
 
-/// For `?`: an error that holds this one and says what it says. `Other` for a full batch, which is no fault of the message;
-/// `InvalidInput` for the rest.
+/// For `?`: an error that holds this one and says what it says. `Other` for a full batch, which is no fault of the
+/// message; `InvalidInput` for the rest.
 impl From<PushError> for io::Error {
     fn from(error: PushError) -> io::Error {
         let kind = if error == PushError::Full { io::ErrorKind::Other } else { io::ErrorKind::InvalidInput };
@@ -82,7 +82,7 @@ pub struct SendFailure {
 }
 
 impl SendFailure {
-    /// The error.
+    /// The error that stands for [`errno`](Self::errno).
     pub fn error(&self) -> io::Error {
         io::Error::from_raw_os_error(self.errno)
     }
@@ -108,9 +108,9 @@ pub struct SendReport {
 #[non_exhaustive]
 #[derive(Debug)]
 pub struct SendError {
-    /// What was done before.
+    /// What was sent before the error.
     pub report: SendReport,
-    /// Why it ended.
+    /// The error that ended the call.
     pub error: io::Error,
 }
 
@@ -131,8 +131,8 @@ impl fmt::Display for SendError {
     }
 }
 
-/// For `?`: the error of the kernel as it is, so that its number can be matched. Who wants to know what was sent before
-/// looks at the report first.
+/// For `?`: the error of the kernel as it is, so that its number can be matched. To know what was sent before, read
+/// [`report`](Self::report) first.
 impl From<SendError> for io::Error {
     fn from(failed: SendError) -> io::Error {
         failed.error

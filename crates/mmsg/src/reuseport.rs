@@ -9,20 +9,24 @@ use std::io;
 
 use libc::sock_filter;
 
-/// How datagrams are spread over the sockets of a reuseport group.
+/// How the datagrams of a reuseport group are spread over its members, which are numbered from 0 in the order of
+/// `bind`. When a member is closed the **last** one takes its number.
 ///
-/// Socket indexes count from 0 in the order of `bind`. When a member is closed the **last** one takes its place.
+/// A table names the members of the group at its largest. A smaller group folds it: what is meant for member `m` of a
+/// group of `n` goes to `m mod n`.
 #[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spread<'a> {
-    /// By the core on which the kernel handles the datagram: pairs of core and socket index.
-    Cpu(&'a [(usize, u32)]),
-    /// By the receive queue of the device: pairs of queue, counted from 0, and socket index. Needs a device that
-    /// records the queue; loopback and veth do not.
-    Queue(&'a [(u32, u32)]),
-    /// At random over this many sockets, each datagram for itself: for one heavy sender, whom the hash would give to
-    /// one socket. Datagrams of one sender then overtake each other.
-    Random(u32),
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupSpread {
+    /// By the kernel's own hash over addresses and ports, without a program.
+    Flow,
+    /// By the core on which the kernel handles the datagram: pairs of core and member.
+    Cpu(Vec<(usize, u32)>),
+    /// By the receive queue of the device, counted from 0: pairs of queue and member. Needs a device that records the
+    /// queue; loopback and veth do not.
+    Queue(Vec<(u32, u32)>),
+    /// At random, each datagram for itself: for one heavy sender, whom the hash would give to one member. Datagrams of
+    /// one sender then overtake each other.
+    Random,
 }
 
 /// What the kernel takes for "no such socket".
@@ -39,36 +43,39 @@ const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const MODULO: u16 = (libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K) as u16;
 const RETURN_VALUE: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 const RETURN_ACCUMULATOR: u16 = (libc::BPF_RET | BPF_A) as u16;
+/// The accumulator as the source of a return (`BPF_A` of linux/bpf_common.h, which the crate libc lacks).
 const BPF_A: u32 = 0x10;
 
-/// The program for `spread`.
-pub(crate) fn program(spread: &Spread<'_>) -> io::Result<Vec<sock_filter>> {
-    match spread {
-        Spread::Cpu(pairs) => {
+/// The program of a spread over so many members; `None` for the one that has none.
+pub(crate) fn program(spread: &GroupSpread, members: u32) -> io::Result<Option<Vec<sock_filter>>> {
+    if members == 0 {
+        return Err(refuse("datagrams cannot be spread over 0 sockets: give at least 1".to_owned()));
+    }
+    Ok(Some(match spread {
+        GroupSpread::Flow => return Ok(None),
+        GroupSpread::Cpu(pairs) => {
             check(pairs.len(), "core")?;
-            let pair = |(cpu, socket): &(usize, u32)| {
-                let cpu =
-                    u32::try_from(*cpu).map_err(|_| refuse(format!("there is no core {cpu}: check the table")))?;
-                Ok((cpu, *socket))
+            let pair = |&(cpu, member): &(usize, u32)| {
+                let cpu = u32::try_from(cpu).map_err(|_| refuse(format!("there is no core {cpu}: check the table")))?;
+                Ok((cpu, member % members))
             };
-            Ok(chain(libc::SKF_AD_CPU, &pairs.iter().map(pair).collect::<io::Result<Vec<_>>>()?))
+            chain(libc::SKF_AD_CPU, &pairs.iter().map(pair).collect::<io::Result<Vec<_>>>()?)
         }
-        Spread::Queue(pairs) => {
+        GroupSpread::Queue(pairs) => {
             check(pairs.len(), "queue")?;
             // The kernel keeps queue + 1, so that 0 can mean "not recorded".
-            let pair = |(queue, socket): &(u32, u32)| {
+            let pair = |&(queue, member): &(u32, u32)| {
                 let mapping = queue.checked_add(1).ok_or_else(|| refuse(format!("there is no queue {queue}")))?;
-                Ok((mapping, *socket))
+                Ok((mapping, member % members))
             };
-            Ok(chain(libc::SKF_AD_QUEUE, &pairs.iter().map(pair).collect::<io::Result<Vec<_>>>()?))
+            chain(libc::SKF_AD_QUEUE, &pairs.iter().map(pair).collect::<io::Result<Vec<_>>>()?)
         }
-        Spread::Random(0) => Err(refuse("datagrams cannot be spread over 0 sockets: give at least 1".to_owned())),
-        Spread::Random(sockets) => Ok(vec![
+        GroupSpread::Random => vec![
             load(libc::SKF_AD_RANDOM),
-            instruction(MODULO, 0, 0, *sockets),
+            instruction(MODULO, 0, 0, members),
             instruction(RETURN_ACCUMULATOR, 0, 0, 0),
-        ]),
-    }
+        ],
+    }))
 }
 
 /// A socket filter that lets nothing pass.
@@ -133,9 +140,14 @@ mod tests {
         }
     }
 
+    /// The program of a spread that has one, over so many members that no table is folded.
+    fn of(spread: GroupSpread) -> Vec<sock_filter> {
+        program(&spread, 1000).expect("short enough").expect("it has a program")
+    }
+
     #[test]
     fn a_core_finds_its_socket_and_an_unknown_core_finds_none() {
-        let program = program(&Spread::Cpu(&[(3, 0), (64, 1), (0, 2)])).expect("short enough");
+        let program = of(GroupSpread::Cpu(vec![(3, 0), (64, 1), (0, 2)]));
         for (cpu, socket) in [(3, 0), (64, 1), (0, 2), (1, NO_SOCKET)] {
             assert_eq!(run(&program, libc::SKF_AD_CPU, cpu), socket, "core {cpu}");
         }
@@ -143,7 +155,7 @@ mod tests {
 
     #[test]
     fn queues_are_counted_from_zero_and_an_unrecorded_queue_finds_no_socket() {
-        let program = program(&Spread::Queue(&[(0, 5), (7, 6)])).expect("short enough");
+        let program = of(GroupSpread::Queue(vec![(0, 5), (7, 6)]));
         for (mapping, socket) in [(1, 5), (8, 6), (0, NO_SOCKET), (7, NO_SOCKET)] {
             assert_eq!(run(&program, libc::SKF_AD_QUEUE, mapping), socket, "queue mapping {mapping}");
         }
@@ -151,28 +163,34 @@ mod tests {
 
     #[test]
     fn random_stays_below_the_number_of_sockets() {
-        let program = program(&Spread::Random(3)).expect("short");
+        let program = program(&GroupSpread::Random, 3).expect("short").expect("a program");
         for random in [0, 1, 2, 3, u32::MAX] {
             assert_eq!(run(&program, libc::SKF_AD_RANDOM, random), random % 3);
         }
     }
 
     #[test]
+    fn a_table_for_more_members_than_there_are_is_folded() {
+        let program = program(&GroupSpread::Cpu(vec![(0, 0), (1, 5)]), 4).expect("short").expect("a program");
+        assert_eq!(run(&program, libc::SKF_AD_CPU, 1), 1);
+    }
+
+    #[test]
     fn an_empty_table_leaves_everything_to_the_kernel() {
-        assert_eq!(run(&program(&Spread::Cpu(&[])).expect("short"), libc::SKF_AD_CPU, 0), NO_SOCKET);
+        assert_eq!(run(&of(GroupSpread::Cpu(vec![])), libc::SKF_AD_CPU, 0), NO_SOCKET);
     }
 
     #[test]
     fn the_longest_table_fits_and_one_more_is_refused_with_the_limit() {
-        let pairs: Vec<(u32, u32)> = (0..=u32::try_from(MAX_PAIRS).expect("small")).map(|n| (n, n)).collect();
-        assert!(program(&Spread::Queue(&pairs[..MAX_PAIRS])).expect("just fits").len() <= MAX_INSTRUCTIONS);
-        let error = program(&Spread::Queue(&pairs)).expect_err("refused");
+        let table = |pairs: usize| GroupSpread::Queue((0..u32::try_from(pairs).expect("small")).zip(0..).collect());
+        assert!(of(table(MAX_PAIRS)).len() <= MAX_INSTRUCTIONS);
+        let error = program(&table(MAX_PAIRS + 1), 1).expect_err("refused");
         assert!(error.to_string().contains("2047 is the most"), "{error}");
     }
 
     #[test]
     fn nonsense_is_refused() {
-        assert!(program(&Spread::Random(0)).is_err());
-        assert!(program(&Spread::Queue(&[(u32::MAX, 0)])).is_err());
+        assert!(program(&GroupSpread::Random, 0).is_err());
+        assert!(program(&GroupSpread::Queue(vec![(u32::MAX, 0)]), 1).is_err());
     }
 }

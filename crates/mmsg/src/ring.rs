@@ -1,13 +1,13 @@
 //! An io_uring that receives from one socket into blocks of an arena: the part of the engine that talks to the kernel.
 //!
-//! Two requests are in flight while it works. A multishot receive takes a block from the buffer ring for every message and
-//! posts a completion for it; it ends when there is nothing to take a block from, after an empty datagram, and on an error,
-//! and is then made again. A poll for the end of the socket is what [`Socket::interrupt`](crate::Socket::interrupt) ends,
-//! because the receive alone would sleep through it.
+//! Two requests are in flight while it works. A multishot receive takes a block from the buffer ring for every message
+//! and posts a completion for it; it ends when there is nothing to take a block from, after an empty datagram, and on
+//! an error, and is then made again. A poll for the end of the socket is what
+//! [`Socket::interrupt`](crate::Socket::interrupt) ends, because the receive alone would sleep through it.
 //!
-//! Whose a block is, is told by its number: from [`Ring::provide`] on it is the kernel's, from the completion that names
-//! it on it is the caller's. The kernel runs both requests only inside [`Ring::enter`], on the thread that made the ring,
-//! which is what makes them cheap and why a ring cannot change its thread.
+//! A block has one owner at a time: from [`Ring::provide`] on the kernel, from the completion that names it on the
+//! caller. The kernel runs both requests only inside [`Ring::enter`], on the thread that made
+//! the ring, which is what makes them cheap and why a ring cannot change its thread.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -24,7 +24,7 @@ use crate::arena::{Arena, Layout};
 use crate::refusal::Refusal;
 use crate::sys::{Call, gate};
 
-/// The most blocks a buffer ring takes.
+/// The most blocks a buffer ring takes: their number is a power of two below 65,536.
 pub(crate) const MAX_BLOCKS: usize = 1 << 15;
 
 /// The two requests and their cancellations.
@@ -36,8 +36,8 @@ const OTHER_COMPLETIONS: usize = 16;
 /// The only buffer ring of a ring.
 const BUFFER_GROUP: u16 = 0;
 
-/// How long nothing may happen before a wait is begun again. The kernel wants a limit where it also has to let something
-/// gather; this one wakes nobody.
+/// How long nothing may happen before a wait is begun again. The kernel wants a limit where it also has to let
+/// something gather; this one wakes nobody.
 const LONG: Duration = Duration::from_secs(24 * 3600);
 
 /// How long the end of a request that is being cancelled may take. It is a matter of microseconds.
@@ -101,8 +101,8 @@ impl Ring {
     /// A ring for the socket `fd`, with room for `blocks` blocks of `layout`.
     ///
     /// # Safety
-    /// `fd` stays open as long as the ring lives. Every block that is provided is a block of `layout` that stays mapped,
-    /// and that nobody touches, until it is named by a completion or [`Ring::shut_down`] has returned true.
+    /// `fd` stays open as long as the ring lives. Every block that is provided is a block of `layout` that stays
+    /// mapped, and that nobody touches, until it is named by a completion or [`Ring::shut_down`] has returned true.
     pub(crate) unsafe fn new(fd: RawFd, layout: &Layout, blocks: usize) -> Result<Ring, Refusal> {
         let uring = build(blocks).map_err(|error| Refusal::of("io_uring_setup", error))?;
         let has_minimum_wait = uring.params().is_feature_min_timeout();
@@ -169,13 +169,13 @@ impl Ring {
         }
     }
 
-    /// Whether there are completions to be had without a system call.
+    /// Whether completions are there that can be taken without a system call.
     pub(crate) fn has_completions(&mut self) -> bool {
         !self.uring.completion().is_empty()
     }
 
-    /// Whether [`Ring::enter`] would do anything before it waits: a request to be made, or work of the kernel that waits to
-    /// be run by this thread.
+    /// Whether [`Ring::enter`] would do anything before it waits: a request to be made, or work of the kernel that
+    /// waits to be run by this thread.
     pub(crate) fn has_work(&mut self) -> bool {
         let queue = self.uring.submission();
         let kernel_has_work = queue.taskrun() || queue.cq_overflow();
@@ -224,14 +224,14 @@ impl Ring {
             flags |= EnterFlags::NO_IOWAIT;
         }
         let submissions = self.uring.submission().len() as u32;
-        // SAFETY: the arguments have the layout that EXT_ARG says, and they and what they point at live through the call.
-        // The requests in the queue are those of `queue_requests`.
+        // SAFETY: the arguments have the layout that EXT_ARG says, and they and what they point at live through the
+        // call. The requests in the queue are those of `queue_requests`.
         let enter =
             |_| unsafe { self.uring.submitter().enter(submissions, want as u32, flags.bits(), Some(arguments)) };
         match gate(Call::IoUringEnter, want).and_then(enter) {
             Ok(_) => Ok(()),
-            // The time is over, a signal has come, or completions must be taken first: all of it is for the caller to see
-            // in the completions.
+            // The time is over, a signal has come, or completions must be taken first: all of it is for the caller to
+            // see in the completions.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ETIME | libc::EINTR | libc::EBUSY)) => Ok(()),
             Err(error) => Err(error),
         }
@@ -257,8 +257,8 @@ impl Ring {
 
     /// False: there is no room, which the next call makes.
     fn queue(&mut self, request: squeue::Entry, name: u64) -> bool {
-        // SAFETY: what the request points at lives as long as the ring: the division, and by `new` the socket. Blocks it
-        // finds by itself, in the buffer ring.
+        // SAFETY: what the request points at lives as long as the ring: the division, and by `new` the socket. Blocks
+        // it finds by itself, in the buffer ring.
         unsafe { self.uring.submission().push(&request.user_data(name)) }.is_ok()
     }
 
@@ -276,8 +276,8 @@ impl Ring {
         }
     }
 
-    /// Ends the requests and waits until the kernel has let go of all blocks, however many messages are lost by it. False:
-    /// it would not, and may still write to them.
+    /// Ends the requests and waits until the kernel has let go of all blocks, however many messages are lost by it.
+    /// False: it would not, and may still write to them.
     pub(crate) fn shut_down(&mut self) -> bool {
         self.begin_end();
         let started = std::time::Instant::now();
@@ -329,8 +329,8 @@ impl BufferRing {
         let (memory, _) = Arena::new(usize::from(entries) * size_of::<BufRingEntry>(), false)?;
         let address = memory.base().as_ptr().addr() as u64;
         gate(Call::IoUringRegister, 0)?;
-        // SAFETY: page-aligned, zeroed memory for so many entries. The kernel pins its pages and only reads them, so that
-        // even a ring that outlives this mapping touches nothing of ours.
+        // SAFETY: page-aligned, zeroed memory for so many entries. The kernel pins its pages and only reads them, so
+        // that even a ring that outlives this mapping touches nothing of ours.
         unsafe { uring.submitter().register_buf_ring_with_flags(address, entries, BUFFER_GROUP, 0)? };
         let block_bytes = u32::try_from(block_bytes).map_err(|_| too_many())?;
         Ok(BufferRing { memory, mask: entries - 1, tail: 0, block_bytes })
@@ -343,9 +343,9 @@ impl BufferRing {
     /// # Safety
     /// As for [`Ring::provide`].
     unsafe fn put(&mut self, number: u16, block: *mut u8) {
-        // SAFETY: the entry is within the ring. It is not the kernel's: there are no more numbers than entries, so the one
-        // that was here before has been taken. The fields are written one by one, because the tail lies in the last field
-        // of entry 0.
+        // SAFETY: the entry is within the ring. It is not the kernel's: there are no more numbers than entries, so the
+        // one that was here before has been taken. The fields are written one by one, because the tail lies in the last
+        // field of entry 0.
         unsafe {
             let entry = &mut *self.base().as_ptr().add(usize::from(self.tail & self.mask));
             // The address leaves our sight here: the kernel writes there.
@@ -358,7 +358,8 @@ impl BufferRing {
 
     /// Shows the kernel what was put.
     fn publish(&mut self) {
-        // SAFETY: the base of the ring, whose first entry is initialised; the tail is aligned and only read by the kernel.
+        // SAFETY: the base of the ring, whose first entry is initialised; the tail is aligned and only read by the
+        // kernel.
         unsafe {
             let tail = BufRingEntry::tail(self.base().as_ptr()).cast_mut();
             AtomicU16::from_ptr(tail).store(self.tail, Ordering::Release);

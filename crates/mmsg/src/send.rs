@@ -108,10 +108,10 @@ impl SendBatch {
         self.enqueue(payload, 0, to, None)
     }
 
-    /// Queues one datagram that leaves with the source address `from`, one of this host's: so a host with several answers from
-    /// the one that was asked, [`Datagram::local_address`](crate::Datagram::local_address). The port is the socket's. A source
-    /// that is none of the host's fails in [`flush`](Self::flush), as that message's own fault; the unspecified address leaves
-    /// the choice to the kernel.
+    /// Queues one datagram that leaves with the source address `from`, one of this host's: so a host with several
+    /// answers from the one that was asked, [`Datagram::local_address`](crate::Datagram::local_address). The port is
+    /// the socket's. A source that is none of the host's fails in [`flush`](Self::flush), as that message's own fault;
+    /// the unspecified address leaves the choice to the kernel.
     pub fn push_from(&mut self, payload: &[u8], from: IpAddr, to: SocketAddr) -> Result<(), PushError> {
         // The kernel would pass over a source of the other family without a word.
         let from = from.to_canonical();
@@ -154,8 +154,8 @@ impl SendBatch {
         if !is_open || !fits || payload.is_empty() || payload.len() > first || (slot == self.next && self.is_begun()) {
             return false;
         }
-        // SAFETY: `slot` exists and holds `length` bytes; what is added ends within it (checked above). The payload comes from
-        // outside the arena, and `&mut self` means that nobody else looks.
+        // SAFETY: `slot` exists and holds `length` bytes; what is added ends within it (checked above). The payload
+        // comes from outside the arena, and `&mut self` means that nobody else looks.
         unsafe {
             ptr::copy_nonoverlapping(payload.as_ptr(), self.region.payload(slot).add(length), payload.len());
             (*self.region.iovec(slot)).iov_len = total;
@@ -217,8 +217,8 @@ impl SendBatch {
         let segment = if segment_bytes > 0 { &segment[..] } else { &[] };
         let bytes = source_bytes + segment.len();
         let control = self.region.control(slot);
-        // SAFETY: `slot` exists, as just seen. The control space has room for the longest source and a segment size, by the
-        // layout; the segment size comes from outside the arena, and `&mut self` means that nobody else looks.
+        // SAFETY: `slot` exists, as just seen. The control space has room for the longest source and a segment size, by
+        // the layout; the segment size comes from outside the arena, and `&mut self` means that nobody else looks.
         unsafe {
             ptr::copy_nonoverlapping(segment.as_ptr(), control.add(source_bytes), segment.len());
             let inner = &raw mut (*self.region.header(slot)).msg_hdr;
@@ -265,8 +265,8 @@ impl SendBatch {
         &self.failures
     }
 
-    /// The error numbers that the last [`flush`](Self::flush) heard and that were about earlier datagrams, such as the answer
-    /// of a port where nobody listens. What they interrupted was sent after all.
+    /// The error numbers that the last [`flush`](Self::flush) heard and that were about earlier datagrams, such as the
+    /// answer of a port where nobody listens. What they interrupted was sent after all.
     pub fn answers(&self) -> &[i32] {
         &self.answers
     }
@@ -321,7 +321,8 @@ impl SendBatch {
         let count = segments - self.next_segment;
         self.build_singles(count);
         report.calls += 1;
-        // SAFETY: `build_singles` has just pointed the first `count` headers at the segments, the name and the source of `next`.
+        // SAFETY: `build_singles` has just pointed the first `count` headers at the segments, the name and the source
+        // of `next`.
         let sent = unsafe { sys::sendmmsg(socket.as_fd(), self.singles.header(0), count, libc::MSG_NOSIGNAL) }?;
         let sent = progress(sent)?.min(count);
         report.datagrams += sent;

@@ -136,8 +136,8 @@ impl Control {
 pub struct BatchShape {
     /// How many messages one call can take; from 1 to 65,536. Beyond a few dozen the gain is small.
     pub slots: usize,
-    /// The longest datagram kept whole, in bytes: of a longer one the beginning is kept, and it is marked. With `control.gro` a
-    /// slot has room for a train of 64 KiB, and this holds for each datagram of it.
+    /// The longest datagram kept whole, in bytes: of a longer one the beginning is kept, and it is marked. With
+    /// `control.gro` a slot has room for a train of 64 KiB, and this holds for each datagram of it.
     pub slot_bytes: usize,
     /// What else to receive besides the payload.
     pub control: Control,

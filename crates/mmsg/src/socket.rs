@@ -91,7 +91,8 @@ impl Socket {
     /// to stop that too see [`refuse_arrivals`](Self::refuse_arrivals).
     ///
     /// The first 0 is not yet the end: a call that had found the queue empty and was about to wait returns 0 although a
-    /// datagram was queued in between. Receive once more, with [`Wait::No`](crate::Wait::No), before closing the socket.
+    /// datagram was queued in between. Receive once more, with [`Wait::No`](crate::Wait::No), before closing the
+    /// socket.
     pub fn interrupt(&self) -> io::Result<()> {
         match sys::shutdown_read(self.as_fd()) {
             // The kernel says so of every socket without a peer, after it has done what was asked.
@@ -115,8 +116,9 @@ impl Socket {
         self.gro.load(Ordering::Relaxed) != 0
     }
 
-    /// Switches GRO on by `call`. It counts as on from before the kernel begins, so that there is no moment at which a train
-    /// could come from a socket that seems to have none, and it stays on if it was on before, whatever comes of this call.
+    /// Switches GRO on by `call`. It counts as on from before the kernel begins, so that there is no moment at which a
+    /// train could come from a socket that seems to have none, and it stays on if it was on before, whatever comes of
+    /// this call.
     pub(crate) fn switch_gro_on(&self, call: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         self.gro.fetch_add(GRO_ATTEMPT, Ordering::Relaxed);
         let result = call();

@@ -1,7 +1,7 @@
 //! Every system call of this crate, one wrapper each, each returning `io::Result`.
 //!
-//! All of them pass the same gate first, which is an empty inline function unless the crate is built with `--cfg mmsg_faults`:
-//! then a test can make the Nth call of a kind fail and see what the code above makes of it.
+//! All of them pass the same gate first, which is an empty inline function unless the crate is built with `--cfg
+//! mmsg_faults`: then a test can make the Nth call of a kind fail and see what the code above makes of it.
 #![allow(unsafe_code)]
 #![cfg_attr(miri, allow(dead_code))] // the interpreter's arenas come from the heap
 
@@ -208,9 +208,9 @@ pub(crate) unsafe fn madvise(address: NonNull<u8>, bytes: usize, advice: c_int) 
     checked(unsafe { libc::madvise(address.as_ptr().cast(), bytes, advice) }).map(drop)
 }
 
-/// Returns after every core has left whatever it was doing inside the kernel under RCU when the call was made: a softirq
-/// that had looked a socket up by then has queued its datagram. `EINVAL` where the kernel keeps cores free of its tick
-/// (`nohz_full`) and so cannot ask them.
+/// Returns after every core has left whatever it was doing inside the kernel under RCU when the call was made: a
+/// softirq that had looked a socket up by then has queued its datagram. `EINVAL` where the kernel keeps cores free of
+/// its tick (`nohz_full`) and so cannot ask them.
 pub(crate) fn wait_for_every_core() -> io::Result<()> {
     gate(Call::Membarrier, 0)?;
     // SAFETY: takes no pointers; the flags and the core are 0, as this command wants them.

@@ -1,15 +1,17 @@
 //! The io_uring engine: the kernel puts messages into blocks of the pool by itself, and a receive call picks them up.
 //!
-//! A block that was filled is exchanged for the empty block of the batch's slot, which goes to the kernel in its place. So
-//! a payload is never copied, a batch always owns as many blocks as it was born with, and the pool is not drawn upon. What
-//! is no longer than `copy_up_to` bytes is copied instead, and the block goes back at once.
+//! A block that was filled is exchanged for the empty block of the batch's slot, which goes to the kernel in its place.
+//! So a payload is never copied, a batch always owns as many blocks as it was born with, and the pool is not drawn
+//! upon. What is no longer than `copy_up_to` bytes is copied instead, and the block goes back at once.
 //!
 //! Who may touch a block when: `&mut RecvBatch` gives the slots of a batch, a completion gives a block of the ring, and
-//! all of them are of one arena, which the engine keeps alive with the batches it was given. When the engine is dropped it
-//! waits until the kernel has let go of its blocks; should the kernel not let go, the arena is leaked rather than unmapped.
+//! all of them are of one arena, which the engine keeps alive with the batches it was given. When the engine is dropped
+//! it waits until the kernel has let go of its blocks; should the kernel not let go, the arena is leaked rather than
+//! unmapped.
 //!
-//! The end: once the socket is [interrupted](Socket::interrupt), or the engine told to finish, the ring is taken down, what it has already received is
-//! handed out first, and what is still in the socket is received by `recvmmsg`. Nothing is left between the two.
+//! The end: once the socket is [interrupted](Socket::interrupt), or the engine told to finish, the ring is taken down,
+//! what it has already received is handed out first, and what is still in the socket is received by `recvmmsg`. Nothing
+//! is left between the two.
 #![allow(unsafe_code)]
 // The lengths in a header have other types with other C libraries; where a cast is needed depends on which.
 #![allow(clippy::unnecessary_cast)]
@@ -34,7 +36,7 @@ use crate::wait::Wait;
 /// How many messages the kernel takes from a socket in one go, besides those that were waited for.
 const KERNEL_PASS: usize = 32;
 
-/// The io_uring engine: whether it is to be had here, and what it needs. [`Engine::uring`](crate::Engine::uring) makes one.
+/// The io_uring engine: whether this host has it, and what it needs. [`Engine::uring`](crate::Engine::uring) makes one.
 pub struct Uring {
     ring: Ring,
     socket: Arc<Socket>,
@@ -53,13 +55,13 @@ pub struct Uring {
 }
 
 impl Uring {
-    /// Whether this kernel has, and permits, what the engine needs. It makes a ring and lets it go again.
+    /// Whether this kernel has, and permits, what the engine needs. The call makes a ring and removes it again.
     pub fn supported() -> Result<(), Refusal> {
         ring::probe()
     }
 
-    /// How many batches of so many slots the ring is to be given, so that it has blocks to fill while a batch's worth of
-    /// filled ones is picked up.
+    /// How many batches of so many slots to give to a ring, so that it has blocks to fill while a batch's worth
+    /// of filled ones is picked up.
     pub fn reserve_batches(slots: usize) -> usize {
         (slots + KERNEL_PASS).div_ceil(slots.max(1))
     }
@@ -79,8 +81,8 @@ impl Uring {
         // SAFETY: existing slots of batches that are ours.
         let blocks = slots.map(|(batch, slot)| unsafe { batch.region().block(slot) });
         let blocks: Box<[*mut u8]> = blocks.take(MAX_BLOCKS).collect();
-        // SAFETY: the socket is kept beside the ring. The blocks are of one layout, because batches of one pool are; they
-        // are ours with `reserve`, which is let go only after the ring has let go of them, see `drop`.
+        // SAFETY: the socket is kept beside the ring. The blocks are of one layout, because batches of one pool are;
+        // they are ours with `reserve`, which is let go only after the ring has let go of them, see `drop`.
         let ring = unsafe { Ring::new(socket.as_fd().as_raw_fd(), &layout, blocks.len()) };
         let mut ring = ring?;
         for (number, &block) in (0..).zip(&blocks) {
@@ -100,7 +102,8 @@ impl Uring {
         }
         batch.fill(|headers, count| {
             // SAFETY: `fill` passes `count` armed headers of a region that the batch borrows mutably, so nobody holds a
-            // reference to it or to the blocks they point at. It is of our arena, as just checked, and so of our layout.
+            // reference to it or to the blocks they point at. It is of our arena, as just checked, and so of our
+            // layout.
             unsafe { self.take(headers, count, wait) }
         })
     }
@@ -127,8 +130,8 @@ impl Uring {
         self.ring.begin_end();
     }
 
-    /// Takes the ring down and gives back what it was made with, for the next one. What it had received and not handed out
-    /// is lost: [`finish`](Self::finish) first. `None`: the kernel does not let go of the memory.
+    /// Takes the ring down and gives back what it was made with, for the next one. What it had received and not handed
+    /// out is lost: [`finish`](Self::finish) first. `None`: the kernel does not let go of the memory.
     pub(crate) fn into_reserve(mut self) -> Option<Vec<RecvBatch>> {
         if !self.ring.shut_down() {
             return None;
@@ -214,8 +217,9 @@ impl Uring {
         }
     }
 
-    /// Whether another call is likely to bring enough to be worth it, or has to be made for anything to come at all. Under
-    /// load there is always one more datagram by now, and to fetch it alone costs more than to wait for its successors.
+    /// Whether another call is likely to bring enough to be worth it, or has to be made for anything to come at all.
+    /// Under load there is always one more datagram by now, and to fetch it alone costs more than to wait for its
+    /// successors.
     fn may_have_more(&mut self, entered: bool, pass: usize) -> bool {
         let worth_it = !entered || pass >= KERNEL_PASS / 2 || (pass > 0 && !self.ring.is_receiving());
         worth_it && self.error.is_none() && self.ring.has_work()
@@ -261,14 +265,15 @@ impl Uring {
         taken
     }
 
-    /// Puts the message of block `number` under a header, as `recvmmsg` would have, and gives the kernel a block for it.
+    /// Puts the message of block `number` under a header, as `recvmmsg` would have, and gives the kernel a block for
+    /// it.
     ///
     /// # Safety
     /// The header is as for [`take`](Self::take); block `number` holds a message and is not the kernel's.
     unsafe fn deposit(&mut self, header: *mut mmsghdr, number: u16) {
         let filled = self.blocks[usize::from(number)];
-        // SAFETY: the block is ours, by the caller, and so is what the header points at. Both are blocks of one layout and
-        // arena, and they are not the same one: a block is either the ring's or a batch's.
+        // SAFETY: the block is ours, by the caller, and so is what the header points at. Both are blocks of one layout
+        // and arena, and they are not the same one: a block is either the ring's or a batch's.
         unsafe {
             let preface = Preface::of(filled);
             let inner = &raw mut (*header).msg_hdr;

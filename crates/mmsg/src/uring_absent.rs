@@ -1,5 +1,5 @@
-//! The io_uring engine of a crate that is built without the feature `io_uring`. It can be asked for, says why there is none,
-//! and has no value, so that nothing else changes: what compiles with the feature compiles without it.
+//! The io_uring engine of a crate that is built without the feature `io_uring`. It can be asked for, says why there is
+//! none, and has no value, so that nothing else changes: what compiles with the feature compiles without it.
 
 use std::convert::Infallible;
 use std::io;
@@ -12,7 +12,7 @@ use crate::refusal::Refusal;
 use crate::socket::Socket;
 use crate::wait::Wait;
 
-/// The io_uring engine, which this build is without: [`Uring::supported`] says so.
+/// The io_uring engine, which this build lacks: [`Uring::supported`] says so.
 #[derive(Debug)]
 pub struct Uring {
     never: Infallible,
@@ -21,12 +21,12 @@ pub struct Uring {
 }
 
 impl Uring {
-    /// Whether there is an io_uring engine; here always the refusal that says how to get one.
+    /// Whether this host has an io_uring engine; here always the refusal that says how to get one.
     pub fn supported() -> Result<(), Refusal> {
         Err(Refusal::not_built())
     }
 
-    /// How many batches of so many slots a ring is to be given: 0, because there is none.
+    /// How many batches of so many slots to give to a ring: 0, because there is none.
     pub fn reserve_batches(slots: usize) -> usize {
         let _ = slots;
         0

@@ -1,5 +1,5 @@
-//! What an error number of `sendmmsg` is about: this message, perhaps an earlier one, or the call. The kernel does not say;
-//! these lists do, and `send.rs` acts on them.
+//! What an error number of `sendmmsg` is about: this message, perhaps an earlier one, or the call. The kernel does not
+//! say; these lists do, and `send.rs` acts on them.
 
 /// Errors that may stem from the ICMP answer to an earlier datagram.
 pub(crate) fn is_pending(errno: i32) -> bool {

@@ -8,8 +8,8 @@ use std::time::Duration;
 pub enum Wait {
     /// Wait for the first datagram, then take what else is there (`MSG_WAITFORONE`).
     Block,
-    /// Let datagrams gather: wait until the batch is full or this time is over, and after that for as long as nothing has
-    /// come. An engine that cannot be woken by a full batch waits the whole time.
+    /// Let datagrams gather: wait until the batch is full or this time is over, and after that for as long as nothing
+    /// has come. An engine that cannot be woken by a full batch waits the whole time.
     Gather(Duration),
     /// Take what is there (`MSG_DONTWAIT`).
     No,

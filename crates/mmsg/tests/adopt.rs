@@ -1,5 +1,5 @@
-//! Sockets that come from elsewhere and go elsewhere: what they are is found out, what they hold stays with them, and what
-//! is no UDP socket is refused by name.
+//! Sockets that come from elsewhere and go elsewhere: what they are is found out, what they hold stays with them, and
+//! what is no UDP socket is refused by name.
 #![cfg(not(miri))] // system calls throughout
 
 mod common;

@@ -12,9 +12,7 @@ use std::time::Duration;
 
 use common::{DEADLINE, batch, bound, receive_count};
 use mmsg::fault::{Call, inject, inject_partial_send};
-use mmsg::{
-    Backing, BatchShape, Control, CoreCounter, Family, Group, GroupSpread, RecvBatch, SendBatch, Socket, Spread, Wait,
-};
+use mmsg::{Backing, BatchShape, Control, CoreCounter, Family, Group, GroupSpread, RecvBatch, SendBatch, Socket, Wait};
 
 /// Faults reach every thread, so the tests take turns.
 fn turn() -> MutexGuard<'static, ()> {
@@ -30,7 +28,7 @@ fn everything() -> io::Result<()> {
     socket.set_reuse_port(true)?;
     socket.set_packet_info(true)?;
     socket.set_receive_buffer(100_000)?;
-    socket.attach_reuseport(&Spread::Random(1))?;
+    socket.attach_reuseport(&GroupSpread::Random, 1)?;
     socket.join_multicast([239, 0, 0, 1].into(), 1, None)?;
     socket.bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
     let address = socket.local_addr()?;

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::process::Command;
 
 use common::{batch, bound, receive_count};
-use mmsg::{Control, Family, Socket, Spread, Wait};
+use mmsg::{Control, Family, GroupSpread, Socket, Wait};
 
 #[test]
 fn a_buffer_says_what_was_granted() {
@@ -111,8 +111,9 @@ fn interface_index(name: &str) -> u32 {
     text.trim().parse().expect("a number")
 }
 
-/// A reuseport group of `count` sockets with a program attached in the order the documentation asks for.
-fn group(count: usize, spread: &Spread<'_>) -> (Vec<Socket>, SocketAddr) {
+/// A reuseport group of `count` sockets with a program for `members` of them, attached in the order the documentation
+/// asks for.
+fn group(count: usize, spread: &GroupSpread, members: u32) -> (Vec<Socket>, SocketAddr) {
     let sockets: Vec<Socket> = (0..count)
         .map(|_| {
             let socket = Socket::new(Family::V4).expect("a socket");
@@ -121,7 +122,7 @@ fn group(count: usize, spread: &Spread<'_>) -> (Vec<Socket>, SocketAddr) {
             socket
         })
         .collect();
-    sockets[0].attach_reuseport(spread).expect("a program before the first bind");
+    sockets[0].attach_reuseport(spread, members).expect("a program before the first bind");
     let mut address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     for socket in &sockets {
         socket.bind(address).expect("the group");
@@ -154,7 +155,7 @@ fn send_one_flow(to: SocketAddr, datagrams: usize) {
 
 #[test]
 fn random_spreads_one_sender_over_all_sockets() {
-    let (sockets, address) = group(4, &Spread::Random(4));
+    let (sockets, address) = group(4, &GroupSpread::Random, 4);
     send_one_flow(address, 2000);
     let counts = counts(&sockets);
     assert_eq!(counts.iter().sum::<usize>(), 2000);
@@ -164,17 +165,18 @@ fn random_spreads_one_sender_over_all_sockets() {
 
 #[test]
 fn without_a_program_one_sender_stays_on_one_socket_and_detaching_returns_to_that() {
-    let (sockets, address) = group(4, &Spread::Random(4));
-    sockets[3].detach_reuseport().expect("any member may");
+    let (sockets, address) = group(4, &GroupSpread::Random, 4);
+    sockets[3].attach_reuseport(&GroupSpread::Flow, 4).expect("any member may");
     send_one_flow(address, 200);
     let counts = counts(&sockets);
     assert_eq!(counts.iter().copied().max(), Some(200), "{counts:?}");
     assert_eq!(sockets[0].detach_reuseport().expect_err("none left").raw_os_error(), Some(libc::ENOENT));
+    sockets[0].attach_reuseport(&GroupSpread::Flow, 4).expect("as it is already");
 }
 
 #[test]
 fn loopback_records_no_queue_so_the_kernel_chooses_and_nothing_is_lost() {
-    let (sockets, address) = group(2, &Spread::Queue(&[(0, 0), (1, 1)]));
+    let (sockets, address) = group(2, &GroupSpread::Queue(vec![(0, 0), (1, 1)]), 2);
     send_one_flow(address, 100);
     let counts = counts(&sockets);
     assert!(counts == [100, 0] || counts == [0, 100], "{counts:?}");
@@ -190,7 +192,8 @@ fn datagrams_go_to_the_socket_of_the_core_they_were_sent_on() {
     }
     let cpus = allowed_cpus();
     let pairs: Vec<(usize, u32)> = cpus.iter().copied().zip(0..).collect();
-    let (sockets, address) = group(cpus.len() + 1, &Spread::Cpu(&pairs));
+    let members = u32::try_from(cpus.len() + 1).expect("small");
+    let (sockets, address) = group(cpus.len() + 1, &GroupSpread::Cpu(pairs.clone()), members);
     for (cpu, socket) in &pairs {
         let copy = std::env::current_exe().expect("known");
         let output = Command::new("taskset")
@@ -221,10 +224,10 @@ fn allowed_cpus() -> Vec<usize> {
 
 #[test]
 fn a_program_can_be_replaced_while_the_group_lives() {
-    let (sockets, address) = group(2, &Spread::Random(1));
+    let (sockets, address) = group(2, &GroupSpread::Random, 1);
     send_one_flow(address, 10);
     assert_eq!(counts(&sockets), [10, 0], "modulo 1 is always the first");
-    sockets[1].attach_reuseport(&Spread::Random(2)).expect("replaced by any member");
+    sockets[1].attach_reuseport(&GroupSpread::Random, 2).expect("replaced by any member");
     send_one_flow(address, 200);
     let counts = counts(&sockets);
     assert!(counts[0] > 0 && counts[1] > 0, "{counts:?}");
@@ -232,9 +235,9 @@ fn a_program_can_be_replaced_while_the_group_lives() {
 
 #[test]
 fn a_second_socket_with_a_program_of_its_own_cannot_join() {
-    let (_sockets, address) = group(1, &Spread::Random(1));
+    let (_sockets, address) = group(1, &GroupSpread::Random, 1);
     let late = Socket::new(Family::V4).expect("a socket");
     late.set_reuse_port(true).expect("SO_REUSEPORT");
-    late.attach_reuseport(&Spread::Random(1)).expect("unbound, so it is taken");
+    late.attach_reuseport(&GroupSpread::Random, 1).expect("unbound, so it is taken");
     assert_eq!(late.bind(address).expect_err("refused").kind(), ErrorKind::AddrInUse);
 }

@@ -1,5 +1,5 @@
-//! An engine that changes its socket: what the old one held comes first, then what the new one holds, and the memory of a ring
-//! is the same as before, however often that is done.
+//! An engine that changes its socket: what the old one held comes first, then what the new one holds, and the memory of
+//! a ring is the same as before, however often that is done.
 #![cfg(not(miri))] // system calls throughout
 
 mod common;

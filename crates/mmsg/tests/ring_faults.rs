@@ -1,5 +1,5 @@
-//! The system calls of a ring failing on order: each error is handed on, no datagram is lost by it, and a refusal says what
-//! to do.
+//! The system calls of a ring failing on order: each error is handed on, no datagram is lost by it, and a refusal says
+//! what to do.
 #![cfg(all(mmsg_faults, feature = "io_uring"))] // RUSTFLAGS="--cfg mmsg_faults"
 
 mod common;
@@ -57,7 +57,8 @@ fn every_call_of_a_ring_hands_its_error_on_whenever_it_fails() {
                 result.unwrap_or_else(|error| panic!("nothing was injected into {call:?}, and yet: {error}"));
                 break;
             }
-            // The last calls are those of its end, where there is nobody to tell: the memory is leaked, nothing is unsafe.
+            // The last calls are those of its end, where there is nobody to tell: the memory is leaked, nothing is
+            // unsafe.
             if let Err(error) = result {
                 failed += 1;
                 assert_eq!(errno(&error), Some(libc::ENFILE), "call {nth} of {call:?}: {error}");

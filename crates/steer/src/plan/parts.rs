@@ -1,5 +1,5 @@
-//! What a plan consists of, as plain data: an [`InterfacePlan`] for each interface, with a seat for each queue and a list
-//! of settings.
+//! What a plan consists of, as plain data: an [`InterfacePlan`] for each interface, with a seat for each queue and a
+//! list of settings.
 
 use super::request::Note;
 use crate::ethtool::{Channels, Family, FlowHash, Rings};
