@@ -2,10 +2,13 @@
 //! C.
 //!
 //! ```text
-//! cargo bench --bench against_c_loop [-- --pairs 5 --seconds 4 --only 1,000,000 --quick --record benches/runs/DATE-HOST]
+//! cargo bench --bench against_c_loop [-- --pairs 5 --seconds 4 --only 1,000,000 --quick --before PROGRAM
+//!                                   --record benches/runs/DATE-HOST]
 //! ```
 //!
 //! The sender is pinned to CPU 0, the receiver to CPU 1, so this needs two cores and a machine that does little else.
+//! `--before` lets another udpd take part, such as that of the commit before.
+//!
 //! The programs take turns within each pair, and the order turns round from pair to pair, so that neither profits from
 //! a warmer or quieter moment. The C loop runs twice in each pair: its ratio to itself is the error of the others.
 
@@ -33,11 +36,13 @@ struct Options {
     seconds: f64,
     /// Only the offers whose name has this in it.
     only: String,
+    /// Another udpd, lent for as long as the program runs.
+    before: Option<&'static str>,
     record: Option<PathBuf>,
 }
 
 fn options() -> Result<Options, String> {
-    let mut options = Options { pairs: 5, seconds: 4.0, only: String::new(), record: None };
+    let mut options = Options { pairs: 5, seconds: 4.0, only: String::new(), before: None, record: None };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
@@ -48,10 +53,11 @@ fn options() -> Result<Options, String> {
             "--pairs" => options.pairs = value()?.parse().map_err(|error| format!("--pairs: {error}"))?,
             "--seconds" => options.seconds = value()?.parse().map_err(|error| format!("--seconds: {error}"))?,
             "--only" => options.only = value()?,
+            "--before" => options.before = Some(value()?.leak()),
             "--record" => options.record = Some(value()?.into()),
             _ => {
                 return Err(format!(
-                    "unknown argument {argument}: --pairs N, --seconds S, --only NAME, --quick, --record DIR"
+                    "unknown argument {argument}: --pairs N, --seconds S, --only NAME, --before PROGRAM, --quick, --record DIR"
                 ));
             }
         }
@@ -62,16 +68,18 @@ fn options() -> Result<Options, String> {
     Ok(options)
 }
 
-/// One pair: the C loop, udpd with each setting, the C loop again; the other way round every second time.
-fn pair(number: usize, c_loop: &Path, offer: Offer, seconds: f64) -> Vec<(Contender, Run)> {
-    let settings = SETTINGS.into_iter().filter(|setting| setting.is_possible());
+/// One pair: the C loop, udpd with each setting (the one before first), the C loop again; the other way round every second time.
+fn pair(number: usize, c_loop: &Path, offer: Offer, options: &Options) -> Vec<(Contender, Run)> {
     let mut order = vec![Contender::CLoop];
-    order.extend(settings.map(Contender::Udpd));
+    for setting in SETTINGS.into_iter().filter(|setting| setting.is_possible()) {
+        order.extend(options.before.map(|program| Contender::Before(program, setting)));
+        order.push(Contender::Udpd(setting));
+    }
     order.push(Contender::CLoopAgain);
     if number % 2 == 1 {
         order.reverse();
     }
-    order.into_iter().map(|contender| (contender, run(contender, c_loop, offer, seconds))).collect()
+    order.into_iter().map(|contender| (contender, run(contender, c_loop, offer, options.seconds))).collect()
 }
 
 /// What stands in the way of a meaningful comparison, if anything does.
@@ -104,7 +112,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut pairs = Vec::new();
         for number in 0..options.pairs {
             writeln!(out, "{}: pair {} of {}", offer.name, number + 1, options.pairs)?;
-            pairs.push(pair(number, &c_loop, offer, options.seconds));
+            pairs.push(pair(number, &c_loop, offer, &options));
         }
         comparisons.push(Comparison { offer, pairs });
     }

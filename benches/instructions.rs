@@ -2,7 +2,7 @@
 //! the figure is the same on a loud machine as on a quiet one. The kernel's share is not in it.
 //!
 //! ```text
-//! cargo bench --bench instructions [-- --quick --record DIR]
+//! cargo bench --bench instructions [-- --quick --program PATH --record DIR]
 //! ```
 //!
 //! Two runs that differ only in how many datagrams they get: starting and ending are in both and drop out of the
@@ -32,25 +32,29 @@ const RATE_PER_SECOND: u64 = 40_000;
 struct Options {
     few: u64,
     many: u64,
+    /// The udpd that is counted.
+    program: String,
     record: Option<PathBuf>,
 }
 
 fn options() -> Result<Options, String> {
-    let mut options = Options { few: 40_000, many: 240_000, record: None };
+    let mut options =
+        Options { few: 40_000, many: 240_000, program: env!("CARGO_BIN_EXE_udpd").to_owned(), record: None };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--bench" => {}
             "--quick" => (options.few, options.many) = (10_000, 40_000),
+            "--program" => options.program = arguments.next().ok_or("--program needs a path")?,
             "--record" => options.record = Some(arguments.next().ok_or("--record needs a folder")?.into()),
-            _ => return Err(format!("unknown argument {argument}: --quick, --record DIR")),
+            _ => return Err(format!("unknown argument {argument}: --quick, --program PATH, --record DIR")),
         }
     }
     Ok(options)
 }
 
 /// Instructions of the whole process, and the datagrams it received.
-fn instructions(datagrams: u64, folder: &Path) -> (u64, u64) {
+fn instructions(program: &str, datagrams: u64, folder: &Path) -> (u64, u64) {
     let address = free_address();
     let at = |name: &str| folder.join(name).to_str().expect("UTF-8").to_owned();
     let text = format!(
@@ -62,7 +66,7 @@ fn instructions(datagrams: u64, folder: &Path) -> (u64, u64) {
     fs::write(at("udpd.toml"), text).expect("written");
     let mut child = Command::new("valgrind")
         .args(["--tool=callgrind", &format!("--callgrind-out-file={}", at("callgrind.out"))])
-        .args([env!("CARGO_BIN_EXE_udpd"), "run", "-c", &at("udpd.toml")])
+        .args([program, "run", "-c", &at("udpd.toml")])
         .stderr(Stdio::piped())
         .spawn()
         .expect("valgrind starts");
@@ -99,7 +103,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Ok(());
     }
     let folder = tempfile::tempdir()?;
-    let (few, many) = (instructions(options.few, folder.path()), instructions(options.many, folder.path()));
+    let (few, many) = (
+        instructions(&options.program, options.few, folder.path()),
+        instructions(&options.program, options.many, folder.path()),
+    );
     let each = (many.0 as f64 - few.0 as f64) / (many.1 as f64 - few.1 as f64);
     let summary = format!(
         "# Instructions in user space\n\n{each:.1} for each datagram of 32 bytes, receiver and null consumer together (recvmmsg, gather = \"1ms\"): \

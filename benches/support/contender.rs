@@ -35,6 +35,8 @@ pub(crate) enum Contender {
     CLoop,
     /// The daemon: one lane, null sink.
     Udpd(Setting),
+    /// Another udpd, such as that of the commit before, by the path of its program.
+    Before(&'static str, Setting),
     /// The C loop again: what differs between the two is what the machine adds by itself.
     CLoopAgain,
 }
@@ -155,8 +157,12 @@ pub(crate) fn run(contender: Contender, c_loop: &Path, offer: Offer, seconds: f6
             let calls = count(&result, "calls");
             Run { sent, seconds, received, calls, kernel_dropped, process_ns, machine_ns }
         }
-        Contender::Udpd(setting) => {
-            let daemon = Daemon::with_config(&configuration(&address.to_string(), setting));
+        Contender::Udpd(setting) | Contender::Before(_, setting) => {
+            let text = configuration(&address.to_string(), setting);
+            let daemon = match contender {
+                Contender::Before(program, _) => Daemon::with_config_of(program, &text),
+                _ => Daemon::with_config(&text),
+            };
             let Cost { sent, seconds, process_ns, machine_ns } = measure(daemon.pid(), load);
             let ended = daemon.terminate();
             assert!(ended.status.success(), "udpd ended with {}: {}", ended.status, ended.stderr);

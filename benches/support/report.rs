@@ -24,7 +24,8 @@ impl Comparison {
         all.sort_by_key(|contender| match contender {
             Contender::CLoop => (0, None),
             Contender::Udpd(setting) => (1, Some((setting.engine != "recvmmsg", setting.gather))),
-            Contender::CLoopAgain => (2, None),
+            Contender::Before(_, setting) => (2, Some((setting.engine != "recvmmsg", setting.gather))),
+            Contender::CLoopAgain => (3, None),
         });
         all
     }
@@ -35,7 +36,12 @@ impl Comparison {
 
     /// The median over the pairs of a contender's cost divided by the C loop's.
     fn ratio(&self, contender: Contender, cost: fn(&Run) -> f64) -> f64 {
-        let floor = self.runs(Contender::CLoop);
+        self.ratio_to(Contender::CLoop, contender, cost)
+    }
+
+    /// The median over the pairs of one contender's cost divided by another's.
+    fn ratio_to(&self, floor: Contender, contender: Contender, cost: fn(&Run) -> f64) -> f64 {
+        let floor = self.runs(floor);
         median(self.runs(contender).iter().zip(floor).map(|(run, floor)| cost(run) / cost(floor)).collect())
     }
 }
@@ -69,6 +75,21 @@ pub(crate) fn table(comparisons: &[Comparison]) -> String {
             .expect("a String takes everything");
         }
     }
+    text + &against_before(comparisons)
+}
+
+/// What each setting costs against the udpd of before, pair by pair, where that took part.
+fn against_before(comparisons: &[Comparison]) -> String {
+    let mut text = String::new();
+    for comparison in comparisons {
+        for contender in comparison.contenders() {
+            let Contender::Before(_, setting) = contender else { continue };
+            let ratio = |cost| comparison.ratio_to(contender, Contender::Udpd(setting), cost);
+            let (process, machine) = (ratio(Run::process_ns_each), ratio(Run::machine_ns_each));
+            let (offer, udpd) = (comparison.offer.name, name(Contender::Udpd(setting)));
+            let _ = writeln!(text, "\n{offer}, {udpd} against before: process {process:.3}, machine {machine:.3}");
+        }
+    }
     text
 }
 
@@ -98,6 +119,7 @@ fn name(contender: Contender) -> String {
     match contender {
         Contender::CLoop => "C loop".to_owned(),
         Contender::Udpd(setting) => format!("udpd {} {}", setting.engine, setting.gather),
+        Contender::Before(_, setting) => format!("udpd before {} {}", setting.engine, setting.gather),
         Contender::CLoopAgain => "C loop again".to_owned(),
     }
 }

@@ -64,6 +64,13 @@ impl Daemon {
         Self::start_by(command, directory, &own, stdout.into())
     }
 
+    /// The same with another udpd than the one just built.
+    pub(crate) fn with_config_of(program: &str, text: &str) -> Self {
+        let (directory, arguments) = written(text);
+        let stdout = std::fs::File::create(directory.path().join("stdout")).expect("cannot create a file for stdout");
+        Self::start_by(Command::new(program), directory, &arguments, stdout.into())
+    }
+
     /// The same without the rights to load a BPF program. Who does not have them anyway starts it as ever.
     pub(crate) fn with_config_and_without_bpf(text: &str) -> Self {
         if !nix::unistd::geteuid().is_root() {
