@@ -15,19 +15,19 @@ use crate::model::{Host, Interface};
 use crate::plan::{InterfacePlan, Plan, Request, Target};
 use crate::settings::{Setting, SettingError, show_channels, show_table};
 
-/// Where settings are read and written, and with what.
+/// Plans, applies, compares and restores the settings of a host.
 #[derive(Debug, Clone, Copy)]
 pub struct Steering<'a> {
-    /// The host.
+    /// Reads and writes the host's settings.
     pub reader: Reader<'a>,
-    /// The cores that may be used.
+    /// The cores that interrupts and receivers may use.
     pub allowed: &'a [usize],
-    /// What is wished.
+    /// What is asked of the plan.
     pub request: &'a Request,
 }
 
 impl Steering<'_> {
-    /// The host and the plan for it.
+    /// Reads the host and plans for it.
     pub fn plan(&self, interfaces: &[String]) -> Result<(Host, Plan), ApplyError> {
         let host = self.reader.read(interfaces)?;
         let plan = Plan::new(&host, self.allowed, self.request)?;
@@ -138,7 +138,7 @@ impl Steering<'_> {
                 let is_right = change.is_as_wanted();
                 let kept = change.now.clone().unwrap_or_default();
                 changes.push(change);
-                if is_right { Ok(()) } else { Err(SettingError::Failed(format!("the driver took {kept} instead"))) }
+                if is_right { Ok(()) } else { Err(SettingError::Failed(format!("the driver set {kept} instead"))) }
             });
             if let Err(error) = outcome {
                 failures.push(format!("cannot put {setting} of {interface} back to {value}: {error}"));

@@ -1,4 +1,4 @@
-//! What is told of a change, of what was put back, and of why either failed.
+//! A change and its outcome: what was set, what was put back, and why either failed.
 
 use std::fmt;
 
@@ -10,17 +10,17 @@ use crate::settings::{Setting, SettingError};
 /// One setting that was changed, or is about to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// The interface.
+    /// The name of the interface.
     pub interface: String,
-    /// The setting.
+    /// What of it is changed.
     pub setting: Setting,
-    /// What it was.
+    /// Its value before.
     pub from: String,
-    /// What it should be.
+    /// The value that is wanted.
     pub to: String,
-    /// What it is, read back after it was written; `None` before that.
+    /// Its value, read back after writing; `None` before that.
     pub now: Option<String>,
-    /// Why.
+    /// Why it is wanted, in one sentence.
     pub why: String,
     /// What the change costs on this driver.
     pub disruption: Option<String>,
@@ -55,11 +55,11 @@ pub enum ApplyError {
     Permission(String),
     /// What was could not be saved; nothing was changed.
     Journal(std::io::Error),
-    /// A setting could not be read, so nobody knows what would be changed or what to go back to.
+    /// A setting could not be read, so it is unknown what would change and what to go back to.
     Unreadable {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
-        /// The setting.
+        /// What of it could not be read.
         setting: Setting,
         /// Why it could not be read.
         cause: SettingError,

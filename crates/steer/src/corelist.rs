@@ -3,7 +3,8 @@
 
 use std::fmt;
 
-/// The highest core number that is accepted: what a kernel can be built for, and a bound on what a range may expand to.
+/// The highest core number that is accepted: the largest `CONFIG_NR_CPUS` of a kernel, and a bound on what a range may
+/// expand to.
 const CORE_MAX: usize = 8191;
 
 /// Why a text is not a core list, and what would be.
@@ -52,7 +53,7 @@ fn parse_core(digits: &str, part: &str) -> Result<usize, CoreListError> {
         cure: "write numbers and ranges separated by commas, such as \"0-3,8\"".to_owned(),
     };
     match digits.parse::<usize>() {
-        Ok(core) if core > CORE_MAX => Err(fail(format!("{core} is no core: the highest is {CORE_MAX}"))),
+        Ok(core) if core > CORE_MAX => Err(fail(format!("{core} is not a core number: the highest is {CORE_MAX}"))),
         // A sign parses as well, and is no part of a core number.
         Ok(core) if digits.bytes().all(|byte| byte.is_ascii_digit()) => Ok(core),
         _ => Err(fail(format!("{part:?} is not a core number or a range"))),

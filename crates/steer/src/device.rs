@@ -85,7 +85,7 @@ impl Device {
         Ok(members)
     }
 
-    /// The driver's name, for those whom ethtool does not tell.
+    /// The driver's name, where ethtool does not tell it.
     pub(crate) fn driver(&self) -> Option<String> {
         let link = fs::read_link(self.chain.first()?.join("driver")).ok()?;
         Some(link.file_name()?.to_str()?.to_owned())
@@ -96,7 +96,7 @@ impl Device {
         self.chain.first()?.file_name()?.to_str()
     }
 
-    /// The memory node; `None` when nobody knows.
+    /// The memory node; `None` when the machine does not say.
     pub(crate) fn node(&self) -> io::Result<Option<usize>> {
         for folder in &self.chain {
             if folder.join("numa_node").exists() {
@@ -139,7 +139,8 @@ impl Device {
             Err(error) if has_no_mask(&error) => return Ok(Vec::new()),
             Err(error) => return Err(cannot_read(&path, &error)),
         };
-        parse_mask(&text).ok_or_else(|| io::Error::other(format!("{} is no mask of cores: {text:?}", path.display())))
+        parse_mask(&text)
+            .ok_or_else(|| io::Error::other(format!("{} is not a mask of cores: {text:?}", path.display())))
     }
 
     /// True when kernel threads poll the queues.

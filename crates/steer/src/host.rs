@@ -15,29 +15,29 @@ use crate::model::{Host, Interface, Interrupt, Kind, Known, Queue, Work, WorkBy}
 use crate::netdev::{Netdev, NetdevQueue};
 use crate::topology::{Topology, numbered, read_if_any};
 
-/// Where to read.
+/// Reads a host, and the settings of its interfaces.
 #[derive(Clone, Copy)]
 pub struct Reader<'a> {
     /// `/sys` on a live machine.
     pub sys_root: &'a Path,
     /// `/proc` on a live machine.
     pub proc_root: &'a Path,
-    /// Whom to ask of drivers.
+    /// Answers what only a driver knows.
     pub ethtool: &'a dyn Ethtool,
-    /// Whom to ask of queues.
+    /// Answers what the kernel knows of queues.
     pub netdev: &'a dyn Netdev,
-    /// The queues that a program polls from a core of its own: only the program itself knows.
+    /// The queues that a program polls from a core of its own. Only the program itself knows them.
     pub busy_polls: &'a [BusyPoll],
 }
 
 /// A queue that a program polls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BusyPoll {
-    /// The interface.
+    /// The name of the interface.
     pub interface: String,
-    /// The queue.
+    /// The number of the queue, from 0.
     pub queue: usize,
-    /// The core of the program.
+    /// The core that the program polls from.
     pub core: usize,
 }
 
@@ -48,10 +48,10 @@ pub enum ReadError {
     NoInterface {
         /// The name that was asked for.
         name: String,
-        /// Those that there are.
+        /// The names of the interfaces that exist.
         existing: Vec<String>,
     },
-    /// The tree cannot be read or does not make sense.
+    /// A file of sysfs or procfs cannot be read, or does not make sense.
     Tree(io::Error),
 }
 
@@ -113,7 +113,7 @@ impl Reader<'_> {
     }
 
     /// The name that the interface of this number has now. `None` only when every interface there is has told its
-    /// number and none has this one: whoever hears of an interface that is gone forgets what belongs to it.
+    /// number and none has this one: the caller forgets what belongs to an interface that is gone.
     pub(crate) fn interface_of_index(&self, index: u32) -> io::Result<Option<String>> {
         let mut unread = None;
         for name in self.all_interfaces()? {

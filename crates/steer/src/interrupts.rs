@@ -1,4 +1,4 @@
-//! From a receive queue to its interrupt, by the best source that answers, or to the reason why nobody knows.
+//! From a receive queue to its interrupt, by the best source that answers, or to the reason why it is unknown.
 
 use std::fs;
 use std::io;
@@ -107,9 +107,7 @@ fn why_unknown(driver: Option<&str>, queue: usize, vectors: usize) -> String {
     match driver {
         None => "neither ethtool nor sysfs names the driver".to_owned(),
         Some(driver) if !is_known_driver(driver) => {
-            format!(
-                "the kernel does not tell it, and the names that the driver {driver} gives its interrupts are unknown"
-            )
+            format!("the kernel does not say which it is, and how the driver {driver} names its interrupts is unknown")
         }
         Some(_) if vectors == 0 => "the device shows no interrupts; an interface that is down has none".to_owned(),
         Some(driver) => {

@@ -1,6 +1,6 @@
-//! Keeps irqbalance off our interrupts through its own socket. It is asked what it leaves alone already, and told that
-//! plus ours, because its command replaces the whole list. It is never stopped or killed: the rest of the host needs
-//! it.
+//! Keeps irqbalance off our interrupts through its own socket. This asks what it leaves alone already, and sends that
+//! list with ours added, because its command replaces the whole list. irqbalance is never stopped or killed: the rest
+//! of the host needs it.
 
 use std::fmt;
 use std::io::{self, IoSlice, Read};
@@ -19,18 +19,18 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// More than the answer for any machine.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
-/// The room for an abstract name in the address of a socket.
+/// The room for an abstract name in `sun_path`, behind its first zero.
 const ABSTRACT_NAME_BYTES: usize = 107;
 
-/// The longest list of interrupts that its buffer holds.
+/// The longest list of interrupts that irqbalance's buffer holds.
 const LIST_BYTES_MAX: usize = 250;
 
-/// Why irqbalance could not be told.
+/// Why irqbalance could not be kept off.
 #[derive(Debug)]
 pub struct IrqbalanceError {
     /// What failed.
     pub what: String,
-    /// What keeps it off by hand.
+    /// What an administrator can do instead.
     pub cure: String,
 }
 
@@ -59,7 +59,7 @@ impl Irqbalance {
         Self { pid, folder: folder.to_owned() }
     }
 
-    /// Adds these interrupts to what it leaves alone. Returns those that are new to it; none when it knew them all.
+    /// Makes it leave these interrupts alone as well. Returns those that are new to it; none when it knew them all.
     pub fn ban(&self, interrupts: &[u32]) -> Result<Vec<u32>, IrqbalanceError> {
         let fail = |doing: &str, error: io::Error| {
             let options: Vec<String> = interrupts.iter().map(|number| format!("--banirq={number}")).collect();
@@ -78,22 +78,25 @@ impl Irqbalance {
         let list = all.join(" ");
         // It would cut a longer list, perhaps within a number.
         if list.len() >= LIST_BYTES_MAX {
-            return Err(fail("tell", io::Error::other(format!("it takes a list of {LIST_BYTES_MAX} bytes at most"))));
+            return Err(fail(
+                "configure",
+                io::Error::other(format!("it takes a list of {LIST_BYTES_MAX} bytes at most")),
+            ));
         }
-        self.ask(&format!("settings ban irqs {list}")).map_err(|error| fail("tell", error))?;
+        self.ask(&format!("settings ban irqs {list}")).map_err(|error| fail("configure", error))?;
         // It does not say whether it obeyed.
         let now = self::banned(&self.ask("setup").map_err(|error| fail("ask", error))?);
         if new.iter().all(|number| now.contains(number)) {
             return Ok(new);
         }
-        Err(fail("convince", io::Error::other("it goes on balancing these interrupts")))
+        Err(fail("configure", io::Error::other("it still balances these interrupts")))
     }
 
     /// One command a connection; the answer ends with it.
     fn ask(&self, command: &str) -> io::Result<String> {
         let stream = self.connect()?;
         stream.set_read_timeout(Some(ANSWER_LIMIT))?;
-        // It looks at who asks, and the kernel vouches for what is said here.
+        // irqbalance checks who asks; the kernel vouches for these credentials.
         let credentials = UnixCredentials::new();
         let message = [IoSlice::new(command.as_bytes())];
         let control = [ControlMessage::ScmCredentials(&credentials)];

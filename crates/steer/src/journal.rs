@@ -37,7 +37,7 @@ impl Journal {
         Self { folder: folder.into() }
     }
 
-    /// The folder.
+    /// The folder that holds the files.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -70,7 +70,7 @@ impl Journal {
             text => text?,
         };
         parse(&text).map(Some).ok_or_else(|| {
-            let what = format!("{} is damaged: nothing is put back from it", path.display());
+            let what = format!("{} is damaged: nothing is restored from it", path.display());
             io::Error::new(io::ErrorKind::InvalidData, what)
         })
     }

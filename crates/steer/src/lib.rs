@@ -14,8 +14,8 @@
 //!
 //! [`Reader`] reads a host without privileges: [`Topology`], interfaces, queues and their interrupts, each answer with
 //! its source or with the reason why there is none. [`plan::Plan`] decides from that alone, without any I/O, and prints
-//! as a table. [`Steering`] compares, applies and restores, with what was in a [`Journal`]. The roots of sysfs and
-//! procfs, the driver ([`ethtool::Ethtool`]) and the kernel's word on queues ([`Netdev`]) are parameters, so that
+//! as a table. [`Steering`] compares, applies and restores; a [`Journal`] keeps what was before. The roots of sysfs and
+//! procfs, the driver ([`ethtool::Ethtool`]) and what the kernel says of queues ([`Netdev`]) are parameters, so that
 //! machines that are not at hand can be described by a test. Beside that, [`place`] deals out cores where there is no
 //! interface to plan for, and [`pin_current_thread`] puts a thread onto one. What is read of a card and what is written
 //! to it, and with which rights, stands in the [README](https://docs.rs/crate/nic-steer).
@@ -66,7 +66,7 @@
 //!   `ETHTOOL_[GS]RINGPARAM`, `ETHTOOL_[GS]RSSH`, `ETHTOOL_[GS]RXFHINDIR`, `ETHTOOL_[GS]RXFH`); what an administrator
 //!   would type for a change
 //! - `ethtool/driver`: the questions to a driver as a trait, the answers as plain data, the `RXH_` bits of a hash
-//! - `irqbalance`: a word with irqbalance, over its socket
+//! - `irqbalance`: asks irqbalance, over its socket, to leave interrupts alone
 //! - `place`, `thread`: cores without a plan; pinning (`sched_setaffinity`)
 //! - `topology`: cores, siblings, caches, memory nodes (`/sys/devices/system/cpu`, `/sys/devices/system/node`)
 //! - `corelist`: lists of cores as the kernel writes them

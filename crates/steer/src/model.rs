@@ -1,7 +1,7 @@
 //! What is read of a host before anything is decided: plain data, without any I/O.
 //!
-//! The reader fills these from sysfs, procfs, netlink and ethtool; the planner, the checker and the printer only look
-//! at them. Whatever could not be learned says why, because a guess here becomes an interrupt on the wrong core later.
+//! The reader fills these from sysfs, procfs, netlink and ethtool; the planner, the checker and the printer only read
+//! them. Whatever could not be learned says why, because a guess here becomes an interrupt on the wrong core later.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::topology::Topology;
 /// What was asked, or why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Known<T> {
-    /// The answer.
+    /// The value that was read.
     Is(T),
     /// The device or its driver has no such thing: nothing to set, and no fault.
     NotSupported,
@@ -20,7 +20,7 @@ pub enum Known<T> {
 }
 
 impl<T> Known<T> {
-    /// The answer, if there is one.
+    /// The value, if there is one.
     pub fn get(&self) -> Option<&T> {
         match self {
             Self::Is(value) => Some(value),
@@ -42,7 +42,7 @@ impl<T: fmt::Display> fmt::Display for Known<T> {
 /// A host, as far as steering is concerned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
-    /// Its cores and nodes.
+    /// Its cores, caches and memory nodes.
     pub topology: Topology,
     /// The interfaces that were asked for, in the order in which they were asked for.
     pub interfaces: Vec<Interface>,
@@ -74,11 +74,11 @@ pub enum Kind {
 /// One network interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name.
+    /// The name it has now.
     pub name: String,
-    /// Its number in the kernel.
+    /// Its `ifindex`, which it keeps when it is renamed.
     pub index: u32,
-    /// What it is.
+    /// What kind of device it is.
     pub kind: Kind,
     /// The interfaces below it: members of a bond, ports of a bridge, the parent of a VLAN.
     pub members: Vec<String>,
@@ -109,7 +109,7 @@ pub struct Queue {
     pub index: usize,
     /// The interrupt that announces its datagrams.
     pub interrupt: Known<Interrupt>,
-    /// Its polling context, where the kernel tells.
+    /// The number of its polling context (NAPI), where the kernel says it.
     pub napi: Option<u32>,
     /// The cores to which RPS hands its datagrams on; empty when RPS is off.
     pub rps_cores: Vec<usize>,
@@ -122,13 +122,13 @@ pub struct Queue {
 /// One interrupt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interrupt {
-    /// Its number.
+    /// Its number, as in `/proc/irq`.
     pub number: u32,
     /// The name its driver gave it.
     pub name: String,
-    /// The cores that were asked for.
+    /// The cores that it may fire on (`smp_affinity_list`).
     pub requested: Vec<usize>,
-    /// The cores where it really fires; on most machines one.
+    /// The cores where it fires (`effective_affinity_list`); on most machines one.
     pub effective: Vec<usize>,
     /// False when the kernel manages it and refuses changes.
     pub is_settable: bool,
@@ -150,7 +150,7 @@ pub enum Source {
 /// Who processes the datagrams of a queue, and on which cores.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Work {
-    /// What decides it.
+    /// What decides where.
     pub by: WorkBy,
     /// The cores; one, unless the interrupt or RPS spreads.
     pub cores: Vec<usize>,

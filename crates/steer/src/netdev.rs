@@ -1,6 +1,5 @@
 //! What the kernel itself says of queues and their polling contexts: the `netdev` family of generic netlink, from Linux
-//! 6.8 on. Written by hand, because it is two dumps and the crates that know the family know it by the ten thousand
-//! lines.
+//! 6.8 on. Written by hand, because it is two dumps, and the crates that know the family have ten thousand lines.
 //!
 //! Kernels without the family, drivers that tell it nothing, and devices that are down are all ordinary: the answer is
 //! then empty, and the names of interrupts are looked at instead.
@@ -17,23 +16,23 @@ use nix::sys::time::{TimeVal, TimeValLike};
 /// What the kernel says of one receive queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NetdevQueue {
-    /// The queue.
+    /// The number of the queue, from 0.
     pub queue: u32,
-    /// Its polling context.
+    /// The number of its polling context (NAPI).
     pub napi: Option<u32>,
-    /// The interrupt of that, when its driver told the kernel.
+    /// The interrupt of that context, when the driver told the kernel.
     pub interrupt: Option<u32>,
     /// The kernel thread that polls it, when one does.
     pub thread: Option<u32>,
 }
 
-/// Where it is asked.
+/// Tells what the kernel knows of queues: [`Netlink`], or a test.
 pub trait Netdev {
-    /// The receive queues of the interface of this number; empty when the kernel says nothing of them.
+    /// The receive queues of the interface with this `ifindex`; empty when the kernel says nothing of them.
     fn receive_queues(&self, interface: u32) -> io::Result<Vec<NetdevQueue>>;
 }
 
-/// The running kernel.
+/// The running kernel, asked by netlink.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Netlink;
 
@@ -136,7 +135,7 @@ fn dump(socket: &OwnedFd, family: u16, command: u8, (attribute, interface): (u16
 
 /// Asks until nothing has changed while the kernel answered: what it tells otherwise may lack a queue or have one
 /// twice.
-fn whole(mut ask: impl FnMut() -> io::Result<Answer>) -> io::Result<Vec<Attributes>> {
+fn whole(mut ask: impl FnMut() -> io::Result<Dump>) -> io::Result<Vec<Attributes>> {
     for _ in 0..ATTEMPTS {
         let answer = ask()?;
         if !answer.interrupted {
@@ -165,15 +164,15 @@ fn message(kind: u16, flags: u16, command: u8, attribute: u16, value: &[u8]) -> 
 
 /// What the kernel answered.
 #[derive(Debug, Default)]
-struct Answer {
+struct Dump {
     messages: Vec<Attributes>,
     /// Something changed while it answered.
     interrupted: bool,
 }
 
-fn exchange(socket: &OwnedFd, request: &[u8], dump: bool) -> io::Result<Answer> {
+fn exchange(socket: &OwnedFd, request: &[u8], dump: bool) -> io::Result<Dump> {
     sendto(socket.as_raw_fd(), request, &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
-    let (mut buffer, mut answer) = (vec![0; DATAGRAM_BYTES], Answer::default());
+    let (mut buffer, mut answer) = (vec![0; DATAGRAM_BYTES], Dump::default());
     for _ in 0..DATAGRAMS_MAX {
         let length = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
         if parse(&buffer[..length], &mut answer)? || !dump {
@@ -195,7 +194,7 @@ impl Attributes {
 
 /// Reads the messages of one datagram. True when the last one was the end of a dump. Whatever the lengths in it say,
 /// nothing outside the datagram is read, and each step gets on by at least a header.
-fn parse(mut datagram: &[u8], answer: &mut Answer) -> io::Result<bool> {
+fn parse(mut datagram: &[u8], answer: &mut Dump) -> io::Result<bool> {
     while let Some(length) = length_at(datagram, 4, HEADER_BYTES) {
         let (message, kind) = (&datagram[HEADER_BYTES..length], u16_at(datagram, 4));
         answer.interrupted |= u16_at(datagram, 6).is_some_and(|flags| flags & DUMP_INTERRUPTED != 0);
@@ -251,7 +250,7 @@ mod tests {
     fn a_message_is_read_back_as_it_was_written() {
         let mut datagram = message(0x20, 0, QUEUE_GET, 2, &7_u32.to_ne_bytes());
         datagram.extend(message(0x20, 0, QUEUE_GET, 1, &3_u32.to_ne_bytes()));
-        let mut answer = Answer::default();
+        let mut answer = Dump::default();
         assert!(!parse(&datagram, &mut answer).expect("no error in it"));
         assert_eq!(answer.messages, [numbers(&[(2, 7)]), numbers(&[(1, 3)])]);
         assert!(!answer.interrupted);
@@ -261,7 +260,7 @@ mod tests {
     fn an_error_is_told_and_the_end_of_a_dump_is_seen() {
         for kind in [ERROR, DONE] {
             let mut last = message(kind, 0, 0, 0, &[]);
-            let mut answer = Answer::default();
+            let mut answer = Dump::default();
             assert!(parse(&last, &mut answer).expect("no error"));
             last[HEADER_BYTES..HEADER_BYTES + 4].copy_from_slice(&(-nix::libc::ENOBUFS).to_ne_bytes());
             let error = parse(&last, &mut answer).expect_err("an error, also at the end of a dump");
@@ -275,18 +274,14 @@ mod tests {
         let mut datagram = message(0x20, DUMP_INTERRUPTED, QUEUE_GET, 1, &3_u32.to_ne_bytes());
         datagram.extend(message(DONE, 0, 0, 0, &[]));
         let interrupted = || {
-            let mut answer = Answer::default();
+            let mut answer = Dump::default();
             assert!(parse(&datagram, &mut answer)?, "the end is seen");
             Ok(answer)
         };
         let mut asked = 0;
         let found = whole(|| {
             asked += 1;
-            if asked < 3 {
-                interrupted()
-            } else {
-                Ok(Answer { messages: vec![numbers(&[(1, 0)])], interrupted: false })
-            }
+            if asked < 3 { interrupted() } else { Ok(Dump { messages: vec![numbers(&[(1, 0)])], interrupted: false }) }
         });
         assert_eq!((found.expect("the third answer is whole"), asked), (vec![numbers(&[(1, 0)])], 3));
         let error = whole(interrupted).expect_err("it never ends");
@@ -334,7 +329,7 @@ mod tests {
                 bytes[at] = next().to_ne_bytes()[0];
             }
             bytes.truncate(usize::try_from(next() % 90).expect("small"));
-            let mut answer = Answer::default();
+            let mut answer = Dump::default();
             let _ = parse(&bytes, &mut answer);
             assert!(answer.messages.len() <= 6);
         }

@@ -1,7 +1,7 @@
 //! Which core each receiver gets, decided without any I/O.
 //!
 //! Receivers are dealt out from the highest core downwards, because the lowest cores are where a kernel puts the
-//! interrupts and the housekeeping that nobody asked to be elsewhere. Consumers get what is left on the nodes of the
+//! interrupts and the housekeeping that are not told to be elsewhere. Consumers get what is left on the nodes of the
 //! receivers; where nothing is left they share all allowed cores rather than one, so the scheduler can still move them.
 
 use crate::topology::Topology;
@@ -9,13 +9,13 @@ use crate::topology::Topology;
 /// Where one receiver sits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seat {
-    /// Its core.
+    /// The number of its core.
     pub core: usize,
     /// The memory node of that core, when known.
     pub node: Option<usize>,
 }
 
-/// Where everybody sits.
+/// Where receivers and consumers sit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seating {
     /// One seat for each receiver, in order.
@@ -28,7 +28,7 @@ pub struct Seating {
 
 /// Places `receivers` threads on the `allowed` cores that are online.
 ///
-/// With no usable core at all the placement has no receivers, and threads stay where the scheduler puts them.
+/// With no usable core at all the seating has no receivers, and threads stay where the scheduler puts them.
 pub fn place(receivers: usize, allowed: &[usize], topology: &Topology) -> Seating {
     let usable: Vec<usize> = allowed.iter().copied().filter(|core| topology.online.contains(core)).collect();
     let seat = |core: usize| Seat { core, node: topology.node_of_core.get(&core).copied() };

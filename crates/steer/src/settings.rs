@@ -31,7 +31,7 @@ pub enum Setting {
     FlowHashV6,
     /// The cores of an interrupt.
     Interrupt {
-        /// Its number.
+        /// Its number, as in `/proc/irq`.
         number: u32,
         /// Its name, by which it is found again when the driver has asked for new ones.
         name: String,
@@ -85,9 +85,9 @@ impl Setting {
 pub enum SettingError {
     /// Neither the host nor its driver has it.
     NotSupported,
-    /// A right is missing: which.
+    /// A right is missing: what cannot be done, and which right it takes.
     Permission(String),
-    /// Anything else.
+    /// Any other failure: what was attempted, and the cause.
     Failed(String),
 }
 
@@ -141,9 +141,9 @@ impl Reader<'_> {
         })
     }
 
-    /// Sets it, and returns what it is afterwards.
+    /// Sets it, and returns the value read back.
     pub fn set(&self, interface: &str, setting: &Setting, value: &str) -> Result<String, SettingError> {
-        let damaged = || SettingError::Failed(format!("{value:?} is no value for {setting}"));
+        let damaged = || SettingError::Failed(format!("{value:?} is not a value of {setting}"));
         match setting {
             Setting::Channels => {
                 let [rx, tx, other, combined] = numbers(value).ok_or_else(damaged)?;
@@ -258,7 +258,7 @@ impl Reader<'_> {
                 let number = found.ok_or_else(gone)?;
                 self.proc_root.join(format!("irq/{number}/smp_affinity_list"))
             }
-            _ => return Err(SettingError::Failed(format!("{setting} is no file"))),
+            _ => return Err(SettingError::Failed(format!("{setting} is not a file"))),
         })
     }
 

@@ -1,4 +1,4 @@
-//! Whether a host still is as planned, and who or what has changed it if not.
+//! Whether a host still is as planned, and who or what has changed it otherwise.
 //!
 //! Steering is undone silently: irqbalance moves an interrupt minutes later, a driver forgets every affinity when its
 //! queues change, a link flap resets a ring. So the comparison names the setting, the value found, the value wanted,
@@ -20,7 +20,7 @@ use crate::topology::numbered;
 pub struct Drift {
     /// The setting, what it is (`from`), what it should be (`to`), and the command that sets it.
     pub change: Change,
-    /// The queue, for a setting of one.
+    /// The number of the queue, when the setting belongs to one.
     pub queue: Option<usize>,
     /// Who is likely to have changed it.
     pub rival: Option<Rival>,
@@ -46,12 +46,12 @@ pub enum Rival {
     Irqbalance(u32),
     /// A `.link` file of systemd, which sets it when the interface appears.
     LinkFile {
-        /// The file.
+        /// The path of the file.
         path: String,
-        /// Its line.
+        /// The line that sets it.
         line: String,
     },
-    /// The driver, or an administrator: the host shows nobody else.
+    /// The driver, or an administrator: the host shows no one else.
     Driver {
         /// When drivers do that.
         habit: &'static str,

@@ -13,7 +13,10 @@ use std::path::Path;
 
 use crate::corelist::parse_core_list;
 
-/// Cores and nodes.
+/// How far a node is from itself: what the kernel and the firmware call it.
+const LOCAL_DISTANCE: u32 = 10;
+
+/// The cores, caches and memory nodes of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Topology {
     /// Cores that are online, in order.
@@ -91,10 +94,11 @@ impl Topology {
         self.cache_of_core.get(&one).is_some_and(|one| Some(one) == self.cache_of_core.get(&other))
     }
 
-    /// How far a core is from a node: 10 when it stands on it, more the farther it is, the most when nobody tells.
+    /// How far a core is from a node: 10 when it belongs to it (`LOCAL_DISTANCE`), more the farther it is, and
+    /// `u32::MAX` when the machine does not say.
     pub fn distance(&self, core: usize, node: usize) -> u32 {
         match self.node_of_core.get(&core) {
-            Some(&own) if own == node => 10,
+            Some(&own) if own == node => LOCAL_DISTANCE,
             Some(&own) => self.distances.get(&(own, node)).copied().unwrap_or(u32::MAX),
             None => u32::MAX,
         }
@@ -144,7 +148,7 @@ pub(crate) fn read_number(path: &Path) -> io::Result<Option<usize>> {
     if text.starts_with('-') {
         return Ok(None);
     }
-    text.parse().map(Some).map_err(|_| io::Error::other(format!("{} is no number: {text:?}", path.display())))
+    text.parse().map(Some).map_err(|_| io::Error::other(format!("{} is not a number: {text:?}", path.display())))
 }
 
 /// The text of a file that need not be there.

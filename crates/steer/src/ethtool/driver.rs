@@ -1,7 +1,7 @@
 //! What a driver can be asked and told through ethtool: the questions as a trait, the answers as plain data.
 //!
-//! "The driver has no such thing" is a value of its own ([`EthtoolError::NotSupported`]), because for most drivers most
-//! questions are like that and none of it is a fault.
+//! "The driver has no such thing" is a value of its own ([`EthtoolError::NotSupported`]), because most drivers answer
+//! most questions so, and that is not a fault.
 
 use std::fmt;
 use std::io;
@@ -15,7 +15,7 @@ pub enum EthtoolError {
     Permission,
     /// There is no such interface.
     NoInterface,
-    /// Anything else, with what was attempted.
+    /// Any other failure, with what was attempted.
     Failed {
         /// The operation, as in "set the channels of eth0 to combined 8".
         operation: String,
@@ -50,7 +50,7 @@ pub type Answer<T> = Result<T, EthtoolError>;
 /// The driver of an interface.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DriverInfo {
-    /// Its name, as in "virtio_net".
+    /// The name of the driver, as in "virtio_net".
     pub driver: String,
     /// The version it gives.
     pub version: String,
@@ -91,9 +91,9 @@ impl Channels {
 /// How many descriptors the rings have, and the most they can have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rings {
-    /// Receiving.
+    /// Descriptors of each receive ring.
     pub rx: u32,
-    /// Sending.
+    /// Descriptors of each send ring.
     pub tx: u32,
     /// The most of `rx`.
     pub rx_max: u32,
@@ -110,25 +110,30 @@ pub struct Rss {
     pub key: Vec<u8>,
 }
 
-/// What of a datagram goes into the hash: a mask of RXH_ bits as ethtool has it.
+const RXH_IP_SRC: u64 = 1 << 4;
+const RXH_IP_DST: u64 = 1 << 5;
+const RXH_L4_B_0_1: u64 = 1 << 6;
+const RXH_L4_B_2_3: u64 = 1 << 7;
+
+/// Which fields of a datagram go into the hash: a mask of the `RXH_` bits of linux/ethtool.h.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FlowHash(pub u64);
 
 impl FlowHash {
-    /// The source and destination addresses: RXH_IP_SRC and RXH_IP_DST.
-    pub const ADDRESSES: Self = Self(0x10 | 0x20);
-    /// The addresses and the ports: those and RXH_L4_B_0_1 and RXH_L4_B_2_3.
-    pub const ADDRESSES_AND_PORTS: Self = Self(0x10 | 0x20 | 0x40 | 0x80);
+    /// The source and destination addresses.
+    pub const ADDRESSES: Self = Self(RXH_IP_SRC | RXH_IP_DST);
+    /// The addresses and the ports.
+    pub const ADDRESSES_AND_PORTS: Self = Self(RXH_IP_SRC | RXH_IP_DST | RXH_L4_B_0_1 | RXH_L4_B_2_3);
 
     /// Every part that ethtool has a letter for.
     const LETTERS: [(u64, char); 8] = [
-        (1 << 1, 'm'),  // RXH_L2DA
-        (1 << 2, 'v'),  // RXH_VLAN
-        (1 << 3, 't'),  // RXH_L3_PROTO
-        (1 << 4, 's'),  // RXH_IP_SRC
-        (1 << 5, 'd'),  // RXH_IP_DST
-        (1 << 6, 'f'),  // RXH_L4_B_0_1
-        (1 << 7, 'n'),  // RXH_L4_B_2_3
+        (1 << 1, 'm'), // RXH_L2DA
+        (1 << 2, 'v'), // RXH_VLAN
+        (1 << 3, 't'), // RXH_L3_PROTO
+        (RXH_IP_SRC, 's'),
+        (RXH_IP_DST, 'd'),
+        (RXH_L4_B_0_1, 'f'),
+        (RXH_L4_B_2_3, 'n'),
         (1 << 31, 'r'), // RXH_DISCARD
     ];
 
@@ -164,7 +169,7 @@ impl fmt::Display for Family {
 
 /// Everything a driver can be asked and told.
 pub trait Ethtool {
-    /// The driver.
+    /// The name and the versions of the driver.
     fn driver(&self, interface: &str) -> Answer<DriverInfo>;
     /// How many queues there are.
     fn channels(&self, interface: &str) -> Answer<Channels>;

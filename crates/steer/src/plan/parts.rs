@@ -7,21 +7,21 @@ use crate::ethtool::{Channels, Family, FlowHash, Rings};
 /// For how many flows a plan tells the balance that is to be expected.
 pub const BALANCE_FLOWS: usize = 64;
 
-/// What should be.
+/// What a host should look like.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// One part for each interface, in the order of the host's.
     pub interfaces: Vec<InterfacePlan>,
 }
 
-/// What should be of one interface.
+/// What one interface should look like.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InterfacePlan {
-    /// Its name.
+    /// The name of the interface.
     pub name: String,
-    /// Its driver, "?" when unknown.
+    /// The name of its driver; "?" when unknown.
     pub driver: String,
-    /// Its memory node.
+    /// The memory node of its device, when known.
     pub node: Option<usize>,
     /// One seat for each queue, in order.
     pub seats: Vec<QueueSeat>,
@@ -36,7 +36,7 @@ pub struct InterfacePlan {
 /// Where one queue's work goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueSeat {
-    /// The queue.
+    /// The number of the queue, from 0.
     pub queue: usize,
     /// The core of its interrupt; `None` when that cannot be chosen.
     pub interrupt_core: Option<usize>,
@@ -44,7 +44,7 @@ pub struct QueueSeat {
     pub receiver_core: usize,
     /// The memory node of the receiver's core.
     pub node: Option<usize>,
-    /// Why there.
+    /// Why these cores, in one sentence.
     pub why: String,
 }
 
@@ -58,7 +58,7 @@ impl QueueSeat {
 /// One setting and the value it should have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// The value.
+    /// The setting with the value that it should have.
     pub target: Target,
     /// Why, in one sentence.
     pub why: String,
@@ -69,26 +69,26 @@ pub struct Wanted {
 /// A setting with its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// How many queues.
+    /// How many queues there are of each kind.
     Channels(Channels),
-    /// How long the receive ring.
+    /// How many descriptors the receive ring has.
     Ring(Rings),
-    /// The indirection table.
+    /// The queue for each value of the hash.
     Indirection(Vec<u32>),
-    /// What is hashed of UDP.
+    /// Which fields of a UDP datagram are hashed.
     FlowHash(Family, FlowHash),
     /// The cores of a queue's interrupt.
     Interrupt {
-        /// The queue.
+        /// The number of the queue.
         queue: usize,
-        /// The cores.
+        /// The cores that it may fire on.
         cores: Vec<usize>,
     },
     /// The cores to which RPS hands a queue's datagrams on.
     Rps {
-        /// The queue.
+        /// The number of the queue.
         queue: usize,
-        /// The cores.
+        /// The cores that process its datagrams.
         cores: Vec<usize>,
     },
 }

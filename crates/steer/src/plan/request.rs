@@ -10,9 +10,9 @@ use crate::ethtool::FlowHash;
 /// What is asked of a plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Request {
-    /// How many receive queues.
+    /// How many receive queues there shall be.
     pub rx_queues: Amount,
-    /// How long the receive rings.
+    /// How many descriptors each receive ring shall have.
     pub ring: Amount,
     /// What of a UDP datagram is hashed; `None` keeps it.
     pub flow_hash_udp: Option<FlowHash>,
@@ -24,15 +24,15 @@ pub struct Request {
     pub receivers: Option<usize>,
 }
 
-/// How much of something.
+/// How many queues or descriptors to ask for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Amount {
-    /// As it is.
+    /// As many as there are.
     #[default]
     Keep,
-    /// As much as the device can.
+    /// As many as the device can have.
     Max,
-    /// This much.
+    /// So many.
     Number(u32),
 }
 
@@ -67,7 +67,7 @@ pub enum Wish {
 /// What the operator should know of a plan: what the host or the driver does not let happen, and what that means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// In one sentence.
+    /// One sentence for a person.
     pub text: String,
     /// The parts of the request that would change it; empty when nothing that can be asked does.
     pub wishes: Vec<Wish>,
@@ -79,7 +79,7 @@ impl fmt::Display for Note {
     }
 }
 
-/// Why there is no plan: the host cannot be as it is asked to be.
+/// Why there is no plan: the host cannot be what the request asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlanError {
     /// What is in the way.
