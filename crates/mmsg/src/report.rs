@@ -132,7 +132,7 @@ impl fmt::Display for SendError {
 }
 
 /// For `?`: the error of the kernel as it is, so that its number can be matched. To know what was sent before, read
-/// [`report`](Self::report) first.
+/// [`SendError::report`] first.
 impl From<SendError> for io::Error {
     fn from(failed: SendError) -> io::Error {
         failed.error

@@ -17,7 +17,7 @@ use crate::pipeline::Lane;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What [`run`] tells while it runs.
+/// What a measurement tells while it runs.
 #[derive(Debug)]
 pub enum Progress<'a> {
     /// Every socket is bound and every receiver reads.

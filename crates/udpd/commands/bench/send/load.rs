@@ -68,7 +68,7 @@ impl Load {
         }
     }
 
-    /// Whether this can be done at all; [`run`] asks it first.
+    /// Whether this can be done at all; a run asks it first.
     pub fn check(&self) -> Result<(), Failure> {
         let Self { flows, threads, sizes, .. } = self;
         let refuse = |text: String| Err(Failure::new(ExitCode::Usage, text));
