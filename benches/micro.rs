@@ -201,9 +201,9 @@ fn end_to_end(criterion: &mut Criterion) {
         "[[listener]]\nname = \"bench\"\naddress = \"{address}\"\nlanes = 1\nsinks = [\"nothing\"]\n[sink.nothing]\ntype = \"null\"\n"
     );
     let config = Config::parse(&text, "the benchmark", &Host::default()).expect("a right configuration");
-    let budget = udpd::plan::plan(&config).expect("a budget");
+    let plan = udpd::plan::make(&config).expect("a plan");
     let (crew, _events) = udpd::os::crew::Crew::new();
-    let pipeline = Pipeline::start(&config, &budget, Instant::now(), &crew).expect("a pipeline");
+    let pipeline = Pipeline::start(&config, &plan, Instant::now(), &crew).expect("a pipeline");
     let books = pipeline.books();
     let sender = Socket::new(Family::V4).expect("a socket");
     sender.connect(address).expect("connected");

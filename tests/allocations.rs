@@ -17,7 +17,7 @@ use load::{Amount, Load};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use udpd::config::{Config, Host};
 use udpd::pipeline::Pipeline;
-use udpd::plan::plan;
+use udpd::plan;
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -100,7 +100,8 @@ fn run_with(keys: &str, sinks: &str) {
     );
     let config = Config::parse(&text, "test", &Host::default()).unwrap_or_else(|problems| panic!("{problems}"));
     let (crew, _events) = udpd::os::crew::Crew::new();
-    let pipeline = Pipeline::start(&config, &plan(&config).expect("a plan"), Instant::now(), &crew).expect("started");
+    let pipeline =
+        Pipeline::start(&config, &plan::make(&config).expect("a plan"), Instant::now(), &crew).expect("started");
     let books = pipeline.books();
     let received = || books.snapshot().listeners[0].received;
     let mut sender = spawn_sender(address);

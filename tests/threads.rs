@@ -52,11 +52,11 @@ fn running(sink: Doomed) -> Running {
     let mut config = Config::from_arguments("127.0.0.1:5140", "null:", Some(1), None).expect("a configuration");
     config.listeners[0].addresses = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
     config.sinks = vec![SinkSettings::new("doomed", SinkKind::Supplied)];
-    let budget = udpd::plan::plan(&config).expect("a plan");
+    let plan = udpd::plan::make(&config).expect("a plan");
     let (crew, events) = Crew::new();
     let sink = std::cell::Cell::new(Some(sink));
     let supply = |_: &str, _: usize| -> Box<dyn Sink> { Box::new(sink.take().expect("one consumer")) };
-    let pipeline = Pipeline::start_with(&config, &budget, Instant::now(), &crew, &supply).expect("started");
+    let pipeline = Pipeline::start_with(&config, &plan, Instant::now(), &crew, &supply).expect("started");
     let address = pipeline.lanes()[0].address;
     Running { pipeline, events, address }
 }

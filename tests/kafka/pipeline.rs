@@ -8,7 +8,7 @@ use serde_json::Value;
 use udpd::config::{Config, Host, SinkKind};
 use udpd::os::crew::{Crew, Event};
 use udpd::pipeline::Pipeline;
-use udpd::plan::plan;
+use udpd::plan;
 use udpd::sink::Sink;
 use udpd::sink::kafka::{KafkaSettings, KafkaSink, QueueBounds};
 
@@ -69,13 +69,13 @@ impl Running {
         let mut config = Config::parse(&text, "test", &Host::default()).expect("a valid configuration");
         config.sinks[0].kind = SinkKind::Supplied;
         let (crew, inbox) = Crew::new();
-        let budget = plan(&config).expect("a plan");
+        let plan = plan::make(&config).expect("a plan");
         let supply = |name: &str, _: usize| -> Box<dyn Sink> {
             assert_eq!(name, "stream");
             Box::new(KafkaSink::open(settings).expect("right settings"))
         };
         let pipeline =
-            Pipeline::start_with(&config, &budget, Instant::now(), &crew, &supply).expect("the pipeline starts");
+            Pipeline::start_with(&config, &plan, Instant::now(), &crew, &supply).expect("the pipeline starts");
         Self { pipeline, address, looks: Cell::new(0), _events: inbox }
     }
 

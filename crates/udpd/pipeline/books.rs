@@ -13,7 +13,7 @@ use crate::ledger::snapshot::{
     HostSnapshot, LaneSnapshot, ListenerDropped, ListenerSnapshot, SharerSnapshot, SinkDropped, SinkSnapshot, Snapshot,
 };
 use crate::ledger::{ConsumerLedger, DestinationLedger, FileLedger, LaneLedger, LaneTally, Tally};
-use crate::plan::steering::Steering;
+use crate::plan::spread::Intake;
 
 /// Everything a reading needs.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub struct LaneBooks {
     /// The memory node of that core.
     pub node: Option<usize>,
     /// What was planned of its arrivals.
-    pub steering: Steering,
+    pub intake: Intake,
     /// The evidence of where they arrive.
     pub arrivals: Option<CoreCounter>,
     /// What the kernel granted.
@@ -185,12 +185,12 @@ impl LaneBooks {
             address: self.address.clone(),
             cpu: self.core,
             node: self.node,
-            queue: self.steering.queue,
+            queue: self.intake.queue,
             engine: self.engine.to_owned(),
             arrived: kernel_dropped.filter(|_| self.ledger.is_countable()).map(|dropped| received + dropped),
             kernel_dropped,
             wrong_cpu: arrived_on.as_ref().map(|counts| self.wrong_cpu(counts)),
-            planned_cpus: self.steering.expected_cores().to_vec(),
+            planned_cpus: self.intake.expected_cores().to_vec(),
             arrived_on,
             received,
             calls: tally.calls,
@@ -208,7 +208,7 @@ impl LaneBooks {
     }
 
     fn wrong_cpu(&self, counts: &BTreeMap<usize, u64>) -> u64 {
-        let expected = self.steering.expected_cores();
+        let expected = self.intake.expected_cores();
         counts.iter().filter(|(core, _)| !expected.contains(core)).map(|(_, count)| count).sum()
     }
 }

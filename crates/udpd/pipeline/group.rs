@@ -13,8 +13,8 @@ use crate::config::{self, Config, Spread};
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::snapshot::SharerSnapshot;
 use crate::os::holder;
-use crate::plan::steering;
-use crate::plan::{Budget, LanePlan};
+use crate::plan::spread;
+use crate::plan::{LanePlan, Plan};
 
 /// A bound socket, as far as the books need it.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(super) struct Endpoint {
 }
 
 /// Prepares and binds the sockets of all lanes.
-pub(super) fn open(config: &Config, sockets: &[Arc<Socket>], budget: &Budget) -> Result<Vec<Endpoint>, Failure> {
+pub(super) fn open(config: &Config, sockets: &[Arc<Socket>], budget: &Plan) -> Result<Vec<Endpoint>, Failure> {
     let arrivals = count_arrivals(sockets, budget);
     let addresses = bind_all(config, sockets, &budget.lanes, |plan| refuse_company(config, plan, sockets))?;
     Ok(addresses.into_iter().zip(arrivals).map(|(address, arrivals)| Endpoint { address, arrivals }).collect())
@@ -34,10 +34,10 @@ pub(super) fn open(config: &Config, sockets: &[Arc<Socket>], budget: &Budget) ->
 
 /// A counter by core for every lane of which somebody says where its datagrams should arrive. Without the right to one
 /// there is one warning, and `wrong_cpu` stays null.
-fn count_arrivals(sockets: &[Arc<Socket>], budget: &Budget) -> Vec<Option<CoreCounter>> {
+fn count_arrivals(sockets: &[Arc<Socket>], budget: &Plan) -> Vec<Option<CoreCounter>> {
     let mut refused = false;
     let mut counter = |(socket, plan): (&Arc<Socket>, &LanePlan)| {
-        if refused || plan.steering.expected_cores().is_empty() {
+        if refused || plan.intake.expected_cores().is_empty() {
             return None;
         }
         let made = CoreCounter::new().and_then(|counter| counter.attach(socket).map(|()| counter));
@@ -140,7 +140,7 @@ impl Pipeline {
 fn bind_group(config: &Config, sockets: &[Arc<Socket>], lanes: &[LanePlan]) -> Result<(), Failure> {
     let LanePlan { listener, address, .. } = lanes[0];
     let spread = config.listeners[listener].spread;
-    let program = steering::group_spread(spread, lanes.iter().map(|lane| &lane.steering));
+    let program = spread::group_spread(spread, lanes.iter().map(|lane| &lane.intake));
     let mut group = Group::new(sockets.to_vec(), program).map_err(|error| {
         let cure = match error.raw_os_error() {
             Some(code) if code == nix::errno::Errno::ENOMEM as i32 => {

@@ -39,7 +39,7 @@ use crate::os::crew::{Crew, Event};
 use crate::pipeline::consumer::{Consumer, End};
 use crate::pipeline::receiver::{LaneHome, Route, Stop};
 use crate::pipeline::successor::Successor;
-use crate::plan::{Budget, LanePlan, SinkPlan};
+use crate::plan::{LanePlan, Plan, SinkPlan};
 use crate::policy::{AccessList, Limit, Offences};
 use crate::sink::Sink;
 use books::{LaneBooks, ListenerBooks, SinkBooks};
@@ -85,7 +85,7 @@ pub type Supply<'a> = &'a dyn Fn(&str, usize) -> Box<dyn Sink>;
 
 impl Pipeline {
     /// Makes, binds, opens and starts everything. When it returns every socket is bound and every receiver reads.
-    pub fn start(config: &Config, budget: &Budget, started: Instant, crew: &Crew) -> Result<Self, Failure> {
+    pub fn start(config: &Config, budget: &Plan, started: Instant, crew: &Crew) -> Result<Self, Failure> {
         Self::start_with(config, budget, started, crew, &|name, _| {
             unreachable!("no file can say that {name} is supplied")
         })
@@ -94,7 +94,7 @@ impl Pipeline {
     /// The same with sinks that the caller makes.
     pub fn start_with(
         config: &Config,
-        budget: &Budget,
+        budget: &Plan,
         started: Instant,
         crew: &Crew,
         supply: Supply<'_>,
@@ -185,7 +185,7 @@ fn access_list(access: &Access) -> Option<Arc<AccessList>> {
 
 fn spawn_lanes(
     config: &Config,
-    budget: &Budget,
+    budget: &Plan,
     offences: &[Option<Arc<Offences>>],
     crew: &Crew,
 ) -> Result<Vec<LaneThread>, Failure> {
@@ -216,7 +216,7 @@ fn spawn_lanes(
 /// One sink on its way to being open.
 struct Wiring<'a> {
     config: &'a Config,
-    budget: &'a Budget,
+    budget: &'a Plan,
     sink: usize,
     homes: &'a Arc<[Sender<Parcel>]>,
     crew: &'a Crew,
@@ -301,7 +301,7 @@ fn spawn_consumer(name: String, cores: Vec<usize>, consumer: Consumer, crew: &Cr
 
 fn open_books(
     config: &Config,
-    budget: &Budget,
+    budget: &Plan,
     threads: &[LaneThread],
     mut endpoints: Vec<Endpoint>,
     lanes: &[LaneHome],
@@ -315,7 +315,7 @@ fn open_books(
             address: endpoints[lane].address.to_string(),
             core: threads[lane].made.core,
             node: budget.lanes[lane].node,
-            steering: budget.lanes[lane].steering.clone(),
+            intake: budget.lanes[lane].intake.clone(),
             arrivals: endpoints[lane].arrivals.take(),
             receive_buffer_bytes: threads[lane].made.buffer.granted_bytes as u64,
             engine: threads[lane].made.engine,

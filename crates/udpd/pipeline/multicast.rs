@@ -121,7 +121,7 @@ fn failure(order: &LaneOrder, what: &str, error: &io::Error) -> Failure {
 mod tests {
     use super::*;
     use crate::config::{Config, Host};
-    use crate::plan::Budget;
+    use crate::plan::Plan;
     use crate::plan::engine::{Choice, EngineKind};
 
     /// What each lane of a listener with these keys joins, in the order of the lanes.
@@ -129,7 +129,7 @@ mod tests {
         let text = format!("[[listener]]\nname = \"a\"\nsinks = [\"s\"]\n{keys}\n[sink.s]\ntype = \"null\"\n");
         let config = Config::parse(&text, "test", &Host::default()).unwrap_or_else(|problems| panic!("{problems}"));
         let engines = [Choice { kind: EngineKind::Recvmmsg, why: String::new() }];
-        let budget = Budget::new(&config, &steer::Topology::default(), &[], |_| None, |_| None, &engines);
+        let budget = Plan::new(&config, &steer::Topology::default(), &[], |_| None, |_| None, &engines);
         let of_lane = |plan| memberships(&config.listeners[0], plan).iter().map(ToString::to_string).collect();
         budget.lanes.iter().map(of_lane).collect()
     }

@@ -17,7 +17,7 @@ use crate::format::encoder::{Encoder, Format, Scene};
 use crate::handover::channel::{Caller, FullPolicy};
 use crate::ledger::{DestinationLedger, FileLedger};
 use crate::os::holder;
-use crate::plan::{Budget, LanePlan};
+use crate::plan::{LanePlan, Plan};
 use crate::sink::file::template::{self, Names};
 use crate::sink::file::{FileKeeper, FileSettings, FileSink, Sync};
 #[cfg(feature = "kafka")]
@@ -40,7 +40,7 @@ pub(super) fn full_policy(when_full: WhenFull) -> FullPolicy {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Opening<'a> {
     pub config: &'a Config,
-    pub budget: &'a Budget,
+    pub budget: &'a Plan,
     pub settings: &'a SinkSettings,
     /// The number of the consumer.
     pub consumer: usize,
@@ -210,7 +210,7 @@ pub fn check_sinks(config: &Config) -> Result<(), Failure> {
 
 #[cfg(feature = "kafka")]
 fn kafka_settings(listeners: &[Listener], name: &str, kafka: &config::KafkaSink) -> KafkaSettings {
-    const { assert!(crate::plan::budget::KAFKA_QUEUE_BYTES == QUEUE_KIBIBYTES as usize * 1024) };
+    const { assert!(crate::plan::KAFKA_QUEUE_BYTES == QUEUE_KIBIBYTES as usize * 1024) };
     KafkaSettings {
         name: name.to_owned(),
         brokers: kafka.brokers.clone(),

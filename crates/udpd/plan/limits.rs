@@ -7,17 +7,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::Budget;
-use crate::commands::check;
+use super::memory::Bytes;
+use super::whole::Plan;
 use crate::config::Config;
 use crate::exit::{ExitCode, Failure};
-
-/// What the process takes besides the plan: its own pages, log and windows. Measured: 1.2 MiB; the rest is for the
-/// kernel's share, tables of pages above all, which a control group counts too.
-const OWN_BYTES: u64 = 4 << 20;
-
-/// What each thread takes, with its books. Measured: 34 KiB for a lane; the kernel's stack comes to it.
-const THREAD_BYTES: u64 = 64 << 10;
 
 /// Of a limit, what is left to the kernel before a warning: it counts receive buffers and files under way as well.
 const NEAR_PERCENT: u64 = 90;
@@ -51,84 +44,80 @@ impl Limits {
 
     /// Refuses a plan that can never fit. Returns what has to be said of one that just does, or does not at this
     /// moment.
-    pub fn judge(&self, config: &Config, budget: &Budget) -> Result<Vec<String>, Failure> {
-        let needed = needed(budget);
+    pub fn judge(&self, config: &Config, plan: &Plan) -> Result<Vec<String>, Failure> {
+        let needed = needed(plan);
         let mut remarks = Vec::new();
         if let Some((limit, file)) = &self.group {
             let from = format!("the control group allows {} ({})", text(*limit), file.display());
             if needed > *limit {
                 let cure = ", or raise that (MemoryMax= in the unit file, --memory of a container)";
-                return Err(refusal(config, budget, &from, cure));
+                return Err(refusal(config, plan, &from, cure));
             }
             if needed > limit / 100 * NEAR_PERCENT {
                 remarks.push(format!(
                     "{}, and {from}: little is left for receive buffers and files under way; {}",
-                    sum(budget),
-                    cure(config, budget)
+                    sum(plan),
+                    cure(config, plan)
                 ));
             }
         }
         if let Some(total) = self.total_bytes.filter(|total| needed > *total) {
-            return Err(refusal(config, budget, &format!("this machine has {}", text(total)), ""));
+            return Err(refusal(config, plan, &format!("this machine has {}", text(total)), ""));
         }
         if let Some(available) = self.available_bytes.filter(|available| needed > *available) {
             remarks.push(format!(
                 "{}, and only {} are available now; a start would be refused unless another process gives some back; {}",
-                sum(budget),
+                sum(plan),
                 text(available),
-                cure(config, budget)
+                cure(config, plan)
             ));
         }
         Ok(remarks)
     }
 
     /// Refuses a start for which there is clearly not enough memory at this moment. Trying again later may help.
-    pub fn refuse_start(&self, config: &Config, budget: &Budget) -> Result<(), Failure> {
-        let clearly = |available: &u64| needed(budget) > available.saturating_add(available / 10);
+    pub fn refuse_start(&self, config: &Config, plan: &Plan) -> Result<(), Failure> {
+        let clearly = |available: &u64| needed(plan) > available.saturating_add(available / 10);
         match self.available_bytes.filter(clearly) {
             None => Ok(()),
             Some(available) => {
                 let what = format!("only {} are available now (MemAvailable)", text(available));
-                Err(Failure { code: ExitCode::Failure, ..refusal(config, budget, &what, ", or stop something else") })
+                Err(Failure { code: ExitCode::Failure, ..refusal(config, plan, &what, ", or stop something else") })
             }
         }
     }
 }
 
-fn needed(budget: &Budget) -> u64 {
-    let planned = budget.pool_bytes().saturating_add(budget.sink_bytes).saturating_add(budget.policy_bytes());
-    (planned as u64).saturating_add(own_bytes(budget))
-}
-
-fn own_bytes(budget: &Budget) -> u64 {
-    let threads = budget.lanes.len() + budget.sinks.iter().map(|sink| sink.consumers).sum::<usize>();
-    OWN_BYTES + threads as u64 * THREAD_BYTES
+fn needed(plan: &Plan) -> u64 {
+    plan.memory().total_bytes() as u64
 }
 
 /// The whole and its parts.
-fn sum(budget: &Budget) -> String {
-    let parts = check::memory(budget.pool_bytes(), budget.sink_bytes, budget.policy_bytes());
-    format!("the plan takes {} of memory ({parts}, {} for udpd itself)", text(needed(budget)), text(own_bytes(budget)))
+fn sum(plan: &Plan) -> String {
+    let memory = plan.memory();
+    let (total, own) = (Bytes(memory.total_bytes()), Bytes(memory.own_bytes()));
+    format!("the plan takes {total} of memory ({memory}, {own} for udpd itself)")
 }
 
-fn refusal(config: &Config, budget: &Budget, limit: &str, other_cure: &str) -> Failure {
-    let message = format!("{}, and {limit}; {}{other_cure}", sum(budget), cure(config, budget));
+fn refusal(config: &Config, plan: &Plan, limit: &str, other_cure: &str) -> Failure {
+    let message = format!("{}, and {limit}; {}{other_cure}", sum(plan), cure(config, plan));
     Failure::new(ExitCode::Configuration, message)
 }
 
 /// The keys that the largest part of the memory follows from, with their values.
-fn cure(config: &Config, budget: &Budget) -> String {
-    if budget.sink_bytes > budget.pool_bytes() {
+fn cure(config: &Config, plan: &Plan) -> String {
+    let memory = plan.memory();
+    if memory.sink_bytes > memory.pool_bytes {
         return "lower consumers of the sinks".to_owned();
     }
     let bytes_of = |listener: usize| -> usize {
-        budget.lanes.iter().filter(|lane| lane.listener == listener).map(|lane| lane.pool_bytes()).sum()
+        plan.lanes.iter().filter(|lane| lane.listener == listener).map(|lane| lane.pool_bytes()).sum()
     };
     let Some(largest) = (0..config.listeners.len()).max_by_key(|&listener| bytes_of(listener)) else {
         return "name fewer listeners".to_owned();
     };
     let listener = &config.listeners[largest];
-    let lanes = budget.lanes.iter().filter(|lane| lane.listener == largest).count();
+    let lanes = plan.lanes.iter().filter(|lane| lane.listener == largest).count();
     let queues: Vec<String> = listener
         .sinks
         .iter()
@@ -140,15 +129,15 @@ fn cure(config: &Config, budget: &Budget) -> String {
     };
     format!(
         "of that {} are for listener {}: {slots}, lower batch_size ({}), lanes ({lanes}) or queue_batches ({})",
-        text(bytes_of(largest) as u64),
+        Bytes(bytes_of(largest)),
         listener.name,
         listener.batch_size,
         queues.join(", ")
     )
 }
 
-fn text(bytes: u64) -> String {
-    check::bytes(usize::try_from(bytes).unwrap_or(usize::MAX))
+fn text(bytes: u64) -> Bytes {
+    Bytes(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
 /// The least of the limits from the control group of this process up to the root of its hierarchy, in either version.
@@ -267,20 +256,20 @@ mod tests {
         assert_eq!((limits.total_bytes, limits.available_bytes), (Some(1024 << 10), Some(420 << 10)));
     }
 
-    fn plan() -> (Config, Budget) {
+    fn planned() -> (Config, Plan) {
         let text =
             "[[listener]]\nname = \"in\"\naddress = \"127.0.0.1:5140\"\nsinks = [\"x\"]\n[sink.x]\ntype = \"null\"\n";
         let config = Config::parse(text, "test", &Host::default()).expect("a valid configuration");
         let engines = [Choice { kind: EngineKind::Recvmmsg, why: String::new() }];
-        let budget = Budget::new(&config, &Topology::flat(&[0]), &[0], |_| None, |_| None, &engines);
-        (config, budget)
+        let plan = Plan::new(&config, &Topology::flat(&[0]), &[0], |_| None, |_| None, &engines);
+        (config, plan)
     }
 
     #[test]
     fn a_plan_that_does_not_fit_its_group_is_refused_with_the_sum_and_the_keys() {
-        let (config, budget) = plan();
+        let (config, plan) = planned();
         let limits = Limits { group: Some((16 << 20, "/sys/fs/cgroup/x/memory.max".into())), ..Limits::default() };
-        let failure = limits.judge(&config, &budget).expect_err("too much");
+        let failure = limits.judge(&config, &plan).expect_err("too much");
         assert_eq!(failure.code, ExitCode::Configuration);
         for words in
             ["in batches", "4.1 MiB for udpd itself", "allows 16.0 MiB (/sys/fs/cgroup/x/memory.max)", "MemoryMax="]
@@ -294,11 +283,11 @@ mod tests {
 
     #[test]
     fn a_limit_is_a_limit_to_the_byte_and_near_it_there_is_one_warning() {
-        let (config, budget) = plan();
-        let needed = needed(&budget);
+        let (config, plan) = planned();
+        let needed = needed(&plan);
         let judge = |bytes: u64| {
             Limits { group: Some((bytes, PathBuf::new())), ..Limits::default() }
-                .judge(&config, &budget)
+                .judge(&config, &plan)
                 .map(|said| said.len())
         };
         assert!(judge(needed - 1).is_err());
@@ -307,16 +296,16 @@ mod tests {
 
     #[test]
     fn a_machine_that_is_too_small_is_refused_and_one_that_is_full_now_only_at_the_start() {
-        let (config, budget) = plan();
-        let needed = needed(&budget);
+        let (config, plan) = planned();
+        let needed = needed(&plan);
         let small = Limits { total_bytes: Some(needed - 1), ..Limits::default() };
-        assert!(small.judge(&config, &budget).expect_err("too small").message.contains("this machine has"));
+        assert!(small.judge(&config, &plan).expect_err("too small").message.contains("this machine has"));
         let full = Limits { total_bytes: Some(2 * needed), available_bytes: Some(needed - 1), group: None };
-        assert_eq!(full.judge(&config, &budget).expect("valid").len(), 1);
-        assert!(full.refuse_start(&config, &budget).is_ok(), "an estimate is not taken for more than that");
+        assert_eq!(full.judge(&config, &plan).expect("valid").len(), 1);
+        assert!(full.refuse_start(&config, &plan).is_ok(), "an estimate is not taken for more than that");
         let fuller = Limits { available_bytes: Some(needed / 2), ..full };
-        let failure = fuller.refuse_start(&config, &budget).expect_err("no room");
+        let failure = fuller.refuse_start(&config, &plan).expect_err("no room");
         assert_eq!(failure.code, ExitCode::Failure, "trying again may help, which 78 would say it does not");
-        assert!(Limits::default().refuse_start(&config, &budget).is_ok());
+        assert!(Limits::default().refuse_start(&config, &plan).is_ok());
     }
 }

@@ -1,29 +1,32 @@
-//! What a configuration means on this machine, worked out before anything is opened: lanes, consumers, cores, memory
-//! and buffers. `udpd check` prints it, `udpd run` and the bench build it; all ask [`plan`], so they see the same
-//! numbers.
+//! What a configuration means on this machine, worked out before anything is opened: lanes, consumers, cores, memory and
+//! buffers. `udpd check` prints it, `udpd run` and the bench build it; all ask [`make`], so they see the same numbers.
 
 pub mod advice;
-pub mod budget;
 pub mod engine;
 pub mod interfaces;
+mod lane;
 pub mod limits;
 pub mod machine;
-pub mod steering;
+pub mod memory;
+pub mod spread;
+mod whole;
+pub mod words;
 
 use std::path::Path;
 
 use mmsg::Uring;
 
-pub use self::budget::{Budget, LanePlan, SinkPlan};
 use self::engine::Choice;
+pub use self::lane::LanePlan;
 use self::limits::Limits;
 use self::machine::Machine;
+pub use self::whole::{KAFKA_QUEUE_BYTES, Plan, SinkPlan};
 use crate::config::{Config, Spread};
 use crate::exit::{ExitCode, Failure};
 use crate::pipeline;
 
 /// Reads the machine and works out what the configuration means on it.
-pub fn plan(config: &Config) -> Result<Budget, Failure> {
+pub fn make(config: &Config) -> Result<Plan, Failure> {
     pipeline::check_sinks(config)?;
     let sys_root = Path::new("/sys");
     let Machine { topology, mut allowed, assumed } = Machine::read(sys_root);
@@ -41,16 +44,16 @@ pub fn plan(config: &Config) -> Result<Budget, Failure> {
     let planned = |interface: &str| interfaces::seats(&config.steer, &allowed, interface);
     let engines: Vec<Choice> =
         config.listeners.iter().map(|listener| engine::choose(listener, Uring::supported)).collect::<Result<_, _>>()?;
-    let mut budget = Budget::new(config, &topology, &allowed, queues, planned, &engines);
-    budget.remarks = assumed;
-    budget.remarks.extend(Limits::read(Path::new("/")).judge(config, &budget)?);
-    refuse_idle_lanes(config, &budget, allowed.len())?;
-    Ok(budget)
+    let mut plan = Plan::new(config, &topology, &allowed, queues, planned, &engines);
+    plan.remarks = assumed;
+    plan.remarks.extend(Limits::read(Path::new("/")).judge(config, &plan)?);
+    refuse_idle_lanes(config, &plan, allowed.len())?;
+    Ok(plan)
 }
 
 /// A core feeds one lane, so with more lanes than cores some would never receive anything.
-fn refuse_idle_lanes(config: &Config, budget: &Budget, cores: usize) -> Result<(), Failure> {
-    let Some(lane) = budget.idle_lanes(config, Spread::Cpu).next() else { return Ok(()) };
+fn refuse_idle_lanes(config: &Config, plan: &Plan, cores: usize) -> Result<(), Failure> {
+    let Some(lane) = plan.idle_lanes(config, Spread::Cpu).next() else { return Ok(()) };
     let message = format!(
         "listener {}: spread = \"cpu\" on {cores} cores leaves lane {} without one: each core feeds one lane of an address; \
          lower lanes to {cores} or less, widen [steer] cpus, or write spread = \"flow\"",

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver as Inbox, RecvTimeoutError};
 
 use self::hangup::Hangup;
-use super::check;
 use crate::config::{Chosen, Config};
 use crate::endpoint::control::{ControlServer, ControlSocket};
 use crate::endpoint::metrics::{MetricsHandle, MetricsServer};
@@ -24,7 +23,7 @@ use crate::os::crew::{self, Crew, Event};
 use crate::os::notify::Notifier;
 use crate::os::signals::{self, Effect};
 use crate::pipeline::{Lane, Pipeline};
-use crate::plan;
+use crate::plan::{self, words};
 use crate::watch::drift::InterfaceWatch;
 
 use crate::plan::limits::Limits;
@@ -63,14 +62,14 @@ fn serve(config: &Config, crew: &Crew, events: &Inbox<Event>) -> Result<(), Fail
     let started = Instant::now();
     activation::refuse_passed_sockets()?;
     let notifier = Arc::new(Notifier::from_environment());
-    let budget = plan::plan(config)?;
-    Limits::read(Path::new("/")).refuse_start(config, &budget)?;
+    let plan = plan::make(config)?;
+    Limits::read(Path::new("/")).refuse_start(config, &plan)?;
     crew.enlist("main");
     let watchdog = Watchdog::start(crew, &notifier)?;
     // First what tells a second daemon on the same configuration from the first, so that it ends before it takes a
     // datagram.
     let windows = BoundWindows::bind(config)?;
-    let pipeline = Pipeline::start(config, &budget, started, crew)?;
+    let pipeline = Pipeline::start(config, &plan, started, crew)?;
     // Its first look comes before anybody can ask what it has seen.
     let mut upkeep = Upkeep::new(config, &pipeline);
     let windows = match windows.serve(&pipeline, crew) {
@@ -83,7 +82,7 @@ fn serve(config: &Config, crew: &Crew, events: &Inbox<Event>) -> Result<(), Fail
     };
     pipeline.lanes().iter().for_each(say_lane);
     say_pages(pipeline.lanes());
-    check::say_budget(config, &budget);
+    words::say(config, &plan);
     notifier.ready(&format!("receiving on {} lanes", pipeline.lanes().len()));
     log::info!("ready: {} lanes receive", pipeline.lanes().len());
 
@@ -96,7 +95,7 @@ fn serve(config: &Config, crew: &Crew, events: &Inbox<Event>) -> Result<(), Fail
         drift: DriftWatch::default(),
         interfaces: InterfaceWatch::default(),
         hangup: Hangup::new(crew, pipeline.files()),
-        is_steered: pipeline.lanes().iter().any(|lane| !lane.plan.steering.expected_cores().is_empty()),
+        is_steered: pipeline.lanes().iter().any(|lane| !lane.plan.intake.expected_cores().is_empty()),
         said: BTreeSet::new(),
     };
     watchdog.begin();
@@ -320,7 +319,7 @@ fn say_lane(lane: &Lane) {
             "listener {listener}: the kernel granted {} of {} bytes of receive buffer; {}",
             buffer.granted_bytes,
             2 * buffer.asked_bytes,
-            check::buffer_cure(buffer.asked_bytes)
+            words::buffer_cure(buffer.asked_bytes)
         );
     }
 }

@@ -4,16 +4,16 @@
 use super::files::{self, Disk, FREE_MIN_BYTES};
 use crate::config::{Config, FileSink, Keep, Sink, SinkKind};
 use crate::exit::{ExitCode, Failure};
-use crate::plan::Budget;
+use crate::plan::Plan;
 
 /// What the sinks will touch, in words, and the disks that have to be watched meanwhile.
-pub(super) fn touched(config: &Config, budget: &Budget) -> Result<(Vec<String>, Vec<Disk>), Failure> {
+pub(super) fn touched(config: &Config, plan: &Plan) -> Result<(Vec<String>, Vec<Disk>), Failure> {
     let (mut lines, mut disks) = (Vec::new(), Vec::new());
-    for (sink, plan) in config.sinks.iter().zip(&budget.sinks) {
+    for (sink, planned) in config.sinks.iter().zip(&plan.sinks) {
         let what = match &sink.kind {
             SinkKind::Null | SinkKind::Supplied => continue,
             SinkKind::File(file) => {
-                let paths = plan.files(&config.listeners, &sink.name, &file.path);
+                let paths = planned.files(&config.listeners, &sink.name, &file.path);
                 disks.push(check(sink, file, paths.iter())?);
                 format!(
                     "writes {}, and what it has written stays there",

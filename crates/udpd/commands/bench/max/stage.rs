@@ -22,8 +22,7 @@ use super::subject::Subject;
 use crate::config::{Config, FileSink, SinkKind, UdpSink, UnixSink, UnixSocket};
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::Crew;
-use crate::plan::Budget;
-use crate::plan::plan;
+use crate::plan::{self, Plan};
 
 /// The most that lies in one directory of the bench's own, whatever the disk has room for.
 const MOST_BYTES: u64 = 2 << 30;
@@ -76,13 +75,13 @@ impl Stage {
             #[cfg(feature = "kafka")]
             clusters: Vec::new(),
         };
-        let budget = plan(&stage.config)?;
+        let plan = plan::make(&stage.config)?;
         if real {
-            let (touched, disks) = real::touched(&stage.config, &budget)?;
+            let (touched, disks) = real::touched(&stage.config, &plan)?;
             stage.notes.extend(touched);
             stage.disks = disks;
         } else {
-            stage.replace(&budget, crew)?;
+            stage.replace(&plan, crew)?;
         }
         Ok(stage)
     }
@@ -112,9 +111,9 @@ impl Stage {
         })
     }
 
-    fn replace(&mut self, budget: &Budget, crew: &Crew) -> Result<(), Failure> {
+    fn replace(&mut self, plan: &Plan, crew: &Crew) -> Result<(), Failure> {
         let mut sinks = self.config.sinks.clone();
-        self.make_rooms(budget)?;
+        self.make_rooms(plan)?;
         for sink in &mut sinks {
             let name = sink.name.clone();
             let failed = |error: io::Error| {
@@ -143,8 +142,8 @@ impl Stage {
     }
 
     /// One directory for all the files that would be in the same one.
-    fn make_rooms(&mut self, budget: &Budget) -> Result<(), Failure> {
-        for (sink, plan) in self.config.sinks.iter().zip(&budget.sinks) {
+    fn make_rooms(&mut self, plan: &Plan) -> Result<(), Failure> {
+        for (sink, planned) in self.config.sinks.iter().zip(&plan.sinks) {
             let SinkKind::File(file) = &sink.kind else { continue };
             let (directory, _) = files::split(&file.path);
             let room = match self.rooms.entry(directory) {
@@ -157,7 +156,7 @@ impl Stage {
                     place.insert(room)
                 }
             };
-            room.files += plan.files(&self.config.listeners, &sink.name, &file.path).len() as u64;
+            room.files += planned.files(&self.config.listeners, &sink.name, &file.path).len() as u64;
         }
         Ok(())
     }

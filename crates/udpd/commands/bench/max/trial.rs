@@ -19,7 +19,7 @@ use crate::exit::{ExitCode, Failure};
 use crate::ledger::snapshot::Snapshot;
 use crate::os::crew::{Crew, Event};
 use crate::pipeline::Pipeline;
-use crate::plan::plan;
+use crate::plan;
 
 /// A sender that took longer by more than this share has not offered its rate, although it has sent all of it.
 const SENDER_SHORT: f64 = 0.01;
@@ -78,9 +78,9 @@ pub struct Trial {
 /// Offers `rate` to a pipeline of its own.
 pub(super) fn run(task: &Task, stage: &Stage, rate: u64, stop: &Arc<AtomicBool>) -> Result<Trial, Failure> {
     stage.clear()?;
-    let budget = plan(stage.config())?;
+    let plan = plan::make(stage.config())?;
     let (crew, events) = Crew::new();
-    let pipeline = Pipeline::start(stage.config(), &budget, Instant::now(), &crew)?;
+    let pipeline = Pipeline::start(stage.config(), &plan, Instant::now(), &crew)?;
     let address = pipeline.lanes()[0].address;
     let cores: Vec<usize> = match &task.cpus {
         Some(cores) => cores.clone(),

@@ -17,7 +17,7 @@ use crate::config::{self, Config, Sink, SinkKind, Timestamps};
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::{Crew, Event};
 use crate::pipeline::Pipeline;
-use crate::plan::plan;
+use crate::plan;
 
 /// Flows that are followed unless somebody says otherwise: 8 MiB of bitmaps.
 pub const FLOWS_MAX: usize = 1024;
@@ -105,12 +105,12 @@ pub fn run_with(
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Report, Failure> {
-    let budget = plan(config)?;
+    let plan = plan::make(config)?;
     let tracker = Shared::new(Tracker::new(task.flows_max, task.kept_ms()));
     let (crew, events) = Crew::new();
     let supply =
         |_: &str, _: usize| -> Box<dyn crate::sink::Sink> { Box::new(TrackerSink { tracker: tracker.clone() }) };
-    let pipeline = Pipeline::start_with(config, &budget, Instant::now(), &crew, &supply)?;
+    let pipeline = Pipeline::start_with(config, &plan, Instant::now(), &crew, &supply)?;
     let usage = Usage::read();
     let mut collector = Collector::new(tracker.clone(), task.expect);
     tell(Progress::Ready(pipeline.lanes()));

@@ -1,96 +1,23 @@
-//! What a configuration asks of the machine, worked out before anything is opened: the lanes, their cores, their memory
-//! and their receive buffers. `udpd check` prints it, the pipeline builds it; both see the same numbers.
+//! The whole plan: which lanes there are and on which cores they sit, which consumers they feed, and what memory that takes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::time::Duration;
 
-use mmsg::{BatchShape, Control};
 use steer::plan::QueueSeat;
 use steer::{Seat, Seating, Topology, place};
 
 use super::engine::Choice;
-use super::steering::{self, Members, Steering};
+use super::lane::{self, LanePlan};
+use super::memory::Memory;
+use super::spread::{self, Members};
 use crate::config::feeds::{Feed, Feeds};
-use crate::config::{Absorb, Config, Listener, ReceiveBuffer, Sink, SinkKind, Spread, Timestamps, UnixSocket, overlap};
+use crate::config::{Config, Listener, Sink, SinkKind, Spread, UnixSocket, overlap};
 use crate::handover::pool::PoolSize;
 use crate::policy;
 use crate::sink::{outbox, relay};
 
 /// What the queue of librdkafka may hold for each consumer, unless `properties` say otherwise.
 pub const KAFKA_QUEUE_BYTES: usize = 64 << 20;
-
-/// The payload that buffers are sized for; what the kernel charges for it is [`charge_bytes`].
-const PAYLOAD_ASSUMED: usize = 512;
-
-/// The most that is asked for one socket: beyond it kernels have had their sums wrong.
-const RECEIVE_BUFFER_MAX: u64 = 1 << 30;
-
-/// The most slots of a batch whose slots hold a whole train.
-const GRO_SLOTS_MAX: usize = 16;
-
-/// What the kernel charges a socket's buffer for one datagram: the payload, its headers and its bookkeeping, rounded
-/// the way its allocator rounds. Measured on loopback with Linux 6.18; drivers that hand up whole pages charge more.
-pub fn charge_bytes(payload: usize) -> u64 {
-    match payload {
-        0..=64 => 832,
-        65..=512 => 1280,
-        513..=1472 => 2304,
-        _ => (payload as u64).next_multiple_of(4096) + 4352,
-    }
-}
-
-/// One lane as it will be built.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LanePlan {
-    /// Index of the listener.
-    pub listener: usize,
-    /// Number within the listener.
-    pub number: usize,
-    /// Number within the lanes of its address, which is its place in their reuseport group.
-    pub member: usize,
-    /// What its socket is bound to.
-    pub address: SocketAddr,
-    /// Its socket is not alone on that address, or need not be: sockets of the same user can be bound beside it.
-    pub shares: bool,
-    /// Its core.
-    pub core: Option<usize>,
-    /// The memory node of that core.
-    pub node: Option<usize>,
-    /// Which datagrams it gets, and where they should arrive.
-    pub steering: Steering,
-    /// The value for SO_RCVBUF; the kernel accounts twice as much.
-    pub receive_buffer_bytes: usize,
-    /// Datagrams per second that this lane must take.
-    pub rate: u64,
-    /// How its batches are made.
-    pub shape: BatchShape,
-    /// How many it has.
-    pub pool: PoolSize,
-    /// What fills them.
-    pub engine: Choice,
-    /// The memory of its rate limit.
-    pub policy_bytes: usize,
-}
-
-impl LanePlan {
-    /// All of its batches, with the one that is never handed over and those that the engine keeps to itself.
-    pub fn batches(&self) -> usize {
-        self.pool.batches() + 1 + self.engine.own_batches(self.shape.slots)
-    }
-
-    /// Their memory.
-    pub fn pool_bytes(&self) -> usize {
-        self.batches() * self.shape.bytes()
-    }
-
-    /// How long a granted buffer, as the kernel accounts it, lasts at the lane's rate. A quarter of it is not counted:
-    /// the kernel may hold that much back while a reader works.
-    pub fn covered(&self, granted_bytes: usize) -> Duration {
-        let datagrams = granted_bytes as u64 / 4 * 3 / charge_bytes(PAYLOAD_ASSUMED.min(self.shape.slot_bytes));
-        Duration::from_secs_f64(datagrams as f64 / self.rate.max(1) as f64)
-    }
-}
 
 /// One sink as it will be built.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,9 +35,9 @@ impl SinkPlan {
     }
 }
 
-/// The whole plan.
+/// What a configuration means on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Budget {
+pub struct Plan {
     /// Every lane, in the order of the listeners.
     pub lanes: Vec<LanePlan>,
     /// By sink of the configuration.
@@ -127,7 +54,7 @@ pub struct Budget {
     pub remarks: Vec<String>,
 }
 
-impl Budget {
+impl Plan {
     /// Works it out. `receive_queues` tells how many receive queues an interface has, and `planned` where its plan puts
     /// each of them; `None` where there is no plan for it. `engines` has one for each listener.
     pub fn new(
@@ -162,8 +89,8 @@ impl Budget {
                 let seats: Vec<Option<Seat>> = (0..count).map(seat).collect();
                 let arrival_cores: Vec<Option<usize>> = planned.iter().map(|seat| Some(seat.arrival_core())).collect();
                 let members = Members { seats: &seats, cores: &usable, queues, arrival_cores: &arrival_cores };
-                let steered = steering::steer(listener.spread, &members, topology).into_iter().zip(seats);
-                lanes.extend(steered.enumerate().map(|(member, (steering, seat))| LanePlan {
+                let taken_in = spread::intakes(listener.spread, &members, topology).into_iter().zip(seats);
+                lanes.extend(taken_in.enumerate().map(|(member, (intake, seat))| LanePlan {
                     listener: index,
                     number: group * count + member,
                     member,
@@ -171,10 +98,10 @@ impl Budget {
                     shares: count > 1 || listener.share_port || has_company(config, index, address),
                     core: seat.map(|seat| seat.core),
                     node: seat.and_then(|seat| seat.node),
-                    steering,
-                    receive_buffer_bytes: receive_buffer(listener, rate),
+                    intake,
+                    receive_buffer_bytes: lane::receive_buffer(listener, rate),
                     rate,
-                    shape: shape(config, listener),
+                    shape: lane::shape(config, listener),
                     pool: PoolSize::new(listener.sinks.iter().map(|&sink| config.sinks[sink].queue_batches)),
                     engine: engines[index].clone(),
                     policy_bytes: listener.rate_limit.map_or(0, |_| policy::TABLE_BYTES),
@@ -206,23 +133,20 @@ impl Budget {
 
     /// The lanes that the table of their group gives nothing to, so that they would stay idle.
     pub fn idle_lanes<'a>(&'a self, config: &'a Config, spread: Spread) -> impl Iterator<Item = &'a LanePlan> {
-        let listed = |lane: &LanePlan| !lane.steering.cores.is_empty() || !lane.steering.queues.is_empty();
+        let listed = |lane: &LanePlan| !lane.intake.cores.is_empty() || !lane.intake.queues.is_empty();
         self.lanes.iter().filter(move |lane| config.listeners[lane.listener].spread == spread && !listed(lane))
     }
 
-    /// The memory of all batches.
-    pub fn pool_bytes(&self) -> usize {
-        self.lanes.iter().map(LanePlan::pool_bytes).sum()
-    }
-
-    /// The memory of all rate limits.
-    pub fn policy_bytes(&self) -> usize {
-        self.lanes.iter().map(|lane| lane.policy_bytes).sum()
-    }
-
-    /// What all receive buffers together may take when the kernel grants them.
-    pub fn receive_buffer_bytes(&self) -> usize {
-        self.lanes.iter().map(|lane| 2 * lane.receive_buffer_bytes).sum()
+    /// What it takes.
+    pub fn memory(&self) -> Memory {
+        let sum = |part: fn(&LanePlan) -> usize| self.lanes.iter().map(part).sum();
+        Memory {
+            pool_bytes: sum(LanePlan::pool_bytes),
+            sink_bytes: self.sink_bytes,
+            policy_bytes: sum(|lane| lane.policy_bytes),
+            receive_buffer_bytes: sum(|lane| 2 * lane.receive_buffer_bytes),
+            threads: self.lanes.len() + self.sinks.iter().map(|sink| sink.consumers).sum::<usize>(),
+        }
     }
 }
 
@@ -244,38 +168,6 @@ fn without(cores: &[usize], taken: &[usize]) -> Vec<usize> {
     if free.is_empty() { cores.to_vec() } else { free }
 }
 
-/// The value for SO_RCVBUF that survives `absorb`. The kernel doubles it, and may hold a quarter back while a reader
-/// works.
-fn receive_buffer(listener: &Listener, lane_rate: u64) -> usize {
-    let Absorb { stall, .. } = listener.absorb;
-    match listener.receive_buffer {
-        ReceiveBuffer::Bytes(bytes) => bytes,
-        ReceiveBuffer::Auto => {
-            let datagrams = (lane_rate as f64 * stall.as_secs_f64()).ceil() as u64;
-            let charged = datagrams.saturating_mul(charge_bytes(PAYLOAD_ASSUMED.min(listener.max_length_bytes)));
-            let accounted = (charged / 3).saturating_mul(4).clamp(1 << 20, RECEIVE_BUFFER_MAX);
-            usize::try_from(accounted / 2).unwrap_or(usize::MAX)
-        }
-    }
-}
-
-fn shape(config: &Config, listener: &Listener) -> BatchShape {
-    let slots = if listener.gro { listener.batch_size.min(GRO_SLOTS_MAX) } else { listener.batch_size };
-    let mut kinds = listener.sinks.iter().map(|&sink| &config.sinks[sink].kind);
-    let is_recorded = kinds.clone().any(SinkKind::records_arrival);
-    let is_stamped = match listener.timestamps {
-        Timestamps::On => true,
-        Timestamps::Auto => is_recorded,
-        Timestamps::Off => false,
-    };
-    let control = Control::new()
-        .packet_info(is_recorded)
-        .timestamps(is_stamped)
-        .gro(listener.gro)
-        .drop_overflow(kinds.any(SinkKind::records_drops));
-    BatchShape::new(slots, listener.max_length_bytes).control(control).huge_pages(true)
-}
-
 /// The memory of a sink.
 fn sink_bytes(listeners: &[Listener], sink: &Sink, plan: &SinkPlan) -> usize {
     let outboxes = match &sink.kind {
@@ -292,6 +184,8 @@ fn sink_bytes(listeners: &[Listener], sink: &Sink, plan: &SinkPlan) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
     use crate::plan::engine::EngineKind;
 
     const TEXT: &str = r#"
@@ -312,27 +206,27 @@ mod tests {
         type = "null"
     "#;
 
-    fn budget(text: &str) -> Budget {
+    fn plan(text: &str) -> Plan {
         let config = Config::parse(text, "test", &crate::config::Host::default()).expect("a valid configuration");
         let topology = Topology { online: vec![0, 1], node_of_core: [(0, 0), (1, 0)].into(), ..Topology::default() };
         let engines = [Choice { kind: EngineKind::Recvmmsg, why: String::new() }];
-        Budget::new(&config, &topology, &[0, 1], |_| Some(4), |_| None, &engines)
+        Plan::new(&config, &topology, &[0, 1], |_| Some(4), |_| None, &engines)
     }
 
     #[test]
     fn each_address_gets_its_lanes_and_each_lane_its_core_and_pool() {
-        let budget = budget(TEXT);
-        assert_eq!(budget.lanes.len(), 4);
-        assert_eq!(budget.lanes.iter().map(|lane| lane.number).collect::<Vec<_>>(), [0, 1, 2, 3]);
-        assert_eq!(budget.lanes.iter().map(|lane| lane.core).collect::<Vec<_>>(), [Some(1), Some(0), Some(1), Some(0)]);
-        assert!(budget.shared_cores);
-        assert_eq!(budget.lanes[0].pool, PoolSize { in_receiver: 1, in_channels: 266, in_consumers: 2 });
-        assert_eq!(budget.sinks.iter().map(|sink| sink.consumers).collect::<Vec<_>>(), [4, 3, 0]);
+        let plan = plan(TEXT);
+        assert_eq!(plan.lanes.len(), 4);
+        assert_eq!(plan.lanes.iter().map(|lane| lane.number).collect::<Vec<_>>(), [0, 1, 2, 3]);
+        assert_eq!(plan.lanes.iter().map(|lane| lane.core).collect::<Vec<_>>(), [Some(1), Some(0), Some(1), Some(0)]);
+        assert!(plan.shared_cores);
+        assert_eq!(plan.lanes[0].pool, PoolSize { in_receiver: 1, in_channels: 266, in_consumers: 2 });
+        assert_eq!(plan.sinks.iter().map(|sink| sink.consumers).collect::<Vec<_>>(), [4, 3, 0]);
     }
 
     #[test]
     fn an_automatic_buffer_covers_the_stall_it_is_made_for() {
-        for lane in &budget(TEXT).lanes {
+        for lane in &plan(TEXT).lanes {
             assert_eq!(lane.rate, 150_000);
             let covered = lane.covered(2 * lane.receive_buffer_bytes);
             assert!(covered >= Duration::from_micros(99_900) && covered < Duration::from_millis(102), "{covered:?}");
@@ -343,7 +237,7 @@ mod tests {
     fn lanes_come_from_the_rate_unless_they_are_written() {
         let lanes = |absorb: u64| {
             let text = TEXT.replace("lanes = 2", "").replace("300000", &absorb.to_string());
-            budget(&text).lanes.len()
+            plan(&text).lanes.len()
         };
         assert_eq!((lanes(200_000), lanes(500_001), lanes(2_000_000)), (2, 4, 8));
     }

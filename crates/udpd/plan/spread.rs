@@ -17,9 +17,9 @@ use crate::config::Spread;
 /// first on, so those beyond the real ones cost nothing.
 const QUEUES_ASSUMED: usize = 256;
 
-/// What is planned for one lane.
+/// The part of a group's datagrams that one lane takes in.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Steering {
+pub struct Intake {
     /// The one core where the datagrams of this lane arrive by the plan of its interface.
     pub arrival_core: Option<usize>,
     /// The receive queue of the interface that feeds it.
@@ -30,7 +30,7 @@ pub struct Steering {
     pub queues: Vec<u32>,
 }
 
-impl Steering {
+impl Intake {
     /// The cores on which its datagrams should arrive. Empty when nobody says where they should, and then none of them
     /// arrives on a wrong one.
     pub fn expected_cores(&self) -> &[usize] {
@@ -52,9 +52,9 @@ pub struct Members<'a> {
 }
 
 /// What each of the members gets.
-pub fn steer(spread: Spread, members: &Members<'_>, topology: &Topology) -> Vec<Steering> {
+pub fn intakes(spread: Spread, members: &Members<'_>, topology: &Topology) -> Vec<Intake> {
     let count = members.seats.len();
-    let mut lanes = vec![Steering::default(); count];
+    let mut lanes = vec![Intake::default(); count];
     match spread {
         Spread::Flow | Spread::Random => {}
         Spread::Cpu => {
@@ -82,7 +82,7 @@ pub fn steer(spread: Spread, members: &Members<'_>, topology: &Topology) -> Vec<
     lanes
 }
 
-fn plan_arrivals(lanes: &mut [Steering], arrival_cores: &[Option<usize>]) {
+fn plan_arrivals(lanes: &mut [Intake], arrival_cores: &[Option<usize>]) {
     for (lane, core) in lanes.iter_mut().zip(arrival_cores) {
         lane.arrival_core = *core;
     }
@@ -113,8 +113,8 @@ fn deal(wanted: &[Option<usize>], cores: &[usize], topology: &Topology) -> Vec<V
     dealt
 }
 
-/// The program of a group whose members are steered like this.
-pub fn group_spread<'a>(spread: Spread, members: impl Iterator<Item = &'a Steering>) -> GroupSpread {
+/// The program of a group whose members take this in.
+pub fn group_spread<'a>(spread: Spread, members: impl Iterator<Item = &'a Intake>) -> GroupSpread {
     let members = members.zip(0_u32..);
     match spread {
         Spread::Flow => GroupSpread::Flow,
@@ -141,7 +141,7 @@ mod tests {
         Topology { online: (0..8).collect(), node_of_core: nodes, ..Topology::default() }
     }
 
-    fn lanes(spread: Spread, seats: &[usize], queues: Option<usize>) -> Vec<Steering> {
+    fn lanes(spread: Spread, seats: &[usize], queues: Option<usize>) -> Vec<Intake> {
         lanes_of_plan(spread, seats, queues, &[])
     }
 
@@ -150,12 +150,12 @@ mod tests {
         seats: &[usize],
         queues: Option<usize>,
         arrival_cores: &[Option<usize>],
-    ) -> Vec<Steering> {
+    ) -> Vec<Intake> {
         let topology = two_nodes();
         let seat = |&core: &usize| Some(Seat { core, node: topology.node_of_core.get(&core).copied() });
         let seats: Vec<Option<Seat>> = seats.iter().map(seat).collect();
         let cores: Vec<usize> = (0..8).collect();
-        steer(spread, &Members { seats: &seats, cores: &cores, queues, arrival_cores }, &topology)
+        intakes(spread, &Members { seats: &seats, cores: &cores, queues, arrival_cores }, &topology)
     }
 
     #[test]
@@ -187,7 +187,7 @@ mod tests {
         let lanes = lanes_of_plan(Spread::Cpu, &[7, 6], None, &[Some(5), None]);
         assert_eq!((&lanes[0].cores, &lanes[1].cores), (&vec![5, 0, 2, 4], &vec![6, 1, 3, 7]));
         assert_eq!((lanes[0].expected_cores(), lanes[1].expected_cores()), (&[5][..], &[6, 1, 3, 7][..]));
-        assert!(Steering::default().expected_cores().is_empty());
+        assert!(Intake::default().expected_cores().is_empty());
     }
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
     fn a_spread_by_flow_or_at_random_expects_nothing_of_any_core() {
         for (spread, group) in [(Spread::Flow, GroupSpread::Flow), (Spread::Random, GroupSpread::Random)] {
             let lanes = lanes(spread, &[7, 6], Some(2));
-            assert_eq!(lanes, [Steering::default(), Steering::default()]);
+            assert_eq!(lanes, [Intake::default(), Intake::default()]);
             assert_eq!(group_spread(spread, lanes.iter()), group);
         }
     }

@@ -1,0 +1,115 @@
+//! One lane as it will be built: its core, its socket, its batches, and what each of them follows from.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use mmsg::{BatchShape, Control};
+
+use super::engine::Choice;
+use super::spread::Intake;
+use crate::config::{Absorb, Config, Listener, ReceiveBuffer, SinkKind, Timestamps};
+use crate::handover::pool::PoolSize;
+
+/// The payload that buffers are sized for; what the kernel charges for it is [`charge_bytes`].
+const PAYLOAD_ASSUMED: usize = 512;
+
+/// The most that is asked for one socket: beyond it kernels have had their sums wrong.
+const RECEIVE_BUFFER_MAX: u64 = 1 << 30;
+
+/// The most slots of a batch whose slots hold a whole train.
+const GRO_SLOTS_MAX: usize = 16;
+
+/// What the kernel charges a socket's buffer for one datagram: the payload, its headers and its bookkeeping, rounded
+/// the way its allocator rounds. Measured on loopback with Linux 6.18; drivers that hand up whole pages charge more.
+fn charge_bytes(payload: usize) -> u64 {
+    match payload {
+        0..=64 => 832,
+        65..=512 => 1280,
+        513..=1472 => 2304,
+        _ => (payload as u64).next_multiple_of(4096) + 4352,
+    }
+}
+
+/// One lane as it will be built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LanePlan {
+    /// Index of the listener.
+    pub listener: usize,
+    /// Number within the listener.
+    pub number: usize,
+    /// Number within the lanes of its address, which is its place in their reuseport group.
+    pub member: usize,
+    /// What its socket is bound to.
+    pub address: SocketAddr,
+    /// Its socket is not alone on that address, or need not be: sockets of the same user can be bound beside it.
+    pub shares: bool,
+    /// Its core.
+    pub core: Option<usize>,
+    /// The memory node of that core.
+    pub node: Option<usize>,
+    /// Which datagrams it gets, and where they should arrive.
+    pub intake: Intake,
+    /// The value for SO_RCVBUF; the kernel accounts twice as much.
+    pub receive_buffer_bytes: usize,
+    /// Datagrams per second that this lane must take.
+    pub rate: u64,
+    /// How its batches are made.
+    pub shape: BatchShape,
+    /// How many it has.
+    pub pool: PoolSize,
+    /// What fills them.
+    pub engine: Choice,
+    /// The memory of its rate limit.
+    pub policy_bytes: usize,
+}
+
+impl LanePlan {
+    /// All of its batches, with the one that is never handed over and those that the engine keeps to itself.
+    pub fn batches(&self) -> usize {
+        self.pool.batches() + 1 + self.engine.own_batches(self.shape.slots)
+    }
+
+    /// Their memory.
+    pub fn pool_bytes(&self) -> usize {
+        self.batches() * self.shape.bytes()
+    }
+
+    /// How long a granted buffer, as the kernel accounts it, lasts at the lane's rate. A quarter of it is not counted:
+    /// the kernel may hold that much back while a reader works.
+    pub fn covered(&self, granted_bytes: usize) -> Duration {
+        let datagrams = granted_bytes as u64 / 4 * 3 / charge_bytes(PAYLOAD_ASSUMED.min(self.shape.slot_bytes));
+        Duration::from_secs_f64(datagrams as f64 / self.rate.max(1) as f64)
+    }
+}
+
+/// The value for SO_RCVBUF that survives `absorb`. The kernel doubles it, and may hold a quarter back while a reader
+/// works.
+pub(super) fn receive_buffer(listener: &Listener, lane_rate: u64) -> usize {
+    let Absorb { stall, .. } = listener.absorb;
+    match listener.receive_buffer {
+        ReceiveBuffer::Bytes(bytes) => bytes,
+        ReceiveBuffer::Auto => {
+            let datagrams = (lane_rate as f64 * stall.as_secs_f64()).ceil() as u64;
+            let charged = datagrams.saturating_mul(charge_bytes(PAYLOAD_ASSUMED.min(listener.max_length_bytes)));
+            let accounted = (charged / 3).saturating_mul(4).clamp(1 << 20, RECEIVE_BUFFER_MAX);
+            usize::try_from(accounted / 2).unwrap_or(usize::MAX)
+        }
+    }
+}
+
+pub(super) fn shape(config: &Config, listener: &Listener) -> BatchShape {
+    let slots = if listener.gro { listener.batch_size.min(GRO_SLOTS_MAX) } else { listener.batch_size };
+    let mut kinds = listener.sinks.iter().map(|&sink| &config.sinks[sink].kind);
+    let is_recorded = kinds.clone().any(SinkKind::records_arrival);
+    let is_stamped = match listener.timestamps {
+        Timestamps::On => true,
+        Timestamps::Auto => is_recorded,
+        Timestamps::Off => false,
+    };
+    let control = Control::new()
+        .packet_info(is_recorded)
+        .timestamps(is_stamped)
+        .gro(listener.gro)
+        .drop_overflow(kinds.any(SinkKind::records_drops));
+    BatchShape::new(slots, listener.max_length_bytes).control(control).huge_pages(true)
+}

@@ -1,0 +1,79 @@
+//! What has to be said of a plan: to the reader of `udpd check`, and in the first lines of the log.
+
+use std::fs;
+
+use super::memory::Bytes;
+use super::whole::Plan;
+use crate::config::{Config, Spread};
+
+/// What will degrade on this machine, each with its cure.
+pub fn warnings(config: &Config, plan: &Plan) -> Vec<String> {
+    let mut warnings = known_at_start(config, plan);
+    let largest = plan.lanes.iter().map(|lane| lane.receive_buffer_bytes).max().unwrap_or(0);
+    if let Some(limit) = receive_buffer_limit().filter(|limit| largest > *limit) {
+        warnings.push(format!(
+            "a receive buffer of {} is wanted and an unprivileged process gets {}; {}",
+            Bytes(2 * largest),
+            Bytes(2 * limit),
+            buffer_cure(largest)
+        ));
+    }
+    let together = plan.memory().receive_buffer_bytes;
+    if let Some(limit) = udp_memory_limit().filter(|limit| together > *limit) {
+        warnings.push(format!(
+            "the receive buffers together may take {} and net.ipv4.udp_mem lets all UDP sockets have {}; raise its third value",
+            Bytes(together),
+            Bytes(limit)
+        ));
+    }
+    let unfed = config.sinks.iter().zip(&plan.sinks).filter(|(_, plan)| plan.consumers == 0);
+    warnings.extend(unfed.map(|(sink, _)| {
+        format!("sink {} is fed by no listener; name it in a listener's sinks or remove it", sink.name)
+    }));
+    warnings
+}
+
+/// The part of it that nobody finds out later, when sockets and sinks are opened.
+fn known_at_start(config: &Config, plan: &Plan) -> Vec<String> {
+    let mut known = plan.remarks.clone();
+    known.extend(idle_queue_lanes(config, plan));
+    if plan.shared_cores {
+        known.push("there are more lanes than cores: receivers share cores; lower lanes or widen [steer] cpus".into());
+    }
+    known
+}
+
+/// Interfaces change their number of queues, so fewer of them than lanes is not an error.
+fn idle_queue_lanes<'a>(config: &'a Config, plan: &'a Plan) -> impl Iterator<Item = String> + use<'a> {
+    plan.idle_lanes(config, Spread::Queue).map(|lane| {
+        let listener = &config.listeners[lane.listener];
+        format!(
+            "listener {}: lane {} has no receive queue of {} to itself and stays idle; lower lanes, or give the interface \
+             more queues with ethtool -L and restart udpd",
+            listener.name,
+            lane.number,
+            listener.interface.as_deref().unwrap_or("its interface")
+        )
+    })
+}
+
+/// The start-up lines: memory, and what degrades.
+pub fn say(config: &Config, plan: &Plan) {
+    known_at_start(config, plan).iter().for_each(|line| log::warn!("{line}"));
+    log::info!("memory: {}, fixed from now on", plan.memory());
+}
+
+/// How to get a receive buffer of `asked` bytes.
+pub fn buffer_cure(asked: usize) -> String {
+    format!("grant CAP_NET_ADMIN (AmbientCapabilities= in the unit file), or: sysctl -w net.core.rmem_max={asked}")
+}
+
+fn receive_buffer_limit() -> Option<usize> {
+    fs::read_to_string("/proc/sys/net/core/rmem_max").ok()?.trim().parse().ok()
+}
+
+fn udp_memory_limit() -> Option<usize> {
+    const PAGE_BYTES: usize = 4096;
+    let text = fs::read_to_string("/proc/sys/net/ipv4/udp_mem").ok()?;
+    text.split_whitespace().nth(2)?.parse::<usize>().ok()?.checked_mul(PAGE_BYTES)
+}
