@@ -197,7 +197,7 @@ fn a_search_over_every_kind_of_sink_touches_nothing_that_the_configuration_names
         "sink local: sends to ",
         "sink pushed: sends to ",
         "sink out: writes to a pipe",
-        "no multicast group is joined",
+        "it joins no multicast group",
     ] {
         assert!(notes.iter().any(|note| note.contains(words)), "{words}: {notes:#?}");
     }
@@ -306,10 +306,10 @@ fn real_sinks_are_refused_where_they_would_cost_somebody_data() {
     let site = Site::new();
     for (sink, words) in [
         ("type = \"file\"\npath = \"@/log/new.log\"\nkeep = { files = 2 }", "its keep would remove files"),
-        ("type = \"file\"\npath = \"@/log/{listener}.log\"", "log/in.log is there already"),
-        ("type = \"file\"\npath = \"@/log/%Y/{lane}.pcapng\"", "log/2025/0.pcapng is there already"),
-        ("type = \"file\"\npath = \"@/log/latest\"", "log/latest is there already"),
-        ("type = \"stdout\"", "standard output is where the report goes"),
+        ("type = \"file\"\npath = \"@/log/{listener}.log\"", "log/in.log exists already"),
+        ("type = \"file\"\npath = \"@/log/%Y/{lane}.pcapng\"", "log/2025/0.pcapng exists already"),
+        ("type = \"file\"\npath = \"@/log/latest\"", "log/latest exists already"),
+        ("type = \"stdout\"", "the report goes to standard output"),
     ] {
         let configuration = with_sink(&site, sink);
         let before = everything(site.directory.path());
@@ -328,7 +328,7 @@ fn real_sinks_get_every_trial_and_are_named_before() {
     for (sink, words) in [
         (
             "type = \"file\"\npath = \"@/log/{sink}-{lane}.log\"",
-            "writes @/log/one-0.log, and what it has written stays there",
+            "writes @/log/one-0.log, and leaves there what it has written",
         ),
         (&*format!("type = \"udp\"\ndestinations = [\"{there}\"]"), &*format!("sends all trials to {there}")),
     ] {
@@ -359,7 +359,7 @@ fn a_file_that_is_there_already_is_no_place_for_a_report() {
     for form in [&ladder[..], &max, &recv] {
         for (name, force, words) in [
             ("log/in.log", false, "add --force"),
-            ("log/latest", true, "is no regular file"),
+            ("log/latest", true, "is not a regular file"),
             ("log/latest", false, ""),
         ] {
             let mut command = Command::new(env!("CARGO_BIN_EXE_udpd"));

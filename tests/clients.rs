@@ -175,7 +175,7 @@ fn reopen_returns_when_the_moved_file_is_closed_with_every_record_in_it() {
     fs::rename(&current, &moved).expect("moved");
     let output = udpd(&["reopen", "-c", text(&file)]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "files begun anew: 1\n");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "new files begun: 1\n");
     let open: Vec<_> = fs::read_dir(format!("/proc/{}/fd", daemon.pid()))
         .expect("the daemon runs")
         .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())

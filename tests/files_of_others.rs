@@ -82,7 +82,7 @@ fn a_log_that_is_moved_again_and_again_loses_nothing_whether_anybody_says_so_or_
         assert_closed(&ended.ledger, sent);
         assert_each_once(&all_text(ended.directory.path()), &report);
         assert_eq!(count(&ended.ledger["listeners"][0]["sinks"][0]["dropped"], "sink_error"), 0);
-        assert!(!says_so || ended.stderr.contains("SIGHUP: files begun anew: "), "{}", ended.stderr);
+        assert!(!says_so || ended.stderr.contains("SIGHUP: new files begun: "), "{}", ended.stderr);
     }
 }
 
@@ -99,7 +99,7 @@ fn an_idle_daemon_goes_over_to_a_new_file_too_and_closes_the_old_one() {
         let open = open_files(daemon.pid());
         open.contains(&log) && !open.contains(&moved)
     });
-    assert!(daemon.terminate().stderr.contains("SIGHUP: files begun anew: 1"));
+    assert!(daemon.terminate().stderr.contains("SIGHUP: new files begun: 1"));
 }
 
 #[test]

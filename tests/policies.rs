@@ -116,7 +116,7 @@ fn a_source_beyond_its_rate_gets_that_rate_and_every_datagram_is_accounted_for()
         let lines: Vec<&str> = ended.stderr.lines().filter(|line| line.contains("127.0.0.3")).collect();
         assert_eq!(lines.len(), 2, "one begin and one end: {lines:?}");
         assert!(lines[0].contains("exceeds rate_limit (100 datagrams/s, burst 500)"), "{lines:?}");
-        assert!(lines[1].contains(&format!("until the end; {limited} of its datagrams were dropped")), "{lines:?}");
+        assert!(lines[1].contains(&format!("until the end; udpd dropped {limited} of its datagrams")), "{lines:?}");
         assert!(!ended.stderr.contains("127.0.0.4"), "{}", ended.stderr);
     }
 }

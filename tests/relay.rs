@@ -137,5 +137,5 @@ fn a_relay_to_its_own_listener_never_starts() {
     let arguments = ["run", "--listen", &address.to_string(), "--to", &format!("udp:{address}")];
     let output = udpd(&arguments);
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("would come back for ever"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("would come back forever"));
 }

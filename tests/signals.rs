@@ -62,7 +62,7 @@ fn no_signal_that_is_not_meant_to_end_it_ends_it_or_costs_a_datagram() {
     assert_closed(&ended.ledger, sent);
     assert_eq!(lines(&ended), sent);
     for meaningless in numbers.iter().filter(|number| effect_of(**number) == Effect::Say) {
-        let said = format!("{} has no meaning", name_of(*meaningless));
+        let said = format!("ignored the signal {}", name_of(*meaningless));
         assert_eq!(ended.stderr.matches(&said).count(), 1, "{said}: {}", ended.stderr);
     }
     assert!(ended.stderr.contains("listener in: arrived "), "SIGUSR1 writes the ledger: {}", ended.stderr);

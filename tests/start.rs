@@ -68,7 +68,7 @@ fn the_start_up_lines_say_socket_core_buffer_and_what_it_covers() {
         let start = format!("listener cli, lane {lane}: {address}, core ");
         let line =
             ended.stderr.lines().find(|line| line.contains(&start)).unwrap_or_else(|| panic!("{}", ended.stderr));
-        for word in ["receive buffer", "asked", "granted", "covers", "ms at"] {
+        for word in ["receive buffer", "requested", "granted", "covers", "ms at"] {
             assert!(line.contains(word), "{word:?} is missing in {line:?}");
         }
     }

@@ -43,7 +43,7 @@ enum Command {
         /// Listen here, without a configuration file
         #[arg(long, value_name = "ADDR", requires = "to")]
         listen: Option<String>,
-        /// Deliver there: null:  stdout: (or -)  file:PATH  pcapng:PATH (or pcapng:-)  udp:HOST:PORT  unix:PATH
+        /// Deliver to: null:  stdout: (or -)  file:PATH  pcapng:PATH (or pcapng:-)  udp:HOST:PORT  unix:PATH
         /// kafka://HOST:PORT/TOPIC
         #[arg(long, value_name = "URI", requires = "listen")]
         to: Option<String>,
@@ -73,15 +73,15 @@ enum Command {
         #[command(flatten)]
         daemon: RunningDaemon,
     },
-    /// Let the running daemon go over to new files; returns when the old ones are closed
+    /// Make the running daemon switch to new files; returns when the old ones are closed
     #[command(
         after_help = "Example, in logrotate's configuration:\n  postrotate\n    udpd reopen\n  endscript\n\nExit codes: 0 done, 1 refused or not done in time, 69 no daemon is running"
     )]
     Reopen(RunningDaemon),
-    /// Bring NIC queues, interrupts and cores together: plan, apply, check, restore
+    /// Set up NIC receive queues, their interrupts and the cores of the lanes: plan, apply, check, restore
     #[command(subcommand, after_help = "Example: udpd steer plan eth0")]
     Steer(Steer),
-    /// Measure: what this machine receives at what cost (alone: the ladder), and what becomes of each datagram
+    /// Measure what this machine can receive and at what cost; without a subcommand, the ladder
     #[command(
         after_help = "Examples:\n  udpd bench\n  udpd bench recv --listen 127.0.0.1:5140 --expect 1M & udpd bench send --to 127.0.0.1:5140 --rate 100k --count 1M"
     )]
@@ -89,7 +89,7 @@ enum Command {
         #[command(subcommand)]
         command: Option<Bench>,
     },
-    /// Send the UDP datagrams of a capture once more, with their own spacing or faster
+    /// Send the UDP datagrams of a capture again, with their original spacing or faster
     #[command(
         after_help = "Examples:\n  udpd replay capture.pcapng --to 127.0.0.1:5140\n  udpd replay capture.pcap --to 10.0.0.9:5140 --speed 10 --port 514\n  zcat capture.pcap.gz | udpd replay - --to [::1]:5140 --fast"
     )]
@@ -102,8 +102,7 @@ struct RunningDaemon {
     /// The daemon's configuration file, for the control_socket in it
     #[arg(short, long, value_name = "FILE", env = "UDPD_CONFIG")]
     config: Option<PathBuf>,
-    /// The daemon's control socket, whatever the file says [default: /run/udpd/control.sock, then that of the present
-    /// user]
+    /// The daemon's control socket, whatever the file says [default: /run/udpd/control.sock, then the current user's]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
@@ -111,23 +110,22 @@ struct RunningDaemon {
 /// What `udpd bench` measures.
 #[derive(Debug, Subcommand)]
 enum Bench {
-    /// Receive a million datagrams a second in one way after the other, and say what this machine should set
+    /// Try each way to receive a million datagrams a second, and print what to set on this machine
     #[command(
         after_help = "Examples:\n  udpd bench ladder\n  udpd bench ladder --svg ladder.svg --sizes --placements\n  udpd bench ladder --steps pinned,again,gather --rounds 9 --json"
     )]
     Ladder(ladder::Arguments),
-    /// Send numbered, timed datagrams at a rate that is kept
+    /// Send numbered, timed datagrams at an exact rate
     #[command(
         after_help = "Examples:\n  udpd bench send --to 127.0.0.1:5140 --rate 100k --seconds 10\n  udpd bench send --to 10.0.0.9:5140 --rate 10k..1M --seconds 60 --size imix --threads 2 --json\n  udpd bench send --to 127.0.0.1:5140 --rate max --size 1200 --gso 50 --seconds 5"
     )]
     Send(send::Arguments),
-    /// Receive them through the daemon's own pipeline and say what became of each
+    /// Receive what bench send sends, through the daemon's own pipeline, and report what became of each datagram
     #[command(
         after_help = "Examples:\n  udpd bench recv --listen 0.0.0.0:5140 --seconds 60 --svg arrivals.svg\n  udpd bench recv --listen 127.0.0.1:5140 --lanes 2 --expect 1M --loss 0% --json"
     )]
     Recv(recv::Arguments),
-    /// Search the highest rate that a whole pipeline takes without loss, with sinks like yours that touch nothing of
-    /// yours
+    /// Find the highest rate that a pipeline takes without loss, without touching your files or destinations
     #[command(
         after_help = "Examples:\n  udpd bench max --to file:/var/tmp/max.log\n  udpd bench max -c /etc/udpd/udpd.toml --listener syslog --expect 200k\n  udpd bench max --to null: --loss 0.5% --json\n  udpd bench max --to udp:10.0.0.9:514 --real-sinks --rate 1k..50k"
     )]
@@ -143,10 +141,10 @@ enum Steer {
     /// Show the plan and what it would change; needs no privileges, changes nothing
     #[command(after_help = "Example: udpd steer plan eth0 --json")]
     Plan(SteerArguments),
-    /// Make the host as planned, keeping what was
+    /// Set what the plan wants, and save the previous settings
     #[command(after_help = "Example: udpd steer apply -c /etc/udpd/udpd.toml")]
     Apply(SteerArguments),
-    /// Put back what was before the first apply, also after a crash
+    /// Put back the settings from before the first apply, also after a crash
     #[command(after_help = "Example: udpd steer restore")]
     Restore(SteerArguments),
 }
@@ -156,13 +154,13 @@ struct SteerArguments {
     /// The interfaces [default: those of [steer] interfaces]
     #[arg(value_name = "IFACE")]
     interfaces: Vec<String>,
-    /// The configuration file, for its [steer] [default: /etc/udpd/udpd.toml, if it is there]
+    /// The configuration file, for its [steer] [default: /etc/udpd/udpd.toml, if it exists]
     #[arg(short, long, value_name = "FILE", env = "UDPD_CONFIG")]
     config: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Where what was before is kept
+    /// The directory for the previous settings
     #[arg(long, value_name = "DIR", default_value = steer::STATE_FOLDER)]
     state: PathBuf,
 }
@@ -226,7 +224,7 @@ fn reach(daemon: RunningDaemon) -> Result<Connection, Failure> {
         Some(path) if chosen.written => Connection::open(&path),
         None if chosen.written => {
             let cure = "write a path there and restart it";
-            let message = format!("the daemon of {} cannot be asked: control_socket = \"\"; {cure}", file.display());
+            let message = format!("cannot ask the daemon of {}: its control_socket = \"\"; {cure}", file.display());
             Err(Failure::new(ExitCode::Unavailable, message))
         }
         // Another user's default is not ours.

@@ -135,7 +135,7 @@ end_and_close
 lines=$(wc -l <"$directory/disk/archive.log")
 [ "$lines" -eq "$(delivered_of)" ] || fail "$lines lines are in the file and $(delivered_of) were delivered"
 [ "$(tail -c 1 "$directory/disk/archive.log" | od -An -tu1 | tr -d ' ')" = 10 ] || fail "the file does not end with a whole record"
-grep -q 'make room on that file system' "$directory/stderr" || fail "the cure was not said"
+grep -q 'free some space on that file system' "$directory/stderr" || fail "the cure was not said"
 # Each time that it was written again, and the end, says what it cost, and all of it together is what the ledger says.
 said=$(sed -n 's/.* written again.*; \([0-9]*\) datagrams .* were lost meanwhile .*/\1/p' "$directory/stderr" |
     python3 -c 'import sys; print(sum(map(int, sys.stdin)))')
@@ -173,7 +173,7 @@ if loop=$(losetup --find --show "$directory/disk/sparse" 2>/dev/null) && mkfs.ex
     [ "$(ledger doubtful)" -gt 0 ] || fail "what may be lost is not counted as doubtful"
     ls "$directory/lying" | grep -q '^archive\.log\..*\.failed$' || fail "the failed file was not set aside: $(ls "$directory/lying")"
     end_and_close
-    grep -q 'cannot force .* to the disk' "$directory/stderr" || fail "the failed sync was not said"
+    grep -q 'cannot sync .* to the disk' "$directory/stderr" || fail "the failed sync was not said"
     echo "passed: a sync that fails is final: the file is set aside and its unsynced bytes are doubtful"
 else
     echo "SKIPPED $name, the failing sync: no loop device, or no file system on it"

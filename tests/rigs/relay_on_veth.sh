@@ -328,7 +328,7 @@ def slow_device():
 
 def no_way_yet():
     daemon = Daemon('destinations = ["10.9.9.9:6000"]')
-    daemon.check("10.9.9.9:6000: there is no way there yet" in daemon.text(), "it is said at the start")
+    daemon.check("10.9.9.9:6000: there is no route yet" in daemon.text(), "it is said at the start")
     send([10] * 10)
     [sink] = daemon.decided(10)
     daemon.check(sums(sink) == [(0, 10, 0)], json.dumps(sink))

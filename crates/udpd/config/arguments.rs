@@ -66,8 +66,7 @@ pub(super) fn configure(
     if let SinkKind::Udp(relay) = &sink.kind
         && relay::reaches(relay.destinations[0], address, &Host::default().addresses())
     {
-        let what =
-            format!("{} is what --listen receives on: each datagram would come back for ever", relay.destinations[0]);
+        let what = format!("--listen receives on {}: each datagram would come back forever", relay.destinations[0]);
         return Err(usage("--to", Advice::new(what, "send it elsewhere")));
     }
     daemon.metrics_address = Chosen { written: false, ..daemon.metrics_address };
@@ -111,7 +110,7 @@ fn parse_uri(uri: &str, directory: &Path) -> Result<Sink, Advice> {
             })
         }
         "kafka" => kafka(uri, rest)?,
-        _ => return Err(Advice::new(format!("{uri:?} has a scheme that is not known"), working)),
+        _ => return Err(Advice::new(format!("{uri:?} has an unknown scheme"), working)),
     };
     Ok(Sink::new(scheme, kind))
 }
@@ -158,7 +157,7 @@ fn path(scheme: &str, written: &str, directory: &Path) -> Result<String, Advice>
     if written == "-" {
         let what = format!("{scheme}:- would be a file called -");
         let other = if scheme == "file" { "stdout: for standard output, or " } else { "" };
-        return Err(Advice::new(what, format!("write {other}{scheme}:./- if that is meant")));
+        return Err(Advice::new(what, format!("write {other}{scheme}:./- for such a file")));
     }
     if let Some(rest) = written.strip_prefix("//") {
         return Err(Advice::new(format!("\"{scheme}://{rest}\" names a host"), format!("write {scheme}:/{rest}")));
@@ -226,16 +225,16 @@ mod tests {
             ("127.0.0.1:1", "file:/tmp", "is a directory"),
             ("127.0.0.1:1", "file:new/", "is a directory"),
             ("127.0.0.1:1", "file://host/x", "names a host"),
-            ("127.0.0.1:1", "file:/tmp/%y.log", "no code for the time"),
+            ("127.0.0.1:1", "file:/tmp/%y.log", "not a code for the time"),
             ("127.0.0.1:1", "udp:10.0.0.9", "has no port"),
             ("127.0.0.1:1", "udp:collector", "is not an address and a port"),
             ("localhost:1", "null:", "names are not looked up"),
             ("127.0.0.1:1", "file:-", "write stdout: for standard output, or file:./-"),
             ("127.0.0.1:1", "unix:-", "write unix:./-"),
             ("127.0.0.1:1", "file:/dev/stdout", "--to stdout:"),
-            ("127.0.0.1:1", "udp:127.0.0.1:1", "would come back for ever"),
+            ("127.0.0.1:1", "udp:127.0.0.1:1", "would come back forever"),
             ("127.0.0.1:1", "unix:", "unix: names no file"),
-            ("127.0.0.1:1", "http://x", "not known"),
+            ("127.0.0.1:1", "http://x", "unknown scheme"),
         ] {
             let failure = configure_in_tmp(listen, to).expect_err(to);
             assert_eq!(failure.code, ExitCode::Usage);

@@ -225,8 +225,8 @@ impl KernelSide {
             Err(error) => {
                 if !std::mem::replace(&mut self.is_silent, true) {
                     log::warn!(
-                        "the kernel does not tell any more what it drops at a socket (SO_MEMINFO: {error}); kernel_dropped, \
-                         arrived and residual are null until it does"
+                        "the kernel stopped reporting what it drops at a socket (SO_MEMINFO: {error}); \
+                         kernel_dropped, arrived and residual are null until it reports again"
                     );
                 }
                 None

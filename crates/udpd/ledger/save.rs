@@ -27,7 +27,7 @@ impl Snapshot {
         let saved = text.and_then(|text| replace(path, |file| writeln!(file, "{text}")));
         saved.map_err(|error| {
             let cure =
-                "make room or grant the right to write there, or choose another stats_on_exit; the sums are in the log";
+                "free some space, let udpd write there, or choose another stats_on_exit; the sums are in the log";
             let message = format!("cannot write the final ledger to {}: {error}; {cure}", path.display());
             Failure::new(ExitCode::Disk, message)
         })

@@ -43,7 +43,7 @@ pub fn start(
 ) -> Result<Logger, Failure> {
     let (backend, logger) = spawn(level, Style::new(format), output, &LINES_LOST, crew)?;
     log::set_boxed_logger(Box::new(backend)).map_err(|error| {
-        Failure::new(ExitCode::Failure, format!("cannot start the log: {error}; this is a mistake in udpd"))
+        Failure::new(ExitCode::Failure, format!("cannot start the log: {error}; this is a bug of udpd"))
     })?;
     log::set_max_level(level);
     Ok(logger)

@@ -82,7 +82,8 @@ impl Notifier {
         {
             let first = message.lines().next().unwrap_or_default();
             log::warn!(
-                "cannot tell the service manager {first}: {error}; it may think udpd is still starting or running"
+                "cannot tell the service manager {first}: {error}; it may believe that udpd is still starting or \
+                 running"
             );
         }
     }

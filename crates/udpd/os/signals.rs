@@ -141,7 +141,7 @@ fn next(descriptor: &SignalFd) -> i32 {
             Ok(Some(signal)) => return signal.ssi_signo.cast_signed(),
             Ok(None) | Err(Errno::EINTR) => {}
             Err(error) => {
-                log::warn!("cannot read which signals have come: {error}; waiting for those of the table by sigwait");
+                log::warn!("cannot read which signals have come: {error}; udpd waits for them by sigwait instead");
                 if let Ok(signal) = named().wait() {
                     return signal as i32;
                 }

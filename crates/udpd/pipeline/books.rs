@@ -115,7 +115,7 @@ impl Books {
                 if let Some(residual) = listener.residual.as_mut().filter(|_| all_ended_well) {
                     *residual += left.cast_signed();
                 } else {
-                    log::error!("sink {}: {left} datagrams were not taken in time and are given up", sink.name);
+                    log::error!("sink {}: gave up {left} datagrams that it did not take in time", sink.name);
                     sink.dropped.sink_error += left;
                 }
             }

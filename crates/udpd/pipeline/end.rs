@@ -62,7 +62,7 @@ impl Pipeline {
         }
         // Without it the receivers still look twice, a moment apart.
         if let Err(error) = mmsg::wait_for_arrivals_under_way() {
-            log::debug!("cannot wait for what the kernel is about to deliver: {error}");
+            log::debug!("cannot wait for what the kernel still delivers: {error}");
         }
     }
 
@@ -98,7 +98,7 @@ impl Pipeline {
             }
         }
         if let Err(error) = mmsg::wait_for_arrivals_under_way() {
-            log::debug!("cannot wait for what the kernel is about to deliver: {error}");
+            log::debug!("cannot wait for what the kernel still delivers: {error}");
         }
         let mut all_ended_well = true;
         for lane in self.lanes.drain(..) {
@@ -109,8 +109,8 @@ impl Pipeline {
                 // What it had received and not yet counted is gone with it.
                 lane.ledger.note_uncountable();
                 log::error!(
-                    "listener {}, lane {}: its receiver has died or does not end; nobody can say what it holds, so arrived \
-                     and residual are null",
+                    "listener {}, lane {}: its receiver has died or does not end; what it holds is unknown, so \
+                     arrived and residual are null",
                     lane.listener,
                     lane.plan.number
                 );
@@ -154,7 +154,7 @@ fn count_rest(lane: &Lane) {
     let (name, number, unread) = (&lane.listener, lane.plan.number, lane.ledger.unread());
     if unread > 0 {
         log::error!(
-            "listener {name}, lane {number}: {unread} datagrams were left in its socket and are dropped as unread"
+            "listener {name}, lane {number}: dropped {unread} datagrams that were left in its socket, counted as unread"
         );
     }
     let Err(error) = outcome else { return };
@@ -162,8 +162,8 @@ fn count_rest(lane: &Lane) {
     if !socket.memory_info().is_ok_and(|memory| memory.receive_used_bytes == 0) {
         lane.ledger.note_uncountable();
         log::error!(
-            "listener {name}, lane {number}: cannot read what is left in its socket: {error}; nobody can say how many \
-             datagrams that are, so arrived and residual are null"
+            "listener {name}, lane {number}: cannot read what is left in its socket: {error}; their number is \
+             unknown, so arrived and residual are null"
         );
     }
 }

@@ -52,7 +52,8 @@ impl Files {
                     sum.refused.extend(reopened.refused.into_iter().map(|why| format!("sink {sink}: {why}")));
                 }
                 Err(RecvTimeoutError::Timeout) => sum.refused.push(format!(
-                    "sink {sink}: an old file is still in use after {} s, because its disk takes no more; do not remove it yet",
+                    "sink {sink}: an old file is still in use after {} s, because its disk does not take the rest; \
+                     do not remove it yet",
                     limit.as_secs()
                 )),
                 Err(RecvTimeoutError::Disconnected) => sum.refused.push(format!("sink {sink}: it has ended")),
@@ -63,8 +64,8 @@ impl Files {
         }
         Ok(match (sum.begun, sum.stayed) {
             (0, 0) => "no sink writes a file".to_owned(),
-            (begun, 0) => format!("files begun anew: {begun}"),
-            (begun, stayed) => format!("files begun anew: {begun}; still in their place, and written on: {stayed}"),
+            (begun, 0) => format!("new files begun: {begun}"),
+            (begun, stayed) => format!("new files begun: {begun}; not moved, so still written: {stayed}"),
         })
     }
 }

@@ -44,8 +44,8 @@ fn count_arrivals(sockets: &[Arc<Socket>], budget: &Plan) -> Vec<Option<CoreCoun
         made.inspect_err(|error| {
             refused = true;
             log::warn!(
-                "cannot count on which cores datagrams arrive: {error}; wrong_cpu stays null and a drift goes unnoticed; grant \
-                 CAP_BPF, in the unit file: AmbientCapabilities=CAP_BPF and SystemCallFilter=bpf"
+                "cannot count on which cores datagrams arrive: {error}; wrong_cpu is null, and udpd does not notice \
+                 a drift; grant CAP_BPF (in the unit file AmbientCapabilities=CAP_BPF and SystemCallFilter=bpf)"
             );
         })
         .ok()
@@ -101,8 +101,8 @@ fn refuse_company(config: &Config, plan: &LanePlan, sockets: &[Arc<Socket>]) -> 
         false => names.join(", "),
     };
     let message = format!(
-        "cannot bind {}: it is held by {who}; stop that or choose another address; processes of one user can share it when \
-         all of them ask for that, here with share_port = true for listener {}",
+        "cannot bind {}: {who} holds it; stop that process or choose another address; processes of one user can \
+         share it if all of them ask for that, here with share_port = true for listener {}",
         plan.address, listener.name
     );
     Err(Failure::new(ExitCode::Unavailable, message))

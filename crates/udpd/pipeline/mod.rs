@@ -287,7 +287,7 @@ fn spawn_consumer(name: String, cores: Vec<usize>, consumer: Consumer, crew: &Cr
         if !cores.is_empty()
             && let Err(error) = steer::confine_current_thread(&cores)
         {
-            log::warn!("{name}: cannot be kept to the cores {}: {error}", steer::format_core_list(&cores));
+            log::warn!("{name}: cannot run on the cores {} only: {error}", steer::format_core_list(&cores));
         }
         let end = consumer.run(|why| reporter.report(Event::SinkClosed(why.to_owned())));
         if let End::Closed(why) = end {

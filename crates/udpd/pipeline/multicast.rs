@@ -65,8 +65,8 @@ pub(super) fn prepare(order: &LaneOrder, socket: &Socket) -> Result<(), Failure>
         && order.plan.number == 0
     {
         log::warn!(
-            "listener {}: what other programs of this host have joined may reach every lane of it (IP_MULTICAST_ALL: {error}); \
-             IPv6 needs Linux 4.20",
+            "listener {}: every lane may receive groups that other programs of this host have joined \
+             (IP_MULTICAST_ALL: {error}); for IPv6 this needs Linux 4.20",
             order.listener_name
         );
     }
@@ -104,8 +104,8 @@ fn failure(order: &LaneOrder, what: &str, error: &io::Error) -> Failure {
     use nix::errno::Errno;
     let cure = match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOBUFS) => {
-            "this kernel lets a socket join no more: raise net.ipv4.igmp_max_memberships for groups, net.ipv4.igmp_max_msf and \
-             net.ipv6.mld_max_msf for sources, or deal the groups out with lanes"
+            "the kernel lets this socket join no more: raise net.ipv4.igmp_max_memberships for groups, \
+             net.ipv4.igmp_max_msf and net.ipv6.mld_max_msf for sources, or deal the groups out with lanes"
         }
         Some(Errno::ENODEV | Errno::EADDRNOTAVAIL) => {
             "no interface leads there: name one in multicast_interface that \"ip link\" shows, with an address of the family"

@@ -132,13 +132,13 @@ impl Opening<'_> {
         };
         let (sink, destinations) = RelaySink::open(&settings).map_err(|error| relay_failure(&settings.sink, &error))?;
         if let Some(meaning) = relay.looked_up.as_ref().filter(|_| self.consumer == 0) {
-            log::info!("sink {}: {meaning}; it is looked up at the start and never again", settings.sink);
+            log::info!("sink {}: {meaning}; udpd looks it up at the start and never again", settings.sink);
         }
         if relay.keep_source && self.consumer == 0 {
             log::info!(
-                "sink {}: sends with the original sources; a destination with rp_filter = 1 (strict) drops packets from \
-                 addresses that it would not reach this way (sysctl net.ipv4.conf.*.rp_filter=2 there), and clouds drop \
-                 them unless the source check of the interface is off",
+                "sink {}: sends with the original sources. A destination with rp_filter = 1 (strict) drops packets \
+                 from addresses that it would not reach this way (set sysctl net.ipv4.conf.*.rp_filter=2 there). \
+                 Clouds drop them unless the source check of the interface is off",
                 settings.sink
             );
         }
@@ -244,7 +244,7 @@ fn relay_failure(sink: &str, error: &RelayError) -> Failure {
             (ExitCode::Permission, cure)
         }
         (relay::FIND_WAY, Some(Errno::EACCES)) => {
-            (ExitCode::Configuration, "; that is the broadcast address of a network here: name the hosts, or a group")
+            (ExitCode::Configuration, "; that is a broadcast address: name the hosts, or a group")
         }
         _ => (ExitCode::Unavailable, "; see `ip route get` for that address"),
     };
@@ -256,10 +256,9 @@ fn open_failure(sink: &str, paths: &str, error: &io::Error) -> Failure {
         io::ErrorKind::PermissionDenied => {
             (ExitCode::Permission, "; let the user of udpd write there, or choose another path")
         }
-        _ if error.raw_os_error() == Some(Errno::ELOOP as i32) => (
-            ExitCode::Disk,
-            "; it is a symbolic link, through which no file is reached: write the path that it leads to",
-        ),
+        _ if error.raw_os_error() == Some(Errno::ELOOP as i32) => {
+            (ExitCode::Disk, "; it is a symbolic link, which udpd does not follow: write the path that it leads to")
+        }
         _ => (ExitCode::Disk, ""),
     };
     Failure::new(code, format!("sink {sink}: cannot open {paths} for appending: {error}{cure}"))
@@ -273,10 +272,11 @@ pub(super) fn bind_failure(address: SocketAddr, error: &io::Error) -> Failure {
             let holders = holder::of_udp_address(address, &[], Path::new("/proc"));
             let names: Vec<String> = holders.iter().map(ToString::to_string).collect();
             let who = if names.is_empty() { "a process that /proc does not show".to_owned() } else { names.join(", ") };
-            (ExitCode::Unavailable, format!("it is held by {who}; stop that or choose another address"))
+            (ExitCode::Unavailable, format!("{who} holds it; stop that process or choose another address"))
         }
         Errno::EADDRNOTAVAIL => {
-            let cure = "no interface of this host has it; see `ip address`, or use the wildcard address";
+            let cure = "no interface of this host has it; `ip address` shows which have one; or use the wildcard \
+                        address";
             (ExitCode::Unavailable, cure.to_owned())
         }
         Errno::EACCES => {

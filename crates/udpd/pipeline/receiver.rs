@@ -126,7 +126,7 @@ impl Receiver {
             while self.step(tally, Wait::No) > 0 {}
         }
         if let Err(error) = self.engine.replace_socket(socket) {
-            log::warn!("lane {}: it goes on with recvmmsg, because its ring cannot be made again: {error}", self.lane);
+            log::warn!("lane {}: goes on with recvmmsg, because it cannot make its ring again: {error}", self.lane);
         }
     }
 
@@ -142,7 +142,7 @@ impl Receiver {
                 && gave_up_at.get_or_insert_with(Instant::now).elapsed() > DRAIN_AFTER_GIVE_UP
             {
                 log::error!(
-                    "lane {}: datagrams keep arriving although it ends; those in its socket are counted as unread",
+                    "lane {}: datagrams keep arriving while it ends; those in its socket count as unread",
                     self.lane
                 );
                 return;
@@ -300,8 +300,8 @@ fn receive(engine: &mut Engine, batch: &mut RecvBatch, wait: Wait, lane: usize, 
         tally.errors += 1;
         if tally.errors == 1 {
             log::warn!(
-                "lane {lane}: a receive call failed: {error}; until it works again each datagram costs a call of its own; \
-                 further failures are only counted"
+                "lane {lane}: a receive call failed: {error}; until it works again each datagram needs a call of its \
+                 own; udpd only counts further failures"
             );
         }
         let messages = engine.receive_each(batch).unwrap_or(0);

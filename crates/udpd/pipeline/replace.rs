@@ -29,7 +29,9 @@ impl Pipeline {
         let sockets: Vec<Arc<Socket>> = made.collect::<Result<_, _>>()?;
         for (socket, books) in sockets.iter().zip(&self.books.listeners[listener].lanes) {
             if let Some(Err(error)) = books.arrivals.as_ref().map(|arrivals| arrivals.attach(socket)) {
-                log::warn!("cannot go on counting on which cores datagrams arrive: {error}; wrong_cpu stays as it is");
+                log::warn!(
+                    "cannot count any longer on which cores datagrams arrive: {error}; wrong_cpu stays as it is"
+                );
             }
         }
         let plans: Vec<LanePlan> = lanes.iter().map(|lane| lane.plan.clone()).collect();

@@ -74,15 +74,15 @@ fn say_what_is_missing(order: &LaneOrder, socket: &Socket) {
     let first = plan.number == 0;
     if first && let Err(error) = socket.memory_info() {
         log::warn!(
-            "listener {listener_name}: the kernel does not tell what it drops at a socket (SO_MEMINFO: {error}); \
-             kernel_dropped, arrived and residual are null; it needs Linux 4.12 and no filter on getsockopt"
+            "listener {listener_name}: the kernel does not report what it drops at a socket (SO_MEMINFO: {error}); \
+             kernel_dropped, arrived and residual are null; this needs Linux 4.12 and no filter on getsockopt"
         );
     }
     if !order.busy_poll.is_zero() {
         set_busy_poll(order, socket, |what| {
             if first {
                 log::warn!(
-                    "listener {listener_name}: busy_poll = \"{}\" is not to be had in full: {what}; grant CAP_NET_ADMIN \
+                    "listener {listener_name}: busy_poll = \"{}\" works only in part: {what}; grant CAP_NET_ADMIN \
                      (AmbientCapabilities= in the unit file), or write busy_poll = \"0us\"",
                     print_duration(order.busy_poll)
                 );
@@ -101,8 +101,8 @@ pub(super) fn spin(order: &LaneOrder, engine: &mut Engine) {
         && plan.number == 0
     {
         log::warn!(
-            "listener {listener_name}: its ring does not spin (IORING_REGISTER_NAPI: {error}), which needs Linux 6.9; write \
-             engine = \"recvmmsg\" for busy_poll to have its effect"
+            "listener {listener_name}: its ring does not spin (IORING_REGISTER_NAPI: {error}); that needs Linux 6.9; \
+             write engine = \"recvmmsg\" to use busy_poll"
         );
     }
 }
@@ -126,7 +126,7 @@ fn set_busy_poll(order: &LaneOrder, socket: &Socket, say: impl Fn(String)) {
         && let Err(error) = socket.set_busy_poll_budget(budget)
     {
         say(format!(
-            "receivers spin, and take {BUSY_POLL_BUDGET_FREE} packets at a look (SO_BUSY_POLL_BUDGET: {error})"
+            "receivers spin, and take {BUSY_POLL_BUDGET_FREE} packets at a time (SO_BUSY_POLL_BUDGET: {error})"
         ));
     }
 }

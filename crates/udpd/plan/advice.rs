@@ -47,7 +47,7 @@ pub fn of_rival(rival: &Rival, ban_irqbalance: bool) -> String {
         Rival::Irqbalance(_) if ban_irqbalance => {
             format!("{rival}; `udpd steer apply` asks it again to leave these alone")
         }
-        Rival::Irqbalance(_) => format!("{rival}; irqbalance = \"ban\" in [steer] keeps it off these"),
+        Rival::Irqbalance(_) => format!("{rival}; irqbalance = \"ban\" in [steer] makes it leave these alone"),
         _ => rival.to_string(),
     }
 }
@@ -114,7 +114,10 @@ mod tests {
         };
         let drift = Drift { change, queue: None, rival: Some(Rival::Irqbalance(7)) };
         let start = "eth0: rps 0 is 0, wanted 1; irqbalance runs (process 7) and moves interrupts; ";
-        assert_eq!(of_drift(&drift, false), format!("{start}irqbalance = \"ban\" in [steer] keeps it off these"));
+        assert_eq!(
+            of_drift(&drift, false),
+            format!("{start}irqbalance = \"ban\" in [steer] makes it leave these alone")
+        );
         assert_eq!(of_drift(&drift, true), format!("{start}`udpd steer apply` asks it again to leave these alone"));
         assert_eq!(of_drift(&Drift { rival: None, ..drift }, true), "eth0: rps 0 is 0, wanted 1");
     }

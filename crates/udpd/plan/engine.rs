@@ -59,9 +59,7 @@ impl Choice {
 pub fn choose(listener: &Listener, supported: impl Fn() -> Result<(), Refusal>) -> Result<Choice, Failure> {
     let chosen = |kind, why: &str| Choice { kind, why: why.to_owned() };
     match listener.engine {
-        config::Engine::Auto => {
-            Ok(chosen(EngineKind::Recvmmsg, "auto; io_uring was measured to cost as much or more, see udpd bench"))
-        }
+        config::Engine::Auto => Ok(chosen(EngineKind::Recvmmsg, "auto; io_uring measured no better, see udpd bench")),
         config::Engine::Recvmmsg => Ok(chosen(EngineKind::Recvmmsg, "the configuration says so")),
         config::Engine::IoUring => match supported() {
             Ok(()) => Ok(chosen(EngineKind::IoUring, "the configuration says so")),
@@ -89,8 +87,7 @@ pub fn make(
 fn refused(listener: &str, refusal: &Refusal) -> Failure {
     let code = if refusal.is_forbidden() { ExitCode::Permission } else { ExitCode::Unavailable };
     let message = format!(
-        "listener {listener}: engine = \"io_uring\" is not to be had: {refusal}; or write engine = \"auto\", which then \
-         uses recvmmsg"
+        "listener {listener}: io_uring is unavailable: {refusal}; or write engine = \"auto\", which uses recvmmsg"
     );
     Failure::new(code, message)
 }

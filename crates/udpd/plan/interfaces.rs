@@ -50,7 +50,7 @@ pub fn seats(wish: &Steer, allowed: &[usize], interface: &str) -> Option<Vec<Que
     match kernel.steering(request).plan(&[interface.to_owned()]) {
         Ok((_, plan)) => plan.interfaces.into_iter().next().map(|part| part.seats),
         Err(error) => {
-            log::debug!("interface {interface}: lanes are placed without a plan for its queues: {error}");
+            log::debug!("interface {interface}: udpd places the lanes without a plan for its receive queues: {error}");
             None
         }
     }

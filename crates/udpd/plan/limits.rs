@@ -50,12 +50,12 @@ impl Limits {
         if let Some((limit, file)) = &self.group {
             let from = format!("the control group allows {} ({})", text(*limit), file.display());
             if needed > *limit {
-                let cure = ", or raise that (MemoryMax= in the unit file, --memory of a container)";
+                let cure = ", or raise the limit (MemoryMax= in the unit file, --memory of a container)";
                 return Err(refusal(config, plan, &from, cure));
             }
             if needed > limit / 100 * NEAR_PERCENT {
                 remarks.push(format!(
-                    "{}, and {from}: little is left for receive buffers and files under way; {}",
+                    "{}, and {from}: that leaves little for receive buffers and file pages; {}",
                     sum(plan),
                     cure(config, plan)
                 ));
@@ -66,7 +66,7 @@ impl Limits {
         }
         if let Some(available) = self.available_bytes.filter(|available| needed > *available) {
             remarks.push(format!(
-                "{}, and only {} are available now; a start would be refused unless another process gives some back; {}",
+                "{}, and only {} are available now; a start would fail unless another process frees some; {}",
                 sum(plan),
                 text(available),
                 cure(config, plan)

@@ -26,21 +26,21 @@ impl Machine {
     fn from_parts(sys_root: &Path, topology: io::Result<Topology>, allowed: io::Result<Vec<usize>>) -> Self {
         let mut assumed = Vec::new();
         let topology = topology.and_then(|topology| match topology.online.is_empty() {
-            true => Err(io::Error::other("no core is said to be online")),
+            true => Err(io::Error::other("no core is listed as online")),
             false => Ok(topology),
         });
         let unread = |error: &io::Error, cores: &[usize]| {
             format!(
-                "the cores of this machine are not to be read below {}: {error}; going by the cores {} that udpd may run on, as \
-                 one memory node; mount sysfs there for lanes that are near their memory",
+                "cannot read the cores of this machine below {}: {error}; udpd uses the cores {} that it may run on, \
+                 as one memory node; mount sysfs there to place lanes near their memory",
                 sys_root.display(),
                 steer::format_core_list(cores)
             )
         };
         let forbidden = |error: &io::Error| {
             format!(
-                "cannot ask which cores udpd may run on: {error}; going by all that are online; let sched_getaffinity pass, or \
-                 write [steer] cpus"
+                "cannot ask which cores udpd may run on: {error}; udpd uses all that are online; let \
+                 sched_getaffinity pass, or write [steer] cpus"
             )
         };
         let (topology, allowed) = match (topology, allowed) {
@@ -55,9 +55,7 @@ impl Machine {
                 (topology, online)
             }
             (Err(unreadable), Err(error)) => {
-                assumed.push(format!(
-                    "{unreadable}, and {error}: no thread is given a core; the scheduler puts them anywhere"
-                ));
+                assumed.push(format!("{unreadable}, and {error}: udpd pins no thread; the scheduler places them"));
                 (Topology::default(), Vec::new())
             }
         };

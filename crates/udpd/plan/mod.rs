@@ -55,8 +55,8 @@ pub fn make(config: &Config) -> Result<Plan, Failure> {
 fn refuse_idle_lanes(config: &Config, plan: &Plan, cores: usize) -> Result<(), Failure> {
     let Some(lane) = plan.idle_lanes(config, Spread::Cpu).next() else { return Ok(()) };
     let message = format!(
-        "listener {}: spread = \"cpu\" on {cores} cores leaves lane {} without one: each core feeds one lane of an address; \
-         lower lanes to {cores} or less, widen [steer] cpus, or write spread = \"flow\"",
+        "listener {}: spread = \"cpu\" on {cores} cores leaves lane {} without a core: each core feeds one lane of \
+         an address; lower lanes to {cores} or less, widen [steer] cpus, or write spread = \"flow\"",
         config.listeners[lane.listener].name, lane.number
     );
     Err(Failure::new(ExitCode::Configuration, message))

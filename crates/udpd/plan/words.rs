@@ -12,7 +12,7 @@ pub fn warnings(config: &Config, plan: &Plan) -> Vec<String> {
     let largest = plan.lanes.iter().map(|lane| lane.receive_buffer_bytes).max().unwrap_or(0);
     if let Some(limit) = receive_buffer_limit().filter(|limit| largest > *limit) {
         warnings.push(format!(
-            "a receive buffer of {} is wanted and an unprivileged process gets {}; {}",
+            "the plan has a receive buffer of {}, but an unprivileged process gets {}; {}",
             Bytes(2 * largest),
             Bytes(2 * limit),
             buffer_cure(largest)
@@ -21,15 +21,18 @@ pub fn warnings(config: &Config, plan: &Plan) -> Vec<String> {
     let together = plan.memory().receive_buffer_bytes;
     if let Some(limit) = udp_memory_limit().filter(|limit| together > *limit) {
         warnings.push(format!(
-            "the receive buffers together may take {} and net.ipv4.udp_mem lets all UDP sockets have {}; raise its third value",
+            "the receive buffers together may take {}, and net.ipv4.udp_mem allows all UDP sockets together {}; \
+             raise its third value",
             Bytes(together),
             Bytes(limit)
         ));
     }
     let unfed = config.sinks.iter().zip(&plan.sinks).filter(|(_, plan)| plan.consumers == 0);
-    warnings.extend(unfed.map(|(sink, _)| {
-        format!("sink {} is fed by no listener; name it in a listener's sinks or remove it", sink.name)
-    }));
+    warnings.extend(
+        unfed.map(|(sink, _)| {
+            format!("no listener feeds sink {}; name it in a listener's sinks or remove it", sink.name)
+        }),
+    );
     warnings
 }
 
@@ -48,8 +51,8 @@ fn idle_queue_lanes<'a>(config: &'a Config, plan: &'a Plan) -> impl Iterator<Ite
     plan.idle_lanes(config, Spread::Queue).map(|lane| {
         let listener = &config.listeners[lane.listener];
         format!(
-            "listener {}: lane {} has no receive queue of {} to itself and stays idle; lower lanes, or give the interface \
-             more queues with ethtool -L and restart udpd",
+            "listener {}: lane {} has no receive queue of {} to itself and stays idle; lower lanes, or give the \
+             interface more receive queues with ethtool -L and restart udpd",
             listener.name,
             lane.number,
             listener.interface.as_deref().unwrap_or("its interface")

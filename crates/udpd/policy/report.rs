@@ -54,7 +54,7 @@ impl OffenceReport {
             if grown && !seen.lasting {
                 *seen = Seen { number: seen.number, refused_before: seen.refused, lasting: true, ..Seen::default() };
                 lines.push(format!(
-                    "{}: {} exceeds {}; what is beyond is dropped and counted as rate_limited",
+                    "{}: {} exceeds {}; udpd drops the excess and counts it as rate_limited",
                     self.subject, offence.source, self.limit
                 ));
             }
@@ -64,7 +64,7 @@ impl OffenceReport {
             if seen.lasting && seen.quiet_looks >= QUIET_LOOKS {
                 seen.lasting = false;
                 lines.push(format!(
-                    "{}: {} keeps to {} again; {} of its datagrams were dropped in about {} s",
+                    "{}: {} is within {} again; udpd dropped {} of its datagrams in about {} s",
                     self.subject,
                     offence.source,
                     self.limit,
@@ -86,7 +86,7 @@ impl OffenceReport {
         for (seen, offence) in self.seen.iter().zip(offences.read()) {
             let Some(offence) = offence.filter(|_| seen.lasting) else { continue };
             lines.push(format!(
-                "{}: {} exceeded {} until the end; {} of its datagrams were dropped",
+                "{}: {} exceeded {} until the end; udpd dropped {} of its datagrams",
                 self.subject,
                 offence.source,
                 self.limit,
@@ -102,7 +102,8 @@ impl OffenceReport {
         let (unnamed, unwatched) = (offences.unnamed(), offences.unwatched());
         if unnamed > self.unnamed {
             lines.push(format!(
-                "{}: other sources began {} times to exceed {}; {NAMED_MAX} are named at a time, all are limited and counted",
+                "{}: other sources began {} times to exceed {}; the log names {NAMED_MAX} at a time; all are limited \
+                 and counted",
                 self.subject,
                 unnamed - self.unnamed,
                 self.limit
@@ -110,8 +111,8 @@ impl OffenceReport {
         }
         if unwatched > self.unwatched {
             lines.push(format!(
-                "{}: {} datagrams were let through without a look at {}, because its table had no room for their sources; \
-                 so many sources at once are mostly forged: filter them before this host",
+                "{}: {} datagrams passed without a check of {}, because its table had no room for their sources; so \
+                 many sources at once are mostly forged: filter them before this host",
                 self.subject,
                 unwatched - self.unwatched,
                 self.limit

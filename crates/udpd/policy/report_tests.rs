@@ -43,14 +43,14 @@ fn an_offence_has_one_line_when_it_begins_and_one_with_its_count_when_it_is_over
     assert_eq!(scene.second(&[("192.0.2.1", 10), ("192.0.2.2", 9)]), [""; 0]);
     let begin = scene.second(&[("192.0.2.1", 25), ("192.0.2.2", 9)]);
     let expected =
-        "listener in, lane 0: 192.0.2.1 exceeds rate_limit; what is beyond is dropped and counted as rate_limited";
+        "listener in, lane 0: 192.0.2.1 exceeds rate_limit; udpd drops the excess and counts it as rate_limited";
     assert_eq!(begin, [expected]);
     for _ in 0..5 {
         assert_eq!(scene.second(&[("192.0.2.1", 25)]), [""; 0]);
     }
     let lines: Vec<String> = (0..30).flat_map(|_| scene.second(&[("192.0.2.1", 10)])).collect();
     let expected =
-        "listener in, lane 0: 192.0.2.1 keeps to rate_limit again; 90 of its datagrams were dropped in about 6 s";
+        "listener in, lane 0: 192.0.2.1 is within rate_limit again; udpd dropped 90 of its datagrams in about 6 s";
     assert_eq!(lines, [expected]);
 }
 
@@ -60,10 +60,10 @@ fn a_source_that_begins_again_is_said_again_with_a_count_of_its_own() {
         let mut scene = Scene::new();
         assert_eq!(scene.second(&[("192.0.2.1", 15)]).len(), 1);
         let ended: Vec<String> = (0..pause).flat_map(|_| scene.second(&[])).collect();
-        assert!(ended.len() == 1 && ended[0].contains("; 5 of its datagrams"), "{ended:?}");
+        assert!(ended.len() == 1 && ended[0].contains("dropped 5 of its datagrams"), "{ended:?}");
         assert_eq!(scene.second(&[("192.0.2.1", 18)]).len(), 1, "after a pause of {pause} s");
         let last = scene.report.end(&scene.offences);
-        assert!(last.len() == 1 && last[0].ends_with("until the end; 8 of its datagrams were dropped"), "{last:?}");
+        assert!(last.len() == 1 && last[0].ends_with("until the end; udpd dropped 8 of its datagrams"), "{last:?}");
     }
 }
 
@@ -80,7 +80,7 @@ fn a_thousand_offenders_are_a_few_lines_and_one_that_counts_the_rest() {
     assert_eq!(lines.len(), NAMED_MAX + 1, "{lines:?}");
     // Their buckets are full again in between, so each of the ten seconds is an offence of its own.
     assert!(
-        lines[NAMED_MAX].contains("other sources began 9840 times to exceed rate_limit; 16 are named"),
+        lines[NAMED_MAX].contains("other sources began 9840 times to exceed rate_limit; the log names 16"),
         "{lines:?}"
     );
 }
@@ -91,5 +91,5 @@ fn what_goes_unwatched_is_said_and_an_end_in_silence_is_noticed() {
     scene.second(&[("192.0.2.1", 11)]);
     // Nothing arrives any more, so the receiver sleeps and publishes nothing.
     let lines: Vec<String> = (0..20).flat_map(|_| scene.report.look(&scene.offences)).collect();
-    assert!(lines.len() == 1 && lines[0].contains("; 1 of its datagrams"), "{lines:?}");
+    assert!(lines.len() == 1 && lines[0].contains("dropped 1 of its datagrams"), "{lines:?}");
 }

@@ -70,11 +70,11 @@ impl<W: Write + Send> Sink for StreamSink<W> {
         }
         if let (_, Err(error)) = self.outbox.write_to(&mut self.stream, tallies) {
             let why = match error.kind() {
-                io::ErrorKind::BrokenPipe => "its reader has gone away",
-                io::ErrorKind::StorageFull => "make room on that file system",
+                io::ErrorKind::BrokenPipe => "its reader has ended",
+                io::ErrorKind::StorageFull => "free some space on that file system",
                 _ => "redirect it elsewhere, or use a sink of type \"file\", which recovers",
             };
-            self.closed = Some(format!("standard output cannot be written: {error}; {why}"));
+            self.closed = Some(format!("cannot write to standard output: {error}; {why}"));
         }
     }
 

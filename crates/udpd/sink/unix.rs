@@ -75,8 +75,8 @@ impl<S> Peer<S> {
     /// A datagram was received in part, and the peer could not tell. Said once.
     fn say_truncated(&mut self) {
         self.say_of_message(0, || {
-            "a datagram that was received in part is not handed on, because nobody could tell it from a whole one; such \
-             datagrams count as sink_error; raise max_length"
+            "udpd does not hand on a truncated datagram, because it would look like a whole one; such datagrams \
+             count as sink_error; raise max_length"
                 .to_owned()
         });
     }
@@ -92,7 +92,7 @@ impl<S> Peer<S> {
     }
 
     fn lose(&mut self, error: &io::Error) {
-        self.say_gone("takes nothing any more", error);
+        self.say_gone("takes no more", error);
         self.socket = None;
     }
 
@@ -104,14 +104,14 @@ impl<S> Peer<S> {
             io::ErrorKind::NotFound => "; start what listens there",
             io::ErrorKind::PermissionDenied => "; let the user of udpd write to it",
             io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported => "",
-            io::ErrorKind::WouldBlock => "; it listens and accepts nobody: see what it waits for",
+            io::ErrorKind::WouldBlock => "; it listens but accepts no connection: see what it waits for",
             _ if error.raw_os_error() == Some(nix::libc::EPROTOTYPE) => {
                 "; it is a socket of the other kind: socket = \"datagram\" or \"stream\""
             }
             _ => "",
         };
         log::warn!(
-            "sink {}: {} {what}: {error}; datagrams are counted as sink_error until it is back{cure}",
+            "sink {}: {} {what}: {error}; datagrams count as sink_error until it is back{cure}",
             self.sink,
             self.path.display()
         );
@@ -144,8 +144,8 @@ impl UnixDatagramSink {
                 Err(error) if is_about_the_message(&error) => {
                     self.peer.say_of_message(error.raw_os_error().unwrap_or_default(), || {
                         format!(
-                            "a message of {} bytes is not taken: {error}; such datagrams count as sink_error; see sysctl \
-                             net.core.wmem_default, which bounds a message",
+                            "the kernel does not take a message of {} bytes: {error}; such datagrams count as \
+                             sink_error; see sysctl net.core.wmem_default, which bounds a message",
                             payload.len()
                         )
                     });

@@ -86,7 +86,7 @@ fn parse_amount(text: &str, noun: &str, units: &[(&str, u64)], right: &str) -> R
         return match meant {
             Some(name) => Err(Advice::new(
                 format!("{:?} in {text:?} is not a unit here", unit.trim()),
-                format!("write \"{number}{name}\" if that is meant"),
+                format!("write \"{number}{name}\" if you mean that"),
             )),
             None if unit.starts_with('.') => refuse("is not a whole number; use the next smaller unit"),
             None => refuse(&format!("is not a {noun}")),

@@ -52,7 +52,7 @@ fn losses(now: &ListenerSnapshot, before: Option<&ListenerSnapshot>, lines: &mut
     );
     say("GRO trains that could not be split:", since(|listener| listener.dropped.unsplit), "set gro = \"off\"");
     say(
-        "no batch was at hand for",
+        "no batch was free for",
         since(|listener| listener.dropped.no_batch),
         "this is a bug of udpd: please report it",
     );
@@ -65,7 +65,7 @@ fn losses(now: &ListenerSnapshot, before: Option<&ListenerSnapshot>, lines: &mut
             full,
             "raise its queue_batches for bursts, give it consumers = \"per_lane\", or make its destination faster",
         );
-        say(&format!("sink {} could not deliver", sink.name), failed, "the error is logged where it began");
+        say(&format!("sink {} could not deliver", sink.name), failed, "the log has the error");
     }
 }
 
@@ -133,8 +133,9 @@ fn drift_line(listener: &ListenerSnapshot, lane: &LaneSnapshot, count: u64, foun
         }
     };
     format!(
-        "listener {}, lane {}{queue}: {count} {unit} arrived on {found} and are wanted on {wanted}; put {what} back there \
-         (/proc/irq/N/smp_affinity_list) and stop what moves them (irqbalance, a driver reset){other_cure}; said again only after {QUIET_READINGS} s without one",
+        "listener {}, lane {}{queue}: {count} {unit} arrived on {found} instead of {wanted}; put {what} back there \
+         (/proc/irq/N/smp_affinity_list) and stop what moves them (irqbalance, a driver reset){other_cure}; logged \
+         again only after {QUIET_READINGS} s without one",
         listener.name, lane.lane
     )
 }

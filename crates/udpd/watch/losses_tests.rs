@@ -60,7 +60,7 @@ fn a_drift_is_said_once_with_the_core_found_and_the_cores_wanted() {
     assert!(watch.compare(&arrivals(&[(2, 100), (3, 100)])).is_empty(), "all as planned");
     let lines = watch.compare(&arrivals(&[(0, 5), (2, 100), (5, 20)]));
     assert_eq!(lines.len(), 1);
-    for words in ["listener syslog, lane 1 (queue 7)", "25 datagrams arrived on core 5", "wanted on 2-3", "irqbalance"]
+    for words in ["listener syslog, lane 1 (queue 7)", "25 datagrams arrived on core 5", "instead of 2-3", "irqbalance"]
     {
         assert!(lines[0].contains(words), "{words}: {lines:?}");
     }

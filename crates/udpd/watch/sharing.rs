@@ -174,8 +174,8 @@ impl ShareWatch {
     fn say_blind(&mut self, error: &std::io::Error) -> Option<Vec<(log::Level, String)>> {
         let first = !std::mem::replace(&mut self.blind, true);
         let line = format!(
-            "cannot see who else is on the ports of the listeners: {}/net/udp: {error}; a process that joins them goes \
-             unnoticed; let udpd read it (in the unit file: no ProcSubset=pid)",
+            "cannot see who else is on the ports of the listeners: {}/net/udp: {error}; udpd does not notice a \
+             process that joins them; let udpd read it (in the unit file: no ProcSubset=pid)",
             self.proc_root.display()
         );
         first.then(|| vec![(log::Level::Warn, line)])
@@ -189,16 +189,14 @@ impl ShareWatch {
         }
         let on = format!("{sockets} {} on {}", if *sockets == 1 { "socket" } else { "sockets" }, who.address);
         let effect = match takes {
-            Takes::Share => {
-                "the kernel splits the datagrams between the two, and the ledger has only those of this one"
-            }
-            Takes::Part => "the kernel gives it first what fits that address, and the ledger does not have it",
+            Takes::Share => "the kernel splits the datagrams between the two, and this ledger has only udpd's part",
+            Takes::Part => "the kernel gives it everything that fits that address, and this ledger does not have it",
             Takes::Nothing => "it gets only what is not for this listener",
         };
         let is_meant = *share_port || *takes == Takes::Nothing;
-        let cure = if is_meant { "" } else { "; stop one of the two, or write share_port = true where that is meant" };
+        let cure = if is_meant { "" } else { "; stop one of the two, or write share_port = true to share" };
         let level = if is_meant { log::Level::Info } else { log::Level::Warn };
-        (level, format!("listener {name}: {who} has {on} as well: {effect}{cure}"))
+        (level, format!("listener {name}: {who} also has {on}: {effect}{cure}"))
     }
 
     /// Who is on the port of a listener; `None` when that cannot be seen.

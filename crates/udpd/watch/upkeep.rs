@@ -71,8 +71,9 @@ impl Upkeep {
             let idle = pipeline.lanes_of(listener).any(Lane::has_nothing_to_poll);
             if idle {
                 log::warn!(
-                    "listener {}: busy_poll has nothing to poll: its datagrams come from an interface without queues of its own, \
-                     such as lo, veth or tun, or through a driver without NAPI; write busy_poll = \"0us\"",
+                    "listener {}: busy_poll has nothing to poll: its datagrams come from an interface without \
+                     receive queues, such as lo, veth or tun, or through a driver without NAPI; write busy_poll = \
+                     \"0us\"",
                     config.listeners[listener].name
                 );
             }
@@ -116,17 +117,17 @@ impl Tie {
                 self.said = Said::Gone;
                 if let Some(other) = name_of(self.index) {
                     log::warn!(
-                        "listener {}: interface {} is now called {other}; the listener still hears it, and would not after a \
-                         restart: correct the configuration or the name",
+                        "listener {}: interface {} is now called {other}; the listener still receives from it, but a \
+                         restart would fail: correct the configuration or the name",
                         self.name,
                         self.interface
                     );
                     return;
                 }
                 let what = if self.bound {
-                    "hears nothing until it is back"
+                    "receives nothing until it is back"
                 } else {
-                    "gets no multicast from it until it is back"
+                    "receives no multicast from it until it is back"
                 };
                 log::warn!("listener {}: interface {} is gone; the listener {what}", self.name, self.interface);
             }
@@ -142,16 +143,19 @@ impl Tie {
         };
         match outcome {
             Ok(()) => {
-                let done =
-                    if self.bound { "its sockets were bound to it anew" } else { "its groups were joined on it anew" };
+                let done = if self.bound {
+                    "udpd bound its sockets to it again"
+                } else {
+                    "udpd joined its groups on it again"
+                };
                 log::info!("listener {}: interface {} is back; {done}", self.name, self.interface);
                 (self.index, self.said) = (now, Said::Nothing);
             }
             Err(why) if self.said != Said::Failed => {
                 self.said = Said::Failed;
                 log::warn!(
-                    "listener {}: interface {} is back and cannot be used: {why}; tried again every second, until then the \
-                     listener hears nothing from it",
+                    "listener {}: interface {} is back but unusable: {why}; udpd tries again every second; until \
+                     then the listener receives nothing from it",
                     self.name,
                     self.interface
                 );

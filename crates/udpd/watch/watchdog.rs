@@ -46,7 +46,7 @@ impl Watchdog {
         let asked =
             limit(variable("WATCHDOG_USEC").as_deref(), variable("WATCHDOG_PID").as_deref(), std::process::id());
         let limit = asked.unwrap_or_else(|why| {
-            log::warn!("{why}; no signs of life are sent");
+            log::warn!("{why}; udpd sends no signs of life");
             None
         });
         let Some(limit) = limit else { return Ok(Self { looker: None }) };
@@ -135,8 +135,8 @@ impl Looker {
         self.looks_in_vain = self.looks_in_vain.saturating_add(1);
         if self.looks_in_vain == LOOKS_UNTIL_SAID {
             log::error!(
-                "watchdog: {hang}; unless it goes on, the service manager restarts udpd within {} s; please report it, with \
-                 what `gdb -p {} -batch -ex 'thread apply all backtrace'` prints",
+                "watchdog: {hang}; unless it goes on, the service manager restarts udpd within {} s; please report \
+                 it with the output of `gdb -p {} -batch -ex 'thread apply all backtrace'`",
                 self.limit.as_secs_f64(),
                 std::process::id()
             );

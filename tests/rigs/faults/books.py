@@ -15,7 +15,7 @@ LAST_LINE = re.compile(
     r"listener in: arrived (not known|\d+), dropped by the kernel (not known|\d+), received (?:not known|\d+)"
     r".*?; sink archive: delivered (not known|\d+), dropped (not known|\d+).*?; residual (not known|-?\d+)")
 # How the log says that there is something that nobody knows.
-SAYS_UNKNOWN = re.compile(r"^(warn|error): .*(null|not known|nobody can say|last look)", re.M)
+SAYS_UNKNOWN = re.compile(r"^(warn|error): .*(null|unknown|last look)", re.M)
 # Rust's own preparation of a thread, before it does anything of ours, panics where it cannot unwind.
 THREAD_WITHOUT_MEMORY = re.compile(r"failed to (?:allocate an alternative stack|set up alternative stack guard page).*")
 IP_AND_UDP_BYTES = 28

@@ -54,7 +54,7 @@ udpd steer apply eth0 >/tmp/applied
 check "apply succeeds" same $? 0
 cat /tmp/applied
 udpd steer apply eth0 >/tmp/again
-check "a second apply changes nothing" same "$(cat /tmp/again)" "everything is as planned already: nothing was changed"
+check "a second apply changes nothing" same "$(cat /tmp/again)" "everything is as planned: changed nothing"
 check "status agrees" sh -c 'udpd steer status eth0 >/dev/null'
 
 cat >/tmp/udpd.toml <<END

@@ -19,7 +19,7 @@ pub(crate) fn seconds(option: &str, text: &str) -> Result<Duration, Failure> {
     let plain = text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let read = plain.map_or_else(|| units::parse_duration(text), Ok);
     read.and_then(|duration| match duration.is_zero() || duration > DURATION_MAX {
-        true => Err(Advice::new(format!("{text:?} is no time to run"), "write seconds, such as 10 or 0.5")),
+        true => Err(Advice::new(format!("{text:?} is not a time to run"), "write seconds, such as 10 or 0.5")),
         false => Ok(duration),
     })
     .map_err(|advice| usage(option, &advice))

@@ -26,7 +26,7 @@ impl<'a> Output<'a> {
         let Some(path) = path else { return Ok(None) };
         let output = Self { option, path, force };
         match path.symlink_metadata() {
-            Ok(found) if !found.is_file() => Err(output.refuse("is no regular file; choose another path")),
+            Ok(found) if !found.is_file() => Err(output.refuse("is not a regular file; choose another path")),
             Ok(_) if !force => Err(output.exists()),
             _ => Ok(Some(output)),
         }
@@ -51,14 +51,14 @@ impl<'a> Output<'a> {
         let file =
             OpenOptions::new().write(true).custom_flags(flags).open(self.path).map_err(|error| self.cannot(&error))?;
         match file.metadata() {
-            Ok(found) if !found.is_file() => Err(self.refuse("is no regular file; choose another path")),
+            Ok(found) if !found.is_file() => Err(self.refuse("is not a regular file; choose another path")),
             Ok(_) => file.set_len(0).map(|()| file).map_err(|error| self.cannot(&error)),
             Err(error) => Err(self.cannot(&error)),
         }
     }
 
     fn exists(&self) -> Failure {
-        self.refuse("is there already; choose another path, or add --force to overwrite it")
+        self.refuse("exists already; choose another path, or add --force to overwrite it")
     }
 
     fn refuse(&self, why: &str) -> Failure {

@@ -40,22 +40,22 @@ pub struct Arguments {
     /// The capture, pcapng or pcap; - is standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Send there, whatever the captured destination was; a name is looked up once
+    /// Where to send, whatever the captured destination was; a name is looked up once
     #[arg(long, value_name = "HOST:PORT")]
     to: String,
-    /// So many times faster than it was captured; 0.5 is half as fast
+    /// How many times faster than captured; 0.5 is half as fast
     #[arg(long, value_name = "N", default_value = "1", conflicts_with = "fast")]
     speed: String,
-    /// As fast as it goes
+    /// Send without waiting
     #[arg(long)]
     fast: bool,
     /// Only the datagrams that were sent to this port
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
-    /// Stop after so many datagrams
+    /// Stop after this many datagrams
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// So many times over
+    /// How many times to send the capture
     #[arg(long = "loop", value_name = "N", default_value_t = 1)]
     rounds: u32,
     /// Print JSON
@@ -117,7 +117,7 @@ pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure
     outcome?;
     match report {
         Report { read, sent: 0, .. } if read > 0 => {
-            Err(Failure::new(ExitCode::Failure, format!("none of {read} datagrams could be sent to {to}")))
+            Err(Failure::new(ExitCode::Failure, format!("could not send any of {read} datagrams to {to}")))
         }
         _ => Ok(()),
     }
@@ -152,7 +152,7 @@ fn is_stdin(file: &Path) -> bool {
 
 fn unreadable(file: &Path, error: &io::Error) -> Failure {
     let (code, cure) = match error.kind() {
-        io::ErrorKind::InvalidData => (ExitCode::Failure, "; `capinfos` or `tshark -r` may tell more"),
+        io::ErrorKind::InvalidData => (ExitCode::Failure, "; `capinfos` or `tshark -r` may show more"),
         io::ErrorKind::PermissionDenied => (ExitCode::Permission, ""),
         _ => (ExitCode::Disk, ""),
     };
@@ -181,7 +181,7 @@ fn print(
         text += &format!("skipped {}: {skipped}, {other_ports} to other ports\n", grouped(report.skipped));
     }
     if icmp_errors > 0 {
-        text += &format!("{} answers that nobody listens there\n", grouped(icmp_errors));
+        text += &format!("{} answers say that nobody listens there\n", grouped(icmp_errors));
     }
     console::print(out, &text)
 }

@@ -14,8 +14,8 @@ pub(crate) fn refuse_passed_sockets() -> Result<(), Failure> {
         count => {
             let sockets = if count == 1 { "1 socket" } else { &format!("{count} sockets") };
             let message = format!(
-                "systemd passed {sockets} to udpd (LISTEN_FDS={count}), made by a .socket unit: this version binds its own and does \
-                 not take them over; disable that unit, as in `systemctl disable --now udpd.socket`, and start the service itself"
+                "systemd passed {sockets} to udpd (LISTEN_FDS={count}), from a .socket unit: this version binds its \
+                 own sockets; disable that unit (`systemctl disable --now udpd.socket`) and start the service"
             );
             Err(Failure::new(ExitCode::Configuration, message))
         }

@@ -167,7 +167,7 @@ impl Housekeeping<'_> {
             Effect::Report => say_ledger(&self.pipeline.books().snapshot()),
             Effect::Say | Effect::Block | Effect::Default => {
                 if self.said.insert(number) {
-                    log::warn!("{name} has no meaning for udpd and is ignored; this is said once");
+                    log::warn!("ignored the signal {name}, which means nothing to udpd; logged once");
                 }
             }
         }
@@ -212,7 +212,7 @@ impl Event {
         match self {
             Self::Signal(number) if signals::effect_of(*number) == Effect::EndForced => {
                 format!(
-                    "{}: the limit on CPU time is reached; raise it (ulimit -t, LimitCPU=)",
+                    "{}: udpd has reached the limit on CPU time; raise it (ulimit -t, LimitCPU=)",
                     signals::name_of(*number)
                 )
             }
@@ -304,7 +304,8 @@ fn say_lane(lane: &Lane) {
         (None, _) => "any core".to_owned(),
     };
     log::info!(
-        "listener {listener}, lane {}: {address}, {place}, receive buffer {} bytes asked, {} granted, covers {:.1} ms at {}/s",
+        "listener {listener}, lane {}: {address}, {place}, receive buffer {} bytes requested, {} granted, covers \
+         {:.1} ms at {}/s",
         plan.number,
         2 * buffer.asked_bytes,
         buffer.granted_bytes,

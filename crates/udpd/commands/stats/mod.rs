@@ -48,7 +48,7 @@ pub fn render(snapshot: &Snapshot) -> String {
 /// Who else is on the port of a listener, and what that costs it.
 fn push_sharers(text: &mut String, sharers: Option<&[SharerSnapshot]>) {
     let Some(sharers) = sharers else {
-        text.push_str("  shared with: not known\n");
+        text.push_str("  shared with: unknown\n");
         return;
     };
     for sharer in sharers {
@@ -92,11 +92,11 @@ fn sums(listener: &ListenerSnapshot) -> Vec<Vec<String>> {
         rows.push(row(["on the wrong core", &count(wrong), &listener.kernel_dropped_unit]));
     }
     let (residual, verdict) = match listener.residual {
-        None => ("-".to_owned(), "not known, because a term is not"),
+        None => ("-".to_owned(), "unknown, because a term is unknown"),
         Some(0) => ("0".to_owned(), "the sums agree"),
         Some(residual) => {
             let sign = if residual < 0 { "-" } else { "" };
-            (format!("{sign}{}", count(residual.unsigned_abs())), "the sums disagree; 0 is right when idle")
+            (format!("{sign}{}", count(residual.unsigned_abs())), "the sums disagree: please report it")
         }
     };
     rows.push(row(["residual", &residual, verdict]));

@@ -57,8 +57,8 @@ pub fn execute(order: &Order<'_>, out: &mut dyn Write) -> Result<(), Failure> {
             let physical = steering.reader.physical_interfaces();
             let physical = physical.map_or_else(|error| format!("unknown: {error}"), |names| names.join(", "));
             let message = format!(
-                "no interface is named: name one on the command line or in [steer] interfaces; those with a device \
-                 behind them are {physical}"
+                "no interface: name one on the command line or in [steer] interfaces; those with a device are \
+                 {physical}"
             );
             return Err(Failure::new(ExitCode::Usage, message));
         }
@@ -79,11 +79,7 @@ fn plan(steering: &Steering<'_>, interfaces: &[String], order: &Order<'_>, out: 
         return print_json(out, &report::plan(&plan, &changes));
     }
     let mut text = plan.to_string();
-    text.push_str(&report::list(
-        &changes,
-        "everything is as planned already: there is nothing to change",
-        "would change",
-    ));
+    text.push_str(&report::list(&changes, "everything is as planned: nothing to change", "would change"));
     console::print(out, &text)
 }
 
@@ -138,11 +134,11 @@ fn apply(
     if order.json {
         print_json(out, &report::changes(&changes))?;
     } else if changes.is_empty() {
-        console::print(out, "everything is as planned already: nothing was changed\n")?;
+        console::print(out, "everything is as planned: changed nothing\n")?;
     }
     if let Some(change) = changes.iter().find(|change| !change.is_as_wanted()) {
         let message = format!(
-            "{} of {} was set to {}, and the driver made {} of it; ask for that value, or for \"keep\"",
+            "set {} of {} to {}, but the driver took {}; write that value, or \"keep\"",
             change.setting,
             change.interface,
             change.to,
@@ -195,13 +191,13 @@ fn restore(
     if json {
         print_json(out, &report::restored(&restored))?;
     } else if restored.changes.is_empty() && restored.failures.is_empty() {
-        console::print(out, "nothing that was saved differs: nothing was changed\n")?;
+        console::print(out, "everything is as saved: changed nothing\n")?;
     }
     match restored.failures.as_slice() {
         [] => Ok(()),
         failures => {
             let failures = failures.join("\n  ");
-            let cure = "it stays saved; run `udpd steer restore` again when the cause is gone";
+            let cure = "what was saved stays; run `udpd steer restore` again when the cause is gone";
             let message = format!("{failures}\n  {cure}");
             Err(Failure::new(ExitCode::Failure, message))
         }

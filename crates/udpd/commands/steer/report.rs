@@ -12,7 +12,7 @@ pub(super) fn line(change: &Change) -> String {
     let Change { interface, setting, from, to, now, why, disruption, command } = change;
     let cost = disruption.as_deref().map_or(String::new(), |cost| format!(" [{cost}]"));
     let surprise = match now {
-        Some(now) if !change.is_as_wanted() => format!(" (but the driver made {now} of it)"),
+        Some(now) if !change.is_as_wanted() => format!(" (but the driver took {now})"),
         _ => String::new(),
     };
     format!("{command}\n    # {interface}: {setting} {from} -> {to}{surprise}: {why}{cost}\n")

@@ -163,7 +163,7 @@ pub(crate) fn check_overlaps(raw: &[RawListener], listeners: &[Listener], report
         let (line, _) = report.position(other_text.place.offset);
         match taken == address {
             true => {
-                let what = format!("{address} is listened on already, at line {line}");
+                let what = format!("line {line} listens on {address} already");
                 report.say(&text.place, what, "listen once on an address; lanes = N opens N sockets on it");
             }
             false => {

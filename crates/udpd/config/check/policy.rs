@@ -74,7 +74,7 @@ fn multicast(raw: &RawListener, listener: &Listener, host: &Host, report: &mut R
     for group in &groups {
         let received = listener.addresses.iter().any(|address| receives(address, group.value));
         if !received && !listener.addresses.is_empty() {
-            let what = format!("no address of the listener receives what is sent to {}", group.value);
+            let what = format!("no address of the listener receives datagrams sent to {}", group.value);
             let cure = match group.value {
                 IpAddr::V4(_) => "listen on \"0.0.0.0:PORT\", or on the group itself",
                 IpAddr::V6(_) => "listen on \"[::]:PORT\", or on the group itself",
@@ -156,14 +156,17 @@ fn check_lanes(raw: &RawListener, listener: &mut Listener, report: &mut Report<'
         Lanes::Count(lanes) if lanes.get() > groups => {
             if let Some(written) = raw.lanes.get() {
                 let what = format!("{lanes} lanes are more than the groups, of which there are {groups}");
-                let cure = format!("write lanes = {groups} or less: a group is received by one lane, or it came twice");
+                let cure = format!(
+                    "write lanes = {groups} or less: only one lane receives each group, or its datagrams would come \
+                     twice"
+                );
                 report.say(&written.place, what, cure);
             }
         }
         Lanes::Count(_) => {}
     }
     if let Some(spread) = raw.spread.get().filter(|spread| spread.value != Spread::Flow) {
-        let what = "has no say in who gets a multicast datagram: every socket that joined its group does";
+        let what = "does not decide who gets a multicast datagram: every socket that joined its group does";
         report.say(&spread.place, what, "write spread = \"flow\"; lanes = N deals the groups out to N lanes");
     }
 }

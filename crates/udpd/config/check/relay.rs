@@ -64,7 +64,7 @@ pub(crate) fn check_loops(
             });
             if let Some((listener, address)) = reached {
                 let what = format!(
-                    "{destination} is what listener {:?} receives on ({address}): each datagram would come back for ever",
+                    "listener {:?} receives on {destination} ({address}): each datagram would come back forever",
                     listener.name
                 );
                 report.say(&text.place, what, "send it elsewhere");

@@ -51,7 +51,7 @@ fn file(raw: &RawSink, report: &mut Report<'_>) -> Option<FileSink> {
     let sync = sync(&raw.sync, report);
     let rotate = rotate(raw, report);
     if let (SyncPolicy::Rotate, true, Some(written)) = (sync, rotate == Rotate::NEVER, raw.sync.get()) {
-        let what = "nothing would ever be synced, because the file is never rotated";
+        let what = "nothing would ever be synced, because the file never rotates";
         report.say(&written.place, what, "write sync = \"1s\" or another duration, or let it rotate");
     }
     if raw.path.is_absent() {
@@ -79,7 +79,7 @@ fn rotate(raw: &RawSink, report: &mut Report<'_>) -> Rotate {
         let least = Duration::from_secs(1);
         duration_within(every, least, DAY, "\"0s\" = never", report);
         if every.value >= least && !DAY.as_nanos().is_multiple_of(every.value.as_nanos()) {
-            let what = "a day is no multiple of it, so files would begin at other times every day";
+            let what = "a day is not a multiple of it, so files would begin at other times every day";
             report.say(&every.place, what, "write \"1m\", \"15m\", \"1h\", \"6h\", \"24h\" or the like");
         }
     }
@@ -112,7 +112,7 @@ fn unix(raw: &RawSink, report: &mut Report<'_>) -> Option<UnixSink> {
         report.say(&written.place, what, "remove it, or write socket = \"stream\" and framing = \"newline\"");
     }
     if let Some(written) = raw.format.get().filter(|format| framed && format.value == Format::Pcapng) {
-        report.say(&written.place, "a capture is no sequence of lines", "write format = \"jsonl\" or \"lines\"");
+        report.say(&written.place, "a capture is not a sequence of lines", "write format = \"jsonl\" or \"lines\"");
     }
     if raw.path.is_absent() {
         report.say(&raw.place.inner("path"), "is missing", "write path = \"/run/collector.sock\", for example");
@@ -141,7 +141,7 @@ fn kafka(raw: &RawSink, host: &Host, report: &mut Report<'_>) -> Option<KafkaSin
         }
     }
     if let Some(acks) = raw.acks.get().filter(|acks| !["all", "-1", "1", "0"].contains(&acks.value.as_str())) {
-        let what = format!("{:?} is not known", acks.value);
+        let what = format!("{:?} is unknown", acks.value);
         report.say(
             &acks.place,
             what,

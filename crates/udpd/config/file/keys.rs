@@ -139,7 +139,7 @@ pub(crate) fn example(path: &str) -> &'static str {
 pub(crate) fn cure_unknown(table: &str, written: &str) -> String {
     let alias = ALIASES.iter().filter(|(other, _)| *other == written).map(|(_, own)| *own);
     if let Some(own) = alias.into_iter().find(|own| under(table).any(|key| key == *own)) {
-        return format!("what is called {written} elsewhere is {own} here: {}", assignment(table, own));
+        return format!("what is {written} elsewhere is {own} here: {}", assignment(table, own));
     }
     if let Some(near) = nearest(written, under(table)) {
         return format!("did you mean {near}?");

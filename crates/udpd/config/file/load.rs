@@ -52,7 +52,7 @@ fn cure_for(error: &io::Error, path: &Path) -> String {
                 "let the user that runs udpd read it and enter its directories: namei -l {shown} shows their rights"
             )
         }
-        _ => format!("see that {shown} is a readable file"),
+        _ => format!("check that {shown} is a readable file"),
     }
 }
 

@@ -101,7 +101,7 @@ fn explain(error: &Error, text: &str) -> Advice {
             "write one KEY = VALUE on each line, with # before a comment",
         ),
         () if has("missing escaped value") || has("too few unicode") => (
-            "a backslash escapes nothing that is known".to_owned(),
+            "a backslash escapes an unknown character".to_owned(),
             "double the backslash, or use 'single quotes', where it means itself",
         ),
         () if has("invalid unquoted key") => {

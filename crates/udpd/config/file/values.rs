@@ -165,7 +165,7 @@ impl Field<'_> {
             Ok(Ok(value)) => self.at(value),
             outcome => {
                 let negative = matches!(outcome, Ok(Err(_))) && integer.as_str().starts_with('-');
-                let what = if negative { "is negative" } else { "is too large for any number here" };
+                let what = if negative { "is negative" } else { "is too large" };
                 report.say(&self.place(), format!("{} {what}", report.written(self.span.clone())), self.cure());
                 Setting::Wrong
             }
@@ -232,7 +232,7 @@ impl Field<'_> {
             Some(near) => format!("write {expected}; did you mean {near:?}?"),
             None => format!("write {expected}"),
         };
-        report.say(&self.place(), format!("{} is not known", report.written(self.span.clone())), cure);
+        report.say(&self.place(), format!("{} is unknown", report.written(self.span.clone())), cure);
         Setting::Wrong
     }
 }

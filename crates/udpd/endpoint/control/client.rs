@@ -83,7 +83,7 @@ impl Connection {
             outcome = exchange(self.stream, question, limit);
         }
         outcome.map_err(|error| {
-            let cure = "if the daemon is stuck, see its log and `systemctl status udpd`";
+            let cure = "if the daemon hangs, see its log and `systemctl status udpd`";
             let message = format!("no answer from the daemon behind {}: {error}; {cure}", self.path.display());
             Failure::new(ExitCode::Failure, message)
         })
@@ -149,12 +149,13 @@ fn not_connected(path: &Path, error: &io::Error) -> Failure {
     let (code, reason) = match error.kind() {
         ErrorKind::NotFound => (
             ExitCode::Unavailable,
-            "there is no such file, so no udpd serves it; start the daemon, or name its control_socket with --socket"
+            "there is no such file, so no udpd runs behind it; start the daemon, or name its control_socket with \
+             --socket"
                 .into(),
         ),
         ErrorKind::ConnectionRefused => (
             ExitCode::Unavailable,
-            "the file is there but nobody serves it: the daemon ended without removing it; start the daemon again"
+            "the file exists but no process serves it: the daemon ended without removing it; start the daemon again"
                 .into(),
         ),
         ErrorKind::PermissionDenied => (
@@ -163,7 +164,7 @@ fn not_connected(path: &Path, error: &io::Error) -> Failure {
         ),
         ErrorKind::WouldBlock => (
             ExitCode::Failure,
-            "it takes no more clients; it is stuck or overrun, see its log and restart it if it stays so".into(),
+            "it accepts no more clients; it hangs or is overloaded, see its log and restart it if that lasts".into(),
         ),
         _ => (ExitCode::Failure, format!("{error}; see the daemon's log")),
     };

@@ -77,7 +77,7 @@ impl Drop for StartLock {
 
 /// Opens the lock's file, which is empty, and nothing that somebody else may have put in its place.
 fn open(path: &Path) -> io::Result<File> {
-    let foreign = || io::Error::new(ErrorKind::AlreadyExists, "what is there is not a lock of udpd");
+    let foreign = || io::Error::new(ErrorKind::AlreadyExists, "the file is not a lock of udpd");
     // Without waiting for the other end of a pipe or a line.
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let mut options = OpenOptions::new();

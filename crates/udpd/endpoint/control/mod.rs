@@ -85,7 +85,8 @@ impl<S: Fn() -> Snapshot + Send + 'static> Protocol for Requests<S> {
     fn overdue(&self) -> Vec<u8> {
         let limit_s = LIMITS.waiting.as_secs();
         refusal(&format!(
-            "not done after {limit_s} s; it goes on, and the log says what it waits for, which is most often a disk that does not answer"
+            "not done after {limit_s} s; the daemon goes on, and its log says what it waits for, usually a disk that \
+             does not answer"
         ))
     }
 }

@@ -39,7 +39,7 @@ impl Reopener {
     pub(super) fn ask(&self, asker: &Asker<'_>) -> Reply {
         let mut queue = lock(&self.queue);
         if queue.waiting.len() >= WAITING_MAX {
-            let what = format!("{WAITING_MAX} requests wait already for the one that is under way; try again later");
+            let what = format!("{WAITING_MAX} requests already wait for the one that runs; try again later");
             return Reply::Now(refusal(&what));
         }
         if !queue.is_running {

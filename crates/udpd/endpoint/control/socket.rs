@@ -137,7 +137,7 @@ fn remove_stale(path: &Path) -> Result<(), Failure> {
     let metadata = fs::symlink_metadata(path).map_err(|error| failure(path, "look at what is there", &error))?;
     if !metadata.file_type().is_socket() {
         let cure = "remove it, or set control_socket to another path";
-        return in_the_way(format!("what is in its place is not a socket; {cure}"));
+        return in_the_way(format!("the path is not a socket; {cure}"));
     }
     let who = match connect(path, PROBE_LIMIT) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
@@ -145,14 +145,14 @@ fn remove_stale(path: &Path) -> Result<(), Failure> {
         }
         // Its queue of clients is full, so somebody does listen.
         Err(error) if error.kind() == ErrorKind::WouldBlock => "a process that does not answer".into(),
-        Err(error) => return Err(failure(path, "find out who serves the one that is there", &error)),
+        Err(error) => return Err(failure(path, "find out who serves the socket that exists", &error)),
         Ok(stream) => match getsockopt(&stream, PeerCredentials).map(|credentials| credentials.pid()) {
             Ok(pid) if pid > 0 => format!("another daemon (pid {pid})"),
             // A process outside of this pid namespace has no pid here.
             _ => "another daemon (in another container)".into(),
         },
     };
-    in_the_way(format!("{who} serves it already; stop that one first, or set control_socket to another path"))
+    in_the_way(format!("{who} serves it already; stop that process first, or set control_socket to another path"))
 }
 
 /// Connects within `limit`. A server whose queue is full that long is reported as `WouldBlock`.
@@ -173,7 +173,7 @@ fn failure(path: &Path, step: &str, error: &io::Error) -> Failure {
             "set control_socket to a path in a directory that the daemon's user owns (a unit file: RuntimeDirectory=udpd)",
         ),
         ErrorKind::NotFound => {
-            (ExitCode::Unavailable, "only the last directory of the path is made; make the ones above it")
+            (ExitCode::Unavailable, "udpd makes only the last directory of the path; make the ones above it")
         }
         ErrorKind::InvalidInput => {
             (ExitCode::Configuration, "such a path has at most 107 bytes; set control_socket to a shorter one")
@@ -182,7 +182,7 @@ fn failure(path: &Path, step: &str, error: &io::Error) -> Failure {
             (ExitCode::Unavailable, "part of the path is a file; set control_socket to another path")
         }
         ErrorKind::StorageFull => (ExitCode::Disk, "make room"),
-        _ => (ExitCode::Unavailable, "set control_socket to another path, or to \"\" to do without"),
+        _ => (ExitCode::Unavailable, "set control_socket to another path, or to \"\" to run without"),
     };
     Failure::new(code, format!("cannot make the control socket {}: {step}: {error}; {cure}", path.display()))
 }

@@ -82,7 +82,7 @@ fn a_stale_file_is_taken_over() {
     leave_stale(&path);
     let failure = request_stats(&path).unwrap_err();
     assert_eq!(failure.code, ExitCode::Unavailable);
-    assert!(failure.message.contains("nobody serves it"), "{failure}");
+    assert!(failure.message.contains("no process serves it"), "{failure}");
     let server = served(&path);
     assert_eq!(request_stats(&path).unwrap(), example());
     server.stop();

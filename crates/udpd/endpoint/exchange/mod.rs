@@ -207,7 +207,7 @@ impl<L: Listener> Service<L> {
         let _ = socket::shutdown(self.listener.as_fd().as_raw_fd(), socket::Shutdown::Both);
         self.bell.ring();
         if self.thread.join().is_err() {
-            log::error!("the thread {} had panicked; its clients have gone unanswered since", self.name);
+            log::error!("the thread {} had panicked; nobody has answered its clients since", self.name);
         }
     }
 }

@@ -28,8 +28,7 @@ impl MetricsServer {
         let (address, listener) = bound.map_err(|error| {
             let (code, cure) = match error.kind() {
                 ErrorKind::AddrInUse => {
-                    let cure =
-                        format!("see who has it with `ss -ltnp sport = :{}`, and choose another port", address.port());
+                    let cure = format!("`ss -ltnp sport = :{}` shows who has it; choose another port", address.port());
                     (ExitCode::Unavailable, cure)
                 }
                 ErrorKind::AddrNotAvailable => {
@@ -38,7 +37,7 @@ impl MetricsServer {
                 ErrorKind::PermissionDenied => (ExitCode::Permission, "choose a port above 1023".into()),
                 _ => (ExitCode::Unavailable, "choose another address".into()),
             };
-            let way_out = "or set metrics_address to \"\" to do without";
+            let way_out = "or set metrics_address to \"\" to run without";
             Failure::new(code, format!("cannot bind metrics_address = \"{address}\": {error}; {cure}, {way_out}"))
         })?;
         Ok(Self { listener, address })
@@ -99,11 +98,9 @@ impl<S: Fn() -> Snapshot + Send + 'static> Protocol for Scrapes<S> {
             Request::ElsePath => response("404 Not Found", PLAIN, "The metrics are at /metrics.\n"),
             Request::ElseMethod => {
                 let fields = format!("Allow: GET\r\n{PLAIN}");
-                response("405 Method Not Allowed", &fields, "Only GET is served here.\n")
+                response("405 Method Not Allowed", &fields, "udpd serves only GET.\n")
             }
-            Request::Malformed => {
-                response("400 Bad Request", PLAIN, "This is not an HTTP request that is served here.\n")
-            }
+            Request::Malformed => response("400 Bad Request", PLAIN, "udpd does not serve this HTTP request.\n"),
         };
         Reply::Now(response.into_bytes())
     }

@@ -92,8 +92,8 @@ const METRICS: &[Metric] = &[
     Metric {
         name: "udpd_dropped_datagrams_total",
         kind: Kind::Counter,
-        help: "Datagrams lost, by the layer that lost them and why. In layer kernel of a listener with gro the kernel \
-               counts buffers, each of which may have held many datagrams.",
+        help: "Datagrams lost, by the layer that lost them and why. In layer kernel of a listener with gro the \
+               kernel counts buffers, each of which may hold many datagrams.",
         samples: dropped,
     },
     Metric {
@@ -109,25 +109,25 @@ const METRICS: &[Metric] = &[
     Metric {
         name: "udpd_sink_unsynced_bytes",
         kind: Kind::Gauge,
-        help: "Bytes that a sink has written to files and that a power loss could take.",
+        help: "Bytes written to files that a power loss could take.",
         samples: |snapshot, to| each_file_sink(snapshot, |sink, files| to.add(&[("sink", sink)], files.unsynced_bytes)),
     },
     Metric {
         name: "udpd_sink_doubtful_bytes_total",
         kind: Kind::Counter,
-        help: "Bytes that a sink has written to files and that could not be forced to the disk.",
+        help: "Bytes written to files that udpd could not sync to the disk.",
         samples: |snapshot, to| each_file_sink(snapshot, |sink, files| to.add(&[("sink", sink)], files.doubtful_bytes)),
     },
     Metric {
         name: "udpd_sink_sync_failures_total",
         kind: Kind::Counter,
-        help: "Files that could not be forced to the disk and were set aside.",
+        help: "Files that udpd could not sync to the disk and set aside.",
         samples: |snapshot, to| each_file_sink(snapshot, |sink, files| to.add(&[("sink", sink)], files.sync_failures)),
     },
     Metric {
         name: "udpd_relay_sent_datagrams_total",
         kind: Kind::Counter,
-        help: "Datagrams sent on to a destination, as far as the kernel took them.",
+        help: "Datagrams that the kernel took for a destination.",
         samples: |snapshot, to| {
             each_destination(snapshot, |sink, destination| {
                 to.add(&[("sink", sink), ("destination", &destination.address)], destination.sent);
@@ -137,7 +137,7 @@ const METRICS: &[Metric] = &[
     Metric {
         name: "udpd_relay_icmp_errors_total",
         kind: Kind::Counter,
-        help: "Errors that the network has answered with for a destination, such as that nobody listens.",
+        help: "Errors with which the network answered for a destination, such as that nobody listens.",
         samples: |snapshot, to| {
             each_destination(snapshot, |sink, destination| {
                 to.add(&[("sink", sink), ("destination", &destination.address)], destination.icmp_errors);
@@ -147,8 +147,8 @@ const METRICS: &[Metric] = &[
     Metric {
         name: "udpd_ledger_residual_datagrams",
         kind: Kind::Gauge,
-        help: "Datagrams that the ledger cannot account for; anything but 0 on an idle listener is a mistake in udpd. Absent \
-               where a term is not known.",
+        help: "Datagrams that the ledger cannot account for; anything but 0 is a bug of udpd. Absent where a term is \
+               unknown.",
         samples: |snapshot, to| {
             for listener in &snapshot.listeners {
                 to.add_known(&[("listener", &listener.name)], listener.residual);
@@ -158,7 +158,7 @@ const METRICS: &[Metric] = &[
     Metric {
         name: "udpd_foreign_sockets",
         kind: Kind::Gauge,
-        help: "Sockets of other processes that take datagrams sent to this listener; absent when nobody can see them.",
+        help: "Sockets of other processes that take datagrams sent to this listener. Absent when udpd cannot see them.",
         samples: |snapshot, to| {
             for listener in &snapshot.listeners {
                 let Some(sharers) = &listener.shared_with else { continue };
@@ -170,8 +170,8 @@ const METRICS: &[Metric] = &[
     Metric {
         name: "udpd_wrong_cpu_datagrams_total",
         kind: Kind::Counter,
-        help: "Datagrams that arrived on another core than planned; absent while there is no plan, or no right to count \
-               them. Of a listener with gro these are buffers, each of which may hold many datagrams.",
+        help: "Datagrams that arrived on another core than planned. Absent without a plan, or without the permission \
+               to count. For a listener with gro the kernel counts buffers, each of which may hold many datagrams.",
         samples: |snapshot, to| {
             each_lane(snapshot, |listener, lane, lane_label| {
                 to.add_known(&[("listener", listener), ("lane", lane_label)], lane.wrong_cpu);

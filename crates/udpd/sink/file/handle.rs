@@ -152,19 +152,19 @@ pub(super) fn set_aside(
             Err(error) => return Err(error.into()),
         }
     }
-    Err(io::Error::new(io::ErrorKind::AlreadyExists, "every name for the finished file is taken"))
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, "every name for the finished file exists already"))
 }
 
 /// What helps against the usual causes.
 pub(super) fn cure(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; make room on that file system",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; free some space on that file system",
         io::ErrorKind::ReadOnlyFilesystem => "; mount that file system read-write",
         io::ErrorKind::NotFound => "; the directory was removed: create it again",
         io::ErrorKind::PermissionDenied => "; let the user of udpd write there",
         io::ErrorKind::FileTooLarge => {
-            "; it is as long as files may be here: raise the limit (ulimit -f, LimitFSIZE= in the unit file), or let the sink \
-             rotate at less (rotate.bytes)"
+            "; it has reached the limit on file sizes: raise it (ulimit -f, LimitFSIZE= in the unit file), or lower \
+             rotate.bytes"
         }
         _ => "",
     }
@@ -186,8 +186,8 @@ pub(super) fn append_to(path: &Path) -> io::Result<File> {
     }
     if metadata.nlink() > 1 {
         return Err(io::Error::other(format!(
-            "it has {} names (hard links), and what is appended would appear under all of them; move it away (mv), or find \
-             the others (find / -xdev -samefile FILE) and remove them",
+            "it has {} names (hard links), and every record would appear under all of them; move it away (mv), or \
+             find the others (find / -xdev -samefile FILE) and remove them",
             metadata.nlink()
         )));
     }

@@ -220,7 +220,7 @@ fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let metadata = file.metadata()?;
     match metadata.is_file() && metadata.nlink() <= 1 {
         true => Ok(file),
-        false => Err(io::Error::other("it is a link, or no regular file")),
+        false => Err(io::Error::other("it is a link, or not a regular file")),
     }
 }
 
@@ -232,7 +232,7 @@ fn open_index(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     (&file).take(HEADER.len() as u64).read_to_end(&mut beginning)?;
     match HEADER.as_bytes().starts_with(&beginning) && file.metadata()?.len() <= BYTES_MAX {
         true => Ok(file),
-        false => Err(io::Error::other("it is no index of udpd")),
+        false => Err(io::Error::other("it is not an index of udpd")),
     }
 }
 

@@ -37,7 +37,7 @@ fn claim_by(
             Err(Errno::EINTR) => continue,
             Err(Errno::EAGAIN | Errno::EACCES) => Err(io::Error::other(match conflict() {
                 Ok(lock) if is(&lock, libc::F_RDLCK) => {
-                    "another process holds a lock for reading on it (see lslocks); end that process"
+                    "another process holds a read lock on it (see lslocks); end that process"
                 }
                 _ => "another process writes it; is a second udpd running?",
             })),
@@ -75,8 +75,8 @@ fn say_once(path: &Path, error: Errno) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
         log::warn!(
-            "cannot lock {}: {error}; files there are written without locks, and a second udpd that writes the same file \
-             would not be noticed: give each its own",
+            "cannot lock {}: {error}; udpd writes files there without locks and cannot notice a second udpd on the \
+             same file: give each its own file",
             path.display()
         );
     }
@@ -128,7 +128,7 @@ mod tests {
         let shared = libc::flock { l_type: libc::F_RDLCK as _, ..whole_file() };
         fcntl(&reader, FcntlArg::F_OFD_SETLK(&shared)).expect("locked");
         let error = claim(&open(&path), &path).expect_err("it conflicts").to_string();
-        assert!(error.contains("for reading"), "{error}");
+        assert!(error.contains("read lock"), "{error}");
     }
 
     #[test]

@@ -48,7 +48,9 @@ impl Lookout {
     pub(super) fn new() -> nix::Result<(Self, Bell)> {
         let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)
-            .inspect_err(|error| log::debug!("files are looked at instead of watched: inotify: {error}"))
+            .inspect_err(|error| {
+                log::debug!("cannot watch files by inotify: {error}; udpd checks them while it writes")
+            })
             .ok();
         Ok((Self { bell: Arc::clone(&bell), inotify, watched: Vec::new() }, Bell(bell)))
     }
@@ -76,7 +78,7 @@ impl Lookout {
                 true
             }
             Err(error) => {
-                log::debug!("a file is looked at instead of watched: inotify: {error}");
+                log::debug!("cannot watch a file by inotify: {error}; udpd checks it while it writes");
                 false
             }
         }
@@ -95,7 +97,9 @@ impl Lookout {
         match poll(&mut sources, timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => {
-                log::error!("the keeper of files cannot wait for its orders: {error}; it looks for them instead");
+                log::error!(
+                    "the thread that keeps files cannot wait for its orders: {error}; it polls for them instead"
+                );
                 std::thread::sleep(Duration::from_millis(10));
             }
         }

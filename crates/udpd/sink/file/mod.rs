@@ -358,7 +358,7 @@ impl LogFile {
 
     fn break_off(&mut self, error: &io::Error) {
         log::error!(
-            "cannot write to {}: {error}; its datagrams are counted as sink_error until it can be written again{}",
+            "cannot write to {}: {error}; its datagrams count as sink_error until udpd can be written again{}",
             self.path,
             cure(error)
         );

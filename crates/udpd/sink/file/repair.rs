@@ -23,9 +23,9 @@ fn check_format(mut file: &File, boundary: Boundary) -> io::Result<()> {
     file.take(CAPTURE_BEGINS.len() as u64).read_to_end(&mut beginning)?;
     let is_capture = beginning == CAPTURE_BEGINS;
     match boundary {
-        Boundary::Newline if is_capture => Err(io::Error::other("it is a capture: lines are not appended to one")),
+        Boundary::Newline if is_capture => Err(io::Error::other("it is a capture, and lines cannot follow one")),
         Boundary::Block if !is_capture && !CAPTURE_BEGINS.starts_with(&beginning) => {
-            Err(io::Error::other("it is no capture: none is appended to it"))
+            Err(io::Error::other("it is not a capture, so none can be appended"))
         }
         _ => Ok(()),
     }
@@ -46,7 +46,7 @@ pub(super) fn set_torn_aside(file: &File, path: &Path, boundary: Boundary) -> io
     append_to(Path::new(&aside))?.write_all(&torn)?;
     file.set_len(file.metadata()?.len() - torn.len() as u64)?;
     log::warn!(
-        "{}: its last {} bytes are a record that an earlier stop left unfinished; moved to {}",
+        "{}: an earlier stop left a record of {} bytes unfinished at its end; moved it to {}",
         path.display(),
         torn.len(),
         Path::new(&aside).display()
@@ -63,7 +63,7 @@ fn torn_line(mut file: &File) -> io::Result<Vec<u8>> {
     file.take(looked_at).read_to_end(&mut tail)?;
     let whole = Boundary::Newline.whole(&tail).bytes;
     if whole == 0 && length > looked_at {
-        return Err(io::Error::other("its last mebibyte has no line end: it is not a file of lines"));
+        return Err(io::Error::other("its last MiB has no line end, so it is not a file of lines"));
     }
     Ok(tail.split_off(whole))
 }
@@ -79,7 +79,7 @@ fn torn_record(mut file: &File, boundary: Boundary) -> io::Result<Vec<u8>> {
         let whole = boundary.whole(&chunk).bytes;
         let is_last = (chunk.len() as u64) < REPAIR_BYTES;
         if whole == 0 && !is_last {
-            return Err(io::Error::other("it holds something else than what would be appended"));
+            return Err(io::Error::other("its content is of another format"));
         }
         chunk.drain(..whole);
         if is_last {
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(fs::read(directory.path().join("records.torn")).expect("set aside"), record[..504]);
         fs::write(&path, vec![0xff; 2 << 20]).expect("written");
         let error = Handle::open(&path, Boundary::Length).expect_err("something else");
-        assert!(error.to_string().contains("something else"), "{error}");
+        assert!(error.to_string().contains("of another format"), "{error}");
         assert_eq!(fs::metadata(&path).expect("there").len(), 2 << 20, "left as it is");
     }
 
@@ -132,7 +132,7 @@ mod tests {
         let directory = directory();
         let path = directory.path().join("file");
         for (content, boundary, words) in [
-            (&b"text, and no line end"[..], Boundary::Block, "no capture"),
+            (&b"text, and no line end"[..], Boundary::Block, "not a capture"),
             (&[&CAPTURE_BEGINS[..], b"and so on\ntorn"].concat(), Boundary::Newline, "a capture"),
         ] {
             fs::write(&path, content).expect("written");

@@ -205,7 +205,7 @@ impl Room {
             Ok(finished) => self.left.push_back((finished, Fate::Finished)),
             Err(error) => {
                 log::error!(
-                    "cannot begin a new file in place of {}: {error}; it is written on{}",
+                    "cannot begin a new file in place of {}: {error}; udpd goes on writing to it{}",
                     before.path.display(),
                     cure(&error)
                 );
@@ -311,7 +311,7 @@ impl Room {
         if self.current.is_none()
             && let Err(error) = self.go_on()
         {
-            self.explain(&error, "it is tried again");
+            self.explain(&error, "udpd tries again");
         }
     }
 

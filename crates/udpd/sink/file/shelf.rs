@@ -37,8 +37,8 @@ impl Shelf {
             opened
                 .inspect_err(|error| {
                     log::error!(
-                        "cannot read the list of finished files, {}: {error}; keep removes nothing: remove what is there, or move \
-                         it away, and restart udpd",
+                        "cannot read the list of finished files, {}: {error}; keep removes nothing; move the list \
+                         away or remove it, and restart udpd",
                         Index::path_of(name).display()
                     );
                 })
@@ -53,7 +53,8 @@ impl Shelf {
         let unlisted = index.unlisted(current);
         if unlisted > 0 {
             log::warn!(
-                "{unlisted} files are named like finished ones of {}, and {} does not list them: keep neither counts nor removes them",
+                "{unlisted} files have names like finished ones of {}, but {} does not list them: keep neither \
+                 counts nor removes them",
                 current.display(),
                 index.path().display()
             );
@@ -65,7 +66,7 @@ impl Shelf {
         let Some(index) = &mut self.index else { return };
         if let Err(error) = handle.inode().and_then(|inode| index.add(path, inode)) {
             log::warn!(
-                "cannot list {} in {}: {error}; if udpd ends before it can, keep never removes that file",
+                "cannot list {} in {}: {error}; unless udpd can before it ends, keep never removes that file",
                 path.display(),
                 index.path().display()
             );
@@ -86,7 +87,7 @@ impl Shelf {
         if let Some(index) = &self.index
             && let Err(error) = index.sync()
         {
-            log::warn!("cannot force {} to the disk: {error}", index.path().display());
+            log::warn!("cannot sync {} to the disk: {error}", index.path().display());
         }
     }
 
@@ -134,7 +135,7 @@ impl Shelf {
     fn remove(&mut self, file: &Finished) -> bool {
         let outcome = open_to_look(&file.path).and_then(|opened| {
             if opened.metadata()?.ino() != file.inode {
-                return Err(io::Error::other("it is another file by now"));
+                return Err(io::Error::other("it is now another file"));
             }
             if lock::is_locked(&opened) {
                 return Err(io::Error::other("somebody has locked it"));
@@ -143,7 +144,7 @@ impl Shelf {
         });
         if let Err(error) = outcome {
             if self.said.insert(file.path.clone()) {
-                log::warn!("cannot remove {}: {error}; it is kept, and tried again", file.path.display());
+                log::warn!("cannot remove {}: {error}; udpd keeps it and tries again", file.path.display());
             }
             return false;
         }

@@ -51,7 +51,7 @@ pub fn check(template: &str) -> Result<(), Advice> {
                 let code: String = tail.chars().take(2).collect();
                 if !TIME_CODES.contains(&code.as_str()) {
                     let cure = format!("the codes for the time are {}", TIME_CODES.join(", "));
-                    return Err(Advice::new(format!("{code:?} is no code for the time"), cure));
+                    return Err(Advice::new(format!("{code:?} is not a code for the time"), cure));
                 }
                 rest = &tail[2..];
             }
@@ -64,7 +64,7 @@ pub fn check(template: &str) -> Result<(), Advice> {
                         Some(near) => format!("did you mean {{{near}}}? {right}"),
                         None => right.to_owned(),
                     };
-                    return Err(Advice::new(format!("{{{name}}} is no placeholder"), cure));
+                    return Err(Advice::new(format!("{{{name}}} is not a placeholder"), cure));
                 }
                 rest = &tail[end + 1..];
             }
@@ -91,8 +91,8 @@ mod tests {
             ("/{lanes}", "did you mean {lane}?"),
             ("/{", "never closed"),
             ("/}", "closes nothing"),
-            ("/{}", "{} is no placeholder"),
-            ("/{listener}/{Colour}", "{Colour} is no placeholder"),
+            ("/{}", "{} is not a placeholder"),
+            ("/{listener}/{Colour}", "{Colour} is not a placeholder"),
         ] {
             let advice = check(template).expect_err(template).to_string();
             assert!(advice.contains(words), "{template}: {advice}");

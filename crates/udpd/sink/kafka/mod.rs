@@ -118,8 +118,8 @@ impl Sink for KafkaSink {
         let left = self.client.finish(FINISH_LIMIT, tallies, publish);
         if left > 0 {
             log::warn!(
-                "sink {}: {left} datagrams were not acknowledged within {} s of the end and count as failed; some of \
-                 them may be in the topic",
+                "sink {}: no broker acknowledged {left} datagrams within {} s of the end; they count as failed, and \
+                 some may be in the topic",
                 self.settings.name,
                 FINISH_LIMIT.as_secs()
             );

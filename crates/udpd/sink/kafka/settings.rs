@@ -32,7 +32,7 @@ const OWN_KEYS: &[(&str, &str)] = &[("bootstrap.servers", "brokers"), ("acks", "
 const REFUSED: &[(&str, &str)] = &[
     ("delivery.report.only.error", "without a report for each datagram the ledger could not close"),
     ("transactional.id", "the sink has no transactions; enable.idempotence keeps datagrams from arriving twice"),
-    ("log.queue", "the sink sets it, to have the library's log lines in its own log"),
+    ("log.queue", "the sink sets it to read the library's log lines"),
 ];
 
 /// Whether a value is a certain wrong one.
@@ -255,7 +255,7 @@ fn is_idempotent(settings: &KafkaSettings) -> Result<bool, KafkaError> {
         Some("true") if !all => Err(wrong(
             "acks",
             &settings.acks,
-            "does not go with properties.\"enable.idempotence\" = \"true\", which needs acks = \"all\"",
+            "contradicts properties.\"enable.idempotence\" = \"true\", which needs acks = \"all\"",
         )),
         Some("true") => Ok(true),
         // Whatever else it is, right or wrong, the library reads it for itself.
@@ -270,8 +270,8 @@ fn check_idempotence(properties: &[(String, String)]) -> Result<(), KafkaError> 
             AGAINST_IDEMPOTENCE.iter().find(|(name, _, is_against)| canonical(key) == *name && is_against(value));
         if let Some((_, right, _)) = against {
             let reason = format!(
-                "does not go with an idempotent client, which needs {right}; or set properties.\"enable.idempotence\" = \
-                 \"false\" and do without protection from repeats"
+                "contradicts an idempotent client, which needs {right}; or set properties.\"enable.idempotence\" = \
+                 \"false\" and accept repeats"
             );
             return Err(wrong_property(key, value, reason));
         }
@@ -312,7 +312,7 @@ fn check_properties(properties: &[(String, String)]) -> Result<(), KafkaError> {
     for (place, (key, value)) in properties.iter().enumerate() {
         let name = canonical(key);
         if let Some((_, own)) = OWN_KEYS.iter().find(|(property, _)| *property == name) {
-            return Err(wrong_property(key, value, format!("the sink has the key {own} for it; set it there")));
+            return Err(wrong_property(key, value, format!("the sink has the key {own} for it; write it there")));
         }
         if let Some((_, why)) = REFUSED.iter().find(|(property, _)| *property == name) {
             return Err(wrong_property(key, value, format!("cannot be set: {why}; leave it out")));

@@ -83,7 +83,7 @@ impl Voice {
         }
         let why = if self.last_trouble.is_empty() { "" } else { ": " };
         let text = format!(
-            "{}: no broker of {} answers{why}{}; datagrams wait for one in the sink's queue, then when_full decides",
+            "{}: no broker of {} answers{why}{}; datagrams wait in the sink's queue, then when_full decides",
             self.subject, self.brokers, self.last_trouble
         );
         vec![(Level::Warn, text)]
@@ -100,8 +100,8 @@ impl Voice {
     /// The client can go on no longer and is replaced by a new one.
     pub(super) fn fatal(&self, reason: &str) -> Lines {
         let text = format!(
-            "{}: the client has lost its place among the messages of topic {} and starts anew; what it had not delivered \
-             counts as failed: {reason}",
+            "{}: the client has lost its place among the messages of topic {}; udpd replaces it, and what it had not \
+             delivered counts as failed: {reason}",
             self.subject, self.topic
         );
         vec![(Level::Error, text)]
@@ -130,7 +130,7 @@ impl Voice {
     pub(super) fn failed(&mut self, reason: &str, now: Instant) -> Lines {
         let mut lines = self.remind(now);
         if self.failures.spend() {
-            let text = format!("{}: a datagram for topic {} is not delivered: {reason}", self.subject, self.topic);
+            let text = format!("{}: could not deliver a datagram to topic {}: {reason}", self.subject, self.topic);
             lines.push((Level::Warn, text));
         }
         lines
@@ -156,13 +156,13 @@ impl Voice {
         let mut lines = Vec::new();
         match self.library.renew(now) {
             0 => {}
-            count => lines.push((Level::Warn, format!("{}: librdkafka had {count} more lines to say", self.subject))),
+            count => lines.push((Level::Warn, format!("{}: librdkafka logged {count} more lines", self.subject))),
         }
         match self.failures.renew(now) {
             0 => {}
             count => lines.push((
                 Level::Warn,
-                format!("{}: {count} more datagrams for topic {} are not delivered", self.subject, self.topic),
+                format!("{}: could not deliver {count} more datagrams to topic {}", self.subject, self.topic),
             )),
         }
         lines

@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_millis(10);
 const ROOM_WAIT: Duration = Duration::from_micros(100);
 
 /// What becomes of datagrams while there is no way.
-const NO_WAY: &str = "datagrams fail and count as sink_error until there is one; see `ip route get`";
+const NO_WAY: &str = "datagrams count as sink_error until there is one; see `ip route get`";
 
 /// The longest message of a queue.
 fn slot_bytes(keep_source: bool) -> usize {
@@ -75,7 +75,7 @@ impl Destination {
         let mut voice = Voice::new(sink, address);
         let (way, reason) = Way::new(address, keep_source).map_err(fail)?;
         if let Some(error) = reason {
-            voice.trouble(Trouble::NoWay, || format!("there is no way there yet: {error}; {NO_WAY}"));
+            voice.trouble(Trouble::NoWay, || format!("there is no route yet: {error}; {NO_WAY}"));
         }
         Ok(Self {
             way,
@@ -109,8 +109,8 @@ impl Destination {
         }
         if self.queue.is_full() && !self.make_room(tallies) {
             self.voice.trouble(Trouble::Full, || {
-                "the queue is full and the kernel takes nothing; what comes until it does counts as sink_error; see `ip neigh`, \
-                 the device's transmit queue, and sysctl net.core.wmem_max, which bounds the send buffer"
+                "the queue is full and the kernel takes nothing; until it does datagrams count as sink_error; see \
+                 `ip neigh`, the device's transmit queue, and sysctl net.core.wmem_max, which bounds the send buffer"
                     .to_owned()
             });
             self.tally.failed += 1;
@@ -172,15 +172,15 @@ impl Destination {
     fn review(&mut self) {
         match self.way.review() {
             Change::Same => {}
-            Change::Opened => self.voice.news("there is a way there now"),
-            Change::From(address) => self.voice.news(&format!("datagrams are sent from {address} now")),
+            Change::Opened => self.voice.news("there is a route now"),
+            Change::From(address) => self.voice.news(&format!("udpd now sends from {address}")),
         }
     }
 
     fn send(&mut self, tallies: &mut [Tally]) {
         let Some(socket) = self.way.socket() else {
             if !self.queue.is_empty() {
-                self.voice.trouble(Trouble::NoWay, || format!("there is no way there; {NO_WAY}"));
+                self.voice.trouble(Trouble::NoWay, || format!("there is no route; {NO_WAY}"));
             }
             return self.give_up(tallies);
         };
@@ -192,7 +192,7 @@ impl Destination {
         {
             let errno = error.error.raw_os_error().unwrap_or_default();
             self.voice.trouble(Trouble::Stuck(errno), || {
-                format!("nothing can be sent: {}; such datagrams count as sink_error", words(errno))
+                format!("cannot send anything: {}; such datagrams count as sink_error", words(errno))
             });
             self.give_up(tallies);
         }
@@ -228,7 +228,7 @@ impl Destination {
             if failure.errno != nix::libc::ECONNREFUSED {
                 self.voice.trouble(Trouble::Failed(failure.errno), || {
                     format!(
-                        "a datagram cannot be sent: {}; such datagrams count as sink_error; see `ip route get` and the \
+                        "cannot send a datagram: {}; such datagrams count as sink_error; see `ip route get` and the \
                          firewall's output rules",
                         words(failure.errno)
                     )
@@ -244,8 +244,8 @@ impl Destination {
         if let Some(&errno) = answers.last() {
             self.voice.trouble(Trouble::Answered(errno), || {
                 format!(
-                    "answers with an error: {}; datagrams are sent to it all the same, and its answers are counted as \
-                     icmp_errors; see whether its receiver runs and has that port",
+                    "answers with an error: {}; udpd goes on sending and counts the answers as icmp_errors; check \
+                     that its receiver runs on that port",
                     words(errno)
                 )
             });
@@ -270,20 +270,20 @@ impl Destination {
                 self.tally.too_long += 1;
                 self.voice.trouble(Trouble::TooLong, || {
                     format!(
-                        "a packet of {packet_bytes} bytes does not fit the route, which takes {mtu_bytes}, and with keep_source \
-                         nobody cuts it; such datagrams fail and count as too_long; lower max_length at the senders, raise \
-                         the MTU, or write keep_source = false"
+                        "a packet of {packet_bytes} bytes exceeds the MTU of the route, {mtu_bytes}, and with \
+                         keep_source the kernel does not fragment it; such datagrams count as too_long; send shorter \
+                         ones, raise the MTU, or write keep_source = false"
                     )
                 });
             }
             Refusal::OtherFamily => self.voice.trouble(Trouble::OtherFamily, || {
-                "a source of the other address family cannot be kept; such datagrams fail; give each family a listener and a \
-                 relay of its own"
+                "cannot keep a source of the other address family; such datagrams fail; give each family a listener \
+                 and a relay of its own"
                     .to_owned()
             }),
             Refusal::Truncated => self.voice.trouble(Trouble::Truncated, || {
-                "a datagram that was received in part is not sent on, because nobody could tell it from a whole one; such \
-                 datagrams fail; raise max_length"
+                "udpd does not send on a truncated datagram, because it would look like a whole one; such datagrams \
+                 fail; raise max_length"
                     .to_owned()
             }),
         }

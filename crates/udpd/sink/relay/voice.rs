@@ -74,7 +74,7 @@ impl Voice {
             self.troubled = None;
             self.said.clear();
             self.news(&format!(
-                "takes datagrams again; since the start {failed} have failed and {answers} were answered with an error"
+                "takes datagrams again; since the start {failed} have failed, and {answers} errors came as answers"
             ));
         }
     }

@@ -63,7 +63,7 @@ pub(super) fn advise(rows: &[Row], granted_bytes: Option<usize>, asked_bytes: us
         advice.push(Advice {
             key: "net.core.rmem_max".to_owned(),
             value: asked_bytes.to_string(),
-            why: format!("the kernel granted {granted} bytes of receive buffer, less than was asked for"),
+            why: format!("the kernel granted {granted} bytes of receive buffer, less than requested"),
         });
     }
     advice

@@ -30,10 +30,10 @@ pub struct Arguments {
     /// Datagrams a second in every step [default: 1M, or what the sender can keep]
     #[arg(long, value_name = "N")]
     rate: Option<String>,
-    /// How long each step is measured each time, in seconds
+    /// How long to measure each step in each round, in seconds
     #[arg(long, value_name = "S", default_value = "0.7")]
     seconds: String,
-    /// How often each step is measured
+    /// How often to measure each step
     #[arg(long, value_name = "N", default_value_t = 3)]
     rounds: usize,
     /// Payload bytes, 32 to 65507
@@ -45,22 +45,22 @@ pub struct Arguments {
     /// Only these steps, such as recvmmsg,gather
     #[arg(long, value_name = "STEP,...", value_delimiter = ',')]
     steps: Vec<String>,
-    /// Then the last step over payloads from 32 to 65,507 bytes
+    /// Then repeat the last step over payloads from 32 to 65,507 bytes
     #[arg(long)]
     sizes: bool,
-    /// Then the last step with receiver and interrupt near and far
+    /// Then repeat the last step with receiver and interrupt near and far
     #[arg(long)]
     placements: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Write the table there
+    /// Write the table to this file
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Draw what a datagram costs in each step there
+    /// Draw what a datagram costs in each step into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Overwrite the files of --csv and --svg that are there already
+    /// Overwrite the files of --csv and --svg if they exist
     #[arg(long)]
     force: bool,
 }
@@ -84,7 +84,7 @@ impl Arguments {
         let step = |name: &String| {
             Step::ALL.into_iter().find(|step| step.name() == name).ok_or_else(|| {
                 let names = Step::ALL.map(Step::name).join(",");
-                usage("--steps", &Advice::new(format!("{name:?} is no step"), format!("write some of {names}")))
+                usage("--steps", &Advice::new(format!("there is no step {name:?}"), format!("write some of {names}")))
             })
         };
         let steps: Vec<Step> = self.steps.iter().map(step).collect::<Result<_, _>>()?;

@@ -57,7 +57,7 @@ impl Distance {
             .filter(|&(one, other)| matches(one, other))
             .map(|(sender, receiver)| Cores { sender, receivers: vec![receiver] })
             .next()
-            .ok_or_else(|| format!("among the cores {} there are no two like that", steer::format_core_list(allowed)))
+            .ok_or_else(|| format!("no two of the cores {} are placed like that", steer::format_core_list(allowed)))
     }
 }
 

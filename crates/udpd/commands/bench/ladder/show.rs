@@ -15,7 +15,7 @@ pub(super) fn text(task: &Task, report: &Report, machine: &Machine, warnings: &[
     text += &obstacles(report.steps.iter().map(|row| (row.step.name(), row)));
     text += &match report.noise {
         Some(noise) => format!("\nnoise: a step differs from itself by {:.0} %\n", noise * 100.0),
-        None => "\nnoise: not known; it takes the steps pinned and again, and --rounds 2 or more\n".to_owned(),
+        None => "\nnoise: unknown; measure the steps pinned and again with --rounds 2 or more\n".to_owned(),
     };
     if !report.sizes.is_empty() {
         text += &format!("\nthe last step over payload sizes\n\n{}", sizes(report).text());
@@ -36,7 +36,7 @@ pub(super) fn text(task: &Task, report: &Report, machine: &Machine, warnings: &[
         text += &obstacles(report.placements.iter().map(|placement| (placement.distance.name(), &placement.row)));
     }
     if report.interrupted {
-        text += "\ninterrupted: what is above is what was measured by then, and nothing is advised\n";
+        text += "\ninterrupted: the table has what was measured until then; there is no advice\n";
     } else {
         text += &advice(report);
     }
@@ -123,18 +123,18 @@ fn placements(report: &Report) -> Table {
 }
 
 fn obstacles<'a>(rows: impl Iterator<Item = (&'a str, &'a Row)>) -> String {
-    rows.filter_map(|(name, row)| Some(format!("not taken: {name}: {}\n", row.obstacle.as_ref()?))).collect()
+    rows.filter_map(|(name, row)| Some(format!("not measured: {name}: {}\n", row.obstacle.as_ref()?))).collect()
 }
 
 fn advice(report: &Report) -> String {
     if report.advice.is_empty() {
         return match report.noise {
-            Some(_) => "\nnothing here is better than the defaults by clearly more than noise\n".to_owned(),
-            None => "\nnothing is advised: what is noise is not known\n".to_owned(),
+            Some(_) => "\nnothing here beats the defaults by clearly more than the noise\n".to_owned(),
+            None => "\nno advice: the noise is unknown\n".to_owned(),
         };
     }
     let (kernel, keys): (Vec<&Advice>, Vec<&Advice>) = report.advice.iter().partition(|one| one.key.contains('.'));
-    let mut text = "\nwhat this machine should set\n".to_owned();
+    let mut text = "\nwhat to set on this machine\n".to_owned();
     if !keys.is_empty() {
         text += "\n[[listener]]\n";
         let width = keys.iter().map(|one| one.key.len() + one.value.len()).max().unwrap_or(0) + 3;

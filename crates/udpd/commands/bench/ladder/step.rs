@@ -110,7 +110,7 @@ impl Step {
         match self {
             Step::Recv => "one socket, one datagram in a call",
             Step::Recvmmsg => "64 in a call",
-            Step::Pinned => "recvmmsg, and the thread is kept to its core",
+            Step::Pinned => "recvmmsg on a pinned thread",
             Step::Again => "pinned once more: the difference is noise",
             Step::Threads => "several pinned threads on one socket",
             Step::Reuseport => "a socket for each thread, chosen by flow",
@@ -152,7 +152,7 @@ impl Step {
         match (self, io_uring) {
             (Step::IoUring | Step::IoUringGather, Err(refusal)) => Some(format!("io_uring is refused: {refusal}")),
             (Step::Gro, _) if train < 2 => {
-                Some("the sender makes no trains (--gso 1), and GRO merges only those".to_owned())
+                Some("the sender makes no trains (--gso 1), and GRO merges only trains".to_owned())
             }
             _ => None,
         }

@@ -41,17 +41,17 @@ const LOWEST: u64 = 10_000;
 /// The options of `udpd bench max`.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Deliver as if there: null:  file:PATH  stdout:  udp:HOST:PORT  unix:PATH; nothing reaches it without
-    /// --real-sinks
+    /// Measure a sink like this one: null:  file:PATH  stdout:  udp:HOST:PORT  unix:PATH; without --real-sinks nothing
+    /// reaches it
     #[arg(long, value_name = "URI", required_unless_present = "config", conflicts_with = "config")]
     to: Option<String>,
-    /// Measure a listener of this configuration on a port of loopback, with sinks like its own that touch nothing of it
+    /// Measure a listener of this configuration on a port of loopback, with stand-ins for its sinks
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Which listener of the configuration
     #[arg(long, value_name = "NAME", requires = "config")]
     listener: Option<String>,
-    /// Use the sinks themselves: files are written and stay, destinations get every trial; says first what that is
+    /// Use the sinks themselves: writes their files and sends to their destinations; first prints which
     #[arg(long)]
     real_sinks: bool,
     /// Where to begin and where to end [default: from 10k, without an end]
@@ -60,7 +60,7 @@ pub struct Arguments {
     /// How long each trial lasts, in seconds
     #[arg(long, value_name = "S", default_value = "2")]
     seconds: String,
-    /// How much may be lost, such as 0.5%
+    /// The loss to allow, such as 0.5%
     #[arg(long, value_name = "LIMIT%", default_value = "0%")]
     loss: String,
     /// How exact the answer has to be
@@ -81,16 +81,16 @@ pub struct Arguments {
     /// Sender threads
     #[arg(long, value_name = "T", default_value_t = 1)]
     threads: usize,
-    /// Cores of the sender [default: those that no lane has]
+    /// The cores of the sender [default: those that no lane has]
     #[arg(long, value_name = "LIST")]
     cpu: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Write the trials there
+    /// Write the trials to this file
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Overwrite the files of --csv that are there already
+    /// Overwrite the file of --csv if it exists
     #[arg(long)]
     force: bool,
 }
@@ -127,14 +127,14 @@ impl Arguments {
             Ok(None) => (LOWEST, RATE_MAX),
             Ok(Some(Rate::Ramp(lowest, highest))) if lowest < highest => (lowest, highest),
             Ok(Some(other)) => {
-                let what = format!("{other} is no range");
+                let what = format!("{other} is not a range");
                 return Err(usage("--rate", &Advice::new(what, "write where to begin and to end, such as 10k..1M")));
             }
         };
         let precision = percent("--precision", &self.precision)? / 100.0;
         if precision < 0.001 {
             let advice =
-                Advice::new(format!("{:?} is finer than a trial can tell", self.precision), "write 0.1% or more");
+                Advice::new(format!("{:?} is finer than a trial can measure", self.precision), "write 0.1% or more");
             return Err(usage("--precision", &advice));
         }
         Ok(Bounds { lowest, highest, precision })

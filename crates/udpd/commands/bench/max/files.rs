@@ -89,12 +89,13 @@ impl Disk {
         if let (Some(most), used) = (self.most_bytes, bytes_in(&self.place))
             && used > most
         {
-            let text = "the trial was ended; write a lower end of --rate, or a shorter trial with --seconds";
-            return Some(format!("{place} has grown to {used} bytes, faster than files are removed there: {text}"));
+            let text = "udpd ended the trial; lower the end of --rate, or shorten trials with --seconds";
+            return Some(format!("{place} has grown to {used} bytes, faster than files can be removed: {text}"));
         }
         let free = free_bytes(&self.place).ok().filter(|free| *free < self.floor_bytes)?;
         Some(format!(
-            "{free} bytes are left in {place}, half of what was free at the start: the trial was ended; make room"
+            "{free} bytes are left in {place}, half of what was free at the start: udpd ended the trial; free some \
+             space"
         ))
     }
 }
@@ -141,8 +142,8 @@ mod tests {
         let free = free_bytes(directory.path()).expect("a file system");
         assert_eq!(Disk::new(directory.path(), Some(1 << 20), free).trouble(), None);
         let told = Disk::new(directory.path(), Some(50_000), free).trouble().expect("too much");
-        assert!(told.contains("faster than files are removed") && told.contains("--seconds"), "{told}");
+        assert!(told.contains("faster than files can be removed") && told.contains("--seconds"), "{told}");
         let told = Disk::new(directory.path(), None, u64::MAX).trouble().expect("hardly anything is that free");
-        assert!(told.contains("make room"), "{told}");
+        assert!(told.contains("free some space"), "{told}");
     }
 }

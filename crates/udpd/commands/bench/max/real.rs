@@ -16,7 +16,7 @@ pub(super) fn touched(config: &Config, plan: &Plan) -> Result<(Vec<String>, Vec<
                 let paths = planned.files(&config.listeners, &sink.name, &file.path);
                 disks.push(check(sink, file, paths.iter())?);
                 format!(
-                    "writes {}, and what it has written stays there",
+                    "writes {}, and leaves there what it has written",
                     paths.into_iter().collect::<Vec<_>>().join(", ")
                 )
             }
@@ -27,8 +27,7 @@ pub(super) fn touched(config: &Config, plan: &Plan) -> Result<(Vec<String>, Vec<
             SinkKind::Unix(unix) => format!("sends all trials to {}", unix.path.display()),
             SinkKind::Kafka(kafka) => format!("writes all trials to the topic {} of {}", kafka.topic, kafka.brokers),
             SinkKind::Stdout(_) => {
-                let text =
-                    "standard output is where the report goes; measure without --real-sinks, which writes to a pipe";
+                let text = "the report goes to standard output; measure without --real-sinks, which writes to a pipe";
                 return Err(refuse(sink, text));
             }
         };
@@ -44,7 +43,7 @@ fn check<'a>(sink: &Sink, file: &FileSink, paths: impl Iterator<Item = &'a Strin
     }
     if let Some(path) = paths.filter_map(|path| files::existing(path)).next() {
         let text = format!(
-            "{} is there already, and trials would be appended to it; measure without --real-sinks",
+            "{} exists already, and trials would be appended to it; measure without --real-sinks",
             path.display()
         );
         return Err(refuse(sink, &text));
@@ -53,7 +52,8 @@ fn check<'a>(sink: &Sink, file: &FileSink, paths: impl Iterator<Item = &'a Strin
     let place = files::ground(&directory);
     let free = files::free_bytes(place).unwrap_or(0);
     if free < FREE_MIN_BYTES {
-        let text = format!("sink {}: {} MiB are free in {}; make room", sink.name, free >> 20, place.display());
+        let text =
+            format!("sink {}: only {} MiB are free in {}; free some space", sink.name, free >> 20, place.display());
         return Err(Failure::new(ExitCode::Disk, text));
     }
     Ok(Disk::new(place, None, free))

@@ -65,7 +65,7 @@ impl Scratch {
 
     fn empty(&self) -> io::Result<()> {
         if !self.is_own()? {
-            return Err(io::Error::other("it is not the directory that the bench has made any more"));
+            return Err(io::Error::other("it is no longer the directory that the bench made"));
         }
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
@@ -89,7 +89,7 @@ impl Scratch {
             }
         }
         if let Err(error) = outcome {
-            log::error!("{} cannot be removed: {error}; look whose it is, and remove it by hand", self.path.display());
+            log::error!("cannot remove {}: {error}; check whose it is, and remove it by hand", self.path.display());
         }
     }
 }

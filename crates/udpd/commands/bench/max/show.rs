@@ -75,22 +75,22 @@ pub(super) fn text(report: &Report, warnings: &[String], expect: Option<u64>, he
 fn answer(report: &Report) -> String {
     let (rate, times) = (grouped(report.rate), report.repetitions);
     match report.limit {
-        Limit::Pipeline => format!("{rate} datagrams a second, kept {times} times in a row; above that it loses\n"),
+        Limit::Pipeline => {
+            format!("{rate} datagrams a second without loss, {times} times in a row; above that the pipeline loses\n")
+        }
         Limit::Sender if report.rate == 0 => {
-            format!("no rate: the sender could not offer even the lowest; begin lower with --rate, or {GIVE_MORE}\n")
+            format!("no rate: the sender could not reach even the lowest; begin lower with --rate, or {GIVE_MORE}\n")
         }
         Limit::Sender => format!(
-            "at least {rate} datagrams a second: so much was really sent, and kept {times} times in a row. The sender could not \
-             offer more, so the pipeline's own limit was not reached; {GIVE_MORE}\n"
+            "at least {rate} datagrams a second: the sender sent that many, and nothing was lost {times} times in a \
+             row. The sender could not send more, so this is not the pipeline's limit; {GIVE_MORE}\n"
         ),
         Limit::Asked => {
-            format!("at least {rate} datagrams a second, the highest that was asked for, kept {times} times in a row\n")
+            format!("at least {rate} datagrams a second, the end of --rate, without loss {times} times in a row\n")
         }
-        Limit::Nothing => {
-            "no rate: even the lowest loses; see where in the table, and begin lower with --rate\n".to_owned()
-        }
-        Limit::Interrupted if report.rate == 0 => "interrupted: no rate was kept by then\n".to_owned(),
-        Limit::Interrupted => format!("interrupted: {rate} datagrams a second were kept by then\n"),
+        Limit::Nothing => "no rate: even the lowest loses; the table says where; begin lower with --rate\n".to_owned(),
+        Limit::Interrupted if report.rate == 0 => "interrupted: no rate was without loss until then\n".to_owned(),
+        Limit::Interrupted => format!("interrupted: {rate} datagrams a second were without loss until then\n"),
     }
 }
 
@@ -104,13 +104,13 @@ pub(super) fn shortfall(report: &Report, expected: u64) -> String {
     let expected = grouped(expected);
     match report.limit {
         Limit::Sender => format!(
-            "--expect {expected}: not proved. The sender was short: it reached {} datagrams a second at most, and {rate} were sent \
-             and kept as often as it takes; {GIVE_MORE}",
+            "--expect {expected}: not proved. The sender was short: it reached at most {} datagrams a second, and \
+             {rate} were sent without loss often enough; {GIVE_MORE}",
             grouped(report.highest_sent)
         ),
-        Limit::Asked => format!(
-            "--expect {expected}: not proved. {rate} datagrams a second were the highest that was asked for; raise the end of --rate"
-        ),
+        Limit::Asked => {
+            format!("--expect {expected}: not proved. The end of --rate was {rate} datagrams a second; raise it")
+        }
         Limit::Interrupted => format!("--expect {expected}: not proved, because the search was interrupted"),
         Limit::Pipeline | Limit::Nothing => format!(
             "{rate} datagrams a second, {short:.1} % short of --expect {expected}; the trials above say what was lost where"

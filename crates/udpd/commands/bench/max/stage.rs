@@ -105,7 +105,7 @@ impl Stage {
     pub(super) fn clear(&self) -> Result<(), Failure> {
         self.rooms.values().try_for_each(|room| {
             self.scratches.empty(&room.path).map_err(|error| {
-                let text = format!("cannot remove what a trial has left in {}: {error}", room.path.display());
+                let text = format!("cannot remove the files of a trial in {}: {error}", room.path.display());
                 Failure::new(ExitCode::Disk, text)
             })
         })
@@ -166,7 +166,10 @@ impl Stage {
         let room = &self.rooms[&directory];
         let path = room.path.join(below);
         let Some(path) = path.to_str() else {
-            let text = format!("sink {name}: {} is not UTF-8; set TMPDIR to a directory that is", path.display());
+            let text = format!(
+                "sink {name}: the name {} is not UTF-8; set TMPDIR to a directory with a UTF-8 name",
+                path.display()
+            );
             return Err(Failure::new(ExitCode::Usage, text));
         };
         let at_most = |written: u64, most: u64| if written == 0 { most } else { written.min(most) };
@@ -222,7 +225,8 @@ impl Stage {
         self.clusters.push(cluster);
         let without = if left.is_empty() { String::new() } else { format!("; without {}", left.join(", ")) };
         self.notes.push(format!(
-            "sink {name}: sends to a mock of a cluster in this process instead of {brokers}, whose answers cost another time{without}"
+            "sink {name}: sends to a mock of a cluster in this process instead of {brokers}; real brokers answer at \
+             another speed{without}"
         ));
         Ok(())
     }
@@ -246,7 +250,7 @@ fn make_room(scratches: &Scratches, directory: &Path, sink: &str) -> Result<Room
             let other = temporary();
             let path = scratches.make(&other).map_err(|other_error| {
                 let text = format!(
-                    "sink {sink}: the bench can make a directory of its own neither in {} ({error}) nor in {} ({other_error}); \
+                    "sink {sink}: cannot make a directory for the bench in {} ({error}) nor in {} ({other_error}); \
                      let it write in one of them, or set TMPDIR",
                     wanted.display(),
                     other.display()
@@ -271,7 +275,7 @@ fn make_room(scratches: &Scratches, directory: &Path, sink: &str) -> Result<Room
 
 fn too_full(sink: &str, place: &Path, free: u64) -> Failure {
     let text = format!(
-        "sink {sink}: {} MiB are free in {}, and trials need {} MiB; make room, or measure with --to null:",
+        "sink {sink}: {} MiB are free in {}, and trials need {} MiB; free some space, or measure with --to null:",
         free >> 20,
         place.display(),
         FREE_MIN_BYTES >> 20

@@ -69,27 +69,29 @@ fn move_to_loopback(listener: &mut Listener, changed: &mut Vec<String>) {
     listener.addresses = vec![(Ipv4Addr::LOCALHOST, 0).into()];
     if let Some(interface) = listener.interface.take() {
         if listener.lanes == Lanes::Auto {
-            changed.push(format!("lanes = \"auto\" does not follow the queues of {interface}"));
+            changed.push(format!("lanes = \"auto\" does not follow the receive queues of {interface}"));
         }
         if listener.spread == Spread::Queue {
             listener.spread = Spread::Flow;
-            changed.push("spread is \"flow\" instead of \"queue\": loopback has no queues".to_owned());
+            changed.push("spread is \"flow\" instead of \"queue\": loopback has no receive queues".to_owned());
         }
     }
     if listener.multicast != Multicast::default() {
         listener.multicast = Multicast::default();
-        changed.push("no multicast group is joined".to_owned());
+        changed.push("it joins no multicast group".to_owned());
     }
     let own = Network { address: IpAddr::V4(Ipv4Addr::LOCALHOST), bits: 32 };
     if listener.access != Access::default() {
         listener.access.deny.retain(|network| *network != own);
         listener.access.allow.retain(|network| *network != own);
         listener.access.allow.push(own);
-        changed.push("allow has 127.0.0.1, where the bench sends from".to_owned());
+        changed.push("allow includes 127.0.0.1, from which the bench sends".to_owned());
     }
     if let Some(limit) = &mut listener.rate_limit {
         *limit = RateLimit { per_source: RATE_LIMIT_MAX, burst: RATE_LIMIT_MAX };
-        changed.push(format!("rate_limit lets {RATE_LIMIT_MAX}/s through from each source: the bench is one"));
+        changed.push(format!(
+            "rate_limit lets {RATE_LIMIT_MAX}/s through from each source, because the bench is one source"
+        ));
     }
 }
 
@@ -98,7 +100,7 @@ fn chosen<'a>(listeners: &'a [Listener], name: Option<&str>) -> Result<&'a Liste
     match (name, listeners) {
         (None, [only]) => Ok(only),
         (None, _) => {
-            let text = format!("--listener: the file has several, {}; write which one is to be measured", names());
+            let text = format!("--listener: the file has several, {}; write which one to measure", names());
             Err(Failure::new(ExitCode::Usage, text))
         }
         (Some(name), _) => listeners.iter().find(|listener| listener.name == name).ok_or_else(|| {
@@ -185,7 +187,7 @@ mod tests {
         assert_eq!(config.steer, Steer { request, ..Steer::default() });
         let Daemon { control_socket, metrics_address, stats_on_exit, .. } = &config.daemon;
         assert_eq!((&control_socket.value, metrics_address.value, stats_on_exit), (&None, None, &None));
-        for words in ["no multicast group", "127.0.0.1, where the bench sends from", "rate_limit"] {
+        for words in ["no multicast group", "127.0.0.1, from which the bench sends", "rate_limit"] {
             assert!(changed.iter().any(|line| line.contains(words)), "{words}: {changed:?}");
         }
     }

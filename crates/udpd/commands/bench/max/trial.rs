@@ -163,8 +163,8 @@ fn wait_until_handed_on(pipeline: &Pipeline, sent: u64) {
 fn close(task: &Task, rate: u64, report: &send::Report, ledger: &Snapshot, used_ns: u64) -> Result<Trial, Failure> {
     let listener = &ledger.listeners[0];
     let (Some(residual), Some(kernel)) = (listener.residual, listener.kernel_dropped) else {
-        let text = "the kernel does not tell what it drops at a socket (SO_MEMINFO), so no trial can be judged; it needs \
-                    Linux 4.12 and no filter on getsockopt";
+        let text = "the kernel does not report what it drops at a socket (SO_MEMINFO), so no trial can be judged; \
+                    this needs Linux 4.12 and no filter on getsockopt";
         return Err(Failure::new(ExitCode::Failure, text));
     };
     if residual != 0 {

@@ -49,7 +49,7 @@ pub struct Arguments {
     /// Let datagrams gather this long after a short batch, such as 1ms
     #[arg(long, value_name = "D", default_value = "0ms")]
     gather: String,
-    /// Longest payload that is checked whole
+    /// The longest payload to check in full
     #[arg(long, value_name = "SIZE", default_value = "2KiB")]
     max_length: String,
     /// End after this many seconds [default: when interrupted]
@@ -67,13 +67,13 @@ pub struct Arguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Write the figures of each second there
+    /// Write the figures of each second to this file
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Draw the arrivals of each millisecond there
+    /// Draw the arrivals of each millisecond into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Overwrite the files of --csv and --svg that are there already
+    /// Overwrite the files of --csv and --svg if they exist
     #[arg(long)]
     force: bool,
 }
@@ -181,7 +181,8 @@ fn receive(arguments: &Arguments, task: &Task, limit: Option<f64>, out: &mut dyn
 fn judge(report: &Report, limit: f64) -> Result<(), Failure> {
     let Report { counts, lost, loss_percent, .. } = report;
     if counts.received == 0 {
-        let text = "nothing was received, so there is no loss to judge; start the receiver first, then udpd bench send --to its address";
+        let text = "received nothing, so there is no loss to judge; start the receiver first, then udpd bench send \
+                    --to its address";
         return Err(Failure::new(ExitCode::Loss, text));
     }
     if *loss_percent > limit {

@@ -174,16 +174,13 @@ fn notes(report: &Report) -> String {
     let counts = &report.counts;
     let joined = report.flows.iter().filter(|flow| flow.first_expected > 0).count() as u64;
     [
-        (counts.short, "below 16 bytes: counted, but a loss or a repeat among them shows only against --expect"),
+        (counts.short, "below 16 bytes: counted; only --expect shows a loss or a repeat among them"),
         (counts.foreign, "not sent by udpd bench send"),
         (counts.truncated, "longer than --max-length: only their heads were checked"),
-        (counts.untracked, "of more flows than --flows: counted in no other figure"),
-        (counts.other_clock, "sent by another clock: their one-way times contain the difference of the two"),
-        (
-            joined,
-            "flows had begun long before: they are counted from their first datagram here; start the receiver first",
-        ),
-        (report.layers.after_the_end.unwrap_or(0), "arrived when the run was over, and are not lost"),
+        (counts.untracked, "of flows beyond --flows: counted in no other figure"),
+        (counts.other_clock, "sent by another clock: their one-way times include the difference of the clocks"),
+        (joined, "flows had begun long before: counted from their first datagram here; start the receiver first"),
+        (report.layers.after_the_end.unwrap_or(0), "arrived after the end, and are not lost"),
     ]
     .into_iter()
     .filter(|(count, _)| *count > 0)

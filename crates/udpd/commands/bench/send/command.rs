@@ -31,7 +31,7 @@ const UNASKED: Duration = Duration::from_secs(60);
 /// The options of `udpd bench send`.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Send there; a name is looked up once
+    /// Where to send; a name is looked up once
     #[arg(long, value_name = "HOST:PORT")]
     to: String,
     /// Datagrams a second: 5000, 10k, 1.5M, a ramp such as 10k..1M, or max
@@ -196,8 +196,8 @@ fn text(load: &Load, warnings: &[String], report: &Report) -> String {
         report.cpu_seconds,
         report.cpu_seconds * 1e9 / report.sent.max(1) as f64,
     );
-    text += &list("refused", "datagrams, whose sequences are missing at the receiver", &report.refused);
-    text += &list("answered", "times, about datagrams that had gone out before", &report.answers);
+    text += &list("refused", "datagrams; the receiver misses their sequences", &report.refused);
+    text += &list("answered", "times, about datagrams sent before", &report.answers);
     text += &list("repeated", "calls, because the kernel had no buffers", &report.repeated);
     if report.segmentation_refused {
         text += "the route cannot cut trains: the datagrams of --gso went out one by one\n";

@@ -74,7 +74,7 @@ impl Load {
         let refuse = |text: String| Err(Failure::new(ExitCode::Usage, text));
         if self.to.port() == 0 {
             return refuse(format!(
-                "--to: {} has port 0, which nobody can listen on; write the receiver's port",
+                "--to: {} has port 0, on which nobody can listen; write the receiver's port",
                 self.to
             ));
         }

@@ -90,7 +90,7 @@ fn open_flow(load: &Load, number: usize) -> Result<Flow, Failure> {
         let cure = "; --sources must be addresses of this host, see `ip address`";
         socket.bind((source, 0).into()).map_err(|error| fail(&format!("bind to {source}"), cure, error))?;
     }
-    let cure = "; see `ip route get ADDRESS` for the way there";
+    let cure = "; `ip route get ADDRESS` shows the route";
     socket.connect(load.to).map_err(|error| fail(&format!("connect to {}", load.to), cure, error))?;
     let source = socket.local_addr().map_err(|error| fail("read its own address", "", error))?;
     Ok(Flow { socket, source, number: u16::try_from(number).unwrap_or(u16::MAX), sequence: 0, sent: 0 })

@@ -26,7 +26,7 @@ impl Room {
                 self.left.push_back((kept, Fate::Condemned));
                 if let Err(error) = self.go_on() {
                     self.stop();
-                    self.explain(&error, "its datagrams are counted as sink_error until it can");
+                    self.explain(&error, "its datagrams count as sink_error until udpd can");
                 }
             }
         } else if let Some(index) = self.left.iter().position(|(kept, fate)| is_it(kept) && *fate != Fate::Condemned) {
@@ -61,16 +61,14 @@ impl Room {
     /// Sets a file aside whose sync has failed.
     fn condemn(&mut self, kept: &Kept, error: &io::Error) {
         let path = kept.path.display();
-        let what = format!("cannot force {path} to the disk: {error}; what it holds unsynced may be lost");
+        let what = format!("cannot sync {path} to the disk: {error}; its unsynced bytes may be lost");
         if !kept.handle.is_at(&kept.path) {
             return log::error!("{what}; somebody has moved or removed it{}", cure(error));
         }
         match set_aside(&kept.path, failed_names(&kept.path, self.clock.seconds()), |_| ()) {
-            Ok(aside) => log::error!("{what}, it is set aside as {}{}", aside.display(), cure(error)),
+            Ok(aside) => log::error!("{what}; set it aside as {}{}", aside.display(), cure(error)),
             Err(refusal) => {
-                log::error!(
-                    "{what}, and it cannot be set aside: {refusal}; its datagrams are counted as sink_error until it can"
-                );
+                log::error!("{what}; cannot set it aside: {refusal}; its datagrams count as sink_error until udpd can");
                 self.condemned = Some(kept.clone());
             }
         }
@@ -81,7 +79,7 @@ impl Room {
         let path = self.name.at(self.begun);
         let directory = path.parent().unwrap_or(Path::new("/"));
         if let Err(error) = fs::File::open(directory).and_then(|directory| directory.sync_all()) {
-            log::warn!("cannot force the directory {} to the disk: {error}", directory.display());
+            log::warn!("cannot sync the directory {} to the disk: {error}", directory.display());
         }
     }
 }

@@ -51,7 +51,7 @@ impl Room {
         match self.begin(self.clock.seconds()) {
             Ok(()) => {
                 let what = if is_removed { "removed" } else { "moved" };
-                log::info!("{} was {what} by somebody else; another is begun", taken.path.display());
+                log::info!("another process has {what} {}; udpd begins a new file", taken.path.display());
                 self.left.push_back((taken, Fate::Taken));
                 self.has_gone_over = true;
             }
@@ -60,11 +60,11 @@ impl Room {
                 self.current = None;
                 self.left.push_back((taken, Fate::Taken));
                 self.stop();
-                self.explain(&error, "its datagrams are counted as sink_error until it can");
+                self.explain(&error, "its datagrams count as sink_error until udpd can");
             }
             Err(error) => {
                 self.is_astray = true;
-                self.explain(&error, "what comes meanwhile goes on into the file that somebody has moved from there");
+                self.explain(&error, "until then udpd writes to the file that was moved");
             }
         }
     }
@@ -92,8 +92,8 @@ impl Room {
         self.ledger.note_removed_by_others(written, after);
         if after > 0 {
             log::warn!(
-                "{} was removed while it was written; up to {after} bytes that were written after that are gone with it, and \
-                 counted as doubtful_bytes: to remove a log, move it, run `udpd reopen`, and then remove it",
+                "{} was removed while udpd wrote it; up to {after} bytes written after that are lost and count as \
+                 doubtful_bytes; to remove a log, move it, run `udpd reopen`, and then remove it",
                 kept.path.display()
             );
         }
