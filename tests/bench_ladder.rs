@@ -80,7 +80,7 @@ fn the_table_ends_with_what_to_set_and_the_files_hold_the_same_steps() {
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     // One round tells no noise, and a clamped buffer is advised whatever the noise is.
-    assert!(text.contains("noise: not known"), "{text}");
+    assert!(text.contains("noise: unknown"), "{text}");
     assert!(text.contains("net.core.rmem_max") || text.contains("no advice"), "{text}");
     let csv = std::fs::read_to_string(csv).expect("written");
     assert_eq!(csv.lines().filter(|line| line.starts_with("step,")).count(), 3, "{csv}");
