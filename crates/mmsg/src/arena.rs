@@ -1,39 +1,20 @@
-//! The memory of batches: one anonymous mapping, cut into regions, each region laid out for `recvmmsg` or `sendmmsg`.
+//! The memory of batches: one anonymous mapping, on huge pages where they were asked for and there are some.
 //!
-//! ```text
-//! arena   | region 0                            | region 1 ...
-//! region  | mmsghdr x n | iovec x n | block x n |
-//! block   | preface | name | control | payload |
-//! header i --> iovec i --> payload of a block,  --> its name,  --> its control
-//! ```
-//!
-//! A block is laid out as io_uring fills one, so that `recvmmsg` and io_uring can fill the same blocks; the preface is
-//! io_uring's. Header `i` points at block `i` of its own region when the region is made. A batch may exchange a block
-//! for another one of the same arena and layout ([`Region::point`]); each block is in one place at any time. The
-//! pointers stay true because the mapping never moves. Everything is reached by raw pointers that start from the base
-//! of the mapping: no reference to memory the kernel may write is ever made here. The memory is zeroed when it comes,
-//! so nothing in it is uninitialised.
+//! The memory is zeroed when it comes, so nothing in it is uninitialised, and it never moves. What lies where in it is in
+//! `region.rs`.
 #![allow(unsafe_code)]
 
 use std::io;
-use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::ptr::NonNull;
 
-use libc::{iovec, mmsghdr};
-
-use crate::addr::NAME_BYTES;
 use crate::backing::Backing;
 
-/// Regions, blocks and payloads start on a cache line.
-const LINE: usize = 64;
-/// Regions start on a page, so that two batches never share one.
-const PAGE: usize = 4096;
+/// The smallest page of any machine.
+pub(crate) const PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
 /// Asks for that very size: the machine's default may be 1 GiB, and a mapping of whole 2 MiB pages none of those.
 const RESERVED_HUGE: libc::c_int = libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
 const _: () = assert!(HUGE_PAGE == 1 << (libc::MAP_HUGE_2MB >> libc::MAP_HUGE_SHIFT));
-/// What io_uring writes before the name: four lengths and flags, as 32-bit numbers.
-pub(crate) const PREFACE_BYTES: usize = 16;
 
 /// Zeroed memory at a fixed place, given back when the last region of it is dropped.
 #[derive(Debug)]
@@ -122,28 +103,14 @@ impl Arena {
         self.advise(libc::MADV_POPULATE_WRITE)
     }
 
-    /// The start of the part in use, on a page boundary; for memory that is not cut into regions.
-    #[cfg_attr(not(feature = "io_uring"), allow(dead_code))]
+    /// The start of the part in use, on a page boundary.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// Cuts the arena into one region per layout. It takes the arena, so this happens once, and no two regions overlap.
-    pub(crate) fn carve(self, layouts: &[Layout]) -> Vec<Region> {
-        let arena = Arc::new(self);
-        let mut offset = 0_usize;
-        let mut regions = Vec::with_capacity(layouts.len());
-        for &layout in layouts {
-            let end = offset.checked_add(layout.bytes()).filter(|end| *end <= arena.bytes);
-            let end = end.unwrap_or_else(|| panic!("an arena of {} bytes cannot hold {layouts:?}", arena.bytes));
-            // SAFETY: `offset` is within the mapping, as just checked.
-            let base = unsafe { arena.base.add(offset) };
-            let region = Region { base, layout, arena: Arc::clone(&arena) };
-            region.build_headers();
-            regions.push(region);
-            offset = end;
-        }
-        regions
+    /// How long the part in use is.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
     }
 }
 
@@ -217,208 +184,9 @@ fn too_large() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "a pool of that size is not possible: ask for fewer or smaller batches")
 }
 
-/// How a region is laid out.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Layout {
-    pub(crate) slots: usize,
-    pub(crate) slot_bytes: usize,
-    pub(crate) control_bytes: usize,
-}
-
-impl Layout {
-    fn iovecs_at(&self) -> usize {
-        self.slots.saturating_mul(size_of::<mmsghdr>())
-    }
-
-    fn blocks_at(&self) -> usize {
-        let end = self.iovecs_at().saturating_add(self.slots.saturating_mul(size_of::<iovec>()));
-        end.checked_next_multiple_of(LINE).unwrap_or(usize::MAX)
-    }
-
-    /// Where the payload begins in a block.
-    pub(crate) fn payload_offset(&self) -> usize {
-        let end = (PREFACE_BYTES + NAME_BYTES).saturating_add(self.control_bytes);
-        end.checked_next_multiple_of(LINE).unwrap_or(usize::MAX)
-    }
-
-    /// Where the control space begins in a block: it ends where the payload begins.
-    pub(crate) fn control_offset(&self) -> usize {
-        self.payload_offset() - self.control_bytes
-    }
-
-    /// The room for a name, which is what is left between preface and control; never less than the longest name.
-    #[cfg_attr(not(feature = "io_uring"), allow(dead_code))]
-    pub(crate) fn name_room(&self) -> usize {
-        self.control_offset() - PREFACE_BYTES
-    }
-
-    /// A whole block.
-    pub(crate) fn block_bytes(&self) -> usize {
-        self.payload_offset().saturating_add(self.slot_bytes)
-    }
-
-    /// From block to block. An odd number of lines moves each block to other cache sets than its neighbour: blocks of
-    /// exactly 2 KiB would all begin in the same few sets, and the first lines, those that are read, would evict their
-    /// like.
-    fn block_stride(&self) -> usize {
-        let lines = self.block_bytes().div_ceil(LINE) | 1;
-        lines.saturating_mul(LINE)
-    }
-
-    /// The whole region; saturates instead of overflowing, and no arena has that size.
-    pub(crate) fn bytes(&self) -> usize {
-        let end = self.blocks_at().saturating_add(self.slots.saturating_mul(self.block_stride()));
-        end.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX)
-    }
-}
-
-/// One batch's share of an arena. Hands out raw pointers only; what may be done with them when is up to the batch.
-#[derive(Debug)]
-pub(crate) struct Region {
-    base: NonNull<u8>,
-    layout: Layout,
-    arena: Arc<Arena>,
-}
-
-// SAFETY: a region is the only one with pointers to its headers and to the blocks they point at, and shared methods
-// write nothing that another thread may read: `point` is called by who has the batch to itself.
-unsafe impl Send for Region {}
-// SAFETY: as above.
-unsafe impl Sync for Region {}
-
-impl Region {
-    pub(crate) fn layout(&self) -> &Layout {
-        &self.layout
-    }
-
-    /// Header `slot`; valid to dereference while `slot` is below the number of slots, as for the next three.
-    pub(crate) fn header(&self, slot: usize) -> *mut mmsghdr {
-        self.base.as_ptr().cast::<mmsghdr>().wrapping_add(slot)
-    }
-
-    pub(crate) fn iovec(&self, slot: usize) -> *mut iovec {
-        self.base.as_ptr().wrapping_add(self.layout.iovecs_at()).cast::<iovec>().wrapping_add(slot)
-    }
-
-    /// Name, control and payload of the block that the region was made with.
-    pub(crate) fn name(&self, slot: usize) -> *mut u8 {
-        self.own_block(slot).wrapping_add(PREFACE_BYTES)
-    }
-
-    pub(crate) fn control(&self, slot: usize) -> *mut u8 {
-        self.own_block(slot).wrapping_add(self.layout.control_offset())
-    }
-
-    pub(crate) fn payload(&self, slot: usize) -> *mut u8 {
-        self.own_block(slot).wrapping_add(self.layout.payload_offset())
-    }
-
-    fn own_block(&self, slot: usize) -> *mut u8 {
-        self.base.as_ptr().wrapping_add(self.layout.blocks_at() + slot * self.layout.block_stride())
-    }
-
-    /// The block that header `slot` points at now.
-    ///
-    /// # Safety
-    /// `slot` is below the number of slots, and nobody writes the headers meanwhile.
-    pub(crate) unsafe fn block(&self, slot: usize) -> *mut u8 {
-        // SAFETY: an iovec of this region, by the caller; `point` has written it.
-        unsafe { (*self.iovec(slot)).iov_base.cast::<u8>().wrapping_sub(self.layout.payload_offset()) }
-    }
-
-    /// Whether both lie in one arena, so that they may exchange blocks.
-    #[cfg_attr(not(feature = "io_uring"), allow(dead_code))]
-    pub(crate) fn shares_arena_with(&self, other: &Region) -> bool {
-        Arc::ptr_eq(&self.arena, &other.arena)
-    }
-
-    /// Points every header at its own block, as a receiver needs it.
-    fn build_headers(&self) {
-        for slot in 0..self.layout.slots {
-            let (header, iovec) = (self.header(slot), self.iovec(slot));
-            // SAFETY: header and iovec `slot` are inside the region, aligned (the region starts on a page, and their
-            // sizes are multiples of their alignment) and zeroed, which is a valid value for both.
-            unsafe {
-                (*iovec).iov_len = self.layout.slot_bytes;
-                (*header).msg_hdr.msg_namelen = NAME_BYTES as libc::socklen_t;
-                (*header).msg_hdr.msg_iov = iovec;
-                (*header).msg_hdr.msg_iovlen = 1;
-                (*header).msg_hdr.msg_controllen = self.layout.control_bytes as _;
-                self.layout.point(header, self.own_block(slot));
-            }
-        }
-    }
-}
-
-impl Layout {
-    /// Points a header at a block.
-    ///
-    /// # Safety
-    /// The header is one of a region of this layout and nobody else looks at it; the block is one of the same arena and
-    /// layout, and no other header points at it.
-    pub(crate) unsafe fn point(&self, header: *mut mmsghdr, block: *mut u8) {
-        let control = match self.control_bytes {
-            0 => ptr::null_mut(),
-            _ => block.wrapping_add(self.control_offset()),
-        };
-        // SAFETY: the caller vouches for the header; its iovec is in the same region, see `build_headers`.
-        unsafe {
-            (*(*header).msg_hdr.msg_iov).iov_base = block.wrapping_add(self.payload_offset()).cast();
-            (*header).msg_hdr.msg_name = block.wrapping_add(PREFACE_BYTES).cast();
-            (*header).msg_hdr.msg_control = control.cast();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SMALL: Layout = Layout { slots: 3, slot_bytes: 100, control_bytes: 24 };
-
-    #[test]
-    fn the_parts_of_a_region_do_not_overlap() {
-        let (arena, _) = Arena::new(SMALL.bytes(), false).expect("memory");
-        let regions = arena.carve(&[SMALL]);
-        let region = &regions[0];
-        let mut parts = Vec::new();
-        for slot in 0..SMALL.slots {
-            parts.push((region.header(slot).addr(), size_of::<mmsghdr>()));
-            parts.push((region.iovec(slot).addr(), size_of::<iovec>()));
-            parts.push((region.name(slot).addr(), NAME_BYTES));
-            parts.push((region.control(slot).addr(), SMALL.control_bytes));
-            parts.push((region.payload(slot).addr(), SMALL.slot_bytes));
-        }
-        parts.sort_unstable();
-        assert!(parts.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "{parts:?}");
-        let start = region.base.as_ptr().addr();
-        assert!(parts.iter().all(|(at, bytes)| *at >= start && at + bytes <= start + SMALL.bytes()));
-    }
-
-    #[test]
-    fn slots_start_on_cache_lines_of_different_sets() {
-        let layout = Layout { slots: 8, slot_bytes: 2048, control_bytes: 0 };
-        let (arena, _) = Arena::new(layout.bytes(), false).expect("memory");
-        let region = &arena.carve(&[layout])[0];
-        let mut sets: Vec<usize> = (0..8).map(|slot| region.payload(slot).addr() / LINE % 64).collect();
-        assert!((0..8).all(|slot| region.payload(slot).addr() % LINE == 0));
-        sets.sort_unstable();
-        sets.dedup();
-        assert_eq!(sets.len(), 8);
-    }
-
-    #[test]
-    fn absurd_layouts_saturate_instead_of_wrapping() {
-        let layout = Layout { slots: usize::MAX / 2, slot_bytes: usize::MAX, control_bytes: 1 };
-        assert_eq!(layout.bytes(), usize::MAX);
-    }
-
-    #[test]
-    #[should_panic(expected = "cannot hold")]
-    fn an_arena_is_never_carved_beyond_its_end() {
-        let (arena, _) = Arena::new(SMALL.bytes(), false).expect("memory");
-        arena.carve(&[SMALL, SMALL]);
-    }
 
     #[test]
     #[cfg_attr(miri, ignore = "needs mmap")]

@@ -20,9 +20,10 @@ use std::os::fd::AsFd;
 use libc::mmsghdr;
 
 use crate::addr::NAME_BYTES;
-use crate::arena::{Arena, PREFACE_BYTES, Region};
+use crate::arena::Arena;
 use crate::backing::Backing;
 use crate::datagram::{Datagram, Message, Train, ordinals};
+use crate::region::{PREFACE_BYTES, Region};
 use crate::shape::BatchShape;
 use crate::socket::Socket;
 use crate::sys;
@@ -80,7 +81,7 @@ impl RecvBatch {
             io::Error::new(io::ErrorKind::InvalidInput, text)
         })?;
         let (arena, backing) = Arena::new(bytes, shape.huge_pages)?;
-        let regions = arena.carve(&vec![layout; count]);
+        let regions = Region::carve(arena, &vec![layout; count]);
         let batches = regions.into_iter().map(|region| RecvBatch::over(region, shape)).collect();
         Ok((batches, backing))
     }

@@ -44,7 +44,8 @@
 //! - `refusal`, `report`, `verdict`, `wait`: why there is no io_uring; what a flush did; what an error number is about;
 //!   how long a receive waits
 //! - `shape`: how large the memory of a batch is, and its room for control messages
-//! - `arena` `!`, `backing`: how that memory is laid out and on which pages (`MAP_HUGETLB`, `MAP_HUGE_2MB`,
+//! - `region` `!`: how that memory is laid out (`mmsghdr`, `iovec`)
+//! - `arena` `!`, `backing`: where it comes from, and on which pages it lies (`MAP_HUGETLB`, `MAP_HUGE_2MB`,
 //!   `MADV_HUGEPAGE`)
 //! - `group`: [`Group`], a group of sockets that grows and shrinks (`membarrier`)
 //! - `bpf` `!`: [`CoreCounter`], counting by core (`BPF_PROG_LOAD`, `SO_ATTACH_BPF`)
@@ -119,6 +120,7 @@ mod multicast;
 mod noise;
 mod options;
 mod refusal;
+mod region;
 mod report;
 mod reuseport;
 #[cfg(feature = "io_uring")]

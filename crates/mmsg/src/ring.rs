@@ -20,8 +20,9 @@ use std::time::Duration;
 use io_uring::types::{BufRingEntry, CancelBuilder, Fd, Napi, SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
 
-use crate::arena::{Arena, Layout};
+use crate::arena::Arena;
 use crate::refusal::Refusal;
+use crate::region::{Layout, PREFACE_BYTES};
 use crate::sys::{Call, gate};
 
 /// The most blocks a buffer ring takes: their number is a power of two below 65,536.
@@ -378,7 +379,7 @@ pub(crate) struct Preface {
     pub(crate) flags: u32,
 }
 
-const _: () = assert!(size_of::<Preface>() == crate::arena::PREFACE_BYTES);
+const _: () = assert!(size_of::<Preface>() == PREFACE_BYTES);
 
 impl Preface {
     /// Reads the preface of a block.

@@ -19,9 +19,10 @@ use std::os::fd::AsFd;
 use std::ptr;
 
 use crate::addr;
-use crate::arena::{Arena, Layout, Region};
+use crate::arena::Arena;
 use crate::cmsg::{self, SEGMENT_SPACE, SOURCE_SPACE};
 use crate::datagram::MAX_SEGMENTS;
+use crate::region::{Layout, Region};
 use crate::report::{PushError, SendError, SendFailure, SendReport};
 use crate::shape::check_slots;
 use crate::socket::Socket;
@@ -83,7 +84,7 @@ impl SendBatch {
         let messages = Layout { slots, slot_bytes, control_bytes: SOURCE_SPACE + SEGMENT_SPACE };
         let singles = Layout { slots: MAX_SEGMENTS, slot_bytes: 0, control_bytes: 0 };
         let (arena, _) = Arena::new(messages.bytes().saturating_add(singles.bytes()), false)?;
-        let mut regions = arena.carve(&[messages, singles]).into_iter();
+        let mut regions = Region::carve(arena, &[messages, singles]).into_iter();
         let (Some(region), Some(singles)) = (regions.next(), regions.next()) else {
             unreachable!("two layouts make two regions")
         };

@@ -5,8 +5,8 @@
 
 use std::io;
 
-use crate::arena::Layout;
 use crate::cmsg;
+use crate::region::Layout;
 
 /// Slots of a batch that takes GRO trains: the longest train there is. A shorter slot would lose the tail of a train.
 const GRO_SLOT_BYTES: usize = 65_536;

@@ -26,9 +26,9 @@ use std::time::Duration;
 
 use libc::mmsghdr;
 
-use crate::arena::{Layout, PREFACE_BYTES};
 use crate::batch::{RecvBatch, receive_each_into, receive_into};
 use crate::refusal::Refusal;
+use crate::region::{Layout, PREFACE_BYTES};
 use crate::ring::{self, Completion, MAX_BLOCKS, Preface, Ring, Until};
 use crate::socket::Socket;
 use crate::wait::Wait;
