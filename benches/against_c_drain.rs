@@ -130,8 +130,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let ratio = |runs: &[f64]| median(runs.iter().zip(&floor).map(|(run, floor)| run / floor).collect());
     let mut summary = format!(
-        "# mmsg against recvmmsg in C, drained socket\n\n{} pairs of {} rounds, {} datagrams of {} bytes queued, batches of {BATCH}; medians.\n\n\
-         | program | ns each | ratio |\n|---|---|---|\n",
+        "# mmsg against recvmmsg in C, drained socket\n\
+         \n\
+         {} pairs of {} rounds, {} datagrams of {} bytes queued, batches of {BATCH}; medians.\n\
+         \n\
+         | program | ns each | ratio |\n\
+         |---|---|---|\n",
         options.pairs,
         options.rounds,
         options.queued,

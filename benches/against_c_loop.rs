@@ -57,7 +57,8 @@ fn options() -> Result<Options, String> {
             "--record" => options.record = Some(value()?.into()),
             _ => {
                 return Err(format!(
-                    "unknown argument {argument}: --pairs N, --seconds S, --only NAME, --before PROGRAM, --quick, --record DIR"
+                    "unknown argument {argument}: --pairs N, --seconds S, --only NAME, --before PROGRAM, --quick, \
+                     --record DIR"
                 ));
             }
         }
@@ -68,7 +69,8 @@ fn options() -> Result<Options, String> {
     Ok(options)
 }
 
-/// One pair: the C loop, udpd with each setting (the one before first), the C loop again; the other way round every second time.
+/// One pair: the C loop, udpd with each setting (the one before first), the C loop again; the other way round every
+/// second time.
 fn pair(number: usize, c_loop: &Path, offer: Offer, options: &Options) -> Vec<(Contender, Run)> {
     let mut order = vec![Contender::CLoop];
     for setting in SETTINGS.into_iter().filter(|setting| setting.is_possible()) {
@@ -117,9 +119,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         comparisons.push(Comparison { offer, pairs });
     }
     let summary = format!(
-        "# udpd against a bare recvmmsg loop\n\n{} pairs of {} s, 32-byte payloads from 16 ports, over loopback; medians.\n\
-         `ratio` is the cost divided by the C loop's, pair by pair; the C loop's to itself is the error of this machine.\n\n\
-         {}\n{}",
+        "# udpd against a bare recvmmsg loop\n\
+         \n\
+         {} pairs of {} s, 32-byte payloads from 16 ports, over loopback; medians.\n\
+         `ratio` is the cost divided by the C loop's, pair by pair; the C loop's to itself is the error of this \
+         machine.\n\
+         \n\
+         {}\n\
+         {}",
         options.pairs,
         options.seconds,
         table(&comparisons),

@@ -134,7 +134,8 @@ impl Rsyslog {
 module(load="imudp" threads="1" batchSize="256" timeRequery="1000")
 template(name="raw" type="string" string="%rawmsg%\n")
 ruleset(name="out" queue.type="fixedArray" queue.size="250000" queue.dequeueBatchSize="4096" queue.workerThreads="1") {{
-  action(type="omfile" file="{path}/out.log" template="raw" asyncWriting="on" flushOnTXEnd="off" ioBufferSize="256k" flushInterval="1")
+  action(type="omfile" file="{path}/out.log" template="raw" asyncWriting="on"
+    flushOnTXEnd="off" ioBufferSize="256k" flushInterval="1")
 }}
 input(type="imudp" address="{host}" port="{port}" rcvbufSize="32m" ruleset="out")
 "#
@@ -199,7 +200,8 @@ fn cost(options: &Options) -> String {
         median(pairs.iter().map(|runs| field(&runs[index]) / field(&runs[0])).collect())
     };
     let mut text = String::from(
-        "| who | sent a second | lost | CPU ns a datagram | of the machine | ratio | ratio of the machine |\n|---|---|---|---|---|---|---|\n",
+        "| who | sent a second | lost | CPU ns a datagram | of the machine | ratio | ratio of the machine |\n\
+         |---|---|---|---|---|---|---|\n",
     );
     for (index, name) in ["rsyslog", "udpd", "rsyslog again"].into_iter().enumerate() {
         let lost: u64 = pairs.iter().map(|runs| runs[index].sent - runs[index].written).sum();

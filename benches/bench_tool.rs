@@ -95,7 +95,11 @@ fn pacing(options: &Options, summary: &mut String) -> std::fmt::Result {
     let seconds = if options.quick { "1" } else { "10" };
     writeln!(
         summary,
-        "\n## Keeping a rate for {seconds} s\n\n| asked/s | sent/s | error | late p50 | late p99 |\n|---|---|---|---|---|"
+        "\n\
+         ## Keeping a rate for {seconds} s\n\
+         \n\
+         | asked/s | sent/s | error | late p50 | late p99 |\n\
+         |---|---|---|---|---|"
     )?;
     for rate in RATES {
         let report = send(port, &["--rate", &rate.to_string(), "--seconds", seconds]);
@@ -180,7 +184,11 @@ fn latency(options: &Options, program: &Path, summary: &mut String) -> std::fmt:
     }
     writeln!(
         summary,
-        "\n## From the kernel's arrival time to the consumer, at {CALM}/s\n\n| program | p50 | ratio | p99.9 | ratio |\n|---|---|---|---|---|"
+        "\n\
+         ## From the kernel's arrival time to the consumer, at {CALM}/s\n\
+         \n\
+         | program | p50 | ratio | p99.9 | ratio |\n\
+         |---|---|---|---|---|"
     )?;
     let floor = runs[0].1.clone();
     for (name, figures) in runs.iter().filter(|(_, figures)| !figures.is_empty()) {

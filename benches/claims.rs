@@ -141,8 +141,18 @@ fn overload(size: &Size) -> String {
     for rate in [100_000, 200_000, 300_000, 400_000, 600_000, 900_000, 0] {
         let address = free_address();
         let daemon = Daemon::with_config(&format!(
-            "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nlanes = 1\nsinks = [\"file\"]\n[steer]\ncpus = \"1\"\n\
-             [sink.file]\ntype = \"file\"\npath = \"@DIR@/in.log\"\nrotate.every = \"0s\"\nsync = \"never\"\n"
+            "[[listener]]\n\
+             name = \"in\"\n\
+             address = \"{address}\"\n\
+             lanes = 1\n\
+             sinks = [\"file\"]\n\
+             [steer]\n\
+             cpus = \"1\"\n\
+             [sink.file]\n\
+             type = \"file\"\n\
+             path = \"@DIR@/in.log\"\n\
+             rotate.every = \"0s\"\n\
+             sync = \"never\"\n"
         ));
         let mut load = Load::new(address, Amount::Seconds(size.overload_seconds));
         (load.rate_per_second, load.payload_bytes, load.segment, load.cpu) = (rate, 1400, Some(20), Some(0));

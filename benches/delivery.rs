@@ -1,7 +1,7 @@
 //! What sinks cost each other, and what rotation and syncing cost: nothing may be lost, and nobody's rate may fall.
 //!
 //! ```text
-//! cargo bench --bench delivery [-- --pairs 5 --seconds 5 --quick --only rotation|disk|stalled|relay --record benches/runs/DATE-HOST]
+//! cargo bench --bench delivery [-- --pairs 5 --seconds 5 --quick --only rotation|disk|stalled|relay --record DIRECTORY]
 //! ```
 //!
 //! Each figure stands beside its own baseline in the same run: the disk's own rate by `dd`, a sink alone, three healthy
@@ -61,8 +61,17 @@ fn rotation(options: &Options) -> String {
     let seconds = if options.quick { 3.0 } else { 60.0 };
     let address = free_address();
     let daemon = Daemon::with_config(&format!(
-        "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nlanes = 1\nreceive_buffer = \"32MiB\"\nsinks = [\"file\"]\n\
-         [sink.file]\ntype = \"file\"\npath = \"@DIR@/out.log\"\nrotate = {{ bytes = 0, every = \"1s\" }}\nqueue_batches = 4096\n"
+        "[[listener]]\n\
+         name = \"in\"\n\
+         address = \"{address}\"\n\
+         lanes = 1\n\
+         receive_buffer = \"32MiB\"\n\
+         sinks = [\"file\"]\n\
+         [sink.file]\n\
+         type = \"file\"\n\
+         path = \"@DIR@/out.log\"\n\
+         rotate = {{ bytes = 0, every = \"1s\" }}\n\
+         queue_batches = 4096\n"
     ));
     let (ended, sent, _) = offered(daemon, load(address, seconds, 300_000, 32));
     let files = fs::read_dir(ended.directory.path()).expect("readable").flatten();
@@ -70,8 +79,8 @@ fn rotation(options: &Options) -> String {
     let lines: u64 = logs.iter().map(|file| file.metadata().expect("a file").len() / 33).sum();
     let delivered = count(sink(&ended.ledger, "file"), "delivered");
     format!(
-        "rotation every second under 300,000/s for {seconds} s: sent {sent}, delivered {delivered}, {lines} lines in {} files, \
-         lost {}",
+        "rotation every second under 300,000/s for {seconds} s: sent {sent}, delivered {delivered}, {lines} lines in \
+         {} files, lost {}",
         logs.len(),
         sent - delivered
     )
@@ -104,8 +113,19 @@ fn to_disk(options: &Options) -> String {
     let rate = wanted.min(DISK_RATE_MAX);
     let address = free_address();
     let daemon = Daemon::with_config(&format!(
-        "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nlanes = 1\nreceive_buffer = \"64MiB\"\ngro = \"on\"\nbatch_size = 16\n\
-         sinks = [\"file\"]\n[sink.file]\ntype = \"file\"\npath = \"@DIR@/out.log\"\nsync = \"1s\"\nqueue_batches = 2048\n"
+        "[[listener]]\n\
+         name = \"in\"\n\
+         address = \"{address}\"\n\
+         lanes = 1\n\
+         receive_buffer = \"64MiB\"\n\
+         gro = \"on\"\n\
+         batch_size = 16\n\
+         sinks = [\"file\"]\n\
+         [sink.file]\n\
+         type = \"file\"\n\
+         path = \"@DIR@/out.log\"\n\
+         sync = \"1s\"\n\
+         queue_batches = 2048\n"
     ));
     let mut load = load(address, seconds, rate, 512);
     load.segment = Some(16);
@@ -118,8 +138,8 @@ fn to_disk(options: &Options) -> String {
     drop(ended);
     let after = dd_bytes_per_second(place.path(), options.quick);
     format!(
-        "512 B to disk with sync = \"1s\" for {seconds} s: dd conv=fdatasync {:.0} MB/s before and {:.0} after, 0.9 of the first is \
-         {wanted}/s, offered {:.0}/s ({:.0} MB/s), lost {} {dropped}, unsynced at the end {unsynced}",
+        "512 B to disk with sync = \"1s\" for {seconds} s: dd conv=fdatasync {:.0} MB/s before and {:.0} after, 0.9 \
+         of the first is {wanted}/s, offered {:.0}/s ({:.0} MB/s), lost {} {dropped}, unsynced at the end {unsynced}",
         before / 1e6,
         after / 1e6,
         sent as f64 / took,
@@ -136,8 +156,18 @@ fn beside_a_stalled_one(options: &Options) -> String {
         let sinks = if is_alone { "[\"file\"]" } else { "[\"stalled\", \"file\"]" };
         let daemon = Daemon::with_config_and_stdout(
             &format!(
-                "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nlanes = 1\nreceive_buffer = \"16MiB\"\nsinks = {sinks}\n\
-                 [sink.file]\ntype = \"file\"\npath = \"@DIR@/out.log\"\nrotate.every = \"0s\"\n[sink.stalled]\ntype = \"stdout\"\n"
+                "[[listener]]\n\
+                 name = \"in\"\n\
+                 address = \"{address}\"\n\
+                 lanes = 1\n\
+                 receive_buffer = \"16MiB\"\n\
+                 sinks = {sinks}\n\
+                 [sink.file]\n\
+                 type = \"file\"\n\
+                 path = \"@DIR@/out.log\"\n\
+                 rotate.every = \"0s\"\n\
+                 [sink.stalled]\n\
+                 type = \"stdout\"\n"
             ),
             writer.into(),
         );
@@ -178,8 +208,14 @@ fn relay(options: &Options) -> String {
         let [address, third, other] = [free_address(), free_address(), free_address()];
         let null = |address: SocketAddr| {
             Daemon::with_config(&format!(
-                "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nlanes = 1\nreceive_buffer = \"64MiB\"\nsinks = [\"nothing\"]\n\
-                 [sink.nothing]\ntype = \"null\"\n"
+                "[[listener]]\n\
+                 name = \"in\"\n\
+                 address = \"{address}\"\n\
+                 lanes = 1\n\
+                 receive_buffer = \"64MiB\"\n\
+                 sinks = [\"nothing\"]\n\
+                 [sink.nothing]\n\
+                 type = \"null\"\n"
             ))
         };
         let (third_daemon, other_daemon) = (null(third), null(other));
@@ -191,8 +227,16 @@ fn relay(options: &Options) -> String {
         }
         let first = if is_healthy { living } else { dead };
         let relay = Daemon::with_config(&format!(
-            "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nlanes = 1\nreceive_buffer = \"32MiB\"\nsinks = [\"relay\"]\n\
-             [sink.relay]\ntype = \"udp\"\ndestinations = [\"{first}\", \"{other}\", \"{third}\"]\nqueue_batches = 2048\n"
+            "[[listener]]\n\
+             name = \"in\"\n\
+             address = \"{address}\"\n\
+             lanes = 1\n\
+             receive_buffer = \"32MiB\"\n\
+             sinks = [\"relay\"]\n\
+             [sink.relay]\n\
+             type = \"udp\"\n\
+             destinations = [\"{first}\", \"{other}\", \"{third}\"]\n\
+             queue_batches = 2048\n"
         ));
         let (ended, _, seconds) = offered(relay, load(address, options.seconds, 0, 200));
         let sent_on = count(sink(&ended.ledger, &format!("relay@{third}")), "delivered");

@@ -44,8 +44,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Ok(());
     }
     let mut summary = format!(
-        "# GRO on against GRO off\n\n{} pairs of {} s, one flow over loopback; medians.\n\n\
-         | offered | gro | sent/s | lost | datagrams per CPU-second | ratio | machine ns each |\n|---|---|---|---|---|---|---|\n",
+        "# GRO on against GRO off\n\
+         \n\
+         {} pairs of {} s, one flow over loopback; medians.\n\
+         \n\
+         | offered | gro | sent/s | lost | datagrams per CPU-second | ratio | machine ns each |\n\
+         |---|---|---|---|---|---|---|\n",
         options.pairs, options.seconds
     );
     for offer in OFFERS {

@@ -82,8 +82,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     let mut summary = format!(
-        "# The highest rate without loss\n\n{} pairs, trials of {} s, 32 bytes in trains of 64 over loopback; medians.\n\n\
-         | program | highest/s without loss | ratio | searches that ended at the sender's limit |\n|---|---|---|---|\n",
+        "# The highest rate without loss\n\
+         \n\
+         {} pairs, trials of {} s, 32 bytes in trains of 64 over loopback; medians.\n\
+         \n\
+         | program | highest/s without loss | ratio | searches that ended at the sender's limit |\n\
+         |---|---|---|---|\n",
         options.pairs, options.seconds
     );
     for (place, (_, name)) in contenders.iter().enumerate() {

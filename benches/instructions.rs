@@ -58,8 +58,19 @@ fn instructions(program: &str, datagrams: u64, folder: &Path) -> (u64, u64) {
     let address = free_address();
     let at = |name: &str| folder.join(name).to_str().expect("UTF-8").to_owned();
     let text = format!(
-        "[daemon]\ncontrol_socket = {:?}\nmetrics_address = \"\"\nstats_on_exit = {:?}\n[[listener]]\nname = \"in\"\n\
-         address = \"{address}\"\nlanes = 1\nengine = \"recvmmsg\"\ngather = \"1ms\"\nsinks = [\"nothing\"]\n[sink.nothing]\ntype = \"null\"\n",
+        "[daemon]\n\
+         control_socket = {:?}\n\
+         metrics_address = \"\"\n\
+         stats_on_exit = {:?}\n\
+         [[listener]]\n\
+         name = \"in\"\n\
+         address = \"{address}\"\n\
+         lanes = 1\n\
+         engine = \"recvmmsg\"\n\
+         gather = \"1ms\"\n\
+         sinks = [\"nothing\"]\n\
+         [sink.nothing]\n\
+         type = \"null\"\n",
         at("control.sock"),
         at("ledger.json"),
     );
@@ -109,8 +120,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     );
     let each = (many.0 as f64 - few.0 as f64) / (many.1 as f64 - few.1 as f64);
     let summary = format!(
-        "# Instructions in user space\n\n{each:.1} for each datagram of 32 bytes, receiver and null consumer together (recvmmsg, gather = \"1ms\"): \
-         {} of {} datagrams against {} of {}.\n\n{}",
+        "# Instructions in user space\n\
+         \n\
+         {each:.1} for each datagram of 32 bytes, receiver and null consumer together (recvmmsg, gather = \"1ms\"): \
+         {} of {} datagrams against {} of {}.\n\
+         \n\
+         {}",
         many.0,
         many.1,
         few.0,

@@ -198,7 +198,13 @@ fn end_to_end(criterion: &mut Criterion) {
     const BURST: usize = 16 * BATCH;
     let address = free_address();
     let text = format!(
-        "[[listener]]\nname = \"bench\"\naddress = \"{address}\"\nlanes = 1\nsinks = [\"nothing\"]\n[sink.nothing]\ntype = \"null\"\n"
+        "[[listener]]\n\
+         name = \"bench\"\n\
+         address = \"{address}\"\n\
+         lanes = 1\n\
+         sinks = [\"nothing\"]\n\
+         [sink.nothing]\n\
+         type = \"null\"\n"
     );
     let config = Config::parse(&text, "the benchmark", &Host::default()).expect("a right configuration");
     let plan = udpd::plan::make(&config).expect("a plan");

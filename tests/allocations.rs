@@ -33,7 +33,12 @@ const RATE: u64 = if cfg!(debug_assertions) { 30_000 } else { 300_000 };
 fn nothing_is_allocated_between_the_second_and_the_eighth_second_of_a_run() {
     let Err(std::env::VarError::NotPresent) = std::env::var(TARGET) else { return send() };
     let policies = "deny = [\"10.0.0.0/8\"]\nrate_limit = { per_source = 10000000 }";
-    let sinks = "[sink.archive]\ntype = \"file\"\npath = \"@DIR@/in.log\"\nrotate.every = \"0s\"\n[sink.nothing]\ntype = \"null\"\n";
+    let sinks = "[sink.archive]\n\
+                 type = \"file\"\n\
+                 path = \"@DIR@/in.log\"\n\
+                 rotate.every = \"0s\"\n\
+                 [sink.nothing]\n\
+                 type = \"null\"\n";
     run_with(&format!("engine = \"recvmmsg\"\n{policies}"), sinks);
     match mmsg::Uring::supported() {
         Ok(()) => run_with(&format!("engine = \"io_uring\"\ngather = \"1ms\"\n{policies}"), sinks),

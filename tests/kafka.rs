@@ -198,13 +198,22 @@ fn a_wrong_kafka_sink_is_refused_by_check_before_anything_is_bound() {
         (format!("{right}\nacks = \"1\"\nproperties = {{ \"enable.idempotence\" = true }}"), "idempotence"),
         (
             format!(
-                "{right}\n[sink.k.properties]\n\"security.protocol\" = \"SASL_PLAINTEXT\"\n\"sasl.mechanism\" = \"SCRAM-SHA-256\""
+                "{right}\n\
+                 [sink.k.properties]\n\
+                 \"security.protocol\" = \"SASL_PLAINTEXT\"\n\
+                 \"sasl.mechanism\" = \"SCRAM-SHA-256\""
             ),
             ":11:1: sink.k.properties.sasl.mechanism: \"SCRAM-SHA-256\": librdkafka refuses it: No provider",
         ),
     ] {
         let text = format!(
-            "[[listener]]\nname = \"in\"\naddress = \"127.0.0.1:5514\"\nsinks = [\"k\"]\n[sink.k]\ntype = \"kafka\"\n{keys}\n"
+            "[[listener]]\n\
+             name = \"in\"\n\
+             address = \"127.0.0.1:5514\"\n\
+             sinks = [\"k\"]\n\
+             [sink.k]\n\
+             type = \"kafka\"\n\
+             {keys}\n"
         );
         std::fs::write(&path, text).expect("written");
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_udpd"))

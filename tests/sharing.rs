@@ -13,7 +13,13 @@ use crate::util::ledger::{assert_closed, count};
 /// A configuration with one listener and these lines in it.
 fn listening(address: SocketAddr, lines: &str) -> String {
     format!(
-        "[[listener]]\nname = \"in\"\naddress = \"{address}\"\n{lines}\nsinks = [\"nothing\"]\n[sink.nothing]\ntype = \"null\"\n"
+        "[[listener]]\n\
+         name = \"in\"\n\
+         address = \"{address}\"\n\
+         {lines}\n\
+         sinks = [\"nothing\"]\n\
+         [sink.nothing]\n\
+         type = \"null\"\n"
     )
 }
 

@@ -81,7 +81,14 @@ fn check_prints_the_plan_and_changes_nothing() {
     let archive = directory.path().join("archive");
     let address = free_address();
     let text = format!(
-        "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nlanes = 2\nsinks = [\"a\"]\n[sink.a]\ntype = \"file\"\npath = \"{}/x.log\"\n",
+        "[[listener]]\n\
+         name = \"in\"\n\
+         address = \"{address}\"\n\
+         lanes = 2\n\
+         sinks = [\"a\"]\n\
+         [sink.a]\n\
+         type = \"file\"\n\
+         path = \"{}/x.log\"\n",
         archive.display()
     );
     std::fs::write(&file, text).expect("written");

@@ -49,7 +49,8 @@ impl Comparison {
 /// The table of medians.
 pub(crate) fn table(comparisons: &[Comparison]) -> String {
     let mut text = String::from(
-        "| offered | program | sent/s | received | lost | kernel says | per call | process ns each | ratio | machine ns each | ratio |\n\
+        "| offered | program | sent/s | received | lost | kernel says | per call | process ns each | ratio | machine \
+         ns each | ratio |\n\
          |---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     for comparison in comparisons {
@@ -104,7 +105,8 @@ pub(crate) fn record(folder: &Path, comparisons: &[Comparison], summary: &str) -
                 let (offer, program) = (comparison.offer.name, name(*contender));
                 writeln!(
                     csv,
-                    "{offer},{pair},{program},{sent},{seconds:.3},{received},{calls},{kernel_dropped},{process_ns},{machine_ns}"
+                    "{offer},{pair},{program},{sent},{seconds:.3},{received},{calls},\
+                     {kernel_dropped},{process_ns},{machine_ns}"
                 )
                 .expect("a String takes everything");
             }

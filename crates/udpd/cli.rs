@@ -33,9 +33,9 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Receive datagrams and deliver them, until SIGTERM or SIGINT
-    #[command(
-        after_help = "Examples:\n  udpd run -c /etc/udpd/udpd.toml\n  udpd run --listen 0.0.0.0:5140 --to file:/tmp/syslog.log --stats-on-exit /tmp/ledger.json"
-    )]
+    #[command(after_help = "Examples:\n\
+                      \x20 udpd run -c /etc/udpd/udpd.toml\n\
+                      \x20 udpd run --listen 0.0.0.0:5140 --to file:/tmp/syslog.log --stats-on-exit /tmp/ledger.json")]
     Run {
         /// The configuration file [default: /etc/udpd/udpd.toml]
         #[arg(short, long, value_name = "FILE", env = "UDPD_CONFIG", conflicts_with_all = ["listen", "to"])]
@@ -74,25 +74,30 @@ enum Command {
         daemon: RunningDaemon,
     },
     /// Make the running daemon switch to new files; returns when the old ones are closed
-    #[command(
-        after_help = "Example, in logrotate's configuration:\n  postrotate\n    udpd reopen\n  endscript\n\nExit codes: 0 done, 1 refused or not done in time, 69 no daemon is running"
-    )]
+    #[command(after_help = "Example, in logrotate's configuration:\n\
+                      \x20 postrotate\n\
+                      \x20   udpd reopen\n\
+                      \x20 endscript\n\
+                      \n\
+                      Exit codes: 0 done, 1 refused or not done in time, 69 no daemon is running")]
     Reopen(RunningDaemon),
     /// Set up NIC receive queues, their interrupts and the cores of the lanes: plan, apply, check, restore
     #[command(subcommand, after_help = "Example: udpd steer plan eth0")]
     Steer(Steer),
     /// Measure what this machine can receive and at what cost; without a subcommand, the ladder
-    #[command(
-        after_help = "Examples:\n  udpd bench\n  udpd bench recv --listen 127.0.0.1:5140 --expect 1M & udpd bench send --to 127.0.0.1:5140 --rate 100k --count 1M"
-    )]
+    #[command(after_help = "Examples:\n\
+                      \x20 udpd bench\n\
+                      \x20 udpd bench recv --listen 127.0.0.1:5140 --expect 1M & udpd bench send --to 127.0.0.1:5140 \
+                      --rate 100k --count 1M")]
     Bench {
         #[command(subcommand)]
         command: Option<Bench>,
     },
     /// Send the UDP datagrams of a capture again, with their original spacing or faster
-    #[command(
-        after_help = "Examples:\n  udpd replay capture.pcapng --to 127.0.0.1:5140\n  udpd replay capture.pcap --to 10.0.0.9:5140 --speed 10 --port 514\n  zcat capture.pcap.gz | udpd replay - --to [::1]:5140 --fast"
-    )]
+    #[command(after_help = "Examples:\n\
+                      \x20 udpd replay capture.pcapng --to 127.0.0.1:5140\n\
+                      \x20 udpd replay capture.pcap --to 10.0.0.9:5140 --speed 10 --port 514\n\
+                      \x20 zcat capture.pcap.gz | udpd replay - --to [::1]:5140 --fast")]
     Replay(replay::Arguments),
 }
 
@@ -111,24 +116,29 @@ struct RunningDaemon {
 #[derive(Debug, Subcommand)]
 enum Bench {
     /// Try each way to receive a million datagrams a second, and print what to set on this machine
-    #[command(
-        after_help = "Examples:\n  udpd bench ladder\n  udpd bench ladder --svg ladder.svg --sizes --placements\n  udpd bench ladder --steps pinned,again,gather --rounds 9 --json"
-    )]
+    #[command(after_help = "Examples:\n\
+                      \x20 udpd bench ladder\n\
+                      \x20 udpd bench ladder --svg ladder.svg --sizes --placements\n\
+                      \x20 udpd bench ladder --steps pinned,again,gather --rounds 9 --json")]
     Ladder(ladder::Arguments),
     /// Send numbered, timed datagrams at an exact rate
-    #[command(
-        after_help = "Examples:\n  udpd bench send --to 127.0.0.1:5140 --rate 100k --seconds 10\n  udpd bench send --to 10.0.0.9:5140 --rate 10k..1M --seconds 60 --size imix --threads 2 --json\n  udpd bench send --to 127.0.0.1:5140 --rate max --size 1200 --gso 50 --seconds 5"
-    )]
+    #[command(after_help = "Examples:\n\
+                      \x20 udpd bench send --to 127.0.0.1:5140 --rate 100k --seconds 10\n\
+                      \x20 udpd bench send --to 10.0.0.9:5140 --rate 10k..1M --seconds 60 --size imix --threads 2 \
+                      --json\n\
+                      \x20 udpd bench send --to 127.0.0.1:5140 --rate max --size 1200 --gso 50 --seconds 5")]
     Send(send::Arguments),
     /// Receive what bench send sends, through the daemon's own pipeline, and report what became of each datagram
-    #[command(
-        after_help = "Examples:\n  udpd bench recv --listen 0.0.0.0:5140 --seconds 60 --svg arrivals.svg\n  udpd bench recv --listen 127.0.0.1:5140 --lanes 2 --expect 1M --loss 0% --json"
-    )]
+    #[command(after_help = "Examples:\n\
+                      \x20 udpd bench recv --listen 0.0.0.0:5140 --seconds 60 --svg arrivals.svg\n\
+                      \x20 udpd bench recv --listen 127.0.0.1:5140 --lanes 2 --expect 1M --loss 0% --json")]
     Recv(recv::Arguments),
     /// Find the highest rate that a pipeline takes without loss, without touching your files or destinations
-    #[command(
-        after_help = "Examples:\n  udpd bench max --to file:/var/tmp/max.log\n  udpd bench max -c /etc/udpd/udpd.toml --listener syslog --expect 200k\n  udpd bench max --to null: --loss 0.5% --json\n  udpd bench max --to udp:10.0.0.9:514 --real-sinks --rate 1k..50k"
-    )]
+    #[command(after_help = "Examples:\n\
+                      \x20 udpd bench max --to file:/var/tmp/max.log\n\
+                      \x20 udpd bench max -c /etc/udpd/udpd.toml --listener syslog --expect 200k\n\
+                      \x20 udpd bench max --to null: --loss 0.5% --json\n\
+                      \x20 udpd bench max --to udp:10.0.0.9:514 --real-sinks --rate 1k..50k")]
     Max(max::Arguments),
 }
 

@@ -84,8 +84,8 @@ fn cause(errno: Option<i32>, switch: Option<&str>) -> String {
             "this kernel lacks IORING_SETUP_SINGLE_ISSUER and IORING_SETUP_DEFER_TASKRUN; it needs Linux 6.1".to_owned()
         }
         (Some(libc::ENOMEM), _) => {
-            "its rings count as locked memory, a few pages for each engine, and the limit is reached; raise `ulimit -l` (in a systemd unit \
-             LimitMEMLOCK=)"
+            "its rings count as locked memory, a few pages for each engine, and the limit is reached; raise `ulimit \
+             -l` (in a systemd unit LimitMEMLOCK=)"
                 .to_owned()
         }
         (Some(libc::EMFILE), _) => {

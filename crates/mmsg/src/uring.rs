@@ -297,8 +297,8 @@ impl Uring {
 }
 
 fn other_pool() -> io::Error {
-    let text = "an io_uring engine exchanges memory with the batches it fills: all of them, and those it was made with, \
-                must come from one RecvBatch::pool";
+    let text = "an io_uring engine exchanges memory with the batches it fills: all of them, and those it was made \
+                with, must come from one RecvBatch::pool";
     io::Error::new(io::ErrorKind::InvalidInput, text)
 }
 

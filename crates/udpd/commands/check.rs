@@ -102,7 +102,8 @@ fn render(shown: &PlanJson<'_>, plan: &Plan) -> String {
             cores => format!(", from cores {}", steer::format_core_list(cores)),
         };
         text += &format!(
-            "  {}/{}  {}  {core}{node}{queue}{arrival}  {}  receive buffer {} covers {:.0} ms at {}/s  {} batches, {}\n",
+            "  {}/{}  {}  {core}{node}{queue}{arrival}  {}  receive buffer {} covers {:.0} ms at {}/s  {} batches, \
+             {}\n",
             lane.listener,
             lane.lane,
             lane.address,
@@ -139,7 +140,8 @@ fn render(shown: &PlanJson<'_>, plan: &Plan) -> String {
 /// The failure of a configuration that was given neither as a file nor as arguments.
 pub fn no_configuration(path: &std::path::Path) -> Failure {
     let message = format!(
-        "{}: no such file; write one (see config/udpd.toml), name one with -c, or run without: udpd run --listen 127.0.0.1:5140 --to stdout:",
+        "{}: no such file; write one (see config/udpd.toml), name one with -c, or run without: udpd run --listen \
+         127.0.0.1:5140 --to stdout:",
         path.display()
     );
     Failure::new(ExitCode::Configuration, message)

@@ -1,4 +1,5 @@
-//! Who feeds whom: how many lanes a listener gets, which consumer of a sink each of them feeds, and which file that makes.
+//! Who feeds whom: how many lanes a listener gets, which consumer of a sink each of them feeds, and which file that
+//! makes.
 //!
 //! The plan is made of these answers, and so are the test for two writers of one file, the daemon's own files and the
 //! bench: what none of them counts by itself cannot differ between them.

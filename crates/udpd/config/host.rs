@@ -191,8 +191,15 @@ mod tests {
         let root = tempfile::tempdir().expect("a temporary directory");
         let host = Host { proc_root: root.path().to_owned(), ..Host::default() };
         fs::create_dir(root.path().join("net")).expect("a directory");
-        let trie = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n     +-- 10.0.0.0/24 2 0 2\n\
-                    \x20       |-- 10.0.0.7\n           /32 host LOCAL\n        |-- 10.0.0.255\n           /32 link BROADCAST\n";
+        let trie = "Main:\n\
+                    \x20 +-- 0.0.0.0/0 3 0 5\n\
+                    \x20    |-- 0.0.0.0\n\
+                    \x20       /0 universe UNICAST\n\
+                    \x20    +-- 10.0.0.0/24 2 0 2\n\
+                    \x20       |-- 10.0.0.7\n\
+                    \x20          /32 host LOCAL\n\
+                    \x20       |-- 10.0.0.255\n\
+                    \x20          /32 link BROADCAST\n";
         fs::write(root.path().join("net/fib_trie"), trie).expect("the trie");
         fs::write(root.path().join("net/if_inet6"), "fd000000000000000000000000000001 02 40 00 80 eth0\n").expect("v6");
         let expected: [IpAddr; 2] = ["10.0.0.7".parse().expect("v4"), "fd00::1".parse().expect("v6")];

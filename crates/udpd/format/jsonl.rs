@@ -1,7 +1,7 @@
 //! The format `jsonl`: one datagram, one JSON object, one line.
 //!
-//! `{"time":"2026-11-21T06:42:21.000000001Z","source":"192.0.2.7:40000","destination":"10.0.0.1:514","listener":"syslog",
-//! "lane":0,"truncated":false,"payload":"..."}`. The time is UTC with nanoseconds. A payload that is not UTF-8 stands
+//! `{"time":"2026-11-21T06:42:21.000000001Z","source":"192.0.2.7:40000","destination":"10.0.0.1:514",
+//! "listener":"syslog","lane":0,"truncated":false,"payload":"..."}`. The time is UTC with nanoseconds. A payload that is not UTF-8 stands
 //! in `payload_base64` instead; of one that was longer than `max_length`, `truncated` is true, `length` says how long
 //! it was, and the payload is its beginning, which can end in the middle of a character and is then in base64. Whatever
 //! some reader takes for the end of a line, for a command to a terminal or for an order to show text backwards is
@@ -162,7 +162,8 @@ mod tests {
     fn value(record: &Record<'_>) -> serde_json::Value {
         let line = line(record);
         let text = line.strip_suffix('\n').expect("a newline at the end");
-        let commands = "\u{61c}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}";
+        let commands = "\u{61c}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\
+                        \u{2066}\u{2067}\u{2068}\u{2069}";
         assert!(!text.contains(|c: char| c.is_control() || commands.contains(c)), "{text:?}");
         serde_json::from_str(text).expect("JSON")
     }

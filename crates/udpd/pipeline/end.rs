@@ -55,7 +55,8 @@ impl Pipeline {
         for lane in &self.lanes {
             if let Err(error) = lane.ledger.socket().refuse_arrivals() {
                 log::warn!(
-                    "listener {}: cannot refuse further arrivals: {error}; the ledger ends with the last look at its socket",
+                    "listener {}: cannot refuse further arrivals: {error}; the ledger ends with the last look at its \
+                     socket",
                     lane.listener
                 );
             }

@@ -108,7 +108,8 @@ fn failure(order: &LaneOrder, what: &str, error: &io::Error) -> Failure {
              net.ipv4.igmp_max_msf and net.ipv6.mld_max_msf for sources, or deal the groups out with lanes"
         }
         Some(Errno::ENODEV | Errno::EADDRNOTAVAIL) => {
-            "no interface leads there: name one in multicast_interface that \"ip link\" shows, with an address of the family"
+            "no interface leads there: name one in multicast_interface that \"ip link\" shows, with an address of \
+             the family"
         }
         _ => "see multicast_groups and multicast_interface",
     };

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// What the process takes besides the plan: its own pages, log and windows. Measured: 1.2 MiB; the rest is for the kernel's
-/// share, tables of pages above all, which a control group counts too.
+/// What the process takes besides the plan: its own pages, log and windows. Measured: 1.2 MiB; the rest is for the
+/// kernel's share, tables of pages above all, which a control group counts too.
 const OWN_BYTES: usize = 4 << 20;
 
 /// What each thread takes, with its books. Measured: 34 KiB for a lane; the kernel's stack comes to it.

@@ -1,5 +1,6 @@
-//! What a configuration means on this machine, worked out before anything is opened: lanes, consumers, cores, memory and
-//! buffers. `udpd check` prints it, `udpd run` and the bench build it; all ask [`make`], so they see the same numbers.
+//! What a configuration means on this machine, worked out before anything is opened: lanes, consumers, cores, memory
+//! and buffers. `udpd check` prints it, `udpd run` and the bench build it; all ask [`make`], so they see the same
+//! numbers.
 
 pub mod advice;
 pub mod engine;
@@ -34,7 +35,8 @@ pub fn make(config: &Config) -> Result<Plan, Failure> {
         allowed.retain(|core| cores.contains(core));
         if allowed.is_empty() {
             let message = format!(
-                "[steer] cpus = \"{}\": this process may run on none of them; widen cpus, or the affinity or cpuset it starts in",
+                "[steer] cpus = \"{}\": this process may run on none of them; widen cpus, or the affinity or cpuset \
+                 it starts in",
                 steer::format_core_list(cores)
             );
             return Err(Failure::new(ExitCode::Configuration, message));

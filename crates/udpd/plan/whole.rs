@@ -1,4 +1,5 @@
-//! The whole plan: which lanes there are and on which cores they sit, which consumers they feed, and what memory that takes.
+//! The whole plan: which lanes there are and on which cores they sit, which consumers they feed, and what memory that
+//! takes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -29,7 +30,8 @@ pub struct SinkPlan {
 }
 
 impl SinkPlan {
-    /// Every file that is written where its lanes and consumers fill in `path`, with the codes for the time still in it.
+    /// Every file that is written where its lanes and consumers fill in `path`, with the codes for the time still in
+    /// it.
     pub fn files(&self, listeners: &[Listener], sink: &str, path: &str) -> BTreeSet<String> {
         self.feeds.iter().map(|feed| feed.file(listeners, sink, path)).collect()
     }

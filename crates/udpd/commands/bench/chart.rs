@@ -108,8 +108,8 @@ impl Svg {
         let step = steps.get(1).copied().unwrap_or(1.0);
         let mut svg = Self { text: String::new(), highest: ((highest / step).ceil() * step).max(step) };
         svg.push(format_args!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" \
-             font-family=\"sans-serif\">"
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
+             height=\"{HEIGHT}\" font-family=\"sans-serif\">"
         ));
         svg.rectangle([0.0, 0.0, WIDTH, HEIGHT], "#ffffff");
         svg.text([LEFT, 26.0], "start", 17, words.title);

@@ -31,7 +31,8 @@ impl Hangup {
         if let Err(error) = self.crew.spawn("udpd-reopen", move || answer_all(&open, || say(files.reopen()))) {
             self.open.store(0, Ordering::Release);
             log::error!(
-                "SIGHUP: cannot start the thread udpd-reopen: {error}; raise the limit on threads (ulimit -u, TasksMax=)"
+                "SIGHUP: cannot start the thread udpd-reopen: {error}; raise the limit on threads (ulimit -u, \
+                 TasksMax=)"
             );
         }
     }

@@ -137,8 +137,8 @@ fn not_as_asked(path: &Path, answer: &[u8], wanted: &str, why: &str) -> Failure 
     let message = match refused.as_ref().and_then(|value| value["error"].as_str()) {
         Some(reason) => format!("the daemon behind {path} refused: {reason}"),
         None => format!(
-            "the daemon behind {path} answered something that is not {wanted} ({why}); the daemon and this command may be of \
-             different versions; restart the daemon after an update"
+            "the daemon behind {path} answered something that is not {wanted} ({why}); the daemon and this command \
+             may be of different versions; restart the daemon after an update"
         ),
     };
     Failure::new(ExitCode::Failure, message)

@@ -170,7 +170,8 @@ fn failure(path: &Path, step: &str, error: &io::Error) -> Failure {
     let (code, cure) = match error.kind() {
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => (
             ExitCode::Permission,
-            "set control_socket to a path in a directory that the daemon's user owns (a unit file: RuntimeDirectory=udpd)",
+            "set control_socket to a path in a directory that the daemon's user owns (a unit file: \
+             RuntimeDirectory=udpd)",
         ),
         ErrorKind::NotFound => {
             (ExitCode::Unavailable, "udpd makes only the last directory of the path; make the ones above it")

@@ -126,7 +126,8 @@ fn engine_and_gather(rows: &[Row], noise: f64) -> Vec<Advice> {
 fn gro(rows: &[Row], noise: f64) -> Option<Advice> {
     let share = saving(rows, Step::Pinned, Step::Gro, noise)?;
     let why = format!(
-        "saves {:.0} % here, where the sender makes trains; only for senders of equal datagrams in runs, and slots are then 64 KiB",
+        "saves {:.0} % here, where the sender makes trains; only for senders of equal datagrams in runs, and slots \
+         are then 64 KiB",
         share * 100.0
     );
     Some(Advice { key: "gro".to_owned(), value: "\"on\"".to_owned(), why })

@@ -228,8 +228,8 @@ fn json_text(
         "machine": machine,
         "warnings": warnings,
         "asked": {
-            "to": arguments.to, "config": arguments.config, "real_sinks": arguments.real_sinks, "rate": arguments.rate, "seconds": arguments.seconds,
-            "loss": arguments.loss, "precision": arguments.precision, "size": arguments.size, "flows": arguments.flows,
+            "to": arguments.to, "config": arguments.config, "real_sinks": arguments.real_sinks, "rate": arguments.rate,
+            "seconds": arguments.seconds, "loss": arguments.loss, "precision": arguments.precision, "size": arguments.size, "flows": arguments.flows,
             "gso": arguments.gso, "threads": arguments.threads, "cpu": arguments.cpu, "expect": expect,
         },
         "headroom_percent": headroom,

@@ -113,7 +113,8 @@ pub(super) fn shortfall(report: &Report, expected: u64) -> String {
         }
         Limit::Interrupted => format!("--expect {expected}: not proved, because the search was interrupted"),
         Limit::Pipeline | Limit::Nothing => format!(
-            "{rate} datagrams a second, {short:.1} % short of --expect {expected}; the trials above say what was lost where"
+            "{rate} datagrams a second, {short:.1} % short of --expect {expected}; the trials above say what was \
+             lost where"
         ),
     }
 }

@@ -177,7 +177,8 @@ impl Stage {
         file.rotate.bytes = at_most(file.rotate.bytes, share / PARTS);
         file.keep.bytes = at_most(file.keep.bytes, share / PARTS * (PARTS - 2));
         self.notes.push(format!(
-            "sink {name}: files in {} instead of {}{}; a new one every {} MiB, at most {} MiB of them at a time, removed afterwards",
+            "sink {name}: files in {} instead of {}{}; a new one every {} MiB, at most {} MiB of them at a time, \
+             removed afterwards",
             room.path.display(),
             file.path,
             room.why,

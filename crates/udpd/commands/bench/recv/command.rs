@@ -188,7 +188,8 @@ fn judge(report: &Report, limit: f64) -> Result<(), Failure> {
     if *loss_percent > limit {
         let all = lost + counts.received;
         let text = format!(
-            "lost {loss_percent:.4} % ({lost} of {all} datagrams), more than --loss {limit}%; the layers above say where"
+            "lost {loss_percent:.4} % ({lost} of {all} datagrams), more than --loss {limit}%; the layers above say \
+             where"
         );
         return Err(Failure::new(ExitCode::Loss, text));
     }

@@ -1,4 +1,5 @@
-//! `udpd bench recv`: takes what `udpd bench send` sends through the real pipeline, and says what became of each datagram.
+//! `udpd bench recv`: takes what `udpd bench send` sends through the real pipeline, and says what became of each
+//! datagram.
 
 mod command;
 pub mod flows;

@@ -85,7 +85,9 @@ fn totals(report: &Report) -> String {
     let each_ns = |ns: u64| ns as f64 / counts.arrived.max(1) as f64;
     let machine = used.machine_ns.map_or_else(|| "-".to_owned(), |ns| format!("{:.0}", each_ns(ns)));
     format!(
-        "\nreceived {} datagrams in {seconds:.3} s, lost {} ({loss_percent:.4} %), duplicated {}, reordered {}, late {}, corrupted {}\n\
+        "\n\
+         received {} datagrams in {seconds:.3} s, lost {} ({loss_percent:.4} %), duplicated {}, reordered {}, late \
+         {}, corrupted {}\n\
          CPU ns a datagram: receivers {:.0}, consumer {:.0}, this process {:.0}, the machine {machine}\n",
         grouped(counts.received),
         grouped(*lost),
@@ -158,7 +160,10 @@ fn latencies(report: &Report) -> Table {
 fn arrivals(report: &Report) -> String {
     let arrivals = &report.arrivals;
     format!(
-        "\narrivals per millisecond: {:.1} on average; at most {} in 1 ms, {} in 10 ms, {} in 100 ms\n{:>15}  {:>9}\n{}",
+        "\n\
+         arrivals per millisecond: {:.1} on average; at most {} in 1 ms, {} in 10 ms, {} in 100 ms\n\
+         {:>15}  {:>9}\n\
+         {}",
         arrivals.mean,
         grouped(arrivals.peak_1ms),
         grouped(arrivals.peak_10ms),
