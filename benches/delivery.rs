@@ -1,11 +1,11 @@
 //! What sinks cost each other, and what rotation and syncing cost: nothing may be lost, and nobody's rate may fall.
 //!
 //! ```text
-//! cargo bench --bench delivery [-- --pairs 5 --seconds 5 --quick --only rotation|disk|stalled|relay --record DIRECTORY]
+//! cargo bench --bench delivery [-- --pairs 5 --seconds 5 --quick --only PART --record DIRECTORY]
 //! ```
 //!
-//! Each figure stands beside its own baseline in the same run: the disk's own rate by `dd`, a sink alone, three healthy
-//! destinations. Every run checks that the ledger closes over what was sent.
+//! PART is rotation, disk, stalled or relay. Each figure stands beside its own baseline in the same run: the disk's own
+//! rate by `dd`, a sink alone, three healthy destinations. Every run checks that the ledger closes over what was sent.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -229,7 +229,8 @@ fn json_text(
         "warnings": warnings,
         "asked": {
             "to": arguments.to, "config": arguments.config, "real_sinks": arguments.real_sinks, "rate": arguments.rate,
-            "seconds": arguments.seconds, "loss": arguments.loss, "precision": arguments.precision, "size": arguments.size, "flows": arguments.flows,
+            "seconds": arguments.seconds, "loss": arguments.loss, "precision": arguments.precision,
+            "size": arguments.size, "flows": arguments.flows,
             "gso": arguments.gso, "threads": arguments.threads, "cpu": arguments.cpu, "expect": expect,
         },
         "headroom_percent": headroom,
