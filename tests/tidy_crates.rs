@@ -60,6 +60,18 @@ fn the_files_of_a_library_import_down_its_file_map() {
 }
 
 #[test]
+fn no_line_of_a_library_is_wider_than_a_page() {
+    // rustfmt holds code to this, and leaves comments and long texts alone.
+    const COLUMNS_MAX: usize = 120;
+    let mut wrong = Vec::new();
+    for source in all_sources().iter().filter(|source| LIBRARIES.iter().any(|folder| source.path.starts_with(folder))) {
+        let wide = source.text.lines().enumerate().filter(|(_, line)| line.chars().count() > COLUMNS_MAX);
+        wrong.extend(wide.map(|(number, _)| format!("{}:{}", source.path, number + 1)));
+    }
+    assert!(wrong.is_empty(), "a line has {COLUMNS_MAX} columns at most\n  {}", wrong.join("\n  "));
+}
+
+#[test]
 fn a_circle_of_imports_is_found_wherever_it_hides() {
     let tree = [
         ("lib.rs", "mod a; mod b; mod c; mod d; mod e; mod f; pub use a::A; use std::io; #[cfg(test)] mod g;"),

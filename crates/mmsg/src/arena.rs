@@ -1,7 +1,7 @@
 //! The memory of batches: one anonymous mapping, on huge pages where they were asked for and there are some.
 //!
-//! The memory is zeroed when it comes, so nothing in it is uninitialised, and it never moves. What lies where in it is in
-//! `region.rs`.
+//! The memory is zeroed when it comes, so nothing in it is uninitialised, and it never moves. What lies where in it is
+//! in `region.rs`.
 #![allow(unsafe_code)]
 
 use std::io;

@@ -126,6 +126,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "reads a file under /proc")]
     fn a_refusal_says_what_was_tried_and_whether_it_is_forbidden_or_absent() {
         let refusal = Refusal::of("io_uring_setup", io::Error::from_raw_os_error(libc::ENOSYS));
         assert!(refusal.to_string().starts_with("io_uring_setup: "), "{refusal}");
