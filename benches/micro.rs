@@ -225,7 +225,7 @@ fn end_to_end(criterion: &mut Criterion) {
                 }
                 sent += batch.flush(&sender).expect("sent").sent as u64;
             }
-            while books.snapshot().listeners[0].sinks[0].delivered < sent {
+            while books.snapshot().listeners[0].sinks[0].counts.delivered < sent {
                 std::thread::yield_now();
             }
         });

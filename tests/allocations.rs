@@ -108,7 +108,7 @@ fn run_with(keys: &str, sinks: &str) {
     let pipeline =
         Pipeline::start(&config, &plan::make(&config).expect("a plan"), Instant::now(), &crew).expect("started");
     let books = pipeline.books();
-    let received = || books.snapshot().listeners[0].received;
+    let received = || books.snapshot().listeners[0].counts.received;
     let mut sender = spawn_sender(address);
     wait_for(2 * RATE, &received);
     let region = Region::new(ALLOCATOR);
@@ -126,8 +126,8 @@ fn run_with(keys: &str, sinks: &str) {
     assert_eq!(seen.allocations, cost_of_one_look, "only the test's own look allocates: {seen:?}");
     assert_eq!(snapshot.listeners[0].residual, Some(0));
     for sink in &snapshot.listeners[0].sinks {
-        assert!(sink.delivered > RATE, "{} took part: {sink:?}", sink.name);
-        assert_eq!(sink.dropped.sink_error, 0, "{sink:?}");
+        assert!(sink.counts.delivered > RATE, "{} took part: {sink:?}", sink.name);
+        assert_eq!(sink.counts.dropped.sink_error, 0, "{sink:?}");
     }
 }
 

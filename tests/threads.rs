@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use udpd::config::{Config, Sink as SinkSettings, SinkKind};
 use udpd::handover::pool::LaneBatch;
-use udpd::ledger::Tally;
+use udpd::ledger::{Table as _, Tally};
 use udpd::os::crew::{Crew, Event};
 use udpd::pipeline::Pipeline;
 use udpd::sink::Sink;
@@ -80,8 +80,8 @@ fn a_sink_that_panics_is_heard_of_and_what_it_never_took_is_its_failure() {
     let listener = &ledger.listeners[0];
     let sink = &listener.sinks[0];
     assert_eq!((listener.arrived, listener.residual, sink.offered, sink.in_flight), (Some(500), Some(0), 500, 0));
-    assert!(sink.delivered < 100, "{sink:?}");
-    assert_eq!(sink.delivered + sink.dropped.sink_error + sink.dropped.queue_full, 500);
+    assert!(sink.counts.delivered < 100, "{sink:?}");
+    assert_eq!(sink.counts.delivered + sink.counts.dropped.total(), 500);
 }
 
 #[test]
@@ -95,5 +95,5 @@ fn a_sink_that_hangs_is_given_up_and_the_books_close_over_it() {
     let listener = &ledger.listeners[0];
     let sink = &listener.sinks[0];
     assert_eq!((listener.arrived, listener.residual, sink.in_flight), (Some(500), Some(0), 0));
-    assert_eq!(sink.delivered + sink.dropped.sink_error + sink.dropped.queue_full, 500);
+    assert_eq!(sink.counts.delivered + sink.counts.dropped.total(), 500);
 }

@@ -4,18 +4,16 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::counter::{Cells, Counters};
 use super::snapshot::FilesSnapshot;
+use super::tables::FileTally;
 
 /// The published side of one file and of those that it replaced.
 #[derive(Debug, Default)]
 pub struct FileLedger {
-    written_bytes: AtomicU64,
+    counts: Cells<FileTally>,
     /// Of what is written, how much has been forced to the disk or has failed to be.
     settled_bytes: AtomicU64,
-    doubtful_bytes: AtomicU64,
-    sync_failures: AtomicU64,
-    finished: AtomicU64,
-    removed: AtomicU64,
     /// Nanoseconds since 1970; 0 = never.
     synced_at_ns: AtomicU64,
 }
@@ -23,12 +21,12 @@ pub struct FileLedger {
 impl FileLedger {
     /// All the bytes ever written.
     pub fn written(&self) -> u64 {
-        self.written_bytes.load(Ordering::Relaxed)
+        self.counts.written_bytes.load(Ordering::Relaxed)
     }
 
     /// Counts what was just written.
     pub fn add_written(&self, bytes: u64) {
-        self.written_bytes.store(self.written() + bytes, Ordering::Release);
+        self.counts.written_bytes.store(self.written() + bytes, Ordering::Release);
     }
 
     /// The first `written` bytes are on the disk, by a sync that was begun at `begun`.
@@ -41,29 +39,29 @@ impl FileLedger {
     /// Of the first `written` bytes, those that were not on the disk may never get there.
     pub fn note_doubtful(&self, written: u64) {
         let settled = self.settled_bytes.fetch_max(written, Ordering::Relaxed);
-        self.doubtful_bytes.fetch_add(written.saturating_sub(settled), Ordering::Relaxed);
+        self.counts.doubtful_bytes.fetch_add(written.saturating_sub(settled), Ordering::Relaxed);
     }
 
     /// A file that holds the last of the first `written` bytes was removed by somebody else, and `after` bytes may have
     /// been written to it after that. Nobody can read it any more, and nobody forces it to the disk.
     pub fn note_removed_by_others(&self, written: u64, after: u64) {
         self.settled_bytes.fetch_max(written, Ordering::Relaxed);
-        self.doubtful_bytes.fetch_add(after, Ordering::Relaxed);
+        self.counts.doubtful_bytes.fetch_add(after, Ordering::Relaxed);
     }
 
     /// A sync has failed.
     pub fn note_sync_failure(&self) {
-        self.sync_failures.fetch_add(1, Ordering::Relaxed);
+        self.counts.sync_failures.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A file is finished and another begun.
     pub fn note_finished(&self) {
-        self.finished.fetch_add(1, Ordering::Relaxed);
+        self.counts.finished.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Finished files were removed to keep what `keep` says.
     pub fn note_removed(&self) {
-        self.removed.fetch_add(1, Ordering::Relaxed);
+        self.counts.removed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The sum over the files of a sink. What is synced is as old as the oldest of them.
@@ -71,17 +69,12 @@ impl FileLedger {
         let mut sum = FilesSnapshot::default();
         let mut oldest_ns: Option<u64> = None;
         for ledger in ledgers {
-            let load = |number: &AtomicU64| number.load(Ordering::Relaxed);
             // What is settled is read first: it never exceeds what is written.
             let settled = ledger.settled_bytes.load(Ordering::Acquire);
-            let written = ledger.written_bytes.load(Ordering::Acquire);
-            sum.written_bytes += written;
-            sum.unsynced_bytes += written.saturating_sub(settled);
-            sum.doubtful_bytes += load(&ledger.doubtful_bytes);
-            sum.sync_failures += load(&ledger.sync_failures);
-            sum.finished += load(&ledger.finished);
-            sum.removed += load(&ledger.removed);
-            let at = load(&ledger.synced_at_ns);
+            let mut counts = FileTally::load(&ledger.counts);
+            counts.unsynced_bytes = counts.written_bytes.saturating_sub(settled);
+            sum.counts.add(&counts);
+            let at = ledger.synced_at_ns.load(Ordering::Relaxed);
             oldest_ns = Some(oldest_ns.map_or(at, |oldest| oldest.min(at)));
         }
         sum.synced_at = oldest_ns.filter(|at| *at > 0).map(|at| Duration::from_nanos(at).as_secs_f64());
@@ -100,11 +93,11 @@ mod tests {
         ledger.note_synced(60, UNIX_EPOCH + Duration::from_secs(5));
         ledger.add_written(40);
         let sum = FileLedger::sum([&ledger].into_iter());
-        assert_eq!((sum.written_bytes, sum.unsynced_bytes, sum.synced_at), (140, 80, Some(5.0)));
+        assert_eq!((sum.counts.written_bytes, sum.counts.unsynced_bytes, sum.synced_at), (140, 80, Some(5.0)));
         ledger.note_sync_failure();
         ledger.note_doubtful(140);
         let sum = FileLedger::sum([&ledger].into_iter());
-        assert_eq!((sum.unsynced_bytes, sum.doubtful_bytes, sum.sync_failures), (0, 80, 1));
+        assert_eq!((sum.counts.unsynced_bytes, sum.counts.doubtful_bytes, sum.counts.sync_failures), (0, 80, 1));
     }
 
     #[test]

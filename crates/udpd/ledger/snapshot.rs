@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::tables::{DestinationTally, FileTally, LaneTally, Tally};
+
 /// The whole ledger at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
@@ -37,14 +39,9 @@ pub struct ListenerSnapshot {
     pub kernel_dropped: Option<u64>,
     /// "datagrams", or "buffers" with GRO, where a dropped train counts as one.
     pub kernel_dropped_unit: String,
-    /// Datagrams read from its sockets.
-    pub received: u64,
-    /// Payload bytes read.
-    pub bytes: u64,
-    /// Datagrams longer than `max_length`, kept or dropped.
-    pub truncated: u64,
-    /// Datagrams read and not offered to the sinks, by reason.
-    pub dropped: ListenerDropped,
+    /// What its lanes have counted.
+    #[serde(flatten)]
+    pub counts: LaneTally,
     /// Other processes with sockets on its port, of which the kernel lets only some users' be there. Null when nobody
     /// can see them.
     #[serde(default)]
@@ -88,24 +85,6 @@ pub enum Takes {
     Share,
 }
 
-/// Why a received datagram was not offered to the sinks.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct ListenerDropped {
-    /// Longer than `max_length` with `on_truncate = "drop"`.
-    pub truncated: u64,
-    /// By `allow` and `deny`.
-    pub denied: u64,
-    /// By `rate_limit`.
-    pub rate_limited: u64,
-    /// No empty batch was at hand.
-    pub no_batch: u64,
-    /// GRO trains that came without their segment size and so could not be split; counted as one each.
-    pub unsplit: u64,
-    /// Still in a socket when the daemon ended and its receiver could not take them.
-    #[serde(default)]
-    pub unread: u64,
-}
-
 /// What one sink did with the datagrams of one listener.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SinkSnapshot {
@@ -113,10 +92,9 @@ pub struct SinkSnapshot {
     pub name: String,
     /// Datagrams meant for it.
     pub offered: u64,
-    /// Datagrams it has handed on.
-    pub delivered: u64,
-    /// Datagrams it has not, by reason.
-    pub dropped: SinkDropped,
+    /// What its consumers have counted, and what the lanes could not give it.
+    #[serde(flatten)]
+    pub counts: Tally,
     /// Datagrams in its channels and in its hands.
     pub in_flight: u64,
     /// Batches now waiting in its channels.
@@ -136,42 +114,19 @@ pub struct SinkSnapshot {
 pub struct DestinationSnapshot {
     /// Where to.
     pub address: String,
-    /// Taken by the kernel.
-    pub sent: u64,
-    /// Not taken.
-    pub failed: u64,
-    /// Of those, longer than the route takes.
-    pub too_long: u64,
-    /// Errors that the network has answered with: nobody listens there, no route.
-    pub icmp_errors: u64,
+    /// What has become of them.
+    #[serde(flatten)]
+    pub counts: DestinationTally,
 }
 
 /// What a sink has written to files. Bytes of records, as the files hold them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct FilesSnapshot {
-    /// Written, since the start.
-    pub written_bytes: u64,
-    /// Of those, what a power loss could take now.
-    pub unsynced_bytes: u64,
-    /// Of those, what was written, could not be forced to the disk, and may be lost.
-    pub doubtful_bytes: u64,
+    /// What it has counted.
+    #[serde(flatten)]
+    pub counts: FileTally,
     /// Everything that was written before is on the disk, or doubtful; seconds since 1970, null before the first sync.
     pub synced_at: Option<f64>,
-    /// Files that could not be forced to the disk and were set aside.
-    pub sync_failures: u64,
-    /// Files that were finished because they were full or their time was over.
-    pub finished: u64,
-    /// Finished files that were removed to keep what `keep` says.
-    pub removed: u64,
-}
-
-/// Why an offered datagram was not delivered.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct SinkDropped {
-    /// The channel was full and `when_full` said drop.
-    pub queue_full: u64,
-    /// The destination refused it.
-    pub sink_error: u64,
 }
 
 /// One lane.
@@ -204,12 +159,9 @@ pub struct LaneSnapshot {
     /// How many arrived on each core, where that is counted.
     #[serde(default)]
     pub arrived_on: Option<BTreeMap<usize, u64>>,
-    /// Datagrams read.
-    pub received: u64,
-    /// Receive calls that returned datagrams.
-    pub calls: u64,
-    /// Receive calls that failed; a failed call loses nothing.
-    pub receive_errors: u64,
+    /// What its receiver has counted.
+    #[serde(flatten)]
+    pub counts: LaneTally,
     /// What the kernel granted, as it accounts (twice the value set).
     pub receive_buffer_bytes: u64,
     /// How much of it is in use now.

@@ -9,10 +9,9 @@ use std::time::Instant;
 use mmsg::CoreCounter;
 
 use crate::handover::channel::Gauge;
-use crate::ledger::snapshot::{
-    HostSnapshot, LaneSnapshot, ListenerDropped, ListenerSnapshot, SharerSnapshot, SinkDropped, SinkSnapshot, Snapshot,
-};
-use crate::ledger::{ConsumerLedger, DestinationLedger, FileLedger, LaneLedger, LaneTally, Tally};
+use crate::ledger::snapshot::{HostSnapshot, LaneSnapshot, ListenerSnapshot, SharerSnapshot, SinkSnapshot, Snapshot};
+use crate::ledger::tables::{LaneTally, SinkDropped, Tally};
+use crate::ledger::{ConsumerLedger, Counters, DestinationLedger, FileLedger, LaneLedger, Table};
 use crate::plan::spread::Intake;
 
 /// Everything a reading needs.
@@ -116,7 +115,7 @@ impl Books {
                     *residual += left.cast_signed();
                 } else {
                     log::error!("sink {}: gave up {left} datagrams that it did not take in time", sink.name);
-                    sink.dropped.sink_error += left;
+                    sink.counts.dropped.sink_error += left;
                 }
             }
         }
@@ -124,34 +123,18 @@ impl Books {
     }
 
     fn listener(&self, index: usize, listener: &ListenerBooks) -> ListenerSnapshot {
-        let taken: Vec<Tally> = listener.sinks.iter().map(|&sink| self.sinks[sink].tally(index)).collect();
-        let queue_full: Vec<u64> = listener
-            .sinks
-            .iter()
-            .map(|&sink| listener.lanes.iter().map(|lane| lane.ledger.queue_full(sink)).sum())
-            .collect();
-        let given_up = |sink: usize| listener.lanes.iter().map(|lane| lane.ledger.given_up(sink)).sum();
-        let lanes: Vec<(LaneTally, LaneSnapshot)> =
-            listener.lanes.iter().enumerate().map(|(number, lane)| lane.read(number)).collect();
-        let sum = |field: fn(&LaneTally) -> u64| lanes.iter().map(|(tally, _)| field(tally)).sum::<u64>();
-        let dropped = ListenerDropped {
-            truncated: sum(|tally| tally.dropped_truncated),
-            denied: sum(|tally| tally.dropped_denied),
-            rate_limited: sum(|tally| tally.dropped_rate_limited),
-            no_batch: sum(|tally| tally.dropped_no_batch),
-            unsplit: sum(|tally| tally.dropped_unsplit),
-            unread: listener.lanes.iter().map(|lane| lane.ledger.unread()).sum(),
-        };
-        let received = lanes.iter().map(|(_, lane)| lane.received).sum::<u64>();
-        let kernel_dropped: Option<u64> = lanes.iter().map(|(_, lane)| lane.kernel_dropped).sum();
-        let arrived: Option<u64> = lanes.iter().map(|(_, lane)| lane.arrived).sum();
-        let ListenerDropped { truncated, denied, rate_limited, no_batch, unsplit, unread } = dropped;
-        let to_offer = received - truncated - denied - rate_limited - no_batch - unsplit - unread;
+        // What a consumer took or a channel did not was offered before.
+        let at_sinks: Vec<(Tally, SinkDropped)> =
+            listener.sinks.iter().map(|&sink| (self.sinks[sink].tally(index), listener.not_taken(sink))).collect();
+        let lanes: Vec<LaneSnapshot> =
+            listener.lanes.iter().enumerate().map(|(index, lane)| lane.read(index)).collect();
+        let counts = LaneTally::sum(lanes.iter().map(|lane| lane.counts));
+        let arrived: Option<u64> = lanes.iter().map(|lane| lane.arrived).sum();
+        let to_offer = counts.received - counts.dropped.total();
         let mut residual = 0;
         let mut sinks = Vec::with_capacity(listener.sinks.len());
-        for (place, &sink) in listener.sinks.iter().enumerate() {
-            let offered = lanes.iter().map(|(tally, _)| tally.offered[place]).sum();
-            let (snapshot, left_over) = self.sinks[sink].read(offered, queue_full[place], given_up(sink), taken[place]);
+        for ((&sink, offered), (tally, not_taken)) in listener.sinks.iter().zip(counts.offered).zip(at_sinks) {
+            let (snapshot, left_over) = self.sinks[sink].read(offered, not_taken, tally);
             residual += left_over + signed_difference(to_offer, offered);
             sinks.push(snapshot);
         }
@@ -159,46 +142,47 @@ impl Books {
             name: listener.name.clone(),
             address: listener.address.clone(),
             arrived,
-            kernel_dropped,
+            kernel_dropped: lanes.iter().map(|lane| lane.kernel_dropped).sum(),
             kernel_dropped_unit: if listener.gro { "buffers" } else { "datagrams" }.to_owned(),
-            received,
-            bytes: sum(|tally| tally.bytes),
-            truncated: sum(|tally| tally.truncated),
-            dropped,
+            counts,
             shared_with: listener.sharers.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            wrong_cpu: lanes.iter().filter_map(|(_, lane)| lane.wrong_cpu).reduce(|sum, one| sum + one),
+            wrong_cpu: lanes.iter().filter_map(|lane| lane.wrong_cpu).reduce(|sum, one| sum + one),
             residual: arrived.map(|_| residual),
             sinks,
-            lanes: lanes.into_iter().map(|(_, snapshot)| snapshot).collect(),
+            lanes,
         }
     }
 }
 
+impl ListenerBooks {
+    /// What the lanes could not give to a sink.
+    fn not_taken(&self, sink: usize) -> SinkDropped {
+        SinkDropped::sum(self.lanes.iter().map(|lane| SinkDropped::load(lane.ledger.not_taken(sink))))
+    }
+}
+
 impl LaneBooks {
-    fn read(&self, number: usize) -> (LaneTally, LaneSnapshot) {
-        let tally = self.ledger.read();
+    fn read(&self, number: usize) -> LaneSnapshot {
+        let counts = self.ledger.read();
         let (kernel_dropped, memory) = self.ledger.kernel().unzip();
-        let received = tally.received + self.ledger.unread();
         let arrived_on = self.arrived_on();
-        let snapshot = LaneSnapshot {
+        let is_countable = self.ledger.is_countable();
+        LaneSnapshot {
             lane: number,
             address: self.address.clone(),
             cpu: self.core,
             node: self.node,
             queue: self.intake.queue,
             engine: self.engine.to_owned(),
-            arrived: kernel_dropped.filter(|_| self.ledger.is_countable()).map(|dropped| received + dropped),
+            arrived: kernel_dropped.filter(|_| is_countable).map(|dropped| counts.received + dropped),
             kernel_dropped,
             wrong_cpu: arrived_on.as_ref().map(|counts| self.wrong_cpu(counts)),
             planned_cpus: self.intake.expected_cores().to_vec(),
             arrived_on,
-            received,
-            calls: tally.calls,
-            receive_errors: tally.errors,
+            counts,
             receive_buffer_bytes: self.receive_buffer_bytes,
             receive_buffer_used_bytes: memory.map_or(0, |memory| u64::from(memory.receive_used_bytes)),
-        };
-        (tally, snapshot)
+        }
     }
 
     /// How many datagrams arrived on each core that had any.
@@ -216,12 +200,7 @@ impl LaneBooks {
 impl SinkBooks {
     /// What all consumers of this sink have counted for one listener.
     fn tally(&self, listener: usize) -> Tally {
-        self.consumers.iter().map(|consumer| consumer.read(listener)).fold(Tally::default(), |sum, one| Tally {
-            taken: sum.taken + one.taken,
-            delivered: sum.delivered + one.delivered,
-            failed: sum.failed + one.failed,
-            pending: sum.pending + one.pending,
-        })
+        Tally::sum(self.consumers.iter().map(|consumer| consumer.read(listener)))
     }
 
     /// The snapshot of this sink, and what its own sum leaves over.
@@ -229,21 +208,22 @@ impl SinkBooks {
     /// What waits in the channels is the one term that nobody counts: it is what was offered and neither dropped nor
     /// taken. A negative number of them is a datagram counted twice, and so is what is left when every thread has
     /// ended, see [`Books::final_snapshot`].
-    fn read(&self, offered: u64, queue_full: u64, given_up: u64, tally: Tally) -> (SinkSnapshot, i64) {
-        let waiting = signed_difference(offered, queue_full + given_up + tally.taken);
-        let decided = tally.delivered + tally.failed + tally.pending;
+    fn read(&self, offered: u64, not_taken: SinkDropped, mut counts: Tally) -> (SinkSnapshot, i64) {
+        let waiting = signed_difference(offered, not_taken.total() + counts.taken);
+        let decided = counts.delivered + counts.dropped.total() + counts.pending;
+        let left_over = signed_difference(counts.taken, decided) + waiting.min(0);
+        counts.dropped.add(&not_taken);
         let snapshot = SinkSnapshot {
             name: self.name.clone(),
             offered,
-            delivered: tally.delivered,
-            dropped: SinkDropped { queue_full, sink_error: tally.failed + given_up },
-            in_flight: waiting.max(0).cast_unsigned() + tally.pending,
+            counts,
+            in_flight: waiting.max(0).cast_unsigned() + counts.pending,
             queue_depth: self.channels.iter().map(|channel| channel.depth() as u64).sum(),
             queue_capacity: self.channels.iter().map(|channel| channel.capacity() as u64).sum(),
             destinations: DestinationLedger::sum(self.destinations.iter().map(Arc::as_ref)),
             files: (!self.files.is_empty()).then(|| FileLedger::sum(self.files.iter().map(Arc::as_ref))),
         };
-        (snapshot, signed_difference(tally.taken, decided) + waiting.min(0))
+        (snapshot, left_over)
     }
 }
 

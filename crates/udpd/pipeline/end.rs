@@ -152,7 +152,7 @@ fn has_ended_well(thread: JoinHandle<()>) -> bool {
 fn count_rest(lane: &Lane) {
     let socket = lane.ledger.socket();
     let outcome = count_unread(&socket, &lane.ledger);
-    let (name, number, unread) = (&lane.listener, lane.plan.number, lane.ledger.unread());
+    let (name, number, unread) = (&lane.listener, lane.plan.number, lane.ledger.read().dropped.unread);
     if unread > 0 {
         log::error!(
             "listener {name}, lane {number}: dropped {unread} datagrams that were left in its socket, counted as unread"

@@ -212,15 +212,13 @@ impl Receiver {
         let summary = *batch.summary();
         tally.received += summary.datagrams + summary.unsplit;
         tally.bytes += summary.bytes;
-        tally.dropped_unsplit += summary.unsplit;
+        tally.dropped.unsplit += summary.unsplit;
         tally.truncated += summary.truncated;
         if let Some(policy) = &mut self.policy {
-            let refused = policy.apply(batch);
-            tally.dropped_denied += refused.denied;
-            tally.dropped_rate_limited += refused.rate_limited;
+            policy.apply(batch, &mut tally.dropped);
         }
         if self.drop_truncated && batch.summary().truncated > 0 {
-            tally.dropped_truncated += batch.retain(|datagram| !datagram.is_truncated()) as u64;
+            tally.dropped.truncated += batch.retain(|datagram| !datagram.is_truncated()) as u64;
         }
         let offered = batch.summary().datagrams;
         if offered == 0 {
@@ -245,10 +243,12 @@ impl Receiver {
         route.feed.offer(parcel, &self.stop.give_up, |dropped, reason| {
             let lane = &self.lanes[dropped.lane];
             let datagrams = dropped.datagrams.summary().datagrams;
-            match reason {
-                NotTaken::Full => lane.ledger.count_queue_full(route.sink, datagrams),
-                NotTaken::GivenUp => lane.ledger.count_given_up(route.sink, datagrams),
-            }
+            let counters = lane.ledger.not_taken(route.sink);
+            let counter = match reason {
+                NotTaken::Full => &counters.queue_full,
+                NotTaken::GivenUp => &counters.sink_error,
+            };
+            counter.fetch_add(datagrams, Ordering::Relaxed);
             // The way home has room for every reference there is; it fails only when the lane has ended.
             let _ = lane.home.try_send(dropped);
         });
@@ -279,8 +279,8 @@ impl Receiver {
             tally.received += summary.datagrams + summary.unsplit;
             tally.bytes += summary.bytes;
             tally.truncated += summary.truncated;
-            tally.dropped_unsplit += summary.unsplit;
-            tally.dropped_no_batch += summary.datagrams;
+            tally.dropped.unsplit += summary.unsplit;
+            tally.dropped.no_batch += summary.datagrams;
             self.publish(tally);
         }
         messages
@@ -297,8 +297,8 @@ impl Receiver {
 /// cannot have is received one by one, for as long as that is so.
 fn receive(engine: &mut Engine, batch: &mut RecvBatch, wait: Wait, lane: usize, tally: &mut LaneTally) -> usize {
     crew::at_rest(|| engine.receive(batch, wait)).unwrap_or_else(|error| {
-        tally.errors += 1;
-        if tally.errors == 1 {
+        tally.receive_errors += 1;
+        if tally.receive_errors == 1 {
             log::warn!(
                 "lane {lane}: a receive call failed: {error}; until it works again each datagram needs a call of its \
                  own; udpd only counts further failures"

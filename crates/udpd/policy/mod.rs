@@ -20,6 +20,7 @@ use std::time::Instant;
 use mmsg::RecvBatch;
 
 use crate::capture::headers;
+use crate::ledger::tables::ListenerDropped;
 
 pub use access::AccessList;
 pub use limiter::{Limit, RateLimiter, TABLE_BYTES};
@@ -34,15 +35,6 @@ pub struct Policy {
     started: Instant,
 }
 
-/// What a policy took out of a batch.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Refused {
-    /// By the access list.
-    pub denied: u64,
-    /// By the rate limit.
-    pub rate_limited: u64,
-}
-
 impl Policy {
     /// The policy of a lane, or `None` when it has nothing to look at. The table of the limiter is taken and touched
     /// here: call it on the thread of the lane.
@@ -54,14 +46,13 @@ impl Policy {
         Some(Self { access, limiter, started: Instant::now() })
     }
 
-    /// Discards what is refused. A source that is denied uses up nothing of a share.
-    pub fn apply(&mut self, batch: &mut RecvBatch) -> Refused {
-        let mut refused = Refused::default();
+    /// Discards and counts what is refused. A source that is denied uses up nothing of a share.
+    pub fn apply(&mut self, batch: &mut RecvBatch, dropped: &mut ListenerDropped) {
         let access = self.access.as_deref();
         match &mut self.limiter {
             None => {
                 let accepts = |source| access.is_none_or(|access| access.accepts(source));
-                refused.denied = batch.retain(|datagram| accepts(headers::source(datagram).ip())) as u64;
+                dropped.denied += batch.retain(|datagram| accepts(headers::source(datagram).ip())) as u64;
             }
             Some(limiter) => {
                 // Once for the batch: what it holds was read in one call, and its order is all there is to know.
@@ -69,17 +60,16 @@ impl Policy {
                 batch.retain(|datagram| {
                     let source = headers::source(datagram).ip();
                     if access.is_some_and(|access| !access.accepts(source)) {
-                        refused.denied += 1;
+                        dropped.denied += 1;
                         return false;
                     }
                     let admitted = limiter.admits(source);
-                    refused.rate_limited += u64::from(!admitted);
+                    dropped.rate_limited += u64::from(!admitted);
                     admitted
                 });
                 limiter.publish();
             }
         }
-        refused
     }
 }
 

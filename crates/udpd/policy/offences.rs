@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::address_of;
-use crate::ledger::Group;
+use crate::ledger::{Published, cells};
 
 /// Offences of one lane that are named at a time.
 pub const NAMED_MAX: usize = 16;
@@ -44,30 +44,45 @@ pub struct Offence {
 /// The published side: one writer, any number of readers.
 #[derive(Debug, Default)]
 pub struct Offences {
-    /// Number, upper and lower half of the source, datagrams refused.
-    named: [Group<4>; NAMED_MAX],
-    /// Offences that found no room, and datagrams admitted because their source found none in the table.
-    others: Group<2>,
+    named: [Published<Named>; NAMED_MAX],
+    others: Published<Others>,
 }
+
+/// An offence as it is published.
+#[derive(Debug, Default)]
+struct Named {
+    number: u64,
+    source_high: u64,
+    source_low: u64,
+    refused: u64,
+}
+
+cells!(Named { number: u64, source_high: u64, source_low: u64, refused: u64 });
+
+/// What is not named.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Others {
+    /// How many offences began without being named.
+    pub unnamed: u64,
+    /// How many datagrams were admitted without a look, because there was no room to remember their source.
+    pub unwatched: u64,
+}
+
+cells!(Others { unnamed: u64, unwatched: u64 });
 
 impl Offences {
     /// The offence that is noted at each place, if there was one.
     pub fn read(&self) -> [Option<Offence>; NAMED_MAX] {
         std::array::from_fn(|place| {
-            let [number, high, low, refused] = self.named[place].read();
-            let source = address_of(u128::from(high) << 64 | u128::from(low));
+            let Named { number, source_high, source_low, refused } = self.named[place].read();
+            let source = address_of(u128::from(source_high) << 64 | u128::from(source_low));
             (number > 0).then_some(Offence { number, source, refused })
         })
     }
 
-    /// How many offences began without being named.
-    pub fn unnamed(&self) -> u64 {
-        self.others.read()[0]
-    }
-
-    /// How many datagrams were admitted without a look, because there was no room to remember their source.
-    pub fn unwatched(&self) -> u64 {
-        self.others.read()[1]
+    /// What is not named.
+    pub fn others(&self) -> Others {
+        self.others.read()
     }
 }
 
@@ -87,8 +102,7 @@ pub(super) struct OffenceWriter {
     published: Arc<Offences>,
     noted: [Noted; NAMED_MAX],
     begun: u64,
-    unnamed: u64,
-    unwatched: u64,
+    others: Others,
     now: Duration,
     changed: bool,
 }
@@ -96,7 +110,7 @@ pub(super) struct OffenceWriter {
 impl OffenceWriter {
     pub(super) fn new(published: Arc<Offences>) -> Self {
         let noted = [Noted::default(); NAMED_MAX];
-        Self { published, noted, begun: 0, unnamed: 0, unwatched: 0, now: Duration::ZERO, changed: false }
+        Self { published, noted, begun: 0, others: Others::default(), now: Duration::ZERO, changed: false }
     }
 
     pub(super) fn set_time(&mut self, since_start: Duration) {
@@ -104,7 +118,7 @@ impl OffenceWriter {
     }
 
     pub(super) fn count_unwatched(&mut self) {
-        self.unwatched += 1;
+        self.others.unwatched += 1;
         self.changed = true;
     }
 
@@ -124,7 +138,7 @@ impl OffenceWriter {
                 noted.last = self.now;
                 noted.changed = true;
             }
-            None => self.unnamed += 1,
+            None => self.others.unnamed += 1,
         }
     }
 
@@ -154,10 +168,11 @@ impl OffenceWriter {
             return;
         }
         self.changed = false;
-        for (noted, group) in self.noted.iter_mut().zip(&self.published.named).filter(|(noted, _)| noted.changed) {
+        for (noted, place) in self.noted.iter_mut().zip(&self.published.named).filter(|(noted, _)| noted.changed) {
             noted.changed = false;
-            group.publish(&[noted.number, (noted.source >> 64) as u64, noted.source as u64, noted.refused]);
+            let (source_high, source_low) = ((noted.source >> 64) as u64, noted.source as u64);
+            place.publish(&Named { number: noted.number, source_high, source_low, refused: noted.refused });
         }
-        self.published.others.publish(&[self.unnamed, self.unwatched]);
+        self.published.others.publish(&self.others);
     }
 }

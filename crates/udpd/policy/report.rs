@@ -4,7 +4,7 @@
 //! Called once a second by the main thread, and a last time when the daemon ends. The number of lines has a bound that
 //! no sender can move: places of a lane times two, in the time for which a place is kept.
 
-use super::offences::{NAMED_MAX, Offences};
+use super::offences::{NAMED_MAX, Offences, Others};
 
 /// Looks without a change that end an offence. Less than the time for which it keeps its place.
 const QUIET_LOOKS: u32 = 10;
@@ -19,8 +19,7 @@ pub struct OffenceReport {
     subject: String,
     limit: String,
     seen: [Seen; NAMED_MAX],
-    unnamed: u64,
-    unwatched: u64,
+    others: Others,
     looks: u32,
 }
 
@@ -99,26 +98,23 @@ impl OffenceReport {
 
     fn others(&mut self, offences: &Offences, lines: &mut Vec<String>) {
         self.looks = 0;
-        let (unnamed, unwatched) = (offences.unnamed(), offences.unwatched());
-        if unnamed > self.unnamed {
+        let before = std::mem::replace(&mut self.others, offences.others());
+        let unnamed = self.others.unnamed - before.unnamed;
+        if unnamed > 0 {
             lines.push(format!(
-                "{}: other sources began {} times to exceed {}; the log names {NAMED_MAX} at a time; all are limited \
-                 and counted",
-                self.subject,
-                unnamed - self.unnamed,
-                self.limit
+                "{}: other sources began {unnamed} times to exceed {}; the log names {NAMED_MAX} at a time; all are \
+                 limited and counted",
+                self.subject, self.limit
             ));
         }
-        if unwatched > self.unwatched {
+        let unwatched = self.others.unwatched - before.unwatched;
+        if unwatched > 0 {
             lines.push(format!(
-                "{}: {} datagrams passed without a check of {}, because its table had no room for their sources; so \
-                 many sources at once are mostly forged: filter them before this host",
-                self.subject,
-                unwatched - self.unwatched,
-                self.limit
+                "{}: {unwatched} datagrams passed without a check of {}, because its table had no room for their \
+                 sources; so many sources at once are mostly forged: filter them before this host",
+                self.subject, self.limit
             ));
         }
-        (self.unnamed, self.unwatched) = (unnamed, unwatched);
     }
 }
 

@@ -60,5 +60,5 @@ pub(crate) fn deliver(tally: &mut Tally, datagrams: u64) {
 /// Moves `datagrams` of a listener from pending to failed.
 fn fail(tally: &mut Tally, datagrams: u64) {
     tally.pending -= datagrams;
-    tally.failed += datagrams;
+    tally.dropped.sink_error += datagrams;
 }

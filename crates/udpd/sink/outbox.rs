@@ -218,7 +218,8 @@ mod tests {
         let (bytes, outcome) = outbox.write_to(&mut destination, &mut tallies);
         assert_eq!(bytes, destination.taken.len());
         assert!(outbox.is_empty());
-        let lost = (tallies[0].failed + tallies[1].failed, (records.concat().len() - bytes) as u64);
+        let lost =
+            (tallies[0].dropped.sink_error + tallies[1].dropped.sink_error, (records.concat().len() - bytes) as u64);
         assert_eq!(outbox.lost(), lost);
         (destination, tallies, outcome)
     }
@@ -236,7 +237,7 @@ mod tests {
                 let found = format.boundary().whole(&destination.taken);
                 assert_eq!(found.bytes, destination.taken.len(), "no torn record at {room}");
                 assert_eq!(tallies[0].delivered + tallies[1].delivered, found.records, "room for {room} bytes");
-                assert_eq!(tallies.map(|tally| tally.delivered + tally.failed), [3, 2]);
+                assert_eq!(tallies.map(|tally| tally.delivered + tally.dropped.sink_error), [3, 2]);
                 assert_eq!(tallies.map(|tally| tally.pending), [0, 0]);
             }
         }

@@ -274,12 +274,12 @@ mod tests {
         let path = directory.path().join("peer");
         let mut sink = UnixDatagramSink::new("s", path.clone());
         let tally = accept(&mut sink, &[b"nobody", b"there"]);
-        assert_eq!((tally.delivered, tally.failed), (0, 2));
+        assert_eq!((tally.delivered, tally.dropped.sink_error), (0, 2));
         let peer = UnixDatagram::bind(&path).expect("bound");
         look_again(&mut sink.peer);
         let long = vec![7; 9000];
         let tally = accept(&mut sink, &[b"a\nb", b"", &long]);
-        assert_eq!((tally.delivered, tally.failed), (3, 0));
+        assert_eq!((tally.delivered, tally.dropped.sink_error), (3, 0));
         let mut buffer = [0; 10_000];
         for expected in [&b"a\nb"[..], b"", &long] {
             let length = peer.recv(&mut buffer).expect("a message");
@@ -291,7 +291,7 @@ mod tests {
         look_again(&mut sink.peer);
         let tally = accept(&mut sink, &[b"to the new one"]);
         assert_eq!(
-            (tally.delivered, tally.failed),
+            (tally.delivered, tally.dropped.sink_error),
             (1, 0),
             "the message that found the peer gone is sent to the new one"
         );
@@ -308,7 +308,7 @@ mod tests {
             let listener = std::os::unix::net::UnixListener::bind(&path).expect("bound");
             let mut sink = UnixStreamSink::new("s", path, encoder(format));
             let tally = accept(&mut sink, &[b"one", b"a\nb", b""]);
-            assert_eq!((tally.delivered, tally.failed), (3, 0));
+            assert_eq!((tally.delivered, tally.dropped.sink_error), (3, 0));
             let (mut peer, _) = listener.accept().expect("a connection");
             drop(sink);
             let mut read = Vec::new();
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         let mut sink = UnixStreamSink::new("s", path, encoder(Format::Lines));
         let tally = accept(&mut sink, &[b"nobody accepts"]);
-        assert_eq!((tally.delivered, tally.failed), (0, 1));
+        assert_eq!((tally.delivered, tally.dropped.sink_error), (0, 1));
         drop(listener);
     }
 
@@ -348,14 +348,17 @@ mod tests {
             let mut tallies = [Tally { pending: 2, ..Tally::default() }];
             sink.accept(&cut, &mut tallies);
             sink.flush(&mut tallies);
-            assert_eq!((tallies[0].delivered, tallies[0].failed, tallies[0].pending), (delivered, 2 - delivered, 0));
+            assert_eq!(
+                (tallies[0].delivered, tallies[0].dropped.sink_error, tallies[0].pending),
+                (delivered, 2 - delivered, 0)
+            );
             drop(listener.accept().expect("a connection"));
         }
         let messages = directory.path().join("messages");
         let _peer = UnixDatagram::bind(&messages).expect("bound");
         let mut tallies = [Tally { pending: 2, ..Tally::default() }];
         UnixDatagramSink::new("s", messages).accept(&cut, &mut tallies);
-        assert_eq!((tallies[0].delivered, tallies[0].failed), (1, 1));
+        assert_eq!((tallies[0].delivered, tallies[0].dropped.sink_error), (1, 1));
     }
 
     #[test]
@@ -366,10 +369,10 @@ mod tests {
         let mut sink = UnixStreamSink::new("s", path, encoder(Format::Lines));
         drop(listener.accept().expect("a connection"));
         let tally = accept(&mut sink, &[b"lost with the connection"]);
-        assert_eq!((tally.delivered, tally.failed), (0, 1));
+        assert_eq!((tally.delivered, tally.dropped.sink_error), (0, 1));
         look_again(&mut sink.peer);
         let tally = accept(&mut sink, &[b"whole"]);
-        assert_eq!((tally.delivered, tally.failed), (1, 0));
+        assert_eq!((tally.delivered, tally.dropped.sink_error), (1, 0));
         let (mut peer, _) = listener.accept().expect("a connection");
         drop(sink);
         let mut read = Vec::new();

@@ -7,8 +7,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::ledger::Snapshot;
-use crate::ledger::snapshot::{LaneSnapshot, ListenerSnapshot};
+use crate::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, Snapshot};
+use crate::ledger::tables::KERNEL_DROPPED;
+use crate::ledger::{Counter, Table};
 
 /// Remembers the reading before.
 #[derive(Debug, Default)]
@@ -31,41 +32,35 @@ impl LossWatch {
 
 fn losses(now: &ListenerSnapshot, before: Option<&ListenerSnapshot>, lines: &mut Vec<String>) {
     let name = &now.name;
-    let mut say = |what: &str, count: u64, cure: &str| {
-        if count > 0 {
-            lines.push(format!("listener {name}: {what} {count} since the last report; {cure}"));
-        }
-    };
-    let since = |field: fn(&ListenerSnapshot) -> u64| field(now).saturating_sub(before.map_or(0, field));
-    // A reading without it says nothing of the time before it.
+    // A reading without the kernel's count says nothing of the time before it.
     let kernel_before = before.map_or(Some(0), |before| before.kernel_dropped);
-    let kernel_dropped = now.kernel_dropped.zip(kernel_before).map_or(0, |(now, before)| now.saturating_sub(before));
-    say(
-        "the kernel dropped",
-        kernel_dropped,
-        "the receive buffer was full: raise receive_buffer or absorb, or add lanes",
-    );
-    say(
-        "dropped as longer than max_length",
-        since(|listener| listener.dropped.truncated),
-        "raise max_length, or keep their heads with on_truncate = \"keep\"",
-    );
-    say("GRO trains that could not be split:", since(|listener| listener.dropped.unsplit), "set gro = \"off\"");
-    say(
-        "no batch was free for",
-        since(|listener| listener.dropped.no_batch),
-        "this is a bug of udpd: please report it",
-    );
+    if let Some((now_dropped, before)) = now.kernel_dropped.zip(kernel_before) {
+        let what = (now_dropped.saturating_sub(before), now.kernel_dropped_unit.as_str());
+        say(&format!("listener {name}: the kernel"), &KERNEL_DROPPED, what, lines);
+    }
+    say_table(&format!("listener {name}:"), &now.counts.dropped, before.map(|before| &before.counts.dropped), lines);
     for (place, sink) in now.sinks.iter().enumerate() {
-        let earlier = before.and_then(|before| before.sinks.get(place));
-        let full = sink.dropped.queue_full - earlier.map_or(0, |earlier| earlier.dropped.queue_full);
-        let failed = sink.dropped.sink_error - earlier.map_or(0, |earlier| earlier.dropped.sink_error);
-        say(
-            &format!("sink {} was too slow for", sink.name),
-            full,
-            "raise its queue_batches for bursts, give it consumers = \"per_lane\", or make its destination faster",
-        );
-        say(&format!("sink {} could not deliver", sink.name), failed, "the log has the error");
+        let before = before.and_then(|before| before.sinks.get(place));
+        let who = format!("listener {name}: sink {}", sink.name);
+        say_table(&who, &sink.counts.dropped, before.map(|before| &before.counts.dropped), lines);
+    }
+}
+
+/// What was dropped for each reason of a table, but for those that are quiet.
+fn say_table<T: Table>(who: &str, now: &T, before: Option<&T>, lines: &mut Vec<String>) {
+    let nothing = T::default();
+    for ((counter, now), (_, before)) in now.values().zip(before.unwrap_or(&nothing).values()) {
+        if !counter.is_quiet {
+            say(who, counter, (now.saturating_sub(before), counter.unit), lines);
+        }
+    }
+}
+
+fn say(who: &str, counter: &Counter, (count, unit): (u64, &str), lines: &mut Vec<String>) {
+    if count > 0 {
+        let Counter { name, help, cure, .. } = counter;
+        let line = format!("{who} dropped {count} {unit} since the last report ({name}). {help} {cure}");
+        lines.push(line.replace('`', ""));
     }
 }
 

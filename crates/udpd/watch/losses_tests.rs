@@ -1,7 +1,8 @@
 //! What is said, when, and how often.
 
 use super::*;
-use crate::ledger::snapshot::{HostSnapshot, ListenerDropped};
+use crate::ledger::LaneTally;
+use crate::ledger::snapshot::HostSnapshot;
 
 fn reading(kernel_dropped: u64) -> Snapshot {
     Snapshot {
@@ -15,10 +16,7 @@ fn reading(kernel_dropped: u64) -> Snapshot {
             arrived: Some(kernel_dropped),
             kernel_dropped: Some(kernel_dropped),
             kernel_dropped_unit: String::new(),
-            received: 0,
-            bytes: 0,
-            truncated: 0,
-            dropped: ListenerDropped::default(),
+            counts: LaneTally::default(),
             wrong_cpu: None,
             shared_with: None,
             residual: Some(0),
@@ -49,7 +47,7 @@ fn arrivals(counts: &[(usize, u64)]) -> Snapshot {
         wrong_cpu: Some(wrong),
         planned_cpus: vec![2, 3],
         arrived_on: Some(arrived_on),
-        ..crate::commands::stats::tests::example().listeners[0].lanes[1].clone()
+        ..crate::ledger::tests::example().listeners[0].lanes[1].clone()
     }];
     snapshot
 }

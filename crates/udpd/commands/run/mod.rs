@@ -17,7 +17,7 @@ use crate::config::{Chosen, Config};
 use crate::endpoint::control::{ControlServer, ControlSocket};
 use crate::endpoint::metrics::{MetricsHandle, MetricsServer};
 use crate::exit::{ExitCode, Failure};
-use crate::ledger::Snapshot;
+use crate::ledger::{Snapshot, Table as _};
 use crate::logging;
 use crate::os::crew::{self, Crew, Event};
 use crate::os::notify::Notifier;
@@ -202,7 +202,7 @@ fn status(snapshot: &Snapshot) -> String {
     let sum = |field: fn(&crate::ledger::snapshot::ListenerSnapshot) -> u64| -> u64 {
         snapshot.listeners.iter().map(field).sum()
     };
-    let received = sum(|listener| listener.received);
+    let received = sum(|listener| listener.counts.received);
     let kernel_dropped: Option<u64> = snapshot.listeners.iter().map(|listener| listener.kernel_dropped).sum();
     format!("received {received}, dropped by the kernel {}", known(kernel_dropped))
 }
@@ -341,15 +341,15 @@ fn say_pages(lanes: &[Lane]) {
 fn say_ledger(snapshot: &Snapshot) {
     for listener in &snapshot.listeners {
         let sinks = listener.sinks.iter().map(|sink| {
-            let dropped = sink.dropped.queue_full + sink.dropped.sink_error;
-            format!("; sink {}: delivered {}, dropped {dropped}", sink.name, sink.delivered)
+            let (delivered, dropped) = (sink.counts.delivered, sink.counts.dropped.total());
+            format!("; sink {}: delivered {delivered}, dropped {dropped}", sink.name)
         });
         log::info!(
             "listener {}: arrived {}, dropped by the kernel {}, received {}{}; residual {}",
             listener.name,
             known(listener.arrived),
             known(listener.kernel_dropped),
-            listener.received,
+            listener.counts.received,
             sinks.collect::<String>(),
             known(listener.residual)
         );

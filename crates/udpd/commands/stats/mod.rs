@@ -8,9 +8,10 @@ use std::io::Write;
 
 use crate::endpoint::control::Connection;
 use crate::exit::{ExitCode, Failure};
-use crate::ledger::Snapshot;
-use crate::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SharerSnapshot, SinkSnapshot, Takes};
+use crate::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SharerSnapshot, SinkSnapshot, Snapshot, Takes};
+use crate::ledger::{Counter, Table as _};
 use crate::os::console;
+use crate::text::tables::{Table, grouped, or_dash};
 
 /// Asks the daemon that has been reached, and writes what it says.
 ///
@@ -31,16 +32,16 @@ pub fn execute(daemon: Connection, json: bool, out: &mut dyn Write) -> Result<()
 pub fn render(snapshot: &Snapshot) -> String {
     let mut text = format!("udpd {}, up {}\n", snapshot.version, duration(snapshot.uptime_seconds));
     if snapshot.log_lines_lost > 0 {
-        let _ = writeln!(text, "log lines lost: {}", count(snapshot.log_lines_lost));
+        let _ = writeln!(text, "log lines lost: {}", grouped(snapshot.log_lines_lost));
     }
     for listener in &snapshot.listeners {
         let _ = writeln!(text, "\nlistener {} on {}", listener.name, listener.address);
         push_sharers(&mut text, listener.shared_with.as_deref());
-        push_table(&mut text, &sums(listener), "<><");
-        text.push('\n');
-        push_table(&mut text, &sinks(&listener.sinks), "<>>>>>>");
-        text.push('\n');
-        push_table(&mut text, &lanes(&listener.lanes), "<>>>>>>>>><<");
+        push_sums(&mut text, listener);
+        push_table(&mut text, listener.sinks.iter().map(sink).collect());
+        push_table(&mut text, listener.sinks.iter().filter_map(files).collect());
+        push_table(&mut text, listener.sinks.iter().flat_map(destinations).collect());
+        push_table(&mut text, listener.lanes.iter().map(lane).collect());
     }
     text
 }
@@ -69,135 +70,99 @@ fn push_sharers(text: &mut String, sharers: Option<&[SharerSnapshot]>) {
 }
 
 /// What arrived at a listener and where it went before the sinks.
-fn sums(listener: &ListenerSnapshot) -> Vec<Vec<String>> {
-    let dropped = &listener.dropped;
-    let reasons = [
-        ("truncated", dropped.truncated),
-        ("denied", dropped.denied),
-        ("rate limited", dropped.rate_limited),
-        ("no batch", dropped.no_batch),
-        ("unsplit", dropped.unsplit),
-        ("unread", dropped.unread),
-    ];
-    let dropped_total: u64 = reasons.iter().map(|(_, datagrams)| datagrams).sum();
-    let by_reason: Vec<String> =
-        reasons.iter().map(|(reason, datagrams)| format!("{reason} {}", count(*datagrams))).collect();
+fn push_sums(text: &mut String, listener: &ListenerSnapshot) {
+    let counts = &listener.counts;
+    let unit = &listener.kernel_dropped_unit;
+    let beside = counts.values().filter(|(counter, _)| counter.name != "received");
     let mut rows = vec![
-        row(["arrived", &known(listener.arrived), "datagrams"]),
-        row(["kernel dropped", &known(listener.kernel_dropped), &listener.kernel_dropped_unit]),
-        row(["received", &count(listener.received), &received_note(listener)]),
-        row(["dropped", &count(dropped_total), &by_reason.join(", ")]),
+        ("arrived", or_dash(listener.arrived), "datagrams".to_owned()),
+        ("kernel dropped", or_dash(listener.kernel_dropped), unit.clone()),
+        ("received", grouped(counts.received), terms(beside)),
+        ("dropped", grouped(counts.dropped.total()), terms(counts.dropped.values())),
     ];
-    if let Some(wrong) = listener.wrong_cpu {
-        rows.push(row(["on the wrong core", &count(wrong), &listener.kernel_dropped_unit]));
-    }
+    rows.extend(listener.wrong_cpu.map(|wrong| ("on the wrong core", grouped(wrong), unit.clone())));
     let (residual, verdict) = match listener.residual {
         None => ("-".to_owned(), "unknown, because a term is unknown"),
         Some(0) => ("0".to_owned(), "the sums agree"),
         Some(residual) => {
             let sign = if residual < 0 { "-" } else { "" };
-            (format!("{sign}{}", count(residual.unsigned_abs())), "the sums disagree: please report it")
+            (format!("{sign}{}", grouped(residual.unsigned_abs())), "the sums disagree: please report it")
         }
     };
-    rows.push(row(["residual", &residual, verdict]));
-    rows
-}
-
-fn received_note(listener: &ListenerSnapshot) -> String {
-    format!("{} bytes, {} longer than max_length", count(listener.bytes), count(listener.truncated))
-}
-
-fn sinks(sinks: &[SinkSnapshot]) -> Vec<Vec<String>> {
-    let mut rows =
-        vec![row(["sink", "offered", "delivered", "queue full", "sink error", "in flight", "queued batches"])];
-    rows.extend(sinks.iter().map(|sink| {
-        row([
-            &sink.name,
-            &count(sink.offered),
-            &count(sink.delivered),
-            &count(sink.dropped.queue_full),
-            &count(sink.dropped.sink_error),
-            &count(sink.in_flight),
-            &format!("{} of {}", count(sink.queue_depth), count(sink.queue_capacity)),
-        ])
-    }));
-    rows
-}
-
-fn lanes(lanes: &[LaneSnapshot]) -> Vec<Vec<String>> {
-    let mut rows = vec![row([
-        "lane",
-        "cpu",
-        "node",
-        "queue",
-        "received",
-        "kernel dropped",
-        "wrong core",
-        "datagrams per call",
-        "buffer used",
-        "buffer max",
-        "engine",
-        "address",
-    ])];
-    let number = |number: Option<usize>| number.map_or("-".to_string(), |number| number.to_string());
-    rows.extend(lanes.iter().map(|lane| {
-        row([
-            &lane.lane.to_string(),
-            &number(lane.cpu),
-            &number(lane.node),
-            &number(lane.queue),
-            &count(lane.received),
-            &known(lane.kernel_dropped),
-            &lane.wrong_cpu.map_or("-".to_string(), count),
-            &per_call(lane.received, lane.calls),
-            &count(lane.receive_buffer_used_bytes),
-            &count(lane.receive_buffer_bytes),
-            &lane.engine,
-            &lane.address,
-        ])
-    }));
-    rows
-}
-
-fn per_call(received: u64, calls: u64) -> String {
-    if calls == 0 { "-".into() } else { format!("{:.1}", received as f64 / calls as f64) }
-}
-
-fn row<const COLUMNS: usize>(cells: [&str; COLUMNS]) -> Vec<String> {
-    cells.map(String::from).to_vec()
-}
-
-/// Writes rows indented and aligned: `alignment` has a `<` for each column of text and a `>` for each column of
-/// numbers.
-fn push_table(text: &mut String, rows: &[Vec<String>], alignment: &str) {
-    let width = |column: usize| rows.iter().map(|cells| cells[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..alignment.len()).map(width).collect();
-    for cells in rows {
-        let mut line = String::new();
-        for ((cell, width), side) in cells.iter().zip(&widths).zip(alignment.chars()) {
-            let _ = if side == '<' { write!(line, "  {cell:<width$}") } else { write!(line, "  {cell:>width$}") };
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
+    rows.push(("residual", residual, verdict.to_owned()));
+    let name_width = rows.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
+    let width = rows.iter().map(|(_, number, _)| number.len()).max().unwrap_or(0);
+    for (name, number, note) in rows {
+        let _ = writeln!(text, "  {name:<name_width$}  {number:>width$}  {note}");
     }
 }
 
-/// A number, or that nobody knows it.
-fn known(number: Option<u64>) -> String {
-    number.map_or("-".to_owned(), count)
+/// Counters in one cell.
+fn terms(values: impl Iterator<Item = (&'static Counter, u64)>) -> String {
+    named(values).map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
 }
 
-/// A number with a comma between thousands.
-fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (position, digit) in digits.chars().enumerate() {
-        if position > 0 && (digits.len() - position).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
+/// One row of a table: each cell with the heading of its column.
+type Row = Vec<(String, String)>;
+
+/// Counters as cells of a row.
+fn named(values: impl Iterator<Item = (&'static Counter, u64)>) -> impl Iterator<Item = (String, String)> {
+    values.map(|(counter, value)| (counter.words(), grouped(value)))
+}
+
+fn cell(heading: &str, cell: impl ToString) -> (String, String) {
+    (heading.to_owned(), cell.to_string())
+}
+
+fn sink(sink: &SinkSnapshot) -> Row {
+    let mut row = vec![cell("sink", &sink.name), cell("offered", grouped(sink.offered))];
+    row.extend(named(sink.counts.values()).chain(named(sink.counts.dropped.values())));
+    let queued = format!("{} of {}", grouped(sink.queue_depth), grouped(sink.queue_capacity));
+    row.extend([cell("in flight", grouped(sink.in_flight)), cell("queued batches", queued)]);
+    row
+}
+
+fn files(sink: &SinkSnapshot) -> Option<Row> {
+    let counts = &sink.files.as_ref()?.counts;
+    Some(std::iter::once(cell("files of", &sink.name)).chain(named(counts.values())).collect())
+}
+
+fn destinations(sink: &SinkSnapshot) -> impl Iterator<Item = Row> {
+    sink.destinations.iter().map(|destination| {
+        let head = [cell("destination of", &sink.name), cell("address", &destination.address)];
+        head.into_iter().chain(named(destination.counts.values())).collect()
+    })
+}
+
+fn lane(lane: &LaneSnapshot) -> Row {
+    let number = |number: Option<usize>| or_dash(number.map(|number| number as u64));
+    let (received, calls) = (lane.counts.received, lane.counts.calls);
+    let per_call = if calls == 0 { "-".to_owned() } else { format!("{:.1}", received as f64 / calls as f64) };
+    vec![
+        cell("lane", lane.lane),
+        cell("cpu", number(lane.cpu)),
+        cell("node", number(lane.node)),
+        cell("queue", number(lane.queue)),
+        cell("received", grouped(received)),
+        cell("kernel dropped", or_dash(lane.kernel_dropped)),
+        cell("wrong core", or_dash(lane.wrong_cpu)),
+        cell("datagrams per call", per_call),
+        cell("buffer used", grouped(lane.receive_buffer_used_bytes)),
+        cell("buffer max", grouped(lane.receive_buffer_bytes)),
+        cell("engine", &lane.engine),
+        cell("address", &lane.address),
+    ]
+}
+
+/// Writes rows below an empty line, indented; nothing where there are none.
+fn push_table(text: &mut String, rows: Vec<Row>) {
+    let Some(first) = rows.first() else { return };
+    let mut table = Table::new(first.iter().map(|(heading, _)| heading.as_str()));
+    rows.into_iter().for_each(|row| table.row(row.into_iter().map(|(_, cell)| cell)));
+    text.push('\n');
+    for line in table.text().lines() {
+        let _ = writeln!(text, "  {line}");
     }
-    text
 }
 
 /// A time in the one or two largest units that matter.
@@ -209,9 +174,9 @@ fn duration(seconds: f64) -> String {
     match seconds {
         0..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
         3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
-        _ => format!("{} d {} h", count(seconds / 86_400), seconds / 3600 % 24),
+        _ => format!("{} d {} h", grouped(seconds / 86_400), seconds / 3600 % 24),
     }
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

@@ -10,9 +10,9 @@ use std::thread;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use super::*;
-use crate::commands::stats::tests::example;
 use crate::endpoint::exchange::tests::raise_descriptor_limit;
 use crate::exit::ExitCode;
+use crate::ledger::tests::example;
 
 fn served(path: &Path) -> ControlServer {
     let reopen = || Ok("nothing to reopen".into());

@@ -5,7 +5,7 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 
-use super::exposition;
+use super::exposition::exposition;
 use crate::endpoint::exchange::{Asker, Limits, Protocol, Question, Reply, Service};
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::Snapshot;
@@ -150,7 +150,7 @@ fn head_length(bytes: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::stats::tests::example;
+    use crate::ledger::tests::example;
     use std::io::{self, Write};
     use std::net::{Ipv4Addr, TcpStream};
     use std::thread;

@@ -50,7 +50,7 @@ fn the_oldest_files_are_removed_beyond_what_is_kept() {
         "{contents:?}"
     );
     let sum = FileLedger::sum([ledger.as_ref()].into_iter());
-    assert_eq!((sum.finished, sum.removed, sum.unsynced_bytes), (8, 5, 0));
+    assert_eq!((sum.counts.finished, sum.counts.removed, sum.counts.unsynced_bytes), (8, 5, 0));
     assert!(sum.synced_at.is_some());
 }
 

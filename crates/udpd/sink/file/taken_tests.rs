@@ -26,7 +26,7 @@ impl Subject {
     }
 
     fn doubtful_bytes(&mut self) -> u64 {
-        FileLedger::sum([self.file().ledger.as_ref()].into_iter()).doubtful_bytes
+        FileLedger::sum([self.file().ledger.as_ref()].into_iter()).counts.doubtful_bytes
     }
 }
 
@@ -84,7 +84,7 @@ fn what_a_file_holds_that_somebody_has_moved_is_forced_to_the_disk_too() {
     let mut subject = Subject::open("log", FileSettings { sync: Sync::WhenFinished, ..PLAIN });
     assert!(subject.write("before"));
     let ledger = Arc::clone(&subject.file().ledger);
-    let unsynced = move || FileLedger::sum([ledger.as_ref()].into_iter()).unsynced_bytes;
+    let unsynced = move || FileLedger::sum([ledger.as_ref()].into_iter()).counts.unsynced_bytes;
     assert_eq!(unsynced(), 7);
     fs::rename(path_of(&subject, "log"), path_of(&subject, "theirs")).expect("moved");
     subject.file().keeper.order(Order::Look);
@@ -114,7 +114,7 @@ fn a_file_that_is_moved_again_and_again_under_load_loses_nothing_and_fails_nothi
     subject.close();
     let expected: Vec<String> = (0..count).map(|number| format!("{number:06}")).collect();
     assert_eq!(subject.lines(), expected);
-    assert_eq!(subject.tally.failed, 0);
+    assert_eq!(subject.tally.dropped.sink_error, 0);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn while_no_other_file_can_be_begun_one_that_was_removed_takes_nothing_that_nobo
     fs::remove_file(&other).expect("removed");
     subject.until("no file to write to", |file| file.handle.is_none());
     assert!(!subject.write("lost"));
-    assert_eq!((subject.tally.failed, subject.file().outbox.lost()), (1, (1, 5)));
+    assert_eq!((subject.tally.dropped.sink_error, subject.file().outbox.lost()), (1, (1, 5)));
     fs::remove_dir(&path).expect("out of the way");
     subject.until_in_place();
     assert_eq!(subject.file().lost_before, None, "what it cost has been said");
@@ -181,8 +181,9 @@ fn what_is_written_to_a_file_after_its_removal_is_doubtful() {
         // As the consumer does until it hears of it.
         subject.file().note_written(handle.write(b"late\n").expect("written") as u64);
         subject.until_in_place();
-        subject
-            .until("the books to know", |file| FileLedger::sum([file.ledger.as_ref()].into_iter()).unsynced_bytes == 0);
+        subject.until("the books to know", |file| {
+            FileLedger::sum([file.ledger.as_ref()].into_iter()).counts.unsynced_bytes == 0
+        });
         assert_eq!(subject.doubtful_bytes(), 5);
         subject.close();
     }
@@ -214,7 +215,7 @@ fn reopening_is_done_when_the_old_file_is_closed_and_synced_and_not_before() {
     assert!(answer.try_recv().is_err());
     subject.until_in_place();
     assert_eq!(answer.recv().expect("an answer"), Reopened { begun: 1, ..Reopened::default() });
-    assert_eq!(FileLedger::sum([subject.file().ledger.as_ref()].into_iter()).unsynced_bytes, 0);
+    assert_eq!(FileLedger::sum([subject.file().ledger.as_ref()].into_iter()).counts.unsynced_bytes, 0);
     subject.close();
 }
 

@@ -138,7 +138,7 @@ fn a_full_file_is_finished_and_every_record_is_in_exactly_one() {
     // Two records of ten bytes fill one.
     assert_eq!((files.len(), finished(&path_of(&subject, "log"))), (16, 15));
     let sum = FileLedger::sum([ledger.as_ref()].into_iter());
-    assert_eq!((sum.written_bytes, sum.finished, sum.unsynced_bytes), (300, 15, 300));
+    assert_eq!((sum.counts.written_bytes, sum.counts.finished, sum.counts.unsynced_bytes), (300, 15, 300));
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn a_broken_file_counts_failures_and_is_written_again_when_it_can_be() {
     subject.file().handle = None;
     assert!(!subject.write("lost"));
     subject.file().break_off(&io::ErrorKind::StorageFull.into());
-    assert_eq!(subject.tally.failed, 1);
+    assert_eq!(subject.tally.dropped.sink_error, 1);
     subject.until("a repair", |file| file.handle.is_some());
     assert!(subject.write("after"));
     subject.close();

@@ -15,6 +15,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
 use super::*;
+use crate::ledger::tables::SinkDropped;
 use crate::sink::Sink;
 
 /// Nothing here takes that long unless it never comes.
@@ -95,7 +96,12 @@ impl Bench {
     #[track_caller]
     fn finish(mut self, delivered: u64, failed: u64) {
         self.sink.finish(&mut self.tallies, &mut |_| {});
-        let expected = Tally { taken: delivered + failed, delivered, failed, pending: 0 };
+        let expected = Tally {
+            taken: delivered + failed,
+            delivered,
+            dropped: SinkDropped { sink_error: failed, ..SinkDropped::default() },
+            pending: 0,
+        };
         assert_eq!(self.tallies, [Tally::default(), expected]);
     }
 }
@@ -260,8 +266,8 @@ fn where_no_broker_ever_comes_a_full_queue_gives_up_its_oldest_and_goes_on() {
     // Nobody listens there.
     let mut bench = Bench::new(&settings("127.0.0.1:9", &bounds));
     bench.accept(&[&b"x"[..]; 12], 64);
-    assert!(bench.tallies[1].failed >= 7, "5 of 12 can wait, so 7 have failed: {:?}", bench.tallies[1]);
-    bench.until("the end of the others", |tally| tally.failed == 12);
+    assert!(bench.tallies[1].dropped.sink_error >= 7, "5 of 12 can wait, so 7 have failed: {:?}", bench.tallies[1]);
+    bench.until("the end of the others", |tally| tally.dropped.sink_error == 12);
     bench.finish(0, 12);
 }
 
@@ -290,7 +296,7 @@ fn a_datagram_that_is_too_long_for_the_brokers_fails_alone() {
     let mut bench = Bench::new(&settings(&cluster.bootstrap_servers(), &[("message.max.bytes", "1000")]));
     let long = [b'x'; 2_000];
     bench.accept(&[b"before", &long, b"after"], 4_096);
-    assert_eq!(bench.tallies[1].failed, 1, "the library does not even take it");
+    assert_eq!(bench.tallies[1].dropped.sink_error, 1, "the library does not even take it");
     bench.until("delivery", |tally| tally.delivered == 2);
     bench.finish(2, 1);
     assert_eq!(payloads(&read(&cluster, 2)), [&b"before"[..], b"after"]);
@@ -306,7 +312,7 @@ fn a_client_that_has_failed_for_good_is_replaced_and_the_books_close() {
     cluster.request_errors(RDKafkaApiKey::Produce, &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER]);
     bench.accept(&[b"lost"], 64);
     let first = bench.sink.client.born();
-    bench.until("the failure", |tally| tally.failed == 1);
+    bench.until("the failure", |tally| tally.dropped.sink_error == 1);
     bench.accept(&[b"after"], 64);
     assert!(bench.sink.client.born() > first, "there is another client");
     bench.until("delivery by the new client", |tally| tally.delivered == 2);
@@ -324,7 +330,7 @@ fn a_topic_that_does_not_exist_fails_with_its_reason_and_nothing_is_left_pending
     };
     let mut bench = Bench::new(&absent);
     bench.accept(&[&b"x"[..]; 3], 64);
-    bench.until("the failure", |tally| tally.failed == 3);
+    bench.until("the failure", |tally| tally.dropped.sink_error == 3);
     bench.finish(0, 3);
 }
 

@@ -3,7 +3,7 @@
 use std::net::UdpSocket;
 
 use super::*;
-use crate::ledger::snapshot::DestinationSnapshot;
+use crate::ledger::DestinationTally;
 use crate::sink::testing::Received;
 
 fn receiver() -> UdpSocket {
@@ -29,8 +29,8 @@ fn accept(sink: &mut RelaySink, received: &Received, datagrams: usize) -> Tally 
     tallies[0]
 }
 
-fn snapshot(ledgers: &[Arc<DestinationLedger>]) -> Vec<DestinationSnapshot> {
-    DestinationLedger::sum(ledgers.iter().map(Arc::as_ref))
+fn snapshot(ledgers: &[Arc<DestinationLedger>]) -> Vec<DestinationTally> {
+    DestinationLedger::sum(ledgers.iter().map(Arc::as_ref)).into_iter().map(|sum| sum.counts).collect()
 }
 
 /// Payloads of these lengths, each unlike the others.
@@ -53,7 +53,7 @@ fn payloads_of_every_length_arrive_in_order_whether_they_travel_together_or_not(
     for chunk in sent.chunks(6) {
         let slices: Vec<&[u8]> = chunk.iter().map(Vec::as_slice).collect();
         let tally = accept(&mut sink, &Received::over_loopback(&slices), chunk.len());
-        assert_eq!((tally.delivered, tally.failed, tally.pending), (chunk.len() as u64, 0, 0));
+        assert_eq!((tally.delivered, tally.dropped.sink_error, tally.pending), (chunk.len() as u64, 0, 0));
         total += chunk.len() as u64;
         for payload in chunk {
             let length = destination.recv(&mut buffer).expect("it arrives");
@@ -71,7 +71,7 @@ fn more_than_the_queue_holds_goes_out_in_several_calls() {
     let sent = payloads(1..=200);
     let slices: Vec<&[u8]> = sent.iter().map(Vec::as_slice).collect();
     let tally = accept(&mut sink, &Received::over_loopback(&slices), sent.len());
-    assert_eq!((tally.delivered, tally.failed, tally.pending), (200, 0, 0));
+    assert_eq!((tally.delivered, tally.dropped.sink_error, tally.pending), (200, 0, 0));
     let mut buffer = [0; 300];
     for payload in &sent {
         let length = destination.recv(&mut buffer).expect("it arrives");
@@ -88,7 +88,7 @@ fn a_destination_where_nobody_listens_is_sent_to_and_its_answers_are_counted() {
     for _ in 0..10 {
         let tally = accept(&mut sink, &Received::over_loopback(&[b"x"]), 1);
         assert_eq!(tally.pending, 0);
-        assert_eq!(tally.delivered + tally.failed, 1);
+        assert_eq!(tally.delivered + tally.dropped.sink_error, 1);
     }
     let count = &snapshot(&ledgers)[0];
     assert_eq!(count.sent + count.failed, 10, "{count:?}");
@@ -128,13 +128,13 @@ fn whoever_may_keeps_the_source_and_whoever_may_not_hears_why() {
     let slices: Vec<&[u8]> = sent.iter().map(Vec::as_slice).collect();
     let received = Received::over_loopback(&slices);
     let tally = accept(&mut sink, &received, sent.len());
-    assert_eq!((tally.delivered, tally.failed, tally.pending), (5, 0, 0));
+    assert_eq!((tally.delivered, tally.dropped.sink_error, tally.pending), (5, 0, 0));
     let mut buffer = vec![0; 65_536];
     for payload in &sent {
         let (length, source) = destination.recv_from(&mut buffer).expect("it arrives");
         assert_eq!((source, &buffer[..length]), (received.source, &payload[..]));
     }
     let cut = Received::into_slots(&[&[7; 100]], 10);
-    assert_eq!(accept(&mut sink, &cut, 1).failed, 1, "a part is not sent on");
+    assert_eq!(accept(&mut sink, &cut, 1).dropped.sink_error, 1, "a part is not sent on");
     assert_eq!((snapshot(&ledgers)[0].sent, snapshot(&ledgers)[0].failed), (5, 1));
 }

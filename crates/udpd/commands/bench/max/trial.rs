@@ -171,31 +171,31 @@ fn close(task: &Task, rate: u64, report: &send::Report, ledger: &Snapshot, used_
         let text = format!("the ledger does not close, by {residual} datagrams, which is a bug of udpd");
         return Err(Failure::new(ExitCode::Failure, text));
     }
-    let Some(worst) = listener.sinks.iter().min_by_key(|sink| sink.delivered) else {
+    let Some(worst) = listener.sinks.iter().min_by_key(|sink| sink.counts.delivered) else {
         return Err(Failure::new(ExitCode::Failure, "the listener has no sink, which is a bug of udpd"));
     };
     let mut lost = Lost {
         before_the_socket: 0,
         kernel,
-        listener: listener.received - worst.offered,
-        queue_full: worst.dropped.queue_full,
-        sink_error: worst.dropped.sink_error + worst.in_flight,
+        listener: listener.counts.received - worst.offered,
+        queue_full: worst.counts.dropped.queue_full,
+        sink_error: worst.counts.dropped.sink_error + worst.in_flight,
     };
-    let counted = worst.delivered + lost.total();
+    let counted = worst.counts.delivered + lost.total();
     // With GRO the kernel counts a dropped train as one: what it hides is laid at the same door.
     match listener.kernel_dropped_unit.as_str() {
         "buffers" if lost.kernel > 0 => lost.kernel += report.sent.saturating_sub(counted),
         _ => lost.before_the_socket = report.sent.saturating_sub(counted),
     }
-    let missing = report.sent.saturating_sub(worst.delivered);
+    let missing = report.sent.saturating_sub(worst.counts.delivered);
     Ok(Trial {
         rate,
         sent_per_second: report.rate,
         sent: report.sent,
-        delivered: worst.delivered,
+        delivered: worst.counts.delivered,
         sink: worst.name.clone(),
         lost,
-        pipeline_ns: (worst.delivered > 0).then(|| used_ns as f64 / worst.delivered as f64),
+        pipeline_ns: (worst.counts.delivered > 0).then(|| used_ns as f64 / worst.counts.delivered as f64),
         kept: missing as f64 * 100.0 <= task.loss_percent * report.sent as f64,
         offered: is_offered(rate, task.duration, report.sent, report.rate),
     })

@@ -11,8 +11,8 @@ use super::timeline::Arrivals;
 use super::tracker::{Counts, Interval, Shared};
 use crate::commands::bench::clock;
 use crate::commands::bench::machine::Used;
-use crate::ledger::Snapshot;
 use crate::ledger::snapshot::ListenerSnapshot;
+use crate::ledger::{Snapshot, Table as _};
 use crate::pipeline::Lane;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -225,8 +225,8 @@ fn layers(lost: u64, counts: &Counts, before: &ListenerSnapshot, ledger: &Listen
         dropped: lane.kernel_dropped,
     };
     let sum = |field: fn(&crate::ledger::snapshot::SinkSnapshot) -> u64| ledger.sinks.iter().map(field).sum::<u64>();
-    let queue_full = sum(|sink| sink.dropped.queue_full + sink.dropped.sink_error);
-    let (no_batch, unsplit) = (ledger.dropped.no_batch, ledger.dropped.unsplit);
+    let queue_full = sum(|sink| sink.counts.dropped.total());
+    let (no_batch, unsplit) = (ledger.counts.dropped.no_batch, ledger.counts.dropped.unsplit);
     let kernel = before.kernel_dropped.filter(|&dropped| ledger.kernel_dropped_unit == "datagrams" || dropped == 0);
     let known = |kernel| kernel + no_batch + unsplit + queue_full + counts.corrupted;
     Layers {

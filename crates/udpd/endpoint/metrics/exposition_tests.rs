@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::commands::stats::tests::example;
+use crate::ledger::snapshot::{DestinationSnapshot, FilesSnapshot};
+use crate::ledger::tables::{DestinationTally, FileTally};
+use crate::ledger::tests::{example, numbered};
 
 #[derive(Debug)]
 struct Sample {
@@ -81,31 +83,20 @@ fn the_sums_are_those_of_the_snapshot() {
         let dropped = |layer| {
             sum(&samples, "udpd_dropped_datagrams_total", &[("listener", listener.name.as_str()), ("layer", layer)])
         };
-        assert_eq!(total("udpd_received_datagrams_total"), listener.received as f64);
-        assert_eq!(total("udpd_received_bytes_total"), listener.bytes as f64);
-        assert_eq!(total("udpd_truncated_datagrams_total"), listener.truncated as f64);
+        assert_eq!(total("udpd_received_datagrams_total"), listener.counts.received as f64);
         assert_eq!(total("udpd_ledger_residual_datagrams"), listener.residual.unwrap() as f64);
         assert_eq!(dropped("kernel"), listener.kernel_dropped.unwrap() as f64);
-        let of_reasons = &listener.dropped;
-        let reasons = of_reasons.truncated
-            + of_reasons.denied
-            + of_reasons.rate_limited
-            + of_reasons.no_batch
-            + of_reasons.unsplit
-            + of_reasons.unread;
-        assert_eq!(dropped("listener"), reasons as f64);
+        assert_eq!(dropped("listener"), listener.counts.dropped.total() as f64);
         let sinks = &listener.sinks;
-        let sink_drops: u64 = sinks.iter().map(|sink| sink.dropped.queue_full + sink.dropped.sink_error).sum();
+        let sink_drops: u64 = sinks.iter().map(|sink| sink.counts.dropped.total()).sum();
         assert_eq!(dropped("sink"), sink_drops as f64);
-        let calls: u64 = listener.lanes.iter().map(|lane| lane.calls).sum();
-        assert_eq!(total("udpd_receive_calls_total"), calls as f64);
         let buffers: u64 = listener.lanes.iter().map(|lane| lane.receive_buffer_bytes).sum();
         assert_eq!(total("udpd_socket_receive_buffer_max_bytes"), buffers as f64);
         let used: u64 = listener.lanes.iter().map(|lane| lane.receive_buffer_used_bytes).sum();
         assert_eq!(total("udpd_socket_receive_buffer_used_bytes"), used as f64);
         for sink in sinks {
             let of_sink = [of_listener[0], ("sink", sink.name.as_str())];
-            assert_eq!(sum(&samples, "udpd_sink_delivered_datagrams_total", &of_sink), sink.delivered as f64);
+            assert_eq!(sum(&samples, "udpd_sink_delivered_datagrams_total", &of_sink), sink.counts.delivered as f64);
             assert_eq!(sum(&samples, "udpd_queue_depth", &of_sink), sink.queue_depth as f64);
             assert_eq!(sum(&samples, "udpd_queue_capacity", &of_sink), sink.queue_capacity as f64);
         }
@@ -113,6 +104,17 @@ fn the_sums_are_those_of_the_snapshot() {
     assert_eq!(sum(&samples, "udpd_build_info", &[("version", &snapshot.version)]), 1.0);
     assert_eq!(sum(&samples, "udpd_uptime_seconds", &[]), snapshot.uptime_seconds);
     assert_eq!(sum(&samples, "udpd_log_lines_lost_total", &[]), snapshot.log_lines_lost as f64);
+}
+
+#[test]
+fn every_counter_has_its_metric_with_its_labels() {
+    let (snapshot, numbers) = numbered();
+    let samples = parse(&exposition(&snapshot));
+    for (counter, number) in numbers {
+        let of_drop = [("layer", counter.layer), ("reason", counter.name)];
+        let labels = if counter.layer.is_empty() { &[][..] } else { &of_drop };
+        assert_eq!(sum(&samples, counter.metric, labels), number as f64, "{counter:?}");
+    }
 }
 
 #[test]
@@ -133,7 +135,10 @@ fn a_name_cannot_end_its_label() {
     snapshot.listeners[0].name = name.into();
     let samples = parse(&exposition(&snapshot));
     assert!(samples.iter().all(|sample| sample.name != "udpd_forged"));
-    assert_eq!(sum(&samples, "udpd_received_bytes_total", &[("listener", name)]), snapshot.listeners[0].bytes as f64);
+    assert_eq!(
+        sum(&samples, "udpd_received_bytes_total", &[("listener", name)]),
+        snapshot.listeners[0].counts.bytes as f64
+    );
 }
 
 #[test]
@@ -144,13 +149,13 @@ fn what_a_sink_counts_for_all_its_listeners_stands_there_once() {
     snapshot.listeners.push(second);
     for listener in &mut snapshot.listeners {
         let sink = &mut listener.sinks[0];
-        sink.files =
-            Some(FilesSnapshot { unsynced_bytes: 7, doubtful_bytes: 8, sync_failures: 9, ..Default::default() });
+        sink.files = Some(FilesSnapshot {
+            counts: FileTally { unsynced_bytes: 7, doubtful_bytes: 8, sync_failures: 9, ..FileTally::default() },
+            synced_at: None,
+        });
         let [one, other] = [("10.0.0.9:514", 5), ("[fd00::9]:514", 6)].map(|(address, sent)| DestinationSnapshot {
             address: address.into(),
-            sent,
-            icmp_errors: 1,
-            ..Default::default()
+            counts: DestinationTally { sent, icmp_errors: 1, ..DestinationTally::default() },
         });
         sink.destinations = vec![one, other];
     }

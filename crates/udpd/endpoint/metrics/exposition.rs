@@ -1,0 +1,164 @@
+//! The ledger as Prometheus reads it. The counters are those of the ledger's tables, by their names there; what udpd
+//! measures beside them has its name and its meaning here.
+//!
+//! Values are read from a [`Snapshot`] when somebody asks, so a scrape shows the same sums as `udpd stats`. No label
+//! ever holds a source address: senders must not be able to decide how many time series there are.
+
+use std::collections::BTreeSet;
+use std::fmt::{Display, Write};
+
+use crate::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot, Takes};
+use crate::ledger::tables::KERNEL_DROPPED;
+use crate::ledger::{Counter, Table};
+
+/// What all drops have in common, whatever their reason.
+const DROPPED_HELP: &str = "Datagrams lost, by the layer that lost them and why. In layer kernel of a listener with gro \
+                            the kernel counts buffers, each of which may hold many datagrams.";
+
+/// The whole ledger in the text format of Prometheus, version 0.0.4.
+pub fn exposition(snapshot: &Snapshot) -> String {
+    let mut to = Exposition::default();
+    to.add("udpd_build_info", "Always 1; the label says which version runs.", &[("version", &snapshot.version)], 1);
+    to.add("udpd_uptime_seconds", "Time since the process started.", &[], snapshot.uptime_seconds);
+    let help = "Log lines that could not be written because stderr was full or closed.";
+    to.add("udpd_log_lines_lost_total", help, &[], snapshot.log_lines_lost);
+    let mut seen = BTreeSet::new();
+    for listener in &snapshot.listeners {
+        add_listener(&mut to, listener);
+        for lane in &listener.lanes {
+            add_lane(&mut to, &[("listener", &listener.name), ("lane", &lane.lane.to_string())], lane);
+        }
+        for sink in &listener.sinks {
+            add_sink(&mut to, &[("listener", &listener.name), ("sink", &sink.name)], sink);
+            // These stand under each listener that feeds the sink, and are of all of them together.
+            if seen.insert(&sink.name) {
+                add_whole_sink(&mut to, sink);
+            }
+        }
+    }
+    to.text()
+}
+
+fn add_listener(to: &mut Exposition, listener: &ListenerSnapshot) {
+    let labels = [("listener", listener.name.as_str())];
+    to.add_table(&labels, listener.counts.values().filter(|(counter, _)| !counter.by_lane));
+    to.add_table(&labels, listener.kernel_dropped.map(|count| (&KERNEL_DROPPED, count)));
+    to.add_table(&labels, listener.counts.dropped.values());
+    if let Some(residual) = listener.residual {
+        let help = "Datagrams that the ledger cannot account for; anything but 0 is a bug of udpd. Absent where a \
+                    term is unknown.";
+        to.add("udpd_ledger_residual_datagrams", help, &labels, residual);
+    }
+    if let Some(sharers) = &listener.shared_with {
+        let help = "Sockets of other processes that take datagrams sent to this listener. Absent when udpd cannot \
+                    see them.";
+        let taking = sharers.iter().filter(|sharer| sharer.takes != Takes::Nothing);
+        to.add("udpd_foreign_sockets", help, &labels, taking.map(|sharer| sharer.sockets).sum::<u64>());
+    }
+}
+
+fn add_lane(to: &mut Exposition, labels: &[(&str, &str)], lane: &LaneSnapshot) {
+    to.add_table(labels, lane.counts.values().filter(|(counter, _)| counter.by_lane));
+    if let Some(wrong) = lane.wrong_cpu {
+        let help = "Datagrams that arrived on another core than planned. Absent without a plan, or without the \
+                    permission to count. For a listener with gro the kernel counts buffers, each of which may hold \
+                    many datagrams.";
+        to.add("udpd_wrong_cpu_datagrams_total", help, labels, wrong);
+    }
+    let help = "How much of a socket's receive buffer is in use, as the kernel accounts.";
+    to.add("udpd_socket_receive_buffer_used_bytes", help, labels, lane.receive_buffer_used_bytes);
+    let help = "The size of a socket's receive buffer as granted, which is twice the value set.";
+    to.add("udpd_socket_receive_buffer_max_bytes", help, labels, lane.receive_buffer_bytes);
+}
+
+fn add_sink(to: &mut Exposition, labels: &[(&str, &str)], sink: &SinkSnapshot) {
+    to.add_table(labels, sink.counts.values());
+    to.add_table(labels, sink.counts.dropped.values());
+    to.add("udpd_queue_depth", "Batches waiting for a sink.", labels, sink.queue_depth);
+    let help = "Batches that can wait for a sink before when_full decides.";
+    to.add("udpd_queue_capacity", help, labels, sink.queue_capacity);
+}
+
+fn add_whole_sink(to: &mut Exposition, sink: &SinkSnapshot) {
+    let label = ("sink", sink.name.as_str());
+    if let Some(files) = &sink.files {
+        to.add_table(&[label], files.counts.values());
+    }
+    for destination in &sink.destinations {
+        to.add_table(&[label, ("destination", &destination.address)], destination.counts.values());
+    }
+}
+
+/// What is written so far: the metrics in the order of their first sample.
+#[derive(Default)]
+struct Exposition {
+    metrics: Vec<Metric>,
+}
+
+/// One metric and its samples, each on a line.
+struct Metric {
+    name: &'static str,
+    help: &'static str,
+    samples: String,
+}
+
+impl Exposition {
+    /// A sample for each counter of a table.
+    fn add_table(&mut self, labels: &[(&str, &str)], values: impl IntoIterator<Item = (&'static Counter, u64)>) {
+        for (counter, value) in values {
+            if counter.layer.is_empty() {
+                self.add(counter.metric, counter.help, labels, value);
+            } else {
+                let of_drop = [("layer", counter.layer), ("reason", counter.name)];
+                self.add(counter.metric, DROPPED_HELP, &[labels, &of_drop].concat(), value);
+            }
+        }
+    }
+
+    /// One sample. What nobody knows has none.
+    fn add(&mut self, name: &'static str, help: &'static str, labels: &[(&str, &str)], value: impl Display) {
+        let place = self.metrics.iter().position(|metric| metric.name == name).unwrap_or_else(|| {
+            self.metrics.push(Metric { name, help, samples: String::new() });
+            self.metrics.len() - 1
+        });
+        let text = &mut self.metrics[place].samples;
+        text.push_str(name);
+        for (position, (label, content)) in labels.iter().enumerate() {
+            text.push(if position == 0 { '{' } else { ',' });
+            text.push_str(label);
+            text.push_str("=\"");
+            push_escaped(text, content);
+            text.push('"');
+        }
+        if !labels.is_empty() {
+            text.push('}');
+        }
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, " {value}");
+    }
+
+    fn text(self) -> String {
+        let mut text = String::new();
+        for Metric { name, help, samples } in self.metrics {
+            let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+            let _ = write!(text, "# HELP {name} {}\n# TYPE {name} {kind}\n{samples}", help.replace('`', ""));
+        }
+        text
+    }
+}
+
+/// Writes a label value so that nothing in it can end it.
+fn push_escaped(text: &mut String, content: &str) {
+    for character in content.chars() {
+        match character {
+            '\\' => text.push_str("\\\\"),
+            '"' => text.push_str("\\\""),
+            '\n' => text.push_str("\\n"),
+            other => text.push(other),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "exposition_tests.rs"]
+mod tests;

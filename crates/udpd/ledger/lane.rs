@@ -1,0 +1,173 @@
+//! The published side of a lane: what its receiver counts, what others count for it, and what the kernel counts at its
+//! socket, whose count wraps and goes with the socket.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use mmsg::{MemoryInfo, Socket};
+
+use super::counter::{Cells, Counters};
+use super::published::Published;
+use super::tables::{LaneTally, SinkDropped};
+
+/// The published side of one lane.
+#[derive(Debug)]
+pub struct LaneLedger {
+    counts: Published<LaneTally>,
+    /// What the end found in the socket and took out only to count it.
+    left_over: Cells<LaneTally>,
+    not_taken: Box<[Cells<SinkDropped>]>,
+    /// Some datagrams of this lane are gone and nobody can say how many.
+    is_uncountable: AtomicBool,
+    kernel: Mutex<KernelSide>,
+}
+
+impl LaneLedger {
+    /// An empty ledger for a lane that reads `socket` in a configuration with `sinks` sinks.
+    pub fn new(socket: Arc<Socket>, sinks: usize) -> Self {
+        // The pipeline says what the kernel does not tell from the beginning.
+        let is_silent = socket.memory_info().is_err();
+        Self {
+            counts: Published::default(),
+            left_over: Cells::<LaneTally>::default(),
+            not_taken: (0..sinks).map(|_| Cells::<SinkDropped>::default()).collect(),
+            is_uncountable: AtomicBool::new(false),
+            kernel: Mutex::new(KernelSide { socket, drops: KernelDrops::default(), is_silent }),
+        }
+    }
+
+    /// Publishes the counts of the receiver that owns this lane.
+    pub fn publish(&self, tally: &LaneTally) {
+        self.counts.publish(tally);
+    }
+
+    /// The counts as last published, and what the end found.
+    pub fn read(&self) -> LaneTally {
+        LaneTally::sum([self.counts.read(), LaneTally::load(&self.left_over)])
+    }
+
+    /// Datagrams of this lane that a sink of the configuration, by its index, never took: its channel was full, or
+    /// nobody was at its other end. Whoever makes room in a shared channel counts here, for the lane it came from.
+    pub fn not_taken(&self, sink: usize) -> &Cells<SinkDropped> {
+        &self.not_taken[sink]
+    }
+
+    /// Counts datagrams that were still in the socket when the receiver had ended.
+    pub fn count_unread(&self, datagrams: u64) {
+        self.left_over.received.fetch_add(datagrams, Ordering::Relaxed);
+        self.left_over.dropped.unread.fetch_add(datagrams, Ordering::Relaxed);
+    }
+
+    /// From now on nobody can say how many datagrams have arrived here.
+    pub fn note_uncountable(&self) {
+        self.is_uncountable.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the counts of this lane are all there is.
+    pub fn is_countable(&self) -> bool {
+        !self.is_uncountable.load(Ordering::Relaxed)
+    }
+
+    /// What the kernel has dropped at the socket since it was made, and how full its buffer is; `None` when the kernel
+    /// does not say. To be called at least once in the time that 2^32 drops take, because the kernel's own count wraps.
+    pub fn kernel(&self) -> Option<(u64, MemoryInfo)> {
+        let mut kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        let info = kernel.observe()?;
+        Some((kernel.drops.total, info))
+    }
+
+    /// The socket of this lane.
+    pub fn socket(&self) -> Arc<Socket> {
+        Arc::clone(&self.kernel.lock().unwrap_or_else(PoisonError::into_inner).socket)
+    }
+
+    /// Counts on with another socket. Nothing may arrive at the one before any more, or its drops would not be counted.
+    pub fn replace_socket(&self, socket: Arc<Socket>) -> Arc<Socket> {
+        let mut kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        if kernel.observe().is_none() {
+            // What it dropped since the last look is gone with it.
+            self.note_uncountable();
+        }
+        kernel.drops.last = 0;
+        std::mem::replace(&mut kernel.socket, socket)
+    }
+}
+
+/// What the kernel counts for a lane: the socket that it counts at, and the sum.
+#[derive(Debug)]
+struct KernelSide {
+    socket: Arc<Socket>,
+    drops: KernelDrops,
+    /// It tells nothing any more, and that has been said.
+    is_silent: bool,
+}
+
+impl KernelSide {
+    fn observe(&mut self) -> Option<MemoryInfo> {
+        match self.socket.memory_info() {
+            Ok(info) => {
+                self.drops.observe(info.drops);
+                self.is_silent = false;
+                Some(info)
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.is_silent, true) {
+                    log::warn!(
+                        "the kernel stopped reporting what it drops at a socket (SO_MEMINFO: {error}); \
+                         kernel_dropped, arrived and residual are null until it reports again"
+                    );
+                }
+                None
+            }
+        }
+    }
+}
+
+/// The kernel's 32-bit count of drops, continued past its wrap.
+#[derive(Debug, Default)]
+struct KernelDrops {
+    last: u32,
+    total: u64,
+}
+
+impl KernelDrops {
+    fn observe(&mut self, count: u32) {
+        self.total += u64::from(count.wrapping_sub(self.last));
+        self.last = count;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_drops_are_counted_on_past_the_wrap_of_the_kernels_counter() {
+        let mut drops = KernelDrops::default();
+        for count in [0, 10, u32::MAX - 4, 5] {
+            drops.observe(count);
+        }
+        assert_eq!(drops.total, u64::from(u32::MAX) + 6);
+    }
+
+    #[test]
+    fn kernel_drops_are_counted_on_when_another_socket_takes_the_place_of_one() {
+        let socket_with_drops = |drops: usize| {
+            let socket = Arc::new(Socket::new(mmsg::Family::V4).expect("a socket"));
+            socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+            socket.refuse_arrivals().expect("a filter");
+            let (sender, to) = (std::net::UdpSocket::bind("127.0.0.1:0"), socket.local_addr().expect("bound"));
+            let sender = sender.expect("a free port");
+            (0..drops).for_each(|_| assert_eq!(sender.send_to(b"x", to).expect("loopback takes it"), 1));
+            socket
+        };
+        let first = socket_with_drops(3);
+        let lane = LaneLedger::new(Arc::clone(&first), 0);
+        // Nobody has looked since the first drop.
+        let before = lane.replace_socket(socket_with_drops(2));
+        assert!(Arc::ptr_eq(&before, &first));
+        let drops = || lane.kernel().expect("the kernel tells").0;
+        assert_eq!(drops(), 5);
+        assert_eq!(drops(), 5, "each is counted once");
+    }
+}

@@ -1,0 +1,110 @@
+//! Every counter of the ledger, one line each: its name, what it counts, and how others call it.
+//!
+//! The structs are what the threads count in. The ledger as JSON, the metrics, `udpd stats`, the log of losses and
+//! docs/ledger.md are made from the same lines, and the residual subtracts whatever is in the tables of drops.
+
+use super::counter::{Counter, counters};
+
+/// How many sinks one listener can feed; the width of [`LaneTally::offered`].
+pub const SINKS_PER_LISTENER_MAX: usize = 16;
+
+/// What the kernel drops at a socket. It counts that itself, in the listener's `kernel_dropped_unit`.
+pub const KERNEL_DROPPED: Counter = Counter {
+    name: "socket",
+    help: "The receive buffer was full, or the socket refused arrivals at the end.",
+    cure: "Raise `receive_buffer` or `absorb`, or add lanes.",
+    ..Counter::dropped_by("kernel")
+};
+
+counters! {
+    /// What a receiver counts, in its own memory; published once per batch. A listener's is the sum over its lanes.
+    pub struct LaneTally = Counter::of("datagrams") => {
+        received: "Datagrams read from the sockets.", metric = "udpd_received_datagrams_total", by_lane = true;
+        bytes: "Payload bytes read from the sockets.", unit = "bytes", metric = "udpd_received_bytes_total";
+        truncated: "Datagrams longer than `max_length`, whether their head was kept or they were dropped.",
+            metric = "udpd_truncated_datagrams_total";
+        calls: "Receive calls that returned datagrams.",
+            unit = "calls", metric = "udpd_receive_calls_total", by_lane = true;
+        receive_errors: "Receive calls that failed; a failed call loses nothing.",
+            unit = "calls", metric = "udpd_receive_errors_total", by_lane = true;
+    } beside {
+        /// Datagrams read and not offered to the sinks, by reason.
+        dropped: ListenerDropped,
+        /// Datagrams handed to each sink of the listener, by its place in the listener's list.
+        #[serde(skip)]
+        offered: [u64; SINKS_PER_LISTENER_MAX],
+    }
+}
+
+counters! {
+    /// Why a received datagram was not offered to the sinks.
+    pub struct ListenerDropped = Counter::dropped_by("listener") => {
+        truncated: "Longer than `max_length` with `on_truncate = \"drop\"`.",
+            cure = "Raise `max_length`, or keep their heads with `on_truncate = \"keep\"`.";
+        denied: "`allow` and `deny` refuse its source.", cure = "Nothing: you asked for it.", is_quiet = true;
+        rate_limited: "Its source was beyond `rate_limit`.",
+            cure = "Raise `burst` for senders that pause and catch up.", is_quiet = true;
+        no_batch: "Every batch was in use; the size of the pool rules this out.",
+            cure = "This is a bug of udpd: please report it.";
+        unsplit: "A GRO train without its segment size; counts as one.", cure = "Set `gro = \"off\"`.";
+        unread: "It was in the socket at the end, and its receiver could not take it.",
+            cure = "See the log: the kernel denies receive calls.", is_quiet = true;
+    }
+}
+
+counters! {
+    /// What a consumer counts for one listener, in its own memory; published once per batch. A sink's is the sum over
+    /// its consumers, and over what the lanes could not give it.
+    pub struct Tally = Counter::of("datagrams") => {
+        delivered: "Datagrams that a sink has handed on.", metric = "udpd_sink_delivered_datagrams_total";
+    } beside {
+        /// Datagrams offered and not handed on, by reason.
+        dropped: SinkDropped,
+        /// Datagrams in the batches it took from its channel.
+        #[serde(skip)]
+        taken: u64,
+        /// Datagrams taken and not yet decided.
+        #[serde(skip)]
+        pending: u64,
+    }
+}
+
+counters! {
+    /// Why an offered datagram was not delivered.
+    pub struct SinkDropped = Counter::dropped_by("sink") => {
+        queue_full: "The consumer was too slow, and `when_full` dropped.",
+            cure = "Raise `queue_batches` for bursts, set `consumers = \"per_lane\"`, or make the destination faster.";
+        sink_error: "The destination refused it, or did not take it before the end.", cure = "The log has the error.";
+    }
+}
+
+counters! {
+    /// What a sink has written to files. Bytes of records, as the files hold them.
+    pub struct FileTally = Counter::of("files") => {
+        written_bytes: "Bytes written to files.",
+            unit = "bytes", metric = "udpd_sink_written_bytes_total";
+        unsynced_bytes: "Bytes written to files that a power loss could take.",
+            unit = "bytes", metric = "udpd_sink_unsynced_bytes";
+        doubtful_bytes: "Bytes written to files that udpd could not sync to the disk.",
+            unit = "bytes", metric = "udpd_sink_doubtful_bytes_total";
+        sync_failures: "Files that udpd could not sync to the disk and set aside.",
+            metric = "udpd_sink_sync_failures_total";
+        finished: "Files that udpd finished because they were full or their time was over.",
+            metric = "udpd_sink_finished_files_total";
+        removed: "Finished files that udpd removed to keep what `keep` says.", metric = "udpd_sink_removed_files_total";
+    }
+}
+
+counters! {
+    /// What a relay has sent to one destination.
+    pub struct DestinationTally = Counter::of("datagrams") => {
+        sent: "Datagrams that the kernel took for a destination.",
+            metric = "udpd_relay_sent_datagrams_total";
+        failed: "Datagrams that the kernel did not take for a destination.",
+            metric = "udpd_relay_failed_datagrams_total";
+        too_long: "Datagrams that failed because they are longer than the route takes whole.",
+            metric = "udpd_relay_too_long_datagrams_total";
+        icmp_errors: "Errors with which the network answered for a destination, such as that nobody listens.",
+            unit = "answers", metric = "udpd_relay_icmp_errors_total";
+    }
+}
