@@ -32,6 +32,8 @@ pub mod logging;
 pub mod handover;
 pub mod ledger;
 
+pub mod settings;
+
 pub mod capture;
 pub mod os;
 pub mod text;

@@ -5,13 +5,17 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use super::check::{address, paths, relay};
+use super::address;
+use super::check::{paths, relay};
+use super::daemon::Daemon;
 use super::host::Host;
+use super::listener::{Lanes, Listener};
 use super::lookup::{self, Destination};
-use super::{
-    Chosen, Config, Daemon, Distribute, FileSink, Format, Framing, KafkaSink, Lanes, Listener, Rotate, Sink, SinkKind,
-    Steer, UdpSink, UnixSink, UnixSocket,
+use super::sinks::{
+    Distribute, FileSink, Format, Framing, KafkaSink, Rotate, Sink, SinkKind, UdpSink, UnixSink, UnixSocket,
 };
+use super::steer::Steer;
+use super::whole::Config;
 use crate::exit::{ExitCode, Failure};
 use crate::sink::file::template;
 use crate::text::advice::Advice;
@@ -69,8 +73,7 @@ pub(super) fn configure(
         let what = format!("--listen receives on {}: each datagram would come back forever", relay.destinations[0]);
         return Err(usage("--to", Advice::new(what, "send it elsewhere")));
     }
-    daemon.metrics_address = Chosen { written: false, ..daemon.metrics_address };
-    Ok(Config { daemon, listeners: vec![listener], sinks: vec![sink], steer: Steer::default() })
+    Ok(Config { daemon, listeners: vec![listener], sinks: vec![sink], steer: Steer::default(), warnings: Vec::new() })
 }
 
 /// A relay to one address or name.

@@ -4,7 +4,8 @@
 //! The plan is made of these answers, and so are the test for two writers of one file, the daemon's own files and the
 //! bench: what none of them counts by itself cannot differ between them.
 
-use crate::config::{Consumers, Lanes, Listener};
+use super::listener::{Lanes, Listener};
+use super::sinks::Consumers;
 use crate::sink::file::template::{self, Names};
 
 /// What one lane is taken to receive, in datagrams per second, when nothing else says how many lanes are needed.

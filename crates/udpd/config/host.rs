@@ -8,7 +8,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
-use super::KafkaSink;
+use super::sinks::KafkaSink;
 use crate::text::advice::Advice;
 use crate::text::units;
 

@@ -6,7 +6,7 @@
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use super::check::address;
+use super::address;
 use crate::exit::{ExitCode, Failure};
 use crate::text::advice::Advice;
 

@@ -224,3 +224,33 @@ pub enum WhenFull {
     /// The receiver waits; the kernel then drops what does not fit the receive buffer.
     Block,
 }
+
+impl Default for SyncPolicy {
+    fn default() -> Self {
+        Self::Every(Duration::from_secs(1))
+    }
+}
+
+impl Default for Rotate {
+    fn default() -> Self {
+        Self { bytes: 1 << 30, every: Duration::from_secs(3600) }
+    }
+}
+
+impl Rotate {
+    /// One file for ever.
+    pub const NEVER: Self = Self { bytes: 0, every: Duration::ZERO };
+}
+
+impl Sink {
+    /// A sink of which only the name and the type are written.
+    pub fn new(name: impl Into<String>, kind: SinkKind) -> Self {
+        Self {
+            name: name.into(),
+            kind,
+            consumers: Consumers::Count(NonZeroUsize::MIN),
+            queue_batches: 256,
+            when_full: WhenFull::DropNewest,
+        }
+    }
+}

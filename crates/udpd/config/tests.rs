@@ -1,11 +1,12 @@
 //! What holds for the whole of the configuration: the documented file, the examples, the defaults.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::file::keys::KEYS;
-use super::{Chosen, Config, Host, SinkKind, defaults};
+use super::file::parts::keys;
+use super::{Config, Daemon, Host, SinkKind};
+use crate::settings::{Chosen, Key};
 
 /// The least that works, with the values that `config/udpd.toml` has where there is no default.
 const LEAST: &str = r#"
@@ -37,41 +38,55 @@ fn problems(text: &str, host: &Host) -> Vec<String> {
 #[test]
 fn the_documented_file_shows_the_defaults_of_the_code() {
     let mut documented = parse(&documentation());
-    let socket = PathBuf::from(defaults::CONTROL_SOCKET);
-    assert_eq!(documented.daemon.control_socket, Chosen { value: Some(socket), written: true });
-    assert_eq!(documented.daemon.metrics_address, Chosen { value: Some(defaults::METRICS_ADDRESS), written: true });
+    let packaged = PathBuf::from("/run/udpd/control.sock");
+    assert_eq!(documented.daemon.control_socket, Chosen { value: Some(packaged), written: true });
     let least = parse(LEAST);
     // Where the socket is by default depends on who runs the test; that it is written is all that differs otherwise.
     documented.daemon.control_socket = least.daemon.control_socket.clone();
     documented.daemon.metrics_address.written = false;
     assert_eq!(documented, least);
+    assert_eq!(least.daemon, Daemon::default());
 }
 
-#[test]
-fn the_documented_file_names_every_key_and_no_other() {
-    let mut named = BTreeSet::new();
+/// Every setting of the documented file by its path: its value as written, and whether it is commented out.
+fn documented_settings() -> BTreeMap<String, (String, bool)> {
+    let mut named = BTreeMap::new();
     let mut table = String::new();
     for line in documentation().lines() {
         // A setting that is commented out stands directly behind the #, prose behind a space.
-        let line = line.strip_prefix('#').unwrap_or(line);
+        let (line, shown) = line.strip_prefix('#').map_or((line, true), |behind| (behind, false));
+        let path = |key: &str| format!("{table}.{key}");
         if let Some(header) = line.strip_prefix('[') {
             let name = header.trim_matches(['[', ']']);
             table = if name.starts_with("sink.") { "sink.*".to_owned() } else { name.to_owned() };
-            named.insert(table.split('.').next().expect("a first part").to_owned());
         } else if let Some((key, value)) = line.split_once(" = ")
             && key.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
         {
-            named.insert(format!("{table}.{key}"));
-            let inner = value.strip_prefix("{ ").into_iter().flat_map(|inner| inner.split(", "));
-            let inner = inner.filter_map(|pair| pair.split_once(" = "));
-            named.extend(inner.map(|(inner_key, _)| format!("{table}.{key}.{inner_key}")));
+            let pairs = value.strip_prefix("{ ").and_then(|inner| inner.strip_suffix(" }")).into_iter();
+            let inner = pairs.flat_map(|inner| inner.split(", ")).filter_map(|pair| pair.split_once(" = "));
+            named.extend(inner.map(|(own, value)| (path(&format!("{key}.{own}")), (value.to_owned(), shown))));
+            named.entry(path(key)).or_insert((value.to_owned(), shown));
         }
     }
-    let known: BTreeSet<String> = KEYS.iter().map(|key| key.path.to_owned()).collect();
-    let undocumented: Vec<_> = known.difference(&named).collect();
-    let unknown: Vec<_> = named.difference(&known).collect();
-    assert!(undocumented.is_empty(), "config/udpd.toml does not explain {undocumented:?}");
-    assert!(unknown.is_empty(), "config/udpd.toml explains {unknown:?}, which the reader does not know");
+    named
+}
+
+#[test]
+fn the_documented_file_explains_every_key_and_shows_its_default() {
+    let mut named = documented_settings();
+    let keys = keys().0;
+    let mut wrong = Vec::new();
+    for Key { path, default, .. } in keys.iter().filter(|key| key.path.contains('.')) {
+        match (named.remove(path), default) {
+            (None, _) => wrong.push(format!("{path} is not explained")),
+            (Some((value, true)), Some(default)) if value != *default => {
+                wrong.push(format!("{path} = {value} is shown as the default, which is {default}"));
+            }
+            _ => {}
+        }
+    }
+    wrong.extend(named.keys().map(|path| format!("{path} is explained, and the reader does not know it")));
+    assert!(wrong.is_empty(), "config/udpd.toml:\n{}", wrong.join("\n"));
 }
 
 #[test]
@@ -89,7 +104,7 @@ fn the_examples_are_valid() {
 #[test]
 fn the_example_of_every_key_is_right_in_its_place() {
     // What is written as the cure of a message must not be the next mistake.
-    for key in KEYS.iter().filter(|key| key.path.starts_with("listener.") || key.path.starts_with("daemon.")) {
+    for key in keys().0.iter().filter(|key| key.path.starts_with("listener.") || key.path.starts_with("daemon.")) {
         let (table, name) = key.path.split_once('.').expect("a table and a key");
         if ["name", "address", "sinks", "interface"].contains(&name) {
             continue;
@@ -178,4 +193,15 @@ fn every_destination_of_a_relay_to_all_is_a_sink_of_its_own() {
     let by_source = parse(&text.replace("queue_batches = 7", "distribute = \"by_source\""));
     assert_eq!(by_source.sinks.len(), 2);
     assert_eq!(by_source.sinks[0].name, "relay");
+}
+
+#[test]
+fn the_page_of_the_keys_is_what_the_declarations_say() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/keys.md");
+    let page = super::manual::page();
+    if std::env::var_os("UDPD_WRITE_DOCS").is_some() {
+        fs::write(&path, &page).expect("docs/keys.md");
+    }
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    assert!(written == page, "docs/keys.md is not as declared; UDPD_WRITE_DOCS=1 cargo test --lib config writes it");
 }

@@ -30,7 +30,7 @@ pub use books::Books;
 pub use files::Files;
 pub use open::{check_sinks, host};
 
-use crate::config::{Access, Config, Network, OnTruncate};
+use crate::config::{Config, OnTruncate};
 use crate::exit::{ExitCode, Failure};
 use crate::handover::channel::{Feed, Inbox, channel};
 use crate::handover::pool::Parcel;
@@ -40,7 +40,7 @@ use crate::pipeline::consumer::{Consumer, End};
 use crate::pipeline::receiver::{LaneHome, Route, Stop};
 use crate::pipeline::successor::Successor;
 use crate::plan::{LanePlan, Plan, SinkPlan};
-use crate::policy::{AccessList, Limit, Offences};
+use crate::policy::{Access, AccessList, Network, Offences};
 use crate::sink::Sink;
 use books::{LaneBooks, ListenerBooks, SinkBooks};
 use group::Endpoint;
@@ -168,9 +168,6 @@ impl Pipeline {
     }
 }
 
-// The configuration refuses what the ledger has no counter for.
-const _: () = assert!(crate::config::SINKS_PER_LISTENER_MAX <= crate::ledger::SINKS_PER_LISTENER_MAX);
-
 fn offences_of(config: &Config, plan: &LanePlan) -> Option<Arc<Offences>> {
     config.listeners[plan.listener].rate_limit.map(|_| Arc::default())
 }
@@ -204,10 +201,7 @@ fn spawn_lanes(
             drop_truncated: listener.on_truncate == OnTruncate::Drop,
             gather: listener.gather,
             access: access[plan.listener].clone(),
-            limit: listener
-                .rate_limit
-                .map(|limit| Limit { per_source: limit.per_source, burst: limit.burst })
-                .zip(offences[index].clone()),
+            limit: listener.rate_limit.zip(offences[index].clone()),
         }
     };
     budget.lanes.iter().enumerate().map(order).map(|order| LaneThread::spawn(order, crew)).collect()

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use super::number_of;
 use super::offences::{Hint, OffenceWriter, Offences};
+use super::settings::Limit;
 
 /// Places in the table of a lane. A source needs one for as long as its bucket is not full.
 const ENTRIES: usize = 1 << 16;
@@ -34,15 +35,6 @@ const TICKS_PER_NANOSECOND: u64 = 16;
 
 /// The ticks of a second.
 const TICKS_PER_SECOND: u64 = TICKS_PER_NANOSECOND * 1_000_000_000;
-
-/// What one source may send.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limit {
-    /// Datagrams per second, at least 1.
-    pub per_source: u64,
-    /// Datagrams at once, at least 1.
-    pub burst: u64,
-}
 
 /// One source.
 #[derive(Debug, Clone, Copy)]

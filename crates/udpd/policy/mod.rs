@@ -12,6 +12,7 @@ mod access;
 mod limiter;
 mod offences;
 mod report;
+mod settings;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,9 +24,11 @@ use crate::capture::headers;
 use crate::ledger::tables::ListenerDropped;
 
 pub use access::AccessList;
-pub use limiter::{Limit, RateLimiter, TABLE_BYTES};
+pub use limiter::{RateLimiter, TABLE_BYTES};
 pub use offences::{NAMED_MAX, Offence, Offences};
 pub use report::OffenceReport;
+pub use settings::{Access, Limit, Network};
+pub(crate) use settings::{RateLimit, parse_network};
 
 /// The policy of one lane.
 #[derive(Debug)]

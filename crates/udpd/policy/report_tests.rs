@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::limiter::{Limit, RateLimiter};
+use super::super::limiter::RateLimiter;
+use super::super::settings::Limit;
 use super::*;
 
 /// A limiter of ten a second, and what is written about it.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver as Inbox, RecvTimeoutError};
 
 use self::hangup::Hangup;
-use crate::config::{Chosen, Config};
+use crate::config::Config;
 use crate::endpoint::control::{ControlServer, ControlSocket};
 use crate::endpoint::metrics::{MetricsHandle, MetricsServer};
 use crate::exit::{ExitCode, Failure};
@@ -27,6 +27,7 @@ use crate::plan::{self, words};
 use crate::watch::drift::InterfaceWatch;
 
 use crate::plan::limits::Limits;
+use crate::settings::Chosen;
 
 use crate::watch::losses::{DriftWatch, LossWatch};
 use crate::watch::upkeep::Upkeep;

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 
 use super::paths::resolve;
 use super::writers::files_of;
+use crate::config::daemon::Daemon;
 use crate::config::feeds::Feeds;
-use crate::config::file::raw::RawConfig;
-use crate::config::file::reader::{Place, Report};
-use crate::config::{Daemon, Sink};
+use crate::config::file::parts::Parts;
+use crate::config::sinks::Sink;
+use crate::settings::{Findings, Place};
 
 /// A file that something has already.
 struct Claim {
@@ -24,11 +25,11 @@ struct Claim {
 
 /// Refuses every file with two meanings. What is reported is the setting, never the configuration itself.
 pub(crate) fn check(
-    raw: &RawConfig,
+    parts: &Parts<'_>,
     daemon: &Daemon,
     sinks: &[Option<Sink>],
     feeds: &Feeds<'_>,
-    report: &mut Report<'_>,
+    report: &mut Findings<'_>,
 ) {
     let claim = |path: &Path, noun: &str| Claim { path: resolve(path), noun: noun.to_owned() };
     let mut taken = vec![claim(Path::new(report.file()), "this configuration")];
@@ -36,7 +37,7 @@ pub(crate) fn check(
         taken.push(claim(socket, "the control socket"));
     }
     let mut written = Vec::new();
-    for (index, (sink, raw)) in sinks.iter().zip(&raw.sinks).enumerate() {
+    for (index, (sink, raw)) in sinks.iter().zip(&parts.sinks).enumerate() {
         let (Some(sink), Some(path)) = (sink, raw.path.get()) else { continue };
         let noun = format!("what sink {:?} writes", sink.name);
         let files: Vec<Claim> = files_of(index, sink, feeds).iter().map(|file| claim(file, &noun)).collect();
@@ -46,12 +47,9 @@ pub(crate) fn check(
         written.extend(files);
     }
     taken.extend(written);
-    let own = raw
-        .daemon
-        .iter()
-        .flat_map(|raw| [(&raw.control_socket, "the control socket"), (&raw.stats_on_exit, "the ledger at exit")]);
-    for (setting, noun) in own {
-        let Some(written) = setting.get().filter(|written| !written.value.is_empty()) else { continue };
+    for (key, noun) in [("control_socket", "the control socket"), ("stats_on_exit", "the ledger at exit")] {
+        let written = parts.daemon.as_ref().and_then(|section| section.written.text(key));
+        let Some(written) = written.filter(|written| !written.value.is_empty()) else { continue };
         let own = claim(Path::new(&written.value), noun);
         if let Some(other) = other_than(&taken, &own.path) {
             refuse(&written.place, other, report);
@@ -60,7 +58,7 @@ pub(crate) fn check(
     }
 }
 
-fn refuse(place: &Place, other: &str, report: &mut Report<'_>) {
+fn refuse(place: &Place, other: &str, report: &mut Findings<'_>) {
     report.say(place, format!("the same path is {other}"), "give each its own path");
 }
 

@@ -6,18 +6,19 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use super::address;
-use super::policy::receives;
-use super::{SINKS_PER_LISTENER_MAX, accept};
+use crate::config::address;
 use crate::config::file::raw_sink::RawSink;
-use crate::config::file::reader::Report;
-use crate::config::{Distribute, Listener, Sink, SinkKind, UdpSink};
+use crate::config::listener::Listener;
+use crate::config::multicast::receives;
+use crate::config::sinks::{Distribute, Sink, SinkKind, UdpSink};
+use crate::ledger::SINKS_PER_LISTENER_MAX;
+use crate::settings::Findings;
 
 /// Each is a socket, a buffer and, with `distribute = "all"`, a thread.
 const DESTINATIONS_MAX: usize = 64;
 
 /// The relay with all of its destinations.
-pub(crate) fn validate(raw: &RawSink, report: &mut Report<'_>) -> Option<UdpSink> {
+pub(crate) fn validate(raw: &RawSink, report: &mut Findings<'_>) -> Option<UdpSink> {
     if raw.destinations.is_absent() {
         let cure = "write destinations = [\"10.0.0.9:514\"], for example";
         report.say(&raw.place.inner("destinations"), "is missing", cure);
@@ -33,7 +34,7 @@ pub(crate) fn validate(raw: &RawSink, report: &mut Report<'_>) -> Option<UdpSink
     }
     let mut destinations: Vec<SocketAddr> = Vec::with_capacity(list.value.len());
     for text in &list.value {
-        let Some(address) = accept(address::parse_destination(&text.value), &text.place, report) else { continue };
+        let Some(address) = report.accept(address::parse_destination(&text.value), &text.place) else { continue };
         if destinations.contains(&address) {
             report.say(&text.place, format!("{address} is named twice"), "name it once");
         } else {
@@ -50,7 +51,7 @@ pub(crate) fn check_loops(
     sinks: &[Option<Sink>],
     listeners: &[Listener],
     local: &[IpAddr],
-    report: &mut Report<'_>,
+    report: &mut Findings<'_>,
 ) {
     for (raw, sink) in raw.iter().zip(sinks) {
         let Some(Sink { kind: SinkKind::Udp(_), .. }) = sink else { continue };
@@ -121,7 +122,7 @@ pub(crate) fn expand(sinks: Vec<Sink>, listeners: &mut [Listener]) -> Vec<Sink> 
 }
 
 /// Refuses a listener that feeds more sinks than the ledger has counters for once every destination is one.
-pub(crate) fn check_counts(sinks: &[Option<Sink>], listeners: &[Listener], raw: &[RawSink], report: &mut Report<'_>) {
+pub(crate) fn check_counts(sinks: &[Option<Sink>], listeners: &[Listener], raw: &[RawSink], report: &mut Findings<'_>) {
     let width = |index: &usize| match &sinks[*index] {
         Some(Sink { kind: SinkKind::Udp(relay), .. }) if relay.distribute == Distribute::All => {
             relay.destinations.len()

@@ -3,17 +3,16 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use super::listener::duration_within;
 use super::paths;
 use super::relay;
-use super::{accept, check_name, within};
 use crate::config::file::raw_sink::{RawKind, RawSink};
-use crate::config::file::reader::{Located, Report, Setting};
-use crate::config::file::values::WordOr;
+use crate::config::file::setting::{Setting, WordOr, duration_within, within};
 use crate::config::host::{Host, KafkaAdvice};
-use crate::config::{
+use crate::config::names::check_name;
+use crate::config::sinks::{
     Consumers, FileSink, Format, Framing, KafkaSink, Keep, Rotate, Sink, SinkKind, SyncPolicy, UnixSink, UnixSocket,
 };
+use crate::settings::{Findings, Located};
 use crate::sink::file::template;
 
 const CONSUMERS_MAX: u64 = 1024;
@@ -24,8 +23,8 @@ const ROTATE_BYTES_MIN: u64 = 64 << 10;
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// The sink, if its type is known and all that its type needs is right.
-pub(crate) fn validate(raw: &RawSink, host: &Host, report: &mut Report<'_>) -> Option<Sink> {
-    accept(check_name(&raw.name.value), &raw.name.place, report);
+pub(crate) fn validate(raw: &RawSink, host: &Host, report: &mut Findings<'_>) -> Option<Sink> {
+    report.accept(check_name(&raw.name.value), &raw.name.place);
     if raw.kind.is_absent() {
         let cure = "write type = \"file\", \"stdout\", \"udp\", \"unix\", \"kafka\" or \"null\"";
         report.say(&raw.place.inner("type"), "is missing", cure);
@@ -47,7 +46,7 @@ pub(crate) fn validate(raw: &RawSink, host: &Host, report: &mut Report<'_>) -> O
     Some(sink)
 }
 
-fn file(raw: &RawSink, report: &mut Report<'_>) -> Option<FileSink> {
+fn file(raw: &RawSink, report: &mut Findings<'_>) -> Option<FileSink> {
     let sync = sync(&raw.sync, report);
     let rotate = rotate(raw, report);
     if let (SyncPolicy::Rotate, true, Some(written)) = (sync, rotate == Rotate::NEVER, raw.sync.get()) {
@@ -59,14 +58,14 @@ fn file(raw: &RawSink, report: &mut Report<'_>) -> Option<FileSink> {
         report.say(&raw.place.inner("path"), "is missing", cure);
     }
     let path = raw.path.get()?;
-    accept(template::check(&path.value), &path.place, report)?;
-    accept(paths::check_file(&path.value), &path.place, report)?;
+    report.accept(template::check(&path.value), &path.place)?;
+    report.accept(paths::check_file(&path.value), &path.place)?;
     let keep = Keep { files: raw.keep_files.or(0), bytes: raw.keep_bytes.or(0) };
     let format = raw.format.or(Format::default());
     Some(FileSink { path: path.value.clone(), format, rotate, keep, sync })
 }
 
-fn rotate(raw: &RawSink, report: &mut Report<'_>) -> Rotate {
+fn rotate(raw: &RawSink, report: &mut Findings<'_>) -> Rotate {
     let rotate = Rotate {
         bytes: raw.rotate_bytes.or(Rotate::default().bytes),
         every: raw.rotate_every.or(Rotate::default().every),
@@ -86,7 +85,7 @@ fn rotate(raw: &RawSink, report: &mut Report<'_>) -> Rotate {
     rotate
 }
 
-fn sync(raw: &Setting<WordOr<Duration>>, report: &mut Report<'_>) -> SyncPolicy {
+fn sync(raw: &Setting<WordOr<Duration>>, report: &mut Findings<'_>) -> SyncPolicy {
     let Some(Located { value, place }) = raw.get() else { return SyncPolicy::default() };
     match value {
         WordOr::Word("rotate") => SyncPolicy::Rotate,
@@ -99,7 +98,7 @@ fn sync(raw: &Setting<WordOr<Duration>>, report: &mut Report<'_>) -> SyncPolicy 
     }
 }
 
-fn unix(raw: &RawSink, report: &mut Report<'_>) -> Option<UnixSink> {
+fn unix(raw: &RawSink, report: &mut Findings<'_>) -> Option<UnixSink> {
     let socket = raw.socket.or(UnixSocket::default());
     let framing = raw.framing.or(Framing::default());
     if let (Some(written), UnixSocket::Datagram) = (raw.framing.get(), socket) {
@@ -118,11 +117,11 @@ fn unix(raw: &RawSink, report: &mut Report<'_>) -> Option<UnixSink> {
         report.say(&raw.place.inner("path"), "is missing", "write path = \"/run/collector.sock\", for example");
     }
     let path = raw.path.get()?;
-    let checked = accept(paths::check_socket(&path.value), &path.place, report)?;
+    let checked = report.accept(paths::check_socket(&path.value), &path.place)?;
     Some(UnixSink { path: checked, socket, framing, format: raw.format.or(Format::default()) })
 }
 
-fn kafka(raw: &RawSink, host: &Host, report: &mut Report<'_>) -> Option<KafkaSink> {
+fn kafka(raw: &RawSink, host: &Host, report: &mut Findings<'_>) -> Option<KafkaSink> {
     if let (false, Some(kind)) = (cfg!(feature = "kafka"), raw.kind.get()) {
         let what = "this udpd was built without Kafka";
         report.say(&kind.place, what, "build it with: cargo build --release --features kafka");
@@ -167,7 +166,7 @@ fn kafka(raw: &RawSink, host: &Host, report: &mut Report<'_>) -> Option<KafkaSin
     Some(sink)
 }
 
-fn consumers(raw: &Setting<WordOr<u64>>, report: &mut Report<'_>) -> Option<Consumers> {
+fn consumers(raw: &Setting<WordOr<u64>>, report: &mut Findings<'_>) -> Option<Consumers> {
     let Located { value, place } = raw.get()?;
     match value {
         WordOr::Word(_) => Some(Consumers::PerLane),

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use super::paths;
 use crate::config::feeds::Feeds;
 use crate::config::file::raw_sink::RawSink;
-use crate::config::file::reader::Report;
-use crate::config::{Consumers, FileSink, Sink, SinkKind};
+use crate::config::sinks::{Consumers, FileSink, Sink, SinkKind};
+use crate::settings::Findings;
 use crate::sink::file::template;
 
 /// When a file is compared with others, the files of this many lanes are looked at: more than any machine runs.
@@ -29,7 +29,7 @@ pub(crate) fn files_of(index: usize, sink: &Sink, feeds: &Feeds<'_>) -> BTreeSet
 }
 
 /// Refuses every file and every standard output with more than one writer.
-pub(crate) fn check(raw: &[RawSink], sinks: &[Option<Sink>], feeds: &Feeds<'_>, report: &mut Report<'_>) {
+pub(crate) fn check(raw: &[RawSink], sinks: &[Option<Sink>], feeds: &Feeds<'_>, report: &mut Findings<'_>) {
     let mut stdout: Option<&str> = None;
     let mut files: BTreeMap<PathBuf, &str> = BTreeMap::new();
     for (index, (raw, sink)) in raw.iter().zip(sinks).enumerate() {
@@ -63,7 +63,7 @@ pub(crate) fn check(raw: &[RawSink], sinks: &[Option<Sink>], feeds: &Feeds<'_>, 
     }
 }
 
-fn check_stdout_consumers(raw: &RawSink, sink: &Sink, report: &mut Report<'_>) {
+fn check_stdout_consumers(raw: &RawSink, sink: &Sink, report: &mut Findings<'_>) {
     let one = Consumers::Count(NonZeroUsize::MIN);
     if let (Some(written), false) = (raw.consumers.get(), sink.consumers == one) {
         let what = "several consumers would mix their lines on standard output";
@@ -76,7 +76,7 @@ fn check_stdout_consumers(raw: &RawSink, sink: &Sink, report: &mut Report<'_>) {
 }
 
 /// A path that is a file as a template may be a directory once its names are filled in.
-fn check_expanded(raw: &RawSink, path: &Path, report: &mut Report<'_>) {
+fn check_expanded(raw: &RawSink, path: &Path, report: &mut Findings<'_>) {
     if let (true, Some(written)) = (path.is_dir(), raw.path.get()) {
         let what = format!("{} is a directory", path.display());
         report.say(&written.place, what, "name a file in it, such as one ending in .log");
@@ -90,7 +90,7 @@ fn check_own_files(
     sink: &Sink,
     path: &str,
     feeds: &Feeds<'_>,
-    report: &mut Report<'_>,
+    report: &mut Findings<'_>,
 ) -> bool {
     // A number that is written holds whatever number of lanes there is.
     let consumers = match sink.consumers {

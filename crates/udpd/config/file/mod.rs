@@ -1,9 +1,5 @@
-//! The configuration as written: every value with its place in the text, types checked, meaning not yet.
+//! The file as it is written, read by the declarations of its keys; meaning is for `check`.
 
-pub(crate) mod keys;
-pub(crate) mod load;
-pub(crate) mod raw;
+pub(crate) mod parts;
 pub(crate) mod raw_sink;
-pub(crate) mod reader;
-pub(crate) mod syntax;
-pub(crate) mod values;
+pub(crate) mod setting;

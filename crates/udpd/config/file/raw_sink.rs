@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
-use super::reader::{Field, Located, Place, Report, Setting, Table};
-use super::values::WordOr;
-use crate::config::{Distribute, Format, Framing, UnixSocket, WhenFull};
+use super::setting::{Setting, WordOr};
+use crate::config::sinks::{Distribute, Format, Framing, UnixSocket, WhenFull};
+use crate::settings::{Field, Findings, Key, Located, Place, Table};
 
 /// `[sink.NAME]`.
 #[derive(Debug)]
@@ -84,8 +84,40 @@ const BELONGS: &[(&str, &[RawKind])] = &[
     ("properties", &[RawKind::Kafka]),
 ];
 
+/// Every key of a sink, an example of a right value, and what other programs call it.
+const KEYS: &[(&str, &str, &str)] = &[
+    ("sink", "[sink.archive]", "sinks"),
+    ("sink.*.type", "\"file\"", ""),
+    ("sink.*.format", "\"lines\"", ""),
+    ("sink.*.path", "\"/var/log/udpd/{listener}-{consumer}.log\"", "file filename"),
+    ("sink.*.rotate", "{ bytes = \"1GiB\", every = \"1h\" }", ""),
+    ("sink.*.rotate.bytes", "\"1GiB\"", ""),
+    ("sink.*.rotate.every", "\"1h\"", ""),
+    ("sink.*.keep", "{ files = 0, bytes = 0 }", ""),
+    ("sink.*.keep.files", "0", ""),
+    ("sink.*.keep.bytes", "0", ""),
+    ("sink.*.sync", "\"1s\"", "fsync"),
+    ("sink.*.consumers", "1", "threads workers"),
+    ("sink.*.queue_batches", "256", "queue_size"),
+    ("sink.*.when_full", "\"drop_newest\"", "overflow"),
+    ("sink.*.destinations", "[\"10.0.0.9:514\"]", ""),
+    ("sink.*.distribute", "\"all\"", ""),
+    ("sink.*.keep_source", "false", ""),
+    ("sink.*.socket", "\"datagram\"", ""),
+    ("sink.*.framing", "\"newline\"", ""),
+    ("sink.*.brokers", "\"10.0.0.5:9092\"", ""),
+    ("sink.*.topic", "\"syslog\"", ""),
+    ("sink.*.key", "\"source\"", ""),
+    ("sink.*.acks", "\"all\"", ""),
+    ("sink.*.properties", "{}", ""),
+];
+
+pub(crate) fn sink_keys() -> impl Iterator<Item = Key> {
+    KEYS.iter().map(|(path, example, elsewhere)| Key::header(path, example, "", elsewhere))
+}
+
 /// `None` when it is no table of tables.
-pub(crate) fn read_sinks<'a>(field: &Field<'a>, report: &mut Report<'_>) -> Option<Vec<RawSink>> {
+pub(crate) fn read_sinks<'a>(field: &Field<'a>, report: &mut Findings<'_>) -> Option<Vec<RawSink>> {
     let cure = "write [sink.NAME], such as [sink.archive]";
     if let DeValue::Array(items) = field.value {
         let offset = items.iter().next().map_or(field.span.start, |item| item.span().start);
@@ -109,15 +141,17 @@ pub(crate) fn read_sinks<'a>(field: &Field<'a>, report: &mut Report<'_>) -> Opti
     Some(sinks)
 }
 
-fn read_sink<'a>(name: Located<String>, table: &mut Table<'a>, report: &mut Report<'_>) -> RawSink {
+fn read_sink<'a>(name: Located<String>, table: &mut Table<'a>, report: &mut Findings<'_>) -> RawSink {
     let kind = table.choice(report, "type", &RawKind::NAMES);
     refuse_strangers(&kind, table, report);
-    let pair =
-        |table: &mut Table<'a>, report: &mut Report<'_>| (table.size(report, "bytes"), table.duration(report, "every"));
+    let pair = |table: &mut Table<'a>, report: &mut Findings<'_>| {
+        (table.size(report, "bytes"), table.duration(report, "every"))
+    };
     let (rotate_bytes, rotate_every) =
         table.inner(report, "rotate", pair).unwrap_or((Setting::Absent, Setting::Absent));
-    let pair =
-        |table: &mut Table<'a>, report: &mut Report<'_>| (table.integer(report, "files"), table.size(report, "bytes"));
+    let pair = |table: &mut Table<'a>, report: &mut Findings<'_>| {
+        (table.integer(report, "files"), table.size(report, "bytes"))
+    };
     let (keep_files, keep_bytes) = table.inner(report, "keep", pair).unwrap_or((Setting::Absent, Setting::Absent));
     RawSink {
         name,
@@ -133,7 +167,11 @@ fn read_sink<'a>(name: Located<String>, table: &mut Table<'a>, report: &mut Repo
         rotate_every,
         keep_files,
         keep_bytes,
-        sync: table.duration_or(report, "sync", &["never", "rotate"]),
+        sync: table.duration_or(
+            report,
+            "sync",
+            &[("never", WordOr::Word("never")), ("rotate", WordOr::Word("rotate"))],
+        ),
         destinations: table.strings(report, "destinations"),
         distribute: table.choice(
             report,
@@ -148,7 +186,7 @@ fn read_sink<'a>(name: Located<String>, table: &mut Table<'a>, report: &mut Repo
         key_by_source: table.choice(report, "key", &[("source", true), ("none", false)]),
         acks: table.string(report, "acks"),
         properties: table.take("properties").and_then(|field| read_properties(&field, report)),
-        consumers: table.integer_or(report, "consumers", &["per_lane"]),
+        consumers: table.integer_or(report, "consumers", &[("per_lane", WordOr::Word("per_lane"))]),
         queue_batches: table.integer(report, "queue_batches"),
         when_full: table.choice(
             report,
@@ -159,7 +197,7 @@ fn read_sink<'a>(name: Located<String>, table: &mut Table<'a>, report: &mut Repo
 }
 
 /// The properties in the order of their names, each as the library takes it: as text.
-fn read_properties(field: &Field<'_>, report: &mut Report<'_>) -> Option<Vec<(Located<String>, String)>> {
+fn read_properties(field: &Field<'_>, report: &mut Findings<'_>) -> Option<Vec<(Located<String>, String)>> {
     let table = Table::open(field, report, "a table")?;
     let text = |(name, field): (Located<String>, Field<'_>)| {
         let value = match field.value {
@@ -167,8 +205,7 @@ fn read_properties(field: &Field<'_>, report: &mut Report<'_>) -> Option<Vec<(Lo
             DeValue::Integer(number) => number.as_str().to_owned(),
             DeValue::Boolean(truth) => truth.to_string(),
             _ => {
-                field.wrong::<()>(report, "a string, a number or a boolean");
-                return None;
+                return field.wrong(report, "a string, a number or a boolean");
             }
         };
         Some((name, value))
@@ -176,7 +213,7 @@ fn read_properties(field: &Field<'_>, report: &mut Report<'_>) -> Option<Vec<(Lo
     Some(table.fields().into_iter().filter_map(text).collect())
 }
 
-fn refuse_strangers(kind: &Setting<RawKind>, table: &Table<'_>, report: &mut Report<'_>) {
+fn refuse_strangers(kind: &Setting<RawKind>, table: &Table<'_>, report: &mut Findings<'_>) {
     let Some(own) = kind.get().map(|kind| kind.value) else { return };
     for (key, kinds) in BELONGS {
         let Some(place) = table.key_place(key) else { continue };

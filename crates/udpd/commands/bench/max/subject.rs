@@ -7,9 +7,11 @@ use std::path::Path;
 
 use steer::plan::Request;
 
-use crate::config::{Access, Chosen, Config, Daemon, Lanes, Listener, Multicast, Network, RateLimit, Spread, Steer};
+use crate::config::{Config, Daemon, Lanes, Listener, Multicast, Spread, Steer};
 use crate::exit::{ExitCode, Failure};
 use crate::pipeline;
+use crate::policy::{Access, Limit, Network};
+use crate::settings::Chosen;
 
 /// The highest that can be written.
 const RATE_LIMIT_MAX: u64 = 10_000_000;
@@ -54,7 +56,7 @@ impl Subject {
         let daemon =
             Daemon { control_socket: nobody(), metrics_address: nobody(), stats_on_exit: None, ..config.daemon };
         let steer = Steer { request, ..Steer::default() };
-        Ok(Self { config: Config { daemon, listeners: vec![listener], sinks, steer }, changed })
+        Ok(Self { config: Config { daemon, listeners: vec![listener], sinks, steer, warnings: Vec::new() }, changed })
     }
 }
 
@@ -88,7 +90,7 @@ fn move_to_loopback(listener: &mut Listener, changed: &mut Vec<String>) {
         changed.push("allow includes 127.0.0.1, from which the bench sends".to_owned());
     }
     if let Some(limit) = &mut listener.rate_limit {
-        *limit = RateLimit { per_source: RATE_LIMIT_MAX, burst: RATE_LIMIT_MAX };
+        *limit = Limit { per_source: RATE_LIMIT_MAX, burst: RATE_LIMIT_MAX };
         changed.push(format!(
             "rate_limit lets {RATE_LIMIT_MAX}/s through from each source, because the bench is one source"
         ));

@@ -1,48 +1,78 @@
-//! `allow` and `deny`: networks as they may be written, and which two lists contradict each other.
+//! `allow`, `deny` and `rate_limit`: as they may be written.
 //!
 //! What is unclear is refused rather than guessed: an address without a length may be meant as that one host or as the
 //! whole network it begins, and one with bits behind its length is a slip in either.
 
-use std::collections::BTreeMap;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::accept;
-use crate::config::file::reader::{Located, Place, Report, Setting};
-use crate::config::{Access, Network};
+use crate::settings::kinds::{Count, Inner, List};
+use crate::settings::{Field, Findings, Key, Kind, settings};
 use crate::text::advice::Advice;
 
-/// Reads both lists.
-pub(crate) fn validate(
-    allow: &Setting<Vec<Located<String>>>,
-    deny: &Setting<Vec<Located<String>>>,
-    report: &mut Report<'_>,
-) -> Access {
-    let mut seen: BTreeMap<Network, (&'static str, usize)> = BTreeMap::new();
-    let mut read = |setting: &Setting<Vec<Located<String>>>, list: &'static str| {
-        let mut networks = Vec::new();
-        for text in setting.get().into_iter().flat_map(|list| &list.value) {
-            let Some(network) = accept(parse(&text.value), &text.place, report) else { continue };
-            let (line, _) = report.position(text.place.offset);
-            match seen.insert(network, (list, line)) {
-                None => networks.push(network),
-                Some((other, line)) => say_twice(&text.place, network, list, other, line, report),
-            }
-        }
-        networks
-    };
-    Access { allow: read(allow, "allow"), deny: read(deny, "deny") }
+settings! {
+    /// `allow` and `deny`: the longest prefix decides. No network is in both.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Access {
+        /// Networks to accept. Empty = everybody who is not denied.
+        allow: Vec<Network> = [] like ["10.0.0.0/8"], List(parse_network);
+        /// Networks to refuse.
+        deny: Vec<Network> = [] like ["10.9.0.0/16"], List(parse_network);
+    }
 }
 
-fn say_twice(place: &Place, network: Network, list: &str, other: &str, line: usize, report: &mut Report<'_>) {
-    let what = format!("{network} is in {other} already, at line {line}");
-    match list == other {
-        true => report.say(place, what, "write it once"),
-        false => report.say(place, what, "write it in one of the two; the longest prefix decides, and these are equal"),
+settings! {
+    /// What one source may send.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Limit {
+        /// Datagrams per second; 0 = no limit, of which no limiter is made.
+        per_source: u64 = 0 like 1000, Count(RATE);
+        /// Datagrams at once; 0 = what a second brings.
+        burst: u64 = 0, Count(RATE);
+    }
+}
+
+/// More cannot come from one address, and below it the arithmetic is exact enough.
+const RATE: std::ops::RangeInclusive<u64> = 0..=10_000_000;
+
+/// A limit, or none where it limits nothing.
+pub(crate) struct RateLimit;
+
+impl Kind<Option<Limit>> for RateLimit {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Option<Limit>> {
+        let before = findings.count();
+        let Limit { per_source, burst } = Inner.read(field, findings)?;
+        if let (0, 1.., true) = (per_source, burst, findings.count() == before) {
+            let what = format!("a burst of {burst} without a rate limits nothing");
+            let cure = format!("write rate_limit = {{ per_source = 1000, burst = {burst} }}");
+            findings.say(&field.inner("burst").unwrap_or_else(|| field.place()), what, cure);
+        }
+        let burst = if burst == 0 { per_source } else { burst };
+        Some((per_source > 0).then_some(Limit { per_source, burst }))
+    }
+
+    fn keys(&self, own: Key) -> Vec<Key> {
+        Kind::<Limit>::keys(&Inner, own)
+    }
+}
+
+/// A network: an address with nothing set behind its first bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Network {
+    /// Never an IPv4 address in IPv6 clothes.
+    pub address: IpAddr,
+    /// How many bits count.
+    pub bits: u8,
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}", self.address, self.bits)
     }
 }
 
 /// A network as it is written: an address and the number of bits that count.
-fn parse(text: &str) -> Result<Network, Advice> {
+pub(crate) fn parse_network(text: &str) -> Result<Network, Advice> {
     let Some((address, length)) = text.split_once('/') else {
         return Err(without_length(text));
     };
@@ -115,7 +145,7 @@ mod tests {
     #[test]
     fn a_network_is_read_as_it_is_written() {
         for text in ["10.0.0.0/8", "0.0.0.0/0", "192.0.2.1/32", "::/0", "2001:db8::/32", "::1/128"] {
-            assert_eq!(parse(text).map(|network| network.to_string()), Ok(text.to_owned()));
+            assert_eq!(parse_network(text).map(|network| network.to_string()), Ok(text.to_owned()));
         }
     }
 
@@ -138,7 +168,7 @@ mod tests {
             ("10.0.0", "is not a network"),
             ("", "is not a network"),
         ] {
-            let advice = parse(text).expect_err(text).to_string();
+            let advice = parse_network(text).expect_err(text).to_string();
             assert!(advice.contains(words), "{text}: {advice}");
         }
     }

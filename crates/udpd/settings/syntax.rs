@@ -5,14 +5,18 @@
 
 use toml::de::{DeTable, Error};
 
-use super::reader::{Place, Report};
+use super::findings::{Findings, Place};
 use crate::text::advice::Advice;
 
 /// The tables of the file, or `None` with every finding reported.
-pub(crate) fn parse<'t>(text: &'t str, report: &mut Report<'_>) -> Option<DeTable<'t>> {
+pub(crate) fn parse<'t>(text: &'t str, findings: &mut Findings<'_>) -> Option<DeTable<'t>> {
     if let Some(offset) = text.find('\0') {
         let place = place_of(text, offset);
-        report.say(&place, "there is a NUL byte here", "the file is damaged or binary: restore it or remove the byte");
+        findings.say(
+            &place,
+            "there is a NUL byte here",
+            "the file is damaged or binary: restore it or remove the byte",
+        );
         return None;
     }
     let (table, mut errors) = DeTable::parse_recoverable(text);
@@ -33,9 +37,9 @@ pub(crate) fn parse<'t>(text: &'t str, report: &mut Report<'_>) -> Option<DeTabl
             continue;
         }
         let place = place_of(text, if in_list { list_start(text, offset) } else { offset });
-        let (line, _) = report.position(place.offset);
+        let (line, _) = findings.position(place.offset);
         if line != last_line {
-            report.refuse(&place, explain(error, text));
+            findings.refuse(&place, explain(error, text));
             last_line = line;
         }
         if in_list {
@@ -193,11 +197,12 @@ fn place_of(text: &str, offset: usize) -> Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::keys::Keys;
 
     fn first(text: &str) -> String {
-        let mut report = Report::new("f", text);
-        assert!(parse(text, &mut report).is_none(), "{text:?} was accepted");
-        report.into_problems().list()[0].to_string()
+        let mut findings = Findings::new("f", text, Keys::default());
+        assert!(parse(text, &mut findings).is_none(), "{text:?} was accepted");
+        findings.into_problems().list()[0].to_string()
     }
 
     #[test]
@@ -219,9 +224,9 @@ mod tests {
     #[test]
     fn each_line_is_reported_once() {
         let text = "a = x y\nb = 2\nc = z\n";
-        let mut report = Report::new("f", text);
-        assert!(parse(text, &mut report).is_none());
-        let lines: Vec<_> = report.into_problems().list().iter().map(|one| one.line).collect();
+        let mut findings = Findings::new("f", text, Keys::default());
+        assert!(parse(text, &mut findings).is_none());
+        let lines: Vec<_> = findings.into_problems().list().iter().map(|one| one.line).collect();
         assert_eq!(lines, [1, 3]);
     }
 }

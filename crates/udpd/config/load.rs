@@ -6,8 +6,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use super::reader::Report;
-use crate::config::error::Problems;
+use crate::settings::{Findings, Keys, Problems};
 use crate::text::advice::Advice;
 
 /// A configuration is written by hand; what is larger is some other file.
@@ -69,7 +68,7 @@ fn decode(bytes: Vec<u8>, name: &str) -> Result<String, Problems> {
         let valid = error.utf8_error().valid_up_to();
         let bad = error.as_bytes()[valid];
         let before = String::from_utf8_lossy(&error.as_bytes()[..valid]);
-        let (line, column) = Report::new(name, &before).position(before.len());
+        let (line, column) = Findings::new(name, &before, Keys::default()).position(before.len());
         let cure = "save the file as UTF-8; if it is Latin-1: iconv -f LATIN1 -t UTF-8 FILE";
         Problems::single(name, line, column, "file", Advice::new(format!("byte 0x{bad:02X} is not UTF-8"), cure))
     })

@@ -1,0 +1,90 @@
+//! The listeners: each by itself, as far as one value of it depends on another or on the host, and their names and sinks.
+
+use std::collections::BTreeMap;
+
+use super::{addresses, multicast};
+use crate::config::host::Host;
+use crate::config::listener::Listener;
+use crate::ledger::SINKS_PER_LISTENER_MAX;
+use crate::policy::parse_network;
+use crate::settings::{Findings, Located, Section};
+use crate::text::suggest::nearest;
+
+/// Checks a listener by itself.
+pub(crate) fn check(section: &mut Section<'_, Listener>, host: &Host, findings: &mut Findings<'_>) {
+    addresses::check_count(section, findings);
+    if let Some(interface) = section.written.text("interface").filter(|interface| !interface.value.is_empty()) {
+        findings.accept(host.check_interface(&interface.value), &interface.place);
+    }
+    check_networks(section, findings);
+    multicast::check(section, host, findings);
+}
+
+/// The longest prefix decides, so a network that is in both lists decides nothing.
+fn check_networks(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
+    let networks = |key: &str| {
+        let texts = section.written.texts(key).into_iter();
+        texts.filter_map(|text| Some((parse_network(&text.value).ok()?, text.place)))
+    };
+    let allowed: Vec<_> = networks("allow").collect();
+    for (network, place) in networks("deny") {
+        let Some((_, other)) = allowed.iter().find(|(allowed, _)| *allowed == network) else { continue };
+        let (line, _) = findings.position(other.offset);
+        let what = format!("{network} is in allow already, at line {line}");
+        findings.say(&place, what, "write it in one of the two; the longest prefix decides, and these are equal");
+    }
+}
+
+/// Refuses two listeners of one name.
+pub(crate) fn check_names(sections: &[Section<'_, Listener>], findings: &mut Findings<'_>) {
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    for Located { value, place } in sections.iter().filter_map(|section| section.written.text("name")) {
+        let (line, _) = findings.position(place.offset);
+        if let Some(first) = seen.get(&value) {
+            let what = format!("the listener at line {first} is called {value:?}, too");
+            findings.say(&place, what, "give each its own name: the ledger and the metrics are kept by name");
+        } else {
+            seen.insert(value, line);
+        }
+    }
+}
+
+/// The indexes of the sinks that the listener feeds. `complete` says that `defined` are all that the file has.
+pub(crate) fn resolve_sinks(
+    section: &Section<'_, Listener>,
+    defined: &[&str],
+    complete: bool,
+    findings: &mut Findings<'_>,
+) -> Vec<usize> {
+    let names = section.written.texts("sinks");
+    if let (Some(place), []) = (section.written.place("sinks"), names.as_slice()) {
+        let what = "the list is empty: the datagrams would go nowhere";
+        findings.say(&place, what, "name a sink; one of type \"null\" counts and forgets");
+    }
+    if let Some(excess) = names.get(SINKS_PER_LISTENER_MAX) {
+        let what = format!("the listener feeds {} sinks", names.len());
+        findings.say(&excess.place, what, format!("feed at most {SINKS_PER_LISTENER_MAX} from one listener"));
+    }
+    let mut indexes = Vec::new();
+    for Located { value: name, place } in names.iter().take(SINKS_PER_LISTENER_MAX) {
+        match defined.iter().position(|sink| sink == name) {
+            Some(index) if indexes.contains(&index) => {
+                findings.say(place, format!("sink {name:?} is named twice"), "name it once");
+            }
+            Some(index) => indexes.push(index),
+            None if complete => {
+                let cure = match nearest(name, defined.iter().copied()) {
+                    Some(near) => format!("did you mean {near:?}?"),
+                    None if defined.is_empty() => format!("add [sink.{name}]"),
+                    None => {
+                        let some = defined[..defined.len().min(20)].join(", ");
+                        format!("add [sink.{name}], or name one of {some}")
+                    }
+                };
+                findings.say(place, format!("no sink {name:?} is defined"), cure);
+            }
+            None => {}
+        }
+    }
+    indexes
+}

@@ -1,0 +1,65 @@
+//! `[daemon]`: the settings of the process itself.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use super::address;
+use super::check::paths;
+use crate::logging::LogFormat;
+use crate::settings::kinds::{Choose, Chosen, Optional, Words};
+use crate::settings::{Field, Findings, Kind, settings};
+
+settings! {
+    /// `[daemon]`.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct Daemon {
+        /// The Unix socket that answers `udpd stats` and `udpd reopen`. "" = none.
+        control_socket: Chosen<Option<PathBuf>> = "/run/udpd/control.sock", ControlSocket;
+        /// The address that Prometheus scrapes. "" = off.
+        metrics_address: Chosen<Option<SocketAddr>> = "127.0.0.1:9817", Choose(Optional(address::parse_metrics)),
+            elsewhere "metrics";
+        /// The least severe lines in the log.
+        log_level: log::LevelFilter = "info", Words(LOG_LEVELS), elsewhere "loglevel";
+        /// How a line of the log looks.
+        log_format: LogFormat = "text", Words(&[("text", LogFormat::Text), ("json", LogFormat::Json)]);
+        /// Where the final ledger goes as JSON when the daemon ends. "" = nowhere.
+        stats_on_exit: Option<PathBuf> = "" like "/var/lib/udpd/ledger.json", Optional(paths::check_replaced);
+    }
+}
+
+const LOG_LEVELS: &[(&str, log::LevelFilter)] = &[
+    ("error", log::LevelFilter::Error),
+    ("warn", log::LevelFilter::Warn),
+    ("info", log::LevelFilter::Info),
+    ("debug", log::LevelFilter::Debug),
+];
+
+/// The path of the control socket, whose default depends on who runs the daemon.
+struct ControlSocket;
+
+impl Kind<Chosen<Option<PathBuf>>> for ControlSocket {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Chosen<Option<PathBuf>>> {
+        let packaged = Choose(Optional(paths::check_socket)).read(field, findings)?;
+        Some(if field.written { packaged } else { Chosen { value: own_socket(packaged.value), written: false } })
+    }
+}
+
+/// The control socket of this process, when the file does not name one. `packaged` is that of root.
+///
+/// Under systemd that is the directory the unit was given; for root the directory under /run; for an ordinary user the
+/// runtime directory of the login. Without any of them there is no place that nobody else can write to, hence no socket.
+fn own_socket(packaged: Option<PathBuf>) -> Option<PathBuf> {
+    let directory = |variable: &str| {
+        let value = std::env::var_os(variable)?;
+        // systemd separates several directories with colons; the first is the one of the unit's own name.
+        let first = value.to_str()?.split(':').next()?.to_owned();
+        first.starts_with('/').then(|| PathBuf::from(first))
+    };
+    if let Some(own) = directory("RUNTIME_DIRECTORY") {
+        return Some(own.join("control.sock"));
+    }
+    if nix::unistd::geteuid().is_root() {
+        return packaged;
+    }
+    directory("XDG_RUNTIME_DIR").map(|directory| directory.join("udpd/control.sock"))
+}

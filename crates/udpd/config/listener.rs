@@ -1,0 +1,172 @@
+//! `[[listener]]`: one port, or one port on several addresses, and how its lanes receive.
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use super::address;
+use super::multicast::Multicast;
+use super::names::check_name;
+use crate::policy::{Access, Limit, RateLimit};
+use crate::settings::kinds::{Count, Flag, Flat, Inner, Names, OneOrMore, Optional, Or, Size, Span, Text, Words};
+use crate::settings::settings;
+
+settings! {
+    /// `[[listener]]`.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct Listener {
+        /// Its name in metrics, in the ledger and in paths: 1 to 64 letters, digits, dots, dashes, underscores.
+        name: String = required like "syslog", Text(check_name);
+        /// An address and a port, or a list of them. A lane is made for each address and each lane number.
+        addresses as address: Vec<SocketAddr> = required like "0.0.0.0:514", OneOrMore(address::parse_listener),
+            elsewhere "listen bind port host addresses";
+        /// Bind to this interface. "" = every interface.
+        interface: Option<String> = "" like "eth0", Optional(|name| Ok(name.to_owned())), elsewhere "device";
+        /// How many lanes each address gets.
+        lanes: Lanes = "auto", Or(&[("auto", Lanes::Auto)], Count(LANES), Lanes::count),
+            elsewhere "threads workers sockets";
+        /// How the kernel chooses the lane of a datagram.
+        spread: Spread = "flow" like "cpu", Words(SPREADS);
+        /// How datagrams are fetched.
+        engine: Engine = "auto", Words(ENGINES);
+        /// Other processes may bind sockets to its addresses too.
+        share_port: bool = false, Flag, elsewhere "reuse_port reuseport";
+        // GRO merges only runs of equal length from one sender, and needs slots of 64 KiB: most hosts would pay the
+        // memory and gain nothing, so "auto" leaves it off until the program can tell which host is which.
+        /// Take trains of datagrams in one piece (UDP_GRO).
+        gro: bool = "auto", Words(&[("auto", false), ("on", true), ("off", false)]);
+        /// Datagrams in one receive call.
+        batch_size: usize = 64, Count(1..=1024);
+        /// The longest payload that is kept whole.
+        max_length_bytes as max_length: usize = "2KiB", Size(1..=65_535), elsewhere "mtu max_size";
+        /// What happens to a longer one.
+        on_truncate: OnTruncate = "keep", Words(&[("keep", OnTruncate::Keep), ("drop", OnTruncate::Drop)]);
+        /// Let datagrams gather this long after a short batch.
+        gather: Duration = "0ms", Span(Duration::ZERO..=Duration::from_millis(10));
+        /// The receive buffer to request for each socket.
+        receive_buffer: ReceiveBuffer = "auto",
+            Or(&[("auto", ReceiveBuffer::Auto)], Size(RECEIVE_BUFFER), ReceiveBuffer::Bytes),
+            elsewhere "rcvbuf recv_buffer buffer";
+        /// The burst to survive while nobody reads.
+        absorb: Absorb = {}, Inner;
+        /// How long a receive call spins for datagrams before it sleeps. Longer would be a receiver that never sleeps.
+        busy_poll: Duration = "0us", Span(Duration::ZERO..=Duration::from_millis(10));
+        /// The kernel's arrival time of each datagram.
+        timestamps: Timestamps = "auto",
+            Words(&[("auto", Timestamps::Auto), ("on", Timestamps::On), ("off", Timestamps::Off)]);
+        /// The groups it joins.
+        multicast: Multicast = {}, Flat;
+        /// Whose datagrams it takes.
+        access: Access = {}, Flat;
+        /// What one source address may send to one lane.
+        rate_limit: Option<Limit> = {}, RateLimit;
+        // Indexes into `Config::sinks`, each once.
+        /// The sinks that get every datagram of this listener.
+        sinks: Vec<usize> = required like ["archive"], Names, elsewhere "sink outputs";
+    }
+}
+
+settings! {
+    /// The burst that a listener must survive while nobody reads.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Absorb {
+        /// Datagrams per second, over all lanes of the listener.
+        rate: u64 = 200000, Count(1..=1_000_000_000);
+        /// How long nobody reads.
+        stall: Duration = "250ms", Span(Duration::from_millis(1)..=Duration::from_secs(60));
+    }
+}
+
+impl Listener {
+    /// A listener of which only the name and the addresses are written. It feeds no sink yet.
+    pub fn new(name: impl Into<String>, addresses: Vec<SocketAddr>) -> Self {
+        Self { name: name.into(), addresses, ..Self::default() }
+    }
+}
+
+/// Every lane is a thread, a socket and a pool.
+const LANES: std::ops::RangeInclusive<u64> = 1..=1024;
+
+/// The kernel accounts twice what it is given, and beyond 1 GiB of that kernels have had their sums wrong.
+const RECEIVE_BUFFER: std::ops::RangeInclusive<u64> = 4 << 10..=512 << 20;
+
+/// How many lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lanes {
+    /// One per receive queue of the interface; without one, as many as `absorb.rate` needs at 500,000/s each.
+    Auto,
+    /// This many.
+    Count(NonZeroUsize),
+}
+
+impl Lanes {
+    fn count(count: usize) -> Self {
+        NonZeroUsize::new(count).map_or(Lanes::Auto, Lanes::Count)
+    }
+}
+
+/// How the kernel chooses the lane of a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spread {
+    /// By its hash of addresses and ports.
+    Flow,
+    /// By the core on which it handles the datagram.
+    Cpu,
+    /// By the receive queue of the interface.
+    Queue,
+    /// At random.
+    Random,
+}
+
+const SPREADS: &[(&str, Spread)] =
+    &[("flow", Spread::Flow), ("cpu", Spread::Cpu), ("queue", Spread::Queue), ("random", Spread::Random)];
+
+/// How datagrams are fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    /// What measured better: recvmmsg.
+    Auto,
+    /// By recvmmsg.
+    Recvmmsg,
+    /// By io_uring, or not at all.
+    IoUring,
+}
+
+const ENGINES: &[(&str, Engine)] =
+    &[("auto", Engine::Auto), ("recvmmsg", Engine::Recvmmsg), ("io_uring", Engine::IoUring)];
+
+impl Engine {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        ENGINES.iter().find(|(_, engine)| *engine == self).map_or("", |(name, _)| name)
+    }
+}
+
+/// What happens to a datagram longer than `max_length`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnTruncate {
+    /// Its head is delivered, marked and counted.
+    Keep,
+    /// It is dropped and counted.
+    Drop,
+}
+
+/// The receive buffer of each socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReceiveBuffer {
+    /// Computed from `absorb`.
+    Auto,
+    /// This many bytes, as given to SO_RCVBUF.
+    Bytes(usize),
+}
+
+/// Whether the kernel stamps each datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Timestamps {
+    /// When a sink records it.
+    Auto,
+    /// Always.
+    On,
+    /// Never.
+    Off,
+}
