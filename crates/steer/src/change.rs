@@ -46,6 +46,7 @@ pub struct Restored {
 
 /// Why a plan was not applied, or not wholly.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum ApplyError {
     /// The host could not be read.
     Read(ReadError),

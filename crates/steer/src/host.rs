@@ -43,6 +43,7 @@ pub struct BusyPoll {
 
 /// Why a host could not be read.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum ReadError {
     /// There is no such interface.
     NoInterface {

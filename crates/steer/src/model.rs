@@ -50,6 +50,7 @@ pub struct Host {
 
 /// What kind of device an interface is, which decides whether there is anything to steer.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Kind {
     /// A device on a bus, with interrupts of its own.
     Physical,
@@ -138,6 +139,7 @@ pub struct Interrupt {
 
 /// Who said which interrupt belongs to a queue, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Source {
     /// The kernel, over the `netdev` netlink family.
     Netlink,
@@ -158,6 +160,7 @@ pub struct Work {
 
 /// What decides where the datagrams of a queue are processed, strongest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum WorkBy {
     /// A program polls the queue from its own core.
     BusyPoll,

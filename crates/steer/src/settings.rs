@@ -16,6 +16,7 @@ use crate::topology::read_if_any;
 /// What can be set. The order is the order of application: most drivers forget the later ones when an earlier one
 /// changes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Setting {
     /// The counts of queues: "rx tx other combined".
     Channels,
@@ -82,6 +83,7 @@ impl Setting {
 
 /// Why a setting could not be read or written.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum SettingError {
     /// Neither the host nor its driver has it.
     NotSupported,

@@ -8,6 +8,7 @@ use std::io;
 
 /// Why there is no answer.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum EthtoolError {
     /// The driver has no such operation.
     NotSupported,

@@ -68,6 +68,7 @@ pub struct Wanted {
 
 /// A setting with its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Target {
     /// How many queues there are of each kind.
     Channels(Channels),

@@ -217,7 +217,7 @@ impl Order<'_> {
             ApplyError::Setting { cause: steer::SettingError::Permission(_), .. } => ExitCode::Permission,
             ApplyError::Journal(error) if error.kind() == std::io::ErrorKind::PermissionDenied => ExitCode::Permission,
             ApplyError::Journal(_) => ExitCode::Disk,
-            ApplyError::Read(_) | ApplyError::Setting { .. } | ApplyError::Unreadable { .. } => ExitCode::Failure,
+            _ => ExitCode::Failure,
         };
         Failure::new(code, advice::of_error(&error, !self.interfaces.is_empty()))
     }
