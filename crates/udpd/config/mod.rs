@@ -9,7 +9,7 @@ mod address;
 mod arguments;
 mod check;
 mod daemon;
-pub mod feeds;
+pub mod feeders;
 mod file;
 mod host;
 mod listener;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use mmsg::{BatchShape, Control, RecvBatch, Socket};
 
-use super::{Lane, Pipeline};
+use super::running::{Lane, Pipeline};
 use crate::ledger::{LaneLedger, Snapshot};
 
 /// How often the end of the threads is looked for while stopping.
@@ -55,9 +55,9 @@ impl Pipeline {
         for lane in &self.lanes {
             if let Err(error) = lane.ledger.socket().refuse_arrivals() {
                 log::warn!(
-                    "listener {}: cannot refuse further arrivals: {error}; the ledger ends with the last look at its \
+                    "{}: cannot refuse further arrivals: {error}; the ledger ends with the last look at its \
                      socket",
-                    lane.listener
+                    lane.setup
                 );
             }
         }
@@ -72,7 +72,7 @@ impl Pipeline {
         let mut all = true;
         for lane in &self.lanes {
             if let Err(error) = lane.ledger.socket().interrupt() {
-                log::error!("listener {}: cannot wake its receiver: {error}; it ends with the process", lane.listener);
+                log::error!("{}: cannot wake its receiver: {error}; it ends with the process", lane.setup);
                 all = false;
             }
         }
@@ -95,7 +95,7 @@ impl Pipeline {
             // socket: a sender is told that nobody listens. A socket on an interface may not be moved without
             // CAP_NET_RAW; it refuses on.
             if let Err(error) = lane.ledger.socket().withdraw() {
-                log::debug!("listener {}: its socket stays in place until it is closed: {error}", lane.listener);
+                log::debug!("{}: its socket stays in place until it is closed: {error}", lane.setup);
             }
         }
         if let Err(error) = mmsg::wait_for_arrivals_under_way() {
@@ -110,10 +110,9 @@ impl Pipeline {
                 // What it had received and not yet counted is gone with it.
                 lane.ledger.note_uncountable();
                 log::error!(
-                    "listener {}, lane {}: its receiver has died or does not end; what it holds is unknown, so \
+                    "{}: its receiver has died or does not end; what it holds is unknown, so \
                      arrived and residual are null",
-                    lane.listener,
-                    lane.plan.number
+                    lane.setup
                 );
             }
             all_ended_well &= ended_well;
@@ -152,18 +151,16 @@ fn has_ended_well(thread: JoinHandle<()>) -> bool {
 fn count_rest(lane: &Lane) {
     let socket = lane.ledger.socket();
     let outcome = count_unread(&socket, &lane.ledger);
-    let (name, number, unread) = (&lane.listener, lane.plan.number, lane.ledger.read().dropped.unread);
+    let (setup, unread) = (&lane.setup, lane.ledger.read().dropped.unread);
     if unread > 0 {
-        log::error!(
-            "listener {name}, lane {number}: dropped {unread} datagrams that were left in its socket, counted as unread"
-        );
+        log::error!("{setup}: dropped {unread} datagrams that were left in its socket, counted as unread");
     }
     let Err(error) = outcome else { return };
     // Bytes are all that the kernel counts of a queue; no bytes are no datagrams.
     if !socket.memory_info().is_ok_and(|memory| memory.receive_used_bytes == 0) {
         lane.ledger.note_uncountable();
         log::error!(
-            "listener {name}, lane {number}: cannot read what is left in its socket: {error}; their number is \
+            "{setup}: cannot read what is left in its socket: {error}; their number is \
              unknown, so arrived and residual are null"
         );
     }

@@ -4,17 +4,16 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use mmsg::{CoreCounter, Family, Group, Socket};
 
-use super::{Pipeline, open};
-use crate::config::{self, Config, Spread};
+use super::open;
+use super::setup::LaneSetup;
+use crate::config::{self, Spread};
 use crate::exit::{ExitCode, Failure};
-use crate::ledger::snapshot::SharerSnapshot;
 use crate::os::holder;
 use crate::plan::spread;
-use crate::plan::{LanePlan, Plan};
 
 /// A bound socket, as far as the books need it.
 #[derive(Debug)]
@@ -26,18 +25,18 @@ pub(super) struct Endpoint {
 }
 
 /// Prepares and binds the sockets of all lanes.
-pub(super) fn open(config: &Config, sockets: &[Arc<Socket>], budget: &Plan) -> Result<Vec<Endpoint>, Failure> {
-    let arrivals = count_arrivals(sockets, budget);
-    let addresses = bind_all(config, sockets, &budget.lanes, |plan| refuse_company(config, plan, sockets))?;
+pub(super) fn open(setups: &[&LaneSetup], sockets: &[Arc<Socket>]) -> Result<Vec<Endpoint>, Failure> {
+    let arrivals = count_arrivals(setups, sockets);
+    let addresses = bind_all(setups, sockets, |setup| refuse_company(setup, sockets))?;
     Ok(addresses.into_iter().zip(arrivals).map(|(address, arrivals)| Endpoint { address, arrivals }).collect())
 }
 
 /// A counter by core for every lane of which somebody says where its datagrams should arrive. Without the right to one
 /// there is one warning, and `wrong_cpu` stays null.
-fn count_arrivals(sockets: &[Arc<Socket>], budget: &Plan) -> Vec<Option<CoreCounter>> {
+fn count_arrivals(setups: &[&LaneSetup], sockets: &[Arc<Socket>]) -> Vec<Option<CoreCounter>> {
     let mut refused = false;
-    let mut counter = |(socket, plan): (&Arc<Socket>, &LanePlan)| {
-        if refused || plan.intake.expected_cores().is_empty() {
+    let mut counter = |(socket, setup): (&Arc<Socket>, &&LaneSetup)| {
+        if refused || setup.plan.intake.expected_cores().is_empty() {
             return None;
         }
         let made = CoreCounter::new().and_then(|counter| counter.attach(socket).map(|()| counter));
@@ -50,26 +49,25 @@ fn count_arrivals(sockets: &[Arc<Socket>], budget: &Plan) -> Vec<Option<CoreCoun
         })
         .ok()
     };
-    sockets.iter().zip(&budget.lanes).map(&mut counter).collect()
+    sockets.iter().zip(setups).map(&mut counter).collect()
 }
 
 /// Binds every socket and returns what each is bound to. `may_join` is asked before a socket is bound that could get
 /// company without anybody being told.
 pub(super) fn bind_all(
-    config: &Config,
+    setups: &[&LaneSetup],
     sockets: &[Arc<Socket>],
-    plans: &[LanePlan],
-    may_join: impl Fn(&LanePlan) -> Result<(), Failure>,
+    may_join: impl Fn(&LaneSetup) -> Result<(), Failure>,
 ) -> Result<Vec<SocketAddr>, Failure> {
     let mut bound = Vec::with_capacity(sockets.len());
     while bound.len() < sockets.len() {
         let first = bound.len();
-        let members = 1 + plans[first + 1..].iter().take_while(|lane| lane.member > 0).count();
+        let members = 1 + setups[first + 1..].iter().take_while(|setup| setup.plan.member > 0).count();
         let lanes = first..first + members;
-        let plan = &plans[first];
+        let plan = &setups[first].plan;
         if plan.shares {
-            may_join(plan)?;
-            bind_group(config, &sockets[lanes.clone()], &plans[lanes.clone()])?;
+            may_join(setups[first])?;
+            bind_group(&setups[lanes.clone()], &sockets[lanes.clone()])?;
         } else {
             // Alone it needs no group, and then nobody else can join one.
             let bind = sockets[first].bind(plan.address);
@@ -82,8 +80,8 @@ pub(super) fn bind_all(
 
 /// Refuses an address on which another process has sockets that ours could join. Whether it has, the kernel says best:
 /// a socket that does not share is bound there for a moment.
-fn refuse_company(config: &Config, plan: &LanePlan, sockets: &[Arc<Socket>]) -> Result<(), Failure> {
-    let listener = &config.listeners[plan.listener];
+fn refuse_company(setup: &LaneSetup, sockets: &[Arc<Socket>]) -> Result<(), Failure> {
+    let LaneSetup { plan, listener, .. } = setup;
     if listener.share_port || is_free(listener.interface.as_deref(), plan.address) {
         return Ok(());
     }
@@ -125,22 +123,9 @@ fn is_free(interface: Option<&str>, address: SocketAddr) -> bool {
     !bind().is_err_and(|error: io::Error| error.kind() == io::ErrorKind::AddrInUse)
 }
 
-impl Pipeline {
-    /// The inodes of the sockets of all lanes, as they are now.
-    pub fn socket_inodes(&self) -> Vec<u64> {
-        self.lanes.iter().filter_map(|lane| holder::inode_of(lane.ledger.socket()).ok()).collect()
-    }
-
-    /// Writes down who else is on the port of a listener; `None` when nobody can see that.
-    pub fn note_sharers(&self, listener: usize, sharers: Option<Vec<SharerSnapshot>>) {
-        *self.books.listeners[listener].sharers.lock().unwrap_or_else(PoisonError::into_inner) = sharers;
-    }
-}
-
-fn bind_group(config: &Config, sockets: &[Arc<Socket>], lanes: &[LanePlan]) -> Result<(), Failure> {
-    let LanePlan { listener, address, .. } = lanes[0];
-    let spread = config.listeners[listener].spread;
-    let program = spread::group_spread(spread, lanes.iter().map(|lane| &lane.intake));
+fn bind_group(setups: &[&LaneSetup], sockets: &[Arc<Socket>]) -> Result<(), Failure> {
+    let (listener, address) = (&setups[0].listener, setups[0].plan.address);
+    let program = spread::group_spread(listener.spread, setups.iter().map(|setup| &setup.plan.intake));
     let mut group = Group::new(sockets.to_vec(), program).map_err(|error| {
         let cure = match error.raw_os_error() {
             Some(code) if code == nix::errno::Errno::ENOMEM as i32 => {
@@ -148,7 +133,7 @@ fn bind_group(config: &Config, sockets: &[Arc<Socket>], lanes: &[LanePlan]) -> R
             }
             _ => "",
         };
-        let (name, word) = (&config.listeners[listener].name, word(spread));
+        let (name, word) = (&listener.name, word(listener.spread));
         let message = format!("listener {name}, address {address}: cannot set up spread = \"{word}\": {error}{cure}");
         Failure::new(ExitCode::Failure, message)
     })?;

@@ -5,56 +5,26 @@
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use crossbeam_channel::{Receiver as Inbox, Sender, bounded};
+use crossbeam_channel::{Sender, bounded};
 use mmsg::{Backing, Engine, GrantedBuffer, RecvBatch, Socket};
 
-use super::multicast::Membership;
 use super::receiver::{LaneHome, Receiver, Route, Stop};
+use super::setup::LaneSetup;
 use super::socket;
 use super::successor::Successor;
+use crate::config::OnTruncate;
 use crate::exit::{ExitCode, Failure};
 use crate::handover::pool::{Parcel, Pool};
 use crate::os::crew::{self, Crew};
-use crate::plan::LanePlan;
 use crate::plan::engine;
-use crate::policy::{AccessList, Limit, Offences, Policy};
-
-/// What a lane thread needs before it can make anything.
-#[derive(Debug, Clone)]
-pub(super) struct LaneOrder {
-    /// Index over all lanes.
-    pub index: usize,
-    /// The plan for it.
-    pub plan: LanePlan,
-    /// Name of the listener.
-    pub listener_name: String,
-    /// Bind to this interface.
-    pub interface: Option<String>,
-    /// How long a receive call spins before it sleeps.
-    pub busy_poll: Duration,
-    /// The multicast groups that this lane joins.
-    pub memberships: Vec<Membership>,
-    /// The interface on which it joins them.
-    pub multicast_interface: Option<String>,
-    /// How many sinks a batch can be with at once.
-    pub sinks: usize,
-    /// Drop what is longer than a slot.
-    pub drop_truncated: bool,
-    /// Let datagrams gather after a short batch.
-    pub gather: Duration,
-    /// Whose datagrams it takes, when not everybody's.
-    pub access: Option<Arc<AccessList>>,
-    /// What one source may send, and where those who send more are noted.
-    pub limit: Option<(Limit, Arc<Offences>)>,
-}
+use crate::policy::Policy;
 
 /// A lane that is made and waits for its start.
 #[derive(Debug)]
 pub(super) struct LaneThread {
-    /// What it was made from, for another socket.
-    pub order: LaneOrder,
+    /// What it was made from.
+    pub setup: LaneSetup,
     /// What was made.
     pub made: Made,
     start: Sender<Start>,
@@ -93,19 +63,18 @@ pub(super) struct Start {
 
 impl LaneThread {
     /// Starts the thread and waits until everything is made.
-    pub(super) fn spawn(order: LaneOrder, crew: &Crew) -> Result<Self, Failure> {
+    pub(super) fn spawn(setup: LaneSetup, crew: &Crew) -> Result<Self, Failure> {
         let (made_sender, made) = bounded(1);
-        let (start, start_inbox) = bounded(1);
-        let name = thread_name("rx", order.index, &order.listener_name);
-        let subject = format!("lane {} of listener {}", order.plan.number, order.listener_name);
-        let own = order.clone();
-        let handle = crew.spawn(name, move || live(order, &made_sender, &start_inbox)).map_err(|error| {
-            Failure::new(ExitCode::Failure, format!("cannot start the thread of {subject}: {error}"))
-        })?;
+        let (start, coming) = bounded(1);
+        let name = thread_name("rx", setup.index, &setup.listener.name);
+        let own = setup.clone();
+        let handle = crew
+            .spawn(name, move || live(own, &made_sender, &coming))
+            .map_err(|error| Failure::new(ExitCode::Failure, format!("{setup}: cannot start its thread: {error}")))?;
         let made = made.recv().map_err(|_| {
-            Failure::new(ExitCode::Failure, format!("the thread of {subject} ended while it was starting"))
+            Failure::new(ExitCode::Failure, format!("{setup}: its thread ended while it was starting"))
         })??;
-        Ok(Self { order: own, made, start, handle })
+        Ok(Self { setup, made, start, handle })
     }
 
     /// Lets it receive.
@@ -128,8 +97,8 @@ pub(super) fn thread_name(role: &str, number: usize, of: &str) -> String {
 }
 
 /// The life of a lane thread. It ends at once when the start never comes.
-fn live(order: LaneOrder, made: &Sender<Result<Made, Failure>>, start: &Inbox<Start>) {
-    let (parts, ready) = match make(&order) {
+fn live(setup: LaneSetup, made: &Sender<Result<Made, Failure>>, start: &crossbeam_channel::Receiver<Start>) {
+    let (parts, ready) = match make(&setup) {
         Ok(parts) => parts,
         Err(failure) => {
             let _ = made.send(Err(failure));
@@ -141,7 +110,6 @@ fn live(order: LaneOrder, made: &Sender<Result<Made, Failure>>, start: &Inbox<St
     }
     let Ok(Start { routes, lanes, stop, successor }) = crew::at_rest(|| start.recv()) else { return };
     let Parts { engine, pool, spare, policy, receive_buffer_bytes } = parts;
-    let LaneOrder { index, drop_truncated, gather, .. } = order;
     Receiver {
         engine,
         pool,
@@ -149,10 +117,10 @@ fn live(order: LaneOrder, made: &Sender<Result<Made, Failure>>, start: &Inbox<St
         receive_buffer_bytes,
         routes,
         lanes,
-        lane: index,
-        drop_truncated,
+        lane: setup.index,
+        drop_truncated: setup.listener.on_truncate == OnTruncate::Drop,
         policy,
-        gather,
+        gather: setup.listener.gather,
         stop,
         successor,
     }
@@ -168,32 +136,28 @@ struct Parts {
     receive_buffer_bytes: usize,
 }
 
-fn make(order: &LaneOrder) -> Result<(Parts, Made), Failure> {
-    let LaneOrder { plan, listener_name, .. } = order;
+fn make(setup: &LaneSetup) -> Result<(Parts, Made), Failure> {
+    let LaneSetup { plan, listener, .. } = setup;
     let core = plan.core.filter(|&core| match steer::pin_current_thread(core) {
         Ok(()) => true,
         Err(error) => {
-            log::warn!(
-                "listener {listener_name}, lane {}: {error}; it runs wherever the scheduler puts it",
-                plan.number
-            );
+            log::warn!("{setup}: {error}; it runs wherever the scheduler puts it");
             false
         }
     });
     let fail = |operation: &str, error: io::Error| {
-        let message = format!("listener {listener_name}, lane {}: cannot {operation}: {error}", plan.number);
-        Failure::new(ExitCode::Failure, message)
+        Failure::new(ExitCode::Failure, format!("{setup}: cannot {operation}: {error}"))
     };
-    let (socket, buffer) = socket::make(order)?;
+    let (socket, buffer) = socket::make(setup)?;
     let (mut batches, backing) = RecvBatch::pool(plan.batches(), &plan.shape)
         .map_err(|error| fail(&format!("get {} bytes of memory for batches", plan.pool_bytes()), error))?;
     let socket = Arc::new(socket);
-    let mut engine = engine::make(&plan.engine, listener_name, &socket, &mut batches)?;
-    socket::spin(order, &mut engine);
+    let mut engine = engine::make(&plan.engine, &listener.name, &socket, &mut batches)?;
+    socket::spin(setup, &mut engine);
     let spare = batches.pop().expect("a pool has at least one batch more than none");
-    let (pool, home) = Pool::new(batches, plan.listener, order.index, order.sinks);
+    let (pool, home) = Pool::new(batches, plan.listener, setup.index, listener.sinks.len());
     let made = Made { socket, home, buffer, backing, core, engine: engine.name() };
-    let policy = Policy::new(order.access.clone(), order.limit.clone()).map(Box::new);
+    let policy = Policy::new(setup.access.clone(), listener.rate_limit.zip(setup.offences.clone())).map(Box::new);
     Ok((Parts { engine, pool, spare, policy, receive_buffer_bytes: buffer.granted_bytes }, made))
 }
 

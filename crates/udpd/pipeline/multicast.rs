@@ -15,14 +15,14 @@ use std::net::IpAddr;
 use mmsg::Socket;
 use nix::net::if_::if_nametoindex;
 
-use super::lane::LaneOrder;
+use super::setup::LaneSetup;
 use crate::config::{Lanes, Listener};
 use crate::exit::{ExitCode, Failure};
 use crate::plan::LanePlan;
 
 /// One group that a lane joins, from one source or from all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Membership {
+struct Membership {
     group: IpAddr,
     source: Option<IpAddr>,
 }
@@ -37,7 +37,7 @@ impl fmt::Display for Membership {
 }
 
 /// What the lane of this plan joins.
-pub(super) fn memberships(listener: &Listener, plan: &LanePlan) -> Vec<Membership> {
+fn memberships(listener: &Listener, plan: &LanePlan) -> Vec<Membership> {
     let lanes = match listener.lanes {
         Lanes::Auto => 1,
         Lanes::Count(count) => count.get(),
@@ -60,24 +60,25 @@ fn receives(address: IpAddr, group: IpAddr) -> bool {
 }
 
 /// Makes a socket that is not bound yet take what its lane joins, and nothing else of multicast.
-pub(super) fn prepare(order: &LaneOrder, socket: &Socket) -> Result<(), Failure> {
+pub(super) fn prepare(setup: &LaneSetup, socket: &Socket) -> Result<(), Failure> {
     if let Err(error) = socket.set_multicast_all(false)
-        && order.plan.number == 0
+        && setup.is_first()
     {
         log::warn!(
             "listener {}: every lane may receive groups that other programs of this host have joined \
              (IP_MULTICAST_ALL: {error}); for IPv6 this needs Linux 4.20",
-            order.listener_name
+            setup.listener.name
         );
     }
-    let interface = order.multicast_interface.as_deref();
-    let index = match interface.filter(|_| !order.memberships.is_empty()) {
-        Some(name) => if_nametoindex(name).map_err(|errno| failure(order, "find the interface", &errno.into()))?,
+    let interface = setup.listener.multicast.interface.as_deref();
+    let memberships = memberships(&setup.listener, &setup.plan);
+    let index = match interface.filter(|_| !memberships.is_empty()) {
+        Some(name) => if_nametoindex(name).map_err(|errno| failure(setup, "find the interface", &errno.into()))?,
         None => 0,
     };
-    join(socket, &order.memberships, index).map_err(|(membership, error)| {
+    join(socket, &memberships, index).map_err(|(membership, error)| {
         let what = format!("join {membership} on {}", interface.unwrap_or("the interface of its route"));
-        failure(order, &what, &error)
+        failure(setup, &what, &error)
     })
 }
 
@@ -90,17 +91,18 @@ fn join(socket: &Socket, memberships: &[Membership], index: u32) -> Result<(), (
 }
 
 /// Joins on the interface with the index `now` what was joined on one that is gone.
-pub(super) fn rejoin(socket: &Socket, memberships: &[Membership], gone: u32, now: u32) -> Result<(), String> {
-    for membership in memberships {
+pub(super) fn rejoin(setup: &LaneSetup, socket: &Socket, gone: u32, now: u32) -> Result<(), String> {
+    let memberships = memberships(&setup.listener, &setup.plan);
+    for membership in &memberships {
         // Those of an earlier try are left as well: a second time they could not be joined.
         for index in [gone, now] {
             let _ = socket.leave_multicast(membership.group, index, membership.source);
         }
     }
-    join(socket, memberships, now).map_err(|(membership, error)| format!("cannot join {membership}: {error}"))
+    join(socket, &memberships, now).map_err(|(membership, error)| format!("cannot join {membership}: {error}"))
 }
 
-fn failure(order: &LaneOrder, what: &str, error: &io::Error) -> Failure {
+fn failure(setup: &LaneSetup, what: &str, error: &io::Error) -> Failure {
     use nix::errno::Errno;
     let cure = match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOBUFS) => {
@@ -113,8 +115,8 @@ fn failure(order: &LaneOrder, what: &str, error: &io::Error) -> Failure {
         }
         _ => "see multicast_groups and multicast_interface",
     };
-    let LaneOrder { listener_name, plan, .. } = order;
-    let message = format!("listener {listener_name}, address {}: cannot {what}: {error}; {cure}", plan.address);
+    let LaneSetup { listener, plan, .. } = setup;
+    let message = format!("listener {}, address {}: cannot {what}: {error}; {cure}", listener.name, plan.address);
     Failure::new(ExitCode::Unavailable, message)
 }
 
@@ -130,9 +132,9 @@ mod tests {
         let text = format!("[[listener]]\nname = \"a\"\nsinks = [\"s\"]\n{keys}\n[sink.s]\ntype = \"null\"\n");
         let config = Config::parse(&text, "test", &Host::default()).unwrap_or_else(|problems| panic!("{problems}"));
         let engines = [Choice { kind: EngineKind::Recvmmsg, why: String::new() }];
-        let budget = Plan::new(&config, &steer::Topology::default(), &[], |_| None, |_| None, &engines);
+        let plan = Plan::new(&config, &steer::Topology::default(), &[], |_| None, |_| None, &engines);
         let of_lane = |plan| memberships(&config.listeners[0], plan).iter().map(ToString::to_string).collect();
-        budget.lanes.iter().map(of_lane).collect()
+        plan.lanes.iter().map(of_lane).collect()
     }
 
     #[test]

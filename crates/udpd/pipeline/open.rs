@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use nix::errno::Errno;
 
-use super::Supply;
+use super::running::Supply;
 use crate::config::{self, Config, Framing, Host, Sink as SinkSettings, SinkKind, SyncPolicy, UnixSocket, WhenFull};
 #[cfg(feature = "kafka")]
 use crate::config::{KafkaAdvice, Listener};

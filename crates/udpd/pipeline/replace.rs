@@ -10,22 +10,17 @@ use std::sync::Arc;
 
 use mmsg::Socket;
 
-use super::{Lane, Pipeline, group, multicast, socket};
-use crate::config::Config;
+use super::running::{Lane, Pipeline};
+use super::setup::LaneSetup;
+use super::{group, multicast, socket};
 use crate::exit::Failure;
-use crate::plan::LanePlan;
 
 impl Pipeline {
-    /// The lanes of a listener.
-    pub fn lanes_of(&self, listener: usize) -> impl Iterator<Item = &Lane> {
-        self.lanes.iter().filter(move |lane| lane.plan.listener == listener)
-    }
-
     /// Makes new sockets for all lanes of a listener, as it made the first ones, and lets the receivers go over to
     /// them. After an error everything is as it was.
-    pub fn replace_sockets(&self, config: &Config, listener: usize) -> Result<(), Failure> {
+    pub fn replace_sockets(&self, listener: usize) -> Result<(), Failure> {
         let lanes: Vec<&Lane> = self.lanes_of(listener).collect();
-        let made = lanes.iter().map(|lane| socket::make(&lane.order).map(|(socket, _)| Arc::new(socket)));
+        let made = lanes.iter().map(|lane| socket::make(&lane.setup).map(|(socket, _)| Arc::new(socket)));
         let sockets: Vec<Arc<Socket>> = made.collect::<Result<_, _>>()?;
         for (socket, books) in sockets.iter().zip(&self.books.listeners[listener].lanes) {
             if let Some(Err(error)) = books.arrivals.as_ref().map(|arrivals| arrivals.attach(socket)) {
@@ -34,14 +29,14 @@ impl Pipeline {
                 );
             }
         }
-        let plans: Vec<LanePlan> = lanes.iter().map(|lane| lane.plan.clone()).collect();
+        let setups: Vec<&LaneSetup> = lanes.iter().map(|lane| &lane.setup).collect();
         // Who else has the address are the sockets that are to be replaced.
-        group::bind_all(config, &sockets, &plans, |_| Ok(()))?;
+        group::bind_all(&setups, &sockets, |_| Ok(()))?;
         for (lane, socket) in lanes.iter().zip(sockets) {
             let before = lane.ledger.replace_socket(Arc::clone(&socket));
             lane.successor.leave(socket);
             if let Err(error) = before.interrupt() {
-                log::error!("listener {}: cannot wake its receiver: {error}", lane.listener);
+                log::error!("{}: cannot wake its receiver: {error}", lane.setup);
             }
         }
         Ok(())
@@ -49,23 +44,6 @@ impl Pipeline {
 
     /// Joins on the interface with the index `now` what the lanes of a listener had joined on one that is gone.
     pub fn rejoin(&self, listener: usize, gone: u32, now: u32) -> Result<(), String> {
-        self.lanes_of(listener)
-            .try_for_each(|lane| multicast::rejoin(&lane.ledger.socket(), &lane.order.memberships, gone, now))
-    }
-}
-
-impl Lane {
-    /// The index of the interface that its socket is bound to, when it is bound to one and the kernel tells.
-    pub fn bound_interface(&self) -> Option<u32> {
-        self.ledger.socket().bound_interface().ok().filter(|index| *index > 0)
-    }
-
-    /// Whether its socket is to spin, datagrams have come, and the first of them came from no queue that could be
-    /// polled.
-    pub fn has_nothing_to_poll(&self) -> bool {
-        let socket = self.ledger.socket();
-        self.ledger.read().received > 0
-            && socket.busy_poll_us().is_ok_and(|time| time > 0)
-            && socket.incoming_napi_id().is_ok_and(|queue| queue == 0)
+        self.lanes_of(listener).try_for_each(|lane| multicast::rejoin(&lane.setup, &lane.ledger.socket(), gone, now))
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use mmsg::{Engine, Family, GrantedBuffer, Socket};
 
-use super::lane::LaneOrder;
 use super::multicast;
+use super::setup::LaneSetup;
 use crate::exit::{ExitCode, Failure};
 use crate::text::units::print_duration;
 
@@ -20,12 +20,12 @@ const BUSY_POLL_BUDGET_MAX: usize = 64;
 const BUSY_POLL_BUDGET_FREE: u16 = 8;
 
 /// A socket with all its options, not bound yet, and the receive buffer that it was granted.
-pub(super) fn make(order: &LaneOrder) -> Result<(Socket, GrantedBuffer), Failure> {
-    let LaneOrder { plan, listener_name, .. } = order;
+pub(super) fn make(setup: &LaneSetup) -> Result<(Socket, GrantedBuffer), Failure> {
+    let LaneSetup { plan, listener, .. } = setup;
     let option = |name: &str, value: &dyn std::fmt::Debug, code: ExitCode, cure: &str, error: io::Error| {
         let message = format!(
-            "listener {listener_name}, address {}: cannot set {name} to {value:?}: {error}{cure}",
-            plan.address
+            "listener {}, address {}: cannot set {name} to {value:?}: {error}{cure}",
+            listener.name, plan.address
         );
         Failure::new(code, message)
     };
@@ -34,14 +34,14 @@ pub(super) fn make(order: &LaneOrder) -> Result<(Socket, GrantedBuffer), Failure
         SocketAddr::V6(_) => Family::V6,
     };
     let socket = Socket::new(family).map_err(|error| {
-        let message = format!("listener {listener_name}: cannot make a socket for {}: {error}", plan.address);
+        let message = format!("listener {}: cannot make a socket for {}: {error}", listener.name, plan.address);
         Failure::new(ExitCode::Unavailable, message)
     })?;
     if let SocketAddr::V6(address) = plan.address {
         let only = !address.ip().is_unspecified();
         socket.set_v6_only(only).map_err(|error| option("IPV6_V6ONLY", &only, ExitCode::Failure, "", error))?;
     }
-    if let Some(interface) = &order.interface {
+    if let Some(interface) = &listener.interface {
         socket.bind_to_device(interface).map_err(|error| {
             let cure = "; the interface must exist, and kernels before 5.7 want CAP_NET_RAW";
             option("SO_BINDTODEVICE", interface, ExitCode::Unavailable, cure, error)
@@ -60,8 +60,8 @@ pub(super) fn make(order: &LaneOrder) -> Result<(Socket, GrantedBuffer), Failure
     if plan.shape.control.drop_overflow {
         socket.set_drop_overflow(true).map_err(|error| option("SO_RXQ_OVFL", &true, ExitCode::Failure, "", error))?;
     }
-    say_what_is_missing(order, &socket);
-    multicast::prepare(order, &socket)?;
+    say_what_is_missing(setup, &socket);
+    multicast::prepare(setup, &socket)?;
     let buffer = socket
         .set_receive_buffer(plan.receive_buffer_bytes)
         .map_err(|error| option("SO_RCVBUF", &plan.receive_buffer_bytes, ExitCode::Failure, "", error))?;
@@ -69,22 +69,23 @@ pub(super) fn make(order: &LaneOrder) -> Result<(Socket, GrantedBuffer), Failure
 }
 
 /// What the kernel does not give, and the listener can do without: said once, by its first lane.
-fn say_what_is_missing(order: &LaneOrder, socket: &Socket) {
-    let LaneOrder { plan, listener_name, .. } = order;
-    let first = plan.number == 0;
-    if first && let Err(error) = socket.memory_info() {
+fn say_what_is_missing(setup: &LaneSetup, socket: &Socket) {
+    let (name, busy_poll) = (&setup.listener.name, setup.listener.busy_poll);
+    if setup.is_first()
+        && let Err(error) = socket.memory_info()
+    {
         log::warn!(
-            "listener {listener_name}: the kernel does not report what it drops at a socket (SO_MEMINFO: {error}); \
+            "listener {name}: the kernel does not report what it drops at a socket (SO_MEMINFO: {error}); \
              kernel_dropped, arrived and residual are null; this needs Linux 4.12 and no filter on getsockopt"
         );
     }
-    if !order.busy_poll.is_zero() {
-        set_busy_poll(order, socket, |what| {
-            if first {
+    if !busy_poll.is_zero() {
+        set_busy_poll(setup, socket, |what| {
+            if setup.is_first() {
                 log::warn!(
-                    "listener {listener_name}: busy_poll = \"{}\" works only in part: {what}; grant CAP_NET_ADMIN \
+                    "listener {name}: busy_poll = \"{}\" works only in part: {what}; grant CAP_NET_ADMIN \
                      (AmbientCapabilities= in the unit file), or write busy_poll = \"0us\"",
-                    print_duration(order.busy_poll)
+                    print_duration(busy_poll)
                 );
             }
         });
@@ -92,17 +93,18 @@ fn say_what_is_missing(order: &LaneOrder, socket: &Socket) {
 }
 
 /// Lets the waits of the engine itself spin as well.
-pub(super) fn spin(order: &LaneOrder, engine: &mut Engine) {
-    let LaneOrder { plan, listener_name, busy_poll, .. } = order;
+pub(super) fn spin(setup: &LaneSetup, engine: &mut Engine) {
+    let busy_poll = setup.listener.busy_poll;
     if busy_poll.is_zero() {
         return;
     }
-    if let Err(error) = engine.set_busy_poll_us(microseconds(*busy_poll))
-        && plan.number == 0
+    if let Err(error) = engine.set_busy_poll_us(microseconds(busy_poll))
+        && setup.is_first()
     {
         log::warn!(
-            "listener {listener_name}: its ring does not spin (IORING_REGISTER_NAPI: {error}); that needs Linux 6.9; \
-             write engine = \"recvmmsg\" to use busy_poll"
+            "listener {}: its ring does not spin (IORING_REGISTER_NAPI: {error}); that needs Linux 6.9; \
+             write engine = \"recvmmsg\" to use busy_poll",
+            setup.listener.name
         );
     }
 }
@@ -112,8 +114,8 @@ fn microseconds(duration: Duration) -> u32 {
 }
 
 /// Sets what makes a receive call look at the device's queue by itself. Says, once, what the first refusal means.
-fn set_busy_poll(order: &LaneOrder, socket: &Socket, say: impl Fn(String)) {
-    if let Err(error) = socket.set_busy_poll_us(microseconds(order.busy_poll)) {
+fn set_busy_poll(setup: &LaneSetup, socket: &Socket, say: impl Fn(String)) {
+    if let Err(error) = socket.set_busy_poll_us(microseconds(setup.listener.busy_poll)) {
         return say(format!("receivers sleep until the kernel wakes them (SO_BUSY_POLL: {error})"));
     }
     if let Err(error) = socket.set_prefer_busy_poll(true) {
@@ -121,7 +123,7 @@ fn set_busy_poll(order: &LaneOrder, socket: &Socket, say: impl Fn(String)) {
     }
     // A look that takes less than a batch would have to be made again at once. What the kernel takes anyway needs no
     // leave.
-    let budget = order.plan.shape.slots.min(BUSY_POLL_BUDGET_MAX) as u16;
+    let budget = setup.plan.shape.slots.min(BUSY_POLL_BUDGET_MAX) as u16;
     if budget > BUSY_POLL_BUDGET_FREE
         && let Err(error) = socket.set_busy_poll_budget(budget)
     {

@@ -11,7 +11,7 @@ use super::engine::Choice;
 use super::lane::{self, LanePlan};
 use super::memory::Memory;
 use super::spread::{self, Members};
-use crate::config::feeds::{Feed, Feeds};
+use crate::config::feeders::{Feeder, Feeders};
 use crate::config::{Config, Listener, Sink, SinkKind, Spread, UnixSocket, overlap};
 use crate::handover::pool::PoolSize;
 use crate::policy;
@@ -26,14 +26,14 @@ pub struct SinkPlan {
     /// How many consumers it has; none where no listener names it.
     pub consumers: usize,
     /// The lanes that feed it, in order.
-    pub feeds: Vec<Feed>,
+    pub feeders: Vec<Feeder>,
 }
 
 impl SinkPlan {
     /// Every file that is written where its lanes and consumers fill in `path`, with the codes for the time still in
     /// it.
     pub fn files(&self, listeners: &[Listener], sink: &str, path: &str) -> BTreeSet<String> {
-        self.feeds.iter().map(|feed| feed.file(listeners, sink, path)).collect()
+        self.feeders.iter().map(|lane| lane.file(listeners, sink, path)).collect()
     }
 }
 
@@ -69,8 +69,9 @@ impl Plan {
     ) -> Self {
         let plans: Vec<Option<Vec<QueueSeat>>> =
             config.listeners.iter().map(|listener| listener.interface.as_deref().and_then(&planned)).collect();
-        let feeds = Feeds::new(&config.listeners, &receive_queues);
-        let unplanned = (0..plans.len()).filter(|&index| plans[index].is_none()).map(|index| feeds.lanes(index)).sum();
+        let feeders = Feeders::new(&config.listeners, &receive_queues);
+        let unplanned =
+            (0..plans.len()).filter(|&index| plans[index].is_none()).map(|index| feeders.lanes(index)).sum();
         let taken: Vec<usize> =
             plans.iter().flatten().flatten().flat_map(|seat| [seat.arrival_core(), seat.receiver_core]).collect();
         let Seating { receivers, consumer_cores, shared } = place(unplanned, &without(allowed, &taken), topology);
@@ -78,7 +79,7 @@ impl Plan {
         let mut seats = receivers.into_iter();
         let mut lanes = Vec::new();
         for (index, listener) in config.listeners.iter().enumerate() {
-            let count = feeds.lanes_on_address(index);
+            let count = feeders.lanes_on_address(index);
             let queues = listener.interface.as_deref().and_then(&receive_queues);
             let rate = listener.absorb.rate.div_ceil(count as u64);
             for (group, &address) in listener.addresses.iter().enumerate() {
@@ -112,8 +113,8 @@ impl Plan {
         }
         let node_of_core = topology.node_of_core.clone();
         let sinks = config.sinks.iter().enumerate().map(|(index, sink)| SinkPlan {
-            consumers: feeds.consumers(index, sink.consumers),
-            feeds: feeds.of_sink(index, sink.consumers).collect(),
+            consumers: feeders.consumers(index, sink.consumers),
+            feeders: feeders.of_sink(index, sink.consumers).collect(),
         });
         let sinks: Vec<SinkPlan> = sinks.collect();
         let bytes_of = |(sink, plan)| sink_bytes(&config.listeners, sink, plan);

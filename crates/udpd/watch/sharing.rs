@@ -60,7 +60,7 @@ struct Sharer {
 
 /// The sockets of one process that do the same to the same listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Group {
+struct Party {
     sharer: Sharer,
     sockets: u64,
 }
@@ -71,7 +71,7 @@ impl ShareWatch {
         let mut watched = Vec::new();
         for (listener, settings) in config.listeners.iter().enumerate() {
             let lanes = || pipeline.lanes_of(listener);
-            if !lanes().any(|lane| lane.plan.shares) {
+            if !lanes().any(|lane| lane.setup.plan.shares) {
                 pipeline.note_sharers(listener, Some(Vec::new()));
                 continue;
             }
@@ -126,7 +126,7 @@ impl ShareWatch {
             self.own.extend(refresh(&mut self.watched).into_iter().filter(|inode| is_there.contains(inode)));
         }
         let uid = sockets.iter().find(|socket| self.own.contains(&socket.inode)).map(|socket| socket.uid);
-        let before = self.groups();
+        let before = self.parties();
         self.others.retain(|inode, _| is_there.contains(inode));
         let mut new: Vec<Holder> = sockets.into_iter().filter(|socket| !is_known(self, &socket.inode)).collect();
         if new.iter().any(|socket| Some(socket.uid) == uid) {
@@ -137,17 +137,17 @@ impl ShareWatch {
             let sharers = if is_foreign { self.sharers_of(&who, &details) } else { Vec::new() };
             self.others.insert(who.inode, sharers);
         }
-        let after = self.groups();
-        let lines = |here: &[Group], there: &[Group], has_come| -> Vec<(log::Level, String)> {
-            let only_here = here.iter().filter(|group| !there.iter().any(|other| group.sharer.is_like(&other.sharer)));
-            only_here.map(|group| self.line(group, has_come)).collect()
+        let after = self.parties();
+        let lines = |here: &[Party], there: &[Party], has_come| -> Vec<(log::Level, String)> {
+            let only_here = here.iter().filter(|party| !there.iter().any(|other| party.sharer.is_like(&other.sharer)));
+            only_here.map(|party| self.line(party, has_come)).collect()
         };
         let said = [lines(&before, &after, false), lines(&after, &before, true)].concat();
         (before != after || was_blind || first_look).then_some(said)
     }
 
     /// Who is on our ports.
-    fn groups(&self) -> Vec<Group> {
+    fn parties(&self) -> Vec<Party> {
         grouped(self.others.values().flatten())
     }
 
@@ -181,8 +181,8 @@ impl ShareWatch {
         first.then(|| vec![(log::Level::Warn, line)])
     }
 
-    fn line(&self, group: &Group, has_come: bool) -> (log::Level, String) {
-        let Group { sharer: Sharer { place, takes, who }, sockets } = group;
+    fn line(&self, party: &Party, has_come: bool) -> (log::Level, String) {
+        let Party { sharer: Sharer { place, takes, who }, sockets } = party;
         let Watched { name, share_port, .. } = &self.watched[*place];
         if !has_come {
             return (log::Level::Info, format!("listener {name}: {who} has closed its sockets on {}", who.address));
@@ -204,8 +204,8 @@ impl ShareWatch {
         if self.blind {
             return None;
         }
-        let of_this = self.groups().into_iter().filter(|group| group.sharer.place == place);
-        let snapshot = |Group { sharer: Sharer { takes, who, .. }, sockets }| SharerSnapshot {
+        let of_this = self.parties().into_iter().filter(|party| party.sharer.place == place);
+        let snapshot = |Party { sharer: Sharer { takes, who, .. }, sockets }| SharerSnapshot {
             pid: who.pid,
             command: who.command,
             uid: who.uid,
@@ -227,7 +227,7 @@ impl Sharer {
 
 /// What the sockets of a listener are bound to, one for each address.
 fn bound(pipeline: &Pipeline, listener: usize) -> Vec<Bound> {
-    let first_lanes = pipeline.lanes_of(listener).filter(|lane| lane.plan.member == 0);
+    let first_lanes = pipeline.lanes_of(listener).filter(|lane| lane.setup.plan.member == 0);
     let bound = first_lanes.map(|lane| Bound {
         address: lane.address,
         interface: lane.bound_interface().unwrap_or(0),
@@ -237,15 +237,15 @@ fn bound(pipeline: &Pipeline, listener: usize) -> Vec<Bound> {
 }
 
 /// Puts the sockets of one process together that do the same.
-fn grouped<'a>(sharers: impl Iterator<Item = &'a Sharer>) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+fn grouped<'a>(sharers: impl Iterator<Item = &'a Sharer>) -> Vec<Party> {
+    let mut parties: Vec<Party> = Vec::new();
     for sharer in sharers {
-        match groups.iter_mut().find(|group| group.sharer.is_like(sharer)) {
-            Some(group) => group.sockets += 1,
-            None => groups.push(Group { sharer: sharer.clone(), sockets: 1 }),
+        match parties.iter_mut().find(|party| party.sharer.is_like(sharer)) {
+            Some(party) => party.sockets += 1,
+            None => parties.push(Party { sharer: sharer.clone(), sockets: 1 }),
         }
     }
-    groups
+    parties
 }
 
 /// What a socket takes of what is sent to one of ours, as the kernel chooses: the address that fits exactly, then the

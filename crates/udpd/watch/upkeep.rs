@@ -43,8 +43,9 @@ impl Upkeep {
     /// For a pipeline that has just been started.
     pub fn new(config: &Config, pipeline: &Pipeline) -> Self {
         let limits = pipeline.lanes().iter().filter_map(|lane| {
-            let offences = lane.offences.clone()?;
-            Some((offences, OffenceReport::new(subject(lane), limit_of(config, lane)?)))
+            let limit = lane.setup.listener.rate_limit?;
+            let key = format!("rate_limit ({} datagrams/s, burst {})", limit.per_source, limit.burst);
+            Some((lane.setup.offences.clone()?, OffenceReport::new(lane.setup.to_string(), key)))
         });
         let listeners = || config.listeners.iter().enumerate();
         let spinning = listeners().filter(|(_, listener)| !listener.busy_poll.is_zero()).map(|(index, _)| index);
@@ -59,25 +60,25 @@ impl Upkeep {
     }
 
     /// Once a second.
-    pub fn look(&mut self, config: &Config, pipeline: &Pipeline) {
+    pub fn look(&mut self, pipeline: &Pipeline) {
         for (offences, report) in &mut self.limits {
             report.look(offences).iter().for_each(|line| log::warn!("{line}"));
         }
         for tie in &mut self.ties {
-            tie.look(config, pipeline);
+            tie.look(pipeline);
         }
         self.sharing.look(pipeline);
         self.spinning.retain(|&listener| {
-            let idle = pipeline.lanes_of(listener).any(Lane::has_nothing_to_poll);
-            if idle {
+            let idle = pipeline.lanes_of(listener).find(|lane| lane.has_nothing_to_poll());
+            if let Some(lane) = idle {
                 log::warn!(
                     "listener {}: busy_poll has nothing to poll: its datagrams come from an interface without \
                      receive queues, such as lo, veth or tun, or through a driver without NAPI; write busy_poll = \
                      \"0us\"",
-                    config.listeners[listener].name
+                    lane.setup.listener.name
                 );
             }
-            !idle
+            idle.is_none()
         });
     }
 
@@ -105,14 +106,14 @@ fn ties(index: usize, listener: &Listener, pipeline: &Pipeline) -> Vec<Tie> {
 }
 
 impl Tie {
-    fn look(&mut self, config: &Config, pipeline: &Pipeline) {
+    fn look(&mut self, pipeline: &Pipeline) {
         match index_of(&self.interface) {
             Some(now) if now == self.index && self.said == Said::Nothing => {}
             Some(now) if now == self.index => {
                 log::info!("listener {}: interface {} is back", self.name, self.interface);
                 self.said = Said::Nothing;
             }
-            Some(now) => self.restore(config, pipeline, now),
+            Some(now) => self.restore(pipeline, now),
             None if self.said == Said::Nothing => {
                 self.said = Said::Gone;
                 if let Some(other) = name_of(self.index) {
@@ -136,9 +137,9 @@ impl Tie {
     }
 
     /// The interface is there, but not the one that the listener knows.
-    fn restore(&mut self, config: &Config, pipeline: &Pipeline, now: u32) {
+    fn restore(&mut self, pipeline: &Pipeline, now: u32) {
         let outcome = match self.bound {
-            true => pipeline.replace_sockets(config, self.listener).map_err(|failure| failure.to_string()),
+            true => pipeline.replace_sockets(self.listener).map_err(|failure| failure.to_string()),
             false => pipeline.rejoin(self.listener, self.index, now),
         };
         match outcome {
@@ -175,13 +176,4 @@ fn name_of(index: u32) -> Option<String> {
     let name = nix::net::if_::if_indextoname(index).ok()?.to_string_lossy().into_owned();
     // nix takes the kernel's "there is none" for an empty name.
     (!name.is_empty()).then_some(name)
-}
-
-fn subject(lane: &Lane) -> String {
-    format!("listener {}, lane {}", lane.listener, lane.plan.number)
-}
-
-fn limit_of(config: &Config, lane: &Lane) -> Option<String> {
-    let limit = config.listeners[lane.plan.listener].rate_limit?;
-    Some(format!("rate_limit ({} datagrams/s, burst {})", limit.per_source, limit.burst))
 }

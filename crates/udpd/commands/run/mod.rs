@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver as Inbox, RecvTimeoutError};
+use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use self::hangup::Hangup;
 use crate::config::Config;
@@ -59,7 +59,7 @@ pub fn execute(config: &Config) -> Result<(), Failure> {
     outcome
 }
 
-fn serve(config: &Config, crew: &Crew, events: &Inbox<Event>) -> Result<(), Failure> {
+fn serve(config: &Config, crew: &Crew, events: &Receiver<Event>) -> Result<(), Failure> {
     let started = Instant::now();
     activation::refuse_passed_sockets()?;
     let notifier = Arc::new(Notifier::from_environment());
@@ -96,7 +96,7 @@ fn serve(config: &Config, crew: &Crew, events: &Inbox<Event>) -> Result<(), Fail
         drift: DriftWatch::default(),
         interfaces: InterfaceWatch::default(),
         hangup: Hangup::new(crew, pipeline.files()),
-        is_steered: pipeline.lanes().iter().any(|lane| !lane.plan.intake.expected_cores().is_empty()),
+        is_steered: pipeline.lanes().iter().any(|lane| !lane.setup.plan.intake.expected_cores().is_empty()),
         said: BTreeSet::new(),
     };
     watchdog.begin();
@@ -114,7 +114,7 @@ fn serve(config: &Config, crew: &Crew, events: &Inbox<Event>) -> Result<(), Fail
 }
 
 /// Whether the operator asks for the end within this time.
-fn is_told_to_end(events: &Inbox<Event>, wait: Duration) -> bool {
+fn is_told_to_end(events: &Receiver<Event>, wait: Duration) -> bool {
     let event = events.recv_timeout(wait);
     matches!(event, Ok(Event::Signal(number)) if signals::effect_of(number) == Effect::End)
 }
@@ -137,7 +137,7 @@ struct Housekeeping<'a> {
 
 impl Housekeeping<'_> {
     /// Waits for the event that ends the daemon; once a second, does the housekeeping.
-    fn until_end(mut self, events: &Inbox<Event>) -> Event {
+    fn until_end(mut self, events: &Receiver<Event>) -> Event {
         let mut next = Instant::now() + HOUSEKEEPING;
         for round in 1_u32.. {
             loop {
@@ -178,7 +178,7 @@ impl Housekeeping<'_> {
     fn look(&mut self, round: u32) {
         let books = self.pipeline.books();
         books.observe_kernel();
-        self.upkeep.look(self.config, self.pipeline);
+        self.upkeep.look(self.pipeline);
         if round.is_multiple_of(LOOK_AT_INTERFACES_EVERY) {
             // A driver that is busy with its card keeps whoever asks about it waiting.
             crew::at_rest(|| self.interfaces.look(&self.config.steer)).iter().for_each(|line| log::warn!("{line}"));
@@ -298,27 +298,27 @@ fn optional<T, W>(
 
 /// The start-up line of a lane.
 fn say_lane(lane: &Lane) {
-    let Lane { plan, listener, address, core, buffer, .. } = lane;
+    let Lane { setup, address, core, buffer, .. } = lane;
+    let (plan, name) = (&setup.plan, &setup.listener.name);
     let place = match (core, plan.node) {
         (Some(core), Some(node)) => format!("core {core}, node {node}"),
         (Some(core), None) => format!("core {core}"),
         (None, _) => "any core".to_owned(),
     };
     log::info!(
-        "listener {listener}, lane {}: {address}, {place}, receive buffer {} bytes requested, {} granted, covers \
+        "{setup}: {address}, {place}, receive buffer {} bytes requested, {} granted, covers \
          {:.1} ms at {}/s",
-        plan.number,
         2 * buffer.asked_bytes,
         buffer.granted_bytes,
         plan.covered(buffer.granted_bytes).as_secs_f64() * 1000.0,
         plan.rate
     );
     if plan.number == 0 {
-        log::info!("listener {listener}: engine {}: {}", plan.engine.kind, plan.engine.why);
+        log::info!("listener {name}: engine {}: {}", plan.engine.kind, plan.engine.why);
     }
     if plan.number == 0 && buffer.is_clamped() {
         log::warn!(
-            "listener {listener}: the kernel granted {} of {} bytes of receive buffer; {}",
+            "listener {name}: the kernel granted {} of {} bytes of receive buffer; {}",
             buffer.granted_bytes,
             2 * buffer.asked_bytes,
             words::buffer_cure(buffer.asked_bytes)

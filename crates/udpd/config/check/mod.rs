@@ -13,7 +13,7 @@ mod sink;
 mod writers;
 
 use super::daemon::Daemon;
-use super::feeds::Feeds;
+use super::feeders::Feeders;
 use super::file::parts::Parts;
 use super::host::Host;
 use super::listener::Listener;
@@ -40,9 +40,9 @@ pub(crate) fn validate(mut parts: Parts<'_>, host: &Host, findings: &mut Finding
     addresses::check_overlaps(&parts.listeners, findings);
     let steer = parts.steer.as_ref().map_or_else(Steer::default, |section| check_steer(section, host, findings));
     let mut listeners: Vec<Listener> = parts.listeners.iter().map(|section| section.settings.clone()).collect();
-    let feeds = Feeds::new(&listeners, |interface| ::steer::receive_queues(&host.sys_root, interface));
-    writers::check(&parts.sinks, &sinks, &feeds, findings);
-    own_files::check(&parts, &daemon, &sinks, &feeds, findings);
+    let feeders = Feeders::new(&listeners, |interface| ::steer::receive_queues(&host.sys_root, interface));
+    writers::check(&parts.sinks, &sinks, &feeders, findings);
+    own_files::check(&parts, &daemon, &sinks, &feeders, findings);
     relay::check_loops(&parts.sinks, &sinks, &listeners, &host.addresses(), findings);
     relay::check_counts(&sinks, &listeners, &parts.sinks, findings);
     // With a sink missing the indexes are wrong, and so is the configuration, of which nobody will hear.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::paths::resolve;
 use super::writers::files_of;
 use crate::config::daemon::Daemon;
-use crate::config::feeds::Feeds;
+use crate::config::feeders::Feeders;
 use crate::config::file::parts::Parts;
 use crate::config::sinks::Sink;
 use crate::settings::{Findings, Place};
@@ -28,7 +28,7 @@ pub(crate) fn check(
     parts: &Parts<'_>,
     daemon: &Daemon,
     sinks: &[Option<Sink>],
-    feeds: &Feeds<'_>,
+    feeders: &Feeders<'_>,
     report: &mut Findings<'_>,
 ) {
     let claim = |path: &Path, noun: &str| Claim { path: resolve(path), noun: noun.to_owned() };
@@ -40,7 +40,7 @@ pub(crate) fn check(
     for (index, (sink, raw)) in sinks.iter().zip(&parts.sinks).enumerate() {
         let (Some(sink), Some(path)) = (sink, raw.path.get()) else { continue };
         let noun = format!("what sink {:?} writes", sink.name);
-        let files: Vec<Claim> = files_of(index, sink, feeds).iter().map(|file| claim(file, &noun)).collect();
+        let files: Vec<Claim> = files_of(index, sink, feeders).iter().map(|file| claim(file, &noun)).collect();
         if let Some(other) = files.iter().find_map(|file| other_than(&taken, &file.path)) {
             refuse(&path.place, other, report);
         }

@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use super::paths;
-use crate::config::feeds::Feeds;
+use crate::config::feeders::Feeders;
 use crate::config::file::raw_sink::RawSink;
 use crate::config::sinks::{Consumers, FileSink, Sink, SinkKind};
 use crate::settings::Findings;
@@ -17,10 +17,10 @@ use crate::sink::file::template;
 const LANES_COMPARED_MAX: usize = 4096;
 
 /// The files that the sink may write, as far as they are compared.
-pub(crate) fn files_of(index: usize, sink: &Sink, feeds: &Feeds<'_>) -> BTreeSet<PathBuf> {
+pub(crate) fn files_of(index: usize, sink: &Sink, feeders: &Feeders<'_>) -> BTreeSet<PathBuf> {
     let SinkKind::File(FileSink { path, .. }) = &sink.kind else { return BTreeSet::new() };
-    let lanes = feeds.of_sink(index, sink.consumers).take(LANES_COMPARED_MAX);
-    let mut files: BTreeSet<String> = lanes.map(|lane| lane.file(feeds.listeners(), &sink.name, path)).collect();
+    let lanes = feeders.of_sink(index, sink.consumers).take(LANES_COMPARED_MAX);
+    let mut files: BTreeSet<String> = lanes.map(|lane| lane.file(feeders.listeners(), &sink.name, path)).collect();
     if files.is_empty() {
         // Nobody feeds it yet; it is still wrong if another sink has the same path.
         files.insert(path.clone());
@@ -29,7 +29,7 @@ pub(crate) fn files_of(index: usize, sink: &Sink, feeds: &Feeds<'_>) -> BTreeSet
 }
 
 /// Refuses every file and every standard output with more than one writer.
-pub(crate) fn check(raw: &[RawSink], sinks: &[Option<Sink>], feeds: &Feeds<'_>, report: &mut Findings<'_>) {
+pub(crate) fn check(raw: &[RawSink], sinks: &[Option<Sink>], feeders: &Feeders<'_>, report: &mut Findings<'_>) {
     let mut stdout: Option<&str> = None;
     let mut files: BTreeMap<PathBuf, &str> = BTreeMap::new();
     for (index, (raw, sink)) in raw.iter().zip(sinks).enumerate() {
@@ -45,8 +45,8 @@ pub(crate) fn check(raw: &[RawSink], sinks: &[Option<Sink>], feeds: &Feeds<'_>, 
                 check_stdout_consumers(raw, sink, report);
             }
             SinkKind::File(file) => {
-                let clean = check_own_files(raw, index, sink, &file.path, feeds, report);
-                let own = if clean { files_of(index, sink, feeds) } else { BTreeSet::new() };
+                let clean = check_own_files(raw, index, sink, &file.path, feeders, report);
+                let own = if clean { files_of(index, sink, feeders) } else { BTreeSet::new() };
                 let mut taken = None;
                 for path in own {
                     check_expanded(raw, &path, report);
@@ -89,19 +89,19 @@ fn check_own_files(
     index: usize,
     sink: &Sink,
     path: &str,
-    feeds: &Feeds<'_>,
+    feeders: &Feeders<'_>,
     report: &mut Findings<'_>,
 ) -> bool {
     // A number that is written holds whatever number of lanes there is.
     let consumers = match sink.consumers {
         Consumers::Count(count) => count.get(),
-        Consumers::PerLane => feeds.consumers(index, sink.consumers),
+        Consumers::PerLane => feeders.consumers(index, sink.consumers),
     };
     if consumers <= 1 || template::has(path, "consumer") {
         return true;
     }
     // Lanes are numbered within their listener, so a lane alone tells two writers apart only when one listener feeds.
-    let listeners = feeds.listeners_of(index).count();
+    let listeners = feeders.listeners_of(index).count();
     if template::has(path, "lane") && (listeners <= 1 || template::has(path, "listener")) {
         return true;
     }

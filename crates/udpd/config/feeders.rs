@@ -16,7 +16,7 @@ const LANES_FOR_RATE_MAX: u64 = 256;
 
 /// The lanes of all listeners, by address and number; their order is the order of the lanes in the plan.
 #[derive(Debug)]
-pub struct Feeds<'c> {
+pub struct Feeders<'c> {
     listeners: &'c [Listener],
     /// By listener: how many each of its addresses gets.
     lanes_on_address: Vec<usize>,
@@ -24,7 +24,7 @@ pub struct Feeds<'c> {
 
 /// One lane that feeds a sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Feed {
+pub struct Feeder {
     /// Its number over all lanes.
     pub lane: usize,
     /// Index of its listener.
@@ -35,7 +35,7 @@ pub struct Feed {
     pub consumer: usize,
 }
 
-impl<'c> Feeds<'c> {
+impl<'c> Feeders<'c> {
     /// `receive_queues` tells how many an interface has, where it tells.
     pub fn new(listeners: &'c [Listener], receive_queues: impl Fn(&str) -> Option<usize>) -> Self {
         let count = |listener: &Listener| {
@@ -79,7 +79,7 @@ impl<'c> Feeds<'c> {
     }
 
     /// The lanes that feed a sink, in their order: lane i feeds consumer i mod N.
-    pub fn of_sink(&self, sink: usize, asked: Consumers) -> impl Iterator<Item = Feed> {
+    pub fn of_sink(&self, sink: usize, asked: Consumers) -> impl Iterator<Item = Feeder> {
         let consumers = self.consumers(sink, asked).max(1);
         let mut next = 0;
         let lanes_of = move |listener| {
@@ -89,7 +89,7 @@ impl<'c> Feeds<'c> {
             (0..lanes).map(move |number| (first + number, listener, number))
         };
         let feeding = (0..self.listeners.len()).flat_map(lanes_of).enumerate();
-        feeding.map(move |(place, (lane, listener, number))| Feed {
+        feeding.map(move |(place, (lane, listener, number))| Feeder {
             lane,
             listener,
             number,
@@ -98,7 +98,7 @@ impl<'c> Feeds<'c> {
     }
 }
 
-impl Feed {
+impl Feeder {
     /// The file that gets what this lane receives, with the codes for the time still in its name.
     pub fn file(&self, listeners: &[Listener], sink: &str, path: &str) -> String {
         let listener = &listeners[self.listener].name;

@@ -1,0 +1,97 @@
+//! A running pipeline, as those see it who watch it: its lanes, its books and its files.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, PoisonError};
+use std::thread::JoinHandle;
+
+use mmsg::{Backing, GrantedBuffer};
+
+use super::books::Books;
+use super::files::Files;
+use super::receiver::Stop;
+use super::setup::LaneSetup;
+use super::successor::Successor;
+use crate::ledger::LaneLedger;
+use crate::ledger::snapshot::SharerSnapshot;
+use crate::os::holder;
+use crate::sink::Sink;
+
+/// A running pipeline.
+#[derive(Debug)]
+pub struct Pipeline {
+    pub(super) books: Arc<Books>,
+    pub(super) files: Files,
+    pub(super) lanes: Vec<Lane>,
+    pub(super) consumers: Vec<JoinHandle<()>>,
+    pub(super) stop: Arc<Stop>,
+}
+
+/// A running lane and what the operator should know of it.
+#[derive(Debug)]
+pub struct Lane {
+    /// What it was made from.
+    pub setup: LaneSetup,
+    /// What the socket is bound to.
+    pub address: SocketAddr,
+    /// The core, when pinning worked.
+    pub core: Option<usize>,
+    /// The receive buffer.
+    pub buffer: GrantedBuffer,
+    /// The memory of the batches.
+    pub backing: Backing,
+    pub(super) ledger: Arc<LaneLedger>,
+    pub(super) successor: Arc<Successor>,
+    pub(super) receiver: JoinHandle<()>,
+}
+
+/// Makes the sink of a consumer, by the name of the sink and the number of the consumer, where the configuration says
+/// [`SinkKind::Supplied`](crate::config::SinkKind::Supplied).
+pub type Supply<'a> = &'a dyn Fn(&str, usize) -> Box<dyn Sink>;
+
+impl Pipeline {
+    /// The books, for everybody who wants to read them.
+    pub fn books(&self) -> Arc<Books> {
+        Arc::clone(&self.books)
+    }
+
+    /// The files of all sinks, for whoever wants them reopened.
+    pub fn files(&self) -> Files {
+        self.files.clone()
+    }
+
+    /// The lanes.
+    pub fn lanes(&self) -> &[Lane] {
+        &self.lanes
+    }
+
+    /// The lanes of a listener.
+    pub fn lanes_of(&self, listener: usize) -> impl Iterator<Item = &Lane> {
+        self.lanes.iter().filter(move |lane| lane.setup.plan.listener == listener)
+    }
+
+    /// The inodes of the sockets of all lanes, as they are now.
+    pub fn socket_inodes(&self) -> Vec<u64> {
+        self.lanes.iter().filter_map(|lane| holder::inode_of(lane.ledger.socket()).ok()).collect()
+    }
+
+    /// Writes down who else is on the port of a listener; `None` when nobody can see that.
+    pub fn note_sharers(&self, listener: usize, sharers: Option<Vec<SharerSnapshot>>) {
+        *self.books.listeners[listener].sharers.lock().unwrap_or_else(PoisonError::into_inner) = sharers;
+    }
+}
+
+impl Lane {
+    /// The index of the interface that its socket is bound to, when it is bound to one and the kernel tells.
+    pub fn bound_interface(&self) -> Option<u32> {
+        self.ledger.socket().bound_interface().ok().filter(|index| *index > 0)
+    }
+
+    /// Whether its socket is to spin, datagrams have come, and the first of them came from no queue that could be
+    /// polled.
+    pub fn has_nothing_to_poll(&self) -> bool {
+        let socket = self.ledger.socket();
+        self.ledger.read().received > 0
+            && socket.busy_poll_us().is_ok_and(|time| time > 0)
+            && socket.incoming_napi_id().is_ok_and(|queue| queue == 0)
+    }
+}

@@ -1,0 +1,118 @@
+//! The start of a pipeline: the only file that knows both ends of everything.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use crossbeam_channel::Sender;
+use mmsg::Socket;
+
+use super::books::{Books, LaneBooks, ListenerBooks, SinkBooks};
+use super::files::Files;
+use super::group::{self, Endpoint};
+use super::lane::{LaneThread, Start};
+use super::receiver::{LaneHome, Route, Stop};
+use super::running::{Lane, Pipeline, Supply};
+use super::setup::LaneSetup;
+use super::wiring::{Wiring, spawn_consumer};
+use crate::config::{Config, Listener};
+use crate::exit::Failure;
+use crate::handover::pool::Parcel;
+use crate::ledger::LaneLedger;
+use crate::os::crew::Crew;
+use crate::plan::Plan;
+
+impl Pipeline {
+    /// Makes, binds, opens and starts everything. When it returns every socket is bound and every receiver reads.
+    pub fn start(config: &Config, plan: &Plan, started: Instant, crew: &Crew) -> Result<Self, Failure> {
+        Self::start_with(config, plan, started, crew, &|name, _| {
+            unreachable!("no file can say that {name} is supplied")
+        })
+    }
+
+    /// The same with sinks that the caller makes.
+    pub fn start_with(
+        config: &Config,
+        plan: &Plan,
+        started: Instant,
+        crew: &Crew,
+        supply: Supply<'_>,
+    ) -> Result<Self, Failure> {
+        let setups = LaneSetup::all(config, plan).into_iter();
+        let threads: Vec<LaneThread> = setups.map(|setup| LaneThread::spawn(setup, crew)).collect::<Result<_, _>>()?;
+        let stop = Arc::new(Stop::default());
+        let homes: Arc<[Sender<Parcel>]> = threads.iter().map(|thread| thread.made.home.clone()).collect();
+        let home = |thread: &LaneThread| LaneHome {
+            home: thread.made.home.clone(),
+            ledger: Arc::new(LaneLedger::new(Arc::clone(&thread.made.socket), config.sinks.len())),
+        };
+        let lanes: Arc<[LaneHome]> = threads.iter().map(home).collect();
+        let mut routes: Vec<Vec<Route>> = threads.iter().map(|_| Vec::new()).collect();
+        let (mut sinks, mut pending, mut files) = (Vec::new(), Vec::new(), Files::default());
+        for sink in 0..config.sinks.len() {
+            let wiring = Wiring { config, plan, sink, homes: &homes, crew, supply };
+            sinks.push(wiring.open(&mut routes, &mut pending, &mut files)?);
+        }
+        // After the sinks: one with a long file looks through it first, and nothing may arrive that nobody reads yet.
+        let setups: Vec<&LaneSetup> = threads.iter().map(|thread| &thread.setup).collect();
+        let sockets: Vec<Arc<Socket>> = threads.iter().map(|thread| Arc::clone(&thread.made.socket)).collect();
+        let endpoints = group::open(&setups, &sockets)?;
+        for (routes, setup) in routes.iter_mut().zip(setups) {
+            routes.sort_by_key(|route| setup.listener.sinks.iter().position(|&sink| sink == route.sink));
+        }
+        let consumers = pending
+            .into_iter()
+            .map(|(name, cores, consumer)| spawn_consumer(name, cores, consumer, crew))
+            .collect::<Result<_, _>>()?;
+        let addresses: Vec<SocketAddr> = endpoints.iter().map(|endpoint| endpoint.address).collect();
+        let books = Arc::new(open_books(config, &threads, endpoints, &lanes, sinks, started));
+        let start =
+            |routes| Start { routes, lanes: Arc::clone(&lanes), stop: Arc::clone(&stop), successor: Arc::default() };
+        let running = threads.into_iter().zip(routes.into_iter().map(start)).zip(addresses);
+        let running = running.map(|((thread, start), address)| Lane {
+            setup: thread.setup.clone(),
+            address,
+            core: thread.made.core,
+            buffer: thread.made.buffer,
+            backing: thread.made.backing.clone(),
+            ledger: Arc::clone(&lanes[thread.setup.index].ledger),
+            successor: Arc::clone(&start.successor),
+            receiver: thread.start(start),
+        });
+        let running = running.collect();
+        Ok(Self { books, files, lanes: running, consumers, stop })
+    }
+}
+
+fn open_books(
+    config: &Config,
+    threads: &[LaneThread],
+    mut endpoints: Vec<Endpoint>,
+    lanes: &[LaneHome],
+    sinks: Vec<SinkBooks>,
+    started: Instant,
+) -> Books {
+    let listener = |(index, listener): (usize, &Listener)| {
+        let own = threads.iter().filter(|thread| thread.setup.plan.listener == index);
+        let endpoints = &mut endpoints;
+        let lane_books = |LaneThread { setup, made, .. }: &LaneThread| LaneBooks {
+            address: endpoints[setup.index].address.to_string(),
+            core: made.core,
+            node: setup.plan.node,
+            intake: setup.plan.intake.clone(),
+            arrivals: endpoints[setup.index].arrivals.take(),
+            receive_buffer_bytes: made.buffer.granted_bytes as u64,
+            engine: made.engine,
+            ledger: Arc::clone(&lanes[setup.index].ledger),
+        };
+        ListenerBooks {
+            name: listener.name.clone(),
+            address: listener.addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", "),
+            gro: listener.gro,
+            sinks: listener.sinks.clone(),
+            lanes: own.map(lane_books).collect(),
+            sharers: Mutex::default(),
+        }
+    };
+    Books { started, listeners: config.listeners.iter().enumerate().map(listener).collect(), sinks }
+}

@@ -1,0 +1,113 @@
+//! One sink's part of the pipeline: its channels, its consumers, and which lane feeds which.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::Sender;
+
+use super::books::SinkBooks;
+use super::consumer::{Consumer, End};
+use super::files::Files;
+use super::lane::thread_name;
+use super::open;
+use super::receiver::Route;
+use super::running::Supply;
+use crate::config::Config;
+use crate::exit::{ExitCode, Failure};
+use crate::handover::channel::{Feed, Inbox, channel};
+use crate::handover::pool::Parcel;
+use crate::ledger::{ConsumerLedger, Tally};
+use crate::os::crew::{Crew, Event};
+use crate::plan::{Plan, SinkPlan};
+
+/// One sink on its way to being open.
+pub(super) struct Wiring<'a> {
+    pub config: &'a Config,
+    pub plan: &'a Plan,
+    pub sink: usize,
+    pub homes: &'a Arc<[Sender<Parcel>]>,
+    pub crew: &'a Crew,
+    pub supply: Supply<'a>,
+}
+
+impl Wiring<'_> {
+    /// Makes the channels and consumers of this sink and routes the lanes to them.
+    pub(super) fn open(
+        &self,
+        routes: &mut [Vec<Route>],
+        consumers: &mut Vec<(String, Vec<usize>, Consumer)>,
+        files: &mut Files,
+    ) -> Result<SinkBooks, Failure> {
+        let sink = &self.config.sinks[self.sink];
+        let SinkPlan { consumers: count, feeders } = &self.plan.sinks[self.sink];
+        let (feed_of, inboxes): (Vec<Feed>, Vec<Inbox>) =
+            (0..*count).map(|_| channel(sink.queue_batches, open::full_policy(sink.when_full))).unzip();
+        let mut books = SinkBooks {
+            name: sink.name.clone(),
+            channels: Vec::new(),
+            consumers: Vec::new(),
+            files: Vec::new(),
+            destinations: Vec::new(),
+        };
+        let mut keeper = None;
+        for (number, inbox) in inboxes.into_iter().enumerate() {
+            books.channels.push(inbox.gauge());
+            let mut lanes = vec![false; routes.len()];
+            feeders.iter().filter(|lane| lane.consumer == number).for_each(|lane| lanes[lane.lane] = true);
+            let ledger = Arc::new(ConsumerLedger::new(self.config.listeners.len()));
+            let opening = open::Opening {
+                config: self.config,
+                budget: self.plan,
+                settings: sink,
+                consumer: number,
+                lanes: &lanes,
+                caller: &inbox.caller(),
+            };
+            let opened = opening.sink(self.supply, &mut keeper)?;
+            books.files.extend(opened.files);
+            books.destinations.extend(opened.destinations);
+            let consumer = Consumer {
+                channel: inbox,
+                sink: opened.sink,
+                homes: Arc::clone(self.homes),
+                ledger: Arc::clone(&ledger),
+                tallies: vec![Tally::default(); self.config.listeners.len()],
+            };
+            let cores = self.plan.cores_of_consumer(&lanes);
+            consumers.push((thread_name("sink", number, &sink.name), cores, consumer));
+            books.consumers.push(ledger);
+        }
+        if let Some(keeper) = keeper {
+            files.start(&sink.name, keeper, self.crew)?;
+        }
+        for lane in feeders {
+            routes[lane.lane].push(Route { feed: feed_of[lane.consumer].clone(), sink: self.sink });
+        }
+        Ok(books)
+    }
+}
+
+pub(super) fn spawn_consumer(
+    name: String,
+    cores: Vec<usize>,
+    consumer: Consumer,
+    crew: &Crew,
+) -> Result<JoinHandle<()>, Failure> {
+    let reporter = crew.clone();
+    let subject = name.clone();
+    let body = move || {
+        if !cores.is_empty()
+            && let Err(error) = steer::confine_current_thread(&cores)
+        {
+            log::warn!("{name}: cannot run on the cores {} only: {error}", steer::format_core_list(&cores));
+        }
+        let end = consumer.run(|why| reporter.report(Event::SinkClosed(why.to_owned())));
+        if let End::Closed(why) = end {
+            log::debug!("{name} has ended: {why}");
+        }
+    };
+    crew.spawn(subject.clone(), body).map_err(|error: io::Error| {
+        Failure::new(ExitCode::Failure, format!("cannot start the consumer thread {subject}: {error}"))
+    })
+}
