@@ -32,8 +32,8 @@ const SOURCE_IS_MAP: u8 = 1;
 /// What `bpftool` shows.
 const NAME: [u8; 16] = *b"mmsg_by_core\0\0\0\0";
 
-/// No kernel is built for more cores. The buffer of a reading has room for as many, so that it is large enough whatever
-/// sysfs says: inside a container that may be somebody's idea of the machine and not the machine.
+/// No kernel is built for more cores (`CONFIG_NR_CPUS`). The buffer of a reading has room for as many, so that it is
+/// large enough whatever sysfs says: inside a container that may be somebody's idea of the machine and not the machine.
 const CORES_MAX: usize = 8192;
 
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";

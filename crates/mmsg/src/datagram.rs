@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime};
 use crate::cmsg::ControlMessages;
 use crate::{addr, cmsg};
 
-/// The most datagrams one train can carry. Linux builds trains of up to 64 from the wire and takes up to 128 from a
-/// local sender; a larger count is not a train but damage, and is refused.
+/// The most datagrams one train can carry. Linux builds trains of up to 64 from the wire (`UDP_GRO_CNT_MAX`) and
+/// takes up to 128 from a local sender (`UDP_MAX_SEGMENTS`); a larger count is not a train but damage, and is refused.
 pub const MAX_SEGMENTS: usize = 128;
 
 /// What one slot holds after a receive call.

@@ -24,7 +24,7 @@ use crate::arena::{Arena, PAGE};
 
 /// Blocks and payloads start on a cache line.
 const LINE: usize = 64;
-/// What io_uring writes before the name: four lengths and flags, as 32-bit numbers.
+/// What io_uring writes before the name: four lengths and flags, as 32-bit numbers (`io_uring_recvmsg_out`).
 pub(crate) const PREFACE_BYTES: usize = 16;
 
 /// How a region is laid out.

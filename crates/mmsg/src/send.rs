@@ -29,13 +29,14 @@ use crate::socket::Socket;
 use crate::sys;
 use crate::verdict::{is_about_a_message, is_pending};
 
-/// `sendmmsg` takes no more messages at a time.
+/// `sendmmsg` takes no more messages at a time (`UIO_MAXIOV`).
 const MAX_MESSAGES_PER_CALL: usize = 1024;
 
-/// The most datagrams that [`SendBatch::join`] lets travel together: what every kernel with segmentation takes.
+/// The most datagrams that [`SendBatch::join`] lets travel together: what every kernel with segmentation
+/// takes (`UDP_MAX_SEGMENTS` before it was doubled).
 const JOINED_MAX: usize = 64;
 
-/// The longest payload that any UDP message has.
+/// The longest payload that any UDP message has: 65,535 bytes less the headers of IPv4 and UDP.
 const TRAIN_BYTES_MAX: usize = 65_507;
 
 /// What is queued in a slot besides the bytes in its arena.

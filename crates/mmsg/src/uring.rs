@@ -33,7 +33,8 @@ use crate::ring::{self, Completion, MAX_BLOCKS, Preface, Ring, Until};
 use crate::socket::Socket;
 use crate::wait::Wait;
 
-/// How many messages the kernel takes from a socket in one go, besides those that were waited for.
+/// How many messages the kernel takes from a socket in one go, besides those that were waited for
+/// (`MULTISHOT_MAX_RETRY`).
 const KERNEL_PASS: usize = 32;
 
 /// The io_uring engine: whether this host has it, and what it needs. [`Engine::uring`](crate::Engine::uring) makes one.

@@ -11,12 +11,6 @@ use std::path::{Path, PathBuf};
 use crate::model::Kind;
 use crate::topology::{read_if_any, read_number, try_numbered};
 
-/// `ARPHRD_LOOPBACK`, as the file `type` says it.
-const LOOPBACK: usize = 772;
-
-/// The bit of the file `flags` that says so.
-const IFF_UP: u32 = 1;
-
 /// How many steps up a device is followed; none has more.
 const STEPS_MAX: usize = 8;
 
@@ -53,7 +47,7 @@ impl Device {
     pub(crate) fn is_up(&self) -> io::Result<bool> {
         let flags = read_if_any(&self.folder.join("flags"))?.unwrap_or_default();
         let flags = u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).unwrap_or_default();
-        Ok(flags & IFF_UP != 0)
+        Ok(flags & libc::IFF_UP.cast_unsigned() != 0)
     }
 
     /// `driver` is what ethtool says; sysfs does not tell a cable by itself.
@@ -62,7 +56,7 @@ impl Device {
         let uevent = read_if_any(&self.folder.join("uevent"))?.unwrap_or_default();
         let devtype = uevent.lines().find_map(|line| line.strip_prefix("DEVTYPE="));
         Ok(match () {
-            () if read_number(&self.folder.join("type"))? == Some(LOOPBACK) => Kind::Loopback,
+            () if read_number(&self.folder.join("type"))? == Some(usize::from(libc::ARPHRD_LOOPBACK)) => Kind::Loopback,
             () if has("bonding") => Kind::Bond,
             () if has("bridge") => Kind::Bridge,
             () if has("wireless") || has("phy80211") => Kind::Wireless,
