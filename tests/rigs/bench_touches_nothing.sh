@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Every form of the bench under strace, over a configuration with a sink of every kind: each path that is opened for writing,
-# made, renamed or removed lies in a directory that the bench has made, and each address that is connected to, sent to or bound
-# is one of loopback that nobody has configured. The checker does not believe the bench, and is itself checked with --real-sinks,
-# which it has to object to.
+# Every form of the bench under strace, over a configuration with a sink of every kind: each path that is opened for
+# writing, made, renamed or removed lies in a directory that the bench has made, and each address that is connected to,
+# sent to or bound is one of loopback that nobody has configured. The checker does not believe the bench, and is itself
+# checked with --real-sinks, which it has to object to.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -104,8 +104,9 @@ path = "{run}/messages"
 
 OWN = "/.udpd-bench-"
 OPENS = ("open", "openat", "openat2", "creat")
-CHANGES = ("unlink", "unlinkat", "rename", "renameat", "renameat2", "mkdir", "mkdirat", "rmdir", "link", "linkat", "symlink",
-           "symlinkat", "truncate", "chmod", "fchmodat", "chown", "lchown", "fchownat", "utime", "utimes", "utimensat", "futimesat",
+CHANGES = ("unlink", "unlinkat", "rename", "renameat", "renameat2", "mkdir", "mkdirat", "rmdir", "link", "linkat",
+           "symlink", "symlinkat", "truncate", "chmod", "fchmodat", "chown", "lchown", "fchownat", "utime", "utimes",
+           "utimensat", "futimesat",
            "mknod", "mknodat", "setxattr", "lsetxattr", "removexattr", "mount", "umount2")
 WRITES = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|O_TRUNC|O_APPEND")
 CALL = re.compile(r"^\d+\s+(\w+)\((.*)$")
@@ -155,7 +156,8 @@ def objections(trace):
 
 def bench(*arguments, statuses=(0,)):
     trace = f"{directory}/trace"
-    command = ["strace", "-f", "-y", "-qq", "-s", "200", "-e", "trace=%file,%network,ioctl", "-e", "signal=none", "-o", trace]
+    command = ["strace", "-f", "-y", "-qq", "-s", "200", "-e", "trace=%file,%network,ioctl",
+               "-e", "signal=none", "-o", trace]
     environment = dict(os.environ, TMPDIR=temporary)
     done = subprocess.run([*command, udpd, "bench", *arguments], capture_output=True, text=True, env=environment)
     if done.returncode not in statuses:

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The clock of dates is set by -1 h, +1 h, -30 y and +30 y while files rotate every second, and while `keep` removes some: with plain
-# names and with dates in them. A new file begins within three seconds each time, every record is in exactly one file, and what is
-# removed is the oldest, by the order in which it was written. libfaketime sets the clock for the daemon alone; the clock that only goes
-# on stays as it is, as with a real one. UDPD names another binary. Needs libfaketime; skips with its reason otherwise.
+# The clock of dates is set by -1 h, +1 h, -30 y and +30 y while files rotate every second, and while `keep` removes
+# some: with plain names and with dates in them. A new file begins within three seconds each time, every record is in
+# exactly one file, and what is removed is the oldest, by the order in which it was written. libfaketime sets the clock
+# for the daemon alone; the clock that only goes on stays as it is, as with a real one. UDPD names another binary. Needs
+# libfaketime; skips with its reason otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -34,12 +35,14 @@ faked=(env "LD_PRELOAD=$library" "FAKETIME_TIMESTAMP_FILE=$directory/clock" FAKE
     FAKETIME_DONT_FAKE_MONOTONIC=1 DONT_FAKE_MONOTONIC=1)
 
 set_clock +3y
-[ "$("${faked[@]}" date +%Y)" -eq "$(($(date +%Y) + 3))" ] || { echo "SKIPPED $name: libfaketime sets no clock here"; exit 0; }
+[ "$("${faked[@]}" date +%Y)" -eq "$(($(date +%Y) + 3))" ] ||
+    { echo "SKIPPED $name: libfaketime sets no clock here"; exit 0; }
 set_clock +0
 
 for sink in all dated; do mkdir "$directory/$sink" "$directory/kept_$sink"; done
 # What others have put there, and what looks like ours and is not.
-foreign=("kept_all/in.log.20200101T000000Z" "kept_dated/20200101000000.log" "kept_all/in.log.20990101T000000Z" "kept_dated/note")
+foreign=("kept_all/in.log.20200101T000000Z" "kept_dated/20200101000000.log"
+    "kept_all/in.log.20990101T000000Z" "kept_dated/note")
 for file in "${foreign[@]}"; do echo "somebody else's" >"$directory/$file"; done
 cat >"$directory/udpd.toml" <<TOML
 [daemon]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The end is true, whatever the kernel denies. strace makes calls of a running daemon fail, a sender counts what it sends, and
-# the file says what was delivered. The ledger has to say the same, or null where nobody can know, and SIGTERM ends the daemon
-# in bounded time. Needs strace, python3, and the right to trace another process of one's own.
+# The end is true, whatever the kernel denies. strace makes calls of a running daemon fail, a sender counts what it
+# sends, and the file says what was delivered. The ledger has to say the same, or null where nobody can know, and
+# SIGTERM ends the daemon in bounded time. Needs strace, python3, and the right to trace another process of one's own.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Disks that fail under a file sink: one that fills up and is freed, one whose directory goes away, one that takes every write
-# and loses it at the sync, and one that turns read-only. The records resume within a second of the cure, whole, and the books close to the datagram.
-# Needs root, to mount; skips with its reason otherwise.
+# Disks that fail under a file sink: one that fills up and is freed, one whose directory goes away, one that takes every
+# write and loses it at the sync, and one that turns read-only. The records resume within a second of the cure, whole,
+# and the books close to the datagram. Needs root, to mount; skips with its reason otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -86,9 +86,15 @@ TOML
 }
 
 # Sends so many datagrams at 20,000/s.
-send() { "$udpd" bench send --to 127.0.0.1:5177 --rate 20k --count "$1" --size "${size:-200}" --json >"$directory/sent.json"; }
+send() {
+    "$udpd" bench send --to 127.0.0.1:5177 --rate 20k --count "$1" --size "${size:-200}" --json >"$directory/sent.json"
+}
 # The same for so many seconds, in the background, until `sent` waits for it.
-send_for() { "$udpd" bench send --to 127.0.0.1:5177 --rate 20k --seconds "$1" --size "${size:-200}" --json >"$directory/sent.json" & sender=$!; }
+send_for() {
+    "$udpd" bench send --to 127.0.0.1:5177 --rate 20k --seconds "$1" --size "${size:-200}" --json \
+        >"$directory/sent.json" &
+    sender=$!
+}
 
 # Waits until the ledger's number $1 is over $2, $3 tenths of a second at most.
 until_over() {
@@ -118,9 +124,11 @@ print("sent %d, delivered %d, failed %d" % (sent, archive["delivered"], archive[
 PY
 }
 
-delivered_of() { python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["listeners"][0]["sinks"][0]["delivered"])' "$directory/ledger.json"; }
-
-failed_of() { python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["listeners"][0]["sinks"][0]["dropped"]["sink_error"])' "$directory/ledger.json"; }
+of_sink() {
+    python3 -c "import json,sys; print(json.load(sys.stdin)['listeners'][0]['sinks'][0]$1)" <"$directory/ledger.json"
+}
+delivered_of() { of_sink "['delivered']"; }
+failed_of() { of_sink "['dropped']['sink_error']"; }
 
 # 1. The disk fills up, is freed, and the records resume.
 start "$directory/disk/archive.log" never
@@ -134,7 +142,8 @@ wait "$sender"
 end_and_close
 lines=$(wc -l <"$directory/disk/archive.log")
 [ "$lines" -eq "$(delivered_of)" ] || fail "$lines lines are in the file and $(delivered_of) were delivered"
-[ "$(tail -c 1 "$directory/disk/archive.log" | od -An -tu1 | tr -d ' ')" = 10 ] || fail "the file does not end with a whole record"
+[ "$(tail -c 1 "$directory/disk/archive.log" | od -An -tu1 | tr -d ' ')" = 10 ] ||
+    fail "the file does not end with a whole record"
 grep -q 'free some space on that file system' "$directory/stderr" || fail "the cure was not said"
 # Each time that it was written again, and the end, says what it cost, and all of it together is what the ledger says.
 said=$(sed -n 's/.* written again.*; \([0-9]*\) datagrams .* were lost meanwhile .*/\1/p' "$directory/stderr" |
@@ -162,7 +171,8 @@ rm -r "$directory/disk/deep"
 
 # 3. A disk that takes every write and loses it at the sync: a file system in a sparse file on the small tmpfs.
 truncate -s 64M "$directory/disk/sparse"
-if loop=$(losetup --find --show "$directory/disk/sparse" 2>/dev/null) && mkfs.ext4 -q -O ^has_journal "$loop" 2>/dev/null; then
+if loop=$(losetup --find --show "$directory/disk/sparse" 2>/dev/null) &&
+    mkfs.ext4 -q -O ^has_journal "$loop" 2>/dev/null; then
     loops+=("$loop")
     mkdir "$directory/lying"
     mount "$loop" "$directory/lying"
@@ -171,7 +181,8 @@ if loop=$(losetup --find --show "$directory/disk/sparse" 2>/dev/null) && mkfs.ex
     send 60000
     until_over sync_failures 0 100 || fail "a sync that fails was never noticed"
     [ "$(ledger doubtful)" -gt 0 ] || fail "what may be lost is not counted as doubtful"
-    ls "$directory/lying" | grep -q '^archive\.log\..*\.failed$' || fail "the failed file was not set aside: $(ls "$directory/lying")"
+    ls "$directory/lying" | grep -q '^archive\.log\..*\.failed$' ||
+        fail "the failed file was not set aside: $(ls "$directory/lying")"
     end_and_close
     grep -q 'cannot sync .* to the disk' "$directory/stderr" || fail "the failed sync was not said"
     echo "passed: a sync that fails is final: the file is set aside and its unsynced bytes are doubtful"
@@ -186,7 +197,8 @@ mounted+=("$directory/large")
 truncate -s 64M "$directory/large/image"
 loop=$(losetup --find --show "$directory/large/image" 2>/dev/null) && loops+=("$loop") || loop=
 trigger=/sys/fs/ext4/${loop#/dev/}/trigger_fs_error
-if [ -n "$loop" ] && mkfs.ext4 -q "$loop" 2>/dev/null && mount -o errors=remount-ro "$loop" "$directory/place" 2>/dev/null &&
+if [ -n "$loop" ] && mkfs.ext4 -q "$loop" 2>/dev/null &&
+    mount -o errors=remount-ro "$loop" "$directory/place" 2>/dev/null &&
     mounted+=("$directory/place") && [ -w "$trigger" ]; then
     start "$directory/place/archive.log" never
     size=64 send_for 5
@@ -201,8 +213,10 @@ if [ -n "$loop" ] && mkfs.ext4 -q "$loop" 2>/dev/null && mount -o errors=remount
     until_over delivered "$before" 10 || fail "records did not resume within a second of the new mount"
     wait "$sender"
     end_and_close
-    [ "$(tail -c 1 "$directory/place/archive.log" | od -An -tu1 | tr -d ' ')" = 10 ] || fail "the new file does not end with a whole record"
-    echo "passed: a file system that turned read-only costs what it could not take, and records resume within a second of another"
+    [ "$(tail -c 1 "$directory/place/archive.log" | od -An -tu1 | tr -d ' ')" = 10 ] ||
+        fail "the new file does not end with a whole record"
+    echo "passed: a file system that turned read-only costs what it could not take;" \
+        "records resume within a second of another"
 else
     echo "SKIPPED $name, the read-only file system: no loop device, or no ext4 on it that could be made to fail"
 fi

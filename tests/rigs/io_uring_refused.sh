@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A host that refuses io_uring, as most containers do: `engine = "io_uring"` does not start and says why, "auto" receives by
-# recvmmsg and says why. The refusal is a seccomp filter on udpd alone, which needs no root; nothing of the host is changed.
+# A host that refuses io_uring, as most containers do: `engine = "io_uring"` does not start and says why, "auto"
+# receives by recvmmsg and says why. The refusal is a seccomp filter on udpd alone, which needs no root; nothing of the
+# host is changed.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The Kafka sink against a real broker, which is fetched by Maven, run on free ports of loopback and ended again: restarted
-# twice in mid-stream (once in order, once by kill -9), down at the start, and a flush at the end. What the topic holds is
-# compared with the ledger, record by record. UDPD_KAFKA_DATAGRAMS=1000000 makes the stream longer than its 200,000.
+# The Kafka sink against a real broker, which is fetched by Maven, run on free ports of loopback and ended again:
+# restarted twice in mid-stream (once in order, once by kill -9), down at the start, and a flush at the end. What the
+# topic holds is compared with the ledger, record by record. UDPD_KAFKA_DATAGRAMS=1000000 makes the stream longer than
+# its 200,000.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -22,7 +23,8 @@ if ! ls "$KAFKA_JARS"/kafka_*.jar >/dev/null 2>&1; then
     rm -rf "$KAFKA_JARS.part"
     plugin=org.apache.maven.plugins:maven-dependency-plugin:3.6.0
     mvn -B -q -f tests/rigs/kafka/pom.xml "$plugin:copy-dependencies" -DincludeScope=runtime \
-        -DoutputDirectory="$KAFKA_JARS.part" </dev/null || skip "Maven cannot fetch the broker, see above; is there a network?"
+        -DoutputDirectory="$KAFKA_JARS.part" </dev/null ||
+            skip "Maven cannot fetch the broker, see above; is there a network?"
     rm -rf "$KAFKA_JARS"
     mv "$KAFKA_JARS.part" "$KAFKA_JARS"
 fi

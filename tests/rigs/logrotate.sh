@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The real logrotate over a log that is written at 50,000/s, by config/logrotate: with delaycompress, without, and with `create`; and
-# `mv` of the current file at 20,000/s with no signal at all. Every datagram that was delivered is in exactly one file, compressed or not.
-# ROTATIONS (5) and MOVES (20) make it longer: ROTATIONS=50 MOVES=200 is the long form. UDPD names another binary.
-# Needs logrotate; skips with its reason otherwise.
+# The real logrotate over a log that is written at 50,000/s, by config/logrotate: with delaycompress, without, and with
+# `create`; and `mv` of the current file at 20,000/s with no signal at all. Every datagram that was delivered is in
+# exactly one file, compressed or not. ROTATIONS (5) and MOVES (20) make it longer: ROTATIONS=50 MOVES=200 is the long
+# form. UDPD names another binary. Needs logrotate; skips with its reason otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -111,7 +111,8 @@ print("passed: %s: %d delivered and in %d files, %d of them compressed; elsewher
 PY
 }
 
-# What the script of config/logrotate does, also with a udpd that has no `reopen` yet: a signal, and the line that says it is done.
+# What the script of config/logrotate does, also with a udpd that has no `reopen` yet: a signal, and the line that says
+# it is done.
 if "$udpd" reopen --help >/dev/null 2>&1; then
     reopen="$udpd reopen --socket $directory/control.sock"
 else
@@ -133,7 +134,8 @@ fi
 rotate() {
     start
     echo "$daemon" >"$directory/pid"
-    sed -e "s|^/var/log/udpd/\*\.log|$directory/log/*.log|" -e "s|udpd reopen -c .*|$reopen|" -e "s|rotate 14|rotate 1000|" -e "$2" \
+    sed -e "s|^/var/log/udpd/\*\.log|$directory/log/*.log|" -e "s|udpd reopen -c .*|$reopen|" \
+        -e "s|rotate 14|rotate 1000|" -e "$2" \
         config/logrotate >"$directory/logrotate"
     # As /etc/logrotate.conf has it; config/logrotate must say what it needs.
     printf 'create\nsu %s %s\ninclude %s\n' "$(id -un)" "$(id -gn)" "$directory/logrotate" >"$directory/logrotate.conf"
@@ -141,13 +143,15 @@ rotate() {
     send 50k
     for _ in $(seq "$rotations"); do
         until_written
-        logrotate --force --state "$directory/state" "$directory/logrotate.conf" 2>"$directory/said" || fail "logrotate: $(cat "$directory/said")"
+        logrotate --force --state "$directory/state" "$directory/logrotate.conf" 2>"$directory/said" ||
+            fail "logrotate: $(cat "$directory/said")"
         [ ! -s "$directory/said" ] || fail "logrotate complains: $(cat "$directory/said")"
     done
     end "$1, $rotations rotations"
     [ "$(find "$directory/log" -name 'in.log.*' ! -name '*.backup' | wc -l)" -eq "$rotations" ] ||
         fail "$1: not one file for each rotation: $(ls "$directory/log")"
-    [ -z "$(find "$directory/log" -name '*.backup')" ] || fail "$1: logrotate found a file where it wanted to make one: $(ls "$directory/log")"
+    [ -z "$(find "$directory/log" -name '*.backup')" ] ||
+        fail "$1: logrotate found a file where it wanted to make one: $(ls "$directory/log")"
 }
 
 rotate "logrotate with delaycompress" ""

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Cables between two network namespaces, cut and laid again under a running udpd. Bound to an interface by name: it hears again
-# within two seconds of the interface's return, on every lane, by each engine, also without any capability. Multicast of both
-# families, from any source and from chosen ones, on a wildcard socket and on one bound to the group: each datagram once,
-# nothing that was not joined, and again after the interface has returned. Every ledger closes.
+# Cables between two network namespaces, cut and laid again under a running udpd. Bound to an interface by name: it
+# hears again within two seconds of the interface's return, on every lane, by each engine, also without any capability.
+# Multicast of both families, from any source and from chosen ones, on a wildcard socket and on one bound to the group:
+# each datagram once, nothing that was not joined, and again after the interface has returned. Every ledger closes.
 # Nothing outside of the two namespaces is touched. Needs root, ip and python3; skips with its reason otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -165,7 +165,8 @@ path = "{self.directory}/out.log"
             self.fail("it did not end well")
         listener = json.load(open(f"{self.directory}/ledger.json"))["listeners"][0]
         sink = listener["sinks"][0]
-        if (listener["arrived"], listener["kernel_dropped"], listener["residual"], sink["delivered"]) != (arrived, 0, 0, arrived):
+        sums = (listener["arrived"], listener["kernel_dropped"], listener["residual"], sink["delivered"])
+        if sums != (arrived, 0, 0, arrived):
             self.fail(f"{arrived} were to arrive, and the ledger is {json.dumps(listener)}")
         return open(f"{self.directory}/out.log").read().split()
 
@@ -191,8 +192,8 @@ def cut_and_laid_again(what, keys, prefix=()):
                 break
             if time.monotonic() - back > 2:
                 daemon.fail("it does not hear again within 2 s")
-        # The kernel has no count of what no socket took. All probes have been sent; those that were heard have been counted
-        # once the sum stands still.
+        # The kernel has no count of what no socket took. All probes have been sent; those that were heard have been
+        # counted once the sum stands still.
         arrived = -1
         while arrived != daemon.ledger()["arrived"]:
             arrived = daemon.ledger()["arrived"]
@@ -242,7 +243,8 @@ unprivileged = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "
 cut_and_laid_again("by recvmmsg", 'engine = "recvmmsg"')
 cut_and_laid_again("without any capability", 'engine = "recvmmsg"', unprivileged)
 with open(f"{work}/uring.toml", "w") as file:
-    file.write('[[listener]]\nname = "in"\naddress = "127.0.0.1:1"\nengine = "io_uring"\nsinks = ["s"]\n[sink.s]\ntype = "null"\n')
+    file.write('[[listener]]\nname = "in"\naddress = "127.0.0.1:1"\nengine = "io_uring"\n'
+               'sinks = ["s"]\n[sink.s]\ntype = "null"\n')
 refused = subprocess.run([udpd, "check", "-c", f"{work}/uring.toml"], capture_output=True, text=True)
 if refused.returncode == 0:
     cut_and_laid_again("by io_uring that lets gather", 'engine = "io_uring"\ngather = "1ms"')
@@ -260,15 +262,16 @@ multicast("any source, one socket for both families, bound to the interface",
           f'address = "[::]:{PORT}"\nmulticast_groups = ["{A}", "{A6}", "{B6}"]\ninterface = "card0"',
           [(V4, A), (V6, A6), (V6B, B6), (V6, "2001:db8::1")], [(V4, B), (V6, OTHER6)])
 multicast("bound to the groups",
-          f'address = ["{A}:{PORT}", "[{A6}]:{PORT}"]\nmulticast_groups = ["{A}", "{A6}"]\nmulticast_interface = "card0"',
+          f'address = ["{A}:{PORT}", "[{A6}]:{PORT}"]\nmulticast_groups = ["{A}", "{A6}"]\n'
+          'multicast_interface = "card0"',
           [(V4, A), (V6, A6)], [(V4, B), (V6, B6), (V4, "10.8.0.1")])
 multicast("from chosen sources",
           f'address = "[::]:{PORT}"\nmulticast_groups = ["232.8.1.1", "ff35::8:1"]\nsources = ["{V4}", "{V6}"]\n'
           'multicast_interface = "card0"',
           [(V4, "232.8.1.1"), (V6, "ff35::8:1")], [(V4B, "232.8.1.1"), (V6B, "ff35::8:1")])
 
-# A cable has no queue that could be polled, and an ordinary user may not have all of it, which is how much depends on the kernel:
-# each is said once, and nothing is lost.
+# A cable has no queue that could be polled, and an ordinary user may not have all of it, which is how much depends on
+# the kernel: each is said once, and nothing is lost.
 for prefix, words in [([], "busy_poll has nothing to poll"),
                       (unprivileged, "works only in part: receivers")]:
     lay()

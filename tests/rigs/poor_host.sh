@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A host that tells nothing, and one that has nothing. Without /sys (an empty directory in its place) udpd checks, starts,
-# receives and closes its books, and says once what it has to assume. In a control group with 16 MiB of memory it ends with 78 and
-# the sum, where the kernel would have killed it without a word; with smaller keys it runs there.
+# A host that tells nothing, and one that has nothing. Without /sys (an empty directory in its place) udpd checks,
+# starts, receives and closes its books, and says once what it has to assume. In a control group with 16 MiB of memory
+# it ends with 78 and the sum, where the kernel would have killed it without a word; with smaller keys it runs there.
 # Needs root, for a mount namespace and a control group, and python3, to send; skips with its reason otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -96,7 +96,8 @@ for mode in 755 000; do
     without_rights="setpriv --bounding-set=-dac_override,-dac_read_search --inh-caps=-all"
     command -v setpriv >/dev/null || without_rights=
     configure "lanes = 2" ""
-    unshare --mount sh -c "$hidden && exec $without_rights $udpd check -c $work/udpd.toml" >"$work/log" 2>&1 || fail "check does not pass"
+    unshare --mount sh -c "$hidden && exec $without_rights $udpd check -c $work/udpd.toml" >"$work/log" 2>&1 ||
+        fail "check does not pass"
     grep -q "^warning: cannot read the cores of this machine below /sys: .* one memory node" "$work/log" ||
         fail "check does not say what it assumes"
     receives_a_thousand_by unshare --mount sh -c "$hidden && exec $without_rights \"\$@\"" sh

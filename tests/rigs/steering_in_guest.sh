@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# A machine with two memory nodes and a network card with four receive queues, in software: the whole way from the queue's
-# interrupt to the lane, applied, checked under traffic, drifted, taken back, and killed in the middle. Nothing else here can
-# show that an interrupt really fires where the plan puts it, or that restoring is exact on a real kernel.
-# Needs root, /dev/net/tun, python3, and Debian's packages for what is missing: qemu, a kernel, busybox and ethtool. Skips with
-# its reason otherwise. The card's other end is a tap in a network namespace of its own; nothing outside of it is touched.
+# A machine with two memory nodes and a network card with four receive queues, in software: the whole way from the
+# queue's interrupt to the lane, applied, checked under traffic, drifted, taken back, and killed in the middle. Nothing
+# else here can show that an interrupt really fires where the plan puts it, or that restoring is exact on a real kernel.
+# Needs root, /dev/net/tun, python3, and Debian's packages for what is missing: qemu, a kernel, busybox and ethtool.
+# Skips with its reason otherwise. The card's other end is a tap in a network namespace of its own; nothing outside of
+# it is touched.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -14,7 +15,8 @@ skip() {
 [ "$(id -u)" -eq 0 ] || skip "root, for a network namespace"
 [ -c /dev/net/tun ] || skip "/dev/net/tun"
 for program in unshare ip python3 apt-get dpkg-deb cpio ldd; do
-    command -v "$program" >/dev/null || { [ "$program" = cpio ] && apt-get install -qy cpio >/dev/null 2>&1; } || skip "$program"
+    command -v "$program" >/dev/null || { [ "$program" = cpio ] && apt-get install -qy cpio >/dev/null 2>&1; } ||
+        skip "$program"
 done
 unshare --net --mount true 2>/dev/null || skip "the right to make a network namespace"
 
@@ -32,7 +34,8 @@ if ! command -v qemu-system-x86_64 >/dev/null; then
     DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends qemu-system-x86 >/dev/null 2>&1 ||
         skip "qemu-system-x86, which apt-get could not install"
 fi
-kernel=$(apt-cache depends linux-image-amd64 2>/dev/null | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
+kernel=$(apt-cache depends linux-image-amd64 2>/dev/null |
+    sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
 [ -n "$kernel" ] || skip "the package linux-image-amd64"
 for package in "$kernel" busybox-static ethtool; do
     fetch "$package" || skip "the package $package, which apt-get could not download"
@@ -53,7 +56,8 @@ for library in $(ldd "$udpd" "$root/bin/ethtool" | sed -n 's/^[^/]*\(\/[^ ]*\) (
     mkdir -p "$root$(dirname "$library")"
     cp -L "$library" "$root$library"
 done
-modules=(virtio_ring virtio virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci failover net_failover virtio_net vmxnet3)
+modules=(virtio_ring virtio virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci failover
+    net_failover virtio_net vmxnet3)
 for module in "${modules[@]}"; do
     found=$(find "$cache/$kernel" -name "$module.ko" | head -n 1)
     [ -z "$found" ] || cp "$found" "$root/modules/"

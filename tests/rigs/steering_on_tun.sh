@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A multi-queue TUN as a network card that obeys: the descriptor written to chooses the receive queue, the core of the writer
-# the core of the softirq. From each queue and on each core, every datagram must reach the lane that the table names.
-# Needs root, for a network namespace of its own, /dev/net/tun and python3; skips with its reason otherwise.
+# A multi-queue TUN as a network card that obeys: the descriptor written to chooses the receive queue, the core of the
+# writer the core of the softirq. From each queue and on each core, every datagram must reach the lane that the table
+# names. Needs root, for a network namespace of its own, /dev/net/tun and python3; skips with its reason otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -102,7 +102,8 @@ def compare(spread, lanes, port, queues, cores, wanted):
     assert daemon.returncode == 0, stderr
     ledger = json.load(open(f"{directory}/{port}.json"))["listeners"][0]
     assert ledger["arrived"] == sent and ledger["residual"] == 0, ledger
-    print(f"passed: spread = \"{spread}\", {len(queues)} queues x {len(cores)} cores: {sent} of {sent} on the lane of the table")
+    print(f"passed: spread = \"{spread}\", {len(queues)} queues x {len(cores)} cores: "
+          f"{sent} of {sent} on the lane of the table")
     return ledger
 
 subprocess.check_call(["mount", "-t", "sysfs", "sysfs", "/sys"])  # shows the interfaces of this namespace from here on
@@ -117,6 +118,7 @@ compare("queue", 3, 5142, queues, cores, lambda queue, core, lanes: queue % 3)
 by_core = compare("cpu", len(cores), 5143, queues, cores,
                   lambda queue, core, lanes: next(lane["lane"] for lane in lanes if core in lane["planned_cpus"]))
 assert by_core["wrong_cpu"] in (0, None), by_core
-print(f"passed: wrong_cpu is {by_core['wrong_cpu']}" + ("" if by_core["wrong_cpu"] == 0 else ": NOT CHECKED without CAP_BPF"))
+print(f"passed: wrong_cpu is {by_core['wrong_cpu']}" +
+      ("" if by_core["wrong_cpu"] == 0 else ": NOT CHECKED without CAP_BPF"))
 EOF
 unshare --net --mount python3 "$directory/rig.py" "$udpd" "$directory"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The shipped unit in a real systemd: Debian's, booted in a container of its own with a network of its own. Restarts, bad
-# configurations, the watchdog with idle, stopped and disk-bound threads, kills and stops, each as an operator meets them.
-# Needs root, systemd-nspawn and debootstrap, which makes the container's file system once and keeps it; skips with its reason
-# otherwise. It touches nothing of the systemd that this host may run.
+# The shipped unit in a real systemd: Debian's, booted in a container of its own with a network of its own. Restarts,
+# bad configurations, the watchdog with idle, stopped and disk-bound threads, kills and stops, each as an operator meets
+# them. Needs root, systemd-nspawn and debootstrap, which makes the container's file system once and keeps it; skips
+# with its reason otherwise. It touches nothing of the systemd that this host may run.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -63,7 +63,8 @@ if [ ! -e "$image/etc/os-release" ]; then
     echo "making $image, once"
     mkdir -p "$(dirname "$image")"
     unfinished=$image.$$
-    timeout 600 debootstrap --variant=minbase --include=systemd,systemd-sysv bookworm "$unfinished" >"$directory/debootstrap" 2>&1 &
+    timeout 600 debootstrap --variant=minbase --include=systemd,systemd-sysv bookworm "$unfinished" \
+        >"$directory/debootstrap" 2>&1 &
     maker=$!
     if ! wait "$maker"; then
         tail -n 5 "$directory/debootstrap"
@@ -77,7 +78,8 @@ fi
 # Files of the sink lie on a disk that can be frozen.
 mkdir -p "$directory/etc" "$directory/disk" "$directory/units/udpd.service.d"
 truncate -s 64M "$directory/image"
-loop=$(losetup --find --show "$directory/image" 2>/dev/null) && mkfs.ext4 -q "$loop" && mount "$loop" "$directory/disk" ||
+loop=$(losetup --find --show "$directory/image" 2>/dev/null) && mkfs.ext4 -q "$loop" &&
+    mount "$loop" "$directory/disk" ||
     skip "no loop device with a file system on it, which is to be frozen"
 cp config/udpd.service "$directory/units/udpd.service"
 
@@ -182,7 +184,7 @@ print({"arrived": listener["arrived"], "delivered": listener["sinks"][0]["delive
 # The ledger at exit closes; with $1, over so many datagrams.
 check_ledger() {
     inside cat /var/lib/udpd/ledger.json >"$directory/ledger.json"
-    python3 - "$directory/ledger.json" "${1:-}" <<'PY' || fail "the ledger does not close: $(cat "$directory/ledger.json")"
+    python3 - "$directory/ledger.json" "${1:-}" <<'PY' ||
 import json, sys
 listener = json.load(open(sys.argv[1]))["listeners"][0]
 sink = listener["sinks"][0]
@@ -192,10 +194,12 @@ assert sink["offered"] == sink["delivered"] + sum(sink["dropped"].values()) and 
 assert not sys.argv[2] or listener["arrived"] == int(sys.argv[2]), (listener["arrived"], sys.argv[2])
 print("        arrived %d, delivered %d, dropped %s" % (listener["arrived"], sink["delivered"], sink["dropped"]))
 PY
+        fail "the ledger does not close: $(cat "$directory/ledger.json")"
 }
 
 # 1. The unit says nothing that systemd does not know, and starts.
-verified=$(inside systemd-analyze verify --man=no /run/systemd/system.control/udpd.service 2>&1) || fail "the unit does not verify: $verified"
+verified=$(inside systemd-analyze verify --man=no /run/systemd/system.control/udpd.service 2>&1) ||
+    fail "the unit does not verify: $verified"
 [ -z "$verified" ] || fail "systemd-analyze verify has something to say: $verified"
 start "the shipped unit with a good file"
 await ActiveState active
@@ -209,7 +213,8 @@ await ActiveState active
 [ "$(property NRestarts)" -eq 0 ] || fail "healthy restarts count as failures"
 echo "passed: ten healthy restarts in a row"
 
-# 3. A bad file ends at once with 78, without retries, says where it is bad, and a mended one starts at once; again and again.
+# 3. A bad file ends at once with 78, without retries, says where it is bad, and a mended one starts at once; again and
+#    again.
 for round in $(seq 6); do
     configure "no_such_key = 1"
     inside systemctl restart udpd.service 2>/dev/null && fail "a bad file has started"
@@ -228,7 +233,8 @@ override "WatchdogSec=2"
 inside systemctl restart udpd.service || fail "it does not restart"
 pid=$(property MainPID)
 sleep 20
-[ "$(property MainPID)" = "$pid" ] && [ "$(property NRestarts)" -eq 0 ] || fail "the watchdog has killed a healthy, idle daemon"
+[ "$(property MainPID)" = "$pid" ] && [ "$(property NRestarts)" -eq 0 ] ||
+    fail "the watchdog has killed a healthy, idle daemon"
 echo "passed: WatchdogSec=2 and 20 s without traffic: the same process"
 
 # 5. A frozen disk is no hang of ours: three times the limit of it, under traffic, and every datagram accounted for.
@@ -241,7 +247,8 @@ sleep 6
 fsfreeze --unfreeze "$directory/disk" && frozen=
 wait "$sender" || fail "the sender failed"
 sender=
-[ "$(property MainPID)" = "$pid" ] && [ "$(property NRestarts)" -eq 0 ] || fail "the daemon did not outlive a frozen disk"
+[ "$(property MainPID)" = "$pid" ] && [ "$(property NRestarts)" -eq 0 ] ||
+    fail "the daemon did not outlive a frozen disk"
 inside systemctl stop udpd.service
 [ "$(property Result)" = success ] || fail "the stop ended with $(property Result)"
 check_ledger "$(sent)"
@@ -275,11 +282,12 @@ for thread in rx0- sink0- udpd-control main; do
     [ "$(journal 'Watchdog timeout')" -eq "$timeouts" ] || fail "it was not the watchdog"
     inside systemctl stop udpd.service
 done
-[ "$(journal 'watchdog: .*was stopped from outside')" -eq "$timeouts" ] || fail "the journal does not name the threads that were stopped"
+[ "$(journal 'watchdog: .*was stopped from outside')" -eq "$timeouts" ] ||
+    fail "the journal does not name the threads that were stopped"
 echo "passed: a stopped receiver, consumer, control or main thread is a restart by the watchdog, which names it"
 
-# 7. A stop that takes longer than the watchdog's limit, because a sink takes nothing, is a clean stop; also one that systemd did
-# not ask for.
+# 7. A stop that takes longer than the watchdog's limit, because a sink takes nothing, is a clean stop; also one that
+#    systemd did not ask for.
 start "before a slow stop"
 pid=$(property MainPID)
 send 2000 1 >/dev/null 2>&1
@@ -304,7 +312,8 @@ send 2000 4 >"$directory/sent.json" 2>/dev/null &
 sender=$!
 for _ in $(seq 100); do [ "$(stats delivered)" -gt 1000 ] && break; sleep 0.1; done
 inside systemctl stop udpd.service
-[ "$(property Result)" = success ] && [ "$(property ExecMainStatus)" -eq 0 ] || fail "a stop under traffic ended with $(property Result)"
+[ "$(property Result)" = success ] && [ "$(property ExecMainStatus)" -eq 0 ] ||
+    fail "a stop under traffic ended with $(property Result)"
 check_ledger
 wait "$sender" || true
 sender=
@@ -316,7 +325,8 @@ inside systemctl daemon-reload
 inside systemctl start udpd.socket
 inside systemctl start udpd.service 2>/dev/null && fail "it started with the socket that systemd holds"
 await ActiveState failed
-[ "$(property ExecMainStatus)" -eq 78 ] && [ "$(property NRestarts)" -eq 0 ] || fail "it ended with $(property ExecMainStatus)"
+[ "$(property ExecMainStatus)" -eq 78 ] && [ "$(property NRestarts)" -eq 0 ] ||
+    fail "it ended with $(property ExecMainStatus)"
 inside systemctl stop udpd.socket
 [ "$(journal 'systemd passed 1 socket ')" -eq 1 ] || fail "the journal does not say what is wrong"
 [ "$(journal 'is shared with')" -eq 0 ] || fail "somebody is called the holder"

@@ -35,7 +35,8 @@ if [ "$first" -gt 514 ]; then
     status=0
     "${as_nobody[@]}" run --listen 127.0.0.1:514 --to null: 2>"$directory/home/stderr" || status=$?
     [ "$status" -eq 77 ] || fail "a low port without the capability ended with $status, not 77"
-    grep -q 'AmbientCapabilities=CAP_NET_BIND_SERVICE' "$directory/home/stderr" || fail "the line that grants the right is missing"
+    grep -q 'AmbientCapabilities=CAP_NET_BIND_SERVICE' "$directory/home/stderr" ||
+        fail "the line that grants the right is missing"
     echo "passed: a low port without the capability is exit 77 and names the cure"
 else
     echo "SKIPPED: this host lets everybody bind port 514 (net.ipv4.ip_unprivileged_port_start = $first)"
@@ -75,8 +76,10 @@ status=0
 wait "$daemon" || status=$?
 daemon=
 [ "$status" -eq 0 ] || fail "the daemon of an ordinary user ended with $status"
-[ "$(cat "$directory/home/in.log")" = "$(printf 'line 1\nline 2\nline 3')" ] || fail "the file does not hold the three lines"
-[ "$(grep -c 'sysctl -w net.core.rmem_max=' "$directory/home/stderr")" -eq 1 ] || fail "the clamped buffer is not said exactly once"
+[ "$(cat "$directory/home/in.log")" = "$(printf 'line 1\nline 2\nline 3')" ] ||
+    fail "the file does not hold the three lines"
+[ "$(grep -c 'sysctl -w net.core.rmem_max=' "$directory/home/stderr")" -eq 1 ] ||
+    fail "the clamped buffer is not said exactly once"
 # Newer kernels let everybody poll; where it is refused it is said, and in no case is it a reason not to start.
 [ "$(grep -c 'SO_BUSY_POLL' "$directory/home/stderr")" -le 1 ] || fail "refused busy polling is said more than once"
 grep -q '"residual": 0' "$directory/home/ledger.json" || fail "the ledger does not close"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A cable with four queues between two network namespaces: udpd bound to one end by name receives from the other, its lanes
-# are as many as the cable has queues, and when the cable is cut under it the books still close. Nothing outside of the two
-# namespaces is touched. Needs root, ip and python3; skips with its reason otherwise.
+# A cable with four queues between two network namespaces: udpd bound to one end by name receives from the other, its
+# lanes are as many as the cable has queues, and when the cable is cut under it the books still close. Nothing outside
+# of the two namespaces is touched. Needs root, ip and python3; skips with its reason otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

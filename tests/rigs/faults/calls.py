@@ -84,8 +84,8 @@ CALLS = [
     call("fchmodat", "EPERM"),
     call("chown", "EPERM"),
     call("fchown", "EPERM"),
-    # Of files only: a failing call is not carried out here, and a socket that stays open in its group gets datagrams that nobody
-    # could read or count, where a kernel closes it whatever it returns.
+    # Of files only: a failing call is not carried out here, and a socket that stays open in its group gets datagrams
+    # that nobody could read or count, where a kernel closes it whatever it returns.
     call("close", "EIO", label="close of a file", kind="file"),
     call("flock", "EIO ENOLCK EWOULDBLOCK EINTR"),
     call("fcntl", "EINVAL EAGAIN"),
@@ -173,8 +173,8 @@ CALLS = [
     call("brk", "ENOMEM", value=0),
 ]
 
-# Calls that cannot fail, one for which the C library itself ends the process (rseq), and one that fails only for wrong arguments
-# and that the C library does not check when it starts a thread (rt_sigprocmask).
+# Calls that cannot fail, one for which the C library itself ends the process (rseq), and one that fails only for wrong
+# arguments and that the C library does not check when it starts a thread (rt_sigprocmask).
 NOT_TRIED = """
     execve arch_prctl set_tid_address exit exit_group gettid getpid getppid getuid geteuid getgid getegid rt_sigreturn
     restart_syscall umask rseq rt_sigprocmask

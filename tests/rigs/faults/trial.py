@@ -251,7 +251,8 @@ consumers = {consumers}
     def collect(self, ended, where, terminated):
         kind, _, code = (self.value("ended") or "signal 9").partition(" ")
         log = "".join(self.log)
-        # `fail_nth` notices an end before it hands on a signal, or the daemon ended by itself at that moment: the log knows.
+        # `fail_nth` notices an end before it hands on a signal, or the daemon ended by itself at that moment: the log
+        # knows.
         by_us = terminated and not re.search(r"^info: stopping: (?!SIGTERM)", log, re.M)
         result = books.Run(
             sent=self.sent, ready=self.ready.is_set(), terminated=by_us, ended=ended or kind, code=int(code), log=log,

@@ -33,7 +33,10 @@ send() {
 }
 
 # One snapshot of the daemon's ledger, a key on each line.
-ledger() { udpd stats --json --socket /run/control.sock | sed 's/[{,[]/&\n/g; s/[]}]/\n&/g' | sed 's/^ *//; s/: */:/' >/tmp/stats; }
+ledger() {
+    udpd stats --json --socket /run/control.sock | sed 's/[{,[]/&\n/g; s/[]}]/\n&/g' |
+        sed 's/^ *//; s/: */:/' >/tmp/stats
+}
 # The first value of a key, and those of a key in each lane.
 first() { sed -n "s/^\"$1\":\([^,]*\),*$/\1/p" /tmp/stats | head -n 1; }
 lanes() { sed -n '/^"lanes":/,$p' /tmp/stats | sed -n "s/^\"$1\":\([^,]*\),*$/\1/p" | tr '\n' ' '; }
@@ -44,8 +47,10 @@ check "two memory nodes" same "$(cat /sys/devices/system/node/online)" 0-1
 check "eth0 has four queues" same "$(ls -d /sys/class/net/eth0/queues/rx-* | wc -l)" 4
 check "the vmxnet3 stands on node 1" same "$(cat /sys/class/net/eth1/device/numa_node)" 1
 ip link set eth1 up
-check "the vmxnet3 has a plan with its interrupts by name" sh -c 'udpd steer plan eth1 | grep -q "interrupt of queue 0 on core 2"'
-check "a plan needs no privileges" sh -c 'setuidgid 65534 udpd steer plan eth0 >/dev/null 2>&1 || udpd steer plan eth0 >/dev/null'
+check "the vmxnet3 has a plan with its interrupts by name" \
+    sh -c 'udpd steer plan eth1 | grep -q "interrupt of queue 0 on core 2"'
+check "a plan needs no privileges" \
+    sh -c 'setuidgid 65534 udpd steer plan eth0 >/dev/null 2>&1 || udpd steer plan eth0 >/dev/null'
 
 # What the guest starts from, made uneven on purpose: everything on core 3.
 for file in /proc/irq/*/smp_affinity_list; do echo 3 >"$file" 2>/dev/null; done
@@ -106,7 +111,8 @@ wrong=$(((was + 1) % 4))
 echo $wrong >/proc/irq/$number/smp_affinity_list
 udpd steer status eth0 >/tmp/status 2>&1
 check "status says that something differs" same $? 1
-check "status names the value found and the value wanted" grep -q "interrupt $number .* is $wrong, wanted $was" /tmp/status
+check "status names the value found and the value wanted" \
+    grep -q "interrupt $number .* is $wrong, wanted $was" /tmp/status
 for _ in $(seq 100); do grep -q "interrupt $number .* is $wrong, wanted $was" /tmp/log && break; usleep 100000; done
 check "the daemon says the same within ten seconds" grep -q "interrupt $number .* is $wrong, wanted $was" /tmp/log
 kill $daemon

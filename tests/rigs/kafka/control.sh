@@ -8,7 +8,8 @@ pid_file=$KAFKA_RIG/broker.pid
 
 # Our broker, by its id and its directory: an id alone may have gone to another process.
 running() {
-    [ -s "$pid_file" ] && tr '\0' '\n' <"/proc/$(cat "$pid_file")/cmdline" 2>/dev/null | grep -qxF "$KAFKA_RIG/server.properties"
+    [ -s "$pid_file" ] &&
+        tr '\0' '\n' <"/proc/$(cat "$pid_file")/cmdline" 2>/dev/null | grep -qxF "$KAFKA_RIG/server.properties"
 }
 
 answers() { (exec 3<>"/dev/tcp/127.0.0.1/$KAFKA_PORT") 2>/dev/null; }
@@ -33,7 +34,8 @@ started() {
 case ${1:-} in
 start)
     running && exit 0
-    java -Xmx512m -cp "$KAFKA_JARS/*" kafka.Kafka "$KAFKA_RIG/server.properties" >>"$KAFKA_RIG/broker.log" 2>&1 </dev/null &
+    java -Xmx512m -cp "$KAFKA_JARS/*" kafka.Kafka "$KAFKA_RIG/server.properties" \
+        >>"$KAFKA_RIG/broker.log" 2>&1 </dev/null &
     echo $! >"$pid_file"
     sleep 0.1
     until_it started
