@@ -8,6 +8,7 @@ mod util;
 // How the tree must look: size, imports, unsafe code, dependencies, promises.
 mod tidy;
 mod tidy_floors;
+mod tidy_words;
 // That no two files of a library import each other.
 mod tidy_crates;
 // And what it may depend on.

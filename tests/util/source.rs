@@ -30,10 +30,8 @@ pub(crate) struct Function {
 /// Every `.rs` file of the repository, sorted by path.
 pub(crate) fn all_sources() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut files = Vec::new();
-    for folder in ["crates", "tests", "benches"] {
-        collect(&root.join(folder), &mut files);
-    }
+    let files = ["crates", "tests", "benches"].into_iter().flat_map(|folder| files_below(&root.join(folder)));
+    let mut files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|it| it == "rs")).collect();
     files.sort();
     files
         .into_iter()
@@ -45,16 +43,11 @@ pub(crate) fn all_sources() -> Vec<Source> {
         .collect()
 }
 
-fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
+/// Every file in `folder` and the folders in it.
+pub(crate) fn files_below(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    for entry in entries {
-        let path = entry.expect("a readable folder").path();
-        if path.is_dir() {
-            collect(&path, files);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
-        }
-    }
+    let paths = entries.map(|entry| entry.expect("a readable folder").path());
+    paths.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
 }
 
 /// The text with comments, strings and character literals turned into spaces, and every line break kept.

@@ -1,0 +1,79 @@
+//! The width of what people read: prose, comments, texts and code fit a window of 120 columns everywhere.
+//!
+//! rustfmt leaves comments and string literals as they are, and nothing formats documents and scripts, so without this
+//! test the long lines come back. Tables are exempt because they cannot be folded, and addresses for the same reason.
+
+use std::path::Path;
+
+use crate::util::source::files_below;
+
+const COLUMNS_MAX: usize = 120;
+
+#[test]
+fn no_line_is_wider_than_a_window() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = [".ci", "benches", "config", "crates", "docs", "tests"];
+    let mut files: Vec<_> = folders.iter().flat_map(|folder| files_below(&root.join(folder))).collect();
+    let at_root = std::fs::read_dir(root).expect("the repository").map(|entry| entry.expect("an entry").path());
+    files.extend(at_root.filter(|path| path.is_file()));
+    let mut wrong = Vec::new();
+    for file in files {
+        let path = file.strip_prefix(root).expect("below the root").to_str().expect("UTF-8 paths").to_owned();
+        // What benches wrote is kept as it was written.
+        if !path.starts_with("benches/runs/") && kind_of(&path).is_some() {
+            let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{path}: {error}"));
+            wrong.extend(too_wide(&path, &text).into_iter().map(|line| format!("{path}:{line}")));
+        }
+    }
+    assert!(wrong.is_empty(), "a line has {COLUMNS_MAX} columns at most\n  {}\n", wrong.join("\n  "));
+}
+
+#[derive(PartialEq)]
+enum Kind {
+    Rust,
+    Markdown,
+    Shell,
+    /// Only its comments are prose.
+    Settings,
+}
+
+fn kind_of(path: &str) -> Option<Kind> {
+    match path.rsplit(['.', '/']).next()? {
+        "rs" => Some(Kind::Rust),
+        "md" => Some(Kind::Markdown),
+        "sh" | "run" => Some(Kind::Shell),
+        "toml" | "conf" | "service" | "sysusers" | "logrotate" => Some(Kind::Settings),
+        _ => None,
+    }
+}
+
+/// The numbers of the lines of `text` that are too wide and could be folded.
+fn too_wide(path: &str, text: &str) -> Vec<usize> {
+    let kind = kind_of(path).expect("a kind of file that is looked at");
+    let mut is_code_block = false;
+    let mut wrong = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        is_code_block ^= kind == Kind::Markdown && line.trim_start().starts_with("```");
+        let is_exempt = match kind {
+            // A row of a table that a test expects has many gaps.
+            Kind::Rust => line.contains("://") || line.trim_start().starts_with('"') && line.matches("   ").count() > 3,
+            Kind::Markdown => is_code_block || line.starts_with('|') || line.contains("://"),
+            Kind::Settings => !line.starts_with('#'),
+            Kind::Shell => line.contains("://"),
+        };
+        if !is_exempt && line.chars().count() > COLUMNS_MAX {
+            wrong.push(number + 1);
+        }
+    }
+    wrong
+}
+
+#[test]
+fn the_eye_of_this_test_lets_only_tables_addresses_and_code_blocks_pass() {
+    let wide = "word ".repeat(30);
+    assert_eq!(too_wide("a.rs", &format!("fn main() {{}}\n// {wide}\n    \"{wide}\"\n")), [2, 3]);
+    assert_eq!(too_wide("a.rs", &format!("    \"{}\"\n", "1    ".repeat(30))), [0; 0]);
+    assert_eq!(too_wide("a.md", &format!("{wide}\n| {wide} |\n```\n{wide}\n```\n{wide}\nhttps://{wide}\n")), [1, 6]);
+    assert_eq!(too_wide("a.toml", &format!("key = \"{wide}\"\n# {wide}\n")), [2]);
+    assert_eq!(too_wide("a.sh", &format!("echo {wide}\n")), [1]);
+}
