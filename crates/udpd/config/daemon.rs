@@ -47,7 +47,8 @@ impl Kind<Chosen<Option<PathBuf>>> for ControlSocket {
 /// The control socket of this process, when the file does not name one. `packaged` is that of root.
 ///
 /// Under systemd that is the directory the unit was given; for root the directory under /run; for an ordinary user the
-/// runtime directory of the login. Without any of them there is no place that nobody else can write to, hence no socket.
+/// runtime directory of the login. Without any of them there is no place that nobody else can write to, hence no
+/// socket.
 fn own_socket(packaged: Option<PathBuf>) -> Option<PathBuf> {
     let directory = |variable: &str| {
         let value = std::env::var_os(variable)?;

@@ -1,9 +1,9 @@
 //! The validated configuration: what the rest of the program may rely on without checking again.
 //!
-//! The keys are declared beside the types that they fill (see `settings`), here or in the room that uses them. `file` puts
-//! the declarations together and reads a file, every value with its place in the text; `check` holds one value against
-//! another and against the host, and ends with a configuration or with errors that name file, line, column, key and cure.
-//! Nothing here opens, binds or creates anything.
+//! The keys are declared beside the types that they fill (see `settings`), here or in the room that uses them. `file`
+//! puts the declarations together and reads a file, every value with its place in the text; `check` holds one value
+//! against another and against the host, and ends with a configuration or with errors that name file, line, column, key
+//! and cure. Nothing here opens, binds or creates anything.
 
 mod address;
 mod arguments;

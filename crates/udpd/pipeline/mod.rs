@@ -1,7 +1,7 @@
 //! The pipeline: wires lanes to consumers and takes them apart again.
 //!
-//! Starting goes from the outside in: lanes are made on their cores, sinks are opened, sockets are bound in order, and only
-//! then does anything run; whatever fails leaves nothing behind. Stopping goes the way of a datagram: arrivals are
+//! Starting goes from the outside in: lanes are made on their cores, sinks are opened, sockets are bound in order, and
+//! only then does anything run; whatever fails leaves nothing behind. Stopping goes the way of a datagram: arrivals are
 //! refused, receivers drain their sockets and end, channels run empty, consumers flush and end, the books are closed.
 
 mod books;

@@ -1,4 +1,5 @@
-//! What is to be known of every key of a file: how it is written, what it means, and what was probably meant by another.
+//! What is to be known of every key of a file: how it is written, what it means, and what was probably meant by
+//! another.
 //!
 //! The list is made from the declarations (see `declare`), so what the reader accepts, what a message suggests and what
 //! the documentation explains cannot differ.

@@ -1,7 +1,8 @@
 //! A reader of TOML tables that knows where it is.
 //!
-//! Deriving the structs would stop at the first mistake and forget where each value stood. This reader gives every value
-//! its place, says what it found where something else was expected, reports the keys nobody asked for, and goes on.
+//! Deriving the structs would stop at the first mistake and forget where each value stood. This reader gives every
+//! value its place, says what it found where something else was expected, reports the keys nobody asked for, and goes
+//! on.
 
 use std::ops::Range;
 

@@ -1,4 +1,5 @@
-//! The addresses of the listeners against each other: how many there may be, and which two would take each other's datagrams.
+//! The addresses of the listeners against each other: how many there may be, and which two would take each other's
+//! datagrams.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,5 @@
-//! The listeners: each by itself, as far as one value of it depends on another or on the host, and their names and sinks.
+//! The listeners: each by itself, as far as one value of it depends on another or on the host, and their names and
+//! sinks.
 
 use std::collections::BTreeMap;
 

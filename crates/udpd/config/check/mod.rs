@@ -25,8 +25,8 @@ use crate::settings::{Findings, Place, Section};
 /// More of either is a generated mistake, and every one costs threads.
 const COUNT_MAX: usize = 1024;
 
-/// Turns the file into a configuration, as far as it is right. Problems go to `findings`; with any of them the result is
-/// of no use.
+/// Turns the file into a configuration, as far as it is right. Problems go to `findings`; with any of them the result
+/// is of no use.
 pub(crate) fn validate(mut parts: Parts<'_>, host: &Host, findings: &mut Findings<'_>) -> Config {
     let daemon = parts.daemon.as_ref().map_or_else(Daemon::default, |section| section.settings.clone());
     check_counts(&parts, findings);

@@ -12,8 +12,8 @@ use crate::ledger::tables::KERNEL_DROPPED;
 use crate::ledger::{Counter, Table};
 
 /// What all drops have in common, whatever their reason.
-const DROPPED_HELP: &str = "Datagrams lost, by the layer that lost them and why. In layer kernel of a listener with gro \
-                            the kernel counts buffers, each of which may hold many datagrams.";
+const DROPPED_HELP: &str = "Datagrams lost, by the layer that lost them and why. In layer kernel of a listener with \
+                            gro the kernel counts buffers, each of which may hold many datagrams.";
 
 /// The whole ledger in the text format of Prometheus, version 0.0.4.
 pub fn exposition(snapshot: &Snapshot) -> String {
