@@ -1,15 +1,15 @@
 //! The end of a pipeline whose threads have died or hang: bounded, with every datagram in some term of the books.
 
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use udpd::config::{Config, Sink as SinkSettings, SinkKind};
+use udpd::config::{Config, Sink as SinkSettings};
 use udpd::handover::pool::LaneBatch;
 use udpd::ledger::{Table as _, Tally};
 use udpd::os::crew::{Crew, Event};
 use udpd::pipeline::Pipeline;
-use udpd::sink::Sink;
+use udpd::sink::{Sink, Supplied};
 
 /// Delivers until it has seen so many datagrams, and then does what is to go wrong.
 #[derive(Debug)]
@@ -51,12 +51,12 @@ fn running(sink: Doomed) -> Running {
     // The kernel chooses the port, which no configuration may leave to it.
     let mut config = Config::from_arguments("127.0.0.1:5140", "null:", Some(1), None).expect("a configuration");
     config.listeners[0].addresses = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
-    config.sinks = vec![SinkSettings::new("doomed", SinkKind::Supplied)];
+    let sink = Mutex::new(Some(sink));
+    let take = move || sink.lock().expect("nobody panics here").take().expect("one consumer");
+    config.sinks = vec![SinkSettings::new("doomed", Supplied(take))];
     let plan = udpd::plan::make(&config).expect("a plan");
     let (crew, events) = Crew::new();
-    let sink = std::cell::Cell::new(Some(sink));
-    let supply = |_: &str, _: usize| -> Box<dyn Sink> { Box::new(sink.take().expect("one consumer")) };
-    let pipeline = Pipeline::start_with(&config, &plan, Instant::now(), &crew, &supply).expect("started");
+    let pipeline = Pipeline::start(&config, &plan, Instant::now(), &crew).expect("started");
     let address = pipeline.lanes()[0].address;
     Running { pipeline, events, address }
 }

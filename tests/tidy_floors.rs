@@ -7,11 +7,11 @@ use crate::util::imports::{Import, import_circles, imports};
 use crate::util::source::all_sources;
 
 /// Imports that still run back, each with what will end it. Nothing is ever added here.
-const STILL_BACK: &[(&str, &str)] = &[("plan/mod.rs", "pipeline")];
+const STILL_BACK: &[(&str, &str)] = &[];
 
 /// Rooms with circles of imports between their files. Nothing is ever added here.
 const STILL_ROUND: &[&str] =
-    &["config", "sink", "pipeline", "plan", "endpoint", "logging", "policy", "watch", "commands/run", "commands/check"];
+    &["config", "pipeline", "plan", "endpoint", "logging", "policy", "watch", "commands/run", "commands/check"];
 
 const LIBRARY: &str = "crates/udpd/lib.rs";
 

@@ -8,11 +8,10 @@ use clap::{Parser, Subcommand};
 use crate::commands::bench::{ladder, max, recv, send};
 use crate::commands::steer::{self, Action, Order};
 use crate::commands::{check, replay, run, stats};
-use crate::config::{self, Config};
+use crate::config::{self, Config, Host};
 use crate::endpoint::control::{self, Connection};
 use crate::exit::{ExitCode, Failure};
 use crate::os::console;
-use crate::pipeline;
 
 /// Where the configuration is when nobody says otherwise.
 const CONFIG_PATH: &str = "/etc/udpd/udpd.toml";
@@ -244,13 +243,13 @@ fn reach(daemon: RunningDaemon) -> Result<Connection, Failure> {
 
 fn load(path: Option<PathBuf>) -> Result<Config, Failure> {
     match path {
-        Some(path) => Config::load(&path, &pipeline::host()),
+        Some(path) => Config::load(&path, &Host::default()),
         None => {
             let path = PathBuf::from(CONFIG_PATH);
             if !path.exists() {
                 return Err(check::no_configuration(&path));
             }
-            Config::load(&path, &pipeline::host())
+            Config::load(&path, &Host::default())
         }
     }
 }

@@ -2,15 +2,15 @@
 
 use std::cell::Cell;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use udpd::config::{Config, Host, SinkKind};
+use udpd::config::{Config, Host};
 use udpd::os::crew::{Crew, Event};
 use udpd::pipeline::Pipeline;
 use udpd::plan;
-use udpd::sink::Sink;
-use udpd::sink::kafka::{KafkaSettings, KafkaSink, QueueBounds};
+use udpd::sink::kafka::KafkaSettings;
 
 use crate::util::daemon::free_address;
 
@@ -22,16 +22,8 @@ const DEADLINE: Duration = Duration::from_secs(240);
 
 /// What a configuration file with defaults would say.
 pub(crate) fn settings(brokers: &str, topic: &str, properties: &[(&str, &str)]) -> KafkaSettings {
-    KafkaSettings {
-        name: "stream".to_owned(),
-        brokers: brokers.to_owned(),
-        topic: topic.to_owned(),
-        key_by_source: true,
-        acks: "all".to_owned(),
-        properties: properties.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
-        listeners: vec!["in".to_owned()],
-        queue: QueueBounds::default(),
-    }
+    let properties = properties.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    KafkaSettings { properties, ..KafkaSettings::new(brokers, topic) }
 }
 
 /// An address at which no broker answers.
@@ -67,15 +59,10 @@ impl Running {
             "#
         );
         let mut config = Config::parse(&text, "test", &Host::default()).expect("a valid configuration");
-        config.sinks[0].kind = SinkKind::Supplied;
+        config.sinks[0].settings = Arc::new(settings.clone());
         let (crew, inbox) = Crew::new();
         let plan = plan::make(&config).expect("a plan");
-        let supply = |name: &str, _: usize| -> Box<dyn Sink> {
-            assert_eq!(name, "stream");
-            Box::new(KafkaSink::open(settings).expect("right settings"))
-        };
-        let pipeline =
-            Pipeline::start_with(&config, &plan, Instant::now(), &crew, &supply).expect("the pipeline starts");
+        let pipeline = Pipeline::start(&config, &plan, Instant::now(), &crew).expect("the pipeline starts");
         Self { pipeline, address, looks: Cell::new(0), _events: inbox }
     }
 

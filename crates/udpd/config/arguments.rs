@@ -11,13 +11,18 @@ use super::daemon::Daemon;
 use super::host::Host;
 use super::listener::{Lanes, Listener};
 use super::lookup::{self, Destination};
-use super::sinks::{
-    Distribute, FileSink, Format, Framing, KafkaSink, Rotate, Sink, SinkKind, UdpSink, UnixSink, UnixSocket,
-};
+use super::sinks::Sink;
 use super::steer::Steer;
 use super::whole::Config;
 use crate::exit::{ExitCode, Failure};
-use crate::sink::file::template;
+use crate::format::Format;
+use crate::sink::file::{FileSettings, Rotate, template};
+use crate::sink::kafka::{KafkaError, KafkaSettings};
+use crate::sink::null::NullSink;
+use crate::sink::relay::{Distribute, RelaySettings};
+use crate::sink::settings::Target;
+use crate::sink::stdout::StdoutSettings;
+use crate::sink::unix::{UnixSettings, UnixSocket};
 use crate::text::advice::Advice;
 
 const LANES_MAX: usize = 1024;
@@ -61,16 +66,16 @@ pub(super) fn configure(
         }
         let path = absolute(&path, directory).and_then(|text| paths::check_replaced(&text));
         let path = path.map_err(|advice| usage("--stats-on-exit", advice))?;
-        if matches!(&sink.kind, SinkKind::File(file) if Path::new(&file.path) == path) {
+        if matches!(sink.settings.target(), Target::Files(file) if Path::new(file) == path) {
             let advice = Advice::new(format!("{path:?} is what --to writes"), "give each its own file");
             return Err(usage("--stats-on-exit", advice));
         }
         daemon.stats_on_exit = Some(path);
     }
-    if let SinkKind::Udp(relay) = &sink.kind
-        && relay::reaches(relay.destinations[0], address, &Host::default().addresses())
+    if let Target::Addresses(&[to]) = sink.settings.target()
+        && relay::reaches(to, address, &Host::default().addresses())
     {
-        let what = format!("--listen receives on {}: each datagram would come back forever", relay.destinations[0]);
+        let what = format!("--listen receives on {to}: each datagram would come back forever");
         return Err(usage("--to", Advice::new(what, "send it elsewhere")));
     }
     Ok(Config { daemon, listeners: vec![listener], sinks: vec![sink], steer: Steer::default(), warnings: Vec::new() })
@@ -79,8 +84,9 @@ pub(super) fn configure(
 /// A relay to one address or name.
 fn relay(to: &str) -> Result<Sink, Failure> {
     let Destination { address, looked_up } = lookup::destination("--to", to)?;
-    let relay = UdpSink { destinations: vec![address], distribute: Distribute::All, keep_source: false, looked_up };
-    Ok(Sink::new("udp", SinkKind::Udp(relay)))
+    let relay =
+        RelaySettings { destinations: vec![address], distribute: Distribute::All, keep_source: false, looked_up };
+    Ok(Sink::new("udp", relay))
 }
 
 /// The sink that a URI stands for, named after its scheme.
@@ -94,57 +100,44 @@ fn parse_uri(uri: &str, directory: &Path) -> Result<Sink, Advice> {
             false => Advice::new(what, format!("write file:{uri} for a file, or {working}")),
         });
     };
-    let kind = match scheme {
+    Ok(match scheme {
         "null" | "stdout" if !rest.is_empty() => {
             return Err(Advice::new(format!("{uri:?} has something behind the colon"), format!("write {scheme}:")));
         }
-        "null" => SinkKind::Null,
-        "stdout" => SinkKind::Stdout(Format::default()),
-        "file" => file(scheme, Format::Lines, rest, directory)?,
-        "pcapng" if rest == "-" => SinkKind::Stdout(Format::Pcapng),
-        "pcapng" => file(scheme, Format::Pcapng, rest, directory)?,
+        "null" => Sink::new(scheme, NullSink),
+        "stdout" => Sink::new(scheme, StdoutSettings::default()),
+        "file" => Sink::new(scheme, file(scheme, Format::Lines, rest, directory)?),
+        "pcapng" if rest == "-" => Sink::new(scheme, StdoutSettings { format: Format::Pcapng }),
+        "pcapng" => Sink::new(scheme, file(scheme, Format::Pcapng, rest, directory)?),
         "unix" => {
             let path = paths::check_socket(&path(scheme, rest, directory)?)?;
-            SinkKind::Unix(UnixSink {
-                path,
-                socket: UnixSocket::Datagram,
-                framing: Framing::Newline,
-                format: Format::Lines,
-            })
+            Sink::new(scheme, UnixSettings { path, socket: UnixSocket::Datagram })
         }
-        "kafka" => kafka(uri, rest)?,
+        "kafka" => Sink::new(scheme, kafka(uri, rest)?),
         _ => return Err(Advice::new(format!("{uri:?} has an unknown scheme"), working)),
-    };
-    Ok(Sink::new(scheme, kind))
+    })
 }
 
 const SCHEMES: [&str; 2] = ["null", "stdout"];
 
 /// One file for ever: who names a file on the command line looks for what comes into that file.
-fn file(scheme: &str, format: Format, written: &str, directory: &Path) -> Result<SinkKind, Advice> {
+fn file(scheme: &str, format: Format, written: &str, directory: &Path) -> Result<FileSettings, Advice> {
     let path = path(scheme, written, directory)?;
     template::check(&path)?;
     paths::check_file(&path)?;
-    Ok(SinkKind::File(FileSink { format, rotate: Rotate::NEVER, ..FileSink::new(path) }))
+    Ok(FileSettings { format, rotate: Rotate::NEVER, ..FileSettings::new(path) })
 }
 
-fn kafka(uri: &str, rest: &str) -> Result<SinkKind, Advice> {
-    if !cfg!(feature = "kafka") {
-        let what = "this udpd was built without Kafka";
-        return Err(Advice::new(what, "build it with: cargo build --release --features kafka"));
-    }
+fn kafka(uri: &str, rest: &str) -> Result<KafkaSettings, Advice> {
+    KafkaSettings::check_build()?;
     let named = rest.strip_prefix("//").and_then(|rest| rest.split_once('/'));
     let Some((brokers, topic)) = named.filter(|(brokers, topic)| !brokers.is_empty() && !topic.is_empty()) else {
         let what = format!("{uri:?} does not name a broker and a topic");
         return Err(Advice::new(what, "write kafka://10.0.0.5:9092/syslog, for example"));
     };
-    Ok(SinkKind::Kafka(KafkaSink {
-        brokers: brokers.to_owned(),
-        topic: topic.to_owned(),
-        key_by_source: true,
-        acks: "all".to_owned(),
-        properties: Vec::new(),
-    }))
+    let settings = KafkaSettings::new(brokers, topic);
+    let refused = |error: KafkaError| Advice::new(error.to_string(), "docs/kafka.md says more");
+    settings.check().map(|()| settings).map_err(refused)
 }
 
 /// The path behind the scheme, made absolute.
@@ -192,25 +185,24 @@ mod tests {
         assert_eq!(config.listeners[0].name, "cli");
         assert_eq!(config.listeners[0].sinks, [0]);
         assert_eq!(config.sinks[0].name, "file");
-        assert!(matches!(&config.sinks[0].kind, SinkKind::File(file) if file.path == "/tmp/out.log"));
+        assert!(config.sinks[0].settings.target() == Target::Files("/tmp/out.log"));
         assert!(!config.daemon.metrics_address.written);
-        for (uri, kind) in [
-            ("null:", SinkKind::Null),
-            ("stdout:", SinkKind::Stdout(Format::Lines)),
-            ("-", SinkKind::Stdout(Format::Lines)),
-            ("pcapng:-", SinkKind::Stdout(Format::Pcapng)),
-        ] {
-            assert_eq!(configure_in_tmp("[::]:5514", uri).expect("valid").sinks[0].kind, kind);
+        for (uri, format) in [("stdout:", Format::Lines), ("-", Format::Lines), ("pcapng:-", Format::Pcapng)] {
+            let config = configure_in_tmp("[::]:5514", uri).expect("valid");
+            let stdout: &StdoutSettings = config.sinks[0].settings.of_type().expect("standard output");
+            assert_eq!(stdout.format, format);
         }
+        let null = configure_in_tmp("[::]:5514", "null:").expect("valid");
+        assert!(null.sinks[0].settings.of_type::<NullSink>().is_some());
         let lanes =
             configure("127.0.0.1:1", "null:", Some(3), Some("x.json".into()), Path::new("/tmp")).expect("valid");
         assert_eq!(lanes.listeners[0].lanes, Lanes::Count(NonZeroUsize::new(3).expect("three")));
         assert_eq!(lanes.daemon.stats_on_exit, Some(PathBuf::from("/tmp/x.json")));
         assert!(configure_in_tmp("127.0.0.1:1", "file:///tmp/x.log").is_ok());
         let dash = configure_in_tmp("127.0.0.1:1", "file:./-").expect("valid");
-        assert!(matches!(&dash.sinks[0].kind, SinkKind::File(file) if file.path == "/tmp/-"));
+        assert!(dash.sinks[0].settings.target() == Target::Files("/tmp/-"));
         let capture = configure_in_tmp("127.0.0.1:1", "pcapng:x.pcapng").expect("valid");
-        let SinkKind::File(file) = &capture.sinks[0].kind else { panic!("a capture is a file") };
+        let file: &FileSettings = capture.sinks[0].settings.of_type().expect("a capture is a file");
         assert_eq!((file.path.as_str(), file.format, file.rotate), ("/tmp/x.pcapng", Format::Pcapng, Rotate::NEVER));
         assert!(configure_in_tmp("127.0.0.1:1", "udp:10.0.0.9:514").is_ok());
         assert!(configure_in_tmp("127.0.0.1:1", "unix:/run/x.sock").is_ok());

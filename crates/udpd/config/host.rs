@@ -8,7 +8,6 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
-use super::sinks::KafkaSink;
 use crate::text::advice::Advice;
 use crate::text::units;
 
@@ -19,23 +18,11 @@ pub struct Host {
     pub sys_root: PathBuf,
     /// Usually `/proc`.
     pub proc_root: PathBuf,
-    /// What only the library of a Kafka sink can say of its settings. Nothing, unless somebody who knows that library
-    /// says so.
-    pub check_kafka: fn(&KafkaSink) -> Result<(), KafkaAdvice>,
-}
-
-/// A setting of a Kafka sink that is wrong.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KafkaAdvice {
-    /// A key of the sink, or the name of a property; empty when several do not go together.
-    pub key: String,
-    /// The value, what is wrong with it, and what would be right.
-    pub what: String,
 }
 
 impl Default for Host {
     fn default() -> Self {
-        Self { sys_root: PathBuf::from("/sys"), proc_root: PathBuf::from("/proc"), check_kafka: |_| Ok(()) }
+        Self { sys_root: PathBuf::from("/sys"), proc_root: PathBuf::from("/proc") }
     }
 }
 
@@ -149,7 +136,7 @@ mod tests {
 
     fn host_with(present: &str, online: &str, allowed: &str) -> (tempfile::TempDir, Host) {
         let root = tempfile::tempdir().expect("a temporary directory");
-        let host = Host { sys_root: root.path().join("sys"), proc_root: root.path().join("proc"), ..Host::default() };
+        let host = Host { sys_root: root.path().join("sys"), proc_root: root.path().join("proc") };
         let cpu = host.sys_root.join("devices/system/cpu");
         fs::create_dir_all(&cpu).expect("a directory for cores");
         fs::create_dir_all(host.sys_root.join("class/net/eth0")).expect("an interface");
@@ -208,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_host_that_hides_itself_refuses_nothing() {
-        let host = Host { sys_root: "/nonexistent".into(), proc_root: "/nonexistent".into(), ..Host::default() };
+        let host = Host { sys_root: "/nonexistent".into(), proc_root: "/nonexistent".into() };
         assert_eq!(host.check_cpus(&[4000]), Ok(()));
         assert_eq!(host.check_interface("eth7"), Ok(()));
         assert!(host.addresses().is_empty());

@@ -29,13 +29,10 @@ use std::path::{Path, PathBuf};
 
 pub use address::overlap;
 pub use daemon::Daemon;
-pub use host::{Host, KafkaAdvice};
+pub use host::Host;
 pub use listener::{Absorb, Engine, Lanes, Listener, OnTruncate, ReceiveBuffer, Spread, Timestamps};
 pub use multicast::Multicast;
-pub use sinks::{
-    Consumers, Distribute, FileSink, Format, Framing, KafkaSink, Keep, Rotate, Sink, SinkKind, SyncPolicy, UdpSink,
-    UnixSink, UnixSocket, WhenFull,
-};
+pub use sinks::{Consumers, Sink};
 pub use steer::Steer;
 pub use whole::Config;
 

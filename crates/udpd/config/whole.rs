@@ -7,7 +7,7 @@ use super::steer::Steer;
 use crate::settings::Problem;
 
 /// A whole configuration.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Config {
     /// Settings of the process itself.
     pub daemon: Daemon,

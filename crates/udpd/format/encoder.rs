@@ -14,9 +14,10 @@ use crate::capture::headers;
 use crate::handover::pool::LaneBatch;
 
 /// How a datagram is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
     /// One line, escaped.
+    #[default]
     Lines,
     /// One JSON object a line.
     Jsonl,
@@ -27,6 +28,20 @@ pub enum Format {
 }
 
 impl Format {
+    /// Those that a configuration can name, as they are written.
+    pub const WORDS: [(&'static str, Format); 3] =
+        [("lines", Format::Lines), ("jsonl", Format::Jsonl), ("pcapng", Format::Pcapng)];
+
+    /// Whether it records when a datagram came and where it went to.
+    pub fn records_arrival(self) -> bool {
+        matches!(self, Format::Jsonl | Format::Pcapng)
+    }
+
+    /// Whether it records how many datagrams the kernel dropped before each one.
+    pub fn records_drops(self) -> bool {
+        self == Format::Pcapng
+    }
+
     /// How its records are told apart.
     pub fn boundary(self) -> Boundary {
         match self {
@@ -100,7 +115,7 @@ impl Encoder {
 
     /// The next records are of this batch.
     pub fn begin(&mut self) {
-        if matches!(self.format, Format::Jsonl | Format::Pcapng) {
+        if self.format.records_arrival() {
             self.now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         }
     }

@@ -6,3 +6,5 @@ pub mod jsonl;
 pub mod lines;
 pub mod pcapng;
 pub mod record;
+
+pub use encoder::Format;

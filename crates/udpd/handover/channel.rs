@@ -21,13 +21,14 @@ use crate::os::crew;
 const GIVE_UP_POLL: Duration = Duration::from_millis(20);
 
 /// What happens to a batch when the channel is full.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FullPolicy {
     /// The batch that just arrived is dropped.
+    #[default]
     DropNewest,
     /// The oldest batch in the channel is dropped to make room.
     DropOldest,
-    /// The receiver waits.
+    /// The receiver waits; the kernel then drops what does not fit the receive buffer.
     Block,
 }
 

@@ -23,6 +23,5 @@ mod wiring;
 
 pub use books::Books;
 pub use files::Files;
-pub use open::{check_sinks, host};
-pub use running::{Lane, Pipeline, Supply};
+pub use running::{Lane, Pipeline};
 pub use setup::LaneSetup;

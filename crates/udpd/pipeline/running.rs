@@ -14,7 +14,6 @@ use super::successor::Successor;
 use crate::ledger::LaneLedger;
 use crate::ledger::snapshot::SharerSnapshot;
 use crate::os::holder;
-use crate::sink::Sink;
 
 /// A running pipeline.
 #[derive(Debug)]
@@ -43,10 +42,6 @@ pub struct Lane {
     pub(super) successor: Arc<Successor>,
     pub(super) receiver: JoinHandle<()>,
 }
-
-/// Makes the sink of a consumer, by the name of the sink and the number of the consumer, where the configuration says
-/// [`SinkKind::Supplied`](crate::config::SinkKind::Supplied).
-pub type Supply<'a> = &'a dyn Fn(&str, usize) -> Box<dyn Sink>;
 
 impl Pipeline {
     /// The books, for everybody who wants to read them.

@@ -12,7 +12,7 @@ use super::files::Files;
 use super::group::{self, Endpoint};
 use super::lane::{LaneThread, Start};
 use super::receiver::{LaneHome, Route, Stop};
-use super::running::{Lane, Pipeline, Supply};
+use super::running::{Lane, Pipeline};
 use super::setup::LaneSetup;
 use super::wiring::{Wiring, spawn_consumer};
 use crate::config::{Config, Listener};
@@ -25,19 +25,6 @@ use crate::plan::Plan;
 impl Pipeline {
     /// Makes, binds, opens and starts everything. When it returns every socket is bound and every receiver reads.
     pub fn start(config: &Config, plan: &Plan, started: Instant, crew: &Crew) -> Result<Self, Failure> {
-        Self::start_with(config, plan, started, crew, &|name, _| {
-            unreachable!("no file can say that {name} is supplied")
-        })
-    }
-
-    /// The same with sinks that the caller makes.
-    pub fn start_with(
-        config: &Config,
-        plan: &Plan,
-        started: Instant,
-        crew: &Crew,
-        supply: Supply<'_>,
-    ) -> Result<Self, Failure> {
         let setups = LaneSetup::all(config, plan).into_iter();
         let threads: Vec<LaneThread> = setups.map(|setup| LaneThread::spawn(setup, crew)).collect::<Result<_, _>>()?;
         let stop = Arc::new(Stop::default());
@@ -50,7 +37,7 @@ impl Pipeline {
         let mut routes: Vec<Vec<Route>> = threads.iter().map(|_| Vec::new()).collect();
         let (mut sinks, mut pending, mut files) = (Vec::new(), Vec::new(), Files::default());
         for sink in 0..config.sinks.len() {
-            let wiring = Wiring { config, plan, sink, homes: &homes, crew, supply };
+            let wiring = Wiring { config, plan, sink, homes: &homes, crew };
             sinks.push(wiring.open(&mut routes, &mut pending, &mut files)?);
         }
         // After the sinks: one with a long file looks through it first, and nothing may arrive that nobody reads yet.

@@ -10,16 +10,16 @@ use super::books::SinkBooks;
 use super::consumer::{Consumer, End};
 use super::files::Files;
 use super::lane::thread_name;
-use super::open;
 use super::receiver::Route;
-use super::running::Supply;
 use crate::config::Config;
 use crate::exit::{ExitCode, Failure};
+use crate::format::encoder::Scene;
 use crate::handover::channel::{Feed, Inbox, channel};
 use crate::handover::pool::Parcel;
 use crate::ledger::{ConsumerLedger, Tally};
 use crate::os::crew::{Crew, Event};
-use crate::plan::{Plan, SinkPlan};
+use crate::plan::{LanePlan, Plan, SinkPlan};
+use crate::sink::settings::Opening;
 
 /// One sink on its way to being open.
 pub(super) struct Wiring<'a> {
@@ -28,7 +28,6 @@ pub(super) struct Wiring<'a> {
     pub sink: usize,
     pub homes: &'a Arc<[Sender<Parcel>]>,
     pub crew: &'a Crew,
-    pub supply: Supply<'a>,
 }
 
 impl Wiring<'_> {
@@ -42,7 +41,7 @@ impl Wiring<'_> {
         let sink = &self.config.sinks[self.sink];
         let SinkPlan { consumers: count, feeders } = &self.plan.sinks[self.sink];
         let (feed_of, inboxes): (Vec<Feed>, Vec<Inbox>) =
-            (0..*count).map(|_| channel(sink.queue_batches, open::full_policy(sink.when_full))).unzip();
+            (0..*count).map(|_| channel(sink.queue_batches, sink.when_full)).unzip();
         let mut books = SinkBooks {
             name: sink.name.clone(),
             channels: Vec::new(),
@@ -51,20 +50,27 @@ impl Wiring<'_> {
             destinations: Vec::new(),
         };
         let mut keeper = None;
+        let listeners: Vec<String> = self.config.listeners.iter().map(|listener| listener.name.clone()).collect();
+        let scene = |plan: &LanePlan| Scene {
+            listener: listeners[plan.listener].clone(),
+            lane: plan.number,
+            address: plan.address,
+        };
+        let scenes = self.plan.lanes.iter().map(scene).collect();
         for (number, inbox) in inboxes.into_iter().enumerate() {
             books.channels.push(inbox.gauge());
             let mut lanes = vec![false; routes.len()];
             feeders.iter().filter(|lane| lane.consumer == number).for_each(|lane| lanes[lane.lane] = true);
             let ledger = Arc::new(ConsumerLedger::new(self.config.listeners.len()));
-            let opening = open::Opening {
-                config: self.config,
-                budget: self.plan,
-                settings: sink,
+            let opened = sink.settings.open(Opening {
+                sink: &sink.name,
                 consumer: number,
-                lanes: &lanes,
+                scenes: &scenes,
+                feeds: &lanes,
+                listeners: &listeners,
                 caller: &inbox.caller(),
-            };
-            let opened = opening.sink(self.supply, &mut keeper)?;
+                keeper: &mut keeper,
+            })?;
             books.files.extend(opened.files);
             books.destinations.extend(opened.destinations);
             let consumer = Consumer {

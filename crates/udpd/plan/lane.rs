@@ -7,7 +7,7 @@ use mmsg::{BatchShape, Control};
 
 use super::engine::Choice;
 use super::spread::Intake;
-use crate::config::{Absorb, Config, Listener, ReceiveBuffer, SinkKind, Timestamps};
+use crate::config::{Absorb, Config, Listener, ReceiveBuffer, Timestamps};
 use crate::handover::pool::PoolSize;
 
 /// The payload that buffers are sized for; what the kernel charges for it is [`charge_bytes`].
@@ -99,8 +99,8 @@ pub(super) fn receive_buffer(listener: &Listener, lane_rate: u64) -> usize {
 
 pub(super) fn shape(config: &Config, listener: &Listener) -> BatchShape {
     let slots = if listener.gro { listener.batch_size.min(GRO_SLOTS_MAX) } else { listener.batch_size };
-    let mut kinds = listener.sinks.iter().map(|&sink| &config.sinks[sink].kind);
-    let is_recorded = kinds.clone().any(SinkKind::records_arrival);
+    let mut sinks = listener.sinks.iter().map(|&sink| &config.sinks[sink].settings);
+    let is_recorded = sinks.clone().any(|sink| sink.records_arrival());
     let is_stamped = match listener.timestamps {
         Timestamps::On => true,
         Timestamps::Auto => is_recorded,
@@ -110,6 +110,6 @@ pub(super) fn shape(config: &Config, listener: &Listener) -> BatchShape {
         .packet_info(is_recorded)
         .timestamps(is_stamped)
         .gro(listener.gro)
-        .drop_overflow(kinds.any(SinkKind::records_drops));
+        .drop_overflow(sinks.any(|sink| sink.records_drops()));
     BatchShape::new(slots, listener.max_length_bytes).control(control).huge_pages(true)
 }

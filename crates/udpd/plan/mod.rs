@@ -21,14 +21,12 @@ use self::engine::Choice;
 pub use self::lane::LanePlan;
 use self::limits::Limits;
 use self::machine::Machine;
-pub use self::whole::{KAFKA_QUEUE_BYTES, Plan, SinkPlan};
+pub use self::whole::{Plan, SinkPlan};
 use crate::config::{Config, Spread};
 use crate::exit::{ExitCode, Failure};
-use crate::pipeline;
 
 /// Reads the machine and works out what the configuration means on it.
 pub fn make(config: &Config) -> Result<Plan, Failure> {
-    pipeline::check_sinks(config)?;
     let sys_root = Path::new("/sys");
     let Machine { topology, mut allowed, assumed } = Machine::read(sys_root);
     if let Some(cores) = &config.steer.request.cores {

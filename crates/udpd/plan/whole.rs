@@ -12,13 +12,10 @@ use super::lane::{self, LanePlan};
 use super::memory::Memory;
 use super::spread::{self, Members};
 use crate::config::feeders::{Feeder, Feeders};
-use crate::config::{Config, Listener, Sink, SinkKind, Spread, UnixSocket, overlap};
+use crate::config::{Config, Listener, Sink, Spread, overlap};
 use crate::handover::pool::PoolSize;
 use crate::policy;
-use crate::sink::{outbox, relay};
-
-/// What the queue of librdkafka may hold for each consumer, unless `properties` say otherwise.
-pub const KAFKA_QUEUE_BYTES: usize = 64 << 20;
+use crate::sink::settings::Target;
 
 /// One sink as it will be built.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -173,15 +170,11 @@ fn without(cores: &[usize], taken: &[usize]) -> Vec<usize> {
 
 /// The memory of a sink.
 fn sink_bytes(listeners: &[Listener], sink: &Sink, plan: &SinkPlan) -> usize {
-    let outboxes = match &sink.kind {
-        SinkKind::Null | SinkKind::Supplied => 0,
-        SinkKind::File(file) => plan.files(listeners, &sink.name, &file.path).len(),
-        SinkKind::Unix(unix) if unix.socket == UnixSocket::Datagram => 0,
-        SinkKind::Stdout(_) | SinkKind::Unix(_) => plan.consumers,
-        SinkKind::Udp(udp) => return plan.consumers * relay::memory_bytes(udp.destinations.len(), udp.keep_source),
-        SinkKind::Kafka(_) => return plan.consumers * KAFKA_QUEUE_BYTES,
+    let files = match sink.settings.target() {
+        Target::Files(path) => plan.files(listeners, &sink.name, path).len(),
+        _ => 0,
     };
-    outboxes * outbox::memory_bytes_max()
+    sink.settings.memory_bytes(plan.consumers, files)
 }
 
 #[cfg(test)]

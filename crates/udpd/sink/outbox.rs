@@ -9,7 +9,7 @@ use std::io;
 
 use mmsg::Datagram;
 
-use super::{deliver, fail};
+use super::contract::{deliver, fail};
 use crate::format::encoder::{Encoder, Format};
 use crate::handover::pool::LaneBatch;
 use crate::ledger::Tally;

@@ -2,17 +2,56 @@
 //! says that it is closed and the daemon ends: there is nobody left to work for.
 
 use std::fmt;
+use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
-use super::Sink;
-use super::outbox::{Destination, Outbox};
+use super::contract::Sink;
+use super::outbox::{self, Destination, Outbox};
+use super::settings::{Opened, Opening, SinkSettings, Target};
+use crate::exit::{ExitCode, Failure};
+use crate::format::Format;
 use crate::format::encoder::Encoder;
 use crate::handover::pool::LaneBatch;
 use crate::ledger::Tally;
 
 /// How often a full pipe that does not wait by itself is tried again.
 const FULL_PIPE_POLL: Duration = Duration::from_millis(1);
+
+/// What is written of a sink of type `stdout`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct StdoutSettings {
+    /// How a datagram is written.
+    pub format: Format,
+}
+
+impl SinkSettings for StdoutSettings {
+    fn target(&self) -> Target<'_> {
+        Target::Stdout
+    }
+
+    fn records_arrival(&self) -> bool {
+        self.format.records_arrival()
+    }
+
+    fn records_drops(&self) -> bool {
+        self.format.records_drops()
+    }
+
+    fn memory_bytes(&self, consumers: usize, _: usize) -> usize {
+        consumers * outbox::memory_bytes_max()
+    }
+
+    fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
+        // A handle of its own: the standard one would buffer lines and write each by itself.
+        let stream = io::stdout().as_fd().try_clone_to_owned().map_err(|error| {
+            let message = format!("sink {}: cannot use standard output: {error}", opening.sink);
+            Failure::new(ExitCode::Failure, message)
+        })?;
+        Ok(Opened::new(StreamSink::new(File::from(stream), opening.encoder(self.format))))
+    }
+}
 
 /// Writes records to a stream.
 pub struct StreamSink<W> {

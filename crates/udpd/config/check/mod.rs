@@ -30,7 +30,7 @@ const COUNT_MAX: usize = 1024;
 pub(crate) fn validate(mut parts: Parts<'_>, host: &Host, findings: &mut Findings<'_>) -> Config {
     let daemon = parts.daemon.as_ref().map_or_else(Daemon::default, |section| section.settings.clone());
     check_counts(&parts, findings);
-    let sinks: Vec<Option<Sink>> = parts.sinks.iter().map(|sink| sink::validate(sink, host, findings)).collect();
+    let sinks: Vec<Option<Sink>> = parts.sinks.iter().map(|sink| sink::validate(sink, findings)).collect();
     let names: Vec<&str> = parts.sinks.iter().map(|sink| sink.name.value.as_str()).collect();
     for section in parts.listeners.iter_mut().take(COUNT_MAX) {
         listeners::check(section, host, findings);

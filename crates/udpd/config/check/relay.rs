@@ -1,8 +1,4 @@
 //! Stage two for sinks of type `udp`: the destinations, the loops they could make, and one sink for each of them.
-//!
-//! With `distribute = "all"` every destination becomes a sink of its own, `NAME@ADDRESS:PORT`: its own queue, its own
-//! thread, its own line in the ledger. So a destination that is dead or slow costs the others nothing, and the books
-//! say of each what became of every datagram.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -10,15 +6,17 @@ use crate::config::address;
 use crate::config::file::raw_sink::RawSink;
 use crate::config::listener::Listener;
 use crate::config::multicast::receives;
-use crate::config::sinks::{Distribute, Sink, SinkKind, UdpSink};
+use crate::config::sinks::Sink;
 use crate::ledger::SINKS_PER_LISTENER_MAX;
 use crate::settings::Findings;
+use crate::sink::relay::{Distribute, RelaySettings};
+use crate::sink::settings::Target;
 
 /// Each is a socket, a buffer and, with `distribute = "all"`, a thread.
 const DESTINATIONS_MAX: usize = 64;
 
 /// The relay with all of its destinations.
-pub(crate) fn validate(raw: &RawSink, report: &mut Findings<'_>) -> Option<UdpSink> {
+pub(crate) fn validate(raw: &RawSink, report: &mut Findings<'_>) -> Option<RelaySettings> {
     if raw.destinations.is_absent() {
         let cure = "write destinations = [\"10.0.0.9:514\"], for example";
         report.say(&raw.place.inner("destinations"), "is missing", cure);
@@ -42,7 +40,7 @@ pub(crate) fn validate(raw: &RawSink, report: &mut Findings<'_>) -> Option<UdpSi
         }
     }
     let distribute = raw.distribute.or(Distribute::default());
-    Some(UdpSink { destinations, distribute, keep_source: raw.keep_source.or(false), looked_up: None })
+    Some(RelaySettings { destinations, distribute, keep_source: raw.keep_source.or(false), looked_up: None })
 }
 
 /// Refuses to send to where udpd itself listens: each datagram would come back, for ever.
@@ -54,7 +52,10 @@ pub(crate) fn check_loops(
     report: &mut Findings<'_>,
 ) {
     for (raw, sink) in raw.iter().zip(sinks) {
-        let Some(Sink { kind: SinkKind::Udp(_), .. }) = sink else { continue };
+        let target = sink.as_ref().map(|sink| sink.settings.target());
+        if !matches!(target, Some(Target::Addresses(_))) {
+            continue;
+        }
         for text in raw.destinations.get().into_iter().flat_map(|list| &list.value) {
             let Ok(destination) = address::parse_destination(&text.value) else { continue };
             let reached = listeners.iter().find_map(|listener| {
@@ -103,15 +104,14 @@ pub(crate) fn expand(sinks: Vec<Sink>, listeners: &mut [Listener]) -> Vec<Sink> 
     let mut places = Vec::with_capacity(sinks.len());
     for sink in sinks {
         let first = expanded.len();
-        match &sink.kind {
-            SinkKind::Udp(relay) if relay.distribute == Distribute::All && relay.destinations.len() > 1 => {
-                expanded.extend(relay.destinations.iter().map(|&destination| Sink {
-                    name: format!("{}@{destination}", sink.name),
-                    kind: SinkKind::Udp(UdpSink { destinations: vec![destination], ..relay.clone() }),
-                    ..sink.clone()
-                }));
-            }
-            _ => expanded.push(sink),
+        let parts = sink.settings.split();
+        match parts.is_empty() {
+            true => expanded.push(sink),
+            false => expanded.extend(parts.into_iter().map(|(suffix, settings)| Sink {
+                name: format!("{}{suffix}", sink.name),
+                settings,
+                ..sink.clone()
+            })),
         }
         places.push(first..expanded.len());
     }
@@ -123,12 +123,7 @@ pub(crate) fn expand(sinks: Vec<Sink>, listeners: &mut [Listener]) -> Vec<Sink> 
 
 /// Refuses a listener that feeds more sinks than the ledger has counters for once every destination is one.
 pub(crate) fn check_counts(sinks: &[Option<Sink>], listeners: &[Listener], raw: &[RawSink], report: &mut Findings<'_>) {
-    let width = |index: &usize| match &sinks[*index] {
-        Some(Sink { kind: SinkKind::Udp(relay), .. }) if relay.distribute == Distribute::All => {
-            relay.destinations.len()
-        }
-        _ => 1,
-    };
+    let width = |index: &usize| sinks[*index].as_ref().map_or(1, |sink| sink.settings.split().len().max(1));
     for listener in listeners {
         let fed: usize = listener.sinks.iter().map(width).sum();
         let mut relay =

@@ -1,19 +1,23 @@
 //! Stage two for `[sink.NAME]`: each by itself. Who writes to which file is for `writers`.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::paths;
 use super::relay;
 use crate::config::file::raw_sink::{RawKind, RawSink};
 use crate::config::file::setting::{Setting, WordOr, duration_within, within};
-use crate::config::host::{Host, KafkaAdvice};
 use crate::config::names::check_name;
-use crate::config::sinks::{
-    Consumers, FileSink, Format, Framing, KafkaSink, Keep, Rotate, Sink, SinkKind, SyncPolicy, UnixSink, UnixSocket,
-};
+use crate::config::sinks::{Consumers, Sink};
+use crate::format::Format;
 use crate::settings::{Findings, Located};
-use crate::sink::file::template;
+use crate::sink::Settings;
+use crate::sink::file::{FileSettings, Keep, Rotate, Sync, template};
+use crate::sink::kafka::KafkaSettings;
+use crate::sink::null::NullSink;
+use crate::sink::stdout::StdoutSettings;
+use crate::sink::unix::{UnixSettings, UnixSocket};
 
 const CONSUMERS_MAX: u64 = 1024;
 
@@ -23,33 +27,33 @@ const ROTATE_BYTES_MIN: u64 = 64 << 10;
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// The sink, if its type is known and all that its type needs is right.
-pub(crate) fn validate(raw: &RawSink, host: &Host, report: &mut Findings<'_>) -> Option<Sink> {
+pub(crate) fn validate(raw: &RawSink, report: &mut Findings<'_>) -> Option<Sink> {
     report.accept(check_name(&raw.name.value), &raw.name.place);
     if raw.kind.is_absent() {
         let cure = "write type = \"file\", \"stdout\", \"udp\", \"unix\", \"kafka\" or \"null\"";
         report.say(&raw.place.inner("type"), "is missing", cure);
     }
-    let kind = match raw.kind.get()?.value {
-        RawKind::Null => Some(SinkKind::Null),
-        RawKind::Stdout => Some(SinkKind::Stdout(raw.format.or(Format::default()))),
-        RawKind::File => file(raw, report).map(SinkKind::File),
-        RawKind::Udp => relay::validate(raw, report).map(SinkKind::Udp),
-        RawKind::Unix => unix(raw, report).map(SinkKind::Unix),
-        RawKind::Kafka => kafka(raw, host, report).map(SinkKind::Kafka),
+    let settings: Option<Settings> = match raw.kind.get()?.value {
+        RawKind::Null => Some(Arc::new(NullSink)),
+        RawKind::Stdout => Some(Arc::new(StdoutSettings { format: raw.format.or(Format::default()) })),
+        RawKind::File => file(raw, report).map(|settings| Arc::new(settings) as Settings),
+        RawKind::Udp => relay::validate(raw, report).map(|settings| Arc::new(settings) as Settings),
+        RawKind::Unix => unix(raw, report).map(|settings| Arc::new(settings) as Settings),
+        RawKind::Kafka => kafka(raw, report).map(|settings| Arc::new(settings) as Settings),
     };
     let consumers = consumers(&raw.consumers, report);
     let queue_batches = raw.queue_batches.get().map(|queue| within(queue, 1, 65_536, 256, report));
-    let mut sink = Sink::new(raw.name.value.clone(), kind?);
+    let mut sink = Sink { settings: settings?, ..Sink::new(raw.name.value.clone(), NullSink) };
     sink.consumers = consumers.unwrap_or(sink.consumers);
     sink.queue_batches = queue_batches.unwrap_or(sink.queue_batches);
     sink.when_full = raw.when_full.or(sink.when_full);
     Some(sink)
 }
 
-fn file(raw: &RawSink, report: &mut Findings<'_>) -> Option<FileSink> {
+fn file(raw: &RawSink, report: &mut Findings<'_>) -> Option<FileSettings> {
     let sync = sync(&raw.sync, report);
     let rotate = rotate(raw, report);
-    if let (SyncPolicy::Rotate, true, Some(written)) = (sync, rotate == Rotate::NEVER, raw.sync.get()) {
+    if let (Sync::WhenFinished, true, Some(written)) = (sync, rotate == Rotate::NEVER, raw.sync.get()) {
         let what = "nothing would ever be synced, because the file never rotates";
         report.say(&written.place, what, "write sync = \"1s\" or another duration, or let it rotate");
     }
@@ -62,7 +66,7 @@ fn file(raw: &RawSink, report: &mut Findings<'_>) -> Option<FileSink> {
     report.accept(paths::check_file(&path.value), &path.place)?;
     let keep = Keep { files: raw.keep_files.or(0), bytes: raw.keep_bytes.or(0) };
     let format = raw.format.or(Format::default());
-    Some(FileSink { path: path.value.clone(), format, rotate, keep, sync })
+    Some(FileSettings { path: path.value.clone(), format, rotate, keep, sync })
 }
 
 fn rotate(raw: &RawSink, report: &mut Findings<'_>) -> Rotate {
@@ -85,27 +89,26 @@ fn rotate(raw: &RawSink, report: &mut Findings<'_>) -> Rotate {
     rotate
 }
 
-fn sync(raw: &Setting<WordOr<Duration>>, report: &mut Findings<'_>) -> SyncPolicy {
-    let Some(Located { value, place }) = raw.get() else { return SyncPolicy::default() };
+fn sync(raw: &Setting<WordOr<Duration>>, report: &mut Findings<'_>) -> Sync {
+    let Some(Located { value, place }) = raw.get() else { return Sync::default() };
     match value {
-        WordOr::Word("rotate") => SyncPolicy::Rotate,
-        WordOr::Word(_) => SyncPolicy::Never,
+        WordOr::Word("rotate") => Sync::WhenFinished,
+        WordOr::Word(_) => Sync::Never,
         WordOr::Amount(duration) => {
             let (least, most) = (Duration::from_millis(1), Duration::from_secs(3600));
             let located = Located { value: *duration, place: place.clone() };
-            SyncPolicy::Every(duration_within(&located, least, most, "\"never\" leaves it to the kernel", report))
+            Sync::Every(duration_within(&located, least, most, "\"never\" leaves it to the kernel", report))
         }
     }
 }
 
-fn unix(raw: &RawSink, report: &mut Findings<'_>) -> Option<UnixSink> {
-    let socket = raw.socket.or(UnixSocket::default());
-    let framing = raw.framing.or(Framing::default());
-    if let (Some(written), UnixSocket::Datagram) = (raw.framing.get(), socket) {
+fn unix(raw: &RawSink, report: &mut Findings<'_>) -> Option<UnixSettings> {
+    let (is_stream, by_length) = (raw.is_stream.or(false), raw.by_length.or(false));
+    if let (Some(written), false) = (raw.by_length.get(), is_stream) {
         let what = "messages of a datagram socket need no framing";
         report.say(&written.place, what, "remove it, or write socket = \"stream\"");
     }
-    let framed = socket == UnixSocket::Stream && framing == Framing::Newline;
+    let framed = is_stream && !by_length;
     if let (Some(written), false) = (raw.format.get(), framed) {
         let what = "the payload is handed on as it is";
         report.say(&written.place, what, "remove it, or write socket = \"stream\" and framing = \"newline\"");
@@ -117,16 +120,17 @@ fn unix(raw: &RawSink, report: &mut Findings<'_>) -> Option<UnixSink> {
         report.say(&raw.place.inner("path"), "is missing", "write path = \"/run/collector.sock\", for example");
     }
     let path = raw.path.get()?;
-    let checked = report.accept(paths::check_socket(&path.value), &path.place)?;
-    Some(UnixSink { path: checked, socket, framing, format: raw.format.or(Format::default()) })
+    let path = report.accept(paths::check_socket(&path.value), &path.place)?;
+    let socket = match (is_stream, by_length) {
+        (false, _) => UnixSocket::Datagram,
+        (true, true) => UnixSocket::Stream(Format::Lengths),
+        (true, false) => UnixSocket::Stream(raw.format.or(Format::default())),
+    };
+    Some(UnixSettings { path, socket })
 }
 
-fn kafka(raw: &RawSink, host: &Host, report: &mut Findings<'_>) -> Option<KafkaSink> {
-    if let (false, Some(kind)) = (cfg!(feature = "kafka"), raw.kind.get()) {
-        let what = "this udpd was built without Kafka";
-        report.say(&kind.place, what, "build it with: cargo build --release --features kafka");
-        return None;
-    }
+fn kafka(raw: &RawSink, report: &mut Findings<'_>) -> Option<KafkaSettings> {
+    report.accept(KafkaSettings::check_build(), &raw.kind.get()?.place)?;
     for (setting, key, example) in [(&raw.brokers, "brokers", "\"10.0.0.5:9092\""), (&raw.topic, "topic", "\"syslog\"")]
     {
         match setting.get() {
@@ -148,20 +152,21 @@ fn kafka(raw: &RawSink, host: &Host, report: &mut Findings<'_>) -> Option<KafkaS
         );
     }
     let properties = raw.properties.iter().flatten();
-    let sink = KafkaSink {
+    let sink = KafkaSettings {
         brokers: raw.brokers.get()?.value.clone(),
         topic: raw.topic.get()?.value.clone(),
         key_by_source: raw.key_by_source.or(true),
         acks: raw.acks.or("all".to_owned()),
         properties: properties.clone().map(|(name, value)| (name.value.clone(), value.clone())).collect(),
     };
-    if let Err(KafkaAdvice { key, what }) = (host.check_kafka)(&sink) {
+    if let Err(error) = sink.check() {
+        let key = error.key().unwrap_or_default();
         let own = [("brokers", &raw.brokers), ("topic", &raw.topic), ("acks", &raw.acks)];
         let own = own.iter().find(|(name, _)| *name == key).and_then(|(_, setting)| setting.get());
         let property =
             properties.map(|(name, _)| &name.place).zip(&sink.properties).find(|(_, (name, _))| *name == key);
         let place = own.map(|written| &written.place).or(property.map(|(place, _)| place));
-        report.say(place.unwrap_or(&raw.place.inner("properties")), what, "docs/kafka.md says more");
+        report.say(place.unwrap_or(&raw.place.inner("properties")), error.what(), "docs/kafka.md says more");
     }
     Some(sink)
 }

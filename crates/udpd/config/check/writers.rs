@@ -9,21 +9,22 @@ use std::path::{Path, PathBuf};
 use super::paths;
 use crate::config::feeders::Feeders;
 use crate::config::file::raw_sink::RawSink;
-use crate::config::sinks::{Consumers, FileSink, Sink, SinkKind};
+use crate::config::sinks::{Consumers, Sink};
 use crate::settings::Findings;
 use crate::sink::file::template;
+use crate::sink::settings::Target;
 
 /// When a file is compared with others, the files of this many lanes are looked at: more than any machine runs.
 const LANES_COMPARED_MAX: usize = 4096;
 
 /// The files that the sink may write, as far as they are compared.
 pub(crate) fn files_of(index: usize, sink: &Sink, feeders: &Feeders<'_>) -> BTreeSet<PathBuf> {
-    let SinkKind::File(FileSink { path, .. }) = &sink.kind else { return BTreeSet::new() };
+    let Target::Files(path) = sink.settings.target() else { return BTreeSet::new() };
     let lanes = feeders.of_sink(index, sink.consumers).take(LANES_COMPARED_MAX);
     let mut files: BTreeSet<String> = lanes.map(|lane| lane.file(feeders.listeners(), &sink.name, path)).collect();
     if files.is_empty() {
         // Nobody feeds it yet; it is still wrong if another sink has the same path.
-        files.insert(path.clone());
+        files.insert(path.to_owned());
     }
     files.iter().map(|file| paths::tidy(Path::new(file))).collect()
 }
@@ -34,9 +35,9 @@ pub(crate) fn check(raw: &[RawSink], sinks: &[Option<Sink>], feeders: &Feeders<'
     let mut files: BTreeMap<PathBuf, &str> = BTreeMap::new();
     for (index, (raw, sink)) in raw.iter().zip(sinks).enumerate() {
         let Some(sink) = sink else { continue };
-        match &sink.kind {
-            SinkKind::Null | SinkKind::Udp(_) | SinkKind::Unix(_) | SinkKind::Kafka(_) | SinkKind::Supplied => {}
-            SinkKind::Stdout(_) => {
+        match sink.settings.target() {
+            Target::Nowhere | Target::Addresses(_) | Target::Elsewhere(_) => {}
+            Target::Stdout => {
                 let place = raw.kind.get().map_or(&raw.place, |kind| &kind.place);
                 if let Some(other) = stdout.replace(&sink.name) {
                     let what = format!("sink {other:?} writes to standard output already, and lines of both would mix");
@@ -44,8 +45,8 @@ pub(crate) fn check(raw: &[RawSink], sinks: &[Option<Sink>], feeders: &Feeders<'
                 }
                 check_stdout_consumers(raw, sink, report);
             }
-            SinkKind::File(file) => {
-                let clean = check_own_files(raw, index, sink, &file.path, feeders, report);
+            Target::Files(path) => {
+                let clean = check_own_files(raw, index, sink, path, feeders, report);
                 let own = if clean { files_of(index, sink, feeders) } else { BTreeSet::new() };
                 let mut taken = None;
                 for path in own {

@@ -8,8 +8,10 @@ use std::time::Duration;
 use toml::de::DeValue;
 
 use super::setting::{Setting, WordOr};
-use crate::config::sinks::{Distribute, Format, Framing, UnixSocket, WhenFull};
+use crate::format::Format;
+use crate::handover::channel::FullPolicy;
 use crate::settings::{Field, Findings, Key, Located, Place, Table};
+use crate::sink::relay::Distribute;
 
 /// `[sink.NAME]`.
 #[derive(Debug)]
@@ -27,8 +29,8 @@ pub(crate) struct RawSink {
     pub(crate) destinations: Setting<Vec<Located<String>>>,
     pub(crate) distribute: Setting<Distribute>,
     pub(crate) keep_source: Setting<bool>,
-    pub(crate) socket: Setting<UnixSocket>,
-    pub(crate) framing: Setting<Framing>,
+    pub(crate) is_stream: Setting<bool>,
+    pub(crate) by_length: Setting<bool>,
     pub(crate) brokers: Setting<String>,
     pub(crate) topic: Setting<String>,
     pub(crate) key_by_source: Setting<bool>,
@@ -36,7 +38,7 @@ pub(crate) struct RawSink {
     pub(crate) properties: Option<Vec<(Located<String>, String)>>,
     pub(crate) consumers: Setting<WordOr<u64>>,
     pub(crate) queue_batches: Setting<u64>,
-    pub(crate) when_full: Setting<WhenFull>,
+    pub(crate) when_full: Setting<FullPolicy>,
 }
 
 /// `type` of a sink.
@@ -157,11 +159,7 @@ fn read_sink<'a>(name: Located<String>, table: &mut Table<'a>, report: &mut Find
         name,
         place: table.place.clone(),
         kind,
-        format: table.choice(
-            report,
-            "format",
-            &[("lines", Format::Lines), ("jsonl", Format::Jsonl), ("pcapng", Format::Pcapng)],
-        ),
+        format: table.choice(report, "format", &Format::WORDS),
         path: table.string(report, "path"),
         rotate_bytes,
         rotate_every,
@@ -179,8 +177,8 @@ fn read_sink<'a>(name: Located<String>, table: &mut Table<'a>, report: &mut Find
             &[("all", Distribute::All), ("by_source", Distribute::BySource)],
         ),
         keep_source: table.boolean(report, "keep_source"),
-        socket: table.choice(report, "socket", &[("datagram", UnixSocket::Datagram), ("stream", UnixSocket::Stream)]),
-        framing: table.choice(report, "framing", &[("newline", Framing::Newline), ("length", Framing::Length)]),
+        is_stream: table.choice(report, "socket", &[("datagram", false), ("stream", true)]),
+        by_length: table.choice(report, "framing", &[("newline", false), ("length", true)]),
         brokers: table.string(report, "brokers"),
         topic: table.string(report, "topic"),
         key_by_source: table.choice(report, "key", &[("source", true), ("none", false)]),
@@ -191,7 +189,11 @@ fn read_sink<'a>(name: Located<String>, table: &mut Table<'a>, report: &mut Find
         when_full: table.choice(
             report,
             "when_full",
-            &[("drop_newest", WhenFull::DropNewest), ("drop_oldest", WhenFull::DropOldest), ("block", WhenFull::Block)],
+            &[
+                ("drop_newest", FullPolicy::DropNewest),
+                ("drop_oldest", FullPolicy::DropOldest),
+                ("block", FullPolicy::Block),
+            ],
         ),
     }
 }

@@ -8,20 +8,19 @@
 //! knows why. Finished files may have as many names as a backup by `cp -l` gives them: they are not opened any more,
 //! and removing one name takes nothing from the others.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use nix::fcntl::{
-    AT_FDCWD, FallocateFlags, OFlag, PosixFadviseAdvice, RenameFlags, fallocate, posix_fadvise, renameat2,
-};
+use nix::fcntl::{AT_FDCWD, FallocateFlags, PosixFadviseAdvice, RenameFlags, fallocate, posix_fadvise, renameat2};
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::lock;
+use super::regular::append_to;
 use super::repair::set_torn_aside;
 use crate::format::boundary::Boundary;
 use crate::sink::outbox::Destination;
@@ -168,30 +167,6 @@ pub(super) fn cure(error: &io::Error) -> &'static str {
         }
         _ => "",
     }
-}
-
-/// Opens or makes a regular file with one name; a symbolic link in the last place is refused, a pipe or a device does
-/// not block.
-pub(super) fn append_to(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new()
-        .read(true)
-        .append(true)
-        .create(true)
-        .mode(0o640)
-        .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
-        .open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    if metadata.nlink() > 1 {
-        return Err(io::Error::other(format!(
-            "it has {} names (hard links), and every record would appear under all of them; move it away (mv), or \
-             find the others (find / -xdev -samefile FILE) and remove them",
-            metadata.nlink()
-        )));
-    }
-    Ok(file)
 }
 
 #[cfg(test)]

@@ -3,8 +3,10 @@
 
 use std::fs;
 
-use super::tests::{PLAIN, Subject, path_of};
+use super::tests::{PLAIN, Subject, path_of, rotating};
 use super::*;
+use crate::format::Format;
+use crate::sink::file::{Keep, Rotate};
 
 const HOUR: i64 = 3600;
 
@@ -30,12 +32,12 @@ impl Subject {
 }
 
 fn keeping(files: u64) -> FileSettings {
-    FileSettings { keep_files: files, ..PLAIN }
+    FileSettings { keep: Keep { files, bytes: 0 }, ..PLAIN }
 }
 
 #[test]
 fn the_oldest_files_are_removed_beyond_what_is_kept() {
-    let settings = FileSettings { rotate_bytes: 1, keep_files: 3, sync: Sync::WhenFinished, ..PLAIN };
+    let settings = FileSettings { keep: Keep { files: 3, bytes: 0 }, sync: Sync::WhenFinished, ..rotating(1) };
     let mut subject = Subject::open("log", settings);
     for number in 0..8 {
         assert!(subject.write(&format!("{number}")));
@@ -60,8 +62,8 @@ fn the_live_file_of_another_sink_that_is_named_like_a_finished_one_stays() {
     let other = path_of(&subject, "x.log.20260101T000000Z");
     let mut keeper = FileKeeper::new(1).expect("a keeper");
     let encoder = Encoder::new(Format::Lines, crate::sink::testing::scenes(1), |_| true);
-    let path = other.to_str().expect("UTF-8").to_owned();
-    let live = LogFile::open(path, encoder, PLAIN, Clock::default(), &mut keeper, Caller::default()).expect("opened");
+    let settings = FileSettings { path: other.to_str().expect("UTF-8").to_owned(), ..PLAIN };
+    let live = LogFile::open(settings, encoder, Clock::default(), &mut keeper, Caller::default()).expect("opened");
     ["1", "2", "3"].iter().for_each(|payload| subject.finish_with(payload));
     subject.close();
     assert!(live.handle.as_ref().is_some_and(|handle| handle.is_at(&other)));
@@ -154,7 +156,7 @@ fn without_its_index_nothing_is_removed_that_cannot_be_proven() {
 
 #[test]
 fn the_newest_stays_however_little_is_to_be_kept() {
-    let mut subject = Subject::open("log", FileSettings { keep_bytes: 1, ..PLAIN });
+    let mut subject = Subject::open("log", FileSettings { keep: Keep { files: 0, bytes: 1 }, ..PLAIN });
     ["a first one", "a second one"].iter().for_each(|payload| subject.finish_with(payload));
     subject.close();
     assert_eq!(subject.contents(), ["a second one"]);
@@ -172,7 +174,10 @@ fn files_without_keep_have_no_index() {
 fn a_file_begins_at_once_when_the_clock_is_set_and_every_record_is_in_exactly_one() {
     for jump in [-HOUR, HOUR, -30 * 8766 * HOUR, 30 * 8766 * HOUR] {
         for name in ["log", "%Y%m%d%H.log", "%Y/%m/%d/%H/log"] {
-            let mut subject = Subject::open(name, FileSettings { rotate_every: Duration::from_secs(3600), ..PLAIN });
+            let mut subject = Subject::open(
+                name,
+                FileSettings { rotate: Rotate { bytes: 0, every: Duration::from_secs(3600) }, ..PLAIN },
+            );
             assert!(subject.write("before"));
             for (set_by, payload) in [(jump, "first"), (-jump, "second")] {
                 subject.clock.set(set_by);
@@ -180,7 +185,7 @@ fn a_file_begins_at_once_when_the_clock_is_set_and_every_record_is_in_exactly_on
                 // It is noticed by the write, which is the last to the file of the old time.
                 assert!(subject.write(payload));
                 subject.until("a file of the new time", |file| file.generation > generation);
-                let path = subject.file().path.clone();
+                let path = subject.file().settings.path.clone();
                 let expected = Name::new(path, Duration::ZERO).at(subject.clock.seconds());
                 let handle = subject.file().handle.clone().expect("open");
                 assert!(handle.is_at(&expected), "{name} set by {set_by} s: not at {}", expected.display());

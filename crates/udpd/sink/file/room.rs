@@ -19,8 +19,8 @@ use super::clock::Clock;
 use super::desk::{At, Begun, Desk};
 use super::handle::{Handle, cure, set_aside};
 use super::name::{Name, failed_names, finished_names};
+use super::settings::{FileSettings, Rotate, Sync};
 use super::shelf::Shelf;
-use super::{FileSettings, Sync};
 use crate::format::boundary::Boundary;
 use crate::ledger::FileLedger;
 
@@ -51,7 +51,8 @@ enum Fate {
 /// What the keeper knows of a file.
 pub(super) struct Room {
     name: Name,
-    settings: FileSettings,
+    rotate: Rotate,
+    sync: Sync,
     boundary: Boundary,
     header: Vec<u8>,
     ledger: Arc<FileLedger>,
@@ -86,16 +87,17 @@ impl Room {
     /// Opens the first file, which then lies on the desk.
     pub(super) fn open(
         name: Name,
-        settings: FileSettings,
+        settings: &FileSettings,
         header: Vec<u8>,
         ledger: Arc<FileLedger>,
         desk: Arc<Desk>,
         clock: Clock,
     ) -> io::Result<Self> {
-        let shelf = Shelf::new(&name, settings.keep_files, settings.keep_bytes);
+        let shelf = Shelf::new(&name, settings.keep);
         let mut room = Self {
             name,
-            settings,
+            rotate: settings.rotate,
+            sync: settings.sync,
             boundary: settings.format.boundary(),
             header,
             ledger,
@@ -261,7 +263,7 @@ impl Room {
         }
         self.ledger.note_finished();
         self.force_if_asked(kept, written);
-        if self.settings.sync != Sync::Never {
+        if self.sync != Sync::Never {
             self.sync_directory();
             self.shelf.sync();
         }
@@ -343,7 +345,7 @@ impl Room {
         // once.
         handle.cut_to(whole_bytes)?;
         match handle.probe_room() {
-            Err(error) if error.raw_os_error() == Some(Errno::EFBIG as i32) && self.settings.rotates() => {
+            Err(error) if error.raw_os_error() == Some(Errno::EFBIG as i32) && self.rotate != Rotate::NEVER => {
                 // As long as files may be here is as good as full.
                 let path = self.finish(&handle, &path, now)?;
                 let kept = Kept { handle, path, generation: self.generation, seen_bytes: whole_bytes };

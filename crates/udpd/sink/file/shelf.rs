@@ -14,15 +14,13 @@ use super::handle::Handle;
 use super::index::{Finished, Index};
 use super::lock;
 use super::name::Name;
+use super::settings::Keep;
 
 /// The finished files of one path.
 #[derive(Debug)]
 pub(super) struct Shelf {
     name: Name,
-    /// 0 = all.
-    keep_files: u64,
-    /// 0 = all.
-    keep_bytes: u64,
+    keep: Keep,
     /// Which they are; `None` when nothing is ever removed.
     index: Option<Index>,
     /// Files of which it was said that they could not be removed.
@@ -31,8 +29,8 @@ pub(super) struct Shelf {
 
 impl Shelf {
     /// With what an earlier run has left in the index.
-    pub(super) fn new(name: &Name, keep_files: u64, keep_bytes: u64) -> Self {
-        let index = (keep_files > 0 || keep_bytes > 0).then(|| Index::open(name).map_err(|error| error.to_string()));
+    pub(super) fn new(name: &Name, keep: Keep) -> Self {
+        let index = (keep != Keep::default()).then(|| Index::open(name).map_err(|error| error.to_string()));
         let index = index.and_then(|opened| {
             opened
                 .inspect_err(|error| {
@@ -44,7 +42,7 @@ impl Shelf {
                 })
                 .ok()
         });
-        Self { name: name.clone(), keep_files, keep_bytes, index, said: HashSet::new() }
+        Self { name: name.clone(), keep, index, said: HashSet::new() }
     }
 
     /// Says once what will never be removed although it looks like a finished file.
@@ -119,7 +117,7 @@ impl Shelf {
             files += 1;
             bytes += file.bytes;
             let is_beyond =
-                (self.keep_files > 0 && files > self.keep_files) || (self.keep_bytes > 0 && bytes > self.keep_bytes);
+                (self.keep.files > 0 && files > self.keep.files) || (self.keep.bytes > 0 && bytes > self.keep.bytes);
             // The newest stays however long it is.
             if is_beyond && kept > 0 {
                 break;

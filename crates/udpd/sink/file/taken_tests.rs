@@ -4,8 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::thread;
 
-use super::tests::{PLAIN, Subject, path_of};
+use super::tests::{PLAIN, Subject, path_of, rotating};
 use super::*;
+use crate::sink::file::Reopened;
 use crate::sink::outbox::Destination;
 
 impl Subject {
@@ -19,7 +20,7 @@ impl Subject {
 
     /// Waits until the path leads to the file that is written.
     fn until_in_place(&mut self) {
-        let path = self.file().path.clone();
+        let path = self.file().settings.path.clone();
         self.until("a file in its place", |file| {
             file.handle.as_ref().is_some_and(|handle| handle.is_at(Path::new(&path)))
         });
@@ -36,7 +37,9 @@ fn a_file_that_somebody_moves_is_left_to_them_and_the_path_leads_to_a_new_one() 
     assert!(subject.write("before"));
     fs::rename(path_of(&subject, "log"), path_of(&subject, "theirs")).expect("moved");
     subject.file().keeper.order(Order::Look);
-    subject.until("a new file", |file| file.handle.as_ref().is_some_and(|handle| handle.is_at(Path::new(&file.path))));
+    subject.until("a new file", |file| {
+        file.handle.as_ref().is_some_and(|handle| handle.is_at(Path::new(&file.settings.path)))
+    });
     assert!(subject.write("after"));
     subject.close();
     let expected = [("log", "after\n"), ("theirs", "before\n")].map(|(name, text)| (name.to_owned(), text.to_owned()));
@@ -50,7 +53,9 @@ fn a_directory_that_is_removed_is_made_again() {
     // Whoever is slow finds the next file in it already.
     while fs::remove_dir_all(path_of(&subject, "deep")).is_err() {}
     subject.file().keeper.order(Order::Look);
-    subject.until("a new file", |file| file.handle.as_ref().is_some_and(|handle| handle.is_at(Path::new(&file.path))));
+    subject.until("a new file", |file| {
+        file.handle.as_ref().is_some_and(|handle| handle.is_at(Path::new(&file.settings.path)))
+    });
     assert!(subject.write("after"));
     subject.close();
     assert_eq!(subject.files(), [("deep/log".to_owned(), "after\n".to_owned())]);
@@ -221,7 +226,7 @@ fn reopening_is_done_when_the_old_file_is_closed_and_synced_and_not_before() {
 
 #[test]
 fn what_somebody_puts_in_the_place_of_a_file_is_never_renamed() {
-    let mut subject = Subject::open("log", FileSettings { rotate_bytes: 1, ..PLAIN });
+    let mut subject = Subject::open("log", rotating(1));
     fs::write(path_of(&subject, "new"), "theirs\n").expect("written");
     fs::rename(path_of(&subject, "new"), path_of(&subject, "log")).expect("replaced");
     let generation = subject.file().generation;

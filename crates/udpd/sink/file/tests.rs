@@ -5,18 +5,24 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use super::*;
+use crate::format::Format;
 use crate::os::crew::Crew;
+use crate::sink::file::{Keep, Reopener, Rotate};
 use crate::sink::outbox::Destination;
 use crate::sink::testing::{Received, scenes};
 
 pub(super) const PLAIN: FileSettings = FileSettings {
+    path: String::new(),
     format: Format::Lines,
-    rotate_bytes: 0,
-    rotate_every: Duration::ZERO,
-    keep_files: 0,
-    keep_bytes: 0,
+    rotate: Rotate::NEVER,
+    keep: Keep { files: 0, bytes: 0 },
     sync: Sync::Never,
 };
+
+/// With a new file from this size on.
+pub(super) fn rotating(bytes: u64) -> FileSettings {
+    FileSettings { rotate: Rotate { bytes, every: Duration::ZERO }, ..PLAIN }
+}
 
 /// A file in a directory of its own.
 pub(super) struct Subject {
@@ -28,10 +34,10 @@ pub(super) struct Subject {
 }
 
 /// A file with a keeper of its own.
-fn open(path: String, settings: FileSettings, clock: &Clock) -> io::Result<(LogFile, Reopener)> {
+fn open(settings: FileSettings, clock: &Clock) -> io::Result<(LogFile, Reopener)> {
     let encoder = Encoder::new(settings.format, scenes(1), |_| true);
     let mut keeper = FileKeeper::new(1)?;
-    let file = LogFile::open(path, encoder, settings, clock.clone(), &mut keeper, Caller::default())?;
+    let file = LogFile::open(settings, encoder, clock.clone(), &mut keeper, Caller::default())?;
     Ok((file, keeper.start(&Crew::new().0)?))
 }
 
@@ -40,15 +46,15 @@ impl Subject {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let clock = Clock::default();
         let path = directory.path().join(name).to_str().expect("UTF-8").to_owned();
-        let (file, reopener) = open(path, settings, &clock).expect("opened");
+        let (file, reopener) = open(FileSettings { path, ..settings }, &clock).expect("opened");
         Self { file: Some(file), directory, tally: Tally::default(), clock, reopener }
     }
 
     /// Ends it and opens it anew, as a restart does.
     pub(super) fn restart(&mut self) {
-        let (path, settings) = (self.file().path.clone(), self.file().settings);
+        let settings = self.file().settings.clone();
         self.close();
-        let (file, reopener) = open(path, settings, &self.clock).expect("opened again");
+        let (file, reopener) = open(settings, &self.clock).expect("opened again");
         (self.file, self.reopener) = (Some(file), reopener);
     }
 
@@ -122,7 +128,7 @@ fn finished(path: &Path) -> usize {
 
 #[test]
 fn a_full_file_is_finished_and_every_record_is_in_exactly_one() {
-    let mut subject = Subject::open("log", FileSettings { rotate_bytes: 20, ..PLAIN });
+    let mut subject = Subject::open("log", rotating(20));
     for number in 0..30 {
         assert!(subject.write(&format!("record {number:02}")));
         subject.until("the next file", |file| !file.is_changing);
@@ -183,7 +189,7 @@ fn a_broken_file_counts_failures_and_is_written_again_when_it_can_be() {
 
 #[test]
 fn a_file_that_breaks_while_the_next_is_on_its_way_is_repaired_all_the_same() {
-    let mut subject = Subject::open("log", FileSettings { rotate_bytes: 1, ..PLAIN });
+    let mut subject = Subject::open("log", rotating(1));
     for round in 0..10 {
         assert!(subject.write("full at once"), "round {round}");
         // A part of a record that could not be taken back, in a file that is being finished.
@@ -215,7 +221,7 @@ fn a_capture_begins_with_its_header_in_every_file_and_goes_on_after_a_restart() 
 fn a_full_file_that_cannot_be_finished_is_written_on_and_asked_for_again_later() {
     // There is no room in the name for the moment at which it was finished.
     let name = "x".repeat(250);
-    let mut subject = Subject::open(&name, FileSettings { rotate_bytes: 1, ..PLAIN });
+    let mut subject = Subject::open(&name, rotating(1));
     assert!(subject.write("full at once"));
     subject.until("an answer", |file| !file.is_changing);
     assert!(subject.file().full_pause.is_some());

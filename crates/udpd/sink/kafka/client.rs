@@ -5,7 +5,6 @@
 //! handed over yet.
 
 use std::fmt;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,8 @@ use rdkafka::error::{KafkaError as LibraryError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer, PurgeConfig};
 
 use super::context::Context;
-use super::settings::{self, KafkaError, KafkaSettings};
+use super::library;
+use super::settings::{KafkaError, KafkaSettings};
 use crate::ledger::Tally;
 use crate::os::crew;
 use crate::sink::{deliver, fail};
@@ -47,7 +47,9 @@ pub(super) type Record<'a> = BaseRecord<'a, [u8], [u8], usize>;
 pub(super) struct Client {
     producer: BaseProducer<Context>,
     config: ClientConfig,
-    settings: Arc<KafkaSettings>,
+    /// The name of the sink, for the log.
+    name: String,
+    settings: KafkaSettings,
     /// Datagrams without a report, by listener.
     under_way: Vec<u64>,
     born: Instant,
@@ -63,13 +65,21 @@ impl fmt::Debug for Client {
 
 impl Client {
     /// Starts a client; connects to nobody yet.
-    pub(super) fn start(settings: &Arc<KafkaSettings>) -> Result<Self, KafkaError> {
-        let config = settings::client_config(settings)?;
-        let producer = BaseProducer::from_config_and_context(&config, Context::new(settings))
-            .map_err(|error| settings::refusal(settings, error))?;
-        let under_way = vec![0; settings.listeners.len()];
+    pub(super) fn start(name: &str, settings: &KafkaSettings, listeners: usize) -> Result<Self, KafkaError> {
+        let config = library::client_config(settings)?;
+        let producer = BaseProducer::from_config_and_context(&config, Context::new(name, settings, listeners))
+            .map_err(|error| library::refusal(settings, error))?;
+        let under_way = vec![0; listeners];
         let now = Instant::now();
-        Ok(Self { producer, config, settings: Arc::clone(settings), under_way, born: now, last_report: now })
+        Ok(Self {
+            producer,
+            config,
+            name: name.to_owned(),
+            settings: settings.clone(),
+            under_way,
+            born: now,
+            last_report: now,
+        })
     }
 
     /// How many datagrams have no report yet.
@@ -209,14 +219,17 @@ impl Client {
         // Only this sink waits.
         crew::at_rest(|| thread::sleep(RENEWAL_PAUSE.saturating_sub(self.born.elapsed())));
         self.born = Instant::now();
-        match BaseProducer::from_config_and_context(&self.config, Context::new(&self.settings)) {
+        match BaseProducer::from_config_and_context(
+            &self.config,
+            Context::new(&self.name, &self.settings, self.under_way.len()),
+        ) {
             Ok(producer) => {
                 // The library ends the threads of the old one, and waits for them.
                 crew::at_rest(|| self.producer = producer);
                 true
             }
             Err(error) => {
-                log::error!("sink {}: cannot start another client: {error}; trying again", self.settings.name);
+                log::error!("sink {}: cannot start another client: {error}; trying again", self.name);
                 false
             }
         }

@@ -58,13 +58,13 @@ pub(super) struct Context {
 
 impl Context {
     /// A context for a client of this sink.
-    pub(super) fn new(settings: &KafkaSettings) -> Self {
+    pub(super) fn new(name: &str, settings: &KafkaSettings, listeners: usize) -> Self {
         Self {
-            reports: settings.listeners.iter().map(|_| Reports::default()).collect(),
+            reports: (0..listeners).map(|_| Reports::default()).collect(),
             heard: Count::default(),
             away: AtomicBool::new(false),
             fatal: AtomicBool::new(false),
-            voice: Mutex::new(Voice::new(&settings.name, &settings.brokers, &settings.topic)),
+            voice: Mutex::new(Voice::new(name, &settings.brokers, &settings.topic)),
         }
     }
 

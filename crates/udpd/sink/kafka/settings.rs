@@ -1,81 +1,13 @@
-//! What the operator says of a Kafka sink, and what becomes of it in the library's words.
-//!
-//! `properties` go to librdkafka as they are, because it has two hundred of them and knows best which value is right. A
-//! few are refused here: those that the sink has keys of its own for, so that nothing is said twice, and those that
-//! would break what the sink promises, so that no datagram can lose its delivery report. Whatever the library refuses
-//! is passed on with key, value and its reason.
+//! What is written of a sink of type `kafka`. A build without Kafka has it too, to say what it lacks.
 
 use std::fmt;
 
-use rdkafka::ClientConfig;
-use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::producer::BaseProducer;
+/// The most bytes of messages that wait in the library for each consumer, unless `properties` say otherwise.
+pub(super) const QUEUE_KIBIBYTES: usize = 64 * 1024;
 
-/// The most messages that wait in the library unless `properties` say otherwise.
-pub const QUEUE_MESSAGES: u32 = 100_000;
-
-/// The most bytes of messages that wait in the library unless `properties` say otherwise.
-pub const QUEUE_KIBIBYTES: u32 = 64 * 1024;
-
-/// How long the library's pause between two attempts to connect grows, in milliseconds, unless `properties` say
-/// otherwise. Its own ten seconds are longer than a broker takes to come back, and what waits meanwhile has to fit the
-/// queue.
-const RECONNECT_PAUSE_MAX_MS: u32 = 2_000;
-
-/// The longest name that a broker takes for a topic.
-const TOPIC_BYTES_MAX: usize = 249;
-
-/// Properties that the sink has keys of its own for.
-const OWN_KEYS: &[(&str, &str)] = &[("bootstrap.servers", "brokers"), ("acks", "acks")];
-
-/// Properties that would break what the sink promises.
-const REFUSED: &[(&str, &str)] = &[
-    ("delivery.report.only.error", "without a report for each datagram the ledger could not close"),
-    ("transactional.id", "the sink has no transactions; enable.idempotence keeps datagrams from arriving twice"),
-    ("log.queue", "the sink sets it to read the library's log lines"),
-];
-
-/// Whether a value is a certain wrong one.
-type IsAgainst = fn(&str) -> bool;
-
-/// What an idempotent client cannot have: the property, what is right for it, and which values are not.
-const AGAINST_IDEMPOTENCE: &[(&str, &str, IsAgainst)] = &[
-    ("max.in.flight.requests.per.connection", "at most 5", |value| value.parse::<u32>().is_ok_and(|count| count > 5)),
-    ("retries", "at least 1", |value| value.parse::<i64>().is_ok_and(|count| count < 1)),
-    ("queuing.strategy", "\"fifo\"", |value| value == "lifo"),
-];
-
-/// Names of the library for one and the same property: the other name and the first.
-const ALIASES: &[(&str, &str)] = &[
-    ("metadata.broker.list", "bootstrap.servers"),
-    ("request.required.acks", "acks"),
-    ("queue.buffering.max.ms", "linger.ms"),
-    ("message.send.max.retries", "retries"),
-    ("delivery.timeout.ms", "message.timeout.ms"),
-    ("compression.type", "compression.codec"),
-    ("max.in.flight", "max.in.flight.requests.per.connection"),
-];
-
-/// How much may wait in the library for a broker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QueueBounds {
-    /// Datagrams.
-    pub messages: u32,
-    /// Their payloads, keys and headers.
-    pub kibibytes: u32,
-}
-
-impl Default for QueueBounds {
-    fn default() -> Self {
-        Self { messages: QUEUE_MESSAGES, kibibytes: QUEUE_KIBIBYTES }
-    }
-}
-
-/// What one consumer of a Kafka sink needs to know.
+/// What is written of a sink of type `kafka`.
 #[derive(Clone)]
 pub struct KafkaSettings {
-    /// The name of the sink, for the log.
-    pub name: String,
     /// `host:port`, or several with commas between them.
     pub brokers: String,
     /// Where the datagrams go.
@@ -86,10 +18,14 @@ pub struct KafkaSettings {
     pub acks: String,
     /// Handed to the library as they are.
     pub properties: Vec<(String, String)>,
-    /// The names of the listeners, by index; of all of them, for a batch says only the number of its own.
-    pub listeners: Vec<String>,
-    /// How much may wait; properties of the same meaning take precedence.
-    pub queue: QueueBounds,
+}
+
+impl KafkaSettings {
+    /// Settings of which only brokers and topic are written.
+    pub fn new(brokers: impl Into<String>, topic: impl Into<String>) -> Self {
+        let (brokers, topic, acks) = (brokers.into(), topic.into(), "all".to_owned());
+        Self { brokers, topic, key_by_source: true, acks, properties: Vec::new() }
+    }
 }
 
 impl fmt::Debug for KafkaSettings {
@@ -98,27 +34,12 @@ impl fmt::Debug for KafkaSettings {
         let properties: Vec<&str> = self.properties.iter().map(|(key, _)| key.as_str()).collect();
         formatter
             .debug_struct("KafkaSettings")
-            .field("name", &self.name)
             .field("brokers", &self.brokers)
             .field("topic", &self.topic)
             .field("key_by_source", &self.key_by_source)
             .field("acks", &self.acks)
             .field("properties", &properties)
-            .field("listeners", &self.listeners)
-            .field("queue", &self.queue)
             .finish()
-    }
-}
-
-impl KafkaSettings {
-    /// Whether the library takes these settings. It compares some of them, and looks for what it was built without,
-    /// only when it makes a client: one is made that knows no broker, so that it connects to nobody, and ended again.
-    pub fn check(&self) -> Result<(), KafkaError> {
-        let mut config = client_config(self)?;
-        config.remove("bootstrap.servers");
-        config.set_log_level(RDKafkaLogLevel::Emerg);
-        let client: Result<BaseProducer, _> = config.create();
-        client.map(drop).map_err(|error| refusal(self, error))
     }
 }
 
@@ -166,164 +87,3 @@ impl fmt::Display for KafkaError {
 }
 
 impl std::error::Error for KafkaError {}
-
-/// A wrong value of a key of the sink.
-fn wrong(key: &str, value: &str, reason: impl Into<String>) -> KafkaError {
-    KafkaError::Setting { key: key.to_owned(), value: value.to_owned(), reason: reason.into() }
-}
-
-/// A wrong value of a property, whose key is shown where it stands in the file.
-fn wrong_property(key: &str, value: &str, reason: impl Into<String>) -> KafkaError {
-    wrong(&format!("properties.\"{key}\""), if is_secret(key) { "(not shown)" } else { value }, reason)
-}
-
-/// Whether the value of a property may stand in no log.
-fn is_secret(key: &str) -> bool {
-    ["password", "secret", ".pem", ".config"].iter().any(|word| key.contains(word))
-}
-
-/// The first of the names that the library has for a property.
-fn canonical(key: &str) -> &str {
-    ALIASES.iter().find(|(alias, _)| *alias == key).map_or(key, |(_, name)| name)
-}
-
-/// Everything the library is told, checked as far as it can be without a broker.
-pub(super) fn client_config(settings: &KafkaSettings) -> Result<ClientConfig, KafkaError> {
-    check_brokers(&settings.brokers)?;
-    check_topic(&settings.topic)?;
-    check_properties(&settings.properties)?;
-    let idempotent = is_idempotent(settings)?;
-    let mut config = ClientConfig::new();
-    config
-        .set("client.id", "udpd")
-        .set("queue.buffering.max.messages", settings.queue.messages.to_string())
-        .set("queue.buffering.max.kbytes", settings.queue.kibibytes.to_string())
-        .set("reconnect.backoff.max.ms", RECONNECT_PAUSE_MAX_MS.to_string())
-        .set("enable.idempotence", if idempotent { "true" } else { "false" });
-    for (key, value) in &settings.properties {
-        config.set(key, value);
-    }
-    config.set("bootstrap.servers", &settings.brokers).set("acks", &settings.acks);
-    // The library reads every value before two of them are compared.
-    config.create_native_config().map_err(|error| refusal(settings, error))?;
-    if idempotent {
-        check_idempotence(&settings.properties)?;
-    }
-    Ok(config)
-}
-
-/// What the library says of a setting, with the key as the operator wrote it.
-pub(super) fn refusal(settings: &KafkaSettings, error: rdkafka::error::KafkaError) -> KafkaError {
-    match error {
-        rdkafka::error::KafkaError::ClientConfig(_, reason, key, value) => {
-            match OWN_KEYS.iter().find(|(property, _)| *property == key) {
-                Some((_, own)) => wrong(own, &value, reason),
-                None if settings.properties.iter().any(|(property, _)| *property == key) => {
-                    wrong_property(&key, &value, reason)
-                }
-                None => wrong(&key, &value, reason),
-            }
-        }
-        rdkafka::error::KafkaError::ClientCreation(reason) => match culprit(&settings.properties, &reason) {
-            Some((key, value)) => wrong_property(key, value, format!("librdkafka refuses it: {reason}")),
-            None => KafkaError::Client(reason),
-        },
-        rdkafka::error::KafkaError::Nul(_) => KafkaError::Client("a setting contains a zero byte".to_owned()),
-        other => KafkaError::Client(other.to_string()),
-    }
-}
-
-/// The property that the library means when it refuses a client: one that it names, one whose value it names, or the
-/// one that asks for what it cannot do.
-fn culprit<'a>(properties: &'a [(String, String)], reason: &str) -> Option<(&'a str, &'a str)> {
-    let names = |word: &str| {
-        reason.split(|letter: char| !(letter.is_ascii_alphanumeric() || "._-".contains(letter))).any(|one| one == word)
-    };
-    let named = |(key, _): &&(String, String)| names(key) || names(canonical(key));
-    let valued = |(key, value): &&(String, String)| value.len() > 3 && names(value) && !is_secret(key);
-    let asks = |(key, _): &&(String, String)| key == "security.protocol" && reason.to_lowercase().contains("sasl");
-    let found = properties.iter().find(named).or_else(|| properties.iter().find(valued));
-    found.or_else(|| properties.iter().find(asks)).map(|(key, value)| (key.as_str(), value.as_str()))
-}
-
-/// Whether repeats are to be told from new messages: when the operator says so, and unless he says otherwise whenever
-/// the brokers can promise it, which takes the acknowledgement of all replicas.
-fn is_idempotent(settings: &KafkaSettings) -> Result<bool, KafkaError> {
-    let all = matches!(settings.acks.as_str(), "all" | "-1");
-    let asked = settings.properties.iter().find(|(key, _)| key == "enable.idempotence").map(|(_, value)| value);
-    match asked.map(String::as_str) {
-        Some("true") if !all => Err(wrong(
-            "acks",
-            &settings.acks,
-            "contradicts properties.\"enable.idempotence\" = \"true\", which needs acks = \"all\"",
-        )),
-        Some("true") => Ok(true),
-        // Whatever else it is, right or wrong, the library reads it for itself.
-        Some(_) => Ok(false),
-        None => Ok(all),
-    }
-}
-
-fn check_idempotence(properties: &[(String, String)]) -> Result<(), KafkaError> {
-    for (key, value) in properties {
-        let against =
-            AGAINST_IDEMPOTENCE.iter().find(|(name, _, is_against)| canonical(key) == *name && is_against(value));
-        if let Some((_, right, _)) = against {
-            let reason = format!(
-                "contradicts an idempotent client, which needs {right}; or set properties.\"enable.idempotence\" = \
-                 \"false\" and accept repeats"
-            );
-            return Err(wrong_property(key, value, reason));
-        }
-    }
-    Ok(())
-}
-
-fn check_brokers(brokers: &str) -> Result<(), KafkaError> {
-    for broker in brokers.split(',').map(str::trim) {
-        let after_host = match broker.strip_prefix('[') {
-            Some(rest) => rest.split_once(']').map(|(_, rest)| rest),
-            None => broker.find(':').map(|colon| &broker[colon..]).or(Some("")),
-        };
-        let port = match after_host {
-            Some("") => true,
-            Some(rest) => rest.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok_and(|port| port > 0)),
-            None => false,
-        };
-        if broker.is_empty() || broker.starts_with(':') || broker.contains(char::is_whitespace) || !port {
-            let cure = "write host:port, [address]:port for IPv6, and commas between several";
-            return Err(wrong("brokers", brokers, format!("{broker:?} is not the address of a broker; {cure}")));
-        }
-    }
-    Ok(())
-}
-
-fn check_topic(topic: &str) -> Result<(), KafkaError> {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    if (1..=TOPIC_BYTES_MAX).contains(&topic.len()) && topic.bytes().all(allowed) && !matches!(topic, "." | "..") {
-        return Ok(());
-    }
-    let reason =
-        format!("no broker has such a topic; use 1 to {TOPIC_BYTES_MAX} letters, digits, dots, dashes, underscores");
-    Err(wrong("topic", topic, reason))
-}
-
-fn check_properties(properties: &[(String, String)]) -> Result<(), KafkaError> {
-    for (place, (key, value)) in properties.iter().enumerate() {
-        let name = canonical(key);
-        if let Some((_, own)) = OWN_KEYS.iter().find(|(property, _)| *property == name) {
-            return Err(wrong_property(key, value, format!("the sink has the key {own} for it; write it there")));
-        }
-        if let Some((_, why)) = REFUSED.iter().find(|(property, _)| *property == name) {
-            return Err(wrong_property(key, value, format!("cannot be set: {why}; leave it out")));
-        }
-        if let Some((twin, _)) = properties[..place].iter().find(|(other, _)| canonical(other) == name) {
-            return Err(wrong_property(key, value, format!("is set already as {twin:?}; leave one of them out")));
-        }
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-#[path = "settings_tests.rs"]
-mod tests;

@@ -16,7 +16,6 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
 use super::*;
 use crate::ledger::tables::SinkDropped;
-use crate::sink::Sink;
 
 /// Nothing here takes that long unless it never comes.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -32,16 +31,8 @@ fn cluster() -> Cluster {
 }
 
 fn settings(brokers: &str, properties: &[(&str, &str)]) -> KafkaSettings {
-    KafkaSettings {
-        name: "stream".to_owned(),
-        brokers: brokers.to_owned(),
-        topic: TOPIC.to_owned(),
-        key_by_source: true,
-        acks: "all".to_owned(),
-        properties: properties.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
-        listeners: vec!["idle".to_owned(), "in".to_owned()],
-        queue: QueueBounds::default(),
-    }
+    let properties = properties.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    KafkaSettings { properties, ..KafkaSettings::new(brokers, TOPIC) }
 }
 
 /// A sink and its books, called as a consumer calls it, with datagrams that came through a real socket.
@@ -58,7 +49,7 @@ impl Bench {
         socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
         let sender = UdpSocket::bind("127.0.0.1:0").expect("a port");
         sender.connect(socket.local_addr().expect("an address")).expect("a destination");
-        let sink = KafkaSink::open(settings).expect("right settings");
+        let sink = KafkaSink::open("stream", settings, &["idle".to_owned(), "in".to_owned()]).expect("right settings");
         Self { sink, tallies: [Tally::default(); 2], socket, sender }
     }
 

@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 
 use mmsg::{Datagram, SendBatch};
 
+use super::error::RelayError;
 use super::spoof::{PACKET_BYTES_MAX, Refusal, Spoof};
 use super::voice::{Trouble, Voice, words};
 use super::way::{Change, Way};
-use super::{RelayError, deliver, fail};
 use crate::ledger::{DestinationLedger, DestinationTally, Tally};
 use crate::os::crew;
+use crate::sink::{deliver, fail};
 
 /// Messages in the queue; each can be a train of datagrams of one length.
 const SLOTS: usize = 64;

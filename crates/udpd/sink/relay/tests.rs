@@ -1,8 +1,10 @@
 //! What arrives at real destinations on loopback.
 
+use std::io;
 use std::net::UdpSocket;
 
 use super::*;
+use crate::exit::ExitCode;
 use crate::ledger::DestinationTally;
 use crate::sink::testing::Received;
 
@@ -13,8 +15,7 @@ fn receiver() -> UdpSocket {
 }
 
 fn relay(destinations: &[SocketAddr], keep_source: bool) -> (RelaySink, Vec<Arc<DestinationLedger>>) {
-    let settings = RelaySettings { sink: "relay".to_owned(), destinations: destinations.to_vec(), keep_source };
-    RelaySink::open(&settings).expect("opened")
+    RelaySink::open("relay", destinations, keep_source).expect("opened")
 }
 
 fn address(socket: &UdpSocket) -> SocketAddr {
@@ -114,12 +115,11 @@ fn by_source_each_sender_has_one_destination_and_a_dead_one_costs_the_others_not
 #[test]
 fn whoever_may_keeps_the_source_and_whoever_may_not_hears_why() {
     let destination = receiver();
-    let settings =
-        RelaySettings { sink: "relay".to_owned(), destinations: vec![address(&destination)], keep_source: true };
-    let (mut sink, ledgers) = match RelaySink::open(&settings) {
+    let (mut sink, ledgers) = match RelaySink::open("relay", &[address(&destination)], true) {
         Ok(opened) => opened,
         Err(error) => {
-            assert_eq!(error.error.kind(), io::ErrorKind::PermissionDenied, "{error}");
+            let failure = error.of_sink("relay");
+            assert_eq!(failure.code, ExitCode::Permission, "{failure}");
             let _ = io::Write::write_all(&mut io::stderr(), b"SKIPPED: keep_source needs CAP_NET_RAW\n");
             return;
         }

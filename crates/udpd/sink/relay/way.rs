@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use mmsg::{Family, Socket};
 use nix::libc;
 
-use super::{FIND_WAY, MAKE_RAW_SOCKET};
+use super::error::{FIND_WAY, MAKE_RAW_SOCKET};
 
 /// How often the way is looked at.
 const REVIEW_INTERVAL: Duration = Duration::from_secs(1);

@@ -7,8 +7,8 @@
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 
-use crate::config::KafkaSink;
 use crate::exit::{ExitCode, Failure};
+use crate::sink::kafka::KafkaSettings;
 
 /// The thread of the mock, whose time is not the pipeline's.
 pub(super) const THREAD: &str = "rdk:mock";
@@ -63,7 +63,7 @@ impl Cluster {
     }
 
     /// The sink, sent there; returns the names of the properties that stay behind.
-    pub(super) fn take(&self, sink: &mut KafkaSink) -> Vec<String> {
+    pub(super) fn take(&self, sink: &mut KafkaSettings) -> Vec<String> {
         sink.brokers = self.0.bootstrap_servers();
         let shapes = |name: &str| SHAPING.iter().any(|begin| name.starts_with(begin));
         let left = sink.properties.iter().filter(|(name, _)| !shapes(name)).map(|(name, _)| name.clone()).collect();
@@ -79,11 +79,7 @@ mod tests {
     #[test]
     fn a_sink_is_sent_to_loopback_with_what_shapes_its_cost_and_nothing_else() {
         let property = |name: &str| (name.to_owned(), "x".to_owned());
-        let mut sink = KafkaSink {
-            brokers: "192.0.2.1:9092".to_owned(),
-            topic: "syslog".to_owned(),
-            key_by_source: true,
-            acks: "all".to_owned(),
+        let mut sink = KafkaSettings {
             properties: [
                 "linger.ms",
                 "security.protocol",
@@ -93,6 +89,7 @@ mod tests {
             ]
             .map(property)
             .to_vec(),
+            ..KafkaSettings::new("192.0.2.1:9092", "syslog")
         };
         let left = Cluster::start("syslog").expect("a cluster").take(&mut sink);
         assert_eq!(left, ["security.protocol", "plugin.library.paths", "sasl.password"]);

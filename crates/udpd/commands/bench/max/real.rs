@@ -2,31 +2,32 @@
 //! what would cost somebody data is refused.
 
 use super::files::{self, Disk, FREE_MIN_BYTES};
-use crate::config::{Config, FileSink, Keep, Sink, SinkKind};
+use crate::config::{Config, Sink};
 use crate::exit::{ExitCode, Failure};
 use crate::plan::Plan;
+use crate::sink::file::{FileSettings, Keep};
+use crate::sink::settings::Target;
 
 /// What the sinks will touch, in words, and the disks that have to be watched meanwhile.
 pub(super) fn touched(config: &Config, plan: &Plan) -> Result<(Vec<String>, Vec<Disk>), Failure> {
     let (mut lines, mut disks) = (Vec::new(), Vec::new());
     for (sink, planned) in config.sinks.iter().zip(&plan.sinks) {
-        let what = match &sink.kind {
-            SinkKind::Null | SinkKind::Supplied => continue,
-            SinkKind::File(file) => {
-                let paths = planned.files(&config.listeners, &sink.name, &file.path);
-                disks.push(check(sink, file, paths.iter())?);
+        let what = match sink.settings.target() {
+            Target::Nowhere => continue,
+            Target::Files(path) => {
+                let paths = planned.files(&config.listeners, &sink.name, path);
+                disks.push(check(sink, path, paths.iter())?);
                 format!(
                     "writes {}, and leaves there what it has written",
                     paths.into_iter().collect::<Vec<_>>().join(", ")
                 )
             }
-            SinkKind::Udp(relay) => {
-                let addresses: Vec<String> = relay.destinations.iter().map(ToString::to_string).collect();
+            Target::Addresses(addresses) => {
+                let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
                 format!("sends all trials to {}", addresses.join(", "))
             }
-            SinkKind::Unix(unix) => format!("sends all trials to {}", unix.path.display()),
-            SinkKind::Kafka(kafka) => format!("writes all trials to the topic {} of {}", kafka.topic, kafka.brokers),
-            SinkKind::Stdout(_) => {
+            Target::Elsewhere(place) => format!("sends all trials to {place}"),
+            Target::Stdout => {
                 let text = "the report goes to standard output; measure without --real-sinks, which writes to a pipe";
                 return Err(refuse(sink, text));
             }
@@ -36,8 +37,8 @@ pub(super) fn touched(config: &Config, plan: &Plan) -> Result<(Vec<String>, Vec<
     Ok((lines, disks))
 }
 
-fn check<'a>(sink: &Sink, file: &FileSink, paths: impl Iterator<Item = &'a String>) -> Result<Disk, Failure> {
-    if file.keep != Keep::default() {
+fn check<'a>(sink: &Sink, pattern: &str, paths: impl Iterator<Item = &'a String>) -> Result<Disk, Failure> {
+    if sink.settings.of_type::<FileSettings>().is_some_and(|file| file.keep != Keep::default()) {
         let text = "its keep would remove files that were there before; measure without --real-sinks, or without keep";
         return Err(refuse(sink, text));
     }
@@ -48,7 +49,7 @@ fn check<'a>(sink: &Sink, file: &FileSink, paths: impl Iterator<Item = &'a Strin
         );
         return Err(refuse(sink, &text));
     }
-    let (directory, _) = files::split(&file.path);
+    let (directory, _) = files::split(pattern);
     let place = files::ground(&directory);
     let free = files::free_bytes(place).unwrap_or(0);
     if free < FREE_MIN_BYTES {

@@ -11,6 +11,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 #[cfg(feature = "kafka")]
 use super::cluster::Cluster;
@@ -19,10 +20,16 @@ use super::peer::{Diverted, Peer};
 use super::real;
 use super::scratch::Scratches;
 use super::subject::Subject;
-use crate::config::{Config, FileSink, SinkKind, UdpSink, UnixSink, UnixSocket};
+use crate::config::{Config, Sink};
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::Crew;
 use crate::plan::{self, Plan};
+use crate::sink::file::FileSettings;
+#[cfg(feature = "kafka")]
+use crate::sink::kafka::KafkaSettings;
+use crate::sink::relay::RelaySettings;
+use crate::sink::settings::{Settings, Target};
+use crate::sink::unix::{UnixSettings, UnixSocket};
 
 /// The most that lies in one directory of the bench's own, whatever the disk has room for.
 const MOST_BYTES: u64 = 2 << 30;
@@ -115,37 +122,58 @@ impl Stage {
         let mut sinks = self.config.sinks.clone();
         self.make_rooms(plan)?;
         for sink in &mut sinks {
-            let name = sink.name.clone();
-            let failed = |error: io::Error| {
-                let text = format!("sink {name}: cannot make a peer for it on this host: {error}");
-                Failure::new(ExitCode::Failure, text)
-            };
-            match &mut sink.kind {
-                SinkKind::Null | SinkKind::Supplied => {}
-                SinkKind::File(file) => self.file(&name, file)?,
-                SinkKind::Udp(relay) => self.relay(&name, relay, crew).map_err(failed)?,
-                SinkKind::Unix(unix) => self.unix(&name, unix, crew).map_err(failed)?,
-                SinkKind::Stdout(_) => {
-                    if self.diverted.is_none() {
-                        self.diverted = Some(Diverted::start(crew).map_err(failed)?);
-                    }
-                    self.notes.push(format!("sink {name}: writes to a pipe of the bench instead of standard output"));
-                }
-                #[cfg(feature = "kafka")]
-                SinkKind::Kafka(kafka) => self.kafka(&name, kafka)?,
-                #[cfg(not(feature = "kafka"))]
-                SinkKind::Kafka(_) => unreachable!("the configuration refuses sink {name} in a build without Kafka"),
+            if let Some(stand_in) = self.stand_in(sink, crew)? {
+                sink.settings = stand_in;
             }
         }
         self.config.sinks = sinks;
         Ok(())
     }
 
+    /// What the trials have instead of these settings; `None` where they can have the settings themselves.
+    fn stand_in(&mut self, sink: &Sink, crew: &Crew) -> Result<Option<Settings>, Failure> {
+        let (name, settings) = (&sink.name, &sink.settings);
+        let failed = |error: io::Error| {
+            let text = format!("sink {name}: cannot make a peer for it on this host: {error}");
+            Failure::new(ExitCode::Failure, text)
+        };
+        if let Some(file) = settings.of_type() {
+            return Ok(Some(Arc::new(self.file(name, file)?)));
+        }
+        if let Some(relay) = settings.of_type() {
+            return Ok(Some(Arc::new(self.relay(name, relay, crew).map_err(failed)?)));
+        }
+        if let Some(unix) = settings.of_type() {
+            return Ok(Some(Arc::new(self.unix(name, unix, crew).map_err(failed)?)));
+        }
+        #[cfg(feature = "kafka")]
+        {
+            if let Some(kafka) = settings.of_type() {
+                return Ok(Some(Arc::new(self.kafka(name, kafka)?)));
+            }
+        }
+        match settings.target() {
+            Target::Nowhere => Ok(None),
+            Target::Stdout => {
+                if self.diverted.is_none() {
+                    self.diverted = Some(Diverted::start(crew).map_err(failed)?);
+                }
+                self.notes.push(format!("sink {name}: writes to a pipe of the bench instead of standard output"));
+                Ok(None)
+            }
+            _ => {
+                let text =
+                    format!("sink {name}: nothing can stand in for a sink of its type; measure with --real-sinks");
+                Err(Failure::new(ExitCode::Usage, text))
+            }
+        }
+    }
+
     /// One directory for all the files that would be in the same one.
     fn make_rooms(&mut self, plan: &Plan) -> Result<(), Failure> {
         for (sink, planned) in self.config.sinks.iter().zip(&plan.sinks) {
-            let SinkKind::File(file) = &sink.kind else { continue };
-            let (directory, _) = files::split(&file.path);
+            let Target::Files(pattern) = sink.settings.target() else { continue };
+            let (directory, _) = files::split(pattern);
             let room = match self.rooms.entry(directory) {
                 std::collections::btree_map::Entry::Occupied(room) => room.into_mut(),
                 std::collections::btree_map::Entry::Vacant(place) => {
@@ -156,12 +184,13 @@ impl Stage {
                     place.insert(room)
                 }
             };
-            room.files += planned.files(&self.config.listeners, &sink.name, &file.path).len() as u64;
+            room.files += planned.files(&self.config.listeners, &sink.name, pattern).len() as u64;
         }
         Ok(())
     }
 
-    fn file(&mut self, name: &str, file: &mut FileSink) -> Result<(), Failure> {
+    fn file(&mut self, name: &str, written: &FileSettings) -> Result<FileSettings, Failure> {
+        let mut file = written.clone();
         let (directory, below) = files::split(&file.path);
         let room = &self.rooms[&directory];
         let path = room.path.join(below);
@@ -186,10 +215,11 @@ impl Stage {
             room.bytes >> 20,
         ));
         path.clone_into(&mut file.path);
-        Ok(())
+        Ok(file)
     }
 
-    fn relay(&mut self, name: &str, relay: &mut UdpSink, crew: &Crew) -> io::Result<()> {
+    fn relay(&mut self, name: &str, written: &RelaySettings, crew: &Crew) -> io::Result<RelaySettings> {
+        let mut relay = written.clone();
         for destination in &mut relay.destinations {
             // A source that is kept is that of the bench's sender, and a packet has one family.
             let (peer, address) = Peer::udp(destination.is_ipv6() && !relay.keep_source, crew)?;
@@ -198,10 +228,10 @@ impl Stage {
                 .push(format!("sink {name}: sends to {address} instead of {destination}; the bench throws it away"));
             *destination = address;
         }
-        Ok(())
+        Ok(relay)
     }
 
-    fn unix(&mut self, name: &str, unix: &mut UnixSink, crew: &Crew) -> io::Result<()> {
+    fn unix(&mut self, name: &str, unix: &UnixSettings, crew: &Crew) -> io::Result<UnixSettings> {
         // Not beside the socket that is named: paths of sockets are short, and the disk under them costs nothing.
         if self.sockets.is_none() {
             self.sockets = Some(self.scratches.make(&temporary())?);
@@ -210,26 +240,26 @@ impl Stage {
         let path = directory.join(self.peers.len().to_string());
         self.peers.push(match unix.socket {
             UnixSocket::Datagram => Peer::unix_datagram(&path, crew)?,
-            UnixSocket::Stream => Peer::unix_stream(&path, crew)?,
+            UnixSocket::Stream(_) => Peer::unix_stream(&path, crew)?,
         });
         let (named, own) = (unix.path.display(), path.display());
         self.notes.push(format!("sink {name}: sends to {own} instead of {named}; the bench throws it away"));
-        unix.path = path;
-        Ok(())
+        Ok(UnixSettings { path, ..unix.clone() })
     }
 
     #[cfg(feature = "kafka")]
-    fn kafka(&mut self, name: &str, kafka: &mut crate::config::KafkaSink) -> Result<(), Failure> {
+    fn kafka(&mut self, name: &str, written: &KafkaSettings) -> Result<KafkaSettings, Failure> {
+        let mut kafka = written.clone();
         let brokers = kafka.brokers.clone();
         let cluster = Cluster::start(&kafka.topic)?;
-        let left = cluster.take(kafka);
+        let left = cluster.take(&mut kafka);
         self.clusters.push(cluster);
         let without = if left.is_empty() { String::new() } else { format!("; without {}", left.join(", ")) };
         self.notes.push(format!(
             "sink {name}: sends to a mock of a cluster in this process instead of {brokers}; real brokers answer at \
              another speed{without}"
         ));
-        Ok(())
+        Ok(kafka)
     }
 }
 
@@ -330,15 +360,7 @@ mod tests {
         );
         let room = stage.rooms.values().next().expect("one room");
         assert_eq!((stage.rooms.len(), room.files), (1, 5));
-        let files: Vec<&FileSink> = stage
-            .config
-            .sinks
-            .iter()
-            .filter_map(|sink| match &sink.kind {
-                SinkKind::File(file) => Some(file),
-                _ => None,
-            })
-            .collect();
+        let files: Vec<&FileSettings> = stage.config.sinks.iter().filter_map(|sink| sink.settings.of_type()).collect();
         let [one, two] = files[..] else { panic!("two sinks of files") };
         let largest = 5 * (one.rotate.bytes + one.keep.bytes);
         assert!(one.rotate.bytes > 0 && one.keep.bytes > 0 && largest <= room.bytes, "{one:?} of {room:?}");

@@ -7,9 +7,8 @@ use std::path::Path;
 
 use steer::plan::Request;
 
-use crate::config::{Config, Daemon, Lanes, Listener, Multicast, Spread, Steer};
+use crate::config::{Config, Daemon, Host, Lanes, Listener, Multicast, Spread, Steer};
 use crate::exit::{ExitCode, Failure};
-use crate::pipeline;
 use crate::policy::{Access, Limit, Network};
 use crate::settings::Chosen;
 
@@ -36,7 +35,7 @@ impl Subject {
     /// A listener of a file: the one called so, or the only one.
     pub(super) fn of_file(path: &Path, listener: Option<&str>) -> Result<Self, Failure> {
         let changed = vec!["metrics, control socket and stats_on_exit are not used".to_owned()];
-        Self::of(Config::load(path, &pipeline::host())?, listener, changed)
+        Self::of(Config::load(path, &Host::default())?, listener, changed)
     }
 
     fn of(config: Config, name: Option<&str>, mut changed: Vec<String>) -> Result<Self, Failure> {
@@ -114,7 +113,6 @@ fn chosen<'a>(listeners: &'a [Listener], name: Option<&str>) -> Result<&'a Liste
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Host;
 
     fn config() -> Config {
         let text = r#"

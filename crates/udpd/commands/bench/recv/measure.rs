@@ -4,6 +4,7 @@
 //! lanes, the channel and the ledger are the daemon's own; only the sink is the bench's. It has one consumer whatever
 //! the number of lanes, so that a flow whose datagrams change lanes is still followed exactly.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -13,11 +14,13 @@ use super::report::{Collector, Progress, Report};
 use super::timeline;
 use super::tracker::{Shared, Tracker, TrackerSink};
 use crate::commands::bench::machine::Usage;
-use crate::config::{self, Config, Sink, SinkKind, Timestamps};
+use crate::config::{self, Config, Sink, Timestamps};
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::{Crew, Event};
 use crate::pipeline::Pipeline;
 use crate::plan;
+use crate::sink::Supplied;
+use crate::sink::null::NullSink;
 
 /// Flows that are followed unless somebody says otherwise: 8 MiB of bitmaps.
 pub const FLOWS_MAX: usize = 1024;
@@ -81,7 +84,7 @@ impl Task {
         listener.gather = self.gather;
         listener.max_length_bytes = self.max_length_bytes;
         listener.timestamps = Timestamps::On;
-        config.sinks = vec![Sink::new("tracker", SinkKind::Supplied)];
+        config.sinks = vec![Sink::new("tracker", NullSink)];
         Ok(config)
     }
 
@@ -108,9 +111,10 @@ pub fn run_with(
     let plan = plan::make(config)?;
     let tracker = Shared::new(Tracker::new(task.flows_max, task.kept_ms()));
     let (crew, events) = Crew::new();
-    let supply =
-        |_: &str, _: usize| -> Box<dyn crate::sink::Sink> { Box::new(TrackerSink { tracker: tracker.clone() }) };
-    let pipeline = Pipeline::start_with(config, &plan, Instant::now(), &crew, &supply)?;
+    let own = tracker.clone();
+    let mut config = config.clone();
+    config.sinks[0].settings = Arc::new(Supplied(move || TrackerSink { tracker: own.clone() }));
+    let pipeline = Pipeline::start(&config, &plan, Instant::now(), &crew)?;
     let usage = Usage::read();
     let mut collector = Collector::new(tracker.clone(), task.expect);
     tell(Progress::Ready(pipeline.lanes()));

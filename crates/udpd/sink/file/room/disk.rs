@@ -9,10 +9,10 @@ use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::super::Sync;
 use super::super::desk::At;
 use super::super::handle::{cure, set_aside};
 use super::super::name::failed_names;
+use super::super::settings::Sync;
 use super::{Fate, Kept, Room};
 
 impl Room {
@@ -38,7 +38,7 @@ impl Room {
     }
 
     pub(super) fn force_if_asked(&mut self, kept: &Kept, written: u64) {
-        if self.settings.sync != Sync::Never {
+        if self.sync != Sync::Never {
             self.force(kept, written);
         }
     }

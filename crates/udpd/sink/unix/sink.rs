@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
-use super::outbox::{Destination, Outbox};
-use super::{Sink, deliver, fail};
 use crate::format::encoder::{Encoder, Format};
 use crate::handover::pool::LaneBatch;
 use crate::ledger::Tally;
 use crate::os::crew;
+use crate::sink::outbox::{Destination, Outbox};
+use crate::sink::{Sink, deliver, fail};
 
 /// How often a peer that is gone is looked for.
 const RETRY: Duration = Duration::from_millis(250);
@@ -120,13 +120,13 @@ impl<S> Peer<S> {
 
 /// One datagram, one message.
 #[derive(Debug)]
-pub struct UnixDatagramSink {
+pub(super) struct UnixDatagramSink {
     peer: Peer<UnixDatagram>,
 }
 
 impl UnixDatagramSink {
     /// A sink that sends to the socket at `path`, which need not be there yet.
-    pub fn new(sink: &str, path: PathBuf) -> Self {
+    pub(super) fn new(sink: &str, path: PathBuf) -> Self {
         let connect = |path: &Path| {
             let socket = UnixDatagram::unbound()?;
             socket.connect(path).map(|()| socket)
@@ -177,7 +177,7 @@ impl Sink for UnixDatagramSink {
 
 /// Records in a stream.
 #[derive(Debug)]
-pub struct UnixStreamSink {
+pub(super) struct UnixStreamSink {
     peer: Peer<Stream>,
     outbox: Outbox,
     marks_truncation: bool,
@@ -211,7 +211,7 @@ fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
 
 impl UnixStreamSink {
     /// A sink that writes to the socket at `path`, which need not be there yet.
-    pub fn new(sink: &str, path: PathBuf, encoder: Encoder) -> Self {
+    pub(super) fn new(sink: &str, path: PathBuf, encoder: Encoder) -> Self {
         let connect = |path: &Path| connect_at_once(path).map(Stream);
         let marks_truncation = encoder.format() != Format::Lengths;
         Self { peer: Peer::new(sink, path, connect), outbox: Outbox::new(encoder), marks_truncation }

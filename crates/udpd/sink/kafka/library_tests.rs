@@ -3,16 +3,7 @@
 use super::*;
 
 fn settings() -> KafkaSettings {
-    KafkaSettings {
-        name: "stream".to_owned(),
-        brokers: "127.0.0.1:9092".to_owned(),
-        topic: "syslog".to_owned(),
-        key_by_source: true,
-        acks: "all".to_owned(),
-        properties: Vec::new(),
-        listeners: vec!["in".to_owned()],
-        queue: QueueBounds::default(),
-    }
+    KafkaSettings::new("127.0.0.1:9092", "syslog")
 }
 
 fn with(properties: &[(&str, &str)]) -> KafkaSettings {

@@ -1,0 +1,45 @@
+//! What every sink does: it takes batches, and moves each datagram once in the books.
+
+use std::fmt;
+use std::time::Instant;
+
+use crate::handover::pool::LaneBatch;
+use crate::ledger::Tally;
+
+/// One destination, as its consumer uses it.
+pub trait Sink: Send + fmt::Debug {
+    /// Takes every datagram of the batch. It may keep copies; it does not keep the batch.
+    fn accept(&mut self, batch: &LaneBatch, tallies: &mut [Tally]);
+
+    /// The channel is empty: decide the fate of all that is pending, or be due until it is decided.
+    fn flush(&mut self, _tallies: &mut [Tally]) {}
+
+    /// When the sink wants [`Sink::when_due`] to be called although nothing arrives.
+    fn due(&self) -> Option<Instant> {
+        None
+    }
+
+    /// The moment that [`Sink::due`] named has come.
+    fn when_due(&mut self, _tallies: &mut [Tally]) {}
+
+    /// Why this sink can never take anything again, if so: the daemon then ends.
+    fn closed(&self) -> Option<String> {
+        None
+    }
+
+    /// The last call: everything is flushed; make it last. One that takes long publishes what it knows by then, because
+    /// nobody waits for it for ever.
+    fn finish(&mut self, _tallies: &mut [Tally], _publish: &mut dyn FnMut(&[Tally])) {}
+}
+
+/// Moves `datagrams` of a listener from pending to delivered.
+pub(crate) fn deliver(tally: &mut Tally, datagrams: u64) {
+    tally.pending -= datagrams;
+    tally.delivered += datagrams;
+}
+
+/// Moves `datagrams` of a listener from pending to failed.
+pub(crate) fn fail(tally: &mut Tally, datagrams: u64) {
+    tally.pending -= datagrams;
+    tally.dropped.sink_error += datagrams;
+}

@@ -1,0 +1,64 @@
+//! From what is written of a sink of type `file` to an open one.
+
+use std::io;
+
+use nix::errno::Errno;
+
+use super::keeper::FileKeeper;
+use super::settings::FileSettings;
+use super::sink::FileSink;
+use super::template::{self, Names};
+use crate::exit::{ExitCode, Failure};
+use crate::format::encoder::Scene;
+use crate::sink::outbox;
+use crate::sink::settings::{Opened, Opening, SinkSettings, Target};
+
+impl SinkSettings for FileSettings {
+    fn target(&self) -> Target<'_> {
+        Target::Files(&self.path)
+    }
+
+    fn records_arrival(&self) -> bool {
+        self.format.records_arrival()
+    }
+
+    fn records_drops(&self) -> bool {
+        self.format.records_drops()
+    }
+
+    fn memory_bytes(&self, _: usize, files: usize) -> usize {
+        files * outbox::memory_bytes_max()
+    }
+
+    fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
+        let Opening { sink, consumer, scenes, feeds, caller, keeper, .. } = opening;
+        let path = |(scene, feeds): (&Scene, &bool)| {
+            let names = Names { listener: &scene.listener, lane: scene.lane, consumer, sink };
+            feeds.then(|| template::expand(&self.path, &names))
+        };
+        let paths: Vec<Option<String>> = scenes.iter().zip(feeds).map(path).collect();
+        let fail = |error: io::Error| {
+            let shown: Vec<&str> = paths.iter().flatten().map(String::as_str).collect();
+            failure(sink, &shown.join(" or "), &error)
+        };
+        let keeper = match keeper {
+            Some(keeper) => keeper,
+            none => none.insert(FileKeeper::new(feeds.len()).map_err(fail)?),
+        };
+        let (sink, files) = FileSink::open(&paths, scenes, self, keeper, caller).map_err(fail)?;
+        Ok(Opened { files, ..Opened::new(sink) })
+    }
+}
+
+fn failure(sink: &str, paths: &str, error: &io::Error) -> Failure {
+    let (code, cure) = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            (ExitCode::Permission, "; let the user of udpd write there, or choose another path")
+        }
+        _ if error.raw_os_error() == Some(Errno::ELOOP as i32) => {
+            (ExitCode::Disk, "; it is a symbolic link, which udpd does not follow: write the path that it leads to")
+        }
+        _ => (ExitCode::Disk, ""),
+    };
+    Failure::new(code, format!("sink {sink}: cannot open {paths} for appending: {error}{cure}"))
+}

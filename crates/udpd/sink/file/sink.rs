@@ -1,0 +1,83 @@
+//! The sink of files: hands each batch to the file of its lane.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::clock::Clock;
+use super::keeper::FileKeeper;
+use super::log_file::LogFile;
+use super::settings::FileSettings;
+use crate::format::encoder::{Encoder, Scene};
+use crate::handover::channel::Caller;
+use crate::handover::pool::LaneBatch;
+use crate::ledger::{FileLedger, Tally};
+use crate::sink::Sink;
+
+/// Which file the datagrams of which lane go to, for one consumer.
+#[derive(Debug)]
+pub(super) struct FileSink {
+    files: Vec<LogFile>,
+    /// The file of each lane, by the lane's index; lanes that do not feed this consumer have none.
+    file_of_lane: Vec<Option<usize>>,
+}
+
+impl FileSink {
+    /// Opens the file of each lane; `path_of_lane` is indexed like the lanes and may hold codes for the time. Lanes
+    /// with the same path share a file. Each file has its own ledger. `keeper` keeps them, and wakes their consumer by
+    /// `consumer`.
+    pub(super) fn open(
+        path_of_lane: &[Option<String>],
+        scenes: &Arc<[Scene]>,
+        settings: &FileSettings,
+        keeper: &mut FileKeeper,
+        consumer: &Caller,
+    ) -> io::Result<(Self, Vec<Arc<FileLedger>>)> {
+        let mut paths: Vec<&String> = Vec::new();
+        let mut file_of_lane = Vec::with_capacity(path_of_lane.len());
+        for path in path_of_lane {
+            let Some(path) = path else {
+                file_of_lane.push(None);
+                continue;
+            };
+            let known = paths.iter().position(|other| *other == path);
+            file_of_lane.push(Some(known.unwrap_or_else(|| {
+                paths.push(path);
+                paths.len() - 1
+            })));
+        }
+        let mut files = Vec::with_capacity(paths.len());
+        for (index, path) in paths.into_iter().enumerate() {
+            let encoder = Encoder::new(settings.format, Arc::clone(scenes), |lane| file_of_lane[lane] == Some(index));
+            let settings = FileSettings { path: path.clone(), ..settings.clone() };
+            files.push(LogFile::open(settings, encoder, Clock::default(), keeper, consumer.clone())?);
+        }
+        let ledgers = files.iter().map(LogFile::ledger).collect();
+        Ok((Self { files, file_of_lane }, ledgers))
+    }
+}
+
+impl Sink for FileSink {
+    fn accept(&mut self, batch: &LaneBatch, tallies: &mut [Tally]) {
+        let index = self.file_of_lane[batch.lane].expect("the pipeline gave every lane of this consumer a file");
+        let file = &mut self.files[index];
+        file.accept(batch, tallies);
+    }
+
+    fn flush(&mut self, tallies: &mut [Tally]) {
+        self.files.iter_mut().for_each(|file| file.flush(tallies));
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.files.iter().filter_map(LogFile::due).min()
+    }
+
+    fn when_due(&mut self, _tallies: &mut [Tally]) {
+        self.files.iter_mut().for_each(LogFile::when_due);
+    }
+
+    fn finish(&mut self, tallies: &mut [Tally], _publish: &mut dyn FnMut(&[Tally])) {
+        self.files.iter_mut().for_each(|file| file.flush(tallies));
+        self.files.drain(..).for_each(LogFile::close);
+    }
+}

@@ -1,0 +1,75 @@
+//! What is written of a sink of type `udp`.
+//!
+//! With `distribute = "all"` every destination becomes a sink of its own, `NAME@ADDRESS:PORT`: its own queue, its own
+//! thread, its own line in the ledger. So a destination that is dead or slow costs the others nothing, and the books
+//! say of each what became of every datagram.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::destination;
+use super::sink::RelaySink;
+use crate::exit::Failure;
+use crate::sink::settings::{Opened, Opening, Settings, SinkSettings, Target};
+
+/// What is written of a sink of type `udp`.
+#[derive(Debug, Clone)]
+pub struct RelaySettings {
+    /// At least one, each once.
+    pub destinations: Vec<SocketAddr>,
+    /// Who gets what.
+    pub distribute: Distribute,
+    /// Send with the original source address and port.
+    pub keep_source: bool,
+    /// What the destination was looked up as, when it was written as a name.
+    pub looked_up: Option<String>,
+}
+
+/// Which destination gets a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Distribute {
+    /// Every one.
+    #[default]
+    All,
+    /// One, always the same for a source address.
+    BySource,
+}
+
+impl SinkSettings for RelaySettings {
+    fn target(&self) -> Target<'_> {
+        Target::Addresses(&self.destinations)
+    }
+
+    fn memory_bytes(&self, consumers: usize, _: usize) -> usize {
+        consumers * self.destinations.len() * destination::memory_bytes(self.keep_source)
+    }
+
+    fn split(&self) -> Vec<(String, Settings)> {
+        if self.distribute == Distribute::BySource || self.destinations.len() < 2 {
+            return Vec::new();
+        }
+        let alone = |&address: &SocketAddr| -> (String, Settings) {
+            (format!("@{address}"), Arc::new(Self { destinations: vec![address], ..self.clone() }))
+        };
+        self.destinations.iter().map(alone).collect()
+    }
+
+    fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
+        let name = opening.sink;
+        let (sink, destinations) =
+            RelaySink::open(name, &self.destinations, self.keep_source).map_err(|error| error.of_sink(name))?;
+        if opening.consumer == 0 {
+            if let Some(meaning) = &self.looked_up {
+                log::info!("sink {name}: {meaning}; udpd looks it up at the start and never again");
+            }
+            if self.keep_source {
+                log::info!(
+                    "sink {name}: sends with the original sources. A destination with rp_filter = 1 (strict) drops packets \
+                     from addresses that it would not reach this way (set sysctl net.ipv4.conf.*.rp_filter=2 there). \
+                     Clouds drop them unless the source check of the interface is off"
+                );
+            }
+        }
+        Ok(Opened { destinations, ..Opened::new(sink) })
+    }
+}

@@ -1,0 +1,113 @@
+//! What is written of a sink: what the rest of the program asks of it, whatever its type, and how it becomes a
+//! [`Sink`].
+
+use std::any::Any;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::contract::Sink;
+use super::file::FileKeeper;
+use crate::exit::Failure;
+use crate::format::Format;
+use crate::format::encoder::{Encoder, Scene};
+use crate::handover::channel::Caller;
+use crate::ledger::{DestinationLedger, FileLedger};
+
+/// The settings of a sink of any type; cheap to clone.
+pub type Settings = Arc<dyn SinkSettings>;
+
+/// The settings of one type of sink.
+pub trait SinkSettings: Any + fmt::Debug + Send + Sync {
+    /// Where it brings datagrams.
+    fn target(&self) -> Target<'_>;
+
+    /// Whether it records when a datagram came and where it went to.
+    fn records_arrival(&self) -> bool {
+        false
+    }
+
+    /// Whether it records how many datagrams the kernel dropped before each one.
+    fn records_drops(&self) -> bool {
+        false
+    }
+
+    /// The memory of so many consumers, which write so many files together.
+    fn memory_bytes(&self, _consumers: usize, _files: usize) -> usize {
+        0
+    }
+
+    /// The sinks that this one stands for, where it is short for several, each with what its name has besides.
+    fn split(&self) -> Vec<(String, Settings)> {
+        Vec::new()
+    }
+
+    /// Opens it for one consumer.
+    fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure>;
+}
+
+impl dyn SinkSettings {
+    /// The settings of this type of sink, if they are.
+    pub fn of_type<T: SinkSettings>(&self) -> Option<&T> {
+        (self as &dyn Any).downcast_ref()
+    }
+}
+
+/// Where a sink brings datagrams, for whoever must know that there is only one writer, or that it is not udpd itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target<'a> {
+    /// Nowhere outside of this process.
+    Nowhere,
+    /// Standard output.
+    Stdout,
+    /// Files; the path holds names and codes for the time that are not filled in yet.
+    Files(&'a str),
+    /// Datagrams as they are to these addresses.
+    Addresses(&'a [SocketAddr]),
+    /// Elsewhere, in words: "the topic x of y".
+    Elsewhere(String),
+}
+
+/// The sink of one consumer, about to be opened.
+#[derive(Debug)]
+pub struct Opening<'a> {
+    /// The name of the sink.
+    pub sink: &'a str,
+    /// The number of the consumer.
+    pub consumer: usize,
+    /// Every lane.
+    pub scenes: &'a Arc<[Scene]>,
+    /// Which of them feed the consumer.
+    pub feeds: &'a [bool],
+    /// The names of all listeners.
+    pub listeners: &'a [String],
+    /// Wakes the consumer.
+    pub caller: &'a Caller,
+    /// Keeps the files of all consumers of the sink; whoever needs one first makes it.
+    pub keeper: &'a mut Option<FileKeeper>,
+}
+
+impl Opening<'_> {
+    /// Writes records of what the consumer is fed.
+    pub fn encoder(&self, format: Format) -> Encoder {
+        Encoder::new(format, Arc::clone(self.scenes), |lane| self.feeds[lane])
+    }
+}
+
+/// An open sink, and what it counts besides datagrams.
+#[derive(Debug)]
+pub struct Opened {
+    /// The sink.
+    pub sink: Box<dyn Sink>,
+    /// The books of its files.
+    pub files: Vec<Arc<FileLedger>>,
+    /// The books of its destinations.
+    pub destinations: Vec<Arc<DestinationLedger>>,
+}
+
+impl Opened {
+    /// A sink that counts nothing besides datagrams.
+    pub fn new(sink: impl Sink + 'static) -> Self {
+        Self { sink: Box::new(sink), files: Vec::new(), destinations: Vec::new() }
+    }
+}

@@ -1,0 +1,30 @@
+//! Sinks that a program makes for itself and gives to a pipeline: the bench, and tests. No configuration can name one.
+
+use std::fmt;
+
+use super::contract::Sink;
+use super::settings::{Opened, Opening, SinkSettings, Target};
+use crate::exit::Failure;
+
+/// Makes the sink of each consumer.
+pub struct Supplied<F>(pub F);
+
+impl<F> fmt::Debug for Supplied<F> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Supplied")
+    }
+}
+
+impl<F, S> SinkSettings for Supplied<F>
+where
+    F: Fn() -> S + Send + Sync + 'static,
+    S: Sink + 'static,
+{
+    fn target(&self) -> Target<'_> {
+        Target::Nowhere
+    }
+
+    fn open(&self, _: Opening<'_>) -> Result<Opened, Failure> {
+        Ok(Opened::new(self.0()))
+    }
+}

@@ -1,0 +1,6 @@
+//! A socket of this host, on which somebody else listens.
+
+mod settings;
+mod sink;
+
+pub use settings::{UnixSettings, UnixSocket};
