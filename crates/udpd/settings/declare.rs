@@ -90,7 +90,10 @@ macro_rules! settings {
         }
     };
     (@line $field:ident [] $($rest:tt)*) => { $crate::settings::settings!(@line $field [$field] $($rest)*) };
-    (@line $field:ident [$key:ident] $default:tt [$($example:tt)?] [$($help:tt)*] [$($elsewhere:tt)?] [$($formerly:tt)?]) => {
+    (
+        @line $field:ident [$key:ident] $default:tt
+        [$($example:tt)?] [$($help:tt)*] [$($elsewhere:tt)?] [$($formerly:tt)?]
+    ) => {
         $crate::settings::Line {
             key: stringify!($key),
             default: stringify!($default),
