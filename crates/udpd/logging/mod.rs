@@ -19,7 +19,7 @@ pub use self::line::LogFormat;
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::Crew;
 use line::Style;
-use writer::Writer;
+use writer::{Message, Writer};
 
 /// How many lines may wait for the writer. At the length of a usual line that is less than a megabyte.
 const QUEUE_LINES: usize = 4096;
@@ -47,14 +47,6 @@ pub fn start(
     })?;
     log::set_max_level(level);
     Ok(logger)
-}
-
-/// What travels to the writer.
-enum Message {
-    /// One whole line with its newline.
-    Line(Vec<u8>),
-    /// Write what is queued, then drop the sender and end.
-    Finish(Sender<()>),
 }
 
 /// The end of the log, in the hands of whoever ends the process.

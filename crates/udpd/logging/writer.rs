@@ -8,16 +8,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, Sender};
 use log::Level;
 
-use super::Message;
 use super::line::Style;
 use crate::os::crew;
 
 /// How long to leave a full non-blocking output alone. Stderr is non-blocking when another process that shares it made
 /// it so; the writer then waits as it would on any other full pipe.
 const FULL_OUTPUT_PAUSE: Duration = Duration::from_millis(200);
+
+/// What travels to the writer.
+pub(super) enum Message {
+    /// One whole line with its newline.
+    Line(Vec<u8>),
+    /// Write what is queued, then drop the sender and end.
+    Finish(Sender<()>),
+}
 
 /// The state of the writing thread.
 pub(super) struct Writer<W> {

@@ -17,8 +17,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::number_of;
-use super::offences::{Hint, OffenceWriter, Offences};
+use super::offences::{Hint, OffenceWriter, Offences, number_of};
 use super::settings::Limit;
 
 /// Places in the table of a lane. A source needs one for as long as its bucket is not full.

@@ -11,10 +11,8 @@
 mod access;
 mod limiter;
 mod offences;
-mod report;
 mod settings;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -25,8 +23,7 @@ use crate::ledger::tables::ListenerDropped;
 
 pub use access::AccessList;
 pub use limiter::{RateLimiter, TABLE_BYTES};
-pub use offences::{NAMED_MAX, Offence, Offences};
-pub use report::OffenceReport;
+pub use offences::{NAMED_MAX, Offence, Offences, Others};
 pub use settings::{Access, Limit, Network};
 pub(crate) use settings::{RateLimit, parse_network};
 
@@ -74,17 +71,4 @@ impl Policy {
             }
         }
     }
-}
-
-/// An address as one number, the same for an IPv4 sender whichever kind of socket it reached.
-fn number_of(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(v6) => v6.to_bits(),
-    }
-}
-
-/// The address behind such a number.
-fn address_of(number: u128) -> IpAddr {
-    IpAddr::V6(number.into()).to_canonical()
 }

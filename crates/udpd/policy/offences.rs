@@ -9,7 +9,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::address_of;
 use crate::ledger::{Published, cells};
 
 /// Offences of one lane that are named at a time.
@@ -175,4 +174,17 @@ impl OffenceWriter {
         }
         self.published.others.publish(&self.others);
     }
+}
+
+/// An address as one number, the same for an IPv4 sender whichever kind of socket it reached.
+pub(super) fn number_of(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+/// The address behind such a number.
+fn address_of(number: u128) -> IpAddr {
+    IpAddr::V6(number.into()).to_canonical()
 }

@@ -3,6 +3,7 @@
 
 pub mod drift;
 pub mod losses;
+pub mod offences;
 pub mod sharing;
 pub mod upkeep;
 pub mod watchdog;

@@ -3,15 +3,16 @@
 
 use std::sync::Arc;
 
+use super::offences::OffenceWatch;
 use super::sharing::ShareWatch;
 use crate::config::{Config, Listener};
 use crate::pipeline::{Lane, Pipeline};
-use crate::policy::{OffenceReport, Offences};
+use crate::policy::Offences;
 
 /// Remembers what was seen and said.
 #[derive(Debug)]
 pub struct Upkeep {
-    limits: Vec<(Arc<Offences>, OffenceReport)>,
+    limits: Vec<(Arc<Offences>, OffenceWatch)>,
     ties: Vec<Tie>,
     sharing: ShareWatch,
     /// The listeners that are to spin, by index, until it is known whether they can.
@@ -45,7 +46,7 @@ impl Upkeep {
         let limits = pipeline.lanes().iter().filter_map(|lane| {
             let limit = lane.setup.listener.rate_limit?;
             let key = format!("rate_limit ({} datagrams/s, burst {})", limit.per_source, limit.burst);
-            Some((lane.setup.offences.clone()?, OffenceReport::new(lane.setup.to_string(), key)))
+            Some((lane.setup.offences.clone()?, OffenceWatch::new(lane.setup.to_string(), key)))
         });
         let listeners = || config.listeners.iter().enumerate();
         let spinning = listeners().filter(|(_, listener)| !listener.busy_poll.is_zero()).map(|(index, _)| index);
@@ -61,8 +62,8 @@ impl Upkeep {
 
     /// Once a second.
     pub fn look(&mut self, pipeline: &Pipeline) {
-        for (offences, report) in &mut self.limits {
-            report.look(offences).iter().for_each(|line| log::warn!("{line}"));
+        for (offences, watch) in &mut self.limits {
+            watch.look(offences).iter().for_each(|line| log::warn!("{line}"));
         }
         for tie in &mut self.ties {
             tie.look(pipeline);
@@ -84,8 +85,8 @@ impl Upkeep {
 
     /// When the receivers have ended.
     pub fn end(&mut self) {
-        for (offences, report) in &mut self.limits {
-            report.end(offences).iter().for_each(|line| log::warn!("{line}"));
+        for (offences, watch) in &mut self.limits {
+            watch.end(offences).iter().for_each(|line| log::warn!("{line}"));
         }
     }
 }

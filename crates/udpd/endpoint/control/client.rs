@@ -8,7 +8,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::{LIMITS, socket};
+use super::answer::LIMITS;
+use super::socket;
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::Snapshot;
 

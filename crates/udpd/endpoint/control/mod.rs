@@ -3,106 +3,16 @@
 //! A Unix socket in a directory of the daemon's own, mode 0660, so that the file system decides who may ask. A client
 //! sends one line and gets one line of JSON: the ledger, `{"ok": "..."}` or `{"error": "..."}`.
 
+mod answer;
 mod client;
 mod lock;
 mod reopen;
+mod server;
 mod socket;
 
-use super::exchange::{Asker, Limits, Protocol, Question, Reply, Service};
-use crate::exit::Failure;
-use crate::ledger::Snapshot;
-use crate::os::crew::Crew;
 pub use client::{Connection, default_paths};
-use reopen::Reopener;
+pub use server::ControlServer;
 pub use socket::ControlSocket;
-
-/// Scripts and people, and the longest request line.
-const LIMITS: Limits = Limits::new(32, 4096);
-
-/// What a daemon is known to do.
-const KNOWN: &str = "stats, reopen";
-
-impl ControlSocket {
-    /// Answers with what `snapshot` returns, and does `reopen` on request, until stopped. `reopen` returns when it is
-    /// done, with a line that says what was done or why not.
-    pub fn serve(
-        self,
-        crew: &Crew,
-        snapshot: impl Fn() -> Snapshot + Send + 'static,
-        reopen: impl Fn() -> Result<String, String> + Send + Sync + 'static,
-    ) -> Result<ControlServer, Failure> {
-        let requests = Requests { snapshot, reopener: Reopener::new(crew, reopen) };
-        Ok(ControlServer { service: Service::start("udpd-control", self, crew, requests)? })
-    }
-}
-
-/// A control socket that is being served.
-#[derive(Debug)]
-#[must_use = "the socket is served until the server is stopped"]
-pub struct ControlServer {
-    service: Service<ControlSocket>,
-}
-
-impl ControlServer {
-    /// Removes the socket's file and ends the service. Who is owed an answer has a second to take it.
-    pub fn stop(self) {
-        // In this order: a file whose daemon no longer answers would invite the next daemon to replace it meanwhile.
-        self.service.listener().remove_file();
-        self.service.stop();
-    }
-}
-
-/// What is asked, and who answers.
-struct Requests<S> {
-    snapshot: S,
-    reopener: Reopener,
-}
-
-impl<S: Fn() -> Snapshot + Send + 'static> Protocol for Requests<S> {
-    fn limits(&self) -> Limits {
-        LIMITS
-    }
-
-    fn question_length(&self, bytes: &[u8]) -> Option<usize> {
-        bytes.iter().position(|&byte| byte == b'\n')
-    }
-
-    fn reply(&mut self, question: Question<'_>, asker: &Asker<'_>) -> Reply {
-        Reply::Now(match question {
-            Question::Whole(b"stats") => match serde_json::to_string(&(self.snapshot)()) {
-                Ok(json) => line(json),
-                Err(error) => refusal(&error.to_string()),
-            },
-            Question::Whole(b"reopen") => return self.reopener.ask(asker),
-            Question::Whole(other) => {
-                let shown: String = String::from_utf8_lossy(other).chars().take(40).collect();
-                refusal(&format!("unknown request {shown:?}; known are: {KNOWN}"))
-            }
-            Question::TooLong => refusal(&format!("the request is longer than {} bytes", LIMITS.question_bytes_max)),
-        })
-    }
-
-    fn overdue(&self) -> Vec<u8> {
-        let limit_s = LIMITS.waiting.as_secs();
-        refusal(&format!(
-            "not done after {limit_s} s; the daemon goes on, and its log says what it waits for, usually a disk that \
-             does not answer"
-        ))
-    }
-}
-
-fn refusal(reason: &str) -> Vec<u8> {
-    line(serde_json::json!({ "error": reason }).to_string())
-}
-
-fn agreement(what: &str) -> Vec<u8> {
-    line(serde_json::json!({ "ok": what }).to_string())
-}
-
-fn line(mut json: String) -> Vec<u8> {
-    json.push('\n');
-    json.into_bytes()
-}
 
 #[cfg(test)]
 mod tests;

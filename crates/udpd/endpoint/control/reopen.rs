@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{agreement, refusal};
+use super::answer::{agreement, refusal};
 use crate::endpoint::exchange::{Asker, Reply, Ticket};
 use crate::os::crew::{self, Crew};
 

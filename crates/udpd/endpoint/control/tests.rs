@@ -9,10 +9,13 @@ use std::thread;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
+use super::answer::LIMITS;
 use super::*;
 use crate::endpoint::exchange::tests::raise_descriptor_limit;
-use crate::exit::ExitCode;
+use crate::exit::{ExitCode, Failure};
+use crate::ledger::Snapshot;
 use crate::ledger::tests::example;
+use crate::os::crew::Crew;
 
 fn served(path: &Path) -> ControlServer {
     let reopen = || Ok("nothing to reopen".into());

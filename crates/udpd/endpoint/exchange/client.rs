@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use nix::poll::PollFlags;
 
-use super::{Limits, Stream};
+use super::protocol::{Limits, Stream};
 
 /// How much is read at once.
 const PIECE_BYTES: usize = 4096;

@@ -1,9 +1,12 @@
 //! A service against system calls that fail.
 
 use std::collections::VecDeque;
-use std::os::fd::BorrowedFd;
-use std::sync::Mutex;
+use std::io::{self, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollTimeout};

@@ -16,8 +16,8 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use super::client::{Client, Step};
+use super::protocol::{Limits, Listener, Protocol, Question, Reply, Stream};
 use super::ticket::{Asker, Bell, Delivery};
-use super::{Limits, Listener, Protocol, Question, Reply, Stream};
 use crate::os::crew;
 
 /// How often in a row `accept` may fail for reasons of a client's before it is taken for a failure of the host.

@@ -1,13 +1,18 @@
 //! A service against clients that say nothing, too much or half of it, that never read, hang up or wait for long.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollTimeout};
+use nix::sys::socket;
 
+use super::server::Poll;
 use super::*;
+use crate::os::crew::Crew;
 
 /// More than any connection takes at once.
 const BIG_BYTES: usize = 16 << 20;

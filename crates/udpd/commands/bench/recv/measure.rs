@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver as Inbox, RecvTimeoutError};
+use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::report::{Collector, Progress, Report};
 use super::timeline;
@@ -133,7 +133,7 @@ pub fn run_with(
 fn wait_for_end(
     task: &Task,
     stop: &AtomicBool,
-    events: &Inbox<Event>,
+    events: &Receiver<Event>,
     collector: &mut Collector,
     tell: &mut dyn FnMut(Progress<'_>),
 ) -> Result<(), Failure> {

@@ -4,7 +4,7 @@
 //! Called once a second by the main thread, and a last time when the daemon ends. The number of lines has a bound that
 //! no sender can move: places of a lane times two, in the time for which a place is kept.
 
-use super::offences::{NAMED_MAX, Offences, Others};
+use crate::policy::{NAMED_MAX, Offences, Others};
 
 /// Looks without a change that end an offence. Less than the time for which it keeps its place.
 const QUIET_LOOKS: u32 = 10;
@@ -14,7 +14,7 @@ const OTHERS_EVERY: u32 = 10;
 
 /// What was seen of the offences of one lane.
 #[derive(Debug, Default)]
-pub struct OffenceReport {
+pub struct OffenceWatch {
     /// How the lane and its limit are called in a line.
     subject: String,
     limit: String,
@@ -34,7 +34,7 @@ struct Seen {
     lasting: bool,
 }
 
-impl OffenceReport {
+impl OffenceWatch {
     /// For a lane; `subject` and `limit` stand in its lines.
     pub fn new(subject: String, limit: String) -> Self {
         Self { subject, limit, ..Self::default() }
@@ -119,5 +119,5 @@ impl OffenceReport {
 }
 
 #[cfg(test)]
-#[path = "report_tests.rs"]
+#[path = "offences_tests.rs"]
 mod tests;

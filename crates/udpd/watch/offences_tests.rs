@@ -3,15 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::limiter::RateLimiter;
-use super::super::settings::Limit;
 use super::*;
+use crate::policy::{Limit, RateLimiter};
 
 /// A limiter of ten a second, and what is written about it.
 struct Scene {
     limiter: RateLimiter,
     offences: Arc<Offences>,
-    report: OffenceReport,
+    watch: OffenceWatch,
     second: u64,
 }
 
@@ -19,8 +18,8 @@ impl Scene {
     fn new() -> Self {
         let offences = Arc::new(Offences::default());
         let limiter = RateLimiter::new(Limit { per_source: 10, burst: 10 }, Arc::clone(&offences));
-        let report = OffenceReport::new("listener in, lane 0".to_owned(), "rate_limit".to_owned());
-        Self { limiter, offences, report, second: 0 }
+        let watch = OffenceWatch::new("listener in, lane 0".to_owned(), "rate_limit".to_owned());
+        Self { limiter, offences, watch, second: 0 }
     }
 
     /// One second in which each of these sends so many at once, and the look at its end.
@@ -34,7 +33,7 @@ impl Scene {
             }
         }
         self.limiter.publish();
-        self.report.look(&self.offences)
+        self.watch.look(&self.offences)
     }
 }
 
@@ -63,7 +62,7 @@ fn a_source_that_begins_again_is_said_again_with_a_count_of_its_own() {
         let ended: Vec<String> = (0..pause).flat_map(|_| scene.second(&[])).collect();
         assert!(ended.len() == 1 && ended[0].contains("dropped 5 of its datagrams"), "{ended:?}");
         assert_eq!(scene.second(&[("192.0.2.1", 18)]).len(), 1, "after a pause of {pause} s");
-        let last = scene.report.end(&scene.offences);
+        let last = scene.watch.end(&scene.offences);
         assert!(last.len() == 1 && last[0].ends_with("until the end; udpd dropped 8 of its datagrams"), "{last:?}");
     }
 }
@@ -91,6 +90,6 @@ fn what_goes_unwatched_is_said_and_an_end_in_silence_is_noticed() {
     let mut scene = Scene::new();
     scene.second(&[("192.0.2.1", 11)]);
     // Nothing arrives any more, so the receiver sleeps and publishes nothing.
-    let lines: Vec<String> = (0..20).flat_map(|_| scene.report.look(&scene.offences)).collect();
+    let lines: Vec<String> = (0..20).flat_map(|_| scene.watch.look(&scene.offences)).collect();
     assert!(lines.len() == 1 && lines[0].contains("dropped 1 of its datagrams"), "{lines:?}");
 }

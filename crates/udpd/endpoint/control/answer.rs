@@ -1,0 +1,25 @@
+//! How the daemon words an answer, and what a client may take of its room and time.
+
+use crate::endpoint::exchange::Limits;
+
+/// Scripts and people, and the longest request line.
+pub(super) const LIMITS: Limits = Limits::new(32, 4096);
+
+/// What a daemon is known to do.
+pub(super) const KNOWN: &str = "stats, reopen";
+
+/// The answer to what is not done.
+pub(super) fn refusal(reason: &str) -> Vec<u8> {
+    line(serde_json::json!({ "error": reason }).to_string())
+}
+
+/// The answer to what is done.
+pub(super) fn agreement(what: &str) -> Vec<u8> {
+    line(serde_json::json!({ "ok": what }).to_string())
+}
+
+/// One line of JSON.
+pub(super) fn line(mut json: String) -> Vec<u8> {
+    json.push('\n');
+    json.into_bytes()
+}

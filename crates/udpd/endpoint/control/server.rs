@@ -1,0 +1,78 @@
+//! The daemon's side of the control socket: what is asked, and who answers.
+
+use super::answer::{KNOWN, LIMITS, line, refusal};
+use super::reopen::Reopener;
+use super::socket::ControlSocket;
+use crate::endpoint::exchange::{Asker, Limits, Protocol, Question, Reply, Service};
+use crate::exit::Failure;
+use crate::ledger::Snapshot;
+use crate::os::crew::Crew;
+
+impl ControlSocket {
+    /// Answers with what `snapshot` returns, and does `reopen` on request, until stopped. `reopen` returns when it is
+    /// done, with a line that says what was done or why not.
+    pub fn serve(
+        self,
+        crew: &Crew,
+        snapshot: impl Fn() -> Snapshot + Send + 'static,
+        reopen: impl Fn() -> Result<String, String> + Send + Sync + 'static,
+    ) -> Result<ControlServer, Failure> {
+        let requests = Requests { snapshot, reopener: Reopener::new(crew, reopen) };
+        Ok(ControlServer { service: Service::start("udpd-control", self, crew, requests)? })
+    }
+}
+
+/// A control socket that is being served.
+#[derive(Debug)]
+#[must_use = "the socket is served until the server is stopped"]
+pub struct ControlServer {
+    service: Service<ControlSocket>,
+}
+
+impl ControlServer {
+    /// Removes the socket's file and ends the service. Who is owed an answer has a second to take it.
+    pub fn stop(self) {
+        // In this order: a file whose daemon no longer answers would invite the next daemon to replace it meanwhile.
+        self.service.listener().remove_file();
+        self.service.stop();
+    }
+}
+
+/// What is asked, and who answers.
+struct Requests<S> {
+    snapshot: S,
+    reopener: Reopener,
+}
+
+impl<S: Fn() -> Snapshot + Send + 'static> Protocol for Requests<S> {
+    fn limits(&self) -> Limits {
+        LIMITS
+    }
+
+    fn question_length(&self, bytes: &[u8]) -> Option<usize> {
+        bytes.iter().position(|&byte| byte == b'\n')
+    }
+
+    fn reply(&mut self, question: Question<'_>, asker: &Asker<'_>) -> Reply {
+        Reply::Now(match question {
+            Question::Whole(b"stats") => match serde_json::to_string(&(self.snapshot)()) {
+                Ok(json) => line(json),
+                Err(error) => refusal(&error.to_string()),
+            },
+            Question::Whole(b"reopen") => return self.reopener.ask(asker),
+            Question::Whole(other) => {
+                let shown: String = String::from_utf8_lossy(other).chars().take(40).collect();
+                refusal(&format!("unknown request {shown:?}; known are: {KNOWN}"))
+            }
+            Question::TooLong => refusal(&format!("the request is longer than {} bytes", LIMITS.question_bytes_max)),
+        })
+    }
+
+    fn overdue(&self) -> Vec<u8> {
+        let limit_s = LIMITS.waiting.as_secs();
+        refusal(&format!(
+            "not done after {limit_s} s; the daemon goes on, and its log says what it waits for, usually a disk that \
+             does not answer"
+        ))
+    }
+}

@@ -1,0 +1,130 @@
+//! What a service and its frame agree on: what listens, how clients are connected, what is asked and answered, and how
+//! much room and time a client gets.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use super::ticket::Asker;
+
+/// A listening stream socket.
+pub(crate) trait Listener: AsFd + Send + Sync + 'static {
+    /// What a client is connected by.
+    type Client: Stream;
+    /// From now on, [`Self::accept`] never waits.
+    fn set_nonblocking(&self) -> io::Result<()>;
+    /// The next client, or `WouldBlock`.
+    fn accept(&self) -> io::Result<Self::Client>;
+}
+
+impl Listener for TcpListener {
+    type Client = TcpStream;
+
+    fn set_nonblocking(&self) -> io::Result<()> {
+        self.set_nonblocking(true)
+    }
+
+    fn accept(&self) -> io::Result<TcpStream> {
+        Self::accept(self).map(|(client, _)| client)
+    }
+}
+
+/// A client's connection.
+pub(crate) trait Stream: Read + Write + AsFd + Send + 'static {
+    /// From now on, reading and writing never wait.
+    fn set_nonblocking(&self) -> io::Result<()>;
+    /// Tells the peer that the answer is complete.
+    fn end_of_answer(&self) -> io::Result<()>;
+}
+
+impl Stream for TcpStream {
+    fn set_nonblocking(&self) -> io::Result<()> {
+        self.set_nonblocking(true)
+    }
+
+    fn end_of_answer(&self) -> io::Result<()> {
+        self.shutdown(Shutdown::Write)
+    }
+}
+
+impl Stream for UnixStream {
+    fn set_nonblocking(&self) -> io::Result<()> {
+        self.set_nonblocking(true)
+    }
+
+    fn end_of_answer(&self) -> io::Result<()> {
+        self.shutdown(Shutdown::Write)
+    }
+}
+
+/// What a service says.
+pub(crate) trait Protocol: Send + 'static {
+    /// What its clients may take of room and time.
+    fn limits(&self) -> Limits;
+    /// How long the question is that these bytes begin with, once all of it is there.
+    fn question_length(&self, bytes: &[u8]) -> Option<usize>;
+    /// Answers a question, at once or later. It must not wait: all other clients would wait as well.
+    fn reply(&mut self, question: Question<'_>, asker: &Asker<'_>) -> Reply;
+    /// What a client is told whose answer is not there in time.
+    fn overdue(&self) -> Vec<u8> {
+        Vec::new()
+    }
+}
+
+/// What a client has sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Question<'a> {
+    /// A whole question.
+    Whole(&'a [u8]),
+    /// More bytes than allowed, and no end in sight.
+    TooLong,
+}
+
+/// What becomes of a question.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    /// The answer.
+    Now(Vec<u8>),
+    /// Somebody has the asker's ticket and will answer.
+    Later,
+}
+
+/// What clients may take of room and time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// How many are held at once.
+    pub(crate) held_max: usize,
+    /// The longest question.
+    pub(crate) question_bytes_max: usize,
+    /// How long a question may be under way.
+    pub(crate) asking: Duration,
+    /// How long an answer may be made.
+    pub(crate) waiting: Duration,
+    /// How long a client may take to read its answer.
+    pub(crate) taking: Duration,
+    /// How long it may take to leave after that.
+    pub(crate) leaving: Duration,
+    /// How long those who are owed an answer have when the service ends.
+    pub(crate) ending: Duration,
+    /// The pause after a failure that waiting may cure and retrying at once would not.
+    pub(crate) pause: Duration,
+}
+
+impl Limits {
+    /// For so many clients and so long a question, with the times that suit everybody.
+    pub(crate) const fn new(held_max: usize, question_bytes_max: usize) -> Self {
+        Self {
+            held_max,
+            question_bytes_max,
+            // Long enough for somebody who types; it costs nothing, because who has not asked makes room for others.
+            asking: Duration::from_secs(10),
+            waiting: Duration::from_secs(60),
+            taking: Duration::from_secs(5),
+            leaving: Duration::from_secs(1),
+            ending: Duration::from_secs(1),
+            pause: Duration::from_secs(1),
+        }
+    }
+}
