@@ -28,7 +28,6 @@ pub enum ExitCode {
 /// Why a command ended without doing what it was asked to.
 #[derive(Debug)]
 pub struct Failure {
-    /// The exit code.
     pub code: ExitCode,
     /// The whole message, ready for stderr, without a trailing newline.
     pub message: String,

@@ -66,7 +66,6 @@ pub(super) fn four(bytes: &[u8], place: usize) -> Option<[u8; 4]> {
     bytes.get(place..)?.first_chunk().copied()
 }
 
-/// Two of them.
 pub(super) fn two(bytes: &[u8], place: usize) -> Option<[u8; 2]> {
     bytes.get(place..)?.first_chunk().copied()
 }

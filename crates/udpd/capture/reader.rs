@@ -14,18 +14,14 @@ use super::{link, pcap, pcapng};
 pub struct Captured<'c> {
     /// When it was captured, since 1970 in most files.
     pub arrival: Duration,
-    /// Who sent it.
     pub source: SocketAddr,
-    /// To whom.
     pub destination: SocketAddr,
-    /// Its bytes.
     pub payload: &'c [u8],
 }
 
 /// Packets that are no whole UDP datagram, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Skipped {
-    /// Another protocol.
     pub not_udp: u64,
     /// A part of a datagram that was sent in several packets.
     pub fragments: u64,
@@ -36,7 +32,6 @@ pub struct Skipped {
 }
 
 impl Skipped {
-    /// All of them.
     pub fn total(&self) -> u64 {
         self.not_udp + self.fragments + self.truncated + self.unknown_link
     }

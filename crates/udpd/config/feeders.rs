@@ -25,13 +25,10 @@ pub struct Feeders<'c> {
 /// One lane that feeds a sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Feeder {
-    /// Its number over all lanes.
     pub lane: usize,
     /// Index of its listener.
     pub listener: usize,
-    /// Its number within the listener.
     pub number: usize,
-    /// The consumer that it feeds.
     pub consumer: usize,
 }
 
@@ -49,7 +46,6 @@ impl<'c> Feeders<'c> {
         Self { listeners, lanes_on_address: listeners.iter().map(count).collect() }
     }
 
-    /// The listeners.
     pub fn listeners(&self) -> &'c [Listener] {
         self.listeners
     }

@@ -14,7 +14,6 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 const BYTE_ORDER_MARK: &[u8] = &[0xEF, 0xBB, 0xBF];
 
-/// The text of the file.
 pub(crate) fn read_text(path: &Path, name: &str) -> Result<String, Problems> {
     let refuse = |what: String, cure: String| Err(Problems::single(name, 1, 1, "file", Advice::new(what, cure)));
     // Looked at before it is opened: opening a pipe would wait for somebody to write into it.

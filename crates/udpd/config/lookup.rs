@@ -13,7 +13,6 @@ use crate::text::advice::Advice;
 /// Somebody to send to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination {
-    /// Where that is.
     pub address: SocketAddr,
     /// What was looked up and what else it could have been, when it was a name.
     pub looked_up: Option<String>,

@@ -13,7 +13,6 @@ pub struct Sink {
     pub name: String,
     /// What its type has of its own.
     pub settings: Settings,
-    /// How many consumer threads.
     pub consumers: Consumers,
     /// Depth of each consumer's channel, in batches, 1 to 65,536.
     pub queue_batches: usize,

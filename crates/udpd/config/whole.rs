@@ -9,7 +9,6 @@ use crate::settings::Problem;
 /// A whole configuration.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Settings of the process itself.
     pub daemon: Daemon,
     /// At least one; names and addresses are unique.
     pub listeners: Vec<Listener>,

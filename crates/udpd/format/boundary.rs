@@ -16,9 +16,7 @@ pub enum Boundary {
 /// The whole records at the beginning of some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Whole {
-    /// How long they are together.
     pub bytes: usize,
-    /// How many they are.
     pub records: u64,
 }
 

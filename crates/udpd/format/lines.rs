@@ -20,9 +20,7 @@ const CLASSES: [Class; 256] = classes();
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
-    /// Written as it is.
     Plain,
-    /// Written as an escape.
     Escape,
     /// Belongs to a character of several bytes, or to none.
     High,

@@ -12,7 +12,6 @@ pub struct Record<'a> {
     pub lane: usize,
     /// When it came, since 1970.
     pub arrival: Duration,
-    /// Who sent it.
     pub source: SocketAddr,
     /// What it was sent to, as far as that is known.
     pub destination: SocketAddr,

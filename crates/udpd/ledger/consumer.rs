@@ -44,7 +44,6 @@ impl DestinationLedger {
         Self { address, counts: Published::default() }
     }
 
-    /// Publishes what was counted.
     pub fn publish(&self, tally: &DestinationTally) {
         self.counts.publish(tally);
     }

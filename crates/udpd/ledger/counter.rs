@@ -11,7 +11,6 @@ pub struct Counter {
     pub name: &'static str,
     /// What is counted, or why it was dropped.
     pub help: &'static str,
-    /// Of what.
     pub unit: &'static str,
     /// The name for Prometheus; what does not end in `_total` also falls.
     pub metric: &'static str,
@@ -19,7 +18,6 @@ pub struct Counter {
     pub by_lane: bool,
     /// What dropped it; empty for what is no drop.
     pub layer: &'static str,
-    /// What helps against such drops.
     pub cure: &'static str,
     /// Such drops are wanted, or are logged elsewhere.
     pub is_quiet: bool,
@@ -48,7 +46,6 @@ pub trait Counters: Default {
     type Cells: Debug + Default + Send + Sync;
     /// Visits each number beside its cell.
     fn each(&self, cells: &Self::Cells, visit: &mut impl FnMut(u64, &AtomicU64));
-    /// The numbers in the cells.
     fn load(cells: &Self::Cells) -> Self;
     /// Adds each of the other's numbers.
     fn add(&mut self, other: &Self);
@@ -105,10 +102,8 @@ where
 pub trait Table: Counters {
     /// The declarations.
     const COUNTERS: &'static [Counter];
-    /// Each counter and its value.
     fn values(&self) -> impl Iterator<Item = (&'static Counter, u64)>;
 
-    /// The sum over the table.
     fn total(&self) -> u64 {
         self.values().map(|(_, value)| value).sum()
     }

@@ -19,12 +19,10 @@ pub struct FileLedger {
 }
 
 impl FileLedger {
-    /// All the bytes ever written.
     pub fn written(&self) -> u64 {
         self.counts.written_bytes.load(Ordering::Relaxed)
     }
 
-    /// Counts what was just written.
     pub fn add_written(&self, bytes: u64) {
         self.counts.written_bytes.store(self.written() + bytes, Ordering::Release);
     }
@@ -49,7 +47,6 @@ impl FileLedger {
         self.counts.doubtful_bytes.fetch_add(after, Ordering::Relaxed);
     }
 
-    /// A sync has failed.
     pub fn note_sync_failure(&self) {
         self.counts.sync_failures.fetch_add(1, Ordering::Relaxed);
     }

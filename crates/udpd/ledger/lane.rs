@@ -76,7 +76,6 @@ impl LaneLedger {
         Some((kernel.drops.total, info))
     }
 
-    /// The socket of this lane.
     pub fn socket(&self) -> Arc<Socket> {
         Arc::clone(&self.kernel.lock().unwrap_or_else(PoisonError::into_inner).socket)
     }

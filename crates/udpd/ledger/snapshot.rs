@@ -29,7 +29,6 @@ pub struct Snapshot {
 /// One listener.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ListenerSnapshot {
-    /// Its name.
     pub name: String,
     /// Its addresses, joined by ", ".
     pub address: String,
@@ -39,7 +38,6 @@ pub struct ListenerSnapshot {
     pub kernel_dropped: Option<u64>,
     /// "datagrams", or "buffers" with GRO, where a dropped train counts as one.
     pub kernel_dropped_unit: String,
-    /// What its lanes have counted.
     #[serde(flatten)]
     pub counts: LaneTally,
     /// Other processes with sockets on its port, of which the kernel lets only some users' be there. Null when nobody
@@ -61,13 +59,10 @@ pub struct ListenerSnapshot {
 pub struct SharerSnapshot {
     /// The process; null when this one may not look into it.
     pub pid: Option<u32>,
-    /// Its name.
     pub command: Option<String>,
-    /// Its user.
     pub uid: u32,
     /// What the sockets are bound to.
     pub address: String,
-    /// How many they are.
     pub sockets: u64,
     /// What they take of what is sent to the listener.
     pub takes: Takes,
@@ -88,9 +83,7 @@ pub enum Takes {
 /// What one sink did with the datagrams of one listener.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SinkSnapshot {
-    /// Its name.
     pub name: String,
-    /// Datagrams meant for it.
     pub offered: u64,
     /// What its consumers have counted, and what the lanes could not give it.
     #[serde(flatten)]
@@ -99,7 +92,6 @@ pub struct SinkSnapshot {
     pub in_flight: u64,
     /// Batches now waiting in its channels.
     pub queue_depth: u64,
-    /// Batches its channels can hold.
     pub queue_capacity: u64,
     /// What it has written, for a sink of type `file`: of all its listeners together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -112,9 +104,7 @@ pub struct SinkSnapshot {
 /// What a relay has sent to one destination, in datagrams.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct DestinationSnapshot {
-    /// Where to.
     pub address: String,
-    /// What has become of them.
     #[serde(flatten)]
     pub counts: DestinationTally,
 }
@@ -122,7 +112,6 @@ pub struct DestinationSnapshot {
 /// What a sink has written to files. Bytes of records, as the files hold them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct FilesSnapshot {
-    /// What it has counted.
     #[serde(flatten)]
     pub counts: FileTally,
     /// Everything that was written before is on the disk, or doubtful; seconds since 1970, null before the first sync.
@@ -132,7 +121,6 @@ pub struct FilesSnapshot {
 /// One lane.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LaneSnapshot {
-    /// Its number within the listener.
     pub lane: usize,
     /// The address its socket is bound to.
     pub address: String,
@@ -142,7 +130,6 @@ pub struct LaneSnapshot {
     pub node: Option<usize>,
     /// The RX queue that feeds it, when a plan says so.
     pub queue: Option<usize>,
-    /// How it receives.
     pub engine: String,
     /// received + kernel_dropped; null when nobody can know.
     pub arrived: Option<u64>,
@@ -159,7 +146,6 @@ pub struct LaneSnapshot {
     /// How many arrived on each core, where that is counted.
     #[serde(default)]
     pub arrived_on: Option<BTreeMap<usize, u64>>,
-    /// What its receiver has counted.
     #[serde(flatten)]
     pub counts: LaneTally,
     /// What the kernel granted, as it accounts (twice the value set).
@@ -171,9 +157,7 @@ pub struct LaneSnapshot {
 /// Host-wide counters, by name.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct HostSnapshot {
-    /// Per interface.
     pub nic: serde_json::Map<String, serde_json::Value>,
-    /// Per core.
     pub softnet: serde_json::Map<String, serde_json::Value>,
     /// The UDP counters of this network namespace.
     pub udp: serde_json::Map<String, serde_json::Value>,

@@ -21,7 +21,6 @@ use crate::text::calendar::Moment;
 pub enum LogFormat {
     /// `level message`, with the journal's priority prefix when stderr is the journal.
     Text,
-    /// One JSON object a line.
     Json,
 }
 

@@ -40,7 +40,6 @@ pub struct Crew {
 #[derive(Debug)]
 struct Member {
     name: String,
-    /// Its number in the kernel.
     thread_id: AtomicI32,
     pulse: CachePadded<AtomicU64>,
 }
@@ -48,9 +47,7 @@ struct Member {
 /// How a thread was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vitals {
-    /// What it is called.
     pub name: String,
-    /// Its number in the kernel.
     pub thread_id: i32,
     /// Moves with every step; odd while the thread rests.
     pub pulse: u64,
@@ -114,13 +111,11 @@ impl Crew {
         members.push(Arc::downgrade(member));
     }
 
-    /// Tells the main thread something.
     pub fn report(&self, event: Event) {
         // Nobody listens any more when the process ends.
         let _ = self.events.send(event);
     }
 
-    /// How every living thread is.
     pub fn vitals(&self) -> Vec<Vitals> {
         let members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         let vitals = |member: Arc<Member>| Vitals {

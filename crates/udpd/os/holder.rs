@@ -18,13 +18,10 @@ pub struct Holder {
     pub pid: Option<u32>,
     /// The name of that process, with nothing in it that could command a terminal.
     pub command: Option<String>,
-    /// This process has it open.
     pub own: bool,
     /// The socket's inode, the same in every process that shares it.
     pub inode: u64,
-    /// The user that made it.
     pub uid: u32,
-    /// What it is bound to.
     pub address: SocketAddr,
     /// It takes only what one peer sends.
     pub connected: bool,

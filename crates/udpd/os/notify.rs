@@ -60,7 +60,6 @@ impl Notifier {
         self.send(&format!("READY=1\nSTATUS={}\n", one_line(status)));
     }
 
-    /// Shows a new status line.
     pub fn status(&self, status: &str) {
         self.send(&format!("STATUS={}\n", one_line(status)));
     }

@@ -23,7 +23,6 @@ const ANSWER_BYTES: usize = 72;
 /// What was found out about a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Details {
-    /// Which socket.
     pub inode: u64,
     /// The index of the interface that it is bound to; 0 for none.
     pub interface: u32,
@@ -102,7 +101,6 @@ fn read_answer(message: &[u8]) -> Option<Details> {
     Some(Details { inode, interface, v6_only })
 }
 
-/// The bytes of a number.
 fn number<const BYTES: usize>(bytes: &[u8], place: usize) -> Option<[u8; BYTES]> {
     bytes.get(place..place + BYTES)?.try_into().ok()
 }

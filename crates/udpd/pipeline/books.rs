@@ -28,7 +28,6 @@ pub struct Books {
 /// One listener.
 #[derive(Debug)]
 pub struct ListenerBooks {
-    /// Its name.
     pub name: String,
     /// Its addresses, as bound.
     pub address: String,
@@ -36,7 +35,6 @@ pub struct ListenerBooks {
     pub gro: bool,
     /// Its sinks, by index.
     pub sinks: Vec<usize>,
-    /// Its lanes.
     pub lanes: Vec<LaneBooks>,
     /// Who else is on its port, as far as somebody has looked.
     pub sharers: Mutex<Option<Vec<SharerSnapshot>>>,
@@ -47,7 +45,6 @@ pub struct ListenerBooks {
 pub struct LaneBooks {
     /// What its socket is bound to.
     pub address: String,
-    /// Its core.
     pub core: Option<usize>,
     /// The memory node of that core.
     pub node: Option<usize>,
@@ -55,24 +52,18 @@ pub struct LaneBooks {
     pub intake: Intake,
     /// The evidence of where they arrive.
     pub arrivals: Option<CoreCounter>,
-    /// What the kernel granted.
     pub receive_buffer_bytes: u64,
-    /// What it receives with.
     pub engine: &'static str,
-    /// What its receiver counts.
     pub ledger: Arc<LaneLedger>,
 }
 
 /// One sink.
 #[derive(Debug)]
 pub struct SinkBooks {
-    /// Its name.
     pub name: String,
     /// Its channels, to see how full they are.
     pub channels: Vec<Gauge>,
-    /// What its consumers count.
     pub consumers: Vec<Arc<ConsumerLedger>>,
-    /// Its files.
     pub files: Vec<Arc<FileLedger>>,
     /// Its destinations, once for each consumer.
     pub destinations: Vec<Arc<DestinationLedger>>,
@@ -86,7 +77,6 @@ impl Books {
         }
     }
 
-    /// Reads everything.
     pub fn snapshot(&self) -> Snapshot {
         let listeners = self.listeners.iter().enumerate().map(|(index, listener)| self.listener(index, listener));
         Snapshot {

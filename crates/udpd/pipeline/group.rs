@@ -18,7 +18,6 @@ use crate::plan::spread;
 /// A bound socket, as far as the books need it.
 #[derive(Debug)]
 pub(super) struct Endpoint {
-    /// What it is bound to.
     pub address: SocketAddr,
     /// The evidence of where its datagrams arrive.
     pub arrivals: Option<CoreCounter>,

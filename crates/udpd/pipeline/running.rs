@@ -34,9 +34,7 @@ pub struct Lane {
     pub address: SocketAddr,
     /// The core, when pinning worked.
     pub core: Option<usize>,
-    /// The receive buffer.
     pub buffer: GrantedBuffer,
-    /// The memory of the batches.
     pub backing: Backing,
     pub(super) ledger: Arc<LaneLedger>,
     pub(super) successor: Arc<Successor>,
@@ -54,12 +52,10 @@ impl Pipeline {
         self.files.clone()
     }
 
-    /// The lanes.
     pub fn lanes(&self) -> &[Lane] {
         &self.lanes
     }
 
-    /// The lanes of a listener.
     pub fn lanes_of(&self, listener: usize) -> impl Iterator<Item = &Lane> {
         self.lanes.iter().filter(move |lane| lane.setup.plan.listener == listener)
     }

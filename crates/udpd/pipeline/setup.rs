@@ -11,11 +11,8 @@ use crate::policy::{Access, AccessList, Network, Offences};
 /// What a lane needs before it can make anything, and what another socket for it is made from.
 #[derive(Debug, Clone)]
 pub struct LaneSetup {
-    /// Its number over all lanes.
     pub index: usize,
-    /// The plan for it.
     pub plan: LanePlan,
-    /// The settings of its listener.
     pub listener: Arc<Listener>,
     /// Whose datagrams it takes, when not everybody's.
     pub access: Option<Arc<AccessList>>,

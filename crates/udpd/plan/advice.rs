@@ -52,7 +52,6 @@ pub fn of_rival(rival: &Rival, ban_irqbalance: bool) -> String {
     }
 }
 
-/// A drift in one line.
 pub fn of_drift(drift: &Drift, ban_irqbalance: bool) -> String {
     match &drift.rival {
         Some(rival) => {

@@ -29,7 +29,6 @@ impl Kernel {
         Ok(Self { ethtool, allowed })
     }
 
-    /// What the crate works with.
     pub fn steering<'a>(&'a self, request: &'a steer::plan::Request) -> Steering<'a> {
         let reader = Reader {
             sys_root: Path::new("/sys"),

@@ -9,7 +9,6 @@ use steer::Topology;
 /// What a plan is made for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
-    /// Cores and memory nodes.
     pub topology: Topology,
     /// The cores that udpd may use.
     pub allowed: Vec<usize>,

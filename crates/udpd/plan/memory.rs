@@ -14,7 +14,6 @@ const THREAD_BYTES: usize = 64 << 10;
 /// The parts, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// All batches.
     pub pool_bytes: usize,
     /// The tables of all rate limits.
     pub policy_bytes: usize,
@@ -22,18 +21,15 @@ pub struct Memory {
     pub sink_bytes: usize,
     /// What all receive buffers together may take when the kernel grants them; it is the kernel's memory.
     pub receive_buffer_bytes: usize,
-    /// Threads of lanes and consumers.
     #[serde(skip)]
     pub threads: usize,
 }
 
 impl Memory {
-    /// What udpd itself takes.
     pub fn own_bytes(&self) -> usize {
         OWN_BYTES + self.threads * THREAD_BYTES
     }
 
-    /// All that the process takes.
     pub fn total_bytes(&self) -> usize {
         let parts = [self.sink_bytes, self.policy_bytes, self.own_bytes()];
         parts.into_iter().fold(self.pool_bytes, usize::saturating_add)

@@ -41,7 +41,6 @@ impl Intake {
 /// The lanes of one address: one seat each, `None` where there is no core to sit on.
 #[derive(Debug, Clone, Copy)]
 pub struct Members<'a> {
-    /// Where their receivers sit.
     pub seats: &'a [Option<Seat>],
     /// The cores that udpd may use.
     pub cores: &'a [usize],

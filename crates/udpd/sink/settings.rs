@@ -19,7 +19,6 @@ pub type Settings = Arc<dyn SinkSettings>;
 
 /// The settings of one type of sink.
 pub trait SinkSettings: Any + fmt::Debug + Send + Sync {
-    /// Where it brings datagrams.
     fn target(&self) -> Target<'_>;
 
     /// Whether it records when a datagram came and where it went to.
@@ -42,7 +41,6 @@ pub trait SinkSettings: Any + fmt::Debug + Send + Sync {
         Vec::new()
     }
 
-    /// Opens it for one consumer.
     fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure>;
 }
 
@@ -58,7 +56,6 @@ impl dyn SinkSettings {
 pub enum Target<'a> {
     /// Nowhere outside of this process.
     Nowhere,
-    /// Standard output.
     Stdout,
     /// Files; the path holds names and codes for the time that are not filled in yet.
     Files(&'a str),
@@ -71,15 +68,11 @@ pub enum Target<'a> {
 /// The sink of one consumer, about to be opened.
 #[derive(Debug)]
 pub struct Opening<'a> {
-    /// The name of the sink.
     pub sink: &'a str,
-    /// The number of the consumer.
     pub consumer: usize,
-    /// Every lane.
     pub scenes: &'a Arc<[Scene]>,
     /// Which of them feed the consumer.
     pub feeds: &'a [bool],
-    /// The names of all listeners.
     pub listeners: &'a [String],
     /// Wakes the consumer.
     pub caller: &'a Caller,
@@ -97,11 +90,8 @@ impl Opening<'_> {
 /// An open sink, and what it counts besides datagrams.
 #[derive(Debug)]
 pub struct Opened {
-    /// The sink.
     pub sink: Box<dyn Sink>,
-    /// The books of its files.
     pub files: Vec<Arc<FileLedger>>,
-    /// The books of its destinations.
     pub destinations: Vec<Arc<DestinationLedger>>,
 }
 

@@ -7,7 +7,6 @@ use std::fmt;
 pub struct Advice {
     /// What is wrong, with the value.
     pub what: String,
-    /// What to do.
     pub cure: String,
 }
 

@@ -10,7 +10,6 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table.
     pub fn new<H: Into<String>>(headings: impl IntoIterator<Item = H>) -> Self {
         Self { headings: headings.into_iter().map(Into::into).collect(), rows: Vec::new() }
     }

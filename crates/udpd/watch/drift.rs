@@ -18,7 +18,6 @@ pub struct InterfaceWatch {
 }
 
 impl InterfaceWatch {
-    /// The lines that are due.
     pub fn look(&mut self, wish: &Steer) -> Vec<String> {
         if wish.interfaces.is_empty() {
             return Vec::new();

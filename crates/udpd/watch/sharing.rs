@@ -30,7 +30,6 @@ struct Bound {
 struct Watched {
     listener: usize,
     name: String,
-    /// Its addresses.
     bound: Vec<Bound>,
     share_port: bool,
 }
@@ -146,7 +145,6 @@ impl ShareWatch {
         (before != after || was_blind || first_look).then_some(said)
     }
 
-    /// Who is on our ports.
     fn parties(&self) -> Vec<Party> {
         grouped(self.others.values().flatten())
     }

@@ -29,7 +29,6 @@ const TICKS: f64 = 6.0;
 /// The words around a chart.
 #[derive(Debug, Clone, Copy)]
 pub struct Words<'a> {
-    /// In large letters.
     pub title: &'a str,
     /// Below it: machine, date, conditions.
     pub subtitle: &'a str,
@@ -40,7 +39,6 @@ pub struct Words<'a> {
 /// A bar with its name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bar {
-    /// Below it.
     pub name: String,
     /// Its height; `None` where it could not be measured.
     pub value: Option<f64>,

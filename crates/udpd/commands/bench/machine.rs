@@ -20,13 +20,11 @@ const BUSY_SHARE: f64 = 0.1;
 /// Facts about the machine that a figure depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Machine {
-    /// The release of the kernel.
     pub kernel: Option<String>,
     /// The model name of the CPU.
     pub cpu: Option<String>,
     /// The cores that are online, as a list.
     pub cores: Option<String>,
-    /// How many cores are online.
     pub core_count: usize,
     /// Whether a hypervisor is below.
     pub virtualised: bool,
@@ -136,7 +134,6 @@ struct Ticks {
 /// CPU time used up between two moments.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Used {
-    /// The time that passed.
     pub wall_ns: u64,
     /// By this process, to the nanosecond, threads that have ended included.
     pub process_ns: u64,

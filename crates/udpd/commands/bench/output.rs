@@ -32,7 +32,6 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Writes it.
     pub(crate) fn write(&self, text: &str) -> Result<(), Failure> {
         self.open()?.write_all(text.as_bytes()).map_err(|error| self.cannot(&error))
     }

@@ -17,7 +17,6 @@ use super::rate::Rate;
 pub enum Amount {
     /// After this long; with a rate that means exactly the datagrams that are due until then.
     Seconds(Duration),
-    /// After this many datagrams.
     Count(u64),
     /// When told to.
     UntilStopped,
@@ -27,7 +26,6 @@ pub enum Amount {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schedule {
     rate: Rate,
-    /// How long a ramp takes.
     ramp_seconds: f64,
     /// How many there are in all.
     total: Option<u64>,

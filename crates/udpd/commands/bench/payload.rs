@@ -69,9 +69,7 @@ impl SendTime {
 /// What a datagram says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Which run of a sender.
     pub run: u16,
-    /// Which flow of that run.
     pub flow: u16,
     /// Its number in that flow, from 0.
     pub sequence: u64,

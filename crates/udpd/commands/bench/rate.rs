@@ -12,9 +12,7 @@ const RIGHT: &str = "write datagrams a second such as 5000, 10k or 1.5M, a ramp 
 /// How fast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rate {
-    /// As fast as it goes.
     Max,
-    /// This many datagrams a second.
     Steady(u64),
     /// From the first to the second, evenly over the whole run.
     Ramp(u64, u64),

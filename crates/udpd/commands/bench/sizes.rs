@@ -9,7 +9,6 @@ const IMIX: [usize; 12] = [18, 548, 18, 18, 548, 18, 1472, 18, 548, 18, 548, 18]
 /// How long payloads are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sizes {
-    /// All the same.
     Fixed(usize),
     /// Evenly spread from the first to the last, both included.
     Range(usize, usize),
@@ -50,7 +49,6 @@ impl Sizes {
         }
     }
 
-    /// The shortest.
     pub fn min(self) -> usize {
         match self {
             Self::Fixed(size) | Self::Range(size, _) => size,

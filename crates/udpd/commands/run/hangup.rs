@@ -22,7 +22,6 @@ impl Hangup {
         Self { crew: crew.clone(), files, open: Arc::default() }
     }
 
-    /// The signal has come.
     pub(crate) fn heard(&self) {
         if self.open.fetch_add(1, Ordering::AcqRel) > 0 {
             return;

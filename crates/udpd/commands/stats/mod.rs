@@ -28,7 +28,6 @@ pub fn execute(daemon: Connection, json: bool, out: &mut dyn Write) -> Result<()
     console::print(out, &text)
 }
 
-/// The ledger as text.
 pub fn render(snapshot: &Snapshot) -> String {
     let mut text = format!("udpd {}, up {}\n", snapshot.version, duration(snapshot.uptime_seconds));
     if snapshot.log_lines_lost > 0 {
@@ -97,7 +96,6 @@ fn push_sums(text: &mut String, listener: &ListenerSnapshot) {
     }
 }
 
-/// Counters in one cell.
 fn terms(values: impl Iterator<Item = (&'static Counter, u64)>) -> String {
     named(values).map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
 }

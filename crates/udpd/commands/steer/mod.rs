@@ -24,28 +24,21 @@ pub enum Action {
     Status,
     /// Show the plan and what it would change.
     Plan,
-    /// Make the host as planned.
     Apply,
-    /// Make it as it was.
     Restore,
 }
 
 /// How it was asked for.
 #[derive(Debug)]
 pub struct Order<'a> {
-    /// What to do.
     pub action: Action,
     /// The interfaces; those of the configuration when none is named.
     pub interfaces: Vec<String>,
-    /// The wish.
     pub wish: &'a Steer,
-    /// Where what was is kept.
     pub state_folder: PathBuf,
-    /// Print JSON.
     pub json: bool,
 }
 
-/// Runs the command.
 pub fn execute(order: &Order<'_>, out: &mut dyn Write) -> Result<(), Failure> {
     let kernel = Kernel::open()?;
     let steering = kernel.steering(&order.wish.request);

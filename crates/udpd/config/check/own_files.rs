@@ -19,7 +19,6 @@ use crate::settings::{Findings, Place};
 struct Claim {
     /// May hold codes for the time.
     path: PathBuf,
-    /// What it is.
     noun: String,
 }
 

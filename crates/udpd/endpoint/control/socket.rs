@@ -63,7 +63,6 @@ impl ControlSocket {
         Ok(Self { listener, path: path.into(), identity: (metadata.dev(), metadata.ino()) })
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -65,7 +65,6 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// Answers.
     pub(crate) fn answer(self, answer: Vec<u8>) {
         self.deliver(Some(answer));
     }

@@ -22,7 +22,6 @@ pub struct MetricsServer {
 }
 
 impl MetricsServer {
-    /// Binds the endpoint.
     pub fn bind(address: SocketAddr) -> Result<Self, Failure> {
         let bound = TcpListener::bind(address).and_then(|listener| Ok((listener.local_addr()?, listener)));
         let (address, listener) = bound.map_err(|error| {

@@ -22,7 +22,6 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// What it says now.
     pub(super) fn now(&self) -> SystemTime {
         #[cfg(test)]
         {

@@ -97,7 +97,6 @@ impl Handle {
         Ok(())
     }
 
-    /// How long the file is.
     pub(super) fn length(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
     }

@@ -156,7 +156,6 @@ impl Index {
         directory.join(file)
     }
 
-    /// Where it is.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

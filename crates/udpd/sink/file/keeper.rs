@@ -132,7 +132,6 @@ impl FileKeeper {
         Post { desk, room: self.rooms.len() - 1, office: Arc::clone(&self.office), done }
     }
 
-    /// Starts the thread.
     pub fn start(self, crew: &Crew) -> io::Result<Reopener> {
         let Self { rooms, office, orders, requests, lookout, waiting } = self;
         let reopener = Reopener(Arc::downgrade(&office));

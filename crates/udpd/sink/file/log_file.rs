@@ -44,7 +44,6 @@ pub(super) struct LogFile {
     lost_before: Option<(u64, u64)>,
     /// Which file that is, or was.
     generation: u64,
-    /// How long it is.
     length: u64,
     /// Not before then is a full file to be finished: it could not be the last time.
     full_pause: Option<Instant>,
@@ -165,7 +164,6 @@ impl LogFile {
         );
     }
 
-    /// Where the consumer is.
     fn at(&self) -> At {
         At { generation: self.generation, written: self.ledger.written() }
     }

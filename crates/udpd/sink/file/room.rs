@@ -40,11 +40,9 @@ pub(super) struct Kept {
 /// What becomes of a file when the consumer has left it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// It is complete.
     Finished,
     /// Somebody has taken it, and keeps it.
     Taken,
-    /// Its sync has failed.
     Condemned,
 }
 

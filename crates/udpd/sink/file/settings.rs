@@ -9,7 +9,6 @@ use crate::format::Format;
 pub struct FileSettings {
     /// Absolute path with `{listener}`, `{lane}`, `{consumer}` and `{sink}`, and `%Y %m %d %H %M %S`, to be filled in.
     pub path: String,
-    /// How a datagram is written.
     pub format: Format,
     /// When a new file is begun.
     pub rotate: Rotate,
@@ -50,7 +49,6 @@ impl Rotate {
 /// How many finished files are kept, and how many bytes of them; 0 = all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Keep {
-    /// Files.
     pub files: u64,
     /// Bytes of all of them together.
     pub bytes: u64,
@@ -59,7 +57,6 @@ pub struct Keep {
 /// When written records are forced to the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sync {
-    /// The kernel decides.
     Never,
     /// When a file is finished.
     WhenFinished,

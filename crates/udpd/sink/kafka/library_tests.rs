@@ -11,7 +11,6 @@ fn with(properties: &[(&str, &str)]) -> KafkaSettings {
     KafkaSettings { properties, ..settings() }
 }
 
-/// What the library would use.
 fn effective(settings: &KafkaSettings, key: &str) -> String {
     let config = client_config(settings).expect("right settings");
     config.create_native_config().expect("right settings").get(key).expect("a property of the library")

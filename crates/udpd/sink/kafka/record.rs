@@ -32,7 +32,6 @@ impl Text {
         text
     }
 
-    /// Its bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }

@@ -10,7 +10,6 @@ pub(super) const QUEUE_KIBIBYTES: usize = 64 * 1024;
 pub struct KafkaSettings {
     /// `host:port`, or several with commas between them.
     pub brokers: String,
-    /// Where the datagrams go.
     pub topic: String,
     /// Whether the address of its sender is the key of a message, which keeps each sender's datagrams in order.
     pub key_by_source: bool,
@@ -50,7 +49,6 @@ pub enum KafkaError {
     Setting {
         /// The key, as the operator writes it.
         key: String,
-        /// What it is set to.
         value: String,
         /// Why that is wrong and what would be right.
         reason: String,

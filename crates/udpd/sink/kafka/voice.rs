@@ -89,7 +89,6 @@ impl Voice {
         vec![(Level::Warn, text)]
     }
 
-    /// A broker has acknowledged something.
     pub(super) fn back(&mut self) -> Lines {
         if !std::mem::replace(&mut self.gone, false) {
             return Vec::new();
@@ -112,7 +111,6 @@ impl Voice {
         reason.clone_into(&mut self.last_trouble);
     }
 
-    /// Another error of the client.
     pub(super) fn error(&mut self, reason: &str, now: Instant) -> Lines {
         // The binding hands every error over twice.
         if reason == self.last_trouble {

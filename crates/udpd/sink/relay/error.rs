@@ -16,9 +16,7 @@ pub(super) const FIND_WAY: &str = "find a way";
 /// Why a relay could not be opened.
 #[derive(Debug)]
 pub(super) struct RelayError {
-    /// Where to.
     pub(super) destination: SocketAddr,
-    /// What was tried.
     pub(super) operation: &'static str,
     /// Why it did not work.
     pub(super) error: io::Error,

@@ -17,7 +17,6 @@ use crate::sink::settings::{Opened, Opening, Settings, SinkSettings, Target};
 pub struct RelaySettings {
     /// At least one, each once.
     pub destinations: Vec<SocketAddr>,
-    /// Who gets what.
     pub distribute: Distribute,
     /// Send with the original source address and port.
     pub keep_source: bool,
@@ -28,7 +27,6 @@ pub struct RelaySettings {
 /// Which destination gets a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Distribute {
-    /// Every one.
     #[default]
     All,
     /// One, always the same for a source address.

@@ -22,7 +22,6 @@ pub(super) enum Trouble {
     Failed(i32),
     /// The kernel has taken nothing for so long that there is no more room.
     Full,
-    /// The kernel cannot take anything.
     Stuck(i32),
     /// The network has answered to something sent before.
     Answered(i32),

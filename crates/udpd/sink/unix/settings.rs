@@ -11,7 +11,6 @@ use crate::sink::settings::{Opened, Opening, SinkSettings, Target};
 /// What is written of a sink of type `unix`.
 #[derive(Debug, Clone)]
 pub struct UnixSettings {
-    /// Where somebody else listens.
     pub path: PathBuf,
     /// What kind of socket that is.
     pub socket: UnixSocket,

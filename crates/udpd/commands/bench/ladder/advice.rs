@@ -27,9 +27,7 @@ const LOSS_MARGIN_PERCENT: f64 = 0.01;
 pub struct Advice {
     /// The key, or the name of a kernel setting.
     pub key: String,
-    /// What to write there.
     pub value: String,
-    /// The figure behind it.
     pub why: String,
 }
 

@@ -24,7 +24,6 @@ fn rounds_of<const ROUNDS: usize>(step: Step, rounds: [(u64, u64); ROUNDS]) -> R
     Row::of(step, &rounds.map(trial))
 }
 
-/// A row whose rounds agree.
 fn made(step: Step, each_ns: u64, lost: u64) -> Row {
     costing(step, [each_ns; 3], lost)
 }

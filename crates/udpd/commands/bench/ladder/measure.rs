@@ -35,15 +35,11 @@ const CALIBRATION: Duration = Duration::from_millis(300);
 pub struct Task {
     /// Which steps, in order.
     pub steps: Vec<Step>,
-    /// How often.
     pub rounds: usize,
-    /// How long each time.
     pub duration: Duration,
     /// Datagrams a second; `None`: a million, or what the sender can keep.
     pub rate: Option<u64>,
-    /// Payload bytes.
     pub size: usize,
-    /// Datagrams in a train.
     pub train: usize,
     /// Repeat the last step over sizes.
     pub sizes: bool,
@@ -58,21 +54,15 @@ pub struct Report {
     pub rate: u64,
     /// What the sender can do when nobody receives.
     pub senders_limit: f64,
-    /// Which core sends.
     pub sender_core: usize,
-    /// Which cores receive.
     pub receiver_cores: Vec<usize>,
     /// By how much a step differs from itself; null when it was not taken twice in two rounds.
     pub noise: Option<f64>,
-    /// The steps.
     pub steps: Vec<Row>,
-    /// What to set.
     pub advice: Vec<Advice>,
-    /// The last step over sizes.
     pub sizes: Vec<SizeRow>,
     /// The cost of a datagram and that of its bytes.
     pub line: Option<Line>,
-    /// The last step over placements.
     pub placements: Vec<PlacementRow>,
     /// Somebody ended it before everything was measured.
     pub interrupted: bool,

@@ -11,13 +11,11 @@ use super::trial::Cores;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Distance {
-    /// Both on one core.
     SameCore,
     /// Two threads of one physical core.
     SiblingThreads,
     /// Two cores of one memory node.
     SameNode,
-    /// Two memory nodes.
     OtherNode,
 }
 
@@ -26,7 +24,6 @@ impl Distance {
     pub const ALL: [Distance; 4] =
         [Distance::SameCore, Distance::SiblingThreads, Distance::SameNode, Distance::OtherNode];
 
-    /// In words.
     pub fn name(self) -> &'static str {
         match self {
             Distance::SameCore => "same core",
@@ -64,7 +61,6 @@ impl Distance {
 /// A distance and what it cost.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PlacementRow {
-    /// How far.
     pub distance: Distance,
     /// Where the sender and with it the interrupt was, and the receiver.
     pub cores: Option<(usize, usize)>,

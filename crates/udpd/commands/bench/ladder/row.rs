@@ -17,7 +17,6 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// All of them.
     pub fn total(self) -> u64 {
         self.receive_buffer + self.before_the_socket
     }
@@ -56,25 +55,18 @@ fn percent(lost: u64, offered: u64) -> f64 {
 /// What a step came to.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// Which it is.
     pub step: Step,
-    /// What is different about it.
     pub what: &'static str,
     /// Why it could not be taken; all figures are then 0 or null.
     pub obstacle: Option<String>,
-    /// How often it was measured.
     pub rounds: usize,
     /// Datagrams a second, as really sent.
     pub offered_per_second: f64,
-    /// Datagrams sent in all rounds.
     pub offered: u64,
-    /// Datagrams received in all rounds.
     pub received: u64,
     /// What is missing: `offered` = `received` + these.
     pub lost: Lost,
-    /// Receive calls that brought something.
     pub calls: u64,
-    /// Received in each call.
     pub datagrams_per_call: Option<f64>,
     /// CPU time of the receivers for each datagram received.
     pub receiver_ns: Option<f64>,

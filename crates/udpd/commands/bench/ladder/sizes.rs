@@ -18,9 +18,7 @@ pub(super) const RATE: u64 = 10_000;
 /// A size and what it cost.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SizeRow {
-    /// Payload bytes.
     pub bytes: usize,
-    /// The figures.
     #[serde(flatten)]
     pub row: Row,
 }

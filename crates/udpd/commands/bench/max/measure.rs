@@ -15,13 +15,11 @@ use crate::exit::Failure;
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
-    /// The listener.
     pub listener: String,
     /// What differs from the configuration.
     pub changed: Vec<String>,
     /// Datagrams a second; 0 when even the lowest rate lost some.
     pub rate: u64,
-    /// What ended the search.
     pub limit: Limit,
     /// How often the rate was kept in a row at the end.
     pub repetitions: usize,

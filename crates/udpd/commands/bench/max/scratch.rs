@@ -109,7 +109,6 @@ impl Scratches {
         all.iter().find(|scratch| scratch.path == path).map_or(Ok(()), Scratch::empty)
     }
 
-    /// Removes all of them.
     pub(super) fn remove(&self) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.drain(..).for_each(|scratch| scratch.remove());

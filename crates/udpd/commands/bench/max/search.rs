@@ -30,7 +30,6 @@ pub(super) enum Verdict {
         /// Whether no more of them was lost than is allowed.
         kept: bool,
     },
-    /// Somebody wants an end.
     Interrupted,
 }
 
@@ -65,9 +64,7 @@ pub(super) struct Found {
 /// What to look for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Bounds {
-    /// Where to begin.
     pub(super) lowest: u64,
-    /// Where to end.
     pub(super) highest: u64,
     /// How exact the answer has to be, as a share of it.
     pub(super) precision: f64,

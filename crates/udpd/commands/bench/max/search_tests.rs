@@ -14,7 +14,6 @@ fn verdict(rate: u64, pipeline: u64, sender: u64) -> Verdict {
     }
 }
 
-/// Searches there.
 fn simulate(pipeline: u64, sender: u64) -> (Found, Vec<u64>) {
     let mut asked = Vec::new();
     let found = search(BOUNDS, |rate| {

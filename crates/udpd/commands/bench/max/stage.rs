@@ -48,7 +48,6 @@ pub(super) struct Stage {
     scratches: Scratches,
     /// Where the files are, by the directory that they would be in.
     rooms: BTreeMap<PathBuf, Room>,
-    /// Where the sockets are.
     sockets: Option<PathBuf>,
     peers: Vec<Peer>,
     diverted: Option<Diverted>,

@@ -10,7 +10,6 @@ use crate::commands::bench::sizes::Sizes;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Task {
     pub(super) bounds: Bounds,
-    /// How long a trial lasts.
     pub(super) duration: Duration,
     /// How much may be lost, in percent.
     pub(super) loss_percent: f64,

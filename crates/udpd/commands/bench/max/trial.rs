@@ -33,9 +33,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// Where datagrams were lost: `sent` = delivered to the sink that got least + these.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Lost {
-    /// Before the sockets.
     pub before_the_socket: u64,
-    /// In their receive buffers.
     pub kernel: u64,
     /// By the listener: too long, without a batch.
     pub listener: u64,
@@ -46,7 +44,6 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// All of them.
     pub fn total(self) -> u64 {
         self.before_the_socket + self.kernel + self.listener + self.queue_full + self.sink_error
     }
@@ -57,15 +54,11 @@ impl Lost {
 pub struct Trial {
     /// Datagrams a second that were asked for.
     pub rate: u64,
-    /// As really sent.
     pub sent_per_second: f64,
-    /// Datagrams sent.
     pub sent: u64,
     /// Datagrams delivered by the sink that delivered least.
     pub delivered: u64,
-    /// Which sink that is.
     pub sink: String,
-    /// The rest.
     pub lost: Lost,
     /// CPU time of the pipeline for each datagram delivered, the sender not counted.
     pub pipeline_ns: Option<f64>,

@@ -22,9 +22,7 @@ pub enum Fate {
     New,
     /// The first with its sequence, after a higher one.
     Reordered,
-    /// Its sequence was there already.
     Duplicated,
-    /// Too far behind to know.
     Late,
     /// Of a flow for which there is no room.
     Untracked,
@@ -33,19 +31,15 @@ pub enum Fate {
 /// One flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Flow {
-    /// The run it belongs to.
     pub run: u16,
-    /// Its number in that run.
     pub flow: u16,
     /// The first sequence that was to come: 0, or where the receiver came into the middle.
     pub first_expected: u64,
-    /// The highest that came.
     pub highest: u64,
     /// Sequences that came at least once.
     pub received: u64,
     /// Of these, those that came after a higher one.
     pub reordered: u64,
-    /// Repeats.
     pub duplicated: u64,
     /// Too far behind to tell a repeat from a first arrival.
     pub late: u64,
@@ -93,7 +87,6 @@ impl Flows {
         self.flows.iter().map(Flow::lost).sum()
     }
 
-    /// Takes account of one datagram.
     pub fn take(&mut self, run: u16, flow: u16, sequence: u64) -> Fate {
         let index = match self.flows.get(self.last) {
             Some(last) if (last.run, last.flow) == (run, flow) => self.last,

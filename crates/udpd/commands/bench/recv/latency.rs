@@ -31,11 +31,9 @@ impl Default for Latency {
 /// What a report says of one kind.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Percentiles {
-    /// Datagrams that were timed.
     pub count: u64,
     /// Datagrams that seemed to end before they began: two clocks that differ.
     pub behind: u64,
-    /// The median.
     pub p50_us: f64,
     /// 90 %.
     pub p90_us: f64,
@@ -65,7 +63,6 @@ impl Latency {
         self.behind += other.behind;
     }
 
-    /// Forgets everything.
     pub fn clear(&mut self) {
         self.histogram.reset();
         self.behind = 0;
@@ -104,7 +101,6 @@ impl Latencies {
         self.one_way.add(&other.one_way);
     }
 
-    /// Forgets everything.
     pub fn clear(&mut self) {
         self.network.clear();
         self.residence.clear();

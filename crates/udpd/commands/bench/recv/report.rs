@@ -22,7 +22,6 @@ const SECOND: Duration = Duration::from_secs(1);
 pub enum Progress<'a> {
     /// Every socket is bound and every receiver reads.
     Ready(&'a [Lane]),
-    /// A second is over.
     Second(&'a Second),
 }
 
@@ -31,9 +30,7 @@ pub enum Progress<'a> {
 pub struct Second {
     /// Its number, from 1.
     pub second: u64,
-    /// How long it really was.
     pub seconds: f64,
-    /// The counts.
     #[serde(flatten)]
     pub counts: Counts,
     /// How many more are missing than a second ago; negative when more of the missing came than went missing.
@@ -57,7 +54,6 @@ pub struct Layers {
     pub unsplit: u64,
     /// The channel to the consumer was full.
     pub queue_full: u64,
-    /// Damaged on the way.
     pub corrupted: u64,
     /// What of the loss is in none of these layers: lost before the socket (sender, network, interface, backlog), or
     /// dropped here without being missing (a repeat, a datagram of others), and then negative. Null where the kernel
@@ -70,9 +66,7 @@ pub struct Layers {
 /// What one lane lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct LaneLoss {
-    /// Its number.
     pub lane: usize,
-    /// Its core.
     pub cpu: Option<usize>,
     /// What the kernel dropped at its socket; null where it does not say.
     pub dropped: Option<u64>,
@@ -83,7 +77,6 @@ pub struct LaneLoss {
 pub struct Report {
     /// From being ready to the end.
     pub seconds: f64,
-    /// The counts.
     #[serde(flatten)]
     pub counts: Counts,
     /// Datagrams that did not come: of those expected, or up to the highest sequence of each flow.
@@ -98,17 +91,13 @@ pub struct Report {
     pub residence: Option<Percentiles>,
     /// From the sender's call to the consumer.
     pub one_way: Option<Percentiles>,
-    /// Arrivals per millisecond.
     pub arrivals: Arrivals,
-    /// Where the lost were lost.
     pub layers: Layers,
     /// Each flow, in the order of their first datagrams.
     pub flows: Vec<Flow>,
-    /// Each second.
     pub each_second: Vec<Second>,
     /// CPU time from being ready to the end.
     pub used: Used,
-    /// The ledger of the pipeline.
     pub ledger: Snapshot,
     /// The count of each millisecond from the first arrival to the last; for charts, not in the JSON.
     #[serde(skip)]

@@ -26,7 +26,6 @@ pub(super) fn progress(second: &Second) -> String {
     format!("{number:>4} s: received {}, lost {lost}, residence p99 {p99}", grouped(counts.received))
 }
 
-/// The figures of each second.
 pub(super) fn seconds_table(report: &Report) -> Table {
     let mut table = Table::new([
         "second",
@@ -61,7 +60,6 @@ pub(super) fn seconds_table(report: &Report) -> Table {
     table
 }
 
-/// The whole report.
 pub(super) fn text(warnings: &[String], report: &Report) -> String {
     let mut text: String = warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
     text += &seconds_table(report).text();

@@ -24,7 +24,6 @@ pub struct Timeline {
 pub struct Arrivals {
     /// Milliseconds from the first arrival to the last, both included.
     pub milliseconds: u64,
-    /// Arrivals per millisecond on average.
     pub mean: f64,
     /// The most in a millisecond.
     pub peak_1ms: u64,
@@ -41,7 +40,6 @@ pub struct Arrivals {
 /// A bar of the histogram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Bar {
-    /// The fewest arrivals.
     pub from: u64,
     /// The most.
     pub to: u64,
@@ -74,7 +72,6 @@ impl Timeline {
         first.zip(last).map_or(&[], |(first, last)| &self.counts[first..=last])
     }
 
-    /// The sums.
     pub fn arrivals(&self) -> Arrivals {
         let counts = self.counts();
         let peak = |width: usize| counts.chunks(width).map(|part| part.iter().map(|&one| u64::from(one)).sum()).max();
@@ -108,7 +105,6 @@ fn histogram(counts: &[u32]) -> Vec<Bar> {
     bars.split_off(first)
 }
 
-/// The histogram as text.
 pub fn bars_text(bars: &[Bar]) -> String {
     const WIDTH: u64 = 50;
     let most = bars.iter().map(|bar| bar.milliseconds).max().unwrap_or(0).max(1);

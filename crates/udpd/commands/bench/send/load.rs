@@ -26,13 +26,9 @@ const THREADS_MAX: usize = 256;
 /// What is to be sent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Load {
-    /// Where to.
     pub to: SocketAddr,
-    /// How fast.
     pub rate: Rate,
-    /// How much.
     pub amount: Amount,
-    /// How long the payloads are.
     pub sizes: Sizes,
     /// How many flows, each from a source port of its own.
     pub flows: usize,
@@ -114,12 +110,10 @@ impl Load {
         Ok(())
     }
 
-    /// Datagrams in a message.
     pub(super) fn train(&self) -> usize {
         self.gso.map_or(1, NonZeroUsize::get)
     }
 
-    /// Datagrams that are due together.
     pub(super) fn unit(&self) -> usize {
         self.burst.map_or(1, NonZeroUsize::get).max(self.train())
     }

@@ -24,9 +24,7 @@ pub struct Second {
     pub seconds: f64,
     /// Datagrams that the rate made due in it; null at the highest rate.
     pub asked: Option<u64>,
-    /// Datagrams that the kernel took.
     pub sent: u64,
-    /// Datagrams that it refused.
     pub refused: u64,
     /// Calls of `sendmmsg`.
     pub calls: u64,
@@ -45,22 +43,18 @@ pub struct Lateness {
     pub p50_us: f64,
     /// 99 of 100.
     pub p99_us: f64,
-    /// The latest.
     pub max_us: f64,
 }
 
 /// The whole run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
-    /// The number in every payload.
     pub run: u16,
     /// From the start to the end of the last thread.
     pub seconds: f64,
     /// Datagrams that the rate made due in that time; null at the highest rate.
     pub asked: Option<u64>,
-    /// Datagrams that the kernel took.
     pub sent: u64,
-    /// Payload bytes handed to it.
     pub bytes: u64,
     /// Datagrams that it refused, by the name of the error. Their sequences are missing at the receiver.
     pub refused: BTreeMap<String, u64>,
@@ -71,7 +65,6 @@ pub struct Report {
     pub answers: BTreeMap<String, u64>,
     /// Calls of `sendmmsg`.
     pub calls: u64,
-    /// Datagrams sent each second.
     pub rate: f64,
     /// By how much what was sent differs from what the rate asked for; null at the highest rate.
     pub pacing_error_percent: Option<f64>,
@@ -81,14 +74,12 @@ pub struct Report {
     pub cpu_seconds: f64,
     /// Whether the route could not cut trains, so that their datagrams went out one by one.
     pub segmentation_refused: bool,
-    /// Each second.
     pub each_second: Vec<Second>,
     /// Each flow, by number.
     pub flows: Vec<FlowSent>,
 }
 
 impl Report {
-    /// Datagrams refused for whatever reason.
     pub fn refused_total(&self) -> u64 {
         self.refused.values().sum()
     }

@@ -39,9 +39,7 @@ pub(super) struct Flow {
     pub(super) socket: Socket,
     pub(super) source: SocketAddr,
     pub(super) number: u16,
-    /// Of the next datagram.
     pub(super) sequence: u64,
-    /// Datagrams that the kernel took.
     pub(super) sent: u64,
 }
 
@@ -60,11 +58,9 @@ pub(super) type Progress = CachePadded<Counters>;
 /// One flow in the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FlowSent {
-    /// Its number in the payloads.
     pub flow: u16,
     /// Where it came from.
     pub source: SocketAddr,
-    /// Datagrams that the kernel took.
     pub sent: u64,
     /// Sequences used up, those of refused datagrams included: what a receiver expects.
     pub sequences: u64,
@@ -88,9 +84,7 @@ pub(super) struct Done {
 /// What a thread is given.
 #[derive(Debug)]
 pub(super) struct Post {
-    /// Its number.
     pub(super) index: usize,
-    /// Its share of the schedule.
     pub(super) pacer: Pacer,
     /// Its flows, at least one.
     pub(super) flows: Vec<Flow>,
