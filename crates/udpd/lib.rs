@@ -10,7 +10,7 @@
 //! the rule from this list. Reading order for a newcomer: `pipeline`, its `receiver` and `consumer`, `handover`,
 //! `ledger`.
 #![forbid(unsafe_code)]
-// Nobody outside reads the documentation of a program. mmsg and nic-steer, which strangers use, deny undocumented items.
+// Nobody outside reads the documentation of a program. mmsg and nic-steer, which strangers use, deny missing docs.
 #![allow(missing_docs)]
 
 pub mod cli;
