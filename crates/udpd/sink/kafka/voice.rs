@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(said, LINES_MAX as usize);
         assert_eq!(voice.failed("timed out", now).len(), 1);
         let lines = voice.remind(now + WINDOW);
-        assert_eq!(lines, [(Level::Warn, "sink stream: librdkafka had 95 more lines to say".to_owned())]);
+        assert_eq!(lines, [(Level::Warn, "sink stream: librdkafka logged 95 more lines".to_owned())]);
     }
 
     #[test]
