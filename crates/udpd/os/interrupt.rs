@@ -1,26 +1,52 @@
-//! Ctrl-C for the commands that end by themselves: the first asks them to stop and report, the second ends the process.
+//! Ctrl-C for the commands that end by themselves: the first signal that would end the process asks them to stop and
+//! report, the second ends it at once. Which signals these are, the table of the daemon says.
 
-use std::io;
+use std::fs;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
+use nix::sys::signal::Signal;
 
-use crate::exit::{ExitCode, Failure};
+use super::crew::Crew;
+use super::signals;
+use crate::exit::Failure;
 
 /// What a shell shows for a process that Ctrl-C ended.
-pub const INTERRUPTED: i32 = 130;
+const INTERRUPTED: i32 = 130;
 
-/// A flag that SIGINT and SIGTERM raise. The second of them ends the process at once.
-pub fn stop_on_signal() -> Result<Arc<AtomicBool>, Failure> {
+/// A flag that the first signal raises; with the second the process ends, after `clean_up`. One that was ignored when the
+/// process was started, as by nohup, is still ignored. To be called before there is another thread, see
+/// [`signals::listen`].
+pub fn stop_on_signal(clean_up: impl Fn() + Send + 'static) -> Result<Arc<AtomicBool>, Failure> {
+    let ignored = ignored();
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stop))
-            .and_then(|_| flag::register(signal, Arc::clone(&stop)))
-            .map_err(|error: io::Error| {
-                Failure::new(ExitCode::Failure, format!("cannot watch for signals: {error}"))
-            })?;
-    }
+    let raised = Arc::clone(&stop);
+    signals::listen(&Crew::new().0, move |number| {
+        let is_asked_for = number == Signal::SIGINT as i32 || number == Signal::SIGTERM as i32;
+        let is_ignored = ignored >> (number - 1) & 1 == 1 && !is_asked_for;
+        if !is_ignored && raised.swap(true, Ordering::Relaxed) {
+            clean_up();
+            std::process::exit(INTERRUPTED);
+        }
+    })?;
     Ok(stop)
+}
+
+/// The signals that this process ignores, the first of them in the lowest bit.
+fn ignored() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_process_ignores_is_known() {
+        // Every Rust program ignores it, and this one nothing else.
+        assert_eq!(ignored() >> (Signal::SIGPIPE as i32 - 1) & 1, 1);
+        assert_eq!(ignored() >> (Signal::SIGTERM as i32 - 1) & 1, 0);
+    }
 }

@@ -99,11 +99,18 @@ pub fn name_of(number: i32) -> String {
     Signal::try_from(number).map_or_else(|_| format!("signal {number}"), |signal| signal.as_str().to_owned())
 }
 
-/// Puts the table in force. To be called before there is another thread, because threads inherit what is blocked.
-///
-/// What is heard is blocked as well, and a thread reads it from a descriptor. A handler would have to wake somebody by
-/// a system call, and where that is denied SIGTERM would end nothing.
+/// Puts the table in force for the daemon: what is to be heard becomes an event of its crew.
 pub fn watch(crew: &Crew) -> Result<(), Failure> {
+    let reporter = crew.clone();
+    listen(crew, move |number| reporter.report(Event::Signal(number)))
+}
+
+/// Puts the table in force and tells of each signal that is to be heard. To be called before there is another thread,
+/// because threads inherit what is blocked.
+///
+/// What is heard is blocked as well, and a thread reads it from a descriptor. A handler would have to wake somebody by a
+/// system call, and where that is denied SIGTERM would end nothing.
+pub(super) fn listen(crew: &Crew, mut tell: impl FnMut(i32) + Send + 'static) -> Result<(), Failure> {
     let fail = |error: io::Error| {
         Failure::new(
             ExitCode::Failure,
@@ -113,10 +120,9 @@ pub fn watch(crew: &Crew) -> Result<(), Failure> {
     all_but(|effect| effect == Effect::Default).thread_block().map_err(|error| fail(error.into()))?;
     let heard = all_but(|effect| matches!(effect, Effect::Default | Effect::Block));
     let descriptor = SignalFd::with_flags(&heard, SfdFlags::SFD_CLOEXEC).map_err(|error| fail(error.into()))?;
-    let reporter = crew.clone();
     let body = move || {
         loop {
-            reporter.report(Event::Signal(crew::at_rest(|| next(&descriptor))));
+            tell(crew::at_rest(|| next(&descriptor)));
         }
     };
     crew.spawn("udpd-signal", body).map(drop).map_err(fail)

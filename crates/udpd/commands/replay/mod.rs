@@ -91,7 +91,7 @@ pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure
     if arguments.rounds > 1 && is_stdin(&arguments.file) {
         return Err(usage("--loop", "standard input can be read once".to_owned(), "name a file"));
     }
-    let stop = stop_on_signal()?;
+    let stop = stop_on_signal(|| ())?;
     let mut player = Player::open(to)?;
     let mut report = Report::default();
     let mut skipped = Skipped::default();

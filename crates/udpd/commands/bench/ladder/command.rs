@@ -128,7 +128,7 @@ pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure
     let svg = Output::of("--svg", arguments.svg.as_ref(), arguments.force)?;
     let machine = Machine::read();
     let warnings = machine.warnings(LOOK);
-    let stop = stop_on_signal()?;
+    let stop = stop_on_signal(|| ())?;
     let is_terminal = io::stderr().is_terminal();
     let mut progress = |done: usize, all: usize, name: &str| {
         if is_terminal {

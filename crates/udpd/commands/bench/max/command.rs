@@ -3,6 +3,8 @@
 use std::io::{self, IsTerminal, Write};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use serde_json::json;
@@ -11,7 +13,6 @@ use super::measure::{Report, run};
 use super::scratch::Scratches;
 use super::search::Bounds;
 use super::show;
-use super::signals::stop_and_clean_up;
 use super::stage::Stage;
 use super::subject::Subject;
 use super::task::Task;
@@ -29,6 +30,7 @@ use crate::logging;
 use crate::logging::LogFormat;
 use crate::os::console;
 use crate::os::crew::Crew;
+use crate::os::interrupt::stop_on_signal;
 use crate::text::advice::Advice;
 use crate::text::units;
 
@@ -156,9 +158,11 @@ impl Arguments {
 /// Searches, prints what was found, and fails when it is less than was expected.
 pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
     let (task, expect, subject) = (arguments.task()?, arguments.expect()?, arguments.subject()?);
-    let crew = Crew::new().0;
-    let logger = logging::start(log::LevelFilter::Error, LogFormat::Text, io::stderr(), &crew)?;
-    let outcome = measure(arguments, &task, expect, &subject, &crew, out);
+    let scratches = Scratches::default();
+    let own = scratches.clone();
+    let stop = stop_on_signal(move || own.remove())?;
+    let logger = logging::start(log::LevelFilter::Error, LogFormat::Text, io::stderr(), &Crew::new().0)?;
+    let outcome = measure(arguments, &task, expect, &subject, &scratches, &stop, out);
     logger.finish(LOOK);
     outcome
 }
@@ -168,14 +172,13 @@ fn measure(
     task: &Task,
     expect: Option<u64>,
     subject: &Subject,
-    crew: &Crew,
+    scratches: &Scratches,
+    stop: &Arc<AtomicBool>,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
     let csv = Output::of("--csv", arguments.csv.as_ref(), arguments.force)?;
     let machine = Machine::read();
     let warnings = machine.warnings(LOOK);
-    let scratches = Scratches::default();
-    let stop = stop_and_clean_up(crew, &scratches)?;
     let is_terminal = io::stderr().is_terminal();
     let mut tell = |number: usize, trial: &Trial| {
         if is_terminal {
@@ -183,11 +186,11 @@ fn measure(
             let _ = writeln!(io::stderr(), "{}", show::progress(number, trial));
         }
     };
-    let stage = Stage::set(subject, arguments.real_sinks, crew, &scratches)?;
+    let stage = Stage::set(subject, arguments.real_sinks, &Crew::new().0, scratches)?;
     if arguments.real_sinks {
         say_what_is_touched(&stage);
     }
-    let report = run(task, &stage, &stop, &mut tell);
+    let report = run(task, &stage, stop, &mut tell);
     // Standard output is itself again, and nothing of the bench's own is left.
     drop(stage);
     let report = report?;

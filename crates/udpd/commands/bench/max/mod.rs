@@ -14,7 +14,6 @@ mod real;
 mod scratch;
 mod search;
 mod show;
-mod signals;
 mod stage;
 mod subject;
 mod task;

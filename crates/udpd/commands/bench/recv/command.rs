@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -141,18 +142,24 @@ impl Arguments {
 /// Receives until the end that is asked for, prints the report, and fails when too much was lost.
 pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
     let (task, limit) = (arguments.task()?, arguments.loss_limit()?);
+    let stop = stop_on_signal(|| ())?;
     let logger = logging::start(log::LevelFilter::Warn, LogFormat::Text, io::stderr(), &Crew::new().0)?;
-    let outcome = receive(arguments, &task, limit, out);
+    let outcome = receive(arguments, &task, limit, &stop, out);
     logger.finish(LOG_LIMIT);
     outcome
 }
 
-fn receive(arguments: &Arguments, task: &Task, limit: Option<f64>, out: &mut dyn Write) -> Result<(), Failure> {
+fn receive(
+    arguments: &Arguments,
+    task: &Task,
+    limit: Option<f64>,
+    stop: &AtomicBool,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
     let csv = Output::of("--csv", arguments.csv.as_ref(), arguments.force)?;
     let svg = Output::of("--svg", arguments.svg.as_ref(), arguments.force)?;
     let machine = Machine::read();
     let warnings = machine.warnings(Duration::ZERO);
-    let stop = stop_on_signal()?;
     let is_terminal = io::stderr().is_terminal();
     let mut tell = |progress: Progress<'_>| {
         // Nobody may be looking any more, and that is no reason to stop.
@@ -162,7 +169,7 @@ fn receive(arguments: &Arguments, task: &Task, limit: Option<f64>, out: &mut dyn
             Progress::Second(_) => Ok(()),
         };
     };
-    let report = run(task, &stop, &mut tell)?;
+    let report = run(task, stop, &mut tell)?;
     let text = match arguments.json {
         true => json_text(task, &machine, &warnings, &report)?,
         false => show::text(&warnings, &report),

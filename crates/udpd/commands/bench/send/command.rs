@@ -123,7 +123,7 @@ pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure
     let load = arguments.load()?;
     let machine = Machine::read();
     let warnings = machine.warnings(Duration::ZERO);
-    let stop = stop_on_signal()?;
+    let stop = stop_on_signal(|| ())?;
     let shows_progress = io::stderr().is_terminal();
     let mut each_second = |second: &Second| {
         if shows_progress {
