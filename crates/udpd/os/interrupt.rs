@@ -14,9 +14,9 @@ use crate::exit::Failure;
 /// What a shell shows for a process that Ctrl-C ended.
 const INTERRUPTED: i32 = 130;
 
-/// A flag that the first signal raises; with the second the process ends, after `clean_up`. One that was ignored when the
-/// process was started, as by nohup, is still ignored. To be called before there is another thread, see
-/// [`signals::listen`].
+/// A flag that the first signal raises; with the second the process ends, after `clean_up`. One that was ignored when
+/// the process was started, as by nohup, is still ignored. To be called before there is another thread, because
+/// threads inherit what is blocked.
 pub fn stop_on_signal(clean_up: impl Fn() + Send + 'static) -> Result<Arc<AtomicBool>, Failure> {
     let ignored = ignored();
     let stop = Arc::new(AtomicBool::new(false));

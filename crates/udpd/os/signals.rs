@@ -108,8 +108,8 @@ pub fn watch(crew: &Crew) -> Result<(), Failure> {
 /// Puts the table in force and tells of each signal that is to be heard. To be called before there is another thread,
 /// because threads inherit what is blocked.
 ///
-/// What is heard is blocked as well, and a thread reads it from a descriptor. A handler would have to wake somebody by a
-/// system call, and where that is denied SIGTERM would end nothing.
+/// What is heard is blocked as well, and a thread reads it from a descriptor. A handler would have to wake somebody by
+/// a system call, and where that is denied SIGTERM would end nothing.
 pub(super) fn listen(crew: &Crew, mut tell: impl FnMut(i32) + Send + 'static) -> Result<(), Failure> {
     let fail = |error: io::Error| {
         Failure::new(
