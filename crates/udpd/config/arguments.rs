@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use super::address;
 use super::check::{paths, relay};
 use super::daemon::Daemon;
-use super::host::Host;
-use super::listener::{Lanes, Listener};
+use super::host::local_addresses;
+use super::listener::{LANES_MAX, Lanes, Listener};
 use super::lookup::{self, Destination};
 use super::sinks::Sink;
 use super::steer::Steer;
@@ -25,7 +25,6 @@ use crate::sink::stdout::StdoutSettings;
 use crate::sink::unix::{UnixSettings, UnixSocket};
 use crate::text::advice::Advice;
 
-const LANES_MAX: usize = 1024;
 const WORKING: &str =
     "null:  stdout: (or -)  file:PATH  pcapng:PATH (or pcapng:-)  udp:HOST:PORT  unix:PATH  kafka://HOST:PORT/TOPIC";
 
@@ -53,7 +52,7 @@ pub(super) fn configure(
     let mut listener = Listener::new("cli", vec![address]);
     listener.sinks = vec![0];
     if let Some(count) = lanes {
-        let count = NonZeroUsize::new(count).filter(|count| count.get() <= LANES_MAX).ok_or_else(|| {
+        let count = NonZeroUsize::new(count).filter(|count| count.get() as u64 <= LANES_MAX).ok_or_else(|| {
             usage("--lanes", Advice::new(format!("{count} is outside 1 to {LANES_MAX}"), "leave it out for \"auto\""))
         })?;
         listener.lanes = Lanes::Count(count);
@@ -73,7 +72,7 @@ pub(super) fn configure(
         daemon.stats_on_exit = Some(path);
     }
     if let Target::Addresses(&[to]) = sink.settings.target()
-        && relay::reaches(to, address, &Host::default().addresses())
+        && relay::reaches(to, address, &local_addresses())
     {
         let what = format!("--listen receives on {to}: each datagram would come back forever");
         return Err(usage("--to", Advice::new(what, "send it elsewhere")));

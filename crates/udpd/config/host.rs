@@ -1,12 +1,13 @@
 //! What the configuration is checked against: the interfaces and cores of this host.
 //!
-//! Only files are read, below roots that a test can point elsewhere. A host that hides them (a container without /sys)
+//! Files are read below roots that a test can point elsewhere. A host that hides them (a container without /sys)
 //! is not an error: what cannot be known is not refused here and fails later, if it does, with its own message.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+
+use nix::sys::socket::SockaddrStorage;
 
 use crate::text::advice::Advice;
 use crate::text::units;
@@ -50,27 +51,6 @@ impl Host {
         names.sort();
         names.truncate(20);
         names.join(", ")
-    }
-
-    /// The addresses of this host, as far as it tells.
-    pub(super) fn addresses(&self) -> Vec<IpAddr> {
-        let read = |name: &str| fs::read_to_string(self.proc_root.join("net").join(name)).unwrap_or_default();
-        let mut addresses = BTreeSet::new();
-        let mut leaf = None;
-        // A leaf of the routing trie is an address, and what follows says whose it is.
-        for line in read("fib_trie").lines() {
-            let line = line.trim_start_matches([' ', '|', '+', '-']);
-            match line.parse::<Ipv4Addr>() {
-                Ok(address) => leaf = Some(address),
-                Err(_) if line.contains("/32 host LOCAL") => addresses.extend(leaf.map(IpAddr::V4)),
-                Err(_) => {}
-            }
-        }
-        for line in read("if_inet6").lines() {
-            let digits = line.split_whitespace().next().unwrap_or_default();
-            addresses.extend(u128::from_str_radix(digits, 16).ok().map(|bits| IpAddr::V6(Ipv6Addr::from(bits))));
-        }
-        addresses.into_iter().collect()
     }
 
     /// Refuses cores that do not exist, are offline, or that this process may not use.
@@ -120,6 +100,17 @@ impl Host {
         let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
         units::parse_cpus(list.trim()).ok()
     }
+}
+
+/// The addresses of this host, as far as it tells.
+pub(super) fn local_addresses() -> Vec<IpAddr> {
+    let all = nix::ifaddrs::getifaddrs().into_iter().flatten().filter_map(|found| found.address);
+    let address = |address: SockaddrStorage| match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+        (Some(v4), _) => Some(IpAddr::V4(v4.ip())),
+        (_, Some(v6)) => Some(IpAddr::V6(v6.ip())),
+        _ => None,
+    };
+    all.filter_map(address).collect()
 }
 
 fn cores(cpus: &[usize]) -> String {
@@ -174,30 +165,9 @@ mod tests {
     }
 
     #[test]
-    fn the_addresses_of_the_host_are_read_and_no_network_or_broadcast_is_one() {
-        let root = tempfile::tempdir().expect("a temporary directory");
-        let host = Host { proc_root: root.path().to_owned(), ..Host::default() };
-        fs::create_dir(root.path().join("net")).expect("a directory");
-        let trie = "Main:\n\
-                    \x20 +-- 0.0.0.0/0 3 0 5\n\
-                    \x20    |-- 0.0.0.0\n\
-                    \x20       /0 universe UNICAST\n\
-                    \x20    +-- 10.0.0.0/24 2 0 2\n\
-                    \x20       |-- 10.0.0.7\n\
-                    \x20          /32 host LOCAL\n\
-                    \x20       |-- 10.0.0.255\n\
-                    \x20          /32 link BROADCAST\n";
-        fs::write(root.path().join("net/fib_trie"), trie).expect("the trie");
-        fs::write(root.path().join("net/if_inet6"), "fd000000000000000000000000000001 02 40 00 80 eth0\n").expect("v6");
-        let expected: [IpAddr; 2] = ["10.0.0.7".parse().expect("v4"), "fd00::1".parse().expect("v6")];
-        assert_eq!(host.addresses(), expected);
-    }
-
-    #[test]
     fn a_host_that_hides_itself_refuses_nothing() {
         let host = Host { sys_root: "/nonexistent".into(), proc_root: "/nonexistent".into() };
         assert_eq!(host.check_cpus(&[4000]), Ok(()));
         assert_eq!(host.check_interface("eth7"), Ok(()));
-        assert!(host.addresses().is_empty());
     }
 }

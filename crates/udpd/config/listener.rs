@@ -1,5 +1,6 @@
 //! `[[listener]]`: one port, or one port on several addresses, and how its lanes receive.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -23,12 +24,12 @@ settings! {
         /// Bind to this interface. "" = every interface.
         interface: Option<String> = "" like "eth0", Optional(|name| Ok(name.to_owned())), elsewhere "device";
         /// How many lanes each address gets.
-        lanes: Lanes = "auto", Or(&[("auto", Lanes::Auto)], Count(LANES), Lanes::count),
+        lanes: Lanes = "auto", Or(&[("auto", Lanes::Auto)], Count(1..=LANES_MAX), Lanes::count),
             elsewhere "threads workers sockets";
         /// How the kernel chooses the lane of a datagram.
         spread: Spread = "flow" like "cpu", Words(SPREADS);
         /// How datagrams are fetched.
-        engine: Engine = "auto", Words(ENGINES);
+        engine: Option<EngineKind> = "auto", Words(ENGINES);
         /// Other processes may bind sockets to its addresses too.
         share_port: bool = false, Flag, elsewhere "reuse_port reuseport";
         // GRO merges only runs of equal length from one sender, and needs slots of 64 KiB: most hosts would pay the
@@ -84,8 +85,8 @@ impl Listener {
     }
 }
 
-/// Every lane is a thread, a socket and a pool.
-const LANES: std::ops::RangeInclusive<u64> = 1..=1024;
+/// The most lanes of an address: every one is a thread, a socket and a pool.
+pub(crate) const LANES_MAX: u64 = 1024;
 
 /// The kernel accounts twice what it is given, and beyond 1 GiB of that kernels have had their sums wrong.
 const RECEIVE_BUFFER: std::ops::RangeInclusive<u64> = 4 << 10..=512 << 20;
@@ -121,24 +122,23 @@ pub enum Spread {
 const SPREADS: &[(&str, Spread)] =
     &[("flow", Spread::Flow), ("cpu", Spread::Cpu), ("queue", Spread::Queue), ("random", Spread::Random)];
 
-/// How datagrams are fetched.
+/// What receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Engine {
-    /// What measured better: recvmmsg.
-    Auto,
-    /// By recvmmsg.
+pub enum EngineKind {
+    /// One system call for each batch.
     Recvmmsg,
-    /// By io_uring, or not at all.
+    /// A ring that the kernel fills.
     IoUring,
 }
 
-const ENGINES: &[(&str, Engine)] =
-    &[("auto", Engine::Auto), ("recvmmsg", Engine::Recvmmsg), ("io_uring", Engine::IoUring)];
+/// As they are written; `None` is for udpd to choose.
+pub const ENGINES: &[(&str, Option<EngineKind>)] =
+    &[("auto", None), ("recvmmsg", Some(EngineKind::Recvmmsg)), ("io_uring", Some(EngineKind::IoUring))];
 
-impl Engine {
-    /// As it is written.
-    pub fn name(self) -> &'static str {
-        ENGINES.iter().find(|(_, engine)| *engine == self).map_or("", |(name, _)| name)
+impl fmt::Display for EngineKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = ENGINES.iter().find(|(_, engine)| *engine == Some(*self)).map_or("", |(name, _)| name);
+        formatter.write_str(name)
     }
 }
 

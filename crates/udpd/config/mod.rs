@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 pub use address::overlap;
 pub use daemon::Daemon;
 pub use host::Host;
-pub use listener::{Absorb, Engine, Lanes, Listener, OnTruncate, ReceiveBuffer, Spread, Timestamps};
+pub use listener::{Absorb, ENGINES, EngineKind, Lanes, Listener, OnTruncate, ReceiveBuffer, Spread, Timestamps};
 pub use multicast::Multicast;
 pub use sinks::{Consumers, Sink};
 pub use steer::Steer;

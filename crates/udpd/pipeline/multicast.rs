@@ -123,9 +123,10 @@ fn failure(setup: &LaneSetup, what: &str, error: &io::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::EngineKind;
     use crate::config::{Config, Host};
     use crate::plan::Plan;
-    use crate::plan::engine::{Choice, EngineKind};
+    use crate::plan::engine::Choice;
 
     /// What each lane of a listener with these keys joins, in the order of the lanes.
     fn joined(keys: &str) -> Vec<Vec<String>> {

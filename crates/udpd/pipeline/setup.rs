@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::config::{Config, Listener};
 use crate::plan::{LanePlan, Plan};
-use crate::policy::{Access, AccessList, Network, Offences};
+use crate::policy::{Access, AccessList, Offences};
 
 /// What a lane needs before it can make anything, and what another socket for it is made from.
 #[derive(Debug, Clone)]
@@ -47,8 +47,6 @@ impl fmt::Display for LaneSetup {
 
 /// The table of a listener, which all of its lanes share; `None` when it takes everybody's datagrams.
 fn access_list(access: &Access) -> Option<Arc<AccessList>> {
-    let plain =
-        |networks: &[Network]| networks.iter().map(|network| (network.address, network.bits)).collect::<Vec<_>>();
     let all = access.allow.is_empty() && access.deny.is_empty();
-    (!all).then(|| Arc::new(AccessList::new(&plain(&access.allow), &plain(&access.deny))))
+    (!all).then(|| Arc::new(AccessList::new(&access.allow, &access.deny)))
 }

@@ -4,37 +4,18 @@
 //! configuration is used or refused, never swapped; whether the kernel permits a ring is asked by making one and
 //! letting it go again.
 
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 
 use mmsg::{Engine, RecvBatch, Refusal, Socket, Uring};
 
-use crate::config::{self, Listener};
+use crate::config::{EngineKind, Listener};
 use crate::exit::{ExitCode, Failure};
 
 /// Payloads of up to so many bytes are copied out of the ring instead of changing hands: its blocks then stay the same
 /// few and in the cache. `cargo run --release -p mmsg --example drain` measures both; longer ones cost more copied when
 /// memory is cold.
 pub(crate) const COPY_UP_TO: usize = 256;
-
-/// What receives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EngineKind {
-    /// One system call for each batch.
-    Recvmmsg,
-    /// A ring that the kernel fills.
-    IoUring,
-}
-
-impl fmt::Display for EngineKind {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            EngineKind::Recvmmsg => "recvmmsg",
-            EngineKind::IoUring => "io_uring",
-        })
-    }
-}
 
 /// A decision and its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,9 +40,9 @@ impl Choice {
 pub fn choose(listener: &Listener, supported: impl Fn() -> Result<(), Refusal>) -> Result<Choice, Failure> {
     let chosen = |kind, why: &str| Choice { kind, why: why.to_owned() };
     match listener.engine {
-        config::Engine::Auto => Ok(chosen(EngineKind::Recvmmsg, "auto; io_uring measured no better, see udpd bench")),
-        config::Engine::Recvmmsg => Ok(chosen(EngineKind::Recvmmsg, "the configuration says so")),
-        config::Engine::IoUring => match supported() {
+        None => Ok(chosen(EngineKind::Recvmmsg, "auto; io_uring measured no better, see udpd bench")),
+        Some(EngineKind::Recvmmsg) => Ok(chosen(EngineKind::Recvmmsg, "the configuration says so")),
+        Some(EngineKind::IoUring) => match supported() {
             Ok(()) => Ok(chosen(EngineKind::IoUring, "the configuration says so")),
             Err(refusal) => Err(refused(&listener.name, &refusal)),
         },
@@ -103,7 +84,7 @@ fn not_made(listener: &str, error: &io::Error) -> Failure {
 mod tests {
     use super::*;
 
-    fn listener(engine: config::Engine) -> Listener {
+    fn listener(engine: Option<EngineKind>) -> Listener {
         let mut listener = Listener::new("in", Vec::new());
         listener.engine = engine;
         listener
@@ -111,16 +92,16 @@ mod tests {
 
     #[test]
     fn auto_does_not_even_ask_the_kernel_for_a_ring() {
-        let choice = choose(&listener(config::Engine::Auto), || panic!("asked")).expect("a choice");
+        let choice = choose(&listener(None), || panic!("asked")).expect("a choice");
         assert_eq!((choice.kind, choice.own_batches(64)), (EngineKind::Recvmmsg, 0));
         assert!(choice.why.contains("measured"), "{}", choice.why);
     }
 
     #[test]
     fn what_is_written_is_used() {
-        let choice = choose(&listener(config::Engine::Recvmmsg), || panic!("asked")).expect("a choice");
+        let choice = choose(&listener(Some(EngineKind::Recvmmsg)), || panic!("asked")).expect("a choice");
         assert_eq!((choice.kind, choice.own_batches(64)), (EngineKind::Recvmmsg, 0));
-        let choice = choose(&listener(config::Engine::IoUring), || Ok(())).expect("a choice");
+        let choice = choose(&listener(Some(EngineKind::IoUring)), || Ok(())).expect("a choice");
         assert_eq!((choice.kind, choice.own_batches(64)), (EngineKind::IoUring, 2));
     }
 }

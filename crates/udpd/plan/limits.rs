@@ -187,8 +187,9 @@ fn read_limit(file: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::EngineKind;
     use crate::config::Host;
-    use crate::plan::engine::{Choice, EngineKind};
+    use crate::plan::engine::Choice;
     use steer::Topology;
 
     fn root(files: &[(&str, &str)]) -> tempfile::TempDir {

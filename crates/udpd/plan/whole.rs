@@ -182,7 +182,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    use crate::plan::engine::EngineKind;
+    use crate::config::EngineKind;
 
     const TEXT: &str = r#"
         [[listener]]

@@ -38,7 +38,8 @@ pub fn warnings(config: &Config, plan: &Plan) -> Vec<String> {
 
 /// The part of it that nobody finds out later, when sockets and sinks are opened.
 fn known_at_start(config: &Config, plan: &Plan) -> Vec<String> {
-    let mut known = plan.remarks.clone();
+    let mut known: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
+    known.extend(plan.remarks.iter().cloned());
     known.extend(idle_queue_lanes(config, plan));
     if plan.shared_cores {
         known.push("there are more lanes than cores: receivers share cores; lower lanes or widen [steer] cpus".into());

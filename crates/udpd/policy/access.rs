@@ -7,6 +7,8 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 /// Which sources are accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessList {
@@ -39,22 +41,23 @@ struct Range {
 }
 
 impl AccessList {
-    /// A list of networks, each an address and the number of its leading bits that count. The longest that holds a
-    /// source decides; a source in none is accepted when `allow` is empty. No network may be in both, which is for the
-    /// configuration to see to.
-    pub fn new(allow: &[(IpAddr, u8)], deny: &[(IpAddr, u8)]) -> Self {
+    /// The longest network that holds a source decides; a source in none is accepted when `allow` is empty. No network
+    /// may be in both, which is for the configuration to see to.
+    pub fn new(allow: &[IpNet], deny: &[IpNet]) -> Self {
         let otherwise = allow.is_empty();
         let networks = || {
             let allowed = allow.iter().map(|network| (network, true));
             allowed.chain(deny.iter().map(|network| (network, false)))
         };
-        let v4 = networks().filter_map(|(&(address, bits), accept)| match address {
-            IpAddr::V4(v4) => Some(range(u128::from(v4.to_bits()), bits, 32, accept)),
-            IpAddr::V6(_) => None,
+        let v4 = networks().filter_map(|(network, accept)| match network {
+            IpNet::V4(v4) => {
+                Some(Range { first: v4.network().to_bits().into(), last: v4.broadcast().to_bits().into(), accept })
+            }
+            IpNet::V6(_) => None,
         });
-        let v6 = networks().filter_map(|(&(address, bits), accept)| match address {
-            IpAddr::V4(_) => None,
-            IpAddr::V6(v6) => Some(range(v6.to_bits(), bits, 128, accept)),
+        let v6 = networks().filter_map(|(network, accept)| match network {
+            IpNet::V4(_) => None,
+            IpNet::V6(v6) => Some(Range { first: v6.network().to_bits(), last: v6.broadcast().to_bits(), accept }),
         });
         let (first, at) = changes(v4.collect(), otherwise, u32::MAX.into());
         // Every bound of an IPv4 range fits: the ranges were made from 32 bits.
@@ -70,13 +73,6 @@ impl AccessList {
             IpAddr::V6(v6) => self.v6.accepts(v6.to_bits()),
         }
     }
-}
-
-/// The addresses of a network in a family whose addresses have `width` bits.
-fn range(address: u128, bits: u8, width: u32, accept: bool) -> Range {
-    let free = width.saturating_sub(bits.into());
-    let low = u128::MAX.checked_shr(128 - free).unwrap_or(0);
-    Range { first: address & !low, last: address | low, accept }
 }
 
 /// Where the answer changes on the way from address 0 to `highest`, and the answer there. An inner range decides over

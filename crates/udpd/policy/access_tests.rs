@@ -8,12 +8,8 @@ fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-fn networks(texts: &[&str]) -> Vec<(IpAddr, u8)> {
-    let network = |text: &&str| {
-        let (address, bits) = text.split_once('/').expect("a slash");
-        (ip(address), bits.parse().expect("a number"))
-    };
-    texts.iter().map(network).collect()
+fn networks(texts: &[&str]) -> Vec<IpNet> {
+    texts.iter().map(|text| text.parse().expect("a network")).collect()
 }
 
 fn list(allow: &[&str], deny: &[&str]) -> AccessList {
@@ -91,7 +87,10 @@ fn ten_thousand_random_prefixes_answer_as_a_model_that_looks_at_each() {
             }
         }
         let [allow, deny] = lists;
-        let access = AccessList::new(&allow, &deny);
+        let networks = |list: &[(IpAddr, u8)]| -> Vec<IpNet> {
+            list.iter().map(|&(address, bits)| IpNet::new(address, bits).expect("a network")).collect()
+        };
+        let access = AccessList::new(&networks(&allow), &networks(&deny));
         let mut accepted = 0;
         for _ in 0..3000 {
             let source = noise.address();

@@ -24,7 +24,7 @@ use crate::ledger::tables::ListenerDropped;
 pub use access::AccessList;
 pub use limiter::{RateLimiter, TABLE_BYTES};
 pub use offences::{NAMED_MAX, Offence, Offences, Others};
-pub use settings::{Access, Limit, Network};
+pub use settings::{Access, Limit, RATE_LIMIT_MAX};
 pub(crate) use settings::{RateLimit, parse_network};
 
 /// The policy of one lane.

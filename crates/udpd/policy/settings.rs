@@ -3,8 +3,9 @@
 //! What is unclear is refused rather than guessed: an address without a length may be meant as that one host or as the
 //! whole network it begins, and one with bits behind its length is a slip in either.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::{IpNet, ip_mask_to_prefix};
 
 use crate::settings::kinds::{Count, Inner, List};
 use crate::settings::{Field, Findings, Key, Kind, settings};
@@ -15,9 +16,9 @@ settings! {
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Access {
         /// Networks to accept. Empty = everybody who is not denied.
-        allow: Vec<Network> = [] like ["10.0.0.0/8"], List(parse_network);
+        allow: Vec<IpNet> = [] like ["10.0.0.0/8"], List(parse_network);
         /// Networks to refuse.
-        deny: Vec<Network> = [] like ["10.9.0.0/16"], List(parse_network);
+        deny: Vec<IpNet> = [] like ["10.9.0.0/16"], List(parse_network);
     }
 }
 
@@ -26,14 +27,14 @@ settings! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Limit {
         /// Datagrams per second; 0 = no limit, of which no limiter is made.
-        per_source: u64 = 0 like 1000, Count(RATE);
+        per_source: u64 = 0 like 1000, Count(0..=RATE_LIMIT_MAX);
         /// Datagrams at once; 0 = what a second brings.
-        burst: u64 = 0, Count(RATE);
+        burst: u64 = 0, Count(0..=RATE_LIMIT_MAX);
     }
 }
 
-/// More cannot come from one address, and below it the arithmetic is exact enough.
-const RATE: std::ops::RangeInclusive<u64> = 0..=10_000_000;
+/// The highest limit: more cannot come from one address, and below it the arithmetic is exact enough.
+pub const RATE_LIMIT_MAX: u64 = 10_000_000;
 
 /// A limit, or none where it limits nothing.
 pub(crate) struct RateLimit;
@@ -56,23 +57,8 @@ impl Kind<Option<Limit>> for RateLimit {
     }
 }
 
-/// A network: an address with nothing set behind its first bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Network {
-    /// Never an IPv4 address in IPv6 clothes.
-    pub address: IpAddr,
-    /// How many bits count.
-    pub bits: u8,
-}
-
-impl fmt::Display for Network {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}/{}", self.address, self.bits)
-    }
-}
-
 /// A network as it is written: an address and the number of bits that count.
-pub(crate) fn parse_network(text: &str) -> Result<Network, Advice> {
+pub(crate) fn parse_network(text: &str) -> Result<IpNet, Advice> {
     let Some((address, length)) = text.split_once('/') else {
         return Err(without_length(text));
     };
@@ -84,19 +70,20 @@ pub(crate) fn parse_network(text: &str) -> Result<Network, Advice> {
         });
     };
     let width = if address.is_ipv4() { 32 } else { 128 };
-    let bits =
-        length.parse::<u8>().ok().filter(|bits| *bits <= width && length.bytes().all(|byte| byte.is_ascii_digit()));
-    let Some(bits) = bits else {
+    let bits = length.parse::<u8>().ok().filter(|_| length.bytes().all(|byte| byte.is_ascii_digit()));
+    let Some(network) = bits.and_then(|bits| IpNet::new(address, bits).ok()) else {
         let what = format!("{length:?} in {text:?} is not a length of 0 to {width} bits");
-        return Err(match mask_bits(address, length) {
+        let mask = length.parse::<Ipv4Addr>().ok().filter(|_| address.is_ipv4());
+        return Err(match mask.and_then(|mask| ip_mask_to_prefix(mask.into()).ok()) {
             Some(bits) => Advice::new(what, format!("write \"{address}/{bits}\"")),
             None => Advice::new(what, EXAMPLE),
         });
     };
-    let network = Network { address: masked(address, bits), bits };
-    if network.address != address {
+    let bits = network.prefix_len();
+    if network.network() != address {
         let what = format!("{text:?} has bits set behind the first {bits}");
-        let cure = format!("write \"{network}\" for that network, or \"{address}/{width}\" for the one address");
+        let right = network.trunc();
+        let cure = format!("write \"{right}\" for that network, or \"{address}/{width}\" for the one address");
         return Err(Advice::new(what, cure));
     }
     if let IpAddr::V6(v6) = address
@@ -121,21 +108,6 @@ fn without_length(text: &str) -> Advice {
         return Advice::new(format!("{text:?} is not a network"), cure);
     }
     Advice::new(format!("{text:?} is not a network"), EXAMPLE)
-}
-
-/// The length that an IPv4 mask such as 255.255.0.0 stands for.
-fn mask_bits(address: IpAddr, mask: &str) -> Option<u32> {
-    let mask = mask.parse::<Ipv4Addr>().ok().filter(|_| address.is_ipv4())?.to_bits();
-    (mask.leading_ones() + mask.trailing_zeros() == 32).then_some(mask.leading_ones())
-}
-
-/// The address with nothing behind its first bits.
-fn masked(address: IpAddr, bits: u8) -> IpAddr {
-    let bits = u32::from(bits);
-    match address {
-        IpAddr::V4(v4) => Ipv4Addr::from_bits(v4.to_bits() & u32::MAX.checked_shl(32 - bits).unwrap_or(0)).into(),
-        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & u128::MAX.checked_shl(128 - bits).unwrap_or(0)).into(),
-    }
 }
 
 #[cfg(test)]

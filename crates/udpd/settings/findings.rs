@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::keys::Keys;
+use super::keys::{Keys, join};
 use super::problem::{Problem, Problems};
 use crate::text::advice::Advice;
 
@@ -18,7 +18,7 @@ pub(crate) struct Place {
 impl Place {
     /// The place of a key that should be inside the table at this place, and is not.
     pub(crate) fn inner(&self, key: &str) -> Place {
-        Place { offset: self.offset, key: format!("{}.{key}", self.key) }
+        Place { offset: self.offset, key: join(&self.key, key) }
     }
 }
 

@@ -77,7 +77,8 @@ impl Keys {
     /// does exist, or all that do exist here.
     pub(crate) fn cure_unknown(&self, table: &str, written: &str) -> String {
         if let Some(own) = self.under(table).find(|key| key.elsewhere.split(' ').any(|other| other == written)) {
-            let own_text = if table.is_empty() { own.example.clone() } else { assignment(own) };
+            let header = table.is_empty() && own.example.starts_with('[');
+            let own_text = if header { own.example.clone() } else { format!("{} = {}", own.name(), own.example) };
             return format!("what is {written} elsewhere is {} here: {own_text}", own.name());
         }
         if let Some(near) = nearest(written, self.under(table).map(Key::name)) {
@@ -106,10 +107,6 @@ impl Keys {
             _ => format!("[{}]", path.replace('*', "NAME")),
         }
     }
-}
-
-fn assignment(key: &Key) -> String {
-    format!("{} = {}", key.name(), key.example)
 }
 
 #[cfg(test)]

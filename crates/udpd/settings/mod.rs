@@ -12,6 +12,9 @@ mod problem;
 pub(crate) mod syntax;
 pub(crate) mod table;
 
+#[cfg(test)]
+mod tests;
+
 pub(crate) use declare::settings;
 pub(crate) use findings::{Findings, Located, Place};
 pub(crate) use keys::{Key, Keys};

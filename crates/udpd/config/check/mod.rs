@@ -15,7 +15,7 @@ mod writers;
 use super::daemon::Daemon;
 use super::feeders::Feeders;
 use super::file::parts::Parts;
-use super::host::Host;
+use super::host::{Host, local_addresses};
 use super::listener::Listener;
 use super::sinks::Sink;
 use super::steer::{Steer, or_auto};
@@ -43,7 +43,7 @@ pub(crate) fn validate(mut parts: Parts<'_>, host: &Host, findings: &mut Finding
     let feeders = Feeders::new(&listeners, |interface| ::steer::receive_queues(&host.sys_root, interface));
     writers::check(&parts.sinks, &sinks, &feeders, findings);
     own_files::check(&parts, &daemon, &sinks, &feeders, findings);
-    relay::check_loops(&parts.sinks, &sinks, &listeners, &host.addresses(), findings);
+    relay::check_loops(&parts.sinks, &sinks, &listeners, &local_addresses(), findings);
     relay::check_counts(&sinks, &listeners, &parts.sinks, findings);
     // With a sink missing the indexes are wrong, and so is the configuration, of which nobody will hear.
     let complete = sinks.iter().all(Option::is_some);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use mmsg::Refusal;
 use serde::Serialize;
 
-use crate::plan::engine::EngineKind;
+use crate::config::EngineKind;
 
 /// Datagrams in one call, but for the first step.
 const BATCH: usize = 64;

@@ -21,8 +21,9 @@ use crate::commands::bench::pacer::Amount;
 use crate::commands::bench::rate::Rate;
 use crate::commands::bench::send::{self, Load};
 use crate::commands::bench::sizes::Sizes;
+use crate::config::EngineKind;
 use crate::exit::{ExitCode, Failure};
-use crate::plan::engine::{COPY_UP_TO, EngineKind};
+use crate::plan::engine::COPY_UP_TO;
 
 /// What each socket asks for.
 pub(super) const RECEIVE_BUFFER_BYTES: usize = 16 << 20;

@@ -5,15 +5,13 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
+use ipnet::IpNet;
 use steer::plan::Request;
 
 use crate::config::{Config, Daemon, Host, Lanes, Listener, Multicast, Spread, Steer};
 use crate::exit::{ExitCode, Failure};
-use crate::policy::{Access, Limit, Network};
+use crate::policy::{Access, Limit, RATE_LIMIT_MAX};
 use crate::settings::Chosen;
-
-/// The highest that can be written.
-const RATE_LIMIT_MAX: u64 = 10_000_000;
 
 /// A pipeline to be measured, and what was changed for it.
 #[derive(Debug, Clone)]
@@ -81,7 +79,7 @@ fn move_to_loopback(listener: &mut Listener, changed: &mut Vec<String>) {
         listener.multicast = Multicast::default();
         changed.push("it joins no multicast group".to_owned());
     }
-    let own = Network { address: IpAddr::V4(Ipv4Addr::LOCALHOST), bits: 32 };
+    let own = IpNet::from(IpAddr::from(Ipv4Addr::LOCALHOST));
     if listener.access != Access::default() {
         listener.access.deny.retain(|network| *network != own);
         listener.access.allow.retain(|network| *network != own);
@@ -179,7 +177,7 @@ mod tests {
         let Subject { config, changed, .. } = Subject::of(config, None, Vec::new()).expect("a subject");
         let listener = &config.listeners[0];
         assert_eq!((&listener.multicast, &listener.interface), (&Multicast::default(), &None));
-        let networks = |networks: &[Network]| networks.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let networks = |networks: &[IpNet]| networks.iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(networks(&listener.access.allow), ["10.0.0.0/8", "127.0.0.1/32"]);
         assert_eq!(networks(&listener.access.deny), ["127.0.0.0/8"]);
         assert!(listener.rate_limit.is_some_and(|limit| limit.per_source == RATE_LIMIT_MAX));

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use clap::builder::PossibleValuesParser;
 use serde_json::json;
 
 use super::measure::{FLOWS_MAX, Task, run};
@@ -16,7 +17,7 @@ use crate::commands::bench::options::{percent, printed_json, seconds, usage};
 use crate::commands::bench::output::Output;
 use crate::commands::bench::rate;
 
-use crate::config;
+use crate::config::ENGINES;
 use crate::exit::{ExitCode, Failure};
 use crate::logging;
 use crate::logging::LogFormat;
@@ -42,8 +43,8 @@ pub struct Arguments {
     #[arg(long, value_name = "N")]
     lanes: Option<usize>,
     /// How to receive
-    #[arg(long, value_enum, default_value = "auto")]
-    engine: Engine,
+    #[arg(long, default_value = "auto", value_parser = engines())]
+    engine: String,
     /// Take trains of equal datagrams in one buffer (UDP_GRO)
     #[arg(long, value_enum, default_value = "off")]
     gro: Switch,
@@ -79,26 +80,8 @@ pub struct Arguments {
     force: bool,
 }
 
-/// A receive engine, as the configuration names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Engine {
-    /// What the daemon would choose
-    Auto,
-    /// Everywhere
-    Recvmmsg,
-    /// Where the kernel has it
-    #[value(name = "io_uring")]
-    IoUring,
-}
-
-impl From<Engine> for config::Engine {
-    fn from(engine: Engine) -> Self {
-        match engine {
-            Engine::Auto => Self::Auto,
-            Engine::Recvmmsg => Self::Recvmmsg,
-            Engine::IoUring => Self::IoUring,
-        }
-    }
+fn engines() -> PossibleValuesParser {
+    PossibleValuesParser::new(ENGINES.iter().map(|(name, _)| name))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -119,7 +102,7 @@ impl Arguments {
         let expect = self.expect.as_deref().map(rate::parse_count).transpose();
         Ok(Task {
             lanes: self.lanes,
-            engine: self.engine.into(),
+            engine: ENGINES.iter().find(|(name, _)| *name == self.engine).and_then(|(_, engine)| *engine),
             gro: self.gro == Switch::On,
             gather: units::parse_duration(&self.gather).map_err(|advice| usage("--gather", &advice))?,
             max_length_bytes: max_length_bytes.ok_or_else(|| {
@@ -204,12 +187,13 @@ fn judge(report: &Report, limit: f64) -> Result<(), Failure> {
 }
 
 fn json_text(task: &Task, machine: &Machine, warnings: &[String], report: &Report) -> Result<String, Failure> {
+    let engine = task.engine.map_or("auto".to_owned(), |engine| engine.to_string());
     printed_json(&json!({
         "version": env!("CARGO_PKG_VERSION"),
         "machine": machine,
         "warnings": warnings,
         "asked": {
-            "listen": task.listen, "lanes": task.lanes, "engine": task.engine.name(), "gro": task.gro,
+            "listen": task.listen, "lanes": task.lanes, "engine": engine, "gro": task.gro,
             "gather_us": task.gather.as_micros() as u64, "max_length": task.max_length_bytes,
             "seconds": task.duration.map(|duration| duration.as_secs_f64()), "expect": task.expect,
             "flows_max": task.flows_max,

@@ -14,7 +14,7 @@ use super::report::{Collector, Progress, Report};
 use super::timeline;
 use super::tracker::{Shared, Tracker, TrackerSink};
 use crate::commands::bench::machine::Usage;
-use crate::config::{self, Config, Sink, Timestamps};
+use crate::config::{Config, EngineKind, Sink, Timestamps};
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::{Crew, Event};
 use crate::pipeline::Pipeline;
@@ -42,7 +42,7 @@ pub struct Task {
     /// How many lanes; `None`: as many as the configuration's "auto" gives.
     pub lanes: Option<usize>,
     /// What receives.
-    pub engine: config::Engine,
+    pub engine: Option<EngineKind>,
     /// UDP_GRO.
     pub gro: bool,
     /// Let datagrams gather this long after a short batch.
@@ -63,7 +63,7 @@ impl Task {
         Self {
             listen: listen.into(),
             lanes: None,
-            engine: config::Engine::Auto,
+            engine: None,
             gro: false,
             gather: Duration::ZERO,
             max_length_bytes: 2048,

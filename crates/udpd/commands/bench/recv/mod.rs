@@ -10,7 +10,7 @@ mod show;
 pub mod timeline;
 mod tracker;
 
-pub use command::{Arguments, Engine, execute};
+pub use command::{Arguments, execute};
 pub use measure::{FLOWS_MAX, Task, run, run_with};
 pub use report::{LaneLoss, Layers, Progress, Report, Second};
 pub use tracker::{Counts, Interval, Shared, Tracker, TrackerSink};
