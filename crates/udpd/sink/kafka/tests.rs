@@ -91,7 +91,7 @@ impl Bench {
             taken: delivered + failed,
             delivered,
             dropped: SinkDropped { sink_error: failed, ..SinkDropped::default() },
-            pending: 0,
+            ..Tally::default()
         };
         assert_eq!(self.tallies, [Tally::default(), expected]);
     }
