@@ -23,7 +23,6 @@ pub enum Effect {
     End,
     /// The same, and the exit code is that of a failure: a limit has been reached that will kill the process.
     EndForced,
-    /// Go over to new files.
     Reopen,
     /// Write the ledger to the log.
     Report,
@@ -88,7 +87,6 @@ const fn number_of(signal: Signal) -> i32 {
     signal as i32
 }
 
-/// What this signal does.
 pub fn effect_of(number: i32) -> Effect {
     let named = EFFECTS.iter().find(|(own, _)| *own == number).map(|(_, effect)| *effect);
     named.unwrap_or(if REAL_TIME.contains(&number) { Effect::Say } else { Effect::Default })

@@ -20,7 +20,6 @@ pub(crate) const COPY_UP_TO: usize = 256;
 /// A decision and its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// The engine.
     pub kind: EngineKind,
     /// Why, in the words of the start-up line.
     pub why: String,

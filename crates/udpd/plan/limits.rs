@@ -20,14 +20,12 @@ const NEAR_PERCENT: u64 = 90;
 pub struct Limits {
     /// The least that a control group allows, and where that is written.
     pub group: Option<(u64, PathBuf)>,
-    /// The memory of the machine.
     pub total_bytes: Option<u64>,
     /// What is left of it, swap included.
     pub available_bytes: Option<u64>,
 }
 
 impl Limits {
-    /// Reads them.
     pub fn read(root: &Path) -> Self {
         let meminfo = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
         let field = |name: &str| {
@@ -92,7 +90,6 @@ fn needed(plan: &Plan) -> u64 {
     plan.memory().total_bytes() as u64
 }
 
-/// The whole and its parts.
 fn sum(plan: &Plan) -> String {
     let memory = plan.memory();
     let (total, own) = (Bytes(memory.total_bytes()), Bytes(memory.own_bytes()));

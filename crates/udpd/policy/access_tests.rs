@@ -61,7 +61,6 @@ fn masked(address: IpAddr, bits: u8) -> IpAddr {
     }
 }
 
-/// Looks at every network.
 fn slow(allow: &[(IpAddr, u8)], deny: &[(IpAddr, u8)], source: IpAddr) -> bool {
     let longest = |networks: &[(IpAddr, u8)]| {
         let holds =

@@ -41,7 +41,6 @@ struct Entry {
     source: u128,
     /// When the bucket will be full, in ticks since the start; in the past, it is.
     full_at: u64,
-    /// Where its offence is noted.
     hint: Hint,
 }
 

@@ -34,7 +34,6 @@ impl Hint {
 pub struct Offence {
     /// Which offence of its lane it is, from 1.
     pub number: u64,
-    /// Whose.
     pub source: IpAddr,
     /// Datagrams refused so far.
     pub refused: u64,

@@ -40,7 +40,6 @@ impl OffenceWatch {
         Self { subject, limit, ..Self::default() }
     }
 
-    /// The lines that are due.
     pub fn look(&mut self, offences: &Offences) -> Vec<String> {
         let mut lines = Vec::new();
         for (place, offence) in offences.read().into_iter().enumerate() {

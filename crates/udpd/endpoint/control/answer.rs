@@ -18,7 +18,6 @@ pub(super) fn agreement(what: &str) -> Vec<u8> {
     line(serde_json::json!({ "ok": what }).to_string())
 }
 
-/// One line of JSON.
 pub(super) fn line(mut json: String) -> Vec<u8> {
     json.push('\n');
     json.into_bytes()

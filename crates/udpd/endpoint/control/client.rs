@@ -58,7 +58,6 @@ impl Connection {
         }))
     }
 
-    /// Asks for the ledger.
     pub fn stats(self) -> Result<Snapshot, Failure> {
         let path = self.path.clone();
         let answer = self.ask(b"stats\n", STATS_LIMIT)?;

@@ -27,10 +27,12 @@ pub(super) struct Client<S> {
 enum Stage {
     /// This much of its question has come.
     Asking(Vec<u8>),
-    /// Its answer is being made.
     Waiting,
     /// This much of its answer is written.
-    Taking { answer: Vec<u8>, written: usize },
+    Taking {
+        answer: Vec<u8>,
+        written: usize,
+    },
     /// It has the whole answer. What it still sends is read and forgotten: closing a connection with unread bytes would
     /// take the answer away from it again.
     Leaving,
@@ -41,9 +43,7 @@ enum Stage {
 pub(super) enum Step {
     /// Nothing that anybody else has to do.
     Stays,
-    /// The connection is over.
     Leaves,
-    /// It has asked.
     Asks(Vec<u8>),
     /// It has sent more than a question may have.
     AsksTooMuch,
@@ -87,7 +87,6 @@ impl<S: Stream> Client<S> {
         }
     }
 
-    /// Its answer will come later.
     pub(super) fn wait(&mut self, limits: &Limits) {
         (self.stage, self.deadline) = (Stage::Waiting, Instant::now() + limits.waiting);
     }

@@ -76,7 +76,6 @@ pub(crate) trait Protocol: Send + 'static {
 /// What a client has sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Question<'a> {
-    /// A whole question.
     Whole(&'a [u8]),
     /// More bytes than allowed, and no end in sight.
     TooLong,
@@ -85,7 +84,6 @@ pub(crate) enum Question<'a> {
 /// What becomes of a question.
 #[derive(Debug)]
 pub(crate) enum Reply {
-    /// The answer.
     Now(Vec<u8>),
     /// Somebody has the asker's ticket and will answer.
     Later,

@@ -32,7 +32,6 @@ pub(super) struct Server<L: Listener, P> {
     listener: Arc<L>,
     protocol: P,
     limits: Limits,
-    /// The oldest first.
     clients: Vec<Client<L::Client>>,
     next_number: u64,
     answers: (Sender<Delivery>, Receiver<Delivery>),

@@ -60,7 +60,6 @@ impl<L: Listener> Service<L> {
         Ok(Self { name, listener, stopping, bell, thread })
     }
 
-    /// The socket being served.
     pub(crate) fn listener(&self) -> &L {
         &self.listener
     }

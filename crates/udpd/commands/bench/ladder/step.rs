@@ -28,7 +28,6 @@ pub(super) enum Sharing {
 /// A way to receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Way {
-    /// Receiver threads.
     pub threads: usize,
     /// What they receive from.
     pub sharing: Sharing,
@@ -36,7 +35,6 @@ pub(super) struct Way {
     pub is_pinned: bool,
     /// Datagrams in one call at most.
     pub slots: usize,
-    /// What receives.
     pub engine: EngineKind,
     /// How long datagrams gather; zero: not at all.
     pub gather: Duration,
@@ -48,7 +46,6 @@ pub(super) struct Way {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
-    /// One datagram in a call.
     Recv,
     /// 64 in a call.
     Recvmmsg,
@@ -56,19 +53,13 @@ pub enum Step {
     Pinned,
     /// The same as `pinned` once more: what differs is the noise of this machine.
     Again,
-    /// Several threads share the socket.
     Threads,
-    /// A socket for each thread.
     Reuseport,
-    /// The core chooses the socket.
     ByCpu,
-    /// Trains in one piece.
     Gro,
-    /// A ring instead of calls.
     IoUring,
     /// Datagrams gather, received by calls.
     Gather,
-    /// Datagrams gather in the ring.
     IoUringGather,
 }
 

@@ -60,11 +60,8 @@ impl Cores {
 /// What is offered.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Offer {
-    /// Datagrams a second.
     pub rate: Rate,
-    /// For so long.
     pub duration: Duration,
-    /// Payload bytes.
     pub size: usize,
     /// Datagrams in a UDP_SEGMENT train; 1: none.
     pub train: usize,
@@ -81,9 +78,7 @@ pub(super) struct Trial {
     pub lanes: Vec<u64>,
     /// What the sockets say they dropped: datagrams, or trains with GRO.
     pub dropped: u64,
-    /// Receive calls that brought something.
     pub calls: u64,
-    /// CPU time of the receivers.
     pub receiver_ns: u64,
     /// CPU time of the machine, sender and interrupts included.
     pub machine_ns: Option<u64>,

@@ -41,7 +41,6 @@ pub struct Task {
     pub listen: String,
     /// How many lanes; `None`: as many as the configuration's "auto" gives.
     pub lanes: Option<usize>,
-    /// What receives.
     pub engine: Option<EngineKind>,
     /// UDP_GRO.
     pub gro: bool,
