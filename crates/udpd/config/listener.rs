@@ -119,6 +119,13 @@ pub enum Spread {
     Random,
 }
 
+impl Spread {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        SPREADS.iter().find(|(_, spread)| *spread == self).map_or("", |(name, _)| name)
+    }
+}
+
 const SPREADS: &[(&str, Spread)] =
     &[("flow", Spread::Flow), ("cpu", Spread::Cpu), ("queue", Spread::Queue), ("random", Spread::Random)];
 

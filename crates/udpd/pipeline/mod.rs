@@ -4,14 +4,13 @@
 //! only then does anything run; whatever fails leaves nothing behind. Stopping goes the way of a datagram: arrivals are
 //! refused, receivers drain their sockets and end, channels run empty, consumers flush and end, the books are closed.
 
+mod bind;
 mod books;
 pub mod consumer;
 mod end;
 mod files;
-mod group;
 mod lane;
 mod multicast;
-mod open;
 pub mod receiver;
 mod replace;
 mod running;

@@ -12,7 +12,7 @@ use mmsg::Socket;
 
 use super::running::{Lane, Pipeline};
 use super::setup::LaneSetup;
-use super::{group, multicast, socket};
+use super::{bind, multicast, socket};
 use crate::exit::Failure;
 
 impl Pipeline {
@@ -31,7 +31,7 @@ impl Pipeline {
         }
         let setups: Vec<&LaneSetup> = lanes.iter().map(|lane| &lane.setup).collect();
         // Who else has the address are the sockets that are to be replaced.
-        group::bind_all(&setups, &sockets, |_| Ok(()))?;
+        bind::bind_all(&setups, &sockets, |_| Ok(()))?;
         for (lane, socket) in lanes.iter().zip(sockets) {
             let before = lane.ledger.replace_socket(Arc::clone(&socket));
             lane.successor.leave(socket);

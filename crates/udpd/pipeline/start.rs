@@ -7,9 +7,9 @@ use std::time::Instant;
 use crossbeam_channel::Sender;
 use mmsg::Socket;
 
+use super::bind::{self, Endpoint};
 use super::books::{Books, LaneBooks, ListenerBooks, SinkBooks};
 use super::files::Files;
-use super::group::{self, Endpoint};
 use super::lane::{LaneThread, Start};
 use super::receiver::{LaneHome, Route, Stop};
 use super::running::{Lane, Pipeline};
@@ -43,7 +43,7 @@ impl Pipeline {
         // After the sinks: one with a long file looks through it first, and nothing may arrive that nobody reads yet.
         let setups: Vec<&LaneSetup> = threads.iter().map(|thread| &thread.setup).collect();
         let sockets: Vec<Arc<Socket>> = threads.iter().map(|thread| Arc::clone(&thread.made.socket)).collect();
-        let endpoints = group::open(&setups, &sockets)?;
+        let endpoints = bind::open(&setups, &sockets)?;
         for (routes, setup) in routes.iter_mut().zip(setups) {
             routes.sort_by_key(|route| setup.listener.sinks.iter().position(|&sink| sink == route.sink));
         }

@@ -7,13 +7,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mmsg::{CoreCounter, Family, Group, Socket};
+use nix::errno::Errno;
 
-use super::open;
 use super::setup::LaneSetup;
-use crate::config::{self, Spread};
+use crate::config;
 use crate::exit::{ExitCode, Failure};
 use crate::os::holder;
 use crate::plan::spread;
+
+/// Who has an address that nobody is seen to have.
+const NOBODY_SEEN: &str = "a process that /proc does not show";
 
 /// A bound socket, as far as the books need it.
 #[derive(Debug)]
@@ -70,7 +73,7 @@ pub(super) fn bind_all(
         } else {
             // Alone it needs no group, and then nobody else can join one.
             let bind = sockets[first].bind(plan.address);
-            bind.map_err(|error| open::bind_failure(plan.address, &error))?;
+            bind.map_err(|error| bind_failure(plan.address, &error))?;
         }
         bound.extend(sockets[lanes].iter().map(|socket| socket.local_addr().unwrap_or(plan.address)));
     }
@@ -85,17 +88,14 @@ fn refuse_company(setup: &LaneSetup, sockets: &[Arc<Socket>]) -> Result<(), Fail
         return Ok(());
     }
     let own: Vec<u64> = sockets.iter().filter_map(|socket| holder::inode_of(socket).ok()).collect();
-    let holders = holder::of_udp_address(plan.address, &own, Path::new("/proc"));
-    let mut names: Vec<String> = holders.iter().map(ToString::to_string).collect();
-    names.dedup();
     let with_company = |socket: &Arc<Socket>| {
         socket.local_addr().is_ok_and(|taken| taken.port() != 0 && config::overlap(&taken, &plan.address))
     };
-    let who = match names.is_empty() {
+    let who = match holders(plan.address, &own) {
+        Some(who) => who,
         // A listener of ours on another interface.
-        true if sockets.iter().any(with_company) => return Ok(()),
-        true => "a process that /proc does not show".to_owned(),
-        false => names.join(", "),
+        None if sockets.iter().any(with_company) => return Ok(()),
+        None => NOBODY_SEEN.to_owned(),
     };
     let message = format!(
         "cannot bind {}: {who} holds it; stop that process or choose another address; processes of one user can \
@@ -127,24 +127,75 @@ fn bind_group(setups: &[&LaneSetup], sockets: &[Arc<Socket>]) -> Result<(), Fail
     let program = spread::group_spread(listener.spread, setups.iter().map(|setup| &setup.plan.intake));
     let mut group = Group::new(sockets.to_vec(), program).map_err(|error| {
         let cure = match error.raw_os_error() {
-            Some(code) if code == nix::errno::Errno::ENOMEM as i32 => {
+            Some(code) if code == Errno::ENOMEM as i32 => {
                 "; the program is larger than net.core.optmem_max allows: raise that with sysctl"
             }
             _ => "",
         };
-        let (name, word) = (&listener.name, word(listener.spread));
-        let message = format!("listener {name}, address {address}: cannot set up spread = \"{word}\": {error}{cure}");
+        let (name, spread) = (&listener.name, listener.spread.name());
+        let message = format!("listener {name}, address {address}: cannot set up spread = \"{spread}\": {error}{cure}");
         Failure::new(ExitCode::Failure, message)
     })?;
     // The group ends here and its sockets live on: nothing grows or shrinks while the daemon runs.
-    group.bind(address).map(drop).map_err(|error| open::bind_failure(address, &error))
+    group.bind(address).map(drop).map_err(|error| bind_failure(address, &error))
 }
 
-fn word(spread: Spread) -> &'static str {
-    match spread {
-        Spread::Flow => "flow",
-        Spread::Cpu => "cpu",
-        Spread::Queue => "queue",
-        Spread::Random => "random",
+/// Why an address could not be bound, and what to do.
+fn bind_failure(address: SocketAddr, error: &io::Error) -> Failure {
+    let errno = error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw);
+    let (code, cure) = match errno {
+        Errno::EADDRINUSE => {
+            let who = holders(address, &[]).unwrap_or_else(|| NOBODY_SEEN.to_owned());
+            (ExitCode::Unavailable, format!("{who} holds it; stop that process or choose another address"))
+        }
+        Errno::EADDRNOTAVAIL => {
+            let cure = "no interface of this host has it; `ip address` shows which have one; or use the wildcard \
+                        address";
+            (ExitCode::Unavailable, cure.to_owned())
+        }
+        Errno::EACCES => {
+            let cure = format!(
+                "ports below {} need CAP_NET_BIND_SERVICE; in the unit file: AmbientCapabilities=CAP_NET_BIND_SERVICE",
+                first_unprivileged_port()
+            );
+            (ExitCode::Permission, cure)
+        }
+        _ => (ExitCode::Unavailable, "choose another address".to_owned()),
+    };
+    Failure::new(code, format!("cannot bind {address}: {error}; {cure}"))
+}
+
+/// Who else has an address, as far as /proc shows it; `own` are the inodes of our sockets.
+fn holders(address: SocketAddr, own: &[u64]) -> Option<String> {
+    let holders = holder::of_udp_address(address, own, Path::new("/proc"));
+    let mut names: Vec<String> = holders.iter().map(ToString::to_string).collect();
+    names.dedup();
+    (!names.is_empty()).then(|| names.join(", "))
+}
+
+/// The first port that needs no capability.
+fn first_unprivileged_port() -> u16 {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap_or_default();
+    text.trim().parse().unwrap_or(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_right_names_the_capability_and_the_line_that_grants_it() {
+        let address = "127.0.0.1:514".parse().expect("an address");
+        let failure = bind_failure(address, &io::Error::from_raw_os_error(Errno::EACCES as i32));
+        assert_eq!(failure.code, ExitCode::Permission);
+        assert!(failure.message.contains("AmbientCapabilities=CAP_NET_BIND_SERVICE"), "{failure}");
+    }
+
+    #[test]
+    fn an_address_of_no_interface_is_unavailable() {
+        let address = "192.0.2.1:514".parse().expect("an address");
+        let failure = bind_failure(address, &io::Error::from_raw_os_error(Errno::EADDRNOTAVAIL as i32));
+        assert_eq!(failure.code, ExitCode::Unavailable);
+        assert!(failure.message.contains("192.0.2.1:514"), "{failure}");
     }
 }
