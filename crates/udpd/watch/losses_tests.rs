@@ -36,6 +36,17 @@ fn a_loss_is_said_once_with_its_layer_and_its_cure() {
     assert!(watch.compare(reading(744)).is_empty(), "what was said is not said again");
 }
 
+#[test]
+fn every_reason_for_a_drop_is_said_by_its_name_but_for_the_quiet_ones() {
+    let (snapshot, numbers) = crate::ledger::tests::numbered();
+    let lines = LossWatch::default().compare(snapshot);
+    for (counter, number) in numbers.iter().filter(|(counter, _)| !counter.layer.is_empty()) {
+        let words = format!("dropped {number} datagrams since the last report ({})", counter.name);
+        let said = lines.iter().filter(|line| line.contains(&words)).count();
+        assert_eq!(said, usize::from(!counter.is_quiet), "{counter:?}: {lines:?}");
+    }
+}
+
 /// A reading with one lane, planned for cores 2 and 3, with these counts by core.
 fn arrivals(counts: &[(usize, u64)]) -> Snapshot {
     let mut snapshot = reading(0);
