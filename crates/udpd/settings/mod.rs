@@ -6,6 +6,7 @@
 mod declare;
 pub(crate) mod findings;
 pub(crate) mod keys;
+mod kind;
 pub(crate) mod kinds;
 mod line;
 mod problem;
