@@ -5,28 +5,20 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use super::address;
-use super::check::{paths, relay};
+use super::check::relay;
 use super::daemon::Daemon;
 use super::host::local_addresses;
 use super::listener::{LANES_MAX, Lanes, Listener};
-use super::lookup::{self, Destination};
-use super::sinks::Sink;
+use super::sinks::{Common, Sink};
 use super::steer::Steer;
 use super::whole::Config;
 use crate::exit::{ExitCode, Failure};
-use crate::format::Format;
-use crate::sink::file::{FileSettings, Rotate, template};
-use crate::sink::kafka::{KafkaError, KafkaSettings};
-use crate::sink::null::NullSink;
-use crate::sink::relay::{Distribute, RelaySettings};
+use crate::os::paths;
 use crate::sink::settings::Target;
-use crate::sink::stdout::StdoutSettings;
-use crate::sink::unix::{UnixSettings, UnixSocket};
+use crate::sink::types::SINK_TYPES;
+use crate::sink::written::{Uri, wrong};
+use crate::text::address;
 use crate::text::advice::Advice;
-
-const WORKING: &str =
-    "null:  stdout: (or -)  file:PATH  pcapng:PATH (or pcapng:-)  udp:HOST:PORT  unix:PATH  kafka://HOST:PORT/TOPIC";
 
 /// See [`Config::from_arguments`].
 pub(super) fn configure(
@@ -45,10 +37,7 @@ pub(super) fn configure(
             Advice::new(what, "join it with multicast_groups in a file, and name that with -c"),
         ));
     }
-    let sink = match to.strip_prefix("udp:") {
-        Some(rest) => relay(rest.strip_prefix("//").unwrap_or(rest))?,
-        None => parse_uri(to, directory).map_err(|advice| usage("--to", advice))?,
-    };
+    let sink = parse_uri(to, directory)?;
     let mut listener = Listener::new("cli", vec![address]);
     listener.sinks = vec![0];
     if let Some(count) = lanes {
@@ -63,7 +52,7 @@ pub(super) fn configure(
             let advice = Advice::new("\"-\" would be a file called -", "write /tmp/ledger.json, for example, or ./-");
             return Err(usage("--stats-on-exit", advice));
         }
-        let path = absolute(&path, directory).and_then(|text| paths::check_replaced(&text));
+        let path = paths::absolute(&path, directory).and_then(|text| paths::check_replaced(&text));
         let path = path.map_err(|advice| usage("--stats-on-exit", advice))?;
         if matches!(sink.settings.target(), Target::Files(file) if Path::new(file) == path) {
             let advice = Advice::new(format!("{path:?} is what --to writes"), "give each its own file");
@@ -80,99 +69,34 @@ pub(super) fn configure(
     Ok(Config { daemon, listeners: vec![listener], sinks: vec![sink], steer: Steer::default(), warnings: Vec::new() })
 }
 
-/// A relay to one address or name.
-fn relay(to: &str) -> Result<Sink, Failure> {
-    let Destination { address, looked_up } = lookup::destination("--to", to)?;
-    let relay =
-        RelaySettings { destinations: vec![address], distribute: Distribute::All, keep_source: false, looked_up };
-    Ok(Sink::new("udp", relay))
-}
-
 /// The sink that a URI stands for, named after its scheme.
-fn parse_uri(uri: &str, directory: &Path) -> Result<Sink, Advice> {
+fn parse_uri(uri: &str, directory: &Path) -> Result<Sink, Failure> {
     let uri = if uri == "-" { "stdout:" } else { uri };
-    let working = format!("write one of  {WORKING}");
-    let Some((scheme, rest)) = uri.split_once(':') else {
+    let schemes = || SINK_TYPES.iter().flat_map(|kind| kind.schemes);
+    let working = || format!("write one of  {}", schemes().map(|scheme| scheme.form).collect::<Vec<_>>().join("  "));
+    let Some((name, rest)) = uri.split_once(':') else {
         let what = format!("{uri:?} has no scheme");
-        return Err(match SCHEMES.contains(&uri) {
-            true => Advice::new(what, format!("write it with a colon, {uri}:")),
-            false => Advice::new(what, format!("write file:{uri} for a file, or {working}")),
-        });
-    };
-    Ok(match scheme {
-        "null" | "stdout" if !rest.is_empty() => {
-            return Err(Advice::new(format!("{uri:?} has something behind the colon"), format!("write {scheme}:")));
-        }
-        "null" => Sink::new(scheme, NullSink),
-        "stdout" => Sink::new(scheme, StdoutSettings::default()),
-        "file" => Sink::new(scheme, file(scheme, Format::Lines, rest, directory)?),
-        "pcapng" if rest == "-" => Sink::new(scheme, StdoutSettings { format: Format::Pcapng }),
-        "pcapng" => Sink::new(scheme, file(scheme, Format::Pcapng, rest, directory)?),
-        "unix" => {
-            let path = paths::check_socket(&path(scheme, rest, directory)?)?;
-            Sink::new(scheme, UnixSettings { path, socket: UnixSocket::Datagram })
-        }
-        "kafka" => Sink::new(scheme, kafka(uri, rest)?),
-        _ => return Err(Advice::new(format!("{uri:?} has an unknown scheme"), working)),
-    })
-}
-
-const SCHEMES: [&str; 2] = ["null", "stdout"];
-
-/// One file for ever: who names a file on the command line looks for what comes into that file.
-fn file(scheme: &str, format: Format, written: &str, directory: &Path) -> Result<FileSettings, Advice> {
-    let path = path(scheme, written, directory)?;
-    template::check(&path)?;
-    paths::check_file(&path)?;
-    Ok(FileSettings { format, rotate: Rotate::NEVER, ..FileSettings::new(path) })
-}
-
-fn kafka(uri: &str, rest: &str) -> Result<KafkaSettings, Advice> {
-    KafkaSettings::check_build()?;
-    let named = rest.strip_prefix("//").and_then(|rest| rest.split_once('/'));
-    let Some((brokers, topic)) = named.filter(|(brokers, topic)| !brokers.is_empty() && !topic.is_empty()) else {
-        let what = format!("{uri:?} does not name a broker and a topic");
-        return Err(Advice::new(what, "write kafka://10.0.0.5:9092/syslog, for example"));
-    };
-    let settings = KafkaSettings::new(brokers, topic);
-    let refused = |error: KafkaError| Advice::new(error.to_string(), "docs/kafka.md says more");
-    settings.check().map(|()| settings).map_err(refused)
-}
-
-/// The path behind the scheme, made absolute.
-fn path(scheme: &str, written: &str, directory: &Path) -> Result<String, Advice> {
-    // file:///path is how browsers write what is file:/path here; file://host/path is not a path at all.
-    let written = written.strip_prefix("//").filter(|rest| rest.starts_with('/')).unwrap_or(written);
-    if written.is_empty() {
-        return Err(Advice::new(
-            format!("{scheme}: names no file"),
-            format!("write {scheme}:PATH, such as {scheme}:/tmp/udpd.log"),
+        return Err(wrong(
+            match schemes().any(|scheme| scheme.form.strip_prefix(uri).is_some_and(|rest| rest == ":")) {
+                true => Advice::new(what, format!("write it with a colon, {uri}:")),
+                false => Advice::new(what, format!("write file:{uri} for a file, or {}", working())),
+            },
         ));
-    }
-    if written == "-" {
-        let what = format!("{scheme}:- would be a file called -");
-        let other = if scheme == "file" { "stdout: for standard output, or " } else { "" };
-        return Err(Advice::new(what, format!("write {other}{scheme}:./- for such a file")));
-    }
-    if let Some(rest) = written.strip_prefix("//") {
-        return Err(Advice::new(format!("\"{scheme}://{rest}\" names a host"), format!("write {scheme}:/{rest}")));
-    }
-    absolute(Path::new(written), directory)
-}
-
-fn absolute(path: &Path, directory: &Path) -> Result<String, Advice> {
-    let slash = path.as_os_str().to_string_lossy().ends_with('/');
-    let whole = paths::tidy(&directory.join(path));
-    match whole.to_str() {
-        // Joining would lose the final slash, which says that a directory is meant.
-        Some(text) => Ok(format!("{text}{}", if slash { "/" } else { "" })),
-        None => Err(Advice::new(format!("{whole:?} is not UTF-8"), "choose a path that is")),
-    }
+    };
+    let Some(scheme) = schemes().find(|scheme| scheme.name == name) else {
+        return Err(wrong(Advice::new(format!("{uri:?} has an unknown scheme"), working())));
+    };
+    let settings = (scheme.read)(&Uri { whole: uri, scheme: name, rest, directory })?;
+    Ok(Sink::with(name, settings, Common::default()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::Format;
+    use crate::sink::file::{FileSettings, Rotate};
+    use crate::sink::null::NullSink;
+    use crate::sink::stdout::StdoutSettings;
 
     fn configure_in_tmp(listen: &str, to: &str) -> Result<Config, Failure> {
         configure(listen, to, None, None, Path::new("/tmp"))

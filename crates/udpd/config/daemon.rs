@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use super::address;
-use super::check::paths;
 use crate::logging::LogFormat;
+use crate::os::paths;
 use crate::settings::kinds::{Choose, Chosen, Optional, Words};
 use crate::settings::{Field, Findings, Kind, settings};
+use crate::text::address;
 
 settings! {
     /// `[daemon]`.

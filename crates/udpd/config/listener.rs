@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use super::address;
 use super::multicast::Multicast;
 use super::names::check_name;
 use crate::policy::{Access, Limit, RateLimit};
 use crate::settings::kinds::{Count, Flag, Flat, Inner, Names, OneOrMore, Optional, Or, Size, Span, Text, Words};
 use crate::settings::settings;
+use crate::text::address;
 
 settings! {
     /// `[[listener]]`.

@@ -5,7 +5,6 @@
 //! against another and against the host, and ends with a configuration or with errors that name file, line, column, key
 //! and cure. Nothing here opens, binds or creates anything.
 
-mod address;
 mod arguments;
 mod check;
 mod daemon;
@@ -14,7 +13,6 @@ mod file;
 mod host;
 mod listener;
 mod load;
-pub mod lookup;
 pub mod manual;
 mod multicast;
 mod names;
@@ -27,7 +25,6 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-pub use address::overlap;
 pub use daemon::Daemon;
 pub use host::Host;
 pub use listener::{Absorb, ENGINES, EngineKind, Lanes, Listener, OnTruncate, ReceiveBuffer, Spread, Timestamps};
@@ -38,6 +35,7 @@ pub use whole::Config;
 
 use crate::exit::{ExitCode, Failure};
 use crate::settings::{self, Findings, Problems};
+pub use crate::text::address::overlap;
 
 impl Config {
     /// Reads and checks the file at `path` against `host`. Opens nothing else, creates and binds nothing.

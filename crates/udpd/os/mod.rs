@@ -5,6 +5,8 @@ pub mod console;
 pub mod crew;
 pub mod holder;
 pub mod interrupt;
+pub mod lookup;
 pub mod notify;
+pub(crate) mod paths;
 pub mod signals;
 pub mod sock_diag;

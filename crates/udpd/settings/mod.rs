@@ -23,4 +23,4 @@ pub use kinds::Chosen;
 pub(crate) use kinds::Kind;
 pub(crate) use line::{Line, Section, Settings};
 pub use problem::{Problem, Problems};
-pub(crate) use table::{Field, Table};
+pub(crate) use table::{Field, Table, Written};

@@ -117,7 +117,7 @@ pub(crate) struct Table<'a> {
     pub(crate) place: Place,
     pub(crate) schema: String,
     entries: &'a DeTable<'a>,
-    taken: Vec<&'static str>,
+    taken: Vec<String>,
     written: Written<'a>,
 }
 
@@ -141,8 +141,8 @@ impl<'a> Table<'a> {
     }
 
     /// The value of `key`, which counts as known from now on.
-    pub(crate) fn take(&mut self, key: &'static str) -> Option<Field<'a>> {
-        self.taken.push(key);
+    pub(crate) fn take(&mut self, key: &str) -> Option<Field<'a>> {
+        self.taken.push(key.to_owned());
         let value = self.entries.get(key)?;
         Some(self.field(key, value.span(), value.get_ref()))
     }
@@ -158,7 +158,7 @@ impl<'a> Table<'a> {
         let Some(place) = Some(older).filter(|older| !older.is_empty()).and_then(|older| self.key_place(older)) else {
             return value;
         };
-        self.taken.push(older);
+        self.taken.push(older.to_owned());
         if value.is_some() {
             let what = format!("is the older spelling of {key}, which is written as well");
             findings.say(&place, what, format!("remove {older}"));
@@ -195,13 +195,13 @@ impl<'a> Table<'a> {
     /// Reports every key that nobody took, and says what stands where.
     pub(crate) fn finish(self, findings: &mut Findings<'_>) -> Written<'a> {
         debug_assert!(
-            findings.keys.under(&self.schema).map(Key::name).all(|key| self.taken.contains(&key)),
+            findings.keys.under(&self.schema).map(Key::name).all(|key| self.taken.iter().any(|taken| taken == key)),
             "a key of {:?} is listed and never read",
             self.schema
         );
         for (key, _) in self.entries.iter() {
             let written: &str = key.get_ref();
-            if !self.taken.contains(&written) {
+            if !self.taken.iter().any(|taken| taken == written) {
                 let place = Place { offset: key.span().start, key: shown(&self.place.key, written) };
                 findings.say(&place, "unknown key", findings.keys.cure_unknown(&self.schema, written));
             }
@@ -235,6 +235,12 @@ impl Written<'_> {
     pub(crate) fn place(&self, key: &str) -> Option<Place> {
         let value = self.value(key).filter(|_| !self.is_wrong(key))?;
         Some(Place { offset: value.span().start, key: join(&self.place.key, key) })
+    }
+
+    /// Where the name of an inner key stands in the table that is written for the key.
+    pub(crate) fn inner(&self, key: &str, inner: &str) -> Option<Place> {
+        let (name, _) = self.value(key)?.get_ref().as_table()?.get_key_value(inner)?;
+        Some(Place { offset: name.span().start, key: join(&join(&self.place.key, key), inner) })
     }
 
     /// The texts that are written for the key, which is a list of them or one text, each with its place.

@@ -7,7 +7,7 @@
 //! sink whose destination acknowledges may hold them until the answer comes, and is then due until all have come.
 //!
 //! A type of sink is one folder (or file) below and one line of the table in `types`. Its folder says what an operator
-//! may write of it, what that asks of the machine, and how it is opened; see [`SinkSettings`].
+//! may write of it (`written`), what that asks of the machine, and how it is opened (`settings`).
 
 mod contract;
 pub mod file;
@@ -20,9 +20,11 @@ pub mod stdout;
 mod supplied;
 #[cfg(test)]
 mod testing;
+pub(crate) mod types;
 pub mod unix;
+pub(crate) mod written;
 
 pub use contract::Sink;
 pub(crate) use contract::{deliver, fail};
-pub use settings::{Settings, SinkSettings};
+pub use settings::{AnySettings, SinkSettings};
 pub use supplied::Supplied;

@@ -2,13 +2,31 @@
 
 use super::contract::{Sink, deliver};
 use super::settings::{Opened, Opening, SinkSettings, Target};
+use super::written::{Scheme, WrittenSink};
 use crate::exit::Failure;
 use crate::handover::pool::LaneBatch;
 use crate::ledger::Tally;
+use crate::settings::{Findings, Key, Settings, Table};
 
 /// Takes everything, keeps nothing, and has no settings.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NullSink;
+
+impl Settings for NullSink {
+    fn keys(_: &str) -> Vec<Key> {
+        Vec::new()
+    }
+
+    fn read(_: &mut Table<'_>, _: &mut Findings<'_>) -> Self {
+        Self
+    }
+}
+
+impl WrittenSink for NullSink {
+    const NAME: &'static str = "null";
+    const SCHEMES: &'static [Scheme] =
+        &[Scheme { name: "null", form: "null:", read: |uri| uri.alone().map(|()| Self.finished()) }];
+}
 
 impl SinkSettings for NullSink {
     fn target(&self) -> Target<'_> {

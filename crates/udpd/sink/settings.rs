@@ -15,7 +15,7 @@ use crate::handover::channel::Caller;
 use crate::ledger::{DestinationLedger, FileLedger};
 
 /// The settings of a sink of any type; cheap to clone.
-pub type Settings = Arc<dyn SinkSettings>;
+pub type AnySettings = Arc<dyn SinkSettings>;
 
 /// The settings of one type of sink.
 pub trait SinkSettings: Any + fmt::Debug + Send + Sync {
@@ -37,7 +37,7 @@ pub trait SinkSettings: Any + fmt::Debug + Send + Sync {
     }
 
     /// The sinks that this one stands for, where it is short for several, each with what its name has besides.
-    fn split(&self) -> Vec<(String, Settings)> {
+    fn split(&self) -> Vec<(String, AnySettings)> {
         Vec::new()
     }
 

@@ -10,20 +10,34 @@ use std::time::Duration;
 use super::contract::Sink;
 use super::outbox::{self, Destination, Outbox};
 use super::settings::{Opened, Opening, SinkSettings, Target};
+use super::written::{Scheme, WrittenSink};
 use crate::exit::{ExitCode, Failure};
 use crate::format::Format;
 use crate::format::encoder::Encoder;
 use crate::handover::pool::LaneBatch;
 use crate::ledger::Tally;
+use crate::settings::kinds::Words;
+use crate::settings::settings;
 
 /// How often a full pipe that does not wait by itself is tried again.
 const FULL_PIPE_POLL: Duration = Duration::from_millis(1);
 
-/// What is written of a sink of type `stdout`.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct StdoutSettings {
-    /// How a datagram is written.
-    pub format: Format,
+settings! {
+    /// What is written of a sink of type `stdout`.
+    #[derive(Debug, Clone, Copy)]
+    pub struct StdoutSettings {
+        /// How a datagram is written.
+        format: Format = "lines", Words(&Format::WORDS);
+    }
+}
+
+impl WrittenSink for StdoutSettings {
+    const NAME: &'static str = "stdout";
+    const SCHEMES: &'static [Scheme] = &[Scheme {
+        name: "stdout",
+        form: "stdout: (or -)",
+        read: |uri| uri.alone().map(|()| Self::default().finished()),
+    }];
 }
 
 impl SinkSettings for StdoutSettings {

@@ -1,5 +1,6 @@
 //! Text from values and values from text: what every room that speaks to people shares.
 
+pub(crate) mod address;
 pub mod advice;
 pub mod calendar;
 pub mod suggest;

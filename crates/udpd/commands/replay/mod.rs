@@ -17,10 +17,10 @@ use mmsg::{Family, SendBatch, Socket};
 use serde::Serialize;
 
 use crate::capture::{Capture, Skipped};
-use crate::config::lookup;
 use crate::exit::{ExitCode, Failure};
 use crate::os::console;
 use crate::os::interrupt::stop_on_signal;
+use crate::os::lookup;
 use crate::text::advice::Advice;
 use crate::text::tables::grouped;
 use pace::Pace;

@@ -3,9 +3,9 @@
 
 use std::net::SocketAddr;
 
-use crate::config::address::{overlap, parse_listener};
 use crate::config::listener::Listener;
 use crate::settings::{Findings, Place, Section};
+use crate::text::address::{overlap, parse_listener};
 
 /// Addresses of one listener, and of all of them: each costs at least one lane, and each pair is compared.
 const ADDRESSES_MAX: usize = 64;

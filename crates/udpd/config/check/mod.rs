@@ -7,9 +7,7 @@ mod addresses;
 mod listeners;
 mod multicast;
 mod own_files;
-pub(crate) mod paths;
 pub(crate) mod relay;
-mod sink;
 mod writers;
 
 use super::daemon::Daemon;
@@ -30,8 +28,7 @@ const COUNT_MAX: usize = 1024;
 pub(crate) fn validate(mut parts: Parts<'_>, host: &Host, findings: &mut Findings<'_>) -> Config {
     let daemon = parts.daemon.as_ref().map_or_else(Daemon::default, |section| section.settings.clone());
     check_counts(&parts, findings);
-    let sinks: Vec<Option<Sink>> = parts.sinks.iter().map(|sink| sink::validate(sink, findings)).collect();
-    let names: Vec<&str> = parts.sinks.iter().map(|sink| sink.name.value.as_str()).collect();
+    let names: Vec<&str> = parts.sinks.iter().map(|sink| sink.name.as_str()).collect();
     for section in parts.listeners.iter_mut().take(COUNT_MAX) {
         listeners::check(section, host, findings);
         section.settings.sinks = listeners::resolve_sinks(section, &names, parts.complete, findings);
@@ -41,13 +38,13 @@ pub(crate) fn validate(mut parts: Parts<'_>, host: &Host, findings: &mut Finding
     let steer = parts.steer.as_ref().map_or_else(Steer::default, |section| check_steer(section, host, findings));
     let mut listeners: Vec<Listener> = parts.listeners.iter().map(|section| section.settings.clone()).collect();
     let feeders = Feeders::new(&listeners, |interface| ::steer::receive_queues(&host.sys_root, interface));
-    writers::check(&parts.sinks, &sinks, &feeders, findings);
-    own_files::check(&parts, &daemon, &sinks, &feeders, findings);
-    relay::check_loops(&parts.sinks, &sinks, &listeners, &local_addresses(), findings);
-    relay::check_counts(&sinks, &listeners, &parts.sinks, findings);
+    writers::check(&parts.sinks, &feeders, findings);
+    own_files::check(&parts, &daemon, &feeders, findings);
+    relay::check_loops(&parts.sinks, &listeners, &local_addresses(), findings);
+    relay::check_counts(&parts.sinks, &listeners, findings);
     // With a sink missing the indexes are wrong, and so is the configuration, of which nobody will hear.
-    let complete = sinks.iter().all(Option::is_some);
-    let sinks: Vec<Sink> = sinks.into_iter().flatten().collect();
+    let complete = parts.sinks.iter().all(|part| part.sink.is_some());
+    let sinks: Vec<Sink> = parts.sinks.into_iter().filter_map(|part| part.sink).collect();
     let sinks = if complete { relay::expand(sinks, &mut listeners) } else { sinks };
     Config { daemon, listeners, sinks, steer, warnings: Vec::new() }
 }
@@ -71,7 +68,7 @@ fn check_counts(parts: &Parts<'_>, findings: &mut Findings<'_>) {
     }
     if let Some(excess) = parts.sinks.get(COUNT_MAX) {
         let what = format!("the file defines {} sinks", parts.sinks.len());
-        findings.say(&excess.place, what, format!("define at most {COUNT_MAX}"));
+        findings.say(&excess.written.place, what, format!("define at most {COUNT_MAX}"));
     }
 }
 

@@ -7,12 +7,11 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::paths::resolve;
 use super::writers::files_of;
 use crate::config::daemon::Daemon;
 use crate::config::feeders::Feeders;
 use crate::config::file::parts::Parts;
-use crate::config::sinks::Sink;
+use crate::os::paths::resolve;
 use crate::settings::{Findings, Place};
 
 /// A file that something has already.
@@ -23,25 +22,19 @@ struct Claim {
 }
 
 /// Refuses every file with two meanings. What is reported is the setting, never the configuration itself.
-pub(crate) fn check(
-    parts: &Parts<'_>,
-    daemon: &Daemon,
-    sinks: &[Option<Sink>],
-    feeders: &Feeders<'_>,
-    report: &mut Findings<'_>,
-) {
+pub(crate) fn check(parts: &Parts<'_>, daemon: &Daemon, feeders: &Feeders<'_>, report: &mut Findings<'_>) {
     let claim = |path: &Path, noun: &str| Claim { path: resolve(path), noun: noun.to_owned() };
     let mut taken = vec![claim(Path::new(report.file()), "this configuration")];
     if let (Some(socket), false) = (&daemon.control_socket.value, daemon.control_socket.written) {
         taken.push(claim(socket, "the control socket"));
     }
     let mut written = Vec::new();
-    for (index, (sink, raw)) in sinks.iter().zip(&parts.sinks).enumerate() {
-        let (Some(sink), Some(path)) = (sink, raw.path.get()) else { continue };
+    for (index, part) in parts.sinks.iter().enumerate() {
+        let (Some(sink), Some(path)) = (&part.sink, part.written.place("path")) else { continue };
         let noun = format!("what sink {:?} writes", sink.name);
         let files: Vec<Claim> = files_of(index, sink, feeders).iter().map(|file| claim(file, &noun)).collect();
         if let Some(other) = files.iter().find_map(|file| other_than(&taken, &file.path)) {
-            refuse(&path.place, other, report);
+            refuse(&path, other, report);
         }
         written.extend(files);
     }

@@ -1,62 +1,24 @@
-//! Stage two for sinks of type `udp`: the destinations, the loops they could make, and one sink for each of them.
+//! Sinks that send to addresses: the loops they could make, and one sink for each of several destinations.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use crate::config::address;
-use crate::config::file::raw_sink::RawSink;
+use crate::config::file::sinks::SinkPart;
 use crate::config::listener::Listener;
 use crate::config::multicast::receives;
 use crate::config::sinks::Sink;
 use crate::ledger::SINKS_PER_LISTENER_MAX;
 use crate::settings::Findings;
-use crate::sink::relay::{Distribute, RelaySettings};
 use crate::sink::settings::Target;
-
-/// Each is a socket, a buffer and, with `distribute = "all"`, a thread.
-const DESTINATIONS_MAX: usize = 64;
-
-/// The relay with all of its destinations.
-pub(crate) fn validate(raw: &RawSink, report: &mut Findings<'_>) -> Option<RelaySettings> {
-    if raw.destinations.is_absent() {
-        let cure = "write destinations = [\"10.0.0.9:514\"], for example";
-        report.say(&raw.place.inner("destinations"), "is missing", cure);
-    }
-    let list = raw.destinations.get()?;
-    if list.value.is_empty() {
-        report.say(&list.place, "the list is empty: the datagrams would go nowhere", "name a destination");
-        return None;
-    }
-    if list.value.len() > DESTINATIONS_MAX {
-        let what = format!("{} destinations in one sink", list.value.len());
-        report.say(&list.place, what, format!("name at most {DESTINATIONS_MAX}"));
-    }
-    let mut destinations: Vec<SocketAddr> = Vec::with_capacity(list.value.len());
-    for text in &list.value {
-        let Some(address) = report.accept(address::parse_destination(&text.value), &text.place) else { continue };
-        if destinations.contains(&address) {
-            report.say(&text.place, format!("{address} is named twice"), "name it once");
-        } else {
-            destinations.push(address);
-        }
-    }
-    let distribute = raw.distribute.or(Distribute::default());
-    Some(RelaySettings { destinations, distribute, keep_source: raw.keep_source.or(false), looked_up: None })
-}
+use crate::text::address;
 
 /// Refuses to send to where udpd itself listens: each datagram would come back, for ever.
-pub(crate) fn check_loops(
-    raw: &[RawSink],
-    sinks: &[Option<Sink>],
-    listeners: &[Listener],
-    local: &[IpAddr],
-    report: &mut Findings<'_>,
-) {
-    for (raw, sink) in raw.iter().zip(sinks) {
+pub(crate) fn check_loops(parts: &[SinkPart<'_>], listeners: &[Listener], local: &[IpAddr], report: &mut Findings<'_>) {
+    for SinkPart { sink, written, .. } in parts {
         let target = sink.as_ref().map(|sink| sink.settings.target());
         if !matches!(target, Some(Target::Addresses(_))) {
             continue;
         }
-        for text in raw.destinations.get().into_iter().flat_map(|list| &list.value) {
+        for text in written.texts("destinations") {
             let Ok(destination) = address::parse_destination(&text.value) else { continue };
             let reached = listeners.iter().find_map(|listener| {
                 let comes_back = |address: &&SocketAddr| {
@@ -122,19 +84,17 @@ pub(crate) fn expand(sinks: Vec<Sink>, listeners: &mut [Listener]) -> Vec<Sink> 
 }
 
 /// Refuses a listener that feeds more sinks than the ledger has counters for once every destination is one.
-pub(crate) fn check_counts(sinks: &[Option<Sink>], listeners: &[Listener], raw: &[RawSink], report: &mut Findings<'_>) {
-    let width = |index: &usize| sinks[*index].as_ref().map_or(1, |sink| sink.settings.split().len().max(1));
+pub(crate) fn check_counts(parts: &[SinkPart<'_>], listeners: &[Listener], report: &mut Findings<'_>) {
+    let width = |index: &usize| parts[*index].sink.as_ref().map_or(1, |sink| sink.settings.split().len().max(1));
     for listener in listeners {
         let fed: usize = listener.sinks.iter().map(width).sum();
-        let mut relay =
-            listener.sinks.iter().filter(|index| width(index) > 1).filter_map(|&index| raw[index].destinations.get());
-        let Some(place) = relay.next_back().filter(|_| fed > SINKS_PER_LISTENER_MAX).map(|list| &list.place) else {
-            continue;
-        };
+        let relays = listener.sinks.iter().filter(|index| width(index) > 1);
+        let place = relays.filter_map(|&index| parts[index].written.place("destinations")).next_back();
+        let Some(place) = place.filter(|_| fed > SINKS_PER_LISTENER_MAX) else { continue };
         let what = format!("each destination is a sink of its own, so listener {:?} feeds {fed}", listener.name);
         let cure =
             format!("feed at most {SINKS_PER_LISTENER_MAX} from one listener, or write distribute = \"by_source\"");
-        report.say(place, what, cure);
+        report.say(&place, what, cure);
     }
 }
 

@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use super::paths;
 use crate::config::feeders::Feeders;
-use crate::config::file::raw_sink::RawSink;
+use crate::config::file::sinks::SinkPart;
 use crate::config::sinks::{Consumers, Sink};
-use crate::settings::Findings;
+use crate::os::paths;
+use crate::settings::{Findings, Written};
 use crate::sink::file::template;
 use crate::sink::settings::Target;
 
@@ -30,63 +30,59 @@ pub(crate) fn files_of(index: usize, sink: &Sink, feeders: &Feeders<'_>) -> BTre
 }
 
 /// Refuses every file and every standard output with more than one writer.
-pub(crate) fn check(raw: &[RawSink], sinks: &[Option<Sink>], feeders: &Feeders<'_>, report: &mut Findings<'_>) {
+pub(crate) fn check(parts: &[SinkPart<'_>], feeders: &Feeders<'_>, report: &mut Findings<'_>) {
     let mut stdout: Option<&str> = None;
     let mut files: BTreeMap<PathBuf, &str> = BTreeMap::new();
-    for (index, (raw, sink)) in raw.iter().zip(sinks).enumerate() {
+    for (index, SinkPart { sink, written, .. }) in parts.iter().enumerate() {
         let Some(sink) = sink else { continue };
         match sink.settings.target() {
             Target::Nowhere | Target::Addresses(_) | Target::Elsewhere(_) => {}
             Target::Stdout => {
-                let place = raw.kind.get().map_or(&raw.place, |kind| &kind.place);
                 if let Some(other) = stdout.replace(&sink.name) {
                     let what = format!("sink {other:?} writes to standard output already, and lines of both would mix");
-                    report.say(place, what, "let the listeners share that sink, or write one of them to a file");
+                    let place = written.place("type").unwrap_or_else(|| written.place.clone());
+                    report.say(&place, what, "let the listeners share that sink, or write one of them to a file");
                 }
-                check_stdout_consumers(raw, sink, report);
+                check_stdout_consumers(written, sink, report);
             }
             Target::Files(path) => {
-                let clean = check_own_files(raw, index, sink, path, feeders, report);
+                let clean = check_own_files(written, index, sink, path, feeders, report);
                 let own = if clean { files_of(index, sink, feeders) } else { BTreeSet::new() };
                 let mut taken = None;
                 for path in own {
-                    check_expanded(raw, &path, report);
+                    check_expanded(written, &path, report);
                     if let Some(other) = files.insert(paths::resolve(&path), &sink.name) {
                         taken = taken.or(Some((path, other)));
                     }
                 }
-                if let (Some((path, other)), Some(place)) = (taken, raw.path.get()) {
+                if let (Some((path, other)), Some(place)) = (taken, written.place("path")) {
                     let what = format!("sink {other:?} writes {}, too", path.display());
-                    report.say(&place.place, what, "give each sink its own file; {sink} in the path does that");
+                    report.say(&place, what, "give each sink its own file; {sink} in the path does that");
                 }
             }
         }
     }
 }
 
-fn check_stdout_consumers(raw: &RawSink, sink: &Sink, report: &mut Findings<'_>) {
+fn check_stdout_consumers(written: &Written<'_>, sink: &Sink, report: &mut Findings<'_>) {
     let one = Consumers::Count(NonZeroUsize::MIN);
-    if let (Some(written), false) = (raw.consumers.get(), sink.consumers == one) {
+    if let (Some(place), false) = (written.place("consumers"), sink.consumers == one) {
         let what = "several consumers would mix their lines on standard output";
-        report.say(
-            &written.place,
-            what,
-            "write consumers = 1, or use a sink of type \"file\" with {consumer} in its path",
-        );
+        report.say(&place, what, "write consumers = 1, or use a sink of type \"file\" with {consumer} in its path");
     }
 }
 
 /// A path that is a file as a template may be a directory once its names are filled in.
-fn check_expanded(raw: &RawSink, path: &Path, report: &mut Findings<'_>) {
-    if let (true, Some(written)) = (path.is_dir(), raw.path.get()) {
+fn check_expanded(written: &Written<'_>, path: &Path, report: &mut Findings<'_>) {
+    if let (true, Some(place)) = (path.is_dir(), written.place("path")) {
         let what = format!("{} is a directory", path.display());
-        report.say(&written.place, what, "name a file in it, such as one ending in .log");
+        report.say(&place, what, "name a file in it, such as one ending in .log");
     }
 }
 
 /// False when several consumers of the sink would write one file.
 fn check_own_files(
-    raw: &RawSink,
+    written: &Written<'_>,
     index: usize,
     sink: &Sink,
     path: &str,
@@ -106,13 +102,13 @@ fn check_own_files(
     if template::has(path, "lane") && (listeners <= 1 || template::has(path, "listener")) {
         return true;
     }
-    let Some(written) = raw.path.get() else { return true };
+    let Some(place) = written.place("path") else { return true };
     let what = format!("{consumers} consumers would write the same file");
     let cure = match template::has(path, "lane") {
         true => "put {consumer} into the path, or {listener} beside {lane}, because lanes are numbered per listener",
         false => "put {consumer} or {lane} into the path, or write consumers = 1",
     };
-    report.say(&written.place, what, cure);
+    report.say(&place, what, cure);
     false
 }
 

@@ -1,5 +1,4 @@
 //! The file as it is written, read by the declarations of its keys; meaning is for `check`.
 
 pub(crate) mod parts;
-pub(crate) mod raw_sink;
-pub(crate) mod setting;
+pub(crate) mod sinks;

@@ -2,7 +2,7 @@
 
 use toml::de::{DeTable, DeValue};
 
-use super::raw_sink::{RawSink, read_sinks, sink_keys};
+use super::sinks::{SinkPart, read_sinks, sink_keys};
 use crate::config::daemon::Daemon;
 use crate::config::listener::Listener;
 use crate::config::steer::Steer;
@@ -28,7 +28,7 @@ pub(crate) fn keys() -> Keys {
 pub(crate) struct Parts<'a> {
     pub(crate) daemon: Option<Section<'a, Daemon>>,
     pub(crate) listeners: Vec<Section<'a, Listener>>,
-    pub(crate) sinks: Vec<RawSink>,
+    pub(crate) sinks: Vec<SinkPart<'a>>,
     pub(crate) steer: Option<Section<'a, Steer>>,
     /// False when `listener` or `sink` is there but of the wrong type, which has been reported.
     pub(crate) complete: bool,

@@ -1,57 +1,119 @@
 //! What is written of a sink of type `file`.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use super::template;
 use crate::format::Format;
+use crate::os::paths;
+use crate::settings::kinds::{Count, Inner, Or, Size, Span, Text, Words};
+use crate::settings::{Field, Findings, Kind, settings};
+use crate::text::advice::Advice;
+use crate::text::units::print_duration;
 
-/// What is written of a sink of type `file`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileSettings {
-    /// Absolute path with `{listener}`, `{lane}`, `{consumer}` and `{sink}`, and `%Y %m %d %H %M %S`, to be filled in.
-    pub path: String,
-    pub format: Format,
+settings! {
+    /// What is written of a sink of type `file`.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct FileSettings {
+        /// Absolute path. Filled in are {listener}, {lane}, {consumer} and {sink}, and %Y %m %d %H %M %S in UTC.
+        path: String = required like "/var/log/udpd/{listener}-{consumer}.log", Text(check_path),
+            elsewhere "file filename";
+        /// How a datagram is written.
+        format: Format = "lines", Words(&Format::WORDS);
+        /// When a new file is begun.
+        rotate: Rotate = {}, Inner;
+        /// How much of the finished files is kept.
+        keep: Keep = {}, Inner;
+        /// When written records are forced to the disk: never, when a file is finished, or this long after the write.
+        sync: Sync = "1s",
+            Or(&[("never", Sync::Never), ("rotate", Sync::WhenFinished)], Span(SYNC), Sync::Every), elsewhere "fsync";
+    }
+}
+
+settings! {
     /// When a new file is begun.
-    pub rotate: Rotate,
-    /// How much of the old ones is kept.
-    pub keep: Keep,
-    /// When written records are forced to the disk.
-    pub sync: Sync,
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Rotate {
+        /// From this size on; 0 = never.
+        bytes: u64 = "1GiB", RotateBytes;
+        /// At every multiple of this since midnight, UTC; "0s" = never.
+        every: Duration = "1h", RotateEvery;
+    }
+}
+
+settings! {
+    /// How much of the finished files is kept.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Keep {
+        /// So many finished files; 0 = all.
+        files: u64 = 0, Count(0..=u64::MAX);
+        /// So many bytes of them; 0 = all.
+        bytes: u64 = 0, Size(0..=u64::MAX);
+    }
+}
+
+/// A file that is shorter than this costs more to begin than to write.
+const ROTATE_BYTES_MIN: u64 = 64 << 10;
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+const SYNC: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
+
+pub(super) fn check_path(path: &str) -> Result<String, Advice> {
+    template::check(path)?;
+    paths::check_file(path)?;
+    Ok(path.to_owned())
+}
+
+/// A size, or 0.
+struct RotateBytes;
+
+impl Kind<u64> for RotateBytes {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<u64> {
+        let bytes = Size(0..=u64::MAX).read(field, findings)?;
+        if (1..ROTATE_BYTES_MIN).contains(&bytes) {
+            let what = format!("a file of {bytes} bytes is full at once");
+            findings.say(&field.place(), what, "write \"64KiB\" or more; 0 = never");
+        }
+        Some(bytes)
+    }
+
+    fn bounds(&self) -> String {
+        "\"64KiB\" or more, or 0".to_owned()
+    }
+}
+
+/// A duration of which a day is a multiple, or none.
+struct RotateEvery;
+
+impl Kind<Duration> for RotateEvery {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Duration> {
+        let every = Span(Duration::ZERO..=Duration::MAX).read(field, findings)?;
+        if !every.is_zero() && !(Duration::from_secs(1)..=DAY).contains(&every) {
+            let what = format!("{} is outside \"1s\" to \"24h\"", print_duration(every));
+            findings.say(&field.place(), what, "write \"1s\" to \"24h\"; \"0s\" = never");
+        } else if !every.is_zero() && !DAY.as_nanos().is_multiple_of(every.as_nanos()) {
+            let what = "a day is not a multiple of it, so files would begin at other times every day";
+            findings.say(&field.place(), what, "write \"1m\", \"15m\", \"1h\", \"6h\", \"24h\" or the like");
+        }
+        Some(every)
+    }
+
+    fn bounds(&self) -> String {
+        "\"1s\" to \"24h\", a part of a day, or \"0s\"".to_owned()
+    }
 }
 
 impl FileSettings {
     /// Settings of which only the path is written.
     pub fn new(path: String) -> Self {
-        let (rotate, keep, sync) = (Rotate::default(), Keep::default(), Sync::default());
-        Self { path, format: Format::default(), rotate, keep, sync }
-    }
-}
-
-/// When a new file is begun.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rotate {
-    /// From this size on; 0 = never.
-    pub bytes: u64,
-    /// At every multiple of this since midnight, UTC; zero = never.
-    pub every: Duration,
-}
-
-impl Default for Rotate {
-    fn default() -> Self {
-        Self { bytes: 1 << 30, every: Duration::from_secs(3600) }
+        Self { path, ..Self::default() }
     }
 }
 
 impl Rotate {
     /// One file for ever.
     pub const NEVER: Self = Self { bytes: 0, every: Duration::ZERO };
-}
-
-/// How many finished files are kept, and how many bytes of them; 0 = all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Keep {
-    pub files: u64,
-    /// Bytes of all of them together.
-    pub bytes: u64,
 }
 
 /// When written records are forced to the disk.
@@ -62,10 +124,4 @@ pub enum Sync {
     WhenFinished,
     /// At most this long after the write.
     Every(Duration),
-}
-
-impl Default for Sync {
-    fn default() -> Self {
-        Self::Every(Duration::from_secs(1))
-    }
 }

@@ -5,13 +5,45 @@ use std::io;
 use nix::errno::Errno;
 
 use super::keeper::FileKeeper;
-use super::settings::FileSettings;
+use super::settings::{FileSettings, Rotate, Sync, check_path};
 use super::sink::FileSink;
 use super::template::{self, Names};
 use crate::exit::{ExitCode, Failure};
+use crate::format::Format;
 use crate::format::encoder::Scene;
+use crate::settings::{Findings, Written};
 use crate::sink::outbox;
-use crate::sink::settings::{Opened, Opening, SinkSettings, Target};
+use crate::sink::settings::{AnySettings, Opened, Opening, SinkSettings, Target};
+use crate::sink::stdout::StdoutSettings;
+use crate::sink::written::{Scheme, Uri, WrittenSink, wrong};
+
+impl WrittenSink for FileSettings {
+    const NAME: &'static str = "file";
+    const SCHEMES: &'static [Scheme] = &[
+        Scheme { name: "file", form: "file:PATH", read: |uri| one_file(uri, Format::Lines) },
+        Scheme { name: "pcapng", form: "pcapng:PATH (or pcapng:-)", read: capture },
+    ];
+
+    fn check(&self, written: &Written<'_>, findings: &mut Findings<'_>) {
+        if let (Sync::WhenFinished, Rotate::NEVER, Some(place)) = (self.sync, self.rotate, written.place("sync")) {
+            let what = "nothing would ever be synced, because the file never rotates";
+            findings.say(&place, what, "write sync = \"1s\" or another duration, or let it rotate");
+        }
+    }
+}
+
+/// One file for ever: who names a file on the command line looks for what comes into that file.
+fn one_file(uri: &Uri<'_>, format: Format) -> Result<AnySettings, Failure> {
+    let path = check_path(&uri.path()?).map_err(wrong)?;
+    Ok(FileSettings { format, rotate: Rotate::NEVER, ..FileSettings::new(path) }.finished())
+}
+
+fn capture(uri: &Uri<'_>) -> Result<AnySettings, Failure> {
+    match uri.rest {
+        "-" => Ok(StdoutSettings { format: Format::Pcapng }.finished()),
+        _ => one_file(uri, Format::Pcapng),
+    }
+}
 
 impl SinkSettings for FileSettings {
     fn target(&self) -> Target<'_> {

@@ -1,15 +1,73 @@
 //! From what is written of a sink of type `kafka` to an open one.
 
+use toml::de::DeValue;
+
 use super::settings::{KafkaError, KafkaSettings, QUEUE_KIBIBYTES};
 #[cfg(feature = "kafka")]
 use super::{library, sink::KafkaSink};
 use crate::exit::{ExitCode, Failure};
-use crate::sink::settings::{Opened, Opening, SinkSettings, Target};
+use crate::settings::kinds::{Text, Words};
+use crate::settings::{Field, Findings, Kind, Located, Table, Written, settings};
+use crate::sink::settings::{AnySettings, Opened, Opening, SinkSettings, Target};
+use crate::sink::written::{Scheme, Uri, WrittenSink, wrong};
 use crate::text::advice::Advice;
 
-impl KafkaSettings {
-    /// Whether this build has a library for such a sink.
-    pub fn check_build() -> Result<(), Advice> {
+settings! {
+    for KafkaSettings {
+        /// Where to find the cluster: host:port, or several with commas between them.
+        brokers: String = required like "10.0.0.5:9092", Text(|text| not_empty(text, "brokers = \"10.0.0.5:9092\""));
+        /// What to write to.
+        topic: String = required like "syslog", Text(|text| not_empty(text, "topic = \"syslog\""));
+        /// Whether records have the address of the source as their key, which keeps each source's datagrams in order.
+        key_by_source as key: bool = "source", Words(&[("source", true), ("none", false)]);
+        /// Who must have a record before it counts as delivered: all replicas, the leader (1), or nobody (0).
+        acks: String = "all", Text(check_acks);
+        /// Handed to librdkafka as they are.
+        properties: Vec<(String, String)> = {}, Properties;
+    }
+}
+
+fn not_empty(text: &str, right: &str) -> Result<String, Advice> {
+    match text.trim() {
+        "" => Err(Advice::new("is empty", format!("write {right}, for example"))),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+fn check_acks(text: &str) -> Result<String, Advice> {
+    match text {
+        "all" | "-1" | "1" | "0" => Ok(text.to_owned()),
+        _ => {
+            let cure = "write \"all\", \"1\" (the leader) or \"0\" (nobody, so that a loss is not seen)";
+            Err(Advice::new(format!("{text:?} is unknown"), cure))
+        }
+    }
+}
+
+/// The properties in the order of their names, each as the library takes it: as text.
+struct Properties;
+
+impl Kind<Vec<(String, String)>> for Properties {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Vec<(String, String)>> {
+        let table = Table::open(field, findings, "a table")?;
+        let text = |(name, field): (Located<String>, Field<'_>)| {
+            let value = match field.value {
+                DeValue::String(text) => text.to_string(),
+                DeValue::Integer(number) => number.as_str().to_owned(),
+                DeValue::Boolean(truth) => truth.to_string(),
+                _ => return field.wrong(findings, "a string, a number or a boolean"),
+            };
+            Some((name.value, value))
+        };
+        Some(table.fields().into_iter().filter_map(text).collect())
+    }
+}
+
+impl WrittenSink for KafkaSettings {
+    const NAME: &'static str = "kafka";
+    const SCHEMES: &'static [Scheme] = &[Scheme { name: "kafka", form: "kafka://HOST:PORT/TOPIC", read: one_topic }];
+
+    fn available() -> Result<(), Advice> {
         match cfg!(feature = "kafka") {
             true => Ok(()),
             false => Err(Advice::new(
@@ -19,8 +77,30 @@ impl KafkaSettings {
         }
     }
 
+    fn check(&self, written: &Written<'_>, findings: &mut Findings<'_>) {
+        let Err(error) = self.verify() else { return };
+        let key = error.key().unwrap_or_default();
+        let place = written.place(key).or_else(|| written.inner("properties", key));
+        let place = place.unwrap_or_else(|| written.place.inner("properties"));
+        findings.say(&place, error.what(), "docs/kafka.md says more");
+    }
+}
+
+fn one_topic(uri: &Uri<'_>) -> Result<AnySettings, Failure> {
+    KafkaSettings::available().map_err(wrong)?;
+    let named = uri.rest.strip_prefix("//").and_then(|rest| rest.split_once('/'));
+    let Some((brokers, topic)) = named.filter(|(brokers, topic)| !brokers.is_empty() && !topic.is_empty()) else {
+        let what = format!("{:?} does not name a broker and a topic", uri.whole);
+        return Err(wrong(Advice::new(what, "write kafka://10.0.0.5:9092/syslog, for example")));
+    };
+    let settings = KafkaSettings::new(brokers, topic);
+    let refused = |error: KafkaError| wrong(Advice::new(error.to_string(), "docs/kafka.md says more"));
+    settings.verify().map(|()| settings.finished()).map_err(refused)
+}
+
+impl KafkaSettings {
     /// Whether the library takes these settings, as far as it can tell without a broker.
-    pub fn check(&self) -> Result<(), KafkaError> {
+    fn verify(&self) -> Result<(), KafkaError> {
         #[cfg(feature = "kafka")]
         library::check(self)?;
         Ok(())
@@ -53,6 +133,6 @@ impl SinkSettings for KafkaSettings {
     #[cfg(not(feature = "kafka"))]
     fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
         let fail = |advice| Failure::new(ExitCode::Configuration, format!("[sink.{}] {advice}", opening.sink));
-        Err(Self::check_build().map_err(fail).expect_err("a build without Kafka"))
+        Err(Self::available().map_err(fail).expect_err("a build without Kafka"))
     }
 }

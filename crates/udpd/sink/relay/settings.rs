@@ -10,7 +10,15 @@ use std::sync::Arc;
 use super::destination;
 use super::sink::RelaySink;
 use crate::exit::Failure;
-use crate::sink::settings::{Opened, Opening, Settings, SinkSettings, Target};
+use crate::os::lookup;
+use crate::settings::kinds::{Flag, List, Words};
+use crate::settings::{Findings, Written, settings};
+use crate::sink::settings::{AnySettings, Opened, Opening, SinkSettings, Target};
+use crate::sink::written::{Scheme, Uri, WrittenSink};
+use crate::text::address::parse_destination;
+
+/// Each is a socket, a buffer and, with `distribute = "all"`, a thread.
+const DESTINATIONS_MAX: usize = 64;
 
 /// What is written of a sink of type `udp`.
 #[derive(Debug, Clone)]
@@ -22,6 +30,42 @@ pub struct RelaySettings {
     pub keep_source: bool,
     /// What the destination was looked up as, when it was written as a name.
     pub looked_up: Option<String>,
+}
+
+settings! {
+    for RelaySettings {
+        /// Where datagrams are sent.
+        destinations: Vec<SocketAddr> = required like ["10.0.0.9:514"], List(parse_destination);
+        /// Whether every destination gets all, or one of them what a source sends.
+        distribute: Distribute = "all", Words(&[("all", Distribute::All), ("by_source", Distribute::BySource)]);
+        /// Send with the original source address and port.
+        keep_source: bool = false, Flag;
+        .. looked_up = None;
+    }
+}
+
+impl WrittenSink for RelaySettings {
+    const NAME: &'static str = "udp";
+    const SCHEMES: &'static [Scheme] = &[Scheme { name: "udp", form: "udp:HOST:PORT", read: one_destination }];
+
+    fn check(&self, written: &Written<'_>, findings: &mut Findings<'_>) {
+        let Some(place) = written.place("destinations") else { return };
+        let count = self.destinations.len();
+        if count == 0 {
+            findings.say(&place, "the list is empty: the datagrams would go nowhere", "name a destination");
+        }
+        if count > DESTINATIONS_MAX {
+            let what = format!("{count} destinations in one sink");
+            findings.say(&place, what, format!("name at most {DESTINATIONS_MAX}"));
+        }
+    }
+}
+
+/// A relay to one address or name.
+fn one_destination(uri: &Uri<'_>) -> Result<AnySettings, Failure> {
+    let to = lookup::destination("--to", uri.rest.strip_prefix("//").unwrap_or(uri.rest))?;
+    let (destinations, looked_up) = (vec![to.address], to.looked_up);
+    Ok(RelaySettings { destinations, distribute: Distribute::All, keep_source: false, looked_up }.finished())
 }
 
 /// Which destination gets a datagram.
@@ -42,11 +86,11 @@ impl SinkSettings for RelaySettings {
         consumers * self.destinations.len() * destination::memory_bytes(self.keep_source)
     }
 
-    fn split(&self) -> Vec<(String, Settings)> {
+    fn split(&self) -> Vec<(String, AnySettings)> {
         if self.distribute == Distribute::BySource || self.destinations.len() < 2 {
             return Vec::new();
         }
-        let alone = |&address: &SocketAddr| -> (String, Settings) {
+        let alone = |&address: &SocketAddr| -> (String, AnySettings) {
             (format!("@{address}"), Arc::new(Self { destinations: vec![address], ..self.clone() }))
         };
         self.destinations.iter().map(alone).collect()

@@ -3,4 +3,4 @@
 mod settings;
 mod sink;
 
-pub use settings::{UnixSettings, UnixSocket};
+pub use settings::{Framing, UnixSettings, UnixSocket};

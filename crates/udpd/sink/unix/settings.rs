@@ -5,15 +5,26 @@ use std::path::PathBuf;
 use super::sink::{UnixDatagramSink, UnixStreamSink};
 use crate::exit::Failure;
 use crate::format::Format;
+use crate::os::paths;
+use crate::settings::kinds::{Text, Words};
+use crate::settings::{Findings, Written, settings};
 use crate::sink::outbox;
 use crate::sink::settings::{Opened, Opening, SinkSettings, Target};
+use crate::sink::written::{Scheme, WrittenSink, wrong};
 
-/// What is written of a sink of type `unix`.
-#[derive(Debug, Clone)]
-pub struct UnixSettings {
-    pub path: PathBuf,
-    /// What kind of socket that is.
-    pub socket: UnixSocket,
+settings! {
+    /// What is written of a sink of type `unix`.
+    #[derive(Debug, Clone)]
+    pub struct UnixSettings {
+        /// Where somebody else listens.
+        path: PathBuf = required like "/run/collector.sock", Text(paths::check_socket);
+        /// What kind of socket that is.
+        socket: UnixSocket = "datagram", Words(&[("datagram", UnixSocket::Datagram), ("stream", UnixSocket::Stream)]);
+        /// How datagrams are told apart in a stream.
+        framing: Framing = "newline", Words(&[("newline", Framing::Newline), ("length", Framing::Length)]);
+        /// How a datagram is written.
+        format: Format = "lines", Words(&Format::WORDS);
+    }
 }
 
 /// The kind of a Unix socket.
@@ -21,8 +32,54 @@ pub struct UnixSettings {
 pub enum UnixSocket {
     /// One datagram, one message.
     Datagram,
-    /// All in one stream, as records.
-    Stream(Format),
+    /// All in one stream.
+    Stream,
+}
+
+/// How datagrams are told apart in a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Framing {
+    /// Records that end with a newline and hold no other.
+    Newline,
+    /// The payload as it is, after its length in four bytes, most significant first.
+    Length,
+}
+
+impl WrittenSink for UnixSettings {
+    const NAME: &'static str = "unix";
+    const SCHEMES: &'static [Scheme] = &[Scheme {
+        name: "unix",
+        form: "unix:PATH",
+        read: |uri| {
+            let path = paths::check_socket(&uri.path()?).map_err(wrong)?;
+            Ok(Self { path, ..Self::default() }.finished())
+        },
+    }];
+
+    fn check(&self, written: &Written<'_>, findings: &mut Findings<'_>) {
+        if let (Some(place), UnixSocket::Datagram) = (written.place("framing"), self.socket) {
+            let what = "messages of a datagram socket need no framing";
+            findings.say(&place, what, "remove it, or write socket = \"stream\"");
+        }
+        let Some(place) = written.place("format") else { return };
+        if self.stream_format() != Some(self.format) {
+            let what = "the payload is handed on as it is";
+            findings.say(&place, what, "remove it, or write socket = \"stream\" and framing = \"newline\"");
+        } else if self.format == Format::Pcapng {
+            findings.say(&place, "a capture is not a sequence of lines", "write format = \"jsonl\" or \"lines\"");
+        }
+    }
+}
+
+impl UnixSettings {
+    /// How records are written in a stream; `None` where datagrams are messages.
+    fn stream_format(&self) -> Option<Format> {
+        match (self.socket, self.framing) {
+            (UnixSocket::Datagram, _) => None,
+            (UnixSocket::Stream, Framing::Newline) => Some(self.format),
+            (UnixSocket::Stream, Framing::Length) => Some(Format::Lengths),
+        }
+    }
 }
 
 impl SinkSettings for UnixSettings {
@@ -31,21 +88,21 @@ impl SinkSettings for UnixSettings {
     }
 
     fn records_arrival(&self) -> bool {
-        matches!(self.socket, UnixSocket::Stream(format) if format.records_arrival())
+        self.stream_format().is_some_and(Format::records_arrival)
     }
 
     fn memory_bytes(&self, consumers: usize, _: usize) -> usize {
         match self.socket {
             UnixSocket::Datagram => 0,
-            UnixSocket::Stream(_) => consumers * outbox::memory_bytes_max(),
+            UnixSocket::Stream => consumers * outbox::memory_bytes_max(),
         }
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
         let path = self.path.clone();
-        Ok(match self.socket {
-            UnixSocket::Datagram => Opened::new(UnixDatagramSink::new(opening.sink, path)),
-            UnixSocket::Stream(format) => Opened::new(UnixStreamSink::new(opening.sink, path, opening.encoder(format))),
+        Ok(match self.stream_format() {
+            None => Opened::new(UnixDatagramSink::new(opening.sink, path)),
+            Some(format) => Opened::new(UnixStreamSink::new(opening.sink, path, opening.encoder(format))),
         })
     }
 }

@@ -28,7 +28,7 @@ use crate::sink::file::FileSettings;
 #[cfg(feature = "kafka")]
 use crate::sink::kafka::KafkaSettings;
 use crate::sink::relay::RelaySettings;
-use crate::sink::settings::{Settings, Target};
+use crate::sink::settings::{AnySettings, Target};
 use crate::sink::unix::{UnixSettings, UnixSocket};
 
 /// The most that lies in one directory of the bench's own, whatever the disk has room for.
@@ -130,7 +130,7 @@ impl Stage {
     }
 
     /// What the trials have instead of these settings; `None` where they can have the settings themselves.
-    fn stand_in(&mut self, sink: &Sink, crew: &Crew) -> Result<Option<Settings>, Failure> {
+    fn stand_in(&mut self, sink: &Sink, crew: &Crew) -> Result<Option<AnySettings>, Failure> {
         let (name, settings) = (&sink.name, &sink.settings);
         let failed = |error: io::Error| {
             let text = format!("sink {name}: cannot make a peer for it on this host: {error}");
@@ -239,7 +239,7 @@ impl Stage {
         let path = directory.join(self.peers.len().to_string());
         self.peers.push(match unix.socket {
             UnixSocket::Datagram => Peer::unix_datagram(&path, crew)?,
-            UnixSocket::Stream(_) => Peer::unix_stream(&path, crew)?,
+            UnixSocket::Stream => Peer::unix_stream(&path, crew)?,
         });
         let (named, own) = (unix.path.display(), path.display());
         self.notes.push(format!("sink {name}: sends to {own} instead of {named}; the bench throws it away"));

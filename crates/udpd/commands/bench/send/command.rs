@@ -17,10 +17,10 @@ use crate::commands::bench::pacer::Amount;
 use crate::commands::bench::rate::{self, Rate};
 use crate::commands::bench::sizes::Sizes;
 
-use crate::config::lookup;
 use crate::exit::Failure;
 use crate::os::console;
 use crate::os::interrupt::stop_on_signal;
+use crate::os::lookup;
 use crate::text::advice::Advice;
 use crate::text::tables::{Table, grouped, or_dash};
 use crate::text::units;

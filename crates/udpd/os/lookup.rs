@@ -6,8 +6,8 @@
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use super::address;
 use crate::exit::{ExitCode, Failure};
+use crate::text::address;
 use crate::text::advice::Advice;
 
 /// Somebody to send to.

@@ -88,6 +88,17 @@ pub(crate) fn resolve(path: &Path) -> PathBuf {
     tidy(&directory.canonicalize().unwrap_or_else(|_| directory.to_owned()).join(below))
 }
 
+/// The path from `directory` on, as text.
+pub(crate) fn absolute(path: &Path, directory: &Path) -> Result<String, Advice> {
+    let slash = path.as_os_str().to_string_lossy().ends_with('/');
+    let whole = tidy(&directory.join(path));
+    match whole.to_str() {
+        // Joining would lose the final slash, which says that a directory is meant.
+        Some(text) => Ok(format!("{text}{}", if slash { "/" } else { "" })),
+        None => Err(Advice::new(format!("{whole:?} is not UTF-8"), "choose a path that is")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
