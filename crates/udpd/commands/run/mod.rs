@@ -85,7 +85,10 @@ fn serve(config: &Config, crew: &Crew, events: &Receiver<Event>) -> Result<(), F
     say_pages(pipeline.lanes());
     words::say(config, &plan);
     notifier.ready(&format!("receiving on {} lanes", pipeline.lanes().len()));
-    log::info!("ready: {} lanes receive", pipeline.lanes().len());
+    match pipeline.lanes().len() {
+        1 => log::info!("ready: 1 lane receives"),
+        lanes => log::info!("ready: {lanes} lanes receive"),
+    }
 
     let housekeeping = Housekeeping {
         config,
