@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Parser, Subcommand};
 
 use crate::commands::bench::{ladder, max, recv, send};
-use crate::commands::steer::{self, Action, Order};
+use crate::commands::steer::{self, Action, Task};
 use crate::commands::{check, replay, run, stats};
 use crate::config::{self, Config, Host};
 use crate::endpoint::control::{self, Connection};
@@ -217,8 +217,8 @@ fn steer(command: Steer) -> Result<(), Failure> {
         None if !Path::new(CONFIG_PATH).exists() => config::Steer::default(),
         config => load(config)?.steer,
     };
-    let order = Order { action, interfaces, wish: &wish, state_folder: state, json };
-    steer::execute(&order, &mut io::stdout().lock())
+    let task = Task { action, interfaces, wish: &wish, state_folder: state, json };
+    steer::execute(&task, &mut io::stdout().lock())
 }
 
 /// The daemon behind the socket, or else behind the one of the configuration, or else behind a usual one.

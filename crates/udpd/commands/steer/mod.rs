@@ -30,7 +30,7 @@ pub enum Action {
 
 /// How it was asked for.
 #[derive(Debug)]
-pub struct Order<'a> {
+pub struct Task<'a> {
     pub action: Action,
     /// The interfaces; those of the configuration when none is named.
     pub interfaces: Vec<String>,
@@ -39,13 +39,13 @@ pub struct Order<'a> {
     pub json: bool,
 }
 
-pub fn execute(order: &Order<'_>, out: &mut dyn Write) -> Result<(), Failure> {
+pub fn execute(task: &Task<'_>, out: &mut dyn Write) -> Result<(), Failure> {
     let kernel = Kernel::open()?;
-    let steering = kernel.steering(&order.wish.request);
-    let journal = Journal::in_folder(&order.state_folder);
-    let interfaces = match &order.interfaces {
+    let steering = kernel.steering(&task.wish.request);
+    let journal = Journal::in_folder(&task.state_folder);
+    let interfaces = match &task.interfaces {
         named if !named.is_empty() => named.clone(),
-        _ if !order.wish.interfaces.is_empty() || order.action == Action::Restore => order.wish.interfaces.clone(),
+        _ if !task.wish.interfaces.is_empty() || task.action == Action::Restore => task.wish.interfaces.clone(),
         _ => {
             let physical = steering.reader.physical_interfaces();
             let physical = physical.map_or_else(|error| format!("unknown: {error}"), |names| names.join(", "));
@@ -56,19 +56,19 @@ pub fn execute(order: &Order<'_>, out: &mut dyn Write) -> Result<(), Failure> {
             return Err(Failure::new(ExitCode::Usage, message));
         }
     };
-    match order.action {
-        Action::Plan => plan(&steering, &interfaces, order, out),
-        Action::Status => status(&steering, &interfaces, order, out),
-        Action::Apply => apply(&steering, &interfaces, &journal, order, out),
-        Action::Restore => restore(&steering, &order.interfaces, &journal, order.json, out),
+    match task.action {
+        Action::Plan => plan(&steering, &interfaces, task, out),
+        Action::Status => status(&steering, &interfaces, task, out),
+        Action::Apply => apply(&steering, &interfaces, &journal, task, out),
+        Action::Restore => restore(&steering, &task.interfaces, &journal, task.json, out),
     }
 }
 
-fn plan(steering: &Steering<'_>, interfaces: &[String], order: &Order<'_>, out: &mut dyn Write) -> Result<(), Failure> {
-    let (host, plan) = steering.plan(interfaces).map_err(|error| order.failure(error))?;
+fn plan(steering: &Steering<'_>, interfaces: &[String], task: &Task<'_>, out: &mut dyn Write) -> Result<(), Failure> {
+    let (host, plan) = steering.plan(interfaces).map_err(|error| task.failure(error))?;
     let plan = advice::name_keys(plan);
-    let changes = steering.changes(&host, &plan).map_err(|error| order.failure(error))?;
-    if order.json {
+    let changes = steering.changes(&host, &plan).map_err(|error| task.failure(error))?;
+    if task.json {
         return print_json(out, &report::plan(&plan, &changes));
     }
     let mut text = plan.to_string();
@@ -76,16 +76,11 @@ fn plan(steering: &Steering<'_>, interfaces: &[String], order: &Order<'_>, out: 
     console::print(out, &text)
 }
 
-fn status(
-    steering: &Steering<'_>,
-    interfaces: &[String],
-    order: &Order<'_>,
-    out: &mut dyn Write,
-) -> Result<(), Failure> {
-    let (host, plan) = steering.plan(interfaces).map_err(|error| order.failure(error))?;
-    let (plan, ban) = (advice::name_keys(plan), order.wish.ban_irqbalance);
-    let drifts = steering.drift(&host, &plan, &Rivals::find(Path::new("/"))).map_err(|error| order.failure(error))?;
-    if order.json {
+fn status(steering: &Steering<'_>, interfaces: &[String], task: &Task<'_>, out: &mut dyn Write) -> Result<(), Failure> {
+    let (host, plan) = steering.plan(interfaces).map_err(|error| task.failure(error))?;
+    let (plan, ban) = (advice::name_keys(plan), task.wish.ban_irqbalance);
+    let drifts = steering.drift(&host, &plan, &Rivals::find(Path::new("/"))).map_err(|error| task.failure(error))?;
+    if task.json {
         print_json(out, &report::status(&host, &plan, &drifts, ban))?;
     } else {
         let mut text = report::queues(&host, &plan);
@@ -111,20 +106,20 @@ fn apply(
     steering: &Steering<'_>,
     interfaces: &[String],
     journal: &Journal,
-    order: &Order<'_>,
+    task: &Task<'_>,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
     let mut said = Ok(());
     let changes = steering
         .apply(interfaces, journal, |change| {
-            if !order.json && said.is_ok() {
+            if !task.json && said.is_ok() {
                 said = console::print(out, &report::line(change));
             }
         })
-        .map_err(|error| order.failure(error))?;
+        .map_err(|error| task.failure(error))?;
     said?;
-    let banned = keep_irqbalance_off(steering, interfaces, order, out);
-    if order.json {
+    let banned = keep_irqbalance_off(steering, interfaces, task, out);
+    if task.json {
         print_json(out, &report::changes(&changes))?;
     } else if changes.is_empty() {
         console::print(out, "everything is as planned: changed nothing\n")?;
@@ -146,19 +141,19 @@ fn apply(
 fn keep_irqbalance_off(
     steering: &Steering<'_>,
     interfaces: &[String],
-    order: &Order<'_>,
+    task: &Task<'_>,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
     let Some(pid) = Rivals::find(Path::new("/")).irqbalance else { return Ok(()) };
-    let (host, _) = steering.plan(interfaces).map_err(|error| order.failure(error))?;
+    let (host, _) = steering.plan(interfaces).map_err(|error| task.failure(error))?;
     let queues = host.interfaces.iter().flat_map(|interface| &interface.queues);
     let numbers: Vec<u32> = queues.filter_map(|queue| Some(queue.interrupt.get()?.number)).collect();
-    if !order.wish.ban_irqbalance {
+    if !task.wish.ban_irqbalance {
         let warning = format!(
             "note: irqbalance runs (process {pid}) and will move these interrupts again: set irqbalance = \"ban\" in \
              [steer]\n"
         );
-        return if order.json { Ok(()) } else { console::print(out, &warning) };
+        return if task.json { Ok(()) } else { console::print(out, &warning) };
     }
     Irqbalance::new(pid).ban(&numbers).map(drop).map_err(|error| Failure::new(ExitCode::Failure, error.to_string()))
 }
@@ -201,7 +196,7 @@ fn print_json(out: &mut dyn Write, value: &serde_json::Value) -> Result<(), Fail
     console::print(out, &(serde_json::to_string_pretty(value).unwrap_or_default() + "\n"))
 }
 
-impl Order<'_> {
+impl Task<'_> {
     fn failure(&self, error: ApplyError) -> Failure {
         let code = match &error {
             ApplyError::Read(steer::ReadError::NoInterface { .. }) => ExitCode::Unavailable,
