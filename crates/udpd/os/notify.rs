@@ -1,7 +1,8 @@
 //! Telling the service manager how far we are: the sd_notify protocol, which is one datagram of `NAME=value` lines.
 //!
 //! With `Type=notify`, systemd starts what depends on udpd when `READY=1` arrives, and shows the status line. Without
-//! a service manager there is no NOTIFY_SOCKET, and nothing happens here. Why no library does this, ARCHITECTURE.md says.
+//! a service manager there is no NOTIFY_SOCKET, and nothing happens here. ARCHITECTURE.md says why no library
+//! does this.
 
 use std::ffi::OsStr;
 use std::io;
