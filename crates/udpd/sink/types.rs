@@ -13,7 +13,7 @@ use super::written::{Scheme, WrittenSink};
 use crate::settings::{Findings, Key, Section, Table, Written};
 
 /// Every type, in the order in which messages name them.
-pub(crate) const SINK_TYPES: [SinkType; 6] = [
+pub(crate) const SINK_TYPES: &[SinkType] = &[
     SinkType::of::<NullSink>(),
     SinkType::of::<StdoutSettings>(),
     SinkType::of::<FileSettings>(),
