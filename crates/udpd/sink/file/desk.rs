@@ -1,9 +1,9 @@
-//! What lies between a consumer and the keeper of its file: orders one way, notes the other.
+//! What lies between a consumer and the keeper of its file: requests one way, notes the other.
 //!
 //! Neither waits for the other, so each may speak of a file that the other has left already. Therefore every file has a
-//! number, its generation, and every order names the one that the consumer writes to: an order about another is about
-//! nothing any more. The note has one place, and what is added to it is added to what lies there: nothing that was left
-//! is overwritten.
+//! number, its generation, and every request names the one that the consumer writes to: a request about another is
+//! about nothing any more. The note has one place, and what is added to it is added to what lies there: nothing that
+//! was left is overwritten.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -21,7 +21,7 @@ pub(super) struct At {
 
 /// What the consumer asks for.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Order {
+pub(super) enum Request {
     /// Force the file to the disk.
     Sync(At),
     /// Finish the file and begin another: it is long enough.
@@ -32,7 +32,7 @@ pub(super) enum Order {
     Look,
     /// Nothing more is written to any file before this one.
     Left(At),
-    /// Nothing more is written to any file. The last order.
+    /// Nothing more is written to any file. The last request.
     Close(At),
     /// A write to this file has failed and nothing more is written to it.
     Broken {
