@@ -42,9 +42,7 @@ enum Command {
         /// Listen here, without a configuration file
         #[arg(long, value_name = "ADDR", requires = "to")]
         listen: Option<String>,
-        /// Deliver to: null:  stdout: (or -)  file:PATH  pcapng:PATH (or pcapng:-)  udp:HOST:PORT  unix:PATH
-        /// kafka://HOST:PORT/TOPIC
-        #[arg(long, value_name = "URI", requires = "listen")]
+        #[arg(long, value_name = "URI", requires = "listen", help = format!("Deliver to: {}", config::to_forms()))]
         to: Option<String>,
         /// How many lanes, with --listen
         #[arg(long, value_name = "N", requires = "listen")]
@@ -174,7 +172,6 @@ struct SteerArguments {
     state: PathBuf,
 }
 
-/// Runs the command.
 pub fn execute(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Run { listen: Some(listen), to: Some(to), lanes, stats_on_exit, .. } => {

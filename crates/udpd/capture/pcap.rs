@@ -7,12 +7,12 @@ use super::input::{Input, Packet, four};
 
 /// How the numbers of a file are written.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Order {
+pub(super) struct ByteOrder {
     is_little: bool,
     nanoseconds_per_unit: u32,
 }
 
-impl Order {
+impl ByteOrder {
     /// The order of a file that begins with these bytes.
     pub(super) fn of(magic: [u8; 4]) -> Option<Self> {
         let (is_little, nanoseconds_per_unit) = match magic {
@@ -34,7 +34,7 @@ impl Order {
 /// A file whose header has been read.
 #[derive(Debug)]
 pub(super) struct File {
-    order: Order,
+    order: ByteOrder,
     link: u32,
 }
 
@@ -43,7 +43,7 @@ const FILE_HEADER_BYTES: usize = 20;
 const PACKET_HEADER_BYTES: usize = 16;
 
 impl File {
-    pub(super) fn open<R: Read>(order: Order, input: &mut Input<R>) -> io::Result<Self> {
+    pub(super) fn open<R: Read>(order: ByteOrder, input: &mut Input<R>) -> io::Result<Self> {
         if !input.read(FILE_HEADER_BYTES)? {
             return Err(input.damaged("the file ends in its header"));
         }

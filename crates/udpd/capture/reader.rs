@@ -80,7 +80,7 @@ impl<R: Read> Capture<R> {
         let magic = input.piece.first_chunk().copied().unwrap_or_default();
         let format = if magic == pcapng::SECTION_HEADER {
             Format::Pcapng(pcapng::Section::open(&mut input)?)
-        } else if let Some(order) = pcap::Order::of(magic) {
+        } else if let Some(order) = pcap::ByteOrder::of(magic) {
             Format::Pcap(pcap::File::open(order, &mut input)?)
         } else {
             return Err(input.damaged("neither pcapng nor pcap begins so"));
@@ -115,7 +115,6 @@ impl<R: Read> Capture<R> {
         }
     }
 
-    /// What was skipped so far.
     pub fn skipped(&self) -> Skipped {
         self.skipped
     }

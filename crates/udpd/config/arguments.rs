@@ -69,19 +69,23 @@ pub(super) fn configure(
     Ok(Config { daemon, listeners: vec![listener], sinks: vec![sink], steer: Steer::default(), warnings: Vec::new() })
 }
 
+/// What `--to` can say, one form after the other.
+pub fn forms() -> String {
+    let forms = SINK_TYPES.iter().flat_map(|kind| kind.schemes).map(|scheme| scheme.form);
+    forms.collect::<Vec<_>>().join("  ")
+}
+
 /// The sink that a URI stands for, named after its scheme.
 fn parse_uri(uri: &str, directory: &Path) -> Result<Sink, Failure> {
     let uri = if uri == "-" { "stdout:" } else { uri };
     let schemes = || SINK_TYPES.iter().flat_map(|kind| kind.schemes);
-    let working = || format!("write one of  {}", schemes().map(|scheme| scheme.form).collect::<Vec<_>>().join("  "));
+    let working = || format!("write one of  {}", forms());
     let Some((name, rest)) = uri.split_once(':') else {
         let what = format!("{uri:?} has no scheme");
-        return Err(wrong(
-            match schemes().any(|scheme| scheme.form.strip_prefix(uri).is_some_and(|rest| rest == ":")) {
-                true => Advice::new(what, format!("write it with a colon, {uri}:")),
-                false => Advice::new(what, format!("write file:{uri} for a file, or {}", working())),
-            },
-        ));
+        return Err(wrong(match schemes().any(|scheme| scheme.form.split(' ').next() == Some(&format!("{uri}:"))) {
+            true => Advice::new(what, format!("write it with a colon, {uri}:")),
+            false => Advice::new(what, format!("write file:{uri} for a file, or {}", working())),
+        }));
     };
     let Some(scheme) = schemes().find(|scheme| scheme.name == name) else {
         return Err(wrong(Advice::new(format!("{uri:?} has an unknown scheme"), working())));
@@ -124,9 +128,13 @@ mod tests {
         assert!(configure_in_tmp("127.0.0.1:1", "file:///tmp/x.log").is_ok());
         let dash = configure_in_tmp("127.0.0.1:1", "file:./-").expect("valid");
         assert!(dash.sinks[0].settings.target() == Target::Files("/tmp/-"));
-        let capture = configure_in_tmp("127.0.0.1:1", "pcapng:x.pcapng").expect("valid");
-        let file: &FileSettings = capture.sinks[0].settings.of_type().expect("a capture is a file");
-        assert_eq!((file.path.as_str(), file.format, file.rotate), ("/tmp/x.pcapng", Format::Pcapng, Rotate::NEVER));
+        for (uri, path, format) in
+            [("pcapng:x.pcapng", "/tmp/x.pcapng", Format::Pcapng), ("jsonl:x.jsonl", "/tmp/x.jsonl", Format::Jsonl)]
+        {
+            let config = configure_in_tmp("127.0.0.1:1", uri).expect("valid");
+            let file: &FileSettings = config.sinks[0].settings.of_type().expect("a file");
+            assert_eq!((file.path.as_str(), file.format, file.rotate), (path, format, Rotate::NEVER));
+        }
         assert!(configure_in_tmp("127.0.0.1:1", "udp:10.0.0.9:514").is_ok());
         assert!(configure_in_tmp("127.0.0.1:1", "unix:/run/x.sock").is_ok());
     }
@@ -137,6 +145,7 @@ mod tests {
             ("514", "null:", "--listen: \"514\" has no address; write \"0.0.0.0:514\""),
             ("127.0.0.1:0", "null:", "--listen: port 0"),
             ("127.0.0.1:1", "null", "write it with a colon, null:"),
+            ("127.0.0.1:1", "stdout", "write it with a colon, stdout:"),
             ("127.0.0.1:1", "/tmp/x", "write file:/tmp/x"),
             ("127.0.0.1:1", "null:x", "something behind the colon"),
             ("127.0.0.1:1", "file:", "names no file"),

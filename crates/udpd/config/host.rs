@@ -102,7 +102,7 @@ impl Host {
     }
 }
 
-/// The addresses of this host, as far as it tells.
+/// The addresses of this host's interfaces. One that a local route alone makes this host's is not among them.
 pub(super) fn local_addresses() -> Vec<IpAddr> {
     let all = nix::ifaddrs::getifaddrs().into_iter().flatten().filter_map(|found| found.address);
     let address = |address: SockaddrStorage| match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
@@ -124,6 +124,11 @@ fn is(cpus: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_addresses_of_this_host_have_that_of_loopback_among_them() {
+        assert!(local_addresses().contains(&IpAddr::from([127, 0, 0, 1])));
+    }
 
     fn host_with(present: &str, online: &str, allowed: &str) -> (tempfile::TempDir, Host) {
         let root = tempfile::tempdir().expect("a temporary directory");

@@ -65,7 +65,6 @@ impl Format {
 /// Who received a datagram: what the records of one lane have in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scene {
-    /// The name of the listener.
     pub listener: String,
     /// The number of the lane within it.
     pub lane: usize,
@@ -95,7 +94,6 @@ impl Encoder {
         Self { format, interfaces, dropped: vec![0; scenes.len()], scenes, now: Duration::ZERO }
     }
 
-    /// The format.
     pub fn format(&self) -> Format {
         self.format
     }

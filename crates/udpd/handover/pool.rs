@@ -17,7 +17,6 @@ use mmsg::RecvBatch;
 /// A batch that knows where it comes from.
 #[derive(Debug)]
 pub struct LaneBatch {
-    /// The datagrams.
     pub datagrams: RecvBatch,
     /// Index of the listener, for the ledger and for paths.
     pub listener: usize,
@@ -50,7 +49,6 @@ impl PoolSize {
         size
     }
 
-    /// All of them.
     pub fn batches(&self) -> usize {
         self.in_receiver + self.in_channels + self.in_consumers
     }

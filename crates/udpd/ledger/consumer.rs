@@ -39,7 +39,6 @@ pub struct DestinationLedger {
 }
 
 impl DestinationLedger {
-    /// Nothing is counted yet.
     pub fn new(address: SocketAddr) -> Self {
         Self { address, counts: Published::default() }
     }

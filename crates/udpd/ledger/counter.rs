@@ -118,7 +118,7 @@ macro_rules! cells {
             /// Where they are published. Nobody can name it but as `Cells` of the table.
             #[allow(unreachable_pub)]
             #[derive(Debug, Default)]
-            pub struct Published {
+            pub struct OfTable {
                 $(
                     /// Of the counter of this name.
                     pub $field: Cells<$kind>,
@@ -126,17 +126,17 @@ macro_rules! cells {
             }
 
             impl Counters for $table {
-                type Cells = Published;
+                type Cells = OfTable;
 
                 fn each(
                     &self,
-                    cells: &Published,
+                    cells: &OfTable,
                     visit: &mut impl FnMut(u64, &std::sync::atomic::AtomicU64),
                 ) {
                     $(Counters::each(&self.$field, &cells.$field, visit);)+
                 }
 
-                fn load(cells: &Published) -> Self {
+                fn load(cells: &OfTable) -> Self {
                     Self { $($field: Counters::load(&cells.$field)),+ }
                 }
 

@@ -33,7 +33,6 @@ pub struct ListenerBooks {
     pub address: String,
     /// Whether the kernel counts trains as one.
     pub gro: bool,
-    /// Its sinks, by index.
     pub sinks: Vec<usize>,
     pub lanes: Vec<LaneBooks>,
     /// Who else is on its port, as far as somebody has looked.
@@ -120,12 +119,11 @@ impl Books {
             listener.lanes.iter().enumerate().map(|(index, lane)| lane.read(index)).collect();
         let counts = LaneTally::sum(lanes.iter().map(|lane| lane.counts));
         let arrived: Option<u64> = lanes.iter().map(|lane| lane.arrived).sum();
-        let to_offer = counts.received - counts.dropped.total();
         let mut residual = 0;
         let mut sinks = Vec::with_capacity(listener.sinks.len());
         for ((&sink, offered), (tally, not_taken)) in listener.sinks.iter().zip(counts.offered).zip(at_sinks) {
             let (snapshot, left_over) = self.sinks[sink].read(offered, not_taken, tally);
-            residual += left_over + signed_difference(to_offer, offered);
+            residual += left_over + signed_difference(counts.received, counts.dropped.total() + offered);
             sinks.push(snapshot);
         }
         ListenerSnapshot {

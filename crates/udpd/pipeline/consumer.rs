@@ -34,13 +34,10 @@ const NAP_DEPTH_MIN: usize = 64;
 /// Everything a consumer thread owns.
 #[derive(Debug)]
 pub struct Consumer {
-    /// Full batches.
     pub channel: Inbox,
-    /// Where they go.
     pub sink: Box<dyn Sink>,
     /// The way home for the batches of each lane, by index.
     pub homes: Arc<[Sender<Parcel>]>,
-    /// What it counts, published.
     pub ledger: Arc<ConsumerLedger>,
     /// What it counts, by listener.
     pub tallies: Vec<Tally>,

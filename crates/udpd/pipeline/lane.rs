@@ -25,7 +25,6 @@ use crate::policy::Policy;
 pub(super) struct LaneThread {
     /// What it was made from.
     pub setup: LaneSetup,
-    /// What was made.
     pub made: Made,
     start: Sender<Start>,
     handle: JoinHandle<()>,
@@ -51,11 +50,9 @@ pub(super) struct Made {
 /// What a lane needs to run.
 #[derive(Debug)]
 pub(super) struct Start {
-    /// Where its datagrams go.
     pub routes: Vec<Route>,
     /// Every lane of the daemon.
     pub lanes: Arc<[LaneHome]>,
-    /// When to end.
     pub stop: Arc<Stop>,
     /// Where another socket is left for it.
     pub successor: Arc<Successor>,
@@ -77,7 +74,6 @@ impl LaneThread {
         Ok(Self { setup, made, start, handle })
     }
 
-    /// Lets it receive.
     pub(super) fn start(self, start: Start) -> JoinHandle<()> {
         // The thread waits for exactly this message; if it has panicked its alarm says so.
         let _ = self.start.send(start);

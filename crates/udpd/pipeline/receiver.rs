@@ -58,7 +58,6 @@ pub struct Stop {
 /// One channel of the receiver and the sink behind it.
 #[derive(Debug)]
 pub struct Route {
-    /// The way to the consumer.
     pub feed: Feed,
     /// The sink, by its index in the configuration.
     pub sink: usize,
@@ -67,9 +66,7 @@ pub struct Route {
 /// The way home and the books of a lane, for batches of other lanes that had to make room.
 #[derive(Debug, Clone)]
 pub struct LaneHome {
-    /// The way home.
     pub home: Sender<Parcel>,
-    /// Its books.
     pub ledger: Arc<LaneLedger>,
 }
 
@@ -78,7 +75,6 @@ pub struct LaneHome {
 pub struct Receiver {
     /// What receives from the socket of the lane. It may belong to this thread alone.
     pub engine: Engine,
-    /// Its empty batches.
     pub pool: Pool,
     /// A batch that is never handed over: what is received into it is dropped and counted.
     pub spare: RecvBatch,
@@ -96,7 +92,6 @@ pub struct Receiver {
     pub policy: Option<Box<Policy>>,
     /// Let datagrams gather this long before a batch is taken that would not be full.
     pub gather: Duration,
-    /// When to end.
     pub stop: Arc<Stop>,
     /// Where a socket is left that is to be received from instead.
     pub successor: Arc<Successor>,

@@ -43,7 +43,6 @@ pub struct LanePlan {
     pub address: SocketAddr,
     /// Its socket is not alone on that address, or need not be: sockets of the same user can be bound beside it.
     pub shares: bool,
-    /// Its core.
     pub core: Option<usize>,
     /// The memory node of that core.
     pub node: Option<usize>,
@@ -55,9 +54,7 @@ pub struct LanePlan {
     pub rate: u64,
     /// How its batches are made.
     pub shape: BatchShape,
-    /// How many it has.
     pub pool: PoolSize,
-    /// What fills them.
     pub engine: Choice,
     /// The memory of its rate limit.
     pub policy_bytes: usize,
@@ -69,7 +66,6 @@ impl LanePlan {
         self.pool.batches() + 1 + self.engine.own_batches(self.shape.slots)
     }
 
-    /// Their memory.
     pub fn pool_bytes(&self) -> usize {
         self.batches() * self.shape.bytes()
     }

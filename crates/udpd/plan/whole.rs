@@ -137,7 +137,6 @@ impl Plan {
         self.lanes.iter().filter(move |lane| config.listeners[lane.listener].spread == spread && !listed(lane))
     }
 
-    /// What it takes.
     pub fn memory(&self) -> Memory {
         let sum = |part: fn(&LanePlan) -> usize| self.lanes.iter().map(part).sum();
         Memory {

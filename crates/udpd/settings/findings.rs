@@ -52,12 +52,10 @@ impl<'t> Findings<'t> {
         self.file
     }
 
-    /// How many problems there are.
     pub(crate) fn count(&self) -> usize {
         self.problems.len() + self.omitted
     }
 
-    /// Adds a problem.
     pub(crate) fn refuse(&mut self, place: &Place, advice: Advice) {
         match self.problems.len() == Problems::SHOWN_MAX {
             true => self.omitted += 1,

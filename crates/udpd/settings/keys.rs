@@ -17,7 +17,6 @@ pub(crate) struct Key {
     pub(crate) example: String,
     /// Which values are right.
     pub(crate) bounds: String,
-    /// What it means.
     pub(crate) help: String,
     /// What other programs call it, separated by spaces.
     pub(crate) elsewhere: &'static str,
@@ -76,7 +75,8 @@ impl Keys {
     /// What to do about a key that does not exist under `table`: the one that was probably meant, the table in which it
     /// does exist, or all that do exist here.
     pub(crate) fn cure_unknown(&self, table: &str, written: &str) -> String {
-        if let Some(own) = self.under(table).find(|key| key.elsewhere.split(' ').any(|other| other == written)) {
+        if let Some(own) = self.under(table).find(|key| key.elsewhere.split_whitespace().any(|other| other == written))
+        {
             let header = table.is_empty() && own.example.starts_with('[');
             let own_text = if header { own.example.clone() } else { format!("{} = {}", own.name(), own.example) };
             return format!("what is {written} elsewhere is {} here: {own_text}", own.name());

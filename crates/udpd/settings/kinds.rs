@@ -3,6 +3,7 @@
 //! A declaration (see `declare`) names one of these for each key. A kind is apart from the type of the value, so that a
 //! type of another crate, or one that two keys write differently, needs nothing of its own.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -187,19 +188,19 @@ impl<T> Kind<Option<T>> for Optional<T> {
 /// A list of texts that `0` understands, each value once.
 pub(crate) struct List<T>(pub(crate) fn(&str) -> Result<T, Advice>);
 
-impl<T: PartialEq + fmt::Display> Kind<Vec<T>> for List<T> {
+impl<T: Ord + Clone + fmt::Display> Kind<Vec<T>> for List<T> {
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Vec<T>> {
         let DeValue::Array(items) = field.value else {
             return field.wrong(findings, "a list of strings");
         };
-        let mut list = Vec::with_capacity(items.len());
+        let (mut list, mut seen) = (Vec::with_capacity(items.len()), BTreeSet::new());
         for item in items {
             let element = field.element(item);
             let Some(text) = string(&element, findings) else { continue };
             let Some(value) = parsed(&element, findings, self.0(text)) else { continue };
-            match list.contains(&value) {
-                true => findings.say(&element.place(), format!("{value} is named twice"), "name it once"),
-                false => list.push(value),
+            match seen.insert(value.clone()) {
+                true => list.push(value),
+                false => findings.say(&element.place(), format!("{value} is named twice"), "name it once"),
             }
         }
         Some(list)

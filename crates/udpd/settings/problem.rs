@@ -20,9 +20,7 @@ pub struct Problem {
     pub column: usize,
     /// The whole key, such as `listener.batch_size` or `sink.archive.path`.
     pub key: String,
-    /// What is wrong.
     pub what: String,
-    /// What to do.
     pub cure: String,
 }
 

@@ -243,13 +243,13 @@ impl Written<'_> {
         Some(Place { offset: name.span().start, key: join(&join(&self.place.key, key), inner) })
     }
 
-    /// The texts that are written for the key, which is a list of them or one text, each with its place.
+    /// The texts that are written for the key, if it is right: a list of them or one, each with its place.
     pub(crate) fn texts(&self, key: &str) -> Vec<Located<String>> {
         let located = |item: &toml::Spanned<DeValue<'_>>| {
             let place = Place { offset: item.span().start, key: join(&self.place.key, key) };
             Some(Located { value: item.get_ref().as_str()?.to_owned(), place })
         };
-        let Some(value) = self.value(key) else { return Vec::new() };
+        let Some(value) = self.value(key).filter(|_| !self.is_wrong(key)) else { return Vec::new() };
         match value.get_ref() {
             DeValue::Array(items) => items.iter().filter_map(located).collect(),
             _ => located(value).into_iter().collect(),
@@ -258,7 +258,7 @@ impl Written<'_> {
 
     /// The text that is written for the key, if it is right.
     pub(crate) fn text(&self, key: &str) -> Option<Located<String>> {
-        self.texts(key).pop().filter(|_| !self.is_wrong(key))
+        self.texts(key).pop()
     }
 
     fn value(&self, key: &str) -> Option<&toml::Spanned<DeValue<'_>>> {

@@ -8,7 +8,6 @@ use mmsg::{BatchShape, Control, Family, RecvBatch, Socket, Wait};
 use crate::format::encoder::Scene;
 use crate::handover::pool::LaneBatch;
 
-/// A batch, and who sent it.
 pub(super) struct Received {
     pub(super) batch: LaneBatch,
     pub(super) source: SocketAddr,

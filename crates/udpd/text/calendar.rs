@@ -5,13 +5,9 @@
 pub struct Moment {
     /// From 1970 on.
     pub year: u64,
-    /// 1 to 12.
     pub month: u64,
-    /// 1 to 31.
     pub day: u64,
-    /// 0 to 23.
     pub hour: u64,
-    /// 0 to 59.
     pub minute: u64,
     /// 0 to 59; leap seconds are not counted.
     pub second: u64,

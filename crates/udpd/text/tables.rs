@@ -21,7 +21,6 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Whether it has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }

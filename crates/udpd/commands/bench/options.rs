@@ -9,7 +9,6 @@ use crate::text::units;
 /// Nobody measures for longer, and sums of nanoseconds stay far from their limit.
 const DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// A wrong value of an option.
 pub(crate) fn usage(option: &str, advice: &Advice) -> Failure {
     Failure::new(ExitCode::Usage, format!("{option}: {advice}"))
 }

@@ -68,9 +68,7 @@ pub struct Arguments {
 struct Report {
     /// Datagrams read, but for those of other ports.
     read: u64,
-    /// Taken by the kernel.
     sent: u64,
-    /// Not taken.
     failed: u64,
     /// Answers that nobody listens.
     icmp_errors: u64,

@@ -23,12 +23,10 @@ use crate::os::crew::{self, Crew, Event};
 use crate::os::notify::Notifier;
 use crate::os::signals::{self, Effect};
 use crate::pipeline::{Lane, Pipeline};
-use crate::plan::{self, words};
-use crate::watch::drift::InterfaceWatch;
-
 use crate::plan::limits::Limits;
+use crate::plan::{self, words};
 use crate::settings::Chosen;
-
+use crate::watch::drift::InterfaceWatch;
 use crate::watch::losses::{DriftWatch, LossWatch};
 use crate::watch::upkeep::Upkeep;
 use crate::watch::watchdog::Watchdog;
@@ -84,11 +82,12 @@ fn serve(config: &Config, crew: &Crew, events: &Receiver<Event>) -> Result<(), F
     pipeline.lanes().iter().for_each(say_lane);
     say_pages(pipeline.lanes());
     words::say(config, &plan);
-    notifier.ready(&format!("receiving on {} lanes", pipeline.lanes().len()));
-    match pipeline.lanes().len() {
-        1 => log::info!("ready: 1 lane receives"),
-        lanes => log::info!("ready: {lanes} lanes receive"),
-    }
+    let receiving = match pipeline.lanes().len() {
+        1 => "1 lane receives".to_owned(),
+        lanes => format!("{lanes} lanes receive"),
+    };
+    notifier.ready(&receiving);
+    log::info!("ready: {receiving}");
 
     let housekeeping = Housekeeping {
         config,

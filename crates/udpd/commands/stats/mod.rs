@@ -85,7 +85,10 @@ fn push_sums(text: &mut String, listener: &ListenerSnapshot) {
         Some(0) => ("0".to_owned(), "the sums agree"),
         Some(residual) => {
             let sign = if residual < 0 { "-" } else { "" };
-            (format!("{sign}{}", grouped(residual.unsigned_abs())), "the sums disagree: please report it")
+            (
+                format!("{sign}{}", grouped(residual.unsigned_abs())),
+                "the sums disagree; 0 is right when nothing is under way",
+            )
         }
     };
     rows.push(("residual", residual, verdict.to_owned()));

@@ -17,7 +17,6 @@ use crate::plan::interfaces::Kernel;
 /// What was before the first apply, until it is restored; goes with a reboot, as the settings do.
 pub const STATE_FOLDER: &str = "/run/udpd/steer";
 
-/// What to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Compare the host with the plan.

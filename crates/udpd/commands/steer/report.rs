@@ -70,7 +70,6 @@ pub(super) fn status(host: &Host, plan: &Plan, drifts: &[Drift], ban_irqbalance:
             "drifts": drifts.iter().map(drift).collect::<Vec<_>>() })
 }
 
-/// Changes, made or to be made.
 pub(super) fn changes(changes: &[Change]) -> Value {
     let change = |change: &Change| {
         json!({ "interface": change.interface, "setting": change.setting.to_string(), "from": change.from,

@@ -3,12 +3,14 @@
 
 use std::collections::BTreeMap;
 
+use ipnet::IpNet;
+
 use super::{addresses, multicast};
 use crate::config::host::Host;
 use crate::config::listener::Listener;
 use crate::ledger::SINKS_PER_LISTENER_MAX;
 use crate::policy::parse_network;
-use crate::settings::{Findings, Located, Section};
+use crate::settings::{Findings, Located, Place, Section};
 use crate::text::suggest::nearest;
 
 /// Checks a listener by itself.
@@ -27,9 +29,9 @@ fn check_networks(section: &Section<'_, Listener>, findings: &mut Findings<'_>) 
         let texts = section.written.texts(key).into_iter();
         texts.filter_map(|text| Some((parse_network(&text.value).ok()?, text.place)))
     };
-    let allowed: Vec<_> = networks("allow").collect();
+    let allowed: BTreeMap<IpNet, Place> = networks("allow").collect();
     for (network, place) in networks("deny") {
-        let Some((_, other)) = allowed.iter().find(|(allowed, _)| *allowed == network) else { continue };
+        let Some(other) = allowed.get(&network) else { continue };
         let (line, _) = findings.position(other.offset);
         let what = format!("{network} is in allow already, at line {line}");
         findings.say(&place, what, "write it in one of the two; the longest prefix decides, and these are equal");

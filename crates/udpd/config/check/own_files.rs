@@ -22,9 +22,9 @@ struct Claim {
 }
 
 /// Refuses every file with two meanings. What is reported is the setting, never the configuration itself.
-pub(crate) fn check(parts: &Parts<'_>, daemon: &Daemon, feeders: &Feeders<'_>, report: &mut Findings<'_>) {
+pub(crate) fn check(parts: &Parts<'_>, daemon: &Daemon, feeders: &Feeders<'_>, findings: &mut Findings<'_>) {
     let claim = |path: &Path, noun: &str| Claim { path: resolve(path), noun: noun.to_owned() };
-    let mut taken = vec![claim(Path::new(report.file()), "this configuration")];
+    let mut taken = vec![claim(Path::new(findings.file()), "this configuration")];
     if let (Some(socket), false) = (&daemon.control_socket.value, daemon.control_socket.written) {
         taken.push(claim(socket, "the control socket"));
     }
@@ -34,7 +34,7 @@ pub(crate) fn check(parts: &Parts<'_>, daemon: &Daemon, feeders: &Feeders<'_>, r
         let noun = format!("what sink {:?} writes", sink.name);
         let files: Vec<Claim> = files_of(index, sink, feeders).iter().map(|file| claim(file, &noun)).collect();
         if let Some(other) = files.iter().find_map(|file| other_than(&taken, &file.path)) {
-            refuse(&path, other, report);
+            refuse(&path, other, findings);
         }
         written.extend(files);
     }
@@ -44,14 +44,14 @@ pub(crate) fn check(parts: &Parts<'_>, daemon: &Daemon, feeders: &Feeders<'_>, r
         let Some(written) = written.filter(|written| !written.value.is_empty()) else { continue };
         let own = claim(Path::new(&written.value), noun);
         if let Some(other) = other_than(&taken, &own.path) {
-            refuse(&written.place, other, report);
+            refuse(&written.place, other, findings);
         }
         taken.push(own);
     }
 }
 
-fn refuse(place: &Place, other: &str, report: &mut Findings<'_>) {
-    report.say(place, format!("the same path is {other}"), "give each its own path");
+fn refuse(place: &Place, other: &str, findings: &mut Findings<'_>) {
+    findings.say(place, format!("the same path is {other}"), "give each its own path");
 }
 
 /// What has this file already, if anything has.

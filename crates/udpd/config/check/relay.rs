@@ -12,7 +12,12 @@ use crate::sink::settings::Target;
 use crate::text::address;
 
 /// Refuses to send to where udpd itself listens: each datagram would come back, for ever.
-pub(crate) fn check_loops(parts: &[SinkPart<'_>], listeners: &[Listener], local: &[IpAddr], report: &mut Findings<'_>) {
+pub(crate) fn check_loops(
+    parts: &[SinkPart<'_>],
+    listeners: &[Listener],
+    local: &[IpAddr],
+    findings: &mut Findings<'_>,
+) {
     for SinkPart { sink, written, .. } in parts {
         let target = sink.as_ref().map(|sink| sink.settings.target());
         if !matches!(target, Some(Target::Addresses(_))) {
@@ -31,7 +36,7 @@ pub(crate) fn check_loops(parts: &[SinkPart<'_>], listeners: &[Listener], local:
                     "listener {:?} receives on {destination} ({address}): each datagram would come back forever",
                     listener.name
                 );
-                report.say(&text.place, what, "send it elsewhere");
+                findings.say(&text.place, what, "send it elsewhere");
             }
         }
     }
@@ -84,7 +89,7 @@ pub(crate) fn expand(sinks: Vec<Sink>, listeners: &mut [Listener]) -> Vec<Sink> 
 }
 
 /// Refuses a listener that feeds more sinks than the ledger has counters for once every destination is one.
-pub(crate) fn check_counts(parts: &[SinkPart<'_>], listeners: &[Listener], report: &mut Findings<'_>) {
+pub(crate) fn check_counts(parts: &[SinkPart<'_>], listeners: &[Listener], findings: &mut Findings<'_>) {
     let width = |index: &usize| parts[*index].sink.as_ref().map_or(1, |sink| sink.settings.split().len().max(1));
     for listener in listeners {
         let fed: usize = listener.sinks.iter().map(width).sum();
@@ -94,7 +99,7 @@ pub(crate) fn check_counts(parts: &[SinkPart<'_>], listeners: &[Listener], repor
         let what = format!("each destination is a sink of its own, so listener {:?} feeds {fed}", listener.name);
         let cure =
             format!("feed at most {SINKS_PER_LISTENER_MAX} from one listener, or write distribute = \"by_source\"");
-        report.say(&place, what, cure);
+        findings.say(&place, what, cure);
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) fn files_of(index: usize, sink: &Sink, feeders: &Feeders<'_>) -> BTre
 }
 
 /// Refuses every file and every standard output with more than one writer.
-pub(crate) fn check(parts: &[SinkPart<'_>], feeders: &Feeders<'_>, report: &mut Findings<'_>) {
+pub(crate) fn check(parts: &[SinkPart<'_>], feeders: &Feeders<'_>, findings: &mut Findings<'_>) {
     let mut stdout: Option<&str> = None;
     let mut files: BTreeMap<PathBuf, &str> = BTreeMap::new();
     for (index, SinkPart { sink, written, .. }) in parts.iter().enumerate() {
@@ -41,42 +41,42 @@ pub(crate) fn check(parts: &[SinkPart<'_>], feeders: &Feeders<'_>, report: &mut 
                 if let Some(other) = stdout.replace(&sink.name) {
                     let what = format!("sink {other:?} writes to standard output already, and lines of both would mix");
                     let place = written.place("type").unwrap_or_else(|| written.place.clone());
-                    report.say(&place, what, "let the listeners share that sink, or write one of them to a file");
+                    findings.say(&place, what, "let the listeners share that sink, or write one of them to a file");
                 }
-                check_stdout_consumers(written, sink, report);
+                check_stdout_consumers(written, sink, findings);
             }
             Target::Files(path) => {
-                let clean = check_own_files(written, index, sink, path, feeders, report);
+                let clean = check_own_files(written, index, sink, path, feeders, findings);
                 let own = if clean { files_of(index, sink, feeders) } else { BTreeSet::new() };
                 let mut taken = None;
                 for path in own {
-                    check_expanded(written, &path, report);
+                    check_expanded(written, &path, findings);
                     if let Some(other) = files.insert(paths::resolve(&path), &sink.name) {
                         taken = taken.or(Some((path, other)));
                     }
                 }
                 if let (Some((path, other)), Some(place)) = (taken, written.place("path")) {
                     let what = format!("sink {other:?} writes {}, too", path.display());
-                    report.say(&place, what, "give each sink its own file; {sink} in the path does that");
+                    findings.say(&place, what, "give each sink its own file; {sink} in the path does that");
                 }
             }
         }
     }
 }
 
-fn check_stdout_consumers(written: &Written<'_>, sink: &Sink, report: &mut Findings<'_>) {
+fn check_stdout_consumers(written: &Written<'_>, sink: &Sink, findings: &mut Findings<'_>) {
     let one = Consumers::Count(NonZeroUsize::MIN);
     if let (Some(place), false) = (written.place("consumers"), sink.consumers == one) {
         let what = "several consumers would mix their lines on standard output";
-        report.say(&place, what, "write consumers = 1, or use a sink of type \"file\" with {consumer} in its path");
+        findings.say(&place, what, "write consumers = 1, or use a sink of type \"file\" with {consumer} in its path");
     }
 }
 
 /// A path that is a file as a template may be a directory once its names are filled in.
-fn check_expanded(written: &Written<'_>, path: &Path, report: &mut Findings<'_>) {
+fn check_expanded(written: &Written<'_>, path: &Path, findings: &mut Findings<'_>) {
     if let (true, Some(place)) = (path.is_dir(), written.place("path")) {
         let what = format!("{} is a directory", path.display());
-        report.say(&place, what, "name a file in it, such as one ending in .log");
+        findings.say(&place, what, "name a file in it, such as one ending in .log");
     }
 }
 
@@ -87,7 +87,7 @@ fn check_own_files(
     sink: &Sink,
     path: &str,
     feeders: &Feeders<'_>,
-    report: &mut Findings<'_>,
+    findings: &mut Findings<'_>,
 ) -> bool {
     // A number that is written holds whatever number of lanes there is.
     let consumers = match sink.consumers {
@@ -108,7 +108,7 @@ fn check_own_files(
         true => "put {consumer} into the path, or {listener} beside {lane}, because lanes are numbered per listener",
         false => "put {consumer} or {lane} into the path, or write consumers = 1",
     };
-    report.say(&place, what, cure);
+    findings.say(&place, what, cure);
     false
 }
 

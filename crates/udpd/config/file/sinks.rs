@@ -30,7 +30,7 @@ const TYPE_WORDS: [(&str, usize); SINK_TYPES.len()] = {
 
 /// Every key of a sink of any type.
 pub(crate) fn sink_keys() -> Vec<Key> {
-    let mut kind = Key::header("sink.*.type", "\"file\"", "Required. Where the datagrams go.", "");
+    let mut kind = Key::header("sink.*.type", "\"file\"", "Where the datagrams go.", "");
     kind.bounds = Kind::<usize>::bounds(&Words(&TYPE_WORDS));
     let header = Key::header("sink", "[sink.archive]", "Where datagrams go.", "sinks");
     [vec![header, kind], types::keys("sink.*"), Common::keys("sink.*")].concat()

@@ -7,6 +7,34 @@ use crate::ledger::snapshot::{DestinationSnapshot, FilesSnapshot};
 use crate::ledger::tables::{DestinationTally, FileTally};
 use crate::ledger::tests::{example, numbered};
 
+/// What rises and falls; everything else is a counter.
+const GAUGES: [&str; 9] = [
+    "udpd_build_info",
+    "udpd_uptime_seconds",
+    "udpd_ledger_residual_datagrams",
+    "udpd_foreign_sockets",
+    "udpd_socket_receive_buffer_used_bytes",
+    "udpd_socket_receive_buffer_max_bytes",
+    "udpd_queue_depth",
+    "udpd_queue_capacity",
+    "udpd_sink_unsynced_bytes",
+];
+
+/// The labels of a counter's metric, which dashboards and alerts name.
+fn labels_of(counter: &Counter) -> &'static [&'static str] {
+    match (counter.metric, counter.layer) {
+        ("udpd_received_datagrams_total" | "udpd_receive_calls_total" | "udpd_receive_errors_total", _) => {
+            &["lane", "listener"]
+        }
+        (_, "kernel" | "listener") => &["layer", "listener", "reason"],
+        (_, "sink") => &["layer", "listener", "reason", "sink"],
+        ("udpd_sink_delivered_datagrams_total", _) => &["listener", "sink"],
+        (metric, _) if metric.starts_with("udpd_sink_") => &["sink"],
+        (metric, _) if metric.starts_with("udpd_relay_") => &["destination", "sink"],
+        _ => &["listener"],
+    }
+}
+
 #[derive(Debug)]
 struct Sample {
     name: String,
@@ -52,7 +80,7 @@ fn parse(text: &str) -> Vec<Sample> {
         } else if let Some(kind) = line.strip_prefix("# TYPE ") {
             let (name, kind) = kind.split_once(' ').unwrap();
             assert_eq!(name, present);
-            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+            assert_eq!(kind, if GAUGES.contains(&name) { "gauge" } else { "counter" }, "{line}");
         } else {
             let sample = parse_sample(line);
             assert_eq!(sample.name, present, "a sample stands under another metric's declaration");
@@ -114,6 +142,8 @@ fn every_counter_has_its_metric_with_its_labels() {
         let of_drop = [("layer", counter.layer), ("reason", counter.name)];
         let labels = if counter.layer.is_empty() { &[][..] } else { &of_drop };
         assert_eq!(sum(&samples, counter.metric, labels), number as f64, "{counter:?}");
+        let sample = samples.iter().find(|sample| sample.value == number as f64).expect("just summed");
+        assert!(sample.labels.keys().eq(labels_of(counter)), "{sample:?}");
     }
 }
 

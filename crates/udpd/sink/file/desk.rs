@@ -21,7 +21,7 @@ pub(super) struct At {
 
 /// What the consumer asks for.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Request {
+pub(super) enum Order {
     /// Force the file to the disk.
     Sync(At),
     /// Finish the file and begin another: it is long enough.
@@ -37,7 +37,6 @@ pub(super) enum Request {
     /// A write to this file has failed and nothing more is written to it.
     Broken {
         at: At,
-        /// The error number.
         errno: i32,
         /// How long the file is up to the end of its last whole record.
         whole_bytes: u64,
@@ -48,7 +47,6 @@ pub(super) enum Request {
 #[derive(Debug)]
 pub(super) struct Begun {
     pub(super) handle: Handle,
-    /// How long it is.
     pub(super) length: u64,
 }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 
-use super::desk::{At, Desk, Request};
+use super::desk::{At, Desk, Order};
 use super::lookout::{Bell, Lookout};
 use super::room::Room;
 use crate::os::crew::{self, Crew};
@@ -34,7 +34,7 @@ const REQUESTS_MAX: usize = 4;
 /// What everybody who wants something of the keeper shares. The thread ends when the last consumer lets go of it.
 #[derive(Debug)]
 struct Office {
-    orders: Sender<(usize, Request)>,
+    orders: Sender<(usize, Order)>,
     requests: Sender<Sender<Reopened>>,
     /// Declared after the senders: when it rings for the last time there is nobody left to send.
     bell: Bell,
@@ -52,14 +52,14 @@ pub(super) struct Post {
 
 impl Post {
     /// Asks for something. Never more orders are under way than the channel has room for, so this does not wait.
-    pub(super) fn order(&self, order: Request) {
+    pub(super) fn order(&self, order: Order) {
         let _ = self.office.orders.send((self.room, order));
         self.office.bell.ring();
     }
 
     /// Waits until everything asked for is done.
     pub(super) fn close(self, at: At) {
-        self.order(Request::Close(at));
+        self.order(Order::Close(at));
         // Nothing is ever sent: it ends when the keeper lets go of the other end.
         let _ = crew::at_rest(|| self.done.recv());
     }
@@ -103,7 +103,7 @@ struct Waiting {
 pub struct FileKeeper {
     rooms: Vec<Option<(Room, Sender<Infallible>)>>,
     office: Arc<Office>,
-    orders: Receiver<(usize, Request)>,
+    orders: Receiver<(usize, Order)>,
     requests: Receiver<Sender<Reopened>>,
     lookout: Lookout,
     waiting: Vec<Waiting>,
@@ -145,7 +145,7 @@ impl FileKeeper {
 /// What the thread has.
 struct Work {
     rooms: Vec<Option<(Room, Sender<Infallible>)>>,
-    orders: Receiver<(usize, Request)>,
+    orders: Receiver<(usize, Order)>,
     requests: Receiver<Sender<Reopened>>,
     lookout: Lookout,
     waiting: Vec<Waiting>,
@@ -200,22 +200,22 @@ impl Work {
         is_wanted
     }
 
-    fn handle(&mut self, index: usize, order: Request) {
+    fn handle(&mut self, index: usize, order: Order) {
         let Some(room) = self.room(index) else { return };
         match order {
-            Request::Sync(at) => {
+            Order::Sync(at) => {
                 room.sync(at);
                 room.desk().is_syncing.store(false, Ordering::Release);
             }
-            Request::FinishFull(generation) => room.change(generation, true),
-            Request::FinishDue(generation) => room.change(generation, false),
-            Request::Look => {
+            Order::FinishFull(generation) => room.change(generation, true),
+            Order::FinishDue(generation) => room.change(generation, false),
+            Order::Look => {
                 room.hear();
                 room.desk().is_looking.store(false, Ordering::Release);
             }
-            Request::Left(At { generation, written }) => room.settle(generation, written),
-            Request::Broken { at, errno, whole_bytes } => room.break_off(at, errno, whole_bytes),
-            Request::Close(At { written, .. }) => {
+            Order::Left(At { generation, written }) => room.settle(generation, written),
+            Order::Broken { at, errno, whole_bytes } => room.break_off(at, errno, whole_bytes),
+            Order::Close(At { written, .. }) => {
                 room.close(written);
                 self.lookout.follow(index, None);
                 // And with it what the consumer waits for.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::clock::{Clock, Ends};
-use super::desk::{At, Desk, Note, Request};
+use super::desk::{At, Desk, Note, Order};
 use super::handle::{Handle, cure};
 use super::keeper::{FileKeeper, Post};
 use super::name::Name;
@@ -130,7 +130,7 @@ impl LogFile {
         if generation > self.generation {
             // Now that nothing more goes there.
             self.generation = generation;
-            self.keeper.order(Request::Left(At { generation, written: self.ledger.written() }));
+            self.keeper.order(Order::Left(At { generation, written: self.ledger.written() }));
         }
     }
 
@@ -182,7 +182,7 @@ impl LogFile {
         if now - self.last_look >= LOOK_INTERVAL {
             self.last_look = now;
             if !self.keeper.desk.is_looking.swap(true, Ordering::AcqRel) {
-                self.keeper.order(Request::Look);
+                self.keeper.order(Order::Look);
             }
         }
         let is_full = self.settings.rotate.bytes > 0 && self.length >= self.settings.rotate.bytes;
@@ -197,7 +197,7 @@ impl LogFile {
         let is_over = self.ends.is_some_and(|ends| ends.has_come(&self.clock, now));
         if is_full || is_over {
             self.is_changing = true;
-            let order = if is_full { Request::FinishFull } else { Request::FinishDue };
+            let order = if is_full { Order::FinishFull } else { Order::FinishDue };
             self.keeper.order(order(self.generation));
         }
     }
@@ -211,7 +211,7 @@ impl LogFile {
             self.sync_due = Some(now + SYNC_PAUSE);
         } else {
             self.sync_due = None;
-            self.keeper.order(Request::Sync(self.at()));
+            self.keeper.order(Order::Sync(self.at()));
         }
     }
 
@@ -239,13 +239,13 @@ impl LogFile {
         self.handle = None;
         self.is_changing = false;
         let errno = error.raw_os_error().unwrap_or_default();
-        self.keeper.order(Request::Broken { at: self.at(), errno, whole_bytes: self.length });
+        self.keeper.order(Order::Broken { at: self.at(), errno, whole_bytes: self.length });
     }
 
     pub(super) fn close(mut self) {
         self.say_lost("was not written again before the end");
         if self.settings.sync != Sync::Never && self.handle.is_some() {
-            self.keeper.order(Request::Sync(self.at()));
+            self.keeper.order(Order::Sync(self.at()));
         }
         let at = self.at();
         self.keeper.close(at);

@@ -111,6 +111,11 @@ impl FileSettings {
     }
 }
 
+impl Keep {
+    /// Nothing is removed.
+    pub const ALL: Self = Self { files: 0, bytes: 0 };
+}
+
 impl Rotate {
     /// One file for ever.
     pub const NEVER: Self = Self { bytes: 0, every: Duration::ZERO };

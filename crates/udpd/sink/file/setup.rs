@@ -21,6 +21,7 @@ impl WrittenSink for FileSettings {
     const NAME: &'static str = "file";
     const SCHEMES: &'static [Scheme] = &[
         Scheme { name: "file", form: "file:PATH", read: |uri| one_file(uri, Format::Lines) },
+        Scheme { name: "jsonl", form: "jsonl:PATH", read: |uri| one_file(uri, Format::Jsonl) },
         Scheme { name: "pcapng", form: "pcapng:PATH (or pcapng:-)", read: capture },
     ];
 

@@ -30,7 +30,7 @@ pub(super) struct Shelf {
 impl Shelf {
     /// With what an earlier run has left in the index.
     pub(super) fn new(name: &Name, keep: Keep) -> Self {
-        let index = (keep != Keep::default()).then(|| Index::open(name).map_err(|error| error.to_string()));
+        let index = (keep != Keep::ALL).then(|| Index::open(name).map_err(|error| error.to_string()));
         let index = index.and_then(|opened| {
             opened
                 .inspect_err(|error| {

@@ -43,7 +43,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A message as the binding takes it.
 pub(super) type Record<'a> = BaseRecord<'a, [u8], [u8], usize>;
 
-/// The client of one sink.
 pub(super) struct Client {
     producer: BaseProducer<Context>,
     config: ClientConfig,

@@ -53,7 +53,7 @@ pub enum KafkaError {
         /// Why that is wrong and what would be right.
         reason: String,
     },
-    /// AnySettings do not go together, or the library could not start.
+    /// Settings do not go together, or the library could not start.
     Client(String),
 }
 

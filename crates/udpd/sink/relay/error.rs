@@ -18,7 +18,6 @@ pub(super) const FIND_WAY: &str = "find a way";
 pub(super) struct RelayError {
     pub(super) destination: SocketAddr,
     pub(super) operation: &'static str,
-    /// Why it did not work.
     pub(super) error: io::Error,
 }
 

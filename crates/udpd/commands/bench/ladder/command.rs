@@ -66,7 +66,6 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// What is asked for, checked.
     pub fn task(&self) -> Result<Task, Failure> {
         let refuse = |option: &str, what: String, cure: &str| Err(usage(option, &Advice::new(what, cure)));
         let rate = self.rate.as_deref().map(rate::parse_number).transpose();

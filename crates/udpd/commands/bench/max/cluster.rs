@@ -40,7 +40,6 @@ const SHAPING: &[&str] = &[
 /// Partitions of the topic; how many the real one has nobody here knows.
 const PARTITIONS: i32 = 4;
 
-/// The mock of a cluster.
 pub(super) struct Cluster(MockCluster<'static, DefaultProducerContext>);
 
 impl std::fmt::Debug for Cluster {

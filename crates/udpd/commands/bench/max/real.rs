@@ -38,7 +38,7 @@ pub(super) fn touched(config: &Config, plan: &Plan) -> Result<(Vec<String>, Vec<
 }
 
 fn check<'a>(sink: &Sink, pattern: &str, paths: impl Iterator<Item = &'a String>) -> Result<Disk, Failure> {
-    if sink.settings.of_type::<FileSettings>().is_some_and(|file| file.keep != Keep::default()) {
+    if sink.settings.of_type::<FileSettings>().is_some_and(|file| file.keep != Keep::ALL) {
         let text = "its keep would remove files that were there before; measure without --real-sinks, or without keep";
         return Err(refuse(sink, text));
     }

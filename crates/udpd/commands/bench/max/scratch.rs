@@ -21,7 +21,6 @@ const NAMES_MAX: usize = 8;
 /// How often a directory is emptied into which somebody may still write: a sink that was given up, for a moment.
 const REMOVALS_MAX: usize = 100;
 
-/// All of them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Scratches(Arc<Mutex<Vec<Scratch>>>);
 

@@ -39,7 +39,6 @@ pub struct Lost {
     pub listener: u64,
     /// At the brim of the sink's channel.
     pub queue_full: u64,
-    /// By the sink.
     pub sink_error: u64,
 }
 

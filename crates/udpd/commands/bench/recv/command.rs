@@ -91,7 +91,6 @@ enum Switch {
 }
 
 impl Arguments {
-    /// What is asked for, checked.
     pub fn task(&self) -> Result<Task, Failure> {
         if !(1..=FLOWS_LIMIT).contains(&self.flows) {
             let what = format!("{} is outside 1 to {FLOWS_LIMIT}", self.flows);

@@ -35,13 +35,9 @@ pub struct Percentiles {
     /// Datagrams that seemed to end before they began: two clocks that differ.
     pub behind: u64,
     pub p50_us: f64,
-    /// 90 %.
     pub p90_us: f64,
-    /// 99 %.
     pub p99_us: f64,
-    /// 99.9 %.
     pub p99_9_us: f64,
-    /// 99.99 %.
     pub p99_99_us: f64,
     /// The longest.
     pub max_us: f64,
@@ -56,7 +52,6 @@ impl Latency {
         }
     }
 
-    /// Adds what `other` has.
     pub fn add(&mut self, other: &Self) {
         // Both have the same bounds, so nothing can fail to fit.
         let _ = self.histogram.add(&other.histogram);
@@ -87,14 +82,12 @@ impl Latency {
 pub struct Latencies {
     /// From the sender's call to the kernel's time of arrival.
     pub network: Latency,
-    /// From there to the consumer.
     pub residence: Latency,
     /// From the sender's call to the consumer.
     pub one_way: Latency,
 }
 
 impl Latencies {
-    /// Adds what `other` has.
     pub fn add(&mut self, other: &Self) {
         self.network.add(&other.network);
         self.residence.add(&other.residence);

@@ -1,6 +1,6 @@
 //! A receiving run from the first socket to the closed books.
 //!
-//! [`run`] is the library call: an [`Task`], a stop flag, and a closure that hears of readiness and of each second. The
+//! [`run`] is the library call: a [`Task`], a stop flag, and a closure that hears of readiness and of each second. The
 //! lanes, the channel and the ledger are the daemon's own; only the sink is the bench's. It has one consumer whatever
 //! the number of lanes, so that a flow whose datagrams change lanes is still followed exactly.
 

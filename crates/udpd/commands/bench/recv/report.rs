@@ -132,7 +132,6 @@ impl Collector {
         }
     }
 
-    /// All that has arrived so far.
     pub(super) fn arrived(&self) -> u64 {
         self.total.counts.arrived + self.tracker.lock().counts().arrived
     }

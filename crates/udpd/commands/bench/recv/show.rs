@@ -191,7 +191,6 @@ fn notes(report: &Report) -> String {
     .collect()
 }
 
-/// The chart of `--svg`.
 pub(super) fn chart(machine: &Machine, report: &Report) -> String {
     let unknown = "unknown";
     let title = format!(

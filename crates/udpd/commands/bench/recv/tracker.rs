@@ -36,7 +36,6 @@ pub struct Counts {
     pub reordered: u64,
     /// Of these, those below 16 bytes: they can be counted and not told apart.
     pub short: u64,
-    /// Repeats.
     pub duplicated: u64,
     /// Too far behind to tell a repeat from a first arrival.
     pub late: u64,
@@ -53,7 +52,6 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Adds what `other` has.
     pub fn add(&mut self, other: &Self) {
         let Self {
             arrived,
@@ -87,20 +85,16 @@ impl Counts {
 /// What is counted between two reports.
 #[derive(Debug, Clone, Default)]
 pub struct Interval {
-    /// The counts.
     pub counts: Counts,
-    /// The times.
     pub latencies: Latencies,
 }
 
 impl Interval {
-    /// Adds what `other` has.
     pub fn add(&mut self, other: &Self) {
         self.counts.add(&other.counts);
         self.latencies.add(&other.latencies);
     }
 
-    /// Forgets everything.
     pub fn clear(&mut self) {
         self.counts = Counts::default();
         self.latencies.clear();
@@ -190,12 +184,10 @@ impl Tracker {
         &self.interval.counts
     }
 
-    /// The flows.
     pub fn flows(&self) -> &Flows {
         &self.flows
     }
 
-    /// The arrivals.
     pub fn timeline(&self) -> &Timeline {
         &self.timeline
     }
@@ -206,7 +198,6 @@ impl Tracker {
 pub struct Shared(Arc<Mutex<Tracker>>);
 
 impl Shared {
-    /// Around a tracker.
     pub fn new(tracker: Tracker) -> Self {
         Self(Arc::new(Mutex::new(tracker)))
     }
@@ -221,7 +212,6 @@ impl Shared {
 /// The sink that feeds a tracker. No configuration file can name it.
 #[derive(Debug)]
 pub struct TrackerSink {
-    /// Where it counts.
     pub tracker: Shared,
 }
 

@@ -70,7 +70,6 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// What is asked for, checked.
     pub fn load(&self) -> Result<Load, Failure> {
         let to = lookup::destination("--to", &self.to)?.address;
         let rate = Rate::parse(&self.rate).map_err(|advice| usage("--rate", &advice))?;

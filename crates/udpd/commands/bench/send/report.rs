@@ -26,7 +26,6 @@ pub struct Second {
     pub asked: Option<u64>,
     pub sent: u64,
     pub refused: u64,
-    /// Calls of `sendmmsg`.
     pub calls: u64,
 }
 
@@ -63,7 +62,6 @@ pub struct Report {
     /// Errors about datagrams that had gone out before, by name: `ECONNREFUSED` where nobody listens. Of those that an
     /// answer interrupts in the middle of a batch the kernel does not tell, so there may have been more.
     pub answers: BTreeMap<String, u64>,
-    /// Calls of `sendmmsg`.
     pub calls: u64,
     pub rate: f64,
     /// By how much what was sent differs from what the rate asked for; null at the highest rate.
@@ -77,12 +75,6 @@ pub struct Report {
     pub each_second: Vec<Second>,
     /// Each flow, by number.
     pub flows: Vec<FlowSent>,
-}
-
-impl Report {
-    pub fn refused_total(&self) -> u64 {
-        self.refused.values().sum()
-    }
 }
 
 /// Reads the counters of the threads once a second.
