@@ -2,8 +2,9 @@
 # The Kafka sink against a real broker, which is fetched by Maven, run on free ports of loopback and ended again:
 # restarted twice in mid-stream (once in order, once by kill -9), down at the start, and a flush at the end. What the
 # topic holds is compared with the ledger, record by record. UDPD_KAFKA_DATAGRAMS=1000000 makes the stream longer than
-# its 200,000.
+# its 200,000; KAFKA_RIG_PROFILE=dev takes a debug build.
 set -euo pipefail
+profile=${KAFKA_RIG_PROFILE:-release}
 cd "$(dirname "$0")/../.."
 
 skip() {
@@ -29,7 +30,7 @@ if ! ls "$KAFKA_JARS"/kafka_*.jar >/dev/null 2>&1; then
     mv "$KAFKA_JARS.part" "$KAFKA_JARS"
 fi
 
-cargo test --release --features kafka --test kafka --no-run
+cargo test --profile "$profile" --features kafka --test kafka --no-run
 
 KAFKA_RIG=$(mktemp -d)
 # A port on loopback that nobody holds, below those that the kernel gives away.
@@ -64,4 +65,4 @@ java -cp "$KAFKA_JARS/*" kafka.tools.StorageTool format -t "$cluster" -c "$KAFKA
     >"$KAFKA_RIG/format.log" 2>&1 || { cat "$KAFKA_RIG/format.log"; exit 1; }
 
 UDPD_KAFKA_BROKER=127.0.0.1:$KAFKA_PORT UDPD_KAFKA_CONTROL=$control \
-    cargo test --release --features kafka --test kafka -- --nocapture --test-threads=1
+    cargo test --profile "$profile" --features kafka --test kafka -- --nocapture --test-threads=1
