@@ -314,10 +314,11 @@ def no_host(distribute):
     print(f"passed: an address that nobody has, distribute = {distribute}: "
           f"{sent} taken, {failed} failed there, and none elsewhere")
 
-def slow_device():
-    """A device with a short queue throws away what comes too fast, and the relay sends it again."""
+def slow_device(rate):
+    """A device with a short queue throws away what comes too fast, and the relay sends it again. It waits for as long as
+    the device takes something: the slower one needs far longer for one queue of the relay than a dead one is given."""
     try:
-        run("tc", "qdisc", "add", "dev", "out0", "root", "tbf", "rate", "80mbit", "burst", "10k", "limit", "30k")
+        run("tc", "qdisc", "add", "dev", "out0", "root", "tbf", "rate", rate, "burst", "10k", "limit", "30k")
     except (FileNotFoundError, subprocess.CalledProcessError):
         print("SKIPPED: a device with a short queue: needs tc with tbf")
         return
@@ -334,7 +335,7 @@ def slow_device():
     daemon.check(got == lengths, f"{len(got)} of {len(lengths)} arrive in order")
     [sink] = daemon.end(len(lengths))
     daemon.check(sums(sink) == [(len(lengths), 0, 0)], json.dumps(sink))
-    print(f"passed: a device threw away {thrown} packets, and all {len(lengths)} arrived")
+    print(f"passed: a device of {rate} threw away {thrown} packets, and all {len(lengths)} arrived")
 
 def no_way_yet():
     daemon = Daemon('destinations = ["10.9.9.9:6000"]')
@@ -391,7 +392,8 @@ plain(TO4)
 plain(TO6)
 keeping(TO4, "10.8.2.1", "10.8.2.2", 28)
 keeping(TO6, "2001:db8:2::1", "2001:db8:2::2", 48)
-slow_device()
+slow_device("80mbit")
+slow_device("8mbit")
 no_host("all")
 no_host("by_source")
 no_way_yet()

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mmsg::{Datagram, SendBatch};
 
@@ -21,12 +21,13 @@ const SLOTS: usize = 64;
 /// The longest payload there is: that of an IPv6 packet.
 const PAYLOAD_BYTES_MAX: usize = 65_527;
 
-/// How long a full queue may wait for the kernel, where nobody else waits with it: the channel keeps what comes
-/// meanwhile.
-const PATIENCE: Duration = Duration::from_millis(10);
+/// How often in a row a full queue looks in vain whether the kernel takes something, where nobody else waits with it:
+/// the channel keeps what comes meanwhile. Looks are counted, not time: a thread that got no core for a while has not
+/// waited for the kernel.
+const LOOKS_IN_VAIN_MAX: usize = 64;
 
 /// How long one look at a full queue is from the next.
-const ROOM_WAIT: Duration = Duration::from_micros(100);
+const ROOM_WAIT: Duration = Duration::from_micros(150);
 
 /// What becomes of datagrams while there is no way.
 const NO_WAY: &str = "datagrams count as sink_error until there is one; see `ip route get`";
@@ -136,11 +137,18 @@ impl Destination {
         }
     }
 
-    /// Sends what is queued, and waits a little if it may. Whether there is room then.
+    /// Sends what is queued, and waits if it may, for as long as the kernel takes some of it now and then: a slow device
+    /// is not a dead one. Whether there is room then.
     fn make_room(&mut self, tallies: &mut [Tally]) -> bool {
-        let limit = Instant::now() + if self.is_alone && !self.hopeless { PATIENCE } else { Duration::ZERO };
+        let mut looks_in_vain = 0;
+        let mut queued = self.queue.len();
         while !self.flush(tallies) {
-            if Instant::now() >= limit {
+            if self.queue.len() < queued {
+                queued = self.queue.len();
+                looks_in_vain = 0;
+            }
+            looks_in_vain += 1;
+            if !self.is_alone || self.hopeless || looks_in_vain > LOOKS_IN_VAIN_MAX {
                 self.hopeless = true;
                 return false;
             }
@@ -185,9 +193,11 @@ impl Destination {
             }
             return self.give_up(tallies);
         };
+        let queued = self.queue.len();
         let outcome = self.queue.flush(socket);
         self.note_failures();
         self.settle(self.messages.len() - self.queue.len(), tallies);
+        self.hopeless &= self.queue.len() == queued;
         if let Err(error) = &outcome
             && !is_for_a_moment(&error.error)
         {
@@ -198,7 +208,6 @@ impl Destination {
             self.give_up(tallies);
         }
         if self.queue.is_empty() {
-            self.hopeless = false;
             self.forget();
         }
     }
