@@ -11,12 +11,14 @@ use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use crossbeam_channel::Sender;
-use mmsg::{BatchShape, Control, Family, RecvBatch, SendBatch, Socket, Wait};
+use mmsg::{BatchShape, Control, Family, PackedBatch, RecvBatch, SendBatch, Socket, Wait};
 use udpd::config::{Config, Host};
-use udpd::handover::channel::{FullPolicy, Waited, channel};
+use udpd::handover::batch::{Parcel, exclusive};
+use udpd::handover::channel::{Inbox, Waited};
 
 use udpd::format::lines;
-use udpd::handover::pool::{Parcel, Pool, exclusive};
+use udpd::handover::pool::Pool;
+use udpd::handover::route::{FullPolicy, Route};
 use udpd::pipeline::Pipeline;
 use udpd::pipeline::receiver::Stop;
 
@@ -134,7 +136,8 @@ fn control_messages(criterion: &mut Criterion) {
 fn hand_over(criterion: &mut Criterion) {
     let pair = Pair::new();
     let (mut pool, home) = full_pool(&pair);
-    let (feed, inbox) = channel(256, FullPolicy::Block);
+    let mut inbox = Inbox::default();
+    let mut route = Route::new(inbox.attach(260), FullPolicy::Block, 0, 0);
     let thread = std::thread::spawn(move || {
         while let Waited::Batch(parcel) = inbox.wait(None) {
             home.try_send(parcel).expect("the way home has room for every batch");
@@ -151,18 +154,20 @@ fn hand_over(criterion: &mut Criterion) {
                     None => std::hint::spin_loop(),
                 }
             };
-            feed.offer(parcel, &stop.give_up, |_, _| panic!("block drops nothing"));
+            route.hand(&parcel, true, &mut pool, &stop.give_up, &mut |_, _| panic!("block drops nothing"));
+            pool.put(parcel);
         });
     });
     group.finish();
-    drop(feed);
+    drop(route);
     thread.join().expect("it ends when the last feed is gone");
 }
 
 /// A pool as a lane with a channel of 256 has it, each batch full.
 fn full_pool(pair: &Pair) -> (Pool, Sender<Parcel>) {
     let (batches, _) = RecvBatch::pool(258, &shape(Control::default())).expect("a pool");
-    let (mut pool, home) = Pool::new(batches, 0, 0, 1);
+    let (blocks, _) = PackedBatch::pool(2, 64 << 10, false).expect("a pool");
+    let (mut pool, home) = Pool::new(batches, vec![blocks], 0, 0);
     let mut parcels: Vec<Parcel> = std::iter::from_fn(|| pool.take()).collect();
     for parcel in &mut parcels {
         pair.fill(BATCH, &[7; 32]);

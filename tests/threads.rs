@@ -5,7 +5,7 @@ use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use udpd::config::{Config, Sink as SinkSettings};
-use udpd::handover::pool::LaneBatch;
+use udpd::handover::batch::LaneBatch;
 use udpd::ledger::{Table as _, Tally};
 use udpd::os::crew::{Crew, Event};
 use udpd::pipeline::Pipeline;

@@ -21,6 +21,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/mmsg/src/ring.rs",
     "crates/mmsg/src/uring.rs",
     "crates/mmsg/src/uring_tests.rs",
+    "crates/mmsg/src/span.rs",
     "crates/mmsg/src/send.rs",
     "crates/mmsg/src/send_tests.rs",
     "crates/steer/src/sys.rs",

@@ -99,6 +99,12 @@ impl<'a> Datagram<'a> {
         }
     }
 
+    /// What it was made of.
+    pub(crate) fn message(&self) -> Message<'a> {
+        let Datagram { payload, length, name, control } = *self;
+        Message { name, control, payload, length }
+    }
+
     /// The bytes of the datagram; fewer than [`length`](Self::length) when it was truncated.
     pub fn payload(&self) -> &'a [u8] {
         self.payload

@@ -10,6 +10,7 @@
 //!
 //! - [`Socket`]: a UDP socket with typed options. A receive buffer says what was granted, not only what was asked.
 //! - [`RecvBatch`]: one arena with headers built once. It yields [`Datagram`]s, splitting the trains of `UDP_GRO`.
+//! - [`PackedBatch`]: datagrams that have to wait, each in no more memory than it is long.
 //! - [`Engine`]: what fills a batch, `recvmmsg` or io_uring; the batch is the same, and so is what is in it.
 //! - [`SendBatch`]: partial sends, segmentation offload with a fallback, and errors that belong to one datagram told
 //!   apart from errors that end the call.
@@ -38,6 +39,7 @@
 //! - `engine`: [`Engine`], one way to receive, behind which the next two rows are exchanged
 //! - `uring` `!`, `uring_absent`: io_uring, the exchange of blocks; what stands there in a build without it
 //! - `ring` `!`: requests and buffer ring (`IORING_OP_RECVMSG` multishot, `IORING_REGISTER_PBUF_RING`)
+//! - `packed`: [`PackedBatch`], datagrams that wait, each as long as it is
 //! - `datagrams`: the datagrams of a batch as an iterator
 //! - `batch` `!`: [`RecvBatch`], filled by one call, trains split (`recvmmsg`)
 //! - `send` `!`: [`SendBatch`] (`sendmmsg`, `UDP_SEGMENT`)
@@ -45,6 +47,7 @@
 //!   how long a receive waits
 //! - `shape`: how large the memory of a batch is, and its room for control messages
 //! - `region` `!`: how that memory is laid out (`mmsghdr`, `iovec`)
+//! - `span` `!`: plain bytes of an arena
 //! - `arena` `!`, `backing`: where it comes from, and on which pages it lies (`MAP_HUGETLB`, `MAP_HUGE_2MB`,
 //!   `MADV_HUGEPAGE`)
 //! - `group`: [`Group`], a group of sockets that grows and shrinks (`membarrier`)
@@ -119,6 +122,7 @@ mod multicast;
 #[cfg(test)]
 mod noise;
 mod options;
+mod packed;
 mod refusal;
 mod region;
 mod report;
@@ -128,6 +132,7 @@ mod ring;
 mod send;
 mod shape;
 mod socket;
+mod span;
 mod sys;
 #[cfg_attr(not(feature = "io_uring"), path = "uring_absent.rs")]
 mod uring;
@@ -144,6 +149,7 @@ pub use datagrams::Datagrams;
 pub use engine::Engine;
 pub use group::{Group, wait_for_arrivals_under_way};
 pub use options::{GrantedBuffer, MemoryInfo};
+pub use packed::{PackedBatch, PackedDatagrams};
 pub use refusal::Refusal;
 pub use report::{PushError, SendError, SendFailure, SendReport};
 pub use reuseport::GroupSpread;

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use crate::handover::channel::FullPolicy;
+use crate::handover::route::FullPolicy;
 use crate::settings::kinds::{Count, Or, Words};
 use crate::settings::settings;
 use crate::sink::{AnySettings, SinkSettings};

@@ -11,7 +11,7 @@ use super::boundary::Boundary;
 use super::record::Record;
 use super::{jsonl, lines, pcapng};
 use crate::capture::headers;
-use crate::handover::pool::LaneBatch;
+use crate::handover::batch::LaneBatch;
 
 /// How a datagram is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,4 +1,10 @@
-//! How batches change hands: the channel from receiver to consumer, and the pool that every batch comes home to.
+//! How datagrams change hands: the pool that every batch comes home to, the channel from receivers to a consumer, and
+//! the route that says which of the two forms they take and what happens when a sink does not keep up.
 
+pub mod batch;
+mod bell;
 pub mod channel;
 pub mod pool;
+pub mod route;
+
+pub use bell::Caller;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 
+use crate::handover::batch::Parcel;
 use crate::handover::channel::{Inbox, Waited};
-use crate::handover::pool::Parcel;
 use crate::ledger::{ConsumerLedger, Tally};
 use crate::os::crew;
 use crate::sink::Sink;

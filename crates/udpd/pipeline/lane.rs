@@ -7,15 +7,18 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Sender, bounded};
-use mmsg::{Backing, Engine, GrantedBuffer, RecvBatch, Socket};
+use mmsg::{Backing, Engine, GrantedBuffer, PackedBatch, RecvBatch, Socket};
 
-use super::receiver::{LaneHome, Receiver, Route, Stop};
+use super::receiver::{Receiver, Stop};
 use super::setup::LaneSetup;
 use super::socket;
 use super::successor::Successor;
 use crate::config::OnTruncate;
 use crate::exit::{ExitCode, Failure};
-use crate::handover::pool::{Parcel, Pool};
+use crate::handover::batch::Parcel;
+use crate::handover::pool::Pool;
+use crate::handover::route::Route;
+use crate::ledger::LaneLedger;
 use crate::os::crew::{self, Crew};
 use crate::plan::engine;
 use crate::policy::Policy;
@@ -51,8 +54,7 @@ pub(super) struct Made {
 #[derive(Debug)]
 pub(super) struct Start {
     pub routes: Vec<Route>,
-    /// Every lane of the daemon.
-    pub lanes: Arc<[LaneHome]>,
+    pub ledger: Arc<LaneLedger>,
     pub stop: Arc<Stop>,
     /// Where another socket is left for it.
     pub successor: Arc<Successor>,
@@ -104,15 +106,14 @@ fn live(setup: LaneSetup, made: &Sender<Result<Made, Failure>>, start: &crossbea
     if made.send(Ok(ready)).is_err() {
         return;
     }
-    let Ok(Start { routes, lanes, stop, successor }) = crew::at_rest(|| start.recv()) else { return };
-    let Parts { engine, pool, spare, policy, receive_buffer_bytes } = parts;
+    let Ok(Start { routes, ledger, stop, successor }) = crew::at_rest(|| start.recv()) else { return };
+    let Parts { engine, pool, policy, receive_buffer_bytes } = parts;
     Receiver {
         engine,
         pool,
-        spare,
         receive_buffer_bytes,
         routes,
-        lanes,
+        ledger,
         lane: setup.index,
         drop_truncated: setup.listener.on_truncate == OnTruncate::Drop,
         policy,
@@ -127,7 +128,6 @@ fn live(setup: LaneSetup, made: &Sender<Result<Made, Failure>>, start: &crossbea
 struct Parts {
     engine: Engine,
     pool: Pool,
-    spare: RecvBatch,
     policy: Option<Box<Policy>>,
     receive_buffer_bytes: usize,
 }
@@ -150,11 +150,14 @@ fn make(setup: &LaneSetup) -> Result<(Parts, Made), Failure> {
     let socket = Arc::new(socket);
     let mut engine = engine::make(&plan.engine, &listener.name, &socket, &mut batches)?;
     socket::spin(setup, &mut engine);
-    let spare = batches.pop().expect("a pool has at least one batch more than none");
-    let (pool, home) = Pool::new(batches, plan.listener, setup.index, listener.sinks.len());
+    let (blocks, _) = PackedBatch::pool(plan.pool.blocks.iter().sum(), plan.pool.block_bytes, true)
+        .map_err(|error| fail(&format!("get {} bytes of memory for what waits", plan.pool.blocks_bytes()), error))?;
+    let mut blocks = blocks.into_iter();
+    let blocks = plan.pool.blocks.iter().map(|&count| blocks.by_ref().take(count).collect()).collect();
+    let (pool, home) = Pool::new(batches, blocks, plan.listener, setup.index);
     let made = Made { socket, home, buffer, backing, core, engine: engine.name() };
     let policy = Policy::new(setup.access.clone(), listener.rate_limit.zip(setup.offences.clone())).map(Box::new);
-    Ok((Parts { engine, pool, spare, policy, receive_buffer_bytes: buffer.granted_bytes }, made))
+    Ok((Parts { engine, pool, policy, receive_buffer_bytes: buffer.granted_bytes }, made))
 }
 
 #[cfg(test)]

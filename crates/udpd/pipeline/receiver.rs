@@ -4,31 +4,24 @@
 //! a batch from the pool, the counts, the hand-over, and a look at the stop flag. It blocks in the kernel and nowhere
 //! else, unless the operator chose `when_full = "block"`.
 //!
-//! A short batch is handed over at once, with two exceptions. While every consumer naps or is behind nobody would look
-//! at it: the receiver rests a moment as well and fills the batch up, because waking up and handing over between cores
-//! both cost as much as receiving several datagrams. And while the channel of one that is behind fills up, its places,
-//! which are counted in batches, are worth most when the batch is full. In both cases a batch that gets nothing more
-//! goes on at once.
+//! A short batch is handed over at once, with one exception: while every consumer naps or is behind nobody would look
+//! at it, and the receiver rests a moment as well and fills the batch up, because waking up and handing over between
+//! cores both cost as much as receiving several datagrams. What waits for a consumer that is behind is packed, see
+//! [`route`](crate::handover::route), so a short batch takes no more memory than a full one has for its datagrams.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::Sender;
 use mmsg::{Engine, RecvBatch, Wait};
 
 use super::successor::Successor;
-use crate::handover::channel::{Feed, NotTaken};
-use crate::handover::pool::{Parcel, Pool, exclusive};
+use crate::handover::batch::{Parcel, exclusive};
+use crate::handover::pool::Pool;
+use crate::handover::route::{NotTaken, Route};
 use crate::ledger::{LaneLedger, LaneTally};
 use crate::os::crew;
 use crate::policy::Policy;
-
-/// How long a short batch may be filled up while a consumer is behind.
-const FILL_UP: Duration = Duration::from_millis(1);
-
-/// How long a receiver that has no empty batch waits for a datagram before it looks for a batch again.
-const NO_BATCH_POLL: Duration = Duration::from_millis(20);
 
 /// How long the socket may still be read once the pipeline no longer waits. Only arrivals that could not be refused
 /// make it as long as that.
@@ -55,36 +48,19 @@ pub struct Stop {
     pub give_up: AtomicBool,
 }
 
-/// One channel of the receiver and the sink behind it.
-#[derive(Debug)]
-pub struct Route {
-    pub feed: Feed,
-    /// The sink, by its index in the configuration.
-    pub sink: usize,
-}
-
-/// The way home and the books of a lane, for batches of other lanes that had to make room.
-#[derive(Debug, Clone)]
-pub struct LaneHome {
-    pub home: Sender<Parcel>,
-    pub ledger: Arc<LaneLedger>,
-}
-
 /// Everything a receiver thread owns.
 #[derive(Debug)]
 pub struct Receiver {
     /// What receives from the socket of the lane. It may belong to this thread alone.
     pub engine: Engine,
     pub pool: Pool,
-    /// A batch that is never handed over: what is received into it is dropped and counted.
-    pub spare: RecvBatch,
     /// What the kernel granted as receive buffer.
     pub receive_buffer_bytes: usize,
     /// Where its datagrams go, in the order of the listener's sinks.
     pub routes: Vec<Route>,
-    /// Every lane of the daemon, by index.
-    pub lanes: Arc<[LaneHome]>,
-    /// The index of this lane.
+    /// The books of this lane.
+    pub ledger: Arc<LaneLedger>,
+    /// The index of this lane, for the log.
     pub lane: usize,
     /// Drop what is longer than a slot.
     pub drop_truncated: bool,
@@ -153,12 +129,10 @@ impl Receiver {
 
     /// One batch: receive, count, hand over. Returns the number of messages, 0 when there was nothing.
     fn step(&mut self, tally: &mut LaneTally, wait: Wait) -> usize {
-        let Some(mut parcel) = self.pool.take() else {
-            return self.without_batch(tally, wait);
-        };
+        let mut parcel = self.pool.take().expect("the last batch is never given away");
         let batch = exclusive(&mut parcel);
         if receive(&mut self.engine, batch, wait, self.lane, tally) == 0 {
-            self.publish(tally);
+            self.ledger.publish(tally);
             self.pool.put(parcel);
             return 0;
         }
@@ -169,22 +143,10 @@ impl Receiver {
         messages
     }
 
-    /// Fills a short batch up for as long as there is a reason to and something comes. A batch waits for a slow
-    /// consumer only so long, because what waits for one waits for the others too.
+    /// Fills a short batch up for as long as nobody would look at it and something comes.
     fn fill_up(&mut self, tally: &mut LaneTally, batch: &mut RecvBatch) {
-        let mut deadline = None;
-        while !batch.is_full() {
-            if self.may_rest() {
-                crew::at_rest(|| std::thread::sleep(REST));
-            } else if !self.routes.iter().any(|route| route.feed.is_filling()) {
-                return;
-            } else {
-                let now = Instant::now();
-                let left = deadline.get_or_insert(now + FILL_UP).saturating_duration_since(now);
-                if left.is_zero() || !self.engine.wait_readable(left).unwrap_or(false) {
-                    return;
-                }
-            }
+        while !batch.is_full() && self.may_rest() {
+            crew::at_rest(|| std::thread::sleep(REST));
             // A failure here is told again by the next call, which has the means against it.
             if self.engine.receive_more(batch, Wait::No).unwrap_or(0) == 0 {
                 return;
@@ -198,7 +160,7 @@ impl Receiver {
     fn may_rest(&self) -> bool {
         self.gather.is_zero()
             && self.receive_buffer_bytes >= REST_BUFFER_BYTES
-            && !self.routes.iter().any(|route| route.feed.is_awaited())
+            && !self.routes.iter().any(Route::is_awaited)
     }
 
     /// Counts what is in the batch, publishes, and gives the batch to every sink.
@@ -217,72 +179,27 @@ impl Receiver {
         }
         let offered = batch.summary().datagrams;
         if offered == 0 {
-            self.publish(tally);
+            self.ledger.publish(tally);
             self.pool.put(parcel);
             return;
         }
         for offer in &mut tally.offered[..self.routes.len()] {
             *offer += offered;
         }
-        self.publish(tally);
-        let (last, others) = self.routes.split_last().expect("a listener has at least one sink");
-        for route in others {
-            self.offer(route, Arc::clone(&parcel));
+        self.ledger.publish(tally);
+        let is_full = batch.is_full();
+        for route in &mut self.routes {
+            let (ledger, sink) = (&self.ledger, route.sink);
+            route.hand(&parcel, is_full, &mut self.pool, &self.stop.give_up, &mut |datagrams, reason| {
+                let counters = ledger.not_taken(sink);
+                let counter = match reason {
+                    NotTaken::Full => &counters.queue_full,
+                    NotTaken::GivenUp => &counters.sink_error,
+                };
+                counter.fetch_add(datagrams, Ordering::Relaxed);
+            });
         }
-        self.offer(last, parcel);
-    }
-
-    /// Gives one reference to one sink. What the channel will not hold is counted for the lane it came from and sent
-    /// home.
-    fn offer(&self, route: &Route, parcel: Parcel) {
-        route.feed.offer(parcel, &self.stop.give_up, |dropped, reason| {
-            let lane = &self.lanes[dropped.lane];
-            let datagrams = dropped.datagrams.summary().datagrams;
-            let counters = lane.ledger.not_taken(route.sink);
-            let counter = match reason {
-                NotTaken::Full => &counters.queue_full,
-                NotTaken::GivenUp => &counters.sink_error,
-            };
-            counter.fetch_add(datagrams, Ordering::Relaxed);
-            // The way home has room for every reference there is; it fails only when the lane has ended.
-            let _ = lane.home.try_send(dropped);
-        });
-    }
-
-    /// No batch is at hand. One may come home while nothing arrives, so it is looked for again before anything is
-    /// dropped.
-    fn without_batch(&mut self, tally: &mut LaneTally, wait: Wait) -> usize {
-        if wait != Wait::No {
-            let arrived = crew::at_rest(|| self.engine.wait_readable(NO_BATCH_POLL)).unwrap_or(true);
-            if let Some(parcel) = self.pool.take() {
-                self.pool.put(parcel);
-                return 0;
-            }
-            if !arrived {
-                return 0;
-            }
-        }
-        self.receive_to_drop(tally, Wait::No)
-    }
-
-    /// The kernel's queue must move on all the same, and each datagram is counted.
-    fn receive_to_drop(&mut self, tally: &mut LaneTally, wait: Wait) -> usize {
-        let messages = receive(&mut self.engine, &mut self.spare, wait, self.lane, tally);
-        if messages > 0 {
-            let summary = *self.spare.summary();
-            tally.calls += 1;
-            tally.received += summary.datagrams + summary.unsplit;
-            tally.bytes += summary.bytes;
-            tally.truncated += summary.truncated;
-            tally.dropped.unsplit += summary.unsplit;
-            tally.dropped.no_batch += summary.datagrams;
-            self.publish(tally);
-        }
-        messages
-    }
-
-    fn publish(&self, tally: &LaneTally) {
-        self.lanes[self.lane].ledger.publish(tally);
+        self.pool.put(parcel);
     }
 }
 

@@ -11,13 +11,14 @@ use super::bind::{self, Endpoint};
 use super::books::{Books, LaneBooks, ListenerBooks, SinkBooks};
 use super::files::Files;
 use super::lane::{LaneThread, Start};
-use super::receiver::{LaneHome, Route, Stop};
+use super::receiver::Stop;
 use super::running::{Lane, Pipeline};
 use super::setup::LaneSetup;
 use super::wiring::{Wiring, spawn_consumer};
 use crate::config::{Config, Listener};
 use crate::exit::Failure;
-use crate::handover::pool::Parcel;
+use crate::handover::batch::Parcel;
+use crate::handover::route::Route;
 use crate::ledger::LaneLedger;
 use crate::os::crew::Crew;
 use crate::plan::Plan;
@@ -29,11 +30,9 @@ impl Pipeline {
         let threads: Vec<LaneThread> = setups.map(|setup| LaneThread::spawn(setup, crew)).collect::<Result<_, _>>()?;
         let stop = Arc::new(Stop::default());
         let homes: Arc<[Sender<Parcel>]> = threads.iter().map(|thread| thread.made.home.clone()).collect();
-        let home = |thread: &LaneThread| LaneHome {
-            home: thread.made.home.clone(),
-            ledger: Arc::new(LaneLedger::new(Arc::clone(&thread.made.socket), config.sinks.len())),
-        };
-        let lanes: Arc<[LaneHome]> = threads.iter().map(home).collect();
+        let ledger =
+            |thread: &LaneThread| Arc::new(LaneLedger::new(Arc::clone(&thread.made.socket), config.sinks.len()));
+        let ledgers: Vec<Arc<LaneLedger>> = threads.iter().map(ledger).collect();
         let mut routes: Vec<Vec<Route>> = threads.iter().map(|_| Vec::new()).collect();
         let (mut sinks, mut pending, mut files) = (Vec::new(), Vec::new(), Files::default());
         for sink in 0..config.sinks.len() {
@@ -52,17 +51,21 @@ impl Pipeline {
             .map(|(name, cores, consumer)| spawn_consumer(name, cores, consumer, crew))
             .collect::<Result<_, _>>()?;
         let addresses: Vec<SocketAddr> = endpoints.iter().map(|endpoint| endpoint.address).collect();
-        let books = Arc::new(open_books(config, &threads, endpoints, &lanes, sinks, started));
-        let start =
-            |routes| Start { routes, lanes: Arc::clone(&lanes), stop: Arc::clone(&stop), successor: Arc::default() };
-        let running = threads.into_iter().zip(routes.into_iter().map(start)).zip(addresses);
+        let books = Arc::new(open_books(config, &threads, endpoints, &ledgers, sinks, started));
+        let start = |(routes, ledger): (Vec<Route>, &Arc<LaneLedger>)| Start {
+            routes,
+            ledger: Arc::clone(ledger),
+            stop: Arc::clone(&stop),
+            successor: Arc::default(),
+        };
+        let running = threads.into_iter().zip(routes.into_iter().zip(&ledgers).map(start)).zip(addresses);
         let running = running.map(|((thread, start), address)| Lane {
             setup: thread.setup.clone(),
             address,
             core: thread.made.core,
             buffer: thread.made.buffer,
             backing: thread.made.backing.clone(),
-            ledger: Arc::clone(&lanes[thread.setup.index].ledger),
+            ledger: Arc::clone(&ledgers[thread.setup.index]),
             successor: Arc::clone(&start.successor),
             receiver: thread.start(start),
         });
@@ -75,7 +78,7 @@ fn open_books(
     config: &Config,
     threads: &[LaneThread],
     mut endpoints: Vec<Endpoint>,
-    lanes: &[LaneHome],
+    ledgers: &[Arc<LaneLedger>],
     sinks: Vec<SinkBooks>,
     started: Instant,
 ) -> Books {
@@ -90,7 +93,7 @@ fn open_books(
             arrivals: endpoints[setup.index].arrivals.take(),
             receive_buffer_bytes: made.buffer.granted_bytes as u64,
             engine: made.engine,
-            ledger: Arc::clone(&lanes[setup.index].ledger),
+            ledger: Arc::clone(&ledgers[setup.index]),
         };
         ListenerBooks {
             name: listener.name.clone(),

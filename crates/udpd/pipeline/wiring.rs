@@ -10,12 +10,12 @@ use super::books::SinkBooks;
 use super::consumer::{Consumer, End};
 use super::files::Files;
 use super::lane::thread_name;
-use super::receiver::Route;
 use crate::config::Config;
 use crate::exit::{ExitCode, Failure};
 use crate::format::encoder::Scene;
-use crate::handover::channel::{Feed, Inbox, channel};
-use crate::handover::pool::Parcel;
+use crate::handover::batch::Parcel;
+use crate::handover::channel::Inbox;
+use crate::handover::route::Route;
 use crate::ledger::{ConsumerLedger, Tally};
 use crate::os::crew::{Crew, Event};
 use crate::plan::{LanePlan, Plan, SinkPlan};
@@ -40,8 +40,14 @@ impl Wiring<'_> {
     ) -> Result<SinkBooks, Failure> {
         let sink = &self.config.sinks[self.sink];
         let SinkPlan { consumers: count, feeders } = &self.plan.sinks[self.sink];
-        let (feed_of, inboxes): (Vec<Feed>, Vec<Inbox>) =
-            (0..*count).map(|_| channel(sink.queue_batches, sink.when_full)).unzip();
+        let mut inboxes: Vec<Inbox> = (0..*count).map(|_| Inbox::default()).collect();
+        for lane in feeders {
+            let LanePlan { pool, listener, .. } = &self.plan.lanes[lane.lane];
+            let listed = &self.config.listeners[*listener].sinks;
+            let place = listed.iter().position(|&sink| sink == self.sink).expect("it feeds this sink");
+            let way = inboxes[lane.consumer].attach(pool.batches + pool.blocks[place]);
+            routes[lane.lane].push(Route::new(way, sink.when_full, self.sink, place));
+        }
         let mut books = SinkBooks {
             name: sink.name.clone(),
             channels: Vec::new(),
@@ -86,9 +92,6 @@ impl Wiring<'_> {
         }
         if let Some(keeper) = keeper {
             files.start(&sink.name, keeper, self.crew)?;
-        }
-        for lane in feeders {
-            routes[lane.lane].push(Route { feed: feed_of[lane.consumer].clone(), sink: self.sink });
         }
         Ok(books)
     }

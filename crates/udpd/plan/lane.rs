@@ -61,13 +61,14 @@ pub struct LanePlan {
 }
 
 impl LanePlan {
-    /// All of its batches, with the one that is never handed over and those that the engine keeps to itself.
+    /// All of its batches, with those that the engine keeps to itself.
     pub fn batches(&self) -> usize {
-        self.pool.batches() + 1 + self.engine.own_batches(self.shape.slots)
+        self.pool.batches + self.engine.own_batches(self.shape.slots)
     }
 
+    /// The memory of its batches and of its blocks.
     pub fn pool_bytes(&self) -> usize {
-        self.batches() * self.shape.bytes()
+        self.batches() * self.shape.bytes() + self.pool.blocks_bytes()
     }
 
     /// How long a granted buffer, as the kernel accounts it, lasts at the lane's rate. A quarter of it is not counted:
@@ -90,6 +91,26 @@ pub(super) fn receive_buffer(listener: &Listener, lane_rate: u64) -> usize {
             let accounted = (charged / 3).saturating_mul(4).clamp(1 << 20, RECEIVE_BUFFER_MAX);
             usize::try_from(accounted / 2).unwrap_or(usize::MAX)
         }
+    }
+}
+
+/// What a lane's batches to receive into may take together, above the fewest that it needs.
+const BATCHES_BYTES: usize = 4 << 20;
+const BATCHES_MIN: usize = 4;
+const BATCHES_MAX: usize = 64;
+
+/// The shortest block. A long one wastes memory at its end, a short one makes more hand-overs.
+const BLOCK_BYTES_MIN: usize = 64 << 10;
+
+/// The memory of a lane: `waiting_bytes` says how much may wait for each sink.
+pub(super) fn pool(shape: &BatchShape, waiting_bytes: impl Iterator<Item = usize>) -> PoolSize {
+    // Four of the longest datagrams, so that what is lost at the end of a block is a quarter of it at most.
+    let block_bytes = (shape.slot_bytes * 4).next_multiple_of(4096).max(BLOCK_BYTES_MIN);
+    PoolSize {
+        batches: (BATCHES_BYTES / shape.bytes()).clamp(BATCHES_MIN, BATCHES_MAX),
+        // One more is with the consumer, and one is being filled.
+        blocks: waiting_bytes.map(|bytes| bytes.div_ceil(block_bytes) + 2).collect(),
+        block_bytes,
     }
 }
 

@@ -13,7 +13,6 @@ use super::memory::Memory;
 use super::spread::{self, Members};
 use crate::config::feeders::{Feeder, Feeders};
 use crate::config::{Config, Listener, Sink, Spread, overlap};
-use crate::handover::pool::PoolSize;
 use crate::policy;
 use crate::sink::settings::Target;
 
@@ -79,6 +78,8 @@ impl Plan {
             let count = feeders.lanes_on_address(index);
             let queues = listener.interface.as_deref().and_then(&receive_queues);
             let rate = listener.absorb.rate.div_ceil(count as u64);
+            let shape = lane::shape(config, listener);
+            let pool = lane::pool(&shape, listener.sinks.iter().map(|&sink| waiting_bytes(config, &feeders, sink)));
             for (group, &address) in listener.addresses.iter().enumerate() {
                 let plan = plans[index].as_ref().filter(|plan| !plan.is_empty());
                 let planned: Vec<&QueueSeat> = plan.iter().flat_map(|plan| plan.iter().cycle().take(count)).collect();
@@ -101,8 +102,8 @@ impl Plan {
                     intake,
                     receive_buffer_bytes: lane::receive_buffer(listener, rate),
                     rate,
-                    shape: lane::shape(config, listener),
-                    pool: PoolSize::new(listener.sinks.iter().map(|&sink| config.sinks[sink].queue_batches)),
+                    shape,
+                    pool: pool.clone(),
                     engine: engines[index].clone(),
                     policy_bytes: listener.rate_limit.map_or(0, |_| policy::TABLE_BYTES),
                 }));
@@ -147,6 +148,15 @@ impl Plan {
             threads: self.lanes.len() + self.sinks.iter().map(|sink| sink.consumers).sum::<usize>(),
         }
     }
+}
+
+/// What may wait in each lane for a sink: its share of what may wait for the consumer that it feeds.
+fn waiting_bytes(config: &Config, feeders: &Feeders<'_>, sink: usize) -> usize {
+    const BYTES_OF_A_BATCH: usize = 32 << 10;
+    let settings = &config.sinks[sink];
+    let consumers = feeders.consumers(sink, settings.consumers).max(1);
+    let lanes_of_consumer = feeders.of_sink(sink, settings.consumers).count().div_ceil(consumers).max(1);
+    (settings.queue_batches * BYTES_OF_A_BATCH).div_ceil(lanes_of_consumer)
 }
 
 /// Whether the kernel takes the address of a listener for one that another of our own listeners has: one of the two is
@@ -215,7 +225,7 @@ mod tests {
         assert_eq!(plan.lanes.iter().map(|lane| lane.number).collect::<Vec<_>>(), [0, 1, 2, 3]);
         assert_eq!(plan.lanes.iter().map(|lane| lane.core).collect::<Vec<_>>(), [Some(1), Some(0), Some(1), Some(0)]);
         assert!(plan.shared_cores);
-        assert_eq!(plan.lanes[0].pool, PoolSize { in_receiver: 1, in_channels: 266, in_consumers: 2 });
+        assert_eq!((plan.lanes[0].pool.batches, plan.lanes[0].pool.blocks.as_slice()), (29, [7, 66].as_slice()));
         assert_eq!(plan.sinks.iter().map(|sink| sink.consumers).collect::<Vec<_>>(), [4, 3, 0]);
     }
 

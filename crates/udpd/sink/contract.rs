@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Instant;
 
-use crate::handover::pool::LaneBatch;
+use crate::handover::batch::LaneBatch;
 use crate::ledger::Tally;
 
 /// One destination, as its consumer uses it.

@@ -4,7 +4,7 @@ use super::contract::{Sink, deliver};
 use super::settings::{Opened, Opening, SinkSettings, Target};
 use super::written::{Scheme, WrittenSink};
 use crate::exit::Failure;
-use crate::handover::pool::LaneBatch;
+use crate::handover::batch::LaneBatch;
 use crate::ledger::Tally;
 use crate::settings::{Findings, Key, Settings, Table};
 

@@ -11,7 +11,7 @@ use mmsg::Datagram;
 
 use super::contract::{deliver, fail};
 use crate::format::encoder::{Encoder, Format};
-use crate::handover::pool::LaneBatch;
+use crate::handover::batch::LaneBatch;
 use crate::ledger::Tally;
 use crate::os::crew;
 

@@ -11,7 +11,7 @@ use super::file::FileKeeper;
 use crate::exit::Failure;
 use crate::format::Format;
 use crate::format::encoder::{Encoder, Scene};
-use crate::handover::channel::Caller;
+use crate::handover::Caller;
 use crate::ledger::{DestinationLedger, FileLedger};
 
 /// The settings of a sink of any type; cheap to clone.

@@ -14,7 +14,7 @@ use super::written::{Scheme, WrittenSink};
 use crate::exit::{ExitCode, Failure};
 use crate::format::Format;
 use crate::format::encoder::Encoder;
-use crate::handover::pool::LaneBatch;
+use crate::handover::batch::LaneBatch;
 use crate::ledger::Tally;
 use crate::settings::kinds::Words;
 use crate::settings::settings;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mmsg::{BatchShape, Control, Family, RecvBatch, Socket, Wait};
 
 use crate::format::encoder::Scene;
-use crate::handover::pool::LaneBatch;
+use crate::handover::batch::LaneBatch;
 
 pub(super) struct Received {
     pub(super) batch: LaneBatch,
@@ -34,7 +34,7 @@ impl Received {
             datagrams.receive_more(&socket, Wait::Block).expect("it is there");
         }
         let source = sender.local_addr().expect("bound");
-        Self { batch: LaneBatch { datagrams, listener: 0, lane: 0 }, source }
+        Self { batch: LaneBatch::received(datagrams, 0, 0), source }
     }
 }
 

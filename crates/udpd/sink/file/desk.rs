@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use super::handle::Handle;
-use crate::handover::channel::Caller;
+use crate::handover::Caller;
 
 /// The file that the consumer writes to, and how many bytes it has written in all by now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

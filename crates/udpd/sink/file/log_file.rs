@@ -13,8 +13,8 @@ use super::name::Name;
 use super::room::Room;
 use super::settings::{FileSettings, Sync};
 use crate::format::encoder::Encoder;
-use crate::handover::channel::Caller;
-use crate::handover::pool::LaneBatch;
+use crate::handover::Caller;
+use crate::handover::batch::LaneBatch;
 use crate::ledger::{FileLedger, Tally};
 use crate::sink::outbox::Outbox;
 

@@ -9,8 +9,8 @@ use super::keeper::FileKeeper;
 use super::log_file::LogFile;
 use super::settings::FileSettings;
 use crate::format::encoder::{Encoder, Scene};
-use crate::handover::channel::Caller;
-use crate::handover::pool::LaneBatch;
+use crate::handover::Caller;
+use crate::handover::batch::LaneBatch;
 use crate::ledger::{FileLedger, Tally};
 use crate::sink::Sink;
 

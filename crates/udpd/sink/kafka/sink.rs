@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::client::{Client, Record};
 use super::record;
 use super::settings::{KafkaError, KafkaSettings};
-use crate::handover::pool::LaneBatch;
+use crate::handover::batch::LaneBatch;
 use crate::ledger::Tally;
 use crate::sink::Sink;
 

@@ -9,7 +9,7 @@ use super::choice;
 use super::destination::Destination;
 use super::error::RelayError;
 use crate::capture::headers;
-use crate::handover::pool::LaneBatch;
+use crate::handover::batch::LaneBatch;
 use crate::ledger::{DestinationLedger, Tally};
 use crate::sink::Sink;
 

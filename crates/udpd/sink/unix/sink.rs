@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
 use crate::format::encoder::{Encoder, Format};
-use crate::handover::pool::LaneBatch;
+use crate::handover::batch::LaneBatch;
 use crate::ledger::Tally;
 use crate::os::crew;
 use crate::sink::outbox::{Destination, Outbox};

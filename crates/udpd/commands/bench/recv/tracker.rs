@@ -7,7 +7,6 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use mmsg::RecvBatch;
 use serde::Serialize;
 
 use super::flows::{Fate, Flows};
@@ -15,7 +14,7 @@ use super::latency::Latencies;
 use super::timeline::Timeline;
 use crate::commands::bench::clock;
 use crate::commands::bench::payload::{self, Header, Reading};
-use crate::handover::pool::LaneBatch;
+use crate::handover::batch::{LaneBatch, Load};
 use crate::ledger::Tally;
 use crate::sink::{Sink, deliver};
 
@@ -122,7 +121,7 @@ impl Tracker {
     }
 
     /// Takes account of a batch that a consumer has in its hands at `now_ns` on CLOCK_REALTIME.
-    pub fn take(&mut self, batch: &RecvBatch, now_ns: u64) {
+    pub fn take(&mut self, batch: &Load, now_ns: u64) {
         for datagram in batch.datagrams() {
             self.take_one(datagram.payload(), datagram.length(), datagram.arrival_since_epoch(), now_ns);
         }

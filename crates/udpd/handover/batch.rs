@@ -1,0 +1,120 @@
+//! What travels from a receiver to its sinks: datagrams, and where they come from.
+//!
+//! Datagrams travel in one of two forms. A batch as it was received is handed on as it is, by counted reference, to
+//! every sink that keeps up. For a sink that is behind they are packed instead, each in no more memory than it is long,
+//! so that what waits takes the memory of what it is and not of the longest datagram there could be. A sink sees no
+//! difference.
+
+use std::fmt;
+use std::sync::Arc;
+
+use mmsg::{Datagram, PackedBatch, RecvBatch, Summary};
+
+/// Datagrams in one of the two forms.
+#[derive(Debug)]
+pub enum Load {
+    /// As received.
+    Received(RecvBatch),
+    /// One behind the other.
+    Packed(PackedBatch),
+}
+
+impl Load {
+    /// The datagrams, in the order they were received.
+    pub fn datagrams(&self) -> Datagrams<'_> {
+        match self {
+            Load::Received(batch) => Datagrams::Received(batch.datagrams()),
+            Load::Packed(batch) => Datagrams::Packed(batch.datagrams()),
+        }
+    }
+
+    /// Counts of these.
+    pub fn summary(&self) -> &Summary {
+        match self {
+            Load::Received(batch) => batch.summary(),
+            Load::Packed(batch) => batch.summary(),
+        }
+    }
+}
+
+/// Iterator over the datagrams of a load.
+#[derive(Debug, Clone)]
+pub enum Datagrams<'a> {
+    /// Of a batch as received.
+    Received(mmsg::Datagrams<'a>),
+    /// Of a packed one.
+    Packed(mmsg::PackedDatagrams<'a>),
+}
+
+impl<'a> Iterator for Datagrams<'a> {
+    type Item = Datagram<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Datagram<'a>> {
+        match self {
+            Datagrams::Received(datagrams) => datagrams.next(),
+            Datagrams::Packed(datagrams) => datagrams.next(),
+        }
+    }
+}
+
+/// Datagrams that know where they come from.
+pub struct LaneBatch {
+    /// The datagrams.
+    pub datagrams: Load,
+    /// Index of the listener, for the ledger and for paths.
+    pub listener: usize,
+    /// Index of the lane over all listeners; the way home.
+    pub lane: usize,
+    /// The route that a packed one belongs to, by its place in the list of the lane.
+    pub(super) route: usize,
+    /// Grows from each load of a lane to the next, in the order they were begun.
+    pub(super) number: u64,
+}
+
+impl LaneBatch {
+    /// A batch of a lane that has no pool: for measurements and tests of what sinks do with it.
+    pub fn received(batch: RecvBatch, listener: usize, lane: usize) -> Self {
+        Self { datagrams: Load::Received(batch), listener, lane, route: 0, number: 0 }
+    }
+
+    pub(super) fn new(datagrams: Load, listener: usize, lane: usize, route: usize) -> Parcel {
+        Arc::new(Self { datagrams, listener, lane, route, number: 0 })
+    }
+}
+
+impl fmt::Debug for LaneBatch {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("LaneBatch").field("lane", &self.lane).field("load", &self.datagrams).finish()
+    }
+}
+
+/// A load on its way: a reference that is counted, never copied.
+pub type Parcel = Arc<LaneBatch>;
+
+/// The whole of a parcel that nobody else refers to.
+///
+/// # Panics
+/// When somebody does, which a pool rules out and which would be a bug here.
+pub(super) fn whole(parcel: &mut Parcel) -> &mut LaneBatch {
+    Arc::get_mut(parcel).expect("a parcel from the pool has no other reference")
+}
+
+/// The received batch of a parcel that [`Pool::take`](super::pool::Pool::take) returned.
+///
+/// # Panics
+/// As above, or when it is packed.
+pub fn exclusive(parcel: &mut Parcel) -> &mut RecvBatch {
+    match &mut whole(parcel).datagrams {
+        Load::Received(batch) => batch,
+        Load::Packed(_) => unreachable!("a pool keeps the two forms apart"),
+    }
+}
+
+/// The packed batch of a parcel, under the same conditions.
+pub(super) fn packed(parcel: &mut Parcel) -> &mut PackedBatch {
+    match &mut whole(parcel).datagrams {
+        Load::Packed(batch) => batch,
+        Load::Received(_) => unreachable!("a pool keeps the two forms apart"),
+    }
+}

@@ -1,0 +1,161 @@
+//! The channel with real threads: nothing is lost, nothing overtakes, nobody sleeps through a ring.
+
+use super::*;
+use crate::handover::batch::packed;
+use crate::handover::pool::Pool;
+use mmsg::{BatchShape, PackedBatch, RecvBatch};
+
+fn pool(batches: usize, blocks: usize) -> (Pool, Sender<Parcel>) {
+    let (batches, _) = RecvBatch::pool(batches, &BatchShape::new(1, 64)).expect("a small pool");
+    let (blocks, _) = PackedBatch::pool(blocks, 4096, false).expect("a small pool");
+    Pool::new(batches, vec![blocks], 0, 0)
+}
+
+fn parcels(count: usize) -> Vec<Parcel> {
+    let (mut pool, _home) = pool(count, 1);
+    std::iter::from_fn(|| pool.take()).collect()
+}
+
+fn numbers(inbox: &mut Inbox) -> Vec<u64> {
+    std::iter::from_fn(|| inbox.take()).map(|parcel| parcel.number).collect()
+}
+
+#[test]
+fn an_open_block_is_taken_in_its_turn_whatever_is_queued_before_and_after() {
+    for (before, after) in [(0, 0), (1, 0), (2, 0), (3, 2)] {
+        let (mut pool, _home) = pool(8, 1);
+        let mut inbox = Inbox::default();
+        let feed = inbox.attach(16);
+        (0..before).for_each(|_| feed.send(pool.take().expect("a batch")));
+        feed.leave(pool.take_block(0).expect("a block"));
+        // A receiver takes an open block out and queues it before it queues anything else.
+        if after > 0 {
+            feed.send(feed.take_open().expect("nobody has taken it"));
+        }
+        (0..after).for_each(|_| feed.send(pool.take().expect("a batch")));
+        assert_eq!(numbers(&mut inbox), (1..=before + 1 + after).collect::<Vec<u64>>());
+    }
+}
+
+#[test]
+fn every_lane_has_its_turn() {
+    let mut inbox = Inbox::default();
+    let feeds = [inbox.attach(4), inbox.attach(4), inbox.attach(4)];
+    let mut parcels = parcels(6).into_iter();
+    for feed in [&feeds[0], &feeds[0], &feeds[0], &feeds[2], &feeds[2], &feeds[1]] {
+        feed.send(parcels.next().expect("six"));
+    }
+    assert_eq!(numbers(&mut inbox), [1, 6, 4, 2, 5, 3]);
+}
+
+#[test]
+fn a_consumer_that_takes_open_blocks_gets_every_load_once_and_in_order() {
+    const LOADS: u64 = if cfg!(debug_assertions) { 20_000 } else { 200_000 };
+    let (mut pool, home) = pool(8, 8);
+    let mut inbox = Inbox::default();
+    let feed = inbox.attach(64);
+    let receiver = std::thread::spawn(move || {
+        let (mut sent, mut blocks) = (0, 0);
+        while sent < LOADS {
+            if let Some(batch) = pool.take() {
+                feed.take_open().into_iter().for_each(|open| feed.send(open));
+                feed.send(batch);
+                sent += 1;
+            }
+            let open = feed.take_open();
+            blocks += u64::from(open.is_none());
+            let Some(mut block) = open.or_else(|| pool.take_block(0)) else {
+                blocks -= 1;
+                continue;
+            };
+            assert!(packed(&mut block).is_empty());
+            feed.leave(block);
+        }
+        blocks
+    });
+    let (mut taken, mut batches, mut last) = (0, 0, 0);
+    while let Waited::Batch(parcel) = inbox.wait(None) {
+        assert!(parcel.number > last, "{} overtakes {last}", parcel.number);
+        last = parcel.number;
+        taken += 1;
+        batches += u64::from(matches!(parcel.datagrams, crate::handover::batch::Load::Received(_)));
+        home.send(parcel).expect("room");
+    }
+    let blocks = receiver.join().expect("the receiver ends");
+    assert_eq!((batches, taken), (LOADS, LOADS + blocks));
+}
+
+#[test]
+fn a_sleeping_consumer_hears_of_every_load_and_of_the_end() {
+    let parcels = parcels(if cfg!(debug_assertions) { 2_000 } else { 20_000 });
+    let count = parcels.len();
+    let mut inbox = Inbox::default();
+    let feeds = [inbox.attach(count), inbox.attach(count)];
+    let halves = [parcels[..count / 2].to_vec(), parcels[count / 2..].to_vec()];
+    let senders: Vec<_> = feeds
+        .into_iter()
+        .zip(halves)
+        .map(|(feed, parcels)| std::thread::spawn(move || parcels.into_iter().for_each(|parcel| feed.send(parcel))))
+        .collect();
+    let mut taken = 0;
+    while let Waited::Batch(_) = inbox.wait(None) {
+        taken += 1;
+    }
+    assert_eq!(taken, count);
+    senders.into_iter().for_each(|sender| sender.join().expect("the sender ends"));
+}
+
+#[test]
+fn what_is_left_open_by_a_feed_that_goes_is_still_taken() {
+    let (mut pool, _home) = pool(1, 1);
+    let mut inbox = Inbox::default();
+    let feed = inbox.attach(4);
+    feed.leave(pool.take_block(0).expect("a block"));
+    drop(feed);
+    assert!(matches!(inbox.wait(None), Waited::Batch(_)));
+    assert!(matches!(inbox.wait(None), Waited::Ended));
+}
+
+#[test]
+fn a_wait_with_a_deadline_ends_at_it() {
+    let mut inbox = Inbox::default();
+    let _feed = inbox.attach(4);
+    assert!(matches!(inbox.wait(Some(Instant::now() + Duration::from_millis(5))), Waited::Deadline));
+}
+
+#[test]
+fn a_sleeping_consumer_hears_every_call_and_one_before_its_sleep_too() {
+    let mut inbox = Inbox::default();
+    let _feed = inbox.attach(4);
+    let caller = inbox.caller();
+    let (heard, hearing) = bounded(0);
+    caller.call();
+    let calling = std::thread::spawn(move || {
+        for () in hearing {
+            caller.call();
+        }
+    });
+    for _ in 0..1_000 {
+        assert!(matches!(inbox.wait(None), Waited::Deadline));
+        heard.send(()).expect("somebody calls");
+    }
+    assert!(matches!(inbox.wait(None), Waited::Deadline));
+    drop(heard);
+    calling.join().expect("the caller ends");
+}
+
+#[test]
+fn a_channel_that_is_ended_gives_what_it_has_and_no_more_although_a_feed_is_left() {
+    let mut inbox = Inbox::default();
+    let feed = inbox.attach(4);
+    parcels(2).into_iter().for_each(|parcel| feed.send(parcel));
+    inbox.gauge().end();
+    assert!(matches!(inbox.wait(None), Waited::Batch(_)));
+    assert!(matches!(inbox.wait(None), Waited::Batch(_)));
+    assert!(matches!(inbox.wait(None), Waited::Ended));
+}
+
+#[test]
+fn the_open_place_is_lock_free() {
+    assert!(AtomicCell::<Option<Parcel>>::is_lock_free());
+}

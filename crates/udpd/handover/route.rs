@@ -1,0 +1,179 @@
+//! The way of one lane's datagrams to one sink, and what happens when the sink does not keep up.
+//!
+//! While a consumer keeps up it gets batches as they were received. When it is behind, what comes for it is packed into
+//! the blocks that this route owns, so a stall is survived for as long as these bytes last, whatever the datagrams look
+//! like, and other sinks of the listener are not touched. Full batches are handed over unpacked for as long as the lane
+//! has enough of them, because that costs nothing. When every block is full, `when_full` decides, and each datagram
+//! that it costs is told to the ledger.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use mmsg::PackedBatch;
+
+use super::batch::{Load, Parcel, packed};
+use super::channel::Feed;
+use super::pool::Pool;
+use crate::os::crew;
+
+/// How often a receiver that waits for room looks whether it is told to give up.
+const GIVE_UP_POLL: Duration = Duration::from_millis(20);
+
+/// What happens when what may wait for a consumer is used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FullPolicy {
+    /// The datagrams that just arrived are dropped.
+    #[default]
+    DropNewest,
+    /// The oldest that wait are dropped to make room.
+    DropOldest,
+    /// The receiver waits; the kernel then drops what does not fit the receive buffer.
+    Block,
+}
+
+/// Why datagrams will not be consumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotTaken {
+    /// There was no room, and the policy is to drop.
+    Full,
+    /// The consumer is gone, or the receiver was told not to wait for it any longer.
+    GivenUp,
+}
+
+/// One way out of a lane.
+#[derive(Debug)]
+pub struct Route {
+    feed: Feed,
+    policy: FullPolicy,
+    /// The sink, by its index in the configuration.
+    pub sink: usize,
+    /// Its place in the list of the lane, by which the pool knows its blocks.
+    place: usize,
+    /// A block was left in the feed.
+    has_open: bool,
+}
+
+impl Route {
+    /// The route at `place` in the list of its lane.
+    pub fn new(feed: Feed, policy: FullPolicy, sink: usize, place: usize) -> Self {
+        Self { feed, policy, sink, place, has_open: false }
+    }
+
+    /// True when a batch that is handed over now would be looked at soon.
+    pub fn is_awaited(&self) -> bool {
+        self.feed.is_awaited()
+    }
+
+    /// Hands the datagrams of a batch over: the batch itself, or their copies. `is_full` says that the batch has no
+    /// slot left, so that lending it wastes nothing. Each number of datagrams that nobody will consume goes to
+    /// `dropped`.
+    pub fn hand(
+        &mut self,
+        parcel: &Parcel,
+        is_full: bool,
+        pool: &mut Pool,
+        give_up: &AtomicBool,
+        dropped: &mut dyn FnMut(u64, NotTaken),
+    ) {
+        let open = if self.has_open { self.feed.take_open() } else { None };
+        self.has_open = false;
+        let keeps_up = open.is_none() && self.feed.is_empty();
+        let is_lent = if keeps_up { pool.can_give() } else { pool.can_lend(is_full) };
+        if is_lent || self.displaces(parcel, open.as_ref(), pool, dropped) {
+            open.into_iter().for_each(|open| self.feed.send(open));
+            self.feed.send(Arc::clone(parcel));
+        } else {
+            self.pack(parcel, open, pool, give_up, dropped);
+        }
+    }
+
+    /// Under `drop_oldest`, when there is no room for the datagrams and the oldest load that waits is a batch that was
+    /// lent: this one takes its place. So one batch is given up for one, and not many for the block behind them.
+    fn displaces(
+        &self,
+        parcel: &Parcel,
+        open: Option<&Parcel>,
+        pool: &mut Pool,
+        dropped: &mut dyn FnMut(u64, NotTaken),
+    ) -> bool {
+        if self.policy != FullPolicy::DropOldest || pool.has_block(self.place) || fits(parcel, open) {
+            return false;
+        }
+        let Some(oldest) = self.feed.evict() else { return false };
+        dropped(oldest.datagrams.summary().datagrams, NotTaken::Full);
+        let was_lent = matches!(oldest.datagrams, Load::Received(_));
+        pool.put(oldest);
+        was_lent && pool.can_give()
+    }
+
+    /// Copies the datagrams behind those in the open block, and into as many blocks more as that takes.
+    fn pack(
+        &mut self,
+        parcel: &Parcel,
+        mut open: Option<Parcel>,
+        pool: &mut Pool,
+        give_up: &AtomicBool,
+        dropped: &mut dyn FnMut(u64, NotTaken),
+    ) {
+        let mut left = parcel.datagrams.summary().datagrams;
+        for datagram in parcel.datagrams.datagrams() {
+            if !open.as_mut().is_some_and(|block| packed(block).push(&datagram)) {
+                open.take().into_iter().for_each(|full| self.feed.send(full));
+                match self.block(pool, give_up, dropped) {
+                    Ok(block) => open = Some(block),
+                    // The rest of the batch too: what came later is not to overtake.
+                    Err(why) => return dropped(left, why),
+                }
+                let is_in = open.as_mut().is_some_and(|block| packed(block).push(&datagram));
+                debug_assert!(is_in, "a block is longer than any datagram");
+            }
+            left -= 1;
+        }
+        if let Some(open) = open {
+            self.feed.leave(open);
+            self.has_open = true;
+        }
+    }
+
+    /// An empty block, as the policy has it.
+    fn block(
+        &self,
+        pool: &mut Pool,
+        give_up: &AtomicBool,
+        dropped: &mut dyn FnMut(u64, NotTaken),
+    ) -> Result<Parcel, NotTaken> {
+        loop {
+            if let Some(block) = pool.take_block(self.place) {
+                return Ok(block);
+            }
+            match self.policy {
+                FullPolicy::DropNewest => return Err(NotTaken::Full),
+                FullPolicy::DropOldest => {
+                    let oldest = self.feed.evict().ok_or(NotTaken::Full)?;
+                    dropped(oldest.datagrams.summary().datagrams, NotTaken::Full);
+                    pool.put(oldest);
+                }
+                FullPolicy::Block => {
+                    if give_up.load(Ordering::Relaxed) || self.feed.is_gone() {
+                        return Err(NotTaken::GivenUp);
+                    }
+                    if let Some(block) = crew::at_rest(|| pool.wait_for_block(self.place, GIVE_UP_POLL)) {
+                        return Ok(block);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether an open block has room for all datagrams of a batch.
+fn fits(parcel: &Parcel, open: Option<&Parcel>) -> bool {
+    let Some(Load::Packed(block)) = open.map(|open| &open.datagrams) else { return false };
+    let bytes = parcel.datagrams.datagrams().map(|datagram| PackedBatch::bytes_for(&datagram)).sum::<usize>();
+    block.used_bytes() + bytes <= block.capacity_bytes()
+}
+
+#[cfg(test)]
+#[path = "route_tests.rs"]
+mod tests;

@@ -1,0 +1,186 @@
+//! Routes with real datagrams over loopback: what is kept, what is given up, in which order, under each policy.
+
+use super::*;
+use crate::handover::batch::exclusive;
+use crate::handover::channel::Inbox;
+use crossbeam_channel::Sender;
+use mmsg::{BatchShape, Family, RecvBatch, Socket, Wait};
+use std::net::UdpSocket;
+
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// A lane with one sink: `batches` of four slots, `blocks` of 4 KiB, each with room for 32 datagrams of a hundred
+/// bytes.
+struct Lane {
+    socket: Socket,
+    sender: UdpSocket,
+    pool: Pool,
+    home: Sender<Parcel>,
+    inbox: Inbox,
+    route: Route,
+    sent: u32,
+    dropped: Vec<(u64, NotTaken)>,
+}
+
+const SLOTS: usize = 4;
+const PAYLOAD_BYTES: usize = 100;
+const PER_BLOCK: usize = 4096 / 128;
+
+impl Lane {
+    fn new(policy: FullPolicy, batches: usize, blocks: usize) -> Self {
+        let socket = Socket::new(Family::V4).expect("a socket");
+        socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+        let sender = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+        sender.connect(socket.local_addr().expect("bound")).expect("loopback");
+        let (batches, _) = RecvBatch::pool(batches, &BatchShape::new(SLOTS, 9000)).expect("a small pool");
+        let (blocks, _) = PackedBatch::pool(blocks, 4096, false).expect("a small pool");
+        let (pool, home) = Pool::new(batches, vec![blocks], 0, 0);
+        let mut inbox = Inbox::default();
+        let route = Route::new(inbox.attach(1024), policy, 0, 0);
+        Self { socket, sender, pool, home, inbox, route, sent: 0, dropped: Vec::new() }
+    }
+
+    /// Sends so many numbered datagrams, receives them into one batch and hands it over.
+    fn hand(&mut self, datagrams: usize) {
+        for _ in 0..datagrams {
+            let mut payload = [0; PAYLOAD_BYTES];
+            payload[..4].copy_from_slice(&self.sent.to_ne_bytes());
+            self.sent += 1;
+            assert_eq!(self.sender.send(&payload).expect("loopback takes it"), PAYLOAD_BYTES);
+        }
+        let mut parcel = self.pool.take().expect("there is always one to receive into");
+        let batch = exclusive(&mut parcel);
+        batch.clear();
+        while batch.messages() < datagrams {
+            batch.receive_more(&self.socket, Wait::Block).expect("received");
+        }
+        let is_full = batch.is_full();
+        let dropped = &mut self.dropped;
+        self.route.hand(&parcel, is_full, &mut self.pool, &NEVER, &mut |count, why| dropped.push((count, why)));
+        self.pool.put(parcel);
+    }
+
+    /// Everything that waits, by number, and gives its memory back.
+    fn consume(&mut self) -> Vec<u32> {
+        let mut numbers = Vec::new();
+        while let Some(parcel) = self.inbox.take() {
+            let number = |payload: &[u8]| u32::from_ne_bytes(payload[..4].try_into().expect("four bytes"));
+            numbers.extend(parcel.datagrams.datagrams().map(|datagram| number(datagram.payload())));
+            self.home.send(parcel).expect("room");
+        }
+        numbers
+    }
+
+    fn dropped_total(&self) -> u64 {
+        self.dropped.iter().map(|(count, _)| count).sum()
+    }
+}
+
+#[test]
+fn a_consumer_that_keeps_up_gets_the_batch_itself() {
+    let mut lane = Lane::new(FullPolicy::DropNewest, 2, 2);
+    for _ in 0..10 {
+        lane.hand(1);
+        let parcel = lane.inbox.take().expect("handed over");
+        assert!(matches!(parcel.datagrams, Load::Received(_)));
+        lane.home.send(parcel).expect("room");
+    }
+}
+
+#[test]
+fn lone_datagrams_that_wait_take_the_memory_of_what_they_are() {
+    let mut lane = Lane::new(FullPolicy::DropNewest, 4, 4);
+    // The first is lent as it is; the others are joined in blocks.
+    let fitting = 1 + 4 * PER_BLOCK;
+    (0..fitting).for_each(|_| lane.hand(1));
+    assert_eq!(lane.dropped, []);
+    lane.hand(1);
+    assert_eq!(lane.dropped, [(1, NotTaken::Full)]);
+    assert_eq!(lane.consume(), (0..fitting as u32).collect::<Vec<_>>());
+    lane.hand(1);
+    assert_eq!(lane.consume(), [fitting as u32 + 1], "there is room again");
+}
+
+#[test]
+fn full_batches_are_lent_as_long_as_a_quarter_is_left_and_packed_then() {
+    let mut lane = Lane::new(FullPolicy::DropNewest, 8, 4);
+    (0..8).for_each(|_| lane.hand(SLOTS));
+    let mut forms = Vec::new();
+    while let Some(parcel) = lane.inbox.take() {
+        forms.push(matches!(parcel.datagrams, Load::Received(_)));
+        lane.home.send(parcel).expect("room");
+    }
+    assert_eq!(forms, [true, true, true, true, true, false], "two are left to receive into, the rest is one block");
+}
+
+#[test]
+fn drop_newest_keeps_what_waits_and_counts_every_datagram_of_what_came_later() {
+    let mut lane = Lane::new(FullPolicy::DropNewest, 2, 2);
+    (0..30).for_each(|_| lane.hand(SLOTS));
+    let kept = lane.consume();
+    assert_eq!(kept, (0..kept.len() as u32).collect::<Vec<_>>(), "the first ones, none left out");
+    assert_eq!(kept.len() as u64 + lane.dropped_total(), u64::from(lane.sent));
+}
+
+#[test]
+fn drop_oldest_keeps_the_newest_and_gives_up_one_load_for_one() {
+    let mut lane = Lane::new(FullPolicy::DropOldest, 8, 2);
+    (0..60).for_each(|_| lane.hand(SLOTS));
+    let kept = lane.consume();
+    let last = lane.sent - 1;
+    assert_eq!(kept, (last + 1 - kept.len() as u32..=last).collect::<Vec<_>>(), "the last ones, none left out");
+    assert_eq!(kept.len() as u64 + lane.dropped_total(), u64::from(lane.sent));
+    assert!(lane.dropped.iter().all(|(count, _)| *count <= PER_BLOCK as u64), "{:?}", lane.dropped);
+    assert!(kept.len() >= PER_BLOCK, "a full block is kept beside the one that is being filled");
+}
+
+#[test]
+fn block_waits_for_room_and_drops_nothing() {
+    let mut lane = Lane::new(FullPolicy::Block, 2, 1);
+    let mut inbox = std::mem::take(&mut lane.inbox);
+    let home = lane.home.clone();
+    let consumer = std::thread::spawn(move || {
+        let mut taken = 0;
+        while let crate::handover::channel::Waited::Batch(parcel) = inbox.wait(None) {
+            taken += parcel.datagrams.summary().datagrams;
+            std::thread::yield_now();
+            // The lane may have ended.
+            let _ = home.send(parcel);
+        }
+        taken
+    });
+    (0..500).for_each(|_| lane.hand(SLOTS));
+    let sent = u64::from(lane.sent);
+    assert_eq!(lane.dropped, []);
+    drop(lane);
+    assert_eq!(consumer.join().expect("the consumer ends"), sent);
+}
+
+#[test]
+fn block_does_not_wait_for_a_consumer_that_is_gone_nor_when_told_to_give_up() {
+    let mut lane = Lane::new(FullPolicy::Block, 2, 1);
+    drop(std::mem::take(&mut lane.inbox));
+    (0..30).for_each(|_| lane.hand(SLOTS));
+    assert!(lane.dropped.iter().all(|(_, why)| *why == NotTaken::GivenUp) && !lane.dropped.is_empty());
+}
+
+#[test]
+fn a_train_or_a_long_datagram_takes_as_many_blocks_as_it_needs() {
+    let mut lane = Lane::new(FullPolicy::DropNewest, 2, 8);
+    lane.hand(1);
+    let long = [7; 3000];
+    for _ in 0..3 {
+        assert_eq!(lane.sender.send(&long).expect("loopback takes it"), long.len());
+    }
+    let mut parcel = lane.pool.take().expect("a batch");
+    let batch = exclusive(&mut parcel);
+    batch.clear();
+    while batch.messages() < 3 {
+        batch.receive_more(&lane.socket, Wait::Block).expect("received");
+    }
+    lane.route.hand(&parcel, false, &mut lane.pool, &NEVER, &mut |_, _| panic!("there is room"));
+    lane.pool.put(parcel);
+    let loads: Vec<u64> =
+        std::iter::from_fn(|| lane.inbox.take()).map(|parcel| parcel.datagrams.summary().datagrams).collect();
+    assert_eq!(loads, [1, 1, 1, 1]);
+}
