@@ -1,5 +1,6 @@
 //! More than can be taken: every datagram is still accounted for, by the layer that lost it, under every policy.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::net::UdpSocket;
 use std::process::Stdio;
@@ -8,10 +9,28 @@ use crate::delivery::SCALE;
 use crate::util::daemon::{Daemon, free_address};
 use crate::util::engines::two_engines;
 use crate::util::ledger::{assert_closed, count};
-use crate::util::load::{Amount, Load};
+use crate::util::load::{Amount, Load, read_text_header};
 
 /// How often each policy is tried.
 const RUNS: usize = if cfg!(debug_assertions) { 2 } else { 20 };
+
+/// The length of a datagram: in debug builds, too, the load takes ten times the memory of the queue and the pipe.
+const PAYLOAD_BYTES: usize = 400;
+
+/// Checks that the numbers of each flow only grow, so that none is there twice, and returns how many lines there are.
+fn assert_in_order(text: &[u8]) -> u64 {
+    let mut next = BTreeMap::new();
+    let mut lines = 0;
+    for line in text.split_inclusive(|&byte| byte == b'\n') {
+        assert_eq!(line.len(), PAYLOAD_BYTES + 1, "a whole line: {:?}", String::from_utf8_lossy(line));
+        let line = std::str::from_utf8(line).expect("the load is text");
+        let (flow, number) = read_text_header(line).unwrap_or_else(|| panic!("not a line of the load: {line:?}"));
+        let least = next.insert(flow, number + 1).unwrap_or(0);
+        assert!(number >= least, "flow {flow}: {number} comes after {}", least - 1);
+        lines += 1;
+    }
+    lines
+}
 
 /// One run: a sink that takes nothing while the load is sent, and everything afterwards.
 fn stalled_sink(engine: &str, when_full: &str) {
@@ -28,7 +47,7 @@ fn stalled_sink(engine: &str, when_full: &str) {
             sinks = ["out"]
             [sink.out]
             type = "stdout"
-            queue_batches = 16
+            queue_batches = 1
             when_full = "{when_full}"
             "#
         ),
@@ -36,6 +55,7 @@ fn stalled_sink(engine: &str, when_full: &str) {
     );
     let mut load = Load::new(address, Amount::Seconds(0.3));
     load.rate_per_second = 300_000 / SCALE;
+    load.payload_bytes = PAYLOAD_BYTES;
     let sent = load.send().sent;
     let drained = std::thread::spawn(move || {
         let mut text = Vec::new();
@@ -53,7 +73,7 @@ fn stalled_sink(engine: &str, when_full: &str) {
     assert_closed(&ended.ledger, sent);
     let listener = &ended.ledger["listeners"][0];
     let sink = &listener["sinks"][0];
-    let lines = drained.join().expect("the reader ends").iter().filter(|&&byte| byte == b'\n').count() as u64;
+    let lines = assert_in_order(&drained.join().expect("the reader ends"));
     assert_eq!(lines, count(sink, "delivered"), "delivered is what the reader got: {listener:#}");
     let full = count(&sink["dropped"], "queue_full");
     match when_full {
@@ -99,7 +119,7 @@ fn a_stalled_sink_costs_the_other_sink_nothing() {
             sinks = ["stalled", "archive"]
             [sink.stalled]
             type = "stdout"
-            queue_batches = 4
+            queue_batches = 1
             [sink.archive]
             type = "file"
             rotate.every = "0s"
@@ -111,6 +131,7 @@ fn a_stalled_sink_costs_the_other_sink_nothing() {
     );
     let mut load = Load::new(address, Amount::Seconds(0.5));
     load.rate_per_second = 100_000 / SCALE;
+    load.payload_bytes = PAYLOAD_BYTES;
     let sent = load.send().sent;
     let ledger = daemon.stats_when("the file has everything", |ledger| {
         count(&ledger["listeners"][0]["sinks"][1], "delivered") == sent
