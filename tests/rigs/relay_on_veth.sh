@@ -315,8 +315,9 @@ def no_host(distribute):
           f"{sent} taken, {failed} failed there, and none elsewhere")
 
 def slow_device(rate):
-    """A device with a short queue throws away what comes too fast, and the relay sends it again. It waits for as long as
-    the device takes something: the slower one needs far longer for one queue of the relay than a dead one is given."""
+    """A device with a short queue throws away what comes too fast, and the relay sends it again. It waits for as long
+    as the device takes something: the slower one needs far longer for one queue of the relay than a dead one is
+    given."""
     try:
         run("tc", "qdisc", "add", "dev", "out0", "root", "tbf", "rate", rate, "burst", "10k", "limit", "30k")
     except (FileNotFoundError, subprocess.CalledProcessError):

@@ -32,7 +32,7 @@ impl Bell {
     pub(super) fn ring(&self) {
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed)
-            && self.asleep.swap(false, Ordering::Relaxed)
+            && self.asleep.swap(false, Ordering::Acquire)
             && let Some(consumer) = self.consumer.get()
         {
             consumer.unpark();

@@ -4,30 +4,30 @@
 //! memory of what waits, and a [`Route`](super::route::Route) says what happens when that is used up. Beside each queue
 //! there is a place for one open block: what a receiver has packed and not filled. It takes the block out again to go
 //! on filling it; a consumer whose queues are empty takes it as it is. So short batches are joined for as long as the
-//! consumer is behind and not longer, without a timer.
+//! consumer is behind and not longer, without a timer. The place is a queue of one and not an atomic cell: a cell keeps
+//! a pointer as a number, which miri rightly refuses, and looking into an empty cell writes to it.
 //!
 //! The queues are crossbeam's; the sleep is ours, see [`bell`](super::bell).
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
-use crossbeam_utils::atomic::AtomicCell;
+use crossbeam_queue::ArrayQueue;
 
 use super::batch::Parcel;
 use super::bell::{Bell, Caller, Ringer};
 use crate::os::crew;
 
 /// Where a block waits that its receiver may still add to.
-#[derive(Default)]
-struct Open(AtomicCell<Option<Parcel>>);
+#[derive(Debug)]
+struct Open(ArrayQueue<Parcel>);
 
-impl fmt::Debug for Open {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Open")
+impl Default for Open {
+    fn default() -> Self {
+        Self(ArrayQueue::new(1))
     }
 }
 
@@ -109,7 +109,7 @@ impl Source {
         if let Some(held) = self.held.take() {
             return Some(held);
         }
-        self.held = self.open.0.take();
+        self.held = self.open.0.pop();
         match self.queue.try_recv() {
             Ok(queued) => Some(self.older(queued)),
             Err(_) => self.held.take(),
@@ -181,7 +181,8 @@ impl Inbox {
         let bell = Arc::clone(&self.bell);
         bell.consumer.get_or_init(thread::current);
         let outcome = loop {
-            bell.asleep.store(true, Ordering::Relaxed);
+            // Release: who rings must see the thread to wake behind it.
+            bell.asleep.store(true, Ordering::Release);
             fence(Ordering::SeqCst);
             let is_ended = bell.ended.load(Ordering::Relaxed);
             if let Some(parcel) = self.take() {
@@ -231,13 +232,14 @@ impl Feed {
 
     /// Leaves a block that is not full for the consumer, or for [`Feed::take_open`].
     pub(super) fn leave(&self, parcel: Parcel) {
-        self.open.0.store(Some(parcel));
+        let left = self.open.0.push(parcel);
+        debug_assert!(left.is_ok(), "the block that was there is taken out first");
         self.ringer.0.ring();
     }
 
     /// The block that was left, unless the consumer has it.
     pub(super) fn take_open(&self) -> Option<Parcel> {
-        self.open.0.take()
+        self.open.0.pop()
     }
 
     /// Takes the oldest load out of the queue.

@@ -5,6 +5,13 @@ use crate::handover::batch::packed;
 use crate::handover::pool::Pool;
 use mmsg::{BatchShape, PackedBatch, RecvBatch};
 
+/// A debug build does a tenth, and under miri a few dozen are what there is time for.
+const SCALE: usize = match (cfg!(miri), cfg!(debug_assertions)) {
+    (true, _) => 1_000,
+    (_, true) => 10,
+    _ => 1,
+};
+
 fn pool(batches: usize, blocks: usize) -> (Pool, Sender<Parcel>) {
     let (batches, _) = RecvBatch::pool(batches, &BatchShape::new(1, 64)).expect("a small pool");
     let (blocks, _) = PackedBatch::pool(blocks, 4096, false).expect("a small pool");
@@ -50,7 +57,7 @@ fn every_lane_has_its_turn() {
 
 #[test]
 fn a_consumer_that_takes_open_blocks_gets_every_load_once_and_in_order() {
-    const LOADS: u64 = if cfg!(debug_assertions) { 20_000 } else { 200_000 };
+    const LOADS: u64 = 200_000 / SCALE as u64;
     let (mut pool, home) = pool(8, 8);
     let mut inbox = Inbox::default();
     let feed = inbox.attach(64);
@@ -87,7 +94,7 @@ fn a_consumer_that_takes_open_blocks_gets_every_load_once_and_in_order() {
 
 #[test]
 fn a_sleeping_consumer_hears_of_every_load_and_of_the_end() {
-    let parcels = parcels(if cfg!(debug_assertions) { 2_000 } else { 20_000 });
+    let parcels = parcels(20_000 / SCALE);
     let count = parcels.len();
     let mut inbox = Inbox::default();
     let feeds = [inbox.attach(count), inbox.attach(count)];
@@ -135,7 +142,7 @@ fn a_sleeping_consumer_hears_every_call_and_one_before_its_sleep_too() {
             caller.call();
         }
     });
-    for _ in 0..1_000 {
+    for _ in 0..10_000 / SCALE {
         assert!(matches!(inbox.wait(None), Waited::Deadline));
         heard.send(()).expect("somebody calls");
     }
@@ -153,9 +160,4 @@ fn a_channel_that_is_ended_gives_what_it_has_and_no_more_although_a_feed_is_left
     assert!(matches!(inbox.wait(None), Waited::Batch(_)));
     assert!(matches!(inbox.wait(None), Waited::Batch(_)));
     assert!(matches!(inbox.wait(None), Waited::Ended));
-}
-
-#[test]
-fn the_open_place_is_lock_free() {
-    assert!(AtomicCell::<Option<Parcel>>::is_lock_free());
 }

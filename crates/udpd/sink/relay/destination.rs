@@ -137,8 +137,8 @@ impl Destination {
         }
     }
 
-    /// Sends what is queued, and waits if it may, for as long as the kernel takes some of it now and then: a slow device
-    /// is not a dead one. Whether there is room then.
+    /// Sends what is queued, and waits if it may, for as long as the kernel takes some of it now and then: a slow
+    /// device is not a dead one. Whether there is room then.
     fn make_room(&mut self, tallies: &mut [Tally]) -> bool {
         let mut looks_in_vain = 0;
         let mut queued = self.queue.len();
