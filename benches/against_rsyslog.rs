@@ -96,7 +96,7 @@ fn run(writer: Writer, rate: u64, seconds: f64, segment: Option<u16>) -> Run {
             let daemon = Daemon::with_config(&format!(
                 "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nlanes = 1\nreceive_buffer = \"32MiB\"\n\
                  sinks = [\"file\"]\n[sink.file]\ntype = \"file\"\npath = \"@DIR@/out.log\"\nsync = \"never\"\n\
-                 rotate = {{ bytes = 0, every = \"0s\" }}\nqueue_batches = 4096\n"
+                 rotate = {{ bytes = 0, every = \"0s\" }}\nqueue_bytes = \"64MiB\"\n"
             ));
             let file = daemon.directory().join("out.log");
             let run = measure(daemon.pid(), &file, load(address, rate, seconds, segment));

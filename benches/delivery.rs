@@ -71,7 +71,7 @@ fn rotation(options: &Options) -> String {
          type = \"file\"\n\
          path = \"@DIR@/out.log\"\n\
          rotate = {{ bytes = 0, every = \"1s\" }}\n\
-         queue_batches = 4096\n"
+         queue_bytes = \"64MiB\"\n"
     ));
     let (ended, sent, _) = offered(daemon, load(address, seconds, 300_000, 32));
     let files = fs::read_dir(ended.directory.path()).expect("readable").flatten();
@@ -125,7 +125,7 @@ fn to_disk(options: &Options) -> String {
          type = \"file\"\n\
          path = \"@DIR@/out.log\"\n\
          sync = \"1s\"\n\
-         queue_batches = 2048\n"
+         queue_bytes = \"64MiB\"\n"
     ));
     let mut load = load(address, seconds, rate, 512);
     load.segment = Some(16);
@@ -236,7 +236,7 @@ fn relay(options: &Options) -> String {
              [sink.relay]\n\
              type = \"udp\"\n\
              destinations = [\"{first}\", \"{other}\", \"{third}\"]\n\
-             queue_batches = 2048\n"
+             queue_bytes = \"64MiB\"\n"
         ));
         let (ended, _, seconds) = offered(relay, load(address, options.seconds, 0, 200));
         let sent_on = count(sink(&ended.ledger, &format!("relay@{third}")), "delivered");

@@ -12,6 +12,8 @@ use std::process::Command;
 use udpd::config::{Config, Host};
 use udpd::exit::ExitCode;
 
+use crate::util::daemon::{Daemon, free_address};
+
 /// Nothing may appear here: it is where the files of the corpus would have their sinks and sockets.
 const WOULD_BE_CREATED: &str = "/tmp/udpd-corpus";
 
@@ -174,4 +176,26 @@ fn a_file_that_nobody_may_read_is_refused() {
     assert_eq!(failure.code, ExitCode::Configuration);
     assert!(failure.message.contains("1:1: file: cannot be read: Permission denied"), "{failure}");
     assert!(failure.message.contains("namei -l"), "{failure}");
+}
+
+#[test]
+fn check_and_run_read_the_older_spelling_of_a_queue_and_say_once_what_it_is_read_as() {
+    let address = free_address();
+    let text = format!(
+        "[[listener]]\nname = \"a\"\naddress = \"{address}\"\nsinks = [\"out\"]\n[sink.out]\ntype = \"null\"\n\
+         queue_batches = 100\n"
+    );
+    let said = "sink.out.queue_batches: is the older spelling of queue_bytes; udpd reads 100 batches as 3200KiB; \
+                write queue_bytes = \"3200KiB\" instead";
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("udpd.toml");
+    fs::write(&file, &text).expect("a file");
+    let output = Command::new(env!("CARGO_BIN_EXE_udpd")).arg("check").arg("-c").arg(&file).output().expect("udpd");
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(shown.matches(&format!("warning: {}:7:1: {said}\n", file.display())).count(), 1, "{shown}");
+    let ended = Daemon::with_config(&text).terminate();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    assert_eq!(ended.stderr.matches(said).count(), 1, "{}", ended.stderr);
+    assert_eq!(ended.stderr.matches("older spelling").count(), 1, "{}", ended.stderr);
 }

@@ -53,7 +53,7 @@ fn two_lanes_feed_a_file_and_a_null_sink_without_losing_one() {
             rotate.every = "0s"
             path = "@DIR@/{{listener}}-{{consumer}}.log"
             # A disk that others keep busy may take nothing for a tenth of a second and more.
-            queue_batches = 2048
+            queue_bytes = "32MiB"
             [sink.nothing]
             type = "null"
             "#

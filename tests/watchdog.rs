@@ -67,19 +67,19 @@ fn signs_of_life_come_while_it_is_idle_and_while_its_sinks_and_receivers_wait() 
                 [sink.archive]
                 type = "file"
                 path = "@DIR@/in.log"
-                queue_batches = 2
+                queue_bytes = "64KiB"
                 [sink.stream]
                 type = "unix"
                 socket = "stream"
                 format = "lines"
                 path = "{peers}/stream"
                 when_full = "block"
-                queue_batches = 2
+                queue_bytes = "64KiB"
                 [sink.messages]
                 type = "unix"
                 socket = "datagram"
                 path = "{peers}/messages"
-                queue_batches = 2
+                queue_bytes = "64KiB"
                 "#
             ),
             LIMIT,

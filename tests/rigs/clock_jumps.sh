@@ -59,27 +59,27 @@ type = "file"
 format = "jsonl"
 path = "$directory/all/in.log"
 rotate = { bytes = 0, every = "1s" }
-queue_batches = 512
+queue_bytes = "8MiB"
 [sink.dated]
 type = "file"
 format = "jsonl"
 path = "$directory/dated/%Y%m%d%H%M%S.log"
 rotate = { bytes = 0, every = "0s" }
-queue_batches = 512
+queue_bytes = "8MiB"
 [sink.kept_all]
 type = "file"
 format = "jsonl"
 path = "$directory/kept_all/in.log"
 rotate = { bytes = 0, every = "1s" }
 keep = { files = 3, bytes = 0 }
-queue_batches = 512
+queue_bytes = "8MiB"
 [sink.kept_dated]
 type = "file"
 format = "jsonl"
 path = "$directory/kept_dated/%Y%m%d%H%M%S.log"
 rotate = { bytes = 0, every = "0s" }
 keep = { files = 3, bytes = 0 }
-queue_batches = 512
+queue_bytes = "8MiB"
 TOML
 
 "${faked[@]}" "$udpd" run -c "$directory/udpd.toml" 2>"$directory/stderr" &

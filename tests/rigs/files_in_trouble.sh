@@ -70,10 +70,10 @@ type = "file"
 path = "$1"
 rotate = { bytes = 0, every = "0s" }
 sync = "$2"
-queue_batches = 2048
+queue_bytes = "64MiB"
 [sink.beside]
 type = "null"
-queue_batches = 2048
+queue_bytes = "64MiB"
 TOML
     "$udpd" run -c "$directory/udpd.toml" 2>"$directory/stderr" &
     daemon=$!

@@ -51,7 +51,7 @@ sinks = ["archive"]
 type = "file"
 path = "$directory/log/in.log"
 rotate = { bytes = 0, every = "0s" }
-queue_batches = 8192
+queue_bytes = "64MiB"
 TOML
     "$udpd" run -c "$directory/udpd.toml" 2>"$directory/stderr" &
     daemon=$!

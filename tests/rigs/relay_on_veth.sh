@@ -171,7 +171,7 @@ receive_buffer = "64MiB"
 sinks = ["relay"]
 [sink.relay]
 type = "udp"
-queue_batches = 64
+queue_bytes = "2MiB"
 {keys}
 ''')
         self.log = open(f"{self.directory}/log", "w+")

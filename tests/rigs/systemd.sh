@@ -97,7 +97,7 @@ sinks = ["archive"]
 type = "file"
 path = "/var/log/udpd/{listener}.log"
 sync = "200ms"
-queue_batches = 1024
+queue_bytes = "32MiB"
 TOML
 }
 configure ""

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::logging::LogFormat;
 use crate::os::paths;
-use crate::settings::kinds::{Choose, Chosen, Optional, Words};
+use crate::settings::kinds::{Choose, Chosen, Optional, Or, Size, Words};
 use crate::settings::{Field, Findings, Kind, settings};
 use crate::text::address;
 
@@ -24,8 +24,13 @@ settings! {
         log_format: LogFormat = "text", Words(&[("text", LogFormat::Text), ("json", LogFormat::Json)]);
         /// Where the final ledger goes as JSON when the daemon ends. "" = nowhere.
         stats_on_exit: Option<PathBuf> = "" like "/var/lib/udpd/ledger.json", Optional(paths::check_replaced);
+        /// The memory for datagrams: what all lanes receive into, and what waits for all sinks.
+        pool_bytes: Option<usize> = "auto", Or(&[("auto", None)], Size(POOL), Some);
     }
 }
+
+/// Less would not hold what one lane receives into; the plan knows how much these lanes need.
+const POOL: std::ops::RangeInclusive<u64> = 1 << 20..=1024 << 30;
 
 const LOG_LEVELS: &[(&str, log::LevelFilter)] = &[
     ("error", log::LevelFilter::Error),

@@ -9,7 +9,7 @@ use super::multicast::Multicast;
 use super::names::check_name;
 use crate::policy::{Access, Limit, RateLimit};
 use crate::settings::kinds::{Count, Flag, Flat, Inner, Names, OneOrMore, Optional, Or, Size, Span, Text, Words};
-use crate::settings::settings;
+use crate::settings::{Field, Findings, Key, Kind, settings};
 use crate::text::address;
 
 settings! {
@@ -49,7 +49,7 @@ settings! {
             Or(&[("auto", ReceiveBuffer::Auto)], Size(RECEIVE_BUFFER), ReceiveBuffer::Bytes),
             elsewhere "rcvbuf recv_buffer buffer";
         /// The burst to survive while nobody reads.
-        absorb: Absorb = {}, Inner;
+        absorb: Absorb = {}, WrittenAbsorb;
         /// How long a receive call spins for datagrams before it sleeps. Longer would be a receiver that never sleeps.
         busy_poll: Duration = "0us", Span(Duration::ZERO..=Duration::from_millis(10));
         /// The kernel's arrival time of each datagram.
@@ -67,14 +67,41 @@ settings! {
     }
 }
 
+/// The burst that a listener must survive while nobody reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Absorb {
+    /// Datagrams per second, over all lanes of the listener.
+    pub rate: u64,
+    pub stall: Duration,
+    /// The payload that each of these datagrams has.
+    pub size_bytes: usize,
+    /// The operator wrote it. Then queues reserve memory for it; the default sizes receive buffers only.
+    pub is_written: bool,
+}
+
 settings! {
-    /// The burst that a listener must survive while nobody reads.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct Absorb {
+    for Absorb {
         /// Datagrams per second, over all lanes of the listener.
         rate: u64 = 200000, Count(1..=1_000_000_000);
         /// How long nobody reads.
         stall: Duration = "250ms", Span(Duration::from_millis(1)..=Duration::from_secs(60));
+        /// The payload of each datagram.
+        size_bytes as size: usize = 512, Size(1..=65_535);
+        .. is_written = false;
+    }
+}
+
+/// A table of its own, and whether it was written.
+struct WrittenAbsorb;
+
+impl Kind<Absorb> for WrittenAbsorb {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Absorb> {
+        let absorb: Absorb = Inner.read(field, findings)?;
+        Some(Absorb { is_written: field.written, ..absorb })
+    }
+
+    fn keys(&self, own: Key) -> Vec<Key> {
+        Kind::<Absorb>::keys(&Inner, own)
     }
 }
 
@@ -82,6 +109,11 @@ impl Listener {
     /// A listener of which only the name and the addresses are written. It feeds no sink yet.
     pub fn new(name: impl Into<String>, addresses: Vec<SocketAddr>) -> Self {
         Self { name: name.into(), addresses, ..Self::default() }
+    }
+
+    /// The payload of the datagrams that `absorb` speaks of, as far as it is kept.
+    pub fn absorbed_bytes(&self) -> usize {
+        self.absorb.size_bytes.min(self.max_length_bytes)
     }
 }
 

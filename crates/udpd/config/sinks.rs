@@ -1,12 +1,15 @@
 //! `[sink.NAME]`, validated: what every sink has, whatever its type. The rest is its type's own.
 
 use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::handover::route::FullPolicy;
-use crate::settings::kinds::{Count, Or, Words};
-use crate::settings::settings;
+use crate::settings::kinds::{Count, Or, Size, Words};
+use crate::settings::{Field, Findings, Kind, Place, settings};
 use crate::sink::{AnySettings, SinkSettings};
+use crate::text::advice::Advice;
+use crate::text::units::print_size;
 
 /// `[sink.NAME]`.
 #[derive(Debug, Clone)]
@@ -16,9 +19,9 @@ pub struct Sink {
     /// What its type has of its own.
     pub settings: AnySettings,
     pub consumers: Consumers,
-    /// Depth of each consumer's channel, in batches, 1 to 65,536.
-    pub queue_batches: usize,
-    /// What happens when that is full.
+    /// What may wait for each consumer, in bytes of the pool; `None` leaves it to the plan.
+    pub queue_bytes: Option<usize>,
+    /// What happens when no more may wait.
     pub when_full: FullPolicy,
 }
 
@@ -29,8 +32,8 @@ impl Sink {
     }
 
     pub(crate) fn with(name: impl Into<String>, settings: AnySettings, common: Common) -> Self {
-        let Common { consumers, queue_batches, when_full } = common;
-        Self { name: name.into(), settings, consumers, queue_batches, when_full }
+        let Common { consumers, queue_bytes, when_full } = common;
+        Self { name: name.into(), settings, consumers, queue_bytes, when_full }
     }
 }
 
@@ -41,15 +44,53 @@ settings! {
         /// How many consumer threads: so many, or one for each lane that feeds the sink.
         consumers: Consumers = 1,
             Or(&[("per_lane", Consumers::PerLane)], Count(1..=1024), count), elsewhere "threads workers";
-        /// How many batches wait for each consumer.
-        queue_batches: usize = 256, Count(1..=65_536), elsewhere "queue_size";
-        /// What happens to a batch when they are that many.
+        /// How much may wait for each consumer, as memory of the pool.
+        queue_bytes: Option<usize> = "auto", QueueBytes, elsewhere "queue_size queue_length", formerly "queue_batches";
+        /// What happens to a datagram when no more may wait.
         when_full: FullPolicy = "drop_newest", Words(POLICIES), elsewhere "overflow";
     }
 }
 
 fn count(count: usize) -> Consumers {
     Consumers::Count(NonZeroUsize::new(count).unwrap_or(NonZeroUsize::MIN))
+}
+
+/// A size, or `"auto"`. The older spelling counted batches.
+struct QueueBytes;
+
+/// Less than two of the smallest blocks hands over nothing while one is filled.
+const QUEUE: RangeInclusive<u64> = 64 << 10..=1024 << 30;
+
+/// A batch of the older spelling: 64 datagrams of 512 bytes.
+const BATCH_BYTES: u64 = 32 << 10;
+const BATCHES: RangeInclusive<u64> = 1..=65_536;
+
+impl QueueBytes {
+    const SIZE: Or<usize, Option<usize>, Size> = Or(&[("auto", None)], Size(QUEUE), Some);
+}
+
+impl Kind<Option<usize>> for QueueBytes {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Option<usize>> {
+        Self::SIZE.read(field, findings)
+    }
+
+    fn read_older(&self, field: &Field<'_>, older: &Place, findings: &mut Findings<'_>) -> Option<Option<usize>> {
+        let batches: u64 = Count(0..=u64::MAX).read(field, findings)?;
+        if !BATCHES.contains(&batches) {
+            let what = format!("{batches} is outside {} to {}", BATCHES.start(), BATCHES.end());
+            findings.say(&field.place(), what, "write what may wait in bytes: queue_bytes = \"8MiB\", for example");
+            return None;
+        }
+        let bytes = (batches * BATCH_BYTES).max(*QUEUE.start());
+        let size = print_size(bytes);
+        let what = format!("is the older spelling of queue_bytes; udpd reads {batches} batches as {size}");
+        findings.warn(older, Advice::new(what, format!("write queue_bytes = \"{size}\" instead")));
+        Some(usize::try_from(bytes).ok())
+    }
+
+    fn bounds(&self) -> String {
+        Self::SIZE.bounds()
+    }
 }
 
 const POLICIES: &[(&str, FullPolicy)] =

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::file::parts::keys;
-use super::{Config, Daemon, Host};
+use super::{Absorb, Config, Daemon, Host};
 use crate::settings::{Chosen, Key};
 use crate::sink::kafka::KafkaSettings;
 
@@ -127,6 +128,52 @@ fn a_written_default_is_told_from_one_that_is_not() {
 }
 
 #[test]
+fn a_written_absorb_is_told_from_the_default_even_where_both_are_equal() {
+    let absorb = |line: &str| parse(&LEAST.replace("sinks", &format!("{line}\nsinks"))).listeners[0].absorb;
+    let default = Absorb { rate: 200_000, stall: Duration::from_millis(250), size_bytes: 512, is_written: false };
+    assert_eq!(absorb(""), default);
+    for written in ["absorb = {}", "absorb.stall = \"250ms\"", "absorb = { rate = 200000, size = 512 }"] {
+        assert_eq!(absorb(written), Absorb { is_written: true, ..default }, "{written}");
+    }
+}
+
+#[test]
+fn no_datagram_is_taken_for_longer_than_what_is_kept_of_it() {
+    let assumed =
+        |lines: &str| parse(&LEAST.replace("sinks", &format!("{lines}\nsinks"))).listeners[0].absorbed_bytes();
+    assert_eq!(assumed(""), 512);
+    assert_eq!(assumed("max_length = 100"), 100);
+    assert_eq!(assumed("max_length = 100\nabsorb = { size = 100 }"), 100);
+    assert_eq!(assumed("max_length = \"9KiB\"\nabsorb = { size = \"9KiB\" }"), 9216);
+}
+
+#[test]
+fn a_queue_is_read_in_bytes_and_in_its_older_spelling_as_batches_of_32_kib() {
+    let read = |line: &str| {
+        let config = parse(&format!("{LEAST}{line}\n"));
+        (config.sinks[0].queue_bytes, config.warnings.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    for (line, bytes) in [
+        ("", None),
+        ("queue_bytes = \"auto\"", None),
+        ("queue_bytes = \"64KiB\"", Some(64 << 10)),
+        ("queue_bytes = 65537", Some(65_537)),
+        ("queue_bytes = \"1024GiB\"", Some(1 << 40)),
+    ] {
+        assert_eq!(read(line), (bytes, Vec::new()), "{line}");
+    }
+    for (batches, bytes, size) in
+        [(1, 64 << 10, "64KiB"), (2, 64 << 10, "64KiB"), (3, 96 << 10, "96KiB"), (65_536, 2 << 30, "2GiB")]
+    {
+        let said = format!(
+            "test.toml:10:1: sink.archive.queue_batches: is the older spelling of queue_bytes; udpd reads {batches} \
+             batches as {size}; write queue_bytes = \"{size}\" instead"
+        );
+        assert_eq!(read(&format!("queue_batches = {batches}")), (Some(bytes), vec![said]));
+    }
+}
+
+#[test]
 fn all_problems_are_reported_in_the_order_of_the_text() {
     let text = "[[listener]]\nname = \"a b\"\nbatch_size = 0\nsinks = [\"x\"]\n[sink.y]\ntype = \"null\"\ncolour = 1\n";
     let lines = problems(text, &Host::default());
@@ -184,14 +231,15 @@ fn a_kafka_sink_is_taken_by_a_build_that_has_one_and_refused_by_one_that_has_not
 #[test]
 fn every_destination_of_a_relay_to_all_is_a_sink_of_its_own() {
     let text = "[[listener]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\nsinks = [\"relay\", \"z\"]\n\
-                [sink.relay]\ntype = \"udp\"\ndestinations = [\"10.0.0.8:514\", \"[fd00::9]:514\"]\nqueue_batches = 7\n\
+                [sink.relay]\ntype = \"udp\"\ndestinations = [\"10.0.0.8:514\", \"[fd00::9]:514\"]\n\
+                queue_bytes = \"7MiB\"\n\
                 [sink.z]\ntype = \"null\"\n";
     let config = parse(text);
     let names: Vec<_> = config.sinks.iter().map(|sink| sink.name.as_str()).collect();
     assert_eq!(names, ["relay@10.0.0.8:514", "relay@[fd00::9]:514", "z"]);
     assert_eq!(config.listeners[0].sinks, [0, 1, 2]);
-    assert_eq!(config.sinks[1].queue_batches, 7);
-    let by_source = parse(&text.replace("queue_batches = 7", "distribute = \"by_source\""));
+    assert_eq!(config.sinks[1].queue_bytes, Some(7 << 20));
+    let by_source = parse(&text.replace("queue_bytes = \"7MiB\"", "distribute = \"by_source\""));
     assert_eq!(by_source.sinks.len(), 2);
     assert_eq!(by_source.sinks[0].name, "relay");
 }

@@ -73,7 +73,7 @@ counters! {
     /// Why an offered datagram was not delivered.
     pub struct SinkDropped = Counter::dropped_by("sink") => {
         queue_full: "The consumer was too slow, and `when_full` dropped.",
-            cure = "Raise `queue_batches` for bursts, set `consumers = \"per_lane\"`, or make the destination faster.";
+            cure = "Raise `queue_bytes` for bursts, set `consumers = \"per_lane\"`, or make the destination faster.";
         sink_error: "The destination refused it, or did not take it before the end.", cure = "The log has the error.";
     }
 }

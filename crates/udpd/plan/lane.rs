@@ -10,9 +10,6 @@ use super::spread::Intake;
 use crate::config::{Absorb, Config, Listener, ReceiveBuffer, Timestamps};
 use crate::handover::pool::PoolSize;
 
-/// The payload that buffers are sized for; what the kernel charges for it is [`charge_bytes`].
-const PAYLOAD_ASSUMED: usize = 512;
-
 /// The most that is asked for one socket: beyond it kernels have had their sums wrong.
 const RECEIVE_BUFFER_MAX: u64 = 1 << 30;
 
@@ -52,6 +49,8 @@ pub struct LanePlan {
     pub receive_buffer_bytes: usize,
     /// Datagrams per second that this lane must take.
     pub rate: u64,
+    /// The payload of each of these, by `absorb`.
+    pub payload_bytes: usize,
     /// How its batches are made.
     pub shape: BatchShape,
     pub pool: PoolSize,
@@ -74,7 +73,7 @@ impl LanePlan {
     /// How long a granted buffer, as the kernel accounts it, lasts at the lane's rate. A quarter of it is not counted:
     /// the kernel may hold that much back while a reader works.
     pub fn covered(&self, granted_bytes: usize) -> Duration {
-        let datagrams = granted_bytes as u64 / 4 * 3 / charge_bytes(PAYLOAD_ASSUMED.min(self.shape.slot_bytes));
+        let datagrams = granted_bytes as u64 / 4 * 3 / charge_bytes(self.payload_bytes);
         Duration::from_secs_f64(datagrams as f64 / self.rate.max(1) as f64)
     }
 }
@@ -87,7 +86,7 @@ pub(super) fn receive_buffer(listener: &Listener, lane_rate: u64) -> usize {
         ReceiveBuffer::Bytes(bytes) => bytes,
         ReceiveBuffer::Auto => {
             let datagrams = (lane_rate as f64 * stall.as_secs_f64()).ceil() as u64;
-            let charged = datagrams.saturating_mul(charge_bytes(PAYLOAD_ASSUMED.min(listener.max_length_bytes)));
+            let charged = datagrams.saturating_mul(charge_bytes(listener.absorbed_bytes()));
             let accounted = (charged / 3).saturating_mul(4).clamp(1 << 20, RECEIVE_BUFFER_MAX);
             usize::try_from(accounted / 2).unwrap_or(usize::MAX)
         }

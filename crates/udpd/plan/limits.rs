@@ -118,14 +118,17 @@ fn cure(config: &Config, plan: &Plan) -> String {
     let queues: Vec<String> = listener
         .sinks
         .iter()
-        .map(|&sink| format!("{} of sink {}", config.sinks[sink].queue_batches, config.sinks[sink].name))
+        .map(|&sink| {
+            let queue = config.sinks[sink].queue_bytes.map_or("auto".to_owned(), |bytes| Bytes(bytes).to_string());
+            format!("{queue} of sink {}", config.sinks[sink].name)
+        })
         .collect();
     let slots = match listener.gro {
         true => "write gro = \"off\", whose batches take 64 KiB for each message".to_owned(),
         false => format!("lower max_length ({} bytes)", listener.max_length_bytes),
     };
     format!(
-        "of that {} are for listener {}: {slots}, lower batch_size ({}), lanes ({lanes}) or queue_batches ({})",
+        "of that {} are for listener {}: {slots}, lower batch_size ({}), lanes ({lanes}) or queue_bytes ({})",
         Bytes(bytes_of(largest)),
         listener.name,
         listener.batch_size,
@@ -274,7 +277,7 @@ mod tests {
         {
             assert!(failure.message.contains(words), "{words}: {failure}");
         }
-        for key in ["max_length (2048 bytes)", "batch_size (64)", "lanes (1)", "queue_batches (256 of sink x)"] {
+        for key in ["max_length (2048 bytes)", "batch_size (64)", "lanes (1)", "queue_bytes (auto of sink x)"] {
             assert!(failure.message.contains(key), "{key}: {failure}");
         }
     }

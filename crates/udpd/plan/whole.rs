@@ -102,6 +102,7 @@ impl Plan {
                     intake,
                     receive_buffer_bytes: lane::receive_buffer(listener, rate),
                     rate,
+                    payload_bytes: listener.absorbed_bytes(),
                     shape,
                     pool: pool.clone(),
                     engine: engines[index].clone(),
@@ -152,11 +153,11 @@ impl Plan {
 
 /// What may wait in each lane for a sink: its share of what may wait for the consumer that it feeds.
 fn waiting_bytes(config: &Config, feeders: &Feeders<'_>, sink: usize) -> usize {
-    const BYTES_OF_A_BATCH: usize = 32 << 10;
+    const AUTO_BYTES: usize = 8 << 20;
     let settings = &config.sinks[sink];
     let consumers = feeders.consumers(sink, settings.consumers).max(1);
     let lanes_of_consumer = feeders.of_sink(sink, settings.consumers).count().div_ceil(consumers).max(1);
-    (settings.queue_batches * BYTES_OF_A_BATCH).div_ceil(lanes_of_consumer)
+    settings.queue_bytes.unwrap_or(AUTO_BYTES).div_ceil(lanes_of_consumer)
 }
 
 /// Whether the kernel takes the address of a listener for one that another of our own listeners has: one of the two is
@@ -202,7 +203,7 @@ mod tests {
         sinks = ["x", "y"]
         [sink.x]
         type = "null"
-        queue_batches = 10
+        queue_bytes = "320KiB"
         consumers = "per_lane"
         [sink.y]
         type = "null"
@@ -236,6 +237,17 @@ mod tests {
             let covered = lane.covered(2 * lane.receive_buffer_bytes);
             assert!(covered >= Duration::from_micros(99_900) && covered < Duration::from_millis(102), "{covered:?}");
         }
+    }
+
+    #[test]
+    fn longer_datagrams_need_a_larger_buffer_for_the_same_time() {
+        let lane = |size: &str| plan(&TEXT.replace("\"100ms\"", &format!("\"100ms\"{size}"))).lanes[0].clone();
+        let (short, long) = (lane(""), lane(", size = 1400"));
+        assert_eq!((short.payload_bytes, long.payload_bytes), (512, 1400));
+        assert!(long.receive_buffer_bytes > short.receive_buffer_bytes * 3 / 2, "{long:?}");
+        let covered = long.covered(2 * long.receive_buffer_bytes);
+        assert!(covered >= Duration::from_micros(99_900) && covered < Duration::from_millis(102), "{covered:?}");
+        assert!(long.covered(2 * short.receive_buffer_bytes) < Duration::from_millis(60), "what is too small says so");
     }
 
     #[test]

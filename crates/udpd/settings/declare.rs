@@ -15,7 +15,8 @@
 //!
 //! The default is TOML and is read like what an operator writes, so that a key that is absent and a key that shows its
 //! default cannot differ. `like` is an example, where the default is none; `elsewhere` what other programs call the
-//! key; `formerly` an older spelling, which is accepted with a warning.
+//! key; `formerly` an older spelling, which is accepted with a warning; a kind whose older
+//! spelling counted something else has a `read_older` of its own.
 
 /// Declares a struct of settings, or with `for TYPE` the keys of one that is declared elsewhere; `..` gives the fields
 /// of that which no key fills.

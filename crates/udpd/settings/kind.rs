@@ -2,15 +2,24 @@
 
 use toml::de::DeTable;
 
-use super::findings::Findings;
+use super::findings::{Findings, Place};
 use super::keys::{Key, Keys, join};
 use super::line::Line;
 use super::table::{Field, Table};
+use crate::text::advice::Advice;
 
 /// A way of writing a `T`.
 pub(crate) trait Kind<T> {
     /// The value of `field`, as far as it is right. What is wrong goes to `findings`.
     fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<T>;
+
+    /// As [`read`](Self::read), of a key that `older` is an older spelling of, with the one warning that it gets. What
+    /// meant something else then says in the warning what it is read as.
+    fn read_older(&self, field: &Field<'_>, older: &Place, findings: &mut Findings<'_>) -> Option<T> {
+        let key = field.name();
+        findings.warn(older, Advice::new(format!("is the older spelling of {key}"), format!("write {key} instead")));
+        self.read(field, findings)
+    }
 
     /// Which values are right, in words; "" says that the help does.
     fn bounds(&self) -> String {
@@ -36,7 +45,10 @@ pub(crate) trait Kind<T> {
             let cure = format!("write {} = {}, for example", line.key, findings.keys.example(&path));
             findings.say(&table.place.inner(line.key), "is missing", cure);
         }
-        let value = field.and_then(|field| self.read(&field, findings));
+        let value = field.and_then(|field| match field.older.clone() {
+            Some(older) => self.read_older(&field, &older, findings),
+            None => self.read(&field, findings),
+        });
         if findings.count() > before {
             table.note_wrong(line.key);
         }

@@ -10,7 +10,6 @@ use toml::de::{DeTable, DeValue};
 
 use super::findings::{Findings, Located, Place};
 use super::keys::{Key, Keys, join};
-use crate::text::advice::Advice;
 
 /// A value as it stands in the text, not yet known to be of the right type.
 #[derive(Debug, Clone)]
@@ -23,6 +22,8 @@ pub(crate) struct Field<'a> {
     pub(crate) schema: String,
     /// False for a default.
     pub(crate) written: bool,
+    /// Where its name stands, when that is an older spelling.
+    pub(crate) older: Option<Place>,
     /// Words that are right as well, in quotes.
     pub(crate) words: Vec<&'static str>,
 }
@@ -30,6 +31,11 @@ pub(crate) struct Field<'a> {
 impl<'a> Field<'a> {
     pub(crate) fn place(&self) -> Place {
         Place { offset: self.span.start, key: self.key.clone() }
+    }
+
+    /// The key within its table, in the spelling of today.
+    pub(crate) fn name(&self) -> &str {
+        self.schema.rsplit('.').next().unwrap_or_default()
     }
 
     /// An element of the list at this place.
@@ -71,7 +77,7 @@ impl<'a> Field<'a> {
     /// The value that was probably meant, when another type of it would be right; otherwise an example.
     fn cure_as_meant(&self, keys: &Keys) -> String {
         let example = keys.example(&self.schema);
-        let last = self.schema.rsplit('.').next().unwrap_or_default();
+        let last = self.name();
         let words = ["auto", "on", "off"].contains(&example.trim_matches('"'));
         match self.value {
             DeValue::String(text) if text.parse::<u64>().is_ok() => format!("write it without quotes: {last} = {text}"),
@@ -93,7 +99,7 @@ impl<'a> Field<'a> {
 
     /// "write KEY = EXAMPLE".
     pub(crate) fn cure(&self, keys: &Keys) -> String {
-        let last = self.schema.rsplit('.').next().unwrap_or_default();
+        let last = self.name();
         match keys.example(&self.schema) {
             header if header.starts_with('[') && !self.schema.contains('.') => format!("write {header}"),
             example => format!("write it as in {last} = {example}"),
@@ -164,10 +170,10 @@ impl<'a> Table<'a> {
             findings.say(&place, what, format!("remove {older}"));
             return value;
         }
-        findings.warn(&place, Advice::new(format!("is the older spelling of {key}"), format!("write {key} instead")));
         self.written.older.push((key, older));
         let value = self.entries.get(older)?;
-        Some(Field { schema: join(&self.schema, key), ..self.field(older, value.span(), value.get_ref()) })
+        let field = self.field(older, value.span(), value.get_ref());
+        Some(Field { schema: join(&self.schema, key), older: Some(place), ..field })
     }
 
     /// Notes that the value of the key is wrong, which has been reported.
@@ -211,7 +217,7 @@ impl<'a> Table<'a> {
 
     fn field(&self, key: &str, span: Range<usize>, value: &'a DeValue<'a>) -> Field<'a> {
         let (shown, schema) = (shown(&self.place.key, key), join(&self.schema, key));
-        Field { value, span, key: shown, schema, written: true, words: Vec::new() }
+        Field { value, span, key: shown, schema, written: true, older: None, words: Vec::new() }
     }
 }
 

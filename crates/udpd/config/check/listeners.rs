@@ -20,7 +20,18 @@ pub(crate) fn check(section: &mut Section<'_, Listener>, host: &Host, findings: 
         findings.accept(host.check_interface(&interface.value), &interface.place);
     }
     check_networks(section, findings);
+    check_absorb(section, findings);
     multicast::check(section, host, findings);
+}
+
+/// Nothing longer than `max_length` is kept, also of the datagrams in a train. The default of `size` is cut to it.
+fn check_absorb(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
+    let Section { settings: listener, written } = section;
+    let (size, longest) = (listener.absorb.size_bytes, listener.max_length_bytes);
+    let is_known = !written.is_wrong("absorb") && !written.is_wrong("max_length");
+    let Some(place) = written.inner("absorb", "size").filter(|_| is_known && size > longest) else { return };
+    let what = format!("{size} bytes are more than max_length keeps of a datagram, which is {longest}");
+    findings.say(&place, what, format!("write max_length = {size}, or a size of {longest} at most"));
 }
 
 /// The longest prefix decides, so a network that is in both lists decides nothing.

@@ -126,7 +126,7 @@ mod tests {
             type = "null"
             [sink.two]
             type = "null"
-            queue_batches = 7
+            queue_bytes = "7MiB"
         "#;
         Config::parse(text, "test.toml", &Host::default()).expect("a good file")
     }
@@ -137,7 +137,7 @@ mod tests {
         let listener = &subject.config.listeners[0];
         assert_eq!((listener.name.as_str(), listener.sinks.as_slice()), ("b", &[0][..]));
         assert_eq!(listener.addresses, ["127.0.0.1:0".parse().expect("an address")]);
-        assert_eq!((subject.config.sinks.len(), subject.config.sinks[0].queue_batches), (1, 7));
+        assert_eq!((subject.config.sinks.len(), subject.config.sinks[0].queue_bytes), (1, Some(7 << 20)));
         assert!(
             subject.changed.iter().any(|line| line.contains("192.0.2.1:515, 192.0.2.1:516")),
             "{:?}",
