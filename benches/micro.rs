@@ -17,7 +17,8 @@ use udpd::handover::batch::{Parcel, exclusive};
 use udpd::handover::channel::{Inbox, Waited};
 
 use udpd::format::lines;
-use udpd::handover::pool::Pool;
+use udpd::handover::blocks::{Allowance, Blocks, Stock};
+use udpd::handover::pool::{Owner, Pool};
 use udpd::handover::route::{FullPolicy, Route};
 use udpd::pipeline::Pipeline;
 use udpd::pipeline::receiver::Stop;
@@ -137,7 +138,10 @@ fn hand_over(criterion: &mut Criterion) {
     let pair = Pair::new();
     let (mut pool, home) = full_pool(&pair);
     let mut inbox = Inbox::default();
-    let mut route = Route::new(inbox.attach(260), FullPolicy::Block, 0, 0);
+    let (blocks, _) = PackedBatch::pool(2, 64 << 10, false).expect("a pool");
+    let nothing = Stock::shared(Vec::new().into_iter());
+    let blocks = Blocks::new(Stock::of_queue(blocks.into_iter()), nothing, Allowance::new(0));
+    let mut route = Route::new(inbox.attach(260), FullPolicy::Block, 0, blocks, 256);
     let thread = std::thread::spawn(move || {
         while let Waited::Batch(parcel) = inbox.wait(None) {
             home.try_send(parcel).expect("the way home has room for every batch");
@@ -166,8 +170,7 @@ fn hand_over(criterion: &mut Criterion) {
 /// A pool as a lane with a channel of 256 has it, each batch full.
 fn full_pool(pair: &Pair) -> (Pool, Sender<Parcel>) {
     let (batches, _) = RecvBatch::pool(258, &shape(Control::default())).expect("a pool");
-    let (blocks, _) = PackedBatch::pool(2, 64 << 10, false).expect("a pool");
-    let (mut pool, home) = Pool::new(batches, vec![blocks], 0, 0);
+    let (mut pool, home) = Pool::new(batches, 1, Owner::default());
     let mut parcels: Vec<Parcel> = std::iter::from_fn(|| pool.take()).collect();
     for parcel in &mut parcels {
         pair.fill(BATCH, &[7; 32]);

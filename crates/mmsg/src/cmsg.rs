@@ -20,6 +20,8 @@ pub(crate) const fn space(data_bytes: usize) -> usize {
 
 /// `in6_pktinfo`, the longer one of the two families.
 pub(crate) const PACKET_INFO_SPACE: usize = space(20);
+/// How much longer that is than `in_pktinfo`.
+pub(crate) const PACKET_INFO_V6_EXTRA: usize = space(20) - space(12);
 /// `timespec` of two 64-bit numbers.
 pub(crate) const TIMESTAMP_SPACE: usize = space(16);
 /// The segment size of a train: an `int`.

@@ -18,6 +18,7 @@ use std::iter::FusedIterator;
 use crate::backing::Backing;
 use crate::batch::Summary;
 use crate::datagram::{Datagram, Message};
+use crate::shape::Control;
 use crate::span::Span;
 
 /// What stands before each datagram.
@@ -46,6 +47,14 @@ impl PackedBatch {
     pub fn bytes_for(datagram: &Datagram<'_>) -> usize {
         let Message { name, control, payload, .. } = datagram.message();
         (HEAD_BYTES + name.len() + control.len() + payload.len()).next_multiple_of(ALIGNMENT)
+    }
+
+    /// What a datagram with so much payload takes, when it brings the control messages that come with every datagram
+    /// and are asked for. The segment size of a train and the drop counter come now and then, and are left out.
+    pub fn bytes_expected(control: &Control, is_ipv6: bool, payload_bytes: usize) -> usize {
+        let name_bytes = if is_ipv6 { size_of::<libc::sockaddr_in6>() } else { size_of::<libc::sockaddr_in>() };
+        let control_bytes = control.bytes_of_every_datagram(is_ipv6);
+        (HEAD_BYTES + name_bytes + control_bytes + payload_bytes).next_multiple_of(ALIGNMENT)
     }
 
     /// Copies a datagram behind those that are there. False, and nothing is changed, when there is no room for it.

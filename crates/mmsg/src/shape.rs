@@ -112,6 +112,13 @@ impl Control {
         Control { other_bytes: bytes, ..self }
     }
 
+    /// What those take that come with every datagram.
+    pub(crate) fn bytes_of_every_datagram(self, is_ipv6: bool) -> usize {
+        let every = Control { gro: false, drop_overflow: false, hardware_timestamps: false, ..self };
+        let packet_info = if is_ipv6 || !self.packet_info { 0 } else { cmsg::PACKET_INFO_V6_EXTRA };
+        every.bytes() - packet_info
+    }
+
     fn bytes(self) -> usize {
         // One line per message that can come with a datagram.
         let named: usize = [
@@ -162,6 +169,11 @@ impl BatchShape {
     #[must_use]
     pub const fn huge_pages(self, on: bool) -> BatchShape {
         BatchShape { huge_pages: on, ..self }
+    }
+
+    /// The longest payload that a slot has room for.
+    pub fn payload_bytes_max(&self) -> usize {
+        self.layout().slot_bytes
     }
 
     /// The memory of one batch in bytes, headers included. A pool of them rounds up to whole pages.

@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::exit::{ExitCode, Failure};
 use crate::os::console;
 use crate::plan::memory::{Bytes, Memory};
+use crate::plan::pool::{PoolPlan, Stall};
 use crate::plan::{self, LanePlan, Plan, words};
 
 /// What `--json` prints.
@@ -16,6 +17,8 @@ struct PlanJson<'a> {
     valid: bool,
     lanes: Vec<LaneJson<'a>>,
     consumers: Vec<SinkJson<'a>>,
+    stalls: Vec<StallJson<'a>>,
+    pool_bytes: usize,
     #[serde(flatten)]
     memory: Memory,
     warnings: Vec<String>,
@@ -48,6 +51,21 @@ struct SinkJson<'a> {
     cpus: String,
 }
 
+/// How long a sink may take nothing before a listener loses what is meant for it.
+#[derive(Debug, Serialize)]
+struct StallJson<'a> {
+    listener: &'a str,
+    sink: &'a str,
+    rate: u64,
+    size_bytes: usize,
+    /// As long as nothing else waits on the node.
+    stall_ms: f64,
+    datagrams: u64,
+    /// Whatever other sinks do.
+    own_stall_ms: f64,
+    own_datagrams: u64,
+}
+
 /// Prints the plan for a configuration that has been loaded.
 pub fn execute(config: &Config, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
     let plan = plan::make(config)?;
@@ -74,7 +92,7 @@ fn json_of<'a>(config: &'a Config, plan: &'a Plan) -> PlanJson<'a> {
         engine_why: &lane.engine.why,
         covers_ms: lane.covered(2 * lane.receive_buffer_bytes).as_secs_f64() * 1000.0,
         batches: lane.batches(),
-        pool_bytes: lane.pool_bytes(),
+        pool_bytes: lane.batches_bytes(),
     };
     let sinks = config.sinks.iter().zip(&plan.sinks);
     let consumers = sinks.map(|(sink, planned)| SinkJson {
@@ -82,11 +100,24 @@ fn json_of<'a>(config: &'a Config, plan: &'a Plan) -> PlanJson<'a> {
         consumers: planned.consumers,
         cpus: steer::format_core_list(&plan.consumer_cores),
     });
+    let stall = |stall: Stall| StallJson {
+        listener: &config.listeners[stall.listener].name,
+        sink: &config.sinks[stall.sink].name,
+        rate: stall.rate,
+        size_bytes: stall.payload_bytes,
+        stall_ms: stall.survived(stall.datagrams).as_secs_f64() * 1000.0,
+        datagrams: stall.datagrams,
+        own_stall_ms: stall.survived(stall.own_datagrams).as_secs_f64() * 1000.0,
+        own_datagrams: stall.own_datagrams,
+    };
+    let memory = plan.memory();
     PlanJson {
         valid: true,
         lanes: plan.lanes.iter().map(lane).collect(),
         consumers: consumers.collect(),
-        memory: plan.memory(),
+        stalls: plan.pool.stalls(config, &plan.sinks, &plan.lanes).into_iter().map(stall).collect(),
+        pool_bytes: memory.pool_bytes(),
+        memory,
         warnings: words::warnings(config, plan),
     }
 }
@@ -119,13 +150,19 @@ fn render(shown: &PlanJson<'_>, plan: &Plan) -> String {
     for sink in &shown.consumers {
         text += &format!("  {}  consumers {}  cores {}\n", sink.sink, sink.consumers, sink.cpus);
     }
-    if let Some(lane) = plan.lanes.first() {
-        let own = match lane.engine.own_batches(lane.shape.slots) {
-            0 => String::new(),
-            own => format!(" + {own} in the ring"),
-        };
-        text += &format!("\nbatches of the first lane: {}{own}, 1 spare\n", lane.pool);
+    for stall in &shown.stalls {
+        text += &format!(
+            "  {}  takes nothing for {:.1} s and listener {} loses nothing, at {}/s of {} bytes; {:.1} s of that are its \
+             own, whatever other sinks do\n",
+            stall.sink,
+            stall.stall_ms / 1000.0,
+            stall.listener,
+            stall.rate,
+            stall.size_bytes,
+            stall.own_stall_ms / 1000.0
+        );
     }
+    text += &format!("\npool\n{}", sum_of_pool(&plan.pool));
     text += &format!(
         "memory: {}, up to {} in receive buffers (the kernel's)\n",
         shown.memory,
@@ -135,6 +172,19 @@ fn render(shown: &PlanJson<'_>, plan: &Plan) -> String {
         text += &format!("warning: {warning}\n");
     }
     text
+}
+
+/// The parts of the pool, which add up.
+fn sum_of_pool(pool: &PoolPlan) -> String {
+    let blocks_bytes = pool.blocks_bytes();
+    let parts = [
+        (pool.batches_bytes, "in batches, which lanes receive into"),
+        (pool.asked_bytes, "that absorb and queue_bytes ask for"),
+        (blocks_bytes - pool.asked_bytes, "for whatever else waits, shared by all sinks"),
+    ];
+    let line = |(bytes, what): (usize, &str)| format!("  {:>10}  {what}\n", Bytes(bytes).to_string());
+    let whole = (pool.batches_bytes + blocks_bytes, "in all, fixed at the start");
+    parts.into_iter().filter(|(bytes, _)| *bytes > 0).chain([whole]).map(line).collect()
 }
 
 /// The failure of a configuration that was given neither as a file nor as arguments.

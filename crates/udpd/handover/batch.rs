@@ -58,16 +58,28 @@ impl<'a> Iterator for Datagrams<'a> {
     }
 }
 
+/// Where a load was born, and goes back to when it is empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// In the pool of its lane.
+    Lane,
+    /// In the stock of the queue that it was taken for.
+    Queue,
+    /// In the stock that all queues of its memory node share.
+    Node,
+}
+
 /// Datagrams that know where they come from.
 pub struct LaneBatch {
     /// The datagrams.
     pub datagrams: Load,
     /// Index of the listener, for the ledger and for paths.
     pub listener: usize,
-    /// Index of the lane over all listeners; the way home.
+    /// Index of the lane over all listeners.
     pub lane: usize,
-    /// The route that a packed one belongs to, by its place in the list of the lane.
-    pub(super) route: usize,
+    pub(super) origin: Origin,
+    /// Of the memory node, for the way home.
+    pub(super) node: usize,
     /// Grows from each load of a lane to the next, in the order they were begun.
     pub(super) number: u64,
 }
@@ -75,11 +87,15 @@ pub struct LaneBatch {
 impl LaneBatch {
     /// A batch of a lane that has no pool: for measurements and tests of what sinks do with it.
     pub fn received(batch: RecvBatch, listener: usize, lane: usize) -> Self {
-        Self { datagrams: Load::Received(batch), listener, lane, route: 0, number: 0 }
+        Self { listener, lane, ..Self::with(Load::Received(batch), Origin::Lane) }
     }
 
-    pub(super) fn new(datagrams: Load, listener: usize, lane: usize, route: usize) -> Parcel {
-        Arc::new(Self { datagrams, listener, lane, route, number: 0 })
+    fn with(datagrams: Load, origin: Origin) -> Self {
+        Self { datagrams, listener: 0, lane: 0, origin, node: 0, number: 0 }
+    }
+
+    pub(super) fn new(datagrams: Load, origin: Origin) -> Parcel {
+        Arc::new(Self::with(datagrams, origin))
     }
 }
 

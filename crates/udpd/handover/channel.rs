@@ -72,28 +72,15 @@ pub enum Waited {
     Ended,
 }
 
-/// Sees how full a channel is, and can end it.
+/// Can end a channel.
 #[derive(Debug, Clone)]
-pub struct Gauge {
-    queues: Vec<Receiver<Parcel>>,
-    bell: Arc<Bell>,
-}
+pub struct Closer(Arc<Bell>);
 
-impl Gauge {
-    /// How many loads wait.
-    pub fn depth(&self) -> usize {
-        self.queues.iter().map(Receiver::len).sum()
-    }
-
-    /// How many can.
-    pub fn capacity(&self) -> usize {
-        self.queues.iter().filter_map(Receiver::capacity).sum()
-    }
-
+impl Closer {
     /// The consumer takes what is there and ends, although a feed is left: its receiver cannot be woken.
     pub fn end(&self) {
-        self.bell.ended.store(true, Ordering::Relaxed);
-        self.bell.ring();
+        self.0.ended.store(true, Ordering::Relaxed);
+        self.0.ring();
     }
 }
 
@@ -164,10 +151,9 @@ impl Inbox {
         self.bell.napping.store(false, Ordering::Relaxed);
     }
 
-    /// For watching how full it is, once every lane is attached.
-    pub fn gauge(&self) -> Gauge {
-        let queues = self.sources.iter().map(|source| source.queue.clone()).collect();
-        Gauge { queues, bell: Arc::clone(&self.bell) }
+    /// For those who end it.
+    pub fn closer(&self) -> Closer {
+        Closer(Arc::clone(&self.bell))
     }
 
     /// For those who have something for the sink.
@@ -207,9 +193,9 @@ impl Inbox {
 }
 
 impl Feed {
-    /// Whether the consumer has taken everything that was queued.
-    pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+    /// How many loads the consumer has not taken yet.
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
     }
 
     /// True when a load that is handed over now would be looked at soon: the consumer does not nap and has not fallen

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::handover::batch::packed;
-use crate::handover::pool::Pool;
+use crate::handover::blocks::{Allowance, Blocks, Stock};
+use crate::handover::pool::{Homes, Owner, Pool};
 use mmsg::{BatchShape, PackedBatch, RecvBatch};
 
 /// A debug build does a tenth, and under miri a few dozen are what there is time for.
@@ -12,14 +13,24 @@ const SCALE: usize = match (cfg!(miri), cfg!(debug_assertions)) {
     _ => 1,
 };
 
-fn pool(batches: usize, blocks: usize) -> (Pool, Sender<Parcel>) {
+/// A lane and the blocks of its only queue, and the ways home.
+fn lane(batches: usize, blocks: usize) -> (Pool, Blocks, Homes) {
     let (batches, _) = RecvBatch::pool(batches, &BatchShape::new(1, 64)).expect("a small pool");
     let (blocks, _) = PackedBatch::pool(blocks, 4096, false).expect("a small pool");
-    Pool::new(batches, vec![blocks], 0, 0)
+    let nothing = Stock::shared(Vec::new().into_iter());
+    let blocks = Blocks::new(Stock::of_queue(blocks.into_iter()), nothing, Allowance::new(0));
+    let (pool, home) = Pool::new(batches, 1, Owner::default());
+    (pool, blocks.clone(), Homes::new([home].into(), vec![blocks]))
+}
+
+fn begun(pool: &mut Pool, blocks: &Blocks) -> Option<Parcel> {
+    let mut block = blocks.take()?;
+    pool.mark(&mut block);
+    Some(block)
 }
 
 fn parcels(count: usize) -> Vec<Parcel> {
-    let (mut pool, _home) = pool(count, 1);
+    let (mut pool, ..) = lane(count, 1);
     std::iter::from_fn(|| pool.take()).collect()
 }
 
@@ -30,11 +41,11 @@ fn numbers(inbox: &mut Inbox) -> Vec<u64> {
 #[test]
 fn an_open_block_is_taken_in_its_turn_whatever_is_queued_before_and_after() {
     for (before, after) in [(0, 0), (1, 0), (2, 0), (3, 2)] {
-        let (mut pool, _home) = pool(8, 1);
+        let (mut pool, blocks, _homes) = lane(8, 1);
         let mut inbox = Inbox::default();
         let feed = inbox.attach(16);
         (0..before).for_each(|_| feed.send(pool.take().expect("a batch")));
-        feed.leave(pool.take_block(0).expect("a block"));
+        feed.leave(begun(&mut pool, &blocks).expect("a block"));
         // A receiver takes an open block out and queues it before it queues anything else.
         if after > 0 {
             feed.send(feed.take_open().expect("nobody has taken it"));
@@ -58,7 +69,7 @@ fn every_lane_has_its_turn() {
 #[test]
 fn a_consumer_that_takes_open_blocks_gets_every_load_once_and_in_order() {
     const LOADS: u64 = 200_000 / SCALE as u64;
-    let (mut pool, home) = pool(8, 8);
+    let (mut pool, stock, homes) = lane(8, 8);
     let mut inbox = Inbox::default();
     let feed = inbox.attach(64);
     let receiver = std::thread::spawn(move || {
@@ -71,7 +82,7 @@ fn a_consumer_that_takes_open_blocks_gets_every_load_once_and_in_order() {
             }
             let open = feed.take_open();
             blocks += u64::from(open.is_none());
-            let Some(mut block) = open.or_else(|| pool.take_block(0)) else {
+            let Some(mut block) = open.or_else(|| begun(&mut pool, &stock)) else {
                 blocks -= 1;
                 continue;
             };
@@ -86,7 +97,7 @@ fn a_consumer_that_takes_open_blocks_gets_every_load_once_and_in_order() {
         last = parcel.number;
         taken += 1;
         batches += u64::from(matches!(parcel.datagrams, crate::handover::batch::Load::Received(_)));
-        home.send(parcel).expect("room");
+        homes.send(parcel);
     }
     let blocks = receiver.join().expect("the receiver ends");
     assert_eq!((batches, taken), (LOADS, LOADS + blocks));
@@ -114,10 +125,10 @@ fn a_sleeping_consumer_hears_of_every_load_and_of_the_end() {
 
 #[test]
 fn what_is_left_open_by_a_feed_that_goes_is_still_taken() {
-    let (mut pool, _home) = pool(1, 1);
+    let (mut pool, blocks, _homes) = lane(1, 1);
     let mut inbox = Inbox::default();
     let feed = inbox.attach(4);
-    feed.leave(pool.take_block(0).expect("a block"));
+    feed.leave(begun(&mut pool, &blocks).expect("a block"));
     drop(feed);
     assert!(matches!(inbox.wait(None), Waited::Batch(_)));
     assert!(matches!(inbox.wait(None), Waited::Ended));
@@ -156,7 +167,7 @@ fn a_channel_that_is_ended_gives_what_it_has_and_no_more_although_a_feed_is_left
     let mut inbox = Inbox::default();
     let feed = inbox.attach(4);
     parcels(2).into_iter().for_each(|parcel| feed.send(parcel));
-    inbox.gauge().end();
+    inbox.closer().end();
     assert!(matches!(inbox.wait(None), Waited::Batch(_)));
     assert!(matches!(inbox.wait(None), Waited::Batch(_)));
     assert!(matches!(inbox.wait(None), Waited::Ended));

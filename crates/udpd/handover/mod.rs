@@ -3,6 +3,7 @@
 
 pub mod batch;
 mod bell;
+pub mod blocks;
 pub mod channel;
 pub mod pool;
 pub mod route;

@@ -1,10 +1,10 @@
 //! The way of one lane's datagrams to one sink, and what happens when the sink does not keep up.
 //!
 //! While a consumer keeps up it gets batches as they were received. When it is behind, what comes for it is packed into
-//! the blocks that this route owns, so a stall is survived for as long as these bytes last, whatever the datagrams look
-//! like, and other sinks of the listener are not touched. Full batches are handed over unpacked for as long as the lane
-//! has enough of them, because that costs nothing. When every block is full, `when_full` decides, and each datagram
-//! that it costs is told to the ledger.
+//! the blocks that its queue may use, so a stall is survived for as long as these bytes last, whatever the datagrams
+//! look like, and other sinks of the listener are not touched. The first few full batches are handed over unpacked,
+//! because that costs nothing. When every block is full, `when_full` decides, and each datagram that it costs is told
+//! to the ledger.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use mmsg::PackedBatch;
 
-use super::batch::{Load, Parcel, packed};
+use super::batch::{Load, Origin, Parcel, packed};
+use super::blocks::Blocks;
 use super::channel::Feed;
 use super::pool::Pool;
 use crate::os::crew;
@@ -48,16 +49,19 @@ pub struct Route {
     policy: FullPolicy,
     /// The sink, by its index in the configuration.
     pub sink: usize,
-    /// Its place in the list of the lane, by which the pool knows its blocks.
-    place: usize,
+    /// For what waits.
+    blocks: Blocks,
+    /// How many batches may wait as they are.
+    lend_max: usize,
     /// A block was left in the feed.
     has_open: bool,
 }
 
 impl Route {
-    /// The route at `place` in the list of its lane.
-    pub fn new(feed: Feed, policy: FullPolicy, sink: usize, place: usize) -> Self {
-        Self { feed, policy, sink, place, has_open: false }
+    /// The route to a sink. For as long as the consumer is behind, no more than `lend_max` full batches of the lane
+    /// wait for it, and everything else in `blocks`.
+    pub fn new(feed: Feed, policy: FullPolicy, sink: usize, blocks: Blocks, lend_max: usize) -> Self {
+        Self { feed, policy, sink, blocks, lend_max, has_open: false }
     }
 
     /// True when a batch that is handed over now would be looked at soon.
@@ -78,8 +82,9 @@ impl Route {
     ) {
         let open = if self.has_open { self.feed.take_open() } else { None };
         self.has_open = false;
-        let keeps_up = open.is_none() && self.feed.is_empty();
-        let is_lent = if keeps_up { pool.can_give() } else { pool.can_lend(is_full) };
+        let waiting = self.feed.len();
+        let keeps_up = open.is_none() && waiting == 0;
+        let is_lent = if keeps_up { pool.can_give() } else { is_full && waiting < self.lend_max && pool.can_lend() };
         if is_lent || self.displaces(parcel, open.as_ref(), pool, dropped) {
             open.into_iter().for_each(|open| self.feed.send(open));
             self.feed.send(Arc::clone(parcel));
@@ -97,14 +102,22 @@ impl Route {
         pool: &mut Pool,
         dropped: &mut dyn FnMut(u64, NotTaken),
     ) -> bool {
-        if self.policy != FullPolicy::DropOldest || pool.has_block(self.place) || fits(parcel, open) {
+        if self.policy != FullPolicy::DropOldest || self.blocks.has_any() || fits(parcel, open) {
             return false;
         }
         let Some(oldest) = self.feed.evict() else { return false };
         dropped(oldest.datagrams.summary().datagrams, NotTaken::Full);
-        let was_lent = matches!(oldest.datagrams, Load::Received(_));
-        pool.put(oldest);
+        let was_lent = oldest.origin == Origin::Lane;
+        self.put(oldest, pool);
         was_lent && pool.can_give()
+    }
+
+    /// Gives back what the consumer will not get.
+    fn put(&self, parcel: Parcel, pool: &mut Pool) {
+        match parcel.origin {
+            Origin::Lane => pool.put(parcel),
+            Origin::Queue | Origin::Node => self.blocks.put(parcel),
+        }
     }
 
     /// Copies the datagrams behind those in the open block, and into as many blocks more as that takes.
@@ -143,27 +156,29 @@ impl Route {
         give_up: &AtomicBool,
         dropped: &mut dyn FnMut(u64, NotTaken),
     ) -> Result<Parcel, NotTaken> {
-        loop {
-            if let Some(block) = pool.take_block(self.place) {
-                return Ok(block);
+        let mut block = loop {
+            if let Some(block) = self.blocks.take() {
+                break block;
             }
             match self.policy {
                 FullPolicy::DropNewest => return Err(NotTaken::Full),
                 FullPolicy::DropOldest => {
                     let oldest = self.feed.evict().ok_or(NotTaken::Full)?;
                     dropped(oldest.datagrams.summary().datagrams, NotTaken::Full);
-                    pool.put(oldest);
+                    self.put(oldest, pool);
                 }
                 FullPolicy::Block => {
                     if give_up.load(Ordering::Relaxed) || self.feed.is_gone() {
                         return Err(NotTaken::GivenUp);
                     }
-                    if let Some(block) = crew::at_rest(|| pool.wait_for_block(self.place, GIVE_UP_POLL)) {
-                        return Ok(block);
+                    if let Some(block) = crew::at_rest(|| self.blocks.wait(GIVE_UP_POLL)) {
+                        break block;
                     }
                 }
             }
-        }
+        };
+        pool.mark(&mut block);
+        Ok(block)
     }
 }
 

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::handover::batch::exclusive;
+use crate::handover::blocks::{Allowance, Stock};
 use crate::handover::channel::Inbox;
-use crossbeam_channel::Sender;
+use crate::handover::pool::{Homes, Owner};
 use mmsg::{BatchShape, Family, RecvBatch, Socket, Wait};
 use std::net::UdpSocket;
 
@@ -15,7 +16,7 @@ struct Lane {
     socket: Socket,
     sender: UdpSocket,
     pool: Pool,
-    home: Sender<Parcel>,
+    homes: Homes,
     inbox: Inbox,
     route: Route,
     sent: u32,
@@ -23,6 +24,8 @@ struct Lane {
 }
 
 const SLOTS: usize = 4;
+/// More than any lane here has batches.
+const LEND_MAX: usize = 100;
 const PAYLOAD_BYTES: usize = 100;
 const PER_BLOCK: usize = 4096 / 128;
 
@@ -34,10 +37,13 @@ impl Lane {
         sender.connect(socket.local_addr().expect("bound")).expect("loopback");
         let (batches, _) = RecvBatch::pool(batches, &BatchShape::new(SLOTS, 9000)).expect("a small pool");
         let (blocks, _) = PackedBatch::pool(blocks, 4096, false).expect("a small pool");
-        let (pool, home) = Pool::new(batches, vec![blocks], 0, 0);
+        let nothing = Stock::shared(Vec::new().into_iter());
+        let blocks = Blocks::new(Stock::of_queue(blocks.into_iter()), nothing, Allowance::new(0));
+        let (pool, home) = Pool::new(batches, 1, Owner::default());
         let mut inbox = Inbox::default();
-        let route = Route::new(inbox.attach(1024), policy, 0, 0);
-        Self { socket, sender, pool, home, inbox, route, sent: 0, dropped: Vec::new() }
+        let route = Route::new(inbox.attach(1024), policy, 0, blocks.clone(), LEND_MAX);
+        let homes = Homes::new([home].into(), vec![blocks]);
+        Self { socket, sender, pool, homes, inbox, route, sent: 0, dropped: Vec::new() }
     }
 
     /// Sends so many numbered datagrams, receives them into one batch and hands it over.
@@ -66,7 +72,7 @@ impl Lane {
         while let Some(parcel) = self.inbox.take() {
             let number = |payload: &[u8]| u32::from_ne_bytes(payload[..4].try_into().expect("four bytes"));
             numbers.extend(parcel.datagrams.datagrams().map(|datagram| number(datagram.payload())));
-            self.home.send(parcel).expect("room");
+            self.homes.send(parcel);
         }
         numbers
     }
@@ -83,7 +89,7 @@ fn a_consumer_that_keeps_up_gets_the_batch_itself() {
         lane.hand(1);
         let parcel = lane.inbox.take().expect("handed over");
         assert!(matches!(parcel.datagrams, Load::Received(_)));
-        lane.home.send(parcel).expect("room");
+        lane.homes.send(parcel);
     }
 }
 
@@ -108,7 +114,7 @@ fn full_batches_are_lent_as_long_as_a_quarter_is_left_and_packed_then() {
     let mut forms = Vec::new();
     while let Some(parcel) = lane.inbox.take() {
         forms.push(matches!(parcel.datagrams, Load::Received(_)));
-        lane.home.send(parcel).expect("room");
+        lane.homes.send(parcel);
     }
     assert_eq!(forms, [true, true, true, true, true, false], "two are left to receive into, the rest is one block");
 }
@@ -138,14 +144,13 @@ fn drop_oldest_keeps_the_newest_and_gives_up_one_load_for_one() {
 fn block_waits_for_room_and_drops_nothing() {
     let mut lane = Lane::new(FullPolicy::Block, 2, 1);
     let mut inbox = std::mem::take(&mut lane.inbox);
-    let home = lane.home.clone();
+    let homes = lane.homes.clone();
     let consumer = std::thread::spawn(move || {
         let mut taken = 0;
         while let crate::handover::channel::Waited::Batch(parcel) = inbox.wait(None) {
             taken += parcel.datagrams.summary().datagrams;
             std::thread::yield_now();
-            // The lane may have ended.
-            let _ = home.send(parcel);
+            homes.send(parcel);
         }
         taken
     });

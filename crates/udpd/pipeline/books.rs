@@ -8,7 +8,8 @@ use std::time::Instant;
 
 use mmsg::CoreCounter;
 
-use crate::handover::channel::Gauge;
+use crate::handover::blocks::BlockGauge;
+use crate::handover::channel::Closer;
 use crate::ledger::snapshot::{HostSnapshot, LaneSnapshot, ListenerSnapshot, SharerSnapshot, SinkSnapshot, Snapshot};
 use crate::ledger::tables::{LaneTally, SinkDropped, Tally};
 use crate::ledger::{ConsumerLedger, Counters, DestinationLedger, FileLedger, LaneLedger, Table};
@@ -60,8 +61,11 @@ pub struct LaneBooks {
 #[derive(Debug)]
 pub struct SinkBooks {
     pub name: String,
-    /// Its channels, to see how full they are.
-    pub channels: Vec<Gauge>,
+    /// Its channels, to end them.
+    pub channels: Vec<Closer>,
+    /// What waits in them.
+    pub queues: Vec<BlockGauge>,
+    pub block_bytes: usize,
     pub consumers: Vec<Arc<ConsumerLedger>>,
     pub files: Vec<Arc<FileLedger>>,
     /// Its destinations, once for each consumer.
@@ -89,7 +93,7 @@ impl Books {
 
     /// Nothing more comes out of the channels' other ends: consumers take what is there and end.
     pub(super) fn end_channels(&self) {
-        self.sinks.iter().flat_map(|sink| &sink.channels).for_each(Gauge::end);
+        self.sinks.iter().flat_map(|sink| &sink.channels).for_each(Closer::end);
     }
 
     /// The last reading. When every thread has ended as it should nothing can be in flight any more: what seems to be
@@ -191,6 +195,10 @@ impl SinkBooks {
         Tally::sum(self.consumers.iter().map(|consumer| consumer.read(listener)))
     }
 
+    fn bytes(&self, blocks: fn(&BlockGauge) -> usize) -> u64 {
+        (self.queues.iter().map(blocks).sum::<usize>() * self.block_bytes) as u64
+    }
+
     /// The snapshot of this sink, and what its own sum leaves over.
     ///
     /// What waits in the channels is the one term that nobody counts: it is what was offered and neither dropped nor
@@ -206,8 +214,8 @@ impl SinkBooks {
             offered,
             counts,
             in_flight: waiting.max(0).cast_unsigned() + counts.pending,
-            queue_depth: self.channels.iter().map(|channel| channel.depth() as u64).sum(),
-            queue_capacity: self.channels.iter().map(|channel| channel.capacity() as u64).sum(),
+            queue_depth: self.bytes(BlockGauge::in_use),
+            queue_capacity: self.bytes(BlockGauge::capacity),
             destinations: DestinationLedger::sum(self.destinations.iter().map(Arc::as_ref)),
             files: (!self.files.is_empty()).then(|| FileLedger::sum(self.files.iter().map(Arc::as_ref))),
         };

@@ -8,10 +8,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::Sender;
-
 use crate::handover::batch::Parcel;
 use crate::handover::channel::{Inbox, Waited};
+use crate::handover::pool::Homes;
 use crate::ledger::{ConsumerLedger, Tally};
 use crate::os::crew;
 use crate::sink::Sink;
@@ -36,8 +35,8 @@ const NAP_DEPTH_MIN: usize = 64;
 pub struct Consumer {
     pub channel: Inbox,
     pub sink: Box<dyn Sink>,
-    /// The way home for the batches of each lane, by index.
-    pub homes: Arc<[Sender<Parcel>]>,
+    /// The ways home for what it has emptied.
+    pub homes: Homes,
     pub ledger: Arc<ConsumerLedger>,
     /// What it counts, by listener.
     pub tallies: Vec<Tally>,
@@ -113,8 +112,7 @@ impl Consumer {
         tally.pending += datagrams;
         self.sink.accept(&parcel, &mut self.tallies);
         self.ledger.publish(&self.tallies);
-        // The way home has room for every reference there is; it fails only when the lane has ended.
-        let _ = self.homes[parcel.lane].try_send(parcel);
+        self.homes.send(parcel);
         datagrams
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Sender, bounded};
-use mmsg::{Backing, Engine, GrantedBuffer, PackedBatch, RecvBatch, Socket};
+use mmsg::{Backing, Engine, GrantedBuffer, RecvBatch, Socket};
 
 use super::receiver::{Receiver, Stop};
 use super::setup::LaneSetup;
@@ -16,7 +16,7 @@ use super::successor::Successor;
 use crate::config::OnTruncate;
 use crate::exit::{ExitCode, Failure};
 use crate::handover::batch::Parcel;
-use crate::handover::pool::Pool;
+use crate::handover::pool::{Owner, Pool};
 use crate::handover::route::Route;
 use crate::ledger::LaneLedger;
 use crate::os::crew::{self, Crew};
@@ -146,15 +146,12 @@ fn make(setup: &LaneSetup) -> Result<(Parts, Made), Failure> {
     };
     let (socket, buffer) = socket::make(setup)?;
     let (mut batches, backing) = RecvBatch::pool(plan.batches(), &plan.shape)
-        .map_err(|error| fail(&format!("get {} bytes of memory for batches", plan.pool_bytes()), error))?;
+        .map_err(|error| fail(&format!("get {} bytes of memory for batches", plan.batches_bytes()), error))?;
     let socket = Arc::new(socket);
     let mut engine = engine::make(&plan.engine, &listener.name, &socket, &mut batches)?;
     socket::spin(setup, &mut engine);
-    let (blocks, _) = PackedBatch::pool(plan.pool.blocks.iter().sum(), plan.pool.block_bytes, true)
-        .map_err(|error| fail(&format!("get {} bytes of memory for what waits", plan.pool.blocks_bytes()), error))?;
-    let mut blocks = blocks.into_iter();
-    let blocks = plan.pool.blocks.iter().map(|&count| blocks.by_ref().take(count).collect()).collect();
-    let (pool, home) = Pool::new(batches, blocks, plan.listener, setup.index);
+    let owner = Owner { listener: plan.listener, lane: setup.index, node: plan.node_place };
+    let (pool, home) = Pool::new(batches, listener.sinks.len(), owner);
     let made = Made { socket, home, buffer, backing, core, engine: engine.name() };
     let policy = Policy::new(setup.access.clone(), listener.rate_limit.zip(setup.offences.clone())).map(Box::new);
     Ok((Parts { engine, pool, policy, receive_buffer_bytes: buffer.granted_bytes }, made))

@@ -17,6 +17,7 @@ mod running;
 mod setup;
 mod socket;
 mod start;
+mod stocks;
 pub mod successor;
 mod wiring;
 

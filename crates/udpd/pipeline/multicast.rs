@@ -133,7 +133,8 @@ mod tests {
         let text = format!("[[listener]]\nname = \"a\"\nsinks = [\"s\"]\n{keys}\n[sink.s]\ntype = \"null\"\n");
         let config = Config::parse(&text, "test", &Host::default()).unwrap_or_else(|problems| panic!("{problems}"));
         let engines = [Choice { kind: EngineKind::Recvmmsg, why: String::new() }];
-        let plan = Plan::new(&config, &steer::Topology::default(), &[], |_| None, |_| None, &engines);
+        let plan =
+            Plan::new(&config, &steer::Topology::default(), &[], |_| None, |_| None, &engines, 0).expect("a plan");
         let of_lane = |plan| memberships(&config.listeners[0], plan).iter().map(ToString::to_string).collect();
         plan.lanes.iter().map(of_lane).collect()
     }

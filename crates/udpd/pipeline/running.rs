@@ -23,6 +23,8 @@ pub struct Pipeline {
     pub(super) lanes: Vec<Lane>,
     pub(super) consumers: Vec<JoinHandle<()>>,
     pub(super) stop: Arc<Stop>,
+    /// What memory the blocks lie in, by node.
+    pub(super) block_backings: Vec<Backing>,
 }
 
 /// A running lane and what the operator should know of it.
@@ -35,7 +37,7 @@ pub struct Lane {
     /// The core, when pinning worked.
     pub core: Option<usize>,
     pub buffer: GrantedBuffer,
-    pub backing: Backing,
+    pub(super) backing: Backing,
     pub(super) ledger: Arc<LaneLedger>,
     pub(super) successor: Arc<Successor>,
     pub(super) receiver: JoinHandle<()>,
@@ -54,6 +56,16 @@ impl Pipeline {
 
     pub fn lanes(&self) -> &[Lane] {
         &self.lanes
+    }
+
+    /// Why some memory for datagrams is not in huge pages: of lanes and of nodes, one reason for each that is not.
+    pub fn reasons_for_small_pages(&self) -> Vec<String> {
+        let backings = self.lanes.iter().map(|lane| &lane.backing).chain(&self.block_backings);
+        let reason = |backing: &Backing| match backing {
+            Backing::Ordinary { why } => why.clone(),
+            _ => None,
+        };
+        backings.filter_map(reason).collect()
     }
 
     pub fn lanes_of(&self, listener: usize) -> impl Iterator<Item = &Lane> {

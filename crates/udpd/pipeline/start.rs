@@ -14,6 +14,7 @@ use super::lane::{LaneThread, Start};
 use super::receiver::Stop;
 use super::running::{Lane, Pipeline};
 use super::setup::LaneSetup;
+use super::stocks::Stocks;
 use super::wiring::{Wiring, spawn_consumer};
 use crate::config::{Config, Listener};
 use crate::exit::Failure;
@@ -34,9 +35,10 @@ impl Pipeline {
             |thread: &LaneThread| Arc::new(LaneLedger::new(Arc::clone(&thread.made.socket), config.sinks.len()));
         let ledgers: Vec<Arc<LaneLedger>> = threads.iter().map(ledger).collect();
         let mut routes: Vec<Vec<Route>> = threads.iter().map(|_| Vec::new()).collect();
+        let stocks = Stocks::make(&plan.pool, crew)?;
         let (mut sinks, mut pending, mut files) = (Vec::new(), Vec::new(), Files::default());
         for sink in 0..config.sinks.len() {
-            let wiring = Wiring { config, plan, sink, homes: &homes, crew };
+            let wiring = Wiring { config, plan, sink, homes: &homes, stocks: &stocks, crew };
             sinks.push(wiring.open(&mut routes, &mut pending, &mut files)?);
         }
         // After the sinks: one with a long file looks through it first, and nothing may arrive that nobody reads yet.
@@ -70,7 +72,7 @@ impl Pipeline {
             receiver: thread.start(start),
         });
         let running = running.collect();
-        Ok(Self { books, files, lanes: running, consumers, stop })
+        Ok(Self { books, files, lanes: running, consumers, stop, block_backings: stocks.backings })
     }
 }
 

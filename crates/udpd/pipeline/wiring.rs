@@ -10,11 +10,14 @@ use super::books::SinkBooks;
 use super::consumer::{Consumer, End};
 use super::files::Files;
 use super::lane::thread_name;
+use super::stocks::Stocks;
 use crate::config::Config;
 use crate::exit::{ExitCode, Failure};
 use crate::format::encoder::Scene;
 use crate::handover::batch::Parcel;
+use crate::handover::blocks::Blocks;
 use crate::handover::channel::Inbox;
+use crate::handover::pool::Homes;
 use crate::handover::route::Route;
 use crate::ledger::{ConsumerLedger, Tally};
 use crate::os::crew::{Crew, Event};
@@ -27,6 +30,7 @@ pub(super) struct Wiring<'a> {
     pub plan: &'a Plan,
     pub sink: usize,
     pub homes: &'a Arc<[Sender<Parcel>]>,
+    pub stocks: &'a Stocks,
     pub crew: &'a Crew,
 }
 
@@ -42,15 +46,17 @@ impl Wiring<'_> {
         let SinkPlan { consumers: count, feeders } = &self.plan.sinks[self.sink];
         let mut inboxes: Vec<Inbox> = (0..*count).map(|_| Inbox::default()).collect();
         for lane in feeders {
-            let LanePlan { pool, listener, .. } = &self.plan.lanes[lane.lane];
-            let listed = &self.config.listeners[*listener].sinks;
-            let place = listed.iter().position(|&sink| sink == self.sink).expect("it feeds this sink");
-            let way = inboxes[lane.consumer].attach(pool.batches + pool.blocks[place]);
-            routes[lane.lane].push(Route::new(way, sink.when_full, self.sink, place));
+            let plan = &self.plan.lanes[lane.lane];
+            let blocks = &self.stocks.of_queue(self.sink, lane.consumer)[plan.node_place];
+            let way = inboxes[lane.consumer].attach(plan.batches + blocks.count_max());
+            let lent_max = plan.lent_max(self.plan.pool.queues[self.sink][lane.consumer].lent_bytes);
+            routes[lane.lane].push(Route::new(way, sink.when_full, self.sink, blocks.clone(), lent_max));
         }
         let mut books = SinkBooks {
             name: sink.name.clone(),
             channels: Vec::new(),
+            queues: Vec::new(),
+            block_bytes: self.plan.pool.block_bytes,
             consumers: Vec::new(),
             files: Vec::new(),
             destinations: Vec::new(),
@@ -64,7 +70,9 @@ impl Wiring<'_> {
         };
         let scenes = self.plan.lanes.iter().map(scene).collect();
         for (number, inbox) in inboxes.into_iter().enumerate() {
-            books.channels.push(inbox.gauge());
+            let blocks = self.stocks.of_queue(self.sink, number);
+            books.channels.push(inbox.closer());
+            books.queues.extend(Blocks::gauge(blocks));
             let mut lanes = vec![false; routes.len()];
             feeders.iter().filter(|lane| lane.consumer == number).for_each(|lane| lanes[lane.lane] = true);
             let ledger = Arc::new(ConsumerLedger::new(self.config.listeners.len()));
@@ -82,7 +90,7 @@ impl Wiring<'_> {
             let consumer = Consumer {
                 channel: inbox,
                 sink: opened.sink,
-                homes: Arc::clone(self.homes),
+                homes: Homes::new(Arc::clone(self.homes), blocks.to_vec()),
                 ledger: Arc::clone(&ledger),
                 tallies: vec![Tally::default(); self.config.listeners.len()],
             };

@@ -3,12 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use mmsg::{BatchShape, Control};
+use mmsg::{BatchShape, Control, PackedBatch};
 
 use super::engine::Choice;
 use super::spread::Intake;
 use crate::config::{Absorb, Config, Listener, ReceiveBuffer, Timestamps};
-use crate::handover::pool::PoolSize;
 
 /// The most that is asked for one socket: beyond it kernels have had their sums wrong.
 const RECEIVE_BUFFER_MAX: u64 = 1 << 30;
@@ -53,7 +52,12 @@ pub struct LanePlan {
     pub payload_bytes: usize,
     /// How its batches are made.
     pub shape: BatchShape,
-    pub pool: PoolSize,
+    /// How many batches it receives into.
+    pub batches: usize,
+    /// Its memory node, by its place among those of the pool.
+    pub node_place: usize,
+    /// The stall that its queues reserve memory for.
+    pub asked_stall: Duration,
     pub engine: Choice,
     /// The memory of its rate limit.
     pub policy_bytes: usize,
@@ -62,12 +66,33 @@ pub struct LanePlan {
 impl LanePlan {
     /// All of its batches, with those that the engine keeps to itself.
     pub fn batches(&self) -> usize {
-        self.pool.batches + self.engine.own_batches(self.shape.slots)
+        self.batches + self.engine.own_batches(self.shape.slots)
     }
 
-    /// The memory of its batches and of its blocks.
-    pub fn pool_bytes(&self) -> usize {
-        self.batches() * self.shape.bytes() + self.pool.blocks_bytes()
+    /// The memory of its batches.
+    pub fn batches_bytes(&self) -> usize {
+        self.batches() * self.shape.bytes()
+    }
+
+    /// How many of its batches may wait unpacked, where that may take so many bytes.
+    pub fn lent_max(&self, bytes: usize) -> usize {
+        bytes / self.shape.bytes()
+    }
+
+    /// What a datagram of `absorb` takes in a block.
+    pub fn packed_bytes(&self) -> usize {
+        PackedBatch::bytes_expected(&self.shape.control, self.address.is_ipv6(), self.payload_bytes)
+    }
+
+    /// What the longest datagram takes that can come.
+    pub(super) fn longest_packed_bytes(&self) -> usize {
+        PackedBatch::bytes_expected(&self.shape.control, true, self.shape.payload_bytes_max())
+    }
+
+    /// The blocks that `absorb` asks for, where it is written.
+    pub(super) fn asked_blocks(&self, block_bytes: usize) -> usize {
+        let datagrams = (self.rate as f64 * self.asked_stall.as_secs_f64()).ceil() as usize;
+        datagrams.div_ceil(block_bytes / self.packed_bytes())
     }
 
     /// How long a granted buffer, as the kernel accounts it, lasts at the lane's rate. A quarter of it is not counted:
@@ -93,26 +118,6 @@ pub(super) fn receive_buffer(listener: &Listener, lane_rate: u64) -> usize {
     }
 }
 
-/// What a lane's batches to receive into may take together, above the fewest that it needs.
-const BATCHES_BYTES: usize = 4 << 20;
-const BATCHES_MIN: usize = 4;
-const BATCHES_MAX: usize = 64;
-
-/// The shortest block. A long one wastes memory at its end, a short one makes more hand-overs.
-const BLOCK_BYTES_MIN: usize = 64 << 10;
-
-/// The memory of a lane: `waiting_bytes` says how much may wait for each sink.
-pub(super) fn pool(shape: &BatchShape, waiting_bytes: impl Iterator<Item = usize>) -> PoolSize {
-    // Four of the longest datagrams, so that what is lost at the end of a block is a quarter of it at most.
-    let block_bytes = (shape.slot_bytes * 4).next_multiple_of(4096).max(BLOCK_BYTES_MIN);
-    PoolSize {
-        batches: (BATCHES_BYTES / shape.bytes()).clamp(BATCHES_MIN, BATCHES_MAX),
-        // One more is with the consumer, and one is being filled.
-        blocks: waiting_bytes.map(|bytes| bytes.div_ceil(block_bytes) + 2).collect(),
-        block_bytes,
-    }
-}
-
 pub(super) fn shape(config: &Config, listener: &Listener) -> BatchShape {
     let slots = if listener.gro { listener.batch_size.min(GRO_SLOTS_MAX) } else { listener.batch_size };
     let mut sinks = listener.sinks.iter().map(|&sink| &config.sinks[sink].settings);
@@ -127,5 +132,5 @@ pub(super) fn shape(config: &Config, listener: &Listener) -> BatchShape {
         .timestamps(is_stamped)
         .gro(listener.gro)
         .drop_overflow(sinks.any(|sink| sink.records_drops()));
-    BatchShape::new(slots, listener.max_length_bytes).control(control).huge_pages(true)
+    BatchShape::new(slots, listener.max_length_bytes).control(control)
 }

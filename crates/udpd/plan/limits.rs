@@ -104,11 +104,11 @@ fn refusal(config: &Config, plan: &Plan, limit: &str, other_cure: &str) -> Failu
 /// The keys that the largest part of the memory follows from, with their values.
 fn cure(config: &Config, plan: &Plan) -> String {
     let memory = plan.memory();
-    if memory.sink_bytes > memory.pool_bytes {
+    if memory.sink_bytes > memory.pool_bytes() {
         return "lower consumers of the sinks".to_owned();
     }
     let bytes_of = |listener: usize| -> usize {
-        plan.lanes.iter().filter(|lane| lane.listener == listener).map(|lane| lane.pool_bytes()).sum()
+        plan.lanes.iter().filter(|lane| lane.listener == listener).map(|lane| lane.batches_bytes()).sum()
     };
     let Some(largest) = (0..config.listeners.len()).max_by_key(|&listener| bytes_of(listener)) else {
         return "name fewer listeners".to_owned();
@@ -262,7 +262,8 @@ mod tests {
             "[[listener]]\nname = \"in\"\naddress = \"127.0.0.1:5140\"\nsinks = [\"x\"]\n[sink.x]\ntype = \"null\"\n";
         let config = Config::parse(text, "test", &Host::default()).expect("a valid configuration");
         let engines = [Choice { kind: EngineKind::Recvmmsg, why: String::new() }];
-        let plan = Plan::new(&config, &Topology::flat(&[0]), &[0], |_| None, |_| None, &engines);
+        let plan =
+            Plan::new(&config, &Topology::flat(&[0]), &[0], |_| None, |_| None, &engines, 48 << 20).expect("a plan");
         (config, plan)
     }
 

@@ -14,7 +14,12 @@ const THREAD_BYTES: usize = 64 << 10;
 /// The parts, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    pub pool_bytes: usize,
+    /// What lanes receive into.
+    pub batches_bytes: usize,
+    /// The blocks for what waits.
+    pub waiting_bytes: usize,
+    /// Of those, what `absorb` and `queue_bytes` ask for.
+    pub asked_bytes: usize,
     /// The tables of all rate limits.
     pub policy_bytes: usize,
     /// What the sinks may take at most.
@@ -26,19 +31,28 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// All memory for datagrams.
+    pub fn pool_bytes(&self) -> usize {
+        self.batches_bytes.saturating_add(self.waiting_bytes)
+    }
+
     pub fn own_bytes(&self) -> usize {
         OWN_BYTES + self.threads * THREAD_BYTES
     }
 
     pub fn total_bytes(&self) -> usize {
         let parts = [self.sink_bytes, self.policy_bytes, self.own_bytes()];
-        parts.into_iter().fold(self.pool_bytes, usize::saturating_add)
+        parts.into_iter().fold(self.pool_bytes(), usize::saturating_add)
     }
 }
 
 impl fmt::Display for Memory {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} in batches", Bytes(self.pool_bytes))?;
+        let (batches, waiting) = (Bytes(self.batches_bytes), Bytes(self.waiting_bytes));
+        write!(formatter, "{batches} in batches, {waiting} for what waits")?;
+        if self.asked_bytes > 0 {
+            write!(formatter, " ({} of it for absorb and queue_bytes)", Bytes(self.asked_bytes))?;
+        }
         let others = [("up to ", self.sink_bytes, "in sinks"), ("", self.policy_bytes, "in tables of rate limits")];
         others
             .into_iter()

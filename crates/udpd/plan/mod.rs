@@ -3,12 +3,15 @@
 //! numbers.
 
 pub mod advice;
+mod defaults;
 pub mod engine;
 pub mod interfaces;
 mod lane;
 pub mod limits;
 pub mod machine;
 pub mod memory;
+pub mod pool;
+mod sink;
 pub mod spread;
 mod whole;
 pub mod words;
@@ -21,7 +24,8 @@ use self::engine::Choice;
 pub use self::lane::LanePlan;
 use self::limits::Limits;
 use self::machine::Machine;
-pub use self::whole::{Plan, SinkPlan};
+pub use self::sink::SinkPlan;
+pub use self::whole::Plan;
 use crate::config::{Config, Spread};
 use crate::exit::{ExitCode, Failure};
 
@@ -44,9 +48,11 @@ pub fn make(config: &Config) -> Result<Plan, Failure> {
     let planned = |interface: &str| interfaces::seats(&config.steer, &allowed, interface);
     let engines: Vec<Choice> =
         config.listeners.iter().map(|listener| engine::choose(listener, Uring::supported)).collect::<Result<_, _>>()?;
-    let mut plan = Plan::new(config, &topology, &allowed, queues, planned, &engines);
+    let limits = Limits::read(Path::new("/"));
+    let automatic_bytes = defaults::pool_bytes(&limits);
+    let mut plan = Plan::new(config, &topology, &allowed, queues, planned, &engines, automatic_bytes)?;
     plan.remarks = assumed;
-    plan.remarks.extend(Limits::read(Path::new("/")).judge(config, &plan)?);
+    plan.remarks.extend(limits.judge(config, &plan)?);
     refuse_idle_lanes(config, &plan, allowed.len())?;
     Ok(plan)
 }

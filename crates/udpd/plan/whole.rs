@@ -1,8 +1,9 @@
 //! The whole plan: which lanes there are and on which cores they sit, which consumers they feed, and what memory that
 //! takes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use steer::plan::QueueSeat;
 use steer::{Seat, Seating, Topology, place};
@@ -10,28 +11,14 @@ use steer::{Seat, Seating, Topology, place};
 use super::engine::Choice;
 use super::lane::{self, LanePlan};
 use super::memory::Memory;
+use super::pool::{self, PoolPlan};
+use super::sink::SinkPlan;
 use super::spread::{self, Members};
-use crate::config::feeders::{Feeder, Feeders};
+use crate::config::feeders::Feeders;
 use crate::config::{Config, Listener, Sink, Spread, overlap};
+use crate::exit::Failure;
 use crate::policy;
 use crate::sink::settings::Target;
-
-/// One sink as it will be built.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SinkPlan {
-    /// How many consumers it has; none where no listener names it.
-    pub consumers: usize,
-    /// The lanes that feed it, in order.
-    pub feeders: Vec<Feeder>,
-}
-
-impl SinkPlan {
-    /// Every file that is written where its lanes and consumers fill in `path`, with the codes for the time still in
-    /// it.
-    pub fn files(&self, listeners: &[Listener], sink: &str, path: &str) -> BTreeSet<String> {
-        self.feeders.iter().map(|lane| lane.file(listeners, sink, path)).collect()
-    }
-}
 
 /// What a configuration means on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +27,8 @@ pub struct Plan {
     pub lanes: Vec<LanePlan>,
     /// By sink of the configuration.
     pub sinks: Vec<SinkPlan>,
+    /// The memory for datagrams.
+    pub pool: PoolPlan,
     /// Where consumers may run.
     pub consumer_cores: Vec<usize>,
     /// What all sinks may take for records and messages on their way.
@@ -54,7 +43,8 @@ pub struct Plan {
 
 impl Plan {
     /// Works it out. `receive_queues` tells how many receive queues an interface has, and `planned` where its plan puts
-    /// each of them; `None` where there is no plan for it. `engines` has one for each listener.
+    /// each of them; `None` where there is no plan for it. `engines` has one for each listener. The pool has
+    /// `automatic_bytes` unless the configuration says how many.
     pub fn new(
         config: &Config,
         topology: &Topology,
@@ -62,7 +52,8 @@ impl Plan {
         receive_queues: impl Fn(&str) -> Option<usize>,
         planned: impl Fn(&str) -> Option<Vec<QueueSeat>>,
         engines: &[Choice],
-    ) -> Self {
+        automatic_bytes: usize,
+    ) -> Result<Self, Failure> {
         let plans: Vec<Option<Vec<QueueSeat>>> =
             config.listeners.iter().map(|listener| listener.interface.as_deref().and_then(&planned)).collect();
         let feeders = Feeders::new(&config.listeners, &receive_queues);
@@ -79,7 +70,7 @@ impl Plan {
             let queues = listener.interface.as_deref().and_then(&receive_queues);
             let rate = listener.absorb.rate.div_ceil(count as u64);
             let shape = lane::shape(config, listener);
-            let pool = lane::pool(&shape, listener.sinks.iter().map(|&sink| waiting_bytes(config, &feeders, sink)));
+            let absorb = &listener.absorb;
             for (group, &address) in listener.addresses.iter().enumerate() {
                 let plan = plans[index].as_ref().filter(|plan| !plan.is_empty());
                 let planned: Vec<&QueueSeat> = plan.iter().flat_map(|plan| plan.iter().cycle().take(count)).collect();
@@ -104,7 +95,9 @@ impl Plan {
                     rate,
                     payload_bytes: listener.absorbed_bytes(),
                     shape,
-                    pool: pool.clone(),
+                    batches: 0,
+                    node_place: 0,
+                    asked_stall: if absorb.is_written { absorb.stall } else { Duration::ZERO },
                     engine: engines[index].clone(),
                     policy_bytes: listener.rate_limit.map_or(0, |_| policy::TABLE_BYTES),
                 }));
@@ -119,7 +112,8 @@ impl Plan {
         let bytes_of = |(sink, plan)| sink_bytes(&config.listeners, sink, plan);
         let sink_bytes = config.sinks.iter().zip(&sinks).map(bytes_of).sum();
         let remarks = Vec::new();
-        Self { lanes, sinks, consumer_cores, sink_bytes, shared_cores: shared, node_of_core, remarks }
+        let pool = pool::lay_out(config, &sinks, &mut lanes, automatic_bytes)?;
+        Ok(Self { lanes, sinks, pool, consumer_cores, sink_bytes, shared_cores: shared, node_of_core, remarks })
     }
 
     /// Where a consumer may run that these lanes feed: on their memory nodes, where there are cores for consumers at
@@ -142,22 +136,15 @@ impl Plan {
     pub fn memory(&self) -> Memory {
         let sum = |part: fn(&LanePlan) -> usize| self.lanes.iter().map(part).sum();
         Memory {
-            pool_bytes: sum(LanePlan::pool_bytes),
+            batches_bytes: self.pool.batches_bytes,
+            waiting_bytes: self.pool.blocks_bytes(),
+            asked_bytes: self.pool.asked_bytes,
             sink_bytes: self.sink_bytes,
             policy_bytes: sum(|lane| lane.policy_bytes),
             receive_buffer_bytes: sum(|lane| 2 * lane.receive_buffer_bytes),
             threads: self.lanes.len() + self.sinks.iter().map(|sink| sink.consumers).sum::<usize>(),
         }
     }
-}
-
-/// What may wait in each lane for a sink: its share of what may wait for the consumer that it feeds.
-fn waiting_bytes(config: &Config, feeders: &Feeders<'_>, sink: usize) -> usize {
-    const AUTO_BYTES: usize = 8 << 20;
-    let settings = &config.sinks[sink];
-    let consumers = feeders.consumers(sink, settings.consumers).max(1);
-    let lanes_of_consumer = feeders.of_sink(sink, settings.consumers).count().div_ceil(consumers).max(1);
-    settings.queue_bytes.unwrap_or(AUTO_BYTES).div_ceil(lanes_of_consumer)
 }
 
 /// Whether the kernel takes the address of a listener for one that another of our own listeners has: one of the two is
@@ -216,7 +203,7 @@ mod tests {
         let config = Config::parse(text, "test", &crate::config::Host::default()).expect("a valid configuration");
         let topology = Topology { online: vec![0, 1], node_of_core: [(0, 0), (1, 0)].into(), ..Topology::default() };
         let engines = [Choice { kind: EngineKind::Recvmmsg, why: String::new() }];
-        Plan::new(&config, &topology, &[0, 1], |_| Some(4), |_| None, &engines)
+        Plan::new(&config, &topology, &[0, 1], |_| Some(4), |_| None, &engines, 48 << 20).expect("a plan")
     }
 
     #[test]
@@ -226,7 +213,7 @@ mod tests {
         assert_eq!(plan.lanes.iter().map(|lane| lane.number).collect::<Vec<_>>(), [0, 1, 2, 3]);
         assert_eq!(plan.lanes.iter().map(|lane| lane.core).collect::<Vec<_>>(), [Some(1), Some(0), Some(1), Some(0)]);
         assert!(plan.shared_cores);
-        assert_eq!((plan.lanes[0].pool.batches, plan.lanes[0].pool.blocks.as_slice()), (29, [7, 66].as_slice()));
+        assert_eq!(plan.lanes[0].batches, 29);
         assert_eq!(plan.sinks.iter().map(|sink| sink.consumers).collect::<Vec<_>>(), [4, 3, 0]);
     }
 

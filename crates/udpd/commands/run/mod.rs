@@ -80,7 +80,7 @@ fn serve(config: &Config, crew: &Crew, events: &Receiver<Event>) -> Result<(), F
         }
     };
     pipeline.lanes().iter().for_each(say_lane);
-    say_pages(pipeline.lanes());
+    say_pages(&pipeline);
     words::say(config, &plan);
     let receiving = match pipeline.lanes().len() {
         1 => "1 lane receives".to_owned(),
@@ -328,15 +328,10 @@ fn say_lane(lane: &Lane) {
     }
 }
 
-/// One warning for all lanes whose batches lie in ordinary pages.
-fn say_pages(lanes: &[Lane]) {
-    let reason = |lane: &Lane| match &lane.backing {
-        mmsg::Backing::Ordinary { why } => why.clone(),
-        _ => None,
-    };
-    let reasons: Vec<String> = lanes.iter().filter_map(reason).collect();
-    if let Some(why) = reasons.first() {
-        log::warn!("the batches of {} of {} lanes are not in huge pages: {why}", reasons.len(), lanes.len());
+/// One warning for all memory that lies in ordinary pages.
+fn say_pages(pipeline: &Pipeline) {
+    if let [why, ..] = pipeline.reasons_for_small_pages().as_slice() {
+        log::warn!("memory for datagrams is not in huge pages: {why}");
     }
 }
 

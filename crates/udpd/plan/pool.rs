@@ -1,0 +1,280 @@
+//! The memory for datagrams, laid out: what lanes receive into, what may wait for each sink, and who shares what.
+//!
+//! ```text
+//! pool = batches of all lanes + own blocks of all queues + shared blocks of all memory nodes
+//! ```
+//!
+//! A lane receives into a few batches of full-length slots; where there are hundreds of lanes each has two. What waits
+//! for a sink waits in blocks, by its length. A queue owns what `queue_bytes` says, or else what `absorb` asks for
+//! where it is written, and two blocks in any case. The rest is shared by all queues of the node.
+//!
+//! How long a stall is survived follows from the same numbers, see [`PoolPlan::stalls`].
+
+use std::time::Duration;
+
+use super::lane::LanePlan;
+use super::memory::Bytes;
+use super::sink::SinkPlan;
+use crate::config::{Config, Sink};
+use crate::exit::{ExitCode, Failure};
+
+/// Of the pool, what all lanes together receive into: a third.
+const BATCHES_PART: usize = 3;
+
+/// The most that one lane receives into, and the fewest and most batches that is. More than these bring nothing.
+const LANE_BYTES_MAX: usize = 4 << 20;
+const LANE_BATCHES_MIN: usize = 4;
+const LANE_BATCHES_MAX: usize = 64;
+
+/// Less than this lies in ordinary pages.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// With more lanes than this each has the least that works: one batch is filled while one is with a consumer.
+const LANES_MANY: usize = 16;
+const LANE_BATCHES_OF_MANY: usize = 2;
+
+/// The length of a block, and that of one for long datagrams. A long block wastes memory where little waits, a short
+/// one wastes its end where datagrams are long.
+const BLOCK_BYTES: usize = 32 << 10;
+const LONG_BLOCK_BYTES: usize = 64 << 10;
+
+/// What a queue owns in any case.
+const OWN_BLOCKS_MIN: usize = 2;
+
+/// Of what may wait for a sink, what may wait unpacked, in batches that are full: one part in so many.
+const LENT_PART: usize = 16;
+
+/// One memory node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodePool {
+    /// A core of it, where its blocks are first touched.
+    pub core: Option<usize>,
+    /// What all of its queues share.
+    pub shared_blocks: usize,
+    lanes: usize,
+}
+
+/// What may wait for one consumer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueuePlan {
+    /// What nobody else can take, by node.
+    pub own_blocks: Vec<usize>,
+    /// How many shared ones it may have beside these.
+    pub borrowed_max: usize,
+    /// How much of each lane may wait in batches as they were received.
+    pub lent_bytes: usize,
+}
+
+/// The whole pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolPlan {
+    pub block_bytes: usize,
+    pub nodes: Vec<NodePool>,
+    /// By sink and consumer.
+    pub queues: Vec<Vec<QueuePlan>>,
+    /// What all lanes receive into.
+    pub batches_bytes: usize,
+    /// Of the blocks, what `absorb` and `queue_bytes` ask for.
+    pub asked_bytes: usize,
+}
+
+/// How long a sink that takes nothing costs a listener nothing.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stall {
+    pub listener: usize,
+    pub sink: usize,
+    /// Datagrams a second, of so many bytes.
+    pub rate: u64,
+    pub payload_bytes: usize,
+    /// How many of them may wait, when nothing else waits on the node.
+    pub datagrams: u64,
+    /// How many may wait whatever other sinks do.
+    pub own_datagrams: u64,
+}
+
+impl Stall {
+    /// How long that many last.
+    pub fn survived(&self, datagrams: u64) -> Duration {
+        Duration::from_secs_f64(datagrams as f64 / self.rate.max(1) as f64)
+    }
+}
+
+impl QueuePlan {
+    fn own(&self) -> usize {
+        self.own_blocks.iter().sum()
+    }
+}
+
+/// Lays out the pool, which has `automatic_bytes` unless the configuration says how many, and tells each lane its part.
+pub(super) fn lay_out(
+    config: &Config,
+    sinks: &[SinkPlan],
+    lanes: &mut [LanePlan],
+    automatic_bytes: usize,
+) -> Result<PoolPlan, Failure> {
+    let base_bytes = config.daemon.pool_bytes.unwrap_or(automatic_bytes);
+    let mut nodes = divide_nodes(lanes);
+    let count = lanes.len().max(1);
+    let lane_bytes = (base_bytes / BATCHES_PART / count).min(LANE_BYTES_MAX);
+    let least = if count > LANES_MANY { LANE_BATCHES_OF_MANY } else { LANE_BATCHES_MIN };
+    for lane in lanes.iter_mut() {
+        lane.batches = (lane_bytes / lane.shape.bytes()).clamp(least, LANE_BATCHES_MAX);
+        lane.shape = lane.shape.huge_pages(lane.batches_bytes() >= HUGE_PAGE_BYTES);
+    }
+    let batches_bytes: usize = lanes.iter().map(LanePlan::batches_bytes).sum();
+    let longest = lanes.iter().map(LanePlan::longest_packed_bytes).max().unwrap_or(0);
+    let block_bytes = match longest {
+        short if short * 4 <= BLOCK_BYTES => BLOCK_BYTES,
+        long => long.max(LONG_BLOCK_BYTES).next_multiple_of(4096),
+    };
+    let places = nodes.len();
+    let of_sink = |(sink, plan): (&Sink, &SinkPlan)| -> Vec<QueuePlan> {
+        let queue = |consumer| own_blocks(sink, plan, consumer, lanes, places, block_bytes);
+        (0..plan.consumers).map(queue).collect()
+    };
+    let mut queues: Vec<Vec<QueuePlan>> = config.sinks.iter().zip(sinks).map(of_sink).collect();
+    let own_blocks: usize = queues.iter().flatten().map(QueuePlan::own).sum();
+    let shared_bytes = match config.daemon.pool_bytes {
+        None => base_bytes / BATCHES_PART * (BATCHES_PART - 1),
+        Some(pool_bytes) => pool_bytes
+            .checked_sub(batches_bytes + own_blocks * block_bytes)
+            .ok_or_else(|| too_little(pool_bytes, batches_bytes, count, own_blocks * block_bytes))?,
+    };
+    for node in &mut nodes {
+        node.shared_blocks = (shared_bytes / block_bytes * node.lanes).div_ceil(count);
+    }
+    let least_blocks = queues.iter().flatten().count() * OWN_BLOCKS_MIN;
+    let asked_bytes = own_blocks.saturating_sub(least_blocks) * block_bytes;
+    for (sink, (settings, plan)) in config.sinks.iter().zip(sinks).enumerate() {
+        for (consumer, queue) in queues[sink].iter_mut().enumerate() {
+            borrow(settings, plan, consumer, queue, &nodes, block_bytes);
+        }
+    }
+    Ok(PoolPlan { block_bytes, nodes, queues, batches_bytes, asked_bytes })
+}
+
+/// The memory nodes that lanes are on; each lane is told which is its.
+fn divide_nodes(lanes: &mut [LanePlan]) -> Vec<NodePool> {
+    let mut known = Vec::new();
+    let mut nodes: Vec<NodePool> = Vec::new();
+    for lane in lanes {
+        let place = known.iter().position(|node| *node == lane.node).unwrap_or_else(|| {
+            known.push(lane.node);
+            nodes.push(NodePool { core: lane.core, shared_blocks: 0, lanes: 0 });
+            nodes.len() - 1
+        });
+        nodes[place].lanes += 1;
+        lane.node_place = place;
+    }
+    nodes
+}
+
+/// What the queue of a consumer owns.
+fn own_blocks(
+    sink: &Sink,
+    plan: &SinkPlan,
+    consumer: usize,
+    lanes: &[LanePlan],
+    places: usize,
+    block_bytes: usize,
+) -> QueuePlan {
+    let feeding: Vec<&LanePlan> =
+        plan.feeders.iter().filter(|feeder| feeder.consumer == consumer).map(|feeder| &lanes[feeder.lane]).collect();
+    let count = feeding.len().max(1);
+    let lent_bytes = sink.queue_bytes.map_or(0, |bytes| bytes / LENT_PART / count);
+    let blocks_on = |place: usize| -> usize {
+        let here: Vec<&&LanePlan> = feeding.iter().filter(|lane| lane.node_place == place).collect();
+        if here.is_empty() {
+            return 0;
+        }
+        match sink.queue_bytes {
+            Some(bytes) => {
+                let lent: usize = feeding.iter().map(|lane| lane.lent_max(lent_bytes) * lane.shape.bytes()).sum();
+                (bytes.saturating_sub(lent) / block_bytes * here.len() / count).max(OWN_BLOCKS_MIN)
+            }
+            None => {
+                let asked: usize = here.iter().map(|lane| lane.asked_blocks(block_bytes)).sum();
+                OWN_BLOCKS_MIN + asked
+            }
+        }
+    };
+    QueuePlan { own_blocks: (0..places).map(blocks_on).collect(), borrowed_max: 0, lent_bytes }
+}
+
+/// What it may have beyond that. A sink whose `queue_bytes` is written has that and no more.
+fn borrow(
+    sink: &Sink,
+    plan: &SinkPlan,
+    consumer: usize,
+    queue: &mut QueuePlan,
+    nodes: &[NodePool],
+    block_bytes: usize,
+) {
+    if sink.queue_bytes.is_some() {
+        return;
+    }
+    let near = nodes.iter().zip(&queue.own_blocks).filter(|(_, own)| **own > 0);
+    queue.borrowed_max = near.map(|(node, _)| node.shared_blocks).sum();
+    let feeders = plan.feeders.iter().filter(|feeder| feeder.consumer == consumer).count().max(1);
+    queue.lent_bytes = (queue.own() + queue.borrowed_max) * block_bytes / LENT_PART / feeders;
+}
+
+fn too_little(pool_bytes: usize, batches_bytes: usize, lanes: usize, own_bytes: usize) -> Failure {
+    let message = format!(
+        "[daemon] pool_bytes = {}: {lanes} lanes receive into {}, and queue_bytes and absorb ask for {} for what \
+         waits; raise pool_bytes to {} or more, or lower lanes, batch_size, max_length, absorb or queue_bytes",
+        Bytes(pool_bytes),
+        Bytes(batches_bytes),
+        Bytes(own_bytes),
+        Bytes(batches_bytes + own_bytes)
+    );
+    Failure::new(ExitCode::Configuration, message)
+}
+
+impl PoolPlan {
+    /// All blocks of a node.
+    pub fn blocks_on(&self, place: usize) -> usize {
+        self.queues.iter().flatten().map(|queue| queue.own_blocks[place]).sum::<usize>()
+            + self.nodes[place].shared_blocks
+    }
+
+    /// The memory of all blocks.
+    pub fn blocks_bytes(&self) -> usize {
+        (0..self.nodes.len()).map(|place| self.blocks_on(place)).sum::<usize>() * self.block_bytes
+    }
+
+    /// Which stall each listener survives of each of its sinks, at the rate and size of its `absorb`.
+    pub fn stalls(&self, config: &Config, sinks: &[SinkPlan], lanes: &[LanePlan]) -> Vec<Stall> {
+        let pairs = config.listeners.iter().enumerate();
+        let pairs = pairs.flat_map(|(listener, settings)| settings.sinks.iter().map(move |&sink| (listener, sink)));
+        pairs.filter_map(|(listener, sink)| self.stall(listener, sink, &sinks[sink], lanes)).collect()
+    }
+
+    fn stall(&self, listener: usize, sink: usize, plan: &SinkPlan, lanes: &[LanePlan]) -> Option<Stall> {
+        let feeding = plan.feeders.iter().filter(|feeder| feeder.listener == listener);
+        let (mut consumers, mut places, mut rate) = (Vec::new(), Vec::new(), 0);
+        for feeder in feeding.clone() {
+            consumers.push(feeder.consumer);
+            places.push(lanes[feeder.lane].node_place);
+            rate += lanes[feeder.lane].rate;
+        }
+        for list in [&mut consumers, &mut places] {
+            list.sort_unstable();
+            list.dedup();
+        }
+        let lane = &lanes[feeding.clone().next()?.lane];
+        let queues = || consumers.iter().map(|&consumer| &self.queues[sink][consumer]);
+        let own: usize = queues().flat_map(|queue| places.iter().map(|&place| queue.own_blocks[place])).sum();
+        let shared: usize = places.iter().map(|&place| self.nodes[place].shared_blocks).sum();
+        let borrowed = shared.min(queues().map(|queue| queue.borrowed_max).sum());
+        let of_blocks = |blocks: usize| (blocks * (self.block_bytes / lane.packed_bytes())) as u64;
+        Some(Stall {
+            listener,
+            sink,
+            rate,
+            payload_bytes: lane.payload_bytes,
+            datagrams: of_blocks(own + borrowed),
+            own_datagrams: of_blocks(own),
+        })
+    }
+}

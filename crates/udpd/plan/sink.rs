@@ -1,0 +1,23 @@
+//! One sink as it will be built: its consumers, who feeds them, and the files that makes.
+
+use std::collections::BTreeSet;
+
+use crate::config::Listener;
+use crate::config::feeders::Feeder;
+
+/// One sink as it will be built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SinkPlan {
+    /// How many consumers it has; none where no listener names it.
+    pub consumers: usize,
+    /// The lanes that feed it, in order.
+    pub feeders: Vec<Feeder>,
+}
+
+impl SinkPlan {
+    /// Every file that is written where its lanes and consumers fill in `path`, with the codes for the time still in
+    /// it.
+    pub fn files(&self, listeners: &[Listener], sink: &str, path: &str) -> BTreeSet<String> {
+        self.feeders.iter().map(|lane| lane.file(listeners, sink, path)).collect()
+    }
+}
