@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use udpd::config::{Config, Sink as SinkSettings};
 use udpd::handover::batch::LaneBatch;
-use udpd::ledger::{Table as _, Tally};
+use udpd::ledger::{Table as _, Tallies};
 use udpd::os::crew::{Crew, Event};
 use udpd::pipeline::Pipeline;
 use udpd::sink::{Sink, Supplied};
@@ -26,7 +26,7 @@ enum Fate {
 }
 
 impl Sink for Doomed {
-    fn accept(&mut self, batch: &LaneBatch, tallies: &mut [Tally]) {
+    fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
         let datagrams = batch.datagrams.summary().datagrams;
         self.left = self.left.saturating_sub(datagrams);
         if self.left == 0 {

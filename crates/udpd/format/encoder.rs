@@ -78,9 +78,10 @@ pub struct Encoder {
     format: Format,
     /// By lane.
     scenes: Arc<[Scene]>,
-    /// By lane, its number among the lanes that are written here: the interfaces of a capture.
+    /// By lane, its number among the lanes that are written here: the interfaces of a capture. Empty in other formats:
+    /// a thousand lanes may have a thousand files.
     interfaces: Vec<Option<u32>>,
-    /// By lane, how many datagrams the kernel had dropped when the last one written came.
+    /// By lane, how many datagrams the kernel had dropped when the last one written came; of a capture as well.
     dropped: Vec<u32>,
     /// When the batch in hand was begun.
     now: Duration,
@@ -90,8 +91,9 @@ impl Encoder {
     /// For the lanes that `writes` picks.
     pub fn new(format: Format, scenes: Arc<[Scene]>, writes: impl Fn(usize) -> bool) -> Self {
         let mut numbers = 0..;
-        let interfaces = (0..scenes.len()).map(|lane| writes(lane).then(|| numbers.next()).flatten()).collect();
-        Self { format, interfaces, dropped: vec![0; scenes.len()], scenes, now: Duration::ZERO }
+        let lanes = if format == Format::Pcapng { scenes.len() } else { 0 };
+        let interfaces = (0..lanes).map(|lane| writes(lane).then(|| numbers.next()).flatten()).collect();
+        Self { format, interfaces, dropped: vec![0; lanes], scenes, now: Duration::ZERO }
     }
 
     pub fn format(&self) -> Format {

@@ -19,7 +19,7 @@ mod save;
 pub mod snapshot;
 pub mod tables;
 
-pub use consumer::{ConsumerLedger, DestinationLedger};
+pub use consumer::{ConsumerLedger, DestinationLedger, Tallies};
 pub(crate) use counter::cells;
 pub use counter::{Cells, Counter, Counters, Table};
 pub use files::FileLedger;

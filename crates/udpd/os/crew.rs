@@ -18,6 +18,9 @@ use std::thread::{self, JoinHandle};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use crossbeam_utils::CachePadded;
 
+/// The stack of a thread of which there may be many: several times what a lane or a consumer has been seen to use.
+const STACK_BYTES: usize = 512 << 10;
+
 /// What the threads tell the main thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
@@ -42,6 +45,23 @@ struct Member {
     name: String,
     thread_id: AtomicI32,
     pulse: CachePadded<AtomicU64>,
+}
+
+/// A thread that has been started and may not run yet.
+#[derive(Debug)]
+pub struct Starting<T> {
+    handle: JoinHandle<T>,
+    beginning: Receiver<()>,
+}
+
+impl<T> Starting<T> {
+    /// Waits until it runs.
+    pub fn wait(self) -> JoinHandle<T> {
+        // The standard library ends the process when it has no memory for a new thread's guard. That is to happen while
+        // the daemon starts, and not when it has said that it is ready.
+        let _ = self.beginning.recv();
+        self.handle
+    }
 }
 
 /// How a thread was found.
@@ -77,22 +97,39 @@ impl Crew {
         name: impl Into<String>,
         body: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<JoinHandle<T>> {
+        Ok(self.launch(name, thread::Builder::new(), body)?.wait())
+    }
+
+    /// Starts one of many threads and does not wait until it runs, so that many come to run at the same time. Its stack
+    /// is as long as a lane or a consumer needs: a thousand of the usual two megabytes are refused where memory may not
+    /// be overcommitted.
+    pub fn spawn_one_of_many<T: Send + 'static>(
+        &self,
+        name: impl Into<String>,
+        body: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<Starting<T>> {
+        self.launch(name, thread::Builder::new().stack_size(STACK_BYTES), body)
+    }
+
+    fn launch<T: Send + 'static>(
+        &self,
+        name: impl Into<String>,
+        builder: thread::Builder,
+        body: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<Starting<T>> {
         let name = name.into();
         let member = Arc::new(Member::new(name.clone()));
         let alarm = Alarm { member: Arc::clone(&member), events: self.events.clone() };
         let (begun, beginning) = bounded(1);
-        let handle = thread::Builder::new().name(name).spawn(move || {
+        let handle = builder.name(name).spawn(move || {
             let alarm = alarm;
             alarm.member.thread_id.store(nix::unistd::gettid().as_raw(), Ordering::Relaxed);
             SELF.with(|own| own.set(Arc::clone(&alarm.member))).expect("a new thread is nobody yet");
             let _ = begun.send(());
             body()
         })?;
-        // The standard library ends the process when it has no memory for a new thread's guard. That is to happen while
-        // the daemon starts, and not when it has said that it is ready.
-        let _ = beginning.recv();
         self.add(&member);
-        Ok(handle)
+        Ok(Starting { handle, beginning })
     }
 
     /// Makes the calling thread a member until it ends: the main thread, which nobody has started here. Nobody hears
@@ -107,7 +144,10 @@ impl Crew {
 
     fn add(&self, member: &Arc<Member>) {
         let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
-        members.retain(|member| member.strong_count() > 0);
+        // Only when the list would grow, or a thousand threads would look at each other a million times.
+        if members.len() == members.capacity() {
+            members.retain(|member| member.strong_count() > 0);
+        }
         members.push(Arc::downgrade(member));
     }
 

@@ -10,3 +10,4 @@ pub mod notify;
 pub(crate) mod paths;
 pub mod signals;
 pub mod sock_diag;
+pub mod threads;

@@ -10,7 +10,10 @@ use mmsg::CoreCounter;
 
 use crate::handover::blocks::BlockGauge;
 use crate::handover::channel::Closer;
-use crate::ledger::snapshot::{HostSnapshot, LaneSnapshot, ListenerSnapshot, SharerSnapshot, SinkSnapshot, Snapshot};
+use crate::ledger::snapshot::{
+    DestinationSnapshot, FilesSnapshot, HostSnapshot, LaneSnapshot, ListenerSnapshot, SharerSnapshot, SinkSnapshot,
+    Snapshot,
+};
 use crate::ledger::tables::{LaneTally, SinkDropped, Tally};
 use crate::ledger::{ConsumerLedger, Counters, DestinationLedger, FileLedger, LaneLedger, Table};
 use crate::plan::spread::Intake;
@@ -72,6 +75,14 @@ pub struct SinkBooks {
     pub destinations: Vec<Arc<DestinationLedger>>,
 }
 
+/// What a reading shows of a sink under each listener that feeds it, and what is of all of them together.
+struct WholeSink {
+    queue_depth: u64,
+    queue_capacity: u64,
+    destinations: Vec<DestinationSnapshot>,
+    files: Option<FilesSnapshot>,
+}
+
 impl Books {
     /// Looks at the kernel's counts of drops, which wrap, and at nothing else: to be called once a second.
     pub fn observe_kernel(&self) {
@@ -81,7 +92,10 @@ impl Books {
     }
 
     pub fn snapshot(&self) -> Snapshot {
-        let listeners = self.listeners.iter().enumerate().map(|(index, listener)| self.listener(index, listener));
+        // Once, and not once for each listener: a sink of a thousand listeners has a thousand queues.
+        let whole: Vec<WholeSink> = self.sinks.iter().map(SinkBooks::whole).collect();
+        let listeners = self.listeners.iter().enumerate();
+        let listeners = listeners.map(|(index, listener)| self.listener(index, listener, &whole));
         Snapshot {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_seconds: self.started.elapsed().as_secs_f64(),
@@ -115,7 +129,7 @@ impl Books {
         snapshot
     }
 
-    fn listener(&self, index: usize, listener: &ListenerBooks) -> ListenerSnapshot {
+    fn listener(&self, index: usize, listener: &ListenerBooks, whole: &[WholeSink]) -> ListenerSnapshot {
         // What a consumer took or a channel did not was offered before.
         let at_sinks: Vec<(Tally, SinkDropped)> =
             listener.sinks.iter().map(|&sink| (self.sinks[sink].tally(index), listener.not_taken(sink))).collect();
@@ -126,7 +140,7 @@ impl Books {
         let mut residual = 0;
         let mut sinks = Vec::with_capacity(listener.sinks.len());
         for ((&sink, offered), (tally, not_taken)) in listener.sinks.iter().zip(counts.offered).zip(at_sinks) {
-            let (snapshot, left_over) = self.sinks[sink].read(offered, not_taken, tally);
+            let (snapshot, left_over) = self.sinks[sink].read(offered, not_taken, tally, &whole[sink]);
             residual += left_over + signed_difference(counts.received, counts.dropped.total() + offered);
             sinks.push(snapshot);
         }
@@ -199,12 +213,22 @@ impl SinkBooks {
         (self.queues.iter().map(blocks).sum::<usize>() * self.block_bytes) as u64
     }
 
-    /// The snapshot of this sink, and what its own sum leaves over.
+    /// What is the same for all listeners that feed this sink.
+    fn whole(&self) -> WholeSink {
+        WholeSink {
+            queue_depth: self.bytes(BlockGauge::in_use),
+            queue_capacity: self.bytes(BlockGauge::capacity),
+            destinations: DestinationLedger::sum(self.destinations.iter().map(Arc::as_ref)),
+            files: (!self.files.is_empty()).then(|| FileLedger::sum(self.files.iter().map(Arc::as_ref))),
+        }
+    }
+
+    /// The snapshot of this sink for one listener, and what its own sum leaves over.
     ///
     /// What waits in the channels is the one term that nobody counts: it is what was offered and neither dropped nor
     /// taken. A negative number of them is a datagram counted twice, and so is what is left when every thread has
     /// ended, see [`Books::final_snapshot`].
-    fn read(&self, offered: u64, not_taken: SinkDropped, mut counts: Tally) -> (SinkSnapshot, i64) {
+    fn read(&self, offered: u64, not_taken: SinkDropped, mut counts: Tally, whole: &WholeSink) -> (SinkSnapshot, i64) {
         let waiting = signed_difference(offered, not_taken.total() + counts.taken);
         let decided = counts.delivered + counts.dropped.total() + counts.pending;
         let left_over = signed_difference(counts.taken, decided) + waiting.min(0);
@@ -214,10 +238,10 @@ impl SinkBooks {
             offered,
             counts,
             in_flight: waiting.max(0).cast_unsigned() + counts.pending,
-            queue_depth: self.bytes(BlockGauge::in_use),
-            queue_capacity: self.bytes(BlockGauge::capacity),
-            destinations: DestinationLedger::sum(self.destinations.iter().map(Arc::as_ref)),
-            files: (!self.files.is_empty()).then(|| FileLedger::sum(self.files.iter().map(Arc::as_ref))),
+            queue_depth: whole.queue_depth,
+            queue_capacity: whole.queue_capacity,
+            destinations: whole.destinations.clone(),
+            files: whole.files.clone(),
         };
         (snapshot, left_over)
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::handover::batch::Parcel;
 use crate::handover::channel::{Inbox, Waited};
 use crate::handover::pool::Homes;
-use crate::ledger::{ConsumerLedger, Tally};
+use crate::ledger::{ConsumerLedger, Tallies};
 use crate::os::crew;
 use crate::sink::Sink;
 
@@ -39,7 +39,7 @@ pub struct Consumer {
     pub homes: Homes,
     pub ledger: Arc<ConsumerLedger>,
     /// What it counts, by listener.
-    pub tallies: Vec<Tally>,
+    pub tallies: Tallies,
 }
 
 /// Why a consumer ended.
@@ -67,7 +67,7 @@ impl Consumer {
             if self.sink.due().is_some_and(|due| due <= Instant::now()) {
                 self.sink.when_due(&mut self.tallies);
             }
-            self.ledger.publish(&self.tallies);
+            self.ledger.publish(&mut self.tallies);
             if reason.is_none()
                 && let Some(why) = self.sink.closed()
             {
@@ -88,7 +88,7 @@ impl Consumer {
         }
         // The end of a sink is a wait for its disk or its peers, with a limit of its own.
         crew::at_rest(|| self.sink.finish(&mut self.tallies, &mut |tallies| self.ledger.publish(tallies)));
-        self.ledger.publish(&self.tallies);
+        self.ledger.publish(&mut self.tallies);
         reason.map_or(End::Done, End::Closed)
     }
 
@@ -111,7 +111,7 @@ impl Consumer {
         tally.taken += datagrams;
         tally.pending += datagrams;
         self.sink.accept(&parcel, &mut self.tallies);
-        self.ledger.publish(&self.tallies);
+        self.ledger.publish(&mut self.tallies);
         self.homes.send(parcel);
         datagrams
     }
@@ -124,7 +124,7 @@ impl Consumer {
                 Waited::Batch(parcel) => return Some(self.consume(parcel)),
                 Waited::Deadline => {
                     self.sink.when_due(&mut self.tallies);
-                    self.ledger.publish(&self.tallies);
+                    self.ledger.publish(&mut self.tallies);
                 }
                 Waited::Ended => return None,
             }

@@ -19,7 +19,8 @@ use crate::handover::batch::Parcel;
 use crate::handover::pool::{Owner, Pool};
 use crate::handover::route::Route;
 use crate::ledger::LaneLedger;
-use crate::os::crew::{self, Crew};
+use crate::os::crew::{self, Crew, Starting};
+use crate::os::threads;
 use crate::plan::engine;
 use crate::policy::Policy;
 
@@ -60,16 +61,46 @@ pub(super) struct Start {
     pub successor: Arc<Successor>,
 }
 
+/// A lane that is being made.
+struct Coming {
+    setup: LaneSetup,
+    made: crossbeam_channel::Receiver<Result<Made, Failure>>,
+    start: Sender<Start>,
+    thread: Starting<()>,
+}
+
 impl LaneThread {
-    /// Starts the thread and waits until everything is made.
-    pub(super) fn spawn(setup: LaneSetup, crew: &Crew) -> Result<Self, Failure> {
+    /// Starts the threads of all lanes and waits until everything is made. They make it at the same time; of several
+    /// that fail the first in order is the one to tell. The others end when nobody starts them.
+    pub(super) fn spawn_all(setups: Vec<LaneSetup>, crew: &Crew) -> Result<Vec<Self>, Failure> {
+        let mut coming = Vec::with_capacity(setups.len());
+        let mut refused = None;
+        for setup in setups {
+            match Self::launch(setup, crew) {
+                Ok(lane) => coming.push(lane),
+                Err(failure) => {
+                    refused = Some(failure);
+                    break;
+                }
+            }
+        }
+        let made = coming.into_iter().map(Self::wait).collect::<Result<_, _>>()?;
+        refused.map_or(Ok(made), Err)
+    }
+
+    fn launch(setup: LaneSetup, crew: &Crew) -> Result<Coming, Failure> {
         let (made_sender, made) = bounded(1);
         let (start, coming) = bounded(1);
         let name = thread_name("rx", setup.index, &setup.listener.name);
         let own = setup.clone();
-        let handle = crew
-            .spawn(name, move || live(own, &made_sender, &coming))
-            .map_err(|error| Failure::new(ExitCode::Failure, format!("{setup}: cannot start its thread: {error}")))?;
+        let thread = crew
+            .spawn_one_of_many(name, move || live(own, &made_sender, &coming))
+            .map_err(|error| threads::refusal(&setup.to_string(), &error))?;
+        Ok(Coming { setup, made, start, thread })
+    }
+
+    fn wait(Coming { setup, made, start, thread }: Coming) -> Result<Self, Failure> {
+        let handle = thread.wait();
         let made = made.recv().map_err(|_| {
             Failure::new(ExitCode::Failure, format!("{setup}: its thread ended while it was starting"))
         })??;

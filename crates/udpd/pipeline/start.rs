@@ -15,7 +15,7 @@ use super::receiver::Stop;
 use super::running::{Lane, Pipeline};
 use super::setup::LaneSetup;
 use super::stocks::Stocks;
-use super::wiring::{Wiring, spawn_consumer};
+use super::wiring::{self, Wiring, spawn_consumers};
 use crate::config::{Config, Listener};
 use crate::exit::Failure;
 use crate::handover::batch::Parcel;
@@ -27,8 +27,7 @@ use crate::plan::Plan;
 impl Pipeline {
     /// Makes, binds, opens and starts everything. When it returns every socket is bound and every receiver reads.
     pub fn start(config: &Config, plan: &Plan, started: Instant, crew: &Crew) -> Result<Self, Failure> {
-        let setups = LaneSetup::all(config, plan).into_iter();
-        let threads: Vec<LaneThread> = setups.map(|setup| LaneThread::spawn(setup, crew)).collect::<Result<_, _>>()?;
+        let threads = LaneThread::spawn_all(LaneSetup::all(config, plan), crew)?;
         let stop = Arc::new(Stop::default());
         let homes: Arc<[Sender<Parcel>]> = threads.iter().map(|thread| thread.made.home.clone()).collect();
         let ledger =
@@ -37,8 +36,11 @@ impl Pipeline {
         let mut routes: Vec<Vec<Route>> = threads.iter().map(|_| Vec::new()).collect();
         let stocks = Stocks::make(&plan.pool, crew)?;
         let (mut sinks, mut pending, mut files) = (Vec::new(), Vec::new(), Files::default());
+        let scenes = wiring::scenes(config, plan);
+        let listeners: Vec<String> = config.listeners.iter().map(|listener| listener.name.clone()).collect();
         for sink in 0..config.sinks.len() {
-            let wiring = Wiring { config, plan, sink, homes: &homes, stocks: &stocks, crew };
+            let (homes, scenes) = (&homes, &scenes);
+            let wiring = Wiring { config, plan, sink, homes, stocks: &stocks, scenes, listeners: &listeners, crew };
             sinks.push(wiring.open(&mut routes, &mut pending, &mut files)?);
         }
         // After the sinks: one with a long file looks through it first, and nothing may arrive that nobody reads yet.
@@ -48,10 +50,7 @@ impl Pipeline {
         for (routes, setup) in routes.iter_mut().zip(setups) {
             routes.sort_by_key(|route| setup.listener.sinks.iter().position(|&sink| sink == route.sink));
         }
-        let consumers = pending
-            .into_iter()
-            .map(|(name, cores, consumer)| spawn_consumer(name, cores, consumer, crew))
-            .collect::<Result<_, _>>()?;
+        let consumers = spawn_consumers(pending, crew)?;
         let addresses: Vec<SocketAddr> = endpoints.iter().map(|endpoint| endpoint.address).collect();
         let books = Arc::new(open_books(config, &threads, endpoints, &ledgers, sinks, started));
         let start = |(routes, ledger): (Vec<Route>, &Arc<LaneLedger>)| Start {

@@ -1,6 +1,5 @@
 //! One sink's part of the pipeline: its channels, its consumers, and which lane feeds which.
 
-use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -12,15 +11,16 @@ use super::files::Files;
 use super::lane::thread_name;
 use super::stocks::Stocks;
 use crate::config::Config;
-use crate::exit::{ExitCode, Failure};
+use crate::exit::Failure;
 use crate::format::encoder::Scene;
 use crate::handover::batch::Parcel;
 use crate::handover::blocks::Blocks;
 use crate::handover::channel::Inbox;
 use crate::handover::pool::Homes;
 use crate::handover::route::Route;
-use crate::ledger::{ConsumerLedger, Tally};
-use crate::os::crew::{Crew, Event};
+use crate::ledger::{ConsumerLedger, Tallies};
+use crate::os::crew::{Crew, Event, Starting};
+use crate::os::threads;
 use crate::plan::{LanePlan, Plan, SinkPlan};
 use crate::sink::settings::Opening;
 
@@ -31,7 +31,28 @@ pub(super) struct Wiring<'a> {
     pub sink: usize,
     pub homes: &'a Arc<[Sender<Parcel>]>,
     pub stocks: &'a Stocks,
+    pub scenes: &'a Arc<[Scene]>,
+    /// The names of all listeners.
+    pub listeners: &'a [String],
     pub crew: &'a Crew,
+}
+
+/// A consumer that waits for its thread.
+pub(super) struct Pending {
+    name: String,
+    /// Where it may run; anywhere, when there are none.
+    cores: Vec<usize>,
+    consumer: Consumer,
+}
+
+/// Who receives, by lane.
+pub(super) fn scenes(config: &Config, plan: &Plan) -> Arc<[Scene]> {
+    let scene = |plan: &LanePlan| Scene {
+        listener: config.listeners[plan.listener].name.clone(),
+        lane: plan.number,
+        address: plan.address,
+    };
+    plan.lanes.iter().map(scene).collect()
 }
 
 impl Wiring<'_> {
@@ -39,7 +60,7 @@ impl Wiring<'_> {
     pub(super) fn open(
         &self,
         routes: &mut [Vec<Route>],
-        consumers: &mut Vec<(String, Vec<usize>, Consumer)>,
+        consumers: &mut Vec<Pending>,
         files: &mut Files,
     ) -> Result<SinkBooks, Failure> {
         let sink = &self.config.sinks[self.sink];
@@ -62,26 +83,21 @@ impl Wiring<'_> {
             destinations: Vec::new(),
         };
         let mut keeper = None;
-        let listeners: Vec<String> = self.config.listeners.iter().map(|listener| listener.name.clone()).collect();
-        let scene = |plan: &LanePlan| Scene {
-            listener: listeners[plan.listener].clone(),
-            lane: plan.number,
-            address: plan.address,
-        };
-        let scenes = self.plan.lanes.iter().map(scene).collect();
         for (number, inbox) in inboxes.into_iter().enumerate() {
             let blocks = self.stocks.of_queue(self.sink, number);
             books.channels.push(inbox.closer());
             books.queues.extend(Blocks::gauge(blocks));
             let mut lanes = vec![false; routes.len()];
             feeders.iter().filter(|lane| lane.consumer == number).for_each(|lane| lanes[lane.lane] = true);
-            let ledger = Arc::new(ConsumerLedger::new(self.config.listeners.len()));
+            let own = feeders.iter().filter(|lane| lane.consumer == number).map(|lane| lane.listener);
+            let own = own.clone().min().unwrap_or(0)..own.max().map_or(0, |last| last + 1);
+            let ledger = Arc::new(ConsumerLedger::new(own.clone()));
             let opened = sink.settings.open(Opening {
                 sink: &sink.name,
                 consumer: number,
-                scenes: &scenes,
+                scenes: self.scenes,
                 feeds: &lanes,
-                listeners: &listeners,
+                listeners: self.listeners,
                 caller: &inbox.caller(),
                 keeper: &mut keeper,
             })?;
@@ -92,10 +108,10 @@ impl Wiring<'_> {
                 sink: opened.sink,
                 homes: Homes::new(Arc::clone(self.homes), blocks.to_vec()),
                 ledger: Arc::clone(&ledger),
-                tallies: vec![Tally::default(); self.config.listeners.len()],
+                tallies: Tallies::new(own),
             };
             let cores = self.plan.cores_of_consumer(&lanes);
-            consumers.push((thread_name("sink", number, &sink.name), cores, consumer));
+            consumers.push(Pending { name: thread_name("sink", number, &sink.name), cores, consumer });
             books.consumers.push(ledger);
         }
         if let Some(keeper) = keeper {
@@ -105,12 +121,14 @@ impl Wiring<'_> {
     }
 }
 
-pub(super) fn spawn_consumer(
-    name: String,
-    cores: Vec<usize>,
-    consumer: Consumer,
-    crew: &Crew,
-) -> Result<JoinHandle<()>, Failure> {
+/// Starts the consumers, all of them before the first is waited for.
+pub(super) fn spawn_consumers(pending: Vec<Pending>, crew: &Crew) -> Result<Vec<JoinHandle<()>>, Failure> {
+    let starting = pending.into_iter().map(|pending| spawn_consumer(pending, crew));
+    let starting: Vec<Starting<()>> = starting.collect::<Result<_, _>>()?;
+    Ok(starting.into_iter().map(Starting::wait).collect())
+}
+
+fn spawn_consumer(Pending { name, cores, consumer }: Pending, crew: &Crew) -> Result<Starting<()>, Failure> {
     let reporter = crew.clone();
     let subject = name.clone();
     let body = move || {
@@ -124,7 +142,6 @@ pub(super) fn spawn_consumer(
             log::debug!("{name} has ended: {why}");
         }
     };
-    crew.spawn(subject.clone(), body).map_err(|error: io::Error| {
-        Failure::new(ExitCode::Failure, format!("cannot start the consumer thread {subject}: {error}"))
-    })
+    crew.spawn_one_of_many(subject.clone(), body)
+        .map_err(|error| threads::refusal(&format!("consumer {subject}"), &error))
 }

@@ -4,15 +4,15 @@ use std::fmt;
 use std::time::Instant;
 
 use crate::handover::batch::LaneBatch;
-use crate::ledger::Tally;
+use crate::ledger::{Tallies, Tally};
 
 /// One destination, as its consumer uses it.
 pub trait Sink: Send + fmt::Debug {
     /// Takes every datagram of the batch. It may keep copies; it does not keep the batch.
-    fn accept(&mut self, batch: &LaneBatch, tallies: &mut [Tally]);
+    fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies);
 
     /// The channel is empty: decide the fate of all that is pending, or be due until it is decided.
-    fn flush(&mut self, _tallies: &mut [Tally]) {}
+    fn flush(&mut self, _tallies: &mut Tallies) {}
 
     /// When the sink wants [`Sink::when_due`] to be called although nothing arrives.
     fn due(&self) -> Option<Instant> {
@@ -20,7 +20,7 @@ pub trait Sink: Send + fmt::Debug {
     }
 
     /// The moment that [`Sink::due`] named has come.
-    fn when_due(&mut self, _tallies: &mut [Tally]) {}
+    fn when_due(&mut self, _tallies: &mut Tallies) {}
 
     /// Why this sink can never take anything again, if so: the daemon then ends.
     fn closed(&self) -> Option<String> {
@@ -29,7 +29,7 @@ pub trait Sink: Send + fmt::Debug {
 
     /// The last call: everything is flushed; make it last. One that takes long publishes what it knows by then, because
     /// nobody waits for it for ever.
-    fn finish(&mut self, _tallies: &mut [Tally], _publish: &mut dyn FnMut(&[Tally])) {}
+    fn finish(&mut self, _tallies: &mut Tallies, _publish: &mut dyn FnMut(&mut Tallies)) {}
 }
 
 /// Moves `datagrams` of a listener from pending to delivered.

@@ -5,7 +5,7 @@ use super::settings::{Opened, Opening, SinkSettings, Target};
 use super::written::{Scheme, WrittenSink};
 use crate::exit::Failure;
 use crate::handover::batch::LaneBatch;
-use crate::ledger::Tally;
+use crate::ledger::Tallies;
 use crate::settings::{Findings, Key, Settings, Table};
 
 /// Takes everything, keeps nothing, and has no settings.
@@ -39,7 +39,7 @@ impl SinkSettings for NullSink {
 }
 
 impl Sink for NullSink {
-    fn accept(&mut self, batch: &LaneBatch, tallies: &mut [Tally]) {
+    fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
         deliver(&mut tallies[batch.listener], batch.datagrams.summary().datagrams);
     }
 }

@@ -12,7 +12,7 @@ use mmsg::Datagram;
 use super::contract::{deliver, fail};
 use crate::format::encoder::{Encoder, Format};
 use crate::handover::batch::LaneBatch;
-use crate::ledger::Tally;
+use crate::ledger::Tallies;
 use crate::os::crew;
 
 /// From this fill on the buffer is written out.
@@ -126,7 +126,7 @@ impl Outbox {
     pub(super) fn write_to(
         &mut self,
         destination: &mut impl Destination,
-        tallies: &mut [Tally],
+        tallies: &mut Tallies,
     ) -> (usize, io::Result<()>) {
         let mut written = 0;
         let mut outcome = Ok(());
@@ -152,12 +152,12 @@ impl Outbox {
     }
 
     /// Counts everything as failed without trying.
-    pub(super) fn discard(&mut self, tallies: &mut [Tally]) {
+    pub(super) fn discard(&mut self, tallies: &mut Tallies) {
         self.settle(0, tallies);
     }
 
     /// The first `written` bytes, whole records, are delivered and the others failed.
-    fn settle(&mut self, written: usize, tallies: &mut [Tally]) {
+    fn settle(&mut self, written: usize, tallies: &mut Tallies) {
         let mut start = 0;
         for run in &self.runs {
             let tally = &mut tallies[run.listener];
@@ -181,6 +181,7 @@ impl Outbox {
 mod tests {
     use super::*;
     use crate::format::encoder::Format;
+    use crate::ledger::Tally;
     use std::sync::Arc;
 
     /// Takes `room` bytes, a few at a time, and then refuses.
@@ -208,7 +209,7 @@ mod tests {
     /// Records of two listeners in turn, written where there is room for so many bytes.
     fn written(format: Format, records: &[&[u8]], room: usize) -> (Narrow, [Tally; 2], io::Result<()>) {
         let mut outbox = Outbox::new(Encoder::new(format, Arc::new([]), |_| true));
-        let mut tallies = [Tally::default(); 2];
+        let mut tallies = Tallies::new(0..2);
         for (index, record) in records.iter().enumerate() {
             tallies[index % 2].pending += 1;
             outbox.bytes.extend_from_slice(record);
@@ -221,7 +222,7 @@ mod tests {
         let lost =
             (tallies[0].dropped.sink_error + tallies[1].dropped.sink_error, (records.concat().len() - bytes) as u64);
         assert_eq!(outbox.lost(), lost);
-        (destination, tallies, outcome)
+        (destination, [tallies[0], tallies[1]], outcome)
     }
 
     #[test]

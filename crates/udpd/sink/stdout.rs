@@ -15,7 +15,7 @@ use crate::exit::{ExitCode, Failure};
 use crate::format::Format;
 use crate::format::encoder::Encoder;
 use crate::handover::batch::LaneBatch;
-use crate::ledger::Tally;
+use crate::ledger::Tallies;
 use crate::settings::kinds::Words;
 use crate::settings::settings;
 
@@ -107,7 +107,7 @@ impl<W: Write> StreamSink<W> {
 }
 
 impl<W: Write + Send> Sink for StreamSink<W> {
-    fn accept(&mut self, batch: &LaneBatch, tallies: &mut [Tally]) {
+    fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
         self.outbox.begin_batch();
         for datagram in batch.datagrams.datagrams() {
             self.outbox.push(batch, &datagram);
@@ -117,7 +117,7 @@ impl<W: Write + Send> Sink for StreamSink<W> {
         }
     }
 
-    fn flush(&mut self, tallies: &mut [Tally]) {
+    fn flush(&mut self, tallies: &mut Tallies) {
         if self.closed.is_some() {
             return self.outbox.discard(tallies);
         }

@@ -20,9 +20,10 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
-use crate::exit::{ExitCode, Failure};
+use crate::exit::Failure;
 use crate::os::crew::{self, Crew, Vitals};
 use crate::os::notify::Notifier;
+use crate::os::threads;
 
 /// The longest time between two looks. It bounds how long after a hang the last sign of life may be.
 const INTERVAL_MAX: Duration = Duration::from_secs(1);
@@ -58,10 +59,8 @@ impl Watchdog {
             pulses: HashMap::new(),
             looks_in_vain: 0,
         };
-        crew.spawn("udpd-watchdog", move || state.run(&orders)).map_err(|error| {
-            let cure = "raise the limit on threads (ulimit -u, TasksMax=)";
-            Failure::new(ExitCode::Failure, format!("cannot start the thread udpd-watchdog: {error}; {cure}"))
-        })?;
+        crew.spawn("udpd-watchdog", move || state.run(&orders))
+            .map_err(|error| threads::refusal("udpd-watchdog", &error))?;
         Ok(Self { looker: Some(looker) })
     }
 

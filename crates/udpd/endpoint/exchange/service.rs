@@ -13,6 +13,7 @@ use super::server::{Poll, Server};
 use super::ticket::Bell;
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::Crew;
+use crate::os::threads;
 
 /// A socket that is being served.
 #[derive(Debug)]
@@ -54,9 +55,7 @@ impl<L: Listener> Service<L> {
         let (stopping, listener) = (Arc::new(AtomicBool::new(false)), Arc::new(listener));
         let server = Server::new(name, &listener, protocol, &bell, &stopping, poll);
         let server = server.map_err(|error| fail("set a descriptor aside for", error, of_descriptors))?;
-        let thread = crew.spawn(name, move || server.run());
-        let of_threads = "raise the limit on threads (ulimit -u, TasksMax=)";
-        let thread = thread.map_err(|error| fail("start the thread", error, of_threads))?;
+        let thread = crew.spawn(name, move || server.run()).map_err(|error| threads::refusal(name, &error))?;
         Ok(Self { name, listener, stopping, bell, thread })
     }
 

@@ -15,7 +15,7 @@ use super::settings::{FileSettings, Sync};
 use crate::format::encoder::Encoder;
 use crate::handover::Caller;
 use crate::handover::batch::LaneBatch;
-use crate::ledger::{FileLedger, Tally};
+use crate::ledger::{FileLedger, Tallies};
 use crate::sink::outbox::Outbox;
 
 /// How often the consumer has its keeper see whether the path still leads to the file, while it writes; the kernel does
@@ -93,7 +93,7 @@ impl LogFile {
         Arc::clone(&self.ledger)
     }
 
-    pub(super) fn accept(&mut self, batch: &LaneBatch, tallies: &mut [Tally]) {
+    pub(super) fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
         self.outbox.begin_batch();
         for datagram in batch.datagrams.datagrams() {
             self.outbox.push(batch, &datagram);
@@ -103,7 +103,7 @@ impl LogFile {
         }
     }
 
-    pub(super) fn flush(&mut self, tallies: &mut [Tally]) {
+    pub(super) fn flush(&mut self, tallies: &mut Tallies) {
         self.look_at_desk();
         if self.outbox.is_empty() {
             return;

@@ -11,7 +11,7 @@ use super::settings::FileSettings;
 use crate::format::encoder::{Encoder, Scene};
 use crate::handover::Caller;
 use crate::handover::batch::LaneBatch;
-use crate::ledger::{FileLedger, Tally};
+use crate::ledger::{FileLedger, Tallies};
 use crate::sink::Sink;
 
 /// Which file the datagrams of which lane go to, for one consumer.
@@ -58,13 +58,13 @@ impl FileSink {
 }
 
 impl Sink for FileSink {
-    fn accept(&mut self, batch: &LaneBatch, tallies: &mut [Tally]) {
+    fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
         let index = self.file_of_lane[batch.lane].expect("the pipeline gave every lane of this consumer a file");
         let file = &mut self.files[index];
         file.accept(batch, tallies);
     }
 
-    fn flush(&mut self, tallies: &mut [Tally]) {
+    fn flush(&mut self, tallies: &mut Tallies) {
         self.files.iter_mut().for_each(|file| file.flush(tallies));
     }
 
@@ -72,11 +72,11 @@ impl Sink for FileSink {
         self.files.iter().filter_map(LogFile::due).min()
     }
 
-    fn when_due(&mut self, _tallies: &mut [Tally]) {
+    fn when_due(&mut self, _tallies: &mut Tallies) {
         self.files.iter_mut().for_each(LogFile::when_due);
     }
 
-    fn finish(&mut self, tallies: &mut [Tally], _publish: &mut dyn FnMut(&[Tally])) {
+    fn finish(&mut self, tallies: &mut Tallies, _publish: &mut dyn FnMut(&mut Tallies)) {
         self.files.iter_mut().for_each(|file| file.flush(tallies));
         self.files.drain(..).for_each(LogFile::close);
     }

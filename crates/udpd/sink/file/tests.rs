@@ -6,6 +6,7 @@ use std::thread;
 
 use super::*;
 use crate::format::Format;
+use crate::ledger::Tally;
 use crate::os::crew::Crew;
 use crate::sink::file::{Keep, Reopener, Rotate};
 use crate::sink::outbox::Destination;
@@ -67,14 +68,14 @@ impl Subject {
         let batch = Received::over_loopback(&[payload.as_bytes()]).batch;
         let before = self.tally.delivered;
         self.tally.pending += 1;
-        let mut tallies = [self.tally];
+        let mut tallies = Tallies::from([self.tally]);
         let file = self.file();
         file.outbox.begin_batch();
         for datagram in batch.datagrams.datagrams() {
             file.outbox.push(&batch, &datagram);
         }
         file.flush(&mut tallies);
-        [self.tally] = tallies;
+        self.tally = tallies[0];
         assert_eq!(self.tally.pending, 0);
         self.tally.delivered > before
     }

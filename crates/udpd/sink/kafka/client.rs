@@ -16,7 +16,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer, PurgeConfig};
 use super::context::Context;
 use super::library;
 use super::settings::{KafkaError, KafkaSettings};
-use crate::ledger::Tally;
+use crate::ledger::Tallies;
 use crate::os::crew;
 use crate::sink::{deliver, fail};
 
@@ -94,7 +94,7 @@ impl Client {
 
     /// Hands a message over. While the queue is full it waits, which is the wait of this sink alone; the library makes
     /// room by delivering, or by giving up the oldest when `message.timeout.ms` has passed.
-    pub(super) fn send(&mut self, mut record: Record<'_>, tallies: &mut [Tally]) {
+    pub(super) fn send(&mut self, mut record: Record<'_>, tallies: &mut Tallies) {
         let listener = record.delivery_opaque;
         let mut wait = ROOM_WAIT_MIN;
         loop {
@@ -128,7 +128,7 @@ impl Client {
 
     /// Hears everything that the library has to say, without waiting for more; true if anything was delivered or
     /// failed.
-    pub(super) fn hear(&mut self, tallies: &mut [Tally]) -> bool {
+    pub(super) fn hear(&mut self, tallies: &mut Tallies) -> bool {
         let settled = self.drain(tallies);
         if self.producer.context().is_fatal() {
             self.renew(tallies);
@@ -147,7 +147,12 @@ impl Client {
 
     /// Waits until everything is delivered or failed, no longer than `limit`; what is left then is taken back and
     /// failed. Returns how many that were.
-    pub(super) fn finish(&mut self, limit: Duration, tallies: &mut [Tally], publish: &mut dyn FnMut(&[Tally])) -> u64 {
+    pub(super) fn finish(
+        &mut self,
+        limit: Duration,
+        tallies: &mut Tallies,
+        publish: &mut dyn FnMut(&mut Tallies),
+    ) -> u64 {
         let deadline = Instant::now() + limit;
         while self.under_way() > 0 && !self.producer.context().is_fatal() && Instant::now() < deadline {
             // Messages do not linger while this call lasts, which is a moment: hence so often, or a busy machine never
@@ -168,7 +173,7 @@ impl Client {
     }
 
     /// Hears what there is to hear; true if anything was delivered or failed.
-    fn drain(&mut self, tallies: &mut [Tally]) -> bool {
+    fn drain(&mut self, tallies: &mut Tallies) -> bool {
         loop {
             let heard = self.producer.context().heard();
             self.producer.poll(Duration::ZERO);
@@ -180,7 +185,7 @@ impl Client {
     }
 
     /// Moves what was reported since the last time from pending to delivered or failed; true if that was anything.
-    fn settle(&mut self, tallies: &mut [Tally]) -> bool {
+    fn settle(&mut self, tallies: &mut Tallies) -> bool {
         let mut any = false;
         for (listener, under_way) in self.under_way.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
             let (delivered, failed) = self.producer.context().take_reports(listener);
@@ -196,7 +201,7 @@ impl Client {
     }
 
     /// Takes everything back that is under way. What the library does not report in time is failed all the same.
-    fn give_up(&mut self, tallies: &mut [Tally]) {
+    fn give_up(&mut self, tallies: &mut Tallies) {
         if self.under_way() == 0 {
             return;
         }
@@ -207,13 +212,13 @@ impl Client {
                 crew::at_rest(|| thread::sleep(END_WAIT));
             }
         }
-        for (tally, under_way) in tallies.iter_mut().zip(&mut self.under_way) {
-            fail(tally, std::mem::take(under_way));
+        for (listener, under_way) in self.under_way.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
+            fail(&mut tallies[listener], std::mem::take(under_way));
         }
     }
 
     /// Replaces a client that has failed for good; false if there cannot be another one now.
-    fn renew(&mut self, tallies: &mut [Tally]) -> bool {
+    fn renew(&mut self, tallies: &mut Tallies) -> bool {
         self.give_up(tallies);
         // Only this sink waits.
         crew::at_rest(|| thread::sleep(RENEWAL_PAUSE.saturating_sub(self.born.elapsed())));

@@ -6,7 +6,7 @@ use super::client::{Client, Record};
 use super::record;
 use super::settings::{KafkaError, KafkaSettings};
 use crate::handover::batch::LaneBatch;
-use crate::ledger::Tally;
+use crate::ledger::Tallies;
 use crate::sink::Sink;
 
 /// The longest wait for outstanding acknowledgements at the end.
@@ -43,7 +43,7 @@ impl KafkaSink {
     }
 
     /// Hears the library, and decides when to hear it again.
-    fn hear(&mut self, tallies: &mut [Tally]) -> bool {
+    fn hear(&mut self, tallies: &mut Tallies) -> bool {
         let settled = self.client.hear(tallies);
         if settled {
             self.wait = REPORT_WAIT_MIN;
@@ -56,7 +56,7 @@ impl KafkaSink {
 }
 
 impl Sink for KafkaSink {
-    fn accept(&mut self, batch: &LaneBatch, tallies: &mut [Tally]) {
+    fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
         let listener = batch.listener;
         let name = &self.listeners[listener];
         // Without a time of its own every datagram of the batch has the time at which the batch is handed over.
@@ -74,7 +74,7 @@ impl Sink for KafkaSink {
         self.wait = REPORT_WAIT_MIN;
     }
 
-    fn flush(&mut self, tallies: &mut [Tally]) {
+    fn flush(&mut self, tallies: &mut Tallies) {
         self.hear(tallies);
     }
 
@@ -82,13 +82,13 @@ impl Sink for KafkaSink {
         Some(self.due)
     }
 
-    fn when_due(&mut self, tallies: &mut [Tally]) {
+    fn when_due(&mut self, tallies: &mut Tallies) {
         if !self.hear(tallies) {
             self.wait = (self.wait * 2).min(REPORT_WAIT_MAX);
         }
     }
 
-    fn finish(&mut self, tallies: &mut [Tally], publish: &mut dyn FnMut(&[Tally])) {
+    fn finish(&mut self, tallies: &mut Tallies, publish: &mut dyn FnMut(&mut Tallies)) {
         let left = self.client.finish(FINISH_LIMIT, tallies, publish);
         if left > 0 {
             log::warn!(

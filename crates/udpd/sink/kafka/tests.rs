@@ -15,7 +15,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
 use super::*;
-use crate::ledger::tables::SinkDropped;
+use crate::ledger::tables::{SinkDropped, Tally};
 
 /// Nothing here takes that long unless it never comes.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -38,7 +38,7 @@ fn settings(brokers: &str, properties: &[(&str, &str)]) -> KafkaSettings {
 /// A sink and its books, called as a consumer calls it, with datagrams that came through a real socket.
 struct Bench {
     sink: KafkaSink,
-    tallies: [Tally; 2],
+    tallies: Tallies,
     socket: Socket,
     sender: UdpSocket,
 }
@@ -50,7 +50,7 @@ impl Bench {
         let sender = UdpSocket::bind("127.0.0.1:0").expect("a port");
         sender.connect(socket.local_addr().expect("an address")).expect("a destination");
         let sink = KafkaSink::open("stream", settings, &["idle".to_owned(), "in".to_owned()]).expect("right settings");
-        Self { sink, tallies: [Tally::default(); 2], socket, sender }
+        Self { sink, tallies: Tallies::new(0..2), socket, sender }
     }
 
     /// Gives the sink one batch with these payloads, of which the first `slot_bytes` are kept.
@@ -68,7 +68,7 @@ impl Bench {
         assert_eq!(datagrams.summary().datagrams, count);
         self.tallies[1].taken += count;
         self.tallies[1].pending += count;
-        self.sink.accept(&LaneBatch { datagrams, listener: 1, lane: 0 }, &mut self.tallies);
+        self.sink.accept(&LaneBatch::received(datagrams, 1, 0), &mut self.tallies);
         self.sink.flush(&mut self.tallies);
     }
 
@@ -93,7 +93,7 @@ impl Bench {
             dropped: SinkDropped { sink_error: failed, ..SinkDropped::default() },
             ..Tally::default()
         };
-        assert_eq!(self.tallies, [Tally::default(), expected]);
+        assert_eq!([self.tallies[0], self.tallies[1]], [Tally::default(), expected]);
     }
 }
 
@@ -187,7 +187,7 @@ fn the_kernels_time_of_arrival_goes_before_ours() {
     datagrams.receive(&bench.socket, Wait::Block).expect("a datagram");
     let arrival = datagrams.datagrams().next().and_then(|datagram| datagram.arrival_since_epoch()).expect("a time");
     bench.tallies[1] = Tally { taken: 1, pending: 1, ..Tally::default() };
-    bench.sink.accept(&LaneBatch { datagrams, listener: 1, lane: 0 }, &mut bench.tallies);
+    bench.sink.accept(&LaneBatch::received(datagrams, 1, 0), &mut bench.tallies);
     bench.finish(1, 0);
     let seen = read(&cluster, 1);
     assert_eq!(seen[0].headers[0], ("time".to_owned(), arrival.as_nanos().to_string()));

@@ -11,7 +11,7 @@ use super::error::RelayError;
 use super::spoof::{PACKET_BYTES_MAX, Refusal, Spoof};
 use super::voice::{Trouble, Voice, words};
 use super::way::{Change, Way};
-use crate::ledger::{DestinationLedger, DestinationTally, Tally};
+use crate::ledger::{DestinationLedger, DestinationTally, Tallies};
 use crate::os::crew;
 use crate::sink::{deliver, fail};
 
@@ -99,7 +99,7 @@ impl Destination {
 
     /// Queues a datagram; sends what is queued when there is no room, and counts the datagram as failed when there is
     /// none then.
-    pub(super) fn push(&mut self, listener: usize, datagram: &Datagram<'_>, tallies: &mut [Tally]) {
+    pub(super) fn push(&mut self, listener: usize, datagram: &Datagram<'_>, tallies: &mut Tallies) {
         if datagram.is_truncated() {
             self.refuse(Refusal::Truncated);
             self.tally.failed += 1;
@@ -139,7 +139,7 @@ impl Destination {
 
     /// Sends what is queued, and waits if it may, for as long as the kernel takes some of it now and then: a slow
     /// device is not a dead one. Whether there is room then.
-    fn make_room(&mut self, tallies: &mut [Tally]) -> bool {
+    fn make_room(&mut self, tallies: &mut Tallies) -> bool {
         let mut looks_in_vain = 0;
         let mut queued = self.queue.len();
         while !self.flush(tallies) {
@@ -165,7 +165,7 @@ impl Destination {
     }
 
     /// Sends what is queued. False when the kernel did not take all of it, and it should be tried again.
-    pub(super) fn flush(&mut self, tallies: &mut [Tally]) -> bool {
+    pub(super) fn flush(&mut self, tallies: &mut Tallies) -> bool {
         if self.queue.is_empty() && !self.voice.is_troubled() {
             self.ledger.publish(&self.tally);
             return true;
@@ -186,7 +186,7 @@ impl Destination {
         }
     }
 
-    fn send(&mut self, tallies: &mut [Tally]) {
+    fn send(&mut self, tallies: &mut Tallies) {
         let Some(socket) = self.way.socket() else {
             if !self.queue.is_empty() {
                 self.voice.trouble(Trouble::NoWay, || format!("there is no route; {NO_WAY}"));
@@ -219,7 +219,7 @@ impl Destination {
     }
 
     /// Counts what is still queued as failed.
-    pub(super) fn give_up(&mut self, tallies: &mut [Tally]) {
+    pub(super) fn give_up(&mut self, tallies: &mut Tallies) {
         for message in &mut self.messages[self.decided..] {
             message.failed = message.datagrams;
         }
@@ -263,7 +263,7 @@ impl Destination {
     }
 
     /// The first `decided` messages of the queue have met their fate.
-    fn settle(&mut self, decided: usize, tallies: &mut [Tally]) {
+    fn settle(&mut self, decided: usize, tallies: &mut Tallies) {
         for message in &self.messages[self.decided..decided] {
             let sent = (message.datagrams - message.failed) as u64;
             deliver(&mut tallies[message.listener], sent);

@@ -10,7 +10,7 @@ use super::destination::Destination;
 use super::error::RelayError;
 use crate::capture::headers;
 use crate::handover::batch::LaneBatch;
-use crate::ledger::{DestinationLedger, Tally};
+use crate::ledger::{DestinationLedger, Tallies};
 use crate::sink::Sink;
 
 /// How soon a queue that the kernel did not take is tried again.
@@ -41,7 +41,7 @@ impl RelaySink {
         Ok((Self { destinations, retry: None }, ledgers))
     }
 
-    fn flush_all(&mut self, tallies: &mut [Tally]) {
+    fn flush_all(&mut self, tallies: &mut Tallies) {
         let mut waits = false;
         for destination in &mut self.destinations {
             waits |= !destination.flush(tallies);
@@ -51,7 +51,7 @@ impl RelaySink {
 }
 
 impl Sink for RelaySink {
-    fn accept(&mut self, batch: &LaneBatch, tallies: &mut [Tally]) {
+    fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
         let count = self.destinations.len();
         for datagram in batch.datagrams.datagrams() {
             let chosen = if count == 1 { 0 } else { choice::of_source(headers::source(&datagram).ip(), count) };
@@ -59,7 +59,7 @@ impl Sink for RelaySink {
         }
     }
 
-    fn flush(&mut self, tallies: &mut [Tally]) {
+    fn flush(&mut self, tallies: &mut Tallies) {
         self.flush_all(tallies);
     }
 
@@ -67,11 +67,11 @@ impl Sink for RelaySink {
         self.retry
     }
 
-    fn when_due(&mut self, tallies: &mut [Tally]) {
+    fn when_due(&mut self, tallies: &mut Tallies) {
         self.flush_all(tallies);
     }
 
-    fn finish(&mut self, tallies: &mut [Tally], _publish: &mut dyn FnMut(&[Tally])) {
+    fn finish(&mut self, tallies: &mut Tallies, _publish: &mut dyn FnMut(&mut Tallies)) {
         let limit = Instant::now() + FINISH_LIMIT;
         self.flush_all(tallies);
         while self.retry.is_some() && Instant::now() < limit {

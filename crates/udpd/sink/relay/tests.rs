@@ -5,7 +5,7 @@ use std::net::UdpSocket;
 
 use super::*;
 use crate::exit::ExitCode;
-use crate::ledger::DestinationTally;
+use crate::ledger::{DestinationTally, Tally};
 use crate::sink::testing::Received;
 
 fn receiver() -> UdpSocket {
@@ -24,7 +24,7 @@ fn address(socket: &UdpSocket) -> SocketAddr {
 
 /// Hands over a batch and returns what became of it.
 fn accept(sink: &mut RelaySink, received: &Received, datagrams: usize) -> Tally {
-    let mut tallies = [Tally { pending: datagrams as u64, ..Tally::default() }];
+    let mut tallies = Tallies::from([Tally { pending: datagrams as u64, ..Tally::default() }]);
     sink.accept(&received.batch, &mut tallies);
     sink.flush(&mut tallies);
     tallies[0]

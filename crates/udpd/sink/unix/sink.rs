@@ -16,7 +16,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, soc
 
 use crate::format::encoder::{Encoder, Format};
 use crate::handover::batch::LaneBatch;
-use crate::ledger::Tally;
+use crate::ledger::Tallies;
 use crate::os::crew;
 use crate::sink::outbox::{Destination, Outbox};
 use crate::sink::{Sink, deliver, fail};
@@ -163,7 +163,7 @@ fn is_about_the_message(error: &io::Error) -> bool {
 }
 
 impl Sink for UnixDatagramSink {
-    fn accept(&mut self, batch: &LaneBatch, tallies: &mut [Tally]) {
+    fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
         let tally = &mut tallies[batch.listener];
         for datagram in batch.datagrams.datagrams() {
             let is_truncated = datagram.is_truncated();
@@ -219,7 +219,7 @@ impl UnixStreamSink {
 }
 
 impl Sink for UnixStreamSink {
-    fn accept(&mut self, batch: &LaneBatch, tallies: &mut [Tally]) {
+    fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
         self.outbox.begin_batch();
         for datagram in batch.datagrams.datagrams() {
             if datagram.is_truncated() && !self.marks_truncation {
@@ -234,7 +234,7 @@ impl Sink for UnixStreamSink {
         }
     }
 
-    fn flush(&mut self, tallies: &mut [Tally]) {
+    fn flush(&mut self, tallies: &mut Tallies) {
         if self.outbox.is_empty() {
             return;
         }
@@ -248,6 +248,7 @@ impl Sink for UnixStreamSink {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::Tally;
     use crate::sink::testing::{Received, scenes};
 
     fn encoder(format: Format) -> Encoder {
@@ -256,7 +257,7 @@ mod tests {
 
     fn accept(sink: &mut impl Sink, payloads: &[&[u8]]) -> Tally {
         let batch = Received::over_loopback(payloads).batch;
-        let mut tallies = [Tally { pending: payloads.len() as u64, ..Tally::default() }];
+        let mut tallies = Tallies::from([Tally { pending: payloads.len() as u64, ..Tally::default() }]);
         sink.accept(&batch, &mut tallies);
         sink.flush(&mut tallies);
         assert_eq!(tallies[0].pending, 0);
@@ -345,7 +346,7 @@ mod tests {
         let cut = Received::into_slots(&[&[b'x'; 100], b"whole"], 10).batch;
         for (format, delivered) in [(Format::Lines, 2), (Format::Lengths, 1)] {
             let mut sink = UnixStreamSink::new("s", path.clone(), encoder(format));
-            let mut tallies = [Tally { pending: 2, ..Tally::default() }];
+            let mut tallies = Tallies::from([Tally { pending: 2, ..Tally::default() }]);
             sink.accept(&cut, &mut tallies);
             sink.flush(&mut tallies);
             assert_eq!(
@@ -356,7 +357,7 @@ mod tests {
         }
         let messages = directory.path().join("messages");
         let _peer = UnixDatagram::bind(&messages).expect("bound");
-        let mut tallies = [Tally { pending: 2, ..Tally::default() }];
+        let mut tallies = Tallies::from([Tally { pending: 2, ..Tally::default() }]);
         UnixDatagramSink::new("s", messages).accept(&cut, &mut tallies);
         assert_eq!((tallies[0].delivered, tallies[0].dropped.sink_error), (1, 1));
     }

@@ -15,7 +15,7 @@ use super::timeline::Timeline;
 use crate::commands::bench::clock;
 use crate::commands::bench::payload::{self, Header, Reading};
 use crate::handover::batch::{LaneBatch, Load};
-use crate::ledger::Tally;
+use crate::ledger::Tallies;
 use crate::sink::{Sink, deliver};
 
 /// Clocks that are nearer than this are those of one host.
@@ -215,7 +215,7 @@ pub struct TrackerSink {
 }
 
 impl Sink for TrackerSink {
-    fn accept(&mut self, batch: &LaneBatch, tallies: &mut [Tally]) {
+    fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
         self.tracker.lock().take(&batch.datagrams, clock::realtime_ns());
         deliver(&mut tallies[batch.listener], batch.datagrams.summary().datagrams);
     }
