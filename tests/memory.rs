@@ -10,13 +10,6 @@ fn load_seconds() -> f64 {
     if std::env::var_os("UDPD_TEST_LONG").is_some() { 58.0 } else { 6.0 }
 }
 
-/// Resident bytes of a process.
-fn resident_bytes(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the daemon runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
-    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
-}
-
 /// How often the threads of a process went to sleep, which is how often they were woken.
 fn wake_ups(pid: u32) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the daemon runs");
@@ -57,10 +50,10 @@ fn resident_memory_does_not_grow_under_load() {
         let mut load = Load::new(address, Amount::Seconds(2.0));
         load.rate_per_second = 100_000 / SCALE;
         load.clone().send();
-        let before = resident_bytes(daemon.pid());
+        let before = daemon.resident_bytes();
         load.amount = Amount::Seconds(load_seconds());
         load.send();
-        let after = resident_bytes(daemon.pid());
+        let after = daemon.resident_bytes();
         daemon.terminate();
         let grown = after.saturating_sub(before);
         assert!(grown <= 1 << 20, "{engine}: resident memory grew by {grown} bytes, from {before} to {after}");

@@ -188,6 +188,14 @@ impl Daemon {
         self.directory.path().join("control.sock")
     }
 
+    /// What it has in memory. The sum that `status` shows would be off by up to 64 pages for each core, because the
+    /// kernel adds those up later; this walks the pages.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let maps = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.pid())).expect("a running process");
+        let line = maps.lines().find_map(|line| line.strip_prefix("Rss:")).expect("Rss");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+    }
+
     /// The ledger now, as a user would get it.
     pub(crate) fn stats(&self) -> Value {
         let socket = self.control_socket();
