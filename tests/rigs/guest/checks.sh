@@ -13,8 +13,11 @@ same() { [ "$1" = "$2" ] || { echo "    found: $1"; echo "    wanted: $2"; false
 
 # Every value that steering could disturb, as the kernel and the driver show it.
 snapshot() {
+    # Read by the shell itself: a process for each of a hundred files takes seconds in an emulated machine.
     for file in /proc/irq/*/smp_affinity_list /sys/class/net/eth0/queues/*/[rx]ps_cpus; do
-        echo "$file $(cat "$file" 2>/dev/null)"
+        value=
+        { read -r value <"$file"; } 2>/dev/null
+        echo "$file $value"
     done
     ethtool -l eth0
     ethtool -g eth0

@@ -9,8 +9,11 @@ import time
 image, initramfs, work = sys.argv[1:]
 LIMIT_SECONDS = 420
 GUEST, HOST = "10.9.0.2", "10.9.0.1"
+# Emulated, instructions that copy byte by byte are slow, and so is every page that is cleared before anybody asks: the
+# processor is said to lack the ones, and the kernel is told to leave out the other, and what guards against neighbours.
+KERNEL = "console=ttyS0,115200 quiet panic=-1 net.ifnames=0 mitigations=off init_on_alloc=0"
 MACHINE = f"""
--accel tcg,thread=multi -cpu max -machine q35 -smp 4,sockets=2,cores=2 -m 2048
+-accel tcg,thread=multi -cpu max,-erms,-fsrm,-la57 -machine q35 -smp 4,sockets=2,cores=2 -m 2048
 -object memory-backend-ram,id=m0,size=1024M -object memory-backend-ram,id=m1,size=1024M
 -numa node,nodeid=0,cpus=0-1,memdev=m0 -numa node,nodeid=1,cpus=2-3,memdev=m1 -numa dist,src=0,dst=1,val=21
 -netdev tap,id=n0,ifname=tap0,queues=4,script=no,downscript=no
@@ -64,7 +67,7 @@ requests.bind(f"{work}/requests")
 requests.listen(1)
 threading.Thread(target=answer, args=(requests,), daemon=True).start()
 
-arguments = MACHINE.split() + ["-append", "console=ttyS0,115200 quiet panic=-1 net.ifnames=0"]
+arguments = MACHINE.split() + ["-append", KERNEL]
 qemu = subprocess.Popen(
     ["qemu-system-x86_64", *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace"
 )
