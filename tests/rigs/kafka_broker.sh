@@ -2,7 +2,7 @@
 # The Kafka sink against a real broker, which is fetched by Maven, run on free ports of loopback and ended again:
 # restarted twice in mid-stream (once in order, once by kill -9), down at the start, and a flush at the end. What the
 # topic holds is compared with the ledger, record by record. UDPD_KAFKA_DATAGRAMS=1000000 makes the stream longer than
-# its 200,000; KAFKA_RIG_PROFILE=dev takes a debug build.
+# its 200,000; KAFKA_RIG_PROFILE=dev takes a debug build; with --prepare the broker is only fetched.
 set -euo pipefail
 profile=${KAFKA_RIG_PROFILE:-release}
 cd "$(dirname "$0")/../.."
@@ -29,6 +29,7 @@ if ! ls "$KAFKA_JARS"/kafka_*.jar >/dev/null 2>&1; then
     rm -rf "$KAFKA_JARS"
     mv "$KAFKA_JARS.part" "$KAFKA_JARS"
 fi
+[ "${1:-}" != --prepare ] || exit 0
 
 cargo test --profile "$profile" --features kafka --test kafka --no-run
 

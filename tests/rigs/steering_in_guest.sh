@@ -3,8 +3,8 @@
 # queue's interrupt to the lane, applied, checked under traffic, drifted, taken back, and killed in the middle. Nothing
 # else here can show that an interrupt really fires where the plan puts it, or that restoring is exact on a real kernel.
 # Needs root, /dev/net/tun, python3, and Debian's packages for what is missing: qemu, a kernel, busybox and ethtool.
-# Skips with its reason otherwise. The card's other end is a tap in a network namespace of its own; nothing outside of
-# it is touched.
+# Skips with its reason otherwise; with --prepare it only fetches what is missing. The card's other end is a tap in a
+# network namespace of its own; nothing outside of it is touched.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -40,6 +40,7 @@ kernel=$(apt-cache depends linux-image-amd64 2>/dev/null |
 for package in "$kernel" busybox-static ethtool; do
     fetch "$package" || skip "the package $package, which apt-get could not download"
 done
+[ "${1:-}" != --prepare ] || exit 0
 
 cargo build --release --bin udpd
 udpd=$(realpath "${CARGO_TARGET_DIR:-target}/release/udpd")

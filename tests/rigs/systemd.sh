@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The shipped unit in a real systemd: Debian's, booted in a container of its own with a network of its own. Restarts,
 # bad configurations, the watchdog with idle, stopped and disk-bound threads, kills and stops, each as an operator meets
-# them. Needs root, systemd-nspawn and debootstrap, which makes the container's file system once and keeps it; skips
-# with its reason otherwise. It touches nothing of the systemd that this host may run.
+# them. Needs root, systemd-nspawn and debootstrap, which makes the container's file system once and keeps it (and only
+# that with --prepare); skips with its reason otherwise. It touches nothing of the systemd that this host may run.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -17,8 +17,6 @@ for tool in systemd-nspawn:systemd-container debootstrap:debootstrap nsenter:uti
     command -v "${tool%%:*}" >/dev/null || skip "needs ${tool%%:*} (Debian package ${tool##*:})"
 done
 
-cargo build --release --bin udpd
-udpd=$PWD/target/release/udpd
 stop_thread=$PWD/tests/rigs/systemd/stop_thread.py
 directory=$(mktemp -d)
 machine=udpd-rig-$$
@@ -74,6 +72,10 @@ if [ ! -e "$image/etc/os-release" ]; then
     # Another run may have been quicker; then this one is removed at the end.
     mv -T "$unfinished" "$image" 2>/dev/null || true
 fi
+[ "${1:-}" != --prepare ] || exit 0
+
+cargo build --release --bin udpd
+udpd=$PWD/target/release/udpd
 
 # Files of the sink lie on a disk that can be frozen.
 mkdir -p "$directory/etc" "$directory/disk" "$directory/units/udpd.service.d"
