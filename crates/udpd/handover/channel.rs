@@ -139,9 +139,9 @@ impl Inbox {
         None
     }
 
-    /// How many loads can be in it at once.
-    pub fn depth(&self) -> usize {
-        self.sources.iter().filter_map(|source| source.queue.capacity()).sum()
+    /// How many loads of a lane can be in it at once: of the lane that has the fewest places.
+    pub fn places_min(&self) -> usize {
+        self.sources.iter().filter_map(|source| source.queue.capacity()).min().unwrap_or(0)
     }
 
     /// Sleeps for this long, whatever comes. Receivers see it and fill their batches up meanwhile.

@@ -90,8 +90,9 @@ pub struct SinkSnapshot {
     pub counts: Tally,
     /// Datagrams in its channels and in its hands.
     pub in_flight: u64,
-    /// Batches now waiting in its channels.
+    /// The bytes of the pool that what waits for it takes now, whatever listener it is from.
     pub queue_depth: u64,
+    /// How many that can be before `when_full` decides, if nothing else waits.
     pub queue_capacity: u64,
     /// What it has written, for a sink of type `file`: of all its listeners together.
     #[serde(default, skip_serializing_if = "Option::is_none")]

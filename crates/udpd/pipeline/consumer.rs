@@ -27,8 +27,11 @@ const NAP_DATAGRAMS_PER_MS: u64 = 64;
 /// A nap that brings fewer datagrams than this was the last.
 const NAP_DATAGRAMS_MIN: u64 = 16;
 
-/// A channel shorter than this could overflow during a nap.
-const NAP_DEPTH_MIN: usize = 64;
+/// A channel with fewer places for a lane than this could overflow during a nap.
+const NAP_PLACES_MIN: usize = 64;
+
+/// After so many loads in a row the sink is flushed, and what it has due is looked at.
+const LOADS_PER_ROUND: usize = 256;
 
 /// Everything a consumer thread owns.
 #[derive(Debug)]
@@ -57,7 +60,7 @@ impl Consumer {
     pub fn run(mut self, closed: impl FnOnce(&str)) -> End {
         let mut closed = Some(closed);
         let mut reason = None;
-        let mut pace = Pace::new(self.channel.depth(), Instant::now());
+        let mut pace = Pace::new(self.channel.places_min(), Instant::now());
         let mut woken_by = 0;
         loop {
             let (taken, is_empty) = self.consume_some();
@@ -92,11 +95,11 @@ impl Consumer {
         reason.map_or(End::Done, End::Closed)
     }
 
-    /// Handles what is in the channel, but no more than fits into it at once; returns how many datagrams that were, and
-    /// whether the channel was empty then.
+    /// Handles what is in the channel, but no more than a round has; returns how many datagrams that were, and whether
+    /// the channel was empty then.
     fn consume_some(&mut self) -> (u64, bool) {
         let mut datagrams = 0;
-        for _ in 0..self.channel.depth() {
+        for _ in 0..LOADS_PER_ROUND {
             let Some(parcel) = self.channel.take() else { return (datagrams, true) };
             datagrams += self.consume(parcel);
         }
@@ -144,8 +147,8 @@ struct Pace {
 }
 
 impl Pace {
-    fn new(channel_depth: usize, now: Instant) -> Self {
-        Self { may_nap: channel_depth >= NAP_DEPTH_MIN, napping: false, last_look: now, rounds: 0, datagrams: 0 }
+    fn new(places_of_lane: usize, now: Instant) -> Self {
+        Self { may_nap: places_of_lane >= NAP_PLACES_MIN, napping: false, last_look: now, rounds: 0, datagrams: 0 }
     }
 
     /// A round has emptied the channel and brought this many datagrams: nap next? The clock is asked once in many
@@ -201,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_short_channel_never_lets_it_nap() {
-        let mut pace = Pace::new(NAP_DEPTH_MIN - 1, Instant::now());
+        let mut pace = Pace::new(NAP_PLACES_MIN - 1, Instant::now());
         assert!(!wants(&mut pace, 100, 64, Duration::from_micros(1)).contains(&true));
     }
 }

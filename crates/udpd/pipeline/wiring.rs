@@ -70,7 +70,7 @@ impl Wiring<'_> {
             let plan = &self.plan.lanes[lane.lane];
             let blocks = &self.stocks.of_queue(self.sink, lane.consumer)[plan.node_place];
             let way = inboxes[lane.consumer].attach(plan.batches + blocks.count_max());
-            let lent_max = plan.lent_max(self.plan.pool.queues[self.sink][lane.consumer].lent_bytes);
+            let lent_max = self.plan.pool.queues[self.sink][lane.consumer].lent_max(plan);
             routes[lane.lane].push(Route::new(way, sink.when_full, self.sink, blocks.clone(), lent_max));
         }
         let mut books = SinkBooks {

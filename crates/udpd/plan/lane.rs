@@ -74,11 +74,6 @@ impl LanePlan {
         self.batches() * self.shape.bytes()
     }
 
-    /// How many of its batches may wait unpacked, where that may take so many bytes.
-    pub fn lent_max(&self, bytes: usize) -> usize {
-        bytes / self.shape.bytes()
-    }
-
     /// What a datagram of `absorb` takes in a block.
     pub fn packed_bytes(&self) -> usize {
         PackedBatch::bytes_expected(&self.shape.control, self.address.is_ipv6(), self.payload_bytes)

@@ -22,9 +22,9 @@ use crate::exit::{ExitCode, Failure};
 const BATCHES_PART: usize = 3;
 
 /// The most that one lane receives into, and the fewest and most batches that is. More than these bring nothing.
-const LANE_BYTES_MAX: usize = 4 << 20;
+const LANE_BYTES_MAX: usize = 8 << 20;
 const LANE_BATCHES_MIN: usize = 4;
-const LANE_BATCHES_MAX: usize = 64;
+const LANE_BATCHES_MAX: usize = 24;
 
 /// Less than this lies in ordinary pages.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -41,8 +41,12 @@ const LONG_BLOCK_BYTES: usize = 64 << 10;
 /// What a queue owns in any case.
 const OWN_BLOCKS_MIN: usize = 2;
 
-/// Of what may wait for a sink, what may wait unpacked, in batches that are full: one part in so many.
+/// Of what may wait for a sink, what may wait unpacked, in batches that are full: one part in so many. It is what a
+/// flood brings while a consumer naps, and not worth copying.
 const LENT_PART: usize = 16;
+
+/// A sink whose `queue_bytes` is not written may have as many in any case.
+const LENT_BATCHES_MIN: usize = 4;
 
 /// One memory node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,10 +63,13 @@ pub struct NodePool {
 pub struct QueuePlan {
     /// What nobody else can take, by node.
     pub own_blocks: Vec<usize>,
+    /// Of these, what `absorb` or `queue_bytes` asks for.
+    asked_blocks: usize,
     /// How many shared ones it may have beside these.
     pub borrowed_max: usize,
-    /// How much of each lane may wait in batches as they were received.
-    pub lent_bytes: usize,
+    /// How much of each lane may wait in batches as they were received, and how many of those in any case.
+    lent_bytes: usize,
+    lent_batches_min: usize,
 }
 
 /// The whole pool.
@@ -100,6 +107,11 @@ impl Stall {
 }
 
 impl QueuePlan {
+    /// How many batches of a lane may wait as they were received.
+    pub fn lent_max(&self, lane: &LanePlan) -> usize {
+        (self.lent_bytes / lane.shape.bytes()).max(self.lent_batches_min)
+    }
+
     fn own(&self) -> usize {
         self.own_blocks.iter().sum()
     }
@@ -143,8 +155,7 @@ pub(super) fn lay_out(
     for node in &mut nodes {
         node.shared_blocks = (shared_bytes / block_bytes * node.lanes).div_ceil(count);
     }
-    let least_blocks = queues.iter().flatten().count() * OWN_BLOCKS_MIN;
-    let asked_bytes = own_blocks.saturating_sub(least_blocks) * block_bytes;
+    let asked_bytes = queues.iter().flatten().map(|queue| queue.asked_blocks).sum::<usize>() * block_bytes;
     for (sink, (settings, plan)) in config.sinks.iter().zip(sinks).enumerate() {
         for (consumer, queue) in queues[sink].iter_mut().enumerate() {
             borrow(settings, plan, consumer, queue, &nodes, block_bytes);
@@ -182,23 +193,24 @@ fn own_blocks(
         plan.feeders.iter().filter(|feeder| feeder.consumer == consumer).map(|feeder| &lanes[feeder.lane]).collect();
     let count = feeding.len().max(1);
     let lent_bytes = sink.queue_bytes.map_or(0, |bytes| bytes / LENT_PART / count);
-    let blocks_on = |place: usize| -> usize {
+    let mut asked_blocks = 0;
+    let mut blocks_on = |place: usize| -> usize {
         let here: Vec<&&LanePlan> = feeding.iter().filter(|lane| lane.node_place == place).collect();
         if here.is_empty() {
             return 0;
         }
-        match sink.queue_bytes {
-            Some(bytes) => {
-                let lent: usize = feeding.iter().map(|lane| lane.lent_max(lent_bytes) * lane.shape.bytes()).sum();
-                (bytes.saturating_sub(lent) / block_bytes * here.len() / count).max(OWN_BLOCKS_MIN)
-            }
-            None => {
-                let asked: usize = here.iter().map(|lane| lane.asked_blocks(block_bytes)).sum();
-                OWN_BLOCKS_MIN + asked
-            }
+        if let Some(bytes) = sink.queue_bytes {
+            let lent: usize = feeding.iter().map(|lane| lent_bytes - lent_bytes % lane.shape.bytes()).sum();
+            let blocks = ((bytes - lent) / block_bytes * here.len() / count).max(OWN_BLOCKS_MIN);
+            asked_blocks += blocks;
+            return blocks;
         }
+        let asked: usize = here.iter().map(|lane| lane.asked_blocks(block_bytes)).sum();
+        asked_blocks += asked;
+        OWN_BLOCKS_MIN + asked
     };
-    QueuePlan { own_blocks: (0..places).map(blocks_on).collect(), borrowed_max: 0, lent_bytes }
+    let own_blocks = (0..places).map(&mut blocks_on).collect();
+    QueuePlan { own_blocks, asked_blocks, borrowed_max: 0, lent_bytes, lent_batches_min: 0 }
 }
 
 /// What it may have beyond that. A sink whose `queue_bytes` is written has that and no more.
@@ -213,6 +225,7 @@ fn borrow(
     if sink.queue_bytes.is_some() {
         return;
     }
+    queue.lent_batches_min = LENT_BATCHES_MIN;
     let near = nodes.iter().zip(&queue.own_blocks).filter(|(_, own)| **own > 0);
     queue.borrowed_max = near.map(|(node, _)| node.shared_blocks).sum();
     let feeders = plan.feeders.iter().filter(|feeder| feeder.consumer == consumer).count().max(1);
@@ -278,3 +291,7 @@ impl PoolPlan {
         })
     }
 }
+
+#[cfg(test)]
+#[path = "pool_tests.rs"]
+mod tests;

@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(plan.lanes.iter().map(|lane| lane.number).collect::<Vec<_>>(), [0, 1, 2, 3]);
         assert_eq!(plan.lanes.iter().map(|lane| lane.core).collect::<Vec<_>>(), [Some(1), Some(0), Some(1), Some(0)]);
         assert!(plan.shared_cores);
-        assert_eq!(plan.lanes[0].batches, 29);
+        assert_eq!(plan.lanes[0].batches, 24);
         assert_eq!(plan.sinks.iter().map(|sink| sink.consumers).collect::<Vec<_>>(), [4, 3, 0]);
     }
 

@@ -11,6 +11,7 @@ use crate::exit::{ExitCode, Failure};
 use crate::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SharerSnapshot, SinkSnapshot, Snapshot, Takes};
 use crate::ledger::{Counter, Table as _};
 use crate::os::console;
+use crate::plan::memory::Bytes;
 use crate::text::tables::{Table, grouped, or_dash};
 
 /// Asks the daemon that has been reached, and writes what it says.
@@ -118,8 +119,9 @@ fn cell(heading: &str, cell: impl ToString) -> (String, String) {
 fn sink(sink: &SinkSnapshot) -> Row {
     let mut row = vec![cell("sink", &sink.name), cell("offered", grouped(sink.offered))];
     row.extend(named(sink.counts.values()).chain(named(sink.counts.dropped.values())));
-    let queued = format!("{} of {}", grouped(sink.queue_depth), grouped(sink.queue_capacity));
-    row.extend([cell("in flight", grouped(sink.in_flight)), cell("queued batches", queued)]);
+    let bytes = |count: u64| Bytes(usize::try_from(count).unwrap_or(usize::MAX));
+    let queued = format!("{} of {}", bytes(sink.queue_depth), bytes(sink.queue_capacity));
+    row.extend([cell("in flight", grouped(sink.in_flight)), cell("queued", queued)]);
     row
 }
 

@@ -74,8 +74,8 @@ fn add_lane(to: &mut Exposition, labels: &[(&str, &str)], lane: &LaneSnapshot) {
 fn add_sink(to: &mut Exposition, labels: &[(&str, &str)], sink: &SinkSnapshot) {
     to.add_table(labels, sink.counts.values());
     to.add_table(labels, sink.counts.dropped.values());
-    to.add("udpd_queue_depth", "Batches waiting for a sink.", labels, sink.queue_depth);
-    let help = "Batches that can wait for a sink before when_full decides.";
+    to.add("udpd_queue_depth", "Bytes of the pool that what waits for a sink takes.", labels, sink.queue_depth);
+    let help = "Bytes of the pool that it can take before when_full decides, if nothing else waits.";
     to.add("udpd_queue_capacity", help, labels, sink.queue_capacity);
 }
 
