@@ -47,7 +47,7 @@ fn stalled_sink(engine: &str, when_full: &str) {
             sinks = ["out"]
             [sink.out]
             type = "stdout"
-            queue_batches = 1
+            queue_bytes = "64KiB"
             when_full = "{when_full}"
             "#
         ),
@@ -119,12 +119,12 @@ fn a_stalled_sink_costs_the_other_sink_nothing() {
             sinks = ["stalled", "archive"]
             [sink.stalled]
             type = "stdout"
-            queue_batches = 1
+            queue_bytes = "64KiB"
             [sink.archive]
             type = "file"
             rotate.every = "0s"
             path = "@DIR@/in.log"
-            queue_batches = 4096
+            queue_bytes = "32MiB"
             "#
         ),
         Stdio::from(writer),
@@ -156,7 +156,7 @@ fn a_sink_that_never_takes_anything_again_is_given_up_and_the_ledger_still_close
             sinks = ["stalled"]
             [sink.stalled]
             type = "stdout"
-            queue_batches = 4
+            queue_bytes = "128KiB"
             when_full = "block"
             "#
         ),

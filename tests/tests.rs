@@ -25,6 +25,8 @@ mod relay;
 mod replay;
 // What cannot be taken is accounted for.
 mod overload;
+// And how much can wait.
+mod stalls;
 // What is refused, limited or joined as told.
 mod policies;
 // Who else is on a port.

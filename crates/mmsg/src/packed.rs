@@ -18,7 +18,7 @@ use std::iter::FusedIterator;
 use crate::backing::Backing;
 use crate::batch::Summary;
 use crate::datagram::{Datagram, Message};
-use crate::shape::Control;
+use crate::shape::{BatchShape, Control};
 use crate::span::Span;
 
 /// What stands before each datagram.
@@ -55,6 +55,13 @@ impl PackedBatch {
         let name_bytes = if is_ipv6 { size_of::<libc::sockaddr_in6>() } else { size_of::<libc::sockaddr_in>() };
         let control_bytes = control.bytes_of_every_datagram(is_ipv6);
         (HEAD_BYTES + name_bytes + control_bytes + payload_bytes).next_multiple_of(ALIGNMENT)
+    }
+
+    /// What the longest datagram takes that a batch of this shape can bring, with every control message it has room for.
+    pub fn bytes_max(shape: &BatchShape) -> usize {
+        let layout = shape.layout();
+        let name_bytes = size_of::<libc::sockaddr_in6>();
+        (HEAD_BYTES + name_bytes + layout.control_bytes + layout.slot_bytes).next_multiple_of(ALIGNMENT)
     }
 
     /// Copies a datagram behind those that are there. False, and nothing is changed, when there is no room for it.
@@ -199,6 +206,22 @@ mod tests {
         assert_eq!((pushed, batch.used_bytes()), (102, 4080));
         assert_eq!(batch.summary().datagrams, 102);
         assert!(!batch.push(&one) && batch.datagrams().count() == 102);
+    }
+
+    #[test]
+    fn the_longest_datagram_of_a_shape_fits_where_as_much_is_left_and_not_where_it_is_less() {
+        let all = Control::new().packet_info(true).timestamps(true).gro(true).drop_overflow(true).other_bytes(64);
+        for control in [Control::new(), Control::new().drop_overflow(true), all] {
+            let shape = BatchShape::new(1, 3000).control(control);
+            let layout = shape.layout();
+            let (payload, control) = (vec![1; layout.slot_bytes], vec![0; layout.control_bytes]);
+            let name = [0; size_of::<libc::sockaddr_in6>()];
+            let (name, length) = (&name[..], payload.len());
+            let longest = Datagram::whole(&Message { name, control: &control, payload: &payload, length });
+            assert_eq!(PackedBatch::bytes_for(&longest), PackedBatch::bytes_max(&shape));
+            assert!(batch(PackedBatch::bytes_max(&shape)).push(&longest));
+            assert!(!batch(PackedBatch::bytes_max(&shape) - 8).push(&longest));
+        }
     }
 
     #[test]

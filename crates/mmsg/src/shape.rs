@@ -171,11 +171,6 @@ impl BatchShape {
         BatchShape { huge_pages: on, ..self }
     }
 
-    /// The longest payload that a slot has room for.
-    pub fn payload_bytes_max(&self) -> usize {
-        self.layout().slot_bytes
-    }
-
     /// The memory of one batch in bytes, headers included. A pool of them rounds up to whole pages.
     pub fn bytes(&self) -> usize {
         let tables = size_of::<u128>() + if self.control.gro { size_of::<usize>() } else { 0 };

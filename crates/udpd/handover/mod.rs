@@ -7,5 +7,7 @@ pub mod blocks;
 pub mod channel;
 pub mod pool;
 pub mod route;
+#[cfg(test)]
+mod stress_tests;
 
 pub use bell::Caller;

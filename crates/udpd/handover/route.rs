@@ -140,6 +140,9 @@ impl Route {
                 }
                 let is_in = open.as_mut().is_some_and(|block| packed(block).push(&datagram));
                 debug_assert!(is_in, "a block is longer than any datagram");
+                if !is_in {
+                    dropped(1, NotTaken::Full);
+                }
             }
             left -= 1;
         }

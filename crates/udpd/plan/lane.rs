@@ -81,7 +81,7 @@ impl LanePlan {
 
     /// What the longest datagram takes that can come.
     pub(super) fn longest_packed_bytes(&self) -> usize {
-        PackedBatch::bytes_expected(&self.shape.control, true, self.shape.payload_bytes_max())
+        PackedBatch::bytes_max(&self.shape)
     }
 
     /// The blocks that `absorb` asks for, where it is written.

@@ -1,0 +1,111 @@
+//! A sink that takes nothing: as many datagrams wait as `udpd check` says, whatever their length and however they come.
+//!
+//! No clock is involved. `check` says how many datagrams may wait for a sink; here a sink stalls on a pipe that nobody
+//! reads, datagrams come until the ledger says that the queue was full for the first time, and then what is under way is
+//! what could wait.
+
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::util::daemon::{Daemon, free_address, udpd};
+use crate::util::engines::{engines, name_in};
+use crate::util::ledger::{assert_closed, count, list};
+use crate::util::load::{Amount, Load};
+
+/// What may wait. The sink itself and the receiver's batches hold a little beside it, which is less than a tenth of
+/// this.
+const QUEUE: &str = "8MiB";
+
+/// Between the load and the ledger there is no more than this, so that nothing is lost in the kernel.
+const CHUNKS_OF_QUEUE: u64 = 8;
+
+/// What `check` says of the only listener and sink.
+fn promised(daemon: &Daemon) -> u64 {
+    let file = daemon.directory().join("udpd.toml");
+    let output = udpd(&["check", "--json", "-c", file.to_str().expect("temporary paths are UTF-8")]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let plan: Value = serde_json::from_slice(&output.stdout).expect("udpd check --json prints JSON");
+    let [stall] = list(&plan, "stalls") else { panic!("one listener and one sink are one line: {plan:#}") };
+    let datagrams = count(stall, "datagrams");
+    let seconds = stall["stall_ms"].as_f64().expect("a time") / 1000.0;
+    let of_the_time = seconds * count(stall, "rate") as f64;
+    assert!((of_the_time - datagrams as f64).abs() <= 1.0, "the time and the number are the same: {stall:#}");
+    datagrams
+}
+
+/// Stalls a sink and counts what can wait for it; `burst` datagrams come at once.
+fn stall(engine: &str, payload_bytes: usize, burst: usize) {
+    let address = free_address();
+    let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    let max_length = payload_bytes.max(2048);
+    let daemon = Daemon::with_config_and_stdout(
+        &format!(
+            r#"
+            [[listener]]
+            name = "in"
+            address = "{address}"
+            {engine}
+            max_length = {max_length}
+            receive_buffer = "32MiB"
+            absorb = {{ rate = 10000, stall = "1s", size = {payload_bytes} }}
+            sinks = ["out"]
+            [sink.out]
+            type = "stdout"
+            queue_bytes = "{QUEUE}"
+            "#
+        ),
+        Stdio::from(writer),
+    );
+    let promised = promised(&daemon);
+    let mut sent = 0;
+    let ledger = loop {
+        let mut load = Load::new(address, Amount::Count((promised / CHUNKS_OF_QUEUE).max(burst as u64)));
+        (load.payload_bytes, load.burst, load.flows) = (payload_bytes, burst, 1);
+        sent += load.send().sent;
+        let ledger = daemon.stats_when("the receiver has taken it", |ledger| {
+            let listener = &ledger["listeners"][0];
+            count(listener, "arrived") == sent && count(&listener["lanes"][0], "receive_buffer_used_bytes") == 0
+        });
+        if count(&ledger["listeners"][0]["sinks"][0]["dropped"], "queue_full") > 0 {
+            break ledger;
+        }
+        assert!(sent < promised * 2, "twice as many as promised wait, and nothing is full: {ledger:#}");
+    };
+    let waiting = count(&ledger["listeners"][0]["sinks"][0], "in_flight");
+    let case = format!("{} with {payload_bytes} bytes, {burst} at once", name_in(engine));
+    let drained = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()).expect("readable"));
+    let ended = daemon.terminate();
+    assert_closed(&ended.ledger, sent);
+    drained.join().expect("the reader ends");
+    assert!(waiting * 10 >= promised * 9, "{case}: {promised} promised, {waiting} could wait");
+    assert!(waiting * 10 <= promised * 11, "{case}: {promised} promised, {waiting} could wait");
+}
+
+fn stalls(payload_bytes: usize) {
+    for engine in engines().into_iter().filter(|line| !line.contains("gather")) {
+        for burst in [1, 16] {
+            stall(engine, payload_bytes, burst);
+        }
+    }
+}
+
+#[test]
+fn as_many_datagrams_of_20_bytes_wait_for_a_stalled_sink_as_check_says() {
+    stalls(20);
+}
+
+#[test]
+fn as_many_datagrams_of_200_bytes_wait_for_a_stalled_sink_as_check_says() {
+    stalls(200);
+}
+
+#[test]
+fn as_many_datagrams_of_1400_bytes_wait_for_a_stalled_sink_as_check_says() {
+    stalls(1400);
+}
+
+#[test]
+fn as_many_datagrams_of_9000_bytes_wait_for_a_stalled_sink_as_check_says() {
+    stalls(9000);
+}
