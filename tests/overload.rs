@@ -153,16 +153,23 @@ fn a_sink_that_never_takes_anything_again_is_given_up_and_the_ledger_still_close
             [[listener]]
             name = "in"
             address = "{address}"
-            sinks = ["stalled"]
+            sinks = ["stalled", "archive"]
             [sink.stalled]
             type = "stdout"
             queue_bytes = "128KiB"
             when_full = "block"
+            [sink.archive]
+            type = "file"
+            rotate.every = "0s"
+            path = "@DIR@/in.log"
+            queue_bytes = "32MiB"
             "#
         ),
         Stdio::from(writer),
     );
-    let sent = Load::new(address, Amount::Count(20_000)).send().sent;
+    let mut load = Load::new(address, Amount::Count(20_000));
+    load.payload_bytes = PAYLOAD_BYTES;
+    let sent = load.send().sent;
     daemon.stats_when("everything has arrived", |ledger| {
         count(&ledger["listeners"][0], "arrived") == sent || count(&ledger["listeners"][0], "received") > 0
     });
@@ -171,6 +178,11 @@ fn a_sink_that_never_takes_anything_again_is_given_up_and_the_ledger_still_close
     assert!(ended.status.success(), "{}", ended.stderr);
     assert_closed(&ended.ledger, sent);
     assert!(ended.stderr.contains("did not take in time"), "{}", ended.stderr);
+    // What the receiver had not handed over while it waited goes to the other sink in the end.
+    let archive = &ended.ledger["listeners"][0]["sinks"][1];
+    assert_eq!(count(archive, "delivered"), count(archive, "offered"), "{archive:#}");
+    let file = std::fs::read(ended.directory.path().join("in.log")).expect("the file is there");
+    assert_eq!(assert_in_order(&file), count(archive, "delivered"));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! A sink that takes nothing: as many datagrams wait as `udpd check` says, whatever their length and however they come.
 //!
 //! No clock is involved. `check` says how many datagrams may wait for a sink; here a sink stalls on a pipe that nobody
-//! reads, datagrams come until the ledger says that the queue was full for the first time, and then what is under way is
-//! what could wait.
+//! reads, datagrams come until the ledger says that the queue was full for the first time, and then what is under way
+//! is what could wait.
 
 use std::process::Stdio;
 
@@ -13,9 +13,11 @@ use crate::util::engines::{engines, name_in};
 use crate::util::ledger::{assert_closed, count, list};
 use crate::util::load::{Amount, Load};
 
-/// What may wait. The sink itself and the receiver's batches hold a little beside it, which is less than a tenth of
-/// this.
-const QUEUE: &str = "8MiB";
+/// What may wait, in MiB. The consumer holds a batch beside it, and the first one that came behind that, which together
+/// are less than a tenth of this.
+fn queue_mebibytes(payload_bytes: usize) -> usize {
+    if payload_bytes > 2048 { 16 } else { 8 }
+}
 
 /// Between the load and the ledger there is no more than this, so that nothing is lost in the kernel.
 const CHUNKS_OF_QUEUE: u64 = 8;
@@ -38,7 +40,7 @@ fn promised(daemon: &Daemon) -> u64 {
 fn stall(engine: &str, payload_bytes: usize, burst: usize) {
     let address = free_address();
     let (mut reader, writer) = std::io::pipe().expect("a pipe");
-    let max_length = payload_bytes.max(2048);
+    let (max_length, queue) = (payload_bytes.max(2048), queue_mebibytes(payload_bytes));
     let daemon = Daemon::with_config_and_stdout(
         &format!(
             r#"
@@ -52,7 +54,7 @@ fn stall(engine: &str, payload_bytes: usize, burst: usize) {
             sinks = ["out"]
             [sink.out]
             type = "stdout"
-            queue_bytes = "{QUEUE}"
+            queue_bytes = "{queue}MiB"
             "#
         ),
         Stdio::from(writer),

@@ -57,7 +57,8 @@ impl PackedBatch {
         (HEAD_BYTES + name_bytes + control_bytes + payload_bytes).next_multiple_of(ALIGNMENT)
     }
 
-    /// What the longest datagram takes that a batch of this shape can bring, with every control message it has room for.
+    /// What the longest datagram takes that a batch of this shape can bring, with every control message that it has
+    /// room for.
     pub fn bytes_max(shape: &BatchShape) -> usize {
         let layout = shape.layout();
         let name_bytes = size_of::<libc::sockaddr_in6>();

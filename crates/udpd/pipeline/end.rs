@@ -21,7 +21,7 @@ const END_POLL: Duration = Duration::from_millis(2);
 /// How long a receiver may take that nobody can wake, because something may still arrive that does.
 const DEAF_LIMIT: Duration = Duration::from_millis(250);
 
-/// How long receivers may take once they need not wait for consumers any more.
+/// How long receivers may take once they need not wait for consumers any more, and consumers then for the rest.
 const GIVE_UP_LIMIT: Duration = Duration::from_secs(1);
 
 /// How many datagrams the last look at a socket takes at a time.
@@ -42,9 +42,12 @@ impl Pipeline {
         }
         patience.wait(|| (self.receivers_have_ended() || !all_are_woken) && self.consumers_have_ended());
         // A receiver that is blocked on a full channel gives up and drains; it needs a moment, not a consumer.
+        let are_held_up = all_are_woken && !self.receivers_have_ended();
         self.stop.give_up.store(true, Ordering::Relaxed);
-        if all_are_woken {
+        if are_held_up {
             wait_until(Instant::now() + GIVE_UP_LIMIT, || self.receivers_have_ended());
+            // What it drains goes to sinks that do take something, too; cut off, they would leave half a record.
+            wait_until(Instant::now() + GIVE_UP_LIMIT, || self.consumers_have_ended());
         }
         let receivers_ended_well = self.close_lanes(all_are_woken);
         let all_ended_well = receivers_ended_well && self.consumers.into_iter().all(has_ended_well);
