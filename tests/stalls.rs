@@ -16,7 +16,11 @@ use crate::util::load::{Amount, Load};
 /// What may wait, in MiB. The consumer holds a batch beside it, and the first one that came behind that, which together
 /// are less than a tenth of this.
 fn queue_mebibytes(payload_bytes: usize) -> usize {
-    if payload_bytes > 2048 { 16 } else { 8 }
+    match payload_bytes {
+        ..=100 => 4,
+        ..=2048 => 8,
+        _ => 16,
+    }
 }
 
 /// Between the load and the ledger there is no more than this, so that nothing is lost in the kernel.
