@@ -39,6 +39,7 @@ mod bench_max;
 mod bench_private;
 // What it costs the host.
 mod memory;
+mod memory_planned;
 // Which lane a datagram goes to, and on which core it came.
 mod steering;
 // Who asks it, and who only sits there.

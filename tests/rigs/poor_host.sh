@@ -127,15 +127,15 @@ if ! mkdir "$group" 2>/dev/null || ! echo $((16 << 20)) >"$group/$limit" 2>/dev/
 fi
 in_group="echo \$\$ >$group/cgroup.procs && exec \"\$@\""
 
-configure "" ""
+configure "" 'queue_bytes = "16MiB"'
 for command in check run; do
     status=0
     sh -c "$in_group" sh "$udpd" $command -c "$work/udpd.toml" >"$work/log" 2>&1 || status=$?
     [ $status = 78 ] || fail "$command ends with $status in 16 MiB"
-    for words in "in batches" "allows 16.0 MiB" "$limit" "queue_bytes (auto of sink out)"; do
+    for words in "in batches" "allows 16.0 MiB" "$limit" "lower queue_bytes (16MiB of sink out)"; do
         grep -qF "$words" "$work/log" || fail "$command does not say: $words"
     done
 done
-configure "max_length = 512" 'queue_bytes = "1MiB"'
+configure "" ""
 receives_a_thousand_by sh -c "$in_group" sh
-echo "passed: 16 MiB are too little for the defaults, which is said, and enough for smaller keys"
+echo "passed: 16 MiB are too little for a queue of 16 MiB, which is said, and enough for the defaults"

@@ -294,17 +294,31 @@ impl Ring {
     }
 }
 
+/// The pages of a ring for so many blocks: completions behind a head, submissions, and the buffer ring.
+pub(crate) fn pinned_bytes(blocks: usize) -> usize {
+    const PAGE_BYTES: usize = 4096;
+    // What both queues share, and the order of the submissions.
+    const HEAD_BYTES: usize = 320 + SUBMISSIONS as usize * size_of::<u32>();
+    let completions = HEAD_BYTES + completions_for(blocks) as usize * size_of::<cqueue::Entry>();
+    let submissions = SUBMISSIONS as usize * size_of::<squeue::Entry>();
+    let buffers = blocks.next_power_of_two() * size_of::<BufRingEntry>();
+    [completions, submissions, buffers].map(|bytes| bytes.next_multiple_of(PAGE_BYTES)).iter().sum()
+}
+
+/// With room for a completion of every block none can be lost, nor held back.
+fn completions_for(blocks: usize) -> u32 {
+    (blocks + OTHER_COMPLETIONS).next_power_of_two() as u32
+}
+
 /// A ring of this crate's kind. One issuer, whose calls run the work: no interrupts by it, no locks.
 fn build(blocks: usize) -> io::Result<IoUring> {
     gate(Call::IoUringSetup, 0)?;
-    // With room for a completion of every block none can be lost, nor held back.
-    let completions = (blocks + OTHER_COMPLETIONS).next_power_of_two() as u32;
     IoUring::builder()
         .dontfork()
         .setup_single_issuer()
         .setup_defer_taskrun()
         .setup_taskrun_flag()
-        .setup_cqsize(completions)
+        .setup_cqsize(completions_for(blocks))
         .build(SUBMISSIONS)
 }
 

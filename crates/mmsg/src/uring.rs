@@ -67,6 +67,12 @@ impl Uring {
         (slots + KERNEL_PASS).div_ceil(slots.max(1))
     }
 
+    /// What a ring for batches of so many slots takes of the memory that a process may lock (RLIMIT_MEMLOCK), on
+    /// kernels that charge rings to it.
+    pub fn locked_bytes(slots: usize) -> usize {
+        ring::pinned_bytes((Uring::reserve_batches(slots) * slots).min(MAX_BLOCKS))
+    }
+
     /// See [`Engine::uring`](crate::Engine::uring).
     pub(crate) fn new(socket: Arc<Socket>, reserve: Vec<RecvBatch>, copy_up_to: usize) -> io::Result<Uring> {
         let Some(first) = reserve.first() else {

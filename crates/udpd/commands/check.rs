@@ -72,7 +72,7 @@ pub fn execute(config: &Config, json: bool, out: &mut dyn Write) -> Result<(), F
     let shown = json_of(config, &plan);
     let text = match json {
         true => serde_json::to_string_pretty(&shown).unwrap_or_default() + "\n",
-        false => render(&shown, &plan),
+        false => render(config, &shown, &plan),
     };
     console::print(out, &text)
 }
@@ -122,7 +122,7 @@ fn json_of<'a>(config: &'a Config, plan: &'a Plan) -> PlanJson<'a> {
     }
 }
 
-fn render(shown: &PlanJson<'_>, plan: &Plan) -> String {
+fn render(config: &Config, shown: &PlanJson<'_>, plan: &Plan) -> String {
     let mut text = String::from("the configuration is valid\n\nlanes\n");
     for lane in &shown.lanes {
         let core = lane.cpu.map_or("any core".to_owned(), |core| format!("core {core}"));
@@ -152,17 +152,17 @@ fn render(shown: &PlanJson<'_>, plan: &Plan) -> String {
     }
     for stall in &shown.stalls {
         text += &format!(
-            "  {}  takes nothing for {:.1} s and listener {} loses nothing, at {}/s of {} bytes; {:.1} s of that are its \
-             own, whatever other sinks do\n",
+            "  {}  may stall for {} before listener {} loses datagrams, at {}/s of {} bytes; {} of that whatever other \
+             sinks do\n",
             stall.sink,
-            stall.stall_ms / 1000.0,
+            time(stall.stall_ms),
             stall.listener,
             stall.rate,
             stall.size_bytes,
-            stall.own_stall_ms / 1000.0
+            time(stall.own_stall_ms)
         );
     }
-    text += &format!("\npool\n{}", sum_of_pool(&plan.pool));
+    text += &format!("\npool\n{}", sum_of_pool(config, &plan.pool));
     text += &format!(
         "memory: {}, up to {} in receive buffers (the kernel's)\n",
         shown.memory,
@@ -174,12 +174,26 @@ fn render(shown: &PlanJson<'_>, plan: &Plan) -> String {
     text
 }
 
+/// A time as short as it is meant.
+fn time(milliseconds: f64) -> String {
+    match milliseconds {
+        short if short < 1000.0 => format!("{short:.0} ms"),
+        long => format!("{:.1} s", long / 1000.0),
+    }
+}
+
 /// The parts of the pool, which add up.
-fn sum_of_pool(pool: &PoolPlan) -> String {
+fn sum_of_pool(config: &Config, pool: &PoolPlan) -> String {
+    let is_written = config.listeners.iter().any(|listener| listener.absorb.is_written);
+    let asked = match (is_written, config.sinks.iter().any(|sink| sink.queue_bytes.is_some())) {
+        (true, false) => "that absorb asks for",
+        (false, true) => "that queue_bytes asks for",
+        _ => "that absorb and queue_bytes ask for",
+    };
     let blocks_bytes = pool.blocks_bytes();
     let parts = [
         (pool.batches_bytes, "in batches, which lanes receive into"),
-        (pool.asked_bytes, "that absorb and queue_bytes ask for"),
+        (pool.asked_bytes, asked),
         (blocks_bytes - pool.asked_bytes, "for whatever else waits, shared by all sinks"),
     ];
     let line = |(bytes, what): (usize, &str)| format!("  {:>10}  {what}\n", Bytes(bytes).to_string());

@@ -1,15 +1,26 @@
 //! Whether there is as much memory as the plan takes. All of it is touched at the start, so too much is not an error of
 //! some call later on but the kernel's SIGKILL, of this process or of another, without a word. So it is compared first
-//! with what the control groups allow, up to the root, and with what the machine has.
+//! with what the control groups allow, up to the root, with what the machine has, and with what this process may map
+//! and lock.
 //!
 //! Everything is read below one root, which is `/` on a live machine. What cannot be read limits nothing.
+
+mod cure;
+mod group;
+mod process;
+#[cfg(test)]
+mod testing;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use mmsg::Uring;
+
+use self::cure::cure;
+pub use self::process::AddressSpace;
 use super::memory::Bytes;
 use super::whole::Plan;
-use crate::config::Config;
+use crate::config::{Config, EngineKind};
 use crate::exit::{ExitCode, Failure};
 
 /// Of a limit, what is left to the kernel before a warning: it counts receive buffers and files under way as well.
@@ -20,9 +31,14 @@ const NEAR_PERCENT: u64 = 90;
 pub struct Limits {
     /// The least that a control group allows, and where that is written.
     pub group: Option<(u64, PathBuf)>,
+    /// What the machine has, and with swap.
+    pub memory_bytes: Option<u64>,
     pub total_bytes: Option<u64>,
     /// What is left of it, swap included.
     pub available_bytes: Option<u64>,
+    pub address_space: Option<AddressSpace>,
+    /// What the rings of this process may take, where that is limited.
+    pub locked_bytes: Option<u64>,
 }
 
 impl Limits {
@@ -34,9 +50,12 @@ impl Limits {
         };
         let swap = |name: &str| field(name).unwrap_or(0);
         Self {
-            group: group_limit(root),
+            group: group::least(root),
+            memory_bytes: field("MemTotal"),
             total_bytes: field("MemTotal").map(|bytes| bytes.saturating_add(swap("SwapTotal"))),
             available_bytes: field("MemAvailable").map(|bytes| bytes.saturating_add(swap("SwapFree"))),
+            address_space: AddressSpace::read(root),
+            locked_bytes: process::locked_limit(root),
         }
     }
 
@@ -70,7 +89,62 @@ impl Limits {
                 cure(config, plan)
             ));
         }
+        remarks.extend(self.judge_address_space(config, plan)?);
+        self.judge_rings(config, plan)?;
         Ok(remarks)
+    }
+
+    /// All that is mapped counts here, so the stacks of threads do, and what malloc reserves.
+    fn judge_address_space(&self, config: &Config, plan: &Plan) -> Result<Option<String>, Failure> {
+        let Some(space) = &self.address_space else { return Ok(None) };
+        let threads = plan.memory().threads;
+        let stacks = AddressSpace::stacks_bytes(threads);
+        let needed = needed(plan).saturating_add(space.mapped_bytes).saturating_add(stacks);
+        let from = format!(
+            "the address space of this process is limited to {} (RLIMIT_AS, ulimit -v), of which the program has {} and \
+             the stacks of threads take {}",
+            text(space.limit_bytes),
+            text(space.mapped_bytes),
+            text(stacks)
+        );
+        if needed > space.limit_bytes {
+            let cure = format!(", or raise the limit to {} (LimitAS= in the unit file)", text(needed));
+            return Err(refusal(config, plan, &from, &cure));
+        }
+        let arenas = space.arenas_bytes(threads, plan.node_of_core.len());
+        let is_close = needed.saturating_add(arenas) > space.limit_bytes;
+        Ok(is_close.then(|| {
+            format!(
+                "{}, and {from}: that fits, but malloc reserves up to {} for its threads before they need it, and may \
+                 leave too little; write Environment=MALLOC_ARENA_MAX=1 in the unit file, or raise the limit to {} \
+                 (LimitAS=)",
+                sum(plan),
+                text(arenas),
+                text(needed.saturating_add(arenas))
+            )
+        }))
+    }
+
+    /// Refuses rings that may not lock their memory.
+    fn judge_rings(&self, config: &Config, plan: &Plan) -> Result<(), Failure> {
+        let rings = || plan.lanes.iter().filter(|lane| lane.engine.kind == EngineKind::IoUring);
+        let of_lane = |slots: usize| Uring::locked_bytes(slots) as u64;
+        let needed: u64 = rings().map(|lane| of_lane(lane.shape.slots)).sum();
+        let exceeded = self.locked_bytes.filter(|limit| needed > *limit);
+        let (Some(limit), Some(largest)) = (exceeded, rings().max_by_key(|lane| lane.shape.slots)) else {
+            return Ok(());
+        };
+        let message = format!(
+            "engine = \"io_uring\": the rings take {} of locked memory, {} for each lane of listener {}, and all \
+             processes of this user together may lock {} (RLIMIT_MEMLOCK, ulimit -l); lower batch_size ({}) or lanes, \
+             write engine = \"auto\", which uses recvmmsg, or raise the limit (LimitMEMLOCK= in the unit file)",
+            text(needed),
+            text(of_lane(largest.shape.slots)),
+            config.listeners[largest.listener].name,
+            text(limit),
+            largest.shape.slots
+        );
+        Err(Failure::new(ExitCode::Configuration, message))
     }
 
     /// Refuses a start for which there is clearly not enough memory at this moment. Trying again later may help.
@@ -101,191 +175,48 @@ fn refusal(config: &Config, plan: &Plan, limit: &str, other_cure: &str) -> Failu
     Failure::new(ExitCode::Configuration, message)
 }
 
-/// The keys that the largest part of the memory follows from, with their values.
-fn cure(config: &Config, plan: &Plan) -> String {
-    let memory = plan.memory();
-    if memory.sink_bytes > memory.pool_bytes() {
-        return "lower consumers of the sinks".to_owned();
-    }
-    let bytes_of = |listener: usize| -> usize {
-        plan.lanes.iter().filter(|lane| lane.listener == listener).map(|lane| lane.batches_bytes()).sum()
-    };
-    let Some(largest) = (0..config.listeners.len()).max_by_key(|&listener| bytes_of(listener)) else {
-        return "name fewer listeners".to_owned();
-    };
-    let listener = &config.listeners[largest];
-    let lanes = plan.lanes.iter().filter(|lane| lane.listener == largest).count();
-    let queues: Vec<String> = listener
-        .sinks
-        .iter()
-        .map(|&sink| {
-            let queue = config.sinks[sink].queue_bytes.map_or("auto".to_owned(), |bytes| Bytes(bytes).to_string());
-            format!("{queue} of sink {}", config.sinks[sink].name)
-        })
-        .collect();
-    let slots = match listener.gro {
-        true => "write gro = \"off\", whose batches take 64 KiB for each message".to_owned(),
-        false => format!("lower max_length ({} bytes)", listener.max_length_bytes),
-    };
-    format!(
-        "of that {} are for listener {}: {slots}, lower batch_size ({}), lanes ({lanes}) or queue_bytes ({})",
-        Bytes(bytes_of(largest)),
-        listener.name,
-        listener.batch_size,
-        queues.join(", ")
-    )
-}
-
 fn text(bytes: u64) -> Bytes {
     Bytes(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
-/// The least of the limits from the control group of this process up to the root of its hierarchy, in either version.
-fn group_limit(root: &Path) -> Option<(u64, PathBuf)> {
-    let own = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
-    let mounts = fs::read_to_string(root.join("proc/self/mountinfo")).ok()?;
-    let limits = own.lines().filter_map(|line| {
-        // NUMBER:CONTROLLERS:PATH, with neither number nor controllers in the second version.
-        let (_, rest) = line.split_once(':')?;
-        let (controllers, path) = rest.split_once(':')?;
-        let (version_2, file) = match controllers {
-            "" => (true, "memory.max"),
-            _ if controllers.split(',').any(|name| name == "memory") => (false, "memory.limit_in_bytes"),
-            _ => return None,
-        };
-        let (mounted_root, mount_point) = mounts.lines().find_map(|line| mount_of(line, version_2))?;
-        // In a container the group may be mounted where the root of all groups is elsewhere.
-        let relative =
-            Path::new(path).strip_prefix(mounted_root).or_else(|_| Path::new(path).strip_prefix("/")).ok()?;
-        let shown = relative.ancestors().map(|group| Path::new(mount_point).join(group).join(file));
-        let limit = |shown: PathBuf| Some((read_limit(&root.join(shown.strip_prefix("/").ok()?))?, shown));
-        shown.filter_map(limit).min_by_key(|(bytes, _)| *bytes)
-    });
-    limits.min_by_key(|(bytes, _)| *bytes)
-}
-
-/// The root and the place of a mount, when a line of mountinfo is the mount of the memory controller.
-fn mount_of(line: &str, version_2: bool) -> Option<(&str, &str)> {
-    let (before, after) = line.split_once(" - ")?;
-    let mut before = before.split(' ').skip(3);
-    let (mounted_root, mount_point) = (before.next()?, before.next()?);
-    let mut after = after.split(' ');
-    let (kind, options) = (after.next()?, after.nth(1)?);
-    let is_it = match version_2 {
-        true => kind == "cgroup2",
-        false => kind == "cgroup" && options.split(',').any(|option| option == "memory"),
-    };
-    is_it.then_some((mounted_root, mount_point))
-}
-
-/// `None` for "max", and for the number near the largest there is that means the same.
-fn read_limit(file: &Path) -> Option<u64> {
-    let bytes: u64 = fs::read_to_string(file).ok()?.trim().parse().ok()?;
-    (bytes < 1 << 60).then_some(bytes)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::testing::{planned, root};
     use super::*;
-    use crate::config::EngineKind;
-    use crate::config::Host;
-    use crate::plan::engine::Choice;
-    use steer::Topology;
-
-    fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let root = tempfile::tempdir().expect("a directory");
-        for (path, text) in files {
-            let path = root.path().join(path);
-            fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
-            fs::write(path, text).expect("a file");
-        }
-        root
-    }
-
-    const V2: &str = "26 20 0:23 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
-    const V1: &str = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
-                      41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
-
-    #[test]
-    fn the_least_limit_on_the_way_to_the_root_counts() {
-        let files = [
-            ("proc/self/cgroup", "0::/system.slice/udpd.service\n"),
-            ("proc/self/mountinfo", V2),
-            ("sys/fs/cgroup/system.slice/udpd.service/memory.max", "max\n"),
-            ("sys/fs/cgroup/system.slice/memory.max", "1048576\n"),
-        ];
-        let expected = (1 << 20, PathBuf::from("/sys/fs/cgroup/system.slice/memory.max"));
-        assert_eq!(Limits::read(root(&files).path()).group, Some(expected));
-    }
-
-    #[test]
-    fn the_first_version_says_it_in_its_own_words() {
-        let files = [
-            ("proc/self/cgroup", "9:name=systemd:/a\n4:memory:/a/b\n0::/a\n"),
-            ("proc/self/mountinfo", V1),
-            ("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "16777216\n"),
-            ("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "9223372036854771712\n"),
-        ];
-        let (bytes, file) = Limits::read(root(&files).path()).group.expect("a limit");
-        assert_eq!((bytes, file.to_str()), (16 << 20, Some("/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes")));
-    }
-
-    #[test]
-    fn in_a_container_its_own_group_is_the_root() {
-        let mounted = "30 20 0:23 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n";
-        for own in ["0::/docker/abc\n", "0::/\n"] {
-            let files = [
-                ("proc/self/cgroup", own),
-                ("proc/self/mountinfo", mounted),
-                ("sys/fs/cgroup/memory.max", "33554432\n"),
-            ];
-            assert_eq!(Limits::read(root(&files).path()).group.map(|(bytes, _)| bytes), Some(32 << 20), "{own}");
-        }
-    }
 
     #[test]
     fn what_cannot_be_read_limits_nothing() {
         assert_eq!(Limits::read(root(&[]).path()), Limits::default());
-        let damaged = [("proc/self/cgroup", "x\n::\n0::relative\n"), ("proc/self/mountinfo", "a b\n1 2 3 - -\n - \n")];
-        assert_eq!(Limits::read(root(&damaged).path()), Limits::default());
     }
 
     #[test]
     fn the_memory_of_the_machine_is_read_with_its_swap() {
         let text = "MemTotal:        1000 kB\nMemAvailable:     400 kB\nSwapTotal: 24 kB\nSwapFree: 20 kB\n";
         let limits = Limits::read(root(&[("proc/meminfo", text)]).path());
-        assert_eq!((limits.total_bytes, limits.available_bytes), (Some(1024 << 10), Some(420 << 10)));
-    }
-
-    fn planned() -> (Config, Plan) {
-        let text =
-            "[[listener]]\nname = \"in\"\naddress = \"127.0.0.1:5140\"\nsinks = [\"x\"]\n[sink.x]\ntype = \"null\"\n";
-        let config = Config::parse(text, "test", &Host::default()).expect("a valid configuration");
-        let engines = [Choice { kind: EngineKind::Recvmmsg, why: String::new() }];
-        let plan =
-            Plan::new(&config, &Topology::flat(&[0]), &[0], |_| None, |_| None, &engines, 48 << 20).expect("a plan");
-        (config, plan)
+        let read = [limits.memory_bytes, limits.total_bytes, limits.available_bytes];
+        assert_eq!(read, [Some(1000 << 10), Some(1024 << 10), Some(420 << 10)]);
     }
 
     #[test]
     fn a_plan_that_does_not_fit_its_group_is_refused_with_the_sum_and_the_keys() {
-        let (config, plan) = planned();
+        let (config, plan) = planned("", "");
         let limits = Limits { group: Some((16 << 20, "/sys/fs/cgroup/x/memory.max".into())), ..Limits::default() };
         let failure = limits.judge(&config, &plan).expect_err("too much");
         assert_eq!(failure.code, ExitCode::Configuration);
-        for words in
-            ["in batches", "4.1 MiB for udpd itself", "allows 16.0 MiB (/sys/fs/cgroup/x/memory.max)", "MemoryMax="]
-        {
+        for words in [
+            "in batches",
+            "4.1 MiB for udpd itself",
+            "allows 16.0 MiB (/sys/fs/cgroup/x/memory.max)",
+            "lower pool_bytes under [daemon] (auto), or raise",
+            "MemoryMax=",
+        ] {
             assert!(failure.message.contains(words), "{words}: {failure}");
-        }
-        for key in ["max_length (2048 bytes)", "batch_size (64)", "lanes (1)", "queue_bytes (auto of sink x)"] {
-            assert!(failure.message.contains(key), "{key}: {failure}");
         }
     }
 
     #[test]
     fn a_limit_is_a_limit_to_the_byte_and_near_it_there_is_one_warning() {
-        let (config, plan) = planned();
+        let (config, plan) = planned("", "");
         let needed = needed(&plan);
         let judge = |bytes: u64| {
             Limits { group: Some((bytes, PathBuf::new())), ..Limits::default() }
@@ -298,16 +229,66 @@ mod tests {
 
     #[test]
     fn a_machine_that_is_too_small_is_refused_and_one_that_is_full_now_only_at_the_start() {
-        let (config, plan) = planned();
+        let (config, plan) = planned("", "");
         let needed = needed(&plan);
         let small = Limits { total_bytes: Some(needed - 1), ..Limits::default() };
         assert!(small.judge(&config, &plan).expect_err("too small").message.contains("this machine has"));
-        let full = Limits { total_bytes: Some(2 * needed), available_bytes: Some(needed - 1), group: None };
+        let full = Limits { total_bytes: Some(2 * needed), available_bytes: Some(needed - 1), ..Limits::default() };
         assert_eq!(full.judge(&config, &plan).expect("valid").len(), 1);
         assert!(full.refuse_start(&config, &plan).is_ok(), "an estimate is not taken for more than that");
-        let fuller = Limits { available_bytes: Some(needed / 2), ..full };
+        let fuller = Limits { available_bytes: Some(needed / 2), ..full.clone() };
         let failure = fuller.refuse_start(&config, &plan).expect_err("no room");
         assert_eq!(failure.code, ExitCode::Failure, "trying again may help, which 78 would say it does not");
         assert!(Limits::default().refuse_start(&config, &plan).is_ok());
+    }
+
+    fn space(limit_bytes: u64, arenas_max: Option<usize>) -> Limits {
+        let space = AddressSpace { limit_bytes, mapped_bytes: 20 << 20, arenas_max };
+        Limits { address_space: Some(space), ..Limits::default() }
+    }
+
+    #[test]
+    fn a_plan_that_does_not_fit_the_address_space_is_refused_with_the_sum_and_the_keys() {
+        let (config, plan) = planned("", "");
+        // A receiver, a consumer and five others.
+        let needed = needed(&plan) + (20 << 20) + 7 * (2 << 20);
+        let failure = space(needed - 1, Some(1)).judge(&config, &plan).expect_err("too much");
+        assert_eq!(failure.code, ExitCode::Configuration);
+        for words in [
+            "in batches",
+            "the address space of this process is limited to",
+            "of which the program has 20.0 MiB and the stacks of threads take 14.0 MiB",
+            "lower pool_bytes under [daemon] (auto), or raise",
+            "LimitAS= in the unit file",
+        ] {
+            assert!(failure.message.contains(words), "{words}: {failure}");
+        }
+        assert_eq!(space(needed, Some(1)).judge(&config, &plan).expect("it fits"), Vec::<String>::new());
+    }
+
+    #[test]
+    #[cfg_attr(not(target_env = "gnu"), ignore = "this malloc reserves nothing")]
+    fn address_space_that_malloc_may_take_away_is_one_warning() {
+        let (config, plan) = planned("", "");
+        let said = |limit: u64| space(limit, None).judge(&config, &plan).expect("it fits");
+        let needed = needed(&plan) + (20 << 20) + 7 * (2 << 20);
+        let [line] = said(needed).try_into().expect("one");
+        assert!(line.contains("MALLOC_ARENA_MAX=1") && line.contains("up to 448.0 MiB for its threads"), "{line}");
+        assert_eq!(said(needed + (448 << 20)), Vec::<String>::new());
+    }
+
+    #[test]
+    fn rings_that_may_not_lock_their_memory_are_refused_with_the_sum_and_the_keys() {
+        let (mut config, mut plan) = planned("", "");
+        let limits = |bytes| Limits { locked_bytes: Some(bytes), ..Limits::default() };
+        assert!(limits(0).judge(&config, &plan).is_ok(), "recvmmsg locks nothing");
+        config.listeners[0].engine = Some(EngineKind::IoUring);
+        plan.lanes[0].engine.kind = EngineKind::IoUring;
+        let failure = limits((16 << 10) - 1).judge(&config, &plan).expect_err("too much");
+        assert_eq!(failure.code, ExitCode::Configuration);
+        for words in ["the rings take 16.0 KiB", "may lock 16.0 KiB", "batch_size (64)", "LimitMEMLOCK="] {
+            assert!(failure.message.contains(words), "{words}: {failure}");
+        }
+        assert!(limits(16 << 10).judge(&config, &plan).is_ok());
     }
 }

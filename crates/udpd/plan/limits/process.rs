@@ -1,0 +1,140 @@
+//! What the kernel lets this process map and lock, whatever memory there is: RLIMIT_AS and RLIMIT_MEMLOCK.
+//!
+//! A mapping counts as address space from the call on, touched or not. So do the stacks of threads, and what glibc's
+//! malloc reserves for threads of its own accord. The latter is optional: where there is no room for it, malloc goes on
+//! without. But it takes what there is, and then a lane finds too little.
+//!
+//! As locked memory the kernel charges nothing of ours but rings: their memory is neither locked nor registered, and
+//! huge pages count as locked only in shared memory of System V. Rings have been free of it since Linux 5.12 and are
+//! charged again from 6.14 on (measured on 6.18), to all processes of the user together, unless they have CAP_IPC_LOCK.
+
+use std::fs;
+use std::path::Path;
+
+/// The first kernel that charges rings again.
+const CHARGED_FROM: (u32, u32) = (6, 14);
+
+const CAP_IPC_LOCK: u32 = 14;
+
+/// What glibc's malloc reserves for a thread, and for how many of them: so many for each core, unless the environment
+/// says so many in all, of which the first belongs to the main thread.
+const ARENA_BYTES: u64 = 64 << 20;
+const ARENAS_PER_CORE: usize = 8;
+const ARENAS_WRITTEN: &str = "MALLOC_ARENA_MAX=";
+
+/// What `std` gives a thread.
+const STACK_BYTES: u64 = 2 << 20;
+
+/// The threads besides receivers and consumers: signals, the log, the endpoints, the keepers of files.
+const OTHER_THREADS: usize = 5;
+
+/// The address space of this process, where it is limited.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AddressSpace {
+    pub limit_bytes: u64,
+    /// The program and all that it has mapped so far.
+    pub mapped_bytes: u64,
+    /// How many arenas the environment allows.
+    pub arenas_max: Option<usize>,
+}
+
+impl AddressSpace {
+    pub(super) fn read(root: &Path) -> Option<Self> {
+        let limit_bytes = soft_limit(root, "Max address space")?;
+        let mapped = field(root, "VmSize")?;
+        let mapped_bytes = mapped.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)?;
+        let environment = fs::read(root.join("proc/self/environ")).unwrap_or_default();
+        let arenas_max = environment
+            .split(|byte| *byte == 0)
+            .find_map(|variable| std::str::from_utf8(variable).ok()?.strip_prefix(ARENAS_WRITTEN)?.parse().ok());
+        Some(Self { limit_bytes, mapped_bytes, arenas_max })
+    }
+
+    /// The stacks of so many receivers and consumers, and of the other threads.
+    pub(super) fn stacks_bytes(threads: usize) -> u64 {
+        (threads + OTHER_THREADS) as u64 * STACK_BYTES
+    }
+
+    /// What malloc may reserve beside that.
+    pub(super) fn arenas_bytes(&self, threads: usize, cores: usize) -> u64 {
+        if cfg!(not(target_env = "gnu")) {
+            return 0;
+        }
+        let arenas = self.arenas_max.unwrap_or(usize::MAX).min(ARENAS_PER_CORE * cores.max(1));
+        arenas.saturating_sub(1).min(threads + OTHER_THREADS) as u64 * ARENA_BYTES
+    }
+}
+
+/// What this process may lock, where the kernel charges it for rings.
+pub(super) fn locked_limit(root: &Path) -> Option<u64> {
+    let release = fs::read_to_string(root.join("proc/sys/kernel/osrelease")).ok()?;
+    let mut numbers = release.split(|byte: char| !byte.is_ascii_digit()).map(str::parse);
+    let (Ok(major), Ok(minor)) = (numbers.next()?, numbers.next()?) else { return None };
+    let capabilities = u64::from_str_radix(&field(root, "CapEff")?, 16).ok()?;
+    let is_charged = (major, minor) >= CHARGED_FROM && capabilities >> CAP_IPC_LOCK & 1 == 0;
+    soft_limit(root, "Max locked memory").filter(|_| is_charged)
+}
+
+/// `None` for "unlimited".
+fn soft_limit(root: &Path, name: &str) -> Option<u64> {
+    let limits = fs::read_to_string(root.join("proc/self/limits")).ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+fn field(root: &Path, name: &str) -> Option<String> {
+    let status = fs::read_to_string(root.join("proc/self/status")).ok()?;
+    let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(value.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::limits::testing::root;
+
+    const LIMITS: &str = "Limit                     Soft Limit           Hard Limit           Units     \n\
+                          Max stack size            8388608              unlimited            bytes     \n\
+                          Max locked memory         65536                8388608              bytes     \n\
+                          Max address space         268435456            unlimited            bytes     \n";
+    const STATUS: &str = "Name:\tudpd\nVmPeak:\t   30000 kB\nVmSize:\t   20480 kB\nCapEff:\t0000000000003fff\n";
+
+    #[test]
+    fn the_limit_on_address_space_is_read_with_what_is_mapped_and_what_malloc_may_take() {
+        let files = [("proc/self/limits", LIMITS), ("proc/self/status", STATUS)];
+        let space = AddressSpace::read(root(&files).path()).expect("a limit");
+        assert_eq!(space, AddressSpace { limit_bytes: 256 << 20, mapped_bytes: 20 << 20, arenas_max: None });
+        let environment = "HOME=/\0MALLOC_ARENA_MAX=1\0PATH=/bin\0";
+        let files = [files.as_slice(), &[("proc/self/environ", environment)]].concat();
+        assert_eq!(AddressSpace::read(root(&files).path()).expect("a limit").arenas_max, Some(1));
+        let unlimited = LIMITS.replace("268435456", "unlimited");
+        let files = [("proc/self/limits", unlimited.as_str()), ("proc/self/status", STATUS)];
+        assert_eq!(AddressSpace::read(root(&files).path()), None);
+    }
+
+    #[test]
+    #[cfg_attr(not(target_env = "gnu"), ignore = "this malloc reserves nothing")]
+    fn malloc_reserves_for_as_many_threads_as_there_are_and_as_it_may() {
+        let space = |arenas_max| AddressSpace { limit_bytes: 0, mapped_bytes: 0, arenas_max };
+        assert_eq!(space(None).arenas_bytes(2, 8), 7 * ARENA_BYTES, "two, and the other threads");
+        assert_eq!(space(None).arenas_bytes(1000, 2), 15 * ARENA_BYTES, "one belongs to the main thread");
+        assert_eq!(space(Some(3)).arenas_bytes(1000, 2), 2 * ARENA_BYTES);
+        assert_eq!(space(Some(1)).arenas_bytes(1000, 2), 0);
+    }
+
+    #[test]
+    fn rings_are_charged_by_newer_kernels_and_to_processes_without_the_capability() {
+        let limit = |release: &str, status: &str| {
+            let files =
+                [("proc/self/limits", LIMITS), ("proc/self/status", status), ("proc/sys/kernel/osrelease", release)];
+            locked_limit(root(&files).path())
+        };
+        for charging in ["6.14.0\n", "6.18.44-fc-v657\n", "7.0-rc1\n"] {
+            assert_eq!(limit(charging, STATUS), Some(65_536), "{charging}");
+            assert_eq!(limit(charging, &STATUS.replace("3fff", "7fff")), None, "{charging}");
+        }
+        for free in ["6.1.0-13-amd64\n", "6.12.50\n", "5.15.0\n", "odd\n", ""] {
+            assert_eq!(limit(free, STATUS), None, "{free}");
+        }
+    }
+}
