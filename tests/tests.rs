@@ -37,7 +37,8 @@ mod bench_ladder;
 mod bench_max;
 // And that it is done to nobody else.
 mod bench_private;
-// What it costs the host.
+// What it costs the host, also with a port for each customer.
+mod many_listeners;
 mod memory;
 mod memory_planned;
 // Which lane a datagram goes to, and on which core it came.

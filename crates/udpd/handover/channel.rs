@@ -7,7 +7,8 @@
 //! consumer is behind and not longer, without a timer. The place is a queue of one and not an atomic cell: a cell keeps
 //! a pointer as a number, which miri rightly refuses, and looking into an empty cell writes to it.
 //!
-//! The queues are crossbeam's; the sleep is ours, see [`bell`](super::bell).
+//! The queues are crossbeam's; the sleep is ours, see [`bell`](super::bell). A consumer of a thousand lanes does not
+//! look through a thousand queues to find the one that has something, see [`marks`](super::marks).
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -19,6 +20,7 @@ use crossbeam_queue::ArrayQueue;
 
 use super::batch::Parcel;
 use super::bell::{Bell, Caller, Ringer};
+use super::marks::{Mark, Marks};
 use crate::os::crew;
 
 /// Where a block waits that its receiver may still add to.
@@ -38,6 +40,8 @@ pub struct Feed {
     /// The other end, for taking out the oldest.
     oldest: Receiver<Parcel>,
     open: Arc<Open>,
+    /// Set when this goes, so that the consumer looks and sees it.
+    mark: Mark,
     /// Declared last, so that the bell rings for a consumer that can then see that this feed is gone.
     ringer: Ringer,
 }
@@ -46,8 +50,12 @@ pub struct Feed {
 #[derive(Debug, Default)]
 pub struct Inbox {
     sources: Vec<Source>,
+    /// Which of them may have something.
+    marks: Marks,
     /// Where to look first: each lane has its turn.
     next: usize,
+    /// How many of the sources are closed.
+    closed: usize,
     bell: Arc<Bell>,
 }
 
@@ -124,19 +132,37 @@ impl Inbox {
         let (queue, oldest) = bounded(places);
         let open = Arc::<Open>::default();
         self.sources.push(Source { queue: oldest.clone(), open: Arc::clone(&open), held: None, is_closed: false });
-        Feed { queue, oldest, open, ringer: Ringer(Arc::clone(&self.bell)) }
+        Feed { queue, oldest, open, mark: self.marks.add(), ringer: Ringer(Arc::clone(&self.bell)) }
     }
 
     /// The oldest load of the lane whose turn it is, or of the next one that has any.
     pub fn take(&mut self) -> Option<Parcel> {
-        for _ in 0..self.sources.len() {
-            let source = self.next;
-            self.next = if source + 1 == self.sources.len() { 0 } else { source + 1 };
-            if let Some(parcel) = self.sources[source].take() {
-                return Some(parcel);
+        let first = self.next;
+        for mut places in [first..self.sources.len(), 0..first] {
+            while let Some(place) = self.marks.next(places.clone()) {
+                if let Some(parcel) = self.take_from(place) {
+                    self.next = if place + 1 == self.sources.len() { 0 } else { place + 1 };
+                    return Some(parcel);
+                }
+                places.start = place + 1;
             }
         }
         None
+    }
+
+    /// The oldest load of one lane. Its mark goes when there is none, and what comes in that moment is seen.
+    fn take_from(&mut self, place: usize) -> Option<Parcel> {
+        let source = &mut self.sources[place];
+        let was_closed = source.is_closed;
+        let mut taken = source.take();
+        if taken.is_none() && self.marks.clear(place) {
+            taken = source.take();
+            if taken.is_some() {
+                self.marks.set(place);
+            }
+        }
+        self.closed += usize::from(source.is_closed && !was_closed);
+        taken
     }
 
     /// How many loads of a lane can be in it at once: of the lane that has the fewest places.
@@ -174,7 +200,7 @@ impl Inbox {
             if let Some(parcel) = self.take() {
                 break Waited::Batch(parcel);
             }
-            if is_ended || self.sources.iter().all(|source| source.is_closed) {
+            if is_ended || self.closed == self.sources.len() {
                 break Waited::Ended;
             }
             // Read behind the fence, like the queues: either the call is seen here, or the caller sees the sleeper.
@@ -213,6 +239,7 @@ impl Feed {
     pub(super) fn send(&self, parcel: Parcel) {
         let sent = self.queue.try_send(parcel);
         debug_assert!(sent.is_ok(), "there is a place for everything that can be under way");
+        self.mark.set();
         self.ringer.0.ring();
     }
 
@@ -220,6 +247,7 @@ impl Feed {
     pub(super) fn leave(&self, parcel: Parcel) {
         let left = self.open.0.push(parcel);
         debug_assert!(left.is_ok(), "the block that was there is taken out first");
+        self.mark.set();
         self.ringer.0.ring();
     }
 

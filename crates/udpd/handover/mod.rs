@@ -5,6 +5,7 @@ pub mod batch;
 mod bell;
 pub mod blocks;
 pub mod channel;
+mod marks;
 pub mod pool;
 pub mod route;
 #[cfg(test)]

@@ -4,6 +4,7 @@
 
 pub mod advice;
 mod defaults;
+pub mod descriptors;
 pub mod engine;
 pub mod interfaces;
 mod lane;

@@ -8,6 +8,10 @@
 //! itself keeps in a sleep that no signal ends, for a page that a slow disk has yet to bring, is well, for nobody could
 //! restart it.
 //!
+//! The pulse of every thread is read at each look, which is cheap. To ask the kernel costs ten microseconds a thread,
+//! and a daemon with a port for each customer has a thousand that rest. So of many that rest some are asked at each
+//! look, in turn, and all of them within half of the manager's limit.
+//!
 //! The looks are made by a thread of their own. So the main thread is looked at like any other, and may rest like any
 //! other. A look wakes this one thread once a second, or four times within a limit shorter than four seconds; three
 //! looks in vain are not yet a restart, so a thread that the scheduler has left out for a moment does no harm.
@@ -34,6 +38,9 @@ const LOOKS_PER_LIMIT: u32 = 4;
 /// After so many looks in vain the thread is named: before the manager acts, and not for a stumble.
 const LOOKS_UNTIL_SAID: u32 = 2;
 
+/// Of the threads that rest, so many are asked for at each look at least.
+const ASKED_MIN: usize = 64;
+
 /// The looks, for as long as this lives; none, where nobody asks for them.
 #[derive(Debug)]
 pub struct Watchdog {
@@ -56,7 +63,7 @@ impl Watchdog {
             crew: crew.clone(),
             notifier: Arc::clone(notifier),
             limit,
-            pulses: HashMap::new(),
+            seen: Seen::default(),
             looks_in_vain: 0,
         };
         crew.spawn("udpd-watchdog", move || state.run(&orders))
@@ -106,14 +113,24 @@ struct Looker {
     crew: Crew,
     notifier: Arc<Notifier>,
     limit: Duration,
-    /// What was seen at the look before, by thread.
-    pulses: HashMap<i32, u64>,
+    seen: Seen,
     looks_in_vain: u32,
+}
+
+/// What the looks before have seen.
+#[derive(Debug, Default)]
+struct Seen {
+    /// By thread.
+    pulses: HashMap<i32, u64>,
+    /// Whose turn it is to be asked for.
+    turn: usize,
+    /// Who was not well.
+    suspect: Option<i32>,
 }
 
 impl Looker {
     fn run(mut self, orders: &Receiver<()>) {
-        let interval = (self.limit / LOOKS_PER_LIMIT).min(INTERVAL_MAX);
+        let interval = interval(self.limit);
         if crew::at_rest(|| orders.recv()).is_err() {
             return;
         }
@@ -124,7 +141,7 @@ impl Looker {
     }
 
     fn look(&mut self) {
-        let Some(hang) = judge(&mut self.pulses, self.crew.vitals(), state) else {
+        let Some(hang) = self.seen.judge(self.crew.vitals(), looks_in_half(self.limit), state) else {
             if self.looks_in_vain >= LOOKS_UNTIL_SAID {
                 log::warn!("watchdog: every thread works or waits again");
             }
@@ -148,21 +165,44 @@ impl Looker {
     }
 }
 
-/// The first thread that is not well, if there is one; `pulses` are those of the look before, and then of this one.
-/// `state` is what the kernel says of a thread.
-fn judge(pulses: &mut HashMap<i32, u64>, crew: Vec<Vitals>, state: impl Fn(i32) -> Option<char>) -> Option<Hang> {
-    // One without a number has not had its first moment yet.
-    let seen =
-        crew.iter().filter(|thread| thread.thread_id != 0).map(|thread| (thread.thread_id, thread.pulse)).collect();
-    let before = std::mem::replace(pulses, seen);
-    crew.into_iter().filter(|thread| before.get(&thread.thread_id) == Some(&thread.pulse)).find_map(|thread| {
-        let (is_well, is_stopped) = match state(thread.thread_id) {
-            Some('T' | 't') => (false, true),
-            Some('D') => (true, false),
-            _ => (thread.is_at_rest(), false),
+/// The time between two looks.
+fn interval(limit: Duration) -> Duration {
+    (limit / LOOKS_PER_LIMIT).min(INTERVAL_MAX)
+}
+
+/// How many looks there are within half of the limit.
+fn looks_in_half(limit: Duration) -> usize {
+    usize::try_from(limit.as_micros() / interval(limit).as_micros().max(1) / 2).unwrap_or(usize::MAX).max(1)
+}
+
+impl Seen {
+    /// The first thread that is not well, if there is one. Of those that rest so many are asked for that so many `looks`
+    /// ask for all. `state` is what the kernel says of a thread.
+    fn judge(&mut self, crew: Vec<Vitals>, looks: usize, state: impl Fn(i32) -> Option<char>) -> Option<Hang> {
+        // One without a number has not had its first moment yet.
+        let pulses =
+            crew.iter().filter(|thread| thread.thread_id != 0).map(|thread| (thread.thread_id, thread.pulse)).collect();
+        let before = std::mem::replace(&mut self.pulses, pulses);
+        let asked = crew.len().div_ceil(looks).max(ASKED_MIN);
+        // There may be fewer threads than at the look before.
+        let first = self.turn % crew.len().max(1);
+        self.turn = first + asked;
+        let has_turn = |place: usize| (place + crew.len() - first) % crew.len() < asked;
+        let in_question = |(place, thread): &(usize, &Vitals)| {
+            before.get(&thread.thread_id) == Some(&thread.pulse)
+                && (!thread.is_at_rest() || has_turn(*place) || self.suspect == Some(thread.thread_id))
         };
-        (!is_well).then_some(Hang { thread, is_stopped })
-    })
+        let hang = crew.iter().enumerate().filter(in_question).find_map(|(_, thread)| {
+            let (is_well, is_stopped) = match state(thread.thread_id) {
+                Some('T' | 't') => (false, true),
+                Some('D') => (true, false),
+                _ => (thread.is_at_rest(), false),
+            };
+            (!is_well).then(|| Hang { thread: thread.clone(), is_stopped })
+        });
+        self.suspect = hang.as_ref().map(|hang| hang.thread.thread_id);
+        hang
+    }
 }
 
 /// What the kernel says of a thread of this process; `None` where that cannot be read.
@@ -186,12 +226,12 @@ mod tests {
 
     /// Who was found hanging at each look at threads with these pulses, where 8 sleeps in the kernel and 9 is stopped.
     fn judged(looks: &[&[(i32, u64)]]) -> Vec<Option<i32>> {
-        let mut pulses = HashMap::new();
+        let mut seen = Seen::default();
         let mut look = |found: &[(i32, u64)]| {
             let crew = found.iter().map(|&(thread_id, pulse)| thread(thread_id, pulse)).collect();
             let state =
                 |thread_id| [(8, 'D'), (9, 't')].into_iter().find_map(|(id, state)| (id == thread_id).then_some(state));
-            judge(&mut pulses, crew, state).map(|hang| hang.thread.thread_id)
+            seen.judge(crew, 5, state).map(|hang| hang.thread.thread_id)
         };
         looks.iter().map(|found| look(found)).collect()
     }
@@ -209,6 +249,32 @@ mod tests {
     #[test]
     fn a_thread_that_is_stopped_in_its_rest_hangs_and_one_that_has_just_moved_does_not() {
         assert_eq!(judged(&[&[(9, 7)], &[(9, 9)], &[(9, 9)]]), [None, None, Some(9)]);
+    }
+
+    #[test]
+    fn of_a_thousand_that_rest_each_is_asked_for_within_half_of_the_limit_and_a_stopped_one_until_it_goes_on() {
+        let looks = looks_in_half(Duration::from_secs(10));
+        assert_eq!((looks, looks_in_half(Duration::from_secs(2))), (5, 2));
+        let asked = std::cell::RefCell::new(Vec::new());
+        let mut seen = Seen::default();
+        let mut look = |stopped: Option<i32>| {
+            asked.borrow_mut().clear();
+            let state = |thread_id| {
+                asked.borrow_mut().push(thread_id);
+                Some(if stopped == Some(thread_id) { 't' } else { 'S' })
+            };
+            let crew = (1..=1000).map(|thread_id| thread(thread_id, 7)).collect();
+            let found = seen.judge(crew, looks, state).map(|hang| hang.thread.thread_id);
+            (found, asked.borrow().clone())
+        };
+        assert_eq!(look(None), (None, Vec::new()), "nothing is known of the look before");
+        let mut all: Vec<i32> = (0..looks).flat_map(|_| look(None).1).collect();
+        all.sort_unstable();
+        assert_eq!(all, (1..=1000).collect::<Vec<_>>(), "each once");
+        let found: Vec<Option<i32>> = (0..looks).map(|_| look(Some(500)).0).collect();
+        let first = found.iter().position(Option::is_some).expect("found within half of the limit");
+        assert!(found[first..].iter().all(|found| *found == Some(500)), "{found:?}");
+        assert_eq!(look(None).0, None);
     }
 
     #[test]
@@ -276,7 +342,7 @@ mod tests {
         let hanging = crew.spawn("sink0-archive", body).unwrap();
         let notifier = Arc::new(Notifier::to(path.as_os_str()));
         let limit = Duration::from_secs(2);
-        let mut looker = Looker { crew, notifier, limit, pulses: HashMap::new(), looks_in_vain: 0 };
+        let mut looker = Looker { crew, notifier, limit, seen: Seen::default(), looks_in_vain: 0 };
         while !looker.crew.vitals()[0].is_at_rest() {
             std::thread::yield_now();
         }

@@ -24,7 +24,7 @@ use crate::os::notify::Notifier;
 use crate::os::signals::{self, Effect};
 use crate::pipeline::{Lane, Pipeline};
 use crate::plan::limits::Limits;
-use crate::plan::{self, words};
+use crate::plan::{self, descriptors, words};
 use crate::settings::Chosen;
 use crate::watch::drift::InterfaceWatch;
 use crate::watch::losses::{DriftWatch, LossWatch};
@@ -63,6 +63,7 @@ fn serve(config: &Config, crew: &Crew, events: &Receiver<Event>) -> Result<(), F
     let notifier = Arc::new(Notifier::from_environment());
     let plan = plan::make(config)?;
     Limits::read(Path::new("/")).refuse_start(config, &plan)?;
+    descriptors::provide(config, &plan)?;
     crew.enlist("main");
     let watchdog = Watchdog::start(crew, &notifier)?;
     // First what tells a second daemon on the same configuration from the first, so that it ends before it takes a
