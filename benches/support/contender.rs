@@ -175,15 +175,15 @@ pub(crate) fn run(contender: Contender, c_loop: &Path, offer: Offer, seconds: f6
 }
 
 /// What was sent in which time, and the CPU time that passed meanwhile in the process and in the whole machine.
-struct Cost {
-    sent: u64,
-    seconds: f64,
-    process_ns: u64,
-    machine_ns: u64,
+pub(crate) struct Cost {
+    pub(crate) sent: u64,
+    pub(crate) seconds: f64,
+    pub(crate) process_ns: u64,
+    pub(crate) machine_ns: u64,
 }
 
 /// Sends the load and measures what that costs.
-fn measure(process_id: u32, load: Load) -> Cost {
+pub(crate) fn measure(process_id: u32, load: Load) -> Cost {
     let (process_before, machine_before) = (process_ns(process_id), busy_ns());
     let LoadReport { sent, seconds, .. } = load.send();
     std::thread::sleep(SETTLE);

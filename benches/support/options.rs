@@ -15,12 +15,14 @@ pub(crate) struct Options {
     pub(crate) record: Option<PathBuf>,
     /// Of a bench that has several parts, the one to run.
     pub(crate) only: Option<String>,
+    /// Another udpd than the one just built, where the bench can measure one.
+    pub(crate) program: Option<String>,
 }
 
 impl Options {
     /// Reads them from the command line; `seconds` and, with `--quick`, `quick_seconds` are the defaults.
     pub(crate) fn read(seconds: f64, quick_seconds: f64) -> Result<Self, String> {
-        let mut options = Self { pairs: 5, seconds, quick: false, record: None, only: None };
+        let mut options = Self { pairs: 5, seconds, quick: false, record: None, only: None, program: None };
         let mut arguments = std::env::args().skip(1);
         while let Some(argument) = arguments.next() {
             let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
@@ -32,8 +34,9 @@ impl Options {
                 "--seconds" => options.seconds = value()?.parse().map_err(|error| format!("--seconds: {error}"))?,
                 "--record" => options.record = Some(value()?.into()),
                 "--only" => options.only = Some(value()?),
+                "--program" => options.program = Some(value()?),
                 _ => {
-                    let known = "--pairs N, --seconds S, --quick, --only PART, --record DIR";
+                    let known = "--pairs N, --seconds S, --quick, --only PART, --program PATH, --record DIR";
                     return Err(format!("unknown argument {argument}: {known}"));
                 }
             }

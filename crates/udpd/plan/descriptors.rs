@@ -1,7 +1,7 @@
 //! Whether the process may open as many sockets and files as the plan has. The usual soft limit is 1,024, for programs
-//! that use `select`; the hard one is far higher, and whoever needs more may raise the one to the other. So that is done
-//! when a plan needs it, and what does not fit even then is refused with the sum, before the first listener has opened
-//! anything.
+//! that use `select`; the hard one is far higher, and whoever needs more may raise the one to the other. So that is
+//! done when a plan needs it, and what does not fit even then is refused with the sum, before the first listener has
+//! opened anything.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 

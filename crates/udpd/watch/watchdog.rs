@@ -176,8 +176,8 @@ fn looks_in_half(limit: Duration) -> usize {
 }
 
 impl Seen {
-    /// The first thread that is not well, if there is one. Of those that rest so many are asked for that so many `looks`
-    /// ask for all. `state` is what the kernel says of a thread.
+    /// The first thread that is not well, if there is one. Of those that rest so many are asked for that so many
+    /// `looks` ask for all. `state` is what the kernel says of a thread.
     fn judge(&mut self, crew: Vec<Vitals>, looks: usize, state: impl Fn(i32) -> Option<char>) -> Option<Hang> {
         // One without a number has not had its first moment yet.
         let pulses =
