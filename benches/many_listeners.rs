@@ -238,7 +238,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         writeln!(out, "WARNING: a debug build; these figures mean nothing. Use `cargo bench`.")?;
     }
     let mut summary = "# Many listeners with defaults\n\n\
-        | listeners | resident, MiB | ready after, s | CPU when idle, % of a core | a scrape, ms | `stats --json`, ms | \
+        | listeners | resident, MiB | ready after, s | CPU when idle, % of a core | a scrape, ms | stats, ms | \
         the end, s |\n\
         |---|---|---|---|---|---|---|\n"
         .to_owned();
