@@ -157,6 +157,7 @@ class Daemon:
         os.chmod(f"{self.directory}/notify", 0o777)
         notify.settimeout(30)
         with open(f"{self.directory}/udpd.toml", "w") as file:
+            # The queue holds all that is sent here, so that it does not matter how fast this machine is.
             file.write(f'''
 [daemon]
 control_socket = "{self.directory}/control.sock"
@@ -171,7 +172,7 @@ receive_buffer = "64MiB"
 sinks = ["relay"]
 [sink.relay]
 type = "udp"
-queue_bytes = "2MiB"
+queue_bytes = "64MiB"
 {keys}
 ''')
         self.log = open(f"{self.directory}/log", "w+")
