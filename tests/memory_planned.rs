@@ -129,7 +129,7 @@ fn a_plan_beyond_the_address_space_is_refused_by_check_and_run_with_the_sum_and_
         assert_eq!(output.status.code(), Some(78), "{command}: {said}");
         for words in [
             "the address space of this process is limited to 512.0 MiB (RLIMIT_AS, ulimit -v)",
-            "the stacks of threads take 14.0 MiB",
+            "the stacks of further threads take ",
             "lower queue_bytes (512MiB of sink out), or raise the limit to ",
         ] {
             assert!(said.contains(words), "{command}: {words}: {said}");

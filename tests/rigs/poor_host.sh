@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # A host that tells nothing, and one that has nothing. Without /sys (an empty directory in its place) udpd checks,
 # starts, receives and closes its books, and says once what it has to assume. In a control group with 16 MiB of memory
-# it ends with 78 and the sum, where the kernel would have killed it without a word; with smaller keys it runs there.
+# a longer queue ends it with 78 and the sum, where the kernel would have killed it without a word; with the defaults it
+# runs there.
 # Needs root, for a mount namespace and a control group, and python3, to send; skips with its reason otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -27,7 +27,7 @@ mod tests {
     const MEBIBYTE: u64 = 1 << 20;
 
     fn on(memory: u64, group: Option<u64>, address_space: Option<u64>) -> usize {
-        let space = |limit_bytes| AddressSpace { limit_bytes, mapped_bytes: 0, arenas_max: None };
+        let space = |limit_bytes| AddressSpace { limit_bytes, mapped_bytes: 0, threads_running: 1, arenas_max: None };
         let limits = Limits {
             memory_bytes: Some(memory * MEBIBYTE),
             group: group.map(|bytes| (bytes * MEBIBYTE, "memory.max".into())),

@@ -98,11 +98,11 @@ impl Limits {
     fn judge_address_space(&self, config: &Config, plan: &Plan) -> Result<Option<String>, Failure> {
         let Some(space) = &self.address_space else { return Ok(None) };
         let threads = plan.memory().threads;
-        let stacks = AddressSpace::stacks_bytes(threads);
+        let stacks = space.stacks_bytes(threads);
         let needed = needed(plan).saturating_add(space.mapped_bytes).saturating_add(stacks);
         let from = format!(
             "the address space of this process is limited to {} (RLIMIT_AS, ulimit -v), of which the program has {} and \
-             the stacks of threads take {}",
+             the stacks of further threads take {}",
             text(space.limit_bytes),
             text(space.mapped_bytes),
             text(stacks)
@@ -243,7 +243,7 @@ mod tests {
     }
 
     fn space(limit_bytes: u64, arenas_max: Option<usize>) -> Limits {
-        let space = AddressSpace { limit_bytes, mapped_bytes: 20 << 20, arenas_max };
+        let space = AddressSpace { limit_bytes, mapped_bytes: 20 << 20, threads_running: 1, arenas_max };
         Limits { address_space: Some(space), ..Limits::default() }
     }
 
@@ -257,7 +257,7 @@ mod tests {
         for words in [
             "in batches",
             "the address space of this process is limited to",
-            "of which the program has 20.0 MiB and the stacks of threads take 14.0 MiB",
+            "of which the program has 20.0 MiB and the stacks of further threads take 14.0 MiB",
             "lower pool_bytes under [daemon] (auto), or raise",
             "LimitAS= in the unit file",
         ] {

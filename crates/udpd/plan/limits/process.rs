@@ -32,8 +32,9 @@ const OTHER_THREADS: usize = 5;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddressSpace {
     pub limit_bytes: u64,
-    /// The program and all that it has mapped so far.
+    /// The program and all that it has mapped so far, with the stacks of the threads that run already.
     pub mapped_bytes: u64,
+    pub threads_running: usize,
     /// How many arenas the environment allows.
     pub arenas_max: Option<usize>,
 }
@@ -47,12 +48,15 @@ impl AddressSpace {
         let arenas_max = environment
             .split(|byte| *byte == 0)
             .find_map(|variable| std::str::from_utf8(variable).ok()?.strip_prefix(ARENAS_WRITTEN)?.parse().ok());
-        Some(Self { limit_bytes, mapped_bytes, arenas_max })
+        let threads_running = field(root, "Threads").and_then(|count| count.parse().ok()).unwrap_or(1);
+        Some(Self { limit_bytes, mapped_bytes, threads_running, arenas_max })
     }
 
-    /// The stacks of so many receivers and consumers, and of the other threads.
-    pub(super) fn stacks_bytes(threads: usize) -> u64 {
-        (threads + OTHER_THREADS) as u64 * STACK_BYTES
+    /// The stacks of so many receivers and consumers, and of the other threads that do not run yet. The daemon has
+    /// started two when it looks, and `udpd check` none: both come to the same sum.
+    pub(super) fn stacks_bytes(&self, threads: usize) -> u64 {
+        let other = (OTHER_THREADS + 1).saturating_sub(self.threads_running);
+        (threads + other) as u64 * STACK_BYTES
     }
 
     /// What malloc may reserve beside that.
@@ -97,13 +101,16 @@ mod tests {
                           Max stack size            8388608              unlimited            bytes     \n\
                           Max locked memory         65536                8388608              bytes     \n\
                           Max address space         268435456            unlimited            bytes     \n";
-    const STATUS: &str = "Name:\tudpd\nVmPeak:\t   30000 kB\nVmSize:\t   20480 kB\nCapEff:\t0000000000003fff\n";
+    const STATUS: &str = "Name:\tudpd\nVmPeak:\t   30000 kB\nVmSize:\t   20480 kB\nThreads:\t3\n\
+                          CapEff:\t0000000000003fff\n";
 
     #[test]
     fn the_limit_on_address_space_is_read_with_what_is_mapped_and_what_malloc_may_take() {
         let files = [("proc/self/limits", LIMITS), ("proc/self/status", STATUS)];
         let space = AddressSpace::read(root(&files).path()).expect("a limit");
-        assert_eq!(space, AddressSpace { limit_bytes: 256 << 20, mapped_bytes: 20 << 20, arenas_max: None });
+        let expected = (256 << 20, 20 << 20, 3, None);
+        assert_eq!((space.limit_bytes, space.mapped_bytes, space.threads_running, space.arenas_max), expected);
+        assert_eq!(space.stacks_bytes(2), 5 * STACK_BYTES, "two of the five others run already");
         let environment = "HOME=/\0MALLOC_ARENA_MAX=1\0PATH=/bin\0";
         let files = [files.as_slice(), &[("proc/self/environ", environment)]].concat();
         assert_eq!(AddressSpace::read(root(&files).path()).expect("a limit").arenas_max, Some(1));
@@ -115,7 +122,7 @@ mod tests {
     #[test]
     #[cfg_attr(not(target_env = "gnu"), ignore = "this malloc reserves nothing")]
     fn malloc_reserves_for_as_many_threads_as_there_are_and_as_it_may() {
-        let space = |arenas_max| AddressSpace { limit_bytes: 0, mapped_bytes: 0, arenas_max };
+        let space = |arenas_max| AddressSpace { limit_bytes: 0, mapped_bytes: 0, threads_running: 1, arenas_max };
         assert_eq!(space(None).arenas_bytes(2, 8), 7 * ARENA_BYTES, "two, and the other threads");
         assert_eq!(space(None).arenas_bytes(1000, 2), 15 * ARENA_BYTES, "one belongs to the main thread");
         assert_eq!(space(Some(3)).arenas_bytes(1000, 2), 2 * ARENA_BYTES);
