@@ -45,7 +45,7 @@ fn check_says_how_long_a_sink_may_stall_at_the_rate_and_size_of_absorb() {
     let (own, whole) = (milliseconds("own_stall_ms") / 1000.0, milliseconds("stall_ms") / 1000.0);
     let expected = format!(
         "  out  may stall for {whole:.1} s before listener in loses datagrams, at 1000/s of 200 bytes; {own:.1} s of \
-         that whatever other sinks do"
+         that even when everything else waits too"
     );
     assert_eq!(line, expected);
 }

@@ -152,8 +152,8 @@ fn render(config: &Config, shown: &PlanJson<'_>, plan: &Plan) -> String {
     }
     for stall in &shown.stalls {
         text += &format!(
-            "  {}  may stall for {} before listener {} loses datagrams, at {}/s of {} bytes; {} of that whatever other \
-             sinks do\n",
+            "  {}  may stall for {} before listener {} loses datagrams, at {}/s of {} bytes; {} of that even when \
+             everything else waits too\n",
             stall.sink,
             time(stall.stall_ms),
             stall.listener,

@@ -95,7 +95,8 @@ pub struct Stall {
     pub payload_bytes: usize,
     /// How many of them may wait, when nothing else waits on the node.
     pub datagrams: u64,
-    /// How many may wait whatever other sinks do.
+    /// How many may wait in what is the sink's own, whatever waits elsewhere, while every other listener of the sink
+    /// sends as its `absorb` says.
     pub own_datagrams: u64,
 }
 
@@ -276,6 +277,12 @@ impl PoolPlan {
             list.dedup();
         }
         let lane = &lanes[feeding.clone().next()?.lane];
+        // A queue is one for all listeners of the sink: each fills blocks at its rate.
+        let fills = |lane: &LanePlan| lane.rate as f64 / (self.block_bytes / lane.packed_bytes()) as f64;
+        let beside = plan.feeders.iter().filter(|feeder| consumers.contains(&feeder.consumer));
+        let beside = beside.map(|feeder| &lanes[feeder.lane]).filter(|lane| places.contains(&lane.node_place));
+        let filled: f64 = beside.map(fills).sum();
+        let part = feeding.clone().map(|feeder| fills(&lanes[feeder.lane])).sum::<f64>() / filled;
         let queues = || consumers.iter().map(|&consumer| &self.queues[sink][consumer]);
         let own: usize = queues().flat_map(|queue| places.iter().map(|&place| queue.own_blocks[place])).sum();
         let shared: usize = places.iter().map(|&place| self.nodes[place].shared_blocks).sum();
@@ -287,7 +294,7 @@ impl PoolPlan {
             rate,
             payload_bytes: lane.payload_bytes,
             datagrams: of_blocks(own + borrowed),
-            own_datagrams: of_blocks(own),
+            own_datagrams: (of_blocks(own) as f64 * part) as u64,
         })
     }
 }

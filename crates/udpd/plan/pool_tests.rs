@@ -80,6 +80,18 @@ fn absorb_means_what_it_says_for_the_queue_too_whatever_other_sinks_do() {
 }
 
 #[test]
+fn listeners_that_share_a_queue_share_what_it_survives() {
+    let absorb = |rate: u64| format!("absorb = {{ rate = {rate}, stall = \"2s\", size = 300 }}");
+    let text = [listener(0, &absorb(30_000), "\"x\""), listener(1, &absorb(10_000), "\"x\""), sink("x", "")].concat();
+    let stalls = stalls(&plan(&text));
+    assert_eq!(stalls.len(), 2);
+    for stall in stalls {
+        let own = stall.survived(stall.own_datagrams);
+        assert!(own >= Duration::from_secs(2) && own < Duration::from_millis(2050), "{stall:?}, {own:?}");
+    }
+}
+
+#[test]
 fn a_default_absorb_reserves_nothing_and_is_covered_by_what_is_shared() {
     let whole = plan(&(listener(0, "", r#""a""#) + &sink("a", "")));
     assert_eq!(whole.1.pool.asked_bytes, 0);
