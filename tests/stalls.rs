@@ -18,7 +18,7 @@ use crate::util::load::{Amount, Load};
 fn queue_mebibytes(payload_bytes: usize) -> usize {
     match payload_bytes {
         ..=100 => 4,
-        ..=2048 => 8,
+        101..=2048 => 8,
         _ => 16,
     }
 }

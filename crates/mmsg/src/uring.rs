@@ -68,7 +68,8 @@ impl Uring {
     }
 
     /// What a ring for batches of so many slots takes of the memory that a process may lock (RLIMIT_MEMLOCK), on
-    /// kernels that charge rings to it.
+    /// kernels that charge rings to it. With 0 slots it is the ring that [`supported`](Self::supported) makes, whose
+    /// memory the kernel gives back a moment later.
     pub fn locked_bytes(slots: usize) -> usize {
         ring::pinned_bytes((Uring::reserve_batches(slots) * slots).min(MAX_BLOCKS))
     }

@@ -67,6 +67,7 @@ fn a_block_is_in_one_place_at_any_time() {
 /// As measured on Linux 6.18 with `ulimit -l`: one page less, and the kernel refuses it.
 #[test]
 fn a_ring_says_how_much_memory_it_locks() {
+    assert_eq!(Uring::locked_bytes(0), 12 << 10);
     assert_eq!(Uring::locked_bytes(64), 16 << 10);
     assert_eq!(Uring::locked_bytes(1024), 104 << 10);
 }
