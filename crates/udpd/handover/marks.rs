@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use crossbeam_utils::CachePadded;
 
 /// How many queues have no mark.
-const UNMARKED: usize = 16;
+const UNMARKED: usize = 4;
 
 type Word = Arc<CachePadded<AtomicU64>>;
 

@@ -18,8 +18,8 @@ use std::thread::{self, JoinHandle};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use crossbeam_utils::CachePadded;
 
-/// The stack of a thread of which there may be many: several times what a lane or a consumer has been seen to use.
-const STACK_BYTES: usize = 512 << 10;
+/// The stack of a thread of which there may be many, a lane or a consumer: several times what it has been seen to use.
+pub const STACK_OF_MANY_BYTES: usize = 512 << 10;
 
 /// What the threads tell the main thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct Crew {
 /// One living thread.
 #[derive(Debug)]
 struct Member {
-    name: String,
+    name: Arc<str>,
     thread_id: AtomicI32,
     pulse: CachePadded<AtomicU64>,
 }
@@ -67,7 +67,7 @@ impl<T> Starting<T> {
 /// How a thread was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vitals {
-    pub name: String,
+    pub name: Arc<str>,
     pub thread_id: i32,
     /// Moves with every step; odd while the thread rests.
     pub pulse: u64,
@@ -108,7 +108,7 @@ impl Crew {
         name: impl Into<String>,
         body: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<Starting<T>> {
-        self.launch(name, thread::Builder::new().stack_size(STACK_BYTES), body)
+        self.launch(name, thread::Builder::new().stack_size(STACK_OF_MANY_BYTES), body)
     }
 
     fn launch<T: Send + 'static>(
@@ -118,7 +118,7 @@ impl Crew {
         body: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<Starting<T>> {
         let name = name.into();
-        let member = Arc::new(Member::new(name.clone()));
+        let member = Arc::new(Member::new(&name));
         let alarm = Alarm { member: Arc::clone(&member), events: self.events.clone() };
         let (begun, beginning) = bounded(1);
         let handle = builder.name(name).spawn(move || {
@@ -135,7 +135,7 @@ impl Crew {
     /// Makes the calling thread a member until it ends: the main thread, which nobody has started here. Nobody hears
     /// its death either; the process ends with it.
     pub fn enlist(&self, name: &str) {
-        let member = Arc::new(Member::new(name.to_owned()));
+        let member = Arc::new(Member::new(name));
         member.thread_id.store(nix::unistd::gettid().as_raw(), Ordering::Relaxed);
         self.add(&member);
         // A thread that has a pulse already keeps it.
@@ -159,7 +159,7 @@ impl Crew {
     pub fn vitals(&self) -> Vec<Vitals> {
         let members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         let vitals = |member: Arc<Member>| Vitals {
-            name: member.name.clone(),
+            name: Arc::clone(&member.name),
             thread_id: member.thread_id.load(Ordering::Relaxed),
             pulse: member.pulse.load(Ordering::Relaxed),
         };
@@ -201,8 +201,8 @@ impl Drop for Rest<'_> {
 }
 
 impl Member {
-    fn new(name: String) -> Self {
-        Self { name, thread_id: AtomicI32::new(0), pulse: CachePadded::default() }
+    fn new(name: &str) -> Self {
+        Self { name: name.into(), thread_id: AtomicI32::new(0), pulse: CachePadded::default() }
     }
 
     /// Only its own thread writes it, so this needs no atomic addition.
@@ -220,7 +220,7 @@ struct Alarm {
 impl Drop for Alarm {
     fn drop(&mut self) {
         if thread::panicking() {
-            let _ = self.events.send(Event::ThreadPanicked(self.member.name.clone()));
+            let _ = self.events.send(Event::ThreadPanicked(self.member.name.to_string()));
         }
     }
 }
@@ -289,7 +289,7 @@ mod tests {
         let body = move || {
             own.enlist("main");
             at_rest(|| assert!(own.vitals()[0].is_at_rest()));
-            assert_eq!((own.vitals()[0].name.as_str(), own.vitals()[0].pulse), ("main", 2));
+            assert_eq!((&*own.vitals()[0].name, own.vitals()[0].pulse), ("main", 2));
         };
         thread::spawn(body).join().unwrap();
         assert_eq!(crew.vitals(), []);

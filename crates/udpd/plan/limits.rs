@@ -254,13 +254,13 @@ mod tests {
     fn a_plan_that_does_not_fit_the_address_space_is_refused_with_the_sum_and_the_keys() {
         let (config, plan) = planned("", "");
         // A receiver, a consumer and five others.
-        let needed = needed(&plan) + (20 << 20) + 7 * (2 << 20);
+        let needed = needed(&plan) + (20 << 20) + 2 * (512 << 10) + 5 * (2 << 20);
         let failure = space(needed - 1, Some(1)).judge(&config, &plan).expect_err("too much");
         assert_eq!(failure.code, ExitCode::Configuration);
         for words in [
             "in batches",
             "the address space of this process is limited to",
-            "of which the program has 20.0 MiB and the stacks of further threads take 14.0 MiB",
+            "of which the program has 20.0 MiB and the stacks of further threads take 11.0 MiB",
             "lower pool_bytes under [daemon] (auto), or raise",
             "LimitAS= in the unit file",
         ] {
@@ -274,7 +274,7 @@ mod tests {
     fn address_space_that_malloc_may_take_away_is_one_warning() {
         let (config, plan) = planned("", "");
         let said = |limit: u64| space(limit, None).judge(&config, &plan).expect("it fits");
-        let needed = needed(&plan) + (20 << 20) + 7 * (2 << 20);
+        let needed = needed(&plan) + (20 << 20) + 2 * (512 << 10) + 5 * (2 << 20);
         let [line] = said(needed).try_into().expect("one");
         assert!(line.contains("MALLOC_ARENA_MAX=1") && line.contains("up to 448.0 MiB for its threads"), "{line}");
         assert_eq!(said(needed + (448 << 20)), Vec::<String>::new());

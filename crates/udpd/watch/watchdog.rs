@@ -16,9 +16,9 @@
 //! other. A look wakes this one thread once a second, or four times within a limit shorter than four seconds; three
 //! looks in vain are not yet a restart, so a thread that the scheduler has left out for a moment does no harm.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::fs;
+use std::fs::File;
+use std::io::Read as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -120,8 +120,8 @@ struct Looker {
 /// What the looks before have seen.
 #[derive(Debug, Default)]
 struct Seen {
-    /// By thread.
-    pulses: HashMap<i32, u64>,
+    /// Every thread with its pulse, in the order of the crew.
+    pulses: Vec<(i32, u64)>,
     /// Whose turn it is to be asked for.
     turn: usize,
     /// Who was not well.
@@ -188,9 +188,15 @@ impl Seen {
         let first = self.turn % crew.len().max(1);
         self.turn = first + asked;
         let has_turn = |place: usize| (place + crew.len() - first) % crew.len() < asked;
+        let has_not_moved = |place: usize, thread: &Vitals| {
+            // As a rule it has its place of before.
+            let there = before.get(place).filter(|(id, _)| *id == thread.thread_id);
+            let known = there.or_else(|| before.iter().find(|(id, _)| *id == thread.thread_id));
+            known.is_some_and(|(_, pulse)| *pulse == thread.pulse)
+        };
         let in_question = |(place, thread): &(usize, &Vitals)| {
-            before.get(&thread.thread_id) == Some(&thread.pulse)
-                && (!thread.is_at_rest() || has_turn(*place) || self.suspect == Some(thread.thread_id))
+            (!thread.is_at_rest() || has_turn(*place) || self.suspect == Some(thread.thread_id))
+                && has_not_moved(*place, thread)
         };
         let hang = crew.iter().enumerate().filter(in_question).find_map(|(_, thread)| {
             let (is_well, is_stopped) = match state(thread.thread_id) {
@@ -207,7 +213,11 @@ impl Seen {
 
 /// What the kernel says of a thread of this process; `None` where that cannot be read.
 fn state(thread_id: i32) -> Option<char> {
-    state_in(&fs::read_to_string(format!("/proc/self/task/{thread_id}/stat")).ok()?)
+    // Number, name and state are at the beginning, and one call reads them.
+    let mut stat = [0; 256];
+    let length =
+        File::open(format!("/proc/self/task/{thread_id}/stat")).and_then(|mut file| file.read(&mut stat)).ok()?;
+    state_in(&String::from_utf8_lossy(&stat[..length]))
 }
 
 /// The state stands behind the name, which is in brackets and may have brackets in it.
@@ -221,7 +231,7 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
 
     fn thread(thread_id: i32, pulse: u64) -> Vitals {
-        Vitals { name: format!("thread{thread_id}"), thread_id, pulse }
+        Vitals { name: format!("thread{thread_id}").into(), thread_id, pulse }
     }
 
     /// Who was found hanging at each look at threads with these pulses, where 8 sleeps in the kernel and 9 is stopped.

@@ -11,6 +11,8 @@
 use std::fs;
 use std::path::Path;
 
+use crate::os::crew::STACK_OF_MANY_BYTES;
+
 /// The first kernel that charges rings again.
 const CHARGED_FROM: (u32, u32) = (6, 14);
 
@@ -22,7 +24,7 @@ const ARENA_BYTES: u64 = 64 << 20;
 const ARENAS_PER_CORE: usize = 8;
 const ARENAS_WRITTEN: &str = "MALLOC_ARENA_MAX=";
 
-/// What `std` gives a thread.
+/// What `std` gives a thread that is no receiver and no consumer.
 const STACK_BYTES: u64 = 2 << 20;
 
 /// The threads besides receivers and consumers: signals, the log, the endpoints, the keepers of files.
@@ -56,7 +58,7 @@ impl AddressSpace {
     /// started two when it looks, and `udpd check` none: both come to the same sum.
     pub(super) fn stacks_bytes(&self, threads: usize) -> u64 {
         let other = (OTHER_THREADS + 1).saturating_sub(self.threads_running);
-        (threads + other) as u64 * STACK_BYTES
+        (threads * STACK_OF_MANY_BYTES) as u64 + other as u64 * STACK_BYTES
     }
 
     /// What malloc may reserve beside that.
@@ -110,7 +112,7 @@ mod tests {
         let space = AddressSpace::read(root(&files).path()).expect("a limit");
         let expected = (256 << 20, 20 << 20, 3, None);
         assert_eq!((space.limit_bytes, space.mapped_bytes, space.threads_running, space.arenas_max), expected);
-        assert_eq!(space.stacks_bytes(2), 5 * STACK_BYTES, "two of the five others run already");
+        assert_eq!(space.stacks_bytes(4), 4 * STACK_BYTES, "four of 512 KiB, and two of the five others run already");
         let environment = "HOME=/\0MALLOC_ARENA_MAX=1\0PATH=/bin\0";
         let files = [files.as_slice(), &[("proc/self/environ", environment)]].concat();
         assert_eq!(AddressSpace::read(root(&files).path()).expect("a limit").arenas_max, Some(1));
