@@ -129,7 +129,7 @@ def table(rows, settings, seconds):
     version = subprocess.run([settings.program, "--version"], capture_output=True, text=True).stdout.strip()
     lines = ["# Overload in every mixture", "",
              f"{datetime.date.today()}, {platform.machine()}, Linux {platform.release()}, {version}. "
-             f"`RUNS={len(rows)} tests/rigs/overload.sh`: {len(rows)} runs in {seconds / 60:.0f} minutes, "
+             f"`RUNS={len(rows)} tests/rigs/overload.sh`: {len(rows)} runs in {seconds:.0f} s, "
              f"{bad} wrong.", "",
              "A run is right when each sink gave out whole records, in order for each source, none twice, as many as",
              "the ledger calls delivered; and when what was sent is delivered plus every reason. Each run is a line of",

@@ -181,15 +181,15 @@ def table(rows, settings, seconds):
     version = subprocess.run([settings.program, "--version"], capture_output=True, text=True).stdout.strip()
     lines = ["# A file system that stands still", "",
              f"{datetime.date.today()}, {platform.machine()}, Linux {platform.release()}, {version}. "
-             f"`RUNS=all tests/rigs/stalls.sh`: {len(rows)} cells in {seconds / 60:.0f} minutes, "
+             f"`RUNS=all tests/rigs/stalls.sh`: {len(rows)} cells in {seconds:.0f} s, "
              f"{sum(not row['good'] for row in rows)} wrong.", "",
              "`fsfreeze` stops ext4 under a file sink while datagrams come; `absorb` names the rate, the length and the",
              "stall. What `check` promises is what nobody else can take.", "",
-             "| a second | bytes | at once | stall, ms | `check` says, ms | sent | delivered | lost |",
-             "|---|---|---|---|---|---|---|---|"]
+             "| a second | bytes | at once | stall, ms | `check` says, ms | sent | sent in, ms | delivered | lost |",
+             "|---|---|---|---|---|---|---|---|---|"]
     for row in rows:
-        lines.append("| {rate:,} | {length} | {burst} | {stall_ms:,} | {promised_ms:,} | {sent:,} | {delivered:,} | "
-                     "{lost:,} |".format(**row))
+        lines.append("| {rate:,} | {length} | {burst} | {stall_ms:,} | {promised_ms:,} | {sent:,} | {took_ms:,} | "
+                     "{delivered:,} | {lost:,} |".format(**row))
     return "\n".join(lines) + "\n"
 
 
