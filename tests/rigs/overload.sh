@@ -8,7 +8,7 @@
 #
 #     RUNS=200 tests/rigs/overload.sh --record benches/runs/DATE-HOST
 #
-# takes less than 15 minutes and writes each run into overload.csv and a table into overload.md. UDPD names another
+# takes two or three minutes and writes each run into overload.csv and a table into overload.md. UDPD names another
 # binary. `--only NUMBER,...` repeats single runs. Needs no root.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -183,8 +183,8 @@ def table(rows, settings, seconds):
              f"{datetime.date.today()}, {platform.machine()}, Linux {platform.release()}, {version}. "
              f"`RUNS=all tests/rigs/stalls.sh`: {len(rows)} cells in {seconds:.0f} s, "
              f"{sum(not row['good'] for row in rows)} wrong.", "",
-             "`fsfreeze` stops ext4 under a file sink while datagrams come; `absorb` names the rate, the length and the",
-             "stall. What `check` promises is what nobody else can take.", "",
+             "`fsfreeze` stops ext4 under a file sink while datagrams come; `absorb` names the rate, the length and",
+             "the stall. What `check` promises is what nobody else can take.", "",
              "| a second | bytes | at once | stall, ms | `check` says, ms | sent | sent in, ms | delivered | lost |",
              "|---|---|---|---|---|---|---|---|---|"]
     for row in rows:
