@@ -1,15 +1,17 @@
-//! How many instructions a datagram takes in user space, from the receiver to the null sink: callgrind counts them, so
-//! the figure is the same on a loud machine as on a quiet one. The kernel's share is not in it.
+//! How many instructions a datagram takes in user space, from the receiver to the sink: callgrind counts them, so the
+//! figure is the same on a loud machine as on a quiet one. The kernel's share is not in it.
 //!
 //! ```text
-//! cargo bench --bench instructions [-- --quick --program PATH --record DIR]
+//! cargo bench --bench instructions [-- --quick --program PATH --before PATH --record DIR]
 //! ```
 //!
 //! Two runs that differ only in how many datagrams they get: starting and ending are in both and drop out of the
-//! difference. Valgrind knows no io_uring, so this is the recvmmsg engine.
+//! difference. Valgrind knows no io_uring, so this is the recvmmsg engine. With `--before` another program gets the
+//! same, and the ratio is shown.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 
@@ -29,70 +31,135 @@ use util::load::{Amount, Load};
 /// Slow enough for a program under valgrind.
 const RATE_PER_SECOND: u64 = 40_000;
 
+/// What is received, and where it goes.
+#[derive(Debug, Clone, Copy)]
+struct Cell {
+    sink: &'static str,
+    payload_bytes: usize,
+    /// In trains, which GRO keeps together.
+    trains: bool,
+}
+
+const fn cell(sink: &'static str, payload_bytes: usize) -> Cell {
+    Cell { sink, payload_bytes, trains: false }
+}
+
+const CELLS: &[Cell] = &[
+    cell("null", 32),
+    cell("null", 200),
+    cell("null", 1400),
+    cell("null", 9000),
+    Cell { sink: "null", payload_bytes: 1400, trains: true },
+    cell("file", 32),
+    cell("file", 200),
+    cell("file", 1400),
+    cell("file", 9000),
+];
+
 struct Options {
+    cells: &'static [Cell],
     few: u64,
     many: u64,
     /// The udpd that is counted.
     program: String,
+    /// The one that it is compared with.
+    before: Option<String>,
     record: Option<PathBuf>,
 }
 
 fn options() -> Result<Options, String> {
-    let mut options =
-        Options { few: 40_000, many: 240_000, program: env!("CARGO_BIN_EXE_udpd").to_owned(), record: None };
+    let program = env!("CARGO_BIN_EXE_udpd").to_owned();
+    let mut options = Options { cells: CELLS, few: 20_000, many: 120_000, program, before: None, record: None };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--bench" => {}
-            "--quick" => (options.few, options.many) = (10_000, 40_000),
+            "--quick" => (options.cells, options.few, options.many) = (&CELLS[..1], 10_000, 40_000),
             "--program" => options.program = arguments.next().ok_or("--program needs a path")?,
+            "--before" => options.before = Some(arguments.next().ok_or("--before needs a path")?),
             "--record" => options.record = Some(arguments.next().ok_or("--record needs a folder")?.into()),
-            _ => return Err(format!("unknown argument {argument}: --quick, --program PATH, --record DIR")),
+            _ => {
+                return Err(format!(
+                    "unknown argument {argument}: --quick, --program PATH, --before PATH, --record DIR"
+                ));
+            }
         }
     }
     Ok(options)
 }
 
-/// Instructions of the whole process, and the datagrams it received.
-fn instructions(program: &str, datagrams: u64, folder: &Path) -> (u64, u64) {
-    let address = free_address();
-    let at = |name: &str| folder.join(name).to_str().expect("UTF-8").to_owned();
-    let text = format!(
-        "[daemon]\n\
-         control_socket = {:?}\n\
-         metrics_address = \"\"\n\
-         stats_on_exit = {:?}\n\
-         [[listener]]\n\
-         name = \"in\"\n\
-         address = \"{address}\"\n\
-         lanes = 1\n\
-         engine = \"recvmmsg\"\n\
-         gather = \"1ms\"\n\
-         sinks = [\"nothing\"]\n\
-         [sink.nothing]\n\
-         type = \"null\"\n",
-        at("control.sock"),
-        at("ledger.json"),
-    );
-    fs::write(at("udpd.toml"), text).expect("written");
-    let mut child = Command::new("valgrind")
-        .args(["--tool=callgrind", &format!("--callgrind-out-file={}", at("callgrind.out"))])
-        .args([program, "run", "-c", &at("udpd.toml")])
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("valgrind starts");
-    wait_until_ready(&mut child);
-    let mut load = Load::new(address, Amount::Count(datagrams));
-    load.rate_per_second = RATE_PER_SECOND;
-    let sent = load.send().sent;
-    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process id fits i32"));
-    kill(pid, Signal::SIGTERM).expect("it runs");
-    assert!(child.wait().expect("it ends").success());
-    let ledger: Value = serde_json::from_str(&fs::read_to_string(at("ledger.json")).expect("a ledger")).expect("JSON");
-    assert_closed(&ledger, sent);
-    let counted = fs::read_to_string(at("callgrind.out")).expect("callgrind has counted");
-    let totals = counted.lines().find_map(|line| line.strip_prefix("totals: ")).expect("a sum");
-    (totals.parse().expect("a number"), count(&ledger["listeners"][0], "received"))
+impl Cell {
+    fn load(&self, address: SocketAddr, datagrams: u64) -> Load {
+        let mut load = Load::new(address, Amount::Count(datagrams));
+        load.rate_per_second = RATE_PER_SECOND;
+        load.payload_bytes = self.payload_bytes;
+        if self.trains {
+            load.segment = Some(u16::try_from(self.payload_bytes).expect("a segment"));
+        }
+        load
+    }
+
+    fn name(&self) -> String {
+        format!("{} B to {}{}", self.payload_bytes, self.sink, if self.trains { ", GRO trains" } else { "" })
+    }
+
+    /// Instructions of the whole process, and the datagrams it received.
+    fn run(&self, program: &str, datagrams: u64, folder: &Path) -> (u64, u64) {
+        let address = free_address();
+        let at = |name: &str| folder.join(name).to_str().expect("UTF-8").to_owned();
+        let gro = if self.trains { "on" } else { "off" };
+        let path = if self.sink == "file" {
+            format!("path = {:?}\nrotate.every = \"0s\"", at("out.log"))
+        } else {
+            String::new()
+        };
+        let text = format!(
+            "[daemon]\n\
+             control_socket = {:?}\n\
+             metrics_address = \"\"\n\
+             stats_on_exit = {:?}\n\
+             [[listener]]\n\
+             name = \"in\"\n\
+             address = \"{address}\"\n\
+             lanes = 1\n\
+             engine = \"recvmmsg\"\n\
+             max_length = \"{}\"\n\
+             gro = \"{gro}\"\n\
+             gather = \"1ms\"\n\
+             sinks = [\"out\"]\n\
+             [sink.out]\n\
+             type = \"{}\"\n\
+             {path}\n",
+            at("control.sock"),
+            at("ledger.json"),
+            if self.payload_bytes > 2048 { "9KiB" } else { "2KiB" },
+            self.sink,
+        );
+        fs::write(at("udpd.toml"), text).expect("written");
+        let mut child = Command::new("valgrind")
+            .args(["--tool=callgrind", &format!("--callgrind-out-file={}", at("callgrind.out"))])
+            .args([program, "run", "-c", &at("udpd.toml")])
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("valgrind starts");
+        wait_until_ready(&mut child);
+        let sent = self.load(address, datagrams).send().sent;
+        let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process id fits i32"));
+        kill(pid, Signal::SIGTERM).expect("it runs");
+        assert!(child.wait().expect("it ends").success());
+        let ledger = fs::read_to_string(at("ledger.json")).expect("a ledger");
+        let ledger: Value = serde_json::from_str(&ledger).expect("JSON");
+        assert_closed(&ledger, sent);
+        let counted = fs::read_to_string(at("callgrind.out")).expect("callgrind has counted");
+        let totals = counted.lines().find_map(|line| line.strip_prefix("totals: ")).expect("a sum");
+        (totals.parse().expect("a number"), count(&ledger["listeners"][0], "received"))
+    }
+
+    /// Instructions for each datagram.
+    fn each(&self, program: &str, options: &Options, folder: &Path) -> f64 {
+        let [few, many] = [options.few, options.many].map(|datagrams| self.run(program, datagrams, folder));
+        (many.0 as f64 - few.0 as f64) / (many.1 as f64 - few.1 as f64)
+    }
 }
 
 fn wait_until_ready(child: &mut Child) {
@@ -114,32 +181,36 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Ok(());
     }
     let folder = tempfile::tempdir()?;
-    let (few, many) = (
-        instructions(&options.program, options.few, folder.path()),
-        instructions(&options.program, options.many, folder.path()),
-    );
-    let each = (many.0 as f64 - few.0 as f64) / (many.1 as f64 - few.1 as f64);
+    let mut lines = String::new();
+    let mut csv = String::from("cell,instructions_each,before,ratio\n");
+    for cell in options.cells {
+        let now = cell.each(&options.program, &options, folder.path());
+        let before = options.before.as_ref().map(|before| cell.each(before, &options, folder.path()));
+        let (before, ratio) = before.map_or(("-".to_owned(), "-".to_owned()), |before| {
+            (format!("{before:.1}"), format!("{:.3}", now / before))
+        });
+        let name = cell.name();
+        lines += &format!("| {name} | {now:.1} | {before} | {ratio} |\n");
+        csv += &format!("\"{name}\",{now:.2},{before},{ratio}\n");
+    }
     let summary = format!(
         "# Instructions in user space\n\
          \n\
-         {each:.1} for each datagram of 32 bytes, receiver and null consumer together (recvmmsg, gather = \"1ms\"): \
-         {} of {} datagrams against {} of {}.\n\
+         For each datagram, receiver and consumer together (recvmmsg, gather = \"1ms\"): {} datagrams less {}.\n\
          \n\
+         | datagrams | instructions | before | ratio |\n\
+         |---|---|---|---|\n\
+         {lines}\n\
          {}",
-        many.0,
-        many.1,
-        few.0,
-        few.1,
+        options.many,
+        options.few,
         facts()
     );
     writeln!(out, "{summary}")?;
     if let Some(folder) = &options.record {
         fs::create_dir_all(folder)?;
         fs::write(folder.join("instructions.md"), &summary)?;
-        fs::write(
-            folder.join("instructions.csv"),
-            format!("program,instructions_each\nrecvmmsg 1ms null,{each:.2}\n"),
-        )?;
+        fs::write(folder.join("instructions.csv"), csv)?;
     }
     Ok(())
 }
