@@ -13,12 +13,11 @@ use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, 
 use crossbeam_channel::Sender;
 use mmsg::{BatchShape, Control, Family, PackedBatch, RecvBatch, SendBatch, Socket, Wait};
 use udpd::config::{Config, Host};
-use udpd::handover::batch::{Parcel, exclusive};
-use udpd::handover::channel::{Inbox, Waited};
-
 use udpd::format::lines;
+use udpd::handover::batch::{Parcel, exclusive};
 use udpd::handover::blocks::{Allowance, Blocks, Stock};
-use udpd::handover::pool::{Owner, Pool};
+use udpd::handover::channel::{Inbox, Waited};
+use udpd::handover::pool::{Homes, Owner, Pool};
 use udpd::handover::route::{FullPolicy, Route};
 use udpd::pipeline::Pipeline;
 use udpd::pipeline::receiver::Stop;
@@ -183,6 +182,40 @@ fn full_pool(pair: &Pair) -> (Pool, Sender<Parcel>) {
     (pool, home)
 }
 
+/// What a datagram costs more that waits for a consumer which is behind: it is packed, and read from there. Nothing is
+/// lent here, because the lane has one batch only.
+fn pack(criterion: &mut Criterion) {
+    let pair = Pair::new();
+    let mut group = criterion.benchmark_group("hand-over, packed");
+    for payload_bytes in [32, 200, 1_400, 9_000] {
+        let shape = BatchShape::new(BATCH, payload_bytes.max(2048)).huge_pages(true);
+        let (mut pool, home) = Pool::new(RecvBatch::pool(1, &shape).expect("a batch").0, 1, Owner::default());
+        let (blocks, _) = PackedBatch::pool(16, 64 << 10, true).expect("a pool");
+        let nothing = Stock::shared(Vec::new().into_iter());
+        let blocks = Blocks::new(Stock::of_queue(blocks.into_iter()), nothing, Allowance::new(0));
+        let homes = Homes::new([home].into(), vec![blocks.clone()]);
+        let mut inbox = Inbox::default();
+        let mut route = Route::new(inbox.attach(17), FullPolicy::DropNewest, 0, blocks, 0);
+        let stop = Stop::default();
+        pair.fill(BATCH, &vec![7; payload_bytes]);
+        let mut parcel = pool.take().expect("the batch");
+        while !exclusive(&mut parcel).is_full() {
+            exclusive(&mut parcel).receive_more(&pair.receiver, Wait::Block).expect("what was queued");
+        }
+        group.throughput(Throughput::Elements(BATCH as u64));
+        group.bench_function(BenchmarkId::from_parameter(payload_bytes), |bencher| {
+            bencher.iter(|| {
+                route.hand(&parcel, true, &mut pool, &stop.give_up, &mut |_, _| panic!("there is room"));
+                while let Some(load) = inbox.take() {
+                    black_box(load.datagrams.datagrams().map(|datagram| datagram.payload().len()).sum::<usize>());
+                    homes.send(load);
+                }
+            });
+        });
+    }
+    group.finish();
+}
+
 /// One payload as a line.
 fn format_lines(criterion: &mut Criterion) {
     let plain = vec![b'a'; 200];
@@ -242,5 +275,5 @@ fn end_to_end(criterion: &mut Criterion) {
     pipeline.stop(Duration::from_secs(1), |_| false);
 }
 
-criterion_group!(benches, receive, split, control_messages, hand_over, format_lines, end_to_end);
+criterion_group!(benches, receive, split, control_messages, hand_over, pack, format_lines, end_to_end);
 criterion_main!(benches);
