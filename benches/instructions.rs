@@ -94,7 +94,7 @@ impl Cell {
         load.rate_per_second = RATE_PER_SECOND;
         load.payload_bytes = self.payload_bytes;
         if self.trains {
-            load.segment = Some(u16::try_from(self.payload_bytes).expect("a segment"));
+            load.segment = Some(40);
         }
         load
     }
@@ -190,7 +190,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             (format!("{before:.1}"), format!("{:.3}", now / before))
         });
         let name = cell.name();
-        lines += &format!("| {name} | {now:.1} | {before} | {ratio} |\n");
+        let line = format!("| {name} | {now:.1} | {before} | {ratio} |\n");
+        write!(io::stderr(), "{line}")?;
+        lines += &line;
         csv += &format!("\"{name}\",{now:.2},{before},{ratio}\n");
     }
     let summary = format!(
