@@ -104,6 +104,10 @@ impl Source {
         if let Some(held) = self.held.take() {
             return Some(held);
         }
+        // As a rule there is none, and a look costs less than trying.
+        if self.open.0.is_empty() {
+            return None;
+        }
         self.held = self.open.0.pop();
         match self.queue.try_recv() {
             Ok(queued) => Some(self.older(queued)),
