@@ -7,17 +7,17 @@
 //! A figure here is for comparing with itself. How the daemon compares with other programs is in `against_c_loop`.
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use crossbeam_channel::Sender;
 use mmsg::{BatchShape, Control, Family, PackedBatch, RecvBatch, SendBatch, Socket, Wait};
 use udpd::config::{Config, Host};
 use udpd::format::lines;
 use udpd::handover::batch::{Parcel, exclusive};
 use udpd::handover::blocks::{Allowance, Blocks, Stock};
 use udpd::handover::channel::{Inbox, Waited};
-use udpd::handover::pool::{Homes, Owner, Pool};
+use udpd::handover::pool::{Home, Homes, Owner, Pool};
 use udpd::handover::route::{FullPolicy, Route};
 use udpd::pipeline::Pipeline;
 use udpd::pipeline::receiver::Stop;
@@ -143,7 +143,7 @@ fn hand_over(criterion: &mut Criterion) {
     let mut route = Route::new(inbox.attach(260), FullPolicy::Block, 0, blocks, 256);
     let thread = std::thread::spawn(move || {
         while let Waited::Batch(parcel) = inbox.wait(None) {
-            home.try_send(parcel).expect("the way home has room for every batch");
+            home.push(parcel).expect("the way home has room for every batch");
         }
     });
     let stop = Stop::default();
@@ -167,7 +167,7 @@ fn hand_over(criterion: &mut Criterion) {
 }
 
 /// A pool as a lane with a channel of 256 has it, each batch full.
-fn full_pool(pair: &Pair) -> (Pool, Sender<Parcel>) {
+fn full_pool(pair: &Pair) -> (Pool, Arc<Home>) {
     let (batches, _) = RecvBatch::pool(258, &shape(Control::default())).expect("a pool");
     let (mut pool, home) = Pool::new(batches, 1, Owner::default());
     let mut parcels: Vec<Parcel> = std::iter::from_fn(|| pool.take()).collect();

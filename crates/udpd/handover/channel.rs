@@ -11,11 +11,10 @@
 //! look through a thousand queues to find the one that has something, see [`marks`](super::marks).
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use crossbeam_queue::ArrayQueue;
 
 use super::batch::Parcel;
@@ -23,23 +22,20 @@ use super::bell::{Bell, Caller, Ringer};
 use super::marks::{Mark, Marks};
 use crate::os::crew;
 
-/// Where a block waits that its receiver may still add to.
+/// What lies between one lane and the consumer.
 #[derive(Debug)]
-struct Open(ArrayQueue<Parcel>);
-
-impl Default for Open {
-    fn default() -> Self {
-        Self(ArrayQueue::new(1))
-    }
+struct Passage {
+    queue: ArrayQueue<Parcel>,
+    /// A block waits here that its receiver may still add to.
+    open: ArrayQueue<Parcel>,
+    /// Nothing more comes from the lane.
+    is_closed: AtomicBool,
 }
 
 /// A receiver's end of a channel.
 #[derive(Debug)]
 pub struct Feed {
-    queue: Sender<Parcel>,
-    /// The other end, for taking out the oldest.
-    oldest: Receiver<Parcel>,
-    open: Arc<Open>,
+    passage: Arc<Passage>,
     /// Set when this goes, so that the consumer looks and sees it.
     mark: Mark,
     /// Declared last, so that the bell rings for a consumer that can then see that this feed is gone.
@@ -54,7 +50,7 @@ pub struct Inbox {
     marks: Marks,
     /// Where to look first: each lane has its turn.
     next: usize,
-    /// How many of the sources are closed.
+    /// How many of the first sources are known to be closed.
     closed: usize,
     bell: Arc<Bell>,
 }
@@ -62,8 +58,7 @@ pub struct Inbox {
 /// What one lane leaves for the consumer.
 #[derive(Debug)]
 struct Source {
-    queue: Receiver<Parcel>,
-    open: Arc<Open>,
+    passage: Arc<Passage>,
     /// Taken out before its turn.
     held: Option<Parcel>,
     is_closed: bool,
@@ -95,23 +90,25 @@ impl Closer {
 impl Source {
     /// The oldest load of the lane. The open block is newer than what was queued before it was left, and older than
     /// what was queued after it was taken; numbers tell which is which.
+    #[inline]
     fn take(&mut self) -> Option<Parcel> {
-        match self.queue.try_recv() {
-            Ok(queued) => return Some(self.older(queued)),
-            Err(TryRecvError::Disconnected) => self.is_closed = true,
-            Err(TryRecvError::Empty) => {}
+        // Asked first: whatever was queued before that is seen then.
+        let is_closed = self.passage.is_closed.load(Ordering::Acquire);
+        if let Some(queued) = self.passage.queue.pop() {
+            return Some(self.older(queued));
         }
+        self.is_closed = is_closed;
         if let Some(held) = self.held.take() {
             return Some(held);
         }
         // As a rule there is none, and a look costs less than trying.
-        if self.open.0.is_empty() {
+        if self.passage.open.is_empty() {
             return None;
         }
-        self.held = self.open.0.pop();
-        match self.queue.try_recv() {
-            Ok(queued) => Some(self.older(queued)),
-            Err(_) => self.held.take(),
+        self.held = self.passage.open.pop();
+        match self.passage.queue.pop() {
+            Some(queued) => Some(self.older(queued)),
+            None => self.held.take(),
         }
     }
 
@@ -133,14 +130,17 @@ impl Drop for Inbox {
 impl Inbox {
     /// One more lane, with a place for everything of it that can be under way.
     pub fn attach(&mut self, places: usize) -> Feed {
-        let (queue, oldest) = bounded(places);
-        let open = Arc::<Open>::default();
-        self.sources.push(Source { queue: oldest.clone(), open: Arc::clone(&open), held: None, is_closed: false });
-        Feed { queue, oldest, open, mark: self.marks.add(), ringer: Ringer(Arc::clone(&self.bell)) }
+        let (queue, open) = (ArrayQueue::new(places), ArrayQueue::new(1));
+        let passage = Arc::new(Passage { queue, open, is_closed: AtomicBool::new(false) });
+        self.sources.push(Source { passage: Arc::clone(&passage), held: None, is_closed: false });
+        Feed { passage, mark: self.marks.add(), ringer: Ringer(Arc::clone(&self.bell)) }
     }
 
     /// The oldest load of the lane whose turn it is, or of the next one that has any.
     pub fn take(&mut self) -> Option<Parcel> {
+        if let [only] = self.sources.as_mut_slice() {
+            return only.take();
+        }
         let first = self.next;
         for mut places in [first..self.sources.len(), 0..first] {
             while let Some(place) = self.marks.next(places.clone()) {
@@ -157,7 +157,6 @@ impl Inbox {
     /// The oldest load of one lane. Its mark goes when there is none, and what comes in that moment is seen.
     fn take_from(&mut self, place: usize) -> Option<Parcel> {
         let source = &mut self.sources[place];
-        let was_closed = source.is_closed;
         let mut taken = source.take();
         if taken.is_none() && self.marks.clear(place) {
             taken = source.take();
@@ -165,13 +164,12 @@ impl Inbox {
                 self.marks.set(place);
             }
         }
-        self.closed += usize::from(source.is_closed && !was_closed);
         taken
     }
 
     /// How many loads of a lane can be in it at once: of the lane that has the fewest places.
     pub fn places_min(&self) -> usize {
-        self.sources.iter().filter_map(|source| source.queue.capacity()).min().unwrap_or(0)
+        self.sources.iter().map(|source| source.passage.queue.capacity()).min().unwrap_or(0)
     }
 
     /// Sleeps for this long, whatever comes. Receivers see it and fill their batches up meanwhile.
@@ -191,6 +189,12 @@ impl Inbox {
         Caller(Arc::clone(&self.bell))
     }
 
+    /// Whether nothing more comes from any lane.
+    fn is_closed(&mut self) -> bool {
+        self.closed += self.sources[self.closed..].iter().take_while(|source| source.is_closed).count();
+        self.closed == self.sources.len()
+    }
+
     /// Sleeps until there is something, until the deadline or a call, or until the last feed is gone. Always called by
     /// the same thread.
     pub fn wait(&mut self, deadline: Option<Instant>) -> Waited {
@@ -204,7 +208,7 @@ impl Inbox {
             if let Some(parcel) = self.take() {
                 break Waited::Batch(parcel);
             }
-            if is_ended || self.closed == self.sources.len() {
+            if is_ended || self.is_closed() {
                 break Waited::Ended;
             }
             // Read behind the fence, like the queues: either the call is seen here, or the caller sees the sleeper.
@@ -222,16 +226,22 @@ impl Inbox {
     }
 }
 
+impl Drop for Feed {
+    fn drop(&mut self) {
+        self.passage.is_closed.store(true, Ordering::Release);
+    }
+}
+
 impl Feed {
     /// How many loads the consumer has not taken yet.
     pub(super) fn len(&self) -> usize {
-        self.queue.len()
+        self.passage.queue.len()
     }
 
     /// True when a load that is handed over now would be looked at soon: the consumer does not nap and has not fallen
     /// behind.
     pub fn is_awaited(&self) -> bool {
-        !self.ringer.0.napping.load(Ordering::Relaxed) && self.queue.len() < 4
+        !self.ringer.0.napping.load(Ordering::Relaxed) && self.passage.queue.len() < 4
     }
 
     /// Whether there is a consumer.
@@ -241,7 +251,7 @@ impl Feed {
 
     /// Queues a load and wakes the consumer.
     pub(super) fn send(&self, parcel: Parcel) {
-        let sent = self.queue.try_send(parcel);
+        let sent = self.passage.queue.push(parcel);
         debug_assert!(sent.is_ok(), "there is a place for everything that can be under way");
         self.mark.set();
         self.ringer.0.ring();
@@ -249,7 +259,7 @@ impl Feed {
 
     /// Leaves a block that is not full for the consumer, or for [`Feed::take_open`].
     pub(super) fn leave(&self, parcel: Parcel) {
-        let left = self.open.0.push(parcel);
+        let left = self.passage.open.push(parcel);
         debug_assert!(left.is_ok(), "the block that was there is taken out first");
         self.mark.set();
         self.ringer.0.ring();
@@ -257,12 +267,12 @@ impl Feed {
 
     /// The block that was left, unless the consumer has it.
     pub(super) fn take_open(&self) -> Option<Parcel> {
-        self.open.0.pop()
+        self.passage.open.pop()
     }
 
     /// Takes the oldest load out of the queue.
     pub(super) fn evict(&self) -> Option<Parcel> {
-        self.oldest.try_recv().ok()
+        self.passage.queue.pop()
     }
 }
 

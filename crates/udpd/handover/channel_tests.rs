@@ -149,7 +149,7 @@ fn a_sleeping_consumer_hears_every_call_and_one_before_its_sleep_too() {
     let mut inbox = Inbox::default();
     let _feed = inbox.attach(4);
     let caller = inbox.caller();
-    let (heard, hearing) = bounded(0);
+    let (heard, hearing) = crossbeam_channel::bounded(0);
     caller.call();
     let calling = std::thread::spawn(move || {
         for () in hearing {

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_queue::ArrayQueue;
 use mmsg::RecvBatch;
 
 use super::batch::{LaneBatch, Load, Origin, Parcel, whole};
@@ -27,24 +27,26 @@ pub struct Owner {
     pub node: usize,
 }
 
+/// The way home to a lane. It has room for every reference there is, so it never fills.
+pub type Home = ArrayQueue<Parcel>;
+
 /// The empty batches of one lane, owned by its receiver.
 #[derive(Debug)]
 pub struct Pool {
     empty: Vec<Parcel>,
     born: usize,
-    home: Receiver<Parcel>,
+    home: Arc<Home>,
     owner: Owner,
     next_number: u64,
 }
 
 impl Pool {
-    /// Takes over the batches of a lane that has so many routes. The sender is the way home; it has room for every
-    /// reference there is, so it never fills.
-    pub fn new(batches: Vec<RecvBatch>, routes: usize, owner: Owner) -> (Self, Sender<Parcel>) {
+    /// Takes over the batches of a lane that has so many routes.
+    pub fn new(batches: Vec<RecvBatch>, routes: usize, owner: Owner) -> (Self, Arc<Home>) {
         let born = batches.len();
-        let (sender, home) = bounded(born * routes.max(1));
+        let home = Arc::new(ArrayQueue::new((born * routes).max(1)));
         let empty = batches.into_iter().map(|batch| LaneBatch::new(Load::Received(batch), Origin::Lane)).collect();
-        (Self { empty, born, home, owner, next_number: 0 }, sender)
+        (Self { empty, born, home: Arc::clone(&home), owner, next_number: 0 }, home)
     }
 
     /// An empty batch that nobody else refers to, or `None` while all are under way.
@@ -86,7 +88,7 @@ impl Pool {
     }
 
     fn come_home(&mut self) {
-        while let Ok(parcel) = self.home.try_recv() {
+        while let Some(parcel) = self.home.pop() {
             self.put(parcel);
         }
     }
@@ -96,22 +98,24 @@ impl Pool {
 #[derive(Debug, Clone)]
 pub struct Homes {
     /// By lane.
-    lanes: Arc<[Sender<Parcel>]>,
+    lanes: Arc<[Arc<Home>]>,
     /// By memory node of the plan.
     blocks: Vec<Blocks>,
 }
 
 impl Homes {
     /// For the consumer whose queue has these blocks on each node.
-    pub fn new(lanes: Arc<[Sender<Parcel>]>, blocks: Vec<Blocks>) -> Self {
+    pub fn new(lanes: Arc<[Arc<Home>]>, blocks: Vec<Blocks>) -> Self {
         Self { lanes, blocks }
     }
 
     /// Sends a load home.
     pub fn send(&self, parcel: Parcel) {
         match parcel.origin {
-            // There is room for every reference there is; it fails only when the lane has ended.
-            Origin::Lane => drop(self.lanes[parcel.lane].try_send(parcel)),
+            Origin::Lane => {
+                let sent = self.lanes[parcel.lane].push(parcel);
+                debug_assert!(sent.is_ok(), "there is room for every reference");
+            }
             Origin::Queue | Origin::Node => self.blocks[parcel.node].put(parcel),
         }
     }
@@ -122,7 +126,7 @@ mod tests {
     use super::*;
     use mmsg::BatchShape;
 
-    fn pool(batches: usize, routes: usize) -> (Pool, Sender<Parcel>) {
+    fn pool(batches: usize, routes: usize) -> (Pool, Arc<Home>) {
         let (batches, _) = RecvBatch::pool(batches, &BatchShape::new(2, 64)).expect("a small pool");
         Pool::new(batches, routes, Owner::default())
     }
@@ -132,9 +136,9 @@ mod tests {
         let (mut pool, home) = pool(1, 2);
         let first = pool.take().expect("one batch");
         let second = Arc::clone(&first);
-        home.send(first).expect("room");
+        home.push(first).expect("room");
         assert!(pool.take().is_none(), "one reference is still out");
-        home.send(second).expect("room");
+        home.push(second).expect("room");
         assert!(pool.take().is_some());
     }
 
@@ -142,8 +146,8 @@ mod tests {
     fn two_references_that_come_home_together_are_one_batch() {
         let (mut pool, home) = pool(1, 2);
         let first = pool.take().expect("one batch");
-        home.send(Arc::clone(&first)).expect("room");
-        home.send(first).expect("room");
+        home.push(Arc::clone(&first)).expect("room");
+        home.push(first).expect("room");
         assert!(pool.take().is_some());
         assert!(pool.take().is_none(), "one batch does not become two");
     }
@@ -154,7 +158,7 @@ mod tests {
         let parcels = [pool.take(), pool.take()].map(|parcel| parcel.expect("a batch"));
         let last = Arc::as_ptr(&parcels[1]);
         for parcel in parcels {
-            home.send(parcel).expect("room");
+            home.push(parcel).expect("room");
         }
         assert_eq!(Arc::as_ptr(&pool.take().expect("a batch")), last);
     }

@@ -10,13 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use crossbeam_channel::Sender;
 use mmsg::{BatchShape, Datagram, Family, PackedBatch, RecvBatch, Socket, Wait};
 
-use super::batch::{Parcel, exclusive};
+use super::batch::exclusive;
 use super::blocks::{Allowance, Blocks, Stock};
 use super::channel::{Inbox, Waited};
-use super::pool::{Homes, Owner, Pool};
+use super::pool::{Home, Homes, Owner, Pool};
 use super::route::{FullPolicy, Route};
 
 const LANES: usize = 3;
@@ -111,7 +110,7 @@ struct Lane {
 }
 
 impl Lane {
-    fn new(number: usize, far: &mut [Far], policies: [FullPolicy; CONSUMERS]) -> (Self, Sender<Parcel>) {
+    fn new(number: usize, far: &mut [Far], policies: [FullPolicy; CONSUMERS]) -> (Self, Arc<Home>) {
         let socket = Socket::new(Family::V4).expect("a socket");
         socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
         let sender = UdpSocket::bind("127.0.0.1:0").expect("a free port");

@@ -15,8 +15,7 @@ use super::socket;
 use super::successor::Successor;
 use crate::config::OnTruncate;
 use crate::exit::{ExitCode, Failure};
-use crate::handover::batch::Parcel;
-use crate::handover::pool::{Owner, Pool};
+use crate::handover::pool::{Home, Owner, Pool};
 use crate::handover::route::Route;
 use crate::ledger::LaneLedger;
 use crate::os::crew::{self, Crew, Starting};
@@ -40,7 +39,7 @@ pub(super) struct Made {
     /// Not bound yet.
     pub socket: Arc<Socket>,
     /// The way home for its batches.
-    pub home: Sender<Parcel>,
+    pub home: Arc<Home>,
     /// What the kernel granted.
     pub buffer: GrantedBuffer,
     /// What memory the batches lie in.

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use crossbeam_channel::Sender;
 use mmsg::Socket;
 
 use super::bind::{self, Endpoint};
@@ -18,7 +17,7 @@ use super::stocks::Stocks;
 use super::wiring::{self, Wiring, spawn_consumers};
 use crate::config::{Config, Listener};
 use crate::exit::Failure;
-use crate::handover::batch::Parcel;
+use crate::handover::pool::Home;
 use crate::handover::route::Route;
 use crate::ledger::LaneLedger;
 use crate::os::crew::Crew;
@@ -29,7 +28,7 @@ impl Pipeline {
     pub fn start(config: &Config, plan: &Plan, started: Instant, crew: &Crew) -> Result<Self, Failure> {
         let threads = LaneThread::spawn_all(LaneSetup::all(config, plan), crew)?;
         let stop = Arc::new(Stop::default());
-        let homes: Arc<[Sender<Parcel>]> = threads.iter().map(|thread| thread.made.home.clone()).collect();
+        let homes: Arc<[Arc<Home>]> = threads.iter().map(|thread| thread.made.home.clone()).collect();
         let ledger =
             |thread: &LaneThread| Arc::new(LaneLedger::new(Arc::clone(&thread.made.socket), config.sinks.len()));
         let ledgers: Vec<Arc<LaneLedger>> = threads.iter().map(ledger).collect();

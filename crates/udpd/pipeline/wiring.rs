@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use crossbeam_channel::Sender;
-
 use super::books::SinkBooks;
 use super::consumer::{Consumer, End};
 use super::files::Files;
@@ -13,10 +11,9 @@ use super::stocks::Stocks;
 use crate::config::Config;
 use crate::exit::Failure;
 use crate::format::encoder::Scene;
-use crate::handover::batch::Parcel;
 use crate::handover::blocks::Blocks;
 use crate::handover::channel::Inbox;
-use crate::handover::pool::Homes;
+use crate::handover::pool::{Home, Homes};
 use crate::handover::route::Route;
 use crate::ledger::{ConsumerLedger, Tallies};
 use crate::os::crew::{Crew, Event, Starting};
@@ -29,7 +26,7 @@ pub(super) struct Wiring<'a> {
     pub config: &'a Config,
     pub plan: &'a Plan,
     pub sink: usize,
-    pub homes: &'a Arc<[Sender<Parcel>]>,
+    pub homes: &'a Arc<[Arc<Home>]>,
     pub stocks: &'a Stocks,
     pub scenes: &'a Arc<[Scene]>,
     /// The names of all listeners.
