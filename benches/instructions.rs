@@ -31,8 +31,9 @@ use util::load::{Amount, Load};
 /// Slow enough for a program under valgrind, so that nothing waits longer than it would without.
 const RATE_PER_SECOND: u64 = 40_000;
 
-/// The same where every byte is looked at: a tenth of the rate, and of the datagrams.
+/// The same where every byte is looked at: a part of the rate, and of the datagrams.
 const FILE_SHARE: u64 = 10;
+const LONG_FILE_SHARE: u64 = 40;
 
 /// What is received, and where it goes.
 #[derive(Debug, Clone, Copy)]
@@ -103,7 +104,11 @@ impl Cell {
     }
 
     fn share(&self) -> u64 {
-        if self.sink == "file" { FILE_SHARE } else { 1 }
+        match (self.sink, self.payload_bytes) {
+            ("file", 2048..) => LONG_FILE_SHARE,
+            ("file", _) => FILE_SHARE,
+            _ => 1,
+        }
     }
 
     fn name(&self) -> String {

@@ -2,8 +2,8 @@
 //!
 //! While a consumer keeps up it gets batches as they were received. When it is behind, what comes for it is packed into
 //! the blocks that its queue may use, so a stall is survived for as long as these bytes last, whatever the datagrams
-//! look like, and other sinks of the listener are not touched. The first few full batches are handed over unpacked,
-//! because that costs nothing. When every block is full, `when_full` decides, and each datagram that it costs is told
+//! look like, and other sinks of the listener are not touched. The first few batches are handed over unpacked, because
+//! that costs nothing. When every block is full, `when_full` decides, and each datagram that it costs is told
 //! to the ledger.
 
 use std::sync::Arc;
@@ -58,8 +58,8 @@ pub struct Route {
 }
 
 impl Route {
-    /// The route to a sink. For as long as the consumer is behind, no more than `lend_max` full batches of the lane
-    /// wait for it, and everything else in `blocks`.
+    /// The route to a sink. For as long as the consumer is behind, no more than `lend_max` batches of the lane wait for
+    /// it, or half as many that are not full, and everything else in `blocks`.
     pub fn new(feed: Feed, policy: FullPolicy, sink: usize, blocks: Blocks, lend_max: usize) -> Self {
         Self { feed, policy, sink, blocks, lend_max, has_open: false }
     }
@@ -83,8 +83,12 @@ impl Route {
         let open = if self.has_open { self.feed.take_open() } else { None };
         self.has_open = false;
         let waiting = self.feed.len();
-        let keeps_up = open.is_none() && waiting == 0;
-        let is_lent = if keeps_up { pool.can_give() } else { is_full && waiting < self.lend_max && pool.can_lend() };
+        let is_lent = match open.is_none() && waiting == 0 {
+            // The consumer keeps up.
+            true => pool.can_give(),
+            // A batch that is not full wastes what it has not, so fewer of those may wait.
+            false => waiting < self.lend_max / if is_full { 1 } else { 2 } && pool.can_lend(),
+        };
         if is_lent || self.displaces(parcel, open.as_ref(), pool, dropped) {
             open.into_iter().for_each(|open| self.feed.send(open));
             self.feed.send(Arc::clone(parcel));

@@ -95,7 +95,7 @@ fn a_consumer_that_keeps_up_gets_the_batch_itself() {
 
 #[test]
 fn lone_datagrams_that_wait_take_the_memory_of_what_they_are() {
-    let mut lane = Lane::new(FullPolicy::DropNewest, 4, 4);
+    let mut lane = Lane::new(FullPolicy::DropNewest, 2, 4);
     // The first is lent as it is; the others are joined in blocks.
     let fitting = 1 + 4 * PER_BLOCK;
     (0..fitting).for_each(|_| lane.hand(1));
