@@ -194,7 +194,7 @@ fn sum_of_pool(config: &Config, pool: &PoolPlan) -> String {
     let parts = [
         (pool.batches_bytes, "in batches, which lanes receive into"),
         (pool.asked_bytes, asked),
-        (blocks_bytes - pool.asked_bytes, "for whatever else waits, shared by all sinks"),
+        (blocks_bytes - pool.asked_bytes, "for whatever else waits: two blocks of each queue, the rest shared"),
     ];
     let line = |(bytes, what): (usize, &str)| format!("  {:>10}  {what}\n", Bytes(bytes).to_string());
     let whole = (pool.batches_bytes + blocks_bytes, "in all, fixed at the start");

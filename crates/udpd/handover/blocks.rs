@@ -67,8 +67,7 @@ impl Stock {
     }
 
     fn put(&self, block: Parcel) {
-        let sent = self.home.try_send(block);
-        debug_assert!(sent.is_ok(), "there is a place for each");
+        self.home.try_send(block).expect("there is a place for each");
     }
 
     fn in_use(&self) -> usize {
@@ -128,21 +127,26 @@ impl Blocks {
 
     /// As [`take`](Self::take); where there is none it waits this long for one to come back.
     pub(super) fn wait(&self, limit: Duration) -> Option<Parcel> {
-        let mut block = if self.allowance.take() {
-            let (block, is_borrowed) = select! {
-                recv(self.own.free) -> block => (block.ok(), false),
-                recv(self.shared.free) -> block => (block.ok(), true),
-                default(limit) => (None, false),
-            };
-            if !is_borrowed {
-                self.allowance.put();
-            }
-            block
-        } else {
+        let mut block = if self.allowance.whole == 0 {
             self.own.free.recv_timeout(limit).ok()
+        } else {
+            select! {
+                recv(self.own.free) -> block => block.ok(),
+                recv(self.shared.free) -> block => block.ok().and_then(|block| self.lend(block)),
+                default(limit) => None,
+            }
         }?;
         packed(&mut block).clear();
         Some(block)
+    }
+
+    /// The block, unless the queue may borrow no other.
+    fn lend(&self, block: Parcel) -> Option<Parcel> {
+        if self.allowance.take() {
+            return Some(block);
+        }
+        self.shared.put(block);
+        None
     }
 
     /// Gives a block back that nobody else refers to.
@@ -150,8 +154,9 @@ impl Blocks {
         if block.origin == Origin::Queue {
             self.own.put(block);
         } else {
-            self.shared.put(block);
+            // In this order, so that who waits for the block may have it.
             self.allowance.put();
+            self.shared.put(block);
         }
     }
 
@@ -243,12 +248,13 @@ mod tests {
 
     #[test]
     fn who_waits_gets_what_comes_back_from_either_stock() {
-        let [waiting, other] = queues([1, 0], [1, 1], 1);
-        let (own, shared) = (waiting.take().expect("its own"), other.take().expect("the shared one"));
+        // All that may be borrowed is with the one that waits, as with the only queue of a node.
+        let [waiting, _] = queues([1, 0], [1, 1], 1);
+        let (own, shared) = (waiting.take().expect("its own"), waiting.take().expect("the shared one"));
         let giver = std::thread::spawn({
-            let (waiting, other) = (waiting.clone(), other);
+            let waiting = waiting.clone();
             move || {
-                other.put(shared);
+                waiting.put(shared);
                 waiting.put(own);
             }
         });

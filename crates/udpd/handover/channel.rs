@@ -251,16 +251,14 @@ impl Feed {
 
     /// Queues a load and wakes the consumer.
     pub(super) fn send(&self, parcel: Parcel) {
-        let sent = self.passage.queue.push(parcel);
-        debug_assert!(sent.is_ok(), "there is a place for everything that can be under way");
+        self.passage.queue.push(parcel).expect("there is a place for everything that can be under way");
         self.mark.set();
         self.ringer.0.ring();
     }
 
     /// Leaves a block that is not full for the consumer, or for [`Feed::take_open`].
     pub(super) fn leave(&self, parcel: Parcel) {
-        let left = self.passage.open.push(parcel);
-        debug_assert!(left.is_ok(), "the block that was there is taken out first");
+        self.passage.open.push(parcel).expect("the block that was there is taken out first");
         self.mark.set();
         self.ringer.0.ring();
     }

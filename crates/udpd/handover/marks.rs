@@ -131,18 +131,19 @@ mod tests {
 
     #[test]
     fn nothing_that_was_left_stays_unseen() {
+        const ROUNDS: u64 = if cfg!(miri) { 200 } else { 20_000 };
         let mut marks = Marks::default();
         let mark = (0..=UNMARKED).map(|_| marks.add()).last().expect("one");
         let left = Arc::new(AtomicU64::new(0));
         let leaving = Arc::clone(&left);
         let receiver = std::thread::spawn(move || {
-            for _ in 0..20_000 {
+            for _ in 0..ROUNDS {
                 leaving.fetch_add(1, Ordering::Relaxed);
                 mark.set();
             }
         });
         let mut taken = 0;
-        while taken < 20_000 {
+        while taken < ROUNDS {
             if marks.next(UNMARKED..UNMARKED + 1).is_some() {
                 taken += left.swap(0, Ordering::Relaxed);
                 if marks.clear(UNMARKED) {

@@ -113,8 +113,7 @@ impl Homes {
     pub fn send(&self, parcel: Parcel) {
         match parcel.origin {
             Origin::Lane => {
-                let sent = self.lanes[parcel.lane].push(parcel);
-                debug_assert!(sent.is_ok(), "there is room for every reference");
+                self.lanes[parcel.lane].push(parcel).expect("there is room for every reference");
             }
             Origin::Queue | Origin::Node => self.blocks[parcel.node].put(parcel),
         }

@@ -24,10 +24,10 @@ const GIVE_UP_POLL: Duration = Duration::from_millis(20);
 /// What happens when what may wait for a consumer is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FullPolicy {
-    /// The datagrams that just arrived are dropped.
+    /// What just arrived and finds no room is dropped.
     #[default]
     DropNewest,
-    /// The oldest that wait are dropped to make room.
+    /// The oldest of the same lane that wait are dropped to make room.
     DropOldest,
     /// The receiver waits; the kernel then drops what does not fit the receive buffer.
     Block,
@@ -143,10 +143,7 @@ impl Route {
                     Err(why) => return dropped(left, why),
                 }
                 let is_in = open.as_mut().is_some_and(|block| packed(block).push(&datagram));
-                debug_assert!(is_in, "a block is longer than any datagram");
-                if !is_in {
-                    dropped(1, NotTaken::Full);
-                }
+                assert!(is_in, "a block is longer than any datagram");
             }
             left -= 1;
         }

@@ -18,7 +18,8 @@ use super::channel::{Inbox, Waited};
 use super::pool::{Home, Homes, Owner, Pool};
 use super::route::{FullPolicy, Route};
 
-const LANES: usize = 3;
+/// So many that the last ones have marks.
+const LANES: usize = 7;
 const CONSUMERS: usize = 2;
 const SLOTS: usize = 16;
 const LENGTH_MAX: usize = 3000;

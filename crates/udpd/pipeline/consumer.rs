@@ -1,4 +1,4 @@
-//! The consumer: takes full batches from its channel, gives them to its sink, sends them home. One thread each.
+//! The consumer: takes batches and blocks from its channel, gives them to its sink, sends them home. One thread each.
 //!
 //! An idle consumer sleeps in the channel and is woken by the first batch. Waking a thread costs more than handling a
 //! batch does, so a consumer in a flood stops asking for it: it naps for a fixed short time, handles all that came
@@ -27,7 +27,7 @@ const NAP_DATAGRAMS_PER_MS: u64 = 64;
 /// A nap that brings fewer datagrams than this was the last.
 const NAP_DATAGRAMS_MIN: u64 = 16;
 
-/// A channel with fewer places for a lane than this could overflow during a nap.
+/// A queue of fewer batches and blocks than this, some 1.3 MiB, could overflow during a nap.
 const NAP_PLACES_MIN: usize = 64;
 
 /// After so many loads in a row the sink is flushed, and what it has due is looked at.

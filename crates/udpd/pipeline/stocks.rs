@@ -11,7 +11,7 @@ use crate::exit::{ExitCode, Failure};
 use crate::handover::blocks::{Allowance, Blocks, Stock};
 use crate::os::crew::Crew;
 use crate::plan::memory::Bytes;
-use crate::plan::pool::{NodePool, PoolPlan};
+use crate::plan::pool::{HUGE_PAGE_BYTES, NodePool, PoolPlan};
 
 /// All blocks, by whom they belong to.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ fn touch(core: Option<usize>, count: usize, bytes: usize) -> io::Result<(Vec<Pac
     }
     // Where this fails the lane says so, and the memory is as near as the scheduler has it.
     let _ = core.map(steer::pin_current_thread);
-    PackedBatch::pool(count, bytes, true)
+    PackedBatch::pool(count, bytes, count * bytes >= HUGE_PAGE_BYTES)
 }
 
 fn refused(plan: &PoolPlan, error: &io::Error) -> Failure {

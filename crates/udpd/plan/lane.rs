@@ -48,6 +48,9 @@ pub struct LanePlan {
     pub receive_buffer_bytes: usize,
     /// Datagrams per second that this lane must take.
     pub rate: u64,
+    /// Its part of the rate of the whole listener, which is what its queues are made for: of several addresses one is
+    /// as busy as all.
+    pub queue_rate: u64,
     /// The payload of each of these, by `absorb`.
     pub payload_bytes: usize,
     /// How its batches are made.
@@ -86,7 +89,7 @@ impl LanePlan {
 
     /// The blocks that `absorb` asks for, where it is written.
     pub(super) fn asked_blocks(&self, block_bytes: usize) -> usize {
-        let datagrams = (self.rate as f64 * self.asked_stall.as_secs_f64()).ceil() as usize;
+        let datagrams = (self.queue_rate as f64 * self.asked_stall.as_secs_f64()).ceil() as usize;
         datagrams.div_ceil(block_bytes / self.packed_bytes())
     }
 

@@ -99,7 +99,8 @@ impl Limits {
         let Some(space) = &self.address_space else { return Ok(None) };
         let threads = plan.memory().threads;
         let stacks = space.stacks_bytes(threads);
-        let needed = needed(plan).saturating_add(space.mapped_bytes).saturating_add(stacks);
+        let slack = plan.pool.mapping_slack_bytes(&plan.lanes) as u64;
+        let needed = needed(plan).saturating_add(space.mapped_bytes).saturating_add(stacks).saturating_add(slack);
         let from = format!(
             "the address space of this process is limited to {} (RLIMIT_AS, ulimit -v), of which the program has {} and \
              the stacks of further threads take {}",
@@ -156,7 +157,7 @@ impl Limits {
         match self.available_bytes.filter(clearly) {
             None => Ok(()),
             Some(available) => {
-                let what = format!("only {} are available now (MemAvailable)", text(available));
+                let what = format!("only {} are available now (MemAvailable and SwapFree)", text(available));
                 Err(Failure { code: ExitCode::Failure, ..refusal(config, plan, &what, ", or stop something else") })
             }
         }
@@ -208,7 +209,7 @@ mod tests {
         assert_eq!(failure.code, ExitCode::Configuration);
         for words in [
             "in batches",
-            "4.1 MiB for udpd itself",
+            "4.3 MiB for udpd itself",
             "allows 16.0 MiB (/sys/fs/cgroup/x/memory.max)",
             "lower pool_bytes under [daemon] (auto), or raise",
             "MemoryMax=",
@@ -253,8 +254,8 @@ mod tests {
     #[test]
     fn a_plan_that_does_not_fit_the_address_space_is_refused_with_the_sum_and_the_keys() {
         let (config, plan) = planned("", "");
-        // A receiver, a consumer and five others.
-        let needed = needed(&plan) + (20 << 20) + 2 * (512 << 10) + 5 * (2 << 20);
+        // A receiver, a consumer and five others; the ends of mappings for huge pages, of the lane and of the node.
+        let needed = needed(&plan) + (20 << 20) + 2 * (512 << 10) + 5 * (2 << 20) + 2 * (4 << 20);
         let failure = space(needed - 1, Some(1)).judge(&config, &plan).expect_err("too much");
         assert_eq!(failure.code, ExitCode::Configuration);
         for words in [
@@ -274,7 +275,7 @@ mod tests {
     fn address_space_that_malloc_may_take_away_is_one_warning() {
         let (config, plan) = planned("", "");
         let said = |limit: u64| space(limit, None).judge(&config, &plan).expect("it fits");
-        let needed = needed(&plan) + (20 << 20) + 2 * (512 << 10) + 5 * (2 << 20);
+        let needed = needed(&plan) + (20 << 20) + 2 * (512 << 10) + 5 * (2 << 20) + 2 * (4 << 20);
         let [line] = said(needed).try_into().expect("one");
         assert!(line.contains("MALLOC_ARENA_MAX=1") && line.contains("up to 448.0 MiB for its threads"), "{line}");
         assert_eq!(said(needed + (448 << 20)), Vec::<String>::new());

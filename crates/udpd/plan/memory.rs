@@ -20,6 +20,9 @@ pub struct Memory {
     pub waiting_bytes: usize,
     /// Of those, what `absorb` and `queue_bytes` ask for.
     pub asked_bytes: usize,
+    /// What is kept of where each block and batch is.
+    #[serde(skip)]
+    pub places_bytes: usize,
     /// The tables of all rate limits.
     pub policy_bytes: usize,
     /// What the sinks may take at most.
@@ -37,7 +40,7 @@ impl Memory {
     }
 
     pub fn own_bytes(&self) -> usize {
-        OWN_BYTES + self.threads * THREAD_BYTES
+        (OWN_BYTES + self.threads * THREAD_BYTES).saturating_add(self.places_bytes)
     }
 
     pub fn total_bytes(&self) -> usize {

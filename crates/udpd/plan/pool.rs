@@ -4,7 +4,7 @@
 //! pool = batches of all lanes + own blocks of all queues + shared blocks of all memory nodes
 //! ```
 //!
-//! A lane receives into a few batches of full-length slots; where there are hundreds of lanes each has two. What waits
+//! A lane receives into a few batches of full-length slots; where there are more than sixteen lanes each has two. What waits
 //! for a sink waits in blocks, by its length. A queue owns what `queue_bytes` says, or else what `absorb` asks for
 //! where it is written, and two blocks in any case. The rest is shared by all queues of the node.
 //!
@@ -27,7 +27,7 @@ const LANE_BATCHES_MIN: usize = 4;
 const LANE_BATCHES_MAX: usize = 24;
 
 /// Less than this lies in ordinary pages.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
+pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// With more lanes than this each has the least that works: one batch is filled while one is with a consumer.
 const LANES_MANY: usize = 16;
@@ -37,6 +37,10 @@ const LANE_BATCHES_OF_MANY: usize = 2;
 /// one wastes its end where datagrams are long.
 const BLOCK_BYTES: usize = 32 << 10;
 const LONG_BLOCK_BYTES: usize = 64 << 10;
+
+/// What one place in a queue takes, and what is kept of a block.
+const PLACE_BYTES: usize = 16;
+const BLOCK_BOOKS_BYTES: usize = 208;
 
 /// What a queue owns in any case.
 const OWN_BLOCKS_MIN: usize = 2;
@@ -154,7 +158,7 @@ pub(super) fn lay_out(
             .ok_or_else(|| too_little(pool_bytes, batches_bytes, count, own_blocks * block_bytes))?,
     };
     for node in &mut nodes {
-        node.shared_blocks = (shared_bytes / block_bytes * node.lanes).div_ceil(count);
+        node.shared_blocks = shared_bytes / block_bytes * node.lanes / count;
     }
     let asked_bytes = queues.iter().flatten().map(|queue| queue.asked_blocks).sum::<usize>() * block_bytes;
     for (sink, (settings, plan)) in config.sinks.iter().zip(sinks).enumerate() {
@@ -235,12 +239,13 @@ fn borrow(
 
 fn too_little(pool_bytes: usize, batches_bytes: usize, lanes: usize, own_bytes: usize) -> Failure {
     let message = format!(
-        "[daemon] pool_bytes = {}: {lanes} lanes receive into {}, and queue_bytes and absorb ask for {} for what \
-         waits; raise pool_bytes to {} or more, or lower lanes, batch_size, max_length, absorb or queue_bytes",
+        "[daemon] pool_bytes = {}: {lanes} lanes receive into {}, and the queues need {} for what queue_bytes and \
+         absorb ask for and two blocks each; raise pool_bytes to {} or more, or lower lanes, batch_size, max_length, absorb or queue_bytes",
         Bytes(pool_bytes),
         Bytes(batches_bytes),
         Bytes(own_bytes),
-        Bytes(batches_bytes + own_bytes)
+        // Rounded up, so that it is enough.
+        Bytes(batches_bytes + own_bytes + (1 << 17))
     );
     Failure::new(ExitCode::Configuration, message)
 }
@@ -257,6 +262,27 @@ impl PoolPlan {
         (0..self.nodes.len()).map(|place| self.blocks_on(place)).sum::<usize>() * self.block_bytes
     }
 
+    /// What mappings for huge pages have beyond what is used: address space, not memory.
+    pub(super) fn mapping_slack_bytes(&self, lanes: &[LanePlan]) -> usize {
+        let large = lanes.iter().filter(|lane| lane.batches_bytes() >= HUGE_PAGE_BYTES).count();
+        (large + self.nodes.len()) * 2 * HUGE_PAGE_BYTES
+    }
+
+    /// The queues themselves, and what is kept of each block: beside a block of 32 KiB little, beside a thousand lanes
+    /// that may all fill a large pool much.
+    pub(super) fn places_bytes(&self, sinks: &[SinkPlan], lanes: &[LanePlan]) -> usize {
+        let blocks: usize = (0..self.nodes.len()).map(|place| self.blocks_on(place)).sum();
+        let places_of = |sink: usize| {
+            sinks[sink].feeders.iter().map(move |feeder| {
+                let (lane, queue) = (&lanes[feeder.lane], &self.queues[sink][feeder.consumer]);
+                let shared = self.nodes[lane.node_place].shared_blocks.min(queue.borrowed_max);
+                lane.batches + queue.own_blocks[lane.node_place] + shared
+            })
+        };
+        let places: usize = (0..sinks.len()).flat_map(places_of).sum();
+        blocks * BLOCK_BOOKS_BYTES + places * PLACE_BYTES
+    }
+
     /// Which stall each listener survives of each of its sinks, at the rate and size of its `absorb`.
     pub fn stalls(&self, config: &Config, sinks: &[SinkPlan], lanes: &[LanePlan]) -> Vec<Stall> {
         let pairs = config.listeners.iter().enumerate();
@@ -270,7 +296,7 @@ impl PoolPlan {
         for feeder in feeding.clone() {
             consumers.push(feeder.consumer);
             places.push(lanes[feeder.lane].node_place);
-            rate += lanes[feeder.lane].rate;
+            rate += lanes[feeder.lane].queue_rate;
         }
         for list in [&mut consumers, &mut places] {
             list.sort_unstable();
@@ -278,23 +304,28 @@ impl PoolPlan {
         }
         let lane = &lanes[feeding.clone().next()?.lane];
         // A queue is one for all listeners of the sink: each fills blocks at its rate.
-        let fills = |lane: &LanePlan| lane.rate as f64 / (self.block_bytes / lane.packed_bytes()) as f64;
+        let fills = |lane: &LanePlan| lane.queue_rate as f64 / (self.block_bytes / lane.packed_bytes()) as f64;
         let beside = plan.feeders.iter().filter(|feeder| consumers.contains(&feeder.consumer));
         let beside = beside.map(|feeder| &lanes[feeder.lane]).filter(|lane| places.contains(&lane.node_place));
+        let lanes_of_queues = beside.clone().count();
         let filled: f64 = beside.map(fills).sum();
         let part = feeding.clone().map(|feeder| fills(&lanes[feeder.lane])).sum::<f64>() / filled;
         let queues = || consumers.iter().map(|&consumer| &self.queues[sink][consumer]);
         let own: usize = queues().flat_map(|queue| places.iter().map(|&place| queue.own_blocks[place])).sum();
         let shared: usize = places.iter().map(|&place| self.nodes[place].shared_blocks).sum();
         let borrowed = shared.min(queues().map(|queue| queue.borrowed_max).sum());
-        let of_blocks = |blocks: usize| (blocks * (self.block_bytes / lane.packed_bytes())) as u64;
+        // Every lane fills a block of its own, so of all but one a part of it may stay empty.
+        let lanes_beside = feeding.clone().count() - 1;
+        let of_blocks =
+            |blocks: usize| (blocks.saturating_sub(lanes_beside) * (self.block_bytes / lane.packed_bytes())) as u64;
         Some(Stall {
             listener,
             sink,
             rate,
             payload_bytes: lane.payload_bytes,
             datagrams: of_blocks(own + borrowed),
-            own_datagrams: (of_blocks(own) as f64 * part) as u64,
+            own_datagrams: (of_blocks(own.saturating_sub(lanes_of_queues - feeding.clone().count())) as f64 * part)
+                as u64,
         })
     }
 }

@@ -134,13 +134,17 @@ fn a_pool_that_is_written_is_kept_to_and_one_that_is_too_small_is_refused_with_t
     let daemon = |bytes: &str| format!("[daemon]\npool_bytes = \"{bytes}\"\n");
     let rest = listener(0, "", r#""a""#) + &sink("a", "queue_bytes = \"8MiB\"");
     for (written, bytes) in [("16MiB", 16 * MIB), ("1GiB", 1024 * MIB)] {
-        let (_, plan) = plan(&(daemon(written) + &rest));
-        let pool_bytes = plan.memory().pool_bytes();
-        assert!(pool_bytes <= bytes && bytes - pool_bytes <= plan.pool.block_bytes, "{pool_bytes} of {bytes}");
+        for nodes in [1, 2] {
+            let text = daemon(written) + &rest.replace("sinks", "lanes = 2\nsinks");
+            let (_, plan) = plan_on(nodes, &text).expect("a plan");
+            let pool_bytes = plan.memory().pool_bytes();
+            let left = bytes.checked_sub(pool_bytes).expect("never more");
+            assert!(left <= nodes * plan.pool.block_bytes, "{pool_bytes} of {bytes}");
+        }
     }
     let failure = plan_on(1, &(daemon("8MiB") + &rest)).expect_err("too little");
     assert_eq!(failure.code, ExitCode::Configuration);
-    for words in ["pool_bytes = 8.0 MiB", "1 lanes receive into", "ask for 7.6 MiB", "raise pool_bytes to"] {
+    for words in ["pool_bytes = 8.0 MiB", "1 lanes receive into", "queues need 7.6 MiB", "raise pool_bytes to"] {
         assert!(failure.message.contains(words), "{words}: {failure}");
     }
 }

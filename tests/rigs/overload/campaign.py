@@ -196,6 +196,8 @@ def main():
         (folder / "overload.md").write_text(table(rows, settings, seconds))
     bad = sum(not row["good"] for row in rows)
     full = sum(row["queue_full"] > 0 for row in rows)
+    if not judged and not bad and not settings.only:
+        sys.exit("FAILED: the judge was never given wrong books: this shows nothing")
     if not full and not settings.only:
         sys.exit("FAILED: no queue was ever full: this shows nothing")
     print(f"{'FAILED' if bad else 'passed'}: {len(rows)} runs in {seconds:.0f} s, {bad} wrong; {full} with a full "

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import sinks
 
-START_SECONDS, SETTLE_SECONDS, END_SECONDS = 15, 20, 20
+START_SECONDS, SEND_SECONDS, SETTLE_SECONDS, END_SECONDS = 15, 60, 20, 20
 SOURCES = 3
 UDP_SEGMENT = 103
 SOL_UDP = 17
@@ -154,6 +154,11 @@ sinks = [{names}]
         ours, theirs = multiprocessing.Pipe()
         sender = multiprocessing.Process(target=send, args=(self.mix, self.address, theirs))
         sender.start()
+        # The other end is the sender's alone, so that its death is the end of the file.
+        theirs.close()
+        if not ours.poll(SEND_SECONDS):
+            sender.kill()
+            raise TimeoutError(f"the sender has not ended within {SEND_SECONDS} s")
         sent = ours.recv()
         sender.join()
         return sent

@@ -118,6 +118,7 @@ rotate = {{ bytes = 0, every = "0s" }}
                     all(lane["receive_buffer_used_bytes"] == 0 for lane in listener["lanes"]):
                 return
             time.sleep(0.02)
+        raise TimeoutError(f"what was sent was not settled within {SETTLE_SECONDS} s")
 
     def end(self):
         self.process.send_signal(signal.SIGTERM)
