@@ -140,10 +140,11 @@ fn hand_over(criterion: &mut Criterion) {
     let (blocks, _) = PackedBatch::pool(2, 64 << 10, false).expect("a pool");
     let nothing = Stock::shared(Vec::new().into_iter());
     let blocks = Blocks::new(Stock::of_queue(blocks.into_iter()), nothing, Allowance::new(0));
+    let homes = Homes::new([home].into(), vec![blocks.clone()]);
     let mut route = Route::new(inbox.attach(260), FullPolicy::Block, 0, blocks, 256);
     let thread = std::thread::spawn(move || {
         while let Waited::Batch(parcel) = inbox.wait(None) {
-            home.push(parcel).expect("the way home has room for every batch");
+            homes.send(parcel);
         }
     });
     let stop = Stop::default();
