@@ -4,9 +4,9 @@
 //! pool = batches of all lanes + own blocks of all queues + shared blocks of all memory nodes
 //! ```
 //!
-//! A lane receives into a few batches of full-length slots; where there are more than sixteen lanes each has two. What waits
-//! for a sink waits in blocks, by its length. A queue owns what `queue_bytes` says, or else what `absorb` asks for
-//! where it is written, and two blocks in any case. The rest is shared by all queues of the node.
+//! A lane receives into a few batches of full-length slots; where there are more than sixteen lanes each has two. What
+//! waits for a sink waits in blocks, by its length. A queue owns what `queue_bytes` says, or else what `absorb` asks
+//! for where it is written, and two blocks in any case. The rest is shared by all queues of the node.
 //!
 //! How long a stall is survived follows from the same numbers, see [`PoolPlan::stalls`].
 
@@ -240,7 +240,8 @@ fn borrow(
 fn too_little(pool_bytes: usize, batches_bytes: usize, lanes: usize, own_bytes: usize) -> Failure {
     let message = format!(
         "[daemon] pool_bytes = {}: {lanes} lanes receive into {}, and the queues need {} for what queue_bytes and \
-         absorb ask for and two blocks each; raise pool_bytes to {} or more, or lower lanes, batch_size, max_length, absorb or queue_bytes",
+         absorb ask for and two blocks each; raise pool_bytes to {} or more, or lower lanes, batch_size, max_length, \
+         absorb or queue_bytes",
         Bytes(pool_bytes),
         Bytes(batches_bytes),
         Bytes(own_bytes),

@@ -105,11 +105,7 @@ impl Plan {
             }
         }
         let node_of_core = topology.node_of_core.clone();
-        let sinks = config.sinks.iter().enumerate().map(|(index, sink)| SinkPlan {
-            consumers: feeders.consumers(index, sink.consumers),
-            feeders: feeders.of_sink(index, sink.consumers).collect(),
-        });
-        let sinks: Vec<SinkPlan> = sinks.collect();
+        let sinks = sink_plans(config, &feeders);
         let bytes_of = |(sink, plan)| sink_bytes(&config.listeners, sink, plan);
         let sink_bytes = config.sinks.iter().zip(&sinks).map(bytes_of).sum();
         let remarks = Vec::new();
@@ -147,6 +143,14 @@ impl Plan {
             threads: self.lanes.len() + self.sinks.iter().map(|sink| sink.consumers).sum::<usize>(),
         }
     }
+}
+
+fn sink_plans(config: &Config, feeders: &Feeders<'_>) -> Vec<SinkPlan> {
+    let plan = |(index, sink): (usize, &Sink)| SinkPlan {
+        consumers: feeders.consumers(index, sink.consumers),
+        feeders: feeders.of_sink(index, sink.consumers).collect(),
+    };
+    config.sinks.iter().enumerate().map(plan).collect()
 }
 
 /// Whether the kernel takes the address of a listener for one that another of our own listeners has: one of the two is
