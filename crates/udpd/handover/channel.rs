@@ -7,8 +7,8 @@
 //! consumer is behind and not longer, without a timer. The place is a queue of one and not an atomic cell: a cell keeps
 //! a pointer as a number, which miri rightly refuses, and looking into an empty cell writes to it.
 //!
-//! The queues are crossbeam's; the sleep is ours, see [`bell`](super::bell). A consumer of a thousand lanes does not
-//! look through a thousand queues to find the one that has something, see [`marks`](super::marks).
+//! The queues are crossbeam's; the sleep is ours, see `bell`. A consumer of a thousand lanes does not
+//! look through a thousand queues to find the one that has something, see `marks`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
