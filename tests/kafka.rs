@@ -147,7 +147,8 @@ fn where_no_broker_ever_comes_all_is_failed_the_end_is_bounded_and_the_other_sin
 #[test]
 fn a_full_queue_costs_only_its_own_sink_and_the_ledger_closes_over_a_consumer_that_waits_for_room() {
     let _alone = alone();
-    let running = Running::start(&settings(&pipeline::nobody(), "full", &[("queue.buffering.max.messages", "100")]));
+    let settings = settings(&pipeline::nobody(), "full", &[("queue.buffering.max.messages", "100")]);
+    let running = Running::start_with_queue(&settings, Some(256 << 10));
     let sent = Load { rate_per_second: 20_000, ..Load::new(running.address(), Amount::Count(40_000)) }.send().sent;
     running.wait("a full channel", |sink| count(&sink["dropped"], "queue_full") > 0);
     let ledger = running.stop();

@@ -43,6 +43,11 @@ pub(crate) struct Running {
 impl Running {
     /// Starts one.
     pub(crate) fn start(settings: &KafkaSettings) -> Self {
+        Self::start_with_queue(settings, None)
+    }
+
+    /// The same with a queue of so many bytes before the sink.
+    pub(crate) fn start_with_queue(settings: &KafkaSettings, queue_bytes: Option<usize>) -> Self {
         let address = free_address();
         let text = format!(
             r#"
@@ -60,6 +65,7 @@ impl Running {
         );
         let mut config = Config::parse(&text, "test", &Host::default()).expect("a valid configuration");
         config.sinks[0].settings = Arc::new(settings.clone());
+        config.sinks[0].queue_bytes = queue_bytes;
         let (crew, inbox) = Crew::new();
         let plan = plan::make(&config).expect("a plan");
         let pipeline = Pipeline::start(&config, &plan, Instant::now(), &crew).expect("the pipeline starts");
