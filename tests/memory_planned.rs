@@ -73,7 +73,11 @@ fn the_parts_of_the_pool_are_labelled_and_add_up() {
         assert_eq!(text.contains(" for\n"), label.is_some(), "{text}");
         assert!(label.is_none_or(|label| text.contains(label)), "{text}");
         assert_eq!(count(&json, "asked_bytes") > 0, label.is_some(), "{json:#}");
-        for line in ["in batches, which lanes receive into", "shared by all sinks", "in all, fixed at the start"] {
+        for line in [
+            "in batches, which lanes receive into",
+            "two blocks of each queue, the rest shared",
+            "in all, fixed at the start",
+        ] {
             assert_eq!(text.matches(line).count(), 1, "{line}: {text}");
         }
     }
