@@ -5,7 +5,7 @@
 //! puts the interrupt of its queue, or, without such a plan, the one its receiver runs on. The other cores are dealt
 //! out to the lanes nearest to them: same memory node first, then the lane with the fewest.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
 
 use mmsg::GroupSpread;
@@ -28,6 +28,9 @@ pub struct Intake {
     pub cores: Vec<usize>,
     /// The queues whose datagrams the program gives to it; empty unless `spread = "queue"`.
     pub queues: Vec<u32>,
+    /// The cores on which the datagrams of each queue of its interface should arrive, whatever lane then gets them;
+    /// empty where nobody plans that.
+    pub cores_of_queue: BTreeMap<u32, Vec<usize>>,
 }
 
 impl Intake {
@@ -48,6 +51,8 @@ pub struct Members<'a> {
     pub queues: Option<usize>,
     /// The core of arrival of each member by the plan of the interface; shorter where there is no plan.
     pub arrival_cores: &'a [Option<usize>],
+    /// The cores of arrival of each queue by that plan; empty where there is none.
+    pub cores_of_queue: &'a BTreeMap<u32, Vec<usize>>,
 }
 
 /// What each of the members gets.
@@ -57,7 +62,7 @@ pub fn intakes(spread: Spread, members: &Members<'_>, topology: &Topology) -> Ve
     match spread {
         Spread::Flow | Spread::Random => {}
         Spread::Cpu => {
-            plan_arrivals(&mut lanes, members.arrival_cores);
+            plan_arrivals(&mut lanes, members);
             let wanted: Vec<Option<usize>> = lanes
                 .iter()
                 .zip(members.seats)
@@ -68,7 +73,7 @@ pub fn intakes(spread: Spread, members: &Members<'_>, topology: &Topology) -> Ve
             }
         }
         Spread::Queue => {
-            plan_arrivals(&mut lanes, members.arrival_cores);
+            plan_arrivals(&mut lanes, members);
             let queues = members.queues.unwrap_or(QUEUES_ASSUMED.max(count));
             for (queue, number) in (0..queues).zip(0_u32..) {
                 lanes[queue % count].queues.push(number);
@@ -81,9 +86,12 @@ pub fn intakes(spread: Spread, members: &Members<'_>, topology: &Topology) -> Ve
     lanes
 }
 
-fn plan_arrivals(lanes: &mut [Intake], arrival_cores: &[Option<usize>]) {
-    for (lane, core) in lanes.iter_mut().zip(arrival_cores) {
+fn plan_arrivals(lanes: &mut [Intake], members: &Members<'_>) {
+    for (lane, core) in lanes.iter_mut().zip(members.arrival_cores) {
         lane.arrival_core = *core;
+    }
+    for lane in lanes {
+        lane.cores_of_queue.clone_from(members.cores_of_queue);
     }
 }
 
@@ -154,7 +162,9 @@ mod tests {
         let seat = |&core: &usize| Some(Seat { core, node: topology.node_of_core.get(&core).copied() });
         let seats: Vec<Option<Seat>> = seats.iter().map(seat).collect();
         let cores: Vec<usize> = (0..8).collect();
-        intakes(spread, &Members { seats: &seats, cores: &cores, queues, arrival_cores }, &topology)
+        let planned = (0..).zip(arrival_cores).filter_map(|(queue, core)| Some((queue, vec![(*core)?])));
+        let cores_of_queue = &planned.collect();
+        intakes(spread, &Members { seats: &seats, cores: &cores, queues, arrival_cores, cores_of_queue }, &topology)
     }
 
     #[test]
@@ -187,6 +197,10 @@ mod tests {
         assert_eq!((&lanes[0].cores, &lanes[1].cores), (&vec![5, 0, 2, 4], &vec![6, 1, 3, 7]));
         assert_eq!((lanes[0].expected_cores(), lanes[1].expected_cores()), (&[5][..], &[6, 1, 3, 7][..]));
         assert!(Intake::default().expected_cores().is_empty());
+        assert!(
+            lanes.iter().all(|lane| lane.cores_of_queue == [(0, vec![5])].into()),
+            "every lane may get any queue's"
+        );
     }
 
     #[test]

@@ -80,7 +80,9 @@ impl Plan {
                 };
                 let seats: Vec<Option<Seat>> = (0..count).map(seat).collect();
                 let arrival_cores: Vec<Option<usize>> = planned.iter().map(|seat| Some(seat.arrival_core())).collect();
-                let members = Members { seats: &seats, cores: &usable, queues, arrival_cores: &arrival_cores };
+                let cores_of_queue = &plan.into_iter().flatten().filter_map(cores_of_queue).collect();
+                let members =
+                    Members { seats: &seats, cores: &usable, queues, arrival_cores: &arrival_cores, cores_of_queue };
                 let taken_in = spread::intakes(listener.spread, &members, topology).into_iter().zip(seats);
                 lanes.extend(taken_in.enumerate().map(|(member, (intake, seat))| LanePlan {
                     listener: index,
@@ -143,6 +145,11 @@ impl Plan {
             threads: self.lanes.len() + self.sinks.iter().map(|sink| sink.consumers).sum::<usize>(),
         }
     }
+}
+
+/// A queue with the cores on which its datagrams should arrive.
+fn cores_of_queue(seat: &QueueSeat) -> Option<(u32, Vec<usize>)> {
+    Some((u32::try_from(seat.queue).ok()?, vec![seat.arrival_core()]))
 }
 
 fn sink_plans(config: &Config, feeders: &Feeders<'_>) -> Vec<SinkPlan> {
