@@ -42,8 +42,12 @@ for package in "$kernel" busybox-static ethtool; do
 done
 [ "${1:-}" != --prepare ] || exit 0
 
-cargo build --release --bin udpd
-udpd=$(realpath "${CARGO_TARGET_DIR:-target}/release/udpd")
+# UDPD_RIG_BINARY: a udpd that is built already.
+udpd=${UDPD_RIG_BINARY:-}
+if [ -z "$udpd" ]; then
+    cargo build --release --bin udpd
+    udpd=${CARGO_TARGET_DIR:-target}/release/udpd
+fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -52,7 +56,8 @@ root=$work/root
 mkdir -p "$root"/{bin,proc,sys,dev,run,tmp,modules}
 cp "$cache/busybox-static/bin/busybox" "$root/bin/"
 cp "$cache"/ethtool/{usr/,}sbin/ethtool "$root/bin/" 2>/dev/null || [ -x "$root/bin/ethtool" ]
-cp "$udpd" "$root/bin/"
+cp "$udpd" "$root/bin/udpd"
+strip --strip-debug "$root/bin/udpd" 2>/dev/null || true
 for library in $(ldd "$udpd" "$root/bin/ethtool" | sed -n 's/^[^/]*\(\/[^ ]*\) (0x.*/\1/p' | sort -u); do
     mkdir -p "$root$(dirname "$library")"
     cp -L "$library" "$root$library"

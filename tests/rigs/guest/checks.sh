@@ -87,12 +87,47 @@ for _ in $(seq 100); do grep -q "ready:" /tmp/log && break; usleep 100000; done
 cat /tmp/log
 check "one lane for each queue" grep -q "ready: 4 lanes receive" /tmp/log
 
-# Pages of the lanes' arenas: the large anonymous mappings, each on one node alone.
-grep -E 'anon=[0-9]{4,}' /proc/$daemon/numa_maps >/tmp/arenas
-check "every lane's memory lies on one node" same "$(grep -c 'N0=.*N1=' /tmp/arenas)" 0
-check "and on each node lie the lanes of its cores" same \
-    "$(grep -c 'N0=' /tmp/arenas) $(grep -c 'N1=' /tmp/arenas)" \
-    "$(grep -c 'core [01], node 0' /tmp/log) $(grep -c 'core [23], node 1' /tmp/log)"
+# The pool is a mapping of batches for each lane and one of blocks for each node; whatever else is mapped is smaller
+# than these. A node has of each what its lanes are of all lanes. The kernel counts pages, the log says MiB with one
+# decimal, and batches are planned with room for rounding: within three parts of a hundred.
+lanes_on() { grep -c "lane .*, node $1, receive" /tmp/log; }
+# mapped LANES_ON_NODE_0 LANES_ON_NODE_1: fails with what it found where a node has less or more.
+mapped() {
+    memory=$(sed -n 's/.*memory: \([0-9.]*\) MiB in batches, \([0-9.]*\) MiB for what waits.*/\1 \2/p' /tmp/log)
+    awk -v memory="$memory" -v first="$1" -v second="$2" '
+        BEGIN {
+            split(memory, part, " ")
+            lanes[0] = first; lanes[1] = second; all = first + second
+            smallest = part[1] / all * 0.97
+        }
+        !/ anon=/ || / (file|heap|stack)/ { next }
+        {
+            whole = 0; split("", here); match($0, /kernelpagesize_kB=[0-9]+/)
+            page = substr($0, RSTART + 18, RLENGTH - 18) / 1024
+            for (field = 1; field <= NF; field++)
+                if (match($field, /^N[0-9]+=/)) {
+                    here[substr($field, 2, RLENGTH - 2)] = substr($field, RLENGTH + 1) * page
+                    whole += substr($field, RLENGTH + 1) * page
+                }
+            if (whole < smallest) next
+            count++; nodes = 0
+            for (node in here) { mib[node] += here[node]; nodes++ }
+            if (nodes != 1) { print "    on several nodes: " $0; wrong = 1 }
+        }
+        END {
+            if (count != all + 2) { print "    mappings of the pool: " count ", wanted " all + 2; wrong = 1 }
+            for (node = 0; node < 2; node++) {
+                wanted = (part[1] + part[2]) * lanes[node] / all
+                if (mib[node] < wanted * 0.97 || mib[node] > wanted * 1.03) {
+                    printf "    node %d: found %.1f MiB of the pool, wanted %.1f\n", node, mib[node], wanted; wrong = 1
+                }
+            }
+            exit wrong
+        }' /proc/$daemon/numa_maps
+}
+check "two lanes on each node" same "$(lanes_on 0) $(lanes_on 1)" "2 2"
+check "the pool lies on the nodes of its lanes, and no part of it on two" mapped 2 2
+check "that could fail" eval '! mapped 3 1 >/dev/null && ! mapped 1 3 >/dev/null'
 
 check "64 flows are sent" send 64 40000 3000 5140
 for _ in $(seq 50); do
