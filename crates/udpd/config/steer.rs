@@ -2,7 +2,7 @@
 //! is asked, so that is for `udpd steer`, not for here.
 
 use steer::ethtool::FlowHash;
-use steer::plan::{Amount, Placement, Request};
+use steer::plan::{Amount, Placement, Request, Shares};
 
 use crate::settings::kinds::{Count, Flat, List, Or, Text, Words};
 use crate::settings::settings;
@@ -35,6 +35,9 @@ settings! {
             Words(&[("adjacent", Placement::Adjacent), ("same_core", Placement::SameCore)]);
         /// The cores that udpd may use, such as "0-3,8".
         cores as cpus: Option<Vec<usize>> = "auto", Text(parse_cores), elsewhere "cores";
+        .. indirection = Shares::Even;
+        .. coalesce = None;
+        .. dedicated = Vec::new();
         .. receivers = None;
     }
 }

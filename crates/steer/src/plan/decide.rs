@@ -28,6 +28,7 @@ fn plan(interface: &Interface, seats: &mut Seats<'_>, request: &Request) -> Resu
         driver: interface.driver.get().map_or("?", |driver| &driver.driver).to_owned(),
         node: interface.node,
         seats: Vec::new(),
+        dedicated: Vec::new(),
         wanted: Vec::new(),
         notes: Vec::new(),
         busiest_share_thousandths: 0,

@@ -15,5 +15,5 @@ mod show;
 #[path = "plan_tests.rs"]
 mod tests;
 
-pub use parts::{BALANCE_FLOWS, InterfacePlan, Plan, QueueSeat, Target, Wanted};
-pub use request::{Amount, Note, Placement, PlanError, Request, Wish};
+pub use parts::{BALANCE_FLOWS, DedicatedQueue, InterfacePlan, Plan, QueueSeat, Target, Wanted};
+pub use request::{Amount, Dedication, Note, Placement, PlanError, Request, Shares, Wish};

@@ -25,12 +25,23 @@ pub struct InterfacePlan {
     pub node: Option<usize>,
     /// One seat for each queue, in order.
     pub seats: Vec<QueueSeat>,
+    /// The queues that datagrams of [`Request::dedicated`](super::Request::dedicated) have for themselves.
+    pub dedicated: Vec<DedicatedQueue>,
     /// Every setting the plan depends on, in the order of application, whether it holds already or not.
     pub wanted: Vec<Wanted>,
     /// What the operator should know.
     pub notes: Vec<Note>,
     /// The share of the busiest receiver that is to be expected of [`BALANCE_FLOWS`] flows, in thousandths.
     pub busiest_share_thousandths: u32,
+}
+
+/// A queue that some datagrams have for themselves: the device sends them there, and nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DedicatedQueue {
+    /// The number of the queue, from 0.
+    pub queue: usize,
+    /// Whose it is: the place in [`Request::dedicated`](super::Request::dedicated).
+    pub dedication: usize,
 }
 
 /// Where one queue's work goes.

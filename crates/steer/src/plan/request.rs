@@ -4,6 +4,8 @@
 //! part as a [`Wish`], and the program adds the name of its own option or key.
 
 use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
 
 use crate::ethtool::FlowHash;
 
@@ -16,6 +18,12 @@ pub struct Request {
     pub ring: Amount,
     /// What of a UDP datagram is hashed; `None` keeps it.
     pub flow_hash_udp: Option<FlowHash>,
+    /// Which share of the flows each queue gets.
+    pub indirection: Shares,
+    /// How long a device may wait before it announces what it received; `None` keeps that as it is.
+    pub coalesce: Option<Duration>,
+    /// Datagrams that the device itself sends to queues of their own.
+    pub dedicated: Vec<Dedication>,
     /// Where a receiver sits, seen from its queue's interrupt.
     pub placement: Placement,
     /// The cores to use, of those that are allowed; `None` is all of them.
@@ -34,6 +42,29 @@ pub enum Amount {
     Max,
     /// So many.
     Number(u32),
+}
+
+/// Which share of the flows each queue gets by the indirection table.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Shares {
+    /// All the same.
+    #[default]
+    Even,
+    /// What the table gives them now, as long as the number of queues stays.
+    Keep,
+}
+
+/// UDP datagrams that get queues of their own, which nothing else uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dedication {
+    /// On this interface only; `None` is each that is planned for.
+    pub interface: Option<String>,
+    /// The port that they are sent to.
+    pub port: u16,
+    /// The addresses that they are sent to. An unspecified one (`0.0.0.0`, `::`) is every address of its family.
+    pub addresses: Vec<IpAddr>,
+    /// How many queues they get on each interface.
+    pub queues: usize,
 }
 
 /// Where a receiver sits, seen from its queue's interrupt.
@@ -58,6 +89,12 @@ pub enum Wish {
     Ring,
     /// [`Request::flow_hash_udp`].
     FlowHash,
+    /// [`Request::indirection`].
+    Indirection,
+    /// [`Request::coalesce`].
+    Coalesce,
+    /// [`Request::dedicated`].
+    Dedicated,
     /// [`Request::placement`].
     Placement,
     /// [`Request::cores`].
