@@ -51,7 +51,7 @@
 //!   `/sys/class/net/IF/queues`, and the driver)
 //! - `plan/mod`, `plan/decide`, `plan/show`: what should be, setting by setting; as a table
 //! - `plan/seats`, `plan/balance`: which cores; how evenly flows will spread
-//! - `plan/parts`, `plan/request`: what a plan consists of; what is asked of it
+//! - `plan/request`, `plan/parts`, `plan/note`: what is asked of a plan; what it consists of; what cannot be
 //! - `host`: reads a host; the only file that asks all of those below
 //! - `interrupts`, `names`: which interrupt belongs to a queue, by number or by the driver's name for it
 //!   (`/sys/kernel/irq/N/actions`, `/proc/irq/N/effective_affinity_list`)

@@ -1,6 +1,8 @@
 //! `[steer]`: which interfaces are set up, and what is asked of them. Whether a device can do it is only known when it
 //! is asked, so that is for `udpd steer`, not for here.
 
+use std::collections::BTreeMap;
+
 use steer::ethtool::FlowHash;
 use steer::plan::{Amount, Placement, Request, Shares};
 
@@ -38,7 +40,9 @@ settings! {
         .. indirection = Shares::Even;
         .. coalesce = None;
         .. dedicated = Vec::new();
-        .. receivers = None;
+        .. receivers = BTreeMap::new();
+        .. seated = BTreeMap::new();
+        .. taken = Vec::new();
     }
 }
 

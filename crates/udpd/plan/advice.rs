@@ -89,6 +89,7 @@ mod tests {
     fn a_note_is_given_the_key_that_would_change_it() {
         let note = |wishes: &[Wish]| Note { text: "so it is".to_owned(), wishes: wishes.to_vec() };
         let part = InterfacePlan {
+            spare_seats: Vec::new(),
             name: "eth0".to_owned(),
             driver: "?".to_owned(),
             node: None,

@@ -59,8 +59,8 @@ impl Plan {
         let feeders = Feeders::new(&config.listeners, &receive_queues);
         let unplanned =
             (0..plans.len()).filter(|&index| plans[index].is_none()).map(|index| feeders.lanes(index)).sum();
-        let taken: Vec<usize> =
-            plans.iter().flatten().flatten().flat_map(|seat| [seat.arrival_core(), seat.receiver_core]).collect();
+        let seat_cores = |seat: &QueueSeat| seat.interrupt_core.into_iter().chain([seat.receiver_core]);
+        let taken: Vec<usize> = plans.iter().flatten().flatten().flat_map(seat_cores).collect();
         let Seating { receivers, consumer_cores, shared } = place(unplanned, &without(allowed, &taken), topology);
         let usable: Vec<usize> = allowed.iter().copied().filter(|core| topology.online.contains(core)).collect();
         let mut seats = receivers.into_iter();
@@ -79,7 +79,7 @@ impl Plan {
                     None => seats.next(),
                 };
                 let seats: Vec<Option<Seat>> = (0..count).map(seat).collect();
-                let arrival_cores: Vec<Option<usize>> = planned.iter().map(|seat| Some(seat.arrival_core())).collect();
+                let arrival_cores: Vec<Option<usize>> = planned.iter().map(|seat| seat.arrival_core()).collect();
                 let cores_of_queue = &plan.into_iter().flatten().filter_map(cores_of_queue).collect();
                 let members =
                     Members { seats: &seats, cores: &usable, queues, arrival_cores: &arrival_cores, cores_of_queue };
@@ -149,7 +149,8 @@ impl Plan {
 
 /// A queue with the cores on which its datagrams should arrive.
 fn cores_of_queue(seat: &QueueSeat) -> Option<(u32, Vec<usize>)> {
-    Some((u32::try_from(seat.queue).ok()?, vec![seat.arrival_core()]))
+    let cores = seat.cores_of_queue();
+    (!cores.is_empty()).then_some((u32::try_from(seat.queue).ok()?, cores.to_vec()))
 }
 
 fn sink_plans(config: &Config, feeders: &Feeders<'_>) -> Vec<SinkPlan> {

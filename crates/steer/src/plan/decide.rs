@@ -4,8 +4,9 @@
 //! its cure where it does not.
 
 use super::balance::{busiest_share, thousandths};
+use super::note::{Note, PlanError, Wish, refuse};
 use super::parts::{BALANCE_FLOWS, InterfacePlan, Plan, Target, Wanted};
-use super::request::{Amount, Note, PlanError, Request, Wish, refuse};
+use super::request::{Amount, Request};
 use super::seats::Seats;
 use crate::corelist::format_core_list;
 use crate::ethtool::{Channels, Family, FlowHash, Rings};
@@ -28,6 +29,7 @@ fn plan(interface: &Interface, seats: &mut Seats<'_>, request: &Request) -> Resu
         driver: interface.driver.get().map_or("?", |driver| &driver.driver).to_owned(),
         node: interface.node,
         seats: Vec::new(),
+        spare_seats: Vec::new(),
         dedicated: Vec::new(),
         wanted: Vec::new(),
         notes: Vec::new(),
@@ -40,7 +42,7 @@ fn plan(interface: &Interface, seats: &mut Seats<'_>, request: &Request) -> Resu
     part.seats = seats.assign(interface, queues, &mut part.notes)?;
     part.want_interrupts(interface);
     part.want_rps(interface, queues, request, seats);
-    let receivers = request.receivers.unwrap_or(queues).max(1);
+    let receivers = request.receivers.get(&interface.name).copied().unwrap_or(queues).max(1);
     part.busiest_share_thousandths = thousandths(busiest_share(BALANCE_FLOWS, receivers));
     if !interface.is_up {
         part.note(&[], "the interface is down: its interrupts appear when it comes up; apply the plan again then");
@@ -216,7 +218,7 @@ impl InterfacePlan {
 
     /// RPS only where it is the only way: more receivers than the device has queues.
     fn want_rps(&mut self, interface: &Interface, queues: usize, request: &Request, seats: &Seats<'_>) {
-        let receivers = request.receivers.unwrap_or(queues);
+        let receivers = request.receivers.get(&interface.name).copied().unwrap_or(queues);
         if receivers <= queues {
             for queue in interface.queues.iter().filter(|queue| !queue.rps_cores.is_empty()) {
                 let text = format!(

@@ -7,6 +7,7 @@
 
 mod balance;
 mod decide;
+mod note;
 mod parts;
 mod request;
 mod seats;
@@ -15,5 +16,6 @@ mod show;
 #[path = "plan_tests.rs"]
 mod tests;
 
-pub use parts::{BALANCE_FLOWS, DedicatedQueue, InterfacePlan, Plan, QueueSeat, Target, Wanted};
-pub use request::{Amount, Dedication, Note, Placement, PlanError, Request, Shares, Wish};
+pub use note::{Note, PlanError, Wish};
+pub use parts::{BALANCE_FLOWS, DedicatedQueue, InterfacePlan, Plan, QueueSeat, SpareSeat, Target, Wanted};
+pub use request::{Amount, Dedication, Placement, Request, Shares};

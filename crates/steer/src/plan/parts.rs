@@ -1,7 +1,7 @@
 //! What a plan consists of, as plain data: an [`InterfacePlan`] for each interface, with a seat for each queue and a
 //! list of settings.
 
-use super::request::Note;
+use super::note::Note;
 use crate::ethtool::{Channels, Family, FlowHash, Rings};
 
 /// For how many flows a plan tells the balance that is to be expected.
@@ -25,6 +25,8 @@ pub struct InterfacePlan {
     pub node: Option<usize>,
     /// One seat for each queue, in order.
     pub seats: Vec<QueueSeat>,
+    /// The seats of receivers beyond the number of queues, in order.
+    pub spare_seats: Vec<SpareSeat>,
     /// The queues that datagrams of [`Request::dedicated`](super::Request::dedicated) have for themselves.
     pub dedicated: Vec<DedicatedQueue>,
     /// Every setting the plan depends on, in the order of application, whether it holds already or not.
@@ -33,6 +35,24 @@ pub struct InterfacePlan {
     pub notes: Vec<Note>,
     /// The share of the busiest receiver that is to be expected of [`BALANCE_FLOWS`] flows, in thousandths.
     pub busiest_share_thousandths: u32,
+}
+
+impl InterfacePlan {
+    /// The seats of its queues, and behind them the spare ones as if each belonged to a queue of the next number: what
+    /// a program tells of its receivers, for [`Request::seated`](super::Request).
+    pub fn all_seats(&self) -> Vec<QueueSeat> {
+        let spare = self.spare_seats.iter().zip(self.seats.len()..).map(|(spare, queue)| QueueSeat {
+            queue,
+            receiver: spare.receiver,
+            interrupt_core: None,
+            receiver_core: spare.core,
+            receiver_cores: spare.cores.clone(),
+            rps_cores: spare.is_fed_by_rps.then_some(spare.core).into_iter().collect(),
+            node: spare.node,
+            why: spare.why.clone(),
+        });
+        self.seats.iter().cloned().chain(spare).collect()
+    }
 }
 
 /// A queue that some datagrams have for themselves: the device sends them there, and nothing else.
@@ -49,10 +69,18 @@ pub struct DedicatedQueue {
 pub struct QueueSeat {
     /// The number of the queue, from 0.
     pub queue: usize,
+    /// The number of the receiver that it belongs to, from 0: with fewer receivers than queues they take turns.
+    pub receiver: usize,
     /// The core of its interrupt; `None` when that cannot be chosen.
     pub interrupt_core: Option<usize>,
-    /// The core of its receiver.
+    /// The core of its receiver; where that may run on several, the one on whose node its memory belongs.
     pub receiver_core: usize,
+    /// The cores that its receiver may run on: its core alone, or all of the node
+    /// ([`Placement::Node`](super::Placement)).
+    pub receiver_cores: Vec<usize>,
+    /// The cores to which RPS hands its datagrams on after the interrupt, one of them its own receiver's; empty
+    /// without RPS.
+    pub rps_cores: Vec<usize>,
     /// The memory node of the receiver's core.
     pub node: Option<usize>,
     /// Why these cores, in one sentence.
@@ -60,9 +88,39 @@ pub struct QueueSeat {
 }
 
 impl QueueSeat {
-    /// Where the queue's datagrams are processed once the plan is applied.
-    pub fn arrival_core(&self) -> usize {
-        self.interrupt_core.unwrap_or(self.receiver_core)
+    /// Where the datagrams of its receiver are processed once the plan is applied: where the interrupt fires, or with
+    /// RPS on the receiver's own core. `None` when nobody can say.
+    pub fn arrival_core(&self) -> Option<usize> {
+        if self.rps_cores.is_empty() { self.interrupt_core } else { Some(self.receiver_core) }
+    }
+
+    /// Where the datagrams of the queue are processed once the plan is applied; empty when nobody can say.
+    pub fn cores_of_queue(&self) -> &[usize] {
+        if self.rps_cores.is_empty() { self.interrupt_core.as_slice() } else { &self.rps_cores }
+    }
+}
+
+/// Where a receiver sits that no queue is left for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpareSeat {
+    /// The number of the receiver, from 0: behind those of the queues.
+    pub receiver: usize,
+    /// Its core; where it may run on several, the one on whose node its memory belongs.
+    pub core: usize,
+    /// The cores that it may run on: its core alone, or all of the node ([`Placement::Node`](super::Placement)).
+    pub cores: Vec<usize>,
+    /// True when RPS hands datagrams on to its core; nothing else brings any there.
+    pub is_fed_by_rps: bool,
+    /// The memory node of its core.
+    pub node: Option<usize>,
+    /// Why this core, in one sentence.
+    pub why: String,
+}
+
+impl SpareSeat {
+    /// Where its datagrams are processed once the plan is applied; `None` when nothing brings any to it in particular.
+    pub fn arrival_core(&self) -> Option<usize> {
+        self.is_fed_by_rps.then_some(self.core)
     }
 }
 

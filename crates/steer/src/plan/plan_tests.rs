@@ -44,7 +44,7 @@ fn a_receiver_never_sits_on_the_sibling_thread_of_its_interrupt() {
         let host = Machine::named(&name).read(&[]).expect("a host");
         let Ok(plan) = Plan::new(&host, &all_cores(&host), &Request::default()) else { continue };
         for seat in plan.interfaces.iter().flat_map(|interface| &interface.seats) {
-            let (interrupt, receiver) = (seat.arrival_core(), seat.receiver_core);
+            let (interrupt, receiver) = (seat.arrival_core().unwrap_or(seat.receiver_core), seat.receiver_core);
             assert!(interrupt == receiver || !host.topology.are_siblings(interrupt, receiver), "{name}: {seat:?}");
             assert!(host.topology.online.contains(&receiver), "{name}: {seat:?}");
         }
@@ -97,7 +97,7 @@ fn what_has_nothing_to_steer_says_so_and_names_what_has() {
 
 #[test]
 fn a_single_queue_with_more_receivers_is_spread_by_rps() {
-    let request = Request { receivers: Some(2), ..Request::default() };
+    let request = Request { receivers: [("eth0".to_owned(), 2)].into(), ..Request::default() };
     let plan = plan_of("vm-virtio-single", &request).expect("a plan");
     let rps = plan.interfaces[0].wanted.iter().find(|wanted| matches!(wanted.target, Target::Rps { .. }));
     assert_eq!(rps.map(|wanted| &wanted.target), Some(&Target::Rps { queue: 0, cores: vec![0, 1] }));
@@ -112,7 +112,8 @@ fn two_interfaces_share_no_core_while_there_are_enough() {
     twice.interfaces.push(twice.interfaces[0].clone());
     let plan = Plan::new(&twice, &all_cores(&twice), &Request::default()).expect("a plan");
     let seats: Vec<&QueueSeat> = plan.interfaces.iter().flat_map(|interface| &interface.seats).collect();
-    let mut cores: Vec<usize> = seats.iter().flat_map(|seat| [seat.arrival_core(), seat.receiver_core]).collect();
+    let mut cores: Vec<usize> =
+        seats.iter().flat_map(|seat| seat.arrival_core().into_iter().chain([seat.receiver_core])).collect();
     cores.sort_unstable();
     cores.dedup();
     assert_eq!(cores.len(), 4);

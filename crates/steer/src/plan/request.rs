@@ -1,12 +1,10 @@
-//! What is asked of a plan, and how a plan says which part of it cannot be.
-//!
-//! Nothing here knows how a program lets its users ask: a sentence that is about a part of the request carries that
-//! part as a [`Wish`], and the program adds the name of its own option or key.
+//! What is asked of a plan. Nothing here knows how a program lets its users ask.
 
-use std::fmt;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use super::parts::QueueSeat;
 use crate::ethtool::FlowHash;
 
 /// What is asked of a plan.
@@ -28,8 +26,14 @@ pub struct Request {
     pub placement: Placement,
     /// The cores to use, of those that are allowed; `None` is all of them.
     pub cores: Option<Vec<usize>>,
-    /// How many receivers there are to feed, when that is not the number of queues.
-    pub receivers: Option<usize>,
+    /// How many receivers each interface feeds, by its name, where that is not one for each queue.
+    pub receivers: BTreeMap<String, usize>,
+    /// The seats that running receivers have, by the name of the interface that feeds them: those of its queues, and
+    /// behind them those of receivers beyond the queues ([`InterfacePlan::all_seats`](super::InterfacePlan)). The plan
+    /// takes them as they are and puts interrupts to suit; the number of receivers is theirs.
+    pub seated: BTreeMap<String, Vec<QueueSeat>>,
+    /// Cores where receivers and interrupts of others sit: used only when nothing else is free.
+    pub taken: Vec<usize>,
 }
 
 /// How many queues or descriptors to ask for.
@@ -75,67 +79,6 @@ pub enum Placement {
     Adjacent,
     /// On the same core.
     SameCore,
-}
-
-/// A part of what is asked, for the sentences that are about it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Wish {
-    /// Which interfaces to plan for.
-    Interfaces,
-    /// [`Request::rx_queues`].
-    RxQueues,
-    /// [`Request::ring`].
-    Ring,
-    /// [`Request::flow_hash_udp`].
-    FlowHash,
-    /// [`Request::indirection`].
-    Indirection,
-    /// [`Request::coalesce`].
-    Coalesce,
-    /// [`Request::dedicated`].
-    Dedicated,
-    /// [`Request::placement`].
-    Placement,
-    /// [`Request::cores`].
-    Cores,
-}
-
-/// What the operator should know of a plan: what the host or the driver does not let happen, and what that means.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Note {
-    /// One sentence for a person.
-    pub text: String,
-    /// The parts of the request that would change it; empty when nothing that can be asked does.
-    pub wishes: Vec<Wish>,
-}
-
-impl fmt::Display for Note {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.text)
-    }
-}
-
-/// Why there is no plan: the host cannot be what the request asks for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PlanError {
-    /// What is in the way.
-    pub what: String,
-    /// What to do about it.
-    pub cure: String,
-    /// The parts of the request that would have to change.
-    pub wishes: Vec<Wish>,
-}
-
-impl fmt::Display for PlanError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}; {}", self.what, self.cure)
-    }
-}
-
-impl std::error::Error for PlanError {}
-
-/// The error that these parts of the request cannot be.
-pub(super) fn refuse(wishes: &[Wish], what: String, cure: impl Into<String>) -> PlanError {
-    PlanError { what, cure: cure.into(), wishes: wishes.to_vec() }
+    /// On any core of the device's node: the scheduler picks, and interrupts spread over the node.
+    Node,
 }

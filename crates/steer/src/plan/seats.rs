@@ -7,8 +7,9 @@
 
 use std::collections::BTreeSet;
 
+use super::note::{Note, PlanError, Wish, refuse};
 use super::parts::QueueSeat;
-use super::request::{Note, Placement, PlanError, Request, Wish, refuse};
+use super::request::{Placement, Request};
 use crate::corelist::format_core_list;
 use crate::model::{Host, Interface, Known};
 use crate::topology::Topology;
@@ -93,7 +94,7 @@ impl<'a> Seats<'a> {
         };
         let mut seats: Vec<QueueSeat> = (0..queues).map(seat).collect();
         share_interrupts(interface, &mut seats);
-        self.taken.extend(seats.iter().flat_map(|seat| [seat.arrival_core(), seat.receiver_core]));
+        self.taken.extend(seats.iter().flat_map(|seat| seat.interrupt_core.into_iter().chain([seat.receiver_core])));
         Ok(seats)
     }
 
@@ -175,6 +176,15 @@ impl<'a> Seats<'a> {
             Some(device) => format!("away from the device's node {device}, which has no core left"),
             None => "the device's node is unknown".to_owned(),
         };
-        QueueSeat { queue, interrupt_core, receiver_core, node, why: format!("{because}; {home}") }
+        QueueSeat {
+            queue,
+            receiver: queue,
+            interrupt_core,
+            receiver_core,
+            receiver_cores: vec![receiver_core],
+            rps_cores: Vec::new(),
+            node,
+            why: format!("{because}; {home}"),
+        }
     }
 }
