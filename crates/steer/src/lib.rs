@@ -57,8 +57,10 @@
 //!   (`/sys/kernel/irq/N/actions`, `/proc/irq/N/effective_affinity_list`)
 //! - `device`: one interface and its device (`/sys/class/net/IF`: `ifindex`, `type` for `ARPHRD_LOOPBACK`, `flags` for
 //!   `IFF_UP`, `device`, `queues`, `threaded`)
-//! - `netdev`: queues, polling contexts, their interrupts and threads, from Linux 6.8 on (generic netlink:
-//!   `CTRL_CMD_GETFAMILY`, `NETDEV_CMD_QUEUE_GET`, `NETDEV_CMD_NAPI_GET`)
+//! - `netdev`: queues, polling contexts, their interrupts and threads, from Linux 6.8 on (`NETDEV_CMD_QUEUE_GET`,
+//!   `NETDEV_CMD_NAPI_GET`)
+//! - `events`: what the kernel says of interfaces by itself (`RTM_NEWLINK`, `RTM_DELLINK`, `ETHTOOL_MSG_*_NTF`)
+//! - `netlink`: how the kernel is asked and listened to by netlink (`CTRL_CMD_GETFAMILY`)
 //! - `model`: what was read, as plain data
 //! - `ethtool/mod`, `ethtool/ioctl`: the running kernel's answer for a driver
 //! - `sys` `!`: the one call that takes a pointer (`SIOCETHTOOL`)
@@ -76,6 +78,7 @@ mod change;
 mod corelist;
 mod device;
 pub mod ethtool;
+mod events;
 mod host;
 mod interrupts;
 mod irqbalance;
@@ -83,6 +86,7 @@ mod journal;
 pub mod model;
 mod names;
 mod netdev;
+mod netlink;
 mod place;
 pub mod plan;
 mod settings;
@@ -97,6 +101,7 @@ pub use apply::Steering;
 pub use change::{ApplyError, Change, Restored};
 pub use corelist::{CoreListError, format_core_list, parse_core_list};
 pub use device::receive_queues;
+pub use events::{LinkChange, LinkEvent, LinkEvents};
 pub use host::{BusyPoll, ReadError, Reader};
 pub use irqbalance::{Irqbalance, IrqbalanceError};
 pub use journal::{Journal, Saved};
