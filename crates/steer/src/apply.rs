@@ -249,7 +249,7 @@ fn log_gone(interface: &str, saved: &Saved, progress: &mut dyn FnMut(&Change)) {
 }
 
 /// The setting behind a target, and its value as a text. `None` for an interrupt that is not there (yet).
-fn setting_of(interface: &Interface, target: &Target) -> Option<(Setting, String)> {
+pub(crate) fn setting_of(interface: &Interface, target: &Target) -> Option<(Setting, String)> {
     Some(match target {
         Target::Channels(channels) => (Setting::Channels, show_channels(channels)),
         Target::Ring(rings) => (Setting::Rings, format!("{} {}", rings.rx, rings.tx)),

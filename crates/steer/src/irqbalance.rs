@@ -2,6 +2,7 @@
 //! list with ours added, because its command replaces the whole list. irqbalance is never stopped or killed: the rest
 //! of the host needs it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, IoSlice, Read};
 use std::net::Shutdown;
@@ -22,8 +23,11 @@ const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// The room for an abstract name in `sun_path`, behind its first zero.
 const ABSTRACT_NAME_BYTES: usize = 107;
 
-/// The longest list of interrupts that irqbalance's buffer holds.
-const LIST_BYTES_MAX: usize = 250;
+/// The command that replaces the list of what it leaves alone.
+const BAN: &str = "settings ban irqs ";
+
+/// It reads a command with one call into 500 bytes, and would cut a longer one, perhaps within a number.
+const LIST_BYTES_MAX: usize = 500 - BAN.len();
 
 /// Why irqbalance could not be kept off.
 #[derive(Debug)]
@@ -43,7 +47,7 @@ impl fmt::Display for IrqbalanceError {
 impl std::error::Error for IrqbalanceError {}
 
 /// A running irqbalance.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Irqbalance {
     pid: u32,
     folder: PathBuf,
@@ -55,41 +59,68 @@ impl Irqbalance {
         Self::in_folder(pid, Path::new("/run/irqbalance"))
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
     fn in_folder(pid: u32, folder: &Path) -> Self {
         Self { pid, folder: folder.to_owned() }
     }
 
-    /// Makes it leave these interrupts alone as well. Returns those that are new to it; none when it knew them all.
+    /// Makes it leave these interrupts alone as well. Returns those that are new to it; none when it knew them all. So
+    /// it may be asked again at any time, and has to be once another one runs.
     pub fn ban(&self, interrupts: &[u32]) -> Result<Vec<u32>, IrqbalanceError> {
-        let fail = |doing: &str, error: io::Error| {
+        let cure = || {
             let options: Vec<String> = interrupts.iter().map(|number| format!("--banirq={number}")).collect();
-            IrqbalanceError {
-                what: format!("cannot {doing} irqbalance (process {}): {error}", self.pid),
-                cure: format!("add {} to its options, for example in /etc/default/irqbalance", options.join(" ")),
-            }
+            format!("add {} to its options, for example in /etc/default/irqbalance", options.join(" "))
         };
-        let setup = self.ask("setup").map_err(|error| fail("ask", error))?;
-        let banned = banned(&setup);
+        let banned = self.banned().map_err(|error| self.fail("ask", &error, cure()))?;
         let new: Vec<u32> = interrupts.iter().copied().filter(|number| !banned.contains(number)).collect();
         if new.is_empty() {
             return Ok(new);
         }
-        let all: Vec<String> = banned.iter().chain(&new).map(u32::to_string).collect();
-        let list = all.join(" ");
-        // It would cut a longer list, perhaps within a number.
-        if list.len() >= LIST_BYTES_MAX {
-            return Err(fail(
-                "configure",
-                io::Error::other(format!("it takes a list of {LIST_BYTES_MAX} bytes at most")),
-            ));
+        let wanted: Vec<u32> = banned.iter().chain(&new).copied().collect();
+        self.leave_alone(&wanted).map_err(|error| self.fail("configure", &error, cure()))?;
+        Ok(new)
+    }
+
+    /// Makes it balance these interrupts again; what others have banned stays. Returns those that it left alone until
+    /// now; none when it balanced them all.
+    pub fn unban(&self, interrupts: &[u32]) -> Result<Vec<u32>, IrqbalanceError> {
+        let cure = || "restart it: it then begins with its own options".to_owned();
+        let banned = self.banned().map_err(|error| self.fail("ask", &error, cure()))?;
+        let (ours, others): (Vec<u32>, Vec<u32>) = banned.into_iter().partition(|number| interrupts.contains(number));
+        if !ours.is_empty() {
+            self.leave_alone(&others).map_err(|error| self.fail("configure", &error, cure()))?;
         }
-        self.ask(&format!("settings ban irqs {list}")).map_err(|error| fail("configure", error))?;
-        // It does not say whether it obeyed.
-        let now = self::banned(&self.ask("setup").map_err(|error| fail("ask", error))?);
-        if new.iter().all(|number| now.contains(number)) {
-            return Ok(new);
+        Ok(ours)
+    }
+
+    fn fail(&self, doing: &str, error: &io::Error, cure: String) -> IrqbalanceError {
+        IrqbalanceError { what: format!("cannot {doing} irqbalance (process {}): {error}", self.pid), cure }
+    }
+
+    /// What it leaves alone, by its own options or because it was asked to.
+    fn banned(&self) -> io::Result<Vec<u32>> {
+        self.ask("setup").map(|setup| banned(&setup))
+    }
+
+    /// Makes it leave these alone and nothing else. It does not say whether it obeyed, so it is asked.
+    fn leave_alone(&self, interrupts: &[u32]) -> io::Result<()> {
+        let list = list(interrupts);
+        if list.len() > LIST_BYTES_MAX {
+            let text = format!("it takes a list of {LIST_BYTES_MAX} bytes at most, and this has {}", list.len());
+            return Err(io::Error::other(text));
         }
-        Err(fail("configure", io::Error::other("it still balances these interrupts")))
+        self.ask(&format!("{BAN}{list}"))?;
+        let now: BTreeSet<u32> = self.banned()?.into_iter().collect();
+        let wanted: BTreeSet<u32> = interrupts.iter().copied().collect();
+        // The word for none is a number to versions that do not know it: to them it is interrupt 0, which nobody moves.
+        if now == wanted || (wanted.is_empty() && now == BTreeSet::from([0])) {
+            return Ok(());
+        }
+        Err(io::Error::other("it does not do what it was told"))
     }
 
     /// One command a connection; the answer ends with it.
@@ -145,86 +176,17 @@ fn banned(setup: &str) -> Vec<u32> {
     words.windows(2).filter(|pair| pair[0] == "IRQ").filter_map(|pair| pair[1].parse().ok()).collect()
 }
 
-#[cfg(test)]
-mod tests {
-    use std::io::Write;
-    use std::os::unix::net::UnixListener;
-    use std::sync::mpsc;
-
-    use super::*;
-
-    /// Answers like irqbalance: `setup` from its list, and `settings ban irqs` replaces that list.
-    fn serve(folder: &Path, mut list: Vec<u32>, obeys: bool) -> mpsc::Receiver<String> {
-        let listener =
-            UnixListener::bind(folder.join(format!("irqbalance{}.sock", std::process::id()))).expect("a socket");
-        let (said, heard) = mpsc::channel();
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let mut stream = stream.expect("a connection");
-                let mut command = String::new();
-                stream.read_to_string(&mut command).expect("a command");
-                if let Some(numbers) = command.strip_prefix("settings ban irqs ").filter(|_| obeys) {
-                    list = numbers.split(' ').map(|number| number.parse().expect("a number")).collect();
-                }
-                if command == "setup" {
-                    let irqs: String =
-                        list.iter().map(|number| format!("IRQ {number} LOAD 0 DIFF 0 CLASS 5 ")).collect();
-                    let _ = write!(stream, "SLEEP 10 {irqs}BANNED 00000000");
-                }
-                if said.send(command).is_err() {
-                    return;
-                }
-            }
-        });
-        heard
+/// A list as its command takes it. It reads numbers until one is 0, so that one comes first.
+fn list(interrupts: &[u32]) -> String {
+    if interrupts.is_empty() {
+        return "NONE".to_owned();
     }
-
-    #[test]
-    fn ours_are_added_to_what_is_banned_already() {
-        let folder = tempfile::tempdir().expect("a temporary directory");
-        let heard = serve(folder.path(), vec![40], true);
-        let irqbalance = Irqbalance::in_folder(std::process::id(), folder.path());
-        assert_eq!(irqbalance.ban(&[43, 44]).expect("it obeys"), [43, 44]);
-        let commands: Vec<String> = heard.iter().take(3).collect();
-        assert_eq!(commands, ["setup", "settings ban irqs 40 43 44", "setup"]);
-        assert_eq!(irqbalance.ban(&[43, 44]).expect("it obeys"), [0; 0], "told once is enough");
-    }
-
-    #[test]
-    fn one_that_does_not_obey_is_told_with_the_options_that_would_do() {
-        let folder = tempfile::tempdir().expect("a temporary directory");
-        let _heard = serve(folder.path(), Vec::new(), false);
-        let error = Irqbalance::in_folder(std::process::id(), folder.path()).ban(&[43]).expect_err("it does not");
-        assert!(error.to_string().contains("--banirq=43"), "{error}");
-        let nobody = Irqbalance::in_folder(7, folder.path()).ban(&[43]).expect_err("nobody listens");
-        assert!(nobody.to_string().contains("process 7"), "{nobody}");
-        std::fs::rename(
-            folder.path().join(format!("irqbalance{}.sock", std::process::id())),
-            folder.path().join("irqbalance1.sock"),
-        )
-        .expect("renamed");
-        let other = Irqbalance::in_folder(1, folder.path()).ban(&[43]).expect_err("somebody else listens");
-        assert!(
-            other.to_string().contains("listens there instead") || other.to_string().contains("refused"),
-            "{other}"
-        );
-    }
-
-    #[test]
-    fn the_mask_of_banned_cores_is_no_interrupt() {
-        assert_eq!(
-            banned("SLEEP 10 IRQ 40 LOAD 3 DIFF 1 CLASS 5 IRQ 41 LOAD 1 DIFF 0 CLASS 4 BANNED 00000003"),
-            [40, 41]
-        );
-        assert_eq!(banned("SLEEP 10 BANNED 43"), [0; 0]);
-    }
-
-    #[test]
-    fn a_list_that_it_would_cut_is_not_sent() {
-        let folder = tempfile::tempdir().expect("a temporary directory");
-        let _heard = serve(folder.path(), Vec::new(), true);
-        let many: Vec<u32> = (100..200).collect();
-        let error = Irqbalance::in_folder(std::process::id(), folder.path()).ban(&many).expect_err("too long");
-        assert!(error.to_string().contains("250 bytes at most"), "{error}");
-    }
+    let mut numbers: Vec<u32> = interrupts.to_vec();
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
 }
+
+#[cfg(test)]
+#[path = "irqbalance_tests.rs"]
+mod tests;

@@ -44,9 +44,11 @@
 //! From the top down; imports run downwards and never back. In brackets stands what each file asks of the kernel. Every
 //! number that the kernel defines has its name in the kernel's headers beside it. `unsafe` is in the file marked `!`.
 //!
-//! - `status`: what differs from a plan, and who did it (`/proc/PID/comm`, systemd's `.link` files)
+//! - `status`: what differs from a plan, and of what nobody can say
+//! - `doubts`: what could not be read, or was asked for and cannot be had
 //! - `apply`: makes changes and takes them back (`CAP_NET_ADMIN` in `/proc/self/status`)
 //! - `change`, `journal`: what is reported of a change; what was before it, on disk
+//! - `rivals`: who else sets what we set (systemd's `.link` files)
 //! - `settings`: one setting, named, read and written (`/proc/irq/N/smp_affinity_list`, `rps_cpus` and `xps_cpus` below
 //!   `/sys/class/net/IF/queues`, and the driver)
 //! - `plan/mod`, `plan/decide`, `plan/show`: what should be, setting by setting; as a table
@@ -68,6 +70,7 @@
 //!   `ETHTOOL_[GS]RINGPARAM`, `ETHTOOL_[GS]RSSH`, `ETHTOOL_[GS]RXFHINDIR`, `ETHTOOL_[GS]RXFH`); what an administrator
 //!   would type for a change
 //! - `ethtool/driver`: the questions to a driver as a trait, the answers as plain data, the `RXH_` bits of a hash
+//! - `presence`: whether irqbalance runs (`/proc/PID/comm`, `/proc/net/unix`)
 //! - `irqbalance`: asks irqbalance, over its socket, to leave interrupts alone
 //! - `place`, `thread`: cores without a plan; pinning (`sched_setaffinity`)
 //! - `topology`: cores, siblings, caches, memory nodes (`/sys/devices/system/cpu`, `/sys/devices/system/node`)
@@ -77,6 +80,7 @@ mod apply;
 mod change;
 mod corelist;
 mod device;
+mod doubts;
 pub mod ethtool;
 mod events;
 mod host;
@@ -89,6 +93,8 @@ mod netdev;
 mod netlink;
 mod place;
 pub mod plan;
+mod presence;
+mod rivals;
 mod settings;
 mod status;
 mod sys;
@@ -101,14 +107,17 @@ pub use apply::Steering;
 pub use change::{ApplyError, Change, Restored};
 pub use corelist::{CoreListError, format_core_list, parse_core_list};
 pub use device::receive_queues;
+pub use doubts::Unknown;
 pub use events::{LinkChange, LinkEvent, LinkEvents};
 pub use host::{BusyPoll, ReadError, Reader};
 pub use irqbalance::{Irqbalance, IrqbalanceError};
 pub use journal::{Journal, Saved};
 pub use netdev::{Netdev, NetdevQueue, Netlink};
 pub use place::{Seat, Seating, place};
+pub use presence::Presence;
+pub use rivals::{Rival, Rivals};
 pub use settings::{Setting, SettingError};
-pub use status::{Drift, Rival, Rivals};
+pub use status::{Comparison, Drift, Verdict};
 pub use thread::{allowed_cores, confine_current_thread, pin_current_thread};
 pub use topology::Topology;
 

@@ -2,18 +2,19 @@
 //!
 //! Steering is undone silently: irqbalance moves an interrupt minutes later, a driver forgets every affinity when its
 //! queues change, a link flap resets a ring. So the comparison names the setting, the value found, the value wanted,
-//! and the rival, as far as the host shows one.
+//! and the rival, as far as the host shows one. What could not be read is named too, and never called "as planned".
 
 use std::fmt;
-use std::fs;
-use std::path::Path;
 
-use crate::apply::Steering;
-use crate::change::{ApplyError, Change};
-use crate::model::{Host, Queue};
-use crate::plan::Plan;
-use crate::settings::Setting;
-use crate::topology::numbered;
+use crate::apply::{Steering, setting_of};
+use crate::change::{Change, is_same};
+use crate::corelist::format_core_list;
+use crate::device::format_mask;
+use crate::doubts::{Unknown, doubts};
+use crate::model::{Host, Interface, Queue};
+use crate::plan::{InterfacePlan, Plan, Target, Wanted};
+use crate::rivals::{Rival, Rivals};
+use crate::settings::{Setting, SettingError};
 
 /// One setting that is not as planned.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,179 +39,110 @@ impl fmt::Display for Drift {
     }
 }
 
-/// Who is likely to have changed a setting.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Rival {
-    /// irqbalance, which runs as this process. [`Irqbalance::ban`](crate::Irqbalance::ban) keeps it off.
-    Irqbalance(u32),
-    /// A `.link` file of systemd, which sets it when the interface appears.
-    LinkFile {
-        /// The path of the file.
-        path: String,
-        /// The line that sets it.
-        line: String,
-    },
-    /// The driver, or an administrator: the host shows no one else.
-    Driver {
-        /// When drivers do that.
-        habit: &'static str,
-    },
-}
-
-impl fmt::Display for Rival {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Irqbalance(pid) => write!(formatter, "irqbalance runs (process {pid}) and moves interrupts"),
-            Self::LinkFile { path, line } => write!(formatter, "{path} sets it when the interface appears ({line})"),
-            Self::Driver { habit } => formatter.write_str(habit),
-        }
+impl Drift {
+    /// False where the plan has no such setting, so that applying it again does not help: its command does.
+    pub fn is_set_by_apply(&self) -> bool {
+        !matches!(self.rival, Some(Rival::Rps { .. } | Rival::Thread { .. } | Rival::Controller))
     }
 }
 
-/// Who else sets what we set.
+/// How a host compares with its plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rivals {
-    /// The process id of irqbalance.
-    pub irqbalance: Option<u32>,
-    /// `.link` files of systemd that set queues, rings or interrupts, with each line that does.
-    pub link_files: Vec<(String, String)>,
+pub struct Comparison {
+    /// Everything that is not as planned.
+    pub drifts: Vec<Drift>,
+    /// Everything of which nobody can say whether it is as planned, or that was asked for and cannot be had.
+    pub unknown: Vec<Unknown>,
 }
 
-/// Where systemd looks for `.link` files.
-const LINK_FOLDERS: [&str; 3] = ["etc/systemd/network", "run/systemd/network", "usr/lib/systemd/network"];
+/// What a comparison comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Everything was read and is as planned.
+    AsPlanned,
+    /// Something differs, whatever else could not be read.
+    Differs,
+    /// Nothing that was read differs, but something could not be read or cannot be had.
+    Unknown,
+}
 
-/// The keys of a `.link` file that set what we set.
-const LINK_KEYS: [&str; 5] = ["RxChannels", "CombinedChannels", "RxBufferSize", "OtherChannels", IRQ_AFFINITY];
-
-/// The beginning of the keys that set interrupts: `IRQAffinityPolicy`, `IRQAffinity`, `IRQAffinityNUMA`.
-const IRQ_AFFINITY: &str = "IRQAffinity";
-
-impl Rivals {
-    /// Looks for them below `root`, which is `/` on a live machine.
-    pub fn find(root: &Path) -> Self {
-        let proc = root.join("proc");
-        let is_irqbalance = |pid: &usize| {
-            fs::read_to_string(proc.join(format!("{pid}/comm"))).is_ok_and(|name| name.trim() == "irqbalance")
-        };
-        let irqbalance = numbered(&proc, "").into_iter().find(is_irqbalance).and_then(|pid| u32::try_from(pid).ok());
-        let files = LINK_FOLDERS.iter().filter_map(|folder| fs::read_dir(root.join(folder)).ok());
-        let link_files = files.flat_map(Iterator::flatten).flat_map(|entry| {
-            let path = entry.path();
-            let text = fs::read_to_string(&path).ok().filter(|_| path.extension().is_some_and(|kind| kind == "link"));
-            let text = text.unwrap_or_default();
-            let sets = |line: &&str| LINK_KEYS.iter().any(|key| line.starts_with(key));
-            let lines = text.lines().map(str::trim).filter(sets);
-            lines.map(|line| (path.display().to_string(), line.to_owned())).collect::<Vec<_>>()
-        });
-        Self { irqbalance, link_files: link_files.collect() }
-    }
-
-    /// The first file that sets one of these keys.
-    fn link_file(&self, keys: &[&str]) -> Option<Rival> {
-        let sets = |(_, line): &&(String, String)| keys.iter().any(|key| line.starts_with(key));
-        let (path, line) = self.link_files.iter().find(sets)?.clone();
-        Some(Rival::LinkFile { path, line })
-    }
-
-    /// Who is likely to have changed a setting.
-    fn of(&self, setting: &Setting) -> Option<Rival> {
-        let reset = Rival::Driver { habit: "a reset of the driver changes it, or an administrator did" };
-        match setting {
-            Setting::Interrupt { .. } => {
-                let forgets = "irqbalance does not run: the driver forgets it when its queues, rings or link change, \
-                               or somebody wrote it";
-                let irqbalance = self.irqbalance.map(Rival::Irqbalance);
-                irqbalance.or_else(|| self.link_file(&[IRQ_AFFINITY])).or(Some(Rival::Driver { habit: forgets }))
-            }
-            Setting::Channels => self.link_file(&["RxChannels", "CombinedChannels", "OtherChannels"]).or(Some(reset)),
-            Setting::Rings => self.link_file(&["RxBufferSize"]).or(Some(reset)),
-            Setting::Indirection | Setting::HashKey => {
-                Some(Rival::Driver { habit: "drivers make a table of their own when the number of queues changes" })
-            }
-            _ => None,
+impl Comparison {
+    /// A difference weighs more than something unknown: it is certain, and it has a cure.
+    pub fn verdict(&self) -> Verdict {
+        match (self.drifts.as_slice(), self.unknown.as_slice()) {
+            ([], []) => Verdict::AsPlanned,
+            ([], _) => Verdict::Unknown,
+            _ => Verdict::Differs,
         }
     }
 }
 
 impl Steering<'_> {
-    /// Everything that is not as planned. An error when any of it could not be read: that is not "as planned".
-    pub fn drift(&self, host: &Host, plan: &Plan, rivals: &Rivals) -> Result<Vec<Drift>, ApplyError> {
-        let queue_of = |change: &Change| {
-            let interface = host.interfaces.iter().find(|interface| interface.name == change.interface)?;
-            match &change.setting {
-                Setting::Interrupt { number, .. } => {
-                    let is_its =
-                        |queue: &&Queue| queue.interrupt.get().is_some_and(|interrupt| interrupt.number == *number);
-                    interface.queues.iter().find(is_its).map(|queue| queue.index)
-                }
-                Setting::Rps(queue) | Setting::Xps(queue) => Some(*queue),
-                _ => None,
+    /// Compares a host, as it was read, with its plan. Whatever cannot be read is a part of the answer.
+    pub fn compare(&self, host: &Host, plan: &Plan, rivals: &Rivals) -> Comparison {
+        let mut comparison = Comparison::default();
+        for (interface, part) in host.interfaces.iter().zip(&plan.interfaces) {
+            comparison.unknown.extend(doubts(interface, part, self.request));
+            for wanted in &part.wanted {
+                self.compare_setting(interface, wanted, rivals, &mut comparison);
             }
+            for queue in &interface.queues {
+                comparison.drifts.extend(self.overridden(interface, part, queue));
+            }
+        }
+        comparison
+    }
+
+    fn compare_setting(&self, interface: &Interface, wanted: &Wanted, rivals: &Rivals, comparison: &mut Comparison) {
+        let Some((setting, to)) = setting_of(interface, &wanted.target) else { return };
+        let queue = match wanted.target {
+            Target::Interrupt { queue, .. } | Target::Rps { queue, .. } => Some(queue),
+            _ => None,
         };
-        let drift = |change: Change| Drift { queue: queue_of(&change), rival: rivals.of(&change.setting), change };
-        Ok(self.changes(host, plan)?.into_iter().map(drift).collect())
+        let name = &interface.name;
+        let unknown = |why: String, cure: &str| {
+            let (interface, what, cure) = (name.clone(), setting.to_string(), cure.to_owned());
+            Unknown { interface, queue, what, why, cure }
+        };
+        match self.reader.get(name, &setting) {
+            Ok(from) if is_same(&setting, &from, &to) => {}
+            Ok(from) => {
+                let command = self.reader.command(name, &setting, &to);
+                let (why, disruption) = (wanted.why.clone(), wanted.disruption.clone());
+                let rival = rivals.of(&setting);
+                let change = Change { interface: name.clone(), setting, from, to, now: None, why, disruption, command };
+                comparison.drifts.push(Drift { change, queue, rival });
+            }
+            Err(SettingError::NotSupported) => {
+                let why = format!("the plan wants {to}, and neither the host nor the driver has it");
+                comparison.unknown.push(unknown(why, "keep it as it is"));
+            }
+            Err(error) => comparison.unknown.push(unknown(error.to_string(), "ask again when the cause is gone")),
+        }
+    }
+
+    /// Who takes the datagrams of a queue elsewhere although its interrupt is where the plan wants it.
+    fn overridden(&self, interface: &Interface, part: &InterfacePlan, queue: &Queue) -> Option<Drift> {
+        let seat = part.seats.iter().find(|seat| seat.queue == queue.index)?;
+        let planned = seat.cores_of_queue();
+        let is_planned =
+            part.wanted.iter().any(|it| matches!(it.target, Target::Rps { queue: other, .. } if other == queue.index));
+        let is_elsewhere = |cores: &[usize]| !cores.is_empty() && !planned.is_empty() && cores != planned;
+        let (setting, from, why, rival) = if !is_planned && is_elsewhere(&queue.rps_cores) {
+            let why = format!("the datagrams should be processed on core {}", format_core_list(planned));
+            let cores = queue.rps_cores.clone();
+            (Setting::Rps(queue.index), format_mask(&cores), why, Rival::Rps { cores })
+        } else {
+            return None;
+        };
+        let to = "0".to_owned();
+        let command = self.reader.command(&interface.name, &setting, &to);
+        let (interface, disruption) = (interface.name.clone(), None);
+        let change = Change { interface, setting, from, to, now: None, why, disruption, command };
+        Some(Drift { change, queue: Some(queue.index), rival: Some(rival) })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::host::Reader;
-    use crate::plan::Request;
-    use crate::testing::Machine;
-
-    fn drift(machine: &Machine, rivals: &Rivals) -> Vec<Drift> {
-        let (sys, proc) = (machine.sys(), machine.proc());
-        let reader = Reader {
-            sys_root: &sys,
-            proc_root: &proc,
-            ethtool: &machine.ethtool,
-            netdev: &machine.netdev,
-            busy_polls: &[],
-        };
-        let (allowed, request) = ([0, 1, 2, 3], Request::default());
-        let steering = Steering { reader, allowed: &allowed, request: &request };
-        let (host, plan) = steering.plan(&["eth0".to_owned()]).expect("a plan");
-        steering.drift(&host, &plan, rivals).expect("every setting is readable")
-    }
-
-    #[test]
-    fn a_moved_interrupt_is_told_with_its_queue_what_was_found_and_what_is_wanted() {
-        let machine = Machine::named("virtio-multi");
-        assert_eq!(drift(&machine, &Rivals::default()), []);
-        fs::write(machine.proc().join("irq/29/smp_affinity_list"), "0\n").expect("a file");
-        let found = drift(&machine, &Rivals { irqbalance: Some(77), ..Rivals::default() });
-        let [drift] = found.as_slice() else { panic!("{found:?}") };
-        assert_eq!(drift.queue, Some(2));
-        let text = drift.to_string();
-        assert!(
-            text.starts_with(
-                "eth0: queue 2: interrupt 29 virtio0-input.2 is 0, wanted 2; irqbalance runs (process 77)"
-            ),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn rivals_are_found_by_their_process_and_their_files() {
-        let machine = Machine::unpack(
-            "proc/12/comm = systemd\nproc/345/comm = irqbalance\n\
-             etc/systemd/network/10-a.link = [Match]\\nDriver=ixgbe\\n[Link]\\nRxBufferSize=4096\n\
-             etc/systemd/network/20-b.link = [Link]\\nMTUBytes=9000\\nIRQAffinityPolicy=spread\n\
-             etc/systemd/network/readme.txt = RxBufferSize=1\n",
-        );
-        let rivals = Rivals::find(machine.root.path());
-        assert_eq!(rivals.irqbalance, Some(345));
-        let mut lines: Vec<&str> = rivals.link_files.iter().map(|(_, line)| line.as_str()).collect();
-        lines.sort_unstable();
-        assert_eq!(lines, ["IRQAffinityPolicy=spread", "RxBufferSize=4096"]);
-        let of = |rivals: &Rivals, setting| rivals.of(&setting).expect("somebody").to_string();
-        assert!(of(&rivals, Setting::Rings).contains("10-a.link"));
-        assert!(of(&rivals, Setting::Channels).contains("a reset of the driver"));
-        let interrupt = Setting::Interrupt { number: 1, name: String::new() };
-        assert_eq!(of(&rivals, interrupt.clone()), "irqbalance runs (process 345) and moves interrupts");
-        let without = Rivals { irqbalance: None, ..rivals };
-        assert!(of(&without, interrupt).contains("20-b.link"));
-    }
-}
+#[path = "status_tests.rs"]
+mod tests;

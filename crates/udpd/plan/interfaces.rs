@@ -6,7 +6,7 @@ use std::path::Path;
 use steer::ethtool::Ioctl;
 use steer::model::Host;
 use steer::plan::{Plan, QueueSeat};
-use steer::{ApplyError, Drift, Netlink, Reader, Rivals, Steering};
+use steer::{ApplyError, Comparison, Netlink, Reader, Rivals, Steering};
 
 use crate::config::Steer;
 use crate::exit::{ExitCode, Failure};
@@ -55,10 +55,10 @@ pub fn seats(wish: &Steer, allowed: &[usize], interface: &str) -> Option<Vec<Que
     }
 }
 
-/// What is not as planned of the interfaces that the configuration steers.
-pub fn drifts(kernel: &Kernel, wish: &Steer) -> Result<(Host, Plan, Vec<Drift>), ApplyError> {
+/// How the interfaces that the configuration steers compare with their plan.
+pub fn compare(kernel: &Kernel, wish: &Steer) -> Result<(Host, Plan, Comparison), ApplyError> {
     let steering = kernel.steering(&wish.request);
     let (host, plan) = steering.plan(&wish.interfaces)?;
-    let drifts = steering.drift(&host, &plan, &Rivals::find(Path::new("/")))?;
-    Ok((host, plan, drifts))
+    let comparison = steering.compare(&host, &plan, &Rivals::find(Path::new("/")));
+    Ok((host, plan, comparison))
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use crate::config::Steer;
 use crate::plan::advice;
-use crate::plan::interfaces::{Kernel, drifts};
+use crate::plan::interfaces::{Kernel, compare};
 use steer::Change;
 
 /// Remembers what was said.
@@ -26,8 +26,9 @@ impl InterfaceWatch {
             self.kernel = Kernel::open().ok().map(Box::new);
         }
         let Some(kernel) = &self.kernel else { return Vec::new() };
-        match drifts(kernel, wish) {
-            Ok((_, _, found)) => {
+        match compare(kernel, wish) {
+            Ok((_, _, comparison)) => {
+                let found = comparison.drifts;
                 self.failed = false;
                 let keys: BTreeSet<String> = found.iter().map(|drift| key(&drift.change)).collect();
                 let new = found.iter().filter(|drift| !self.said.contains(&key(&drift.change)));

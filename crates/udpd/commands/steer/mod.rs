@@ -6,7 +6,7 @@ mod report;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use steer::{ApplyError, Irqbalance, Journal, Rivals, Steering};
+use steer::{ApplyError, Irqbalance, Journal, Presence, Rivals, Steering, Verdict};
 
 use crate::config::Steer;
 use crate::exit::{ExitCode, Failure};
@@ -78,26 +78,17 @@ fn plan(steering: &Steering<'_>, interfaces: &[String], task: &Task<'_>, out: &m
 fn status(steering: &Steering<'_>, interfaces: &[String], task: &Task<'_>, out: &mut dyn Write) -> Result<(), Failure> {
     let (host, plan) = steering.plan(interfaces).map_err(|error| task.failure(error))?;
     let (plan, ban) = (advice::name_keys(plan), task.wish.ban_irqbalance);
-    let drifts = steering.drift(&host, &plan, &Rivals::find(Path::new("/"))).map_err(|error| task.failure(error))?;
+    let comparison = steering.compare(&host, &plan, &Rivals::find(Path::new("/")));
     if task.json {
-        print_json(out, &report::status(&host, &plan, &drifts, ban))?;
+        print_json(out, &report::status(&host, &plan, &comparison, ban))?;
     } else {
-        let mut text = report::queues(&host, &plan);
-        for drift in &drifts {
-            text.push_str(&format!("{}\n    to set it: {}\n", advice::of_drift(drift, ban), drift.change.command));
-        }
-        if drifts.is_empty() {
-            text.push_str("everything is as planned\n");
-        }
+        let text = report::queues(&host, &plan) + &report::comparison(&comparison, ban);
         console::print(out, &text)?;
     }
-    match drifts.len() {
-        0 => Ok(()),
-        count => {
-            let names = interfaces.join(" ");
-            let message = format!("{count} settings are not as planned; `udpd steer apply {names}` sets them");
-            Err(Failure::new(ExitCode::Failure, message))
-        }
+    match comparison.verdict() {
+        Verdict::AsPlanned => Ok(()),
+        Verdict::Differs => Err(Failure::new(ExitCode::Failure, report::differs(&comparison, interfaces))),
+        Verdict::Unknown => Err(Failure::new(ExitCode::Unknown, report::unknown(&comparison))),
     }
 }
 
@@ -143,18 +134,28 @@ fn keep_irqbalance_off(
     task: &Task<'_>,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let Some(pid) = Rivals::find(Path::new("/")).irqbalance else { return Ok(()) };
+    let irqbalance = match Irqbalance::find(Path::new("/")) {
+        Presence::Runs(irqbalance) => irqbalance,
+        Presence::Absent => return Ok(()),
+        Presence::Unknown(why) if task.wish.ban_irqbalance => {
+            let message =
+                format!("cannot ask irqbalance to leave the interrupts alone: whether it runs is unknown: {why}");
+            return Err(Failure::new(ExitCode::Failure, message));
+        }
+        Presence::Unknown(_) => return Ok(()),
+    };
     let (host, _) = steering.plan(interfaces).map_err(|error| task.failure(error))?;
     let queues = host.interfaces.iter().flat_map(|interface| &interface.queues);
     let numbers: Vec<u32> = queues.filter_map(|queue| Some(queue.interrupt.get()?.number)).collect();
     if !task.wish.ban_irqbalance {
         let warning = format!(
-            "note: irqbalance runs (process {pid}) and will move these interrupts again: set irqbalance = \"ban\" in \
-             [steer]\n"
+            "note: irqbalance runs (process {}) and will move these interrupts again: set irqbalance = \"ban\" in \
+             [steer]\n",
+            irqbalance.pid()
         );
         return if task.json { Ok(()) } else { console::print(out, &warning) };
     }
-    Irqbalance::new(pid).ban(&numbers).map(drop).map_err(|error| Failure::new(ExitCode::Failure, error.to_string()))
+    irqbalance.ban(&numbers).map(drop).map_err(|error| Failure::new(ExitCode::Failure, error.to_string()))
 }
 
 fn restore(
@@ -199,6 +200,7 @@ impl Task<'_> {
     fn failure(&self, error: ApplyError) -> Failure {
         let code = match &error {
             ApplyError::Read(steer::ReadError::NoInterface { .. }) => ExitCode::Unavailable,
+            ApplyError::Read(_) if self.action == Action::Status => ExitCode::Unknown,
             ApplyError::Plan(_) => ExitCode::Configuration,
             ApplyError::Permission(_) => ExitCode::Permission,
             ApplyError::Setting { cause: steer::SettingError::Permission(_), .. } => ExitCode::Permission,

@@ -1,0 +1,99 @@
+//! Tests of asking irqbalance, with one that answers like it over a socket of its own.
+
+use std::io::Write;
+use std::os::unix::net::UnixListener;
+use std::sync::mpsc;
+
+use super::*;
+
+/// Answers like irqbalance: `setup` from its list, and `settings ban irqs` replaces that list, as far as its buffer
+/// holds the numbers. Tells every command that it got.
+fn serve(folder: &Path, mut list: Vec<u32>, buffer_bytes: usize) -> mpsc::Receiver<String> {
+    let listener = UnixListener::bind(folder.join(format!("irqbalance{}.sock", std::process::id()))).expect("a socket");
+    let (said, heard) = mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            let mut command = String::new();
+            stream.read_to_string(&mut command).expect("a command");
+            if let Some(numbers) = command.strip_prefix(BAN).filter(|_| buffer_bytes > 0) {
+                let read = &numbers[..numbers.len().min(buffer_bytes)];
+                list = if read == "NONE" {
+                    Vec::new()
+                } else {
+                    read.split(' ').filter_map(|it| it.parse().ok()).collect()
+                };
+            }
+            if command == "setup" {
+                let irqs: String = list.iter().map(|number| format!("IRQ {number} LOAD 0 DIFF 0 CLASS 5 ")).collect();
+                let _ = write!(stream, "SLEEP 10 {irqs}BANNED 00000000");
+            }
+            if said.send(command).is_err() {
+                return;
+            }
+        }
+    });
+    heard
+}
+
+/// What irqbalance 1.9 takes.
+const WHOLE: usize = LIST_BYTES_MAX;
+
+fn ours(folder: &tempfile::TempDir) -> Irqbalance {
+    Irqbalance::in_folder(std::process::id(), folder.path())
+}
+
+#[test]
+fn ours_are_added_to_what_is_banned_already() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let heard = serve(folder.path(), vec![40], WHOLE);
+    assert_eq!(ours(&folder).ban(&[44, 43]).expect("it obeys"), [44, 43]);
+    let commands: Vec<String> = heard.iter().take(3).collect();
+    assert_eq!(commands, ["setup", "settings ban irqs 40 43 44", "setup"]);
+    assert_eq!(ours(&folder).ban(&[43, 44]).expect("it obeys"), [0; 0], "told once is enough");
+}
+
+#[test]
+fn unbanning_takes_back_ours_and_leaves_what_others_banned() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let heard = serve(folder.path(), vec![40, 43, 44], WHOLE);
+    assert_eq!(ours(&folder).unban(&[43, 44, 99]).expect("it obeys"), [43, 44]);
+    let commands: Vec<String> = heard.iter().take(3).collect();
+    assert_eq!(commands, ["setup", "settings ban irqs 40", "setup"]);
+    assert_eq!(ours(&folder).unban(&[43, 44]).expect("it obeys"), [0; 0], "told once is enough");
+    assert_eq!(ours(&folder).unban(&[40]).expect("it obeys"), [40]);
+    assert_eq!(heard.iter().nth(2).expect("a command"), "settings ban irqs NONE", "an empty list has a word");
+}
+
+#[test]
+fn one_that_does_not_obey_is_told_with_the_options_that_would_do() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let _heard = serve(folder.path(), Vec::new(), 0);
+    let error = ours(&folder).ban(&[43]).expect_err("it does not");
+    assert!(error.to_string().contains("--banirq=43"), "{error}");
+    let nobody = Irqbalance::in_folder(7, folder.path()).ban(&[43]).expect_err("nobody listens");
+    assert!(nobody.to_string().contains("process 7"), "{nobody}");
+    std::fs::rename(
+        folder.path().join(format!("irqbalance{}.sock", std::process::id())),
+        folder.path().join("irqbalance1.sock"),
+    )
+    .expect("renamed");
+    let other = Irqbalance::in_folder(1, folder.path()).ban(&[43]).expect_err("somebody else listens");
+    assert!(other.to_string().contains("listens there instead") || other.to_string().contains("refused"), "{other}");
+}
+
+#[test]
+fn the_mask_of_banned_cores_is_no_interrupt() {
+    assert_eq!(banned("SLEEP 10 IRQ 40 LOAD 3 DIFF 1 CLASS 5 IRQ 41 LOAD 1 DIFF 0 CLASS 4 BANNED 00000003"), [40, 41]);
+    assert_eq!(banned("SLEEP 10 BANNED 43"), [0; 0]);
+}
+
+#[test]
+fn a_list_that_it_would_cut_is_not_sent() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let _heard = serve(folder.path(), Vec::new(), WHOLE);
+    let fits: Vec<u32> = (100..220).collect();
+    assert_eq!(ours(&folder).ban(&fits).expect("479 bytes").len(), 120);
+    let error = ours(&folder).ban(&(220..300).collect::<Vec<_>>()).expect_err("too long");
+    assert!(error.to_string().contains("482 bytes at most"), "{error}");
+}
