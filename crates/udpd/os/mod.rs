@@ -10,4 +10,6 @@ pub mod notify;
 pub(crate) mod paths;
 pub mod signals;
 pub mod sock_diag;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod threads;

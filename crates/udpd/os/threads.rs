@@ -84,16 +84,7 @@ fn full_group(root: &Path) -> Option<(u64, PathBuf)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let root = tempfile::tempdir().expect("a directory");
-        for (path, text) in files {
-            let path = root.path().join(path);
-            fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
-            fs::write(path, text).expect("a file");
-        }
-        root
-    }
+    use crate::os::testing::root;
 
     #[test]
     fn the_control_group_that_is_full_is_named_however_far_up_it_is() {

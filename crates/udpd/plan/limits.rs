@@ -185,8 +185,9 @@ fn text(bytes: u64) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use super::testing::{planned, root};
+    use super::testing::planned;
     use super::*;
+    use crate::os::testing::root;
 
     #[test]
     fn what_cannot_be_read_limits_nothing() {

@@ -97,7 +97,7 @@ fn field(root: &Path, name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::limits::testing::root;
+    use crate::os::testing::root;
 
     const LIMITS: &str = "Limit                     Soft Limit           Hard Limit           Units     \n\
                           Max stack size            8388608              unlimited            bytes     \n\

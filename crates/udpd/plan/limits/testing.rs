@@ -1,22 +1,10 @@
-//! Made-up trees and plans for the tests of limits: what a kernel would say below `/`, written into a directory.
-
-use std::fs;
+//! Made-up plans for the tests of limits.
 
 use steer::Topology;
 
 use crate::config::{Config, EngineKind, Host};
 use crate::plan::Plan;
 use crate::plan::engine::Choice;
-
-pub(super) fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
-    let root = tempfile::tempdir().expect("a directory");
-    for (path, text) in files {
-        let path = root.path().join(path);
-        fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
-        fs::write(path, text).expect("a file");
-    }
-    root
-}
 
 /// One listener and one sink, with these keys more, on a machine of one core that has enough.
 pub(super) fn planned(listener: &str, sink: &str) -> (Config, Plan) {
