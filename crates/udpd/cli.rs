@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ::steer::Export;
 use clap::{Parser, Subcommand};
 
 use crate::commands::bench::{ladder, max, recv, send};
@@ -146,14 +147,36 @@ enum Steer {
     #[command(after_help = "Example: udpd steer status eth0")]
     Status(SteerArguments),
     /// Show the plan and what it would change; needs no privileges, changes nothing
-    #[command(after_help = "Example: udpd steer plan eth0 --json")]
-    Plan(SteerArguments),
+    #[command(after_help = "Examples:\n\
+                      \x20 udpd steer plan eth0 --json\n\
+                      \x20 udpd steer plan eth0 --export link > /etc/systemd/network/10-udpd-eth0.link")]
+    Plan(PlanArguments),
     /// Set what the plan wants, and save the previous settings
     #[command(after_help = "Example: udpd steer apply -c /etc/udpd/udpd.toml")]
     Apply(SteerArguments),
     /// Put back the settings from before the first apply, also after a crash
     #[command(after_help = "Example: udpd steer restore")]
     Restore(SteerArguments),
+}
+
+#[derive(Debug, clap::Args)]
+struct PlanArguments {
+    #[command(flatten)]
+    steer: SteerArguments,
+    /// Print the plan as a file instead, for systemd, for udev or as a shell script
+    #[arg(long, value_name = "FORM", conflicts_with = "json")]
+    export: Option<Form>,
+}
+
+/// As what a plan is printed for others to set it.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Form {
+    /// A .link file of systemd for each interface: queues and rings
+    Link,
+    /// Rules for udev: what a .link file leaves out
+    Udev,
+    /// A shell script: everything, once
+    Sh,
 }
 
 #[derive(Debug, clap::Args)]
@@ -204,7 +227,10 @@ fn bench(command: Option<Bench>) -> Result<(), Failure> {
 fn steer(command: Steer) -> Result<(), Failure> {
     let (action, arguments) = match command {
         Steer::Status(arguments) => (Action::Status, arguments),
-        Steer::Plan(arguments) => (Action::Plan, arguments),
+        Steer::Plan(PlanArguments { steer, export: None }) => (Action::Plan, steer),
+        Steer::Plan(PlanArguments { steer, export: Some(Form::Link) }) => (Action::Export(Export::Link), steer),
+        Steer::Plan(PlanArguments { steer, export: Some(Form::Udev) }) => (Action::Export(Export::Udev), steer),
+        Steer::Plan(PlanArguments { steer, export: Some(Form::Sh) }) => (Action::Export(Export::Shell), steer),
         Steer::Apply(arguments) => (Action::Apply, arguments),
         Steer::Restore(arguments) => (Action::Restore, arguments),
     };

@@ -44,6 +44,8 @@
 //! From the top down; imports run downwards and never back. In brackets stands what each file asks of the kernel. Every
 //! number that the kernel defines has its name in the kernel's headers beside it. `unsafe` is in the file marked `!`.
 //!
+//! - `export`: a plan as files for systemd, udev and the shell (`/sys/class/net/IF/addr_assign_type` for
+//!   `NET_ADDR_PERM`)
 //! - `status`: what differs from a plan, and of what nobody can say
 //! - `doubts`: what could not be read, or was asked for and cannot be had
 //! - `apply`: makes changes and takes them back (`CAP_NET_ADMIN` in `/proc/self/status`)
@@ -83,6 +85,7 @@ mod device;
 mod doubts;
 pub mod ethtool;
 mod events;
+mod export;
 mod host;
 mod interrupts;
 mod irqbalance;
@@ -109,6 +112,7 @@ pub use corelist::{CoreListError, format_core_list, parse_core_list};
 pub use device::receive_queues;
 pub use doubts::Unknown;
 pub use events::{LinkChange, LinkEvent, LinkEvents};
+pub use export::{Export, ExportError};
 pub use host::{BusyPoll, ReadError, Reader};
 pub use irqbalance::{Irqbalance, IrqbalanceError};
 pub use journal::{Journal, Saved};

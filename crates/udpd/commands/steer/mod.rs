@@ -6,7 +6,7 @@ mod report;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use steer::{ApplyError, Irqbalance, Journal, Presence, Rivals, Steering, Verdict};
+use steer::{ApplyError, Export, Irqbalance, Journal, Presence, Rivals, Steering, Verdict};
 
 use crate::config::Steer;
 use crate::exit::{ExitCode, Failure};
@@ -23,6 +23,8 @@ pub enum Action {
     Status,
     /// Show the plan and what it would change.
     Plan,
+    /// Print the plan as a file for others to set it.
+    Export(Export),
     Apply,
     Restore,
 }
@@ -57,6 +59,7 @@ pub fn execute(task: &Task<'_>, out: &mut dyn Write) -> Result<(), Failure> {
     };
     match task.action {
         Action::Plan => plan(&steering, &interfaces, task, out),
+        Action::Export(form) => export(&steering, &interfaces, form, task, out),
         Action::Status => status(&steering, &interfaces, task, out),
         Action::Apply => apply(&steering, &interfaces, &journal, task, out),
         Action::Restore => restore(&steering, &task.interfaces, &journal, task.json, out),
@@ -73,6 +76,18 @@ fn plan(steering: &Steering<'_>, interfaces: &[String], task: &Task<'_>, out: &m
     let mut text = plan.to_string();
     text.push_str(&report::list(&changes, "everything is as planned: nothing to change", "would change"));
     console::print(out, &text)
+}
+
+fn export(
+    steering: &Steering<'_>,
+    interfaces: &[String],
+    form: Export,
+    task: &Task<'_>,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let (host, plan) = steering.plan(interfaces).map_err(|error| task.failure(error))?;
+    let text = steering.export(&host, &plan, form);
+    console::print(out, &text.map_err(|error| Failure::new(ExitCode::Failure, error.to_string()))?)
 }
 
 fn status(steering: &Steering<'_>, interfaces: &[String], task: &Task<'_>, out: &mut dyn Write) -> Result<(), Failure> {

@@ -1,0 +1,37 @@
+#!/bin/sh
+# The plan as commands; written by `udpd steer plan --export sh`. To be run as root while the interfaces are up.
+# It keeps nothing of what was before, so `udpd steer restore` cannot undo it. `udpd steer status` compares.
+# Nothing sets it again when a driver resets the card; `udpd steer apply --watch` does.
+failed=0
+
+# Some versions of ethtool fail when a setting is so already.
+try() {
+    "$@" || { echo "failed, or set already: $*" >&2; failed=1; }
+}
+put() {
+    echo "$1" >"$2" || { echo "cannot write $1 to $2" >&2; failed=1; }
+}
+# The interrupt of this name, among those in a folder, gets these cores.
+interrupt() {
+    for path in "$1"/*; do
+        number=${path##*/}
+        case ,$(cat "/sys/kernel/irq/$number/actions" 2>/dev/null), in
+        *,"$2",*)
+            put "$3" "/proc/irq/$number/smp_affinity_list"
+            return
+            ;;
+        esac
+    done
+    echo "no interrupt is called $2" >&2
+    failed=1
+}
+
+# eth0
+# combined channels 4, because the request asks for 4 queues
+try ethtool -L eth0 combined 4
+# rx ring 1024, because the request asks for 1024 descriptors
+try ethtool -G eth0 rx 1024
+# interrupt of queue 0 on core 0, because the receiver of queue 0 runs on core 0
+interrupt /sys/class/net/eth0/device/../msi_irqs virtio0-virtqueues 0
+
+exit "$failed"
