@@ -33,13 +33,20 @@ pub struct Feeder {
 }
 
 impl<'c> Feeders<'c> {
-    /// `receive_queues` tells how many an interface has, where it tells.
-    pub fn new(listeners: &'c [Listener], receive_queues: impl Fn(&str) -> Option<usize>) -> Self {
+    /// `receive_queues` tells how many an interface has, where it tells, and `cores` how many udpd may use, where that
+    /// is known: more receivers than cores would only take turns, so with more queues than cores each lane takes
+    /// several.
+    pub fn new(
+        listeners: &'c [Listener],
+        receive_queues: impl Fn(&str) -> Option<usize>,
+        cores: Option<usize>,
+    ) -> Self {
         let count = |listener: &Listener| {
             let needed = || listener.absorb.rate.div_ceil(LANE_RATE).clamp(1, LANES_FOR_RATE_MAX) as usize;
+            let one_each = |queues: usize| cores.filter(|&cores| cores > 0).map_or(queues, |cores| queues.min(cores));
             match (listener.lanes, &listener.interface) {
                 (Lanes::Count(count), _) => count.get(),
-                (Lanes::Auto, Some(interface)) => receive_queues(interface).unwrap_or_else(needed),
+                (Lanes::Auto, Some(interface)) => receive_queues(interface).map_or_else(needed, one_each),
                 (Lanes::Auto, None) => needed(),
             }
         };

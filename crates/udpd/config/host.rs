@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::socket::SockaddrStorage;
 
+use super::steer::Steer;
 use crate::text::advice::Advice;
 use crate::text::units;
 
@@ -88,6 +89,16 @@ impl Host {
             }
         }
         Ok(())
+    }
+
+    /// How many cores udpd may use; `None` where the host does not tell.
+    pub(super) fn usable_cores(&self, wish: &Steer) -> Option<usize> {
+        let (allowed, online) = (self.allowed_cpus(), self.cpu_file("online"));
+        let may = |core: &&usize| {
+            allowed.as_ref().is_none_or(|allowed| allowed.contains(core))
+                && wish.request.cores.as_ref().is_none_or(|cores| cores.contains(core))
+        };
+        online.as_ref().or(allowed.as_ref()).map(|cores| cores.iter().filter(may).count())
     }
 
     fn cpu_file(&self, name: &str) -> Option<Vec<usize>> {

@@ -125,16 +125,17 @@ mod tests {
     use super::*;
     use crate::config::EngineKind;
     use crate::config::{Config, Host};
-    use crate::plan::Plan;
     use crate::plan::engine::Choice;
+    use crate::plan::{Ground, Interfaces, Plan};
 
     /// What each lane of a listener with these keys joins, in the order of the lanes.
     fn joined(keys: &str) -> Vec<Vec<String>> {
         let text = format!("[[listener]]\nname = \"a\"\nsinks = [\"s\"]\n{keys}\n[sink.s]\ntype = \"null\"\n");
         let config = Config::parse(&text, "test", &Host::default()).unwrap_or_else(|problems| panic!("{problems}"));
         let engines = [Choice { kind: EngineKind::Recvmmsg, why: String::new() }];
-        let plan =
-            Plan::new(&config, &steer::Topology::default(), &[], |_| None, |_| None, &engines, 0).expect("a plan");
+        let (topology, interfaces) = (steer::Topology::default(), Interfaces::default());
+        let ground = Ground { topology: &topology, allowed: &[], interfaces: &interfaces };
+        let plan = Plan::new(&config, &ground, &engines, 0).expect("a plan");
         let of_lane = |plan| memberships(&config.listeners[0], plan).iter().map(ToString::to_string).collect();
         plan.lanes.iter().map(of_lane).collect()
     }

@@ -106,7 +106,7 @@ mod tests {
                     [sink.x]\ntype = \"file\"\npath = \"/tmp/{listener}.log\"\n\
                     [sink.y]\ntype = \"udp\"\ndestinations = [\"127.0.0.1:9\"]\n";
         let config = Config::parse(text, "test", &Host::default()).expect("a valid configuration");
-        let plan = make(&config).expect("it fits");
+        let plan = make(&config, None).expect("it fits");
         assert_eq!(Descriptors::of(&config, &plan), Descriptors { lanes: 3, files: 4, connections: 1 });
     }
 }

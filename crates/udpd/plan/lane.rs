@@ -42,6 +42,10 @@ pub struct LanePlan {
     pub core: Option<usize>,
     /// The memory node of that core.
     pub node: Option<usize>,
+    /// The cores that its receiver may run on, where the scheduler picks one of them.
+    pub cores: Vec<usize>,
+    /// The receive queues of its interface that it takes, where the number of those is known.
+    pub queues: Vec<usize>,
     /// Which datagrams it gets, and where they should arrive.
     pub intake: Intake,
     /// The value for SO_RCVBUF; the kernel accounts twice as much.

@@ -11,27 +11,35 @@ mod lane;
 pub mod limits;
 pub mod machine;
 pub mod memory;
+pub mod neighbours;
 pub mod pool;
+pub mod published;
+mod seating;
 mod sink;
 pub mod spread;
 mod whole;
 pub mod words;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use mmsg::Uring;
 
 use self::engine::Choice;
+pub use self::interfaces::Interfaces;
 pub use self::lane::LanePlan;
 use self::limits::Limits;
 use self::machine::Machine;
+pub use self::seating::Ground;
 pub use self::sink::SinkPlan;
 pub use self::whole::Plan;
 use crate::config::{Config, Spread};
+use crate::endpoint::control::{Search, default_paths};
 use crate::exit::{ExitCode, Failure};
 
-/// Reads the machine and works out what the configuration means on it.
-pub fn make(config: &Config) -> Result<Plan, Failure> {
+/// Reads the machine and works out what the configuration means on it, beside the daemons that run there but for the
+/// one behind the socket `except`.
+pub fn make(config: &Config, except: Option<&Path>) -> Result<Plan, Failure> {
     let sys_root = Path::new("/sys");
     let Machine { topology, mut allowed, assumed } = Machine::read(sys_root);
     if let Some(cores) = &config.steer.request.cores {
@@ -45,14 +53,26 @@ pub fn make(config: &Config) -> Result<Plan, Failure> {
             return Err(Failure::new(ExitCode::Configuration, message));
         }
     }
-    let queues = |interface: &str| steer::receive_queues(sys_root, interface);
-    let planned = |interface: &str| interfaces::seats(&config.steer, &allowed, interface);
+    let names = config.listeners.iter().filter_map(|listener| listener.interface.clone());
+    let queues: BTreeMap<String, usize> =
+        names.filter_map(|name| steer::receive_queues(sys_root, &name).map(|queues| (name, queues))).collect();
+    let mut interfaces = Interfaces { queues, ..Interfaces::default() };
+    if assumed.is_empty() {
+        let usual = default_paths();
+        let neighbours = Search { named: &[], usual: &usual, except, proc_root: Path::new("/proc") }.ask();
+        let ground = Ground { topology: &topology, allowed: &allowed, interfaces: &interfaces };
+        let feeders = ground.feeders(config);
+        interfaces = Interfaces::read(&config.steer, &feeders, interfaces.queues.clone(), &allowed, &neighbours);
+    }
     let engines: Vec<Choice> =
         config.listeners.iter().map(|listener| engine::choose(listener, Uring::supported)).collect::<Result<_, _>>()?;
     let limits = Limits::read(Path::new("/"));
     let automatic_bytes = defaults::pool_bytes(&limits);
-    let mut plan = Plan::new(config, &topology, &allowed, queues, planned, &engines, automatic_bytes)?;
+    let ground = Ground { topology: &topology, allowed: &allowed, interfaces: &interfaces };
+    let mut plan = Plan::new(config, &ground, &engines, automatic_bytes)?;
     plan.remarks = assumed;
+    plan.remarks.append(&mut plan.interfaces.remarks);
+    plan.remarks.extend(words::lanes_of_cores(config, &ground));
     plan.remarks.extend(limits.judge(config, &plan)?);
     refuse_idle_lanes(config, &plan, allowed.len())?;
     Ok(plan)

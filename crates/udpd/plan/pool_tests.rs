@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::config::{EngineKind, Host};
-use crate::plan::Plan;
 use crate::plan::engine::Choice;
+use crate::plan::{Ground, Interfaces, Plan};
 use steer::Topology;
 
 const MIB: usize = 1 << 20;
@@ -16,7 +16,8 @@ fn plan_on(nodes: usize, text: &str) -> Result<(Config, Plan), Failure> {
     let topology = Topology { online: vec![0, 1], node_of_core, ..Topology::default() };
     let engine = Choice { kind: EngineKind::Recvmmsg, why: String::new() };
     let engines = vec![engine; config.listeners.len()];
-    let plan = Plan::new(&config, &topology, &[0, 1], |_| None, |_| None, &engines, AUTOMATIC)?;
+    let ground = Ground { topology: &topology, allowed: &[0, 1], interfaces: &Interfaces::default() };
+    let plan = Plan::new(&config, &ground, &engines, AUTOMATIC)?;
     Ok((config, plan))
 }
 

@@ -1,12 +1,14 @@
 //! Which lane gets a datagram, and on which cores the datagrams of a lane should arrive.
 //!
 //! A core or a queue feeds one lane, and every core that udpd may use is in the table of `spread = "cpu"`, so that
-//! nothing on them is left to the kernel's hash. A lane's own core comes first: the one where a plan for the interface
-//! puts the interrupt of its queue, or, without such a plan, the one its receiver runs on. The other cores are dealt
+//! nothing on them is left to the kernel's hash. A lane's own cores come first: those where a plan for the interface
+//! puts the interrupts of its queues, or, without such a plan, the one its receiver runs on. The other cores are dealt
 //! out to the lanes nearest to them: same memory node first, then the lane with the fewest.
+//!
+//! Where datagrams should arrive is known only of an interface that somebody steers. Nothing is expected of another
+//! one: its interrupts are where they have always been, and no lane can be wrong about that.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::slice;
 
 use mmsg::GroupSpread;
 use steer::{Seat, Topology};
@@ -20,9 +22,9 @@ const QUEUES_ASSUMED: usize = 256;
 /// The part of a group's datagrams that one lane takes in.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Intake {
-    /// The one core where the datagrams of this lane arrive by the plan of its interface.
-    pub arrival_core: Option<usize>,
-    /// The receive queue of the interface that feeds it.
+    /// The cores on which its datagrams should arrive.
+    pub expected: Vec<usize>,
+    /// The receive queue of the interface that feeds it; the first of several.
     pub queue: Option<usize>,
     /// The cores whose datagrams the program gives to it; empty unless `spread = "cpu"`.
     pub cores: Vec<usize>,
@@ -37,8 +39,23 @@ impl Intake {
     /// The cores on which its datagrams should arrive. Empty when nobody says where they should, and then none of them
     /// arrives on a wrong one.
     pub fn expected_cores(&self) -> &[usize] {
-        self.arrival_core.as_ref().map_or(&self.cores, slice::from_ref)
+        &self.expected
     }
+}
+
+/// Who says where the datagrams of the lanes arrive.
+#[derive(Debug, Clone, Copy)]
+pub enum Arrivals<'a> {
+    /// Nobody, for no interface feeds them in particular: a table of cores names all there are.
+    Anywhere,
+    /// Nobody: their interface is not steered.
+    Unplanned,
+    /// The plan of their interface: the cores of each member, which has none where nobody can say.
+    Planned {
+        of_members: &'a [Vec<usize>],
+        /// The cores of each queue, whatever lane then gets its datagrams.
+        of_queues: &'a BTreeMap<u32, Vec<usize>>,
+    },
 }
 
 /// The lanes of one address: one seat each, `None` where there is no core to sit on.
@@ -49,10 +66,7 @@ pub struct Members<'a> {
     pub cores: &'a [usize],
     /// How many receive queues the interface has, when it is known.
     pub queues: Option<usize>,
-    /// The core of arrival of each member by the plan of the interface; shorter where there is no plan.
-    pub arrival_cores: &'a [Option<usize>],
-    /// The cores of arrival of each queue by that plan; empty where there is none.
-    pub cores_of_queue: &'a BTreeMap<u32, Vec<usize>>,
+    pub arrivals: Arrivals<'a>,
 }
 
 /// What each of the members gets.
@@ -60,20 +74,19 @@ pub fn intakes(spread: Spread, members: &Members<'_>, topology: &Topology) -> Ve
     let count = members.seats.len();
     let mut lanes = vec![Intake::default(); count];
     match spread {
-        Spread::Flow | Spread::Random => {}
+        Spread::Flow | Spread::Random => return lanes,
         Spread::Cpu => {
-            plan_arrivals(&mut lanes, members);
-            let wanted: Vec<Option<usize>> = lanes
-                .iter()
-                .zip(members.seats)
-                .map(|(lane, seat)| lane.arrival_core.or(seat.map(|seat| seat.core)))
-                .collect();
+            let own = |seat: &Option<Seat>| seat.iter().map(|seat| seat.core).collect::<Vec<_>>();
+            let wanted = members.seats.iter().enumerate().map(|(number, seat)| match members.arrivals {
+                Arrivals::Planned { of_members, .. } if !of_members[number].is_empty() => of_members[number].clone(),
+                _ => own(seat),
+            });
+            let wanted: Vec<Vec<usize>> = wanted.collect();
             for (lane, cores) in lanes.iter_mut().zip(deal(&wanted, members.cores, topology)) {
                 lane.cores = cores;
             }
         }
         Spread::Queue => {
-            plan_arrivals(&mut lanes, members);
             let queues = members.queues.unwrap_or(QUEUES_ASSUMED.max(count));
             for (queue, number) in (0..queues).zip(0_u32..) {
                 lanes[queue % count].queues.push(number);
@@ -83,35 +96,55 @@ pub fn intakes(spread: Spread, members: &Members<'_>, topology: &Topology) -> Ve
             }
         }
     }
+    expect(&mut lanes, spread, members.arrivals);
     lanes
 }
 
-fn plan_arrivals(lanes: &mut [Intake], members: &Members<'_>) {
-    for (lane, core) in lanes.iter_mut().zip(members.arrival_cores) {
-        lane.arrival_core = *core;
-    }
-    for lane in lanes {
-        lane.cores_of_queue.clone_from(members.cores_of_queue);
+/// Where the datagrams of each lane should arrive, once it is known which of them it gets.
+fn expect(lanes: &mut [Intake], spread: Spread, arrivals: Arrivals<'_>) {
+    match arrivals {
+        Arrivals::Unplanned => {}
+        Arrivals::Anywhere => lanes.iter_mut().for_each(|lane| lane.expected.clone_from(&lane.cores)),
+        Arrivals::Planned { of_members, of_queues } => {
+            for (lane, cores) in lanes.iter_mut().zip(of_members) {
+                // What arrives on a core goes to the lane that the table names, whichever lane was meant.
+                let own = cores.iter().copied().filter(|core| spread != Spread::Cpu || lane.cores.contains(core));
+                lane.expected = own.collect();
+                lane.cores_of_queue.clone_from(of_queues);
+            }
+        }
     }
 }
 
-/// Deals `cores` out: to each lane the core that it wants, and every other one to the nearest lane. A core that several
-/// want goes to the first, and a lane that got none has an empty list.
-fn deal(wanted: &[Option<usize>], cores: &[usize], topology: &Topology) -> Vec<Vec<usize>> {
+/// Deals `cores` out: to each lane the cores that it wants, one in turn; to a lane that then has none the nearest that
+/// is left; and every other one to the nearest lane. A core that several want goes to the first. With more lanes than
+/// cores the last ones have an empty list, and it is for the caller to refuse that.
+fn deal(wanted: &[Vec<usize>], cores: &[usize], topology: &Topology) -> Vec<Vec<usize>> {
     let mut dealt = vec![Vec::new(); wanted.len()];
     let mut taken = BTreeSet::new();
-    for (lane, core) in wanted.iter().enumerate().filter_map(|(lane, core)| Some((lane, (*core)?))) {
-        if taken.insert(core) {
+    let turns = wanted.iter().map(Vec::len).max().unwrap_or(0);
+    for turn in 0..turns {
+        for (lane, core) in wanted.iter().enumerate().filter_map(|(lane, wanted)| Some((lane, *wanted.get(turn)?))) {
+            if taken.insert(core) {
+                dealt[lane].push(core);
+            }
+        }
+    }
+    let node = |core: usize| topology.node_of_core.get(&core);
+    for lane in (0..dealt.len()).filter(|&lane| !wanted[lane].is_empty()) {
+        let own = wanted[lane][0];
+        let left = cores.iter().copied().filter(|core| dealt[lane].is_empty() && !taken.contains(core));
+        if let Some(core) = left.min_by_key(|&core| (node(own) != node(core), own.abs_diff(core))) {
+            taken.insert(core);
             dealt[lane].push(core);
         }
     }
     for &core in cores.iter().filter(|core| !taken.contains(core)) {
-        let node = |core: usize| topology.node_of_core.get(&core);
         let distance = |lane: &usize| {
             let own = dealt[*lane][0];
             (node(own) != node(core), dealt[*lane].len(), own.abs_diff(core))
         };
-        // A lane without a core of its own would be near to nothing; it is for the caller to refuse it.
+        // A lane without a core of its own would be near to nothing.
         let nearest = (0..dealt.len()).filter(|&lane| !dealt[lane].is_empty()).min_by_key(distance);
         if let Some(lane) = nearest {
             dealt[lane].push(core);
@@ -149,22 +182,21 @@ mod tests {
     }
 
     fn lanes(spread: Spread, seats: &[usize], queues: Option<usize>) -> Vec<Intake> {
-        lanes_of_plan(spread, seats, queues, &[])
+        lanes_fed(spread, seats, queues, Arrivals::Anywhere)
     }
 
-    fn lanes_of_plan(
-        spread: Spread,
-        seats: &[usize],
-        queues: Option<usize>,
-        arrival_cores: &[Option<usize>],
-    ) -> Vec<Intake> {
+    fn lanes_of_plan(spread: Spread, seats: &[usize], of_members: &[Vec<usize>]) -> Vec<Intake> {
+        let planned = (0..).zip(of_members).map(|(queue, cores)| (queue, cores.clone()));
+        let of_queues = &planned.collect();
+        lanes_fed(spread, seats, Some(4), Arrivals::Planned { of_members, of_queues })
+    }
+
+    fn lanes_fed(spread: Spread, seats: &[usize], queues: Option<usize>, arrivals: Arrivals<'_>) -> Vec<Intake> {
         let topology = two_nodes();
         let seat = |&core: &usize| Some(Seat { core, node: topology.node_of_core.get(&core).copied() });
         let seats: Vec<Option<Seat>> = seats.iter().map(seat).collect();
         let cores: Vec<usize> = (0..8).collect();
-        let planned = (0..).zip(arrival_cores).filter_map(|(queue, core)| Some((queue, vec![(*core)?])));
-        let cores_of_queue = &planned.collect();
-        intakes(spread, &Members { seats: &seats, cores: &cores, queues, arrival_cores, cores_of_queue }, &topology)
+        intakes(spread, &Members { seats: &seats, cores: &cores, queues, arrivals }, &topology)
     }
 
     #[test]
@@ -185,22 +217,49 @@ mod tests {
     }
 
     #[test]
-    fn two_lanes_on_one_core_leave_the_second_without() {
+    fn two_lanes_on_one_core_get_different_cores_to_take_in_from() {
         let lanes = lanes(Spread::Cpu, &[3, 3], None);
-        assert_eq!(lanes[0].cores.len(), 8);
-        assert!(lanes[1].cores.is_empty());
+        assert_eq!((&lanes[0].cores, &lanes[1].cores), (&vec![3, 1, 4, 6], &vec![2, 0, 5, 7]));
+    }
+
+    #[test]
+    fn more_lanes_than_cores_leave_the_last_without() {
+        let lanes = lanes(Spread::Cpu, &[7, 6, 5, 4, 3, 2, 1, 0, 7], None);
+        assert!(lanes[..8].iter().all(|lane| lane.cores.len() == 1) && lanes[8].cores.is_empty(), "{lanes:?}");
     }
 
     #[test]
     fn a_planned_core_of_arrival_is_the_only_one_expected() {
-        let lanes = lanes_of_plan(Spread::Cpu, &[7, 6], None, &[Some(5), None]);
+        let lanes = lanes_of_plan(Spread::Cpu, &[7, 6], &[vec![5], vec![]]);
         assert_eq!((&lanes[0].cores, &lanes[1].cores), (&vec![5, 0, 2, 4], &vec![6, 1, 3, 7]));
-        assert_eq!((lanes[0].expected_cores(), lanes[1].expected_cores()), (&[5][..], &[6, 1, 3, 7][..]));
-        assert!(Intake::default().expected_cores().is_empty());
-        assert!(
-            lanes.iter().all(|lane| lane.cores_of_queue == [(0, vec![5])].into()),
-            "every lane may get any queue's"
-        );
+        assert_eq!((lanes[0].expected_cores(), lanes[1].expected_cores()), (&[5][..], &[][..]), "nobody can say of 1");
+        let of_queue = [(0, vec![5]), (1, vec![])].into();
+        assert!(lanes.iter().all(|lane| lane.cores_of_queue == of_queue), "every lane may get any queue's");
+    }
+
+    #[test]
+    fn a_lane_that_takes_several_queues_expects_the_cores_of_all_of_them() {
+        let arrivals = [vec![0, 2], vec![1, 3]];
+        for spread in [Spread::Cpu, Spread::Queue] {
+            let lanes = lanes_of_plan(spread, &[7, 6], &arrivals);
+            let expected: Vec<&[usize]> = lanes.iter().map(|lane| lane.expected_cores()).collect();
+            assert_eq!(expected, arrivals, "{spread:?}");
+        }
+    }
+
+    #[test]
+    fn where_queues_of_two_lanes_share_a_core_only_the_lane_that_gets_it_expects_it() {
+        let lanes = lanes_of_plan(Spread::Cpu, &[7, 6], &[vec![0, 1], vec![1, 0]]);
+        assert_eq!((lanes[0].expected_cores(), lanes[1].expected_cores()), (&[0][..], &[1][..]));
+    }
+
+    #[test]
+    fn nothing_is_expected_where_nobody_steers_the_interface() {
+        for spread in [Spread::Cpu, Spread::Queue] {
+            let lanes = lanes_fed(spread, &[7, 6], Some(2), Arrivals::Unplanned);
+            assert!(lanes.iter().all(|lane| lane.expected_cores().is_empty()), "{lanes:?}");
+            assert!(lanes.iter().all(|lane| !lane.cores.is_empty() || !lane.queues.is_empty()), "and all are fed");
+        }
     }
 
     #[test]

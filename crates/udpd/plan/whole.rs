@@ -5,15 +5,13 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use steer::plan::QueueSeat;
-use steer::{Seat, Seating, Topology, place};
-
 use super::engine::Choice;
+use super::interfaces::Interfaces;
 use super::lane::{self, LanePlan};
 use super::memory::Memory;
 use super::pool::{self, PoolPlan};
+use super::seating::{self, Ground, Seating};
 use super::sink::SinkPlan;
-use super::spread::{self, Members};
 use crate::config::feeders::Feeders;
 use crate::config::{Config, Listener, Sink, Spread, overlap};
 use crate::exit::Failure;
@@ -37,61 +35,42 @@ pub struct Plan {
     pub shared_cores: bool,
     /// The memory node of each core, as far as the machine tells.
     pub node_of_core: BTreeMap<usize, usize>,
+    /// The interfaces that it was made for.
+    pub interfaces: Interfaces,
     /// What has to be said of this plan on this machine.
     pub remarks: Vec<String>,
 }
 
 impl Plan {
-    /// Works it out. `receive_queues` tells how many receive queues an interface has, and `planned` where its plan puts
-    /// each of them; `None` where there is no plan for it. `engines` has one for each listener. The pool has
-    /// `automatic_bytes` unless the configuration says how many.
+    /// Works it out. `engines` has one for each listener. The pool has `automatic_bytes` unless the configuration says
+    /// how many.
     pub fn new(
         config: &Config,
-        topology: &Topology,
-        allowed: &[usize],
-        receive_queues: impl Fn(&str) -> Option<usize>,
-        planned: impl Fn(&str) -> Option<Vec<QueueSeat>>,
+        ground: &Ground<'_>,
         engines: &[Choice],
         automatic_bytes: usize,
     ) -> Result<Self, Failure> {
-        let plans: Vec<Option<Vec<QueueSeat>>> =
-            config.listeners.iter().map(|listener| listener.interface.as_deref().and_then(&planned)).collect();
-        let feeders = Feeders::new(&config.listeners, &receive_queues);
-        let unplanned =
-            (0..plans.len()).filter(|&index| plans[index].is_none()).map(|index| feeders.lanes(index)).sum();
-        let seat_cores = |seat: &QueueSeat| seat.interrupt_core.into_iter().chain([seat.receiver_core]);
-        let taken: Vec<usize> = plans.iter().flatten().flatten().flat_map(seat_cores).collect();
-        let Seating { receivers, consumer_cores, shared } = place(unplanned, &without(allowed, &taken), topology);
-        let usable: Vec<usize> = allowed.iter().copied().filter(|core| topology.online.contains(core)).collect();
-        let mut seats = receivers.into_iter();
+        let Ground { topology, interfaces, .. } = *ground;
+        let feeders = ground.feeders(config);
+        let Seating { lanes: places, consumer_cores, shared } = seating::seat(&config.listeners, &feeders, ground);
         let mut lanes = Vec::new();
-        for (index, listener) in config.listeners.iter().enumerate() {
+        for (index, (listener, places)) in config.listeners.iter().zip(places).enumerate() {
             let count = feeders.lanes_on_address(index);
-            let queues = listener.interface.as_deref().and_then(&receive_queues);
             let rate = listener.absorb.rate.div_ceil(count as u64);
             let shape = lane::shape(config, listener);
             let absorb = &listener.absorb;
-            for (group, &address) in listener.addresses.iter().enumerate() {
-                let plan = plans[index].as_ref().filter(|plan| !plan.is_empty());
-                let planned: Vec<&QueueSeat> = plan.iter().flat_map(|plan| plan.iter().cycle().take(count)).collect();
-                let seat = |member: usize| match planned.get(member) {
-                    Some(seat) => Some(Seat { core: seat.receiver_core, node: seat.node }),
-                    None => seats.next(),
-                };
-                let seats: Vec<Option<Seat>> = (0..count).map(seat).collect();
-                let arrival_cores: Vec<Option<usize>> = planned.iter().map(|seat| seat.arrival_core()).collect();
-                let cores_of_queue = &plan.into_iter().flatten().filter_map(cores_of_queue).collect();
-                let members =
-                    Members { seats: &seats, cores: &usable, queues, arrival_cores: &arrival_cores, cores_of_queue };
-                let taken_in = spread::intakes(listener.spread, &members, topology).into_iter().zip(seats);
-                lanes.extend(taken_in.enumerate().map(|(member, (intake, seat))| LanePlan {
+            for (group, (&address, places)) in listener.addresses.iter().zip(places.chunks(count)).enumerate() {
+                let taken_in = seating::intakes(listener, places, ground).into_iter().zip(places);
+                lanes.extend(taken_in.enumerate().map(|(member, (intake, place))| LanePlan {
                     listener: index,
                     number: group * count + member,
                     member,
                     address,
                     shares: count > 1 || listener.share_port || has_company(config, index, address),
-                    core: seat.map(|seat| seat.core),
-                    node: seat.and_then(|seat| seat.node),
+                    core: place.seat.map(|seat| seat.core),
+                    node: place.seat.and_then(|seat| seat.node),
+                    cores: place.cores.clone(),
+                    queues: place.queues.clone(),
                     intake,
                     receive_buffer_bytes: lane::receive_buffer(listener, rate),
                     rate,
@@ -110,9 +89,18 @@ impl Plan {
         let sinks = sink_plans(config, &feeders);
         let bytes_of = |(sink, plan)| sink_bytes(&config.listeners, sink, plan);
         let sink_bytes = config.sinks.iter().zip(&sinks).map(bytes_of).sum();
-        let remarks = Vec::new();
         let pool = pool::lay_out(config, &sinks, &mut lanes, automatic_bytes)?;
-        Ok(Self { lanes, sinks, pool, consumer_cores, sink_bytes, shared_cores: shared, node_of_core, remarks })
+        Ok(Self {
+            lanes,
+            sinks,
+            pool,
+            consumer_cores,
+            sink_bytes,
+            shared_cores: shared,
+            node_of_core,
+            interfaces: interfaces.clone(),
+            remarks: Vec::new(),
+        })
     }
 
     /// Where a consumer may run that these lanes feed: on their memory nodes, where there are cores for consumers at
@@ -147,12 +135,6 @@ impl Plan {
     }
 }
 
-/// A queue with the cores on which its datagrams should arrive.
-fn cores_of_queue(seat: &QueueSeat) -> Option<(u32, Vec<usize>)> {
-    let cores = seat.cores_of_queue();
-    (!cores.is_empty()).then_some((u32::try_from(seat.queue).ok()?, cores.to_vec()))
-}
-
 fn sink_plans(config: &Config, feeders: &Feeders<'_>) -> Vec<SinkPlan> {
     let plan = |(index, sink): (usize, &Sink)| SinkPlan {
         consumers: feeders.consumers(index, sink.consumers),
@@ -173,12 +155,6 @@ fn has_company(config: &Config, listener: usize, address: SocketAddr) -> bool {
     others.map(|(_, other)| other).any(competes)
 }
 
-/// `cores` without `taken`; all of them when nothing would be left, because sharing is better than nowhere.
-fn without(cores: &[usize], taken: &[usize]) -> Vec<usize> {
-    let free: Vec<usize> = cores.iter().copied().filter(|core| !taken.contains(core)).collect();
-    if free.is_empty() { cores.to_vec() } else { free }
-}
-
 /// The memory of a sink.
 fn sink_bytes(listeners: &[Listener], sink: &Sink, plan: &SinkPlan) -> usize {
     let files = match sink.settings.target() {
@@ -192,6 +168,8 @@ fn sink_bytes(listeners: &[Listener], sink: &Sink, plan: &SinkPlan) -> usize {
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    use steer::Topology;
 
     use crate::config::EngineKind;
 
@@ -217,7 +195,8 @@ mod tests {
         let config = Config::parse(text, "test", &crate::config::Host::default()).expect("a valid configuration");
         let topology = Topology { online: vec![0, 1], node_of_core: [(0, 0), (1, 0)].into(), ..Topology::default() };
         let engines = [Choice { kind: EngineKind::Recvmmsg, why: String::new() }];
-        Plan::new(&config, &topology, &[0, 1], |_| Some(4), |_| None, &engines, 48 << 20).expect("a plan")
+        let ground = Ground { topology: &topology, allowed: &[0, 1], interfaces: &Interfaces::default() };
+        Plan::new(&config, &ground, &engines, 48 << 20).expect("a plan")
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use std::fs;
 
 use super::memory::Bytes;
+use super::seating::Ground;
 use super::whole::Plan;
-use crate::config::{Config, Spread};
+use crate::config::{Config, Lanes, Spread};
 
 /// What will degrade on this machine, each with its cure.
 pub fn warnings(config: &Config, plan: &Plan) -> Vec<String> {
@@ -45,6 +46,32 @@ fn known_at_start(config: &Config, plan: &Plan) -> Vec<String> {
         known.push("there are more lanes than cores: receivers share cores; lower lanes or widen [steer] cpus".into());
     }
     known
+}
+
+/// What the number of cores and of receive queues makes of the lanes of an interface.
+pub(super) fn lanes_of_cores(config: &Config, ground: &Ground<'_>) -> Vec<String> {
+    let feeders = ground.feeders(config);
+    let mut lines = Vec::new();
+    for (index, listener) in config.listeners.iter().enumerate() {
+        let Some(name) = &listener.interface else { continue };
+        let Some(&queues) = ground.interfaces.queues.get(name) else { continue };
+        let (lanes, who) = (feeders.lanes_on_address(index), &listener.name);
+        if listener.lanes == Lanes::Auto && lanes < queues {
+            lines.push(format!(
+                "listener {who}: {name} has {queues} receive queues and udpd may use {lanes} cores, so it gets \
+                 {lanes} lanes, and each takes several of the queues"
+            ));
+        }
+        let has_interrupts = ground.interfaces.around.get(name).is_some_and(|around| !around.fires_on.is_empty());
+        if listener.spread == Spread::Cpu && has_interrupts && lanes > queues {
+            lines.push(format!(
+                "listener {who}: the datagrams of {name} arrive on as many cores as it has receive queues, which is \
+                 {queues}, so spread = \"cpu\" feeds no more of its {lanes} lanes; name {name} in [steer] interfaces \
+                 and run `udpd steer apply`, or write spread = \"flow\""
+            ));
+        }
+    }
+    lines
 }
 
 /// Interfaces change their number of queues, so fewer of them than lanes is not an error.

@@ -14,7 +14,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use self::hangup::Hangup;
 use crate::config::Config;
-use crate::endpoint::control::{ControlServer, ControlSocket};
+use crate::endpoint::control::{ControlServer, ControlSocket, Seats};
 use crate::endpoint::metrics::{MetricsHandle, MetricsServer};
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::{Snapshot, Table as _};
@@ -24,7 +24,7 @@ use crate::os::notify::Notifier;
 use crate::os::signals::{self, Effect};
 use crate::pipeline::{Lane, Pipeline};
 use crate::plan::limits::Limits;
-use crate::plan::{self, descriptors, words};
+use crate::plan::{self, descriptors, published, words};
 use crate::settings::Chosen;
 use crate::watch::drift::InterfaceWatch;
 use crate::watch::losses::{DriftWatch, LossWatch};
@@ -61,7 +61,7 @@ fn serve(config: &Config, crew: &Crew, events: &Receiver<Event>) -> Result<(), F
     let started = Instant::now();
     activation::refuse_passed_sockets()?;
     let notifier = Arc::new(Notifier::from_environment());
-    let plan = plan::make(config)?;
+    let plan = plan::make(config, None)?;
     Limits::read(Path::new("/")).refuse_start(config, &plan)?;
     descriptors::provide(config, &plan)?;
     crew.enlist("main");
@@ -72,7 +72,7 @@ fn serve(config: &Config, crew: &Crew, events: &Receiver<Event>) -> Result<(), F
     let pipeline = Pipeline::start(config, &plan, started, crew)?;
     // Its first look comes before anybody can ask what it has seen.
     let mut upkeep = Upkeep::new(config, &pipeline);
-    let windows = match windows.serve(&pipeline, crew) {
+    let windows = match windows.serve(&pipeline, published::of(config, &plan), crew) {
         Ok(windows) => windows,
         Err(failure) => {
             // It receives already: what came in this moment is delivered and told.
@@ -91,13 +91,12 @@ fn serve(config: &Config, crew: &Crew, events: &Receiver<Event>) -> Result<(), F
     log::info!("ready: {receiving}");
 
     let housekeeping = Housekeeping {
-        config,
         pipeline: &pipeline,
         upkeep: &mut upkeep,
         notifier: &notifier,
         losses: LossWatch::default(),
         drift: DriftWatch::default(),
-        interfaces: InterfaceWatch::default(),
+        interfaces: InterfaceWatch::new(&config.steer, &plan.interfaces),
         hangup: Hangup::new(crew, pipeline.files()),
         is_steered: pipeline.lanes().iter().any(|lane| !lane.setup.plan.intake.expected_cores().is_empty()),
         said: BTreeSet::new(),
@@ -124,13 +123,12 @@ fn is_told_to_end(events: &Receiver<Event>, wait: Duration) -> bool {
 
 /// What the main thread looks at while the pipeline runs.
 struct Housekeeping<'a> {
-    config: &'a Config,
     pipeline: &'a Pipeline,
     upkeep: &'a mut Upkeep,
     notifier: &'a Notifier,
     losses: LossWatch,
     drift: DriftWatch,
-    interfaces: InterfaceWatch,
+    interfaces: InterfaceWatch<'a>,
     hangup: Hangup,
     /// Somebody has planned where datagrams arrive.
     is_steered: bool,
@@ -184,7 +182,7 @@ impl Housekeeping<'_> {
         self.upkeep.look(self.pipeline);
         if round.is_multiple_of(LOOK_AT_INTERFACES_EVERY) {
             // A driver that is busy with its card keeps whoever asks about it waiting.
-            crew::at_rest(|| self.interfaces.look(&self.config.steer)).iter().for_each(|line| log::warn!("{line}"));
+            crew::at_rest(|| self.interfaces.look()).iter().for_each(|line| log::warn!("{line}"));
         }
         self.look_at_drift();
         if round.is_multiple_of(REPORT_EVERY) {
@@ -252,13 +250,14 @@ impl BoundWindows {
         Ok(Self { control, metrics })
     }
 
-    fn serve(self, pipeline: &Pipeline, crew: &Crew) -> Result<Windows, Failure> {
+    fn serve(self, pipeline: &Pipeline, seats: Seats, crew: &Crew) -> Result<Windows, Failure> {
         let (for_control, for_metrics) = (pipeline.books(), pipeline.books());
-        let files = pipeline.files();
+        let (files, for_seats) = (pipeline.files(), pipeline.books());
+        let seats = move || published::now(seats.clone(), &for_seats.snapshot());
         Ok(Windows {
             control: self
                 .control
-                .map(|socket| socket.serve(crew, move || for_control.snapshot(), move || files.reopen()))
+                .map(|socket| socket.serve(crew, move || for_control.snapshot(), move || files.reopen(), seats))
                 .transpose()?,
             metrics: self.metrics.map(|server| server.serve(crew, move || for_metrics.snapshot())).transpose()?,
         })

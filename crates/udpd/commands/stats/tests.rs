@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::endpoint::control::{ControlServer, ControlSocket};
+use crate::endpoint::control::{ControlServer, ControlSocket, Seats};
 use crate::ledger::tests::{example, numbered};
 use crate::os::crew::Crew;
 
@@ -84,7 +84,7 @@ fn times_are_short() {
 fn daemon(directory: &Path) -> (PathBuf, ControlServer) {
     let path = directory.join("control.sock");
     let reopen = || Ok("nothing to reopen".into());
-    let server = ControlSocket::bind(&path).unwrap().serve(&Crew::new().0, example, reopen).unwrap();
+    let server = ControlSocket::bind(&path).unwrap().serve(&Crew::new().0, example, reopen, Seats::default).unwrap();
     (path, server)
 }
 

@@ -37,7 +37,8 @@ pub(crate) fn validate(mut parts: Parts<'_>, host: &Host, findings: &mut Finding
     addresses::check_overlaps(&parts.listeners, findings);
     let steer = parts.steer.as_ref().map_or_else(Steer::default, |section| check_steer(section, host, findings));
     let mut listeners: Vec<Listener> = parts.listeners.iter().map(|section| section.settings.clone()).collect();
-    let feeders = Feeders::new(&listeners, |interface| ::steer::receive_queues(&host.sys_root, interface));
+    let queues = |interface: &str| ::steer::receive_queues(&host.sys_root, interface);
+    let feeders = Feeders::new(&listeners, queues, host.usable_cores(&steer));
     writers::check(&parts.sinks, &feeders, findings);
     own_files::check(&parts, &daemon, &feeders, findings);
     relay::check_loops(&parts.sinks, &listeners, &local_addresses(), findings);

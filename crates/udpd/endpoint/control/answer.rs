@@ -6,7 +6,7 @@ use crate::endpoint::exchange::Limits;
 pub(super) const LIMITS: Limits = Limits::new(32, 4096);
 
 /// What a daemon is known to do.
-pub(super) const KNOWN: &str = "stats, reopen";
+pub(super) const KNOWN: &str = "stats, seats, reopen";
 
 /// The answer to what is not done.
 pub(super) fn refusal(reason: &str) -> Vec<u8> {

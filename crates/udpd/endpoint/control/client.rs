@@ -96,7 +96,7 @@ fn was_not_heard(error: &io::Error) -> bool {
 }
 
 /// Writes the question and reads all of the answer, within `limit`: the time that is left shrinks with each call.
-fn exchange(mut stream: UnixStream, question: &[u8], limit: Duration) -> io::Result<Vec<u8>> {
+pub(super) fn exchange(mut stream: UnixStream, question: &[u8], limit: Duration) -> io::Result<Vec<u8>> {
     let deadline = Instant::now() + limit;
     stream.set_write_timeout(Some(limit))?;
     stream.write_all(question).map_err(timed_out)?;

@@ -1,16 +1,21 @@
-//! The control socket: how `udpd stats` asks a running daemon for its ledger, and `udpd reopen` sends it to new files.
+//! The control socket: how `udpd stats` asks a running daemon for its ledger, `udpd steer` asks for the seats of its
+//! lanes, and `udpd reopen` sends it to new files.
 //!
 //! A Unix socket in a directory of the daemon's own, mode 0660, so that the file system decides who may ask. A client
-//! sends one line and gets one line of JSON: the ledger, `{"ok": "..."}` or `{"error": "..."}`.
+//! sends one line and gets one line of JSON: the ledger, the seats, `{"ok": "..."}` or `{"error": "..."}`.
 
 mod answer;
 mod client;
 mod lock;
+mod neighbours;
 mod reopen;
+mod seats;
 mod server;
 mod socket;
 
 pub use client::{Connection, default_paths};
+pub use neighbours::{Neighbour, Neighbours, Search};
+pub use seats::{InterfaceSeats, LaneSeat, Seat, Seats};
 pub use server::ControlServer;
 pub use socket::ControlSocket;
 

@@ -2,6 +2,7 @@
 
 use super::answer::{KNOWN, LIMITS, line, refusal};
 use super::reopen::Reopener;
+use super::seats::Seats;
 use super::socket::ControlSocket;
 use crate::endpoint::exchange::{Asker, Limits, Protocol, Question, Reply, Service};
 use crate::exit::Failure;
@@ -9,15 +10,16 @@ use crate::ledger::Snapshot;
 use crate::os::crew::Crew;
 
 impl ControlSocket {
-    /// Answers with what `snapshot` returns, and does `reopen` on request, until stopped. `reopen` returns when it is
-    /// done, with a line that says what was done or why not.
+    /// Answers with what `snapshot` and `seats` return, and does `reopen` on request, until stopped. `reopen` returns
+    /// when it is done, with a line that says what was done or why not.
     pub fn serve(
         self,
         crew: &Crew,
         snapshot: impl Fn() -> Snapshot + Send + 'static,
         reopen: impl Fn() -> Result<String, String> + Send + Sync + 'static,
+        seats: impl Fn() -> Seats + Send + 'static,
     ) -> Result<ControlServer, Failure> {
-        let requests = Requests { snapshot, reopener: Reopener::new(crew, reopen) };
+        let requests = Requests { snapshot, seats, reopener: Reopener::new(crew, reopen) };
         Ok(ControlServer { service: Service::start("udpd-control", self, crew, requests)? })
     }
 }
@@ -39,12 +41,17 @@ impl ControlServer {
 }
 
 /// What is asked, and who answers.
-struct Requests<S> {
+struct Requests<S, P> {
     snapshot: S,
+    seats: P,
     reopener: Reopener,
 }
 
-impl<S: Fn() -> Snapshot + Send + 'static> Protocol for Requests<S> {
+impl<S, P> Protocol for Requests<S, P>
+where
+    S: Fn() -> Snapshot + Send + 'static,
+    P: Fn() -> Seats + Send + 'static,
+{
     fn limits(&self) -> Limits {
         LIMITS
     }
@@ -55,10 +62,8 @@ impl<S: Fn() -> Snapshot + Send + 'static> Protocol for Requests<S> {
 
     fn reply(&mut self, question: Question<'_>, asker: &Asker<'_>) -> Reply {
         Reply::Now(match question {
-            Question::Whole(b"stats") => match serde_json::to_string(&(self.snapshot)()) {
-                Ok(json) => line(json),
-                Err(error) => refusal(&error.to_string()),
-            },
+            Question::Whole(b"stats") => told(&(self.snapshot)()),
+            Question::Whole(b"seats") => told(&(self.seats)()),
             Question::Whole(b"reopen") => return self.reopener.ask(asker),
             Question::Whole(other) => {
                 let shown: String = String::from_utf8_lossy(other).chars().take(40).collect();
@@ -74,5 +79,12 @@ impl<S: Fn() -> Snapshot + Send + 'static> Protocol for Requests<S> {
             "not done after {limit_s} s; the daemon goes on, and its log says what it waits for, usually a disk that \
              does not answer"
         ))
+    }
+}
+
+fn told(what: &impl serde::Serialize) -> Vec<u8> {
+    match serde_json::to_string(what) {
+        Ok(json) => line(json),
+        Err(error) => refusal(&error.to_string()),
     }
 }

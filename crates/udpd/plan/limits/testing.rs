@@ -3,8 +3,8 @@
 use steer::Topology;
 
 use crate::config::{Config, EngineKind, Host};
-use crate::plan::Plan;
 use crate::plan::engine::Choice;
+use crate::plan::{Ground, Interfaces, Plan};
 
 /// One listener and one sink, with these keys more, on a machine of one core that has enough.
 pub(super) fn planned(listener: &str, sink: &str) -> (Config, Plan) {
@@ -14,6 +14,8 @@ pub(super) fn planned(listener: &str, sink: &str) -> (Config, Plan) {
     );
     let config = Config::parse(&text, "test", &Host::default()).expect("a valid configuration");
     let engines = [Choice { kind: EngineKind::Recvmmsg, why: String::new() }];
-    let plan = Plan::new(&config, &Topology::flat(&[0]), &[0], |_| None, |_| None, &engines, 48 << 20);
+    let (topology, interfaces) = (Topology::flat(&[0]), Interfaces::default());
+    let ground = Ground { topology: &topology, allowed: &[0], interfaces: &interfaces };
+    let plan = Plan::new(&config, &ground, &engines, 48 << 20);
     (config, plan.expect("a plan"))
 }

@@ -81,7 +81,7 @@ impl Stage {
             #[cfg(feature = "kafka")]
             clusters: Vec::new(),
         };
-        let plan = plan::make(&stage.config)?;
+        let plan = plan::make(&stage.config, None)?;
         if real {
             let (touched, disks) = real::touched(&stage.config, &plan)?;
             stage.notes.extend(touched);

@@ -70,7 +70,7 @@ pub struct Trial {
 /// Offers `rate` to a pipeline of its own.
 pub(super) fn run(task: &Task, stage: &Stage, rate: u64, stop: &Arc<AtomicBool>) -> Result<Trial, Failure> {
     stage.clear()?;
-    let plan = plan::make(stage.config())?;
+    let plan = plan::make(stage.config(), None)?;
     let (crew, events) = Crew::new();
     let pipeline = Pipeline::start(stage.config(), &plan, Instant::now(), &crew)?;
     let address = pipeline.lanes()[0].address;

@@ -107,7 +107,7 @@ pub fn run_with(
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Report, Failure> {
-    let plan = plan::make(config)?;
+    let plan = plan::make(config, None)?;
     let tracker = Shared::new(Tracker::new(task.flows_max, task.kept_ms()));
     let (crew, events) = Crew::new();
     let own = tracker.clone();

@@ -1,0 +1,200 @@
+//! The daemons that run on this host, asked for the seats of their lanes.
+//!
+//! They are looked for where a control socket usually is, and among the listening sockets of the kernel's table whose
+//! path has "udpd" in it. Anybody can make such a socket, so nobody is asked before the kernel has said whose process
+//! is behind it: a udpd of root, of the user udpd or of the user who asks. And nobody is waited for longer than a
+//! moment: a daemon that hangs is named, and the rest goes on without it.
+
+use std::fmt;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::unistd::{User, geteuid};
+
+use super::client::exchange;
+use super::seats::Seats;
+use super::socket;
+
+/// How long one daemon may take to answer, and all of them together.
+const ONE_LIMIT: Duration = Duration::from_secs(1);
+const ALL_LIMIT: Duration = Duration::from_secs(3);
+
+/// The name of the process of a daemon, and what the path of its socket has in it.
+const NAME: &str = "udpd";
+
+/// Linux's mark of a socket that listens, in the table (`__SO_ACCEPTCON`).
+const LISTENS: u32 = 1 << 16;
+
+/// A daemon that has answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Neighbour {
+    /// Its control socket.
+    pub path: PathBuf,
+    pub seats: Seats,
+}
+
+/// What was found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Neighbours {
+    pub daemons: Vec<Neighbour>,
+    /// Those that seem to be there and have not told: one clause each.
+    pub silent: Vec<String>,
+}
+
+/// Where to look.
+#[derive(Debug)]
+pub struct Search<'a> {
+    /// Where the operator says that a daemon is.
+    pub named: &'a [PathBuf],
+    /// Where one usually is.
+    pub usual: &'a [PathBuf],
+    /// The socket of the daemon that asks or is meant, which is not its own neighbour.
+    pub except: Option<&'a Path>,
+    /// `/proc` on a live machine.
+    pub proc_root: &'a Path,
+}
+
+impl Search<'_> {
+    /// Asks every daemon there is.
+    pub fn ask(&self) -> Neighbours {
+        self.ask_those(&|pid, uid| is_daemon(self.proc_root, pid, uid))
+    }
+
+    /// `is_daemon` says whether a process, of this id and user, is to be asked.
+    fn ask_those(&self, is_daemon: &dyn Fn(i32, u32) -> bool) -> Neighbours {
+        let deadline = Instant::now() + ALL_LIMIT;
+        let mut found = Neighbours::default();
+        let mut asked: Vec<PathBuf> = self.except.map(real).into_iter().collect();
+        let (listening, unread) = match listening(self.proc_root) {
+            Ok(paths) => (paths, None),
+            Err(error) => (Vec::new(), Some(format!("cannot look for other daemons: {error}"))),
+        };
+        found.silent.extend(unread);
+        let known = self.named.iter().chain(self.usual).map(|path| (path, true));
+        for (path, is_known) in known.chain(listening.iter().map(|path| (path, false))) {
+            if asked.contains(&real(path)) {
+                continue;
+            }
+            asked.push(real(path));
+            let left = deadline.saturating_duration_since(Instant::now()).min(ONE_LIMIT);
+            match ask(path, left, is_daemon) {
+                Ok(seats) if found.daemons.iter().any(|other| is_same(&other.seats, &seats)) => {}
+                Ok(seats) => found.daemons.push(Neighbour { path: path.clone(), seats }),
+                Err(Silence::Nobody) => {}
+                Err(Silence::Foreign) if !is_known => {}
+                Err(silence) => found.silent.push(format!("the process behind {} {silence}", path.display())),
+            }
+        }
+        found
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+enum Silence {
+    /// No process is behind the socket.
+    Nobody,
+    /// It is not a daemon that we believe.
+    Foreign,
+    /// It may be one, and has not told.
+    Failed(io::Error),
+    /// It does not know the question.
+    Refused(String),
+}
+
+impl fmt::Display for Silence {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nobody => formatter.write_str("has gone"),
+            Self::Foreign => formatter.write_str("is not a udpd of root, of the user udpd or of yours"),
+            Self::Failed(error) => write!(formatter, "does not tell its seats: {error}"),
+            Self::Refused(why) => write!(formatter, "does not tell its seats ({why}); restart it after an update"),
+        }
+    }
+}
+
+fn ask(path: &Path, limit: Duration, is_daemon: &dyn Fn(i32, u32) -> bool) -> Result<Seats, Silence> {
+    if limit.is_zero() {
+        return Err(Silence::Failed(io::Error::new(ErrorKind::TimedOut, "others have taken all the time there was")));
+    }
+    let stream = socket::connect(path, limit).map_err(|error| match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => Silence::Nobody,
+        ErrorKind::WouldBlock => Silence::Failed(ErrorKind::TimedOut.into()),
+        _ => Silence::Failed(error),
+    })?;
+    match peer(&stream) {
+        Ok((pid, uid)) if is_daemon(pid, uid) => {}
+        Ok(_) => return Err(Silence::Foreign),
+        Err(error) => return Err(Silence::Failed(error)),
+    }
+    let answer = exchange(stream, b"seats\n", limit).map_err(Silence::Failed)?;
+    serde_json::from_slice::<serde_json::Value>(&answer)
+        .ok()
+        .filter(|value| value["pid"].is_u64())
+        .and_then(|value| serde_json::from_value(value).ok())
+        .ok_or_else(|| Silence::Refused("its answer is not a list of seats".to_owned()))
+}
+
+fn peer(stream: &UnixStream) -> io::Result<(i32, u32)> {
+    let credentials = getsockopt(stream, PeerCredentials)?;
+    Ok((credentials.pid(), credentials.uid()))
+}
+
+/// A process called udpd of root, of the user udpd or of our own. One of another pid namespace has no id here and is
+/// not believed.
+fn is_daemon(proc_root: &Path, pid: i32, uid: u32) -> bool {
+    let is_believed = || {
+        uid == 0
+            || uid == geteuid().as_raw()
+            || User::from_name(NAME).ok().flatten().is_some_and(|user| user.uid.as_raw() == uid)
+    };
+    let name = || fs::read_to_string(proc_root.join(pid.to_string()).join("comm"));
+    pid > 0 && is_believed() && name().is_ok_and(|name| name.trim_end() == NAME)
+}
+
+/// The same daemon, which two paths lead to.
+fn is_same(one: &Seats, other: &Seats) -> bool {
+    (one.pid, one.network_namespace) == (other.pid, other.network_namespace)
+}
+
+/// The path without links, as far as it is there.
+fn real(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// The paths of all stream sockets that listen and are called like one of ours, in order.
+fn listening(proc_root: &Path) -> io::Result<Vec<PathBuf>> {
+    let table = proc_root.join("net/unix");
+    let text = fs::read(&table)
+        .map_err(|error| io::Error::new(error.kind(), format!("cannot read {}: {error}", table.display())))?;
+    let text = String::from_utf8_lossy(&text);
+    let mut paths: Vec<PathBuf> = text.lines().skip(1).filter_map(listening_path).collect();
+    paths.sort();
+    paths.dedup();
+    Ok(paths)
+}
+
+/// Reads one line of the table: number, references, protocol, flags, type, state, inode and path. A path that is not
+/// absolute means something only to who made it.
+fn listening_path(line: &str) -> Option<PathBuf> {
+    const STREAM: &str = "0001"; // SOCK_STREAM
+    let mut rest = line;
+    let mut fields = [""; 7];
+    for field in &mut fields {
+        let (first, others) = rest.trim_start().split_once(' ')?;
+        (*field, rest) = (first, others);
+    }
+    let flags = u32::from_str_radix(fields[3], 16).ok()?;
+    let path = rest.trim_start();
+    let is_ours = fields[4] == STREAM && flags & LISTENS != 0 && path.starts_with('/') && path.contains(NAME);
+    is_ours.then(|| PathBuf::from(path))
+}
+
+#[cfg(test)]
+#[path = "neighbours_tests.rs"]
+mod tests;

@@ -1,0 +1,241 @@
+//! Which core each lane sits on, and where its datagrams should arrive.
+//!
+//! Three kinds of listeners, served in this order. Where somebody steers the interface of a listener its lanes take the
+//! seats of that plan. Where nobody does they sit near the interface's memory, and not where its interrupts fire now.
+//! All others are dealt out from what is left. Whoever comes later leaves a core alone that is somebody's as long as
+//! there is another: that of a receiver or of an interrupt, and those of other daemons on this host.
+
+use std::collections::BTreeMap;
+
+use steer::plan::{InterfacePlan, QueueSeat};
+use steer::{Seat, Topology, place};
+
+use super::interfaces::{Interfaces, Surroundings};
+use super::spread::{self, Arrivals, Intake, Members};
+use crate::config::feeders::Feeders;
+use crate::config::{Config, Listener, Spread};
+
+/// What lanes are placed on.
+#[derive(Debug, Clone, Copy)]
+pub struct Ground<'a> {
+    pub topology: &'a Topology,
+    /// The cores that udpd may use.
+    pub allowed: &'a [usize],
+    pub interfaces: &'a Interfaces,
+}
+
+impl Ground<'_> {
+    /// The cores that udpd may use and that are there.
+    pub fn usable(&self) -> Vec<usize> {
+        self.allowed.iter().copied().filter(|core| self.topology.online.contains(core)).collect()
+    }
+
+    /// Who feeds whom here.
+    pub fn feeders<'c>(&self, config: &'c Config) -> Feeders<'c> {
+        let queues = |name: &str| self.interfaces.queues.get(name).copied();
+        Feeders::new(&config.listeners, queues, Some(self.usable().len()))
+    }
+}
+
+/// Where everything sits.
+#[derive(Debug)]
+pub(super) struct Seating {
+    /// By listener: one place for each of its lanes.
+    pub lanes: Vec<Vec<Place>>,
+    /// The cores that consumers may run on.
+    pub consumer_cores: Vec<usize>,
+    /// True when receivers share cores because there are more of them than cores.
+    pub shared: bool,
+}
+
+/// Where one lane sits.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    pub seat: Option<Seat>,
+    /// The cores that its thread may run on, where the scheduler picks one.
+    pub cores: Vec<usize>,
+    /// The receive queues of its interface that it takes, where the number of those is known.
+    pub queues: Vec<usize>,
+    /// Where the datagrams of these arrive by the plan; empty where nobody can say.
+    pub arrivals: Vec<usize>,
+}
+
+/// Seats every lane.
+pub(super) fn seat(listeners: &[Listener], feeders: &Feeders<'_>, ground: &Ground<'_>) -> Seating {
+    let mut seating = Seater::new(ground);
+    let mut lanes = vec![Vec::new(); listeners.len()];
+    let interfaces = ground.interfaces;
+    let part = |listener: &Listener| listener.interface.as_deref().and_then(|name| interfaces.plan_of(name));
+    for (index, listener) in listeners.iter().enumerate() {
+        let Some(part) = part(listener) else { continue };
+        let group = of_plan(part, listener.spread, feeders.lanes_on_address(index));
+        seating.take(&group);
+        lanes[index] = (0..listener.addresses.len()).flat_map(|_| group.clone()).collect();
+    }
+    for (index, listener) in listeners.iter().enumerate() {
+        let Some(name) = listener.interface.as_deref().filter(|_| part(listener).is_none()) else { continue };
+        let around = interfaces.around.get(name);
+        let queues = interfaces.queues.get(name).copied().unwrap_or(0);
+        let count = feeders.lanes_on_address(index);
+        let place = |(lane, seat): (usize, Option<Seat>)| Place {
+            seat,
+            queues: (0..queues).filter(|queue| queue % count == lane % count).collect(),
+            ..Place::default()
+        };
+        lanes[index] = seating.near(feeders.lanes(index), around).into_iter().enumerate().map(place).collect();
+    }
+    let is_bound = |index: usize| listeners[index].interface.is_some();
+    let counts: Vec<usize> = (0..listeners.len()).filter(|&index| !is_bound(index)).collect();
+    let mut seats = seating.near(counts.iter().map(|&index| feeders.lanes(index)).sum(), None).into_iter();
+    for index in counts {
+        let place = |seat| Place { seat, ..Place::default() };
+        lanes[index] = seats.by_ref().take(feeders.lanes(index)).map(place).collect();
+    }
+    let consumer_cores = seating.consumer_cores();
+    Seating { lanes, consumer_cores, shared: seating.shared }
+}
+
+/// The places of `count` lanes of one address, by the plan of their interface.
+fn of_plan(part: &InterfacePlan, spread: Spread, count: usize) -> Vec<Place> {
+    let seats = part.all_seats();
+    let of_lane = |lane: usize| {
+        // A running receiver may have been told otherwise; then the seats take turns.
+        let own = seats.iter().find(|seat| seat.receiver == lane).or_else(|| seats.get(lane % seats.len().max(1)))?;
+        let taken: Vec<&QueueSeat> = part.seats.iter().filter(|seat| seat.queue % count == lane).collect();
+        let mut arrivals: Vec<usize> = match spread {
+            // RPS brings each receiver what it shall get to the receiver's own core.
+            Spread::Cpu if !own.rps_cores.is_empty() => vec![own.receiver_core],
+            _ => taken.iter().flat_map(|seat| seat.cores_of_queue()).copied().collect(),
+        };
+        let mut seen = Vec::new();
+        arrivals.retain(|core| {
+            !seen.contains(core) && {
+                seen.push(*core);
+                true
+            }
+        });
+        Some(Place {
+            seat: Some(Seat { core: own.receiver_core, node: own.node }),
+            cores: own.receiver_cores.clone(),
+            queues: taken.iter().map(|seat| seat.queue).collect(),
+            arrivals,
+        })
+    };
+    (0..count).map(|lane| of_lane(lane).unwrap_or_default()).collect()
+}
+
+/// The cores on which the datagrams of each queue of an interface arrive, where somebody can say it.
+pub(super) fn cores_of_queues(part: &InterfacePlan) -> BTreeMap<u32, Vec<usize>> {
+    let of_queue = |seat: &QueueSeat| Some((u32::try_from(seat.queue).ok()?, seat.cores_of_queue().to_vec()));
+    part.seats.iter().filter_map(of_queue).filter(|(_, cores)| !cores.is_empty()).collect()
+}
+
+/// What each of the lanes of one address gets.
+pub(super) fn intakes(listener: &Listener, places: &[Place], ground: &Ground<'_>) -> Vec<Intake> {
+    let interfaces = ground.interfaces;
+    let part = listener.interface.as_deref().and_then(|name| interfaces.plan_of(name));
+    let of_members: Vec<Vec<usize>> = places.iter().map(|place| place.arrivals.clone()).collect();
+    let of_queues = &part.map(cores_of_queues).unwrap_or_default();
+    let arrivals = match (&listener.interface, part) {
+        (None, _) => Arrivals::Anywhere,
+        (Some(_), None) => Arrivals::Unplanned,
+        (Some(_), Some(_)) => Arrivals::Planned { of_members: &of_members, of_queues },
+    };
+    let found = listener.interface.as_ref().and_then(|name| interfaces.queues.get(name)).copied();
+    let queues = part.map(|part| part.seats.len()).or(found);
+    let seats: Vec<Option<Seat>> = places.iter().map(|place| place.seat).collect();
+    let cores = ground.usable();
+    spread::intakes(listener.spread, &Members { seats: &seats, cores: &cores, queues, arrivals }, ground.topology)
+}
+
+/// Deals out cores and remembers whose they are.
+struct Seater<'a> {
+    ground: &'a Ground<'a>,
+    online: Vec<usize>,
+    /// Where the interrupts of steered interfaces are put.
+    interrupts: Vec<usize>,
+    /// Where receivers sit.
+    receivers: Vec<Seat>,
+    shared: bool,
+}
+
+impl<'a> Seater<'a> {
+    fn new(ground: &'a Ground<'a>) -> Self {
+        let seats = ground.interfaces.steered.iter().flat_map(|part| &part.seats);
+        let interrupts = seats.filter_map(|seat| seat.interrupt_core).collect();
+        Self { ground, online: ground.usable(), interrupts, receivers: Vec::new(), shared: false }
+    }
+
+    /// Notes the lanes of a plan.
+    fn take(&mut self, group: &[Place]) {
+        for (number, place) in group.iter().enumerate() {
+            // Where the scheduler picks the core nobody shares one for good.
+            let is_same = |other: &Place| other.seat == place.seat && other.cores.len() < 2;
+            self.shared |= group[..number].iter().any(is_same);
+            self.receivers.extend(place.seat);
+        }
+    }
+
+    /// Seats for `count` receivers near an interface that nobody steers, or of none: what is free first, and on the
+    /// interface's memory node before elsewhere.
+    fn near(&mut self, count: usize, around: Option<&Surroundings>) -> Vec<Option<Seat>> {
+        let topology = self.ground.topology;
+        let is_taken = |core: &usize| self.ground.interfaces.taken.contains(core);
+        let is_seat = |core: &usize| self.receivers.iter().any(|seat| seat.core == *core);
+        let fires_on = around.map_or(&[][..], |around| &around.fires_on);
+        let interrupts = || self.interrupts.iter().chain(fires_on).copied();
+        let somebody = || interrupts().chain(self.receivers.iter().map(|seat| seat.core));
+        let fires = |core: &usize| interrupts().any(|other| other == *core);
+        // Its other thread takes from a core what it gives to one of them.
+        let is_beside = |core: &usize| somebody().any(|other| topology.are_siblings(*core, other));
+        let rank = |core: &usize| (is_seat(core), fires(core), is_taken(core), is_beside(core));
+        let distance = |core: usize| match around.and_then(|around| around.node) {
+            Some(node) => topology.distance(core, node),
+            None => 0,
+        };
+        let mut ranks: Vec<_> = self.online.iter().map(|core| (rank(core), distance(*core))).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        let mut seats: Vec<Seat> = Vec::new();
+        for wanted in ranks {
+            let tier = self.online.iter().copied().filter(|core| (rank(core), distance(*core)) == wanted);
+            let tier: Vec<usize> = tier.collect();
+            // The seats of others come last, and then there are more receivers than cores.
+            self.shared |= seats.len() < count && is_seat(&tier[0]);
+            seats.extend(place((count - seats.len()).min(tier.len()), &tier, topology).receivers);
+        }
+        self.shared |= seats.len() < count && !seats.is_empty();
+        let seats: Vec<Option<Seat>> = match seats.len() {
+            0 => vec![None; count],
+            _ => seats.into_iter().map(Some).cycle().take(count).collect(),
+        };
+        self.receivers.extend(seats.iter().flatten());
+        seats
+    }
+
+    /// The cores for consumers: those that are nobody's, and near the receivers where there are such.
+    fn consumer_cores(&self) -> Vec<usize> {
+        let node = |core: usize| self.ground.topology.node_of_core.get(&core).copied();
+        let is_seat = |core: usize| self.receivers.iter().any(|seat| seat.core == core);
+        let is_near = |core: usize| self.receivers.iter().any(|seat| seat.node == node(core));
+        let is_interrupt = |core: usize| self.interrupts.contains(&core);
+        let is_taken = |core: usize| self.ground.interfaces.taken.contains(&core);
+        let mut chosen = Vec::new();
+        let tiers: [&dyn Fn(usize) -> bool; 4] = [
+            &|core| !is_seat(core) && !is_interrupt(core) && !is_taken(core) && is_near(core),
+            &|core| !is_seat(core) && !is_interrupt(core) && !is_taken(core),
+            &|core| !is_seat(core) && !is_interrupt(core),
+            &|core| !is_seat(core),
+        ];
+        for tier in tiers {
+            if chosen.is_empty() {
+                chosen = self.online.iter().copied().filter(|&core| tier(core)).collect();
+            }
+        }
+        if chosen.is_empty() { self.online.clone() } else { chosen }
+    }
+}
+
+#[cfg(test)]
+#[path = "seating_tests.rs"]
+mod tests;

@@ -1,0 +1,211 @@
+//! Lanes on machines that are not at hand: what sits where, and what nobody shares while there is another core.
+
+use steer::plan::{QueueSeat, SpareSeat};
+
+use super::*;
+use crate::config::Host;
+
+/// A plan for one interface: for each queue its interrupt and its receiver, and the cores of receivers beyond them.
+fn part(name: &str, queues: &[(usize, usize)], spare: &[usize]) -> InterfacePlan {
+    let rps: Vec<usize> = match spare {
+        [] => Vec::new(),
+        spare => queues.iter().map(|(_, receiver)| *receiver).chain(spare.iter().copied()).collect(),
+    };
+    let seat = |(queue, &(interrupt, receiver)): (usize, &(usize, usize))| QueueSeat {
+        queue,
+        receiver: queue,
+        interrupt_core: Some(interrupt),
+        receiver_core: receiver,
+        receiver_cores: vec![receiver],
+        rps_cores: rps.clone(),
+        node: Some(0),
+        why: String::new(),
+    };
+    let spare_seat = |(place, &core): (usize, &usize)| SpareSeat {
+        receiver: queues.len() + place,
+        core,
+        cores: vec![core],
+        is_fed_by_rps: true,
+        node: Some(0),
+        why: String::new(),
+    };
+    InterfacePlan {
+        name: name.to_owned(),
+        driver: "?".to_owned(),
+        node: Some(0),
+        seats: queues.iter().enumerate().map(seat).collect(),
+        spare_seats: spare.iter().enumerate().map(spare_seat).collect(),
+        dedicated: Vec::new(),
+        wanted: Vec::new(),
+        notes: Vec::new(),
+        busiest_share_thousandths: 0,
+    }
+}
+
+fn steered(parts: Vec<InterfacePlan>) -> Interfaces {
+    let queues = parts.iter().map(|part| (part.name.clone(), part.seats.len())).collect();
+    Interfaces { steered: parts, queues, ..Interfaces::default() }
+}
+
+/// Listeners with these keys on a host where every interface is called lo.
+fn config(listeners: &[&str]) -> Config {
+    let listener = |(number, keys): (usize, &&str)| {
+        format!(
+            "[[listener]]\nname = \"l{number}\"\naddress = \"127.0.0.1:{}\"\nsinks = [\"x\"]\n{keys}\n",
+            5000 + number
+        )
+    };
+    let listeners: String = listeners.iter().enumerate().map(listener).collect();
+    let text = format!("{listeners}[sink.x]\ntype = \"null\"\n");
+    let mut config = Config::parse(&text, "test", &Host::default()).unwrap_or_else(|problems| panic!("{problems}"));
+    // The test's host has no such card.
+    for listener in config.listeners.iter_mut().filter(|listener| listener.interface.is_some()) {
+        listener.interface = Some("eth0".to_owned());
+    }
+    config
+}
+
+/// `cores` cores, as many as that on each node.
+fn machine(cores: usize, of_node: usize) -> Topology {
+    let node_of_core = (0..cores).map(|core| (core, core / of_node)).collect();
+    Topology { online: (0..cores).collect(), node_of_core, ..Topology::default() }
+}
+
+struct Seated {
+    /// By listener, the core of each lane.
+    cores: Vec<Vec<usize>>,
+    expected: Vec<Vec<Vec<usize>>>,
+    consumer_cores: Vec<usize>,
+    shared: bool,
+}
+
+fn seat_on(topology: &Topology, interfaces: &Interfaces, listeners: &[&str]) -> Seated {
+    let config = config(listeners);
+    let ground = Ground { topology, allowed: &topology.online, interfaces };
+    let seating = seat(&config.listeners, &ground.feeders(&config), &ground);
+    let cores = |places: &Vec<Place>| places.iter().map(|place| place.seat.expect("a seat").core).collect();
+    let expected = |(listener, places): (&Listener, &Vec<Place>)| {
+        intakes(listener, places, &ground).into_iter().map(|intake| intake.expected).collect()
+    };
+    Seated {
+        cores: seating.lanes.iter().map(cores).collect(),
+        expected: config.listeners.iter().zip(&seating.lanes).map(expected).collect(),
+        consumer_cores: seating.consumer_cores,
+        shared: seating.shared,
+    }
+}
+
+#[test]
+fn lanes_beyond_the_queues_have_cores_of_their_own_and_expect_rps_to_feed_them() {
+    let interfaces = steered(vec![part("eth0", &[(0, 1)], &[2, 3])]);
+    let seated = seat_on(&machine(4, 4), &interfaces, &["interface = \"lo\"\nlanes = 3\nspread = \"cpu\""]);
+    assert_eq!(seated.cores, [[1, 2, 3]]);
+    assert_eq!(seated.expected, [[[1], [2], [3]]]);
+    assert!(!seated.shared);
+    let seated = seat_on(&machine(4, 4), &interfaces, &["interface = \"lo\"\nlanes = 1\nspread = \"queue\""]);
+    assert_eq!(seated.expected, [[[1, 2, 3]]], "the queue's datagrams arrive wherever RPS brings them");
+}
+
+#[test]
+fn fewer_lanes_than_queues_expect_the_cores_of_all_that_they_take() {
+    let interfaces = steered(vec![part("eth0", &[(0, 4), (1, 5), (2, 4), (3, 5)], &[])]);
+    for spread in ["cpu", "queue"] {
+        let keys = format!("interface = \"lo\"\nlanes = 2\nspread = \"{spread}\"");
+        let seated = seat_on(&machine(8, 8), &interfaces, &[&keys]);
+        assert_eq!(seated.cores, [[4, 5]], "{spread}");
+        assert_eq!(seated.expected, [[[0, 2], [1, 3]]], "{spread}");
+    }
+}
+
+#[test]
+fn listeners_of_one_interface_share_its_queues_and_their_seats() {
+    let interfaces = steered(vec![part("eth0", &[(0, 1), (2, 3)], &[])]);
+    let keys = "interface = \"lo\"\nlanes = 2\nspread = \"queue\"";
+    let seated = seat_on(&machine(8, 8), &interfaces, &[keys, keys, "lanes = 2"]);
+    assert_eq!(seated.cores, [[1, 3], [1, 3], [7, 6]]);
+    assert_eq!(seated.expected[0], [[0], [2]]);
+    assert_eq!(seated.expected[1], seated.expected[0]);
+    assert_eq!(seated.consumer_cores, [4, 5], "neither where a receiver sits nor where an interrupt fires");
+}
+
+#[test]
+fn with_more_queues_than_cores_there_is_a_lane_for_each_core_and_no_more() {
+    let mut interfaces = steered(vec![part("eth0", &[(0, 0), (1, 1), (0, 0), (1, 1)], &[])]);
+    interfaces.queues.insert("eth0".to_owned(), 4);
+    let seated = seat_on(&machine(2, 2), &interfaces, &["interface = \"lo\"\nspread = \"queue\""]);
+    assert_eq!(seated.cores, [[0, 1]]);
+    assert_eq!(seated.expected, [[[0], [1]]]);
+}
+
+fn unsteered(node: Option<usize>, fires_on: &[usize]) -> Interfaces {
+    let surroundings = Surroundings { node, fires_on: fires_on.to_vec() };
+    Interfaces {
+        around: [("eth0".to_owned(), surroundings)].into(),
+        queues: [("eth0".to_owned(), 1)].into(),
+        ..Interfaces::default()
+    }
+}
+
+#[test]
+fn where_nobody_steers_lanes_sit_near_the_card_and_not_on_its_interrupt_and_expect_nothing() {
+    let keys = |lanes: usize| format!("interface = \"lo\"\nlanes = {lanes}\nspread = \"cpu\"");
+    let cores = |interfaces: &Interfaces, lanes: usize| {
+        let seated = seat_on(&machine(8, 4), interfaces, &[&keys(lanes)]);
+        assert!(seated.expected.concat().iter().all(Vec::is_empty), "{:?}", seated.expected);
+        (seated.cores.concat(), seated.shared)
+    };
+    let near = unsteered(Some(0), &[3]);
+    assert_eq!(cores(&near, 1), (vec![2], false));
+    assert_eq!(cores(&near, 3), (vec![2, 1, 0], false));
+    assert_eq!(cores(&near, 4), (vec![2, 1, 0, 7], false), "another node before the interrupt's core");
+    assert_eq!(cores(&near, 8), (vec![2, 1, 0, 7, 6, 5, 4, 3], false));
+    assert_eq!(cores(&near, 9), (vec![2, 1, 0, 7, 6, 5, 4, 3, 2], true));
+    assert_eq!(cores(&unsteered(None, &[7]), 2), (vec![6, 5], false), "of no node that is known");
+}
+
+#[test]
+fn the_other_thread_of_a_core_that_is_somebodys_is_the_last_to_be_taken() {
+    let physical_of_core = (0..4).map(|core| (core, core % 2)).collect();
+    let topology = Topology { physical_of_core, ..machine(4, 4) };
+    let seated = seat_on(&topology, &unsteered(Some(0), &[1]), &["interface = \"lo\"\nlanes = 1"]);
+    assert!([0, 2].contains(&seated.cores[0][0]), "not core 3, which is core 1's other thread: {:?}", seated.cores);
+}
+
+#[test]
+fn a_listener_of_no_interface_leaves_the_interrupts_of_steered_ones_alone() {
+    let interfaces = steered(vec![part("eth0", &[(3, 2)], &[])]);
+    let seated = seat_on(&machine(4, 4), &interfaces, &["lanes = 1"]);
+    assert_eq!(seated.cores, [[2]], "nobody is bound to eth0, so the seat of its receiver is free");
+    let seated = seat_on(&machine(4, 4), &interfaces, &["lanes = 4"]);
+    assert_eq!(seated.cores, [[2, 1, 0, 3]], "the interrupt's core comes last");
+    assert!(!seated.shared);
+}
+
+#[test]
+fn the_cores_of_other_daemons_are_taken_only_when_nothing_else_is_free() {
+    let interfaces = Interfaces { taken: vec![3, 1], ..Interfaces::default() };
+    let seated = seat_on(&machine(4, 4), &interfaces, &["lanes = 1"]);
+    assert_eq!((seated.cores, seated.consumer_cores), (vec![vec![2]], vec![0]));
+    let seated = seat_on(&machine(4, 4), &interfaces, &["lanes = 3"]);
+    assert_eq!((seated.cores, seated.shared), (vec![vec![2, 0, 3]], false));
+}
+
+#[test]
+fn every_shape_has_a_seat_for_each_lane_and_shares_none_while_a_core_is_free() {
+    for cores in 1..=9 {
+        for fires in 0..cores {
+            for lanes in 1..=10 {
+                let keys = format!("interface = \"lo\"\nlanes = {lanes}\nspread = \"flow\"");
+                let interfaces = unsteered(Some(0), &[fires]);
+                let seated = seat_on(&machine(cores, 4), &interfaces, &[&keys]);
+                let mut own = seated.cores.concat();
+                assert_eq!(own.len(), lanes);
+                assert!(lanes >= cores || !own.contains(&fires), "{cores} cores, {lanes} lanes: {own:?}");
+                own.sort_unstable();
+                own.dedup();
+                assert_eq!((own.len(), seated.shared), (lanes.min(cores), lanes > cores));
+                assert!(!seated.consumer_cores.is_empty());
+            }
+        }
+    }
+}
