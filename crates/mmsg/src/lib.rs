@@ -16,7 +16,7 @@
 //!   apart from errors that end the call.
 //! - [`Group`]: the sockets of a reuseport group, which grows and shrinks under load without losing a datagram.
 //! - [`GroupSpread`]: which of them gets a datagram, by core, by device queue or at random.
-//! - [`CoreCounter`]: on which core the datagrams of a socket arrive.
+//! - [`CoreCounter`]: on which core the datagrams of a socket arrive, and from which device queue.
 //!
 //! # What it does not do
 //!
@@ -51,7 +51,7 @@
 //! - `arena` `!`, `backing`: where it comes from, and on which pages it lies (`MAP_HUGETLB`, `MAP_HUGE_2MB`,
 //!   `MADV_HUGEPAGE`)
 //! - `group`: [`Group`], a group of sockets that grows and shrinks (`membarrier`)
-//! - `bpf` `!`: [`CoreCounter`], counting by core (`BPF_PROG_LOAD`, `SO_ATTACH_BPF`)
+//! - `bpf` `!`: [`CoreCounter`], counting by core and queue (`BPF_PROG_LOAD`, `SO_ATTACH_BPF`)
 //! - `options`: the options of a socket (`UDP_GRO`, `SO_RCVBUF`, `SO_RCVBUFFORCE`, `SO_MEMINFO`, `SO_REUSEPORT`, ...)
 //! - `extras`: what comes with a datagram (`IP_PKTINFO`, `SO_TIMESTAMPNS`, `SO_TIMESTAMPING`, `IP_RECVTOS`,
 //!   `IP_RECVTTL`, `SO_RXQ_OVFL`)
@@ -142,7 +142,7 @@ mod wait;
 pub use addr::Family;
 pub use backing::Backing;
 pub use batch::{RecvBatch, Summary};
-pub use bpf::CoreCounter;
+pub use bpf::{Arrivals, CoreCounter};
 pub use cmsg::{ControlMessage, ControlMessages};
 pub use datagram::{Datagram, MAX_SEGMENTS};
 pub use datagrams::Datagrams;

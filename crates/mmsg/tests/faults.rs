@@ -386,7 +386,7 @@ fn a_member_that_may_not_leave_stays_and_is_steered_to_as_before() {
 #[test]
 fn a_counter_that_may_not_be_made_says_so_whichever_of_its_calls_fails() {
     let _turn = turn();
-    for call in 1..=2 {
+    for call in 1..=5 {
         let guard = inject(Call::Bpf, call, libc::EPERM);
         match CoreCounter::new() {
             Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EPERM)),

@@ -223,7 +223,7 @@ fn say_skipped(error: &std::io::Error) {
 #[test]
 fn every_datagram_is_counted_on_a_core_and_still_received_until_another_filter_takes_over() {
     let Some(counter) = counter() else { return };
-    let total = || counter.read().expect("counts").iter().map(|(_, count)| count).sum::<u64>();
+    let total = || counter.read().expect("counts").iter().map(|arrivals| arrivals.count).sum::<u64>();
     for family in [Family::V4, Family::V6] {
         let before = total();
         let (socket, address) = bound(family, |socket| counter.attach(socket).expect("attached before the bind"));
@@ -262,8 +262,23 @@ fn what_does_not_fit_the_receive_buffer_has_arrived_all_the_same() {
     assert!(dropped > 0);
     assert_eq!(read_to_the_end(&socket) + dropped, 100);
     let counts = counter.read().expect("counts");
-    assert_eq!(counts.iter().map(|(_, count)| count).sum::<u64>(), 100);
-    assert!(counts.windows(2).all(|pair| pair[0].0 < pair[1].0), "in the order of the cores: {counts:?}");
+    assert_eq!(counts.iter().map(|arrivals| arrivals.count).sum::<u64>(), 100);
+    assert!(counts.windows(2).all(|pair| pair[0].core < pair[1].core), "in the order of the cores: {counts:?}");
+}
+
+#[test]
+fn a_counter_by_queue_counts_what_comes_from_no_queue_as_such_however_many_queues_it_tells_apart() {
+    if counter().is_none() {
+        return;
+    }
+    for queues in [0, 1, 64, 1023, u32::MAX] {
+        let counter = CoreCounter::by_queue(queues).expect("the kernel takes the program");
+        let (_socket, address) = bound(Family::V4, |socket| counter.attach(socket).expect("attached"));
+        send(address, 10);
+        let counts = counter.read().expect("counts");
+        assert_eq!(counts.iter().map(|arrivals| arrivals.count).sum::<u64>(), 10, "{queues} queues: {counts:?}");
+        assert!(counts.iter().all(|arrivals| arrivals.queue.is_none()), "loopback records none: {counts:?}");
+    }
 }
 
 #[test]

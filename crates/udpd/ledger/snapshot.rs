@@ -136,7 +136,8 @@ pub struct LaneSnapshot {
     pub arrived: Option<u64>,
     /// From SO_MEMINFO; null when the kernel does not say.
     pub kernel_dropped: Option<u64>,
-    /// Of what arrived, what did so on a core outside of `planned_cpus`. Null when nothing is planned, or when the
+    /// Of what arrived, what did so on another core than planned: for its receive queue where the device records one
+    /// that the plan knows, and otherwise for the lane, see `planned_cpus`. Null when nothing is planned, or when the
     /// kernel does not let us count. In the listener's `kernel_dropped_unit`: with GRO a train counts one. What is
     /// refused at the end of the daemon is not counted any more.
     #[serde(default)]
@@ -147,6 +148,9 @@ pub struct LaneSnapshot {
     /// How many arrived on each core, where that is counted.
     #[serde(default)]
     pub arrived_on: Option<BTreeMap<usize, u64>>,
+    /// The same of each receive queue that the plan knows, without what came from none of them.
+    #[serde(default)]
+    pub arrived_by_queue: Option<BTreeMap<u32, BTreeMap<usize, u64>>>,
     #[serde(flatten)]
     pub counts: LaneTally,
     /// What the kernel granted, as it accounts (twice the value set).

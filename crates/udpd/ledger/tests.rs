@@ -30,6 +30,7 @@ pub(crate) fn example() -> Snapshot {
         wrong_cpu: None,
         planned_cpus: Vec::new(),
         arrived_on: None,
+        arrived_by_queue: None,
         counts: LaneTally { received, calls, ..LaneTally::default() },
         receive_buffer_bytes: 8_388_608,
         receive_buffer_used_bytes: 1_280,

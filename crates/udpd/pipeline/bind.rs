@@ -33,15 +33,17 @@ pub(super) fn open(setups: &[&LaneSetup], sockets: &[Arc<Socket>]) -> Result<Vec
     Ok(addresses.into_iter().zip(arrivals).map(|(address, arrivals)| Endpoint { address, arrivals }).collect())
 }
 
-/// A counter by core for every lane of which somebody says where its datagrams should arrive. Without the right to one
-/// there is one warning, and `wrong_cpu` stays null.
+/// A counter by core and queue for every lane of which somebody says where its datagrams should arrive. Without the
+/// right to one there is one warning, and `wrong_cpu` stays null.
 fn count_arrivals(setups: &[&LaneSetup], sockets: &[Arc<Socket>]) -> Vec<Option<CoreCounter>> {
     let mut refused = false;
     let mut counter = |(socket, setup): (&Arc<Socket>, &&LaneSetup)| {
-        if refused || setup.plan.intake.expected_cores().is_empty() {
+        let intake = &setup.plan.intake;
+        if refused || !intake.is_planned() {
             return None;
         }
-        let made = CoreCounter::new().and_then(|counter| counter.attach(socket).map(|()| counter));
+        let made =
+            CoreCounter::by_queue(intake.queues_planned()).and_then(|counter| counter.attach(socket).map(|()| counter));
         made.inspect_err(|error| {
             refused = true;
             log::warn!(

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use mmsg::CoreCounter;
+use mmsg::{Arrivals, CoreCounter};
 
 use crate::handover::blocks::BlockGauge;
 use crate::handover::channel::Closer;
@@ -171,7 +171,9 @@ impl LaneBooks {
     fn read(&self, number: usize) -> LaneSnapshot {
         let counts = self.ledger.read();
         let (kernel_dropped, memory) = self.ledger.kernel().unzip();
-        let arrived_on = self.arrived_on();
+        // A counter that cannot be read tells nothing, which is not 0.
+        let arrivals = self.arrivals.as_ref().and_then(|counter| counter.read().ok());
+        let arrivals = arrivals.as_deref();
         let is_countable = self.ledger.is_countable();
         LaneSnapshot {
             lane: number,
@@ -182,25 +184,38 @@ impl LaneBooks {
             engine: self.engine.to_owned(),
             arrived: kernel_dropped.filter(|_| is_countable).map(|dropped| counts.received + dropped),
             kernel_dropped,
-            wrong_cpu: arrived_on.as_ref().map(|counts| self.wrong_cpu(counts)),
+            wrong_cpu: arrivals.map(|arrivals| self.wrong_cpu(arrivals)),
             planned_cpus: self.intake.expected_cores().to_vec(),
-            arrived_on,
+            arrived_on: arrivals.map(by_core),
+            arrived_by_queue: arrivals.map(by_queue),
             counts,
             receive_buffer_bytes: self.receive_buffer_bytes,
             receive_buffer_used_bytes: memory.map_or(0, |memory| u64::from(memory.receive_used_bytes)),
         }
     }
 
-    /// How many datagrams arrived on each core that had any.
-    fn arrived_on(&self) -> Option<BTreeMap<usize, u64>> {
-        let counts = self.arrivals.as_ref()?.read().ok()?;
-        Some(counts.into_iter().filter(|(_, count)| *count > 0).collect())
+    fn wrong_cpu(&self, arrivals: &[Arrivals]) -> u64 {
+        let wrong = arrivals.iter().filter(|found| self.intake.is_wrong(found.queue, found.core));
+        wrong.map(|found| found.count).sum()
     }
+}
 
-    fn wrong_cpu(&self, counts: &BTreeMap<usize, u64>) -> u64 {
-        let expected = self.intake.expected_cores();
-        counts.iter().filter(|(core, _)| !expected.contains(core)).map(|(_, count)| count).sum()
+/// How many datagrams arrived on each core that had any.
+fn by_core(arrivals: &[Arrivals]) -> BTreeMap<usize, u64> {
+    let mut cores = BTreeMap::new();
+    for found in arrivals {
+        *cores.entry(found.core).or_default() += found.count;
     }
+    cores
+}
+
+/// The same of each queue, without those that no device has recorded.
+fn by_queue(arrivals: &[Arrivals]) -> BTreeMap<u32, BTreeMap<usize, u64>> {
+    let mut queues: BTreeMap<u32, BTreeMap<usize, u64>> = BTreeMap::new();
+    for (queue, found) in arrivals.iter().filter_map(|found| Some((found.queue?, found))) {
+        queues.entry(queue).or_default().insert(found.core, found.count);
+    }
+    queues
 }
 
 impl SinkBooks {

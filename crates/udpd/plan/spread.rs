@@ -41,6 +41,29 @@ impl Intake {
     pub fn expected_cores(&self) -> &[usize] {
         &self.expected
     }
+
+    /// The cores on which a datagram of this lane should arrive that comes from this queue; `None` is one that no
+    /// device has recorded. Empty when nobody says.
+    pub fn cores_for(&self, queue: Option<u32>) -> &[usize] {
+        let planned = queue.and_then(|queue| self.cores_of_queue.get(&queue));
+        planned.map_or_else(|| self.expected_cores(), Vec::as_slice)
+    }
+
+    /// Whether a datagram from this queue that arrives on this core does so where nobody wants it.
+    pub fn is_wrong(&self, queue: Option<u32>, core: usize) -> bool {
+        let wanted = self.cores_for(queue);
+        !wanted.is_empty() && !wanted.contains(&core)
+    }
+
+    /// Whether anybody says where its datagrams should arrive.
+    pub fn is_planned(&self) -> bool {
+        !self.expected_cores().is_empty() || !self.cores_of_queue.is_empty()
+    }
+
+    /// How many queues have to be told apart to know which datagram is on a wrong core.
+    pub fn queues_planned(&self) -> u32 {
+        self.cores_of_queue.last_key_value().map_or(0, |(last, _)| last.saturating_add(1))
+    }
 }
 
 /// Who says where the datagrams of the lanes arrive.
@@ -260,6 +283,22 @@ mod tests {
             assert!(lanes.iter().all(|lane| lane.expected_cores().is_empty()), "{lanes:?}");
             assert!(lanes.iter().all(|lane| !lane.cores.is_empty() || !lane.queues.is_empty()), "and all are fed");
         }
+    }
+
+    #[test]
+    fn whether_a_core_is_wrong_is_for_the_queue_to_say_and_for_the_lane_where_there_is_none() {
+        let lanes = lanes_of_plan(Spread::Cpu, &[7, 6], None, &[Some(5), Some(4)]);
+        for (own, lane) in (0..).zip(&lanes) {
+            let wrong = |queue| (0..8).filter(|&core| lane.is_wrong(queue, core)).collect::<Vec<_>>();
+            assert_eq!(wrong(Some(0)), [0, 1, 2, 3, 4, 6, 7], "queue 0 is planned on core 5, whatever the lane");
+            assert_eq!(wrong(Some(1)), [0, 1, 2, 3, 5, 6, 7]);
+            assert_eq!(wrong(None).len(), 8 - lane.expected_cores().len(), "lane {own}");
+            assert_eq!(wrong(Some(2)), wrong(None), "a queue that no plan knows");
+            assert_eq!(lane.queues_planned(), 2);
+        }
+        let nobody = Intake::default();
+        assert!(!nobody.is_wrong(None, 3) && !nobody.is_wrong(Some(3), 3) && !nobody.is_planned());
+        assert_eq!(nobody.queues_planned(), 0);
     }
 
     #[test]

@@ -98,7 +98,7 @@ fn serve(config: &Config, crew: &Crew, events: &Receiver<Event>) -> Result<(), F
         drift: DriftWatch::default(),
         interfaces: InterfaceWatch::new(&config.steer, &plan.interfaces),
         hangup: Hangup::new(crew, pipeline.files()),
-        is_steered: pipeline.lanes().iter().any(|lane| !lane.setup.plan.intake.expected_cores().is_empty()),
+        is_steered: pipeline.lanes().iter().any(|lane| lane.setup.plan.intake.is_planned()),
         said: BTreeSet::new(),
     };
     watchdog.begin();
