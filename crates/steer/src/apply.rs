@@ -5,7 +5,7 @@
 //! Before the first change everything that any of it could disturb is saved. A setting that is right already is not
 //! written, so applying twice writes nothing the second time.
 
-use crate::change::{ApplyError, Change, Restored, is_same};
+use crate::change::{ApplyError, Change, Restored};
 use crate::corelist::format_core_list;
 use crate::device::format_mask;
 use crate::ethtool::Family;
@@ -13,7 +13,7 @@ use crate::host::{ReadError, Reader};
 use crate::journal::{Journal, Saved};
 use crate::model::{Host, Interface};
 use crate::plan::{InterfacePlan, Plan, Request, Target};
-use crate::settings::{Setting, SettingError, show_channels, show_table};
+use crate::settings::{Setting, SettingError, is_same, show_channels, show_table};
 
 /// Plans, applies, compares and restores the settings of a host.
 #[derive(Debug, Clone, Copy)]

@@ -2,10 +2,9 @@
 
 use std::fmt;
 
-use crate::device::parse_mask;
 use crate::host::ReadError;
 use crate::plan::PlanError;
-use crate::settings::{Setting, SettingError};
+use crate::settings::{Setting, SettingError, is_same};
 
 /// One setting that was changed, or is about to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,10 +120,4 @@ impl From<PlanError> for ApplyError {
     fn from(error: PlanError) -> Self {
         Self::Plan(error)
     }
-}
-
-/// Whether two texts mean the same value. Masks differ in how many words of zeroes stand in front.
-pub(crate) fn is_same(setting: &Setting, one: &str, other: &str) -> bool {
-    let is_mask = matches!(setting, Setting::Rps(_) | Setting::Xps(_));
-    one == other || (is_mask && parse_mask(one).is_some_and(|one| Some(one) == parse_mask(other)))
 }

@@ -45,22 +45,28 @@ impl Device {
 
     /// True when it is administratively up.
     pub(crate) fn is_up(&self) -> io::Result<bool> {
-        let flags = read_if_any(&self.folder.join("flags"))?.unwrap_or_default();
-        let flags = u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).unwrap_or_default();
+        let text = read_if_any(&self.folder.join("flags"))?.unwrap_or_default();
+        let flags = u32::from_str_radix(text.trim().trim_start_matches("0x"), 16);
+        let flags = flags.map_err(|_| {
+            io::Error::other(format!("{} does not say whether the interface is up", self.folder.display()))
+        })?;
         Ok(flags & libc::IFF_UP.cast_unsigned() != 0)
     }
 
     /// `driver` is what ethtool says; sysfs does not tell a cable by itself.
     pub(crate) fn kind(&self, driver: Option<&str>) -> io::Result<Kind> {
-        let has = |name: &str| self.folder.join(name).exists();
+        let has = |name: &str| is_there(&self.folder.join(name));
         let uevent = read_if_any(&self.folder.join("uevent"))?.unwrap_or_default();
         let devtype = uevent.lines().find_map(|line| line.strip_prefix("DEVTYPE="));
+        let is_loopback = read_number(&self.folder.join("type"))? == Some(usize::from(libc::ARPHRD_LOOPBACK));
+        let is_radio = has("wireless")? || has("phy80211")?;
+        let (is_bond, is_bridge, is_tun) = (has("bonding")?, has("bridge")?, has("tun_flags")?);
         Ok(match () {
-            () if read_number(&self.folder.join("type"))? == Some(usize::from(libc::ARPHRD_LOOPBACK)) => Kind::Loopback,
-            () if has("bonding") => Kind::Bond,
-            () if has("bridge") => Kind::Bridge,
-            () if has("wireless") || has("phy80211") => Kind::Wireless,
-            () if has("tun_flags") => Kind::Tun,
+            () if is_loopback => Kind::Loopback,
+            () if is_bond => Kind::Bond,
+            () if is_bridge => Kind::Bridge,
+            () if is_radio => Kind::Wireless,
+            () if is_tun => Kind::Tun,
             () if devtype == Some("vlan") => Kind::Vlan,
             () if driver == Some("veth") => Kind::Veth,
             () if !self.chain.is_empty() => Kind::Physical,
@@ -80,9 +86,14 @@ impl Device {
     }
 
     /// The driver's name, where ethtool does not tell it.
-    pub(crate) fn driver(&self) -> Option<String> {
-        let link = fs::read_link(self.chain.first()?.join("driver")).ok()?;
-        Some(link.file_name()?.to_str()?.to_owned())
+    pub(crate) fn driver(&self) -> io::Result<Option<String>> {
+        let Some(device) = self.chain.first() else { return Ok(None) };
+        let path = device.join("driver");
+        match fs::read_link(&path) {
+            Ok(link) => Ok(link.file_name().and_then(|name| name.to_str()).map(str::to_owned)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(cannot_read(&path, &error)),
+        }
     }
 
     /// The name of the device itself, as in "virtio2" or "0000:3b:00.0".
@@ -93,7 +104,7 @@ impl Device {
     /// The memory node; `None` when the machine does not say.
     pub(crate) fn node(&self) -> io::Result<Option<usize>> {
         for folder in &self.chain {
-            if folder.join("numa_node").exists() {
+            if is_there(&folder.join("numa_node"))? {
                 return read_number(&folder.join("numa_node"));
             }
         }
@@ -162,6 +173,11 @@ fn cannot_read(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot read {}: {error}", path.display()))
 }
 
+/// An error is no answer: `exists` would call it "no".
+fn is_there(path: &Path) -> io::Result<bool> {
+    path.try_exists().map_err(|error| cannot_read(path, &error))
+}
+
 fn chain(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut chain = Vec::new();
     let device = match fs::canonicalize(folder.join("device")) {
@@ -171,12 +187,12 @@ fn chain(folder: &Path) -> io::Result<Vec<PathBuf>> {
     };
     for step in device.ancestors().take(STEPS_MAX) {
         // Above the devices are folders without a name of their own.
-        if !step.join("uevent").exists() {
+        if !is_there(&step.join("uevent"))? {
             break;
         }
         chain.push(step.to_owned());
         // Only a PCI function has a configuration space.
-        if step.join("config").exists() {
+        if is_there(&step.join("config"))? {
             break;
         }
     }

@@ -110,7 +110,9 @@ impl Doubts<'_> {
         let seat = part.seats.iter().find(|seat| seat.queue == queue.index);
         match (&queue.work, seat) {
             (Known::Unknown(why), _) => {
-                self.add(number, "where its datagrams are processed", why.clone(), "turn off what hides it");
+                let name = &self.interface.name;
+                let cure = format!("`echo 0 > /sys/class/net/{name}/threaded` lets the interrupt decide again");
+                self.add(number, "where its datagrams are processed", why.clone(), cure);
             }
             (Known::Is(work), Some(seat)) if work.by == WorkBy::BusyPoll && work.cores != seat.cores_of_queue() => {
                 let cores = format_core_list(&work.cores);

@@ -13,7 +13,7 @@ use crate::ethtool::{Answer, Ethtool, EthtoolError, Family};
 use crate::interrupts::Roots;
 use crate::model::{Host, Interface, Interrupt, Kind, Known, Queue, Work, WorkBy};
 use crate::netdev::{Netdev, NetdevQueue};
-use crate::topology::{Topology, numbered, read_if_any};
+use crate::topology::{Topology, read_if_any, read_number, try_numbered};
 
 /// Reads a host, and the settings of its interfaces.
 #[derive(Clone, Copy)]
@@ -149,7 +149,10 @@ impl Reader<'_> {
         };
         let index = device.index()?;
         let driver = known(self.ethtool.driver(name));
-        let driver_name = driver.get().map(|driver| driver.driver.clone()).or_else(|| device.driver());
+        let driver_name = match &driver {
+            Known::Is(driver) => Some(driver.driver.clone()),
+            _ => device.driver()?,
+        };
         let kind = device.kind(driver_name.as_deref())?;
         let queues = self.queues(name, &device, driver_name.as_deref(), index, &kind)?;
         // With one node there is nothing to guess. With several, where an interrupt fires today says nothing of the
@@ -196,7 +199,8 @@ impl Reader<'_> {
         let queue = |(number, interrupt): (usize, Known<Interrupt>)| {
             let told = kernel.iter().find(|told| told.queue as usize == number);
             let rps_cores = device.queue_mask(&format!("rx-{number}"), "rps_cpus")?;
-            let thread = if threaded { self.thread(name, told)? } else { None };
+            let is_threaded = told.and_then(|told| told.threaded).unwrap_or(threaded);
+            let thread = if is_threaded { self.thread(name, told)? } else { Known::NotSupported };
             let polled = self.busy_polls.iter().find(|poll| poll.interface == name && poll.queue == number);
             let work = work(polled.map(|poll| poll.core), thread, &interrupt, &rps_cores);
             let xps_cores = device.queue_mask(&format!("tx-{number}"), "xps_cpus")?;
@@ -206,26 +210,49 @@ impl Reader<'_> {
         numbers.into_iter().zip(interrupts).map(queue).collect()
     }
 
+    /// What lets every program poll the queues of every interface from its own core (`net.core.busy_read`,
+    /// `net.core.busy_poll`), by the name of the setting.
+    pub(crate) fn busy_polling(&self) -> io::Result<Vec<(&'static str, usize)>> {
+        let mut found = Vec::new();
+        for name in ["busy_read", "busy_poll"] {
+            let microseconds = read_number(&self.proc_root.join("sys/net/core").join(name))?;
+            found.extend(microseconds.filter(|&microseconds| microseconds > 0).map(|most| (name, most)));
+        }
+        Ok(found)
+    }
+
     /// The kernel thread that polls a queue, and the cores it may run on.
-    fn thread(&self, interface: &str, told: Option<&NetdevQueue>) -> io::Result<Option<(u32, Vec<usize>)>> {
-        let named = |napi: u32| {
+    fn thread(&self, interface: &str, told: Option<&NetdevQueue>) -> io::Result<Known<(u32, Vec<usize>)>> {
+        // The kernel cuts names to 15 bytes, so that those of several queues can be the same.
+        let by_name = |napi: u32| -> io::Result<Option<u32>> {
             let name = format!("napi/{interface}-{napi}");
-            let is_it = |pid: &usize| {
-                let path = self.proc_root.join(pid.to_string()).join("comm");
-                // The kernel cuts names to 15 bytes.
-                read_if_any(&path)
-                    .ok()
-                    .flatten()
-                    .is_some_and(|comm| !comm.trim().is_empty() && name.starts_with(comm.trim()))
-            };
-            numbered(self.proc_root, "").into_iter().find(is_it).and_then(|pid| u32::try_from(pid).ok())
+            let mut found = Vec::new();
+            for pid in try_numbered(self.proc_root, "")? {
+                // A process that ends meanwhile, or that is hidden, is not the one.
+                let comm = fs::read_to_string(self.proc_root.join(pid.to_string()).join("comm")).unwrap_or_default();
+                if !comm.trim().is_empty() && name.starts_with(comm.trim()) {
+                    found.extend(u32::try_from(pid));
+                }
+            }
+            Ok(found.first().copied().filter(|_| found.len() == 1))
         };
-        let pid = told.and_then(|told| told.thread.or_else(|| told.napi.and_then(named)));
-        let Some(pid) = pid else { return Ok(None) };
+        let pid = match told {
+            Some(NetdevQueue { thread: Some(pid), .. }) => Some(*pid),
+            Some(NetdevQueue { napi: Some(napi), .. }) => by_name(*napi)?,
+            _ => None,
+        };
+        let Some(pid) = pid else {
+            let why = "kernel threads poll the queues (threaded NAPI), and nobody says which one polls this queue";
+            return Ok(Known::Unknown(why.to_owned()));
+        };
         let status = read_if_any(&self.proc_root.join(pid.to_string()).join("status"))?.unwrap_or_default();
         let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-        let cores = list.and_then(|list| parse_core_list(list).ok()).unwrap_or_default();
-        Ok(Some((pid, cores)))
+        Ok(match list.and_then(|list| parse_core_list(list).ok()) {
+            Some(cores) => Known::Is((pid, cores)),
+            None => Known::Unknown(format!(
+                "the kernel thread {pid} polls the queue (threaded NAPI), and /proc does not say on which cores"
+            )),
+        })
     }
 }
 
@@ -233,7 +260,7 @@ impl Reader<'_> {
 /// then RPS, which hands on what any of the latter two have taken.
 fn work(
     polled: Option<usize>,
-    thread: Option<(u32, Vec<usize>)>,
+    thread: Known<(u32, Vec<usize>)>,
     interrupt: &Known<Interrupt>,
     rps: &[usize],
 ) -> Known<Work> {
@@ -243,8 +270,10 @@ fn work(
     if !rps.is_empty() {
         return Known::Is(Work { by: WorkBy::Rps, cores: rps.to_vec() });
     }
-    if let Some((pid, cores)) = thread {
-        return Known::Is(Work { by: WorkBy::Thread(pid), cores });
+    match thread {
+        Known::Is((pid, cores)) => return Known::Is(Work { by: WorkBy::Thread(pid), cores }),
+        Known::Unknown(why) => return Known::Unknown(why),
+        Known::NotSupported => {}
     }
     match interrupt {
         Known::Is(interrupt) => Known::Is(Work { by: WorkBy::Interrupt, cores: interrupt.effective.clone() }),

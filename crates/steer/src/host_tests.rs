@@ -92,16 +92,21 @@ fn bonds_bridges_and_vlans_are_seen_with_what_is_below_them() {
          sys/class/net/bond0/{1-1}fs = x\n\
          sys/class/net/bond0/bonding/slaves = eth0 eth1\n\
          sys/class/net/bond0/ifindex = 4\n\
+         sys/class/net/bond0/flags = 0x1003\n\
          sys/class/net/bond0/lower_eth0 = x\n\
          sys/class/net/bond0/lower_eth1 = x\n\
          sys/class/net/br0/bridge/x = x\n\
          sys/class/net/br0/ifindex = 5\n\
+         sys/class/net/br0/flags = 0x1003\n\
          sys/class/net/v7/uevent = DEVTYPE=vlan\n\
          sys/class/net/v7/ifindex = 6\n\
+         sys/class/net/v7/flags = 0x1003\n\
          sys/class/net/v7/lower_eth0 = x\n\
          sys/class/net/wlan0/phy80211/x = x\n\
          sys/class/net/wlan0/ifindex = 7\n\
-         sys/class/net/dummy0/ifindex = 8\n",
+         sys/class/net/wlan0/flags = 0x1003\n\
+         sys/class/net/dummy0/ifindex = 8\n\
+         sys/class/net/dummy0/flags = 0x1003\n",
     );
     let host = machine.read(&["bond0", "br0", "v7", "wlan0", "dummy0"]).expect("a host");
     let kinds: Vec<&Kind> = host.interfaces.iter().map(|interface| &interface.kind).collect();

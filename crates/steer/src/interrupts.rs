@@ -91,15 +91,30 @@ impl Roots<'_> {
     }
 
     fn describe(&self, number: u32, source: Source) -> io::Result<Interrupt> {
-        let folder = self.proc.join(format!("irq/{number}"));
-        let affinity = folder.join("smp_affinity_list");
+        let affinity = self.proc.join(format!("irq/{number}/smp_affinity_list"));
         let requested = read_list(&affinity)?;
-        let effective = read_list_if_any(&folder.join("effective_affinity_list"))?;
+        let effective = self.effective(number)?;
         // The kernel takes the right to write away from what it manages itself.
         let is_settable = fs::metadata(&affinity)?.permissions().mode() & 0o200 != 0;
         let name = read_if_any(&self.sys.join(format!("kernel/irq/{number}/actions")))?.unwrap_or_default();
         let effective = if effective.is_empty() { requested.clone() } else { effective };
         Ok(Interrupt { number, name: name.trim().to_owned(), requested, effective, is_settable, source })
+    }
+}
+
+impl Roots<'_> {
+    /// The cores where an interrupt fires; none where the kernel does not tell.
+    pub(crate) fn effective(&self, number: u32) -> io::Result<Vec<usize>> {
+        read_list_if_any(&self.proc.join(format!("irq/{number}/effective_affinity_list")))
+    }
+
+    /// How often an interrupt has fired since the machine was started.
+    pub(crate) fn fired(&self, number: u32) -> io::Result<u64> {
+        let path = self.sys.join(format!("kernel/irq/{number}/per_cpu_count"));
+        let unread = |why: String| io::Error::other(format!("cannot read {}: {why}", path.display()));
+        let text = fs::read_to_string(&path).map_err(|error| unread(error.to_string()))?;
+        let counts = text.trim().split(',').map(str::parse::<u64>);
+        counts.sum::<Result<u64, _>>().map_err(|_| unread(format!("{text:?} is no list of numbers")))
     }
 }
 

@@ -73,6 +73,7 @@
 //!   would type for a change
 //! - `ethtool/driver`: the questions to a driver as a trait, the answers as plain data, the `RXH_` bits of a hash
 //! - `presence`: whether irqbalance runs (`/proc/PID/comm`, `/proc/net/unix`)
+//! - `patience`: looks again at what the kernel may not show yet
 //! - `irqbalance`: asks irqbalance, over its socket, to leave interrupts alone
 //! - `place`, `thread`: cores without a plan; pinning (`sched_setaffinity`)
 //! - `topology`: cores, siblings, caches, memory nodes (`/sys/devices/system/cpu`, `/sys/devices/system/node`)
@@ -94,6 +95,7 @@ pub mod model;
 mod names;
 mod netdev;
 mod netlink;
+mod patience;
 mod place;
 pub mod plan;
 mod presence;

@@ -21,6 +21,8 @@ pub struct NetdevQueue {
     pub interrupt: Option<u32>,
     /// The kernel thread that polls it, when one does.
     pub thread: Option<u32>,
+    /// Whether that thread polls it, where the kernel says so of each queue; before that a device says it of all.
+    pub threaded: Option<bool>,
 }
 
 /// Tells what the kernel knows of queues: [`Netlink`], or a test.
@@ -46,6 +48,7 @@ const NAPI_INTERFACE: u16 = 1; // NETDEV_A_NAPI_IFINDEX
 const NAPI_ID: u16 = 2; // NETDEV_A_NAPI_ID
 const NAPI_INTERRUPT: u16 = 3; // NETDEV_A_NAPI_IRQ
 const NAPI_THREAD: u16 = 4; // NETDEV_A_NAPI_PID
+const NAPI_THREADED: u16 = 8; // NETDEV_A_NAPI_THREADED
 
 impl Netdev for Netlink {
     fn receive_queues(&self, interface: u32) -> io::Result<Vec<NetdevQueue>> {
@@ -74,6 +77,7 @@ fn join(queues: &[Vec<u8>], contexts: &[Vec<u8>]) -> Vec<NetdevQueue> {
             napi,
             interrupt: of_context(NAPI_INTERRUPT),
             thread: of_context(NAPI_THREAD),
+            threaded: of_context(NAPI_THREADED).map(|threaded| threaded != 0),
         });
     }
     found.sort_by_key(|queue| queue.queue);
@@ -105,10 +109,10 @@ mod tests {
             numbers(&[(1, 0), (3, 1), (4, 259)]),
             numbers(&[(1, 2), (3, 0)]),
         ];
-        let contexts = [numbers(&[(2, 257), (3, 45)]), numbers(&[(2, 258), (4, 99)])];
+        let contexts = [numbers(&[(2, 257), (3, 45), (8, 0)]), numbers(&[(2, 258), (4, 99)])];
         let expected = [
-            NetdevQueue { queue: 0, napi: Some(257), interrupt: Some(45), thread: None },
-            NetdevQueue { queue: 1, napi: Some(258), interrupt: None, thread: Some(99) },
+            NetdevQueue { queue: 0, napi: Some(257), interrupt: Some(45), thread: None, threaded: Some(false) },
+            NetdevQueue { queue: 1, napi: Some(258), interrupt: None, thread: Some(99), threaded: None },
             NetdevQueue { queue: 2, ..NetdevQueue::default() },
         ];
         assert_eq!(join(&queues, &contexts), expected);

@@ -8,9 +8,11 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use crate::device::has_no_mask;
+use crate::corelist::parse_core_list;
+use crate::device::{has_no_mask, parse_mask};
 use crate::ethtool::{Channels, EthtoolError, Family, FlowHash, Rings, command};
 use crate::host::Reader;
+use crate::patience::{LOOKS, pause};
 use crate::topology::read_if_any;
 
 /// What can be set. The order is the order of application: most drivers forget the later ones when an earlier one
@@ -41,6 +43,8 @@ pub enum Setting {
     Rps(usize),
     /// The mask of XPS of a send queue.
     Xps(usize),
+    /// Whether kernel threads poll the queues (threaded NAPI): 0 or 1.
+    Threaded,
 }
 
 impl fmt::Display for Setting {
@@ -55,6 +59,7 @@ impl fmt::Display for Setting {
             Self::Interrupt { number, name } => write!(formatter, "interrupt {number} {name}"),
             Self::Rps(queue) => write!(formatter, "rps {queue}"),
             Self::Xps(queue) => write!(formatter, "xps {queue}"),
+            Self::Threaded => formatter.write_str("threaded-napi"),
         }
     }
 }
@@ -70,6 +75,7 @@ impl Setting {
             ("hash-key", "") => Self::HashKey,
             ("flow-hash-udp4", "") => Self::FlowHashV4,
             ("flow-hash-udp6", "") => Self::FlowHashV6,
+            ("threaded-napi", "") => Self::Threaded,
             ("rps", queue) => Self::Rps(queue.parse().ok()?),
             ("xps", queue) => Self::Xps(queue.parse().ok()?),
             ("interrupt", rest) => {
@@ -130,7 +136,7 @@ impl Reader<'_> {
             },
             Setting::FlowHashV4 => self.ethtool.flow_hash(interface, Family::V4)?.letters(),
             Setting::FlowHashV6 => self.ethtool.flow_hash(interface, Family::V6)?.letters(),
-            Setting::Interrupt { .. } | Setting::Rps(_) | Setting::Xps(_) => {
+            Setting::Interrupt { .. } | Setting::Rps(_) | Setting::Xps(_) | Setting::Threaded => {
                 let path = self.path(interface, setting)?;
                 match fs::read_to_string(&path) {
                     Ok(text) => text.trim().to_owned(),
@@ -175,12 +181,25 @@ impl Reader<'_> {
                     FlowHash::from_letters(value).ok_or_else(damaged)?,
                 )?;
             }
-            Setting::Interrupt { .. } | Setting::Rps(_) | Setting::Xps(_) => {
+            Setting::Interrupt { .. } | Setting::Rps(_) | Setting::Xps(_) | Setting::Threaded => {
                 let path = self.path(interface, setting)?;
                 fs::write(&path, format!("{value}\n")).map_err(|error| write_error(&path, value, &error))?;
             }
         }
-        self.get(interface, setting)
+        self.settled(interface, setting, value)
+    }
+
+    /// What it is after it was set. An interrupt that moves shows for a moment where it was.
+    fn settled(&self, interface: &str, setting: &Setting, value: &str) -> Result<String, SettingError> {
+        let mut now = self.get(interface, setting)?;
+        for _ in 1..LOOKS {
+            if !matches!(setting, Setting::Interrupt { .. }) || is_same(setting, &now, value) {
+                break;
+            }
+            pause();
+            now = self.get(interface, setting)?;
+        }
+        Ok(now)
     }
 
     /// The kernel refuses to take away a queue that a table still names: the driver's own table is put there first.
@@ -226,7 +245,7 @@ impl Reader<'_> {
                 }
                 Setting::FlowHashV4 => command::set_flow_hash(interface, Family::V4, FlowHash::from_letters(value)?),
                 Setting::FlowHashV6 => command::set_flow_hash(interface, Family::V6, FlowHash::from_letters(value)?),
-                Setting::Interrupt { .. } | Setting::Rps(_) | Setting::Xps(_) => {
+                Setting::Interrupt { .. } | Setting::Rps(_) | Setting::Xps(_) | Setting::Threaded => {
                     command::write_file(&self.path(interface, setting).ok()?.display().to_string(), value)
                 }
             })
@@ -236,7 +255,7 @@ impl Reader<'_> {
 
     /// Whether a setting that is a file may be written, without writing.
     pub(crate) fn check_writable(&self, interface: &str, setting: &Setting) -> Result<(), SettingError> {
-        if !matches!(setting, Setting::Interrupt { .. } | Setting::Rps(_) | Setting::Xps(_)) {
+        if !matches!(setting, Setting::Interrupt { .. } | Setting::Rps(_) | Setting::Xps(_) | Setting::Threaded) {
             return Ok(());
         }
         let path = self.path(interface, setting)?;
@@ -249,8 +268,10 @@ impl Reader<'_> {
 
     /// The file of a setting that is one. An interrupt is where its name is: drivers that reset ask for new numbers.
     fn path(&self, interface: &str, setting: &Setting) -> Result<PathBuf, SettingError> {
-        let queues = self.sys_root.join("class/net").join(interface).join("queues");
+        let folder = self.sys_root.join("class/net").join(interface);
+        let queues = folder.join("queues");
         Ok(match setting {
+            Setting::Threaded => folder.join("threaded"),
             Setting::Rps(queue) => queues.join(format!("rx-{queue}/rps_cpus")),
             Setting::Xps(queue) => queues.join(format!("tx-{queue}/xps_cpus")),
             Setting::Interrupt { number, name } => {
@@ -299,6 +320,17 @@ fn write_error(path: &std::path::Path, value: &str, error: &io::Error) -> Settin
     }
 }
 
+/// Whether two texts mean the same value. Masks differ in how many words of zeroes stand in front, and lists of cores
+/// in how they write a range.
+pub(crate) fn is_same(setting: &Setting, one: &str, other: &str) -> bool {
+    let mean_the_same = match setting {
+        Setting::Rps(_) | Setting::Xps(_) => parse_mask(one).is_some_and(|one| Some(one) == parse_mask(other)),
+        Setting::Interrupt { .. } => parse_core_list(one).is_ok_and(|one| parse_core_list(other) == Ok(one)),
+        _ => false,
+    };
+    one == other || mean_the_same
+}
+
 /// The counts in use.
 pub(crate) fn show_channels(channels: &Channels) -> String {
     format!("{} {} {} {}", channels.rx, channels.tx, channels.other, channels.combined)
@@ -322,3 +354,7 @@ fn numbers<const COUNT: usize>(text: &str) -> Option<[u32; COUNT]> {
     let numbers: Vec<u32> = text.split(' ').map(|number| number.parse().ok()).collect::<Option<_>>()?;
     numbers.try_into().ok()
 }
+
+#[cfg(test)]
+#[path = "settings_tests.rs"]
+mod tests;

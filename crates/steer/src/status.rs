@@ -7,14 +7,17 @@
 use std::fmt;
 
 use crate::apply::{Steering, setting_of};
-use crate::change::{Change, is_same};
+use crate::change::Change;
 use crate::corelist::format_core_list;
 use crate::device::format_mask;
 use crate::doubts::{Unknown, doubts};
-use crate::model::{Host, Interface, Queue};
+use crate::host::Reader;
+use crate::interrupts::Roots;
+use crate::model::{Host, Interface, Queue, WorkBy};
+use crate::patience::{LOOKS, pause};
 use crate::plan::{InterfacePlan, Plan, Target, Wanted};
 use crate::rivals::{Rival, Rivals};
-use crate::settings::{Setting, SettingError};
+use crate::settings::{Setting, SettingError, is_same};
 
 /// One setting that is not as planned.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,12 +80,16 @@ impl Comparison {
     }
 }
 
+/// So often an interrupt has to fire after it was looked at until it counts as one that does not move.
+const FIRINGS: u64 = 3;
+
 impl Steering<'_> {
     /// Compares a host, as it was read, with its plan. Whatever cannot be read is a part of the answer.
     pub fn compare(&self, host: &Host, plan: &Plan, rivals: &Rivals) -> Comparison {
         let mut comparison = Comparison::default();
         for (interface, part) in host.interfaces.iter().zip(&plan.interfaces) {
             comparison.unknown.extend(doubts(interface, part, self.request));
+            comparison.unknown.extend(self.polled_by_anybody(interface));
             for wanted in &part.wanted {
                 self.compare_setting(interface, wanted, rivals, &mut comparison);
             }
@@ -90,7 +97,30 @@ impl Steering<'_> {
                 comparison.drifts.extend(self.overridden(interface, part, queue));
             }
         }
+        self.look_again(&mut comparison);
+        self.look_where_they_fire(host, plan, &mut comparison);
         comparison
+    }
+
+    /// The setting that lets every program poll, which none of them needs a right for.
+    fn polled_by_anybody(&self, interface: &Interface) -> Vec<Unknown> {
+        let unknown = |why: String, cure: String| {
+            let (interface, what) = (interface.name.clone(), "where its datagrams are processed".to_owned());
+            Unknown { interface, queue: None, what, why, cure }
+        };
+        match self.reader.busy_polling() {
+            Ok(found) => {
+                let told = found.into_iter().map(|(name, microseconds)| {
+                    let why = format!(
+                        "net.core.{name} is {microseconds}: a program that waits for datagrams processes them on its \
+                         own core, whatever the interrupt does"
+                    );
+                    unknown(why, format!("turn it off (`sysctl -w net.core.{name}=0`)"))
+                });
+                told.collect()
+            }
+            Err(error) => vec![unknown(error.to_string(), "ask again when the cause is gone".to_owned())],
+        }
     }
 
     fn compare_setting(&self, interface: &Interface, wanted: &Wanted, rivals: &Rivals, comparison: &mut Comparison) {
@@ -121,25 +151,160 @@ impl Steering<'_> {
         }
     }
 
+    /// An interrupt that moves at this moment shows where it was: it differs only if it still does a little later.
+    fn look_again(&self, comparison: &mut Comparison) {
+        for _ in 1..LOOKS {
+            let moves = |drift: &Drift| matches!(drift.change.setting, Setting::Interrupt { .. });
+            if !comparison.drifts.iter().any(moves) {
+                return;
+            }
+            pause();
+            comparison.drifts.retain_mut(|drift| {
+                let Change { interface, setting, from, to, .. } = &mut drift.change;
+                if let (Setting::Interrupt { .. }, Ok(now)) = (&*setting, self.reader.get(interface, setting)) {
+                    *from = now;
+                }
+                !is_same(setting, from, to)
+            });
+        }
+    }
+
+    /// Interrupts whose affinity is as planned and that fire elsewhere all the same. One that has not fired since is
+    /// none of them: it moves when it does.
+    fn look_where_they_fire(&self, host: &Host, plan: &Plan, comparison: &mut Comparison) {
+        let mut suspects: Vec<Suspect> = Vec::new();
+        for (interface, part) in host.interfaces.iter().zip(&plan.interfaces) {
+            for wanted in &part.wanted {
+                let Some(suspect) = Suspect::new(interface, wanted) else { continue };
+                let is_known =
+                    |drift: &Drift| drift.queue == Some(suspect.queue) && drift.change.interface == suspect.interface;
+                if !comparison.drifts.iter().any(is_known) {
+                    suspects.push(suspect);
+                }
+            }
+        }
+        let roots = Roots { sys: self.reader.sys_root, proc: self.reader.proc_root };
+        for look in 0..LOOKS {
+            if suspects.is_empty() {
+                return;
+            }
+            if look > 0 {
+                pause();
+            }
+            suspects.retain_mut(|suspect| match suspect.look(&roots) {
+                Ok(Fires::Elsewhere) => {
+                    comparison.drifts.push(suspect.drift(&self.reader));
+                    false
+                }
+                Ok(Fires::Perhaps) => true,
+                Ok(Fires::AsPlanned) => false,
+                Err(error) => {
+                    comparison.unknown.push(suspect.unknown(error.to_string()));
+                    false
+                }
+            });
+        }
+    }
+
     /// Who takes the datagrams of a queue elsewhere although its interrupt is where the plan wants it.
     fn overridden(&self, interface: &Interface, part: &InterfacePlan, queue: &Queue) -> Option<Drift> {
         let seat = part.seats.iter().find(|seat| seat.queue == queue.index)?;
         let planned = seat.cores_of_queue();
         let is_planned =
             part.wanted.iter().any(|it| matches!(it.target, Target::Rps { queue: other, .. } if other == queue.index));
-        let is_elsewhere = |cores: &[usize]| !cores.is_empty() && !planned.is_empty() && cores != planned;
-        let (setting, from, why, rival) = if !is_planned && is_elsewhere(&queue.rps_cores) {
-            let why = format!("the datagrams should be processed on core {}", format_core_list(planned));
-            let cores = queue.rps_cores.clone();
-            (Setting::Rps(queue.index), format_mask(&cores), why, Rival::Rps { cores })
-        } else {
-            return None;
+        let is_elsewhere = |cores: &[usize]| !planned.is_empty() && cores != planned;
+        let work = queue.work.get()?;
+        let (setting, from, rival) = match work.by {
+            WorkBy::Rps if !is_planned && is_elsewhere(&work.cores) => {
+                (Setting::Rps(queue.index), format_mask(&work.cores), Rival::Rps { cores: work.cores.clone() })
+            }
+            WorkBy::Thread(pid) if is_elsewhere(&work.cores) => {
+                (Setting::Threaded, "1".to_owned(), Rival::Thread { pid, cores: work.cores.clone() })
+            }
+            _ => return None,
         };
         let to = "0".to_owned();
+        let why = format!("the datagrams should be processed on core {}", format_core_list(planned));
         let command = self.reader.command(&interface.name, &setting, &to);
         let (interface, disruption) = (interface.name.clone(), None);
         let change = Change { interface, setting, from, to, now: None, why, disruption, command };
         Some(Drift { change, queue: Some(queue.index), rival: Some(rival) })
+    }
+}
+
+/// An interrupt that is told to fire on some cores and that fires on others, as far as was seen.
+struct Suspect {
+    interface: String,
+    queue: usize,
+    number: u32,
+    name: String,
+    wanted: Vec<usize>,
+    why: String,
+    effective: Vec<usize>,
+    /// How often it had fired at the first look.
+    fired: Option<u64>,
+}
+
+enum Fires {
+    AsPlanned,
+    /// It has not fired often enough to say.
+    Perhaps,
+    Elsewhere,
+}
+
+impl Suspect {
+    fn new(interface: &Interface, wanted: &Wanted) -> Option<Self> {
+        let Target::Interrupt { queue, cores } = &wanted.target else { return None };
+        let interrupt = interface.queues.get(*queue)?.interrupt.get()?;
+        let fires_there = interrupt.effective.iter().all(|core| cores.contains(core));
+        (!fires_there).then(|| Self {
+            interface: interface.name.clone(),
+            queue: *queue,
+            number: interrupt.number,
+            name: interrupt.name.clone(),
+            wanted: cores.clone(),
+            why: wanted.why.clone(),
+            effective: interrupt.effective.clone(),
+            fired: None,
+        })
+    }
+
+    /// The count is read first: if it has grown, the interrupt has fired before the affinity was read.
+    fn look(&mut self, roots: &Roots<'_>) -> std::io::Result<Fires> {
+        let fired = roots.fired(self.number);
+        self.effective = roots.effective(self.number)?;
+        if self.effective.iter().all(|core| self.wanted.contains(core)) {
+            return Ok(Fires::AsPlanned);
+        }
+        let fired = fired?;
+        let first = *self.fired.get_or_insert(fired);
+        Ok(if fired >= first + FIRINGS { Fires::Elsewhere } else { Fires::Perhaps })
+    }
+
+    fn setting(&self) -> Setting {
+        Setting::Interrupt { number: self.number, name: self.name.clone() }
+    }
+
+    fn drift(&self, reader: &Reader<'_>) -> Drift {
+        let (setting, to) = (self.setting(), format_core_list(&self.wanted));
+        let command = reader.command(&self.interface, &setting, &to);
+        let from = format!("{} (its affinity says {to})", format_core_list(&self.effective));
+        let (interface, why) = (self.interface.clone(), self.why.clone());
+        let change = Change { interface, setting, from, to, now: None, why, disruption: None, command };
+        Drift { change, queue: Some(self.queue), rival: Some(Rival::Controller) }
+    }
+
+    fn unknown(&self, why: String) -> Unknown {
+        let (fires, wanted) = (format_core_list(&self.effective), format_core_list(&self.wanted));
+        let why = format!("its affinity says {wanted}, it fires on {fires}, and whether it moves is unknown: {why}");
+        let (interface, what) = (self.interface.clone(), self.setting().to_string());
+        Unknown {
+            interface,
+            queue: Some(self.queue),
+            what,
+            why,
+            cure: "ask again when datagrams have arrived".to_owned(),
+        }
     }
 }
 

@@ -1,47 +1,264 @@
-//! Tests of the verdict, on unpacked machines.
+//! Tests of the verdict, on unpacked machines: what differs, what is unknown, and that neither is called as planned.
 
 use std::fs;
 
 use super::*;
-use crate::host::Reader;
+use crate::ethtool::FlowHash;
+use crate::ethtool::fake::State;
+use crate::host::BusyPoll;
 use crate::irqbalance::Irqbalance;
-use crate::plan::Request;
+use crate::patience::MEANWHILE;
+use crate::plan::{Amount, Request};
 use crate::presence::Presence;
 use crate::testing::Machine;
 
-fn compare(machine: &Machine, request: &Request, rivals: &Rivals) -> Comparison {
+fn with<T>(machine: &Machine, request: &Request, polls: &[BusyPoll], body: impl FnOnce(Steering<'_>) -> T) -> T {
     let (sys, proc) = (machine.sys(), machine.proc());
-    let reader = Reader {
-        sys_root: &sys,
-        proc_root: &proc,
-        ethtool: &machine.ethtool,
-        netdev: &machine.netdev,
-        busy_polls: &[],
-    };
+    let (ethtool, netdev) = (&machine.ethtool, &machine.netdev);
+    let reader = Reader { sys_root: &sys, proc_root: &proc, ethtool, netdev, busy_polls: polls };
     let allowed = crate::Topology::read(&sys).expect("a topology").online;
-    let steering = Steering { reader, allowed: &allowed, request };
-    let (host, plan) = steering.plan(&["eth0".to_owned()]).expect("a plan");
-    steering.compare(&host, &plan, rivals)
+    body(Steering { reader, allowed: &allowed, request })
 }
 
-fn drift(machine: &Machine, rivals: &Rivals) -> Vec<Drift> {
-    let comparison = compare(machine, &Request::default(), rivals);
-    assert_eq!(comparison.unknown, [], "every setting is readable");
-    comparison.drifts
+fn compare_polled(machine: &Machine, request: &Request, rivals: &Rivals, polls: &[BusyPoll]) -> Comparison {
+    with(machine, request, polls, |steering| {
+        let (host, plan) = steering.plan(&["eth0".to_owned()]).expect("a plan");
+        steering.compare(&host, &plan, rivals)
+    })
+}
+
+fn compare(machine: &Machine, request: &Request) -> Comparison {
+    compare_polled(machine, request, &Rivals::default(), &[])
+}
+
+/// The only drift there is, where nothing is unknown.
+#[track_caller]
+fn only_drift(comparison: &Comparison) -> &Drift {
+    assert_eq!((comparison.verdict(), comparison.unknown.as_slice()), (Verdict::Differs, [].as_slice()));
+    let [drift] = comparison.drifts.as_slice() else { panic!("{:?}", comparison.drifts) };
+    drift
+}
+
+/// What is unknown, one line each, where nothing differs.
+#[track_caller]
+fn unknown(comparison: &Comparison) -> Vec<String> {
+    assert_eq!((comparison.verdict(), comparison.drifts.as_slice()), (Verdict::Unknown, [].as_slice()));
+    assert!(comparison.unknown.iter().all(|unknown| !unknown.cure.is_empty()));
+    comparison.unknown.iter().map(|unknown| unknown.to_string()).collect()
+}
+
+/// A machine that is as planned, which each test then spoils in one way.
+fn as_planned() -> Machine {
+    let machine = Machine::named("virtio-multi");
+    assert_eq!(compare(&machine, &Request::default()), Comparison::default());
+    machine
+}
+
+impl Machine {
+    fn write(&self, path: &str, text: &str) {
+        let path = self.root.path().join(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
+        fs::write(path, format!("{text}\n")).expect("a file");
+    }
 }
 
 #[test]
 fn a_moved_interrupt_is_told_with_its_queue_what_was_found_and_what_is_wanted() {
-    let machine = Machine::named("virtio-multi");
-    assert_eq!(drift(&machine, &Rivals::default()), []);
-    fs::write(machine.proc().join("irq/29/smp_affinity_list"), "0\n").expect("a file");
-    let irqbalance = Presence::Runs(Irqbalance::new(77));
-    let found = drift(&machine, &Rivals { irqbalance, ..Rivals::default() });
-    let [drift] = found.as_slice() else { panic!("{found:?}") };
-    assert_eq!(drift.queue, Some(2));
+    let machine = as_planned();
+    machine.write("proc/irq/29/smp_affinity_list", "0");
+    let rivals = Rivals { irqbalance: Presence::Runs(Irqbalance::new(77)), ..Rivals::default() };
+    let comparison = compare_polled(&machine, &Request::default(), &rivals, &[]);
+    let drift = only_drift(&comparison);
+    assert_eq!((drift.queue, drift.is_set_by_apply()), (Some(2), true));
     let text = drift.to_string();
     assert!(
         text.starts_with("eth0: queue 2: interrupt 29 virtio0-input.2 is 0, wanted 2; irqbalance runs (process 77)"),
         "{text}"
     );
+}
+
+#[test]
+fn a_card_that_is_down_is_never_as_planned() {
+    let machine = as_planned();
+    machine.write("sys/class/net/eth0/flags", "0x1002");
+    let found = unknown(&compare(&machine, &Request::default()));
+    assert_eq!(found.len(), 1);
+    assert!(found[0].starts_with("eth0: the link: the interface is down"), "{found:?}");
+}
+
+#[test]
+fn an_interrupt_of_unknown_number_is_never_as_planned() {
+    let machine = Machine::named("unknown-driver");
+    let comparison = compare(&machine, &Request::default());
+    let found = unknown(&comparison);
+    assert_eq!(comparison.unknown.iter().map(|unknown| unknown.queue).collect::<Vec<_>>(), [Some(0), Some(1)]);
+    assert!(found[0].contains("how the driver newnic names its interrupts is unknown"), "{found:?}");
+}
+
+#[test]
+fn a_driver_that_answers_nothing_is_never_as_planned() {
+    for errno in [libc::EIO, libc::ETIMEDOUT] {
+        let machine = as_planned();
+        *machine.ethtool.silent.borrow_mut() = Some(errno);
+        let found = unknown(&compare(&machine, &Request::default()));
+        let named = |what: &str| found.iter().any(|text| text.starts_with(&format!("eth0: {what}: cannot read it: ")));
+        for what in ["the driver", "the number of queues", "the length of the ring", "the indirection table"] {
+            assert!(named(what), "{what}: {found:?}");
+        }
+        assert!(named("the hash of UDP over IPv4") && named("the hash of UDP over IPv6"), "{found:?}");
+    }
+}
+
+#[test]
+fn whichever_question_to_the_driver_fails_it_is_never_as_planned() {
+    let request = Request { ring: Amount::Max, ..Request::default() };
+    let machine = Machine::named("two-socket-smt-ixgbe");
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let journal = crate::Journal::in_folder(folder.path());
+    with(&machine, &request, &[], |steering| steering.apply(&["eth0".to_owned()], &journal, |_| ())).expect("applied");
+    assert_eq!(compare(&machine, &request), Comparison::default());
+    let mut failed = 0;
+    for readings in 0..40 {
+        *machine.ethtool.readings_left.borrow_mut() = Some(readings);
+        let verdict = compare(&machine, &request).verdict();
+        let has_failed = machine.ethtool.readings_left.take().is_none();
+        assert_eq!(verdict, if has_failed { Verdict::Unknown } else { Verdict::AsPlanned }, "after {readings}");
+        failed += usize::from(has_failed);
+    }
+    assert!(failed >= 8, "six questions for the host, and those for what is compared: {failed}");
+}
+
+#[test]
+fn what_is_asked_for_and_cannot_be_had_is_never_as_planned() {
+    let hash = Request { flow_hash_udp: Some(FlowHash::ADDRESSES_AND_PORTS), ..Request::default() };
+    let machine = as_planned();
+    let spoil = |spoil: fn(&mut State)| spoil(machine.ethtool.states.borrow_mut().get_mut("eth0").expect("a device"));
+    spoil(|device| (device.hash_v4, device.hash_v6) = (None, None));
+    let found = unknown(&compare(&machine, &hash));
+    let why = "the request asks for \"sdfn\" and the driver does not support it";
+    assert_eq!(found.len(), 2);
+    assert!(found[0].starts_with(&format!("eth0: the hash of UDP over IPv4: {why}")), "{found:?}");
+
+    spoil(|device| (device.hash_v4, device.rss) = (Some(FlowHash(0)), None));
+    let found = unknown(&compare(&machine, &hash));
+    assert!(found[0].contains("the device hashes nothing, because its host gave it no RSS"), "{found:?}");
+
+    spoil(|device| (device.rings, device.channels) = (None, None));
+    let amounts = Request { rx_queues: Amount::Max, ring: Amount::Number(512), ..Request::default() };
+    let found = unknown(&compare(&machine, &amounts));
+    assert!(found[0].contains("the number of queues: the request asks for the maximum and the driver"), "{found:?}");
+    assert!(found[1].contains("the length of the ring: the request asks for 512 and the driver"), "{found:?}");
+    assert_eq!(compare(&machine, &Request::default()), Comparison::default(), "nobody asks for it");
+}
+
+#[test]
+fn rps_that_hands_datagrams_on_is_the_cause_that_is_named() {
+    let machine = as_planned();
+    machine.write("sys/class/net/eth0/queues/rx-1/rps_cpus", "0000000c");
+    let comparison = compare(&machine, &Request::default());
+    let drift = only_drift(&comparison);
+    let text = drift.to_string();
+    assert_eq!((drift.queue, drift.is_set_by_apply()), (Some(1), false));
+    assert!(text.starts_with("eth0: queue 1: rps 1 is 0000000c, wanted 0; RPS hands its datagrams on"), "{text}");
+    assert!(drift.change.command.ends_with("/sys/class/net/eth0/queues/rx-1/rps_cpus"), "{}", drift.change.command);
+    machine.write("sys/class/net/eth0/queues/rx-1/rps_cpus", "00000002");
+    assert_eq!(compare(&machine, &Request::default()), Comparison::default(), "to the core where they are anyway");
+}
+
+#[test]
+fn a_kernel_thread_that_polls_elsewhere_is_the_cause_that_is_named() {
+    let machine = Machine::named("threaded-napi");
+    let comparison = compare(&machine, &Request::default());
+    assert_eq!(comparison.verdict(), Verdict::Differs);
+    let threads: Vec<&Drift> =
+        comparison.drifts.iter().filter(|drift| drift.change.setting == Setting::Threaded).collect();
+    assert!(!threads.is_empty(), "{:?}", comparison.drifts);
+    let text = threads[0].to_string();
+    assert!(text.contains("threaded-napi is 1, wanted 0; threaded NAPI: the kernel thread 900"), "{text}");
+    assert!(threads[0].change.command.starts_with("echo 0 > ") && !threads[0].is_set_by_apply());
+}
+
+#[test]
+fn a_kernel_thread_that_nobody_can_see_is_never_as_planned() {
+    let machine = as_planned();
+    machine.write("sys/class/net/eth0/threaded", "1");
+    let found = unknown(&compare(&machine, &Request::default()));
+    assert_eq!(found.len(), 4);
+    assert!(found[0].contains("nobody says which one polls this queue"), "{found:?}");
+    assert!(found[0].contains("`echo 0 > /sys/class/net/eth0/threaded`"), "{found:?}");
+}
+
+#[test]
+fn an_interrupt_that_moves_at_this_moment_is_as_planned() {
+    let machine = as_planned();
+    machine.write("proc/irq/29/smp_affinity_list", "0");
+    let path = machine.proc().join("irq/29/smp_affinity_list");
+    MEANWHILE.set((
+        0,
+        Some(Box::new(move |pauses| {
+            if pauses == 4 {
+                fs::write(&path, "2\n").expect("a file")
+            }
+        })),
+    ));
+    assert_eq!(compare(&machine, &Request::default()), Comparison::default());
+    assert_eq!(MEANWHILE.take().0, 5);
+}
+
+#[test]
+fn an_interrupt_that_fires_and_stays_elsewhere_differs_and_one_that_has_not_fired_yet_does_not() {
+    let machine = as_planned();
+    machine.write("proc/irq/29/effective_affinity_list", "0");
+    fs::remove_file(machine.sys().join("kernel/irq/29/per_cpu_count")).expect("removed");
+    let found = unknown(&compare(&machine, &Request::default()));
+    assert!(found[0].contains("its affinity says 2, it fires on 0, and whether it moves is unknown"), "{found:?}");
+
+    machine.write("sys/kernel/irq/29/per_cpu_count", "5,0,0,0");
+    assert_eq!(compare(&machine, &Request::default()), Comparison::default(), "it moves when it fires");
+
+    let count = machine.sys().join("kernel/irq/29/per_cpu_count");
+    let fire = move |pauses: usize| fs::write(&count, format!("{},0,0,0\n", 6 + pauses)).expect("a file");
+    MEANWHILE.set((0, Some(Box::new(fire))));
+    let comparison = compare(&machine, &Request::default());
+    MEANWHILE.take();
+    let drift = only_drift(&comparison);
+    let text = drift.to_string();
+    assert!(text.contains("is 0 (its affinity says 2), wanted 2; it has fired since and did not move"), "{text}");
+
+    let effective = machine.proc().join("irq/29/effective_affinity_list");
+    MEANWHILE.set((0, Some(Box::new(move |_| fs::write(&effective, "2\n").expect("a file")))));
+    assert_eq!(compare(&machine, &Request::default()), Comparison::default(), "it has moved");
+    MEANWHILE.take();
+}
+
+#[test]
+fn busy_polling_is_never_as_planned() {
+    let machine = as_planned();
+    let poll = |core| [BusyPoll { interface: "eth0".to_owned(), queue: 1, core }];
+    let request = Request::default();
+    let found = unknown(&compare_polled(&machine, &request, &Rivals::default(), &poll(3)));
+    assert!(found[0].contains("queue 1: where its datagrams are processed: a program polls the queue"), "{found:?}");
+    assert_eq!(compare_polled(&machine, &request, &Rivals::default(), &poll(1)), Comparison::default());
+
+    machine.write("proc/sys/net/core/busy_read", "50");
+    machine.write("proc/sys/net/core/busy_poll", "0");
+    let found = unknown(&compare(&machine, &request));
+    assert_eq!(found.len(), 1);
+    assert!(found[0].contains("net.core.busy_read is 50") && found[0].contains("sysctl -w"), "{found:?}");
+}
+
+#[test]
+fn what_became_unreadable_is_unknown_and_a_difference_beside_it_weighs_more() {
+    let machine = as_planned();
+    let request = Request::default();
+    with(&machine, &request, &[], |steering| {
+        let (host, plan) = steering.plan(&["eth0".to_owned()]).expect("a plan");
+        fs::remove_file(machine.proc().join("irq/29/smp_affinity_list")).expect("removed");
+        let comparison = steering.compare(&host, &plan, &Rivals::default());
+        let found = unknown(&comparison);
+        assert!(found[0].starts_with("eth0: queue 2: interrupt 29 virtio0-input.2: cannot read "), "{found:?}");
+        machine.write("proc/irq/27/smp_affinity_list", "0");
+        let comparison = steering.compare(&host, &plan, &Rivals::default());
+        assert_eq!((comparison.verdict(), comparison.unknown.len()), (Verdict::Differs, 1));
+    });
 }

@@ -84,7 +84,15 @@ impl Machine {
                 machine.add(&line).unwrap_or_else(|| panic!("not understood: {line}"));
             }
         }
+        machine.count_firings();
         machine
+    }
+
+    /// No interrupt has fired yet, unless a test says so.
+    fn count_firings(&self) {
+        for entry in fs::read_dir(self.sys().join("kernel/irq")).into_iter().flatten().flatten() {
+            fs::write(entry.path().join("per_cpu_count"), "0\n").expect("a file");
+        }
     }
 
     pub(crate) fn sys(&self) -> PathBuf {
@@ -179,6 +187,7 @@ impl Machine {
             napi: field("napi"),
             interrupt: field("irq"),
             thread: field("thread"),
+            threaded: field("threaded").map(|threaded| threaded != 0),
         };
         self.netdev.0.entry(index).or_default().push(queue);
         Some(())

@@ -68,14 +68,14 @@ impl Topology {
     }
 
     fn read_nodes(&mut self, folder: &Path) -> io::Result<()> {
-        let nodes = numbered(folder, "node");
+        let nodes = try_numbered(folder, "node")?;
         for &node in &nodes {
             let folder = folder.join(format!("node{node}"));
             for core in read_list(&folder.join("cpulist"))? {
                 self.node_of_core.insert(core, node);
             }
             // One number for each node that is online, in the order of their numbers.
-            let distances = fs::read_to_string(folder.join("distance")).unwrap_or_default();
+            let distances = read_if_any(&folder.join("distance"))?.unwrap_or_default();
             for (&other, distance) in nodes.iter().zip(distances.split_ascii_whitespace()) {
                 self.distances.extend(distance.parse().ok().map(|distance| ((node, other), distance)));
             }
@@ -108,7 +108,7 @@ impl Topology {
 /// The cores that share the largest cache of the core whose `cache` folder this is: the lowest of them.
 fn last_level_cache(folder: &Path) -> io::Result<Option<usize>> {
     let mut found = None;
-    for index in numbered(folder, "index") {
+    for index in try_numbered(folder, "index")? {
         let folder = folder.join(format!("index{index}"));
         let Some(level) = read_number(&folder.join("level"))? else { continue };
         if found.is_none_or(|(highest, _)| level > highest) {
@@ -118,12 +118,7 @@ fn last_level_cache(folder: &Path) -> io::Result<Option<usize>> {
     Ok(found.map(|(_, lowest)| lowest))
 }
 
-/// The numbers behind `prefix` among the names in a folder, in order; none when it cannot be read.
-pub(crate) fn numbered(folder: &Path, prefix: &str) -> Vec<usize> {
-    try_numbered(folder, prefix).unwrap_or_default()
-}
-
-/// The same; none only when there is no such folder.
+/// The numbers behind `prefix` among the names in a folder, in order; none when there is no such folder.
 pub(crate) fn try_numbered(folder: &Path, prefix: &str) -> io::Result<Vec<usize>> {
     let fail = |error: io::Error| io::Error::new(error.kind(), format!("cannot read {}: {error}", folder.display()));
     let entries = match fs::read_dir(folder) {
@@ -160,14 +155,22 @@ pub(crate) fn read_if_any(path: &Path) -> io::Result<Option<String>> {
     }
 }
 
+/// A list of cores in a file that need not be there.
 pub(crate) fn read_list_if_any(path: &Path) -> io::Result<Vec<usize>> {
-    if path.exists() { read_list(path) } else { Ok(Vec::new()) }
+    read_if_any(path)?.map_or(Ok(Vec::new()), |text| parse_list(path, &text))
 }
 
 pub(crate) fn read_list(path: &Path) -> io::Result<Vec<usize>> {
-    let describe = |cause: String| io::Error::other(format!("cannot read the core list {}: {cause}", path.display()));
-    let text = fs::read_to_string(path).map_err(|error| describe(error.to_string()))?;
-    parse_core_list(&text).map_err(|error| describe(error.to_string()))
+    let text = fs::read_to_string(path).map_err(|error| unreadable_list(path, &error.to_string()))?;
+    parse_list(path, &text)
+}
+
+fn parse_list(path: &Path, text: &str) -> io::Result<Vec<usize>> {
+    parse_core_list(text).map_err(|error| unreadable_list(path, &error.to_string()))
+}
+
+fn unreadable_list(path: &Path, cause: &str) -> io::Error {
+    io::Error::other(format!("cannot read the core list {}: {cause}", path.display()))
 }
 
 #[cfg(test)]

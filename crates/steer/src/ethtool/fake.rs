@@ -30,12 +30,18 @@ pub(crate) struct FakeDevice {
     pub(crate) settings_left: RefCell<Option<usize>>,
     /// How many readings still succeed before one fails, once.
     pub(crate) readings_left: RefCell<Option<usize>>,
+    /// No question is answered, only this error number comes back.
+    pub(crate) silent: RefCell<Option<i32>>,
     /// The device takes this length instead of the one it is told, as some do.
     pub(crate) rounds_ring_to: Option<u32>,
 }
 
 impl FakeDevice {
     fn read<T>(&self, interface: &str, field: impl FnOnce(&State) -> Option<T>) -> Answer<T> {
+        if let Some(errno) = *self.silent.borrow() {
+            let cause = io::Error::from_raw_os_error(errno);
+            return Err(EthtoolError::Failed { operation: "read it".to_owned(), cause });
+        }
         let left = self.readings_left.borrow().map(|left| left.checked_sub(1));
         if let Some(left) = left {
             *self.readings_left.borrow_mut() = left;

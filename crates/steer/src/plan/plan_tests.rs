@@ -88,7 +88,7 @@ fn what_has_nothing_to_steer_says_so_and_names_what_has() {
     assert!(error.to_string().contains("loopback"), "{error}");
     let bond = Machine::unpack(
         "sys/devices/system/cpu/online = 0\nsys/class/net/bond0/ifindex = 4\nsys/class/net/bond0/bonding/slaves = a\n\
-         sys/class/net/bond0/lower_eth0 = x\n",
+         sys/class/net/bond0/lower_eth0 = x\nsys/class/net/bond0/flags = 0x1003\n",
     );
     let host = bond.read(&["bond0"]).expect("a host");
     let error = Plan::new(&host, &[0], &Request::default()).expect_err("a bond");
