@@ -2,8 +2,8 @@
 //! list with ours added, because its command replaces the whole list. irqbalance is never stopped or killed: the rest
 //! of the host needs it.
 
-use std::collections::BTreeSet;
 use std::fmt;
+use std::fs;
 use std::io::{self, IoSlice, Read};
 use std::net::Shutdown;
 use std::os::fd::AsRawFd;
@@ -29,6 +29,12 @@ const BAN: &str = "settings ban irqs ";
 /// It reads a command with one call into 500 bytes, and would cut a longer one, perhaps within a number.
 const LIST_BYTES_MAX: usize = 500 - BAN.len();
 
+/// More options than this are nothing that anybody would write down.
+const OPTIONS_MAX: usize = 16;
+
+/// A shorter beginning of a name than this may be that of other devices too.
+const NAME_BYTES_MIN: usize = 4;
+
 /// Why irqbalance could not be kept off.
 #[derive(Debug)]
 pub struct IrqbalanceError {
@@ -50,7 +56,10 @@ impl std::error::Error for IrqbalanceError {}
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Irqbalance {
     pid: u32,
+    /// Where its sockets are.
     folder: PathBuf,
+    /// Where interrupts say their names.
+    names: PathBuf,
 }
 
 impl Irqbalance {
@@ -65,23 +74,23 @@ impl Irqbalance {
     }
 
     fn in_folder(pid: u32, folder: &Path) -> Self {
-        Self { pid, folder: folder.to_owned() }
+        Self { pid, folder: folder.to_owned(), names: "/sys/kernel/irq".into() }
     }
 
     /// Makes it leave these interrupts alone as well. Returns those that are new to it; none when it knew them all. So
     /// it may be asked again at any time, and has to be once another one runs.
     pub fn ban(&self, interrupts: &[u32]) -> Result<Vec<u32>, IrqbalanceError> {
-        let cure = || {
-            let options: Vec<String> = interrupts.iter().map(|number| format!("--banirq={number}")).collect();
-            format!("add {} to its options, for example in /etc/default/irqbalance", options.join(" "))
-        };
-        let banned = self.banned().map_err(|error| self.fail("ask", &error, cure()))?;
-        let new: Vec<u32> = interrupts.iter().copied().filter(|number| !banned.contains(number)).collect();
+        let banned = self.banned().map_err(|error| self.fail("ask", &error, self.by_options(interrupts)))?;
+        let mut new: Vec<u32> = Vec::new();
+        for &number in interrupts {
+            if !banned.contains(&number) && !new.contains(&number) {
+                new.push(number);
+            }
+        }
         if new.is_empty() {
             return Ok(new);
         }
-        let wanted: Vec<u32> = banned.iter().chain(&new).copied().collect();
-        self.leave_alone(&wanted).map_err(|error| self.fail("configure", &error, cure()))?;
+        self.add(&banned, &new).map_err(|error| self.fail("configure", &error, self.by_options(&new)))?;
         Ok(new)
     }
 
@@ -91,8 +100,12 @@ impl Irqbalance {
         let cure = || "restart it: it then begins with its own options".to_owned();
         let banned = self.banned().map_err(|error| self.fail("ask", &error, cure()))?;
         let (ours, others): (Vec<u32>, Vec<u32>) = banned.into_iter().partition(|number| interrupts.contains(number));
-        if !ours.is_empty() {
-            self.leave_alone(&others).map_err(|error| self.fail("configure", &error, cure()))?;
+        if ours.is_empty() {
+            return Ok(ours);
+        }
+        let now = self.replace(&others).map_err(|error| self.fail("configure", &error, cure()))?;
+        if ours.iter().any(|number| now.contains(number)) || others.iter().any(|number| !now.contains(number)) {
+            return Err(self.fail("configure", &disobeys(), cure()));
         }
         Ok(ours)
     }
@@ -106,21 +119,62 @@ impl Irqbalance {
         self.ask("setup").map(|setup| banned(&setup))
     }
 
-    /// Makes it leave these alone and nothing else. It does not say whether it obeyed, so it is asked.
-    fn leave_alone(&self, interrupts: &[u32]) -> io::Result<()> {
+    /// One that has a shorter buffer than ours is known to have cuts the list. Then what it left alone before is put
+    /// back: it came first, and so nothing of it was lost to anybody but us.
+    fn add(&self, banned: &[u32], new: &[u32]) -> io::Result<()> {
+        let wanted: Vec<u32> = banned.iter().chain(new).copied().collect();
+        let now = self.replace(&wanted)?;
+        let is_missing = |number: &&u32| !now.contains(number);
+        if !wanted.iter().any(|number| is_missing(&number)) {
+            return Ok(());
+        }
+        if now.len() == banned.len() {
+            return Err(disobeys());
+        }
+        self.replace(banned)?;
+        let count = new.iter().filter(is_missing).count();
+        let text =
+            format!("it cut the list and would still move {count} of {} interrupts, so none was added", new.len());
+        Err(io::Error::other(text))
+    }
+
+    /// Makes it leave these alone and nothing else. It does not say whether it obeyed, so it is asked what it leaves
+    /// alone now.
+    fn replace(&self, interrupts: &[u32]) -> io::Result<Vec<u32>> {
         let list = list(interrupts);
         if list.len() > LIST_BYTES_MAX {
-            let text = format!("it takes a list of {LIST_BYTES_MAX} bytes at most, and this has {}", list.len());
+            let text = format!("it takes a list of {LIST_BYTES_MAX} bytes at most, and this one has {}", list.len());
             return Err(io::Error::other(text));
         }
         self.ask(&format!("{BAN}{list}"))?;
-        let now: BTreeSet<u32> = self.banned()?.into_iter().collect();
-        let wanted: BTreeSet<u32> = interrupts.iter().copied().collect();
-        // The word for none is a number to versions that do not know it: to them it is interrupt 0, which nobody moves.
-        if now == wanted || (wanted.is_empty() && now == BTreeSet::from([0])) {
-            return Ok(());
+        self.banned()
+    }
+
+    /// What makes it leave these interrupts alone without being asked, also after it was started anew. Numbers go into
+    /// options; where they are many, or as they change with every boot, a script goes by the names.
+    fn by_options(&self, interrupts: &[u32]) -> String {
+        let options: Vec<String> = interrupts.iter().map(|number| format!("--banirq={number}")).collect();
+        let by_number = format!("add {} to its options, for example in /etc/default/irqbalance", options.join(" "));
+        let Some(start) = self.common_name(interrupts) else { return by_number };
+        let script = format!(
+            "give it a --policyscript that has the line: case \"$(cat /sys/kernel/irq/$2/actions)\" in {start}*) echo \
+             ban=true;; esac"
+        );
+        if interrupts.len() > OPTIONS_MAX { script } else { format!("{by_number}, or {script}") }
+    }
+
+    /// How the names of all these interrupts begin.
+    fn common_name(&self, interrupts: &[u32]) -> Option<String> {
+        let name = |number: &u32| {
+            let name = fs::read_to_string(self.names.join(number.to_string()).join("actions")).ok()?;
+            Some(name.trim().to_owned()).filter(|name| !name.is_empty())
+        };
+        let names: Vec<String> = interrupts.iter().map(name).collect::<Option<_>>()?;
+        let mut start = names.first()?.trim_end_matches(|digit: char| digit.is_ascii_digit());
+        while !names.iter().all(|name| name.starts_with(start)) {
+            start = start.char_indices().next_back().map_or("", |(last, _)| &start[..last]);
         }
-        Err(io::Error::other("it does not do what it was told"))
+        Some(start.to_owned()).filter(|start| start.len() >= NAME_BYTES_MIN)
     }
 
     /// One command a connection; the answer ends with it.
@@ -176,15 +230,18 @@ fn banned(setup: &str) -> Vec<u32> {
     words.windows(2).filter(|pair| pair[0] == "IRQ").filter_map(|pair| pair[1].parse().ok()).collect()
 }
 
-/// A list as its command takes it. It reads numbers until one is 0, so that one comes first.
+fn disobeys() -> io::Error {
+    io::Error::other("it does not do what it was told")
+}
+
+/// A list as its command takes it. It reads numbers until one is 0, so that one comes first. Versions that do not know
+/// the word for none read interrupt 0, which nobody moves.
 fn list(interrupts: &[u32]) -> String {
     if interrupts.is_empty() {
         return "NONE".to_owned();
     }
-    let mut numbers: Vec<u32> = interrupts.to_vec();
-    numbers.sort_unstable();
-    numbers.dedup();
-    numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
+    let (first, others): (Vec<u32>, Vec<u32>) = interrupts.iter().partition(|&&number| number == 0);
+    first.iter().take(1).chain(&others).map(u32::to_string).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

@@ -47,9 +47,9 @@ fn ours(folder: &tempfile::TempDir) -> Irqbalance {
 fn ours_are_added_to_what_is_banned_already() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let heard = serve(folder.path(), vec![40], WHOLE);
-    assert_eq!(ours(&folder).ban(&[44, 43]).expect("it obeys"), [44, 43]);
+    assert_eq!(ours(&folder).ban(&[44, 43, 44]).expect("it obeys"), [44, 43]);
     let commands: Vec<String> = heard.iter().take(3).collect();
-    assert_eq!(commands, ["setup", "settings ban irqs 40 43 44", "setup"]);
+    assert_eq!(commands, ["setup", "settings ban irqs 40 44 43", "setup"]);
     assert_eq!(ours(&folder).ban(&[43, 44]).expect("it obeys"), [0; 0], "told once is enough");
 }
 
@@ -89,11 +89,46 @@ fn the_mask_of_banned_cores_is_no_interrupt() {
 }
 
 #[test]
-fn a_list_that_it_would_cut_is_not_sent() {
+fn a_list_that_is_too_long_is_not_sent_and_the_script_that_would_do_is_told() {
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let _heard = serve(folder.path(), Vec::new(), WHOLE);
+    let heard = serve(folder.path(), Vec::new(), WHOLE);
     let fits: Vec<u32> = (100..220).collect();
     assert_eq!(ours(&folder).ban(&fits).expect("479 bytes").len(), 120);
-    let error = ours(&folder).ban(&(220..300).collect::<Vec<_>>()).expect_err("too long");
-    assert!(error.to_string().contains("482 bytes at most"), "{error}");
+    let commands = heard.iter().take(3).count();
+    let more: Vec<u32> = (220..300).collect();
+    for number in &more {
+        let path = folder.path().join(number.to_string());
+        fs::create_dir(&path).expect("a folder");
+        fs::write(path.join("actions"), format!("mlx5_comp{}@pci:0000:3b:00.0\n", number - 220)).expect("a file");
+    }
+    let named = Irqbalance { names: folder.path().to_owned(), ..ours(&folder) };
+    let error = named.ban(&more).expect_err("too long").to_string();
+    assert!(error.contains("it takes a list of 482 bytes at most, and this one has 799"), "{error}");
+    assert!(
+        error.ends_with("case \"$(cat /sys/kernel/irq/$2/actions)\" in mlx5_comp*) echo ban=true;; esac"),
+        "{error}"
+    );
+    assert_eq!(
+        (commands, heard.iter().take(1).collect::<Vec<_>>()),
+        (3, vec!["setup".to_owned()]),
+        "it was asked only"
+    );
+}
+
+#[test]
+fn one_that_cuts_the_list_keeps_what_others_banned_and_is_told_as_such() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let heard = serve(folder.path(), vec![0, 40, 41], 255);
+    let many: Vec<u32> = (100..200).collect();
+    let error = ours(&folder).ban(&many).expect_err("it reads 255 bytes").to_string();
+    assert!(error.contains("it cut the list and would still move 38 of 100 interrupts, so none was added"), "{error}");
+    let commands: Vec<String> = heard.iter().take(5).collect();
+    assert_eq!(commands[3], "settings ban irqs 0 40 41", "as it was before");
+    assert_eq!(ours(&folder).banned().expect("it answers"), [0, 40, 41]);
+}
+
+#[test]
+fn interrupt_0_comes_first_because_the_list_ends_with_it() {
+    assert_eq!(list(&[43, 0, 44, 0]), "0 43 44");
+    assert_eq!(list(&[]), "NONE");
 }

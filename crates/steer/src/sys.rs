@@ -85,6 +85,10 @@ fn page_bytes() -> usize {
 /// Asks the driver of `interface`.
 pub(crate) fn ethtool(socket: BorrowedFd<'_>, interface: &str, request: &mut Guarded) -> io::Result<()> {
     seam::pass()?;
+    #[cfg(test)]
+    if let Some(answer) = seam::answer(request.bytes_mut()) {
+        return answer;
+    }
     // SAFETY: all zeroes is a valid value of this plain C structure.
     let mut question: libc::ifreq = unsafe { std::mem::zeroed() };
     // The kernel's names have 15 bytes and a zero.
@@ -115,6 +119,21 @@ pub(crate) mod seam {
     thread_local! {
         /// Calls to let pass, and the error after them.
         pub(crate) static FAIL: std::cell::Cell<Option<(usize, i32)>> = const { std::cell::Cell::new(None) };
+    }
+
+    /// A driver of a test's own.
+    #[cfg(test)]
+    pub(crate) type Driver = Box<dyn FnMut(&mut [u8]) -> std::io::Result<()>>;
+
+    #[cfg(test)]
+    thread_local! {
+        /// Answers instead of the kernel.
+        pub(crate) static DRIVER: std::cell::RefCell<Option<Driver>> = const { std::cell::RefCell::new(None) };
+    }
+
+    #[cfg(test)]
+    pub(super) fn answer(request: &mut [u8]) -> Option<std::io::Result<()>> {
+        DRIVER.with_borrow_mut(|driver| driver.as_mut().map(|driver| driver(request)))
     }
 
     #[cfg(test)]

@@ -11,6 +11,9 @@ use super::wire::{self, command};
 use super::{Answer, Channels, DriverInfo, Ethtool, EthtoolError, Family, FlowHash, Rings, Rss};
 use crate::sys::{self, Guarded};
 
+/// How often the length of an answer may change while it is asked for.
+const ATTEMPTS: usize = 4;
+
 /// The kernel's ioctls, in the network namespace where this was made.
 #[derive(Debug)]
 pub struct Ioctl {
@@ -86,6 +89,23 @@ fn explain(cause: io::Error, doing: impl FnOnce() -> String) -> EthtoolError {
     }
 }
 
+/// What is asked for its length first can have another one when it is asked for itself: the driver then refuses the
+/// length, or a kernel that goes by its own writes past our end (EFAULT). So both are asked for again.
+fn with_the_size_of_now<T>(mut ask: impl FnMut() -> Answer<T>) -> Answer<T> {
+    let has_changed = |error: &EthtoolError| match error {
+        EthtoolError::Failed { cause, .. } => matches!(cause.raw_os_error(), Some(libc::EINVAL | libc::EFAULT)),
+        _ => false,
+    };
+    let mut answer = ask();
+    for _ in 1..ATTEMPTS {
+        match &answer {
+            Err(error) if has_changed(error) => answer = ask(),
+            _ => break,
+        }
+    }
+    answer
+}
+
 fn bounded(value: u32, most: u32, what: &str, interface: &str) -> Answer<u32> {
     if value <= most {
         return Ok(value);
@@ -130,30 +150,7 @@ impl Ethtool for Ioctl {
     }
 
     fn rss(&self, interface: &str) -> Answer<Rss> {
-        let sizes = self.ask(interface, command::GET_RSS, wire::RSS_HEADER_BYTES, "the hash spreading")?;
-        let entries = bounded(
-            wire::u32_at(sizes.bytes(), wire::RSS_TABLE_SIZE_AT),
-            wire::INDIRECTION_MAX,
-            "table entries",
-            interface,
-        )?;
-        let key_bytes =
-            bounded(wire::u32_at(sizes.bytes(), wire::RSS_KEY_SIZE_AT), wire::KEY_BYTES_MAX, "key bytes", interface)?;
-        if entries == 0 && key_bytes == 0 {
-            // Drivers that only have the older command answer it alone.
-            return self.indirection_only(interface);
-        }
-        let (entries, key_bytes) = (entries as usize, key_bytes as usize);
-        let mut request = new_request(command::GET_RSS, wire::RSS_HEADER_BYTES + 4 * entries + key_bytes)?;
-        wire::put_u32(request.bytes_mut(), wire::RSS_TABLE_SIZE_AT, entries as u32);
-        wire::put_u32(request.bytes_mut(), wire::RSS_KEY_SIZE_AT, key_bytes as u32);
-        self.call(interface, &mut request, || format!("read the hash spreading of {interface}"))?;
-        let bytes = request.bytes();
-        let key_at = wire::RSS_HEADER_BYTES + 4 * entries;
-        Ok(Rss {
-            indirection: wire::table(bytes, wire::RSS_HEADER_BYTES, entries),
-            key: bytes.get(key_at..key_at + key_bytes).unwrap_or_default().to_vec(),
-        })
+        with_the_size_of_now(|| self.table_and_key(interface))
     }
 
     fn set_indirection(&self, interface: &str, table: Option<&[u32]>) -> Answer<()> {
@@ -195,6 +192,33 @@ impl Ethtool for Ioctl {
 }
 
 impl Ioctl {
+    fn table_and_key(&self, interface: &str) -> Answer<Rss> {
+        let sizes = self.ask(interface, command::GET_RSS, wire::RSS_HEADER_BYTES, "the hash spreading")?;
+        let entries = bounded(
+            wire::u32_at(sizes.bytes(), wire::RSS_TABLE_SIZE_AT),
+            wire::INDIRECTION_MAX,
+            "table entries",
+            interface,
+        )?;
+        let key_bytes =
+            bounded(wire::u32_at(sizes.bytes(), wire::RSS_KEY_SIZE_AT), wire::KEY_BYTES_MAX, "key bytes", interface)?;
+        if entries == 0 && key_bytes == 0 {
+            // Drivers that only have the older command answer it alone.
+            return self.indirection_only(interface);
+        }
+        let (entries, key_bytes) = (entries as usize, key_bytes as usize);
+        let mut request = new_request(command::GET_RSS, wire::RSS_HEADER_BYTES + 4 * entries + key_bytes)?;
+        wire::put_u32(request.bytes_mut(), wire::RSS_TABLE_SIZE_AT, entries as u32);
+        wire::put_u32(request.bytes_mut(), wire::RSS_KEY_SIZE_AT, key_bytes as u32);
+        self.call(interface, &mut request, || format!("read the hash spreading of {interface}"))?;
+        let bytes = request.bytes();
+        let key_at = wire::RSS_HEADER_BYTES + 4 * entries;
+        Ok(Rss {
+            indirection: wire::table(bytes, wire::RSS_HEADER_BYTES, entries),
+            key: bytes.get(key_at..key_at + key_bytes).unwrap_or_default().to_vec(),
+        })
+    }
+
     fn indirection_only(&self, interface: &str) -> Answer<Rss> {
         let size =
             self.ask(interface, command::GET_INDIRECTION, wire::INDIRECTION_HEADER_BYTES, "the indirection table")?;

@@ -91,6 +91,37 @@ fn every_call_that_fails_is_told_with_its_operation() {
     assert!(matches!(ioctl.channels("lo"), Err(EthtoolError::Permission)));
 }
 
+/// A driver whose table has so many entries at each question, one after the other; the last stays.
+fn driver_with_tables(sizes: &'static [u32]) -> seam::Driver {
+    let mut asked = 0;
+    Box::new(move |request| {
+        let size = sizes[asked.min(sizes.len() - 1)];
+        asked += 1;
+        assert_eq!(wire::u32_at(request, wire::COMMAND_AT), command::GET_RSS);
+        match wire::u32_at(request, wire::RSS_TABLE_SIZE_AT) {
+            0 => wire::put_u32(request, wire::RSS_TABLE_SIZE_AT, size),
+            known if known != size => return Err(io::Error::from_raw_os_error(libc::EFAULT)),
+            _ => (0..size).for_each(|entry| {
+                wire::put_u32(request, wire::RSS_HEADER_BYTES + 4 * entry as usize, entry % 2);
+            }),
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_table_that_grows_while_it_is_asked_for_is_asked_for_again_and_not_for_ever() {
+    let ioctl = Ioctl::new().expect("a socket");
+    seam::DRIVER.set(Some(driver_with_tables(&[2, 4, 4, 6])));
+    assert_eq!(ioctl.rss("any0").expect("the third time both agree").indirection, [0, 1, 0, 1, 0, 1]);
+
+    // It grows at each question.
+    seam::DRIVER.set(Some(driver_with_tables(&[2, 4, 6, 8, 10, 12, 14, 16])));
+    let error = ioctl.rss("any0").expect_err("it never ends");
+    assert!(error.to_string().starts_with("cannot read the hash spreading of any0: "), "{error}");
+    seam::DRIVER.set(None);
+}
+
 fn skip(reason: &str) {
     use std::io::Write as _;
     let _ = writeln!(io::stderr(), "SKIPPED: {reason}");
