@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn whether_a_core_is_wrong_is_for_the_queue_to_say_and_for_the_lane_where_there_is_none() {
-        let lanes = lanes_of_plan(Spread::Cpu, &[7, 6], None, &[Some(5), Some(4)]);
+        let lanes = lanes_of_plan(Spread::Cpu, &[7, 6], &[vec![5], vec![4]]);
         for (own, lane) in (0..).zip(&lanes) {
             let wrong = |queue| (0..8).filter(|&core| lane.is_wrong(queue, core)).collect::<Vec<_>>();
             assert_eq!(wrong(Some(0)), [0, 1, 2, 3, 4, 6, 7], "queue 0 is planned on core 5, whatever the lane");
