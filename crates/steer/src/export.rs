@@ -117,7 +117,8 @@ impl Steering<'_> {
             why: &wanted.why,
             command: command(&wanted.target),
         };
-        part.wanted.iter().map(item).collect()
+        // RPS is off after a boot, and nothing here comes later than that.
+        part.wanted.iter().filter(|wanted| !wanted.target.is_rps_off()).map(item).collect()
     }
 }
 

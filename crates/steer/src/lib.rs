@@ -54,7 +54,9 @@
 //! - `settings`: one setting, named, read and written (`/proc/irq/N/smp_affinity_list`, `rps_cpus` and `xps_cpus` below
 //!   `/sys/class/net/IF/queues`, and the driver)
 //! - `plan/mod`, `plan/decide`, `plan/show`: what should be, setting by setting; as a table
-//! - `plan/seats`, `plan/balance`: which cores; how evenly flows will spread
+//! - `plan/seats`, `plan/reasons`, `plan/balance`: which cores; why, in words; how evenly flows will spread
+//! - `plan/seated`, `plan/party`: receivers that run already; one interface while it is being seated
+//! - `plan/cores`: the cores that are dealt out, and which is the best for the next
 //! - `plan/request`, `plan/parts`, `plan/note`: what is asked of a plan; what it consists of; what cannot be
 //! - `host`: reads a host; the only file that asks all of those below
 //! - `interrupts`, `names`: which interrupt belongs to a queue, by number or by the driver's name for it

@@ -4,10 +4,12 @@
 //! its cure where it does not.
 
 use super::balance::{busiest_share, thousandths};
+use super::cores::Cores;
 use super::note::{Note, PlanError, Wish, refuse};
 use super::parts::{BALANCE_FLOWS, InterfacePlan, Plan, Target, Wanted};
+use super::party::{Demand, Party};
 use super::request::{Amount, Request};
-use super::seats::Seats;
+use super::seats::assign;
 use crate::corelist::format_core_list;
 use crate::ethtool::{Channels, Family, FlowHash, Rings};
 use crate::model::{Host, Interface, Kind, Known};
@@ -15,14 +17,25 @@ use crate::model::{Host, Interface, Kind, Known};
 impl Plan {
     /// Decides. `allowed` are the cores that this process may use.
     pub fn new(host: &Host, allowed: &[usize], request: &Request) -> Result<Self, PlanError> {
-        let mut seats = Seats::new(host, allowed, request)?;
-        let interfaces =
-            host.interfaces.iter().map(|interface| plan(interface, &mut seats, request)).collect::<Result<_, _>>()?;
+        let mut cores = Cores::new(host, allowed, request)?;
+        let (mut interfaces, mut demands) = (Vec::new(), Vec::new());
+        for interface in &host.interfaces {
+            let (part, queues) = plan(interface, &cores, request)?;
+            interfaces.push(part);
+            let receivers = request.receivers.get(&interface.name).copied().unwrap_or(queues).max(1);
+            let seated = request.seated.get(&interface.name).map_or(&[][..], Vec::as_slice);
+            demands.push(Demand { interface, queues, receivers, seated });
+        }
+        let parties = assign(&mut cores, &demands, request.placement);
+        for (part, party) in interfaces.iter_mut().zip(&parties) {
+            part.seat(party, &cores);
+        }
         Ok(Self { interfaces })
     }
 }
 
-fn plan(interface: &Interface, seats: &mut Seats<'_>, request: &Request) -> Result<InterfacePlan, PlanError> {
+/// All but the seats, and how many queues there will be.
+fn plan(interface: &Interface, cores: &Cores<'_>, request: &Request) -> Result<(InterfacePlan, usize), PlanError> {
     check_kind(interface)?;
     let mut part = InterfacePlan {
         name: interface.name.clone(),
@@ -35,19 +48,11 @@ fn plan(interface: &Interface, seats: &mut Seats<'_>, request: &Request) -> Resu
         notes: Vec::new(),
         busiest_share_thousandths: 0,
     };
-    let queues = part.want_queues(interface, request)?;
+    let queues = part.want_queues(interface, cores, request)?;
     part.want_ring(interface, request)?;
     part.want_even_table(interface, queues);
     part.want_flow_hash(interface, request);
-    part.seats = seats.assign(interface, queues, &mut part.notes)?;
-    part.want_interrupts(interface);
-    part.want_rps(interface, queues, request, seats);
-    let receivers = request.receivers.get(&interface.name).copied().unwrap_or(queues).max(1);
-    part.busiest_share_thousandths = thousandths(busiest_share(BALANCE_FLOWS, receivers));
-    if !interface.is_up {
-        part.note(&[], "the interface is down: its interrupts appear when it comes up; apply the plan again then");
-    }
-    Ok(part)
+    Ok((part, queues))
 }
 
 /// Whether there is anything to steer at all.
@@ -79,6 +84,19 @@ fn check_kind(interface: &Interface) -> Result<(), PlanError> {
 }
 
 impl InterfacePlan {
+    /// The seats, and what is wanted so that datagrams arrive there.
+    fn seat(&mut self, party: &Party<'_>, cores: &Cores<'_>) {
+        self.seats = party.seats(cores);
+        self.spare_seats = party.spare_seats(cores);
+        self.want_interrupts(party.interface);
+        self.want_rps(party.receivers.len(), &party.rps_cores(cores));
+        self.notes.extend(party.remarks(cores));
+        self.busiest_share_thousandths = thousandths(busiest_share(BALANCE_FLOWS, party.receivers.len()));
+        if !party.interface.is_up {
+            self.note(&[], "the interface is down: its interrupts appear when it comes up; apply the plan again then");
+        }
+    }
+
     fn want(&mut self, target: Target, why: impl Into<String>) {
         let disruption = disruption(&self.driver, &target);
         self.wanted.push(Wanted { target, why: why.into(), disruption });
@@ -89,7 +107,7 @@ impl InterfacePlan {
     }
 
     /// Returns how many queues there will be.
-    fn want_queues(&mut self, interface: &Interface, request: &Request) -> Result<usize, PlanError> {
+    fn want_queues(&mut self, interface: &Interface, cores: &Cores<'_>, request: &Request) -> Result<usize, PlanError> {
         let now = interface.queues.len();
         let name = &interface.name;
         if now == 0 {
@@ -110,7 +128,7 @@ impl InterfacePlan {
             if channels.combined_max > 0 { (channels.combined_max, true) } else { (channels.rx_max, false) };
         let count = match request.rx_queues {
             Amount::Keep => return Ok(now),
-            Amount::Max => most,
+            Amount::Max => self.capped(most, cores),
             Amount::Number(number) if number <= most && number > 0 => number,
             Amount::Number(number) => {
                 let what = format!("the request asks for {number} queues, and {name} can have 1 to {most}");
@@ -124,6 +142,21 @@ impl InterfacePlan {
             format!("the request asks for {count} {}", if count == 1 { "queue" } else { "queues" }),
         );
         Ok(count as usize)
+    }
+
+    /// The most queues that can have a core each.
+    fn capped(&mut self, most: u32, cores: &Cores<'_>) -> u32 {
+        let usable = cores.usable();
+        let count = u32::try_from(usable.len()).unwrap_or(u32::MAX);
+        if count < most {
+            let text = format!(
+                "{} can have {most} queues and there are {count} core(s) for them ({}): the plan asks for {count}",
+                self.name,
+                format_core_list(usable)
+            );
+            self.note(&[Wish::RxQueues, Wish::Cores], text);
+        }
+        count.min(most)
     }
 
     fn want_ring(&mut self, interface: &Interface, request: &Request) -> Result<(), PlanError> {
@@ -216,29 +249,17 @@ impl InterfacePlan {
         }
     }
 
-    /// RPS only where it is the only way: more receivers than the device has queues.
-    fn want_rps(&mut self, interface: &Interface, queues: usize, request: &Request, seats: &Seats<'_>) {
-        let receivers = request.receivers.get(&interface.name).copied().unwrap_or(queues);
-        if receivers <= queues {
-            for queue in interface.queues.iter().filter(|queue| !queue.rps_cores.is_empty()) {
-                let text = format!(
-                    "RPS hands the datagrams of queue {} on to the cores {}: its interrupt does not decide where they \
-                     are processed",
-                    queue.index,
-                    format_core_list(&queue.rps_cores)
-                );
-                self.note(&[], text);
-            }
-            return;
+    /// RPS only where it is the only way: more receivers than the device has queues. Otherwise it has to be off,
+    /// because it would take the datagrams away from the core that the interrupt brings them to.
+    fn want_rps(&mut self, receivers: usize, cores: &[usize]) {
+        let queues = self.seats.len();
+        for queue in 0..queues {
+            let why = match cores {
+                [] => format!("the interrupt alone decides where the datagrams of queue {queue} are processed"),
+                _ => format!("{queues} queue(s) feed {receivers} receivers, so RPS spreads the flows over all of them"),
+            };
+            self.want(Target::Rps { queue, cores: cores.to_vec() }, why);
         }
-        let Some(seat) = self.seats.first() else { return };
-        let cores = seats.near(interface.node, receivers);
-        let why = format!(
-            "{receivers} receivers share {queues} queue(s), so RPS spreads the flows of queue 0 over {} cores",
-            cores.len()
-        );
-        let queue = seat.queue;
-        self.want(Target::Rps { queue, cores }, why);
     }
 }
 

@@ -6,10 +6,14 @@
 //! must be applied, because most drivers forget the later ones when the earlier ones change.
 
 mod balance;
+mod cores;
 mod decide;
 mod note;
 mod parts;
+mod party;
+mod reasons;
 mod request;
+mod seated;
 mod seats;
 mod show;
 #[cfg(test)]

@@ -162,3 +162,10 @@ pub enum Target {
         cores: Vec<usize>,
     },
 }
+
+impl Target {
+    /// True for RPS that shall be off, as it is unless somebody has turned it on.
+    pub(crate) fn is_rps_off(&self) -> bool {
+        matches!(self, Self::Rps { cores, .. } if cores.is_empty())
+    }
+}

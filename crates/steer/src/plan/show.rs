@@ -29,14 +29,26 @@ impl fmt::Display for InterfacePlan {
                 "  {:>5}  {:>14}  {:>13}  {:>4}  {}",
                 seat.queue,
                 core(seat.interrupt_core),
-                seat.receiver_core,
+                format_core_list(&seat.receiver_cores),
                 core(seat.node),
                 seat.why
             )?;
         }
-        for wanted in &self.wanted {
+        for spare in &self.spare_seats {
+            let node = spare.node.map_or("-".to_owned(), |node| node.to_string());
+            let cores = format_core_list(&spare.cores);
+            writeln!(formatter, "  {:>5}  {:>14}  {cores:>13}  {node:>4}  {}", "-", "-", spare.why)?;
+        }
+        for wanted in self.wanted.iter().filter(|wanted| !wanted.target.is_rps_off()) {
             let cost = wanted.disruption.as_deref().map_or(String::new(), |cost| format!(" [{cost}]"));
             writeln!(formatter, "  wanted: {}, because {}{cost}", wanted.target, wanted.why)?;
+        }
+        // One line for all of them: on most hosts it is off already.
+        if self.wanted.iter().any(|wanted| wanted.target.is_rps_off()) {
+            writeln!(
+                formatter,
+                "  wanted: RPS off, because the interrupts alone decide where datagrams are processed"
+            )?;
         }
         for note in &self.notes {
             writeln!(formatter, "  note: {note}")?;
@@ -65,6 +77,7 @@ impl fmt::Display for Target {
             Self::Interrupt { queue, cores } => {
                 write!(formatter, "interrupt of queue {queue} on core {}", format_core_list(cores))
             }
+            Self::Rps { queue, cores } if cores.is_empty() => write!(formatter, "RPS of queue {queue} off"),
             Self::Rps { queue, cores } => {
                 write!(formatter, "RPS of queue {queue} to cores {}", format_core_list(cores))
             }

@@ -31,7 +31,7 @@ interrupt() {
 try ethtool -L eth0 combined 4
 # rx ring 1024, because the request asks for 1024 descriptors
 try ethtool -G eth0 rx 1024
-# interrupt of queue 0 on core 0, because the receiver of queue 0 runs on core 0
+# interrupt of queue 0 on core 0, because the receiver of queue 0 runs on core 1
 interrupt /sys/class/net/eth0/device/../msi_irqs virtio0-virtqueues 0
 
 exit "$failed"
