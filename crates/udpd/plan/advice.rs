@@ -51,6 +51,7 @@ pub fn of_rival(rival: &Rival, ban_irqbalance: bool) -> String {
             format!("{rival}; `udpd steer apply` asks it again to leave these alone")
         }
         Rival::Irqbalance(_) => format!("{rival}; irqbalance = \"ban\" in [steer] makes it leave these alone"),
+        Rival::PerhapsIrqbalance(_) => format!("{rival}; as root `udpd steer status` can tell"),
         _ => rival.to_string(),
     }
 }

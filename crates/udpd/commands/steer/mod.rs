@@ -2,11 +2,12 @@
 //! `steer`'s; here it is given the configuration, the running kernel, and a way to say what it did.
 
 mod report;
+mod verdict;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use steer::{ApplyError, Export, Irqbalance, Journal, Presence, Rivals, Steering, Verdict};
+use steer::{ApplyError, Export, Irqbalance, Journal, Presence, Rivals, Steering};
 
 use crate::config::Steer;
 use crate::exit::{ExitCode, Failure};
@@ -16,6 +17,9 @@ use crate::plan::interfaces::Kernel;
 
 /// What was before the first apply, until it is restored; goes with a reboot, as the settings do.
 pub const STATE_FOLDER: &str = "/run/udpd/steer";
+
+/// Less than "as planned": what a plan cannot set may differ, and what nobody can read is unknown.
+const NOTHING_TO_CHANGE: &str = "nothing to change: all that the plan sets is so already";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
@@ -70,11 +74,14 @@ fn plan(steering: &Steering<'_>, interfaces: &[String], task: &Task<'_>, out: &m
     let (host, plan) = steering.plan(interfaces).map_err(|error| task.failure(error))?;
     let plan = advice::name_keys(plan);
     let changes = steering.changes(&host, &plan).map_err(|error| task.failure(error))?;
+    let comparison = steering.compare(&host, &plan, &Rivals::find(Path::new("/")));
+    let ban = task.wish.ban_irqbalance;
     if task.json {
-        return print_json(out, &report::plan(&plan, &changes));
+        return print_json(out, &report::plan(&plan, &changes, &comparison, ban));
     }
     let mut text = plan.to_string();
-    text.push_str(&report::list(&changes, "everything is as planned: nothing to change", "would change"));
+    text.push_str(&report::list(&changes, NOTHING_TO_CHANGE, "would change"));
+    text.push_str(&verdict::besides(&comparison, ban));
     console::print(out, &text)
 }
 
@@ -97,14 +104,10 @@ fn status(steering: &Steering<'_>, interfaces: &[String], task: &Task<'_>, out: 
     if task.json {
         print_json(out, &report::status(&host, &plan, &comparison, ban))?;
     } else {
-        let text = report::queues(&host, &plan) + &report::comparison(&comparison, ban);
+        let text = report::queues(&host, &plan) + &verdict::text(&comparison, ban);
         console::print(out, &text)?;
     }
-    match comparison.verdict() {
-        Verdict::AsPlanned => Ok(()),
-        Verdict::Differs => Err(Failure::new(ExitCode::Failure, report::differs(&comparison, interfaces))),
-        Verdict::Unknown => Err(Failure::new(ExitCode::Unknown, report::unknown(&comparison))),
-    }
+    verdict::outcome(&comparison, interfaces)
 }
 
 fn apply(
@@ -127,7 +130,7 @@ fn apply(
     if task.json {
         print_json(out, &report::changes(&changes))?;
     } else if changes.is_empty() {
-        console::print(out, "everything is as planned: changed nothing\n")?;
+        console::print(out, &format!("{NOTHING_TO_CHANGE}\n"))?;
     }
     if let Some(change) = changes.iter().find(|change| !change.is_as_wanted()) {
         let message = format!(

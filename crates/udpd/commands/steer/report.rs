@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 use steer::model::{Host, Interface, Known};
 use steer::plan::{InterfacePlan, Plan};
-use steer::{Change, Comparison, Drift, Restored, Unknown, Verdict, format_core_list};
+use steer::{Change, Comparison, Drift, Restored, format_core_list};
 
-use super::advice;
+use super::verdict;
 
 /// One change, as it is made: what an administrator would type, and why.
 pub(super) fn line(change: &Change) -> String {
@@ -51,85 +51,23 @@ pub(super) fn queues(host: &Host, plan: &Plan) -> String {
     text
 }
 
-/// The plan and what it would change.
-pub(super) fn plan(plan: &Plan, changes: &[Change]) -> Value {
+/// The plan, what it would change, and what it cannot.
+pub(super) fn plan(plan: &Plan, changes: &[Change], comparison: &Comparison, ban_irqbalance: bool) -> Value {
+    let besides = comparison.drifts.iter().filter(|drift| !drift.is_set_by_apply());
     json!({ "interfaces": plan.interfaces.iter().map(interface).collect::<Vec<_>>(),
-            "changes": self::changes(changes) })
-}
-
-/// What differs and what is unknown, each with its cure; or the sentence that neither is.
-pub(super) fn comparison(comparison: &Comparison, ban_irqbalance: bool) -> String {
-    let mut text = String::new();
-    for drift in &comparison.drifts {
-        let (told, command) = (advice::of_drift(drift, ban_irqbalance), &drift.change.command);
-        text.push_str(&format!("{told}\n    to set it: {command}\n"));
-    }
-    for unknown in &comparison.unknown {
-        text.push_str(&format!("{}\n    {}\n", told(unknown), unknown.cure));
-    }
-    if comparison.verdict() == Verdict::AsPlanned {
-        text.push_str("everything is as planned\n");
-    }
-    text
-}
-
-fn told(unknown: &Unknown) -> String {
-    let Unknown { interface, queue, what, why, .. } = unknown;
-    let queue = queue.map_or(String::new(), |queue| format!(" queue {queue}:"));
-    format!("{interface}:{queue} {what}: {why}")
-}
-
-/// How many settings differ, and what sets them.
-pub(super) fn differs(comparison: &Comparison, interfaces: &[String]) -> String {
-    let total = comparison.drifts.len();
-    let set = comparison.drifts.iter().filter(|drift| drift.is_set_by_apply()).count();
-    let settings = if total == 1 { "setting is" } else { "settings are" };
-    let names = interfaces.join(" ");
-    let cure = match set {
-        0 => "set each by the command beneath it".to_owned(),
-        set if set == total => format!("`udpd steer apply {names}` sets them"),
-        set => format!("`udpd steer apply {names}` sets {set} of them, and the commands beneath the others set those"),
-    };
-    let unknown = match comparison.unknown.len() {
-        0 => String::new(),
-        count => format!("; {count} more could not be read or cannot be had"),
-    };
-    format!("{total} {settings} not as planned; {cure}{unknown}")
-}
-
-/// That nobody can say "as planned".
-pub(super) fn unknown(comparison: &Comparison) -> String {
-    let count = comparison.unknown.len();
-    format!(
-        "whether everything is as planned is unknown: {count} could not be read or cannot be had; each says its cure"
-    )
+            "changes": self::changes(changes),
+            "besides": besides.map(|drift| verdict::drift(drift, ban_irqbalance)).collect::<Vec<_>>(),
+            "unknown": comparison.unknown.iter().map(verdict::unknown).collect::<Vec<_>>() })
 }
 
 /// The plan, what is found, what differs and what is unknown.
 pub(super) fn status(host: &Host, plan: &Plan, comparison: &Comparison, ban_irqbalance: bool) -> Value {
-    let verdict = match comparison.verdict() {
-        Verdict::AsPlanned => "as_planned",
-        Verdict::Differs => "differs",
-        Verdict::Unknown => "unknown",
-    };
-    let drift = |drift: &Drift| {
-        json!({ "interface": drift.change.interface, "queue": drift.queue, "setting": drift.change.setting.to_string(),
-                "found": drift.change.from, "wanted": drift.change.to,
-                "rival": drift.rival.as_ref().map(|rival| advice::of_rival(rival, ban_irqbalance)),
-                "command": drift.change.command })
-    };
+    let drift = |drift: &Drift| verdict::drift(drift, ban_irqbalance);
     json!({ "interfaces": plan.interfaces.iter().map(interface).collect::<Vec<_>>(),
             "found": host.interfaces.iter().map(found).collect::<Vec<_>>(),
             "drifts": comparison.drifts.iter().map(drift).collect::<Vec<_>>(),
-            "verdict": verdict, "unknown": unknowns(&comparison.unknown) })
-}
-
-fn unknowns(unknown: &[Unknown]) -> Value {
-    let show = |unknown: &Unknown| {
-        json!({ "interface": unknown.interface, "queue": unknown.queue, "what": unknown.what, "why": unknown.why,
-                "cure": unknown.cure })
-    };
-    unknown.iter().map(show).collect()
+            "verdict": verdict::word(comparison.verdict()),
+            "unknown": comparison.unknown.iter().map(verdict::unknown).collect::<Vec<_>>() })
 }
 
 pub(super) fn changes(changes: &[Change]) -> Value {
