@@ -143,7 +143,7 @@ enum Bench {
 /// What `udpd steer` does.
 #[derive(Debug, Subcommand)]
 enum Steer {
-    /// Compare the host with the plan; needs no privileges; exit 1 when something differs
+    /// Compare the host with the plan; needs no privileges; exit 1 when something differs, 4 when nobody can say
     #[command(after_help = "Example: udpd steer status eth0")]
     Status(SteerArguments),
     /// Show the plan and what it would change; needs no privileges, changes nothing

@@ -62,7 +62,8 @@ udpd steer apply eth0 >/tmp/applied
 check "apply succeeds" same $? 0
 cat /tmp/applied
 udpd steer apply eth0 >/tmp/again
-check "a second apply changes nothing" same "$(cat /tmp/again)" "nothing to change: all that the plan sets is so already"
+check "a second apply changes nothing" same "$(cat /tmp/again)" \
+    "nothing to change: all that the plan sets is so already"
 check "status agrees" sh -c 'udpd steer status eth0 >/dev/null'
 
 cat >/tmp/udpd.toml <<END
