@@ -156,7 +156,16 @@ enum Steer {
     Apply(SteerArguments),
     /// Put back the settings from before the first apply, also after a crash
     #[command(after_help = "Example: udpd steer restore")]
-    Restore(SteerArguments),
+    Restore(RestoreArguments),
+}
+
+#[derive(Debug, clap::Args)]
+struct RestoreArguments {
+    #[command(flatten)]
+    steer: SteerArguments,
+    /// Give up what cannot be restored of these interfaces: remove what is saved for them
+    #[arg(long, requires = "interfaces")]
+    forget: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -225,14 +234,14 @@ fn bench(command: Option<Bench>) -> Result<(), Failure> {
 }
 
 fn steer(command: Steer) -> Result<(), Failure> {
-    let (action, arguments) = match command {
-        Steer::Status(arguments) => (Action::Status, arguments),
-        Steer::Plan(PlanArguments { steer, export: None }) => (Action::Plan, steer),
-        Steer::Plan(PlanArguments { steer, export: Some(Form::Link) }) => (Action::Export(Export::Link), steer),
-        Steer::Plan(PlanArguments { steer, export: Some(Form::Udev) }) => (Action::Export(Export::Udev), steer),
-        Steer::Plan(PlanArguments { steer, export: Some(Form::Sh) }) => (Action::Export(Export::Shell), steer),
-        Steer::Apply(arguments) => (Action::Apply, arguments),
-        Steer::Restore(arguments) => (Action::Restore, arguments),
+    let (action, arguments, forget) = match command {
+        Steer::Status(arguments) => (Action::Status, arguments, false),
+        Steer::Plan(PlanArguments { steer, export: None }) => (Action::Plan, steer, false),
+        Steer::Plan(PlanArguments { steer, export: Some(Form::Link) }) => (Action::Export(Export::Link), steer, false),
+        Steer::Plan(PlanArguments { steer, export: Some(Form::Udev) }) => (Action::Export(Export::Udev), steer, false),
+        Steer::Plan(PlanArguments { steer, export: Some(Form::Sh) }) => (Action::Export(Export::Shell), steer, false),
+        Steer::Apply(arguments) => (Action::Apply, arguments, false),
+        Steer::Restore(RestoreArguments { steer, forget }) => (Action::Restore, steer, forget),
     };
     let SteerArguments { interfaces, config, json, state } = arguments;
     let wish = match config {
@@ -240,7 +249,7 @@ fn steer(command: Steer) -> Result<(), Failure> {
         None if !Path::new(CONFIG_PATH).exists() => config::Steer::default(),
         config => load(config)?.steer,
     };
-    let task = Task { action, interfaces, wish: &wish, state_folder: state, json };
+    let task = Task { action, interfaces, wish: &wish, state_folder: state, forget, json };
     steer::execute(&task, &mut io::stdout().lock())
 }
 

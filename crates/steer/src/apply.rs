@@ -1,16 +1,18 @@
-//! Makes a host what a plan wants, and makes it again what it was.
+//! Makes a host what a plan wants.
 //!
 //! Applying goes in two steps. Queues, rings, table and hash come first, because drivers ask for new interrupts when
 //! they change; then the host is read and planned anew, and interrupts are set for the queues that there are now.
-//! Before the first change everything that any of it could disturb is saved. A setting that is right already is not
+//! Before the first change everything that any of it could disturb is saved, and before the second step what the first
+//! brought; nothing is changed of which it is not known what it was. A setting that is right already is not
 //! written, so applying twice writes nothing the second time.
 
-use crate::change::{ApplyError, Change, Restored};
+use crate::change::{ApplyError, Change};
 use crate::corelist::format_core_list;
 use crate::device::format_mask;
 use crate::ethtool::Family;
 use crate::host::{ReadError, Reader};
-use crate::journal::{Journal, Saved};
+use crate::identity::Identity;
+use crate::journal::{LockedJournal, Saved};
 use crate::model::{Host, Interface};
 use crate::plan::{InterfacePlan, Plan, Request, Target};
 use crate::settings::{Setting, SettingError, is_same, show_channels, show_table};
@@ -29,7 +31,14 @@ pub struct Steering<'a> {
 impl Steering<'_> {
     /// Reads the host and plans for it.
     pub fn plan(&self, interfaces: &[String]) -> Result<(Host, Plan), ApplyError> {
-        let host = self.reader.read(interfaces)?;
+        // Who is named twice is one all the same.
+        let mut once: Vec<String> = Vec::new();
+        for interface in interfaces {
+            if !once.contains(interface) {
+                once.push(interface.clone());
+            }
+        }
+        let host = self.reader.read(&once)?;
         let plan = Plan::new(&host, self.allowed, self.request)?;
         Ok((host, plan))
     }
@@ -48,7 +57,7 @@ impl Steering<'_> {
     pub fn apply(
         &self,
         interfaces: &[String],
-        journal: &Journal,
+        journal: &mut LockedJournal,
         mut progress: impl FnMut(&Change),
     ) -> Result<Vec<Change>, ApplyError> {
         let (host, plan) = self.plan(interfaces)?;
@@ -58,93 +67,71 @@ impl Steering<'_> {
         if first.is_empty() {
             return Ok(done);
         }
-        for interface in &host.interfaces {
-            if first.iter().any(|change| change.interface == interface.name) {
-                journal.save_first(&interface.name, &self.snapshot(interface)?).map_err(ApplyError::Journal)?;
-            }
-        }
+        self.save(&host, &first, journal)?;
         let is_late = |change: &Change| change.setting > Setting::FlowHashV6;
         for change in first.into_iter().filter(|change| !is_late(change)) {
-            done.push(self.make(change, &mut progress)?);
+            done.push(self.make(&host, change, &mut progress)?);
         }
-        let (host, plan) = self.plan(interfaces)?;
-        let late = self.changes(&host, &plan).map_err(|error| error.after(done.len()))?;
+        let mut late = || -> Result<_, ApplyError> {
+            let (host, plan) = self.plan(interfaces)?;
+            let late: Vec<Change> = self.changes(&host, &plan)?.into_iter().filter(is_late).collect();
+            self.save(&host, &late, journal)?;
+            Ok((host, late))
+        };
+        let (host, late) = late().map_err(|error| error.after(done.len()))?;
         for change in late {
-            if is_late(&change) {
-                done.push(self.make(change, &mut progress)?);
-            }
+            done.push(self.make(&host, change, &mut progress)?);
         }
         Ok(done)
     }
 
-    /// Puts back everything that is saved for these interfaces; for all of them when none is named.
-    pub fn restore(
+    /// Notes that irqbalance is asked to leave these interrupts of an interface alone, before it is asked.
+    pub fn save_ban(
         &self,
-        interfaces: &[String],
-        journal: &Journal,
-        mut progress: impl FnMut(&Change),
-    ) -> std::io::Result<Restored> {
-        let mut restored = Restored::default();
-        let names = if interfaces.is_empty() { journal.interfaces()? } else { interfaces.to_vec() };
-        for name in names {
-            let Some(saved) = journal.load(&name)? else { continue };
-            let failures = self.restore_one(&name, &saved, &mut restored.changes, &mut progress);
-            if failures.is_empty() {
-                journal.remove(&name)?;
-            }
-            restored.failures.extend(failures);
-        }
-        Ok(restored)
+        interface: &Interface,
+        interrupts: &[u32],
+        journal: &mut LockedJournal,
+    ) -> Result<(), ApplyError> {
+        let (mut saved, _) = self.saved(interface, journal)?;
+        let new: Vec<u32> = interrupts.iter().copied().filter(|number| !saved.banned.contains(number)).collect();
+        saved.banned.extend(new);
+        journal.save(&saved).map_err(|cause| ApplyError::Journal { cause, changed: 0 })
     }
 
-    fn restore_one(
-        &self,
-        interface: &str,
-        saved: &Saved,
-        changes: &mut Vec<Change>,
-        progress: &mut dyn FnMut(&Change),
-    ) -> Vec<String> {
-        // By its number, because it may have another name by now, and without reading more than that: whatever else
-        // cannot be read just now must not make what was saved look like that of a device that is gone.
-        let present = match self.reader.interface_of_index(saved.index) {
-            Ok(Some(present)) => present,
-            Ok(None) => {
-                // What was set went with the device; one that came back begins with its driver's own settings.
-                log_gone(interface, saved, progress);
-                return Vec::new();
+    /// Saves what these changes could disturb. Nothing is changed of which it is not known what it was.
+    fn save(&self, host: &Host, changes: &[Change], journal: &mut LockedJournal) -> Result<(), ApplyError> {
+        for interface in &host.interfaces {
+            let changes: Vec<&Change> = changes.iter().filter(|change| change.interface == interface.name).collect();
+            if changes.is_empty() {
+                continue;
             }
-            Err(error) => return vec![format!("cannot tell whether {interface} is still there: {error}")],
-        };
-        let interface = present.as_str();
-        let mut failures = Vec::new();
-        for (setting, value) in &saved.values {
-            let outcome = self.reader.get(interface, setting).and_then(|now| {
-                if now == *value {
-                    return Ok(());
+            let (before, is_new) = self.saved(interface, journal)?;
+            let mut saved = before.clone();
+            for change in changes {
+                if !saved.covers(&change.setting) {
+                    let list = if is_new { &mut saved.values } else { &mut saved.later };
+                    list.push((change.setting.clone(), change.from.clone()));
                 }
-                let change = Change {
-                    interface: interface.to_owned(),
-                    setting: setting.clone(),
-                    command: self.reader.command(interface, setting, value),
-                    from: now,
-                    to: value.clone(),
-                    now: None,
-                    why: "as it was before".to_owned(),
-                    disruption: None,
-                };
-                let now = self.reader.put_back(interface, setting, value)?;
-                let change = Change { now: Some(now), ..change };
-                progress(&change);
-                let is_right = change.is_as_wanted();
-                let kept = change.now.clone().unwrap_or_default();
-                changes.push(change);
-                if is_right { Ok(()) } else { Err(SettingError::Failed(format!("the driver set {kept} instead"))) }
-            });
-            if let Err(error) = outcome {
-                failures.push(format!("cannot put {setting} of {interface} back to {value}: {error}"));
+            }
+            if is_new || saved != before {
+                journal.save(&saved).map_err(|cause| ApplyError::Journal { cause, changed: 0 })?;
             }
         }
-        failures
+        Ok(())
+    }
+
+    /// What is saved for an interface, or would be; true when it is not saved yet.
+    fn saved(&self, interface: &Interface, journal: &LockedJournal) -> Result<(Saved, bool), ApplyError> {
+        let unclear = |cause: String| ApplyError::Unclear { interface: interface.name.clone(), cause, changed: 0 };
+        let identity = self.reader.identity(&interface.name).map_err(|error| unclear(error.to_string()))?;
+        if identity.index != interface.index {
+            return Err(unclear(format!("its number was {} and is {}", interface.index, identity.index)));
+        }
+        let found = journal.find(&identity).map_err(|cause| ApplyError::Journal { cause, changed: 0 })?;
+        Ok(match found {
+            Some(saved) => (saved, false),
+            None => (self.snapshot(interface, identity)?, true),
+        })
     }
 
     fn changes_of(&self, interface: &Interface, part: &InterfacePlan) -> Result<Vec<Change>, ApplyError> {
@@ -196,7 +183,7 @@ impl Steering<'_> {
 
     /// Everything that changing any of it could disturb, as it is. What the driver would not tell when the host was
     /// read is left out: no plan asks for it, and a driver that never tells must not keep the rest from being set.
-    fn snapshot(&self, interface: &Interface) -> Result<Saved, ApplyError> {
+    fn snapshot(&self, interface: &Interface, identity: Identity) -> Result<Saved, ApplyError> {
         let told = [
             (Setting::Channels, interface.channels.get().is_some()),
             (Setting::Rings, interface.rings.get().is_some()),
@@ -219,10 +206,15 @@ impl Steering<'_> {
                 values.push((setting, value));
             }
         }
-        Ok(Saved { index: interface.index, values })
+        Ok(Saved { identity, banned: Vec::new(), values, later: Vec::new() })
     }
 
-    fn make(&self, change: Change, progress: &mut dyn FnMut(&Change)) -> Result<Change, ApplyError> {
+    fn make(&self, host: &Host, change: Change, progress: &mut dyn FnMut(&Change)) -> Result<Change, ApplyError> {
+        let planned = host.interfaces.iter().find(|interface| interface.name == change.interface);
+        if !planned.is_some_and(|planned| self.reader.is_still(&planned.name, planned.index)) {
+            let cause = SettingError::Failed("another interface has this name by now".to_owned());
+            return Err(ApplyError::Setting { change: Box::new(change), cause });
+        }
         match self.reader.set(&change.interface, &change.setting, &change.to) {
             Ok(now) => {
                 let change = Change { now: Some(now), ..change };
@@ -232,20 +224,6 @@ impl Steering<'_> {
             Err(cause) => Err(ApplyError::Setting { change: Box::new(change), cause }),
         }
     }
-}
-
-fn log_gone(interface: &str, saved: &Saved, progress: &mut dyn FnMut(&Change)) {
-    let Some((setting, value)) = saved.values.first() else { return };
-    progress(&Change {
-        interface: interface.to_owned(),
-        setting: setting.clone(),
-        from: "gone".to_owned(),
-        to: value.clone(),
-        now: None,
-        why: format!("the interface {interface} that was saved is gone, and its settings went with it"),
-        disruption: None,
-        command: format!("ip link show {interface}"),
-    });
 }
 
 /// The setting behind a target, and its value as a text. `None` for an interrupt that is not there (yet).

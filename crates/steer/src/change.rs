@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::host::ReadError;
+use crate::journal::JournalError;
 use crate::plan::PlanError;
 use crate::settings::{Setting, SettingError, is_same};
 
@@ -41,6 +42,8 @@ pub struct Restored {
     pub changes: Vec<Change>,
     /// What could not be, and why. It stays saved.
     pub failures: Vec<String>,
+    /// What cannot be put back because it is gone, and what was forgotten as it was wished.
+    pub notes: Vec<String>,
 }
 
 /// Why a plan was not applied, or not wholly.
@@ -53,8 +56,22 @@ pub enum ApplyError {
     Plan(PlanError),
     /// A right is missing; nothing was changed.
     Permission(String),
-    /// What was could not be saved; nothing was changed.
-    Journal(std::io::Error),
+    /// What was could not be saved.
+    Journal {
+        /// Why it could not be saved.
+        cause: JournalError,
+        /// How many settings were changed before that, all of them saved.
+        changed: usize,
+    },
+    /// It is unclear which interface it is.
+    Unclear {
+        /// The name of the interface.
+        interface: String,
+        /// Why it is unclear.
+        cause: String,
+        /// How many settings were changed before that, all of them saved.
+        changed: usize,
+    },
     /// A setting could not be read, so it is unknown what would change and what to go back to.
     Unreadable {
         /// The name of the interface.
@@ -81,13 +98,14 @@ impl fmt::Display for ApplyError {
             Self::Read(error) => error.fmt(formatter),
             Self::Plan(error) => error.fmt(formatter),
             Self::Permission(what) => write!(formatter, "{what}; nothing was changed"),
-            Self::Journal(error) => error.fmt(formatter),
+            Self::Journal { cause, changed } => {
+                write!(formatter, "cannot save what was before: {cause}{}", so_far(*changed))
+            }
+            Self::Unclear { interface, cause, changed } => {
+                write!(formatter, "cannot tell which interface {interface} is: {cause}{}", so_far(*changed))
+            }
             Self::Unreadable { interface, setting, cause, changed } => {
-                write!(formatter, "cannot read {setting} of {interface}: {cause}")?;
-                match changed {
-                    0 => Ok(()),
-                    _ => formatter.write_str("; what was changed before it is saved and can be restored"),
-                }
+                write!(formatter, "cannot read {setting} of {interface}: {cause}{}", so_far(*changed))
             }
             Self::Setting { change, cause } => write!(
                 formatter,
@@ -100,10 +118,19 @@ impl fmt::Display for ApplyError {
 
 impl std::error::Error for ApplyError {}
 
+fn so_far(changed: usize) -> &'static str {
+    match changed {
+        0 => "; nothing was changed",
+        _ => "; what was changed before it is saved and can be restored",
+    }
+}
+
 impl ApplyError {
     /// The same error, met after so many settings had been changed.
     pub(crate) fn after(mut self, count: usize) -> Self {
-        if let Self::Unreadable { changed, .. } = &mut self {
+        if let Self::Unreadable { changed, .. } | Self::Journal { changed, .. } | Self::Unclear { changed, .. } =
+            &mut self
+        {
             *changed = count;
         }
         self

@@ -101,6 +101,26 @@ impl Device {
         self.chain.first()?.file_name()?.to_str()
     }
 
+    /// Where the device is: the PCI function, or what else it hangs on. A name like "virtio2" can change.
+    pub(crate) fn bus(&self) -> Option<&str> {
+        self.chain.last()?.file_name()?.to_str()
+    }
+
+    /// The hardware address that it has now.
+    pub(crate) fn address(&self) -> io::Result<Option<String>> {
+        self.line("address")
+    }
+
+    /// The hardware address of its own, which a member of a bond lays aside.
+    pub(crate) fn own_address(&self) -> io::Result<Option<String>> {
+        Ok(self.line("bonding_slave/perm_hwaddr")?.or(self.address()?))
+    }
+
+    fn line(&self, file: &str) -> io::Result<Option<String>> {
+        let text = read_if_any(&self.folder.join(file))?.unwrap_or_default();
+        Ok(Some(text.trim().to_owned()).filter(|line| !line.is_empty()))
+    }
+
     /// The memory node; `None` when the machine does not say.
     pub(crate) fn node(&self) -> io::Result<Option<usize>> {
         for folder in &self.chain {

@@ -113,24 +113,8 @@ impl Reader<'_> {
         Device::find(self.sys_root, interface)?.map_or(Ok(Vec::new()), |device| device.send_queues())
     }
 
-    /// The name that the interface of this number has now. `None` only when every interface there is has told its
-    /// number and none has this one: the caller forgets what belongs to an interface that is gone.
-    pub(crate) fn interface_of_index(&self, index: u32) -> io::Result<Option<String>> {
-        let mut unread = None;
-        for name in self.all_interfaces()? {
-            let number = Device::find(self.sys_root, &name).and_then(|device| device.map(|it| it.index()).transpose());
-            match number {
-                Ok(number) if number == Some(index) => return Ok(Some(name)),
-                Ok(_) => {}
-                // One that went while we looked has no number and is not the one.
-                Err(_) if !self.sys_root.join("class/net").join(&name).exists() => {}
-                Err(error) => unread = Some(error),
-            }
-        }
-        unread.map_or(Ok(None), Err)
-    }
-
-    fn all_interfaces(&self) -> io::Result<Vec<String>> {
+    /// The names of all that is where interfaces are, in order.
+    pub(crate) fn all_interfaces(&self) -> io::Result<Vec<String>> {
         let folder = self.sys_root.join("class/net");
         let names: io::Result<Vec<String>> = fs::read_dir(&folder).and_then(|entries| {
             entries.map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned())).collect()

@@ -156,6 +156,10 @@ fn a_kernel_that_fails_to_tell_of_queues_is_part_of_the_reason() {
         fn receive_queues(&self, _interface: u32) -> std::io::Result<Vec<crate::NetdevQueue>> {
             Err(std::io::Error::from_raw_os_error(libc::ENOBUFS))
         }
+
+        fn links(&self) -> std::io::Result<Vec<crate::Link>> {
+            Err(std::io::Error::from_raw_os_error(libc::ENOBUFS))
+        }
     }
     let machine = Machine::named("unknown-driver");
     let (sys, proc) = (machine.sys(), machine.proc());

@@ -94,6 +94,13 @@ impl Irqbalance {
         Ok(new)
     }
 
+    /// Which of these interrupts it does not leave alone: those that a ban would be new for.
+    pub fn balances(&self, interrupts: &[u32]) -> Result<Vec<u32>, IrqbalanceError> {
+        let cure = || "see whether it answers its own irqbalance-ui".to_owned();
+        let banned = self.banned().map_err(|error| self.fail("ask", &error, cure()))?;
+        Ok(interrupts.iter().copied().filter(|number| !banned.contains(number)).collect())
+    }
+
     /// Makes it balance these interrupts again; what others have banned stays. Returns those that it left alone until
     /// now; none when it balanced them all.
     pub fn unban(&self, interrupts: &[u32]) -> Result<Vec<u32>, IrqbalanceError> {

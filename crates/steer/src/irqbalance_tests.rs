@@ -47,9 +47,10 @@ fn ours(folder: &tempfile::TempDir) -> Irqbalance {
 fn ours_are_added_to_what_is_banned_already() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let heard = serve(folder.path(), vec![40], WHOLE);
+    assert_eq!(ours(&folder).balances(&[40, 44, 43]).expect("it answers"), [44, 43]);
     assert_eq!(ours(&folder).ban(&[44, 43, 44]).expect("it obeys"), [44, 43]);
-    let commands: Vec<String> = heard.iter().take(3).collect();
-    assert_eq!(commands, ["setup", "settings ban irqs 40 44 43", "setup"]);
+    let commands: Vec<String> = heard.iter().take(4).collect();
+    assert_eq!(commands, ["setup", "setup", "settings ban irqs 40 44 43", "setup"]);
     assert_eq!(ours(&folder).ban(&[43, 44]).expect("it obeys"), [0; 0], "told once is enough");
 }
 

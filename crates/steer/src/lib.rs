@@ -48,11 +48,15 @@
 //!   `NET_ADDR_PERM`)
 //! - `status`: what differs from a plan, and of what nobody can say
 //! - `doubts`: what could not be read, or was asked for and cannot be had
-//! - `apply`: makes changes and takes them back (`CAP_NET_ADMIN` in `/proc/self/status`)
-//! - `change`, `journal`: what is reported of a change; what was before it, on disk
+//! - `restore`: puts back what was saved
+//! - `apply`: makes changes, and saves before (`CAP_NET_ADMIN` in `/proc/self/status`)
+//! - `change`: what is reported of a change
+//! - `journal/mod`, `journal/folder`, `journal/record`: what was before it, on disk; under a lock (`flock`), in files
+//!   that nobody else can have made (`openat` with `O_NOFOLLOW`)
 //! - `rivals`: who else sets what we set (systemd's `.link` files)
 //! - `settings`: one setting, named, read and written (`/proc/irq/N/smp_affinity_list`, `rps_cpus` and `xps_cpus` below
 //!   `/sys/class/net/IF/queues`, and the driver)
+//! - `identity`: which interface it is, and whether it is gone (`/proc/thread-self/ns/net`)
 //! - `plan/mod`, `plan/decide`, `plan/show`: what should be, setting by setting; as a table
 //! - `plan/seats`, `plan/reasons`, `plan/balance`: which cores; why, in words; how evenly flows will spread
 //! - `plan/seated`, `plan/party`: receivers that run already; one interface while it is being seated
@@ -66,6 +70,7 @@
 //! - `netdev`: queues, polling contexts, their interrupts and threads, from Linux 6.8 on (`NETDEV_CMD_QUEUE_GET`,
 //!   `NETDEV_CMD_NAPI_GET`)
 //! - `events`: what the kernel says of interfaces by itself (`RTM_NEWLINK`, `RTM_DELLINK`, `ETHTOOL_MSG_*_NTF`)
+//! - `links`: the interfaces as the kernel lists them (`if_nameindex`, `getifaddrs`)
 //! - `netlink`: how the kernel is asked and listened to by netlink (`CTRL_CMD_GETFAMILY`)
 //! - `model`: what was read, as plain data
 //! - `ethtool/mod`, `ethtool/ioctl`: the running kernel's answer for a driver
@@ -90,9 +95,11 @@ pub mod ethtool;
 mod events;
 mod export;
 mod host;
+mod identity;
 mod interrupts;
 mod irqbalance;
 mod journal;
+mod links;
 pub mod model;
 mod names;
 mod netdev;
@@ -101,9 +108,12 @@ mod patience;
 mod place;
 pub mod plan;
 mod presence;
+mod restore;
 mod rivals;
 mod settings;
 mod status;
+#[cfg(test)]
+mod steering_rig;
 mod sys;
 #[cfg(test)]
 mod testing;
@@ -118,11 +128,14 @@ pub use doubts::Unknown;
 pub use events::{LinkChange, LinkEvent, LinkEvents};
 pub use export::{Export, ExportError};
 pub use host::{BusyPoll, ReadError, Reader};
+pub use identity::{Identity, Namespace};
 pub use irqbalance::{Irqbalance, IrqbalanceError};
-pub use journal::{Journal, Saved};
+pub use journal::{Entry, Journal, JournalError, LockedJournal, Saved};
+pub use links::Link;
 pub use netdev::{Netdev, NetdevQueue, Netlink};
 pub use place::{Seat, Seating, place};
 pub use presence::Presence;
+pub use restore::RestoreWish;
 pub use rivals::{Rival, Rivals};
 pub use settings::{Setting, SettingError};
 pub use status::{Comparison, Drift, Verdict};

@@ -10,6 +10,8 @@ use std::os::fd::OwnedFd;
 
 use crate::netlink::{Attributes, DUMP, REQUEST, exchange, family, message, open, whole};
 
+use crate::links::{self, Link};
+
 /// What the kernel says of one receive queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NetdevQueue {
@@ -29,6 +31,9 @@ pub struct NetdevQueue {
 pub trait Netdev {
     /// The receive queues of the interface with this `ifindex`; empty when the kernel says nothing of them.
     fn receive_queues(&self, interface: u32) -> io::Result<Vec<NetdevQueue>>;
+
+    /// The interfaces of this network namespace, whatever sysfs shows.
+    fn links(&self) -> io::Result<Vec<Link>>;
 }
 
 /// The running kernel, asked by netlink.
@@ -57,6 +62,10 @@ impl Netdev for Netlink {
         let queues = dump(&socket, family.id, QUEUE_GET, (QUEUE_INTERFACE, interface))?;
         let contexts = dump(&socket, family.id, NAPI_GET, (NAPI_INTERFACE, interface))?;
         Ok(join(&queues, &contexts))
+    }
+
+    fn links(&self) -> io::Result<Vec<Link>> {
+        links::links()
     }
 }
 

@@ -9,7 +9,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::corelist::parse_core_list;
-use crate::device::{has_no_mask, parse_mask};
+use crate::device::{Device, has_no_mask, parse_mask};
 use crate::ethtool::{Channels, EthtoolError, Family, FlowHash, Rings, command};
 use crate::host::Reader;
 use crate::patience::{LOOKS, pause};
@@ -93,6 +93,8 @@ impl Setting {
 pub enum SettingError {
     /// Neither the host nor its driver has it.
     NotSupported,
+    /// The queue or the interrupt that it belongs to is not there.
+    Gone(String),
     /// A right is missing: what cannot be done, and which right it takes.
     Permission(String),
     /// Any other failure: what was attempted, and the cause.
@@ -103,7 +105,7 @@ impl fmt::Display for SettingError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotSupported => formatter.write_str("neither the host nor the driver supports it"),
-            Self::Permission(what) | Self::Failed(what) => formatter.write_str(what),
+            Self::Gone(what) | Self::Permission(what) | Self::Failed(what) => formatter.write_str(what),
         }
     }
 }
@@ -211,20 +213,6 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Sets it to what it was, and returns what it is afterwards.
-    ///
-    /// A table is first put to the driver's default, which is what it was if nobody had set one. A table that is set
-    /// stays set: the kernel then refuses to take away a queue that it names, and new queues get no share of it.
-    pub(crate) fn put_back(&self, interface: &str, setting: &Setting, value: &str) -> Result<String, SettingError> {
-        if *setting == Setting::Indirection && self.ethtool.set_indirection(interface, None).is_ok() {
-            let now = self.get(interface, setting)?;
-            if now == value {
-                return Ok(now);
-            }
-        }
-        self.set(interface, setting, value)
-    }
-
     /// The command that sets it by hand.
     pub(crate) fn command(&self, interface: &str, setting: &Setting, value: &str) -> String {
         let by_hand = || -> Option<String> {
@@ -270,14 +258,18 @@ impl Reader<'_> {
     fn path(&self, interface: &str, setting: &Setting) -> Result<PathBuf, SettingError> {
         let folder = self.sys_root.join("class/net").join(interface);
         let queues = folder.join("queues");
+        let of_queue = |queue: String, file: &str| match queues.join(&queue).try_exists() {
+            Ok(false) if queues.exists() => Err(SettingError::Gone(format!("the queue {queue} is gone"))),
+            _ => Ok(queues.join(queue).join(file)),
+        };
         Ok(match setting {
             Setting::Threaded => folder.join("threaded"),
-            Setting::Rps(queue) => queues.join(format!("rx-{queue}/rps_cpus")),
-            Setting::Xps(queue) => queues.join(format!("tx-{queue}/xps_cpus")),
+            Setting::Rps(queue) => of_queue(format!("rx-{queue}"), "rps_cpus")?,
+            Setting::Xps(queue) => of_queue(format!("tx-{queue}"), "xps_cpus")?,
             Setting::Interrupt { number, name } => {
                 let found = self.find_interrupt(interface, *number, name);
                 let found = found.map_err(|error| SettingError::Failed(error.to_string()))?;
-                let gone = || SettingError::Failed(format!("the interrupt {name} is gone; its number was {number}"));
+                let gone = || SettingError::Gone(format!("the interrupt {name} is gone; its number was {number}"));
                 let number = found.ok_or_else(gone)?;
                 self.proc_root.join(format!("irq/{number}/smp_affinity_list"))
             }
@@ -286,23 +278,23 @@ impl Reader<'_> {
     }
 
     /// Searched among the device's own, because a name that a rename left behind can be that of another device by now.
+    /// A line that several devices share has several names, and a setting has one of them or all. One that the driver
+    /// has let go of has none, and is still the device's own.
     fn find_interrupt(&self, interface: &str, number: u32, name: &str) -> io::Result<Option<u32>> {
-        let folder = self.sys_root.join("kernel/irq");
-        // A line that several devices share has several names, and a setting has one of them or all.
-        let has_name = |number: u32| {
-            let actions = read_if_any(&folder.join(format!("{number}/actions")))?.unwrap_or_default();
-            let actions = actions.trim();
-            io::Result::Ok(actions == name || actions.split(',').any(|action| action == name))
-        };
-        if has_name(number)? {
+        let is_named = |actions: &str| actions.split(',').any(|action| name.split(',').any(|name| name == action));
+        let named: Vec<(u32, String)> = self.all_interrupts(interface)?;
+        let with_name = || named.iter().filter(|(_, action)| is_named(action)).map(|(number, _)| *number);
+        let own = Device::find(self.sys_root, interface)?.map_or(Ok(Vec::new()), |device| device.vectors())?;
+        let is_let_go = name.is_empty() || !named.iter().any(|(other, _)| *other == number);
+        let folder = self.sys_root.join("kernel/irq").join(number.to_string());
+        if with_name().any(|found| found == number) || (is_let_go && own.contains(&number) && folder.exists()) {
             return Ok(Some(number));
         }
-        for (number, _) in self.all_interrupts(interface)? {
-            if has_name(number)? {
-                return Ok(Some(number));
-            }
+        if let Some(found) = with_name().next() {
+            return Ok(Some(found));
         }
-        Ok(None)
+        let actions = read_if_any(&folder.join("actions"))?.unwrap_or_default();
+        Ok(Some(number).filter(|_| !name.is_empty() && is_named(actions.trim())))
     }
 }
 
@@ -340,7 +332,7 @@ pub(crate) fn show_table(table: &[u32]) -> String {
     table.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-fn parse_table(text: &str) -> Option<Vec<u32>> {
+pub(crate) fn parse_table(text: &str) -> Option<Vec<u32>> {
     text.split(',').map(|entry| entry.parse().ok()).collect()
 }
 

@@ -115,7 +115,8 @@ fn whichever_question_to_the_driver_fails_it_is_never_as_planned() {
     let machine = Machine::named("two-socket-smt-ixgbe");
     let folder = tempfile::tempdir().expect("a temporary directory");
     let journal = crate::Journal::in_folder(folder.path());
-    with(&machine, &request, &[], |steering| steering.apply(&["eth0".to_owned()], &journal, |_| ())).expect("applied");
+    let mut lock = journal.lock("a test", std::time::Duration::ZERO, |_| ()).expect("nobody else has it");
+    with(&machine, &request, &[], |steering| steering.apply(&["eth0".to_owned()], &mut lock, |_| ())).expect("applied");
     assert_eq!(compare(&machine, &request), Comparison::default());
     let mut failed = 0;
     for readings in 0..40 {

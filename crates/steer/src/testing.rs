@@ -18,10 +18,12 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use crate::ethtool::fake::FakeDevice;
 use crate::ethtool::{Channels, DriverInfo, FlowHash, Rings, Rss};
 use crate::host::{BusyPoll, ReadError, Reader};
+use crate::links::Link;
 use crate::model::Host;
 use crate::netdev::{Netdev, NetdevQueue};
 
@@ -32,13 +34,20 @@ pub(crate) struct Machine {
     pub(crate) netdev: FakeNetdev,
 }
 
-/// Queues by the number of their interface.
+/// Queues by the number of their interface, and the interfaces that the kernel has.
 #[derive(Default)]
-pub(crate) struct FakeNetdev(BTreeMap<u32, Vec<NetdevQueue>>);
+pub(crate) struct FakeNetdev {
+    queues: BTreeMap<u32, Vec<NetdevQueue>>,
+    pub(crate) links: Mutex<Vec<Link>>,
+}
 
 impl Netdev for FakeNetdev {
     fn receive_queues(&self, interface: u32) -> io::Result<Vec<NetdevQueue>> {
-        Ok(self.0.get(&interface).cloned().unwrap_or_default())
+        Ok(self.queues.get(&interface).cloned().unwrap_or_default())
+    }
+
+    fn links(&self) -> io::Result<Vec<Link>> {
+        Ok(self.links.lock().expect("no thread panicked").clone())
     }
 }
 
@@ -84,8 +93,23 @@ impl Machine {
                 machine.add(&line).unwrap_or_else(|| panic!("not understood: {line}"));
             }
         }
+        fs::write(machine.create_parent("proc/thread-self/ns/net"), "").expect("a namespace is a file");
+        machine.kernel_sees_what_sysfs_shows();
         machine.count_firings();
         machine
+    }
+
+    /// Makes the kernel's list of interfaces that of sysfs, as it is now.
+    pub(crate) fn kernel_sees_what_sysfs_shows(&self) {
+        let line = |path: PathBuf| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+        let link = |entry: fs::DirEntry| {
+            let index = line(entry.path().join("ifindex"))?.parse().ok()?;
+            let (name, address) =
+                (entry.file_name().to_string_lossy().into_owned(), line(entry.path().join("address")));
+            Some(Link { index, name, address })
+        };
+        let entries = fs::read_dir(self.sys().join("class/net")).into_iter().flatten().flatten();
+        *self.netdev.links.lock().expect("no thread panicked") = entries.filter_map(link).collect();
     }
 
     /// No interrupt has fired yet, unless a test says so.
@@ -119,7 +143,7 @@ impl Machine {
         reader.read(&names)
     }
 
-    fn add(&mut self, line: &str) -> Option<()> {
+    pub(crate) fn add(&mut self, line: &str) -> Option<()> {
         if let Some((path, target)) = line.split_once(" -> ") {
             let path = self.create_parent(path);
             symlink(target, path).ok()?;
@@ -189,7 +213,7 @@ impl Machine {
             thread: field("thread"),
             threaded: field("threaded").map(|threaded| threaded != 0),
         };
-        self.netdev.0.entry(index).or_default().push(queue);
+        self.netdev.queues.entry(index).or_default().push(queue);
         Some(())
     }
 }

@@ -37,7 +37,10 @@ pub fn name_keys(mut plan: Plan) -> Plan {
 pub fn of_error(error: &ApplyError, named: bool) -> String {
     match error {
         ApplyError::Plan(cause) => format!("{error}{}", keys(&cause.wishes, named)),
-        ApplyError::Setting { .. } | ApplyError::Unreadable { changed: 1.., .. } => {
+        ApplyError::Setting { .. }
+        | ApplyError::Unreadable { changed: 1.., .. }
+        | ApplyError::Journal { changed: 1.., .. }
+        | ApplyError::Unclear { changed: 1.., .. } => {
             format!("{error}: `udpd steer restore`")
         }
         _ => error.to_string(),

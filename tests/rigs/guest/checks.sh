@@ -189,7 +189,7 @@ changed=0
 for kill_number in $(seq 50); do
     udpd steer apply -c /tmp/more.toml >/dev/null 2>&1 &
     victim=$!
-    until [ -e /run/udpd/steer/eth0.saved ]; do :; done
+    until ls /run/udpd-steer/eth0.*.saved >/dev/null 2>&1; do :; done
     usleep $((took_us * kill_number / 400))
     kill -9 $victim 2>/dev/null && changed=$((changed + 1))
     wait $victim 2>/dev/null

@@ -34,6 +34,8 @@ pub(crate) struct FakeDevice {
     pub(crate) silent: RefCell<Option<i32>>,
     /// The device takes this length instead of the one it is told, as some do.
     pub(crate) rounds_ring_to: Option<u32>,
+    /// The kernel refuses a table that names a queue which is not there; its driver's own may.
+    pub(crate) refuses_queues_that_are_gone: bool,
 }
 
 impl FakeDevice {
@@ -119,6 +121,12 @@ impl Ethtool for FakeDevice {
     }
 
     fn set_indirection(&self, interface: &str, table: Option<&[u32]>) -> Answer<()> {
+        let queues = self.channels(interface).map_or(u32::MAX, |channels| channels.receiving());
+        let is_gone = table.is_some_and(|table| table.iter().any(|&queue| queue >= queues));
+        if self.refuses_queues_that_are_gone && is_gone {
+            let cause = io::Error::from_raw_os_error(libc::EINVAL);
+            return Err(EthtoolError::Failed { operation: "set the table".to_owned(), cause });
+        }
         self.set(interface, format!("indirection {table:?}"), |state| {
             let queues = state.channels.map_or(1, |channels| channels.receiving());
             state.table_is_set = table.is_some();

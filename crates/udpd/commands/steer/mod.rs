@@ -6,8 +6,12 @@ mod verdict;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use steer::{ApplyError, Export, Irqbalance, Journal, Presence, Rivals, Steering};
+use steer::{
+    ApplyError, Export, Irqbalance, IrqbalanceError, Journal, JournalError, LockedJournal, Presence, RestoreWish,
+    Restored, Rivals, Steering,
+};
 
 use crate::config::Steer;
 use crate::exit::{ExitCode, Failure};
@@ -16,7 +20,11 @@ use crate::plan::advice;
 use crate::plan::interfaces::Kernel;
 
 /// What was before the first apply, until it is restored; goes with a reboot, as the settings do.
-pub const STATE_FOLDER: &str = "/run/udpd/steer";
+/// It is root's and no service's: what the service user may write, root must not believe.
+pub const STATE_FOLDER: &str = "/run/udpd-steer";
+
+/// How long another `apply` or `restore` may take before it is named and waited for no longer.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Less than "as planned": what a plan cannot set may differ, and what nobody can read is unknown.
 const NOTHING_TO_CHANGE: &str = "nothing to change: all that the plan sets is so already";
@@ -41,6 +49,8 @@ pub struct Task<'a> {
     pub interfaces: Vec<String>,
     pub wish: &'a Steer,
     pub state_folder: PathBuf,
+    /// What cannot be restored of the named interfaces is forgotten.
+    pub forget: bool,
     pub json: bool,
 }
 
@@ -66,7 +76,7 @@ pub fn execute(task: &Task<'_>, out: &mut dyn Write) -> Result<(), Failure> {
         Action::Export(form) => export(&steering, &interfaces, form, task, out),
         Action::Status => status(&steering, &interfaces, task, out),
         Action::Apply => apply(&steering, &interfaces, &journal, task, out),
-        Action::Restore => restore(&steering, &task.interfaces, &journal, task.json, out),
+        Action::Restore => restore(&steering, &journal, task, out),
     }
 }
 
@@ -117,16 +127,18 @@ fn apply(
     task: &Task<'_>,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
+    let locked = journal.lock("udpd steer apply", PATIENCE, |holder| wait_for(holder, task, out));
+    let mut journal = locked.map_err(|error| not_kept(&error))?;
     let mut said = Ok(());
     let changes = steering
-        .apply(interfaces, journal, |change| {
+        .apply(interfaces, &mut journal, |change| {
             if !task.json && said.is_ok() {
                 said = console::print(out, &report::line(change));
             }
         })
         .map_err(|error| task.failure(error))?;
     said?;
-    let banned = keep_irqbalance_off(steering, interfaces, task, out);
+    let banned = keep_irqbalance_off(steering, interfaces, &mut journal, task, out);
     if task.json {
         print_json(out, &report::changes(&changes))?;
     } else if changes.is_empty() {
@@ -149,6 +161,7 @@ fn apply(
 fn keep_irqbalance_off(
     steering: &Steering<'_>,
     interfaces: &[String],
+    journal: &mut LockedJournal,
     task: &Task<'_>,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
@@ -163,8 +176,6 @@ fn keep_irqbalance_off(
         Presence::Unknown(_) => return Ok(()),
     };
     let (host, _) = steering.plan(interfaces).map_err(|error| task.failure(error))?;
-    let queues = host.interfaces.iter().flat_map(|interface| &interface.queues);
-    let numbers: Vec<u32> = queues.filter_map(|queue| Some(queue.interrupt.get()?.number)).collect();
     if !task.wish.ban_irqbalance {
         let warning = format!(
             "note: irqbalance runs (process {}) and will move these interrupts again: set irqbalance = \"ban\" in \
@@ -173,41 +184,95 @@ fn keep_irqbalance_off(
         );
         return if task.json { Ok(()) } else { console::print(out, &warning) };
     }
-    irqbalance.ban(&numbers).map(drop).map_err(|error| Failure::new(ExitCode::Failure, error.to_string()))
+    let mut all = Vec::new();
+    for interface in &host.interfaces {
+        let number = |queue: &steer::model::Queue| queue.interrupt.get().map(|interrupt| interrupt.number);
+        let numbers: Vec<u32> = interface.queues.iter().filter_map(number).collect();
+        // Saved before it is asked, so that a restore undoes it even after a crash, and undoes nothing of others.
+        let new = irqbalance.balances(&numbers).map_err(|error| refused(&error))?;
+        if !new.is_empty() {
+            steering.save_ban(interface, &new, journal).map_err(|error| task.failure(error))?;
+        }
+        all.extend(numbers);
+    }
+    irqbalance.ban(&all).map(drop).map_err(|error| refused(&error))
 }
 
-fn restore(
-    steering: &Steering<'_>,
-    interfaces: &[String],
-    journal: &Journal,
-    json: bool,
-    out: &mut dyn Write,
-) -> Result<(), Failure> {
-    let mut said = Ok(());
-    let restored = steering
-        .restore(interfaces, journal, |change| {
-            if !json && said.is_ok() {
-                said = console::print(out, &report::line(change));
-            }
-        })
-        .map_err(|error| {
-            Failure::new(ExitCode::Failure, format!("cannot read {}: {error}", journal.folder().display()))
-        })?;
-    said?;
-    if json {
+fn refused(error: &IrqbalanceError) -> Failure {
+    Failure::new(ExitCode::Failure, error.to_string())
+}
+
+fn restore(steering: &Steering<'_>, journal: &Journal, task: &Task<'_>, out: &mut dyn Write) -> Result<(), Failure> {
+    let locked = journal.lock_if_any("udpd steer restore", PATIENCE, |holder| wait_for(holder, task, out));
+    let restored = match locked.map_err(|error| not_kept(&error))? {
+        None => Restored::default(),
+        Some(mut journal) => {
+            let mut said = Ok(());
+            let wish = RestoreWish { interfaces: &task.interfaces, forget: task.forget, unban: &mut let_irqbalance };
+            let restored = steering.restore(wish, &mut journal, |change| {
+                if !task.json && said.is_ok() {
+                    said = console::print(out, &report::line(change));
+                }
+            });
+            said?;
+            restored.map_err(|error| not_kept(&error))?
+        }
+    };
+    if task.json {
         print_json(out, &report::restored(&restored))?;
-    } else if restored.changes.is_empty() && restored.failures.is_empty() {
-        console::print(out, "everything is as saved: changed nothing\n")?;
+    } else {
+        let notes: String = restored.notes.iter().map(|note| format!("note: {note}\n")).collect();
+        console::print(out, &notes)?;
+        if restored == Restored::default() {
+            console::print(out, "everything is as saved: changed nothing\n")?;
+        }
     }
     match restored.failures.as_slice() {
         [] => Ok(()),
         failures => {
             let failures = failures.join("\n  ");
-            let cure = "what was saved stays; run `udpd steer restore` again when the cause is gone";
-            let message = format!("{failures}\n  {cure}");
-            Err(Failure::new(ExitCode::Failure, message))
+            let cure = "run `udpd steer restore` again when the cause is gone; `udpd steer restore IFACE --forget` \
+                        gives up what cannot be restored of IFACE";
+            Err(Failure::new(ExitCode::Failure, format!("{failures}\n  {cure}")))
         }
     }
+}
+
+/// Lets irqbalance have what was kept from it. One that has ended has forgotten it by itself.
+fn let_irqbalance(interrupts: &[u32]) -> Result<(), String> {
+    match Irqbalance::find(Path::new("/")) {
+        Presence::Runs(irqbalance) => irqbalance.unban(interrupts).map(drop).map_err(|error| error.to_string()),
+        Presence::Absent => Ok(()),
+        Presence::Unknown(why) => Err(format!(
+            "cannot let irqbalance have the interrupts {interrupts:?} again: whether it runs is unknown: {why}"
+        )),
+    }
+}
+
+fn wait_for(holder: &str, task: &Task<'_>, out: &mut dyn Write) {
+    if !task.json {
+        // Whoever does not read this waits all the same.
+        let _ = console::print(out, &format!("waiting for {holder}\n"));
+    }
+}
+
+fn code_of(error: &JournalError) -> ExitCode {
+    match error {
+        JournalError::Io { cause, .. } if cause.kind() == std::io::ErrorKind::PermissionDenied => ExitCode::Permission,
+        JournalError::Io { .. } => ExitCode::Disk,
+        _ => ExitCode::Failure,
+    }
+}
+
+/// What was before cannot be saved or read.
+fn not_kept(error: &JournalError) -> Failure {
+    let cure = match error {
+        JournalError::Io { cause, .. } if cause.kind() == std::io::ErrorKind::PermissionDenied => "; root is needed",
+        JournalError::Io { .. } => "",
+        JournalError::Busy(_) => "; run it again when that process has ended",
+        _ => "; look who made it, remove it and run it again",
+    };
+    Failure::new(code_of(error), format!("{error}{cure}"))
 }
 
 fn print_json(out: &mut dyn Write, value: &serde_json::Value) -> Result<(), Failure> {
@@ -222,8 +287,7 @@ impl Task<'_> {
             ApplyError::Plan(_) => ExitCode::Configuration,
             ApplyError::Permission(_) => ExitCode::Permission,
             ApplyError::Setting { cause: steer::SettingError::Permission(_), .. } => ExitCode::Permission,
-            ApplyError::Journal(error) if error.kind() == std::io::ErrorKind::PermissionDenied => ExitCode::Permission,
-            ApplyError::Journal(_) => ExitCode::Disk,
+            ApplyError::Journal { cause, .. } => code_of(cause),
             _ => ExitCode::Failure,
         };
         Failure::new(code, advice::of_error(&error, !self.interfaces.is_empty()))

@@ -81,7 +81,7 @@ pub(super) fn changes(changes: &[Change]) -> Value {
 
 /// What was put back, and what could not be.
 pub(super) fn restored(restored: &Restored) -> Value {
-    json!({ "changes": changes(&restored.changes), "failures": restored.failures })
+    json!({ "changes": changes(&restored.changes), "failures": restored.failures, "notes": restored.notes })
 }
 
 fn interface(part: &InterfacePlan) -> Value {

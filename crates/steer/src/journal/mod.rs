@@ -1,0 +1,253 @@
+//! What interfaces were like before they were steered, on disk, so that it can be put back after a crash too.
+//!
+//! All of it is written before the first change: first to a file beside it, then made durable, then renamed. So at any
+//! moment there is either the whole of it or nothing, and if there is nothing, nothing was changed. A second apply
+//! finds it and leaves its values: the oldest are the ones to go back to.
+//!
+//! Saving and removing take the lock, which is held through the whole of an apply or a restore: a restore in the middle
+//! of an apply would leave changes behind of which no journal says anything.
+//!
+//! It belongs below /run, into a folder of root's alone: a reboot puts all these settings back by itself, and the files
+//! go with them.
+
+mod folder;
+mod record;
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+use self::folder::Folder;
+use self::record::{parse, show};
+use crate::identity::Identity;
+
+pub use self::record::Saved;
+
+const ENDING: &str = ".saved";
+const LOCK: &str = "lock";
+
+/// How often a lock that somebody holds is asked for again.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
+
+/// The folder with what was.
+#[derive(Debug, Clone)]
+pub struct Journal {
+    folder: PathBuf,
+}
+
+/// The folder with what was, while nobody else may change it.
+#[derive(Debug)]
+pub struct LockedJournal {
+    folder: Folder,
+    _lock: Flock<File>,
+}
+
+/// One file of the folder.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Entry {
+    /// The file.
+    pub path: PathBuf,
+    /// The name of the interface when it was saved.
+    pub interface: String,
+    /// What was, or why the file is of no use.
+    pub saved: Result<Saved, JournalError>,
+    file: String,
+}
+
+/// Why what was cannot be saved, read or removed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum JournalError {
+    /// A file or the folder cannot be read or written.
+    Io {
+        /// What was attempted.
+        doing: String,
+        /// Why it failed.
+        cause: io::Error,
+    },
+    /// There is something that is not used: it is damaged, or somebody else may have put it there.
+    Unusable(String),
+    /// Another process holds the lock.
+    Busy(String),
+}
+
+impl JournalError {
+    fn io(doing: String, error: Errno) -> Self {
+        Self::Io { doing, cause: error.into() }
+    }
+
+    fn damaged(path: &Path) -> Self {
+        Self::Unusable(format!("{} is damaged: nothing is restored from it", path.display()))
+    }
+}
+
+impl fmt::Display for JournalError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io { doing, cause } => write!(formatter, "cannot {doing}: {cause}"),
+            Self::Unusable(what) | Self::Busy(what) => formatter.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for JournalError {}
+
+impl Journal {
+    /// In this folder, which is made when something is saved.
+    pub fn in_folder(folder: impl Into<PathBuf>) -> Self {
+        Self { folder: folder.into() }
+    }
+
+    /// The folder that holds the files.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Takes the lock, for as long as the answer lives. `purpose` is what others are told meanwhile. Somebody who holds
+    /// it is told to `waiting` and given `patience`.
+    pub fn lock(
+        &self,
+        purpose: &str,
+        patience: Duration,
+        waiting: impl FnOnce(&str),
+    ) -> Result<LockedJournal, JournalError> {
+        let folder = Folder::open(&self.folder, true)?.expect("made where it was missing");
+        take(folder, purpose, patience, waiting)
+    }
+
+    /// The same, without making the folder: `None` where it is missing, and so nothing is saved.
+    pub fn lock_if_any(
+        &self,
+        purpose: &str,
+        patience: Duration,
+        waiting: impl FnOnce(&str),
+    ) -> Result<Option<LockedJournal>, JournalError> {
+        let folder = Folder::open(&self.folder, false)?;
+        folder.map(|folder| take(folder, purpose, patience, waiting)).transpose()
+    }
+
+    /// What is in the folder. What is read without the lock may be gone or otherwise in a moment.
+    pub fn entries(&self) -> Result<Vec<Entry>, JournalError> {
+        Folder::open(&self.folder, false)?.map_or(Ok(Vec::new()), |folder| entries(&folder))
+    }
+
+    /// The interfaces for which something is saved, by their names then.
+    pub fn interfaces(&self) -> Result<Vec<String>, JournalError> {
+        Ok(self.entries()?.into_iter().map(|entry| entry.interface).collect())
+    }
+}
+
+fn take(
+    folder: Folder,
+    purpose: &str,
+    patience: Duration,
+    waiting: impl FnOnce(&str),
+) -> Result<LockedJournal, JournalError> {
+    let (mut file, mut waiting) = (folder.lock_file(LOCK)?, Some(waiting));
+    let path = folder.path(LOCK);
+    let until = Instant::now() + patience;
+    loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(mut lock) => {
+                let holder = format!("process {} ({purpose})\n", std::process::id());
+                let written =
+                    lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| lock.write_all(holder.as_bytes()));
+                written.map_err(|cause| JournalError::Io { doing: format!("write {}", path.display()), cause })?;
+                folder.sweep()?;
+                return Ok(LockedJournal { folder, _lock: lock });
+            }
+            Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) => file = back,
+            Err((_, error)) => return Err(JournalError::io(format!("lock {}", path.display()), error)),
+        }
+        let mut holder = String::new();
+        let _ = file.rewind().and_then(|()| (&file).take(1000).read_to_string(&mut holder));
+        let holder = if holder.trim().is_empty() { "another process" } else { holder.trim() };
+        if Instant::now() >= until {
+            let (path, seconds) = (path.display(), patience.as_secs_f32());
+            return Err(JournalError::Busy(format!(
+                "{holder} holds {path}, after {seconds} s still; nothing was changed"
+            )));
+        }
+        if let Some(waiting) = waiting.take() {
+            waiting(holder);
+        }
+        std::thread::sleep(ASK_AGAIN);
+    }
+}
+
+impl LockedJournal {
+    /// What is in the folder.
+    pub fn entries(&self) -> Result<Vec<Entry>, JournalError> {
+        entries(&self.folder)
+    }
+
+    /// What is saved for this very interface, whatever its name is by now.
+    pub(crate) fn find(&self, identity: &Identity) -> Result<Option<Saved>, JournalError> {
+        let Some(file) = self.file_of(identity)? else { return Ok(None) };
+        let saved = read(&self.folder, &file)?;
+        if (&saved.identity.address, &saved.identity.bus) == (&identity.address, &identity.bus) {
+            return Ok(Some(saved));
+        }
+        let path = self.folder.path(&file);
+        let what = format!(
+            "{} is {identity} now, and {} is of {}: restore or forget that first",
+            identity.name,
+            path.display(),
+            saved.identity
+        );
+        Err(JournalError::Unusable(what))
+    }
+
+    /// Saves, durably, in place of what is saved for the interface.
+    pub(crate) fn save(&mut self, saved: &Saved) -> Result<(), JournalError> {
+        let text = show(saved);
+        if parse(&text).as_ref() != Some(saved) {
+            let what = format!("what {} was like cannot be written as lines: {saved:?}", saved.identity.name);
+            return Err(JournalError::Unusable(what));
+        }
+        let Identity { name, index, namespace, .. } = &saved.identity;
+        let new = || format!("{name}.{index}.{}{ENDING}", namespace.inode);
+        let file = self.file_of(&saved.identity)?.unwrap_or_else(new);
+        self.folder.write(&file, &text)
+    }
+
+    /// Forgets: everything is as it was.
+    pub(crate) fn remove(&mut self, entry: &Entry) -> Result<(), JournalError> {
+        self.folder.remove(&entry.file)
+    }
+
+    /// The file of the interface of this number in its namespace.
+    fn file_of(&self, identity: &Identity) -> Result<Option<String>, JournalError> {
+        let ending = format!(".{}.{}{ENDING}", identity.index, identity.namespace.inode);
+        Ok(self.folder.names()?.into_iter().find(|name| name.ends_with(&ending)))
+    }
+}
+
+fn entries(folder: &Folder) -> Result<Vec<Entry>, JournalError> {
+    let mut entries = Vec::new();
+    for file in folder.names()? {
+        let Some(stem) = file.strip_suffix(ENDING) else { continue };
+        let interface = stem.rsplitn(3, '.').last().unwrap_or(stem).to_owned();
+        entries.push(Entry { path: folder.path(&file), interface, saved: read(folder, &file), file });
+    }
+    Ok(entries)
+}
+
+/// A file that is damaged is an error: guessing at what was is worse than saying so.
+fn read(folder: &Folder, file: &str) -> Result<Saved, JournalError> {
+    let damaged = || JournalError::damaged(&folder.path(file));
+    let saved = parse(&folder.read(file)?).ok_or_else(damaged)?;
+    let Identity { name, index, namespace, .. } = &saved.identity;
+    // Somebody may have renamed or copied it.
+    if file == format!("{name}.{index}.{}{ENDING}", namespace.inode) { Ok(saved) } else { Err(damaged()) }
+}
+
+#[cfg(test)]
+#[path = "journal_tests.rs"]
+mod tests;

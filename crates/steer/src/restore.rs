@@ -1,0 +1,209 @@
+//! Makes a host again what it was before it was steered.
+//!
+//! What was saved is kept for as long as it may be needed: where it cannot be told whether an interface is still there,
+//! or where anything of it could not be put back. Nothing is written before it is certain that the interface is the one
+//! that was saved. One file that is of no use does not keep the others from being restored.
+//!
+//! What belongs to a queue or to an interrupt that is gone for good is told and does not count: there is nothing to put
+//! it back to.
+
+use crate::apply::Steering;
+use crate::change::{Change, Restored};
+use crate::device::Device;
+use crate::identity::Whereabouts;
+use crate::journal::{Entry, JournalError, LockedJournal, Saved};
+use crate::settings::{Setting, SettingError, parse_table};
+
+/// What is to be restored, and how.
+pub struct RestoreWish<'a> {
+    /// The interfaces, by their names then or now; all of them when none is named.
+    pub interfaces: &'a [String],
+    /// What cannot be put back of them is forgotten.
+    pub forget: bool,
+    /// Lets irqbalance have these interrupts again.
+    pub unban: &'a mut dyn FnMut(&[u32]) -> Result<(), String>,
+}
+
+impl std::fmt::Debug for RestoreWish<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut text = formatter.debug_struct("RestoreWish");
+        text.field("interfaces", &self.interfaces).field("forget", &self.forget).finish_non_exhaustive()
+    }
+}
+
+/// What could not be put back of one interface, and what need not be.
+#[derive(Default)]
+struct Outcome {
+    failures: Vec<String>,
+    notes: Vec<String>,
+}
+
+impl Steering<'_> {
+    /// Puts back everything that is saved for these interfaces. What is put back wholly is forgotten.
+    pub fn restore(
+        &self,
+        mut wish: RestoreWish<'_>,
+        journal: &mut LockedJournal,
+        mut progress: impl FnMut(&Change),
+    ) -> Result<Restored, JournalError> {
+        let mut restored = Restored::default();
+        for entry in journal.entries()? {
+            let place = entry.saved.as_ref().ok().map(|saved| self.reader.whereabouts(&saved.identity));
+            let now = place.as_ref().and_then(|place| match place {
+                Whereabouts::Here(name) => Some(name),
+                Whereabouts::Gone | Whereabouts::Unclear(_) => None,
+            });
+            let is_meant = |name: &String| *name == entry.interface || Some(name) == now;
+            if !wish.interfaces.is_empty() && !wish.interfaces.iter().any(is_meant) {
+                continue;
+            }
+            let Outcome { failures, notes } =
+                self.restore_entry(&entry, place.as_ref(), &mut wish, &mut restored.changes, &mut progress);
+            restored.notes.extend(notes);
+            let path = entry.path.display();
+            if failures.is_empty() {
+                journal.remove(&entry)?;
+            } else if wish.forget {
+                journal.remove(&entry)?;
+                restored.notes.extend(failures.iter().map(|failure| format!("{failure}; {path} is forgotten")));
+            } else {
+                restored.failures.extend(failures.iter().map(|failure| format!("{failure}; {path} stays")));
+            }
+        }
+        Ok(restored)
+    }
+
+    fn restore_entry(
+        &self,
+        entry: &Entry,
+        place: Option<&Whereabouts>,
+        wish: &mut RestoreWish<'_>,
+        changes: &mut Vec<Change>,
+        progress: &mut dyn FnMut(&Change),
+    ) -> Outcome {
+        let refuse = |failure: String| Outcome { failures: vec![failure], notes: Vec::new() };
+        let (saved, mut outcome) = match (&entry.saved, place) {
+            (Ok(saved), Some(Whereabouts::Here(now))) => {
+                (saved, self.restore_one(now.as_str(), saved, changes, progress))
+            }
+            (Ok(saved), Some(Whereabouts::Gone)) => {
+                let name = &entry.interface;
+                let what = format!("{name} ({}) is gone, and its settings went with it", saved.identity);
+                (saved, refuse(what))
+            }
+            (Ok(_), Some(Whereabouts::Unclear(why))) => return refuse(why.clone()),
+            (Ok(_), None) => return refuse(format!("cannot tell whether {} is still there", entry.interface)),
+            (Err(error), _) => return refuse(error.to_string()),
+        };
+        // Who still holds changes of ours does not want them moved; what is forgotten is nobody's.
+        if !saved.banned.is_empty() && (outcome.failures.is_empty() || wish.forget) {
+            let unbanned = (wish.unban)(&saved.banned);
+            outcome.failures.extend(unbanned.err());
+        }
+        outcome
+    }
+
+    fn restore_one(
+        &self,
+        interface: &str,
+        saved: &Saved,
+        changes: &mut Vec<Change>,
+        progress: &mut dyn FnMut(&Change),
+    ) -> Outcome {
+        let mut outcome = Outcome::default();
+        // Masks and interrupts belong to queues, so the first of both lists come first.
+        let later = saved.later.iter().map(|value| (value, true));
+        let mut values: Vec<_> = saved.values.iter().map(|value| (value, false)).chain(later).collect();
+        values.sort_by(|((one, _), _), ((other, _), _)| one.cmp(other));
+        for ((setting, value), is_later) in values {
+            if !self.reader.is_still(interface, saved.identity.index) {
+                let what = format!("{interface} is no longer the interface {} that it was", saved.identity.index);
+                outcome.failures.push(format!("cannot put {setting} back to {value}: {what}"));
+                break;
+            }
+            match self.restore_setting(interface, setting, value, changes, progress) {
+                Ok(()) => {}
+                Err(SettingError::Gone(_)) if is_later && self.is_gone_for_good(interface, saved) => {}
+                Err(SettingError::Gone(what)) if self.is_gone_for_good(interface, saved) => {
+                    outcome.notes.push(format!("{setting} of {interface} was {value}, and is left as it is: {what}"));
+                }
+                Err(error) => {
+                    outcome.failures.push(format!("cannot put {setting} of {interface} back to {value}: {error}"));
+                }
+            }
+        }
+        outcome
+    }
+
+    /// A queue or an interrupt that is missing is gone for good when the interface has as many queues again as it had,
+    /// and is up: one that is down may have given its interrupts back for now.
+    fn is_gone_for_good(&self, interface: &str, saved: &Saved) -> bool {
+        let has_its_queues = saved
+            .values
+            .iter()
+            .filter(|(setting, _)| *setting == Setting::Channels)
+            .all(|(setting, value)| self.reader.get(interface, setting).is_ok_and(|now| now == *value));
+        let device = Device::find(self.reader.sys_root, interface).ok().flatten();
+        has_its_queues && device.is_some_and(|device| device.is_up().unwrap_or_default())
+    }
+
+    fn restore_setting(
+        &self,
+        interface: &str,
+        setting: &Setting,
+        value: &str,
+        changes: &mut Vec<Change>,
+        progress: &mut dyn FnMut(&Change),
+    ) -> Result<(), SettingError> {
+        let from = self.reader.get(interface, setting)?;
+        if from == value {
+            return Ok(());
+        }
+        let now = self.put_back(interface, setting, value)?;
+        let change = Change {
+            interface: interface.to_owned(),
+            setting: setting.clone(),
+            command: self.reader.command(interface, setting, value),
+            from,
+            to: value.to_owned(),
+            now: Some(now),
+            why: "as it was before".to_owned(),
+            disruption: None,
+        };
+        progress(&change);
+        let is_right = change.is_as_wanted();
+        let kept = change.now.clone().unwrap_or_default();
+        changes.push(change);
+        if is_right { Ok(()) } else { Err(SettingError::Failed(format!("the driver set {kept} instead"))) }
+    }
+
+    /// Sets it to what it was, and returns what it is afterwards.
+    ///
+    /// A table is first put to the driver's default, which is what it was if nobody had set one. A table that is set
+    /// stays set: the kernel then refuses to take away a queue that it names, and new queues get no share of it. Some
+    /// drivers keep a default that names queues which are gone, and the kernel takes no such table from anybody; then
+    /// the default is what there is.
+    fn put_back(&self, interface: &str, setting: &Setting, value: &str) -> Result<String, SettingError> {
+        if *setting == Setting::Indirection && self.reader.ethtool.set_indirection(interface, None).is_ok() {
+            let now = self.reader.get(interface, setting)?;
+            if now == value {
+                return Ok(now);
+            }
+            let queues = self.reader.ethtool.channels(interface)?.receiving();
+            let highest = parse_table(value).and_then(|table| table.into_iter().max());
+            if let Some(queue) = highest.filter(|&highest| highest >= queues) {
+                let what = format!("it names queue {queue}, and there are {queues}: the driver's own table is set");
+                return Err(SettingError::Gone(what));
+            }
+        }
+        self.reader.set(interface, setting, value)
+    }
+}
+
+#[cfg(test)]
+#[path = "restore_tests.rs"]
+mod tests;
+
+#[cfg(test)]
+#[path = "restore_attacks.rs"]
+mod attacks;

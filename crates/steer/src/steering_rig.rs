@@ -1,0 +1,111 @@
+//! A machine to apply to and to restore, for tests: files for the interrupts, a device in memory for the rest.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use crate::apply::Steering;
+use crate::change::{ApplyError, Change, Restored};
+use crate::ethtool::FlowHash;
+use crate::host::Reader;
+use crate::journal::{Journal, JournalError, LockedJournal};
+use crate::plan::{Amount, Request};
+use crate::restore::RestoreWish;
+use crate::testing::{Machine, all_machines};
+
+pub(crate) fn request() -> Request {
+    Request {
+        rx_queues: Amount::Max,
+        ring: Amount::Max,
+        flow_hash_udp: Some(FlowHash::ADDRESSES_AND_PORTS),
+        ..Request::default()
+    }
+}
+
+/// Everything on a machine that can be set, as it is.
+pub(crate) fn state(machine: &Machine) -> (BTreeMap<String, String>, String) {
+    let mut files = BTreeMap::new();
+    for folder in ["proc/irq", "sys/class/net/eth0/queues"] {
+        for entry in fs::read_dir(machine.root.path().join(folder)).into_iter().flatten().flatten() {
+            for file in ["smp_affinity_list", "rps_cpus", "xps_cpus"] {
+                let path = entry.path().join(file);
+                if let Ok(text) = fs::read_to_string(&path) {
+                    files.insert(path.display().to_string(), text);
+                }
+            }
+        }
+    }
+    // Whether somebody has set the table is nothing that anybody can read back.
+    let devices = format!("{:?}", machine.ethtool.states.borrow());
+    (files, devices.replace("table_is_set: true", "table_is_set: false"))
+}
+
+pub(crate) struct Rig {
+    pub(crate) machine: Machine,
+    pub(crate) journal: Journal,
+    _folder: tempfile::TempDir,
+}
+
+impl Rig {
+    pub(crate) fn new(machine: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let journal = Journal::in_folder(folder.path().join("steer"));
+        let machine = Machine::named(machine);
+        let net = machine.sys().join("class/net/eth0");
+        if net.exists() {
+            fs::write(net.join("address"), "52:54:00:12:34:56\n").expect("a file");
+            machine.kernel_sees_what_sysfs_shows();
+        }
+        Self { machine, journal, _folder: folder }
+    }
+
+    pub(crate) fn with<T>(&self, request: &Request, body: impl FnOnce(Steering<'_>) -> T) -> T {
+        let (sys, proc) = (self.machine.sys(), self.machine.proc());
+        let reader = Reader {
+            sys_root: &sys,
+            proc_root: &proc,
+            ethtool: &self.machine.ethtool,
+            netdev: &self.machine.netdev,
+            busy_polls: &[],
+        };
+        let allowed = crate::Topology::read(&sys).map(|topology| topology.online).unwrap_or_default();
+        body(Steering { reader, allowed: &allowed, request })
+    }
+
+    pub(crate) fn lock(&self) -> LockedJournal {
+        self.journal.lock("a test", Duration::ZERO, |_| ()).expect("nobody else has it")
+    }
+
+    pub(crate) fn apply(&self, request: &Request) -> Result<Vec<Change>, ApplyError> {
+        self.with(request, |steering| steering.apply(&["eth0".to_owned()], &mut self.lock(), |_| ()))
+    }
+
+    pub(crate) fn restore(&self) -> Restored {
+        self.try_restore(&[], false).expect("the journal is readable")
+    }
+
+    pub(crate) fn try_restore(&self, interfaces: &[&str], forget: bool) -> Result<Restored, JournalError> {
+        let interfaces: Vec<String> = interfaces.iter().map(|&name| name.to_owned()).collect();
+        let wish = RestoreWish { interfaces: &interfaces, forget, unban: &mut |_| Ok(()) };
+        let mut journal = self.journal.lock("a test", Duration::ZERO, |_| ())?;
+        self.with(&request(), |steering| steering.restore(wish, &mut journal, |_| ()))
+    }
+
+    /// The interfaces for which something is saved.
+    pub(crate) fn saved(&self) -> Vec<String> {
+        self.journal.interfaces().expect("the folder")
+    }
+
+    /// The one file of what is saved.
+    pub(crate) fn file(&self) -> std::path::PathBuf {
+        let entries = self.journal.entries().expect("the folder");
+        let [entry] = entries.as_slice() else { panic!("one file: {entries:?}") };
+        entry.path.clone()
+    }
+}
+
+/// The machines whose interface is eth0 and whose plan exists.
+pub(crate) fn machines() -> Vec<String> {
+    let is_ours = |name: &String| Machine::named(name).sys().join("class/net/eth0").exists();
+    all_machines().into_iter().filter(is_ours).collect()
+}
