@@ -51,8 +51,8 @@
 //! - `restore`: puts back what was saved
 //! - `apply`: makes changes, and saves before (`CAP_NET_ADMIN` in `/proc/self/status`)
 //! - `change`: what is reported of a change
-//! - `journal/mod`, `journal/folder`, `journal/record`: what was before it, on disk; under a lock (`flock`), in files
-//!   that nobody else can have made (`openat` with `O_NOFOLLOW`)
+//! - `journal/mod`, `journal/folder`, `journal/record`, `journal/error`: what was before it, on disk; under a lock
+//!   (`flock`), in files that nobody else can have made (`openat` with `O_NOFOLLOW`)
 //! - `rivals`: who else sets what we set (systemd's `.link` files)
 //! - `settings`: one setting, named, read and written (`/proc/irq/N/smp_affinity_list`, `rps_cpus` and `xps_cpus` below
 //!   `/sys/class/net/IF/queues`, and the driver)

@@ -16,7 +16,7 @@ use nix::fcntl::{AT_FDCWD, OFlag, openat, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
-use super::JournalError;
+use super::error::JournalError;
 
 /// What was of an interface with a thousand queues is a tenth of it.
 const FILE_BYTES_MAX: u64 = 1 << 20;

@@ -10,12 +10,12 @@
 //! It belongs below /run, into a folder of root's alone: a reboot puts all these settings back by itself, and the files
 //! go with them.
 
+mod error;
 mod folder;
 mod record;
 
-use std::fmt;
 use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,7 @@ use self::folder::Folder;
 use self::record::{parse, show};
 use crate::identity::Identity;
 
+pub use self::error::JournalError;
 pub use self::record::Saved;
 
 const ENDING: &str = ".saved";
@@ -59,44 +60,6 @@ pub struct Entry {
     pub saved: Result<Saved, JournalError>,
     file: String,
 }
-
-/// Why what was cannot be saved, read or removed.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum JournalError {
-    /// A file or the folder cannot be read or written.
-    Io {
-        /// What was attempted.
-        doing: String,
-        /// Why it failed.
-        cause: io::Error,
-    },
-    /// There is something that is not used: it is damaged, or somebody else may have put it there.
-    Unusable(String),
-    /// Another process holds the lock.
-    Busy(String),
-}
-
-impl JournalError {
-    fn io(doing: String, error: Errno) -> Self {
-        Self::Io { doing, cause: error.into() }
-    }
-
-    fn damaged(path: &Path) -> Self {
-        Self::Unusable(format!("{} is damaged: nothing is restored from it", path.display()))
-    }
-}
-
-impl fmt::Display for JournalError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Io { doing, cause } => write!(formatter, "cannot {doing}: {cause}"),
-            Self::Unusable(what) | Self::Busy(what) => formatter.write_str(what),
-        }
-    }
-}
-
-impl std::error::Error for JournalError {}
 
 impl Journal {
     /// In this folder, which is made when something is saved.

@@ -45,16 +45,12 @@ pub(super) fn show(saved: &Saved) -> String {
     let lines = |values: &[(Setting, String)], mark: &str| -> String {
         values.iter().map(|(setting, value)| format!("{mark}{setting}\t{value}\n")).collect()
     };
-    format!(
-        "{FIRST_LINE}\nname\t{name}\nindex\t{index}\nnamespace\t{}:{}\naddress\t{}\nbus\t{}\nbanned\t{}\n{}{}{LAST_LINE}\n",
-        namespace.device,
-        namespace.inode,
-        address.as_deref().unwrap_or_default(),
-        bus.as_deref().unwrap_or_default(),
-        numbers.join(" "),
-        lines(values, ""),
-        lines(later, "later "),
-    )
+    let namespace = format!("{}:{}", namespace.device, namespace.inode);
+    let (address, bus) = (address.as_deref().unwrap_or_default(), bus.as_deref().unwrap_or_default());
+    let numbers = numbers.join(" ");
+    let which = format!("name\t{name}\nindex\t{index}\nnamespace\t{namespace}\naddress\t{address}\nbus\t{bus}\n");
+    let (values, later) = (lines(values, ""), lines(later, "later "));
+    format!("{FIRST_LINE}\n{which}banned\t{numbers}\n{values}{later}{LAST_LINE}\n")
 }
 
 pub(super) fn parse(text: &str) -> Option<Saved> {
