@@ -102,13 +102,13 @@ const ATTACKS: [Attack; 19] = [
         "is damaged"
     }),
     ("a symbolic link", |rig, file, _| {
-        let outside = rig.machine.root.path().join("forged");
+        let outside = rig.journal.folder().join("forged");
         fs::rename(file, &outside).expect("renamed");
         symlink(&outside, file).expect("a link");
         "is a symbolic link"
     }),
     ("a hard link", |rig, file, _| {
-        fs::hard_link(file, rig.machine.root.path().join("hard")).expect("a link");
+        fs::hard_link(file, rig.journal.folder().join("hard")).expect("a link");
         "has 2 names"
     }),
     ("writable by others", |_, file, random| {

@@ -1,5 +1,5 @@
-//! Why what was cannot be saved, read or removed. What is of no use and what cannot be reached are different things: the
-//! first somebody has to look at, the second may pass.
+//! Why what was cannot be saved, read or removed. What is of no use and what cannot be reached are different things: at
+//! the first somebody has to look, and the second may pass.
 
 use std::fmt;
 use std::io;
