@@ -154,7 +154,8 @@ impl Steering<'_> {
     fn read(&self, interface: &str, setting: &Setting) -> Result<Option<String>, ApplyError> {
         match self.reader.get(interface, setting) {
             Ok(value) => Ok(Some(value)),
-            Err(SettingError::NotSupported) => Ok(None),
+            // A queue that a plan asks for is not there before the driver has been told of it.
+            Err(SettingError::NotSupported | SettingError::Gone(_)) => Ok(None),
             Err(cause) => {
                 let (interface, setting) = (interface.to_owned(), setting.clone());
                 Err(ApplyError::Unreadable { interface, setting, cause, changed: 0 })

@@ -207,3 +207,7 @@ mod tests;
 #[cfg(test)]
 #[path = "restore_attacks.rs"]
 mod attacks;
+
+#[cfg(test)]
+#[path = "restore_races.rs"]
+mod races;

@@ -143,8 +143,8 @@ impl Steering<'_> {
                 let change = Change { interface: name.clone(), setting, from, to, now: None, why, disruption, command };
                 comparison.drifts.push(Drift { change, queue, rival });
             }
-            // A kernel without RPS has it off.
-            Err(SettingError::NotSupported) if wanted.target.is_rps_off() => {}
+            // A kernel without RPS has it off, and so has a queue that is not there.
+            Err(SettingError::NotSupported | SettingError::Gone(_)) if wanted.target.is_rps_off() => {}
             Err(SettingError::NotSupported) => {
                 let why = format!("the plan wants {to}, and neither the host nor the driver has it");
                 comparison.unknown.push(unknown(why, "keep it as it is"));
