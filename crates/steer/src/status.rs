@@ -9,7 +9,7 @@ use std::fmt;
 use crate::apply::{Steering, setting_of};
 use crate::change::Change;
 use crate::corelist::format_core_list;
-use crate::device::format_mask;
+use crate::device::parse_mask;
 use crate::doubts::{Unknown, doubts};
 use crate::host::Reader;
 use crate::interrupts::Roots;
@@ -45,7 +45,7 @@ impl fmt::Display for Drift {
 impl Drift {
     /// False where the plan has no such setting, so that applying it again does not help: its command does.
     pub fn is_set_by_apply(&self) -> bool {
-        !matches!(self.rival, Some(Rival::Rps { .. } | Rival::Thread { .. } | Rival::Controller))
+        !matches!(self.rival, Some(Rival::Thread { .. } | Rival::Controller))
     }
 }
 
@@ -139,7 +139,7 @@ impl Steering<'_> {
             Ok(from) => {
                 let command = self.reader.command(name, &setting, &to);
                 let (why, disruption) = (wanted.why.clone(), wanted.disruption.clone());
-                let rival = rivals.of(&setting);
+                let rival = rps_found(&setting, &from).or_else(|| rivals.of(&setting));
                 let change = Change { interface: name.clone(), setting, from, to, now: None, why, disruption, command };
                 comparison.drifts.push(Drift { change, queue, rival });
             }
@@ -208,30 +208,29 @@ impl Steering<'_> {
         }
     }
 
-    /// Who takes the datagrams of a queue elsewhere although its interrupt is where the plan wants it.
+    /// A kernel thread that processes the datagrams of a queue elsewhere, although the interrupt is where the plan
+    /// wants it.
     fn overridden(&self, interface: &Interface, part: &InterfacePlan, queue: &Queue) -> Option<Drift> {
         let seat = part.seats.iter().find(|seat| seat.queue == queue.index)?;
         let planned = seat.cores_of_queue();
-        let is_planned =
-            part.wanted.iter().any(|it| matches!(it.target, Target::Rps { queue: other, .. } if other == queue.index));
-        let is_elsewhere = |cores: &[usize]| !planned.is_empty() && cores != planned;
         let work = queue.work.get()?;
-        let (setting, from, rival) = match work.by {
-            WorkBy::Rps if !is_planned && is_elsewhere(&work.cores) => {
-                (Setting::Rps(queue.index), format_mask(&work.cores), Rival::Rps { cores: work.cores.clone() })
-            }
-            WorkBy::Thread(pid) if is_elsewhere(&work.cores) => {
-                (Setting::Threaded, "1".to_owned(), Rival::Thread { pid, cores: work.cores.clone() })
-            }
-            _ => return None,
-        };
-        let to = "0".to_owned();
+        let WorkBy::Thread(pid) = work.by else { return None };
+        if planned.is_empty() || work.cores == planned {
+            return None;
+        }
+        let (setting, from, to) = (Setting::Threaded, "1".to_owned(), "0".to_owned());
         let why = format!("the datagrams should be processed on core {}", format_core_list(planned));
         let command = self.reader.command(&interface.name, &setting, &to);
-        let (interface, disruption) = (interface.name.clone(), None);
-        let change = Change { interface, setting, from, to, now: None, why, disruption, command };
-        Some(Drift { change, queue: Some(queue.index), rival: Some(rival) })
+        let interface = interface.name.clone();
+        let change = Change { interface, setting, from, to, now: None, why, disruption: None, command };
+        Some(Drift { change, queue: Some(queue.index), rival: Some(Rival::Thread { pid, cores: work.cores.clone() }) })
     }
+}
+
+/// RPS itself, where it was found on: nobody else has to be looked for.
+fn rps_found(setting: &Setting, found: &str) -> Option<Rival> {
+    let Setting::Rps(_) = setting else { return None };
+    parse_mask(found).filter(|cores| !cores.is_empty()).map(|cores| Rival::Rps { cores })
 }
 
 /// An interrupt that is told to fire on some cores and that fires on others, as far as was seen.

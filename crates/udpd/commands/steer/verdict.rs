@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn apply_is_named_only_for_what_it_sets() {
-        let rps = || a_drift(Some(Rival::Rps { cores: vec![2, 3] }));
+        let thread = || a_drift(Some(Rival::Thread { pid: 9, cores: vec![2, 3] }));
         let differs = |drifts: Vec<Drift>, unknown: Vec<Unknown>| {
             super::differs(&Comparison { drifts, unknown }, &["eth0".to_owned()])
         };
@@ -149,9 +149,12 @@ mod tests {
             differs(vec![a_drift(None)], Vec::new()),
             "1 setting is not as planned; `udpd steer apply eth0` sets them"
         );
-        assert_eq!(differs(vec![rps()], Vec::new()), "1 setting is not as planned; the command beneath each sets it");
         assert_eq!(
-            differs(vec![a_drift(None), rps()], vec![an_unknown()]),
+            differs(vec![thread()], Vec::new()),
+            "1 setting is not as planned; the command beneath each sets it"
+        );
+        assert_eq!(
+            differs(vec![a_drift(None), thread()], vec![an_unknown()]),
             "2 settings are not as planned; `udpd steer apply eth0` sets 1, the commands beneath the others set those; \
              1 more could not be read or cannot be had"
         );
@@ -161,9 +164,9 @@ mod tests {
     fn a_plan_tells_what_applying_it_does_not_put_right() {
         let told = |drifts: Vec<Drift>, unknown: Vec<Unknown>| besides(&Comparison { drifts, unknown }, false);
         assert_eq!(told(vec![a_drift(None)], Vec::new()), "", "that one it does");
-        let text = told(vec![a_drift(Some(Rival::Rps { cores: vec![2, 3] }))], vec![an_unknown()]);
+        let text = told(vec![a_drift(Some(Rival::Thread { pid: 9, cores: vec![2, 3] }))], vec![an_unknown()]);
         assert!(
-            text.starts_with("what `apply` does not put right:\neth0: queue 1: rps 1 is c, wanted 0; RPS"),
+            text.starts_with("what `apply` does not put right:\neth0: queue 1: rps 1 is c, wanted 0; threaded NAPI"),
             "{text}"
         );
         assert!(text.ends_with("bring it up\n"), "{text}");
