@@ -43,6 +43,7 @@ mod memory;
 mod memory_planned;
 // Which lane a datagram goes to, and on which core it came.
 mod steering;
+mod steering_lasts;
 // Who asks it, and who only sits there.
 mod clients;
 // The first and the last moments.

@@ -152,8 +152,10 @@ enum Steer {
                       \x20 udpd steer plan eth0 --export link > /etc/systemd/network/10-udpd-eth0.link")]
     Plan(PlanArguments),
     /// Set what the plan wants, and save the previous settings
-    #[command(after_help = "Example: udpd steer apply -c /etc/udpd/udpd.toml")]
-    Apply(SteerArguments),
+    #[command(after_help = "Examples:\n\
+                      \x20 udpd steer apply -c /etc/udpd/udpd.toml\n\
+                      \x20 udpd steer apply eth0 --watch")]
+    Apply(ApplyArguments),
     /// Put back the settings from before the first apply, also after a crash
     #[command(after_help = "Example: udpd steer restore")]
     Restore(RestoreArguments),
@@ -175,6 +177,15 @@ struct PlanArguments {
     /// Print the plan as a file instead, for systemd, for udev or as a shell script
     #[arg(long, value_name = "FORM", conflicts_with = "json")]
     export: Option<Form>,
+}
+
+#[derive(Debug, clap::Args)]
+struct ApplyArguments {
+    #[command(flatten)]
+    steer: SteerArguments,
+    /// Stay, and set again what a card forgets or somebody undoes, until SIGTERM or SIGINT
+    #[arg(long, conflicts_with = "json")]
+    watch: bool,
 }
 
 /// As what a plan is printed for others to set it.
@@ -240,16 +251,19 @@ fn steer(command: Steer) -> Result<(), Failure> {
         Steer::Plan(PlanArguments { steer, export: Some(Form::Link) }) => (Action::Export(Export::Link), steer, false),
         Steer::Plan(PlanArguments { steer, export: Some(Form::Udev) }) => (Action::Export(Export::Udev), steer, false),
         Steer::Plan(PlanArguments { steer, export: Some(Form::Sh) }) => (Action::Export(Export::Shell), steer, false),
-        Steer::Apply(arguments) => (Action::Apply, arguments, false),
+        Steer::Apply(ApplyArguments { steer, watch: false }) => (Action::Apply, steer, false),
+        Steer::Apply(ApplyArguments { steer, watch: true }) => (Action::Watch, steer, false),
         Steer::Restore(RestoreArguments { steer, forget }) => (Action::Restore, steer, forget),
     };
     let SteerArguments { interfaces, config, json, state } = arguments;
+    let from_file = config.is_some();
     let wish = match config {
         // Interfaces on the command line need no file.
-        None if !Path::new(CONFIG_PATH).exists() => config::Steer::default(),
+        // What is saved is put back whatever a file says by now.
+        None if action == Action::Restore || !Path::new(CONFIG_PATH).exists() => config::Steer::default(),
         config => load(config)?.steer,
     };
-    let task = Task { action, interfaces, wish: &wish, state_folder: state, forget, json };
+    let task = Task { action, interfaces, wish: &wish, from_file, state_folder: state, forget, json };
     steer::execute(&task, &mut io::stdout().lock())
 }
 

@@ -116,6 +116,14 @@ impl Daemon {
         Self::start(directory, &all, stdout.into())
     }
 
+    /// Starts another command that says when it is ready, and waits until it does; `@DIR@` as above.
+    pub(crate) fn of_command(arguments: &[&str]) -> Self {
+        let directory = tempfile::tempdir().expect("cannot make a directory for the command");
+        let all: Vec<String> = arguments.iter().map(|argument| in_directory(argument, directory.path())).collect();
+        let stdout = std::fs::File::create(directory.path().join("stdout")).expect("cannot create a file for stdout");
+        Self::start(directory, &all, stdout.into())
+    }
+
     fn start(directory: tempfile::TempDir, arguments: &[String], stdout: Stdio) -> Self {
         Self::start_by(Command::new(env!("CARGO_BIN_EXE_udpd")), directory, arguments, stdout)
     }

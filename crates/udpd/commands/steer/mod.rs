@@ -1,21 +1,25 @@
 //! `udpd steer`: from the NIC's queue to the socket, looked at, planned, applied and taken back. The work is the crate
 //! `steer`'s; here it is given the configuration, the running kernel, and a way to say what it did.
 
+mod keeper;
 mod report;
 mod verdict;
+mod watch;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use steer::{
-    ApplyError, Export, Irqbalance, IrqbalanceError, Journal, JournalError, LockedJournal, Presence, RestoreWish,
-    Restored, Rivals, Steering,
+    ApplyError, Drift, Export, Irqbalance, IrqbalanceError, Journal, JournalError, LockedJournal, Presence,
+    RestoreWish, Restored, Rivals, Steering,
 };
 
+use self::keeper::{Host, Keeper};
 use crate::config::Steer;
 use crate::exit::{ExitCode, Failure};
 use crate::os::console;
+use crate::os::notify::Notifier;
 use crate::plan::advice;
 use crate::plan::interfaces::Kernel;
 
@@ -29,6 +33,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Less than "as planned": what a plan cannot set may differ, and what nobody can read is unknown.
 const NOTHING_TO_CHANGE: &str = "nothing to change: all that the plan sets is so already";
 
+/// A service that is on everywhere must not fail where nothing is to be steered.
+const NOTHING_TO_DO: &str = "nothing to do: [steer] interfaces names none\n";
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Compare the host with the plan.
@@ -38,6 +45,8 @@ pub enum Action {
     /// Print the plan as a file for others to set it.
     Export(Export),
     Apply,
+    /// Apply the plan and keep it so.
+    Watch,
     Restore,
 }
 
@@ -48,6 +57,8 @@ pub struct Task<'a> {
     /// The interfaces; those of the configuration when none is named.
     pub interfaces: Vec<String>,
     pub wish: &'a Steer,
+    /// It comes from a file that was named, so a list without an interface means that there is nothing to do.
+    pub from_file: bool,
     pub state_folder: PathBuf,
     /// What cannot be restored of the named interfaces is forgotten.
     pub forget: bool,
@@ -61,6 +72,7 @@ pub fn execute(task: &Task<'_>, out: &mut dyn Write) -> Result<(), Failure> {
     let interfaces = match &task.interfaces {
         named if !named.is_empty() => named.clone(),
         _ if !task.wish.interfaces.is_empty() || task.action == Action::Restore => task.wish.interfaces.clone(),
+        _ if task.from_file && matches!(task.action, Action::Apply | Action::Watch) => Vec::new(),
         _ => {
             let physical = steering.reader.physical_interfaces();
             let physical = physical.map_or_else(|error| format!("unknown: {error}"), |names| names.join(", "));
@@ -75,6 +87,15 @@ pub fn execute(task: &Task<'_>, out: &mut dyn Write) -> Result<(), Failure> {
         Action::Plan => plan(&steering, &interfaces, task, out),
         Action::Export(form) => export(&steering, &interfaces, form, task, out),
         Action::Status => status(&steering, &interfaces, task, out),
+        Action::Watch if interfaces.is_empty() => {
+            Notifier::from_environment().ready("nothing to do");
+            console::print(out, NOTHING_TO_DO)
+        }
+        Action::Watch => {
+            let keeper = Keeper::new(&interfaces, task.wish.ban_irqbalance);
+            watch::execute(keeper, &mut Running { task, out, asked: None })
+        }
+        Action::Apply if interfaces.is_empty() => console::print(out, NOTHING_TO_DO),
         Action::Apply => apply(&steering, &interfaces, &journal, task, out),
         Action::Restore => restore(&steering, &journal, task, out),
     }
@@ -200,6 +221,52 @@ fn keep_irqbalance_off(
 
 fn refused(error: &IrqbalanceError) -> Failure {
     Failure::new(ExitCode::Failure, error.to_string())
+}
+
+/// The running kernel. It is opened anew at each look: cores come and go.
+struct Running<'a> {
+    task: &'a Task<'a>,
+    out: &'a mut dyn Write,
+    /// The irqbalance that was asked last.
+    asked: Option<u32>,
+}
+
+impl Host for Running<'_> {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn is_there(&self, interface: &str) -> bool {
+        // One that cannot be looked for is named by whoever reads it.
+        Path::new("/sys/class/net").join(interface).try_exists().unwrap_or(true)
+    }
+
+    fn drifts(&mut self, interfaces: &[String]) -> Result<Vec<Drift>, Failure> {
+        let kernel = Kernel::open()?;
+        let steering = kernel.steering(&self.task.wish.request);
+        let (host, plan) = steering.plan(interfaces).map_err(|error| self.task.failure(error))?;
+        let comparison = steering.compare(&host, &plan, &Rivals::find(Path::new("/")));
+        Ok(comparison.drifts.into_iter().filter(Drift::is_set_by_apply).collect())
+    }
+
+    fn unasked_irqbalance(&mut self) -> Option<u32> {
+        match Irqbalance::find(Path::new("/")) {
+            Presence::Runs(found) => {
+                Some(found.pid()).filter(|pid| self.task.wish.ban_irqbalance && self.asked != Some(*pid))
+            }
+            Presence::Absent | Presence::Unknown(_) => None,
+        }
+    }
+
+    fn apply(&mut self, interfaces: &[String]) -> Result<(), Failure> {
+        let kernel = Kernel::open()?;
+        let steering = kernel.steering(&self.task.wish.request);
+        apply(&steering, interfaces, &Journal::in_folder(&self.task.state_folder), self.task, self.out)?;
+        if let Presence::Runs(found) = Irqbalance::find(Path::new("/")) {
+            self.asked = Some(found.pid());
+        }
+        Ok(())
+    }
 }
 
 fn restore(steering: &Steering<'_>, journal: &Journal, task: &Task<'_>, out: &mut dyn Write) -> Result<(), Failure> {
