@@ -144,6 +144,38 @@ fn what_arrives_on_a_core_outside_of_the_plan_is_counted_exactly_and_said_once()
     assert_eq!((times(&ended, &said), times(&ended, " instead of ")), (1, 1), "{}", ended.stderr);
 }
 
+/// The number of the thread of a daemon with this name.
+fn thread_of(daemon: &Daemon, name: &str) -> i32 {
+    let folder = format!("/proc/{}/task", daemon.pid());
+    let threads = std::fs::read_dir(folder).expect("a running daemon").map(|entry| entry.expect("a thread").path());
+    let is_it = |path: &std::path::PathBuf| {
+        std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim_end() == name)
+    };
+    let path = threads.into_iter().find(is_it).expect("a thread of this name");
+    path.file_name().and_then(|number| number.to_str()).and_then(|number| number.parse().ok()).expect("a number")
+}
+
+#[test]
+fn a_receiver_that_somebody_moves_is_named_once_and_left_alone_and_the_ledger_has_its_core() {
+    let Some([own, other]) = two_cores() else { return };
+    let address = free_address();
+    let daemon = Daemon::with_config(&config(address, "lanes = 1", &format!("cpus = \"{own}\"")));
+    let cpu = |ledger: &Value| lanes(ledger)[0]["cpu"].clone();
+    assert_eq!(cpu(&daemon.stats()), json!(own));
+    let receiver = thread_of(&daemon, "rx0-in");
+    steer::confine_thread(receiver, &[other]).expect("the tests may use both cores");
+    daemon.stats_when("the ledger has the core", |ledger| cpu(ledger) == json!(other));
+    steer::confine_thread(receiver, &[own, other]).expect("as before");
+    daemon.stats_when("the ledger has no core", |ledger| cpu(ledger) == Value::Null);
+    assert_eq!(steer::cores_of_thread(receiver).expect("it lives"), [own, other], "it is left there");
+    steer::confine_thread(receiver, &[own]).expect("as before");
+    daemon.stats_when("the ledger has its core", |ledger| cpu(ledger) == json!(own));
+    let ended = daemon.terminate();
+    let moved = format!("its receiver was moved from core {own} to core {other} by somebody else");
+    assert_eq!((times(&ended, &moved), times(&ended, " by somebody else")), (1, 2), "{}", ended.stderr);
+    assert_eq!(times(&ended, &format!("its receiver is on core {own} again")), 1, "{}", ended.stderr);
+}
+
 #[test]
 fn at_random_one_sender_reaches_both_lanes_and_everything_is_delivered() {
     let address = free_address();

@@ -139,7 +139,7 @@ pub use restore::RestoreWish;
 pub use rivals::{Rival, Rivals};
 pub use settings::{Setting, SettingError};
 pub use status::{Comparison, Drift, Verdict};
-pub use thread::{allowed_cores, confine_current_thread, pin_current_thread};
+pub use thread::{allowed_cores, confine_current_thread, confine_thread, cores_of_thread, pin_current_thread};
 pub use topology::Topology;
 
 #[cfg(doctest)]

@@ -1,7 +1,7 @@
 //! The published side of a lane: what its receiver counts, what others count for it, and what the kernel counts at its
 //! socket, whose count wraps and goes with the socket.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mmsg::{MemoryInfo, Socket};
@@ -19,8 +19,13 @@ pub struct LaneLedger {
     not_taken: Box<[Cells<SinkDropped>]>,
     /// Some datagrams of this lane are gone and nobody can say how many.
     is_uncountable: AtomicBool,
+    /// The one core where its receiver runs, or [`NO_CORE`].
+    core: AtomicUsize,
     kernel: Mutex<KernelSide>,
 }
+
+/// What no core is called.
+const NO_CORE: usize = usize::MAX;
 
 impl LaneLedger {
     /// An empty ledger for a lane that reads `socket` in a configuration with `sinks` sinks.
@@ -32,6 +37,7 @@ impl LaneLedger {
             left_over: Cells::<LaneTally>::default(),
             not_taken: (0..sinks).map(|_| Cells::<SinkDropped>::default()).collect(),
             is_uncountable: AtomicBool::new(false),
+            core: AtomicUsize::new(NO_CORE),
             kernel: Mutex::new(KernelSide { socket, drops: KernelDrops::default(), is_silent }),
         }
     }
@@ -56,6 +62,16 @@ impl LaneLedger {
     pub fn count_unread(&self, datagrams: u64) {
         self.left_over.received.fetch_add(datagrams, Ordering::Relaxed);
         self.left_over.dropped.unread.fetch_add(datagrams, Ordering::Relaxed);
+    }
+
+    /// Writes down on which core its receiver runs; `None` when that is not one alone.
+    pub fn note_core(&self, core: Option<usize>) {
+        self.core.store(core.unwrap_or(NO_CORE), Ordering::Relaxed);
+    }
+
+    /// The core as it was last written down.
+    pub fn core(&self) -> Option<usize> {
+        Some(self.core.load(Ordering::Relaxed)).filter(|&core| core != NO_CORE)
     }
 
     /// From now on nobody can say how many datagrams have arrived here.

@@ -125,9 +125,10 @@ pub struct LaneSnapshot {
     pub lane: usize,
     /// The address its socket is bound to.
     pub address: String,
-    /// The core its receiver is pinned to; null when pinning failed.
+    /// The one core that its receiver may run on now; null when that is not one alone: it was not pinned, its core is
+    /// off, or somebody moved it.
     pub cpu: Option<usize>,
-    /// The memory node of that core, when the machine tells.
+    /// The memory node of the core that it was planned for, when the machine tells: there lie its batches.
     pub node: Option<usize>,
     /// The RX queue that feeds it, when a plan says so.
     pub queue: Option<usize>,

@@ -52,9 +52,26 @@ struct Member {
 pub struct Starting<T> {
     handle: JoinHandle<T>,
     beginning: Receiver<()>,
+    member: Weak<Member>,
+}
+
+/// A thread of the crew as those know it who see to it from outside.
+#[derive(Debug, Clone)]
+pub struct Known(Weak<Member>);
+
+impl Known {
+    /// Its number, for as long as it lives: the kernel may give it to another thread afterwards.
+    pub fn thread_id(&self) -> Option<i32> {
+        let id = self.0.upgrade()?.thread_id.load(Ordering::Relaxed);
+        (id > 0).then_some(id)
+    }
 }
 
 impl<T> Starting<T> {
+    pub fn known(&self) -> Known {
+        Known(Weak::clone(&self.member))
+    }
+
     /// Waits until it runs.
     pub fn wait(self) -> JoinHandle<T> {
         // The standard library ends the process when it has no memory for a new thread's guard. That is to happen while
@@ -129,7 +146,7 @@ impl Crew {
             body()
         })?;
         self.add(&member);
-        Ok(Starting { handle, beginning })
+        Ok(Starting { handle, beginning, member: Arc::downgrade(&member) })
     }
 
     /// Makes the calling thread a member until it ends: the main thread, which nobody has started here. Nobody hears
@@ -304,6 +321,18 @@ mod tests {
             thread.thread().unpark();
             thread.join().unwrap();
         }
+    }
+
+    #[test]
+    fn a_thread_is_known_by_its_number_for_as_long_as_it_lives() {
+        let (crew, _events) = Crew::new();
+        let starting = crew.spawn_one_of_many("rx0", thread::park).unwrap();
+        let known = starting.known();
+        let thread = starting.wait();
+        assert_eq!(known.thread_id(), Some(crew.vitals()[0].thread_id));
+        thread.thread().unpark();
+        thread.join().unwrap();
+        assert_eq!(known.thread_id(), None);
     }
 
     #[test]

@@ -48,8 +48,7 @@ pub struct ListenerBooks {
 pub struct LaneBooks {
     /// What its socket is bound to.
     pub address: String,
-    pub core: Option<usize>,
-    /// The memory node of that core.
+    /// The memory node of its batches.
     pub node: Option<usize>,
     /// What was planned of its arrivals.
     pub intake: Intake,
@@ -178,7 +177,7 @@ impl LaneBooks {
         LaneSnapshot {
             lane: number,
             address: self.address.clone(),
-            cpu: self.core,
+            cpu: self.ledger.core(),
             node: self.node,
             queue: self.intake.queue,
             engine: self.engine.to_owned(),

@@ -18,7 +18,7 @@ use crate::exit::{ExitCode, Failure};
 use crate::handover::pool::{Home, Owner, Pool};
 use crate::handover::route::Route;
 use crate::ledger::LaneLedger;
-use crate::os::crew::{self, Crew, Starting};
+use crate::os::crew::{self, Crew, Known, Starting};
 use crate::os::threads;
 use crate::plan::engine;
 use crate::policy::Policy;
@@ -29,6 +29,8 @@ pub(super) struct LaneThread {
     /// What it was made from.
     pub setup: LaneSetup,
     pub made: Made,
+    /// The thread, for whoever sees to it.
+    pub known: Known,
     start: Sender<Start>,
     handle: JoinHandle<()>,
 }
@@ -44,8 +46,8 @@ pub(super) struct Made {
     pub buffer: GrantedBuffer,
     /// What memory the batches lie in.
     pub backing: Backing,
-    /// The core it runs on, when pinning worked.
-    pub core: Option<usize>,
+    /// The cores that it was put on; none when that did not work.
+    pub cores: Vec<usize>,
     /// The name of the engine.
     pub engine: &'static str,
 }
@@ -99,11 +101,12 @@ impl LaneThread {
     }
 
     fn wait(Coming { setup, made, start, thread }: Coming) -> Result<Self, Failure> {
+        let known = thread.known();
         let handle = thread.wait();
         let made = made.recv().map_err(|_| {
             Failure::new(ExitCode::Failure, format!("{setup}: its thread ended while it was starting"))
         })??;
-        Ok(Self { setup, made, start, handle })
+        Ok(Self { setup, made, known, start, handle })
     }
 
     pub(super) fn start(self, start: Start) -> JoinHandle<()> {
@@ -164,13 +167,7 @@ struct Parts {
 
 fn make(setup: &LaneSetup) -> Result<(Parts, Made), Failure> {
     let LaneSetup { plan, listener, .. } = setup;
-    let core = plan.core.filter(|&core| match steer::pin_current_thread(core) {
-        Ok(()) => true,
-        Err(error) => {
-            log::warn!("{setup}: {error}; it runs wherever the scheduler puts it");
-            false
-        }
-    });
+    let cores = settle(setup);
     let fail = |operation: &str, error: io::Error| {
         Failure::new(ExitCode::Failure, format!("{setup}: cannot {operation}: {error}"))
     };
@@ -182,9 +179,27 @@ fn make(setup: &LaneSetup) -> Result<(Parts, Made), Failure> {
     socket::spin(setup, &mut engine);
     let owner = Owner { listener: plan.listener, lane: setup.index, node: plan.node_place };
     let (pool, home) = Pool::new(batches, listener.sinks.len(), owner);
-    let made = Made { socket, home, buffer, backing, core, engine: engine.name() };
+    let made = Made { socket, home, buffer, backing, cores, engine: engine.name() };
     let policy = Policy::new(setup.access.clone(), listener.rate_limit.zip(setup.offences.clone())).map(Box::new);
     Ok((Parts { engine, pool, policy, receive_buffer_bytes: buffer.granted_bytes }, made))
+}
+
+/// Puts the calling thread where its lane is planned; returns the cores, or none when that did not work.
+fn settle(setup: &LaneSetup) -> Vec<usize> {
+    let several = &setup.plan.cores;
+    let wanted = if several.len() > 1 { several.clone() } else { setup.plan.core.into_iter().collect() };
+    let outcome = match wanted.as_slice() {
+        [] => return wanted,
+        [core] => steer::pin_current_thread(*core),
+        cores => steer::confine_current_thread(cores),
+    };
+    match outcome {
+        Ok(()) => wanted,
+        Err(error) => {
+            log::warn!("{setup}: {error}; it runs wherever the scheduler puts it");
+            Vec::new()
+        }
+    }
 }
 
 #[cfg(test)]

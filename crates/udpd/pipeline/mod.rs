@@ -23,5 +23,5 @@ mod wiring;
 
 pub use books::Books;
 pub use files::Files;
-pub use running::{Lane, Pipeline};
+pub use running::{Lane, Pinned, Pipeline};
 pub use setup::LaneSetup;

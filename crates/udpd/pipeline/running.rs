@@ -1,6 +1,7 @@
-//! A running pipeline, as those see it who watch it: its lanes, its books and its files.
+//! A running pipeline, as those see it who watch it: its lanes, its books, its files, and where its threads were put.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 
@@ -13,6 +14,7 @@ use super::setup::LaneSetup;
 use super::successor::Successor;
 use crate::ledger::LaneLedger;
 use crate::ledger::snapshot::SharerSnapshot;
+use crate::os::crew::Known;
 use crate::os::holder;
 
 /// A running pipeline.
@@ -22,9 +24,31 @@ pub struct Pipeline {
     pub(super) files: Files,
     pub(super) lanes: Vec<Lane>,
     pub(super) consumers: Vec<JoinHandle<()>>,
+    pub(super) pinned: Vec<Pinned>,
     pub(super) stop: Arc<Stop>,
     /// What memory the blocks lie in, by node.
     pub(super) block_backings: Vec<Backing>,
+}
+
+/// A thread that was put on some cores.
+#[derive(Debug, Clone)]
+pub struct Pinned {
+    /// What it is called in the log.
+    pub who: String,
+    pub thread: Known,
+    /// The cores that it was to be put on.
+    pub cores: Vec<usize>,
+    /// Whether it was.
+    pub is_put: Arc<AtomicBool>,
+    /// The lane that it receives for, among all lanes.
+    pub lane: Option<usize>,
+}
+
+impl Pinned {
+    /// Its number, for as long as it lives; `None` also while it was put nowhere.
+    pub fn thread_id(&self) -> Option<i32> {
+        self.thread.thread_id().filter(|_| self.is_put.load(Ordering::Relaxed))
+    }
 }
 
 /// A running lane and what the operator should know of it.
@@ -68,6 +92,11 @@ impl Pipeline {
         backings.filter_map(reason).collect()
     }
 
+    /// The threads that were put on cores.
+    pub fn pinned(&self) -> &[Pinned] {
+        &self.pinned
+    }
+
     pub fn lanes_of(&self, listener: usize) -> impl Iterator<Item = &Lane> {
         self.lanes.iter().filter(move |lane| lane.setup.plan.listener == listener)
     }
@@ -89,6 +118,11 @@ impl Lane {
         self.ledger.socket().bound_interface().ok().filter(|index| *index > 0)
     }
 
+    /// Writes down on which cores its receiver may run now.
+    pub fn note_cores(&self, cores: &[usize]) {
+        self.ledger.note_core(only(cores));
+    }
+
     /// Whether its socket is to spin, datagrams have come, and the first of them came from no queue that could be
     /// polled.
     pub fn has_nothing_to_poll(&self) -> bool {
@@ -96,5 +130,13 @@ impl Lane {
         self.ledger.read().received > 0
             && socket.busy_poll_us().is_ok_and(|time| time > 0)
             && socket.incoming_napi_id().is_ok_and(|queue| queue == 0)
+    }
+}
+
+/// The core of a list that has one alone.
+pub(super) fn only(cores: &[usize]) -> Option<usize> {
+    match cores {
+        [core] => Some(*core),
+        _ => None,
     }
 }

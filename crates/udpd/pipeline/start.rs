@@ -1,6 +1,7 @@
 //! The start of a pipeline: the only file that knows both ends of everything.
 
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -11,7 +12,7 @@ use super::books::{Books, LaneBooks, ListenerBooks, SinkBooks};
 use super::files::Files;
 use super::lane::{LaneThread, Start};
 use super::receiver::Stop;
-use super::running::{Lane, Pipeline};
+use super::running::{Lane, Pinned, Pipeline, only};
 use super::setup::LaneSetup;
 use super::stocks::Stocks;
 use super::wiring::{self, Wiring, spawn_consumers};
@@ -32,6 +33,7 @@ impl Pipeline {
         let ledger =
             |thread: &LaneThread| Arc::new(LaneLedger::new(Arc::clone(&thread.made.socket), config.sinks.len()));
         let ledgers: Vec<Arc<LaneLedger>> = threads.iter().map(ledger).collect();
+        threads.iter().zip(&ledgers).for_each(|(thread, ledger)| ledger.note_core(only(&thread.made.cores)));
         let mut routes: Vec<Vec<Route>> = threads.iter().map(|_| Vec::new()).collect();
         let stocks = Stocks::make(&plan.pool, crew)?;
         let (mut sinks, mut pending, mut files) = (Vec::new(), Vec::new(), Files::default());
@@ -49,7 +51,8 @@ impl Pipeline {
         for (routes, setup) in routes.iter_mut().zip(setups) {
             routes.sort_by_key(|route| setup.listener.sinks.iter().position(|&sink| sink == route.sink));
         }
-        let consumers = spawn_consumers(pending, crew)?;
+        let (consumers, mut pinned) = spawn_consumers(pending, crew)?;
+        pinned.extend(threads.iter().map(pinned_receiver));
         let addresses: Vec<SocketAddr> = endpoints.iter().map(|endpoint| endpoint.address).collect();
         let books = Arc::new(open_books(config, &threads, endpoints, &ledgers, sinks, started));
         let start = |(routes, ledger): (Vec<Route>, &Arc<LaneLedger>)| Start {
@@ -62,7 +65,7 @@ impl Pipeline {
         let running = running.map(|((thread, start), address)| Lane {
             setup: thread.setup.clone(),
             address,
-            core: thread.made.core,
+            core: only(&thread.made.cores),
             buffer: thread.made.buffer,
             backing: thread.made.backing.clone(),
             ledger: Arc::clone(&ledgers[thread.setup.index]),
@@ -70,7 +73,17 @@ impl Pipeline {
             receiver: thread.start(start),
         });
         let running = running.collect();
-        Ok(Self { books, files, lanes: running, consumers, stop, block_backings: stocks.backings })
+        Ok(Self { books, files, lanes: running, consumers, pinned, stop, block_backings: stocks.backings })
+    }
+}
+
+fn pinned_receiver(LaneThread { setup, made, known, .. }: &LaneThread) -> Pinned {
+    Pinned {
+        who: format!("{setup}: its receiver"),
+        thread: known.clone(),
+        cores: made.cores.clone(),
+        is_put: Arc::new(AtomicBool::new(!made.cores.is_empty())),
+        lane: Some(setup.index),
     }
 }
 
@@ -87,7 +100,6 @@ fn open_books(
         let endpoints = &mut endpoints;
         let lane_books = |LaneThread { setup, made, .. }: &LaneThread| LaneBooks {
             address: endpoints[setup.index].address.to_string(),
-            core: made.core,
             node: setup.plan.node,
             intake: setup.plan.intake.clone(),
             arrivals: endpoints[setup.index].arrivals.take(),

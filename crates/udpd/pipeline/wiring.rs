@@ -1,12 +1,14 @@
 //! One sink's part of the pipeline: its channels, its consumers, and which lane feeds which.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use super::books::SinkBooks;
 use super::consumer::{Consumer, End};
 use super::files::Files;
 use super::lane::thread_name;
+use super::running::Pinned;
 use super::stocks::Stocks;
 use crate::config::Config;
 use crate::exit::Failure;
@@ -118,27 +120,39 @@ impl Wiring<'_> {
     }
 }
 
-/// Starts the consumers, all of them before the first is waited for.
-pub(super) fn spawn_consumers(pending: Vec<Pending>, crew: &Crew) -> Result<Vec<JoinHandle<()>>, Failure> {
+/// Starts the consumers, all of them before the first is waited for, and tells which were put on cores.
+pub(super) fn spawn_consumers(
+    pending: Vec<Pending>,
+    crew: &Crew,
+) -> Result<(Vec<JoinHandle<()>>, Vec<Pinned>), Failure> {
     let starting = pending.into_iter().map(|pending| spawn_consumer(pending, crew));
-    let starting: Vec<Starting<()>> = starting.collect::<Result<_, _>>()?;
-    Ok(starting.into_iter().map(Starting::wait).collect())
+    let starting: Vec<(Starting<()>, Pinned)> = starting.collect::<Result<_, _>>()?;
+    Ok(starting.into_iter().map(|(starting, pinned)| (starting.wait(), pinned)).unzip())
 }
 
-fn spawn_consumer(Pending { name, cores, consumer }: Pending, crew: &Crew) -> Result<Starting<()>, Failure> {
+fn spawn_consumer(Pending { name, cores, consumer }: Pending, crew: &Crew) -> Result<(Starting<()>, Pinned), Failure> {
     let reporter = crew.clone();
     let subject = name.clone();
+    let is_put = Arc::new(AtomicBool::new(false));
+    let (own, put) = (cores.clone(), Arc::clone(&is_put));
     let body = move || {
-        if !cores.is_empty()
-            && let Err(error) = steer::confine_current_thread(&cores)
-        {
-            log::warn!("{name}: cannot run on the cores {} only: {error}", steer::format_core_list(&cores));
+        if !own.is_empty() {
+            match steer::confine_current_thread(&own) {
+                Ok(()) => put.store(true, Ordering::Relaxed),
+                Err(error) => {
+                    log::warn!("{name}: cannot run on the cores {} only: {error}", steer::format_core_list(&own));
+                }
+            }
         }
         let end = consumer.run(|why| reporter.report(Event::SinkClosed(why.to_owned())));
         if let End::Closed(why) = end {
             log::debug!("{name} has ended: {why}");
         }
     };
-    crew.spawn_one_of_many(subject.clone(), body)
-        .map_err(|error| threads::refusal(&format!("consumer {subject}"), &error))
+    let starting = crew
+        .spawn_one_of_many(subject.clone(), body)
+        .map_err(|error| threads::refusal(&format!("consumer {subject}"), &error))?;
+    let who = format!("the consumer {subject}");
+    let pinned = Pinned { who, thread: starting.known(), cores, is_put, lane: None };
+    Ok((starting, pinned))
 }

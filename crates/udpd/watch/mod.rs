@@ -1,6 +1,8 @@
 //! What the running daemon looks at besides datagrams: losses, the port's other owners, interfaces that come back or
-//! drift from their plan, and whether every thread still works. Nothing here is on the way of a datagram.
+//! drift from their plan, threads that left their cores, and whether every thread still works. Nothing here is on the
+//! way of a datagram.
 
+pub mod cores;
 pub mod drift;
 pub mod losses;
 pub mod offences;

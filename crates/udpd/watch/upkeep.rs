@@ -1,8 +1,12 @@
 //! What the main thread does for the listeners once a second: it says who exceeds a rate limit and who else is on a
-//! port, and puts right what an interface that was removed and added again has broken.
+//! port, and puts right what an interface that was removed and added again has broken, and a core that went off.
 
+use std::path::Path;
 use std::sync::Arc;
 
+use steer::Topology;
+
+use super::cores::{CoreWatch, ThisMachine};
 use super::offences::OffenceWatch;
 use super::sharing::ShareWatch;
 use crate::config::{Config, Listener};
@@ -15,6 +19,7 @@ pub struct Upkeep {
     limits: Vec<(Arc<Offences>, OffenceWatch)>,
     ties: Vec<Tie>,
     sharing: ShareWatch,
+    cores: CoreWatch,
     /// The listeners that are to spin, by index, until it is known whether they can.
     spinning: Vec<usize>,
 }
@@ -52,8 +57,13 @@ impl Upkeep {
         let spinning = listeners().filter(|(_, listener)| !listener.busy_poll.is_zero()).map(|(index, _)| index);
         let mut sharing = ShareWatch::new(config, pipeline);
         sharing.look(pipeline);
+        // What cannot be read was said when the plan was made, and then nobody has a node.
+        let topology = Topology::read(Path::new("/sys")).unwrap_or_default();
+        let mut allowed = steer::allowed_cores().unwrap_or_default();
+        allowed.retain(|core| config.steer.request.cores.as_ref().is_none_or(|cores| cores.contains(core)));
         Self {
             sharing,
+            cores: CoreWatch::new(pipeline.pinned().to_vec(), &allowed, &topology, &ThisMachine),
             limits: limits.collect(),
             ties: listeners().flat_map(|(index, listener)| ties(index, listener, pipeline)).collect(),
             spinning: spinning.collect(),
@@ -69,6 +79,9 @@ impl Upkeep {
             tie.look(pipeline);
         }
         self.sharing.look(pipeline);
+        let found = self.cores.look(&ThisMachine);
+        found.lines.iter().for_each(|line| log::log!(line.level, "{}", line.text));
+        found.moved.iter().for_each(|(lane, cores)| pipeline.lanes()[*lane].note_cores(cores));
         self.spinning.retain(|&listener| {
             let idle = pipeline.lanes_of(listener).find(|lane| lane.has_nothing_to_poll());
             if let Some(lane) = idle {
