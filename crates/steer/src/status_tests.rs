@@ -1,6 +1,7 @@
 //! Tests of the verdict, on unpacked machines: what differs, what is unknown, and that neither is called as planned.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::ethtool::FlowHash;
@@ -16,7 +17,7 @@ fn with<T>(machine: &Machine, request: &Request, polls: &[BusyPoll], body: impl 
     let (sys, proc) = (machine.sys(), machine.proc());
     let (ethtool, netdev) = (&machine.ethtool, &machine.netdev);
     let reader = Reader { sys_root: &sys, proc_root: &proc, ethtool, netdev, busy_polls: polls };
-    let allowed = crate::Topology::read(&sys).expect("a topology").online;
+    let allowed = crate::Topology::read(&sys).map_or_else(|_| vec![0], |topology| topology.online);
     body(Steering { reader, allowed: &allowed, request })
 }
 
@@ -265,4 +266,48 @@ fn what_became_unreadable_is_unknown_and_a_difference_beside_it_weighs_more() {
         let comparison = steering.compare(&host, &plan, &Rivals::default());
         assert_eq!((comparison.verdict(), comparison.unknown.len()), (Verdict::Differs, 1));
     });
+}
+
+/// Every file below a folder.
+fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        let kind = entry.file_type().expect("a kind");
+        if kind.is_dir() {
+            files_below(&entry.path(), found);
+        } else if kind.is_file() {
+            found.push(entry.path());
+        }
+    }
+}
+
+#[test]
+fn whichever_file_cannot_be_read_it_is_an_error_or_unknown_and_never_as_planned() {
+    // Nobody needs these to say where datagrams of eth0 are processed: they are of loopback and of interrupts that are
+    // not those of a receive queue, or only their being there counts.
+    let not_needed = ["net/lo/", "per_cpu_count", "/uevent", "/config", "/msi_irqs/", "/ns/net"].map(str::to_owned);
+    let of_others = [24, 26, 28, 30, 32].map(|number| format!("/proc/irq/{number}/"));
+    let machine = as_planned();
+    let mut files = Vec::new();
+    files_below(machine.root.path(), &mut files);
+    let (mut judged, mut as_planned) = (0, Vec::new());
+    for path in files {
+        let aside = path.with_extension("aside");
+        fs::rename(&path, &aside).expect("renamed");
+        fs::create_dir(&path).expect("a folder cannot be read like a file");
+        let verdict = with(&machine, &Request::default(), &[], |steering| {
+            let (host, plan) = steering.plan(&["eth0".to_owned()]).ok()?;
+            Some(steering.compare(&host, &plan, &Rivals::default()).verdict())
+        });
+        fs::remove_dir(&path).expect("removed");
+        fs::rename(&aside, &path).expect("renamed");
+        let name = path.display().to_string();
+        if verdict == Some(Verdict::AsPlanned) {
+            as_planned.push(name);
+        } else {
+            judged += 1;
+        }
+    }
+    as_planned.retain(|name| !not_needed.iter().chain(&of_others).any(|part| name.contains(part)));
+    assert_eq!(as_planned, Vec::<String>::new());
+    assert!(judged > 30, "{judged} files are read");
 }
