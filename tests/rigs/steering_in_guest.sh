@@ -1,10 +1,18 @@
 #!/usr/bin/env bash
-# A machine with two memory nodes and a network card with four receive queues, in software: the whole way from the
-# queue's interrupt to the lane, applied, checked under traffic, drifted, taken back, and killed in the middle. Nothing
-# else here can show that an interrupt really fires where the plan puts it, or that restoring is exact on a real kernel.
-# Needs root, /dev/net/tun, python3, and Debian's packages for what is missing: qemu, a kernel, busybox and ethtool.
-# Skips with its reason otherwise; with --prepare it only fetches what is missing. The card's other end is a tap in a
-# network namespace of its own; nothing outside of it is touched.
+# Machines of many shapes in software: the whole way from a queue's interrupt to the lane, planned, applied, checked
+# under traffic, drifted by what really drifts it, taken back, and killed in the middle. Nothing else here can show that
+# an interrupt really fires where the plan puts it, or that restoring is exact on a real kernel.
+#
+# As it stands it takes the shapes that are hardest to get right. All of them, and what takes minutes:
+#
+#     SHAPES=all tests/rigs/steering_in_guest.sh --record benches/runs/DATE-HOST
+#
+# SHAPES may name single ones, see guest/shapes.py, and `--only` single parts, see guest/host.py. UDPD names a udpd that
+# is built already. GUEST_BLESS=1 only writes the plans below guest/plans anew, to be read before they go in.
+#
+# Needs root, /dev/net/tun, python3, and Debian's packages for what is missing: qemu, a kernel, busybox, ethtool and
+# irqbalance. Skips with its reason otherwise; with --prepare it only fetches what is missing. The cards' other ends are
+# taps in a network namespace of their own; nothing outside of it is touched, and irqbalance runs in the guest alone.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -37,42 +45,51 @@ fi
 kernel=$(apt-cache depends linux-image-amd64 2>/dev/null |
     sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
 [ -n "$kernel" ] || skip "the package linux-image-amd64"
-for package in "$kernel" busybox-static ethtool; do
+libraries=(libglib2.0-0 libnuma1 libcap-ng0 libsystemd0)
+for package in "$kernel" busybox-static ethtool irqbalance "${libraries[@]}"; do
     fetch "$package" || skip "the package $package, which apt-get could not download"
 done
 [ "${1:-}" != --prepare ] || exit 0
 
-# UDPD_RIG_BINARY: a udpd that is built already.
-udpd=${UDPD_RIG_BINARY:-}
-if [ -z "$udpd" ]; then
+if [ -z "${UDPD:-}" ]; then
     cargo build --release --bin udpd
-    udpd=${CARGO_TARGET_DIR:-target}/release/udpd
+    UDPD=${CARGO_TARGET_DIR:-target}/release/udpd
 fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# The guest's whole file system: busybox, ethtool, udpd, the modules of the cards, and the checks.
+# The whole file system of every guest: busybox, ethtool, irqbalance, udpd, and the modules of the cards.
 root=$work/root
-mkdir -p "$root"/{bin,proc,sys,dev,run,tmp,modules}
+mkdir -p "$root"/{bin,etc,proc,sys,dev,run,tmp,var,modules}
 cp "$cache/busybox-static/bin/busybox" "$root/bin/"
 cp "$cache"/ethtool/{usr/,}sbin/ethtool "$root/bin/" 2>/dev/null || [ -x "$root/bin/ethtool" ]
-cp "$udpd" "$root/bin/udpd"
+cp "$cache/irqbalance/usr/sbin/irqbalance" "$root/bin/"
+cp "$UDPD" "$root/bin/udpd"
 strip --strip-debug "$root/bin/udpd" 2>/dev/null || true
-for library in $(ldd "$udpd" "$root/bin/ethtool" | sed -n 's/^[^/]*\(\/[^ ]*\) (0x.*/\1/p' | sort -u); do
-    mkdir -p "$root$(dirname "$library")"
-    cp -L "$library" "$root$library"
+# What the host has is taken before what was fetched.
+fetched=$(printf ":$cache/%s/usr/lib/x86_64-linux-gnu:$cache/%s/lib/x86_64-linux-gnu" \
+    $(printf '%s\n' "${libraries[@]}" | sed p))
+for library in $(LD_LIBRARY_PATH=/lib/x86_64-linux-gnu$fetched ldd "$root"/bin/{udpd,ethtool,irqbalance} |
+    sed -n 's/^[^/]*\(\/[^ ]*\) (0x.*/\1/p' | sort -u); do
+    case $library in
+    /lib64/*) place=/lib64 ;;
+    *) place=/lib/x86_64-linux-gnu ;;
+    esac
+    mkdir -p "$root$place"
+    cp -L "$library" "$root$place/"
 done
 modules=(virtio_ring virtio virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci failover
-    net_failover virtio_net vmxnet3)
+    net_failover virtio_net vmxnet3 e1000e)
 for module in "${modules[@]}"; do
     found=$(find "$cache/$kernel" -name "$module.ko" | head -n 1)
     [ -z "$found" ] || cp "$found" "$root/modules/"
 done
 printf '%s\n' "${modules[@]}" >"$root/modules/order"
-cp tests/rigs/guest/init "$root/init"
-cp tests/rigs/guest/checks.sh "$root/checks.sh"
+printf 'root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n' >"$root/etc/passwd"
+cp tests/rigs/guest/{init,agent.sh,snapshot.sh} "$root/"
 chmod +x "$root/init"
-(cd "$root" && find . | cpio -o -H newc --quiet) | gzip -1 >"$work/initramfs"
+(cd "$root" && find . | cpio -o -H newc --quiet) >"$work/initramfs"
 
 image=$(find "$cache/$kernel/boot" -name 'vmlinuz-*' | head -n 1)
-unshare --net --mount python3 tests/rigs/guest/host.py "$image" "$work/initramfs" "$work"
+python3 -B tests/rigs/guest/host.py --image "$image" --initramfs "$work/initramfs" \
+    --folder "$work" --shapes "${SHAPES:-short}" ${GUEST_BLESS:+--bless} "$@"

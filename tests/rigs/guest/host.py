@@ -1,91 +1,107 @@
-"""The other side of the guest: starts it, shows what it says, and sends datagrams when it asks for them."""
-import re
-import socket
+"""Starts the guests of the table, some at once, has them checked, and says what came of it."""
+import argparse
+import concurrent.futures
+import json
+import pathlib
 import subprocess
 import sys
-import threading
 import time
+import traceback
 
-image, initramfs, work = sys.argv[1:]
-LIMIT_SECONDS = 420
-GUEST, HOST = "10.9.0.2", "10.9.0.1"
-# Emulated, instructions that copy byte by byte are slow, and so is every page that is cleared before anybody asks: the
-# processor is said to lack the ones, and the kernel is told to leave out the other, and what guards against neighbours.
-KERNEL = "console=ttyS0,115200 quiet panic=-1 net.ifnames=0 mitigations=off init_on_alloc=0"
-MACHINE = f"""
--accel tcg,thread=multi -cpu max,-erms,-fsrm,-la57 -machine q35 -smp 4,sockets=2,cores=2 -m 2048
--object memory-backend-ram,id=m0,size=1024M -object memory-backend-ram,id=m1,size=1024M
--numa node,nodeid=0,cpus=0-1,memdev=m0 -numa node,nodeid=1,cpus=2-3,memdev=m1 -numa dist,src=0,dst=1,val=21
--netdev tap,id=n0,ifname=tap0,queues=4,script=no,downscript=no
--device virtio-net-pci,netdev=n0,mq=on,vectors=10,rss=on,hash=on,mac=52:54:00:00:00:02
--netdev hubport,id=n1,hubid=0 -device pxb-pcie,id=far,bus_nr=128,numa_node=1,bus=pcie.0
--device pcie-root-port,id=root1,bus=far,chassis=1 -device vmxnet3,netdev=n1,bus=root1
--kernel {image} -initrd {initramfs} -display none -no-reboot -serial stdio
--chardev socket,id=ask,path={work}/requests -serial chardev:ask
-"""
+import journal
+import lasting
+import rivals
+import shapes
+import verdicts
+from machine import Guest, unpacked
+from placement import Stage
+from report import Report
 
-
-def answer(requests):
-    """Each line of the guest asks for datagrams: SEND flows total per_second port."""
-    connection, _ = requests.accept()
-    asked = connection.makefile("r")
-    for line in asked:
-        found = re.search(r"SEND (\d+) (\d+) (\d+) (\d+)", line)
-        if not found:
-            continue
-        flows, total, per_second, port = map(int, found.groups())
-        senders = []
-        for flow in range(flows):
-            sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            sender.bind((HOST, 20000 + flow))
-            sender.connect((GUEST, port))
-            senders.append(sender)
-        begun, sent = time.monotonic(), 0
-        while sent < total:
-            due = min(total, int((time.monotonic() - begun) * per_second) + 1)
-            while sent < due:
-                try:
-                    senders[sent % flows].send(b"%032d" % sent)
-                    sent += 1
-                except ConnectionRefusedError:
-                    pass
-            time.sleep(0.001)
-        for sender in senders:
-            sender.close()
-        connection.sendall(b"SENT %d\n" % sent)
+# What is done on a machine beside its cases. Each takes the stage, and whether it shall take its time.
+EXTRAS = {
+    "privileges": verdicts.privileges,
+    "verdicts": verdicts.verdicts,
+    "rivals": rivals.rivals,
+    "lasting": lasting.lasting,
+    "races": journal.races,
+    "kills": journal.kills,
+}
 
 
-for command in (
-    "ip link set lo up",
-    "ip tuntap add dev tap0 mode tap multi_queue",
-    f"ip address add {HOST}/24 dev tap0",
-    "ip link set tap0 up",
-):
-    subprocess.run(command.split(), check=True)
-requests = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-requests.bind(f"{work}/requests")
-requests.listen(1)
-threading.Thread(target=answer, args=(requests,), daemon=True).start()
+def main():
+    parser = argparse.ArgumentParser()
+    for option in ("--image", "--initramfs", "--folder"):
+        parser.add_argument(option, required=True)
+    parser.add_argument("--shapes", default="short", help="short, all, or names of shapes.py")
+    parser.add_argument("--only", type=lambda names: names.split(","), default=[], help="names of EXTRAS, no cases")
+    parser.add_argument("--bless", action="store_true", help="write the reviewed plans anew, and no more")
+    parser.add_argument("--at-once", type=int, default=2, help="guests; they compute at times and wait at others")
+    parser.add_argument("--record", help="a folder for the page and the table of this run")
+    parser.add_argument("--whole", action="store_true", help="take the minutes that the long form takes")
+    parser.add_argument("--result", help="be the host of one shape, and write here what came of it")
+    chosen = parser.parse_args()
+    if chosen.result:
+        one(chosen)
+        return
+    names = {"short": shapes.SHORT, "all": list(shapes.SHAPES)}.get(chosen.shapes, chosen.shapes.split(","))
+    report = Report()
+    version = chosen.image.rpartition("vmlinuz-")[2]
+    chosen.image = unpacked(chosen.image, chosen.folder)
+    with concurrent.futures.ThreadPoolExecutor(chosen.at_once) as pool:
+        for part in pool.map(lambda name: apart(name, chosen), names):
+            report.take(part)
+    if chosen.record:
+        command = f"SHAPES={chosen.shapes} tests/rigs/steering_in_guest.sh"
+        report.record(chosen.record, command, version)
+    failed = report.failed()
+    print(f"{len(failed)} of {len(report.checks)} checks failed")
+    for shape, name, _ in failed:
+        print(f"    {shape}: {name}")
+    sys.exit(1 if failed or not report.checks else 0)
 
-arguments = MACHINE.split() + ["-append", KERNEL]
-qemu = subprocess.Popen(
-    ["qemu-system-x86_64", *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace"
-)
-timer = threading.Timer(LIMIT_SECONDS, qemu.kill)
-timer.start()
-result = None
-try:
-    for line in qemu.stdout:
-        line = line.rstrip("\r\n")
-        print("guest:", line, flush=True)
-        found = re.search(r"RIG-RESULT (\d+) failed of (\d+)", line)
-        if found:
-            result = tuple(map(int, found.groups()))
-finally:
-    timer.cancel()
-    qemu.kill()
-    qemu.wait()
-if result is None:
-    sys.exit(f"the guest never said its result (it has {LIMIT_SECONDS} s)")
-if result[0] > 0 or result[1] == 0:
-    sys.exit(f"{result[0]} of {result[1]} checks failed in the guest")
+
+def apart(name, chosen):
+    """The host of one shape, in a process and a network namespace of its own: every guest has the same addresses."""
+    folder = pathlib.Path(chosen.folder) / name
+    folder.mkdir()
+    result = folder / "result.json"
+    command = ["unshare", "--net", "--mount", sys.executable, "-B", *sys.argv, f"--result={result}"]
+    command += ["--whole"] if chosen.shapes == "all" else []
+    ended = subprocess.run([*command, f"--shapes={name}", f"--folder={folder}", f"--image={chosen.image}"], check=False)
+    if not result.exists():
+        return {"checks": [[name, "its host comes to an end", [f"exit {ended.returncode}"]]], "facts": []}
+    return json.loads(result.read_text())
+
+
+def one(chosen):
+    """A shape with all its checks."""
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    shape = shapes.SHAPES[chosen.shapes]
+    report = Report(chosen.shapes)
+    try:
+        with Guest(shape.machine, (chosen.image, chosen.initramfs), chosen.folder) as guest:
+            report.fact("seconds to boot", round(guest.boot_seconds))
+            stage = Stage(guest, report, chosen.bless)
+            report.check("the machine is of this shape", is_of_shape(stage.topology, shape.topology))
+            for case in [] if chosen.only else shape.cases:
+                stage.case(case)
+            for extra in shape.extra:
+                if extra in chosen.only or not (chosen.only or chosen.bless):
+                    EXTRAS[extra](stage, chosen.whole)
+    except Exception:
+        report.check("its host comes to an end", traceback.format_exc())
+    report.fact("seconds", round(time.monotonic() - report.started))
+    report.save(chosen.result)
+
+
+def is_of_shape(topology, wanted):
+    found = {
+        "nodes": topology.nodes,
+        "memory": topology.memory,
+        "threads": max(len(siblings) for siblings in topology.siblings.values()),
+    }
+    return [f"{key}: {found[key]}, wanted {value}" for key, value in wanted.items() if found[key] != value]
+
+
+if __name__ == "__main__":
+    main()

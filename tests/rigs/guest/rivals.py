@@ -1,0 +1,141 @@
+"""What undoes a plan, done for real under a running daemon: each is named in time and with its cause."""
+import senders
+from placement import configuration
+from shapes import Case
+
+# The promise, by the guest's clock.
+NAMED_SECONDS = 10
+CASE = Case("rivals", [0])
+IRQBALANCE = "irqbalance --foreground --interval=2 >/tmp/irqbalance.log 2>&1 & echo $! >/tmp/irqbalance.pid"
+
+
+def named(stage, what, pattern, limit=NAMED_SECONDS):
+    """Waits for a line of the log that is newer than the last mark."""
+    seconds = stage.guest.wait(f"tail -n +$(cat /tmp/mark) /tmp/log | grep -qE '{pattern}'", 2 * limit)
+    log = stage.guest.run("tail -n +$(cat /tmp/mark) /tmp/log").text
+    stage.report.check(
+        f"{what} is named within {limit} s",
+        [] if seconds is not None and seconds <= limit else f"after {seconds} s, wanted /{pattern}/ in\n{log}",
+    )
+    if seconds is not None:
+        stage.report.fact(f"seconds until {what} is named", seconds)
+
+
+def mark(stage):
+    """What the daemon says from here on is new."""
+    stage.guest.run("echo $(($(wc -l </tmp/log) + 1)) >/tmp/mark")
+
+
+def apply(stage):
+    stage.guest.run("udpd steer apply -c /tmp/udpd.toml")
+
+
+def rivals(stage, _):
+    guest, report = stage.guest, stage.report
+    guest.write("/tmp/udpd.toml", configuration(CASE))
+    stage.uneven()
+    before = stage.snapshot([0])
+    apply(stage)
+    report.check("a daemon to be disturbed starts", stage.start())
+    number = stage.interrupts().of_queue(0, stage.devices[0], 0)
+    mark(stage)
+    guest.run(f"echo 2 >/proc/irq/{number}/smp_affinity_list")
+    named(stage, "an interrupt that somebody moved", f"interrupt {number} .* is 2, wanted 0")
+    apply(stage)
+    channels(stage)
+    card(stage)
+    core(stage)
+    report.same("the ledger closes after all of it", [of["residual"] for of in stage.stop()["listeners"]], [0])
+    irqbalance(stage)
+    guest.run("udpd steer restore")
+    stage.is_restored("rivals", [0], before)
+
+
+def channels(stage):
+    mark(stage)
+    stage.guest.run("ethtool -L port0 combined 2")
+    named(stage, "a change of channels", "channels .*is 0 0 0 2, wanted 0 0 0 4")
+    stage.guest.run("ethtool -L port0 combined 4")
+    apply(stage)
+
+
+def card(stage):
+    mark(stage)
+    stage.guest.run("ip link set port0 down")
+    named(stage, "a card that is down", "port0.* down")
+    stage.guest.run("ip link set port0 up")
+    apply(stage)
+    sent = stage.ledger()["listeners"][0]["arrived"] + 64 * 4
+    senders.send(0, 64, 64 * 4, 2000)
+    arrived = stage.arrived(sent)["listeners"][0]["arrived"]
+    stage.report.same("a card that is up again is heard", arrived, sent)
+
+
+def receivers(stage):
+    """The cores that each receiver may run on, by its name."""
+    shown = stage.guest.run(
+        "for task in /proc/$(cat /tmp/pid)/task/*; do read -r name <$task/comm; case $name in rx*)"
+        " echo $name $(sed -n 's/^Cpus_allowed_list:\\t//p' $task/status) ;; esac; done"
+    )
+    return dict(line.split() for line in shown.lines())
+
+
+def core(stage):
+    guest, report = stage.guest, stage.report
+    was = receivers(stage)
+    away = next(name for name, cores in was.items() if cores == "3")
+    mark(stage)
+    guest.run("echo 0 >/sys/devices/system/cpu/cpu3/online")
+    # A thread that sleeps is not moved before it wakes.
+    sent = stage.ledger()["listeners"][0]["arrived"] + 640
+    senders.send(0, 64, 640, 1000)
+    named(stage, "a core that is off", "core 3 .*(off|online)")
+    report.check("its receiver runs elsewhere", receivers(stage)[away] != "3")
+    report.same("and nothing is lost", stage.arrived(sent)["listeners"][0]["arrived"], sent)
+    guest.run("echo 1 >/sys/devices/system/cpu/cpu3/online")
+    at = f"grep -l {away} /proc/$(cat /tmp/pid)/task/*/comm"
+    seconds = guest.wait(f"grep -q 'Cpus_allowed_list:.3$' $(dirname $({at}))/status", 2 * NAMED_SECONDS)
+    report.check(
+        f"and is pinned again within {NAMED_SECONDS} s of its core's return",
+        [] if seconds is not None and seconds <= NAMED_SECONDS else f"after {seconds} s: {receivers(stage)}",
+    )
+    report.same("so are all of them", receivers(stage), was)
+    apply(stage)
+
+
+def moved(stage):
+    """A command that succeeds once an interrupt is not where it is planned."""
+    return "[ $(udpd steer status -c /tmp/udpd.toml >/dev/null 2>&1; echo $?) = 1 ]"
+
+
+def irqbalance(stage):
+    """The real one: named, and with a ban off, also when it is started again."""
+    guest, report = stage.guest, stage.report
+    apply(stage)
+    report.check("the daemon starts again", stage.start())
+    mark(stage)
+    guest.run(f"mkdir -p /run/irqbalance; {IRQBALANCE}")
+    # It moves what fires: a stream keeps it busy until it does.
+    moves = False
+    for _ in range(10):
+        senders.send(0, 64, 3000, 1500)
+        if moves := guest.run(moved(stage)).code == 0:
+            break
+    if not report.check("irqbalance moves an interrupt", bool(moves)):
+        report.check("what it said", guest.run("cat /tmp/irqbalance.log").text)
+    number = guest.run("cat /tmp/irqbalance.pid").text.strip()
+    named(stage, "an interrupt that irqbalance moved", f"wanted .*irqbalance runs \\(process {number}\\)")
+    stage.stop()
+    guest.write("/tmp/ban.toml", configuration(Case("ban", [0], steer='irqbalance = "ban"')))
+    guest.run("udpd steer apply --watch -c /tmp/ban.toml >/tmp/watch.log 2>&1 & echo $! >/tmp/watch.pid")
+    calm = "udpd steer status -c /tmp/ban.toml"
+    report.check("it is put right with a ban", guest.wait(calm, 20) is not None)
+    senders.send(0, 64, 9000, 1500)
+    report.same("and left alone", guest.run(calm).code, 0)
+    guest.run(f"kill $(cat /tmp/irqbalance.pid); sleep 1; {IRQBALANCE}")
+    senders.send(0, 64, 15000, 1500)
+    said = guest.run(calm)
+    report.check("also by an irqbalance that is started again", [] if said.code == 0 else said.text)
+    guest.run("kill $(cat /tmp/watch.pid); sleep 1; udpd steer restore; kill $(cat /tmp/irqbalance.pid)")
+    guest.wait("! kill -0 $(cat /tmp/irqbalance.pid)", 10)
+    stage.uneven()
