@@ -178,7 +178,13 @@ impl Ethtool for Ioctl {
     fn flow_hash(&self, interface: &str, family: Family) -> Answer<FlowHash> {
         let mut request = new_request(command::GET_FLOW_HASH, wire::RXNFC_BYTES)?;
         wire::put_u32(request.bytes_mut(), wire::FLOW_TYPE_AT, wire::flow_type(family));
-        self.call(interface, &mut request, || format!("read what {interface} hashes of UDP over {family}"))?;
+        match self.call(interface, &mut request, || format!("read what {interface} hashes of UDP over {family}")) {
+            // So some drivers say that they know no such flows, instead of EOPNOTSUPP.
+            Err(EthtoolError::Failed { cause, .. }) if cause.raw_os_error() == Some(libc::EINVAL) => {
+                return Err(EthtoolError::NotSupported);
+            }
+            answer => answer?,
+        }
         Ok(FlowHash(wire::u64_at(request.bytes(), wire::DATA_AT)))
     }
 

@@ -91,6 +91,16 @@ fn every_call_that_fails_is_told_with_its_operation() {
     assert!(matches!(ioctl.channels("lo"), Err(EthtoolError::Permission)));
 }
 
+#[test]
+fn a_driver_that_knows_no_such_flows_does_not_support_the_hash_and_one_that_fails_fails() {
+    let ioctl = Ioctl::new().expect("a socket");
+    seam::FAIL.set(Some((0, libc::EINVAL)));
+    assert!(matches!(ioctl.flow_hash("lo", Family::V4), Err(EthtoolError::NotSupported)));
+    seam::FAIL.set(Some((0, libc::EIO)));
+    let error = ioctl.flow_hash("lo", Family::V4).expect_err("the call fails");
+    assert!(error.to_string().starts_with("cannot read what lo hashes of UDP over IPv4: "), "{error}");
+}
+
 /// A driver whose table has so many entries at each question, one after the other; the last stays.
 fn driver_with_tables(sizes: &'static [u32]) -> seam::Driver {
     let mut asked = 0;
