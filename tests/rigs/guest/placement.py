@@ -79,6 +79,10 @@ class Stage:
         said = self.guest.run("cat /tmp/ledger.json")
         return json.loads(said.text) if said.code == 0 else None
 
+    def complaints(self):
+        """What the daemon warns of. A guest has no huge pages to give, which is another matter."""
+        return self.guest.run("grep -E '^(warn|error)' /tmp/log | grep -v 'huge pages'").text
+
     def arrived(self, wanted, seconds=20):
         """The ledger once it has so many datagrams, or when it still has not."""
         until = time.monotonic() + seconds
@@ -164,8 +168,7 @@ class Stage:
             before = [of["wrong_cpu"] for of in start["listeners"]]
             grown = sum(now or 0 for now in wrong) - sum(then or 0 for then in before)
             report.same(f"{case.name}: datagrams on a wrong core", grown, case.wrong_cpu)
-        log = guest.run("grep -E 'wanted|arrived on core' /tmp/log").text
-        report.same(f"{case.name}: the daemon complains of nothing", log, "")
+        report.check(f"{case.name}: the daemon complains of nothing", self.complaints())
         last = self.stop()
         residuals = [of["residual"] for of in last["listeners"]] if last else None
         report.same(f"{case.name}: the ledger closes", residuals, [0] * len(case.ports))
