@@ -2,6 +2,7 @@
 //! pinned sender decides where its datagrams arrive.
 
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
 
@@ -235,4 +236,38 @@ fn more_lanes_than_cores_cannot_be_fed_by_core_and_never_start() {
             assert!(stderr.contains(words), "{command}: {words}: {stderr}");
         }
     }
+}
+
+#[test]
+fn what_cannot_be_restored_is_told_and_kept_until_it_is_given_up() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let state = folder.path().join("steer");
+    let restore = |more: &[&str]| {
+        let output = udpd(&[&["steer", "restore", "--state", state.to_str().expect("a path")], more].concat());
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (output.status.code(), said)
+    };
+    let (code, said) = restore(&[]);
+    assert_eq!((code, said.as_str()), (Some(0), "everything is as saved: changed nothing\n"));
+    assert!(!state.exists(), "nothing is made to look for what was never saved");
+
+    std::fs::create_dir(&state).expect("a directory");
+    std::fs::set_permissions(&state, PermissionsExt::from_mode(0o700)).expect("ours");
+    let [damaged, linked] = ["eth9.9.77.saved", "eth8.8.77.saved"].map(|name| state.join(name));
+    std::fs::write(&damaged, "no journal\n").expect("a file");
+    std::os::unix::fs::symlink(&damaged, &linked).expect("a link");
+    let (code, said) = restore(&[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains(&format!("{} is damaged: nothing is restored from it", damaged.display())), "{said}");
+    assert!(said.contains(&format!("{} is a symbolic link", linked.display())), "{said}");
+    let (code, said) = restore(&["--forget"]);
+    assert_eq!(code, Some(2), "it is not said of what: {said}");
+    assert_eq!(restore(&["eth8", "--forget"]).0, Some(0));
+    assert!(std::fs::symlink_metadata(&linked).is_err() && damaged.exists(), "what was not named is kept");
+
+    std::fs::set_permissions(&state, PermissionsExt::from_mode(0o770)).expect("ours");
+    let (code, said) = restore(&["eth9", "--forget"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("is writable by others than its owner (mode 770)"), "{said}");
+    assert!(damaged.exists());
 }

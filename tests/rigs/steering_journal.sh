@@ -11,8 +11,8 @@ missing=
 for program in unshare nsenter ip mount setpriv flock; do
     command -v "$program" >/dev/null || missing=$program
 done
-if [ -z "$missing" ] && ! unshare --net --mount sh -c 'mount -t sysfs none /sys && ip link add card0 type veth peer name peer0' \
-    2>/dev/null; then
+can_be_made='mount -t sysfs none /sys && ip link add card0 type veth peer name peer0'
+if [ -z "$missing" ] && ! unshare --net --mount sh -c "$can_be_made" 2>/dev/null; then
     missing="the right to make namespaces and veth interfaces"
 fi
 if [ -n "$missing" ]; then
