@@ -142,7 +142,12 @@ class Stage:
             " sed -n 's/^Cpus_allowed_list:\\t//p' $task/status ;; esac; done"
         )
         found = sorted(core for line in shown.lines() for core in judge.cores_of(line))
-        report.same(f"{case.name}: the receivers run on the plan's cores", found, wanted)
+        if case.receivers:
+            counts = (len(found), len(set(found)))
+            report.same(f"{case.name}: each receiver has a core of its own", counts, (case.receivers, case.receivers))
+            report.check(f"{case.name}: and those of the plan are among them", set(wanted) <= set(found))
+        else:
+            report.same(f"{case.name}: the receivers run on the plan's cores", found, wanted)
         maps = guest.run("cat /proc/$(cat /tmp/pid)/numa_maps").text
         report.check(
             f"{case.name}: the pool lies on the nearest memory",
@@ -168,7 +173,11 @@ class Stage:
             before = [of["wrong_cpu"] for of in start["listeners"]]
             grown = sum(now or 0 for now in wrong) - sum(then or 0 for then in before)
             report.same(f"{case.name}: datagrams on a wrong core", grown, case.wrong_cpu)
-        report.check(f"{case.name}: the daemon complains of nothing", self.complaints())
+        said = self.complaints().splitlines()
+        others = [line for line in said if not case.warning or case.warning not in line]
+        report.check(f"{case.name}: the daemon complains of nothing else", others)
+        if case.warning:
+            report.check(f"{case.name}: it warns of what it does otherwise than asked", len(others) < len(said))
         last = self.stop()
         residuals = [of["residual"] for of in last["listeners"]] if last else None
         report.same(f"{case.name}: the ledger closes", residuals, [0] * len(case.ports))

@@ -17,6 +17,9 @@ class Case:
     prepare: str = ""
     # None: nobody can say where the datagrams of this card arrive, and the ledger may say so.
     wrong_cpu: int | None = 0
+    # How many receivers the daemon makes, where that is not one for each queue; and of what it then has to warn.
+    receivers: int | None = None
+    warning: str = ""
     flows: int = 64
     datagrams: int = 4000
 
@@ -58,8 +61,11 @@ SHAPES = {
         Machine("4", [(1024, "0-3")], CARDS),
         [
             Case("two-cards", [1, 2]),
-            Case("more-receivers", [1], listener=ONE_QUEUE),
-            Case("more-queues", [0], listener="", prepare="ethtool -L port0 combined 8"),
+            Case("more-receivers", [1], listener=ONE_QUEUE, receivers=4),
+            Case(
+                "more-queues", [0], listener="", prepare="ethtool -L port0 combined 8", receivers=4,
+                warning="port0 has 8 receive queues and udpd may use 4 cores, so it gets 4 lanes",
+            ),
             Case("two-vectors", [3], listener="", wrong_cpu=None),
             Case("shared-line", [4], listener="", wrong_cpu=None),
             Case("all-cards", [1, 3, 4, 5, 6], listener="", wrong_cpu=None, datagrams=1500),
