@@ -30,6 +30,7 @@ mod stalls;
 // What is refused, limited or joined as told.
 mod policies;
 // Who else is on a port.
+mod seats;
 mod sharing;
 // What the bench says of the traffic is what was done to it.
 mod bench;

@@ -257,13 +257,15 @@ fn steer(command: Steer) -> Result<(), Failure> {
     };
     let SteerArguments { interfaces, config, json, state } = arguments;
     let from_file = config.is_some();
-    let wish = match config {
+    let config = match config {
         // Interfaces on the command line need no file.
         // What is saved is put back whatever a file says by now.
-        None if action == Action::Restore || !Path::new(CONFIG_PATH).exists() => config::Steer::default(),
-        config => load(config)?.steer,
+        None if action == Action::Restore || !Path::new(CONFIG_PATH).exists() => None,
+        config => Some(load(config)?),
     };
-    let task = Task { action, interfaces, wish: &wish, from_file, state_folder: state, forget, json };
+    let wish = config.as_ref().map_or_else(config::Steer::default, |config| config.steer.clone());
+    let config = config.as_ref();
+    let task = Task { action, interfaces, wish: &wish, config, from_file, state_folder: state, forget, json };
     steer::execute(&task, &mut io::stdout().lock())
 }
 

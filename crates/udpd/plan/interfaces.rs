@@ -10,7 +10,7 @@ use std::path::Path;
 
 use steer::ethtool::Ioctl;
 use steer::model::{Host, Kind};
-use steer::plan::{Amount, InterfacePlan, Plan, Request};
+use steer::plan::{Amount, InterfacePlan, Plan, QueueSeat, Request};
 use steer::{ApplyError, Netlink, Reader, Steering};
 
 use super::advice;
@@ -125,12 +125,12 @@ impl Interfaces {
     }
 
     fn plan(&mut self, kernel: &Kernel, names: &[String], neighbours: &Neighbours) {
-        let mut whole = Whole::new(kernel, &self.request, names);
+        let mut whole = Whole::new(&kernel.steering(&self.request), names);
         // Where a neighbour steers the same card its interrupts stay where it has them: they cannot suit two plans.
         let seated = merge(&whole.host, &whole.plan, neighbours);
         if !seated.is_empty() {
-            self.request.seated = seated;
-            whole = Whole::new(kernel, &self.request, names);
+            self.request = beside(self.request.clone(), seated);
+            whole = Whole::new(&kernel.steering(&self.request), names);
         }
         for (name, error) in &whole.left_out {
             let error = advice::of_error(error, false);
@@ -205,8 +205,7 @@ pub struct Whole {
 
 impl Whole {
     /// Plans for all of them together, without those that it cannot be done for.
-    pub fn new(kernel: &Kernel, request: &Request, names: &[String]) -> Self {
-        let steering = kernel.steering(request);
+    pub fn new(steering: &Steering<'_>, names: &[String]) -> Self {
         let mut left_out = Vec::new();
         let mut kept: Vec<String> = Vec::new();
         let mut planned = steering.plan(names);
@@ -239,15 +238,22 @@ impl Whole {
 /// The plan of `udpd steer`: what a command is to compare the host with, or to make of it. Those of `[steer]` come
 /// first and in their order, so an interface that is named on the command line has the same part of the plan as
 /// without; behind them come those that are named and not in `[steer]`, which take cores that are left.
-pub fn of_command(kernel: &Kernel, wish: &Steer, named: &[String], request: &Request) -> Whole {
-    let mut names = wish.interfaces.clone();
-    names.extend(named.iter().filter(|name| !wish.interfaces.contains(name)).cloned());
-    let mut seen = Vec::new();
-    names.retain(|name| {
-        !seen.contains(name) && {
-            seen.push(name.clone());
-            true
+pub fn of_command(steering: &Steering<'_>, wish: &Steer, named: &[String]) -> Whole {
+    let mut names: Vec<String> = Vec::new();
+    for name in wish.interfaces.iter().chain(named) {
+        if !names.contains(name) {
+            names.push(name.clone());
         }
-    });
-    Whole::new(kernel, request, &names)
+    }
+    Whole::new(steering, &names)
+}
+
+/// The request beside running receivers with these seats, whose own cores are then no others'.
+pub fn beside(request: Request, seated: BTreeMap<String, Vec<QueueSeat>>) -> Request {
+    let own = |core: &usize| {
+        let mut seats = seated.values().flatten();
+        seats.any(|seat| seat.receiver_core == *core || seat.cores_of_queue().contains(core))
+    };
+    let taken = request.taken.iter().copied().filter(|core| !own(core)).collect();
+    Request { seated, taken, ..request }
 }

@@ -40,22 +40,7 @@ use crate::exit::{ExitCode, Failure};
 /// Reads the machine and works out what the configuration means on it, beside the daemons that run there but for the
 /// one behind the socket `except`.
 pub fn make(config: &Config, except: Option<&Path>) -> Result<Plan, Failure> {
-    let sys_root = Path::new("/sys");
-    let Machine { topology, mut allowed, assumed } = Machine::read(sys_root);
-    if let Some(cores) = &config.steer.request.cores {
-        allowed.retain(|core| cores.contains(core));
-        if allowed.is_empty() {
-            let message = format!(
-                "[steer] cpus = \"{}\": this process may run on none of them; widen cpus, or the affinity or cpuset \
-                 it starts in",
-                steer::format_core_list(cores)
-            );
-            return Err(Failure::new(ExitCode::Configuration, message));
-        }
-    }
-    let names = config.listeners.iter().filter_map(|listener| listener.interface.clone());
-    let queues: BTreeMap<String, usize> =
-        names.filter_map(|name| steer::receive_queues(sys_root, &name).map(|queues| (name, queues))).collect();
+    let (Machine { topology, allowed, assumed }, queues) = site(config)?;
     let mut interfaces = Interfaces { queues, ..Interfaces::default() };
     if assumed.is_empty() {
         let usual = default_paths();
@@ -76,6 +61,34 @@ pub fn make(config: &Config, except: Option<&Path>) -> Result<Plan, Failure> {
     plan.remarks.extend(limits.judge(config, &plan)?);
     refuse_idle_lanes(config, &plan, allowed.len())?;
     Ok(plan)
+}
+
+/// How many receivers each interface feeds that a listener is bound to.
+pub fn receivers(config: &Config) -> Result<BTreeMap<String, usize>, Failure> {
+    let (Machine { topology, allowed, .. }, queues) = site(config)?;
+    let interfaces = Interfaces { queues, ..Interfaces::default() };
+    let ground = Ground { topology: &topology, allowed: &allowed, interfaces: &interfaces };
+    Ok(interfaces::receivers(&ground.feeders(config), &config.steer.request, &interfaces.queues))
+}
+
+/// The machine with the cores that udpd may use of it, and how many receive queues its listeners' interfaces have.
+fn site(config: &Config) -> Result<(Machine, BTreeMap<String, usize>), Failure> {
+    let sys_root = Path::new("/sys");
+    let mut machine = Machine::read(sys_root);
+    if let Some(cores) = &config.steer.request.cores {
+        machine.allowed.retain(|core| cores.contains(core));
+        if machine.allowed.is_empty() {
+            let message = format!(
+                "[steer] cpus = \"{}\": this process may run on none of them; widen cpus, or the affinity or cpuset \
+                 it starts in",
+                steer::format_core_list(cores)
+            );
+            return Err(Failure::new(ExitCode::Configuration, message));
+        }
+    }
+    let names = config.listeners.iter().filter_map(|listener| listener.interface.clone());
+    let queues = names.filter_map(|name| steer::receive_queues(sys_root, &name).map(|queues| (name, queues))).collect();
+    Ok((machine, queues))
 }
 
 /// A core feeds one lane, so with more lanes than cores some would never receive anything.

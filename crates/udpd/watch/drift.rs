@@ -15,7 +15,7 @@ use steer::{Comparison, Drift, Rivals, Topology, Unknown};
 
 use crate::config::Steer;
 use crate::plan::advice;
-use crate::plan::interfaces::{Interfaces, Kernel};
+use crate::plan::interfaces::{Interfaces, Kernel, beside};
 
 /// What to set a core's number in to bring it back.
 const BRING_UP: &str = "echo 1 > /sys/devices/system/cpu/cpu";
@@ -35,7 +35,7 @@ impl<'a> InterfaceWatch<'a> {
     pub fn new(wish: &Steer, interfaces: &'a Interfaces) -> Self {
         let planned = interfaces.steered.as_slice();
         let seated = planned.iter().map(|part| (part.name.clone(), part.all_seats())).collect();
-        let request = Request { seated, ..interfaces.request.clone() };
+        let request = beside(interfaces.request.clone(), seated);
         Self { ban_irqbalance: wish.ban_irqbalance, planned, request, kernel: None, said: Said::default() }
     }
 

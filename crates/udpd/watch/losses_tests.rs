@@ -93,6 +93,35 @@ fn a_drift_that_was_over_is_said_again_about_the_core_of_its_second_time() {
     assert!(lines.len() == 1 && lines[0].contains("3 datagrams arrived on core 4"), "{lines:?}");
 }
 
+/// The same for a lane whose interface is steered: the lines after each of these readings.
+fn steered(readings: &[&[(usize, u64)]]) -> Vec<Vec<String>> {
+    let lane = arrivals(&[]).listeners[0].lanes[0].lane;
+    let mut watch = DriftWatch::new([(0, lane)].into());
+    readings.iter().map(|counts| watch.compare(&arrivals(counts))).collect()
+}
+
+fn counts(lines: &[Vec<String>]) -> Vec<usize> {
+    lines.iter().map(Vec::len).collect()
+}
+
+#[test]
+fn the_first_datagrams_after_an_interrupt_was_put_elsewhere_are_no_drift() {
+    for first in 1..=28 {
+        let lines = steered(&[&[(5, first)], &[(5, first)], &[(2, 10), (5, first)], &[(2, 20), (5, first)]]);
+        assert_eq!(counts(&lines), [0, 0, 0, 0]);
+        let again =
+            steered(&[&[(5, first)], &[(2, 1), (5, first)], &[(2, 1), (5, first + 1)], &[(2, 2), (5, first + 1)]]);
+        assert_eq!(counts(&again), [0, 0, 0, 0], "and once more after the next change");
+    }
+}
+
+#[test]
+fn what_goes_on_arriving_on_a_wrong_core_is_a_drift_at_the_second_reading_that_has_it() {
+    let lines = steered(&[&[(2, 9)], &[(2, 9), (5, 4)], &[(2, 9), (5, 4)], &[(2, 10), (5, 10)], &[(2, 10), (5, 90)]]);
+    assert_eq!(counts(&lines), [0, 0, 0, 1, 0], "the third reading has no datagram, and the fourth confirms");
+    assert!(lines[3][0].contains("10 datagrams arrived on core 5"), "with those of both readings: {lines:?}");
+}
+
 #[test]
 fn without_evidence_there_is_no_drift() {
     let mut watch = DriftWatch::default();

@@ -95,7 +95,7 @@ fn serve(config: &Config, crew: &Crew, events: &Receiver<Event>) -> Result<(), F
         upkeep: &mut upkeep,
         notifier: &notifier,
         losses: LossWatch::default(),
-        drift: DriftWatch::default(),
+        drift: DriftWatch::new(steered_lanes(&pipeline)),
         interfaces: InterfaceWatch::new(&config.steer, &plan.interfaces),
         hangup: Hangup::new(crew, pipeline.files()),
         is_steered: pipeline.lanes().iter().any(|lane| lane.setup.plan.intake.is_planned()),
@@ -113,6 +113,12 @@ fn serve(config: &Config, crew: &Crew, events: &Receiver<Event>) -> Result<(), F
     say_ledger(&snapshot);
     let saved = config.daemon.stats_on_exit.as_deref().map_or(Ok(()), |path| snapshot.save(path));
     reason.into_result().and(saved)
+}
+
+/// The lanes, by listener and number, for which the plan of an interface says where datagrams arrive.
+fn steered_lanes(pipeline: &Pipeline) -> BTreeSet<(usize, usize)> {
+    let plans = pipeline.lanes().iter().map(|lane| &lane.setup.plan);
+    plans.filter(|plan| !plan.intake.cores_of_queue.is_empty()).map(|plan| (plan.listener, plan.number)).collect()
 }
 
 /// Whether the operator asks for the end within this time.

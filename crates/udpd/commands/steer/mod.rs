@@ -3,6 +3,7 @@
 
 mod keeper;
 mod report;
+mod seats;
 mod verdict;
 mod watch;
 
@@ -10,13 +11,15 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use steer::plan::Request;
 use steer::{
     ApplyError, Drift, Export, Irqbalance, IrqbalanceError, Journal, JournalError, LockedJournal, Presence,
     RestoreWish, Restored, Rivals, Steering,
 };
 
 use self::keeper::{Host, Keeper};
-use crate::config::Steer;
+use self::seats::{Seated, planned, request_for};
+use crate::config::{Config, Steer};
 use crate::exit::{ExitCode, Failure};
 use crate::os::console;
 use crate::os::notify::Notifier;
@@ -57,6 +60,8 @@ pub struct Task<'a> {
     /// The interfaces; those of the configuration when none is named.
     pub interfaces: Vec<String>,
     pub wish: &'a Steer,
+    /// The configuration of the daemon, where there is one.
+    pub config: Option<&'a Config>,
     /// It comes from a file that was named, so a list without an interface means that there is nothing to do.
     pub from_file: bool,
     pub state_folder: PathBuf,
@@ -67,14 +72,13 @@ pub struct Task<'a> {
 
 pub fn execute(task: &Task<'_>, out: &mut dyn Write) -> Result<(), Failure> {
     let kernel = Kernel::open()?;
-    let steering = kernel.steering(&task.wish.request);
     let journal = Journal::in_folder(&task.state_folder);
     let interfaces = match &task.interfaces {
         named if !named.is_empty() => named.clone(),
         _ if !task.wish.interfaces.is_empty() || task.action == Action::Restore => task.wish.interfaces.clone(),
         _ if task.from_file && matches!(task.action, Action::Apply | Action::Watch) => Vec::new(),
         _ => {
-            let physical = steering.reader.physical_interfaces();
+            let physical = kernel.reader().physical_interfaces();
             let physical = physical.map_or_else(|error| format!("unknown: {error}"), |names| names.join(", "));
             let message = format!(
                 "no interface: name one on the command line or in [steer] interfaces; those with a device are \
@@ -83,10 +87,15 @@ pub fn execute(task: &Task<'_>, out: &mut dyn Write) -> Result<(), Failure> {
             return Err(Failure::new(ExitCode::Usage, message));
         }
     };
+    if task.action == Action::Restore {
+        return restore(&kernel.steering(&task.wish.request), &journal, task, out);
+    }
+    let seated = Seated::ask(task.wish, task.config, &interfaces)?;
+    let steering = kernel.steering(&seated.request);
     match task.action {
-        Action::Plan => plan(&steering, &interfaces, task, out),
+        Action::Plan => plan(&steering, &interfaces, &seated, task, out),
         Action::Export(form) => export(&steering, &interfaces, form, task, out),
-        Action::Status => status(&steering, &interfaces, task, out),
+        Action::Status => status(&steering, &interfaces, &seated, task, out),
         Action::Watch if interfaces.is_empty() => {
             Notifier::from_environment().ready("nothing to do");
             console::print(out, NOTHING_TO_DO)
@@ -96,21 +105,31 @@ pub fn execute(task: &Task<'_>, out: &mut dyn Write) -> Result<(), Failure> {
             watch::execute(keeper, &mut Running { task, out, asked: None })
         }
         Action::Apply if interfaces.is_empty() => console::print(out, NOTHING_TO_DO),
-        Action::Apply => apply(&steering, &interfaces, &journal, task, out),
-        Action::Restore => restore(&steering, &journal, task, out),
+        Action::Apply | Action::Restore => {
+            let request = task.request(&kernel, &interfaces)?;
+            apply(&kernel.steering(&request), &interfaces, &journal, task, out)
+        }
     }
 }
 
-fn plan(steering: &Steering<'_>, interfaces: &[String], task: &Task<'_>, out: &mut dyn Write) -> Result<(), Failure> {
-    let (host, plan) = steering.plan(interfaces).map_err(|error| task.failure(error))?;
+fn plan(
+    steering: &Steering<'_>,
+    interfaces: &[String],
+    seated: &Seated,
+    task: &Task<'_>,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let (host, plan) = planned(steering, interfaces, task.wish).map_err(|error| task.failure(error))?;
     let plan = advice::name_keys(plan);
     let changes = steering.changes(&host, &plan).map_err(|error| task.failure(error))?;
     let comparison = steering.compare(&host, &plan, &Rivals::find(Path::new("/")));
     let ban = task.wish.ban_irqbalance;
     if task.json {
-        return print_json(out, &report::plan(&plan, &changes, &comparison, ban));
+        let mut shown = report::plan(&plan, &changes, &comparison, ban);
+        shown["daemons"] = seated.json();
+        return print_json(out, &shown);
     }
-    let mut text = plan.to_string();
+    let mut text = plan.to_string() + &seated.notes(interfaces);
     text.push_str(&report::list(&changes, NOTHING_TO_CHANGE, "would change"));
     text.push_str(&verdict::besides(&comparison, ban));
     console::print(out, &text)
@@ -123,19 +142,27 @@ fn export(
     task: &Task<'_>,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let (host, plan) = steering.plan(interfaces).map_err(|error| task.failure(error))?;
+    let (host, plan) = planned(steering, interfaces, task.wish).map_err(|error| task.failure(error))?;
     let text = steering.export(&host, &plan, form);
     console::print(out, &text.map_err(|error| Failure::new(ExitCode::Failure, error.to_string()))?)
 }
 
-fn status(steering: &Steering<'_>, interfaces: &[String], task: &Task<'_>, out: &mut dyn Write) -> Result<(), Failure> {
-    let (host, plan) = steering.plan(interfaces).map_err(|error| task.failure(error))?;
+fn status(
+    steering: &Steering<'_>,
+    interfaces: &[String],
+    seated: &Seated,
+    task: &Task<'_>,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let (host, plan) = planned(steering, interfaces, task.wish).map_err(|error| task.failure(error))?;
     let (plan, ban) = (advice::name_keys(plan), task.wish.ban_irqbalance);
     let comparison = steering.compare(&host, &plan, &Rivals::find(Path::new("/")));
     if task.json {
-        print_json(out, &report::status(&host, &plan, &comparison, ban))?;
+        let mut shown = report::status(&host, &plan, &comparison, ban);
+        shown["daemons"] = seated.json();
+        print_json(out, &shown)?;
     } else {
-        let text = report::queues(&host, &plan) + &verdict::text(&comparison, ban);
+        let text = report::queues(&host, &plan) + &seated.notes(interfaces) + &verdict::text(&comparison, ban);
         console::print(out, &text)?;
     }
     verdict::outcome(&comparison, interfaces)
@@ -243,7 +270,8 @@ impl Host for Running<'_> {
 
     fn drifts(&mut self, interfaces: &[String]) -> Result<Vec<Drift>, Failure> {
         let kernel = Kernel::open()?;
-        let steering = kernel.steering(&self.task.wish.request);
+        let request = self.task.request(&kernel, interfaces)?;
+        let steering = kernel.steering(&request);
         let (host, plan) = steering.plan(interfaces).map_err(|error| self.task.failure(error))?;
         let comparison = steering.compare(&host, &plan, &Rivals::find(Path::new("/")));
         Ok(comparison.drifts.into_iter().filter(Drift::is_set_by_apply).collect())
@@ -260,7 +288,8 @@ impl Host for Running<'_> {
 
     fn apply(&mut self, interfaces: &[String]) -> Result<(), Failure> {
         let kernel = Kernel::open()?;
-        let steering = kernel.steering(&self.task.wish.request);
+        let request = self.task.request(&kernel, interfaces)?;
+        let steering = kernel.steering(&request);
         apply(&steering, interfaces, &Journal::in_folder(&self.task.state_folder), self.task, self.out)?;
         if let Presence::Runs(found) = Irqbalance::find(Path::new("/")) {
             self.asked = Some(found.pid());
@@ -347,6 +376,12 @@ fn print_json(out: &mut dyn Write, value: &serde_json::Value) -> Result<(), Fail
 }
 
 impl Task<'_> {
+    /// What is asked of the plan for these interfaces, beside whatever daemon runs now.
+    fn request(&self, kernel: &Kernel, interfaces: &[String]) -> Result<Request, Failure> {
+        let seated = Seated::ask(self.wish, self.config, interfaces)?;
+        request_for(&kernel.steering(&seated.request), interfaces, self.wish).map_err(|error| self.failure(error))
+    }
+
     fn failure(&self, error: ApplyError) -> Failure {
         let code = match &error {
             ApplyError::Read(steer::ReadError::NoInterface { .. }) => ExitCode::Unavailable,
