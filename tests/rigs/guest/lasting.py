@@ -40,7 +40,7 @@ def lasting(stage, whole):
     alarms(stage, 600 if whole else 30)
     said = guest.run("udpd steer restore")
     report.check("restore after it succeeds", [] if said.code == 0 else said.text)
-    stage.is_restored("lasting", [0], before)
+    stage.is_restored("lasting", [0], before, others=False)
 
 
 def alarms(stage, seconds):
