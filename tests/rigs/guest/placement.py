@@ -132,7 +132,7 @@ class Stage:
             now = self.interrupts()
             numbers = {now.of_queue(port, self.devices[port], queue) for port in ports for queue in range(8)}
             foreign = re.compile("/proc/irq/(?!(%s)/)" % "|".join(map(str, numbers)))
-            shforeign = ["\n".join(line for line in text.splitlines() if not foreign.match(line)) for text in shforeign]
+            shown = ["\n".join(line for line in text.splitlines() if not foreign.match(line)) for text in shown]
         found = difflib.unified_diff(*(text.splitlines() for text in shown), "before", "after", lineterm="", n=0)
         return self.report.check(f"{name}: after restore everything is as before, byte for byte", list(found))
 
