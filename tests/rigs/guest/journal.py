@@ -11,7 +11,7 @@ SAVED = "ls /run/udpd-steer/port0*.saved >/dev/null 2>&1"
 RANDOM = """
 seed=%d
 # Leaves it in $chance: a substitution would begin with the same seed each time.
-random() { seed=$(((seed * 1103515245 + 12345) %% 2147483648)); chance=$((seed / 65536 * 32 %% $1)); }
+random() { seed=$(((seed * 1103515245 + 12345) %% 2147483648)); chance=$((seed / 65536 * 256 %% $1)); }
 """
 
 RACE = RANDOM + """
