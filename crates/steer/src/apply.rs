@@ -6,7 +6,7 @@
 //! brought; nothing is changed of which it is not known what it was. A setting that is right already is not
 //! written, so applying twice writes nothing the second time.
 
-use crate::change::{ApplyError, Change};
+use crate::change::{ApplyError, Change, Refused};
 use crate::corelist::format_core_list;
 use crate::device::format_mask;
 use crate::ethtool::Family;
@@ -15,7 +15,9 @@ use crate::identity::Identity;
 use crate::journal::{LockedJournal, Saved};
 use crate::model::{Host, Interface};
 use crate::plan::{InterfacePlan, Plan, Request, Target};
-use crate::settings::{Setting, SettingError, is_same, show_channels, show_table};
+use crate::setting::{Setting, SettingError};
+use crate::settings::{is_same, on_off, show_channels, show_coalescing, show_table};
+use crate::sorting::setting_of_rule;
 
 /// Plans, applies, compares and restores the settings of a host.
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +40,10 @@ impl Steering<'_> {
                 once.push(interface.clone());
             }
         }
-        let host = self.reader.read(&once)?;
+        let mut host = self.reader.read(&once)?;
+        if !self.request.dedicated.is_empty() {
+            self.reader.read_sorting(&mut host);
+        }
         let plan = Plan::new(&host, self.allowed, self.request)?;
         Ok((host, plan))
     }
@@ -62,27 +67,37 @@ impl Steering<'_> {
     ) -> Result<Vec<Change>, ApplyError> {
         let (host, plan) = self.plan(interfaces)?;
         let first = self.changes(&host, &plan)?;
-        self.check_rights(&first)?;
+        let stale = self.stale_rules(&host, &plan, journal)?;
+        self.check_rights(stale.iter().chain(&first))?;
         let mut done = Vec::new();
-        if first.is_empty() {
+        if first.is_empty() && stale.is_empty() {
             return Ok(done);
         }
         self.save(&host, &first, journal)?;
+        for change in stale {
+            done.push(self.unmake_rule(&host, change, journal, &mut progress)?);
+        }
         let is_late = |change: &Change| change.setting > Setting::FlowHashV6;
+        let mut refused = Refused::default();
         for change in first.into_iter().filter(|change| !is_late(change)) {
-            done.push(self.make(&host, change, &mut progress)?);
+            if !refused.makes_pointless(&change, &done) {
+                let made = self.make(&host, change, journal, &mut progress);
+                done.extend(refused.or_made(made)?);
+            }
         }
         let mut late = || -> Result<_, ApplyError> {
             let (host, plan) = self.plan(interfaces)?;
-            let late: Vec<Change> = self.changes(&host, &plan)?.into_iter().filter(is_late).collect();
+            let is_due = |change: &Change| is_late(change) || refused.may_be_set_again(change, &done);
+            let late: Vec<Change> = self.changes(&host, &plan)?.into_iter().filter(is_due).collect();
             self.save(&host, &late, journal)?;
             Ok((host, late))
         };
         let (host, late) = late().map_err(|error| error.after(done.len()))?;
         for change in late {
-            done.push(self.make(&host, change, &mut progress)?);
+            let made = self.make(&host, change, journal, &mut progress);
+            done.extend(refused.or_made(made)?);
         }
-        Ok(done)
+        refused.outcome(done)
     }
 
     /// Notes that irqbalance is asked to leave these interrupts of an interface alone, before it is asked.
@@ -122,16 +137,25 @@ impl Steering<'_> {
 
     /// What is saved for an interface, or would be; true when it is not saved yet.
     fn saved(&self, interface: &Interface, journal: &LockedJournal) -> Result<(Saved, bool), ApplyError> {
+        Ok(match self.found(interface, journal)? {
+            Some(saved) => (saved, false),
+            None => (self.snapshot(interface, self.identity(interface)?)?, true),
+        })
+    }
+
+    /// What is saved for an interface.
+    pub(crate) fn found(&self, interface: &Interface, journal: &LockedJournal) -> Result<Option<Saved>, ApplyError> {
+        let identity = self.identity(interface)?;
+        journal.find(&identity).map_err(|cause| ApplyError::Journal { cause, changed: 0 })
+    }
+
+    fn identity(&self, interface: &Interface) -> Result<Identity, ApplyError> {
         let unclear = |cause: String| ApplyError::Unclear { interface: interface.name.clone(), cause, changed: 0 };
         let identity = self.reader.identity(&interface.name).map_err(|error| unclear(error.to_string()))?;
         if identity.index != interface.index {
             return Err(unclear(format!("its number was {} and is {}", interface.index, identity.index)));
         }
-        let found = journal.find(&identity).map_err(|cause| ApplyError::Journal { cause, changed: 0 })?;
-        Ok(match found {
-            Some(saved) => (saved, false),
-            None => (self.snapshot(interface, identity)?, true),
-        })
+        Ok(identity)
     }
 
     fn changes_of(&self, interface: &Interface, part: &InterfacePlan) -> Result<Vec<Change>, ApplyError> {
@@ -164,9 +188,9 @@ impl Steering<'_> {
     }
 
     /// Finds out what is missing before anything is changed.
-    fn check_rights(&self, changes: &[Change]) -> Result<(), ApplyError> {
+    fn check_rights<'c>(&self, changes: impl Iterator<Item = &'c Change> + Clone) -> Result<(), ApplyError> {
         let asks_the_driver = |change: &&Change| change.setting <= Setting::FlowHashV6;
-        if let Some(change) = changes.iter().find(asks_the_driver)
+        if let Some(change) = changes.clone().find(asks_the_driver)
             && !has_net_admin(&self.reader)
         {
             let what = format!("cannot set {} of {} without CAP_NET_ADMIN", change.setting, change.interface);
@@ -188,6 +212,8 @@ impl Steering<'_> {
         let told = [
             (Setting::Channels, interface.channels.get().is_some()),
             (Setting::Rings, interface.rings.get().is_some()),
+            (Setting::Coalescing, interface.coalescing.get().is_some()),
+            (Setting::Ntuple, interface.sorting.get().is_some()),
             (Setting::Indirection, interface.rss.get().is_some()),
             (Setting::HashKey, interface.rss.get().is_some()),
             (Setting::FlowHashV4, interface.flow_hash_v4.get().is_some()),
@@ -210,13 +236,18 @@ impl Steering<'_> {
         Ok(Saved { identity, banned: Vec::new(), values, later: Vec::new() })
     }
 
-    fn make(&self, host: &Host, change: Change, progress: &mut dyn FnMut(&Change)) -> Result<Change, ApplyError> {
-        let planned = host.interfaces.iter().find(|interface| interface.name == change.interface);
-        if !planned.is_some_and(|planned| self.reader.is_still(&planned.name, planned.index)) {
-            let cause = SettingError::Failed("another interface has this name by now".to_owned());
-            return Err(ApplyError::Setting { change: Box::new(change), cause });
-        }
-        match self.reader.set(&change.interface, &change.setting, &change.to) {
+    fn make(
+        &self,
+        host: &Host,
+        change: Change,
+        journal: &mut LockedJournal,
+        progress: &mut dyn FnMut(&Change),
+    ) -> Result<Change, ApplyError> {
+        let outcome = self.still_there(host, &change).and_then(|interface| match change.setting {
+            Setting::Rule { .. } => self.add_rule(interface, &change, journal),
+            _ => self.reader.set(&change.interface, &change.setting, &change.to),
+        });
+        match outcome {
             Ok(now) => {
                 let change = Change { now: Some(now), ..change };
                 progress(&change);
@@ -225,13 +256,24 @@ impl Steering<'_> {
             Err(cause) => Err(ApplyError::Setting { change: Box::new(change), cause }),
         }
     }
+
+    /// The interface of a change, when it is still the one that was planned for.
+    pub(crate) fn still_there<'h>(&self, host: &'h Host, change: &Change) -> Result<&'h Interface, SettingError> {
+        let planned = host.interfaces.iter().find(|interface| interface.name == change.interface);
+        planned
+            .filter(|planned| self.reader.is_still(&planned.name, planned.index))
+            .ok_or_else(|| SettingError::Failed("another interface has this name by now".to_owned()))
+    }
 }
 
-/// The setting behind a target, and its value as a text. `None` for an interrupt that is not there (yet).
+/// The setting behind a target, and its value as a text. `None` for an interrupt or a queue that is not there (yet).
 pub(crate) fn setting_of(interface: &Interface, target: &Target) -> Option<(Setting, String)> {
     Some(match target {
         Target::Channels(channels) => (Setting::Channels, show_channels(channels)),
         Target::Ring(rings) => (Setting::Rings, format!("{} {}", rings.rx, rings.tx)),
+        Target::Coalescing(coalescing) => (Setting::Coalescing, show_coalescing(coalescing)),
+        Target::Ntuple(on) => (Setting::Ntuple, on_off(*on).to_owned()),
+        Target::Rule(rule) => setting_of_rule(rule),
         Target::Indirection(table) => (Setting::Indirection, show_table(table)),
         Target::FlowHash(Family::V4, hash) => (Setting::FlowHashV4, hash.letters()),
         Target::FlowHash(Family::V6, hash) => (Setting::FlowHashV6, hash.letters()),
@@ -240,7 +282,11 @@ pub(crate) fn setting_of(interface: &Interface, target: &Target) -> Option<(Sett
             let setting = Setting::Interrupt { number: interrupt.number, name: interrupt.name.clone() };
             (setting, format_core_list(cores))
         }
-        Target::Rps { queue, cores } => (Setting::Rps(*queue), format_mask(cores)),
+        Target::Rps { queue, cores } => {
+            interface.queues.get(*queue)?;
+            (Setting::Rps(*queue), format_mask(cores))
+        }
+        Target::Xps { queue, cores } => (Setting::Xps(*queue), format_mask(cores)),
     })
 }
 

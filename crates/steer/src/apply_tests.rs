@@ -15,7 +15,10 @@ fn settings_are_applied_in_the_order_in_which_drivers_forget() {
     let mut sorted = settings.clone();
     sorted.sort();
     assert_eq!(settings, sorted);
-    assert_eq!(settings[..3], [&Setting::Channels, &Setting::Rings, &Setting::Indirection]);
+    let kinds = [Setting::Channels, Setting::Rings, Setting::Coalescing, Setting::Ntuple];
+    assert_eq!(settings[..4], kinds.each_ref());
+    assert!(settings[4..7].iter().all(|setting| matches!(setting, Setting::Rule { .. })), "{settings:?}");
+    assert_eq!(settings[7], &Setting::Indirection);
     assert!(changes.iter().all(Change::is_as_wanted), "{changes:?}");
     assert_eq!(changes[0].command, "ethtool -L eth0 combined 16");
 }

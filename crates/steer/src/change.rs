@@ -5,7 +5,8 @@ use std::fmt;
 use crate::host::ReadError;
 use crate::journal::JournalError;
 use crate::plan::PlanError;
-use crate::settings::{Setting, SettingError, is_same};
+use crate::setting::{Setting, SettingError};
+use crate::settings::is_same;
 
 /// One setting that was changed, or is about to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,6 +84,8 @@ pub enum ApplyError {
         /// How many settings were changed before that.
         changed: usize,
     },
+    /// Drivers refused what nobody can know before; everything else of the plan is set.
+    Refused(Vec<(Change, SettingError)>),
     /// A setting was refused; those before it were changed.
     Setting {
         /// What was attempted.
@@ -106,6 +109,12 @@ impl fmt::Display for ApplyError {
             }
             Self::Unreadable { interface, setting, cause, changed } => {
                 write!(formatter, "cannot read {setting} of {interface}: {cause}{}", so_far(*changed))
+            }
+            Self::Refused(refused) => {
+                for (Change { interface, setting, to, .. }, cause) in refused {
+                    write!(formatter, "cannot set {setting} of {interface} to {to}: {cause}; ")?;
+                }
+                formatter.write_str("everything else of the plan is set")
             }
             Self::Setting { change, cause } => write!(
                 formatter,
@@ -147,4 +156,52 @@ impl From<PlanError> for ApplyError {
     fn from(error: PlanError) -> Self {
         Self::Plan(error)
     }
+}
+
+/// Changes that a driver refused although it has the setting. Nobody can know that before, and the rest of the plan is
+/// good without them: so the rest is made, and they are told at the end.
+#[derive(Default)]
+pub(crate) struct Refused(Vec<(Change, SettingError)>);
+
+impl Refused {
+    /// What was made; `None` where the rest goes on without it.
+    pub(crate) fn or_made(&mut self, outcome: Result<Change, ApplyError>) -> Result<Option<Change>, ApplyError> {
+        match outcome {
+            Ok(change) => Ok(Some(change)),
+            Err(ApplyError::Setting { change, cause })
+                if is_spared(&change.setting)
+                    && matches!(cause, SettingError::NotSupported | SettingError::Failed(_)) =>
+            {
+                self.0.push((*change, cause));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A table that leaves queues out is of no use where not one rule was taken that sends anything there.
+    pub(crate) fn makes_pointless(&self, change: &Change, done: &[Change]) -> bool {
+        let is_rule = |other: &Change| matches!(other.setting, Setting::Rule { .. });
+        let is_here = |other: &Change| other.interface == change.interface;
+        let was_refused = self.0.iter().any(|(other, _)| is_here(other) && is_rule(other));
+        let was_made = done.iter().any(|other| is_here(other) && is_rule(other));
+        change.setting == Setting::Indirection && was_refused && !was_made
+    }
+
+    /// Some drivers forget rules and coalescing when their queues change, and make a table of their own: what was not
+    /// refused is set once more.
+    pub(crate) fn may_be_set_again(&self, change: &Change, done: &[Change]) -> bool {
+        let is_it = |other: &Change| (&other.interface, &other.setting) == (&change.interface, &change.setting);
+        let is_forgotten = is_spared(&change.setting) || change.setting == Setting::Indirection;
+        is_forgotten && !self.0.iter().any(|(other, _)| is_it(other)) && !self.makes_pointless(change, done)
+    }
+
+    pub(crate) fn outcome(self, done: Vec<Change>) -> Result<Vec<Change>, ApplyError> {
+        if self.0.is_empty() { Ok(done) } else { Err(ApplyError::Refused(self.0)) }
+    }
+}
+
+/// What a plan is good without.
+fn is_spared(setting: &Setting) -> bool {
+    matches!(setting, Setting::Coalescing | Setting::Ntuple | Setting::Rule { .. })
 }

@@ -156,15 +156,16 @@ impl Device {
         Ok(Vec::new())
     }
 
-    /// The cores that a queue's datagrams are handed on to, or that send through a queue, as the kernel writes masks.
-    pub(crate) fn queue_mask(&self, queue: &str, file: &str) -> io::Result<Vec<usize>> {
+    /// The cores that a queue's datagrams are handed on to, or that send through a queue; `None` where it has no mask.
+    pub(crate) fn queue_mask(&self, queue: &str, file: &str) -> io::Result<Option<Vec<usize>>> {
         let path = self.folder.join("queues").join(queue).join(file);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(error) if has_no_mask(&error) => return Ok(Vec::new()),
+            Err(error) if has_no_mask(&error) => return Ok(None),
             Err(error) => return Err(cannot_read(&path, &error)),
         };
         parse_mask(&text)
+            .map(Some)
             .ok_or_else(|| io::Error::other(format!("{} is not a mask of cores: {text:?}", path.display())))
     }
 

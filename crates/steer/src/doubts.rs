@@ -6,7 +6,7 @@ use std::fmt;
 use crate::corelist::format_core_list;
 use crate::ethtool::{Family, FlowHash};
 use crate::model::{Interface, Known, Queue, WorkBy};
-use crate::plan::{Amount, InterfacePlan, Request};
+use crate::plan::{Amount, Dedication, InterfacePlan, Request, Wish};
 
 /// Something of which nobody can say whether it is as planned, or that was asked for and cannot be had.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +40,8 @@ pub(crate) fn doubts(interface: &Interface, part: &InterfacePlan, request: &Requ
     }
     found.of_driver(request);
     found.of_hash(request);
+    found.of_coalescing(request);
+    found.of_dedicated(part, request);
     for queue in &interface.queues {
         found.of_queue(queue, part);
     }
@@ -97,6 +99,29 @@ impl Doubts<'_> {
                 let why = format!("{asked} and the device hashes nothing, because its host gave it no RSS");
                 self.add(None, &what, why, "keep it as it is, or let the host give the device RSS");
             }
+        }
+    }
+
+    fn of_coalescing(&mut self, request: &Request) {
+        let interface = self.interface;
+        let asked = request.coalesce.map(|wait| format!("the request asks for {} us", wait.as_micros()));
+        let what = "the wait before an interrupt";
+        self.of_answer(&interface.coalescing, what, asked.as_deref());
+        if let (Some(asked), Some(why)) = (asked, interface.why_not_coalesced()) {
+            let cure = "keep it as it is, or let the host give the card coalescing";
+            self.add(None, what, format!("{asked}, and {why}"), cure);
+        }
+    }
+
+    /// A queue that was asked for and that the plan goes without: the note about it says why.
+    fn of_dedicated(&mut self, part: &InterfacePlan, request: &Request) {
+        let name = &self.interface.name;
+        let is_here = |wish: &Dedication| wish.interface.as_ref().is_none_or(|interface| interface == name);
+        if part.dedicated.is_empty() && request.dedicated.iter().any(is_here) {
+            let why = part.notes.iter().find(|note| note.wishes.contains(&Wish::Dedicated));
+            let why = why.map_or_else(String::new, |note| note.text.clone());
+            let cure = "go without it, or take a card whose driver has rules (ntuple) and an indirection table";
+            self.add(None, "a queue of its own", why, cure);
         }
     }
 

@@ -13,7 +13,7 @@ use crate::apply::{Steering, setting_of};
 use crate::host::Reader;
 use crate::model::{Host, Interface};
 use crate::plan::{InterfacePlan, Plan, Target};
-use crate::settings::Setting;
+use crate::setting::Setting;
 use crate::topology::read_if_any;
 
 /// What kind of file.

@@ -9,9 +9,9 @@ use std::path::Path;
 
 use crate::corelist::parse_core_list;
 use crate::device::Device;
-use crate::ethtool::{Answer, Ethtool, EthtoolError, Family};
+use crate::ethtool::{Answer, Ethtool, EthtoolError, Family, NTUPLE, Rules};
 use crate::interrupts::Roots;
-use crate::model::{Host, Interface, Interrupt, Kind, Known, Queue, Work, WorkBy};
+use crate::model::{Host, Interface, Interrupt, Kind, Known, Queue, SendQueue, Sorting, Work, WorkBy};
 use crate::netdev::{Netdev, NetdevQueue};
 use crate::topology::{Topology, read_if_any, read_number, try_numbered};
 
@@ -89,6 +89,19 @@ impl Reader<'_> {
         Ok(Host { topology, interfaces })
     }
 
+    /// Reads the rules by which the devices of these interfaces sort.
+    pub fn read_sorting(&self, host: &mut Host) {
+        for interface in &mut host.interfaces {
+            let name = &interface.name;
+            interface.sorting = known(self.ethtool.feature(name, NTUPLE).and_then(|ntuple| {
+                // Where it is off for good nobody is asked for rules: some drivers log each such question.
+                let is_possible = ntuple.is_on || ntuple.is_changeable;
+                let rules = if is_possible { self.ethtool.rules(name)? } else { Rules::default() };
+                Ok(Sorting { ntuple, rules })
+            }));
+        }
+    }
+
     /// The names of all interfaces that have a device of their own, in order.
     pub fn physical_interfaces(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
@@ -154,6 +167,9 @@ impl Reader<'_> {
             rss: known(self.ethtool.rss(name)),
             flow_hash_v4: known(self.ethtool.flow_hash(name, Family::V4)),
             flow_hash_v6: known(self.ethtool.flow_hash(name, Family::V6)),
+            coalescing: known(self.ethtool.coalescing(name)),
+            sorting: Known::Unknown("nobody has asked the driver".to_owned()),
+            send_queues: send_queues(&device)?,
             driver,
             kind,
             queues,
@@ -182,12 +198,12 @@ impl Reader<'_> {
         let threaded = device.is_threaded()?;
         let queue = |(number, interrupt): (usize, Known<Interrupt>)| {
             let told = kernel.iter().find(|told| told.queue as usize == number);
-            let rps_cores = device.queue_mask(&format!("rx-{number}"), "rps_cpus")?;
+            let rps_cores = device.queue_mask(&format!("rx-{number}"), "rps_cpus")?.unwrap_or_default();
             let is_threaded = told.and_then(|told| told.threaded).unwrap_or(threaded);
             let thread = if is_threaded { self.thread(name, told)? } else { Known::NotSupported };
             let polled = self.busy_polls.iter().find(|poll| poll.interface == name && poll.queue == number);
             let work = work(polled.map(|poll| poll.core), thread, &interrupt, &rps_cores);
-            let xps_cores = device.queue_mask(&format!("tx-{number}"), "xps_cpus")?;
+            let xps_cores = device.queue_mask(&format!("tx-{number}"), "xps_cpus")?.unwrap_or_default();
             let napi = told.and_then(|told| told.napi);
             Ok(Queue { index: number, interrupt, napi, rps_cores, xps_cores, work })
         };
@@ -266,6 +282,12 @@ fn work(
         ),
         Known::Unknown(reason) => Known::Unknown(reason.clone()),
     }
+}
+
+fn send_queues(device: &Device) -> io::Result<Vec<SendQueue>> {
+    let queue =
+        |index: usize| device.queue_mask(&format!("tx-{index}"), "xps_cpus").map(|cores| SendQueue { index, cores });
+    device.send_queues()?.into_iter().map(queue).collect()
 }
 
 fn known<T>(answer: Answer<T>) -> Known<T> {

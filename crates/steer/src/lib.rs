@@ -49,15 +49,18 @@
 //! - `status`: what differs from a plan, and of what nobody can say
 //! - `doubts`: what could not be read, or was asked for and cannot be had
 //! - `restore`: puts back what was saved
+//! - `apply_rules`: adds rules to those of others, and removes ours
 //! - `apply`: makes changes, and saves before (`CAP_NET_ADMIN` in `/proc/self/status`)
 //! - `change`: what is reported of a change
 //! - `journal/mod`, `journal/folder`, `journal/record`, `journal/error`: what was before it, on disk; under a lock
 //!   (`flock`), in files that nobody else can have made (`openat` with `O_NOFOLLOW`)
 //! - `rivals`: who else sets what we set (systemd's `.link` files)
-//! - `settings`: one setting, named, read and written (`/proc/irq/N/smp_affinity_list`, `rps_cpus` and `xps_cpus` below
-//!   `/sys/class/net/IF/queues`, and the driver)
+//! - `settings`, `sorting`: settings read and written (`/proc/irq/N/smp_affinity_list`, `rps_cpus` and `xps_cpus` below
+//!   `/sys/class/net/IF/queues`, and the driver); rules added to those of others and removed again
+//! - `setting`: one setting, and its name
 //! - `identity`: which interface it is, and whether it is gone (`/proc/thread-self/ns/net`)
-//! - `plan/mod`, `plan/decide`, `plan/show`: what should be, setting by setting; as a table
+//! - `plan/mod`, `plan/decide`, `plan/sharing`, `plan/sending`, `plan/show`: what should be, setting by setting; which
+//!   queue gets which datagrams; which send queue a core uses; as a table
 //! - `plan/seats`, `plan/reasons`, `plan/balance`: which cores; why, in words; how evenly flows will spread
 //! - `plan/seated`, `plan/party`: receivers that run already; one interface while it is being seated
 //! - `plan/cores`: the cores that are dealt out, and which is the best for the next
@@ -73,11 +76,13 @@
 //! - `links`: the interfaces as the kernel lists them (`if_nameindex`, `getifaddrs`)
 //! - `netlink`: how the kernel is asked and listened to by netlink (`CTRL_CMD_GETFAMILY`)
 //! - `model`: what was read, as plain data
-//! - `ethtool/mod`, `ethtool/ioctl`: the running kernel's answer for a driver
+//! - `ethtool/mod`, `ethtool/sorting`, `ethtool/ioctl`: the running kernel's answer for a driver
 //! - `sys` `!`: the one call that takes a pointer (`SIOCETHTOOL`)
-//! - `ethtool/wire`, `ethtool/command`: requests and answers as bytes (`ETHTOOL_GDRVINFO`, `ETHTOOL_[GS]CHANNELS`,
-//!   `ETHTOOL_[GS]RINGPARAM`, `ETHTOOL_[GS]RSSH`, `ETHTOOL_[GS]RXFHINDIR`, `ETHTOOL_[GS]RXFH`); what an administrator
-//!   would type for a change
+//! - `ethtool/wire_rules`, `ethtool/wire`, `ethtool/command`: requests and answers as bytes (`ETHTOOL_GDRVINFO`,
+//!   `ETHTOOL_[GS]CHANNELS`, `ETHTOOL_[GS]RINGPARAM`, `ETHTOOL_[GS]COALESCE`, `ETHTOOL_[GS]RSSH`,
+//!   `ETHTOOL_[GS]RXFHINDIR`, `ETHTOOL_[GS]RXFH`, `ETHTOOL_[GS]FEATURES`, `ETHTOOL_GSSET_INFO`, `ETHTOOL_GSTRINGS`,
+//!   `ETHTOOL_GRXCLSRLCNT`, `ETHTOOL_GRXCLSRLALL`, `ETHTOOL_GRXCLSRULE`, `ETHTOOL_SRXCLSRLINS`,
+//!   `ETHTOOL_SRXCLSRLDEL`); what an administrator would type for a change
 //! - `ethtool/driver`: the questions to a driver as a trait, the answers as plain data, the `RXH_` bits of a hash
 //! - `presence`: whether irqbalance runs (`/proc/PID/comm`, `/proc/net/unix`)
 //! - `patience`: looks again at what the kernel may not show yet
@@ -87,6 +92,7 @@
 //! - `corelist`: lists of cores as the kernel writes them
 
 mod apply;
+mod apply_rules;
 mod change;
 mod corelist;
 mod device;
@@ -110,7 +116,9 @@ pub mod plan;
 mod presence;
 mod restore;
 mod rivals;
+mod setting;
 mod settings;
+mod sorting;
 mod status;
 #[cfg(test)]
 mod steering_rig;
@@ -137,7 +145,7 @@ pub use place::{Seat, Seating, place};
 pub use presence::Presence;
 pub use restore::RestoreWish;
 pub use rivals::{Rival, Rivals};
-pub use settings::{Setting, SettingError};
+pub use setting::{Setting, SettingError};
 pub use status::{Comparison, Drift, Verdict};
 pub use thread::{allowed_cores, confine_current_thread, confine_thread, cores_of_thread, pin_current_thread};
 pub use topology::Topology;

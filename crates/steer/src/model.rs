@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::ethtool::{Channels, DriverInfo, FlowHash, Rings, Rss};
+use crate::ethtool::{Channels, Coalescing, DriverInfo, Feature, FlowHash, Rings, Rss, Rules};
 use crate::topology::Topology;
 
 /// What was asked, or why there is no answer.
@@ -101,6 +101,41 @@ pub struct Interface {
     pub flow_hash_v4: Known<FlowHash>,
     /// What it hashes of a UDP datagram over IPv6.
     pub flow_hash_v6: Known<FlowHash>,
+    /// When it announces what it received.
+    pub coalescing: Known<Coalescing>,
+    /// The rules by which it sorts. Read only where a plan needs them: it takes a call for each rule, and some drivers
+    /// log a line for each call that they do not support.
+    pub sorting: Known<Sorting>,
+    /// Its send queues, in order.
+    pub send_queues: Vec<SendQueue>,
+}
+
+impl Interface {
+    /// Why its coalescing cannot be set, where that shows before anybody tries; `None` where it does not.
+    pub(crate) fn why_not_coalesced(&self) -> Option<&'static str> {
+        // How virtio_net answers without VIRTIO_NET_F_NOTF_COAL: it refuses every change.
+        let as_without = self.coalescing.get().is_some_and(|now| (now.rx_usecs, now.rx_frames) == (0, 1));
+        let is_virtio = self.driver.get().is_some_and(|driver| driver.driver == "virtio_net");
+        (is_virtio && as_without).then_some("the host of this virtual card gave it no coalescing")
+    }
+}
+
+/// The rules by which a device sorts datagrams before it hashes them (ntuple).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sorting {
+    /// Whether it sorts by rules at all.
+    pub ntuple: Feature,
+    /// The rules that there are, whoever made them.
+    pub rules: Rules,
+}
+
+/// One send queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SendQueue {
+    /// Its number, from 0.
+    pub index: usize,
+    /// The cores that send through it (XPS); `None` where the kernel lets nobody choose.
+    pub cores: Option<Vec<usize>>,
 }
 
 /// One receive queue.

@@ -10,9 +10,12 @@
 use crate::apply::Steering;
 use crate::change::{Change, Restored};
 use crate::device::Device;
+use crate::ethtool::Coalescing;
 use crate::identity::Whereabouts;
 use crate::journal::{Entry, JournalError, LockedJournal, Saved};
-use crate::settings::{Setting, SettingError, parse_table};
+use crate::setting::{Setting, SettingError};
+use crate::settings::{parse_coalescing, parse_table};
+use crate::sorting::Added;
 
 /// What is to be restored, and how.
 pub struct RestoreWish<'a> {
@@ -114,7 +117,8 @@ impl Steering<'_> {
         // Masks and interrupts belong to queues, so the first of both lists come first.
         let later = saved.later.iter().map(|value| (value, true));
         let mut values: Vec<_> = saved.values.iter().map(|value| (value, false)).chain(later).collect();
-        values.sort_by(|((one, _), _), ((other, _), _)| one.cmp(other));
+        // And the kernel takes away no queue that a rule names.
+        values.sort_by_key(|((setting, _), _)| (!matches!(setting, Setting::Rule { .. }), setting));
         for ((setting, value), is_later) in values {
             if !self.reader.is_still(interface, saved.identity.index) {
                 let what = format!("{interface} is no longer the interface {} that it was", saved.identity.index);
@@ -156,7 +160,8 @@ impl Steering<'_> {
         progress: &mut dyn FnMut(&Change),
     ) -> Result<(), SettingError> {
         let from = self.reader.get(interface, setting)?;
-        if from == value {
+        let is_of_others = matches!(setting, Setting::Rule { .. }) && Added::parse(value).is_none();
+        if from == value || is_of_others {
             return Ok(());
         }
         let now = self.put_back(interface, setting, value)?;
@@ -184,6 +189,18 @@ impl Steering<'_> {
     /// drivers keep a default that names queues which are gone, and the kernel takes no such table from anybody; then
     /// the default is what there is.
     fn put_back(&self, interface: &str, setting: &Setting, value: &str) -> Result<String, SettingError> {
+        match setting {
+            Setting::Rule { .. } => return self.reader.remove_rule(interface, setting, value),
+            Setting::Ntuple if value == "off" => self.check_no_rules(interface)?,
+            // Numbers that a driver adapts by itself are refused while it does.
+            Setting::Coalescing => {
+                if let Some(before) = parse_coalescing(value).filter(|before| before.adaptive_rx) {
+                    let fixed = Coalescing { adaptive_rx: false, ..before };
+                    self.reader.ethtool.set_coalescing(interface, &fixed)?;
+                }
+            }
+            _ => {}
+        }
         if *setting == Setting::Indirection && self.reader.ethtool.set_indirection(interface, None).is_ok() {
             let now = self.reader.get(interface, setting)?;
             if now == value {
@@ -197,6 +214,17 @@ impl Steering<'_> {
             }
         }
         self.reader.set(interface, setting, value)
+    }
+
+    /// Drivers that stop sorting drop every rule, and those that are left are not ours.
+    fn check_no_rules(&self, interface: &str) -> Result<(), SettingError> {
+        match self.reader.ethtool.rules(interface)?.taken.as_slice() {
+            [] => Ok(()),
+            others => Err(SettingError::Failed(format!(
+                "{} rules that others added since would go with it: remove them first (`ethtool -n {interface}`)",
+                others.len()
+            ))),
+        }
     }
 }
 

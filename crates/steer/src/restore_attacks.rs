@@ -134,6 +134,13 @@ const ATTACKS: [Attack; 19] = [
             fs::remove_file(entry.path().join("smp_affinity_list")).expect("removed");
             symlink("/proc/version", entry.path().join("smp_affinity_list")).expect("a link to what is read-only");
         }
+        for entry in fs::read_dir(rig.machine.sys().join("class/net/eth0/queues")).expect("queues").flatten() {
+            let mask = entry.path().join("xps_cpus");
+            if mask.exists() {
+                fs::remove_file(&mask).expect("removed");
+                symlink("/proc/version", &mask).expect("a link to what is read-only");
+            }
+        }
         "cannot put "
     }),
 ];

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use crate::apply::Steering;
 use crate::ethtool::fake::FakeDevice;
-use crate::ethtool::{Answer, Channels, DriverInfo, Ethtool, Family, FlowHash, Rings, Rss};
+use crate::ethtool::{
+    Answer, Channels, Coalescing, DriverInfo, Ethtool, Family, Feature, FlowHash, Rings, Rss, Rule, Rules,
+};
 use crate::host::Reader;
 use crate::journal::Journal;
 use crate::restore::RestoreWish;
@@ -85,6 +87,27 @@ impl Ethtool for Gate<'_> {
     fn set_flow_hash(&self, interface: &str, family: Family, hash: FlowHash) -> Answer<()> {
         self.pass(|device| device.set_flow_hash(interface, family, hash))
     }
+    fn coalescing(&self, interface: &str) -> Answer<Coalescing> {
+        self.pass(|device| device.coalescing(interface))
+    }
+    fn set_coalescing(&self, interface: &str, coalescing: &Coalescing) -> Answer<()> {
+        self.pass(|device| device.set_coalescing(interface, coalescing))
+    }
+    fn feature(&self, interface: &str, name: &str) -> Answer<Feature> {
+        self.pass(|device| device.feature(interface, name))
+    }
+    fn set_feature(&self, interface: &str, name: &str, on: bool) -> Answer<()> {
+        self.pass(|device| device.set_feature(interface, name, on))
+    }
+    fn rules(&self, interface: &str) -> Answer<Rules> {
+        self.pass(|device| device.rules(interface))
+    }
+    fn insert_rule(&self, interface: &str, rule: &Rule, place: Option<u32>) -> Answer<u32> {
+        self.pass(|device| device.insert_rule(interface, rule, place))
+    }
+    fn delete_rule(&self, interface: &str, place: u32) -> Answer<()> {
+        self.pass(|device| device.delete_rule(interface, place))
+    }
 }
 
 /// Each setting with its value, those of the device field by field.
@@ -98,8 +121,11 @@ fn settings(machine: &Machine) -> BTreeSet<String> {
         format!("{:?}", device.rss),
         format!("IPv4 {:?}", device.hash_v4),
         format!("IPv6 {:?}", device.hash_v6),
+        format!("{:?}", device.coalescing),
+        format!("ntuple {:?}", device.ntuple),
     ];
-    files.into_iter().map(|(path, value)| format!("{path} {value}")).chain(fields).collect()
+    let rules = device.rules.iter().flat_map(|rules| &rules.taken).map(|(_, rule)| format!("{rule:?}"));
+    files.into_iter().map(|(path, value)| format!("{path} {value}")).chain(fields).chain(rules).collect()
 }
 
 /// Applies or restores as another process would, until it is done or killed.

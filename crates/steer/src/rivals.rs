@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::corelist::format_core_list;
 use crate::irqbalance::Irqbalance;
 use crate::presence::Presence;
-use crate::settings::Setting;
+use crate::setting::Setting;
 
 /// Who is likely to have changed a setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -129,6 +129,12 @@ impl Rivals {
             Setting::Rings => self.link_file(&["RxBufferSize"]).or(Some(reset)),
             Setting::Indirection | Setting::HashKey => {
                 Some(Rival::Driver { habit: "drivers make a table of their own when the number of queues changes" })
+            }
+            Setting::Coalescing | Setting::Ntuple | Setting::Rule { .. } => Some(reset),
+            Setting::Xps(_) => {
+                let habit =
+                    "drivers such as virtio_net write it anew when their queues change or a core goes off or on";
+                Some(Rival::Driver { habit })
             }
             _ => None,
         }

@@ -1,126 +1,19 @@
-//! One setting of a host, named, read and written: the common ground of applying, saving, restoring and checking.
+//! Settings, read and written: the common ground of applying, saving, restoring and checking.
 //!
-//! Values are texts, exactly as the kernel shows them where it shows texts, so that "as it was before" can mean byte
-//! for byte. Writing returns what the setting is afterwards, because drivers round, clamp and sometimes ignore.
+//! Writing returns what the setting is afterwards, because drivers round, clamp and sometimes ignore.
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 
 use crate::corelist::parse_core_list;
 use crate::device::{Device, has_no_mask, parse_mask};
-use crate::ethtool::{Channels, EthtoolError, Family, FlowHash, Rings, command};
+use crate::ethtool::{Channels, Coalescing, Family, FlowHash, NTUPLE, Rings, command};
 use crate::host::Reader;
 use crate::patience::{LOOKS, pause};
+use crate::setting::{Setting, SettingError};
+use crate::sorting::without_place;
 use crate::topology::read_if_any;
-
-/// What can be set. The order is the order of application: most drivers forget the later ones when an earlier one
-/// changes.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Setting {
-    /// The counts of queues: "rx tx other combined".
-    Channels,
-    /// The lengths of the rings: "rx tx".
-    Rings,
-    /// The indirection table: numbers with commas.
-    Indirection,
-    /// The key of the hash, in hexadecimal.
-    HashKey,
-    /// What is hashed of UDP over IPv4, as letters.
-    FlowHashV4,
-    /// What is hashed of UDP over IPv6, as letters.
-    FlowHashV6,
-    /// The cores of an interrupt.
-    Interrupt {
-        /// Its number, as in `/proc/irq`.
-        number: u32,
-        /// Its name, by which it is found again when the driver has asked for new ones.
-        name: String,
-    },
-    /// The mask of RPS of a receive queue.
-    Rps(usize),
-    /// The mask of XPS of a send queue.
-    Xps(usize),
-    /// Whether kernel threads poll the queues (threaded NAPI): 0 or 1.
-    Threaded,
-}
-
-impl fmt::Display for Setting {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Channels => formatter.write_str("channels"),
-            Self::Rings => formatter.write_str("rings"),
-            Self::Indirection => formatter.write_str("indirection"),
-            Self::HashKey => formatter.write_str("hash-key"),
-            Self::FlowHashV4 => formatter.write_str("flow-hash-udp4"),
-            Self::FlowHashV6 => formatter.write_str("flow-hash-udp6"),
-            Self::Interrupt { number, name } => write!(formatter, "interrupt {number} {name}"),
-            Self::Rps(queue) => write!(formatter, "rps {queue}"),
-            Self::Xps(queue) => write!(formatter, "xps {queue}"),
-            Self::Threaded => formatter.write_str("threaded-napi"),
-        }
-    }
-}
-
-impl Setting {
-    /// Reads the name that [`fmt::Display`] writes.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
-        Some(match (word, rest) {
-            ("channels", "") => Self::Channels,
-            ("rings", "") => Self::Rings,
-            ("indirection", "") => Self::Indirection,
-            ("hash-key", "") => Self::HashKey,
-            ("flow-hash-udp4", "") => Self::FlowHashV4,
-            ("flow-hash-udp6", "") => Self::FlowHashV6,
-            ("threaded-napi", "") => Self::Threaded,
-            ("rps", queue) => Self::Rps(queue.parse().ok()?),
-            ("xps", queue) => Self::Xps(queue.parse().ok()?),
-            ("interrupt", rest) => {
-                let (number, name) = rest.split_once(' ')?;
-                Self::Interrupt { number: number.parse().ok()?, name: name.to_owned() }
-            }
-            _ => return None,
-        })
-    }
-}
-
-/// Why a setting could not be read or written.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum SettingError {
-    /// Neither the host nor its driver has it.
-    NotSupported,
-    /// The queue or the interrupt that it belongs to is not there.
-    Gone(String),
-    /// A right is missing: what cannot be done, and which right it takes.
-    Permission(String),
-    /// Any other failure: what was attempted, and the cause.
-    Failed(String),
-}
-
-impl fmt::Display for SettingError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotSupported => formatter.write_str("neither the host nor the driver supports it"),
-            Self::Gone(what) | Self::Permission(what) | Self::Failed(what) => formatter.write_str(what),
-        }
-    }
-}
-
-impl std::error::Error for SettingError {}
-
-impl From<EthtoolError> for SettingError {
-    fn from(error: EthtoolError) -> Self {
-        match error {
-            EthtoolError::NotSupported => Self::NotSupported,
-            EthtoolError::Permission => Self::Permission(error.to_string()),
-            EthtoolError::NoInterface | EthtoolError::Failed { .. } => Self::Failed(error.to_string()),
-        }
-    }
-}
 
 impl Reader<'_> {
     /// What a setting of an interface is now.
@@ -128,6 +21,9 @@ impl Reader<'_> {
         Ok(match setting {
             Setting::Channels => show_channels(&self.ethtool.channels(interface)?),
             Setting::Rings => self.ethtool.rings(interface).map(|rings| format!("{} {}", rings.rx, rings.tx))?,
+            Setting::Coalescing => show_coalescing(&self.ethtool.coalescing(interface)?),
+            Setting::Ntuple => on_off(self.ethtool.feature(interface, NTUPLE)?.is_on).to_owned(),
+            Setting::Rule { .. } => self.rule(interface, setting)?,
             Setting::Indirection => match self.ethtool.rss(interface)?.indirection {
                 table if table.is_empty() => return Err(SettingError::NotSupported),
                 table => show_table(&table),
@@ -164,6 +60,15 @@ impl Reader<'_> {
             Setting::Rings => {
                 let [rx, tx] = numbers(value).ok_or_else(damaged)?;
                 self.ethtool.set_rings(interface, &Rings { rx, tx, ..self.ethtool.rings(interface)? })?;
+            }
+            Setting::Coalescing => {
+                self.ethtool.set_coalescing(interface, &parse_coalescing(value).ok_or_else(damaged)?)?;
+            }
+            Setting::Ntuple => {
+                self.ethtool.set_feature(interface, NTUPLE, parse_on_off(value).ok_or_else(damaged)?)?;
+            }
+            Setting::Rule { .. } => {
+                return Err(SettingError::Failed(format!("{setting} is added to the rules of a device, not set")));
             }
             Setting::Indirection => {
                 self.ethtool.set_indirection(interface, Some(&parse_table(value).ok_or_else(damaged)?))?;
@@ -226,6 +131,9 @@ impl Reader<'_> {
                     let [rx, tx] = numbers(value)?;
                     command::set_rings(interface, &Rings { rx, tx, ..Rings::default() })
                 }
+                Setting::Coalescing => command::set_coalescing(interface, &parse_coalescing(value)?),
+                Setting::Ntuple => format!("ethtool -K {interface} ntuple {value}"),
+                Setting::Rule { .. } => self.rule_command(interface, setting, value)?,
                 Setting::Indirection => command::set_indirection(interface, &parse_table(value)?),
                 Setting::HashKey => {
                     let bytes: Vec<String> = parse_key(value)?.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -312,12 +220,13 @@ fn write_error(path: &std::path::Path, value: &str, error: &io::Error) -> Settin
     }
 }
 
-/// Whether two texts mean the same value. Masks differ in how many words of zeroes stand in front, and lists of cores
-/// in how they write a range.
+/// Whether two texts mean the same value. Masks differ in how many words of zeroes stand in front, lists of cores in
+/// how they write a range, rules in their place.
 pub(crate) fn is_same(setting: &Setting, one: &str, other: &str) -> bool {
     let mean_the_same = match setting {
         Setting::Rps(_) | Setting::Xps(_) => parse_mask(one).is_some_and(|one| Some(one) == parse_mask(other)),
         Setting::Interrupt { .. } => parse_core_list(one).is_ok_and(|one| parse_core_list(other) == Ok(one)),
+        Setting::Rule { .. } => without_place(one) == without_place(other),
         _ => false,
     };
     one == other || mean_the_same
@@ -326,6 +235,32 @@ pub(crate) fn is_same(setting: &Setting, one: &str, other: &str) -> bool {
 /// The counts in use.
 pub(crate) fn show_channels(channels: &Channels) -> String {
     format!("{} {} {} {}", channels.rx, channels.tx, channels.other, channels.combined)
+}
+
+pub(crate) fn show_coalescing(coalescing: &Coalescing) -> String {
+    let Coalescing { rx_usecs, rx_frames, adaptive_rx } = coalescing;
+    format!("adaptive-rx {} rx-usecs {rx_usecs} rx-frames {rx_frames}", on_off(*adaptive_rx))
+}
+
+pub(crate) fn parse_coalescing(text: &str) -> Option<Coalescing> {
+    let ["adaptive-rx", adaptive, "rx-usecs", usecs, "rx-frames", frames] = text.split(' ').collect::<Vec<_>>()[..]
+    else {
+        return None;
+    };
+    let (rx_usecs, rx_frames) = (usecs.parse().ok()?, frames.parse().ok()?);
+    Some(Coalescing { rx_usecs, rx_frames, adaptive_rx: parse_on_off(adaptive)? })
+}
+
+pub(crate) fn on_off(is_on: bool) -> &'static str {
+    if is_on { "on" } else { "off" }
+}
+
+fn parse_on_off(text: &str) -> Option<bool> {
+    match text {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
+    }
 }
 
 pub(crate) fn show_table(table: &[u32]) -> String {

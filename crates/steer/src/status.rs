@@ -17,7 +17,8 @@ use crate::model::{Host, Interface, Queue, WorkBy};
 use crate::patience::{LOOKS, pause};
 use crate::plan::{InterfacePlan, Plan, Target, Wanted};
 use crate::rivals::{Rival, Rivals};
-use crate::settings::{Setting, SettingError, is_same};
+use crate::setting::{Setting, SettingError};
+use crate::settings::is_same;
 
 /// One setting that is not as planned.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,7 +127,7 @@ impl Steering<'_> {
     fn compare_setting(&self, interface: &Interface, wanted: &Wanted, rivals: &Rivals, comparison: &mut Comparison) {
         let Some((setting, to)) = setting_of(interface, &wanted.target) else { return };
         let queue = match wanted.target {
-            Target::Interrupt { queue, .. } | Target::Rps { queue, .. } => Some(queue),
+            Target::Interrupt { queue, .. } | Target::Rps { queue, .. } | Target::Xps { queue, .. } => Some(queue),
             _ => None,
         };
         let name = &interface.name;

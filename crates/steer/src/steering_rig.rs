@@ -9,7 +9,7 @@ use crate::change::{ApplyError, Change, Restored};
 use crate::ethtool::FlowHash;
 use crate::host::Reader;
 use crate::journal::{Journal, JournalError, LockedJournal};
-use crate::plan::{Amount, Request};
+use crate::plan::{Amount, Dedication, Request};
 use crate::restore::RestoreWish;
 use crate::testing::{Machine, all_machines};
 
@@ -18,8 +18,16 @@ pub(crate) fn request() -> Request {
         rx_queues: Amount::Max,
         ring: Amount::Max,
         flow_hash_udp: Some(FlowHash::ADDRESSES_AND_PORTS),
+        coalesce: Some(Duration::from_micros(50)),
+        dedicated: vec![dedication(&["0.0.0.0:2055", "[::]:2055"]), dedication(&["192.0.2.1:514"])],
         ..Request::default()
     }
+}
+
+/// A queue of its own for what is sent to these.
+pub(crate) fn dedication(destinations: &[&str]) -> Dedication {
+    let destinations = destinations.iter().map(|text| text.parse().expect("an address")).collect();
+    Dedication { interface: None, destinations, queues: 1 }
 }
 
 /// Everything on a machine that can be set, as it is.

@@ -10,6 +10,9 @@
 //! ethtool eth0 combined = 4/8                          in use and the most; also rx, tx, ring
 //! ethtool eth0 table = 128/4                           entries, spread evenly over so many queues
 //! ethtool eth0 hash4 = sd                              also hash6
+//! ethtool eth0 coalesce = 8/0 adaptive                 microseconds and frames
+//! ethtool eth0 ntuple = off                            or on; also "off fixed"
+//! ethtool eth0 rules = 1022                            places; "any" where the driver chooses
 //! netdev 2 = queue 0 napi 257 irq 45 thread 99         of the interface with this number
 //! ```
 
@@ -21,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use crate::ethtool::fake::FakeDevice;
-use crate::ethtool::{Channels, DriverInfo, FlowHash, Rings, Rss};
+use crate::ethtool::{Channels, Coalescing, DriverInfo, Feature, FlowHash, Rings, Rss, Rules};
 use crate::host::{BusyPoll, ReadError, Reader};
 use crate::links::Link;
 use crate::model::Host;
@@ -140,7 +143,9 @@ impl Machine {
         if names.is_empty() {
             names = reader.physical_interfaces()?;
         }
-        reader.read(&names)
+        let mut host = reader.read(&names)?;
+        reader.read_sorting(&mut host);
+        Ok(host)
     }
 
     pub(crate) fn add(&mut self, line: &str) -> Option<()> {
@@ -194,6 +199,19 @@ impl Machine {
                 let (entries, queues): (u32, u32) = pair()?;
                 let indirection = (0..queues).cycle().take(entries as usize).collect();
                 state.rss = Some(Rss { indirection, key: (0..40).collect() });
+            }
+            "coalesce" => {
+                let (usecs, frames) = value.strip_suffix(" adaptive").unwrap_or(value).split_once('/')?;
+                let (rx_usecs, rx_frames) = (usecs.parse().ok()?, frames.parse().ok()?);
+                state.coalescing = Some(Coalescing { rx_usecs, rx_frames, adaptive_rx: value.ends_with("adaptive") });
+            }
+            "ntuple" => {
+                let (is_on, is_changeable) = (value.starts_with("on"), !value.ends_with("fixed"));
+                state.ntuple = Some(Feature { is_on, is_changeable });
+            }
+            "rules" => {
+                let places = value.parse().ok();
+                state.rules = Some(Rules { places, driver_chooses: places.is_none(), taken: Vec::new() });
             }
             "hash4" => state.hash_v4 = FlowHash::from_letters(value),
             "hash6" => state.hash_v6 = FlowHash::from_letters(value),

@@ -6,6 +6,7 @@
 
 use super::listener::{Lanes, Listener};
 use super::sinks::Consumers;
+use super::steer::Steer;
 use crate::sink::file::template::{self, Names};
 
 /// What one lane is taken to receive, in datagrams per second, when nothing else says how many lanes are needed.
@@ -35,18 +36,23 @@ pub struct Feeder {
 impl<'c> Feeders<'c> {
     /// `receive_queues` tells how many an interface has, where it tells, and `cores` how many udpd may use, where that
     /// is known: more receivers than cores would only take turns, so with more queues than cores each lane takes
-    /// several.
+    /// several. A listener with receive queues of its own has a lane for each, and the others none for those.
     pub fn new(
         listeners: &'c [Listener],
+        steer: &Steer,
         receive_queues: impl Fn(&str) -> Option<usize>,
         cores: Option<usize>,
     ) -> Self {
         let count = |listener: &Listener| {
             let needed = || listener.absorb.rate.div_ceil(LANE_RATE).clamp(1, LANES_FOR_RATE_MAX) as usize;
             let one_each = |queues: usize| cores.filter(|&cores| cores > 0).map_or(queues, |cores| queues.min(cores));
+            let shared = |interface: &str| {
+                receive_queues(interface).map(|queues| queues.saturating_sub(steer.dedicated_on(interface)).max(1))
+            };
             match (listener.lanes, &listener.interface) {
                 (Lanes::Count(count), _) => count.get(),
-                (Lanes::Auto, Some(interface)) => receive_queues(interface).map_or_else(needed, one_each),
+                (Lanes::Auto, _) if steer.dedicated_to(listener).is_some() => steer.own_queues(listener),
+                (Lanes::Auto, Some(interface)) => shared(interface).map_or_else(needed, one_each),
                 (Lanes::Auto, None) => needed(),
             }
         };

@@ -3,11 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use steer::ethtool::FlowHash;
-use steer::plan::{Amount, Placement, Request, Shares};
+use std::time::Duration;
 
-use crate::settings::kinds::{Count, Flat, List, Or, Text, Words};
-use crate::settings::settings;
+use steer::ethtool::FlowHash;
+use steer::plan::{Amount, Dedication, Placement, Request, Shares};
+
+use super::listener::Listener;
+use crate::settings::kinds::{Count, Flat, List, Or, Span, Text, Words};
+use crate::settings::{Field, Findings, Kind, Located, Table, settings};
 use crate::text::advice::Advice;
 use crate::text::units;
 
@@ -19,6 +22,9 @@ settings! {
         interfaces: Vec<String> = [], List(|name| Ok(name.to_owned()));
         /// What is wished of them. Its cores are those that udpd may use at all.
         request: Request = {}, Flat;
+        // By the names of the listeners, in order; the request has what they listen to in the same order.
+        /// How many receive queues the card keeps for what each of these listeners receives.
+        dedicated_queues: Vec<(String, usize)> = {} like { netflow = 1 }, Queues;
         /// Whether irqbalance is only warned of, or asked to leave the interrupts alone.
         ban_irqbalance as irqbalance: bool = "warn", Words(&[("warn", false), ("ban", true)]);
     }
@@ -32,19 +38,24 @@ settings! {
         ring: Amount = "keep", Or(AMOUNTS, Count(AMOUNT), Amount::Number);
         /// What of a UDP datagram the interface hashes to choose the receive queue.
         flow_hash_udp: Option<FlowHash> = "keep", Words(FLOW_HASHES);
+        /// Which share of the flows each receive queue gets.
+        indirection: Shares = "even", Words(&[("even", Shares::Even), ("keep", Shares::Keep)]);
+        /// How long the card waits before it announces what it received.
+        coalesce: Option<Duration> = "keep" like "50us", Or(&[("keep", None)], Span(COALESCE), Some);
         /// Where a receiver sits, seen from its receive queue's interrupt.
         placement: Placement = "adjacent",
             Words(&[("adjacent", Placement::Adjacent), ("same_core", Placement::SameCore)]);
         /// The cores that udpd may use, such as "0-3,8".
         cores as cpus: Option<Vec<usize>> = "auto", Text(parse_cores), elsewhere "cores";
-        .. indirection = Shares::Even;
-        .. coalesce = None;
         .. dedicated = Vec::new();
         .. receivers = BTreeMap::new();
         .. seated = BTreeMap::new();
         .. taken = Vec::new();
     }
 }
+
+/// Whoever waits longer for an interrupt loses what a ring does not hold.
+const COALESCE: std::ops::RangeInclusive<Duration> = Duration::ZERO..=Duration::from_millis(10);
 
 /// More queues or descriptors than any device has.
 const AMOUNT: std::ops::RangeInclusive<u64> = 1..=65_536;
@@ -62,4 +73,44 @@ fn parse_cores(text: &str) -> Result<Option<Vec<usize>>, Advice> {
 /// The advice about a list of cores, which may be left to udpd.
 pub(crate) fn or_auto(Advice { what, cure }: Advice) -> Advice {
     Advice::new(what, format!("{cure}, or \"auto\" for all"))
+}
+
+impl Steer {
+    /// Which of the requests for receive queues of their own is this listener's, and how many it asks for.
+    pub fn dedicated_to(&self, listener: &Listener) -> Option<(usize, usize)> {
+        let place = self.dedicated_queues.iter().position(|(name, _)| *name == listener.name)?;
+        Some((place, self.dedicated_queues[place].1))
+    }
+
+    /// How many receive queues are kept for it: on its interface, or on each that is steered.
+    pub fn own_queues(&self, listener: &Listener) -> usize {
+        let each = self.dedicated_to(listener).map_or(0, |(_, queues)| queues);
+        let interfaces = if listener.interface.is_some() { 1 } else { self.interfaces.len().max(1) };
+        each * interfaces
+    }
+
+    /// How many receive queues of an interface are kept for listeners.
+    pub fn dedicated_on(&self, interface: &str) -> usize {
+        let is_steered = self.interfaces.iter().any(|name| name == interface);
+        let is_here = |wish: &&Dedication| wish.interface.as_ref().is_none_or(|name| name == interface);
+        let kept = self.request.dedicated.iter().filter(is_here).map(|wish| wish.queues);
+        kept.filter(|_| is_steered).sum()
+    }
+}
+
+/// A number of receive queues for each listener that is named, in the order of the names.
+struct Queues;
+
+impl Kind<Vec<(String, usize)>> for Queues {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Vec<(String, usize)>> {
+        let table = Table::open(field, findings, "a table")?;
+        let mut count = |(name, field): (Located<String>, Field<'_>)| {
+            Some((name.value, Kind::<usize>::read(&Count(1..=64), &field, findings)?))
+        };
+        Some(table.fields().into_iter().filter_map(&mut count).collect())
+    }
+
+    fn bounds(&self) -> String {
+        "1 for each listener".to_owned()
+    }
 }

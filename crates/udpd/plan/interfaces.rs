@@ -97,11 +97,8 @@ impl Interfaces {
         neighbours: &Neighbours,
     ) -> Self {
         let taken = cores(neighbours);
-        let request = Request {
-            receivers: receivers(feeders, &wish.request, &queues),
-            taken: taken.clone(),
-            ..wish.request.clone()
-        };
+        let request =
+            Request { receivers: receivers(feeders, wish, &queues), taken: taken.clone(), ..wish.request.clone() };
         let silent = neighbours.silent.iter().map(|who| format!("{who}; lanes may come to share its cores"));
         let mut read = Self { request, queues, taken, remarks: silent.collect(), ..Self::default() };
         let listeners = feeders.listeners().iter();
@@ -176,19 +173,26 @@ fn surroundings_of(host: &Host) -> Surroundings {
 }
 
 /// How many receivers each interface feeds: as many as one address has lanes, of the listener that has the most. By
-/// queue those beyond the queues are fed by nothing, so the others do not need RPS for their sake.
-pub fn receivers(
-    feeders: &Feeders<'_>,
-    request: &Request,
-    queues: &BTreeMap<String, usize>,
-) -> BTreeMap<String, usize> {
+/// queue those beyond the queues are fed by nothing, so the others do not need RPS for their sake. Where a queue is
+/// kept for somebody each gets a seat, so that nobody takes turns with that one.
+pub fn receivers(feeders: &Feeders<'_>, wish: &Steer, queues: &BTreeMap<String, usize>) -> BTreeMap<String, usize> {
     let mut receivers = BTreeMap::new();
     for (index, listener) in feeders.listeners().iter().enumerate() {
         let Listener { interface: Some(name), spread, .. } = listener else { continue };
+        if wish.dedicated_to(listener).is_some() {
+            continue;
+        }
         let lanes = feeders.lanes_on_address(index);
-        let queues = queues.get(name).filter(|_| *spread == Spread::Queue && request.rx_queues == Amount::Keep);
+        let keeps = *spread == Spread::Queue && wish.request.rx_queues == Amount::Keep;
+        let queues = queues.get(name).filter(|_| keeps);
         let most: &mut usize = receivers.entry(name.clone()).or_default();
         *most = queues.map_or(lanes, |&queues| lanes.min(queues)).max(*most);
+    }
+    for (name, most) in &mut receivers {
+        let kept = wish.dedicated_on(name);
+        if kept > 0 {
+            *most = (*most + kept).max(queues.get(name).copied().unwrap_or(0));
+        }
     }
     receivers
 }

@@ -68,7 +68,7 @@ pub fn receivers(config: &Config) -> Result<BTreeMap<String, usize>, Failure> {
     let (Machine { topology, allowed, .. }, queues) = site(config)?;
     let interfaces = Interfaces { queues, ..Interfaces::default() };
     let ground = Ground { topology: &topology, allowed: &allowed, interfaces: &interfaces };
-    Ok(interfaces::receivers(&ground.feeders(config), &config.steer.request, &interfaces.queues))
+    Ok(interfaces::receivers(&ground.feeders(config), &config.steer, &interfaces.queues))
 }
 
 /// The machine with the cores that udpd may use of it, and how many receive queues its listeners' interfaces have.

@@ -1,6 +1,7 @@
 //! Which core each lane sits on, and where its datagrams should arrive.
 //!
-//! Three kinds of listeners, served in this order. Where somebody steers the interface of a listener its lanes take the
+//! A listener with receive queues of its own takes their seats, and nobody else does. Of the others there are three
+//! kinds, served in this order. Where somebody steers the interface of a listener its lanes take the
 //! seats of that plan. Where nobody does they sit near the interface's memory, and not where its interrupts fire now.
 //! All others are dealt out from what is left. Whoever comes later leaves a core alone that is somebody's as long as
 //! there is another: that of a receiver or of an interrupt, and those of other daemons on this host.
@@ -33,7 +34,7 @@ impl Ground<'_> {
     /// Who feeds whom here.
     pub fn feeders<'c>(&self, config: &'c Config) -> Feeders<'c> {
         let queues = |name: &str| self.interfaces.queues.get(name).copied();
-        Feeders::new(&config.listeners, queues, Some(self.usable().len()))
+        Feeders::new(&config.listeners, &config.steer, queues, Some(self.usable().len()))
     }
 }
 
@@ -61,14 +62,19 @@ pub(super) struct Place {
 }
 
 /// Seats every lane.
-pub(super) fn seat(listeners: &[Listener], feeders: &Feeders<'_>, ground: &Ground<'_>) -> Seating {
+pub(super) fn seat(config: &Config, feeders: &Feeders<'_>, ground: &Ground<'_>) -> Seating {
+    let (listeners, interfaces) = (&config.listeners, ground.interfaces);
     let mut seating = Seater::new(ground);
     let mut lanes = vec![Vec::new(); listeners.len()];
-    let interfaces = ground.interfaces;
     let part = |listener: &Listener| listener.interface.as_deref().and_then(|name| interfaces.plan_of(name));
     for (index, listener) in listeners.iter().enumerate() {
-        let Some(part) = part(listener) else { continue };
-        let group = of_plan(part, listener.spread, feeders.lanes_on_address(index));
+        let count = feeders.lanes_on_address(index);
+        let own = config.steer.dedicated_to(listener).map(|(place, _)| own_places(listener, interfaces, place, count));
+        let group = match (own.filter(|own| !own.is_empty()), part(listener)) {
+            (Some(own), _) => own,
+            (None, Some(part)) => of_plan(&shared(part), listener.spread, count),
+            (None, None) => continue,
+        };
         seating.take(&group);
         lanes[index] = (0..listener.addresses.len()).flat_map(|_| group.clone()).collect();
     }
@@ -84,8 +90,8 @@ pub(super) fn seat(listeners: &[Listener], feeders: &Feeders<'_>, ground: &Groun
         };
         lanes[index] = seating.near(feeders.lanes(index), around).into_iter().enumerate().map(place).collect();
     }
-    let is_bound = |index: usize| listeners[index].interface.is_some();
-    let counts: Vec<usize> = (0..listeners.len()).filter(|&index| !is_bound(index)).collect();
+    let is_left = |index: &usize| listeners[*index].interface.is_none() && lanes[*index].is_empty();
+    let counts: Vec<usize> = (0..listeners.len()).filter(is_left).collect();
     let mut seats = seating.near(counts.iter().map(|&index| feeders.lanes(index)).sum(), None).into_iter();
     for index in counts {
         let place = |seat| Place { seat, ..Place::default() };
@@ -93,6 +99,34 @@ pub(super) fn seat(listeners: &[Listener], feeders: &Feeders<'_>, ground: &Groun
     }
     let consumer_cores = seating.consumer_cores();
     Seating { lanes, consumer_cores, shared: seating.shared }
+}
+
+/// The places of `count` lanes of one address on the receive queues that are kept for their listener: the first on the
+/// first of them and so on, in turn. None where no card keeps any.
+fn own_places(listener: &Listener, interfaces: &Interfaces, place: usize, count: usize) -> Vec<Place> {
+    let is_meant = |part: &&InterfacePlan| listener.interface.as_ref().is_none_or(|name| *name == part.name);
+    let is_kept = |part: &InterfacePlan, seat: &QueueSeat| {
+        part.dedicated.iter().any(|kept| (kept.dedication, kept.queue) == (place, seat.queue))
+    };
+    let parts = interfaces.steered.iter().filter(is_meant);
+    let seats = parts.flat_map(|part| part.seats.iter().filter(move |seat| is_kept(part, seat)));
+    let places: Vec<Place> = seats
+        .map(|seat| Place {
+            seat: Some(Seat { core: seat.receiver_core, node: seat.node }),
+            cores: seat.receiver_cores.clone(),
+            queues: vec![seat.queue],
+            arrivals: seat.cores_of_queue().to_vec(),
+        })
+        .collect();
+    if places.is_empty() { Vec::new() } else { places.into_iter().cycle().take(count).collect() }
+}
+
+/// The plan of an interface for those who have no receive queue of their own.
+fn shared(part: &InterfacePlan) -> InterfacePlan {
+    let mut part = part.clone();
+    let InterfacePlan { seats, dedicated, .. } = &mut part;
+    seats.retain(|seat| dedicated.iter().all(|kept| kept.queue != seat.queue));
+    part
 }
 
 /// The places of `count` lanes of one address, by the plan of their interface.

@@ -1,9 +1,10 @@
 //! Lanes on machines that are not at hand: what sits where, and what nobody shares while there is another core.
 
-use steer::plan::{QueueSeat, SpareSeat};
+use steer::plan::{DedicatedQueue, Dedication, QueueSeat, SpareSeat};
 
 use super::*;
 use crate::config::Host;
+use crate::plan::interfaces::receivers;
 
 /// A plan for one interface: for each queue its interrupt and its receiver, and the cores of receivers beyond them.
 fn part(name: &str, queues: &[(usize, usize)], spare: &[usize]) -> InterfacePlan {
@@ -80,9 +81,12 @@ struct Seated {
 }
 
 fn seat_on(topology: &Topology, interfaces: &Interfaces, listeners: &[&str]) -> Seated {
-    let config = config(listeners);
+    seat_config(topology, interfaces, &config(listeners))
+}
+
+fn seat_config(topology: &Topology, interfaces: &Interfaces, config: &Config) -> Seated {
     let ground = Ground { topology, allowed: &topology.online, interfaces };
-    let seating = seat(&config.listeners, &ground.feeders(&config), &ground);
+    let seating = seat(config, &ground.feeders(config), &ground);
     let cores = |places: &Vec<Place>| places.iter().map(|place| place.seat.expect("a seat").core).collect();
     let expected = |(listener, places): (&Listener, &Vec<Place>)| {
         intakes(listener, places, &ground).into_iter().map(|intake| intake.expected).collect()
@@ -135,6 +139,50 @@ fn with_more_queues_than_cores_there_is_a_lane_for_each_core_and_no_more() {
     let seated = seat_on(&machine(2, 2), &interfaces, &["interface = \"lo\"\nspread = \"queue\""]);
     assert_eq!(seated.cores, [[0, 1]]);
     assert_eq!(seated.expected, [[[0], [1]]]);
+}
+
+/// The same, and the first of these listeners has a receive queue of its own on eth0, which is steered.
+fn config_with_own_queue(listeners: &[&str]) -> Config {
+    let mut config = config(listeners);
+    config.steer.interfaces = vec!["eth0".to_owned()];
+    config.steer.dedicated_queues = vec![("l0".to_owned(), 1)];
+    let interface = config.listeners[0].interface.clone();
+    config.steer.request.dedicated = vec![Dedication { interface, destinations: Vec::new(), queues: 1 }];
+    config
+}
+
+#[test]
+fn a_listener_with_a_receive_queue_of_its_own_sits_there_and_nobody_else_does() {
+    let mut eth0 = part("eth0", &[(0, 1), (2, 3), (4, 5), (6, 7)], &[]);
+    eth0.dedicated = vec![DedicatedQueue { queue: 3, dedication: 0 }];
+    let interfaces = steered(vec![eth0]);
+    let others = ["interface = \"lo\"\nspread = \"queue\"", "interface = \"lo\"\nspread = \"cpu\"", "lanes = 1"];
+    for first in ["interface = \"lo\"\nspread = \"queue\"", "interface = \"lo\"\nspread = \"cpu\"", ""] {
+        let config = config_with_own_queue(&[&[first], &others[..]].concat());
+        let seated = seat_config(&machine(9, 9), &interfaces, &config);
+        assert_eq!(seated.cores, [vec![7], vec![1, 3, 5], vec![1, 3, 5], vec![8]], "{first:?}");
+        assert_eq!(seated.expected[1], [[0], [2], [4]]);
+    }
+    let config = config_with_own_queue(&["interface = \"lo\"\nspread = \"queue\"", others[0]]);
+    let ground = Ground { topology: &machine(9, 9), allowed: &[0], interfaces: &interfaces };
+    let wanted = receivers(
+        &Feeders::new(&config.listeners, &config.steer, |_| Some(4), None),
+        &config.steer,
+        &ground.interfaces.queues,
+    );
+    assert_eq!(
+        wanted,
+        [("eth0".to_owned(), 4)].into(),
+        "three lanes of the other, and a seat for the queue that is kept"
+    );
+}
+
+#[test]
+fn where_the_card_keeps_no_queue_its_listener_sits_where_all_datagrams_arrive() {
+    let interfaces = steered(vec![part("eth0", &[(0, 1), (2, 3)], &[])]);
+    let config = config_with_own_queue(&["interface = \"lo\"\nspread = \"queue\""]);
+    let seated = seat_config(&machine(4, 4), &interfaces, &config);
+    assert_eq!((seated.cores, seated.expected), (vec![vec![1]], vec![vec![vec![0, 2]]]));
 }
 
 fn unsteered(node: Option<usize>, fires_on: &[usize]) -> Interfaces {

@@ -52,7 +52,7 @@ impl Plan {
     ) -> Result<Self, Failure> {
         let Ground { topology, interfaces, .. } = *ground;
         let feeders = ground.feeders(config);
-        let Seating { lanes: places, consumer_cores, shared } = seating::seat(&config.listeners, &feeders, ground);
+        let Seating { lanes: places, consumer_cores, shared } = seating::seat(config, &feeders, ground);
         let mut lanes = Vec::new();
         for (index, (listener, places)) in config.listeners.iter().zip(places).enumerate() {
             let count = feeders.lanes_on_address(index);

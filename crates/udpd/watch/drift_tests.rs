@@ -61,6 +61,9 @@ fn interface(queues: usize, channels: Known<Channels>) -> Interface {
         rss: Known::NotSupported,
         flow_hash_v4: Known::NotSupported,
         flow_hash_v6: Known::NotSupported,
+        coalescing: Known::NotSupported,
+        sorting: Known::NotSupported,
+        send_queues: Vec::new(),
     }
 }
 

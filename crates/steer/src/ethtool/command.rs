@@ -1,7 +1,7 @@
 //! What an administrator would type for each change: printed beside every change that is made, so that nobody has to
 //! take our word for what was done, and can do or undo it without us.
 
-use super::{Channels, Family, FlowHash, Rings};
+use super::{Channels, Coalescing, Family, FlowHash, Rings, Rule};
 
 /// Sets the counts that are in use and leaves out the kinds that the device does not have.
 pub(crate) fn set_channels(interface: &str, channels: &Channels) -> String {
@@ -43,6 +43,28 @@ pub(crate) fn set_flow_hash(interface: &str, family: Family, hash: FlowHash) -> 
     format!("ethtool -N {interface} rx-flow-hash {flow} {letters}")
 }
 
+/// Sets when the device announces.
+pub(crate) fn set_coalescing(interface: &str, coalescing: &Coalescing) -> String {
+    let Coalescing { rx_usecs, rx_frames, adaptive_rx } = coalescing;
+    let adaptive = if *adaptive_rx { "on" } else { "off" };
+    format!("ethtool -C {interface} adaptive-rx {adaptive} rx-usecs {rx_usecs} rx-frames {rx_frames}")
+}
+
+/// Sends the datagrams of a rule to its queue.
+pub(crate) fn insert_rule(interface: &str, rule: &Rule) -> String {
+    let flow = match rule.family {
+        Family::V4 => "udp4",
+        Family::V6 => "udp6",
+    };
+    let address = rule.destination.map_or(String::new(), |address| format!(" dst-ip {address}"));
+    format!("ethtool -N {interface} flow-type {flow}{address} dst-port {} action {}", rule.port, rule.queue)
+}
+
+/// Deletes the rule at a place.
+pub(crate) fn delete_rule(interface: &str, place: u32) -> String {
+    format!("ethtool -N {interface} delete {place}")
+}
+
 /// Writes a file below /sys or /proc.
 pub(crate) fn write_file(path: &str, value: &str) -> String {
     format!("echo {value} > {path}")
@@ -71,5 +93,17 @@ mod tests {
         let command = set_flow_hash("eth0", Family::V6, FlowHash::ADDRESSES_AND_PORTS);
         assert_eq!(command, "ethtool -N eth0 rx-flow-hash udp6 sdfn");
         assert_eq!(set_flow_hash("eth0", Family::V4, FlowHash::ADDRESSES), "ethtool -N eth0 rx-flow-hash udp4 sd");
+    }
+
+    #[test]
+    fn rules_and_coalescing_are_said_in_the_words_of_ethtool() {
+        let rule = Rule { family: Family::V4, destination: None, port: 514, queue: 7 };
+        assert_eq!(insert_rule("eth0", &rule), "ethtool -N eth0 flow-type udp4 dst-port 514 action 7");
+        let rule = Rule { family: Family::V6, destination: "2001:db8::1".parse().ok(), ..rule };
+        let command = "ethtool -N eth0 flow-type udp6 dst-ip 2001:db8::1 dst-port 514 action 7";
+        assert_eq!(insert_rule("eth0", &rule), command);
+        assert_eq!(delete_rule("eth0", 1021), "ethtool -N eth0 delete 1021");
+        let coalescing = Coalescing { rx_usecs: 50, rx_frames: 0, adaptive_rx: false };
+        assert_eq!(set_coalescing("eth0", &coalescing), "ethtool -C eth0 adaptive-rx off rx-usecs 50 rx-frames 0");
     }
 }

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -111,6 +112,73 @@ pub struct Rss {
     pub key: Vec<u8>,
 }
 
+/// When a device announces what it received.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Coalescing {
+    /// How long it waits at most.
+    pub rx_usecs: u32,
+    /// After how many datagrams it waits no longer; 0 is no such limit on most drivers.
+    pub rx_frames: u32,
+    /// The driver changes both as the load changes.
+    pub adaptive_rx: bool,
+}
+
+/// Something of a device that is on or off.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Feature {
+    /// True when it is on.
+    pub is_on: bool,
+    /// False when the driver keeps it as it is.
+    pub is_changeable: bool,
+}
+
+/// The name of the feature that lets a device sort datagrams by rules (ntuple).
+pub const NTUPLE: &str = "rx-ntuple-filter";
+
+/// Sends UDP datagrams to one queue, whatever their hash is. It compares nothing but what stands here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// The family of the datagrams.
+    pub family: Family,
+    /// The address that they are sent to; `None` is any.
+    pub destination: Option<IpAddr>,
+    /// The port that they are sent to.
+    pub port: u16,
+    /// The queue that gets them.
+    pub queue: u32,
+}
+
+impl Rule {
+    /// Whether both are about the same datagrams, wherever they send them.
+    pub fn is_about_the_same(&self, other: &Self) -> bool {
+        Self { queue: 0, ..self.clone() } == Self { queue: 0, ..other.clone() }
+    }
+}
+
+/// The rules by which a device sorts datagrams, whoever made them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// How many there can be; `None` when the driver does not tell.
+    pub places: Option<u32>,
+    /// The driver chooses the place of a new rule.
+    pub driver_chooses: bool,
+    /// Those that there are, by place. `None` is one that a [`Rule`] cannot express.
+    pub taken: Vec<(u32, Option<Rule>)>,
+}
+
+impl Rules {
+    /// How many more there can be; `None` when the driver does not tell.
+    pub fn free(&self) -> Option<usize> {
+        self.places.map(|places| (places as usize).saturating_sub(self.taken.len()))
+    }
+
+    /// A free place. The last one, because a device that ranks rules obeys the first that matches, and those that an
+    /// administrator made by number stay before ours.
+    pub fn last_free_place(&self) -> Option<u32> {
+        (0..self.places?).rev().find(|place| self.taken.iter().all(|(taken, _)| taken != place))
+    }
+}
+
 const RXH_IP_SRC: u64 = 1 << 4;
 const RXH_IP_DST: u64 = 1 << 5;
 const RXH_L4_B_0_1: u64 = 1 << 6;
@@ -151,7 +219,7 @@ impl FlowHash {
 }
 
 /// The family whose UDP datagrams a hash is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
     /// IPv4.
     V4,
@@ -190,4 +258,18 @@ pub trait Ethtool {
     fn flow_hash(&self, interface: &str, family: Family) -> Answer<FlowHash>;
     /// Sets what of a UDP datagram is hashed.
     fn set_flow_hash(&self, interface: &str, family: Family, hash: FlowHash) -> Answer<()>;
+    /// When the device announces what it received.
+    fn coalescing(&self, interface: &str) -> Answer<Coalescing>;
+    /// Sets that; what [`Coalescing`] does not name keeps its value.
+    fn set_coalescing(&self, interface: &str, coalescing: &Coalescing) -> Answer<()>;
+    /// A feature by the kernel's name for it, such as [`NTUPLE`].
+    fn feature(&self, interface: &str, name: &str) -> Answer<Feature>;
+    /// Turns a feature on or off.
+    fn set_feature(&self, interface: &str, name: &str, on: bool) -> Answer<()>;
+    /// The rules by which the device sorts.
+    fn rules(&self, interface: &str) -> Answer<Rules>;
+    /// Adds a rule at a place, or where the driver likes, and returns where it is.
+    fn insert_rule(&self, interface: &str, rule: &Rule, place: Option<u32>) -> Answer<u32>;
+    /// Deletes the rule at a place.
+    fn delete_rule(&self, interface: &str, place: u32) -> Answer<()>;
 }

@@ -5,7 +5,10 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 
-use super::{Answer, Channels, DriverInfo, Ethtool, EthtoolError, Family, FlowHash, Rings, Rss};
+use super::{
+    Answer, Channels, Coalescing, DriverInfo, Ethtool, EthtoolError, Family, Feature, FlowHash, NTUPLE, Rings, Rss,
+    Rule, Rules,
+};
 
 /// What the device has; `None` is "not supported".
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,6 +21,9 @@ pub(crate) struct State {
     pub(crate) table_is_set: bool,
     pub(crate) hash_v4: Option<FlowHash>,
     pub(crate) hash_v6: Option<FlowHash>,
+    pub(crate) coalescing: Option<Coalescing>,
+    pub(crate) ntuple: Option<Feature>,
+    pub(crate) rules: Option<Rules>,
 }
 
 /// Devices by the name of their interface.
@@ -36,6 +42,10 @@ pub(crate) struct FakeDevice {
     pub(crate) rounds_ring_to: Option<u32>,
     /// The kernel refuses a table that names a queue which is not there; its driver's own may.
     pub(crate) refuses_queues_that_are_gone: bool,
+    /// The device has no rules for IPv6, and no driver says so before it is told one: ixgbe.
+    pub(crate) sorts_ipv4_only: bool,
+    /// The driver answers what its coalescing is and refuses every change: virtio_net of most hosts.
+    pub(crate) keeps_coalescing: bool,
 }
 
 impl FakeDevice {
@@ -85,12 +95,14 @@ impl Ethtool for FakeDevice {
     }
 
     fn set_channels(&self, interface: &str, channels: &Channels) -> Answer<()> {
-        // The kernel refuses to remove a queue that a table of somebody's still names.
+        // The kernel refuses to remove a queue that a table of somebody's or a rule still names.
         let table = self.read(interface, |state| Some(state.rss.clone().filter(|_| state.table_is_set)))?;
-        let highest = table.and_then(|rss| rss.indirection.into_iter().max());
+        let table = table.map(|rss| rss.indirection).unwrap_or_default();
+        let ruled = self.read(interface, |state| Some(state.rules.clone().unwrap_or_default().taken))?;
+        let ruled = ruled.into_iter().filter_map(|(_, rule)| Some(rule?.queue));
+        let highest = table.into_iter().chain(ruled).max();
         if highest.is_some_and(|highest| highest >= channels.receiving()) {
-            let cause = io::Error::from_raw_os_error(libc::EINVAL);
-            return Err(EthtoolError::Failed { operation: "set the channels".to_owned(), cause });
+            return Err(refused("set the channels", libc::EINVAL));
         }
         self.set(interface, format!("channels rx {} combined {}", channels.rx, channels.combined), |state| {
             let kept = state.channels?;
@@ -153,4 +165,85 @@ impl Ethtool for FakeDevice {
             field.as_mut().map(|field| *field = hash)
         })
     }
+
+    fn coalescing(&self, interface: &str) -> Answer<Coalescing> {
+        self.read(interface, |state| state.coalescing)
+    }
+
+    fn set_coalescing(&self, interface: &str, coalescing: &Coalescing) -> Answer<()> {
+        let Coalescing { rx_usecs, rx_frames, adaptive_rx } = *coalescing;
+        let now = self.read(interface, |state| state.coalescing)?;
+        if adaptive_rx && (rx_usecs, rx_frames) != (now.rx_usecs, now.rx_frames) {
+            return Err(refused("set numbers that the driver adapts", libc::EINVAL));
+        }
+        let what = format!("coalescing {rx_usecs} us {rx_frames} frames adaptive {adaptive_rx}");
+        self.set(interface, what, |state| {
+            state.coalescing = Some(*coalescing).filter(|_| !self.keeps_coalescing && state.coalescing.is_some());
+            state.coalescing.map(drop)
+        })
+        .inspect_err(|_| self.states.borrow_mut().get_mut(interface).expect("a device").coalescing = Some(now))
+    }
+
+    fn feature(&self, interface: &str, name: &str) -> Answer<Feature> {
+        self.read(interface, |state| state.ntuple.filter(|_| name == NTUPLE))
+    }
+
+    fn set_feature(&self, interface: &str, name: &str, on: bool) -> Answer<()> {
+        self.set(interface, format!("{name} {on}"), |state| {
+            // A wish that a driver cannot follow is no error; one that turns it off drops every rule.
+            if state.ntuple?.is_changeable {
+                state.ntuple = Some(Feature { is_on: on, is_changeable: true });
+                if let Some(rules) = state.rules.as_mut().filter(|_| !on) {
+                    rules.taken.clear();
+                }
+            }
+            Some(())
+        })
+    }
+
+    fn rules(&self, interface: &str) -> Answer<Rules> {
+        self.read(interface, |state| state.rules.clone())
+    }
+
+    fn insert_rule(&self, interface: &str, rule: &Rule, place: Option<u32>) -> Answer<u32> {
+        let state = self.read(interface, |state| Some(state.clone()))?;
+        let rules = state.rules.ok_or(EthtoolError::NotSupported)?;
+        let queues = state.channels.map_or(1, |channels| channels.receiving());
+        let is_off = state.ntuple.is_none_or(|ntuple| !ntuple.is_on);
+        // A place that a driver gives away itself is none that it can be told, and the other way round.
+        if is_off || rule.queue >= queues || place.is_some() == rules.driver_chooses {
+            return Err(refused("insert a rule", libc::EINVAL));
+        }
+        if self.sorts_ipv4_only && rule.family == Family::V6 {
+            return Err(EthtoolError::NotSupported);
+        }
+        let place = place.or_else(|| (0..).find(|place| rules.taken.iter().all(|(taken, _)| taken != place)));
+        let place = place.expect("one of four thousand million");
+        if rules.places.is_some_and(|places| place >= places || rules.taken.len() >= places as usize) {
+            return Err(refused("insert a rule", libc::ENOSPC));
+        }
+        self.set(interface, format!("rule {place}: {} to queue {}", rule.port, rule.queue), |state| {
+            let rules = state.rules.as_mut()?;
+            rules.taken.retain(|(taken, _)| *taken != place);
+            rules.taken.push((place, Some(rule.clone())));
+            rules.taken.sort_by_key(|(place, _)| *place);
+            Some(())
+        })?;
+        Ok(place)
+    }
+
+    fn delete_rule(&self, interface: &str, place: u32) -> Answer<()> {
+        let rules = self.read(interface, |state| state.rules.clone())?;
+        if rules.taken.iter().all(|(taken, _)| *taken != place) {
+            return Err(refused("delete a rule", libc::ENOENT));
+        }
+        self.set(interface, format!("no rule {place}"), |state| {
+            state.rules.as_mut()?.taken.retain(|(taken, _)| *taken != place);
+            Some(())
+        })
+    }
+}
+
+fn refused(operation: &str, errno: i32) -> EthtoolError {
+    EthtoolError::Failed { operation: operation.to_owned(), cause: io::Error::from_raw_os_error(errno) }
 }

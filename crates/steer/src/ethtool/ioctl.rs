@@ -8,7 +8,9 @@ use std::net::UdpSocket;
 use std::os::fd::AsFd;
 
 use super::wire::{self, command};
-use super::{Answer, Channels, DriverInfo, Ethtool, EthtoolError, Family, FlowHash, Rings, Rss};
+use super::{
+    Answer, Channels, Coalescing, DriverInfo, Ethtool, EthtoolError, Family, Feature, FlowHash, Rings, Rss, Rule, Rules,
+};
 use crate::sys::{self, Guarded};
 
 /// How often the length of an answer may change while it is asked for.
@@ -26,12 +28,16 @@ impl Ioctl {
         UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("0.0.0.0:0")).map(|socket| Self { socket })
     }
 
-    fn call(&self, interface: &str, request: &mut Guarded, doing: impl FnOnce() -> String) -> Answer<()> {
+    pub(super) fn socket(&self) -> &UdpSocket {
+        &self.socket
+    }
+
+    pub(super) fn call(&self, interface: &str, request: &mut Guarded, doing: impl FnOnce() -> String) -> Answer<()> {
         sys::ethtool(self.socket.as_fd(), interface, request).map_err(|cause| explain(cause, doing))
     }
 
     /// One question with a fixed length.
-    fn ask(&self, interface: &str, command: u32, bytes: usize, what: &str) -> Answer<Guarded> {
+    pub(super) fn ask(&self, interface: &str, command: u32, bytes: usize, what: &str) -> Answer<Guarded> {
         let mut request = new_request(command, bytes)?;
         self.call(interface, &mut request, || format!("read {what} of {interface}"))?;
         Ok(request)
@@ -71,7 +77,7 @@ impl Ioctl {
     }
 }
 
-fn new_request(command: u32, bytes: usize) -> Answer<Guarded> {
+pub(super) fn new_request(command: u32, bytes: usize) -> Answer<Guarded> {
     let mut request = Guarded::new(bytes).map_err(|cause| EthtoolError::Failed {
         operation: format!("get {bytes} bytes of memory for a request to the driver"),
         cause,
@@ -80,7 +86,7 @@ fn new_request(command: u32, bytes: usize) -> Answer<Guarded> {
     Ok(request)
 }
 
-fn explain(cause: io::Error, doing: impl FnOnce() -> String) -> EthtoolError {
+pub(super) fn explain(cause: io::Error, doing: impl FnOnce() -> String) -> EthtoolError {
     match cause.raw_os_error() {
         Some(libc::EOPNOTSUPP | libc::ENOTTY) => EthtoolError::NotSupported,
         Some(libc::EPERM | libc::EACCES) => EthtoolError::Permission,
@@ -106,7 +112,7 @@ fn with_the_size_of_now<T>(mut ask: impl FnMut() -> Answer<T>) -> Answer<T> {
     answer
 }
 
-fn bounded(value: u32, most: u32, what: &str, interface: &str) -> Answer<u32> {
+pub(super) fn bounded(value: u32, most: u32, what: &str, interface: &str) -> Answer<u32> {
     if value <= most {
         return Ok(value);
     }
@@ -194,6 +200,41 @@ impl Ethtool for Ioctl {
         wire::put_u64(request.bytes_mut(), wire::DATA_AT, hash.0);
         let doing = || format!("let {interface} hash {:?} of UDP over {family}", hash.letters());
         self.call(interface, &mut request, doing)
+    }
+
+    fn coalescing(&self, interface: &str) -> Answer<Coalescing> {
+        self.ask(interface, command::GET_COALESCING, wire::COALESCING_BYTES, "the coalescing")
+            .map(|answer| wire::coalescing(answer.bytes()))
+    }
+
+    fn set_coalescing(&self, interface: &str, coalescing: &Coalescing) -> Answer<()> {
+        let mut request = self.ask(interface, command::GET_COALESCING, wire::COALESCING_BYTES, "the coalescing")?;
+        wire::put_coalescing(request.bytes_mut(), coalescing);
+        let Coalescing { rx_usecs, rx_frames, adaptive_rx } = *coalescing;
+        self.tell(interface, command::SET_COALESCING, request, || {
+            let adaptive = if adaptive_rx { "on" } else { "off" };
+            format!("set the coalescing of {interface} to {rx_usecs} us, {rx_frames} frames, adaptive {adaptive}")
+        })
+    }
+
+    fn feature(&self, interface: &str, name: &str) -> Answer<Feature> {
+        self.read_feature(interface, name)
+    }
+
+    fn set_feature(&self, interface: &str, name: &str, on: bool) -> Answer<()> {
+        self.write_feature(interface, name, on)
+    }
+
+    fn rules(&self, interface: &str) -> Answer<Rules> {
+        self.list_rules(interface)
+    }
+
+    fn insert_rule(&self, interface: &str, rule: &Rule, place: Option<u32>) -> Answer<u32> {
+        self.add_rule(interface, rule, place)
+    }
+
+    fn delete_rule(&self, interface: &str, place: u32) -> Answer<()> {
+        self.remove_rule(interface, place)
     }
 }
 

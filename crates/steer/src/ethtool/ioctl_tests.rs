@@ -6,6 +6,7 @@ use std::process::Command;
 use nix::sched::{CloneFlags, unshare};
 
 use super::*;
+use crate::ethtool::NTUPLE;
 use crate::sys::seam;
 
 /// Runs `body` on a thread of its own in a new network namespace with a cable of 4 queues, or says why it cannot.
@@ -70,16 +71,38 @@ fn what_a_cable_does_not_have_is_not_supported_and_no_failure() {
     });
 }
 
+#[test]
+fn a_feature_of_a_cable_is_found_by_its_name_turned_off_and_on_again() {
+    with_cable(|ioctl| {
+        let on = Feature { is_on: true, is_changeable: true };
+        assert_eq!(ioctl.feature("wire0", "tx-checksum-ip-generic").expect("a cable can do that"), on);
+        ioctl.set_feature("wire0", "tx-checksum-ip-generic", false).expect("it can be turned off");
+        let off = Feature { is_on: false, ..on };
+        assert_eq!(ioctl.feature("wire0", "tx-checksum-ip-generic").expect("still there"), off);
+        assert!(ioctl.feature("wire0", "rx-checksum").expect("another one").is_on, "nothing else was touched");
+        let never = Feature { is_on: false, is_changeable: false };
+        assert_eq!(ioctl.feature("wire0", NTUPLE).expect("every kernel has the name"), never);
+        assert!(matches!(ioctl.feature("wire0", "no-such-feature"), Err(EthtoolError::NotSupported)));
+        assert!(matches!(ioctl.rules("wire0"), Err(EthtoolError::NotSupported)));
+        assert!(matches!(ioctl.coalescing("wire0"), Err(EthtoolError::NotSupported)));
+    });
+}
+
 type Call = fn(&Ioctl) -> Answer<()>;
 
 #[test]
 fn every_call_that_fails_is_told_with_its_operation() {
     let ioctl = Ioctl::new().expect("a socket");
-    let calls: [(&str, Call); 4] = [
+    let calls: [(&str, Call); 9] = [
         ("the driver of lo", |ioctl| ioctl.driver("lo").map(drop)),
         ("the channels of lo", |ioctl| ioctl.channels("lo").map(drop)),
         ("the rings of lo", |ioctl| ioctl.rings("lo").map(drop)),
         ("the hash spreading of lo", |ioctl| ioctl.rss("lo").map(drop)),
+        ("the coalescing of lo", |ioctl| ioctl.coalescing("lo").map(drop)),
+        ("the features of lo", |ioctl| ioctl.feature("lo", NTUPLE).map(drop)),
+        ("the number of rules of lo", |ioctl| ioctl.rules("lo").map(drop)),
+        ("to port 514 to queue 3", |ioctl| ioctl.insert_rule("lo", &rule(), None).map(drop)),
+        ("the rule at place 7 of lo", |ioctl| ioctl.delete_rule("lo", 7)),
     ];
     for (operation, call) in calls {
         seam::FAIL.set(Some((0, libc::EIO)));
@@ -130,6 +153,10 @@ fn a_table_that_grows_while_it_is_asked_for_is_asked_for_again_and_not_for_ever(
     let error = ioctl.rss("any0").expect_err("it never ends");
     assert!(error.to_string().starts_with("cannot read the hash spreading of any0: "), "{error}");
     seam::DRIVER.set(None);
+}
+
+fn rule() -> Rule {
+    Rule { family: Family::V4, destination: None, port: 514, queue: 3 }
 }
 
 fn skip(reason: &str) {

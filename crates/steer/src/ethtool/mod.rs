@@ -8,7 +8,12 @@ mod driver;
 #[cfg(test)]
 pub(crate) mod fake;
 mod ioctl;
+mod sorting;
 mod wire;
+mod wire_rules;
 
-pub use driver::{Answer, Channels, DriverInfo, Ethtool, EthtoolError, Family, FlowHash, Rings, Rss};
+pub use driver::{
+    Answer, Channels, Coalescing, DriverInfo, Ethtool, EthtoolError, Family, Feature, FlowHash, NTUPLE, Rings, Rss,
+    Rule, Rules,
+};
 pub use ioctl::Ioctl;

@@ -4,17 +4,28 @@
 //! Fields are written and read at their offsets instead of through structures, because bytes from outside are easier to
 //! be right about than a `repr(C)` that must match on every machine.
 
-use super::{Channels, DriverInfo, Family, Rings};
+use super::{Channels, Coalescing, DriverInfo, Family, Rings};
 
 /// Commands of the ioctl, each with its name in linux/ethtool.h.
 pub(super) mod command {
     pub(in super::super) const GET_DRIVER: u32 = 0x03; // ETHTOOL_GDRVINFO
+    pub(in super::super) const GET_COALESCING: u32 = 0x0e; // ETHTOOL_GCOALESCE
+    pub(in super::super) const SET_COALESCING: u32 = 0x0f; // ETHTOOL_SCOALESCE
     pub(in super::super) const GET_RINGS: u32 = 0x10; // ETHTOOL_GRINGPARAM
     pub(in super::super) const SET_RINGS: u32 = 0x11; // ETHTOOL_SRINGPARAM
+    pub(in super::super) const GET_STRINGS: u32 = 0x1b; // ETHTOOL_GSTRINGS
     pub(in super::super) const GET_FLOW_HASH: u32 = 0x29; // ETHTOOL_GRXFH
     pub(in super::super) const SET_FLOW_HASH: u32 = 0x2a; // ETHTOOL_SRXFH
+    pub(in super::super) const COUNT_RULES: u32 = 0x2e; // ETHTOOL_GRXCLSRLCNT
+    pub(in super::super) const GET_RULE: u32 = 0x2f; // ETHTOOL_GRXCLSRULE
+    pub(in super::super) const LIST_RULES: u32 = 0x30; // ETHTOOL_GRXCLSRLALL
+    pub(in super::super) const DELETE_RULE: u32 = 0x31; // ETHTOOL_SRXCLSRLDEL
+    pub(in super::super) const INSERT_RULE: u32 = 0x32; // ETHTOOL_SRXCLSRLINS
+    pub(in super::super) const COUNT_STRINGS: u32 = 0x37; // ETHTOOL_GSSET_INFO
     pub(in super::super) const GET_INDIRECTION: u32 = 0x38; // ETHTOOL_GRXFHINDIR
     pub(in super::super) const SET_INDIRECTION: u32 = 0x39; // ETHTOOL_SRXFHINDIR
+    pub(in super::super) const GET_FEATURES: u32 = 0x3a; // ETHTOOL_GFEATURES
+    pub(in super::super) const SET_FEATURES: u32 = 0x3b; // ETHTOOL_SFEATURES
     pub(in super::super) const GET_CHANNELS: u32 = 0x3c; // ETHTOOL_GCHANNELS
     pub(in super::super) const SET_CHANNELS: u32 = 0x3d; // ETHTOOL_SCHANNELS
     pub(in super::super) const GET_RSS: u32 = 0x46; // ETHTOOL_GRSSH
@@ -37,6 +48,10 @@ const RX_MAX_PENDING_AT: usize = 4; // rx_max_pending
 const TX_MAX_PENDING_AT: usize = 16; // tx_max_pending
 const RX_PENDING_AT: usize = 20; // rx_pending
 const TX_PENDING_AT: usize = 32; // tx_pending
+pub(super) const COALESCING_BYTES: usize = 92; // struct ethtool_coalesce
+const RX_USECS_AT: usize = 4; // rx_coalesce_usecs
+const RX_FRAMES_AT: usize = 8; // rx_max_coalesced_frames
+const ADAPTIVE_RX_AT: usize = 40; // use_adaptive_rx_coalesce
 pub(super) const RSS_HEADER_BYTES: usize = 24; // struct ethtool_rxfh before rss_config
 pub(super) const RSS_TABLE_SIZE_AT: usize = 8; // indir_size
 pub(super) const RSS_KEY_SIZE_AT: usize = 12; // key_size
@@ -120,6 +135,22 @@ pub(super) fn rings(bytes: &[u8]) -> Rings {
 pub(super) fn put_rings(bytes: &mut [u8], rings: &Rings) {
     put_u32(bytes, RX_PENDING_AT, rings.rx);
     put_u32(bytes, TX_PENDING_AT, rings.tx);
+}
+
+/// When the device announces.
+pub(super) fn coalescing(bytes: &[u8]) -> Coalescing {
+    Coalescing {
+        rx_usecs: u32_at(bytes, RX_USECS_AT),
+        rx_frames: u32_at(bytes, RX_FRAMES_AT),
+        adaptive_rx: u32_at(bytes, ADAPTIVE_RX_AT) != 0,
+    }
+}
+
+/// Writes the named fields over an answer, so that the other twenty keep their values.
+pub(super) fn put_coalescing(bytes: &mut [u8], coalescing: &Coalescing) {
+    put_u32(bytes, RX_USECS_AT, coalescing.rx_usecs);
+    put_u32(bytes, RX_FRAMES_AT, coalescing.rx_frames);
+    put_u32(bytes, ADAPTIVE_RX_AT, u32::from(coalescing.adaptive_rx));
 }
 
 /// The flow type of UDP over a family.

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 
 use super::*;
 use crate::identity::Namespace;
-use crate::settings::Setting;
+use crate::setting::Setting;
 
 struct Place {
     journal: Journal,

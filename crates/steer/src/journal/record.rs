@@ -1,7 +1,7 @@
 //! What an interface was like, as a text with a first and a last line, so that half of it is never taken for the whole.
 
 use crate::identity::{Identity, Namespace};
-use crate::settings::Setting;
+use crate::setting::Setting;
 
 const FIRST_LINE: &str = "steering journal 2: what was, before it was changed";
 const LAST_LINE: &str = "end";

@@ -11,7 +11,7 @@ use super::party::{Demand, Party};
 use super::request::{Amount, Request};
 use super::seats::assign;
 use crate::corelist::format_core_list;
-use crate::ethtool::{Channels, Family, FlowHash, Rings};
+use crate::ethtool::{Channels, Coalescing, Family, FlowHash, Rings};
 use crate::model::{Host, Interface, Kind, Known};
 
 impl Plan {
@@ -50,7 +50,9 @@ fn plan(interface: &Interface, cores: &Cores<'_>, request: &Request) -> Result<(
     };
     let queues = part.want_queues(interface, cores, request)?;
     part.want_ring(interface, request)?;
-    part.want_even_table(interface, queues);
+    part.want_coalescing(interface, queues, request);
+    part.want_dedicated(interface, queues, request)?;
+    part.want_table(interface, queues, request);
     part.want_flow_hash(interface, request);
     Ok((part, queues))
 }
@@ -90,6 +92,7 @@ impl InterfacePlan {
         self.spare_seats = party.spare_seats(cores);
         self.want_interrupts(party.interface);
         self.want_rps(party.receivers.len(), &party.rps_cores(cores));
+        self.want_xps(party.interface);
         self.notes.extend(party.remarks(cores));
         self.busiest_share_thousandths = thousandths(busiest_share(BALANCE_FLOWS, party.receivers.len()));
         if !party.interface.is_up {
@@ -97,12 +100,12 @@ impl InterfacePlan {
         }
     }
 
-    fn want(&mut self, target: Target, why: impl Into<String>) {
+    pub(super) fn want(&mut self, target: Target, why: impl Into<String>) {
         let disruption = disruption(&self.driver, &target);
         self.wanted.push(Wanted { target, why: why.into(), disruption });
     }
 
-    fn note(&mut self, wishes: &[Wish], text: impl Into<String>) {
+    pub(super) fn note(&mut self, wishes: &[Wish], text: impl Into<String>) {
         self.notes.push(Note { text: text.into(), wishes: wishes.to_vec() });
     }
 
@@ -180,25 +183,33 @@ impl InterfacePlan {
         Ok(())
     }
 
-    /// A queue without a share in the table gets nothing, and one with two shares gets double.
-    fn want_even_table(&mut self, interface: &Interface, queues: usize) {
-        match interface.rss.get().map(|rss| rss.indirection.len()) {
-            Some(entries) if entries > 0 && queues > 0 => {
-                let queues = u32::try_from(queues).unwrap_or(u32::MAX);
-                let table: Vec<u32> = (0..queues).cycle().take(entries).collect();
-                let now = &interface.rss.get().expect("just looked at").indirection;
-                let wanted = if is_even(now, queues) { now.clone() } else { table };
-                self.want(
-                    Target::Indirection(wanted),
-                    format!("each of {queues} queues should get its share of the flows"),
-                );
-            }
-            _ if queues > 1 => {
-                let why_not = why_not(&interface.rss, "an indirection table");
-                self.note(&[], format!("the spreading of flows over the {queues} queues stays as it is: {why_not}"));
-            }
-            _ => {}
+    /// What a device may wait before its interrupt is what a datagram may wait, and what bounds the interrupts.
+    fn want_coalescing(&mut self, interface: &Interface, queues: usize, request: &Request) {
+        let Some(wait) = request.coalesce else { return };
+        let Some(now) = interface.coalescing.get() else {
+            let why_not = why_not(&interface.coalescing, "coalescing");
+            self.note(&[], format!("how long the device waits before an interrupt stays as it is: {why_not}"));
+            return;
+        };
+        if let Some(why_not) = interface.why_not_coalesced() {
+            self.note(&[], format!("how long the device waits before an interrupt stays as it is: {why_not}"));
+            return;
         }
+        let rx_usecs = u32::try_from(wait.as_micros()).unwrap_or(u32::MAX);
+        let frames = match now.rx_frames {
+            0 | 1 => String::new(),
+            frames => format!(", or until {frames} datagrams are there"),
+        };
+        let why = match 1_000_000_u32.checked_div(rx_usecs) {
+            Some(most) => format!(
+                "a datagram then waits {rx_usecs} us at most for its interrupt{frames}, and {queues} {} at most {most} \
+                 interrupts a second{}",
+                if queues == 1 { "queue makes" } else { "queues make" },
+                if queues == 1 { "" } else { " each" }
+            ),
+            None => "no datagram then waits for its interrupt, and nothing bounds the interrupts a second".to_owned(),
+        };
+        self.want(Target::Coalescing(Coalescing { rx_usecs, adaptive_rx: false, ..*now }), why);
     }
 
     fn want_flow_hash(&mut self, interface: &Interface, request: &Request) {
@@ -263,15 +274,8 @@ impl InterfacePlan {
     }
 }
 
-/// True when each of the queues, and no other, has its share, give or take one entry.
-fn is_even(table: &[u32], queues: u32) -> bool {
-    let count = |queue: u32| table.iter().filter(|&&entry| entry == queue).count();
-    let share = table.len() / queues.max(1) as usize;
-    table.iter().all(|&entry| entry < queues) && (0..queues).all(|queue| (share..=share + 1).contains(&count(queue)))
-}
-
 /// Why nothing was planned for `what`.
-fn why_not<T>(known: &Known<T>, what: &str) -> String {
+pub(super) fn why_not<T>(known: &Known<T>, what: &str) -> String {
     match known {
         Known::Is(_) | Known::NotSupported => format!("the driver does not support {what}"),
         Known::Unknown(reason) => format!("whether the driver supports {what} is unknown: {reason}"),
@@ -281,7 +285,14 @@ fn why_not<T>(known: &Known<T>, what: &str) -> String {
 /// What changing a setting costs on a driver, as its source tells.
 fn disruption(driver: &str, target: &Target) -> Option<String> {
     let cost = match (target, driver) {
-        (Target::Interrupt { .. } | Target::Rps { .. } | Target::Indirection(_), _) => return None,
+        (Target::Interrupt { .. } | Target::Rps { .. } | Target::Xps { .. } | Target::Indirection(_), _) => {
+            return None;
+        }
+        (Target::Coalescing(_) | Target::Rule { .. }, _) => return None,
+        (Target::Ntuple(_), "ixgbe" | "i40e" | "iavf") => {
+            "where it was off the driver resets the device: it receives nothing for a moment"
+        }
+        (Target::Ntuple(_), _) => return None,
         (Target::Channels(_), "virtio_net") => return None,
         (Target::FlowHash(..), "ixgbe") => {
             "no gap, but the driver warns in the kernel log that fragments may arrive out of order"

@@ -15,6 +15,8 @@ mod reasons;
 mod request;
 mod seated;
 mod seats;
+mod sending;
+mod sharing;
 mod show;
 #[cfg(test)]
 #[path = "plan_tests.rs"]

@@ -2,7 +2,7 @@
 //! list of settings.
 
 use super::note::Note;
-use crate::ethtool::{Channels, Family, FlowHash, Rings};
+use crate::ethtool::{Channels, Coalescing, Family, FlowHash, Rings, Rule};
 
 /// For how many flows a plan tells the balance that is to be expected.
 pub const BALANCE_FLOWS: usize = 64;
@@ -143,6 +143,12 @@ pub enum Target {
     Channels(Channels),
     /// How many descriptors the receive ring has.
     Ring(Rings),
+    /// How long the device waits before it announces what it received.
+    Coalescing(Coalescing),
+    /// Whether the device sorts datagrams by rules.
+    Ntuple(bool),
+    /// A rule by which it does.
+    Rule(Rule),
     /// The queue for each value of the hash.
     Indirection(Vec<u32>),
     /// Which fields of a UDP datagram are hashed.
@@ -159,6 +165,13 @@ pub enum Target {
         /// The number of the queue.
         queue: usize,
         /// The cores that process its datagrams.
+        cores: Vec<usize>,
+    },
+    /// The cores that send through a send queue.
+    Xps {
+        /// The number of the send queue.
+        queue: usize,
+        /// The cores; none leaves it to the kernel's hash.
         cores: Vec<usize>,
     },
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::ethtool::FlowHash;
 use crate::model::{Host, Known};
+use crate::steering_rig::dedication;
 use crate::testing::{Machine, all_machines, assert_reviewed};
 
 fn all_cores(host: &Host) -> Vec<usize> {
@@ -27,11 +28,19 @@ fn the_plan_of_every_machine_is_as_it_was_reviewed() {
         flow_hash_udp: Some(FlowHash::ADDRESSES_AND_PORTS),
         ..Request::default()
     };
+    let own = Request {
+        indirection: Shares::Keep,
+        coalesce: Some(std::time::Duration::from_micros(50)),
+        dedicated: vec![dedication(&["0.0.0.0:2055", "[::]:2055"])],
+        ..Request::default()
+    };
     for name in all_machines() {
         let mut text = String::new();
-        for (title, request) in
-            [("as it is", &as_is), ("with the most queues, the longest ring and a hash of addresses and ports", &more)]
-        {
+        for (title, request) in [
+            ("as it is", &as_is),
+            ("with the most queues, the longest ring and a hash of addresses and ports", &more),
+            ("with the weights kept, an interrupt after 50 us and a queue for port 2055", &own),
+        ] {
             let plan = plan_of(&name, request);
             let shown = plan.map_or_else(|error| format!("refused: {error}\n"), |plan| plan.to_string());
             text.push_str(&format!("== {title}\n{shown}\n"));
@@ -138,4 +147,133 @@ fn on_several_nodes_a_device_of_unknown_node_has_the_same_plan_wherever_its_inte
 fn plan_on(machine: &Machine) -> Plan {
     let host = machine.read(&["eth0"]).expect("a host");
     Plan::new(&host, &[2, 3, 0, 1], &Request::default()).expect("a plan")
+}
+
+fn table_of(plan: &Plan) -> Vec<u32> {
+    let tables = plan.interfaces[0].wanted.iter().filter_map(|wanted| match &wanted.target {
+        Target::Indirection(table) => Some(table.clone()),
+        _ => None,
+    });
+    let tables: Vec<Vec<u32>> = tables.collect();
+    let [table] = tables.as_slice() else { panic!("one table: {tables:?}") };
+    table.clone()
+}
+
+#[test]
+fn weights_are_kept_as_long_as_the_number_of_queues_stays() {
+    let machine = Machine::named("two-socket-smt-ixgbe");
+    let weighted: Vec<u32> = [0, 0, 0, 1].repeat(32);
+    machine.ethtool.states.borrow_mut().get_mut("eth0").expect("a device").rss.as_mut().expect("RSS").indirection =
+        weighted.clone();
+    let host = machine.read(&["eth0"]).expect("a host");
+    let plan = |request: &Request| Plan::new(&host, &all_cores(&host), request).expect("a plan");
+    let keep = Request { indirection: Shares::Keep, ..Request::default() };
+    assert_eq!(table_of(&plan(&keep)), weighted);
+    let idle = "the table gives no flows to the queues 2, 3, 4, 5, 6, 7: their receivers idle";
+    assert!(plan(&keep).interfaces[0].notes.iter().any(|note| note.text == idle), "{}", plan(&keep));
+    let even: Vec<u32> = (0..8).cycle().take(128).collect();
+    assert_eq!(table_of(&plan(&Request::default())), even);
+    let other = Request { rx_queues: Amount::Number(4), ..keep };
+    assert_eq!(table_of(&plan(&other)), (0..4).cycle().take(128).collect::<Vec<u32>>(), "for another number of queues");
+}
+
+#[test]
+fn weights_are_kept_among_the_others_when_a_queue_is_taken_out() {
+    let machine = Machine::named("two-socket-smt-ixgbe");
+    // Queue 0 has three times what queue 1 has; queue 7 has half of everything.
+    let weighted: Vec<u32> = [0, 7, 0, 7, 0, 7, 1, 7].repeat(16);
+    machine.ethtool.states.borrow_mut().get_mut("eth0").expect("a device").rss.as_mut().expect("RSS").indirection =
+        weighted;
+    let host = machine.read(&["eth0"]).expect("a host");
+    let dedicated = vec![dedication(&["192.0.2.1:514"])];
+    let request = Request { indirection: Shares::Keep, dedicated, ..Request::default() };
+    let table = table_of(&Plan::new(&host, &all_cores(&host), &request).expect("a plan"));
+    let share = |queue: u32| table.iter().filter(|&&entry| entry == queue).count();
+    assert_eq!([share(0), share(1), share(7)], [96, 32, 0]);
+}
+
+#[test]
+fn a_queue_of_its_own_is_the_highest_and_gets_nothing_else() {
+    let dedicated = vec![dedication(&["0.0.0.0:2055", "[::]:2055"]), dedication(&["192.0.2.1:514"])];
+    let plan = plan_of("two-socket-smt-ixgbe", &Request { dedicated, ..Request::default() }).expect("a plan");
+    let part = &plan.interfaces[0];
+    let queues: Vec<(usize, usize)> = part.dedicated.iter().map(|it| (it.queue, it.dedication)).collect();
+    assert_eq!(queues, [(7, 0), (6, 1)]);
+    assert_eq!(table_of(&plan).iter().max(), Some(&5));
+    let rules: Vec<String> = (part.wanted.iter())
+        .filter(|wanted| matches!(wanted.target, Target::Rule(_)))
+        .map(|wanted| wanted.target.to_string())
+        .collect();
+    assert_eq!(
+        rules,
+        [
+            "a rule that sends UDP over IPv4 to port 2055 to queue 7",
+            "a rule that sends UDP over IPv4 to port 514 at 192.0.2.1 to queue 6",
+            "a rule that sends UDP over IPv6 to port 2055 to queue 7",
+        ]
+    );
+}
+
+#[test]
+fn queues_of_their_own_that_cannot_be_had_are_noted_and_planned_without() {
+    let ours = || dedication(&["0.0.0.0:2055"]);
+    let cases = [
+        ("virtio-multi", vec![ours()], "the driver keeps its rules (ntuple) turned off"),
+        ("unknown-driver", vec![ours()], "the driver does not support rules (ntuple)"),
+        ("managed-interrupts-igc", vec![ours(), ours()], "2 queues, and one must be left for everything else"),
+        ("managed-interrupts-igc", vec![dedication(&["0.0.0.0:1", "0.0.0.0:2"])], "which has 1 left (0 are taken)"),
+        ("one-socket-single-queue", vec![ours()], "the driver keeps its rules (ntuple) turned off"),
+    ];
+    for (machine, dedicated, expected) in cases {
+        let plan = plan_of(machine, &Request { dedicated, ..Request::default() }).expect("a plan all the same");
+        let without = plan_of(machine, &Request::default()).expect("a plan");
+        let part = &plan.interfaces[0];
+        let is_ours = |note: &&Note| note.wishes == [Wish::Dedicated];
+        let notes: Vec<&str> = part.notes.iter().filter(is_ours).map(|note| note.text.as_str()).collect();
+        assert!(notes.len() == 1 && notes[0].contains(expected), "{machine}: {notes:?}");
+        assert_eq!((&part.wanted, &part.dedicated), (&without.interfaces[0].wanted, &Vec::new()), "{machine}");
+    }
+    let several = Dedication { queues: 2, ..ours() };
+    let error = plan_of("mlx5", &Request { dedicated: vec![several], ..Request::default() }).expect_err("two queues");
+    assert!(error.to_string().contains("a rule of a network card names one queue"), "{error}");
+}
+
+#[test]
+fn a_core_with_a_seat_sends_through_its_own_queue_and_no_other() {
+    let machine = Machine::named("virtio-multi");
+    // A fifth send queue that a driver gave every core to, as some do.
+    let fifth = machine.sys().join("class/net/eth0/queues/tx-4");
+    std::fs::create_dir_all(&fifth).expect("a folder");
+    std::fs::write(fifth.join("xps_cpus"), "0000000f\n").expect("a file");
+    let host = machine.read(&["eth0"]).expect("a host");
+    let request = Request { cores: Some(vec![0, 1, 2]), rx_queues: Amount::Number(3), ..Request::default() };
+    let plan = Plan::new(&host, &all_cores(&host), &request).expect("a plan");
+    let masks: Vec<(usize, Vec<usize>)> = (plan.interfaces[0].wanted.iter())
+        .filter_map(|wanted| match &wanted.target {
+            Target::Xps { queue, cores } => Some((*queue, cores.clone())),
+            _ => None,
+        })
+        .collect();
+    // The fourth has the mask of core 3, which has no seat: that one stays and is not in the plan.
+    assert_eq!(masks, [(0, vec![0]), (1, vec![1]), (2, vec![2]), (4, vec![3])]);
+}
+
+#[test]
+fn the_wait_for_an_interrupt_is_told_with_what_it_costs() {
+    let wait = |machine: &str, usecs: u64| {
+        let coalesce = Some(std::time::Duration::from_micros(usecs));
+        let plan = plan_of(machine, &Request { coalesce, ..Request::default() }).expect("a plan");
+        let wanted = plan.interfaces[0].wanted.iter().find(|wanted| matches!(wanted.target, Target::Coalescing(_)));
+        wanted.map(|wanted| format!("{}: {}", wanted.target, wanted.why)).ok_or_else(|| plan.to_string())
+    };
+    assert_eq!(
+        wait("two-socket-smt-ixgbe", 50).expect("it can"),
+        "an interrupt after 50 us: a datagram then waits 50 us at most for its interrupt, and 8 queues make at most \
+         20000 interrupts a second each"
+    );
+    assert!(wait("mlx5", 50).expect("it can").contains(" or until 128 datagrams are there"));
+    assert!(wait("mlx5", 0).expect("it can").contains("nothing bounds the interrupts"));
+    let virtio = wait("virtio-multi", 50).expect_err("no such feature");
+    assert!(virtio.contains("stays as it is: the host of this virtual card gave it no coalescing"), "{virtio}");
+    assert!(wait("gve", 50).expect_err("no such driver").contains("the driver does not support coalescing"));
 }

@@ -1,7 +1,7 @@
 //! What is asked of a plan. Nothing here knows how a program lets its users ask.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::parts::QueueSeat;
@@ -63,10 +63,8 @@ pub enum Shares {
 pub struct Dedication {
     /// On this interface only; `None` is each that is planned for.
     pub interface: Option<String>,
-    /// The port that they are sent to.
-    pub port: u16,
-    /// The addresses that they are sent to. An unspecified one (`0.0.0.0`, `::`) is every address of its family.
-    pub addresses: Vec<IpAddr>,
+    /// Where they are sent to. An unspecified address (`0.0.0.0`, `::`) is every address of its family.
+    pub destinations: Vec<SocketAddr>,
     /// How many queues they get on each interface.
     pub queues: usize,
 }

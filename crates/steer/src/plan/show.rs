@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::parts::{BALANCE_FLOWS, InterfacePlan, Plan, Target};
 use crate::corelist::format_core_list;
+use crate::ethtool::Rule;
 
 impl fmt::Display for Plan {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -73,6 +74,12 @@ impl fmt::Display for Target {
                 let queues = table.iter().max().map_or(0, |highest| highest + 1);
                 write!(formatter, "indirection table of {} entries over {queues} queues", table.len())
             }
+            Self::Coalescing(coalescing) => write!(formatter, "an interrupt after {} us", coalescing.rx_usecs),
+            Self::Ntuple(on) => write!(formatter, "sorting by rules (ntuple) {}", if *on { "on" } else { "off" }),
+            Self::Rule(Rule { family, destination, port, queue }) => {
+                let address = destination.map_or(String::new(), |address| format!(" at {address}"));
+                write!(formatter, "a rule that sends UDP over {family} to port {port}{address} to queue {queue}")
+            }
             Self::FlowHash(family, hash) => write!(formatter, "hash of UDP over {family} {:?}", hash.letters()),
             Self::Interrupt { queue, cores } => {
                 write!(formatter, "interrupt of queue {queue} on core {}", format_core_list(cores))
@@ -80,6 +87,13 @@ impl fmt::Display for Target {
             Self::Rps { queue, cores } if cores.is_empty() => write!(formatter, "RPS of queue {queue} off"),
             Self::Rps { queue, cores } => {
                 write!(formatter, "RPS of queue {queue} to cores {}", format_core_list(cores))
+            }
+            Self::Xps { queue, cores } if cores.is_empty() => {
+                write!(formatter, "XPS of send queue {queue} for no core")
+            }
+            Self::Xps { queue, cores } => {
+                let noun = if cores.len() == 1 { "core" } else { "cores" };
+                write!(formatter, "XPS of send queue {queue} for {noun} {}", format_core_list(cores))
             }
         }
     }

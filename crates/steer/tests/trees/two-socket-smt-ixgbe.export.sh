@@ -61,5 +61,21 @@ interrupt /sys/class/net/eth0/device/msi_irqs eth0-TxRx-5 13
 interrupt /sys/class/net/eth0/device/msi_irqs eth0-TxRx-6 14
 # interrupt of queue 7 on core 15, because the receiver of queue 7 runs on core 15
 interrupt /sys/class/net/eth0/device/msi_irqs eth0-TxRx-7 15
+# XPS of send queue 0 for core 4, because relays and answers of queue 0 leave through the queue of their own core
+put 00000010 /sys/class/net/eth0/queues/tx-0/xps_cpus
+# XPS of send queue 1 for core 5, because relays and answers of queue 1 leave through the queue of their own core
+put 00000020 /sys/class/net/eth0/queues/tx-1/xps_cpus
+# XPS of send queue 2 for core 6, because relays and answers of queue 2 leave through the queue of their own core
+put 00000040 /sys/class/net/eth0/queues/tx-2/xps_cpus
+# XPS of send queue 3 for core 7, because relays and answers of queue 3 leave through the queue of their own core
+put 00000080 /sys/class/net/eth0/queues/tx-3/xps_cpus
+# XPS of send queue 4 for core 12, because relays and answers of queue 4 leave through the queue of their own core
+put 00001000 /sys/class/net/eth0/queues/tx-4/xps_cpus
+# XPS of send queue 5 for core 13, because relays and answers of queue 5 leave through the queue of their own core
+put 00002000 /sys/class/net/eth0/queues/tx-5/xps_cpus
+# XPS of send queue 6 for core 14, because relays and answers of queue 6 leave through the queue of their own core
+put 00004000 /sys/class/net/eth0/queues/tx-6/xps_cpus
+# XPS of send queue 7 for core 15, because relays and answers of queue 7 leave through the queue of their own core
+put 00008000 /sys/class/net/eth0/queues/tx-7/xps_cpus
 
 exit "$failed"

@@ -45,5 +45,13 @@ interrupt /sys/class/net/eth0/device/../msi_irqs virtio0-input.1 1
 interrupt /sys/class/net/eth0/device/../msi_irqs virtio0-input.2 2
 # interrupt of queue 3 on core 3, because the receiver of queue 3 runs on core 3
 interrupt /sys/class/net/eth0/device/../msi_irqs virtio0-input.3 3
+# XPS of send queue 0 for core 0, because relays and answers of queue 0 leave through the queue of their own core
+put 00000001 /sys/class/net/eth0/queues/tx-0/xps_cpus
+# XPS of send queue 1 for core 1, because relays and answers of queue 1 leave through the queue of their own core
+put 00000002 /sys/class/net/eth0/queues/tx-1/xps_cpus
+# XPS of send queue 2 for core 2, because relays and answers of queue 2 leave through the queue of their own core
+put 00000004 /sys/class/net/eth0/queues/tx-2/xps_cpus
+# XPS of send queue 3 for core 3, because relays and answers of queue 3 leave through the queue of their own core
+put 00000008 /sys/class/net/eth0/queues/tx-3/xps_cpus
 
 exit "$failed"

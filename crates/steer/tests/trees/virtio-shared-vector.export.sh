@@ -33,5 +33,13 @@ try ethtool -L eth0 combined 4
 try ethtool -G eth0 rx 1024
 # interrupt of queue 0 on core 0, because the receiver of queue 0 runs on core 1
 interrupt /sys/class/net/eth0/device/../msi_irqs virtio0-virtqueues 0
+# XPS of send queue 0 for cores 0-1, because relays and answers of queue 0 leave through the queue of their own core
+put 00000003 /sys/class/net/eth0/queues/tx-0/xps_cpus
+# XPS of send queue 1 for cores 0,2, because relays and answers of queue 1 leave through the queue of their own core
+put 00000005 /sys/class/net/eth0/queues/tx-1/xps_cpus
+# XPS of send queue 2 for cores 0,3, because relays and answers of queue 2 leave through the queue of their own core
+put 00000009 /sys/class/net/eth0/queues/tx-2/xps_cpus
+# XPS of send queue 3 for core 0, because relays and answers of queue 3 leave through the queue of their own core
+put 00000001 /sys/class/net/eth0/queues/tx-3/xps_cpus
 
 exit "$failed"

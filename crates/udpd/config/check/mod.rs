@@ -4,6 +4,7 @@
 //! that is wrong is left out, and whatever would only be a consequence of that is not reported.
 
 mod addresses;
+mod dedicated;
 mod listeners;
 mod multicast;
 mod own_files;
@@ -35,10 +36,13 @@ pub(crate) fn validate(mut parts: Parts<'_>, host: &Host, findings: &mut Finding
     }
     listeners::check_names(&parts.listeners, findings);
     addresses::check_overlaps(&parts.listeners, findings);
-    let steer = parts.steer.as_ref().map_or_else(Steer::default, |section| check_steer(section, host, findings));
+    let mut steer = parts.steer.as_ref().map_or_else(Steer::default, |section| check_steer(section, host, findings));
     let mut listeners: Vec<Listener> = parts.listeners.iter().map(|section| section.settings.clone()).collect();
+    if let Some(section) = &parts.steer {
+        dedicated::resolve(section, &mut steer, &listeners, parts.complete, findings);
+    }
     let queues = |interface: &str| ::steer::receive_queues(&host.sys_root, interface);
-    let feeders = Feeders::new(&listeners, queues, host.usable_cores(&steer));
+    let feeders = Feeders::new(&listeners, &steer, queues, host.usable_cores(&steer));
     writers::check(&parts.sinks, &feeders, findings);
     own_files::check(&parts, &daemon, &feeders, findings);
     relay::check_loops(&parts.sinks, &listeners, &local_addresses(), findings);

@@ -1,0 +1,129 @@
+//! Rules by which a device sorts, as settings: found by what they compare, added, and removed again.
+//!
+//! A table of rules has many owners. A rule is ours only if there was none for the same datagrams when we came, and the
+//! journal says at which place ours was put. What is at another place, or compares anything else, is never touched.
+
+use std::net::IpAddr;
+
+use crate::ethtool::{Family, Rule, command};
+use crate::host::Reader;
+use crate::setting::{Setting, SettingError};
+
+/// There is no such rule.
+pub(crate) const NO_RULE: &str = "none";
+
+/// What the journal says of a rule that was not there: "none; added queue 7", and " at 1021" once its place is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Added {
+    pub(crate) queue: u32,
+    pub(crate) place: Option<u32>,
+}
+
+impl Added {
+    pub(crate) fn show(self) -> String {
+        let place = self.place.map_or(String::new(), |place| format!(" at {place}"));
+        format!("{NO_RULE}; added queue {}{place}", self.queue)
+    }
+
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let text = text.strip_prefix(NO_RULE)?.strip_prefix("; added ")?;
+        let queue = queue_of(text)?;
+        let place = text.split_once(" at ").map(|(_, place)| place.parse()).transpose().ok()?;
+        Some(Self { queue, place })
+    }
+}
+
+/// What a rule does, without its place.
+pub(crate) fn without_place(value: &str) -> &str {
+    value.split([';']).next().unwrap_or_default().split(" at ").next().unwrap_or_default()
+}
+
+/// The queue of "queue 7" or "queue 7 at 1021".
+fn queue_of(value: &str) -> Option<u32> {
+    value.strip_prefix("queue ")?.split(' ').next()?.parse().ok()
+}
+
+fn show(rule: &Rule, place: u32) -> String {
+    format!("queue {} at {place}", rule.queue)
+}
+
+/// The rule of a setting with its value.
+fn rule_of(setting: &Setting, queue: u32) -> Option<Rule> {
+    let Setting::Rule { family, destination, port } = setting else { return None };
+    Some(Rule { family: *family, destination: *destination, port: *port, queue })
+}
+
+/// The setting of a rule, and its value.
+pub(crate) fn setting_of_rule(rule: &Rule) -> (Setting, String) {
+    let (family, destination, port): (Family, Option<IpAddr>, u16) = (rule.family, rule.destination, rule.port);
+    (Setting::Rule { family, destination, port }, format!("queue {}", rule.queue))
+}
+
+impl Reader<'_> {
+    /// The rules for the datagrams of a setting, by place.
+    fn rules_about(&self, interface: &str, setting: &Setting) -> Result<Vec<(u32, Rule)>, SettingError> {
+        let rules = self.ethtool.rules(interface)?.taken.into_iter();
+        let about = |rule: &Rule| rule_of(setting, 0).is_some_and(|ours| ours.is_about_the_same(rule));
+        Ok(rules.filter_map(|(place, rule)| Some((place, rule.filter(about)?))).collect())
+    }
+
+    /// Where these datagrams are sent: by the rule at the lowest place, which devices obey first.
+    pub(crate) fn rule(&self, interface: &str, setting: &Setting) -> Result<String, SettingError> {
+        let rules = self.rules_about(interface, setting)?;
+        Ok(rules.first().map_or(NO_RULE.to_owned(), |(place, rule)| show(rule, *place)))
+    }
+
+    /// Adds a rule, telling where it will be before and where it is after. A rule of ours that sends the same datagrams
+    /// elsewhere is replaced; one of somebody else's is not.
+    pub(crate) fn add_rule(
+        &self,
+        interface: &str,
+        setting: &Setting,
+        value: &str,
+        ours: Option<Added>,
+        mut keep: impl FnMut(Added) -> Result<(), SettingError>,
+    ) -> Result<String, SettingError> {
+        let rule = queue_of(value).and_then(|queue| rule_of(setting, queue));
+        let rule = rule.ok_or_else(|| SettingError::Failed(format!("{value:?} is not a value of {setting}")))?;
+        for (place, other) in self.rules_about(interface, setting)? {
+            if ours.is_none_or(|ours| ours.place.is_some_and(|ours| ours != place)) {
+                return Err(SettingError::Failed(format!(
+                    "the rule at place {place} sends them to queue {} already, and it is not ours; `{}` removes it",
+                    other.queue,
+                    command::delete_rule(interface, place)
+                )));
+            }
+            self.ethtool.delete_rule(interface, place)?;
+        }
+        let rules = self.ethtool.rules(interface)?;
+        let place = if rules.driver_chooses { None } else { rules.last_free_place() };
+        if place.is_none() && !rules.driver_chooses {
+            return Err(SettingError::Failed(format!("all {} places for rules are taken", rules.taken.len())));
+        }
+        keep(Added { queue: rule.queue, place })?;
+        let place = self.ethtool.insert_rule(interface, &rule, place)?;
+        keep(Added { queue: rule.queue, place: Some(place) })?;
+        self.rule(interface, setting)
+    }
+
+    /// Removes the rule that we added, and returns [`NO_RULE`]: what is there besides is somebody else's.
+    pub(crate) fn remove_rule(&self, interface: &str, setting: &Setting, saved: &str) -> Result<String, SettingError> {
+        let Some(ours) = Added::parse(saved) else { return Ok(saved.to_owned()) };
+        let is_ours =
+            |(place, rule): &(u32, Rule)| rule.queue == ours.queue && ours.place.is_none_or(|ours| ours == *place);
+        if let Some((place, _)) = self.rules_about(interface, setting)?.into_iter().find(is_ours) {
+            self.ethtool.delete_rule(interface, place)?;
+        }
+        Ok(NO_RULE.to_owned())
+    }
+
+    /// The command that adds a rule or removes ours by hand.
+    pub(crate) fn rule_command(&self, interface: &str, setting: &Setting, value: &str) -> Option<String> {
+        if let Some(rule) = queue_of(value).and_then(|queue| rule_of(setting, queue)) {
+            return Some(command::insert_rule(interface, &rule));
+        }
+        let place = Added::parse(value).and_then(|added| added.place);
+        let place = place.or_else(|| Some(self.rules_about(interface, setting).ok()?.first()?.0))?;
+        Some(command::delete_rule(interface, place))
+    }
+}
