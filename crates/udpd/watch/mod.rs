@@ -1,7 +1,9 @@
-//! What the running daemon looks at besides datagrams: losses, the port's other owners, interfaces that come back or
-//! drift from their plan, threads that left their cores, and whether every thread still works. Nothing here is on the
-//! way of a datagram.
+//! What the running daemon looks at besides datagrams: losses, arrivals on wrong cores, the port's other owners,
+//! interfaces that come back or drift from their plan, threads that left their cores, and whether every thread still
+//! works. Nothing here is on the way of a datagram.
 
+pub mod arrivals;
+pub mod causes;
 pub mod cores;
 pub mod drift;
 pub mod losses;

@@ -26,8 +26,10 @@ use crate::pipeline::{Lane, Pipeline};
 use crate::plan::limits::Limits;
 use crate::plan::{self, descriptors, published, words};
 use crate::settings::Chosen;
+use crate::watch::arrivals::ArrivalWatch;
+use crate::watch::causes::Why;
 use crate::watch::drift::InterfaceWatch;
-use crate::watch::losses::{DriftWatch, LossWatch};
+use crate::watch::losses::LossWatch;
 use crate::watch::upkeep::Upkeep;
 use crate::watch::watchdog::Watchdog;
 
@@ -95,7 +97,8 @@ fn serve(config: &Config, crew: &Crew, events: &Receiver<Event>) -> Result<(), F
         upkeep: &mut upkeep,
         notifier: &notifier,
         losses: LossWatch::default(),
-        drift: DriftWatch::new(steered_lanes(&pipeline)),
+        arrivals: ArrivalWatch::new(&pipeline),
+        ban_irqbalance: config.steer.ban_irqbalance,
         interfaces: InterfaceWatch::new(&config.steer, &plan.interfaces),
         hangup: Hangup::new(crew, pipeline.files()),
         is_steered: pipeline.lanes().iter().any(|lane| lane.setup.plan.intake.is_planned()),
@@ -115,12 +118,6 @@ fn serve(config: &Config, crew: &Crew, events: &Receiver<Event>) -> Result<(), F
     reason.into_result().and(saved)
 }
 
-/// The lanes, by listener and number, for which the plan of an interface says where datagrams arrive.
-fn steered_lanes(pipeline: &Pipeline) -> BTreeSet<(usize, usize)> {
-    let plans = pipeline.lanes().iter().map(|lane| &lane.setup.plan);
-    plans.filter(|plan| !plan.intake.cores_of_queue.is_empty()).map(|plan| (plan.listener, plan.number)).collect()
-}
-
 /// Whether the operator asks for the end within this time.
 fn is_told_to_end(events: &Receiver<Event>, wait: Duration) -> bool {
     let event = events.recv_timeout(wait);
@@ -133,7 +130,8 @@ struct Housekeeping<'a> {
     upkeep: &'a mut Upkeep,
     notifier: &'a Notifier,
     losses: LossWatch,
-    drift: DriftWatch,
+    arrivals: ArrivalWatch,
+    ban_irqbalance: bool,
     interfaces: InterfaceWatch<'a>,
     hangup: Hangup,
     /// Somebody has planned where datagrams arrive.
@@ -151,7 +149,7 @@ impl Housekeeping<'_> {
                 match crew::at_rest(|| events.recv_deadline(next)) {
                     Ok(event) => {
                         if let Some(end) = self.take(event) {
-                            self.look_at_drift();
+                            self.look_at_arrivals();
                             return end;
                         }
                     }
@@ -190,7 +188,7 @@ impl Housekeeping<'_> {
             // A driver that is busy with its card keeps whoever asks about it waiting.
             crew::at_rest(|| self.interfaces.look()).iter().for_each(|line| log::warn!("{line}"));
         }
-        self.look_at_drift();
+        self.look_at_arrivals();
         if round.is_multiple_of(REPORT_EVERY) {
             let snapshot = books.snapshot();
             self.notifier.status(&status(&snapshot));
@@ -198,9 +196,14 @@ impl Housekeeping<'_> {
         }
     }
 
-    fn look_at_drift(&mut self) {
+    fn look_at_arrivals(&mut self) {
         if self.is_steered {
-            self.drift.compare(&self.pipeline.books().snapshot()).iter().for_each(|line| log::warn!("{line}"));
+            let ban = self.ban_irqbalance;
+            // A driver that is busy with its card keeps whoever asks about it waiting.
+            let why =
+                |interface: &str, queue, wanted: &[usize]| crew::at_rest(|| Why::find(interface, queue, wanted, ban));
+            let lines = self.arrivals.compare(&self.pipeline.books().snapshot(), why);
+            lines.iter().for_each(|line| log::warn!("{line}"));
         }
     }
 }
