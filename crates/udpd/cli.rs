@@ -261,7 +261,10 @@ fn steer(command: Steer) -> Result<(), Failure> {
         // Interfaces on the command line need no file.
         // What is saved is put back whatever a file says by now.
         None if action == Action::Restore || !Path::new(CONFIG_PATH).exists() => None,
-        config => Some(load(config)?),
+        config => {
+            let interfaces_may_come = matches!(action, Action::Apply | Action::Watch);
+            Some(load_on(config, &Host { interfaces_may_come, ..Host::default() })?)
+        }
     };
     let wish = config.as_ref().map_or_else(config::Steer::default, |config| config.steer.clone());
     let config = config.as_ref();
@@ -290,14 +293,18 @@ fn reach(daemon: RunningDaemon) -> Result<Connection, Failure> {
 }
 
 fn load(path: Option<PathBuf>) -> Result<Config, Failure> {
+    load_on(path, &Host::default())
+}
+
+fn load_on(path: Option<PathBuf>, host: &Host) -> Result<Config, Failure> {
     match path {
-        Some(path) => Config::load(&path, &Host::default()),
+        Some(path) => Config::load(&path, host),
         None => {
             let path = PathBuf::from(CONFIG_PATH);
             if !path.exists() {
                 return Err(check::no_configuration(&path));
             }
-            Config::load(&path, &Host::default())
+            Config::load(&path, host)
         }
     }
 }

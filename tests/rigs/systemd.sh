@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The shipped unit in a real systemd: Debian's, booted in a container of its own with a network of its own. Restarts,
-# bad configurations, the watchdog with idle, stopped and disk-bound threads, kills and stops, each as an operator meets
-# them. Needs root, systemd-nspawn and debootstrap, which makes the container's file system once and keeps it (and only
-# that with --prepare); skips with its reason otherwise. It touches nothing of the systemd that this host may run.
+# The shipped units in a real systemd: Debian's, booted in a container of its own with a network of its own. Restarts,
+# bad configurations, the watchdog with idle, stopped and disk-bound threads, kills and stops, and the units of
+# steering, each as an operator meets them. Needs root, systemd-nspawn and debootstrap, which makes the container's file
+# system once and keeps it (and only that with --prepare); skips with its reason otherwise. It touches nothing of the
+# systemd that this host may run.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -51,7 +52,7 @@ trap clean_up EXIT
 fail() {
     echo "FAILED: $1"
     [ -z "$leader" ] || inside systemctl status --no-pager -l udpd.service || true
-    [ -z "$leader" ] || inside journalctl --no-pager -n 40 -u udpd.service -o short-monotonic || true
+    [ -z "$leader" ] || inside journalctl --no-pager -n 40 -u 'udpd*.service' -o short-monotonic || true
     exit 1
 }
 
@@ -74,8 +75,12 @@ if [ ! -e "$image/etc/os-release" ]; then
 fi
 [ "${1:-}" != --prepare ] || exit 0
 
-cargo build --release --bin udpd
-udpd=$PWD/target/release/udpd
+# UDPD_RIG_BINARY: a udpd that is built already.
+udpd=${UDPD_RIG_BINARY:-}
+if [ -z "$udpd" ]; then
+    cargo build --release --bin udpd
+    udpd=$PWD/target/release/udpd
+fi
 
 # Files of the sink lie on a disk that can be frozen.
 mkdir -p "$directory/etc" "$directory/disk" "$directory/units/udpd.service.d"
@@ -83,7 +88,7 @@ truncate -s 64M "$directory/image"
 loop=$(losetup --find --show "$directory/image" 2>/dev/null) && mkfs.ext4 -q "$loop" &&
     mount "$loop" "$directory/disk" ||
     skip "no loop device with a file system on it, which is to be frozen"
-cp config/udpd.service "$directory/units/udpd.service"
+cp config/udpd.service config/udpd-steer.service config/udpd-steer-watch.service "$directory/units/"
 
 configure() {
     cat >"$directory/etc/udpd.toml" <<TOML
@@ -334,3 +339,16 @@ inside systemctl stop udpd.socket
 [ "$(journal 'is shared with')" -eq 0 ] || fail "somebody is called the holder"
 start "the socket unit is stopped"
 echo "passed: sockets from systemd end with 78 and the cure"
+
+# 10. The units of steering. There is no card in a container; what is applied to one is in steering_in_guest.sh.
+steer_state() { inside systemctl show --value --property="$2" "udpd-steer$1.service"; }
+verified=$(inside systemd-analyze verify --man=no /run/systemd/system.control/udpd-steer.service \
+    /run/systemd/system.control/udpd-steer-watch.service 2>&1) || fail "the units of steering do not verify: $verified"
+[ -z "$verified" ] || fail "systemd-analyze verify has something to say: $verified"
+configure ""
+inside systemctl start udpd-steer.service udpd-steer-watch.service || fail "no interface in [steer] is a failure"
+[ "$(steer_state "" ActiveState) $(steer_state "" Result)" = "active success" ] ||
+    fail "with nothing to do it is $(steer_state "" ActiveState)"
+[ "$(steer_state -watch Result) $(steer_state -watch NRestarts)" = "success 0" ] ||
+    fail "with nothing to do the watch ended with $(steer_state -watch Result)"
+echo "passed: the units of steering verify clean, and without an interface there is nothing to do"

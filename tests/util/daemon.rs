@@ -124,6 +124,15 @@ impl Daemon {
         Self::start(directory, &all, stdout.into())
     }
 
+    /// The same with a configuration of its own.
+    pub(crate) fn of_command_with(arguments: &[&str], text: &str) -> Self {
+        let (directory, run) = written(text);
+        let mut all: Vec<String> = arguments.iter().map(|argument| in_directory(argument, directory.path())).collect();
+        all.extend_from_slice(&run[1..]);
+        let stdout = std::fs::File::create(directory.path().join("stdout")).expect("cannot create a file for stdout");
+        Self::start(directory, &all, stdout.into())
+    }
+
     fn start(directory: tempfile::TempDir, arguments: &[String], stdout: Stdio) -> Self {
         Self::start_by(Command::new(env!("CARGO_BIN_EXE_udpd")), directory, arguments, stdout)
     }

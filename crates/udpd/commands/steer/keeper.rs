@@ -25,7 +25,7 @@ const REST: Duration = Duration::from_secs(600);
 /// For so long after our own change a card may still go down and up because of it.
 const ECHO: Duration = Duration::from_secs(10);
 /// And for so long the kernel may tell us of the change itself, which it does while it is made.
-const ECHO_OF_SETTING: Duration = Duration::from_secs(2);
+const ECHO_OF_SETTING: Duration = Duration::from_millis(500);
 /// How long to wait after a failure: twice as long after each, up to the longest.
 const RETRY: Duration = Duration::from_secs(5);
 const RETRY_MAX: Duration = Duration::from_secs(300);
@@ -77,12 +77,14 @@ struct Kept {
     to: String,
     /// How often it was undone, each time soon after it had been set.
     undone: u32,
+    /// That it was undone is counted, and it has not been set since.
+    is_counted: bool,
     rests_until: Option<Instant>,
 }
 
 impl Kept {
     fn new(set: Instant) -> Self {
-        Self { set, to: String::new(), undone: 0, rests_until: None }
+        Self { set, to: String::new(), undone: 0, is_counted: false, rests_until: None }
     }
 }
 
@@ -236,7 +238,7 @@ impl Keeper {
         for drift in &drifts {
             // It was applied as a whole, what rests with it.
             let kept = self.settings.entry(key(drift)).or_insert_with(|| Kept::new(now));
-            kept.set = now;
+            (kept.set, kept.is_counted) = (now, false);
             kept.to.clone_from(&drift.change.to);
         }
         Ok(())
@@ -269,7 +271,9 @@ impl Keeper {
                 kept.rests_until = Some(now + REST);
                 return false;
             }
-            None => kept.undone += 1,
+            // What was to set it has failed.
+            None if kept.is_counted => return true,
+            None => (kept.undone, kept.is_counted) = (kept.undone + 1, true),
         }
         if kept.undone < UNDONE_MAX {
             return true;

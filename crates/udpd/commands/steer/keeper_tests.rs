@@ -274,6 +274,18 @@ fn the_first_failure_ends_it_with_its_code_and_later_ones_are_said_once_and_trie
 }
 
 #[test]
+fn what_could_not_be_set_was_not_undone_again() {
+    let moved = vec![("eth0", 0)];
+    let mut run = Run::new(&["eth0"], Made { there: vec!["eth0"], moved: moved.clone(), ..Made::default() });
+    run.look(0);
+    (run.host.moved, run.host.refuses) = (moved, Some((ExitCode::Failure, "the driver is busy")));
+    (1..=8).for_each(|turn| drop(run.look(turn * 5)));
+    run.host.refuses = None;
+    run.look(80);
+    assert_eq!((run.host.moved.len(), run.keeper.status().as_str()), (0, "keeps eth0 as planned; set again so far: 1"));
+}
+
+#[test]
 fn an_irqbalance_that_was_restarted_is_asked_again() {
     let mut run = Run::new(&["eth0"], Made { there: vec!["eth0"], moved: vec![("eth0", 0)], ..Made::default() });
     run.look(0);
