@@ -44,7 +44,11 @@ settings! {
         coalesce: Option<Duration> = "keep" like "50us", Or(&[("keep", None)], Span(COALESCE), Some);
         /// Where a receiver sits, seen from its receive queue's interrupt.
         placement: Placement = "adjacent",
-            Words(&[("adjacent", Placement::Adjacent), ("same_core", Placement::SameCore)]);
+            Words(&[
+                ("adjacent", Placement::Adjacent),
+                ("same_core", Placement::SameCore),
+                ("node", Placement::Node),
+            ]);
         /// The cores that udpd may use, such as "0-3,8".
         cores as cpus: Option<Vec<usize>> = "auto", Text(parse_cores), elsewhere "cores";
         .. dedicated = Vec::new();

@@ -23,6 +23,10 @@ pub(super) struct Cores<'a> {
     interrupts: BTreeMap<usize, usize>,
     /// How many receivers are on a core.
     receivers: BTreeMap<usize, usize>,
+    /// The physical cores of interrupts, of receivers, and of anybody.
+    with_interrupt: BTreeSet<usize>,
+    with_receiver: BTreeSet<usize>,
+    touched: BTreeSet<usize>,
 }
 
 impl<'a> Cores<'a> {
@@ -45,13 +49,18 @@ impl<'a> Cores<'a> {
             let cure = "name some of them, or widen the affinity or cpuset that the process starts in";
             return Err(refuse(&[Wish::Cores], what, cure));
         }
-        Ok(Self {
+        let mut cores = Self {
             topology,
             usable: usable.into_iter().collect(),
             others: request.taken.iter().copied().collect(),
             interrupts: BTreeMap::new(),
             receivers: BTreeMap::new(),
-        })
+            with_interrupt: BTreeSet::new(),
+            with_receiver: BTreeSet::new(),
+            touched: BTreeSet::new(),
+        };
+        cores.touched = request.taken.iter().map(|&core| cores.physical(core)).collect();
+        Ok(cores)
     }
 
     pub(super) fn usable(&self) -> &[usize] {
@@ -64,11 +73,15 @@ impl<'a> Cores<'a> {
 
     pub(super) fn add_interrupt(&mut self, core: usize) -> usize {
         *self.interrupts.entry(core).or_default() += 1;
+        self.with_interrupt.insert(self.physical(core));
+        self.touched.insert(self.physical(core));
         core
     }
 
     pub(super) fn add_receiver(&mut self, core: usize) -> usize {
         *self.receivers.entry(core).or_default() += 1;
+        self.with_receiver.insert(self.physical(core));
+        self.touched.insert(self.physical(core));
         core
     }
 
@@ -122,12 +135,28 @@ impl<'a> Cores<'a> {
         free.min_by_key(|&core| (!self.is_untouched(core), self.group(core), core))
     }
 
+    /// The physical cores of a home that `interrupts` get when that many `receivers` want a place at home too: as many
+    /// as leave these whole physical cores of their own, by their threads. All where that cannot be.
+    pub(super) fn for_interrupts(&self, home: &[usize], interrupts: usize, receivers: usize) -> Vec<usize> {
+        let first = self.free_physical(home);
+        let threads = |physical: &[usize]| {
+            let of_one = |&one: &usize| home.iter().filter(|&&core| self.physical(core) == self.physical(one)).count();
+            physical.iter().map(of_one).sum::<usize>()
+        };
+        let fits = |&count: &usize| threads(&first[..count]) >= interrupts && threads(&first[count..]) >= receivers;
+        let count = (1..=first.len().min(interrupts)).rev().find(fits).unwrap_or(first.len());
+        let is_theirs = |&core: &usize| first[..count].iter().any(|&one| self.physical(one) == self.physical(core));
+        home.iter().copied().filter(is_theirs).collect()
+    }
+
     /// A core for an interrupt that finds no free thread at home: a free one elsewhere, then one of others, then the
     /// one with the least on it.
     pub(super) fn any_for_interrupt(&self, home: &[usize], node: Option<usize>) -> usize {
         let key = |&core: &usize| {
             let far = !home.contains(&core);
-            (self.load(core), self.is_of_others(core), far, !self.is_untouched(core), self.distance(core, node), core)
+            let is_second = !self.is_untouched(core);
+            let takes = self.with_receiver.contains(&self.physical(core));
+            (self.load(core), self.is_of_others(core), far, is_second, takes, self.distance(core, node), core)
         };
         self.usable.iter().copied().min_by_key(key).expect("a plan has a core")
     }
@@ -143,8 +172,8 @@ impl<'a> Cores<'a> {
         })
     }
 
-    /// A core for a receiver that no place is left for beside an interrupt of its own: a free thread anywhere, then a
-    /// core with interrupts only, then one of others, then the one with the fewest receivers.
+    /// A core for a receiver that finds none at home: a free thread anywhere, without an interrupt on its physical core
+    /// if there is one; then a core with interrupts only, then one of others, then the one with the fewest receivers.
     pub(super) fn any_for_receiver(&self, home: &[usize], node: Option<usize>) -> usize {
         let key = |&core: &usize| {
             let class = match (self.receivers_on(core), self.is_of_others(core)) {
@@ -186,12 +215,11 @@ impl<'a> Cores<'a> {
 
     /// True when no thread of its physical core is used.
     fn is_untouched(&self, core: usize) -> bool {
-        let used = self.interrupts.keys().chain(self.receivers.keys()).chain(&self.others);
-        !used.copied().any(|other| self.physical(other) == self.physical(core))
+        !self.touched.contains(&self.physical(core))
     }
 
     /// True when a thread of its physical core has an interrupt.
     fn has_interrupt(&self, core: usize) -> bool {
-        self.interrupts.keys().any(|&other| self.physical(other) == self.physical(core))
+        self.with_interrupt.contains(&self.physical(core))
     }
 }

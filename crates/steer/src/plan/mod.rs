@@ -11,6 +11,9 @@ mod decide;
 mod note;
 mod parts;
 mod party;
+#[cfg(test)]
+#[path = "promise_tests.rs"]
+mod promises;
 mod reasons;
 mod request;
 mod seated;

@@ -4,9 +4,10 @@
 //! With `adjacent` the interrupt and the receiver of a queue sit on two physical cores of the device's node, under one
 //! last-level cache where there is one: the softirq and the receiver then run at the same time and the datagram crosses
 //! a cache that both have. Where the interfaces of a node need more physical cores than it has, every queue first gets
-//! a core for its interrupt, in turn over the interfaces; the receivers then share what is free, and those that get
-//! nothing sit on the core of their own interrupt: nearer than on another node. Interrupts leave the node only when it
-//! has no thread left, and share cores only when no core is left at all.
+//! a thread for its interrupt, in turn over the interfaces: on as many physical cores as leave the receivers whole ones
+//! too. Receivers that find none then go to the nearest node, because two cores far apart do more than one that an
+//! interrupt keeps busy. Only when no thread is free at all does a receiver sit on the core of its interrupt, and only
+//! then do queues share cores.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +35,7 @@ pub(super) fn assign<'a>(cores: &mut Cores<'_>, demands: &[Demand<'a>], placemen
             seat_apart(cores, &mut group);
         } else {
             group.iter_mut().for_each(|party| party.shortage = Some(shortage.clone()));
-            seat_at_home(cores, &mut group);
+            seat_interrupts(cores, &mut group);
         }
     }
     seat_elsewhere(cores, &mut parties);
@@ -74,27 +75,27 @@ fn seat_receiver_apart(cores: &mut Cores<'_>, party: &mut Party<'_>, receiver: u
     }
 }
 
-/// First an interrupt for everybody, in turn, as long as there are free threads at home; then the receivers.
-fn seat_at_home(cores: &mut Cores<'_>, group: &mut [&mut Party<'_>]) {
-    let most = group.iter().map(|party| party.with_a_queue()).max().unwrap_or(0);
-    for receiver in 0..most {
+/// An interrupt for everybody, in turn, as long as there are free threads at home.
+fn seat_interrupts(cores: &mut Cores<'_>, group: &mut [&mut Party<'_>]) {
+    let wanted = |party: &Party<'_>, receiver: usize| party.first_queue(receiver).is_some();
+    let interrupts: usize =
+        group.iter().map(|party| (0..party.with_a_queue()).filter(|&receiver| wanted(party, receiver)).count()).sum();
+    let apart = group.iter().filter(|party| party.placement == Placement::Adjacent);
+    let receivers = apart.map(|party| party.needs()).sum::<usize>().saturating_sub(interrupts);
+    let Some(home) = group.first().map(|party| party.home.clone()) else { return };
+    let theirs = cores.for_interrupts(&home, interrupts, receivers);
+    for receiver in 0..most(group.iter().map(|party| party.with_a_queue())) {
         for party in group.iter_mut().filter(|party| receiver < party.with_a_queue()) {
             let Some(queue) = party.first_queue(receiver) else { continue };
-            party.interrupts[queue] = cores.free_for_interrupt(&party.home).map(|core| cores.add_interrupt(core));
-        }
-    }
-    for receiver in 0..most {
-        for party in group.iter_mut().filter(|party| receiver < party.with_a_queue()) {
-            if party.placement != Placement::SameCore || party.own_interrupt_of(receiver).is_none() {
-                seat_receiver_apart(cores, party, receiver);
-            }
+            let core = cores.free_for_interrupt(&theirs).or_else(|| cores.free_for_interrupt(&home));
+            party.interrupts[queue] = core.map(|core| cores.add_interrupt(core));
         }
     }
 }
 
-/// What found no place at home: interrupts elsewhere or in turn, receivers with their interrupt.
+/// What found no place at home: interrupts elsewhere or in turn, and then the receivers, at home as far as they can.
 fn seat_elsewhere(cores: &mut Cores<'_>, parties: &mut [Party<'_>]) {
-    let most = parties.iter().map(Party::with_a_queue).max().unwrap_or(0);
+    let most = most(parties.iter().map(Party::with_a_queue));
     for receiver in 0..most {
         for party in parties.iter_mut().filter(|party| receiver < party.with_a_queue()) {
             let Some(queue) = party.first_queue(receiver) else { continue };
@@ -104,34 +105,42 @@ fn seat_elsewhere(cores: &mut Cores<'_>, parties: &mut [Party<'_>]) {
     }
     for receiver in 0..most {
         for party in parties.iter_mut().filter(|party| receiver < party.with_a_queue()) {
+            if party.placement != Placement::SameCore || party.own_interrupt_of(receiver).is_none() {
+                seat_receiver_apart(cores, party, receiver);
+            }
+        }
+    }
+    for receiver in 0..most {
+        for party in parties.iter_mut().filter(|party| receiver < party.with_a_queue()) {
             if party.receivers[receiver].is_none() {
-                let core = beside_or_with(cores, party, receiver);
+                let core = elsewhere_or_together(cores, party, receiver);
                 party.receivers[receiver] = Some(cores.add_receiver(core));
             }
         }
     }
 }
 
-fn beside_or_with(cores: &Cores<'_>, party: &Party<'_>, receiver: usize) -> usize {
-    let anywhere = || cores.any_for_receiver(&party.home, party.interface.node);
+fn elsewhere_or_together(cores: &Cores<'_>, party: &Party<'_>, receiver: usize) -> usize {
+    let anywhere = cores.any_for_receiver(&party.home, party.interface.node);
     let Some(interrupt) = party.own_interrupt_of(receiver).filter(|core| cores.usable().contains(core)) else {
-        return anywhere();
+        return anywhere;
     };
-    // Away from home the neighbours of the interrupt are the home.
-    if !party.home.contains(&interrupt) && party.placement != Placement::SameCore {
-        let near = cores.home(cores.topology.node_of_core.get(&interrupt).copied());
-        if let Some(core) = cores.apart_for_receiver(&near, Some(interrupt)) {
-            return core;
-        }
+    if party.placement == Placement::SameCore {
+        return interrupt;
     }
-    let is_crowded = cores.receivers_on(interrupt) > 0;
-    let other = anywhere();
-    if is_crowded && cores.is_free(other) { other } else { interrupt }
+    // Away from home the neighbours of the interrupt are the home.
+    let near = cores.home(cores.topology.node_of_core.get(&interrupt).copied());
+    let near = cores.apart_for_receiver(&near, Some(interrupt));
+    near.unwrap_or(if cores.is_free(anywhere) { anywhere } else { interrupt })
+}
+
+fn most(counts: impl Iterator<Item = usize>) -> usize {
+    counts.max().unwrap_or(0)
 }
 
 /// Receivers beyond the queues, in turn; then the interrupts of further queues of the same receiver.
 fn seat_the_rest(cores: &mut Cores<'_>, parties: &mut [Party<'_>], placement: Placement) {
-    let most = parties.iter().map(|party| party.receivers.len()).max().unwrap_or(0);
+    let most = most(parties.iter().map(|party| party.receivers.len()));
     for receiver in 0..most {
         for party in parties.iter_mut().filter(|party| receiver < party.receivers.len()) {
             if party.receivers[receiver].is_none() {
