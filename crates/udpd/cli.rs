@@ -149,7 +149,7 @@ enum Steer {
     /// Show the plan and what it would change; needs no privileges, changes nothing
     #[command(after_help = "Examples:\n\
                       \x20 udpd steer plan eth0 --json\n\
-                      \x20 udpd steer plan eth0 --export link > /etc/systemd/network/10-udpd-eth0.link")]
+                      \x20 udpd steer plan eth0 --export link > /etc/systemd/network/10-steer-eth0.link")]
     Plan(PlanArguments),
     /// Set what the plan wants, and save the previous settings
     #[command(after_help = "Examples:\n\

@@ -181,7 +181,7 @@ fn link(part: &InterfacePlan, items: &[Item<'_>], sign: &Sign) -> String {
         lines.push_str(&format!("{LINK_INTERRUPTS}IRQAffinity={}\n", crate::corelist::format_core_list(&cores)));
     }
     let name = &part.name;
-    let mut text = format!("# /etc/systemd/network/10-udpd-{name}.link\n{LINK_BEGIN}");
+    let mut text = format!("# /etc/systemd/network/10-steer-{name}.link\n{LINK_BEGIN}");
     if !left.is_empty() {
         text.push_str(&format!("# This file leaves to `--export udev` or `--export sh`:\n{left}"));
     }
@@ -204,7 +204,7 @@ fn udev(reader: &Reader<'_>, part: &InterfacePlan, items: &[Item<'_>], sign: &Si
         Sign::Name => format!("NAME==\"{name}\""),
     };
     let folder = interrupts_folder(reader, name);
-    let mut text = format!("# /etc/udev/rules.d/90-udpd-{name}.rules\n{UDEV_BEGIN}{}", left_out(items));
+    let mut text = format!("# /etc/udev/rules.d/90-steer-{name}.rules\n{UDEV_BEGIN}{}", left_out(items));
     for item in items {
         let command = match &item.command {
             // systemd's .link file has these.
@@ -244,9 +244,9 @@ fn shell(reader: &Reader<'_>, part: &InterfacePlan, items: &[Item<'_>]) -> Strin
 }
 
 const LINK_BEGIN: &str = "\
-# What systemd sets of this interface when it appears; written by `udpd steer plan --export link`. It takes effect at
+# What systemd sets of this interface when it appears, written by `plan --export link`. It takes effect at
 # the next boot, or with: udevadm control --reload; udevadm trigger --action=add /sys/class/net/IFACE
-# Nothing sets it again when a driver resets the card, and `udpd steer restore` knows nothing of it.
+# Nothing sets it again when a driver resets the card, and `restore` knows nothing of it.
 ";
 
 const LINK_NAMES: &str = "\
@@ -264,18 +264,18 @@ IRQAffinityPolicy=spread
 ";
 
 const UDEV_BEGIN: &str = "\
-# What a .link file leaves out; written by `udpd steer plan --export udev`. It takes effect at the next boot, or with:
+# What a .link file leaves out, written by `plan --export udev`. It takes effect at the next boot, or with:
 # udevadm control --reload; udevadm trigger --action=add /sys/class/net/IFACE
 # Interrupts are found by their names when the interface appears. A driver that asks for them only when the interface
-# goes up has none at that time, and one that is reset asks for new ones: `udpd steer apply --watch` sees to both.
-# Queues and rings are not here: `--export link` has them. `udpd steer restore` knows nothing of any of it.
+# goes up has none at that time, and one that is reset asks for new ones: `apply --watch` sees to both.
+# Queues and rings are not here: `--export link` has them. `restore` knows nothing of any of it.
 ";
 
 const SHELL_BEGIN: &str = "\
 #!/bin/sh
-# The plan as commands; written by `udpd steer plan --export sh`. To be run as root while the interfaces are up.
-# It keeps nothing of what was before, so `udpd steer restore` cannot undo it. `udpd steer status` compares.
-# Nothing sets it again when a driver resets the card; `udpd steer apply --watch` does.
+# The plan as commands, written by `plan --export sh`. To be run as root while the interfaces are up.
+# It keeps nothing of what was before, so `restore` cannot undo it. `status` compares.
+# Nothing sets it again when a driver resets the card; `apply --watch` does.
 failed=0
 
 # Some versions of ethtool fail when a setting is so already.

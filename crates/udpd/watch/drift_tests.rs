@@ -191,7 +191,7 @@ fn what_cannot_be_read_is_said_once_with_its_cause_and_puts_nothing_right() {
 
 #[test]
 fn a_drift_that_apply_cannot_set_names_its_own_command() {
-    let overridden = Drift { rival: Some(Rival::Rps { cores: vec![1] }), ..drift("2") };
+    let overridden = Drift { rival: Some(Rival::Thread { pid: 9, cores: vec![1] }), ..drift("2") };
     let lines = said(&[(&[overridden], &[])]);
     assert!(lines[0][0].ends_with("; echo 0 > there"), "{lines:?}");
 }

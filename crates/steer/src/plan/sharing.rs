@@ -29,7 +29,7 @@ impl InterfacePlan {
             request.dedicated.iter().enumerate().filter(|(_, wish)| is_here(wish)).collect();
         if let Some((_, wish)) = wishes.iter().find(|(_, wish)| wish.queues != 1) {
             let what = format!("the request asks for {} queues for UDP {}", wish.queues, ports([*wish]));
-            let cure = "ask for one: a rule of a network card names one queue, and udpd makes no context of several";
+            let cure = "ask for one: a rule of a network card names one queue, and no context of several is made";
             return Err(refuse(&[Wish::Dedicated], what, cure));
         }
         if wishes.is_empty() {

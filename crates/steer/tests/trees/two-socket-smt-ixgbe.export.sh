@@ -1,7 +1,7 @@
 #!/bin/sh
-# The plan as commands; written by `udpd steer plan --export sh`. To be run as root while the interfaces are up.
-# It keeps nothing of what was before, so `udpd steer restore` cannot undo it. `udpd steer status` compares.
-# Nothing sets it again when a driver resets the card; `udpd steer apply --watch` does.
+# The plan as commands, written by `plan --export sh`. To be run as root while the interfaces are up.
+# It keeps nothing of what was before, so `restore` cannot undo it. `status` compares.
+# Nothing sets it again when a driver resets the card; `apply --watch` does.
 failed=0
 
 # Some versions of ethtool fail when a setting is so already.
