@@ -11,9 +11,6 @@ mod decide;
 mod note;
 mod parts;
 mod party;
-#[cfg(test)]
-#[path = "promise_tests.rs"]
-mod promises;
 mod reasons;
 mod request;
 mod seated;

@@ -1,6 +1,9 @@
 //! Tests of plans: on every machine in tests/trees the plan equals the text beside it that a person has reviewed, and
 //! what the plan must never do has tests of its own.
 
+#[path = "promise_tests.rs"]
+mod promises;
+
 use std::collections::BTreeMap;
 
 use super::*;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::*;
+use super::super::{InterfacePlan, Plan, Request};
 use crate::model::{Host, Interface, Known, Queue, Work, WorkBy};
 use crate::testing::Machine;
 use crate::topology::Topology;
