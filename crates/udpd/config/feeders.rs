@@ -47,7 +47,9 @@ impl<'c> Feeders<'c> {
             let needed = || listener.absorb.rate.div_ceil(LANE_RATE).clamp(1, LANES_FOR_RATE_MAX) as usize;
             let one_each = |queues: usize| cores.filter(|&cores| cores > 0).map_or(queues, |cores| queues.min(cores));
             let shared = |interface: &str| {
-                receive_queues(interface).map(|queues| queues.saturating_sub(steer.dedicated_on(interface)).max(1))
+                // Those that it will have once it is steered: the lanes are not to change with it.
+                let asked = steer.queues_asked(interface).or_else(|| receive_queues(interface));
+                asked.map(|queues| queues.saturating_sub(steer.dedicated_on(interface)).max(1))
             };
             match (listener.lanes, &listener.interface) {
                 (Lanes::Count(count), _) => count.get(),

@@ -100,6 +100,14 @@ impl Steer {
         let kept = self.request.dedicated.iter().filter(is_here).map(|wish| wish.queues);
         kept.filter(|_| is_steered).sum()
     }
+
+    /// How many receive queues an interface is to have, where a number is written for it.
+    pub fn queues_asked(&self, interface: &str) -> Option<usize> {
+        match self.request.rx_queues {
+            Amount::Number(number) if self.interfaces.iter().any(|name| name == interface) => Some(number as usize),
+            _ => None,
+        }
+    }
 }
 
 /// A number of receive queues for each listener that is named, in the order of the names.

@@ -16,7 +16,7 @@ use steer::{ApplyError, Netlink, Reader, Steering};
 use super::advice;
 use super::neighbours::{cores, merge};
 use crate::config::feeders::Feeders;
-use crate::config::{Listener, Spread, Steer};
+use crate::config::{Lanes, Listener, Spread, Steer};
 use crate::endpoint::control::Neighbours;
 use crate::exit::{ExitCode, Failure};
 
@@ -179,7 +179,9 @@ pub fn receivers(feeders: &Feeders<'_>, wish: &Steer, queues: &BTreeMap<String, 
     let mut receivers = BTreeMap::new();
     for (index, listener) in feeders.listeners().iter().enumerate() {
         let Listener { interface: Some(name), spread, .. } = listener else { continue };
-        if wish.dedicated_to(listener).is_some() {
+        // How many "max" will be only its driver knows: one for each queue is what a plan assumes by itself.
+        let follows = listener.lanes == Lanes::Auto && wish.request.rx_queues == Amount::Max;
+        if follows || wish.dedicated_to(listener).is_some() {
             continue;
         }
         let lanes = feeders.lanes_on_address(index);

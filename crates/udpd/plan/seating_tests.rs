@@ -141,6 +141,21 @@ fn with_more_queues_than_cores_there_is_a_lane_for_each_core_and_no_more() {
     assert_eq!(seated.expected, [[[0], [1]]]);
 }
 
+#[test]
+fn lanes_follow_the_queues_that_the_card_is_to_have_and_not_those_before_it_is_steered() {
+    use steer::plan::Amount;
+    let wanted = |rx_queues| {
+        let mut config = config(&["interface = \"lo\"\nspread = \"queue\""]);
+        config.steer.interfaces = vec!["eth0".to_owned()];
+        config.steer.request.rx_queues = rx_queues;
+        let feeders = Feeders::new(&config.listeners, &config.steer, |_| Some(4), Some(8));
+        (feeders.lanes(0), receivers(&feeders, &config.steer, &[("eth0".to_owned(), 4)].into()).get("eth0").copied())
+    };
+    assert_eq!(wanted(Amount::Keep), (4, Some(4)));
+    assert_eq!(wanted(Amount::Number(2)), (2, Some(2)));
+    assert_eq!(wanted(Amount::Max), (4, None), "as many as there will be queues, and only the driver knows");
+}
+
 /// The same, and the first of these listeners has a receive queue of its own on eth0, which is steered.
 fn config_with_own_queue(listeners: &[&str]) -> Config {
     let mut config = config(listeners);
