@@ -55,5 +55,8 @@ def alarms(stage, seconds):
         guest.run("sleep 2")
     report.check(f"no false alarm in {seconds} s of ordinary traffic", stage.complaints())
     arrived = stage.arrived(sent)["listeners"][0]
-    report.same("all of which arrived", (arrived["arrived"], arrived["wrong_cpu"] or 0), (sent, 0))
+    report.same("all of which arrived", (arrived["arrived"], arrived["residual"]), (sent, 0))
+    # An interrupt moves when it next fires, so what its queue held at that moment is still handled on the old core.
+    wrong = arrived["wrong_cpu"] or 0
+    report.check("on the planned cores, but for what came before the interrupts had moved", wrong <= 64 * 4)
     stage.stop()
