@@ -65,7 +65,9 @@ def apart(name, chosen):
     folder = pathlib.Path(chosen.folder) / name
     folder.mkdir()
     result = folder / "result.json"
-    command = ["unshare", "--net", "--mount", sys.executable, "-B", *sys.argv, f"--result={result}"]
+    # In a process namespace of its own, so that no machine computes on when its host is killed.
+    command = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    command += [sys.executable, "-B", *sys.argv, f"--result={result}"]
     command += ["--whole"] if chosen.shapes == "all" else []
     ended = subprocess.run([*command, f"--shapes={name}", f"--folder={folder}", f"--image={chosen.image}"], check=False)
     if not result.exists():
@@ -81,7 +83,7 @@ def one(chosen):
     try:
         with Guest(shape.machine, (chosen.image, chosen.initramfs), chosen.folder) as guest:
             report.fact("seconds to boot", round(guest.boot_seconds))
-            stage = Stage(guest, report, chosen.bless)
+            stage = Stage(guest, report, chosen.bless, 10 if chosen.whole else 60)
             report.check("the machine is of this shape", is_of_shape(stage.topology, shape.topology))
             for case in [] if chosen.only else shape.cases:
                 stage.case(case)

@@ -127,12 +127,23 @@ class Guest:
         self.console = pathlib.Path(folder) / "console"
         self.console.write_text("")
         self.process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stderr=self.console.open("a"))
-        listener.settimeout(20)
-        self.connection, _ = listener.accept()
-        listener.close()
+        listener.settimeout(60)
+        with listener:
+            try:
+                self.connection, _ = listener.accept()
+            except TimeoutError:
+                self.process.kill()
+                raise
         self.answers = self.connection.makefile("r", errors="replace")
 
     def __enter__(self):
+        try:
+            return self.boot()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def boot(self):
         began = time.monotonic()
         self.connection.settimeout(BOOT_SECONDS)
         while "READY" not in self.line():
