@@ -170,8 +170,8 @@ fn program(map: BorrowedFd<'_>, queues: u32) -> [Instruction; 16] {
         instruction(CALL, 0, 0, 0, HELPER_MAP_LOOKUP),
         instruction(JUMP_IF_EQUAL, 0, 0, 6, 0), // never: the key is in range; the verifier wants to see it asked
         instruction(LOAD_WORD, 1, 6, QUEUE_MAPPING, 0),
-        // Past the addition and not with a place of 0: to a process without CAP_PERFMON the verifier refuses one that is
-        // reached with a constant on one way and a variable on another.
+        // Past the addition and not with a place of 0: to a process without CAP_PERFMON the verifier refuses one that
+        // is reached with a constant on one way and a variable on another.
         instruction(JUMP_IF_MORE, 1, 0, 2, queues.cast_signed()),
         instruction(SHIFT_LEFT, 1, 0, 0, 3), // places are 8 bytes wide
         instruction(ADD, 0, 1, 0, 0),

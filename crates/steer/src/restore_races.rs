@@ -1,6 +1,6 @@
 //! Two applies and a restore at once, each stopped, continued and now and then killed at any of its steps, two hundred
-//! times: every setting is what it was, what the plan wants or what comes between the two, and where anything is changed
-//! a journal says so.
+//! times: every setting is what it was, what the plan wants or what comes between, and where anything is changed a
+//! journal says so.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
