@@ -7,10 +7,10 @@
 use crate::apply::Steering;
 use crate::change::{ApplyError, Change};
 use crate::journal::LockedJournal;
-use crate::model::{Host, Interface};
+use crate::model::{Host, Interface, Known};
 use crate::plan::{Plan, Target};
 use crate::setting::{Setting, SettingError};
-use crate::sorting::{Added, NO_RULE, setting_of_rule};
+use crate::sorting::{Added, NO_RULE, off_with_rules, setting_of_rule};
 
 impl Steering<'_> {
     /// Rules of ours that the plan no longer wants. They go first, because the kernel takes away no queue that a rule
@@ -23,6 +23,9 @@ impl Steering<'_> {
     ) -> Result<Vec<Change>, ApplyError> {
         let mut changes = Vec::new();
         for (interface, part) in host.interfaces.iter().zip(&plan.interfaces) {
+            if self.is_unknown_what_is_wanted(interface) {
+                continue;
+            }
             let wanted: Vec<(Setting, String)> = (part.wanted.iter())
                 .filter_map(|wanted| if let Target::Rule(rule) = &wanted.target { Some(rule) } else { None })
                 .map(setting_of_rule)
@@ -46,6 +49,14 @@ impl Steering<'_> {
             }
         }
         Ok(changes)
+    }
+
+    /// A driver that is just resetting does not answer, and a plan without its answer has no rules, wanted as they are.
+    fn is_unknown_what_is_wanted(&self, interface: &Interface) -> bool {
+        let is_wished = (self.request.dedicated.iter())
+            .any(|wish| wish.interface.as_ref().is_none_or(|name| *name == interface.name));
+        let is_unknown = matches!(interface.sorting, Known::Unknown(_)) || matches!(interface.rss, Known::Unknown(_));
+        is_wished && is_unknown
     }
 
     pub(crate) fn unmake_rule(
@@ -79,9 +90,24 @@ impl Steering<'_> {
         change: &Change,
         journal: &mut LockedJournal,
     ) -> Result<String, SettingError> {
+        self.count_rules_of_others(interface, journal)?;
         let ours = self.added(interface, &change.setting, journal)?;
-        let keep = |added: Added| self.note(interface, &change.setting, &added.show(), journal);
+        let keep = |added: Option<Added>| {
+            let value = added.map_or_else(|| NO_RULE.to_owned(), Added::show);
+            self.note(interface, &change.setting, &value, journal)
+        };
         self.reader.add_rule(&interface.name, &change.setting, &change.to, ours, keep)
+    }
+
+    /// Notes how many rules there were before the first of ours, where sorting was off.
+    fn count_rules_of_others(&self, interface: &Interface, journal: &mut LockedJournal) -> Result<(), SettingError> {
+        let saved = self.found(interface, journal).map_err(|error| SettingError::Failed(error.to_string()))?;
+        let was_off = (Setting::Ntuple, "off".to_owned());
+        if saved.is_some_and(|saved| saved.values.iter().chain(&saved.later).any(|value| *value == was_off)) {
+            let count = self.reader.ethtool.rules(&interface.name)?.taken.len();
+            self.note(interface, &Setting::Ntuple, &off_with_rules(count), journal)?;
+        }
+        Ok(())
     }
 
     /// What the journal says of a rule of ours.

@@ -22,6 +22,12 @@ fn rules(rig: &Rig) -> Vec<(u32, Option<Rule>)> {
     rig.machine.ethtool.states.borrow()["eth0"].rules.clone().expect("rules").taken
 }
 
+/// The device has these rules now, whoever made them.
+fn set_rules(rig: &Rig, rules: Vec<(u32, Option<Rule>)>) {
+    rig.machine.ethtool.states.borrow_mut().get_mut("eth0").expect("a device").rules.as_mut().expect("rules").taken =
+        rules;
+}
+
 /// Somebody turns sorting on and adds rules of his own.
 fn others_add(rig: &Rig, theirs: Vec<(u32, Option<Rule>)>) {
     let mut states = rig.machine.ethtool.states.borrow_mut();
@@ -66,8 +72,7 @@ fn a_place_that_the_driver_chose_is_known_to_the_journal() {
     assert!(journal.contains("rule udp4 any 2055\tnone; added queue 7 at 1\n"), "{journal}");
     // Ours goes, and somebody adds the same at another place.
     let theirs = vec![(0, None), (5, Some(rule(None, 2055, 7)))];
-    rig.machine.ethtool.states.borrow_mut().get_mut("eth0").expect("a device").rules.as_mut().expect("rules").taken =
-        theirs.clone();
+    set_rules(&rig, theirs.clone());
     assert_eq!(rig.restore().failures, Vec::<String>::new());
     assert_eq!(rules(&rig), theirs, "what is at another place is not ours");
 }
@@ -117,23 +122,103 @@ fn sorting_stays_on_while_rules_of_others_need_it() {
     others_add(&rig, vec![(9, None)]);
     let failures = rig.restore().failures;
     assert!(
-        failures.len() == 1 && failures[0].contains("1 rules that others added since would go with it"),
+        failures.len() == 1 && failures[0].contains("1 rule that others added since would go with it: remove it"),
         "{failures:?}"
     );
     assert_eq!(rules(&rig), [(9, None)]);
-    others_add(&rig, Vec::new());
-    rig.machine
-        .ethtool
-        .states
-        .borrow_mut()
-        .get_mut("eth0")
-        .expect("a device")
-        .rules
-        .as_mut()
-        .expect("rules")
-        .taken
-        .clear();
+    set_rules(&rig, Vec::new());
     assert_eq!(rig.restore().failures, Vec::<String>::new());
+}
+
+#[test]
+fn rules_that_were_there_while_sorting_was_off_do_not_keep_it_on() {
+    let mut rig = Rig::new(IXGBE);
+    rig.machine.ethtool.keeps_rules_while_off = true;
+    set_rules(&rig, vec![(2, None), (9, Some(rule(None, 53, 1)))]);
+    let before = state(&rig.machine);
+    rig.apply(&one_queue()).expect("applied");
+    let journal = std::fs::read_to_string(rig.file()).expect("a file");
+    assert!(journal.contains("ntuple\toff; rules of others 2\n"), "{journal}");
+    others_add(&rig, vec![(10, None), (11, None)]);
+    let failures = rig.restore().failures;
+    let said = "back to off: 2 rules that others added since would go with it: remove them first";
+    assert!(failures.len() == 1 && failures[0].contains(said), "{failures:?}");
+    set_rules(&rig, vec![(2, None), (9, Some(rule(None, 53, 1)))]);
+    let restored = rig.restore();
+    assert_eq!(restored.failures, Vec::<String>::new());
+    assert_eq!((restored.changes[0].from.as_str(), restored.changes[0].to.as_str()), ("on", "off"));
+    assert_eq!(state(&rig.machine), before);
+}
+
+#[test]
+fn a_rule_that_the_driver_refused_is_not_ours_when_somebody_adds_it() {
+    let mut rig = Rig::new(IXGBE);
+    rig.machine.ethtool.sorts_ipv4_only = true;
+    others_add(&rig, Vec::new());
+    let request = Request { dedicated: vec![dedication(&["[::]:2055"])], ..Request::default() };
+    rig.apply(&request).expect_err("the device has no rules for IPv6");
+    let theirs = vec![(1021, Some(Rule { family: Family::V6, ..rule(None, 2055, 7) }))];
+    set_rules(&rig, theirs.clone());
+    assert_eq!(rig.restore().failures, Vec::<String>::new());
+    assert_eq!(rules(&rig), theirs);
+}
+
+#[test]
+fn a_rule_that_reads_back_as_another_is_taken_out_again_and_told() {
+    let mut rig = Rig::new(IXGBE);
+    rig.machine.ethtool.shows_rules_as_others = true;
+    others_add(&rig, vec![(3, None)]);
+    let error = rig.apply(&one_queue()).expect_err("nobody would find it again").to_string();
+    assert!(error.contains("the driver shows the rule as another one"), "{error}");
+    assert_eq!(rules(&rig), [(3, None)]);
+    let journal = std::fs::read_to_string(rig.file()).expect("a file");
+    assert!(journal.contains("rule udp4 any 2055\tnone\n"), "{journal}");
+}
+
+#[test]
+fn a_rule_at_our_place_that_somebody_changed_is_not_ours_any_more() {
+    let rig = Rig::new(IXGBE);
+    rig.apply(&one_queue()).expect("applied");
+    for theirs in [vec![(1021, Some(rule(None, 2055, 2)))], vec![(9, Some(rule(None, 2055, 2)))]] {
+        set_rules(&rig, theirs.clone());
+        let error = rig.apply(&one_queue()).expect_err("theirs sends them elsewhere").to_string();
+        assert!(error.contains("and it is not ours"), "{error}");
+        assert_eq!(rules(&rig), theirs);
+    }
+    // Ours is left while another keeps us from replacing it.
+    let both = vec![(9, Some(rule(None, 2055, 2))), (1021, Some(rule(None, 2055, 7)))];
+    set_rules(&rig, both.clone());
+    rig.apply(&one_queue()).expect_err("theirs comes first");
+    assert_eq!(rules(&rig), both);
+}
+
+#[test]
+fn a_rule_of_ours_that_is_gone_by_itself_is_no_change() {
+    let is_rule = |change: &&crate::change::Change| matches!(change.setting, crate::setting::Setting::Rule { .. });
+    for is_gone in [true, false] {
+        let rig = Rig::new(IXGBE);
+        rig.apply(&one_queue()).expect("applied");
+        if is_gone {
+            set_rules(&rig, Vec::new());
+        }
+        let restored = rig.restore();
+        assert_eq!(restored.failures, Vec::<String>::new());
+        let told: Vec<_> =
+            restored.changes.iter().filter(is_rule).map(|it| (it.from.as_str(), it.to.as_str())).collect();
+        assert_eq!(told, if is_gone { vec![] } else { vec![("queue 7 at 1021", "none")] });
+    }
+}
+
+#[test]
+fn no_rule_is_stale_while_the_driver_does_not_answer() {
+    let rig = Rig::new(IXGBE);
+    rig.apply(&one_queue()).expect("applied");
+    rig.machine.ethtool.log.borrow_mut().clear();
+    rig.machine.ethtool.busy_questions.set(1);
+    rig.apply(&one_queue()).expect("the second plan knows more");
+    assert_eq!(rules(&rig), [(1021, Some(rule(None, 2055, 7)))]);
+    let log = rig.machine.ethtool.log.borrow();
+    assert!(!log.iter().any(|line| line.contains("rule")), "{log:?}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::identity::Whereabouts;
 use crate::journal::{Entry, JournalError, LockedJournal, Saved};
 use crate::setting::{Setting, SettingError};
 use crate::settings::{parse_coalescing, parse_table};
-use crate::sorting::Added;
+use crate::sorting::{Added, rules_while_off, value_saved};
 
 /// What is to be restored, and how.
 pub struct RestoreWish<'a> {
@@ -125,7 +125,9 @@ impl Steering<'_> {
                 outcome.failures.push(format!("cannot put {setting} back to {value}: {what}"));
                 break;
             }
-            match self.restore_setting(interface, setting, value, changes, progress) {
+            let restored = self.restore_setting(interface, setting, value, changes, progress);
+            let value = value_saved(setting, value);
+            match restored {
                 Ok(()) => {}
                 Err(SettingError::Gone(_)) if is_later && self.is_gone_for_good(interface, saved) => {}
                 Err(SettingError::Gone(what)) if self.is_gone_for_good(interface, saved) => {
@@ -155,20 +157,28 @@ impl Steering<'_> {
         &self,
         interface: &str,
         setting: &Setting,
-        value: &str,
+        saved: &str,
         changes: &mut Vec<Change>,
         progress: &mut dyn FnMut(&Change),
     ) -> Result<(), SettingError> {
-        let from = self.reader.get(interface, setting)?;
-        let is_of_others = matches!(setting, Setting::Rule { .. }) && Added::parse(value).is_none();
-        if from == value || is_of_others {
+        let value = value_saved(setting, saved);
+        let (from, by_hand) = match setting {
+            Setting::Rule { .. } => {
+                let Some(ours) = Added::parse(saved) else { return Ok(()) };
+                // One that is gone by itself is as it was.
+                let Some(ours) = self.reader.added_rule(interface, setting, ours)? else { return Ok(()) };
+                (ours.show_rule(), ours.show())
+            }
+            _ => (self.reader.get(interface, setting)?, value.to_owned()),
+        };
+        if from == value {
             return Ok(());
         }
-        let now = self.put_back(interface, setting, value)?;
+        let now = self.put_back(interface, setting, saved)?;
         let change = Change {
             interface: interface.to_owned(),
             setting: setting.clone(),
-            command: self.reader.command(interface, setting, value),
+            command: self.reader.command(interface, setting, &by_hand),
             from,
             to: value.to_owned(),
             now: Some(now),
@@ -188,10 +198,11 @@ impl Steering<'_> {
     /// stays set: the kernel then refuses to take away a queue that it names, and new queues get no share of it. Some
     /// drivers keep a default that names queues which are gone, and the kernel takes no such table from anybody; then
     /// the default is what there is.
-    fn put_back(&self, interface: &str, setting: &Setting, value: &str) -> Result<String, SettingError> {
+    fn put_back(&self, interface: &str, setting: &Setting, saved: &str) -> Result<String, SettingError> {
+        let value = value_saved(setting, saved);
         match setting {
-            Setting::Rule { .. } => return self.reader.remove_rule(interface, setting, value),
-            Setting::Ntuple if value == "off" => self.check_no_rules(interface)?,
+            Setting::Rule { .. } => return self.reader.remove_rule(interface, setting, saved),
+            Setting::Ntuple if value == "off" => self.check_no_new_rules(interface, rules_while_off(saved))?,
             // Numbers that a driver adapts by itself are refused while it does.
             Setting::Coalescing => {
                 if let Some(before) = parse_coalescing(value).filter(|before| before.adaptive_rx) {
@@ -216,15 +227,17 @@ impl Steering<'_> {
         self.reader.set(interface, setting, value)
     }
 
-    /// Drivers that stop sorting drop every rule, and those that are left are not ours.
-    fn check_no_rules(&self, interface: &str) -> Result<(), SettingError> {
-        match self.reader.ethtool.rules(interface)?.taken.as_slice() {
-            [] => Ok(()),
-            others => Err(SettingError::Failed(format!(
-                "{} rules that others added since would go with it: remove them first (`ethtool -n {interface}`)",
-                others.len()
-            ))),
-        }
+    /// Drivers that stop sorting drop every rule, and those that are left are not ours. Where there were rules although
+    /// sorting was off, the driver does without it.
+    fn check_no_new_rules(&self, interface: &str, before: usize) -> Result<(), SettingError> {
+        let new = self.reader.ethtool.rules(interface)?.taken.len().saturating_sub(before);
+        let (rules, them) = match new {
+            0 => return Ok(()),
+            1 => ("1 rule".to_owned(), "it"),
+            _ => (format!("{new} rules"), "them"),
+        };
+        let what = format!("{rules} that others added since would go with it: remove {them} first");
+        Err(SettingError::Failed(format!("{what} (`ethtool -n {interface}` lists all rules)")))
     }
 }
 

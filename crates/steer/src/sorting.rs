@@ -20,9 +20,21 @@ pub(crate) struct Added {
 }
 
 impl Added {
+    /// Where the rule that was added is among these. What is at another place or sends elsewhere is not it.
+    fn find(self, rules: &[(u32, Rule)]) -> Option<u32> {
+        let is_it =
+            |(place, rule): &&(u32, Rule)| rule.queue == self.queue && self.place.is_none_or(|ours| ours == *place);
+        rules.iter().find(is_it).map(|(place, _)| *place)
+    }
+
     pub(crate) fn show(self) -> String {
+        format!("{NO_RULE}; added {}", self.show_rule())
+    }
+
+    /// The rule as it is in the device.
+    pub(crate) fn show_rule(self) -> String {
         let place = self.place.map_or(String::new(), |place| format!(" at {place}"));
-        format!("{NO_RULE}; added queue {}{place}", self.queue)
+        format!("queue {}{place}", self.queue)
     }
 
     pub(crate) fn parse(text: &str) -> Option<Self> {
@@ -30,6 +42,25 @@ impl Added {
         let queue = queue_of(text)?;
         let place = text.split_once(" at ").map(|(_, place)| place.parse()).transpose().ok()?;
         Some(Self { queue, place })
+    }
+}
+
+/// What the journal says of sorting that was off although others had rules: drivers that keep rules apart from it have
+/// those still when it is turned off again.
+pub(crate) fn off_with_rules(count: usize) -> String {
+    format!("off; rules of others {count}")
+}
+
+/// How many rules others had when sorting was off; 0 where the journal does not say.
+pub(crate) fn rules_while_off(saved: &str) -> usize {
+    saved.strip_prefix("off; rules of others ").and_then(|count| count.parse().ok()).unwrap_or_default()
+}
+
+/// What a setting was, without what the journal says besides.
+pub(crate) fn value_saved<'s>(setting: &Setting, saved: &'s str) -> &'s str {
+    match setting {
+        Setting::Rule { .. } | Setting::Ntuple => saved.split(';').next().unwrap_or_default(),
+        _ => saved,
     }
 }
 
@@ -41,10 +72,6 @@ pub(crate) fn without_place(value: &str) -> &str {
 /// The queue of "queue 7" or "queue 7 at 1021".
 fn queue_of(value: &str) -> Option<u32> {
     value.strip_prefix("queue ")?.split(' ').next()?.parse().ok()
-}
-
-fn show(rule: &Rule, place: u32) -> String {
-    format!("queue {} at {place}", rule.queue)
 }
 
 /// The rule of a setting with its value.
@@ -70,48 +97,75 @@ impl Reader<'_> {
     /// Where these datagrams are sent: by the rule at the lowest place, which devices obey first.
     pub(crate) fn rule(&self, interface: &str, setting: &Setting) -> Result<String, SettingError> {
         let rules = self.rules_about(interface, setting)?;
-        Ok(rules.first().map_or(NO_RULE.to_owned(), |(place, rule)| show(rule, *place)))
+        let shown = |(place, rule): &(u32, Rule)| Added { queue: rule.queue, place: Some(*place) }.show_rule();
+        Ok(rules.first().map_or(NO_RULE.to_owned(), shown))
     }
 
     /// Adds a rule, telling where it will be before and where it is after. A rule of ours that sends the same datagrams
-    /// elsewhere is replaced; one of somebody else's is not.
+    /// elsewhere is replaced; one of somebody else's is not. Told is also when none is ours any more.
     pub(crate) fn add_rule(
         &self,
         interface: &str,
         setting: &Setting,
         value: &str,
         ours: Option<Added>,
-        mut keep: impl FnMut(Added) -> Result<(), SettingError>,
+        mut keep: impl FnMut(Option<Added>) -> Result<(), SettingError>,
     ) -> Result<String, SettingError> {
         let rule = queue_of(value).and_then(|queue| rule_of(setting, queue));
         let rule = rule.ok_or_else(|| SettingError::Failed(format!("{value:?} is not a value of {setting}")))?;
-        for (place, other) in self.rules_about(interface, setting)? {
-            if ours.is_none_or(|ours| ours.place.is_some_and(|ours| ours != place)) {
-                return Err(SettingError::Failed(format!(
-                    "the rule at place {place} sends them to queue {} already, and it is not ours; `{}` removes it",
-                    other.queue,
-                    command::delete_rule(interface, place)
-                )));
-            }
+        let others = self.rules_about(interface, setting)?;
+        let old = ours.and_then(|ours| ours.find(&others));
+        if let Some((place, other)) = others.iter().find(|(place, _)| Some(*place) != old) {
+            return Err(SettingError::Failed(format!(
+                "the rule at place {place} sends them to queue {} already, and it is not ours; `{}` removes it",
+                other.queue,
+                command::delete_rule(interface, *place)
+            )));
+        }
+        if let Some(place) = old {
             self.ethtool.delete_rule(interface, place)?;
+            keep(None)?;
         }
         let rules = self.ethtool.rules(interface)?;
         let place = if rules.driver_chooses { None } else { rules.last_free_place() };
         if place.is_none() && !rules.driver_chooses {
             return Err(SettingError::Failed(format!("all {} places for rules are taken", rules.taken.len())));
         }
-        keep(Added { queue: rule.queue, place })?;
-        let place = self.ethtool.insert_rule(interface, &rule, place)?;
-        keep(Added { queue: rule.queue, place: Some(place) })?;
+        keep(Some(Added { queue: rule.queue, place }))?;
+        let place = match self.ethtool.insert_rule(interface, &rule, place) {
+            Ok(place) => place,
+            Err(error) => {
+                // An equal rule that somebody adds there later is not ours.
+                keep(None)?;
+                return Err(error.into());
+            }
+        };
+        let added = Added { queue: rule.queue, place: Some(place) };
+        keep(Some(added))?;
+        if added.find(&self.rules_about(interface, setting)?).is_none() {
+            // Nobody would find it again. As long as it is there, the journal names it.
+            self.ethtool.delete_rule(interface, place)?;
+            keep(None)?;
+            return Err(SettingError::Failed("the driver shows the rule as another one".to_owned()));
+        }
         self.rule(interface, setting)
+    }
+
+    /// The rule that we added, with its place; `None` when it is gone.
+    pub(crate) fn added_rule(
+        &self,
+        interface: &str,
+        setting: &Setting,
+        ours: Added,
+    ) -> Result<Option<Added>, SettingError> {
+        let place = ours.find(&self.rules_about(interface, setting)?);
+        Ok(place.map(|place| Added { place: Some(place), ..ours }))
     }
 
     /// Removes the rule that we added, and returns [`NO_RULE`]: what is there besides is somebody else's.
     pub(crate) fn remove_rule(&self, interface: &str, setting: &Setting, saved: &str) -> Result<String, SettingError> {
         let Some(ours) = Added::parse(saved) else { return Ok(saved.to_owned()) };
-        let is_ours =
-            |(place, rule): &(u32, Rule)| rule.queue == ours.queue && ours.place.is_none_or(|ours| ours == *place);
-        if let Some((place, _)) = self.rules_about(interface, setting)?.into_iter().find(is_ours) {
+        if let Some(place) = ours.find(&self.rules_about(interface, setting)?) {
             self.ethtool.delete_rule(interface, place)?;
         }
         Ok(NO_RULE.to_owned())

@@ -1,7 +1,7 @@
 //! A device that exists only in memory, for tests of what is planned and applied: it keeps what it is told, keeps a
 //! list of what it was told in order, and has the manners of the drivers that matter.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 
@@ -44,6 +44,12 @@ pub(crate) struct FakeDevice {
     pub(crate) refuses_queues_that_are_gone: bool,
     /// The device has no rules for IPv6, and no driver says so before it is told one: ixgbe.
     pub(crate) sorts_ipv4_only: bool,
+    /// The device shows a rule that it took as one of another kind.
+    pub(crate) shows_rules_as_others: bool,
+    /// Rules are there whether the device sorts or not: mlx5.
+    pub(crate) keeps_rules_while_off: bool,
+    /// The driver is resetting, and does not answer so many questions for its rules.
+    pub(crate) busy_questions: Cell<usize>,
     /// The driver answers what its coalescing is and refuses every change: virtio_net of most hosts.
     pub(crate) keeps_coalescing: bool,
 }
@@ -193,7 +199,7 @@ impl Ethtool for FakeDevice {
             // A wish that a driver cannot follow is no error; one that turns it off drops every rule.
             if state.ntuple?.is_changeable {
                 state.ntuple = Some(Feature { is_on: on, is_changeable: true });
-                if let Some(rules) = state.rules.as_mut().filter(|_| !on) {
+                if let Some(rules) = state.rules.as_mut().filter(|_| !on && !self.keeps_rules_while_off) {
                     rules.taken.clear();
                 }
             }
@@ -202,6 +208,10 @@ impl Ethtool for FakeDevice {
     }
 
     fn rules(&self, interface: &str) -> Answer<Rules> {
+        if let Some(left) = self.busy_questions.get().checked_sub(1) {
+            self.busy_questions.set(left);
+            return Err(refused("read the rules", libc::EBUSY));
+        }
         self.read(interface, |state| state.rules.clone())
     }
 
@@ -225,7 +235,7 @@ impl Ethtool for FakeDevice {
         self.set(interface, format!("rule {place}: {} to queue {}", rule.port, rule.queue), |state| {
             let rules = state.rules.as_mut()?;
             rules.taken.retain(|(taken, _)| *taken != place);
-            rules.taken.push((place, Some(rule.clone())));
+            rules.taken.push((place, Some(rule.clone()).filter(|_| !self.shows_rules_as_others)));
             rules.taken.sort_by_key(|(place, _)| *place);
             Some(())
         })?;

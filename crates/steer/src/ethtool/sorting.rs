@@ -13,7 +13,7 @@ const ATTEMPTS: usize = 5;
 
 impl Ioctl {
     pub(super) fn list_rules(&self, interface: &str) -> Answer<Rules> {
-        for _ in 0..ATTEMPTS {
+        'listing: for _ in 0..ATTEMPTS {
             let counted = self.ask(interface, command::COUNT_RULES, wire::RXNFC_BYTES, "the number of rules")?;
             let count = bounded(wire_rules::rule_count(counted.bytes()), wire_rules::RULES_MAX, "rules", interface)?;
             let bytes = (wire_rules::PLACES_AT + 4 * count as usize).max(wire::RXNFC_BYTES);
@@ -27,8 +27,9 @@ impl Ioctl {
             let listed = wire_rules::rule_count(request.bytes()).min(count) as usize;
             let mut taken = Vec::with_capacity(listed);
             for place in wire::table(request.bytes(), wire_rules::PLACES_AT, listed) {
-                if let Some(rule) = self.rule_at(interface, place)? {
-                    taken.push((place, rule));
+                match self.rule_at(interface, place)? {
+                    Some(rule) => taken.push((place, rule)),
+                    None => continue 'listing,
                 }
             }
             taken.sort_by_key(|(place, _)| *place);
@@ -45,12 +46,17 @@ impl Ioctl {
         })
     }
 
-    /// What is at a place: `None` when nothing is any more, `Some(None)` when a [`Rule`] cannot express it.
+    /// What is at a place: `None` when nothing is any more, `Some(None)` when a [`Rule`] cannot express it. Drivers say
+    /// either of two things of a place where nothing is: ixgbe that the question is wrong.
     fn rule_at(&self, interface: &str, place: u32) -> Answer<Option<Option<Rule>>> {
         let mut request = new_request(command::GET_RULE, wire::RXNFC_BYTES)?;
         wire_rules::put_place(request.bytes_mut(), place);
         match self.call(interface, &mut request, || format!("read the rule at place {place} of {interface}")) {
-            Err(EthtoolError::Failed { cause, .. }) if cause.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+            Err(EthtoolError::Failed { cause, .. })
+                if matches!(cause.raw_os_error(), Some(libc::ENOENT | libc::EINVAL)) =>
+            {
+                Ok(None)
+            }
             result => result.map(|()| Some(wire_rules::rule(request.bytes()))),
         }
     }
@@ -104,5 +110,55 @@ impl Ioctl {
         let doing = || format!("turn {name} of {interface} {}", if on { "on" } else { "off" });
         // The kernel answers a wish that the driver does not follow with a flag and no error; reading it back tells.
         self.call(interface, &mut request, doing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::sys::seam;
+
+    /// A driver with rules at places 3 and 5, of which the one at 5 goes at this reading of a rule, with this answer.
+    fn driver_that_loses_a_rule(reading: usize, errno: i32) -> seam::Driver {
+        let (mut readings, mut is_there) = (0, true);
+        Box::new(move |request| {
+            match wire::u32_at(request, wire::COMMAND_AT) {
+                command::COUNT_RULES => wire_rules::put_rule_count(request, if is_there { 2 } else { 1 }),
+                command::LIST_RULES => {
+                    wire_rules::put_rule_count(request, if is_there { 2 } else { 1 });
+                    wire::put_u32(request, wire_rules::PLACES_AT, 3);
+                    if is_there {
+                        wire::put_u32(request, wire_rules::PLACES_AT + 4, 5);
+                    }
+                }
+                command::GET_RULE => {
+                    readings += 1;
+                    is_there &= readings != reading;
+                    if wire_rules::place(request) == 5 && readings >= reading {
+                        return Err(io::Error::from_raw_os_error(errno));
+                    }
+                }
+                other => panic!("{other:#x} was not to be asked"),
+            }
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn a_rule_that_goes_while_the_rules_are_read_makes_them_be_listed_again() {
+        for errno in [libc::ENOENT, libc::EINVAL] {
+            let ioctl = Ioctl::new().expect("a socket");
+            seam::DRIVER.set(Some(driver_that_loses_a_rule(2, errno)));
+            assert_eq!(ioctl.list_rules("any0").expect("listed again").taken, [(3, None)]);
+        }
+        let ioctl = Ioctl::new().expect("a socket");
+        seam::DRIVER.set(Some(driver_that_loses_a_rule(0, libc::EINVAL)));
+        let error = ioctl.list_rules("any0").expect_err("not for ever").to_string();
+        assert!(error.contains("they changed 5 times while they were listed"), "{error}");
+        seam::DRIVER.set(Some(driver_that_loses_a_rule(2, libc::EIO)));
+        let error = ioctl.list_rules("any0").expect_err("another error").to_string();
+        assert!(error.contains("read the rule at place 5 of any0"), "{error}");
     }
 }

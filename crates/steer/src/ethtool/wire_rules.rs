@@ -18,6 +18,9 @@ pub(super) const FEATURES_MAX: u32 = 4_096;
 const FLOW_SPEC_AT: usize = 16; // fs, whose first field is its flow_type
 const FLOW_VALUES_AT: usize = FLOW_SPEC_AT + 4; // fs.h_u
 const FLOW_MASKS_AT: usize = FLOW_SPEC_AT + 76; // fs.m_u
+const FURTHER_MASKS_AT: usize = FLOW_MASKS_AT + 52; // fs.m_ext
+const FURTHER_MASKS_BYTES: usize = 20;
+const HAS_FURTHER_FIELDS: u32 = 0x8000_0000; // FLOW_EXT
 const RING_COOKIE_AT: usize = FLOW_SPEC_AT + 152; // fs.ring_cookie
 const PLACE_AT: usize = FLOW_SPEC_AT + 160; // fs.location
 const RULE_COUNT_AT: usize = 184; // rule_cnt
@@ -78,9 +81,14 @@ pub(super) fn put_rule(bytes: &mut [u8], rule: &Rule, place: Option<u32>) {
 /// Reads a rule. `None` when it is about something else than UDP, compares what [`Rule`] has no field for, or sends
 /// datagrams to anything else than a queue.
 pub(super) fn rule(bytes: &[u8]) -> Option<Rule> {
-    // The bits above the type are flags (FLOW_EXT, FLOW_MAC_EXT, FLOW_RSS): further fields, or a context of queues.
-    let family =
-        [Family::V4, Family::V6].into_iter().find(|family| u32_at(bytes, FLOW_SPEC_AT) == wire::flow_type(*family))?;
+    // Some drivers set the flag of further fields in every answer (ixgbe): their masks say whether one is compared. The
+    // other bits above the type (FLOW_MAC_EXT, FLOW_RSS) stand for a MAC address or a context of queues.
+    let flow_type = u32_at(bytes, FLOW_SPEC_AT) & !HAS_FURTHER_FIELDS;
+    let family = [Family::V4, Family::V6].into_iter().find(|family| flow_type == wire::flow_type(*family))?;
+    let further_masks = bytes.get(FURTHER_MASKS_AT..FURTHER_MASKS_AT + FURTHER_MASKS_BYTES)?;
+    if further_masks.iter().any(|&byte| byte != 0) {
+        return None;
+    }
     let fields = fields(family);
     let masks = bytes.get(FLOW_MASKS_AT..FLOW_MASKS_AT + fields.bytes)?;
     let destination = fields.destination_at..fields.destination_at + fields.address_bytes;

@@ -74,7 +74,7 @@ fn a_rule_that_compares_anything_else_is_never_taken_for_one_of_ours() {
         let mut ranged = bytes;
         ranged[92 + super::fields(family).port_at] = 0xf0;
         assert_eq!(rule(&ranged), None, "a range of ports");
-        for (at, value, what) in [(16, 1, "TCP"), (19, 0x20, "a context of queues"), (19, 0x80, "further fields")] {
+        for (at, value, what) in [(16, 1, "TCP"), (19, 0x20, "a context of queues"), (19, 0x40, "a MAC address")] {
             let mut other = bytes;
             other[at] |= value;
             assert_eq!(rule(&other), None, "{what}");
@@ -84,6 +84,21 @@ fn a_rule_that_compares_anything_else_is_never_taken_for_one_of_ours() {
         assert_eq!(rule(&dropped), None, "a rule that drops");
         put_u64(&mut dropped, 168, 1 << 32);
         assert_eq!(rule(&dropped), None, "a virtual function");
+    }
+}
+
+#[test]
+fn a_rule_with_the_flag_of_further_fields_is_ours_while_none_of_them_is_compared() {
+    for wanted in [rule_to(None, Family::V4), rule_to(Some(IpAddr::from([7; 16])), Family::V6)] {
+        let mut flagged = bytes_of(&wanted, Some(1021));
+        let flow_type = u32_at(&flagged, 16);
+        put_u32(&mut flagged, 16, flow_type | 0x8000_0000); // fs.flow_type |= FLOW_EXT, as ixgbe answers
+        assert_eq!(rule(&flagged), Some(wanted));
+        for at in 144..164 {
+            let mut other = flagged;
+            other[at] = 1;
+            assert_eq!(rule(&other), None, "a mask at {at} of fs.m_ext");
+        }
     }
 }
 
