@@ -189,8 +189,8 @@ impl Steering<'_> {
 
     /// Finds out what is missing before anything is changed.
     fn check_rights<'c>(&self, changes: impl Iterator<Item = &'c Change> + Clone) -> Result<(), ApplyError> {
-        let asks_the_driver = |change: &&Change| change.setting <= Setting::FlowHashV6;
-        if let Some(change) = changes.clone().find(asks_the_driver)
+        let asks_for_it = |change: &&Change| !matches!(change.setting, Setting::Interrupt { .. });
+        if let Some(change) = changes.clone().find(asks_for_it)
             && !has_net_admin(&self.reader)
         {
             let what = format!("cannot set {} of {} without CAP_NET_ADMIN", change.setting, change.interface);

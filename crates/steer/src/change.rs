@@ -188,11 +188,11 @@ impl Refused {
         change.setting == Setting::Indirection && was_refused && !was_made
     }
 
-    /// Some drivers forget rules and coalescing when their queues change, and make a table of their own: what was not
-    /// refused is set once more.
+    /// Some drivers forget rules, coalescing and what is hashed when their queues change, and make a table of their own:
+    /// what was not refused is set once more.
     pub(crate) fn may_be_set_again(&self, change: &Change, done: &[Change]) -> bool {
         let is_it = |other: &Change| (&other.interface, &other.setting) == (&change.interface, &change.setting);
-        let is_forgotten = is_spared(&change.setting) || change.setting == Setting::Indirection;
+        let is_forgotten = change.setting > Setting::Rings && change.setting <= Setting::FlowHashV6;
         is_forgotten && !self.0.iter().any(|(other, _)| is_it(other)) && !self.makes_pointless(change, done)
     }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::corelist::parse_core_list;
 use crate::device::Device;
-use crate::ethtool::{Answer, Ethtool, EthtoolError, Family, NTUPLE, Rules};
+use crate::ethtool::{Answer, Ethtool, EthtoolError, Family, FlowHash, NTUPLE, Rules};
 use crate::interrupts::Roots;
 use crate::model::{Host, Interface, Interrupt, Kind, Known, Queue, SendQueue, Sorting, Work, WorkBy};
 use crate::netdev::{Netdev, NetdevQueue};
@@ -165,8 +165,8 @@ impl Reader<'_> {
             channels: known(self.ethtool.channels(name)),
             rings: known(self.ethtool.rings(name)),
             rss: known(self.ethtool.rss(name)),
-            flow_hash_v4: known(self.ethtool.flow_hash(name, Family::V4)),
-            flow_hash_v6: known(self.ethtool.flow_hash(name, Family::V6)),
+            flow_hash_v4: known(self.ethtool.flow_hash(name, Family::V4).and_then(FlowHash::expressible)),
+            flow_hash_v6: known(self.ethtool.flow_hash(name, Family::V6).and_then(FlowHash::expressible)),
             coalescing: known(self.ethtool.coalescing(name)),
             sorting: Known::Unknown("nobody has asked the driver".to_owned()),
             send_queues: send_queues(&device)?,
@@ -223,14 +223,15 @@ impl Reader<'_> {
 
     /// The kernel thread that polls a queue, and the cores it may run on.
     fn thread(&self, interface: &str, told: Option<&NetdevQueue>) -> io::Result<Known<(u32, Vec<usize>)>> {
-        // The kernel cuts names to 15 bytes, so that those of several queues can be the same.
+        // Kernels before 5.17 cut names to 15 bytes, so that those of several queues can be the same.
         let by_name = |napi: u32| -> io::Result<Option<u32>> {
             let name = format!("napi/{interface}-{napi}");
+            let cut = &name.as_bytes()[..name.len().min(15)];
             let mut found = Vec::new();
             for pid in try_numbered(self.proc_root, "")? {
                 // A process that ends meanwhile, or that is hidden, is not the one.
                 let comm = fs::read_to_string(self.proc_root.join(pid.to_string()).join("comm")).unwrap_or_default();
-                if !comm.trim().is_empty() && name.starts_with(comm.trim()) {
+                if [name.as_bytes(), cut].contains(&comm.trim().as_bytes()) {
                     found.extend(u32::try_from(pid));
                 }
             }

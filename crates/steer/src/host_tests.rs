@@ -169,3 +169,13 @@ fn a_kernel_that_fails_to_tell_of_queues_is_part_of_the_reason() {
     let Known::Unknown(reason) = &host.interfaces[0].queues[0].interrupt else { panic!("{host:?}") };
     assert!(reason.contains("No buffer space available"), "{reason}");
 }
+
+#[test]
+fn only_a_thread_of_the_whole_name_polls_a_queue_whatever_else_is_called_alike() {
+    let tree = std::fs::read_to_string(crate::testing::trees().join("threaded-napi.tree")).expect("a tree");
+    let tree = tree.replace(" thread {n+900}", "");
+    let machine = Machine::unpack(&format!("{tree}\nproc/7/comm = n\nproc/8/comm = napi/eth0\n"));
+    let host = machine.read(&["eth0"]).expect("a host");
+    let by: Vec<WorkBy> = host.interfaces[0].queues.iter().map(|queue| queue.work.get().expect("known").by).collect();
+    assert_eq!(by, [WorkBy::Thread(900), WorkBy::Thread(901)]);
+}

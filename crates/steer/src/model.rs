@@ -193,7 +193,9 @@ pub struct Work {
     pub cores: Vec<usize>,
 }
 
-/// What decides where the datagrams of a queue are processed, strongest first.
+/// What decides where the datagrams of a queue are processed. Where several are at work it is the last that a datagram
+/// meets: a program that polls keeps it, RPS hands on what a thread or an interrupt has taken, and a thread takes over
+/// from the interrupt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WorkBy {

@@ -1,7 +1,8 @@
 //! Which core each receiver gets, decided without any I/O.
 //!
 //! Receivers are dealt out from the highest core downwards, because the lowest cores are where a kernel puts the
-//! interrupts and the housekeeping that are not told to be elsewhere. Consumers get what is left on the nodes of the
+//! interrupts and the housekeeping that are not told to be elsewhere. A thread of a physical core without a receiver goes
+//! before the sibling of one, because two threads of a core share what it does. Consumers get what is left on the nodes of the
 //! receivers; where nothing is left they share all allowed cores rather than one, so the scheduler can still move them.
 
 use crate::topology::Topology;
@@ -32,19 +33,29 @@ pub struct Seating {
 pub fn place(receivers: usize, allowed: &[usize], topology: &Topology) -> Seating {
     let usable: Vec<usize> = allowed.iter().copied().filter(|core| topology.online.contains(core)).collect();
     let seat = |core: usize| Seat { core, node: topology.node_of_core.get(&core).copied() };
-    let seats: Vec<Seat> = usable.iter().rev().cycle().take(receivers).map(|&core| seat(core)).collect();
+    let mut order: Vec<usize> = usable.iter().rev().copied().collect();
+    let siblings_before = |(at, &core): (usize, &usize)| {
+        (order[..at].iter().filter(|&&earlier| topology.are_siblings(earlier, core)).count(), core)
+    };
+    let mut turns: Vec<(usize, usize)> = order.iter().enumerate().map(siblings_before).collect();
+    turns.sort_by_key(|(turn, _)| *turn);
+    order = turns.into_iter().map(|(_, core)| core).collect();
+    let seats: Vec<Seat> = order.iter().cycle().take(receivers).map(|&core| seat(core)).collect();
     let taken = |core: &usize| seats.iter().any(|seat| seat.core == *core);
     let near = |core: &usize| {
         let node = topology.node_of_core.get(core).copied();
         seats.iter().any(|seat| seat.node == node)
     };
-    let mut consumer_cores: Vec<usize> = usable.iter().copied().filter(|core| !taken(core) && near(core)).collect();
-    if consumer_cores.is_empty() {
-        consumer_cores = usable.iter().copied().filter(|core| !taken(core)).collect();
-    }
-    if consumer_cores.is_empty() {
-        consumer_cores.clone_from(&usable);
-    }
+    let beside = |core: &usize| seats.iter().any(|seat| topology.are_siblings(seat.core, *core));
+    let tiers: [&dyn Fn(&usize) -> bool; 5] = [
+        &|core| !taken(core) && !beside(core) && near(core),
+        &|core| !taken(core) && !beside(core),
+        &|core| !taken(core) && near(core),
+        &|core| !taken(core),
+        &|_| true,
+    ];
+    let of_tier = |tier: &dyn Fn(&usize) -> bool| -> Vec<usize> { usable.iter().copied().filter(tier).collect() };
+    let consumer_cores = tiers.into_iter().map(of_tier).find(|cores| !cores.is_empty()).unwrap_or_default();
     Seating { shared: receivers > usable.len(), receivers: seats, consumer_cores }
 }
 
@@ -80,6 +91,24 @@ mod tests {
         assert_eq!(seating.receivers.iter().map(|seat| seat.core).collect::<Vec<_>>(), [1, 0, 1]);
         assert_eq!(seating.consumer_cores, [0, 1]);
         assert!(seating.shared);
+    }
+
+    #[test]
+    fn whole_physical_cores_go_before_the_siblings_of_receivers() {
+        let topology = Topology {
+            online: (0..8).collect(),
+            node_of_core: (0..8).map(|core| (core, 0)).collect(),
+            physical_of_core: (0..8).map(|core| (core, core / 2)).collect(),
+            ..Topology::default()
+        };
+        let all: Vec<usize> = (0..8).collect();
+        let cores = |receivers: usize| -> Vec<usize> {
+            place(receivers, &all, &topology).receivers.iter().map(|seat| seat.core).collect()
+        };
+        assert_eq!(cores(3), [7, 5, 3]);
+        assert_eq!(cores(6), [7, 5, 3, 1, 6, 4]);
+        assert_eq!(place(3, &all, &topology).consumer_cores, [0, 1], "no sibling of a receiver");
+        assert_eq!(place(4, &all, &topology).consumer_cores, [0, 2, 4, 6], "nothing but siblings is left");
     }
 
     #[test]

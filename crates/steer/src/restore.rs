@@ -14,7 +14,7 @@ use crate::ethtool::Coalescing;
 use crate::identity::Whereabouts;
 use crate::journal::{Entry, JournalError, LockedJournal, Saved};
 use crate::setting::{Setting, SettingError};
-use crate::settings::{parse_coalescing, parse_table};
+use crate::settings::{is_same, parse_coalescing, parse_table};
 use crate::sorting::{Added, rules_while_off, value_saved};
 
 /// What is to be restored, and how.
@@ -171,7 +171,7 @@ impl Steering<'_> {
             }
             _ => (self.reader.get(interface, setting)?, value.to_owned()),
         };
-        if from == value {
+        if from == value || (*setting == Setting::Coalescing && is_same(setting, &from, value)) {
             return Ok(());
         }
         let now = self.put_back(interface, setting, saved)?;

@@ -32,8 +32,8 @@ impl Reader<'_> {
                 key if key.is_empty() => return Err(SettingError::NotSupported),
                 key => key.iter().map(|byte| format!("{byte:02x}")).collect(),
             },
-            Setting::FlowHashV4 => self.ethtool.flow_hash(interface, Family::V4)?.letters(),
-            Setting::FlowHashV6 => self.ethtool.flow_hash(interface, Family::V6)?.letters(),
+            Setting::FlowHashV4 => self.ethtool.flow_hash(interface, Family::V4)?.expressible()?.letters(),
+            Setting::FlowHashV6 => self.ethtool.flow_hash(interface, Family::V6)?.expressible()?.letters(),
             Setting::Interrupt { .. } | Setting::Rps(_) | Setting::Xps(_) | Setting::Threaded => {
                 let path = self.path(interface, setting)?;
                 match fs::read_to_string(&path) {
@@ -90,7 +90,7 @@ impl Reader<'_> {
             }
             Setting::Interrupt { .. } | Setting::Rps(_) | Setting::Xps(_) | Setting::Threaded => {
                 let path = self.path(interface, setting)?;
-                fs::write(&path, format!("{value}\n")).map_err(|error| write_error(&path, value, &error))?;
+                fs::write(&path, format!("{value}\n")).map_err(|error| write_error(setting, &path, value, &error))?;
             }
         }
         self.settled(interface, setting, value)
@@ -159,7 +159,7 @@ impl Reader<'_> {
             .write(true)
             .open(&path)
             .map(drop)
-            .map_err(|error| write_error(&path, "a core list", &error))
+            .map_err(|error| write_error(setting, &path, "a core list", &error))
     }
 
     /// The file of a setting that is one. An interrupt is where its name is: drivers that reset ask for new numbers.
@@ -206,27 +206,35 @@ impl Reader<'_> {
     }
 }
 
-fn write_error(path: &std::path::Path, value: &str, error: &io::Error) -> SettingError {
+fn write_error(setting: &Setting, path: &std::path::Path, value: &str, error: &io::Error) -> SettingError {
     let text = format!("cannot write {value} to {}: {error}", path.display());
+    let is_interrupt = matches!(setting, Setting::Interrupt { .. });
     match error.raw_os_error() {
         Some(libc::EACCES) => SettingError::Permission(format!("{text}; root is needed")),
         Some(libc::EROFS) => SettingError::Permission(format!("{text}; in a container, apply on the host instead")),
         // How kernels say it of an interrupt that they manage themselves: the older ones with EIO.
-        Some(libc::EPERM | libc::EIO) => {
+        Some(libc::EPERM | libc::EIO) if is_interrupt => {
             SettingError::Failed(format!("{text}; the kernel manages this interrupt itself"))
         }
-        Some(libc::ENOSPC) => SettingError::Failed(format!("{text}; that core has no interrupt vector left")),
+        Some(libc::EPERM) => SettingError::Permission(format!("{text}; it needs CAP_NET_ADMIN")),
+        Some(libc::ENOSPC) if is_interrupt => {
+            SettingError::Failed(format!("{text}; that core has no interrupt vector left"))
+        }
         _ => SettingError::Failed(text),
     }
 }
 
 /// Whether two texts mean the same value. Masks differ in how many words of zeroes stand in front, lists of cores in
-/// how they write a range, rules in their place.
+/// how they write a range, rules in their place. While a driver adapts the coalescing, some show what it is at the moment.
 pub(crate) fn is_same(setting: &Setting, one: &str, other: &str) -> bool {
     let mean_the_same = match setting {
         Setting::Rps(_) | Setting::Xps(_) => parse_mask(one).is_some_and(|one| Some(one) == parse_mask(other)),
         Setting::Interrupt { .. } => parse_core_list(one).is_ok_and(|one| parse_core_list(other) == Ok(one)),
         Setting::Rule { .. } => without_place(one) == without_place(other),
+        Setting::Coalescing => {
+            let adapts = |text: &str| parse_coalescing(text).is_some_and(|coalescing| coalescing.adaptive_rx);
+            adapts(one) && adapts(other)
+        }
         _ => false,
     };
     one == other || mean_the_same

@@ -46,3 +46,43 @@ fn lists_and_masks_that_mean_the_same_are_the_same() {
     assert!(is_same(&Setting::Rps(0), "00000000,00000003", "3") && !is_same(&Setting::Rps(0), "1", "3"));
     assert!(!is_same(&Setting::Rings, "0,1", "0-1"), "only cores are lists");
 }
+
+#[test]
+fn what_a_driver_adapts_is_the_same_whatever_it_is_at_the_moment() {
+    let is = |one: &str, other: &str| is_same(&Setting::Coalescing, one, other);
+    assert!(is("adaptive-rx on rx-usecs 13 rx-frames 0", "adaptive-rx on rx-usecs 50 rx-frames 4"));
+    assert!(!is("adaptive-rx off rx-usecs 13 rx-frames 0", "adaptive-rx off rx-usecs 50 rx-frames 0"));
+    assert!(!is("adaptive-rx on rx-usecs 13 rx-frames 0", "adaptive-rx off rx-usecs 13 rx-frames 0"));
+}
+
+#[test]
+fn a_refused_mask_needs_a_right_and_a_refused_interrupt_is_the_kernels_own() {
+    let refused = |setting: &Setting, code: i32| {
+        write_error(setting, std::path::Path::new("/f"), "1", &io::Error::from_raw_os_error(code))
+    };
+    for setting in [Setting::Rps(0), Setting::Xps(0), Setting::Threaded] {
+        let error = refused(&setting, libc::EPERM);
+        assert!(
+            matches!(&error, SettingError::Permission(text) if text.ends_with("it needs CAP_NET_ADMIN")),
+            "{error}"
+        );
+        assert!(!refused(&setting, libc::EIO).to_string().contains("the kernel manages"));
+    }
+    for code in [libc::EPERM, libc::EIO] {
+        let error = refused(&interrupt(), code);
+        assert!(matches!(&error, SettingError::Failed(text) if text.contains("the kernel manages")), "{error}");
+    }
+}
+
+#[test]
+fn a_hash_of_which_a_part_has_no_letter_is_unknown_and_never_written_down_without_it() {
+    let letters = FlowHash::from_letters("sdfnel").expect("letters");
+    assert_eq!(letters.0, 0x3f0);
+    assert_eq!(letters.letters(), "sdfnel");
+    let machine = Machine::named("two-socket-smt-ixgbe");
+    machine.ethtool.states.borrow_mut().get_mut("eth0").expect("a device").hash_v4 = Some(FlowHash(0x430));
+    let error = with_reader(&machine, |reader| reader.get("eth0", &Setting::FlowHashV4)).expect_err("a new bit");
+    assert!(error.to_string().contains("the bits 0x400 are not known"), "{error}");
+    let host = machine.read(&["eth0"]).expect("a host");
+    assert!(matches!(host.interfaces[0].flow_hash_v4, crate::model::Known::Unknown(_)));
+}

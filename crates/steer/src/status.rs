@@ -88,7 +88,7 @@ impl Steering<'_> {
     /// Compares a host, as it was read, with its plan. Whatever cannot be read is a part of the answer.
     pub fn compare(&self, host: &Host, plan: &Plan, rivals: &Rivals) -> Comparison {
         let mut comparison = Comparison::default();
-        for (interface, part) in host.interfaces.iter().zip(&plan.interfaces) {
+        for (interface, part) in with_plans(host, plan) {
             comparison.unknown.extend(doubts(interface, part, self.request));
             comparison.unknown.extend(self.polled_by_anybody(interface));
             for wanted in &part.wanted {
@@ -176,7 +176,7 @@ impl Steering<'_> {
     /// none of them: it moves when it does.
     fn look_where_they_fire(&self, host: &Host, plan: &Plan, comparison: &mut Comparison) {
         let mut suspects: Vec<Suspect> = Vec::new();
-        for (interface, part) in host.interfaces.iter().zip(&plan.interfaces) {
+        for (interface, part) in with_plans(host, plan) {
             for wanted in &part.wanted {
                 let Some(suspect) = Suspect::new(interface, wanted) else { continue };
                 let is_known =
@@ -226,6 +226,12 @@ impl Steering<'_> {
         let change = Change { interface, setting, from, to, now: None, why, disruption: None, command };
         Some(Drift { change, queue: Some(queue.index), rival: Some(Rival::Thread { pid, cores: work.cores.clone() }) })
     }
+}
+
+/// Each interface with its own part of the plan, in whatever order that is.
+fn with_plans<'a>(host: &'a Host, plan: &'a Plan) -> impl Iterator<Item = (&'a Interface, &'a InterfacePlan)> {
+    let part = |interface: &Interface| plan.interfaces.iter().find(|part| part.name == interface.name);
+    host.interfaces.iter().filter_map(move |interface| Some((interface, part(interface)?)))
 }
 
 /// RPS itself, where it was found on: nobody else has to be looked for.

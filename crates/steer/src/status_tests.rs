@@ -311,3 +311,18 @@ fn whichever_file_cannot_be_read_it_is_an_error_or_unknown_and_never_as_planned(
     assert_eq!(as_planned, Vec::<String>::new());
     assert!(judged > 30, "{judged} files are read");
 }
+
+#[test]
+fn a_plan_is_compared_with_the_interface_of_its_name_in_whatever_order_they_are() {
+    let machine = as_planned();
+    let host = machine.read(&["eth0"]).expect("a host");
+    let drifts = with(&machine, &Request::default(), &[], |steering| {
+        let mut plan = Plan::new(&host, &host.topology.online, &Request::default()).expect("a plan");
+        let other =
+            crate::plan::InterfacePlan { name: "eth9".to_owned(), wanted: Vec::new(), ..plan.interfaces[0].clone() };
+        plan.interfaces.insert(0, other);
+        machine.write("sys/class/net/eth0/queues/rx-2/rps_cpus", "00000003");
+        steering.compare(&host, &plan, &Rivals::default()).drifts.len()
+    });
+    assert_eq!(drifts, 1);
+}

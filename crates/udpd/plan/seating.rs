@@ -137,8 +137,8 @@ fn of_plan(part: &InterfacePlan, spread: Spread, count: usize) -> Vec<Place> {
         let own = seats.iter().find(|seat| seat.receiver == lane).or_else(|| seats.get(lane % seats.len().max(1)))?;
         let taken: Vec<&QueueSeat> = part.seats.iter().filter(|seat| seat.queue % count == lane).collect();
         let mut arrivals: Vec<usize> = match spread {
-            // RPS brings each receiver what it shall get to the receiver's own core.
-            Spread::Cpu if !own.rps_cores.is_empty() => vec![own.receiver_core],
+            // RPS brings each receiver what it shall get to the receiver's own core, if that is not isolated.
+            Spread::Cpu if !own.rps_cores.is_empty() => own.arrival_core().into_iter().collect(),
             _ => taken.iter().flat_map(|seat| seat.cores_of_queue()).copied().collect(),
         };
         let mut seen = Vec::new();
@@ -254,10 +254,16 @@ impl<'a> Seater<'a> {
         let is_near = |core: usize| self.receivers.iter().any(|seat| seat.node == node(core));
         let is_interrupt = |core: usize| self.interrupts.contains(&core);
         let is_taken = |core: usize| self.ground.interfaces.taken.contains(&core);
+        // The other thread of a receiver's core takes from the receiver.
+        let topology = self.ground.topology;
+        let is_beside = |core: usize| self.receivers.iter().any(|seat| topology.are_siblings(core, seat.core));
+        let is_free = |core: usize| !is_seat(core) && !is_interrupt(core) && !is_taken(core);
         let mut chosen = Vec::new();
-        let tiers: [&dyn Fn(usize) -> bool; 4] = [
-            &|core| !is_seat(core) && !is_interrupt(core) && !is_taken(core) && is_near(core),
-            &|core| !is_seat(core) && !is_interrupt(core) && !is_taken(core),
+        let tiers: [&dyn Fn(usize) -> bool; 6] = [
+            &|core| is_free(core) && !is_beside(core) && is_near(core),
+            &|core| is_free(core) && !is_beside(core),
+            &|core| is_free(core) && is_near(core),
+            &|core| is_free(core),
             &|core| !is_seat(core) && !is_interrupt(core),
             &|core| !is_seat(core),
         ];

@@ -195,7 +195,7 @@ impl FlowHash {
     pub const ADDRESSES_AND_PORTS: Self = Self(RXH_IP_SRC | RXH_IP_DST | RXH_L4_B_0_1 | RXH_L4_B_2_3);
 
     /// Every part that ethtool has a letter for.
-    const LETTERS: [(u64, char); 8] = [
+    const LETTERS: [(u64, char); 10] = [
         (1 << 1, 'm'), // RXH_L2DA
         (1 << 2, 'v'), // RXH_VLAN
         (1 << 3, 't'), // RXH_L3_PROTO
@@ -203,12 +203,25 @@ impl FlowHash {
         (RXH_IP_DST, 'd'),
         (RXH_L4_B_0_1, 'f'),
         (RXH_L4_B_2_3, 'n'),
+        (1 << 8, 'e'),  // RXH_GTP_TEID
+        (1 << 9, 'l'),  // RXH_IP6_FL
         (1 << 31, 'r'), // RXH_DISCARD
     ];
 
     /// The letters that `ethtool -N ... rx-flow-hash` takes.
     pub fn letters(self) -> String {
         Self::LETTERS.iter().filter(|(bit, _)| self.0 & bit != 0).map(|(_, letter)| letter).collect()
+    }
+
+    /// Itself, unless a part of it has no letter: what cannot be written down cannot be put back either.
+    pub(crate) fn expressible(self) -> Answer<Self> {
+        let known = Self::LETTERS.iter().fold(0, |bits, (bit, _)| bits | bit);
+        if self.0 & !known == 0 {
+            return Ok(self);
+        }
+        let operation = format!("name what the device hashes ({:#x})", self.0);
+        let cause = io::Error::other(format!("the bits {:#x} are not known", self.0 & !known));
+        Err(EthtoolError::Failed { operation, cause })
     }
 
     /// What these letters mean; `None` when one of them means nothing.

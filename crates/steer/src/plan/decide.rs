@@ -195,7 +195,8 @@ impl InterfacePlan {
             self.note(&[], format!("how long the device waits before an interrupt stays as it is: {why_not}"));
             return;
         }
-        let rx_usecs = u32::try_from(wait.as_micros()).unwrap_or(u32::MAX);
+        // Rounded up: 0 would mean an interrupt for every datagram.
+        let rx_usecs = u32::try_from(wait.as_nanos().div_ceil(1000)).unwrap_or(u32::MAX);
         let frames = match now.rx_frames {
             0 | 1 => String::new(),
             frames => format!(", or until {frames} datagrams are there"),

@@ -78,8 +78,8 @@ pub struct QueueSeat {
     /// The cores that its receiver may run on: its core alone, or all of the node
     /// ([`Placement::Node`](super::Placement)).
     pub receiver_cores: Vec<usize>,
-    /// The cores to which RPS hands its datagrams on after the interrupt, one of them its own receiver's; empty
-    /// without RPS.
+    /// The cores to which RPS hands its datagrams on after the interrupt: its own receiver's among them, unless that
+    /// core is isolated. Empty without RPS.
     pub rps_cores: Vec<usize>,
     /// The memory node of the receiver's core.
     pub node: Option<usize>,
@@ -89,9 +89,12 @@ pub struct QueueSeat {
 
 impl QueueSeat {
     /// Where the datagrams of its receiver are processed once the plan is applied: where the interrupt fires, or with
-    /// RPS on the receiver's own core. `None` when nobody can say.
+    /// RPS on the receiver's own core. `None` when nobody can say, or when RPS cannot bring any to that core.
     pub fn arrival_core(&self) -> Option<usize> {
-        if self.rps_cores.is_empty() { self.interrupt_core } else { Some(self.receiver_core) }
+        match self.rps_cores.as_slice() {
+            [] => self.interrupt_core,
+            fed => fed.contains(&self.receiver_core).then_some(self.receiver_core),
+        }
     }
 
     /// Where the datagrams of the queue are processed once the plan is applied; empty when nobody can say.

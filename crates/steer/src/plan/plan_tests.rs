@@ -280,3 +280,59 @@ fn the_wait_for_an_interrupt_is_told_with_what_it_costs() {
     assert!(virtio.contains("stays as it is: the host of this virtual card gave it no coalescing"), "{virtio}");
     assert!(wait("gve", 50).expect_err("no such driver").contains("the driver does not support coalescing"));
 }
+
+#[test]
+fn rps_is_planned_onto_no_isolated_core_and_a_receiver_there_is_told() {
+    let mut host = Machine::named("four-cores-one-queue").read(&["eth0"]).expect("a host");
+    let request = Request { receivers: [("eth0".to_owned(), 3)].into(), ..Request::default() };
+    let cores_of =
+        |plan: &Plan| -> Vec<usize> { plan.interfaces[0].all_seats().iter().map(|seat| seat.receiver_core).collect() };
+    let before = Plan::new(&host, &all_cores(&host), &request).expect("a plan");
+    let isolated = *cores_of(&before).last().expect("a receiver");
+    for all in [false, true] {
+        host.topology.isolated = if all { all_cores(&host) } else { vec![isolated] };
+        let plan = Plan::new(&host, &all_cores(&host), &request).expect("a plan");
+        let part = &plan.interfaces[0];
+        let mut fed = cores_of(&plan);
+        fed.retain(|core| !host.topology.isolated.contains(core));
+        fed.sort_unstable();
+        assert!(
+            part.wanted.iter().any(|wanted| wanted.target == Target::Rps { queue: 0, cores: fed.clone() }),
+            "{plan}"
+        );
+        for seat in &part.spare_seats {
+            assert_eq!(seat.arrival_core(), fed.contains(&seat.core).then_some(seat.core), "{plan}");
+        }
+        assert!(part.notes.iter().any(|note| note.text.contains("lets RPS hand nothing to isolated cores")), "{plan}");
+    }
+}
+
+#[test]
+fn a_managed_interrupt_that_fires_elsewhere_than_a_running_receiver_expects_is_told() {
+    let plan = plan_of("managed-interrupts-igc", &Request::default()).expect("a plan");
+    let part = &plan.interfaces[0];
+    let mut seats = part.all_seats();
+    let managed = seats.iter_mut().find(|seat| seat.why.contains("the kernel manages")).expect("a managed interrupt");
+    let fires = managed.interrupt_core.expect("a core");
+    let text = |expected: usize, queue: usize| {
+        format!(
+            "queue {queue} on core {expected}, and the kernel, which manages that interrupt, has it on core {fires}"
+        )
+    };
+    managed.interrupt_core = Some(fires + 1);
+    let expected = text(fires + 1, managed.queue);
+    let request = Request { seated: [(part.name.clone(), seats)].into(), ..Request::default() };
+    let plan = plan_of("managed-interrupts-igc", &request).expect("a plan");
+    assert_eq!(plan.interfaces[0].notes.iter().filter(|note| note.text.contains(&expected)).count(), 1, "{plan}");
+}
+
+#[test]
+fn a_wait_of_less_than_a_microsecond_is_rounded_up() {
+    let coalesce = Some(std::time::Duration::from_nanos(500));
+    let plan = plan_of("two-socket-smt-ixgbe", &Request { coalesce, ..Request::default() }).expect("a plan");
+    let waits = plan.interfaces[0].wanted.iter().filter_map(|wanted| match wanted.target {
+        Target::Coalescing(coalescing) => Some(coalescing.rx_usecs),
+        _ => None,
+    });
+    assert_eq!(waits.collect::<Vec<_>>(), [1]);
+}

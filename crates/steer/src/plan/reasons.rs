@@ -34,7 +34,8 @@ impl Party<'_> {
         let with: BTreeSet<usize> = (0..self.interrupts.len()).map(|queue| self.receiver_of(queue)).collect();
         let seat = |place: usize| {
             let core = self.core_of(place);
-            let because = match (self.is_spread_by_rps, cores.receivers_on(core), cores.interrupts_on(core)) {
+            let is_fed_by_rps = self.rps_cores(cores).contains(&core);
+            let because = match (is_fed_by_rps, cores.receivers_on(core), cores.interrupts_on(core)) {
                 (false, ..) => "no queue is left for this receiver".to_owned(),
                 (true, 2.., _) => "RPS feeds it; no core is left that has no receiver".to_owned(),
                 (true, _, 1..) => "RPS feeds it; no core is left but that of an interrupt".to_owned(),
@@ -44,7 +45,7 @@ impl Party<'_> {
                 receiver: self.numbers[place],
                 core,
                 cores: self.cores_of(place, cores),
-                is_fed_by_rps: self.is_spread_by_rps,
+                is_fed_by_rps,
                 node: cores.topology.node_of_core.get(&core).copied(),
                 why: format!("{because}; {}", self.whereabouts(core, cores)),
             }
@@ -52,10 +53,12 @@ impl Party<'_> {
         (0..self.receivers.len()).filter(|place| !with.contains(place)).map(seat).collect()
     }
 
-    /// The cores to which RPS hands datagrams on; none where the interrupt alone decides.
+    /// The cores to which RPS hands datagrams on; none where the interrupt alone decides. The kernel takes isolated
+    /// cores out of every mask of RPS, and refuses a mask of which nothing is left.
     pub(super) fn rps_cores(&self, cores: &Cores<'_>) -> Vec<usize> {
         let all: BTreeSet<usize> = self.receivers.iter().flatten().copied().collect();
-        all.into_iter().filter(|&core| self.is_spread_by_rps && cores.is_online(core)).collect()
+        let may_get = |core: &usize| cores.is_online(*core) && !cores.topology.isolated.contains(core);
+        all.into_iter().filter(|core| self.is_spread_by_rps && may_get(core)).collect()
     }
 
     fn core_of(&self, place: usize) -> usize {
@@ -118,6 +121,7 @@ impl Party<'_> {
     pub(super) fn remarks(&self, cores: &Cores<'_>) -> Vec<Note> {
         let mut notes = self.notes.clone();
         notes.extend(self.shortage_note(cores));
+        notes.extend(self.isolated_note(cores));
         let name = &self.interface.name;
         let usable = cores.usable();
         let of_cores = format!("{} core(s) for them ({})", usable.len(), format_core_list(usable));
@@ -148,6 +152,23 @@ impl Party<'_> {
             notes.push(Note { text, wishes: vec![Wish::Cores] });
         }
         notes
+    }
+
+    /// Receivers that RPS should feed and cannot.
+    fn isolated_note(&self, cores: &Cores<'_>) -> Option<Note> {
+        let is_isolated = |core: &usize| cores.topology.isolated.contains(core);
+        let all: BTreeSet<usize> = self.receivers.iter().flatten().copied().filter(is_isolated).collect();
+        if !self.is_spread_by_rps || all.is_empty() {
+            return None;
+        }
+        let all: Vec<usize> = all.into_iter().collect();
+        let text = format!(
+            "{} needs RPS to feed its receivers, and the kernel lets RPS hand nothing to isolated cores: it brings \
+             nothing to the receivers on {}",
+            self.interface.name,
+            format_core_list(&all)
+        );
+        Some(Note { text, wishes: vec![Wish::RxQueues, Wish::Cores] })
     }
 
     /// Only where somebody bears the shortage: a receiver on the physical core of its interrupt.

@@ -22,6 +22,9 @@ impl Party<'_> {
         self.receivers = self.numbers.iter().map(core_of).collect();
         self.is_spread_by_rps = self.seated.iter().any(|seat| !seat.rps_cores.is_empty());
         for queue in 0..self.interrupts.len() {
+            if self.lines[queue] == Line::Managed {
+                self.say_where_managed(queue);
+            }
             if self.lines[queue] != Line::Own {
                 continue;
             }
@@ -38,6 +41,22 @@ impl Party<'_> {
             }
         }
         self.say_what_does_not_fit(cores);
+    }
+
+    /// An interrupt that stays where the kernel has it fires elsewhere than when its receiver was started.
+    fn say_where_managed(&mut self, queue: usize) {
+        let Some(seat) = self.seated.iter().find(|seat| seat.queue == queue && seat.rps_cores.is_empty()) else {
+            return;
+        };
+        if let (Some(expected), Some(fires)) = (seat.interrupt_core, self.interrupts[queue])
+            && expected != fires
+        {
+            self.say(format!(
+                "the running receiver {} expects the datagrams of queue {queue} on core {expected}, and the kernel, \
+                 which manages that interrupt, has it on core {fires}; {CURE}",
+                seat.receiver
+            ));
+        }
     }
 
     fn say_what_does_not_fit(&mut self, cores: &Cores<'_>) {
