@@ -100,16 +100,31 @@ impl Steering<'_> {
         refused.outcome(done)
     }
 
-    /// Notes that irqbalance is asked to leave these interrupts of an interface alone, before it is asked.
+    /// Notes that irqbalance is asked to leave these interrupts of an interface alone, before it is asked. Returns
+    /// those that were not noted yet.
     pub fn save_ban(
+        &self,
+        interface: &Interface,
+        interrupts: &[u32],
+        journal: &mut LockedJournal,
+    ) -> Result<Vec<u32>, ApplyError> {
+        let (mut saved, _) = self.saved(interface, journal)?;
+        let new: Vec<u32> = interrupts.iter().copied().filter(|number| !saved.banned.contains(number)).collect();
+        saved.banned.extend(&new);
+        journal.save(&saved).map_err(|cause| ApplyError::Journal { cause, changed: 0 })?;
+        Ok(new)
+    }
+
+    /// Takes back what [`Steering::save_ban`] noted, for irqbalance refused: otherwise a restore would have it balance
+    /// what somebody else bans later.
+    pub fn forget_ban(
         &self,
         interface: &Interface,
         interrupts: &[u32],
         journal: &mut LockedJournal,
     ) -> Result<(), ApplyError> {
         let (mut saved, _) = self.saved(interface, journal)?;
-        let new: Vec<u32> = interrupts.iter().copied().filter(|number| !saved.banned.contains(number)).collect();
-        saved.banned.extend(new);
+        saved.banned.retain(|number| !interrupts.contains(number));
         journal.save(&saved).map_err(|cause| ApplyError::Journal { cause, changed: 0 })
     }
 

@@ -12,11 +12,10 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::setsockopt_impl;
-use nix::sys::socket::sockopt::SetStruct;
-use nix::sys::socket::{MsgFlags, SetSockOpt, SockProtocol, recv};
+use nix::sys::socket::{MsgFlags, SockProtocol, recv};
 
 use crate::netlink::{self, Attributes, DATAGRAM_BYTES, GENERIC_HEADER_BYTES, messages, u32_at};
+use crate::sys;
 
 // Each number with its name in the kernel's headers: linux/rtnetlink.h, linux/if_link.h, linux/ethtool_netlink.h.
 const LINK_GROUP: u32 = 1; // RTNLGRP_LINK
@@ -36,12 +35,6 @@ const RINGS: u8 = 17; // ETHTOOL_MSG_RINGS_NTF
 const CHANNELS: u8 = 19; // ETHTOOL_MSG_CHANNELS_NTF
 const COALESCING: u8 = 21; // ETHTOOL_MSG_COALESCE_NTF
 const HASH: u8 = 50; // ETHTOOL_MSG_RSS_NTF
-
-/// Joins a multicast group of netlink, whatever its number: an address holds the first 32 only.
-#[derive(Debug, Clone, Copy)]
-struct JoinGroup;
-
-setsockopt_impl!(JoinGroup, libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, u32, SetStruct<'_, u32>);
 
 /// One notification.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,7 +113,7 @@ impl LinkEvents {
     /// Begins to listen. An error when not even links are heard of.
     pub fn open() -> io::Result<Self> {
         let links = netlink::listen(SockProtocol::NetlinkRoute)?;
-        JoinGroup.set(&links, &LINK_GROUP)?;
+        sys::join_group(&links, LINK_GROUP)?;
         let (settings, why_deaf) = match listen_for_settings() {
             Ok(settings) => (Some(settings), None),
             Err(error) => (None, Some(error.to_string())),
@@ -167,7 +160,7 @@ fn listen_for_settings() -> io::Result<OwnedFd> {
     let missing = || io::Error::other("this kernel has no notifications of ethtool, which came with Linux 5.6");
     let family = netlink::family(&netlink::open()?, SETTINGS_FAMILY)?.ok_or_else(missing)?;
     let socket = netlink::listen(SockProtocol::NetlinkGeneric)?;
-    JoinGroup.set(&socket, &family.group(SETTINGS_GROUP).ok_or_else(missing)?)?;
+    sys::join_group(&socket, family.group(SETTINGS_GROUP).ok_or_else(missing)?)?;
     Ok(socket)
 }
 

@@ -39,7 +39,7 @@ impl fmt::Display for ExportError {
         write!(
             formatter,
             "cannot export the plan of {:?}: a shell or udev would misread a character in that name; rename the \
-             interface, or use `apply`",
+             interface, or apply the plan directly",
             self.interface
         )
     }
@@ -183,7 +183,7 @@ fn link(part: &InterfacePlan, items: &[Item<'_>], sign: &Sign) -> String {
     let name = &part.name;
     let mut text = format!("# /etc/systemd/network/10-steer-{name}.link\n{LINK_BEGIN}");
     if !left.is_empty() {
-        text.push_str(&format!("# This file leaves to `--export udev` or `--export sh`:\n{left}"));
+        text.push_str(&format!("# This file leaves to another file of this plan (for udev, for the shell):\n{left}"));
     }
     if lines.is_empty() {
         return text + &format!("# For {name} the plan wants nothing that a .link file can set.\n");
@@ -244,9 +244,9 @@ fn shell(reader: &Reader<'_>, part: &InterfacePlan, items: &[Item<'_>]) -> Strin
 }
 
 const LINK_BEGIN: &str = "\
-# What systemd sets of this interface when it appears, written by `plan --export link`. It takes effect at
-# the next boot, or with: udevadm control --reload; udevadm trigger --action=add /sys/class/net/IFACE
-# Nothing sets it again when a driver resets the card, and `restore` knows nothing of it.
+# What systemd sets of this interface when it appears, written from a plan. It takes effect at the next boot, or
+# with: udevadm control --reload; udevadm trigger --action=add /sys/class/net/IFACE
+# Nothing sets it again when a driver resets the card, and nothing is kept of what was before.
 ";
 
 const LINK_NAMES: &str = "\
@@ -264,18 +264,18 @@ IRQAffinityPolicy=spread
 ";
 
 const UDEV_BEGIN: &str = "\
-# What a .link file leaves out, written by `plan --export udev`. It takes effect at the next boot, or with:
+# What a .link file leaves out, written from a plan. It takes effect at the next boot, or with:
 # udevadm control --reload; udevadm trigger --action=add /sys/class/net/IFACE
 # Interrupts are found by their names when the interface appears. A driver that asks for them only when the interface
-# goes up has none at that time, and one that is reset asks for new ones: `apply --watch` sees to both.
-# Queues and rings are not here: `--export link` has them. `restore` knows nothing of any of it.
+# goes up has none at that time, and one that is reset asks for new ones: neither is seen to here.
+# Queues and rings are in another file of this plan (the .link file). Nothing is kept of what was before.
 ";
 
 const SHELL_BEGIN: &str = "\
 #!/bin/sh
-# The plan as commands, written by `plan --export sh`. To be run as root while the interfaces are up.
-# It keeps nothing of what was before, so `restore` cannot undo it. `status` compares.
-# Nothing sets it again when a driver resets the card; `apply --watch` does.
+# Commands, written from a plan. To be run as root while the interfaces are up.
+# It keeps nothing of what was before, so nothing can put that back.
+# Nothing sets it again when a driver resets the card.
 failed=0
 
 # Some versions of ethtool fail when a setting is so already.

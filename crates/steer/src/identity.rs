@@ -14,6 +14,7 @@ use crate::device::Device;
 use crate::ethtool::EthtoolError;
 use crate::host::Reader;
 use crate::links::Link;
+use crate::patience::pause;
 
 /// Interfaces come and go while they are listed; so often both lists are read until they agree.
 const READINGS: usize = 5;
@@ -43,6 +44,17 @@ pub struct Identity {
     pub address: Option<String>,
     /// Where its device is, as in "0000:3b:00.0".
     pub bus: Option<String>,
+}
+
+impl Identity {
+    /// True for the device of an interface that has the same number. A bus address is the place of a card and stays;
+    /// a hardware address may be set by anybody at any time, and tells devices apart only where there is no bus.
+    pub(crate) fn is_device_of(&self, other: &Self) -> bool {
+        match (&self.bus, &other.bus) {
+            (Some(bus), Some(other)) => bus == other,
+            _ => self.address == other.address,
+        }
+    }
 }
 
 impl fmt::Display for Identity {
@@ -78,7 +90,10 @@ impl Reader<'_> {
     /// The interfaces on which sysfs and the kernel agree; an error where they do not.
     pub(crate) fn links(&self) -> io::Result<Vec<Link>> {
         let mut differs = String::new();
-        for _ in 0..READINGS {
+        for reading in 0..READINGS {
+            if reading > 0 {
+                pause();
+            }
             let (shown, told) = (self.links_of_sysfs()?, self.netdev.links()?);
             match difference(&shown, &told) {
                 None => return Ok(shown),
@@ -98,8 +113,8 @@ impl Reader<'_> {
                 continue;
             }
             let Some(device) = Device::find(self.sys_root, &name)? else { continue };
-            match device.index() {
-                Ok(index) => links.push(Link { index, address: device.address()?, name }),
+            match device.index().and_then(|index| Ok((index, device.address()?))) {
+                Ok((index, address)) => links.push(Link { index, address, name }),
                 // One that went while we looked.
                 Err(_) if !folder.join(&name).exists() => {}
                 Err(error) => return Err(error),
@@ -147,7 +162,7 @@ impl Reader<'_> {
         }
         if let Some(link) = self.links()?.into_iter().find(|link| link.index == was.index) {
             let now = self.identity(&link.name)?;
-            if (now.index, &now.address, &now.bus) == (was.index, &was.address, &was.bus) {
+            if now.is_device_of(was) {
                 return Ok(Whereabouts::Here(link.name));
             }
             return Ok(Whereabouts::Unclear(format!("{} is {now} now, and what was saved is of {was}", link.name)));
@@ -180,4 +195,31 @@ fn difference(shown: &[Link], told: &[Link]) -> Option<String> {
     only_shown
         .map(|link| format!("it shows {}, which the kernel does not have", describe(link)))
         .or_else(|| only_told.map(|link| format!("the kernel has {}, which it does not show", describe(link))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::patience::MEANWHILE;
+    use crate::testing::Machine;
+
+    #[test]
+    fn an_interface_that_goes_while_the_lists_are_read_is_given_the_time_to() {
+        let machine = Machine::unpack("sys/class/net/lo/ifindex = 1\nsys/class/net/veth0/ifindex = 7");
+        let veth = machine.sys().join("class/net/veth0");
+        machine.netdev.links.lock().expect("no thread panicked").retain(|link| link.name == "lo");
+        MEANWHILE.set((
+            0,
+            Some(Box::new(move |pauses| {
+                if pauses == 1 {
+                    fs::remove_dir_all(&veth).expect("it was there");
+                }
+            })),
+        ));
+        let (sys, proc) = (machine.sys(), machine.proc());
+        let (ethtool, netdev) = (&machine.ethtool, &machine.netdev);
+        let reader = Reader { sys_root: &sys, proc_root: &proc, ethtool, netdev, busy_polls: &[] };
+        let links = reader.links().expect("they agree by then");
+        assert_eq!(links.iter().map(|link| link.name.as_str()).collect::<Vec<_>>(), ["lo"]);
+    }
 }

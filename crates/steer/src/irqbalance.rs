@@ -7,14 +7,18 @@ use std::fs;
 use std::io::{self, IoSlice, Read};
 use std::net::Shutdown;
 use std::os::fd::AsRawFd;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::sys::socket::{ControlMessage, MsgFlags, UnixCredentials, getsockopt, sendmsg, sockopt};
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, UnixCredentials, connect, getsockopt,
+    sendmsg, socket, sockopt,
+};
+use nix::unistd::geteuid;
 
-/// It answers at once; this only keeps a surprise from becoming a hang.
+/// It answers at once; this only keeps a surprise, as one that was stopped, from becoming a hang.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// More than the answer for any machine.
@@ -208,25 +212,40 @@ impl Irqbalance {
         let padded = |name: &str| {
             let mut bytes = [0; ABSTRACT_NAME_BYTES];
             bytes[..name.len()].copy_from_slice(name.as_bytes());
-            SocketAddr::from_abstract_name(bytes)
+            UnixAddr::new_abstract(&bytes)
         };
-        let mut outcome = self.connect_to(SocketAddr::from_pathname(self.folder.join(&name)));
-        for address in [SocketAddr::from_abstract_name(&name), padded(&name), padded("")] {
-            if outcome.is_err() {
-                outcome = self.connect_to(address);
+        let mut outcome = self.connect_to(UnixAddr::new(&self.folder.join(&name)));
+        for address in [UnixAddr::new_abstract(name.as_bytes()), padded(&name), padded("")] {
+            match &outcome {
+                // Something is there, and only does not answer.
+                Err(error) if error.kind() != io::ErrorKind::TimedOut => outcome = self.connect_to(address),
+                Ok(_) | Err(_) => break,
             }
         }
         outcome
     }
 
     /// An abstract name belongs to whoever takes it first, so it is made sure that irqbalance listens there.
-    fn connect_to(&self, address: io::Result<SocketAddr>) -> io::Result<UnixStream> {
-        let stream = UnixStream::connect_addr(&address?)?;
-        let listener = getsockopt(&stream, sockopt::PeerCredentials)?.pid();
-        if u32::try_from(listener) == Ok(self.pid) {
-            return Ok(stream);
+    fn connect_to(&self, address: nix::Result<UnixAddr>) -> io::Result<UnixStream> {
+        let stream = UnixStream::from(socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?);
+        // One that takes no more connections makes the next one wait, by default for ever.
+        stream.set_write_timeout(Some(ANSWER_LIMIT))?;
+        connect(stream.as_raw_fd(), &address?).map_err(|error| match error {
+            Errno::EAGAIN => {
+                let text = format!("it takes no connection within {} s, as if it was stopped", ANSWER_LIMIT.as_secs());
+                io::Error::new(io::ErrorKind::TimedOut, text)
+            }
+            error => error.into(),
+        })?;
+        let listener = getsockopt(&stream, sockopt::PeerCredentials)?;
+        let (pid, user) = (listener.pid(), listener.uid());
+        if u32::try_from(pid) != Ok(self.pid) {
+            return Err(io::Error::other(format!("process {pid} listens there instead")));
         }
-        Err(io::Error::other(format!("process {listener} listens there instead")))
+        if user != 0 && user != geteuid().as_raw() {
+            return Err(io::Error::other(format!("the process that listens there is of user {user} and not of root")));
+        }
+        Ok(stream)
     }
 }
 

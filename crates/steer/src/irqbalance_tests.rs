@@ -4,6 +4,8 @@ use std::io::Write;
 use std::os::unix::net::UnixListener;
 use std::sync::mpsc;
 
+use nix::sys::socket::{Backlog, bind, listen};
+
 use super::*;
 
 /// Answers like irqbalance: `setup` from its list, and `settings ban irqs` replaces that list, as far as its buffer
@@ -132,4 +134,25 @@ fn one_that_cuts_the_list_keeps_what_others_banned_and_is_told_as_such() {
 fn interrupt_0_comes_first_because_the_list_ends_with_it() {
     assert_eq!(list(&[43, 0, 44, 0]), "0 43 44");
     assert_eq!(list(&[]), "NONE");
+}
+
+#[test]
+fn one_that_was_stopped_and_takes_no_more_connections_is_not_waited_for_for_ever() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let path = folder.path().join(format!("irqbalance{}.sock", std::process::id()));
+    let address = UnixAddr::new(&path).expect("a short path");
+    let new = |flags| socket(AddressFamily::Unix, SockType::Stream, flags, None).expect("a socket");
+    let listener = new(SockFlag::SOCK_CLOEXEC);
+    bind(listener.as_raw_fd(), &address).expect("a new file");
+    listen(&listener, Backlog::new(0).expect("a small one")).expect("it listens");
+    let mut waiting = Vec::new();
+    loop {
+        waiting.push(new(SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK));
+        match connect(waiting.last().expect("one").as_raw_fd(), &address) {
+            Ok(()) => {}
+            Err(error) => break assert_eq!(error, Errno::EAGAIN, "no room for another one"),
+        }
+    }
+    let error = ours(&folder).balances(&[43]).expect_err("nobody answers").to_string();
+    assert!(error.contains("it takes no connection within 2 s, as if it was stopped"), "{error}");
 }

@@ -7,6 +7,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto, setsockopt, socket, sockopt,
 };
@@ -122,15 +123,26 @@ pub(crate) struct Dump {
 
 /// One question and its answer, which goes on until its end is told when it is a dump.
 pub(crate) fn exchange(socket: &OwnedFd, request: &[u8], dump: bool) -> io::Result<Dump> {
-    sendto(socket.as_raw_fd(), request, &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
+    let kernel = NetlinkAddr::new(0, 0);
+    uninterrupted(|| sendto(socket.as_raw_fd(), request, &kernel, MsgFlags::empty()))?;
     let (mut buffer, mut answer) = (vec![0; DATAGRAM_BYTES], Dump::default());
     for _ in 0..DATAGRAMS_MAX {
-        let length = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
+        let length = uninterrupted(|| recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty()))?;
         if parse(&buffer[..length], &mut answer)? || !dump {
             return Ok(answer);
         }
     }
     Err(io::Error::other("the kernel's answer over netlink does not end"))
+}
+
+/// A signal that somebody handles ends a call, and says nothing of the kernel's answer.
+fn uninterrupted<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::EINTR) => {}
+            outcome => return outcome,
+        }
+    }
 }
 
 /// Reads the messages of one datagram. True when the last one was the end of a dump.
@@ -304,6 +316,14 @@ pub(crate) mod tests {
         assert_eq!((found.expect("the third answer is whole"), asked), (vec![numbers(&[(1, 0)])], 3));
         let error = whole(interrupted).expect_err("it never ends");
         assert!(error.to_string().contains("the queues changed"), "{error}");
+    }
+
+    #[test]
+    fn a_call_that_a_signal_ended_is_made_again() {
+        let mut outcomes = [Err(Errno::EINTR), Err(Errno::EINTR), Ok(7), Ok(8)].into_iter();
+        assert_eq!(uninterrupted(|| outcomes.next().expect("one more")), Ok(7));
+        let mut outcomes = [Err::<usize, _>(Errno::EAGAIN), Ok(8)].into_iter();
+        assert_eq!(uninterrupted(|| outcomes.next().expect("one more")), Err(Errno::EAGAIN));
     }
 
     #[test]

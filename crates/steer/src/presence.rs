@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::irqbalance::Irqbalance;
@@ -29,13 +30,15 @@ impl Irqbalance {
     /// asked of the earlier one is forgotten.
     pub fn find(root: &Path) -> Presence {
         let proc = root.join("proc");
-        match by_process(&proc) {
-            Ok(Some(pid)) => return Presence::Runs(Self::new(pid)),
-            Ok(None) => {}
+        let processes = match fs::metadata(&proc).and_then(|folder| by_process(&proc, folder.uid())) {
+            Ok(processes) => processes,
             Err(error) => return Presence::Unknown(error.to_string()),
-        }
-        if let Some(pid) = by_listener(&proc) {
-            return Presence::Runs(Self::new(pid));
+        };
+        let listeners = by_listener(&proc);
+        // One that only has the name does not listen. An old irqbalance listens without a name, so it need not.
+        let listens = processes.iter().find(|pid| listeners.contains(pid));
+        if let Some(pid) = listens.or(processes.first()).or(listeners.first()) {
+            return Presence::Runs(Self::new(*pid));
         }
         if sees_all_processes(&proc) {
             return Presence::Absent;
@@ -52,21 +55,25 @@ impl Irqbalance {
     }
 }
 
-/// Every process that shows its name.
-fn by_process(proc: &Path) -> io::Result<Option<u32>> {
+/// Every process of this user, which is root on a live machine, that shows its name. Anybody may give it to his own.
+fn by_process(proc: &Path, user: u32) -> io::Result<Vec<u32>> {
     let is_it = |pid: &usize| {
-        fs::read_to_string(proc.join(format!("{pid}/comm"))).is_ok_and(|name| name.trim() == "irqbalance")
+        let folder = proc.join(pid.to_string());
+        fs::read_to_string(folder.join("comm")).is_ok_and(|name| name.trim() == "irqbalance")
+            && fs::metadata(&folder).is_ok_and(|folder| folder.uid() == user)
     };
-    Ok(try_numbered(proc, "")?.into_iter().find(is_it).and_then(|pid| u32::try_from(pid).ok()))
+    Ok(try_numbered(proc, "")?.into_iter().filter(is_it).filter_map(|pid| u32::try_from(pid).ok()).collect())
 }
 
 /// The kernel lists every socket that has a name, whoever owns it: a path, or "@" and an abstract name.
-fn by_listener(proc: &Path) -> Option<u32> {
-    let table = read_if_any(&proc.join("net/unix")).ok()??;
-    table.lines().filter_map(|line| line.split_ascii_whitespace().nth(NAME_COLUMN)).find_map(|name| {
+fn by_listener(proc: &Path) -> Vec<u32> {
+    let table = read_if_any(&proc.join("net/unix")).ok().flatten().unwrap_or_default();
+    let names = table.lines().filter_map(|line| line.split_ascii_whitespace().nth(NAME_COLUMN));
+    let pid = |name: &str| {
         let name = name.trim_matches('@');
         pid_in(Path::new(name)).filter(|_| name.starts_with("/run/irqbalance/") || !name.contains('/'))
-    })
+    };
+    names.filter_map(pid).collect()
 }
 
 /// Num RefCount Protocol Flags Type St Inode Path.
@@ -106,6 +113,18 @@ mod tests {
             Presence::Absent,
             "the first namespace sees all"
         );
+    }
+
+    #[test]
+    fn a_process_of_the_name_is_not_it_when_another_user_started_it_or_another_one_listens() {
+        let machine = Machine::unpack("proc/1/comm = systemd\nproc/345/comm = irqbalance");
+        let proc = machine.root.path().join("proc");
+        let root = fs::metadata(&proc).expect("a folder").uid();
+        assert_eq!(by_process(&proc, root).expect("a folder"), [345]);
+        assert_eq!(by_process(&proc, root + 1).expect("a folder"), [0; 0], "somebody else's");
+        let line = "0000000000000000: 00000002 00000000 00010000 0001 01 2048 /run/irqbalance/irqbalance400.sock";
+        let two = format!("proc/345/comm = irqbalance\nproc/400/comm = irqbalance\nproc/net/unix = {line}");
+        assert_eq!(find(&two), Presence::Runs(Irqbalance::new(400)));
     }
 
     #[test]

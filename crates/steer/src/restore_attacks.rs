@@ -59,7 +59,8 @@ const ATTACKS: [Attack; 19] = [
         fs::remove_dir_all(rig.machine.proc().join("thread-self")).expect("removed");
         "cannot tell the network namespace"
     }),
-    ("another address", |rig, _, _| {
+    ("another address, where no bus tells that it is the same device", |rig, _, _| {
+        fs::remove_file(rig.machine.sys().join("class/net/eth0/device")).expect("removed");
         fs::write(rig.machine.sys().join("class/net/eth0/address"), "02:00:00:00:00:09\n").expect("a file");
         rig.machine.kernel_sees_what_sysfs_shows();
         "and what was saved is of interface"

@@ -266,6 +266,12 @@ fn what_was_kept_from_irqbalance_is_given_back_when_all_else_is() {
     keep(&[100, 101]);
     rig.apply(&Request::default()).expect("applied");
     keep(&[101, 102]);
+    rig.with(&request(), |steering| {
+        let (host, _) = steering.plan(&["eth0".to_owned()]).expect("a plan");
+        let new = steering.save_ban(&host.interfaces[0], &[102, 103], &mut rig.lock()).expect("saved");
+        assert_eq!(new, [103]);
+        steering.forget_ban(&host.interfaces[0], &new, &mut rig.lock()).expect("saved: irqbalance refused");
+    });
     let restore = |answer: Result<(), String>| {
         let mut asked = Vec::new();
         let mut unban = |numbers: &[u32]| {

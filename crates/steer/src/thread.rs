@@ -26,11 +26,13 @@ fn cores_of(thread: Pid) -> io::Result<Vec<usize>> {
 
 /// Puts the calling thread on one core, for good.
 pub fn pin_current_thread(core: usize) -> io::Result<()> {
-    // A set of cores ends somewhere, and the crate does not ask where.
-    if core < CpuSet::count() && core_affinity::set_for_current(core_affinity::CoreId { id: core }) {
-        return Ok(());
-    }
-    Err(io::Error::other(format!("cannot pin a thread to core {core}: it is offline or outside the allowed set")))
+    confine(SELF, &[core]).map_err(|error| {
+        let why = match error.raw_os_error() {
+            Some(nix::libc::EINVAL) => "it is offline or outside the allowed set".to_owned(),
+            _ => error.to_string(),
+        };
+        io::Error::new(error.kind(), format!("cannot pin a thread to core {core}: {why}"))
+    })
 }
 
 /// Keeps the calling thread to these cores; the scheduler still moves it among them.

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 /// How one program is called, and how its configuration is quoted, in sources and in the plans that are reviewed.
-const WORDS_OF_A_PROGRAM: [&str; 11] = [
+const WORDS_OF_A_PROGRAM: [&str; 14] = [
     "udpd",
     "[steer]",
     "interfaces = {",
@@ -17,7 +17,13 @@ const WORDS_OF_A_PROGRAM: [&str; 11] = [
     "placement = \\\"",
     "irqbalance = \\\"",
     "widen cpus",
+    "--export",
+    "--watch",
+    "--forget",
 ];
+
+/// What is searched: the sources, and what a user may be shown or given of a plan.
+const KINDS: [&str; 5] = ["rs", "plan", "link", "rules", "sh"];
 
 /// Adds `path:line: text` for each line below `folder` that has one of the words.
 fn search(folder: &Path, found: &mut Vec<String>) {
@@ -27,7 +33,7 @@ fn search(folder: &Path, found: &mut Vec<String>) {
             search(&path, found);
             continue;
         }
-        if !path.extension().is_some_and(|kind| kind == "rs" || kind == "plan") {
+        if !path.extension().is_some_and(|kind| KINDS.iter().any(|searched| kind == *searched)) {
             continue;
         }
         let text = fs::read_to_string(&path).expect("a text");

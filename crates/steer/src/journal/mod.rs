@@ -101,7 +101,8 @@ impl Journal {
     }
 
     /// The interfaces for which something is saved, by their names then.
-    pub fn interfaces(&self) -> Result<Vec<String>, JournalError> {
+    #[cfg(test)]
+    pub(crate) fn interfaces(&self) -> Result<Vec<String>, JournalError> {
         Ok(self.entries()?.into_iter().map(|entry| entry.interface).collect())
     }
 }
@@ -114,7 +115,8 @@ fn take(
 ) -> Result<LockedJournal, JournalError> {
     let (mut file, mut waiting) = (folder.lock_file(LOCK)?, Some(waiting));
     let path = folder.path(LOCK);
-    let until = Instant::now() + patience;
+    // Nothing where it is further away than a clock can tell.
+    let until = Instant::now().checked_add(patience);
     loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(mut lock) => {
@@ -131,7 +133,7 @@ fn take(
         let mut holder = String::new();
         let _ = file.rewind().and_then(|()| (&file).take(1000).read_to_string(&mut holder));
         let holder = if holder.trim().is_empty() { "another process" } else { holder.trim() };
-        if Instant::now() >= until {
+        if until.is_some_and(|until| Instant::now() >= until) {
             let (path, seconds) = (path.display(), patience.as_secs_f32());
             return Err(JournalError::Busy(format!(
                 "{holder} holds {path}, after {seconds} s still; nothing was changed"
@@ -154,7 +156,7 @@ impl LockedJournal {
     pub(crate) fn find(&self, identity: &Identity) -> Result<Option<Saved>, JournalError> {
         let Some(file) = self.file_of(identity)? else { return Ok(None) };
         let saved = read(&self.folder, &file)?;
-        if (&saved.identity.address, &saved.identity.bus) == (&identity.address, &identity.bus) {
+        if saved.identity.is_device_of(identity) {
             return Ok(Some(saved));
         }
         let path = self.folder.path(&file);

@@ -1,7 +1,7 @@
 #!/bin/sh
-# The plan as commands, written by `plan --export sh`. To be run as root while the interfaces are up.
-# It keeps nothing of what was before, so `restore` cannot undo it. `status` compares.
-# Nothing sets it again when a driver resets the card; `apply --watch` does.
+# Commands, written from a plan. To be run as root while the interfaces are up.
+# It keeps nothing of what was before, so nothing can put that back.
+# Nothing sets it again when a driver resets the card.
 failed=0
 
 # Some versions of ethtool fail when a setting is so already.

@@ -232,18 +232,30 @@ fn keep_irqbalance_off(
         );
         return if task.json { Ok(()) } else { console::print(out, &warning) };
     }
-    let mut all = Vec::new();
-    for interface in &host.interfaces {
-        let number = |queue: &steer::model::Queue| queue.interrupt.get().map(|interrupt| interrupt.number);
-        let numbers: Vec<u32> = interface.queues.iter().filter_map(number).collect();
-        // Saved before it is asked, so that a restore undoes it even after a crash, and undoes nothing of others.
-        let new = irqbalance.balances(&numbers).map_err(|error| refused(&error))?;
-        if !new.is_empty() {
-            steering.save_ban(interface, &new, journal).map_err(|error| task.failure(error))?;
+    let (mut all, mut noted) = (Vec::new(), Vec::new());
+    let mut ban = || {
+        for interface in &host.interfaces {
+            let number = |queue: &steer::model::Queue| queue.interrupt.get().map(|interrupt| interrupt.number);
+            let numbers: Vec<u32> = interface.queues.iter().filter_map(number).collect();
+            // Saved before it is asked, so that a restore undoes it even after a crash, and undoes nothing of others.
+            let new = irqbalance.balances(&numbers).map_err(|error| refused(&error))?;
+            if !new.is_empty() {
+                let new = steering.save_ban(interface, &new, journal).map_err(|error| task.failure(error))?;
+                noted.push((interface, new));
+            }
+            all.extend(numbers);
         }
-        all.extend(numbers);
+        irqbalance.ban(&all).map(drop).map_err(|error| refused(&error))
+    };
+    let banned = ban();
+    if banned.is_err() {
+        for (interface, new) in noted {
+            // One that did the half of it is still to be told at the restore.
+            let refused = irqbalance.balances(&new).unwrap_or(new);
+            steering.forget_ban(interface, &refused, journal).map_err(|error| task.failure(error))?;
+        }
     }
-    irqbalance.ban(&all).map(drop).map_err(|error| refused(&error))
+    banned
 }
 
 fn refused(error: &IrqbalanceError) -> Failure {
