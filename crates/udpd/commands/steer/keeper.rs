@@ -139,15 +139,16 @@ impl Keeper {
         true
     }
 
-    /// Looks, and sets again what is to be set again. An error only at the first look: whoever started this is still
-    /// there to read it.
+    /// Looks, and sets again what is to be set again. An error only at the first look, where whoever started this is
+    /// still there to read it, and only what no waiting cures: to end and be started again at once would set it again
+    /// without any delay, and each time a card may be reset.
     pub(super) fn look(&mut self, host: &mut impl Host) -> Result<Vec<Line>, Failure> {
         let is_first = self.absent.is_none();
         let mut lines = Vec::new();
         let there = self.present(host, &mut lines);
         if let Err(failure) = self.keep(host, &there, is_first, &mut lines) {
-            // An interface that has just gone is waited for.
-            if is_first && failure.code != ExitCode::Unavailable {
+            let is_lasting = matches!(failure.code, ExitCode::Usage | ExitCode::Permission | ExitCode::Configuration);
+            if is_first && is_lasting {
                 return Err(failure);
             }
             lines.extend(self.fail(failure, host.now()));
@@ -230,10 +231,12 @@ impl Keeper {
             self.say_again(&due, irqbalance, lines);
         }
         self.attempted = keys;
-        host.apply(there)?;
+        let outcome = host.apply(there);
         let now = host.now();
-        self.failure = None;
+        // What fails has changed something all the same, and its echo is no reason to try at once.
         self.applied = Some(now);
+        outcome?;
+        self.failure = None;
         self.times += u64::from(!is_first);
         for drift in &drifts {
             // It was applied as a whole, what rests with it.

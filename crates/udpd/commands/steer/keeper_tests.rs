@@ -274,6 +274,36 @@ fn the_first_failure_ends_it_with_its_code_and_later_ones_are_said_once_and_trie
 }
 
 #[test]
+fn what_may_pass_does_not_end_it_at_the_first_look_either() {
+    let refuses = Some((ExitCode::Failure, "the driver took 1008"));
+    let moved = vec![("eth0", 0)];
+    let mut run = Run::new(&["eth0"], Made { there: vec!["eth0"], moved, refuses, ..Made::default() });
+    assert_eq!(run.look(0), ["the driver took 1008; tries again"]);
+    assert_eq!((run.look(4), run.applied()), (vec![], 1));
+    assert_eq!((run.look(5), run.applied()), (vec![], 2));
+    for code in [ExitCode::Usage, ExitCode::Permission, ExitCode::Configuration] {
+        let (moved, refuses) = (vec![("eth0", 0)], Some((code, "no waiting cures this")));
+        let mut run = Run::new(&["eth0"], Made { there: vec!["eth0"], moved, refuses, ..Made::default() });
+        assert_eq!(run.keeper.look(&mut run.host).expect_err("it ends").code, code);
+    }
+}
+
+#[test]
+fn the_echo_of_a_failed_change_is_no_reason_to_try_at_once() {
+    let refuses = Some((ExitCode::Failure, "the driver took 1008"));
+    let moved = vec![("eth0", 0)];
+    let mut run = Run::new(&["eth0"], Made { there: vec!["eth0"], moved, refuses, ..Made::default() });
+    run.look(0);
+    run.hear(1, "eth0", LinkChange::State);
+    assert_eq!((run.look(2), run.applied()), (vec![], 1));
+    // One that comes by itself is.
+    run.look(5);
+    run.hear(16, "eth0", LinkChange::State);
+    run.look(17);
+    assert_eq!(run.applied(), 3, "at 0, at 5, and when the card came up");
+}
+
+#[test]
 fn what_could_not_be_set_was_not_undone_again() {
     let moved = vec![("eth0", 0)];
     let mut run = Run::new(&["eth0"], Made { there: vec!["eth0"], moved: moved.clone(), ..Made::default() });

@@ -71,7 +71,7 @@ pub struct Task<'a> {
 }
 
 pub fn execute(task: &Task<'_>, out: &mut dyn Write) -> Result<(), Failure> {
-    let kernel = Kernel::open()?;
+    let kernel = Kernel::open().map_err(|failure| task.unread(failure))?;
     let journal = Journal::in_folder(&task.state_folder);
     let interfaces = match &task.interfaces {
         named if !named.is_empty() => named.clone(),
@@ -87,8 +87,19 @@ pub fn execute(task: &Task<'_>, out: &mut dyn Write) -> Result<(), Failure> {
             return Err(Failure::new(ExitCode::Usage, message));
         }
     };
-    if task.action == Action::Restore {
-        return restore(&kernel.steering(&task.wish.request), &journal, task, out);
+    match task.action {
+        Action::Restore => return restore(&kernel.steering(&task.wish.request), &journal, task, out),
+        Action::Apply if interfaces.is_empty() => return console::print(out, NOTHING_TO_DO),
+        Action::Watch if interfaces.is_empty() => {
+            Notifier::from_environment().ready("nothing to do");
+            return console::print(out, NOTHING_TO_DO);
+        }
+        // It asks the daemons at each look.
+        Action::Watch => {
+            let keeper = Keeper::new(&interfaces, task.wish.ban_irqbalance);
+            return watch::execute(keeper, &mut Running::new(task, out));
+        }
+        _ => {}
     }
     let seated = Seated::ask(task.wish, task.config, &interfaces)?;
     let steering = kernel.steering(&seated.request);
@@ -96,17 +107,12 @@ pub fn execute(task: &Task<'_>, out: &mut dyn Write) -> Result<(), Failure> {
         Action::Plan => plan(&steering, &interfaces, &seated, task, out),
         Action::Export(form) => export(&steering, &interfaces, form, task, out),
         Action::Status => status(&steering, &interfaces, &seated, task, out),
-        Action::Watch if interfaces.is_empty() => {
-            Notifier::from_environment().ready("nothing to do");
-            console::print(out, NOTHING_TO_DO)
-        }
-        Action::Watch => {
-            let keeper = Keeper::new(&interfaces, task.wish.ban_irqbalance);
-            watch::execute(keeper, &mut Running { task, out, asked: None })
-        }
-        Action::Apply if interfaces.is_empty() => console::print(out, NOTHING_TO_DO),
-        Action::Apply | Action::Restore => {
-            let request = task.request(&kernel, &interfaces)?;
+        Action::Apply | Action::Watch | Action::Restore => {
+            seated.must_be_known()?;
+            if !task.json {
+                console::print(out, &seated.notes(&interfaces))?;
+            }
+            let request = task.part_for(&steering, &interfaces)?;
             apply(&kernel.steering(&request), &interfaces, &journal, task, out)
         }
     }
@@ -156,13 +162,14 @@ fn status(
 ) -> Result<(), Failure> {
     let (host, plan) = planned(steering, interfaces, task.wish).map_err(|error| task.failure(error))?;
     let (plan, ban) = (advice::name_keys(plan), task.wish.ban_irqbalance);
-    let comparison = steering.compare(&host, &plan, &Rivals::find(Path::new("/")));
+    let mut comparison = steering.compare(&host, &plan, &Rivals::find(Path::new("/")));
+    comparison.unknown.extend(seated.unknown(interfaces));
     if task.json {
         let mut shown = report::status(&host, &plan, &comparison, ban);
         shown["daemons"] = seated.json();
         print_json(out, &shown)?;
     } else {
-        let text = report::queues(&host, &plan) + &seated.notes(interfaces) + &verdict::text(&comparison, ban);
+        let text = report::queues(&host, &plan) + &seated.told(interfaces) + &verdict::text(&comparison, ban);
         console::print(out, &text)?;
     }
     verdict::outcome(&comparison, interfaces)
@@ -178,31 +185,28 @@ fn apply(
     let locked = journal.lock("udpd steer apply", PATIENCE, |holder| wait_for(holder, task, out));
     let mut journal = locked.map_err(|error| not_kept(&error))?;
     let mut said = Ok(());
-    let changes = steering
-        .apply(interfaces, &mut journal, |change| {
-            if !task.json && said.is_ok() {
-                said = console::print(out, &report::line(change));
-            }
-        })
-        .map_err(|error| task.failure(error))?;
-    said?;
+    let outcome = steering.apply(interfaces, &mut journal, |change| {
+        if !task.json && said.is_ok() {
+            said = console::print(out, &report::line(change));
+        }
+    });
+    let (changes, refused) = match outcome {
+        Ok(changes) => (Some(changes), None),
+        // Everything else of the plan is set, and is to be kept from irqbalance all the same.
+        Err(error @ ApplyError::Refused(_)) => (None, Some(task.failure(error))),
+        Err(error) => return Err(task.failure(error)),
+    };
     let banned = keep_irqbalance_off(steering, interfaces, &mut journal, task, out);
-    if task.json {
-        print_json(out, &report::changes(&changes))?;
-    } else if changes.is_empty() {
-        console::print(out, &format!("{NOTHING_TO_CHANGE}\n"))?;
+    said?;
+    if let Some(changes) = &changes {
+        if task.json {
+            print_json(out, &report::changes(changes))?;
+        } else if changes.is_empty() {
+            console::print(out, &format!("{NOTHING_TO_CHANGE}\n"))?;
+        }
     }
-    if let Some(change) = changes.iter().find(|change| !change.is_as_wanted()) {
-        let message = format!(
-            "set {} of {} to {}, but the driver took {}; write that value, or \"keep\"",
-            change.setting,
-            change.interface,
-            change.to,
-            change.now.as_deref().unwrap_or("nothing")
-        );
-        return Err(Failure::new(ExitCode::Failure, message));
-    }
-    banned
+    let rounded = changes.iter().flatten().find(|change| !change.is_as_wanted()).map(verdict::not_as_wanted);
+    verdict::all_of(refused.into_iter().chain(rounded).chain(banned.err()))
 }
 
 /// Has irqbalance leave the planned interrupts alone, or says that it will not.
@@ -217,9 +221,11 @@ fn keep_irqbalance_off(
         Presence::Runs(irqbalance) => irqbalance,
         Presence::Absent => return Ok(()),
         Presence::Unknown(why) if task.wish.ban_irqbalance => {
-            let message =
-                format!("cannot ask irqbalance to leave the interrupts alone: whether it runs is unknown: {why}");
-            return Err(Failure::new(ExitCode::Failure, message));
+            // What the plan sets is set; `status` ends with 4 until this is known.
+            let warning = format!(
+                "warning: cannot ask irqbalance to leave the interrupts alone: whether it runs is unknown: {why}\n"
+            );
+            return if task.json { Ok(()) } else { console::print(out, &warning) };
         }
         Presence::Unknown(_) => return Ok(()),
     };
@@ -268,6 +274,28 @@ struct Running<'a> {
     out: &'a mut dyn Write,
     /// The irqbalance that was asked last.
     asked: Option<u32>,
+    /// What the daemons told, for as long as one of them is silent.
+    request: Option<Request>,
+    /// What was said of those that are silent.
+    silent: Vec<String>,
+}
+
+impl<'a> Running<'a> {
+    fn new(task: &'a Task<'a>, out: &'a mut dyn Write) -> Self {
+        Self { task, out, asked: None, request: None, silent: Vec::new() }
+    }
+
+    /// Asks the daemons, once a look.
+    fn ask(&mut self, interfaces: &[String]) -> Result<Request, Failure> {
+        let seated = Seated::ask(self.task.wish, self.task.config, interfaces)?;
+        if self.silent != seated.silent() {
+            self.silent = seated.silent().to_vec();
+            self.silent.iter().for_each(|clause| log::warn!("{clause}"));
+        }
+        let request = seated.or_before(self.request.take())?;
+        self.request = Some(request.clone());
+        Ok(request)
+    }
 }
 
 impl Host for Running<'_> {
@@ -282,7 +310,8 @@ impl Host for Running<'_> {
 
     fn drifts(&mut self, interfaces: &[String]) -> Result<Vec<Drift>, Failure> {
         let kernel = Kernel::open()?;
-        let request = self.task.request(&kernel, interfaces)?;
+        let request = self.ask(interfaces)?;
+        let request = self.task.part_for(&kernel.steering(&request), interfaces)?;
         let steering = kernel.steering(&request);
         let (host, plan) = steering.plan(interfaces).map_err(|error| self.task.failure(error))?;
         let comparison = steering.compare(&host, &plan, &Rivals::find(Path::new("/")));
@@ -300,7 +329,12 @@ impl Host for Running<'_> {
 
     fn apply(&mut self, interfaces: &[String]) -> Result<(), Failure> {
         let kernel = Kernel::open()?;
-        let request = self.task.request(&kernel, interfaces)?;
+        // The look that found something to set has asked.
+        let request = match self.request.clone() {
+            Some(request) => request,
+            None => self.ask(interfaces)?,
+        };
+        let request = self.task.part_for(&kernel.steering(&request), interfaces)?;
         let steering = kernel.steering(&request);
         apply(&steering, interfaces, &Journal::in_folder(&self.task.state_folder), self.task, self.out)?;
         if let Presence::Runs(found) = Irqbalance::find(Path::new("/")) {
@@ -388,10 +422,15 @@ fn print_json(out: &mut dyn Write, value: &serde_json::Value) -> Result<(), Fail
 }
 
 impl Task<'_> {
-    /// What is asked of the plan for these interfaces, beside whatever daemon runs now.
-    fn request(&self, kernel: &Kernel, interfaces: &[String]) -> Result<Request, Failure> {
-        let seated = Seated::ask(self.wish, self.config, interfaces)?;
-        request_for(&kernel.steering(&seated.request), interfaces, self.wish).map_err(|error| self.failure(error))
+    /// What is asked of the plan for these interfaces alone.
+    fn part_for(&self, steering: &Steering<'_>, interfaces: &[String]) -> Result<Request, Failure> {
+        request_for(steering, interfaces, self.wish).map_err(|error| self.failure(error))
+    }
+
+    /// Where nothing can be read, nobody can say whether it is as planned.
+    fn unread(&self, failure: Failure) -> Failure {
+        let code = if self.action == Action::Status { ExitCode::Unknown } else { failure.code };
+        Failure { code, ..failure }
     }
 
     fn failure(&self, error: ApplyError) -> Failure {

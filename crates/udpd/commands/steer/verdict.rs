@@ -2,7 +2,7 @@
 //! its cause and its cure. Of the last two a difference weighs more, because it is certain.
 
 use serde_json::{Value, json};
-use steer::{Comparison, Drift, Unknown, Verdict};
+use steer::{Change, Comparison, Drift, Unknown, Verdict};
 
 use crate::exit::{ExitCode, Failure};
 use crate::plan::advice;
@@ -71,6 +71,24 @@ fn differs(comparison: &Comparison, interfaces: &[String]) -> String {
     format!("{settings} not as planned; {cure}{unknown}")
 }
 
+/// The driver took another value than the one it was given.
+pub(super) fn not_as_wanted(change: &Change) -> Failure {
+    let message = format!(
+        "set {} of {} to {}, but the driver took {}; write that value, or \"keep\"",
+        change.setting,
+        change.interface,
+        change.to,
+        change.now.as_deref().unwrap_or("nothing")
+    );
+    Failure::new(ExitCode::Failure, message)
+}
+
+/// One failure that says what each of them says, with the code of the first.
+pub(super) fn all_of(failures: impl Iterator<Item = Failure>) -> Result<(), Failure> {
+    let join = |one: Failure, other: Failure| Failure::new(one.code, format!("{one}\n  {other}"));
+    failures.reduce(join).map_or(Ok(()), Err)
+}
+
 pub(super) fn word(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::AsPlanned => "as_planned",
@@ -93,7 +111,7 @@ pub(super) fn unknown(unknown: &Unknown) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use steer::{Change, Rival, Setting};
+    use steer::{Rival, Setting};
 
     use super::*;
 
