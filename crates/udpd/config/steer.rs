@@ -2,7 +2,6 @@
 //! is asked, so that is for `udpd steer`, not for here.
 
 use std::collections::BTreeMap;
-
 use std::time::Duration;
 
 use steer::ethtool::FlowHash;

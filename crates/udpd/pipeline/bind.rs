@@ -48,12 +48,24 @@ fn count_arrivals(setups: &[&LaneSetup], sockets: &[Arc<Socket>]) -> Vec<Option<
             refused = true;
             log::warn!(
                 "cannot count on which cores datagrams arrive: {error}; wrong_cpu is null, and udpd does not notice \
-                 a drift; grant CAP_BPF (in the unit file AmbientCapabilities=CAP_BPF and SystemCallFilter=bpf)"
+                 a drift{}",
+                cure_of_count(error)
             );
         })
         .ok()
     };
     sockets.iter().zip(setups).map(&mut counter).collect()
+}
+
+/// What helps where the kernel takes no counter. Only a missing right is cured by granting one.
+fn cure_of_count(error: &io::Error) -> &'static str {
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EPERM) => "; grant CAP_BPF (in the unit file AmbientCapabilities=CAP_BPF and SystemCallFilter=bpf)",
+        Some(Errno::EACCES) => "; the verifier of this kernel refuses the counter's program, and no right cures that",
+        Some(Errno::E2BIG) => "; the kernel finds the counter too large: give the interface fewer receive queues",
+        Some(Errno::ENOMEM) => "; the kernel has no memory for the counter: raise MemoryMax or free memory",
+        _ => "",
+    }
 }
 
 /// Binds every socket and returns what each is bound to. `may_join` is asked before a socket is bound that could get
@@ -191,6 +203,16 @@ mod tests {
         let failure = bind_failure(address, &io::Error::from_raw_os_error(Errno::EACCES as i32));
         assert_eq!(failure.code, ExitCode::Permission);
         assert!(failure.message.contains("AmbientCapabilities=CAP_NET_BIND_SERVICE"), "{failure}");
+    }
+
+    #[test]
+    fn only_a_missing_right_to_count_is_cured_by_a_capability() {
+        let cure = |errno: Errno| cure_of_count(&io::Error::from_raw_os_error(errno as i32));
+        assert!(cure(Errno::EPERM).contains("AmbientCapabilities=CAP_BPF"));
+        assert!(cure(Errno::EACCES).contains("verifier") && cure(Errno::ENOMEM).contains("memory"));
+        for errno in [Errno::EACCES, Errno::E2BIG, Errno::ENOMEM, Errno::EINVAL] {
+            assert!(!cure(errno).contains("CAP_BPF"), "{errno}");
+        }
     }
 
     #[test]

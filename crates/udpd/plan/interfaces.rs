@@ -5,7 +5,7 @@
 //! [`of_command`]. It follows `[steer] interfaces` in their order and feeds as many receivers as the listeners have
 //! lanes. The work is the crate `steer`'s; here it is given the kernel and the wish.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use steer::ethtool::Ioctl;
@@ -72,6 +72,8 @@ pub struct Interfaces {
     pub indexes: BTreeMap<String, u32>,
     /// How many receive queues each has now, by its name.
     pub queues: BTreeMap<String, usize>,
+    /// The cores of the lanes that each feeds, by its name: receivers of its plan beyond those do not exist.
+    pub lane_cores: BTreeMap<String, BTreeSet<usize>>,
     /// Cores of other daemons on this host.
     pub taken: Vec<usize>,
     /// What could not be read or planned and what that costs: one line each.

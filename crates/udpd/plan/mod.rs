@@ -58,6 +58,7 @@ pub fn make(config: &Config, except: Option<&Path>) -> Result<Plan, Failure> {
     plan.remarks = assumed;
     plan.remarks.append(&mut plan.interfaces.remarks);
     plan.remarks.extend(words::lanes_of_cores(config, &ground));
+    plan.remarks.extend(words::queues_not_kept(config, &ground));
     plan.remarks.extend(limits.judge(config, &plan)?);
     refuse_idle_lanes(config, &plan, allowed.len())?;
     Ok(plan)

@@ -6,7 +6,7 @@
 //! All others are dealt out from what is left. Whoever comes later leaves a core alone that is somebody's as long as
 //! there is another: that of a receiver or of an interrupt, and those of other daemons on this host.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use steer::plan::{InterfacePlan, QueueSeat};
 use steer::{Seat, Topology, place};
@@ -45,7 +45,8 @@ pub(super) struct Seating {
     pub lanes: Vec<Vec<Place>>,
     /// The cores that consumers may run on.
     pub consumer_cores: Vec<usize>,
-    /// True when receivers share cores because there are more of them than cores.
+    /// True when receivers share cores: there are more of them than cores, or several listeners or addresses on one
+    /// steered interface.
     pub shared: bool,
 }
 
@@ -75,7 +76,7 @@ pub(super) fn seat(config: &Config, feeders: &Feeders<'_>, ground: &Ground<'_>) 
             (None, Some(part)) => of_plan(&shared(part), listener.spread, count),
             (None, None) => continue,
         };
-        seating.take(&group);
+        seating.take(&group, listener.addresses.len());
         lanes[index] = (0..listener.addresses.len()).flat_map(|_| group.clone()).collect();
     }
     for (index, listener) in listeners.iter().enumerate() {
@@ -121,11 +122,20 @@ fn own_places(listener: &Listener, interfaces: &Interfaces, place: usize, count:
     if places.is_empty() { Vec::new() } else { places.into_iter().cycle().take(count).collect() }
 }
 
-/// The plan of an interface for those who have no receive queue of their own.
+/// The plan of an interface for those who have no receive queue of their own. Its receivers are numbered without those
+/// of the queues that are kept, or lanes would stack on one seat while another is nobody's.
 fn shared(part: &InterfacePlan) -> InterfacePlan {
     let mut part = part.clone();
-    let InterfacePlan { seats, dedicated, .. } = &mut part;
+    let InterfacePlan { seats, spare_seats, dedicated, .. } = &mut part;
+    let mut gone: BTreeSet<usize> = seats.iter().map(|seat| seat.receiver).collect();
     seats.retain(|seat| dedicated.iter().all(|kept| kept.queue != seat.queue));
+    for seat in &*seats {
+        gone.remove(&seat.receiver);
+    }
+    let receivers = seats.iter_mut().map(|seat| &mut seat.receiver);
+    for receiver in receivers.chain(spare_seats.iter_mut().map(|seat| &mut seat.receiver)) {
+        *receiver -= gone.range(..*receiver).count();
+    }
     part
 }
 
@@ -179,7 +189,15 @@ pub(super) fn intakes(listener: &Listener, places: &[Place], ground: &Ground<'_>
     let queues = part.map(|part| part.seats.len()).or(found);
     let seats: Vec<Option<Seat>> = places.iter().map(|place| place.seat).collect();
     let cores = ground.usable();
-    spread::intakes(listener.spread, &Members { seats: &seats, cores: &cores, queues, arrivals }, ground.topology)
+    let members = Members { seats: &seats, cores: &cores, queues, arrivals };
+    let mut intakes = spread::intakes(listener.spread, &members, ground.topology);
+    // The number of a lane is not that of its queue where it has one of its own.
+    if listener.spread == Spread::Queue && part.is_some() {
+        for (intake, place) in intakes.iter_mut().zip(places) {
+            intake.queue = place.queues.first().copied();
+        }
+    }
+    intakes
 }
 
 /// Deals out cores and remembers whose they are.
@@ -200,12 +218,16 @@ impl<'a> Seater<'a> {
         Self { ground, online: ground.usable(), interrupts, receivers: Vec::new(), shared: false }
     }
 
-    /// Notes the lanes of a plan.
-    fn take(&mut self, group: &[Place]) {
+    /// Notes the lanes of a plan, which each of so many addresses has.
+    fn take(&mut self, group: &[Place], addresses: usize) {
+        let earlier = self.receivers.clone();
         for (number, place) in group.iter().enumerate() {
             // Where the scheduler picks the core nobody shares one for good.
             let is_same = |other: &Place| other.seat == place.seat && other.cores.len() < 2;
             self.shared |= group[..number].iter().any(is_same);
+            // Every address and every listener of a steered interface has its lanes on the same seats.
+            let is_others = || place.seat.is_some_and(|seat| earlier.contains(&seat));
+            self.shared |= place.cores.len() < 2 && (addresses > 1 || is_others());
             self.receivers.extend(place.seat);
         }
     }

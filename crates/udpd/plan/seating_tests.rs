@@ -2,6 +2,7 @@
 
 use steer::plan::{DedicatedQueue, Dedication, QueueSeat, SpareSeat};
 
+use super::super::words;
 use super::*;
 use crate::config::Host;
 use crate::plan::interfaces::receivers;
@@ -127,6 +128,7 @@ fn listeners_of_one_interface_share_its_queues_and_their_seats() {
     let keys = "interface = \"lo\"\nlanes = 2\nspread = \"queue\"";
     let seated = seat_on(&machine(8, 8), &interfaces, &[keys, keys, "lanes = 2"]);
     assert_eq!(seated.cores, [[1, 3], [1, 3], [7, 6]]);
+    assert!(seated.shared, "and that is said");
     assert_eq!(seated.expected[0], [[0], [2]]);
     assert_eq!(seated.expected[1], seated.expected[0]);
     assert_eq!(seated.consumer_cores, [4, 5], "neither where a receiver sits nor where an interrupt fires");
@@ -198,6 +200,43 @@ fn where_the_card_keeps_no_queue_its_listener_sits_where_all_datagrams_arrive() 
     let config = config_with_own_queue(&["interface = \"lo\"\nspread = \"queue\""]);
     let seated = seat_config(&machine(4, 4), &interfaces, &config);
     assert_eq!((seated.cores, seated.expected), (vec![vec![1]], vec![vec![vec![0, 2]]]));
+}
+
+#[test]
+fn lanes_beyond_the_queues_have_cores_of_their_own_also_where_a_queue_is_kept() {
+    let mut eth0 = part("eth0", &[(0, 1), (2, 3), (4, 5), (6, 7)], &[8, 9]);
+    eth0.dedicated = vec![DedicatedQueue { queue: 3, dedication: 0 }];
+    let interfaces = steered(vec![eth0]);
+    let keys = ["interface = \"lo\"\nspread = \"queue\"", "interface = \"lo\"\nlanes = 5\nspread = \"flow\""];
+    let config = config_with_own_queue(&keys);
+    let topology = machine(12, 12);
+    let seated = seat_config(&topology, &interfaces, &config);
+    assert_eq!((seated.cores, seated.shared), (vec![vec![7], vec![1, 3, 5, 8, 9]], false));
+    let ground = Ground { topology: &topology, allowed: &topology.online, interfaces: &interfaces };
+    let seating = seat(&config, &ground.feeders(&config), &ground);
+    let own = intakes(&config.listeners[0], &seating.lanes[0], &ground);
+    assert_eq!(own[0].queue, Some(3), "the queue that is its own, not that of its number");
+}
+
+#[test]
+fn what_is_said_of_lanes_tells_kept_queues_from_cores() {
+    let keys = ["interface = \"lo\"\nspread = \"queue\"", "interface = \"lo\"\nspread = \"queue\""];
+    let config = config_with_own_queue(&keys);
+    let mut eth0 = part("eth0", &[(0, 1), (2, 3), (4, 5), (6, 7)], &[]);
+    let topology = machine(8, 8);
+    let said = |eth0: &InterfacePlan, allowed: &[usize]| {
+        let interfaces = steered(vec![eth0.clone()]);
+        let ground = Ground { topology: &topology, allowed, interfaces: &interfaces };
+        [words::lanes_of_cores(&config, &ground), words::queues_not_kept(&config, &ground)].concat()
+    };
+    let not_kept = "interface eth0 keeps no receive queue: listener l0 has one lane for what arrives on all queues; \
+                    write lanes = 4 for it, or take it out of [steer] dedicated_queues";
+    assert_eq!(said(&eth0, &topology.online), [not_kept]);
+    eth0.dedicated = vec![DedicatedQueue { queue: 3, dedication: 0 }];
+    assert_eq!(said(&eth0, &topology.online), [""; 0]);
+    let few = "listener l1: eth0 has 3 receive queues beside 1 kept for others and udpd may use 2 cores, so it gets 2 \
+               lanes, and each takes several of the queues";
+    assert_eq!(said(&eth0, &[0, 1]), [few]);
 }
 
 fn unsteered(node: Option<usize>, fires_on: &[usize]) -> Interfaces {

@@ -1,7 +1,7 @@
 //! The whole plan: which lanes there are and on which cores they sit, which consumers they feed, and what memory that
 //! takes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -85,6 +85,7 @@ impl Plan {
                 }));
             }
         }
+        let interfaces = Interfaces { lane_cores: lane_cores(config, interfaces, &lanes), ..interfaces.clone() };
         let node_of_core = topology.node_of_core.clone();
         let sinks = sink_plans(config, &feeders);
         let bytes_of = |(sink, plan)| sink_bytes(&config.listeners, sink, plan);
@@ -98,7 +99,7 @@ impl Plan {
             sink_bytes,
             shared_cores: shared,
             node_of_core,
-            interfaces: interfaces.clone(),
+            interfaces,
             remarks: Vec::new(),
         })
     }
@@ -133,6 +134,19 @@ impl Plan {
             threads: self.lanes.len() + self.sinks.iter().map(|sink| sink.consumers).sum::<usize>(),
         }
     }
+}
+
+/// The cores of the lanes that each steered interface feeds.
+fn lane_cores(config: &Config, interfaces: &Interfaces, lanes: &[LanePlan]) -> BTreeMap<String, BTreeSet<usize>> {
+    let of_interface = |name: &str| {
+        let is_fed = |lane: &&LanePlan| {
+            let listener = &config.listeners[lane.listener];
+            let kept = config.steer.dedicated_to(listener).is_some();
+            listener.interface.as_ref().map_or(kept, |own| own == name)
+        };
+        lanes.iter().filter(is_fed).filter_map(|lane| lane.core).collect()
+    };
+    interfaces.steered.iter().map(|part| (part.name.clone(), of_interface(&part.name))).collect()
 }
 
 fn sink_plans(config: &Config, feeders: &Feeders<'_>) -> Vec<SinkPlan> {

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use steer::plan::InterfacePlan;
+
 use super::memory::Bytes;
 use super::seating::Ground;
 use super::whole::Plan;
@@ -43,7 +45,11 @@ fn known_at_start(config: &Config, plan: &Plan) -> Vec<String> {
     known.extend(plan.remarks.iter().cloned());
     known.extend(idle_queue_lanes(config, plan));
     if plan.shared_cores {
-        known.push("there are more lanes than cores: receivers share cores; lower lanes or widen [steer] cpus".into());
+        known.push(
+            "receivers share cores: there are more lanes than cores, or several listeners or addresses on one steered \
+             interface, which take the same cores; lower lanes, widen [steer] cpus or join those listeners"
+                .into(),
+        );
     }
     known
 }
@@ -51,14 +57,21 @@ fn known_at_start(config: &Config, plan: &Plan) -> Vec<String> {
 /// What the number of cores and of receive queues makes of the lanes of an interface.
 pub(super) fn lanes_of_cores(config: &Config, ground: &Ground<'_>) -> Vec<String> {
     let feeders = ground.feeders(config);
+    let cores = ground.usable().len();
     let mut lines = Vec::new();
     for (index, listener) in config.listeners.iter().enumerate() {
         let Some(name) = &listener.interface else { continue };
-        let Some(&queues) = ground.interfaces.queues.get(name) else { continue };
+        if config.steer.dedicated_to(listener).is_some() {
+            continue;
+        }
+        let found = config.steer.queues_asked(name).or_else(|| ground.interfaces.queues.get(name).copied());
+        let kept = config.steer.dedicated_on(name);
+        let Some(queues) = found.map(|queues| queues.saturating_sub(kept).max(1)) else { continue };
+        let beside = if kept > 0 { format!(" beside {kept} kept for others") } else { String::new() };
         let (lanes, who) = (feeders.lanes_on_address(index), &listener.name);
         if listener.lanes == Lanes::Auto && lanes < queues {
             lines.push(format!(
-                "listener {who}: {name} has {queues} receive queues and udpd may use {lanes} cores, so it gets \
+                "listener {who}: {name} has {queues} receive queues{beside} and udpd may use {cores} cores, so it gets \
                  {lanes} lanes, and each takes several of the queues"
             ));
         }
@@ -68,6 +81,30 @@ pub(super) fn lanes_of_cores(config: &Config, ground: &Ground<'_>) -> Vec<String
                 "listener {who}: the datagrams of {name} arrive on as many cores as it has receive queues, which is \
                  {queues}, so spread = \"cpu\" feeds no more of its {lanes} lanes; name {name} in [steer] interfaces \
                  and run `udpd steer apply`, or write spread = \"flow\""
+            ));
+        }
+    }
+    lines
+}
+
+/// The listeners that get no receive queue of their own from a card that cannot keep one, and so fewer lanes than it has
+/// queues.
+pub(super) fn queues_not_kept(config: &Config, ground: &Ground<'_>) -> Vec<String> {
+    let feeders = ground.feeders(config);
+    let mut lines = Vec::new();
+    for (index, listener) in config.listeners.iter().enumerate().filter(|(_, found)| found.lanes == Lanes::Auto) {
+        let Some((place, _)) = config.steer.dedicated_to(listener) else { continue };
+        let is_meant = |part: &&InterfacePlan| listener.interface.as_ref().is_none_or(|name| *name == part.name);
+        for part in ground.interfaces.steered.iter().filter(is_meant) {
+            if part.dedicated.iter().any(|kept| kept.dedication == place) {
+                continue;
+            }
+            let (name, who, lanes) = (&part.name, &listener.name, feeders.lanes_on_address(index));
+            let lanes = if lanes == 1 { "one lane".to_owned() } else { format!("{lanes} lanes") };
+            lines.push(format!(
+                "interface {name} keeps no receive queue: listener {who} has {lanes} for what arrives on all queues; \
+                 write lanes = {} for it, or take it out of [steer] dedicated_queues",
+                part.seats.len()
             ));
         }
     }

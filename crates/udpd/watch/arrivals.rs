@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::causes::Why;
+use super::causes::{Asked, Why};
 use crate::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, Snapshot};
 use crate::pipeline::Pipeline;
 use crate::plan::spread::Intake;
@@ -91,14 +91,14 @@ impl ArrivalWatch {
     }
 
     /// The lines that are due. `why` says why the datagrams of a queue of an interface do not arrive on these cores.
-    pub fn compare(&mut self, now: &Snapshot, why: impl Fn(&str, u32, &[usize]) -> Why) -> Vec<String> {
+    pub fn compare(&mut self, now: &Snapshot, why: impl Fn(&str, Asked, &[usize]) -> Why) -> Vec<String> {
         let listeners = self.listeners.iter_mut().zip(&now.listeners);
         listeners.flat_map(|(watched, listener)| watched.compare(listener, &why)).collect()
     }
 }
 
 impl Watched {
-    fn compare(&mut self, now: &ListenerSnapshot, why: &impl Fn(&str, u32, &[usize]) -> Why) -> Vec<String> {
+    fn compare(&mut self, now: &ListenerSnapshot, why: &impl Fn(&str, Asked, &[usize]) -> Why) -> Vec<String> {
         let is_steered = self.lanes.iter().any(|lane| !lane.cores_of_queue.is_empty());
         let needed = if is_steered { STEERED_READINGS } else { 1 };
         let sources = self.sources_of(now);
@@ -191,7 +191,7 @@ impl Watched {
         now: &ListenerSnapshot,
         moved: &[&Moved],
         far_off: &[(usize, u64, u64)],
-        why: &impl Fn(&str, u32, &[usize]) -> Why,
+        why: &impl Fn(&str, Asked, &[usize]) -> Why,
     ) -> String {
         let unit = &now.kernel_dropped_unit;
         let mut line = format!(
@@ -199,9 +199,10 @@ impl Watched {
             now.name, self.interface
         );
         let mut cures: Vec<String> = Vec::new();
+        let asked = Asked::default();
         for (place, Moved { source, count, found, wanted }) in moved.iter().enumerate().take(NAMED_MAX) {
             let Source::Queue(queue) = source else { continue };
-            let Why { fact, cure } = why(&self.interface, *queue, wanted);
+            let Why { fact, cure } = why(&self.interface, asked.of(*queue), wanted);
             let wanted = steer::format_core_list(wanted);
             let between = if place == 0 { "" } else { "; " };
             let _ = write!(line, "{between}queue {queue}: {count} on core {found} instead of {wanted}: {fact}");
@@ -215,8 +216,11 @@ impl Watched {
         for cure in cures {
             let _ = write!(line, "; {cure}");
         }
-        for (lane, got, right) in far_off.iter().take(NAMED_MAX) {
-            let _ = write!(line, "; lane {lane} got {} where its queues sent {}", grouped(*got), grouped(*right));
+        for (place, (lane, got, right)) in far_off.iter().take(NAMED_MAX).enumerate() {
+            // The counts above are of all readings that made the alarm.
+            let when = if place == 0 { "in the last second " } else { "" };
+            let (got, right) = (grouped(*got), grouped(*right));
+            let _ = write!(line, "; {when}lane {lane} got {got} where its queues sent {right}");
         }
         let _ = write!(line, "; logged again only after {QUIET_READINGS} s without one");
         line

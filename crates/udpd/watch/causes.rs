@@ -4,7 +4,9 @@
 //! The cause decides the words: an interrupt that fires elsewhere, and then whoever moves interrupts here; RPS or a
 //! polling thread, which no interrupt can overrule; a core that is off.
 
+use std::cell::OnceCell;
 use std::path::Path;
+use std::rc::Rc;
 
 use steer::model::{Host, Known, Work, WorkBy};
 use steer::{Presence, Rival, Rivals, format_core_list};
@@ -19,14 +21,30 @@ pub struct Why {
     pub cure: String,
 }
 
+/// A queue of an interface that is asked about, and what was read for another queue of it in the same line.
+#[derive(Debug, Clone, Default)]
+pub struct Asked {
+    pub queue: u32,
+    found: Rc<OnceCell<Result<(Host, Rivals), String>>>,
+}
+
+impl Asked {
+    /// The same for this queue, which shares what is read.
+    pub fn of(&self, queue: u32) -> Self {
+        Self { queue, found: Rc::clone(&self.found) }
+    }
+}
+
 impl Why {
     /// Looks at the running kernel.
-    pub fn find(interface: &str, queue: u32, wanted: &[usize], ban_irqbalance: bool) -> Self {
-        let read = Kernel::open()
-            .map_err(|failure| failure.to_string())
-            .and_then(|kernel| kernel.reader().read(&[interface.to_owned()]).map_err(|error| error.to_string()));
-        match read {
-            Ok(host) => Self::of(&host, queue, wanted, &Rivals::find(Path::new("/")), ban_irqbalance),
+    pub fn find(interface: &str, asked: Asked, wanted: &[usize], ban_irqbalance: bool) -> Self {
+        let read = || {
+            let kernel = Kernel::open().map_err(|failure| failure.to_string())?;
+            let host = kernel.reader().read(&[interface.to_owned()]).map_err(|error| error.to_string())?;
+            Ok((host, Rivals::find(Path::new("/"))))
+        };
+        match asked.found.get_or_init(read) {
+            Ok((host, rivals)) => Self::of(host, asked.queue, wanted, rivals, ban_irqbalance),
             Err(error) => Self::new(format!("why is unknown: {error}"), again(interface)),
         }
     }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use steer::model::Interface;
-use steer::plan::{InterfacePlan, Request, Target};
+use steer::plan::{InterfacePlan, QueueSeat, Request, Target};
 use steer::{Comparison, Drift, Rivals, Topology, Unknown};
 
 use crate::config::Steer;
@@ -25,6 +25,8 @@ const BRING_UP: &str = "echo 1 > /sys/devices/system/cpu/cpu";
 pub struct InterfaceWatch<'a> {
     ban_irqbalance: bool,
     planned: &'a [InterfacePlan],
+    /// By interface, the cores of the lanes that it feeds.
+    lane_cores: &'a BTreeMap<String, BTreeSet<usize>>,
     /// What was asked for the plan, with the seats that came of it.
     request: Request,
     kernel: Option<Box<Kernel>>,
@@ -36,7 +38,14 @@ impl<'a> InterfaceWatch<'a> {
         let planned = interfaces.steered.as_slice();
         let seated = planned.iter().map(|part| (part.name.clone(), part.all_seats())).collect();
         let request = beside(interfaces.request.clone(), seated);
-        Self { ban_irqbalance: wish.ban_irqbalance, planned, request, kernel: None, said: Said::default() }
+        Self {
+            ban_irqbalance: wish.ban_irqbalance,
+            planned,
+            lane_cores: &interfaces.lane_cores,
+            request,
+            kernel: None,
+            said: Said::default(),
+        }
     }
 
     /// The lines that are due.
@@ -69,7 +78,7 @@ impl<'a> InterfaceWatch<'a> {
         let names = [name.clone()];
         let host = kernel.reader().read(&names).map_err(|error| unread(error.to_string()))?;
         let [interface] = host.interfaces.as_slice() else { return Ok(Vec::new()) };
-        let shape = shape(part, interface, &host.topology, rivals);
+        let shape = shape(part, interface, &host.topology, rivals, self.lane_cores.get(name));
         if !shape.is_empty() {
             // All else follows from it, or means another queue or core now.
             return Ok(shape);
@@ -109,7 +118,13 @@ struct Finding {
 }
 
 /// Queues or cores that are not what the lanes were planned for.
-fn shape(part: &InterfacePlan, interface: &Interface, topology: &Topology, rivals: &Rivals) -> Vec<Finding> {
+fn shape(
+    part: &InterfacePlan,
+    interface: &Interface,
+    topology: &Topology,
+    rivals: &Rivals,
+    lane_cores: Option<&BTreeSet<usize>>,
+) -> Vec<Finding> {
     let mut findings = Vec::new();
     let (name, now, planned) = (&part.name, interface.queues.len(), part.seats.len());
     let is_wanted = part.wanted.iter().any(|wanted| matches!(wanted.target, Target::Channels(_)));
@@ -123,7 +138,7 @@ fn shape(part: &InterfacePlan, interface: &Interface, topology: &Topology, rival
         );
         findings.push(Finding { key: "queues".to_owned(), keeps: None, line });
     }
-    for (core, who) in users(part) {
+    for (core, who) in users(part, lane_cores) {
         if !topology.online.contains(&core) {
             let line = format!(
                 "core {core} is off, and {} on it by the plan of {name}; bring it back ({BRING_UP}{core}/online), or \
@@ -136,15 +151,18 @@ fn shape(part: &InterfacePlan, interface: &Interface, topology: &Topology, rival
     findings
 }
 
-/// Who sits on each core by the plan.
-fn users(part: &InterfacePlan) -> BTreeMap<usize, Vec<String>> {
+/// Who sits on each core by the plan; a receiver that is no lane sits nowhere.
+fn users(part: &InterfacePlan, lane_cores: Option<&BTreeSet<usize>>) -> BTreeMap<usize, Vec<String>> {
     let mut users: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     for seat in &part.seats {
         if let Some(core) = seat.interrupt_core {
             users.entry(core).or_default().push(format!("the interrupt of queue {} is", seat.queue));
         }
     }
-    for seat in part.all_seats().iter().filter(|seat| seat.receiver_cores.len() < 2) {
+    let is_lane = |seat: &&QueueSeat| {
+        seat.receiver_cores.len() < 2 && lane_cores.is_some_and(|cores| cores.contains(&seat.receiver_core))
+    };
+    for seat in part.all_seats().iter().filter(is_lane) {
         let text = format!("receiver {} is", seat.receiver);
         let own = users.entry(seat.receiver_core).or_default();
         if !own.contains(&text) {

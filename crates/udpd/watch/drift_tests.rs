@@ -79,7 +79,7 @@ fn lines(findings: &[Finding]) -> Vec<&str> {
 
 #[test]
 fn another_number_of_queues_is_named_with_its_cause_and_the_way_back() {
-    let found = shape(&planned(4), &interface(2, Known::Is(channels(2, 4))), &topology(&ALL), &Rivals::default());
+    let found = shape(&planned(4), &interface(2, Known::Is(channels(2, 4))), &topology(&ALL), &Rivals::default(), None);
     let cause = "somebody ran ethtool -L, or the driver was reset";
     let expected = format!(
         "eth0 has 2 queues and the lanes were planned for 4: {cause}; restart udpd or put it back with \
@@ -88,11 +88,11 @@ fn another_number_of_queues_is_named_with_its_cause_and_the_way_back() {
     assert_eq!(lines(&found), [expected]);
     let link_files = vec![("/etc/systemd/network/1.link".to_owned(), "RxChannels=4".to_owned())];
     let rivals = Rivals { link_files, ..Rivals::default() };
-    let found = shape(&planned(1), &interface(4, Known::Is(channels(0, 0))), &topology(&ALL), &rivals);
+    let found = shape(&planned(1), &interface(4, Known::Is(channels(0, 0))), &topology(&ALL), &rivals, None);
     let expected = "eth0 has 4 queues and the lanes were planned for 1: /etc/systemd/network/1.link sets it when the \
                     interface appears (RxChannels=4); restart udpd or put it back with `ethtool -L eth0 rx 1`";
     assert_eq!(lines(&found), [expected]);
-    let found = shape(&planned(2), &interface(1, Known::NotSupported), &topology(&ALL), &Rivals::default());
+    let found = shape(&planned(2), &interface(1, Known::NotSupported), &topology(&ALL), &Rivals::default(), None);
     assert!(found[0].line.ends_with("restart udpd"), "a driver without channels: {found:?}");
 }
 
@@ -100,17 +100,18 @@ fn another_number_of_queues_is_named_with_its_cause_and_the_way_back() {
 fn a_number_of_queues_that_the_configuration_asks_for_is_a_setting_like_others() {
     let wanted = Wanted { target: Target::Channels(channels(4, 4)), why: String::new(), disruption: None };
     let part = InterfacePlan { wanted: vec![wanted], ..planned(4) };
-    let found = shape(&part, &interface(2, Known::Is(channels(2, 4))), &topology(&ALL), &Rivals::default());
+    let found = shape(&part, &interface(2, Known::Is(channels(2, 4))), &topology(&ALL), &Rivals::default(), None);
     assert_eq!(lines(&found), [""; 0]);
 }
 
 #[test]
 fn a_core_that_went_off_is_named_with_who_sat_there() {
-    let as_planned = |online: &[usize]| {
-        shape(&planned(2), &interface(2, Known::NotSupported), &topology(online), &Rivals::default())
+    let lanes = BTreeSet::from([1, 3]);
+    let as_planned = |online: &[usize], lanes: Option<&BTreeSet<usize>>| {
+        shape(&planned(2), &interface(2, Known::NotSupported), &topology(online), &Rivals::default(), lanes)
     };
-    assert_eq!(as_planned(&ALL), []);
-    let found = as_planned(&[0, 1, 4, 5]);
+    assert_eq!(as_planned(&ALL, Some(&lanes)), []);
+    let found = as_planned(&[0, 1, 4, 5], Some(&lanes));
     let cure = |core: usize| {
         format!(
             "by the plan of eth0; bring it back (echo 1 > /sys/devices/system/cpu/cpu{core}/online), or restart udpd, \
@@ -122,6 +123,8 @@ fn a_core_that_went_off_is_named_with_who_sat_there() {
         format!("core 3 is off, and receiver 1 is on it {}", cure(3)),
     ];
     assert_eq!(lines(&found), expected);
+    let found = as_planned(&[0, 1, 4, 5], None);
+    assert_eq!(lines(&found), expected[..1], "without a lane there is no receiver");
 }
 
 fn watch(interfaces: &Interfaces) -> InterfaceWatch<'_> {

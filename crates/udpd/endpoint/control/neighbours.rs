@@ -1,13 +1,15 @@
 //! The daemons that run on this host, asked for the seats of their lanes.
 //!
 //! They are looked for where a control socket usually is, and among the listening sockets of the kernel's table whose
-//! path has "udpd" in it. Anybody can make such a socket, so nobody is asked before the kernel has said whose process
-//! is behind it: a udpd of root, of the user udpd or of the user who asks. And nobody is waited for longer than a
+//! path has "udpd" in it. Anybody can make such a socket, so one from the table is not even connected to unless its file
+//! belongs to root, to the user udpd or to the user who asks, and nobody is asked before the kernel has said that the
+//! process behind it is a udpd of one of these. And nobody is waited for longer than a
 //! moment: a daemon that hangs is named, and the rest goes on without it.
 
 use std::fmt;
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -23,6 +25,9 @@ use super::socket;
 /// How long one daemon may take to answer, and all of them together.
 const ONE_LIMIT: Duration = Duration::from_secs(1);
 const ALL_LIMIT: Duration = Duration::from_secs(3);
+
+/// The most of those that do not tell that are named one by one.
+const SILENT_MAX: usize = 8;
 
 /// The name of the process of a daemon, and what the path of its socket has in it.
 const NAME: &str = "udpd";
@@ -62,11 +67,12 @@ pub struct Search<'a> {
 impl Search<'_> {
     /// Asks every daemon there is.
     pub fn ask(&self) -> Neighbours {
-        self.ask_those(&|pid, uid| is_daemon(self.proc_root, pid, uid))
+        self.ask_those(&is_believed, &|pid, uid| is_daemon(self.proc_root, pid, uid))
     }
 
-    /// `is_daemon` says whether a process, of this id and user, is to be asked.
-    fn ask_those(&self, is_daemon: &dyn Fn(i32, u32) -> bool) -> Neighbours {
+    /// `is_believed` says whether a socket of this user in the table is looked at, and `is_daemon` whether a process, of
+    /// this id and user, is to be asked.
+    fn ask_those(&self, is_believed: &dyn Fn(u32) -> bool, is_daemon: &dyn Fn(i32, u32) -> bool) -> Neighbours {
         let deadline = Instant::now() + ALL_LIMIT;
         let mut found = Neighbours::default();
         let mut asked: Vec<PathBuf> = self.except.map(real).into_iter().collect();
@@ -81,14 +87,23 @@ impl Search<'_> {
                 continue;
             }
             asked.push(real(path));
+            if !is_known && !fs::metadata(path).is_ok_and(|file| is_believed(file.uid())) {
+                continue;
+            }
             let left = deadline.saturating_duration_since(Instant::now()).min(ONE_LIMIT);
             match ask(path, left, is_daemon) {
                 Ok(seats) if found.daemons.iter().any(|other| is_same(&other.seats, &seats)) => {}
                 Ok(seats) => found.daemons.push(Neighbour { path: path.clone(), seats }),
                 Err(Silence::Nobody) => {}
                 Err(Silence::Foreign) if !is_known => {}
+                Err(Silence::Failed(error)) if !is_known && error.kind() == ErrorKind::PermissionDenied => {}
                 Err(silence) => found.silent.push(format!("the process behind {} {silence}", path.display())),
             }
+        }
+        let more = found.silent.len().saturating_sub(SILENT_MAX);
+        if more > 0 {
+            found.silent.truncate(SILENT_MAX);
+            found.silent.push(format!("and {more} more do not tell their seats"));
         }
         found
     }
@@ -145,16 +160,18 @@ fn peer(stream: &UnixStream) -> io::Result<(i32, u32)> {
     Ok((credentials.pid(), credentials.uid()))
 }
 
+/// Root, the user udpd or ourselves.
+fn is_believed(uid: u32) -> bool {
+    uid == 0
+        || uid == geteuid().as_raw()
+        || User::from_name(NAME).ok().flatten().is_some_and(|user| user.uid.as_raw() == uid)
+}
+
 /// A process called udpd of root, of the user udpd or of our own. One of another pid namespace has no id here and is
 /// not believed.
 fn is_daemon(proc_root: &Path, pid: i32, uid: u32) -> bool {
-    let is_believed = || {
-        uid == 0
-            || uid == geteuid().as_raw()
-            || User::from_name(NAME).ok().flatten().is_some_and(|user| user.uid.as_raw() == uid)
-    };
     let name = || fs::read_to_string(proc_root.join(pid.to_string()).join("comm"));
-    pid > 0 && is_believed() && name().is_ok_and(|name| name.trim_end() == NAME)
+    pid > 0 && is_believed(uid) && name().is_ok_and(|name| name.trim_end() == NAME)
 }
 
 /// The same daemon, which two paths lead to.

@@ -4,6 +4,8 @@ use std::io::Write;
 use std::os::unix::net::UnixListener;
 use std::thread;
 
+use nix::sys::socket::{Backlog, listen};
+
 use super::super::ControlSocket;
 use super::super::seats::tests::example;
 use super::*;
@@ -43,7 +45,7 @@ impl Place {
     /// Asks, and takes this very process for a daemon.
     fn ask(&self, named: &[PathBuf]) -> Neighbours {
         let own = i32::try_from(std::process::id()).unwrap();
-        self.search(&self.path("proc"), named).ask_those(&|pid, _| pid == own)
+        self.search(&self.path("proc"), named).ask_those(&|_| true, &|pid, _| pid == own)
     }
 }
 
@@ -66,7 +68,7 @@ fn a_daemon_is_found_by_its_name_and_in_the_kernels_table_and_counts_once() {
     assert_eq!(place.ask(&[path.clone(), link]), expected);
     let (proc_root, named) = (place.path("proc"), [path.clone()]);
     let search = Search { except: Some(&path), ..place.search(&proc_root, &named) };
-    assert_eq!(search.ask_those(&|_, _| true), Neighbours::default(), "nobody is his own neighbour");
+    assert_eq!(search.ask_those(&|_| true, &|_, _| true), Neighbours::default(), "nobody is his own neighbour");
     server.stop();
     assert_eq!(place.ask(&[path]), Neighbours::default(), "where no daemon is there is nothing to say");
 }
@@ -78,10 +80,10 @@ fn a_process_that_is_no_daemon_is_never_asked_and_named_only_where_the_operator_
     let listener = UnixListener::bind(&path).unwrap();
     place.list(&["not-udpd.sock"]);
     let proc_root = place.path("proc");
-    let found = place.search(&proc_root, &[]).ask_those(&|_, _| false);
+    let found = place.search(&proc_root, &[]).ask_those(&|_| true, &|_, _| false);
     assert_eq!(found, Neighbours::default());
     let named = [path];
-    let found = place.search(&proc_root, &named).ask_those(&|_, _| false);
+    let found = place.search(&proc_root, &named).ask_those(&|_| true, &|_, _| false);
     assert!(matches!(found.silent.as_slice(), [line] if line.contains("is not a udpd of root")), "{found:?}");
     listener.set_nonblocking(true).unwrap();
     for _ in 0..2 {
@@ -167,4 +169,45 @@ fn a_process_of_another_name_is_no_daemon_whoever_runs_it() {
     let stranger = 4_000_000_000;
     assert!(!is_daemon(&place.path("proc"), 5, stranger), "anybody can call his process udpd");
     assert!(!is_daemon(&place.path("proc"), 0, 0), "a process of another pid namespace");
+}
+
+#[test]
+fn a_socket_of_a_stranger_in_the_table_is_not_connected_to() {
+    let place = Place::new();
+    let path = place.path("udpd.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    place.list(&["udpd.sock"]);
+    let proc_root = place.path("proc");
+    let nobody = |_: i32, _: u32| unreachable!("nobody is asked");
+    let found = place.search(&proc_root, &[]).ask_those(&|uid| uid != geteuid().as_raw(), &nobody);
+    assert_eq!(found, Neighbours::default());
+    assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "nobody came");
+    assert!(!is_believed(4_000_000_000) && is_believed(0) && is_believed(geteuid().as_raw()));
+}
+
+#[test]
+fn a_daemon_that_lets_nobody_in_is_named_and_a_stranger_who_does_so_costs_no_time() {
+    let place = Place::new();
+    let path = place.path("udpd.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    listen(&listener, Backlog::new(0).unwrap()).unwrap();
+    let _first = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    place.list(&["udpd.sock"]);
+    let proc_root = place.path("proc");
+    let found = place.search(&proc_root, &[]).ask_those(&|_| false, &|_, _| true);
+    assert_eq!(found, Neighbours::default(), "a stranger's");
+    let found = place.ask(&[]);
+    assert!(matches!(found.silent.as_slice(), [line] if line.contains("timed out")), "{found:?}");
+}
+
+#[test]
+fn of_many_that_do_not_tell_eight_are_named_and_the_rest_is_counted() {
+    let place = Place::new();
+    let named: Vec<PathBuf> = (0..11).map(|number| place.path(&format!("udpd-{number}.sock"))).collect();
+    let _listeners: Vec<UnixListener> = named.iter().map(|path| UnixListener::bind(path).unwrap()).collect();
+    let proc_root = place.path("proc");
+    let found = place.search(&proc_root, &named).ask_those(&|_| true, &|_, _| false);
+    assert_eq!(found.silent.len(), 9, "{found:?}");
+    assert_eq!(found.silent[8], "and 3 more do not tell their seats");
 }
