@@ -188,8 +188,8 @@ impl Refused {
         change.setting == Setting::Indirection && was_refused && !was_made
     }
 
-    /// Some drivers forget rules, coalescing and what is hashed when their queues change, and make a table of their own:
-    /// what was not refused is set once more.
+    /// Some drivers forget rules, coalescing and what is hashed when their queues change, and make a table of their
+    /// own: what was not refused is set once more.
     pub(crate) fn may_be_set_again(&self, change: &Change, done: &[Change]) -> bool {
         let is_it = |other: &Change| (&other.interface, &other.setting) == (&change.interface, &change.setting);
         let is_forgotten = change.setting > Setting::Rings && change.setting <= Setting::FlowHashV6;

@@ -1,9 +1,10 @@
 //! Which core each receiver gets, decided without any I/O.
 //!
 //! Receivers are dealt out from the highest core downwards, because the lowest cores are where a kernel puts the
-//! interrupts and the housekeeping that are not told to be elsewhere. A thread of a physical core without a receiver goes
-//! before the sibling of one, because two threads of a core share what it does. Consumers get what is left on the nodes of the
-//! receivers; where nothing is left they share all allowed cores rather than one, so the scheduler can still move them.
+//! interrupts and the housekeeping that are not told to be elsewhere. A thread of a physical core without a receiver
+//! goes before the sibling of one, because two threads of a core share what it does. Consumers get what is left on the
+//! nodes of the receivers; where nothing is left they share all allowed cores rather than one, so the scheduler can
+//! still move them.
 
 use crate::topology::Topology;
 

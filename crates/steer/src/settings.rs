@@ -225,7 +225,8 @@ fn write_error(setting: &Setting, path: &std::path::Path, value: &str, error: &i
 }
 
 /// Whether two texts mean the same value. Masks differ in how many words of zeroes stand in front, lists of cores in
-/// how they write a range, rules in their place. While a driver adapts the coalescing, some show what it is at the moment.
+/// how they write a range, rules in their place. While a driver adapts the coalescing, some show what it is at the
+/// moment.
 pub(crate) fn is_same(setting: &Setting, one: &str, other: &str) -> bool {
     let mean_the_same = match setting {
         Setting::Rps(_) | Setting::Xps(_) => parse_mask(one).is_some_and(|one| Some(one) == parse_mask(other)),

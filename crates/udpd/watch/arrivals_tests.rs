@@ -62,8 +62,8 @@ fn an_interrupt_that_was_moved_is_named_with_its_queue_its_cause_and_the_shares_
     }
     let lines = look(&mut watch, &[&[(Some(0), 2, 1900), (Some(1), 2, 900)], &[(Some(1), 3, 1000)]]);
     let said = "listener syslog: datagrams of eth0 arrive on other cores than planned (wrong_cpu): queue 1: 900 on \
-                core 2 instead of 3: eth0 1 [3]; do this; in the last second lane 0 got 600 where its queues sent 300; lane 1 got 0 where \
-                its queues sent 300; logged again only after 60 s without one";
+                core 2 instead of 3: eth0 1 [3]; do this; in the last second lane 0 got 600 where its queues sent \
+                300; lane 1 got 0 where its queues sent 300; logged again only after 60 s without one";
     assert_eq!(lines, [said]);
     for count in 901..1000 {
         let lanes: [Counts<'_>; 2] = [&[(Some(0), 2, 1900), (Some(1), 2, count)], &[(Some(1), 3, 1000)]];
