@@ -2,7 +2,7 @@
 //! to the lanes. Why it is so is for `causes` to find out.
 //!
 //! An interrupt goes over to another core only after it has fired once more on the old one, so what arrives there in a
-//! reading or two after an apply is no drift: on an interface that is steered an alarm takes [`STEERED_READINGS`]
+//! reading or two after an apply is no drift: on an interface that is steered an alarm takes `STEERED_READINGS`
 //! readings in a row. Readings without any datagram neither confirm nor clear. A drift is said once, and again only
 //! after it was over.
 
