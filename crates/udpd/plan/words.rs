@@ -87,8 +87,8 @@ pub(super) fn lanes_of_cores(config: &Config, ground: &Ground<'_>) -> Vec<String
     lines
 }
 
-/// The listeners that get no receive queue of their own from a card that cannot keep one, and so fewer lanes than it has
-/// queues.
+/// The listeners that get no receive queue of their own from a card that cannot keep one, and so fewer lanes than it
+/// has queues.
 pub(super) fn queues_not_kept(config: &Config, ground: &Ground<'_>) -> Vec<String> {
     let feeders = ground.feeders(config);
     let mut lines = Vec::new();

@@ -1,10 +1,10 @@
 //! The daemons that run on this host, asked for the seats of their lanes.
 //!
 //! They are looked for where a control socket usually is, and among the listening sockets of the kernel's table whose
-//! path has "udpd" in it. Anybody can make such a socket, so one from the table is not even connected to unless its file
-//! belongs to root, to the user udpd or to the user who asks, and nobody is asked before the kernel has said that the
-//! process behind it is a udpd of one of these. And nobody is waited for longer than a
-//! moment: a daemon that hangs is named, and the rest goes on without it.
+//! path has "udpd" in it. Anybody can make such a socket, so one from the table is not even connected to unless its
+//! file belongs to root, to the user udpd or to the user who asks, and nobody is asked before the kernel has said that
+//! the process behind it is a udpd of one of these. And nobody is waited for longer than a moment: a daemon that hangs
+//! is named, and the rest goes on without it.
 
 use std::fmt;
 use std::fs;
