@@ -70,8 +70,8 @@ impl Search<'_> {
         self.ask_those(&is_believed, &|pid, uid| is_daemon(self.proc_root, pid, uid))
     }
 
-    /// `is_believed` says whether a socket of this user in the table is looked at, and `is_daemon` whether a process, of
-    /// this id and user, is to be asked.
+    /// `is_believed` says whether a socket of this user in the table is looked at, and `is_daemon` whether a process,
+    /// of this id and user, is to be asked.
     fn ask_those(&self, is_believed: &dyn Fn(u32) -> bool, is_daemon: &dyn Fn(i32, u32) -> bool) -> Neighbours {
         let deadline = Instant::now() + ALL_LIMIT;
         let mut found = Neighbours::default();
