@@ -249,7 +249,7 @@ fn end_to_end(criterion: &mut Criterion) {
          type = \"null\"\n"
     );
     let config = Config::parse(&text, "the benchmark", &Host::default()).expect("a right configuration");
-    let plan = udpd::plan::make(&config, None).expect("a plan");
+    let plan = udpd::plan::make(&config, &Default::default()).expect("a plan");
     let (crew, _events) = udpd::os::crew::Crew::new();
     let pipeline = Pipeline::start(&config, &plan, Instant::now(), &crew).expect("a pipeline");
     let books = pipeline.books();

@@ -106,7 +106,8 @@ fn run_with(keys: &str, sinks: &str) {
     let config = Config::parse(&text, "test", &Host::default()).unwrap_or_else(|problems| panic!("{problems}"));
     let (crew, _events) = udpd::os::crew::Crew::new();
     let pipeline =
-        Pipeline::start(&config, &plan::make(&config, None).expect("a plan"), Instant::now(), &crew).expect("started");
+        Pipeline::start(&config, &plan::make(&config, &Default::default()).expect("a plan"), Instant::now(), &crew)
+            .expect("started");
     let books = pipeline.books();
     let received = || books.snapshot().listeners[0].counts.received;
     let mut sender = spawn_sender(address);

@@ -54,7 +54,7 @@ fn running(sink: Doomed) -> Running {
     let sink = Mutex::new(Some(sink));
     let take = move || sink.lock().expect("nobody panics here").take().expect("one consumer");
     config.sinks = vec![SinkSettings::new("doomed", Supplied(take))];
-    let plan = udpd::plan::make(&config, None).expect("a plan");
+    let plan = udpd::plan::make(&config, &Default::default()).expect("a plan");
     let (crew, events) = Crew::new();
     let pipeline = Pipeline::start(&config, &plan, Instant::now(), &crew).expect("started");
     let address = pipeline.lanes()[0].address;

@@ -67,7 +67,7 @@ impl Running {
         config.sinks[0].settings = Arc::new(settings.clone());
         config.sinks[0].queue_bytes = queue_bytes;
         let (crew, inbox) = Crew::new();
-        let plan = plan::make(&config, None).expect("a plan");
+        let plan = plan::make(&config, &Default::default()).expect("a plan");
         let pipeline = Pipeline::start(&config, &plan, Instant::now(), &crew).expect("the pipeline starts");
         Self { pipeline, address, looks: Cell::new(0), _events: inbox }
     }

@@ -69,7 +69,7 @@ struct StallJson<'a> {
 /// Prints the plan for a configuration that has been loaded.
 pub fn execute(config: &Config, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
     // The daemon of this very configuration is no neighbour: it would be restarted.
-    let plan = plan::make(config, config.daemon.control_socket.value.as_deref())?;
+    let plan = plan::make(config, &plan::neighbours(config.daemon.control_socket.value.as_deref()))?;
     let shown = json_of(config, &plan);
     let text = match json {
         true => serde_json::to_string_pretty(&shown).unwrap_or_default() + "\n",

@@ -85,6 +85,7 @@ pub fn provide(config: &Config, plan: &Plan) -> Result<(), Failure> {
 mod tests {
     use super::*;
     use crate::config::Host;
+    use crate::endpoint::control::Neighbours;
     use crate::plan::make;
 
     #[test]
@@ -106,7 +107,7 @@ mod tests {
                     [sink.x]\ntype = \"file\"\npath = \"/tmp/{listener}.log\"\n\
                     [sink.y]\ntype = \"udp\"\ndestinations = [\"127.0.0.1:9\"]\n";
         let config = Config::parse(text, "test", &Host::default()).expect("a valid configuration");
-        let plan = make(&config, None).expect("it fits");
+        let plan = make(&config, &Neighbours::default()).expect("it fits");
         assert_eq!(Descriptors::of(&config, &plan), Descriptors { lanes: 3, files: 4, connections: 1 });
     }
 }

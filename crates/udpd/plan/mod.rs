@@ -34,20 +34,23 @@ pub use self::seating::Ground;
 pub use self::sink::SinkPlan;
 pub use self::whole::Plan;
 use crate::config::{Config, Spread};
-use crate::endpoint::control::{Search, default_paths};
+use crate::endpoint::control::{Neighbours, Search, default_paths};
 use crate::exit::{ExitCode, Failure};
 
-/// Reads the machine and works out what the configuration means on it, beside the daemons that run there but for the
-/// one behind the socket `except`.
-pub fn make(config: &Config, except: Option<&Path>) -> Result<Plan, Failure> {
+/// The daemons that run on this host, but for the one behind the socket `except`.
+pub fn neighbours(except: Option<&Path>) -> Neighbours {
+    let usual = default_paths();
+    Search { named: &[], usual: &usual, except, proc_root: Path::new("/proc") }.ask()
+}
+
+/// Reads the machine and works out what the configuration means on it, beside these daemons.
+pub fn make(config: &Config, neighbours: &Neighbours) -> Result<Plan, Failure> {
     let (Machine { topology, allowed, assumed }, queues) = site(config)?;
     let mut interfaces = Interfaces { queues, ..Interfaces::default() };
     if assumed.is_empty() {
-        let usual = default_paths();
-        let neighbours = Search { named: &[], usual: &usual, except, proc_root: Path::new("/proc") }.ask();
         let ground = Ground { topology: &topology, allowed: &allowed, interfaces: &interfaces };
         let feeders = ground.feeders(config);
-        interfaces = Interfaces::read(&config.steer, &feeders, interfaces.queues.clone(), &allowed, &neighbours);
+        interfaces = Interfaces::read(&config.steer, &feeders, interfaces.queues.clone(), &allowed, neighbours);
     }
     let engines: Vec<Choice> =
         config.listeners.iter().map(|listener| engine::choose(listener, Uring::supported)).collect::<Result<_, _>>()?;

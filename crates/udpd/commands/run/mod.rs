@@ -63,7 +63,7 @@ fn serve(config: &Config, crew: &Crew, events: &Receiver<Event>) -> Result<(), F
     let started = Instant::now();
     activation::refuse_passed_sockets()?;
     let notifier = Arc::new(Notifier::from_environment());
-    let plan = plan::make(config, None)?;
+    let plan = plan::make(config, &plan::neighbours(None))?;
     Limits::read(Path::new("/")).refuse_start(config, &plan)?;
     descriptors::provide(config, &plan)?;
     crew.enlist("main");

@@ -21,6 +21,7 @@ use super::real;
 use super::scratch::Scratches;
 use super::subject::Subject;
 use crate::config::{Config, Sink};
+use crate::endpoint::control::Neighbours;
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::Crew;
 use crate::plan::{self, Plan};
@@ -81,7 +82,7 @@ impl Stage {
             #[cfg(feature = "kafka")]
             clusters: Vec::new(),
         };
-        let plan = plan::make(&stage.config, None)?;
+        let plan = plan::make(&stage.config, &Neighbours::default())?;
         if real {
             let (touched, disks) = real::touched(&stage.config, &plan)?;
             stage.notes.extend(touched);

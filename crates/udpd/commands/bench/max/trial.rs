@@ -15,6 +15,7 @@ use crate::commands::bench::machine::{Usage, Used};
 use crate::commands::bench::pacer::Amount;
 use crate::commands::bench::rate::Rate;
 use crate::commands::bench::send::{self, Load};
+use crate::endpoint::control::Neighbours;
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::snapshot::Snapshot;
 use crate::os::crew::{Crew, Event};
@@ -70,7 +71,7 @@ pub struct Trial {
 /// Offers `rate` to a pipeline of its own.
 pub(super) fn run(task: &Task, stage: &Stage, rate: u64, stop: &Arc<AtomicBool>) -> Result<Trial, Failure> {
     stage.clear()?;
-    let plan = plan::make(stage.config(), None)?;
+    let plan = plan::make(stage.config(), &Neighbours::default())?;
     let (crew, events) = Crew::new();
     let pipeline = Pipeline::start(stage.config(), &plan, Instant::now(), &crew)?;
     let address = pipeline.lanes()[0].address;

@@ -15,6 +15,7 @@ use super::timeline;
 use super::tracker::{Shared, Tracker, TrackerSink};
 use crate::commands::bench::machine::Usage;
 use crate::config::{Config, EngineKind, Sink, Timestamps};
+use crate::endpoint::control::Neighbours;
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::{Crew, Event};
 use crate::pipeline::Pipeline;
@@ -107,7 +108,7 @@ pub fn run_with(
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Report, Failure> {
-    let plan = plan::make(config, None)?;
+    let plan = plan::make(config, &Neighbours::default())?;
     let tracker = Shared::new(Tracker::new(task.flows_max, task.kept_ms()));
     let (crew, events) = Crew::new();
     let own = tracker.clone();
