@@ -36,6 +36,8 @@ pub mod ledger;
 
 pub mod settings;
 
+pub mod host;
+
 pub mod capture;
 pub mod os;
 pub mod text;

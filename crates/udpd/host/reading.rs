@@ -1,0 +1,180 @@
+//! One reading of all counters, and what happened between two.
+//!
+//! The same type holds a reading (the kernel's own numbers) and a difference (what was counted between two readings),
+//! because each question to one is a question to the other. It is also `host` in `udpd stats --json`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::counter::{Counter, Table};
+use super::tables::{Conntrack, Ip, Link, Memory, Queue, SocketCounts, Softnet, Udp};
+
+/// All counters of this host, as far as the network namespace of the reader sees them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reading {
+    /// By name.
+    pub nic: BTreeMap<String, Interface>,
+    /// Interfaces beyond those that are read.
+    pub interfaces_left_out: u64,
+    /// By the number of the core, those that are online.
+    pub softnet: BTreeMap<u32, Softnet>,
+    pub conntrack: Conntrack,
+    pub ip: Ip,
+    pub ip6: Ip,
+    pub udp: Udp,
+    pub udp6: Udp,
+    pub memory: Memory,
+    /// Those on the ports that the reader was asked for, of all processes; null when nobody can see them.
+    pub sockets: Option<Vec<SocketReading>>,
+    /// What could not be read, and why; empty when all was.
+    pub unread: Vec<String>,
+}
+
+/// One network interface.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Interface {
+    pub index: u32,
+    /// Empty when it has none that tells its name.
+    pub driver: String,
+    /// What it counts others count as well: a bond repeats the counts of its members.
+    pub repeats_others: bool,
+    #[serde(flatten)]
+    pub link: Link,
+    /// By number; only where the driver tells.
+    pub queues: BTreeMap<u32, Queue>,
+    /// What the driver itself counts as dropped, by its own names. Part of the counters above on most drivers, and
+    /// hence in no sum.
+    pub driver_counters: Vec<DriverCounter>,
+}
+
+/// A counter by the name that a driver gives it (`ethtool -S`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverCounter {
+    pub name: String,
+    /// The receive queue that the name tells.
+    pub queue: Option<u32>,
+    pub value: Option<u64>,
+}
+
+/// One UDP socket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketReading {
+    /// What it is bound to.
+    pub address: String,
+    pub port: u16,
+    pub inode: u64,
+    pub uid: u32,
+    /// The index of the interface that it is bound to; 0 for none.
+    pub interface: u32,
+    /// It is one of the process that has read.
+    pub own: bool,
+    #[serde(flatten)]
+    pub counts: SocketCounts,
+}
+
+impl Reading {
+    /// What was counted since `earlier`. What was not there then is not known, but for what rises and falls.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut difference = self.clone();
+        for (name, interface) in &mut difference.nic {
+            *interface = interface.since(earlier.nic.get(name).filter(|before| before.index == interface.index));
+        }
+        let no_core = Softnet::default();
+        for (core, counts) in &mut difference.softnet {
+            *counts = counts.since(earlier.softnet.get(core).unwrap_or(&no_core));
+        }
+        difference.conntrack = self.conntrack.since(&earlier.conntrack);
+        difference.ip = self.ip.since(&earlier.ip);
+        difference.ip6 = self.ip6.since(&earlier.ip6);
+        difference.udp = self.udp.since(&earlier.udp);
+        difference.udp6 = self.udp6.since(&earlier.udp6);
+        for socket in difference.sockets.iter_mut().flatten() {
+            let before = earlier.sockets.iter().flatten().find(|before| before.inode == socket.inode);
+            // A socket that was made meanwhile has counted from 0.
+            let new = SocketCounts { drops: earlier.sockets.as_ref().map(|_| 0), ..SocketCounts::default() };
+            socket.counts = socket.counts.since(before.map_or(&new, |before| &before.counts));
+        }
+        difference
+    }
+
+    /// Adds what was counted meanwhile, as `since` returns it. What is there no longer is left out.
+    pub fn count_on(&mut self, meanwhile: &Self) {
+        let mut before = std::mem::replace(self, meanwhile.clone());
+        for (name, interface) in &mut self.nic {
+            if let Some(mut sum) = before.nic.remove(name) {
+                sum.count_on(interface);
+                *interface = sum;
+            }
+        }
+        for (core, counts) in &mut self.softnet {
+            if let Some(mut sum) = before.softnet.remove(core) {
+                sum.count_on(counts);
+                *counts = sum;
+            }
+        }
+        before.conntrack.count_on(&meanwhile.conntrack);
+        before.ip.count_on(&meanwhile.ip);
+        before.ip6.count_on(&meanwhile.ip6);
+        before.udp.count_on(&meanwhile.udp);
+        before.udp6.count_on(&meanwhile.udp6);
+        (self.conntrack, self.ip, self.ip6) = (before.conntrack, before.ip, before.ip6);
+        (self.udp, self.udp6) = (before.udp, before.udp6);
+        for socket in self.sockets.iter_mut().flatten() {
+            if let Some(sum) = before.sockets.iter_mut().flatten().find(|sum| sum.inode == socket.inode) {
+                sum.counts.count_on(&socket.counts);
+                socket.counts = sum.counts;
+            }
+        }
+    }
+}
+
+impl Interface {
+    fn since(&self, earlier: Option<&Self>) -> Self {
+        let none = Self::default();
+        let earlier = earlier.unwrap_or(&none);
+        let mut difference = self.clone();
+        difference.link = self.link.since(&earlier.link);
+        let no_queue = Queue::default();
+        for (number, queue) in &mut difference.queues {
+            *queue = queue.since(earlier.queues.get(number).unwrap_or(&no_queue));
+        }
+        // Drivers have the same name several times; their order is what tells them apart.
+        let same_names = self.driver_counters.len() == earlier.driver_counters.len();
+        for (place, counter) in difference.driver_counters.iter_mut().enumerate() {
+            let before = earlier.driver_counters.get(place).filter(|before| same_names && before.name == counter.name);
+            let both = counter.value.zip(before.and_then(|before| before.value));
+            counter.value = both.map(|(later, earlier)| DRIVERS.difference(earlier, later));
+        }
+        difference
+    }
+
+    /// What came back under the same name counts on.
+    fn count_on(&mut self, meanwhile: &Self) {
+        let (mut link, mut queues) = (self.link, std::mem::take(&mut self.queues));
+        let counters = std::mem::take(&mut self.driver_counters);
+        *self = meanwhile.clone();
+        link.count_on(&meanwhile.link);
+        self.link = link;
+        for (number, queue) in &mut self.queues {
+            if let Some(mut sum) = queues.remove(number) {
+                sum.count_on(queue);
+                *queue = sum;
+            }
+        }
+        for (counter, before) in self.driver_counters.iter_mut().zip(counters) {
+            if counter.name == before.name {
+                counter.value = match (counter.value, before.value) {
+                    (Some(more), Some(sum)) => Some(sum + more),
+                    (one, other) => one.or(other),
+                };
+            }
+        }
+    }
+}
+
+/// What the counters of drivers have in common.
+const DRIVERS: Counter = Counter::of_all(super::Layer::Nic, super::Unit::Packets);

@@ -1,0 +1,132 @@
+//! Every counter of the host ledger, one line each: its key, what the kernel calls it, and what it counts.
+//!
+//! Containment is as the kernel's code has it. A loss that stands in two counters has `contained_in`, and the sum of
+//! the layers takes only the outer one.
+
+use super::counter::{Counter, Layer, Unit, tables};
+
+tables! {
+    /// What the kernel tells of a network interface (`ip -s -s link`). Before IP and before GRO.
+    pub struct Link = Counter::of_all(Layer::Nic, Unit::Packets) => {
+        rx_packets = "rx_packets": "Packets received, also those that the host dropped later.";
+        rx_bytes = "rx_bytes": "Bytes received.", unit = Unit::Bytes;
+        rx_missed_errors = "rx_missed_errors": "The receive ring had no room: the cores took too long.",
+            is_loss = true;
+        rx_dropped = "rx_dropped": "The driver or the stack dropped it: a backlog was full, memory was short, or \
+            nobody takes its protocol.", is_loss = true;
+        rx_errors = "rx_errors": "It came damaged, or the card failed.", is_loss = true;
+        rx_crc_errors = "rx_crc_errors": "Its checksum on the wire was wrong: cable, optics or the switch.",
+            is_loss = true, contained_in = &["nic.rx_errors"];
+        rx_length_errors = "rx_length_errors": "Its length was wrong, mostly longer than the MTU.",
+            is_loss = true, contained_in = &["nic.rx_errors"];
+        rx_over_errors = "rx_over_errors": "The card had no room; drivers differ.",
+            is_loss = true, contained_in = &["nic.rx_errors"];
+        rx_fifo_errors = "rx_fifo_errors": "The card's own memory was full; drivers differ.",
+            is_loss = true, contained_in = &["nic.rx_errors", "nic.rx_missed_errors", "nic.rx_dropped"];
+        rx_nohandler = "rx_nohandler": "The interface is not meant to receive, as the backup of a bond.";
+        multicast = "multicast": "Multicast packets received.";
+    }
+
+    /// What one receive queue tells, where the driver tells the kernel (Linux 6.9 and later).
+    pub struct Queue = Counter::of_all(Layer::Nic, Unit::Packets) => {
+        packets = "rx-packets": "Packets received on the queue.";
+        alloc_fail = "rx-alloc-fail": "There was no memory for a buffer.",
+            is_loss = true, contained_in = &["nic.rx_dropped", "nic.rx_missed_errors"];
+        hw_drops = "rx-hw-drops": "The card dropped it on this queue.",
+            is_loss = true, contained_in = &["nic.rx_dropped", "nic.rx_missed_errors"];
+        hw_drop_overruns = "rx-hw-drop-overruns": "The ring of the queue was full.",
+            is_loss = true, contained_in = &["nic.hw_drops"];
+    }
+
+    /// What one core did with what came from the drivers (`/proc/net/softnet_stat`): of all network namespaces.
+    pub struct Softnet = Counter { bits: 32, ..Counter::of_all(Layer::Softnet, Unit::Buffers) } => {
+        processed = "processed": "Packets that the core took from its queues.";
+        dropped = "dropped": "The core's backlog was full (net.core.netdev_max_backlog), or `flow_limit` refused it.",
+            is_loss = true, contained_in = &["nic.rx_dropped"];
+        time_squeeze = "time_squeeze": "The core stopped before its queues were empty: its budget was used up.",
+            unit = Unit::Polls;
+        received_rps = "received_rps": "Interrupts from other cores that gave it packets (RPS).", unit = Unit::Polls;
+        flow_limit = "flow_limit": "One flow had too much of the backlog.",
+            is_loss = true, contained_in = &["softnet.dropped"];
+        backlog = "backlog": "Packets that wait in the core's backlog now.", is_gauge = true;
+    }
+
+    /// What connection tracking tells (`/proc/net/stat/nf_conntrack`), in both directions.
+    pub struct Conntrack = Counter { bits: 32, ..Counter::of_all(Layer::Conntrack, Unit::Buffers) } => {
+        drop = "drop": "The table was full (net.netfilter.nf_conntrack_max), or two raced for an entry.",
+            is_loss = true;
+        insert_failed = "insert_failed": "An entry could not be made.",
+            is_loss = true, contained_in = &["conntrack.drop"];
+        early_drop = "early_drop": "Connections thrown out to make room.", unit = Unit::Connections;
+        invalid = "invalid": "Packets that fit no connection; only a rule drops them.";
+        count = "count": "Connections in the table now.",
+            unit = Unit::Connections, is_gauge = true, bits = 64;
+        max = "max": "The most that the table takes.", unit = Unit::Connections, is_gauge = true, bits = 64;
+    }
+
+    /// What IPv4 or IPv6 tells (`nstat -az`). The sources are the names of IPv4; IPv6 has `Ip6` before them.
+    pub struct Ip = Counter::of_all(Layer::Ip, Unit::Buffers) => {
+        in_receives = "InReceives": "What came up to IP.";
+        in_delivers = "InDelivers": "What went on to UDP, TCP and the others.";
+        in_hdr_errors = "InHdrErrors": "Its header was wrong.", is_loss = true;
+        in_csum_errors = "InCsumErrors": "The checksum of its header was wrong.",
+            is_loss = true, contained_in = &["ip.in_hdr_errors"];
+        in_truncated_pkts = "InTruncatedPkts": "It was shorter than its header says.", is_loss = true;
+        in_addr_errors = "InAddrErrors": "It is not for an address of this host, and the host does not forward.",
+            is_loss = true;
+        in_no_routes = "InNoRoutes": "There is no route for it.", is_loss = true;
+        reverse_path_filter = "IPReversePathFilter": "Its source should come in elsewhere (`rp_filter`). IPv4 only.",
+            is_loss = true;
+        in_discards = "InDiscards": "It was whole, and memory was short or a policy refused it.", is_loss = true;
+        in_unknown_protos = "InUnknownProtos": "Nobody takes its protocol; never a datagram of UDP.";
+        reasm_reqds = "ReasmReqds": "Fragments that had to be put together.", unit = Unit::Fragments;
+        reasm_oks = "ReasmOKs": "Datagrams that were put together.", unit = Unit::Datagrams;
+        reasm_fails = "ReasmFails": "Could not be put together: a fragment was missing, or there was no room \
+            (net.ipv4.ipfrag_high_thresh). Datagrams where a fragment was missing, fragments where there was no room.",
+            is_loss = true;
+        reasm_timeout = "ReasmTimeout": "The missing fragments did not come in time.", unit = Unit::Datagrams,
+            is_loss = true, contained_in = &["ip.reasm_fails"];
+    }
+
+    /// What UDP tells, over IPv4 or IPv6 (`nstat -az`), for all sockets of the network namespace.
+    pub struct Udp = Counter::of(Layer::Udp, Unit::Buffers) => {
+        in_datagrams = "InDatagrams": "What programs have read.";
+        in_errors = "InErrors": "Was for a socket and did not get into it, or could not be read from it.",
+            is_loss = true;
+        rcvbuf_errors = "RcvbufErrors": "The receive buffer of its socket was full.",
+            is_loss = true, contained_in = &["udp.in_errors"];
+        mem_errors = "MemErrors": "The memory of all UDP sockets was used up (net.ipv4.udp_mem).",
+            is_loss = true, contained_in = &["udp.in_errors"];
+        in_csum_errors = "InCsumErrors": "Its checksum was wrong.",
+            is_loss = true, contained_in = &["udp.in_errors"];
+        no_ports = "NoPorts": "No socket has its port.", is_loss = true;
+        ignored_multi = "IgnoredMulti": "Was for many, and no socket here wanted it.";
+    }
+
+    /// The memory of all UDP sockets, and what may be taken. Of the whole host, but for `sockets`.
+    pub struct Memory = Counter::gauge(Layer::Udp, Unit::Pages) => {
+        udp_pages = "mem": "Pages that UDP sockets hold now.";
+        udp_pages_low = "low": "Below this nobody is refused: the first number of net.ipv4.udp_mem.";
+        udp_pages_pressure = "pressure": "The second number of net.ipv4.udp_mem.";
+        udp_pages_max = "max": "The third: with more in use what arrives is dropped.";
+        udp_sockets = "inuse": "UDP sockets over IPv4 in this network namespace.", unit = Unit::Sockets;
+        udp6_sockets = "inuse6": "UDP sockets over IPv6 in this network namespace.", unit = Unit::Sockets;
+        fragment_bytes = "frag": "Memory of fragments over IPv4 that wait for the others.", unit = Unit::Bytes;
+        rmem_max = "rmem_max": "The most that SO_RCVBUF takes (net.core.rmem_max).", unit = Unit::Bytes;
+        rmem_default = "rmem_default": "The receive buffer of who asks for none.", unit = Unit::Bytes;
+        netdev_max_backlog = "netdev_max_backlog": "The most that waits in the backlog of a core.",
+            unit = Unit::Buffers;
+    }
+
+    /// What one socket tells (`ss -uam`).
+    pub struct SocketCounts = Counter::of(Layer::Socket, Unit::Buffers) => {
+        drops = "drops": "Did not get into the socket: its buffer or the memory of UDP was full, a checksum was \
+            wrong, or its filter refused it.", bits = 32, is_loss = true, contained_in = &["udp.in_errors"];
+        used_bytes = "rmem_alloc": "Of the receive buffer, what is in use.", unit = Unit::Bytes, is_gauge = true;
+        buffer_bytes = "rcvbuf": "The receive buffer, as the kernel accounts.", unit = Unit::Bytes, is_gauge = true;
+    }
+}
+
+#[cfg(test)]
+#[path = "tables_tests.rs"]
+mod tests;
