@@ -18,6 +18,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/mmsg/src/batch.rs",
     "crates/mmsg/src/batch_tests.rs",
     "crates/mmsg/src/bpf.rs",
+    "crates/mmsg/src/drops/perf.rs",
     "crates/mmsg/src/ring.rs",
     "crates/mmsg/src/uring.rs",
     "crates/mmsg/src/uring_tests.rs",

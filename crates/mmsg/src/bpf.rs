@@ -44,7 +44,8 @@ const CORES_MAX: usize = 8192;
 /// The most queues that are told apart: 8 KiB of the kernel's memory on each core.
 const QUEUES_MAX: u32 = 1023;
 
-const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+/// The cores that the machine may ever have.
+pub(crate) const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 
 /// Counts on which core the datagrams of a socket arrive, exactly and from the first one on.
 ///
@@ -309,7 +310,7 @@ fn element(map: BorrowedFd<'_>, key: *const u32, value: u64) -> MapElement {
 }
 
 /// Reads a list such as `0-3,8`; `None` when it is none, is empty, or names more than [`CORES_MAX`] cores.
-fn parse_cores(text: &str) -> Option<Vec<usize>> {
+pub(crate) fn parse_cores(text: &str) -> Option<Vec<usize>> {
     let mut cores = Vec::new();
     for part in text.trim().split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -37,6 +37,10 @@ pub enum Call {
     Membarrier,
     /// `bpf`, whatever the command
     Bpf,
+    /// `perf_event_open`
+    PerfEventOpen,
+    /// `ioctl` and `read` on an event
+    PerfEventControl,
     /// `io_uring_setup`
     IoUringSetup,
     /// `io_uring_register`, whatever the command

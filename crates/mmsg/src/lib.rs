@@ -16,6 +16,7 @@
 //!   apart from errors that end the call.
 //! - [`Group`]: the sockets of a reuseport group, which grows and shrinks under load without losing a datagram.
 //! - [`GroupSpread`]: which of them gets a datagram, by core, by device queue or at random.
+//! - [`drops`]: why the kernel drops datagrams, by its own names, for some seconds.
 //! - [`CoreCounter`]: on which core the datagrams of a socket arrive, and from which device queue.
 //!
 //! # What it does not do
@@ -51,6 +52,12 @@
 //! - `arena` `!`, `backing`: where it comes from, and on which pages it lies (`MAP_HUGETLB`, `MAP_HUGE_2MB`,
 //!   `MADV_HUGEPAGE`)
 //! - `group`: [`Group`], a group of sockets that grows and shrinks (`membarrier`)
+//! - `drops/mod`, `drops/watch`: the names of drops, and the watch over all cores
+//! - `drops/tally`, `drops/perf` `!`: bounded counts; events and their rings (`perf_event_open`,
+//!   `PERF_TYPE_TRACEPOINT`)
+//! - `drops/tracepoints`, `drops/refusal`: the two tracepoints (`udp_fail_queue_rcv_skb`, `kfree_skb`); why they are
+//!   out of reach
+//! - `drops/reasons`, `drops/records`, `drops/format`: which reasons count; records and `format` files, pure
 //! - `bpf` `!`: [`CoreCounter`], counting by core and queue (`BPF_PROG_LOAD`, `SO_ATTACH_BPF`)
 //! - `options`: the options of a socket (`UDP_GRO`, `SO_RCVBUF`, `SO_RCVBUFFORCE`, `SO_MEMINFO`, `SO_REUSEPORT`, ...)
 //! - `extras`: what comes with a datagram (`IP_PKTINFO`, `SO_TIMESTAMPNS`, `SO_TIMESTAMPING`, `IP_RECVTOS`,
@@ -113,6 +120,7 @@ mod call;
 mod cmsg;
 mod datagram;
 mod datagrams;
+pub mod drops;
 mod engine;
 mod extras;
 #[cfg(mmsg_faults)]

@@ -1,0 +1,43 @@
+//! Why the kernel of this host drops datagrams, by name: `SOCKET_RCVBUFF`, `PROTO_MEM`, `UDP_CSUM`, `NO_SOCKET`,
+//! `IP_RPFILTER`, with the port where the kernel tells it.
+//!
+//! Two tracepoints say so. `skb:kfree_skb` fires for everything that is thrown away and has the reason (Linux 5.17 and
+//! later). `udp:udp_fail_queue_rcv_skb` fires for each datagram that a socket did not take and has the port. Both are
+//! read with `perf_event_open(2)`: the right `CAP_PERFMON` is enough, and no program runs in the kernel. Only the
+//! numbers of the tracepoints need root once, because tracefs shows them to nobody else; root can read the two files
+//! and hand on their text ([`Tracepoints::parse`]).
+//!
+//! ```no_run
+//! use std::{thread, time::Duration};
+//! use mmsg::drops::{Tracepoints, Watch};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut watch = Watch::open(&Tracepoints::read()?)?;
+//! for _ in 0..250 {
+//!     thread::sleep(Duration::from_millis(20));
+//!     watch.read()?;
+//! }
+//! for drop in watch.tally().by_port {
+//!     println!("{} datagrams to port {}: {}", drop.count, drop.port, drop.reason);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! It is a watch for some seconds, not a ledger: what it sees is of all network namespaces, most reasons are shared
+//! with TCP and others, and a burst that overruns a ring is counted without its names. [`Tally::unseen`] says which of
+//! these apply.
+
+mod format;
+mod perf;
+mod reasons;
+mod records;
+mod refusal;
+mod tally;
+mod tracepoints;
+mod watch;
+
+pub use refusal::Refusal;
+pub use tally::{PortCount, ReasonCount, Tally, Unseen};
+pub use tracepoints::{KFREE_SKB_FORMAT, Tracepoints, UDP_FAIL_FORMAT};
+pub use watch::Watch;

@@ -1,0 +1,161 @@
+//! A watch over all cores: opened, read every now and then, asked for its tally.
+
+use std::fs;
+use std::io;
+
+use super::perf::{Event, Ring, page_bytes};
+use super::reasons;
+use super::records::{Record, Records};
+use super::refusal::Refusal;
+use super::tally::{Fired, Tables, Tally};
+use super::tracepoints::Tracepoints;
+use crate::bpf::{POSSIBLE, parse_cores};
+
+/// The ring of a core: four thousand records, within what the kernel lets a user lock without a right
+/// (`kernel.perf_event_mlock_kb`).
+const RING_BYTES_MAX: usize = 256 << 10;
+/// All rings together, on machines with very many cores.
+const RINGS_BYTES_MAX: usize = 16 << 20;
+
+/// Counts the drops of this host by name, from when it is opened until it is dropped.
+///
+/// Opening it needs `CAP_PERFMON` and nothing else. While it is open a drop costs the kernel a record of a hundred
+/// bytes; what else is thrown away costs a comparison. Each core has a ring of 256 KiB at most, which holds about four
+/// thousand records: call [`read`](Watch::read) some fifty times a second. What does not fit is counted, not named.
+#[derive(Debug)]
+pub struct Watch {
+    tracepoints: Tracepoints,
+    cores: Vec<Core>,
+    tables: Tables,
+    fired: Fired,
+    /// What was copied out of a ring.
+    bytes: Vec<u8>,
+}
+
+/// The events of one core, and their ring. The first event of the ring is its owner and lives as long as it does.
+#[derive(Debug)]
+struct Core {
+    number: usize,
+    ring: Ring,
+    not_queued: Option<Event>,
+    freed: Option<Event>,
+    unnamed: Option<Event>,
+}
+
+impl Watch {
+    /// Begins to watch. The refusal says which right is missing, or which call failed on which core.
+    pub fn open(tracepoints: &Tracepoints) -> Result<Watch, Refusal> {
+        let possible = fs::read_to_string(POSSIBLE).map_err(|error| Refusal::of_file(POSSIBLE, error))?;
+        let possible = parse_cores(&possible).unwrap_or_else(|| vec![0]);
+        let mut ring_bytes = ring_bytes(possible.len(), page_bytes());
+        let mut cores = Vec::new();
+        for core in possible {
+            match Core::open(core, tracepoints, &mut ring_bytes) {
+                Ok(opened) => cores.push(opened),
+                // A core that is not there, or is switched off.
+                Err(refusal) if refusal.error().raw_os_error() == Some(libc::ENODEV) => {}
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        // All of them at the end, so that a refusal leaves nothing half begun.
+        for core in &cores {
+            core.enable().map_err(|error| Refusal::of_call("ioctl(PERF_EVENT_IOC_ENABLE)", core.number, error))?;
+        }
+        let (tables, fired, bytes) = (Tables::default(), Fired::default(), Vec::with_capacity(ring_bytes));
+        Ok(Watch { tracepoints: tracepoints.clone(), cores, tables, fired, bytes })
+    }
+
+    /// Takes what the rings have, and gives their place back to the kernel.
+    pub fn read(&mut self) -> io::Result<()> {
+        let mut fired = Fired::default();
+        for core in &mut self.cores {
+            // First the counts: what fires between the two is then taken already, rather than called lost.
+            let count = |event: &Option<Event>| event.as_ref().map_or(Ok(0), Event::count);
+            fired.not_queued += count(&core.not_queued)?;
+            fired.freed += count(&core.freed)?;
+            fired.unnamed += count(&core.unnamed)?;
+            self.bytes.clear();
+            core.ring.take(&mut self.bytes);
+            for record in Records::of(&self.bytes) {
+                if let Record::Sample(record) = record {
+                    self.tables.count(record, &self.tracepoints);
+                }
+            }
+        }
+        self.fired = fired;
+        Ok(())
+    }
+
+    /// What was dropped from the beginning to the last [`read`](Watch::read).
+    pub fn tally(&self) -> Tally {
+        self.tables.tally(self.fired, &self.tracepoints)
+    }
+}
+
+impl Core {
+    fn open(core: usize, tracepoints: &Tracepoints, ring_bytes: &mut usize) -> Result<Core, Refusal> {
+        let refused = |operation: &'static str| move |error| Refusal::of_call(operation, core, error);
+        let open = |id, has_records| Event::open(id, core, has_records).map_err(refused("perf_event_open"));
+        let not_queued = tracepoints.not_queued.map(|it| open(it.id, true)).transpose()?;
+        let (mut freed, mut unnamed) = (None, None);
+        if let Some(it) = &tracepoints.freed {
+            let set_filter = |event: &Event, filter: &str| {
+                event.set_filter(filter).map_err(refused("ioctl(PERF_EVENT_IOC_SET_FILTER)"))
+            };
+            let event = open(it.id, true)?;
+            set_filter(&event, &reasons::filter_of_named(&it.names))?;
+            freed = Some(event);
+            if let Some(filter) = reasons::filter_of_unnamed(&it.names) {
+                let event = open(it.id, false)?;
+                set_filter(&event, &filter)?;
+                unnamed = Some(event);
+            }
+        }
+        let owner = not_queued.as_ref().or(freed.as_ref());
+        let Some(owner) = owner else {
+            return Err(Refusal::of_call("perf_event_open", core, io::ErrorKind::Unsupported.into()));
+        };
+        let ring = map(owner, core, ring_bytes)?;
+        if let (Some(owner), Some(other)) = (&not_queued, &freed) {
+            other.write_into_ring_of(owner).map_err(refused("ioctl(PERF_EVENT_IOC_SET_OUTPUT)"))?;
+        }
+        Ok(Core { number: core, ring, not_queued, freed, unnamed })
+    }
+
+    fn enable(&self) -> io::Result<()> {
+        [&self.not_queued, &self.freed, &self.unnamed].into_iter().flatten().try_for_each(Event::enable)
+    }
+}
+
+/// Maps the ring of a core, with less memory where the kernel does not let us lock as much.
+fn map(owner: &Event, core: usize, ring_bytes: &mut usize) -> Result<Ring, Refusal> {
+    loop {
+        match Ring::map(owner, *ring_bytes) {
+            Ok(ring) => return Ok(ring),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && *ring_bytes > page_bytes() => {
+                *ring_bytes /= 2;
+            }
+            Err(error) => return Err(Refusal::of_ring(core, error)),
+        }
+    }
+}
+
+/// How large the ring of each of `cores` is: a power of two of pages.
+fn ring_bytes(cores: usize, page_bytes: usize) -> usize {
+    let each = (RINGS_BYTES_MAX / cores.max(1)).min(RING_BYTES_MAX).max(page_bytes);
+    1 << each.ilog2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_is_a_power_of_two_of_pages_on_every_machine() {
+        assert_eq!(ring_bytes(1, 4096), 256 << 10);
+        assert_eq!(ring_bytes(64, 4096), 256 << 10);
+        assert_eq!(ring_bytes(100, 4096), 128 << 10);
+        assert_eq!(ring_bytes(8192, 4096), 4096);
+        assert_eq!(ring_bytes(8192, 65536), 65536);
+    }
+}
