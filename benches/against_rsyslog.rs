@@ -60,6 +60,7 @@ struct Run {
 
 fn load(address: SocketAddr, rate: u64, seconds: f64, segment: Option<u16>) -> Load {
     let mut load = Load::new(address, Amount::Seconds(seconds));
+    load.overruns = true;
     (load.rate_per_second, load.payload_bytes, load.segment) = (rate, PAYLOAD_BYTES, segment);
     load.cpu = Some(SENDER_CPU);
     load

@@ -67,6 +67,7 @@ fn steady(size: &Size) -> String {
     let address = free_address();
     let daemon = daemon(address, 2, &["file", "nothing"]);
     let mut load = Load::new(address, Amount::Seconds(size.steady_seconds));
+    load.overruns = true;
     load.rate_per_second = 200_000;
     let sent = load.send().sent;
     let ended = ended(daemon);
@@ -87,6 +88,7 @@ fn ends(size: &Size) -> String {
         let address = free_address();
         let daemon = daemon(address, 1, &["file"]);
         let mut load = Load::new(address, Amount::Seconds(1.0));
+        load.overruns = true;
         load.rate_per_second = 100_000;
         let sender = load.spawn();
         daemon.stats_when("the load is under way", |ledger| count(&ledger["listeners"][0], "received") > 30_000);
@@ -116,6 +118,7 @@ fn memory(size: &Size) -> String {
     let address = free_address();
     let daemon = daemon(address, 2, &["file", "nothing"]);
     let mut load = Load::new(address, Amount::Seconds(2.0));
+    load.overruns = true;
     load.rate_per_second = 100_000;
     let mut sent = load.clone().send().sent;
     let before = resident_kib(daemon.pid());
@@ -155,6 +158,7 @@ fn overload(size: &Size) -> String {
              sync = \"never\"\n"
         ));
         let mut load = Load::new(address, Amount::Seconds(size.overload_seconds));
+        load.overruns = true;
         (load.rate_per_second, load.payload_bytes, load.segment, load.cpu) = (rate, 1400, Some(20), Some(0));
         let report = load.send();
         let ended = ended(daemon);

@@ -47,6 +47,7 @@ fn offered(daemon: Daemon, load: Load) -> (Ended, u64, f64) {
 
 fn load(address: SocketAddr, seconds: f64, rate: u64, payload_bytes: usize) -> Load {
     let mut load = Load::new(address, Amount::Seconds(seconds));
+    load.overruns = true;
     (load.rate_per_second, load.payload_bytes, load.cpu) = (rate, payload_bytes, Some(SENDER_CPU));
     load
 }

@@ -95,6 +95,7 @@ fn options() -> Result<Options, String> {
 impl Cell {
     fn load(&self, address: SocketAddr, datagrams: u64) -> Load {
         let mut load = Load::new(address, Amount::Count(datagrams));
+        load.overruns = true;
         load.rate_per_second = RATE_PER_SECOND / self.share();
         load.payload_bytes = self.payload_bytes;
         if self.trains {

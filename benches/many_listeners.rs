@@ -145,6 +145,7 @@ fn idle(program: &'static str, listeners: usize, length: Duration) -> String {
 
 fn load(to: SocketAddr, seconds: f64) -> Load {
     let mut load = Load::new(to, Amount::Seconds(seconds));
+    load.overruns = true;
     load.rate_per_second = RATE_PER_SECOND;
     load.cpu = Some(SENDER_CPU);
     load

@@ -52,8 +52,8 @@ fn two_lanes_feed_a_file_and_a_null_sink_without_losing_one() {
             type = "file"
             rotate.every = "0s"
             path = "@DIR@/{{listener}}-{{consumer}}.log"
-            # A disk that others keep busy may take nothing for a tenth of a second and more.
-            queue_bytes = "32MiB"
+            # A disk that others keep busy may take nothing for a tenth of a second and more, and the load waits.
+            when_full = "block"
             [sink.nothing]
             type = "null"
             "#

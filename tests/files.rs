@@ -40,13 +40,13 @@ fn rotation_under_load_loses_nothing_and_every_record_is_in_exactly_one_file() {
         type = "file"
         path = "@DIR@/time-%H%M%S.log"
         rotate = {{ bytes = 0, every = "1s" }}
-        queue_bytes = "64MiB"
+        when_full = "block"
         [sink.by_size]
         type = "file"
         path = "@DIR@/size.log"
         rotate = {{ bytes = "256KiB", every = "0s" }}
         sync = "rotate"
-        queue_bytes = "64MiB"
+        when_full = "block"
         "#
     ));
     let mut load = Load::new(address, Amount::Seconds(5.0));

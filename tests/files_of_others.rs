@@ -23,7 +23,7 @@ fn one_file(address: std::net::SocketAddr, more: &str) -> String {
         [sink.archive]
         type = "file"
         path = "@DIR@/in.log"
-        queue_bytes = "64MiB"
+        when_full = "block"
         {more}
         "#
     )

@@ -54,7 +54,7 @@ fn stalled_sink(engine: &str, when_full: &str) {
         Stdio::from(writer),
     );
     let mut load = Load::new(address, Amount::Seconds(0.3));
-    load.rate_per_second = 300_000 / SCALE;
+    (load.rate_per_second, load.overruns) = (300_000 / SCALE, true);
     load.payload_bytes = PAYLOAD_BYTES;
     let sent = load.send().sent;
     let drained = std::thread::spawn(move || {

@@ -75,7 +75,7 @@ fn a_denied_flood_ten_times_as_strong_costs_the_allowed_flow_nothing() {
             let allowed = load(address, [127, 0, 0, 1], 40_000 / SCALE, 20_000 / SCALE).send();
             let denied = flood.join().expect("the flood ends");
             let ended = end_after(daemon, allowed.sent + denied.sent);
-            assert_eq!(count(listener(&ended), "kernel_dropped"), 0, "the receiver kept up: {:#}", ended.ledger);
+            assert_eq!(count(listener(&ended), "kernel_dropped"), 0, "the flood waited for room: {:#}", ended.ledger);
             assert_eq!(delivered(&ended), allowed.sent, "{engine}, {keys}");
             assert_eq!(dropped(&ended, "denied"), denied.sent, "{engine}, {keys}");
         }
@@ -108,9 +108,7 @@ fn a_source_beyond_its_rate_gets_that_rate_and_every_datagram_is_accounted_for()
         let ended = end_after(daemon, over.sent + within.sent);
         let elapsed = started.elapsed().as_secs() + 1;
         let (passed, limited) = (delivered(&ended), dropped(&ended, "rate_limited"));
-        let lost_before = count(listener(&ended), "kernel_dropped");
-        assert_eq!(passed + limited + lost_before, over.sent + within.sent);
-        assert_eq!(lost_before, 0, "the receiver kept up: {:#}", ended.ledger);
+        assert_eq!(passed + limited, over.sent + within.sent, "the kernel lost nothing: {:#}", ended.ledger);
         // Ports do not matter: four of them have one bucket. The other source keeps all of its burst.
         assert!((500 + 500..=500 + 500 + 100 * elapsed).contains(&passed), "{passed} in less than {elapsed} s");
         let lines: Vec<&str> = ended.stderr.lines().filter(|line| line.contains("127.0.0.3")).collect();

@@ -23,7 +23,7 @@ fn collector(address: SocketAddr) -> Daemon {
         type = "file"
         path = "@DIR@/archive"
         rotate = {{ bytes = 0, every = "0s" }}
-        queue_bytes = "64MiB"
+        when_full = "block"
         "#
     ))
 }
@@ -51,7 +51,7 @@ fn of_three_destinations_a_dead_and_a_stopped_one_cost_the_third_nothing() {
         [sink.relay]
         type = "udp"
         destinations = ["{dead}", "{stopped}", "{third}"]
-        queue_bytes = "64MiB"
+        when_full = "block"
         "#
     ));
     let mut load = Load::new(listening, Amount::Seconds(2.0));

@@ -46,7 +46,7 @@ fn sigterm_under_load_delivers_all_that_was_received_and_leaves_no_gap() {
         let without_gap: Vec<u64> = (0..numbers.len() as u64).collect();
         assert_eq!(numbers, without_gap, "one flow through one lane is in order and has no gap up to the cut");
         // Not a measurement: a bound on hanging that no machine should come near.
-        assert!(ended.elapsed < Duration::from_secs(4), "the end took {:?}", ended.elapsed);
+        assert!(ended.elapsed < Duration::from_secs(30), "the end took {:?}", ended.elapsed);
     }
 }
 

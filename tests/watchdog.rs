@@ -89,7 +89,7 @@ fn signs_of_life_come_while_it_is_idle_and_while_its_sinks_and_receivers_wait() 
         // Nobody reads from either peer, so both consumers come to wait in their writes, and the receiver for one of
         // them.
         let mut load = Load::new(address, Amount::Count(4_000));
-        load.rate_per_second = 20_000;
+        (load.rate_per_second, load.overruns) = (20_000, true);
         load.payload_bytes = 1_000;
         let report = load.send();
         daemon.stats_when("the kernel drops, because the receiver waits", |ledger| {

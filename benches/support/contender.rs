@@ -144,6 +144,7 @@ impl Run {
 pub(crate) fn run(contender: Contender, c_loop: &Path, offer: Offer, seconds: f64) -> Run {
     let address = free_address();
     let mut load = Load::new(address, Amount::Seconds(seconds));
+    load.overruns = true;
     load.rate_per_second = offer.rate_per_second;
     load.segment = offer.segment;
     (load.flows, load.payload_bytes) = (offer.flows, offer.payload_bytes);

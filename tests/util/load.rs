@@ -4,10 +4,16 @@
 //! the datagrams of each flow without a gap: the receiver's side can then tell a loss from a repeat from a mix-up. The
 //! schedule is absolute (burst k is due at start + k x burst / rate), so a sender that was held up catches up instead
 //! of silently offering less.
+//!
+//! A rate is the most it sends. No test may depend on how fast its machine is, so a load waits while the receiving
+//! socket is filling up, and what is lost then is somebody's fault. A test of what happens when the receiver falls
+//! behind says so with `overruns`.
 
+use std::fs::File;
 use std::io::{IoSlice, Write};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,6 +22,12 @@ use nix::sys::socket::{ControlMessage, MsgFlags, MultiHeaders, SockaddrStorage, 
 
 /// A sleeping thread wakes up late by about this much, so the rest is spun.
 const SPIN: Duration = Duration::from_micros(60);
+/// How often it looks how full the receiving sockets are. What one core sends in this time fits 2 MiB.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// A socket with more bytes than this waiting is filling up.
+const WAITING_BYTES_MAX: u64 = 1 << 20;
+/// A receiver that took nothing for as long is not slow but stopped, and that is then what is tested.
+const STOPPED_AFTER: Duration = Duration::from_secs(10);
 /// Length of "f03 s0000001234 ".
 const TEXT_HEADER_BYTES: usize = 16;
 /// A u32 and a u64.
@@ -46,8 +58,10 @@ pub(crate) struct Load {
     pub(crate) to: Vec<SocketAddr>,
     /// The address it is sent from; `None` leaves it to the kernel.
     pub(crate) from: Option<IpAddr>,
-    /// Datagrams a second over all flows; 0 is as fast as one core can.
+    /// Datagrams a second over all flows at most; 0 is as fast as one core can.
     pub(crate) rate_per_second: u64,
+    /// Sends on whatever waits in the receiving socket already.
+    pub(crate) overruns: bool,
     /// When to stop.
     pub(crate) amount: Amount,
     /// Length of each datagram; at least 17 for text, 12 for binary.
@@ -83,6 +97,7 @@ impl Load {
             to: vec![to],
             from: None,
             rate_per_second: 0,
+            overruns: false,
             amount,
             payload_bytes: 32,
             payload: Payload::Text,
@@ -149,6 +164,7 @@ impl Load {
         let sockets: Vec<UdpSocket> =
             (0..self.flows).map(|flow| connected(self.to[flow % self.to.len()], self.from)).collect();
         let mut sender = Sender::new(self);
+        let mut receiver = (!self.overruns).then(|| Receiver::new(&self.to));
         let mut per_flow = vec![0_u64; self.flows];
         let burst = self.burst.div_ceil(self.train()) * self.train();
         let (mut sent, mut turn) = (0_u64, 0_usize);
@@ -165,6 +181,9 @@ impl Load {
             if self.rate_per_second > 0 {
                 wait_until(start + Duration::from_secs_f64(sent as f64 / self.rate_per_second as f64));
             }
+            if receiver.as_mut().is_some_and(|receiver| !receiver.has_room()) {
+                receiver = None;
+            }
             let flow = turn % self.flows;
             sender.send(&sockets[flow], flow, per_flow[flow], wanted);
             per_flow[flow] += wanted as u64;
@@ -172,6 +191,67 @@ impl Load {
             turn += 1;
         }
         LoadReport { sent, seconds: start.elapsed().as_secs_f64(), per_flow }
+    }
+}
+
+/// The sockets that a load goes to, as the kernel lists them.
+struct Receiver {
+    ports: Vec<String>,
+    lists: Vec<File>,
+    text: Vec<u8>,
+    looked: Instant,
+}
+
+impl Receiver {
+    fn new(to: &[SocketAddr]) -> Self {
+        Self {
+            ports: to.iter().map(|to| format!(":{:04X}", to.port())).collect(),
+            // Without IPv6 there is one list.
+            lists: ["/proc/net/udp", "/proc/net/udp6"].iter().filter_map(|path| File::open(path).ok()).collect(),
+            text: vec![0; 1 << 16],
+            looked: Instant::now(),
+        }
+    }
+
+    /// Waits until there is room, and says whether there ever was. Looks only now and then.
+    fn has_room(&mut self) -> bool {
+        if self.looked.elapsed() < LOOK_EVERY {
+            return true;
+        }
+        let (mut least, mut since) = (u64::MAX, Instant::now());
+        while since.elapsed() < STOPPED_AFTER {
+            let waiting = self.waiting_bytes();
+            if waiting <= WAITING_BYTES_MAX {
+                self.looked = Instant::now();
+                return true;
+            }
+            if waiting < least {
+                (least, since) = (waiting, Instant::now());
+            }
+            std::thread::sleep(SPIN);
+        }
+        false
+    }
+
+    /// What waits in the fullest of the sockets, as their buffers count it.
+    fn waiting_bytes(&mut self) -> u64 {
+        let mut fullest = 0;
+        for list in &self.lists {
+            let length = list.read_at(&mut self.text, 0).expect("the list of sockets is readable");
+            let text = std::str::from_utf8(&self.text[..length]).expect("the list of sockets is text");
+            // Number, local and remote address, state, and the two queues as "sent:received".
+            for line in text.lines().skip(1) {
+                let mut words = line.split_whitespace().skip(1);
+                let Some(local) = words.next() else { continue };
+                let received =
+                    words.nth(2).and_then(|queues| queues.split_once(':')).map_or("0", |(_, received)| received);
+                if self.ports.iter().any(|port| local.ends_with(port)) {
+                    // The last line may be cut off.
+                    fullest = fullest.max(u64::from_str_radix(received, 16).unwrap_or(0));
+                }
+            }
+        }
+        fullest
     }
 }
 
