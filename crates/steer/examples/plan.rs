@@ -34,7 +34,7 @@ fn print_plan() -> Result<(), Box<dyn Error>> {
     }
     // A request of defaults keeps queues, rings and hash as they are and places interrupts and receivers only.
     let (allowed, request) = (allowed_cores()?, Request::default());
-    let steering = Steering { reader, allowed: &allowed, request: &request };
+    let steering = Steering { reader, allowed: &allowed, request: &request, rounded: &[] };
     let (host, plan) = steering.plan(&interfaces)?;
     let mut out = std::io::stdout();
     write!(out, "{plan}")?;

@@ -6,7 +6,7 @@
 //! brought; nothing is changed of which it is not known what it was. A setting that is right already is not
 //! written, so applying twice writes nothing the second time.
 
-use crate::change::{ApplyError, Change, Refused};
+use crate::change::{ApplyError, ApplyFailure, Change, Refused};
 use crate::corelist::format_core_list;
 use crate::device::format_mask;
 use crate::ethtool::Family;
@@ -28,6 +28,9 @@ pub struct Steering<'a> {
     pub allowed: &'a [usize],
     /// What is asked of the plan.
     pub request: &'a Request,
+    /// Changes whose driver took another value than it was told, as [`Steering::apply`] returned them: while it has
+    /// that value, the setting is as planned and is not written again.
+    pub rounded: &'a [Change],
 }
 
 impl Steering<'_> {
@@ -58,46 +61,53 @@ impl Steering<'_> {
         Ok(changes)
     }
 
-    /// Applies the plan, telling of each change after it was made. Returns what was changed.
+    /// Applies the plan, telling of each change after it was made. Returns what was changed; so does the failure.
     pub fn apply(
         &self,
         interfaces: &[String],
         journal: &mut LockedJournal,
         mut progress: impl FnMut(&Change),
-    ) -> Result<Vec<Change>, ApplyError> {
+    ) -> Result<Vec<Change>, ApplyFailure> {
+        let mut done = Vec::new();
+        match self.make_all(interfaces, journal, &mut done, &mut progress) {
+            Ok(()) => Ok(done),
+            Err(cause) => Err(ApplyFailure { cause, done }),
+        }
+    }
+
+    fn make_all(
+        &self,
+        interfaces: &[String],
+        journal: &mut LockedJournal,
+        done: &mut Vec<Change>,
+        progress: &mut dyn FnMut(&Change),
+    ) -> Result<(), ApplyError> {
         let (host, plan) = self.plan(interfaces)?;
         let first = self.changes(&host, &plan)?;
         let stale = self.stale_rules(&host, &plan, journal)?;
         self.check_rights(stale.iter().chain(&first))?;
-        let mut done = Vec::new();
         if first.is_empty() && stale.is_empty() {
-            return Ok(done);
+            return Ok(());
         }
         self.save(&host, &first, journal)?;
         for change in stale {
-            done.push(self.unmake_rule(&host, change, journal, &mut progress)?);
+            done.push(self.unmake_rule(&host, change, journal, progress)?);
         }
         let is_late = |change: &Change| change.setting > Setting::FlowHashV6;
         let mut refused = Refused::default();
         for change in first.into_iter().filter(|change| !is_late(change)) {
-            if !refused.makes_pointless(&change, &done) {
-                let made = self.make(&host, change, journal, &mut progress);
-                done.extend(refused.or_made(made)?);
+            if !refused.makes_pointless(&change, done) {
+                done.extend(refused.or_made(self.make(&host, change, journal, progress))?);
             }
         }
-        let mut late = || -> Result<_, ApplyError> {
-            let (host, plan) = self.plan(interfaces)?;
-            let is_due = |change: &Change| is_late(change) || refused.may_be_set_again(change, &done);
-            let late: Vec<Change> = self.changes(&host, &plan)?.into_iter().filter(is_due).collect();
-            self.save(&host, &late, journal)?;
-            Ok((host, late))
-        };
-        let (host, late) = late().map_err(|error| error.after(done.len()))?;
+        let (host, plan) = self.plan(interfaces)?;
+        let is_due = |change: &Change| is_late(change) || refused.may_be_set_again(change, done);
+        let late: Vec<Change> = self.changes(&host, &plan)?.into_iter().filter(is_due).collect();
+        self.save(&host, &late, journal)?;
         for change in late {
-            let made = self.make(&host, change, journal, &mut progress);
-            done.extend(refused.or_made(made)?);
+            done.extend(refused.or_made(self.make(&host, change, journal, progress))?);
         }
-        refused.outcome(done)
+        refused.outcome()
     }
 
     /// Notes that irqbalance is asked to leave these interrupts of an interface alone, before it is asked. Returns
@@ -111,7 +121,7 @@ impl Steering<'_> {
         let (mut saved, _) = self.saved(interface, journal)?;
         let new: Vec<u32> = interrupts.iter().copied().filter(|number| !saved.banned.contains(number)).collect();
         saved.banned.extend(&new);
-        journal.save(&saved).map_err(|cause| ApplyError::Journal { cause, changed: 0 })?;
+        journal.save(&saved).map_err(ApplyError::Journal)?;
         Ok(new)
     }
 
@@ -125,7 +135,7 @@ impl Steering<'_> {
     ) -> Result<(), ApplyError> {
         let (mut saved, _) = self.saved(interface, journal)?;
         saved.banned.retain(|number| !interrupts.contains(number));
-        journal.save(&saved).map_err(|cause| ApplyError::Journal { cause, changed: 0 })
+        journal.save(&saved).map_err(ApplyError::Journal)
     }
 
     /// Saves what these changes could disturb. Nothing is changed of which it is not known what it was.
@@ -144,7 +154,7 @@ impl Steering<'_> {
                 }
             }
             if is_new || saved != before {
-                journal.save(&saved).map_err(|cause| ApplyError::Journal { cause, changed: 0 })?;
+                journal.save(&saved).map_err(ApplyError::Journal)?;
             }
         }
         Ok(())
@@ -161,11 +171,11 @@ impl Steering<'_> {
     /// What is saved for an interface.
     pub(crate) fn found(&self, interface: &Interface, journal: &LockedJournal) -> Result<Option<Saved>, ApplyError> {
         let identity = self.identity(interface)?;
-        journal.find(&identity).map_err(|cause| ApplyError::Journal { cause, changed: 0 })
+        journal.find(&identity).map_err(ApplyError::Journal)
     }
 
     fn identity(&self, interface: &Interface) -> Result<Identity, ApplyError> {
-        let unclear = |cause: String| ApplyError::Unclear { interface: interface.name.clone(), cause, changed: 0 };
+        let unclear = |cause: String| ApplyError::Unclear { interface: interface.name.clone(), cause };
         let identity = self.reader.identity(&interface.name).map_err(|error| unclear(error.to_string()))?;
         if identity.index != interface.index {
             return Err(unclear(format!("its number was {} and is {}", interface.index, identity.index)));
@@ -178,7 +188,7 @@ impl Steering<'_> {
         for wanted in &part.wanted {
             let Some((setting, to)) = setting_of(interface, &wanted.target) else { continue };
             let Some(from) = self.read(&interface.name, &setting)? else { continue };
-            if is_same(&setting, &from, &to) {
+            if is_same(&setting, &from, &to) || self.is_rounded(&interface.name, &setting, &from, &to) {
                 continue;
             }
             let command = self.reader.command(&interface.name, &setting, &to);
@@ -189,6 +199,15 @@ impl Steering<'_> {
         Ok(changes)
     }
 
+    /// Whether this is what the driver made of that value before.
+    pub(crate) fn is_rounded(&self, interface: &str, setting: &Setting, from: &str, to: &str) -> bool {
+        let is_it = |change: &&Change| (change.interface.as_str(), &change.setting) == (interface, setting);
+        self.rounded
+            .iter()
+            .filter(is_it)
+            .any(|change| change.to == to && change.now.as_ref().is_some_and(|now| is_same(setting, from, now)))
+    }
+
     /// What a setting is; `None` where there is no such setting.
     fn read(&self, interface: &str, setting: &Setting) -> Result<Option<String>, ApplyError> {
         match self.reader.get(interface, setting) {
@@ -197,7 +216,7 @@ impl Steering<'_> {
             Err(SettingError::NotSupported | SettingError::Gone(_)) => Ok(None),
             Err(cause) => {
                 let (interface, setting) = (interface.to_owned(), setting.clone());
-                Err(ApplyError::Unreadable { interface, setting, cause, changed: 0 })
+                Err(ApplyError::Unreadable { interface, setting, cause })
             }
         }
     }
@@ -258,10 +277,11 @@ impl Steering<'_> {
         journal: &mut LockedJournal,
         progress: &mut dyn FnMut(&Change),
     ) -> Result<Change, ApplyError> {
-        let outcome = self.still_there(host, &change).and_then(|interface| match change.setting {
+        let interface = self.still_there(host, &change)?;
+        let outcome = match change.setting {
             Setting::Rule { .. } => self.add_rule(interface, &change, journal),
             _ => self.reader.set(&change.interface, &change.setting, &change.to),
-        });
+        };
         match outcome {
             Ok(now) => {
                 let change = Change { now: Some(now), ..change };
@@ -272,12 +292,14 @@ impl Steering<'_> {
         }
     }
 
-    /// The interface of a change, when it is still the one that was planned for.
-    pub(crate) fn still_there<'h>(&self, host: &'h Host, change: &Change) -> Result<&'h Interface, SettingError> {
+    /// The interface of a change, when it is still the one that was planned for. Otherwise applying ends: whatever is
+    /// planned for it would be set on another card, or on none.
+    pub(crate) fn still_there<'h>(&self, host: &'h Host, change: &Change) -> Result<&'h Interface, ApplyError> {
         let planned = host.interfaces.iter().find(|interface| interface.name == change.interface);
-        planned
-            .filter(|planned| self.reader.is_still(&planned.name, planned.index))
-            .ok_or_else(|| SettingError::Failed("another interface has this name by now".to_owned()))
+        planned.filter(|planned| self.reader.is_still(&planned.name, planned.index)).ok_or_else(|| {
+            let cause = "the one that was planned for is gone or has another name by now".to_owned();
+            ApplyError::Unclear { interface: change.interface.clone(), cause }
+        })
     }
 }
 

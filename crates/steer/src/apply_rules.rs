@@ -66,8 +66,8 @@ impl Steering<'_> {
         journal: &mut LockedJournal,
         progress: &mut dyn FnMut(&Change),
     ) -> Result<Change, ApplyError> {
+        let interface = self.still_there(host, &change)?;
         let mut remove = || {
-            let interface = self.still_there(host, &change)?;
             let ours = self.added(interface, &change.setting, journal)?;
             let saved = ours.map_or_else(|| NO_RULE.to_owned(), Added::show);
             let now = self.reader.remove_rule(&interface.name, &change.setting, &saved)?;

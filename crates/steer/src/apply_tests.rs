@@ -49,6 +49,33 @@ fn a_driver_that_takes_something_else_is_told() {
 }
 
 #[test]
+fn what_a_driver_made_of_a_value_is_as_planned_once_it_is_known_and_is_not_written_again() {
+    let mut rig = Rig::new("two-socket-smt-ixgbe");
+    rig.machine.ethtool.rounds_ring_to = Some(2048);
+    let wish = request();
+    let made = rig.apply(&wish).expect("applied");
+    let names = ["eth0".to_owned()];
+    rig.with(&wish, |steering| {
+        let differs = |rounded: &[Change]| {
+            let steering = Steering { rounded, ..steering };
+            let (host, plan) = steering.plan(&names).expect("a plan");
+            let changes = steering.changes(&host, &plan).expect("readable");
+            let drifts = steering.compare(&host, &plan, &crate::rivals::Rivals::default()).drifts;
+            let drifts = drifts.into_iter().map(|drift| drift.change.setting).collect::<Vec<_>>();
+            assert_eq!(drifts, changes.into_iter().map(|change| change.setting).collect::<Vec<_>>());
+            drifts
+        };
+        assert_eq!((differs(&[]), differs(&made)), (vec![Setting::Rings], vec![]));
+        let again = Steering { rounded: &made, ..steering }.apply(&names, &mut rig.lock(), |_| ()).expect("applied");
+        assert_eq!(again, []);
+        // Another value than the one that it made of ours is somebody's.
+        rig.machine.ethtool.states.borrow_mut().get_mut("eth0").expect("a device").rings.as_mut().expect("rings").rx =
+            64;
+        assert_eq!(differs(&made), [Setting::Rings]);
+    });
+}
+
+#[test]
 fn fewer_queues_than_a_table_names_are_set_all_the_same() {
     let rig = Rig::new("two-socket-smt-ixgbe");
     let fewer = Request { rx_queues: Amount::Number(2), ..Request::default() };
@@ -68,7 +95,7 @@ fn without_the_right_nothing_is_changed() {
     fs::create_dir_all(rig.machine.proc().join("self")).expect("a folder");
     fs::write(rig.machine.proc().join("self/status"), "CapEff:\t0000000000000000\n").expect("a file");
     let error = rig.apply(&request()).expect_err("no capability");
-    assert!(matches!(error, ApplyError::Permission(_)) && error.to_string().contains("CAP_NET_ADMIN"), "{error}");
+    assert!(matches!(error.cause, ApplyError::Permission(_)) && error.to_string().contains("CAP_NET_ADMIN"), "{error}");
     assert_eq!(state(&rig.machine), before);
     assert!(rig.saved().is_empty());
 }
@@ -160,7 +187,7 @@ fn where_sysfs_is_of_another_namespace_nothing_is_changed() {
         address: None,
     });
     let error = rig.apply(&request()).expect_err("sysfs shows something else");
-    assert!(matches!(error, ApplyError::Unclear { changed: 0, .. }), "{error}");
+    assert!(matches!(error.cause, ApplyError::Unclear { .. }) && error.done.is_empty(), "{error}");
     assert!(error.to_string().contains("the kernel has 7 other0 -, which it does not show"), "{error}");
     assert_eq!(state(&rig.machine), before);
     assert!(rig.saved().is_empty());
@@ -179,4 +206,50 @@ fn what_is_saved_for_another_interface_of_the_same_number_is_not_written_over() 
     let error = rig.apply(&request()).expect_err("another interface");
     assert!(error.to_string().contains("52:54:00:12:34:56"), "{error}");
     assert_eq!((fs::read(&file).expect("a file"), state(&rig.machine)), (saved, before));
+}
+
+#[test]
+fn where_another_interface_has_the_name_by_now_applying_ends_and_tells_what_was_changed() {
+    let rig = Rig::new("two-socket-smt-ixgbe");
+    let index = rig.machine.sys().join("class/net/eth0/ifindex");
+    let wish = request();
+    // Coalescing comes next, which a plan is good without when its driver refuses it.
+    let swap_after_rings = |change: &Change| {
+        if change.setting == Setting::Rings {
+            fs::write(&index, "99\n").expect("a file");
+        }
+    };
+    let names = ["eth0".to_owned()];
+    let failure = rig.with(&wish, |steering| steering.apply(&names, &mut rig.lock(), swap_after_rings));
+    let failure = failure.expect_err("it is another card");
+    assert!(matches!(failure.cause, ApplyError::Unclear { .. }), "{failure}");
+    let done: Vec<&Setting> = failure.done.iter().map(|change| &change.setting).collect();
+    assert_eq!(done, [&Setting::Channels, &Setting::Rings]);
+    assert_eq!(rig.machine.ethtool.log.borrow().len(), 2, "nothing is set on the other card");
+    assert_eq!(
+        failure.to_string(),
+        "cannot tell which interface eth0 is: the one that was planned for is gone or has another name by now; 2 \
+         settings were changed; what they were before is saved and can be restored"
+    );
+}
+
+#[test]
+fn a_failure_at_any_change_tells_exactly_what_was_changed() {
+    for allowed in 0..10 {
+        let rig = Rig::new("two-socket-smt-ixgbe");
+        let before = state(&rig.machine);
+        *rig.machine.ethtool.settings_left.borrow_mut() = Some(allowed);
+        let failure = rig.apply(&request()).expect_err("everything fails from some setting on");
+        let told = failure.done.iter().filter(|change| change.setting <= Setting::FlowHashV6).count();
+        assert_eq!(told, rig.machine.ethtool.log.borrow().len(), "{failure}");
+        let clause = match failure.done.len() {
+            0 => "nothing was changed".to_owned(),
+            1 => "1 setting was changed".to_owned(),
+            many => format!("{many} settings were changed"),
+        };
+        assert!(failure.to_string().contains(&clause), "{failure}");
+        *rig.machine.ethtool.settings_left.borrow_mut() = None;
+        assert_eq!(rig.restore().failures, Vec::<String>::new());
+        assert_eq!(state(&rig.machine), before, "{failure}");
+    }
 }

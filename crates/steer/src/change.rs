@@ -47,7 +47,7 @@ pub struct Restored {
     pub notes: Vec<String>,
 }
 
-/// Why a plan was not applied, or not wholly.
+/// Why there is no plan, or why something could not be read, saved or set.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ApplyError {
@@ -55,23 +55,16 @@ pub enum ApplyError {
     Read(ReadError),
     /// There is no plan for it.
     Plan(PlanError),
-    /// A right is missing; nothing was changed.
+    /// A right is missing.
     Permission(String),
     /// What was could not be saved.
-    Journal {
-        /// Why it could not be saved.
-        cause: JournalError,
-        /// How many settings were changed before that, all of them saved.
-        changed: usize,
-    },
+    Journal(JournalError),
     /// It is unclear which interface it is.
     Unclear {
         /// The name of the interface.
         interface: String,
         /// Why it is unclear.
         cause: String,
-        /// How many settings were changed before that, all of them saved.
-        changed: usize,
     },
     /// A setting could not be read, so it is unknown what would change and what to go back to.
     Unreadable {
@@ -81,12 +74,10 @@ pub enum ApplyError {
         setting: Setting,
         /// Why it could not be read.
         cause: SettingError,
-        /// How many settings were changed before that.
-        changed: usize,
     },
     /// Drivers refused what nobody can know before; everything else of the plan is set.
     Refused(Vec<(Change, SettingError)>),
-    /// A setting was refused; those before it were changed.
+    /// A setting was refused.
     Setting {
         /// What was attempted.
         change: Box<Change>,
@@ -100,51 +91,62 @@ impl fmt::Display for ApplyError {
         match self {
             Self::Read(error) => error.fmt(formatter),
             Self::Plan(error) => error.fmt(formatter),
-            Self::Permission(what) => write!(formatter, "{what}; nothing was changed"),
-            Self::Journal { cause, changed } => {
-                write!(formatter, "cannot save what was before: {cause}{}", so_far(*changed))
+            Self::Permission(what) => formatter.write_str(what),
+            Self::Journal(cause) => write!(formatter, "cannot save what was before: {cause}"),
+            Self::Unclear { interface, cause } => {
+                write!(formatter, "cannot tell which interface {interface} is: {cause}")
             }
-            Self::Unclear { interface, cause, changed } => {
-                write!(formatter, "cannot tell which interface {interface} is: {cause}{}", so_far(*changed))
-            }
-            Self::Unreadable { interface, setting, cause, changed } => {
-                write!(formatter, "cannot read {setting} of {interface}: {cause}{}", so_far(*changed))
+            Self::Unreadable { interface, setting, cause } => {
+                write!(formatter, "cannot read {setting} of {interface}: {cause}")
             }
             Self::Refused(refused) => {
-                for (Change { interface, setting, to, .. }, cause) in refused {
-                    write!(formatter, "cannot set {setting} of {interface} to {to}: {cause}; ")?;
+                for (number, (Change { interface, setting, to, .. }, cause)) in refused.iter().enumerate() {
+                    let before = if number == 0 { "" } else { "; " };
+                    write!(formatter, "{before}cannot set {setting} of {interface} to {to}: {cause}")?;
                 }
-                formatter.write_str("everything else of the plan is set")
+                Ok(())
             }
-            Self::Setting { change, cause } => write!(
-                formatter,
-                "cannot set {} of {} from {} to {}: {cause}; what was changed before it is saved and can be restored",
-                change.setting, change.interface, change.from, change.to
-            ),
+            Self::Setting { change, cause } => {
+                let Change { interface, setting, from, to, .. } = &**change;
+                write!(formatter, "cannot set {setting} of {interface} from {from} to {to}: {cause}")
+            }
         }
     }
 }
 
 impl std::error::Error for ApplyError {}
 
-fn so_far(changed: usize) -> &'static str {
-    match changed {
-        0 => "; nothing was changed",
-        _ => "; what was changed before it is saved and can be restored",
+/// A plan that was not applied, or not wholly.
+#[derive(Debug)]
+pub struct ApplyFailure {
+    /// What kept it from being applied.
+    pub cause: ApplyError,
+    /// What was changed all the same. What it was before is saved, and [`Steering::restore`](crate::Steering::restore)
+    /// puts it back.
+    pub done: Vec<Change>,
+}
+
+impl ApplyFailure {
+    /// What was changed, as a clause that fits behind the cause.
+    pub fn so_far(&self) -> String {
+        let rest =
+            if matches!(self.cause, ApplyError::Refused(_)) { "everything else of the plan is set; " } else { "" };
+        match self.done.len() {
+            0 if rest.is_empty() => "nothing was changed".to_owned(),
+            0 => format!("{rest}nothing had to be changed for that"),
+            1 => format!("{rest}1 setting was changed; what it was before is saved and can be restored"),
+            many => format!("{rest}{many} settings were changed; what they were before is saved and can be restored"),
+        }
     }
 }
 
-impl ApplyError {
-    /// The same error, met after so many settings had been changed.
-    pub(crate) fn after(mut self, count: usize) -> Self {
-        if let Self::Unreadable { changed, .. } | Self::Journal { changed, .. } | Self::Unclear { changed, .. } =
-            &mut self
-        {
-            *changed = count;
-        }
-        self
+impl fmt::Display for ApplyFailure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}; {}", self.cause, self.so_far())
     }
 }
+
+impl std::error::Error for ApplyFailure {}
 
 impl From<ReadError> for ApplyError {
     fn from(error: ReadError) -> Self {
@@ -196,8 +198,8 @@ impl Refused {
         is_forgotten && !self.0.iter().any(|(other, _)| is_it(other)) && !self.makes_pointless(change, done)
     }
 
-    pub(crate) fn outcome(self, done: Vec<Change>) -> Result<Vec<Change>, ApplyError> {
-        if self.0.is_empty() { Ok(done) } else { Err(ApplyError::Refused(self.0)) }
+    pub(crate) fn outcome(self) -> Result<(), ApplyError> {
+        if self.0.is_empty() { Ok(()) } else { Err(ApplyError::Refused(self.0)) }
     }
 }
 

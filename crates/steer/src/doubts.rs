@@ -44,6 +44,7 @@ pub(crate) fn doubts(interface: &Interface, part: &InterfacePlan, request: &Requ
     found.of_dedicated(part, request);
     for queue in &interface.queues {
         found.of_queue(queue, part);
+        found.of_running(queue, request);
     }
     found.found
 }
@@ -104,7 +105,7 @@ impl Doubts<'_> {
 
     fn of_coalescing(&mut self, request: &Request) {
         let interface = self.interface;
-        let asked = request.coalesce.map(|wait| format!("the request asks for {} us", wait.as_micros()));
+        let asked = request.coalesce_usecs().map(|usecs| format!("the request asks for {usecs} us"));
         let what = "the wait before an interrupt";
         self.of_answer(&interface.coalescing, what, asked.as_deref());
         if let (Some(asked), Some(why)) = (asked, interface.why_not_coalesced()) {
@@ -147,6 +148,27 @@ impl Doubts<'_> {
                 self.add(number, "where its datagrams are processed", why, cure);
             }
             _ => {}
+        }
+    }
+    /// An interrupt that the kernel manages fires where it has it, and a receiver that runs may have been told
+    /// otherwise: no setting differs, and the datagrams arrive elsewhere all the same.
+    fn of_running(&mut self, queue: &Queue, request: &Request) {
+        let seats = request.seated.get(&self.interface.name).into_iter().flatten();
+        let Some(seat) = seats.into_iter().find(|seat| seat.queue == queue.index && seat.rps_cores.is_empty()) else {
+            return;
+        };
+        if let (Some(expected), Some(interrupt)) = (seat.interrupt_core, queue.interrupt.get())
+            && !interrupt.is_settable
+            && !interrupt.effective.contains(&expected)
+        {
+            let fires = format_core_list(&interrupt.effective);
+            let why = format!(
+                "the kernel manages its interrupt, which fires on core {fires}, and the running receiver {} expects \
+                 its datagrams on core {expected}",
+                seat.receiver
+            );
+            let cure = "restart the program that receives, so that it plans with where the interrupt is";
+            self.add(Some(queue.index), "where its datagrams are processed", why, cure);
         }
     }
 }

@@ -21,7 +21,7 @@ fn exported(machine: &Machine, interfaces: &[&str], form: Export) -> Result<Stri
     };
     let names: Vec<String> = interfaces.iter().map(|&name| name.to_owned()).collect();
     let allowed = reader.read(&names).expect("a host").topology.online;
-    let steering = Steering { reader, allowed: &allowed, request: &request };
+    let steering = Steering { reader, allowed: &allowed, request: &request, rounded: &[] };
     let (host, plan) = steering.plan(&names).expect("a plan");
     let text = steering.export(&host, &plan, form)?;
     Ok(text.replace(machine.root.path().to_str().expect("a path"), ""))

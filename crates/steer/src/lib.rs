@@ -129,7 +129,7 @@ mod thread;
 mod topology;
 
 pub use apply::Steering;
-pub use change::{ApplyError, Change, Restored};
+pub use change::{ApplyError, ApplyFailure, Change, Restored};
 pub use corelist::{CoreListError, format_core_list, parse_core_list};
 pub use device::receive_queues;
 pub use doubts::Unknown;

@@ -144,7 +144,7 @@ fn own_shares(machine: &Machine) -> String {
 fn run(is_apply: bool, (sys, proc): (&Path, &Path), netdev: &FakeNetdev, gate: &Gate<'_>, journal: &Journal) {
     let reader = Reader { sys_root: sys, proc_root: proc, ethtool: gate, netdev, busy_polls: &[] };
     let allowed = crate::Topology::read(sys).expect("a topology").online;
-    let steering = Steering { reader, allowed: &allowed, request: &request() };
+    let steering = Steering { reader, allowed: &allowed, request: &request(), rounded: &[] };
     let patience = Duration::from_millis(gate.fate.next(2) * 10_000);
     // Who is refused the lock, or is killed, has done what it could.
     let _ = catch_unwind(AssertUnwindSafe(|| {

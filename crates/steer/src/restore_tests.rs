@@ -124,7 +124,7 @@ fn what_cannot_be_read_just_now_is_not_taken_for_gone() {
         let reader = Reader { sys_root: &sys, proc_root: &proc, ethtool, netdev, busy_polls: &[] };
         let request = request();
         let wish = RestoreWish { interfaces: &[], forget: false, unban: &mut |_| Ok(()) };
-        Steering { reader, allowed: &allowed, request: &request }.restore(wish, &mut rig.lock(), |_| ())
+        Steering { reader, allowed: &allowed, request: &request, rounded: &[] }.restore(wish, &mut rig.lock(), |_| ())
     };
     assert_eq!(restored.expect("a journal").failures, Vec::<String>::new(), "what is read of cores is not needed");
     fs::write(&online, text).expect("a file");

@@ -136,7 +136,7 @@ impl Steering<'_> {
             Unknown { interface, queue, what, why, cure }
         };
         match self.reader.get(name, &setting) {
-            Ok(from) if is_same(&setting, &from, &to) => {}
+            Ok(from) if is_same(&setting, &from, &to) || self.is_rounded(name, &setting, &from, &to) => {}
             Ok(from) => {
                 let command = self.reader.command(name, &setting, &to);
                 let (why, disruption) = (wanted.why.clone(), wanted.disruption.clone());

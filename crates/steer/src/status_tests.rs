@@ -18,7 +18,7 @@ fn with<T>(machine: &Machine, request: &Request, polls: &[BusyPoll], body: impl 
     let (ethtool, netdev) = (&machine.ethtool, &machine.netdev);
     let reader = Reader { sys_root: &sys, proc_root: &proc, ethtool, netdev, busy_polls: polls };
     let allowed = crate::Topology::read(&sys).map_or_else(|_| vec![0], |topology| topology.online);
-    body(Steering { reader, allowed: &allowed, request })
+    body(Steering { reader, allowed: &allowed, request, rounded: &[] })
 }
 
 fn compare_polled(machine: &Machine, request: &Request, rivals: &Rivals, polls: &[BusyPoll]) -> Comparison {
@@ -325,4 +325,39 @@ fn a_plan_is_compared_with_the_interface_of_its_name_in_whatever_order_they_are(
         steering.compare(&host, &plan, &Rivals::default()).drifts.len()
     });
     assert_eq!(drifts, 1);
+}
+
+#[test]
+fn a_managed_interrupt_that_fires_elsewhere_than_a_running_receiver_expects_is_a_doubt() {
+    let machine = Machine::named("managed-interrupts-igc");
+    let request = Request::default();
+    let plan = with(&machine, &request, &[], |steering| steering.plan(&["eth0".to_owned()]).expect("a plan").1);
+    let mut seats = plan.interfaces[0].all_seats();
+    let managed = seats.iter().position(|seat| seat.why.contains("the kernel manages")).expect("a managed interrupt");
+    let doubts = |seats: &[crate::plan::QueueSeat]| {
+        let request = Request { seated: [("eth0".to_owned(), seats.to_vec())].into(), ..Request::default() };
+        let unknown = compare(&machine, &request).unknown;
+        unknown.into_iter().map(|unknown| (unknown.queue, unknown.what, unknown.why)).collect::<Vec<_>>()
+    };
+    assert_eq!(doubts(&seats), []);
+    let fires = seats[managed].interrupt_core.expect("a core");
+    seats[managed].interrupt_core = Some(fires + 1);
+    let why = format!(
+        "the kernel manages its interrupt, which fires on core {fires}, and the running receiver {} expects its \
+         datagrams on core {}",
+        seats[managed].receiver,
+        fires + 1
+    );
+    assert_eq!(doubts(&seats), [(Some(managed), "where its datagrams are processed".to_owned(), why)]);
+    seats[managed].rps_cores = vec![1, 2];
+    assert_eq!(doubts(&seats), [], "RPS brings them where they are expected");
+}
+
+#[test]
+fn a_wait_below_a_microsecond_is_told_as_it_would_be_set() {
+    let machine = Machine::named("unknown-driver");
+    let request = Request { coalesce: Some(std::time::Duration::from_nanos(500)), ..Request::default() };
+    let unknown = compare(&machine, &request).unknown;
+    let asks = |unknown: &&Unknown| unknown.why.starts_with("the request asks for 1 us");
+    assert_eq!(unknown.iter().filter(asks).count(), 1, "{unknown:?}");
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::time::Duration;
 
 use crate::apply::Steering;
-use crate::change::{ApplyError, Change, Restored};
+use crate::change::{ApplyFailure, Change, Restored};
 use crate::ethtool::FlowHash;
 use crate::host::Reader;
 use crate::journal::{Journal, JournalError, LockedJournal};
@@ -78,14 +78,14 @@ impl Rig {
             busy_polls: &[],
         };
         let allowed = crate::Topology::read(&sys).map(|topology| topology.online).unwrap_or_default();
-        body(Steering { reader, allowed: &allowed, request })
+        body(Steering { reader, allowed: &allowed, request, rounded: &[] })
     }
 
     pub(crate) fn lock(&self) -> LockedJournal {
         self.journal.lock("a test", Duration::ZERO, |_| ()).expect("nobody else has it")
     }
 
-    pub(crate) fn apply(&self, request: &Request) -> Result<Vec<Change>, ApplyError> {
+    pub(crate) fn apply(&self, request: &Request) -> Result<Vec<Change>, ApplyFailure> {
         self.with(request, |steering| steering.apply(&["eth0".to_owned()], &mut self.lock(), |_| ()))
     }
 

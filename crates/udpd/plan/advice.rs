@@ -2,7 +2,7 @@
 //! configuration; here the key of `[steer]` is added that changes it, or the command of `udpd steer`.
 
 use steer::plan::{Plan, Wish};
-use steer::{ApplyError, Drift, Rival};
+use steer::{ApplyError, ApplyFailure, Drift, Rival};
 
 /// The keys of `[steer]` behind some wishes, as an addition to a sentence. `named` says that the interfaces were named
 /// on the command line, so that no key is behind them.
@@ -33,18 +33,18 @@ pub fn name_keys(mut plan: Plan) -> Plan {
     plan
 }
 
-/// Why nothing, or not everything, was applied, and what to do about it.
+/// Why there is no plan, or why something could not be read, saved or set.
 pub fn of_error(error: &ApplyError, named: bool) -> String {
     match error {
         ApplyError::Plan(cause) => format!("{error}{}", keys(&cause.wishes, named)),
-        ApplyError::Setting { .. }
-        | ApplyError::Unreadable { changed: 1.., .. }
-        | ApplyError::Journal { changed: 1.., .. }
-        | ApplyError::Unclear { changed: 1.., .. } => {
-            format!("{error}: `udpd steer restore`")
-        }
         _ => error.to_string(),
     }
+}
+
+/// Why nothing, or not everything, was applied, what was changed all the same, and what takes that back.
+pub fn of_failure(failure: &ApplyFailure, named: bool) -> String {
+    let cure = if failure.done.is_empty() { "" } else { ": `udpd steer restore`" };
+    format!("{}; {}{cure}", of_error(&failure.cause, named), failure.so_far())
 }
 
 /// Who is likely to have changed a setting, and what keeps him off.
@@ -87,6 +87,27 @@ mod tests {
         let keys = "interfaces, rx_queues, ring, flow_hash_udp, placement, cpus";
         assert_eq!(refused(&all, false), format!("no; ask otherwise ([steer] {keys})"));
         assert_eq!(refused(&[Wish::Interfaces], true), "no; ask otherwise", "the command line named them");
+    }
+
+    #[test]
+    fn a_failure_says_what_was_changed_and_what_takes_it_back() {
+        let told = |done: Vec<Change>| {
+            of_failure(&ApplyFailure { cause: ApplyError::Permission("cannot write it".to_owned()), done }, false)
+        };
+        assert_eq!(told(Vec::new()), "cannot write it; nothing was changed");
+        let change = Change {
+            interface: "eth0".to_owned(),
+            setting: Setting::Rings,
+            from: "1 1".to_owned(),
+            to: "2 2".to_owned(),
+            now: None,
+            why: String::new(),
+            disruption: None,
+            command: String::new(),
+        };
+        let two = "cannot write it; 2 settings were changed; what they were before is saved and can be restored: `udpd \
+                   steer restore`";
+        assert_eq!(told(vec![change.clone(), change]), two);
     }
 
     #[test]

@@ -41,7 +41,7 @@ impl Kernel {
     }
 
     pub fn steering<'a>(&'a self, request: &'a Request) -> Steering<'a> {
-        Steering { reader: self.reader(), allowed: &self.allowed, request }
+        Steering { reader: self.reader(), allowed: &self.allowed, request, rounded: &[] }
     }
 
     pub fn reader(&self) -> Reader<'_> {

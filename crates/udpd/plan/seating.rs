@@ -145,7 +145,8 @@ fn of_plan(part: &InterfacePlan, spread: Spread, count: usize) -> Vec<Place> {
     let of_lane = |lane: usize| {
         // A running receiver may have been told otherwise; then the seats take turns.
         let own = seats.iter().find(|seat| seat.receiver == lane).or_else(|| seats.get(lane % seats.len().max(1)))?;
-        let taken: Vec<&QueueSeat> = part.seats.iter().filter(|seat| seat.queue % count == lane).collect();
+        // By their place among those that are not kept for somebody: the kept ones may lie between them.
+        let taken: Vec<&QueueSeat> = part.seats.iter().skip(lane).step_by(count).collect();
         let mut arrivals: Vec<usize> = match spread {
             // RPS brings each receiver what it shall get to the receiver's own core, if that is not isolated.
             Spread::Cpu if !own.rps_cores.is_empty() => own.arrival_core().into_iter().collect(),
@@ -189,15 +190,9 @@ pub(super) fn intakes(listener: &Listener, places: &[Place], ground: &Ground<'_>
     let queues = part.map(|part| part.seats.len()).or(found);
     let seats: Vec<Option<Seat>> = places.iter().map(|place| place.seat).collect();
     let cores = ground.usable();
-    let members = Members { seats: &seats, cores: &cores, queues, arrivals };
-    let mut intakes = spread::intakes(listener.spread, &members, ground.topology);
-    // The number of a lane is not that of its queue where it has one of its own.
-    if listener.spread == Spread::Queue && part.is_some() {
-        for (intake, place) in intakes.iter_mut().zip(places) {
-            intake.queue = place.queues.first().copied();
-        }
-    }
-    intakes
+    let own_queues: &Vec<Vec<usize>> = &places.iter().map(|place| place.queues.clone()).collect();
+    let members = Members { seats: &seats, cores: &cores, queues, own_queues, arrivals };
+    spread::intakes(listener.spread, &members, ground.topology)
 }
 
 /// Deals out cores and remembers whose they are.

@@ -219,6 +219,25 @@ fn lanes_beyond_the_queues_have_cores_of_their_own_also_where_a_queue_is_kept() 
 }
 
 #[test]
+fn a_kept_queue_between_the_others_takes_no_lane_from_them() {
+    let mut eth0 = part("eth0", &[(0, 1), (2, 3), (4, 5), (6, 7)], &[]);
+    eth0.dedicated = vec![DedicatedQueue { queue: 1, dedication: 0 }];
+    let interfaces = steered(vec![eth0]);
+    let by_queue = "interface = \"lo\"\nspread = \"queue\"";
+    let config = config_with_own_queue(&[by_queue, by_queue]);
+    let topology = machine(9, 9);
+    let seated = seat_config(&topology, &interfaces, &config);
+    assert_eq!(seated.cores, [vec![3], vec![1, 5, 7]]);
+    assert_eq!(seated.expected, [vec![vec![2]], vec![vec![0], vec![4], vec![6]]]);
+    let ground = Ground { topology: &topology, allowed: &topology.online, interfaces: &interfaces };
+    let seating = seat(&config, &ground.feeders(&config), &ground);
+    let intakes = intakes(&config.listeners[1], &seating.lanes[1], &ground);
+    let taken: Vec<(Option<usize>, &[u32])> = intakes.iter().map(|lane| (lane.queue, lane.queues.as_slice())).collect();
+    let program = "each its own queue, and the kept one, which brings them nothing, in its turn";
+    assert_eq!(taken, [(Some(0), &[0][..]), (Some(2), &[1, 2]), (Some(3), &[3])], "{program}");
+}
+
+#[test]
 fn what_is_said_of_lanes_tells_kept_queues_from_cores() {
     let keys = ["interface = \"lo\"\nspread = \"queue\"", "interface = \"lo\"\nspread = \"queue\""];
     let config = config_with_own_queue(&keys);

@@ -89,6 +89,8 @@ pub struct Members<'a> {
     pub cores: &'a [usize],
     /// How many receive queues the interface has, when it is known.
     pub queues: Option<usize>,
+    /// Which of them each member takes; the others, such as those that are kept for somebody else, take turns.
+    pub own_queues: &'a [Vec<usize>],
     pub arrivals: Arrivals<'a>,
 }
 
@@ -112,10 +114,11 @@ pub fn intakes(spread: Spread, members: &Members<'_>, topology: &Topology) -> Ve
         Spread::Queue => {
             let queues = members.queues.unwrap_or(QUEUES_ASSUMED.max(count));
             for (queue, number) in (0..queues).zip(0_u32..) {
-                lanes[queue % count].queues.push(number);
+                let own = members.own_queues.iter().position(|own| own.contains(&queue));
+                lanes[own.unwrap_or(queue % count)].queues.push(number);
             }
-            for (number, lane) in lanes.iter_mut().enumerate() {
-                lane.queue = members.queues.filter(|&queues| number < queues).map(|_| number);
+            for (lane, own) in lanes.iter_mut().zip(members.own_queues) {
+                lane.queue = own.first().copied();
             }
         }
     }
@@ -219,7 +222,9 @@ mod tests {
         let seat = |&core: &usize| Some(Seat { core, node: topology.node_of_core.get(&core).copied() });
         let seats: Vec<Option<Seat>> = seats.iter().map(seat).collect();
         let cores: Vec<usize> = (0..8).collect();
-        intakes(spread, &Members { seats: &seats, cores: &cores, queues, arrivals }, &topology)
+        let own = |lane: usize| (0..queues.unwrap_or(0)).filter(|queue| queue % seats.len() == lane).collect();
+        let own_queues: &Vec<Vec<usize>> = &(0..seats.len()).map(own).collect();
+        intakes(spread, &Members { seats: &seats, cores: &cores, queues, own_queues, arrivals }, &topology)
     }
 
     #[test]

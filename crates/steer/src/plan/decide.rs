@@ -185,7 +185,7 @@ impl InterfacePlan {
 
     /// What a device may wait before its interrupt is what a datagram may wait, and what bounds the interrupts.
     fn want_coalescing(&mut self, interface: &Interface, queues: usize, request: &Request) {
-        let Some(wait) = request.coalesce else { return };
+        let Some(rx_usecs) = request.coalesce_usecs() else { return };
         let Some(now) = interface.coalescing.get() else {
             let why_not = why_not(&interface.coalescing, "coalescing");
             self.note(&[], format!("how long the device waits before an interrupt stays as it is: {why_not}"));
@@ -195,8 +195,6 @@ impl InterfacePlan {
             self.note(&[], format!("how long the device waits before an interrupt stays as it is: {why_not}"));
             return;
         }
-        // Rounded up: 0 would mean an interrupt for every datagram.
-        let rx_usecs = u32::try_from(wait.as_nanos().div_ceil(1000)).unwrap_or(u32::MAX);
         let frames = match now.rx_frames {
             0 | 1 => String::new(),
             frames => format!(", or until {frames} datagrams are there"),

@@ -36,6 +36,13 @@ pub struct Request {
     pub taken: Vec<usize>,
 }
 
+impl Request {
+    /// The wait as a device is told it, rounded up: 0 would mean an interrupt for every datagram.
+    pub(crate) fn coalesce_usecs(&self) -> Option<u32> {
+        self.coalesce.map(|wait| u32::try_from(wait.as_nanos().div_ceil(1000)).unwrap_or(u32::MAX))
+    }
+}
+
 /// How many queues or descriptors to ask for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Amount {

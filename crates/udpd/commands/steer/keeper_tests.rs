@@ -275,10 +275,10 @@ fn the_first_failure_ends_it_with_its_code_and_later_ones_are_said_once_and_trie
 
 #[test]
 fn what_may_pass_does_not_end_it_at_the_first_look_either() {
-    let refuses = Some((ExitCode::Failure, "the driver took 1008"));
+    let refuses = Some((ExitCode::Failure, "the driver is busy"));
     let moved = vec![("eth0", 0)];
     let mut run = Run::new(&["eth0"], Made { there: vec!["eth0"], moved, refuses, ..Made::default() });
-    assert_eq!(run.look(0), ["the driver took 1008; tries again"]);
+    assert_eq!(run.look(0), ["the driver is busy; tries again"]);
     assert_eq!((run.look(4), run.applied()), (vec![], 1));
     assert_eq!((run.look(5), run.applied()), (vec![], 2));
     for code in [ExitCode::Usage, ExitCode::Permission, ExitCode::Configuration] {
@@ -290,7 +290,7 @@ fn what_may_pass_does_not_end_it_at_the_first_look_either() {
 
 #[test]
 fn the_echo_of_a_failed_change_is_no_reason_to_try_at_once() {
-    let refuses = Some((ExitCode::Failure, "the driver took 1008"));
+    let refuses = Some((ExitCode::Failure, "the driver is busy"));
     let moved = vec![("eth0", 0)];
     let mut run = Run::new(&["eth0"], Made { there: vec!["eth0"], moved, refuses, ..Made::default() });
     run.look(0);

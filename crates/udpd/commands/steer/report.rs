@@ -1,11 +1,15 @@
 //! Plans, changes and drifts as lines and as JSON. The JSON is what scripts rely on: keys are only ever added.
 
+use std::io::Write;
+
 use serde_json::{Value, json};
 use steer::model::{Host, Interface, Known};
 use steer::plan::{InterfacePlan, Plan};
 use steer::{Change, Comparison, Drift, Restored, format_core_list};
 
 use super::verdict;
+use crate::exit::Failure;
+use crate::os::console;
 
 /// One change, as it is made: what an administrator would type, and why.
 pub(super) fn line(change: &Change) -> String {
@@ -82,6 +86,10 @@ pub(super) fn changes(changes: &[Change]) -> Value {
 /// What was put back, and what could not be.
 pub(super) fn restored(restored: &Restored) -> Value {
     json!({ "changes": changes(&restored.changes), "failures": restored.failures, "notes": restored.notes })
+}
+
+pub(super) fn print(out: &mut dyn Write, value: &Value) -> Result<(), Failure> {
+    console::print(out, &(serde_json::to_string_pretty(value).unwrap_or_default() + "\n"))
 }
 
 fn interface(part: &InterfacePlan) -> Value {

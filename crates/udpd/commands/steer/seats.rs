@@ -6,7 +6,6 @@
 //! that it does not know.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use steer::model::Host;
@@ -14,16 +13,11 @@ use steer::plan::{Plan, Request};
 use steer::{ApplyError, Steering, Unknown};
 
 use crate::config::{Config, Steer};
-use crate::endpoint::control::{Neighbour, Neighbours, Search, default_paths};
+use crate::endpoint::control::{Neighbour, Neighbours, Search, Silent, default_paths};
 use crate::exit::{ExitCode, Failure};
 use crate::plan;
 use crate::plan::interfaces::{beside, of_command};
 use crate::plan::neighbours::{cores, index_of, seated};
-
-/// How often to ask, where one hangs up instead of answering, as a daemon that is beset by clients does.
-const ATTEMPTS: u32 = 5;
-/// Who takes longer hangs, and asking again would only wait again.
-const HANGS: Duration = Duration::from_millis(500);
 
 /// What the daemons of this host have told.
 #[derive(Debug)]
@@ -41,7 +35,7 @@ impl Seated {
             config.and_then(|config| config.daemon.control_socket.value.clone()).into_iter().collect();
         let usual = default_paths();
         let search = Search { named: &named, usual: &usual, except: None, proc_root: Path::new("/proc") };
-        let neighbours = until_heard(|| search.ask());
+        let neighbours = search.ask();
         let receivers = config.map_or(Ok(Default::default()), plan::receivers)?;
         let request = Request { receivers, taken: cores(&neighbours), ..wish.request.clone() };
         let all: Vec<String> = wish.interfaces.iter().chain(interfaces).cloned().collect();
@@ -49,21 +43,18 @@ impl Seated {
         Ok(Self { request, neighbours, known: named.into_iter().chain(usual).collect() })
     }
 
-    /// Those that have not told: one clause each.
-    pub(super) fn silent(&self) -> &[String] {
+    /// Those that have not told.
+    pub(super) fn silent(&self) -> &[Silent] {
         &self.neighbours.silent
     }
 
     /// Refuses to plan past a daemon that is where one is expected and has not told. Anybody can make a socket
     /// elsewhere, and must not be able to hinder this.
     pub(super) fn must_be_known(&self) -> Result<(), Failure> {
-        let is_at = |clause: &str, path: &PathBuf| clause.contains(&format!(" behind {} ", path.display()));
-        let mut silent = self.silent().iter();
-        let Some(clause) = silent.find(|clause| self.known.iter().any(|path| is_at(clause, path))) else {
-            return Ok(());
-        };
+        let is_known = |one: &&Silent| one.path.as_ref().is_some_and(|path| self.known.contains(path));
+        let Some(silent) = self.silent().iter().find(is_known) else { return Ok(()) };
         let message = format!(
-            "{clause}; where its receivers sit is unknown, so nothing was changed: see its log and \
+            "{silent}; where its receivers sit is unknown, so nothing was changed: see its log and \
              `systemctl status udpd`, restart it, and run this again"
         );
         Err(Failure::new(ExitCode::Failure, message))
@@ -79,11 +70,11 @@ impl Seated {
 
     /// Where nobody can say whether the interrupts suit the receivers.
     pub(super) fn unknown(&self, interfaces: &[String]) -> Vec<Unknown> {
-        let unknown = |why: &String| Unknown {
+        let unknown = |silent: &Silent| Unknown {
             interface: interfaces.join(", "),
             queue: None,
             what: "where a running udpd has its receivers".to_owned(),
-            why: why.clone(),
+            why: silent.to_string(),
             cure: "see its log and `systemctl status udpd`; run this as root or as the user of that udpd".to_owned(),
         };
         self.silent().iter().map(unknown).collect()
@@ -91,7 +82,7 @@ impl Seated {
 
     /// What a reader has to know of the plan, one line each.
     pub(super) fn notes(&self, interfaces: &[String]) -> String {
-        let silent: String = self.silent().iter().map(|clause| format!("note: {clause}\n")).collect();
+        let silent: String = self.silent().iter().map(|silent| format!("note: {silent}\n")).collect();
         silent + &self.told(interfaces)
     }
 
@@ -119,26 +110,8 @@ impl Seated {
             json!({ "pid": pid, "version": version, "control_socket": path })
         };
         json!({ "asked": self.neighbours.daemons.iter().map(daemon).collect::<Vec<_>>(),
-                "silent": self.neighbours.silent })
+                "silent": self.silent().iter().map(Silent::to_string).collect::<Vec<_>>() })
     }
-}
-
-/// Asks again while somebody hangs up.
-fn until_heard(mut ask: impl FnMut() -> Neighbours) -> Neighbours {
-    let mut attempt = || {
-        let start = Instant::now();
-        let found = ask();
-        let is_final = found.silent.is_empty() || start.elapsed() > HANGS;
-        (found, is_final)
-    };
-    let mut last = attempt();
-    for _ in 1..ATTEMPTS {
-        if last.1 {
-            break;
-        }
-        last = attempt();
-    }
-    last.0
 }
 
 /// What the command is about, of the one plan for everything.
@@ -166,15 +139,19 @@ pub(super) fn request_for(steering: &Steering<'_>, interfaces: &[String], wish: 
 mod tests {
     use super::*;
 
-    const AT_HOME: &str = "the process behind /run/udpd/control.sock does not tell its seats: timed out";
-    const ELSEWHERE: &str = "the process behind /tmp/udpd.sock does not tell its seats: timed out";
+    const AT_HOME: &str = "/run/udpd/control.sock";
+    const ELSEWHERE: &str = "/tmp/udpd.sock";
+
+    fn clause(path: &str) -> String {
+        format!("the process behind {path} does not tell its seats: timed out")
+    }
 
     fn seated(silent: &[&str], taken: &[usize]) -> Seated {
-        let silent = silent.iter().map(|&clause| clause.to_owned()).collect();
+        let silent = silent.iter().map(|path| Silent { path: Some(path.into()), clause: clause(path) }).collect();
         Seated {
             request: Request { taken: taken.to_vec(), ..Request::default() },
             neighbours: Neighbours { daemons: Vec::new(), silent },
-            known: vec![PathBuf::from("/run/udpd/control.sock")],
+            known: vec![PathBuf::from(AT_HOME)],
         }
     }
 
@@ -182,8 +159,15 @@ mod tests {
     fn a_silent_daemon_where_one_is_expected_is_not_planned_past_and_one_elsewhere_is() {
         let failure = seated(&[ELSEWHERE, AT_HOME], &[]).must_be_known().expect_err("it is there");
         assert_eq!(failure.code, ExitCode::Failure);
-        assert!(failure.message.starts_with(AT_HOME) && failure.message.contains("nothing was changed"), "{failure}");
+        assert!(
+            failure.message.starts_with(&clause(AT_HOME)) && failure.message.contains("nothing was changed"),
+            "{failure}"
+        );
         assert!(seated(&[ELSEWHERE], &[]).must_be_known().is_ok());
+        let more = Silent { path: None, clause: format!("beside {}", clause(AT_HOME)) };
+        let mut of_none = seated(&[], &[]);
+        of_none.neighbours.silent.push(more);
+        assert!(of_none.must_be_known().is_ok(), "a sentence that has the path in it is not the process behind it");
         assert!(seated(&[], &[]).must_be_known().is_ok());
     }
 
@@ -201,25 +185,8 @@ mod tests {
     fn each_silent_daemon_is_unknown_to_status() {
         let names = ["eth0".to_owned(), "eth1".to_owned()];
         let unknown = seated(&[ELSEWHERE, AT_HOME], &[]).unknown(&names);
-        assert_eq!(unknown.iter().map(|one| one.why.as_str()).collect::<Vec<_>>(), [ELSEWHERE, AT_HOME]);
+        assert_eq!(unknown.iter().map(|one| one.why.clone()).collect::<Vec<_>>(), [ELSEWHERE, AT_HOME].map(clause));
         assert_eq!(unknown[0].interface, "eth0, eth1");
         assert_eq!(seated(&[], &[]).unknown(&names), []);
-    }
-
-    #[test]
-    fn one_that_hangs_up_is_asked_again_but_not_for_ever() {
-        let mut asked = 0;
-        let mut answer = |heard_at: u32| {
-            asked = 0;
-            until_heard(|| {
-                asked += 1;
-                let silent = if asked < heard_at { vec![AT_HOME.to_owned()] } else { Vec::new() };
-                Neighbours { daemons: Vec::new(), silent }
-            })
-            .silent
-            .len()
-        };
-        assert_eq!((answer(3), answer(9)), (0, 1));
-        assert_eq!(asked, ATTEMPTS);
     }
 }

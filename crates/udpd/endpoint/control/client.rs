@@ -20,7 +20,7 @@ const STATS_LIMIT: Duration = Duration::from_secs(5);
 const REOPEN_LIMIT: Duration = LIMITS.waiting.saturating_add(Duration::from_secs(5));
 
 /// How often to put a question that was not heard.
-const ATTEMPTS: u32 = 5;
+pub(super) const ATTEMPTS: u32 = 5;
 
 /// The longest answer taken: a thousand listeners with a hundred lanes each.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -91,7 +91,7 @@ impl Connection {
 }
 
 /// Whether the daemon hung up instead of answering.
-fn was_not_heard(error: &io::Error) -> bool {
+pub(super) fn was_not_heard(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
 }
 

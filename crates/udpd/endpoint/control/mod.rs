@@ -14,7 +14,7 @@ mod server;
 mod socket;
 
 pub use client::{Connection, default_paths};
-pub use neighbours::{Neighbour, Neighbours, Search};
+pub use neighbours::{Neighbour, Neighbours, Search, Silent};
 pub use seats::{InterfaceSeats, LaneSeat, Seat, Seats};
 pub use server::ControlServer;
 pub use socket::ControlSocket;

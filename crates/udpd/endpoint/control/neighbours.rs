@@ -18,7 +18,7 @@ use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::unistd::{User, geteuid};
 
-use super::client::exchange;
+use super::client::{ATTEMPTS, exchange, was_not_heard};
 use super::seats::Seats;
 use super::socket;
 
@@ -47,8 +47,22 @@ pub struct Neighbour {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Neighbours {
     pub daemons: Vec<Neighbour>,
-    /// Those that seem to be there and have not told: one clause each.
-    pub silent: Vec<String>,
+    /// Those that seem to be there and have not told.
+    pub silent: Vec<Silent>,
+}
+
+/// One that has not told where its lanes sit. Shown, it is one clause.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Silent {
+    /// Its control socket; `None` where the clause is about several or about the table.
+    pub path: Option<PathBuf>,
+    pub clause: String,
+}
+
+impl fmt::Display for Silent {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.clause)
+    }
 }
 
 /// Where to look.
@@ -76,11 +90,11 @@ impl Search<'_> {
         let deadline = Instant::now() + ALL_LIMIT;
         let mut found = Neighbours::default();
         let mut asked: Vec<PathBuf> = self.except.map(real).into_iter().collect();
-        let (listening, unread) = match listening(self.proc_root) {
-            Ok(paths) => (paths, None),
-            Err(error) => (Vec::new(), Some(format!("cannot look for other daemons: {error}"))),
-        };
-        found.silent.extend(unread);
+        let listening = listening(self.proc_root).unwrap_or_else(|error| {
+            let clause = format!("cannot look for other daemons: {error}");
+            found.silent.push(Silent { path: None, clause });
+            Vec::new()
+        });
         let known = self.named.iter().chain(self.usual).map(|path| (path, true));
         for (path, is_known) in known.chain(listening.iter().map(|path| (path, false))) {
             if asked.contains(&real(path)) {
@@ -97,13 +111,17 @@ impl Search<'_> {
                 Err(Silence::Nobody) => {}
                 Err(Silence::Foreign) if !is_known => {}
                 Err(Silence::Failed(error)) if !is_known && error.kind() == ErrorKind::PermissionDenied => {}
-                Err(silence) => found.silent.push(format!("the process behind {} {silence}", path.display())),
+                Err(silence) => {
+                    let clause = format!("the process behind {} {silence}", path.display());
+                    found.silent.push(Silent { path: Some(path.clone()), clause });
+                }
             }
         }
         let more = found.silent.len().saturating_sub(SILENT_MAX);
         if more > 0 {
             found.silent.truncate(SILENT_MAX);
-            found.silent.push(format!("and {more} more do not tell their seats"));
+            let clause = format!("and {more} more do not tell their seats");
+            found.silent.push(Silent { path: None, clause });
         }
         found
     }
@@ -133,10 +151,24 @@ impl fmt::Display for Silence {
     }
 }
 
+/// Asks, and asks again one that hangs up instead of answering, as a daemon does that is beset by clients.
 fn ask(path: &Path, limit: Duration, is_daemon: &dyn Fn(i32, u32) -> bool) -> Result<Seats, Silence> {
     if limit.is_zero() {
         return Err(Silence::Failed(io::Error::new(ErrorKind::TimedOut, "others have taken all the time there was")));
     }
+    let deadline = Instant::now() + limit;
+    let mut outcome = ask_once(path, limit, is_daemon);
+    for _ in 1..ATTEMPTS {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || !matches!(&outcome, Err(Silence::Failed(error)) if was_not_heard(error)) {
+            break;
+        }
+        outcome = ask_once(path, left, is_daemon);
+    }
+    outcome
+}
+
+fn ask_once(path: &Path, limit: Duration, is_daemon: &dyn Fn(i32, u32) -> bool) -> Result<Seats, Silence> {
     let stream = socket::connect(path, limit).map_err(|error| match error.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => Silence::Nobody,
         ErrorKind::WouldBlock => Silence::Failed(ErrorKind::TimedOut.into()),

@@ -1,6 +1,6 @@
 //! Daemons that answer, hang, lie or are none, and a host that hides its sockets.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
 use std::thread;
 
@@ -84,7 +84,7 @@ fn a_process_that_is_no_daemon_is_never_asked_and_named_only_where_the_operator_
     assert_eq!(found, Neighbours::default());
     let named = [path];
     let found = place.search(&proc_root, &named).ask_those(&|_| true, &|_, _| false);
-    assert!(matches!(found.silent.as_slice(), [line] if line.contains("is not a udpd of root")), "{found:?}");
+    assert!(matches!(found.silent.as_slice(), [one] if one.clause.contains("is not a udpd of root")), "{found:?}");
     listener.set_nonblocking(true).unwrap();
     for _ in 0..2 {
         let (mut client, _) = listener.accept().unwrap();
@@ -105,12 +105,43 @@ fn one_that_hangs_is_named_within_its_limit_and_the_others_are_asked_all_the_sam
     assert_eq!(found.daemons.len(), 1, "{found:?}");
     let expected = ["udpd-1.sock", "udpd-2.sock"];
     assert_eq!(found.silent.len(), 2, "{found:?}");
-    for (line, name) in found.silent.iter().zip(expected) {
-        assert!(line.contains(name) && line.contains("does not tell its seats: timed out"), "{line}");
+    for (silent, name) in found.silent.iter().zip(expected) {
+        assert_eq!(silent.path, Some(place.path(name)));
+        assert!(silent.clause.contains("does not tell its seats: timed out"), "{silent}");
     }
     assert_eq!(taking.join().unwrap().unwrap().unwrap(), "seats\n");
     server.stop();
     drop(deaf);
+}
+
+#[test]
+fn one_that_hangs_up_is_asked_again_but_not_for_ever() {
+    let place = Place::new();
+    let path = place.path("udpd.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    // Hangs up on so many, after their question, and answers the next one.
+    let heard_after = |hang_ups: u32| {
+        let listener = listener.try_clone().unwrap();
+        let answering = thread::spawn(move || {
+            for turn in 0..=hang_ups.min(ATTEMPTS - 1) {
+                let (mut client, _) = listener.accept().unwrap();
+                let mut question = [0; 6];
+                client.read_exact(&mut question).unwrap();
+                if turn == hang_ups {
+                    client.write_all(&serde_json::to_vec(&example()).unwrap()).unwrap();
+                }
+            }
+        });
+        let found = place.ask(std::slice::from_ref(&path));
+        answering.join().unwrap();
+        (found.daemons.len(), found.silent)
+    };
+    assert_eq!(heard_after(2), (1, vec![]));
+    let (daemons, silent) = heard_after(ATTEMPTS);
+    assert_eq!((daemons, silent.len()), (0, 1), "{silent:?}");
+    assert_eq!(silent[0].path, Some(path.clone()));
+    listener.set_nonblocking(true).unwrap();
+    assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "nobody comes a sixth time");
 }
 
 #[test]
@@ -125,7 +156,7 @@ fn an_answer_that_is_none_is_named() {
         io::read_to_string(client).unwrap()
     });
     let found = place.ask(&[path]);
-    assert!(matches!(found.silent.as_slice(), [line] if line.contains("restart it after an update")), "{found:?}");
+    assert!(matches!(found.silent.as_slice(), [one] if one.clause.contains("restart it after an update")), "{found:?}");
     answering.join().unwrap();
 }
 
@@ -134,7 +165,7 @@ fn a_host_that_hides_its_sockets_says_so_once() {
     let place = Place::new();
     fs::remove_file(place.path("proc/net/unix")).unwrap();
     let found = place.ask(&[]);
-    assert!(matches!(found.silent.as_slice(), [line] if line.contains("net/unix")), "{found:?}");
+    assert!(matches!(found.silent.as_slice(), [one] if one.clause.contains("net/unix")), "{found:?}");
 }
 
 #[test]
@@ -198,7 +229,7 @@ fn a_daemon_that_lets_nobody_in_is_named_and_a_stranger_who_does_so_costs_no_tim
     let found = place.search(&proc_root, &[]).ask_those(&|_| false, &|_, _| true);
     assert_eq!(found, Neighbours::default(), "a stranger's");
     let found = place.ask(&[]);
-    assert!(matches!(found.silent.as_slice(), [line] if line.contains("timed out")), "{found:?}");
+    assert!(matches!(found.silent.as_slice(), [one] if one.clause.contains("timed out")), "{found:?}");
 }
 
 #[test]
@@ -209,5 +240,6 @@ fn of_many_that_do_not_tell_eight_are_named_and_the_rest_is_counted() {
     let proc_root = place.path("proc");
     let found = place.search(&proc_root, &named).ask_those(&|_| true, &|_, _| false);
     assert_eq!(found.silent.len(), 9, "{found:?}");
-    assert_eq!(found.silent[8], "and 3 more do not tell their seats");
+    let rest = Silent { path: None, clause: "and 3 more do not tell their seats".to_owned() };
+    assert_eq!(found.silent[8], rest);
 }
