@@ -54,3 +54,4 @@ mod start;
 mod threads;
 // What a service manager hears of the time between them.
 mod watchdog;
+mod watching;

@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 use mmsg::{Datagram, PackedBatch, RecvBatch, Summary};
 
+use super::stamp::Stamp;
+
 /// Datagrams in one of the two forms.
 #[derive(Debug)]
 pub enum Load {
@@ -77,6 +79,8 @@ pub struct LaneBatch {
     pub listener: usize,
     /// Index of the lane over all listeners.
     pub lane: usize,
+    /// When it arrived, where that is measured.
+    pub stamp: Option<Stamp>,
     pub(super) origin: Origin,
     /// Of the memory node, for the way home.
     pub(super) node: usize,
@@ -91,7 +95,7 @@ impl LaneBatch {
     }
 
     fn with(datagrams: Load, origin: Origin) -> Self {
-        Self { datagrams, listener: 0, lane: 0, origin, node: 0, number: 0 }
+        Self { datagrams, listener: 0, lane: 0, stamp: None, origin, node: 0, number: 0 }
     }
 
     pub(super) fn new(datagrams: Load, origin: Origin) -> Parcel {
@@ -125,6 +129,11 @@ pub fn exclusive(parcel: &mut Parcel) -> &mut RecvBatch {
         Load::Received(batch) => batch,
         Load::Packed(_) => unreachable!("a pool keeps the two forms apart"),
     }
+}
+
+/// Lets a batch carry a stamp, under the same conditions.
+pub fn put_stamp(parcel: &mut Parcel, stamp: Option<Stamp>) {
+    whole(parcel).stamp = stamp;
 }
 
 /// The packed batch of a parcel, under the same conditions.

@@ -8,6 +8,7 @@ pub mod channel;
 mod marks;
 pub mod pool;
 pub mod route;
+pub mod stamp;
 #[cfg(test)]
 mod stress_tests;
 

@@ -62,6 +62,7 @@ impl Pool {
         self.next_number += 1;
         let load = whole(parcel);
         load.number = self.next_number;
+        load.stamp = None;
         (load.listener, load.lane, load.node) = (self.owner.listener, self.owner.lane, self.owner.node);
     }
 

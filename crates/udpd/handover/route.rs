@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use mmsg::PackedBatch;
 
-use super::batch::{Load, Origin, Parcel, packed};
+use super::batch::{Load, Origin, Parcel, packed, whole};
 use super::blocks::Blocks;
 use super::channel::Feed;
 use super::pool::Pool;
@@ -134,6 +134,8 @@ impl Route {
         dropped: &mut dyn FnMut(u64, NotTaken),
     ) {
         let mut left = parcel.datagrams.summary().datagrams;
+        // It goes with the first of them.
+        let mut stamp = parcel.stamp;
         for datagram in parcel.datagrams.datagrams() {
             if !open.as_mut().is_some_and(|block| packed(block).push(&datagram)) {
                 open.take().into_iter().for_each(|full| self.feed.send(full));
@@ -146,6 +148,10 @@ impl Route {
                 assert!(is_in, "a block is longer than any datagram");
             }
             left -= 1;
+            if let (Some(stamp), Some(block)) = (stamp.take(), &mut open) {
+                let block = whole(block);
+                block.stamp = Some(block.stamp.map_or(stamp, |earlier| earlier.join(stamp)));
+            }
         }
         if let Some(open) = open {
             self.feed.leave(open);

@@ -1,12 +1,14 @@
 //! Routes with real datagrams over loopback: what is kept, what is given up, in which order, under each policy.
 
 use super::*;
-use crate::handover::batch::exclusive;
+use crate::handover::batch::{exclusive, put_stamp};
 use crate::handover::blocks::{Allowance, Stock};
 use crate::handover::channel::Inbox;
 use crate::handover::pool::{Homes, Owner};
+use crate::handover::stamp::Stamp;
 use mmsg::{BatchShape, Family, RecvBatch, Socket, Wait};
 use std::net::UdpSocket;
+use std::time::Instant;
 
 static NEVER: AtomicBool = AtomicBool::new(false);
 
@@ -20,6 +22,8 @@ struct Lane {
     inbox: Inbox,
     route: Route,
     sent: u32,
+    /// What the next batch carries.
+    stamp: Option<Stamp>,
     dropped: Vec<(u64, NotTaken)>,
 }
 
@@ -43,7 +47,7 @@ impl Lane {
         let mut inbox = Inbox::default();
         let route = Route::new(inbox.attach(1024), policy, 0, blocks.clone(), LEND_MAX);
         let homes = Homes::new([home].into(), vec![blocks]);
-        Self { socket, sender, pool, homes, inbox, route, sent: 0, dropped: Vec::new() }
+        Self { socket, sender, pool, homes, inbox, route, sent: 0, stamp: None, dropped: Vec::new() }
     }
 
     /// Sends so many numbered datagrams, receives them into one batch and hands it over.
@@ -61,6 +65,7 @@ impl Lane {
             batch.receive_more(&self.socket, Wait::Block).expect("received");
         }
         let is_full = batch.is_full();
+        put_stamp(&mut parcel, self.stamp);
         let dropped = &mut self.dropped;
         self.route.hand(&parcel, is_full, &mut self.pool, &NEVER, &mut |count, why| dropped.push((count, why)));
         self.pool.put(parcel);
@@ -117,6 +122,30 @@ fn full_batches_are_lent_as_long_as_a_quarter_is_left_and_packed_then() {
         lane.homes.send(parcel);
     }
     assert_eq!(forms, [true, true, true, true, true, false], "two are left to receive into, the rest is one block");
+}
+
+#[test]
+fn a_block_carries_the_oldest_stamp_of_what_is_packed_into_it_and_an_empty_one_none() {
+    let mut lane = Lane::new(FullPolicy::DropNewest, 2, 1);
+    let start = Instant::now();
+    let stamp = |milliseconds, datagrams| Stamp { arrived: start + Duration::from_millis(milliseconds), datagrams };
+    // The first is lent; what comes then is packed into one block, two of them with a stamp.
+    for stamp in [Some(stamp(1, 4)), None, Some(stamp(2, 1)), None, Some(stamp(3, 2))] {
+        lane.stamp = stamp;
+        lane.hand(1);
+    }
+    let mut stamps = Vec::new();
+    while let Some(parcel) = lane.inbox.take() {
+        stamps.push(parcel.stamp);
+        lane.homes.send(parcel);
+    }
+    assert_eq!(stamps, [Some(stamp(1, 4)), Some(stamp(2, 3))]);
+    lane.stamp = None;
+    (0..2).for_each(|_| lane.hand(1));
+    while let Some(parcel) = lane.inbox.take() {
+        assert_eq!(parcel.stamp, None, "a stamp does not outlive its datagrams");
+        lane.homes.send(parcel);
+    }
 }
 
 #[test]

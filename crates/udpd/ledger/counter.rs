@@ -78,23 +78,23 @@ impl Counters for u64 {
     }
 }
 
-impl<const N: usize> Counters for [u64; N]
+impl<C: Counters, const N: usize> Counters for [C; N]
 where
-    [u64; N]: Default,
-    [AtomicU64; N]: Default,
+    [C; N]: Default,
+    [Cells<C>; N]: Default,
 {
-    type Cells = [AtomicU64; N];
+    type Cells = [Cells<C>; N];
 
     fn each(&self, cells: &Self::Cells, visit: &mut impl FnMut(u64, &AtomicU64)) {
-        self.iter().zip(cells).for_each(|(number, cell)| visit(*number, cell));
+        self.iter().zip(cells).for_each(|(counters, cells)| counters.each(cells, visit));
     }
 
     fn load(cells: &Self::Cells) -> Self {
-        std::array::from_fn(|place| u64::load(&cells[place]))
+        std::array::from_fn(|place| C::load(&cells[place]))
     }
 
     fn add(&mut self, other: &Self) {
-        self.iter_mut().zip(other).for_each(|(number, other)| *number += other);
+        self.iter_mut().zip(other).for_each(|(counters, other)| counters.add(other));
     }
 }
 

@@ -3,11 +3,13 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
-use mmsg::{MemoryInfo, Socket};
+use mmsg::{MemoryInfo, RecvBatch, Socket};
 
 use super::counter::{Cells, Counters};
 use super::published::Published;
+use super::senders::{SenderSnapshot, Senders};
 use super::tables::{LaneTally, SinkDropped};
 
 /// The published side of one lane.
@@ -22,6 +24,7 @@ pub struct LaneLedger {
     /// The one core where its receiver runs, or [`NO_CORE`].
     core: AtomicUsize,
     kernel: Mutex<KernelSide>,
+    senders: Mutex<Senders>,
 }
 
 /// What no core is called.
@@ -39,6 +42,7 @@ impl LaneLedger {
             is_uncountable: AtomicBool::new(false),
             core: AtomicUsize::new(NO_CORE),
             kernel: Mutex::new(KernelSide { socket, drops: KernelDrops::default(), is_silent }),
+            senders: Mutex::new(Senders::new(Instant::now())),
         }
     }
 
@@ -90,6 +94,22 @@ impl LaneLedger {
         let mut kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
         let info = kernel.observe()?;
         Some((kernel.drops.total, info))
+    }
+
+    /// Counts the senders of a batch that stands for `weight` batches; not at all in the moment that somebody reads.
+    pub fn count_senders(&self, batch: &RecvBatch, weight: u64, now: Instant) {
+        if let Ok(mut senders) = self.senders.try_lock() {
+            senders.count(batch.datagrams().filter_map(|datagram| datagram.source()), weight, now);
+        }
+    }
+
+    /// Who sends most to this lane, the busiest first.
+    pub fn senders(&self) -> Vec<SenderSnapshot> {
+        let mut senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner).busiest(Instant::now());
+        // What a sample stands for can be more than there was at all.
+        let received = self.read().received;
+        senders.iter_mut().for_each(|sender| sender.datagrams = sender.datagrams.min(received));
+        senders
     }
 
     pub fn socket(&self) -> Arc<Socket> {

@@ -15,7 +15,9 @@ mod counter;
 mod files;
 mod lane;
 mod published;
+mod residence;
 mod save;
+pub mod senders;
 pub mod snapshot;
 pub mod tables;
 
@@ -25,6 +27,8 @@ pub use counter::{Cells, Counter, Counters, Table};
 pub use files::FileLedger;
 pub use lane::LaneLedger;
 pub use published::Published;
+pub use residence::{ResidenceBucket, ResidenceSnapshot, ResidenceTally};
+pub use senders::SenderSnapshot;
 pub use snapshot::Snapshot;
 pub use tables::{DestinationTally, LaneTally, SINKS_PER_LISTENER_MAX, Tally};
 

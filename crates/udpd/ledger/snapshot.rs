@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::residence::ResidenceSnapshot;
+use super::senders::SenderSnapshot;
 use super::tables::{DestinationTally, FileTally, LaneTally, Tally};
 
 /// The whole ledger at one moment.
@@ -94,6 +96,10 @@ pub struct SinkSnapshot {
     pub queue_depth: u64,
     /// How many that can be before `when_full` decides, if nothing else waits.
     pub queue_capacity: u64,
+    /// How long datagrams stayed from arrival to delivery: of all listeners of the sink together. Null where nothing
+    /// was measured yet.
+    #[serde(default)]
+    pub residence: Option<ResidenceSnapshot>,
     /// What it has written, for a sink of type `file`: of all its listeners together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<FilesSnapshot>,
@@ -158,6 +164,9 @@ pub struct LaneSnapshot {
     pub receive_buffer_bytes: u64,
     /// How much of it is in use now.
     pub receive_buffer_used_bytes: u64,
+    /// Who sends most to it of late, the busiest first. The metrics never have an address.
+    #[serde(default)]
+    pub senders: Vec<SenderSnapshot>,
 }
 
 /// Host-wide counters, by name.

@@ -34,6 +34,7 @@ pub(crate) fn example() -> Snapshot {
         counts: LaneTally { received, calls, ..LaneTally::default() },
         receive_buffer_bytes: 8_388_608,
         receive_buffer_used_bytes: 1_280,
+        senders: Vec::new(),
     };
     let sink = |name: &str, delivered: u64, queue_full: u64, sink_error: u64| SinkSnapshot {
         name: name.into(),
@@ -44,6 +45,7 @@ pub(crate) fn example() -> Snapshot {
         in_flight: 1_233_551 - delivered - queue_full - sink_error,
         queue_depth: 3,
         queue_capacity: 256,
+        residence: None,
         files: None,
         destinations: Vec::new(),
     };

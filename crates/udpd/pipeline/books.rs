@@ -15,7 +15,10 @@ use crate::ledger::snapshot::{
     Snapshot,
 };
 use crate::ledger::tables::{LaneTally, SinkDropped, Tally};
-use crate::ledger::{ConsumerLedger, Counters, DestinationLedger, FileLedger, LaneLedger, Table};
+use crate::ledger::{
+    ConsumerLedger, Counters, DestinationLedger, FileLedger, LaneLedger, Published, ResidenceSnapshot, ResidenceTally,
+    Table,
+};
 use crate::plan::spread::Intake;
 
 /// Everything a reading needs.
@@ -69,6 +72,8 @@ pub struct SinkBooks {
     pub queues: Vec<BlockGauge>,
     pub block_bytes: usize,
     pub consumers: Vec<Arc<ConsumerLedger>>,
+    /// How long datagrams stayed, by consumer.
+    pub residence: Vec<Arc<Published<ResidenceTally>>>,
     pub files: Vec<Arc<FileLedger>>,
     /// Its destinations, once for each consumer.
     pub destinations: Vec<Arc<DestinationLedger>>,
@@ -78,6 +83,7 @@ pub struct SinkBooks {
 struct WholeSink {
     queue_depth: u64,
     queue_capacity: u64,
+    residence: Option<ResidenceSnapshot>,
     destinations: Vec<DestinationSnapshot>,
     files: Option<FilesSnapshot>,
 }
@@ -190,6 +196,7 @@ impl LaneBooks {
             counts,
             receive_buffer_bytes: self.receive_buffer_bytes,
             receive_buffer_used_bytes: memory.map_or(0, |memory| u64::from(memory.receive_used_bytes)),
+            senders: self.ledger.senders(),
         }
     }
 
@@ -232,6 +239,7 @@ impl SinkBooks {
         WholeSink {
             queue_depth: self.bytes(BlockGauge::in_use),
             queue_capacity: self.bytes(BlockGauge::capacity),
+            residence: ResidenceTally::sum(self.residence.iter().map(|residence| residence.read())).read(),
             destinations: DestinationLedger::sum(self.destinations.iter().map(Arc::as_ref)),
             files: (!self.files.is_empty()).then(|| FileLedger::sum(self.files.iter().map(Arc::as_ref))),
         }
@@ -254,6 +262,7 @@ impl SinkBooks {
             in_flight: waiting.max(0).cast_unsigned() + counts.pending,
             queue_depth: whole.queue_depth,
             queue_capacity: whole.queue_capacity,
+            residence: whole.residence.clone(),
             destinations: whole.destinations.clone(),
             files: whole.files.clone(),
         };

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::stay::Stays;
 use crate::handover::batch::Parcel;
 use crate::handover::channel::{Inbox, Waited};
 use crate::handover::pool::Homes;
@@ -43,6 +44,8 @@ pub struct Consumer {
     pub ledger: Arc<ConsumerLedger>,
     /// What it counts, by listener.
     pub tallies: Tallies,
+    /// How long it took.
+    pub stays: Stays,
 }
 
 /// Why a consumer ended.
@@ -70,7 +73,7 @@ impl Consumer {
             if self.sink.due().is_some_and(|due| due <= Instant::now()) {
                 self.sink.when_due(&mut self.tallies);
             }
-            self.ledger.publish(&mut self.tallies);
+            self.publish();
             if reason.is_none()
                 && let Some(why) = self.sink.closed()
             {
@@ -91,7 +94,7 @@ impl Consumer {
         }
         // The end of a sink is a wait for its disk or its peers, with a limit of its own.
         crew::at_rest(|| self.sink.finish(&mut self.tallies, &mut |tallies| self.ledger.publish(tallies)));
-        self.ledger.publish(&mut self.tallies);
+        self.publish();
         reason.map_or(End::Done, End::Closed)
     }
 
@@ -113,10 +116,19 @@ impl Consumer {
         let datagrams = parcel.datagrams.summary().datagrams;
         tally.taken += datagrams;
         tally.pending += datagrams;
+        if let Some(stamp) = parcel.stamp {
+            self.stays.begin(stamp, parcel.listener, &self.tallies);
+        }
         self.sink.accept(&parcel, &mut self.tallies);
-        self.ledger.publish(&mut self.tallies);
+        self.publish();
         self.homes.send(parcel);
         datagrams
+    }
+
+    /// Lets others see what was counted, and what has been decided by now.
+    fn publish(&mut self) {
+        self.ledger.publish(&mut self.tallies);
+        self.stays.note(&self.tallies);
     }
 
     /// Sleeps until a batch comes, handles it, and returns how many datagrams are in it; meanwhile does what the sink
@@ -127,7 +139,7 @@ impl Consumer {
                 Waited::Batch(parcel) => return Some(self.consume(parcel)),
                 Waited::Deadline => {
                     self.sink.when_due(&mut self.tallies);
-                    self.ledger.publish(&mut self.tallies);
+                    self.publish();
                 }
                 Waited::Ended => return None,
             }

@@ -10,6 +10,7 @@ use crossbeam_channel::{Sender, bounded};
 use mmsg::{Backing, Engine, GrantedBuffer, RecvBatch, Socket};
 
 use super::receiver::{Receiver, Stop};
+use super::sampling::Sampling;
 use super::setup::LaneSetup;
 use super::socket;
 use super::successor::Successor;
@@ -152,6 +153,7 @@ fn live(setup: LaneSetup, made: &Sender<Result<Made, Failure>>, start: &crossbea
         policy,
         gather: setup.listener.gather,
         stop,
+        sampling: Sampling::new(),
         successor,
     }
     .run();

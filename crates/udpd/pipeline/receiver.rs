@@ -15,10 +15,12 @@ use std::time::{Duration, Instant};
 
 use mmsg::{Engine, RecvBatch, Wait};
 
+use super::sampling::{BATCHES_PER_SAMPLE, Sampling};
 use super::successor::Successor;
-use crate::handover::batch::{Parcel, exclusive};
+use crate::handover::batch::{Parcel, exclusive, put_stamp};
 use crate::handover::pool::Pool;
 use crate::handover::route::{NotTaken, Route};
+use crate::handover::stamp::Stamp;
 use crate::ledger::{LaneLedger, LaneTally};
 use crate::os::crew;
 use crate::policy::Policy;
@@ -69,6 +71,7 @@ pub struct Receiver {
     /// Let datagrams gather this long before a batch is taken that would not be full.
     pub gather: Duration,
     pub stop: Arc<Stop>,
+    pub sampling: Sampling,
     /// Where a socket is left that is to be received from instead.
     pub successor: Arc<Successor>,
 }
@@ -137,9 +140,11 @@ impl Receiver {
             return 0;
         }
         tally.calls += 1;
+        // Before it rests: what came first has waited longest.
+        let arrived = self.sampling.is_due().then(Instant::now);
         self.fill_up(tally, batch);
         let messages = batch.messages();
-        self.hand_over(tally, parcel);
+        self.hand_over(tally, parcel, arrived);
         messages
     }
 
@@ -163,14 +168,18 @@ impl Receiver {
             && !self.routes.iter().any(Route::is_awaited)
     }
 
-    /// Counts what is in the batch, publishes, and gives the batch to every sink.
-    fn hand_over(&mut self, tally: &mut LaneTally, mut parcel: Parcel) {
+    /// Counts what is in the batch, publishes, and gives the batch to every sink; with the time of its arrival, where
+    /// it is a sample.
+    fn hand_over(&mut self, tally: &mut LaneTally, mut parcel: Parcel, arrived: Option<Instant>) {
         let batch = exclusive(&mut parcel);
         let summary = *batch.summary();
         tally.received += summary.datagrams + summary.unsplit;
         tally.bytes += summary.bytes;
         tally.dropped.unsplit += summary.unsplit;
         tally.truncated += summary.truncated;
+        if let Some(now) = arrived {
+            self.ledger.count_senders(batch, BATCHES_PER_SAMPLE, now);
+        }
         if let Some(policy) = &mut self.policy {
             policy.apply(batch, &mut tally.dropped);
         }
@@ -188,6 +197,7 @@ impl Receiver {
         }
         self.ledger.publish(tally);
         let is_full = batch.is_full();
+        put_stamp(&mut parcel, arrived.map(|arrived| Stamp { arrived, datagrams: offered }));
         for route in &mut self.routes {
             let (ledger, sink) = (&self.ledger, route.sink);
             route.hand(&parcel, is_full, &mut self.pool, &self.stop.give_up, &mut |datagrams, reason| {

@@ -9,6 +9,7 @@ use super::consumer::{Consumer, End};
 use super::files::Files;
 use super::lane::thread_name;
 use super::running::Pinned;
+use super::stay::Stays;
 use super::stocks::Stocks;
 use crate::config::Config;
 use crate::exit::Failure;
@@ -78,6 +79,7 @@ impl Wiring<'_> {
             queues: Vec::new(),
             block_bytes: self.plan.pool.block_bytes,
             consumers: Vec::new(),
+            residence: Vec::new(),
             files: Vec::new(),
             destinations: Vec::new(),
         };
@@ -91,6 +93,7 @@ impl Wiring<'_> {
             let own = feeders.iter().filter(|lane| lane.consumer == number).map(|lane| lane.listener);
             let own = own.clone().min().unwrap_or(0)..own.max().map_or(0, |last| last + 1);
             let ledger = Arc::new(ConsumerLedger::new(own.clone()));
+            let residence = Arc::default();
             let opened = sink.settings.open(Opening {
                 sink: &sink.name,
                 consumer: number,
@@ -108,10 +111,12 @@ impl Wiring<'_> {
                 homes: Homes::new(Arc::clone(self.homes), blocks.to_vec()),
                 ledger: Arc::clone(&ledger),
                 tallies: Tallies::new(own),
+                stays: Stays::new(Arc::clone(&residence)),
             };
             let cores = self.plan.cores_of_consumer(&lanes);
             consumers.push(Pending { name: thread_name("sink", number, &sink.name), cores, consumer });
             books.consumers.push(ledger);
+            books.residence.push(residence);
         }
         if let Some(keeper) = keeper {
             files.start(&sink.name, keeper, self.crew)?;

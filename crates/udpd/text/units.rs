@@ -68,6 +68,19 @@ pub fn print_duration(duration: Duration) -> String {
     }
 }
 
+/// A short time as people read it, with three digits at most: "90 us", "1.5 ms", "30 s".
+pub fn print_seconds(seconds: f64) -> String {
+    let (amount, unit) = match seconds {
+        ..1e-3 => (seconds * 1e6, "us"),
+        1e-3..1.0 => (seconds * 1e3, "ms"),
+        _ => (seconds, "s"),
+    };
+    // Rounded first, so that a binary fraction does not show.
+    let tenths = (amount * 10.0).round();
+    let digits = usize::from(tenths < 100.0 && tenths % 10.0 != 0.0);
+    format!("{:.digits$} {unit}", tenths / 10.0)
+}
+
 fn parse_amount(text: &str, noun: &str, units: &[(&str, u64)], right: &str) -> Result<u64, Advice> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
@@ -161,6 +174,13 @@ mod tests {
             assert_eq!(parse_duration(&print_duration(duration)), Ok(duration));
         }
         assert_eq!(print_duration(Duration::from_millis(250)), "250ms");
+    }
+
+    #[test]
+    fn short_times_have_three_digits_at_most() {
+        let printed = [1e-6, 1.5e-6, 9e-5, 7e-4, 0.001, 0.0015, 0.05, 0.7, 1.5, 30.0, 700.0].map(print_seconds);
+        let expected = "1 us,1.5 us,90 us,700 us,1 ms,1.5 ms,50 ms,700 ms,1.5 s,30 s,700 s";
+        assert_eq!(printed.join(","), expected);
     }
 
     #[test]

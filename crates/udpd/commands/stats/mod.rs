@@ -13,6 +13,10 @@ use crate::ledger::{Counter, Table as _};
 use crate::os::console;
 use crate::plan::memory::Bytes;
 use crate::text::tables::{Table, grouped, or_dash};
+use crate::text::units::print_seconds;
+
+/// How many of the busiest senders of a lane are printed.
+const SENDERS_PRINTED: usize = 3;
 
 /// Asks the daemon that has been reached, and writes what it says.
 ///
@@ -39,9 +43,11 @@ pub fn render(snapshot: &Snapshot) -> String {
         push_sharers(&mut text, listener.shared_with.as_deref());
         push_sums(&mut text, listener);
         push_table(&mut text, listener.sinks.iter().map(sink).collect());
+        push_table(&mut text, listener.sinks.iter().filter_map(residence).collect());
         push_table(&mut text, listener.sinks.iter().filter_map(files).collect());
         push_table(&mut text, listener.sinks.iter().flat_map(destinations).collect());
         push_table(&mut text, listener.lanes.iter().map(lane).collect());
+        push_table(&mut text, listener.lanes.iter().flat_map(senders).collect());
     }
     text
 }
@@ -125,6 +131,19 @@ fn sink(sink: &SinkSnapshot) -> Row {
     row
 }
 
+/// How long datagrams stayed on their way to a sink.
+fn residence(sink: &SinkSnapshot) -> Option<Row> {
+    let residence = sink.residence.as_ref()?;
+    let quantile = |seconds: Option<f64>| seconds.map_or_else(|| "more than 700 s".to_owned(), print_seconds);
+    Some(vec![
+        cell("residence of", &sink.name),
+        cell("sampled", grouped(residence.count)),
+        cell("p50", quantile(residence.p50_seconds)),
+        cell("p99", quantile(residence.p99_seconds)),
+        cell("p99.9", quantile(residence.p999_seconds)),
+    ])
+}
+
 fn files(sink: &SinkSnapshot) -> Option<Row> {
     let counts = &sink.files.as_ref()?.counts;
     Some(std::iter::once(cell("files of", &sink.name)).chain(named(counts.values())).collect())
@@ -155,6 +174,18 @@ fn lane(lane: &LaneSnapshot) -> Row {
         cell("engine", &lane.engine),
         cell("address", &lane.address),
     ]
+}
+
+/// Who sends most to a lane, as far as it is worth a line each.
+fn senders(lane: &LaneSnapshot) -> impl Iterator<Item = Row> {
+    lane.senders.iter().take(SENDERS_PRINTED).map(|sender| {
+        vec![
+            cell("busiest on lane", lane.lane),
+            cell("sender", sender.address),
+            cell("port", sender.port.map_or_else(|| "several".to_owned(), |port| port.to_string())),
+            cell("share", format!("{:.1} %", 100.0 * sender.share)),
+        ]
+    })
 }
 
 /// Writes rows below an empty line, indented; nothing where there are none.

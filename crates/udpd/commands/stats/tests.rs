@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::endpoint::control::{ControlServer, ControlSocket, Seats};
+use crate::ledger::SenderSnapshot;
 use crate::ledger::tests::{example, numbered};
 use crate::os::crew::Crew;
 
@@ -70,6 +71,27 @@ fn a_residual_and_datagrams_on_the_wrong_core_stand_out() {
     snapshot.listeners[0].lanes[1].wrong_cpu = Some(76_543);
     let text = render(&snapshot);
     assert!(text.lines().any(|line| line.starts_with("  1 ") && line.contains(" 76,543 ")), "{text}");
+}
+
+#[test]
+fn residence_and_senders_stand_below_their_sink_and_lane() {
+    let mut snapshot = example();
+    let listener = &mut snapshot.listeners[0];
+    let residence = serde_json::json!({
+        "count": 1_000, "sum_seconds": 1.0, "p50_seconds": 0.00015, "p99_seconds": 0.002, "p999_seconds": null,
+        "buckets": []
+    });
+    listener.sinks[0].residence = Some(serde_json::from_value(residence).unwrap());
+    let sender =
+        |port, share| SenderSnapshot { address: "10.0.0.1".parse().unwrap(), port, share, datagrams: 1, error: 0 };
+    listener.lanes[1].senders = vec![sender(Some(514), 0.5), sender(None, 0.25), sender(None, 0.1), sender(None, 0.1)];
+    let text = render(&snapshot);
+    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    let has = |line: &str| lines.contains(&line.split(' ').collect());
+    assert!(has("residence of sampled p50 p99 p99.9"), "{text}");
+    assert!(has("archive 1,000 150 us 2 ms more than 700 s"), "{text}");
+    assert!(has("1 10.0.0.1 514 50.0 %") && has("1 10.0.0.1 several 25.0 %"), "{text}");
+    assert_eq!(text.matches("10.0.0.1").count(), SENDERS_PRINTED);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::fmt::{Display, Write};
 
 use crate::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot, Takes};
 use crate::ledger::tables::KERNEL_DROPPED;
-use crate::ledger::{Counter, Table};
+use crate::ledger::{Counter, ResidenceSnapshot, Table};
 
 /// What all drops have in common, whatever their reason.
 const DROPPED_HELP: &str = "Datagrams lost, by the layer that lost them and why. In layer kernel of a listener with \
@@ -81,6 +81,9 @@ fn add_sink(to: &mut Exposition, labels: &[(&str, &str)], sink: &SinkSnapshot) {
 
 fn add_whole_sink(to: &mut Exposition, sink: &SinkSnapshot) {
     let label = ("sink", sink.name.as_str());
+    if let Some(residence) = &sink.residence {
+        to.add_residence(&[label], residence);
+    }
     if let Some(files) = &sink.files {
         to.add_table(&[label], files.counts.values());
     }
@@ -99,6 +102,7 @@ struct Exposition {
 struct Metric {
     name: &'static str,
     help: &'static str,
+    is_histogram: bool,
     samples: String,
 }
 
@@ -115,14 +119,41 @@ impl Exposition {
         }
     }
 
+    /// The one histogram there is. Its buckets are always the same, so that sums over sinks are right.
+    fn add_residence(&mut self, labels: &[(&str, &str)], residence: &ResidenceSnapshot) {
+        let name = "udpd_residence_seconds";
+        let help = "How long datagrams stayed from the receive call to the sink's delivery, sampled. Absent where \
+                    nothing was measured yet.";
+        let all = [("+Inf".to_owned(), residence.count)];
+        let within = residence.cumulative().map(|(end, count)| (end.to_string(), count)).chain(all);
+        for (end, count) in within {
+            self.add_part(name, "_bucket", help, &[labels, &[("le", &end)]].concat(), count);
+        }
+        self.add_part(name, "_sum", help, labels, residence.sum_seconds);
+        self.add_part(name, "_count", help, labels, residence.count);
+    }
+
     /// One sample. What nobody knows has none.
     fn add(&mut self, name: &'static str, help: &'static str, labels: &[(&str, &str)], value: impl Display) {
+        self.add_part(name, "", help, labels, value);
+    }
+
+    /// One sample of a metric whose samples have names of their own.
+    fn add_part(
+        &mut self,
+        name: &'static str,
+        part: &'static str,
+        help: &'static str,
+        labels: &[(&str, &str)],
+        value: impl Display,
+    ) {
         let place = self.metrics.iter().position(|metric| metric.name == name).unwrap_or_else(|| {
-            self.metrics.push(Metric { name, help, samples: String::new() });
+            self.metrics.push(Metric { name, help, is_histogram: !part.is_empty(), samples: String::new() });
             self.metrics.len() - 1
         });
         let text = &mut self.metrics[place].samples;
         text.push_str(name);
+        text.push_str(part);
         for (position, (label, content)) in labels.iter().enumerate() {
             text.push(if position == 0 { '{' } else { ',' });
             text.push_str(label);
@@ -139,8 +170,12 @@ impl Exposition {
 
     fn text(self) -> String {
         let mut text = String::new();
-        for Metric { name, help, samples } in self.metrics {
-            let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+        for Metric { name, help, is_histogram, samples } in self.metrics {
+            let kind = match is_histogram {
+                true => "histogram",
+                false if name.ends_with("_total") => "counter",
+                false => "gauge",
+            };
             let _ = write!(text, "# HELP {name} {}\n# TYPE {name} {kind}\n{samples}", help.replace('`', ""));
         }
         text

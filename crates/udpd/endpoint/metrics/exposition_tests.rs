@@ -1,11 +1,13 @@
 //! The exposition, read back line by line the way a scraper reads it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::*;
 use crate::ledger::snapshot::{DestinationSnapshot, FilesSnapshot};
 use crate::ledger::tables::{DestinationTally, FileTally};
 use crate::ledger::tests::{example, numbered};
+use crate::ledger::{ResidenceTally, SenderSnapshot};
 
 /// What rises and falls; everything else is a counter.
 const GAUGES: [&str; 9] = [
@@ -80,10 +82,18 @@ fn parse(text: &str) -> Vec<Sample> {
         } else if let Some(kind) = line.strip_prefix("# TYPE ") {
             let (name, kind) = kind.split_once(' ').unwrap();
             assert_eq!(name, present);
-            assert_eq!(kind, if GAUGES.contains(&name) { "gauge" } else { "counter" }, "{line}");
+            let expected = match name {
+                "udpd_residence_seconds" => "histogram",
+                name if GAUGES.contains(&name) => "gauge",
+                _ => "counter",
+            };
+            assert_eq!(kind, expected, "{line}");
         } else {
             let sample = parse_sample(line);
-            assert_eq!(sample.name, present, "a sample stands under another metric's declaration");
+            let part = sample.name.strip_prefix(&present);
+            let is_of_histogram = matches!(part, Some("_bucket" | "_sum" | "_count"));
+            let is_own = part == Some("") || present == "udpd_residence_seconds" && is_of_histogram;
+            assert!(is_own, "{line} stands under the declaration of {present}");
             assert!(seen.insert((sample.name.clone(), sample.labels.clone())), "{line} stands there twice");
             samples.push(sample);
         }
@@ -198,4 +208,37 @@ fn what_a_sink_counts_for_all_its_listeners_stands_there_once() {
     let of_destination = [of_sink[0], ("destination", "[fd00::9]:514")];
     assert_eq!(sum(&samples, "udpd_relay_sent_datagrams_total", &of_destination), 6.0);
     assert_eq!(sum(&samples, "udpd_relay_icmp_errors_total", &of_sink), 2.0);
+}
+
+#[test]
+fn the_residence_of_a_sink_is_a_histogram_that_never_falls_and_ends_with_all() {
+    let mut snapshot = example();
+    let mut tally = ResidenceTally::default();
+    for (micros, datagrams) in [(90, 985), (900, 10), (40_000, 4), (701_000_000, 1)] {
+        tally.observe(Duration::from_micros(micros), datagrams);
+    }
+    snapshot.listeners[0].sinks[0].residence = tally.read();
+    let samples = parse(&exposition(&snapshot));
+    let of_sink = [("sink", "archive")];
+    let buckets: Vec<&Sample> =
+        samples.iter().filter(|sample| sample.name == "udpd_residence_seconds_bucket").collect();
+    assert!(buckets.is_sorted_by_key(|sample| sample.value));
+    assert!(buckets.iter().all(|sample| sample.labels.keys().eq(["le", "sink"])));
+    let within = |le| sum(&samples, "udpd_residence_seconds_bucket", &[of_sink[0], ("le", le)]);
+    let seen = ["0.00005", "0.0001", "0.001", "0.05", "500", "+Inf"].map(within);
+    assert_eq!(seen, [0.0, 985.0, 995.0, 999.0, 999.0, 1000.0]);
+    assert_eq!(sum(&samples, "udpd_residence_seconds_count", &of_sink), 1000.0);
+    assert_eq!(sum(&samples, "udpd_residence_seconds_sum", &of_sink), tally.read().unwrap().sum_seconds);
+    let absent = samples.iter().find(|sample| sample.labels.get("sink").is_some_and(|sink| sink == "relay"));
+    assert!(absent.is_some_and(|sample| !sample.name.starts_with("udpd_residence")), "nothing was measured there");
+}
+
+#[test]
+fn no_sender_is_ever_in_a_metric() {
+    let mut snapshot = example();
+    let address = "203.0.113.77".parse().unwrap();
+    snapshot.listeners[0].lanes[0].senders =
+        vec![SenderSnapshot { address, port: Some(60_123), share: 1.0, datagrams: 1, error: 0 }];
+    let text = exposition(&snapshot);
+    assert!(!text.contains("203.0.113.77") && !text.contains("60123"), "{text}");
 }

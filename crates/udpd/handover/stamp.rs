@@ -1,0 +1,20 @@
+//! When datagrams arrived, for the few batches of which that is measured.
+
+use std::time::Instant;
+
+/// What a sampled batch carries to every consumer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    /// When the receive call returned that brought the first of its datagrams.
+    pub arrived: Instant,
+    /// For how many datagrams this stands.
+    pub datagrams: u64,
+}
+
+impl Stamp {
+    /// One block for the datagrams of both: all of them count as old as the oldest, so that nothing seems faster than
+    /// it was.
+    pub(super) fn join(self, other: Self) -> Self {
+        Self { arrived: self.arrived.min(other.arrived), datagrams: self.datagrams + other.datagrams }
+    }
+}
