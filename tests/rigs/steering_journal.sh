@@ -21,8 +21,8 @@ if [ -n "$missing" ]; then
 fi
 
 if [ -z "${UDPD:-}" ]; then
-    cargo build --bin udpd
-    UDPD=$(realpath "${CARGO_TARGET_DIR:-target}/debug/udpd")
+    cargo build --release --bin udpd
+    UDPD=$(realpath "${CARGO_TARGET_DIR:-target}/release/udpd")
 fi
 export UDPD
 directory=$(mktemp -d)
