@@ -1,15 +1,18 @@
 //! The clients of a running daemon: those who ask it on its control socket and its metrics endpoint, and those who only
 //! sit there.
 
+use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::{FileTypeExt, symlink};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use nix::libc;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::socket;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
@@ -89,6 +92,87 @@ fn beside_a_thousand_idle_connections_on_each_of_both_a_scrape_and_stats_are_ans
     let ended = daemon.terminate();
     assert!(ended.status.success(), "{}", ended.stderr);
     assert_closed(&ended.ledger, sent);
+}
+
+/// One of ten thousand: what it sends, and how it goes. None of them ever reads.
+fn nuisance(metrics: SocketAddr, number: usize) -> TcpStream {
+    let mut client = TcpStream::connect(metrics).expect("the endpoint takes everybody");
+    let long = format!("GET /metrics HTTP/1.1\r\nX: {}", "x".repeat(20_000));
+    let sent: &[u8] = match number % 9 {
+        0 => b"",
+        1 => b"GET /metrics HT",
+        2 => b"GET /metrics HTTP/1.1\r\n\r\n",
+        3 => b"GET / HTTP/1.1\r\n\r\n",
+        4 => b"GET /stream HTTP/1.1\r\n\r\n",
+        5 => b"GET /history?step=1 HTTP/1.1\r\n\r\n",
+        6 => b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        7 => long.as_bytes(),
+        _ => b"\0\xff\r\n\r\nPOST ../../etc HTTP/9",
+    };
+    // The daemon may have hung up already, which is what some of these ask for.
+    let _ = client.write_all(sent);
+    match number % 5 {
+        0 => drop(client.shutdown(Shutdown::Write)),
+        1 => drop(client.shutdown(Shutdown::Both)),
+        2 => drop(socket::setsockopt(&client, socket::sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 0 })),
+        _ => {}
+    }
+    client
+}
+
+#[test]
+fn ten_thousand_slow_broken_and_mad_clients_of_the_page_cost_neither_scrapes_nor_datagrams_anything() {
+    let (listen, metrics) = (free_address(), free_tcp_address());
+    let daemon = Daemon::with_config(&config(listen, &format!("metrics_address = \"{metrics}\"")));
+    let before = open_descriptors(&daemon);
+    let mut sent = 0;
+    // As many stay connected at a time as any limit on descriptors allows.
+    let mut connected = VecDeque::new();
+    for number in 0..10_000 {
+        connected.push_back(nuisance(metrics, number));
+        if connected.len() > 500 {
+            connected.pop_front();
+        }
+        if number % 1_000 == 999 {
+            sent += Load::new(listen, Amount::Count(100)).send().sent;
+            let scrape = scrape(metrics);
+            assert!(scrape.starts_with("HTTP/1.1 200 OK\r\n") && scrape.ends_with('\n'), "{number}: {scrape}");
+            let held = open_descriptors(&daemon).saturating_sub(before);
+            assert!(held <= 8, "{held} connections are held after {number}");
+        }
+    }
+    let ended = daemon.terminate();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    assert_closed(&ended.ledger, sent);
+}
+
+#[test]
+fn a_token_covers_metrics_and_page_and_one_that_cannot_be_had_ends_the_start_with_78() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("token");
+    fs::write(&path, "0123456789abcdef0123456789abcdef").expect("the token");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("its mode");
+    let metrics = free_tcp_address();
+    let keys = format!("metrics_address = \"{metrics}\"\nmetrics_token_file = \"{}\"", text(&path));
+    let daemon = Daemon::with_config(&config(free_address(), &keys));
+    assert!(scrape(metrics).starts_with("HTTP/1.1 401 "));
+    let with_token = |path: &str| {
+        let mut stream = TcpStream::connect(metrics).expect("the endpoint takes everybody");
+        let request = format!("GET {path} HTTP/1.1\r\nAuthorization: Bearer 0123456789abcdef0123456789abcdef\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("the question is taken");
+        io::read_to_string(stream).expect("the answer comes")
+    };
+    assert!(with_token("/metrics").contains("udpd_received_datagrams_total"));
+    assert!(with_token("/").contains("<!doctype html>"));
+    let ended = daemon.terminate();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("its mode");
+    let file = directory.path().join("udpd.toml");
+    fs::write(&file, config(free_address(), &format!("control_socket = \"\"\n{keys}"))).expect("the configuration");
+    let output = udpd(&["run", "-c", text(&file)]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(78), "{stderr}");
+    assert!(stderr.contains("metrics_token_file") && stderr.contains("chmod o="), "{stderr}");
 }
 
 #[test]

@@ -15,9 +15,11 @@ settings! {
     pub struct Daemon {
         /// The Unix socket that answers `udpd stats` and `udpd reopen`. "" = none.
         control_socket: Chosen<Option<PathBuf>> = "/run/udpd/control.sock", ControlSocket;
-        /// The address that Prometheus scrapes. "" = off.
+        /// The address that Prometheus scrapes, with a page for browsers. "" = off.
         metrics_address: Chosen<Option<SocketAddr>> = "127.0.0.1:9817", Choose(Optional(address::parse_metrics)),
             elsewhere "metrics";
+        /// A file with the token that metrics and page ask for. "" = they ask for none.
+        metrics_token_file: Option<PathBuf> = "" like "/etc/udpd/metrics.token", Optional(paths::check_file);
         /// The least severe lines in the log.
         log_level: log::LevelFilter = "info", Words(LOG_LEVELS), elsewhere "loglevel";
         /// How a line of the log looks.

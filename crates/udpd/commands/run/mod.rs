@@ -15,7 +15,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use self::hangup::Hangup;
 use crate::config::Config;
 use crate::endpoint::control::{ControlServer, ControlSocket, Seats};
-use crate::endpoint::metrics::{MetricsHandle, MetricsServer};
+use crate::endpoint::metrics::{MetricsHandle, MetricsServer, TokenFile};
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::{Snapshot, Table as _};
 use crate::logging;
@@ -249,6 +249,7 @@ impl Event {
 struct BoundWindows {
     control: Option<ControlSocket>,
     metrics: Option<MetricsServer>,
+    token: Option<TokenFile>,
 }
 
 impl BoundWindows {
@@ -256,19 +257,25 @@ impl BoundWindows {
         let control = optional(&config.daemon.control_socket, "control socket", |path| ControlSocket::bind(path))?;
         let metrics =
             optional(&config.daemon.metrics_address, "metrics endpoint", |address| MetricsServer::bind(*address))?;
-        Ok(Self { control, metrics })
+        // A token that cannot be had is an error: without it, everybody could see what it is there to protect.
+        let token = config.daemon.metrics_token_file.as_deref().map(TokenFile::read).transpose()?;
+        Ok(Self { control, metrics, token })
     }
 
     fn serve(self, pipeline: &Pipeline, seats: Seats, crew: &Crew) -> Result<Windows, Failure> {
         let (for_control, for_metrics) = (pipeline.books(), pipeline.books());
         let (files, for_seats) = (pipeline.files(), pipeline.books());
         let seats = move || published::now(seats.clone(), &for_seats.snapshot());
+        let token = self.token;
         Ok(Windows {
             control: self
                 .control
                 .map(|socket| socket.serve(crew, move || for_control.snapshot(), move || files.reopen(), seats))
                 .transpose()?,
-            metrics: self.metrics.map(|server| server.serve(crew, move || for_metrics.snapshot())).transpose()?,
+            metrics: self
+                .metrics
+                .map(|server| server.serve(crew, token, move || for_metrics.snapshot()))
+                .transpose()?,
         })
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 use nix::poll::PollFlags;
@@ -21,6 +22,9 @@ pub(super) struct Client<S> {
     pub(super) deadline: Instant,
     stream: S,
     stage: Stage,
+    is_guest: bool,
+    /// When it last took something of its answer.
+    took: Instant,
 }
 
 #[derive(Debug)]
@@ -31,6 +35,12 @@ enum Stage {
     /// This much of its answer is written.
     Taking {
         answer: Vec<u8>,
+        written: usize,
+    },
+    /// It has this much of the latest piece that it was given. It never has more than one to come: what it is too slow
+    /// for, it misses.
+    Following {
+        piece: Arc<[u8]>,
         written: usize,
     },
     /// It has the whole answer. What it still sends is read and forgotten: closing a connection with unread bytes would
@@ -51,12 +61,31 @@ pub(super) enum Step {
 
 impl<S: Stream> Client<S> {
     pub(super) fn new(number: u64, stream: S, limits: &Limits, now: Instant) -> Self {
-        Self { number, deadline: now + limits.asking, stream, stage: Stage::Asking(Vec::new()) }
+        let stage = Stage::Asking(Vec::new());
+        Self { number, deadline: now + limits.asking, stream, stage, is_guest: false, took: now }
     }
 
     /// Whether it has asked and does not have the whole answer yet.
     pub(super) fn is_owed(&self) -> bool {
-        matches!(self.stage, Stage::Waiting | Stage::Taking { .. })
+        matches!(self.stage, Stage::Waiting | Stage::Taking { .. } | Stage::Following { .. })
+    }
+
+    /// Whether it has one of the places that guests may have.
+    pub(super) fn is_guest(&self) -> bool {
+        self.is_guest && self.is_owed()
+    }
+
+    pub(super) fn is_following(&self) -> bool {
+        matches!(self.stage, Stage::Following { .. })
+    }
+
+    /// From when on it may have to go for somebody else. Never, while it waits for us or follows a stream.
+    pub(super) fn may_go_from(&self, limits: &Limits) -> Option<Instant> {
+        match self.stage {
+            Stage::Asking(_) | Stage::Leaving => Some(self.took),
+            Stage::Taking { .. } => Some(self.took + limits.stalling),
+            Stage::Waiting | Stage::Following { .. } => None,
+        }
     }
 
     pub(super) fn is_waiting(&self) -> bool {
@@ -65,10 +94,12 @@ impl<S: Stream> Client<S> {
 
     /// What to watch for. That the connection breaks is always seen.
     pub(super) fn interest(&self) -> PollFlags {
-        match self.stage {
+        match &self.stage {
             Stage::Asking(_) | Stage::Leaving => PollFlags::POLLIN,
             Stage::Waiting => PollFlags::empty(),
             Stage::Taking { .. } => PollFlags::POLLOUT,
+            Stage::Following { piece, written } if *written == piece.len() => PollFlags::POLLIN,
+            Stage::Following { .. } => PollFlags::POLLIN | PollFlags::POLLOUT,
         }
     }
 
@@ -84,6 +115,10 @@ impl<S: Stream> Client<S> {
             Stage::Waiting => Step::Leaves,
             Stage::Taking { .. } => self.write(limits),
             Stage::Leaving => forget(&mut self.stream),
+            Stage::Following { .. } => match forget(&mut self.stream) {
+                Step::Stays => self.write_piece(limits),
+                gone => gone,
+            },
         }
     }
 
@@ -93,19 +128,44 @@ impl<S: Stream> Client<S> {
 
     /// Gives it its answer, as much of it as the connection takes at once.
     pub(super) fn give(&mut self, answer: Vec<u8>, limits: &Limits) -> Step {
-        (self.stage, self.deadline) = (Stage::Taking { answer, written: 0 }, Instant::now() + limits.taking);
+        self.took = Instant::now();
+        (self.stage, self.deadline) = (Stage::Taking { answer, written: 0 }, self.took + limits.taking);
         self.write(limits)
+    }
+
+    /// As [`Self::give`], to one who has the place of a guest.
+    pub(super) fn give_guest(&mut self, answer: Vec<u8>, limits: &Limits) -> Step {
+        self.is_guest = true;
+        self.give(answer, limits)
+    }
+
+    /// Gives it the first piece of a stream.
+    pub(super) fn let_follow(&mut self, first: Vec<u8>, limits: &Limits) -> Step {
+        self.is_guest = true;
+        self.stream.keep_little();
+        (self.stage, self.deadline) =
+            (Stage::Following { piece: first.into(), written: 0 }, Instant::now() + limits.taking);
+        self.write_piece(limits)
+    }
+
+    /// Gives it the next piece, unless it still has some of the last one to take.
+    pub(super) fn go_on(&mut self, next: &Arc<[u8]>, limits: &Limits) -> Step {
+        match &mut self.stage {
+            Stage::Following { piece, written } if *written == piece.len() => {
+                (*piece, *written) = (Arc::clone(next), 0);
+                self.deadline = Instant::now() + limits.taking;
+                self.write_piece(limits)
+            }
+            _ => Step::Stays,
+        }
     }
 
     fn write(&mut self, limits: &Limits) -> Step {
         let Stage::Taking { answer, written } = &mut self.stage else { return Step::Stays };
-        while *written < answer.len() {
-            match self.stream.write(&answer[*written..]) {
-                Ok(0) => return Step::Leaves,
-                Ok(count) => *written += count,
-                Err(error) if may_come_again(error.kind()) => return Step::Stays,
-                Err(_) => return Step::Leaves,
-            }
+        match write_some(&mut self.stream, answer, written, &mut self.took) {
+            Written::Some => return Step::Stays,
+            Written::Broken => return Step::Leaves,
+            Written::All => {}
         }
         if self.stream.end_of_answer().is_err() {
             return Step::Leaves;
@@ -113,6 +173,45 @@ impl<S: Stream> Client<S> {
         (self.stage, self.deadline) = (Stage::Leaving, Instant::now() + limits.leaving);
         Step::Stays
     }
+
+    fn write_piece(&mut self, limits: &Limits) -> Step {
+        let Stage::Following { piece, written } = &mut self.stage else { return Step::Stays };
+        let had = *written;
+        match write_some(&mut self.stream, piece, written, &mut self.took) {
+            Written::Broken => return Step::Leaves,
+            // Until the next piece nothing is expected of it.
+            Written::All if had < piece.len() => self.deadline = self.took + limits.waiting,
+            Written::All | Written::Some => {}
+        }
+        Step::Stays
+    }
+}
+
+/// How far writing has come.
+enum Written {
+    All,
+    Some,
+    Broken,
+}
+
+/// Writes as much as the connection takes at once.
+fn write_some(stream: &mut impl Stream, bytes: &[u8], written: &mut usize, took: &mut Instant) -> Written {
+    let before = *written;
+    let outcome = loop {
+        if *written == bytes.len() {
+            break Written::All;
+        }
+        match stream.write(&bytes[*written..]) {
+            Ok(0) => break Written::Broken,
+            Ok(count) => *written += count,
+            Err(error) if may_come_again(error.kind()) => break Written::Some,
+            Err(_) => break Written::Broken,
+        }
+    };
+    if *written > before {
+        *took = Instant::now();
+    }
+    outcome
 }
 
 fn may_come_again(kind: ErrorKind) -> bool {

@@ -5,9 +5,19 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
+use nix::sys::socket::{setsockopt, sockopt};
+
 use super::ticket::Asker;
+
+/// How long a peer across the network may leave what was sent unanswered, or keep its window shut, before the kernel
+/// gives the connection up: a host that was switched off never says that it is gone.
+const PEER_SILENCE_MS: u32 = 15_000;
+
+/// How much the kernel keeps of a stream that its client does not read.
+const STREAM_BUFFER_BYTES: usize = 128 << 10;
 
 /// A listening stream socket.
 pub(crate) trait Listener: AsFd + Send + Sync + 'static {
@@ -27,7 +37,10 @@ impl Listener for TcpListener {
     }
 
     fn accept(&self) -> io::Result<TcpStream> {
-        Self::accept(self).map(|(client, _)| client)
+        let (client, _) = Self::accept(self)?;
+        // A kernel that refuses leaves it at its own limit, which is minutes; the deadlines here hold all the same.
+        let _ = setsockopt(&client, sockopt::TcpUserTimeout, &PEER_SILENCE_MS);
+        Ok(client)
     }
 }
 
@@ -37,6 +50,8 @@ pub(crate) trait Stream: Read + Write + AsFd + Send + 'static {
     fn set_nonblocking(&self) -> io::Result<()>;
     /// Tells the peer that the answer is complete.
     fn end_of_answer(&self) -> io::Result<()>;
+    /// From now on the kernel keeps little of what the peer does not read.
+    fn keep_little(&self) {}
 }
 
 impl Stream for TcpStream {
@@ -46,6 +61,11 @@ impl Stream for TcpStream {
 
     fn end_of_answer(&self) -> io::Result<()> {
         self.shutdown(Shutdown::Write)
+    }
+
+    fn keep_little(&self) {
+        // Where it is refused, the kernel keeps what tcp_wmem allows, which is bounded as well.
+        let _ = setsockopt(self, sockopt::SndBuf, &STREAM_BUFFER_BYTES);
     }
 }
 
@@ -67,6 +87,10 @@ pub(crate) trait Protocol: Send + 'static {
     fn question_length(&self, bytes: &[u8]) -> Option<usize>;
     /// Answers a question, at once or later. It must not wait: all other clients would wait as well.
     fn reply(&mut self, question: Question<'_>, asker: &Asker<'_>) -> Reply;
+    /// Called once a [`Limits::beat`]: the next piece of every stream. `has_streams` says whether anybody takes it.
+    fn beat(&mut self, _has_streams: bool) -> Option<Arc<[u8]>> {
+        None
+    }
     /// What a client is told whose answer is not there in time.
     fn overdue(&self) -> Vec<u8> {
         Vec::new()
@@ -85,6 +109,10 @@ pub(crate) enum Question<'a> {
 #[derive(Debug)]
 pub(crate) enum Reply {
     Now(Vec<u8>),
+    /// The same, to a guest: to be given only where [`Asker::has_place_for_guest`].
+    Guest(Vec<u8>),
+    /// This, and then a piece with each beat until the client goes: only where [`Asker::has_place_for_stream`].
+    Stream(Vec<u8>),
     /// Somebody has the asker's ticket and will answer.
     Later,
 }
@@ -94,6 +122,11 @@ pub(crate) enum Reply {
 pub(crate) struct Limits {
     /// How many are held at once.
     pub(crate) held_max: usize,
+    /// How many of them may be guests, streams among them; the other places are for those whom the service is there
+    /// for.
+    pub(crate) guests_max: usize,
+    /// How many of the guests may be streams.
+    pub(crate) streams_max: usize,
     /// The longest question.
     pub(crate) question_bytes_max: usize,
     /// How long a question may be under way.
@@ -102,12 +135,16 @@ pub(crate) struct Limits {
     pub(crate) waiting: Duration,
     /// How long a client may take to read its answer.
     pub(crate) taking: Duration,
+    /// After how long without a byte taken a reader may have to go for somebody else.
+    pub(crate) stalling: Duration,
     /// How long it may take to leave after that.
     pub(crate) leaving: Duration,
     /// How long those who are owed an answer have when the service ends.
     pub(crate) ending: Duration,
     /// The pause after a failure that waiting may cure and retrying at once would not.
     pub(crate) pause: Duration,
+    /// The time between two beats; a service without streams has none, and wakes for nobody.
+    pub(crate) beat: Option<Duration>,
 }
 
 impl Limits {
@@ -115,14 +152,18 @@ impl Limits {
     pub(crate) const fn new(held_max: usize, question_bytes_max: usize) -> Self {
         Self {
             held_max,
+            guests_max: 0,
+            streams_max: 0,
             question_bytes_max,
             // Long enough for somebody who types; it costs nothing, because who has not asked makes room for others.
             asking: Duration::from_secs(10),
             waiting: Duration::from_secs(60),
             taking: Duration::from_secs(5),
+            stalling: Duration::from_secs(1),
             leaving: Duration::from_secs(1),
             ending: Duration::from_secs(1),
             pause: Duration::from_secs(1),
+            beat: None,
         }
     }
 }

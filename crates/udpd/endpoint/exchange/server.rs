@@ -41,6 +41,8 @@ pub(super) struct Server<L: Listener, P> {
     end: Option<Instant>,
     /// Kept open to have one to give back.
     reserve: Option<OwnedFd>,
+    /// When the streams get their next piece.
+    next_beat: Option<Instant>,
     /// No client is accepted before.
     accept_from: Option<Instant>,
     accept_failures: u32,
@@ -68,6 +70,7 @@ impl<L: Listener, P: Protocol> Server<L, P> {
             name,
             listener: Arc::clone(listener),
             limits: protocol.limits(),
+            next_beat: protocol.limits().beat.map(|_| Instant::now()),
             protocol,
             clients: Vec::new(),
             next_number: 0,
@@ -92,6 +95,7 @@ impl<L: Listener, P: Protocol> Server<L, P> {
             if self.end.is_some() && self.clients.is_empty() {
                 return;
             }
+            self.beat_if_due(now);
             let ready = self.wait(now);
             self.serve(&ready.clients);
             self.hand_out_answers();
@@ -110,7 +114,9 @@ impl<L: Listener, P: Protocol> Server<L, P> {
         for index in (0..self.clients.len()).rev() {
             let client = &mut self.clients[index];
             client.deadline = client.deadline.min(end);
-            if !client.is_owed() {
+            if client.is_following() {
+                self.remove(index);
+            } else if !client.is_owed() {
                 self.take_leave_of(index);
             }
         }
@@ -129,12 +135,32 @@ impl<L: Listener, P: Protocol> Server<L, P> {
         }
     }
 
+    /// Gives every stream its next piece, once a beat. Beats that were missed, because the host slept, are not made up
+    /// for.
+    fn beat_if_due(&mut self, now: Instant) {
+        let (Some(beat), Some(due)) = (self.limits.beat, self.next_beat) else { return };
+        if due > now || self.end.is_some() {
+            return;
+        }
+        self.next_beat = Some(if due + beat > now { due + beat } else { now + beat });
+        let has_streams = self.clients.iter().any(Client::is_following);
+        let Some(piece) = self.protocol.beat(has_streams) else { return };
+        for index in (0..self.clients.len()).rev() {
+            if self.clients[index].go_on(&piece, &self.limits) == Step::Leaves {
+                self.remove(index);
+            }
+        }
+    }
+
     /// Waits until there is something to do for somebody, or until a deadline.
     fn wait(&mut self, now: Instant) -> Ready {
-        let admits = self.end.is_none() && self.accept_from.is_none_or(|from| from <= now) && self.could_make_room();
+        let room_from = self.room_from(now);
+        let may_accept = self.end.is_none() && self.accept_from.is_none_or(|from| from <= now);
+        let admits = may_accept && room_from.is_some_and(|from| from <= now);
         let deadlines = self.clients.iter().map(|client| client.deadline);
-        let paused = self.accept_from.filter(|from| *from > now && self.end.is_none());
-        let timeout = timeout(deadlines.chain(paused).min(), now);
+        let later = [self.accept_from, self.next_beat, room_from.filter(|_| may_accept)];
+        let later = later.into_iter().flatten().filter(|moment| *moment > now && self.end.is_none());
+        let timeout = timeout(deadlines.chain(later).min(), now);
         let mut sockets = vec![PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)];
         if admits {
             sockets.push(PollFd::new(self.listener.as_fd(), PollFlags::POLLIN));
@@ -182,10 +208,22 @@ impl<L: Listener, P: Protocol> Server<L, P> {
             Step::Asks(question) => Some(question),
             Step::AsksTooMuch => None,
         };
-        let asker = Asker { client: client.number, answers: &self.answers.0, bell: &self.bell };
+        let count = |is: fn(&Client<L::Client>) -> bool| self.clients.iter().filter(|client| is(client)).count();
+        let has_place_for_guest = count(Client::is_guest) < self.limits.guests_max;
+        let asker = Asker {
+            client: self.clients[index].number,
+            answers: &self.answers.0,
+            bell: &self.bell,
+            has_place_for_guest,
+            has_place_for_stream: has_place_for_guest && count(Client::is_following) < self.limits.streams_max,
+        };
         let question = asked.as_deref().map_or(Question::TooLong, Question::Whole);
-        match self.protocol.reply(question, &asker) {
+        let reply = self.protocol.reply(question, &asker);
+        let client = &mut self.clients[index];
+        match reply {
             Reply::Now(answer) => client.give(answer, &self.limits) != Step::Leaves,
+            Reply::Guest(answer) => client.give_guest(answer, &self.limits) != Step::Leaves,
+            Reply::Stream(first) => client.let_follow(first, &self.limits) != Step::Leaves,
             Reply::Later => {
                 client.wait(&self.limits);
                 true
@@ -247,18 +285,28 @@ impl<L: Listener, P: Protocol> Server<L, P> {
         self.accept_from = Some(Instant::now() + self.limits.pause);
     }
 
-    fn could_make_room(&self) -> bool {
-        self.clients.len() < self.limits.held_max || self.clients.iter().any(|client| !client.is_owed())
+    /// From when on somebody can be let in; `None` while that depends on others.
+    fn room_from(&self, now: Instant) -> Option<Instant> {
+        if self.clients.len() < self.limits.held_max {
+            return Some(now);
+        }
+        self.clients.iter().filter_map(|client| client.may_go_from(&self.limits)).min()
     }
 
-    /// Closes the oldest connection to which no answer is owed. What it may have asked meanwhile is heard first.
+    /// Closes the oldest connection to which no answer is owed. What it may have asked meanwhile is heard first. Where
+    /// all are owed one, closes that of the reader who has taken nothing for longest, if that is long.
     fn make_room(&mut self) -> bool {
         while let Some(index) = self.clients.iter().position(|client| !client.is_owed()) {
             if self.take_leave_of(index) {
                 return true;
             }
         }
-        false
+        let now = Instant::now();
+        let stalled = self.clients.iter().enumerate();
+        let stalled = stalled.filter_map(|(index, client)| Some((client.may_go_from(&self.limits)?, index)));
+        let Some((_, index)) = stalled.filter(|(from, _)| *from <= now).min() else { return false };
+        self.remove(index);
+        true
     }
 
     /// Looks at a client for the last time and closes the connection, unless it has just asked; whether it is gone.

@@ -15,18 +15,22 @@ use super::*;
 use crate::os::crew::Crew;
 
 /// More than any connection takes at once.
-const BIG_BYTES: usize = 16 << 20;
+pub(super) const BIG_BYTES: usize = 16 << 20;
 
 /// For tests in which no limit is to be reached.
 pub(super) const PATIENT: Limits = Limits {
     held_max: 8,
+    guests_max: 5,
+    streams_max: 4,
     question_bytes_max: 100,
     asking: Duration::from_secs(600),
     waiting: Duration::from_secs(600),
     taking: Duration::from_secs(600),
+    stalling: Duration::from_secs(600),
     leaving: Duration::from_secs(600),
     ending: Duration::from_secs(600),
     pause: Duration::from_millis(1),
+    beat: None,
 };
 
 /// Answers a line with itself; "who", "big" and "later" with what they say.

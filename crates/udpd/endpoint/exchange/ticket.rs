@@ -47,9 +47,21 @@ pub(crate) struct Asker<'a> {
     pub(super) client: u64,
     pub(super) answers: &'a Sender<Delivery>,
     pub(super) bell: &'a Bell,
+    pub(super) has_place_for_guest: bool,
+    pub(super) has_place_for_stream: bool,
 }
 
 impl Asker<'_> {
+    /// Whether one more guest can be had beside those that are there.
+    pub(crate) fn has_place_for_guest(&self) -> bool {
+        self.has_place_for_guest
+    }
+
+    /// Whether one more of the guests can be a stream.
+    pub(crate) fn has_place_for_stream(&self) -> bool {
+        self.has_place_for_stream
+    }
+
     /// For answering later, from any thread.
     pub(crate) fn ticket(&self) -> Ticket {
         Ticket { client: self.client, answers: self.answers.clone(), bell: self.bell.clone() }

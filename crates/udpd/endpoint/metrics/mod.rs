@@ -1,7 +1,22 @@
-//! The metrics endpoint: the ledger for Prometheus, over as much of HTTP as that takes.
+//! What the metrics address serves: the ledger for Prometheus and a page for people, over as much of HTTP as that takes.
+//!
+//! `server` binds and serves, `answers` says what is at which path, `request` and `response` read and word HTTP, `token`
+//! and `hosts` decide who may ask. `exposition` is the text for Prometheus, `history` the last hour, `page/` what a
+//! browser gets.
 
+mod answers;
 mod exposition;
-mod http;
+mod history;
+mod hosts;
+mod page;
+mod request;
+mod response;
+mod server;
+mod token;
 
 pub use exposition::exposition;
-pub use http::{MetricsHandle, MetricsServer};
+pub use server::{MetricsHandle, MetricsServer};
+pub use token::TokenFile;
+
+#[cfg(test)]
+mod tests;

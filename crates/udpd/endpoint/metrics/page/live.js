@@ -1,0 +1,211 @@
+// The connection, and what the readings mean together: the verdict at the top, the notice after a restart.
+
+/** Readings of the last minute, oldest first. */
+let readings = [];
+let only = null;
+let restarted = null;
+
+const RATE_SPAN = 5;
+const VERDICT_SPAN = 60;
+
+/** The latest reading that is at least so many seconds old, or the oldest there is. */
+function readingBefore(age) {
+  const now = readings.at(-1);
+  return readings.findLast((reading) => now.uptime_seconds - reading.uptime_seconds >= age - 0.5) ?? readings[0];
+}
+
+function take(reading) {
+  const last = readings.at(-1);
+  const at = Date.now();
+  const isAnother = last && reading.uptime_seconds < last.uptime_seconds;
+  if (isAnother) {
+    readings = [];
+    restarted = at - reading.uptime_seconds * 1000;
+  } else if (last && reading.uptime_seconds > last.uptime_seconds) {
+    addSecond(last, reading, at);
+  }
+  readings.push(reading);
+  readings = readings.filter((old) => reading.uptime_seconds - old.uptime_seconds <= VERDICT_SPAN + 1);
+  show();
+}
+
+function show() {
+  const now = readings.at(-1);
+  if (!now) return;
+  say($("about"), `${now.version}, running for ${lasting(now.uptime_seconds)}`);
+  showChoice(now);
+  const before = readingBefore(RATE_SPAN);
+  const rates = ratesOf(before, now, only);
+  showVerdict(now);
+  showFlow(rates);
+  showListeners(before, now, only);
+  showHour();
+  const notice = restarted === null ? "" : `udpd started anew at ${clock(restarted)}. Its counters began at 0 then.`;
+  $("notice").hidden = notice === "";
+  say($("notice"), notice);
+}
+
+function showChoice(now) {
+  const names = now.listeners.map((listener) => listener.name);
+  if (only !== null && !names.includes(only)) only = null;
+  $("choice").hidden = names.length < 2;
+  const options = [["", "all of them"], ...names.map((name) => [name, name])];
+  const choose = $("choose");
+  if (choose.options.length !== options.length || options.some(([, text], index) => choose.options[index].text !== text)) {
+    choose.replaceChildren(...options.map(([value, text]) => element("option", { value }, text)));
+  }
+  choose.selectedIndex = only === null ? 0 : names.indexOf(only) + 1;
+}
+
+/** The worst layer of the last minute in words, and how to cure it. */
+function showVerdict(now) {
+  const before = readings[0];
+  const span = now.uptime_seconds - before.uptime_seconds;
+  const [old, new_] = [totals(before, only), totals(now, only)];
+  const lost = lostSince(lossesOf(before, only), lossesOf(now, only)).filter((loss) => !loss.wanted);
+  const own = lost.filter((loss) => !loss.ofHost);
+  const foreign = lost.filter((loss) => loss.ofHost);
+  const arrived = new_.arrived === null || old.arrived === null ? new_.received - old.received : new_.arrived - old.arrived;
+  const of = span > 50 ? "In the last minute" : `In the last ${lasting(Math.max(1, span))}`;
+  const line = (loss) => `${count(loss.lost)} ${stageOf(loss.stage).where} (${loss.place}): ${loss.help}`;
+  let [tone, title, words, cure, more] = ["ok", "Nothing is being lost", "", "", []];
+  if (new_.residual !== null && new_.residual !== 0 && span > 10 && arrived === 0) {
+    more.push(`The ledger does not close by ${count(new_.residual)}, which is a bug of udpd: please report it.`);
+  }
+  if (own.length) {
+    const byStage = Map.groupBy(own, (loss) => loss.stage);
+    const sumOf = (losses) => losses.reduce((total, loss) => total + loss.lost, 0);
+    const [stage, losses] = [...byStage].sort((one, other) => sumOf(other[1]) - sumOf(one[1]))[0];
+    const share = sumOf(losses) / Math.max(1, stage === "upstream" ? arrived + sumOf(losses) : stage === "queue"
+      || stage === "sink" ? new_.offered - old.offered : arrived);
+    [tone, title] = ["loss", `Datagrams are being lost ${stageOf(stage).where}`];
+    words = `${of}, ${percent(Math.min(1, share))} of what came there. ${line(losses[0])}`;
+    cure = losses[0].cure;
+    more.push(...own.filter((loss) => loss !== losses[0]).slice(0, 4).map((loss) => `Also ${line(loss)}`));
+  } else if (arrived === 0) {
+    [tone, title] = ["idle", "Nothing arrives"];
+    words = `${of}, no datagram reached a socket of udpd. If some should: udpd explain says what may be in the way.`;
+  } else {
+    words = `${of}, ${count(arrived)} datagrams arrived, and udpd lost none of them.`;
+  }
+  if (foreign.length) {
+    if (tone !== "loss") [tone, cure] = ["note", HOST_CURE];
+    more.push(...foreign.slice(0, 3).map((loss) => `This host dropped ${line(loss)}`));
+  }
+  const wasLost = [...lossesOf(now, only).values()].filter((loss) => loss.lost > 0 && !loss.wanted && !loss.ofHost);
+  if (!own.length && wasLost.length) {
+    const worst = wasLost.sort((one, other) => other.lost - one.lost)[0];
+    more.push(`Earlier, since the start: ${line(worst)}`);
+  }
+  $("verdict").dataset.tone = tone;
+  say($("verdict-title"), title);
+  say($("verdict-words"), words);
+  say($("verdict-cure"), cure);
+  each($("verdict-more"), more, () => element("li"), say);
+  document.title = tone === "loss" ? `Losing ${stageOf(own[0].stage).where} - udpd` : `${title} - udpd`;
+}
+
+function showLink(state, words) {
+  $("link").dataset.state = state;
+  document.body.dataset.link = state;
+  say($("link-words"), words);
+  $("retry").hidden = state !== "waiting";
+}
+
+/** Reads the stream until it ends; whether any reading came. */
+async function follow(stop) {
+  const response = await fetch("/stream", { cache: "no-store", signal: stop.signal });
+  if (!response.ok) {
+    showLink("waiting", response.status === 503 ? "as many pages are open as udpd serves" : `refused (${response.status})`);
+    return false;
+  }
+  showLink("live", "live");
+  askHour(stop);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let [rest, watch, any] = ["", null, false];
+  const expectMore = () => {
+    clearTimeout(watch);
+    watch = setTimeout(() => stop.abort(), SILENCE_MS);
+  };
+  try {
+    for (;;) {
+      expectMore();
+      const { value, done } = await reader.read();
+      if (done) return any;
+      const lines = (rest + value).split("\n");
+      rest = lines.pop();
+      for (const line of lines) take(JSON.parse(line));
+      any = any || lines.length > 0;
+    }
+  } finally {
+    clearTimeout(watch);
+  }
+}
+
+async function askHour(stop) {
+  const response = await fetch("/history", { cache: "no-store", signal: stop.signal }).catch(() => null);
+  if (!response?.ok) return;
+  takeHour(await response.json(), Date.now());
+  showHour();
+}
+
+/** Whether the daemon answers, asked in a frame: of a fetch that fails the browser tells its console. */
+function isAlive() {
+  const frame = element("iframe", { src: "/alive", hidden: "", title: "looks for udpd", "aria-hidden": "true" });
+  return new Promise((resolve) => {
+    frame.addEventListener("load", () => resolve(frame.contentDocument !== null));
+    setTimeout(() => resolve(false), SILENCE_MS);
+    document.body.append(frame);
+  }).finally(() => frame.remove());
+}
+
+const SILENCE_MS = 15_000;
+const HIDDEN_MS = 60_000;
+const PAUSES = [1, 1, 2, 3, 5, 8, 13, 20, 30];
+let stop = new AbortController();
+let wake = () => {};
+
+/** Waits, and says so each second; a click ends it. */
+async function pause(length) {
+  const until = Date.now() + length * 1000;
+  let woken = false;
+  for (let left = length; left > 0 && !woken; left = Math.ceil((until - Date.now()) / 1000)) {
+    showLink("waiting", `no answer from udpd, trying again in ${left} s`);
+    await new Promise((resolve) => {
+      const timer = setTimeout(resolve, Math.min(1000, until - Date.now()));
+      wake = () => { woken = true; clearTimeout(timer); resolve(); };
+    });
+  }
+  wake = () => {};
+}
+
+/** Follows the stream for ever: after an end it looks for the daemon, after ever longer pauses. */
+async function live() {
+  for (let tries = 0, known = true; ;) {
+    if (document.hidden && tries > 0) await new Promise((resolve) => { wake = resolve; });
+    if (known) {
+      stop = new AbortController();
+      if (await follow(stop).catch(() => false)) tries = 0;
+    }
+    await pause(PAUSES[Math.min(tries, PAUSES.length - 1)]);
+    tries += 1;
+    showLink("asking", "looking for udpd");
+    known = await isAlive();
+  }
+}
+
+let asleep = null;
+document.addEventListener("visibilitychange", () => {
+  clearTimeout(asleep);
+  // A page that nobody sees gives its place to others.
+  if (document.hidden) asleep = setTimeout(() => stop.abort(), HIDDEN_MS);
+  else wake();
+});
+$("retry").addEventListener("click", () => wake());
+$("choose").addEventListener("change", (event) => {
+  only = event.target.selectedIndex === 0 ? null : event.target.value;
+  $("listeners").replaceChildren();
+  show();
+});
+addEventListener("resize", () => requestAnimationFrame(show));
+live();

@@ -1,0 +1,154 @@
+// What a reading of the ledger says: what went through each stage, and what was lost where. What the ledger does not
+// have, because this host or this version does not tell, is null here and "not known" on the page.
+
+const REASONS = JSON.parse($("reasons").textContent);
+
+/** The stages of the way, in its order, with the words for a loss in each. */
+const STAGES = [
+  { key: "upstream", title: "Network", where: "on the way to this host" },
+  { key: "nic", title: "NIC queue", where: "at the network card" },
+  { key: "core", title: "Core", where: "in the kernel, before the socket" },
+  { key: "socket", title: "Socket", where: "at the socket" },
+  { key: "lane", title: "Lane", where: "in the lane" },
+  { key: "queue", title: "Channel", where: "in the sink's queue" },
+  { key: "sink", title: "Sink", where: "at the sink" },
+];
+const stageOf = (key) => STAGES.find((stage) => stage.key === key);
+
+const HOST_CURE = "These are packets of any protocol. udpd explain says whether they were datagrams, and what helps.";
+
+const listenersOf = (reading, only) =>
+  reading.listeners.filter((listener) => only === null || listener.name === only);
+
+/** A sum that is not known where any of its terms is not. */
+function sum(things, of) {
+  let total = 0;
+  for (const thing of things) {
+    const value = of(thing);
+    if (value === null || value === undefined) return null;
+    total += value;
+  }
+  return total;
+}
+
+const values = (object) => Object.values(object ?? {});
+
+function reasonOf(layer, name) {
+  return REASONS.find((reason) => reason.layer === layer && reason.name === name) ?? { help: spoken(name), cure: "" };
+}
+
+/** Everything that was lost since the daemon started, by place: what, where, how many. */
+function lossesOf(reading, only) {
+  const losses = new Map();
+  const add = (stage, place, name, about, lost) => {
+    if (typeof lost === "number") losses.set(`${stage} ${place} ${name}`, { stage, place, name, ...about, lost });
+  };
+  for (const listener of listenersOf(reading, only)) {
+    const place = `listener ${listener.name}`;
+    const upstream = listener.upstream;
+    if (upstream) {
+      const help = `Never reached this host, by the sequence numbers (in ${upstream.unit ?? "datagrams"}).`;
+      add("upstream", place, "missing", { help, cure: "Look at the network and the senders.", foreign: true },
+        upstream.missing);
+    }
+    add("socket", place, "socket", reasonOf("kernel", "socket"), listener.kernel_dropped);
+    for (const [name, lost] of Object.entries(listener.dropped ?? {})) {
+      add("lane", place, name, reasonOf("listener", name), lost);
+    }
+    for (const sink of listener.sinks) {
+      for (const [name, lost] of Object.entries(sink.dropped ?? {})) {
+        const stage = name === "queue_full" ? "queue" : "sink";
+        add(stage, `${place}, sink ${sink.name}`, name, reasonOf("sink", name), lost);
+      }
+    }
+  }
+  hostLosses(reading.host ?? {}, add);
+  return losses;
+}
+
+/** What the host lost, of any protocol. What stands in two counters is taken from the outer one. */
+function hostLosses(host, add) {
+  const about = (help) => ({ help, cure: HOST_CURE, ofHost: true });
+  const backlog = sum(values(host.softnet), (core) => core.dropped) ?? 0;
+  const cards = Object.entries(host.nic ?? {}).filter(([, card]) => !card.repeats_others);
+  const all = { rx_missed_errors: "The receive ring had no room.", rx_errors: "Damaged packets." };
+  for (const [name, card] of cards) {
+    for (const [key, help] of Object.entries(all)) add("nic", `interface ${name}`, key, about(help), card[key]);
+  }
+  const dropped = sum(cards, ([, card]) => card.rx_dropped);
+  if (dropped !== null && cards.length) {
+    const help = "The driver or the stack dropped it.";
+    add("nic", "this host", "rx_dropped", about(help), Math.max(0, dropped - backlog));
+  }
+  add("core", "this host", "softnet_dropped", about("The backlog of a core was full."), backlog);
+  add("core", "this host", "conntrack_drop", about("The table of connections was full."), host.conntrack?.drop);
+  for (const [family, ip] of [["IPv4", host.ip], ["IPv6", host.ip6]]) {
+    const keys = { in_hdr_errors: "Its header was wrong.", reverse_path_filter: "The reverse path filter refused it.",
+      in_discards: "Memory was short, or a policy refused it.", reasm_fails: "Fragments were missing." };
+    for (const [key, help] of Object.entries(keys)) add("core", family, key, about(help), ip?.[key]);
+  }
+  for (const [family, udp] of [["UDP over IPv4", host.udp], ["UDP over IPv6", host.udp6]]) {
+    const keys = { in_csum_errors: "Its checksum was wrong.", mem_errors: "All UDP memory was used up (udp_mem).",
+      no_ports: "No socket has its port." };
+    for (const [key, help] of Object.entries(keys)) add("core", family, key, about(help), udp?.[key]);
+  }
+}
+
+/** What was lost between two readings, most first. */
+function lostSince(before, now) {
+  const lost = [];
+  for (const [key, loss] of now) {
+    const more = loss.lost - (before.get(key)?.lost ?? (loss.ofHost ? loss.lost : 0));
+    if (more > 0) lost.push({ ...loss, lost: more });
+  }
+  return lost.sort((one, other) => other.lost - one.lost);
+}
+
+const fullest = (things, of) => things.reduce((most, thing) => Math.max(most, of(thing)), 0);
+const bufferFill = (lane) => (lane.receive_buffer_bytes ? lane.receive_buffer_used_bytes / lane.receive_buffer_bytes : 0);
+const queueFill = (sink) => (sink.queue_capacity ? sink.queue_depth / sink.queue_capacity : 0);
+
+/** The counts of each stage since the daemon started. */
+function totals(reading, only) {
+  const listeners = listenersOf(reading, only);
+  const lanes = listeners.flatMap((listener) => listener.lanes);
+  const sinks = listeners.flatMap((listener) => listener.sinks);
+  const host = reading.host ?? {};
+  const cards = values(host.nic).filter((card) => !card.repeats_others);
+  const cores = values(host.softnet);
+  return {
+    listeners, lanes, sinks,
+    upstream: listeners.some((listener) => listener.upstream),
+    packets: cards.length ? sum(cards, (card) => card.rx_packets) : null,
+    processed: cores.length ? sum(cores, (core) => core.processed) : null,
+    squeezed: cores.length ? sum(cores, (core) => core.time_squeeze) : null,
+    interfaces: cards.length, cores: cores.length,
+    arrived: sum(listeners, (listener) => listener.arrived),
+    received: sum(listeners, (listener) => listener.received),
+    bytes: sum(listeners, (listener) => listener.bytes),
+    calls: sum(lanes, (lane) => lane.calls),
+    wrongCpu: lanes.some((lane) => Number.isInteger(lane.wrong_cpu)) ? sum(lanes, (lane) => lane.wrong_cpu ?? 0) : null,
+    offered: sum(sinks, (sink) => sink.offered),
+    delivered: sum(sinks, (sink) => sink.delivered),
+    inFlight: sum(sinks, (sink) => sink.in_flight),
+    bufferFill: fullest(lanes, bufferFill),
+    queueFill: fullest(sinks, queueFill),
+    residual: sum(listeners, (listener) => listener.residual),
+    residence: sinks.map((sink) => sink.residence).filter((residence) => residence),
+  };
+}
+
+/** What happens a second, from one reading to a later one. */
+function ratesOf(before, now, only) {
+  const [old, new_] = [totals(before, only), totals(now, only)];
+  const span = now.uptime_seconds - before.uptime_seconds;
+  const rates = { ...new_ };
+  for (const key of ["packets", "processed", "squeezed", "arrived", "received", "bytes", "calls", "wrongCpu", "offered",
+    "delivered"]) {
+    const known = old[key] !== null && new_[key] !== null && span > 0;
+    rates[key] = known ? Math.max(0, new_[key] - old[key]) / span : null;
+  }
+  rates.lost = lostSince(lossesOf(before, only), lossesOf(now, only)).map((loss) => ({ ...loss, rate: loss.lost / span }));
+  return rates;
+}
+

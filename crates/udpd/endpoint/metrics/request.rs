@@ -1,0 +1,78 @@
+//! A request head: the line that says what is wanted, and the few fields that decide whether it is given.
+
+/// What a client has sent.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Request<'a> {
+    pub(super) method: &'a str,
+    /// The path, without what follows a question mark.
+    pub(super) path: &'a str,
+    /// What follows the question mark.
+    pub(super) query: &'a str,
+    /// Whom the client believes to ask.
+    pub(super) host: Option<&'a str>,
+    pub(super) authorization: Option<&'a str>,
+    /// Whose page makes a browser ask (`Sec-Fetch-Site`).
+    pub(super) site: Option<&'a str>,
+}
+
+impl<'a> Request<'a> {
+    /// `None` for what is no HTTP/1 request. A field that comes twice counts as it comes first, except `Host`: two of
+    /// them are two opinions, and so no request.
+    pub(super) fn read(head: &'a [u8]) -> Option<Self> {
+        let head = std::str::from_utf8(head).ok()?;
+        let mut lines = head.lines();
+        let words: Vec<&str> = lines.next()?.split(' ').collect();
+        let [method, target, "HTTP/1.1" | "HTTP/1.0"] = words[..] else { return None };
+        if method.is_empty() || !target.starts_with('/') {
+            return None;
+        }
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let mut request = Self { method, path, query, host: None, authorization: None, site: None };
+        for (name, value) in lines.filter_map(|line| line.split_once(':')) {
+            let place = match name.to_ascii_lowercase().as_str() {
+                "host" if request.host.is_some() => return None,
+                "host" => &mut request.host,
+                "authorization" => &mut request.authorization,
+                "sec-fetch-site" => &mut request.site,
+                _ => continue,
+            };
+            place.get_or_insert(value.trim());
+        }
+        Some(request)
+    }
+
+    /// The value of a parameter of the query.
+    pub(super) fn parameter(&self, name: &str) -> Option<&'a str> {
+        self.query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name).map(|pair| pair.1)
+    }
+}
+
+/// How long the request head is, once its empty line has come.
+pub(super) fn head_length(bytes: &[u8]) -> Option<usize> {
+    let with_return = bytes.windows(4).position(|window| window == b"\r\n\r\n");
+    let without = bytes.windows(2).position(|window| window == b"\n\n");
+    with_return.into_iter().chain(without).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_fields_are_read_in_any_case_and_values_without_the_space_around_them() {
+        let head = b"GET /history?step=5&x HTTP/1.1\r\nhOsT:  a:1 \r\nAUTHORIZATION:Bearer x\r\nSec-Fetch-Site: none";
+        let request = Request::read(head).unwrap();
+        assert_eq!((request.method, request.path, request.parameter("step")), ("GET", "/history", Some("5")));
+        assert_eq!((request.host, request.authorization, request.site), (Some("a:1"), Some("Bearer x"), Some("none")));
+        assert_eq!(request.parameter("x"), None);
+    }
+
+    #[test]
+    fn what_is_no_request_is_none() {
+        for head in ["", "GET", "GET / HTTP/2", " / HTTP/1.1", "GET metrics HTTP/1.1", "GET /  HTTP/1.1"] {
+            assert_eq!(Request::read(head.as_bytes()), None, "{head:?}");
+        }
+        assert_eq!(Request::read(b"GET / HTTP/1.1\r\nHost: a\r\nHost: b"), None);
+        assert_eq!(Request::read(b"GET /\xff HTTP/1.1"), None);
+    }
+}
