@@ -7,9 +7,10 @@
 //! connections keeps a question out, and none of them can stay for ever: each stage of an exchange has its deadline.
 //! Nobody there means that nobody wakes, but for a service with streams.
 //!
-//! A stream is an answer that goes on: a piece with every beat, the same for all. Who follows one is a guest, and guests
-//! have some of the places, so that others always find one. A client that is too slow for a piece misses it, and one
-//! that cannot take a piece in the time of an answer is let go; so none of them makes the service keep more than that.
+//! A stream is an answer that goes on: a piece with every beat, the same for all. Who follows one is a guest, and
+//! guests have some of the places, so that others always find one. A client that is too slow for a piece misses it, and
+//! one that cannot take a piece in the time of an answer is let go; so none of them makes the service keep more than
+//! that.
 
 mod client;
 mod protocol;

@@ -9,8 +9,8 @@ use super::tests::{BIG_BYTES, PATIENT};
 use super::*;
 use crate::os::crew::Crew;
 
-/// Streams to who says "follow", and answers others with what they say. With every beat comes the next number, on a line
-/// of this length.
+/// Streams to who says "follow", and answers others with what they say. With every beat comes the next number, on a
+/// line of this length.
 struct Ticker {
     limits: Limits,
     line_bytes: usize,

@@ -53,8 +53,8 @@ impl MetricsServer {
     ) -> Result<MetricsHandle, Failure> {
         if token.is_none() && !self.address.ip().is_loopback() {
             log::warn!(
-                "everybody who can reach metrics_address = \"{}\" can see the metrics and the page, with the addresses of \
-                 the busiest senders; set metrics_token_file, or let a firewall decide who reaches it",
+                "everybody who can reach metrics_address = \"{}\" can see the metrics and the page, with the addresses \
+                 of the busiest senders; set metrics_token_file, or let a firewall decide who reaches it",
                 self.address
             );
         }

@@ -1,5 +1,5 @@
-//! The token that covers the metrics and the page: a secret in a file, sent as `Authorization: Bearer TOKEN` by scrapers
-//! or as the password of HTTP Basic by browsers, which ask for it themselves. The user of Basic may be any.
+//! The token that covers the metrics and the page: a secret in a file. Scrapers send it as `Authorization: Bearer`,
+//! browsers as the password of HTTP Basic, for which they ask themselves. The user of Basic may be any.
 //!
 //! The file is read at start, where anything wrong with it is an error, and again within a second after it has changed,
 //! so that a token can be changed without a restart. What cannot be read then is said once, and the old token holds.

@@ -20,7 +20,8 @@ function cardsOf(rates) {
       words: [plural(rates.lanes.length, "lane"), perCall, wrong].filter(Boolean).join(", ") },
     queue: { flow: rates.offered, unit: "offered to sinks", fill: rates.queueFill, fillOf: "queue" },
     sink: { flow: rates.delivered, unit: "delivered",
-      words: slow.length ? `99 % within ${seconds(Math.max(...slow))}` : plural(rates.sinks.length, "sink") },
+      words: slow.length ? `99 % within ${seconds(Math.max(...slow))}` :
+        plural(new Set(rates.sinks.map((sink) => sink.name)).size, "sink") },
   };
   return STAGES.filter((stage) => stage.key !== "upstream" || rates.upstream)
     .map((stage) => ({ ...stage, ...cards[stage.key], lost: lost(stage.key) }));
@@ -80,9 +81,11 @@ function drawRiver(cards) {
   const stacked = boxes.length > 1 && boxes[1].offsetLeft <= boxes[0].offsetLeft;
   svg.toggleAttribute("hidden", stacked);
   if (stacked || !width) return;
-  svg.setAttribute("viewBox", `0 0 ${width} ${RIVER_HEIGHT}`);
   const top = 6;
-  let height = cards.some((card) => card.flow > 0) ? BAND : 2;
+  const moves = cards.some((card) => card.flow > 0);
+  let height = moves ? BAND : 2;
+  // A river that is dry needs no bed.
+  svg.classList.toggle("dry", !moves);
   let edge = `M0 ${top} L0 ${top + height}`;
   const falls = [];
   passing(cards).forEach((share, index) => {
@@ -99,6 +102,7 @@ function drawRiver(cards) {
     edge += ` L${from} ${low} L${from} ${top + height}`;
   });
   const band = drawn("path", { class: "band", d: `${edge} L${width} ${top + height} L${width} ${top} Z` });
+  svg.setAttribute("viewBox", `0 0 ${width} ${moves ? RIVER_HEIGHT : 16}`);
   svg.replaceChildren(band, ...falls);
 }
 

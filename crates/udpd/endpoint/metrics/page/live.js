@@ -67,7 +67,8 @@ function showVerdict(now) {
   const foreign = lost.filter((loss) => loss.ofHost);
   const arrived = new_.arrived === null || old.arrived === null ? new_.received - old.received : new_.arrived - old.arrived;
   const of = span > 50 ? "In the last minute" : `In the last ${lasting(Math.max(1, span))}`;
-  const line = (loss) => `${count(loss.lost)} ${stageOf(loss.stage).where} (${loss.place}): ${loss.help}`;
+  const lower = (text) => text.charAt(0).toLowerCase() + text.slice(1);
+  const line = (loss) => `${count(loss.lost)} ${stageOf(loss.stage).where}, ${loss.place}: ${lower(loss.help)}`;
   let [tone, title, words, cure, more] = ["ok", "Nothing is being lost", "", "", []];
   if (new_.residual !== null && new_.residual !== 0 && span > 10 && arrived === 0) {
     more.push(`The ledger does not close by ${count(new_.residual)}, which is a bug of udpd: please report it.`);
@@ -79,7 +80,8 @@ function showVerdict(now) {
     const share = sumOf(losses) / Math.max(1, stage === "upstream" ? arrived + sumOf(losses) : stage === "queue"
       || stage === "sink" ? new_.offered - old.offered : arrived);
     [tone, title] = ["loss", `Datagrams are being lost ${stageOf(stage).where}`];
-    words = `${of}, ${percent(Math.min(1, share))} of what came there. ${line(losses[0])}`;
+    words = `${of}: ${count(losses[0].lost)} by ${losses[0].place}. ${losses[0].help} `
+      + `All that is lost there: ${percent(Math.min(1, share))} of what comes there.`;
     cure = losses[0].cure;
     more.push(...own.filter((loss) => loss !== losses[0]).slice(0, 4).map((loss) => `Also ${line(loss)}`));
   } else if (arrived === 0) {
@@ -90,7 +92,7 @@ function showVerdict(now) {
   }
   if (foreign.length) {
     if (tone !== "loss") [tone, cure] = ["note", HOST_CURE];
-    more.push(...foreign.slice(0, 3).map((loss) => `This host dropped ${line(loss)}`));
+    more.push(...foreign.slice(0, 3).map((loss) => `This host dropped packets of any protocol: ${line(loss)}`));
   }
   const wasLost = [...lossesOf(now, only).values()].filter((loss) => loss.lost > 0 && !loss.wanted && !loss.ofHost);
   if (!own.length && wasLost.length) {
@@ -112,9 +114,12 @@ function showLink(state, words) {
   $("retry").hidden = state !== "waiting";
 }
 
+/** The address of a path, without the user and password that may stand in that of the page. */
+const at = (path) => location.origin + path;
+
 /** Reads the stream until it ends; whether any reading came. */
 async function follow(stop) {
-  const response = await fetch("/stream", { cache: "no-store", signal: stop.signal });
+  const response = await fetch(at("/stream"), { cache: "no-store", signal: stop.signal });
   if (!response.ok) {
     showLink("waiting", response.status === 503 ? "as many pages are open as udpd serves" : `refused (${response.status})`);
     return false;
@@ -143,7 +148,7 @@ async function follow(stop) {
 }
 
 async function askHour(stop) {
-  const response = await fetch("/history", { cache: "no-store", signal: stop.signal }).catch(() => null);
+  const response = await fetch(at("/history"), { cache: "no-store", signal: stop.signal }).catch(() => null);
   if (!response?.ok) return;
   takeHour(await response.json(), Date.now());
   showHour();
@@ -151,7 +156,7 @@ async function askHour(stop) {
 
 /** Whether the daemon answers, asked in a frame: of a fetch that fails the browser tells its console. */
 function isAlive() {
-  const frame = element("iframe", { src: "/alive", hidden: "", title: "looks for udpd", "aria-hidden": "true" });
+  const frame = element("iframe", { src: at("/alive"), hidden: "", title: "looks for udpd", "aria-hidden": "true" });
   return new Promise((resolve) => {
     frame.addEventListener("load", () => resolve(frame.contentDocument !== null));
     setTimeout(() => resolve(false), SILENCE_MS);

@@ -1,5 +1,5 @@
-//! The page: one document with its style and its script inside, joined from the readable files beside this one when udpd
-//! is compiled. It loads nothing, from here or elsewhere, but the numbers.
+//! The page: one document with its style and its script inside, joined from the readable files beside this one when
+//! udpd is compiled. It loads nothing, from here or elsewhere, but the numbers.
 //!
 //! The policy that goes with it names style and script by their hashes, so a browser runs nothing else, whatever a name
 //! in the ledger may hold; the script itself writes text and never markup, which `require-trusted-types-for` enforces.

@@ -1,0 +1,100 @@
+"""Chromium without a window, driven over the REST interface of chromedriver: nothing but the standard library."""
+
+import base64
+import json
+import socket
+import subprocess
+import time
+import urllib.request
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Browser:
+    def __init__(self, work):
+        self.port = free_port()
+        self.session = ""
+        self.driver = subprocess.Popen(
+            ["chromedriver", f"--port={self.port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        self.wait_for_driver()
+        arguments = [
+            "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+            "--window-size=1280,900", f"--user-data-dir={work}/profile",
+        ]  # fmt: skip
+        wanted = {
+            "browserName": "chrome",
+            "goog:loggingPrefs": {"browser": "ALL"},
+            "goog:chromeOptions": {"args": arguments},
+        }
+        made = self.call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
+        self.session = "/session/" + made["sessionId"]
+
+    def wait_for_driver(self):
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                return urllib.request.urlopen(f"http://127.0.0.1:{self.port}/status", timeout=5)
+            except OSError:
+                if time.monotonic() > deadline or self.driver.poll() is not None:
+                    raise
+                time.sleep(0.05)
+
+    def call(self, method, path, body=None):
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{self.session}{path}",
+            method=method,
+            data=json.dumps(body).encode() if body is not None else None,
+            headers={"Content-Type": "application/json"},
+        )
+        return json.load(urllib.request.urlopen(request, timeout=60))["value"]
+
+    def open(self, url):
+        self.call("POST", "/url", {"url": url})
+
+    def run(self, script, *arguments):
+        return self.call("POST", "/execute/sync", {"script": script, "args": list(arguments)})
+
+    def devtools(self, command, **parameters):
+        return self.call("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
+
+    def text(self, selector):
+        return self.run("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
+
+    def wait_until(self, what, script, *arguments):
+        """Waits until a script returns something true, for longer than any machine needs."""
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            if value := self.run(script, *arguments):
+                return value
+            time.sleep(0.1)
+        raise AssertionError(f"never seen: {what}; the page says: {self.text('body')[:2000]}")
+
+    def console(self):
+        """What the console has got since it was last asked, but for what is merely information."""
+        entries = self.call("POST", "/se/log", {"type": "browser"})
+        return [entry["message"] for entry in entries if entry["level"] not in ("INFO", "DEBUG")]
+
+    def look(self, path, dark=False, width=1280, height=900, mobile=False):
+        """A picture of the whole page as a screen of this kind shows it; returns how far it is too wide."""
+        scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        self.devtools("Emulation.setEmulatedMedia", features=scheme)
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile}
+        self.devtools("Emulation.setDeviceMetricsOverride", **size)
+        time.sleep(0.5)
+        picture = self.devtools("Page.captureScreenshot", format="png", captureBeyondViewport=True)["data"]
+        with open(path, "wb") as file:
+            file.write(base64.b64decode(picture))
+        return self.run("return document.documentElement.scrollWidth - innerWidth")
+
+    def close(self):
+        try:
+            self.call("DELETE", "")
+        except OSError:
+            pass
+        self.driver.terminate()
+        self.driver.wait()
