@@ -28,6 +28,8 @@
 //! with TCP and others, and a burst that overruns a ring is counted without its names. [`Tally::unseen`] says which of
 //! these apply.
 
+#[cfg(test)]
+mod drops_tests;
 mod format;
 mod perf;
 mod reasons;

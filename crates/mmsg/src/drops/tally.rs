@@ -69,14 +69,16 @@ pub enum Unseen {
     Ports,
     /// Reasons that UDP shares with others.
     OtherProtocols,
+    /// The ports of datagrams of IPv6.
+    PortsOfIpv6,
     /// The ports of everything but full sockets.
     PortsOfOthers,
     /// In which network namespace it was.
     Namespaces,
     /// What the card dropped.
     Card,
-    /// A bad checksum that is found while the datagram is read.
-    LateChecksums,
+    /// What the packets without a reason were.
+    WithoutReason,
 }
 
 impl fmt::Display for Unseen {
@@ -91,12 +93,17 @@ impl fmt::Display for Unseen {
                 "most reasons are shared: TCP, ICMP and forwarded packets are counted under them as well; only full \
                  sockets by port, and reasons that begin with UDP_, are UDP alone"
             }
+            Unseen::PortsOfIpv6 => {
+                "datagrams of IPv6 may come without a port: this kernel is older than Linux 6.10, and before 6.6 it \
+                 told the ports of IPv4 alone"
+            }
             Unseen::PortsOfOthers => "only SOCKET_RCVBUFF and PROTO_MEM come with a port",
             Unseen::Namespaces => "the drops of all network namespaces of this host are counted together",
             Unseen::Card => "what the card dropped never was a packet of the kernel: its own counters have it",
-            Unseen::LateChecksums => {
-                "a bad checksum that is found while a program reads the datagram comes without a reason: InCsumErrors \
-                 counts it"
+            Unseen::WithoutReason => {
+                "packets without a reason may be anything, lost or not; among them are datagrams that were still in a \
+                 socket when it was closed, and on older kernels long ones whose checksum is found bad when a program \
+                 reads them (InCsumErrors)"
             }
         })
     }
@@ -197,9 +204,12 @@ fn unseen(tracepoints: &Tracepoints) -> Vec<Unseen> {
         Some(_) => {}
     }
     if tracepoints.freed.is_some() {
-        unseen.extend([Unseen::OtherProtocols, Unseen::LateChecksums]);
+        unseen.extend([Unseen::OtherProtocols, Unseen::WithoutReason]);
     }
     unseen.push(if tracepoints.not_queued.is_some() { Unseen::PortsOfOthers } else { Unseen::Ports });
+    if tracepoints.not_queued.is_some_and(|not_queued| not_queued.is_of_old_kernel) {
+        unseen.push(Unseen::PortsOfIpv6);
+    }
     unseen.extend([Unseen::Namespaces, Unseen::Card]);
     unseen
 }

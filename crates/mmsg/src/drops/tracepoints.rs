@@ -22,6 +22,8 @@ pub(super) struct NotQueued {
     pub(super) id: u64,
     pub(super) error: Field,
     pub(super) port: Field,
+    /// Before Linux 6.10 there was one port, and before 6.6 it was not called for datagrams of IPv6.
+    pub(super) is_of_old_kernel: bool,
 }
 
 /// `skb:kfree_skb`: what was thrown away.
@@ -94,9 +96,10 @@ impl Tracepoints {
 
 /// From Linux 6.10 on both ports of the datagram, before that the port of the socket.
 fn not_queued_of(format: &Format) -> Option<NotQueued> {
-    let port = format.field("dport").or_else(|| format.field("lport"))?;
-    let error = format.field("rc")?;
-    (format.name == "udp_fail_queue_rcv_skb").then_some(NotQueued { id: format.id, error, port })
+    let (of_datagram, of_socket) = (format.field("dport"), format.field("lport"));
+    let (error, port) = (format.field("rc")?, of_datagram.or(of_socket)?);
+    let is_of_old_kernel = of_datagram.is_none();
+    (format.name == "udp_fail_queue_rcv_skb").then_some(NotQueued { id: format.id, error, port, is_of_old_kernel })
 }
 
 /// Without a reason the record says nothing that is of use here.
