@@ -1,8 +1,8 @@
 //! How a command ends: one error type for the whole command line, and the exit code that scripts and systemd act on.
 //!
 //! A message says what failed, on what, with which value, why, and what to do. The code says which kind of cure helps:
-//! restarting (1), fixing the call (2), taking less or giving more (3), reading what could not be read (4), waiting for
-//! an address (69), making room (74), granting a right (77) or editing the file (78).
+//! restarting (1), fixing the call (2), taking less or giving more (3), reading what could not be read (4), asking for
+//! less or restoring (5), waiting for an address (69), making room (74), granting a right (77) or editing the file (78).
 
 use std::fmt;
 
@@ -17,6 +17,8 @@ pub enum ExitCode {
     Loss = 3,
     /// `steer status`: nothing that was read differs, but something could not be read or cannot be had.
     Unknown = 4,
+    /// `steer apply`: a part of the plan is set, and what that changed is saved; another part is not.
+    Partial = 5,
     /// An address or an interface cannot be had.
     Unavailable = 69,
     /// A file cannot be written.

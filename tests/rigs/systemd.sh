@@ -340,7 +340,7 @@ inside systemctl stop udpd.socket
 start "the socket unit is stopped"
 echo "passed: sockets from systemd end with 78 and the cure"
 
-# 10. The units of steering. There is no card in a container; what is applied to one is in steering_in_guest.sh.
+# 10. The units of steering, first without anything to steer.
 steer_state() { inside systemctl show --value --property="$2" "udpd-steer$1.service"; }
 verified=$(inside systemd-analyze verify --man=no /run/systemd/system.control/udpd-steer.service \
     /run/systemd/system.control/udpd-steer-watch.service 2>&1) || fail "the units of steering do not verify: $verified"
@@ -352,3 +352,6 @@ inside systemctl start udpd-steer.service udpd-steer-watch.service || fail "no i
 [ "$(steer_state -watch Result) $(steer_state -watch NRestarts)" = "success 0" ] ||
     fail "with nothing to do the watch ended with $(steer_state -watch Result)"
 echo "passed: the units of steering verify clean, and without an interface there is nothing to do"
+
+# 11. The same with a card.
+. tests/rigs/systemd/steering.sh

@@ -203,9 +203,8 @@ impl Reader<'_> {
             let thread = if is_threaded { self.thread(name, told)? } else { Known::NotSupported };
             let polled = self.busy_polls.iter().find(|poll| poll.interface == name && poll.queue == number);
             let work = work(polled.map(|poll| poll.core), thread, &interrupt, &rps_cores);
-            let xps_cores = device.queue_mask(&format!("tx-{number}"), "xps_cpus")?.unwrap_or_default();
             let napi = told.and_then(|told| told.napi);
-            Ok(Queue { index: number, interrupt, napi, rps_cores, xps_cores, work })
+            Ok(Queue { index: number, interrupt, napi, rps_cores, work })
         };
         numbers.into_iter().zip(interrupts).map(queue).collect()
     }

@@ -149,8 +149,6 @@ pub struct Queue {
     pub napi: Option<u32>,
     /// The cores to which RPS hands its datagrams on; empty when RPS is off.
     pub rps_cores: Vec<usize>,
-    /// The cores that send through the send queue of the same number (XPS); empty when there is none or it is off.
-    pub xps_cores: Vec<usize>,
     /// Where its datagrams are processed.
     pub work: Known<Work>,
 }

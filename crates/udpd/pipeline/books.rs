@@ -96,6 +96,13 @@ impl Books {
         }
     }
 
+    /// The core that a lane's receiver runs on, which is null where that is none in particular, without the rest of a
+    /// reading; `None` where there is no such lane.
+    pub fn core_of(&self, listener: &str, lane: usize) -> Option<Option<usize>> {
+        let listener = self.listeners.iter().find(|books| books.name == listener)?;
+        listener.lanes.get(lane).map(|lane| lane.ledger.core())
+    }
+
     pub fn snapshot(&self) -> Snapshot {
         // Once, and not once for each listener: a sink of a thousand listeners has a thousand queues.
         let whole: Vec<WholeSink> = self.sinks.iter().map(SinkBooks::whole).collect();

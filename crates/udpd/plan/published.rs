@@ -8,7 +8,6 @@ use super::neighbours::{network_namespace, seat};
 use super::whole::Plan;
 use crate::config::Config;
 use crate::endpoint::control::{InterfaceSeats, LaneSeat, Seats};
-use crate::ledger::Snapshot;
 
 /// What the daemon of this plan tells.
 pub fn of(config: &Config, plan: &Plan) -> Seats {
@@ -41,12 +40,11 @@ pub fn of(config: &Config, plan: &Plan) -> Seats {
     }
 }
 
-/// The same with the cores on which the receivers really run.
-pub fn now(mut seats: Seats, snapshot: &Snapshot) -> Seats {
+/// The same with the cores on which the receivers really run: `core_of` knows them by listener and lane.
+pub fn now(mut seats: Seats, core_of: impl Fn(&str, usize) -> Option<Option<usize>>) -> Seats {
     for seat in seats.lanes_mut() {
-        let listener = snapshot.listeners.iter().find(|listener| listener.name == seat.listener);
-        if let Some(lane) = listener.and_then(|listener| listener.lanes.get(seat.lane)) {
-            seat.cpu = lane.cpu;
+        if let Some(core) = core_of(&seat.listener, seat.lane) {
+            seat.cpu = core;
         }
     }
     seats

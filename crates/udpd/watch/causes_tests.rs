@@ -15,14 +15,7 @@ fn host(work: Known<Work>) -> Host {
         is_settable: true,
         source: Source::DriverName,
     };
-    let queue = Queue {
-        index: 0,
-        interrupt: Known::Is(interrupt),
-        napi: None,
-        rps_cores: Vec::new(),
-        xps_cores: Vec::new(),
-        work,
-    };
+    let queue = Queue { index: 0, interrupt: Known::Is(interrupt), napi: None, rps_cores: Vec::new(), work };
     let interface = Interface {
         name: "eth0".to_owned(),
         index: 2,

@@ -43,7 +43,6 @@ fn interface(queues: usize, channels: Known<Channels>) -> Interface {
         interrupt: Known::NotSupported,
         napi: None,
         rps_cores: Vec::new(),
-        xps_cores: Vec::new(),
         work: Known::NotSupported,
     };
     let driver: Known<DriverInfo> = Known::NotSupported;

@@ -61,7 +61,10 @@ pub(super) const TABLE_UNCHANGED: u32 = 0xffff_ffff; // ETH_RXFH_INDIR_NO_CHANGE
 pub(super) const TRANSFORM_UNCHANGED: u8 = 0xff; // RXH_XFRM_NO_CHANGE
 pub(super) const INDIRECTION_HEADER_BYTES: usize = 8; // struct ethtool_rxfh_indir before ring_index
 pub(super) const INDIRECTION_SIZE_AT: usize = 4; // size
-pub(super) const RXNFC_BYTES: usize = 192; // struct ethtool_rxnfc
+pub(super) const RXNFC_BYTES: usize = RXNFC.bytes; // struct ethtool_rxnfc
+pub(super) const FLOW_SPEC_AT: usize = 16; // fs, whose first field is its flow_type
+const MASKS_END: usize = FLOW_SPEC_AT + 148; // behind fs.m_ext
+pub(super) const RXNFC: Rxnfc = Rxnfc::new(align_of::<u64>());
 pub(super) const FLOW_TYPE_AT: usize = 4; // flow_type
 pub(super) const DATA_AT: usize = 8; // data
 const UDP_OVER_IPV4: u32 = 0x02; // UDP_V4_FLOW
@@ -73,6 +76,27 @@ pub(super) fn put_u32(bytes: &mut [u8], at: usize, value: u32) {
 
 pub(super) fn put_u64(bytes: &mut [u8], at: usize, value: u64) {
     bytes[at..at + 8].copy_from_slice(&value.to_ne_bytes());
+}
+
+/// The end of struct ethtool_rxnfc. It lies where numbers of 64 bits may: on i386 those are aligned to 4 bytes only, and
+/// the kernel reads the structure of such a process as it is there.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Rxnfc {
+    pub(super) ring_cookie_at: usize, // fs.ring_cookie
+    pub(super) place_at: usize,       // fs.location
+    pub(super) rule_count_at: usize,  // rule_cnt
+    pub(super) places_at: usize,      // rule_locs
+    pub(super) bytes: usize,
+}
+
+impl Rxnfc {
+    pub(super) const fn new(alignment: usize) -> Self {
+        let ring_cookie_at = MASKS_END.next_multiple_of(alignment);
+        let place_at = ring_cookie_at + 8;
+        let rule_count_at = (place_at + 4).next_multiple_of(alignment);
+        let places_at = rule_count_at + 4;
+        Self { ring_cookie_at, place_at, rule_count_at, places_at, bytes: places_at.next_multiple_of(alignment) }
+    }
 }
 
 /// A number at an offset; 0 where the answer is too short, which the kernel's answers never are.

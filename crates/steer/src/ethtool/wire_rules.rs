@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::wire::{put_u32, put_u64, text, u32_at, u64_at};
+use super::wire::{FLOW_SPEC_AT, put_u32, put_u64, text, u32_at, u64_at};
 use super::{Family, Feature, Rule, wire};
 
 /// More rules than any device holds.
@@ -15,16 +15,15 @@ pub(super) const RULES_MAX: u32 = 65_536;
 pub(super) const FEATURES_MAX: u32 = 4_096;
 
 // struct ethtool_rxnfc, and struct ethtool_rx_flow_spec in it as fs. The list of places begins inside the tail padding.
-const FLOW_SPEC_AT: usize = 16; // fs, whose first field is its flow_type
 const FLOW_VALUES_AT: usize = FLOW_SPEC_AT + 4; // fs.h_u
 const FLOW_MASKS_AT: usize = FLOW_SPEC_AT + 76; // fs.m_u
 const FURTHER_MASKS_AT: usize = FLOW_MASKS_AT + 52; // fs.m_ext
 const FURTHER_MASKS_BYTES: usize = 20;
 const HAS_FURTHER_FIELDS: u32 = 0x8000_0000; // FLOW_EXT
-const RING_COOKIE_AT: usize = FLOW_SPEC_AT + 152; // fs.ring_cookie
-const PLACE_AT: usize = FLOW_SPEC_AT + 160; // fs.location
-const RULE_COUNT_AT: usize = 184; // rule_cnt
-pub(super) const PLACES_AT: usize = 188; // rule_locs
+const RING_COOKIE_AT: usize = wire::RXNFC.ring_cookie_at; // fs.ring_cookie
+const PLACE_AT: usize = wire::RXNFC.place_at; // fs.location
+const RULE_COUNT_AT: usize = wire::RXNFC.rule_count_at; // rule_cnt
+pub(super) const PLACES_AT: usize = wire::RXNFC.places_at; // rule_locs
 /// In the answers about the whole table: the driver takes [`ANY_PLACE`]. The other bits are how many places there are.
 pub(super) const DRIVER_CHOOSES: u64 = 0x8000_0000; // RX_CLS_LOC_SPECIAL
 const ANY_PLACE: u32 = 0xffff_ffff; // RX_CLS_LOC_ANY

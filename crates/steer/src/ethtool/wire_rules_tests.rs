@@ -2,7 +2,7 @@
 //! that are noise.
 
 use super::*;
-use crate::ethtool::wire::RXNFC_BYTES;
+use crate::ethtool::wire::{RXNFC_BYTES, Rxnfc};
 
 fn rule_to(destination: Option<IpAddr>, family: Family) -> Rule {
     Rule { family, destination, port: 5140, queue: 3 }
@@ -150,4 +150,18 @@ fn no_answer_makes_a_decoder_panic() {
         let _ = (rule(answer), place(answer), rule_count(answer), feature_count(answer));
         let _ = (feature(answer, bit), bit_named(answer, "rx-gro"));
     }
+}
+
+#[test]
+fn the_structure_of_a_rule_is_that_of_the_target() {
+    // As `offsetof` and `sizeof` tell of linux/ethtool.h on x86-64 and with -m32.
+    let of = |[ring_cookie_at, place_at, rule_count_at, places_at, bytes]: [usize; 5]| Rxnfc {
+        ring_cookie_at,
+        place_at,
+        rule_count_at,
+        places_at,
+        bytes,
+    };
+    assert_eq!(Rxnfc::new(8), of([168, 176, 184, 188, 192]));
+    assert_eq!(Rxnfc::new(4), of([164, 172, 176, 180, 180]));
 }

@@ -138,15 +138,20 @@ impl<'a> Cores<'a> {
     /// The physical cores of a home that `interrupts` get when that many `receivers` want a place at home too: as many
     /// as leave these whole physical cores of their own, by their threads. All where that cannot be.
     pub(super) fn for_interrupts(&self, home: &[usize], interrupts: usize, receivers: usize) -> Vec<usize> {
-        let first = self.free_physical(home);
-        let threads = |physical: &[usize]| {
-            let of_one = |&one: &usize| home.iter().filter(|&&core| self.physical(core) == self.physical(one)).count();
-            physical.iter().map(of_one).sum::<usize>()
-        };
-        let fits = |&count: &usize| threads(&first[..count]) >= interrupts && threads(&first[count..]) >= receivers;
-        let count = (1..=first.len().min(interrupts)).rev().find(fits).unwrap_or(first.len());
-        let is_theirs = |&core: &usize| first[..count].iter().any(|&one| self.physical(one) == self.physical(core));
-        home.iter().copied().filter(is_theirs).collect()
+        let first: Vec<usize> = self.free_physical(home).into_iter().map(|core| self.physical(core)).collect();
+        let mut threads: BTreeMap<usize, usize> = BTreeMap::new();
+        home.iter().for_each(|&core| *threads.entry(self.physical(core)).or_default() += 1);
+        let all: usize = first.iter().map(|physical| threads[physical]).sum();
+        let mut theirs = 0;
+        let mut fits = None;
+        for (number, physical) in first.iter().enumerate().take(interrupts) {
+            theirs += threads[physical];
+            if theirs >= interrupts && all - theirs >= receivers {
+                fits = Some(number + 1);
+            }
+        }
+        let theirs: BTreeSet<usize> = first[..fits.unwrap_or(first.len())].iter().copied().collect();
+        home.iter().copied().filter(|&core| theirs.contains(&self.physical(core))).collect()
     }
 
     /// A core for an interrupt that finds no free thread at home: a free one elsewhere, then one of others, then the

@@ -183,6 +183,8 @@ impl Housekeeping<'_> {
     fn look(&mut self, round: u32) {
         let books = self.pipeline.books();
         books.observe_kernel();
+        // As a driver that is busy with its card below.
+        crew::at_rest(|| books.look_at_host());
         self.upkeep.look(self.pipeline);
         if round.is_multiple_of(LOOK_AT_INTERFACES_EVERY) {
             // A driver that is busy with its card keeps whoever asks about it waiting.
@@ -265,7 +267,7 @@ impl BoundWindows {
     fn serve(self, pipeline: &Pipeline, seats: Seats, crew: &Crew) -> Result<Windows, Failure> {
         let (for_control, for_metrics) = (pipeline.books(), pipeline.books());
         let (files, for_seats) = (pipeline.files(), pipeline.books());
-        let seats = move || published::now(seats.clone(), &for_seats.snapshot());
+        let seats = move || published::now(seats.clone(), |listener, lane| for_seats.core_of(listener, lane));
         let token = self.token;
         Ok(Windows {
             control: self

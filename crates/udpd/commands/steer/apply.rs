@@ -8,7 +8,7 @@ use super::journal::{PATIENCE, not_kept, wait_for};
 use super::look::NOTHING_TO_CHANGE;
 use super::task::Task;
 use super::{irqbalance, report, verdict};
-use crate::exit::Failure;
+use crate::exit::{ExitCode, Failure};
 use crate::os::console;
 
 /// What an apply has made, and what it could not make.
@@ -26,7 +26,9 @@ impl Applied {
     /// How the command ends: all of it has to be as it was wanted.
     pub(super) fn outcome(self) -> Result<(), Failure> {
         let rounded: Vec<Failure> = self.rounded().map(verdict::not_as_wanted).collect();
-        verdict::all_of(self.failure.err().into_iter().chain(rounded))
+        let all = verdict::all_of(self.failure.err().into_iter().chain(rounded));
+        // The rest is set, whatever this is.
+        all.map_err(|failure| Failure { code: ExitCode::Partial, ..failure })
     }
 }
 

@@ -111,12 +111,14 @@ fn interface(part: &InterfacePlan) -> Value {
 fn found(interface: &Interface) -> Value {
     let queue = |queue: &steer::model::Queue| {
         let interrupt = queue.interrupt.get();
+        let sends = interface.send_queues.iter().find(|send| send.index == queue.index);
+        let xps_cores = sends.and_then(|send| send.cores.clone()).unwrap_or_default();
         json!({ "queue": queue.index, "interrupt": interrupt.map(|interrupt| interrupt.number),
                 "interrupt_name": interrupt.map(|interrupt| interrupt.name.clone()),
                 "fires_on": interrupt.map(|interrupt| interrupt.effective.clone()),
                 "processed_on": queue.work.get().map(|work| work.cores.clone()),
                 "processed_by": queue.work.get().map(|work| format!("{:?}", work.by)),
-                "rps_cpus": queue.rps_cores, "xps_cpus": queue.xps_cores, "napi": queue.napi })
+                "rps_cpus": queue.rps_cores, "xps_cpus": xps_cores, "napi": queue.napi })
     };
     json!({ "name": interface.name, "up": interface.is_up, "node": interface.node,
             "queues": interface.queues.iter().map(queue).collect::<Vec<_>>() })

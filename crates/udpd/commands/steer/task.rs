@@ -59,9 +59,12 @@ impl Task<'_> {
         Failure::new(self.code_of(error), advice::of_error(error, !self.interfaces.is_empty()))
     }
 
-    /// The same with what was changed all the same.
+    /// The same with what was changed all the same. Whoever started it has to know that there is something to restore,
+    /// more than why not everything was set.
     pub(super) fn apply_failure(&self, failure: &ApplyFailure) -> Failure {
-        Failure::new(self.code_of(&failure.cause), advice::of_failure(failure, !self.interfaces.is_empty()))
+        let is_set = !failure.done.is_empty() || matches!(failure.cause, ApplyError::Refused(_));
+        let code = if is_set { ExitCode::Partial } else { self.code_of(&failure.cause) };
+        Failure::new(code, advice::of_failure(failure, !self.interfaces.is_empty()))
     }
 
     fn code_of(&self, error: &ApplyError) -> ExitCode {
@@ -82,5 +85,37 @@ pub(super) fn code_of(error: &JournalError) -> ExitCode {
         JournalError::Io { cause, .. } if cause.kind() == ErrorKind::PermissionDenied => ExitCode::Permission,
         JournalError::Io { .. } => ExitCode::Disk,
         _ => ExitCode::Failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use steer::{Change, Setting};
+
+    use super::*;
+
+    #[test]
+    fn whoever_changed_something_ends_with_the_code_that_says_so_and_others_with_that_of_their_cause() {
+        let wish = Steer::default();
+        let task = Task {
+            action: Action::Apply,
+            interfaces: Vec::new(),
+            wish: &wish,
+            config: None,
+            from_file: true,
+            state_folder: PathBuf::new(),
+            forget: false,
+            json: false,
+        };
+        let [interface, from, to, why, command] = ["eth0", "0", "1", "", ""].map(str::to_owned);
+        let change =
+            Change { interface, setting: Setting::Rps(0), from, to, now: None, why, disruption: None, command };
+        let code = |cause: fn() -> ApplyError, done: Vec<Change>| {
+            task.apply_failure(&ApplyFailure { cause: cause(), done }).code
+        };
+        let permission = || ApplyError::Permission("no".to_owned());
+        assert_eq!(code(permission, Vec::new()), ExitCode::Permission);
+        assert_eq!(code(permission, vec![change]), ExitCode::Partial);
+        assert_eq!(code(|| ApplyError::Refused(Vec::new()), Vec::new()), ExitCode::Partial, "the rest is set already");
     }
 }
