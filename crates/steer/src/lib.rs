@@ -72,16 +72,18 @@
 //!   `IFF_UP`, `device`, `queues`, `threaded`)
 //! - `netdev`: queues, polling contexts, their interrupts and threads, from Linux 6.8 on (`NETDEV_CMD_QUEUE_GET`,
 //!   `NETDEV_CMD_NAPI_GET`)
+//! - `statistics`: what interfaces and queues have received and lost (`RTM_GETLINK`, `RTM_GETSTATS`,
+//!   `NETDEV_CMD_QSTATS_GET`)
 //! - `events`: what the kernel says of interfaces by itself (`RTM_NEWLINK`, `RTM_DELLINK`, `ETHTOOL_MSG_*_NTF`)
 //! - `links`: the interfaces as the kernel lists them (`if_nameindex`, `getifaddrs`)
 //! - `netlink`: how the kernel is asked and listened to by netlink (`CTRL_CMD_GETFAMILY`)
 //! - `model`: what was read, as plain data
-//! - `ethtool/mod`, `ethtool/sorting`, `ethtool/ioctl`: the running kernel's answer for a driver
+//! - `ethtool/mod`, `ethtool/sorting`, `ethtool/statistics`, `ethtool/ioctl`: the running kernel's answer for a driver
 //! - `sys` `!`: the one call that takes a pointer (`SIOCETHTOOL`)
 //! - `ethtool/wire_rules`, `ethtool/wire`, `ethtool/command`: requests and answers as bytes (`ETHTOOL_GDRVINFO`,
 //!   `ETHTOOL_[GS]CHANNELS`, `ETHTOOL_[GS]RINGPARAM`, `ETHTOOL_[GS]COALESCE`, `ETHTOOL_[GS]RSSH`,
 //!   `ETHTOOL_[GS]RXFHINDIR`, `ETHTOOL_[GS]RXFH`, `ETHTOOL_[GS]FEATURES`, `ETHTOOL_GSSET_INFO`, `ETHTOOL_GSTRINGS`,
-//!   `ETHTOOL_GRXCLSRLCNT`, `ETHTOOL_GRXCLSRLALL`, `ETHTOOL_GRXCLSRULE`, `ETHTOOL_SRXCLSRLINS`,
+//!   `ETHTOOL_GSTATS`, `ETHTOOL_GRXCLSRLCNT`, `ETHTOOL_GRXCLSRLALL`, `ETHTOOL_GRXCLSRULE`, `ETHTOOL_SRXCLSRLINS`,
 //!   `ETHTOOL_SRXCLSRLDEL`); what an administrator would type for a change
 //! - `ethtool/driver`: the questions to a driver as a trait, the answers as plain data, the `RXH_` bits of a hash
 //! - `presence`: whether irqbalance runs (`/proc/PID/comm`, `/proc/net/unix`)
@@ -119,6 +121,7 @@ mod rivals;
 mod setting;
 mod settings;
 mod sorting;
+mod statistics;
 mod status;
 #[cfg(test)]
 mod steering_rig;
@@ -146,6 +149,7 @@ pub use presence::Presence;
 pub use restore::RestoreWish;
 pub use rivals::{Rival, Rivals};
 pub use setting::{Setting, SettingError};
+pub use statistics::{LinkStatistics, ListedLink, QueueStatistics, Statistics};
 pub use status::{Comparison, Drift, Verdict};
 pub use thread::{allowed_cores, confine_current_thread, confine_thread, cores_of_thread, pin_current_thread};
 pub use topology::Topology;

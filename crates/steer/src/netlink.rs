@@ -94,16 +94,26 @@ pub(crate) fn whole(mut ask: impl FnMut() -> io::Result<Dump>) -> io::Result<Vec
     Err(io::Error::other(format!("the queues changed while the kernel told of them, in each of {ATTEMPTS} attempts")))
 }
 
-/// A message of generic netlink with one attribute.
-pub(crate) fn message(kind: u16, flags: u16, command: u8, attribute: u16, value: &[u8]) -> Vec<u8> {
-    let attribute_bytes = ATTRIBUTE_HEADER_BYTES + value.len();
-    let length = HEADER_BYTES + GENERIC_HEADER_BYTES + attribute_bytes.next_multiple_of(ALIGNMENT);
+/// The header of a question about everything, with this many bytes to come.
+pub(crate) fn header(kind: u16, payload_bytes: usize) -> Vec<u8> {
+    begin(kind, REQUEST | DUMP, HEADER_BYTES + payload_bytes)
+}
+
+fn begin(kind: u16, flags: u16, length: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(length);
     bytes.extend(u32::try_from(length).expect("a short message").to_ne_bytes());
     bytes.extend(kind.to_ne_bytes());
     bytes.extend(flags.to_ne_bytes());
     // nlmsg_seq and nlmsg_pid: one question at a time on a socket of its own.
     bytes.extend([0; 8]);
+    bytes
+}
+
+/// A message of generic netlink with one attribute.
+pub(crate) fn message(kind: u16, flags: u16, command: u8, attribute: u16, value: &[u8]) -> Vec<u8> {
+    let attribute_bytes = ATTRIBUTE_HEADER_BYTES + value.len();
+    let length = HEADER_BYTES + GENERIC_HEADER_BYTES + attribute_bytes.next_multiple_of(ALIGNMENT);
+    let mut bytes = begin(kind, flags, length);
     bytes.extend([command, VERSION, 0, 0]);
     bytes.extend(u16::try_from(attribute_bytes).expect("a short attribute").to_ne_bytes());
     bytes.extend(attribute.to_ne_bytes());
@@ -136,7 +146,7 @@ pub(crate) fn exchange(socket: &OwnedFd, request: &[u8], dump: bool) -> io::Resu
 }
 
 /// A signal that somebody handles ends a call, and says nothing of the kernel's answer.
-fn uninterrupted<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
+pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
     loop {
         match call() {
             Err(Errno::EINTR) => {}
@@ -147,16 +157,24 @@ fn uninterrupted<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result<T> 
 
 /// Reads the messages of one datagram. True when the last one was the end of a dump.
 fn parse(datagram: &[u8], answer: &mut Dump) -> io::Result<bool> {
-    for Message { kind, flags, payload } in messages(datagram) {
-        answer.interrupted |= flags & DUMP_INTERRUPTED != 0;
-        if let DONE | ERROR = kind {
-            // Both carry an error, or 0: a dump that fails in the middle ends with its errno in the last message.
-            let errno = payload.get(..4).map_or(0, |bytes| i32::from_ne_bytes(bytes.try_into().expect("four")));
-            return if errno < 0 { Err(io::Error::from_raw_os_error(errno.saturating_neg())) } else { Ok(true) };
+    for message in messages(datagram) {
+        answer.interrupted |= message.flags & DUMP_INTERRUPTED != 0;
+        if let Some(end) = dump_end(message) {
+            return end.map(|()| true);
         }
-        answer.messages.push(payload.get(GENERIC_HEADER_BYTES..).unwrap_or_default().to_vec());
+        answer.messages.push(message.payload.get(GENERIC_HEADER_BYTES..).unwrap_or_default().to_vec());
     }
     Ok(false)
+}
+
+/// What the last message of an answer says; `None` for every other.
+pub(crate) fn dump_end(Message { kind, payload, .. }: Message<'_>) -> Option<io::Result<()>> {
+    if !matches!(kind, DONE | ERROR) {
+        return None;
+    }
+    // Both carry an error, or 0: a dump that fails in the middle ends with its errno in the last message.
+    let errno = payload.get(..4).map_or(0, |bytes| i32::from_ne_bytes(bytes.try_into().expect("four")));
+    Some(if errno < 0 { Err(io::Error::from_raw_os_error(errno.saturating_neg())) } else { Ok(()) })
 }
 
 /// One message of a datagram.
@@ -205,6 +223,14 @@ impl<'a> Attributes<'a> {
             [a, b, c, d] => Some(u32::from_ne_bytes([a, b, c, d])),
             [a, b] => Some(u32::from(u16::from_ne_bytes([a, b]))),
             _ => None,
+        }
+    }
+
+    /// A number of four or eight bytes, as long as the kernel found it.
+    pub(crate) fn wide(self, kind: u16) -> Option<u64> {
+        match *self.bytes(kind)? {
+            [a, b, c, d, e, f, g, h] => Some(u64::from_ne_bytes([a, b, c, d, e, f, g, h])),
+            _ => self.number(kind).map(u64::from),
         }
     }
 

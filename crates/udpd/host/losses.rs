@@ -3,67 +3,42 @@
 //! A counter that is contained in another is in the sum by that one, as long as that one is known. Everything below UDP
 //! counts all protocols, so it is an upper bound for UDP; what UDP and its sockets count is exact.
 
-use serde::{Deserialize, Serialize};
-
-use super::counter::{Counter, Layer, Table, Unit};
-use super::reading::Reading;
+use super::counter::{Counter, Layer, Table};
+use super::lost::{Loss, Losses, Unseen};
+use super::reading::{Interface, Reading};
 use super::tables::{SocketCounts, Udp};
-
-/// What was lost between two readings.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Losses {
-    /// In the order of the layers, without those that lost nothing. Nothing stands in two of them.
-    pub lost: Vec<Loss>,
-    /// Their sum. In buffers and packets: a train of GRO counts as one, and so does a fragment.
-    pub total: u64,
-    /// Of the sum, what may have been other protocols than UDP.
-    pub of_any_protocol: u64,
-    /// What is not in the sum because it cannot be seen.
-    pub unseen: Vec<Unseen>,
-}
-
-/// What one counter says was lost.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Loss {
-    pub layer: Layer,
-    /// The key of the counter in its table.
-    pub counter: String,
-    /// The interface, or "ipv4" and "ipv6".
-    pub place: String,
-    pub count: u64,
-    pub unit: Unit,
-}
-
-/// Something that may have been lost and that no counter tells.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unseen {
-    pub layer: Layer,
-    pub what: String,
-}
 
 impl Losses {
     /// Adds up a difference, as [`Reading::since`] returns it.
     pub fn of(difference: &Reading) -> Self {
         let mut losses = Self::default();
         for (name, interface) in &difference.nic {
-            // What repeats others stands there already.
-            if !interface.repeats_others {
-                losses.add_table(&interface.link, name);
+            if interface.repeats_others {
+                continue;
             }
+            if is_empty(&interface.link) {
+                losses.unsee(Layer::Nic, format!("what {name} lost: it has not been read twice"));
+            }
+            losses.add_table(&interface.link, name);
+            losses.add_beside(name, interface);
         }
         losses.add_table(&difference.conntrack, "host");
         losses.add_table(&difference.ip, "ipv4");
         losses.add_table(&difference.ip6, "ipv6");
         losses.add_udp(difference);
+        difference.unread.iter().for_each(|(layer, why)| losses.unsee(*layer, why.clone()));
         losses.total = losses.lost.iter().map(|loss| loss.count).sum();
         let of_all = losses.lost.iter().filter(|loss| loss.layer < Layer::Udp);
         losses.of_any_protocol = of_all.map(|loss| loss.count).sum();
         losses
     }
 
-    /// Every loss of a table that nothing else of the table contains.
+    /// Every loss of a table that nothing else of the table contains. Of a table without any value there is nothing to
+    /// say here: the kernel has no such thing, or whoever read it says why not.
     fn add_table<T: Table>(&mut self, table: &T, place: &str) {
+        if is_empty(table) {
+            return;
+        }
         let outer = table.values().filter(|(counter, _)| counter.is_loss && counter.contained_in.is_empty());
         outer.for_each(|(counter, value)| self.add(counter, place, value));
     }
@@ -78,10 +53,30 @@ impl Losses {
                 count,
                 unit: counter.unit,
             }),
-            None => self.unseen.push(Unseen {
-                layer: counter.layer,
-                what: format!("{} of {place} is not known: {}", counter.name, counter.help),
-            }),
+            None => self.unsee(counter.layer, format!("{} of {place}: this kernel does not count it", counter.name)),
+        }
+    }
+
+    fn unsee(&mut self, layer: Layer, what: String) {
+        self.unseen.push(Unseen { layer, what });
+    }
+
+    /// What a driver tells of losses that the interface's own counters do not have.
+    fn add_beside(&mut self, name: &str, interface: &Interface) {
+        // The network of a cloud drops before the card, and says so in a counter that also counts what it only delayed.
+        let beyond = interface.driver_counters.iter().filter(|counter| counter.name.ends_with("allowance_exceeded"));
+        for counter in beyond.filter(|counter| counter.value != Some(0)) {
+            let count = counter.value.map_or_else(|| "an unknown number of".to_owned(), |count| count.to_string());
+            let what = format!(
+                "how many of {count} packets the network of the cloud dropped at {name} and how many it delayed \
+                 ({})",
+                counter.name
+            );
+            self.unsee(Layer::Nic, what);
+        }
+        if interface.driver == "virtio_net" && interface.queues.values().all(|queue| queue.hw_drops.is_none()) {
+            let what = format!("what the hypervisor dropped because the receive ring of {name} was full");
+            self.unsee(Layer::Nic, what);
         }
     }
 
@@ -92,13 +87,18 @@ impl Losses {
     fn add_udp(&mut self, difference: &Reading) {
         self.add_table(&difference.udp, "ipv4");
         self.add_table(&difference.udp6, "ipv6");
-        let sum = |value: fn(&Udp) -> Option<u64>| {
-            Some(value(&difference.udp).unwrap_or(0) + value(&difference.udp6).unwrap_or(0))
-        };
-        let in_errors = sum(|udp| udp.in_errors).unwrap_or(0);
         let Some(sockets) = &difference.sockets else { return };
+        let in_errors = |udp: &Udp| udp.in_errors.unwrap_or(0);
+        let at_udp = in_errors(&difference.udp) + in_errors(&difference.udp6);
         let at_sockets: u64 = sockets.iter().filter_map(|socket| socket.counts.drops).sum();
-        let [drops, ..] = SocketCounts::COUNTERS else { return };
-        self.add(drops, "sockets", Some(at_sockets.saturating_sub(in_errors)));
+        self.add(SocketCounts::DROPS, "sockets", Some(at_sockets.saturating_sub(at_udp)));
     }
 }
+
+fn is_empty(table: &impl Table) -> bool {
+    table.values().all(|(_, value)| value.is_none())
+}
+
+#[cfg(test)]
+#[path = "losses_tests.rs"]
+mod tests;

@@ -4,10 +4,12 @@
 //! because each question to one is a question to the other. It is also `host` in `udpd stats --json`.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::counter::{Counter, Table};
+use super::counter::{Counter, Layer, Table};
+use super::lost::Losses;
 use super::tables::{Conntrack, Ip, Link, Memory, Queue, SocketCounts, Softnet, Udp};
 
 /// All counters of this host, as far as the network namespace of the reader sees them.
@@ -26,10 +28,13 @@ pub struct Reading {
     pub udp: Udp,
     pub udp6: Udp,
     pub memory: Memory,
-    /// Those on the ports that the reader was asked for, of all processes; null when nobody can see them.
+    /// Those on the ports that the reader was asked for, of all processes, in the order of their inodes; null when
+    /// nobody can see them.
     pub sockets: Option<Vec<SocketReading>>,
     /// What could not be read, and why; empty when all was.
-    pub unread: Vec<String>,
+    pub unread: Vec<(Layer, String)>,
+    /// The sum of the layers, in what a daemon publishes; empty elsewhere, where [`Losses::of`] makes it.
+    pub lost: Losses,
 }
 
 /// One network interface.
@@ -63,8 +68,7 @@ pub struct DriverCounter {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SocketReading {
     /// What it is bound to.
-    pub address: String,
-    pub port: u16,
+    pub address: SocketAddr,
     pub inode: u64,
     pub uid: u32,
     /// The index of the interface that it is bound to; 0 for none.
@@ -93,7 +97,7 @@ impl Reading {
         difference.udp = self.udp.since(&earlier.udp);
         difference.udp6 = self.udp6.since(&earlier.udp6);
         for socket in difference.sockets.iter_mut().flatten() {
-            let before = earlier.sockets.iter().flatten().find(|before| before.inode == socket.inode);
+            let before = earlier.socket(socket.inode);
             // A socket that was made meanwhile has counted from 0.
             let new = SocketCounts { drops: earlier.sockets.as_ref().map(|_| 0), ..SocketCounts::default() };
             socket.counts = socket.counts.since(before.map_or(&new, |before| &before.counts));
@@ -124,11 +128,17 @@ impl Reading {
         (self.conntrack, self.ip, self.ip6) = (before.conntrack, before.ip, before.ip6);
         (self.udp, self.udp6) = (before.udp, before.udp6);
         for socket in self.sockets.iter_mut().flatten() {
-            if let Some(sum) = before.sockets.iter_mut().flatten().find(|sum| sum.inode == socket.inode) {
-                sum.counts.count_on(&socket.counts);
-                socket.counts = sum.counts;
+            if let Some(mut sum) = before.socket(socket.inode).map(|sum| sum.counts) {
+                sum.count_on(&socket.counts);
+                socket.counts = sum;
             }
         }
+    }
+
+    /// The socket with this inode.
+    pub fn socket(&self, inode: u64) -> Option<&SocketReading> {
+        let sockets = self.sockets.as_ref()?;
+        sockets.binary_search_by_key(&inode, |socket| socket.inode).ok().map(|place| &sockets[place])
     }
 }
 
@@ -177,4 +187,4 @@ impl Interface {
 }
 
 /// What the counters of drivers have in common.
-const DRIVERS: Counter = Counter::of_all(super::Layer::Nic, super::Unit::Packets);
+const DRIVERS: Counter = Counter::of_all(Layer::Nic, super::Unit::Packets);

@@ -3,7 +3,7 @@
 //! Containment is as the kernel's code has it. A loss that stands in two counters has `contained_in`, and the sum of
 //! the layers takes only the outer one.
 
-use super::counter::{Counter, Layer, Unit, tables};
+use super::counter::{Counter, Layer, Table, Unit, tables};
 
 tables! {
     /// What the kernel tells of a network interface (`ip -s -s link`). Before IP and before GRO.
@@ -18,6 +18,8 @@ tables! {
         rx_crc_errors = "rx_crc_errors": "Its checksum on the wire was wrong: cable, optics or the switch.",
             is_loss = true, contained_in = &["nic.rx_errors"];
         rx_length_errors = "rx_length_errors": "Its length was wrong, mostly longer than the MTU.",
+            is_loss = true, contained_in = &["nic.rx_errors"];
+        rx_frame_errors = "rx_frame_errors": "It did not end where a byte ends.",
             is_loss = true, contained_in = &["nic.rx_errors"];
         rx_over_errors = "rx_over_errors": "The card had no room; drivers differ.",
             is_loss = true, contained_in = &["nic.rx_errors"];
@@ -125,6 +127,11 @@ tables! {
         used_bytes = "rmem_alloc": "Of the receive buffer, what is in use.", unit = Unit::Bytes, is_gauge = true;
         buffer_bytes = "rcvbuf": "The receive buffer, as the kernel accounts.", unit = Unit::Bytes, is_gauge = true;
     }
+}
+
+impl SocketCounts {
+    /// The declaration of `drops`.
+    pub const DROPS: &'static Counter = &<Self as Table>::COUNTERS[0];
 }
 
 #[cfg(test)]

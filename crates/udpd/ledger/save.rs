@@ -79,14 +79,14 @@ mod tests {
     use nix::unistd::mkfifo;
 
     use super::*;
-    use crate::ledger::snapshot::HostSnapshot;
+    use crate::host::Reading;
 
     fn ledger() -> Snapshot {
         Snapshot {
             version: "0.1.0".into(),
             uptime_seconds: 12.5,
             listeners: Vec::new(),
-            host: HostSnapshot::default(),
+            host: Reading::default(),
             log_lines_lost: 6,
         }
     }

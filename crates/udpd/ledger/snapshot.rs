@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::host::Reading;
+
 use super::residence::ResidenceSnapshot;
 use super::senders::SenderSnapshot;
 use super::tables::{DestinationTally, FileTally, LaneTally, Tally};
@@ -22,8 +24,8 @@ pub struct Snapshot {
     pub uptime_seconds: f64,
     /// In the order of the configuration.
     pub listeners: Vec<ListenerSnapshot>,
-    /// What the host as a whole lost; filled by the commands that look at the host.
-    pub host: HostSnapshot,
+    /// What the kernel and the cards counted on this host since the process started, and what of it was lost.
+    pub host: Reading,
     /// Log lines that could not be written because stderr was full or closed.
     pub log_lines_lost: u64,
 }
@@ -167,13 +169,4 @@ pub struct LaneSnapshot {
     /// Who sends most to it of late, the busiest first. The metrics never have an address.
     #[serde(default)]
     pub senders: Vec<SenderSnapshot>,
-}
-
-/// Host-wide counters, by name.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct HostSnapshot {
-    pub nic: serde_json::Map<String, serde_json::Value>,
-    pub softnet: serde_json::Map<String, serde_json::Value>,
-    /// The UDP counters of this network namespace.
-    pub udp: serde_json::Map<String, serde_json::Value>,
 }

@@ -69,7 +69,7 @@ pub(crate) fn example() -> Snapshot {
         version: "0.1.0".into(),
         uptime_seconds: 12.5,
         listeners: vec![listener],
-        host: snapshot::HostSnapshot::default(),
+        host: crate::host::Reading::default(),
         log_lines_lost: 6,
     }
 }

@@ -1,10 +1,10 @@
-//! What /proc/net/udp does not tell of a socket: the interface it is bound to, and whether it leaves IPv4 alone. The
-//! kernel tells both on request (`sock_diag` netlink), unless it is built without that or a filter forbids it; then the
-//! answer is that nobody knows.
+//! What /proc/net/udp does not tell of a socket: the interface it is bound to, whether it leaves IPv4 alone, and how
+//! full its receive buffer is. The kernel tells all three on request (`sock_diag` netlink), unless it is built without
+//! that or a filter forbids it; then the answer is that nobody knows.
 
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::libc;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
@@ -12,8 +12,14 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType
 /// The request and the kind of an answer about one socket.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 
-/// The attribute that says whether an IPv6 socket leaves IPv4 alone, and the bit that asks for it in a request.
+/// The attribute that says whether an IPv6 socket leaves IPv4 alone.
 const INET_DIAG_SKV6ONLY: u16 = 11;
+
+/// The attribute with the memory of a socket: a row of numbers, of which these three are told here.
+const INET_DIAG_SKMEMINFO: u16 = 7;
+const SK_MEMINFO_RMEM_ALLOC: usize = 0;
+const SK_MEMINFO_RCVBUF: usize = 1;
+const SK_MEMINFO_DROPS: usize = 8;
 
 const NETLINK_HEADER_BYTES: usize = 16;
 
@@ -24,47 +30,80 @@ const ANSWER_BYTES: usize = 72;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Details {
     pub inode: u64,
+    /// What it is bound to.
+    pub address: SocketAddr,
+    pub uid: u32,
     /// The index of the interface that it is bound to; 0 for none.
     pub interface: u32,
     /// An IPv6 socket that leaves IPv4 alone.
     pub v6_only: bool,
+    /// Where the kernel tells it.
+    pub memory: Option<SocketMemory>,
 }
 
-/// What the kernel says of the UDP sockets of a family on a port.
-pub fn on_port(address: SocketAddr) -> io::Result<Vec<Details>> {
-    let flags = SockFlag::SOCK_CLOEXEC;
-    let netlink = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkSockDiag)?;
-    send(netlink.as_raw_fd(), &request(address), MsgFlags::empty())?;
-    let mut details = Vec::new();
-    // As long as the kernel's own answers are.
-    let mut answer = vec![0; 32 << 10];
-    loop {
-        let length = recv(netlink.as_raw_fd(), &mut answer, MsgFlags::empty())?;
-        if length == 0 || !read_answers(&answer[..length], &mut details)? {
-            return Ok(details);
+/// The receive buffer of a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SocketMemory {
+    pub used_bytes: u32,
+    pub buffer_bytes: u32,
+    /// What did not get into it. It wraps.
+    pub drops: u32,
+}
+
+/// Asks the kernel for the UDP sockets of this network namespace, more than once.
+#[derive(Debug)]
+pub struct Asker {
+    netlink: OwnedFd,
+    answer: Vec<u8>,
+}
+
+impl Asker {
+    pub fn new() -> io::Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let netlink = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkSockDiag)?;
+        // As long as the kernel's own answers are.
+        Ok(Self { netlink, answer: vec![0; 32 << 10] })
+    }
+
+    /// Calls `visit` for each socket of a family, on one port or on all.
+    pub fn each(&mut self, is_ipv6: bool, port: Option<u16>, mut visit: impl FnMut(Details)) -> io::Result<()> {
+        send(self.netlink.as_raw_fd(), &request(is_ipv6, port), MsgFlags::empty())?;
+        loop {
+            let length = recv(self.netlink.as_raw_fd(), &mut self.answer, MsgFlags::empty())?;
+            if length == 0 || !read_answers(&self.answer[..length], &mut visit)? {
+                return Ok(());
+            }
         }
     }
 }
 
-/// A header, and a request for all sockets of a protocol and a family with a local port.
-fn request(address: SocketAddr) -> Vec<u8> {
+/// What the kernel says of the UDP sockets of a family on a port.
+pub fn on_port(address: SocketAddr) -> io::Result<Vec<Details>> {
+    let mut details = Vec::new();
+    Asker::new()?.each(address.is_ipv6(), Some(address.port()), |told| details.push(told))?;
+    Ok(details)
+}
+
+/// A header, and a request for all sockets of a protocol and a family with a local port; 0 is any.
+fn request(is_ipv6: bool, port: Option<u16>) -> Vec<u8> {
     const REQUEST_BYTES: usize = NETLINK_HEADER_BYTES + 56;
-    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let family = if is_ipv6 { libc::AF_INET6 } else { libc::AF_INET };
     let mut request = Vec::with_capacity(REQUEST_BYTES);
     request.extend_from_slice(&(REQUEST_BYTES as u32).to_ne_bytes());
     request.extend_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     request.extend_from_slice(&((libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16).to_ne_bytes());
     request.extend_from_slice(&[0; 8]);
-    request.extend_from_slice(&[family as u8, libc::IPPROTO_UDP as u8, 0, 0]);
+    let memory = 1 << (INET_DIAG_SKMEMINFO - 1);
+    request.extend_from_slice(&[family as u8, libc::IPPROTO_UDP as u8, memory, 0]);
     let every_state = u32::MAX;
     request.extend_from_slice(&every_state.to_ne_bytes());
-    request.extend_from_slice(&address.port().to_be_bytes());
+    request.extend_from_slice(&port.unwrap_or(0).to_be_bytes());
     request.resize(REQUEST_BYTES, 0);
     request
 }
 
 /// Reads the messages of one receive call. Returns whether more are to come.
-fn read_answers(mut messages: &[u8], details: &mut Vec<Details>) -> io::Result<bool> {
+fn read_answers(mut messages: &[u8], visit: &mut impl FnMut(Details)) -> io::Result<bool> {
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer about sockets is malformed");
     while messages.len() >= NETLINK_HEADER_BYTES {
         let length = number::<4>(messages, 0).map_or(0, u32::from_ne_bytes) as usize;
@@ -76,7 +115,7 @@ fn read_answers(mut messages: &[u8], details: &mut Vec<Details>) -> io::Result<b
                 let errno = number::<4>(message, 0).map_or(0, i32::from_ne_bytes);
                 return Err(io::Error::from_raw_os_error(errno.wrapping_neg()));
             }
-            _ if kind == SOCK_DIAG_BY_FAMILY => details.push(read_answer(message).ok_or_else(malformed)?),
+            _ if kind == SOCK_DIAG_BY_FAMILY => visit(read_answer(message).ok_or_else(malformed)?),
             _ => {}
         }
         messages = messages.get(length.next_multiple_of(4)..).unwrap_or_default();
@@ -87,18 +126,35 @@ fn read_answers(mut messages: &[u8], details: &mut Vec<Details>) -> io::Result<b
 /// Family, state, timer and retransmissions in a byte each; ports, addresses, interface and cookie; times and queues;
 /// user and inode; attributes.
 fn read_answer(message: &[u8]) -> Option<Details> {
+    let ip = match i32::from(*message.first()?) {
+        libc::AF_INET6 => IpAddr::from(number::<16>(message, 8)?),
+        _ => IpAddr::from(number::<4>(message, 8)?),
+    };
+    let address = SocketAddr::new(ip, u16::from_be_bytes(number(message, 4)?));
     let interface = u32::from_ne_bytes(number(message, 40)?);
+    let uid = u32::from_ne_bytes(number(message, 64)?);
     let inode = u64::from(u32::from_ne_bytes(number(message, 68)?));
     let mut attributes = message.get(ANSWER_BYTES..)?;
-    let mut v6_only = false;
+    let (mut v6_only, mut memory) = (false, None);
     while let (Some(length), Some(kind)) = (number::<2>(attributes, 0), number::<2>(attributes, 2)) {
         let length = usize::from(u16::from_ne_bytes(length)).max(4);
-        if u16::from_ne_bytes(kind) == INET_DIAG_SKV6ONLY {
-            v6_only = attributes.get(4).is_some_and(|&flag| flag != 0);
+        match u16::from_ne_bytes(kind) {
+            INET_DIAG_SKV6ONLY => v6_only = attributes.get(4).is_some_and(|&flag| flag != 0),
+            INET_DIAG_SKMEMINFO => memory = attributes.get(4..length).and_then(read_memory),
+            _ => {}
         }
         attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
-    Some(Details { inode, interface, v6_only })
+    Some(Details { inode, address, uid, interface, v6_only, memory })
+}
+
+fn read_memory(numbers: &[u8]) -> Option<SocketMemory> {
+    let at = |place: usize| number(numbers, 4 * place).map(u32::from_ne_bytes);
+    Some(SocketMemory {
+        used_bytes: at(SK_MEMINFO_RMEM_ALLOC)?,
+        buffer_bytes: at(SK_MEMINFO_RCVBUF)?,
+        drops: at(SK_MEMINFO_DROPS)?,
+    })
 }
 
 fn number<const BYTES: usize>(bytes: &[u8], place: usize) -> Option<[u8; BYTES]> {
@@ -157,8 +213,8 @@ mod tests {
             if bytes.len() > 8 {
                 bytes[..8].copy_from_slice(&[(next() % 200) as u8, 0, 0, 0, SOCK_DIAG_BY_FAMILY as u8, 0, 0, 0]);
             }
-            let _ = read_answers(&bytes, &mut Vec::new());
+            let _ = read_answers(&bytes, &mut |_| {});
         }
-        assert!(read_answers(&[200, 0, 0, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &mut Vec::new()).is_err());
+        assert!(read_answers(&[200, 0, 0, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &mut |_| {}).is_err());
     }
 }

@@ -10,15 +10,16 @@ use mmsg::{Arrivals, CoreCounter};
 
 use crate::handover::blocks::BlockGauge;
 use crate::handover::channel::Closer;
+use crate::host::HostLedger;
 use crate::ledger::snapshot::{
-    DestinationSnapshot, FilesSnapshot, HostSnapshot, LaneSnapshot, ListenerSnapshot, SharerSnapshot, SinkSnapshot,
-    Snapshot,
+    DestinationSnapshot, FilesSnapshot, LaneSnapshot, ListenerSnapshot, SharerSnapshot, SinkSnapshot, Snapshot,
 };
 use crate::ledger::tables::{LaneTally, SinkDropped, Tally};
 use crate::ledger::{
     ConsumerLedger, Counters, DestinationLedger, FileLedger, LaneLedger, Published, ResidenceSnapshot, ResidenceTally,
     Table,
 };
+use crate::os::holder;
 use crate::plan::spread::Intake;
 
 /// Everything a reading needs.
@@ -30,6 +31,8 @@ pub struct Books {
     pub listeners: Vec<ListenerBooks>,
     /// By sink of the configuration.
     pub sinks: Vec<SinkBooks>,
+    /// What the kernel counts before and at the sockets.
+    pub host: HostLedger,
 }
 
 /// One listener.
@@ -103,6 +106,12 @@ impl Books {
         listener.lanes.get(lane).map(|lane| lane.ledger.core())
     }
 
+    /// Reads what the kernel and the cards count: to be called once a second. A driver may take its time.
+    pub fn look_at_host(&self) {
+        let lanes = self.listeners.iter().flat_map(|listener| &listener.lanes);
+        self.host.look(lanes.filter_map(|lane| holder::inode_of(lane.ledger.socket()).ok()));
+    }
+
     pub fn snapshot(&self) -> Snapshot {
         // Once, and not once for each listener: a sink of a thousand listeners has a thousand queues.
         let whole: Vec<WholeSink> = self.sinks.iter().map(SinkBooks::whole).collect();
@@ -112,7 +121,7 @@ impl Books {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_seconds: self.started.elapsed().as_secs_f64(),
             listeners: listeners.collect(),
-            host: HostSnapshot::default(),
+            host: self.host.sums(),
             log_lines_lost: crate::logging::lines_lost(),
         }
     }
@@ -126,6 +135,7 @@ impl Books {
     /// is residual. Where a consumer still hangs in its sink, or a thread has died, what is in flight never will be
     /// delivered as far as these books can promise, and is counted as the sink's failure.
     pub fn final_snapshot(&self, all_ended_well: bool) -> Snapshot {
+        self.look_at_host();
         let mut snapshot = self.snapshot();
         for listener in &mut snapshot.listeners {
             for sink in listener.sinks.iter_mut().filter(|sink| sink.in_flight > 0) {

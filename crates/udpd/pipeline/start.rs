@@ -20,6 +20,7 @@ use crate::config::{Config, Listener};
 use crate::exit::Failure;
 use crate::handover::pool::Home;
 use crate::handover::route::Route;
+use crate::host::HostLedger;
 use crate::ledger::LaneLedger;
 use crate::os::crew::Crew;
 use crate::plan::Plan;
@@ -95,6 +96,7 @@ fn open_books(
     sinks: Vec<SinkBooks>,
     started: Instant,
 ) -> Books {
+    let ports: Vec<u16> = endpoints.iter().map(|endpoint| endpoint.address.port()).collect();
     let listener = |(index, listener): (usize, &Listener)| {
         let own = threads.iter().filter(|thread| thread.setup.plan.listener == index);
         let endpoints = &mut endpoints;
@@ -116,5 +118,6 @@ fn open_books(
             sharers: Mutex::default(),
         }
     };
-    Books { started, listeners: config.listeners.iter().enumerate().map(listener).collect(), sinks }
+    let host = HostLedger::new(ports);
+    Books { started, listeners: config.listeners.iter().enumerate().map(listener).collect(), sinks, host }
 }

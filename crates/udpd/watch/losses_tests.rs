@@ -1,14 +1,14 @@
 //! What is said, when, and how often.
 
 use super::*;
+use crate::host::Reading;
 use crate::ledger::LaneTally;
-use crate::ledger::snapshot::HostSnapshot;
 
 fn reading(kernel_dropped: u64) -> Snapshot {
     Snapshot {
         version: String::new(),
         uptime_seconds: 0.0,
-        host: HostSnapshot::default(),
+        host: Reading::default(),
         log_lines_lost: 0,
         listeners: vec![ListenerSnapshot {
             name: "syslog".into(),

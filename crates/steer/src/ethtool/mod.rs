@@ -9,6 +9,7 @@ mod driver;
 pub(crate) mod fake;
 mod ioctl;
 mod sorting;
+mod statistics;
 mod wire;
 mod wire_rules;
 
@@ -17,3 +18,4 @@ pub use driver::{
     Rule, Rules,
 };
 pub use ioctl::Ioctl;
+pub use statistics::DriverStatistics;

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use super::ioctl::{Ioctl, bounded, explain, new_request};
 use super::wire::{self, command};
 use super::{Answer, EthtoolError, Feature, Rule, Rules, wire_rules};
-use crate::sys;
+use crate::sys::{self, Guarded};
 
 /// How often a table is listed that changes while it is listed.
 const ATTEMPTS: usize = 5;
@@ -80,16 +80,21 @@ impl Ioctl {
 
     /// The bit of a feature and how many words hold all of them.
     fn find_feature(&self, interface: &str, name: &str) -> Answer<(usize, usize)> {
-        let mut sets = new_request(command::COUNT_STRINGS, wire_rules::STRING_COUNT_BYTES)?;
-        wire_rules::put_feature_names(sets.bytes_mut());
-        self.call(interface, &mut sets, || format!("count the features of {interface}"))?;
-        let told = wire_rules::feature_count(sets.bytes());
-        let count = bounded(told, wire_rules::FEATURES_MAX, "features", interface)?;
-        let mut names = new_request(command::GET_STRINGS, wire_rules::names_bytes(count))?;
-        wire_rules::put_name_count(names.bytes_mut(), count);
-        self.call(interface, &mut names, || format!("read the names of the features of {interface}"))?;
+        let (names, count) = self.names(interface, wire_rules::FEATURE_NAMES, wire_rules::FEATURES_MAX, "features")?;
         let bit = wire_rules::bit_named(names.bytes(), name).ok_or(EthtoolError::NotSupported)?;
         Ok((bit, wire_rules::feature_words(count)))
+    }
+
+    /// The names of a set, as the driver answers them, and how many they are.
+    pub(super) fn names(&self, interface: &str, set: u32, most: u32, what: &str) -> Answer<(Guarded, u32)> {
+        let mut sets = new_request(command::COUNT_STRINGS, wire_rules::STRING_COUNT_BYTES)?;
+        wire_rules::put_string_set(sets.bytes_mut(), set);
+        self.call(interface, &mut sets, || format!("count the {what} of {interface}"))?;
+        let count = bounded(wire_rules::string_count(sets.bytes(), set), most, what, interface)?;
+        let mut names = new_request(command::GET_STRINGS, wire_rules::names_bytes(count))?;
+        wire_rules::put_name_count(names.bytes_mut(), set, count);
+        self.call(interface, &mut names, || format!("read the names of the {what} of {interface}"))?;
+        Ok((names, count))
     }
 
     pub(super) fn read_feature(&self, interface: &str, name: &str) -> Answer<Feature> {

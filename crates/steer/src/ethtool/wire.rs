@@ -14,6 +14,7 @@ pub(super) mod command {
     pub(in super::super) const GET_RINGS: u32 = 0x10; // ETHTOOL_GRINGPARAM
     pub(in super::super) const SET_RINGS: u32 = 0x11; // ETHTOOL_SRINGPARAM
     pub(in super::super) const GET_STRINGS: u32 = 0x1b; // ETHTOOL_GSTRINGS
+    pub(in super::super) const GET_STATISTICS: u32 = 0x1d; // ETHTOOL_GSTATS
     pub(in super::super) const GET_FLOW_HASH: u32 = 0x29; // ETHTOOL_GRXFH
     pub(in super::super) const SET_FLOW_HASH: u32 = 0x2a; // ETHTOOL_SRXFH
     pub(in super::super) const COUNT_RULES: u32 = 0x2e; // ETHTOOL_GRXCLSRLCNT

@@ -36,7 +36,10 @@ pub(super) const STRINGS_HEADER_BYTES: usize = 12; // struct ethtool_gstrings be
 const STRING_SET_AT: usize = 4; // string_set
 const STRINGS_LENGTH_AT: usize = 8; // len
 const STRING_BYTES: usize = 32; // ETH_GSTRING_LEN
-const FEATURE_NAMES: u32 = 4; // ETH_SS_FEATURES
+pub(super) const FEATURE_NAMES: u32 = 4; // ETH_SS_FEATURES
+pub(super) const STATISTIC_NAMES: u32 = 1; // ETH_SS_STATS
+pub(super) const STATISTICS_HEADER_BYTES: usize = 8; // struct ethtool_stats before data
+pub(super) const STATISTICS_COUNT_AT: usize = 4; // n_stats
 const FEATURES_SIZE_AT: usize = 4; // size
 pub(super) const FEATURES_HEADER_BYTES: usize = 8; // both structures before features
 pub(super) const GET_BLOCK_BYTES: usize = 16; // struct ethtool_get_features_block
@@ -136,30 +139,35 @@ pub(super) fn put_rule_count(bytes: &mut [u8], count: u32) {
     put_u32(bytes, RULE_COUNT_AT, count);
 }
 
-/// Asks how many features have names.
-pub(super) fn put_feature_names(bytes: &mut [u8]) {
-    put_u64(bytes, STRING_SETS_AT, 1 << FEATURE_NAMES);
+/// Asks how many names are in a set.
+pub(super) fn put_string_set(bytes: &mut [u8], set: u32) {
+    put_u64(bytes, STRING_SETS_AT, 1 << set);
 }
 
-/// How many have; 0 where the kernel does not know that set.
-pub(super) fn feature_count(bytes: &[u8]) -> u32 {
-    if u64_at(bytes, STRING_SETS_AT) & (1 << FEATURE_NAMES) == 0 { 0 } else { u32_at(bytes, STRING_COUNT_AT) }
+/// How many are; 0 where the kernel does not know that set.
+pub(super) fn string_count(bytes: &[u8], set: u32) -> u32 {
+    if u64_at(bytes, STRING_SETS_AT) & (1 << set) == 0 { 0 } else { u32_at(bytes, STRING_COUNT_AT) }
 }
 
 pub(super) fn names_bytes(count: u32) -> usize {
     STRINGS_HEADER_BYTES + STRING_BYTES * count as usize
 }
 
-/// Asks for the names of `count` features.
-pub(super) fn put_name_count(bytes: &mut [u8], count: u32) {
-    put_u32(bytes, STRING_SET_AT, FEATURE_NAMES);
+/// Asks for `count` names of a set.
+pub(super) fn put_name_count(bytes: &mut [u8], set: u32, count: u32) {
+    put_u32(bytes, STRING_SET_AT, set);
     put_u32(bytes, STRINGS_LENGTH_AT, count);
+}
+
+/// The names of an answer.
+pub(super) fn names(bytes: &[u8]) -> impl Iterator<Item = String> {
+    let names = bytes.get(STRINGS_HEADER_BYTES..).unwrap_or_default().chunks_exact(STRING_BYTES);
+    names.take(u32_at(bytes, STRINGS_LENGTH_AT) as usize).map(text)
 }
 
 /// Which bit of the features has this name.
 pub(super) fn bit_named(bytes: &[u8], name: &str) -> Option<usize> {
-    let names = bytes.get(STRINGS_HEADER_BYTES..)?.chunks_exact(STRING_BYTES);
-    names.take(u32_at(bytes, STRINGS_LENGTH_AT) as usize).position(|bytes| text(bytes) == name)
+    names(bytes).position(|other| other == name)
 }
 
 /// How many words of 32 bits hold that many features.

@@ -105,7 +105,7 @@ fn a_rule_with_the_flag_of_further_fields_is_ours_while_none_of_them_is_compared
 #[test]
 fn a_feature_is_a_bit_that_is_found_by_its_name() {
     let mut names = vec![0; names_bytes(40)];
-    put_name_count(&mut names, 40);
+    put_name_count(&mut names, FEATURE_NAMES, 40);
     assert_eq!(u32_at(&names, 4), 4, "ETH_SS_FEATURES");
     names[STRINGS_HEADER_BYTES + 33 * STRING_BYTES..][..16].copy_from_slice(b"rx-ntuple-filter");
     assert_eq!(bit_named(&names, "rx-ntuple-filter"), Some(33));
@@ -147,7 +147,7 @@ fn no_answer_makes_a_decoder_panic() {
         }
         let answer = &bytes[..length];
         let bit = usize::try_from(next() % 5000).expect("small");
-        let _ = (rule(answer), place(answer), rule_count(answer), feature_count(answer));
+        let _ = (rule(answer), place(answer), rule_count(answer), string_count(answer, FEATURE_NAMES));
         let _ = (feature(answer, bit), bit_named(answer, "rx-gro"));
     }
 }

@@ -3,6 +3,8 @@
 //! The table shows each sum of the ledger next to its terms, so that a loss can be followed from the listener to the
 //! layer and the reason without a calculator.
 
+mod host;
+
 use std::fmt::Write as _;
 use std::io::Write;
 
@@ -49,7 +51,7 @@ pub fn render(snapshot: &Snapshot) -> String {
         push_table(&mut text, listener.lanes.iter().map(lane).collect());
         push_table(&mut text, listener.lanes.iter().flat_map(senders).collect());
     }
-    text
+    text + &host::render(&snapshot.host)
 }
 
 /// Who else is on the port of a listener, and what that costs it.

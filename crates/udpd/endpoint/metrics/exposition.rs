@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::fmt::{Display, Write};
 
+use super::host::{self, Sample};
 use crate::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot, Takes};
 use crate::ledger::tables::KERNEL_DROPPED;
 use crate::ledger::{Counter, ResidenceSnapshot, Table};
@@ -35,6 +36,10 @@ pub fn exposition(snapshot: &Snapshot) -> String {
                 add_whole_sink(&mut to, sink);
             }
         }
+    }
+    for Sample { name, help, labels, value } in host::samples(&snapshot.host) {
+        let labels: Vec<(&str, &str)> = labels.iter().map(|(label, content)| (*label, content.as_str())).collect();
+        to.add(name, help, &labels, value);
     }
     to.text()
 }

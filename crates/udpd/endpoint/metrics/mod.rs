@@ -1,13 +1,13 @@
-//! What the metrics address serves: the ledger for Prometheus and a page for people, over as much of HTTP as that
-//! takes.
+//! What the metrics address serves: the ledger for Prometheus and a page for people, over as much of HTTP as that takes.
 //!
-//! `server` binds and serves, `answers` says what is at which path, `request` and `response` read and word HTTP.
-//! `token` and `hosts` decide who may ask. `exposition` is the text for Prometheus, `history` the last hour, `page/`
-//! what a browser gets.
+//! `server` binds and serves, `answers` says what is at which path, `request` and `response` read and word HTTP, `token`
+//! and `hosts` decide who may ask. `exposition` is the text for Prometheus, `history` the last hour, `page/` what a
+//! browser gets.
 
 mod answers;
 mod exposition;
 mod history;
+mod host;
 mod hosts;
 mod page;
 mod request;

@@ -1,0 +1,120 @@
+//! Which of a driver's own counters tell of losses, by their names, and of which receive queue.
+//!
+//! Drivers name their counters as they like, and there are thousands of them. What is taken here is what sounds like a
+//! loss on the way in. It explains the interface's own counters and is never added to them: what a driver counts
+//! twice under two names only its source tells.
+
+/// What a name of a loss has in it.
+const LOSSES: [&str; 14] = [
+    "drop",
+    "discard",
+    "miss",
+    "no_buf",
+    "nobuf",
+    "no_dma",
+    "out_of_buf",
+    "overrun",
+    "oom",
+    "oob",
+    "fifo",
+    "alloc_fail",
+    "alloc_err",
+    "allowance_exceeded",
+];
+
+/// The most that are read of one interface.
+pub(super) const COUNTERS_MAX: usize = 256;
+
+/// The places of the counters that tell of losses, with their queues.
+pub(super) fn losses(names: &[String]) -> Vec<(usize, Option<u32>)> {
+    let mut found = Vec::new();
+    // vmxnet3 writes a heading before the counters of each queue, which have the same names.
+    let mut headings: u32 = 0;
+    for (place, name) in names.iter().enumerate() {
+        if name == "Rx Queue#" {
+            headings += 1;
+        } else if is_loss(name) && found.len() < COUNTERS_MAX {
+            found.push((place, queue(name).or(headings.checked_sub(1))));
+        }
+    }
+    found
+}
+
+fn is_loss(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let is_of = |way: &str| words(&name).any(|word| word.trim_end_matches(|end: char| end.is_ascii_digit()) == way);
+    let is_sent = is_of("tx") && !is_of("rx");
+    !is_sent && (LOSSES.iter().any(|loss| name.contains(loss)) || is_of("rx") && name.contains("err"))
+}
+
+/// The number of the queue: in brackets, or behind the word for it.
+fn queue(name: &str) -> Option<u32> {
+    if let Some((_, rest)) = name.split_once('[') {
+        return rest.split_once(']')?.0.parse().ok();
+    }
+    let name = name.to_ascii_lowercase();
+    let mut before = "";
+    for word in words(&name) {
+        let behind = ["rxq", "queue", "rx"].iter().find_map(|noun| word.strip_prefix(noun));
+        if let Some(number) = behind.and_then(|digits| digits.parse().ok()) {
+            return Some(number);
+        }
+        if matches!(before, "queue" | "rxq" | "rx" | "q")
+            && let Ok(number) = word.parse()
+        {
+            return Some(number);
+        }
+        before = word;
+    }
+    None
+}
+
+fn words(name: &str) -> impl Iterator<Item = &str> {
+    name.split(|character: char| !character.is_ascii_alphanumeric()).filter(|word| !word.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(names: &[&str]) -> Vec<(usize, Option<u32>)> {
+        losses(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_loss_is_known_by_its_name_and_so_is_its_queue() {
+        for (name, queue) in [
+            ("rx_queue_3_drops", Some(3)),
+            ("rx0_drops", Some(0)),
+            ("rx12_wqe_err", Some(12)),
+            ("rx_out_of_buffer", None),
+            ("rx_no_dma_resources", None),
+            ("port.rx_discards", None),
+            ("rx_queue_drop_cnt[7]", Some(7)),
+            ("[4]: rx_discards", Some(4)),
+            ("queue_2_rx_page_alloc_fail", Some(2)),
+            ("pps_allowance_exceeded", None),
+            ("rx_missed_errors", None),
+        ] {
+            assert_eq!(found(&[name]), [(0, queue)], "{name}");
+        }
+    }
+
+    #[test]
+    fn what_was_sent_or_is_no_loss_is_left_alone() {
+        let names = ["tx_queue_0_drops", "tx0_xdp_tx_drops", "tx_dropped", "rx_queue_0_packets", "rx_bytes"];
+        assert_eq!(found(&names), []);
+    }
+
+    #[test]
+    fn counters_of_the_same_name_belong_to_the_queue_whose_heading_is_before_them() {
+        let names = ["Tx Queue#", "drv dropped tx total", "Rx Queue#", "pkts rx OOB", "Rx Queue#", "pkts rx OOB"];
+        assert_eq!(found(&names), [(3, Some(0)), (5, Some(1))]);
+    }
+
+    #[test]
+    fn a_card_with_a_thousand_queues_is_read_up_to_a_bound() {
+        let names: Vec<String> = (0..1000).map(|queue| format!("rx_queue_{queue}_drops")).collect();
+        assert_eq!(losses(&names).len(), COUNTERS_MAX);
+    }
+}

@@ -1,0 +1,56 @@
+//! The host ledger of a daemon: what was counted since it started, added up reading by reading, so that no counter of
+//! the kernel that wraps in between loses anything.
+//!
+//! The main thread looks once a second. Whoever asks gets a copy of the sums; nobody waits for a driver but the one
+//! that looks.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::lost::Losses;
+use super::reader::Reader;
+use super::reading::Reading;
+
+/// The sums, and the reader that they come from.
+#[derive(Debug)]
+pub struct HostLedger {
+    watched: Mutex<Watched>,
+    sums: Mutex<Reading>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    reader: Reader,
+    before: Reading,
+}
+
+impl HostLedger {
+    /// Counts from now on, with the sockets on these ports.
+    pub fn new(ports: impl IntoIterator<Item = u16>) -> Self {
+        Self::over(Reader::new(ports))
+    }
+
+    pub(super) fn over(mut reader: Reader) -> Self {
+        let before = reader.read().clone();
+        let sums = Mutex::new(before.since(&before));
+        Self { watched: Mutex::new(Watched { reader, before }), sums }
+    }
+
+    /// Reads all counters, and adds what they have counted since the last look. `own` are the inodes of the daemon's
+    /// sockets.
+    pub fn look(&self, own: impl IntoIterator<Item = u64>) {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let Watched { reader, before } = &mut *watched;
+        reader.own_sockets(own);
+        let now = reader.read();
+        let meanwhile = now.since(before);
+        before.clone_from(now);
+        self.sums.lock().unwrap_or_else(PoisonError::into_inner).count_on(&meanwhile);
+    }
+
+    /// What was counted since the start, and the sum of the layers.
+    pub fn sums(&self) -> Reading {
+        let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        sums.lost = Losses::of(&sums);
+        sums
+    }
+}

@@ -1,0 +1,144 @@
+//! The sum of the layers over made-up differences: what is contained is not counted again, and what is not known is
+//! never taken for nothing.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::host::tables::{Conntrack, Ip, Link, Queue, Softnet};
+use crate::host::{DriverCounter, SocketReading, Unit};
+
+/// A host on which everything is known and nothing was lost.
+fn quiet() -> Reading {
+    fn zeroes<T: Table>() -> T {
+        let mut table = T::default();
+        table.cells().for_each(|(_, cell)| *cell = Some(0));
+        table
+    }
+    let interface = Interface { link: zeroes(), driver: "veth".to_owned(), ..Interface::default() };
+    Reading {
+        nic: BTreeMap::from([("eth0".to_owned(), interface)]),
+        softnet: BTreeMap::from([(0, zeroes())]),
+        conntrack: zeroes(),
+        ip: zeroes(),
+        ip6: zeroes(),
+        udp: zeroes(),
+        udp6: zeroes(),
+        sockets: Some(Vec::new()),
+        ..Reading::default()
+    }
+}
+
+fn socket(drops: Option<u64>) -> SocketReading {
+    SocketReading {
+        address: "0.0.0.0:514".parse().expect("an address"),
+        inode: 7,
+        uid: 0,
+        interface: 0,
+        own: false,
+        counts: SocketCounts { drops, ..SocketCounts::default() },
+    }
+}
+
+/// The terms of the sum, as `layer.counter of place`.
+fn terms(losses: &Losses) -> Vec<(String, u64)> {
+    let term = |loss: &Loss| (format!("{}.{} of {}", loss.layer.name(), loss.counter, loss.place), loss.count);
+    losses.lost.iter().map(term).collect()
+}
+
+#[test]
+fn a_host_that_lost_nothing_has_no_terms_and_nothing_unseen() {
+    assert_eq!(Losses::of(&quiet()), Losses::default());
+}
+
+#[test]
+fn each_layer_is_in_the_sum_once_whatever_else_has_counted_the_same() {
+    let mut host = quiet();
+    let eth0 = host.nic.get_mut("eth0").expect("eth0");
+    // The backlog of a core was full 40 times, which the interface has counted as well, and the ring once more.
+    eth0.link = Link { rx_dropped: Some(40), rx_missed_errors: Some(7), rx_fifo_errors: Some(7), ..eth0.link };
+    eth0.queues.insert(0, Queue { hw_drops: Some(7), ..Queue::default() });
+    eth0.driver_counters.push(DriverCounter { name: "rx_drops".to_owned(), queue: None, value: Some(7) });
+    host.softnet.insert(0, Softnet { dropped: Some(40), flow_limit: Some(30), ..Softnet::default() });
+    host.ip = Ip { reasm_fails: Some(3), reasm_timeout: Some(2), reverse_path_filter: Some(5), ..host.ip };
+    host.conntrack = Conntrack { drop: Some(9), insert_failed: Some(9), ..host.conntrack };
+    // 100 did not fit the buffer, 20 were damaged; a socket has counted 110 of them.
+    host.udp =
+        Udp { in_errors: Some(120), rcvbuf_errors: Some(100), in_csum_errors: Some(20), no_ports: Some(6), ..host.udp };
+    host.sockets = Some(vec![socket(Some(110))]);
+    let losses = Losses::of(&host);
+    let expected = [
+        ("nic.rx_missed_errors of eth0", 7),
+        ("nic.rx_dropped of eth0", 40),
+        ("conntrack.drop of host", 9),
+        ("ip.reverse_path_filter of ipv4", 5),
+        ("ip.reasm_fails of ipv4", 3),
+        ("udp.in_errors of ipv4", 120),
+        ("udp.no_ports of ipv4", 6),
+    ];
+    assert_eq!(terms(&losses), expected.map(|(term, count)| (term.to_owned(), count)));
+    assert_eq!((losses.total, losses.of_any_protocol), (190, 64));
+    assert_eq!(losses.unseen, []);
+}
+
+#[test]
+fn what_a_socket_has_dropped_beyond_what_udp_has_counted_is_in_the_sum_as_well() {
+    let mut host = quiet();
+    host.udp.in_errors = Some(30);
+    host.udp6.in_errors = Some(10);
+    host.sockets = Some(vec![socket(Some(45)), socket(None)]);
+    let losses = Losses::of(&host);
+    assert_eq!(losses.total, 45);
+    assert_eq!(terms(&losses).last().expect("a term"), &("socket.drops of sockets".to_owned(), 5));
+}
+
+#[test]
+fn a_bond_repeats_its_members_and_is_not_counted_again() {
+    let mut host = quiet();
+    let mut bond = host.nic["eth0"].clone();
+    bond.link.rx_dropped = Some(8);
+    host.nic.insert("eth0".to_owned(), bond.clone());
+    host.nic.insert("bond0".to_owned(), Interface { repeats_others: true, ..bond });
+    assert_eq!(Losses::of(&host).total, 8);
+}
+
+#[test]
+fn what_is_not_known_is_named_and_never_taken_for_nothing() {
+    let unseen = |host: &Reading| -> Vec<String> {
+        let losses = Losses::of(host);
+        assert_eq!(losses.total, 0);
+        losses.unseen.into_iter().map(|unseen| format!("{}: {}", unseen.layer.name(), unseen.what)).collect()
+    };
+    let mut host = quiet();
+    host.udp.in_errors = None;
+    assert_eq!(unseen(&host), ["udp: in_errors of ipv4: this kernel does not count it"]);
+    // A detail of what is known is no loss of sight.
+    let mut host = quiet();
+    host.udp.mem_errors = None;
+    host.nic.get_mut("eth0").expect("eth0").link.rx_crc_errors = None;
+    assert_eq!(unseen(&host), [] as [&str; 0]);
+    // Neither is what this host does not have.
+    host.conntrack = Conntrack::default();
+    (host.ip6, host.udp6) = (Ip::default(), Udp::default());
+    assert_eq!(unseen(&host), [] as [&str; 0]);
+    host.nic.get_mut("eth0").expect("eth0").link = Link::default();
+    host.unread.push((Layer::Socket, "the sockets on the ports: sock_diag: refused".to_owned()));
+    host.sockets = None;
+    assert_eq!(
+        unseen(&host),
+        ["nic: what eth0 lost: it has not been read twice", "socket: the sockets on the ports: sock_diag: refused"]
+    );
+}
+
+#[test]
+fn what_a_hypervisor_or_a_cloud_drops_before_the_card_is_said_to_be_unseen() {
+    let mut host = quiet();
+    let eth0 = host.nic.get_mut("eth0").expect("eth0");
+    eth0.driver = "virtio_net".to_owned();
+    let allowance = |value| DriverCounter { name: "pps_allowance_exceeded".to_owned(), queue: None, value };
+    eth0.driver_counters = vec![allowance(Some(12)), allowance(Some(0))];
+    let losses = Losses::of(&host);
+    assert_eq!((losses.total, losses.unseen.len()), (0, 2), "{losses:?}");
+    assert!(losses.unseen[0].what.contains("12 packets"), "{losses:?}");
+    assert!(losses.unseen[1].what.contains("hypervisor"), "{losses:?}");
+    assert_eq!(losses.lost.iter().filter(|loss| loss.unit == Unit::Packets).count(), 0);
+}

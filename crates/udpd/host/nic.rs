@@ -1,0 +1,200 @@
+//! The interfaces of the network namespace: the kernel's counters of each, those of their receive queues, and what
+//! their drivers tell beside them.
+//!
+//! Names and drivers are asked for when an interface is seen for the first time, and from time to time, because one may
+//! be renamed.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use steer::ethtool::{DriverStatistics, Ethtool, Ioctl};
+use steer::{LinkStatistics, Statistics};
+
+use super::counter::Layer;
+use super::driver;
+use super::reading::{DriverCounter, Interface, Reading};
+use super::tables::{Link, Queue};
+
+/// The most interfaces that are read: those that have been there longest.
+const INTERFACES_MAX: usize = 128;
+
+/// How many readings a name is believed.
+const READINGS_PER_LISTING: u32 = 10;
+
+/// Reads the interfaces.
+#[derive(Debug, Default)]
+pub(super) struct NicReader {
+    open: Option<Open>,
+    readings: u32,
+}
+
+/// What is kept open.
+#[derive(Debug)]
+struct Open {
+    statistics: Statistics,
+    ioctl: Ioctl,
+    known: BTreeMap<u32, Known>,
+    left_out: u64,
+    /// Of the pass, in the order of the kernel.
+    links: Vec<(u32, LinkStatistics)>,
+}
+
+/// An interface that has been seen.
+#[derive(Debug)]
+struct Known {
+    name: String,
+    driver: String,
+    repeats_others: bool,
+    counters: Option<Counters>,
+}
+
+#[derive(Debug)]
+struct Counters {
+    statistics: DriverStatistics,
+    /// Where the losses are, and of which queue.
+    losses: Vec<(usize, Option<u32>)>,
+}
+
+impl NicReader {
+    pub(super) fn read(&mut self, reading: &mut Reading) {
+        if let Err(error) = self.try_read(reading) {
+            // Sockets that failed once are made anew.
+            self.open = None;
+            reading.nic.clear();
+            let line = format!("the counters of all interfaces: netlink: {error}");
+            reading.unread.push((Layer::Nic, line));
+        }
+    }
+
+    fn try_read(&mut self, reading: &mut Reading) -> io::Result<()> {
+        let open = match &mut self.open {
+            Some(open) => open,
+            empty => empty.insert(Open::new()?),
+        };
+        if self.readings.is_multiple_of(READINGS_PER_LISTING) {
+            open.list()?;
+        }
+        self.readings = self.readings.wrapping_add(1);
+        open.links.clear();
+        let links = &mut open.links;
+        open.statistics.each_link(|index, counts| links.push((index, counts)))?;
+        if open.has_unknown() {
+            open.list()?;
+        }
+        open.fill(reading)
+    }
+}
+
+impl Open {
+    fn new() -> io::Result<Self> {
+        let (statistics, ioctl) = (Statistics::new()?, Ioctl::new()?);
+        Ok(Self { statistics, ioctl, known: BTreeMap::new(), left_out: 0, links: Vec::new() })
+    }
+
+    /// An interface that nobody has heard of, while there is room for it.
+    fn has_unknown(&self) -> bool {
+        self.known.len() < INTERFACES_MAX && self.links.iter().any(|(index, _)| !self.known.contains_key(index))
+    }
+
+    /// Learns which interfaces there are, and of the new ones their drivers.
+    fn list(&mut self) -> io::Result<()> {
+        let mut listed = self.statistics.links()?;
+        listed.sort_by_key(|link| link.index);
+        self.left_out = listed.len().saturating_sub(INTERFACES_MAX) as u64;
+        let mut before = std::mem::take(&mut self.known);
+        for link in listed.into_iter().take(INTERFACES_MAX) {
+            let same = before.remove(&link.index).filter(|known| known.name == link.name);
+            let known = same.unwrap_or_else(|| {
+                // What has no driver, or none that answers, has no name for it either.
+                let driver = self.ioctl.driver(&link.name).map(|info| info.driver).unwrap_or_default();
+                let repeats_others = link.kind == "bond" || driver == "net_failover";
+                Known { counters: Counters::of(&self.ioctl, &link.name), name: link.name, driver, repeats_others }
+            });
+            self.known.insert(link.index, known);
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, reading: &mut Reading) -> io::Result<()> {
+        let Self { statistics, ioctl, known, links, left_out } = self;
+        let is_there = |interface: &Interface| links.iter().any(|(index, _)| *index == interface.index);
+        reading.nic.retain(|name, interface| {
+            is_there(interface) && known.get(&interface.index).is_some_and(|known| known.name == *name)
+        });
+        reading.interfaces_left_out = *left_out;
+        for (index, counts) in links.iter() {
+            let Some(known) = known.get_mut(index) else { continue };
+            if !reading.nic.contains_key(&known.name) {
+                reading.nic.insert(known.name.clone(), Interface::default());
+            }
+            let interface = reading.nic.get_mut(&known.name).expect("just inserted");
+            interface.index = *index;
+            interface.driver.clone_from(&known.driver);
+            interface.repeats_others = known.repeats_others;
+            interface.link = link(counts);
+            interface.queues.clear();
+            known.read_driver(ioctl, &mut interface.driver_counters);
+        }
+        statistics.each_queue(|index, queue, counts| {
+            let interface = known.get(&index).and_then(|known| reading.nic.get_mut(&known.name));
+            let steer::QueueStatistics { packets, alloc_fail, hw_drops, hw_drop_overruns } = counts;
+            if let Some(interface) = interface {
+                interface.queues.insert(queue, Queue { packets, alloc_fail, hw_drops, hw_drop_overruns });
+            }
+        })
+    }
+}
+
+impl Known {
+    /// Reads the driver's own counters over those of the last time.
+    fn read_driver(&mut self, ioctl: &Ioctl, into: &mut Vec<DriverCounter>) {
+        let Some(Counters { statistics, losses }) = &mut self.counters else {
+            into.clear();
+            return;
+        };
+        match statistics.read(ioctl) {
+            Ok(true) => {}
+            // It has other counters by now; their names are asked for here, their values the next time.
+            Ok(false) | Err(_) => {
+                self.counters = Counters::of(ioctl, &self.name);
+                into.clear();
+                return;
+            }
+        }
+        let is_same = into.len() == losses.len()
+            && into.iter().zip(&*losses).all(|(counter, (place, _))| counter.name == statistics.names()[*place]);
+        if !is_same {
+            into.clear();
+            let names = losses.iter().map(|(place, queue)| (statistics.names()[*place].clone(), *queue));
+            into.extend(names.map(|(name, queue)| DriverCounter { name, queue, value: None }));
+        }
+        for (counter, (place, _)) in into.iter_mut().zip(&*losses) {
+            counter.value = Some(statistics.value(*place));
+        }
+    }
+}
+
+impl Counters {
+    fn of(ioctl: &Ioctl, name: &str) -> Option<Self> {
+        let statistics = DriverStatistics::new(ioctl, name).ok()?;
+        let losses = driver::losses(statistics.names());
+        (!losses.is_empty()).then_some(Self { statistics, losses })
+    }
+}
+
+fn link(counts: &LinkStatistics) -> Link {
+    Link {
+        rx_packets: counts.rx_packets,
+        rx_bytes: counts.rx_bytes,
+        rx_missed_errors: counts.rx_missed_errors,
+        rx_dropped: counts.rx_dropped,
+        rx_errors: counts.rx_errors,
+        rx_crc_errors: counts.rx_crc_errors,
+        rx_length_errors: counts.rx_length_errors,
+        rx_over_errors: counts.rx_over_errors,
+        rx_frame_errors: counts.rx_frame_errors,
+        rx_fifo_errors: counts.rx_fifo_errors,
+        rx_nohandler: counts.rx_nohandler,
+        multicast: counts.multicast,
+    }
+}

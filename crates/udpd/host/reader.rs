@@ -1,0 +1,270 @@
+//! Reads all counters of the host in one pass, cheaply enough for once a second: files and sockets stay open, buffers
+//! and tables are used again.
+//!
+//! Needs no privilege. What is not there, as IPv6 or connection tracking, is no error; what is there and cannot be read
+//! is told in [`Reading::unread`].
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::counter::{Layer, Table};
+use super::files::Kept;
+use super::nic::NicReader;
+use super::parse;
+use super::reading::{Reading, SocketReading};
+use super::tables::SocketCounts;
+use crate::os::sock_diag::Asker;
+
+/// Settings that are read as gauges: where each is below /proc/sys/net, and the counters that its numbers are.
+const SETTINGS: [(&str, &[&str]); 4] = [
+    ("ipv4/udp_mem", &["low", "pressure", "max"]),
+    ("core/rmem_max", &["rmem_max"]),
+    ("core/rmem_default", &["rmem_default"]),
+    ("core/netdev_max_backlog", &["netdev_max_backlog"]),
+];
+
+/// Reads this host, as the network namespace of the thread that made it shows it.
+#[derive(Debug)]
+pub struct Reader {
+    ports: BTreeSet<u16>,
+    own: BTreeSet<u64>,
+    files: Files,
+    nic: NicReader,
+    asker: Option<Asker>,
+    buffer: Vec<u8>,
+    reading: Reading,
+}
+
+#[derive(Debug)]
+struct Files {
+    snmp: Kept,
+    netstat: Kept,
+    snmp6: Kept,
+    softnet: Kept,
+    sockstat: Kept,
+    sockstat6: Kept,
+    conntrack: Kept,
+    conntrack_count: Kept,
+    conntrack_max: Kept,
+    settings: [Kept; SETTINGS.len()],
+}
+
+impl Reader {
+    /// A reader that looks at the sockets on these ports as well.
+    pub fn new(ports: impl IntoIterator<Item = u16>) -> Self {
+        Self::under(Path::new("/proc"), ports)
+    }
+
+    /// The same with the files of another proc file system; interfaces and sockets are always those of the kernel.
+    pub fn under(proc_root: &Path, ports: impl IntoIterator<Item = u16>) -> Self {
+        Self {
+            ports: ports.into_iter().collect(),
+            own: BTreeSet::new(),
+            files: Files::below(proc_root),
+            nic: NicReader::default(),
+            asker: None,
+            buffer: Vec::new(),
+            reading: Reading::default(),
+        }
+    }
+
+    /// Says which sockets are those of this process, by their inodes.
+    pub fn own_sockets(&mut self, inodes: impl IntoIterator<Item = u64>) {
+        self.own.clear();
+        self.own.extend(inodes);
+    }
+
+    /// One pass. What it returns is written over by the next.
+    pub fn read(&mut self) -> &Reading {
+        self.reading.unread.clear();
+        self.nic.read(&mut self.reading);
+        self.read_protocols();
+        self.read_cores();
+        self.read_conntrack();
+        self.read_memory();
+        self.read_sockets();
+        &self.reading
+    }
+
+    fn read_protocols(&mut self) {
+        let Self { files, buffer, reading, .. } = self;
+        let Reading { ip, ip6, udp, udp6, unread, .. } = reading;
+        (ip.clear(), ip6.clear(), udp.clear(), udp6.clear());
+        if let Some(text) = text(&mut files.snmp, buffer, Layer::Udp, Presence::Always, unread) {
+            parse::sections(text, |section, name, value| match section {
+                "Ip" => ip.set(name, value),
+                "Udp" => udp.set(name, value),
+                _ => {}
+            });
+        }
+        if let Some(text) = text(&mut files.netstat, buffer, Layer::Ip, Presence::Always, unread) {
+            parse::sections(text, |section, name, value| match section {
+                "IpExt" => ip.set(name, value),
+                "TcpExt" if name == "IPReversePathFilter" => ip.set(name, value),
+                _ => {}
+            });
+        }
+        if let Some(text) = text(&mut files.snmp6, buffer, Layer::Udp, Presence::MayBeAbsent, unread) {
+            // IPv6 has no such filter, so it drops nothing by it.
+            ip6.reverse_path_filter = Some(0);
+            // The checksum of a header is a matter of IPv4 alone.
+            ip6.in_csum_errors = Some(0);
+            parse::lines(text, |name, value| {
+                if let Some(name) = name.strip_prefix("Ip6") {
+                    ip6.set(name, value);
+                } else if let Some(name) = name.strip_prefix("Udp6") {
+                    udp6.set(name, value);
+                }
+            });
+        }
+    }
+
+    fn read_cores(&mut self) {
+        let Self { files, buffer, reading: Reading { softnet, unread, .. }, .. } = self;
+        let text = text(&mut files.softnet, buffer, Layer::Softnet, Presence::Always, unread);
+        // A core may have gone off since the last pass.
+        softnet.clear();
+        parse::softnet(text.unwrap_or_default(), |core, counts| {
+            softnet.insert(core, counts);
+        });
+    }
+
+    fn read_conntrack(&mut self) {
+        let Self { files, buffer, reading: Reading { conntrack, unread, .. }, .. } = self;
+        conntrack.clear();
+        let mut told = |file| text(file, buffer, Layer::Conntrack, Presence::MayBeAbsent, unread).map(str::to_owned);
+        if let Some(text) = told(&mut files.conntrack) {
+            parse::conntrack(&text, conntrack);
+        }
+        let mut number = |file| told(file).and_then(|text| parse::numbers(&text).next());
+        conntrack.count = number(&mut files.conntrack_count);
+        conntrack.max = number(&mut files.conntrack_max);
+    }
+
+    fn read_memory(&mut self) {
+        let Self { files, buffer, reading: Reading { memory, unread, .. }, .. } = self;
+        memory.clear();
+        if let Some(text) = text(&mut files.sockstat, buffer, Layer::Udp, Presence::Always, unread) {
+            parse::pairs(text, |section, name, value| match (section, name) {
+                ("UDP", name) => memory.set(name, value),
+                ("FRAG", "memory") => memory.set("frag", value),
+                _ => {}
+            });
+        }
+        if let Some(text) = text(&mut files.sockstat6, buffer, Layer::Udp, Presence::MayBeAbsent, unread) {
+            parse::pairs(text, |section, name, value| {
+                if (section, name) == ("UDP6", "inuse") {
+                    memory.udp6_sockets = Some(value);
+                }
+            });
+        }
+        for ((_, names), file) in SETTINGS.iter().zip(&mut files.settings) {
+            // Older kernels show some of them to the first network namespace only.
+            if let Some(text) = text(file, buffer, Layer::Udp, Presence::MayBeAbsent, unread) {
+                names.iter().zip(parse::numbers(text)).for_each(|(name, value)| memory.set(name, value));
+            }
+        }
+    }
+
+    fn read_sockets(&mut self) {
+        let Self { ports, own, asker, reading: Reading { sockets, unread, .. }, .. } = self;
+        let found = sockets.get_or_insert_default();
+        found.clear();
+        if ports.is_empty() {
+            return;
+        }
+        let visit = |details: crate::os::sock_diag::Details| {
+            if !ports.contains(&details.address.port()) {
+                return;
+            }
+            let memory = details.memory;
+            found.push(SocketReading {
+                address: details.address,
+                inode: details.inode,
+                uid: details.uid,
+                interface: details.interface,
+                own: own.contains(&details.inode),
+                counts: SocketCounts {
+                    drops: memory.map(|memory| u64::from(memory.drops)),
+                    used_bytes: memory.map(|memory| u64::from(memory.used_bytes)),
+                    buffer_bytes: memory.map(|memory| u64::from(memory.buffer_bytes)),
+                },
+            });
+        };
+        match ask(asker, ports, visit) {
+            Ok(()) => found.sort_by_key(|socket| socket.inode),
+            Err(error) => {
+                *asker = None;
+                *sockets = None;
+                unread.push((Layer::Socket, format!("the sockets on the ports: sock_diag: {error}")));
+            }
+        }
+    }
+}
+
+/// All sockets on the ports: the kernel picks out one port, and of several we do.
+fn ask(
+    asker: &mut Option<Asker>,
+    ports: &BTreeSet<u16>,
+    mut visit: impl FnMut(crate::os::sock_diag::Details),
+) -> std::io::Result<()> {
+    let asker = match asker {
+        Some(asker) => asker,
+        empty => empty.insert(Asker::new()?),
+    };
+    let port = ports.first().copied().filter(|_| ports.len() == 1);
+    asker.each(false, port, &mut visit)?;
+    asker.each(true, port, &mut visit)
+}
+
+impl Files {
+    fn below(proc_root: &Path) -> Self {
+        let net = |file: &str| Kept::new(proc_root.join("thread-self/net").join(file));
+        let setting =
+            |path: &str| Kept::new([proc_root, "sys/net".as_ref(), path.as_ref()].iter().collect::<PathBuf>());
+        Self {
+            snmp: net("snmp"),
+            netstat: net("netstat"),
+            snmp6: net("snmp6"),
+            softnet: net("softnet_stat"),
+            sockstat: net("sockstat"),
+            sockstat6: net("sockstat6"),
+            conntrack: net("stat/nf_conntrack"),
+            conntrack_count: setting("netfilter/nf_conntrack_count"),
+            conntrack_max: setting("netfilter/nf_conntrack_max"),
+            settings: SETTINGS.map(|(path, _)| setting(path)),
+        }
+    }
+}
+
+/// Whether every kernel has a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    Always,
+    MayBeAbsent,
+}
+
+/// The text of a file; what is wrong with it goes into `unread`.
+fn text<'a>(
+    file: &mut Kept,
+    buffer: &'a mut Vec<u8>,
+    layer: Layer,
+    presence: Presence,
+    unread: &mut Vec<(Layer, String)>,
+) -> Option<&'a str> {
+    match file.read(buffer) {
+        Ok(None) if presence == Presence::Always => {
+            unread.push((layer, format!("{} is not there", file.path().display())));
+            None
+        }
+        Ok(text) => text,
+        Err(why) => {
+            unread.push((layer, why));
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "reader_tests.rs"]
+mod tests;

@@ -1,0 +1,176 @@
+//! The reader over made-up files, over the wrap of counters, and in a network namespace of its own where datagrams are
+//! lost on purpose and counted exactly.
+
+use std::net::UdpSocket;
+use std::process::Command;
+
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, sendto, socket};
+
+use super::*;
+use crate::host::{HostLedger, Losses};
+use crate::os::testing::root;
+
+const SNMP: &str = "Ip: InReceives InHdrErrors\nIp: 100 2\nUdp: NoPorts InErrors RcvbufErrors\nUdp: 3 9 8\n";
+const NETSTAT: &str = "TcpExt: SyncookiesSent IPReversePathFilter\nTcpExt: 50 6\nIpExt: InNoRoutes\nIpExt: 7\n";
+
+#[test]
+fn each_file_fills_its_table_and_what_is_not_there_stays_unknown() {
+    let proc = root(&[
+        ("thread-self/net/snmp", SNMP),
+        ("thread-self/net/netstat", NETSTAT),
+        ("thread-self/net/softnet_stat", "0000000a 00000001 00000002\n"),
+        ("thread-self/net/sockstat", "UDP: inuse 3 mem 13\nFRAG: inuse 0 memory 40\n"),
+        ("sys/net/ipv4/udp_mem", "100 200 300\n"),
+    ]);
+    let mut reader = Reader::under(proc.path(), []);
+    let reading = reader.read();
+    assert_eq!(reading.unread, []);
+    assert_eq!((reading.ip.in_receives, reading.ip.in_hdr_errors, reading.ip.in_discards), (Some(100), Some(2), None));
+    assert_eq!((reading.ip.reverse_path_filter, reading.ip.in_no_routes), (Some(6), Some(7)));
+    assert_eq!((reading.udp.in_errors, reading.udp.rcvbuf_errors, reading.udp.mem_errors), (Some(9), Some(8), None));
+    assert_eq!((reading.udp6, reading.ip6), Default::default(), "no IPv6 here");
+    assert_eq!(reading.conntrack, Default::default(), "nor connection tracking");
+    assert_eq!(reading.softnet[&0].dropped, Some(1));
+    let memory = reading.memory;
+    assert_eq!((memory.udp_pages, memory.udp_pages_max, memory.fragment_bytes), (Some(13), Some(300), Some(40)));
+    assert_eq!((memory.udp_sockets, memory.rmem_max), (Some(3), None));
+    // The files stay open, and are read from their beginning each time.
+    std::fs::write(proc.path().join("thread-self/net/snmp"), "Udp: NoPorts\nUdp: 5\n").expect("written");
+    let reading = reader.read();
+    assert_eq!((reading.udp.no_ports, reading.udp.in_errors, reading.ip.in_receives), (Some(5), None, None));
+}
+
+#[test]
+fn a_file_that_every_kernel_has_is_missed_by_its_name() {
+    let proc = root(&[("thread-self/net/snmp", SNMP), ("thread-self/net/netstat", NETSTAT)]);
+    let mut reader = Reader::under(proc.path(), []);
+    let unread: Vec<&str> = reader.read().unread.iter().map(|(_, why)| why.as_str()).collect();
+    assert_eq!(unread.len(), 2, "{unread:?}");
+    assert!(unread[0].ends_with("thread-self/net/softnet_stat is not there"), "{unread:?}");
+    assert!(unread[1].ends_with("thread-self/net/sockstat is not there"), "{unread:?}");
+}
+
+#[test]
+fn a_daemon_counts_from_its_start_and_past_the_wrap_of_a_counter() {
+    let line = |dropped: u32| format!("00000001 {dropped:08x} 00000000\n");
+    let proc = root(&[
+        ("thread-self/net/snmp", SNMP),
+        ("thread-self/net/netstat", NETSTAT),
+        ("thread-self/net/softnet_stat", &line(u32::MAX - 4)),
+        ("thread-self/net/sockstat", ""),
+    ]);
+    let ledger = HostLedger::over(Reader::under(proc.path(), []));
+    assert_eq!(ledger.sums().softnet[&0].dropped, Some(0), "what was before is not ours");
+    for dropped in [u32::MAX, 10, 10] {
+        std::fs::write(proc.path().join("thread-self/net/softnet_stat"), line(dropped)).expect("written");
+        ledger.look([]);
+    }
+    let sums = ledger.sums();
+    assert_eq!(sums.softnet[&0].dropped, Some(4 + 11));
+    assert_eq!(sums.udp.rcvbuf_errors, Some(0));
+    assert_eq!(sums.udp.mem_errors, None, "what the kernel does not tell is not 0");
+}
+
+#[test]
+fn a_core_or_an_interface_that_comes_back_counts_on() {
+    let proc = root(&[("thread-self/net/softnet_stat", "00000005 0 0\n00000007 0 0\n")]);
+    let ledger = HostLedger::over(Reader::under(proc.path(), []));
+    for text in ["00000006 0 0\n", "00000008 0 0\n00000001 0 0\n", "00000008 0 0\n00000004 0 0\n"] {
+        std::fs::write(proc.path().join("thread-self/net/softnet_stat"), text).expect("written");
+        ledger.look([]);
+    }
+    let sums = ledger.sums();
+    assert_eq!(sums.softnet[&0].processed, Some(3));
+    assert_eq!(sums.softnet[&1].processed, Some(3), "counted from when it was seen again");
+}
+
+/// Runs in a thread that has a network namespace of its own with nothing but a loopback that is up.
+#[allow(clippy::print_stderr)]
+fn alone(test: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            if let Err(error) = unshare(CloneFlags::CLONE_NEWNET) {
+                eprintln!("NOT CHECKED: a network namespace: {error}");
+                return;
+            }
+            match Command::new("ip").args(["link", "set", "lo", "up"]).status() {
+                Ok(status) if status.success() => test(),
+                outcome => eprintln!("NOT CHECKED: ip link set lo up: {outcome:?}"),
+            }
+        });
+        thread.join().expect("the test in its namespace");
+    });
+}
+
+/// A datagram of UDP from 127.0.0.1 to a port, with a checksum that is wrong.
+fn damaged(port: u16) -> Vec<u8> {
+    let mut datagram = Vec::new();
+    for field in [4000, port, 8 + 4, 0x1234] {
+        datagram.extend(field.to_be_bytes());
+    }
+    datagram.extend(b"text");
+    datagram
+}
+
+#[test]
+fn what_is_lost_on_purpose_is_found_exactly_and_summed_once() {
+    alone(|| {
+        let listener = UdpSocket::bind("127.0.0.1:5140").expect("a port");
+        listener.set_nonblocking(true).expect("a socket");
+        let mut reader = Reader::new([5140]);
+        let before = reader.read().clone();
+        let sender = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let send = |count, to| {
+            (0..count).for_each(|_| assert_eq!(sender.send_to(&[7; 100], to).expect("loopback takes it"), 100));
+        };
+        // More than the buffer holds; nobody reads meanwhile.
+        send(3000, "127.0.0.1:5140");
+        let mut buffer = [0; 200];
+        let queued = std::iter::from_fn(|| listener.recv(&mut buffer).ok()).count() as u64;
+        assert!(queued > 0 && queued < 3000, "{queued} fit");
+        // Nobody listens there.
+        send(7, "127.0.0.1:9");
+        let raw = socket(AddressFamily::Inet, SockType::Raw, SockFlag::empty(), SockProtocol::Udp).expect("root");
+        for _ in 0..5 {
+            let sent = sendto(
+                std::os::fd::AsRawFd::as_raw_fd(&raw),
+                &damaged(9),
+                &SockaddrIn::new(127, 0, 0, 1, 0),
+                MsgFlags::empty(),
+            );
+            assert_eq!(sent.expect("sent"), 12);
+        }
+        let since = reader.read().since(&before);
+        let udp = since.udp;
+        assert_eq!(udp.rcvbuf_errors, Some(3000 - queued));
+        assert_eq!((udp.no_ports, udp.in_csum_errors, udp.mem_errors), (Some(7), Some(5), Some(0)));
+        assert_eq!(udp.in_errors, Some(3000 - queued + 5));
+        let sockets = since.sockets.as_ref().expect("sock_diag");
+        let drops: Vec<Option<u64>> = sockets.iter().map(|socket| socket.counts.drops).collect();
+        assert_eq!(drops, [Some(3000 - queued)], "of the one socket on the port");
+        let losses = Losses::of(&since);
+        assert_eq!(losses.total, 3000 - queued + 7 + 5, "{losses:?}");
+        assert_eq!(losses.unseen, []);
+    });
+}
+
+#[test]
+fn a_reader_sees_the_interfaces_of_its_own_namespace_alone() {
+    alone(|| {
+        let mut reader = Reader::new([]);
+        let names: Vec<String> = reader.read().nic.keys().cloned().collect();
+        assert!(names.contains(&"lo".to_owned()) && !names.iter().any(|name| name.starts_with("eth")), "{names:?}");
+        let status = Command::new("ip").args(["link", "add", "end0", "type", "veth", "peer", "end1"]).status();
+        assert!(status.expect("ip").success());
+        let reading = reader.read();
+        assert_eq!(reading.nic["end0"].driver, "veth");
+        assert_eq!(reading.nic["end0"].link.rx_dropped, Some(0));
+        let status = Command::new("ip").args(["link", "set", "end0", "name", "cable"]).status();
+        assert!(status.expect("ip").success());
+        assert!((0..10).any(|_| reader.read().nic.contains_key("cable")), "a new name is learnt");
+        let status = Command::new("ip").args(["link", "del", "cable"]).status();
+        assert!(status.expect("ip").success());
+        assert!(!reader.read().nic.contains_key("cable"), "what is gone is not read any more");
+    });
+}
