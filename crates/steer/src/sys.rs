@@ -33,6 +33,10 @@ pub(crate) struct Guarded {
     bytes: usize,
 }
 
+// SAFETY: it alone owns its mapping, which is of the process and of no thread, and it hands out its memory only under
+// its own borrow.
+unsafe impl Send for Guarded {}
+
 impl Guarded {
     /// `bytes` zeroes. The length is rounded up to a multiple of 8, as the kernel's own structures are.
     pub(crate) fn new(bytes: usize) -> io::Result<Self> {

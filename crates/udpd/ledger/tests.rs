@@ -203,6 +203,37 @@ fn page() -> String {
     for Counter { name, layer, help, cure, .. } in drops {
         let _ = writeln!(page, "| {layer} | `{name}` | {help} | {cure} |");
     }
+    page + &page_of_the_host()
+}
+
+/// The kernel's own counters, with what contains what.
+fn page_of_the_host() -> String {
+    use crate::host::{self, Table, tables};
+    let mut page = "\n## In `host`\n\nWhat is *lost* in the third column is in `host.lost` unless another counter \
+                    contains it. Everything but UDP and sockets counts all protocols.\n"
+        .to_owned();
+    let of: [(&str, &[host::Counter]); 8] = [
+        ("nic.INTERFACE", tables::Link::COUNTERS),
+        ("nic.INTERFACE.queues.NUMBER", tables::Queue::COUNTERS),
+        ("softnet.CPU", tables::Softnet::COUNTERS),
+        ("conntrack", tables::Conntrack::COUNTERS),
+        ("ip` and `host.ip6", tables::Ip::COUNTERS),
+        ("udp` and `host.udp6", tables::Udp::COUNTERS),
+        ("memory", tables::Memory::COUNTERS),
+        ("sockets[]", tables::SocketCounts::COUNTERS),
+    ];
+    for (place, counters) in of {
+        let _ = writeln!(
+            page,
+            "\n### `host.{place}`\n\n| key | the kernel's name | unit | contained in | what it counts |\n\
+             |---|---|---|---|---|"
+        );
+        for host::Counter { name, source, unit, is_loss, contained_in, help, .. } in counters {
+            let containers: Vec<String> = contained_in.iter().map(|container| format!("`{container}`")).collect();
+            let (unit, lost) = (unit.name(), if *is_loss { ", lost" } else { "" });
+            let _ = writeln!(page, "| `{name}` | {source} | {unit}{lost} | {} | {help} |", containers.join(", "));
+        }
+    }
     page
 }
 
