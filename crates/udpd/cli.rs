@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::bench::{ladder, max, recv, send};
 use crate::commands::steer::{self, Action, Task};
-use crate::commands::{check, replay, run, stats};
+use crate::commands::{check, replay, run, stats, top};
 use crate::config::{self, Config, Host};
 use crate::endpoint::control::{self, Connection};
 use crate::exit::{ExitCode, Failure};
@@ -71,6 +71,17 @@ enum Command {
         #[command(flatten)]
         daemon: RunningDaemon,
     },
+    /// Watch the running daemon's ledger live in the terminal, from the receive queue to the sink
+    #[command(after_help = "Examples:\n\
+                      \x20 udpd top\n\
+                      \x20 udpd top --interval 5s > top.log\n\
+                      \x20 udpd top --once")]
+    Top {
+        #[command(flatten)]
+        arguments: top::Arguments,
+        #[command(flatten)]
+        daemon: RunningDaemon,
+    },
     /// Make the running daemon switch to new files; returns when the old ones are closed
     #[command(after_help = "Example, in logrotate's configuration:\n\
                       \x20 postrotate\n\
@@ -100,7 +111,7 @@ enum Command {
 }
 
 /// Which daemon is asked.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 struct RunningDaemon {
     /// The daemon's configuration file, for the control_socket in it
     #[arg(short, long, value_name = "FILE", env = "UDPD_CONFIG")]
@@ -223,6 +234,9 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
         Command::Run { config, .. } => run::execute(&load(config)?),
         Command::Check { config, json } => check::execute(&load(config)?, json, &mut io::stdout().lock()),
         Command::Stats { json, daemon } => stats::execute(reach(daemon)?, json, &mut io::stdout().lock()),
+        Command::Top { arguments, daemon } => {
+            top::execute(&arguments, Box::new(move || reach(daemon.clone())?.stats()))
+        }
         Command::Reopen(daemon) => {
             let done = reach(daemon)?.reopen()?;
             console::print(&mut io::stdout().lock(), &format!("{done}\n"))

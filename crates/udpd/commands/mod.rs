@@ -6,3 +6,4 @@ pub mod replay;
 pub mod run;
 pub mod stats;
 pub mod steer;
+pub mod top;

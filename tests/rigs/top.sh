@@ -1,0 +1,177 @@
+#!/usr/bin/env bash
+# `udpd top` in a real terminal (tmux): without a daemon, with one, through resizing, zooming, freezing, Ctrl-Z and fg,
+# a restart of the daemon, and the three ways to end it. Each picture is read off the screen and must be whole; each end
+# must leave the terminal as it was. UDPD names another binary. Needs tmux; skips with its reason otherwise.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+name=top.sh
+command -v tmux >/dev/null || { echo "SKIPPED $name: needs tmux"; exit 0; }
+
+[ -n "${UDPD:-}" ] || cargo build --release --bin udpd
+udpd=$(realpath "${UDPD:-target/release/udpd}")
+directory=$(mktemp -d)
+export TMUX_TMPDIR=$directory
+daemon=
+sender=
+
+clean_up() {
+    tmux kill-server 2>/dev/null || true
+    for process in $sender $daemon; do kill -KILL "$process" 2>/dev/null || true; done
+    rm -rf "$directory"
+}
+trap clean_up EXIT
+
+screen() { tmux capture-pane -p -t top; }
+fail() {
+    echo "FAILED: $1"
+    screen || true
+    exit 1
+}
+
+# Waits until the screen has a line that fits.
+see() {
+    for _ in $(seq 300); do
+        if screen | grep -Eq -- "$1"; then return; fi
+        sleep 0.1
+    done
+    fail "the screen never had: $1"
+}
+# Waits until it has none.
+gone() {
+    for _ in $(seq 300); do
+        if ! screen | grep -Eq -- "$1"; then return; fi
+        sleep 0.1
+    done
+    fail "the screen still has: $1"
+}
+press() { tmux send-keys -t top "$@"; }
+
+cat >"$directory/udpd.toml" <<TOML
+[daemon]
+control_socket = "$directory/control.sock"
+metrics_address = ""
+[[listener]]
+name = "syslog"
+address = "127.0.0.1:5183"
+lanes = 2
+receive_buffer = "64KiB"
+sinks = ["nothing"]
+[sink.nothing]
+type = "null"
+TOML
+start_daemon() {
+    "$udpd" run -c "$directory/udpd.toml" 2>"$directory/daemon.log" &
+    daemon=$!
+}
+stop_daemon() {
+    kill -TERM "$daemon"
+    wait "$daemon" || true
+    daemon=
+}
+
+# Without LANG tmux takes the curves for boxes.
+tmux -u -f /dev/null new-session -d -s top -x 80 -y 24 "exec bash --norc --noprofile"
+press "PS1='READY> '; clear" Enter
+see '^READY>'
+press "$udpd top --interval 200ms --socket $directory/control.sock" Enter
+see 'NO ANSWER for'
+see 'there is no such file'
+
+start_daemon
+gone 'NO ANSWER'
+see '^syslog  127.0.0.1:5183'
+see 'CHANNEL +LOST/S +SINK'
+"$udpd" bench send --to 127.0.0.1:5183 --rate 2000 --seconds 600 --flows 8 >"$directory/send.log" 2>&1 &
+sender=$!
+see '^received +[12]\.[0-9]+k/s'
+see '^ +\? +[0-9?]+ +[0-9]+% +0 +1 '
+[ "$(screen | LC_ALL=C.UTF-8 wc -L)" -le 80 ] || fail "a line is wider than the terminal"
+
+for size in "200 50" "40 10" "20 5" "80 24"; do
+    read -r width height <<<"$size"
+    tmux resize-window -t top -x "$width" -y "$height"
+    see '^udpd '
+    sleep 0.5
+    [ "$(screen | wc -l)" -le "$height" ] || fail "more lines than rows at $size"
+done
+tmux resize-window -t top -x 80 -y 24
+
+press '?'
+see 'Left to right is the way of a datagram'
+press Escape
+gone 'Left to right'
+press Down Enter
+see '^lane 1 of syslog'
+see 'busiest senders of late'
+see '127.0.0.1 '
+press Up
+see '^lane 0 of syslog'
+press Escape
+see 'CHANNEL +LOST/S +SINK'
+press s
+see 'sorted by received'
+press Space
+see 'FROZEN'
+first=$(screen)
+sleep 1
+[ "$first" = "$(screen)" ] || fail "a frozen picture moved"
+press p
+gone 'FROZEN'
+
+stop_daemon
+see 'NO ANSWER'
+see 'The numbers below are the last ones'
+start_daemon
+see 'The daemon was restarted'
+see '^received +[12]\.[0-9]+k/s'
+screen | grep -Eq -- '-[0-9]' && fail "a negative number after the restart"
+
+press C-z
+see 'Stopped'
+stty_of() { press "stty -a | tr ';' '\\n' | grep -E 'icanon|susp'; echo DONE" Enter; }
+stty_of
+see '^DONE'
+screen | grep -Eq '[^-]icanon' || fail "the terminal reads keys one by one after Ctrl-Z"
+press "clear; fg" Enter
+see '^received +[0-9.]+k?/s'
+
+# Each end gives the terminal back: the shell's screen, its cursor and its keys.
+ended() {
+    see '^READY> *$'
+    gone 'CHANNEL +LOST/S'
+    press "clear; stty -a | tr ';' '\\n' | grep -E 'icanon'; echo STATE" Enter
+    see '^STATE'
+    screen | grep -Eq '(^|[^-])icanon' || fail "the terminal is not as it was after $1"
+    [ "$(tmux display-message -p -t top '#{cursor_flag} #{alternate_on}')" = "1 0" ] ||
+        fail "no cursor, or the wrong screen, after $1"
+}
+again() {
+    press "clear; $udpd top --socket $directory/control.sock" Enter
+    see 'CHANNEL +LOST/S +SINK'
+}
+press q
+ended q
+again
+press C-c
+ended Ctrl-C
+for signal in TERM HUP QUIT; do
+    again
+    kill -"$signal" "$(pgrep -P "$(tmux display-message -p -t top '#{pane_pid}')")"
+    ended "SIG$signal"
+done
+
+# Where text cannot be placed: reports, one after the other.
+press "clear; TERM=dumb $udpd top --interval 200ms --socket $directory/control.sock | head -n 12; echo OVER" Enter
+see '^OVER'
+screen | grep -q 'CHANNEL' || fail "no plain report in a dumb terminal"
+press "clear; $udpd top --once --socket $directory/control.sock > $directory/once; echo WRITTEN" Enter
+see '^WRITTEN'
+grep -q 'nothing' "$directory/once" || fail "no report in a file"
+if grep -q $'\x1b' "$directory/once"; then fail "a terminal's code in a file"; fi
+press "clear; NO_COLOR=1 $udpd top --socket $directory/control.sock" Enter
+see 'CHANNEL +LOST/S +SINK'
+tmux capture-pane -e -p -t top | grep -Eq $'\x1b\\[[0-9;]*3[0-9]m' && fail "a colour with NO_COLOR"
+press q
+ended "NO_COLOR"
+echo "ok: top in a terminal through no daemon, resizing, restart, Ctrl-Z, q, Ctrl-C, SIGTERM, SIGHUP and SIGQUIT"
