@@ -19,6 +19,7 @@ use udpd::handover::blocks::{Allowance, Blocks, Stock};
 use udpd::handover::channel::{Inbox, Waited};
 use udpd::handover::pool::{Home, Homes, Owner, Pool};
 use udpd::handover::route::{FullPolicy, Route};
+use udpd::host::{HostLedger, Reader};
 use udpd::pipeline::Pipeline;
 use udpd::pipeline::receiver::Stop;
 
@@ -276,5 +277,16 @@ fn end_to_end(criterion: &mut Criterion) {
     pipeline.stop(Duration::from_secs(1), |_| false);
 }
 
-criterion_group!(benches, receive, split, control_messages, hand_over, pack, format_lines, end_to_end);
+/// What the main thread does once a second: one pass over all counters of the kernel, and what is added up.
+fn host(criterion: &mut Criterion) {
+    let mut reader = Reader::new([514]);
+    let ledger = HostLedger::new([514]);
+    let mut group = criterion.benchmark_group("host ledger");
+    group.bench_function("one pass", |bencher| bencher.iter(|| black_box(reader.read().udp.in_errors)));
+    group.bench_function("one pass, added up", |bencher| bencher.iter(|| ledger.look([])));
+    group.bench_function("what a reader of the ledger gets", |bencher| bencher.iter(|| black_box(ledger.sums())));
+    group.finish();
+}
+
+criterion_group!(benches, receive, split, control_messages, hand_over, pack, format_lines, end_to_end, host);
 criterion_main!(benches);

@@ -12,7 +12,7 @@ use super::files::Kept;
 use super::nic::NicReader;
 use super::parse;
 use super::reading::{Reading, SocketReading};
-use super::tables::SocketCounts;
+use super::tables::{Ip, SocketCounts, Udp};
 use crate::os::sock_diag::Asker;
 
 /// Settings that are read as gauges: where each is below /proc/sys/net, and the counters that its numbers are.
@@ -89,7 +89,8 @@ impl Reader {
     fn read_protocols(&mut self) {
         let Self { files, buffer, reading, .. } = self;
         let Reading { ip, ip6, udp, udp6, unread, .. } = reading;
-        (ip.clear(), ip6.clear(), udp.clear(), udp6.clear());
+        [&mut *ip, &mut *ip6].into_iter().for_each(Ip::clear);
+        [&mut *udp, &mut *udp6].into_iter().for_each(Udp::clear);
         if let Some(text) = text(&mut files.snmp, buffer, Layer::Udp, Presence::Always, unread) {
             parse::sections(text, |section, name, value| match section {
                 "Ip" => ip.set(name, value),

@@ -209,7 +209,7 @@ fn page() -> String {
 /// The kernel's own counters, with what contains what.
 fn page_of_the_host() -> String {
     use crate::host::{self, Table, tables};
-    let mut page = "\n## In `host`\n\nWhat is *lost* in the third column is in `host.lost` unless another counter \
+    let mut page = "\n## In `host`\n\nWhat is *lost* in the third column is in `host.lost` unless another counter\n\
                     contains it. Everything but UDP and sockets counts all protocols.\n"
         .to_owned();
     let of: [(&str, &[host::Counter]); 8] = [

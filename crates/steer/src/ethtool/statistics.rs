@@ -1,8 +1,8 @@
 //! What a driver counts by names of its own (`ethtool -S`).
 //!
-//! Names are asked for once and values every time, into the same memory. A driver may change how many there are, as when
-//! queues are added; then both are to be asked for anew. Names are neither unique nor of one form, so their order is
-//! kept.
+//! Names are asked for once and values every time, into the same memory. A driver may change how many there are, as
+//! when queues are added; then both are to be asked for anew. Names are neither unique nor of one form, so their order
+//! is kept.
 
 use super::ioctl::{Ioctl, new_request};
 use super::wire::{self, command};

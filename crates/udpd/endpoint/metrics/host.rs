@@ -1,8 +1,8 @@
 //! The host ledger as metrics. `udpd_host_lost_total` has each loss once, so that its sum means something; the other
 //! metrics show the kernel's counters as they are, of which some contain others.
 //!
-//! How many time series there are is bounded: by the number of cores, and by [`INTERFACES_MAX`] for interfaces, of which
-//! a host with containers has hundreds. Those that were there first are shown.
+//! How many time series there are is bounded: by the number of cores, and by [`INTERFACES_MAX`] for interfaces, of
+//! which a host with containers has hundreds. Those that were there first are shown.
 
 use crate::host::{Counter, Interface, Reading, Table};
 
