@@ -171,7 +171,7 @@ grep -q 'nothing' "$directory/once" || fail "no report in a file"
 if grep -q $'\x1b' "$directory/once"; then fail "a terminal's code in a file"; fi
 press "clear; NO_COLOR=1 $udpd top --socket $directory/control.sock" Enter
 see 'CHANNEL +LOST/S +SINK'
-tmux capture-pane -e -p -t top | grep -Eq $'\x1b\\[[0-9;]*3[0-9]m' && fail "a colour with NO_COLOR"
+tmux capture-pane -e -p -t top | grep -Eq $'\x1b\\[[0-9;]*3[0-8]m' && fail "a colour with NO_COLOR"
 press q
 ended "NO_COLOR"
 echo "ok: top in a terminal through no daemon, resizing, restart, Ctrl-Z, q, Ctrl-C, SIGTERM, SIGHUP and SIGQUIT"
