@@ -29,6 +29,8 @@ mod overload;
 mod stalls;
 // What is refused, limited or joined as told.
 mod policies;
+// What never reached this host.
+mod upstream;
 // Who else is on a port.
 mod seats;
 mod sharing;

@@ -27,6 +27,7 @@ pub mod sink;
 
 pub mod format;
 pub mod policy;
+pub mod upstream;
 
 pub mod endpoint;
 pub mod logging;

@@ -11,6 +11,7 @@ use crate::policy::{Access, Limit, RateLimit};
 use crate::settings::kinds::{Count, Flag, Flat, Inner, Names, OneOrMore, Optional, Or, Size, Span, Text, Words};
 use crate::settings::{Field, Findings, Key, Kind, settings};
 use crate::text::address;
+use crate::upstream::{AnySequence, Sequence};
 
 settings! {
     /// `[[listener]]`.
@@ -61,6 +62,8 @@ settings! {
         access: Access = {}, Flat;
         /// What one source address may send to one lane.
         rate_limit: Option<Limit> = {}, RateLimit;
+        /// The sequence number that its datagrams carry. "" = none: then nobody can tell what never reached this host.
+        sequence: Option<Sequence> = "" like "netflow9", AnySequence, elsewhere "protocol";
         // Indexes into `Config::sinks`, each once.
         /// The sinks that get every datagram of this listener.
         sinks: Vec<usize> = required like ["archive"], Names, elsewhere "sink outputs";

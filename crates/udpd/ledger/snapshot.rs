@@ -13,7 +13,7 @@ use crate::host::Reading;
 
 use super::residence::ResidenceSnapshot;
 use super::senders::SenderSnapshot;
-use super::tables::{DestinationTally, FileTally, LaneTally, Tally};
+use super::tables::{DestinationTally, FileTally, LaneTally, Tally, UpstreamTally};
 
 /// The whole ledger at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,6 +44,9 @@ pub struct ListenerSnapshot {
     pub kernel_dropped_unit: String,
     #[serde(flatten)]
     pub counts: LaneTally,
+    /// What never reached this host, by the numbers in its datagrams; null without `sequence`.
+    #[serde(default)]
+    pub upstream: Option<UpstreamSnapshot>,
     /// Other processes with sockets on its port, of which the kernel lets only some users' be there. Null when nobody
     /// can see them.
     #[serde(default)]
@@ -56,6 +59,26 @@ pub struct ListenerSnapshot {
     pub sinks: Vec<SinkSnapshot>,
     /// In the order of their numbers.
     pub lanes: Vec<LaneSnapshot>,
+}
+
+/// What the numbers in the datagrams of a listener say, in `unit`. Between datagrams that came: what was lost before a
+/// stream's first or after its last nobody can know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpstreamSnapshot {
+    /// "datagrams", "flows" (NetFlow 5) or "records" (IPFIX).
+    pub unit: String,
+    /// What was sent and never reached this host; null where only bounds are known.
+    pub missing: Option<u64>,
+    /// Missing even if all that this host lost, and whose numbers nobody saw, was among it.
+    pub missing_at_least: u64,
+    /// Missing if nothing of that was.
+    pub missing_at_most: u64,
+    #[serde(flatten)]
+    pub counts: UpstreamTally,
+    /// Datagrams that were received and whose numbers nobody had time to follow.
+    pub unseen: u64,
+    /// Datagrams without such a number: of another protocol, or too short.
+    pub unnumbered: u64,
 }
 
 /// The sockets of another process on the port of a listener.

@@ -108,3 +108,32 @@ counters! {
             unit = "answers", metric = "udpd_relay_icmp_errors_total";
     }
 }
+
+counters! {
+    /// What the thread that keeps the streams of a listener counts.
+    pub struct UpstreamTally = Counter::of("units") => {
+        late: "Numbers that came after they had counted as missing; as far as udpd remembers they count no more.",
+            metric = "udpd_upstream_late_total";
+        duplicate: "Numbers that came twice.", metric = "udpd_upstream_duplicate_total";
+        reordered: "Numbers that were overtaken and came before they would have counted as missing.",
+            metric = "udpd_upstream_reordered_total";
+        restarts: "Streams whose numbers began anew.",
+            unit = "streams", metric = "udpd_upstream_restarts_total";
+        forgotten: "Streams that were idle and gave their place to others.",
+            unit = "streams", metric = "udpd_upstream_forgotten_streams_total";
+        streams: "Streams that udpd remembers.", unit = "streams", metric = "udpd_upstream_streams";
+    } beside {
+        /// Numbers that count as missing, whoever lost them.
+        #[serde(skip)]
+        gone: u64,
+        /// Numbers that are missing, or belong to a datagram of which nobody knows how many it covers.
+        #[serde(skip)]
+        uncertain: u64,
+        /// Of those that are gone, what this host has dropped.
+        #[serde(skip)]
+        dropped_sure: u64,
+        /// The same with what may not have left its gap yet.
+        #[serde(skip)]
+        dropped_perhaps: u64,
+    }
+}

@@ -7,8 +7,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::snapshot::{DestinationSnapshot, FilesSnapshot, LaneSnapshot, ListenerSnapshot, SinkSnapshot};
-use super::tables::{FileTally, KERNEL_DROPPED, ListenerDropped, SinkDropped};
+use super::snapshot::{
+    DestinationSnapshot, FilesSnapshot, LaneSnapshot, ListenerSnapshot, SinkSnapshot, UpstreamSnapshot,
+};
+use super::tables::{FileTally, KERNEL_DROPPED, ListenerDropped, SinkDropped, UpstreamTally};
 use super::*;
 
 /// A table as it stands in the ledger; what is not there is 0.
@@ -60,6 +62,7 @@ pub(crate) fn example() -> Snapshot {
         kernel_dropped_unit: "datagrams".into(),
         counts: LaneTally::sum(lanes.iter().map(|lane| lane.counts).chain([beside])),
         wrong_cpu: None,
+        upstream: None,
         shared_with: Some(Vec::new()),
         residual: Some(0),
         sinks: vec![sink("archive", 1_233_000, 400, 0), sink("relay", 1_200_000, 33_500, 51)],
@@ -74,10 +77,24 @@ pub(crate) fn example() -> Snapshot {
     }
 }
 
+/// Some datagrams that never came.
+pub(crate) fn upstream() -> UpstreamSnapshot {
+    UpstreamSnapshot {
+        unit: "datagrams".into(),
+        missing: Some(33),
+        missing_at_least: 33,
+        missing_at_most: 33,
+        counts: UpstreamTally { streams: 2, late: 4, ..UpstreamTally::default() },
+        unseen: 0,
+        unnumbered: 7,
+    }
+}
+
 /// Calls `visit` with the declarations of each table and with the places where its counters are in a ledger.
 fn each_table(mut visit: impl FnMut(&'static [Counter], &[&str])) {
     visit(LaneTally::COUNTERS, &["/listeners/0", "/listeners/0/lanes/0"]);
     visit(ListenerDropped::COUNTERS, &["/listeners/0/dropped", "/listeners/0/lanes/0/dropped"]);
+    visit(UpstreamTally::COUNTERS, &["/listeners/0/upstream"]);
     visit(Tally::COUNTERS, &["/listeners/0/sinks/0"]);
     visit(SinkDropped::COUNTERS, &["/listeners/0/sinks/0/dropped"]);
     visit(FileTally::COUNTERS, &["/listeners/0/sinks/0/files"]);
@@ -90,6 +107,7 @@ pub(crate) fn numbered() -> (Snapshot, Vec<(&'static Counter, u64)>) {
     let listener = &mut snapshot.listeners[0];
     listener.lanes.truncate(1);
     listener.sinks.truncate(1);
+    listener.upstream = Some(upstream());
     listener.sinks[0].files = Some(FilesSnapshot::default());
     listener.sinks[0].destinations =
         vec![DestinationSnapshot { address: "10.0.0.9:514".into(), counts: DestinationTally::default() }];
@@ -138,6 +156,7 @@ fn what_is_published_is_read_and_summed_counter_by_counter() {
     assert_whole::<SinkDropped>();
     assert_whole::<FileTally>();
     assert_whole::<DestinationTally>();
+    assert_whole::<UpstreamTally>();
 }
 
 #[test]

@@ -21,6 +21,7 @@ use crate::ledger::{
 };
 use crate::os::holder;
 use crate::plan::spread::Intake;
+use crate::upstream::Upstream;
 
 /// Everything a reading needs.
 #[derive(Debug)]
@@ -45,6 +46,8 @@ pub struct ListenerBooks {
     pub gro: bool,
     pub sinks: Vec<usize>,
     pub lanes: Vec<LaneBooks>,
+    /// What never reached this host, where its datagrams have numbers.
+    pub upstream: Option<Upstream>,
     /// Who else is on its port, as far as somebody has looked.
     pub sharers: Mutex<Option<Vec<SharerSnapshot>>>,
 }
@@ -173,6 +176,10 @@ impl Books {
             kernel_dropped: lanes.iter().map(|lane| lane.kernel_dropped).sum(),
             kernel_dropped_unit: if listener.gro { "buffers" } else { "datagrams" }.to_owned(),
             counts,
+            upstream: listener.upstream.as_ref().map(|upstream| {
+                let others = counts.dropped.unsplit + counts.dropped.unread;
+                upstream.read(lanes.iter().map(|lane| lane.kernel_dropped), listener.gro, others)
+            }),
             shared_with: listener.sharers.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             wrong_cpu: lanes.iter().filter_map(|lane| lane.wrong_cpu).reduce(|sum, one| sum + one),
             residual: arrived.map(|_| residual),

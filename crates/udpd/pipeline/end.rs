@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use mmsg::{BatchShape, Control, RecvBatch, Socket};
 
+use super::follower::Follower;
 use super::running::{Lane, Pipeline};
 use crate::ledger::{LaneLedger, Snapshot};
 
@@ -50,7 +51,9 @@ impl Pipeline {
             wait_until(Instant::now() + GIVE_UP_LIMIT, || self.consumers_have_ended());
         }
         let receivers_ended_well = self.close_lanes(all_are_woken);
-        let all_ended_well = receivers_ended_well && self.consumers.into_iter().all(has_ended_well);
+        let followers_ended_well = self.followers.into_iter().all(Follower::end);
+        let all_ended_well =
+            receivers_ended_well && followers_ended_well && self.consumers.into_iter().all(has_ended_well);
         self.books.final_snapshot(all_ended_well)
     }
 

@@ -23,6 +23,7 @@ use crate::os::crew::{self, Crew, Known, Starting};
 use crate::os::threads;
 use crate::plan::engine;
 use crate::policy::Policy;
+use crate::upstream::Observer;
 
 /// A lane that is made and waits for its start.
 #[derive(Debug)]
@@ -141,7 +142,7 @@ fn live(setup: LaneSetup, made: &Sender<Result<Made, Failure>>, start: &crossbea
         return;
     }
     let Ok(Start { routes, ledger, stop, successor }) = crew::at_rest(|| start.recv()) else { return };
-    let Parts { engine, pool, policy, receive_buffer_bytes } = parts;
+    let Parts { engine, pool, observer, policy, receive_buffer_bytes } = parts;
     Receiver {
         engine,
         pool,
@@ -150,6 +151,7 @@ fn live(setup: LaneSetup, made: &Sender<Result<Made, Failure>>, start: &crossbea
         ledger,
         lane: setup.index,
         drop_truncated: setup.listener.on_truncate == OnTruncate::Drop,
+        observer,
         policy,
         gather: setup.listener.gather,
         stop,
@@ -163,6 +165,7 @@ fn live(setup: LaneSetup, made: &Sender<Result<Made, Failure>>, start: &crossbea
 struct Parts {
     engine: Engine,
     pool: Pool,
+    observer: Option<Box<Observer>>,
     policy: Option<Box<Policy>>,
     receive_buffer_bytes: usize,
 }
@@ -183,7 +186,8 @@ fn make(setup: &LaneSetup) -> Result<(Parts, Made), Failure> {
     let (pool, home) = Pool::new(batches, listener.sinks.len(), owner);
     let made = Made { socket, home, buffer, backing, cores, engine: engine.name() };
     let policy = Policy::new(setup.access.clone(), listener.rate_limit.zip(setup.offences.clone())).map(Box::new);
-    Ok((Parts { engine, pool, policy, receive_buffer_bytes: buffer.granted_bytes }, made))
+    let observer = setup.upstream.as_ref().map(|upstream| Box::new(upstream.observer(plan.number)));
+    Ok((Parts { engine, pool, observer, policy, receive_buffer_bytes: buffer.granted_bytes }, made))
 }
 
 /// Puts the calling thread where its lane is planned; returns the cores, or none when that did not work.

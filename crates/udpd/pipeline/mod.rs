@@ -9,6 +9,8 @@ mod books;
 pub mod consumer;
 mod end;
 mod files;
+mod follower;
+mod following;
 mod lane;
 mod multicast;
 pub mod receiver;

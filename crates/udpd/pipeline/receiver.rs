@@ -24,6 +24,7 @@ use crate::handover::stamp::Stamp;
 use crate::ledger::{LaneLedger, LaneTally};
 use crate::os::crew;
 use crate::policy::Policy;
+use crate::upstream::Observer;
 
 /// How long the socket may still be read once the pipeline no longer waits. Only arrivals that could not be refused
 /// make it as long as that.
@@ -66,6 +67,8 @@ pub struct Receiver {
     pub lane: usize,
     /// Drop what is longer than a slot.
     pub drop_truncated: bool,
+    /// What reads the numbers of its datagrams, where they have any.
+    pub observer: Option<Box<Observer>>,
     /// What is refused, where the listener refuses anything.
     pub policy: Option<Box<Policy>>,
     /// Let datagrams gather this long before a batch is taken that would not be full.
@@ -179,6 +182,9 @@ impl Receiver {
         tally.truncated += summary.truncated;
         if let Some(now) = arrived {
             self.ledger.count_senders(batch, BATCHES_PER_SAMPLE, now);
+        }
+        if let Some(observer) = &mut self.observer {
+            observer.observe(batch);
         }
         if let Some(policy) = &mut self.policy {
             policy.apply(batch, &mut tally.dropped);

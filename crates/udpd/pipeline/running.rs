@@ -9,6 +9,7 @@ use mmsg::{Backing, GrantedBuffer};
 
 use super::books::Books;
 use super::files::Files;
+use super::follower::Follower;
 use super::receiver::Stop;
 use super::setup::LaneSetup;
 use super::successor::Successor;
@@ -24,6 +25,7 @@ pub struct Pipeline {
     pub(super) files: Files,
     pub(super) lanes: Vec<Lane>,
     pub(super) consumers: Vec<JoinHandle<()>>,
+    pub(super) followers: Vec<Follower>,
     pub(super) pinned: Vec<Pinned>,
     pub(super) stop: Arc<Stop>,
     /// What memory the blocks lie in, by node.

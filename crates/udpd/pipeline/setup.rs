@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::config::{Config, Listener};
 use crate::plan::{LanePlan, Plan};
 use crate::policy::{Access, AccessList, Offences};
+use crate::upstream::Upstream;
 
 /// What a lane needs before it can make anything, and what another socket for it is made from.
 #[derive(Debug, Clone)]
@@ -18,17 +19,23 @@ pub struct LaneSetup {
     pub access: Option<Arc<AccessList>>,
     /// Who exceeds its rate limit, where it has one.
     pub offences: Option<Arc<Offences>>,
+    /// What its listener knows of what never reached this host, where it has a `sequence`.
+    pub upstream: Option<Upstream>,
 }
 
 impl LaneSetup {
     /// Those of all lanes of a plan.
     pub(super) fn all(config: &Config, plan: &Plan) -> Vec<Self> {
-        let shared = |listener: &Listener| (Arc::new(listener.clone()), access_list(&listener.access));
-        let listeners: Vec<_> = config.listeners.iter().map(shared).collect();
+        let shared = |(index, listener): (usize, &Listener)| {
+            let lanes = plan.lanes.iter().filter(|lane| lane.listener == index).count();
+            let upstream = listener.sequence.map(|sequence| Upstream::new(sequence, lanes, listener.gro));
+            (Arc::new(listener.clone()), access_list(&listener.access), upstream)
+        };
+        let listeners: Vec<_> = config.listeners.iter().enumerate().map(shared).collect();
         let setup = |(index, plan): (usize, &LanePlan)| {
-            let (listener, access) = listeners[plan.listener].clone();
+            let (listener, access, upstream) = listeners[plan.listener].clone();
             let offences = listener.rate_limit.map(|_| Arc::default());
-            Self { index, plan: plan.clone(), listener, access, offences }
+            Self { index, plan: plan.clone(), listener, access, offences, upstream }
         };
         plan.lanes.iter().enumerate().map(setup).collect()
     }

@@ -10,6 +10,7 @@ use mmsg::Socket;
 use super::bind::{self, Endpoint};
 use super::books::{Books, LaneBooks, ListenerBooks, SinkBooks};
 use super::files::Files;
+use super::following;
 use super::lane::{LaneThread, Start};
 use super::receiver::Stop;
 use super::running::{Lane, Pinned, Pipeline, only};
@@ -62,6 +63,7 @@ impl Pipeline {
             stop: Arc::clone(&stop),
             successor: Arc::default(),
         };
+        let followers = following::spawn_all(&threads, plan, &mut pinned, crew)?;
         let running = threads.into_iter().zip(routes.into_iter().zip(&ledgers).map(start)).zip(addresses);
         let running = running.map(|((thread, start), address)| Lane {
             setup: thread.setup.clone(),
@@ -74,7 +76,7 @@ impl Pipeline {
             receiver: thread.start(start),
         });
         let running = running.collect();
-        Ok(Self { books, files, lanes: running, consumers, pinned, stop, block_backings: stocks.backings })
+        Ok(Self { books, files, lanes: running, consumers, followers, pinned, stop, block_backings: stocks.backings })
     }
 }
 
@@ -114,6 +116,7 @@ fn open_books(
             address: listener.addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", "),
             gro: listener.gro,
             sinks: listener.sinks.clone(),
+            upstream: own.clone().find_map(|thread| thread.setup.upstream.clone()),
             lanes: own.map(lane_books).collect(),
             sharers: Mutex::default(),
         }

@@ -8,6 +8,7 @@ use mmsg::{BatchShape, Control, PackedBatch};
 use super::engine::Choice;
 use super::spread::Intake;
 use crate::config::{Absorb, Config, Listener, ReceiveBuffer, Timestamps};
+use crate::upstream::Sequence;
 
 /// The most that is asked for one socket: beyond it kernels have had their sums wrong.
 const RECEIVE_BUFFER_MAX: u64 = 1 << 30;
@@ -68,6 +69,8 @@ pub struct LanePlan {
     pub engine: Choice,
     /// The memory of its rate limit.
     pub policy_bytes: usize,
+    /// The memory for what it notes of sequence numbers, and the first lane's also for all that its listener knows.
+    pub upstream_bytes: usize,
 }
 
 impl LanePlan {
@@ -120,6 +123,12 @@ pub(super) fn receive_buffer(listener: &Listener, lane_rate: u64) -> usize {
     }
 }
 
+/// What `sequence` takes at a lane; the first has the table of its listener, too.
+pub(super) fn upstream_bytes(listener: &Listener, is_first: bool) -> usize {
+    let bytes = |sequence: Sequence| sequence.lane_bytes() + if is_first { sequence.table_bytes() } else { 0 };
+    listener.sequence.map_or(0, bytes)
+}
+
 pub(super) fn shape(config: &Config, listener: &Listener) -> BatchShape {
     let slots = if listener.gro { listener.batch_size.min(GRO_SLOTS_MAX) } else { listener.batch_size };
     let mut sinks = listener.sinks.iter().map(|&sink| &config.sinks[sink].settings);
@@ -129,10 +138,11 @@ pub(super) fn shape(config: &Config, listener: &Listener) -> BatchShape {
         Timestamps::Auto => is_recorded,
         Timestamps::Off => false,
     };
+    let reads_drops = listener.sequence.is_some_and(|sequence| sequence.reads_drops(listener.gro));
     let control = Control::new()
         .packet_info(is_recorded)
         .timestamps(is_stamped)
         .gro(listener.gro)
-        .drop_overflow(sinks.any(|sink| sink.records_drops()));
+        .drop_overflow(reads_drops || sinks.any(|sink| sink.records_drops()));
     BatchShape::new(slots, listener.max_length_bytes).control(control)
 }

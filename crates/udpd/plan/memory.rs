@@ -25,6 +25,8 @@ pub struct Memory {
     pub places_bytes: usize,
     /// The tables of all rate limits.
     pub policy_bytes: usize,
+    /// What is known of streams by their sequence numbers.
+    pub upstream_bytes: usize,
     /// What the sinks may take at most.
     pub sink_bytes: usize,
     /// What all receive buffers together may take when the kernel grants them; it is the kernel's memory.
@@ -44,7 +46,7 @@ impl Memory {
     }
 
     pub fn total_bytes(&self) -> usize {
-        let parts = [self.sink_bytes, self.policy_bytes, self.own_bytes()];
+        let parts = [self.sink_bytes, self.policy_bytes, self.upstream_bytes, self.own_bytes()];
         parts.into_iter().fold(self.pool_bytes(), usize::saturating_add)
     }
 }
@@ -56,7 +58,11 @@ impl fmt::Display for Memory {
         if self.asked_bytes > 0 {
             write!(formatter, " ({} of it for absorb and queue_bytes)", Bytes(self.asked_bytes))?;
         }
-        let others = [("up to ", self.sink_bytes, "in sinks"), ("", self.policy_bytes, "in tables of rate limits")];
+        let others = [
+            ("up to ", self.sink_bytes, "in sinks"),
+            ("", self.policy_bytes, "in tables of rate limits"),
+            ("up to ", self.upstream_bytes, "for sequence numbers"),
+        ];
         others
             .into_iter()
             .filter(|(_, taken, _)| *taken > 0)

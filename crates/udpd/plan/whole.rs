@@ -82,6 +82,7 @@ impl Plan {
                     asked_stall: if absorb.is_written { absorb.stall } else { Duration::ZERO },
                     engine: engines[index].clone(),
                     policy_bytes: listener.rate_limit.map_or(0, |_| policy::TABLE_BYTES),
+                    upstream_bytes: lane::upstream_bytes(listener, group * count + member == 0),
                 }));
             }
         }
@@ -123,6 +124,8 @@ impl Plan {
 
     pub fn memory(&self) -> Memory {
         let sum = |part: fn(&LanePlan) -> usize| self.lanes.iter().map(part).sum();
+        // A thread for each listener with a sequence.
+        let followers = self.lanes.iter().filter(|lane| lane.number == 0 && lane.upstream_bytes > 0).count();
         Memory {
             batches_bytes: self.pool.batches_bytes,
             waiting_bytes: self.pool.blocks_bytes(),
@@ -130,8 +133,9 @@ impl Plan {
             places_bytes: self.pool.places_bytes(&self.sinks, &self.lanes),
             sink_bytes: self.sink_bytes,
             policy_bytes: sum(|lane| lane.policy_bytes),
+            upstream_bytes: sum(|lane| lane.upstream_bytes),
             receive_buffer_bytes: sum(|lane| 2 * lane.receive_buffer_bytes),
-            threads: self.lanes.len() + self.sinks.iter().map(|sink| sink.consumers).sum::<usize>(),
+            threads: self.lanes.len() + self.sinks.iter().map(|sink| sink.consumers).sum::<usize>() + followers,
         }
     }
 }

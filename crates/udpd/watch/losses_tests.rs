@@ -18,6 +18,7 @@ fn reading(kernel_dropped: u64) -> Snapshot {
             kernel_dropped_unit: String::new(),
             counts: LaneTally::default(),
             wrong_cpu: None,
+            upstream: None,
             shared_with: None,
             residual: Some(0),
             sinks: vec![],

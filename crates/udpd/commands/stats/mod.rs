@@ -10,7 +10,9 @@ use std::io::Write;
 
 use crate::endpoint::control::Connection;
 use crate::exit::{ExitCode, Failure};
-use crate::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SharerSnapshot, SinkSnapshot, Snapshot, Takes};
+use crate::ledger::snapshot::{
+    LaneSnapshot, ListenerSnapshot, SharerSnapshot, SinkSnapshot, Snapshot, Takes, UpstreamSnapshot,
+};
 use crate::ledger::{Counter, Table as _};
 use crate::os::console;
 use crate::plan::memory::Bytes;
@@ -88,6 +90,9 @@ fn push_sums(text: &mut String, listener: &ListenerSnapshot) {
         ("received", grouped(counts.received), terms(beside)),
         ("dropped", grouped(counts.dropped.total()), terms(counts.dropped.values())),
     ];
+    if let Some(upstream) = &listener.upstream {
+        push_upstream(&mut rows, upstream, listener.arrived);
+    }
     rows.extend(listener.wrong_cpu.map(|wrong| ("on the wrong core", grouped(wrong), unit.clone())));
     let (residual, verdict) = match listener.residual {
         None => ("-".to_owned(), "unknown, because a term is unknown"),
@@ -105,6 +110,25 @@ fn push_sums(text: &mut String, listener: &ListenerSnapshot) {
     let width = rows.iter().map(|(_, number, _)| number.len()).max().unwrap_or(0);
     for (name, number, note) in rows {
         let _ = writeln!(text, "  {name:<name_width$}  {number:>width$}  {note}");
+    }
+}
+
+/// What never reached this host: first, and what was sent before that where it can be said.
+fn push_upstream(rows: &mut Vec<(&str, String, String)>, upstream: &UpstreamSnapshot, arrived: Option<u64>) {
+    let unit = &upstream.unit;
+    let (least, most) = (grouped(upstream.missing_at_least), grouped(upstream.missing_at_most));
+    let bounds = match upstream.missing {
+        Some(_) => unit.clone(),
+        None => format!("{unit}, at least {least}, at most {most}"),
+    };
+    let others = [("unseen", upstream.unseen), ("unnumbered", upstream.unnumbered)];
+    let others = others.iter().filter(|(_, count)| *count > 0);
+    let others: String = others.map(|(name, count)| format!(", {name} {}", grouped(*count))).collect();
+    let note = format!("{bounds}; {}{others}", terms(upstream.counts.values()));
+    rows.insert(0, ("missing upstream", or_dash(upstream.missing), note));
+    if unit == "datagrams" {
+        let sent = arrived.zip(upstream.missing).map(|(arrived, missing)| arrived + missing);
+        rows.insert(0, ("sent", or_dash(sent), "arrived, and missing upstream".to_owned()));
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::*;
 use crate::endpoint::control::{ControlServer, ControlSocket, Seats};
 use crate::ledger::SenderSnapshot;
-use crate::ledger::tests::{example, numbered};
+use crate::ledger::tests::{example, numbered, upstream};
 use crate::os::crew::Crew;
 
 #[test]
@@ -48,6 +48,23 @@ fn the_table_shows_every_sum_beside_its_terms() {
         let is_right = line == expected || expected.contains('…') && line.starts_with(start) && line.ends_with(end);
         assert!(is_right, "{line:?} is not {expected:?}");
     }
+}
+
+#[test]
+fn what_never_reached_this_host_stands_first_and_has_bounds_where_nobody_knows_more() {
+    let mut snapshot = example();
+    snapshot.listeners[0].upstream = Some(upstream());
+    let text = render(&snapshot);
+    let lines: Vec<&str> = text.lines().skip(4).take(3).collect();
+    assert_eq!(lines[0], "  sent              1,234,700  arrived, and missing upstream");
+    assert!(lines[1].starts_with("  missing upstream         33  datagrams; late 4, "), "{text}");
+    assert!(lines[1].ends_with("streams 2, unnumbered 7"), "{text}");
+    assert!(lines[2].starts_with("  arrived           1,234,667  "), "{text}");
+    let bounded = UpstreamSnapshot { unit: "flows".into(), missing: None, missing_at_least: 5, ..upstream() };
+    snapshot.listeners[0].upstream = Some(bounded);
+    let text = render(&snapshot);
+    assert!(!text.contains("  sent "), "flows are no datagrams: {text}");
+    assert!(text.contains("  missing upstream          -  flows, at least 5, at most 33; late 4, "), "{text}");
 }
 
 #[test]

@@ -21,6 +21,7 @@ pub(crate) fn check(section: &mut Section<'_, Listener>, host: &Host, findings: 
     }
     check_networks(section, findings);
     check_absorb(section, findings);
+    check_sequence(section, findings);
     multicast::check(section, host, findings);
 }
 
@@ -32,6 +33,17 @@ fn check_absorb(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
     let Some(place) = written.inner("absorb", "size").filter(|_| is_known && size > longest) else { return };
     let what = format!("{size} bytes are more than max_length keeps of a datagram, which is {longest}");
     findings.say(&place, what, format!("write max_length = {size}, or a size of {longest} at most"));
+}
+
+/// A number that is cut off is in no datagram.
+fn check_sequence(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
+    let Section { settings: listener, written } = section;
+    let (Some(sequence), longest) = (listener.sequence, listener.max_length_bytes) else { return };
+    let needed = sequence.header_bytes();
+    let is_known = !written.is_wrong("max_length") && needed > longest;
+    let Some(place) = written.place("sequence").filter(|_| is_known) else { return };
+    let what = format!("the number ends {needed} bytes into a datagram, of which max_length keeps {longest}");
+    findings.say(&place, what, format!("write max_length = {needed}, or more"));
 }
 
 /// The longest prefix decides, so a network that is in both lists decides nothing.

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt::{Display, Write};
 
 use super::host::{self, Sample};
-use crate::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot, Takes};
+use crate::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot, Takes, UpstreamSnapshot};
 use crate::ledger::tables::KERNEL_DROPPED;
 use crate::ledger::{Counter, ResidenceSnapshot, Table};
 
@@ -54,12 +54,34 @@ fn add_listener(to: &mut Exposition, listener: &ListenerSnapshot) {
                     udpd. Absent where a term is unknown.";
         to.add("udpd_ledger_residual_datagrams", help, &labels, residual);
     }
+    if let Some(upstream) = &listener.upstream {
+        add_upstream(to, &listener.name, upstream);
+    }
     if let Some(sharers) = &listener.shared_with {
         let help = "Sockets of other processes that take datagrams sent to this listener. Absent when udpd cannot \
                     see them.";
         let taking = sharers.iter().filter(|sharer| sharer.takes != Takes::Nothing);
         to.add("udpd_foreign_sockets", help, &labels, taking.map(|sharer| sharer.sockets).sum::<u64>());
     }
+}
+
+/// What never reached this host, in the unit of the label.
+fn add_upstream(to: &mut Exposition, listener: &str, upstream: &UpstreamSnapshot) {
+    let labels = [("listener", listener), ("unit", upstream.unit.as_str())];
+    if let Some(missing) = upstream.missing {
+        let help = "What was sent and never reached this host, by the numbers that the datagrams carry. Falls where \
+                    something comes late. Absent where only bounds are known.";
+        to.add("udpd_upstream_missing", help, &labels, missing);
+    }
+    let help = "What never reached this host, if all that this host lost was part of it.";
+    to.add("udpd_upstream_missing_at_least", help, &labels, upstream.missing_at_least);
+    let help = "What never reached this host, if nothing that this host lost was part of it.";
+    to.add("udpd_upstream_missing_at_most", help, &labels, upstream.missing_at_most);
+    to.add_table(&labels, upstream.counts.values());
+    let help = "Datagrams received whose numbers udpd had no time to follow.";
+    to.add("udpd_upstream_unseen_datagrams_total", help, &labels[..1], upstream.unseen);
+    let help = "Datagrams received without the number that `sequence` names.";
+    to.add("udpd_upstream_unnumbered_datagrams_total", help, &labels[..1], upstream.unnumbered);
 }
 
 fn add_lane(to: &mut Exposition, labels: &[(&str, &str)], lane: &LaneSnapshot) {

@@ -10,7 +10,7 @@ use crate::ledger::tests::{example, numbered};
 use crate::ledger::{ResidenceTally, SenderSnapshot};
 
 /// What rises and falls; everything else is a counter.
-const GAUGES: [&str; 9] = [
+const GAUGES: [&str; 13] = [
     "udpd_build_info",
     "udpd_uptime_seconds",
     "udpd_ledger_residual_datagrams",
@@ -20,6 +20,10 @@ const GAUGES: [&str; 9] = [
     "udpd_queue_depth",
     "udpd_queue_capacity",
     "udpd_sink_unsynced_bytes",
+    "udpd_upstream_missing",
+    "udpd_upstream_missing_at_least",
+    "udpd_upstream_missing_at_most",
+    "udpd_upstream_streams",
 ];
 
 /// The labels of a counter's metric, which dashboards and alerts name.
@@ -31,6 +35,7 @@ fn labels_of(counter: &Counter) -> &'static [&'static str] {
         (_, "kernel" | "listener") => &["layer", "listener", "reason"],
         (_, "sink") => &["layer", "listener", "reason", "sink"],
         ("udpd_sink_delivered_datagrams_total", _) => &["listener", "sink"],
+        (metric, _) if metric.starts_with("udpd_upstream_") => &["listener", "unit"],
         (metric, _) if metric.starts_with("udpd_sink_") => &["sink"],
         (metric, _) if metric.starts_with("udpd_relay_") => &["destination", "sink"],
         _ => &["listener"],

@@ -1,0 +1,43 @@
+//! Starts the threads that follow sequence numbers, one for each listener that has them, where consumers run.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::follower::Follower;
+use super::lane::{LaneThread, thread_name};
+use super::running::Pinned;
+use crate::exit::Failure;
+use crate::os::crew::Crew;
+use crate::os::threads;
+use crate::plan::Plan;
+
+/// Starts those of all listeners, on the cores of consumers.
+pub(super) fn spawn_all(
+    lanes: &[LaneThread],
+    plan: &Plan,
+    pinned: &mut Vec<Pinned>,
+    crew: &Crew,
+) -> Result<Vec<Follower>, Failure> {
+    let mut followers = Vec::new();
+    for first in lanes.iter().filter(|lane| lane.setup.is_first()) {
+        let Some(upstream) = first.setup.upstream.clone() else { continue };
+        let listener = first.setup.plan.listener;
+        let own: Vec<bool> = plan.lanes.iter().map(|lane| lane.listener == listener).collect();
+        let cores = plan.cores_of_consumer(&own);
+        let name = thread_name("seq", 0, &first.setup.listener.name);
+        let is_put = Arc::new(AtomicBool::new(false));
+        let (own_cores, put, own_upstream) = (cores.clone(), Arc::clone(&is_put), upstream.clone());
+        let starting = crew
+            .spawn_one_of_many(name.clone(), move || {
+                if !own_cores.is_empty() && steer::confine_current_thread(&own_cores).is_ok() {
+                    put.store(true, Ordering::Relaxed);
+                }
+                own_upstream.run();
+            })
+            .map_err(|error| threads::refusal(&format!("the thread {name}"), &error))?;
+        let who = format!("the thread {name}, which follows sequence numbers");
+        pinned.push(Pinned { who, thread: starting.known(), cores, is_put, lane: None });
+        followers.push(Follower { upstream, thread: starting.wait() });
+    }
+    Ok(followers)
+}

@@ -1,0 +1,197 @@
+//! What the header of a datagram says of its place in its stream. Pure, bounded by the bytes that were kept, and blind
+//! to everything behind the header.
+
+use super::settings::{Fixed, Order, Sequence};
+
+/// What a header says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Header {
+    /// What the protocol calls the stream, beside the address of its sender.
+    pub(super) stream: u64,
+    /// The first number that the datagram covers.
+    pub(super) number: u64,
+    /// How many numbers it covers.
+    pub(super) units: u32,
+    pub(super) clock: Clock,
+}
+
+/// The exporter's clocks, as far as the header has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Clock {
+    /// Since the exporter started, in milliseconds; wraps after 49 days.
+    pub(super) uptime_ms: Option<u32>,
+    /// The time of day in seconds when the datagram was made.
+    pub(super) made_at: Option<u32>,
+}
+
+/// Reads the header. `port` is the sender's. `None` for what is not of this protocol, or too short. The units of an
+/// IPFIX message are 0 here: see `ipfix`.
+pub(super) fn parse(sequence: Sequence, payload: &[u8], port: u16) -> Option<Header> {
+    match sequence {
+        Sequence::NetFlow5 => netflow5(payload),
+        Sequence::NetFlow9 => netflow9(payload),
+        Sequence::Ipfix => ipfix(payload),
+        Sequence::Sflow => sflow(payload),
+        Sequence::Rtp => rtp(payload),
+        Sequence::Fixed(place) => fixed(place, payload, port),
+    }
+}
+
+fn netflow5(payload: &[u8]) -> Option<Header> {
+    let header = payload.first_chunk::<24>()?;
+    (short(header, 0)? == 5).then_some(())?;
+    Some(Header {
+        // Type and number of the engine.
+        stream: short(header, 20)?.into(),
+        number: long(header, 16)?.into(),
+        units: short(header, 2)?.into(),
+        clock: Clock { uptime_ms: Some(long(header, 4)?), made_at: Some(long(header, 8)?) },
+    })
+}
+
+fn netflow9(payload: &[u8]) -> Option<Header> {
+    let header = payload.first_chunk::<20>()?;
+    (short(header, 0)? == 9).then_some(())?;
+    Some(Header {
+        stream: long(header, 16)?.into(),
+        number: long(header, 12)?.into(),
+        units: 1,
+        clock: Clock { uptime_ms: Some(long(header, 4)?), made_at: Some(long(header, 8)?) },
+    })
+}
+
+fn ipfix(payload: &[u8]) -> Option<Header> {
+    let header = payload.first_chunk::<16>()?;
+    (short(header, 0)? == 10).then_some(())?;
+    Some(Header {
+        stream: long(header, 12)?.into(),
+        number: long(header, 8)?.into(),
+        units: 0,
+        clock: Clock { uptime_ms: None, made_at: Some(long(header, 4)?) },
+    })
+}
+
+/// Version 5, whose agent has an IPv4 or an IPv6 address.
+fn sflow(payload: &[u8]) -> Option<Header> {
+    (long(payload, 0)? == 5).then_some(())?;
+    let (agent, at) = match long(payload, 4)? {
+        1 => (u64::from(long(payload, 8)?) << 32, 12),
+        2 => (mixed(payload.get(8..24)?), 24),
+        _ => return None,
+    };
+    Some(Header {
+        stream: agent ^ u64::from(long(payload, at)?),
+        number: long(payload, at + 4)?.into(),
+        units: 1,
+        clock: Clock { uptime_ms: Some(long(payload, at + 8)?), made_at: None },
+    })
+}
+
+/// Version 2. What shares its port with RTCP has a payload type that RTP leaves free for that (RFC 5761).
+fn rtp(payload: &[u8]) -> Option<Header> {
+    let header = payload.first_chunk::<12>()?;
+    let is_rtp = header[0] >> 6 == 2 && !(64..96).contains(&(header[1] & 0x7f));
+    is_rtp.then_some(())?;
+    Some(Header {
+        stream: long(header, 8)?.into(),
+        number: short(header, 2)?.into(),
+        units: 1,
+        clock: Clock::default(),
+    })
+}
+
+fn fixed(Fixed { offset, bytes, order }: Fixed, payload: &[u8], port: u16) -> Option<Header> {
+    let written = payload.get(offset..offset.checked_add(bytes)?)?;
+    let push = |number: u64, byte: &u8| number << 8 | u64::from(*byte);
+    let number = match order {
+        Order::Big => written.iter().fold(0, push),
+        Order::Little => written.iter().rev().fold(0, push),
+    };
+    Some(Header { stream: port.into(), number, units: 1, clock: Clock::default() })
+}
+
+pub(super) fn short(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn long(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// An address of sixteen bytes as a number of eight that others hardly have.
+fn mixed(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |mixed, byte| (mixed ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: &[Sequence] = &[
+        Sequence::NetFlow5,
+        Sequence::NetFlow9,
+        Sequence::Ipfix,
+        Sequence::Sflow,
+        Sequence::Rtp,
+        Sequence::Fixed(Fixed { offset: 3, bytes: 8, order: Order::Big }),
+    ];
+
+    fn bytes(parts: &[(u64, usize)]) -> Vec<u8> {
+        parts.iter().flat_map(|(value, width)| value.to_be_bytes()[8 - width..].to_vec()).collect()
+    }
+
+    #[test]
+    fn each_header_gives_its_number_its_stream_and_its_clocks() {
+        let clock = Clock { uptime_ms: Some(70_000), made_at: Some(1_700_000_000) };
+        let v5 = bytes(&[(5, 2), (30, 2), (70_000, 4), (1_700_000_000, 4), (0, 4), (900, 4), (0x0102, 2), (0, 2)]);
+        let expected = Header { stream: 0x0102, number: 900, units: 30, clock };
+        assert_eq!(parse(Sequence::NetFlow5, &v5, 7), Some(expected));
+        let v9 = bytes(&[(9, 2), (3, 2), (70_000, 4), (1_700_000_000, 4), (900, 4), (12, 4)]);
+        assert_eq!(parse(Sequence::NetFlow9, &v9, 7), Some(Header { stream: 12, number: 900, units: 1, clock }));
+        let ipfix = bytes(&[(10, 2), (16, 2), (1_700_000_000, 4), (900, 4), (12, 4)]);
+        let clock = Clock { uptime_ms: None, ..clock };
+        assert_eq!(parse(Sequence::Ipfix, &ipfix, 7), Some(Header { stream: 12, number: 900, units: 0, clock }));
+        let sflow = bytes(&[(5, 4), (1, 4), (0x0a00_0001, 4), (2, 4), (900, 4), (70_000, 4), (1, 4)]);
+        let clock = Clock { uptime_ms: Some(70_000), made_at: None };
+        let expected = Header { stream: 0x0a00_0001_0000_0002, number: 900, units: 1, clock };
+        assert_eq!(parse(Sequence::Sflow, &sflow, 7), Some(expected));
+        let sflow = bytes(&[(5, 4), (2, 4), (1, 8), (2, 8), (2, 4), (900, 4), (70_000, 4), (1, 4)]);
+        assert_eq!(parse(Sequence::Sflow, &sflow, 7).map(|header| (header.number, header.clock)), Some((900, clock)));
+        let rtp = bytes(&[(0x8060, 2), (900, 2), (5, 4), (77, 4)]);
+        let expected = Header { stream: 77, number: 900, units: 1, clock: Clock::default() };
+        assert_eq!(parse(Sequence::Rtp, &rtp, 7), Some(expected));
+    }
+
+    #[test]
+    fn a_number_at_a_fixed_place_has_any_width_and_either_order() {
+        for width in 1..=8_usize {
+            let number = 0x1122_3344_5566_7788_u64 >> (8 * (8 - width));
+            for order in [Order::Big, Order::Little] {
+                let mut payload = bytes(&[(0, 3), (number, width), (0xffff, 2)]);
+                if order == Order::Little {
+                    payload[3..3 + width].reverse();
+                }
+                let place = Sequence::Fixed(Fixed { offset: 3, bytes: width, order });
+                let header = Header { stream: 4711, number, units: 1, clock: Clock::default() };
+                assert_eq!(parse(place, &payload, 4711), Some(header));
+                assert_eq!(parse(place, &payload[..2 + width], 4711), None);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_short_or_of_another_protocol_has_no_number() {
+        let noise: Vec<u8> = (0..=255_u8).map(|byte| byte.wrapping_mul(37)).collect();
+        for &sequence in ALL {
+            for length in 0..noise.len() {
+                // It must not panic, whatever there is.
+                let _ = parse(sequence, &noise[..length], 1);
+            }
+            assert_eq!(parse(sequence, &[], 1), None);
+        }
+        let rtcp = bytes(&[(0x80c8, 2), (6, 2), (5, 4), (77, 4)]);
+        assert_eq!(parse(Sequence::Rtp, &rtcp, 7), None, "a sender report is no RTP");
+        let v9 = bytes(&[(9, 2), (3, 2), (70_000, 4), (1, 4), (900, 4), (12, 4), (0, 4)]);
+        assert_eq!(parse(Sequence::NetFlow5, &v9, 7), None);
+    }
+}

@@ -1,0 +1,125 @@
+//! The receiver's side: reads the number of each datagram of a batch and leaves a note, before anything of the batch is
+//! dropped. Datagrams that follow one another in their stream share a note, so a busy stream costs little.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use mmsg::{Datagram, RecvBatch};
+
+use super::header::{self, Header};
+use super::ipfix::{self, Set};
+use super::note::{Key, Note, What};
+use super::ring::{Bell, Ring, Writer};
+use super::settings::Sequence;
+use crate::capture::headers;
+
+/// How many sets and templates of a message are noted; of the others nobody knows how many records they have.
+const SETS_MAX: usize = 31;
+
+/// What a lane sees of the numbers.
+#[derive(Debug)]
+pub struct Observer {
+    sequence: Sequence,
+    /// The kernel says at each datagram how many it has dropped before.
+    knows_drops: bool,
+    ring: Arc<Ring>,
+    writer: Writer,
+    bell: Arc<Bell>,
+    /// What is not yet written, because the next datagram may follow it.
+    run: Option<Note>,
+    mask: u64,
+    /// What the ring has of it.
+    units_max: u64,
+}
+
+impl Observer {
+    pub(super) fn new(sequence: Sequence, knows_drops: bool, ring: Arc<Ring>, bell: Arc<Bell>) -> Self {
+        let writer = Writer::new(Arc::clone(&ring));
+        let mask = u64::MAX >> (64 - sequence.bits());
+        let units_max = ring.units_max.load(Ordering::Relaxed);
+        Self { sequence, knows_drops, ring, writer, bell, run: None, mask, units_max }
+    }
+
+    /// Notes what is in a batch. To be called before anything of it is discarded.
+    pub fn observe(&mut self, batch: &RecvBatch) {
+        for datagram in batch.datagrams() {
+            self.note(&datagram);
+        }
+        self.write_run();
+        self.writer.publish();
+        self.bell.ring();
+    }
+
+    fn note(&mut self, datagram: &Datagram<'_>) {
+        let source = headers::source(datagram);
+        let Some(header) = header::parse(self.sequence, datagram.payload(), source.port()) else {
+            add(&self.ring.unnumbered, 1);
+            return;
+        };
+        let key = Key::new(source.ip(), header.stream);
+        let drops = if self.knows_drops { datagram.drop_overflow().unwrap_or(0) } else { 0 };
+        let Header { number, units, clock, .. } = header;
+        if u64::from(units) > self.units_max {
+            self.units_max = units.into();
+            self.ring.units_max.store(self.units_max, Ordering::Relaxed);
+        }
+        if self.sequence == Sequence::Ipfix {
+            self.note_message(key, &header, datagram.payload());
+            return;
+        }
+        if let Some(run) = &mut self.run
+            && run.key == key
+            && run.number.wrapping_add(run.units.into()) & self.mask == number
+            && run.drops == drops
+            && let (Some(all), Some(datagrams)) = (run.units.checked_add(units), run.datagrams.checked_add(1))
+        {
+            (run.units, run.datagrams, run.clock) = (all, datagrams, clock);
+            return;
+        }
+        self.write_run();
+        self.run = Some(Note { key, what: What::Run, number, units, datagrams: 1, clock, drops });
+    }
+
+    fn write_run(&mut self) {
+        if let Some(run) = self.run.take()
+            && !self.writer.write(&[run])
+        {
+            add(&self.ring.unseen, run.datagrams.into());
+        }
+    }
+
+    /// A message of IPFIX, with what its sets say, in one piece.
+    fn note_message(&mut self, key: Key, header: &Header, payload: &[u8]) {
+        let Header { number, clock, .. } = *header;
+        let mut notes = [Note { key, ..Note::default() }; SETS_MAX + 1];
+        let mut count = 0;
+        let is_whole = ipfix::each_set(payload, |set| {
+            let Some(note) = notes[..SETS_MAX].get_mut(count) else { return false };
+            let (what, number, units) = match set {
+                Set::Records { template, bytes } => (What::Records, template, bytes),
+                Set::Template { template, record_bytes, is_variable, is_options } => {
+                    let what = match (is_options, is_variable) {
+                        (false, false) => What::Template,
+                        (false, true) => What::TemplateVariable,
+                        (true, false) => What::OptionsTemplate,
+                        (true, true) => What::OptionsTemplateVariable,
+                    };
+                    (what, template, record_bytes)
+                }
+            };
+            (note.what, note.number, note.units) = (what, number.into(), units.into());
+            count += 1;
+            true
+        });
+        let what = if is_whole { What::Message } else { What::MessageInPart };
+        notes[count] = Note { key, what, number, units: 0, datagrams: 1, clock, drops: 0 };
+        if !self.writer.write(&notes[..=count]) {
+            add(&self.ring.unseen, 1);
+        }
+    }
+}
+
+/// Adds to what this thread alone counts.
+fn add(count: &std::sync::atomic::AtomicU64, more: u64) {
+    count.store(count.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+}

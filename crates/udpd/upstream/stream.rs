@@ -1,0 +1,296 @@
+//! One stream: where it stands, what has not come, and whether a number that does not fit is a loss, something late, a
+//! repetition, or an exporter that has started anew.
+//!
+//! Numbers wrap; inside they are continued in 64 bits, and only distances from the next one matter. A jump that no
+//! clock of the header explains has to be confirmed by a second datagram that follows it, because a damaged or foreign
+//! one must not count as a loss of millions.
+
+use super::gaps::{Gaps, WINDOW};
+use super::header::Clock;
+
+/// How many datagrams may be missing in one gap before a second datagram must confirm the jump.
+const TRUSTED_JUMP: u64 = 1000;
+
+/// What an exporter's clocks may differ by between datagrams that overtake each other.
+const CLOCK_SLACK_MS: i32 = 1000;
+
+/// By how much the time since the start must fall to be a new start, even where the number fits a gap.
+const CERTAIN_RESTART_MS: i32 = 60_000;
+
+/// What the numbers of a protocol allow.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rules {
+    bits: u32,
+    /// How many numbers a gap may have.
+    ahead_max: u64,
+    /// How many without a second datagram that confirms it.
+    trusted: u64,
+    /// How far below the next number a repetition may lie.
+    behind_max: u64,
+    /// How far before the first number another may come that was sent earlier.
+    before_first: u64,
+}
+
+impl Rules {
+    /// `scale` is how many numbers a datagram covers at the most, about.
+    pub(super) fn new(bits: u32, scale: u64) -> Self {
+        let quarter = 1 << (bits - 2).min(40);
+        Self {
+            bits,
+            ahead_max: (2 * quarter - 1).min(1 << 24),
+            trusted: (TRUSTED_JUMP * scale).min(quarter - 1),
+            behind_max: (TRUSTED_JUMP * scale).min(quarter),
+            before_first: (u64::from(WINDOW) * scale).min(quarter),
+        }
+    }
+
+    /// How far `number` is from `place`, by the shorter way round.
+    fn distance(&self, number: u64, place: u64) -> i64 {
+        let unused = 64 - self.bits;
+        (number.wrapping_sub(place) << unused).cast_signed() >> unused
+    }
+}
+
+/// What arrived: numbers from `number` on.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Arrival {
+    pub(super) number: u64,
+    pub(super) units: u32,
+    /// How many more it may cover, as far as anybody knows, at its end or at its beginning.
+    pub(super) more_behind: u32,
+    pub(super) more_before: u32,
+    pub(super) datagrams: u16,
+    pub(super) clock: Clock,
+}
+
+/// What is counted of all streams together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Numbers of settled gaps, less what came late.
+    pub(super) missing: u64,
+    /// Numbers that are missing or belong to a datagram of which nobody knows how many it covers.
+    pub(super) uncertain: u64,
+    pub(super) reordered: u64,
+    pub(super) late: u64,
+    pub(super) duplicate: u64,
+    pub(super) restarts: u64,
+}
+
+/// One stream.
+#[derive(Debug, Clone)]
+pub(super) struct Stream {
+    /// The number that should come next, continued past every wrap.
+    next: u64,
+    /// The lowest that has come, for as long as one before it may come.
+    first: u64,
+    datagrams: u16,
+    is_young: bool,
+    has_restarted: bool,
+    clock: Clock,
+    /// How many more numbers the highest datagram may cover.
+    more: u32,
+    /// A jump that waits to be confirmed.
+    jump: Option<(u64, u32)>,
+    /// Numbers that came one after the other and had all come before.
+    repeated: u32,
+    gaps: Gaps,
+}
+
+impl Stream {
+    /// A stream that begins with this datagram.
+    pub(super) fn new(arrival: &Arrival) -> Self {
+        Self {
+            next: arrival.number.wrapping_add(arrival.units.into()),
+            first: arrival.number,
+            datagrams: arrival.datagrams,
+            is_young: true,
+            has_restarted: false,
+            clock: arrival.clock,
+            more: arrival.more_behind,
+            jump: None,
+            repeated: 0,
+            gaps: Gaps::NONE,
+        }
+    }
+
+    pub(super) fn has_open_gaps(&self) -> bool {
+        self.gaps.has_open()
+    }
+
+    /// Takes what arrived.
+    pub(super) fn take(&mut self, rules: &Rules, arrival: &Arrival, counts: &mut Counts) {
+        let distance = rules.distance(arrival.number, self.next);
+        if distance == 0 {
+            self.unconfirmed(counts);
+            self.advance(rules, 0, arrival, counts);
+        } else if self.is_new_start(distance, arrival) {
+            self.restart(arrival, counts);
+        } else if distance > 0 {
+            self.take_ahead(rules, distance.unsigned_abs(), arrival, counts);
+        } else {
+            self.take_behind(rules, distance.unsigned_abs(), arrival, counts);
+        }
+    }
+
+    /// Whether the clocks say that the exporter has started anew since the highest number.
+    fn is_new_start(&self, distance: i64, arrival: &Arrival) -> bool {
+        let (then, now) = (self.clock, arrival.clock);
+        let made = then.made_at.zip(now.made_at).map(|(then, now)| now.wrapping_sub(then).cast_signed());
+        let up = then.uptime_ms.zip(now.uptime_ms).map(|(then, now)| now.wrapping_sub(then).cast_signed());
+        if distance < 0 {
+            // Made later than the highest number and numbered before it.
+            let is_later = made.map_or(up.is_some_and(|up| up > CLOCK_SLACK_MS), |made| made > 0);
+            if is_later {
+                return true;
+            }
+        }
+        let Some(fallen) = up.map(i32::saturating_neg).filter(|fallen| *fallen > CLOCK_SLACK_MS) else { return false };
+        match made {
+            Some(made) => made >= 0,
+            None => {
+                let below = distance.unsigned_abs();
+                let fits = distance < 0 && {
+                    let start = self.next.wrapping_sub(below);
+                    self.gaps.clone().fill(self.next, start, arrival.units.into()) != Default::default()
+                };
+                fallen > CERTAIN_RESTART_MS || !fits
+            }
+        }
+    }
+
+    fn restart(&mut self, arrival: &Arrival, counts: &mut Counts) {
+        self.settle_all(counts);
+        counts.restarts += 1;
+        *self = Self { has_restarted: true, ..Self::new(arrival) };
+    }
+
+    /// The next number, or one beyond it.
+    fn take_ahead(&mut self, rules: &Rules, distance: u64, arrival: &Arrival, counts: &mut Counts) {
+        let is_older = self.clock.made_at.zip(arrival.clock.made_at).is_some_and(|(then, now)| now < then);
+        if self.has_restarted && self.is_young && is_older {
+            // It was sent before the restart.
+            counts.late += u64::from(arrival.units);
+            return;
+        }
+        if distance <= rules.trusted {
+            self.unconfirmed(counts);
+            self.advance(rules, distance, arrival, counts);
+        } else {
+            self.confirm(rules, arrival, counts);
+        }
+    }
+
+    /// Goes on behind a gap of `ahead` numbers.
+    fn advance(&mut self, rules: &Rules, ahead: u64, arrival: &Arrival, counts: &mut Counts) {
+        let before = self.datagrams;
+        self.datagrams = self.datagrams.wrapping_add(arrival.datagrams);
+        self.is_young &=
+            arrival.datagrams <= WINDOW && u32::from(before) + u32::from(arrival.datagrams) <= WINDOW.into();
+        self.next = self.next.wrapping_add(ahead);
+        if ahead > 0 {
+            let uncertain = ahead.min(u64::from(self.more) + u64::from(arrival.more_before));
+            counts.uncertain += uncertain;
+            if ahead > uncertain {
+                counts.missing += self.gaps.open(self.next, ahead - uncertain, before);
+            }
+        }
+        self.next = self.next.wrapping_add(arrival.units.into());
+        (self.clock, self.more, self.repeated) = (arrival.clock, arrival.more_behind, 0);
+        counts.missing += self.gaps.settle_older(self.datagrams);
+        counts.missing += self.gaps.expire(self.next, 1 << (rules.bits - 1));
+    }
+
+    /// A number below the next: out of order, late, a repetition, or from before the first.
+    fn take_behind(&mut self, rules: &Rules, behind: u64, arrival: &Arrival, counts: &mut Counts) {
+        let units = u64::from(arrival.units);
+        let (start, below) = (self.next.wrapping_sub(behind), units.min(behind));
+        let filled = self.gaps.fill(self.next, start, below);
+        counts.missing += filled.pushed_out;
+        let repeated = below - filled.open - filled.settled;
+        let has_clock = arrival.clock != Clock::default();
+        if filled == Default::default() {
+            let before = self.first.wrapping_sub(start);
+            if self.is_young && before <= rules.before_first && before >= below && before > 0 {
+                let end = start.wrapping_add(below);
+                if before > below {
+                    self.gaps.open_below(end, before - below, self.datagrams);
+                }
+                self.first = start;
+                counts.reordered += below;
+                return;
+            }
+            if behind > rules.behind_max {
+                self.confirm(rules, arrival, counts);
+                return;
+            }
+            let before = self.repeated;
+            self.repeated = before.saturating_add(arrival.units);
+            if !has_clock && self.repeated > WINDOW.into() {
+                // Nobody repeats so much and sends nothing new: these are the numbers of another start.
+                counts.duplicate -= u64::from(before);
+                self.restart(arrival, counts);
+                return;
+            }
+        } else {
+            self.repeated = 0;
+        }
+        self.unconfirmed(counts);
+        counts.reordered += filled.open;
+        counts.late += filled.settled;
+        counts.missing -= filled.settled;
+        counts.duplicate += repeated;
+        if units > below {
+            let rest = Arrival { units: (units - below) as u32, datagrams: 0, ..*arrival };
+            self.advance(rules, 0, &rest, counts);
+        }
+    }
+
+    /// A jump too far to be believed of one datagram: another near it decides.
+    fn confirm(&mut self, rules: &Rules, arrival: &Arrival, counts: &mut Counts) {
+        if let Some((number, units)) = self.jump {
+            // Near it, and not the same again.
+            let away = rules.distance(arrival.number, number).unsigned_abs();
+            if (1..=rules.before_first + u64::from(units)).contains(&away) {
+                self.jump = None;
+                let first = Arrival { number, units, datagrams: 1, ..*arrival };
+                match rules.distance(number, self.next) {
+                    ahead @ 1.. if ahead.unsigned_abs() <= rules.ahead_max => {
+                        self.advance(rules, ahead.unsigned_abs(), &first, counts);
+                    }
+                    _ => self.restart(&first, counts),
+                }
+                self.take(rules, arrival, counts);
+                return;
+            }
+        }
+        self.unconfirmed(counts);
+        self.jump = Some((arrival.number, arrival.units));
+    }
+
+    /// What nothing followed came from so far back that nobody remembers whether it had come.
+    fn unconfirmed(&mut self, counts: &mut Counts) {
+        if let Some((_, units)) = self.jump.take() {
+            counts.late += u64::from(units);
+        }
+    }
+
+    /// Settles what was open a sweep ago.
+    pub(super) fn sweep(&mut self, counts: &mut Counts) {
+        counts.missing += self.gaps.sweep();
+    }
+
+    pub(super) fn settle_all(&mut self, counts: &mut Counts) {
+        self.unconfirmed(counts);
+        counts.missing += self.gaps.settle_all();
+        self.gaps.clear();
+    }
+
+    /// Stands behind `number` from now on, without a gap: what a number means is known better.
+    pub(super) fn stand_at(&mut self, rules: &Rules, number: u64) {
+        self.next = self.next.wrapping_add_signed(rules.distance(number, self.next));
+    }
+}
+
+#[cfg(test)]
+#[path = "stream_tests.rs"]
+mod tests;

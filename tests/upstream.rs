@@ -1,0 +1,115 @@
+//! What never reached this host, as a reader of the ledger sees it: a sender that leaves numbers out, and a daemon that
+//! must say exactly how many, whatever it drops itself.
+
+use std::net::{SocketAddr, UdpSocket};
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::util::daemon::{Daemon, free_address};
+use crate::util::engines::two_engines;
+use crate::util::ledger::{assert_closed, count};
+
+/// A daemon with one listener, whose datagrams have eight bytes of number behind four others.
+fn following(address: SocketAddr, keys: &str) -> Daemon {
+    Daemon::with_config(&format!(
+        r#"
+        [[listener]]
+        name = "in"
+        address = "{address}"
+        sequence = {{ offset = 4, bytes = 8 }}
+        {keys}
+        sinks = ["out"]
+        [sink.out]
+        type = "null"
+        "#
+    ))
+}
+
+fn send(socket: &UdpSocket, to: SocketAddr, number: u64, length: usize) {
+    let mut payload = vec![0; length];
+    payload[4..12].copy_from_slice(&number.to_be_bytes());
+    assert_eq!(socket.send_to(&payload, to).expect("loopback takes it"), length);
+}
+
+fn upstream(ledger: &Value) -> &Value {
+    &ledger["listeners"][0]["upstream"]
+}
+
+fn sender(from: &str) -> UdpSocket {
+    UdpSocket::bind((from, 0)).expect("a free port")
+}
+
+#[test]
+fn what_is_missing_is_exact_for_each_engine_and_counted_before_anything_is_dropped_for_a_reason() {
+    for keys in two_engines().into_iter().chain(["gro = \"on\""]) {
+        let address = free_address();
+        let keys = format!(
+            "{keys}\nreceive_buffer = \"64MiB\"\nmax_length = 200\non_truncate = \"drop\"\ndeny = [\"127.0.0.2/32\"]"
+        );
+        let daemon = following(address, &keys);
+        let (allowed, denied) = (sender("127.0.0.1"), sender("127.0.0.2"));
+        let mut sent = 0;
+        for number in (0..2000).filter(|number| number % 10 != 5) {
+            // Every third is too long to be kept.
+            send(&allowed, address, number, if number % 3 == 0 { 300 } else { 40 });
+            send(&denied, address, number, 40);
+            sent += 2;
+        }
+        send(&allowed, address, 0, 4 + 8);
+        daemon.stats_when("all has arrived", |ledger| count(&ledger["listeners"][0], "received") == sent + 1);
+        let ended = daemon.terminate();
+        assert_closed(&ended.ledger, sent + 1);
+        let upstream = upstream(&ended.ledger);
+        let expected = json!({
+            "unit": "datagrams", "missing": 400, "missing_at_least": 400, "missing_at_most": 400, "late": 0,
+            "duplicate": 0, "reordered": 0, "restarts": 0, "forgotten": 0, "streams": 2, "unseen": 0, "unnumbered": 0,
+        });
+        // The last one is as far back as nobody remembers.
+        let mut shown = upstream.clone();
+        assert_eq!(count(&shown, "late") + count(&shown, "duplicate"), 1, "{keys}: {upstream:#}");
+        (shown["late"], shown["duplicate"]) = (json!(0), json!(0));
+        assert_eq!(shown, expected, "{keys}");
+    }
+}
+
+#[test]
+fn what_the_kernel_dropped_here_is_not_charged_to_the_network() {
+    for engine in two_engines() {
+        let address = free_address();
+        let daemon = following(address, &format!("{engine}\nreceive_buffer = \"64KiB\""));
+        let socket = sender("127.0.0.1");
+        let mut sent = 0;
+        for round in 0..5 {
+            // Nobody reads, and the buffer overflows. Meanwhile every tenth number is lost on the way.
+            daemon.signal(Signal::SIGSTOP);
+            for number in (1000 * round..1000 * (round + 1)).filter(|number| number % 10 != 5) {
+                send(&socket, address, number, 40);
+                sent += 1;
+            }
+            daemon.signal(Signal::SIGCONT);
+            let all = sent;
+            daemon.stats_when("all has arrived or is dropped", |ledger| {
+                count(&ledger["listeners"][0], "arrived") == all
+                    && count(&ledger["listeners"][0]["lanes"][0], "receive_buffer_used_bytes") == 0
+            });
+        }
+        // What comes after the last drop shows its gap.
+        send(&socket, address, 5000, 40);
+        daemon.stats_when("the last has arrived", |ledger| count(&ledger["listeners"][0], "arrived") == sent + 1);
+        let ended = daemon.terminate();
+        assert_closed(&ended.ledger, sent + 1);
+        let listener = &ended.ledger["listeners"][0];
+        assert!(count(listener, "kernel_dropped") > 100, "the buffer was too large: {listener:#}");
+        assert_eq!(upstream(&ended.ledger)["missing"], json!(500), "{engine}: {listener:#}");
+    }
+}
+
+#[test]
+fn without_a_sequence_there_is_nothing_to_say() {
+    let daemon = Daemon::with_config(&format!(
+        "[[listener]]\nname = \"in\"\naddress = \"{}\"\nsinks = [\"out\"]\n[sink.out]\ntype = \"null\"\n",
+        free_address()
+    ));
+    assert_eq!(upstream(&daemon.terminate().ledger), &Value::Null);
+}
