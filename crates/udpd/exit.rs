@@ -2,7 +2,8 @@
 //!
 //! A message says what failed, on what, with which value, why, and what to do. The code says which kind of cure helps:
 //! restarting (1), fixing the call (2), taking less or giving more (3), reading what could not be read (4), asking for
-//! less or restoring (5), waiting for an address (69), making room (74), granting a right (77) or editing the file (78).
+//! less or restoring (5), waiting for an address (69), making room (74), granting a right (77) or editing the file
+//! (78).
 
 use std::fmt;
 

@@ -1,8 +1,8 @@
 # The last part of systemd.sh, which reads this file: a card steered by the shipped units, and what it was before put
 # back exactly, however often who steers or receives is stopped, started and killed. No cable of a container has a
-# device behind it, and steering refuses one without. So the kernel gives an interface with four queues each way, whose
-# masks it keeps like a card's, and a tmpfs over /sys/class/net shows a device on a bus beside it. Everything that is
-# written goes through to the kernel; interrupts and rings are for steering_in_guest.sh. Around 30 s.
+# device behind it, and steering refuses one without. So the kernel gives an interface with four queues each way, and
+# keeps its masks like a card's; a tmpfs over /sys/class/net shows a device on a bus beside it. Everything that is
+# written goes through to the kernel; interrupts and rings are for steering_in_guest.sh.
 
 steered_queues=/sys/class/net/.kernel/class/net/card0/queues
 
@@ -74,7 +74,8 @@ disturb() { # what happens in this round
         inside systemctl start --no-block udpd-steer.service
         sleep "0.0$1"
         inside systemctl kill --signal=KILL udpd-steer.service 2>/dev/null || true
-        inside systemctl start udpd-steer.service || fail "round $1: no apply after one that was killed"
+        # A start would wait for the try that systemd makes after five seconds.
+        inside systemctl restart udpd-steer.service || fail "round $1: no apply after one that was killed"
         ;;
     4) # Who keeps it goes and comes with it.
         before=$(steer_state -watch MainPID)

@@ -79,8 +79,8 @@ pub(super) fn put_u64(bytes: &mut [u8], at: usize, value: u64) {
     bytes[at..at + 8].copy_from_slice(&value.to_ne_bytes());
 }
 
-/// The end of struct ethtool_rxnfc. It lies where numbers of 64 bits may: on i386 those are aligned to 4 bytes only, and
-/// the kernel reads the structure of such a process as it is there.
+/// The end of struct ethtool_rxnfc. It lies where numbers of 64 bits may: on i386 those are aligned to 4 bytes only,
+/// and the kernel reads the structure of such a process as it is there.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Rxnfc {
     pub(super) ring_cookie_at: usize, // fs.ring_cookie
