@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Datagrams that are lost in every layer at once: dropped by the interface, the reverse path filter, IP, reassembly,
 # checksums, a full socket of udpd, a full socket of another process, and by a port where nobody listens. What udpd says
-# this host lost must be what is missing, to the datagram: ROUNDS random overloads, 20 unless said otherwise. A cable
+# this host lost must be what is missing, to the datagram: ROUNDS random overloads, 6 unless said otherwise. A cable
 # between two network namespaces carries them. Nothing outside of the two is touched. Needs root, ip and python3; skips
 # with its reason otherwise. UDPD names a program to test instead of building one.
 set -euo pipefail
@@ -77,7 +77,7 @@ timeout 20 sh -c "until grep -q ready: $work/log; do sleep 0.05; done" || {
     cat "$work/log"
     exit 1
 }
-python3 tests/rigs/host_ledger/judge.py "$UDPD" "$work/control.sock" "$daemon" "$other" "${ROUNDS:-20}" || {
+python3 tests/rigs/host_ledger/judge.py "$UDPD" "$work/control.sock" "$daemon" "$other" "${ROUNDS:-6}" || {
     tail -5 "$work/log"
     exit 1
 }
