@@ -29,13 +29,18 @@ struct Kernel {
     port_at: usize,
 }
 
+/// An interpreter is shown no more names than the tests ask for.
+fn shown(text: &str) -> &str {
+    if cfg!(miri) { text.split("{ 16,").next().expect("never empty") } else { text }
+}
+
 fn kernel_6_1() -> Kernel {
-    let tracepoints = Tracepoints::parse(Some(NOT_QUEUED_6_1), Some(FREED_6_1)).expect("understood");
+    let tracepoints = Tracepoints::parse(Some(NOT_QUEUED_6_1), Some(shown(FREED_6_1))).expect("understood");
     Kernel { tracepoints, freed: (1319, 32), protocol_at: 24, reason_at: 28, not_queued: (1295, 16), port_at: 12 }
 }
 
 fn kernel_6_18() -> Kernel {
-    let tracepoints = Tracepoints::parse(Some(NOT_QUEUED_6_18), Some(FREED_6_18)).expect("understood");
+    let tracepoints = Tracepoints::parse(Some(NOT_QUEUED_6_18), Some(shown(FREED_6_18))).expect("understood");
     Kernel { tracepoints, freed: (2310, 40), protocol_at: 32, reason_at: 36, not_queued: (2282, 76), port_at: 14 }
 }
 
@@ -119,7 +124,7 @@ fn a_kernel_without_reasons_gives_ports_and_says_so() {
 
 #[test]
 fn a_kernel_without_ports_gives_reasons_and_says_so() {
-    let tracepoints = Tracepoints::parse(None, Some(FREED_6_18)).expect("reasons are enough");
+    let tracepoints = Tracepoints::parse(None, Some(shown(FREED_6_18))).expect("reasons are enough");
     let tally = Tables::default().tally(Fired::default(), &tracepoints);
     assert!(tally.unseen.contains(&Unseen::Ports) && !tally.unseen.contains(&Unseen::Reasons), "{:?}", tally.unseen);
 }
