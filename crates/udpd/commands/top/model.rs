@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use crate::host::{Layer, Reading};
 use crate::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot};
 use crate::ledger::{ResidenceSnapshot, SenderSnapshot, Table};
 
@@ -67,6 +68,9 @@ pub(super) struct ListenerRow {
 /// What all lanes and sinks together lost, by the layer that lost it.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Layers {
+    /// The cards of this host and the queues of its cores, whatever the protocol.
+    pub nic: Flow,
+    pub softnet: Flow,
     pub socket: Flow,
     pub listener: Flow,
     pub sink: Flow,
@@ -138,7 +142,10 @@ impl Model {
         let sinks = || self.listeners.iter().flat_map(|listener| &listener.sinks);
         self.received = sum(self.lanes.iter().map(|lane| lane.received));
         self.delivered = sum(sinks().map(|sink| sink.delivered));
+        let (nic, softnet) = between.host(&snapshot.host);
         self.layers = Layers {
+            nic,
+            softnet,
             socket: sum(self.lanes.iter().map(|lane| lane.socket_lost)),
             listener: sum(self.lanes.iter().map(|lane| lane.refused)),
             sink: sum(sinks().map(|sink| sink.lost)),
@@ -234,6 +241,23 @@ impl Between<'_> {
             residual: listener.residual,
             sinks: sinks.collect(),
         }
+    }
+
+    /// What the cards and the queues of the cores lost. The first counts the second as well.
+    fn host(&self, host: &Reading) -> (Flow, Flow) {
+        let nic = |host: &Reading| {
+            let lost = || host.lost.lost.iter().filter(|loss| loss.layer == Layer::Nic).map(|loss| loss.count);
+            (!host.nic.is_empty()).then(|| lost().sum())
+        };
+        let softnet = |host: &Reading| -> Option<u64> {
+            let cores = || host.softnet.values().map(|core| core.dropped);
+            if host.softnet.is_empty() { None } else { cores().sum() }
+        };
+        let earlier = self.before.map(|before| &before.host);
+        let nic = self.flow(nic(host), earlier.and_then(nic));
+        // Some drivers do not tell all.
+        let is_partial = nic.total.is_some() && host.lost.unseen.iter().any(|unseen| unseen.layer == Layer::Nic);
+        (Flow { is_partial, ..nic }, self.flow(softnet(host), earlier.and_then(softnet)))
     }
 
     fn sink(&self, sink: &SinkSnapshot, before: Option<&SinkSnapshot>) -> SinkRow {

@@ -118,3 +118,27 @@ fn residence_is_that_of_the_last_interval() {
     model.read(quiet, Instant::now());
     assert_eq!(p99(&model), Some(1e-3), "without a new sample that of the whole run");
 }
+
+#[test]
+fn what_cards_and_cores_lost_is_known_where_somebody_tells_it() {
+    let with_host = |uptime, at_nic, at_cores: [Option<u64>; 2]| {
+        let mut snapshot = reading(uptime, 0);
+        let loss = |count| {
+            serde_json::json!({ "layer": "nic", "counter": "rx_missed_errors", "place": "eth0",
+            "count": count, "unit": "packets" })
+        };
+        let cores = at_cores.map(|dropped| serde_json::json!({ "dropped": dropped }));
+        let host = serde_json::json!({ "nic": { "eth0": {} }, "softnet": { "0": cores[0], "1": cores[1] },
+            "lost": { "lost": [loss(at_nic), loss(5)] } });
+        snapshot.host = serde_json::from_value(host).expect("a reading");
+        snapshot
+    };
+    let flow = |rate, total| Flow { rate: Some(rate), total: Some(total), is_partial: false };
+    let both = model([with_host(10.0, 100, [Some(1), Some(2)]), with_host(12.0, 300, [Some(1), Some(8)])]);
+    assert_eq!((both.layers.nic, both.layers.softnet), (flow(100.0, 305), flow(3.0, 9)));
+    let one = model([with_host(10.0, 100, [Some(1), None]), with_host(12.0, 300, [Some(1), None])]);
+    assert_eq!(one.layers.softnet, Flow::default());
+    let mut silent = reading(10.0, 0);
+    silent.host = Reading::default();
+    assert_eq!(model([silent]).layers.nic, Flow::default(), "no card is known, which is not that none lost anything");
+}

@@ -1,7 +1,7 @@
 //! All lanes and sinks, each lane and sink in a row of the way of a datagram from left to right.
 
 use super::super::frame::{Line, Mark, printable};
-use super::super::model::{Flow, LaneRow, ListenerRow, Model, SinkRow, sum};
+use super::super::model::{LaneRow, ListenerRow, Model, SinkRow, sum};
 use super::super::view::View;
 use super::cells::{at_least, bar, fit, percent, rate, short, time, trend};
 use crate::text::tables::grouped;
@@ -52,10 +52,9 @@ pub(super) fn lines(model: &Model, view: &View, width: usize, room: usize) -> Ve
 
 /// What each layer lost, in the order in which a datagram passes them.
 pub(super) fn layers(model: &Model, width: usize) -> Vec<Line> {
-    let unknown = Flow::default();
     let flows = [
-        ("nic", unknown),
-        ("softnet", unknown),
+        ("nic", model.layers.nic),
+        ("softnet", model.layers.softnet),
         ("socket", model.layers.socket),
         ("listener", model.layers.listener),
         ("sink", model.layers.sink),
