@@ -1,0 +1,181 @@
+"""Takes what an exporter sends, does to it what a bad network would, and compares what udpd says with what it did.
+
+What is missing is computed here from the datagrams that were left out, and not from sequence numbers: by the count in a
+NetFlow 5 header, by datagrams, or by the records in the sets of an IPFIX message."""
+import json
+import os
+import random
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+
+UDPD, WORK = sys.argv[1:]
+FLOWS = 6000
+SO_RCVBUFFORCE = 33
+
+
+def capture(path, start):
+    """A capture of many flows, a packet each."""
+    with open(path, "wb") as file:
+        file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
+        for flow in range(FLOWS):
+            payload = b"x" * 20
+            addresses = struct.pack(">II", 0x0A000001 + flow // 1000, 0x0A010001)
+            ip = struct.pack(">BBHHHBBH", 0x45, 0, 48, flow & 0xFFFF, 0, 64, 17, 0) + addresses
+            udp = struct.pack(">HHHH", 1024 + flow % 50000, 53, 28, 0)
+            frame = b"\2" * 6 + b"\4" * 6 + b"\x08\x00" + ip + udp + payload
+            # Ten seconds of traffic.
+            file.write(struct.pack("<IIII", start + flow // 600, flow % 600 * 1000, len(frame), len(frame)) + frame)
+
+
+def exported(version, start):
+    """The datagrams that softflowd makes of a capture."""
+    capture(f"{WORK}/flows.pcap", start)
+    relay = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    relay.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
+    relay.bind(("127.0.0.1", 0))
+    to = f"127.0.0.1:{relay.getsockname()[1]}"
+    command = ["softflowd", "-r", f"{WORK}/flows.pcap", "-n", to, "-v", str(version), "-d",
+               "-p", f"{WORK}/pid", "-c", "none"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
+    relay.setblocking(False)
+    datagrams = []
+    try:
+        while True:
+            datagrams.append(relay.recv(65535))
+    except BlockingIOError:
+        return datagrams
+
+
+def records(message, templates):
+    """The data records of an IPFIX message; those of options count apart."""
+    at, data, options = 16, 0, 0
+    while at + 4 <= len(message):
+        number, length = struct.unpack_from(">HH", message, at)
+        content = message[at + 4:at + length]
+        if number in (2, 3):
+            place = 0
+            while place + 4 <= len(content):
+                template, fields = struct.unpack_from(">HH", content, place)
+                place += 6 if number == 3 else 4
+                size = 0
+                for _ in range(fields):
+                    element, width = struct.unpack_from(">HH", content, place)
+                    place += 8 if element & 0x8000 else 4
+                    size += width
+                if template >= 256:
+                    templates[template] = (size, number == 3)
+        elif number >= 256:
+            size, is_options = templates[number]
+            count = len(content) // size
+            data, options = (data, options + count) if is_options else (data + count, options)
+        at += length
+    return data, options
+
+
+def units(kind, datagrams):
+    """How much of the protocol's unit each datagram has."""
+    if kind == "netflow5":
+        return [struct.unpack_from(">H", datagram, 2)[0] for datagram in datagrams]
+    if kind == "ipfix":
+        templates = {}
+        return [records(datagram, templates)[0] for datagram in datagrams]
+    return [1] * len(datagrams)
+
+
+def made(kind, count):
+    """Datagrams of protocols that no exporter here speaks."""
+    if kind == "sflow":
+        header = struct.pack(">III", 5, 1, 0x0A000001)
+        return [header + struct.pack(">IIII", 3, number, 5000 + 10 * number, 0) for number in range(count)]
+    return [struct.pack(">BBHII", 0x80, 96, (65000 + number) & 0xFFFF, 160 * number, 77) for number in range(count)]
+
+
+def carried(datagrams, sizes, lost_percent, seed):
+    """What arrives, in which order, and how much of it is lost and repeated. The first and the last three arrive as
+    they were sent, so that nothing is lost where nobody could see it."""
+    choice = random.Random(seed)
+    places, lost, repeated = [], 0, 0
+    for place, size in enumerate(sizes):
+        is_end = place < 3 or place >= len(sizes) - 3
+        if not is_end and choice.random() * 100 < lost_percent:
+            lost += size
+            continue
+        places.append((place + (0 if is_end else choice.randrange(8)), place))
+        if not is_end and choice.random() < 0.02:
+            places.append((place + 4, place))
+            repeated += size
+    ends = {0, 1, 2, len(sizes) - 3, len(sizes) - 2, len(sizes) - 1}
+    first = [place for _, place in places if place < 3]
+    last = [place for _, place in places if place >= len(sizes) - 3]
+    middle = [place for _, place in sorted(places) if place not in ends]
+    return [datagrams[place] for place in first + middle + last], lost, repeated
+
+
+def told(kind, lives, count):
+    """What udpd says of these datagrams."""
+    config, ledger = f"{WORK}/udpd.toml", f"{WORK}/ledger.json"
+    with open(config, "w") as file:
+        file.write(f'[daemon]\ncontrol_socket = "{WORK}/control.sock"\nmetrics_address = ""\n'
+                   f'stats_on_exit = "{ledger}"\n[[listener]]\nname = "in"\naddress = "127.0.0.1:9995"\n'
+                   f'sequence = "{kind}"\nreceive_buffer = "64MiB"\nsinks = ["out"]\n[sink.out]\ntype = "null"\n')
+    with open(f"{WORK}/log", "w") as log:
+        daemon = subprocess.Popen([UDPD, "run", "-c", config], stderr=log)
+    try:
+        until(lambda: "ready:" in open(f"{WORK}/log").read(), "udpd is not ready")
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        for datagram in (datagram for life in lives for datagram in life):
+            sender.sendto(datagram, ("127.0.0.1", 9995))
+            count -= 1
+        assert count == 0
+        total = sum(len(life) for life in lives)
+        until(lambda: arrived() == total, "not everything arrived")
+        daemon.send_signal(signal.SIGTERM)
+        assert daemon.wait(20) == 0
+    finally:
+        if daemon.poll() is None:
+            daemon.kill()
+    return json.load(open(ledger))["listeners"][0]["upstream"]
+
+
+def arrived():
+    command = [UDPD, "stats", "--json", "--socket", f"{WORK}/control.sock"]
+    return json.loads(subprocess.check_output(command))["listeners"][0]["arrived"]
+
+
+def until(is_so, why):
+    for _ in range(400):
+        if is_so():
+            return
+        time.sleep(0.05)
+    sys.exit(f"FAILED: {why}\n{open(f'{WORK}/log').read()}")
+
+
+def main():
+    versions = {"netflow5": 5, "netflow9": 9, "ipfix": 10}
+    for kind in ["netflow5", "netflow9", "ipfix", "sflow", "rtp"]:
+        if kind in versions:
+            lives = [exported(versions[kind], 1_700_000_000)]
+            # The exporter starts anew. Its headers have whole seconds of the clock on the wall.
+            time.sleep(2.5)
+            lives.append(exported(versions[kind], 1_700_000_900))
+        else:
+            lives = [made(kind, 3000)]
+        sizes = [units(kind, life) for life in lives]
+        for lost_percent in [0, 5, 20]:
+            each = [carried(life, size, lost_percent, 7) for life, size in zip(lives, sizes)]
+            lost, repeated = sum(one[1] for one in each), sum(one[2] for one in each)
+            upstream = told(kind, [one[0] for one in each], sum(len(one[0]) for one in each))
+            expected = (lost, repeated, len(lives) - 1, 0, 0)
+            said = tuple(upstream[key] for key in ["missing", "duplicate", "restarts", "late", "unnumbered"])
+            if said != expected:
+                sys.exit(f"FAILED: {kind}, {lost_percent} % lost: missing, duplicate, restarts, late, unnumbered are "
+                         f"{expected}, and udpd says {said}: {upstream}")
+            print(f"passed: {kind}, {lost_percent} % lost: {sum(map(sum, sizes))} {upstream['unit']} sent, "
+                  f"{lost} missing, {repeated} repeated, {len(lives) - 1} restarts")
+
+
+main()
