@@ -47,6 +47,8 @@ mod memory_planned;
 // Which lane a datagram goes to, and on which core it came.
 mod steering;
 mod steering_lasts;
+// What it says of losses, its own and those of others.
+mod explain;
 // Who asks it, and who only sits there.
 mod clients;
 // The first and the last moments.

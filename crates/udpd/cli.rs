@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::bench::{ladder, max, recv, send};
 use crate::commands::steer::{self, Action, Task};
-use crate::commands::{check, replay, run, stats, top};
+use crate::commands::{check, explain, replay, run, stats, top};
 use crate::config::{self, Config, Host};
 use crate::endpoint::control::{self, Connection};
 use crate::exit::{ExitCode, Failure};
@@ -79,6 +79,20 @@ enum Command {
     Top {
         #[command(flatten)]
         arguments: top::Arguments,
+        #[command(flatten)]
+        daemon: RunningDaemon,
+    },
+    /// Watch for some seconds, then say which layer loses datagrams, why, and the command or key that cures it
+    #[command(after_help = "Examples:\n\
+                      \x20 udpd explain\n\
+                      \x20 udpd explain --port 514 --seconds 30     of whatever program listens there\n\
+                      \x20 udpd explain -c /etc/udpd/udpd.toml --sysctl > /etc/sysctl.d/90-udpd.conf\n\
+                      \n\
+                      As root it sees more: who reads a port, and the kernel's own names for drops.\n\
+                      Exit codes: 0 nothing was lost, 3 something was")]
+    Explain {
+        #[command(flatten)]
+        arguments: explain::Arguments,
         #[command(flatten)]
         daemon: RunningDaemon,
     },
@@ -237,6 +251,7 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
         Command::Top { arguments, daemon } => {
             top::execute(&arguments, Box::new(move || reach(daemon.clone())?.stats()))
         }
+        Command::Explain { arguments, daemon } => explain(&arguments, daemon),
         Command::Reopen(daemon) => {
             let done = reach(daemon)?.reopen()?;
             console::print(&mut io::stdout().lock(), &format!("{done}\n"))
@@ -245,6 +260,21 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
         Command::Bench { command } => bench(command),
         Command::Replay(arguments) => replay::execute(&arguments, &mut io::stdout().lock()),
     }
+}
+
+/// A file that is named must be readable; the usual one helps where it is.
+fn explain(arguments: &explain::Arguments, mut daemon: RunningDaemon) -> Result<(), Failure> {
+    let usual = Path::new(CONFIG_PATH);
+    let config = match &daemon.config {
+        Some(path) => Some(Config::load(path, &Host::default())?),
+        None => Config::load(usual, &Host::default()).ok(),
+    };
+    if daemon.socket.is_none() && daemon.config.is_none() && config.is_some() {
+        daemon.config = Some(usual.to_owned());
+    }
+    let ask = || reach(daemon.clone())?.stats();
+    let daemon = explain::Daemon { config: config.as_ref(), ask: &ask, is_named: daemon.socket.is_some() };
+    explain::execute(arguments, &daemon, &mut io::stdout().lock())
 }
 
 fn bench(command: Option<Bench>) -> Result<(), Failure> {

@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::config::Config;
 use crate::exit::{ExitCode, Failure};
 use crate::os::console;
+use crate::plan::buffers::Buffers;
 use crate::plan::memory::{Bytes, Memory};
 use crate::plan::pool::{PoolPlan, Stall};
 use crate::plan::{self, LanePlan, Plan, words};
@@ -21,6 +22,8 @@ struct PlanJson<'a> {
     pool_bytes: usize,
     #[serde(flatten)]
     memory: Memory,
+    /// Receive buffers: needed, granted, and whether the kernel's limit for all of them is enough.
+    receive_buffers: Buffers,
     warnings: Vec<String>,
 }
 
@@ -119,6 +122,7 @@ fn json_of<'a>(config: &'a Config, plan: &'a Plan) -> PlanJson<'a> {
         stalls: plan.pool.stalls(config, &plan.sinks, &plan.lanes).into_iter().map(stall).collect(),
         pool_bytes: memory.pool_bytes(),
         memory,
+        receive_buffers: Buffers::of(plan),
         warnings: words::warnings(config, plan),
     }
 }
@@ -169,6 +173,7 @@ fn render(config: &Config, shown: &PlanJson<'_>, plan: &Plan) -> String {
         shown.memory,
         Bytes(shown.memory.receive_buffer_bytes)
     );
+    text += &format!("receive buffers: {}\n", shown.receive_buffers.text());
     for warning in &shown.warnings {
         text += &format!("warning: {warning}\n");
     }

@@ -28,7 +28,7 @@ pub use files::FileLedger;
 pub use lane::LaneLedger;
 pub use published::Published;
 pub use residence::{ResidenceBucket, ResidenceSnapshot, ResidenceTally};
-pub use senders::SenderSnapshot;
+pub use senders::{SENDERS_SHOWN, SenderSnapshot};
 pub use snapshot::Snapshot;
 pub use tables::{DestinationTally, LaneTally, SINKS_PER_LISTENER_MAX, Tally};
 

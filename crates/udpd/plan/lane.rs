@@ -18,7 +18,7 @@ const GRO_SLOTS_MAX: usize = 16;
 
 /// What the kernel charges a socket's buffer for one datagram: the payload, its headers and its bookkeeping, rounded
 /// the way its allocator rounds. Measured on loopback with Linux 6.18; drivers that hand up whole pages charge more.
-fn charge_bytes(payload: usize) -> u64 {
+pub fn charge_bytes(payload: usize) -> u64 {
     match payload {
         0..=64 => 832,
         65..=512 => 1280,

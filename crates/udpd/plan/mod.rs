@@ -3,6 +3,7 @@
 //! numbers.
 
 pub mod advice;
+pub mod buffers;
 mod defaults;
 pub mod descriptors;
 pub mod engine;
@@ -27,7 +28,7 @@ use mmsg::Uring;
 
 use self::engine::Choice;
 pub use self::interfaces::Interfaces;
-pub use self::lane::LanePlan;
+pub use self::lane::{LanePlan, charge_bytes};
 use self::limits::Limits;
 use self::machine::Machine;
 pub use self::seating::Ground;

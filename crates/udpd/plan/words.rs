@@ -1,10 +1,8 @@
 //! What has to be said of a plan: to the reader of `udpd check`, and in the first lines of the log.
 
-use std::fs;
-
 use steer::plan::InterfacePlan;
 
-use super::memory::Bytes;
+use super::buffers::Buffers;
 use super::seating::Ground;
 use super::whole::Plan;
 use crate::config::{Config, Lanes, Spread};
@@ -12,24 +10,7 @@ use crate::config::{Config, Lanes, Spread};
 /// What will degrade on this machine, each with its cure.
 pub fn warnings(config: &Config, plan: &Plan) -> Vec<String> {
     let mut warnings = known_at_start(config, plan);
-    let largest = plan.lanes.iter().map(|lane| lane.receive_buffer_bytes).max().unwrap_or(0);
-    if let Some(limit) = receive_buffer_limit().filter(|limit| largest > *limit) {
-        warnings.push(format!(
-            "the plan has a receive buffer of {}, but an unprivileged process gets {}; {}",
-            Bytes(2 * largest),
-            Bytes(2 * limit),
-            buffer_cure(largest)
-        ));
-    }
-    let together = plan.memory().receive_buffer_bytes;
-    if let Some(limit) = udp_memory_limit().filter(|limit| together > *limit) {
-        warnings.push(format!(
-            "the receive buffers together may take {}, and net.ipv4.udp_mem allows all UDP sockets together {}; \
-             raise its third value",
-            Bytes(together),
-            Bytes(limit)
-        ));
-    }
+    warnings.extend(Buffers::of(plan).clamped());
     let unfed = config.sinks.iter().zip(&plan.sinks).filter(|(_, plan)| plan.consumers == 0);
     warnings.extend(
         unfed.map(|(sink, _)| {
@@ -44,6 +25,7 @@ fn known_at_start(config: &Config, plan: &Plan) -> Vec<String> {
     let mut known: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
     known.extend(plan.remarks.iter().cloned());
     known.extend(idle_queue_lanes(config, plan));
+    known.extend(Buffers::of(plan).uncovered());
     if plan.shared_cores {
         known.push(
             "receivers share cores: there are more lanes than cores, or several listeners or addresses on one steered \
@@ -134,14 +116,4 @@ pub fn say(config: &Config, plan: &Plan) {
 /// How to get a receive buffer of `asked` bytes.
 pub fn buffer_cure(asked: usize) -> String {
     format!("grant CAP_NET_ADMIN (AmbientCapabilities= in the unit file), or: sysctl -w net.core.rmem_max={asked}")
-}
-
-fn receive_buffer_limit() -> Option<usize> {
-    fs::read_to_string("/proc/sys/net/core/rmem_max").ok()?.trim().parse().ok()
-}
-
-fn udp_memory_limit() -> Option<usize> {
-    const PAGE_BYTES: usize = 4096;
-    let text = fs::read_to_string("/proc/sys/net/ipv4/udp_mem").ok()?;
-    text.split_whitespace().nth(2)?.parse::<usize>().ok()?.checked_mul(PAGE_BYTES)
 }

@@ -21,6 +21,7 @@ use steer::Journal;
 use self::keeper::Keeper;
 use self::running::Running;
 use self::seats::Seated;
+pub(in crate::commands) use self::seats::drifts;
 use crate::exit::{ExitCode, Failure};
 use crate::os::console;
 use crate::os::notify::Notifier;

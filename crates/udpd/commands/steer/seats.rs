@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use steer::model::Host;
 use steer::plan::{Plan, Request};
-use steer::{ApplyError, Steering, Unknown};
+use steer::{ApplyError, Drift, Rivals, Steering, Unknown};
 
 use crate::config::{Config, Steer};
 use crate::endpoint::control::{Neighbour, Neighbours, Search, Silent, default_paths};
 use crate::exit::{ExitCode, Failure};
 use crate::plan;
-use crate::plan::interfaces::{beside, of_command};
+use crate::plan::interfaces::{Kernel, beside, of_command};
 use crate::plan::neighbours::{cores, index_of, seated};
 
 /// What the daemons of this host have told.
@@ -133,6 +133,17 @@ pub(super) fn request_for(steering: &Steering<'_>, interfaces: &[String], wish: 
     let seats = plan.interfaces.iter().map(|part| (part.name.clone(), part.all_seats()));
     let seated = request.seated.clone().into_iter().chain(seats).collect();
     Ok(beside(request, seated))
+}
+
+/// What is not as the plan of a configuration has it, for a command that tells more than that.
+pub(in crate::commands) fn drifts(config: &Config) -> Result<Vec<Drift>, Failure> {
+    let (wish, interfaces) = (&config.steer, &config.steer.interfaces);
+    let kernel = Kernel::open()?;
+    let seated = Seated::ask(wish, Some(config), interfaces)?;
+    let steering = kernel.steering(&seated.request);
+    let (host, plan) =
+        planned(&steering, interfaces, wish).map_err(|error| Failure::new(ExitCode::Failure, error.to_string()))?;
+    Ok(steering.compare(&host, &plan, &Rivals::find(Path::new("/"))).drifts)
 }
 
 #[cfg(test)]

@@ -1,0 +1,111 @@
+//! What keeps the receive queues of a card from sharing the work: all interrupts on one core, a hash that leaves out
+//! the ports, or a plan that somebody undid. Where the card lost packets it is the cause, elsewhere a risk.
+
+use crate::commands::explain::evidence::{Evidence, Interface};
+use crate::commands::explain::finding::{Cure, Finding, Layer};
+use crate::commands::explain::sums::percent;
+
+/// A finding about what an interface missed, which may be nothing.
+pub fn lost_at(case: &'static str, interface: &Interface) -> Finding {
+    Finding::new(case, Layer::Nic, &interface.name, (interface.missed.unwrap_or(0), "packets"))
+}
+
+pub fn interrupts_on_one_core(evidence: &Evidence) -> Vec<Finding> {
+    let on_one = |interface: &&Interface| {
+        let [Some(first), rest @ ..] = interface.queue_cores.as_slice() else { return false };
+        !rest.is_empty() && rest.iter().all(|core| *core == Some(*first))
+    };
+    let told = evidence.interfaces.iter().filter(on_one).map(|interface| {
+        let core = interface.queue_cores[0].unwrap_or(0);
+        let name = &interface.name;
+        let cause = format!(
+            "all {} receive queues of {name} are worked on by core {core}: the card spreads the load, and one core \
+             takes all of it",
+            interface.queue_cores.len()
+        );
+        let softirq = evidence.cores.get(&core).and_then(|core| core.softirq);
+        let arithmetic =
+            softirq.map_or(String::new(), |share| format!("its softirq took {} of its time", percent(share)));
+        let command = format!("udpd steer apply {name}");
+        let note = "gives each queue a core; `udpd steer plan` shows it first, `udpd steer restore` takes it back";
+        let finding = lost_at("interrupts_on_one_core", interface).because(cause).with(arithmetic);
+        finding.cured_by([Cure::command(command, note)])
+    });
+    told.collect()
+}
+
+pub fn hashed_by_addresses_only(evidence: &Evidence) -> Vec<Finding> {
+    let addresses_only =
+        |interface: &&Interface| interface.hashes_addresses_only == Some(true) && interface.queue_cores.len() > 1;
+    let told = evidence.interfaces.iter().filter(addresses_only).map(|interface| {
+        let name = &interface.name;
+        let cause = format!(
+            "{name} spreads UDP over its {} receive queues by addresses alone: all of a sender, whatever its ports, \
+             goes to one queue",
+            interface.queue_cores.len()
+        );
+        let note = "adds the ports; fragments of one datagram may then come out of order; for good: flow_hash_udp = \
+                    \"sdfn\" in [steer]";
+        let cure = Cure::command(format!("ethtool -N {name} rx-flow-hash udp4 sdfn"), note);
+        lost_at("hashed_by_addresses_only", interface).because(cause).cured_by([cure])
+    });
+    told.collect()
+}
+
+pub fn drifted(evidence: &Evidence) -> Vec<Finding> {
+    let drifted = evidence.interfaces.iter().filter(|interface| !interface.drifts.is_empty());
+    let told = drifted.map(|interface| {
+        let found: Vec<&str> = interface.drifts.iter().map(|(what, _)| what.as_str()).collect();
+        let cause = format!("the host is not as the steering plan has it: {}", found.join("; "));
+        let command = format!("udpd steer apply {}", interface.name);
+        let note = "sets again what differs; irqbalance = \"ban\" in [steer] keeps irqbalance off";
+        lost_at("drifted_from_plan", interface).because(cause).cured_by([Cure::command(command, note)])
+    });
+    told.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::commands::explain::cases::testing::{first, told};
+    use crate::commands::explain::evidence::{Core, Evidence, Interface};
+
+    /// Recorded: no card of this machine has two receive queues.
+    fn two_queues(missed: u64) -> Evidence {
+        let interface = Interface {
+            name: "eth0".into(),
+            packets: Some(900_000),
+            missed: Some(missed),
+            ring: Some((256, 4096)),
+            queue_cores: vec![Some(0), Some(1)],
+            ..Interface::default()
+        };
+        Evidence { seconds: 5.0, interfaces: vec![interface], ..Evidence::default() }
+    }
+
+    #[test]
+    fn interrupts_on_one_core_are_the_cause_before_the_ring() {
+        let mut evidence = two_queues(5000);
+        evidence.interfaces[0].queue_cores = vec![Some(3), Some(3)];
+        evidence.cores.insert(3, Core { softirq: Some(0.97), ..Core::default() });
+        assert_eq!(told(&evidence), ("interrupts_on_one_core", 5000, "udpd steer apply eth0".to_owned()));
+        let finding = first(&evidence);
+        assert_eq!(finding.arithmetic, "its softirq took 97 % of its time");
+        assert!(finding.also[0].contains("ring of eth0 was full"), "{finding:?}");
+    }
+
+    #[test]
+    fn a_hash_without_ports_is_the_cause_before_the_ring() {
+        let mut evidence = two_queues(5000);
+        evidence.interfaces[0].hashes_addresses_only = Some(true);
+        let command = "ethtool -N eth0 rx-flow-hash udp4 sdfn".to_owned();
+        assert_eq!(told(&evidence), ("hashed_by_addresses_only", 5000, command));
+    }
+
+    #[test]
+    fn a_drift_that_has_cost_nothing_is_a_risk() {
+        let mut evidence = two_queues(0);
+        evidence.interfaces[0].drifts.push(("interrupt 24 fires on 1, wanted 0".into(), "echo 0 > x".into()));
+        let (case, lost, cure) = told(&evidence);
+        assert_eq!((case, lost, cure.as_str()), ("drifted_from_plan", 0, "udpd steer apply eth0"));
+    }
+}

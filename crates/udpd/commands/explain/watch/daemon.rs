@@ -1,0 +1,100 @@
+//! The running daemon's ledger as evidence: what was added between two readings of it, and what its configuration asks
+//! for where that was read.
+
+use crate::commands::explain::evidence::{Dropped, Lane, Listener, Sink, Upstream};
+use crate::config::{Config, ReceiveBuffer};
+use crate::handover::route::FullPolicy;
+use crate::ledger::SENDERS_SHOWN;
+use crate::ledger::Table;
+use crate::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot};
+
+/// The listeners that were there at both readings.
+pub fn listeners(before: &Snapshot, after: &Snapshot, config: Option<&Config>) -> Vec<Listener> {
+    let same = |now: &ListenerSnapshot| {
+        let before =
+            before.listeners.iter().find(|before| (&before.name, &before.address) == (&now.name, &now.address))?;
+        Some(listener(before, now, config))
+    };
+    after.listeners.iter().filter_map(same).collect()
+}
+
+/// The ports of a listener, from its addresses.
+pub fn ports(listener: &ListenerSnapshot) -> Vec<u16> {
+    let port = |address: &str| Some(address.parse::<std::net::SocketAddr>().ok()?.port());
+    listener.address.split(", ").filter_map(port).collect()
+}
+
+fn listener(before: &ListenerSnapshot, now: &ListenerSnapshot, config: Option<&Config>) -> Listener {
+    let dropped = now.counts.dropped.values().zip(before.counts.dropped.values());
+    let dropped = dropped.filter(|((counter, _), _)| !counter.is_quiet).map(|((counter, now), (_, before))| Dropped {
+        reason: counter.name,
+        help: counter.help,
+        cure: counter.cure,
+        count: now.saturating_sub(before),
+    });
+    let lanes = now.lanes.iter().map(|lane| of_lane(lane, &before.lanes)).collect();
+    let sinks = now.sinks.iter().map(|sink| of_sink(sink, &before.sinks, config)).collect();
+    let written = config.and_then(|config| config.listeners.iter().find(|listener| listener.name == now.name));
+    let asked = |written: &crate::config::Listener| match written.receive_buffer {
+        ReceiveBuffer::Bytes(bytes) => Some(bytes as u64),
+        ReceiveBuffer::Auto => None,
+    };
+    Listener {
+        name: now.name.clone(),
+        ports: ports(now),
+        arrived: difference(before.arrived, now.arrived),
+        received: now.counts.received.saturating_sub(before.counts.received),
+        bytes: now.counts.bytes.saturating_sub(before.counts.bytes),
+        kernel_dropped_unit: now.kernel_dropped_unit.clone(),
+        dropped: dropped.collect(),
+        lanes,
+        sinks,
+        upstream: upstream(before, now),
+        spread: written.map(|written| written.spread.name().to_owned()),
+        asked_buffer_bytes: written.and_then(asked),
+        stall_seconds: written.map(|written| written.absorb.stall.as_secs_f64()),
+    }
+}
+
+fn difference(before: Option<u64>, now: Option<u64>) -> Option<u64> {
+    Some(now?.saturating_sub(before?))
+}
+
+/// What went missing meanwhile; where only bounds are known, the lower one. By key, as `stats --json` shows it, because
+/// listeners without `sequence` have none of it.
+fn upstream(before: &ListenerSnapshot, now: &ListenerSnapshot) -> Option<Upstream> {
+    let told = |listener: &ListenerSnapshot| Some(serde_json::to_value(listener).ok()?["upstream"].take());
+    let (before, now) = (told(before)?, told(now)?);
+    let since = |key: &str| difference(before[key].as_u64(), now[key].as_u64());
+    let unit = now["unit"].as_str()?;
+    match since("missing") {
+        Some(missing) => Some(Upstream { missing: Some(missing), unit: unit.to_owned() }),
+        None => Some(Upstream { missing: since("missing_at_least"), unit: format!("{unit} at least") }),
+    }
+}
+
+fn of_lane(now: &LaneSnapshot, before: &[LaneSnapshot]) -> Lane {
+    let before = before.iter().find(|before| before.lane == now.lane);
+    Lane {
+        lane: now.lane,
+        arrived: before.and_then(|before| difference(before.arrived, now.arrived)),
+        dropped: before.and_then(|before| difference(before.kernel_dropped, now.kernel_dropped)),
+        senders: (!now.senders.is_empty() && now.senders.len() < SENDERS_SHOWN).then_some(now.senders.len()),
+        busiest: now.senders.first().map(|busiest| (busiest.address, busiest.share)),
+    }
+}
+
+fn of_sink(now: &SinkSnapshot, before: &[SinkSnapshot], config: Option<&Config>) -> Sink {
+    let before = before.iter().find(|before| before.name == now.name);
+    let since = |field: fn(&SinkSnapshot) -> u64| field(now).saturating_sub(before.map_or(0, field));
+    let written = config.and_then(|config| config.sinks.iter().find(|sink| sink.name == now.name));
+    Sink {
+        name: now.name.clone(),
+        offered: since(|sink| sink.offered),
+        delivered: since(|sink| sink.counts.delivered),
+        queue_full: since(|sink| sink.counts.dropped.queue_full),
+        sink_error: since(|sink| sink.counts.dropped.sink_error),
+        queue_bytes: now.queue_capacity,
+        blocks: written.map(|sink| sink.when_full == FullPolicy::Block),
+    }
+}

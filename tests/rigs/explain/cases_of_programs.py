@@ -1,0 +1,84 @@
+"""What sockets of other programs lose, because of who reads them."""
+import os
+import sys
+import time
+
+from scene import Failed, Skipped, apply, cure, first, nothing, paced
+
+# A buffer of 39 short datagrams.
+SMALL = "s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)"
+# What it does for a datagram takes 50 us.
+WORK = "end = time.perf_counter() + 0.00005\n    while time.perf_counter() < end: pass"
+
+
+def reader_stopped(scene):
+    """A debugger has it; the printed command lets it go on."""
+    reader = scene.reader(5911)
+    sender = scene.sender()
+    reader.send_signal(19)
+    provoke = lambda: paced(sender, 5911, 2000, 0.6)
+    found = first(scene.explain(provoke, "--port", "5911"), "reader_stopped", 100)
+    apply(cure(found, "command", "kill -CONT"))
+    time.sleep(0.2)
+    nothing(scene.explain(provoke, "--port", "5911"))
+
+
+def reader_starved(scene):
+    """Others run on its core; the printed command puts it before them."""
+    core = min(os.sched_getaffinity(0))
+    pinned = ["taskset", "--cpu-list", str(core)]
+    for _ in range(10):
+        scene.start([*pinned, sys.executable, "-c", "while True: pass"])
+    scene.reader(5912, WORK, SMALL, before=pinned)
+    sender = scene.sender()
+    provoke = lambda: paced(sender, 5912, 6000, 1.6)
+    found = first(scene.explain(provoke, "--port", "5912", seconds=2), "reader_starved")
+    apply(cure(found, "command", "chrt"))
+    nothing(scene.explain(provoke, "--port", "5912"))
+
+
+def reader_at_its_limit(scene):
+    """It needs more than a core for what comes; cured by doing less for each datagram, as is printed."""
+    first_in_line = ["chrt", "--rr", "10"]
+    busy = scene.reader(5914, WORK.replace("0.00005", "0.001"), SMALL, before=first_in_line)
+    sender = scene.sender()
+    provoke = lambda: paced(sender, 5914, 2000, 2.4)
+    found = first(scene.explain(provoke, "--port", "5914", seconds=2), "reader_at_its_limit", 100)
+    cure(found, "elsewhere", "do less for each datagram")
+    busy.kill()
+    busy.wait()
+    scene.reader(5914, options=SMALL, before=first_in_line)
+    nothing(scene.explain(provoke, "--port", "5914", seconds=2))
+
+
+def container_throttled(scene):
+    """Its control group has a twentieth of a core; the printed command lifts that."""
+    group = "/sys/fs/cgroup/cpu/udpd-explain-rig"
+    unified = not os.path.exists("/sys/fs/cgroup/cpu/cgroup.procs")
+    if unified:
+        group = "/sys/fs/cgroup/udpd-explain-rig"
+    try:
+        os.makedirs(group, exist_ok=True)
+        limit = ("cpu.max", "5000 100000") if unified else ("cpu.cfs_quota_us", "5000")
+        with open(f"{group}/{limit[0]}", "w", encoding="ascii") as file:
+            file.write(limit[1])
+    except OSError as why:
+        raise Skipped(f"a control group with a limit of CPU time ({why})") from why
+    reader = scene.reader(5913, WORK, SMALL)
+    with open(f"{group}/cgroup.procs", "w", encoding="ascii") as file:
+        file.write(str(reader.pid))
+    sender = scene.sender()
+    try:
+        provoke = lambda: paced(sender, 5913, 2000, 0.7)
+        found = first(scene.explain(provoke, "--port", "5913"), "container_throttled", 100)
+        apply(cure(found, "command", "udpd-explain-rig"))
+        said = scene.explain(provoke, "--port", "5913")
+        if any(finding["case"] == "container_throttled" for finding in said["findings"]):
+            raise Failed(f"it is still throttled: {said}")
+    finally:
+        reader.kill()
+        reader.wait()
+        os.rmdir(group)
+
+
+CASES = [reader_stopped, reader_starved, reader_at_its_limit, container_throttled]

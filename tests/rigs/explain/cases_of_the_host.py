@@ -1,0 +1,91 @@
+"""What is lost before any socket: nobody listens, IP and UDP refuse it."""
+import shlex
+import socket
+import struct
+import subprocess
+import time
+
+from scene import HERE, Failed, apply, cure, first, nothing, paced
+
+
+def no_listener(scene):
+    """Nobody has the port; the printed command has."""
+    sender = scene.sender()
+    provoke = lambda: paced(sender, 5901, 150, 0.6)
+    found = first(scene.explain(provoke, "--port", "5901"), "no_listener", 50)
+    scene.start(shlex.split(cure(found, "command")["command"]), stderr=subprocess.DEVNULL)
+    time.sleep(0.5)
+    nothing(scene.explain(provoke, "--port", "5901"))
+
+
+def listener_in_another_namespace(scene):
+    """The printed command looks where the listener is, and finds nothing wrong there."""
+    text = "import socket, time\ns = socket.socket(type=socket.SOCK_DGRAM)\ns.bind(('', 5902))\ntime.sleep(60)"
+    scene.start(["nsenter", "--target", str(scene.other), "--net", "python3", "-c", text])
+    time.sleep(0.5)
+    sender = scene.sender()
+    said = scene.explain(lambda: paced(sender, 5902, 150, 0.6), "--port", "5902")
+    found = first(said, "no_listener", 50)
+    if "listens in another one" not in found["cause"]:
+        raise Failed(f"the listener is not found: {found}")
+    command = shlex.split(cure(found, "command", "nsenter")["command"])
+    subprocess.run([*command, "--seconds", "1"], check=True, stdout=subprocess.DEVNULL)
+
+
+def fragments(scene):
+    """No memory for fragments; the printed sysctl gives it."""
+    # What is left of them would be counted beneath a later case.
+    subprocess.run(["sysctl", "-qw", "net.ipv4.ipfrag_time=1"], check=True)
+    for name in ("low", "high"):
+        subprocess.run(["sysctl", "-qw", f"net.ipv4.ipfrag_{name}_thresh=20000"], check=True)
+    scene.reader(5903)
+    sender = scene.sender()
+    provoke = lambda: paced(sender, 5903, 40, 0.6, b"x" * 50_000)
+    found = first(scene.explain(provoke, "--port", "5903"), "fragments")
+    apply(cure(found, "sysctl", "ipfrag_high_thresh"))
+    time.sleep(1.5)
+    nothing(scene.explain(provoke, "--port", "5903"))
+
+
+def reverse_path_filter(scene):
+    """A source that this host has no route to, and one that it would answer elsewhere."""
+    scene.over_there("ip address add 172.31.0.5/32 dev card1 2>/dev/null || true")
+    scene.reader(5904)
+    sender = scene.sender("172.31.0.5")
+    provoke = lambda: paced(sender, 5904, 150, 0.6)
+    subprocess.run(["sysctl", "-qw", "net.ipv4.conf.card0.rp_filter=1"], check=True)
+    found = first(scene.explain(provoke, "--port", "5904"), "reverse_path_filter", 50)
+    apply(cure(found, "sysctl", "card0.rp_filter"))
+    nothing(scene.explain(provoke, "--port", "5904"))
+    # A route to anywhere, through another interface: the loose filter is enough.
+    subprocess.run("ip link add other0 type veth peer name other1 && ip link set other0 up && ip link set other1 up && "
+                   "ip route add default dev other0 && sysctl -qw net.ipv4.conf.card0.rp_filter=1",
+                   shell=True, check=True)
+    scene.undo.append(lambda: subprocess.run(["ip", "link", "del", "other0"], check=False))
+    found = first(scene.explain(provoke, "--port", "5904"), "reverse_path_filter", 50)
+    loose = cure(found, "sysctl", "rp_filter")
+    if loose["value"] != "2":
+        raise Failed(f"the filter need not be switched off: {loose}")
+    apply(loose)
+    nothing(scene.explain(provoke, "--port", "5904"))
+
+
+def bad_checksums(scene):
+    """Datagrams with a wrong checksum from a program that writes packets itself; cured at the sender."""
+    scene.reader(5905)
+    plain, raw = scene.sender(), scene.sender(kind=socket.SOCK_RAW)
+    payload = b"x" * 100
+    wrong = struct.pack("!HHHH", 4000, 5905, 8 + len(payload), 0x1234) + payload
+
+    def provoke():
+        for _ in range(100):
+            raw.sendto(wrong, (HERE, 0))
+            time.sleep(0.005)
+
+    found = first(scene.explain(provoke, "--port", "5905"), "bad_checksums", 30)
+    if "at the sender" not in cure(found, "elsewhere")["note"]:
+        raise Failed(f"the cure is not at the sender: {found}")
+    nothing(scene.explain(lambda: paced(plain, 5905, 150, 0.6), "--port", "5905"))
+
+
+CASES = [no_listener, listener_in_another_namespace, fragments, reverse_path_filter, bad_checksums]

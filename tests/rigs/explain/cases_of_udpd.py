@@ -1,0 +1,123 @@
+"""What udpd's own sockets and sinks lose; the printed key is written into its configuration."""
+import subprocess
+import threading
+import time
+
+from scene import bursts, change, cure, first, listening, nothing, nothing_at, paced, stalled
+
+
+def with_key(scene, keys, found):
+    """udpd again, with the printed key."""
+    for process in scene.started:
+        process.kill()
+        process.wait()
+    return scene.daemon(change(keys, cure(found, "key")))
+
+
+def explain(scene, provoke, **options):
+    return scene.explain(provoke, "-c", f"{scene.work}/udpd.toml", **options)
+
+
+def buffer_too_small(scene):
+    """A buffer of 19 datagrams before bursts of 50."""
+    keys = listening(5921, receive_buffer='"8KiB"')
+    scene.daemon(keys)
+    sender = scene.sender()
+    provoke = lambda: bursts(sender, 5921, 50, 30, 0.02)
+    found = first(explain(scene, provoke), "buffer_too_small", 100)
+    with_key(scene, keys, found)
+    nothing(explain(scene, provoke))
+
+
+def buffer_clamped(scene):
+    """rmem_max is less than was asked for, and a stall comes; the right that is printed takes it away."""
+    limit = int(open("/proc/sys/net/core/rmem_max", encoding="ascii").read())
+    keys = listening(5922, receive_buffer=f'"{4 * limit}B"')
+    without = ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"]
+    daemon = scene.daemon(keys, before=without)
+    sender = scene.sender()
+    burst = 2 * limit // 832 * 5 // 4
+    provoke = lambda: stalled(daemon, lambda: bursts(sender, 5922, 100, burst // 100, 0), 0.05)
+    found = first(explain(scene, provoke), "buffer_clamped", 100)
+    cure(found, "sysctl", "net.core.rmem_max")
+    cure(found, "elsewhere", "CAP_NET_ADMIN")
+    daemon.kill()
+    daemon.wait()
+    daemon = scene.daemon(keys)
+    nothing(explain(scene, provoke))
+
+
+def hot_sender(scene):
+    """All of a sender goes to one of two lanes, whose buffer is too small for a stall; both together have room."""
+    keys = listening(5923, lanes="2", receive_buffer='"512KiB"')
+    daemon = scene.daemon(keys)
+    sender = scene.sender()
+    burst = 2 * (512 << 10) // 832 * 3 // 2
+
+    def provoke():
+        stalled(daemon, lambda: [sender.sendto(b"x" * 60, ("10.9.0.1", 5923)) for _ in range(burst)], 0.02)
+
+    found = first(explain(scene, provoke), "hot_sender", 100)
+    daemon = with_key(scene, keys, found)
+    nothing(explain(scene, provoke))
+
+
+def output(scene, keys, after):
+    """udpd that writes into a pipe, which nobody reads for some time."""
+    daemon = scene.daemon(keys, stdout=subprocess.PIPE)
+
+    def drain():
+        time.sleep(after)
+        while daemon.stdout.read1(1 << 16):
+            pass
+
+    threading.Thread(target=drain, daemon=True).start()
+    return daemon
+
+
+def sink_too_slow(scene):
+    """A sink that rests for a second, with a short queue; the printed length holds what comes meanwhile."""
+    keys = listening(5924, 'type = "stdout"')
+    keys["[sink.out]"]["queue_bytes"] = '"64KiB"'
+    output(scene, keys, 1.6)
+    sender = scene.sender()
+    provoke = lambda: paced(sender, 5924, 5000, 0.6, b"x" * 400)
+    found = first(explain(scene, provoke, seconds=2), "sink_too_slow", 100)
+    for process in scene.started:
+        process.kill()
+        process.wait()
+    output(scene, change(keys, cure(found, "key", "queue_bytes")), 1.6)
+    nothing(explain(scene, provoke, seconds=2))
+
+
+def sink_blocks(scene):
+    """The same with when_full = "block", which moves the loss into the receive buffer."""
+    keys = listening(5925, 'type = "stdout"', receive_buffer='"512KiB"')
+    keys["[sink.out]"].update(queue_bytes='"64KiB"', when_full='"block"')
+    output(scene, keys, 30)
+    sender = scene.sender()
+    provoke = lambda: paced(sender, 5925, 8000, 0.7, b"x" * 400)
+    found = first(explain(scene, provoke), "sink_blocks", 100)
+    for process in scene.started:
+        process.kill()
+        process.wait()
+    output(scene, change(keys, cure(found, "key", "when_full")), 30)
+    nothing_at(explain(scene, provoke), "socket")
+
+
+def listener_dropped(scene):
+    """Longer than max_length, and on_truncate says to drop those."""
+    keys = listening(5926, max_length='"512B"', on_truncate='"drop"')
+    scene.daemon(keys)
+    sender = scene.sender()
+    provoke = lambda: paced(sender, 5926, 150, 0.6, b"x" * 1000)
+    found = first(explain(scene, provoke), "listener_dropped", 50)
+    assert "Raise max_length" in cure(found, "elsewhere")["note"], found
+    for process in scene.started:
+        process.kill()
+        process.wait()
+    scene.daemon(listening(5926, max_length='"2KiB"', on_truncate='"drop"'))
+    nothing(explain(scene, provoke))
+
+
+CASES = [buffer_too_small, buffer_clamped, hot_sender, sink_too_slow, sink_blocks, listener_dropped]
