@@ -80,8 +80,8 @@ function showVerdict(now) {
     const share = sumOf(losses) / Math.max(1, stage === "upstream" ? arrived + sumOf(losses) : stage === "queue"
       || stage === "sink" ? new_.offered - old.offered : arrived);
     [tone, title] = ["loss", `Datagrams are being lost ${stageOf(stage).where}`];
-    words = `${of}: ${count(losses[0].lost)} by ${losses[0].place}. ${losses[0].help} `
-      + `All that is lost there: ${percent(Math.min(1, share))} of what comes there.`;
+    words = `${of} ${count(sumOf(losses))}, which is ${percent(Math.min(1, share))} of what came there. `
+      + `Worst is ${losses[0].place}: ${lower(losses[0].help)}`;
     cure = losses[0].cure;
     more.push(...own.filter((loss) => loss !== losses[0]).slice(0, 4).map((loss) => `Also ${line(loss)}`));
   } else if (arrived === 0) {
@@ -91,7 +91,7 @@ function showVerdict(now) {
     words = `${of}, ${count(arrived)} datagrams arrived, and udpd lost none of them.`;
   }
   if (foreign.length) {
-    if (tone !== "loss") [tone, cure] = ["note", HOST_CURE];
+    if (tone === "ok") [tone, title, cure] = ["note", "udpd loses nothing, but this host drops packets", HOST_CURE];
     more.push(...foreign.slice(0, 3).map((loss) => `This host dropped packets of any protocol: ${line(loss)}`));
   }
   const wasLost = [...lossesOf(now, only).values()].filter((loss) => loss.lost > 0 && !loss.wanted && !loss.ofHost);

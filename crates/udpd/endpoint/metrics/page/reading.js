@@ -49,7 +49,7 @@ function lossesOf(reading, only) {
     if (upstream) {
       const help = `Never reached this host, by the sequence numbers (in ${upstream.unit ?? "datagrams"}).`;
       add("upstream", place, "missing", { help, cure: "Look at the network and the senders.", foreign: true },
-        upstream.missing);
+        upstream.missing ?? upstream.missing_at_least);
     }
     add("socket", place, "socket", reasonOf("kernel", "socket"), listener.kernel_dropped);
     for (const [name, lost] of Object.entries(listener.dropped ?? {})) {
