@@ -24,7 +24,7 @@ const LOST: (&str, &str) = (
      place. Layers below udp count all protocols.",
 );
 const COUNTER: (&str, &str) = (
-    "udpd_host_counter_total",
+    "udpd_host_events_total",
     "What the kernel counted since udpd started, by layer, counter and place. Some counters contain others: do not sum \
      them.",
 );
@@ -122,7 +122,7 @@ mod tests {
         let samples = samples(&host);
         assert_eq!(sum(&samples, "udpd_host_lost_total"), 16);
         assert_eq!(host.lost.total, 16);
-        assert_eq!(sum(&samples, "udpd_host_counter_total"), 4 + 2 + 3 + 9 + 9);
+        assert_eq!(sum(&samples, "udpd_host_events_total"), 4 + 2 + 3 + 9 + 9);
         assert!(!samples.iter().any(|sample| sample.labels.contains(&("counter", "mem_errors".to_owned()))));
     }
 

@@ -1,8 +1,9 @@
-//! What the metrics address serves: the ledger for Prometheus and a page for people, over as much of HTTP as that takes.
+//! What the metrics address serves: the ledger for Prometheus and a page for people, over as much of HTTP as that
+//! takes.
 //!
-//! `server` binds and serves, `answers` says what is at which path, `request` and `response` read and word HTTP, `token`
-//! and `hosts` decide who may ask. `exposition` is the text for Prometheus, `history` the last hour, `page/` what a
-//! browser gets.
+//! `server` binds and serves, `answers` says what is at which path, `request` and `response` read and word HTTP.
+//! `token` and `hosts` decide who may ask. `exposition` is the text for Prometheus, with `host` for what the host lost,
+//! `history` the last hour, `page/` what a browser gets.
 
 mod answers;
 mod exposition;

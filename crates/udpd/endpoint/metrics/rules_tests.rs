@@ -18,6 +18,7 @@ fn exported() -> BTreeSet<String> {
     let mut residence = ResidenceTally::default();
     residence.observe(Duration::from_millis(1), 1);
     snapshot.listeners[0].sinks[0].residence = residence.read();
+    snapshot.host.udp.no_ports = Some(1);
     let text = exposition(&snapshot);
     let samples = text.lines().filter(|line| !line.starts_with('#'));
     samples.map(|line| line.split(['{', ' ']).next().unwrap_or_default().to_owned()).collect()
