@@ -52,7 +52,7 @@ fn a_port_on_which_nothing_is_lost_has_no_finding_at_its_socket() {
     let socket = daemon.control_socket();
     let port = address.port().to_string();
     let arguments = ["--json", "--seconds", "1", "--port", &port, "--socket", socket.to_str().expect("UTF-8")];
-    let (_, printed) = explain(&arguments, || std::thread::yield_now());
+    let (_, printed) = explain(&arguments, std::thread::yield_now);
     let said: Value = serde_json::from_str(&printed).expect("JSON");
     assert_eq!(of_socket(&said), None, "{printed}");
     assert_eq!(said["subject"], format!("port {port}"));
