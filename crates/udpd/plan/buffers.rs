@@ -8,7 +8,6 @@ use serde::Serialize;
 
 use super::memory::Bytes;
 use super::whole::Plan;
-use super::words::buffer_cure;
 
 /// What Linux counts udp_mem in, on the machines that have pages of this size.
 const PAGE_BYTES: usize = 4096;
@@ -72,8 +71,8 @@ impl Buffers {
         let pages = self.needed_bytes.div_ceil(PAGE_BYTES) / 4 * 5;
         Some(format!(
             "the receive buffers together may take {}, and net.ipv4.udp_mem allows all UDP sockets of this host \
-             together {}: beyond it even a socket with room drops; sysctl -w net.ipv4.udp_mem=\"{} {} {pages}\", or lower \
-             receive_buffer or absorb",
+             together {}: beyond it even a socket with room drops; sysctl -w net.ipv4.udp_mem=\"{} {} {pages}\", or \
+             lower receive_buffer or absorb",
             Bytes(self.needed_bytes),
             Bytes(limit),
             pages / 2,
@@ -96,6 +95,11 @@ impl Buffers {
             bytes(self.udp_mem_bytes)
         )
     }
+}
+
+/// How to get a receive buffer of `asked` bytes.
+pub fn buffer_cure(asked: usize) -> String {
+    format!("grant CAP_NET_ADMIN (AmbientCapabilities= in the unit file), or: sysctl -w net.core.rmem_max={asked}")
 }
 
 #[cfg(test)]

@@ -112,8 +112,3 @@ pub fn say(config: &Config, plan: &Plan) {
     known_at_start(config, plan).iter().for_each(|line| log::warn!("{line}"));
     log::info!("memory: {}, fixed from now on", plan.memory());
 }
-
-/// How to get a receive buffer of `asked` bytes.
-pub fn buffer_cure(asked: usize) -> String {
-    format!("grant CAP_NET_ADMIN (AmbientCapabilities= in the unit file), or: sysctl -w net.core.rmem_max={asked}")
-}

@@ -24,7 +24,7 @@ use crate::os::notify::Notifier;
 use crate::os::signals::{self, Effect};
 use crate::pipeline::{Lane, Pipeline};
 use crate::plan::limits::Limits;
-use crate::plan::{self, descriptors, published, words};
+use crate::plan::{self, buffers, descriptors, published, words};
 use crate::settings::Chosen;
 use crate::watch::arrivals::ArrivalWatch;
 use crate::watch::causes::Why;
@@ -341,7 +341,7 @@ fn say_lane(lane: &Lane) {
             "listener {name}: the kernel granted {} of {} bytes of receive buffer; {}",
             buffer.granted_bytes,
             2 * buffer.asked_bytes,
-            words::buffer_cure(buffer.asked_bytes)
+            buffers::buffer_cure(buffer.asked_bytes)
         );
     }
 }

@@ -1,7 +1,7 @@
 //! The receive buffer held less than came while nobody read: it is what remains when the reader, its core and the
 //! spread over lanes are no cause. Either the kernel granted less than was asked for, or too little was asked for.
 
-use super::of_ports;
+use super::ports::of_ports;
 use crate::commands::explain::evidence::{Evidence, Port};
 use crate::commands::explain::finding::{Cure, Finding};
 use crate::commands::explain::sums::{Buffer, STALL_SECONDS};

@@ -1,7 +1,7 @@
 //! The reader is fast enough and gets no core: others run on it, the hypervisor takes it, or the kernel's own work of
 //! receiving does.
 
-use super::of_ports;
+use super::ports::of_ports;
 use crate::commands::explain::evidence::{Evidence, Port, Reader};
 use crate::commands::explain::finding::{Cure, Finding};
 use crate::commands::explain::sums::percent;

@@ -1,6 +1,6 @@
 //! What the running daemon counts itself: what never reached this host, what a listener dropped, and sinks.
 
-use super::of_ports;
+use super::ports::of_ports;
 use crate::commands::explain::evidence::{Evidence, Listener, Port, Sink};
 use crate::commands::explain::finding::{Cure, Finding, Layer};
 use crate::commands::explain::sums::{megabytes, percent};

@@ -1,6 +1,6 @@
 //! All UDP sockets together had as much memory as the kernel gives them; and what sockets lost that are gone by now.
 
-use super::of_ports;
+use super::ports::of_ports;
 use crate::commands::explain::evidence::{Evidence, Port, Settings};
 use crate::commands::explain::finding::{Cure, Finding, Layer};
 use crate::commands::explain::sums::{megabytes, percent};

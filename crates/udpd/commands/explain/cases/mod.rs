@@ -9,13 +9,14 @@ pub mod ip;
 pub mod memory;
 pub mod nic;
 pub mod nobody;
+pub mod ports;
 pub mod reader;
 pub mod steering;
 #[cfg(test)]
 pub mod testing;
 
-use super::evidence::{Evidence, Port};
-use super::finding::{Finding, Layer, rank};
+use super::evidence::Evidence;
+use super::finding::{Finding, rank};
 
 /// Looks at the evidence in one respect.
 type Case = fn(&Evidence) -> Vec<Finding>;
@@ -55,22 +56,4 @@ const CASES: &[Case] = &[
 /// All that can be said of it, worst first and nothing twice.
 pub fn diagnose(evidence: &Evidence) -> Vec<Finding> {
     rank(CASES.iter().flat_map(|case| case(evidence)).collect())
-}
-
-/// What is said of a port that dropped at its sockets, where the case applies.
-fn of_ports(evidence: &Evidence, case: impl Fn(&Port, Finding) -> Option<Finding>, name: &'static str) -> Vec<Finding> {
-    let losing = evidence.ports.iter().filter(|port| port.dropped() > 0);
-    losing
-        .filter_map(|port| {
-            let unit = evidence.listener_on(port.port).map_or("datagrams", |it| it.kernel_dropped_unit.as_str());
-            case(port, Finding::new(name, Layer::Socket, subject(evidence, port), (port.dropped(), unit)))
-        })
-        .collect()
-}
-
-/// A port, and who reads it.
-fn subject(evidence: &Evidence, port: &Port) -> String {
-    let listener = evidence.listener_on(port.port).map(|listener| format!(", listener {}", listener.name));
-    let reader = port.reader.as_ref().map(|reader| format!(", {} (pid {})", reader.command, reader.pid));
-    format!("port {}{}{}", port.port, listener.unwrap_or_default(), reader.unwrap_or_default())
 }

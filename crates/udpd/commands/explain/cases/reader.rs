@@ -1,6 +1,6 @@
 //! Who reads does not read, cannot, or reads as fast as one core can; or one socket of several gets what all should.
 
-use super::of_ports;
+use super::ports::of_ports;
 use crate::commands::explain::evidence::{Evidence, Listener, Port, Reader};
 use crate::commands::explain::finding::{Cure, Finding};
 use crate::commands::explain::sums::percent;
