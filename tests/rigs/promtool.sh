@@ -51,6 +51,7 @@ metrics_address = "127.0.0.1:$port"
 [[listener]]
 name = "in"
 address = "127.0.0.1:$port"
+sequence = { offset = 0, bytes = 4, order = "big" }
 sinks = ["nothing", "file", "relay"]
 [sink.nothing]
 type = "null"
@@ -68,11 +69,16 @@ scrape() { curl -sSf "http://127.0.0.1:$port/metrics"; }
 python3 - "$port" <<'END'
 import socket, sys
 sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-for _ in range(100):
-    sender.sendto(b"x" * 100, ("127.0.0.1", int(sys.argv[1])))
+for number in range(100):
+    sender.sendto(number.to_bytes(4, "big") + b"x" * 96, ("127.0.0.1", int(sys.argv[1])))
 END
-timeout 60 sh -c "until curl -s http://127.0.0.1:$port/metrics | grep -q 'udpd_received_bytes_total.* 10000'; do sleep 0.1; done" ||
-    fail "100 datagrams have not arrived"
+export port
+# Waits until the metrics have a line that fits.
+scraped() { timeout 60 sh -c 'until curl -s "http://127.0.0.1:$port/metrics" | grep -Eq "$1"; do sleep 0.1; done' - "$1"; }
+scraped 'udpd_received_bytes_total.* 10000' || fail "100 datagrams have not arrived"
+# The histograms and what the senders' own numbers tell are to be looked at as well.
+scraped 'udpd_residence_seconds_count.* [1-9]' || fail "no residence was measured"
+scraped '^udpd_upstream_.* [1-9]' || fail "no sequence was followed"
 scrape | promtool check metrics >"$work/said" 2>&1 || { cat "$work/said"; fail "the metrics"; }
 [ ! -s "$work/said" ] || { cat "$work/said"; fail "promtool has advice on the metrics"; }
 echo "passed: promtool finds nothing in the metrics of a running udpd"

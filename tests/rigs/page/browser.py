@@ -31,7 +31,13 @@ class Browser:
             "goog:loggingPrefs": {"browser": "ALL"},
             "goog:chromeOptions": {"args": arguments},
         }
-        made = self.call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
+        try:
+            # The first start of a browser on a busy machine takes its time.
+            made = self.call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}}, timeout=300)
+        except BaseException:
+            self.driver.terminate()
+            self.driver.wait()
+            raise
         self.session = "/session/" + made["sessionId"]
 
     def wait_for_driver(self):
@@ -44,14 +50,14 @@ class Browser:
                     raise
                 time.sleep(0.05)
 
-    def call(self, method, path, body=None):
+    def call(self, method, path, body=None, timeout=60):
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{self.session}{path}",
             method=method,
             data=json.dumps(body).encode() if body is not None else None,
             headers={"Content-Type": "application/json"},
         )
-        return json.load(urllib.request.urlopen(request, timeout=60))["value"]
+        return json.load(urllib.request.urlopen(request, timeout=timeout))["value"]
 
     def open(self, url):
         self.call("POST", "/url", {"url": url})
