@@ -144,13 +144,34 @@ fn what_is_left_in_a_socket_that_is_closed_is_seen_without_a_reason() {
 #[test]
 fn a_burst_that_overruns_the_rings_is_counted_to_the_last_one_and_what_follows_is_named_again() {
     let _turn = turn();
-    let Some(mut watch) = watch() else { return };
-    let (socket, address) = narrow(Family::V4);
-    let dropped = send_and_count_drops(&socket, address, 20_000);
-    let tally = read_until(&mut watch, |tally| of_port(tally, address.port()) + tally.lost_ports >= dropped);
-    let named = of_port(&tally, address.port());
-    assert!(named > 500 && named < dropped, "{named} of {dropped} have a name, and the rings were not overrun");
-    let more = send_and_count_drops(&socket, address, 300);
-    let tally = read_until(&mut watch, |tally| of_port(tally, address.port()) >= named + more);
-    assert_eq!(of_port(&tally, address.port()), named + more);
+    stay_on_one_core();
+    // What others on this machine drop may overrun the rings as well; then it is done again.
+    loop {
+        let Some(mut watch) = watch() else { return };
+        let (socket, address) = narrow(Family::V4);
+        let dropped = send_and_count_drops(&socket, address, 20_000);
+        let tally = read_until(&mut watch, |tally| of_port(tally, address.port()) + tally.lost_ports >= dropped);
+        let (named, lost) = (of_port(&tally, address.port()), tally.lost_ports);
+        assert!(named < dropped, "all of {dropped} have a name, and the rings were not overrun");
+        let more = send_and_count_drops(&socket, address, 300);
+        let tally = read_until(&mut watch, |tally| {
+            of_port(tally, address.port()) + tally.lost_ports.saturating_sub(lost) >= named + more
+        });
+        if named > 500 && tally.lost_ports == lost {
+            assert_eq!(of_port(&tally, address.port()), named + more);
+            break;
+        }
+    }
+}
+
+/// Keeps this thread on the first core that it may run on: each core has a ring of its own, and they overrun one by one.
+fn stay_on_one_core() {
+    let status = std::fs::read_to_string("/proc/thread-self/status").expect("procfs");
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("a list");
+    let first = allowed.trim().split(['-', ',']).next().expect("at least one").to_owned();
+    let thread = std::fs::read_link("/proc/thread-self").expect("procfs");
+    let thread = thread.file_name().expect("its id");
+    let output = std::process::Command::new("taskset").args(["-c", "-p", &first]).arg(thread).output();
+    let output = output.expect("taskset (util-linux) is needed by this test");
+    assert!(output.status.success(), "{output:?}");
 }

@@ -16,6 +16,7 @@ use super::batch::{Load, Origin, Parcel, packed, whole};
 use super::blocks::Blocks;
 use super::channel::Feed;
 use super::pool::Pool;
+use super::stamp::Stamp;
 use crate::os::crew;
 
 /// How often a receiver that waits for room looks whether it is told to give up.
@@ -134,11 +135,15 @@ impl Route {
         dropped: &mut dyn FnMut(u64, NotTaken),
     ) {
         let mut left = parcel.datagrams.summary().datagrams;
-        // It goes with the first of them.
-        let mut stamp = parcel.stamp;
+        // How many of them are in the open block.
+        let mut pushed = 0;
         for datagram in parcel.datagrams.datagrams() {
             if !open.as_mut().is_some_and(|block| packed(block).push(&datagram)) {
-                open.take().into_iter().for_each(|full| self.feed.send(full));
+                if let Some(mut full) = open.take() {
+                    stamp(&mut full, parcel, pushed);
+                    self.feed.send(full);
+                }
+                pushed = 0;
                 match self.block(pool, give_up, dropped) {
                     Ok(block) => open = Some(block),
                     // The rest of the batch too: what came later is not to overtake.
@@ -148,12 +153,10 @@ impl Route {
                 assert!(is_in, "a block is longer than any datagram");
             }
             left -= 1;
-            if let (Some(stamp), Some(block)) = (stamp.take(), &mut open) {
-                let block = whole(block);
-                block.stamp = Some(block.stamp.map_or(stamp, |earlier| earlier.join(stamp)));
-            }
+            pushed += 1;
         }
-        if let Some(open) = open {
+        if let Some(mut open) = open {
+            stamp(&mut open, parcel, pushed);
             self.feed.leave(open);
             self.has_open = true;
         }
@@ -189,6 +192,14 @@ impl Route {
         };
         pool.mark(&mut block);
         Ok(block)
+    }
+}
+
+/// Stamps a block for as many datagrams as it has of a batch: each block gets to the consumer at a time of its own.
+fn stamp(block: &mut Parcel, parcel: &Parcel, datagrams: u64) {
+    if let Some(stamp) = parcel.stamp.filter(|_| datagrams > 0) {
+        let (block, stamp) = (whole(block), Stamp { datagrams, ..stamp });
+        block.stamp = Some(block.stamp.map_or(stamp, |earlier| earlier.join(stamp)));
     }
 }
 

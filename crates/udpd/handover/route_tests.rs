@@ -5,7 +5,6 @@ use crate::handover::batch::{exclusive, put_stamp};
 use crate::handover::blocks::{Allowance, Stock};
 use crate::handover::channel::Inbox;
 use crate::handover::pool::{Homes, Owner};
-use crate::handover::stamp::Stamp;
 use mmsg::{BatchShape, Family, RecvBatch, Socket, Wait};
 use std::net::UdpSocket;
 use std::time::Instant;
@@ -130,7 +129,7 @@ fn a_block_carries_the_oldest_stamp_of_what_is_packed_into_it_and_an_empty_one_n
     let start = Instant::now();
     let stamp = |milliseconds, datagrams| Stamp { arrived: start + Duration::from_millis(milliseconds), datagrams };
     // The first is lent; what comes then is packed into one block, two of them with a stamp.
-    for stamp in [Some(stamp(1, 4)), None, Some(stamp(2, 1)), None, Some(stamp(3, 2))] {
+    for stamp in [Some(stamp(1, 4)), None, Some(stamp(2, 1)), None, Some(stamp(3, 1))] {
         lane.stamp = stamp;
         lane.hand(1);
     }
@@ -139,12 +138,32 @@ fn a_block_carries_the_oldest_stamp_of_what_is_packed_into_it_and_an_empty_one_n
         stamps.push(parcel.stamp);
         lane.homes.send(parcel);
     }
-    assert_eq!(stamps, [Some(stamp(1, 4)), Some(stamp(2, 3))]);
+    assert_eq!(stamps, [Some(stamp(1, 4)), Some(stamp(2, 2))]);
     lane.stamp = None;
     (0..2).for_each(|_| lane.hand(1));
     while let Some(parcel) = lane.inbox.take() {
         assert_eq!(parcel.stamp, None, "a stamp does not outlive its datagrams");
         lane.homes.send(parcel);
+    }
+}
+
+#[test]
+fn each_block_counts_those_that_it_has_of_a_batch_and_the_dropped_count_nowhere() {
+    for (blocks, expected) in [(1, vec![2]), (2, vec![2, 2])] {
+        let mut lane = Lane::new(FullPolicy::DropNewest, 2, blocks);
+        lane.hand(SLOTS);
+        assert_eq!(PER_BLOCK % SLOTS, 0);
+        (0..PER_BLOCK / SLOTS - 1).for_each(|_| lane.hand(SLOTS));
+        lane.hand(2);
+        lane.stamp = Some(Stamp { arrived: Instant::now(), datagrams: SLOTS as u64 });
+        lane.hand(SLOTS);
+        assert_eq!(lane.dropped_total() as usize, SLOTS - expected.iter().sum::<u64>() as usize);
+        let mut stamped = Vec::new();
+        while let Some(parcel) = lane.inbox.take() {
+            stamped.extend(parcel.stamp.map(|stamp| stamp.datagrams));
+            lane.homes.send(parcel);
+        }
+        assert_eq!(stamped, expected);
     }
 }
 

@@ -7,13 +7,13 @@ use std::time::Instant;
 pub struct Stamp {
     /// When the receive call returned that brought the first of its datagrams.
     pub arrived: Instant,
-    /// For how many datagrams this stands.
+    /// For how many datagrams this stands: those of the load that carries it, and none that was dropped before.
     pub datagrams: u64,
 }
 
 impl Stamp {
-    /// One block for the datagrams of both: all of them count as old as the oldest, so that nothing seems faster than
-    /// it was.
+    /// One block has datagrams of both: all of them count as old as the oldest, so that nothing seems faster than it
+    /// was.
     pub(super) fn join(self, other: Self) -> Self {
         Self { arrived: self.arrived.min(other.arrived), datagrams: self.datagrams + other.datagrams }
     }

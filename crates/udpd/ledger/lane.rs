@@ -1,7 +1,7 @@
 //! The published side of a lane: what its receiver counts, what others count for it, and what the kernel counts at its
 //! socket, whose count wraps and goes with the socket.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -24,6 +24,8 @@ pub struct LaneLedger {
     /// The one core where its receiver runs, or [`NO_CORE`].
     core: AtomicUsize,
     kernel: Mutex<KernelSide>,
+    /// What the kernel had dropped when arrivals were refused.
+    dropped_at_end: AtomicU64,
     senders: Mutex<Senders>,
 }
 
@@ -42,6 +44,7 @@ impl LaneLedger {
             is_uncountable: AtomicBool::new(false),
             core: AtomicUsize::new(NO_CORE),
             kernel: Mutex::new(KernelSide { socket, drops: KernelDrops::default(), is_silent }),
+            dropped_at_end: AtomicU64::new(u64::MAX),
             senders: Mutex::new(Senders::new(Instant::now())),
         }
     }
@@ -94,6 +97,18 @@ impl LaneLedger {
         let mut kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
         let info = kernel.observe()?;
         Some((kernel.drops.total, info))
+    }
+
+    /// Arrivals are refused from now on, which the kernel counts as drops as well.
+    pub fn note_refusing(&self) {
+        if let Some((dropped, _)) = self.kernel() {
+            self.dropped_at_end.store(dropped, Ordering::Relaxed);
+        }
+    }
+
+    /// What the kernel had dropped by then, and more than it can drop before.
+    pub fn dropped_at_end(&self) -> u64 {
+        self.dropped_at_end.load(Ordering::Relaxed)
     }
 
     /// Counts the senders of a batch that stands for `weight` batches; not at all in the moment that somebody reads.

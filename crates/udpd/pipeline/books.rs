@@ -178,7 +178,11 @@ impl Books {
             counts,
             upstream: listener.upstream.as_ref().map(|upstream| {
                 let others = counts.dropped.unsplit + counts.dropped.unread;
-                upstream.read(lanes.iter().map(|lane| lane.kernel_dropped), listener.gro, others)
+                // What is refused at the end leaves no gap in the numbers.
+                let dropped = lanes.iter().zip(&listener.lanes);
+                let dropped =
+                    dropped.map(|(lane, books)| Some(lane.kernel_dropped?.min(books.ledger.dropped_at_end())));
+                upstream.read(dropped, listener.gro, others)
             }),
             shared_with: listener.sharers.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             wrong_cpu: lanes.iter().filter_map(|lane| lane.wrong_cpu).reduce(|sum, one| sum + one),

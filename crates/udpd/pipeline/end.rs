@@ -51,9 +51,12 @@ impl Pipeline {
             wait_until(Instant::now() + GIVE_UP_LIMIT, || self.consumers_have_ended());
         }
         let receivers_ended_well = self.close_lanes(all_are_woken);
-        let followers_ended_well = self.followers.into_iter().all(Follower::end);
-        let all_ended_well =
-            receivers_ended_well && followers_ended_well && self.consumers.into_iter().all(has_ended_well);
+        self.followers.iter().for_each(Follower::end);
+        let followers_have_ended = || self.followers.iter().all(|follower| follower.thread.is_finished());
+        patience.wait(followers_have_ended);
+        wait_until(Instant::now() + GIVE_UP_LIMIT, followers_have_ended);
+        let mut others = self.followers.into_iter().map(|follower| follower.thread).chain(self.consumers);
+        let all_ended_well = others.all(has_ended_well) && receivers_ended_well;
         self.books.final_snapshot(all_ended_well)
     }
 
@@ -66,6 +69,7 @@ impl Pipeline {
                     lane.setup
                 );
             }
+            lane.ledger.note_refusing();
         }
         // Without it the receivers still look twice, a moment apart.
         if let Err(error) = mmsg::wait_for_arrivals_under_way() {

@@ -13,9 +13,8 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    /// Lets it take what the receivers have left, which have ended; returns whether it ended well.
-    pub(super) fn end(self) -> bool {
+    /// Lets it take what the receivers have left and end.
+    pub(super) fn end(&self) {
         self.upstream.end();
-        self.thread.join().is_ok()
     }
 }

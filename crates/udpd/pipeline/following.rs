@@ -11,7 +11,7 @@ use crate::os::crew::Crew;
 use crate::os::threads;
 use crate::plan::Plan;
 
-/// Starts those of all listeners, on the cores of consumers.
+/// Starts those of all listeners, on the cores of consumers. Where one cannot start, those that did end.
 pub(super) fn spawn_all(
     lanes: &[LaneThread],
     plan: &Plan,
@@ -19,6 +19,20 @@ pub(super) fn spawn_all(
     crew: &Crew,
 ) -> Result<Vec<Follower>, Failure> {
     let mut followers = Vec::new();
+    let outcome = spawn_each(lanes, plan, pinned, crew, &mut followers);
+    if outcome.is_err() {
+        followers.iter().for_each(Follower::end);
+    }
+    outcome.map(|()| followers)
+}
+
+fn spawn_each(
+    lanes: &[LaneThread],
+    plan: &Plan,
+    pinned: &mut Vec<Pinned>,
+    crew: &Crew,
+    followers: &mut Vec<Follower>,
+) -> Result<(), Failure> {
     for first in lanes.iter().filter(|lane| lane.setup.is_first()) {
         let Some(upstream) = first.setup.upstream.clone() else { continue };
         let listener = first.setup.plan.listener;
@@ -39,5 +53,5 @@ pub(super) fn spawn_all(
         pinned.push(Pinned { who, thread: starting.known(), cores, is_put, lane: None });
         followers.push(Follower { upstream, thread: starting.wait() });
     }
-    Ok(followers)
+    Ok(())
 }

@@ -105,6 +105,7 @@ impl Receiver {
         if let Err(error) = self.engine.replace_socket(socket) {
             log::warn!("lane {}: goes on with recvmmsg, because it cannot make its ring again: {error}", self.lane);
         }
+        self.observer.iter_mut().for_each(|observer| observer.note_other_socket());
     }
 
     /// Arrivals are refused by now. The engine hands out what it has taken out of the socket before what is still in

@@ -187,6 +187,7 @@ impl Learning {
         let convention = CONVENTIONS[best];
         let is_changed = usize::from(std::mem::replace(&mut self.chosen, best as u8)) != best;
         let arrival = convention.arrival(&message);
+        let restarts = counts.restarts;
         match stream {
             None => *stream = Some(Stream::new(&arrival)),
             Some(stream) => {
@@ -197,8 +198,10 @@ impl Learning {
                 stream.take(rules, &arrival, counts);
             }
         }
-        // One that came out of order says nothing of where the stream stands.
-        if self.taken.is_none_or(|taken| message.number.wrapping_sub(taken.number).cast_signed() >= 0) {
+        // One that came out of order says nothing of where the stream stands; one of another start says all.
+        if counts.restarts != restarts
+            || self.taken.is_none_or(|taken| message.number.wrapping_sub(taken.number).cast_signed() >= 0)
+        {
             self.taken = Some(message);
         }
     }

@@ -84,6 +84,21 @@ fn messages_that_are_all_alike_fit_every_way_and_what_tells_them_apart_may_come_
 }
 
 #[test]
+fn the_last_message_is_one_of_this_start_of_the_exporter() {
+    let (mut learning, mut stream, mut counts) = (Learning::NEW, None, Counts::default());
+    let rules = Rules::new(32, 32);
+    // It starts anew at 0, a minute later.
+    let numbers = (0..100).map(|message| (1_000_000 + 10 * message, 1000)).chain((0..10).map(|at| (10 * at, 1060)));
+    for (number, made_at) in numbers {
+        let data = Records { least: 10, most: 10 };
+        let message = Message { number, made_at, data, options: Records::default() };
+        learning.take(message, &mut stream, &rules, &mut counts);
+    }
+    learning.flush(&mut stream, &rules, &mut counts);
+    assert_eq!((counts.restarts, learning.taken.map(|taken| taken.number)), (1, Some(90)));
+}
+
+#[test]
 fn records_of_variable_length_give_bounds() {
     let (mut learning, mut stream, mut counts) = (Learning::NEW, None, Counts::default());
     let rules = Rules::new(32, 32);

@@ -156,7 +156,8 @@ impl Gaps {
             place -= 1;
             let gap = self.gaps[place];
             let top = u64::from((next as u32).wrapping_sub(gap.start));
-            let bottom = top - u64::from(gap.length);
+            // Where it was learnt that the stream stands lower, a gap may end above `next`.
+            let bottom = top.saturating_sub(gap.length.into());
             if bottom >= high {
                 break;
             }
@@ -237,5 +238,12 @@ mod tests {
         assert_eq!(gaps.fill(10_000, 58, 2), open(2));
         assert_eq!(gaps.expire(1 << 31, u64::MAX), 2 * (GAPS as u64 - 1));
         assert_eq!(gaps.count, 0);
+    }
+
+    #[test]
+    fn a_gap_that_ends_above_the_next_number_is_filled_as_far_as_it_lies_below() {
+        let mut gaps = Gaps::NONE;
+        gaps.open(100, 10, 0);
+        assert_eq!(gaps.fill(95, 90, 1), open(1));
     }
 }

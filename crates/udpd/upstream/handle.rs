@@ -51,7 +51,7 @@ impl Upstream {
         Tracker::new(&self.0).run();
     }
 
-    /// Lets the thread take what is left, settle it and end. No receiver may run any more.
+    /// Lets the thread take what is left, settle it and end. What a receiver notes later is not counted.
     pub fn end(&self) {
         self.0.is_ending.store(true, Ordering::Release);
         self.0.bell.ring();

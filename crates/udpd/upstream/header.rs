@@ -3,6 +3,12 @@
 
 use super::settings::{Fixed, Order, Sequence};
 
+/// How many flows a datagram of NetFlow 5 has at the most where the exporter fits them into an Ethernet frame.
+pub(super) const FLOWS_MAX: u16 = 30;
+
+/// What each takes.
+const FLOW_BYTES: usize = 48;
+
 /// What a header says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Header {
@@ -39,12 +45,15 @@ pub(super) fn parse(sequence: Sequence, payload: &[u8], port: u16) -> Option<Hea
 
 fn netflow5(payload: &[u8]) -> Option<Header> {
     let header = payload.first_chunk::<24>()?;
-    (short(header, 0)? == 5).then_some(())?;
+    let flows = short(header, 2)?;
+    // A forged count would move the stream by as much. More than the usual 30 have to be there.
+    let is_possible = flows <= FLOWS_MAX || header.len() + usize::from(flows) * FLOW_BYTES <= payload.len();
+    (short(header, 0)? == 5 && flows > 0 && is_possible).then_some(())?;
     Some(Header {
         // Type and number of the engine.
         stream: short(header, 20)?.into(),
         number: long(header, 16)?.into(),
-        units: short(header, 2)?.into(),
+        units: flows.into(),
         clock: Clock { uptime_ms: Some(long(header, 4)?), made_at: Some(long(header, 8)?) },
     })
 }
@@ -193,5 +202,12 @@ mod tests {
         assert_eq!(parse(Sequence::Rtp, &rtcp, 7), None, "a sender report is no RTP");
         let v9 = bytes(&[(9, 2), (3, 2), (70_000, 4), (1, 4), (900, 4), (12, 4), (0, 4)]);
         assert_eq!(parse(Sequence::NetFlow5, &v9, 7), None);
+        for (flows, length, is_right) in
+            [(0, 2000, false), (30, 24, true), (31, 1511, false), (31, 1512, true), (65_535, 1512, false)]
+        {
+            let mut v5 = bytes(&[(5, 2), (flows, 2)]);
+            v5.resize(length, 0);
+            assert_eq!(parse(Sequence::NetFlow5, &v5, 7).is_some(), is_right, "{flows} flows in {length} bytes");
+        }
     }
 }

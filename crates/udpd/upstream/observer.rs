@@ -30,6 +30,8 @@ pub struct Observer {
     mask: u64,
     /// What the ring has of it.
     units_max: u64,
+    /// Those of a message, until they are written in one piece.
+    notes: [Note; SETS_MAX + 1],
 }
 
 impl Observer {
@@ -37,7 +39,17 @@ impl Observer {
         let writer = Writer::new(Arc::clone(&ring));
         let mask = u64::MAX >> (64 - sequence.bits());
         let units_max = ring.units_max.load(Ordering::Relaxed);
-        Self { sequence, knows_drops, ring, writer, bell, run: None, mask, units_max }
+        Self {
+            sequence,
+            knows_drops,
+            ring,
+            writer,
+            bell,
+            run: None,
+            mask,
+            units_max,
+            notes: [Note::default(); SETS_MAX + 1],
+        }
     }
 
     /// Notes what is in a batch. To be called before anything of it is discarded.
@@ -48,6 +60,12 @@ impl Observer {
         self.write_run();
         self.writer.publish();
         self.bell.ring();
+    }
+
+    /// The lane receives from another socket from now on, whose drops the kernel counts anew: they do not go on from
+    /// those of the last datagram.
+    pub fn note_other_socket(&mut self) {
+        self.ring.is_other_socket.store(true, Ordering::Relaxed);
     }
 
     fn note(&mut self, datagram: &Datagram<'_>) {
@@ -91,7 +109,7 @@ impl Observer {
     /// A message of IPFIX, with what its sets say, in one piece.
     fn note_message(&mut self, key: Key, header: &Header, payload: &[u8]) {
         let Header { number, clock, .. } = *header;
-        let mut notes = [Note { key, ..Note::default() }; SETS_MAX + 1];
+        let notes = &mut self.notes;
         let mut count = 0;
         let is_whole = ipfix::each_set(payload, |set| {
             let Some(note) = notes[..SETS_MAX].get_mut(count) else { return false };
@@ -107,7 +125,7 @@ impl Observer {
                     (what, template, record_bytes)
                 }
             };
-            (note.what, note.number, note.units) = (what, number.into(), units.into());
+            *note = Note { key, what, number: number.into(), units: units.into(), ..Note::default() };
             count += 1;
             true
         });

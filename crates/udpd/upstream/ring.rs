@@ -8,6 +8,7 @@ use std::thread::Thread;
 
 use crossbeam_utils::CachePadded;
 
+use super::header::FLOWS_MAX;
 use super::note::{Note, WORDS};
 
 /// Notes that wait for their reader. A power of two.
@@ -30,8 +31,10 @@ pub(super) struct Ring {
     pub(super) unseen: CachePadded<AtomicU64>,
     /// Datagrams without such a header.
     pub(super) unnumbered: AtomicU64,
-    /// The most numbers that a datagram has covered, and 30 at least, which NetFlow 5 allows.
+    /// The most numbers that a datagram has covered, and as many at least as NetFlow 5 allows.
     pub(super) units_max: AtomicU64,
+    /// The lane has changed its socket.
+    pub(super) is_other_socket: AtomicBool,
 }
 
 impl Default for Ring {
@@ -43,7 +46,8 @@ impl Default for Ring {
             read: CachePadded::default(),
             unseen: CachePadded::default(),
             unnumbered: AtomicU64::new(0),
-            units_max: AtomicU64::new(30),
+            units_max: AtomicU64::new(FLOWS_MAX.into()),
+            is_other_socket: AtomicBool::new(false),
         }
     }
 }

@@ -91,8 +91,9 @@ pub(super) struct Stream {
     more: u32,
     /// A jump that waits to be confirmed.
     jump: Option<(u64, u32)>,
-    /// Numbers that came one after the other and had all come before.
-    repeated: u32,
+    /// Numbers that came one after the other and had all come before, where there is no clock. They are counted only
+    /// when their row ends, because they may be those of another start.
+    repeated: u64,
     gaps: Gaps,
 }
 
@@ -115,6 +116,16 @@ impl Stream {
 
     pub(super) fn has_open_gaps(&self) -> bool {
         self.gaps.has_open()
+    }
+
+    /// A jump waits to be confirmed.
+    pub(super) fn has_jump(&self) -> bool {
+        self.jump.is_some()
+    }
+
+    /// The last numbers had come before and are not counted yet.
+    pub(super) fn is_repeating(&self) -> bool {
+        self.repeated > 0
     }
 
     /// Takes what arrived.
@@ -195,7 +206,8 @@ impl Stream {
             }
         }
         self.next = self.next.wrapping_add(arrival.units.into());
-        (self.clock, self.more, self.repeated) = (arrival.clock, arrival.more_behind, 0);
+        self.end_row(counts);
+        (self.clock, self.more) = (arrival.clock, arrival.more_behind);
         counts.missing += self.gaps.settle_older(self.datagrams);
         counts.missing += self.gaps.expire(self.next, 1 << (rules.bits - 1));
     }
@@ -206,7 +218,7 @@ impl Stream {
         let (start, below) = (self.next.wrapping_sub(behind), units.min(behind));
         let filled = self.gaps.fill(self.next, start, below);
         counts.missing += filled.pushed_out;
-        let repeated = below - filled.open - filled.settled;
+        let mut repeated = below - filled.open - filled.settled;
         let has_clock = arrival.clock != Clock::default();
         if filled == Default::default() {
             let before = self.first.wrapping_sub(start);
@@ -223,16 +235,17 @@ impl Stream {
                 self.confirm(rules, arrival, counts);
                 return;
             }
-            let before = self.repeated;
-            self.repeated = before.saturating_add(arrival.units);
-            if !has_clock && self.repeated > WINDOW.into() {
+            if !has_clock && self.repeated + units > WINDOW.into() {
                 // Nobody repeats so much and sends nothing new: these are the numbers of another start.
-                counts.duplicate -= u64::from(before);
+                self.repeated = 0;
                 self.restart(arrival, counts);
                 return;
             }
+            if !has_clock {
+                self.repeated += std::mem::take(&mut repeated);
+            }
         } else {
-            self.repeated = 0;
+            self.end_row(counts);
         }
         self.unconfirmed(counts);
         counts.reordered += filled.open;
@@ -274,6 +287,11 @@ impl Stream {
         }
     }
 
+    /// What came again was no other start.
+    fn end_row(&mut self, counts: &mut Counts) {
+        counts.duplicate += std::mem::take(&mut self.repeated);
+    }
+
     /// Settles what was open a sweep ago.
     pub(super) fn sweep(&mut self, counts: &mut Counts) {
         counts.missing += self.gaps.sweep();
@@ -281,6 +299,7 @@ impl Stream {
 
     pub(super) fn settle_all(&mut self, counts: &mut Counts) {
         self.unconfirmed(counts);
+        self.end_row(counts);
         counts.missing += self.gaps.settle_all();
         self.gaps.clear();
     }

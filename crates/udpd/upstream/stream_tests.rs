@@ -148,8 +148,25 @@ fn a_number_is_missing_once_it_leaves_the_window_and_is_taken_back_when_it_comes
     assert_eq!(counts.missing, 1);
     let (_, counts) = take((0..10).chain(11..12 + window).chain([10]));
     assert_eq!((counts.missing, counts.late, counts.duplicate), (0, 1, 0));
-    let (_, counts) = take((0..10).chain(11..12 + window).chain([10, 10]));
+    let (mut stream, mut counts) = take((0..10).chain(11..12 + window).chain([10, 10]));
+    stream.settle_all(&mut counts);
     assert_eq!((counts.missing, counts.late, counts.duplicate), (0, 1, 1));
+}
+
+#[test]
+fn numbers_of_another_start_never_counted_as_repetitions_before() {
+    let (mut stream, mut counts) = take(0..500);
+    let mut duplicate = 0;
+    for number in 0..200 {
+        stream.take(&Rules::new(32, 1), &arrival(number), &mut counts);
+        assert!(counts.duplicate >= duplicate, "a counter fell at {number}");
+        duplicate = counts.duplicate;
+    }
+    assert_eq!((counts.duplicate, counts.restarts), (0, 1));
+    let (mut stream, mut counts) = take((0..500).chain(400..410));
+    assert!(stream.is_repeating());
+    stream.take(&Rules::new(32, 1), &arrival(500), &mut counts);
+    assert_eq!((counts.duplicate, counts.restarts), (10, 0), "their row has ended without one");
 }
 
 #[test]

@@ -9,9 +9,12 @@ use super::stream::Stream;
 /// How many streams are remembered.
 pub const STREAMS_MAX: usize = 1 << 14;
 
-/// What the table takes: a place for each stream, and twice as many in the index, which then never grows.
-pub(super) const TABLE_BYTES: usize =
-    STREAMS_MAX * (size_of::<Entry>() + 2 * 8 * (size_of::<(Key, u32)>() + 1) / 7 + 1);
+/// What the index has for twice as many keys, so that it never grows: an eighth stays free, and the whole is a power of
+/// two.
+const BUCKETS: usize = (2 * STREAMS_MAX * 8 / 7).next_power_of_two();
+
+/// What the table takes: a place for each stream, and for each bucket of the index a pair and a byte.
+pub(super) const TABLE_BYTES: usize = STREAMS_MAX * size_of::<Entry>() + BUCKETS * (size_of::<(Key, u32)>() + 1);
 
 /// What no lane is called.
 pub(super) const NO_LANE: u32 = u32::MAX;
@@ -98,6 +101,11 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_index_takes_as_much_as_is_told() {
+        assert_eq!(Table::new(STREAMS_MAX).index.capacity(), BUCKETS / 8 * 7);
+    }
 
     #[test]
     fn a_full_table_gives_the_place_of_an_idle_stream_and_never_grows() {

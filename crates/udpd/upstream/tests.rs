@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::handle::Upstream;
 use super::note::{Key, Note, What};
-use super::ring::Writer;
+use super::ring::{NOTES, Writer};
 use super::settings::{Fixed, Order, Sequence};
 use super::simulation::{Network, Random, sent, truth};
 use super::tracker::Tracker;
@@ -40,7 +40,7 @@ impl Listener {
     }
 
     fn take(&mut self) {
-        while self.tracker.take_notes() > 0 {}
+        while self.tracker.take_notes(NOTES) > 0 {}
     }
 
     fn read(&mut self) -> UpstreamSnapshot {
@@ -151,6 +151,53 @@ fn while_drops_have_not_settled_there_are_bounds_and_afterwards_a_number() {
     assert!(listener.tracker.sweep(), "something is open");
     listener.tracker.sweep();
     assert_eq!(listener.read().missing, Some(5));
+}
+
+#[test]
+fn drops_before_a_jump_that_nothing_confirms_take_nothing_off() {
+    let mut listener = Listener::new(FIXED, 1, 64);
+    (0..100).for_each(|number| listener.arrive(0, 1, number));
+    // 5 lost on the way; then 2000 dropped here.
+    (105..300).for_each(|number| listener.arrive(0, 1, number));
+    listener.kernel_dropped[0] += 2000;
+    listener.arrive(0, 1, 2300);
+    let reading = listener.read();
+    assert_eq!((reading.missing_at_least, reading.missing_at_most), (0, 5));
+    let reading = listener.last_reading();
+    assert_eq!((reading.missing_at_least, reading.missing_at_most), (0, 5));
+    let mut listener = Listener::new(FIXED, 1, 64);
+    (0..100).for_each(|number| listener.arrive(0, 1, number));
+    (105..300).for_each(|number| listener.arrive(0, 1, number));
+    listener.kernel_dropped[0] += 2000;
+    (2300..2400).for_each(|number| listener.arrive(0, 1, number));
+    assert_eq!(listener.last_reading().missing, Some(5), "a jump that is confirmed");
+}
+
+#[test]
+fn drops_of_a_socket_that_took_the_place_of_another_and_drops_beside_the_unseen_are_not_matched() {
+    for is_other_socket in [true, false] {
+        let mut listener = Listener::new(FIXED, 1, 64);
+        (0..100).for_each(|number| listener.arrive(0, 1, number));
+        (105..300).for_each(|number| listener.arrive(0, 1, number));
+        let ring = &listener.upstream.shared().rings[0];
+        match is_other_socket {
+            true => ring.is_other_socket.store(true, Ordering::Relaxed),
+            false => ring.unseen.store(1, Ordering::Relaxed),
+        }
+        listener.kernel_dropped[0] += 3;
+        (303..400).for_each(|number| listener.arrive(0, 1, number));
+        let reading = listener.last_reading();
+        let least = if is_other_socket { 5 } else { 4 };
+        assert_eq!((reading.missing_at_least, reading.missing_at_most), (least, 8));
+    }
+}
+
+#[test]
+fn a_lane_that_has_more_than_a_turn_keeps_the_thread_from_resting() {
+    let mut listener = Listener::new(FIXED, 1, 64);
+    (0..10).for_each(|number| listener.arrive(0, 1, number));
+    let mut turn = || (listener.tracker.take_notes(8), listener.tracker.is_behind());
+    assert_eq!((turn(), turn(), turn()), ((8, true), (2, false), (0, false)));
 }
 
 #[test]

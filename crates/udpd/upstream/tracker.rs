@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::convention::{Learning, Message, Records};
 use super::note::{Key, Note, What};
-use super::ring::Ring;
+use super::ring::{NOTES, Ring};
 use super::settings::{Sequence, Unit};
 use super::shared::Shared;
 use super::stream::{Arrival, Counts, Rules, Stream};
@@ -70,6 +70,8 @@ pub(super) struct Tracker {
     templates: Option<Templates>,
     counts: Counts,
     forgotten: u64,
+    /// A lane had as many notes as are taken in a turn, and may have more.
+    is_behind: bool,
 }
 
 impl Tracker {
@@ -99,17 +101,24 @@ impl Tracker {
             templates: is_ipfix.then(Templates::new),
             counts: Counts::default(),
             forgotten: 0,
+            is_behind: false,
             shared: Arc::clone(shared),
         }
     }
 
-    /// Takes notes until told to end, and then what is left of them.
+    /// Takes notes until told to end, and then what is left of them: once, because a receiver that nobody could wake
+    /// may go on.
     pub(super) fn run(mut self) {
         let mut swept = Instant::now();
         let mut is_unsettled = false;
         loop {
-            let is_ending = self.shared.is_ending.load(Ordering::Acquire);
-            let taken = self.take_notes();
+            if self.shared.is_ending.load(Ordering::Acquire) {
+                self.take_notes(NOTES);
+                self.settle_all();
+                self.publish();
+                return;
+            }
+            let taken = self.take_notes(TURN);
             is_unsettled |= taken > 0;
             if is_unsettled && swept.elapsed() >= SWEEP {
                 is_unsettled = self.sweep();
@@ -117,15 +126,18 @@ impl Tracker {
             }
             if taken > 0 {
                 self.publish();
-                crew::at_rest(|| std::thread::sleep(REST));
-            } else if is_ending {
-                self.settle_all();
-                self.publish();
-                return;
+                if !self.is_behind() {
+                    crew::at_rest(|| std::thread::sleep(REST));
+                }
             } else {
                 self.sleep(is_unsettled);
             }
         }
+    }
+
+    /// Whether notes wait that the last turn had no room for.
+    pub(super) fn is_behind(&self) -> bool {
+        self.is_behind
     }
 
     /// Sleeps until a note comes, or until it is time to sweep.
@@ -136,12 +148,15 @@ impl Tracker {
         self.shared.bell.sleep(is_idle, || crew::at_rest(park));
     }
 
-    /// Takes what the lanes have left; returns how many notes that was.
-    pub(super) fn take_notes(&mut self) -> usize {
+    /// Takes what the lanes have left, at most `limit` of each; returns how many notes that was.
+    pub(super) fn take_notes(&mut self, limit: usize) -> usize {
         let mut taken = 0;
+        self.is_behind = false;
         for lane in 0..self.lanes.len() {
             let ring = Arc::clone(&self.lanes[lane].ring);
-            taken += ring.read(TURN, |note| self.take(lane, &note));
+            let of_lane = ring.read(limit, |note| self.take(lane, &note));
+            self.is_behind |= of_lane == limit;
+            taken += of_lane;
         }
         taken
     }
@@ -216,13 +231,20 @@ impl Tracker {
         let Note { number, units, datagrams, clock, .. } = *note;
         let arrival = Arrival { number, units, datagrams, clock, ..Arrival::default() };
         let entry = self.streams.entry(place);
+        let (mut is_repeating, mut had_jump) = (false, false);
         match &mut entry.stream {
             None => entry.stream = Some(Stream::new(&arrival)),
-            Some(stream) => stream.take(&self.rules, &arrival, &mut self.counts),
+            Some(stream) => {
+                had_jump = stream.has_jump();
+                stream.take(&self.rules, &arrival, &mut self.counts);
+                is_repeating = stream.is_repeating();
+            }
         }
         let is_plain = (self.counts.duplicate, self.counts.restarts) == (before.duplicate, before.restarts);
+        // What jumped was not confirmed, and nobody knows whether drops went before it.
+        let is_in_doubt = had_jump && self.counts.late > before.late;
         self.attribute(lane as u32, &before);
-        if !is_plain {
+        if !is_plain || is_repeating || is_in_doubt {
             // A number that came twice may be the one that was dropped here.
             self.lanes[lane].only = Only::Several;
         }
@@ -303,6 +325,10 @@ impl Tracker {
                 learning.flush(&mut entry.stream, &self.rules, &mut self.counts);
             }
             if let Some(stream) = &mut entry.stream {
+                if let Some(lane) = self.lanes.get_mut(lane as usize).filter(|_| stream.has_jump()) {
+                    // Before what is not confirmed there may have been drops, which leave no gap now.
+                    lane.only = Only::Several;
+                }
                 stream.settle_all(&mut self.counts);
             }
             self.attribute(lane, &before);
@@ -313,9 +339,16 @@ impl Tracker {
     pub(super) fn publish(&mut self) {
         let (mut dropped_sure, mut dropped_perhaps) = (0, 0);
         for (lane, is_matched) in self.lanes.iter().zip(&self.shared.is_matched) {
-            // Something that has no number comes by this lane as well, and may be what was dropped.
-            let is_alone = lane.ring.unnumbered.load(Ordering::Relaxed) == 0;
-            let matches = matches!(lane.only, Only::One(_)) && is_alone;
+            let Ring { unnumbered, unseen, is_other_socket, .. } = &*lane.ring;
+            // Something that has no number comes by this lane as well, or was not followed, and may be what was dropped.
+            let is_alone = unnumbered.load(Ordering::Relaxed) == 0 && unseen.load(Ordering::Relaxed) == 0;
+            let is_one_count = !is_other_socket.load(Ordering::Relaxed);
+            // What was dropped before a jump leaves no gap until that is confirmed.
+            let has_gaps = match lane.only {
+                Only::One(place) => !self.streams.entry(place).stream.as_ref().is_some_and(Stream::has_jump),
+                Only::Nobody | Only::Several => false,
+            };
+            let matches = has_gaps && is_alone && is_one_count;
             is_matched.store(matches, Ordering::Relaxed);
             if matches {
                 dropped_sure += lane.between[2].min(lane.missing);
