@@ -164,7 +164,7 @@ fn a_burst_that_overruns_the_rings_is_counted_to_the_last_one_and_what_follows_i
     }
 }
 
-/// Keeps this thread on the first core that it may run on: each core has a ring of its own, and they overrun one by one.
+/// Keeps this thread on the first core that it may run on: each core has a ring of its own.
 fn stay_on_one_core() {
     let status = std::fs::read_to_string("/proc/thread-self/status").expect("procfs");
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("a list");

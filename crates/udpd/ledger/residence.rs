@@ -4,8 +4,8 @@
 //! receive buffer is not part of it; how full that buffer is says more of that. Delivery is the moment at which the
 //! consumer saw that its sink had handed on everything up to that datagram. Asking for the time twice a batch would
 //! cost more than counting does, so one batch in some sixteen carries a stamp, and counts for as many datagrams as it
-//! has. Where a batch is packed into several blocks, each of them carries the stamp for what it got of it; what found no
-//! room counts nowhere.
+//! has. Where a batch is packed into several blocks, each of them carries the stamp for what it got of it; what found
+//! no room counts nowhere.
 //!
 //! Buckets end at 1, 1.5, 2, 3, 5 and 7 times each power of ten: fine enough for a p99 to be read off, and constant, so
 //! that consumers and readings can be added and subtracted.
