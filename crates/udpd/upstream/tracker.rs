@@ -340,7 +340,7 @@ impl Tracker {
         let (mut dropped_sure, mut dropped_perhaps) = (0, 0);
         for (lane, is_matched) in self.lanes.iter().zip(&self.shared.is_matched) {
             let Ring { unnumbered, unseen, is_other_socket, .. } = &*lane.ring;
-            // Something that has no number, or was not followed, comes by this lane as well: it may be what was dropped.
+            // What has no number, or was not followed, comes by this lane as well: it may be what was dropped.
             let is_alone = unnumbered.load(Ordering::Relaxed) == 0 && unseen.load(Ordering::Relaxed) == 0;
             let is_one_count = !is_other_socket.load(Ordering::Relaxed);
             // What was dropped before a jump leaves no gap until that is confirmed.
