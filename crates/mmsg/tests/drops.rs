@@ -145,8 +145,10 @@ fn what_is_left_in_a_socket_that_is_closed_is_seen_without_a_reason() {
 fn a_burst_that_overruns_the_rings_is_counted_to_the_last_one_and_what_follows_is_named_again() {
     let _turn = turn();
     stay_on_one_core();
+    let began = Instant::now();
     // What others on this machine drop may overrun the rings as well; then it is done again.
     loop {
+        assert!(began.elapsed() < DEADLINE, "the others never rest");
         let Some(mut watch) = watch() else { return };
         let (socket, address) = narrow(Family::V4);
         let dropped = send_and_count_drops(&socket, address, 20_000);
