@@ -6,7 +6,8 @@ function cardsOf(rates) {
   const lost = (key) => rates.lost.filter((loss) => loss.stage === key);
   const perCall = rates.calls > 0 ? `${three.format(rates.received / rates.calls)} a call` : "";
   const wrong = rates.wrongCpu > 0 ? `${rate(rates.wrongCpu)} on a wrong core` : "";
-  const slow = rates.residence.map((one) => one.p99_seconds).filter((value) => value !== null);
+  const slow = rates.residence.map((one) => one.p99_seconds);
+  const slowest = slow.includes(null) ? null : Math.max(...slow);
   const plural = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
   const cards = {
     upstream: { flow: rates.upstream ? rates.arrived : null, words: "by sequence numbers" },
@@ -20,7 +21,7 @@ function cardsOf(rates) {
       words: [plural(rates.lanes.length, "lane"), perCall, wrong].filter(Boolean).join(", ") },
     queue: { flow: rates.offered, unit: "offered to sinks", fill: rates.queueFill, fillOf: "queue" },
     sink: { flow: rates.delivered, unit: "delivered",
-      words: slow.length ? `99 % within ${seconds(Math.max(...slow))}` :
+      words: slow.length ? `99 % ${within(slowest)} since the start` :
         plural(new Set(rates.sinks.map((sink) => sink.name)).size, "sink") },
   };
   return STAGES.filter((stage) => stage.key !== "upstream" || rates.upstream)

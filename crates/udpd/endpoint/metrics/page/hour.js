@@ -33,10 +33,14 @@ function takeHour(told, now) {
   hour = [...hour.filter((step) => step.at <= from), ...taken];
 }
 
+/** What is longer than this between two readings belongs to no one step. */
+const LONGEST_SECOND = 5;
+
 /** Adds a second of the stream to the step that it belongs to. */
 function addSecond(before, now, at) {
-  const [old, new_] = [totals(before, null), totals(now, null)];
   const span = now.uptime_seconds - before.uptime_seconds;
+  if (span > LONGEST_SECOND) return;
+  const [old, new_] = [totals(before, null), totals(now, null)];
   const lost = { socket: 0, lane: 0, queue: 0, sink: 0 };
   for (const loss of lostSince(lossesOf(before, null), lossesOf(now, null))) {
     if (!loss.wanted && !loss.ofHost && loss.stage in lost) lost[loss.stage] += loss.lost;

@@ -4,9 +4,15 @@
 let readings = [];
 let only = null;
 let restarted = null;
+/** When the last reading came. */
+let taken = 0;
+/** How many times udpd was looked for since it last told something. */
+let tries = 0;
 
 const RATE_SPAN = 5;
 const VERDICT_SPAN = 60;
+/** By how much the clock of a daemon may seem to be late when a connection begins. */
+const LATE_SECONDS = 6;
 
 /** The latest reading that is at least so many seconds old, or the oldest there is. */
 function readingBefore(age) {
@@ -14,15 +20,18 @@ function readingBefore(age) {
   return readings.findLast((reading) => now.uptime_seconds - reading.uptime_seconds >= age - 0.5) ?? readings[0];
 }
 
-function take(reading) {
+function take(reading, isFirst) {
   const last = readings.at(-1);
-  const at = Date.now();
-  const isAnother = last && reading.uptime_seconds < last.uptime_seconds;
-  if (isAnother) {
+  const now = Date.now();
+  // A daemon that began while nobody looked may have run for longer by now than the one before had. The first reading
+  // of a connection is fresh; later ones may have waited in it while this machine slept.
+  const missing = last && isFirst ? last.uptime_seconds + (now - taken) / 1000 - reading.uptime_seconds : 0;
+  taken = now;
+  if (last && (reading.uptime_seconds < last.uptime_seconds || missing > LATE_SECONDS)) {
     readings = [];
-    restarted = at - reading.uptime_seconds * 1000;
+    restarted = now - reading.uptime_seconds * 1000;
   } else if (last && reading.uptime_seconds > last.uptime_seconds) {
-    addSecond(last, reading, at);
+    addSecond(last, reading, now);
   }
   readings.push(reading);
   readings = readings.filter((old) => reading.uptime_seconds - old.uptime_seconds <= VERDICT_SPAN + 1);
@@ -70,7 +79,7 @@ function showVerdict(now) {
   const lower = (text) => text.charAt(0).toLowerCase() + text.slice(1);
   const line = (loss) => `${count(loss.lost)} ${stageOf(loss.stage).where}, ${loss.place}: ${lower(loss.help)}`;
   let [tone, title, words, cure, more] = ["ok", "Nothing is being lost", "", "", []];
-  if (new_.residual !== null && new_.residual !== 0 && span > 10 && arrived === 0) {
+  if (new_.residual !== null && new_.residual !== 0) {
     more.push(`The ledger does not close by ${count(new_.residual)}, which is a bug of udpd: please report it.`);
   }
   if (own.length) {
@@ -84,6 +93,8 @@ function showVerdict(now) {
       + `Worst is ${losses[0].place}: ${lower(losses[0].help)}`;
     cure = losses[0].cure;
     more.push(...own.filter((loss) => loss !== losses[0]).slice(0, 4).map((loss) => `Also ${line(loss)}`));
+  } else if (span === 0) {
+    [tone, title] = ["idle", "Waiting for the first numbers"];
   } else if (arrived === 0) {
     [tone, title] = ["idle", "Nothing arrives"];
     words = `${of}, no datagram reached a socket of udpd. If some should: udpd explain says what may be in the way.`;
@@ -117,17 +128,17 @@ function showLink(state, words) {
 /** The address of a path, without the user and password that may stand in that of the page. */
 const at = (path) => location.origin + path;
 
-/** Reads the stream until it ends; whether any reading came. */
+const NO_ANSWER = "no answer from udpd";
+const REFUSALS = { 401: "udpd asks for its token (401)", 503: "as many pages are open as udpd serves" };
+
+/** Reads the stream until it ends; returns why it did. */
 async function follow(stop) {
   const response = await fetch(at("/stream"), { cache: "no-store", signal: stop.signal });
-  if (!response.ok) {
-    showLink("waiting", response.status === 503 ? "as many pages are open as udpd serves" : `refused (${response.status})`);
-    return false;
-  }
+  if (!response.ok) return REFUSALS[response.status] ?? `udpd refused (${response.status})`;
   showLink("live", "live");
   askHour(stop);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let [rest, watch, any] = ["", null, false];
+  let [rest, watch, isFirst] = ["", null, true];
   const expectMore = () => {
     clearTimeout(watch);
     watch = setTimeout(() => stop.abort(), SILENCE_MS);
@@ -136,11 +147,13 @@ async function follow(stop) {
     for (;;) {
       expectMore();
       const { value, done } = await reader.read();
-      if (done) return any;
+      if (done) return NO_ANSWER;
       const lines = (rest + value).split("\n");
       rest = lines.pop();
-      for (const line of lines) take(JSON.parse(line));
-      any = any || lines.length > 0;
+      for (const line of lines) {
+        take(JSON.parse(line), isFirst);
+        [tries, isFirst] = [0, false];
+      }
     }
   } finally {
     clearTimeout(watch);
@@ -170,12 +183,12 @@ const PAUSES = [1, 1, 2, 3, 5, 8, 13, 20, 30];
 let stop = new AbortController();
 let wake = () => {};
 
-/** Waits, and says so each second; a click ends it. */
-async function pause(length) {
+/** Waits, and says why each second; a click ends it. */
+async function pause(length, reason) {
   const until = Date.now() + length * 1000;
   let woken = false;
   for (let left = length; left > 0 && !woken; left = Math.ceil((until - Date.now()) / 1000)) {
-    showLink("waiting", `no answer from udpd, trying again in ${left} s`);
+    showLink("waiting", `${reason}, trying again in ${left} s`);
     await new Promise((resolve) => {
       const timer = setTimeout(resolve, Math.min(1000, until - Date.now()));
       wake = () => { woken = true; clearTimeout(timer); resolve(); };
@@ -186,13 +199,14 @@ async function pause(length) {
 
 /** Follows the stream for ever: after an end it looks for the daemon, after ever longer pauses. */
 async function live() {
-  for (let tries = 0, known = true; ;) {
+  for (let known = true, reason = NO_ANSWER; ;) {
     if (document.hidden && tries > 0) await new Promise((resolve) => { wake = resolve; });
+    reason = NO_ANSWER;
     if (known) {
       stop = new AbortController();
-      if (await follow(stop).catch(() => false)) tries = 0;
+      reason = await follow(stop).catch(() => NO_ANSWER);
     }
-    await pause(PAUSES[Math.min(tries, PAUSES.length - 1)]);
+    await pause(PAUSES[Math.min(tries, PAUSES.length - 1)], reason);
     tries += 1;
     showLink("asking", "looking for udpd");
     known = await isAlive();
@@ -200,12 +214,17 @@ async function live() {
 }
 
 let asleep = null;
-document.addEventListener("visibilitychange", () => {
+/** A page that nobody sees gives its place to others. */
+function sleepIfHidden() {
   clearTimeout(asleep);
-  // A page that nobody sees gives its place to others.
   if (document.hidden) asleep = setTimeout(() => stop.abort(), HIDDEN_MS);
-  else wake();
+}
+document.addEventListener("visibilitychange", () => {
+  sleepIfHidden();
+  if (!document.hidden) wake();
 });
+// A page may be opened where nobody sees it.
+sleepIfHidden();
 $("retry").addEventListener("click", () => wake());
 $("choose").addEventListener("change", (event) => {
   only = event.target.selectedIndex === 0 ? null : event.target.value;

@@ -90,7 +90,10 @@ function hostLosses(host, add) {
   for (const [family, udp] of [["UDP over IPv4", host.udp], ["UDP over IPv6", host.udp6]]) {
     const keys = { in_csum_errors: "Its checksum was wrong.", mem_errors: "All UDP memory was used up (udp_mem).",
       no_ports: "No socket has its port." };
-    for (const [key, help] of Object.entries(keys)) add("core", family, key, about(help), udp?.[key]);
+    for (const [key, help] of Object.entries(keys)) {
+      // Nobody waited for a stray datagram: it is shown, and no loss.
+      add("core", family, key, { ...about(help), wanted: key === "no_ports" }, udp?.[key]);
+    }
   }
 }
 

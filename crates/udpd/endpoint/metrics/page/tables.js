@@ -62,14 +62,14 @@ function laneCells(lane, before, span) {
 
 function sinkCells(sink, before, span) {
   const residence = sink.residence;
-  const within = residence && [["50 %", residence.p50_seconds], ["99 %", residence.p99_seconds],
-    ["99.9 %", residence.p999_seconds]].map(([part, value]) => `${part} ≤ ${value === null ? "?" : seconds(value)}`).join(", ");
+  const parts = residence && [["50 %", residence.p50_seconds], ["99 %", residence.p99_seconds],
+    ["99.9 %", residence.p999_seconds]].map(([part, value]) => `${part} ${within(value)}`).join(", ");
   return [
     sink.name, perSecond(sink.offered, before?.offered, span), perSecond(sink.delivered, before?.delivered, span),
     { fill: queueFill(sink), text: `${percent(queueFill(sink))} of ${bytes(sink.queue_capacity)}` },
     lostCell(sink.dropped?.queue_full, before?.dropped?.queue_full, span),
     lostCell(sink.dropped?.sink_error, before?.dropped?.sink_error, span),
-    within ?? "not measured yet",
+    parts ? `since the start: ${parts}` : "not measured yet",
   ];
 }
 

@@ -44,6 +44,12 @@ function seconds(value) {
   return value < 1 ? `${three.format(value * 1e3)} ms` : `${three.format(value)} s`;
 }
 
+/** The longest time that udpd tells in seconds. */
+const LONGEST_RESIDENCE = "700 s";
+
+/** Within which time a part was through: null where that was longer than any that udpd tells. */
+const within = (value) => (value === null ? `over ${LONGEST_RESIDENCE}` : `within ${seconds(value)}`);
+
 /** How long something lasts, in its two largest units. */
 function lasting(value) {
   const parts = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
