@@ -180,7 +180,8 @@ override() {
     printf '[Service]\n%s\n' "$1" >"$directory/units/udpd.service.d/rig.conf"
     inside systemctl daemon-reload
 }
-send() { inside /usr/bin/udpd bench send --to 127.0.0.1:5178 --rate "$1" --seconds "$2" --size 200 --json; }
+# By count: a sender that is held up sends fewer in a second, and the ledger is compared with all of them.
+send() { inside /usr/bin/udpd bench send --to 127.0.0.1:5178 --rate "$1" --count $(($1 * $2)) --size 200 --json; }
 sent() { python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["report"]["sent"])' "$directory/sent.json"; }
 stats() {
     inside /usr/bin/udpd stats --json --socket /run/udpd/control.sock | python3 -c '
