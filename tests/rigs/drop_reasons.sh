@@ -29,7 +29,7 @@ fi
 mount -t tracefs tracefs /sys/kernel/tracing
 ip link set lo up
 work=$(mktemp -d)
-unshare --net sleep 120 &
+unshare --net sleep infinity &
 other=$!
 trap 'kill $other 2>/dev/null || true; rm -rf "$work"' EXIT
 until [ "$(readlink "/proc/$other/ns/net")" != "$(readlink /proc/self/ns/net)" ]; do :; done

@@ -3,7 +3,8 @@
 # be told first, and the cure that is printed, applied as it stands, must take the loss away. Nothing outside of the
 # namespaces is changed, but for a control group that is made and removed. What only a card, the first namespace or a
 # hypervisor can do is left to the unit tests of the cases, from recorded counters. Needs root, ip and python3; skips
-# with its reason otherwise. CASES="a b" runs only those.
+# with its reason otherwise. CASES="a b" runs only those. UDPD names a
+# program to test instead of building one.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -19,9 +20,12 @@ unshare --net --mount true 2>/dev/null || skip "the right to make a network name
 
 # One namespace for udpd, which this shell enters by running itself again, and one for the other end.
 if [ -z "${EXPLAIN_RIG_INSIDE:-}" ]; then
-    profile=${EXPLAIN_RIG_PROFILE:-release}
-    cargo build --profile "$profile" --bin udpd
-    binary=$(realpath "${CARGO_TARGET_DIR:-target}/${profile/#dev/debug}/udpd")
+    if [ -z "${UDPD:-}" ]; then
+        profile=${EXPLAIN_RIG_PROFILE:-release}
+        cargo build --profile "$profile" --bin udpd
+        UDPD=${CARGO_TARGET_DIR:-target}/${profile/#dev/debug}/udpd
+    fi
+    binary=$(realpath "$UDPD")
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     cp "$binary" "$work/udpd"
@@ -30,7 +34,7 @@ if [ -z "${EXPLAIN_RIG_INSIDE:-}" ]; then
 fi
 work=$EXPLAIN_RIG_WORK
 export PATH=$work:$PATH
-unshare --net sleep 300 &
+unshare --net sleep infinity &
 other=$!
 trap 'kill $other 2>/dev/null || true' EXIT
 until [ "$(readlink "/proc/$other/ns/net")" != "$(readlink /proc/self/ns/net)" ]; do :; done

@@ -29,7 +29,7 @@ work=$HOST_RIG_WORK
 
 # sysfs shows the namespace it was mounted in.
 mount -t sysfs sys /sys
-unshare --net sleep 600 &
+unshare --net sleep infinity &
 other=$!
 daemon=
 trap 'kill $other ${daemon:+$daemon} 2>/dev/null || true' EXIT

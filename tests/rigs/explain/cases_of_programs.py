@@ -3,7 +3,7 @@ import os
 import sys
 import time
 
-from scene import Failed, Skipped, apply, cure, first, nothing, paced
+from scene import Failed, Skipped, apply, cure, far_less, first, nothing, paced
 
 # A buffer of 39 short datagrams.
 SMALL = "s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)"
@@ -34,7 +34,7 @@ def reader_starved(scene):
     provoke = lambda: paced(sender, 5912, 6000, 1.6)
     found = first(scene.explain(provoke, "--port", "5912", seconds=2), "reader_starved")
     apply(cure(found, "command", "chrt"))
-    nothing(scene.explain(provoke, "--port", "5912"))
+    far_less(scene.explain(provoke, "--port", "5912", seconds=2), found)
 
 
 def reader_at_its_limit(scene):
@@ -47,22 +47,25 @@ def reader_at_its_limit(scene):
     cure(found, "elsewhere", "do less for each datagram")
     busy.kill()
     busy.wait()
-    scene.reader(5914, options=SMALL, before=first_in_line)
-    nothing(scene.explain(provoke, "--port", "5914", seconds=2))
+    scene.reader(5914, options=SMALL.replace("16384", "131072"), before=first_in_line)
+    far_less(scene.explain(provoke, "--port", "5914", seconds=2), found)
 
 
 def container_throttled(scene):
     """Its control group has a twentieth of a core; the printed command lifts that."""
-    group = "/sys/fs/cgroup/cpu/udpd-explain-rig"
+    name = f"udpd-explain-rig-{os.getpid()}"
+    group = f"/sys/fs/cgroup/cpu/{name}"
     unified = not os.path.exists("/sys/fs/cgroup/cpu/cgroup.procs")
     if unified:
-        group = "/sys/fs/cgroup/udpd-explain-rig"
+        group = f"/sys/fs/cgroup/{name}"
     try:
         os.makedirs(group, exist_ok=True)
         limit = ("cpu.max", "5000 100000") if unified else ("cpu.cfs_quota_us", "5000")
         with open(f"{group}/{limit[0]}", "w", encoding="ascii") as file:
             file.write(limit[1])
     except OSError as why:
+        if os.path.isdir(group):
+            os.rmdir(group)
         raise Skipped(f"a control group with a limit of CPU time ({why})") from why
     reader = scene.reader(5913, WORK, SMALL)
     with open(f"{group}/cgroup.procs", "w", encoding="ascii") as file:
@@ -71,7 +74,7 @@ def container_throttled(scene):
     try:
         provoke = lambda: paced(sender, 5913, 2000, 0.7)
         found = first(scene.explain(provoke, "--port", "5913"), "container_throttled", 100)
-        apply(cure(found, "command", "udpd-explain-rig"))
+        apply(cure(found, "command", name))
         said = scene.explain(provoke, "--port", "5913")
         if any(finding["case"] == "container_throttled" for finding in said["findings"]):
             raise Failed(f"it is still throttled: {said}")

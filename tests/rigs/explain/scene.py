@@ -133,6 +133,13 @@ def nothing(said):
         raise Failed(f"the cure does not help: {json.dumps(said, indent=1)}")
 
 
+def far_less(said, found):
+    """A cure by priority or by a larger program: another program may still take the core for a moment."""
+    lost = sum(finding["lost"] for finding in said["findings"] if finding["layer"] == found["layer"])
+    if lost * 10 > found["lost"]:
+        raise Failed(f"the cure does not help, {found['lost']} were lost before: {json.dumps(said, indent=1)}")
+
+
 def nothing_at(said, layer):
     if any(finding["lost"] and finding["layer"] == layer for finding in said["findings"]):
         raise Failed(f"the cure does not help at {layer}: {json.dumps(said, indent=1)}")

@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use crate::host::Loss;
+
 /// A host between two moments.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Evidence {
@@ -17,6 +19,10 @@ pub struct Evidence {
     pub cores: BTreeMap<usize, Core>,
     pub stack: Stack,
     pub settings: Settings,
+    /// What every layer lost, each packet once, as the host ledger adds it up.
+    pub losses: Vec<Loss>,
+    /// Every port with a UDP socket of the network namespace was watched.
+    pub has_all_ports: bool,
     /// UDP sockets by port; all of the network namespace, or those on the port that was asked for.
     pub ports: Vec<Port>,
     /// Who listens on the port that was asked for in another network namespace.
@@ -45,6 +51,8 @@ pub struct Interface {
     pub queue_cores: Vec<Option<usize>>,
     /// Its hash for UDP leaves out the ports; `None` where the driver does not tell or does not hash.
     pub hashes_addresses_only: Option<bool>,
+    /// Of what its receive queues got, the part of the busiest one, where the driver tells.
+    pub busiest_queue: Option<f64>,
     /// What is not as the steering plan wants it: what differs, and the command that sets it.
     pub drifts: Vec<(String, String)>,
     pub rp_filter: Option<u8>,
@@ -73,7 +81,9 @@ pub struct Stack {
     pub rcvbuf_errors: Option<u64>,
     pub mem_errors: Option<u64>,
     pub checksum_errors: Option<u64>,
+    /// Over IPv4, and over IPv6.
     pub reassembly_failed: Option<u64>,
+    pub reassembly6_failed: Option<u64>,
     pub reverse_path: Option<u64>,
     /// The table was full and there was nobody to evict.
     pub conntrack_dropped: Option<u64>,
@@ -94,6 +104,8 @@ pub struct Settings {
     pub conntrack_count: Option<u64>,
     pub fragments_max_bytes: Option<u64>,
     pub fragments_used_max_bytes: Option<u64>,
+    pub fragments6_max_bytes: Option<u64>,
+    pub fragments6_used_max_bytes: Option<u64>,
     pub rp_filter_all: Option<u8>,
     pub has_default_route: bool,
     pub memory_bytes: Option<u64>,
@@ -115,6 +127,17 @@ impl Port {
     /// The socket that dropped the most.
     pub fn worst(&self) -> Option<&Socket> {
         self.sockets.iter().max_by_key(|socket| socket.dropped)
+    }
+
+    /// The sockets among which the kernel spreads what comes to this one's address: those of other addresses with the
+    /// same port are no help to it.
+    pub fn beside<'a>(&'a self, socket: &'a Socket) -> impl Iterator<Item = &'a Socket> {
+        self.sockets.iter().filter(|other| other.address == socket.address)
+    }
+
+    /// How many share what the worst one gets.
+    pub fn sharing(&self) -> usize {
+        self.worst().map_or(1, |worst| self.beside(worst).count())
     }
 }
 
@@ -140,7 +163,7 @@ pub struct Reader {
     /// Of the time: that thread ran, or could have run and had no core.
     pub ran: Option<f64>,
     pub waited: Option<f64>,
-    /// Every look found it stopped by a signal.
+    /// More than half of the looks found it stopped by a signal.
     pub is_stopped: bool,
     pub throttled: Option<Throttled>,
 }
@@ -148,7 +171,7 @@ pub struct Reader {
 /// What a control group kept from a process.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Throttled {
-    /// Of the time.
+    /// Of the periods in which it is given time, those in which that was used up.
     pub share: f64,
     /// What lifts the limit.
     pub command: String,
@@ -260,7 +283,8 @@ impl Evidence {
         arrived as f64 / self.seconds.max(0.001)
     }
 
+    /// Of the cores that tell; not known when none does.
     pub fn backlog_dropped(&self) -> Option<u64> {
-        self.cores.values().map(|core| core.backlog_dropped).sum()
+        self.cores.values().filter_map(|core| core.backlog_dropped).reduce(u64::saturating_add)
     }
 }

@@ -118,6 +118,21 @@ impl Finding {
     }
 }
 
+/// A word of a command, as a shell takes it.
+pub fn quote(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_./@:-".contains(&byte);
+    match !text.is_empty() && text.bytes().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
+}
+
+/// The key of a setting that each interface has. sysctl takes a `.` for the next part of the name, and a `/` in the
+/// name of a VLAN for its `.`.
+pub fn sysctl_of_interface(interface: &str, setting: &str) -> String {
+    format!("net.ipv4.conf.{}.{setting}", interface.replace('.', "/"))
+}
+
 /// Worst first. `found` comes in the order of the cases: of several about the same loss the first tells it, and the
 /// causes of the others stand behind it without their number.
 pub fn rank(found: Vec<Finding>) -> Vec<Finding> {
@@ -142,6 +157,13 @@ mod tests {
 
     fn finding(layer: Layer, subject: &str, lost: u64, cause: &str) -> Finding {
         Finding::new("x", layer, subject, (lost, "datagrams")).because(cause)
+    }
+
+    #[test]
+    fn what_a_shell_would_take_apart_is_quoted() {
+        assert_eq!(quote("/sys/fs/cgroup/user@1.service"), "/sys/fs/cgroup/user@1.service");
+        assert_eq!(quote("/a b;$(reboot)"), "'/a b;$(reboot)'");
+        assert_eq!(quote("it's"), r"'it'\''s'");
     }
 
     #[test]

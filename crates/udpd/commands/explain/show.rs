@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::finding::{Cure, Finding};
+use super::finding::{Cure, Finding, quote};
 use crate::text::tables::grouped;
 
 /// How wide a line of prose is.
@@ -83,10 +83,7 @@ fn push(text: &mut String, head: &str, finding: &Finding) {
 fn line_of(cure: &Cure) -> (String, &str) {
     match cure {
         Cure::Command { command, note } => (command.clone(), note),
-        Cure::Sysctl { name, value, note } => {
-            let value = if value.contains(' ') { format!("\"{value}\"") } else { value.clone() };
-            (format!("sysctl -w {name}={value}"), note)
-        }
+        Cure::Sysctl { name, value, note } => (format!("sysctl -w {}={}", quote(name), quote(value)), note),
         Cure::Key { table, name, key, value, note } => {
             let table = if table == "listener" { format!("[[listener]] {name}") } else { format!("[{table}.{name}]") };
             (format!("{table}: {key} = {value}"), note)
@@ -139,7 +136,7 @@ mod tests {
                       1. 1,234 datagrams lost: receive buffer (port 514)\n   \
                       the receive buffer was full: more came at once than fits.\n   \
                       212,992 bytes hold 256 datagrams.\n     \
-                      sysctl -w net.ipv4.udp_mem=\"1 2 3\"\n         \
+                      sysctl -w net.ipv4.udp_mem='1 2 3'\n         \
                       for all\n     \
                       or wait\n\n\
                       not seen\n  \

@@ -86,8 +86,8 @@ fn push_backlog(text: &mut String, evidence: &Evidence) {
     });
     let rate = rates.fold(0.0, f64::max);
     let dropped = evidence.backlog_dropped().unwrap_or(0);
-    let needed = ((rate * BACKLOG_SECONDS) as u64).max(if dropped > 0 { 4 * now } else { 0 });
-    let value = if needed > now { needed.next_power_of_two() } else { now };
+    let needed = ((rate * BACKLOG_SECONDS) as u64).max(if dropped > 0 { now.saturating_mul(4) } else { 0 });
+    let value = if needed > now { needed.min(1 << 30).next_power_of_two().min(i32::MAX as u64).max(now) } else { now };
     let words = format!(
         "Packets that may wait for a core (RPS and virtual interfaces); it is {} now. The busiest core took {}/s, of \
          which {} are {}; {} were dropped.",
@@ -118,8 +118,8 @@ fn of_lanes(lanes: &[LanePlan]) -> Wish {
 fn of_sockets(evidence: &Evidence) -> Wish {
     let mut wish = Wish { why: "No socket here needs more.".to_owned(), ..Wish::default() };
     for port in &evidence.ports {
-        let rate = evidence.rate(port) / port.sockets.len().max(1) as f64;
         for socket in &port.sockets {
+            let rate = evidence.rate(port) / port.beside(socket).count().max(1) as f64;
             let Some(bytes) = socket.buffer_bytes else { continue };
             let buffer = Buffer { bytes, payload_bytes: evidence.payload_bytes(port.port), rate };
             let needed = buffer.needed(STALL_SECONDS, socket.dropped_at_once);

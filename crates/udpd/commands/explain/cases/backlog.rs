@@ -11,11 +11,14 @@ use crate::text::tables::grouped;
 /// A core that is so busy gains nothing from a longer queue.
 const BUSY: f64 = 0.9;
 
+/// The kernel takes no more.
+const MOST: u64 = i32::MAX as u64;
+
 /// How long a queue of packets should last before a core looks at it.
 const STALL_SECONDS: f64 = 0.02;
 
 /// The core that dropped the most, what all lost, and the busiest core's share.
-fn lost(evidence: &Evidence) -> Option<(usize, u64, u64)> {
+pub fn lost(evidence: &Evidence) -> Option<(usize, u64, u64)> {
     let by_core = |(core, seen): (&usize, &crate::commands::explain::evidence::Core)| {
         Some((*core, seen.backlog_dropped.filter(|dropped| *dropped > 0)?, seen.processed.unwrap_or(0)))
     };
@@ -71,7 +74,12 @@ pub fn backlog_too_short(evidence: &Evidence) -> Vec<Finding> {
 /// Room for what was lost in a second and for a short stall, in the usual steps.
 fn needed(now: u64, rate: f64, lost: u64) -> u64 {
     let stall = (rate * STALL_SECONDS) as u64;
-    (now.saturating_mul(2)).max(stall).max(now.saturating_add(lost.min(100_000))).next_power_of_two().max(4096)
+    (now.saturating_mul(2))
+        .max(stall)
+        .max(now.saturating_add(lost.min(100_000)))
+        .clamp(4096, 1 << 30)
+        .next_power_of_two()
+        .min(MOST)
 }
 
 #[cfg(test)]

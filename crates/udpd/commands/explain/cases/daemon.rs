@@ -40,10 +40,15 @@ fn sinks(evidence: &Evidence) -> impl Iterator<Item = (&Listener, &Sink)> {
     evidence.listeners.iter().flat_map(|listener| listener.sinks.iter().map(move |sink| (listener, sink)))
 }
 
+/// A sink loses what a listener gives it: two listeners of one sink are two losses.
+fn subject(listener: &Listener, sink: &Sink) -> String {
+    format!("sink {}, listener {}", sink.name, listener.name)
+}
+
 pub fn sink_too_slow(evidence: &Evidence) -> Vec<Finding> {
     let told = sinks(evidence).filter(|(_, sink)| sink.queue_full > 0).map(|(listener, sink)| {
         let finding =
-            Finding::new("sink_too_slow", Layer::Sink, format!("sink {}", sink.name), (sink.queue_full, "datagrams"));
+            Finding::new("sink_too_slow", Layer::Sink, subject(listener, sink), (sink.queue_full, "datagrams"));
         let taken = sink.delivered as f64 / sink.offered.max(1) as f64;
         let second = evidence.seconds.max(0.001);
         let cause = format!(
@@ -79,8 +84,8 @@ pub fn sink_too_slow(evidence: &Evidence) -> Vec<Finding> {
 }
 
 pub fn sink_refuses(evidence: &Evidence) -> Vec<Finding> {
-    let told = sinks(evidence).filter(|(_, sink)| sink.sink_error > 0).map(|(_, sink)| {
-        let subject = format!("sink {} (errors)", sink.name);
+    let told = sinks(evidence).filter(|(_, sink)| sink.sink_error > 0).map(|(listener, sink)| {
+        let subject = format!("{} (errors)", subject(listener, sink));
         let finding = Finding::new("sink_refuses", Layer::Sink, subject, (sink.sink_error, "datagrams"));
         let cause = format!("the destination of sink {} refused them", sink.name);
         let cure = Cure::command("journalctl -u udpd -n 50", "the log has the error");
@@ -113,6 +118,7 @@ pub fn sink_blocks(evidence: &Evidence) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use crate::commands::explain::cases::diagnose;
     use crate::commands::explain::cases::testing::{first, losing_listener, told};
     use crate::commands::explain::evidence::{Dropped, Evidence, Upstream};
 
@@ -142,6 +148,16 @@ mod tests {
         (listener.sinks[0].delivered, listener.sinks[0].queue_full) = (2000, 8000);
         listener.lanes.push(listener.lanes[0].clone());
         assert_eq!(told(&evidence), ("sink_too_slow", 8000, "sink.archive.consumers = \"per_lane\"".to_owned()));
+    }
+
+    #[test]
+    fn two_listeners_of_one_sink_are_two_losses() {
+        let mut evidence = listening();
+        evidence.listeners[0].sinks[0].queue_full = 1000;
+        let mut other = evidence.listeners[0].clone();
+        other.name = "netflow".into();
+        evidence.listeners.push(other);
+        assert_eq!(diagnose(&evidence).iter().map(|finding| finding.lost).sum::<u64>(), 2000);
     }
 
     #[test]

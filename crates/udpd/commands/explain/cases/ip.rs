@@ -2,7 +2,7 @@
 //! connections, rules of a firewall, and checksums that are wrong.
 
 use crate::commands::explain::evidence::Evidence;
-use crate::commands::explain::finding::{Cure, Finding, Layer};
+use crate::commands::explain::finding::{Cure, Finding, Layer, quote, sysctl_of_interface};
 use crate::commands::explain::sums::{megabytes, percent};
 use crate::text::tables::grouped;
 
@@ -12,16 +12,33 @@ const FULL: f64 = 0.7;
 /// A datagram in two fragments takes as much memory, at least.
 const DATAGRAM_BYTES: u64 = 8192;
 
+/// So full a table of connections was full when it dropped.
+const TABLE_FULL: f64 = 0.9;
+
+const LOOSE: &str = "loose: any route to the source will do";
+
 /// Positive counts only.
 fn some(count: Option<u64>) -> Option<u64> {
     count.filter(|count| *count > 0)
 }
 
 pub fn bad_fragments(evidence: &Evidence) -> Vec<Finding> {
-    let Some(lost) = some(evidence.stack.reassembly_failed) else { return Vec::new() };
-    let finding = Finding::new("fragments", Layer::Ip, "fragments", (lost, "failed reassemblies"));
     let settings = &evidence.settings;
     let sizes = settings.fragments_max_bytes.zip(settings.fragments_used_max_bytes);
+    let sizes6 = settings.fragments6_max_bytes.zip(settings.fragments6_used_max_bytes);
+    let of_family = |lost: Option<u64>, subject: &str, key: &str, sizes| {
+        let lost = some(lost)?;
+        let finding = Finding::new("fragments", Layer::Ip, subject, (lost, "failed reassemblies"));
+        Some(fragments_of(finding, key, sizes))
+    };
+    let four = of_family(evidence.stack.reassembly_failed, "fragments", "net.ipv4.ipfrag_high_thresh", sizes);
+    let six = of_family(evidence.stack.reassembly6_failed, "fragments of IPv6", "net.ipv6.ip6frag_high_thresh", sizes6);
+    [four, six].into_iter().flatten().collect()
+}
+
+/// Of one family: each has memory of its own. `sizes` are what it may have and what it had at most.
+fn fragments_of(finding: Finding, key: &str, sizes: Option<(u64, u64)>) -> Finding {
+    let lost = finding.lost;
     let small = sizes.filter(|(limit, used)| *used as f64 >= *limit as f64 * FULL || *limit < DATAGRAM_BYTES * 8);
     let Some((limit, used)) = small else {
         let cause = "fragmented datagrams did not become whole: fragments of them never came";
@@ -29,7 +46,7 @@ pub fn bad_fragments(evidence: &Evidence) -> Vec<Finding> {
                           of its fragments is";
         let note =
             "at the sender: datagrams of at most 1,472 bytes (1,452 over IPv6), or a larger MTU on the whole way";
-        return vec![finding.because(cause).with(arithmetic).cured_by([Cure::elsewhere(note)])];
+        return finding.because(cause).with(arithmetic).cured_by([Cure::elsewhere(note)]);
     };
     let cause = "fragmented datagrams did not become whole: the memory for fragments that wait for the others was full";
     let arithmetic = format!(
@@ -40,8 +57,8 @@ pub fn bad_fragments(evidence: &Evidence) -> Vec<Finding> {
     );
     let needed = limit.saturating_mul(4).max(lost.saturating_mul(DATAGRAM_BYTES)).clamp(4 << 20, 1 << 28);
     let note = "fragments that never come fill any memory: better send datagrams of at most 1,472 bytes";
-    let cure = Cure::sysctl("net.ipv4.ipfrag_high_thresh", needed.next_multiple_of(1 << 20), note);
-    vec![finding.because(cause).with(arithmetic).cured_by([cure])]
+    let cure = Cure::sysctl(key, needed.next_multiple_of(1 << 20), note);
+    finding.because(cause).with(arithmetic).cured_by([cure])
 }
 
 pub fn reverse_path_filter(evidence: &Evidence) -> Vec<Finding> {
@@ -62,52 +79,64 @@ pub fn reverse_path_filter(evidence: &Evidence) -> Vec<Finding> {
          interface on which they came{}",
         if strict.is_empty() { String::new() } else { format!(" ({} is strict)", strict.join(", ")) }
     );
-    if strict.is_empty() || !settings.has_default_route {
-        let note = "there is no route to these sources through any interface, which the loose filter asks for as well: \
-                    add the route (ip route add NETWORK dev INTERFACE), or switch the filter off";
-        let off = |name: &str| Cure::sysctl(&format!("net.ipv4.conf.{name}.rp_filter"), 0, note);
-        let names = evidence.interfaces.iter().filter(|interface| interface.rp_filter.unwrap_or(0) > 0);
-        let mut cures: Vec<Cure> = (all > 0).then(|| off("all")).into_iter().collect();
-        cures.extend(names.map(|interface| off(&interface.name)));
-        return vec![finding.because(cause).cured_by(cures)];
+    let mut cures = Vec::new();
+    match strict.as_slice() {
+        [] => {}
+        [one] => cures.push(Cure::sysctl(&sysctl_of_interface(one, "rp_filter"), 2, LOOSE)),
+        _ => cures.push(Cure::sysctl(&sysctl_of_interface("all", "rp_filter"), 2, LOOSE)),
     }
-    let note = "loose: any route to the source will do";
-    let loose = |name: &str| Cure::sysctl(&format!("net.ipv4.conf.{name}.rp_filter"), 2, note);
-    let cures = match strict.as_slice() {
-        [one] => vec![loose(one)],
-        _ => vec![loose("all")],
-    };
+    if strict.is_empty() || !settings.has_default_route {
+        let names = evidence.interfaces.iter().filter(|interface| interface.rp_filter > Some(0));
+        let names = names.map(|interface| interface.name.as_str());
+        let off = |name: &str| format!("{}=0", quote(&sysctl_of_interface(name, "rp_filter")));
+        let words: Vec<String> = ["all"].into_iter().chain(names).map(off).collect();
+        let note = "if no route leads to these sources through any interface, the loose filter refuses them as well: \
+                    add the route (ip route add NETWORK dev INTERFACE), or switch the filter off with this";
+        cures.push(Cure::command(format!("sysctl -w {}", words.join(" ")), note));
+    }
     vec![finding.because(cause).cured_by(cures)]
 }
 
 pub fn conntrack_full(evidence: &Evidence) -> Vec<Finding> {
     let Some(lost) = some(evidence.stack.conntrack_dropped) else { return Vec::new() };
     let settings = &evidence.settings;
-    let cause = "the table of connections (conntrack) was full, and what has no entry in it is dropped";
-    let finding = Finding::new("conntrack_full", Layer::Ip, "conntrack", (lost, "packets")).because(cause);
-    let mut cures = vec![];
-    let mut arithmetic = String::new();
-    if let (Some(max), Some(count)) = (settings.conntrack_max, settings.conntrack_count) {
-        arithmetic = format!(
+    let sizes = settings.conntrack_max.zip(settings.conntrack_count);
+    let is_full = sizes.is_none_or(|(max, count)| count as f64 >= max as f64 * TABLE_FULL);
+    let cause = match is_full {
+        true => "the table of connections (conntrack) was full, and what has no entry in it is dropped",
+        false => {
+            "the table of connections (conntrack) dropped them: two packets raced for one entry, or the table was full \
+             for a moment; at the end it had room"
+        }
+    };
+    let mut finding = Finding::new("conntrack_full", Layer::Ip, "conntrack", (lost, "packets")).because(cause);
+    if let Some((max, count)) = sizes {
+        finding = finding.with(format!(
             "{} of {} entries are in use; each sender and port is one for 30 s after its last datagram",
             grouped(count),
             grouped(max)
-        );
-        let note = "about 320 bytes of kernel memory an entry";
-        cures.push(Cure::sysctl("net.netfilter.nf_conntrack_max", max.saturating_mul(4), note));
+        ));
+        if is_full {
+            let note = "about 320 bytes of kernel memory an entry";
+            finding = finding.cured_by([Cure::sysctl("net.netfilter.nf_conntrack_max", max.saturating_mul(4), note)]);
+        }
     }
-    let port = evidence.asked_port.or_else(|| evidence.listeners.first()?.ports.first().copied());
-    let port = port.map_or("PORT".to_owned(), |port| port.to_string());
-    let command = format!("iptables -t raw -A PREROUTING -p udp --dport {port} -j CT --notrack");
-    let note = "better: a collector needs no entries at all";
-    cures.push(Cure::command(command, note));
-    vec![finding.with(arithmetic).cured_by(cures)]
+    let without_entries = "a collector needs no entries; but without them rules with ctstate do not match the port's \
+                           packets, and DNAT (a published port of a container) does not reach it";
+    let cure = match evidence.asked_port.or_else(|| evidence.listeners.first()?.ports.first().copied()) {
+        Some(port) => Cure::command(
+            format!("iptables -t raw -A PREROUTING -p udp --dport {port} -j CT --notrack"),
+            without_entries,
+        ),
+        None => Cure::elsewhere(format!("or take the ports of collectors out of tracking: {without_entries}")),
+    };
+    vec![finding.cured_by([cure])]
 }
 
 /// The kernel names no port and counts every protocol, so it is told without being called a loss of datagrams.
 pub fn firewall(evidence: &Evidence) -> Vec<Finding> {
-    let of_rules = |name: &str| name == "NETFILTER_DROP" || name == "IPTABLES_DROP";
-    let dropped: u64 = evidence.reasons.iter().filter(|reason| of_rules(&reason.name)).map(|reason| reason.count).sum();
+    let of_rules = evidence.reasons.iter().filter(|reason| reason.name == "NETFILTER_DROP");
+    let dropped: u64 = of_rules.map(|reason| reason.count).sum();
     if dropped == 0 {
         return Vec::new();
     }
@@ -116,13 +145,15 @@ pub fn firewall(evidence: &Evidence) -> Vec<Finding> {
          NETFILTER_DROP); whether datagrams for a listener were among them the kernel does not tell",
         grouped(dropped)
     );
-    let command = match evidence.asked_port.or_else(|| evidence.listeners.first()?.ports.first().copied()) {
-        Some(port) => format!("iptables -I INPUT -p udp --dport {port} -j ACCEPT"),
-        None => "nft list ruleset".to_owned(),
-    };
-    let note = "if they are meant to come in; with nftables alone look first: nft list ruleset";
+    let port = evidence.asked_port.or_else(|| evidence.listeners.first()?.ports.first().copied());
+    let port = port.map_or("the port".to_owned(), |port| format!("port {port}"));
+    let note = format!("if they are meant to come in, accept UDP to {port} before the rule that drops");
     let finding = Finding::new("firewall", Layer::Ip, "firewall", (0, "packets"));
-    vec![finding.because(cause).cured_by([Cure::command(command, note)])]
+    vec![finding.because(cause).cured_by([
+        Cure::command("nft list ruleset", "the rules, and what their counters say"),
+        Cure::command("iptables -nvL", "the same where iptables-legacy has them"),
+        Cure::elsewhere(note),
+    ])]
 }
 
 pub fn bad_checksums(evidence: &Evidence) -> Vec<Finding> {
@@ -138,6 +169,7 @@ pub fn bad_checksums(evidence: &Evidence) -> Vec<Finding> {
 mod tests {
     use crate::commands::explain::cases::testing::{first, told};
     use crate::commands::explain::evidence::{Evidence, Interface, Reason, Settings, Stack};
+    use crate::commands::explain::finding::Cure;
 
     fn stack(stack: Stack, settings: Settings) -> Evidence {
         Evidence { seconds: 5.0, stack, settings, ..Evidence::default() }
@@ -155,6 +187,10 @@ mod tests {
         let empty = Settings { fragments_used_max_bytes: Some(0), ..full };
         let finding = first(&stack(failed, empty));
         assert!(finding.cause.contains("never came"), "{finding:?}");
+        let failed = Stack { reassembly6_failed: Some(80), ..Stack::default() };
+        assert!(first(&stack(failed, full)).cause.contains("never came"), "its memory is its own");
+        let full = Settings { fragments6_max_bytes: Some(20_000), fragments6_used_max_bytes: Some(20_000), ..full };
+        assert_eq!(told(&stack(failed, full)).2, "net.ipv6.ip6frag_high_thresh=4194304");
     }
 
     #[test]
@@ -168,8 +204,11 @@ mod tests {
             evidence.interfaces.push(interface);
         }
         assert_eq!(told(&evidence), ("reverse_path_filter", 9, "net.ipv4.conf.eth1.rp_filter=2".to_owned()));
+        evidence.interfaces[1].name = "eth0.100".into();
+        assert_eq!(told(&evidence).2, "net.ipv4.conf.eth0/100.rp_filter=2");
         evidence.settings.has_default_route = false;
-        assert_eq!(told(&evidence).2, "net.ipv4.conf.eth1.rp_filter=0");
+        let off = "sysctl -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth0/100.rp_filter=0";
+        assert!(matches!(&first(&evidence).cures[1], Cure::Command { command, .. } if command == off), "{evidence:?}");
     }
 
     /// Recorded: only the first network namespace may set how large the table is.
@@ -178,6 +217,10 @@ mod tests {
         let settings = Settings { conntrack_max: Some(1000), conntrack_count: Some(1000), ..Settings::default() };
         let evidence = stack(Stack { conntrack_dropped: Some(7), ..Stack::default() }, settings);
         assert_eq!(told(&evidence), ("conntrack_full", 7, "net.netfilter.nf_conntrack_max=4000".to_owned()));
+        let mut with_room = evidence;
+        with_room.settings.conntrack_count = Some(10);
+        assert!(first(&with_room).cause.contains("raced"), "{:?}", first(&with_room));
+        assert!(told(&with_room).2.contains("DNAT"), "no command without a port: {:?}", told(&with_room));
     }
 
     #[test]
@@ -185,8 +228,7 @@ mod tests {
         let mut evidence = stack(Stack::default(), Settings::default());
         evidence.asked_port = Some(514);
         evidence.reasons.push(Reason { name: "NETFILTER_DROP".into(), port: None, count: 40 });
-        let command = "iptables -I INPUT -p udp --dport 514 -j ACCEPT".to_owned();
-        assert_eq!(told(&evidence), ("firewall", 0, command));
+        assert_eq!(told(&evidence), ("firewall", 0, "nft list ruleset".to_owned()));
     }
 
     #[test]

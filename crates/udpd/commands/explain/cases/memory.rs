@@ -9,6 +9,9 @@ use crate::text::tables::grouped;
 /// So near to its limit the pool of pages counts as full: a look between two allocations sees a little less.
 const FULL: f64 = 0.95;
 
+/// Of the machine's memory one part of so many is the most that UDP should have.
+const MOST_OF_MEMORY: u64 = 4;
+
 /// The limit, how many pages were used at most, and whether that is all of them.
 fn pages(settings: &Settings) -> Option<([u64; 3], u64)> {
     settings.udp_mem_pages.zip(settings.udp_pages_max)
@@ -20,8 +23,11 @@ pub fn udp_mem_reached(evidence: &Evidence) -> Vec<Finding> {
     let named: u64 = refused.map(|reason| reason.count).sum();
     let counted = evidence.stack.mem_errors.unwrap_or(0).max(named);
     let is_full = pages(&evidence.settings).is_some_and(|(limit, used)| used as f64 >= limit[2] as f64 * FULL);
-    if counted == 0 && !is_full {
-        return Vec::new();
+    let dropped: u64 = evidence.ports.iter().map(Port::dropped).sum();
+    if !is_full && (counted == 0 || counted.saturating_mul(2) < dropped) {
+        // A few among many: the buffers of the sockets are the cause of the others, and these are in their number.
+        let few = Finding::new("udp_mem_reached", Layer::Udp, "all sockets", (0, "datagrams"));
+        return (counted > 0).then(|| told(evidence, few)).into_iter().collect();
     }
     let case = |_: &Port, finding: Finding| Some(told(evidence, finding));
     let found = of_ports(evidence, case, "udp_mem_reached");
@@ -39,10 +45,12 @@ fn told(evidence: &Evidence, finding: Finding) -> Finding {
     let cause = "all UDP sockets of this host together had as much memory as net.ipv4.udp_mem allows, so even a socket \
                  with room dropped";
     let Some((limit, used)) = pages(settings) else { return finding.because(cause) };
-    let page = settings.page_bytes;
+    let page = settings.page_bytes.max(1);
     let sum: u64 = evidence.ports.iter().flat_map(|port| &port.sockets).filter_map(|it| it.buffer_bytes).sum();
     let bytes = limit[2].saturating_mul(page);
-    let needed = (sum / page).max(limit[2]).saturating_mul(2);
+    let memory = settings.memory_bytes.filter(|memory| *memory > 0);
+    let most = memory.map_or(u64::MAX, |memory| memory / MOST_OF_MEMORY / page);
+    let needed = (sum / page).max(limit[2]).saturating_mul(2).min(most);
     let arithmetic = format!(
         "{} of {} pages were used ({}); the receive buffers of these sockets together may take {}, and udp_mem lets \
          all sockets have {}",
@@ -52,22 +60,37 @@ fn told(evidence: &Evidence, finding: Finding) -> Finding {
         megabytes(sum),
         megabytes(bytes)
     );
-    let value = format!("{} {} {needed}", needed / 2, needed / 4 * 3);
-    let share = settings.memory_bytes.filter(|memory| *memory > 0);
-    let share = share.map_or(String::new(), |memory| {
-        format!("; that is {} of this machine's memory", percent((needed * page) as f64 / memory as f64))
+    let finding = finding.because(cause).with(arithmetic);
+    if needed <= limit[2] {
+        let note = "udp_mem has a quarter of this machine's memory already: lower the receive buffers, or add memory";
+        return finding.cured_by([Cure::elsewhere(note)]);
+    }
+    let value = format!("{} {} {needed}", limit[0].max(needed / 2), limit[1].max(needed / 4 * 3));
+    let share = memory.map_or(String::new(), |memory| {
+        format!("; that is {} of this machine's memory", percent(needed.saturating_mul(page) as f64 / memory as f64))
     });
     let note = format!("for all network namespaces{share}; or lower the receive buffers of the others");
-    finding.because(cause).with(arithmetic).cured_by([Cure::sysctl("net.ipv4.udp_mem", value, note)])
+    finding.cured_by([Cure::sysctl("net.ipv4.udp_mem", value, note)])
 }
 
-/// The namespace counts more full buffers than the sockets that are there: the others have been closed.
-pub fn of_sockets_that_are_gone(evidence: &Evidence) -> Vec<Finding> {
-    let (Some(errors), None) = (evidence.stack.rcvbuf_errors, evidence.asked_port) else { return Vec::new() };
+/// The namespace counts more full buffers than the sockets that were watched. Only where those were all of them the
+/// others have been closed.
+pub fn of_other_sockets(evidence: &Evidence) -> Vec<Finding> {
+    let Some(errors) = evidence.stack.rcvbuf_errors else { return Vec::new() };
     let seen: u64 = evidence.ports.iter().map(Port::dropped).sum();
     let lost = errors.saturating_sub(seen);
     if lost == 0 {
         return Vec::new();
+    }
+    if !evidence.has_all_ports {
+        let cause = format!(
+            "sockets on other ports of this network namespace lost {} datagrams, because their receive buffers \
+             were full",
+            grouped(lost)
+        );
+        let cure = Cure::command("ss -uamn", "shows them (d in skmem is what they dropped); udpd explain --port N");
+        let finding = Finding::new("other_sockets", Layer::Udp, "sockets on other ports", (0, "datagrams"));
+        return vec![finding.because(cause).cured_by([cure])];
     }
     let cause = "their receive buffers were full, and the sockets were closed before the last reading";
     let cure = Cure::elsewhere("watch again; a longer --seconds does not help where a program opens one for each task");
@@ -77,6 +100,7 @@ pub fn of_sockets_that_are_gone(evidence: &Evidence) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use crate::commands::explain::cases::diagnose;
     use crate::commands::explain::cases::testing::{losing, told};
     use crate::commands::explain::evidence::Reason;
 
@@ -84,7 +108,7 @@ mod tests {
     fn udp_mem_is_named_by_its_counter_by_its_fill_level_and_by_the_tracepoint() {
         let by_counter = {
             let mut evidence = losing();
-            evidence.stack.mem_errors = Some(5);
+            evidence.stack.mem_errors = Some(500);
             evidence
         };
         let by_level = {
@@ -94,7 +118,7 @@ mod tests {
         };
         let by_reason = {
             let mut evidence = losing();
-            evidence.reasons.push(Reason { name: "PROTO_MEM".into(), port: Some(514), count: 3 });
+            evidence.reasons.push(Reason { name: "PROTO_MEM".into(), port: Some(514), count: 600 });
             evidence
         };
         for evidence in [by_counter, by_level, by_reason] {
@@ -104,9 +128,33 @@ mod tests {
     }
 
     #[test]
+    fn one_datagram_without_memory_is_not_the_cause_of_a_thousand() {
+        let mut evidence = losing();
+        evidence.stack.mem_errors = Some(1);
+        assert_eq!(told(&evidence).0, "buffer_too_small");
+        assert!(diagnose(&evidence).iter().any(|it| (it.case, it.lost) == ("udp_mem_reached", 0)));
+    }
+
+    #[test]
+    fn udp_gets_no_more_than_a_part_of_the_machines_memory() {
+        let mut evidence = losing();
+        evidence.settings.udp_pages_max = Some(199_990);
+        evidence.settings.memory_bytes = Some(250_000 * 4 * 4096);
+        assert_eq!(told(&evidence).2, "net.ipv4.udp_mem=125000 187500 250000");
+        evidence.settings.memory_bytes = Some(1 << 20);
+        assert!(told(&evidence).2.contains("lower the receive buffers"), "{:?}", told(&evidence));
+    }
+
+    #[test]
     fn what_closed_sockets_lost_is_what_the_others_did_not() {
         let mut evidence = losing();
         evidence.stack.rcvbuf_errors = Some(5000);
+        assert!(
+            diagnose(&evidence).iter().any(|it| (it.case, it.lost) == ("other_sockets", 0)),
+            "others were not seen"
+        );
+        assert!(diagnose(&evidence).iter().all(|it| it.case != "sockets_gone"));
+        evidence.has_all_ports = true;
         let (case, lost, _) = told(&evidence);
         assert_eq!((case, lost), ("sockets_gone", 4000));
     }

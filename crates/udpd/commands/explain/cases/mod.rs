@@ -14,6 +14,7 @@ pub mod reader;
 pub mod steering;
 #[cfg(test)]
 pub mod testing;
+pub mod unexplained;
 
 use super::evidence::Evidence;
 use super::finding::{Finding, rank};
@@ -47,10 +48,11 @@ const CASES: &[Case] = &[
     reader::silent,
     buffer::clamped,
     buffer::too_small,
-    memory::of_sockets_that_are_gone,
+    memory::of_other_sockets,
     daemon::dropped_by_rule,
     daemon::sink_too_slow,
     daemon::sink_refuses,
+    unexplained::losses,
 ];
 
 /// All that can be said of it, worst first and nothing twice.

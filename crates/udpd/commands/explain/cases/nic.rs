@@ -2,14 +2,14 @@
 
 use super::steering::lost_at;
 use crate::commands::explain::evidence::Evidence;
-use crate::commands::explain::finding::{Cure, Finding};
+use crate::commands::explain::finding::{Cure, Finding, quote};
 use crate::commands::explain::sums::time;
 use crate::text::tables::grouped;
 
 pub fn ring_too_small(evidence: &Evidence) -> Vec<Finding> {
     let losing = evidence.interfaces.iter().filter(|interface| interface.missed.unwrap_or(0) > 0);
     let told = losing.map(|interface| {
-        let name = &interface.name;
+        let (name, word) = (&interface.name, quote(&interface.name));
         let queues = interface.queue_cores.len().max(1) as f64;
         let rate = interface.packets.unwrap_or(0).saturating_add(interface.missed.unwrap_or(0)) as f64;
         let rate = (rate / evidence.seconds.max(0.001) / queues).max(1.0);
@@ -28,7 +28,7 @@ pub fn ring_too_small(evidence: &Evidence) -> Vec<Finding> {
                 let note = format!(
                     "the driver can go up to {max}; most reset the link for it; for good: ring = \"max\" in [steer]"
                 );
-                let cure = Cure::command(format!("ethtool -G {name} rx {max}"), note);
+                let cure = Cure::command(format!("ethtool -G {word} rx {max}"), note);
                 finding.because(cause).with(arithmetic).cured_by([cure])
             }
             Some((now, _)) => {
@@ -38,12 +38,12 @@ pub fn ring_too_small(evidence: &Evidence) -> Vec<Finding> {
                     time(f64::from(now) / rate)
                 );
                 let note = "spreads the receive queues over cores of their own, and the receivers beside them";
-                let cure = Cure::command(format!("udpd steer apply {name}"), note);
+                let cure = Cure::command(format!("udpd steer apply {word}"), note);
                 finding.because(cause).with(arithmetic).cured_by([cure])
             }
             None => {
                 let note = "the driver does not tell how long its ring is, so whether it can be longer is not known";
-                finding.because(cause).cured_by([Cure::command(format!("ethtool -g {name}"), note)])
+                finding.because(cause).cured_by([Cure::command(format!("ethtool -g {word}"), note)])
             }
         }
     });

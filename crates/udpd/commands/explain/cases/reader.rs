@@ -18,8 +18,8 @@ const MOSTLY_FULL: f64 = 0.5;
 /// A socket that is full at so many of the looks would be with any buffer.
 const ALWAYS_FULL: f64 = 0.9;
 
-/// A control group that takes more of the time from a process explains drops.
-const THROTTLED: f64 = 0.01;
+/// A control group that stops a process in more of the periods explains drops.
+const THROTTLED: f64 = 0.05;
 
 fn of_readers(
     evidence: &Evidence,
@@ -33,7 +33,8 @@ fn of_readers(
 pub fn stopped(evidence: &Evidence) -> Vec<Finding> {
     of_readers(evidence, "reader_stopped", |_, reader, finding| {
         reader.is_stopped.then(|| {
-            let cause = "the process that reads was stopped by a signal (SIGSTOP, a debugger), so nobody read";
+            let cause = "the process that reads was stopped by a signal (SIGSTOP, a debugger) at more than half of the looks, \
+                         so nobody read";
             finding.because(cause).cured_by([Cure::command(format!("kill -CONT {}", reader.pid), "")])
         })
     })
@@ -45,8 +46,8 @@ pub fn throttled(evidence: &Evidence) -> Vec<Finding> {
         let throttled = reader.throttled.as_ref().filter(|it| it.share >= THROTTLED)?;
         let limit = throttled.cores.map_or(String::new(), |cores| format!(" of {cores:.2} cores"));
         let cause = format!(
-            "the control group of the process that reads (a container's or a unit's limit of CPU time) stopped it for \
-             {} of the time",
+            "the control group of the process that reads (a container's or a unit's limit of CPU time) stopped it in \
+             {} of the periods",
             percent(throttled.share)
         );
         let arithmetic = format!(
@@ -63,16 +64,20 @@ pub fn hot_sender(evidence: &Evidence) -> Vec<Finding> {
     of_ports(
         evidence,
         |port, finding| {
-            let sockets = port.sockets.len();
-            let worst = port.worst().filter(|worst| sockets > 1 && worst.dropped * 5 >= port.dropped() * 4)?;
+            let (sockets, worst) = (port.sharing(), port.worst()?);
+            let dropped: u64 = port.beside(worst).map(|socket| socket.dropped).sum();
+            if sockets < 2 || worst.dropped * 5 < dropped * 4 {
+                return None;
+            }
             match evidence.listener_on(port.port) {
                 Some(listener) => hot_lane(evidence, listener, finding),
                 None => {
                     let cause = format!(
-                        "of {sockets} sockets on the port one dropped {} of {}: the kernel chooses the socket by the \
+                        "of {sockets} sockets on {} one dropped {} of {}: the kernel chooses the socket by the \
                          sender's address and port, and one sender or a few are louder than the others",
+                        worst.address,
                         grouped(worst.dropped),
-                        grouped(port.dropped())
+                        grouped(dropped)
                     );
                     let note = "let the loud sender use several source ports, or give that socket a larger buffer";
                     Some(finding.because(cause).cured_by([Cure::elsewhere(note)]))
@@ -133,7 +138,7 @@ pub fn at_its_limit(evidence: &Evidence) -> Vec<Finding> {
             percent(ran)
         );
         let rate = evidence.rate(port);
-        let (sockets, lost) = (port.sockets.len().max(1), port.dropped() as f64 / evidence.seconds.max(0.001));
+        let (sockets, lost) = (port.sharing(), port.dropped() as f64 / evidence.seconds.max(0.001));
         let taken = ((rate - lost) / ran / sockets as f64).max(1.0);
         let wanted = ((rate / (taken * 0.6)).ceil() as usize).max(sockets + 1);
         let arithmetic = format!(
@@ -225,6 +230,15 @@ mod tests {
         assert!(finding.also[0].contains("receive buffer was full"), "{finding:?}");
         evidence.listeners[0].spread = Some("random".into());
         assert_eq!(told(&evidence).0, "buffer_too_small", "it is spread already");
+    }
+
+    #[test]
+    fn sockets_of_other_addresses_on_the_port_are_no_group() {
+        let mut evidence = losing();
+        evidence.ports[0].sockets.push(Socket { address: "[::]:514".into(), ..Socket::default() });
+        assert_eq!(told(&evidence).0, "buffer_too_small");
+        evidence.ports[0].sockets[1].address = "0.0.0.0:514".into();
+        assert_eq!(told(&evidence).0, "hot_sender");
     }
 
     #[test]

@@ -2,15 +2,34 @@
 //! the ports, or a plan that somebody undid. Where the card lost packets it is the cause, elsewhere a risk.
 
 use crate::commands::explain::evidence::{Evidence, Interface};
-use crate::commands::explain::finding::{Cure, Finding, Layer};
+use crate::commands::explain::finding::{Cure, Finding, Layer, quote};
 use crate::commands::explain::sums::percent;
+
+/// A core whose softirq takes so much of its time is what the card waits for.
+const BUSY: f64 = 0.5;
+
+/// A queue that gets so much of what comes has more than its part.
+const MOST: f64 = 0.6;
 
 /// A finding about what an interface missed, which may be nothing.
 pub fn lost_at(case: &'static str, interface: &Interface) -> Finding {
     Finding::new(case, Layer::Nic, &interface.name, (interface.missed.unwrap_or(0), "packets"))
 }
 
+/// The same where it is known to be the cause of what was missed; otherwise it is a risk, and the loss is another's.
+fn lost_at_if(is_cause: bool, case: &'static str, interface: &Interface) -> Finding {
+    let finding = lost_at(case, interface);
+    if is_cause { finding } else { Finding { lost: 0, ..finding } }
+}
+
+fn is_busy(evidence: &Evidence, core: usize) -> bool {
+    evidence.cores.get(&core).and_then(|core| core.softirq).is_some_and(|share| share >= BUSY)
+}
+
 pub fn interrupts_on_one_core(evidence: &Evidence) -> Vec<Finding> {
+    if evidence.cores.len() == 1 {
+        return Vec::new();
+    }
     let on_one = |interface: &&Interface| {
         let [Some(first), rest @ ..] = interface.queue_cores.as_slice() else { return false };
         !rest.is_empty() && rest.iter().all(|core| *core == Some(*first))
@@ -26,15 +45,18 @@ pub fn interrupts_on_one_core(evidence: &Evidence) -> Vec<Finding> {
         let softirq = evidence.cores.get(&core).and_then(|core| core.softirq);
         let arithmetic =
             softirq.map_or(String::new(), |share| format!("its softirq took {} of its time", percent(share)));
-        let command = format!("udpd steer apply {name}");
+        let command = format!("udpd steer apply {}", quote(name));
         let note = "gives each queue a core; `udpd steer plan` shows it first, `udpd steer restore` takes it back";
-        let finding = lost_at("interrupts_on_one_core", interface).because(cause).with(arithmetic);
-        finding.cured_by([Cure::command(command, note)])
+        let finding = lost_at_if(is_busy(evidence, core), "interrupts_on_one_core", interface);
+        finding.because(cause).with(arithmetic).cured_by([Cure::command(command, note)])
     });
     told.collect()
 }
 
 pub fn hashed_by_addresses_only(evidence: &Evidence) -> Vec<Finding> {
+    if evidence.cores.len() == 1 {
+        return Vec::new();
+    }
     let addresses_only =
         |interface: &&Interface| interface.hashes_addresses_only == Some(true) && interface.queue_cores.len() > 1;
     let told = evidence.interfaces.iter().filter(addresses_only).map(|interface| {
@@ -46,8 +68,10 @@ pub fn hashed_by_addresses_only(evidence: &Evidence) -> Vec<Finding> {
         );
         let note = "adds the ports; fragments of one datagram may then come out of order; for good: flow_hash_udp = \
                     \"sdfn\" in [steer]";
-        let cure = Cure::command(format!("ethtool -N {name} rx-flow-hash udp4 sdfn"), note);
-        lost_at("hashed_by_addresses_only", interface).because(cause).cured_by([cure])
+        let cure = Cure::command(format!("ethtool -N {} rx-flow-hash udp4 sdfn", quote(name)), note);
+        let is_cause = interface.busiest_queue.is_some_and(|share| share >= MOST)
+            || interface.queue_cores.iter().flatten().any(|core| is_busy(evidence, *core));
+        lost_at_if(is_cause, "hashed_by_addresses_only", interface).because(cause).cured_by([cure])
     });
     told.collect()
 }
@@ -57,7 +81,7 @@ pub fn drifted(evidence: &Evidence) -> Vec<Finding> {
     let told = drifted.map(|interface| {
         let found: Vec<&str> = interface.drifts.iter().map(|(what, _)| what.as_str()).collect();
         let cause = format!("the host is not as the steering plan has it: {}", found.join("; "));
-        let command = format!("udpd steer apply {}", interface.name);
+        let command = format!("udpd steer apply {}", quote(&interface.name));
         let note = "sets again what differs; irqbalance = \"ban\" in [steer] keeps irqbalance off";
         lost_at("drifted_from_plan", interface).because(cause).cured_by([Cure::command(command, note)])
     });
@@ -66,6 +90,7 @@ pub fn drifted(evidence: &Evidence) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use crate::commands::explain::cases::diagnose;
     use crate::commands::explain::cases::testing::{first, told};
     use crate::commands::explain::evidence::{Core, Evidence, Interface};
 
@@ -86,6 +111,7 @@ mod tests {
     fn interrupts_on_one_core_are_the_cause_before_the_ring() {
         let mut evidence = two_queues(5000);
         evidence.interfaces[0].queue_cores = vec![Some(3), Some(3)];
+        evidence.cores.insert(0, Core::default());
         evidence.cores.insert(3, Core { softirq: Some(0.97), ..Core::default() });
         assert_eq!(told(&evidence), ("interrupts_on_one_core", 5000, "udpd steer apply eth0".to_owned()));
         let finding = first(&evidence);
@@ -94,9 +120,23 @@ mod tests {
     }
 
     #[test]
+    fn a_core_that_has_time_is_no_cause_and_a_host_with_one_core_no_risk() {
+        let mut evidence = two_queues(5000);
+        evidence.interfaces[0].queue_cores = vec![Some(0), Some(0)];
+        evidence.cores.insert(0, Core { softirq: Some(0.1), ..Core::default() });
+        evidence.cores.insert(1, Core::default());
+        assert_eq!(told(&evidence).0, "ring_too_small");
+        assert!(diagnose(&evidence).iter().any(|it| (it.case, it.lost) == ("interrupts_on_one_core", 0)));
+        evidence.cores.remove(&1);
+        assert_eq!(diagnose(&evidence).len(), 1);
+    }
+
+    #[test]
     fn a_hash_without_ports_is_the_cause_before_the_ring() {
         let mut evidence = two_queues(5000);
         evidence.interfaces[0].hashes_addresses_only = Some(true);
+        assert_eq!(told(&evidence).0, "ring_too_small", "nothing says that one queue got more than the others");
+        evidence.interfaces[0].busiest_queue = Some(0.9);
         let command = "ethtool -N eth0 rx-flow-hash udp4 sdfn".to_owned();
         assert_eq!(told(&evidence), ("hashed_by_addresses_only", 5000, command));
     }

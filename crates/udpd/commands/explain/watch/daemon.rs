@@ -6,7 +6,7 @@ use crate::config::{Config, ReceiveBuffer};
 use crate::handover::route::FullPolicy;
 use crate::ledger::SENDERS_SHOWN;
 use crate::ledger::Table;
-use crate::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot};
+use crate::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot, UpstreamSnapshot};
 
 /// The listeners that were there at both readings.
 pub fn listeners(before: &Snapshot, after: &Snapshot, config: Option<&Config>) -> Vec<Listener> {
@@ -49,7 +49,7 @@ fn listener(before: &ListenerSnapshot, now: &ListenerSnapshot, config: Option<&C
         dropped: dropped.collect(),
         lanes,
         sinks,
-        upstream: upstream(before, now),
+        upstream: upstream(before.upstream.as_ref(), now.upstream.as_ref()),
         spread: written.map(|written| written.spread.name().to_owned()),
         asked_buffer_bytes: written.and_then(asked),
         stall_seconds: written.map(|written| written.absorb.stall.as_secs_f64()),
@@ -60,17 +60,17 @@ fn difference(before: Option<u64>, now: Option<u64>) -> Option<u64> {
     Some(now?.saturating_sub(before?))
 }
 
-/// What went missing meanwhile; where only bounds are known, the lower one. By key, as `stats --json` shows it, because
-/// listeners without `sequence` have none of it.
-fn upstream(before: &ListenerSnapshot, now: &ListenerSnapshot) -> Option<Upstream> {
-    let told = |listener: &ListenerSnapshot| Some(serde_json::to_value(listener).ok()?["upstream"].take());
-    let (before, now) = (told(before)?, told(now)?);
-    let since = |key: &str| difference(before[key].as_u64(), now[key].as_u64());
-    let unit = now["unit"].as_str()?;
-    match since("missing") {
-        Some(missing) => Some(Upstream { missing: Some(missing), unit: unit.to_owned() }),
-        None => Some(Upstream { missing: since("missing_at_least"), unit: format!("{unit} at least") }),
-    }
+/// What went missing meanwhile; where only bounds are known, the lower one. Listeners without `sequence` have none.
+fn upstream(before: Option<&UpstreamSnapshot>, now: Option<&UpstreamSnapshot>) -> Option<Upstream> {
+    let (before, now) = (before?, now?);
+    let unit = &now.unit;
+    Some(match difference(before.missing, now.missing) {
+        Some(missing) => Upstream { missing: Some(missing), unit: unit.clone() },
+        None => {
+            let at_least = now.missing_at_least.saturating_sub(before.missing_at_least);
+            Upstream { missing: Some(at_least), unit: format!("{unit} at least") }
+        }
+    })
 }
 
 fn of_lane(now: &LaneSnapshot, before: &[LaneSnapshot]) -> Lane {
@@ -96,5 +96,33 @@ fn of_sink(now: &SinkSnapshot, before: &[SinkSnapshot], config: Option<&Config>)
         sink_error: since(|sink| sink.counts.dropped.sink_error),
         queue_bytes: now.queue_capacity,
         blocks: written.map(|sink| sink.when_full == FullPolicy::Block),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::tables::UpstreamTally;
+
+    fn missing(missing: Option<u64>, missing_at_least: u64) -> UpstreamSnapshot {
+        UpstreamSnapshot {
+            unit: "flows".into(),
+            missing,
+            missing_at_least,
+            missing_at_most: 1000,
+            counts: UpstreamTally::default(),
+            unseen: 0,
+            unnumbered: 0,
+        }
+    }
+
+    #[test]
+    fn what_went_missing_meanwhile_is_the_number_or_the_lower_bound() {
+        let told = |before, now| upstream(Some(&before), Some(&now)).expect("numbers");
+        let exactly = told(missing(Some(3), 1), missing(Some(10), 2));
+        assert_eq!(exactly, Upstream { missing: Some(7), unit: "flows".into() });
+        let at_least = told(missing(Some(3), 1), missing(None, 5));
+        assert_eq!(at_least, Upstream { missing: Some(4), unit: "flows at least".into() });
+        assert_eq!(upstream(None, Some(&missing(Some(1), 1))), None);
     }
 }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use ::steer::format_core_list;
+
 use super::cores::Shares;
 use super::looks::Looks;
 use crate::commands::explain::evidence::{Core, Interface, Settings, Stack};
@@ -25,7 +27,8 @@ pub fn stack(counted: &Reading) -> Stack {
         rcvbuf_errors: sum([udp.rcvbuf_errors, udp6.rcvbuf_errors]),
         mem_errors: sum([udp.mem_errors, udp6.mem_errors]),
         checksum_errors: sum([udp.in_csum_errors, udp6.in_csum_errors]),
-        reassembly_failed: sum([ip.reasm_fails, ip6.reasm_fails]),
+        reassembly_failed: ip.reasm_fails,
+        reassembly6_failed: ip6.reasm_fails,
         reverse_path: ip.reverse_path_filter,
         conntrack_dropped: counted.conntrack.drop,
     }
@@ -42,6 +45,7 @@ pub fn interfaces(counted: &Reading, mut set: BTreeMap<String, Interface>, proc_
             bytes: link.rx_bytes,
             missed: link.rx_missed_errors,
             dropped: link.rx_dropped,
+            busiest_queue: busiest_queue(interface.queues.values().map(|queue| queue.packets)),
             rp_filter: number(&proc_root.join(format!("sys/net/ipv4/conf/{name}/rp_filter"))),
             ..set.remove(name).unwrap_or_default()
         }
@@ -85,10 +89,37 @@ pub fn settings(counted: &Reading, looks: &Looks, proc_root: &Path) -> Settings 
         conntrack_count: counted.conntrack.count,
         fragments_max_bytes: number(&proc_root.join("sys/net/ipv4/ipfrag_high_thresh")),
         fragments_used_max_bytes: looks.fragments_max_bytes.max(memory.fragment_bytes),
+        fragments6_max_bytes: number(&proc_root.join("sys/net/ipv6/ip6frag_high_thresh")),
+        fragments6_used_max_bytes: looks.fragments6_max_bytes,
         rp_filter_all: number(&proc_root.join("sys/net/ipv4/conf/all/rp_filter")),
-        has_default_route: routes.lines().skip(1).any(|line| line.split('\t').nth(1) == Some("00000000")),
+        has_default_route: routes.lines().skip(1).any(is_default_route),
         memory_bytes: total.map(|kilobytes: u64| kilobytes * 1024),
     }
+}
+
+/// One that leads anywhere: a reject route refuses everything that no other takes.
+fn is_default_route(line: &str) -> bool {
+    const REJECT: u32 = 0x200;
+    let fields: Vec<&str> = line.split('\t').map(str::trim).collect();
+    let flags = fields.get(3).and_then(|flags| u32::from_str_radix(flags, 16).ok()).unwrap_or(0);
+    let is_for_all = fields.get(1) == Some(&"00000000") && fields.get(7).is_none_or(|mask| *mask == "00000000");
+    is_for_all && flags & REJECT == 0
+}
+
+/// Cores of which the kernel does not tell what their backlog dropped, where it does of others.
+pub fn unseen(cores: &BTreeMap<usize, Core>) -> Option<String> {
+    let (told, others): (Vec<_>, Vec<_>) = cores.iter().partition(|(_, core)| core.backlog_dropped.is_some());
+    let others: Vec<usize> = others.into_iter().map(|(core, _)| *core).collect();
+    let is_told = !told.is_empty() && !others.is_empty();
+    is_told.then(|| format!("what the backlog of core {} dropped: it was not read twice", format_core_list(&others)))
+}
+
+/// Of what the queues of an interface got, the part of the busiest one; not known where one does not tell.
+fn busiest_queue(queues: impl Iterator<Item = Option<u64>>) -> Option<f64> {
+    let packets = queues.collect::<Option<Vec<u64>>>()?;
+    let all: u64 = packets.iter().sum();
+    let most = *packets.iter().max()?;
+    (all > 0).then(|| most as f64 / all as f64)
 }
 
 fn number<T: std::str::FromStr>(path: &Path) -> Option<T> {
@@ -118,5 +149,15 @@ mod tests {
         let read = settings(&Reading::default(), &Looks::default(), root(&files).path());
         assert_eq!((read.rp_filter_all, read.memory_bytes, read.has_default_route), (Some(2), Some(1_024_000), true));
         assert_eq!((read.udp_mem_pages, read.fragments_max_bytes), (None, None));
+        assert!(!is_default_route("*\t00000000\t00000000\t0200\t0\t0\t-1\t00000000"), "it refuses everything");
+    }
+
+    #[test]
+    fn a_core_that_came_meanwhile_does_not_hide_what_the_others_dropped() {
+        let told = Core { backlog_dropped: Some(5), ..Core::default() };
+        let cores = BTreeMap::from([(0, told), (3, Core::default())]);
+        assert!(unseen(&cores).is_some_and(|words| words.contains("core 3")));
+        let evidence = crate::commands::explain::evidence::Evidence { cores, ..Default::default() };
+        assert_eq!(evidence.backlog_dropped(), Some(5));
     }
 }

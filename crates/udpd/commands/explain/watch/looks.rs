@@ -16,6 +16,7 @@ pub struct Looks {
     pub sockets: BTreeMap<u64, Seen>,
     pub udp_pages_max: Option<u64>,
     pub fragments_max_bytes: Option<u64>,
+    pub fragments6_max_bytes: Option<u64>,
     /// By process: at how many looks it was stopped.
     pub stopped: BTreeMap<u32, u32>,
 }
@@ -49,6 +50,8 @@ impl Looks {
         let sockstat = fs::read_to_string(proc_root.join("net/sockstat")).unwrap_or_default();
         self.udp_pages_max = self.udp_pages_max.max(word(&sockstat, "UDP:", "mem"));
         self.fragments_max_bytes = self.fragments_max_bytes.max(word(&sockstat, "FRAG:", "memory"));
+        let sockstat6 = fs::read_to_string(proc_root.join("net/sockstat6")).unwrap_or_default();
+        self.fragments6_max_bytes = self.fragments6_max_bytes.max(word(&sockstat6, "FRAG6:", "memory"));
         for &reader in readers {
             let stat = fs::read_to_string(proc_root.join(format!("{reader}/stat"))).unwrap_or_default();
             *self.stopped.entry(reader).or_default() += u32::from(is_stopped(&stat));
@@ -103,13 +106,18 @@ mod tests {
         let mut looks = Looks::default();
         for (queued, drops) in [("00000000", 5), ("000003E8", 105), ("000003E8", 110), ("00000000", 110)] {
             let sockstat = "UDP: inuse 3 mem 17\nFRAG: inuse 1 memory 4096\n";
+            let sockstat6 = "FRAG6: inuse 0 memory 512\n";
             let stat = "12 (a) b) T 1 2\n";
-            let found = root(&[("net/udp", &table(queued, drops)), ("net/sockstat", sockstat), ("12/stat", stat)]);
+            let table = table(queued, drops);
+            let files =
+                [("net/udp", &*table), ("net/sockstat", sockstat), ("net/sockstat6", sockstat6), ("12/stat", stat)];
+            let found = root(&files);
             looks.look(found.path(), &buffers, &[12]);
         }
         let seen = looks.sockets[&4711];
         assert_eq!((seen.dropped_at_once, looks.full(4711)), (100, 0.5));
         assert_eq!((looks.udp_pages_max, looks.fragments_max_bytes), (Some(17), Some(4096)));
+        assert_eq!(looks.fragments6_max_bytes, Some(512));
         assert_eq!(looks.stopped, BTreeMap::from([(12, 4)]));
     }
 

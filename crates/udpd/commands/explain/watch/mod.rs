@@ -24,7 +24,7 @@ use self::sockets::Owners;
 use super::evidence::Evidence;
 use crate::config::Config;
 use crate::exit::{ExitCode, Failure};
-use crate::host::{Reader, Reading};
+use crate::host::{self as host_ledger, Losses, Reader, Reading};
 use crate::ledger::Snapshot;
 use crate::os::holder;
 
@@ -67,18 +67,25 @@ pub fn watch(target: &Target<'_>) -> Result<Watched, Failure> {
             None
         }
     };
+    if let Some(name) = target.interface {
+        must_exist(name, proc_root)?;
+    }
     let ledger = ledger.filter(|ledger| target.port.is_none_or(|port| has_port(ledger, port)));
+    let has_all_ports = target.port.is_none() && ledger.is_none();
     let ports = ports(target, ledger.as_ref(), proc_root);
     let mut reader = Reader::new(ports.iter().copied());
     let before = Moment::take(&mut reader, &ports, proc_root);
     let mut names = Names::open();
-    let started = Instant::now();
     let looks = look(target, &before, &mut names, proc_root);
     let after = Moment::take(&mut reader, &ports, proc_root);
-    let seconds = started.elapsed().as_secs_f64();
+    let seconds = (after.at - before.at).as_secs_f64();
     let counted = after.reading.since(&before.reading);
-    unseen.extend(after.reading.unread.iter().map(|(_, why)| why.clone()));
-    let mut evidence = Evidence { seconds, asked_port: target.port, ..Evidence::default() };
+    for (_, why) in before.reading.unread.iter().chain(&after.reading.unread) {
+        if !unseen.contains(why) {
+            unseen.push(why.clone());
+        }
+    }
+    let mut evidence = Evidence { seconds, asked_port: target.port, has_all_ports, ..Evidence::default() };
     if let Some(before) = &ledger {
         match (target.ask)() {
             Ok(after) => evidence.listeners = daemon::listeners(before, &after, target.config),
@@ -94,25 +101,35 @@ pub fn watch(target: &Target<'_>) -> Result<Watched, Failure> {
             evidence.elsewhere = elsewhere::listeners(port, proc_root);
         }
     }
-    if let Some(name) = target.interface.filter(|name| !counted.nic.contains_key(*name)) {
-        let known: Vec<&str> = counted.nic.keys().map(String::as_str).collect();
-        let message = format!("there is no interface {name} in this network namespace: there are {}", known.join(", "));
-        return Err(Failure::new(ExitCode::Unavailable, message));
-    }
     let named: Vec<String> = counted.nic.keys().filter(|name| is_meant(target, name)).cloned().collect();
     let (set, unread) = interfaces::read(&named, target.config);
     unseen.extend(unread);
     evidence.interfaces = host::interfaces(&counted, set, proc_root);
     evidence.interfaces.retain(|interface| is_meant(target, &interface.name));
     evidence.cores = host::cores(&counted, &cores::since(&before.ticks, &after.ticks));
+    unseen.extend(host::unseen(&evidence.cores));
+    evidence.losses = Losses::of(&counted).lost;
+    evidence.losses.retain(|loss| loss.layer != host_ledger::Layer::Nic || is_meant(target, &loss.place));
     evidence.stack = host::stack(&counted);
     evidence.settings = host::settings(&counted, &looks, proc_root);
     evidence.ports = sockets::ports(&counted, &looks, (&before.owners, &after.owners), seconds);
     unseen.extend(sockets::unnamed(&evidence.ports));
-    evidence.reasons = names.reasons();
-    unseen.extend(names.unseen());
+    let (reasons, nameless) = names.close();
+    evidence.reasons = reasons;
+    unseen.extend(nameless);
     evidence.unseen = unseen;
     Ok(Watched { subject: subject(target, &evidence), evidence })
+}
+
+/// Refuses an interface that is not there, before anything is watched.
+fn must_exist(name: &str, proc_root: &Path) -> Result<(), Failure> {
+    let table = fs::read_to_string(proc_root.join("net/dev")).unwrap_or_default();
+    let known: Vec<&str> = table.lines().filter_map(|line| Some(line.split_once(':')?.0.trim())).collect();
+    if known.is_empty() || known.contains(&name) {
+        return Ok(());
+    }
+    let message = format!("there is no interface {name} in this network namespace: there are {}", known.join(", "));
+    Err(Failure::new(ExitCode::Unavailable, message))
 }
 
 /// Whether an interface is looked at.
@@ -124,7 +141,7 @@ fn has_port(ledger: &Snapshot, port: u16) -> bool {
     ledger.listeners.iter().any(|listener| daemon::ports(listener).contains(&port))
 }
 
-/// The port that was asked for, or those of the daemon, or all on which somebody listens.
+/// The port that was asked for, or those of the daemon, or all that somebody has, connected or not.
 fn ports(target: &Target<'_>, ledger: Option<&Snapshot>, proc_root: &Path) -> BTreeSet<u16> {
     if let Some(port) = target.port {
         return [port].into();
@@ -133,13 +150,13 @@ fn ports(target: &Target<'_>, ledger: Option<&Snapshot>, proc_root: &Path) -> BT
         return ledger.listeners.iter().flat_map(daemon::ports).collect();
     }
     let sockets = holder::sockets(proc_root, |_| true).unwrap_or_default();
-    sockets.iter().filter(|socket| !socket.connected).map(|socket| socket.address.port()).collect()
+    sockets.iter().map(|socket| socket.address.port()).collect()
 }
 
 fn subject(target: &Target<'_>, evidence: &Evidence) -> String {
     match (target.port, evidence.listeners.len()) {
         (Some(port), _) => format!("port {port}"),
-        (None, 0) => format!("{} ports on which somebody listens", evidence.ports.len()),
+        (None, 0) => format!("{} ports with a UDP socket", evidence.ports.len()),
         (None, 1) => format!("listener {} of udpd", evidence.listeners[0].name),
         (None, count) => format!("{count} listeners of udpd"),
     }
@@ -147,6 +164,8 @@ fn subject(target: &Target<'_>, evidence: &Evidence) -> String {
 
 /// All readings at one moment.
 struct Moment {
+    /// When the counters were read.
+    at: Instant,
     reading: Reading,
     ticks: cores::Ticks,
     owners: Owners,
@@ -158,6 +177,7 @@ impl Moment {
             owners: Owners::find(ports, proc_root),
             ticks: cores::parse(&fs::read_to_string(proc_root.join("stat")).unwrap_or_default()),
             reading: reader.read().clone(),
+            at: Instant::now(),
         }
     }
 }
@@ -189,4 +209,19 @@ fn look(target: &Target<'_>, before: &Moment, names: &mut Names, proc_root: &Pat
         let _ = write!(io::stderr().lock(), "\r{:24}\r", "");
     }
     looks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::testing::root;
+
+    #[test]
+    fn an_interface_that_is_not_there_is_refused_with_those_that_are() {
+        let heading = "Inter-| Receive\n face |bytes packets\n";
+        let tree = root(&[("net/dev", &format!("{heading}    lo: 1 2 3\n  eth0: 1 2 3\n"))]);
+        assert!(must_exist("eth0", tree.path()).is_ok());
+        let refusal = must_exist("eth1", tree.path()).expect_err("not there").to_string();
+        assert!(refusal.contains("there are lo, eth0"), "{refusal}");
+    }
 }

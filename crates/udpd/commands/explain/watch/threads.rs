@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::commands::explain::evidence::{Reader, Throttled};
+use crate::commands::explain::finding::quote;
 
 /// A process at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -29,7 +30,10 @@ struct Thread {
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Group {
     folder: PathBuf,
-    throttled_us: u64,
+    /// The periods in which it was given time, and those in which that was used up. The throttled time itself adds up
+    /// over cores.
+    periods: u64,
+    throttled: u64,
     command: String,
     cores: Option<f64>,
 }
@@ -66,19 +70,20 @@ impl Process {
             ran: busiest.map(|(_, ran, _)| ran),
             waited: busiest.map(|(.., waited)| waited),
             is_stopped: false,
-            throttled: self.throttled_since(earlier, seconds),
+            throttled: self.throttled_since(earlier),
         }
     }
 
-    fn throttled_since(&self, earlier: &Self, seconds: f64) -> Option<Throttled> {
+    fn throttled_since(&self, earlier: &Self) -> Option<Throttled> {
         let since = |group: &Group| {
             let before = earlier.groups.iter().find(|before| before.folder == group.folder)?;
-            Some(group.throttled_us.saturating_sub(before.throttled_us))
+            let periods = group.periods.saturating_sub(before.periods).max(1);
+            let throttled = group.throttled.saturating_sub(before.throttled);
+            Some((throttled as f64 / periods as f64).min(1.0))
         };
-        let (group, microseconds) =
-            self.groups.iter().filter_map(|group| Some((group, since(group)?))).max_by_key(|(_, it)| *it)?;
-        let share = (microseconds as f64 / 1e6 / seconds.max(0.001)).min(1.0);
-        (microseconds > 0).then(|| Throttled { share, command: group.command.clone(), cores: group.cores })
+        let found = self.groups.iter().filter_map(|group| Some((group, since(group)?)));
+        let (group, share) = found.max_by(|(_, share), (_, other)| share.total_cmp(other))?;
+        (share > 0.0).then(|| Throttled { share, command: group.command.clone(), cores: group.cores })
     }
 }
 
@@ -131,20 +136,22 @@ impl Group {
         let stat = read("cpu.stat")?;
         let field = |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
         let number = |name: &str| read(name)?.trim().parse::<f64>().ok();
-        let shown = folder.display();
+        let counts = field("nr_periods ").zip(field("nr_throttled "));
+        let shown = |file: &str| quote(&folder.join(file).display().to_string());
         if is_unified {
             let max = read("cpu.max").unwrap_or_default();
             let mut words = max.split_ascii_whitespace().map(str::parse::<f64>);
             let limit = words.next().and_then(Result::ok).zip(words.next().and_then(Result::ok));
             let cores = limit.map(|(quota, period)| quota / period.max(1.0));
-            let command = format!("echo max > {shown}/cpu.max");
-            Some(Self { folder: folder.to_owned(), throttled_us: field("throttled_usec ")?, command, cores })
+            let command = format!("echo max > {}", shown("cpu.max"));
+            let (periods, throttled) = counts?;
+            Some(Self { folder: folder.to_owned(), periods, throttled, command, cores })
         } else {
             let quota = number("cpu.cfs_quota_us").filter(|quota| *quota > 0.0);
             let cores = quota.zip(number("cpu.cfs_period_us")).map(|(quota, period)| quota / period.max(1.0));
-            let command = format!("echo -1 > {shown}/cpu.cfs_quota_us");
-            let throttled_us = field("throttled_time ")? / 1000;
-            Some(Self { folder: folder.to_owned(), throttled_us, command, cores })
+            let command = format!("echo -1 > {}", shown("cpu.cfs_quota_us"));
+            let (periods, throttled) = counts?;
+            Some(Self { folder: folder.to_owned(), periods, throttled, command, cores })
         }
     }
 }
@@ -154,9 +161,9 @@ mod tests {
     use super::*;
     use crate::os::testing::root;
 
-    fn host(ran: u64, waited: u64, throttled: u64) -> tempfile::TempDir {
+    fn host(ran: u64, waited: u64, (periods, throttled): (u64, u64)) -> tempfile::TempDir {
         let (times, idle) = (format!("{ran} {waited} 7\n"), "5 5 7\n".to_owned());
-        let stat = format!("nr_periods 9\nthrottled_usec {throttled}\n");
+        let stat = format!("nr_periods {periods}\nnr_throttled {throttled}\nthrottled_usec 900000\n");
         root(&[
             ("proc/9/task/10/comm", "rx0-syslog\n"),
             ("proc/9/task/10/status", "Name:\tx\nCpus_allowed_list:\t1,3\n"),
@@ -172,8 +179,8 @@ mod tests {
 
     #[test]
     fn the_busiest_thread_that_may_receive_counts_with_the_group_above_it() {
-        let before = Process::read(host(0, 0, 0).path(), 9, "udpd");
-        let late = host(500_000_000, 1_000_000_000, 800_000);
+        let before = Process::read(host(0, 0, (5, 2)).path(), 9, "udpd");
+        let late = host(500_000_000, 1_000_000_000, (25, 10));
         let mut reader = Process::read(late.path(), 9, "udpd");
         // Both stood below the same root on a live machine.
         let folder = late.path().join("sys/fs/cgroup/box");
