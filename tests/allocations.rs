@@ -47,7 +47,7 @@ fn nothing_is_allocated_between_the_second_and_the_eighth_second_of_a_run() {
     every_other_sink();
 }
 
-/// The formats, the relay and the Unix sockets, together behind one listener.
+/// The formats, the relay and the Unix sockets, together behind one listener that looks for numbers.
 fn every_other_sink() {
     let directory = tempfile::tempdir().expect("a directory");
     let relayed = UdpSocket::bind("127.0.0.1:0").expect("a free port");
@@ -85,7 +85,7 @@ fn every_other_sink() {
         relayed.local_addr().expect("bound"),
         directory = directory.path().display()
     );
-    run_with("", &sinks);
+    run_with("sequence = { offset = 0, bytes = 4, order = \"big\" }", &sinks);
 }
 
 /// Reads until the other end is gone.

@@ -239,6 +239,23 @@ fn more_lanes_than_cores_cannot_be_fed_by_core_and_never_start() {
 }
 
 #[test]
+fn a_steered_interface_that_is_absent_is_left_out_with_a_warning_and_refused_by_check_alone() {
+    let address = free_address();
+    let text = config(address, "", "interfaces = [\"card9\"]");
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let file = folder.path().join("udpd.toml");
+    std::fs::write(&file, &text).expect("a configuration");
+    let checked = udpd(&["check", "-c", file.to_str().expect("temporary paths are UTF-8")]);
+    assert_eq!(checked.status.code(), Some(78), "{checked:?}");
+    assert!(String::from_utf8_lossy(&checked.stderr).contains("this host has no interface \"card9\""), "{checked:?}");
+    let daemon = Daemon::with_config(&text);
+    send_from(core_affinity::get_core_ids().expect("the cores of this process")[0].id, address, 1);
+    arrived(&daemon, 1);
+    let ended = daemon.terminate();
+    assert_eq!(times(&ended, "interface card9 is not steered"), 1, "{}", ended.stderr);
+}
+
+#[test]
 fn what_cannot_be_restored_is_told_and_kept_until_it_is_given_up() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let state = folder.path().join("steer");

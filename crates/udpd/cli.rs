@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use crate::commands::bench::{ladder, max, recv, send};
 use crate::commands::steer::{self, Action, Task};
 use crate::commands::{check, explain, replay, run, stats, top};
-use crate::config::{self, Config, Host};
+use crate::config::{self, Config, Host, MayCome};
 use crate::endpoint::control::{self, Connection};
 use crate::exit::{ExitCode, Failure};
 use crate::os::console;
@@ -246,7 +246,9 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
             run::execute(&Config::from_arguments(&listen, &to, lanes, stats_on_exit)?)
         }
         Command::Run { config, .. } => run::execute(&load(config)?),
-        Command::Check { config, json } => check::execute(&load(config)?, json, &mut io::stdout().lock()),
+        Command::Check { config, json } => {
+            check::execute(&load_on(config, &Host::default())?, json, &mut io::stdout().lock())
+        }
         Command::Stats { json, daemon } => stats::execute(reach(daemon)?, json, &mut io::stdout().lock()),
         Command::Top { arguments, daemon } => {
             top::execute(&arguments, Box::new(move || reach(daemon.clone())?.stats()))
@@ -266,8 +268,8 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
 fn explain(arguments: &explain::Arguments, mut daemon: RunningDaemon) -> Result<(), Failure> {
     let usual = Path::new(CONFIG_PATH);
     let config = match &daemon.config {
-        Some(path) => Some(Config::load(path, &Host::default())?),
-        None => Config::load(usual, &Host::default()).ok(),
+        Some(path) => Some(Config::load(path, &running())?),
+        None => Config::load(usual, &running()).ok(),
     };
     if daemon.socket.is_none() && daemon.config.is_none() && config.is_some() {
         daemon.config = Some(usual.to_owned());
@@ -306,8 +308,9 @@ fn steer(command: Steer) -> Result<(), Failure> {
         // What is saved is put back whatever a file says by now.
         None if action == Action::Restore || !Path::new(CONFIG_PATH).exists() => None,
         config => {
-            let interfaces_may_come = matches!(action, Action::Apply | Action::Watch);
-            Some(load_on(config, &Host { interfaces_may_come, ..Host::default() })?)
+            let waits = matches!(action, Action::Apply | Action::Watch);
+            let may_come = if waits { MayCome::All } else { MayCome::None };
+            Some(load_on(config, &Host { may_come, ..Host::default() })?)
         }
     };
     let wish = config.as_ref().map_or_else(config::Steer::default, |config| config.steer.clone());
@@ -336,8 +339,13 @@ fn reach(daemon: RunningDaemon) -> Result<Connection, Failure> {
     }
 }
 
+/// For who does without an interface of `[steer]` that is absent.
 fn load(path: Option<PathBuf>) -> Result<Config, Failure> {
-    load_on(path, &Host::default())
+    load_on(path, &running())
+}
+
+fn running() -> Host {
+    Host { may_come: MayCome::Steered, ..Host::default() }
 }
 
 fn load_on(path: Option<PathBuf>, host: &Host) -> Result<Config, Failure> {

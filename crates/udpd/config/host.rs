@@ -20,19 +20,38 @@ pub struct Host {
     pub sys_root: PathBuf,
     /// Usually `/proc`.
     pub proc_root: PathBuf,
-    /// An interface that does not exist yet is waited for, and no mistake of the file.
-    pub interfaces_may_come: bool,
+    /// Which interfaces of the file need not be there yet.
+    pub may_come: MayCome,
+}
+
+/// Interfaces that may be absent, and no mistake of the file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum MayCome {
+    #[default]
+    None,
+    /// Those of `[steer]`: who receives does so without them, and warns.
+    Steered,
+    All,
 }
 
 impl Default for Host {
     fn default() -> Self {
-        Self { sys_root: PathBuf::from("/sys"), proc_root: PathBuf::from("/proc"), interfaces_may_come: false }
+        Self { sys_root: PathBuf::from("/sys"), proc_root: PathBuf::from("/proc"), may_come: MayCome::None }
     }
 }
 
 impl Host {
-    /// Refuses an interface that does not exist, naming those that do.
+    /// Refuses an interface of a listener that does not exist, naming those that do.
     pub(super) fn check_interface(&self, name: &str) -> Result<(), Advice> {
+        self.check_name(name, self.may_come == MayCome::All)
+    }
+
+    /// The same for one of `[steer]`.
+    pub(super) fn check_steered(&self, name: &str) -> Result<(), Advice> {
+        self.check_name(name, self.may_come != MayCome::None)
+    }
+
+    fn check_name(&self, name: &str, may_come: bool) -> Result<(), Advice> {
         // The kernel's own rules for a name; they also keep the path below inside its directory.
         let plain = !name.is_empty() && name != "." && name != "..";
         if !plain || name.len() > 15 || name.contains(|c: char| c == '/' || c.is_whitespace() || c.is_control()) {
@@ -40,7 +59,7 @@ impl Host {
             return Err(Advice::new(what, "write a name that \"ip link\" shows: at most 15 bytes, no slash, no space"));
         }
         let root = self.sys_root.join("class/net");
-        if self.interfaces_may_come || !root.is_dir() || root.join(name).exists() {
+        if may_come || !root.is_dir() || root.join(name).exists() {
             return Ok(());
         }
         let what = format!("this host has no interface {name:?}");
@@ -180,6 +199,9 @@ mod tests {
         for name in ["..", "a/b", "", "sixteen-letters-"] {
             assert!(host.check_interface(name).is_err(), "{name:?}");
         }
+        let running = Host { may_come: MayCome::Steered, ..host };
+        assert!(running.check_interface("eth7").is_err() && running.check_steered("a/b").is_err());
+        assert_eq!(running.check_steered("eth7"), Ok(()));
     }
 
     #[test]

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 
 pub use arguments::forms as to_forms;
 pub use daemon::Daemon;
-pub use host::Host;
+pub use host::{Host, MayCome};
 pub use listener::{Absorb, ENGINES, EngineKind, Lanes, Listener, OnTruncate, ReceiveBuffer, Spread, Timestamps};
 pub use multicast::Multicast;
 pub use sinks::{Consumers, Sink};

@@ -126,9 +126,10 @@ impl Counter {
 
     /// What was counted between two readings of this counter.
     ///
-    /// A counter that went back has wrapped, or began anew with its device; then what it shows is what it counted since
-    /// then. Some drivers count in 32 bits what they tell in 64: one that stood close to the end of 32 bits has wrapped
-    /// there.
+    /// A counter that went back by much has wrapped, or began anew with its device; then what it shows is what it
+    /// counted since then. One that went back by a little was read while its parts were added up, and has counted
+    /// nothing. Some drivers count in 32 bits what they tell in 64: one that stood close to the end of 32 bits has
+    /// wrapped there.
     pub fn difference(&self, earlier: u64, later: u64) -> u64 {
         const NARROW: u64 = 1 << 32;
         const CLOSE: u64 = 1 << 28;
@@ -141,6 +142,7 @@ impl Counter {
         match later.checked_sub(earlier) {
             Some(difference) => difference,
             None if earlier < NARROW && NARROW - earlier + later < CLOSE => NARROW - earlier + later,
+            None if later > earlier / 2 => 0,
             None => later,
         }
     }
@@ -170,6 +172,11 @@ pub trait Table: Default + Clone {
     /// Forgets all values.
     fn clear(&mut self) {
         self.cells().for_each(|(_, cell)| *cell = None);
+    }
+
+    /// Takes what it does not know itself from an earlier reading.
+    fn fill_from(&mut self, earlier: &Self) {
+        self.cells().zip(earlier.values()).for_each(|((_, cell), (_, earlier))| *cell = cell.or(earlier));
     }
 
     /// What was counted since `earlier`; not known where one of the two is not.

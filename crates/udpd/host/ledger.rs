@@ -26,7 +26,7 @@ struct Watched {
 impl HostLedger {
     /// Counts from now on, with the sockets on these ports.
     pub fn new(ports: impl IntoIterator<Item = u16>) -> Self {
-        Self::over(Reader::new(ports))
+        Self::over(Reader::new(ports).sparing())
     }
 
     pub(super) fn over(mut reader: Reader) -> Self {
@@ -43,7 +43,7 @@ impl HostLedger {
         reader.own_sockets(own);
         let now = reader.read();
         let meanwhile = now.since(before);
-        before.clone_from(now);
+        *before = now.clone().after(std::mem::take(before));
         self.sums.lock().unwrap_or_else(PoisonError::into_inner).count_on(&meanwhile);
     }
 

@@ -22,6 +22,10 @@ impl Losses {
             losses.add_table(&interface.link, name);
             losses.add_beside(name, interface);
         }
+        if difference.interfaces_left_out > 0 {
+            let what = format!("what {} more interfaces lost: too many to read", difference.interfaces_left_out);
+            losses.unsee(Layer::Nic, what);
+        }
         losses.add_table(&difference.conntrack, "host");
         losses.add_table(&difference.ip, "ipv4");
         losses.add_table(&difference.ip6, "ipv6");

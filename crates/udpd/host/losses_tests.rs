@@ -51,6 +51,13 @@ fn a_host_that_lost_nothing_has_no_terms_and_nothing_unseen() {
 }
 
 #[test]
+fn interfaces_that_are_not_read_are_said_to_be_unseen() {
+    let losses = Losses::of(&Reading { interfaces_left_out: 3, ..quiet() });
+    assert_eq!(losses.unseen.len(), 1, "{losses:?}");
+    assert!(losses.unseen[0].what.contains("3 more interfaces"), "{losses:?}");
+}
+
+#[test]
 fn each_layer_is_in_the_sum_once_whatever_else_has_counted_the_same() {
     let mut host = quiet();
     let eth0 = host.nic.get_mut("eth0").expect("eth0");

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 
 use steer::ethtool::{DriverStatistics, Ethtool, Ioctl};
 use steer::{LinkStatistics, Statistics};
@@ -26,6 +27,7 @@ const READINGS_PER_LISTING: u32 = 10;
 pub(super) struct NicReader {
     open: Option<Open>,
     readings: u32,
+    is_sparing: bool,
 }
 
 /// What is kept open.
@@ -56,6 +58,11 @@ struct Counters {
 }
 
 impl NicReader {
+    /// Asks the drivers with every tenth reading only.
+    pub(super) fn spare(&mut self) {
+        self.is_sparing = true;
+    }
+
     pub(super) fn read(&mut self, reading: &mut Reading) {
         if let Err(error) = self.try_read(reading) {
             // Sockets that failed once are made anew.
@@ -71,9 +78,11 @@ impl NicReader {
             Some(open) => open,
             empty => empty.insert(Open::new()?),
         };
-        if self.readings.is_multiple_of(READINGS_PER_LISTING) {
+        let lists = self.readings.is_multiple_of(READINGS_PER_LISTING);
+        if lists {
             open.list()?;
         }
+        let asks_drivers = lists || !self.is_sparing;
         self.readings = self.readings.wrapping_add(1);
         open.links.clear();
         let links = &mut open.links;
@@ -81,7 +90,7 @@ impl NicReader {
         if open.has_unknown() {
             open.list()?;
         }
-        open.fill(reading)
+        open.fill(reading, asks_drivers)
     }
 }
 
@@ -108,14 +117,17 @@ impl Open {
                 // What has no driver, or none that answers, has no name for it either.
                 let driver = self.ioctl.driver(&link.name).map(|info| info.driver).unwrap_or_default();
                 let repeats_others = link.kind == "bond" || driver == "net_failover";
-                Known { counters: Counters::of(&self.ioctl, &link.name), name: link.name, driver, repeats_others }
+                // To ask holds a lock of the whole network, which what the cables of containers tell is not worth.
+                let has_device = Path::new("/sys/class/net").join(&link.name).join("device").exists();
+                let counters = has_device.then(|| Counters::of(&self.ioctl, &link.name)).flatten();
+                Known { counters, name: link.name, driver, repeats_others }
             });
             self.known.insert(link.index, known);
         }
         Ok(())
     }
 
-    fn fill(&mut self, reading: &mut Reading) -> io::Result<()> {
+    fn fill(&mut self, reading: &mut Reading, asks_drivers: bool) -> io::Result<()> {
         let Self { statistics, ioctl, known, links, left_out } = self;
         let is_there = |interface: &Interface| links.iter().any(|(index, _)| *index == interface.index);
         reading.nic.retain(|name, interface| {
@@ -133,15 +145,24 @@ impl Open {
             interface.repeats_others = known.repeats_others;
             interface.link = link(counts);
             interface.queues.clear();
-            known.read_driver(ioctl, &mut interface.driver_counters);
+            if asks_drivers {
+                known.read_driver(ioctl, &mut interface.driver_counters);
+            }
         }
-        statistics.each_queue(|index, queue, counts| {
+        let told = statistics.each_queue(|index, queue, counts| {
             let interface = known.get(&index).and_then(|known| reading.nic.get_mut(&known.name));
             let steer::QueueStatistics { packets, alloc_fail, hw_drops, hw_drop_overruns } = counts;
             if let Some(interface) = interface {
                 interface.queues.insert(queue, Queue { packets, alloc_fail, hw_drops, hw_drop_overruns });
             }
-        })
+        });
+        if told.is_err() {
+            // Few drivers tell of their queues: without them the interfaces are known all the same. The rest of the
+            // answer goes with its socket.
+            reading.nic.values_mut().for_each(|interface| interface.queues.clear());
+            *statistics = Statistics::new()?;
+        }
+        Ok(())
     }
 }
 

@@ -23,6 +23,12 @@ const SETTINGS: [(&str, &[&str]); 4] = [
     ("core/netdev_max_backlog", &["netdev_max_backlog"]),
 ];
 
+/// The most ports that are asked for one by one; beyond, all sockets of the network namespace are looked through.
+const PORTS_ASKED_MAX: usize = 16;
+
+/// How many readings of a sparing reader have one such look.
+const READINGS_PER_DUMP: u32 = 10;
+
 /// Reads this host, as the network namespace of the thread that made it shows it.
 #[derive(Debug)]
 pub struct Reader {
@@ -31,6 +37,9 @@ pub struct Reader {
     files: Files,
     nic: NicReader,
     asker: Option<Asker>,
+    /// How often it has read, and whether it leaves out of most readings what is costly.
+    readings: u32,
+    is_sparing: bool,
     buffer: Vec<u8>,
     reading: Reading,
 }
@@ -63,9 +72,20 @@ impl Reader {
             files: Files::below(proc_root),
             nic: NicReader::default(),
             asker: None,
+            readings: 0,
+            is_sparing: false,
             buffer: Vec::new(),
             reading: Reading::default(),
         }
+    }
+
+    /// The same for one that reads once a second for ever: it asks the drivers, and for all sockets of a host, with
+    /// every tenth reading only. What is not read stays as it was.
+    #[must_use]
+    pub fn sparing(mut self) -> Self {
+        self.is_sparing = true;
+        self.nic.spare();
+        self
     }
 
     /// Says which sockets are those of this process, by their inodes.
@@ -82,7 +102,10 @@ impl Reader {
         self.read_cores();
         self.read_conntrack();
         self.read_memory();
-        self.read_sockets();
+        if !self.is_sparing || self.ports.len() <= PORTS_ASKED_MAX || self.readings.is_multiple_of(READINGS_PER_DUMP) {
+            self.read_sockets();
+        }
+        self.readings = self.readings.wrapping_add(1);
         &self.reading
     }
 
@@ -203,7 +226,7 @@ impl Reader {
     }
 }
 
-/// All sockets on the ports: the kernel picks out one port, and of several we do.
+/// All sockets on the ports: the kernel picks out one port at a time, and of many we do.
 fn ask(
     asker: &mut Option<Asker>,
     ports: &BTreeSet<u16>,
@@ -213,9 +236,15 @@ fn ask(
         Some(asker) => asker,
         empty => empty.insert(Asker::new()?),
     };
-    let port = ports.first().copied().filter(|_| ports.len() == 1);
-    asker.each(false, port, &mut visit)?;
-    asker.each(true, port, &mut visit)
+    if ports.len() > PORTS_ASKED_MAX {
+        asker.each(false, None, &mut visit)?;
+        return asker.each(true, None, &mut visit);
+    }
+    for port in ports {
+        asker.each(false, Some(*port), &mut visit)?;
+        asker.each(true, Some(*port), &mut visit)?;
+    }
+    Ok(())
 }
 
 impl Files {

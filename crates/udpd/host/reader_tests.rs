@@ -8,7 +8,8 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, sendto, socket};
 
 use super::*;
-use crate::host::{HostLedger, Losses};
+use crate::host::tables::{Link, Queue, Softnet};
+use crate::host::{HostLedger, Interface, Losses};
 use crate::os::testing::root;
 
 const SNMP: &str = "Ip: InReceives InHdrErrors\nIp: 100 2\nUdp: NoPorts InErrors RcvbufErrors\nUdp: 3 9 8\n";
@@ -173,4 +174,49 @@ fn a_reader_sees_the_interfaces_of_its_own_namespace_alone() {
         assert!(status.expect("ip").success());
         assert!(!reader.read().nic.contains_key("cable"), "what is gone is not read any more");
     });
+}
+
+#[test]
+fn a_reading_that_fails_once_takes_no_sum_away_and_hides_nothing() {
+    let reading = |count: u64| {
+        let counts = SocketCounts { drops: Some(count), ..SocketCounts::default() };
+        let address = "0.0.0.0:514".parse().expect("an address");
+        let socket = SocketReading { address, inode: 7, uid: 0, interface: 0, own: false, counts };
+        let queues = [(0, Queue { packets: Some(count), ..Queue::default() })].into();
+        let link = Link { rx_packets: Some(count), ..Link::default() };
+        Reading {
+            nic: [("eth0".to_owned(), Interface { link, queues, ..Interface::default() })].into(),
+            softnet: [(1, Softnet { dropped: Some(count), ..Softnet::default() })].into(),
+            udp: Udp { in_errors: Some(count), ..Udp::default() },
+            sockets: Some(vec![socket]),
+            ..Reading::default()
+        }
+    };
+    let told = |sums: &Reading| {
+        let eth0 = &sums.nic["eth0"];
+        let drops = sums.sockets.as_ref().expect("sockets")[0].counts.drops;
+        [eth0.link.rx_packets, eth0.queues[&0].packets, sums.softnet[&1].dropped, sums.udp.in_errors, drops]
+    };
+    let failed = Reading { sockets: None, ..Reading::default() };
+    let mut without_queues = reading(20);
+    without_queues.nic.get_mut("eth0").expect("eth0").queues.clear();
+    let mut before = reading(5);
+    let mut sums = before.since(&before);
+    for (now, expected) in [(reading(9), 4), (failed, 4), (reading(15), 10)] {
+        sums.count_on(&now.since(&before));
+        before = now.after(before);
+        assert_eq!(told(&sums), [Some(expected); 5]);
+    }
+    sums.count_on(&without_queues.since(&before));
+    assert_eq!(told(&sums), [Some(15), Some(10), Some(15), Some(15), Some(15)]);
+}
+
+#[test]
+fn a_counter_that_is_read_a_little_too_low_once_is_not_booked_again() {
+    let received = &Link::COUNTERS[0];
+    assert_eq!((received.name, received.bits), ("rx_packets", 64));
+    let life = 1 << 40;
+    assert_eq!(received.difference(life, life - 3), 0, "a step back");
+    assert_eq!(received.difference(life, 12), 12, "begun anew");
+    assert_eq!(received.difference((1 << 32) - 5, 10), 15, "wrapped at 32 bits");
 }

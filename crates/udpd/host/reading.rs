@@ -12,6 +12,9 @@ use super::counter::{Counter, Layer, Table};
 use super::lost::Losses;
 use super::tables::{Conntrack, Ip, Link, Memory, Queue, SocketCounts, Softnet, Udp};
 
+/// The most interfaces that have a sum, with those that are gone.
+const INTERFACES_SUMMED_MAX: usize = 256;
+
 /// All counters of this host, as far as the network namespace of the reader sees them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -105,7 +108,8 @@ impl Reading {
         difference
     }
 
-    /// Adds what was counted meanwhile, as `since` returns it. What is there no longer is left out.
+    /// Adds what was counted meanwhile, as `since` returns it. An interface or a core that is there no longer keeps its
+    /// sum, and so do all of a layer that could not be read; a socket that was closed is left out.
     pub fn count_on(&mut self, meanwhile: &Self) {
         let mut before = std::mem::replace(self, meanwhile.clone());
         for (name, interface) in &mut self.nic {
@@ -114,11 +118,13 @@ impl Reading {
                 *interface = sum;
             }
         }
-        for (core, counts) in &mut self.softnet {
-            if let Some(mut sum) = before.softnet.remove(core) {
-                sum.count_on(counts);
-                *counts = sum;
-            }
+        // Cables of containers come and go without end.
+        let room = INTERFACES_SUMMED_MAX.saturating_sub(self.nic.len());
+        self.nic.extend(before.nic.into_iter().take(room));
+        for (core, sum) in before.softnet {
+            let counts = self.softnet.entry(core).or_default();
+            let more = std::mem::replace(counts, sum);
+            counts.count_on(&more);
         }
         before.conntrack.count_on(&meanwhile.conntrack);
         before.ip.count_on(&meanwhile.ip);
@@ -127,12 +133,36 @@ impl Reading {
         before.udp6.count_on(&meanwhile.udp6);
         (self.conntrack, self.ip, self.ip6) = (before.conntrack, before.ip, before.ip6);
         (self.udp, self.udp6) = (before.udp, before.udp6);
-        for socket in self.sockets.iter_mut().flatten() {
-            if let Some(mut sum) = before.socket(socket.inode).map(|sum| sum.counts) {
-                sum.count_on(&socket.counts);
-                socket.counts = sum;
+        let Some(sockets) = &mut self.sockets else {
+            self.sockets = before.sockets;
+            return;
+        };
+        let sums = before.sockets.unwrap_or_default();
+        for socket in sockets {
+            if let Ok(place) = sums.binary_search_by_key(&socket.inode, |sum| sum.inode) {
+                let more = std::mem::replace(&mut socket.counts, sums[place].counts);
+                socket.counts.count_on(&more);
             }
         }
+    }
+
+    /// Takes the place of `earlier` as what the next reading is compared with. What a failed reading does not have
+    /// stays as it was, so that what is counted meanwhile is found by the next one that succeeds.
+    #[must_use]
+    pub fn after(mut self, earlier: Self) -> Self {
+        if self.nic.is_empty() {
+            self.nic = earlier.nic;
+        }
+        if self.softnet.is_empty() {
+            self.softnet = earlier.softnet;
+        }
+        self.sockets = self.sockets.or(earlier.sockets);
+        self.conntrack.fill_from(&earlier.conntrack);
+        self.ip.fill_from(&earlier.ip);
+        self.ip6.fill_from(&earlier.ip6);
+        self.udp.fill_from(&earlier.udp);
+        self.udp6.fill_from(&earlier.udp6);
+        self
     }
 
     /// The socket with this inode.
@@ -169,11 +199,14 @@ impl Interface {
         *self = meanwhile.clone();
         link.count_on(&meanwhile.link);
         self.link = link;
-        for (number, queue) in &mut self.queues {
-            if let Some(mut sum) = queues.remove(number) {
-                sum.count_on(queue);
-                *queue = sum;
-            }
+        // Queues that are gone, or that nobody could tell of this time, keep theirs.
+        for (number, queue) in &self.queues {
+            queues.entry(*number).or_default().count_on(queue);
+        }
+        self.queues = queues;
+        if self.driver_counters.is_empty() {
+            self.driver_counters = counters;
+            return;
         }
         for (counter, before) in self.driver_counters.iter_mut().zip(counters) {
             if counter.name == before.name {

@@ -6,6 +6,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use nix::errno::Errno;
 use nix::libc;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 
@@ -67,12 +68,23 @@ impl Asker {
 
     /// Calls `visit` for each socket of a family, on one port or on all.
     pub fn each(&mut self, is_ipv6: bool, port: Option<u16>, mut visit: impl FnMut(Details)) -> io::Result<()> {
-        send(self.netlink.as_raw_fd(), &request(is_ipv6, port), MsgFlags::empty())?;
+        let request = request(is_ipv6, port);
+        uninterrupted(|| send(self.netlink.as_raw_fd(), &request, MsgFlags::empty()))?;
         loop {
-            let length = recv(self.netlink.as_raw_fd(), &mut self.answer, MsgFlags::empty())?;
+            let length = uninterrupted(|| recv(self.netlink.as_raw_fd(), &mut self.answer, MsgFlags::empty()))?;
             if length == 0 || !read_answers(&self.answer[..length], &mut visit)? {
                 return Ok(());
             }
+        }
+    }
+}
+
+/// A signal is no reason to know less.
+fn uninterrupted<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::EINTR) => {}
+            outcome => return outcome,
         }
     }
 }

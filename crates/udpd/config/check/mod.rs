@@ -77,10 +77,10 @@ fn check_counts(parts: &Parts<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Interfaces and cores must be there.
+/// Cores must be there, and interfaces unless they may come.
 fn check_steer(section: &Section<'_, Steer>, host: &Host, findings: &mut Findings<'_>) -> Steer {
     for interface in section.written.texts("interfaces") {
-        findings.accept(host.check_interface(&interface.value), &interface.place);
+        findings.accept(host.check_steered(&interface.value), &interface.place);
     }
     if let (Some(cores), Some(place)) = (&section.settings.request.cores, section.written.place("cpus")) {
         findings.accept(host.check_cpus(cores).map_err(or_auto), &place);
