@@ -101,7 +101,7 @@ fn push_sums(text: &mut String, listener: &ListenerSnapshot) {
             let sign = if residual < 0 { "-" } else { "" };
             (
                 format!("{sign}{}", grouped(residual.unsigned_abs())),
-                "the sums disagree; 0 is right when nothing is under way",
+                "the sums disagree, which is a bug of udpd: please report it",
             )
         }
     };

@@ -73,11 +73,14 @@ pub(super) fn paint(lines: &[Line], width: usize, height: usize, has_colour: boo
         if row > 0 {
             text.push_str("\r\n");
         }
-        line.write(&mut text, width, has_colour);
+        // Before the text: behind one as wide as the terminal the cursor stands on the last character and would erase it.
         text.push_str("\x1b[K");
+        line.write(&mut text, width, has_colour);
     }
     // What an earlier and longer picture left below.
-    text.push_str("\x1b[J");
+    if lines.len() < height {
+        text.push_str("\r\n\x1b[J");
+    }
     text
 }
 
@@ -96,8 +99,8 @@ mod tests {
         let mut line = Line::of(Mark::Plain, "abc");
         line.push(Mark::Bad, "defg");
         let lines = [line, Line::of(Mark::Reverse, "second"), Line::default()];
-        assert_eq!(paint(&lines, 5, 2, true), "\x1b[Habc\x1b[1;31mde\x1b[0m\x1b[K\r\n\x1b[7msecon\x1b[0m\x1b[K\x1b[J");
-        assert_eq!(paint(&lines[..1], 80, 2, false), "\x1b[Habc\x1b[1mdefg\x1b[0m\x1b[K\x1b[J");
-        assert_eq!(paint(&lines, 0, 0, true), "\x1b[H\x1b[J");
+        assert_eq!(paint(&lines, 5, 2, true), "\x1b[H\x1b[Kabc\x1b[1;31mde\x1b[0m\r\n\x1b[K\x1b[7msecon\x1b[0m");
+        assert_eq!(paint(&lines[..1], 80, 2, false), "\x1b[H\x1b[Kabc\x1b[1mdefg\x1b[0m\r\n\x1b[J");
+        assert_eq!(paint(&lines, 0, 0, true), "\x1b[H");
     }
 }

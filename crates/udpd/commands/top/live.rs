@@ -29,6 +29,9 @@ use crate::os::crew::{self, Crew};
 /// What the terminal sends for Ctrl-Z, which is no signal while we read keys.
 const SUSPEND: u8 = 0x1a;
 
+/// An answer of the daemon, and when it was asked for.
+type Timed = (Instant, Answer);
+
 /// One answer of the daemon, or why there is none.
 type Answer = Result<Snapshot, Failure>;
 
@@ -46,7 +49,7 @@ pub(super) fn run(ask: Ask, interval: Duration, has_colour: bool) -> Result<(), 
         let lines = draw::screen(eyes.model(), &eyes.view, &eyes.notice(), (width, height));
         show(&paint(&lines, width, height, has_colour)).map_err(|error| lost("write to", error))?;
         let heard = ears.wait(has_keys)?;
-        heard.answers.into_iter().for_each(|answer| eyes.see(answer));
+        heard.answers.into_iter().for_each(|(asked, answer)| eyes.see(answer, asked));
         let mut suspend = heard.signals.contains(&(Signal::SIGTSTP as u32));
         if heard.has_keys {
             let mut bytes = [0; 256];
@@ -97,11 +100,11 @@ impl Eyes {
         self.frozen.as_ref().unwrap_or(&self.live)
     }
 
-    fn see(&mut self, answer: Answer) {
+    fn see(&mut self, answer: Answer, asked: Instant) {
         match answer {
             Ok(snapshot) => {
                 self.silent = None;
-                self.live.read(snapshot, Instant::now());
+                self.live.read(snapshot, asked);
             }
             Err(failure) => {
                 self.live.miss();
@@ -131,7 +134,7 @@ impl Eyes {
 
 /// Everything that is waited for.
 struct Ears {
-    answers: Receiver<Answer>,
+    answers: Receiver<Timed>,
     answered: Arc<EventFd>,
     signals: SignalFd,
 }
@@ -154,7 +157,7 @@ impl Drop for Bell {
 /// What came while we waited.
 #[derive(Default)]
 struct Heard {
-    answers: Vec<Answer>,
+    answers: Vec<Timed>,
     signals: Vec<u32>,
     has_keys: bool,
 }
@@ -187,7 +190,11 @@ impl Ears {
         let bell = Bell(Arc::clone(&answered));
         let body = move || {
             let mut next = Instant::now();
-            while sender.send(ask()).is_ok() {
+            let mut timed = || {
+                let asked = Instant::now();
+                (asked, ask())
+            };
+            while sender.send(timed()).is_ok() {
                 bell.ring();
                 next = (next + interval).max(Instant::now());
                 crew::at_rest(|| std::thread::sleep(next.saturating_duration_since(Instant::now())));

@@ -202,14 +202,16 @@ impl LaneRow {
 
 /// The sum of what is known; what is lost somewhere is not to be hidden by what nobody knows elsewhere.
 pub(super) fn sum(flows: impl Iterator<Item = Flow>) -> Flow {
-    let add = |sum: Flow, flow: Flow| Flow {
-        rate: sum.rate.into_iter().chain(flow.rate).reduce(|sum, rate| sum + rate),
-        total: sum.total.into_iter().chain(flow.total).reduce(|sum, total| sum + total),
-        is_partial: sum.is_partial || flow.is_partial || flow.rate.is_none(),
-    };
-    let sum = flows.fold(Flow::default(), add);
-    // Of nothing nobody knows a part.
-    Flow { is_partial: sum.is_partial && sum.rate.is_some(), ..sum }
+    let flows: Vec<Flow> = flows.collect();
+    let rates = || flows.iter().filter_map(|flow| flow.rate);
+    let totals = || flows.iter().filter_map(|flow| flow.total);
+    // Of nothing nobody knows a part. A first reading has totals and no rates.
+    let is_part = |known: usize| known > 0 && known < flows.len();
+    Flow {
+        rate: rates().reduce(|sum, rate| sum + rate),
+        total: totals().reduce(|sum, total| sum + total),
+        is_partial: flows.iter().any(|flow| flow.is_partial) || is_part(rates().count()) || is_part(totals().count()),
+    }
 }
 
 /// Two readings of one daemon, or the first one.

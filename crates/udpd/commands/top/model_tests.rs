@@ -43,6 +43,11 @@ fn one_reading_has_sums_and_no_rates() {
     let model = model([reading(10.0, 0)]);
     assert_eq!((model.received.rate, model.received.total), (None, Some(1_233_567)));
     assert_eq!(model.restarts, 0);
+    assert!(!model.layers.socket.is_partial);
+    let mut unknown = reading(10.0, 0);
+    unknown.listeners[0].lanes[1].kernel_dropped = None;
+    let socket = self::model([unknown]).layers.socket;
+    assert!(socket.total.is_some() && socket.is_partial, "a sum of what is known is at least that: {socket:?}");
 }
 
 #[test]

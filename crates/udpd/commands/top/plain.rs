@@ -1,8 +1,11 @@
 //! The same picture as plain text, a report an interval, for whoever reads a pipe or a log.
 
-use std::io::Write;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::draw;
 use super::live::Ask;
@@ -16,9 +19,11 @@ const WIDTH: usize = 80;
 /// One report of one interval.
 pub(super) fn once(mut ask: Ask, interval: Duration, out: &mut dyn Write) -> Result<(), Failure> {
     let mut model = Model::default();
-    model.read(ask()?, Instant::now());
+    let asked = Instant::now();
+    model.read(ask()?, asked);
     thread::sleep(interval);
-    model.read(ask()?, Instant::now());
+    let asked = Instant::now();
+    model.read(ask()?, asked);
     console::print(out, &draw::report(&model, WIDTH))
 }
 
@@ -27,13 +32,20 @@ pub(super) fn follow(mut ask: Ask, interval: Duration, out: &mut dyn Write) -> R
     let mut model = Model::default();
     let mut is_silent = false;
     loop {
+        let asked = Instant::now();
         let text = match ask() {
             Ok(snapshot) => {
-                let is_first = model.is_empty();
-                model.read(snapshot, Instant::now());
+                let (is_first, restarts) = (model.is_empty(), model.restarts);
+                model.read(snapshot, asked);
                 is_silent = false;
                 // One reading has no rates yet.
-                if is_first { String::new() } else { draw::report(&model, WIDTH) + "\n" }
+                if is_first {
+                    String::new()
+                } else if model.restarts > restarts {
+                    "the daemon was restarted: its counters began anew\n\n".to_owned()
+                } else {
+                    draw::report(&model, WIDTH) + "\n"
+                }
             }
             Err(_) if is_silent => String::new(),
             Err(failure) => {
@@ -42,11 +54,19 @@ pub(super) fn follow(mut ask: Ask, interval: Duration, out: &mut dyn Write) -> R
                 format!("no answer, waiting for a daemon: {}\n\n", failure.message)
             }
         };
-        if !print(out, &text)? {
+        // Who has nothing to write does not notice otherwise that nobody reads.
+        if !print(out, &text)? || (text.is_empty() && is_unread(&io::stdout())) {
             return Ok(());
         }
         thread::sleep(interval);
     }
+}
+
+/// Whether this is a pipe that nobody reads any more.
+fn is_unread(pipe: &impl AsFd) -> bool {
+    let mut places = [PollFd::new(pipe.as_fd(), PollFlags::empty())];
+    let found = poll(&mut places, PollTimeout::ZERO);
+    found.is_ok() && places[0].revents().is_some_and(|seen| seen.contains(PollFlags::POLLERR))
 }
 
 /// Whether somebody still reads.
@@ -128,9 +148,18 @@ mod tests {
     fn without_a_daemon_one_report_fails_and_many_wait_and_say_so_once() {
         let failure = once(daemon(&[0]), Duration::ZERO, &mut Vec::new()).unwrap_err();
         assert_eq!(failure.code, ExitCode::Unavailable);
-        let mut reader = Reader { text: String::new(), reports: 3 };
+        let mut reader = Reader { text: String::new(), reports: 4 };
         follow(daemon(&[0, 0, 10, 11, 0, 0, 3, 4, 5]), Duration::ZERO, &mut reader).unwrap();
         assert_eq!(reader.text.matches("no answer").count(), 2, "{}", reader.text);
         assert!(reader.text.contains("up 11 s"), "{}", reader.text);
+        assert!(reader.text.contains("the daemon was restarted"), "{}", reader.text);
+    }
+
+    #[test]
+    fn a_pipe_is_unread_from_when_its_reader_has_gone() {
+        let (reader, writer) = nix::unistd::pipe().unwrap();
+        assert!(!is_unread(&writer));
+        drop(reader);
+        assert!(is_unread(&writer));
     }
 }

@@ -15,6 +15,9 @@ const PIECE_BYTES: usize = 4096;
 /// How many pieces of what nobody wants are read before the others have their turn.
 const FORGOTTEN_PIECES: usize = 16;
 
+/// A follower that sends more than this has to go, or reading it would be all that the thread does.
+const UNASKED_BYTES_MAX: usize = 64 << 10;
+
 /// A client and the moment at which its patience, or ours, is over.
 #[derive(Debug)]
 pub(super) struct Client<S> {
@@ -42,6 +45,8 @@ enum Stage {
     Following {
         piece: Arc<[u8]>,
         written: usize,
+        /// How many bytes it has sent that nobody asked for.
+        unasked: usize,
     },
     /// It has the whole answer. What it still sends is read and forgotten: closing a connection with unread bytes would
     /// take the answer away from it again.
@@ -98,7 +103,7 @@ impl<S: Stream> Client<S> {
             Stage::Asking(_) | Stage::Leaving => PollFlags::POLLIN,
             Stage::Waiting => PollFlags::empty(),
             Stage::Taking { .. } => PollFlags::POLLOUT,
-            Stage::Following { piece, written } if *written == piece.len() => PollFlags::POLLIN,
+            Stage::Following { piece, written, .. } if *written == piece.len() => PollFlags::POLLIN,
             Stage::Following { .. } => PollFlags::POLLIN | PollFlags::POLLOUT,
         }
     }
@@ -114,8 +119,9 @@ impl<S: Stream> Client<S> {
             // Nothing is expected from it now, so what has happened is its end.
             Stage::Waiting => Step::Leaves,
             Stage::Taking { .. } => self.write(limits),
-            Stage::Leaving => forget(&mut self.stream),
-            Stage::Following { .. } => match forget(&mut self.stream) {
+            Stage::Leaving => forget(&mut self.stream, &mut 0),
+            Stage::Following { unasked, .. } => match forget(&mut self.stream, unasked) {
+                Step::Stays if *unasked > UNASKED_BYTES_MAX => Step::Leaves,
                 Step::Stays => self.write_piece(limits),
                 gone => gone,
             },
@@ -144,14 +150,14 @@ impl<S: Stream> Client<S> {
         self.is_guest = true;
         self.stream.keep_little();
         (self.stage, self.deadline) =
-            (Stage::Following { piece: first.into(), written: 0 }, Instant::now() + limits.taking);
+            (Stage::Following { piece: first.into(), written: 0, unasked: 0 }, Instant::now() + limits.taking);
         self.write_piece(limits)
     }
 
     /// Gives it the next piece, unless it still has some of the last one to take.
     pub(super) fn go_on(&mut self, next: &Arc<[u8]>, limits: &Limits) -> Step {
         match &mut self.stage {
-            Stage::Following { piece, written } if *written == piece.len() => {
+            Stage::Following { piece, written, .. } if *written == piece.len() => {
                 (*piece, *written) = (Arc::clone(next), 0);
                 self.deadline = Instant::now() + limits.taking;
                 self.write_piece(limits)
@@ -175,7 +181,7 @@ impl<S: Stream> Client<S> {
     }
 
     fn write_piece(&mut self, limits: &Limits) -> Step {
-        let Stage::Following { piece, written } = &mut self.stage else { return Step::Stays };
+        let Stage::Following { piece, written, .. } = &mut self.stage else { return Step::Stays };
         let had = *written;
         match write_some(&mut self.stream, piece, written, &mut self.took) {
             Written::Broken => return Step::Leaves,
@@ -241,12 +247,13 @@ fn read_question(
     Step::AsksTooMuch
 }
 
-fn forget(stream: &mut impl Stream) -> Step {
+/// Reads what nobody wants, and adds how much it was.
+fn forget(stream: &mut impl Stream, bytes: &mut usize) -> Step {
     let mut piece = [0; PIECE_BYTES];
     for _ in 0..FORGOTTEN_PIECES {
         match stream.read(&mut piece) {
             Ok(0) => return Step::Leaves,
-            Ok(_) => {}
+            Ok(count) => *bytes += count,
             Err(error) if may_come_again(error.kind()) => return Step::Stays,
             Err(_) => return Step::Leaves,
         }

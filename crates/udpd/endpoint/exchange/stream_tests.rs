@@ -5,6 +5,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::sys::socket::{setsockopt, sockopt};
+
 use super::tests::{BIG_BYTES, PATIENT};
 use super::*;
 use crate::os::crew::Crew;
@@ -136,9 +138,12 @@ fn a_slow_follower_misses_pieces_and_never_gets_half_of_one() {
 #[test]
 fn a_follower_that_reads_nothing_is_let_go_and_the_others_go_on() {
     // Longer pieces than the kernel keeps for it; who reads has one long before the time is over.
-    let limits = Limits { taking: Duration::from_secs(5), ..BEATING };
-    let (address, service) = serve(limits, BIG_BYTES);
-    let mute = asked(address, "follow\n");
+    const PIECE_BYTES: usize = 1 << 20;
+    let limits = Limits { taking: Duration::from_secs(10), ..BEATING };
+    let (address, service) = serve(limits, PIECE_BYTES);
+    let mute = TcpStream::connect(address).unwrap();
+    setsockopt(&mute, sockopt::RcvBuf, &4096).unwrap();
+    (&mute).write_all(b"follow\n").unwrap();
     let mut reader = follower(address);
     let mut taken = 0;
     // The place of the mute one is free again when four others have one.
@@ -154,7 +159,19 @@ fn a_follower_that_reads_nothing_is_let_go_and_the_others_go_on() {
     }
     assert!(taken > 0);
     let read = io::copy(&mut &mute, &mut io::sink()).unwrap_or(0);
-    assert!(read < BIG_BYTES as u64, "it got a whole piece");
+    assert!(read < PIECE_BYTES as u64, "it got a whole piece");
+    service.stop();
+}
+
+#[test]
+fn a_follower_that_never_stops_sending_is_let_go() {
+    let (address, service) = serve(BEATING, 10);
+    let talker = follower(address);
+    let mut sending = talker.get_ref().try_clone().unwrap();
+    let reading = asked_again(talker);
+    // Ends with an error as soon as the service has closed.
+    while sending.write_all(&[b'x'; 4096]).is_ok() {}
+    reading.join().unwrap();
     service.stop();
 }
 

@@ -50,8 +50,8 @@ fn add_listener(to: &mut Exposition, listener: &ListenerSnapshot) {
     to.add_table(&labels, listener.kernel_dropped.map(|count| (&KERNEL_DROPPED, count)));
     to.add_table(&labels, listener.counts.dropped.values());
     if let Some(residual) = listener.residual {
-        let help = "Datagrams that the ledger cannot account for; anything but 0 while nothing arrives is a bug of \
-                    udpd. Absent where a term is unknown.";
+        let help = "Datagrams that the ledger cannot account for; anything but 0 is a bug of udpd. Absent where \
+                    a term is unknown.";
         to.add("udpd_ledger_residual_datagrams", help, &labels, residual);
     }
     if let Some(upstream) = &listener.upstream {

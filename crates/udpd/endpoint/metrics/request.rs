@@ -23,7 +23,8 @@ impl<'a> Request<'a> {
         let mut lines = head.lines();
         let words: Vec<&str> = lines.next()?.split(' ').collect();
         let [method, target, "HTTP/1.1" | "HTTP/1.0"] = words[..] else { return None };
-        if method.is_empty() || !target.starts_with('/') {
+        let (authority, target) = origin_form(target)?;
+        if method.is_empty() {
             return None;
         }
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
@@ -38,12 +39,31 @@ impl<'a> Request<'a> {
             };
             place.get_or_insert(value.trim());
         }
+        // What the target names counts, whatever the field says (RFC 9112, 3.2.2).
+        request.host = authority.or(request.host);
         Some(request)
     }
 
     /// The value of a parameter of the query.
     pub(super) fn parameter(&self, name: &str) -> Option<&'a str> {
         self.query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name).map(|pair| pair.1)
+    }
+}
+
+/// What a target names of whom it asks, and its path: proxies may send the whole address.
+fn origin_form(target: &str) -> Option<(Option<&str>, &str)> {
+    if target.starts_with('/') {
+        return Some((None, target));
+    }
+    let scheme = target.get(..7).filter(|scheme| scheme.eq_ignore_ascii_case("http://"))?;
+    let rest = &target[scheme.len()..];
+    let place = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(place);
+    match path {
+        _ if authority.is_empty() => None,
+        "" => Some((Some(authority), "/")),
+        _ if path.starts_with('?') => None,
+        _ => Some((Some(authority), path)),
     }
 }
 
@@ -65,6 +85,16 @@ mod tests {
         assert_eq!((request.method, request.path, request.parameter("step")), ("GET", "/history", Some("5")));
         assert_eq!((request.host, request.authorization, request.site), (Some("a:1"), Some("Bearer x"), Some("none")));
         assert_eq!(request.parameter("x"), None);
+    }
+
+    #[test]
+    fn a_whole_address_counts_for_more_than_the_field() {
+        let request = Request::read(b"GET HTTP://a:1/history?step=5 HTTP/1.1\r\nHost: b\r\n").unwrap();
+        assert_eq!((request.host, request.path, request.query), (Some("a:1"), "/history", "step=5"));
+        let request = Request::read(b"GET http://a HTTP/1.1\r\n").unwrap();
+        assert_eq!((request.host, request.path), (Some("a"), "/"));
+        assert_eq!(Request::read(b"GET http:///x HTTP/1.1"), None);
+        assert_eq!(Request::read(b"GET https://a/x HTTP/1.1"), None);
     }
 
     #[test]

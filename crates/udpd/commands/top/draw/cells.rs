@@ -2,6 +2,7 @@
 
 use super::super::frame::{Line, Mark};
 use super::super::model::{Flow, History};
+use crate::ledger::ResidenceSnapshot;
 use crate::text::tables::grouped;
 use crate::text::units::print_seconds;
 
@@ -52,9 +53,16 @@ pub(super) fn bar(part: Option<f64>, columns: usize) -> String {
     format!("[{}{}] {:>4}", "#".repeat(full), " ".repeat(columns - full), percent(part))
 }
 
-/// A time, or a dash where nothing was measured.
-pub(super) fn time(seconds: Option<f64>) -> String {
-    seconds.map_or_else(|| "-".to_owned(), print_seconds)
+/// The time within which a part was through, or a dash where nothing was measured.
+pub(super) fn quantile(
+    residence: Option<&ResidenceSnapshot>,
+    of: impl Fn(&ResidenceSnapshot) -> Option<f64>,
+) -> String {
+    match residence {
+        None => "-".to_owned(),
+        // Longer than the last bucket of the ledger.
+        Some(residence) => of(residence).map_or_else(|| ">700 s".to_owned(), print_seconds),
+    }
 }
 
 /// Rates as a curve that ends at the right; a gap where there was no reading. Its top is the highest of them.
@@ -103,6 +111,14 @@ mod tests {
         assert_eq!(shown.join(" "), "0 0.3 7 10 812 1.00k 1.23k 12.3k 123k 1.00M 1.50M 20.0G");
         assert!(shown.iter().all(|text| text.len() <= 5));
         assert_eq!(short(None), "?");
+    }
+
+    #[test]
+    fn what_stayed_longer_than_any_bucket_is_no_dash() {
+        let slow = ResidenceSnapshot { count: 2, p50_seconds: Some(0.5), ..ResidenceSnapshot::default() };
+        assert_eq!(quantile(Some(&slow), |residence| residence.p50_seconds), "500 ms");
+        assert_eq!(quantile(Some(&slow), |residence| residence.p99_seconds), ">700 s");
+        assert_eq!(quantile(None, |residence| residence.p99_seconds), "-");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::super::frame::{Line, Mark, printable};
 use super::super::model::{Flow, Model};
-use super::cells::{bar, fit, rate, short, time, total, trend};
+use super::cells::{bar, fit, quantile, rate, short, total, trend};
 use crate::plan::memory::Bytes;
 use crate::text::tables::grouped;
 
@@ -28,7 +28,6 @@ pub(super) fn lines(model: &Model, place: usize, width: usize) -> Vec<Line> {
     lines.push(Line::of(Mark::Strong, heading));
     for sink in &listener.sinks {
         let residence = sink.residence.as_ref();
-        let quantile = |seconds: Option<Option<f64>>| time(seconds.flatten());
         let mark = if sink.lost.rate.is_some_and(|rate| rate > 0.0) { Mark::Bad } else { Mark::Plain };
         lines.push(Line::of(
             mark,
@@ -38,9 +37,9 @@ pub(super) fn lines(model: &Model, place: usize, width: usize) -> Vec<Line> {
                 bar(sink.channel, BAR),
                 short(sink.lost.rate),
                 short(sink.delivered.rate),
-                quantile(residence.map(|residence| residence.p50_seconds)),
-                quantile(residence.map(|residence| residence.p99_seconds)),
-                quantile(residence.map(|residence| residence.p999_seconds)),
+                quantile(residence, |residence| residence.p50_seconds),
+                quantile(residence, |residence| residence.p99_seconds),
+                quantile(residence, |residence| residence.p999_seconds),
             ),
         ));
     }

@@ -3,7 +3,7 @@
 use super::super::frame::{Line, Mark, printable};
 use super::super::model::{LaneRow, ListenerRow, Model, SinkRow, sum};
 use super::super::view::View;
-use super::cells::{at_least, bar, fit, percent, rate, short, time, trend};
+use super::cells::{at_least, bar, fit, percent, quantile, rate, short, trend};
 use crate::text::tables::grouped;
 
 /// From this width on there is room for bars and for more of the residence time.
@@ -157,13 +157,13 @@ pub(super) fn sink_cells(line: &mut Line, sink: &SinkRow, is_wide: bool) {
     line.push(of_loss(sink.lost.rate), format!("{:>7}", short(sink.lost.rate)));
     let name = fit(&printable(&sink.name), if is_wide { 20 } else { 11 });
     let residence = sink.residence.as_ref();
-    let p99 = time(residence.and_then(|residence| residence.p99_seconds));
+    let p99 = quantile(residence, |residence| residence.p99_seconds);
     let sent = short(sink.delivered.rate);
     line.push(
         Mark::Plain,
         if is_wide {
-            let p50 = time(residence.and_then(|residence| residence.p50_seconds));
-            let p999 = time(residence.and_then(|residence| residence.p999_seconds));
+            let p50 = quantile(residence, |residence| residence.p50_seconds);
+            let p999 = quantile(residence, |residence| residence.p999_seconds);
             format!(" {name}{sent:>8}{p50:>9}{p99:>9}{p999:>9}")
         } else {
             format!(" {name}{sent:>7}{p99:>8}")
