@@ -2,7 +2,7 @@
 //! the kernel that wraps in between loses anything.
 //!
 //! The main thread looks once a second. Whoever asks gets a copy of the sums; nobody waits for a driver but the one
-//! that looks.
+//! that looks. Where nobody ever looks, as in a bench, no card is asked anything.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -20,19 +20,23 @@ pub struct HostLedger {
 #[derive(Debug)]
 struct Watched {
     reader: Reader,
-    before: Reading,
+    /// `None` before the first look.
+    before: Option<Reading>,
 }
 
 impl HostLedger {
-    /// Counts from now on, with the sockets on these ports.
+    /// Counts from the first look on, with the sockets on these ports.
     pub fn new(ports: impl IntoIterator<Item = u16>) -> Self {
         Self::over(Reader::new(ports).sparing())
     }
 
-    pub(super) fn over(mut reader: Reader) -> Self {
-        let before = reader.read().clone();
-        let sums = Mutex::new(before.since(&before));
-        Self { watched: Mutex::new(Watched { reader, before }), sums }
+    pub(super) fn over(reader: Reader) -> Self {
+        Self { watched: Mutex::new(Watched { reader, before: None }), sums: Mutex::default() }
+    }
+
+    /// Whether anybody has looked.
+    pub fn has_begun(&self) -> bool {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner).before.is_some()
     }
 
     /// Reads all counters, and adds what they have counted since the last look. `own` are the inodes of the daemon's
@@ -41,10 +45,18 @@ impl HostLedger {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         let Watched { reader, before } = &mut *watched;
         reader.own_sockets(own);
-        let now = reader.read();
-        let meanwhile = now.since(before);
-        *before = now.clone().after(std::mem::take(before));
-        self.sums.lock().unwrap_or_else(PoisonError::into_inner).count_on(&meanwhile);
+        let now = reader.read().clone();
+        let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+        *before = Some(match before.take() {
+            Some(before) => {
+                sums.count_on(&now.since(&before));
+                now.after(before)
+            }
+            None => {
+                *sums = now.since(&now);
+                now
+            }
+        });
     }
 
     /// What was counted since the start, and the sum of the layers.

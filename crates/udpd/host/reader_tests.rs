@@ -62,6 +62,7 @@ fn a_daemon_counts_from_its_start_and_past_the_wrap_of_a_counter() {
         ("thread-self/net/sockstat", ""),
     ]);
     let ledger = HostLedger::over(Reader::under(proc.path(), []));
+    ledger.look([]);
     assert_eq!(ledger.sums().softnet[&0].dropped, Some(0), "what was before is not ours");
     for dropped in [u32::MAX, 10, 10] {
         std::fs::write(proc.path().join("thread-self/net/softnet_stat"), line(dropped)).expect("written");
@@ -77,6 +78,7 @@ fn a_daemon_counts_from_its_start_and_past_the_wrap_of_a_counter() {
 fn a_core_or_an_interface_that_comes_back_counts_on() {
     let proc = root(&[("thread-self/net/softnet_stat", "00000005 0 0\n00000007 0 0\n")]);
     let ledger = HostLedger::over(Reader::under(proc.path(), []));
+    ledger.look([]);
     for text in ["00000006 0 0\n", "00000008 0 0\n00000001 0 0\n", "00000008 0 0\n00000004 0 0\n"] {
         std::fs::write(proc.path().join("thread-self/net/softnet_stat"), text).expect("written");
         ledger.look([]);

@@ -138,7 +138,9 @@ impl Books {
     /// is residual. Where a consumer still hangs in its sink, or a thread has died, what is in flight never will be
     /// delivered as far as these books can promise, and is counted as the sink's failure.
     pub fn final_snapshot(&self, all_ended_well: bool) -> Snapshot {
-        self.look_at_host();
+        if self.host.has_begun() {
+            self.look_at_host();
+        }
         let mut snapshot = self.snapshot();
         for listener in &mut snapshot.listeners {
             for sink in listener.sinks.iter_mut().filter(|sink| sink.in_flight > 0) {

@@ -57,7 +57,8 @@ impl Pipeline {
         wait_until(Instant::now() + GIVE_UP_LIMIT, followers_have_ended);
         let mut others = self.followers.into_iter().map(|follower| follower.thread).chain(self.consumers);
         let all_ended_well = others.all(has_ended_well) && receivers_ended_well;
-        self.books.final_snapshot(all_ended_well)
+        // A receiver that nobody could wake may have handed on more after the consumers had ended.
+        self.books.final_snapshot(all_ended_well && all_are_woken)
     }
 
     fn refuse_arrivals(&self) {

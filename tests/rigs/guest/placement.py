@@ -182,7 +182,8 @@ class Stage:
             before = [of["wrong_cpu"] for of in start["listeners"]]
             grown = sum(now or 0 for now in wrong) - sum(then or 0 for then in before)
             report.same(f"{case.name}: datagrams on a wrong core", grown, case.wrong_cpu)
-        said = self.complaints().splitlines()
+        # Some guests are so small that udp_mem does not cover the buffers of all lanes, which is true and told.
+        said = [line for line in self.complaints().splitlines() if "net.ipv4.udp_mem allows" not in line]
         others = [line for line in said if not case.warning or case.warning not in line]
         report.check(f"{case.name}: the daemon complains of nothing else", others)
         if case.warning:

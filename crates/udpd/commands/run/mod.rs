@@ -72,6 +72,8 @@ fn serve(config: &Config, crew: &Crew, events: &Receiver<Event>) -> Result<(), F
     // datagram.
     let windows = BoundWindows::bind(config)?;
     let pipeline = Pipeline::start(config, &plan, started, crew)?;
+    // What the host lost before is not told.
+    crew::at_rest(|| pipeline.books().look_at_host());
     // Its first look comes before anybody can ask what it has seen.
     let mut upkeep = Upkeep::new(config, &pipeline);
     let windows = match windows.serve(&pipeline, published::of(config, &plan), crew) {
