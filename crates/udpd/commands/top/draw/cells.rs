@@ -30,7 +30,8 @@ pub(super) fn short(number: Option<f64>) -> String {
 
 /// The rate of a flow, marked where it is only known to be at least that.
 pub(super) fn rate(flow: Flow) -> String {
-    at_least(flow, short(flow.rate))
+    let text = short(flow.rate);
+    if flow.rate.is_some() { at_least(flow, text) } else { text }
 }
 
 /// The sum of a flow, in full.

@@ -131,7 +131,7 @@ fn a_frozen_picture_says_so_and_the_chosen_lane_is_on_it_however_low_the_termina
     let lines = screen(&model, &view, &Notice::None, (40, 8));
     assert!(lines[0].text().contains("FROZEN"), "{}", text(&lines));
     let painted = paint(&lines, 40, 8, true);
-    let chosen = painted.split("\r\n").skip(1).find(|line| line.starts_with("\x1b[7m")).unwrap_or_default();
+    let chosen = painted.split("\r\n").skip(1).find(|line| line.starts_with("\x1b[K\x1b[7m")).unwrap_or_default();
     assert!(chosen.contains("    5"), "{painted}");
 }
 
