@@ -73,7 +73,7 @@ pub(super) fn paint(lines: &[Line], width: usize, height: usize, has_colour: boo
         if row > 0 {
             text.push_str("\r\n");
         }
-        // Before the text: behind one as wide as the terminal the cursor stands on the last character and would erase it.
+        // Before the text: behind one as wide as the terminal the cursor stands on the last character, and erases it.
         text.push_str("\x1b[K");
         line.write(&mut text, width, has_colour);
     }

@@ -33,8 +33,8 @@ fn of_readers(
 pub fn stopped(evidence: &Evidence) -> Vec<Finding> {
     of_readers(evidence, "reader_stopped", |_, reader, finding| {
         reader.is_stopped.then(|| {
-            let cause = "the process that reads was stopped by a signal (SIGSTOP, a debugger) at more than half of the looks, \
-                         so nobody read";
+            let cause = "the process that reads was stopped by a signal (SIGSTOP, a debugger) at more than half of \
+                         the looks, so nobody read";
             finding.because(cause).cured_by([Cure::command(format!("kill -CONT {}", reader.pid), "")])
         })
     })
