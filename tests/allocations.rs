@@ -28,6 +28,9 @@ const TARGET: &str = "UDPD_TEST_TARGET";
 /// A debug build receives at a tenth of the speed.
 const RATE: u64 = if cfg!(debug_assertions) { 30_000 } else { 300_000 };
 
+/// Of fewer datagrams than this nothing would be proved.
+const LEAST: u64 = 10_000;
+
 #[test]
 #[allow(clippy::print_stderr)]
 fn nothing_is_allocated_between_the_second_and_the_eighth_second_of_a_run() {
@@ -124,11 +127,12 @@ fn run_with(keys: &str, sinks: &str) {
         std::thread::park_timeout(wait);
         false
     });
-    assert!(during > 2 * RATE, "the load flowed while allocations were counted: {during}");
+    // How much it was is the machine's affair; one allocation for each batch would be seen in far less.
+    assert!(during > LEAST, "the load flowed while allocations were counted: {during}");
     assert_eq!(seen.allocations, cost_of_one_look, "only the test's own look allocates: {seen:?}");
     assert_eq!(snapshot.listeners[0].residual, Some(0));
     for sink in &snapshot.listeners[0].sinks {
-        assert!(sink.counts.delivered > RATE, "{} took part: {sink:?}", sink.name);
+        assert!(sink.counts.delivered > LEAST, "{} took part: {sink:?}", sink.name);
         assert_eq!(sink.counts.dropped.sink_error, 0, "{sink:?}");
     }
 }
