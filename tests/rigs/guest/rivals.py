@@ -128,9 +128,13 @@ def irqbalance(stage):
     calm = "udpd steer status -c /tmp/ban.toml"
     report.check("it is put right with a ban", guest.wait(calm, 20) is not None)
     senders.send(0, 64, 9000, 1500)
+    # What it had decided before it heard of the ban is put right once more.
+    guest.wait(calm, 20)
+    senders.send(0, 64, 9000, 1500)
     report.same("and left alone", guest.run(calm).code, 0)
     guest.run(f"kill $(cat /tmp/irqbalance.pid); sleep 1; {IRQBALANCE}")
     senders.send(0, 64, 15000, 1500)
+    guest.wait(calm, 20)
     said = guest.run(calm)
     report.check("also by an irqbalance that is started again", [] if said.code == 0 else said.text)
     guest.run("kill $(cat /tmp/watch.pid) $(cat /tmp/irqbalance.pid)")
