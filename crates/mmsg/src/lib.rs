@@ -164,5 +164,6 @@ pub use reuseport::GroupSpread;
 pub use send::SendBatch;
 pub use shape::{BatchShape, Control};
 pub use socket::Socket;
+pub use sys::page_bytes;
 pub use uring::Uring;
 pub use wait::Wait;

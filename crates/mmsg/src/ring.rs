@@ -23,7 +23,7 @@ use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
 use crate::arena::Arena;
 use crate::refusal::Refusal;
 use crate::region::{Layout, PREFACE_BYTES};
-use crate::sys::{Call, gate};
+use crate::sys::{Call, gate, page_bytes};
 
 /// The most blocks a buffer ring takes: their number is a power of two below 65,536.
 pub(crate) const MAX_BLOCKS: usize = 1 << 15;
@@ -296,13 +296,12 @@ impl Ring {
 
 /// The pages of a ring for so many blocks: completions behind a head, submissions, and the buffer ring.
 pub(crate) fn pinned_bytes(blocks: usize) -> usize {
-    const PAGE_BYTES: usize = 4096;
     // What both queues share, and the order of the submissions.
     const HEAD_BYTES: usize = 320 + SUBMISSIONS as usize * size_of::<u32>();
     let completions = HEAD_BYTES + completions_for(blocks) as usize * size_of::<cqueue::Entry>();
     let submissions = SUBMISSIONS as usize * size_of::<squeue::Entry>();
     let buffers = blocks.next_power_of_two() * size_of::<BufRingEntry>();
-    [completions, submissions, buffers].map(|bytes| bytes.next_multiple_of(PAGE_BYTES)).iter().sum()
+    [completions, submissions, buffers].map(|bytes| bytes.next_multiple_of(page_bytes())).iter().sum()
 }
 
 /// With room for a completion of every block none can be lost, nor held back.

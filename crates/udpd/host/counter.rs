@@ -52,7 +52,7 @@ pub enum Unit {
     /// Rounds in which a core takes packets from its queues.
     Polls,
     Bytes,
-    /// Of memory, as the kernel counts them: mostly 4 KiB.
+    /// Of memory, as large as `getconf PAGESIZE` says.
     Pages,
     Sockets,
     Connections,

@@ -9,9 +9,6 @@ use serde::Serialize;
 use super::memory::Bytes;
 use super::whole::Plan;
 
-/// What Linux counts udp_mem in, on the machines that have pages of this size.
-const PAGE_BYTES: usize = 4096;
-
 /// The receive buffers of all lanes, in bytes as the kernel accounts them: twice what is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Buffers {
@@ -28,21 +25,24 @@ pub struct Buffers {
     largest: usize,
     #[serde(skip)]
     limit: Option<usize>,
+    /// What udp_mem is counted in.
+    #[serde(skip)]
+    page_bytes: usize,
 }
 
 impl Buffers {
     /// Those of a plan on the running kernel.
     pub fn of(plan: &Plan) -> Self {
         let asked: Vec<usize> = plan.lanes.iter().map(|lane| lane.receive_buffer_bytes).collect();
-        Self::under(&asked, Path::new("/proc/sys/net"))
+        Self::under(&asked, Path::new("/proc/sys/net"), mmsg::page_bytes())
     }
 
     /// `settings` is the folder of the kernel's settings of the network.
-    fn under(asked: &[usize], settings: &Path) -> Self {
+    fn under(asked: &[usize], settings: &Path, page_bytes: usize) -> Self {
         let read = |name: &str| fs::read_to_string(settings.join(name)).ok();
         let limit = read("core/rmem_max").and_then(|text| text.trim().parse::<usize>().ok());
         let pages = read("ipv4/udp_mem").and_then(|text| text.split_whitespace().nth(2)?.parse::<usize>().ok());
-        let udp_mem_bytes = pages.and_then(|pages| pages.checked_mul(PAGE_BYTES));
+        let udp_mem_bytes = pages.and_then(|pages| pages.checked_mul(page_bytes));
         let needed_bytes = asked.iter().map(|asked| 2 * asked).sum();
         Self {
             needed_bytes,
@@ -51,6 +51,7 @@ impl Buffers {
             is_covered: udp_mem_bytes.map(|limit| needed_bytes <= limit),
             largest: asked.iter().copied().max().unwrap_or(0),
             limit,
+            page_bytes,
         }
     }
 
@@ -68,7 +69,7 @@ impl Buffers {
     /// What no start finds out.
     pub fn uncovered(&self) -> Option<String> {
         let limit = self.udp_mem_bytes.filter(|limit| self.needed_bytes > *limit)?;
-        let pages = self.needed_bytes.div_ceil(PAGE_BYTES) / 4 * 5;
+        let pages = self.needed_bytes.div_ceil(self.page_bytes).next_multiple_of(4) / 4 * 5;
         Some(format!(
             "the receive buffers together may take {}, and net.ipv4.udp_mem allows all UDP sockets of this host \
              together {}: beyond it even a socket with room drops; sysctl -w net.ipv4.udp_mem=\"{} {} {pages}\", or \
@@ -108,7 +109,7 @@ mod tests {
     use crate::os::testing::root;
 
     fn buffers(asked: &[usize], files: &[(&str, &str)]) -> Buffers {
-        Buffers::under(asked, root(files).path())
+        Buffers::under(asked, root(files).path(), 4096)
     }
 
     #[test]
@@ -120,9 +121,26 @@ mod tests {
         let clamped = two.clamped().expect("clamped");
         assert!(clamped.contains("sysctl -w net.core.rmem_max=2000000"), "{clamped}");
         let uncovered = two.uncovered().expect("not covered");
-        assert!(uncovered.contains("sysctl -w net.ipv4.udp_mem=\"762 1143 1525\""), "{uncovered}");
+        assert!(uncovered.contains("sysctl -w net.ipv4.udp_mem=\"765 1146 1530\""), "{uncovered}");
         let one = buffers(&[500_000], &files);
         assert_eq!((one.clamped(), one.uncovered(), one.is_covered), (None, None, Some(true)));
+    }
+
+    #[test]
+    fn udp_mem_is_counted_in_the_pages_of_this_machine_and_the_cure_covers_what_is_needed() {
+        let read = std::process::Command::new("getconf").arg("PAGESIZE").output().expect("getconf");
+        assert_eq!(String::from_utf8_lossy(&read.stdout).trim(), mmsg::page_bytes().to_string());
+        for (page_bytes, udp_mem, cure) in [
+            (4 << 10, 40 << 12, "udp_mem=\"765 1146 1530\""),
+            (16 << 10, 40 << 14, "udp_mem=\"192 288 385\""),
+            (64 << 10, 40 << 16, "udp_mem=\"50 75 100\""),
+        ] {
+            let files = root(&[("ipv4/udp_mem", "10 20 40\n")]);
+            let found = Buffers::under(&[2_500_000], files.path(), page_bytes);
+            assert_eq!((found.udp_mem_bytes, found.is_covered), (Some(udp_mem), Some(false)));
+            let words = found.uncovered().expect("not covered");
+            assert!(words.contains(cure), "{page_bytes}: {words}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libc::{c_int, c_ulong, c_void};
 
 use super::records::pieces;
-use crate::sys::{Call, gate};
+use crate::sys::{Call, gate, page_bytes};
 
 // Types, flags and requests of `perf_event_open(2)`, which libc does not have, each with its name in
 // linux/perf_event.h.
@@ -118,12 +118,6 @@ impl Event {
 
 fn checked(result: c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// The size of a page of memory here.
-pub(super) fn page_bytes() -> usize {
-    // SAFETY: takes no pointers.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
 /// The ring of an event: a page of positions and then the records.

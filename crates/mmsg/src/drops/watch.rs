@@ -3,13 +3,14 @@
 use std::fs;
 use std::io;
 
-use super::perf::{Event, Ring, page_bytes};
+use super::perf::{Event, Ring};
 use super::reasons;
 use super::records::{Record, Records};
 use super::refusal::Refusal;
 use super::tally::{Fired, Tables, Tally};
 use super::tracepoints::Tracepoints;
 use crate::bpf::{POSSIBLE, parse_cores};
+use crate::sys::page_bytes;
 
 /// The ring of a core: four thousand records, within what the kernel lets a user lock without a right
 /// (`kernel.perf_event_mlock_kb`).

@@ -12,8 +12,6 @@ use super::looks::Looks;
 use crate::commands::explain::evidence::{Core, Interface, Settings, Stack};
 use crate::host::Reading;
 
-const PAGE_BYTES: u64 = 4096;
-
 /// The sum of those that are known; not known when none is.
 fn sum(parts: [Option<u64>; 2]) -> Option<u64> {
     parts.iter().any(Option::is_some).then(|| parts.iter().flatten().sum())
@@ -81,7 +79,7 @@ pub fn settings(counted: &Reading, looks: &Looks, proc_root: &Path) -> Settings 
     Settings {
         rmem_max: memory.rmem_max,
         rmem_default: memory.rmem_default,
-        page_bytes: PAGE_BYTES,
+        page_bytes: mmsg::page_bytes() as u64,
         udp_mem_pages: pages,
         udp_pages_max: looks.udp_pages_max.max(memory.udp_pages),
         backlog_max: memory.netdev_max_backlog,
