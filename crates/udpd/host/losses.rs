@@ -87,15 +87,25 @@ impl Losses {
     /// What UDP and its sockets lost.
     ///
     /// Some kernels (6.18) count what `udp_mem` refuses at the socket alone, and elsewhere a socket's drops are all in
-    /// `in_errors`. So the larger one is the number, and what the sockets have more stands at the socket.
+    /// `in_errors`. So the larger one is the number, and what the sockets have more stands at the socket. Both are of
+    /// all sockets of the network namespace: what one program's sockets dropped says nothing of another's, and would
+    /// hide it.
     fn add_udp(&mut self, difference: &Reading) {
         self.add_table(&difference.udp, "ipv4");
         self.add_table(&difference.udp6, "ipv6");
-        let Some(sockets) = &difference.sockets else { return };
+        if is_empty(&difference.socket_drops) {
+            return;
+        }
+        if difference.socket_drops.elsewhere.is_none() {
+            self.unsee(
+                Layer::Socket,
+                "what UDP sockets on other ports dropped: they have not been read twice".to_owned(),
+            );
+        }
         let in_errors = |udp: &Udp| udp.in_errors.unwrap_or(0);
         let at_udp = in_errors(&difference.udp) + in_errors(&difference.udp6);
-        let at_sockets: u64 = sockets.iter().filter_map(|socket| socket.counts.drops).sum();
-        self.add(SocketCounts::DROPS, "sockets", Some(at_sockets.saturating_sub(at_udp)));
+        let at_sockets: u64 = difference.socket_drops.values().filter_map(|(_, drops)| drops).sum();
+        self.add(SocketCounts::DROPS, "all sockets", Some(at_sockets.saturating_sub(at_udp)));
     }
 }
 

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::host::tables::{Conntrack, Ip, Link, Queue, Softnet};
-use crate::host::{DriverCounter, SocketReading, Unit};
+use crate::host::tables::{Conntrack, Ip, Link, Queue, SocketDrops, Softnet};
+use crate::host::{DriverCounter, Unit};
 
 /// A host on which everything is known and nothing was lost.
 fn quiet() -> Reading {
@@ -23,19 +23,8 @@ fn quiet() -> Reading {
         ip6: zeroes(),
         udp: zeroes(),
         udp6: zeroes(),
-        sockets: Some(Vec::new()),
+        socket_drops: zeroes(),
         ..Reading::default()
-    }
-}
-
-fn socket(drops: Option<u64>) -> SocketReading {
-    SocketReading {
-        address: "0.0.0.0:514".parse().expect("an address"),
-        inode: 7,
-        uid: 0,
-        interface: 0,
-        own: false,
-        counts: SocketCounts { drops, ..SocketCounts::default() },
     }
 }
 
@@ -71,7 +60,7 @@ fn each_layer_is_in_the_sum_once_whatever_else_has_counted_the_same() {
     // 100 did not fit the buffer, 20 were damaged; a socket has counted 110 of them.
     host.udp =
         Udp { in_errors: Some(120), rcvbuf_errors: Some(100), in_csum_errors: Some(20), no_ports: Some(6), ..host.udp };
-    host.sockets = Some(vec![socket(Some(110))]);
+    host.socket_drops.own = Some(110);
     let losses = Losses::of(&host);
     let expected = [
         ("nic.rx_missed_errors of eth0", 7),
@@ -88,14 +77,28 @@ fn each_layer_is_in_the_sum_once_whatever_else_has_counted_the_same() {
 }
 
 #[test]
-fn what_a_socket_has_dropped_beyond_what_udp_has_counted_is_in_the_sum_as_well() {
+fn what_sockets_have_dropped_beyond_what_udp_has_counted_is_in_the_sum_as_well() {
     let mut host = quiet();
     host.udp.in_errors = Some(30);
     host.udp6.in_errors = Some(10);
-    host.sockets = Some(vec![socket(Some(45)), socket(None)]);
+    host.socket_drops.own = Some(45);
     let losses = Losses::of(&host);
     assert_eq!(losses.total, 45);
-    assert_eq!(terms(&losses).last().expect("a term"), &("socket.drops of sockets".to_owned(), 5));
+    assert_eq!(terms(&losses).last().expect("a term"), &("socket.drops of all sockets".to_owned(), 5));
+}
+
+#[test]
+fn what_the_sockets_of_another_program_dropped_hides_nothing_of_our_own() {
+    let mut host = quiet();
+    // UDP has counted what the others dropped, and nothing of ours.
+    host.udp.in_errors = Some(1000);
+    host.socket_drops = SocketDrops { own: Some(45), others_on_ports: Some(300), elsewhere: Some(700) };
+    let losses = Losses::of(&host);
+    assert_eq!((losses.total, losses.unseen.len()), (1045, 0), "{losses:?}");
+    host.socket_drops.elsewhere = None;
+    let losses = Losses::of(&host);
+    assert_eq!(losses.total, 1000, "what is not known is not added");
+    assert!(losses.unseen[0].what.contains("on other ports"), "{losses:?}");
 }
 
 #[test]
@@ -128,11 +131,11 @@ fn what_is_not_known_is_named_and_never_taken_for_nothing() {
     (host.ip6, host.udp6) = (Ip::default(), Udp::default());
     assert_eq!(unseen(&host), [] as [&str; 0]);
     host.nic.get_mut("eth0").expect("eth0").link = Link::default();
-    host.unread.push((Layer::Socket, "the sockets on the ports: sock_diag: refused".to_owned()));
-    host.sockets = None;
+    host.unread.push((Layer::Socket, "the UDP sockets: sock_diag: refused".to_owned()));
+    host.socket_drops = SocketDrops::default();
     assert_eq!(
         unseen(&host),
-        ["nic: what eth0 lost: it has not been read twice", "socket: the sockets on the ports: sock_diag: refused"]
+        ["nic: what eth0 lost: it has not been read twice", "socket: the UDP sockets: sock_diag: refused"]
     );
 }
 

@@ -13,7 +13,7 @@ use super::nic::NicReader;
 use super::parse;
 use super::reading::{Reading, SocketReading};
 use super::tables::{Ip, SocketCounts, Udp};
-use crate::os::sock_diag::Asker;
+use crate::os::sock_diag::{Asker, Details};
 
 /// Settings that are read as gauges: where each is below /proc/sys/net, and the counters that its numbers are.
 const SETTINGS: [(&str, &[&str]); 4] = [
@@ -23,11 +23,15 @@ const SETTINGS: [(&str, &[&str]); 4] = [
     ("core/netdev_max_backlog", &["netdev_max_backlog"]),
 ];
 
-/// The most ports that are asked for one by one; beyond, all sockets of the network namespace are looked through.
-const PORTS_ASKED_MAX: usize = 16;
+/// With more UDP sockets than this in the network namespace a sparing reader looks at them only now and then. The
+/// kernel goes through all of them whichever port it is asked for, so one question for all is never dearer.
+const SOCKETS_MANY: usize = 512;
 
-/// How many readings of a sparing reader have one such look.
+/// How many readings have one such look.
 const READINGS_PER_DUMP: u32 = 10;
+
+/// The most sockets on other ports whose drops are told from one reading to the next: 64 KiB.
+const SOCKETS_ELSEWHERE_MAX: usize = 4096;
 
 /// Reads this host, as the network namespace of the thread that made it shows it.
 #[derive(Debug)]
@@ -37,6 +41,8 @@ pub struct Reader {
     files: Files,
     nic: NicReader,
     asker: Option<Asker>,
+    /// How many sockets there were at the last look.
+    sockets_seen: usize,
     /// How often it has read, and whether it leaves out of most readings what is costly.
     readings: u32,
     is_sparing: bool,
@@ -72,6 +78,7 @@ impl Reader {
             files: Files::below(proc_root),
             nic: NicReader::default(),
             asker: None,
+            sockets_seen: 0,
             readings: 0,
             is_sparing: false,
             buffer: Vec::new(),
@@ -79,8 +86,8 @@ impl Reader {
         }
     }
 
-    /// The same for one that reads once a second for ever: it asks the drivers, and for all sockets of a host, with
-    /// every tenth reading only. What is not read stays as it was.
+    /// The same for one that reads once a second for ever: it asks the drivers, and for the sockets of a host that has
+    /// many, with every tenth reading only. What is not read stays as it was.
     #[must_use]
     pub fn sparing(mut self) -> Self {
         self.is_sparing = true;
@@ -102,7 +109,7 @@ impl Reader {
         self.read_cores();
         self.read_conntrack();
         self.read_memory();
-        if !self.is_sparing || self.ports.len() <= PORTS_ASKED_MAX || self.readings.is_multiple_of(READINGS_PER_DUMP) {
+        if !self.is_sparing || self.sockets_seen <= SOCKETS_MANY || self.readings.is_multiple_of(READINGS_PER_DUMP) {
             self.read_sockets();
         }
         self.readings = self.readings.wrapping_add(1);
@@ -191,17 +198,21 @@ impl Reader {
     }
 
     fn read_sockets(&mut self) {
-        let Self { ports, own, asker, reading: Reading { sockets, unread, .. }, .. } = self;
-        let found = sockets.get_or_insert_default();
+        let Self { ports, own, asker, sockets_seen, reading, .. } = self;
+        let Reading { sockets, elsewhere, unread, .. } = reading;
+        let (found, others) = (sockets.get_or_insert_default(), elsewhere.get_or_insert_default());
         found.clear();
-        if ports.is_empty() {
-            return;
-        }
-        let visit = |details: crate::os::sock_diag::Details| {
+        others.clear();
+        *sockets_seen = 0;
+        let visit = |details: Details| {
+            *sockets_seen += 1;
+            let memory = details.memory;
             if !ports.contains(&details.address.port()) {
+                if others.len() <= SOCKETS_ELSEWHERE_MAX {
+                    others.push((details.inode, memory.map_or(0, |memory| memory.drops)));
+                }
                 return;
             }
-            let memory = details.memory;
             found.push(SocketReading {
                 address: details.address,
                 inode: details.inode,
@@ -215,36 +226,27 @@ impl Reader {
                 },
             });
         };
-        match ask(asker, ports, visit) {
-            Ok(()) => found.sort_by_key(|socket| socket.inode),
-            Err(error) => {
-                *asker = None;
-                *sockets = None;
-                unread.push((Layer::Socket, format!("the sockets on the ports: sock_diag: {error}")));
-            }
+        let outcome = ask(asker, visit);
+        found.sort_by_key(|socket| socket.inode);
+        others.sort_unstable();
+        if others.len() > SOCKETS_ELSEWHERE_MAX {
+            *elsewhere = None;
+        }
+        if let Err(error) = outcome {
+            (*asker, *sockets, *elsewhere) = (None, None, None);
+            unread.push((Layer::Socket, format!("the UDP sockets: sock_diag: {error}")));
         }
     }
 }
 
-/// All sockets on the ports: the kernel picks out one port at a time, and of many we do.
-fn ask(
-    asker: &mut Option<Asker>,
-    ports: &BTreeSet<u16>,
-    mut visit: impl FnMut(crate::os::sock_diag::Details),
-) -> std::io::Result<()> {
+/// All UDP sockets of both families.
+fn ask(asker: &mut Option<Asker>, mut visit: impl FnMut(Details)) -> std::io::Result<()> {
     let asker = match asker {
         Some(asker) => asker,
         empty => empty.insert(Asker::new()?),
     };
-    if ports.len() > PORTS_ASKED_MAX {
-        asker.each(false, None, &mut visit)?;
-        return asker.each(true, None, &mut visit);
-    }
-    for port in ports {
-        asker.each(false, Some(*port), &mut visit)?;
-        asker.each(true, Some(*port), &mut visit)?;
-    }
-    Ok(())
+    asker.each(false, None, &mut visit)?;
+    asker.each(true, None, &mut visit)
 }
 
 impl Files {

@@ -8,7 +8,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, sendto, socket};
 
 use super::*;
-use crate::host::tables::{Link, Queue, Softnet};
+use crate::host::tables::{Link, Queue, SocketDrops, Softnet};
 use crate::host::{HostLedger, Interface, Losses};
 use crate::os::testing::root;
 
@@ -155,6 +155,40 @@ fn what_is_lost_on_purpose_is_found_exactly_and_summed_once() {
         let losses = Losses::of(&since);
         assert_eq!(losses.total, 3000 - queued + 7 + 5, "{losses:?}");
         assert_eq!(losses.unseen, []);
+    });
+}
+
+#[test]
+fn what_other_programs_drop_at_their_sockets_is_never_said_of_ours() {
+    alone(|| {
+        let full = |address: &str| {
+            let socket = UdpSocket::bind(address).expect("a port");
+            socket.set_nonblocking(true).expect("a socket");
+            socket
+        };
+        let inode = |socket: &UdpSocket| nix::sys::stat::fstat(socket).expect("a socket").st_ino;
+        let (ours, beside, elsewhere) = (full("127.0.0.1:5140"), full("127.0.0.2:5140"), full("127.0.0.1:6000"));
+        let ledger = HostLedger::new([5140]);
+        ledger.look([inode(&ours)]);
+        let sender = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let dropped = |socket: &UdpSocket, count: u64| {
+            let to = socket.local_addr().expect("bound");
+            (0..count).for_each(|_| assert_eq!(sender.send_to(&[7; 100], to).expect("loopback takes it"), 100));
+            let mut buffer = [0; 200];
+            count - std::iter::from_fn(|| socket.recv(&mut buffer).ok()).count() as u64
+        };
+        let [own, others_on_ports, lost_elsewhere] =
+            [(&ours, 2000), (&beside, 3000), (&elsewhere, 4000)].map(|(socket, count)| dropped(socket, count));
+        assert!(own > 0 && own < others_on_ports && others_on_ports < lost_elsewhere);
+        ledger.look([inode(&ours)]);
+        let expected =
+            SocketDrops { own: Some(own), others_on_ports: Some(others_on_ports), elsewhere: Some(lost_elsewhere) };
+        assert_eq!(ledger.sums().socket_drops, expected);
+        drop((beside, elsewhere));
+        ledger.look([inode(&ours)]);
+        let sums = ledger.sums();
+        assert_eq!(sums.socket_drops, expected, "a socket that is closed takes nothing back");
+        assert_eq!(sums.lost.total, own + others_on_ports + lost_elsewhere, "each once: {:?}", sums.lost);
     });
 }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::counter::{Counter, Layer, Table};
 use super::lost::Losses;
-use super::tables::{Conntrack, Ip, Link, Memory, Queue, SocketCounts, Softnet, Udp};
+use super::tables::{Conntrack, Ip, Link, Memory, Queue, SocketCounts, SocketDrops, Softnet, Udp};
 
 /// The most interfaces that have a sum, with those that are gone.
 const INTERFACES_SUMMED_MAX: usize = 256;
@@ -34,6 +34,11 @@ pub struct Reading {
     /// Those on the ports that the reader was asked for, of all processes, in the order of their inodes; null when
     /// nobody can see them.
     pub sockets: Option<Vec<SocketReading>>,
+    /// Inode and drops of those on other ports, in the order of their inodes: what `socket_drops` is made from.
+    #[serde(skip)]
+    pub elsewhere: Option<Vec<(u64, u32)>>,
+    /// What all of them dropped between two readings, by whose they are.
+    pub socket_drops: SocketDrops,
     /// What could not be read, and why; empty when all was.
     pub unread: Vec<(Layer, String)>,
     /// The sum of the layers, in what a daemon publishes; empty elsewhere, where [`Losses::of`] makes it.
@@ -105,7 +110,30 @@ impl Reading {
             let new = SocketCounts { drops: earlier.sockets.as_ref().map(|_| 0), ..SocketCounts::default() };
             socket.counts = socket.counts.since(before.map_or(&new, |before| &before.counts));
         }
+        difference.socket_drops = SocketDrops {
+            own: difference.dropped_on_ports(true),
+            others_on_ports: difference.dropped_on_ports(false),
+            elsewhere: self.dropped_elsewhere(earlier),
+        };
+        difference.elsewhere = None;
         difference
+    }
+
+    /// Of a difference: what the sockets on the ports dropped, those of this process or those of others.
+    fn dropped_on_ports(&self, own: bool) -> Option<u64> {
+        let sockets = self.sockets.as_ref()?.iter().filter(|socket| socket.own == own);
+        Some(sockets.filter_map(|socket| socket.counts.drops).sum())
+    }
+
+    /// What the sockets on other ports dropped since then. One that was made meanwhile has counted from 0.
+    fn dropped_elsewhere(&self, earlier: &Self) -> Option<u64> {
+        let before = earlier.elsewhere.as_ref()?;
+        let drops = |inode: &u64| {
+            let place = before.binary_search_by_key(inode, |(inode, _)| *inode);
+            place.map_or(0, |place| before[place].1)
+        };
+        let since = |(inode, now): &(u64, u32)| u64::from(now.wrapping_sub(drops(inode)));
+        Some(self.elsewhere.as_ref()?.iter().map(since).sum())
     }
 
     /// Adds what was counted meanwhile, as `since` returns it. An interface or a core that is there no longer keeps its
@@ -133,6 +161,8 @@ impl Reading {
         before.udp6.count_on(&meanwhile.udp6);
         (self.conntrack, self.ip, self.ip6) = (before.conntrack, before.ip, before.ip6);
         (self.udp, self.udp6) = (before.udp, before.udp6);
+        before.socket_drops.count_on(&meanwhile.socket_drops);
+        self.socket_drops = before.socket_drops;
         let Some(sockets) = &mut self.sockets else {
             self.sockets = before.sockets;
             return;
@@ -157,6 +187,7 @@ impl Reading {
             self.softnet = earlier.softnet;
         }
         self.sockets = self.sockets.or(earlier.sockets);
+        self.elsewhere = self.elsewhere.or(earlier.elsewhere);
         self.conntrack.fill_from(&earlier.conntrack);
         self.ip.fill_from(&earlier.ip);
         self.ip6.fill_from(&earlier.ip6);

@@ -127,6 +127,17 @@ tables! {
         used_bytes = "rmem_alloc": "Of the receive buffer, what is in use.", unit = Unit::Bytes, is_gauge = true;
         buffer_bytes = "rcvbuf": "The receive buffer, as the kernel accounts.", unit = Unit::Bytes, is_gauge = true;
     }
+
+    /// What all UDP sockets of the network namespace dropped, by whose they are. The sums keep what a socket dropped
+    /// before it was closed.
+    pub struct SocketDrops = Counter {
+        is_loss: true, contained_in: &["udp.in_errors"], ..Counter::of(Layer::Socket, Unit::Buffers)
+    } => {
+        own = "drops": "Dropped at the sockets of this daemon.";
+        others_on_ports = "drops": "Dropped at sockets of other programs on the ports of this daemon.";
+        elsewhere = "drops": "Dropped at UDP sockets on other ports of this network namespace. Not known where there \
+            are more than 4,096.";
+    }
 }
 
 impl SocketCounts {

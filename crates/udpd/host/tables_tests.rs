@@ -16,6 +16,7 @@ fn all() -> BTreeMap<String, &'static Counter> {
         Udp::COUNTERS,
         Memory::COUNTERS,
         SocketCounts::COUNTERS,
+        SocketDrops::COUNTERS,
     ];
     let mut all = BTreeMap::new();
     for counter in tables.into_iter().flatten() {

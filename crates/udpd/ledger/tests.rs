@@ -231,7 +231,7 @@ fn page_of_the_host() -> String {
     let mut page = "\n## In `host`\n\nWhat is *lost* in the third column is in `host.lost` unless another counter\n\
                     contains it. Everything but UDP and sockets counts all protocols.\n"
         .to_owned();
-    let of: [(&str, &[host::Counter]); 8] = [
+    let of: [(&str, &[host::Counter]); 9] = [
         ("nic.INTERFACE", tables::Link::COUNTERS),
         ("nic.INTERFACE.queues.NUMBER", tables::Queue::COUNTERS),
         ("softnet.CPU", tables::Softnet::COUNTERS),
@@ -240,6 +240,7 @@ fn page_of_the_host() -> String {
         ("udp` and `host.udp6", tables::Udp::COUNTERS),
         ("memory", tables::Memory::COUNTERS),
         ("sockets[]", tables::SocketCounts::COUNTERS),
+        ("socket_drops", tables::SocketDrops::COUNTERS),
     ];
     for (place, counters) in of {
         let _ = writeln!(

@@ -73,9 +73,9 @@ fn add_upstream(to: &mut Exposition, listener: &str, upstream: &UpstreamSnapshot
                     something comes late. Absent where only bounds are known.";
         to.add("udpd_upstream_missing", help, &labels, missing);
     }
-    let help = "What never reached this host, if all that this host lost was part of it.";
+    let help = "What surely never reached this host: the gaps, less all that this host may have lost itself.";
     to.add("udpd_upstream_missing_at_least", help, &labels, upstream.missing_at_least);
-    let help = "What never reached this host, if nothing that this host lost was part of it.";
+    let help = "What may never have reached this host: the gaps, less what this host surely lost itself.";
     to.add("udpd_upstream_missing_at_most", help, &labels, upstream.missing_at_most);
     to.add_table(&labels, upstream.counts.values());
     let help = "Datagrams received whose numbers udpd had no time to follow.";

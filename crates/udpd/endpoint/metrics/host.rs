@@ -21,17 +21,22 @@ pub(super) struct Sample {
 const LOST: (&str, &str) = (
     "udpd_host_lost_total",
     "Packets and buffers that this host lost since udpd started, each once, by the layer, the kernel's counter and the \
-     place. Layers below udp count all protocols.",
+     place. Layers below udp count all protocols, layers udp and socket all programs of this network namespace. Of the \
+     first 32 interfaces.",
 );
 const COUNTER: (&str, &str) = (
     "udpd_host_events_total",
     "What the kernel counted since udpd started, by layer, counter and place. Some counters contain others: do not sum \
-     them.",
+     them. Of the first 32 interfaces.",
 );
 const SOFTNET: (&str, &str) =
     ("udpd_host_softnet_total", "What each core did with packets since udpd started, by the kernel's counter.");
-const GAUGE: (&str, &str) = ("udpd_host_state", "What the kernel holds and what it allows, by layer and name.");
-const UNSEEN: (&str, &str) = ("udpd_host_unseen_losses", "How many kinds of loss nobody on this host can see.");
+const GAUGE: (&str, &str) =
+    ("udpd_host_state", "What the kernel holds now and what it allows: memory of UDP sockets, sockets, connections.");
+const UNSEEN: (&str, &str) = (
+    "udpd_host_unseen_losses",
+    "How many kinds of loss nobody on this host can see; host.lost.unseen in JSON names them.",
+);
 
 /// All samples of the host.
 pub(super) fn samples(host: &Reading) -> Vec<Sample> {
@@ -47,16 +52,17 @@ pub(super) fn samples(host: &Reading) -> Vec<Sample> {
         samples.add_table(udp, place, true);
     }
     samples.add_table(&host.memory, "host", false);
+    samples.add_table(&host.socket_drops, "host", false);
     for (core, counts) in &host.softnet {
         for (counter, value) in counts.values().filter(|(counter, _)| !counter.is_gauge) {
             let labels = vec![("cpu", core.to_string()), ("counter", counter.name.to_owned())];
             samples.add(SOFTNET, labels, value);
         }
     }
-    // Without sockets that are not ours there is nothing; the ledger has our own by lane.
+    // What UDP has not counted of what its sockets dropped.
     let at_sockets = host.lost.lost.iter().filter(|loss| loss.counter == "drops");
     for loss in at_sockets {
-        let labels = labels(loss.layer.name(), "drops", "sockets");
+        let labels = labels(loss.layer.name(), &loss.counter, &loss.place);
         samples.add(LOST, labels, Some(loss.count));
     }
     if host != &Reading::default() {
