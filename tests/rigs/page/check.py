@@ -145,6 +145,64 @@ def names_the_loss(browser):
     passed("the loss is named in the right layer, and nowhere else")
 
 
+HOUR = """
+const strips = [...document.querySelectorAll('#strips li')];
+const residence = document.querySelector('[data-chart=residence] .top').textContent;
+if (strips.length !== 1 || !/^peak /.test(residence)) return null;
+return { strip: strips[0].innerText, marks: strips[0].querySelectorAll('.mark').length, residence,
+  host: document.querySelector('[data-chart=host] .top').textContent };
+"""
+
+
+def shows_where_the_hour_lost(browser):
+    seen = browser.wait_until("the hour of the listener", HOUR)
+    assert "syslog" in seen["strip"] and "lost" in seen["strip"] and seen["marks"] >= 1, seen
+    assert seen["host"].startswith(("nothing dropped", "peak ")), seen
+    # Whoever comes later gets the same hour from the daemon.
+    lost = seen["strip"].split("last")[0]
+    browser.open(ADDRESS)
+    until_live(browser, "the stream")
+    again = browser.wait_until("the hour as the daemon keeps it", HOUR)
+    assert again["strip"].split("last")[0] == lost, (seen, again)
+    no_errors(browser, "with the hour")
+    passed("the hour shows which listener lost something, how long datagrams stayed and what the host dropped")
+
+
+# Readings of a listener, as bounds of what is missing upstream, and what is lost between each and the next.
+BOUNDS = """
+document.body.innerHTML = '<script type="application/json" id="reasons">[]</script>';
+SOURCE
+const reading = ([least, most]) => ({ listeners: [{ name: 'a', sinks: [], dropped: {}, lanes: [],
+  upstream: { missing: least === most ? least : null, missing_at_least: least, missing_at_most: most } }] });
+let before = null;
+const found = [];
+for (const bounds of arguments[0]) {
+  const now = reading(bounds);
+  raiseBounds(before, now);
+  if (before) found.push(lostSince(lossesOf(before, null), lossesOf(now, null)).map((loss) => loss.lost));
+  before = now;
+}
+return found;
+"""
+
+
+def makes_no_loss_of_bounds(browser):
+    parts = Path(__file__).parents[3] / "crates/udpd/endpoint/metrics/page"
+    source = "".join((parts / name).read_text() for name in ("words.js", "reading.js"))
+    browser.open("about:blank")
+    for what, bounds, expected in [
+        ("exact losses", [(0, 0), (5, 5), (5, 5), (9, 9)], [[5], [], [4]]),
+        ("something late", [(9, 9), (4, 4), (9, 9), (12, 12)], [[], [], [3]]),
+        ("bounds that move apart and together", [(9, 9), (2, 30), (9, 9), (2, 40)], [[], [], []]),
+        ("a bound that falls and rises again", [(10, 20), (6, 20), (10, 20)], [[], []]),
+        ("a ledger that learns", [(10, 40), (30, 40), (40, 40)], [[], []]),
+        ("losses beside what is not known", [(10, 40), (15, 45), (20, 50)], [[5], [5]]),
+    ]:
+        found = browser.run(BOUNDS.replace("SOURCE", source), bounds)
+        assert found == expected, f"{what}: {found}"
+    passed("bounds that shrink or come back are no loss, and no negative one")
+
+
 def fits_every_screen(browser):
     for name, screen in {
         "light": {}, "dark": {"dark": True}, "phone": {"width": 390, "height": 844, "mobile": True},
@@ -233,9 +291,11 @@ def main():
         browser = Browser(WORK)
         shows_real_numbers(browser)
         names_the_loss(browser)
+        shows_where_the_hour_lost(browser)
         fits_every_screen(browser)
         is_for_keyboards(browser)
         takes_no_markup(browser)
+        makes_no_loss_of_bounds(browser)
         browser.open(ADDRESS)
         until_live(browser, "the stream")
         lasts_through_restarts(browser)

@@ -1,14 +1,17 @@
-//! The last hour, a point a second: how much arrived and was delivered, what was lost in which layer, and how full
-//! buffers and queues were. All listeners together, so that its size depends on nothing.
+//! The last hour, a point a second: how much arrived and was delivered, what was lost in which layer, how full buffers
+//! and queues were, how long datagrams stayed, and what the host dropped before its sockets. All listeners together, so
+//! that its size depends on nothing; what each listener lost is in `listener_hours`, in longer steps.
 //!
-//! Its memory is taken at start and never grows: 3,600 points in a ring. A point is what happened between two readings
+//! Its memory is taken at start and never grows: 3,600 points of 64 bytes in a ring, 225 KiB. A point is what happened between two readings
 //! of the ledger, with the time between them, so a rate is right also where a second was longer. What nobody knows is
 //! null, and never 0.
 
 use serde::Serialize;
 
+use super::listener_hours::{ListenerHours, ListenersJson};
+use crate::host::Layer;
 use crate::ledger::snapshot::{ListenerSnapshot, SinkSnapshot};
-use crate::ledger::{Snapshot, Table};
+use crate::ledger::{ResidenceSnapshot, Snapshot, Table};
 
 /// An hour.
 const POINTS: usize = 3600;
@@ -17,13 +20,15 @@ const POINTS: usize = 3600;
 pub(super) const STEP_SECONDS: u64 = 10;
 
 /// What stands for what is not known; no count of a second comes near it.
-const UNKNOWN: u32 = u32::MAX;
+pub(super) const UNKNOWN: u32 = u32::MAX;
 
 /// How the points of several seconds become one.
 #[derive(Clone, Copy)]
 enum Fold {
     Sum,
     Max,
+    /// The highest of those that are known: a second in which nothing was measured hides no other.
+    MaxKnown,
 }
 
 /// One series: its key, how its points are folded, and how it is read.
@@ -42,7 +47,7 @@ const fn max(key: &'static str, read: fn(&Snapshot) -> Option<u64>) -> Series {
     Series { key, fold: Fold::Max, read }
 }
 
-const SERIES: [Series; 9] = [
+const SERIES: [Series; 12] = [
     sum("arrived", |now| of_listeners(now, |listener| listener.arrived)),
     sum("delivered", |now| of_sinks(now, |sink| sink.counts.delivered)),
     sum("lost_socket", |now| of_listeners(now, |listener| listener.kernel_dropped)),
@@ -59,7 +64,15 @@ const SERIES: [Series; 9] = [
         let sinks = now.listeners.iter().flat_map(|listener| &listener.sinks);
         sinks.map(|sink| permille(sink.queue_depth, sink.queue_capacity)).max()
     }),
+    // Of any protocol: packets that the card, or the kernel before the sockets, dropped.
+    sum("host_nic", |now| of_host(now, |layer| layer == Layer::Nic)),
+    sum("host_kernel", |now| of_host(now, |layer| matches!(layer, Layer::Softnet | Layer::Conntrack | Layer::Ip))),
+    // What its name says is read in `record`, which knows the reading before.
+    Series { key: "residence_p99_micros", fold: Fold::MaxKnown, read: |_| None },
 ];
+
+/// The place of the last series.
+const RESIDENCE: usize = SERIES.len() - 1;
 
 fn of_listeners(now: &Snapshot, read: impl Fn(&ListenerSnapshot) -> Option<u64>) -> Option<u64> {
     now.listeners.iter().map(read).sum()
@@ -67,6 +80,12 @@ fn of_listeners(now: &Snapshot, read: impl Fn(&ListenerSnapshot) -> Option<u64>)
 
 fn of_sinks(now: &Snapshot, read: impl Fn(&SinkSnapshot) -> u64) -> Option<u64> {
     Some(now.listeners.iter().flat_map(|listener| &listener.sinks).map(read).sum())
+}
+
+/// Not known before the host has been looked at.
+fn of_host(now: &Snapshot, is_asked_for: fn(Layer) -> bool) -> Option<u64> {
+    let lost = now.host.lost.lost.iter().filter(|loss| is_asked_for(loss.layer)).map(|loss| loss.count).sum();
+    (!now.host.nic.is_empty() || !now.host.softnet.is_empty()).then_some(lost)
 }
 
 fn lost_by(listener: &ListenerSnapshot, wanted: bool) -> u64 {
@@ -91,6 +110,9 @@ struct Point {
 pub(super) struct History {
     points: Ring,
     last: Option<Reading>,
+    /// What was measured until the last reading, by sink.
+    residence: Vec<(String, ResidenceSnapshot)>,
+    listeners: ListenerHours,
 }
 
 struct Ring {
@@ -121,20 +143,44 @@ struct Columns {
     /// How much of the step was seen.
     seen_seconds: Vec<f64>,
     series: serde_json::Map<String, serde_json::Value>,
+    by_listener: ListenersJson,
 }
 
 impl History {
     pub(super) fn new() -> Self {
-        Self { points: Ring { points: Vec::with_capacity(POINTS), next: 0 }, last: None }
+        let points = Ring { points: Vec::with_capacity(POINTS), next: 0 };
+        Self { points, last: None, residence: Vec::new(), listeners: ListenerHours::default() }
     }
 
     /// Takes the next point.
     pub(super) fn record(&mut self, now: &Snapshot) {
-        let reading =
-            Reading { at_ms: (now.uptime_seconds * 1000.0) as u64, values: SERIES.map(|series| (series.read)(now)) };
+        let mut values = SERIES.map(|series| (series.read)(now));
+        values[RESIDENCE] = self.slowest(now);
+        self.listeners.record(now);
+        let reading = Reading { at_ms: (now.uptime_seconds * 1000.0) as u64, values };
         if let Some(last) = self.last.replace(reading) {
             self.points.push(point(&last, &reading));
         }
+    }
+
+    /// Within how many microseconds 99 of 100 datagrams went through the slowest sink since the last reading; `None`
+    /// where no batch was measured.
+    fn slowest(&mut self, now: &Snapshot) -> Option<u64> {
+        let sinks = now.listeners.iter().flat_map(|listener| &listener.sinks);
+        let mut measured: Vec<(String, ResidenceSnapshot)> =
+            sinks.filter_map(|sink| Some((sink.name.clone(), sink.residence.clone()?))).collect();
+        // A sink of several listeners stands under each.
+        measured.sort_by(|(one, _), (other, _)| one.cmp(other));
+        measured.dedup_by(|(one, _), (other, _)| one == other);
+        let since = measured.iter().filter_map(|(name, residence)| {
+            let before = self.residence.iter().find(|(other, _)| other == name);
+            before.map_or(Some(residence.clone()), |(_, before)| residence.since(before))
+        });
+        // Longer than the last bucket is longer than any that is told.
+        let micros = since.map(|since| since.p99_seconds.map_or(u64::MAX, |seconds| (seconds * 1e6).round() as u64));
+        let slowest = micros.max();
+        self.residence = measured;
+        slowest
     }
 
     /// The last hour in steps of so many seconds.
@@ -150,17 +196,23 @@ impl History {
                 ends.push(end);
                 seen.push(0);
                 columns.iter_mut().for_each(|column| column.push(0));
-                known.iter_mut().for_each(|column| column.push(true));
+                let is_known = |place: usize| !matches!(SERIES[place].fold, Fold::MaxKnown);
+                known.iter_mut().enumerate().for_each(|(place, column)| column.push(is_known(place)));
             }
             *seen.last_mut().expect("just pushed") += u64::from(point.length_ms);
             for (place, value) in point.values.into_iter().enumerate() {
                 let (Some(folded), Some(is_known)) = (columns[place].last_mut(), known[place].last_mut()) else {
                     continue;
                 };
-                *is_known &= value != UNKNOWN;
-                *folded = match SERIES[place].fold {
+                let fold = SERIES[place].fold;
+                match fold {
+                    Fold::MaxKnown if value == UNKNOWN => continue,
+                    Fold::MaxKnown => *is_known = true,
+                    _ => *is_known &= value != UNKNOWN,
+                }
+                *folded = match fold {
                     Fold::Sum => folded.saturating_add(value.into()),
-                    Fold::Max => (*folded).max(value.into()),
+                    Fold::Max | Fold::MaxKnown => (*folded).max(value.into()),
                 };
             }
         }
@@ -174,6 +226,7 @@ impl History {
             end_seconds: ends,
             seen_seconds: seen.into_iter().map(|ms| ms as f64 / 1000.0).collect(),
             series: series.collect(),
+            by_listener: self.listeners.json(),
         };
         serde_json::to_string(&columns).unwrap_or_default()
     }
@@ -183,7 +236,7 @@ fn point(before: &Reading, now: &Reading) -> Point {
     let values = std::array::from_fn(|place| {
         let value = match SERIES[place].fold {
             Fold::Sum => now.values[place].zip(before.values[place]).map(|(now, before)| now.saturating_sub(before)),
-            Fold::Max => now.values[place],
+            Fold::Max | Fold::MaxKnown => now.values[place],
         };
         value.map_or(UNKNOWN, |value| u32::try_from(value).unwrap_or(UNKNOWN - 1).min(UNKNOWN - 1))
     });
@@ -210,7 +263,10 @@ impl Ring {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::ledger::ResidenceTally;
     use crate::ledger::tests::example;
     use serde_json::{Value, json};
 
@@ -250,6 +306,43 @@ mod tests {
     }
 
     #[test]
+    fn the_residence_of_a_step_is_that_of_its_slowest_second_and_not_of_the_whole_life() {
+        let mut history = History::new();
+        let mut tally = ResidenceTally::default();
+        for (seconds, micros, datagrams) in [(1.0, 100, 1000), (2.0, 40_000, 1000), (3.0, 100, 0), (11.0, 100, 10)] {
+            tally.observe(Duration::from_micros(micros), datagrams);
+            let mut snapshot = at(seconds, Some(0), 0);
+            snapshot.listeners[0].sinks[0].residence = tally.read();
+            history.record(&snapshot);
+        }
+        assert_eq!(json_of(&history, 10)["series"]["residence_p99_micros"], json!([50_000, 100]));
+        history.record(&at(21.0, Some(0), 0));
+        assert_eq!(json_of(&history, 10)["series"]["residence_p99_micros"], json!([50_000, 100, null]));
+    }
+
+    #[test]
+    fn what_the_host_dropped_before_its_sockets_stands_apart_and_is_null_where_nobody_looked() {
+        let mut history = History::new();
+        let host = |dropped: u64| {
+            let mut host = crate::host::Reading::default();
+            let link = crate::host::tables::Link { rx_dropped: Some(dropped), ..Default::default() };
+            host.nic.insert("eth0".into(), crate::host::Interface { link, ..Default::default() });
+            host.ip.in_discards = Some(2 * dropped);
+            host.udp.in_errors = Some(1000 * dropped);
+            host.lost = crate::host::Losses::of(&host);
+            host
+        };
+        for (seconds, dropped) in [(1.0, Some(5)), (2.0, Some(8)), (11.0, None)] {
+            let mut snapshot = at(seconds, Some(0), 0);
+            snapshot.host = dropped.map(host).unwrap_or_default();
+            history.record(&snapshot);
+        }
+        let found = json_of(&history, 10);
+        assert_eq!(found["series"]["host_nic"], json!([3, null]));
+        assert_eq!(found["series"]["host_kernel"], json!([6, null]));
+    }
+
+    #[test]
     fn it_keeps_an_hour_in_the_memory_that_it_took_at_start() {
         let mut history = History::new();
         let capacity = history.points.points.capacity();
@@ -257,6 +350,7 @@ mod tests {
             history.record(&at(second as f64, Some(second * 7), 0));
         }
         assert_eq!(history.points.points.capacity(), capacity);
+        assert_eq!(capacity * size_of::<Point>(), 3600 * 64, "as it says above");
         let found = json_of(&history, 1);
         let ends = found["end_seconds"].as_array().unwrap();
         assert_eq!((ends.len(), &ends[0], &ends[3599]), (3600, &json!(6400), &json!(9999)));

@@ -3,13 +3,14 @@
 //!
 //! `server` binds and serves, `answers` says what is at which path, `request` and `response` read and word HTTP.
 //! `token` and `hosts` decide who may ask. `exposition` is the text for Prometheus, with `host` for what the host lost,
-//! `history` the last hour, `page/` what a browser gets.
+//! `history` the last hour, with `listener_hours` for each listener, `page/` what a browser gets.
 
 mod answers;
 mod exposition;
 mod history;
 mod host;
 mod hosts;
+mod listener_hours;
 mod page;
 mod request;
 mod response;

@@ -98,6 +98,43 @@ mod tests {
     }
 
     #[test]
+    fn no_bytes_break_the_reader_and_what_it_reads_is_what_was_sent() {
+        let seeds: [&[u8]; 3] = [
+            b"GET /history?step=5&x=%00 HTTP/1.1\r\nHost: a:1\r\nAuthorization: Basic eA==\r\n\r\n",
+            b"HEAD http://[::1]:9817/metrics HTTP/1.0\nSec-Fetch-Site: none\n\n",
+            b"GET / HTTP/1.1\r\nHost:\r\n: x\r\n\tfolded: y\r\nhost : b\r\n\r\n",
+        ];
+        let mut random = 1_u64;
+        let mut roll = |below: usize| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) as usize % below
+        };
+        let mut requests = 0;
+        for round in 0..200_000 {
+            let mut bytes = seeds[round % seeds.len()].to_vec();
+            for _ in 0..roll(6) {
+                let place = roll(bytes.len());
+                match roll(4) {
+                    0 => bytes[place] = roll(256) as u8,
+                    1 => bytes[place] = b"\r\n :/?&=%\0"[roll(10)],
+                    2 => bytes.truncate(place + 1),
+                    _ => drop(bytes.splice(place..place, seeds[roll(3)].iter().copied().take(roll(20)))),
+                }
+            }
+            let Some(length) = head_length(&bytes) else { continue };
+            let Some(request) = Request::read(&bytes[..length]) else { continue };
+            requests += 1;
+            // Whatever it is taken for stands in what was sent, on one line.
+            let all = [request.method, request.path, request.query].into_iter().chain(request.host);
+            for part in all.chain(request.authorization).chain(request.site) {
+                assert!(!part.contains('\n'), "{request:?}");
+            }
+            assert!(request.path.starts_with('/') && !request.path.contains(['?', ' ']), "{request:?}");
+        }
+        assert!(requests > 20_000, "{requests}");
+    }
+
+    #[test]
     fn what_is_no_request_is_none() {
         for head in ["", "GET", "GET / HTTP/2", " / HTTP/1.1", "GET metrics HTTP/1.1", "GET /  HTTP/1.1"] {
             assert_eq!(Request::read(head.as_bytes()), None, "{head:?}");

@@ -1,5 +1,6 @@
-// The last hour as three pictures: what arrived, what was lost, how full it was. The daemon keeps the hour; the page asks
-// for it when it connects and goes on from the stream.
+// The last hour in pictures: what arrived, what was lost, how full it was, how long datagrams stayed, what the host
+// dropped, and a strip for each listener that lost something. The daemon keeps the hour; the page asks for it when it
+// connects and goes on from the stream.
 
 const STEP_MS = 10_000;
 const HOUR_MS = 3_600_000;
@@ -17,7 +18,13 @@ const CHARTS = [
     series: LOST_KEYS.map((key, index) => ({ key, tone: `loss${index}`, name: LOST_NAMES[key] })) },
   { key: "fill", title: "Fullest receive buffer and queue", unit: percent, most: 1, lines: true,
     series: [{ key: "buffer", tone: "flow", name: "receive buffer" }, { key: "queue", tone: "other", name: "sink's queue" }] },
+  { key: "residence", title: "99 of 100 were delivered within", unit: seconds, least: 1e-6, lines: true, none: "not measured",
+    series: [{ key: "residence", tone: "flow", name: "slowest sink" }] },
+  { key: "host", title: "Dropped before the sockets, any protocol", unit: rate, least: 1, none: "nothing dropped",
+    series: [{ key: "host_nic", tone: "loss0", name: "network card" }, { key: "host_kernel", tone: "loss1", name: "kernel" }] },
 ];
+const COUNTED = ["arrived", "delivered", ...LOST_KEYS, "host_nic", "host_kernel"];
+const BEFORE_SOCKETS = { host_nic: ["nic"], host_kernel: ["softnet", "conntrack", "ip"] };
 
 /** Takes the hour as the daemon tells it; what the page knows from before a restart stays. */
 function takeHour(told, now) {
@@ -25,9 +32,15 @@ function takeHour(told, now) {
     const of = (key) => told.series[key]?.[index] ?? null;
     const span = told.seen_seconds[index];
     const step = { at: now - (told.uptime_seconds - end) * 1000, span, buffer: of("buffer_fill_permille") / 1000,
-      queue: of("queue_fill_permille") / 1000 };
-    for (const key of ["arrived", "delivered", ...LOST_KEYS]) step[key] = of(key) === null || !span ? null : of(key) / span;
+      queue: of("queue_fill_permille") / 1000, by: {} };
+    const micros = of("residence_p99_micros");
+    step.residence = micros === null ? null : micros / 1e6;
+    for (const key of COUNTED) step[key] = of(key) === null || !span ? null : of(key) / span;
     return step;
+  });
+  const steps = new Map(told.end_seconds.map((end, index) => [end, taken[index]]));
+  told.by_listener?.end_seconds.forEach((end, index) => {
+    for (const row of told.by_listener.listeners) if (steps.has(end)) steps.get(end).by[row.name] = row.lost[index];
   });
   const from = taken.length ? taken[0].at - STEP_MS : Infinity;
   hour = [...hour.filter((step) => step.at <= from), ...taken];
@@ -35,6 +48,40 @@ function takeHour(told, now) {
 
 /** What is longer than this between two readings belongs to no one step. */
 const LONGEST_SECOND = 5;
+
+/** What the host dropped in some layers since the daemon started; null where nobody has looked. */
+function droppedIn(reading, layers) {
+  const host = reading.host;
+  if (!Object.keys(host?.nic ?? {}).length && !Object.keys(host?.softnet ?? {}).length) return null;
+  return sum((host.lost?.lost ?? []).filter((loss) => layers.includes(loss.layer)), (loss) => loss.count);
+}
+
+/** Within which time 99 of 100 went through the slowest sink between two readings; null where nothing was measured. */
+function slowestSince(before, now) {
+  let slowest = null;
+  for (const sink of now.listeners.flatMap((listener) => listener.sinks)) {
+    if (!sink.residence) continue;
+    const old = before.listeners.flatMap((listener) => listener.sinks).find((other) => other.name === sink.name)?.residence;
+    const counts = sink.residence.buckets.map((bucket) =>
+      [bucket.le_seconds, bucket.count - (old?.buckets.find((other) => other.le_seconds === bucket.le_seconds)?.count ?? 0)]);
+    const wanted = Math.ceil(counts.reduce((total, [, count]) => total + count, 0) * 0.99);
+    let seen = 0;
+    const reached = wanted > 0 && counts.find(([, count]) => (seen += count) >= wanted);
+    if (reached) slowest = Math.max(slowest ?? 0, reached[0] ?? 700);
+  }
+  return slowest;
+}
+
+/** What udpd lost of each listener between two readings. */
+function lostBy(before, now) {
+  const lost = {};
+  for (const listener of now.listeners) lost[listener.name] = listener.kernel_dropped === null ? null : 0;
+  for (const loss of lostSince(lossesOf(before, null), lossesOf(now, null))) {
+    const isOwn = !loss.wanted && !loss.ofHost && !loss.foreign;
+    if (isOwn && typeof lost[loss.listener] === "number") lost[loss.listener] += loss.lost;
+  }
+  return lost;
+}
 
 /** Adds a second of the stream to the step that it belongs to. */
 function addSecond(before, now, at) {
@@ -48,10 +95,14 @@ function addSecond(before, now, at) {
   const more = { arrived: new_.arrived === null || old.arrived === null ? null : new_.arrived - old.arrived,
     delivered: new_.delivered - old.delivered, lost_socket: new_.arrived === null ? null : lost.socket,
     lost_listener: lost.lane, lost_queue: lost.queue, lost_sink: lost.sink };
+  for (const [key, layers] of Object.entries(BEFORE_SOCKETS)) {
+    const [old, new_] = [droppedIn(before, layers), droppedIn(now, layers)];
+    more[key] = old === null || new_ === null ? null : Math.max(0, new_ - old);
+  }
   let step = hour.at(-1);
   if (!step || at > step.at) {
     step = { at: Math.max(at, (step?.at ?? 0) + (at - (step?.at ?? at) > STEP_MS ? 0 : STEP_MS)), span: 0, buffer: 0,
-      queue: 0 };
+      queue: 0, residence: null, by: {} };
     hour.push(step);
   }
   for (const [key, value] of Object.entries(more)) {
@@ -61,6 +112,11 @@ function addSecond(before, now, at) {
   step.span += span;
   step.buffer = Math.max(step.buffer, new_.bufferFill);
   step.queue = Math.max(step.queue, new_.queueFill);
+  const slowest = slowestSince(before, now);
+  if (slowest !== null) step.residence = Math.max(step.residence ?? 0, slowest);
+  for (const [name, lost] of Object.entries(lostBy(before, now))) {
+    step.by[name] = lost === null || step.by[name] === null ? null : (step.by[name] ?? 0) + lost;
+  }
   hour = hour.filter((one) => one.at > at - HOUR_MS);
 }
 
@@ -133,11 +189,12 @@ function updateChart(figure, chart) {
   const x = (at) => Math.max(0, WIDTH * (1 - (end - at) / HOUR_MS)).toFixed(1);
   const y = (value) => (HEIGHT - 2 - (HEIGHT - 6) * Math.min(1, value / most)).toFixed(1);
   const paths = [];
-  for (const run of runs(hour)) {
+  // What is not known leaves a gap; it is not 0.
+  for (const run of runs(hour.filter((step) => chart.series.some((one) => step[one.key] !== null)))) {
     const below = run.map(() => 0);
     for (const one of chart.series) {
       const heights = run.map((step, index) => (chart.lines ? step[one.key] ?? 0 : below[index] + (step[one.key] ?? 0)));
-      if (chart.key === "lost" && heights.every((height, index) => height === below[index])) continue;
+      if (chart.none && !chart.lines && heights.every((height, index) => height === below[index])) continue;
       const line = run.map((step, index) => `${x(step.at - STEP_MS)} ${y(heights[index])} L${x(step.at)} ${y(heights[index])}`);
       const floor = run.map((step, index) => `${x(step.at)} ${y(below[index])} L${x(step.at - STEP_MS)} ${y(below[index])}`);
       if (!chart.lines) paths.push(drawn("path", { class: `area ${one.tone}`, d: `M${line.join(" L")} L${floor.reverse().join(" L")} Z` }));
@@ -151,8 +208,48 @@ function updateChart(figure, chart) {
   figure.setAttribute("aria-label", `${chart.title}, last hour: ${words}. The arrow keys go through it.`);
 }
 
+const STRIPS_MAX = 12;
+
+function makeStrip() {
+  const svg = drawn("svg", { viewBox: `0 0 ${WIDTH} 10`, preserveAspectRatio: "none", "aria-hidden": "true" });
+  return element("li", {}, element("b"), svg, element("span"));
+}
+
+/** When a listener lost something: the darker, the more. */
+function updateStrip(strip, { name, total, most, last }) {
+  const end = Date.now();
+  const marks = hour.filter((step) => step.by[name] > 0).map((step) => drawn("rect", { class: "mark", y: 0, height: 10,
+    x: Math.max(0, WIDTH * (1 - (end - step.at + STEP_MS) / HOUR_MS)).toFixed(1), width: (2 * WIDTH * STEP_MS) / HOUR_MS,
+    "fill-opacity": (0.35 + (0.65 * step.by[name]) / most).toFixed(2) }));
+  strip.querySelector("svg").replaceChildren(...marks);
+  say(strip.firstElementChild, name);
+  say(strip.lastElementChild, `lost ${short(total)}, last about ${clock(last)}`);
+}
+
+/** A strip for each listener that lost something in the hour, the one that lost most first. */
+function showStrips() {
+  const totals = new Map();
+  for (const step of hour) {
+    for (const [name, lost] of Object.entries(step.by)) {
+      const row = totals.get(name) ?? { name, total: 0, most: 0, last: 0 };
+      totals.set(name, row);
+      if (!(lost > 0)) continue;
+      row.total += lost;
+      row.most = Math.max(row.most, lost);
+      row.last = step.at;
+    }
+  }
+  const lossy = [...totals.values()].filter((row) => row.total > 0).sort((one, other) => other.total - one.total);
+  each($("strips"), lossy.slice(0, STRIPS_MAX), makeStrip, updateStrip);
+  const rest = [];
+  if (lossy.length > STRIPS_MAX) rest.push(`${lossy.length - STRIPS_MAX} more lost less.`);
+  if (lossy.length && totals.size > lossy.length) rest.push(`${totals.size - lossy.length} others lost nothing.`);
+  say($("strips-words"), rest.join(" "));
+}
+
 function showHour() {
   each($("hour"), CHARTS, makeChart, updateChart);
+  showStrips();
   const seen = hour.reduce((total, step) => total + step.span, 0);
   const lossy = hour.filter((step) => LOST_KEYS.some((key) => step[key] > 0));
   const lost = hour.reduce((total, step) => total + step.span * LOST_KEYS.reduce((sum, key) => sum + (step[key] ?? 0), 0), 0);

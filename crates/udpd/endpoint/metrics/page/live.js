@@ -30,8 +30,10 @@ function take(reading, isFirst) {
   if (last && (reading.uptime_seconds < last.uptime_seconds || missing > LATE_SECONDS)) {
     readings = [];
     restarted = now - reading.uptime_seconds * 1000;
-  } else if (last && reading.uptime_seconds > last.uptime_seconds) {
-    addSecond(last, reading, now);
+    raiseBounds(null, reading);
+  } else {
+    raiseBounds(last, reading);
+    if (last && reading.uptime_seconds > last.uptime_seconds) addSecond(last, reading, now);
   }
   readings.push(reading);
   readings = readings.filter((old) => reading.uptime_seconds - old.uptime_seconds <= VERDICT_SPAN + 1);
@@ -103,7 +105,7 @@ function showVerdict(now) {
   }
   if (foreign.length) {
     if (tone === "ok") [tone, title, cure] = ["note", "udpd loses nothing, but this host drops packets", HOST_CURE];
-    more.push(...foreign.slice(0, 3).map((loss) => `This host dropped packets of any protocol: ${line(loss)}`));
+    more.push(...foreign.slice(0, 3).map((loss) => `This host, udpd aside: ${line(loss)}`));
   }
   const wasLost = [...lossesOf(now, only).values()].filter((loss) => loss.lost > 0 && !loss.wanted && !loss.ofHost);
   if (!own.length && wasLost.length) {

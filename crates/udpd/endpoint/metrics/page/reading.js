@@ -16,6 +16,7 @@ const STAGES = [
 const stageOf = (key) => STAGES.find((stage) => stage.key === key);
 
 const HOST_CURE = "These are packets of any protocol. udpd explain says whether they were datagrams, and what helps.";
+const NAMESPACE_CURE = "All programs of this host share these counters. udpd explain says whose socket it was, and what helps.";
 
 const listenersOf = (reading, only) =>
   reading.listeners.filter((listener) => only === null || listener.name === only);
@@ -31,6 +32,8 @@ function sum(things, of) {
   return total;
 }
 
+const byName = (things, name) => things.find((thing) => thing.name === name);
+
 const values = (object) => Object.values(object ?? {});
 
 function reasonOf(layer, name) {
@@ -40,25 +43,28 @@ function reasonOf(layer, name) {
 /** Everything that was lost since the daemon started, by place: what, where, how many. */
 function lossesOf(reading, only) {
   const losses = new Map();
-  const add = (stage, place, name, about, lost) => {
-    if (typeof lost === "number") losses.set(`${stage} ${place} ${name}`, { stage, place, name, ...about, lost });
+  const add = (stage, place, name, about, lost, most = lost) => {
+    if (typeof lost === "number") losses.set(`${stage} ${place} ${name}`, { stage, place, name, ...about, lost, most });
   };
   for (const listener of listenersOf(reading, only)) {
     const place = `listener ${listener.name}`;
+    const own = (stage, where, name, about, ...bounds) =>
+      add(stage, where, name, { ...about, listener: listener.name }, ...bounds);
     const upstream = listener.upstream;
     if (upstream) {
       const help = `Never reached this host, by the sequence numbers (in ${upstream.unit ?? "datagrams"}).`;
-      add("upstream", place, "missing", { help, cure: "Look at the network and the senders.", foreign: true },
-        upstream.missing ?? upstream.missing_at_least);
+      own("upstream", place, "missing", { help, cure: "Look at the network and the senders.", foreign: true },
+        upstream.highest?.least ?? upstream.missing ?? upstream.missing_at_least,
+        upstream.highest?.most ?? upstream.missing ?? upstream.missing_at_most);
     }
-    add("socket", place, "socket", reasonOf("kernel", "socket"), listener.kernel_dropped);
+    own("socket", place, "socket", reasonOf("kernel", "socket"), listener.kernel_dropped);
     for (const [name, lost] of Object.entries(listener.dropped ?? {})) {
-      add("lane", place, name, reasonOf("listener", name), lost);
+      own("lane", place, name, reasonOf("listener", name), lost);
     }
     for (const sink of listener.sinks) {
       for (const [name, lost] of Object.entries(sink.dropped ?? {})) {
         const stage = name === "queue_full" ? "queue" : "sink";
-        add(stage, `${place}, sink ${sink.name}`, name, reasonOf("sink", name), lost);
+        own(stage, `${place}, sink ${sink.name}`, name, reasonOf("sink", name), lost);
       }
     }
   }
@@ -66,9 +72,24 @@ function lossesOf(reading, only) {
   return losses;
 }
 
+/**
+ * What is missing upstream is a number that falls when something comes late, or two bounds that move apart and together
+ * again as the ledger learns more. So each reading gets the highest that both bounds have been since the daemon started:
+ * what only comes back to where it was is no new loss.
+ */
+function raiseBounds(before, now) {
+  for (const listener of now.listeners) {
+    const upstream = listener.upstream;
+    if (!upstream) continue;
+    const high = before && byName(before.listeners, listener.name)?.upstream?.highest;
+    const [least, most] = [upstream.missing ?? upstream.missing_at_least, upstream.missing ?? upstream.missing_at_most];
+    upstream.highest = { least: Math.max(least ?? 0, high?.least ?? 0), most: Math.max(most ?? 0, high?.most ?? 0) };
+  }
+}
+
 /** What the host lost, of any protocol. What stands in two counters is taken from the outer one. */
 function hostLosses(host, add) {
-  const about = (help) => ({ help, cure: HOST_CURE, ofHost: true });
+  const about = (help, cure = HOST_CURE) => ({ help, cure, ofHost: true });
   const backlog = sum(values(host.softnet), (core) => core.dropped) ?? 0;
   const cards = Object.entries(host.nic ?? {}).filter(([, card]) => !card.repeats_others);
   const all = { rx_missed_errors: "The receive ring had no room.", rx_errors: "Damaged packets." };
@@ -92,7 +113,7 @@ function hostLosses(host, add) {
       no_ports: "No socket has its port." };
     for (const [key, help] of Object.entries(keys)) {
       // Nobody waited for a stray datagram: it is shown, and no loss.
-      add("core", family, key, { ...about(help), wanted: key === "no_ports" }, udp?.[key]);
+      add("core", family, key, { ...about(help, NAMESPACE_CURE), wanted: key === "no_ports" }, udp?.[key]);
     }
   }
 }
@@ -101,7 +122,10 @@ function hostLosses(host, add) {
 function lostSince(before, now) {
   const lost = [];
   for (const [key, loss] of now) {
-    const more = loss.lost - (before.get(key)?.lost ?? (loss.ofHost ? loss.lost : 0));
+    const old = before.get(key) ?? (loss.ofHost ? loss : { lost: 0, most: 0 });
+    // Of a number that is known within bounds only: where one bound stays, the ledger has learnt something, and nothing
+    // was lost.
+    const more = Math.min(loss.lost - old.lost, loss.most - old.most);
     if (more > 0) lost.push({ ...loss, lost: more });
   }
   return lost.sort((one, other) => other.lost - one.lost);

@@ -37,8 +37,6 @@ function updateRow(row, cells) {
   });
 }
 
-const byName = (things, name) => things.find((thing) => thing.name === name);
-
 function lostCell(now, before, span) {
   if (now === null || now === undefined) return UNKNOWN;
   const more = span > 0 && before !== null && before !== undefined ? Math.max(0, now - before) / span : 0;
