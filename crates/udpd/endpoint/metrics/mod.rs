@@ -22,6 +22,8 @@ pub use server::{MetricsHandle, MetricsServer};
 pub use token::TokenFile;
 
 #[cfg(test)]
+mod ledger_page_tests;
+#[cfg(test)]
 mod rules_tests;
 #[cfg(test)]
 mod tests;

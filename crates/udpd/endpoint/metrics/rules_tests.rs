@@ -5,21 +5,30 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use crate::ledger::ResidenceTally;
+use crate::host::Losses;
 use crate::ledger::tests::numbered;
+use crate::ledger::{ResidenceTally, Snapshot};
 
 const FILES: [&str; 3] =
     ["config/grafana/udpd.json", "config/prometheus/udpd.rules.yml", "config/prometheus/udpd.rules.test.yml"];
 
-/// The names of all metrics, with those of the parts of histograms, when everything is there that can be absent.
-fn exported() -> BTreeSet<String> {
+/// A ledger in which everything is there that can be absent.
+pub(super) fn everything() -> Snapshot {
     let (mut snapshot, _) = numbered();
     snapshot.listeners[0].lanes[0].wrong_cpu = Some(1);
     let mut residence = ResidenceTally::default();
     residence.observe(Duration::from_millis(1), 1);
     snapshot.listeners[0].sinks[0].residence = residence.read();
     snapshot.host.udp.no_ports = Some(1);
-    let text = exposition(&snapshot);
+    snapshot.host.memory.udp_pages = Some(1);
+    snapshot.host.softnet.entry(0).or_default().processed = Some(1);
+    snapshot.host.lost = Losses::of(&snapshot.host);
+    snapshot
+}
+
+/// The names of all metrics, with those of the parts of histograms.
+fn exported() -> BTreeSet<String> {
+    let text = exposition(&everything());
     let samples = text.lines().filter(|line| !line.starts_with('#'));
     samples.map(|line| line.split(['{', ' ']).next().unwrap_or_default().to_owned()).collect()
 }

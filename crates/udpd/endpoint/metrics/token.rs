@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn the_token_is_taken_as_bearer_or_as_the_password_of_basic_and_nothing_else_is() {
-        let (_directory, path) = written("0123456789abcdef\n", 0o640);
+        let (_directory, path) = written("0123456789abcdef\r\n", 0o640);
         let file = TokenFile::read(&path).unwrap();
         // Basic: any:0123456789abcdef, and the same with an empty user.
         for sent in [
