@@ -118,8 +118,22 @@ press Down Enter
 see '^lane 1 of syslog'
 see 'busiest senders of late'
 see '127.0.0.1 '
-press Up
+press BTab
 see '^lane 0 of syslog'
+# Longer than the screen: every line of it can be reached.
+tmux resize-window -t top -x 80 -y 8
+see '^lines 1-6 of '
+press Down
+see '^lines 2-7 of '
+press NPage
+see '^lines 7-12 of '
+press End
+see '^lines [0-9]+-([0-9]+) of \1 '
+see '^127.0.0.1 '
+press Home
+see '^lines 1-6 of '
+tmux resize-window -t top -x 80 -y 24
+whole
 press Escape
 see 'CHANNEL +LOST/S +SINK'
 press s

@@ -1,7 +1,7 @@
 //! What a terminal sends for a key, as far as `udpd top` has a use for it.
 //!
 //! crossterm would read keys as well; its events stand on mio, which is the poll of an async runtime and banned here.
-//! Twelve keys are less than that.
+//! These few are less than that.
 
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,8 +12,13 @@ pub(super) enum Key {
     Sort,
     Up,
     Down,
+    PageUp,
+    PageDown,
     First,
     Last,
+    /// Another lane, while one is looked at from near.
+    Next,
+    Previous,
     Enter,
     Back,
 }
@@ -41,6 +46,8 @@ fn plain(byte: u8) -> Option<Key> {
         b's' => Key::Sort,
         b'k' => Key::Up,
         b'j' => Key::Down,
+        b'\t' | b'n' => Key::Next,
+        b'N' => Key::Previous,
         b'g' => Key::First,
         b'G' => Key::Last,
         b'\r' | b'\n' => Key::Enter,
@@ -57,6 +64,9 @@ fn after_escape(sequence: &[u8]) -> (Option<Key>, &[u8]) {
         (b'B', _) => Some(Key::Down),
         (b'C', _) => Some(Key::Enter),
         (b'D', _) => Some(Key::Back),
+        (b'Z', _) => Some(Key::Previous),
+        (b'~', b"5") => Some(Key::PageUp),
+        (b'~', b"6") => Some(Key::PageDown),
         (b'H', _) | (b'~', b"1" | b"7") => Some(Key::First),
         (b'F', _) | (b'~', b"4" | b"8") => Some(Key::Last),
         _ => None,
@@ -75,6 +85,8 @@ mod tests {
         assert_eq!(parse(b"\x1b"), [Key::Back]);
         assert_eq!(parse(b"\r\x1b[D\x1b[C"), [Key::Enter, Key::Back, Key::Enter]);
         assert_eq!(parse(b"\x1b[H\x1b[4~gG"), [Key::First, Key::Last, Key::First, Key::Last]);
+        assert_eq!(parse(b"\x1b[5~\x1b[6~"), [Key::PageUp, Key::PageDown]);
+        assert_eq!(parse(b"\tn\x1b[ZN"), [Key::Next, Key::Next, Key::Previous, Key::Previous]);
         assert_eq!(parse(b"\x03"), [Key::Quit]);
     }
 

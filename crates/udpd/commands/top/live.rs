@@ -58,7 +58,7 @@ pub(super) fn run(ask: Ask, interval: Duration, has_colour: bool) -> Result<(), 
             has_keys = count > 0;
             suspend |= bytes[..count].contains(&SUSPEND);
             for key in keys::parse(&bytes[..count]) {
-                eyes.press(key);
+                eyes.press(key, (width, height));
             }
         }
         if suspend {
@@ -114,9 +114,10 @@ impl Eyes {
         }
     }
 
-    fn press(&mut self, key: keys::Key) {
+    fn press(&mut self, key: keys::Key, size: (usize, usize)) {
         let shown = self.frozen.as_ref().unwrap_or(&self.live);
-        self.view.press(key, shown);
+        let extent = draw::extent(shown, &self.view, &self.notice(), size);
+        self.view.press(key, shown, extent);
         match (self.view.is_frozen, &self.frozen) {
             (true, None) => self.frozen = Some(self.live.clone()),
             (false, Some(_)) => self.frozen = None,

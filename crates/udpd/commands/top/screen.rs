@@ -85,3 +85,53 @@ pub(super) fn show(text: &str) -> io::Result<()> {
     out.write_all(text.as_bytes())?;
     out.flush()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Read as _;
+    use std::process::{Command, Stdio};
+
+    use nix::pty::openpty;
+
+    use super::*;
+
+    /// What tells a second process of this test that it is the one that panics.
+    const CHILD: &str = "UDPD_TEST_TERMINAL";
+    const PANIC: &str = "a panic on order";
+
+    #[test]
+    fn a_panic_gives_the_terminal_back_as_it_was_before_it_is_told() {
+        if std::env::var_os(CHILD).is_some() {
+            // Never dropped, so that nobody but the hook gives it back.
+            std::mem::forget(Screen::take());
+            panic!("{PANIC}");
+        }
+        let pair = openpty(None, None).expect("a terminal");
+        let before = termios::tcgetattr(&pair.slave).expect("its state");
+        assert!(before.local_flags.contains(LocalFlags::ICANON | LocalFlags::ECHO));
+        let name = concat!(module_path!(), "::a_panic_gives_the_terminal_back_as_it_was_before_it_is_told");
+        let name = name.split_once("::").expect("a crate").1;
+        let end = || Stdio::from(pair.slave.try_clone().expect("a descriptor"));
+        let mut child = Command::new(std::env::current_exe().expect("this test"))
+            .args([name, "--exact", "--nocapture", "--test-threads=1"])
+            .env(CHILD, "1")
+            .env("RUST_BACKTRACE", "0")
+            .stdin(end())
+            .stdout(end())
+            .stderr(end())
+            .spawn()
+            .expect("a second process");
+        let status = child.wait().expect("it ends");
+        assert_eq!(termios::tcgetattr(&pair.slave).expect("its state"), before);
+        drop(pair.slave);
+        let mut shown = Vec::new();
+        // A terminal whose other end is closed is an error and no end.
+        let _ = File::from(pair.master).read_to_end(&mut shown);
+        let shown = String::from_utf8_lossy(&shown);
+        assert!(!status.success(), "{shown}");
+        let place = |text: &str| shown.find(text).unwrap_or_else(|| panic!("{text:?} is not in {shown:?}"));
+        assert!(place(TAKE) < place(GIVE_BACK) && place(GIVE_BACK) < place(PANIC), "{shown:?}");
+        assert_eq!(shown.matches(GIVE_BACK).count(), 1, "{shown:?}");
+    }
+}

@@ -5,6 +5,9 @@ use std::cmp::Reverse;
 use super::keys::Key;
 use super::model::{LaneRow, Model};
 
+/// By how many lanes a page key moves.
+const PAGE: isize = 10;
+
 /// In which order lanes stand below their listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Order {
@@ -38,12 +41,21 @@ impl Order {
 /// A lane by its name, so that it stays chosen when others come and go.
 pub(super) type LaneName = (String, usize);
 
+/// How much of a lane from near does not fit, and how much does, in lines.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Extent {
+    pub hidden: usize,
+    pub shown: usize,
+}
+
 /// What is shown.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct View {
     pub order: Order,
     pub chosen: Option<LaneName>,
     pub is_zoomed: bool,
+    /// How many lines of the lane from near are above the screen.
+    pub scrolled: usize,
     pub is_frozen: bool,
     pub has_help: bool,
     pub is_over: bool,
@@ -52,8 +64,11 @@ pub(super) struct View {
 }
 
 impl View {
-    /// Does what a key asks for.
-    pub(super) fn press(&mut self, key: Key, model: &Model) {
+    /// Does what a key asks for. `extent` is that of the lane from near as it was last drawn.
+    pub(super) fn press(&mut self, key: Key, model: &Model, extent: Extent) {
+        if self.is_zoomed && !self.has_help && self.scroll(key, extent) {
+            return;
+        }
         if self.has_help && key != Key::Quit {
             self.has_help = false;
             return;
@@ -65,11 +80,35 @@ impl View {
             Key::Sort => self.order = self.order.next(),
             Key::Up => self.step(model, -1),
             Key::Down => self.step(model, 1),
+            Key::PageUp => self.step(model, -PAGE),
+            Key::PageDown => self.step(model, PAGE),
+            Key::Next => self.step(model, 1),
+            Key::Previous => self.step(model, -1),
             Key::First => self.choose(model, 0),
             Key::Last => self.choose(model, usize::MAX),
-            Key::Enter => self.is_zoomed = self.chosen(model).is_some(),
+            Key::Enter => {
+                self.is_zoomed = self.chosen(model).is_some();
+                self.scrolled = 0;
+            }
             Key::Back => self.is_zoomed = false,
         }
+    }
+
+    /// Moves a lane from near under the screen; returns whether the key asks for that.
+    fn scroll(&mut self, key: Key, Extent { hidden, shown }: Extent) -> bool {
+        let page = shown.saturating_sub(1).max(1);
+        // The terminal may have grown since.
+        let from = self.scrolled.min(hidden);
+        self.scrolled = match key {
+            Key::Up => from.saturating_sub(1),
+            Key::Down => (from + 1).min(hidden),
+            Key::PageUp => from.saturating_sub(page),
+            Key::PageDown => (from + page).min(hidden),
+            Key::First => 0,
+            Key::Last => hidden,
+            _ => return false,
+        };
+        true
     }
 
     /// The places of all lanes in the model, in the order in which they are shown.
@@ -104,6 +143,7 @@ impl View {
 
     fn choose(&mut self, model: &Model, place: usize) {
         let lanes = self.lanes(model);
+        self.scrolled = 0;
         self.chosen = lanes.get(place).or(lanes.last()).map(|&place| name_of(model, place));
     }
 }
@@ -136,7 +176,7 @@ mod tests {
     }
 
     fn press(view: &mut View, keys: &[Key], model: &Model) {
-        keys.iter().for_each(|&key| view.press(key, model));
+        keys.iter().for_each(|&key| view.press(key, model, Extent { hidden: 7, shown: 5 }));
     }
 
     #[test]
@@ -172,6 +212,34 @@ mod tests {
         assert!(!view.is_zoomed && view.is_frozen);
         press(&mut view, &[Key::Quit], &model);
         assert!(view.is_over);
+    }
+
+    #[test]
+    fn a_lane_from_near_moves_by_lines_and_pages_and_stops_at_its_ends() {
+        let (model, mut view) = (model(), View::default());
+        press(&mut view, &[Key::Enter], &model);
+        for (key, scrolled) in [
+            (Key::Up, 0),
+            (Key::Down, 1),
+            (Key::PageDown, 5),
+            (Key::PageDown, 7),
+            (Key::Down, 7),
+            (Key::PageUp, 3),
+            (Key::Last, 7),
+            (Key::First, 0),
+            (Key::Last, 7),
+        ] {
+            press(&mut view, &[key], &model);
+            assert_eq!((view.scrolled, view.chosen(&model)), (scrolled, Some(0)), "{key:?}");
+        }
+        press(&mut view, &[Key::Next], &model);
+        assert_eq!((view.scrolled, view.chosen(&model)), (0, Some(1)), "another lane begins at its top");
+        press(&mut view, &[Key::Previous], &model);
+        assert_eq!(view.chosen(&model), Some(0));
+        // In a terminal that has grown nothing is hidden any more.
+        view.scrolled = 7;
+        view.press(Key::Down, &model, Extent { hidden: 0, shown: 40 });
+        assert_eq!(view.scrolled, 0);
     }
 
     #[test]

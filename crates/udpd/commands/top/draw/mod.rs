@@ -8,7 +8,7 @@ use cells::fit;
 
 use super::frame::{Line, Mark, printable};
 use super::model::Model;
-use super::view::View;
+use super::view::{Extent, View};
 
 /// What is to be said beside the numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,12 +24,13 @@ pub(super) enum Notice {
 /// For so long after a restart the screen says that there was one.
 const RESTART_SAID_SECONDS: f64 = 30.0;
 
-const HELP: [&str; 18] = [
+const HELP: [&str; 19] = [
     "Left to right is the way of a datagram: the receive queue of the card, the",
     "core, the socket with its receive buffer, the lane, and behind > the channel",
     "(the sink's queue) and the sink. Rates are of the last interval.",
     "",
     "  up, down, j, k   choose a lane        home, end, g, G   the first, the last",
+    "    and page up, page down; zoomed in they scroll, and tab goes to the next lane",
     "  enter, right     zoom into it         esc, left         back",
     "  s                sort the lanes: number, received, lost, buffer",
     "  space, p         freeze the picture; readings go on behind it",
@@ -50,20 +51,39 @@ pub(super) fn screen(model: &Model, view: &View, notice: &Notice, (width, height
     let mut lines = vec![title(model, view, width)];
     lines.extend(said(model, notice, width));
     let room = height.saturating_sub(lines.len() + 1);
+    let mut place = String::new();
     let body = if view.has_help {
         HELP.iter().map(|line| Line::of(Mark::Plain, *line)).collect()
+    } else if let Some(mut from_near) = from_near(model, view, width) {
+        let all = from_near.len();
+        let above = view.scrolled.min(all.saturating_sub(room));
+        if all > room {
+            place = format!("lines {}-{} of {all}  ", above + 1, above + room);
+        }
+        from_near.split_off(above)
     } else if model.is_empty() {
         Vec::new()
-    } else if let (true, Some(chosen)) = (view.is_zoomed, view.chosen(model)) {
-        lane::lines(model, chosen, width)
     } else {
         overview::lines(model, view, width, room)
     };
     lines.extend(body.into_iter().take(room));
     lines.resize(height.saturating_sub(1), Line::default());
-    lines.push(footer(view, width));
+    lines.push(footer(view, &place, width));
     lines.truncate(height);
     lines
+}
+
+/// The lane that is looked at from near, whole.
+fn from_near(model: &Model, view: &View, width: usize) -> Option<Vec<Line>> {
+    let chosen = view.chosen(model).filter(|_| view.is_zoomed && !model.is_empty())?;
+    Some(lane::lines(model, chosen, width))
+}
+
+/// How much of the lane from near a screen of this size shows.
+pub(super) fn extent(model: &Model, view: &View, notice: &Notice, (width, height): (usize, usize)) -> Extent {
+    let shown = height.saturating_sub(2 + said(model, notice, width).len());
+    let all = from_near(model, view, width).map_or(0, |lines| lines.len());
+    Extent { hidden: all.saturating_sub(shown), shown }
 }
 
 /// One report for whoever reads a pipe: everything, and nothing that only a person at a terminal needs.
@@ -107,14 +127,15 @@ fn said(model: &Model, notice: &Notice, width: usize) -> Vec<Line> {
     lines
 }
 
-fn footer(view: &View, width: usize) -> Line {
+/// The keys, behind which part of a long text is shown.
+fn footer(view: &View, place: &str, width: usize) -> Line {
     let keys = match (view.is_zoomed, view.is_frozen) {
         _ if view.has_help => "any key: back",
-        (true, _) => "q quit  ? help  esc back  up/down other lane  space freeze",
+        (true, _) => "q quit  ? help  esc back  up/down scroll  tab other lane  space freeze",
         (false, true) => "q quit  ? help  space go on  up/down choose  enter zoom  s sort",
         (false, false) => "q quit  ? help  enter zoom  up/down choose  s sort  space freeze",
     };
-    Line::of(Mark::Faint, fit(keys, width))
+    Line::of(Mark::Faint, fit(&format!("{place}{keys}"), width))
 }
 
 /// Words on lines of this width.

@@ -105,6 +105,30 @@ fn a_lane_from_near_fits_small_and_large_terminals() {
 }
 
 #[test]
+fn a_lane_that_is_longer_than_the_screen_is_seen_whole_by_scrolling() {
+    let model = busy();
+    let mut view = View { is_zoomed: true, ..View::default() };
+    let whole: Vec<String> = text(&lane::lines(&model, 0, 80)).lines().map(str::to_owned).collect();
+    for (size, key) in [((80, 10), Key::Down), ((80, 7), Key::PageDown), ((80, 3), Key::PageDown)] {
+        view.scrolled = 0;
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..whole.len() {
+            let lines = screen(&model, &view, &Notice::None, size);
+            let footer = lines.last().expect("a footer").text();
+            assert!(footer.starts_with(&format!("lines {}-", view.scrolled + 1)), "{footer}");
+            for (place, line) in text(&lines[1..size.1 - 1]).lines().enumerate() {
+                assert_eq!(line, whole[view.scrolled + place]);
+                seen.insert(view.scrolled + place);
+            }
+            view.press(key, &model, extent(&model, &view, &Notice::None, size));
+        }
+        assert_eq!(seen.len(), whole.len());
+    }
+    let footer = |size: (usize, usize)| screen(&model, &view, &Notice::None, size)[size.1 - 1].text();
+    assert!(footer((80, 50)).starts_with("q quit"), "what fits has no place: {}", footer((80, 50)));
+}
+
+#[test]
 fn the_help_fits_small_and_large_terminals() {
     assert_screens("help", &View { has_help: true, ..View::default() }, &Notice::None, &busy());
 }
@@ -126,8 +150,8 @@ fn after_a_restart_the_numbers_begin_anew_and_the_screen_says_so() {
 fn a_frozen_picture_says_so_and_the_chosen_lane_is_on_it_however_low_the_terminal_is() {
     let model = busy();
     let mut view = View::default();
-    view.press(Key::Last, &model);
-    view.press(Key::Freeze, &model);
+    view.press(Key::Last, &model, Extent::default());
+    view.press(Key::Freeze, &model, Extent::default());
     let lines = screen(&model, &view, &Notice::None, (40, 8));
     assert!(lines[0].text().contains("FROZEN"), "{}", text(&lines));
     let painted = paint(&lines, 40, 8, true);
