@@ -147,7 +147,7 @@ fn ten_thousand_slow_broken_and_mad_clients_of_the_page_cost_neither_scrapes_nor
 }
 
 #[test]
-fn a_token_covers_metrics_and_page_and_one_that_cannot_be_had_ends_the_start_with_78() {
+fn a_token_covers_metrics_and_page() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("token");
     fs::write(&path, "0123456789abcdef0123456789abcdef").expect("the token");
@@ -166,13 +166,50 @@ fn a_token_covers_metrics_and_page_and_one_that_cannot_be_had_ends_the_start_wit
     assert!(with_token("/").contains("<!doctype html>"));
     let ended = daemon.terminate();
     assert!(ended.status.success(), "{}", ended.stderr);
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("its mode");
+}
+
+#[test]
+fn check_refuses_the_token_file_that_run_refuses_in_the_same_words() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("token");
+    let keys = format!(
+        "control_socket = \"\"\nmetrics_address = \"{}\"\nmetrics_token_file = \"{}\"",
+        free_tcp_address(),
+        text(&path)
+    );
     let file = directory.path().join("udpd.toml");
-    fs::write(&file, config(free_address(), &format!("control_socket = \"\"\n{keys}"))).expect("the configuration");
-    let output = udpd(&["run", "-c", text(&file)]);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(78), "{stderr}");
-    assert!(stderr.contains("metrics_token_file") && stderr.contains("chmod o="), "{stderr}");
+    fs::write(&file, config(free_address(), &keys)).expect("the configuration");
+    let said_by = |command: &str| {
+        let output = udpd(&[command, "-c", text(&file)]);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(78), "{command}: {stderr}");
+        let sentence = stderr.lines().find(|line| line.contains("metrics_token_file")).expect(&stderr);
+        sentence[sentence.find("cannot take the token").expect(&stderr)..].to_owned()
+    };
+    let good = "0123456789abcdef0123456789abcdef";
+    // Whoever may do everything may read everything.
+    let is_root = nix::unistd::geteuid().is_root();
+    let of_all = [
+        (None, 0o600, "No such file"),
+        (Some(""), 0o600, "0 characters"),
+        (Some("\n"), 0o600, "0 characters"),
+        (Some(good), 0o644, "chmod o="),
+        (Some(good), 0o000, "Permission denied"),
+    ];
+    for (token, mode, words) in of_all.into_iter().filter(|(.., words)| !is_root || *words != "Permission denied") {
+        let _ = fs::remove_file(&path);
+        if let Some(token) = token {
+            fs::write(&path, token).expect("the token");
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("its mode");
+        }
+        let said = said_by("check");
+        assert!(said.contains(words), "{said}");
+        assert_eq!(said, said_by("run"));
+    }
+    // As editors on either system leave it.
+    fs::write(&path, format!("{good}\r\n")).expect("the token");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("its mode");
+    assert!(udpd(&["check", "-c", text(&file)]).status.success());
 }
 
 #[test]

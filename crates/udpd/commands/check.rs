@@ -5,6 +5,7 @@ use std::io::Write;
 use serde::Serialize;
 
 use crate::config::Config;
+use crate::endpoint::metrics::TokenFile;
 use crate::exit::{ExitCode, Failure};
 use crate::os::console;
 use crate::plan::buffers::Buffers;
@@ -73,6 +74,8 @@ struct StallJson<'a> {
 pub fn execute(config: &Config, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
     // The daemon of this very configuration is no neighbour: it would be restarted.
     let plan = plan::make(config, &plan::neighbours(config.daemon.control_socket.value.as_deref()))?;
+    // The daemon would not start without its token either.
+    config.daemon.metrics_token_file.as_deref().map(TokenFile::read).transpose()?;
     let shown = json_of(config, &plan);
     let text = match json {
         true => serde_json::to_string_pretty(&shown).unwrap_or_default() + "\n",
