@@ -9,11 +9,13 @@
 //! each ten seconds: who is asked for is who sends most now. The receiver tries the lock once a sampled batch and lets
 //! that batch go uncounted while somebody reads, so nobody ever makes it wait.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+
+use super::keyed::Keyed;
 
 /// How many senders a lane remembers. A place of the table fits a byte.
 const PLACES: usize = 128;
@@ -45,7 +47,7 @@ struct Place {
 
 /// The busiest senders of a lane.
 #[derive(Debug)]
-pub struct Senders<S = RandomState> {
+pub struct Senders<S = Keyed> {
     places: Vec<Place>,
     /// The first place of each hash.
     chains: [u8; CHAINS],
@@ -74,7 +76,7 @@ pub struct SenderSnapshot {
 impl Senders {
     /// Nobody yet. Nothing is allocated from here on.
     pub fn new(now: Instant) -> Self {
-        Self::with_hasher(RandomState::new(), now)
+        Self::with_hasher(Keyed::new(), now)
     }
 }
 
