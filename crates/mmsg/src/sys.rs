@@ -188,8 +188,8 @@ pub(crate) fn mmap(bytes: usize, extra_flags: c_int) -> io::Result<NonNull<u8>> 
     NonNull::new(address.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
 }
 
-/// The size of a page of memory here: 4 KiB, 16 KiB or 64 KiB, as the kernel was built. `net.ipv4.udp_mem` and the pages
-/// of its own that the kernel pins are counted in it.
+/// The size of a page of memory here: 4 KiB, 16 KiB or 64 KiB, as the kernel was built. `net.ipv4.udp_mem` and what the
+/// kernel pins are counted in it.
 pub fn page_bytes() -> usize {
     // SAFETY: takes no pointers.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };

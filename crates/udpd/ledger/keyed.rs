@@ -1,5 +1,5 @@
-//! A hash for short keys that others choose: a multiplication for every eight bytes, with two random numbers that nobody
-//! outside knows. The library's SipHash took three of every four instructions of counting senders
+//! A hash for short keys that others choose: a multiplication for every eight bytes, with two random numbers that
+//! nobody outside knows. The library's SipHash took three of every four instructions of counting senders
 //! (benches/runs/2026-11-22-xeon-2-cores/sampling.md).
 //!
 //! It is for tables in which a forged collision costs a few comparisons and nothing more.

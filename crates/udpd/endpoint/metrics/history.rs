@@ -2,9 +2,9 @@
 //! and queues were, how long datagrams stayed, and what the host dropped before its sockets. All listeners together, so
 //! that its size depends on nothing; what each listener lost is in `listener_hours`, in longer steps.
 //!
-//! Its memory is taken at start and never grows: 3,600 points of 64 bytes in a ring, 225 KiB. A point is what happened between two readings
-//! of the ledger, with the time between them, so a rate is right also where a second was longer. What nobody knows is
-//! null, and never 0.
+//! Its memory is taken at start and never grows: 3,600 points of 64 bytes in a ring, 225 KiB. A point is what happened
+//! between two readings of the ledger, with the time between them, so a rate is right also where a second was longer.
+//! What nobody knows is null, and never 0.
 
 use serde::Serialize;
 
