@@ -69,7 +69,7 @@ impl Buffers {
     /// What no start finds out.
     pub fn uncovered(&self) -> Option<String> {
         let limit = self.udp_mem_bytes.filter(|limit| self.needed_bytes > *limit)?;
-        let pages = self.needed_bytes.div_ceil(self.page_bytes).next_multiple_of(4) / 4 * 5;
+        let pages = self.needed_bytes.div_ceil(self.page_bytes).div_ceil(4) * 5;
         Some(format!(
             "the receive buffers together may take {}, and net.ipv4.udp_mem allows all UDP sockets of this host \
              together {}: beyond it even a socket with room drops; sysctl -w net.ipv4.udp_mem=\"{} {} {pages}\", or \

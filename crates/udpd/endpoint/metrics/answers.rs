@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::exposition::exposition;
-use super::history::{History, STEP_SECONDS};
+use super::history::History;
 use super::hosts;
+use super::listener_hours::STEP_SECONDS;
 use super::page::Page;
 use super::request::{Request, head_length};
 use super::response::Response;

@@ -8,19 +8,13 @@
 
 use serde::Serialize;
 
-use super::listener_hours::{ListenerHours, ListenersJson};
+use super::listener_hours::{ListenerHours, ListenersJson, UNKNOWN};
 use crate::host::Layer;
 use crate::ledger::snapshot::{ListenerSnapshot, SinkSnapshot};
 use crate::ledger::{ResidenceSnapshot, Snapshot, Table};
 
 /// An hour.
 const POINTS: usize = 3600;
-
-/// How many seconds one place of an answer stands for, unless somebody asks for another number.
-pub(super) const STEP_SECONDS: u64 = 10;
-
-/// What stands for what is not known; no count of a second comes near it.
-pub(super) const UNKNOWN: u32 = u32::MAX;
 
 /// How the points of several seconds become one.
 #[derive(Clone, Copy)]

@@ -5,9 +5,14 @@
 
 use serde::Serialize;
 
-use super::history::{STEP_SECONDS, UNKNOWN};
 use crate::ledger::Table;
 use crate::ledger::snapshot::{ListenerSnapshot, Snapshot};
+
+/// How many seconds one place of an answer stands for, unless somebody asks for another number.
+pub(super) const STEP_SECONDS: u64 = 10;
+
+/// What stands for what is not known; no count of a step comes near it.
+pub(super) const UNKNOWN: u32 = u32::MAX;
 
 /// An hour.
 const STEPS: usize = 3600 / STEP_SECONDS as usize;
