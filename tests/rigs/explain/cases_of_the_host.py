@@ -1,11 +1,12 @@
 """What is lost before any socket: nobody listens, IP and UDP refuse it."""
 import shlex
+import shutil
 import socket
 import struct
 import subprocess
 import time
 
-from scene import HERE, Failed, apply, cure, first, nothing, paced
+from scene import HERE, Failed, Skipped, apply, cure, first, nothing, paced
 
 
 def no_listener(scene):
@@ -88,4 +89,32 @@ def bad_checksums(scene):
     nothing(scene.explain(lambda: paced(plain, 5905, 150, 0.6), "--port", "5905"))
 
 
-CASES = [no_listener, listener_in_another_namespace, fragments, reverse_path_filter, bad_checksums]
+def firewall(scene):
+    """A rule that drops the port. The printed commands show it; what is printed beside them, a rule before it that lets
+    the port in, takes the finding away. The kernel tells of packets and of no port, so it is no certain loss."""
+    if not shutil.which("nft"):
+        raise Skipped("nft")
+    rules = "add table ip rig; add chain ip rig in { type filter hook input priority 0; }; " \
+            "add rule ip rig in udp dport 5906 counter drop"
+    if subprocess.run(["nft", rules], check=False, stderr=subprocess.DEVNULL).returncode:
+        raise Skipped("nf_tables in this kernel")
+    scene.undo.append(lambda: subprocess.run(["nft", "delete table ip rig"], check=False))
+    scene.reader(5906)
+    sender = scene.sender()
+    provoke = lambda: paced(sender, 5906, 150, 0.6)
+    said = scene.explain(provoke, "--port", "5906")
+    if any("netfilter" in words for words in said["unseen"]):
+        raise Skipped(f"the kernel's names for drops: {said['unseen']}")
+    found = first(said, "firewall", 0)
+    shown = subprocess.run(shlex.split(cure(found, "command", "nft")["command"]), stdout=subprocess.PIPE, check=True)
+    if b"udp dport 5906 counter packets 0" in shown.stdout or b"udp dport 5906 counter" not in shown.stdout:
+        raise Failed(f"the printed command does not show the rule: {shown.stdout}")
+    cure(found, "elsewhere", "accept UDP to port 5906 before the rule that drops")
+    subprocess.run(["nft", "insert rule ip rig in udp dport 5906 accept"], check=True)
+    said = scene.explain(provoke, "--port", "5906")
+    nothing(said)
+    if any(finding["case"] == "firewall" for finding in said["findings"]):
+        raise Failed(f"the rule does not help: {said}")
+
+
+CASES = [no_listener, listener_in_another_namespace, fragments, reverse_path_filter, bad_checksums, firewall]

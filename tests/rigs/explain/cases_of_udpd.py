@@ -1,9 +1,11 @@
 """What udpd's own sockets and sinks lose; the printed key is written into its configuration."""
+import itertools
+import struct
 import subprocess
 import threading
 import time
 
-from scene import Skipped, bursts, change, cure, first, listening, nothing, nothing_at, paced, stalled
+from scene import HERE, Failed, Skipped, bursts, change, cure, first, listening, nothing, nothing_at, paced, stalled
 
 
 def with_key(scene, keys, found):
@@ -122,4 +124,25 @@ def listener_dropped(scene):
     nothing(explain(scene, provoke))
 
 
-CASES = [buffer_too_small, buffer_clamped, hot_sender, sink_too_slow, sink_blocks, listener_dropped]
+def lost_upstream(scene):
+    """A sender of RTP leaves out each tenth number, as if the network had lost it; cured there, as is printed."""
+    scene.daemon(listening(5927, sequence='"rtp"'))
+    sender = scene.sender()
+    numbers = itertools.count(1)
+
+    def provoke(loses):
+        for place, number in enumerate(itertools.islice(numbers, 1000)):
+            # What is missing at the end may still be on its way.
+            if not loses or place % 10 != 5 or place > 800:
+                sender.sendto(struct.pack("!BBHII", 0x80, 96, number & 0xFFFF, 0, 4711), (HERE, 5927))
+                time.sleep(0.0002)
+
+    provoke(loses=False)
+    found = first(explain(scene, lambda: provoke(loses=True), seconds=2), "lost_upstream", 80)
+    if (found["lost"], found["unit"]) != (80, "datagrams"):
+        raise Failed(f"80 datagrams were left out: {found}")
+    cure(found, "elsewhere", "look at the sender's own drops")
+    nothing(explain(scene, lambda: provoke(loses=False), seconds=2))
+
+
+CASES = [lost_upstream, buffer_too_small, buffer_clamped, hot_sender, sink_too_slow, sink_blocks, listener_dropped]
