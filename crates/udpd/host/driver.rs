@@ -2,7 +2,10 @@
 //!
 //! Drivers name their counters as they like, and there are thousands of them. What is taken here is what sounds like a
 //! loss on the way in. It explains the interface's own counters and is never added to them: what a driver counts
-//! twice under two names only its source tells.
+//! twice under two names only its source tells. The one exception is a driver that leaves it out of the interface's
+//! own counters altogether.
+
+use super::reading::DriverCounter;
 
 /// What a name of a loss has in it.
 const LOSSES: [&str; 14] = [
@@ -38,6 +41,15 @@ pub(super) fn losses(names: &[String]) -> Vec<(usize, Option<u32>)> {
         }
     }
     found
+}
+
+/// What a ring had no room for, of a driver that keeps that from the kernel: vmxnet3 leaves `rx_missed_errors` at 0,
+/// and counts by queue what came while no buffer was free. `None` of every other driver.
+pub(super) fn missed(driver: &str, counters: &[DriverCounter]) -> Option<Option<u64>> {
+    let missed = counters.iter().filter(|counter| counter.name == "pkts rx OOB");
+    // Without any it has not been read.
+    (driver == "vmxnet3")
+        .then(|| missed.map(|counter| counter.value).reduce(|sum, next| Some(sum?.saturating_add(next?))).flatten())
 }
 
 fn is_loss(name: &str) -> bool {
@@ -110,6 +122,16 @@ mod tests {
     fn counters_of_the_same_name_belong_to_the_queue_whose_heading_is_before_them() {
         let names = ["Tx Queue#", "drv dropped tx total", "Rx Queue#", "pkts rx OOB", "Rx Queue#", "pkts rx OOB"];
         assert_eq!(found(&names), [(3, Some(0)), (5, Some(1))]);
+    }
+
+    #[test]
+    fn what_vmxnet3_had_no_buffer_for_is_missed_and_not_known_before_it_has_told() {
+        let counter = |queue, value| DriverCounter { name: "pkts rx OOB".into(), queue: Some(queue), value };
+        let told = [counter(0, Some(3)), counter(1, Some(4))];
+        assert_eq!(missed("vmxnet3", &told), Some(Some(7)));
+        assert_eq!(missed("vmxnet3", &[counter(0, Some(3)), counter(1, None)]), Some(None));
+        assert_eq!(missed("vmxnet3", &[]), Some(None));
+        assert_eq!(missed("ixgbe", &told), None);
     }
 
     #[test]

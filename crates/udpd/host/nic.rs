@@ -148,6 +148,9 @@ impl Open {
             if asks_drivers {
                 known.read_driver(ioctl, &mut interface.driver_counters);
             }
+            if let Some(missed) = driver::missed(&known.driver, &interface.driver_counters) {
+                interface.link.rx_missed_errors = missed;
+            }
         }
         let told = statistics.each_queue(|index, queue, counts| {
             let interface = known.get(&index).and_then(|known| reading.nic.get_mut(&known.name));
