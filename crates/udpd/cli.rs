@@ -271,11 +271,17 @@ fn explain(arguments: &explain::Arguments, mut daemon: RunningDaemon) -> Result<
         Some(path) => Some(Config::load(path, &running())?),
         None => Config::load(usual, &running()).ok(),
     };
+    let named = daemon.config.clone();
     if daemon.socket.is_none() && daemon.config.is_none() && config.is_some() {
         daemon.config = Some(usual.to_owned());
     }
     let ask = || reach(daemon.clone())?.stats();
-    let daemon = explain::Daemon { config: config.as_ref(), ask: &ask, is_named: daemon.socket.is_some() };
+    let daemon = explain::Daemon {
+        config: config.as_ref(),
+        config_path: named.as_deref(),
+        ask: &ask,
+        is_named: daemon.socket.is_some(),
+    };
     explain::execute(arguments, &daemon, &mut io::stdout().lock())
 }
 

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use super::finding::quote;
 use crate::host::Loss;
 
 /// A host between two moments.
@@ -15,6 +16,8 @@ pub struct Evidence {
     pub seconds: f64,
     /// The port that was asked about.
     pub asked_port: Option<u16>,
+    /// The configuration that was named, so that commands name it as well.
+    pub config_path: Option<String>,
     pub interfaces: Vec<Interface>,
     pub cores: BTreeMap<usize, Core>,
     pub stack: Stack,
@@ -39,6 +42,7 @@ pub struct Evidence {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Interface {
     pub name: String,
+    pub driver: String,
     pub packets: Option<u64>,
     pub bytes: Option<u64>,
     /// The card had no free buffer in its ring.
@@ -53,9 +57,17 @@ pub struct Interface {
     pub hashes_addresses_only: Option<bool>,
     /// Of what its receive queues got, the part of the busiest one, where the driver tells.
     pub busiest_queue: Option<f64>,
-    /// What is not as the steering plan wants it: what differs, and the command that sets it.
-    pub drifts: Vec<(String, String)>,
+    /// What is not as the steering plan wants it.
+    pub drifts: Vec<Drift>,
     pub rp_filter: Option<u8>,
+}
+
+/// Something that is not as the steering plan wants it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Drift {
+    pub what: String,
+    /// It decides how much the ring holds, or how long packets lie in it.
+    pub is_of_the_ring: bool,
 }
 
 /// One core.
@@ -259,6 +271,13 @@ pub struct Reason {
 impl Evidence {
     pub fn listener_on(&self, port: u16) -> Option<&Listener> {
         self.listeners.iter().find(|listener| listener.ports.contains(&port))
+    }
+
+    /// The command that puts the cards as they are planned, all of them or one.
+    pub fn steer_apply(&self, interface: Option<&str>) -> String {
+        let config = self.config_path.iter().map(|path| format!(" -c {}", quote(path)));
+        let interface = interface.map(|name| format!(" {}", quote(name)));
+        "udpd steer apply".to_owned() + &config.chain(interface).collect::<String>()
     }
 
     /// The mean payload of what came to a port: of its listener where the daemon counts bytes, and otherwise that of

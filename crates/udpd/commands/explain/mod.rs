@@ -14,6 +14,7 @@ pub mod sysctl;
 pub mod watch;
 
 use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
 use self::finding::Finding;
@@ -50,6 +51,8 @@ pub struct Arguments {
 pub struct Daemon<'a> {
     /// Its configuration, where that could be read.
     pub config: Option<&'a Config>,
+    /// Where that is, if it was named.
+    pub config_path: Option<&'a Path>,
     /// Asks it for its ledger.
     pub ask: &'a dyn Fn() -> Result<Snapshot, Failure>,
     /// It was named, so it has to answer.
@@ -58,12 +61,13 @@ pub struct Daemon<'a> {
 
 /// Watches and tells.
 pub fn execute(arguments: &Arguments, daemon: &Daemon<'_>, out: &mut dyn Write) -> Result<(), Failure> {
-    let Daemon { config, ask, is_named } = *daemon;
+    let Daemon { config, config_path, ask, is_named } = *daemon;
     let target = Target {
         port: arguments.port,
         interface: arguments.interface.as_deref(),
         duration: Duration::from_secs(arguments.seconds),
         config,
+        config_path,
         ask,
         is_named,
     };

@@ -43,7 +43,7 @@ pub fn core_at_its_limit(evidence: &Evidence) -> Vec<Finding> {
     let arithmetic = format!("it took {} packets/s and had {} more", grouped(rate as u64), grouped(lost));
     let note = "gives more cores a part of it: with [steer] interfaces the plan sets rps_cpus of every queue";
     let finding = Finding::new("backlog_core_busy", Layer::Backlog, "the host", (lost, "packets"));
-    vec![finding.because(cause).with(arithmetic).cured_by([Cure::command("udpd steer apply", note)])]
+    vec![finding.because(cause).with(arithmetic).cured_by([Cure::command(evidence.steer_apply(None), note)])]
 }
 
 pub fn backlog_too_short(evidence: &Evidence) -> Vec<Finding> {

@@ -75,7 +75,7 @@ pub fn shared_with_the_softirq(evidence: &Evidence) -> Vec<Finding> {
         if let Some(listener) = evidence.listener_on(port.port) {
             let note = "with `[steer] placement = \"adjacent\"` the lanes sit beside the interrupts and not on them; \
                         then restart udpd";
-            cures.push(Cure::command("udpd steer apply", note));
+            cures.push(Cure::command(evidence.steer_apply(None), note));
             if let Some(other) = other {
                 let text = format!("or write [steer] cpus = \"{other}\" and restart udpd: listener {}", listener.name);
                 cures.push(Cure::elsewhere(text));

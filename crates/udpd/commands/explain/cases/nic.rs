@@ -38,7 +38,7 @@ pub fn ring_too_small(evidence: &Evidence) -> Vec<Finding> {
                     time(f64::from(now) / rate)
                 );
                 let note = "spreads the receive queues over cores of their own, and the receivers beside them";
-                let cure = Cure::command(format!("udpd steer apply {word}"), note);
+                let cure = Cure::command(evidence.steer_apply(Some(name)), note);
                 finding.because(cause).with(arithmetic).cured_by([cure])
             }
             None => {

@@ -26,6 +26,12 @@ fn is_busy(evidence: &Evidence, core: usize) -> bool {
     evidence.cores.get(&core).and_then(|core| core.softirq).is_some_and(|share| share >= BUSY)
 }
 
+/// One queue or one core has more than its part of an interface's work.
+fn is_uneven(evidence: &Evidence, interface: &Interface) -> bool {
+    interface.busiest_queue.is_some_and(|share| share >= MOST)
+        || interface.queue_cores.iter().flatten().any(|core| is_busy(evidence, *core))
+}
+
 pub fn interrupts_on_one_core(evidence: &Evidence) -> Vec<Finding> {
     if evidence.cores.len() == 1 {
         return Vec::new();
@@ -45,7 +51,7 @@ pub fn interrupts_on_one_core(evidence: &Evidence) -> Vec<Finding> {
         let softirq = evidence.cores.get(&core).and_then(|core| core.softirq);
         let arithmetic =
             softirq.map_or(String::new(), |share| format!("its softirq took {} of its time", percent(share)));
-        let command = format!("udpd steer apply {}", quote(name));
+        let command = evidence.steer_apply(Some(name));
         let note = "gives each queue a core; `udpd steer plan` shows it first, `udpd steer restore` takes it back";
         let finding = lost_at_if(is_busy(evidence, core), "interrupts_on_one_core", interface);
         finding.because(cause).with(arithmetic).cured_by([Cure::command(command, note)])
@@ -68,10 +74,16 @@ pub fn hashed_by_addresses_only(evidence: &Evidence) -> Vec<Finding> {
         );
         let note = "adds the ports; fragments of one datagram may then come out of order; for good: flow_hash_udp = \
                     \"sdfn\" in [steer]";
-        let cure = Cure::command(format!("ethtool -N {} rx-flow-hash udp4 sdfn", quote(name)), note);
-        let is_cause = interface.busiest_queue.is_some_and(|share| share >= MOST)
-            || interface.queue_cores.iter().flatten().any(|core| is_busy(evidence, *core));
-        lost_at_if(is_cause, "hashed_by_addresses_only", interface).because(cause).cured_by([cure])
+        let command = format!("ethtool -N {} rx-flow-hash udp4 sdfn", quote(name));
+        // Its driver tells the card only while that reports the hash.
+        let command = match interface.driver == "virtio_net" {
+            true => format!("ethtool -K {} rxhash on; {command}", quote(name)),
+            false => command,
+        };
+        let cure = Cure::command(command, note);
+        lost_at_if(is_uneven(evidence, interface), "hashed_by_addresses_only", interface)
+            .because(cause)
+            .cured_by([cure])
     });
     told.collect()
 }
@@ -79,11 +91,13 @@ pub fn hashed_by_addresses_only(evidence: &Evidence) -> Vec<Finding> {
 pub fn drifted(evidence: &Evidence) -> Vec<Finding> {
     let drifted = evidence.interfaces.iter().filter(|interface| !interface.drifts.is_empty());
     let told = drifted.map(|interface| {
-        let found: Vec<&str> = interface.drifts.iter().map(|(what, _)| what.as_str()).collect();
+        let found: Vec<&str> = interface.drifts.iter().map(|drift| drift.what.as_str()).collect();
         let cause = format!("the host is not as the steering plan has it: {}", found.join("; "));
-        let command = format!("udpd steer apply {}", quote(&interface.name));
+        let command = evidence.steer_apply(Some(&interface.name));
         let note = "sets again what differs; irqbalance = \"ban\" in [steer] keeps irqbalance off";
-        lost_at("drifted_from_plan", interface).because(cause).cured_by([Cure::command(command, note)])
+        // A core that has time and a ring of the planned length lose nothing, wherever their interrupts are.
+        let is_cause = interface.drifts.iter().any(|drift| drift.is_of_the_ring) || is_uneven(evidence, interface);
+        lost_at_if(is_cause, "drifted_from_plan", interface).because(cause).cured_by([Cure::command(command, note)])
     });
     told.collect()
 }
@@ -92,7 +106,7 @@ pub fn drifted(evidence: &Evidence) -> Vec<Finding> {
 mod tests {
     use crate::commands::explain::cases::diagnose;
     use crate::commands::explain::cases::testing::{first, told};
-    use crate::commands::explain::evidence::{Core, Evidence, Interface};
+    use crate::commands::explain::evidence::{Core, Drift, Evidence, Interface};
 
     /// Recorded: no card of this machine has two receive queues.
     fn two_queues(missed: u64) -> Evidence {
@@ -139,13 +153,31 @@ mod tests {
         evidence.interfaces[0].busiest_queue = Some(0.9);
         let command = "ethtool -N eth0 rx-flow-hash udp4 sdfn".to_owned();
         assert_eq!(told(&evidence), ("hashed_by_addresses_only", 5000, command));
+        evidence.interfaces[0].driver = "virtio_net".into();
+        assert_eq!(told(&evidence).2, "ethtool -K eth0 rxhash on; ethtool -N eth0 rx-flow-hash udp4 sdfn");
     }
 
     #[test]
     fn a_drift_that_has_cost_nothing_is_a_risk() {
         let mut evidence = two_queues(0);
-        evidence.interfaces[0].drifts.push(("interrupt 24 fires on 1, wanted 0".into(), "echo 0 > x".into()));
+        evidence.interfaces[0].drifts = vec![Drift { what: "interrupt 24 is 1, wanted 0".into(), ..Drift::default() }];
         let (case, lost, cure) = told(&evidence);
         assert_eq!((case, lost, cure.as_str()), ("drifted_from_plan", 0, "udpd steer apply eth0"));
+        evidence.config_path = Some("/etc/my udpd.toml".into());
+        assert_eq!(told(&evidence).2, "udpd steer apply -c '/etc/my udpd.toml' eth0", "the plan is that file's");
+    }
+
+    #[test]
+    fn a_drift_is_the_cause_of_what_was_missed_where_it_is_of_the_ring_or_a_core_has_too_much() {
+        let mut evidence = two_queues(5000);
+        evidence.interfaces[0].drifts = vec![Drift { what: "interrupt 24 is 1, wanted 0".into(), ..Drift::default() }];
+        evidence.cores = [(0, Core { softirq: Some(0.1), ..Core::default() }), (1, Core::default())].into();
+        assert_eq!(told(&evidence).0, "ring_too_small");
+        assert!(diagnose(&evidence).iter().any(|it| (it.case, it.lost) == ("drifted_from_plan", 0)));
+        evidence.cores.insert(1, Core { softirq: Some(0.9), ..Core::default() });
+        assert_eq!(told(&evidence).0, "drifted_from_plan");
+        evidence.cores.insert(1, Core::default());
+        evidence.interfaces[0].drifts[0].is_of_the_ring = true;
+        assert_eq!(told(&evidence).0, "drifted_from_plan");
     }
 }

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use ::steer::Setting;
 use ::steer::ethtool::FlowHash;
 use ::steer::model::{self, Kind};
 
-use crate::commands::explain::evidence::Interface;
+use crate::commands::explain::evidence::{Drift, Interface};
 use crate::commands::steer;
 use crate::config::Config;
 use crate::plan::interfaces::Kernel;
@@ -31,7 +32,8 @@ pub fn read(names: &[String], config: Option<&Config>) -> (BTreeMap<String, Inte
             Ok(drifts) => {
                 for drift in drifts {
                     if let Some(interface) = found.get_mut(&drift.change.interface) {
-                        interface.drifts.push((drift.to_string(), drift.change.command));
+                        let is_of_the_ring = matches!(drift.change.setting, Setting::Rings | Setting::Coalescing);
+                        interface.drifts.push(Drift { what: drift.to_string(), is_of_the_ring });
                     }
                 }
             }
@@ -52,6 +54,7 @@ fn settings(interface: &model::Interface) -> Option<(String, Interface)> {
     };
     let settings = Interface {
         name: interface.name.clone(),
+        driver: interface.driver.get().map(|info| info.driver.clone()).unwrap_or_default(),
         ring: interface.rings.get().map(|rings| (rings.rx, rings.rx_max)),
         queue_cores: interface.queues.iter().map(core).collect(),
         hashes_addresses_only: interface.flow_hash_v4.get().map(|hash| *hash == FlowHash::ADDRESSES),

@@ -41,6 +41,8 @@ pub struct Target<'a> {
     pub interface: Option<&'a str>,
     pub duration: Duration,
     pub config: Option<&'a Config>,
+    /// Where it is, if it was named.
+    pub config_path: Option<&'a Path>,
     /// Asks the running daemon for its ledger.
     pub ask: &'a dyn Fn() -> Result<Snapshot, Failure>,
     /// Which daemon was said, so there has to be one.
@@ -85,7 +87,8 @@ pub fn watch(target: &Target<'_>) -> Result<Watched, Failure> {
             unseen.push(why.clone());
         }
     }
-    let mut evidence = Evidence { seconds, asked_port: target.port, has_all_ports, ..Evidence::default() };
+    let config_path = target.config_path.map(|path| path.display().to_string());
+    let mut evidence = Evidence { seconds, asked_port: target.port, config_path, has_all_ports, ..Evidence::default() };
     if let Some(before) = &ledger {
         match (target.ask)() {
             Ok(after) => evidence.listeners = daemon::listeners(before, &after, target.config),

@@ -6,6 +6,9 @@ use mmsg::drops::{Tally, Tracepoints, Unseen, Watch};
 
 use crate::commands::explain::evidence::Reason;
 
+/// What nobody sees who does not see the names.
+const FIREWALL: &str = "what rules of a firewall (netfilter) dropped: only the kernel's names for drops tell";
+
 /// A watch over the tracepoints, or why there is none.
 #[derive(Debug)]
 pub struct Names {
@@ -42,10 +45,7 @@ impl Names {
                 let unseen = unseen.collect();
                 (reasons(tally), unseen)
             }
-            Err(refusal) => {
-                let words = "the kernel's names for drops (a firewall is known by nothing else)";
-                (Vec::new(), vec![format!("{words}: {refusal}")])
-            }
+            Err(refusal) => (Vec::new(), vec![format!("the kernel's names for drops: {refusal}"), FIREWALL.to_owned()]),
         }
     }
 }
@@ -61,6 +61,9 @@ fn unseen(tally: &Tally) -> Vec<String> {
     let matters = |it: &&Unseen| matches!(it, Unseen::Reasons | Unseen::Names | Unseen::Ports | Unseen::PortsOfIpv6);
     let mut words: Vec<String> =
         tally.unseen.iter().filter(matters).map(|it| format!("names of drops: {it}")).collect();
+    if tally.unseen.iter().any(|it| matches!(it, Unseen::Reasons | Unseen::Names)) {
+        words.push(FIREWALL.to_owned());
+    }
     for (lost, what) in [(tally.lost_reasons, "reasons"), (tally.lost_ports, "ports")] {
         if lost > 0 {
             words.push(format!("the {what} of {lost} drops: there were more than the kernel's rings hold"));
@@ -72,6 +75,17 @@ fn unseen(tally: &Tally) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rules_of_a_firewall_are_not_seen_where_the_names_are_not() {
+        let says_so = |words: &[String]| words.iter().any(|line| line.contains("firewall (netfilter)"));
+        for gap in [Unseen::Reasons, Unseen::Names] {
+            assert!(says_so(&unseen(&Tally { unseen: vec![gap], ..Tally::default() })), "{gap:?}");
+        }
+        assert!(!says_so(&unseen(&Tally { unseen: vec![Unseen::Ports], ..Tally::default() })));
+        let (reasons, words) = Names { watch: Err("not allowed".into()), broken: None }.close();
+        assert!(reasons.is_empty() && says_so(&words), "{words:?}");
+    }
 
     #[test]
     fn what_the_kernel_does_not_name_and_what_was_lost_of_the_names_is_said() {
