@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # `udpd explain` before losses that are really there: each case is provoked in a network namespace, the right cause must
 # be told first, and the cure that is printed, applied as it stands, must take the loss away. Nothing outside of the
-# namespaces is changed, but for a control group that is made and removed. What only a card, the first namespace or a
-# hypervisor can do is left to the unit tests of the cases, from recorded counters. Needs root, ip and python3; skips
-# with its reason otherwise. CASES="a b" runs only those. UDPD names a
-# program to test instead of building one.
+# namespaces is changed, but for a control group that is made and removed. What only a card or the first namespace can
+# do is provoked by steering_in_guest.sh, see guest/causes.py. Needs root, ip and python3, and nft for a case; skips
+# with its reason otherwise. CASES="a b" runs only those. UDPD names a program to test instead of building one.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

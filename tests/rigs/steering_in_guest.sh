@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Machines of many shapes in software: the whole way from a queue's interrupt to the lane, planned, applied, checked
 # under traffic, drifted by what really drifts it, taken back, and killed in the middle. Nothing else here can show that
-# an interrupt really fires where the plan puts it, or that restoring is exact on a real kernel.
+# an interrupt really fires where the plan puts it, or that restoring is exact on a real kernel. And losses that only a
+# card or a setting of the whole machine makes, with what `udpd explain` says of them.
 #
 # As it stands it takes the shapes that are hardest to get right. All of them, and what takes minutes:
 #
 #     SHAPES=all tests/rigs/steering_in_guest.sh --record benches/runs/DATE-HOST
 #
-# SHAPES may name single ones, see guest/shapes.py, and `--only` single parts, see guest/host.py. UDPD names a udpd that
-# is built already. GUEST_BLESS=1 only writes the plans below guest/plans anew, to be read before they go in.
+# SHAPES may name single ones, see guest/shapes.py, `--only` single parts, see guest/host.py, and `--whole` takes the
+# long form of those. UDPD names a udpd that is built already. GUEST_BLESS=1 only writes the plans below guest/plans
+# anew, to be read before they go in.
 #
 # Needs root, /dev/net/tun, python3, and Debian's packages for what is missing: qemu, a kernel, busybox, ethtool and
 # irqbalance. Skips with its reason otherwise; with --prepare it only fetches what is missing. The cards' other ends are
@@ -46,7 +48,7 @@ kernel=$(apt-cache depends linux-image-amd64 2>/dev/null |
     sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
 [ -n "$kernel" ] || skip "the package linux-image-amd64"
 libraries=(libglib2.0-0 libnuma1 libcap-ng0 libsystemd0)
-for package in "$kernel" busybox-static ethtool irqbalance "${libraries[@]}"; do
+for package in "$kernel" busybox-static ethtool irqbalance netcat-traditional "${libraries[@]}"; do
     fetch "$package" || skip "the package $package, which apt-get could not download"
 done
 [ "${1:-}" != --prepare ] || exit 0
@@ -58,12 +60,13 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# The whole file system of every guest: busybox, ethtool, irqbalance, udpd, and the modules of the cards.
+# The whole file system of every guest: busybox, ethtool, irqbalance, a reader of datagrams, udpd, and modules.
 root=$work/root
 mkdir -p "$root"/{bin,etc,proc,sys,dev,run,tmp,var,modules}
 cp "$cache/busybox-static/bin/busybox" "$root/bin/"
 cp "$cache"/ethtool/{usr/,}sbin/ethtool "$root/bin/" 2>/dev/null || [ -x "$root/bin/ethtool" ]
 cp "$cache/irqbalance/usr/sbin/irqbalance" "$root/bin/"
+cp "$cache/netcat-traditional/bin/nc.traditional" "$root/bin/"
 cp "$UDPD" "$root/bin/udpd"
 strip --strip-debug "$root/bin/udpd" 2>/dev/null || true
 # What the host has is taken before what was fetched.
@@ -79,8 +82,10 @@ for library in $(LD_LIBRARY_PATH=/lib/x86_64-linux-gnu$fetched ldd "$root"/bin/{
     cp -L "$library" "$root$place/"
 done
 modules=(virtio_ring virtio virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci failover
-    net_failover virtio_net vmxnet3 e1000e)
-for module in "${modules[@]}"; do
+    net_failover virtio_net vmxnet3 e1000e inet_diag udp_diag)
+# What a check loads itself: nothing else shall have connections tracked.
+later=(crc32c_generic libcrc32c nf_defrag_ipv4 nf_defrag_ipv6 nf_conntrack)
+for module in "${modules[@]}" "${later[@]}"; do
     found=$(find "$cache/$kernel" -name "$module.ko" | head -n 1)
     [ -z "$found" ] || cp "$found" "$root/modules/"
 done

@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 
+import causes
 import journal
 import lasting
 import rivals
@@ -25,6 +26,7 @@ EXTRAS = {
     "lasting": lasting.lasting,
     "races": journal.races,
     "kills": journal.kills,
+    "causes": causes.causes,
 }
 
 

@@ -86,6 +86,8 @@ SHAPES = {
         topology={"nodes": [0, 1, 2, 3], "memory": [0, 2, 3], "threads": 2},
     ),
     "journal": Shape(Machine("4", [(512, "0-3")], [Card(queues=4)]), [], ("races", "kills")),
+    # Whose losses `udpd explain` has to explain.
+    "causes": Shape(Machine("4", [(512, "0-3")], [Card(queues=4), Card("vmxnet3")]), [], ("causes",)),
     "one-core": Shape(Machine("1", [(512, "0")], [Card()]), [Case("one-core", [0])]),
     "six-cores": Shape(
         Machine("6", [(512, "0-5")], [Card(queues=3), Card(queues=4)]),
@@ -115,4 +117,4 @@ SHAPES = {
 }
 
 # The longest first: others run beside it.
-SHORT = ["two-nodes", "cards", "worst", "journal"]
+SHORT = ["two-nodes", "cards", "worst", "journal", "causes"]
