@@ -117,4 +117,22 @@ def firewall(scene):
         raise Failed(f"the rule does not help: {said}")
 
 
-CASES = [no_listener, listener_in_another_namespace, fragments, reverse_path_filter, bad_checksums, firewall]
+def names_refused(scene):
+    """The kernel refuses its names for drops, from the first tracepoint or in the middle: that is said, and what has a
+    counter is told all the same."""
+    tracer = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=perf_event_open"]
+    if not shutil.which("strace") or subprocess.run([*tracer, "true"], check=False).returncode:
+        raise Skipped("strace, and the right to trace")
+    sender = scene.sender()
+    provoke = lambda: paced(sender, 5907, 150, 0.6)
+    for when in ("1+", "2", "3+"):
+        inject = ["-e", f"inject=perf_event_open:error=EACCES:when={when}"]
+        said = scene.explain(provoke, "--port", "5907", before=[*tracer, *inject])
+        first(said, "no_listener", 30)
+        if not any("perf_event_open" in words for words in said["unseen"]):
+            raise Failed(f"it does not say what it did not see when call {when} fails: {said}")
+
+
+CASES = [
+    no_listener, listener_in_another_namespace, fragments, reverse_path_filter, bad_checksums, firewall, names_refused,
+]

@@ -89,9 +89,9 @@ class Scene:
             time.sleep(0.02)
         return process
 
-    def explain(self, provoke, *arguments, seconds=1):
+    def explain(self, provoke, *arguments, seconds=1, before=()):
         """What explain says while something happens."""
-        command = [f"{self.work}/udpd", "explain", "--json", "--seconds", str(seconds), *arguments]
+        command = [*before, f"{self.work}/udpd", "explain", "--json", "--seconds", str(seconds), *arguments]
         # On a terminal it says when it has begun to watch.
         terminal, its_end = os.openpty()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=its_end)
