@@ -1,5 +1,5 @@
 //! The receiver's side: reads the number of each datagram of a batch and leaves a note, before anything of the batch is
-//! dropped. Datagrams that follow one another in their stream share a note, so a busy stream costs little.
+//! dropped. The datagrams of a batch that follow one another in their stream share a note, so a busy stream costs little.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,6 +10,7 @@ use super::header::{self, Header};
 use super::ipfix::{self, Set};
 use super::note::{Key, Note, What};
 use super::ring::{Bell, Ring, Writer};
+use super::runs::Runs;
 use super::settings::Sequence;
 use crate::capture::headers;
 
@@ -26,8 +27,7 @@ pub struct Observer {
     writer: Writer,
     bell: Arc<Bell>,
     /// What is not yet written, because the next datagram may follow it.
-    run: Option<Note>,
-    mask: u64,
+    runs: Runs,
     /// What the ring has of it.
     units_max: u64,
     /// Those of a message, until they are written in one piece.
@@ -37,7 +37,6 @@ pub struct Observer {
 impl Observer {
     pub(super) fn new(sequence: Sequence, knows_drops: bool, ring: Arc<Ring>, bell: Arc<Bell>) -> Self {
         let writer = Writer::new(Arc::clone(&ring));
-        let mask = u64::MAX >> (64 - sequence.bits());
         let units_max = ring.units_max.load(Ordering::Relaxed);
         Self {
             sequence,
@@ -45,8 +44,7 @@ impl Observer {
             ring,
             writer,
             bell,
-            run: None,
-            mask,
+            runs: Runs::new(sequence.bits()),
             units_max,
             notes: [Note::default(); SETS_MAX + 1],
         }
@@ -57,7 +55,9 @@ impl Observer {
         for datagram in batch.datagrams() {
             self.note(&datagram);
         }
-        self.write_run();
+        while let Some(run) = self.runs.pop() {
+            write_run(&mut self.writer, &self.ring, run);
+        }
         self.writer.publish();
         self.bell.ring();
     }
@@ -85,24 +85,9 @@ impl Observer {
             self.note_message(key, &header, datagram.payload());
             return;
         }
-        if let Some(run) = &mut self.run
-            && run.key == key
-            && run.number.wrapping_add(run.units.into()) & self.mask == number
-            && run.drops == drops
-            && let (Some(all), Some(datagrams)) = (run.units.checked_add(units), run.datagrams.checked_add(1))
-        {
-            (run.units, run.datagrams, run.clock) = (all, datagrams, clock);
-            return;
-        }
-        self.write_run();
-        self.run = Some(Note { key, what: What::Run, number, units, datagrams: 1, clock, drops });
-    }
-
-    fn write_run(&mut self) {
-        if let Some(run) = self.run.take()
-            && !self.writer.write(&[run])
-        {
-            add(&self.ring.unseen, run.datagrams.into());
+        let note = Note { key, what: What::Run, number, units, datagrams: 1, clock, drops };
+        if let Some(run) = self.runs.push(&note) {
+            write_run(&mut self.writer, &self.ring, &run);
         }
     }
 
@@ -134,6 +119,12 @@ impl Observer {
         if !self.writer.write(&notes[..=count]) {
             add(&self.ring.unseen, 1);
         }
+    }
+}
+
+fn write_run(writer: &mut Writer, ring: &Ring, run: &Note) {
+    if !writer.write(std::slice::from_ref(run)) {
+        add(&ring.unseen, run.datagrams.into());
     }
 }
 

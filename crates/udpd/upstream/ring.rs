@@ -22,7 +22,8 @@ type Slot = [AtomicU64; WORDS];
 /// One lane's ring, and what is counted beside it.
 #[derive(Debug)]
 pub(super) struct Ring {
-    slots: Box<[Slot]>,
+    /// Made by its writer, so that they lie on the memory node of the core that writes them.
+    slots: OnceLock<Box<[Slot]>>,
     /// Notes ever written.
     written: CachePadded<AtomicUsize>,
     /// Notes ever read.
@@ -39,9 +40,8 @@ pub(super) struct Ring {
 
 impl Default for Ring {
     fn default() -> Self {
-        let slot = |_| std::array::from_fn(|_| AtomicU64::new(0));
         Self {
-            slots: (0..NOTES).map(slot).collect(),
+            slots: OnceLock::new(),
             written: CachePadded::default(),
             read: CachePadded::default(),
             unseen: CachePadded::default(),
@@ -63,7 +63,9 @@ pub(super) struct Writer {
 }
 
 impl Writer {
+    /// To be called by the thread that writes.
     pub(super) fn new(ring: Arc<Ring>) -> Self {
+        ring.slots();
         Self { ring, written: 0, read: 0 }
     }
 
@@ -75,8 +77,9 @@ impl Writer {
                 return false;
             }
         }
+        let slots = self.ring.slots();
         for note in notes {
-            let slot = &self.ring.slots[self.written % NOTES];
+            let slot = &slots[self.written % NOTES];
             slot.iter().zip(note.words()).for_each(|(cell, word)| cell.store(word, Ordering::Relaxed));
             self.written += 1;
         }
@@ -90,12 +93,21 @@ impl Writer {
 }
 
 impl Ring {
+    fn slots(&self) -> &[Slot] {
+        let slot = |_| std::array::from_fn(|_| AtomicU64::new(0));
+        self.slots.get_or_init(|| (0..NOTES).map(slot).collect())
+    }
+
     /// Takes at most `limit` notes. Only ever called by one thread.
     pub(super) fn read(&self, limit: usize, mut take: impl FnMut(Note)) -> usize {
         let (first, end) = (self.read.load(Ordering::Relaxed), self.written.load(Ordering::Acquire));
         let end = end.min(first + limit);
+        if first == end {
+            return 0;
+        }
+        let slots = self.slots();
         for place in first..end {
-            let slot = &self.slots[place % NOTES];
+            let slot = &slots[place % NOTES];
             take(Note::from_words(std::array::from_fn(|word| slot[word].load(Ordering::Relaxed))));
         }
         self.read.store(end, Ordering::Release);

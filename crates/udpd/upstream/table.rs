@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use super::hash::Keyed;
 use super::note::Key;
 use super::stream::Stream;
 
@@ -33,7 +34,7 @@ pub(super) struct Entry {
 /// All streams of a listener.
 #[derive(Debug)]
 pub(super) struct Table {
-    index: HashMap<Key, u32>,
+    index: HashMap<Key, u32, Keyed>,
     entries: Vec<Entry>,
     limit: usize,
     hand: usize,
@@ -50,7 +51,8 @@ pub(super) enum Place {
 
 impl Table {
     pub(super) fn new(limit: usize) -> Self {
-        Self { index: HashMap::with_capacity(2 * limit), entries: Vec::with_capacity(limit), limit, hand: 0 }
+        let index = HashMap::with_capacity_and_hasher(2 * limit, Keyed::new());
+        Self { index, entries: Vec::with_capacity(limit), limit, hand: 0 }
     }
 
     pub(super) fn find(&mut self, key: &Key) -> Place {

@@ -20,8 +20,15 @@ use super::templates::Templates;
 use crate::ledger::tables::UpstreamTally;
 use crate::os::crew;
 
-/// How long the thread rests while notes come.
+/// How long the thread rests while notes come. What one stream sends by several lanes meanwhile is taken lane by lane,
+/// and should not be more than the window.
 const REST: Duration = Duration::from_millis(4);
+
+/// The same where there is one lane, and a ring that fills many times slower than this.
+const LONG_REST: Duration = Duration::from_millis(20);
+
+/// How many notes are few.
+const FEW: usize = NOTES / 16;
 
 /// How often it looks for what has been open for too long.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -127,7 +134,8 @@ impl Tracker {
             if taken > 0 {
                 self.publish();
                 if !self.is_behind() {
-                    crew::at_rest(|| std::thread::sleep(REST));
+                    let rest = if self.lanes.len() == 1 && taken <= FEW { LONG_REST } else { REST };
+                    crew::at_rest(|| std::thread::sleep(rest));
                 }
             } else {
                 self.sleep(is_unsettled);
