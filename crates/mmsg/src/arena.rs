@@ -2,6 +2,10 @@
 //!
 //! The memory is zeroed when it comes, so nothing in it is uninitialised, and it never moves. What lies where in it is
 //! in `region.rs`.
+//!
+//! A page that nobody may use lies before and behind it. Without them the kernel joins the mapping to its neighbours,
+//! such as the stack of a thread that is just being made, and a huge page which that thread is given there takes a part
+//! of the pool along to the wrong memory node.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -116,17 +120,29 @@ impl Arena {
 
 #[cfg(not(miri))]
 impl Arena {
-    /// A mapping of `mapped_bytes`. If it is larger than needed, the part in use starts on a huge-page boundary.
-    fn map(bytes: usize, mapped_bytes: usize, flags: libc::c_int) -> io::Result<Arena> {
-        let mapping = crate::sys::mmap(mapped_bytes, flags)?;
-        let slack = mapping.as_ptr().align_offset(HUGE_PAGE);
-        let base = if slack <= mapped_bytes - bytes {
-            // SAFETY: `slack` is within the mapping.
-            unsafe { mapping.add(slack) }
-        } else {
-            mapping
-        };
-        Ok(Arena { base, bytes, mapping, mapped_bytes })
+    /// A mapping with `usable_bytes`. If those are more than needed, the part in use starts on a huge-page boundary.
+    fn map(bytes: usize, usable_bytes: usize, flags: libc::c_int) -> io::Result<Arena> {
+        if flags & libc::MAP_HUGETLB != 0 {
+            // The kernel joins none of these, and a page at each end would be a huge one.
+            let mapping = crate::sys::mmap(usable_bytes, libc::PROT_READ | libc::PROT_WRITE, flags)?;
+            return Ok(Arena { base: mapping, bytes, mapping, mapped_bytes: usable_bytes });
+        }
+        let page = crate::sys::page_bytes();
+        let usable_bytes = usable_bytes.checked_next_multiple_of(page).ok_or_else(too_large)?;
+        let mapped_bytes = usable_bytes.checked_add(2 * page).ok_or_else(too_large)?;
+        let mapping = crate::sys::mmap(mapped_bytes, libc::PROT_NONE, flags)?;
+        // SAFETY: the first page is within the mapping.
+        let usable = unsafe { mapping.add(page) };
+        // Owned from here on, so that it is given back when it may not be used.
+        let mut arena = Arena { base: usable, bytes, mapping, mapped_bytes };
+        // SAFETY: what is used lies in the mapping, between its first page and its last.
+        unsafe { crate::sys::allow_use(usable, usable_bytes) }?;
+        let slack = usable.as_ptr().align_offset(HUGE_PAGE);
+        if slack <= usable_bytes - bytes {
+            // SAFETY: `slack` is within what may be used.
+            arena.base = unsafe { usable.add(slack) };
+        }
+        Ok(arena)
     }
 
     fn advise(&self, advice: libc::c_int) -> io::Result<()> {
@@ -193,6 +209,27 @@ mod tests {
     fn a_size_near_the_end_of_the_address_space_is_refused_and_does_not_wrap() {
         for bytes in [usize::MAX, usize::MAX - PAGE, usize::MAX - HUGE_PAGE + 1, usize::MAX - 2 * HUGE_PAGE] {
             assert!(Arena::new(bytes, true).is_err(), "{bytes}");
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs mmap")]
+    fn no_neighbour_is_joined_to_a_pool() {
+        let page = crate::sys::page_bytes();
+        for (bytes, huge_pages) in [(1, false), (3 * page, false), (page, true)] {
+            let (arena, _) = Arena::new(bytes, huge_pages).expect("memory");
+            let (first, behind) = (arena.mapping.addr().get(), arena.mapping.addr().get() + arena.mapped_bytes);
+            let maps = std::fs::read_to_string("/proc/self/maps").expect("readable");
+            let no_use = |address: usize| {
+                maps.lines().any(|line| {
+                    let (range, rest) = line.split_once(' ').expect("a range comes first");
+                    let (start, end) = range.split_once('-').expect("two ends");
+                    let of = |text| usize::from_str_radix(text, 16).expect("hexadecimal");
+                    (of(start)..of(end)).contains(&address) && rest.starts_with("---p")
+                })
+            };
+            assert!(no_use(first) && no_use(behind - 1), "{bytes} {huge_pages}: {maps}");
+            assert!(arena.base.addr().get() > first && arena.base.addr().get() + bytes <= behind - page);
         }
     }
 

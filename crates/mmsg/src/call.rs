@@ -29,6 +29,8 @@ pub enum Call {
     Sendmmsg,
     /// `mmap`
     Mmap,
+    /// `mprotect`
+    Mprotect,
     /// `munmap`
     Munmap,
     /// `madvise`

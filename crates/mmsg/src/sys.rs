@@ -175,10 +175,9 @@ pub(crate) unsafe fn sendmmsg(
     Ok(sent as usize)
 }
 
-/// Maps zeroed memory of our own.
-pub(crate) fn mmap(bytes: usize, extra_flags: c_int) -> io::Result<NonNull<u8>> {
+/// Maps zeroed memory of our own, which `protection` says how to use.
+pub(crate) fn mmap(bytes: usize, protection: c_int, extra_flags: c_int) -> io::Result<NonNull<u8>> {
     gate(Call::Mmap, 0)?;
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | extra_flags;
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
     let address = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
@@ -186,6 +185,17 @@ pub(crate) fn mmap(bytes: usize, extra_flags: c_int) -> io::Result<NonNull<u8>> 
         return Err(io::Error::last_os_error());
     }
     NonNull::new(address.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+}
+
+/// Lets a range of memory be read and written.
+///
+/// # Safety
+/// The range must lie within a mapping made by [`mmap`].
+pub(crate) unsafe fn allow_use(address: NonNull<u8>, bytes: usize) -> io::Result<()> {
+    gate(Call::Mprotect, 0)?;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: the caller vouches for the range, and to allow more than before breaks no use of it.
+    checked(unsafe { libc::mprotect(address.as_ptr().cast(), bytes, protection) }).map(drop)
 }
 
 /// The size of a page of memory here: 4 KiB, 16 KiB or 64 KiB, as the kernel was built. `net.ipv4.udp_mem` and what the

@@ -64,6 +64,7 @@ fn every_call_site_hands_its_error_on() {
         (Call::Recvmmsg, 2),
         (Call::Sendmmsg, 1),
         (Call::Mmap, 2),
+        (Call::Mprotect, 2),
         (Call::Madvise, 2),
     ];
     for (call, sites_at_least) in cases {
