@@ -1,5 +1,6 @@
 //! The receiver's side: reads the number of each datagram of a batch and leaves a note, before anything of the batch is
-//! dropped. The datagrams of a batch that follow one another in their stream share a note, so a busy stream costs little.
+//! dropped. The datagrams of a batch that follow one another in their stream share a note, so a busy stream costs
+//! little.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

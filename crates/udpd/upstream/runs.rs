@@ -1,6 +1,6 @@
-//! The runs of a batch that may still go on: a few at a time, each in the place that its stream's key names, or
-//! next to it. Many streams that come by turns cost one note each that way, and not one a datagram. Where a stream finds
-//! no place a run is closed for it: that costs a note, and nothing is lost.
+//! The runs of a batch that may still go on: a few at a time, each in the place that its stream's key names, or next to
+//! it. Many streams that come by turns cost one note each that way, and not one a datagram. Where a stream finds no
+//! place a run is closed for it: that costs a note, and nothing is lost.
 
 use super::note::{Key, Note};
 
