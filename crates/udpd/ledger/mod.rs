@@ -26,6 +26,7 @@ pub use consumer::{ConsumerLedger, DestinationLedger, Tallies};
 pub(crate) use counter::cells;
 pub use counter::{Cells, Counter, Counters, Table};
 pub use files::FileLedger;
+pub use keyed::Keyed;
 pub use lane::LaneLedger;
 pub use published::Published;
 pub use residence::{ResidenceBucket, ResidenceSnapshot, ResidenceTally};

@@ -128,8 +128,8 @@ mod tests {
 
     #[test]
     fn udp_mem_is_counted_in_the_pages_of_this_machine_and_the_cure_covers_what_is_needed() {
-        let read = std::process::Command::new("getconf").arg("PAGESIZE").output().expect("getconf");
-        assert_eq!(String::from_utf8_lossy(&read.stdout).trim(), mmsg::page_bytes().to_string());
+        let read = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).expect("known").expect("every kernel has");
+        assert_eq!(read, mmsg::page_bytes() as i64);
         for (page_bytes, udp_mem, cure) in [
             (4 << 10, 40 << 12, "udp_mem=\"765 1146 1530\""),
             (16 << 10, 40 << 14, "udp_mem=\"192 288 385\""),

@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 
-use super::hash::Keyed;
 use super::note::Key;
 use super::stream::Stream;
+use crate::ledger::Keyed;
 
 /// How many streams are remembered.
 pub const STREAMS_MAX: usize = 1 << 14;

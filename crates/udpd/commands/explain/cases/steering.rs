@@ -75,7 +75,7 @@ pub fn hashed_by_addresses_only(evidence: &Evidence) -> Vec<Finding> {
         let note = "adds the ports; fragments of one datagram may then come out of order; for good: flow_hash_udp = \
                     \"sdfn\" in [steer]";
         let command = format!("ethtool -N {} rx-flow-hash udp4 sdfn", quote(name));
-        // Its driver tells the card only while that reports the hash.
+        // virtio_net passes a new hash on to the card only while `rxhash` is on.
         let command = match interface.driver == "virtio_net" {
             true => format!("ethtool -K {} rxhash on; {command}", quote(name)),
             false => command,
