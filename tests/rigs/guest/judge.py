@@ -141,11 +141,6 @@ def fired(plan, devices, before, after):
     return wrong or ([] if firings else ["no interrupt fired at all"])
 
 
-# The kernel joins mappings that lie side by side: the stacks of some threads may count with the pool, and a thread has
-# used a few pages of its own before it is pinned.
-JOINED_BYTES = 64 << 10
-
-
 def memory(planned, shown, topology):
     """The pool lies on the nodes nearest to its lanes, each mapping on one of them, and each node has its share.
 
@@ -165,7 +160,7 @@ def memory(planned, shown, topology):
         if sum(here.values()) < smallest:
             continue
         found.update(here)
-        if sum(here.values()) - max(here.values()) > JOINED_BYTES:
+        if len(here) > 1:
             wrong.append(f"a part of the pool on several nodes: {line}")
     # What is planned for the rounding of each batch is not taken.
     for node in {*lanes, *found}:
