@@ -1,4 +1,5 @@
-//! `udpd check`: validates a configuration and says what it would use, without opening, binding or changing anything.
+//! `udpd check`: validates a configuration and says what it would use. It binds and changes nothing, and opens only the
+//! files that `run` reads as well.
 
 use std::io::Write;
 
