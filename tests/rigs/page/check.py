@@ -1,4 +1,7 @@
-"""The page in a real browser, through load, loss and restarts of the daemon. Arguments: program, folder for its files."""
+"""The page in a real browser, through load, loss and restarts of the daemon.
+
+Arguments: program, folder for its files.
+"""
 
 import os
 import signal
@@ -113,7 +116,10 @@ def until_live(browser, words):
     browser.wait_until(words, "return document.getElementById('link-words').textContent === 'live'")
 
 
-RECEIVED = "return Number(document.querySelector('.sums')?.innerText.match(/since the start ([\\d,]+)/)?.[1].replaceAll(',', ''))"
+RECEIVED = (
+    "return Number(document.querySelector('.sums')?.innerText"
+    ".match(/since the start ([\\d,]+)/)?.[1].replaceAll(',', ''))"
+)
 # All that the page says of a loss, at one moment: between two questions a reading may come.
 LOSS = """
 const toned = [...document.querySelectorAll('#way li[data-tone=loss]')].map((card) => card.dataset.stage);
