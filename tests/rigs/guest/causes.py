@@ -40,10 +40,16 @@ class Failed(Exception):
 
 
 class Scene:
-    """One case on a stage."""
+    """One case on a stage. What it changes for itself is taken back when it ends, however it ends."""
 
     def __init__(self, stage):
-        self.stage, self.guest = stage, stage.guest
+        self.stage, self.guest, self.undo = stage, stage.guest, []
+
+    def take_back(self):
+        """Runs the scripts of `undo`, the last one first: those that failed, which later cases would suffer from."""
+        said = [(script, self.guest.run(script)) for script in reversed(self.undo)]
+        self.undo.clear()
+        return [f"{script} ended with {it.code}: {it.text}" for script, it in said if it.code != 0]
 
     def run(self, script):
         """Must succeed."""
@@ -53,9 +59,12 @@ class Scene:
         return said.text
 
     def set(self, **settings):
-        """Settings of the kernel, by their names with __ for a dot."""
+        """Settings of the kernel, by their names with __ for a dot, for this case."""
         for name, value in settings.items():
-            self.run(f"sysctl -w {name.replace('__', '.')}='{value}'")
+            name = name.replace("__", ".")
+            before = " ".join(self.run(f"sysctl -n {name}").split())
+            self.undo.append(f"sysctl -w {name}='{before}'")
+            self.run(f"sysctl -w {name}='{value}'")
 
     def daemon(self):
         """One that has room for whatever is sent here, on both cards; it stays for other cases."""
@@ -81,7 +90,12 @@ class Scene:
                      " echo $! >/tmp/explains")
             # The first reading is taken before the tracepoints are opened.
             self.await_("ls -l /proc/$(cat /tmp/explains)/fd | grep -q perf_event")
-            provoke()
+            try:
+                provoke()
+            except Failed:
+                # Or it would write into what the next one says.
+                self.guest.run("kill -9 $(cat /tmp/explains)")
+                raise
             saw_all = self.guest.run("kill -0 $(cat /tmp/explains)").code == 0
             self.await_("! kill -0 $(cat /tmp/explains)", seconds + 60)
             if saw_all:
@@ -159,64 +173,70 @@ def all_come(scene, send, datagrams):
 
 
 def while_stopped(scene, pid_file, send, datagrams):
-    """Sends while a process is stopped, which the guest itself ends when all has come, so that it does not last."""
+    """Sends while a process is stopped, which the guest itself ends when all has come, so that it does not last; and
+    after half a minute in any case."""
     count = "set -- $(sed -n 's/^Ip: [0-9]/&/p' /proc/net/snmp); now=${10}"
-    scene.run(f"(kill -STOP $(cat {pid_file}); {count}; all=$((now + {datagrams})); >/tmp/is_stopped;"
-              f" until [ $now -ge $all ]; do {count}; done; kill -CONT $(cat {pid_file})) >/dev/null 2>&1 &")
+    clock = "read -r up rest </proc/uptime; up=${up%.*}"
+    scene.run("rm -f /tmp/is_stopped /tmp/missing")
+    scene.run(f"(kill -STOP $(cat {pid_file}); {count}; all=$((now + {datagrams})); {clock}; end=$((up + 30));"
+              f" >/tmp/is_stopped; until [ $now -ge $all ] || [ $up -ge $end ]; do {count}; {clock}; done;"
+              f" echo $((all - now)) >/tmp/missing; kill -CONT $(cat {pid_file})) >/dev/null 2>&1 &")
     scene.await_("[ -e /tmp/is_stopped ]")
     send()
-    scene.await_(f"! grep -q '^State:.*T' /proc/$(cat {pid_file})/status")
-    scene.run("rm /tmp/is_stopped")
+    scene.await_(f"[ -s /tmp/missing ] && ! grep -q '^State:.*T' /proc/$(cat {pid_file})/status")
+    if (missing := int(scene.run("cat /tmp/missing"))) > 0:
+        raise Failed(f"{missing} of {datagrams} datagrams did not come")
 
 
 def backlog_too_short(scene):
     """RPS hands on to a core whose queue has room for two packets."""
     scene.stage.uneven()
-    scene.run("for queue in /sys/class/net/port0/queues/rx-*/rps_cpus; do echo 1 >$queue; done")
+    hand_on = "for queue in /sys/class/net/port0/queues/rx-*/rps_cpus; do echo %d >$queue; done"
+    scene.undo.append(hand_on % 0)
+    scene.run(hand_on % 1)
     scene.daemon()
     scene.set(net__core__netdev_max_backlog=1)
     send = lambda: burst(0, 60, 3)
     found = first(scene.explain(send), "backlog_too_short", 20)
     scene.apply(cure(found, "sysctl", "netdev_max_backlog"))
     nothing(scene.explain(lambda: all_come(scene, send, 180)))
-    scene.run("for queue in /sys/class/net/port0/queues/rx-*/rps_cpus; do echo 0 >$queue; done")
 
 
 def conntrack_full(scene):
     """A table of 20 entries, and 40 senders."""
     scene.run("insmod /modules/crc32c_generic.ko; insmod /modules/libcrc32c.ko; insmod /modules/nf_defrag_ipv4.ko;"
               " insmod /modules/nf_defrag_ipv6.ko; insmod /modules/nf_conntrack.ko enable_hooks=1 hashsize=16384")
+    scene.undo.append("rmmod nf_conntrack")
     scene.daemon()
     scene.set(net__netfilter__nf_conntrack_max=20)
     send = lambda: senders.send(0, 40, 160, 1000)
     found = first(scene.explain(send), "conntrack_full", 20)
     scene.apply(cure(found, "sysctl", "nf_conntrack_max"))
     nothing(scene.explain(lambda: all_come(scene, send, 160)))
-    scene.run("rmmod nf_conntrack")
 
 
 def udp_mem_reached(scene):
     """All sockets together may have 200 pages, and the one that is held up for a moment has room for more."""
     scene.daemon()
     scene.run("ethtool -G port1 rx 4096")
-    before = scene.run("cat /proc/sys/net/ipv4/udp_mem").strip()
     scene.set(net__ipv4__udp_mem="200 200 200")
+
     def load():
         """Each of four cores takes up to 256 pages before it asks, and may have given back as many: these are more."""
         scene.run("kill -STOP $(cat /tmp/pid)")
-        for _ in range(5):
-            all_come(scene, lambda: long(1, 20), 20)
-        scene.run("kill -CONT $(cat /tmp/pid)")
+        try:
+            for _ in range(5):
+                all_come(scene, lambda: long(1, 20), 20)
+        finally:
+            scene.run("kill -CONT $(cat /tmp/pid)")
 
     found = first(scene.explain(load), "udp_mem_reached", 5)
     scene.apply(cure(found, "sysctl", "udp_mem"))
     nothing(scene.explain(load))
-    scene.set(net__ipv4__udp_mem=before)
 
 
 def default_buffer_too_small(scene):
     """A program that asks for no buffer gets the default one, which holds a few datagrams."""
-    before = scene.run("cat /proc/sys/net/core/rmem_default").strip()
     scene.set(net__core__rmem_default=4608)
     scene.foreign()
     send = lambda: while_stopped(scene, "/tmp/foreign", lambda: burst(0, 50, to=FOREIGN), 50)
@@ -225,7 +245,6 @@ def default_buffer_too_small(scene):
     # As is printed: "then restart nc".
     scene.foreign()
     nothing(scene.explain(send, f"--port {FOREIGN}"))
-    scene.set(net__core__rmem_default=before)
 
 
 def ring_too_small(scene):
@@ -274,6 +293,7 @@ def hashed_by_addresses_only(scene):
 def drifted_from_plan(scene):
     """An interrupt moves away from the plan of a file, which has fewer queues than the plan without it."""
     scene.daemon()
+    scene.undo.append("udpd steer restore")
     scene.run("udpd steer apply " + DAEMON)
     number = scene.stage.interrupts().of_queue(0, scene.stage.devices[0], 0)
     scene.run(f"echo 3 >/proc/irq/{number}/smp_affinity_list")
@@ -281,7 +301,6 @@ def drifted_from_plan(scene):
     scene.apply(cure(found, "command", "udpd steer apply"))
     without(scene.explain(lambda: None, DAEMON + " --interface port0", 1), found["case"])
     scene.run("udpd steer status " + DAEMON)
-    scene.run("udpd steer restore")
 
 
 # Which every run takes, and which the long form alone.
@@ -308,5 +327,8 @@ def causes(stage, whole):
             wrong = []
         except Failed as why:
             wrong = str(why)
+        finally:
+            left = scene.take_back()
         stage.report.check(f"{case.__name__}: the cause is told first, and its cure takes the loss away", wrong)
+        stage.report.check(f"{case.__name__}: what it changed is as before", left)
         stage.report.fact(f"seconds for {case.__name__}", round(time.monotonic() - began, 1))
