@@ -32,6 +32,8 @@ pub(super) struct Answers<S> {
     machine: String,
     page: Page,
     history: History,
+    /// The reading that the history ends with.
+    last: Option<Snapshot>,
 }
 
 /// Why somebody gets nothing.
@@ -44,7 +46,7 @@ enum Refusal {
 impl<S: Fn() -> Snapshot> Answers<S> {
     pub(super) fn new(snapshot: S, token: Option<TokenFile>, is_local: bool) -> Self {
         let machine = hosts::machine();
-        Self { snapshot, token, is_local, machine, page: Page::new(), history: History::new() }
+        Self { snapshot, token, is_local, machine, page: Page::new(), history: History::new(), last: None }
     }
 
     fn refuses(&self, request: &Request<'_>) -> Option<Refusal> {
@@ -59,7 +61,21 @@ impl<S: Fn() -> Snapshot> Answers<S> {
         None
     }
 
-    fn answer(&self, request: &Request<'_>, asker: &Asker<'_>) -> Reply {
+    /// A stream begins with the reading that the history ends with, so that whoever asks for both can join them.
+    fn last(&mut self) -> &Snapshot {
+        if self.last.is_none() {
+            self.record();
+        }
+        self.last.as_ref().expect("just recorded")
+    }
+
+    fn record(&mut self) {
+        let snapshot = (self.snapshot)();
+        self.history.record(&snapshot);
+        self.last = Some(snapshot);
+    }
+
+    fn answer(&mut self, request: &Request<'_>, asker: &Asker<'_>) -> Reply {
         let with_body = request.method != "HEAD";
         let now = |response: Response<'_>| Reply::Now(response.bytes(with_body));
         if let Some(refusal) = self.refuses(request).or_else(|| from_elsewhere(request)) {
@@ -92,7 +108,7 @@ impl<S: Fn() -> Snapshot> Answers<S> {
             }
             _ if is_stream => {
                 let mut first = Response::stream().bytes(true);
-                first.extend(line(&(self.snapshot)()));
+                first.extend(line(self.last()));
                 return Reply::Stream(first);
             }
             _ => Response::stream(),
@@ -169,11 +185,10 @@ impl<S: Fn() -> Snapshot + Send + 'static> Protocol for Answers<S> {
 
     /// One reading of the ledger, for the history and for every stream.
     fn beat(&mut self, has_streams: bool) -> Option<Arc<[u8]>> {
-        let snapshot = (self.snapshot)();
-        self.history.record(&snapshot);
+        self.record();
         if let Some(token) = &mut self.token {
             token.look();
         }
-        has_streams.then(|| line(&snapshot).into())
+        has_streams.then(|| line(self.last()).into())
     }
 }

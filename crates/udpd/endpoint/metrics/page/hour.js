@@ -8,6 +8,9 @@ const HOUR_MS = 3_600_000;
 /** The steps of the hour by the time at which they end, oldest first. */
 let hour = [];
 
+/** How long the daemon had run, in milliseconds, when it told the hour: what was before stands in it already. */
+let toldUntil = 0;
+
 const LOST_KEYS = ["lost_socket", "lost_listener", "lost_queue", "lost_sink"];
 const LOST_NAMES = { lost_socket: "at the socket", lost_listener: "in the lane", lost_queue: "in a sink's queue",
   lost_sink: "at a sink" };
@@ -26,8 +29,11 @@ const CHARTS = [
 const COUNTED = ["arrived", "delivered", ...LOST_KEYS, "host_nic", "host_kernel"];
 const BEFORE_SOCKETS = { host_nic: ["nic"], host_kernel: ["softnet", "conntrack", "ip"] };
 
-/** Takes the hour as the daemon tells it; what the page knows from before a restart stays. */
-function takeHour(told, now) {
+/**
+ * Takes the hour as the daemon tells it, and adds what the stream has told since. Every reading of the stream is an end
+ * of a point of the hour, so the two join without a gap. What the page knows from before a restart stays.
+ */
+function takeHour(told, now, readings) {
   const taken = told.end_seconds.map((end, index) => {
     const of = (key) => told.series[key]?.[index] ?? null;
     const span = told.seen_seconds[index];
@@ -42,8 +48,11 @@ function takeHour(told, now) {
   told.by_listener?.end_seconds.forEach((end, index) => {
     for (const row of told.by_listener.listeners) if (steps.has(end)) steps.get(end).by[row.name] = row.lost[index];
   });
-  const from = taken.length ? taken[0].at - STEP_MS : Infinity;
-  hour = [...hour.filter((step) => step.at <= from), ...taken];
+  // All that this daemon has seen came by the stream as well.
+  if (!taken.length) return;
+  hour = [...hour.filter((step) => step.at <= taken[0].at - STEP_MS), ...taken];
+  toldUntil = Math.round(told.uptime_seconds * 1000);
+  for (let index = 1; index < readings.length; index += 1) addSecond(readings[index - 1], readings[index]);
 }
 
 /** What is longer than this between two readings belongs to no one step. */
@@ -83,10 +92,13 @@ function lostBy(before, now) {
   return lost;
 }
 
-/** Adds a second of the stream to the step that it belongs to. */
-function addSecond(before, now, at) {
+/** Adds a second of the stream to the step that it belongs to, unless the daemon has told it. */
+function addSecond(before, now) {
+  // The daemon tells whole milliseconds of the hour, as here.
+  if (Math.floor(before.uptime_seconds * 1000) < toldUntil) return;
+  const at = now.takenAt;
   const span = now.uptime_seconds - before.uptime_seconds;
-  if (span > LONGEST_SECOND) return;
+  if (span <= 0 || span > LONGEST_SECOND) return;
   const [old, new_] = [totals(before, null), totals(now, null)];
   const lost = { socket: 0, lane: 0, queue: 0, sink: 0 };
   for (const loss of lostSince(lossesOf(before, null), lossesOf(now, null))) {
@@ -224,6 +236,7 @@ function updateStrip(strip, { name, total, most, last }) {
   strip.querySelector("svg").replaceChildren(...marks);
   say(strip.firstElementChild, name);
   say(strip.lastElementChild, `lost ${short(total)}, last about ${clock(last)}`);
+  strip.lastElementChild.title = count(total);
 }
 
 /** A strip for each listener that lost something in the hour, the one that lost most first. */

@@ -24,16 +24,16 @@ function take(reading, isFirst) {
   const last = readings.at(-1);
   const now = Date.now();
   // A daemon that began while nobody looked may have run for longer by now than the one before had. The first reading
-  // of a connection is fresh; later ones may have waited in it while this machine slept.
+  // of a connection is a second old at most; later ones may have waited in it while this machine slept.
   const missing = last && isFirst ? last.uptime_seconds + (now - taken) / 1000 - reading.uptime_seconds : 0;
-  taken = now;
+  [taken, reading.takenAt] = [now, now];
   if (last && (reading.uptime_seconds < last.uptime_seconds || missing > LATE_SECONDS)) {
-    readings = [];
+    [readings, toldUntil] = [[], 0];
     restarted = now - reading.uptime_seconds * 1000;
     raiseBounds(null, reading);
   } else {
     raiseBounds(last, reading);
-    if (last && reading.uptime_seconds > last.uptime_seconds) addSecond(last, reading, now);
+    if (last && reading.uptime_seconds > last.uptime_seconds) addSecond(last, reading);
   }
   readings.push(reading);
   readings = readings.filter((old) => reading.uptime_seconds - old.uptime_seconds <= VERDICT_SPAN + 1);
@@ -138,7 +138,6 @@ async function follow(stop) {
   const response = await fetch(at("/stream"), { cache: "no-store", signal: stop.signal });
   if (!response.ok) return REFUSALS[response.status] ?? `udpd refused (${response.status})`;
   showLink("live", "live");
-  askHour(stop);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let [rest, watch, isFirst] = ["", null, true];
   const expectMore = () => {
@@ -154,6 +153,8 @@ async function follow(stop) {
       rest = lines.pop();
       for (const line of lines) {
         take(JSON.parse(line), isFirst);
+        // Not earlier: what the hour does not have yet has to come by this stream.
+        if (isFirst) askHour(stop);
         [tries, isFirst] = [0, false];
       }
     }
@@ -165,7 +166,7 @@ async function follow(stop) {
 async function askHour(stop) {
   const response = await fetch(at("/history"), { cache: "no-store", signal: stop.signal }).catch(() => null);
   if (!response?.ok) return;
-  takeHour(await response.json(), Date.now());
+  takeHour(await response.json(), Date.now(), readings);
   showHour();
 }
 
