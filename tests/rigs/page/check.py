@@ -3,11 +3,13 @@
 Arguments: program, folder for its files.
 """
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -61,6 +63,15 @@ queue_bytes = "256KiB"
 """
 
 
+def until(what, test):
+    """Waits for longer than any machine needs until a test returns something else than None."""
+    deadline = time.monotonic() + 120
+    while (found := test()) is None:
+        assert time.monotonic() < deadline, f"never seen: {what}"
+        time.sleep(0.1)
+    return found
+
+
 class Daemon:
     """Nobody reads its stdout, so the sink that writes there is stuck as soon as the pipe is full."""
 
@@ -74,6 +85,8 @@ class Daemon:
             [UDPD, "run", "-c", WORK / "udpd.toml"], stdout=subprocess.PIPE, stderr=self.log
         )
         Daemon.current = self
+        global sent
+        sent = 0
         deadline = time.monotonic() + 60
         while "ready" not in (WORK / "log").read_text():
             assert self.process.poll() is None and time.monotonic() < deadline, (WORK / "log").read_text()
@@ -86,8 +99,14 @@ class Daemon:
         self.process.wait()
 
 
+# How many datagrams the daemon that runs now was sent.
+sent = 0
+
+
 def send(count):
     """Slowly enough for a receiver that gets its core now and then only."""
+    global sent
+    sent += count
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         for number in range(count):
             sender.sendto(b"x" * 500, ("127.0.0.1", LISTEN))
@@ -151,27 +170,92 @@ def names_the_loss(browser):
     passed("the loss is named in the right layer, and nowhere else")
 
 
-HOUR = """
-const strips = [...document.querySelectorAll('#strips li')];
-const residence = document.querySelector('[data-chart=residence] .top').textContent;
-if (strips.length !== 1 || !/^peak /.test(residence)) return null;
-return { strip: strips[0].innerText, marks: strips[0].querySelectorAll('.mark').length, residence,
-  host: document.querySelector('[data-chart=host] .top').textContent };
+def of_ledger():
+    told = subprocess.run([UDPD, "stats", "--json", "-c", WORK / "udpd.toml"], check=True, stdout=subprocess.PIPE)
+    return json.loads(told.stdout)["listeners"][0]
+
+
+def lost_at_rest():
+    """What the ledger has lost once everything that was sent is delivered, lost or held by the stuck sink."""
+
+    def look():
+        now = of_ledger()
+        has_come = now["received"] + now["kernel_dropped"] == sent
+        is_offered = all(sink["offered"] == now["received"] for sink in now["sinks"])
+        if not (has_come and is_offered and now["residual"] == 0):
+            return None
+        at_sinks = sum(sum(sink["dropped"].values()) for sink in now["sinks"])
+        return now["kernel_dropped"] + sum(now["dropped"].values()) + at_sinks
+
+    return until("the ledger at rest", look)
+
+
+# The strip of the one listener, as soon as it says that this many were lost, to the datagram.
+STRIP = """
+SOURCE
+const [lost, ...others] = document.querySelectorAll('#strips li span');
+if (others.length || !lost?.textContent.startsWith(`lost ${short(arguments[0])}, last`)) return null;
+return lost.title === count(arguments[0]) && {
+  name: lost.parentElement.firstElementChild.textContent, marks: lost.parentElement.querySelectorAll('.mark').length };
 """
+PAGE_PARTS = Path(__file__).parents[3] / "crates/udpd/endpoint/metrics/page"
+
+
+def until_strip_tells(browser, lost):
+    source = STRIP.replace("SOURCE", (PAGE_PARTS / "words.js").read_text())
+    seen = browser.wait_until(f"the {lost} that the ledger lost in the strip", source, lost)
+    assert seen["name"] == "syslog" and seen["marks"] >= 1, seen
+
+
+def until_host_chart_tells_the_history(browser):
+    """What the chart says of the host is what the daemon keeps of it: a peak, nothing, or that nobody knows."""
+
+    def look():
+        series = json.load(urllib.request.urlopen(ADDRESS + "history", timeout=60))["series"]
+        counts = series["host_nic"] + series["host_kernel"]
+        known = [one for one in counts if one is not None]
+        nothing = "nothing dropped" if len(known) == len(counts) else "nothing dropped, as far as known"
+        expected = "not known" if not known else "peak " if any(known) else nothing
+        told = browser.text("[data-chart=host] .top")
+        return told if told == expected or expected == "peak " and told.startswith(expected) else None
+
+    return until("what the host dropped, as the history has it", look)
+
+
+def loses_while(browser, act):
+    """Does something while datagrams are lost, before, in between and after."""
+    before, done = of_ledger()["sinks"], threading.Event()
+    sender = threading.Thread(target=lambda: [send(100) for _ in iter(done.is_set, True)])
+    sender.start()
+    try:
+        until("the next loss", lambda: True if of_ledger()["sinks"] != before else None)
+        act()
+    finally:
+        done.set()
+        sender.join()
 
 
 def shows_where_the_hour_lost(browser):
-    seen = browser.wait_until("the hour of the listener", HOUR)
-    assert "syslog" in seen["strip"] and "lost" in seen["strip"] and seen["marks"] >= 1, seen
-    assert seen["host"].startswith(("nothing dropped", "peak ")), seen
-    # Whoever comes later gets the same hour from the daemon.
-    lost = seen["strip"].split("last")[0]
+    until_strip_tells(browser, lost_at_rest())
+    peak = "return /^peak /.test(document.querySelector('[data-chart=residence] .top')?.textContent)"
+    browser.wait_until("how long datagrams stayed", peak)
+    until_host_chart_tells_the_history(browser)
+
+    # Whoever comes in the middle of it gets the same hour: from the daemon until then, and from the stream since.
+    def reload():
+        browser.open(ADDRESS)
+        until_live(browser, "the stream")
+        browser.wait_until("the hour as the daemon keeps it", "return document.querySelector('#strips li') !== null")
+
+    loses_while(browser, reload)
+    until_strip_tells(browser, lost_at_rest())
     browser.open(ADDRESS)
     until_live(browser, "the stream")
-    again = browser.wait_until("the hour as the daemon keeps it", HOUR)
-    assert again["strip"].split("last")[0] == lost, (seen, again)
+    until_strip_tells(browser, lost_at_rest())
+    browser.wait_until("how long datagrams stayed", peak)
+    until_host_chart_tells_the_history(browser)
     no_errors(browser, "with the hour")
-    passed("the hour shows which listener lost something, how long datagrams stayed and what the host dropped")
+    passed("the hour shows which listener lost something, to the datagram, how long datagrams stayed and what the host dropped")
 
 
 # Readings of a listener, as bounds of what is missing upstream, and what is lost between each and the next.
@@ -193,8 +277,7 @@ return found;
 
 
 def makes_no_loss_of_bounds(browser):
-    parts = Path(__file__).parents[3] / "crates/udpd/endpoint/metrics/page"
-    source = "".join((parts / name).read_text() for name in ("words.js", "reading.js"))
+    source = "".join((PAGE_PARTS / name).read_text() for name in ("words.js", "reading.js"))
     browser.open("about:blank")
     for what, bounds, expected in [
         ("exact losses", [(0, 0), (5, 5), (5, 5), (9, 9)], [[5], [], [4]]),
