@@ -43,19 +43,20 @@ function reasonOf(layer, name) {
 /** Everything that was lost since the daemon started, by place: what, where, how many. */
 function lossesOf(reading, only) {
   const losses = new Map();
-  const add = (stage, place, name, about, lost, most = lost) => {
-    if (typeof lost === "number") losses.set(`${stage} ${place} ${name}`, { stage, place, name, ...about, lost, most });
+  // `lost` is what is told; the bounds are what a later reading is held against.
+  const add = (stage, place, name, about, lost, least = lost, most = least) => {
+    if (typeof least !== "number") return;
+    losses.set(`${stage} ${place} ${name}`, { stage, place, name, ...about, lost, least, most });
   };
   for (const listener of listenersOf(reading, only)) {
     const place = `listener ${listener.name}`;
-    const own = (stage, where, name, about, ...bounds) =>
-      add(stage, where, name, { ...about, listener: listener.name }, ...bounds);
+    const own = (stage, where, name, about, ...counts) =>
+      add(stage, where, name, { ...about, listener: listener.name }, ...counts);
     const upstream = listener.upstream;
     if (upstream) {
       const help = `Never reached this host, by the sequence numbers (in ${upstream.unit ?? "datagrams"}).`;
       own("upstream", place, "missing", { help, cure: "Look at the network and the senders.", foreign: true },
-        upstream.highest?.least ?? upstream.missing ?? upstream.missing_at_least,
-        upstream.highest?.most ?? upstream.missing ?? upstream.missing_at_most);
+        upstream.missing ?? upstream.missing_at_least, upstream.highest?.least, upstream.highest?.most);
     }
     own("socket", place, "socket", reasonOf("kernel", "socket"), listener.kernel_dropped);
     for (const [name, lost] of Object.entries(listener.dropped ?? {})) {
@@ -122,10 +123,10 @@ function hostLosses(host, add) {
 function lostSince(before, now) {
   const lost = [];
   for (const [key, loss] of now) {
-    const old = before.get(key) ?? (loss.ofHost ? loss : { lost: 0, most: 0 });
+    const old = before.get(key) ?? (loss.ofHost ? loss : { least: 0, most: 0 });
     // Of a number that is known within bounds only: where one bound stays, the ledger has learnt something, and nothing
     // was lost.
-    const more = Math.min(loss.lost - old.lost, loss.most - old.most);
+    const more = Math.min(loss.least - old.least, loss.most - old.most);
     if (more > 0) lost.push({ ...loss, lost: more });
   }
   return lost.sort((one, other) => other.lost - one.lost);
