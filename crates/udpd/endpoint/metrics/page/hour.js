@@ -11,6 +11,9 @@ let hour = [];
 /** How long the daemon had run, in milliseconds, when it told the hour: what was before stands in it already. */
 let toldUntil = 0;
 
+/** How many listeners have no hour of their own in what the daemon told. */
+let leftOut = 0;
+
 const LOST_KEYS = ["lost_socket", "lost_listener", "lost_queue", "lost_sink"];
 const LOST_NAMES = { lost_socket: "at the socket", lost_listener: "in the lane", lost_queue: "in a sink's queue",
   lost_sink: "at a sink" };
@@ -21,7 +24,7 @@ const CHARTS = [
     series: LOST_KEYS.map((key, index) => ({ key, tone: `loss${index}`, name: LOST_NAMES[key] })) },
   { key: "fill", title: "Fullest receive buffer and queue", unit: percent, most: 1, lines: true,
     series: [{ key: "buffer", tone: "flow", name: "receive buffer" }, { key: "queue", tone: "other", name: "sink's queue" }] },
-  { key: "residence", title: "99 of 100 were delivered within", unit: seconds, least: 1e-6, lines: true, none: "not measured",
+  { key: "residence", title: "99 of 100 were delivered within", unit: seconds, least: 1e-6, lines: true, unknown: "not measured",
     series: [{ key: "residence", tone: "flow", name: "slowest sink" }] },
   { key: "host", title: "Dropped before the sockets, any protocol", unit: rate, least: 1, none: "nothing dropped",
     series: [{ key: "host_nic", tone: "loss0", name: "network card" }, { key: "host_kernel", tone: "loss1", name: "kernel" }] },
@@ -36,12 +39,11 @@ const BEFORE_SOCKETS = { host_nic: ["nic"], host_kernel: ["softnet", "conntrack"
 function takeHour(told, now, readings) {
   const taken = told.end_seconds.map((end, index) => {
     const of = (key) => told.series[key]?.[index] ?? null;
+    const part = (value, whole) => (value === null ? null : value / whole);
     const span = told.seen_seconds[index];
-    const step = { at: now - (told.uptime_seconds - end) * 1000, span, buffer: of("buffer_fill_permille") / 1000,
-      queue: of("queue_fill_permille") / 1000, by: {} };
-    const micros = of("residence_p99_micros");
-    step.residence = micros === null ? null : micros / 1e6;
-    for (const key of COUNTED) step[key] = of(key) === null || !span ? null : of(key) / span;
+    const step = { at: now - (told.uptime_seconds - end) * 1000, span, buffer: part(of("buffer_fill_permille"), 1e3),
+      queue: part(of("queue_fill_permille"), 1e3), residence: part(of("residence_p99_micros"), 1e6), by: {} };
+    for (const key of COUNTED) step[key] = span ? part(of(key), span) : null;
     return step;
   });
   const steps = new Map(told.end_seconds.map((end, index) => [end, taken[index]]));
@@ -50,6 +52,7 @@ function takeHour(told, now, readings) {
   });
   // All that this daemon has seen came by the stream as well.
   if (!taken.length) return;
+  leftOut = told.by_listener?.left_out ?? 0;
   hour = [...hour.filter((step) => step.at <= taken[0].at - STEP_MS), ...taken];
   toldUntil = Math.round(told.uptime_seconds * 1000);
   for (let index = 1; index < readings.length; index += 1) addSecond(readings[index - 1], readings[index]);
@@ -113,8 +116,8 @@ function addSecond(before, now) {
   }
   let step = hour.at(-1);
   if (!step || at > step.at) {
-    step = { at: Math.max(at, (step?.at ?? 0) + (at - (step?.at ?? at) > STEP_MS ? 0 : STEP_MS)), span: 0, buffer: 0,
-      queue: 0, residence: null, by: {} };
+    step = { at: Math.max(at, (step?.at ?? 0) + (at - (step?.at ?? at) > STEP_MS ? 0 : STEP_MS)), span: 0, buffer: null,
+      queue: null, residence: null, by: {} };
     hour.push(step);
   }
   for (const [key, value] of Object.entries(more)) {
@@ -122,8 +125,8 @@ function addSecond(before, now) {
     step[key] = known ? ((step[key] ?? 0) * step.span + value) / (step.span + span) : null;
   }
   step.span += span;
-  step.buffer = Math.max(step.buffer, new_.bufferFill);
-  step.queue = Math.max(step.queue, new_.queueFill);
+  step.buffer = Math.max(step.buffer ?? 0, new_.bufferFill);
+  step.queue = Math.max(step.queue ?? 0, new_.queueFill);
   const slowest = slowestSince(before, now);
   if (slowest !== null) step.residence = Math.max(step.residence ?? 0, slowest);
   for (const [name, lost] of Object.entries(lostBy(before, now))) {
@@ -192,6 +195,14 @@ function runs(steps) {
   return found;
 }
 
+/** The most that a chart shows, in words: what is not known is not told as nothing. */
+function peakWords(chart, peak) {
+  const values = hour.flatMap((step) => chart.series.map((one) => step[one.key]));
+  if (values.every((value) => value === null)) return chart.unknown ?? UNKNOWN;
+  if (peak > 0 || !chart.none) return `peak ${chart.unit(peak)}`;
+  return values.includes(null) ? `${chart.none}, as far as known` : chart.none;
+}
+
 function updateChart(figure, chart) {
   const end = Date.now();
   const sums = hour.map((step) => chart.series.reduce((total, one) => (chart.lines ? Math.max(total, step[one.key] ?? 0) :
@@ -215,8 +226,8 @@ function updateChart(figure, chart) {
     }
   }
   figure.querySelector("svg").replaceChildren(...paths);
-  const words = peak === 0 && chart.none ? chart.none : `peak ${chart.unit(peak)}`;
-  say(figure.querySelector(".top"), hour.length ? words : "no numbers yet");
+  const words = hour.length ? peakWords(chart, peak) : "no numbers yet";
+  say(figure.querySelector(".top"), words);
   figure.setAttribute("aria-label", `${chart.title}, last hour: ${words}. The arrow keys go through it.`);
 }
 
@@ -244,8 +255,9 @@ function showStrips() {
   const totals = new Map();
   for (const step of hour) {
     for (const [name, lost] of Object.entries(step.by)) {
-      const row = totals.get(name) ?? { name, total: 0, most: 0, last: 0 };
+      const row = totals.get(name) ?? { name, total: 0, most: 0, last: 0, isKnown: true };
       totals.set(name, row);
+      if (lost === null) row.isKnown = false;
       if (!(lost > 0)) continue;
       row.total += lost;
       row.most = Math.max(row.most, lost);
@@ -256,7 +268,12 @@ function showStrips() {
   each($("strips"), lossy.slice(0, STRIPS_MAX), makeStrip, updateStrip);
   const rest = [];
   if (lossy.length > STRIPS_MAX) rest.push(`${lossy.length - STRIPS_MAX} more lost less.`);
-  if (lossy.length && totals.size > lossy.length) rest.push(`${totals.size - lossy.length} others lost nothing.`);
+  const others = [...totals.values()].filter((row) => row.total === 0);
+  const number = (rows) => `${rows.length} ${lossy.length ? "other" : "listener"}${rows.length === 1 ? "" : "s"}`;
+  const [clean, unknown] = [others.filter((row) => row.isKnown), others.filter((row) => !row.isKnown)];
+  if (lossy.length && clean.length) rest.push(`${number(clean)} lost nothing.`);
+  if (unknown.length) rest.push(`Of ${number(unknown)} it is not known for the whole time.`);
+  if (leftOut) rest.push(`The daemon keeps no hour of ${leftOut} more; this page has seen of them only what came since it is open.`);
   say($("strips-words"), rest.join(" "));
 }
 
@@ -266,7 +283,11 @@ function showHour() {
   const seen = hour.reduce((total, step) => total + step.span, 0);
   const lossy = hour.filter((step) => LOST_KEYS.some((key) => step[key] > 0));
   const lost = hour.reduce((total, step) => total + step.span * LOST_KEYS.reduce((sum, key) => sum + (step[key] ?? 0), 0), 0);
-  const when = lossy.length ? `Lost ${count(Math.round(lost))}, the last of them about ${clock(lossy.at(-1).at)}.` : "Nothing lost.";
+  const values = hour.flatMap((step) => LOST_KEYS.map((key) => step[key]));
+  const [least, nothing] = values.includes(null) ? ["at least ", "Nothing lost, as far as known."] : ["", "Nothing lost."];
+  const without = values.every((value) => value === null) ? "What was lost is not known." : nothing;
+  const when = lossy.length
+    ? `Lost ${least}${count(Math.round(lost))}, the last of them about ${clock(lossy.at(-1).at)}.` : without;
   say($("hour-words"), seen ? `All listeners together; seen: ${lasting(seen)}. ${when}` : "");
 }
 
