@@ -104,8 +104,8 @@ function showVerdict(now) {
     words = `${of}, ${count(arrived)} datagrams arrived, and udpd lost none of them.`;
   }
   if (foreign.length) {
-    if (tone === "ok") [tone, title, cure] = ["note", "udpd loses nothing, but this host drops packets", HOST_CURE];
-    more.push(...foreign.slice(0, 3).map((loss) => `This host, udpd aside: ${line(loss)}`));
+    if (tone === "ok") [tone, title, cure] = ["note", "udpd loses nothing, but this host drops packets", foreign[0].cure];
+    more.push(...foreign.slice(0, 3).map((loss) => `On this host, of any program: ${line(loss)}`));
   }
   const wasLost = [...lossesOf(now, only).values()].filter((loss) => loss.lost > 0 && !loss.wanted && !loss.ofHost);
   if (!own.length && wasLost.length) {
