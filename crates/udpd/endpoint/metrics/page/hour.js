@@ -42,13 +42,13 @@ function takeHour(told, now, readings) {
     const part = (value, whole) => (value === null ? null : value / whole);
     const span = told.seen_seconds[index];
     const step = { at: now - (told.uptime_seconds - end) * 1000, span, buffer: part(of("buffer_fill_permille"), 1e3),
-      queue: part(of("queue_fill_permille"), 1e3), residence: part(of("residence_p99_micros"), 1e6), by: {} };
+      queue: part(of("queue_fill_permille"), 1e3), residence: part(of("residence_p99_micros"), 1e6), by: new Map() };
     for (const key of COUNTED) step[key] = span ? part(of(key), span) : null;
     return step;
   });
   const steps = new Map(told.end_seconds.map((end, index) => [end, taken[index]]));
   told.by_listener?.end_seconds.forEach((end, index) => {
-    for (const row of told.by_listener.listeners) if (steps.has(end)) steps.get(end).by[row.name] = row.lost[index];
+    for (const row of told.by_listener.listeners) steps.get(end)?.by.set(row.name, row.lost[index]);
   });
   // All that this daemon has seen came by the stream as well.
   if (!taken.length) return;
@@ -86,11 +86,11 @@ function slowestSince(before, now) {
 
 /** What udpd lost of each listener between two readings. */
 function lostBy(before, now) {
-  const lost = {};
-  for (const listener of now.listeners) lost[listener.name] = listener.kernel_dropped === null ? null : 0;
+  const lost = new Map(now.listeners.map((listener) => [listener.name, listener.kernel_dropped === null ? null : 0]));
   for (const loss of lostSince(lossesOf(before, null), lossesOf(now, null))) {
     const isOwn = !loss.wanted && !loss.ofHost && !loss.foreign;
-    if (isOwn && typeof lost[loss.listener] === "number") lost[loss.listener] += loss.lost;
+    const sum = lost.get(loss.listener);
+    if (isOwn && typeof sum === "number") lost.set(loss.listener, sum + loss.lost);
   }
   return lost;
 }
@@ -117,7 +117,7 @@ function addSecond(before, now) {
   let step = hour.at(-1);
   if (!step || at > step.at) {
     step = { at: Math.max(at, (step?.at ?? 0) + (at - (step?.at ?? at) > STEP_MS ? 0 : STEP_MS)), span: 0, buffer: null,
-      queue: null, residence: null, by: {} };
+      queue: null, residence: null, by: new Map() };
     hour.push(step);
   }
   for (const [key, value] of Object.entries(more)) {
@@ -129,8 +129,9 @@ function addSecond(before, now) {
   step.queue = Math.max(step.queue ?? 0, new_.queueFill);
   const slowest = slowestSince(before, now);
   if (slowest !== null) step.residence = Math.max(step.residence ?? 0, slowest);
-  for (const [name, lost] of Object.entries(lostBy(before, now))) {
-    step.by[name] = lost === null || step.by[name] === null ? null : (step.by[name] ?? 0) + lost;
+  for (const [name, lost] of lostBy(before, now)) {
+    const sum = step.by.get(name);
+    step.by.set(name, lost === null || sum === null ? null : (sum ?? 0) + lost);
   }
   hour = hour.filter((one) => one.at > at - HOUR_MS);
 }
@@ -241,9 +242,9 @@ function makeStrip() {
 /** When a listener lost something: the darker, the more. */
 function updateStrip(strip, { name, total, most, last }) {
   const end = Date.now();
-  const marks = hour.filter((step) => step.by[name] > 0).map((step) => drawn("rect", { class: "mark", y: 0, height: 10,
+  const marks = hour.filter((step) => step.by.get(name) > 0).map((step) => drawn("rect", { class: "mark", y: 0, height: 10,
     x: Math.max(0, WIDTH * (1 - (end - step.at + STEP_MS) / HOUR_MS)).toFixed(1), width: (2 * WIDTH * STEP_MS) / HOUR_MS,
-    "fill-opacity": (0.35 + (0.65 * step.by[name]) / most).toFixed(2) }));
+    "fill-opacity": (0.35 + (0.65 * step.by.get(name)) / most).toFixed(2) }));
   strip.querySelector("svg").replaceChildren(...marks);
   say(strip.firstElementChild, name);
   say(strip.lastElementChild, `lost ${short(total)}, last about ${clock(last)}`);
@@ -254,7 +255,7 @@ function updateStrip(strip, { name, total, most, last }) {
 function showStrips() {
   const totals = new Map();
   for (const step of hour) {
-    for (const [name, lost] of Object.entries(step.by)) {
+    for (const [name, lost] of step.by) {
       const row = totals.get(name) ?? { name, total: 0, most: 0, last: 0, isKnown: true };
       totals.set(name, row);
       if (lost === null) row.isKnown = false;
