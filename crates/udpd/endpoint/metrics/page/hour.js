@@ -185,15 +185,25 @@ function tellStep(figure, chart, share) {
   return say(told, `${clock(at)}: ${parts ? parts.join(", ") : "no numbers"}`);
 }
 
-/** The steps in runs without a gap between them. */
-function runs(steps) {
+/** The steps of which something is known, in runs without a gap between them. */
+function runs(steps, isKnown) {
   const found = [];
+  let last = null;
   for (const step of steps) {
-    const last = found.at(-1)?.at(-1);
-    if (last && step.at - last.at < 2.5 * STEP_MS) found.at(-1).push(step);
-    else found.push([step]);
+    if (isKnown(step)) {
+      if (last && step.at - last.at < 2.5 * STEP_MS) found.at(-1).push(step);
+      else found.push([step]);
+    }
+    last = isKnown(step) ? step : null;
   }
   return found;
+}
+
+/** What is drawn in one go: areas stand on each other, lines have their gaps each. */
+function runsOf(chart) {
+  const together = chart.lines ? chart.series.map((one) => [one]) : [chart.series];
+  return together.flatMap((series) =>
+    runs(hour, (step) => series.some((one) => step[one.key] !== null)).map((run) => [run, series]));
 }
 
 /** The most that a chart shows, in words: what is not known is not told as nothing. */
@@ -214,9 +224,9 @@ function updateChart(figure, chart) {
   const y = (value) => (HEIGHT - 2 - (HEIGHT - 6) * Math.min(1, value / most)).toFixed(1);
   const paths = [];
   // What is not known leaves a gap; it is not 0.
-  for (const run of runs(hour.filter((step) => chart.series.some((one) => step[one.key] !== null)))) {
+  for (const [run, series] of runsOf(chart)) {
     const below = run.map(() => 0);
-    for (const one of chart.series) {
+    for (const one of series) {
       const heights = run.map((step, index) => (chart.lines ? step[one.key] ?? 0 : below[index] + (step[one.key] ?? 0)));
       if (chart.none && !chart.lines && heights.every((height, index) => height === below[index])) continue;
       const line = run.map((step, index) => `${x(step.at - STEP_MS)} ${y(heights[index])} L${x(step.at)} ${y(heights[index])}`);
