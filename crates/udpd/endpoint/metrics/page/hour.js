@@ -250,14 +250,14 @@ function makeStrip() {
 }
 
 /** When a listener lost something: the darker, the more. */
-function updateStrip(strip, { name, total, most, last }) {
+function updateStrip(strip, { name, total, most, last, isKnown }) {
   const end = Date.now();
   const marks = hour.filter((step) => step.by.get(name) > 0).map((step) => drawn("rect", { class: "mark", y: 0, height: 10,
     x: Math.max(0, WIDTH * (1 - (end - step.at + STEP_MS) / HOUR_MS)).toFixed(1), width: (2 * WIDTH * STEP_MS) / HOUR_MS,
     "fill-opacity": (0.35 + (0.65 * step.by.get(name)) / most).toFixed(2) }));
   strip.querySelector("svg").replaceChildren(...marks);
   say(strip.firstElementChild, name);
-  say(strip.lastElementChild, `lost ${short(total)}, last about ${clock(last)}`);
+  say(strip.lastElementChild, `lost ${isKnown ? "" : "at least "}${short(total)}, last about ${clock(last)}`);
   strip.lastElementChild.title = count(total);
 }
 
@@ -283,8 +283,8 @@ function showStrips() {
   const number = (rows) => `${rows.length} ${lossy.length ? "other" : "listener"}${rows.length === 1 ? "" : "s"}`;
   const [clean, unknown] = [others.filter((row) => row.isKnown), others.filter((row) => !row.isKnown)];
   if (lossy.length && clean.length) rest.push(`${number(clean)} lost nothing.`);
-  if (unknown.length) rest.push(`Of ${number(unknown)} it is not known for the whole time.`);
-  if (leftOut) rest.push(`The daemon keeps no hour of ${leftOut} more; this page has seen of them only what came since it is open.`);
+  if (unknown.length) rest.push(`What ${number(unknown)} lost is not known for all of the hour.`);
+  if (leftOut) rest.push(`The daemon keeps no hour of ${leftOut} more: of these, only what this page saw.`);
   say($("strips-words"), rest.join(" "));
 }
 
