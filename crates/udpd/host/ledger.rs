@@ -14,7 +14,15 @@ use super::reading::Reading;
 #[derive(Debug)]
 pub struct HostLedger {
     watched: Mutex<Watched>,
-    sums: Mutex<Reading>,
+    sums: Mutex<Sums>,
+}
+
+#[derive(Debug, Default)]
+struct Sums {
+    reading: Reading,
+    /// The last look could tell what sockets on other ports dropped. Otherwise their sum stands still and is not told:
+    /// it goes on when they can be told apart again.
+    knows_elsewhere: bool,
 }
 
 #[derive(Debug)]
@@ -49,11 +57,14 @@ impl HostLedger {
         let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
         *before = Some(match before.take() {
             Some(before) => {
-                sums.count_on(&now.since(&before));
+                let meanwhile = now.since(&before);
+                sums.knows_elsewhere = meanwhile.socket_drops.elsewhere.is_some();
+                sums.reading.count_on(&meanwhile);
                 now.after(before)
             }
             None => {
-                *sums = now.since(&now);
+                sums.reading = now.since(&now);
+                sums.knows_elsewhere = sums.reading.socket_drops.elsewhere.is_some();
                 now
             }
         });
@@ -61,7 +72,12 @@ impl HostLedger {
 
     /// What was counted since the start, and the sum of the layers.
     pub fn sums(&self) -> Reading {
-        let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut sums = {
+            let Sums { reading, knows_elsewhere } = &*self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut sums = reading.clone();
+            sums.socket_drops.elsewhere = sums.socket_drops.elsewhere.filter(|_| *knows_elsewhere);
+            sums
+        };
         sums.lost = Losses::of(&sums);
         sums
     }

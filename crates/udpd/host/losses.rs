@@ -96,7 +96,9 @@ impl Losses {
         if is_empty(&difference.socket_drops) {
             return;
         }
-        if difference.socket_drops.elsewhere.is_none() {
+        // Who could not read them has said why.
+        let is_told = difference.unread.iter().any(|(layer, _)| *layer == Layer::Socket);
+        if difference.socket_drops.elsewhere.is_none() && !is_told {
             self.unsee(
                 Layer::Socket,
                 "what UDP sockets on other ports dropped: they have not been read twice".to_owned(),

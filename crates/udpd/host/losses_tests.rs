@@ -99,6 +99,10 @@ fn what_the_sockets_of_another_program_dropped_hides_nothing_of_our_own() {
     let losses = Losses::of(&host);
     assert_eq!(losses.total, 1000, "what is not known is not added");
     assert!(losses.unseen[0].what.contains("on other ports"), "{losses:?}");
+    host.unread.push((Layer::Socket, "there are more than 4096".to_owned()));
+    let losses = Losses::of(&host);
+    assert_eq!(losses.unseen.len(), 1, "the true reason alone: {losses:?}");
+    assert!(losses.unseen[0].what.contains("4096"), "{losses:?}");
 }
 
 #[test]

@@ -43,6 +43,8 @@ pub struct Reader {
     asker: Option<Asker>,
     /// How many sockets there were at the last look.
     sockets_seen: usize,
+    /// There were more on other ports then than are told apart.
+    are_too_many: bool,
     /// How often it has read, and whether it leaves out of most readings what is costly.
     readings: u32,
     is_sparing: bool,
@@ -79,6 +81,7 @@ impl Reader {
             nic: NicReader::default(),
             asker: None,
             sockets_seen: 0,
+            are_too_many: false,
             readings: 0,
             is_sparing: false,
             buffer: Vec::new(),
@@ -111,6 +114,11 @@ impl Reader {
         self.read_memory();
         if !self.is_sparing || self.sockets_seen <= SOCKETS_MANY || self.readings.is_multiple_of(READINGS_PER_DUMP) {
             self.read_sockets();
+        }
+        // Also with a reading that does not look at them.
+        if self.are_too_many {
+            let why = format!("what UDP sockets on other ports dropped: there are more than {SOCKETS_ELSEWHERE_MAX}");
+            self.reading.unread.push((Layer::Socket, why));
         }
         self.readings = self.readings.wrapping_add(1);
         &self.reading
@@ -198,7 +206,7 @@ impl Reader {
     }
 
     fn read_sockets(&mut self) {
-        let Self { ports, own, asker, sockets_seen, reading, .. } = self;
+        let Self { ports, own, asker, sockets_seen, are_too_many, reading, .. } = self;
         let Reading { sockets, elsewhere, unread, .. } = reading;
         let (found, others) = (sockets.get_or_insert_default(), elsewhere.get_or_insert_default());
         found.clear();
@@ -229,7 +237,8 @@ impl Reader {
         let outcome = ask(asker, visit);
         found.sort_by_key(|socket| socket.inode);
         others.sort_unstable();
-        if others.len() > SOCKETS_ELSEWHERE_MAX {
+        *are_too_many = outcome.is_ok() && others.len() > SOCKETS_ELSEWHERE_MAX;
+        if *are_too_many {
             *elsewhere = None;
         }
         if let Err(error) = outcome {
