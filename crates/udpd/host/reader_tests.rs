@@ -5,7 +5,9 @@ use std::net::UdpSocket;
 use std::process::Command;
 
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, sendto, socket};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, sendto, setsockopt, socket, sockopt,
+};
 
 use super::*;
 use crate::host::tables::{Link, Queue, SocketDrops, Softnet};
@@ -164,6 +166,8 @@ fn what_other_programs_drop_at_their_sockets_is_never_said_of_ours() {
         let full = |address: &str| {
             let socket = UdpSocket::bind(address).expect("a port");
             socket.set_nonblocking(true).expect("a socket");
+            // Whatever the host gives others.
+            setsockopt(&socket, sockopt::RcvBuf, &65_536).expect("a small buffer");
             socket
         };
         let inode = |socket: &UdpSocket| nix::sys::stat::fstat(socket).expect("a socket").st_ino;

@@ -119,10 +119,11 @@ impl Reading {
         difference
     }
 
-    /// Of a difference: what the sockets on the ports dropped, those of this process or those of others.
+    /// Of a difference: what the sockets on the ports dropped, those of this process or those of others. Not known
+    /// where it is not known of one of them.
     fn dropped_on_ports(&self, own: bool) -> Option<u64> {
         let sockets = self.sockets.as_ref()?.iter().filter(|socket| socket.own == own);
-        Some(sockets.filter_map(|socket| socket.counts.drops).sum())
+        sockets.map(|socket| socket.counts.drops).sum()
     }
 
     /// What the sockets on other ports dropped since then. One that was made meanwhile has counted from 0.
