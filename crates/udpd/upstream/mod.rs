@@ -8,8 +8,8 @@
 //!
 //! A receiver reads the header of each datagram after trains are split and before anything is dropped, and leaves a
 //! note for each run of numbers of a batch in a ring (`observer`, `runs`, `note`, `ring`). One thread for the listener
-//! takes the notes of all lanes (`tracker`) and keeps a bounded `table` of streams: what one of them lacks is in `gaps`,
-//! what is a loss and what a new start is decided in `stream`, and how exporters of IPFIX count is learnt in
+//! takes the notes of all lanes (`tracker`) and keeps a bounded `table` of streams: what one of them lacks is in
+//! `gaps`, what is a loss and what a new start is decided in `stream`, and how exporters of IPFIX count is learnt in
 //! `convention`.
 
 mod convention;
