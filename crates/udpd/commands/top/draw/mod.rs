@@ -24,14 +24,13 @@ pub(super) enum Notice {
 /// For so long after a restart the screen says that there was one.
 const RESTART_SAID_SECONDS: f64 = 30.0;
 
-const HELP: [&str; 20] = [
+const HELP: [&str; 19] = [
     "Left to right is the way of a datagram: the receive queue of the card, the",
     "core, the socket with its receive buffer, the lane, and behind > the channel",
     "(the sink's queue) and the sink. Rates are of the last interval.",
     "",
     "  up, down, j, k   choose a lane        home, end, g, G   the first, the last",
-    "    and page up, page down; zoomed in, these keys scroll instead",
-    "  tab, n           the next lane        shift-tab, N      the one before",
+    "    and page up, page down; zoomed in they scroll, and tab, shift-tab choose",
     "  enter, right     zoom into it         esc, left         back",
     "  s                sort the lanes: number, received, lost, buffer",
     "  space, p         freeze the picture; readings go on behind it",
