@@ -80,7 +80,8 @@ impl Subject {
     fn scrape(&self) -> Duration {
         let begun = Instant::now();
         let mut connection = TcpStream::connect(self.metrics).expect("the metrics are served");
-        connection.write_all(b"GET /metrics HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n").expect("asked");
+        let question = format!("GET /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.metrics);
+        connection.write_all(question.as_bytes()).expect("asked");
         let mut answer = Vec::new();
         connection.read_to_end(&mut answer).expect("answered");
         assert!(answer.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&answer[..answer.len().min(200)]));
