@@ -255,7 +255,8 @@ def shows_where_the_hour_lost(browser):
     browser.wait_until("how long datagrams stayed", peak)
     until_host_chart_tells_the_history(browser)
     no_errors(browser, "with the hour")
-    passed("the hour shows which listener lost something, to the datagram, how long datagrams stayed and what the host dropped")
+    passed("the hour shows which listener lost something, to the datagram, how long datagrams stayed and what the "
+           "host dropped")
 
 
 # Readings of a listener, as bounds of what is missing upstream, and what is lost between each and the next.
