@@ -24,7 +24,8 @@ use crate::os::crew;
 /// and should not be more than the window.
 const REST: Duration = Duration::from_millis(4);
 
-/// The same where there is one lane, and a ring that fills many times slower than this.
+/// The same where there is one lane, whose ring had little in it of late and a note for each datagram at the most. One
+/// message of IPFIX may be many notes, so a burst of those could fill a ring meanwhile.
 const LONG_REST: Duration = Duration::from_millis(20);
 
 /// How many notes are few.
@@ -134,7 +135,8 @@ impl Tracker {
             if taken > 0 {
                 self.publish();
                 if !self.is_behind() {
-                    let rest = if self.lanes.len() == 1 && taken <= FEW { LONG_REST } else { REST };
+                    let is_calm = self.lanes.len() == 1 && taken <= FEW && self.templates.is_none();
+                    let rest = if is_calm { LONG_REST } else { REST };
                     crew::at_rest(|| std::thread::sleep(rest));
                 }
             } else {
