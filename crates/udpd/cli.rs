@@ -4,11 +4,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use ::steer::Export;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 
 use crate::commands::bench::{ladder, max, recv, send};
 use crate::commands::steer::{self, Action, Task};
-use crate::commands::{check, explain, replay, run, stats, top};
+use crate::commands::{check, explain, man, replay, run, stats, top};
 use crate::config::{self, Config, Host, MayCome};
 use crate::endpoint::control::{self, Connection};
 use crate::exit::{ExitCode, Failure};
@@ -122,6 +123,29 @@ enum Command {
                       \x20 udpd replay capture.pcap --to 10.0.0.9:5140 --speed 10 --port 514\n\
                       \x20 zcat capture.pcap.gz | udpd replay - --to [::1]:5140 --fast")]
     Replay(replay::Arguments),
+    /// Print a page of the manual, or write all of them
+    #[command(after_help = "Examples:\n\
+                      \x20 udpd man | man -l -\n\
+                      \x20 udpd man udpd.toml | man -l -\n\
+                      \x20 udpd man --to /usr/local/share/man")]
+    Man(man::Arguments),
+    /// Print what a shell needs to complete commands and options
+    #[command(after_help = "Examples:\n\
+                      \x20 udpd completions bash > /etc/bash_completion.d/udpd\n\
+                      \x20 udpd completions zsh > /usr/local/share/zsh/site-functions/_udpd\n\
+                      \x20 udpd completions fish > ~/.config/fish/completions/udpd.fish")]
+    Completions {
+        /// For which shell
+        shell: CompletedShell,
+    },
+}
+
+/// A shell that is helped to complete what is typed.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum CompletedShell {
+    Bash,
+    Zsh,
+    Fish,
 }
 
 /// Which daemon is asked.
@@ -261,6 +285,17 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
         Command::Steer(command) => steer(command),
         Command::Bench { command } => bench(command),
         Command::Replay(arguments) => replay::execute(&arguments, &mut io::stdout().lock()),
+        Command::Man(arguments) => man::execute(&arguments, Cli::command(), &mut io::stdout().lock()),
+        Command::Completions { shell } => {
+            let shell = match shell {
+                CompletedShell::Bash => Shell::Bash,
+                CompletedShell::Zsh => Shell::Zsh,
+                CompletedShell::Fish => Shell::Fish,
+            };
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "udpd", &mut script);
+            console::print(&mut io::stdout().lock(), &String::from_utf8_lossy(&script))
+        }
     }
 }
 

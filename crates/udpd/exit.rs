@@ -30,6 +30,41 @@ pub enum ExitCode {
     Configuration = 78,
 }
 
+impl ExitCode {
+    /// Every code but 0, in the order of their numbers.
+    pub const ALL: [Self; 9] = [
+        Self::Failure,
+        Self::Usage,
+        Self::Loss,
+        Self::Unknown,
+        Self::Partial,
+        Self::Unavailable,
+        Self::Disk,
+        Self::Permission,
+        Self::Configuration,
+    ];
+
+    /// As the manual and docs/operating.md say it.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Failure => {
+                "something failed while running, or the reader of `stdout` has gone; `steer status`: something differs"
+            }
+            Self::Usage => "the command line is wrong",
+            Self::Loss => "a bench found less than expected; `explain` found a loss",
+            Self::Unknown => "`steer status`: nothing differs, but something could not be read or cannot be had",
+            Self::Partial => {
+                "`steer apply`: a part of the plan is set and another is not; stderr says which. `udpd steer restore` \
+                 takes back what is set"
+            }
+            Self::Unavailable => "an address or interface is unavailable, or no daemon answers",
+            Self::Disk => "a file cannot be written",
+            Self::Permission => "a permission is missing",
+            Self::Configuration => "the configuration is wrong: file, line, column, key and cure are on stderr",
+        }
+    }
+}
+
 /// Why a command ended without doing what it was asked to.
 #[derive(Debug)]
 pub struct Failure {
@@ -52,3 +87,17 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_for_operators_has_every_code_with_its_meaning() {
+        let page = include_str!("../../docs/operating.md");
+        for code in ExitCode::ALL {
+            let row = format!("\n| {} | {} |\n", code as u8, code.meaning());
+            assert!(page.contains(&row), "docs/operating.md lacks the row:{row}");
+        }
+    }
+}

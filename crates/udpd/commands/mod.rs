@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod check;
 pub mod explain;
+pub mod man;
 pub mod replay;
 pub mod run;
 pub mod stats;

@@ -16,8 +16,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, FallocateFlags, PosixFadviseAdvice, RenameFlags, fallocate, posix_fadvise, renameat2};
+use nix::fcntl::{FallocateFlags, PosixFadviseAdvice, fallocate, posix_fadvise};
 use nix::sys::resource::{Resource, getrlimit};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::lock;
 use super::regular::append_to;
@@ -138,11 +139,11 @@ pub(super) fn set_aside(
             continue;
         }
         announce(&name);
-        match renameat2(AT_FDCWD, path, AT_FDCWD, &name, RenameFlags::RENAME_NOREPLACE) {
+        match renameat_with(CWD, path, CWD, &name, RenameFlags::NOREPLACE) {
             Ok(()) => return Ok(name),
-            Err(Errno::EEXIST) => {}
+            Err(rustix::io::Errno::EXIST) => {}
             // A file system that cannot refuse to replace: a link can be made only where nothing is.
-            Err(Errno::EINVAL) => match fs::hard_link(path, &name) {
+            Err(rustix::io::Errno::INVAL) => match fs::hard_link(path, &name) {
                 Ok(()) => return fs::remove_file(path).map(|()| name),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),

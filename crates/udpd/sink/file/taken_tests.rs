@@ -158,9 +158,9 @@ fn while_no_other_file_can_be_begun_one_that_was_removed_takes_nothing_that_nobo
     let mut subject = Subject::open("log", PLAIN);
     assert!(subject.write("gone with its file"));
     fs::create_dir(path_of(&subject, "other")).expect("made");
-    let exchange = nix::fcntl::RenameFlags::RENAME_EXCHANGE;
+    let exchange = rustix::fs::RenameFlags::EXCHANGE;
     let (path, other) = (path_of(&subject, "log"), path_of(&subject, "other"));
-    nix::fcntl::renameat2(nix::fcntl::AT_FDCWD, &path, nix::fcntl::AT_FDCWD, &other, exchange).expect("exchanged");
+    rustix::fs::renameat_with(rustix::fs::CWD, &path, rustix::fs::CWD, &other, exchange).expect("exchanged");
     fs::remove_file(&other).expect("removed");
     subject.until("no file to write to", |file| file.handle.is_none());
     assert!(!subject.write("lost"));
