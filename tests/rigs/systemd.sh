@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # The shipped units in a real systemd: Debian's, booted in a container of its own with a network of its own. Restarts,
 # bad configurations, the watchdog with idle, stopped and disk-bound threads, kills and stops, and the units of
-# steering, each as an operator meets them. Needs root, systemd-nspawn and debootstrap, which makes the container's file
-# system once and keeps it (and only that with --prepare); skips with its reason otherwise. It touches nothing of the
-# systemd that this host may run.
+# steering, each as an operator meets them. With --prepare it only makes the file system of the container. Needs root,
+# systemd-nspawn and debootstrap; skips with its reason otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -12,40 +11,21 @@ skip() {
     echo "SKIPPED $name: $1"
     exit 0
 }
-[ "$(id -u)" -eq 0 ] || skip "needs root, to boot a container"
-for tool in systemd-nspawn:systemd-container debootstrap:debootstrap nsenter:util-linux mkfs.ext4:e2fsprogs \
-    fsfreeze:util-linux losetup:mount python3:python3; do
-    command -v "${tool%%:*}" >/dev/null || skip "needs ${tool%%:*} (Debian package ${tool##*:})"
-done
+. tests/rigs/systemd/container.sh
+need_container mkfs.ext4:e2fsprogs fsfreeze:util-linux losetup:mount python3:python3
 
 stop_thread=$PWD/tests/rigs/systemd/stop_thread.py
 directory=$(mktemp -d)
-machine=udpd-rig-$$
-nspawn= leader= loop= sender= tracer= frozen= maker= unfinished=
-cgroups=()
+loop= sender= tracer= frozen=
 
 clean_up() {
-    local cgroup process
+    local process
     [ -z "$frozen" ] || fsfreeze --unfreeze "$directory/disk" 2>/dev/null || true
     for process in $sender $tracer; do kill -KILL "$process" 2>/dev/null || true; done
-    # It hands the signal on to everything that it has started.
-    [ -z "$maker" ] || { kill -TERM "$maker" 2>/dev/null && wait "$maker" 2>/dev/null; } || true
-    if [ -n "$nspawn" ]; then
-        # The first signal asks the container to halt, the second ends it.
-        for _ in 1 2; do
-            kill -TERM "$nspawn" 2>/dev/null || true
-            for _ in $(seq 50); do kill -0 "$nspawn" 2>/dev/null || break 2; sleep 0.1; done
-        done
-        kill -KILL "$nspawn" 2>/dev/null || true
-        wait "$nspawn" 2>/dev/null || true
-    fi
-    for cgroup in "${cgroups[@]}"; do
-        find "$cgroup" -depth -type d -exec rmdir {} + 2>/dev/null || true
-    done
-    rmdir "/run/systemd/nspawn/propagate/$machine" 2>/dev/null || true
+    end_container
     mountpoint -q "$directory/disk" && umount -l "$directory/disk"
     [ -z "$loop" ] || losetup -d "$loop" 2>/dev/null || true
-    rm -rf "$directory" ${unfinished:+"$unfinished"}
+    rm -rf "$directory"
 }
 trap clean_up EXIT
 
@@ -56,23 +36,7 @@ fail() {
     exit 1
 }
 
-# The file system of the container, made once on this machine.
-image=${XDG_CACHE_HOME:-$HOME/.cache}/udpd-rigs/bookworm
-if [ ! -e "$image/etc/os-release" ]; then
-    echo "making $image, once"
-    mkdir -p "$(dirname "$image")"
-    unfinished=$image.$$
-    timeout 600 debootstrap --variant=minbase --include=systemd,systemd-sysv bookworm "$unfinished" \
-        >"$directory/debootstrap" 2>&1 &
-    maker=$!
-    if ! wait "$maker"; then
-        tail -n 5 "$directory/debootstrap"
-        skip "debootstrap cannot make $image"
-    fi
-    maker=
-    # Another run may have been quicker; then this one is removed at the end.
-    mv -T "$unfinished" "$image" 2>/dev/null || true
-fi
+make_image
 [ "${1:-}" != --prepare ] || exit 0
 
 # UDPD_RIG_BINARY: a udpd that is built already.
@@ -109,51 +73,10 @@ TOML
 }
 configure ""
 
-# A cgroup of its own, so that nothing is left in this host's.
-enter_own_cgroup() {
-    local number controllers path root
-    while IFS=: read -r number controllers path; do
-        case $number:$controllers in
-        0:) root=/sys/fs/cgroup && [ -d /sys/fs/cgroup/unified ] && root=/sys/fs/cgroup/unified ;;
-        *:name=systemd) root=/sys/fs/cgroup/systemd ;;
-        *) continue ;;
-        esac
-        if mkdir "$root$path/$machine" 2>/dev/null; then cgroups+=("$root$path/$machine"); fi
-    done </proc/self/cgroup
-}
-enter_own_cgroup
-(
-    for cgroup in "${cgroups[@]}"; do echo "$BASHPID" >"$cgroup/cgroup.procs"; done
-    exec systemd-nspawn --quiet --directory="$image" --machine="$machine" --volatile=overlay --boot --private-network \
-        --register=no --keep-unit --console=pipe \
-        --bind-ro="$udpd:/usr/bin/udpd" --bind="$directory/etc:/etc/udpd" --bind="$directory/disk:/var/log/udpd" \
-        --bind="$directory/units:/run/systemd/system.control" \
-        --bind-ro="$PWD/config/udpd.sysusers:/usr/lib/sysusers.d/udpd.conf"
-) >"$directory/console" 2>&1 </dev/null &
-nspawn=$!
-
-inside() { nsenter --target "$leader" --mount --uts --ipc --net --pid "$@"; }
-
-boot() {
-    local state
-    for _ in $(seq 300); do
-        kill -0 "$nspawn" 2>/dev/null || return 1
-        leader=$(cut -d' ' -f1 "/proc/$nspawn/task/$nspawn/children" 2>/dev/null || true)
-        if [ -n "$leader" ] && [ "$(readlink "/proc/$leader/ns/pid")" != "$(readlink /proc/self/ns/pid)" ]; then
-            state=$(inside systemctl is-system-running 2>/dev/null || true)
-            case $state in running | degraded) return 0 ;; esac
-        fi
-        sleep 0.1
-    done
-    return 1
-}
-if ! boot; then
-    tail -n 5 "$directory/console"
-    leader=
-    skip "the container does not boot here"
-fi
+boot_container --bind-ro="$udpd:/usr/bin/udpd" --bind="$directory/etc:/etc/udpd" \
+    --bind="$directory/disk:/var/log/udpd" --bind="$directory/units:/run/systemd/system.control" \
+    --bind-ro="$PWD/config/udpd.sysusers:/usr/lib/sysusers.d/udpd.conf"
 inside /usr/bin/udpd --version >/dev/null 2>&1 || skip "a udpd that was built here does not run in the container"
-echo "booted: $(inside systemctl --version | head -n 1)"
 inside systemd-sysusers
 inside systemctl daemon-reload
 
@@ -211,6 +134,10 @@ verified=$(inside systemd-analyze verify --man=no /run/systemd/system.control/ud
 [ -z "$verified" ] || fail "systemd-analyze verify has something to say: $verified"
 start "the shipped unit with a good file"
 await ActiveState active
+inside systemd-analyze security --offline=true --threshold=15 --no-pager \
+    /run/systemd/system.control/udpd.service >"$directory/exposure" ||
+    fail "the unit is more exposed than 1.5: $(tail -n 1 "$directory/exposure")"
+tail -n 1 "$directory/exposure" | cut -c5-
 echo "passed: the unit verifies clean and starts; $(property StatusText)"
 
 # 2. Deliberate restarts are no failures, however many.
@@ -346,6 +273,9 @@ steer_state() { inside systemctl show --value --property="$2" "udpd-steer$1.serv
 verified=$(inside systemd-analyze verify --man=no /run/systemd/system.control/udpd-steer.service \
     /run/systemd/system.control/udpd-steer-watch.service 2>&1) || fail "the units of steering do not verify: $verified"
 [ -z "$verified" ] || fail "systemd-analyze verify has something to say: $verified"
+inside systemd-analyze security --offline=true --threshold=25 --no-pager \
+    /run/systemd/system.control/udpd-steer.service >"$directory/exposure" ||
+    fail "the unit of steering is more exposed than 2.5: $(tail -n 1 "$directory/exposure")"
 configure ""
 inside systemctl start udpd-steer.service udpd-steer-watch.service || fail "no interface in [steer] is a failure"
 [ "$(steer_state "" ActiveState) $(steer_state "" Result)" = "active success" ] ||

@@ -1,6 +1,6 @@
 //! What the running daemon looks at besides datagrams: losses, arrivals on wrong cores, the port's other owners,
 //! interfaces that come back or drift from their plan, threads that left their cores, and whether every thread still
-//! works. Nothing here is on the way of a datagram.
+//! works. It tells the service manager how it goes. Nothing here is on the way of a datagram.
 
 pub mod arrivals;
 pub mod causes;
@@ -9,5 +9,6 @@ pub mod drift;
 pub mod losses;
 pub mod offences;
 pub mod sharing;
+pub mod status;
 pub mod upkeep;
 pub mod watchdog;

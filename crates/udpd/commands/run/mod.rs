@@ -30,6 +30,7 @@ use crate::watch::arrivals::ArrivalWatch;
 use crate::watch::causes::Why;
 use crate::watch::drift::InterfaceWatch;
 use crate::watch::losses::LossWatch;
+use crate::watch::status::StatusLine;
 use crate::watch::upkeep::Upkeep;
 use crate::watch::watchdog::Watchdog;
 
@@ -98,6 +99,7 @@ fn serve(config: &Config, crew: &Crew, events: &Receiver<Event>) -> Result<(), F
         pipeline: &pipeline,
         upkeep: &mut upkeep,
         notifier: &notifier,
+        status: StatusLine::default(),
         losses: LossWatch::default(),
         arrivals: ArrivalWatch::new(&pipeline),
         ban_irqbalance: config.steer.ban_irqbalance,
@@ -131,6 +133,7 @@ struct Housekeeping<'a> {
     pipeline: &'a Pipeline,
     upkeep: &'a mut Upkeep,
     notifier: &'a Notifier,
+    status: StatusLine,
     losses: LossWatch,
     arrivals: ArrivalWatch,
     ban_irqbalance: bool,
@@ -195,7 +198,7 @@ impl Housekeeping<'_> {
         self.look_at_arrivals();
         if round.is_multiple_of(REPORT_EVERY) {
             let snapshot = books.snapshot();
-            self.notifier.status(&status(&snapshot));
+            self.status.after(&snapshot).into_iter().for_each(|line| self.notifier.status(line));
             self.losses.compare(snapshot).iter().for_each(|line| log::warn!("{line}"));
         }
     }
@@ -210,16 +213,6 @@ impl Housekeeping<'_> {
             lines.iter().for_each(|line| log::warn!("{line}"));
         }
     }
-}
-
-/// One line for `systemctl status`.
-fn status(snapshot: &Snapshot) -> String {
-    let sum = |field: fn(&crate::ledger::snapshot::ListenerSnapshot) -> u64| -> u64 {
-        snapshot.listeners.iter().map(field).sum()
-    };
-    let received = sum(|listener| listener.counts.received);
-    let kernel_dropped: Option<u64> = snapshot.listeners.iter().map(|listener| listener.kernel_dropped).sum();
-    format!("received {received}, dropped by the kernel {}", known(kernel_dropped))
 }
 
 impl Event {
