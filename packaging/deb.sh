@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Builds the Debian package from a udpd that is built: packaging/deb.sh --binary target/release/udpd --to DIRECTORY.
+# Prints its path. Needs dpkg-deb, which every Debian has, and dpkg-shlibdeps (dpkg-dev) where the binary is not static.
+#
+# By dpkg-deb and not by cargo-deb: what is installed where is one list for every package (install.sh), the scripts of
+# the package are ours either way, and nobody has to compile a tool for it first.
+set -euo pipefail
+here=$(realpath "$(dirname "$0")")
+cd "$here/.."
+
+binary= to=
+while [ $# -gt 0 ]; do
+    case $1 in
+    --binary) binary=$(realpath "${2:?}") && shift 2 ;;
+    --to) to=$(realpath "${2:?}") && shift 2 ;;
+    *) echo "usage: packaging/deb.sh --binary UDPD --to DIRECTORY" >&2 && exit 2 ;;
+    esac
+done
+[ -n "$binary" ] && [ -d "$to" ] || { echo "usage: packaging/deb.sh --binary UDPD --to DIRECTORY" >&2 && exit 2; }
+
+# UDPD_DEB_VERSION is for tests of upgrades: the same program as another version of the package.
+version=${UDPD_DEB_VERSION:-$("$binary" --version | cut -d' ' -f2)}
+architecture=$(dpkg --print-architecture)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+root=$work/root
+install -d -m 755 "$root"
+packaging/install.sh --binary "$binary" --root "$root"
+documentation=$root/usr/share/doc/udpd
+# The symbols stay where it was built; without strip the package is larger, and just as good.
+strip --strip-unneeded "$root/usr/bin/udpd" 2>/dev/null || true
+# Long texts are packed, as Debian does it.
+gzip -9n "$documentation/CHANGELOG.md"
+install -m 644 packaging/debian/copyright "$documentation/copyright"
+printf 'udpd (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- udpd <udpd@example.invalid>  %s\n' \
+    "$version" "$(date -uR -d "@${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}")" |
+    gzip -9n >"$documentation/changelog.gz"
+chmod 644 "$documentation/changelog.gz" "$documentation/CHANGELOG.md.gz"
+
+# Which libraries of which versions the binary needs; none where it is static.
+depends=
+if ldd "$binary" >/dev/null 2>&1 && ! ldd "$binary" | grep -q 'statically linked'; then
+    mkdir -p "$work/shlibs/debian" && touch "$work/shlibs/debian/control"
+    depends=$(cd "$work/shlibs" && dpkg-shlibdeps -O "$root/usr/bin/udpd" 2>/dev/null | sed -n 's/^shlibs:Depends=//p')
+fi
+install -d "$root/DEBIAN"
+cat >"$root/DEBIAN/control" <<CONTROL
+Package: udpd
+Version: $version
+Architecture: $architecture
+Maintainer: udpd <udpd@example.invalid>
+Section: net
+Priority: optional
+Installed-Size: $(du -sk --exclude=DEBIAN "$root" | cut -f1)
+Depends: ${depends:+$depends, }systemd | systemd-standalone-sysusers | systemd-sysusers
+Homepage: https://example.invalid/udpd
+Description: receives UDP and accounts for every datagram
+ udpd hands every datagram to files, other hosts, Unix sockets or a pipe. It
+ counts every datagram that is lost on the way, says in which layer and why,
+ and names the setting to change.
+ .
+ Installing starts and enables nothing. An upgrade restarts what is running,
+ and leaves the old process running where the new version does not accept the
+ configuration.
+CONTROL
+echo /etc/udpd/udpd.toml >"$root/DEBIAN/conffiles"
+for script in postinst prerm postrm; do install -m 755 "packaging/debian/$script" "$root/DEBIAN/$script"; done
+(cd "$root" && find . -path ./DEBIAN -prune -o -type f ! -path ./etc/udpd/udpd.toml -printf '%P\0' | sort -z |
+    xargs -0 md5sum) >"$root/DEBIAN/md5sums"
+chmod 644 "$root/DEBIAN/control" "$root/DEBIAN/conffiles" "$root/DEBIAN/md5sums"
+package=$to/udpd_${version}_${architecture}.deb
+dpkg-deb --root-owner-group --build "$root" "$package" >/dev/null
+echo "$package"
