@@ -59,3 +59,5 @@ mod threads;
 // What a service manager hears of the time between them.
 mod watchdog;
 mod watching;
+// What a package installs beside it.
+mod packages;
