@@ -55,7 +55,12 @@ impl Page {
 
     /// Lines as they stand.
     pub(crate) fn lines(&mut self, text: &str) {
-        self.0.push_str(".PP\n.nf\n");
+        // Behind a heading there is a paragraph already.
+        let last = self.0.trim_end().lines().next_back();
+        if !last.is_some_and(|line| line.starts_with(".SH") || line.starts_with(".SS")) {
+            self.0.push_str(".PP\n");
+        }
+        self.0.push_str(".nf\n");
         text.lines().for_each(|line| self.line(&plain(line)));
         self.0.push_str(".fi\n");
     }

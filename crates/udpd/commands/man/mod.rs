@@ -16,9 +16,6 @@ use crate::config::manual;
 use crate::exit::{ExitCode, Failure};
 use crate::os::console;
 
-/// Where a page is in the manual: its name and section, as in `udpd.toml(5)`.
-const PAGES: [(&str, u8); 4] = [("udpd", 8), ("udpd-bench", 8), ("udpd-steer", 8), ("udpd.toml", 5)];
-
 /// Which pages, and where to.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -37,7 +34,7 @@ pub fn execute(arguments: &Arguments, program: Command, out: &mut dyn Write) -> 
     let Some(directory) = &arguments.to else {
         return console::print(out, &page(&arguments.page, &program));
     };
-    PAGES.iter().try_for_each(|(name, section)| {
+    program::PAGES.iter().try_for_each(|(name, section)| {
         write(&directory.join(format!("man{section}")), &format!("{name}.{section}"), &page(name, &program))
     })
 }

@@ -6,6 +6,9 @@ use clap::{Arg, Command};
 use crate::exit::ExitCode;
 use crate::text::roff::Page;
 
+/// Where each page is in the manual: its name and section, as in `udpd.toml(5)`.
+pub(super) const PAGES: [(&str, u8); 4] = [("udpd", 8), ("udpd-bench", 8), ("udpd-steer", 8), ("udpd.toml", 5)];
+
 /// Commands with a page of their own.
 const OWN_PAGES: [&str; 2] = ["bench", "steer"];
 
@@ -127,7 +130,7 @@ fn exit_status(page: &mut Page) {
 
 fn see_also(page: &mut Page, name: &str) {
     page.heading("SEE ALSO");
-    let others = super::PAGES.iter().filter(|(other, _)| *other != name);
+    let others = PAGES.iter().filter(|(other, _)| *other != name);
     let others: Vec<_> = others.map(|(other, section)| format!("`{other}`({section})")).collect();
     page.text(&others.join(", "));
 }
