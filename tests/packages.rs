@@ -1,6 +1,7 @@
 //! What a package installs beside the program: the manual, completions, units, and the page that explains the log.
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -22,12 +23,17 @@ fn udpd(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
+/// What could not be checked is said in the output of the tests.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// Runs a tool over a file; `None` where this machine does not have it.
 fn said_by(tool: &str, arguments: &[&str], file: &Path) -> Option<String> {
     let output = Command::new(tool).args(arguments).arg(file).stdin(Stdio::null()).output();
     let output = match output {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            println!("SKIPPED {tool}: not installed");
+            say(&format!("SKIPPED {tool}: not installed"));
             return None;
         }
         output => output.expect("a tool that starts"),
@@ -58,8 +64,23 @@ fn every_page_of_the_manual_is_written_where_man_looks_and_is_clean() {
 fn the_manual_has_every_command_and_option_of_the_help() {
     let pages = PAGES.map(|page| udpd(&["man", page])).concat();
     let commands = [
-        "run", "check", "stats", "top", "explain", "reopen", "replay", "man", "completions", "steer plan",
-        "steer apply", "steer status", "steer restore", "bench ladder", "bench send", "bench recv", "bench max",
+        "run",
+        "check",
+        "stats",
+        "top",
+        "explain",
+        "reopen",
+        "replay",
+        "man",
+        "completions",
+        "steer plan",
+        "steer apply",
+        "steer status",
+        "steer restore",
+        "bench ladder",
+        "bench send",
+        "bench recv",
+        "bench max",
     ];
     let mut options = BTreeSet::new();
     for command in commands {
@@ -132,12 +153,12 @@ fn no_unit_is_more_exposed_than_promised() {
         let arguments = ["security", "--offline=true", "--no-pager", &format!("--threshold={most}")];
         let mut tool = Command::new("systemd-analyze");
         let Ok(output) = tool.args(arguments).arg(&file).output() else {
-            println!("SKIPPED systemd-analyze: not installed");
+            say("SKIPPED systemd-analyze: not installed");
             return;
         };
         let said = String::from_utf8_lossy(&output.stdout);
         if !said.contains("Overall exposure") {
-            println!("SKIPPED systemd-analyze: this one cannot look at a file");
+            say("SKIPPED systemd-analyze: this one cannot look at a file");
             return;
         }
         assert!(output.status.success(), "{unit}.service: {}", said.lines().last().unwrap_or_default());
