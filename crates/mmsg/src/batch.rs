@@ -14,7 +14,7 @@
 #![allow(clippy::unnecessary_cast)]
 
 use std::fmt;
-use std::io;
+use std::io::{self, ErrorKind::Interrupted, ErrorKind::WouldBlock};
 use std::os::fd::AsFd;
 
 use libc::mmsghdr;
@@ -28,6 +28,7 @@ use crate::shape::BatchShape;
 use crate::socket::Socket;
 use crate::sys;
 use crate::wait::Wait;
+use crate::wake::Bell;
 
 /// What is in a batch, kept up to date by receiving and discarding.
 #[non_exhaustive]
@@ -111,14 +112,18 @@ impl RecvBatch {
 
     /// Fills the slots that are still free, and keeps what is in the others. A full batch returns 0 without waiting.
     pub fn receive_more(&mut self, socket: &Socket, wait: Wait) -> io::Result<usize> {
+        self.receive_until_rung(socket, wait, None)
+    }
+
+    /// The same, and a wait ends when the bell rings.
+    pub(crate) fn receive_until_rung(&mut self, socket: &Socket, wait: Wait, bell: Option<&Bell>) -> io::Result<usize> {
         self.check_gro(socket)?;
         self.fill(|headers, count| {
             if let Wait::Gather(time) = wait {
                 std::thread::sleep(time);
             }
-            // SAFETY: `fill` passes `count` armed headers of a region that this batch borrows mutably, so nobody holds
-            // a reference into it.
-            unsafe { receive_into(socket, headers, count, wait) }
+            // SAFETY: `fill` passes `count` armed headers of a region that it borrows mutably: nobody else has it.
+            unsafe { receive_into(socket, headers, count, wait, bell) }
         })
     }
 
@@ -379,7 +384,7 @@ impl RecvBatch {
     }
 }
 
-/// Receives by `recvmmsg`. Nothing there is 0, not an error.
+/// Receives by `recvmmsg`. Nothing there is 0, not an error, and so is a wait that the bell has ended.
 ///
 /// # Safety
 /// As for [`sys::recvmmsg`].
@@ -388,6 +393,7 @@ pub(crate) unsafe fn receive_into(
     headers: *mut mmsghdr,
     count: usize,
     wait: Wait,
+    bell: Option<&Bell>,
 ) -> io::Result<usize> {
     // MSG_TRUNC as an argument: report the real length also of what did not fit.
     let flags = libc::MSG_TRUNC
@@ -398,8 +404,8 @@ pub(crate) unsafe fn receive_into(
     loop {
         // SAFETY: the caller vouches for it.
         match unsafe { sys::recvmmsg(socket.as_fd(), headers, count, flags) } {
-            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
+            Err(error) if error.kind() == Interrupted && !bell.is_some_and(Bell::is_rung) => {}
+            Err(error) if matches!(error.kind(), Interrupted | WouldBlock) => return Ok(0),
             result => return result,
         }
     }
@@ -420,7 +426,7 @@ pub(crate) unsafe fn receive_each_into(socket: &Socket, headers: *mut mmsghdr, c
             // A shut-down socket that is empty says so with a message without a sender, which `fill` sets aside.
             Ok(false) => return Ok(received + 1),
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-            Err(error) if received > 0 || error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) if received > 0 || error.kind() == WouldBlock => break,
             Err(error) => return Err(error),
         }
     }

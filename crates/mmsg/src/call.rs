@@ -17,8 +17,16 @@ pub enum Call {
     SetSockOpt,
     /// `getsockopt`, whatever the option
     GetSockOpt,
+    /// `fcntl`
+    Fcntl,
     /// `shutdown`
     Shutdown,
+    /// `rt_sigaction`
+    Sigaction,
+    /// `rt_sigprocmask`
+    Sigmask,
+    /// `tgkill`
+    Tgkill,
     /// `ppoll`
     Poll,
     /// `recvmmsg`

@@ -14,6 +14,7 @@ use crate::batch::RecvBatch;
 use crate::socket::Socket;
 use crate::uring::Uring;
 use crate::wait::Wait;
+use crate::wake::{Bell, Waker};
 
 /// One way to receive from one socket. It stays on the thread that made it: the kernel takes the calls of a ring from
 /// no other.
@@ -25,6 +26,7 @@ use crate::wait::Wait;
 #[derive(Debug)]
 pub struct Engine {
     way: Way,
+    bell: Arc<Bell>,
 }
 
 #[derive(Debug)]
@@ -38,7 +40,7 @@ enum Way {
 impl Engine {
     /// Receives by `recvmmsg`.
     pub fn recvmmsg(socket: Arc<Socket>) -> Engine {
-        Engine { way: Way::Recvmmsg(Recvmmsg { socket, may_have_more: false }) }
+        Engine::of(Way::Recvmmsg(Recvmmsg { socket, may_have_more: false }))
     }
 
     /// Receives by io_uring, with the blocks of `reserve`: batches of the same [pool](RecvBatch::pool) as those it will
@@ -49,7 +51,11 @@ impl Engine {
     /// Where the kernel refuses, or the crate is built without its feature `io_uring`, the error holds a
     /// [`Refusal`](crate::Refusal) and its text says why.
     pub fn uring(socket: Arc<Socket>, reserve: Vec<RecvBatch>, copy_up_to: usize) -> io::Result<Engine> {
-        Ok(Engine { way: Way::Uring(Box::new(Uring::new(socket, reserve, copy_up_to)?)) })
+        Ok(Engine::of(Way::Uring(Box::new(Uring::new(socket, reserve, copy_up_to)?))))
+    }
+
+    fn of(way: Way) -> Engine {
+        Engine { way, bell: Arc::default() }
     }
 
     /// Its name, `recvmmsg` or `io_uring`: for logs and configurations.
@@ -67,12 +73,12 @@ impl Engine {
     }
 
     /// Fills the slots that are still free and returns the number of messages. A full batch returns 0 without waiting.
-    /// 0 otherwise: nothing was there (with [`Wait::No`]), or the socket has been [interrupted](Socket::interrupt) and
-    /// nothing is left.
+    /// 0 otherwise: nothing was there (with [`Wait::No`]), or the socket has been [interrupted](Socket::interrupt), or
+    /// the thread [woken](Self::waker), and nothing is left.
     pub fn receive_more(&mut self, batch: &mut RecvBatch, wait: Wait) -> io::Result<usize> {
         match &mut self.way {
-            Way::Recvmmsg(engine) => engine.receive_more(batch, wait),
-            Way::Uring(engine) => engine.receive_more(batch, wait),
+            Way::Recvmmsg(engine) => engine.receive_more(batch, wait, &self.bell),
+            Way::Uring(engine) => engine.receive_more(batch, wait, &self.bell),
         }
     }
 
@@ -95,6 +101,28 @@ impl Engine {
         }
     }
 
+    /// Clears the batch and fills it with what the engine has taken out of the socket and not handed out yet; what is
+    /// in the socket stays there for somebody else. 0: nothing is left in the engine, now and for ever. It
+    /// [finishes](Self::finish) the engine.
+    pub fn receive_held(&mut self, batch: &mut RecvBatch) -> io::Result<usize> {
+        batch.clear();
+        match &mut self.way {
+            Way::Recvmmsg(_) => Ok(0),
+            Way::Uring(engine) => engine.receive_held(batch),
+        }
+    }
+
+    /// What ends a wait in a receive call from another thread. Unlike [`Socket::interrupt`] it leaves nothing behind in
+    /// the socket.
+    ///
+    /// It gives the process a handler for SIGURG that does nothing, and lets this thread be reached by it.
+    ///
+    /// # Errors
+    /// The process has another handler for SIGURG, or the kernel refuses.
+    pub fn waker(&self) -> io::Result<Waker> {
+        self.bell.waker()
+    }
+
     /// Makes the engine's own waits poll the device's queue for so long before they sleep. `recvmmsg` has no wait but
     /// the socket's, which [`Socket::set_busy_poll_us`] is for; a ring has one from Linux 6.9 on.
     pub fn set_busy_poll_us(&mut self, microseconds: u32) -> io::Result<()> {
@@ -111,15 +139,15 @@ impl Engine {
     /// No ring can be made for the new socket. The engine then receives from it by `recvmmsg`, and nothing else is
     /// lost.
     pub fn replace_socket(&mut self, socket: Arc<Socket>) -> io::Result<()> {
-        let old = std::mem::replace(self, Engine::recvmmsg(Arc::clone(&socket)));
-        match old.way {
+        let plain = Engine::recvmmsg(Arc::clone(&socket)).way;
+        match std::mem::replace(&mut self.way, plain) {
             Way::Recvmmsg(_) => Ok(()),
             Way::Uring(old) => {
                 let (copy_up_to, busy_poll_us) = (old.copies_up_to(), old.busy_poll_us());
                 let reserve = old
                     .into_reserve()
                     .ok_or_else(|| io::Error::other("the kernel does not release the memory of the previous ring"))?;
-                *self = Engine::uring(socket, reserve, copy_up_to)?;
+                self.way = Engine::uring(socket, reserve, copy_up_to)?.way;
                 if busy_poll_us > 0 { self.set_busy_poll_us(busy_poll_us) } else { Ok(()) }
             }
         }
@@ -144,14 +172,15 @@ struct Recvmmsg {
 }
 
 impl Recvmmsg {
-    fn receive_more(&mut self, batch: &mut RecvBatch, wait: Wait) -> io::Result<usize> {
+    fn receive_more(&mut self, batch: &mut RecvBatch, wait: Wait, bell: &Bell) -> io::Result<usize> {
         let wait = match wait {
+            _ if bell.is_rung() => Wait::No,
             // The kernel has no call that sleeps until so many datagrams are there. One that is woken by each of them
             // would cost what gathering is to save.
             Wait::Gather(_) if self.may_have_more => Wait::Block,
             wait => wait,
         };
-        let result = batch.receive_more(&self.socket, wait);
+        let result = batch.receive_until_rung(&self.socket, wait, Some(bell));
         self.may_have_more = batch.is_full();
         result
     }

@@ -67,6 +67,24 @@ impl Group {
         Ok(Self { members, spread, address: None })
     }
 
+    /// Goes on with sockets that are a group already, bound to one address, in the order in which they were bound. One
+    /// alone need not be in a group yet: the next one that joins it makes it one.
+    pub fn adopt(members: Vec<Arc<Socket>>, spread: GroupSpread) -> io::Result<Self> {
+        let Some(first) = members.first() else {
+            return Err(refuse("a group needs at least one socket"));
+        };
+        let address = Some(first.local_addr()?);
+        for member in &members {
+            member.set_reuse_port(true)?;
+        }
+        let group = Self { members, spread, address };
+        match group.set_program(group.members.len()) {
+            // It is in no group, so it has no program either.
+            Err(error) if group.members.len() == 1 && error.raw_os_error() == Some(libc::EINVAL) => Ok(group),
+            result => result.map(|()| group),
+        }
+    }
+
     /// Binds every member, in order, from this one thread. The first decides the port when `address` leaves it open.
     ///
     /// `EADDRINUSE` with a spread other than [`GroupSpread::Flow`] may also mean that another process has a group of
@@ -151,6 +169,11 @@ impl Socket {
     /// does not exist, which for a socket that is bound to one already takes `CAP_NET_RAW`.
     pub fn withdraw(&self) -> io::Result<()> {
         self.set_interface_index(NO_INTERFACE)
+    }
+
+    /// Whether that was done to it.
+    pub fn is_withdrawn(&self) -> bool {
+        self.bound_interface().is_ok_and(|index| index == NO_INTERFACE.cast_unsigned())
     }
 
     fn set_interface_index(&self, index: c_int) -> io::Result<()> {

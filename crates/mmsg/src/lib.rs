@@ -23,8 +23,8 @@
 //!
 //! - It starts no threads, pins nothing and knows nothing of cores or memory nodes. The thread that builds a pool
 //!   touches its pages, so build it where it will be used.
-//! - It has no timers and no event loop. [`Socket::interrupt`] ends a blocked receive; [`Socket::wait_readable`] waits
-//!   for a bounded time.
+//! - It has no timers and no event loop. [`Socket::interrupt`] ends a blocked receive for good, a [`Waker`] one of a
+//!   socket that lives on; [`Socket::wait_readable`] waits for a bounded time.
 //! - It does not log. Every loss and every fallback is a return value or a counter.
 //!
 //! # Features
@@ -46,6 +46,7 @@
 //! - `send` `!`: [`SendBatch`] (`sendmmsg`, `UDP_SEGMENT`)
 //! - `refusal`, `report`, `verdict`, `wait`: why there is no io_uring; what a flush did; what an error number is about;
 //!   how long a receive waits
+//! - `wake`: [`Waker`], which ends a wait without a trace in the socket (`tgkill`)
 //! - `shape`: how large the memory of a batch is, and its room for control messages
 //! - `region` `!`: how that memory is laid out (`mmsghdr`, `iovec`)
 //! - `span` `!`: plain bytes of an arena
@@ -62,7 +63,8 @@
 //! - `options`: the options of a socket (`UDP_GRO`, `SO_RCVBUF`, `SO_RCVBUFFORCE`, `SO_MEMINFO`, `SO_REUSEPORT`, ...)
 //! - `extras`: what comes with a datagram (`IP_PKTINFO`, `SO_TIMESTAMPNS`, `SO_TIMESTAMPING`, `IP_RECVTOS`,
 //!   `IP_RECVTTL`, `SO_RXQ_OVFL`)
-//! - `multicast`, `adopt`: groups to join (`MCAST_JOIN_GROUP`); sockets from elsewhere
+//! - `multicast`, `adopt`, `passed` `!`: groups to join (`MCAST_JOIN_GROUP`); sockets from elsewhere; descriptors that
+//!   this process was started with
 //! - `reuseport`: [`GroupSpread`] as a program (`SO_ATTACH_REUSEPORT_CBPF`)
 //! - `socket`: [`Socket`], made, named, waited for and stopped
 //! - `datagram`: what one message says, pure, from byte slices, with every bound checked
@@ -131,6 +133,7 @@ mod multicast;
 mod noise;
 mod options;
 mod packed;
+mod passed;
 mod refusal;
 mod region;
 mod report;
@@ -146,6 +149,7 @@ mod sys;
 mod uring;
 mod verdict;
 mod wait;
+mod wake;
 
 pub use addr::Family;
 pub use backing::Backing;
@@ -158,6 +162,7 @@ pub use engine::Engine;
 pub use group::{Group, wait_for_arrivals_under_way};
 pub use options::{GrantedBuffer, MemoryInfo};
 pub use packed::{PackedBatch, PackedDatagrams};
+pub use passed::take_passed;
 pub use refusal::Refusal;
 pub use report::{PushError, SendError, SendFailure, SendReport};
 pub use reuseport::GroupSpread;
@@ -167,3 +172,4 @@ pub use socket::Socket;
 pub use sys::page_bytes;
 pub use uring::Uring;
 pub use wait::Wait;
+pub use wake::Waker;

@@ -265,6 +265,15 @@ impl Socket {
     pub fn refuse_arrivals(&self) -> io::Result<()> {
         sys::attach_program(self.as_fd(), libc::SO_ATTACH_FILTER, &reuseport::refuse_everything())
     }
+
+    /// Takes away whatever looks at each datagram before it is queued: what [`refuse_arrivals`](Self::refuse_arrivals)
+    /// or a [`CoreCounter`](crate::CoreCounter) has put there. Where there is nothing this does nothing.
+    pub fn accept_arrivals(&self) -> io::Result<()> {
+        match self.set(SOL_SOCKET, libc::SO_DETACH_FILTER, 0) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            result => result,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -112,7 +112,8 @@ impl Socket {
         }
     }
 
-    pub(crate) fn has_gro(&self) -> bool {
+    /// Whether it makes trains, as far as is known: once it may have, it counts as one that does.
+    pub fn has_gro(&self) -> bool {
         self.gro.load(Ordering::Relaxed) != 0
     }
 

@@ -6,7 +6,7 @@
 #![cfg_attr(miri, allow(dead_code))] // the interpreter's arenas come from the heap
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::time::Duration;
 
@@ -103,10 +103,68 @@ pub(crate) fn get_option_int(fd: BorrowedFd<'_>, level: c_int, option: c_int) ->
     Ok(words[0].cast_signed())
 }
 
+/// Has a descriptor closed on `exec`.
+pub(crate) fn close_on_exec(number: RawFd) -> io::Result<()> {
+    gate(Call::Fcntl, 0)?;
+    // SAFETY: takes no pointers, and changes nothing that anybody relies on: this process never wants to pass on.
+    checked(unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) }).map(drop)
+}
+
 pub(crate) fn shutdown_read(fd: BorrowedFd<'_>) -> io::Result<()> {
     gate(Call::Shutdown, 0)?;
     // SAFETY: takes no pointers.
     checked(unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RD) }).map(drop)
+}
+
+/// Gives a signal a handler that does nothing, so that it ends a system call and nothing else. `false`: the process has
+/// a handler of its own for it.
+pub(crate) fn hear_nothing_of(signal: c_int) -> io::Result<bool> {
+    extern "C" fn nothing(_: c_int) {}
+    let nothing = nothing as extern "C" fn(c_int) as libc::sighandler_t;
+    gate(Call::Sigaction, 0)?;
+    // SAFETY: all zeroes is a valid action: the default one, without flags and with an empty mask.
+    let (mut before, mut action) = unsafe { std::mem::zeroed::<(libc::sigaction, libc::sigaction)>() };
+    // SAFETY: only asks; `before` lives through the call.
+    checked(unsafe { libc::sigaction(signal, ptr::null(), &raw mut before) })?;
+    if before.sa_sigaction == nothing {
+        return Ok(true);
+    }
+    if ![libc::SIG_DFL, libc::SIG_IGN].contains(&before.sa_sigaction) {
+        return Ok(false);
+    }
+    action.sa_sigaction = nothing;
+    // SAFETY: the handler touches nothing, so it may run at any moment on any thread. Without SA_RESTART calls end with
+    // EINTR, which is what it is for.
+    checked(unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) })?;
+    Ok(true)
+}
+
+/// Lets a signal reach the calling thread.
+pub(crate) fn unblock_signal(signal: c_int) -> io::Result<()> {
+    gate(Call::Sigmask, 0)?;
+    // SAFETY: all zeroes is a valid set, which is emptied and then holds one signal; it lives through the calls.
+    let result = unsafe {
+        let mut set = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, ptr::null_mut())
+    };
+    // Unlike all others this one returns the error itself.
+    if result == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(result)) }
+}
+
+/// The number of the calling thread.
+pub(crate) fn thread_id() -> libc::pid_t {
+    // SAFETY: takes no pointers and cannot fail.
+    unsafe { libc::gettid() }
+}
+
+/// Sends a signal to one thread of this process.
+pub(crate) fn signal_thread(thread: libc::pid_t, signal: c_int) -> io::Result<()> {
+    gate(Call::Tgkill, 0)?;
+    // SAFETY: takes no pointers.
+    let result = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Waits until the socket has something to say: data, an error, or its end. `false`: the time is over.

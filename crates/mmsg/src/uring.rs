@@ -32,6 +32,7 @@ use crate::region::{Layout, PREFACE_BYTES};
 use crate::ring::{self, Completion, MAX_BLOCKS, Preface, Ring, Until};
 use crate::socket::Socket;
 use crate::wait::Wait;
+use crate::wake::Bell;
 
 /// How many messages the kernel takes from a socket in one go, besides those that were waited for
 /// (`MULTISHOT_MAX_RETRY`).
@@ -103,25 +104,45 @@ impl Uring {
     }
 
     /// See [`Engine::receive_more`](crate::Engine::receive_more). The batch must be of the pool of the ring's own.
-    pub(crate) fn receive_more(&mut self, batch: &mut RecvBatch, wait: Wait) -> io::Result<usize> {
-        batch.check_gro(&self.socket)?;
-        if !batch.region().shares_arena_with(self.reserve[0].region()) {
-            return Err(other_pool());
-        }
+    pub(crate) fn receive_more(&mut self, batch: &mut RecvBatch, wait: Wait, bell: &Bell) -> io::Result<usize> {
+        self.check(batch)?;
         batch.fill(|headers, count| {
             // SAFETY: `fill` passes `count` armed headers of a region that the batch borrows mutably, so nobody holds a
             // reference to it or to the blocks they point at. It is of our arena, as just checked, and so of our
             // layout.
-            unsafe { self.take(headers, count, wait) }
+            unsafe { self.take(headers, count, wait, bell) }
+        })
+    }
+
+    /// See [`Engine::receive_held`](crate::Engine::receive_held).
+    pub(crate) fn receive_held(&mut self, batch: &mut RecvBatch) -> io::Result<usize> {
+        self.check(batch)?;
+        self.finish();
+        batch.fill(|headers, count| {
+            if let Some(errno) = self.error.take() {
+                return Err(io::Error::from_raw_os_error(errno));
+            }
+            let mut taken = 0;
+            loop {
+                // SAFETY: as in `receive_more`, for the headers that are left.
+                taken += unsafe { self.pick_up(headers.add(taken), count - taken) };
+                // The completion that says that the receive has ended comes after all of its messages.
+                if taken == count || self.error.is_some() || !self.ring.is_receiving() {
+                    return match self.error.take_if(|_| taken == 0) {
+                        Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+                        None => Ok(taken),
+                    };
+                }
+                if let Err(error) = self.ring.enter(Until::One) {
+                    return self.keep(taken, Err(error));
+                }
+            }
         })
     }
 
     /// See [`Engine::receive_each`](crate::Engine::receive_each). Completions that the kernel has posted need no call.
     pub(crate) fn receive_each(&mut self, batch: &mut RecvBatch) -> io::Result<usize> {
-        batch.check_gro(&self.socket)?;
-        if !batch.region().shares_arena_with(self.reserve[0].region()) {
-            return Err(other_pool());
-        }
+        self.check(batch)?;
         self.error = None;
         batch.fill(|headers, count| {
             // SAFETY: as in `receive_more`, for the headers that are left.
@@ -130,6 +151,12 @@ impl Uring {
             let left = unsafe { receive_each_into(&self.socket, headers.add(taken), count - taken) };
             self.keep(taken, left)
         })
+    }
+
+    /// Whether its messages may go into this batch.
+    fn check(&self, batch: &RecvBatch) -> io::Result<()> {
+        batch.check_gro(&self.socket)?;
+        if batch.region().shares_arena_with(self.reserve[0].region()) { Ok(()) } else { Err(other_pool()) }
     }
 
     /// See [`Engine::finish`](crate::Engine::finish).
@@ -183,7 +210,7 @@ impl Uring {
     ///
     /// # Safety
     /// The headers are armed, of our layout and arena, and nobody looks at them or at what they point at.
-    unsafe fn take(&mut self, headers: *mut mmsghdr, count: usize, wait: Wait) -> io::Result<usize> {
+    unsafe fn take(&mut self, headers: *mut mmsghdr, count: usize, wait: Wait, bell: &Bell) -> io::Result<usize> {
         if let Some(errno) = self.error.take() {
             return Err(io::Error::from_raw_os_error(errno));
         }
@@ -203,9 +230,9 @@ impl Uring {
                 return Err(io::Error::from_raw_os_error(errno));
             }
             if self.finishing && !self.ring.is_receiving() {
-                let wait = if taken == 0 { wait } else { Wait::No };
+                let wait = if taken == 0 && !bell.is_rung() { wait } else { Wait::No };
                 // SAFETY: as the caller says, for the headers that are left.
-                let left = unsafe { receive_into(&self.socket, headers.add(taken), count - taken, wait) };
+                let left = unsafe { receive_into(&self.socket, headers.add(taken), count - taken, wait, Some(bell)) };
                 return self.keep(taken, left);
             }
             let until = match gather.take() {
@@ -214,7 +241,7 @@ impl Uring {
                 // What is taken already may wait for company, but not without end.
                 Some(time) if taken > 0 => Until::Filled((count - taken).min(self.blocks.len()), time),
                 Some(time) => Until::Gathered(count.min(self.blocks.len()), time),
-                None if taken == 0 && wait != Wait::No => Until::One,
+                None if taken == 0 && wait != Wait::No && !bell.is_rung() => Until::One,
                 None if self.may_have_more(entered, pass) => Until::Now,
                 None => return Ok(taken),
             };

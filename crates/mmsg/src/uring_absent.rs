@@ -11,6 +11,7 @@ use crate::batch::RecvBatch;
 use crate::refusal::Refusal;
 use crate::socket::Socket;
 use crate::wait::Wait;
+use crate::wake::Bell;
 
 /// The io_uring engine, which this build lacks: [`Uring::supported`] says so.
 #[derive(Debug)]
@@ -43,7 +44,11 @@ impl Uring {
         Err(Refusal::not_built().into())
     }
 
-    pub(crate) fn receive_more(&mut self, _: &mut RecvBatch, _: Wait) -> io::Result<usize> {
+    pub(crate) fn receive_more(&mut self, _: &mut RecvBatch, _: Wait, _: &Bell) -> io::Result<usize> {
+        match self.never {}
+    }
+
+    pub(crate) fn receive_held(&mut self, _: &mut RecvBatch) -> io::Result<usize> {
         match self.never {}
     }
 

@@ -26,7 +26,10 @@ fn a_kernel_without_a_minimum_wait_gathers_and_then_waits_all_the_same() {
     for _ in 0..3 {
         sender.send_to(b"x", address).expect("sent");
     }
-    assert_eq!(uring.receive_more(&mut batch, Wait::Gather(Duration::from_millis(20))).expect("receive"), 3);
+    assert_eq!(
+        uring.receive_more(&mut batch, Wait::Gather(Duration::from_millis(20)), &Bell::default()).expect("receive"),
+        3
+    );
     batch.clear();
     std::thread::scope(|scope| {
         let (due, heard) = std::sync::mpsc::channel();
@@ -35,7 +38,10 @@ fn a_kernel_without_a_minimum_wait_gathers_and_then_waits_all_the_same() {
             sender.send_to(b"late", address).expect("sent");
         });
         due.send(()).expect("the sender listens");
-        assert_eq!(uring.receive_more(&mut batch, Wait::Gather(Duration::from_nanos(1))).expect("receive"), 1);
+        assert_eq!(
+            uring.receive_more(&mut batch, Wait::Gather(Duration::from_nanos(1)), &Bell::default()).expect("receive"),
+            1
+        );
     });
 }
 
@@ -57,7 +63,7 @@ fn a_block_is_in_one_place_at_any_time() {
         for size in (0..70).cycle().take(500) {
             sender.send_to(&vec![7; size], address).expect("sent");
             batch.clear();
-            assert_eq!(uring.receive_more(&mut batch, Wait::Block).expect("receive"), 1);
+            assert_eq!(uring.receive_more(&mut batch, Wait::Block, &Bell::default()).expect("receive"), 1);
             assert!(batch.datagrams().all(|one| one.length() == size && one.payload().iter().all(|byte| *byte == 7)));
             assert_eq!(places(&uring, &batch), at_first, "{size} bytes, copying up to {copy_up_to}");
         }
