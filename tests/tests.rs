@@ -56,6 +56,8 @@ mod shutdown;
 mod signals;
 mod start;
 mod threads;
+// And that none of them is a moment in which something is lost.
+mod restarts;
 // What a service manager hears of the time between them.
 mod watchdog;
 mod watching;

@@ -339,7 +339,7 @@ fn in_directory(text: &str, directory: &Path) -> String {
 }
 
 /// The text with the keys that a test needs in its `[daemon]`.
-fn complete(text: &str, directory: &Path) -> String {
+pub(crate) fn complete(text: &str, directory: &Path) -> String {
     let wanted = [
         ("control_socket", "\"@DIR@/control.sock\""),
         ("metrics_address", "\"\""),

@@ -9,4 +9,5 @@ pub(crate) mod imports;
 pub(crate) mod ledger;
 pub(crate) mod licence;
 pub(crate) mod load;
+pub(crate) mod manager;
 pub(crate) mod source;

@@ -35,15 +35,17 @@ const NO_CORE: usize = usize::MAX;
 impl LaneLedger {
     /// An empty ledger for a lane that reads `socket` in a configuration with `sinks` sinks.
     pub fn new(socket: Arc<Socket>, sinks: usize) -> Self {
-        // The pipeline says what the kernel does not tell from the beginning.
-        let is_silent = socket.memory_info().is_err();
+        // The pipeline says what the kernel does not tell from the beginning. What was dropped before is in the books
+        // of those who read the socket then.
+        let before = socket.memory_info().map(|memory| memory.drops);
+        let (is_silent, drops) = (before.is_err(), KernelDrops { last: before.unwrap_or(0), total: 0 });
         Self {
             counts: Published::default(),
             left_over: Cells::<LaneTally>::default(),
             not_taken: (0..sinks).map(|_| Cells::<SinkDropped>::default()).collect(),
             is_uncountable: AtomicBool::new(false),
             core: AtomicUsize::new(NO_CORE),
-            kernel: Mutex::new(KernelSide { socket, drops: KernelDrops::default(), is_silent }),
+            kernel: Mutex::new(KernelSide { socket, drops, is_silent }),
             dropped_at_end: AtomicU64::new(u64::MAX),
             senders: Mutex::new(Senders::new(Instant::now())),
         }
@@ -202,19 +204,25 @@ mod tests {
 
     #[test]
     fn kernel_drops_are_counted_on_when_another_socket_takes_the_place_of_one() {
-        let socket_with_drops = |drops: usize| {
+        let socket = || {
             let socket = Arc::new(Socket::new(mmsg::Family::V4).expect("a socket"));
             socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
             socket.refuse_arrivals().expect("a filter");
+            socket
+        };
+        let drop_at = |socket: &Socket, drops: usize| {
             let (sender, to) = (std::net::UdpSocket::bind("127.0.0.1:0"), socket.local_addr().expect("bound"));
             let sender = sender.expect("a free port");
             (0..drops).for_each(|_| assert_eq!(sender.send_to(b"x", to).expect("loopback takes it"), 1));
-            socket
         };
-        let first = socket_with_drops(3);
+        let (first, second) = (socket(), socket());
+        // An earlier process has these in its books.
+        drop_at(&first, 7);
         let lane = LaneLedger::new(Arc::clone(&first), 0);
+        drop_at(&first, 3);
+        drop_at(&second, 2);
         // Nobody has looked since the first drop.
-        let before = lane.replace_socket(socket_with_drops(2));
+        let before = lane.replace_socket(second);
         assert!(Arc::ptr_eq(&before, &first));
         let drops = || lane.kernel().expect("the kernel tells").0;
         assert_eq!(drops(), 5);

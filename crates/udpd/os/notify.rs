@@ -5,12 +5,18 @@
 //! does this.
 
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
+use nix::unistd::pipe2;
 
 /// How long to wait for a service manager that is busy. A missing status line is better than a late start.
 const SEND_LIMIT: Duration = Duration::from_secs(1);
@@ -55,6 +61,46 @@ impl Notifier {
         }
     }
 
+    /// Whether anybody hears this.
+    pub fn has_manager(&self) -> bool {
+        self.manager.is_some()
+    }
+
+    /// Has the manager keep a second descriptor of a socket, under a name, and pass it to the next process. Without
+    /// FDPOLL=0 it would let go of one with an error. Whether it could be told.
+    pub fn keep(&self, name: &str, socket: impl AsFd) -> bool {
+        self.pass(&format!("FDSTORE=1\nFDNAME={name}\nFDPOLL=0\n"), socket.as_fd())
+    }
+
+    /// Waits until the manager has done all it was told before, this long at most; false where that is not known. It
+    /// closes a descriptor then, which is seen at the other end of a pipe.
+    pub fn wait_until_heard(&self, limit: Duration) -> bool {
+        let Ok((ours, theirs)) = pipe2(OFlag::O_CLOEXEC) else { return false };
+        if !self.pass("BARRIER=1\n", theirs.as_fd()) {
+            return false;
+        }
+        drop(theirs);
+        let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
+        poll(&mut [PollFd::new(ours.as_fd(), PollFlags::empty())], limit).is_ok_and(|ready| ready > 0)
+    }
+
+    fn pass(&self, message: &str, descriptor: BorrowedFd<'_>) -> bool {
+        let descriptor = [descriptor.as_raw_fd()];
+        self.tell(message, |socket, address| {
+            let address = match address.as_pathname() {
+                Some(path) => UnixAddr::new(path),
+                None => UnixAddr::new_abstract(address.as_abstract_name().unwrap_or_default()),
+            }?;
+            let (parts, rights) = ([IoSlice::new(message.as_bytes())], [ControlMessage::ScmRights(&descriptor)]);
+            Ok(sendmsg(socket.as_raw_fd(), &parts, &rights, MsgFlags::MSG_NOSIGNAL, Some(&address))?)
+        })
+    }
+
+    /// Has the manager close what it keeps under this name.
+    pub fn forget(&self, name: &str) {
+        self.send(&format!("FDSTOREREMOVE=1\nFDNAME={name}\n"));
+    }
+
     /// Start-up is complete: every socket is bound.
     pub fn ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={}\n", one_line(status)));
@@ -75,8 +121,14 @@ impl Notifier {
     }
 
     fn send(&self, message: &str) {
-        if let Some((socket, address)) = &self.manager
-            && let Err(error) = socket.send_to_addr(message.as_bytes(), address)
+        self.tell(message, |socket, address| socket.send_to_addr(message.as_bytes(), address));
+    }
+
+    /// Whether there was a manager and it could be told.
+    fn tell(&self, message: &str, send: impl FnOnce(&UnixDatagram, &SocketAddr) -> io::Result<usize>) -> bool {
+        let Some((socket, address)) = &self.manager else { return false };
+        let outcome = send(socket, address);
+        if let Err(error) = &outcome
             && !self.warned.swap(true, Ordering::Relaxed)
         {
             let first = message.lines().next().unwrap_or_default();
@@ -85,6 +137,7 @@ impl Notifier {
                  running"
             );
         }
+        outcome.is_ok()
     }
 }
 

@@ -58,11 +58,12 @@ pub const EFFECTS: &[(i32, Effect)] = &[
     // A daemon in the background writes its log to the terminal whatever `stty tostop` says, and never reads from it.
     (number_of(Signal::SIGTTOU), Effect::Block),
     (number_of(Signal::SIGTTIN), Effect::Block),
+    // It wakes a receiver, which lets it through; it means nothing to any other thread.
+    (number_of(Signal::SIGURG), Effect::Block),
     // Ctrl-Z stops the process and `fg` lets it go on; the books stay whole.
     (number_of(Signal::SIGTSTP), Effect::Default),
     (number_of(Signal::SIGCONT), Effect::Default),
     (number_of(Signal::SIGCHLD), Effect::Default),
-    (number_of(Signal::SIGURG), Effect::Default),
     (number_of(Signal::SIGWINCH), Effect::Default),
     // Faults of the program: the memory image is worth more than books that may be wrong.
     (number_of(Signal::SIGSEGV), Effect::Default),

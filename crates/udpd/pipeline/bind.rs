@@ -9,6 +9,7 @@ use std::sync::Arc;
 use mmsg::{CoreCounter, Family, Group, Socket};
 use nix::errno::Errno;
 
+use super::kept::Claims;
 use super::setup::LaneSetup;
 use crate::config;
 use crate::exit::{ExitCode, Failure};
@@ -27,9 +28,9 @@ pub(super) struct Endpoint {
 }
 
 /// Prepares and binds the sockets of all lanes.
-pub(super) fn open(setups: &[&LaneSetup], sockets: &[Arc<Socket>]) -> Result<Vec<Endpoint>, Failure> {
+pub(super) fn open(setups: &[&LaneSetup], sockets: &[Arc<Socket>], claims: &Claims) -> Result<Vec<Endpoint>, Failure> {
     let arrivals = count_arrivals(setups, sockets);
-    let addresses = bind_all(setups, sockets, |setup| refuse_company(setup, sockets))?;
+    let addresses = bind_all(setups, sockets, Some(claims), |setup| refuse_company(setup, sockets, claims))?;
     Ok(addresses.into_iter().zip(arrivals).map(|(address, arrivals)| Endpoint { address, arrivals }).collect())
 }
 
@@ -73,6 +74,7 @@ fn cure_of_count(error: &io::Error) -> &'static str {
 pub(super) fn bind_all(
     setups: &[&LaneSetup],
     sockets: &[Arc<Socket>],
+    claims: Option<&Claims>,
     may_join: impl Fn(&LaneSetup) -> Result<(), Failure>,
 ) -> Result<Vec<SocketAddr>, Failure> {
     let mut bound = Vec::with_capacity(sockets.len());
@@ -81,7 +83,10 @@ pub(super) fn bind_all(
         let members = 1 + setups[first + 1..].iter().take_while(|setup| setup.plan.member > 0).count();
         let lanes = first..first + members;
         let plan = &setups[first].plan;
-        if plan.shares {
+        let is_kept = claims.is_some_and(|claims| claims.of_lanes[first].is_some());
+        if let Some(claims) = claims.filter(|_| is_kept) {
+            go_on(&setups[lanes.clone()], &sockets[lanes.clone()], first, claims)?;
+        } else if plan.shares {
             may_join(setups[first])?;
             bind_group(&setups[lanes.clone()], &sockets[lanes.clone()])?;
         } else {
@@ -96,12 +101,13 @@ pub(super) fn bind_all(
 
 /// Refuses an address on which another process has sockets that ours could join. Whether it has, the kernel says best:
 /// a socket that does not share is bound there for a moment.
-fn refuse_company(setup: &LaneSetup, sockets: &[Arc<Socket>]) -> Result<(), Failure> {
+fn refuse_company(setup: &LaneSetup, sockets: &[Arc<Socket>], claims: &Claims) -> Result<(), Failure> {
     let LaneSetup { plan, listener, .. } = setup;
     if listener.share_port || is_free(listener.interface.as_deref(), plan.address) {
         return Ok(());
     }
-    let own: Vec<u64> = sockets.iter().filter_map(|socket| holder::inode_of(socket).ok()).collect();
+    let surplus = claims.surplus.iter().flatten();
+    let own: Vec<u64> = sockets.iter().chain(surplus).filter_map(|socket| holder::inode_of(socket).ok()).collect();
     let with_company = |socket: &Arc<Socket>| {
         socket.local_addr().is_ok_and(|taken| taken.port() != 0 && config::overlap(&taken, &plan.address))
     };
@@ -134,6 +140,53 @@ fn is_free(interface: Option<&str>, address: SocketAddr) -> bool {
         probe.bind(address)
     };
     !bind().is_err_and(|error: io::Error| error.kind() == io::ErrorKind::AddrInUse)
+}
+
+/// Goes on with a group that is bound already, as it is planned now: with more members, with fewer, or with another
+/// program. What leaves it is out of the kernel's search afterwards, and whoever reads it to the end loses nothing.
+fn go_on(setups: &[&LaneSetup], sockets: &[Arc<Socket>], first: usize, claims: &Claims) -> Result<(), Failure> {
+    let (listener, address) = (&setups[0].listener, setups[0].plan.address);
+    let (kept, surplus) = (&claims.of_lanes[first..first + sockets.len()], &claims.surplus[first]);
+    let kept = kept.iter().flatten().count();
+    let fail = |what: &str, error: io::Error, cure: &str| {
+        let message = format!(
+            "listener {}, address {address}: cannot {what} the sockets that were left for it: {error}{cure}",
+            listener.name
+        );
+        Failure::new(ExitCode::Failure, message)
+    };
+    let program = spread::group_spread(listener.spread, setups.iter().map(|setup| &setup.plan.intake));
+    let members = sockets[..kept].iter().chain(surplus).cloned().collect();
+    let mut group = Group::adopt(members, program).map_err(|error| fail("go on with", error, ""))?;
+    for _ in surplus {
+        if let Err(error) = group.shrink(drop) {
+            log::warn!(
+                "listener {}, address {address}: cannot take a socket out of its group that has no lane any more: \
+                 {error}; what arrives until it is closed may be lost; grant CAP_NET_RAW, or restart once more \
+                 without `interface`",
+                listener.name
+            );
+            break;
+        }
+    }
+    for socket in &sockets[kept..] {
+        group.grow(Arc::clone(socket)).map_err(|error| {
+            // A group is of one user.
+            let cure = match error.raw_os_error().map(Errno::from_raw) {
+                Some(Errno::EADDRINUSE) => {
+                    "; they belong to another user: stop the service once, or give its .socket unit a ListenDatagram= \
+                     line for each lane, with ReusePort=yes"
+                }
+                _ => "",
+            };
+            fail("add to", error, cure)
+        })?;
+    }
+    if !setups[0].plan.shares {
+        // Alone it needs no group, and then nobody else can join one.
+        sockets[0].set_reuse_port(false).map_err(|error| fail("keep others away from", error, ""))?;
+    }
+    Ok(())
 }
 
 fn bind_group(setups: &[&LaneSetup], sockets: &[Arc<Socket>]) -> Result<(), Failure> {

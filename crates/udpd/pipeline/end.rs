@@ -4,17 +4,18 @@
 //! and drain their sockets. A receiver that cannot be woken holds nothing while it sleeps in the kernel, so it is left
 //! there. Then each socket is taken out of the kernel's search, and whatever is still in it is taken out and counted
 //! here. Where even that fails nobody knows what was in it: the lane is marked, and its sums are null and not a guess.
+//!
+//! A socket that another process goes on with is left as it is: a filter and an end would stick to it. Its receiver is
+//! woken by a signal, delivers what it holds and reads no more; what is in the socket waits for the next process.
 
-use std::io;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mmsg::{BatchShape, Control, RecvBatch, Socket};
-
 use super::follower::Follower;
 use super::running::{Lane, Pipeline};
-use crate::ledger::{LaneLedger, Snapshot};
+use super::sweep;
+use crate::ledger::Snapshot;
 
 /// How often the end of the threads is looked for while stopping.
 const END_POLL: Duration = Duration::from_millis(2);
@@ -24,9 +25,6 @@ const DEAF_LIMIT: Duration = Duration::from_millis(250);
 
 /// How long receivers may take once they need not wait for consumers any more, and consumers then for the rest.
 const GIVE_UP_LIMIT: Duration = Duration::from_secs(1);
-
-/// How many datagrams the last look at a socket takes at a time.
-const SWEEP_SLOTS: usize = 64;
 
 impl Pipeline {
     /// Receives nothing more, delivers what is there, closes the books. A sink that takes nothing is waited for until
@@ -62,7 +60,7 @@ impl Pipeline {
     }
 
     fn refuse_arrivals(&self) {
-        for lane in &self.lanes {
+        for lane in self.lanes_to_close() {
             if let Err(error) = lane.ledger.socket().refuse_arrivals() {
                 log::warn!(
                     "{}: cannot refuse further arrivals: {error}; the ledger ends with the last look at its \
@@ -73,7 +71,9 @@ impl Pipeline {
             lane.ledger.note_refusing();
         }
         // Without it the receivers still look twice, a moment apart.
-        if let Err(error) = mmsg::wait_for_arrivals_under_way() {
+        if self.lanes_to_close().next().is_some()
+            && let Err(error) = mmsg::wait_for_arrivals_under_way()
+        {
             log::debug!("cannot wait for what the kernel still delivers: {error}");
         }
     }
@@ -82,7 +82,12 @@ impl Pipeline {
     fn wake_receivers(&self) -> bool {
         let mut all = true;
         for lane in &self.lanes {
-            if let Err(error) = lane.ledger.socket().interrupt() {
+            let woken = if lane.is_kept() {
+                lane.wake()
+            } else {
+                lane.ledger.socket().interrupt().map_err(|error| error.to_string())
+            };
+            if let Err(error) = woken {
                 log::error!("{}: cannot wake its receiver: {error}; it ends with the process", lane.setup);
                 all = false;
             }
@@ -90,8 +95,22 @@ impl Pipeline {
         all
     }
 
+    /// A receiver that was about to sleep when it was woken has missed it, so each look wakes it once more.
     fn receivers_have_ended(&self) -> bool {
-        self.lanes.iter().all(|lane| lane.receiver.is_finished())
+        let mut all = true;
+        for lane in self.lanes.iter().filter(|lane| !lane.receiver.is_finished()) {
+            all = false;
+            if lane.is_kept() {
+                // The first time it was told where this fails.
+                let _ = lane.wake();
+            }
+        }
+        all
+    }
+
+    /// Those whose sockets end with this process.
+    fn lanes_to_close(&self) -> impl Iterator<Item = &Lane> {
+        self.lanes.iter().filter(|lane| !lane.is_kept())
     }
 
     fn consumers_have_ended(&self) -> bool {
@@ -101,7 +120,7 @@ impl Pipeline {
     /// Takes the sockets out of the kernel's search, counts what is still in them, and lets the receivers go. Returns
     /// whether none of these has died.
     fn close_lanes(&mut self, all_are_woken: bool) -> bool {
-        for lane in &self.lanes {
+        for lane in self.lanes_to_close() {
             // What the kernel refuses from now on it would count after our last look. So nothing more may reach the
             // socket: a sender is told that nobody listens. A socket on an interface may not be moved without
             // CAP_NET_RAW; it refuses on.
@@ -109,12 +128,18 @@ impl Pipeline {
                 log::debug!("{}: its socket stays in place until it is closed: {error}", lane.setup);
             }
         }
-        if let Err(error) = mmsg::wait_for_arrivals_under_way() {
+        if self.lanes_to_close().next().is_some()
+            && let Err(error) = mmsg::wait_for_arrivals_under_way()
+        {
             log::debug!("cannot wait for what the kernel still delivers: {error}");
         }
         let mut all_ended_well = true;
         for lane in self.lanes.drain(..) {
-            count_rest(&lane);
+            if lane.is_kept() {
+                say_what_waits(&lane);
+            } else {
+                count_rest(&lane);
+            }
             // One that nobody could wake sleeps in the kernel and holds nothing.
             let ended_well = if lane.receiver.is_finished() { lane.receiver.join().is_ok() } else { !all_are_woken };
             if !ended_well {
@@ -158,6 +183,19 @@ fn has_ended_well(thread: JoinHandle<()>) -> bool {
     thread.is_finished() && thread.join().is_ok()
 }
 
+/// Says what the next process begins with. In bytes, because the kernel counts nothing else of a queue.
+fn say_what_waits(lane: &Lane) {
+    match lane.ledger.socket().memory_info() {
+        Ok(memory) => log::info!(
+            "{}: its socket is kept for the next process, with {} of {} bytes in use",
+            lane.setup,
+            memory.receive_used_bytes,
+            memory.receive_buffer_bytes
+        ),
+        Err(_) => log::info!("{}: its socket is kept for the next process", lane.setup),
+    }
+}
+
 /// Counts what the receiver has left in its socket.
 fn count_rest(lane: &Lane) {
     let socket = lane.ledger.socket();
@@ -167,7 +205,7 @@ fn count_rest(lane: &Lane) {
     if is_empty() {
         return;
     }
-    let outcome = count_unread(&socket, &lane.ledger);
+    let outcome = sweep::count_out(&socket, |datagrams| lane.ledger.count_unread(datagrams));
     let (setup, unread) = (&lane.setup, lane.ledger.read().dropped.unread);
     if unread > 0 {
         log::error!("{setup}: dropped {unread} datagrams that were left in its socket, counted as unread");
@@ -181,20 +219,3 @@ fn count_rest(lane: &Lane) {
         );
     }
 }
-
-/// Takes everything out of a socket. What the socket says beside a datagram has to fit, or trains could not be counted.
-fn count_unread(socket: &Socket, ledger: &LaneLedger) -> io::Result<()> {
-    let control = Control::new().packet_info(true).timestamps(true).gro(true).drop_overflow(true);
-    let mut batch = RecvBatch::new(&BatchShape::new(SWEEP_SLOTS, 1).control(control))?;
-    loop {
-        batch.clear();
-        if batch.receive_each(socket)? == 0 {
-            return Ok(());
-        }
-        ledger.count_unread(batch.summary().datagrams + batch.summary().unsplit);
-    }
-}
-
-#[cfg(test)]
-#[path = "end_tests.rs"]
-mod tests;

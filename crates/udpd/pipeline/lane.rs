@@ -4,10 +4,11 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Sender, bounded};
-use mmsg::{Backing, Engine, GrantedBuffer, RecvBatch, Socket};
+use mmsg::{Backing, Engine, GrantedBuffer, RecvBatch, Socket, Waker};
 
 use super::receiver::{Receiver, Stop};
 use super::sampling::Sampling;
@@ -40,7 +41,7 @@ pub(super) struct LaneThread {
 /// What the thread made.
 #[derive(Debug)]
 pub(super) struct Made {
-    /// Not bound yet.
+    /// Not bound yet, unless another process has kept it.
     pub socket: Arc<Socket>,
     /// The way home for its batches.
     pub home: Arc<Home>,
@@ -52,6 +53,8 @@ pub(super) struct Made {
     pub cores: Vec<usize>,
     /// The name of the engine.
     pub engine: &'static str,
+    /// What ends a wait of its receiver without a trace in the socket; why there is nothing that does.
+    pub waker: Result<Waker, String>,
 }
 
 /// What a lane needs to run.
@@ -62,6 +65,9 @@ pub(super) struct Start {
     pub stop: Arc<Stop>,
     /// Where another socket is left for it.
     pub successor: Arc<Successor>,
+    pub is_kept: Arc<AtomicBool>,
+    /// What it reads to the end first.
+    pub leavings: Vec<Arc<Socket>>,
 }
 
 /// A lane that is being made.
@@ -75,11 +81,16 @@ struct Coming {
 impl LaneThread {
     /// Starts the threads of all lanes and waits until everything is made. They make it at the same time; of several
     /// that fail the first in order is the one to tell. The others end when nobody starts them.
-    pub(super) fn spawn_all(setups: Vec<LaneSetup>, crew: &Crew) -> Result<Vec<Self>, Failure> {
+    pub(super) fn spawn_all(
+        setups: Vec<LaneSetup>,
+        kept: &[Option<Arc<Socket>>],
+        crew: &Crew,
+    ) -> Result<Vec<Self>, Failure> {
         let mut coming = Vec::with_capacity(setups.len());
         let mut refused = None;
         for setup in setups {
-            match Self::launch(setup, crew) {
+            let kept = kept[setup.index].clone();
+            match Self::launch(setup, kept, crew) {
                 Ok(lane) => coming.push(lane),
                 Err(failure) => {
                     refused = Some(failure);
@@ -91,13 +102,13 @@ impl LaneThread {
         refused.map_or(Ok(made), Err)
     }
 
-    fn launch(setup: LaneSetup, crew: &Crew) -> Result<Coming, Failure> {
+    fn launch(setup: LaneSetup, kept: Option<Arc<Socket>>, crew: &Crew) -> Result<Coming, Failure> {
         let (made_sender, made) = bounded(1);
         let (start, coming) = bounded(1);
         let name = thread_name("rx", setup.index, &setup.listener.name);
         let own = setup.clone();
         let thread = crew
-            .spawn_one_of_many(name, move || live(own, &made_sender, &coming))
+            .spawn_one_of_many(name, move || live(own, kept, &made_sender, &coming))
             .map_err(|error| threads::refusal(&setup.to_string(), &error))?;
         Ok(Coming { setup, made, start, thread })
     }
@@ -130,8 +141,13 @@ pub(super) fn thread_name(role: &str, number: usize, of: &str) -> String {
 }
 
 /// The life of a lane thread. It ends at once when the start never comes.
-fn live(setup: LaneSetup, made: &Sender<Result<Made, Failure>>, start: &crossbeam_channel::Receiver<Start>) {
-    let (parts, ready) = match make(&setup) {
+fn live(
+    setup: LaneSetup,
+    kept: Option<Arc<Socket>>,
+    made: &Sender<Result<Made, Failure>>,
+    start: &crossbeam_channel::Receiver<Start>,
+) {
+    let (parts, ready) = match make(&setup, kept) {
         Ok(parts) => parts,
         Err(failure) => {
             let _ = made.send(Err(failure));
@@ -141,7 +157,8 @@ fn live(setup: LaneSetup, made: &Sender<Result<Made, Failure>>, start: &crossbea
     if made.send(Ok(ready)).is_err() {
         return;
     }
-    let Ok(Start { routes, ledger, stop, successor }) = crew::at_rest(|| start.recv()) else { return };
+    let Ok(start) = crew::at_rest(|| start.recv()) else { return };
+    let Start { routes, ledger, stop, successor, is_kept, leavings } = start;
     let Parts { engine, pool, observer, policy, receive_buffer_bytes } = parts;
     Receiver {
         engine,
@@ -157,6 +174,8 @@ fn live(setup: LaneSetup, made: &Sender<Result<Made, Failure>>, start: &crossbea
         stop,
         sampling: Sampling::new(),
         successor,
+        is_kept,
+        leavings,
     }
     .run();
 }
@@ -170,21 +189,24 @@ struct Parts {
     receive_buffer_bytes: usize,
 }
 
-fn make(setup: &LaneSetup) -> Result<(Parts, Made), Failure> {
+fn make(setup: &LaneSetup, kept: Option<Arc<Socket>>) -> Result<(Parts, Made), Failure> {
     let LaneSetup { plan, listener, .. } = setup;
     let cores = settle(setup);
     let fail = |operation: &str, error: io::Error| {
         Failure::new(ExitCode::Failure, format!("{setup}: cannot {operation}: {error}"))
     };
-    let (socket, buffer) = socket::make(setup)?;
+    let (socket, buffer) = match kept {
+        Some(socket) => socket::go_on_with(setup, &socket).map(|buffer| (socket, buffer))?,
+        None => socket::make(setup).map(|(socket, buffer)| (Arc::new(socket), buffer))?,
+    };
     let (mut batches, backing) = RecvBatch::pool(plan.batches(), &plan.shape)
         .map_err(|error| fail(&format!("get {} bytes of memory for batches", plan.batches_bytes()), error))?;
-    let socket = Arc::new(socket);
     let mut engine = engine::make(&plan.engine, &listener.name, &socket, &mut batches)?;
     socket::spin(setup, &mut engine);
     let owner = Owner { listener: plan.listener, lane: setup.index, node: plan.node_place };
     let (pool, home) = Pool::new(batches, listener.sinks.len(), owner);
-    let made = Made { socket, home, buffer, backing, cores, engine: engine.name() };
+    let waker = engine.waker().map_err(|error| error.to_string());
+    let made = Made { socket, home, buffer, backing, cores, engine: engine.name(), waker };
     let policy = Policy::new(setup.access.clone(), listener.rate_limit.zip(setup.offences.clone())).map(Box::new);
     let observer = setup.upstream.as_ref().map(|upstream| Box::new(upstream.observer(plan.number)));
     Ok((Parts { engine, pool, observer, policy, receive_buffer_bytes: buffer.granted_bytes }, made))

@@ -54,6 +54,19 @@ fn memberships(listener: &Listener, plan: &LanePlan) -> Vec<Membership> {
     .collect()
 }
 
+/// What the lane of this plan joins, and on which interface, in a number that is the same in every process; `None` when
+/// that is nothing.
+pub(super) fn fingerprint(listener: &Listener, plan: &LanePlan) -> Option<u32> {
+    let memberships = memberships(listener, plan);
+    if memberships.is_empty() {
+        return None;
+    }
+    let mut text = listener.multicast.interface.clone().unwrap_or_default();
+    memberships.iter().for_each(|membership| text.push_str(&format!(" {membership}")));
+    // FNV-1a.
+    Some(text.bytes().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)))
+}
+
 /// Whether a socket on `address` is given what is sent to `group`; [::] takes both families.
 fn receives(address: IpAddr, group: IpAddr) -> bool {
     address == group || (address.is_unspecified() && (address.is_ipv6() || group.is_ipv4()))
@@ -85,7 +98,11 @@ pub(super) fn prepare(setup: &LaneSetup, socket: &Socket) -> Result<(), Failure>
 /// Joins everything on the interface with this index, 0 for the one that the kernel's routes name.
 fn join(socket: &Socket, memberships: &[Membership], index: u32) -> Result<(), (Membership, io::Error)> {
     for membership in memberships {
-        socket.join_multicast(membership.group, index, membership.source).map_err(|error| (*membership, error))?;
+        match socket.join_multicast(membership.group, index, membership.source) {
+            // It was kept by another process, which had joined the same.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            result => result.map_err(|error| (*membership, error))?,
+        }
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mmsg::{Engine, RecvBatch, Wait};
+use mmsg::{Engine, RecvBatch, Socket, Wait};
 
 use super::sampling::{BATCHES_PER_SAMPLE, Sampling};
 use super::successor::Successor;
@@ -77,12 +77,17 @@ pub struct Receiver {
     pub sampling: Sampling,
     /// Where a socket is left that is to be received from instead.
     pub successor: Arc<Successor>,
+    /// Somebody goes on with its socket when it ends.
+    pub is_kept: Arc<AtomicBool>,
+    /// Sockets that nothing arrives at any more, and that are read to their end before its own.
+    pub leavings: Vec<Arc<Socket>>,
 }
 
 impl Receiver {
     /// Receives until told to stop, then drains the socket. What was published last is final.
     pub fn run(mut self) {
         let mut tally = LaneTally::default();
+        self.read_leavings(&mut tally);
         let wait = if self.gather.is_zero() { Wait::Block } else { Wait::Gather(self.gather) };
         while !self.stop.requested.load(Ordering::Relaxed) {
             if self.step(&mut tally, wait) == 0 {
@@ -90,7 +95,66 @@ impl Receiver {
             }
         }
         self.change_socket(&mut tally);
-        self.drain(&mut tally);
+        if self.is_kept.load(Ordering::Relaxed) {
+            self.leave_the_rest(&mut tally);
+        } else {
+            self.drain(&mut tally);
+        }
+    }
+
+    /// Delivers what waits in sockets that no lane goes on with. An interrupted call may say once that nothing is left.
+    fn read_leavings(&mut self, tally: &mut LaneTally) {
+        for socket in std::mem::take(&mut self.leavings) {
+            loop {
+                let mut parcel = self.pool.take().expect("the last batch is never given away");
+                match exclusive(&mut parcel).receive(&socket, Wait::No) {
+                    Ok(0) => {
+                        self.pool.put(parcel);
+                        break;
+                    }
+                    Ok(_) => {
+                        tally.calls += 1;
+                        self.hand_over(tally, parcel, None);
+                    }
+                    Err(error) => {
+                        log::error!(
+                            "lane {}: cannot read a socket that an earlier process has left: {error}; what is in it \
+                             is lost, and nobody counts it",
+                            self.lane
+                        );
+                        self.pool.put(parcel);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Delivers what the engine has taken out of the socket and nothing more: the rest is for whoever goes on with it.
+    fn leave_the_rest(&mut self, tally: &mut LaneTally) {
+        loop {
+            let mut parcel = self.pool.take().expect("the last batch is never given away");
+            match self.engine.receive_held(exclusive(&mut parcel)) {
+                Ok(0) => {
+                    self.ledger.publish(tally);
+                    self.pool.put(parcel);
+                    return;
+                }
+                Ok(_) => self.hand_over(tally, parcel, None),
+                Err(error) => {
+                    tally.receive_errors += 1;
+                    self.ledger.publish(tally);
+                    self.ledger.note_uncountable();
+                    log::error!(
+                        "lane {}: cannot take out of its ring what it has received: {error}; nobody knows how much \
+                         that is, so arrived and residual are null",
+                        self.lane
+                    );
+                    self.pool.put(parcel);
+                    return;
+                }
+            }
+        }
     }
 
     /// Receives from the socket that was left for it, if one was. Nothing arrives at the one before any more: what is

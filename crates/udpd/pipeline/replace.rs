@@ -31,7 +31,7 @@ impl Pipeline {
         }
         let setups: Vec<&LaneSetup> = lanes.iter().map(|lane| &lane.setup).collect();
         // Who else has the address are the sockets that are to be replaced.
-        bind::bind_all(&setups, &sockets, |_| Ok(()))?;
+        bind::bind_all(&setups, &sockets, None, |_| Ok(()))?;
         for (lane, socket) in lanes.iter().zip(sockets) {
             let before = lane.ledger.replace_socket(Arc::clone(&socket));
             lane.successor.leave(socket);

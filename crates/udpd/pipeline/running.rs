@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 
-use mmsg::{Backing, GrantedBuffer};
+use mmsg::{Backing, GrantedBuffer, Socket, Waker};
 
 use super::books::Books;
 use super::files::Files;
 use super::follower::Follower;
+use super::kept;
 use super::receiver::Stop;
 use super::setup::LaneSetup;
 use super::successor::Successor;
@@ -66,6 +67,9 @@ pub struct Lane {
     pub(super) backing: Backing,
     pub(super) ledger: Arc<LaneLedger>,
     pub(super) successor: Arc<Successor>,
+    /// Somebody goes on with its socket when this process ends: it is neither deafened nor read to its end then.
+    pub(super) is_kept: Arc<AtomicBool>,
+    pub(super) waker: Result<Waker, String>,
     pub(super) receiver: JoinHandle<()>,
 }
 
@@ -118,6 +122,37 @@ impl Lane {
     /// The index of the interface that its socket is bound to, when it is bound to one and the kernel tells.
     pub fn bound_interface(&self) -> Option<u32> {
         self.ledger.socket().bound_interface().ok().filter(|index| *index > 0)
+    }
+
+    /// What its socket is called where it is kept.
+    pub fn name_when_kept(&self) -> String {
+        kept::name_of(&self.setup.listener, &self.setup.plan)
+    }
+
+    /// What it receives from now.
+    pub fn socket(&self) -> Arc<Socket> {
+        self.ledger.socket()
+    }
+
+    /// Whether somebody keeps its socket open, who hands it to the next process.
+    pub fn note_kept(&self, is_kept: bool) {
+        self.is_kept.store(is_kept, Ordering::Relaxed);
+        if let (true, Err(why)) = (is_kept, &self.waker) {
+            log::warn!(
+                "{}: nothing can wake its receiver but a datagram ({why}); where none comes the end of this process \
+                 is late, and arrived and residual are then null",
+                self.setup
+            );
+        }
+    }
+
+    /// Ends a wait of its receiver, unless that is just about to begin.
+    pub(super) fn wake(&self) -> Result<(), String> {
+        self.waker.as_ref().map_err(String::clone)?.wake().map_err(|error| error.to_string())
+    }
+
+    pub(super) fn is_kept(&self) -> bool {
+        self.is_kept.load(Ordering::Relaxed)
     }
 
     /// Writes down on which cores its receiver may run now.

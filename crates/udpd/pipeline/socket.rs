@@ -22,12 +22,8 @@ const BUSY_POLL_BUDGET_FREE: u16 = 8;
 /// A socket with all its options, not bound yet, and the receive buffer that it was granted.
 pub(super) fn make(setup: &LaneSetup) -> Result<(Socket, GrantedBuffer), Failure> {
     let LaneSetup { plan, listener, .. } = setup;
-    let option = |name: &str, value: &dyn std::fmt::Debug, code: ExitCode, cure: &str, error: io::Error| {
-        let message = format!(
-            "listener {}, address {}: cannot set {name} to {value:?}: {error}{cure}",
-            listener.name, plan.address
-        );
-        Failure::new(code, message)
+    let option = |name: &str, value: &dyn std::fmt::Debug, code, cure: &str, error| {
+        cannot_set(setup, name, value, code, cure, &error)
     };
     let family = match plan.address {
         SocketAddr::V4(_) => Family::V4,
@@ -47,6 +43,52 @@ pub(super) fn make(setup: &LaneSetup) -> Result<(Socket, GrantedBuffer), Failure
             option("SO_BINDTODEVICE", interface, ExitCode::Unavailable, cure, error)
         })?;
     }
+    let buffer = set_up(setup, &socket)?;
+    Ok((socket, buffer))
+}
+
+/// Gives a socket that another process has kept the options of this lane. It is bound, and goes on receiving.
+pub(super) fn go_on_with(setup: &LaneSetup, socket: &Socket) -> Result<GrantedBuffer, Failure> {
+    let control = setup.plan.shape.control;
+    let option =
+        |name: &str, value: &dyn std::fmt::Debug, error| cannot_set(setup, name, value, ExitCode::Failure, "", &error);
+    // What somebody counted with, who is gone.
+    socket.accept_arrivals().map_err(|error| option("SO_DETACH_FILTER", &0, error))?;
+    if !control.timestamps {
+        socket.set_timestamps(false).map_err(|error| option("SO_TIMESTAMPNS", &false, error))?;
+    }
+    if !control.packet_info {
+        socket.set_packet_info(false).map_err(|error| option("IP_PKTINFO", &false, error))?;
+    }
+    if !control.drop_overflow {
+        socket.set_drop_overflow(false).map_err(|error| option("SO_RXQ_OVFL", &false, error))?;
+    }
+    if setup.listener.busy_poll.is_zero() && socket.busy_poll_us().is_ok_and(|time| time > 0) {
+        socket.set_busy_poll_us(0).map_err(|error| option("SO_BUSY_POLL", &0, error))?;
+        socket.set_prefer_busy_poll(false).map_err(|error| option("SO_PREFER_BUSY_POLL", &false, error))?;
+    }
+    set_up(setup, socket)
+}
+
+fn cannot_set(
+    LaneSetup { plan, listener, .. }: &LaneSetup,
+    name: &str,
+    value: &dyn std::fmt::Debug,
+    code: ExitCode,
+    cure: &str,
+    error: &io::Error,
+) -> Failure {
+    let message =
+        format!("listener {}, address {}: cannot set {name} to {value:?}: {error}{cure}", listener.name, plan.address);
+    Failure::new(code, message)
+}
+
+/// The options that a socket may get at any time.
+fn set_up(setup: &LaneSetup, socket: &Socket) -> Result<GrantedBuffer, Failure> {
+    let plan = &setup.plan;
+    let option = |name: &str, value: &dyn std::fmt::Debug, code, cure: &str, error| {
+        cannot_set(setup, name, value, code, cure, &error)
+    };
     if plan.shape.control.gro {
         let cure = "; gro needs Linux 5.0, set gro = \"off\"";
         socket.set_gro(true).map_err(|error| option("UDP_GRO", &true, ExitCode::Failure, cure, error))?;
@@ -60,12 +102,11 @@ pub(super) fn make(setup: &LaneSetup) -> Result<(Socket, GrantedBuffer), Failure
     if plan.shape.control.drop_overflow {
         socket.set_drop_overflow(true).map_err(|error| option("SO_RXQ_OVFL", &true, ExitCode::Failure, "", error))?;
     }
-    say_what_is_missing(setup, &socket);
-    multicast::prepare(setup, &socket)?;
-    let buffer = socket
+    say_what_is_missing(setup, socket);
+    multicast::prepare(setup, socket)?;
+    socket
         .set_receive_buffer(plan.receive_buffer_bytes)
-        .map_err(|error| option("SO_RCVBUF", &plan.receive_buffer_bytes, ExitCode::Failure, "", error))?;
-    Ok((socket, buffer))
+        .map_err(|error| option("SO_RCVBUF", &plan.receive_buffer_bytes, ExitCode::Failure, "", error))
 }
 
 /// What the kernel does not give, and the listener can do without: said once, by its first lane.

@@ -11,6 +11,7 @@ use super::bind::{self, Endpoint};
 use super::books::{Books, LaneBooks, ListenerBooks, SinkBooks};
 use super::files::Files;
 use super::following;
+use super::kept::Claims;
 use super::lane::{LaneThread, Start};
 use super::receiver::Stop;
 use super::running::{Lane, Pinned, Pipeline, only};
@@ -29,7 +30,18 @@ use crate::plan::Plan;
 impl Pipeline {
     /// Makes, binds, opens and starts everything. When it returns every socket is bound and every receiver reads.
     pub fn start(config: &Config, plan: &Plan, started: Instant, crew: &Crew) -> Result<Self, Failure> {
-        let threads = LaneThread::spawn_all(LaneSetup::all(config, plan), crew)?;
+        Self::start_with(Claims::none(plan), config, plan, started, crew)
+    }
+
+    /// The same on sockets that an earlier process has left, as far as they fit.
+    pub fn start_with(
+        mut claims: Claims,
+        config: &Config,
+        plan: &Plan,
+        started: Instant,
+        crew: &Crew,
+    ) -> Result<Self, Failure> {
+        let threads = LaneThread::spawn_all(LaneSetup::all(config, plan), &claims.of_lanes, crew)?;
         let stop = Arc::new(Stop::default());
         let homes: Arc<[Arc<Home>]> = threads.iter().map(|thread| thread.made.home.clone()).collect();
         let ledger =
@@ -49,7 +61,7 @@ impl Pipeline {
         // After the sinks: one with a long file looks through it first, and nothing may arrive that nobody reads yet.
         let setups: Vec<&LaneSetup> = threads.iter().map(|thread| &thread.setup).collect();
         let sockets: Vec<Arc<Socket>> = threads.iter().map(|thread| Arc::clone(&thread.made.socket)).collect();
-        let endpoints = bind::open(&setups, &sockets)?;
+        let endpoints = bind::open(&setups, &sockets, &claims)?;
         for (routes, setup) in routes.iter_mut().zip(setups) {
             routes.sort_by_key(|route| setup.listener.sinks.iter().position(|&sink| sink == route.sink));
         }
@@ -57,14 +69,21 @@ impl Pipeline {
         pinned.extend(threads.iter().map(pinned_receiver));
         let addresses: Vec<SocketAddr> = endpoints.iter().map(|endpoint| endpoint.address).collect();
         let books = Arc::new(open_books(config, &threads, endpoints, &ledgers, sinks, started));
-        let start = |(routes, ledger): (Vec<Route>, &Arc<LaneLedger>)| Start {
+        let is_kept: Vec<bool> = claims.of_lanes.iter().map(Option::is_some).collect();
+        let start = |((routes, ledger), (leavings, is_kept)): ((_, &Arc<LaneLedger>), (_, bool))| Start {
             routes,
             ledger: Arc::clone(ledger),
             stop: Arc::clone(&stop),
             successor: Arc::default(),
+            is_kept: Arc::new(AtomicBool::new(is_kept)),
+            leavings,
         };
+        let leavings = std::mem::take(&mut claims.surplus);
         let followers = following::spawn_all(&threads, plan, &mut pinned, crew)?;
-        let running = threads.into_iter().zip(routes.into_iter().zip(&ledgers).map(start)).zip(addresses);
+        let running = threads
+            .into_iter()
+            .zip(routes.into_iter().zip(&ledgers).zip(leavings.into_iter().zip(is_kept)).map(start))
+            .zip(addresses);
         let running = running.map(|((thread, start), address)| Lane {
             setup: thread.setup.clone(),
             address,
@@ -73,6 +92,8 @@ impl Pipeline {
             backing: thread.made.backing.clone(),
             ledger: Arc::clone(&ledgers[thread.setup.index]),
             successor: Arc::clone(&start.successor),
+            is_kept: Arc::clone(&start.is_kept),
+            waker: thread.made.waker.clone(),
             receiver: thread.start(start),
         });
         let running = running.collect();

@@ -1,34 +1,37 @@
-//! Sockets that systemd has made for us: a `.socket` unit hands them over as open descriptors from number 3 on, and
-//! says so in LISTEN_FDS and LISTEN_PID.
-//!
-//! This version binds its own sockets and takes none over. Beside the ones that it was given that could only end in
-//! "address already in use", with nobody to name but itself. So it says what is the matter before it binds anything.
+//! Sockets that the service manager passed to this process: open descriptors from number 3 on, with LISTEN_FDS,
+//! LISTEN_FDNAMES and LISTEN_PID. They come from a `.socket` unit, or are those that udpd itself has put into the
+//! descriptor store before it was restarted.
 
 use crate::exit::{ExitCode, Failure};
+use crate::pipeline::Kept;
 
-/// Refuses to start where systemd has passed sockets to this process.
-pub(crate) fn refuse_passed_sockets() -> Result<(), Failure> {
+/// Takes them.
+pub(crate) fn take_passed_sockets() -> Result<Kept, Failure> {
     let variable = |name| std::env::var(name).ok();
-    match passed(variable("LISTEN_FDS").as_deref(), variable("LISTEN_PID").as_deref(), std::process::id()) {
-        0 => Ok(()),
-        count => {
-            let sockets = if count == 1 { "1 socket" } else { &format!("{count} sockets") };
-            let message = format!(
-                "systemd passed {sockets} to udpd (LISTEN_FDS={count}), from a .socket unit: this version binds its \
-                 own sockets; disable that unit (`systemctl disable --now udpd.socket`) and start the service"
-            );
-            Err(Failure::new(ExitCode::Configuration, message))
-        }
-    }
+    let count = passed(variable("LISTEN_FDS").as_deref(), variable("LISTEN_PID").as_deref(), std::process::id());
+    let descriptors = mmsg::take_passed(count).map_err(|error| {
+        let message = format!(
+            "the service manager says that it passed {count} sockets (LISTEN_FDS), and they are not there: {error}; \
+             unset LISTEN_FDS where no service manager starts udpd"
+        );
+        Failure::new(ExitCode::Configuration, message)
+    })?;
+    let names = variable("LISTEN_FDNAMES").unwrap_or_default();
+    Kept::new(named(&names).zip(descriptors).collect())
 }
 
 /// How many sockets were passed to this process. What was meant for another one, and inherited from it, is none of
 /// ours.
-fn passed(count: Option<&str>, process: Option<&str>, own_process: u32) -> u32 {
+fn passed(count: Option<&str>, process: Option<&str>, own_process: u32) -> u16 {
     match process.map(str::parse::<u32>) {
         Some(Ok(process)) if process == own_process => count.and_then(|count| count.parse().ok()).unwrap_or(0),
         _ => 0,
     }
+}
+
+/// The name of each; a manager that gives none calls them all the same.
+fn named(names: &str) -> impl Iterator<Item = String> {
+    names.split(':').filter(|_| !names.is_empty()).map(str::to_owned).chain(std::iter::repeat("unknown".to_owned()))
 }
 
 #[cfg(test)]
@@ -45,5 +48,11 @@ mod tests {
         }
         assert_eq!(passed(Some("nonsense"), Some("7"), 7), 0);
         assert_eq!(passed(Some("2"), Some("nonsense"), 7), 0);
+    }
+
+    #[test]
+    fn each_socket_has_a_name_also_where_the_manager_gives_none() {
+        assert_eq!(named("a.0:a.1").take(3).collect::<Vec<_>>(), ["a.0", "a.1", "unknown"]);
+        assert_eq!(named("").take(1).collect::<Vec<_>>(), ["unknown"]);
     }
 }

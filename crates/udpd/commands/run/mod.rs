@@ -3,6 +3,7 @@
 
 mod activation;
 mod hangup;
+mod store;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use self::hangup::Hangup;
+use self::store::Store;
 use crate::config::Config;
 use crate::endpoint::control::{ControlServer, ControlSocket, Seats};
 use crate::endpoint::metrics::{MetricsHandle, MetricsServer, TokenFile};
@@ -22,7 +24,7 @@ use crate::logging;
 use crate::os::crew::{self, Crew, Event};
 use crate::os::notify::Notifier;
 use crate::os::signals::{self, Effect};
-use crate::pipeline::{Lane, Pipeline};
+use crate::pipeline::{Kept, Lane, Pipeline};
 use crate::plan::limits::Limits;
 use crate::plan::{self, buffers, descriptors, published, words};
 use crate::settings::Chosen;
@@ -52,18 +54,20 @@ const LOG_LIMIT: Duration = Duration::from_millis(200);
 
 /// Runs until a signal comes or a sink is closed for good.
 pub fn execute(config: &Config) -> Result<(), Failure> {
+    // Before anything is opened here, whose number could be taken for one that was passed.
+    let kept = activation::take_passed_sockets()?;
     let (crew, events) = Crew::new();
     signals::watch(&crew)?;
     let logger = logging::start(config.daemon.log_level, config.daemon.log_format, io::stderr(), &crew)?;
-    let outcome = serve(config, &crew, &events);
+    let outcome = serve(config, kept, &crew, &events);
     logger.finish(LOG_LIMIT);
     outcome
 }
 
-fn serve(config: &Config, crew: &Crew, events: &Receiver<Event>) -> Result<(), Failure> {
+fn serve(config: &Config, kept: Kept, crew: &Crew, events: &Receiver<Event>) -> Result<(), Failure> {
     let started = Instant::now();
-    activation::refuse_passed_sockets()?;
     let notifier = Arc::new(Notifier::from_environment());
+    let mut store = Store::new(&notifier, &kept);
     let plan = plan::make(config, &plan::neighbours(None))?;
     Limits::read(Path::new("/")).refuse_start(config, &plan)?;
     descriptors::provide(config, &plan)?;
@@ -72,7 +76,9 @@ fn serve(config: &Config, crew: &Crew, events: &Receiver<Event>) -> Result<(), F
     // First what tells a second daemon on the same configuration from the first, so that it ends before it takes a
     // datagram.
     let windows = BoundWindows::bind(config)?;
-    let pipeline = Pipeline::start(config, &plan, started, crew)?;
+    let claims = kept.claim(config, &plan)?;
+    store.forget(&claims.gone);
+    let pipeline = Pipeline::start_with(claims, config, &plan, started, crew)?;
     // What the host lost before is not told.
     crew::at_rest(|| pipeline.books().look_at_host());
     // Its first look comes before anybody can ask what it has seen.
@@ -92,6 +98,8 @@ fn serve(config: &Config, crew: &Crew, events: &Receiver<Event>) -> Result<(), F
         1 => "1 lane receives".to_owned(),
         lanes => format!("{lanes} lanes receive"),
     };
+    // Before it is ready: from then on no restart may lose anything.
+    store.keep(&pipeline);
     notifier.ready(&receiving);
     log::info!("ready: {receiving}");
 
@@ -100,6 +108,7 @@ fn serve(config: &Config, crew: &Crew, events: &Receiver<Event>) -> Result<(), F
         upkeep: &mut upkeep,
         notifier: &notifier,
         status: StatusLine::default(),
+        store: &mut store,
         losses: LossWatch::default(),
         arrivals: ArrivalWatch::new(&pipeline),
         ban_irqbalance: config.steer.ban_irqbalance,
@@ -134,6 +143,7 @@ struct Housekeeping<'a> {
     upkeep: &'a mut Upkeep,
     notifier: &'a Notifier,
     status: StatusLine,
+    store: &'a mut Store,
     losses: LossWatch,
     arrivals: ArrivalWatch,
     ban_irqbalance: bool,
@@ -191,6 +201,7 @@ impl Housekeeping<'_> {
         // As a driver that is busy with its card below.
         crew::at_rest(|| books.look_at_host());
         self.upkeep.look(self.pipeline);
+        self.store.look(self.pipeline);
         if round.is_multiple_of(LOOK_AT_INTERFACES_EVERY) {
             // A driver that is busy with its card keeps whoever asks about it waiting.
             crew::at_rest(|| self.interfaces.look()).iter().for_each(|line| log::warn!("{line}"));

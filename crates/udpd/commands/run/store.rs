@@ -1,0 +1,103 @@
+//! The descriptor store of the service manager: it keeps a second descriptor of every listening socket, and passes them
+//! to the next process, after a restart as after a crash. What arrives in between waits in the sockets.
+//!
+//! The manager says by FDSTORE how many descriptors it keeps (systemd from 254 on; the unit file says it for older
+//! ones), and that it keeps any is shown by those it has passed. Nobody answers when one is put there, so the names are
+//! written down here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::os::holder;
+use crate::os::notify::Notifier;
+use crate::pipeline::{Kept, Lane, Pipeline};
+
+/// How long the manager may take to close a socket.
+const FORGET_LIMIT: Duration = Duration::from_secs(5);
+
+/// What is kept there, and what is passed by others at every start.
+#[derive(Debug)]
+pub(crate) struct Store {
+    notifier: Arc<Notifier>,
+    /// How many descriptors it takes; `None` where there is no store.
+    limit: Option<usize>,
+    /// What is in it, by name: the inode of the socket.
+    stored: BTreeMap<String, u64>,
+    /// The inodes of sockets that a unit of their own keeps.
+    of_units: Vec<u64>,
+}
+
+impl Store {
+    pub(crate) fn new(notifier: &Arc<Notifier>, kept: &Kept) -> Self {
+        let (own, of_units): (Vec<_>, Vec<_>) = kept.sockets().iter().partition(|kept| kept.is_own());
+        let limit = std::env::var("FDSTORE").ok().and_then(|limit| limit.parse().ok()).filter(|&limit| limit > 0);
+        let limit = limit.or((!own.is_empty()).then_some(usize::MAX)).filter(|_| notifier.has_manager());
+        Self {
+            notifier: Arc::clone(notifier),
+            limit,
+            stored: own.iter().map(|kept| (kept.name.clone(), kept.inode)).collect(),
+            of_units: of_units.iter().map(|kept| kept.inode).collect(),
+        }
+    }
+
+    /// Lets go of what no lane goes on with, and returns when that is done: its addresses are free then.
+    pub(crate) fn forget(&mut self, names: &[String]) {
+        for name in names {
+            self.stored.remove(name);
+            self.notifier.forget(name);
+        }
+        if !names.is_empty() && !self.notifier.wait_until_heard(FORGET_LIMIT) {
+            log::warn!("the service manager does not confirm that it has closed {}", names.join(", "));
+        }
+    }
+
+    /// Has the sockets of all lanes kept, as they are now, and no others.
+    pub(crate) fn keep(&mut self, pipeline: &Pipeline) {
+        let lanes = pipeline.lanes();
+        if let Some(limit) = self.limit.take_if(|limit| *limit < lanes.len()) {
+            log::warn!(
+                "the service manager keeps {limit} descriptors and there are {} lanes: what arrives while udpd is \
+                 restarted is lost; raise FileDescriptorStoreMax= (and FDSTORE= beside it) in the unit file",
+                lanes.len()
+            );
+        }
+        let mut before = std::mem::take(&mut self.stored);
+        for lane in lanes {
+            let is_stored = self.limit.is_some() && !self.is_of_unit(lane) && self.keep_one(lane, &mut before);
+            lane.note_kept(is_stored || self.is_of_unit(lane));
+        }
+        before.keys().for_each(|name| self.notifier.forget(name));
+    }
+
+    /// Puts a socket there unless it is; takes its name off the list of what was there before.
+    fn keep_one(&mut self, lane: &Lane, before: &mut BTreeMap<String, u64>) -> bool {
+        let (name, inode) = (lane.name_when_kept(), inode_of(lane));
+        let other = before.remove(&name);
+        if other.is_some_and(|other| other != inode) {
+            self.notifier.forget(&name);
+        }
+        let is_there = other == Some(inode) || self.notifier.keep(&name, &*lane.socket());
+        if is_there {
+            self.stored.insert(name, inode);
+        }
+        is_there
+    }
+
+    /// The same where a socket may have been replaced.
+    pub(crate) fn look(&mut self, pipeline: &Pipeline) {
+        let is_stored = |lane: &Lane| self.stored.get(&lane.name_when_kept()) == Some(&inode_of(lane));
+        if self.limit.is_some() && !pipeline.lanes().iter().all(|lane| self.is_of_unit(lane) || is_stored(lane)) {
+            self.keep(pipeline);
+        }
+    }
+
+    fn is_of_unit(&self, lane: &Lane) -> bool {
+        self.of_units.contains(&inode_of(lane))
+    }
+}
+
+/// The number of its socket in this host, the same in every process that has it; 0 where the kernel does not say.
+fn inode_of(lane: &Lane) -> u64 {
+    holder::inode_of(&*lane.socket()).unwrap_or(0)
+}

@@ -1,0 +1,233 @@
+//! Sockets that outlive a process: what they are called where they are kept, and which lane goes on with which.
+//!
+//! A service manager keeps a second descriptor of each listening socket and passes it to the next process. What arrives
+//! in between waits in the socket. The configuration may have changed meanwhile, so each socket is asked what it is.
+//! What fits a lane is gone on with. What an address has too many of, because it has fewer lanes now, is taken out of
+//! the kernel's search from the end of its group, and read to the end by the first lane of that address. What no lane
+//! can go on with is read to the end as well, counted and closed.
+//!
+//! The order within a group is the order of binding, so it is in the names.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use mmsg::Socket;
+use nix::net::if_::if_nametoindex;
+
+use super::{multicast, sweep};
+use crate::config::{Config, Listener};
+use crate::exit::{ExitCode, Failure};
+use crate::os::holder;
+use crate::plan::{LanePlan, Plan};
+
+/// A socket that was kept.
+#[derive(Debug)]
+pub struct KeptSocket {
+    /// What it is called where it is kept.
+    pub name: String,
+    /// The same in every process that has it.
+    pub inode: u64,
+    socket: Arc<Socket>,
+    address: SocketAddr,
+    interface: u32,
+}
+
+/// Those that this process was started with.
+#[derive(Debug, Default)]
+pub struct Kept {
+    sockets: Vec<KeptSocket>,
+}
+
+/// Which lane gets what.
+#[derive(Debug)]
+pub struct Claims {
+    /// What each lane goes on with, by its index.
+    pub(super) of_lanes: Vec<Option<Arc<Socket>>>,
+    /// What the group of a lane has too many of, in the order of the group, by the index of its first lane.
+    pub(super) surplus: Vec<Vec<Arc<Socket>>>,
+    /// The names of those that are closed. Whoever keeps them has to let go of them before their addresses are free.
+    pub gone: Vec<String>,
+}
+
+/// A lane as it is planned.
+type Planned<'a> = (&'a Listener, &'a LanePlan);
+
+/// What the socket of a lane is called: its listener, its number, and what it has joined, because nobody can ask a
+/// socket for that.
+pub fn name_of(listener: &Listener, plan: &LanePlan) -> String {
+    let (name, number) = (&listener.name, plan.number);
+    match multicast::fingerprint(listener, plan) {
+        None => format!("{name}.{number}"),
+        Some(joined) => format!("{name}.{number}.m{joined:08x}"),
+    }
+}
+
+/// The number of the lane and what it had joined; `None` for a name that udpd does not give.
+fn parse(name: &str) -> Option<(usize, Option<u32>)> {
+    let (name, joined) = match name.rsplit_once(".m") {
+        Some((rest, joined)) if joined.len() == 8 => (rest, Some(u32::from_str_radix(joined, 16).ok()?)),
+        _ => (name, None),
+    };
+    let (_, number) = name.rsplit_once('.')?;
+    Some((number.parse().ok()?, joined))
+}
+
+impl KeptSocket {
+    fn new(name: String, descriptor: OwnedFd) -> io::Result<Self> {
+        let socket = Socket::try_from(descriptor)?;
+        let (address, interface) = (socket.local_addr()?, socket.bound_interface()?);
+        Ok(Self { name, inode: holder::inode_of(&socket)?, socket: Arc::new(socket), address, interface })
+    }
+
+    /// Whether udpd has given it its name, so that it is udpd's to remove.
+    pub fn is_own(&self) -> bool {
+        parse(&self.name).is_some()
+    }
+
+    /// Whether it is bound to the address and the interface of these lanes. Where the kernel is to choose the port the
+    /// name has to say so.
+    fn is_at(&self, lanes: &[Planned<'_>]) -> bool {
+        let (listener, LanePlan { address, .. }) = lanes[0];
+        let interface = listener.interface.as_deref().map_or(Ok(0), if_nametoindex);
+        let is_named = || lanes.iter().any(|(listener, plan)| name_of(listener, plan) == self.name);
+        interface.is_ok_and(|interface| interface == self.interface)
+            && self.address.ip() == address.ip()
+            && (self.address.port() == address.port() || (address.port() == 0 && is_named()))
+    }
+
+    /// Whether the lane can go on with it, or what is in its way.
+    fn fits(&self, (listener, plan): Planned<'_>) -> Result<(), &'static str> {
+        if self.socket.has_gro() && !plan.shape.control.gro {
+            return Err("it has gro on, which cannot be switched off");
+        }
+        let joined = parse(&self.name).and_then(|(_, joined)| joined);
+        if self.is_own() && joined != multicast::fingerprint(listener, plan) {
+            return Err("it has joined other multicast groups");
+        }
+        Ok(())
+    }
+
+    fn too_many(&self, listener: &Listener, lanes: usize) -> Failure {
+        let message = format!(
+            "the service manager passed more sockets for {} than the {lanes} lanes that listener {} has there, and \
+             what arrives at one without a lane is lost: write one ListenDatagram= line for each lane into the .socket \
+             unit, or set lanes",
+            self.address, listener.name
+        );
+        Failure::new(ExitCode::Configuration, message)
+    }
+}
+
+impl Kept {
+    /// Asks each descriptor what it is. What is no socket of UDP is refused.
+    pub fn new(passed: Vec<(String, OwnedFd)>) -> Result<Self, Failure> {
+        let mut sockets: Vec<KeptSocket> = Vec::with_capacity(passed.len());
+        for (name, descriptor) in passed {
+            let socket = KeptSocket::new(name.clone(), descriptor).map_err(|error| {
+                let message = format!(
+                    "the service manager passed a descriptor named {name:?} that udpd cannot use: {error}; its .socket \
+                     unit must have ListenDatagram= lines with IP addresses only"
+                );
+                Failure::new(ExitCode::Configuration, message)
+            })?;
+            // A socket unit and the descriptor store may both have it.
+            if sockets.iter().all(|other| other.inode != socket.inode) {
+                sockets.push(socket);
+            }
+        }
+        // Stable: sockets of a unit have one name and come in the order of their binding.
+        sockets.sort_by_key(|socket| parse(&socket.name).map_or(0, |(number, _)| number));
+        Ok(Self { sockets })
+    }
+
+    pub fn sockets(&self) -> &[KeptSocket] {
+        &self.sockets
+    }
+
+    /// Deals them out to the lanes. What fits none is read to the end and closed.
+    pub fn claim(self, config: &Config, plan: &Plan) -> Result<Claims, Failure> {
+        let planned: Vec<Planned<'_>> =
+            plan.lanes.iter().map(|lane| (&config.listeners[lane.listener], lane)).collect();
+        let mut claims = Claims::none(plan);
+        let (given_up, mut left): (Vec<_>, Vec<_>) =
+            self.sockets.into_iter().partition(|kept| kept.socket.is_withdrawn());
+        claims.let_go(given_up, "an earlier start had given it up")?;
+        let mut first = 0;
+        while first < planned.len() {
+            let members = 1 + planned[first + 1..].iter().take_while(|(_, plan)| plan.member > 0).count();
+            let lanes = &planned[first..first + members];
+            let (own, others) = left.into_iter().partition(|kept| kept.is_at(lanes));
+            left = others;
+            claims.claim_group(first, lanes, own)?;
+            first += members;
+        }
+        claims.let_go(left, "no listener has its address and interface")?;
+        Ok(claims)
+    }
+}
+
+impl Claims {
+    /// Nothing for any lane.
+    pub(super) fn none(plan: &Plan) -> Self {
+        let lanes = plan.lanes.len();
+        Self { of_lanes: vec![None; lanes], surplus: vec![Vec::new(); lanes], gone: Vec::new() }
+    }
+
+    /// Gives the lanes of an address what is bound there: to all of them, or to none. Sockets of one group were made by
+    /// one process, and are alike in what cannot be changed.
+    fn claim_group(&mut self, first: usize, lanes: &[Planned<'_>], mut own: Vec<KeptSocket>) -> Result<(), Failure> {
+        if let Some(why) = own.iter().zip(lanes).find_map(|(kept, lane)| kept.fits(*lane).err()) {
+            return self.let_go(own, why);
+        }
+        let surplus = own.split_off(own.len().min(lanes.len()));
+        if let Some(foreign) = surplus.iter().find(|kept| !kept.is_own()) {
+            return Err(foreign.too_many(lanes[0].0, lanes.len()));
+        }
+        for (lane, kept) in (first..).zip(own) {
+            self.of_lanes[lane] = Some(kept.socket);
+        }
+        self.surplus[first] = surplus.into_iter().map(|kept| kept.socket).collect();
+        Ok(())
+    }
+
+    /// Reads sockets to their end that no lane can go on with, says what was in them, and closes them.
+    fn let_go(&mut self, sockets: Vec<KeptSocket>, why: &str) -> Result<(), Failure> {
+        for kept in sockets {
+            let (name, address) = (&kept.name, kept.address);
+            if !kept.is_own() {
+                let message = format!(
+                    "the service manager passed a socket named {name:?} for {address} that udpd cannot use: {why}; \
+                     correct the .socket unit or the listener"
+                );
+                return Err(Failure::new(ExitCode::Configuration, message));
+            }
+            let closed = format!("closed the socket {name} for {address} of an earlier process: {why}");
+            match sweep::read_out(&kept.socket) {
+                Ok(0) => log::info!("{closed}; it was empty"),
+                Ok(lost) => log::warn!("{closed}; dropped {lost} datagrams that waited in it"),
+                Err(error) => log::error!(
+                    "{closed}; cannot read what waited in it: {error}; nobody knows how many datagrams that is"
+                ),
+            }
+            self.gone.push(kept.name);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_says_which_lane_it_was_and_a_name_of_others_does_not() {
+        assert_eq!(parse("syslog.0"), Some((0, None)));
+        assert_eq!(parse("sys.log.12"), Some((12, None)));
+        assert_eq!(parse("feed.3.m0012abcd"), Some((3, Some(0x0012_abcd))));
+        for foreign in ["udpd.socket", "syslog", "", "unknown", "syslog.", "feed.x.m0012abcd"] {
+            assert_eq!(parse(foreign), None, "{foreign}");
+        }
+    }
+}

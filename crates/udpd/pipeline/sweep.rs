@@ -1,0 +1,37 @@
+//! Taking everything out of a socket only to count it: at the end of a pipeline, and of a socket that an earlier
+//! process has left and no lane can go on with.
+
+use std::io;
+
+use mmsg::{BatchShape, Control, RecvBatch, Socket};
+
+/// How many datagrams one look takes.
+const SLOTS: usize = 64;
+
+/// Counts out what is in a socket and tells how much each look found. What the socket says beside a datagram has to
+/// fit, or trains could not be counted.
+pub(super) fn count_out(socket: &Socket, mut found: impl FnMut(u64)) -> io::Result<()> {
+    let control = Control::new().packet_info(true).timestamps(true).gro(true).drop_overflow(true);
+    let mut batch = RecvBatch::new(&BatchShape::new(SLOTS, 1).control(control))?;
+    loop {
+        batch.clear();
+        if batch.receive_each(socket)? == 0 {
+            return Ok(());
+        }
+        found(batch.summary().datagrams + batch.summary().unsplit);
+    }
+}
+
+/// Takes a socket out of the kernel's search and counts what is left in it.
+pub(super) fn read_out(socket: &Socket) -> io::Result<u64> {
+    if let Err(error) = socket.withdraw().and_then(|()| mmsg::wait_for_arrivals_under_way()) {
+        log::debug!("a socket that is closed stays in place until then: {error}");
+    }
+    let mut all = 0;
+    count_out(socket, |datagrams| all += datagrams)?;
+    Ok(all)
+}
+
+#[cfg(test)]
+#[path = "sweep_tests.rs"]
+mod tests;

@@ -1,0 +1,192 @@
+//! A service manager in small: it starts one daemon after another in the same place, hears what each says, keeps the
+//! descriptors that they give it, and passes them to the next, as systemd does for a unit with FileDescriptorStoreMax=.
+
+use std::io::{ErrorKind, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use command_fds::{CommandFdExt as _, FdMapping};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use serde_json::Value;
+
+use super::daemon::{complete, udpd};
+
+/// Longer than any machine needs; only a daemon that hangs ever sees it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The manager of one service.
+pub(crate) struct Manager {
+    directory: tempfile::TempDir,
+    notify: UnixDatagram,
+    /// What it keeps, in the order in which it came.
+    store: Vec<(String, OwnedFd)>,
+    /// How many descriptors it keeps.
+    limit: usize,
+    running: Option<(Child, JoinHandle<String>)>,
+}
+
+/// How one of the daemons ended.
+pub(crate) struct Finished {
+    pub(crate) status: ExitStatus,
+    pub(crate) stderr: String,
+    /// What it left in `stats_on_exit`; null when it wrote none.
+    pub(crate) ledger: Value,
+}
+
+impl Manager {
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::tempdir().expect("cannot make a directory for the service");
+        let notify = UnixDatagram::bind(directory.path().join("notify.sock")).expect("cannot bind the notify socket");
+        notify.set_read_timeout(Some(Duration::from_millis(100))).expect("a time limit above zero");
+        Self { directory, notify, store: Vec::new(), limit: 64, running: None }
+    }
+
+    /// The directory of the service, which `@DIR@` stands for.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The names of what it keeps.
+    pub(crate) fn names(&self) -> Vec<&str> {
+        self.store.iter().map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// Puts a descriptor into its hands as a `.socket` unit would, in front of what it keeps.
+    pub(crate) fn hold(&mut self, name: &str, descriptor: OwnedFd) {
+        self.store.push((name.to_owned(), descriptor));
+    }
+
+    /// From now on it keeps no more than so many.
+    pub(crate) fn keep_at_most(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
+    /// Starts the daemon with this configuration and everything that is kept, and waits until it is ready.
+    pub(crate) fn start(&mut self, text: &str) {
+        self.launch(text);
+        let started = Instant::now();
+        while !self.hear().is_some_and(|message| message.lines().any(|line| line == "READY=1")) {
+            let (child, _) = self.running.as_mut().expect("just started");
+            if let Some(status) = child.try_wait().expect("a child") {
+                panic!("udpd ended ({status}) before it was ready:\n{}", self.finished().stderr);
+            }
+            assert!(started.elapsed() < PATIENCE, "udpd is not ready after {PATIENCE:?}");
+        }
+    }
+
+    /// Starts a daemon that is to end by itself.
+    pub(crate) fn start_in_vain(&mut self, text: &str) -> Finished {
+        self.launch(text);
+        self.finished()
+    }
+
+    fn launch(&mut self, text: &str) {
+        assert!(self.running.is_none(), "one at a time");
+        let file = self.directory().join("udpd.toml");
+        std::fs::write(&file, complete(text, self.directory())).expect("cannot write the configuration");
+        let _ = std::fs::remove_file(self.directory().join("ledger.json"));
+        // The number of the process is known to the process alone before it begins.
+        let mut command = Command::new("sh");
+        command.args(["-c", "LISTEN_PID=$$; export LISTEN_PID; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_udpd")]);
+        command.args(["run", "-c"]).arg(file).env("XDG_RUNTIME_DIR", self.directory());
+        command.env("NOTIFY_SOCKET", self.directory().join("notify.sock")).env("FDSTORE", self.limit.to_string());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        if !self.store.is_empty() {
+            let names: Vec<&str> = self.names();
+            command.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
+        }
+        let copies = self.store.iter().map(|(_, descriptor)| descriptor.try_clone().expect("a copy"));
+        let mappings = copies.zip(3..).map(|(parent_fd, child_fd)| FdMapping { parent_fd, child_fd }).collect();
+        command.fd_mappings(mappings).expect("no number twice");
+        let mut child = command.spawn().expect("cannot start udpd");
+        let pipe = child.stderr.take().expect("stderr is piped");
+        let stderr = std::thread::spawn(move || std::io::read_to_string(pipe).expect("udpd's stderr is UTF-8"));
+        self.running = Some((child, stderr));
+    }
+
+    /// The process that runs now.
+    pub(crate) fn pid(&self) -> u32 {
+        self.running.as_ref().expect("a daemon runs").0.id()
+    }
+
+    /// Asks for the ledger until `enough` of it holds, and panics when that never comes.
+    pub(crate) fn stats_when(&self, what: &str, enough: impl Fn(&Value) -> bool) {
+        let (started, socket) = (Instant::now(), self.directory().join("control.sock"));
+        loop {
+            let output = udpd(&["stats", "--json", "--socket", socket.to_str().expect("temporary paths are UTF-8")]);
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "udpd stats ended with {}: {stderr}", output.status);
+            let ledger = serde_json::from_slice(&output.stdout).expect("udpd stats --json prints JSON");
+            if enough(&ledger) {
+                return;
+            }
+            assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} for: {what}; the ledger is {ledger:#}");
+        }
+    }
+
+    /// Ends the daemon by a signal, and keeps what it has been given.
+    pub(crate) fn end_by(&mut self, signal: Signal) -> Finished {
+        let pid = i32::try_from(self.pid()).expect("a process id fits i32");
+        kill(Pid::from_raw(pid), signal).expect("it runs");
+        self.finished()
+    }
+
+    fn finished(&mut self) -> Finished {
+        let (mut child, stderr) = self.running.take().expect("a daemon runs");
+        let status = child.wait().expect("a child");
+        while self.hear().is_some() {}
+        let ledger = std::fs::read(self.directory().join("ledger.json"));
+        let ledger = ledger.map_or(Value::Null, |json| serde_json::from_slice(&json).expect("the ledger is JSON"));
+        Finished { status, stderr: stderr.join().expect("the reader of stderr does not panic"), ledger }
+    }
+
+    /// Hears one message and does what it says about descriptors; `None` when none comes for a while.
+    fn hear(&mut self) -> Option<String> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut bytes = [0; 4096];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let length = loop {
+            let parts = &mut [IoSliceMut::new(&mut bytes)];
+            match recvmsg(&self.notify, parts, &mut control, RecvFlags::CMSG_CLOEXEC).map_err(std::io::Error::from) {
+                Ok(message) => break message.bytes,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
+                // A time limit makes the wait one that stopping and continuing this process ends.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => panic!("cannot hear the daemon: {error}"),
+            }
+        };
+        let message = String::from_utf8_lossy(&bytes[..length]).into_owned();
+        let descriptor = control.drain().find_map(|part| match part {
+            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+            _ => None,
+        });
+        let field = |key: &str| message.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default().to_owned();
+        let name = field("FDNAME=");
+        if message.contains("FDSTOREREMOVE=1") {
+            self.store.retain(|(own, _)| *own != name);
+        } else if message.contains("FDSTORE=1") {
+            assert_eq!(field("FDPOLL="), "0", "systemd would drop it on the first error: {message}");
+            let descriptor = descriptor.expect("FDSTORE comes with a descriptor");
+            if self.store.len() < self.limit {
+                self.store.push((name, descriptor));
+            }
+        }
+        Some(message)
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        if let Some((child, _)) = &mut self.running {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
