@@ -23,6 +23,11 @@ fn listening(address: SocketAddr, lines: &str) -> String {
     )
 }
 
+/// The same without a sandbox, in which udpd cannot look into other processes.
+fn outside(text: &str) -> String {
+    format!("[daemon]\nsandbox = \"off\"\n{text}")
+}
+
 /// A socket of this test that others of its user may share an address with.
 fn join(address: SocketAddr) -> Arc<Socket> {
     let socket = Arc::new(Socket::new(Family::V4).expect("a socket"));
@@ -80,7 +85,7 @@ fn a_start_beside_a_group_whose_address_overlaps_is_exit_69_too() {
 #[test]
 fn who_joins_a_running_daemon_is_seen_in_the_ledger_and_said_once_and_once_when_it_leaves() {
     let address = free_address();
-    let daemon = Daemon::with_config(&listening(address, "lanes = 2"));
+    let daemon = Daemon::with_config(&outside(&listening(address, "lanes = 2")));
     assert_eq!(shared_with(&daemon.stats()).len(), 0);
     let joined = [join(address), join(address)];
     let ledger = daemon.stats_when("the two are seen", |ledger| {
@@ -98,6 +103,19 @@ fn who_joins_a_running_daemon_is_seen_in_the_ledger_and_said_once_and_once_when_
     let ended = daemon.terminate();
     assert_eq!(lines_with(&ended, "splits the datagrams"), 1, "{}", ended.stderr);
     assert_eq!(lines_with(&ended, "has closed"), 1, "{}", ended.stderr);
+}
+
+#[test]
+fn inside_the_sandbox_who_joins_is_seen_as_well_by_its_user() {
+    let address = free_address();
+    let daemon = Daemon::with_config(&listening(address, "lanes = 2"));
+    let joined = join(address);
+    let ledger = daemon.stats_when("it is seen", |ledger| !shared_with(ledger).is_empty());
+    assert_eq!(shared_with(&ledger)[0]["takes"], "share");
+    drop(joined);
+    daemon.stats_when("it is gone", |ledger| shared_with(ledger).is_empty());
+    let ended = daemon.terminate();
+    assert_eq!(lines_with(&ended, "splits the datagrams"), 1, "{}", ended.stderr);
 }
 
 #[test]
@@ -126,8 +144,8 @@ fn who_takes_one_address_of_a_wildcard_is_named_and_so_is_who_has_the_rest() {
 #[test]
 fn two_that_both_say_share_port_see_each_other_and_between_them_nothing_is_lost() {
     let address = free_address();
-    let first = Daemon::with_config(&listening(address, "share_port = true"));
-    let second = Daemon::with_config(&listening(address, "lanes = 2\nshare_port = true"));
+    let first = Daemon::with_config(&outside(&listening(address, "share_port = true")));
+    let second = Daemon::with_config(&outside(&listening(address, "lanes = 2\nshare_port = true")));
     let metrics = free_address();
     let third = Daemon::with_config(&format!(
         "[daemon]\nmetrics_address = \"{metrics}\"\n{}",

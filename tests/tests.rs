@@ -32,6 +32,7 @@ mod policies;
 // What never reached this host.
 mod upstream;
 // Who else is on a port.
+mod sandbox;
 mod seats;
 mod sharing;
 // What the bench says of the traffic is what was done to it.

@@ -62,6 +62,9 @@ enum Command {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        /// Try to break out of the sandbox of each kind of thread, and print what was refused
+        #[arg(long, conflicts_with = "json")]
+        sandbox: bool,
     },
     /// Print one snapshot of the running daemon's ledger
     #[command(after_help = "Example: udpd stats --json | jq '.listeners[].residual'")]
@@ -270,7 +273,10 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
             run::execute(&Config::from_arguments(&listen, &to, lanes, stats_on_exit)?)
         }
         Command::Run { config, .. } => run::execute(&load(config)?),
-        Command::Check { config, json } => {
+        Command::Check { config, sandbox: true, .. } => {
+            check::try_sandbox(&load_on(config, &Host::default())?, &mut io::stdout().lock())
+        }
+        Command::Check { config, json, .. } => {
             check::execute(&load_on(config, &Host::default())?, json, &mut io::stdout().lock())
         }
         Command::Stats { json, daemon } => stats::execute(reach(daemon)?, json, &mut io::stdout().lock()),

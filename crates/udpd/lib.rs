@@ -39,6 +39,8 @@ pub mod settings;
 
 pub mod host;
 
+pub mod sandbox;
+
 pub mod capture;
 pub mod os;
 pub mod text;

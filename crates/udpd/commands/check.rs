@@ -5,14 +5,17 @@ use std::io::Write;
 
 use serde::Serialize;
 
+use super::run;
 use crate::config::Config;
 use crate::endpoint::metrics::TokenFile;
 use crate::exit::{ExitCode, Failure};
-use crate::os::console;
+use crate::os::crew::Crew;
+use crate::os::{console, threads};
 use crate::plan::buffers::Buffers;
 use crate::plan::memory::{Bytes, Memory};
 use crate::plan::pool::{PoolPlan, Stall};
 use crate::plan::{self, LanePlan, Plan, words};
+use crate::sandbox;
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
@@ -209,6 +212,33 @@ fn sum_of_pool(config: &Config, pool: &PoolPlan) -> String {
     let line = |(bytes, what): (usize, &str)| format!("  {:>10}  {what}\n", Bytes(bytes).to_string());
     let whole = (pool.batches_bytes + blocks_bytes, "in all, fixed at the start");
     parts.into_iter().filter(|(bytes, _)| *bytes > 0).chain([whole]).map(line).collect()
+}
+
+/// Tries to break out of the sandbox that a daemon with this configuration would be in, and prints what came of it.
+pub fn try_sandbox(config: &Config, out: &mut dyn Write) -> Result<(), Failure> {
+    let plan = plan::make(config, &plan::neighbours(config.daemon.control_socket.value.as_deref()))?;
+    let (crew, _events) = Crew::new();
+    let tried = sandbox::attempts(run::reaches(config, &plan), &run::duties(config), &crew);
+    let (attempts, missing) = tried.map_err(|error| threads::refusal("udpd-trial", &error))?;
+    let mut text = String::new();
+    for attempt in &attempts {
+        let outcome = match (attempt.is_refused, attempt.is_granted()) {
+            (true, _) => "refused",
+            (false, true) => "granted",
+            (false, false) => "LET THROUGH",
+        };
+        text += &format!("{:<28}  {:<30}  {outcome}\n", attempt.duty, attempt.what);
+    }
+    missing.iter().for_each(|what| text += &format!("missing: {what}\n"));
+    console::print(out, &text)?;
+    let through = attempts.iter().filter(|attempt| !attempt.is_refused && !attempt.is_granted()).count();
+    match (through, missing.len()) {
+        (0, 0) => Ok(()),
+        _ => Err(Failure::new(
+            ExitCode::Permission,
+            format!("{through} of {} attempts were let through; docs/sandbox.md says what that means", attempts.len()),
+        )),
+    }
 }
 
 /// The failure of a configuration that was given neither as a file nor as arguments.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::logging::LogFormat;
 use crate::os::paths;
+use crate::sandbox::Mode;
 use crate::settings::kinds::{Choose, Chosen, Optional, Or, Size, Words};
 use crate::settings::{Field, Findings, Kind, settings};
 use crate::text::address;
@@ -26,6 +27,9 @@ settings! {
         log_format: LogFormat = "text", Words(&[("text", LogFormat::Text), ("json", LogFormat::Json)]);
         /// Where the final ledger goes as JSON when the daemon ends. "" = nowhere.
         stats_on_exit: Option<PathBuf> = "" like "/var/lib/udpd/ledger.json", Optional(paths::check_replaced);
+        /// What udpd gives up once it runs: capabilities, system calls and paths. With "require" it does not start
+        /// where the kernel lacks a part.
+        sandbox: Mode = "auto", Words(&[("auto", Mode::Auto), ("require", Mode::Require), ("off", Mode::Off)]);
         /// The memory for datagrams: what all lanes receive into, and what waits for all sinks.
         pool_bytes: Option<usize> = "auto", Or(&[("auto", None)], Size(POOL), Some);
     }

@@ -18,6 +18,7 @@ use log::{LevelFilter, Log, Metadata, Record};
 pub use self::line::LogFormat;
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::Crew;
+use crate::os::duty::Duty;
 use crate::os::threads;
 use line::Style;
 use writer::{Message, Writer};
@@ -104,7 +105,7 @@ fn spawn(
 ) -> Result<(Backend, Logger), Failure> {
     let (queue, lines): (Sender<Message>, Receiver<Message>) = bounded(QUEUE_LINES);
     let writer = Writer::new(output, lines, style, lines_lost);
-    crew.spawn("udpd-log", move || writer.run()).map_err(|error| threads::refusal("udpd-log", &error))?;
+    crew.spawn("udpd-log", Duty::Log, move || writer.run()).map_err(|error| threads::refusal("udpd-log", &error))?;
     Ok((Backend { level, style, queue: queue.clone(), lines_lost }, Logger { queue }))
 }
 

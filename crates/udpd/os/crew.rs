@@ -8,7 +8,7 @@
 //!
 //! A step costs one relaxed store to memory of the thread's own, once for each batch or call, never for a datagram.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -17,6 +17,9 @@ use std::thread::{self, JoinHandle};
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use crossbeam_utils::CachePadded;
+use crossbeam_utils::sync::WaitGroup;
+
+use super::duty::Duty;
 
 /// The stack of a thread of which there may be many, a lane or a consumer: several times what it has been seen to use.
 pub const STACK_OF_MANY_BYTES: usize = 512 << 10;
@@ -32,11 +35,35 @@ pub enum Event {
     ThreadPanicked(String),
 }
 
+/// Takes from a thread what its duty does not need.
+pub trait Confine: fmt::Debug + Send + Sync {
+    /// Confines the calling thread. It is called once for each thread, and nothing leads out again.
+    fn confine(&self, duty: Duty);
+}
+
 /// Starts the threads of a daemon and knows those that live.
 #[derive(Debug, Clone)]
 pub struct Crew {
     events: Sender<Event>,
     members: Arc<Mutex<Vec<Weak<Member>>>>,
+    confinement: Option<Arc<Confinement>>,
+}
+
+/// What the threads of a crew go into.
+#[derive(Debug)]
+struct Confinement {
+    sandbox: Arc<dyn Confine>,
+    /// Held by each thread that has yet to go in; none when all have to be inside.
+    outside: Mutex<Option<WaitGroup>>,
+}
+
+/// A thread that has yet to go in.
+#[derive(Debug)]
+struct Candidate {
+    sandbox: Arc<dyn Confine>,
+    duty: Duty,
+    /// Who waits for it hears of its entry, and of its end.
+    _outside: Option<WaitGroup>,
 }
 
 /// One living thread.
@@ -99,38 +126,74 @@ impl Vitals {
 
 thread_local! {
     static SELF: OnceCell<Arc<Member>> = const { OnceCell::new() };
+    static CANDIDATE: RefCell<Option<Candidate>> = const { RefCell::new(None) };
+}
+
+/// Confines the calling thread to its duty, if its crew has a sandbox and it is not inside.
+pub fn enter_sandbox() {
+    if let Some(Candidate { sandbox, duty, _outside }) = CANDIDATE.take() {
+        sandbox.confine(duty);
+    }
 }
 
 impl Crew {
     /// A crew without members, and where it reports to.
     pub fn new() -> (Self, Receiver<Event>) {
         let (events, inbox) = unbounded();
-        (Self { events, members: Arc::default() }, inbox)
+        (Self { events, members: Arc::default(), confinement: None }, inbox)
     }
 
-    /// Starts a thread, and returns when it runs. Its death by panic becomes an [`Event`].
+    /// Whose threads go into this sandbox from now on.
+    pub fn confined_by(self, sandbox: Arc<dyn Confine>) -> Self {
+        let confinement = Confinement { sandbox, outside: Mutex::new(Some(WaitGroup::new())) };
+        Self { confinement: Some(Arc::new(confinement)), ..self }
+    }
+
+    /// Waits until every thread is in the sandbox, and takes the calling one there. Whatever starts from now on is born
+    /// inside.
+    pub fn confine_the_rest(&self) {
+        let Some(confinement) = &self.confinement else { return };
+        let outside = confinement.outside.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(outside) = outside {
+            at_rest(|| outside.wait());
+        }
+        confinement.sandbox.confine(Duty::Main);
+    }
+
+    /// Starts a thread, and returns when it runs. It goes into the sandbox before it does anything. Its death by panic
+    /// becomes an [`Event`].
     pub fn spawn<T: Send + 'static>(
         &self,
         name: impl Into<String>,
+        duty: Duty,
         body: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<JoinHandle<T>> {
-        Ok(self.launch(name, thread::Builder::new(), body)?.wait())
+        let body = || {
+            enter_sandbox();
+            body()
+        };
+        Ok(self.launch(name, duty, thread::Builder::new(), body)?.wait())
     }
 
     /// Starts one of many threads and does not wait until it runs, so that many come to run at the same time. Its stack
     /// is as long as a lane or a consumer needs: a thousand of the usual two megabytes are refused where memory may not
     /// be overcommitted.
+    ///
+    /// Such a thread has something to do before it goes into the sandbox, if only to sit on its cores, and calls
+    /// [`enter_sandbox`] itself.
     pub fn spawn_one_of_many<T: Send + 'static>(
         &self,
         name: impl Into<String>,
+        duty: Duty,
         body: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<Starting<T>> {
-        self.launch(name, thread::Builder::new().stack_size(STACK_OF_MANY_BYTES), body)
+        self.launch(name, duty, thread::Builder::new().stack_size(STACK_OF_MANY_BYTES), body)
     }
 
     fn launch<T: Send + 'static>(
         &self,
         name: impl Into<String>,
+        duty: Duty,
         builder: thread::Builder,
         body: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<Starting<T>> {
@@ -138,8 +201,10 @@ impl Crew {
         let member = Arc::new(Member::new(&name));
         let alarm = Alarm { member: Arc::clone(&member), events: self.events.clone() };
         let (begun, beginning) = bounded(1);
+        let candidate = self.candidate(duty);
         let handle = builder.name(name).spawn(move || {
             let alarm = alarm;
+            CANDIDATE.set(candidate);
             alarm.member.thread_id.store(nix::unistd::gettid().as_raw(), Ordering::Relaxed);
             SELF.with(|own| own.set(Arc::clone(&alarm.member))).expect("a new thread is nobody yet");
             let _ = begun.send(());
@@ -147,6 +212,12 @@ impl Crew {
         })?;
         self.add(&member);
         Ok(Starting { handle, beginning, member: Arc::downgrade(&member) })
+    }
+
+    fn candidate(&self, duty: Duty) -> Option<Candidate> {
+        let confinement = self.confinement.as_ref().filter(|_| !matches!(duty, Duty::Free | Duty::Errand))?;
+        let outside = confinement.outside.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Some(Candidate { sandbox: Arc::clone(&confinement.sandbox), duty, _outside: outside })
     }
 
     /// Makes the calling thread a member until it ends: the main thread, which nobody has started here. Nobody hears
@@ -256,7 +327,7 @@ mod tests {
     #[test]
     fn a_thread_that_panics_is_reported_by_its_name() {
         let (crew, events) = Crew::new();
-        let outcome = crew.spawn("rx0-syslog", || panic!("on purpose")).unwrap().join();
+        let outcome = crew.spawn("rx0-syslog", Duty::Free, || panic!("on purpose")).unwrap().join();
         assert!(outcome.is_err());
         assert_eq!(events.recv().unwrap(), Event::ThreadPanicked("rx0-syslog".into()));
         assert_eq!(crew.vitals(), []);
@@ -265,7 +336,7 @@ mod tests {
     #[test]
     fn a_thread_that_ends_is_no_member_any_more_and_no_event() {
         let (crew, events) = Crew::new();
-        assert_eq!(crew.spawn("keeper", || 7).unwrap().join().unwrap(), 7);
+        assert_eq!(crew.spawn("keeper", Duty::Free, || 7).unwrap().join().unwrap(), 7);
         assert_eq!(crew.vitals(), []);
         assert!(events.try_recv().is_err());
     }
@@ -286,7 +357,7 @@ mod tests {
             said.send(()).unwrap();
             going_on.recv().unwrap();
         };
-        let thread = crew.spawn("sink0", body).unwrap();
+        let thread = crew.spawn("sink0", Duty::Free, body).unwrap();
         let mut pulses = Vec::new();
         for _ in 0..3 {
             heard.recv().unwrap();
@@ -316,7 +387,7 @@ mod tests {
     fn a_thread_that_was_started_runs() {
         let (crew, _events) = Crew::new();
         for number in 0..100 {
-            let thread = crew.spawn(format!("{number}"), thread::park).unwrap();
+            let thread = crew.spawn(format!("{number}"), Duty::Free, thread::park).unwrap();
             assert!(crew.vitals()[0].thread_id > 0, "{number}");
             thread.thread().unpark();
             thread.join().unwrap();
@@ -326,7 +397,7 @@ mod tests {
     #[test]
     fn a_thread_is_known_by_its_number_for_as_long_as_it_lives() {
         let (crew, _events) = Crew::new();
-        let starting = crew.spawn_one_of_many("rx0", thread::park).unwrap();
+        let starting = crew.spawn_one_of_many("rx0", Duty::Free, thread::park).unwrap();
         let known = starting.known();
         let thread = starting.wait();
         assert_eq!(known.thread_id(), Some(crew.vitals()[0].thread_id));
@@ -342,6 +413,6 @@ mod tests {
             let _ = std::panic::catch_unwind(|| at_rest(|| panic!("on purpose")));
             SELF.with(|own| own.get().unwrap().pulse.load(Ordering::Relaxed))
         };
-        assert_eq!(crew.spawn("one", body).unwrap().join().unwrap(), 2);
+        assert_eq!(crew.spawn("one", Duty::Free, body).unwrap().join().unwrap(), 2);
     }
 }

@@ -33,7 +33,7 @@ impl fmt::Display for Holder {
             (Some(pid), Some(command)) => write!(formatter, "{command} (pid {pid})"),
             (Some(pid), None) => write!(formatter, "pid {pid}"),
             (None, _) if self.own => formatter.write_str("whoever started this udpd and handed it the socket"),
-            (None, _) => write!(formatter, "a process of uid {}, which only root can name", self.uid),
+            (None, _) => write!(formatter, "a process of uid {}, which root can name (ss -lunp)", self.uid),
         }
     }
 }
@@ -237,7 +237,7 @@ mod tests {
         let root = made_up();
         let holders = of_udp_address(address("127.0.0.2:8125"), &[], root.path());
         assert_eq!(holders.len(), 2);
-        assert_eq!(holders[0].to_string(), "a process of uid 1000, which only root can name");
+        assert_eq!(holders[0].to_string(), "a process of uid 1000, which root can name (ss -lunp)");
         assert_eq!(holders[1].to_string(), "statsd (pid 1001)");
     }
 

@@ -3,6 +3,7 @@
 
 pub mod console;
 pub mod crew;
+pub mod duty;
 pub mod holder;
 pub mod interrupt;
 pub mod lookup;

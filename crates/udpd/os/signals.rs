@@ -14,6 +14,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::crew::{self, Crew, Event};
+use super::duty::Duty;
 use crate::exit::{ExitCode, Failure};
 
 /// What a signal does.
@@ -124,7 +125,7 @@ pub(super) fn listen(crew: &Crew, mut tell: impl FnMut(i32) + Send + 'static) ->
             tell(crew::at_rest(|| next(&descriptor)));
         }
     };
-    crew.spawn("udpd-signal", body).map(drop).map_err(fail)
+    crew.spawn("udpd-signal", Duty::Signals, body).map(drop).map_err(fail)
 }
 
 /// Every signal, the real-time ones included, without those of which `is_out` holds.

@@ -7,7 +7,8 @@ use super::follower::Follower;
 use super::lane::{LaneThread, thread_name};
 use super::running::Pinned;
 use crate::exit::Failure;
-use crate::os::crew::Crew;
+use crate::os::crew::{self, Crew};
+use crate::os::duty::Duty;
 use crate::os::threads;
 use crate::plan::Plan;
 
@@ -42,10 +43,11 @@ fn spawn_each(
         let is_put = Arc::new(AtomicBool::new(false));
         let (own_cores, put, own_upstream) = (cores.clone(), Arc::clone(&is_put), upstream.clone());
         let starting = crew
-            .spawn_one_of_many(name.clone(), move || {
+            .spawn_one_of_many(name.clone(), Duty::Follower, move || {
                 if !own_cores.is_empty() && steer::confine_current_thread(&own_cores).is_ok() {
                     put.store(true, Ordering::Relaxed);
                 }
+                crew::enter_sandbox();
                 own_upstream.run();
             })
             .map_err(|error| threads::refusal(&format!("the thread {name}"), &error))?;

@@ -15,12 +15,13 @@ use super::sampling::Sampling;
 use super::setup::LaneSetup;
 use super::socket;
 use super::successor::Successor;
-use crate::config::OnTruncate;
+use crate::config::{EngineKind, OnTruncate};
 use crate::exit::{ExitCode, Failure};
 use crate::handover::pool::{Home, Owner, Pool};
 use crate::handover::route::Route;
 use crate::ledger::LaneLedger;
 use crate::os::crew::{self, Crew, Known, Starting};
+use crate::os::duty::Duty;
 use crate::os::threads;
 use crate::plan::engine;
 use crate::policy::Policy;
@@ -107,8 +108,12 @@ impl LaneThread {
         let (start, coming) = bounded(1);
         let name = thread_name("rx", setup.index, &setup.listener.name);
         let own = setup.clone();
+        let duty = match setup.plan.engine.kind {
+            EngineKind::IoUring => Duty::RingReceiver,
+            EngineKind::Recvmmsg => Duty::Receiver,
+        };
         let thread = crew
-            .spawn_one_of_many(name, move || live(own, kept, &made_sender, &coming))
+            .spawn_one_of_many(name, duty, move || live(own, kept, &made_sender, &coming))
             .map_err(|error| threads::refusal(&setup.to_string(), &error))?;
         Ok(Coming { setup, made, start, thread })
     }
@@ -159,6 +164,7 @@ fn live(
     }
     let Ok(start) = crew::at_rest(|| start.recv()) else { return };
     let Start { routes, ledger, stop, successor, is_kept, leavings } = start;
+    crew::enter_sandbox();
     let Parts { engine, pool, observer, policy, receive_buffer_bytes } = parts;
     Receiver {
         engine,

@@ -10,6 +10,7 @@ use mmsg::{Backing, PackedBatch};
 use crate::exit::{ExitCode, Failure};
 use crate::handover::blocks::{Allowance, Blocks, Stock};
 use crate::os::crew::Crew;
+use crate::os::duty::Duty;
 use crate::plan::memory::Bytes;
 use crate::plan::pool::{HUGE_PAGE_BYTES, NodePool, PoolPlan};
 
@@ -27,7 +28,7 @@ impl Stocks {
     pub(super) fn make(plan: &PoolPlan, crew: &Crew) -> Result<Self, Failure> {
         let begin = |(place, node): (usize, &NodePool)| {
             let (core, count, bytes) = (node.core, plan.blocks_on(place), plan.block_bytes);
-            crew.spawn(format!("pool{place}"), move || touch(core, count, bytes))
+            crew.spawn(format!("pool{place}"), Duty::Free, move || touch(core, count, bytes))
         };
         let threads: Vec<_> = plan.nodes.iter().enumerate().map(begin).collect();
         let mut made = Vec::new();

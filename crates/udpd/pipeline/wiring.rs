@@ -19,7 +19,8 @@ use crate::handover::channel::Inbox;
 use crate::handover::pool::{Home, Homes};
 use crate::handover::route::Route;
 use crate::ledger::{ConsumerLedger, Tallies};
-use crate::os::crew::{Crew, Event, Starting};
+use crate::os::crew::{self, Crew, Event, Starting};
+use crate::os::duty::Duty;
 use crate::os::threads;
 use crate::plan::{LanePlan, Plan, SinkPlan};
 use crate::sink::settings::Opening;
@@ -42,6 +43,7 @@ pub(super) struct Pending {
     name: String,
     /// Where it may run; anywhere, when there are none.
     cores: Vec<usize>,
+    duty: Duty,
     consumer: Consumer,
 }
 
@@ -100,6 +102,7 @@ impl Wiring<'_> {
                 scenes: self.scenes,
                 feeds: &lanes,
                 listeners: self.listeners,
+                crew: self.crew,
                 caller: &inbox.caller(),
                 keeper: &mut keeper,
             })?;
@@ -114,7 +117,8 @@ impl Wiring<'_> {
                 stays: Stays::new(Arc::clone(&residence)),
             };
             let cores = self.plan.cores_of_consumer(&lanes);
-            consumers.push(Pending { name: thread_name("sink", number, &sink.name), cores, consumer });
+            let duty = sink.settings.needs().duty;
+            consumers.push(Pending { name: thread_name("sink", number, &sink.name), cores, duty, consumer });
             books.consumers.push(ledger);
             books.residence.push(residence);
         }
@@ -135,7 +139,8 @@ pub(super) fn spawn_consumers(
     Ok(starting.into_iter().map(|(starting, pinned)| (starting.wait(), pinned)).unzip())
 }
 
-fn spawn_consumer(Pending { name, cores, consumer }: Pending, crew: &Crew) -> Result<(Starting<()>, Pinned), Failure> {
+fn spawn_consumer(pending: Pending, crew: &Crew) -> Result<(Starting<()>, Pinned), Failure> {
+    let Pending { name, cores, duty, consumer } = pending;
     let reporter = crew.clone();
     let subject = name.clone();
     let is_put = Arc::new(AtomicBool::new(false));
@@ -149,13 +154,14 @@ fn spawn_consumer(Pending { name, cores, consumer }: Pending, crew: &Crew) -> Re
                 }
             }
         }
+        crew::enter_sandbox();
         let end = consumer.run(|why| reporter.report(Event::SinkClosed(why.to_owned())));
         if let End::Closed(why) = end {
             log::debug!("{name} has ended: {why}");
         }
     };
     let starting = crew
-        .spawn_one_of_many(subject.clone(), body)
+        .spawn_one_of_many(subject.clone(), duty, body)
         .map_err(|error| threads::refusal(&format!("consumer {subject}"), &error))?;
     let who = format!("the consumer {subject}");
     let pinned = Pinned { who, thread: starting.known(), cores, is_put, lane: None };

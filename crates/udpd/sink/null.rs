@@ -1,11 +1,12 @@
 //! The sink that counts and forgets: what everything else costs is measured against it.
 
 use super::contract::{Sink, deliver};
-use super::settings::{Opened, Opening, SinkSettings, Target};
+use super::settings::{Needs, Opened, Opening, SinkSettings, Target};
 use super::written::{Scheme, WrittenSink};
 use crate::exit::Failure;
 use crate::handover::batch::LaneBatch;
 use crate::ledger::Tallies;
+use crate::os::duty::Duty;
 use crate::settings::{Findings, Key, Settings, Table};
 
 /// Takes everything, keeps nothing, and has no settings.
@@ -31,6 +32,10 @@ impl WrittenSink for NullSink {
 impl SinkSettings for NullSink {
     fn target(&self) -> Target<'_> {
         Target::Nowhere
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::only(Duty::Writer)
     }
 
     fn open(&self, _: Opening<'_>) -> Result<Opened, Failure> {

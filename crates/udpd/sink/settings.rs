@@ -4,6 +4,7 @@
 use std::any::Any;
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::contract::Sink;
@@ -13,6 +14,8 @@ use crate::format::Format;
 use crate::format::encoder::{Encoder, Scene};
 use crate::handover::Caller;
 use crate::ledger::{DestinationLedger, FileLedger};
+use crate::os::crew::Crew;
+use crate::os::duty::Duty;
 
 /// The settings of a sink of any type; cheap to clone.
 pub type AnySettings = Arc<dyn SinkSettings>;
@@ -41,6 +44,9 @@ pub trait SinkSettings: Any + fmt::Debug + Send + Sync {
         Vec::new()
     }
 
+    /// What it needs of the system besides what its target says, once it runs.
+    fn needs(&self) -> Needs;
+
     fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure>;
 }
 
@@ -65,6 +71,22 @@ pub enum Target<'a> {
     Elsewhere(String),
 }
 
+/// What a sink needs of the system. What it does not name here, a sandbox denies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Needs {
+    /// What its consumers do.
+    pub duty: Duty,
+    /// What they read besides.
+    pub reads: Vec<PathBuf>,
+}
+
+impl Needs {
+    /// Those of consumers that read nothing.
+    pub fn only(duty: Duty) -> Self {
+        Self { duty, reads: Vec::new() }
+    }
+}
+
 /// The sink of one consumer, about to be opened.
 #[derive(Debug)]
 pub struct Opening<'a> {
@@ -74,6 +96,8 @@ pub struct Opening<'a> {
     /// Which of them feed the consumer.
     pub feeds: &'a [bool],
     pub listeners: &'a [String],
+    /// Starts threads.
+    pub crew: &'a Crew,
     /// Wakes the consumer.
     pub caller: &'a Caller,
     /// Keeps the files of all consumers of the sink; whoever needs one first makes it.

@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use super::contract::Sink;
 use super::outbox::{self, Destination, Outbox};
-use super::settings::{Opened, Opening, SinkSettings, Target};
+use super::settings::{Needs, Opened, Opening, SinkSettings, Target};
 use super::written::{Scheme, WrittenSink};
 use crate::exit::{ExitCode, Failure};
 use crate::format::Format;
 use crate::format::encoder::Encoder;
 use crate::handover::batch::LaneBatch;
 use crate::ledger::Tallies;
+use crate::os::duty::Duty;
 use crate::settings::kinds::Words;
 use crate::settings::settings;
 
@@ -55,6 +56,10 @@ impl SinkSettings for StdoutSettings {
 
     fn memory_bytes(&self, consumers: usize, _: usize) -> usize {
         consumers * outbox::memory_bytes_max()
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::only(Duty::Writer)
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {

@@ -3,8 +3,9 @@
 use std::fmt;
 
 use super::contract::Sink;
-use super::settings::{Opened, Opening, SinkSettings, Target};
+use super::settings::{Needs, Opened, Opening, SinkSettings, Target};
 use crate::exit::Failure;
+use crate::os::duty::Duty;
 
 /// Makes the sink of each consumer.
 pub struct Supplied<F>(pub F);
@@ -22,6 +23,10 @@ where
 {
     fn target(&self) -> Target<'_> {
         Target::Nowhere
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::only(Duty::Free)
     }
 
     fn open(&self, _: Opening<'_>) -> Result<Opened, Failure> {

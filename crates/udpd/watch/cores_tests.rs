@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 
 use super::*;
 use crate::os::crew::Crew;
+use crate::os::duty::Duty;
 
 /// Four cores on two nodes, of which core 3 is isolated, and what the kernel knows of each thread.
 #[derive(Default)]
@@ -77,7 +78,8 @@ impl Scene {
         let mut threads = Vec::new();
         let mut pinned = |who: &str, cores: &[usize], lane| {
             let (end, ending) = channel::<()>();
-            let starting = crew.spawn_one_of_many(who, move || ending.recv().unwrap_or_default()).expect("a thread");
+            let body = move || ending.recv().unwrap_or_default();
+            let starting = crew.spawn_one_of_many(who, Duty::Free, body).expect("a thread");
             let thread = starting.known();
             threads.push((end, starting.wait()));
             let is_put = Arc::new(AtomicBool::new(true));

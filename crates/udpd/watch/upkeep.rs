@@ -10,8 +10,14 @@ use super::cores::{CoreWatch, ThisMachine};
 use super::offences::OffenceWatch;
 use super::sharing::ShareWatch;
 use crate::config::{Config, Listener};
+use crate::exit::ExitCode;
 use crate::pipeline::{Lane, Pipeline};
 use crate::policy::Offences;
+use crate::sandbox::Mode;
+
+/// What a start has that a daemon in its sandbox has not.
+const GIVEN_UP: &str = ", which udpd gave up when it had started (sandbox): restart it, and for the next time lower \
+                        net.ipv4.ip_unprivileged_port_start or write sandbox = \"off\"";
 
 /// Remembers what was seen and said.
 #[derive(Debug)]
@@ -34,6 +40,8 @@ struct Tie {
     index: u32,
     /// It is bound to it; otherwise it has only joined groups on it.
     bound: bool,
+    /// Why an address may be refused that was had at the start, if for one reason.
+    given_up: &'static str,
     /// What has been said, so that nothing is said twice.
     said: Said,
 }
@@ -60,12 +68,13 @@ impl Upkeep {
         // What cannot be read was said when the plan was made, and then nobody has a node.
         let topology = Topology::read(Path::new("/sys")).unwrap_or_default();
         let mut allowed = steer::allowed_cores().unwrap_or_default();
+        let given_up = if config.daemon.sandbox == Mode::Off { "" } else { GIVEN_UP };
         allowed.retain(|core| config.steer.request.cores.as_ref().is_none_or(|cores| cores.contains(core)));
         Self {
             sharing,
             cores: CoreWatch::new(pipeline.pinned().to_vec(), &allowed, &topology, &ThisMachine),
             limits: limits.collect(),
-            ties: listeners().flat_map(|(index, listener)| ties(index, listener, pipeline)).collect(),
+            ties: listeners().flat_map(|(index, listener)| ties(index, listener, pipeline, given_up)).collect(),
             spinning: spinning.collect(),
         }
     }
@@ -105,11 +114,11 @@ impl Upkeep {
 }
 
 /// The interfaces that a listener depends on.
-fn ties(index: usize, listener: &Listener, pipeline: &Pipeline) -> Vec<Tie> {
+fn ties(index: usize, listener: &Listener, pipeline: &Pipeline, given_up: &'static str) -> Vec<Tie> {
     let tie = |interface: &String, known: Option<u32>, bound| {
         let index_now = known.or_else(|| index_of(interface))?;
         let (name, interface) = (listener.name.clone(), interface.clone());
-        Some(Tie { listener: index, name, interface, index: index_now, bound, said: Said::Nothing })
+        Some(Tie { listener: index, name, interface, index: index_now, bound, given_up, said: Said::Nothing })
     };
     let first = pipeline.lanes_of(index).next().and_then(Lane::bound_interface);
     let bound = listener.interface.as_ref().and_then(|interface| tie(interface, first, true));
@@ -153,7 +162,10 @@ impl Tie {
     /// The interface is there, but not the one that the listener knows.
     fn restore(&mut self, pipeline: &Pipeline, now: u32) {
         let outcome = match self.bound {
-            true => pipeline.replace_sockets(self.listener).map_err(|failure| failure.to_string()),
+            true => pipeline.replace_sockets(self.listener).map_err(|failure| match failure.code {
+                ExitCode::Permission => format!("{failure}{}", self.given_up),
+                _ => failure.to_string(),
+            }),
             false => pipeline.rejoin(self.listener, self.index, now),
         };
         match outcome {

@@ -26,6 +26,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::exit::Failure;
 use crate::os::crew::{self, Crew, Vitals};
+use crate::os::duty::Duty;
 use crate::os::notify::Notifier;
 use crate::os::threads;
 
@@ -66,7 +67,7 @@ impl Watchdog {
             seen: Seen::default(),
             looks_in_vain: 0,
         };
-        crew.spawn("udpd-watchdog", move || state.run(&orders))
+        crew.spawn("udpd-watchdog", Duty::Watchdog, move || state.run(&orders))
             .map_err(|error| threads::refusal("udpd-watchdog", &error))?;
         Ok(Self { looker: Some(looker) })
     }
@@ -349,7 +350,7 @@ mod tests {
             begun.send(()).unwrap();
             going_on.recv().unwrap();
         };
-        let hanging = crew.spawn("sink0-archive", body).unwrap();
+        let hanging = crew.spawn("sink0-archive", Duty::Free, body).unwrap();
         let notifier = Arc::new(Notifier::to(path.as_os_str()));
         let limit = Duration::from_secs(2);
         let mut looker = Looker { crew, notifier, limit, seen: Seen::default(), looks_in_vain: 0 };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::os::crew::Crew;
+use crate::os::duty::Duty;
 use crate::pipeline::Files;
 
 /// Goes over to new files as often as it has to.
@@ -27,7 +28,9 @@ impl Hangup {
             return;
         }
         let (files, open) = (self.files.clone(), Arc::clone(&self.open));
-        if let Err(error) = self.crew.spawn("udpd-reopen", move || answer_all(&open, || say(files.reopen()))) {
+        if let Err(error) =
+            self.crew.spawn("udpd-reopen", Duty::Errand, move || answer_all(&open, || say(files.reopen())))
+        {
             self.open.store(0, Ordering::Release);
             log::error!(
                 "SIGHUP: cannot start the thread udpd-reopen: {error}; raise the limit on threads (ulimit -u, \

@@ -3,6 +3,7 @@
 
 mod activation;
 mod hangup;
+mod inside;
 mod store;
 
 use std::collections::BTreeSet;
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use self::hangup::Hangup;
+use self::inside::Inside;
+pub(super) use self::inside::{duties, reaches};
 use self::store::Store;
 use crate::config::Config;
 use crate::endpoint::control::{ControlServer, ControlSocket, Seats};
@@ -57,33 +60,37 @@ pub fn execute(config: &Config) -> Result<(), Failure> {
     // Before anything is opened here, whose number could be taken for one that was passed.
     let kept = activation::take_passed_sockets()?;
     let (crew, events) = Crew::new();
+    let (inside, crew) = Inside::prepare(config.daemon.sandbox, crew)?;
     signals::watch(&crew)?;
     let logger = logging::start(config.daemon.log_level, config.daemon.log_format, io::stderr(), &crew)?;
-    let outcome = serve(config, kept, &crew, &events);
+    let outcome = serve(config, kept, &inside, &crew, &events);
     logger.finish(LOG_LIMIT);
     outcome
 }
 
-fn serve(config: &Config, kept: Kept, crew: &Crew, events: &Receiver<Event>) -> Result<(), Failure> {
+fn serve(config: &Config, kept: Kept, inside: &Inside, crew: &Crew, events: &Receiver<Event>) -> Result<(), Failure> {
     let started = Instant::now();
     let notifier = Arc::new(Notifier::from_environment());
     let mut store = Store::new(&notifier, &kept);
     let plan = plan::make(config, &plan::neighbours(None))?;
     Limits::read(Path::new("/")).refuse_start(config, &plan)?;
     descriptors::provide(config, &plan)?;
+    inside.begin(config, &plan)?;
     crew.enlist("main");
     let watchdog = Watchdog::start(crew, &notifier)?;
     // First what tells a second daemon on the same configuration from the first, so that it ends before it takes a
     // datagram.
-    let windows = BoundWindows::bind(config)?;
+    let windows = BoundWindows::bind(config).map_err(|failure| inside.explain(failure))?;
     let claims = kept.claim(config, &plan)?;
     store.forget(&claims.gone);
-    let pipeline = Pipeline::start_with(claims, config, &plan, started, crew)?;
+    let pipeline =
+        Pipeline::start_with(claims, config, &plan, started, crew).map_err(|failure| inside.explain(failure))?;
     // What the host lost before is not told.
     crew::at_rest(|| pipeline.books().look_at_host());
     // Its first look comes before anybody can ask what it has seen.
     let mut upkeep = Upkeep::new(config, &pipeline);
-    let windows = match windows.serve(&pipeline, published::of(config, &plan), crew) {
+    let windows = windows.serve(&pipeline, published::of(config, &plan), crew);
+    let windows = match windows.and_then(|windows| inside.complete(crew).map(|()| windows)) {
         Ok(windows) => windows,
         Err(failure) => {
             // It receives already: what came in this moment is delivered and told.

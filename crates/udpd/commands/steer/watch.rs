@@ -17,6 +17,7 @@ use super::keeper::{Host, Keeper};
 use crate::exit::{ExitCode, Failure};
 use crate::logging::{self, LogFormat};
 use crate::os::crew::{self, Crew, Event};
+use crate::os::duty::Duty;
 use crate::os::notify::Notifier;
 use crate::os::signals::{self, Effect};
 use crate::os::threads;
@@ -166,7 +167,7 @@ fn listen(crew: &Crew) -> Result<Receiver<LinkEvent>, Failure> {
             }
         }
     };
-    crew.spawn("udpd-links", body).map_err(|error| threads::refusal("udpd-links", &error))?;
+    crew.spawn("udpd-links", Duty::Free, body).map_err(|error| threads::refusal("udpd-links", &error))?;
     Ok(notices)
 }
 

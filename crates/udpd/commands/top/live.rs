@@ -25,6 +25,7 @@ use super::view::View;
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::Snapshot;
 use crate::os::crew::{self, Crew};
+use crate::os::duty::Duty;
 
 /// What the terminal sends for Ctrl-Z, which is no signal while we read keys.
 const SUSPEND: u8 = 0x1a;
@@ -201,7 +202,7 @@ impl Ears {
                 crew::at_rest(|| std::thread::sleep(next.saturating_duration_since(Instant::now())));
             }
         };
-        Crew::new().0.spawn("udpd-top-ask", body).map_err(fail)?;
+        Crew::new().0.spawn("udpd-top-ask", Duty::Free, body).map_err(fail)?;
         Ok(Self { answers, answered, signals })
     }
 

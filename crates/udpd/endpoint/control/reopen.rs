@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::answer::{agreement, refusal};
 use crate::endpoint::exchange::{Asker, Reply, Ticket};
 use crate::os::crew::{self, Crew};
+use crate::os::duty::Duty;
 
 /// How many may wait for the next round: fewer than are served at once, so that somebody can still ask for the ledger.
 const WAITING_MAX: usize = 16;
@@ -45,7 +46,7 @@ impl Reopener {
         if !queue.is_running {
             let (work, reopen) = (Arc::clone(&self.queue), Arc::clone(&self.reopen));
             // The thread waits for the lock that is held here.
-            if let Err(error) = self.crew.spawn("udpd-reopen", move || run(&work, &*reopen)) {
+            if let Err(error) = self.crew.spawn("udpd-reopen", Duty::Errand, move || run(&work, &*reopen)) {
                 let cure = "raise the limit on threads (ulimit -u, TasksMax=)";
                 return Reply::Now(refusal(&format!("cannot start the thread udpd-reopen: {error}; {cure}")));
             }

@@ -13,6 +13,7 @@ use super::server::{Poll, Server};
 use super::ticket::Bell;
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::Crew;
+use crate::os::duty::Duty;
 use crate::os::threads;
 
 /// A socket that is being served.
@@ -55,7 +56,8 @@ impl<L: Listener> Service<L> {
         let (stopping, listener) = (Arc::new(AtomicBool::new(false)), Arc::new(listener));
         let server = Server::new(name, &listener, protocol, &bell, &stopping, poll);
         let server = server.map_err(|error| fail("set a descriptor aside for", error, of_descriptors))?;
-        let thread = crew.spawn(name, move || server.run()).map_err(|error| threads::refusal(name, &error))?;
+        let thread =
+            crew.spawn(name, Duty::Window, move || server.run()).map_err(|error| threads::refusal(name, &error))?;
         Ok(Self { name, listener, stopping, bell, thread })
     }
 

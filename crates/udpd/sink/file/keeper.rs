@@ -20,6 +20,7 @@ use super::desk::{At, Desk, Order};
 use super::lookout::{Bell, Lookout};
 use super::room::Room;
 use crate::os::crew::{self, Crew};
+use crate::os::duty::Duty;
 
 /// How often a file that cannot be written is tried again.
 const RETRY: Duration = Duration::from_millis(250);
@@ -137,7 +138,7 @@ impl FileKeeper {
         let reopener = Reopener(Arc::downgrade(&office));
         drop(office);
         let work = Work { rooms, orders, requests, lookout, waiting, retry_at: Instant::now() };
-        crew.spawn("udpd-keeper", move || work.run())?;
+        crew.spawn("udpd-keeper", Duty::Keeper, move || work.run())?;
         Ok(reopener)
     }
 }

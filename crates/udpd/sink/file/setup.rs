@@ -11,9 +11,10 @@ use super::template::{self, Names};
 use crate::exit::{ExitCode, Failure};
 use crate::format::Format;
 use crate::format::encoder::Scene;
+use crate::os::duty::Duty;
 use crate::settings::{Findings, Written};
 use crate::sink::outbox;
-use crate::sink::settings::{AnySettings, Opened, Opening, SinkSettings, Target};
+use crate::sink::settings::{AnySettings, Needs, Opened, Opening, SinkSettings, Target};
 use crate::sink::stdout::StdoutSettings;
 use crate::sink::written::{Scheme, Uri, WrittenSink, wrong};
 
@@ -61,6 +62,10 @@ impl SinkSettings for FileSettings {
 
     fn memory_bytes(&self, _: usize, files: usize) -> usize {
         files * outbox::memory_bytes_max()
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::only(Duty::Writer)
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {

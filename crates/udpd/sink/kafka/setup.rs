@@ -1,14 +1,19 @@
 //! From what is written of a sink of type `kafka` to an open one.
 
+use std::path::PathBuf;
+
 use toml::de::DeValue;
 
 use super::settings::{KafkaError, KafkaSettings, QUEUE_KIBIBYTES};
 #[cfg(feature = "kafka")]
 use super::{library, sink::KafkaSink};
 use crate::exit::{ExitCode, Failure};
+use crate::os::duty::Duty;
+#[cfg(feature = "kafka")]
+use crate::os::threads;
 use crate::settings::kinds::{Text, Words};
 use crate::settings::{Field, Findings, Kind, Located, Table, Written, settings};
-use crate::sink::settings::{AnySettings, Opened, Opening, SinkSettings, Target};
+use crate::sink::settings::{AnySettings, Needs, Opened, Opening, SinkSettings, Target};
 use crate::sink::written::{Scheme, Uri, WrittenSink, wrong};
 use crate::text::advice::Advice;
 
@@ -120,13 +125,24 @@ impl SinkSettings for KafkaSettings {
         consumers * QUEUE_KIBIBYTES * 1024
     }
 
+    fn needs(&self) -> Needs {
+        // Certificates and keys, where they are given as files.
+        let files = self.properties.iter().map(|(_, value)| PathBuf::from(value)).filter(|value| value.is_absolute());
+        Needs { duty: Duty::BrokerClient, reads: files.collect() }
+    }
+
     #[cfg(feature = "kafka")]
     fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
-        let sink = KafkaSink::open(opening.sink, self, opening.listeners);
+        let (name, settings, listeners) = (opening.sink.to_owned(), self.clone(), opening.listeners.to_vec());
         let fail = |error: KafkaError| {
             let message = format!("[sink.{}] {error}; docs/kafka.md says more", opening.sink);
             Failure::new(ExitCode::Configuration, message)
         };
+        // The library starts threads of its own, which have what the thread has that starts them.
+        let start = move || KafkaSink::open(&name, &settings, &listeners);
+        let starting = opening.crew.spawn("kafka-start", Duty::BrokerClient, start);
+        let starting = starting.map_err(|error| threads::refusal("kafka-start", &error))?;
+        let sink = starting.join().map_err(|_| Failure::new(ExitCode::Failure, "librdkafka cannot be started"))?;
         sink.map(Opened::new).map_err(fail)
     }
 

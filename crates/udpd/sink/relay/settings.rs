@@ -10,10 +10,11 @@ use std::sync::Arc;
 use super::destination;
 use super::sink::RelaySink;
 use crate::exit::Failure;
+use crate::os::duty::Duty;
 use crate::os::lookup;
 use crate::settings::kinds::{Flag, List, Words};
 use crate::settings::{Findings, Written, settings};
-use crate::sink::settings::{AnySettings, Opened, Opening, SinkSettings, Target};
+use crate::sink::settings::{AnySettings, Needs, Opened, Opening, SinkSettings, Target};
 use crate::sink::written::{Scheme, Uri, WrittenSink};
 use crate::text::address::parse_destination;
 
@@ -94,6 +95,10 @@ impl SinkSettings for RelaySettings {
             (format!("@{address}"), Arc::new(Self { destinations: vec![address], ..self.clone() }))
         };
         self.destinations.iter().map(alone).collect()
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::only(if self.keep_source { Duty::SourceKeepingRelay } else { Duty::Relay })
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use super::sink::{UnixDatagramSink, UnixStreamSink};
 use crate::exit::Failure;
 use crate::format::Format;
+use crate::os::duty::Duty;
 use crate::os::paths;
 use crate::settings::kinds::{Text, Words};
 use crate::settings::{Findings, Written, settings};
 use crate::sink::outbox;
-use crate::sink::settings::{Opened, Opening, SinkSettings, Target};
+use crate::sink::settings::{Needs, Opened, Opening, SinkSettings, Target};
 use crate::sink::written::{Scheme, WrittenSink, wrong};
 
 settings! {
@@ -96,6 +97,10 @@ impl SinkSettings for UnixSettings {
             UnixSocket::Datagram => 0,
             UnixSocket::Stream => consumers * outbox::memory_bytes_max(),
         }
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::only(Duty::UnixClient)
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {

@@ -16,6 +16,7 @@ use nix::fcntl::OFlag;
 use nix::unistd::{dup2_stdout, pipe2};
 
 use crate::os::crew::{Crew, at_rest};
+use crate::os::duty::Duty;
 
 /// How the threads of all peers begin, so that their time is not taken for the pipeline's.
 pub(super) const THREADS: &str = "bench-";
@@ -46,7 +47,7 @@ impl Peer {
     fn start(bell: Bell, crew: &Crew, body: impl FnOnce(&AtomicBool) + Send + 'static) -> io::Result<Self> {
         let ending = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&ending);
-        let thread = crew.spawn(format!("{THREADS}peer"), move || body(&seen))?;
+        let thread = crew.spawn(format!("{THREADS}peer"), Duty::Free, move || body(&seen))?;
         Ok(Self { ending, bell, thread: Some(thread) })
     }
 
@@ -97,7 +98,7 @@ impl Peer {
                 if ending.load(Ordering::Relaxed) {
                     return;
                 }
-                if let Err(error) = readers.spawn(format!("{THREADS}reader"), || drain(stream)) {
+                if let Err(error) = readers.spawn(format!("{THREADS}reader"), Duty::Free, || drain(stream)) {
                     log::error!("cannot start a reader for a stream: {error}");
                 }
             }
@@ -136,7 +137,7 @@ impl Diverted {
         let original = io::stdout().as_fd().try_clone_to_owned()?;
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
         // It ends with the last who could write.
-        crew.spawn(format!("{THREADS}reader"), move || drain(std::fs::File::from(reader)))?;
+        crew.spawn(format!("{THREADS}reader"), Duty::Free, move || drain(std::fs::File::from(reader)))?;
         dup2_stdout(&writer)?;
         Ok(Self { original })
     }

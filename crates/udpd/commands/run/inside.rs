@@ -1,0 +1,153 @@
+//! The sandbox of a daemon: what its threads may open is worked out from the configuration, and whether what the kernel
+//! lacks is a reason not to start.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::config::Config;
+use crate::exit::{ExitCode, Failure};
+use crate::os::crew::Crew;
+use crate::os::duty::Duty;
+use crate::os::threads;
+use crate::plan::Plan;
+use crate::sandbox::{self, Mode, Reach, Reaches, Sandbox};
+use crate::sink::settings::Target;
+
+/// Where the kernel tells of itself, its sockets and its cards.
+const OF_THE_KERNEL: [&str; 2] = ["/proc", "/sys"];
+
+/// Where the resolver, the C library and a library for certificates look.
+const OF_LIBRARIES: [&str; 6] = ["/etc", "/usr", "/lib", "/lib64", "/run/systemd/resolve", "/var/lib/ca-certificates"];
+
+/// The sandbox, or none, of a daemon that starts.
+#[derive(Debug)]
+pub(super) struct Inside {
+    mode: Mode,
+    sandbox: Option<Arc<Sandbox>>,
+    /// What the kernel lacks.
+    missing: Vec<String>,
+}
+
+impl Inside {
+    /// Finds out what can be had, before anything is opened.
+    pub(super) fn prepare(mode: Mode, crew: Crew) -> Result<(Self, Crew), Failure> {
+        if mode == Mode::Off {
+            return Ok((Self { mode, sandbox: None, missing: Vec::new() }, crew));
+        }
+        let fail = |error| threads::refusal("udpd-trial", &error);
+        let (sandbox, missing) = Sandbox::prepare(&crew).map_err(fail)?;
+        let inside = Self { mode, sandbox: Some(Arc::new(sandbox)), missing };
+        inside.judge(&inside.missing)?;
+        let crew = crew.confined_by(inside.sandbox.clone().expect("just made"));
+        Ok((inside, crew))
+    }
+
+    /// What is missing is a reason to end, where all is required.
+    fn judge(&self, missing: &[String]) -> Result<(), Failure> {
+        if self.mode != Mode::Require || missing.is_empty() {
+            return Ok(());
+        }
+        let message = format!(
+            "the sandbox cannot be had, and sandbox = \"require\": {}; let this kernel or container have it, or write \
+             sandbox = \"auto\"",
+            missing.join("; ")
+        );
+        Err(Failure::new(ExitCode::Permission, message))
+    }
+
+    /// Says what threads may open, and gives up what only root may, before the first file is opened.
+    pub(super) fn begin(&self, config: &Config, plan: &Plan) -> Result<(), Failure> {
+        let Some(sandbox) = &self.sandbox else {
+            log::info!("sandbox = \"off\": udpd keeps all of its rights");
+            return Ok(());
+        };
+        sandbox.open_only(reaches(config, plan));
+        match sandbox::give_up_files_of_others() {
+            Ok(()) => Ok(()),
+            Err(why) => self.judge(&[why]),
+        }
+    }
+
+    /// Takes the main thread inside, after all others.
+    pub(super) fn complete(&self, crew: &Crew) -> Result<(), Failure> {
+        let Some(sandbox) = &self.sandbox else { return Ok(()) };
+        crew.confine_the_rest();
+        let missing: Vec<String> = self.missing.iter().cloned().chain(sandbox.refused()).collect();
+        self.judge(&missing)?;
+        if !missing.is_empty() {
+            log::warn!("running with less of a sandbox: {}; docs/sandbox.md says what that means", missing.join("; "));
+        }
+        Ok(())
+    }
+
+    /// A start that failed for want of a right that root has outside.
+    pub(super) fn explain(&self, failure: Failure) -> Failure {
+        let is_denied = failure.message.contains("Permission denied");
+        if self.sandbox.is_none() || !is_denied || !nix::unistd::geteuid().is_root() {
+            return failure;
+        }
+        let hint = "inside the sandbox root has no rights over the files of others: run udpd as their owner, or write \
+                    sandbox = \"off\"";
+        Failure::new(failure.code, format!("{}; {hint}", failure.message))
+    }
+}
+
+/// What the threads of this daemon may open.
+pub(in crate::commands) fn reaches(config: &Config, plan: &Plan) -> Reaches {
+    let daemon = &config.daemon;
+    let beside = |path: Option<&Path>| path.and_then(Path::parent).map(Path::to_owned);
+    let kernel = || OF_THE_KERNEL.map(PathBuf::from).to_vec();
+    let own = [daemon.control_socket.value.as_deref(), daemon.stats_on_exit.as_deref()];
+    let main = Reach { read: kernel(), write: own.into_iter().filter_map(beside).collect(), connects: false };
+    let token = beside(daemon.metrics_token_file.as_deref());
+    let windows = Reach { read: kernel().into_iter().chain(token).collect(), ..Reach::default() };
+    let mut keepers = Reach::default();
+    let of_libraries = OF_LIBRARIES.map(PathBuf::from).into_iter().chain(kernel());
+    let mut broker_clients = Reach { read: of_libraries.collect(), write: Vec::new(), connects: true };
+    for (sink, planned) in config.sinks.iter().zip(&plan.sinks) {
+        broker_clients.read.extend(sink.settings.needs().reads);
+        if let Target::Files(path) = sink.settings.target() {
+            let files = planned.files(&config.listeners, &sink.name, path);
+            keepers.write.extend(files.iter().flat_map(|file| directories(file.as_ref())));
+        }
+    }
+    keepers.write.sort();
+    keepers.write.dedup();
+    Reaches { main, windows, keepers, broker_clients, watchdog: Reach { read: kernel(), ..Reach::default() } }
+}
+
+/// What the threads of this daemon are there for, each once.
+pub(in crate::commands) fn duties(config: &Config) -> Vec<Duty> {
+    let is_used = |duty: &Duty| match duty {
+        Duty::Follower => config.listeners.iter().any(|listener| listener.sequence.is_some()),
+        Duty::Keeper => config.sinks.iter().any(|sink| matches!(sink.settings.target(), Target::Files(_))),
+        Duty::Writer | Duty::UnixClient | Duty::Relay | Duty::SourceKeepingRelay | Duty::BrokerClient => {
+            config.sinks.iter().any(|sink| sink.settings.needs().duty == *duty)
+        }
+        _ => true,
+    };
+    Duty::CONFINED.into_iter().filter(is_used).collect()
+}
+
+/// Where a file and those that follow it are: below the deepest directory that is the same at every moment, and where a
+/// link leads to.
+fn directories(file: &Path) -> Vec<PathBuf> {
+    let text = file.to_string_lossy();
+    let before_code = &text[..text.find('%').unwrap_or(text.len())];
+    let fixed = before_code.rfind('/').map_or("/", |slash| &text[..=slash]);
+    let behind_link = file.canonicalize().ok().and_then(|file| file.parent().map(Path::to_owned));
+    [Some(PathBuf::from(fixed)), behind_link].into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_written_below_what_no_clock_names() {
+        let directories = |text: &str| directories(Path::new(text));
+        assert_eq!(directories("/nonexistent/a.log"), [PathBuf::from("/nonexistent/")]);
+        assert_eq!(directories("/nonexistent/log/%Y/%m/a.log"), [PathBuf::from("/nonexistent/log/")]);
+        assert_eq!(directories("/nonexistent/log/a-%Y.log"), [PathBuf::from("/nonexistent/log/")]);
+    }
+}

@@ -1,0 +1,83 @@
+//! What a thread of the daemon is there for. A sandbox reads from it what the thread may still do.
+
+use std::fmt;
+
+/// The duty of a thread. What each may call stands in `sandbox/calls.rs`, what it may open in `commands/run/inside.rs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Duty {
+    /// Nothing is taken from it: a thread of a command, or one that ends before the daemon is ready.
+    Free,
+    /// Something short for a thread that is in the sandbox already: it has what that one has.
+    Errand,
+    /// Receives from one socket.
+    Receiver,
+    /// Receives by io_uring, and makes its ring again for a new socket.
+    RingReceiver,
+    /// Follows the sequence numbers of a listener.
+    Follower,
+    /// A consumer that writes to what is open already, or to nothing.
+    Writer,
+    /// A consumer that connects to a Unix socket.
+    UnixClient,
+    /// A consumer that sends datagrams.
+    Relay,
+    /// A consumer that sends datagrams with the addresses of others.
+    SourceKeepingRelay,
+    /// A consumer with a client library of its own, which looks up names, connects and has threads.
+    BrokerClient,
+    /// Begins, finishes and removes files.
+    Keeper,
+    /// Answers on the control socket, or for metrics.
+    Window,
+    /// Writes the log.
+    Log,
+    /// Waits for signals.
+    Signals,
+    /// Tells the service manager that all is well.
+    Watchdog,
+    /// The main thread.
+    Main,
+}
+
+impl Duty {
+    /// Those that a sandbox knows.
+    pub const CONFINED: [Self; 14] = [
+        Self::Main,
+        Self::Receiver,
+        Self::RingReceiver,
+        Self::Follower,
+        Self::Writer,
+        Self::UnixClient,
+        Self::Relay,
+        Self::SourceKeepingRelay,
+        Self::BrokerClient,
+        Self::Keeper,
+        Self::Window,
+        Self::Log,
+        Self::Signals,
+        Self::Watchdog,
+    ];
+}
+
+impl fmt::Display for Duty {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::Free => "free",
+            Self::Errand => "errand",
+            Self::Receiver => "receiver",
+            Self::RingReceiver => "receiver (io_uring)",
+            Self::Follower => "follower",
+            Self::Writer => "consumer (file, stdout, null)",
+            Self::UnixClient => "consumer (unix)",
+            Self::Relay => "consumer (udp)",
+            Self::SourceKeepingRelay => "consumer (udp, keep_source)",
+            Self::BrokerClient => "consumer (kafka)",
+            Self::Keeper => "keeper of files",
+            Self::Window => "control socket and metrics",
+            Self::Log => "log",
+            Self::Signals => "signals",
+            Self::Watchdog => "watchdog",
+            Self::Main => "main",
+        })
+    }
+}

@@ -1,0 +1,328 @@
+//! seccomp: the system calls of each duty.
+//!
+//! The lists are made of groups. What every thread of a C library's process calls is in `ALWAYS`; the rest says what it
+//! is for. A call that is allowed whatever its arguments costs nothing to speak of: the kernel (5.11 and later)
+//! remembers that the filter always says yes to it and runs the filter no more. Only rare calls are judged by their
+//! arguments.
+
+use std::collections::BTreeMap;
+
+use nix::libc;
+use seccompiler::{
+    BackendError, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch,
+};
+
+use crate::os::duty::Duty;
+
+/// What the standard library and the C library call on any thread: locks, memory, the clock, a descriptor that is open,
+/// the end of a thread, and what a panic does.
+const ALWAYS: &[i64] = &[
+    libc::SYS_futex,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+    libc::SYS_sched_yield,
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_close,
+    libc::SYS_fcntl,
+    libc::SYS_brk,
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_mprotect,
+    libc::SYS_madvise,
+    libc::SYS_getrandom,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_restart_syscall,
+    libc::SYS_tgkill,
+    libc::SYS_rseq,
+    libc::SYS_set_robust_list,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
+
+/// Receiving, and asking the socket what the kernel has dropped.
+const RECEIVE: &[i64] =
+    &[libc::SYS_recvmmsg, libc::SYS_recvmsg, libc::SYS_getsockopt, libc::SYS_setsockopt, libc::SYS_ppoll];
+
+/// Receiving by a ring, which is made again for a socket that is made again.
+const RING: &[i64] = &[libc::SYS_io_uring_enter, libc::SYS_io_uring_setup, libc::SYS_io_uring_register];
+
+/// A socket of one's own: connected, sent on, asked.
+const SEND: &[i64] = &[
+    libc::SYS_connect,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_shutdown,
+    libc::SYS_ioctl,
+    libc::SYS_ppoll,
+];
+
+/// Reading files, directories and the own limits, as far as Landlock lets.
+const LOOK: &[i64] = &[
+    libc::SYS_openat,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_lseek,
+    libc::SYS_pread64,
+    libc::SYS_getdents64,
+    libc::SYS_readlinkat,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_prlimit64,
+    libc::SYS_ppoll,
+];
+
+/// Making, finishing and removing files and directories.
+const KEEP: &[i64] = &[
+    libc::SYS_pwrite64,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_sync_file_range,
+    libc::SYS_fallocate,
+    libc::SYS_ftruncate,
+    libc::SYS_fadvise64,
+    libc::SYS_copy_file_range,
+    libc::SYS_sendfile,
+    libc::SYS_flock,
+    libc::SYS_fstatfs,
+    libc::SYS_statfs,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_unlinkat,
+    libc::SYS_mkdirat,
+    libc::SYS_linkat,
+    libc::SYS_inotify_add_watch,
+    libc::SYS_inotify_rm_watch,
+    libc::SYS_umask,
+];
+
+/// Answering clients of sockets that listen.
+const SERVE: &[i64] = &[
+    libc::SYS_accept4,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_shutdown,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_ioctl,
+];
+
+/// Starting threads.
+const THREADS: &[i64] =
+    &[libc::SYS_clone, libc::SYS_clone3, libc::SYS_prctl, libc::SYS_set_tid_address, libc::SYS_membarrier];
+
+/// What the main thread does once a second and at the end: it puts threads on cores, replaces sockets and asks the
+/// kernel about interfaces.
+const HOUSEKEEPING: &[i64] = &[
+    libc::SYS_pipe2,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_bind,
+    libc::SYS_connect,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_shutdown,
+    libc::SYS_ioctl,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_unlinkat,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_ftruncate,
+    libc::SYS_uname,
+    libc::SYS_sysinfo,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+];
+
+/// What librdkafka, OpenSSL and the resolver of the C library call besides: their own threads, pipes and looks at the
+/// host.
+const LIBRARY: &[i64] = &[
+    libc::SYS_bind,
+    libc::SYS_pipe2,
+    libc::SYS_eventfd2,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_pselect6,
+    libc::SYS_socketpair,
+    libc::SYS_uname,
+    libc::SYS_sysinfo,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_getppid,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_getrusage,
+    libc::SYS_readv,
+    libc::SYS_times,
+];
+
+/// The same by the names that only older machines have for them; musl calls some of these.
+#[cfg(target_arch = "x86_64")]
+mod older {
+    use nix::libc;
+
+    pub(super) const LOOK: &[i64] =
+        &[libc::SYS_open, libc::SYS_stat, libc::SYS_lstat, libc::SYS_access, libc::SYS_readlink, libc::SYS_poll];
+    pub(super) const KEEP: &[i64] =
+        &[libc::SYS_rename, libc::SYS_unlink, libc::SYS_rmdir, libc::SYS_mkdir, libc::SYS_link];
+    pub(super) const POLL: &[i64] = &[libc::SYS_poll];
+    pub(super) const LIBRARY: &[i64] = &[libc::SYS_poll, libc::SYS_select, libc::SYS_epoll_wait, libc::SYS_pipe];
+}
+#[cfg(not(target_arch = "x86_64"))]
+mod older {
+    pub(super) const LOOK: &[i64] = &[];
+    pub(super) const KEEP: &[i64] = &[];
+    pub(super) const POLL: &[i64] = &[];
+    pub(super) const LIBRARY: &[i64] = &[];
+}
+
+/// The calls of a duty, whatever their arguments.
+fn allowed(duty: Duty) -> Vec<&'static [i64]> {
+    let mut groups = vec![ALWAYS];
+    groups.extend_from_slice(match duty {
+        Duty::Free | Duty::Errand | Duty::Log | Duty::Signals | Duty::Follower | Duty::Writer => &[][..],
+        Duty::Receiver => &[RECEIVE, older::POLL],
+        // Where its ring fails it receives without.
+        Duty::RingReceiver => &[RECEIVE, RING, older::POLL],
+        Duty::UnixClient | Duty::Relay | Duty::SourceKeepingRelay => &[SEND, older::POLL],
+        Duty::BrokerClient => &[SEND, LOOK, THREADS, LIBRARY, older::LOOK, older::LIBRARY],
+        Duty::Keeper => &[LOOK, KEEP, older::LOOK, older::KEEP],
+        Duty::Window => &[LOOK, SERVE, THREADS, older::LOOK],
+        Duty::Watchdog => &[LOOK, older::LOOK, &[libc::SYS_sendto, libc::SYS_sendmsg]],
+        Duty::Main => &[LOOK, HOUSEKEEPING, THREADS, older::LOOK, older::KEEP],
+    });
+    groups
+}
+
+/// What decides about a call besides its number: one of these has to hold.
+type Rules = Vec<SeccompRule>;
+
+/// The calls of a duty that depend on their arguments.
+fn judged(duty: Duty) -> Result<Vec<(i64, Rules)>, BackendError> {
+    // A thread takes a name when it begins, and memory gets one.
+    const PR_SET_VMA: u64 = 0x5356_4d41;
+    let names = [libc::PR_SET_NAME as u64, PR_SET_VMA].map(|option| all_of(vec![is(0, option)?]));
+    let mut judged = vec![(libc::SYS_prctl, names.into_iter().collect::<Result<_, _>>()?)];
+    let sockets = match duty {
+        Duty::UnixClient => vec![family(libc::AF_UNIX)?],
+        Duty::Relay => datagrams()?,
+        Duty::SourceKeepingRelay => [datagrams()?, raw()?].concat(),
+        // The resolver asks the kernel for addresses and, on some hosts, a daemon of the C library for names.
+        Duty::BrokerClient => {
+            [vec![family(libc::AF_UNIX)?, family(libc::AF_NETLINK)?], datagrams()?, streams()?].concat()
+        }
+        Duty::Main => [vec![family(libc::AF_UNIX)?, family(libc::AF_NETLINK)?], datagrams()?].concat(),
+        _ => Vec::new(),
+    };
+    if !sockets.is_empty() {
+        judged.push((libc::SYS_socket, sockets));
+    }
+    if matches!(duty, Duty::Main | Duty::Window) {
+        // The counts of cores stand in maps, which are read by this call and no other. Nothing is loaded any more.
+        const BPF_MAP_LOOKUP_ELEM: u64 = 1;
+        judged.push((libc::SYS_bpf, vec![all_of(vec![is(0, BPF_MAP_LOOKUP_ELEM)?])?]));
+    }
+    Ok(judged)
+}
+
+fn family(family: i32) -> Result<SeccompRule, BackendError> {
+    all_of(vec![is(0, family as u64)?])
+}
+
+fn datagrams() -> Result<Rules, BackendError> {
+    internet(libc::SOCK_DGRAM)
+}
+
+fn streams() -> Result<Rules, BackendError> {
+    internet(libc::SOCK_STREAM)
+}
+
+fn raw() -> Result<Rules, BackendError> {
+    internet(libc::SOCK_RAW)
+}
+
+/// Sockets of one kind, for either family.
+fn internet(kind: i32) -> Result<Rules, BackendError> {
+    // Above these bits are flags.
+    const KIND: u64 = 0xf;
+    let of_kind = || SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(KIND), kind as u64);
+    [libc::AF_INET, libc::AF_INET6].map(|family| all_of(vec![is(0, family as u64)?, of_kind()?])).into_iter().collect()
+}
+
+fn is(argument: u8, value: u64) -> Result<SeccompCondition, BackendError> {
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
+}
+
+fn all_of(conditions: Vec<SeccompCondition>) -> Result<SeccompRule, BackendError> {
+    SeccompRule::new(conditions)
+}
+
+fn filter(duty: Duty) -> Result<seccompiler::BpfProgram, BackendError> {
+    let mut rules: BTreeMap<i64, Rules> = judged(duty)?.into_iter().collect();
+    // What is allowed whatever the arguments has no rules, also where another group would judge it.
+    rules.extend(allowed(duty).into_iter().flatten().map(|&call| (call, Vec::new())));
+    let architecture = TargetArch::try_from(std::env::consts::ARCH)?;
+    let denied = SeccompAction::Errno(libc::EPERM as u32);
+    SeccompFilter::new(rules, denied, SeccompAction::Allow, architecture)?.try_into()
+}
+
+/// Holds the calling thread, and those that it starts, to the calls of its duty.
+pub(super) fn hold_to(duty: Duty) -> Result<(), String> {
+    let filter = filter(duty).map_err(|error| format!("seccomp: {error}"))?;
+    seccompiler::apply_filter(&filter).map_err(|error| format!("seccomp: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_calls_of_each_duty_are_few_and_those_that_start_programs_or_load_code_are_in_none() {
+        let never = [libc::SYS_execve, libc::SYS_execveat, libc::SYS_ptrace, libc::SYS_mount, libc::SYS_setns];
+        for duty in Duty::CONFINED {
+            let calls: Vec<i64> = allowed(duty).into_iter().flatten().copied().collect();
+            assert!(never.iter().all(|call| !calls.contains(call)), "{duty}");
+            assert!(!calls.contains(&libc::SYS_socket) && !calls.contains(&libc::SYS_bpf), "{duty}: judged only");
+            filter(duty).expect("a filter that the kernel takes");
+        }
+    }
+
+    #[test]
+    fn only_duties_that_begin_files_open_any() {
+        let opens = |duty: &Duty| allowed(*duty).into_iter().flatten().any(|&call| call == libc::SYS_openat);
+        let opening: Vec<Duty> = Duty::CONFINED.into_iter().filter(opens).collect();
+        assert_eq!(opening, [Duty::Main, Duty::BrokerClient, Duty::Keeper, Duty::Window, Duty::Watchdog]);
+    }
+}

@@ -1,0 +1,68 @@
+//! Giving up capabilities, all but what a duty cannot do without.
+
+use rustix::io::Errno;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
+};
+
+use crate::os::duty::Duty;
+
+/// What rights over files root has besides those of the owner. They go before the first file is opened, so that what
+/// cannot be written without them is said at the start and not at the first rotation.
+const OF_FILES: CapabilitySet = CapabilitySet::DAC_OVERRIDE
+    .union(CapabilitySet::DAC_READ_SEARCH)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::CHOWN);
+
+/// What a duty keeps, if the process has it.
+fn kept(duty: Duty) -> CapabilitySet {
+    match duty {
+        // It makes a raw socket whenever the way to its destination changes.
+        Duty::SourceKeepingRelay => CapabilitySet::NET_RAW,
+        _ => CapabilitySet::empty(),
+    }
+}
+
+/// Takes from the calling thread, and from those that it starts, every capability that its duty does not need, and the
+/// chance to gain any.
+pub(super) fn give_up(duty: Duty) -> Result<(), String> {
+    set_no_new_privs(true).map_err(|error| format!("no-new-privileges: {error}"))?;
+    keep_only(kept(duty)).map_err(|error| format!("capabilities: {error}"))
+}
+
+/// Takes from the calling thread, and from those that it starts, the rights of root over the files of others.
+pub fn give_up_files_of_others() -> Result<(), String> {
+    let give_up = || {
+        let now = capabilities(None)?;
+        let without = |set: CapabilitySet| set.difference(OF_FILES);
+        set_capabilities(
+            None,
+            CapabilitySets {
+                effective: without(now.effective),
+                permitted: without(now.permitted),
+                inheritable: without(now.inheritable),
+            },
+        )
+    };
+    give_up().map_err(|error: Errno| format!("capabilities: {error}"))
+}
+
+fn keep_only(kept: CapabilitySet) -> Result<(), Errno> {
+    // First, because it takes a capability.
+    for capability in (0..u64::BITS).map(|number| CapabilitySet::from_bits_retain(1 << number)) {
+        match capability_is_in_bounding_set(capability) {
+            Ok(true) if !kept.contains(capability) => match remove_capability_from_bounding_set(capability) {
+                // A process without CAP_SETPCAP keeps its bounding set, and nothing can be gained from it any more.
+                Ok(()) | Err(Errno::PERM) => {}
+                Err(error) => return Err(error),
+            },
+            Ok(_) => {}
+            // Beyond the last one that this kernel knows.
+            Err(_) => break,
+        }
+    }
+    clear_ambient_capability_set()?;
+    let left = capabilities(None)?.permitted.intersection(kept);
+    set_capabilities(None, CapabilitySets { effective: left, permitted: left, inheritable: CapabilitySet::empty() })
+}

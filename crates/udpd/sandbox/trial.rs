@@ -1,0 +1,96 @@
+//! Trying the walls: on a thread inside the sandbox, what somebody would try who has taken it over.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use mmsg::{Family, Socket};
+use nix::errno::Errno;
+use nix::sys::ptrace;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use nix::unistd::{Pid, execv};
+
+use super::walls::{Reaches, Sandbox};
+use crate::os::crew::Crew;
+use crate::os::duty::Duty;
+
+/// One thing that was tried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    pub duty: Duty,
+    pub what: &'static str,
+    pub is_refused: bool,
+}
+
+impl Attempt {
+    /// Whether the duty cannot do without it.
+    pub fn is_granted(&self) -> bool {
+        self.duty == Duty::SourceKeepingRelay && self.what == RAW_SOCKET
+    }
+}
+
+const RAW_SOCKET: &str = "make a raw socket";
+
+/// Something to try, which says whether it was let through.
+type Try = fn() -> bool;
+
+/// What everybody tries.
+const TRIED: [(&str, Try); 7] = [
+    ("start a program", starts_a_program),
+    ("trace a process", traces_a_process),
+    ("load a program into the kernel", loads_into_the_kernel),
+    (RAW_SOCKET, makes_a_raw_socket),
+    ("make a packet socket", makes_a_packet_socket),
+    ("read a file outside", reads_outside),
+    ("write a file outside", writes_outside),
+];
+
+/// Confines a thread for each of the duties as the daemon does, and lets it try everything.
+pub fn attempts(reaches: Reaches, duties: &[Duty], crew: &Crew) -> io::Result<(Vec<Attempt>, Vec<String>)> {
+    let (sandbox, missing) = Sandbox::prepare(crew)?;
+    sandbox.open_only(reaches);
+    let sandbox = Arc::new(sandbox);
+    let inside = crew.clone().confined_by(Arc::clone(&sandbox) as _);
+    let mut attempts = Vec::new();
+    for &duty in duties {
+        let of_duty = inside.spawn("udpd-trial", duty, move || {
+            TRIED.map(|(what, is_let_through)| Attempt { duty, what, is_refused: !is_let_through() })
+        });
+        attempts.extend(of_duty?.join().expect("a trial never panics"));
+    }
+    Ok((attempts, [missing, sandbox.refused()].concat()))
+}
+
+/// There is no such program: outside of a sandbox that is what the kernel says.
+fn starts_a_program() -> bool {
+    execv(c"/nonexistent/udpd-trial", &[c"udpd-trial"]) != Err(Errno::EPERM)
+}
+
+/// No process has this number: outside of a sandbox that is what the kernel says.
+fn traces_a_process() -> bool {
+    ptrace::attach(Pid::from_raw(i32::MAX)) != Err(Errno::EPERM)
+}
+
+fn loads_into_the_kernel() -> bool {
+    mmsg::CoreCounter::new().is_ok()
+}
+
+fn makes_a_raw_socket() -> bool {
+    Socket::raw(Family::V4).is_ok()
+}
+
+fn makes_a_packet_socket() -> bool {
+    let made: nix::Result<OwnedFd> = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None);
+    made.is_ok()
+}
+
+/// The root directory is everybody's to read, and no thread needs it.
+fn reads_outside() -> bool {
+    OpenOptions::new().read(true).open("/").is_ok()
+}
+
+/// Everybody may write to this device, and no thread needs it.
+fn writes_outside() -> bool {
+    OpenOptions::new().write(true).open("/dev/null").is_ok()
+}

@@ -1,0 +1,105 @@
+//! The sandbox of one daemon: which parts of it can be had here, and how a thread goes in.
+
+use std::io;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use super::paths::{self, Reach};
+use super::{calls, capabilities};
+use crate::os::crew::{Confine, Crew};
+use crate::os::duty::Duty;
+
+/// What holds the threads of a daemon.
+#[derive(Debug)]
+pub struct Sandbox {
+    reaches: OnceLock<Reaches>,
+    parts: Parts,
+    /// What did not work for a thread although it had worked for another.
+    refused: Mutex<Vec<String>>,
+}
+
+/// What the duties that open files may open. The others open none.
+#[derive(Debug, Clone, Default)]
+pub struct Reaches {
+    pub main: Reach,
+    pub windows: Reach,
+    pub keepers: Reach,
+    pub broker_clients: Reach,
+    pub watchdog: Reach,
+}
+
+/// Which parts can be had here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Parts {
+    capabilities: bool,
+    landlock: bool,
+    seccomp: bool,
+}
+
+impl Sandbox {
+    /// Finds out on a thread of its own what of a sandbox can be had. Also tells what cannot, and why.
+    pub fn prepare(crew: &Crew) -> io::Result<(Self, Vec<String>)> {
+        let (parts, missing) = crew.spawn("udpd-trial", Duty::Free, Parts::find)?.join().expect("a trial never panics");
+        Ok((Self { reaches: OnceLock::new(), parts, refused: Mutex::default() }, missing))
+    }
+
+    /// Says what may be opened, before the first thread goes in that opens anything.
+    pub fn open_only(&self, reaches: Reaches) {
+        self.reaches.set(reaches).expect("a configuration says it once");
+    }
+
+    /// What threads could not give up.
+    pub fn refused(&self) -> Vec<String> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Nothing, before it is said what.
+    fn reach(&self, duty: Duty) -> Reach {
+        self.reaches.get().and_then(|reaches| reaches.of(duty)).cloned().unwrap_or_default()
+    }
+
+    /// Gives up each part that can be had, whatever becomes of the others.
+    fn give_up(&self, duty: Duty) -> impl Iterator<Item = String> {
+        let Parts { capabilities, landlock, seccomp } = self.parts;
+        let outcomes = [
+            capabilities.then(|| capabilities::give_up(duty)),
+            landlock.then(|| paths::hold_to(&self.reach(duty))),
+            // The last, because it denies the calls that the others take.
+            seccomp.then(|| calls::hold_to(duty)),
+        ];
+        outcomes.into_iter().flatten().filter_map(Result::err)
+    }
+}
+
+impl Reaches {
+    fn of(&self, duty: Duty) -> Option<&Reach> {
+        match duty {
+            Duty::Main => Some(&self.main),
+            Duty::Window => Some(&self.windows),
+            Duty::Keeper => Some(&self.keepers),
+            Duty::BrokerClient => Some(&self.broker_clients),
+            Duty::Watchdog => Some(&self.watchdog),
+            _ => None,
+        }
+    }
+}
+
+impl Confine for Sandbox {
+    fn confine(&self, duty: Duty) {
+        for why in self.give_up(duty) {
+            let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+            refused.push(format!("{duty}: {why}"));
+        }
+    }
+}
+
+impl Parts {
+    /// Tries on the calling thread, which must end afterwards.
+    fn find() -> (Self, Vec<String>) {
+        let mut missing = Vec::new();
+        let mut has = |outcome: Result<(), String>| outcome.map_err(|why| missing.push(why)).is_ok();
+        let capabilities = has(capabilities::give_up(Duty::Receiver));
+        let landlock = has(paths::hold_to(&Reach::default()));
+        let seccomp = has(calls::hold_to(Duty::Receiver));
+        (Self { capabilities, landlock, seccomp }, missing)
+    }
+}

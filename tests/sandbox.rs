@@ -1,0 +1,168 @@
+//! The sandbox inside: what the threads of a daemon that runs have given up, that everything they are there for still
+//! works, and what becomes of those who try more.
+
+use std::fs;
+use std::io::Write as _;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::thread;
+
+use nix::sys::signal::Signal;
+
+use crate::util::daemon::{Daemon, free_address, udpd};
+use crate::util::ledger::{assert_closed, count};
+
+/// A listener of each engine, a sink of every type, sequence numbers, and files that rotate by themselves.
+fn everything(first: SocketAddr, second: SocketAddr, relayed: SocketAddr) -> String {
+    format!(
+        "[daemon]\nsandbox = \"require\"\nmetrics_address = \"{}\"\nstats_on_exit = \"@DIR@/ledger.json\"\n\
+         [[listener]]\nname = \"first\"\naddress = \"{first}\"\nlanes = 2\nsequence = \"rtp\"\n\
+         sinks = [\"file\", \"relay\", \"messages\", \"stream\", \"null\"]\n\
+         [[listener]]\nname = \"second\"\naddress = \"{second}\"\nengine = \"io_uring\"\n\
+         sinks = [\"file\", \"relay\", \"messages\", \"stream\", \"null\"]\n\
+         [sink.file]\ntype = \"file\"\npath = \"@DIR@/out/%Y/{{listener}}.log\"\nrotate = {{ bytes = \"64KiB\" }}\n\
+         [sink.relay]\ntype = \"udp\"\ndestinations = [\"{relayed}\"]\n\
+         [sink.messages]\ntype = \"unix\"\npath = \"@DIR@/messages\"\n\
+         [sink.stream]\ntype = \"unix\"\npath = \"@DIR@/stream\"\nsocket = \"stream\"\n\
+         [sink.null]\ntype = \"null\"\n",
+        free_address()
+    )
+}
+
+/// What /proc says of every thread: its name, and the fields.
+fn threads(pid: u32) -> Vec<(String, String)> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
+    let read = |task: fs::DirEntry, file: &str| fs::read_to_string(task.path().join(file)).unwrap_or_default();
+    tasks.map(|task| (read_name(&task), read(task, "status"))).collect()
+}
+
+fn read_name(task: &fs::DirEntry) -> String {
+    fs::read_to_string(task.path().join("comm")).unwrap_or_default().trim().to_owned()
+}
+
+fn field<'s>(status: &'s str, name: &str) -> &'s str {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no {name}")).trim()
+}
+
+/// Whether this machine has all parts; says so where it has not.
+fn is_whole() -> bool {
+    let output = udpd(&["check", "--sandbox", "-c", "config/udpd.toml"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let missing: Vec<&str> = text.lines().filter(|line| line.starts_with("missing: ")).collect();
+    if !missing.is_empty() {
+        let _ = writeln!(std::io::stderr(), "SKIPPED: this kernel has no whole sandbox: {missing:?}");
+    }
+    missing.is_empty()
+}
+
+/// Drains a socket until the test ends.
+fn take_all(socket: UnixDatagram) {
+    thread::spawn(move || while socket.recv(&mut [0; 2048]).is_ok() {});
+}
+
+#[test]
+fn every_thread_of_a_ready_daemon_has_given_up_its_rights() {
+    if !is_whole() {
+        return;
+    }
+    let relayed = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let addresses = [free_address(), free_address()];
+    let relayed_to = relayed.local_addr().expect("bound");
+    let daemon = Daemon::with_config(&everything(addresses[0], addresses[1], relayed_to));
+    let threads = threads(daemon.pid());
+    for wanted in ["udpd-log", "udpd-signal", "udpd-keeper", "udpd-control", "rx0-first", "rx2-second", "seq0-first"] {
+        assert!(threads.iter().any(|(name, _)| name == wanted), "{wanted}: {threads:?}");
+    }
+    for (name, status) in &threads {
+        for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+            assert_eq!(field(status, set), "0000000000000000", "{name}: {set}");
+        }
+        // What root has can be taken from the bounding set; others have nothing to take it with.
+        let is_root = nix::unistd::geteuid().is_root();
+        assert!(!is_root || field(status, "CapBnd") == "0000000000000000", "{name}");
+        assert_eq!((field(status, "NoNewPrivs"), field(status, "Seccomp")), ("1", "2"), "{name}");
+    }
+    assert!(daemon.terminate().status.success());
+}
+
+#[test]
+fn inside_the_sandbox_every_sink_delivers_files_rotate_and_are_reopened_and_nothing_is_denied() {
+    if !is_whole() {
+        return;
+    }
+    let relayed = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let addresses = [free_address(), free_address()];
+    let relayed_to = relayed.local_addr().expect("bound");
+    let daemon = Daemon::with_config(&everything(addresses[0], addresses[1], relayed_to));
+    // They come only now, so the sinks have to connect inside.
+    take_all(UnixDatagram::bind(daemon.directory().join("messages")).expect("bound"));
+    let stream = UnixListener::bind(daemon.directory().join("stream")).expect("bound");
+    thread::spawn(move || {
+        for stream in stream.incoming().flatten() {
+            thread::spawn(move || std::io::copy(&mut &stream, &mut std::io::sink()));
+        }
+    });
+    thread::spawn(move || while relayed.recv(&mut [0; 2048]).is_ok() {});
+    let sender = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let mut sent = 0;
+    for round in 1..=3_u64 {
+        for number in 0..400_u32 {
+            let payload = [&[0x80, 0, 0, number as u8][..], &number.to_be_bytes(), &[b'x'; 500]].concat();
+            for address in addresses {
+                sender.send_to(&payload, address).expect("sent");
+            }
+        }
+        sent += 400;
+        daemon.stats_when("all are received", |ledger| {
+            let listeners = ledger["listeners"].as_array().expect("an array");
+            listeners.iter().all(|listener| count(listener, "received") == sent)
+        });
+        let moved = daemon.directory().join("out");
+        let newest = fs::read_dir(&moved).expect("years").flatten().next().expect("a year").path().join("first.log");
+        let _ = fs::rename(&newest, newest.with_extension(format!("moved{round}")));
+        let socket = daemon.control_socket();
+        let reopened = udpd(&["reopen", "--socket", socket.to_str().expect("UTF-8")]);
+        assert!(reopened.status.success(), "{}", String::from_utf8_lossy(&reopened.stderr));
+        daemon.signal(Signal::SIGHUP);
+    }
+    let ended = daemon.terminate();
+    assert!(ended.status.success());
+    assert_closed(&ended.ledger, 2 * sent);
+    for words in ["EPERM", "EACCES", "not permitted", "Permission denied", "less of a sandbox"] {
+        assert!(!ended.stderr.contains(words), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn whoever_takes_over_a_thread_is_refused_everything() {
+    if !is_whole() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("udpd.toml");
+    let text = everything(free_address(), free_address(), free_address());
+    fs::write(&file, text.replace("@DIR@", directory.path().to_str().expect("UTF-8"))).expect("written");
+    let output = udpd(&["check", "--sandbox", "-c", file.to_str().expect("UTF-8")]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let through: Vec<&str> = text.lines().filter(|line| !line.ends_with("refused")).collect();
+    assert_eq!(through, Vec::<&str>::new());
+    // All kinds of thread but those of a broker and of a relay that keeps sources.
+    assert_eq!(text.lines().count(), 12 * 7, "{text}");
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn without_a_sandbox_nothing_is_given_up_and_the_log_says_so() {
+    let text = "[daemon]\nsandbox = \"off\"\n[[listener]]\nname = \"in\"\naddress = \"@ADDRESS@\"\nsinks = [\"n\"]\n\
+                [sink.n]\ntype = \"null\"\n";
+    let daemon = Daemon::with_config(&text.replace("@ADDRESS@", &free_address().to_string()));
+    let own = fs::read_to_string("/proc/self/status").expect("readable");
+    for (name, status) in threads(daemon.pid()) {
+        for set in ["CapPrm", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp"] {
+            assert_eq!(field(&status, set), field(&own, set), "{name}: {set}");
+        }
+    }
+    let ended = daemon.terminate();
+    assert!(ended.stderr.contains("sandbox = \"off\": udpd keeps all of its rights"), "{}", ended.stderr);
+}
