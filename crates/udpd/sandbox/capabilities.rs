@@ -36,14 +36,11 @@ pub fn give_up_files_of_others() -> Result<(), String> {
     let give_up = || {
         let now = capabilities(None)?;
         let without = |set: CapabilitySet| set.difference(OF_FILES);
-        set_capabilities(
-            None,
-            CapabilitySets {
-                effective: without(now.effective),
-                permitted: without(now.permitted),
-                inheritable: without(now.inheritable),
-            },
-        )
+        have(CapabilitySets {
+            effective: without(now.effective),
+            permitted: without(now.permitted),
+            inheritable: without(now.inheritable),
+        })
     };
     give_up().map_err(|error: Errno| format!("capabilities: {error}"))
 }
@@ -64,5 +61,10 @@ fn keep_only(kept: CapabilitySet) -> Result<(), Errno> {
     }
     clear_ambient_capability_set()?;
     let left = capabilities(None)?.permitted.intersection(kept);
-    set_capabilities(None, CapabilitySets { effective: left, permitted: left, inheritable: CapabilitySet::empty() })
+    have(CapabilitySets { effective: left, permitted: left, inheritable: CapabilitySet::empty() })
+}
+
+/// Asks for nothing where the thread has just these: the unit forbids the call, because its service has none to lose.
+fn have(wanted: CapabilitySets) -> Result<(), Errno> {
+    if capabilities(None)? == wanted { Ok(()) } else { set_capabilities(None, wanted) }
 }
