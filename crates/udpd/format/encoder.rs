@@ -96,6 +96,12 @@ impl Encoder {
         Self { format, interfaces, dropped: vec![0; lanes], scenes, now: Duration::ZERO }
     }
 
+    /// Goes on for other lanes. What was begun as a capture has a table of its lanes, and cannot.
+    pub fn go_on_for(&mut self, scenes: Arc<[Scene]>) {
+        debug_assert!(self.format != Format::Pcapng || self.scenes == scenes, "a capture of other lanes");
+        self.scenes = scenes;
+    }
+
     pub fn format(&self) -> Format {
         self.format
     }

@@ -53,6 +53,8 @@ pub struct Inbox {
     /// How many of the first sources are known to be closed.
     closed: usize,
     bell: Arc<Bell>,
+    /// It waits for the consumer of another one, and has its bell.
+    is_heir: bool,
 }
 
 /// What one lane leaves for the consumer.
@@ -123,11 +125,29 @@ impl Source {
 
 impl Drop for Inbox {
     fn drop(&mut self) {
-        self.bell.gone.store(true, Ordering::Relaxed);
+        if !self.is_heir {
+            self.bell.gone.store(true, Ordering::Relaxed);
+        }
     }
 }
 
 impl Inbox {
+    /// One for the same consumer, which takes nothing from it before [`Inbox::go_on_with`]. Whoever calls that consumer
+    /// is heard as before.
+    pub fn heir(consumer: &Caller) -> Self {
+        let mut heir = Self::default();
+        (heir.bell, heir.is_heir) = (Arc::clone(&consumer.0), true);
+        heir
+    }
+
+    /// Takes from the lanes of `heir` from now on. Those of before have ended, and nothing of theirs is left.
+    pub fn go_on_with(&mut self, mut heir: Self) {
+        debug_assert!(heir.is_heir && Arc::ptr_eq(&self.bell, &heir.bell), "an inbox of another consumer");
+        self.sources = std::mem::take(&mut heir.sources);
+        self.marks = std::mem::take(&mut heir.marks);
+        (self.next, self.closed) = (0, 0);
+    }
+
     /// One more lane, with a place for everything of it that can be under way.
     pub fn attach(&mut self, places: usize) -> Feed {
         let (queue, open) = (ArrayQueue::new(places), ArrayQueue::new(1));
@@ -177,6 +197,11 @@ impl Inbox {
         self.bell.napping.store(true, Ordering::Relaxed);
         crew::at_rest(|| thread::sleep(length));
         self.bell.napping.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether somebody has ended it.
+    pub fn is_ended(&self) -> bool {
+        self.bell.ended.load(Ordering::Relaxed)
     }
 
     /// For those who end it.

@@ -42,6 +42,16 @@ impl HostLedger {
         Self { watched: Mutex::new(Watched { reader, before: None }), sums: Mutex::default() }
     }
 
+    /// Looks from now on at the sockets on these ports. What those on others have dropped stays in the sums.
+    pub fn look_at_ports(&self, ports: impl IntoIterator<Item = u16>) {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.reader.look_at_ports(ports);
+        // A socket of others that is seen only now has not dropped everything just now.
+        if watched.before.is_some() {
+            watched.before = Some(watched.reader.read().clone());
+        }
+    }
+
     /// Whether anybody has looked.
     pub fn has_begun(&self) -> bool {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner).before.is_some()

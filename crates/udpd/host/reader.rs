@@ -89,6 +89,11 @@ impl Reader {
         }
     }
 
+    /// Looks at the sockets on these ports from now on.
+    pub(super) fn look_at_ports(&mut self, ports: impl IntoIterator<Item = u16>) {
+        self.ports = ports.into_iter().collect();
+    }
+
     /// The same for one that reads once a second for ever: it asks the drivers, and for the sockets of a host that has
     /// many, with every tenth reading only. What is not read stays as it was.
     #[must_use]

@@ -36,6 +36,14 @@ impl Tallies {
     }
 }
 
+impl Tallies {
+    /// The listeners of which something is pending, and how much.
+    pub fn pending(&self) -> impl Iterator<Item = (usize, u64)> {
+        let pending = self.tallies.iter().map(|tally| tally.pending).enumerate();
+        pending.filter(|(_, pending)| *pending > 0).map(|(place, pending)| (self.first + place, pending))
+    }
+}
+
 #[cfg(test)]
 impl<const N: usize> From<[Tally; N]> for Tallies {
     fn from(counted: [Tally; N]) -> Self {

@@ -45,7 +45,7 @@ impl LaneLedger {
             not_taken: (0..sinks).map(|_| Cells::<SinkDropped>::default()).collect(),
             is_uncountable: AtomicBool::new(false),
             core: AtomicUsize::new(NO_CORE),
-            kernel: Mutex::new(KernelSide { socket, drops, is_silent }),
+            kernel: Mutex::new(KernelSide { socket, drops, is_silent, handed_on: None }),
             dropped_at_end: AtomicU64::new(u64::MAX),
             senders: Mutex::new(Senders::new(Instant::now())),
         }
@@ -129,6 +129,20 @@ impl LaneLedger {
         senders
     }
 
+    /// Leaves the counting at its socket to the ledger of the lane that goes on with it. Each drop is counted by one of
+    /// them.
+    pub fn hand_on(&self, to: &Self) {
+        let mut own = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = own.observe();
+        if last.is_none() {
+            // What was dropped since the last look is counted by the other one.
+            self.note_uncountable();
+        }
+        own.handed_on = last;
+        let mut other = to.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        other.drops = KernelDrops { last: own.drops.last, total: 0 };
+    }
+
     pub fn socket(&self) -> Arc<Socket> {
         Arc::clone(&self.kernel.lock().unwrap_or_else(PoisonError::into_inner).socket)
     }
@@ -152,10 +166,15 @@ struct KernelSide {
     drops: KernelDrops,
     /// It tells nothing any more, and that has been said.
     is_silent: bool,
+    /// What was seen last, once another lane goes on with the socket.
+    handed_on: Option<MemoryInfo>,
 }
 
 impl KernelSide {
     fn observe(&mut self) -> Option<MemoryInfo> {
+        if self.handed_on.is_some() {
+            return self.handed_on;
+        }
         match self.socket.memory_info() {
             Ok(info) => {
                 self.drops.observe(info.drops);

@@ -20,6 +20,7 @@ mod residence;
 mod save;
 pub mod senders;
 pub mod snapshot;
+mod sum;
 pub mod tables;
 
 pub use consumer::{ConsumerLedger, DestinationLedger, Tallies};

@@ -127,6 +127,20 @@ impl ResidenceSnapshot {
         Self::new(since.filter(|bucket| bucket.count > 0).collect(), self.sum_seconds - before.sum_seconds)
     }
 
+    /// The same with what was measured by another one.
+    pub fn with(mut self, other: &Self) -> Self {
+        for bucket in &other.buckets {
+            match self.buckets.iter_mut().find(|own| own.le_seconds == bucket.le_seconds) {
+                Some(own) => own.count += bucket.count,
+                None => self.buckets.push(bucket.clone()),
+            }
+        }
+        let end = |bucket: &ResidenceBucket| bucket.le_seconds.unwrap_or(f64::INFINITY);
+        self.buckets.sort_by(|left, right| end(left).total_cmp(&end(right)));
+        let sum_seconds = self.sum_seconds + other.sum_seconds;
+        Self::new(self.buckets, sum_seconds).unwrap_or_default()
+    }
+
     /// For Prometheus: how many stayed no longer than each of some ends, which are always the same.
     pub fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> {
         exported().map(|end| {

@@ -59,6 +59,9 @@ pub struct ListenerSnapshot {
     pub sinks: Vec<SinkSnapshot>,
     /// In the order of their numbers.
     pub lanes: Vec<LaneSnapshot>,
+    /// It is no longer in the configuration: what it has counted stays in the books.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub removed: bool,
 }
 
 /// What the numbers in the datagrams of a listener say, in `unit`. Between datagrams that came: what was lost before a
@@ -131,6 +134,9 @@ pub struct SinkSnapshot {
     /// What it has sent where, for a sink of type `udp`: of all its listeners together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub destinations: Vec<DestinationSnapshot>,
+    /// It is no longer in the configuration: what it has counted stays in the books.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub removed: bool,
 }
 
 /// What a relay has sent to one destination, in datagrams.
@@ -192,4 +198,7 @@ pub struct LaneSnapshot {
     /// Who sends most to it of late, the busiest first. The metrics never have an address.
     #[serde(default)]
     pub senders: Vec<SenderSnapshot>,
+    /// It is no longer in the configuration: what it has counted stays in the books.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub removed: bool,
 }

@@ -77,26 +77,31 @@ pub(super) fn bind_all(
     claims: Option<&Claims>,
     may_join: impl Fn(&LaneSetup) -> Result<(), Failure>,
 ) -> Result<Vec<SocketAddr>, Failure> {
-    let mut bound = Vec::with_capacity(sockets.len());
-    while bound.len() < sockets.len() {
-        let first = bound.len();
+    let is_kept = |first: &usize| claims.is_some_and(|claims| claims.of_lanes[*first].is_some());
+    let firsts = (0..sockets.len()).filter(|&lane| setups[lane].plan.member == 0);
+    let (kept, made): (Vec<usize>, Vec<usize>) = firsts.partition(is_kept);
+    let lanes_of = |first: usize| {
         let members = 1 + setups[first + 1..].iter().take_while(|setup| setup.plan.member > 0).count();
-        let lanes = first..first + members;
-        let plan = &setups[first].plan;
-        let is_kept = claims.is_some_and(|claims| claims.of_lanes[first].is_some());
-        if let Some(claims) = claims.filter(|_| is_kept) {
-            go_on(&setups[lanes.clone()], &sockets[lanes.clone()], first, claims)?;
-        } else if plan.shares {
+        first..first + members
+    };
+    for first in made {
+        let (lanes, plan) = (lanes_of(first), &setups[first].plan);
+        if plan.shares {
             may_join(setups[first])?;
-            bind_group(&setups[lanes.clone()], &sockets[lanes.clone()])?;
+            bind_group(&setups[lanes.clone()], &sockets[lanes])?;
         } else {
             // Alone it needs no group, and then nobody else can join one.
             let bind = sockets[first].bind(plan.address);
             bind.map_err(|error| bind_failure(plan.address, &error))?;
         }
-        bound.extend(sockets[lanes].iter().map(|socket| socket.local_addr().unwrap_or(plan.address)));
     }
-    Ok(bound)
+    // Last what somebody may be receiving from: an address that cannot be had leaves it as it is.
+    for (first, claims) in kept.into_iter().filter_map(|first| Some((first, claims?))) {
+        let lanes = lanes_of(first);
+        go_on(&setups[lanes.clone()], &sockets[lanes], first, claims)?;
+    }
+    let address_of = |(setup, socket): (&&LaneSetup, &Arc<Socket>)| socket.local_addr().unwrap_or(setup.plan.address);
+    Ok(setups.iter().zip(sockets).map(address_of).collect())
 }
 
 /// Refuses an address on which another process has sockets that ours could join. Whether it has, the kernel says best:

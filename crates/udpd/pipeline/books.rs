@@ -3,6 +3,7 @@
 //! Consumers are read before lanes, see `ledger`: so a reading never shows a datagram taken that was not yet offered.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -25,7 +26,7 @@ use crate::upstream::Upstream;
 
 /// Everything a reading needs.
 #[derive(Debug)]
-pub struct Books {
+pub(super) struct Books {
     /// When the process started.
     pub started: Instant,
     /// By listener of the configuration.
@@ -33,12 +34,12 @@ pub struct Books {
     /// By sink of the configuration.
     pub sinks: Vec<SinkBooks>,
     /// What the kernel counts before and at the sockets.
-    pub host: HostLedger,
+    pub host: Arc<HostLedger>,
 }
 
 /// One listener.
 #[derive(Debug)]
-pub struct ListenerBooks {
+pub(super) struct ListenerBooks {
     pub name: String,
     /// Its addresses, as bound.
     pub address: String,
@@ -54,7 +55,7 @@ pub struct ListenerBooks {
 
 /// One lane.
 #[derive(Debug)]
-pub struct LaneBooks {
+pub(super) struct LaneBooks {
     /// What its socket is bound to.
     pub address: String,
     /// The memory node of its batches.
@@ -70,7 +71,7 @@ pub struct LaneBooks {
 
 /// One sink.
 #[derive(Debug)]
-pub struct SinkBooks {
+pub(super) struct SinkBooks {
     pub name: String,
     /// Its channels, to end them.
     pub channels: Vec<Closer>,
@@ -83,6 +84,8 @@ pub struct SinkBooks {
     pub files: Vec<Arc<FileLedger>>,
     /// Its destinations, once for each consumer.
     pub destinations: Vec<Arc<DestinationLedger>>,
+    /// What it writes and sends counts in the books of a later pipeline, which has the same sink.
+    pub is_handed_on: AtomicBool,
 }
 
 /// What a reading shows of a sink under each listener that feeds it, and what is of all of them together.
@@ -96,7 +99,7 @@ struct WholeSink {
 
 impl Books {
     /// Looks at the kernel's counts of drops, which wrap, and at nothing else: to be called once a second.
-    pub fn observe_kernel(&self) {
+    pub(super) fn observe_kernel(&self) {
         for lane in self.listeners.iter().flat_map(|listener| &listener.lanes) {
             lane.ledger.kernel();
         }
@@ -104,18 +107,18 @@ impl Books {
 
     /// The core that a lane's receiver runs on, which is null where that is none in particular, without the rest of a
     /// reading; `None` where there is no such lane.
-    pub fn core_of(&self, listener: &str, lane: usize) -> Option<Option<usize>> {
+    pub(super) fn core_of(&self, listener: &str, lane: usize) -> Option<Option<usize>> {
         let listener = self.listeners.iter().find(|books| books.name == listener)?;
         listener.lanes.get(lane).map(|lane| lane.ledger.core())
     }
 
     /// Reads what the kernel and the cards count: to be called once a second. A driver may take its time.
-    pub fn look_at_host(&self) {
+    pub(super) fn look_at_host(&self) {
         let lanes = self.listeners.iter().flat_map(|listener| &listener.lanes);
         self.host.look(lanes.filter_map(|lane| holder::inode_of(lane.ledger.socket()).ok()));
     }
 
-    pub fn snapshot(&self) -> Snapshot {
+    pub(super) fn snapshot(&self) -> Snapshot {
         // Once, and not once for each listener: a sink of a thousand listeners has a thousand queues.
         let whole: Vec<WholeSink> = self.sinks.iter().map(SinkBooks::whole).collect();
         let listeners = self.listeners.iter().enumerate();
@@ -137,10 +140,7 @@ impl Books {
     /// The last reading. When every thread has ended as it should nothing can be in flight any more: what seems to be
     /// is residual. Where a consumer still hangs in its sink, or a thread has died, what is in flight never will be
     /// delivered as far as these books can promise, and is counted as the sink's failure.
-    pub fn final_snapshot(&self, all_ended_well: bool) -> Snapshot {
-        if self.host.has_begun() {
-            self.look_at_host();
-        }
+    pub(super) fn final_snapshot(&self, all_ended_well: bool) -> Snapshot {
         let mut snapshot = self.snapshot();
         for listener in &mut snapshot.listeners {
             for sink in listener.sinks.iter_mut().filter(|sink| sink.in_flight > 0) {
@@ -191,6 +191,7 @@ impl Books {
             residual: arrived.map(|_| residual),
             sinks,
             lanes,
+            removed: false,
         }
     }
 }
@@ -227,6 +228,7 @@ impl LaneBooks {
             receive_buffer_bytes: self.receive_buffer_bytes,
             receive_buffer_used_bytes: memory.map_or(0, |memory| u64::from(memory.receive_used_bytes)),
             senders: self.ledger.senders(),
+            removed: false,
         }
     }
 
@@ -266,12 +268,15 @@ impl SinkBooks {
 
     /// What is the same for all listeners that feed this sink.
     fn whole(&self) -> WholeSink {
+        let is_handed_on = self.is_handed_on.load(Ordering::Relaxed);
+        let (files, destinations): (&[_], &[_]) =
+            if is_handed_on { (&[], &[]) } else { (&self.files, &self.destinations) };
         WholeSink {
             queue_depth: self.bytes(BlockGauge::in_use),
             queue_capacity: self.bytes(BlockGauge::capacity),
             residence: ResidenceTally::sum(self.residence.iter().map(|residence| residence.read())).read(),
-            destinations: DestinationLedger::sum(self.destinations.iter().map(Arc::as_ref)),
-            files: (!self.files.is_empty()).then(|| FileLedger::sum(self.files.iter().map(Arc::as_ref))),
+            destinations: DestinationLedger::sum(destinations.iter().map(Arc::as_ref)),
+            files: (!files.is_empty()).then(|| FileLedger::sum(files.iter().map(Arc::as_ref))),
         }
     }
 
@@ -295,6 +300,7 @@ impl SinkBooks {
             residence: whole.residence.clone(),
             destinations: whole.destinations.clone(),
             files: whole.files.clone(),
+            removed: false,
         };
         (snapshot, left_over)
     }

@@ -6,8 +6,10 @@
 //! travels in full batches. A lone datagram is handed on at once, and no traffic means no wake-ups at all.
 
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
+use super::relief::Relief;
 use super::stay::Stays;
 use crate::handover::batch::Parcel;
 use crate::handover::channel::{Inbox, Waited};
@@ -46,6 +48,8 @@ pub struct Consumer {
     pub tallies: Tallies,
     /// How long it took.
     pub stays: Stays,
+    /// Who feeds it next, when these have ended.
+    pub relief: Arc<Relief>,
 }
 
 /// Why a consumer ended.
@@ -88,8 +92,11 @@ impl Consumer {
                 self.channel.nap(NAP);
                 0
             } else {
-                let Some(datagrams) = self.wait() else { break };
-                datagrams
+                match self.wait() {
+                    Some(datagrams) => datagrams,
+                    None if self.begin_next_shift() => 0,
+                    None => break,
+                }
             };
         }
         // The end of a sink is a wait for its disk or its peers, with a limit of its own.
@@ -129,6 +136,28 @@ impl Consumer {
     fn publish(&mut self) {
         self.ledger.publish(&mut self.tallies);
         self.stays.note(&self.tallies);
+    }
+
+    /// Goes on with the channel that was left for it; false when there is none. What the sink still holds of a listener
+    /// that has another place now, or none, is waited for.
+    fn begin_next_shift(&mut self) -> bool {
+        let Some(mut shift) = self.relief.take() else { return false };
+        self.sink.flush(&mut self.tallies);
+        while !shift.fits(&self.tallies) && !self.channel.is_ended() {
+            crew::at_rest(|| thread::sleep(NAP));
+            self.sink.when_due(&mut self.tallies);
+            self.publish();
+        }
+        self.publish();
+        if !shift.fits(&self.tallies) {
+            return false;
+        }
+        shift.carry_over(&mut self.tallies, &self.ledger);
+        self.sink.go_on_for(&shift.feeders);
+        self.channel.go_on_with(shift.channel);
+        (self.homes, self.ledger, self.tallies, self.stays) = (shift.homes, shift.ledger, shift.tallies, shift.stays);
+        self.relief.note_begun();
+        true
     }
 
     /// Sleeps until a batch comes, handles it, and returns how many datagrams are in it; meanwhile does what the sink

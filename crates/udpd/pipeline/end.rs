@@ -48,18 +48,20 @@ impl Pipeline {
             // What it drains goes to sinks that do take something, too; cut off, they would leave half a record.
             wait_until(Instant::now() + GIVE_UP_LIMIT, || self.consumers_have_ended());
         }
-        let receivers_ended_well = self.close_lanes(all_are_woken);
+        let receivers_ended_well = self.close_lanes(all_are_woken, true);
         self.followers.iter().for_each(Follower::end);
         let followers_have_ended = || self.followers.iter().all(|follower| follower.thread.is_finished());
         patience.wait(followers_have_ended);
         wait_until(Instant::now() + GIVE_UP_LIMIT, followers_have_ended);
-        let mut others = self.followers.into_iter().map(|follower| follower.thread).chain(self.consumers);
+        let consumers = self.consumers.into_iter().map(|consumer| consumer.thread);
+        let mut others = self.followers.into_iter().map(|follower| follower.thread).chain(consumers);
         let all_ended_well = others.all(has_ended_well) && receivers_ended_well;
+        self.before.into_iter().for_each(|ending| ending.close(&self.chronicle));
         // A receiver that nobody could wake may have handed on more after the consumers had ended.
-        self.books.final_snapshot(all_ended_well && all_are_woken)
+        self.chronicle.final_snapshot(all_ended_well && all_are_woken)
     }
 
-    fn refuse_arrivals(&self) {
+    pub(super) fn refuse_arrivals(&self) {
         for lane in self.lanes_to_close() {
             if let Err(error) = lane.ledger.socket().refuse_arrivals() {
                 log::warn!(
@@ -79,7 +81,7 @@ impl Pipeline {
     }
 
     /// Whether every receiver hears that it is to end.
-    fn wake_receivers(&self) -> bool {
+    pub(super) fn wake_receivers(&self) -> bool {
         let mut all = true;
         for lane in &self.lanes {
             let woken = if lane.is_kept() {
@@ -96,7 +98,7 @@ impl Pipeline {
     }
 
     /// A receiver that was about to sleep when it was woken has missed it, so each look wakes it once more.
-    fn receivers_have_ended(&self) -> bool {
+    pub(super) fn receivers_have_ended(&self) -> bool {
         let mut all = true;
         for lane in self.lanes.iter().filter(|lane| !lane.receiver.is_finished()) {
             all = false;
@@ -114,12 +116,13 @@ impl Pipeline {
     }
 
     fn consumers_have_ended(&self) -> bool {
-        self.consumers.iter().all(JoinHandle::is_finished)
+        let of_those_before = self.before.iter().flat_map(|ending| &ending.threads);
+        self.consumers.iter().map(|consumer| &consumer.thread).chain(of_those_before).all(JoinHandle::is_finished)
     }
 
     /// Takes the sockets out of the kernel's search, counts what is still in them, and lets the receivers go. Returns
     /// whether none of these has died.
-    fn close_lanes(&mut self, all_are_woken: bool) -> bool {
+    pub(super) fn close_lanes(&mut self, all_are_woken: bool, is_the_end: bool) -> bool {
         for lane in self.lanes_to_close() {
             // What the kernel refuses from now on it would count after our last look. So nothing more may reach the
             // socket: a sender is told that nobody listens. A socket on an interface may not be moved without
@@ -135,9 +138,9 @@ impl Pipeline {
         }
         let mut all_ended_well = true;
         for lane in self.lanes.drain(..) {
-            if lane.is_kept() {
+            if lane.is_kept() && is_the_end {
                 say_what_waits(&lane);
-            } else {
+            } else if !lane.is_kept() {
                 count_rest(&lane);
             }
             // One that nobody could wake sleeps in the kernel and holds nothing.
@@ -179,7 +182,7 @@ fn wait_until(deadline: Instant, is_done: impl Fn() -> bool) {
 }
 
 /// Whether a thread is over, and not by a panic.
-fn has_ended_well(thread: JoinHandle<()>) -> bool {
+pub(super) fn has_ended_well(thread: JoinHandle<()>) -> bool {
     thread.is_finished() && thread.join().is_ok()
 }
 

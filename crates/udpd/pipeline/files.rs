@@ -1,6 +1,7 @@
 //! Going over to new files on request, for those who rotate files themselves: every sink at once, and the answer when
 //! every old file is closed, so that whoever asked may compress or remove it.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::RecvTimeoutError;
@@ -15,21 +16,37 @@ const REOPEN_LIMIT: Duration = Duration::from_secs(10);
 /// The files of all sinks of a pipeline.
 #[derive(Debug, Clone, Default)]
 pub struct Files {
-    /// By sink.
-    reopeners: Vec<(String, Reopener)>,
+    /// By sink. Shared, because sinks come and go while somebody has this.
+    reopeners: Arc<Mutex<Vec<(String, Reopener)>>>,
 }
 
 impl Files {
     /// Starts the keeper of the files of a sink.
-    pub(super) fn start(&mut self, sink: &str, keeper: FileKeeper, crew: &Crew) -> Result<(), Failure> {
+    pub(super) fn start(&self, sink: &str, keeper: FileKeeper, crew: &Crew) -> Result<(), Failure> {
         let reopener = keeper.start(crew).map_err(|error| {
             Failure::new(
                 ExitCode::Failure,
                 format!("sink {sink}: cannot start the thread that keeps its files: {error}"),
             )
         })?;
-        self.reopeners.push((sink.to_owned(), reopener));
+        self.list().push((sink.to_owned(), reopener));
         Ok(())
+    }
+
+    /// Goes on with the files of a sink of `other`.
+    pub(super) fn keep(&self, sink: &str, other: &Self) {
+        let kept: Vec<_> = other.list().iter().filter(|(name, _)| name == sink).cloned().collect();
+        self.list().extend(kept);
+    }
+
+    /// These are the files from now on, for everybody who has this.
+    pub(super) fn become_those_of(&self, other: &Self) {
+        let files = other.list().clone();
+        *self.list() = files;
+    }
+
+    fn list(&self) -> MutexGuard<'_, Vec<(String, Reopener)>> {
+        self.reopeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has every sink go over to a new file where somebody has moved or removed the one in use. Returns when the old
@@ -41,7 +58,8 @@ impl Files {
 
     fn reopen_within(&self, limit: Duration) -> Result<String, String> {
         let deadline = Instant::now() + limit;
-        let asked: Vec<_> = self.reopeners.iter().map(|(sink, reopener)| (sink, reopener.ask())).collect();
+        let reopeners = self.list().clone();
+        let asked: Vec<_> = reopeners.iter().map(|(sink, reopener)| (sink, reopener.ask())).collect();
         let mut sum = Reopened::default();
         for (sink, answer) in asked {
             let ended = Err(RecvTimeoutError::Disconnected);

@@ -17,10 +17,14 @@ use mmsg::Socket;
 use nix::net::if_::if_nametoindex;
 
 use super::{multicast, sweep};
+use super::running::Lane;
 use crate::config::{Config, Listener};
 use crate::exit::{ExitCode, Failure};
 use crate::os::holder;
 use crate::plan::{LanePlan, Plan};
+
+/// What helps against a change that a socket cannot follow while it is received from.
+pub(super) const TAKES_A_RESTART: &str = "; this takes a restart, over which the service manager keeps the sockets";
 
 /// A socket that was kept.
 #[derive(Debug)]
@@ -49,6 +53,8 @@ pub struct Claims {
     pub(super) surplus: Vec<Vec<Arc<Socket>>>,
     /// The names of those that are closed. Whoever keeps them has to let go of them before their addresses are free.
     pub gone: Vec<String>,
+    /// A pipeline of this process receives from them.
+    pub(super) are_in_use: bool,
 }
 
 /// A lane as it is planned.
@@ -142,28 +148,34 @@ impl Kept {
         Ok(Self { sockets })
     }
 
+    /// Those of a pipeline that runs.
+    pub(super) fn of(lanes: &[Lane]) -> io::Result<Self> {
+        let kept = |lane: &Lane| {
+            let (name, socket) = (lane.name_when_kept(), lane.socket());
+            let (address, interface) = (socket.local_addr()?, socket.bound_interface()?);
+            Ok(KeptSocket { name, inode: holder::inode_of(&*socket)?, socket, address, interface })
+        };
+        Ok(Self { sockets: lanes.iter().map(kept).collect::<io::Result<_>>()? })
+    }
+
     pub fn sockets(&self) -> &[KeptSocket] {
         &self.sockets
     }
 
     /// Deals them out to the lanes. What fits none is read to the end and closed.
     pub fn claim(self, config: &Config, plan: &Plan) -> Result<Claims, Failure> {
-        let planned: Vec<Planned<'_>> =
-            plan.lanes.iter().map(|lane| (&config.listeners[lane.listener], lane)).collect();
         let mut claims = Claims::none(plan);
-        let (given_up, mut left): (Vec<_>, Vec<_>) =
-            self.sockets.into_iter().partition(|kept| kept.socket.is_withdrawn());
+        let (given_up, left): (Vec<_>, Vec<_>) = self.sockets.into_iter().partition(|kept| kept.socket.is_withdrawn());
         claims.let_go(given_up, "an earlier start had given it up")?;
-        let mut first = 0;
-        while first < planned.len() {
-            let members = 1 + planned[first + 1..].iter().take_while(|(_, plan)| plan.member > 0).count();
-            let lanes = &planned[first..first + members];
-            let (own, others) = left.into_iter().partition(|kept| kept.is_at(lanes));
-            left = others;
-            claims.claim_group(first, lanes, own)?;
-            first += members;
-        }
+        let left = claims.deal_out(left, config, plan)?;
         claims.let_go(left, "no listener has its address and interface")?;
+        Ok(claims)
+    }
+
+    /// The same while a pipeline receives from them. What fits none is left to that pipeline.
+    pub(super) fn claim_in_use(self, config: &Config, plan: &Plan) -> Result<Claims, Failure> {
+        let mut claims = Claims { are_in_use: true, ..Claims::none(plan) };
+        claims.deal_out(self.sockets, config, plan)?;
         Ok(claims)
     }
 }
@@ -172,13 +184,39 @@ impl Claims {
     /// Nothing for any lane.
     pub(super) fn none(plan: &Plan) -> Self {
         let lanes = plan.lanes.len();
-        Self { of_lanes: vec![None; lanes], surplus: vec![Vec::new(); lanes], gone: Vec::new() }
+        let (of_lanes, surplus) = (vec![None; lanes], vec![Vec::new(); lanes]);
+        Self { of_lanes, surplus, gone: Vec::new(), are_in_use: false }
+    }
+
+    /// Gives each address what is bound there, and gives back what is bound elsewhere.
+    fn deal_out(
+        &mut self,
+        mut left: Vec<KeptSocket>,
+        config: &Config,
+        plan: &Plan,
+    ) -> Result<Vec<KeptSocket>, Failure> {
+        let planned: Vec<Planned<'_>> =
+            plan.lanes.iter().map(|lane| (&config.listeners[lane.listener], lane)).collect();
+        let mut first = 0;
+        while first < planned.len() {
+            let members = 1 + planned[first + 1..].iter().take_while(|(_, plan)| plan.member > 0).count();
+            let lanes = &planned[first..first + members];
+            let (own, others) = left.into_iter().partition(|kept| kept.is_at(lanes));
+            left = others;
+            self.claim_group(first, lanes, own)?;
+            first += members;
+        }
+        Ok(left)
     }
 
     /// Gives the lanes of an address what is bound there: to all of them, or to none. Sockets of one group were made by
     /// one process, and are alike in what cannot be changed.
     fn claim_group(&mut self, first: usize, lanes: &[Planned<'_>], mut own: Vec<KeptSocket>) -> Result<(), Failure> {
         if let Some(why) = own.iter().zip(lanes).find_map(|(kept, lane)| kept.fits(*lane).err()) {
+            if self.are_in_use {
+                let message = format!("listener {}, {}: {why}{TAKES_A_RESTART}", lanes[0].0.name, lanes[0].1.address);
+                return Err(Failure::new(ExitCode::Configuration, message));
+            }
             return self.let_go(own, why);
         }
         let surplus = own.split_off(own.len().min(lanes.len()));

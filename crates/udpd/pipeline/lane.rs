@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Sender, bounded};
 use mmsg::{Backing, Engine, GrantedBuffer, RecvBatch, Socket, Waker};
 
+use super::kept::Claims;
 use super::receiver::{Receiver, Stop};
 use super::sampling::Sampling;
 use super::setup::LaneSetup;
@@ -58,6 +59,9 @@ pub(super) struct Made {
     pub waker: Result<Waker, String>,
 }
 
+/// A socket that a lane is given, and whether another lane of this process still receives from it.
+type Given = (Arc<Socket>, bool);
+
 /// What a lane needs to run.
 #[derive(Debug)]
 pub(super) struct Start {
@@ -84,13 +88,13 @@ impl LaneThread {
     /// that fail the first in order is the one to tell. The others end when nobody starts them.
     pub(super) fn spawn_all(
         setups: Vec<LaneSetup>,
-        kept: &[Option<Arc<Socket>>],
+        claims: &Claims,
         crew: &Crew,
     ) -> Result<Vec<Self>, Failure> {
         let mut coming = Vec::with_capacity(setups.len());
         let mut refused = None;
         for setup in setups {
-            let kept = kept[setup.index].clone();
+            let kept = claims.of_lanes[setup.index].clone().map(|socket| (socket, claims.are_in_use));
             match Self::launch(setup, kept, crew) {
                 Ok(lane) => coming.push(lane),
                 Err(failure) => {
@@ -103,7 +107,7 @@ impl LaneThread {
         refused.map_or(Ok(made), Err)
     }
 
-    fn launch(setup: LaneSetup, kept: Option<Arc<Socket>>, crew: &Crew) -> Result<Coming, Failure> {
+    fn launch(setup: LaneSetup, kept: Option<Given>, crew: &Crew) -> Result<Coming, Failure> {
         let (made_sender, made) = bounded(1);
         let (start, coming) = bounded(1);
         let name = thread_name("rx", setup.index, &setup.listener.name);
@@ -148,7 +152,7 @@ pub(super) fn thread_name(role: &str, number: usize, of: &str) -> String {
 /// The life of a lane thread. It ends at once when the start never comes.
 fn live(
     setup: LaneSetup,
-    kept: Option<Arc<Socket>>,
+    kept: Option<Given>,
     made: &Sender<Result<Made, Failure>>,
     start: &crossbeam_channel::Receiver<Start>,
 ) {
@@ -195,14 +199,15 @@ struct Parts {
     receive_buffer_bytes: usize,
 }
 
-fn make(setup: &LaneSetup, kept: Option<Arc<Socket>>) -> Result<(Parts, Made), Failure> {
+fn make(setup: &LaneSetup, kept: Option<Given>) -> Result<(Parts, Made), Failure> {
     let LaneSetup { plan, listener, .. } = setup;
     let cores = settle(setup);
     let fail = |operation: &str, error: io::Error| {
         Failure::new(ExitCode::Failure, format!("{setup}: cannot {operation}: {error}"))
     };
     let (socket, buffer) = match kept {
-        Some(socket) => socket::go_on_with(setup, &socket).map(|buffer| (socket, buffer))?,
+        Some((socket, true)) => socket::widen(setup, &socket).map(|buffer| (socket, buffer))?,
+        Some((socket, false)) => socket::go_on_with(setup, &socket).map(|buffer| (socket, buffer))?,
         None => socket::make(setup).map(|(socket, buffer)| (Arc::new(socket), buffer))?,
     };
     let (mut batches, backing) = RecvBatch::pool(plan.batches(), &plan.shape)

@@ -6,15 +6,19 @@
 
 mod bind;
 mod books;
+mod chronicle;
 pub mod consumer;
 mod end;
 mod files;
 mod follower;
 mod following;
+mod handing_over;
+mod heir;
 pub mod kept;
 mod lane;
 mod multicast;
 pub mod receiver;
+mod relief;
 mod replace;
 mod running;
 mod sampling;
@@ -27,8 +31,9 @@ pub mod successor;
 mod sweep;
 mod wiring;
 
-pub use books::Books;
+pub use chronicle::Chronicle;
 pub use files::Files;
+pub use heir::Heir;
 pub use kept::Kept;
 pub use running::{Lane, Pinned, Pipeline};
 pub use setup::LaneSetup;

@@ -8,29 +8,54 @@ use std::thread::JoinHandle;
 use mmsg::{Backing, GrantedBuffer, Socket, Waker};
 
 use super::books::Books;
+use super::chronicle::Chronicle;
+use super::handing_over::Ending;
 use super::files::Files;
 use super::follower::Follower;
 use super::kept;
 use super::receiver::Stop;
+use super::relief::Relief;
 use super::setup::LaneSetup;
 use super::successor::Successor;
+use crate::config::Config;
+use crate::handover::Caller;
 use crate::ledger::LaneLedger;
 use crate::ledger::snapshot::SharerSnapshot;
 use crate::os::crew::Known;
 use crate::os::holder;
+use crate::plan::Plan;
 
 /// A running pipeline.
 #[derive(Debug)]
 pub struct Pipeline {
+    pub(super) chronicle: Arc<Chronicle>,
     pub(super) books: Arc<Books>,
+    /// What it was made from.
+    pub(super) config: Arc<Config>,
+    pub(super) plan: Arc<Plan>,
     pub(super) files: Files,
     pub(super) lanes: Vec<Lane>,
-    pub(super) consumers: Vec<JoinHandle<()>>,
+    pub(super) consumers: Vec<ConsumerThread>,
     pub(super) followers: Vec<Follower>,
     pub(super) pinned: Vec<Pinned>,
     pub(super) stop: Arc<Stop>,
     /// What memory the blocks lie in, by node.
     pub(super) block_backings: Vec<Backing>,
+    /// Those before it that have yet to hand on all they hold.
+    pub(super) before: Vec<Ending>,
+}
+
+/// A running consumer.
+#[derive(Debug)]
+pub(super) struct ConsumerThread {
+    /// The index of its sink.
+    pub sink: usize,
+    /// Wakes it.
+    pub caller: Caller,
+    /// Where it finds what it goes on with.
+    pub relief: Arc<Relief>,
+    pub pinned: Pinned,
+    pub thread: JoinHandle<()>,
 }
 
 /// A thread that was put on some cores.
@@ -75,8 +100,8 @@ pub struct Lane {
 
 impl Pipeline {
     /// The books, for everybody who wants to read them.
-    pub fn books(&self) -> Arc<Books> {
-        Arc::clone(&self.books)
+    pub fn books(&self) -> Arc<Chronicle> {
+        Arc::clone(&self.chronicle)
     }
 
     /// The files of all sinks, for whoever wants them reopened.

@@ -49,11 +49,27 @@ pub(super) fn make(setup: &LaneSetup) -> Result<(Socket, GrantedBuffer), Failure
 
 /// Gives a socket that another process has kept the options of this lane. It is bound, and goes on receiving.
 pub(super) fn go_on_with(setup: &LaneSetup, socket: &Socket) -> Result<GrantedBuffer, Failure> {
+    // What somebody counted with, who is gone.
+    socket
+        .accept_arrivals()
+        .map_err(|error| cannot_set(setup, "SO_DETACH_FILTER", &0, ExitCode::Failure, "", &error))?;
+    change(setup, socket)
+}
+
+/// Gives a socket that another lane of this process still receives from as much room as this lane wants, and nothing
+/// that the other could not cope with. The rest is for [`change`].
+pub(super) fn widen(setup: &LaneSetup, socket: &Socket) -> Result<GrantedBuffer, Failure> {
+    let bytes = setup.plan.receive_buffer_bytes;
+    socket
+        .set_receive_buffer(bytes)
+        .map_err(|error| cannot_set(setup, "SO_RCVBUF", &bytes, ExitCode::Failure, "", &error))
+}
+
+/// Gives a socket that was received from the options of this lane, and none that it had besides.
+pub(super) fn change(setup: &LaneSetup, socket: &Socket) -> Result<GrantedBuffer, Failure> {
     let control = setup.plan.shape.control;
     let option =
         |name: &str, value: &dyn std::fmt::Debug, error| cannot_set(setup, name, value, ExitCode::Failure, "", &error);
-    // What somebody counted with, who is gone.
-    socket.accept_arrivals().map_err(|error| option("SO_DETACH_FILTER", &0, error))?;
     if !control.timestamps {
         socket.set_timestamps(false).map_err(|error| option("SO_TIMESTAMPNS", &false, error))?;
     }

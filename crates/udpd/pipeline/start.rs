@@ -10,6 +10,7 @@ use mmsg::Socket;
 use super::bind::{self, Endpoint};
 use super::books::{Books, LaneBooks, ListenerBooks, SinkBooks};
 use super::files::Files;
+use super::chronicle::Chronicle;
 use super::following;
 use super::kept::Claims;
 use super::lane::{LaneThread, Start};
@@ -17,7 +18,7 @@ use super::receiver::Stop;
 use super::running::{Lane, Pinned, Pipeline, only};
 use super::setup::LaneSetup;
 use super::stocks::Stocks;
-use super::wiring::{self, Wiring, spawn_consumers};
+use super::wiring::{self, Consumers, Wiring, spawn_consumers};
 use crate::config::{Config, Listener};
 use crate::exit::Failure;
 use crate::handover::pool::Home;
@@ -41,7 +42,7 @@ impl Pipeline {
         started: Instant,
         crew: &Crew,
     ) -> Result<Self, Failure> {
-        let threads = LaneThread::spawn_all(LaneSetup::all(config, plan), &claims.of_lanes, crew)?;
+        let threads = LaneThread::spawn_all(LaneSetup::all(config, plan), &claims, crew)?;
         let stop = Arc::new(Stop::default());
         let homes: Arc<[Arc<Home>]> = threads.iter().map(|thread| thread.made.home.clone()).collect();
         let ledger =
@@ -50,25 +51,26 @@ impl Pipeline {
         threads.iter().zip(&ledgers).for_each(|(thread, ledger)| ledger.note_core(only(&thread.made.cores)));
         let mut routes: Vec<Vec<Route>> = threads.iter().map(|_| Vec::new()).collect();
         let stocks = Stocks::make(&plan.pool, crew)?;
-        let (mut sinks, mut pending, mut files) = (Vec::new(), Vec::new(), Files::default());
+        let (mut sinks, mut consumers, files) = (Vec::new(), Consumers::default(), Files::default());
         let scenes = wiring::scenes(config, plan);
         let listeners: Vec<String> = config.listeners.iter().map(|listener| listener.name.clone()).collect();
         for sink in 0..config.sinks.len() {
             let (homes, scenes) = (&homes, &scenes);
-            let wiring = Wiring { config, plan, sink, homes, stocks: &stocks, scenes, listeners: &listeners, crew };
-            sinks.push(wiring.open(&mut routes, &mut pending, &mut files)?);
+            let listeners = &listeners;
+            let wiring =
+                Wiring { config, plan, sink, homes, stocks: &stocks, scenes, listeners, crew, kept: None };
+            sinks.push(wiring.open(&mut routes, &mut consumers, &files)?);
         }
         // After the sinks: one with a long file looks through it first, and nothing may arrive that nobody reads yet.
         let setups: Vec<&LaneSetup> = threads.iter().map(|thread| &thread.setup).collect();
         let sockets: Vec<Arc<Socket>> = threads.iter().map(|thread| Arc::clone(&thread.made.socket)).collect();
         let endpoints = bind::open(&setups, &sockets, &claims)?;
-        for (routes, setup) in routes.iter_mut().zip(setups) {
-            routes.sort_by_key(|route| setup.listener.sinks.iter().position(|&sink| sink == route.sink));
-        }
-        let (consumers, mut pinned) = spawn_consumers(pending, crew)?;
+        sort(&mut routes, &setups);
+        let (consumers, mut pinned) = spawn_consumers(consumers.pending, crew)?;
         pinned.extend(threads.iter().map(pinned_receiver));
         let addresses: Vec<SocketAddr> = endpoints.iter().map(|endpoint| endpoint.address).collect();
-        let books = Arc::new(open_books(config, &threads, endpoints, &ledgers, sinks, started));
+        let host = Arc::new(HostLedger::new(addresses.iter().map(SocketAddr::port)));
+        let books = Arc::new(open_books(config, &threads, endpoints, &ledgers, sinks, started, host));
         let is_kept: Vec<bool> = claims.of_lanes.iter().map(Option::is_some).collect();
         let start = |((routes, ledger), (leavings, is_kept)): ((_, &Arc<LaneLedger>), (_, bool))| Start {
             routes,
@@ -84,24 +86,48 @@ impl Pipeline {
             .into_iter()
             .zip(routes.into_iter().zip(&ledgers).zip(leavings.into_iter().zip(is_kept)).map(start))
             .zip(addresses);
-        let running = running.map(|((thread, start), address)| Lane {
-            setup: thread.setup.clone(),
-            address,
-            core: only(&thread.made.cores),
-            buffer: thread.made.buffer,
-            backing: thread.made.backing.clone(),
-            ledger: Arc::clone(&ledgers[thread.setup.index]),
-            successor: Arc::clone(&start.successor),
-            is_kept: Arc::clone(&start.is_kept),
-            waker: thread.made.waker.clone(),
-            receiver: thread.start(start),
-        });
-        let running = running.collect();
-        Ok(Self { books, files, lanes: running, consumers, followers, pinned, stop, block_backings: stocks.backings })
+        let lanes = running.map(|((thread, start), address)| begin(thread, start, address)).collect();
+        Ok(Self {
+            chronicle: Arc::new(Chronicle::new(Arc::clone(&books))),
+            books,
+            config: Arc::new(config.clone()),
+            plan: Arc::new(plan.clone()),
+            files,
+            lanes,
+            consumers,
+            followers,
+            pinned,
+            stop,
+            block_backings: stocks.backings,
+            before: Vec::new(),
+        })
     }
 }
 
-fn pinned_receiver(LaneThread { setup, made, known, .. }: &LaneThread) -> Pinned {
+/// Lets a lane receive.
+pub(super) fn begin(thread: LaneThread, start: Start, address: SocketAddr) -> Lane {
+    Lane {
+        setup: thread.setup.clone(),
+        address,
+        core: only(&thread.made.cores),
+        buffer: thread.made.buffer,
+        backing: thread.made.backing.clone(),
+        ledger: Arc::clone(&start.ledger),
+        successor: Arc::clone(&start.successor),
+        is_kept: Arc::clone(&start.is_kept),
+        waker: thread.made.waker.clone(),
+        receiver: thread.start(start),
+    }
+}
+
+/// Puts the routes of each lane into the order of its listener's sinks.
+pub(super) fn sort(routes: &mut [Vec<Route>], setups: &[&LaneSetup]) {
+    for (routes, setup) in routes.iter_mut().zip(setups) {
+        routes.sort_by_key(|route| setup.listener.sinks.iter().position(|&sink| sink == route.sink));
+    }
+}
+
+pub(super) fn pinned_receiver(LaneThread { setup, made, known, .. }: &LaneThread) -> Pinned {
     Pinned {
         who: format!("{setup}: its receiver"),
         thread: known.clone(),
@@ -111,15 +137,15 @@ fn pinned_receiver(LaneThread { setup, made, known, .. }: &LaneThread) -> Pinned
     }
 }
 
-fn open_books(
+pub(super) fn open_books(
     config: &Config,
     threads: &[LaneThread],
     mut endpoints: Vec<Endpoint>,
     ledgers: &[Arc<LaneLedger>],
     sinks: Vec<SinkBooks>,
     started: Instant,
+    host: Arc<HostLedger>,
 ) -> Books {
-    let ports: Vec<u16> = endpoints.iter().map(|endpoint| endpoint.address.port()).collect();
     let listener = |(index, listener): (usize, &Listener)| {
         let own = threads.iter().filter(|thread| thread.setup.plan.listener == index);
         let endpoints = &mut endpoints;
@@ -142,6 +168,5 @@ fn open_books(
             sharers: Mutex::default(),
         }
     };
-    let host = HostLedger::new(ports);
     Books { started, listeners: config.listeners.iter().enumerate().map(listener).collect(), sinks, host }
 }

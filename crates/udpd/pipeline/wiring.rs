@@ -1,28 +1,30 @@
 //! One sink's part of the pipeline: its channels, its consumers, and which lane feeds which.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex};
 
 use super::books::SinkBooks;
 use super::consumer::{Consumer, End};
 use super::files::Files;
 use super::lane::thread_name;
-use super::running::Pinned;
+use super::relief::{Relief, Shift};
+use super::running::{ConsumerThread, Pinned};
 use super::stay::Stays;
 use super::stocks::Stocks;
 use crate::config::Config;
 use crate::exit::Failure;
 use crate::format::encoder::Scene;
 use crate::handover::blocks::Blocks;
+use crate::handover::Caller;
 use crate::handover::channel::Inbox;
 use crate::handover::pool::{Home, Homes};
 use crate::handover::route::Route;
-use crate::ledger::{ConsumerLedger, Tallies};
+use crate::ledger::{ConsumerLedger, DestinationLedger, FileLedger, Tallies};
 use crate::os::crew::{self, Crew, Event, Starting};
 use crate::os::duty::Duty;
 use crate::os::threads;
 use crate::plan::{LanePlan, Plan, SinkPlan};
+use crate::sink::Feeders;
 use crate::sink::settings::Opening;
 
 /// One sink on its way to being open.
@@ -36,15 +38,38 @@ pub(super) struct Wiring<'a> {
     /// The names of all listeners.
     pub listeners: &'a [String],
     pub crew: &'a Crew,
+    /// What it goes on with, if it does.
+    pub kept: Option<KeptSink<'a>>,
 }
 
 /// A consumer that waits for its thread.
 pub(super) struct Pending {
+    sink: usize,
     name: String,
     /// Where it may run; anywhere, when there are none.
     cores: Vec<usize>,
     duty: Duty,
+    caller: Caller,
     consumer: Consumer,
+}
+
+/// A sink that an earlier pipeline has open, and that stays as it is.
+pub(super) struct KeptSink<'a> {
+    /// By number.
+    pub consumers: Vec<&'a ConsumerThread>,
+    pub files: Vec<Arc<FileLedger>>,
+    pub destinations: Vec<Arc<DestinationLedger>>,
+    /// Where the listeners of before are now.
+    pub listeners: Arc<[Option<usize>]>,
+    pub transfer: Arc<Mutex<()>>,
+}
+
+/// The consumers of all sinks, before any of them begins.
+#[derive(Default)]
+pub(super) struct Consumers {
+    pub pending: Vec<Pending>,
+    /// What those go on with that run already.
+    pub shifts: Vec<(Arc<Relief>, Shift)>,
 }
 
 /// Who receives, by lane.
@@ -62,12 +87,14 @@ impl Wiring<'_> {
     pub(super) fn open(
         &self,
         routes: &mut [Vec<Route>],
-        consumers: &mut Vec<Pending>,
-        files: &mut Files,
+        opened_consumers: &mut Consumers,
+        files: &Files,
     ) -> Result<SinkBooks, Failure> {
         let sink = &self.config.sinks[self.sink];
         let SinkPlan { consumers: count, feeders } = &self.plan.sinks[self.sink];
-        let mut inboxes: Vec<Inbox> = (0..*count).map(|_| Inbox::default()).collect();
+        let kept = self.kept.as_ref();
+        let inbox = |number: usize| kept.map_or_else(Inbox::default, |kept| Inbox::heir(&kept.consumers[number].caller));
+        let mut inboxes: Vec<Inbox> = (0..*count).map(inbox).collect();
         for lane in feeders {
             let plan = &self.plan.lanes[lane.lane];
             let blocks = &self.stocks.of_queue(self.sink, lane.consumer)[plan.node_place];
@@ -84,6 +111,7 @@ impl Wiring<'_> {
             residence: Vec::new(),
             files: Vec::new(),
             destinations: Vec::new(),
+            is_handed_on: AtomicBool::new(false),
         };
         let mut keeper = None;
         for (number, inbox) in inboxes.into_iter().enumerate() {
@@ -96,6 +124,23 @@ impl Wiring<'_> {
             let own = own.clone().min().unwrap_or(0)..own.max().map_or(0, |last| last + 1);
             let ledger = Arc::new(ConsumerLedger::new(own.clone()));
             let residence = Arc::default();
+            let homes = Homes::new(Arc::clone(self.homes), blocks.to_vec());
+            let (tallies, stays) = (Tallies::new(own), Stays::new(Arc::clone(&residence)));
+            books.consumers.push(Arc::clone(&ledger));
+            books.residence.push(residence);
+            if let Some(kept) = kept {
+                let feeders = Feeders {
+                    sink: sink.name.clone(),
+                    consumer: number,
+                    scenes: Arc::clone(self.scenes),
+                    feeds: lanes,
+                };
+                let (listeners, transfer) = (Arc::clone(&kept.listeners), Arc::clone(&kept.transfer));
+                let shift = Shift { channel: inbox, homes, ledger, tallies, stays, feeders, listeners, transfer };
+                opened_consumers.shifts.push((Arc::clone(&kept.consumers[number].relief), shift));
+                continue;
+            }
+            let caller = inbox.caller();
             let opened = sink.settings.open(Opening {
                 sink: &sink.name,
                 consumer: number,
@@ -103,7 +148,7 @@ impl Wiring<'_> {
                 feeds: &lanes,
                 listeners: self.listeners,
                 crew: self.crew,
-                caller: &inbox.caller(),
+                caller: &caller,
                 keeper: &mut keeper,
             })?;
             books.files.extend(opened.files);
@@ -111,16 +156,20 @@ impl Wiring<'_> {
             let consumer = Consumer {
                 channel: inbox,
                 sink: opened.sink,
-                homes: Homes::new(Arc::clone(self.homes), blocks.to_vec()),
-                ledger: Arc::clone(&ledger),
-                tallies: Tallies::new(own),
-                stays: Stays::new(Arc::clone(&residence)),
+                homes,
+                ledger,
+                tallies,
+                stays,
+                relief: Arc::default(),
             };
             let cores = self.plan.cores_of_consumer(&lanes);
             let duty = sink.settings.needs().duty;
-            consumers.push(Pending { name: thread_name("sink", number, &sink.name), cores, duty, consumer });
-            books.consumers.push(ledger);
-            books.residence.push(residence);
+            let name = thread_name("sink", number, &sink.name);
+            opened_consumers.pending.push(Pending { sink: self.sink, name, cores, duty, caller, consumer });
+        }
+        if let Some(kept) = kept {
+            books.files.clone_from(&kept.files);
+            books.destinations.clone_from(&kept.destinations);
         }
         if let Some(keeper) = keeper {
             files.start(&sink.name, keeper, self.crew)?;
@@ -133,14 +182,21 @@ impl Wiring<'_> {
 pub(super) fn spawn_consumers(
     pending: Vec<Pending>,
     crew: &Crew,
-) -> Result<(Vec<JoinHandle<()>>, Vec<Pinned>), Failure> {
-    let starting = pending.into_iter().map(|pending| spawn_consumer(pending, crew));
-    let starting: Vec<(Starting<()>, Pinned)> = starting.collect::<Result<_, _>>()?;
-    Ok(starting.into_iter().map(|(starting, pinned)| (starting.wait(), pinned)).unzip())
+) -> Result<(Vec<ConsumerThread>, Vec<Pinned>), Failure> {
+    let begin = |pending: Pending| {
+        let (sink, caller, relief) = (pending.sink, pending.caller.clone(), Arc::clone(&pending.consumer.relief));
+        let (starting, pinned) = spawn_consumer(pending, crew)?;
+        Ok((starting, pinned, sink, caller, relief))
+    };
+    let starting: Vec<_> = pending.into_iter().map(begin).collect::<Result<_, Failure>>()?;
+    let begun = starting.into_iter().map(|(starting, pinned, sink, caller, relief)| {
+        (ConsumerThread { sink, caller, relief, pinned: pinned.clone(), thread: starting.wait() }, pinned)
+    });
+    Ok(begun.unzip())
 }
 
 fn spawn_consumer(pending: Pending, crew: &Crew) -> Result<(Starting<()>, Pinned), Failure> {
-    let Pending { name, cores, duty, consumer } = pending;
+    let Pending { name, cores, duty, consumer, .. } = pending;
     let reporter = crew.clone();
     let subject = name.clone();
     let is_put = Arc::new(AtomicBool::new(false));

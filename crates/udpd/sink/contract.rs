@@ -1,8 +1,10 @@
 //! What every sink does: it takes batches, and moves each datagram once in the books.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Instant;
 
+use crate::format::encoder::Scene;
 use crate::handover::batch::LaneBatch;
 use crate::ledger::{Tallies, Tally};
 
@@ -27,9 +29,24 @@ pub trait Sink: Send + fmt::Debug {
         None
     }
 
+    /// Goes on for other lanes, see [`SinkSettings::goes_on`](super::SinkSettings::goes_on). What is pending was decided
+    /// before, or its listener has the same index as before.
+    fn go_on_for(&mut self, _feeders: &Feeders) {}
+
     /// The last call: everything is flushed; make it last. One that takes long publishes what it knows by then, because
     /// nobody waits for it for ever.
     fn finish(&mut self, _tallies: &mut Tallies, _publish: &mut dyn FnMut(&mut Tallies)) {}
+}
+
+/// Who feeds a consumer.
+#[derive(Debug, Clone)]
+pub struct Feeders {
+    pub sink: String,
+    pub consumer: usize,
+    /// Of all lanes.
+    pub scenes: Arc<[Scene]>,
+    /// Which of them feed the consumer.
+    pub feeds: Vec<bool>,
 }
 
 /// Moves `datagrams` of a listener from pending to delivered.

@@ -24,7 +24,7 @@ pub(crate) mod types;
 pub mod unix;
 pub(crate) mod written;
 
-pub use contract::Sink;
+pub use contract::{Feeders, Sink};
 pub(crate) use contract::{deliver, fail};
-pub use settings::{AnySettings, SinkSettings};
+pub use settings::{AnySettings, Differs, SinkSettings};
 pub use supplied::Supplied;

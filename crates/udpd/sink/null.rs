@@ -1,7 +1,7 @@
 //! The sink that counts and forgets: what everything else costs is measured against it.
 
 use super::contract::{Sink, deliver};
-use super::settings::{Needs, Opened, Opening, SinkSettings, Target};
+use super::settings::{Differs, Needs, Opened, Opening, SinkSettings, Target};
 use super::written::{Scheme, WrittenSink};
 use crate::exit::Failure;
 use crate::handover::batch::LaneBatch;
@@ -10,7 +10,7 @@ use crate::os::duty::Duty;
 use crate::settings::{Findings, Key, Settings, Table};
 
 /// Takes everything, keeps nothing, and has no settings.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct NullSink;
 
 impl Settings for NullSink {
@@ -40,6 +40,10 @@ impl SinkSettings for NullSink {
 
     fn open(&self, _: Opening<'_>) -> Result<Opened, Failure> {
         Ok(Opened::new(*self))
+    }
+
+    fn goes_on(&self, before: &dyn SinkSettings, _: Differs) -> bool {
+        before.of_type() == Some(self)
     }
 }
 

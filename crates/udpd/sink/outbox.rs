@@ -6,11 +6,12 @@
 //! part: the books are exact also when a disk fills up in the middle of a record.
 
 use std::io;
+use std::sync::Arc;
 
 use mmsg::Datagram;
 
 use super::contract::{deliver, fail};
-use crate::format::encoder::{Encoder, Format};
+use crate::format::encoder::{Encoder, Format, Scene};
 use crate::handover::batch::LaneBatch;
 use crate::ledger::Tallies;
 use crate::os::crew;
@@ -76,6 +77,11 @@ impl Outbox {
         outbox.bytes.reserve_exact(outbox.bytes.capacity() + header.len());
         outbox.bytes.extend_from_slice(&header);
         outbox
+    }
+
+    /// Goes on with records of other lanes.
+    pub(super) fn go_on_for(&mut self, scenes: Arc<[Scene]>) {
+        self.encoder.go_on_for(scenes);
     }
 
     /// True when nothing waits.
@@ -182,7 +188,6 @@ mod tests {
     use super::*;
     use crate::format::encoder::Format;
     use crate::ledger::Tally;
-    use std::sync::Arc;
 
     /// Takes `room` bytes, a few at a time, and then refuses.
     struct Narrow {

@@ -48,6 +48,21 @@ pub trait SinkSettings: Any + fmt::Debug + Send + Sync {
     fn needs(&self) -> Needs;
 
     fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure>;
+
+    /// Whether what was opened for `before` can go on for these, when the pipeline is made anew: nothing is different
+    /// but `what` feeds it. Otherwise the one is finished and the other opened.
+    fn goes_on(&self, _before: &dyn SinkSettings, _what: Differs) -> bool {
+        false
+    }
+}
+
+/// What is different about the feeders of a sink that could go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Differs {
+    /// Which lanes they are, or what those are bound to.
+    pub lanes: bool,
+    /// Which listeners there are, or their order.
+    pub listeners: bool,
 }
 
 impl dyn SinkSettings {

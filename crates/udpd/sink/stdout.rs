@@ -5,11 +5,12 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::contract::Sink;
+use super::contract::{Feeders, Sink};
 use super::outbox::{self, Destination, Outbox};
-use super::settings::{Needs, Opened, Opening, SinkSettings, Target};
+use super::settings::{Differs, Needs, Opened, Opening, SinkSettings, Target};
 use super::written::{Scheme, WrittenSink};
 use crate::exit::{ExitCode, Failure};
 use crate::format::Format;
@@ -25,7 +26,7 @@ const FULL_PIPE_POLL: Duration = Duration::from_millis(1);
 
 settings! {
     /// What is written of a sink of type `stdout`.
-    #[derive(Debug, Clone, Copy)]
+    #[derive(Debug, Clone, Copy, PartialEq)]
     pub struct StdoutSettings {
         /// How a datagram is written.
         format: Format = "lines", Words(&Format::WORDS);
@@ -69,6 +70,10 @@ impl SinkSettings for StdoutSettings {
             Failure::new(ExitCode::Failure, message)
         })?;
         Ok(Opened::new(StreamSink::new(File::from(stream), opening.encoder(self.format))))
+    }
+
+    fn goes_on(&self, before: &dyn SinkSettings, differs: Differs) -> bool {
+        before.of_type() == Some(self) && !(differs.lanes && self.format == Format::Pcapng)
     }
 }
 
@@ -138,5 +143,9 @@ impl<W: Write + Send> Sink for StreamSink<W> {
 
     fn closed(&self) -> Option<String> {
         self.closed.clone()
+    }
+
+    fn go_on_for(&mut self, feeders: &Feeders) {
+        self.outbox.go_on_for(Arc::clone(&feeders.scenes));
     }
 }

@@ -12,7 +12,7 @@ use super::keeper::{FileKeeper, Post};
 use super::name::Name;
 use super::room::Room;
 use super::settings::{FileSettings, Sync};
-use crate::format::encoder::Encoder;
+use crate::format::encoder::{Encoder, Scene};
 use crate::handover::Caller;
 use crate::handover::batch::LaneBatch;
 use crate::ledger::{FileLedger, Tallies};
@@ -87,6 +87,15 @@ impl LogFile {
         };
         file.look_at_desk();
         Ok(file)
+    }
+
+    pub(super) fn go_on_for(&mut self, scenes: Arc<[Scene]>) {
+        self.outbox.go_on_for(scenes);
+    }
+
+    /// What it is called, codes for the time and all.
+    pub(super) fn path(&self) -> &str {
+        &self.settings.path
     }
 
     pub(super) fn ledger(&self) -> Arc<FileLedger> {

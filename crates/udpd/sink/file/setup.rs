@@ -6,15 +6,13 @@ use nix::errno::Errno;
 
 use super::keeper::FileKeeper;
 use super::settings::{FileSettings, Rotate, Sync, check_path};
-use super::sink::FileSink;
-use super::template::{self, Names};
+use super::sink::{FileSink, paths_of_lanes};
 use crate::exit::{ExitCode, Failure};
 use crate::format::Format;
-use crate::format::encoder::Scene;
 use crate::os::duty::Duty;
 use crate::settings::{Findings, Written};
 use crate::sink::outbox;
-use crate::sink::settings::{AnySettings, Needs, Opened, Opening, SinkSettings, Target};
+use crate::sink::settings::{AnySettings, Differs, Needs, Opened, Opening, SinkSettings, Target};
 use crate::sink::stdout::StdoutSettings;
 use crate::sink::written::{Scheme, Uri, WrittenSink, wrong};
 
@@ -70,11 +68,7 @@ impl SinkSettings for FileSettings {
 
     fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
         let Opening { sink, consumer, scenes, feeds, caller, keeper, .. } = opening;
-        let path = |(scene, feeds): (&Scene, &bool)| {
-            let names = Names { listener: &scene.listener, lane: scene.lane, consumer, sink };
-            feeds.then(|| template::expand(&self.path, &names))
-        };
-        let paths: Vec<Option<String>> = scenes.iter().zip(feeds).map(path).collect();
+        let paths = paths_of_lanes(&self.path, scenes, feeds, sink, consumer);
         let fail = |error: io::Error| {
             let shown: Vec<&str> = paths.iter().flatten().map(String::as_str).collect();
             failure(sink, &shown.join(" or "), &error)
@@ -85,6 +79,10 @@ impl SinkSettings for FileSettings {
         };
         let (sink, files) = FileSink::open(&paths, scenes, self, keeper, caller).map_err(fail)?;
         Ok(Opened { files, ..Opened::new(sink) })
+    }
+
+    fn goes_on(&self, before: &dyn SinkSettings, differs: Differs) -> bool {
+        before.of_type() == Some(self) && !(differs.lanes && self.format == Format::Pcapng)
     }
 }
 

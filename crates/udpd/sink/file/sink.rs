@@ -8,15 +8,18 @@ use super::clock::Clock;
 use super::keeper::FileKeeper;
 use super::log_file::LogFile;
 use super::settings::FileSettings;
+use super::template::{self, Names};
 use crate::format::encoder::{Encoder, Scene};
 use crate::handover::Caller;
 use crate::handover::batch::LaneBatch;
 use crate::ledger::{FileLedger, Tallies};
-use crate::sink::Sink;
+use crate::sink::{Feeders, Sink};
 
 /// Which file the datagrams of which lane go to, for one consumer.
 #[derive(Debug)]
 pub(super) struct FileSink {
+    /// Their path, with the names that a lane fills in.
+    path: String,
     files: Vec<LogFile>,
     /// The file of each lane, by the lane's index; lanes that do not feed this consumer have none.
     file_of_lane: Vec<Option<usize>>,
@@ -53,8 +56,23 @@ impl FileSink {
             files.push(LogFile::open(settings, encoder, Clock::default(), keeper, consumer.clone())?);
         }
         let ledgers = files.iter().map(LogFile::ledger).collect();
-        Ok((Self { files, file_of_lane }, ledgers))
+        Ok((Self { path: settings.path.clone(), files, file_of_lane }, ledgers))
     }
+}
+
+/// The path of each lane that feeds the consumer.
+pub(super) fn paths_of_lanes(
+    path: &str,
+    scenes: &[Scene],
+    feeds: &[bool],
+    sink: &str,
+    consumer: usize,
+) -> Vec<Option<String>> {
+    let path_of = |(scene, feeds): (&Scene, &bool)| {
+        let names = Names { listener: &scene.listener, lane: scene.lane, consumer, sink };
+        feeds.then(|| template::expand(path, &names))
+    };
+    scenes.iter().zip(feeds).map(path_of).collect()
 }
 
 impl Sink for FileSink {
@@ -74,6 +92,13 @@ impl Sink for FileSink {
 
     fn when_due(&mut self, _tallies: &mut Tallies) {
         self.files.iter_mut().for_each(LogFile::when_due);
+    }
+
+    fn go_on_for(&mut self, feeders: &Feeders) {
+        let paths = paths_of_lanes(&self.path, &feeders.scenes, &feeders.feeds, &feeders.sink, feeders.consumer);
+        let file_of = |path: Option<String>| self.files.iter().position(|file| Some(file.path()) == path.as_deref());
+        self.file_of_lane = paths.into_iter().map(file_of).collect();
+        self.files.iter_mut().for_each(|file| file.go_on_for(Arc::clone(&feeders.scenes)));
     }
 
     fn finish(&mut self, tallies: &mut Tallies, _publish: &mut dyn FnMut(&mut Tallies)) {

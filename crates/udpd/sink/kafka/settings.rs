@@ -6,7 +6,7 @@ use std::fmt;
 pub(super) const QUEUE_KIBIBYTES: usize = 64 * 1024;
 
 /// What is written of a sink of type `kafka`.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 pub struct KafkaSettings {
     /// `host:port`, or several with commas between them.
     pub brokers: String,

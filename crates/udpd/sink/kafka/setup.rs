@@ -13,7 +13,7 @@ use crate::os::duty::Duty;
 use crate::os::threads;
 use crate::settings::kinds::{Text, Words};
 use crate::settings::{Field, Findings, Kind, Located, Table, Written, settings};
-use crate::sink::settings::{AnySettings, Needs, Opened, Opening, SinkSettings, Target};
+use crate::sink::settings::{AnySettings, Differs, Needs, Opened, Opening, SinkSettings, Target};
 use crate::sink::written::{Scheme, Uri, WrittenSink, wrong};
 use crate::text::advice::Advice;
 
@@ -150,5 +150,9 @@ impl SinkSettings for KafkaSettings {
     fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
         let fail = |advice| Failure::new(ExitCode::Configuration, format!("[sink.{}] {advice}", opening.sink));
         Err(Self::available().map_err(fail).expect_err("a build without Kafka"))
+    }
+
+    fn goes_on(&self, before: &dyn SinkSettings, differs: Differs) -> bool {
+        before.of_type() == Some(self) && !differs.listeners
     }
 }

@@ -14,7 +14,7 @@ use crate::os::duty::Duty;
 use crate::os::lookup;
 use crate::settings::kinds::{Flag, List, Words};
 use crate::settings::{Findings, Written, settings};
-use crate::sink::settings::{AnySettings, Needs, Opened, Opening, SinkSettings, Target};
+use crate::sink::settings::{AnySettings, Differs, Needs, Opened, Opening, SinkSettings, Target};
 use crate::sink::written::{Scheme, Uri, WrittenSink};
 use crate::text::address::parse_destination;
 
@@ -22,7 +22,7 @@ use crate::text::address::parse_destination;
 const DESTINATIONS_MAX: usize = 64;
 
 /// What is written of a sink of type `udp`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RelaySettings {
     /// At least one, each once.
     pub destinations: Vec<SocketAddr>,
@@ -118,5 +118,9 @@ impl SinkSettings for RelaySettings {
             }
         }
         Ok(Opened { destinations, ..Opened::new(sink) })
+    }
+
+    fn goes_on(&self, before: &dyn SinkSettings, _: Differs) -> bool {
+        before.of_type() == Some(self)
     }
 }

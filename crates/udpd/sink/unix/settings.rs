@@ -10,12 +10,12 @@ use crate::os::paths;
 use crate::settings::kinds::{Text, Words};
 use crate::settings::{Findings, Written, settings};
 use crate::sink::outbox;
-use crate::sink::settings::{Needs, Opened, Opening, SinkSettings, Target};
+use crate::sink::settings::{Differs, Needs, Opened, Opening, SinkSettings, Target};
 use crate::sink::written::{Scheme, WrittenSink, wrong};
 
 settings! {
     /// What is written of a sink of type `unix`.
-    #[derive(Debug, Clone)]
+    #[derive(Debug, Clone, PartialEq)]
     pub struct UnixSettings {
         /// Where somebody else listens.
         path: PathBuf = required like "/run/collector.sock", Text(paths::check_socket);
@@ -109,5 +109,9 @@ impl SinkSettings for UnixSettings {
             None => Opened::new(UnixDatagramSink::new(opening.sink, path)),
             Some(format) => Opened::new(UnixStreamSink::new(opening.sink, path, opening.encoder(format))),
         })
+    }
+
+    fn goes_on(&self, before: &dyn SinkSettings, differs: Differs) -> bool {
+        before.of_type() == Some(self) && !(differs.lanes && self.format == Format::Pcapng)
     }
 }

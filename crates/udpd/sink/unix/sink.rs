@@ -10,6 +10,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
@@ -19,7 +20,7 @@ use crate::handover::batch::LaneBatch;
 use crate::ledger::Tallies;
 use crate::os::crew;
 use crate::sink::outbox::{Destination, Outbox};
-use crate::sink::{Sink, deliver, fail};
+use crate::sink::{Feeders, Sink, deliver, fail};
 
 /// How often a peer that is gone is looked for.
 const RETRY: Duration = Duration::from_millis(250);
@@ -242,6 +243,10 @@ impl Sink for UnixStreamSink {
         if let (_, Err(error)) = self.outbox.write_to(stream, tallies) {
             self.peer.lose(&error);
         }
+    }
+
+    fn go_on_for(&mut self, feeders: &Feeders) {
+        self.outbox.go_on_for(Arc::clone(&feeders.scenes));
     }
 }
 

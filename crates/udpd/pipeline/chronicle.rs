@@ -1,0 +1,102 @@
+//! The books of a daemon, across the pipelines that it had one after the other: the one that runs, those that still
+//! hand on what they hold, and one sum of all that have ended, so that many reloads take no more room than one.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::books::Books;
+use crate::ledger::Snapshot;
+
+/// For everybody who wants to read the ledger.
+#[derive(Debug)]
+pub struct Chronicle {
+    volumes: Mutex<Volumes>,
+    /// Held by a consumer while what its sink holds goes from one book to the next.
+    transfer: Arc<Mutex<()>>,
+}
+
+#[derive(Debug)]
+struct Volumes {
+    current: Arc<Books>,
+    /// Of pipelines with threads that have yet to end, the oldest first.
+    ending: Vec<Arc<Books>>,
+    /// The sum of those before.
+    ended: Option<Snapshot>,
+}
+
+impl Chronicle {
+    pub(super) fn new(current: Arc<Books>) -> Self {
+        Self { volumes: Mutex::new(Volumes { current, ending: Vec::new(), ended: None }), transfer: Arc::default() }
+    }
+
+    /// Looks at the kernel's counts of drops, which wrap, and at nothing else: to be called once a second.
+    pub fn observe_kernel(&self) {
+        self.current().observe_kernel();
+    }
+
+    /// Reads what the kernel and the cards count: to be called once a second. A driver may take its time.
+    pub fn look_at_host(&self) {
+        self.current().look_at_host();
+    }
+
+    /// The core that a lane's receiver runs on, which is null where that is none in particular, without the rest of a
+    /// reading; `None` where there is no such lane.
+    pub fn core_of(&self, listener: &str, lane: usize) -> Option<Option<usize>> {
+        self.current().core_of(listener, lane)
+    }
+
+    /// One reading, of all of them.
+    pub fn snapshot(&self) -> Snapshot {
+        self.sum_with(|current| current.snapshot())
+    }
+
+    /// The last one, when every thread has ended or is given up.
+    pub(super) fn final_snapshot(&self, all_ended_well: bool) -> Snapshot {
+        self.sum_with(|current| {
+            if current.host.has_begun() {
+                current.look_at_host();
+            }
+            current.final_snapshot(all_ended_well)
+        })
+    }
+
+    fn sum_with(&self, read: impl FnOnce(&Books) -> Snapshot) -> Snapshot {
+        let volumes = self.volumes();
+        let _transfer = self.transfer.lock().unwrap_or_else(PoisonError::into_inner);
+        // The oldest first: what has been handed over to a later pipeline was offered in an earlier one.
+        let ending: Vec<Snapshot> = volumes.ending.iter().map(|books| books.snapshot()).collect();
+        let mut sum = read(&volumes.current);
+        ending.into_iter().chain(volumes.ended.clone()).for_each(|earlier| sum.add_earlier(earlier));
+        sum
+    }
+
+    /// From now on `next` are the books of the pipeline that runs.
+    pub(super) fn turn_over(&self, next: Arc<Books>) {
+        let mut volumes = self.volumes();
+        let before = std::mem::replace(&mut volumes.current, next);
+        volumes.ending.push(before);
+    }
+
+    /// Every thread of these books has ended.
+    pub(super) fn close(&self, books: &Arc<Books>, all_ended_well: bool) {
+        let mut volumes = self.volumes();
+        let Some(place) = volumes.ending.iter().position(|ending| Arc::ptr_eq(ending, books)) else { return };
+        let books = volumes.ending.remove(place);
+        let mut last = books.final_snapshot(all_ended_well);
+        if let Some(ended) = volumes.ended.take() {
+            last.add_earlier(ended);
+        }
+        volumes.ended = Some(last);
+    }
+
+    pub(super) fn transfer(&self) -> Arc<Mutex<()>> {
+        Arc::clone(&self.transfer)
+    }
+
+    fn current(&self) -> Arc<Books> {
+        Arc::clone(&self.volumes().current)
+    }
+
+    fn volumes(&self) -> MutexGuard<'_, Volumes> {
+        self.volumes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

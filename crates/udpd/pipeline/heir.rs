@@ -1,0 +1,225 @@
+//! The heir of a pipeline that runs: everything that a changed configuration needs, made beside it. Whatever can fail
+//! does so here, and leaves the one that runs as it is.
+//!
+//! An heir gets the sockets that stay and the sinks that stay. The sinks go on with their files, connections and
+//! consumers. Everything else of it is new: the memory, the lanes, the channels, the books. Addresses come last, because
+//! from then on datagrams may arrive in sockets that nobody reads until the heir begins.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+
+use mmsg::Socket;
+
+use super::bind;
+use super::books::Books;
+use super::files::Files;
+use super::follower::Follower;
+use super::following;
+use super::kept::{Claims, Kept, TAKES_A_RESTART};
+use super::lane::{LaneThread, Start};
+use super::receiver::Stop;
+use super::relief::{Relief, Shift};
+use super::running::{ConsumerThread, Lane, Pinned, Pipeline};
+use super::setup::LaneSetup;
+use super::start::{open_books, pinned_receiver, sort};
+use super::stocks::Stocks;
+use super::wiring::{self, Consumers, KeptSink, Wiring, spawn_consumers};
+use crate::config::{Config, Sink};
+use crate::exit::{ExitCode, Failure};
+use crate::handover::pool::Home;
+use crate::handover::route::Route;
+use crate::ledger::LaneLedger;
+use crate::os::crew::Crew;
+use crate::plan::Plan;
+use crate::sink::Differs;
+use crate::sink::settings::Target;
+
+/// A pipeline that has everything and does not receive yet.
+#[derive(Debug)]
+pub struct Heir {
+    pub(super) config: Arc<Config>,
+    pub(super) plan: Arc<Plan>,
+    pub(super) books: Arc<Books>,
+    pub(super) lanes: Vec<(LaneThread, Start, SocketAddr)>,
+    /// By sink, the one of before that it goes on with.
+    pub(super) kept: Vec<Option<usize>>,
+    pub(super) shifts: Vec<(Arc<Relief>, Shift)>,
+    pub(super) consumers: Vec<ConsumerThread>,
+    pub(super) followers: Vec<Follower>,
+    pub(super) pinned: Vec<Pinned>,
+    pub(super) files: Files,
+    pub(super) stop: Arc<Stop>,
+    pub(super) block_backings: Vec<mmsg::Backing>,
+}
+
+/// What an heir shares while it is made.
+struct Making<'a> {
+    before: &'a Pipeline,
+    config: &'a Arc<Config>,
+    plan: &'a Arc<Plan>,
+    crew: &'a Crew,
+    kept: Vec<Option<usize>>,
+}
+
+impl Pipeline {
+    /// Makes what is to take the place of this pipeline, beside it. On a failure nothing has changed.
+    pub fn make_heir(&self, config: &Arc<Config>, plan: &Arc<Plan>, crew: &Crew) -> Result<Heir, Failure> {
+        self.refuse_what_cannot_be_woken()?;
+        let kept = (0..config.sinks.len()).map(|sink| self.stays(config, plan, sink)).collect::<Vec<_>>();
+        self.refuse_second_writers(config, plan, &kept)?;
+        let claims = Kept::of(&self.lanes)
+            .map_err(|error| Failure::new(ExitCode::Failure, format!("cannot ask a socket what it is: {error}")))?
+            .claim_in_use(config, plan)?;
+        Making { before: self, config, plan, crew, kept }.make(claims)
+    }
+
+    /// The sink of this pipeline that a sink of another configuration can go on with.
+    fn stays(&self, config: &Config, plan: &Plan, sink: usize) -> Option<usize> {
+        let wanted = &config.sinks[sink];
+        let before = self.config.sinks.iter().position(|before| before.name == wanted.name)?;
+        let (planned, planned_before) = (&plan.sinks[sink], &self.plan.sinks[before]);
+        let scenes = |config, plan| wiring::scenes(config, plan);
+        let listeners = |config: &Config| config.listeners.iter().map(|own| own.name.clone()).collect::<Vec<_>>();
+        let differs = Differs {
+            lanes: scenes(config, plan) != scenes(&self.config, &self.plan)
+                || planned.feeders != planned_before.feeders,
+            listeners: listeners(config) != listeners(&self.config),
+        };
+        let is_same = planned.consumers == planned_before.consumers
+            && files_by_consumer(config, plan, sink) == files_by_consumer(&self.config, &self.plan, before)
+            && wanted.settings.goes_on(&*self.config.sinks[before].settings, differs);
+        is_same.then_some(before)
+    }
+
+    /// A file has one writer.
+    fn refuse_second_writers(&self, config: &Config, plan: &Plan, kept: &[Option<usize>]) -> Result<(), Failure> {
+        let files = |config: &Config, plan: &Plan, sink: usize| -> BTreeSet<String> {
+            files_by_consumer(config, plan, sink).into_iter().map(|(_, file)| file).collect()
+        };
+        let written: BTreeSet<String> =
+            (0..self.config.sinks.len()).flat_map(|sink| files(&self.config, &self.plan, sink)).collect();
+        for (sink, _) in kept.iter().enumerate().filter(|(_, kept)| kept.is_none()) {
+            if let Some(file) = files(config, plan, sink).intersection(&written).next() {
+                let message = format!(
+                    "sink {}: it has other settings, and its file {file} is still being written with those of before;                      give it another path{TAKES_A_RESTART}",
+                    config.sinks[sink].name
+                );
+                return Err(Failure::new(ExitCode::Configuration, message));
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse_what_cannot_be_woken(&self) -> Result<(), Failure> {
+        let deaf = |lane: &Lane| lane.waker.as_ref().err().map(|why| format!("{}: {why}", lane.setup));
+        self.lanes.iter().find_map(deaf).map_or(Ok(()), |why| {
+            let message = format!("nothing can wake a receiver without closing its socket: {why}{TAKES_A_RESTART}");
+            Err(Failure::new(ExitCode::Failure, message))
+        })
+    }
+
+    fn consumers_of(&self, sink: usize) -> Vec<&ConsumerThread> {
+        self.consumers.iter().filter(|consumer| consumer.sink == sink).collect()
+    }
+}
+
+/// Which files each consumer of a sink writes.
+fn files_by_consumer(config: &Config, plan: &Plan, sink: usize) -> BTreeSet<(usize, String)> {
+    let Sink { name, settings, .. } = &config.sinks[sink];
+    let Target::Files(path) = settings.target() else { return BTreeSet::new() };
+    let file = |feeder: &crate::config::feeders::Feeder| (feeder.consumer, feeder.file(&config.listeners, name, path));
+    plan.sinks[sink].feeders.iter().map(file).collect()
+}
+
+impl Making<'_> {
+    fn make(self, mut claims: Claims) -> Result<Heir, Failure> {
+        let Self { config, plan, crew, before, .. } = self;
+        let threads = LaneThread::spawn_all(LaneSetup::all(config, plan), &claims, crew)?;
+        let ledger =
+            |thread: &LaneThread| Arc::new(LaneLedger::new(Arc::clone(&thread.made.socket), config.sinks.len()));
+        let ledgers: Vec<Arc<LaneLedger>> = threads.iter().map(ledger).collect();
+        threads.iter().zip(&ledgers).for_each(|(thread, ledger)| {
+            ledger.note_core(super::running::only(&thread.made.cores));
+        });
+        let stocks = Stocks::make(&plan.pool, crew)?;
+        let mut routes: Vec<Vec<Route>> = threads.iter().map(|_| Vec::new()).collect();
+        let files = Files::default();
+        let (sinks, opened) = self.open_sinks(&threads, &stocks, &mut routes, &files)?;
+        let (consumers, mut pinned) = spawn_consumers(opened.pending, crew)?;
+        pinned.extend(threads.iter().map(pinned_receiver));
+        let setups: Vec<&LaneSetup> = threads.iter().map(|thread| &thread.setup).collect();
+        let sockets: Vec<Arc<Socket>> = threads.iter().map(|thread| Arc::clone(&thread.made.socket)).collect();
+        sort(&mut routes, &setups);
+        let endpoints = bind::open(&setups, &sockets, &claims)?;
+        let followers = following::spawn_all(&threads, plan, &mut pinned, crew)?;
+        let addresses: Vec<SocketAddr> = endpoints.iter().map(|endpoint| endpoint.address).collect();
+        let (started, host) = (before.books.started, Arc::clone(&before.books.host));
+        let books = Arc::new(open_books(config, &threads, endpoints, &ledgers, sinks, started, host));
+        let stop = Arc::new(Stop::default());
+        let leavings = std::mem::take(&mut claims.surplus);
+        let parts = routes.into_iter().zip(ledgers).zip(leavings);
+        let start = |((routes, ledger), leavings): ((Vec<Route>, Arc<LaneLedger>), Vec<Arc<Socket>>)| Start {
+            routes,
+            ledger,
+            stop: Arc::clone(&stop),
+            successor: Arc::default(),
+            is_kept: Arc::new(AtomicBool::new(false)),
+            leavings,
+        };
+        let lanes = threads.into_iter().zip(parts.map(start)).zip(addresses);
+        let lanes = lanes.map(|((thread, start), address)| (thread, start, address)).collect();
+        let (config, plan, kept) = (Arc::clone(config), Arc::clone(plan), self.kept);
+        let (shifts, block_backings) = (opened.shifts, stocks.backings);
+        Ok(Heir {
+            config,
+            plan,
+            books,
+            lanes,
+            kept,
+            shifts,
+            consumers,
+            followers,
+            pinned,
+            files,
+            stop,
+            block_backings,
+        })
+    }
+
+    /// Opens the sinks that are new or changed, and makes new channels to those that stay.
+    fn open_sinks(
+        &self,
+        threads: &[LaneThread],
+        stocks: &Stocks,
+        routes: &mut [Vec<Route>],
+        files: &Files,
+    ) -> Result<(Vec<super::books::SinkBooks>, Consumers), Failure> {
+        let Self { config, plan, crew, before, .. } = self;
+        let homes: Arc<[Arc<Home>]> = threads.iter().map(|thread| thread.made.home.clone()).collect();
+        let scenes = wiring::scenes(config, plan);
+        let listeners: Vec<String> = config.listeners.iter().map(|listener| listener.name.clone()).collect();
+        let place_now = |listener: &crate::config::Listener| listeners.iter().position(|name| *name == listener.name);
+        let places: Arc<[Option<usize>]> = before.config.listeners.iter().map(place_now).collect();
+        let transfer: Arc<Mutex<()>> = before.chronicle.transfer();
+        let mut opened = Consumers::default();
+        let mut books = Vec::with_capacity(config.sinks.len());
+        for (sink, kept) in self.kept.iter().enumerate() {
+            let kept = kept.map(|own| {
+                files.keep(&config.sinks[sink].name, &before.files);
+                KeptSink {
+                    consumers: before.consumers_of(own),
+                    files: before.books.sinks[own].files.clone(),
+                    destinations: before.books.sinks[own].destinations.clone(),
+                    listeners: Arc::clone(&places),
+                    transfer: Arc::clone(&transfer),
+                }
+            });
+            let (homes, scenes, listeners) = (&homes, &scenes, &listeners);
+            let wiring = Wiring { config, plan, sink, homes, stocks, scenes, listeners, crew, kept };
+            books.push(wiring.open(routes, &mut opened, files)?);
+        }
+        Ok((books, opened))
+    }
+}
