@@ -23,6 +23,8 @@ mod files;
 mod files_of_others;
 mod relay;
 mod replay;
+// One configuration takes the place of another while datagrams come.
+mod heirs;
 // What cannot be taken is accounted for.
 mod overload;
 // And how much can wait.

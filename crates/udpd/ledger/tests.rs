@@ -37,6 +37,7 @@ pub(crate) fn example() -> Snapshot {
         receive_buffer_bytes: 8_388_608,
         receive_buffer_used_bytes: 1_280,
         senders: Vec::new(),
+        removed: false,
     };
     let sink = |name: &str, delivered: u64, queue_full: u64, sink_error: u64| SinkSnapshot {
         name: name.into(),
@@ -50,6 +51,7 @@ pub(crate) fn example() -> Snapshot {
         residence: None,
         files: None,
         destinations: Vec::new(),
+        removed: false,
     };
     let dropped = json!({ "truncated": 5, "denied": 4, "rate_limited": 3, "no_batch": 2, "unsplit": 1, "unread": 1 });
     let beside = LaneTally { bytes: 98_685_360, truncated: 5, dropped: table(dropped), ..LaneTally::default() };
@@ -67,6 +69,7 @@ pub(crate) fn example() -> Snapshot {
         residual: Some(0),
         sinks: vec![sink("archive", 1_233_000, 400, 0), sink("relay", 1_200_000, 33_500, 51)],
         lanes,
+        removed: false,
     };
     Snapshot {
         version: "0.1.0".into(),

@@ -23,6 +23,7 @@ fn reading(kernel_dropped: u64) -> Snapshot {
             residual: Some(0),
             sinks: vec![],
             lanes: vec![],
+            removed: false,
         }],
     }
 }

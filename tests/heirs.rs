@@ -1,0 +1,315 @@
+//! A pipeline takes the place of another under load, on the same sockets: nothing is lost, nothing is twice, what stays
+//! is not touched.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use udpd::config::{Config, Host};
+use udpd::exit::Failure;
+use udpd::ledger::Snapshot;
+use udpd::ledger::snapshot::{ListenerSnapshot, SinkSnapshot};
+use udpd::os::crew::Crew;
+use udpd::pipeline::{Chronicle, Pipeline};
+
+use crate::util::engines::two_engines;
+
+/// How many datagrams may be on their way: far fewer than a receive buffer holds.
+const WINDOW: u64 = 200;
+
+/// How long a look takes at most; never as long unless something is broken.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A pipeline that is made anew again and again.
+struct Bed {
+    directory: tempfile::TempDir,
+    crew: Crew,
+    pipeline: Pipeline,
+    port: u16,
+}
+
+/// The configuration, with the port and the directory filled in.
+fn configuration(text: &str, port: u16, directory: &Path) -> Config {
+    let text = text.replace("PORT", &port.to_string()).replace("DIR", &directory.display().to_string());
+    Config::parse(&text, "test.toml", &Host::default()).unwrap_or_else(|problems| panic!("{problems:?}"))
+}
+
+impl Bed {
+    fn start(text: &str) -> Self {
+        let port = UdpSocket::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
+        let directory = tempfile::tempdir().expect("a directory");
+        let config = configuration(text, port, directory.path());
+        let plan = udpd::plan::make(&config, &Default::default()).expect("a plan");
+        let (crew, _) = Crew::new();
+        let pipeline = Pipeline::start(&config, &plan, Instant::now(), &crew).expect("started");
+        Self { directory, crew, pipeline, port }
+    }
+
+    fn try_reload(self, text: &str) -> Result<Self, (Self, Failure)> {
+        let Self { directory, crew, mut pipeline, port } = self;
+        let config = Arc::new(configuration(text, port, directory.path()));
+        let plan = Arc::new(udpd::plan::make(&config, &Default::default()).expect("a plan"));
+        pipeline.wait_for_those_before(LIMIT).expect("what stays goes over");
+        match pipeline.make_heir(&config, &plan, &crew) {
+            Ok(heir) => Ok(Self { pipeline: pipeline.hand_over_to(heir), directory, crew, port }),
+            Err(failure) => Err((Self { directory, crew, pipeline, port }, failure)),
+        }
+    }
+
+    fn reload(self, text: &str) -> Self {
+        self.try_reload(text).unwrap_or_else(|(_, failure)| panic!("{failure}"))
+    }
+
+    fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
+    }
+
+    fn file(&self, name: &str) -> std::path::PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn stop(self) -> (Snapshot, tempfile::TempDir) {
+        (self.pipeline.stop(LIMIT, never), self.directory)
+    }
+}
+
+fn never(wait: Duration) -> bool {
+    std::thread::sleep(wait);
+    false
+}
+
+/// Sends numbers from several ports and never more than can wait, until told to stop.
+struct Load {
+    is_over: Arc<AtomicBool>,
+    sent: Arc<AtomicU64>,
+    thread: JoinHandle<u64>,
+}
+
+impl Load {
+    fn begin(to: SocketAddr, books: Arc<Chronicle>) -> Self {
+        let (is_over, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (own_over, own_sent) = (Arc::clone(&is_over), Arc::clone(&sent));
+        let thread = std::thread::spawn(move || {
+            let senders: Vec<UdpSocket> = (0..8).map(|_| UdpSocket::bind("127.0.0.1:0").expect("a port")).collect();
+            let mut number = 0;
+            while !own_over.load(Ordering::Relaxed) {
+                let begun = Instant::now();
+                while number - listener(&books.snapshot(), "in").counts.received > WINDOW / 2 {
+                    assert!(begun.elapsed() < LIMIT, "nobody receives: {:?}", books.snapshot());
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+                for _ in 0..WINDOW / 2 {
+                    let sender = &senders[(number % 8) as usize];
+                    sender.send_to(format!("{number:08}").as_bytes(), to).expect("loopback takes it");
+                    number += 1;
+                }
+                own_sent.store(number, Ordering::Relaxed);
+            }
+            number
+        });
+        Self { is_over, sent, thread }
+    }
+
+    /// Returns when so many more are sent.
+    fn wait_for(&self, more: u64) {
+        let (until, begun) = (self.sent.load(Ordering::Relaxed) + more, Instant::now());
+        while self.sent.load(Ordering::Relaxed) < until {
+            assert!(begun.elapsed() < LIMIT && !self.thread.is_finished(), "the sender has stopped");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn end(self) -> u64 {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.thread.join().expect("the sender")
+    }
+}
+
+fn listener<'s>(snapshot: &'s Snapshot, name: &str) -> &'s ListenerSnapshot {
+    snapshot.listeners.iter().find(|listener| listener.name == name).expect("it is in the books")
+}
+
+fn sink<'s>(snapshot: &'s Snapshot, listener_name: &str, name: &str) -> &'s SinkSnapshot {
+    let listener = listener(snapshot, listener_name);
+    listener.sinks.iter().find(|sink| sink.name == name).expect("it is in the books")
+}
+
+/// How often each number is in a file.
+fn numbers(path: &Path) -> BTreeMap<u64, u32> {
+    let mut seen = BTreeMap::new();
+    for line in fs::read_to_string(path).expect("the file").lines() {
+        *seen.entry(line.parse().expect("a number")).or_default() += 1;
+    }
+    seen
+}
+
+fn assert_each_once(path: &Path, sent: u64) {
+    let seen = numbers(path);
+    let missing: Vec<u64> = (0..sent).filter(|number| !seen.contains_key(number)).take(10).collect();
+    assert!(missing.is_empty(), "{missing:?} of {sent} missing in {}", path.display());
+    assert!(seen.values().all(|&times| times == 1), "twice in {}", path.display());
+    assert_eq!(seen.len() as u64, sent);
+}
+
+const STAYS: &str = r#"
+[sink.stays]
+type = "file"
+path = "DIR/stays.log"
+"#;
+
+/// One listener, with these keys besides, that feeds these sinks.
+fn with(keys: &str, sinks: &str, more: &str) -> String {
+    format!(
+        "[daemon]\ncontrol_socket = \"\"\n[[listener]]\nname = \"in\"\naddress = \"127.0.0.1:PORT\"\n{keys}\nsinks = [{sinks}]\n{STAYS}\n{more}"
+    )
+}
+
+fn loses_nothing(engine: &str) {
+    let keys = |more: &str| format!("{engine}\n{more}");
+    let null = "[sink.nowhere]\ntype = \"null\"\n";
+    let second = "[sink.second]\ntype = \"file\"\npath = \"DIR/second.log\"\n";
+    let mut bed = Bed::start(&with(&keys("lanes = 2"), "\"stays\"", ""));
+    let inode = fs::metadata(bed.file("stays.log")).expect("the file").ino();
+    let load = Load::begin(bed.address(), bed.pipeline.books());
+    let mut before: Option<Snapshot> = None;
+    for text in [
+        with(&keys("lanes = 4"), "\"stays\"", ""),
+        with(&keys("lanes = 4\nmax_length = \"4KiB\""), "\"stays\", \"nowhere\"", null),
+        with(&keys("lanes = 1"), "\"nowhere\", \"second\", \"stays\"", &format!("{second}{null}")),
+        with(&keys("lanes = 1\ndeny = [\"192.0.2.0/24\"]"), "\"stays\", \"second\"", second),
+        with(&keys("lanes = 3"), "\"stays\"", ""),
+        with(&keys("lanes = 2\nbatch_size = 16"), "\"stays\"", ""),
+    ] {
+        load.wait_for(2_000);
+        bed = bed.reload(&text);
+        let now = bed.pipeline.books().snapshot();
+        if let Some(before) = &before {
+            let counts = |snapshot: &Snapshot| {
+                let own = listener(snapshot, "in");
+                (own.counts.received, own.arrived, sink(snapshot, "in", "stays").counts.delivered)
+            };
+            let (earlier, later) = (counts(before), counts(&now));
+            assert!(earlier.0 <= later.0 && earlier.1 <= later.1 && earlier.2 <= later.2, "{earlier:?} {later:?}");
+        }
+        before = Some(now);
+    }
+    load.wait_for(2_000);
+    let sent = load.end();
+    let (ledger, directory) = bed.stop();
+    let own = listener(&ledger, "in");
+    assert_eq!((own.arrived, own.kernel_dropped, own.counts.received), (Some(sent), Some(0), sent), "{ledger:#?}");
+    assert_eq!(own.residual, Some(0), "{ledger:#?}");
+    let stays = sink(&ledger, "in", "stays");
+    assert_eq!((stays.offered, stays.counts.delivered, stays.in_flight), (sent, sent, 0), "{stays:?}");
+    assert_eq!(stays.files.as_ref().expect("it writes files").counts.written_bytes, sent * 9);
+    let path = directory.path().join("stays.log");
+    assert_each_once(&path, sent);
+    assert_eq!(fs::metadata(&path).expect("the file").ino(), inode, "the same file");
+    let second = sink(&ledger, "in", "second");
+    assert!(second.removed && second.counts.delivered == second.offered && second.offered > 2_000, "{second:?}");
+    let in_file = numbers(&directory.path().join("second.log"));
+    assert_eq!(in_file.len() as u64, second.offered);
+}
+
+#[test]
+fn a_reload_under_load_loses_nothing_and_leaves_the_file_of_a_sink_that_stays_alone() {
+    two_engines().into_iter().for_each(loses_nothing);
+}
+
+#[test]
+fn a_listener_comes_and_goes_and_stays_in_the_books() {
+    let other = UdpSocket::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
+    let more = format!("[[listener]]\nname = \"guest\"\naddress = \"{other}\"\nsinks = [\"stays\"]\n");
+    let mut bed = Bed::start(&with("", "\"stays\"", ""));
+    bed = bed.reload(&with("", "\"stays\"", &more));
+    let sender = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    for number in 0..50 {
+        sender.send_to(format!("{number}").as_bytes(), other).expect("loopback takes it");
+    }
+    // At once: what waits in its socket is delivered before that is closed.
+    bed = bed.reload(&with("", "\"stays\"", ""));
+    bed.pipeline.wait_for_those_before(LIMIT).expect("what stays goes over");
+    UdpSocket::bind(other).expect("its address is free again");
+    let (ledger, directory) = bed.stop();
+    let guest = listener(&ledger, "guest");
+    assert!(guest.removed && !listener(&ledger, "in").removed);
+    assert_eq!((guest.arrived, guest.residual), (Some(50), Some(0)), "{guest:#?}");
+    assert_eq!(sink(&ledger, "guest", "stays").counts.delivered, 50);
+    assert_each_once(&directory.path().join("stays.log"), 50);
+}
+
+#[test]
+fn a_connection_of_a_sink_that_stays_is_not_made_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("peer.sock");
+    let peer = UnixListener::bind(&path).expect("a socket");
+    let unix = format!("[sink.peer]\ntype = \"unix\"\nsocket = \"stream\"\npath = \"{}\"\n", path.display());
+    let mut bed = Bed::start(&with("lanes = 2", "\"stays\", \"peer\"", &unix));
+    let (connection, _) = peer.accept().expect("it connects at its start");
+    let load = Load::begin(bed.address(), bed.pipeline.books());
+    let reader = std::thread::spawn(move || std::io::read_to_string(connection).expect("text"));
+    for lanes in [1, 3] {
+        load.wait_for(500);
+        bed = bed.reload(&with(&format!("lanes = {lanes}"), "\"peer\", \"stays\"", &unix));
+    }
+    let sent = load.end();
+    bed.stop();
+    assert_eq!(reader.join().expect("the reader").lines().count() as u64, sent);
+    peer.set_nonblocking(true).expect("an option");
+    assert!(peer.accept().is_err(), "it connected once more");
+}
+
+#[test]
+fn what_cannot_be_had_is_refused_and_the_pipeline_goes_on() {
+    let taken = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("bound");
+    let more = format!("[[listener]]\nname = \"other\"\naddress = \"{address}\"\nsinks = [\"stays\"]\n");
+    let mut bed = Bed::start(&with("lanes = 2", "\"stays\"", ""));
+    let inodes = bed.pipeline.socket_inodes();
+    let load = Load::begin(bed.address(), bed.pipeline.books());
+    let jsonl = with("", "\"stays\"", "").replace("type = \"file\"", "type = \"file\"\nformat = \"jsonl\"");
+    for (text, reason) in [
+        (with("lanes = 3", "\"stays\"", &more), "cannot bind"),
+        (jsonl, "stays.log is still being written"),
+        (
+            with("", "\"stays\", \"bad\"", "[sink.bad]\ntype = \"file\"\npath = \"/proc/no/such.log\"\n"),
+            "/proc/no/such.log",
+        ),
+    ] {
+        load.wait_for(500);
+        let Err((same, failure)) = bed.try_reload(&text) else { panic!("it is not refused: {text}") };
+        assert!(failure.message.contains(reason), "{failure}");
+        bed = same;
+        assert_eq!(bed.pipeline.socket_inodes(), inodes);
+    }
+    load.wait_for(500);
+    let sent = load.end();
+    let (ledger, directory) = bed.stop();
+    let own = listener(&ledger, "in");
+    assert_eq!((own.arrived, own.residual, ledger.listeners.len()), (Some(sent), Some(0), 1), "{ledger:#?}");
+    assert_each_once(&directory.path().join("stays.log"), sent);
+}
+
+#[test]
+fn two_hundred_reloads_leave_one_set_of_books_and_no_thread() {
+    let mut bed = Bed::start(&with("lanes = 2", "\"stays\"", ""));
+    let load = Load::begin(bed.address(), bed.pipeline.books());
+    let mut most = 0;
+    for round in 0..200 {
+        bed = bed.reload(&with(&format!("lanes = {}", 1 + round % 2), "\"stays\"", ""));
+        most = most.max(bed.crew.vitals().len());
+    }
+    assert!(most < 20, "{most} threads");
+    let sent = load.end();
+    let (ledger, directory) = bed.stop();
+    let own = listener(&ledger, "in");
+    assert_eq!((own.arrived, own.residual, own.lanes.len()), (Some(sent), Some(0), 2));
+    assert_each_once(&directory.path().join("stays.log"), sent);
+}
