@@ -108,6 +108,12 @@ enum Command {
                       \n\
                       Exit codes: 0 done, 1 refused or not done in time, 69 no daemon is running")]
     Reopen(RunningDaemon),
+    /// Have a running daemon read its configuration again; what does not change goes on untouched
+    #[command(after_help = "A bad file changes nothing.\n\
+                      \n\
+                      Exit codes: 0 done, 78 the file is wrong, 1 refused for another reason, 69 no daemon is running \
+                      or an address cannot be had")]
+    Reload(RunningDaemon),
     /// Set up NIC receive queues, their interrupts and the cores of the lanes: plan, apply, check, restore
     #[command(subcommand, after_help = "Example: udpd steer plan eth0")]
     Steer(Steer),
@@ -270,9 +276,12 @@ struct SteerArguments {
 pub fn execute(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Run { listen: Some(listen), to: Some(to), lanes, stats_on_exit, .. } => {
-            run::execute(&Config::from_arguments(&listen, &to, lanes, stats_on_exit)?)
+            run::execute(Config::from_arguments(&listen, &to, lanes, stats_on_exit)?, None)
         }
-        Command::Run { config, .. } => run::execute(&load(config)?),
+        Command::Run { config, .. } => {
+            let path = std::path::absolute(config.as_deref().unwrap_or(Path::new(CONFIG_PATH)));
+            run::execute(load(config)?, path.ok())
+        }
         Command::Check { config, sandbox: true, .. } => {
             check::try_sandbox(&load_on(config, &Host::default())?, &mut io::stdout().lock())
         }
@@ -286,6 +295,10 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
         Command::Explain { arguments, daemon } => explain(&arguments, daemon),
         Command::Reopen(daemon) => {
             let done = reach(daemon)?.reopen()?;
+            console::print(&mut io::stdout().lock(), &format!("{done}\n"))
+        }
+        Command::Reload(daemon) => {
+            let done = reach(daemon)?.reload()?;
             console::print(&mut io::stdout().lock(), &format!("{done}\n"))
         }
         Command::Steer(command) => steer(command),

@@ -218,7 +218,7 @@ fn sum_of_pool(config: &Config, pool: &PoolPlan) -> String {
 pub fn try_sandbox(config: &Config, out: &mut dyn Write) -> Result<(), Failure> {
     let plan = plan::make(config, &plan::neighbours(config.daemon.control_socket.value.as_deref()))?;
     let (crew, _events) = Crew::new();
-    let tried = sandbox::attempts(run::reaches(config, &plan), &run::duties(config), &crew);
+    let tried = sandbox::attempts(run::reaches(config, &plan, None), &run::duties(config), &crew);
     let (attempts, missing) = tried.map_err(|error| threads::refusal("udpd-trial", &error))?;
     let mut text = String::new();
     for attempt in &attempts {

@@ -88,6 +88,7 @@ mod tests {
             listeners: Vec::new(),
             host: Reading::default(),
             log_lines_lost: 6,
+            last_reload: None,
         }
     }
 

@@ -28,6 +28,20 @@ pub struct Snapshot {
     pub host: Reading,
     /// Log lines that could not be written because stderr was full or closed.
     pub log_lines_lost: u64,
+    /// What became of the last wish to read the configuration again; absent while there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_reload: Option<ReloadSnapshot>,
+}
+
+/// What became of a reload.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReloadSnapshot {
+    /// Seconds since 1970.
+    pub at: f64,
+    /// Whether the configuration is in force.
+    pub done: bool,
+    /// What was done, or why nothing was.
+    pub text: String,
 }
 
 /// One listener.

@@ -77,6 +77,7 @@ pub(crate) fn example() -> Snapshot {
         listeners: vec![listener],
         host: crate::host::Reading::default(),
         log_lines_lost: 6,
+        last_reload: None,
     }
 }
 

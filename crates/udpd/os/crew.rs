@@ -31,6 +31,8 @@ pub enum Event {
     Signal(i32),
     /// A sink can never take anything again.
     SinkClosed(String),
+    /// Somebody wants the configuration read again, and waits for the answer.
+    Reload,
     /// A thread has panicked: its name.
     ThreadPanicked(String),
 }

@@ -35,13 +35,15 @@ pub enum Duty {
     Signals,
     /// Tells the service manager that all is well.
     Watchdog,
+    /// Makes what a changed configuration needs: it has what any of the others has, and no right besides.
+    Maker,
     /// The main thread.
     Main,
 }
 
 impl Duty {
     /// Those that a sandbox knows.
-    pub const CONFINED: [Self; 14] = [
+    pub const CONFINED: [Self; 15] = [
         Self::Main,
         Self::Receiver,
         Self::RingReceiver,
@@ -56,6 +58,7 @@ impl Duty {
         Self::Log,
         Self::Signals,
         Self::Watchdog,
+        Self::Maker,
     ];
 }
 
@@ -77,6 +80,7 @@ impl fmt::Display for Duty {
             Self::Log => "log",
             Self::Signals => "signals",
             Self::Watchdog => "watchdog",
+            Self::Maker => "reload",
             Self::Main => "main",
         })
     }

@@ -16,6 +16,8 @@ use std::time::Duration;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
+use nix::sys::time::TimeSpec;
+use nix::time::{ClockId, clock_gettime};
 use nix::unistd::pipe2;
 
 /// How long to wait for a service manager that is busy. A missing status line is better than a late start.
@@ -99,6 +101,13 @@ impl Notifier {
     /// Has the manager close what it keeps under this name.
     pub fn forget(&self, name: &str) {
         self.send(&format!("FDSTOREREMOVE=1\nFDNAME={name}\n"));
+    }
+
+    /// The configuration is read again, until [`Notifier::ready`].
+    pub fn reloading(&self) {
+        let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap_or(TimeSpec::new(0, 0));
+        let micros = now.tv_sec() * 1_000_000 + now.tv_nsec() / 1_000;
+        self.send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}\n"));
     }
 
     /// Start-up is complete: every socket is bound.

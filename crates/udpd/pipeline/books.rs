@@ -129,6 +129,7 @@ impl Books {
             listeners: listeners.collect(),
             host: self.host.sums(),
             log_lines_lost: crate::logging::lines_lost(),
+            last_reload: None,
         }
     }
 

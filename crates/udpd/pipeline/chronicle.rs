@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::books::Books;
 use crate::ledger::Snapshot;
+use crate::ledger::snapshot::ReloadSnapshot;
 
 /// For everybody who wants to read the ledger.
 #[derive(Debug)]
@@ -21,11 +22,12 @@ struct Volumes {
     ending: Vec<Arc<Books>>,
     /// The sum of those before.
     ended: Option<Snapshot>,
+    last_reload: Option<ReloadSnapshot>,
 }
 
 impl Chronicle {
     pub(super) fn new(current: Arc<Books>) -> Self {
-        Self { volumes: Mutex::new(Volumes { current, ending: Vec::new(), ended: None }), transfer: Arc::default() }
+        Self { volumes: Mutex::new(Volumes { current, ending: Vec::new(), ended: None, last_reload: None }), transfer: Arc::default() }
     }
 
     /// Looks at the kernel's counts of drops, which wrap, and at nothing else: to be called once a second.
@@ -66,7 +68,13 @@ impl Chronicle {
         let ending: Vec<Snapshot> = volumes.ending.iter().map(|books| books.snapshot()).collect();
         let mut sum = read(&volumes.current);
         ending.into_iter().chain(volumes.ended.clone()).for_each(|earlier| sum.add_earlier(earlier));
+        sum.last_reload.clone_from(&volumes.last_reload);
         sum
+    }
+
+    /// Writes down what became of a reload.
+    pub fn note_reload(&self, outcome: ReloadSnapshot) {
+        self.volumes().last_reload = Some(outcome);
     }
 
     /// From now on `next` are the books of the pipeline that runs.

@@ -104,6 +104,11 @@ impl Pipeline {
         Arc::clone(&self.chronicle)
     }
 
+    /// The plan that it was made from.
+    pub fn plan(&self) -> Arc<Plan> {
+        Arc::clone(&self.plan)
+    }
+
     /// The files of all sinks, for whoever wants them reopened.
     pub fn files(&self) -> Files {
         self.files.clone()

@@ -69,9 +69,23 @@ impl Descriptors {
 
 /// Sees to it that the plan can open what it has.
 pub fn provide(config: &Config, plan: &Plan) -> Result<(), Failure> {
+    provide_for(&Descriptors::of(config, plan))
+}
+
+/// The same beside a plan that is in force.
+pub fn provide_beside(config: &Config, plan: &Plan, before: (&Config, &Plan)) -> Result<(), Failure> {
+    let (own, other) = (Descriptors::of(config, plan), Descriptors::of(before.0, before.1));
+    provide_for(&Descriptors {
+        lanes: own.lanes + other.lanes,
+        files: own.files + other.files,
+        connections: own.connections + other.connections,
+    })
+}
+
+fn provide_for(descriptors: &Descriptors) -> Result<(), Failure> {
     // Where the limit cannot be read nobody knows better than the call that meets it.
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return Ok(()) };
-    let Some(raised) = Descriptors::of(config, plan).judge(soft, hard)? else { return Ok(()) };
+    let Some(raised) = descriptors.judge(soft, hard)? else { return Ok(()) };
     setrlimit(Resource::RLIMIT_NOFILE, raised, hard).map_err(|error| {
         let message = format!(
             "cannot raise the limit on open files from {soft} to {raised}: {error}; raise it for udpd (LimitNOFILE= in \

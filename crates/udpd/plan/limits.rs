@@ -162,6 +162,24 @@ impl Limits {
             }
         }
     }
+
+    /// Refuses what does not fit beside a plan that is in force.
+    pub fn refuse_beside(&self, plan: &Plan, before: &Plan) -> Result<(), Failure> {
+        let both = needed(plan).saturating_add(needed(before));
+        let of_group = self.group.as_ref().map(|(limit, _)| (*limit, "the control group allows"));
+        let of_machine = self.total_bytes.map(|total| (total, "this machine has"));
+        let now = self.available_bytes.map(|left| (left.saturating_add(needed(before)), "with what it has it can have"));
+        let limits = [of_group, of_machine, now].into_iter().flatten();
+        let Some((limit, whose)) = limits.filter(|(limit, _)| both > *limit).min() else { return Ok(()) };
+        let message = format!(
+            "for a moment the memory of both configurations is needed, {} and {}, and {whose} {}; restart udpd \
+             instead: the service manager keeps the sockets",
+            text(needed(before)),
+            text(needed(plan)),
+            text(limit)
+        );
+        Err(Failure::new(ExitCode::Failure, message))
+    }
 }
 
 fn needed(plan: &Plan) -> u64 {

@@ -133,6 +133,25 @@ const SERVE: &[i64] = &[
 const THREADS: &[i64] =
     &[libc::SYS_clone, libc::SYS_clone3, libc::SYS_prctl, libc::SYS_set_tid_address, libc::SYS_membarrier];
 
+/// Going into a sandbox, and making what a thread has before it goes in.
+const CONFINE: &[i64] = &[
+    libc::SYS_seccomp,
+    libc::SYS_prctl,
+    libc::SYS_capget,
+    libc::SYS_capset,
+    libc::SYS_landlock_create_ruleset,
+    libc::SYS_landlock_add_rule,
+    libc::SYS_landlock_restrict_self,
+    libc::SYS_inotify_init1,
+    libc::SYS_mlock,
+    libc::SYS_mbind,
+    libc::SYS_set_mempolicy,
+    libc::SYS_get_mempolicy,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_listen,
+];
+
 /// What the main thread does once a second and at the end: it puts threads on cores, replaces sockets and asks the
 /// kernel about interfaces.
 const HOUSEKEEPING: &[i64] = &[
@@ -221,6 +240,22 @@ fn allowed(duty: Duty) -> Vec<&'static [i64]> {
         Duty::Keeper => &[LOOK, KEEP, older::LOOK, older::KEEP],
         Duty::Window => &[LOOK, SERVE, THREADS, older::LOOK],
         Duty::Watchdog => &[LOOK, older::LOOK, &[libc::SYS_sendto, libc::SYS_sendmsg]],
+        // Whatever it starts goes on into a sandbox of its own, and can have nothing there that is not here.
+        Duty::Maker => &[
+            RECEIVE,
+            RING,
+            SEND,
+            LOOK,
+            KEEP,
+            SERVE,
+            THREADS,
+            HOUSEKEEPING,
+            LIBRARY,
+            CONFINE,
+            older::LOOK,
+            older::KEEP,
+            older::LIBRARY,
+        ],
         Duty::Main => &[LOOK, HOUSEKEEPING, THREADS, older::LOOK, older::KEEP],
     });
     groups
@@ -241,6 +276,9 @@ fn judged(duty: Duty) -> Result<Vec<(i64, Rules)>, BackendError> {
         Duty::SourceKeepingRelay => [datagrams()?, raw()?].concat(),
         // The resolver asks the kernel for addresses and, on some hosts, a daemon of the C library for names.
         Duty::BrokerClient => {
+            [vec![family(libc::AF_UNIX)?, family(libc::AF_NETLINK)?], datagrams()?, streams()?].concat()
+        }
+        Duty::Maker => {
             [vec![family(libc::AF_UNIX)?, family(libc::AF_NETLINK)?], datagrams()?, streams()?].concat()
         }
         Duty::Main => [vec![family(libc::AF_UNIX)?, family(libc::AF_NETLINK)?], datagrams()?].concat(),
@@ -323,6 +361,6 @@ mod tests {
     fn only_duties_that_begin_files_open_any() {
         let opens = |duty: &Duty| allowed(*duty).into_iter().flatten().any(|&call| call == libc::SYS_openat);
         let opening: Vec<Duty> = Duty::CONFINED.into_iter().filter(opens).collect();
-        assert_eq!(opening, [Duty::Main, Duty::BrokerClient, Duty::Keeper, Duty::Window, Duty::Watchdog]);
+        assert_eq!(opening, [Duty::Main, Duty::BrokerClient, Duty::Keeper, Duty::Window, Duty::Watchdog, Duty::Maker]);
     }
 }

@@ -25,6 +25,7 @@ pub struct Reaches {
     pub keepers: Reach,
     pub broker_clients: Reach,
     pub watchdog: Reach,
+    pub maker: Reach,
 }
 
 /// Which parts can be had here.
@@ -45,6 +46,11 @@ impl Sandbox {
     /// Says what may be opened, before the first thread goes in that opens anything.
     pub fn open_only(&self, reaches: Reaches) {
         self.reaches.set(reaches).expect("a configuration says it once");
+    }
+
+    /// What the thread may open that makes what a changed configuration needs; `None` where no paths are held to.
+    pub fn reach_of_maker(&self) -> Option<&Reach> {
+        self.reaches.get().filter(|_| self.parts.landlock).map(|reaches| &reaches.maker)
     }
 
     /// What threads could not give up.
@@ -77,6 +83,7 @@ impl Reaches {
             Duty::Window => Some(&self.windows),
             Duty::Keeper => Some(&self.keepers),
             Duty::BrokerClient => Some(&self.broker_clients),
+            Duty::Maker => Some(&self.maker),
             Duty::Watchdog => Some(&self.watchdog),
             _ => None,
         }

@@ -22,26 +22,26 @@ const BRING_UP: &str = "echo 1 > /sys/devices/system/cpu/cpu";
 
 /// Compares the host with the plan that the daemon started with.
 #[derive(Debug)]
-pub struct InterfaceWatch<'a> {
+pub struct InterfaceWatch {
     ban_irqbalance: bool,
-    planned: &'a [InterfacePlan],
+    planned: Vec<InterfacePlan>,
     /// By interface, the cores of the lanes that it feeds.
-    lane_cores: &'a BTreeMap<String, BTreeSet<usize>>,
+    lane_cores: BTreeMap<String, BTreeSet<usize>>,
     /// What was asked for the plan, with the seats that came of it.
     request: Request,
     kernel: Option<Box<Kernel>>,
     said: Said,
 }
 
-impl<'a> InterfaceWatch<'a> {
-    pub fn new(wish: &Steer, interfaces: &'a Interfaces) -> Self {
-        let planned = interfaces.steered.as_slice();
+impl InterfaceWatch {
+    pub fn new(wish: &Steer, interfaces: &Interfaces) -> Self {
+        let planned = interfaces.steered.clone();
         let seated = planned.iter().map(|part| (part.name.clone(), part.all_seats())).collect();
         let request = beside(interfaces.request.clone(), seated);
         Self {
             ban_irqbalance: wish.ban_irqbalance,
             planned,
-            lane_cores: &interfaces.lane_cores,
+            lane_cores: interfaces.lane_cores.clone(),
             request,
             kernel: None,
             said: Said::default(),
@@ -62,7 +62,7 @@ impl<'a> InterfaceWatch<'a> {
         let Some(kernel) = &self.kernel else { return Vec::new() };
         let rivals = Rivals::find(Path::new("/"));
         let mut lines = Vec::new();
-        for part in self.planned {
+        for part in &self.planned {
             lines.extend(match self.findings(kernel, part, &rivals) {
                 Ok(findings) => self.said.judged(&part.name, findings),
                 Err(error) => self.said.unread(&part.name, error),

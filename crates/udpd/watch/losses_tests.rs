@@ -10,6 +10,7 @@ fn reading(kernel_dropped: u64) -> Snapshot {
         uptime_seconds: 0.0,
         host: Reading::default(),
         log_lines_lost: 0,
+        last_reload: None,
         listeners: vec![ListenerSnapshot {
             name: "syslog".into(),
             address: String::new(),

@@ -56,16 +56,33 @@ impl Inside {
     }
 
     /// Says what threads may open, and gives up what only root may, before the first file is opened.
-    pub(super) fn begin(&self, config: &Config, plan: &Plan) -> Result<(), Failure> {
+    pub(super) fn begin(&self, config: &Config, plan: &Plan, file: Option<&Path>) -> Result<(), Failure> {
         let Some(sandbox) = &self.sandbox else {
             log::info!("sandbox = \"off\": udpd keeps all of its rights");
             return Ok(());
         };
-        sandbox.open_only(reaches(config, plan));
+        sandbox.open_only(reaches(config, plan, file));
         match sandbox::give_up_files_of_others() {
             Ok(()) => Ok(()),
             Err(why) => self.judge(&[why]),
         }
+    }
+
+    /// Refuses what no thread can open that is started from now on.
+    pub(super) fn refuse_beyond(&self, config: &Config, plan: &Plan) -> Result<(), Failure> {
+        let Some(open) = self.sandbox.as_ref().and_then(|sandbox| sandbox.reach_of_maker()) else { return Ok(()) };
+        let wanted = reaches(config, plan, None).maker;
+        let is_below = |path: &PathBuf, open: &[PathBuf]| open.iter().any(|open| path.starts_with(open));
+        let beyond = wanted.write.iter().find(|path| !is_below(path, &open.write));
+        let beyond = beyond.or_else(|| wanted.read.iter().find(|path| !is_below(path, &open.read)));
+        beyond.map_or(Ok(()), |path| {
+            let message = format!(
+                "{} is outside of what the sandbox lets this process open, and it cannot be widened while udpd runs; \
+                 restart udpd: the service manager keeps the sockets; or write sandbox = \"off\"",
+                path.display()
+            );
+            Err(Failure::new(ExitCode::Permission, message))
+        })
     }
 
     /// Takes the main thread inside, after all others.
@@ -93,9 +110,10 @@ impl Inside {
 }
 
 /// What the threads of this daemon may open.
-pub(in crate::commands) fn reaches(config: &Config, plan: &Plan) -> Reaches {
+pub(in crate::commands) fn reaches(config: &Config, plan: &Plan, file: Option<&Path>) -> Reaches {
     let daemon = &config.daemon;
     let beside = |path: Option<&Path>| path.and_then(Path::parent).map(Path::to_owned);
+    let own_file = beside(file);
     let kernel = || OF_THE_KERNEL.map(PathBuf::from).to_vec();
     let own = [daemon.control_socket.value.as_deref(), daemon.stats_on_exit.as_deref()];
     let main = Reach { read: kernel(), write: own.into_iter().filter_map(beside).collect(), connects: false };
@@ -113,7 +131,13 @@ pub(in crate::commands) fn reaches(config: &Config, plan: &Plan) -> Reaches {
     }
     keepers.write.sort();
     keepers.write.dedup();
-    Reaches { main, windows, keepers, broker_clients, watchdog: Reach { read: kernel(), ..Reach::default() } }
+    let maker = Reach {
+        read: [&windows.read, &broker_clients.read].into_iter().flatten().cloned().chain(own_file).collect(),
+        write: keepers.write.clone(),
+        connects: true,
+    };
+    let watchdog = Reach { read: kernel(), ..Reach::default() };
+    Reaches { main, windows, keepers, broker_clients, watchdog, maker }
 }
 
 /// What the threads of this daemon are there for, each once.

@@ -4,19 +4,23 @@
 mod activation;
 mod hangup;
 mod inside;
+mod keeping;
+mod reload;
 mod store;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError};
+use crossbeam_channel::Receiver;
 
 use self::hangup::Hangup;
 use self::inside::Inside;
 pub(super) use self::inside::{duties, reaches};
+use self::keeping::{Housekeeping, Watches};
+use self::reload::Reloads;
 use self::store::Store;
 use crate::config::Config;
 use crate::endpoint::control::{ControlServer, ControlSocket, Seats};
@@ -31,23 +35,10 @@ use crate::pipeline::{Kept, Lane, Pipeline};
 use crate::plan::limits::Limits;
 use crate::plan::{self, buffers, descriptors, published, words};
 use crate::settings::Chosen;
-use crate::watch::arrivals::ArrivalWatch;
-use crate::watch::causes::Why;
-use crate::watch::drift::InterfaceWatch;
 use crate::watch::losses::LossWatch;
 use crate::watch::status::StatusLine;
 use crate::watch::upkeep::Upkeep;
 use crate::watch::watchdog::Watchdog;
-
-/// How often the main thread looks at the ledger: often enough for the kernel's 32-bit counters and for the status
-/// line.
-const HOUSEKEEPING: Duration = Duration::from_secs(1);
-
-/// How many of those pass between two reports of losses.
-const REPORT_EVERY: u32 = 10;
-
-/// How many pass between two looks at whether interrupts are still where the plan puts them.
-const LOOK_AT_INTERFACES_EVERY: u32 = 5;
 
 /// How long a sink that takes nothing holds up the end.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
@@ -56,26 +47,37 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 const LOG_LIMIT: Duration = Duration::from_millis(200);
 
 /// Runs until a signal comes or a sink is closed for good.
-pub fn execute(config: &Config) -> Result<(), Failure> {
+///
+/// A reload reads `file` again.
+pub fn execute(config: Config, file: Option<PathBuf>) -> Result<(), Failure> {
     // Before anything is opened here, whose number could be taken for one that was passed.
     let kept = activation::take_passed_sockets()?;
     let (crew, events) = Crew::new();
     let (inside, crew) = Inside::prepare(config.daemon.sandbox, crew)?;
     signals::watch(&crew)?;
     let logger = logging::start(config.daemon.log_level, config.daemon.log_format, io::stderr(), &crew)?;
-    let outcome = serve(config, kept, &inside, &crew, &events);
+    let outcome = serve(config, file, kept, inside, &crew, &events);
     logger.finish(LOG_LIMIT);
     outcome
 }
 
-fn serve(config: &Config, kept: Kept, inside: &Inside, crew: &Crew, events: &Receiver<Event>) -> Result<(), Failure> {
+fn serve(
+    config: Config,
+    file: Option<PathBuf>,
+    kept: Kept,
+    inside: Inside,
+    crew: &Crew,
+    events: &Receiver<Event>,
+) -> Result<(), Failure> {
+    let (own, inside) = (Arc::new(config), Arc::new(inside));
+    let config: &Config = &own;
     let started = Instant::now();
     let notifier = Arc::new(Notifier::from_environment());
     let mut store = Store::new(&notifier, &kept);
     let plan = plan::make(config, &plan::neighbours(None))?;
     Limits::read(Path::new("/")).refuse_start(config, &plan)?;
     descriptors::provide(config, &plan)?;
-    inside.begin(config, &plan)?;
+    inside.begin(config, &plan, file.as_deref())?;
     crew.enlist("main");
     let watchdog = Watchdog::start(crew, &notifier)?;
     // First what tells a second daemon on the same configuration from the first, so that it ends before it takes a
@@ -88,8 +90,10 @@ fn serve(config: &Config, kept: Kept, inside: &Inside, crew: &Crew, events: &Rec
     // What the host lost before is not told.
     crew::at_rest(|| pipeline.books().look_at_host());
     // Its first look comes before anybody can ask what it has seen.
-    let mut upkeep = Upkeep::new(config, &pipeline);
-    let windows = windows.serve(&pipeline, published::of(config, &plan), crew);
+    let upkeep = Upkeep::new(config, &pipeline);
+    let seats = Arc::new(Mutex::new(published::of(config, &plan)));
+    let reloads = Reloads::start(file, crew, Arc::clone(&inside))?;
+    let windows = windows.serve(&pipeline, &seats, &reloads, crew);
     let windows = match windows.and_then(|windows| inside.complete(crew).map(|()| windows)) {
         Ok(windows) => windows,
         Err(failure) => {
@@ -111,21 +115,21 @@ fn serve(config: &Config, kept: Kept, inside: &Inside, crew: &Crew, events: &Rec
     log::info!("ready: {receiving}");
 
     let housekeeping = Housekeeping {
-        pipeline: &pipeline,
-        upkeep: &mut upkeep,
+        hangup: Hangup::new(crew, pipeline.files()),
+        watches: Watches::new(config, &plan, &pipeline),
+        pipeline,
+        upkeep,
         notifier: &notifier,
         status: StatusLine::default(),
         store: &mut store,
         losses: LossWatch::default(),
-        arrivals: ArrivalWatch::new(&pipeline),
-        ban_irqbalance: config.steer.ban_irqbalance,
-        interfaces: InterfaceWatch::new(&config.steer, &plan.interfaces),
-        hangup: Hangup::new(crew, pipeline.files()),
-        is_steered: pipeline.lanes().iter().any(|lane| lane.setup.plan.intake.is_planned()),
         said: BTreeSet::new(),
+        config: Arc::clone(&own),
+        reloads,
+        seats,
     };
     watchdog.begin();
-    let reason = housekeeping.until_end(events);
+    let (reason, pipeline, mut upkeep) = housekeeping.until_end(events);
     // The end has a limit of its own, and so has the manager for it.
     drop(watchdog);
     notifier.stopping();
@@ -144,95 +148,6 @@ fn is_told_to_end(events: &Receiver<Event>, wait: Duration) -> bool {
     matches!(event, Ok(Event::Signal(number)) if signals::effect_of(number) == Effect::End)
 }
 
-/// What the main thread looks at while the pipeline runs.
-struct Housekeeping<'a> {
-    pipeline: &'a Pipeline,
-    upkeep: &'a mut Upkeep,
-    notifier: &'a Notifier,
-    status: StatusLine,
-    store: &'a mut Store,
-    losses: LossWatch,
-    arrivals: ArrivalWatch,
-    ban_irqbalance: bool,
-    interfaces: InterfaceWatch<'a>,
-    hangup: Hangup,
-    /// Somebody has planned where datagrams arrive.
-    is_steered: bool,
-    /// Signals without a meaning that the log has named already.
-    said: BTreeSet<i32>,
-}
-
-impl Housekeeping<'_> {
-    /// Waits for the event that ends the daemon; once a second, does the housekeeping.
-    fn until_end(mut self, events: &Receiver<Event>) -> Event {
-        let mut next = Instant::now() + HOUSEKEEPING;
-        for round in 1_u32.. {
-            loop {
-                match crew::at_rest(|| events.recv_deadline(next)) {
-                    Ok(event) => {
-                        if let Some(end) = self.take(event) {
-                            self.look_at_arrivals();
-                            return end;
-                        }
-                    }
-                    Err(RecvTimeoutError::Timeout) => break,
-                    Err(RecvTimeoutError::Disconnected) => unreachable!("the crew holds a sender"),
-                }
-            }
-            next = Instant::now() + HOUSEKEEPING;
-            self.look(round);
-        }
-        unreachable!("there is no end of rounds in the life of a machine")
-    }
-
-    /// Does what an event asks for, or gives it back when that is to end.
-    fn take(&mut self, event: Event) -> Option<Event> {
-        let Event::Signal(number) = event else { return Some(event) };
-        let name = signals::name_of(number);
-        match signals::effect_of(number) {
-            Effect::End | Effect::EndForced => return Some(event),
-            Effect::Reopen => self.hangup.heard(),
-            Effect::Report => say_ledger(&self.pipeline.books().snapshot()),
-            Effect::Say | Effect::Block | Effect::Default => {
-                if self.said.insert(number) {
-                    log::warn!("ignored the signal {name}, which means nothing to udpd; logged once");
-                }
-            }
-        }
-        None
-    }
-
-    fn look(&mut self, round: u32) {
-        let books = self.pipeline.books();
-        books.observe_kernel();
-        // As a driver that is busy with its card below.
-        crew::at_rest(|| books.look_at_host());
-        self.upkeep.look(self.pipeline);
-        self.store.look(self.pipeline);
-        if round.is_multiple_of(LOOK_AT_INTERFACES_EVERY) {
-            // A driver that is busy with its card keeps whoever asks about it waiting.
-            crew::at_rest(|| self.interfaces.look()).iter().for_each(|line| log::warn!("{line}"));
-        }
-        self.look_at_arrivals();
-        if round.is_multiple_of(REPORT_EVERY) {
-            let snapshot = books.snapshot();
-            self.status.after(&snapshot).into_iter().for_each(|line| self.notifier.status(line));
-            self.losses.compare(snapshot).iter().for_each(|line| log::warn!("{line}"));
-        }
-    }
-
-    fn look_at_arrivals(&mut self) {
-        if self.is_steered {
-            let ban = self.ban_irqbalance;
-            // A driver that is busy with its card keeps whoever asks about it waiting.
-            let why =
-                |interface: &str, queue, wanted: &[usize]| crew::at_rest(|| Why::find(interface, queue, wanted, ban));
-            let lines = self.arrivals.compare(&self.pipeline.books().snapshot(), why);
-            lines.iter().for_each(|line| log::warn!("{line}"));
-        }
-    }
-}
-
 impl Event {
     fn text(&self) -> String {
         match self {
@@ -244,6 +159,7 @@ impl Event {
             }
             Self::Signal(number) => signals::name_of(*number),
             Self::SinkClosed(why) => why.clone(),
+            Self::Reload => "a reload".to_owned(),
             Self::ThreadPanicked(name) => {
                 format!("thread {name} has panicked, which is a bug of udpd: please report it")
             }
@@ -253,7 +169,7 @@ impl Event {
     fn into_result(self) -> Result<(), Failure> {
         match self {
             Self::Signal(number) if signals::effect_of(number) != Effect::EndForced => Ok(()),
-            Self::Signal(_) | Self::SinkClosed(_) | Self::ThreadPanicked(_) => {
+            Self::Signal(_) | Self::SinkClosed(_) | Self::ThreadPanicked(_) | Self::Reload => {
                 Err(Failure::new(ExitCode::Failure, self.text()))
             }
         }
@@ -277,15 +193,24 @@ impl BoundWindows {
         Ok(Self { control, metrics, token })
     }
 
-    fn serve(self, pipeline: &Pipeline, seats: Seats, crew: &Crew) -> Result<Windows, Failure> {
+    fn serve(
+        self,
+        pipeline: &Pipeline,
+        seats: &Arc<Mutex<Seats>>,
+        reloads: &Reloads,
+        crew: &Crew,
+    ) -> Result<Windows, Failure> {
         let (for_control, for_metrics) = (pipeline.books(), pipeline.books());
         let (files, for_seats) = (pipeline.files(), pipeline.books());
-        let seats = move || published::now(seats.clone(), |listener, lane| for_seats.core_of(listener, lane));
+        let seats = Arc::clone(seats);
+        let planned = move || seats.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let reload = reloads.asker();
+        let seats = move || published::now(planned(), |listener, lane| for_seats.core_of(listener, lane));
         let token = self.token;
         Ok(Windows {
             control: self
                 .control
-                .map(|socket| socket.serve(crew, move || for_control.snapshot(), move || files.reopen(), seats))
+                .map(|socket| socket.serve(crew, move || for_control.snapshot(), move || files.reopen(), reload, seats))
                 .transpose()?,
             metrics: self
                 .metrics

@@ -78,6 +78,8 @@ fn keep(keeper: &mut Keeper, host: &mut impl Host, crew: &Crew, events: &Receive
                 let message = format!("thread {name} has panicked, which is a bug of udpd: please report it");
                 return Err(Failure::new(ExitCode::Failure, message));
             }
+            // It answers nobody.
+            Woken::Event(Event::Reload) => {}
             Woken::Notice(notice) => {
                 let now = Instant::now();
                 if keeper.hear(&notice, now) {

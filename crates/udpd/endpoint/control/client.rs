@@ -73,6 +73,19 @@ impl Connection {
         done.ok_or_else(|| not_as_asked(&path, &answer, "what was done", "no \"ok\" in it"))
     }
 
+    /// Has it read its configuration again; returns when that is in force, with what was done.
+    pub fn reload(self) -> Result<String, Failure> {
+        let path = self.path.clone();
+        let answer = self.ask(b"reload\n", REOPEN_LIMIT)?;
+        let value: serde_json::Value = serde_json::from_slice(&answer).unwrap_or_default();
+        if let Some(done) = value["ok"].as_str() {
+            return Ok(done.to_owned());
+        }
+        let failure = not_as_asked(&path, &answer, "what was done", "no \"ok\" in it");
+        let code = ExitCode::ALL.into_iter().find(|code| value["exit_code"].as_u64() == Some(*code as u64));
+        Err(Failure { code: code.unwrap_or(failure.code), ..failure })
+    }
+
     fn ask(mut self, question: &[u8], limit: Duration) -> Result<Vec<u8>, Failure> {
         let mut outcome = exchange(self.stream, question, limit);
         for _ in 1..ATTEMPTS {

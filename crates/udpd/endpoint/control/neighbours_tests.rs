@@ -51,7 +51,7 @@ impl Place {
 
 fn serve(path: &Path) -> super::super::ControlServer {
     let socket = ControlSocket::bind(path).unwrap();
-    socket.serve(&Crew::new().0, ledger::tests::example, || Ok(String::new()), example).unwrap()
+    socket.serve(&Crew::new().0, ledger::tests::example, || Ok(String::new()), || Ok(String::new()), example).unwrap()
 }
 
 #[test]

@@ -7,21 +7,23 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::answer::{agreement, refusal};
+use super::answer::{agreement, failed, refusal};
 use crate::endpoint::exchange::{Asker, Reply, Ticket};
+use crate::exit::Failure;
 use crate::os::crew::{self, Crew};
 use crate::os::duty::Duty;
 
 /// How many may wait for the next round: fewer than are served at once, so that somebody can still ask for the ledger.
 const WAITING_MAX: usize = 16;
 
-/// Goes over to new files; says what was done, or why not.
-type Reopen = dyn Fn() -> Result<String, String> + Send + Sync;
+/// Does it; says what was done, or why not.
+type Work = dyn Fn() -> Result<String, Failure> + Send + Sync;
 
 /// Takes the requests.
 pub(super) struct Reopener {
     crew: Crew,
-    reopen: Arc<Reopen>,
+    thread: &'static str,
+    work: Arc<Work>,
     queue: Arc<Mutex<Queue>>,
 }
 
@@ -32,8 +34,13 @@ struct Queue {
 }
 
 impl Reopener {
-    pub(super) fn new(crew: &Crew, reopen: impl Fn() -> Result<String, String> + Send + Sync + 'static) -> Self {
-        Self { crew: crew.clone(), reopen: Arc::new(reopen), queue: Arc::default() }
+    /// Does the work on a thread of this name.
+    pub(super) fn new(
+        crew: &Crew,
+        thread: &'static str,
+        work: impl Fn() -> Result<String, Failure> + Send + Sync + 'static,
+    ) -> Self {
+        Self { crew: crew.clone(), thread, work: Arc::new(work), queue: Arc::default() }
     }
 
     /// Answers when the files have been reopened after this moment.
@@ -44,11 +51,11 @@ impl Reopener {
             return Reply::Now(refusal(&what));
         }
         if !queue.is_running {
-            let (work, reopen) = (Arc::clone(&self.queue), Arc::clone(&self.reopen));
+            let (own, work, thread) = (Arc::clone(&self.queue), Arc::clone(&self.work), self.thread);
             // The thread waits for the lock that is held here.
-            if let Err(error) = self.crew.spawn("udpd-reopen", Duty::Errand, move || run(&work, &*reopen)) {
+            if let Err(error) = self.crew.spawn(thread, Duty::Errand, move || run(&own, &*work)) {
                 let cure = "raise the limit on threads (ulimit -u, TasksMax=)";
-                return Reply::Now(refusal(&format!("cannot start the thread udpd-reopen: {error}; {cure}")));
+                return Reply::Now(refusal(&format!("cannot start the thread {thread}: {error}; {cure}")));
             }
             queue.is_running = true;
         }
@@ -57,7 +64,7 @@ impl Reopener {
     }
 }
 
-fn run(queue: &Mutex<Queue>, reopen: &Reopen) {
+fn run(queue: &Mutex<Queue>, work: &Work) {
     loop {
         let waiting = {
             let mut queue = lock(queue);
@@ -67,9 +74,9 @@ fn run(queue: &Mutex<Queue>, reopen: &Reopen) {
         if waiting.is_empty() {
             return;
         }
-        let answer = match crew::at_rest(reopen) {
+        let answer = match crew::at_rest(work) {
             Ok(what) => agreement(&what),
-            Err(why) => refusal(&why),
+            Err(failure) => failed(&failure),
         };
         for ticket in waiting {
             ticket.answer(answer.clone());

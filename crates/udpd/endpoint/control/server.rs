@@ -5,21 +5,26 @@ use super::reopen::Reopener;
 use super::seats::Seats;
 use super::socket::ControlSocket;
 use crate::endpoint::exchange::{Asker, Limits, Protocol, Question, Reply, Service};
-use crate::exit::Failure;
+use crate::exit::{ExitCode, Failure};
 use crate::ledger::Snapshot;
 use crate::os::crew::Crew;
 
 impl ControlSocket {
-    /// Answers with what `snapshot` and `seats` return, and does `reopen` on request, until stopped. `reopen` returns
-    /// when it is done, with a line that says what was done or why not.
+    /// Answers with what `snapshot` and `seats` return, and does `reopen` and `reload` on request, until stopped.
+    /// These return when it is done, with a line that says what was done or why not.
     pub fn serve(
         self,
         crew: &Crew,
         snapshot: impl Fn() -> Snapshot + Send + 'static,
         reopen: impl Fn() -> Result<String, String> + Send + Sync + 'static,
+        reload: impl Fn() -> Result<String, Failure> + Send + Sync + 'static,
         seats: impl Fn() -> Seats + Send + 'static,
     ) -> Result<ControlServer, Failure> {
-        let requests = Requests { snapshot, seats, reopener: Reopener::new(crew, reopen) };
+        let reopener = Reopener::new(crew, "udpd-reopen", move || {
+            reopen().map_err(|why| Failure::new(ExitCode::Failure, why))
+        });
+        let reloader = Reopener::new(crew, "udpd-asked", reload);
+        let requests = Requests { snapshot, seats, reopener, reloader };
         Ok(ControlServer { service: Service::start("udpd-control", self, crew, requests)? })
     }
 }
@@ -45,6 +50,7 @@ struct Requests<S, P> {
     snapshot: S,
     seats: P,
     reopener: Reopener,
+    reloader: Reopener,
 }
 
 impl<S, P> Protocol for Requests<S, P>
@@ -65,6 +71,7 @@ where
             Question::Whole(b"stats") => told(&(self.snapshot)()),
             Question::Whole(b"seats") => told(&(self.seats)()),
             Question::Whole(b"reopen") => return self.reopener.ask(asker),
+            Question::Whole(b"reload") => return self.reloader.ask(asker),
             Question::Whole(other) => {
                 let shown: String = String::from_utf8_lossy(other).chars().take(40).collect();
                 refusal(&format!("unknown request {shown:?}; known are: {KNOWN}"))

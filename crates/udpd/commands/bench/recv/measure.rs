@@ -148,7 +148,7 @@ fn wait_for_end(
                 return Err(Failure::new(ExitCode::Failure, text));
             }
             Ok(Event::Signal(_)) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
-            Err(RecvTimeoutError::Timeout) => {}
+            Ok(Event::Reload) | Err(RecvTimeoutError::Timeout) => {}
         }
         if let Some(second) = collector.sample_when_due(Instant::now()) {
             tell(Progress::Second(second));

@@ -1,0 +1,231 @@
+//! What the main thread does while the pipeline runs: it waits for what somebody asks of the daemon, looks after the
+//! ledger once a second, and puts the heir of the pipeline into its place when the configuration was read again.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+
+use super::hangup::Hangup;
+use super::reload::{self, Outcome, Reloads, Reread};
+use super::say_ledger;
+use super::store::Store;
+use crate::config::Config;
+use crate::endpoint::control::Seats;
+use crate::exit::Failure;
+use crate::os::crew::{self, Event};
+use crate::os::notify::Notifier;
+use crate::os::signals::{self, Effect};
+use crate::pipeline::Pipeline;
+use crate::plan::{Plan, published, words};
+use crate::watch::arrivals::ArrivalWatch;
+use crate::watch::causes::Why;
+use crate::watch::drift::InterfaceWatch;
+use crate::watch::losses::LossWatch;
+use crate::watch::status::StatusLine;
+use crate::watch::upkeep::Upkeep;
+
+/// How often the main thread looks at the ledger: often enough for the kernel's 32-bit counters and for the status
+/// line.
+const HOUSEKEEPING: Duration = Duration::from_secs(1);
+
+/// How many of those pass between two reports of losses.
+const REPORT_EVERY: u32 = 10;
+
+/// How many pass between two looks at whether interrupts are still where the plan puts them.
+const LOOK_AT_INTERFACES_EVERY: u32 = 5;
+
+/// How long the reload waits for sinks that stay, so that as a rule nothing of before is left when it is answered.
+const SETTLE_LIMIT: Duration = Duration::from_millis(100);
+
+/// What the main thread looks at while the pipeline runs.
+pub(super) struct Housekeeping<'a> {
+    pub(super) pipeline: Pipeline,
+    pub(super) upkeep: Upkeep,
+    pub(super) watches: Watches,
+    pub(super) notifier: &'a Notifier,
+    pub(super) status: StatusLine,
+    pub(super) store: &'a mut Store,
+    pub(super) losses: LossWatch,
+    pub(super) hangup: Hangup,
+    /// Signals without a meaning that the log has named already.
+    pub(super) said: BTreeSet<i32>,
+    /// What is in force.
+    pub(super) config: Arc<Config>,
+    pub(super) reloads: Reloads,
+    pub(super) seats: Arc<Mutex<Seats>>,
+}
+
+/// Those that compare what happens with a plan.
+pub(super) struct Watches {
+    arrivals: ArrivalWatch,
+    ban_irqbalance: bool,
+    interfaces: InterfaceWatch,
+    /// Somebody has planned where datagrams arrive.
+    is_steered: bool,
+}
+
+impl Watches {
+    pub(super) fn new(config: &Config, plan: &Plan, pipeline: &Pipeline) -> Self {
+        Self {
+            arrivals: ArrivalWatch::new(pipeline),
+            ban_irqbalance: config.steer.ban_irqbalance,
+            interfaces: InterfaceWatch::new(&config.steer, &plan.interfaces),
+            is_steered: pipeline.lanes().iter().any(|lane| lane.setup.plan.intake.is_planned()),
+        }
+    }
+}
+
+impl Housekeeping<'_> {
+    /// Waits for the event that ends the daemon; once a second, does the housekeeping.
+    pub(super) fn until_end(mut self, events: &Receiver<Event>) -> (Event, Pipeline, Upkeep) {
+        let mut next = Instant::now() + HOUSEKEEPING;
+        for round in 1_u32.. {
+            loop {
+                match crew::at_rest(|| events.recv_deadline(next)) {
+                    Ok(event) if self.ends(&event) => {
+                        self.look_at_arrivals();
+                        return (event, self.pipeline, self.upkeep);
+                    }
+                    Ok(event) => self = self.take(&event),
+                    Err(RecvTimeoutError::Timeout) => break,
+                    Err(RecvTimeoutError::Disconnected) => unreachable!("the crew holds a sender"),
+                }
+            }
+            next = Instant::now() + HOUSEKEEPING;
+            self.look(round);
+        }
+        unreachable!("there is no end of rounds in the life of a machine")
+    }
+
+    fn ends(&self, event: &Event) -> bool {
+        match event {
+            Event::Signal(number) => matches!(signals::effect_of(*number), Effect::End | Effect::EndForced),
+            Event::SinkClosed(_) | Event::ThreadPanicked(_) => true,
+            Event::Reload => false,
+        }
+    }
+
+    /// Does what an event asks for.
+    fn take(mut self, event: &Event) -> Self {
+        let Event::Signal(number) = event else { return self.reload() };
+        let name = signals::name_of(*number);
+        match signals::effect_of(*number) {
+            Effect::Reopen => {
+                if self.reloads.has_file() {
+                    self = self.reload();
+                }
+                self.hangup.heard();
+            }
+            Effect::Report => say_ledger(&self.pipeline.books().snapshot()),
+            Effect::Say | Effect::Block | Effect::Default | Effect::End | Effect::EndForced => {
+                if self.said.insert(*number) {
+                    log::warn!("ignored the signal {name}, which means nothing to udpd; logged once");
+                }
+            }
+        }
+        self
+    }
+
+    /// Reads the configuration again and has it in force, or says why not.
+    fn reload(mut self) -> Self {
+        let asked = self.reloads.asked();
+        self.notifier.reloading();
+        let (pipeline, made) = self.reloads.make(self.pipeline, Arc::clone(&self.config));
+        self.pipeline = pipeline;
+        let result = match made {
+            Ok(reread) => {
+                let (next, done) = self.put_in_force(reread);
+                self = next;
+                Ok(done)
+            }
+            Err(failure) => Err(failure),
+        };
+        let text = match &result {
+            Ok(done) => {
+                log::info!("reload: {done}");
+                done.clone()
+            }
+            Err(failure) => {
+                log::error!("reload refused, the configuration of before stays in force: {failure}");
+                format!("reload refused: {failure}")
+            }
+        };
+        self.pipeline.books().note_reload(reload::outcome(&result));
+        self.notifier.ready(&text);
+        for answer in asked {
+            let answered = match &result {
+                Ok(done) => Ok(done.clone()),
+                Err(failure) => Err(Failure::new(failure.code, failure.message.clone())),
+            };
+            // Who asked may have gone.
+            let _ = answer.send(answered);
+        }
+        self
+    }
+
+    fn put_in_force(mut self, reread: Reread) -> (Self, String) {
+        let Reread { config, plan, outcome } = reread;
+        log::set_max_level(config.daemon.log_level);
+        config.warnings.iter().for_each(|warning| log::warn!("{warning}"));
+        let left_alone = reload::left_alone(&config, &self.config);
+        let mut done = match outcome {
+            Outcome::Same => "nothing that listeners and sinks are made of is different".to_owned(),
+            Outcome::Changed(heir) => {
+                self.pipeline = self.pipeline.hand_over_to(*heir);
+                // What has not gone over by then goes over in its own time.
+                let _ = self.pipeline.wait_for_those_before(SETTLE_LIMIT);
+                self.upkeep.end();
+                self.upkeep = Upkeep::new(&config, &self.pipeline);
+                self.watches = Watches::new(&config, &plan, &self.pipeline);
+                *self.seats.lock().unwrap_or_else(PoisonError::into_inner) = published::of(&config, &plan);
+                self.store.keep(&self.pipeline);
+                words::say(&config, &plan);
+                let (listeners, lanes) = (config.listeners.len(), self.pipeline.lanes().len());
+                format!("in force: {listeners} listeners, {lanes} lanes, {} sinks", config.sinks.len())
+            }
+        };
+        if !left_alone.is_empty() {
+            let keys = left_alone.join(", ");
+            log::warn!("reload: [daemon] {keys}: a change takes a restart");
+            done.push_str(&format!("; a change of {keys} takes a restart"));
+        }
+        // What was left alone is compared with what runs next time as well.
+        let mut daemon = self.config.daemon.clone();
+        (daemon.log_level, daemon.pool_bytes) = (config.daemon.log_level, config.daemon.pool_bytes);
+        self.config = Arc::new(Config { daemon, ..Config::clone(&config) });
+        (self, done)
+    }
+
+    fn look(&mut self, round: u32) {
+        let books = self.pipeline.books();
+        books.observe_kernel();
+        // As a driver that is busy with its card below.
+        crew::at_rest(|| books.look_at_host());
+        self.pipeline.look_at_those_before();
+        self.upkeep.look(&self.pipeline);
+        self.store.look(&self.pipeline);
+        if round.is_multiple_of(LOOK_AT_INTERFACES_EVERY) {
+            // A driver that is busy with its card keeps whoever asks about it waiting.
+            crew::at_rest(|| self.watches.interfaces.look()).iter().for_each(|line| log::warn!("{line}"));
+        }
+        self.look_at_arrivals();
+        if round.is_multiple_of(REPORT_EVERY) {
+            let snapshot = books.snapshot();
+            self.status.after(&snapshot).into_iter().for_each(|line| self.notifier.status(line));
+            self.losses.compare(snapshot).iter().for_each(|line| log::warn!("{line}"));
+        }
+    }
+
+    fn look_at_arrivals(&mut self) {
+        if self.watches.is_steered {
+            let ban = self.watches.ban_irqbalance;
+            // A driver that is busy with its card keeps whoever asks about it waiting.
+            let why =
+                |interface: &str, queue, wanted: &[usize]| crew::at_rest(|| Why::find(interface, queue, wanted, ban));
+            let lines = self.watches.arrivals.compare(&self.pipeline.books().snapshot(), why);
+            lines.iter().for_each(|line| log::warn!("{line}"));
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Reload: the configuration is read again and, where it says something else now, an heir of the pipeline is made
+//! beside the one that runs and takes its place. A file that is wrong, and whatever cannot be had, leaves the one that
+//! runs as it is; who asked is told, and so are the log, the ledger and the service manager.
+//!
+//! The main thread is in its sandbox, and what it starts would have no more than it has. So a thread that has every
+//! right that any other has reads the file and makes the heir. It sees no datagram and nobody's question, sleeps
+//! between two reloads, and is in a sandbox of its own.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+
+use super::inside::Inside;
+use crate::config::{Config, Host, MayCome, Sink};
+use crate::exit::{ExitCode, Failure};
+use crate::ledger::snapshot::ReloadSnapshot;
+use crate::os::crew::{self, Crew, Event};
+use crate::os::duty::Duty;
+use crate::os::threads;
+use crate::pipeline::{Heir, Pipeline};
+use crate::plan::limits::Limits;
+use crate::plan::{self, Plan, descriptors};
+use crate::sink::Differs;
+
+/// How long a sink that stays may take to go over to the pipeline of the reload before.
+const STAYING_LIMIT: Duration = Duration::from_secs(2);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Who asks for a reload waits here for what became of it.
+pub(super) type Answer = Sender<Result<String, Failure>>;
+
+/// What the configuration is read from, and who makes what it asks for.
+#[derive(Debug)]
+pub(super) struct Reloads {
+    /// None when everything was said on the command line.
+    file: Option<PathBuf>,
+    jobs: Sender<Job>,
+    asked: Receiver<Answer>,
+    asking: Sender<Answer>,
+    crew: Crew,
+    inside: Arc<Inside>,
+}
+
+/// What came of a reload that was not refused.
+pub(super) enum Outcome {
+    /// Nothing that a pipeline is made of is different.
+    Same,
+    Changed(Box<Heir>),
+}
+
+/// A configuration that was read again, and its plan.
+pub(super) struct Reread {
+    pub(super) config: Arc<Config>,
+    pub(super) plan: Arc<Plan>,
+    pub(super) outcome: Outcome,
+}
+
+impl Reloads {
+    /// Starts the thread, which goes into its sandbox at once.
+    pub(super) fn start(file: Option<PathBuf>, crew: &Crew, inside: Arc<Inside>) -> Result<Self, Failure> {
+        let (jobs, orders) = unbounded::<Job>();
+        let work = move || {
+            while let Ok(job) = crew::at_rest(|| orders.recv()) {
+                crew::at_rest(job);
+            }
+        };
+        crew.spawn("udpd-reload", Duty::Maker, work).map_err(|error| threads::refusal("udpd-reload", &error))?;
+        let (asking, asked) = unbounded();
+        Ok(Self { file, jobs, asked, asking, crew: crew.clone(), inside })
+    }
+
+    /// How others ask: returns when it is done.
+    pub(super) fn asker(&self) -> impl Fn() -> Result<String, Failure> + Send + Sync + 'static {
+        let (asking, crew) = (self.asking.clone(), self.crew.clone());
+        move || {
+            let (answer, answered) = bounded(1);
+            let ended = || Failure::new(ExitCode::Failure, "udpd ends");
+            asking.send(answer).map_err(|_| ended())?;
+            crew.report(Event::Reload);
+            crew::at_rest(|| answered.recv()).map_err(|_| ended())?
+        }
+    }
+
+    /// Those who have asked by now.
+    pub(super) fn asked(&self) -> Vec<Answer> {
+        self.asked.try_iter().collect()
+    }
+
+    pub(super) fn has_file(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Reads the file and makes what it asks for. The pipeline comes back as it was.
+    pub(super) fn make(&self, mut pipeline: Pipeline, before: Arc<Config>) -> (Pipeline, Result<Reread, Failure>) {
+        let (file, crew, inside) = (self.file.clone(), self.crew.clone(), Arc::clone(&self.inside));
+        let (done, outcome) = bounded(1);
+        let job = move || {
+            let made = reread(file.as_deref(), &mut pipeline, &before, &inside, &crew);
+            // Nobody waits any more when the process ends.
+            let _ = done.send((pipeline, made));
+        };
+        self.jobs.send(Box::new(job)).expect("the thread lives as long as this");
+        crew::at_rest(|| outcome.recv()).expect("who panics ends the daemon")
+    }
+}
+
+fn reread(
+    file: Option<&Path>,
+    pipeline: &mut Pipeline,
+    before: &Config,
+    inside: &Inside,
+    crew: &Crew,
+) -> Result<Reread, Failure> {
+    let file = file.ok_or_else(|| {
+        let message = "udpd was started without a configuration file; start it with -c FILE to reload";
+        Failure::new(ExitCode::Usage, message)
+    })?;
+    let config = Config::load(file, &Host { may_come: MayCome::Steered, ..Host::default() })?;
+    let plan_before = pipeline.plan();
+    if is_same(&config, before) {
+        return Ok(Reread { config: Arc::new(config), plan: plan_before, outcome: Outcome::Same });
+    }
+    let own_socket = before.daemon.control_socket.value.as_deref();
+    let plan = plan::make(&config, &plan::neighbours(own_socket))?;
+    inside.refuse_beyond(&config, &plan)?;
+    Limits::read(Path::new("/")).refuse_beside(&plan, &plan_before)?;
+    descriptors::provide_beside(&config, &plan, (before, &plan_before))?;
+    pipeline.wait_for_those_before(STAYING_LIMIT)?;
+    let (config, plan) = (Arc::new(config), Arc::new(plan));
+    let heir = pipeline.make_heir(&config, &plan, crew).map_err(|failure| inside.explain(failure))?;
+    Ok(Reread { config, plan, outcome: Outcome::Changed(Box::new(heir)) })
+}
+
+/// Whether both ask for the same pipeline.
+fn is_same(config: &Config, before: &Config) -> bool {
+    let is_same_sink = |(one, other): (&Sink, &Sink)| {
+        one.name == other.name
+            && one.consumers == other.consumers
+            && one.queue_bytes == other.queue_bytes
+            && one.when_full == other.when_full
+            && one.settings.goes_on(&*other.settings, Differs { lanes: false, listeners: false })
+    };
+    config.listeners == before.listeners
+        && config.sinks.len() == before.sinks.len()
+        && config.sinks.iter().zip(&before.sinks).all(is_same_sink)
+        && config.steer == before.steer
+        && config.daemon.pool_bytes == before.daemon.pool_bytes
+}
+
+/// The keys that a reload does not change although they are different now.
+pub(super) fn left_alone(config: &Config, before: &Config) -> Vec<&'static str> {
+    let (now, then) = (&config.daemon, &before.daemon);
+    let keys = [
+        ("control_socket", now.control_socket != then.control_socket),
+        ("metrics_address", now.metrics_address != then.metrics_address),
+        ("metrics_token_file", now.metrics_token_file != then.metrics_token_file),
+        ("log_format", now.log_format != then.log_format),
+        ("stats_on_exit", now.stats_on_exit != then.stats_on_exit),
+        ("sandbox", now.sandbox != then.sandbox),
+    ];
+    keys.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
+}
+
+/// For the ledger.
+pub(super) fn outcome(result: &Result<String, Failure>) -> ReloadSnapshot {
+    let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    match result {
+        Ok(text) => ReloadSnapshot { at, done: true, text: text.clone() },
+        Err(failure) => ReloadSnapshot { at, done: false, text: failure.message.clone() },
+    }
+}
