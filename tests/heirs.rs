@@ -167,7 +167,8 @@ path = "DIR/stays.log"
 /// One listener, with these keys besides, that feeds these sinks.
 fn with(keys: &str, sinks: &str, more: &str) -> String {
     format!(
-        "[daemon]\ncontrol_socket = \"\"\n[[listener]]\nname = \"in\"\naddress = \"127.0.0.1:PORT\"\n{keys}\nsinks = [{sinks}]\n{STAYS}\n{more}"
+        "[daemon]\ncontrol_socket = \"\"\n[[listener]]\nname = \"in\"\naddress = \"127.0.0.1:PORT\"\n{keys}\n\
+         sinks = [{sinks}]\n{STAYS}\n{more}"
     )
 }
 

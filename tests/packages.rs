@@ -69,6 +69,7 @@ fn the_manual_has_every_command_and_option_of_the_help() {
         "stats",
         "top",
         "explain",
+        "reload",
         "reopen",
         "replay",
         "man",

@@ -25,6 +25,7 @@ mod relay;
 mod replay;
 // One configuration takes the place of another while datagrams come.
 mod heirs;
+mod reload;
 // What cannot be taken is accounted for.
 mod overload;
 // And how much can wait.

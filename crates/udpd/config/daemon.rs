@@ -14,7 +14,7 @@ settings! {
     /// `[daemon]`.
     #[derive(Debug, Clone, PartialEq)]
     pub struct Daemon {
-        /// The Unix socket that answers `udpd stats` and `udpd reopen`. "" = none.
+        /// The Unix socket that answers `udpd stats`, `udpd reload` and `udpd reopen`. "" = none.
         control_socket: Chosen<Option<PathBuf>> = "/run/udpd/control.sock", ControlSocket;
         /// The address that Prometheus scrapes, with a page for browsers. "" = off.
         metrics_address: Chosen<Option<SocketAddr>> = "127.0.0.1:9817", Choose(Optional(address::parse_metrics)),

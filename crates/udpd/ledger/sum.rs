@@ -4,9 +4,7 @@
 //! as removed, so nothing that was ever delivered or lost leaves the ledger.
 
 use super::counter::Counters;
-use super::snapshot::{
-    FilesSnapshot, LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot, UpstreamSnapshot,
-};
+use super::snapshot::{FilesSnapshot, LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot, UpstreamSnapshot};
 
 impl Snapshot {
     /// Adds what was counted before.

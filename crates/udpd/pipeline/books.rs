@@ -258,6 +258,21 @@ fn by_queue(arrivals: &[Arrivals]) -> BTreeMap<u32, BTreeMap<usize, u64>> {
 }
 
 impl SinkBooks {
+    /// Of a sink without consumers yet.
+    pub(super) fn new(name: String, block_bytes: usize) -> Self {
+        Self {
+            name,
+            channels: Vec::new(),
+            queues: Vec::new(),
+            block_bytes,
+            consumers: Vec::new(),
+            residence: Vec::new(),
+            files: Vec::new(),
+            destinations: Vec::new(),
+            is_handed_on: AtomicBool::new(false),
+        }
+    }
+
     /// What all consumers of this sink have counted for one listener.
     fn tally(&self, listener: usize) -> Tally {
         Tally::sum(self.consumers.iter().map(|consumer| consumer.read(listener)))

@@ -27,7 +27,10 @@ struct Volumes {
 
 impl Chronicle {
     pub(super) fn new(current: Arc<Books>) -> Self {
-        Self { volumes: Mutex::new(Volumes { current, ending: Vec::new(), ended: None, last_reload: None }), transfer: Arc::default() }
+        Self {
+            volumes: Mutex::new(Volumes { current, ending: Vec::new(), ended: None, last_reload: None }),
+            transfer: Arc::default(),
+        }
     }
 
     /// Looks at the kernel's counts of drops, which wrap, and at nothing else: to be called once a second.

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::ending::has_ended_well;
 use super::follower::Follower;
 use super::running::{Lane, Pipeline};
 use super::sweep;
@@ -179,11 +180,6 @@ fn wait_until(deadline: Instant, is_done: impl Fn() -> bool) {
     while !is_done() && Instant::now() < deadline {
         std::thread::sleep(END_POLL);
     }
-}
-
-/// Whether a thread is over, and not by a panic.
-pub(super) fn has_ended_well(thread: JoinHandle<()>) -> bool {
-    thread.is_finished() && thread.join().is_ok()
 }
 
 /// Says what the next process begins with. In bytes, because the kernel counts nothing else of a queue.

@@ -6,18 +6,16 @@
 //! counted out. The consumers of sinks that stay go over to the heir by themselves when they have taken everything of
 //! before; those of the others finish meanwhile, however long their disk or their peer takes.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::books::Books;
-use super::chronicle::Chronicle;
-use super::end::has_ended_well;
+use super::ending::Ending;
 use super::follower::Follower;
 use super::heir::Heir;
 use super::kept::TAKES_A_RESTART;
-use super::relief::Relief;
+use super::lane::{LaneThread, Start};
 use super::running::{ConsumerThread, Lane, Pinned, Pipeline};
 use super::socket;
 use super::start::begin;
@@ -29,30 +27,6 @@ const END_POLL: Duration = Duration::from_micros(200);
 
 /// How long receivers may wait for consumers that take nothing, before they give up what they hold.
 const HAND_OVER_LIMIT: Duration = Duration::from_secs(5);
-
-/// A pipeline whose heir receives, and which has yet to hand on what it holds.
-#[derive(Debug)]
-pub(super) struct Ending {
-    books: Arc<Books>,
-    pub(super) threads: Vec<JoinHandle<()>>,
-    /// Of consumers that go on in the heir when they are done here.
-    staying: Vec<Arc<Relief>>,
-    receivers_ended_well: bool,
-}
-
-impl Ending {
-    fn is_over(&self) -> bool {
-        self.threads.iter().all(JoinHandle::is_finished) && !self.staying.iter().any(|relief| relief.is_due())
-    }
-
-    /// Closes its books.
-    pub(super) fn close(self, chronicle: &Chronicle) {
-        let stay = !self.staying.iter().any(|relief| relief.is_due());
-        let mut threads = self.threads.into_iter();
-        let all_ended_well = threads.all(has_ended_well) && self.receivers_ended_well && stay;
-        chronicle.close(&self.books, all_ended_well);
-    }
-}
 
 impl Pipeline {
     /// Closes the books of those before that have handed on everything: to be called once a second.
@@ -69,7 +43,7 @@ impl Pipeline {
     /// Whether every sink that has stayed counts in the books of this pipeline by now; waits for it as long as that.
     pub fn wait_for_those_before(&mut self, limit: Duration) -> Result<(), Failure> {
         let deadline = Instant::now() + limit;
-        let stays = |before: &[Ending]| before.iter().flat_map(|ending| &ending.staying).any(|relief| relief.is_due());
+        let stays = |before: &[Ending]| before.iter().any(Ending::has_staying_sinks);
         while stays(&self.before) && Instant::now() < deadline {
             crew::at_rest(|| std::thread::sleep(END_POLL));
         }
@@ -78,7 +52,8 @@ impl Pipeline {
             return Ok(());
         }
         let message = format!(
-            "a sink has not handed on yet what it took before the last reload, because its disk or its peer takes              nothing; try again later{TAKES_A_RESTART}"
+            "a sink has not handed on yet what it took before the last reload, because its disk or its peer takes \
+                nothing; try again later{TAKES_A_RESTART}"
         );
         Err(Failure::new(ExitCode::Failure, message))
     }
@@ -97,29 +72,23 @@ impl Pipeline {
         self.lanes.iter().for_each(|lane| lane.is_kept.store(goes_on(lane), Ordering::Relaxed));
         shifts.into_iter().for_each(|(relief, shift)| relief.leave(shift));
         let receivers_ended_well = self.end_receivers();
-        for (thread, start, _) in &lanes {
-            let before = self.lanes.iter().find(|lane| Arc::ptr_eq(&lane.socket(), &thread.made.socket));
-            let Some(before) = before else { continue };
-            before.ledger.hand_on(&start.ledger);
-            if let Err(failure) = socket::change(&thread.setup, &thread.made.socket) {
-                log::error!("{}: it goes on with an option of before: {failure}", thread.setup);
-            }
-        }
+        self.pass_sockets_on(&lanes);
         let mut was = std::mem::take(&mut self.consumers);
         let staying: Vec<usize> = kept.iter().flatten().copied().collect();
         staying.iter().for_each(|&sink| self.books.sinks[sink].is_handed_on.store(true, Ordering::Relaxed));
         self.chronicle.turn_over(Arc::clone(&books));
         books.host.look_at_ports(lanes.iter().map(|(_, _, address)| address.port()));
-        let lanes: Vec<Lane> = lanes.into_iter().map(|(thread, start, address)| begin(thread, start, address)).collect();
+        let lanes = lanes.into_iter().map(|(thread, start, address)| begin(thread, start, address)).collect();
         log::info!("the new receivers began {:.1} ms after the last ones", begun.elapsed().as_secs_f64() * 1000.0);
         let receivers_ended_well = self.close_lanes(true, false) && receivers_ended_well;
         self.followers.iter().for_each(Follower::end);
         self.files.become_those_of(&files);
-        let (stay, mut go): (Vec<ConsumerThread>, Vec<_>) =
+        let (stay, go): (Vec<ConsumerThread>, Vec<_>) =
             was.drain(..).partition(|consumer| staying.contains(&consumer.sink));
+        let followed = self.followers.drain(..).map(|follower| follower.thread);
         let ending = Ending {
             books: std::mem::replace(&mut self.books, books),
-            threads: go.drain(..).map(|consumer| consumer.thread).chain(self.followers.drain(..).map(|own| own.thread)).collect(),
+            threads: go.into_iter().map(|consumer| consumer.thread).chain(followed).collect(),
             staying: stay.iter().map(|consumer| Arc::clone(&consumer.relief)).collect(),
             receivers_ended_well,
         };
@@ -131,6 +100,18 @@ impl Pipeline {
         let (stop, block_backings) = (heir.stop, heir.block_backings);
         let consumers = stay.into_iter().chain(consumers).collect();
         Self { config, plan, lanes, consumers, followers, pinned, stop, block_backings, ..self }
+    }
+
+    /// Each drop at a socket is counted in one ledger, and each socket has the options of its next lane.
+    fn pass_sockets_on(&self, lanes: &[(LaneThread, Start, SocketAddr)]) {
+        for (thread, start, _) in lanes {
+            let before = self.lanes.iter().find(|lane| Arc::ptr_eq(&lane.socket(), &thread.made.socket));
+            let Some(before) = before else { continue };
+            before.ledger.hand_on(&start.ledger);
+            if let Err(failure) = socket::change(&thread.setup, &thread.made.socket) {
+                log::error!("{}: it goes on with an option of before: {failure}", thread.setup);
+            }
+        }
     }
 
     /// Has every receiver deliver what it holds and end; whether all did.

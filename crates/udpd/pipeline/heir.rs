@@ -2,8 +2,8 @@
 //! does so here, and leaves the one that runs as it is.
 //!
 //! An heir gets the sockets that stay and the sinks that stay. The sinks go on with their files, connections and
-//! consumers. Everything else of it is new: the memory, the lanes, the channels, the books. Addresses come last, because
-//! from then on datagrams may arrive in sockets that nobody reads until the heir begins.
+//! consumers. Everything else of it is new: the memory, the lanes, the channels, the books. Addresses come last: from
+//! then on datagrams may arrive in sockets that nobody reads until the heir begins.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -69,7 +69,7 @@ impl Pipeline {
         self.refuse_what_cannot_be_woken()?;
         let kept = (0..config.sinks.len()).map(|sink| self.stays(config, plan, sink)).collect::<Vec<_>>();
         self.refuse_second_writers(config, plan, &kept)?;
-        let claims = Kept::of(&self.lanes)
+        let claims = Kept::of(self.lanes.iter().map(|lane| (lane.name_when_kept(), lane.socket())))
             .map_err(|error| Failure::new(ExitCode::Failure, format!("cannot ask a socket what it is: {error}")))?
             .claim_in_use(config, plan)?;
         Making { before: self, config, plan, crew, kept }.make(claims)
@@ -103,7 +103,8 @@ impl Pipeline {
         for (sink, _) in kept.iter().enumerate().filter(|(_, kept)| kept.is_none()) {
             if let Some(file) = files(config, plan, sink).intersection(&written).next() {
                 let message = format!(
-                    "sink {}: it has other settings, and its file {file} is still being written with those of before;                      give it another path{TAKES_A_RESTART}",
+                    "sink {}: it has other settings, and its file {file} is still being written with those of before; \
+                give it another path{TAKES_A_RESTART}",
                     config.sinks[sink].name
                 );
                 return Err(Failure::new(ExitCode::Configuration, message));
@@ -172,20 +173,7 @@ impl Making<'_> {
         let lanes = lanes.map(|((thread, start), address)| (thread, start, address)).collect();
         let (config, plan, kept) = (Arc::clone(config), Arc::clone(plan), self.kept);
         let (shifts, block_backings) = (opened.shifts, stocks.backings);
-        Ok(Heir {
-            config,
-            plan,
-            books,
-            lanes,
-            kept,
-            shifts,
-            consumers,
-            followers,
-            pinned,
-            files,
-            stop,
-            block_backings,
-        })
+        Ok(Heir { config, plan, books, lanes, kept, shifts, consumers, followers, pinned, files, stop, block_backings })
     }
 
     /// Opens the sinks that are new or changed, and makes new channels to those that stay.

@@ -17,7 +17,6 @@ use mmsg::Socket;
 use nix::net::if_::if_nametoindex;
 
 use super::{multicast, sweep};
-use super::running::Lane;
 use crate::config::{Config, Listener};
 use crate::exit::{ExitCode, Failure};
 use crate::os::holder;
@@ -149,13 +148,12 @@ impl Kept {
     }
 
     /// Those of a pipeline that runs.
-    pub(super) fn of(lanes: &[Lane]) -> io::Result<Self> {
-        let kept = |lane: &Lane| {
-            let (name, socket) = (lane.name_when_kept(), lane.socket());
+    pub(super) fn of(sockets: impl Iterator<Item = (String, Arc<Socket>)>) -> io::Result<Self> {
+        let kept = |(name, socket): (String, Arc<Socket>)| {
             let (address, interface) = (socket.local_addr()?, socket.bound_interface()?);
             Ok(KeptSocket { name, inode: holder::inode_of(&*socket)?, socket, address, interface })
         };
-        Ok(Self { sockets: lanes.iter().map(kept).collect::<io::Result<_>>()? })
+        Ok(Self { sockets: sockets.map(kept).collect::<io::Result<_>>()? })
     }
 
     pub fn sockets(&self) -> &[KeptSocket] {

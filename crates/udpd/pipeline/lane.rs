@@ -86,11 +86,7 @@ struct Coming {
 impl LaneThread {
     /// Starts the threads of all lanes and waits until everything is made. They make it at the same time; of several
     /// that fail the first in order is the one to tell. The others end when nobody starts them.
-    pub(super) fn spawn_all(
-        setups: Vec<LaneSetup>,
-        claims: &Claims,
-        crew: &Crew,
-    ) -> Result<Vec<Self>, Failure> {
+    pub(super) fn spawn_all(setups: Vec<LaneSetup>, claims: &Claims, crew: &Crew) -> Result<Vec<Self>, Failure> {
         let mut coming = Vec::with_capacity(setups.len());
         let mut refused = None;
         for setup in setups {

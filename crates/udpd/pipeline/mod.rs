@@ -9,6 +9,7 @@ mod books;
 mod chronicle;
 pub mod consumer;
 mod end;
+mod ending;
 mod files;
 mod follower;
 mod following;

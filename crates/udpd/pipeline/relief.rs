@@ -1,5 +1,5 @@
-//! The relief of a consumer: a sink that stays as it is when the pipeline is made anew keeps its consumer, its files and
-//! its connections. What changes is who feeds it, and in whose books it counts.
+//! The relief of a consumer: a sink that stays as it is when the pipeline is made anew keeps its consumer, its files
+//! and its connections. What changes is who feeds it, and in whose books it counts.
 //!
 //! The consumer goes on until every lane of before has ended and all of theirs is handed on. Only then does it look
 //! whether somebody has left it a new channel, so the order stays. What its sink still holds, because nobody has

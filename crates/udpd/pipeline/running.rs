@@ -9,7 +9,7 @@ use mmsg::{Backing, GrantedBuffer, Socket, Waker};
 
 use super::books::Books;
 use super::chronicle::Chronicle;
-use super::handing_over::Ending;
+use super::ending::Ending;
 use super::files::Files;
 use super::follower::Follower;
 use super::kept;

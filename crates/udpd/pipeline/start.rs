@@ -9,8 +9,8 @@ use mmsg::Socket;
 
 use super::bind::{self, Endpoint};
 use super::books::{Books, LaneBooks, ListenerBooks, SinkBooks};
-use super::files::Files;
 use super::chronicle::Chronicle;
+use super::files::Files;
 use super::following;
 use super::kept::Claims;
 use super::lane::{LaneThread, Start};
@@ -57,8 +57,7 @@ impl Pipeline {
         for sink in 0..config.sinks.len() {
             let (homes, scenes) = (&homes, &scenes);
             let listeners = &listeners;
-            let wiring =
-                Wiring { config, plan, sink, homes, stocks: &stocks, scenes, listeners, crew, kept: None };
+            let wiring = Wiring { config, plan, sink, homes, stocks: &stocks, scenes, listeners, crew, kept: None };
             sinks.push(wiring.open(&mut routes, &mut consumers, &files)?);
         }
         // After the sinks: one with a long file looks through it first, and nothing may arrive that nobody reads yet.

@@ -14,8 +14,8 @@ use super::stocks::Stocks;
 use crate::config::Config;
 use crate::exit::Failure;
 use crate::format::encoder::Scene;
-use crate::handover::blocks::Blocks;
 use crate::handover::Caller;
+use crate::handover::blocks::Blocks;
 use crate::handover::channel::Inbox;
 use crate::handover::pool::{Home, Homes};
 use crate::handover::route::Route;
@@ -83,6 +83,23 @@ pub(super) fn scenes(config: &Config, plan: &Plan) -> Arc<[Scene]> {
 }
 
 impl Wiring<'_> {
+    /// The channels of this sink, with a way in for each lane that feeds it.
+    fn inboxes(&self, count: usize, routes: &mut [Vec<Route>]) -> Vec<Inbox> {
+        let kept = self.kept.as_ref();
+        let inbox =
+            |number: usize| kept.map_or_else(Inbox::default, |kept| Inbox::heir(&kept.consumers[number].caller));
+        let mut inboxes: Vec<Inbox> = (0..count).map(inbox).collect();
+        let when_full = self.config.sinks[self.sink].when_full;
+        for lane in &self.plan.sinks[self.sink].feeders {
+            let plan = &self.plan.lanes[lane.lane];
+            let blocks = &self.stocks.of_queue(self.sink, lane.consumer)[plan.node_place];
+            let way = inboxes[lane.consumer].attach(plan.batches + blocks.count_max());
+            let lent_max = self.plan.pool.queues[self.sink][lane.consumer].lent_max(plan);
+            routes[lane.lane].push(Route::new(way, when_full, self.sink, blocks.clone(), lent_max));
+        }
+        inboxes
+    }
+
     /// Makes the channels and consumers of this sink and routes the lanes to them.
     pub(super) fn open(
         &self,
@@ -93,26 +110,8 @@ impl Wiring<'_> {
         let sink = &self.config.sinks[self.sink];
         let SinkPlan { consumers: count, feeders } = &self.plan.sinks[self.sink];
         let kept = self.kept.as_ref();
-        let inbox = |number: usize| kept.map_or_else(Inbox::default, |kept| Inbox::heir(&kept.consumers[number].caller));
-        let mut inboxes: Vec<Inbox> = (0..*count).map(inbox).collect();
-        for lane in feeders {
-            let plan = &self.plan.lanes[lane.lane];
-            let blocks = &self.stocks.of_queue(self.sink, lane.consumer)[plan.node_place];
-            let way = inboxes[lane.consumer].attach(plan.batches + blocks.count_max());
-            let lent_max = self.plan.pool.queues[self.sink][lane.consumer].lent_max(plan);
-            routes[lane.lane].push(Route::new(way, sink.when_full, self.sink, blocks.clone(), lent_max));
-        }
-        let mut books = SinkBooks {
-            name: sink.name.clone(),
-            channels: Vec::new(),
-            queues: Vec::new(),
-            block_bytes: self.plan.pool.block_bytes,
-            consumers: Vec::new(),
-            residence: Vec::new(),
-            files: Vec::new(),
-            destinations: Vec::new(),
-            is_handed_on: AtomicBool::new(false),
-        };
+        let inboxes = self.inboxes(*count, routes);
+        let mut books = SinkBooks::new(sink.name.clone(), self.plan.pool.block_bytes);
         let mut keeper = None;
         for (number, inbox) in inboxes.into_iter().enumerate() {
             let blocks = self.stocks.of_queue(self.sink, number);
@@ -129,12 +128,8 @@ impl Wiring<'_> {
             books.consumers.push(Arc::clone(&ledger));
             books.residence.push(residence);
             if let Some(kept) = kept {
-                let feeders = Feeders {
-                    sink: sink.name.clone(),
-                    consumer: number,
-                    scenes: Arc::clone(self.scenes),
-                    feeds: lanes,
-                };
+                let (sink, scenes) = (sink.name.clone(), Arc::clone(self.scenes));
+                let feeders = Feeders { sink, consumer: number, scenes, feeds: lanes };
                 let (listeners, transfer) = (Arc::clone(&kept.listeners), Arc::clone(&kept.transfer));
                 let shift = Shift { channel: inbox, homes, ledger, tallies, stays, feeders, listeners, transfer };
                 opened_consumers.shifts.push((Arc::clone(&kept.consumers[number].relief), shift));
@@ -153,15 +148,8 @@ impl Wiring<'_> {
             })?;
             books.files.extend(opened.files);
             books.destinations.extend(opened.destinations);
-            let consumer = Consumer {
-                channel: inbox,
-                sink: opened.sink,
-                homes,
-                ledger,
-                tallies,
-                stays,
-                relief: Arc::default(),
-            };
+            let (channel, sink_of, relief) = (inbox, opened.sink, Arc::default());
+            let consumer = Consumer { channel, sink: sink_of, homes, ledger, tallies, stays, relief };
             let cores = self.plan.cores_of_consumer(&lanes);
             let duty = sink.settings.needs().duty;
             let name = thread_name("sink", number, &sink.name);

@@ -168,7 +168,8 @@ impl Limits {
         let both = needed(plan).saturating_add(needed(before));
         let of_group = self.group.as_ref().map(|(limit, _)| (*limit, "the control group allows"));
         let of_machine = self.total_bytes.map(|total| (total, "this machine has"));
-        let now = self.available_bytes.map(|left| (left.saturating_add(needed(before)), "with what it has it can have"));
+        let now =
+            self.available_bytes.map(|left| (left.saturating_add(needed(before)), "with what it has it can have"));
         let limits = [of_group, of_machine, now].into_iter().flatten();
         let Some((limit, whose)) = limits.filter(|(limit, _)| both > *limit).min() else { return Ok(()) };
         let message = format!(

@@ -278,9 +278,7 @@ fn judged(duty: Duty) -> Result<Vec<(i64, Rules)>, BackendError> {
         Duty::BrokerClient => {
             [vec![family(libc::AF_UNIX)?, family(libc::AF_NETLINK)?], datagrams()?, streams()?].concat()
         }
-        Duty::Maker => {
-            [vec![family(libc::AF_UNIX)?, family(libc::AF_NETLINK)?], datagrams()?, streams()?].concat()
-        }
+        Duty::Maker => [vec![family(libc::AF_UNIX)?, family(libc::AF_NETLINK)?], datagrams()?, streams()?].concat(),
         Duty::Main => [vec![family(libc::AF_UNIX)?, family(libc::AF_NETLINK)?], datagrams()?].concat(),
         _ => Vec::new(),
     };

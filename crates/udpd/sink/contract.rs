@@ -29,8 +29,8 @@ pub trait Sink: Send + fmt::Debug {
         None
     }
 
-    /// Goes on for other lanes, see [`SinkSettings::goes_on`](super::SinkSettings::goes_on). What is pending was decided
-    /// before, or its listener has the same index as before.
+    /// Goes on for other lanes, as [`SinkSettings::goes_on`](super::SinkSettings::goes_on) allows. What is pending was
+    /// decided before, or its listener has the same index as before.
     fn go_on_for(&mut self, _feeders: &Feeders) {}
 
     /// The last call: everything is flushed; make it last. One that takes long publishes what it knows by then, because

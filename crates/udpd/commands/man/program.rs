@@ -34,11 +34,17 @@ pub(super) fn whole(program: &Command) -> String {
     }
     page.heading("SIGNALS");
     page.item("TERM, INT", "Deliver what has arrived, write the last ledger, and end. A second one waits for no sink.");
-    page.item("HUP", "Switch to new files, as `udpd reopen` does.");
+    page.item(
+        "HUP",
+        "Read the configuration again, as `udpd reload` does, and switch to new files, as `udpd reopen` does.",
+    );
     page.item("USR1", "Write the ledger to the log.");
     page.heading("FILES");
     page.item("/etc/udpd/udpd.toml", "The configuration, where no command says otherwise.");
-    page.item("/run/udpd/control.sock", "Where the daemon answers `udpd stats`, `top`, `explain` and `reopen`.");
+    page.item(
+        "/run/udpd/control.sock",
+        "Where the daemon answers `udpd stats`, `top`, `explain`, `reload` and `reopen`.",
+    );
     page.item("/run/udpd-steer", "What an interface was like before `udpd steer apply`.");
     page.item("/usr/share/doc/udpd", "The documentation, and examples of configurations, alerts and dashboards.");
     page.heading("ENVIRONMENT");

@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::hangup::Hangup;
 use super::reload::{self, Outcome, Reloads, Reread};
-use super::say_ledger;
+use super::say::say_ledger;
 use super::store::Store;
 use crate::config::Config;
 use crate::endpoint::control::Seats;

@@ -6,6 +6,7 @@ mod hangup;
 mod inside;
 mod keeping;
 mod reload;
+mod say;
 mod store;
 
 use std::collections::BTreeSet;
@@ -21,19 +22,19 @@ use self::inside::Inside;
 pub(super) use self::inside::{duties, reaches};
 use self::keeping::{Housekeeping, Watches};
 use self::reload::Reloads;
+use self::say::{say_lane, say_ledger, say_pages};
 use self::store::Store;
 use crate::config::Config;
 use crate::endpoint::control::{ControlServer, ControlSocket, Seats};
 use crate::endpoint::metrics::{MetricsHandle, MetricsServer, TokenFile};
 use crate::exit::{ExitCode, Failure};
-use crate::ledger::{Snapshot, Table as _};
 use crate::logging;
 use crate::os::crew::{self, Crew, Event};
 use crate::os::notify::Notifier;
 use crate::os::signals::{self, Effect};
-use crate::pipeline::{Kept, Lane, Pipeline};
+use crate::pipeline::{Kept, Pipeline};
 use crate::plan::limits::Limits;
-use crate::plan::{self, buffers, descriptors, published, words};
+use crate::plan::{self, Plan, descriptors, published, words};
 use crate::settings::Chosen;
 use crate::watch::losses::LossWatch;
 use crate::watch::status::StatusLine;
@@ -102,18 +103,7 @@ fn serve(
             return Err(failure);
         }
     };
-    pipeline.lanes().iter().for_each(say_lane);
-    say_pages(&pipeline);
-    words::say(config, &plan);
-    let receiving = match pipeline.lanes().len() {
-        1 => "1 lane receives".to_owned(),
-        lanes => format!("{lanes} lanes receive"),
-    };
-    // Before it is ready: from then on no restart may lose anything.
-    store.keep(&pipeline);
-    notifier.ready(&receiving);
-    log::info!("ready: {receiving}");
-
+    say_readiness(&pipeline, config, &plan, &mut store, &notifier);
     let housekeeping = Housekeeping {
         hangup: Hangup::new(crew, pipeline.files()),
         watches: Watches::new(config, &plan, &pipeline),
@@ -140,6 +130,21 @@ fn serve(
     say_ledger(&snapshot);
     let saved = config.daemon.stats_on_exit.as_deref().map_or(Ok(()), |path| snapshot.save(path));
     reason.into_result().and(saved)
+}
+
+/// Everything is open and everybody receives.
+fn say_readiness(pipeline: &Pipeline, config: &Config, plan: &Plan, store: &mut Store, notifier: &Notifier) {
+    pipeline.lanes().iter().for_each(say_lane);
+    say_pages(pipeline);
+    words::say(config, plan);
+    let receiving = match pipeline.lanes().len() {
+        1 => "1 lane receives".to_owned(),
+        lanes => format!("{lanes} lanes receive"),
+    };
+    // Before it is ready: from then on no restart may lose anything.
+    store.keep(pipeline);
+    notifier.ready(&receiving);
+    log::info!("ready: {receiving}");
 }
 
 /// Whether the operator asks for the end within this time.
@@ -252,64 +257,4 @@ fn optional<T, W>(
             Ok(None)
         }
     }
-}
-
-/// The start-up line of a lane.
-fn say_lane(lane: &Lane) {
-    let Lane { setup, address, core, buffer, .. } = lane;
-    let (plan, name) = (&setup.plan, &setup.listener.name);
-    let place = match (core, plan.node) {
-        (Some(core), Some(node)) => format!("core {core}, node {node}"),
-        (Some(core), None) => format!("core {core}"),
-        (None, _) => "any core".to_owned(),
-    };
-    log::info!(
-        "{setup}: {address}, {place}, receive buffer {} bytes requested, {} granted, covers \
-         {:.1} ms at {}/s",
-        2 * buffer.asked_bytes,
-        buffer.granted_bytes,
-        plan.covered(buffer.granted_bytes).as_secs_f64() * 1000.0,
-        plan.rate
-    );
-    if plan.number == 0 {
-        log::info!("listener {name}: engine {}: {}", plan.engine.kind, plan.engine.why);
-    }
-    if plan.number == 0 && buffer.is_clamped() {
-        log::warn!(
-            "listener {name}: the kernel granted {} of {} bytes of receive buffer; {}",
-            buffer.granted_bytes,
-            2 * buffer.asked_bytes,
-            buffers::buffer_cure(buffer.asked_bytes)
-        );
-    }
-}
-
-/// One warning for all memory that lies in ordinary pages.
-fn say_pages(pipeline: &Pipeline) {
-    if let [why, ..] = pipeline.reasons_for_small_pages().as_slice() {
-        log::warn!("memory for datagrams is not in huge pages: {why}");
-    }
-}
-
-/// What became of everything, a line for each listener; also the last lines.
-fn say_ledger(snapshot: &Snapshot) {
-    for listener in &snapshot.listeners {
-        let sinks = listener.sinks.iter().map(|sink| {
-            let (delivered, dropped) = (sink.counts.delivered, sink.counts.dropped.total());
-            format!("; sink {}: delivered {delivered}, dropped {dropped}", sink.name)
-        });
-        log::info!(
-            "listener {}: arrived {}, dropped by the kernel {}, received {}{}; residual {}",
-            listener.name,
-            known(listener.arrived),
-            known(listener.kernel_dropped),
-            listener.counts.received,
-            sinks.collect::<String>(),
-            known(listener.residual)
-        );
-    }
-}
-
-fn known(count: Option<impl ToString>) -> String {
-    count.map_or_else(|| "not known".to_owned(), |count| count.to_string())
 }

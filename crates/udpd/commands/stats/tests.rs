@@ -123,7 +123,10 @@ fn times_are_short() {
 fn daemon(directory: &Path) -> (PathBuf, ControlServer) {
     let path = directory.join("control.sock");
     let reopen = || Ok("nothing to reopen".into());
-    let server = ControlSocket::bind(&path).unwrap().serve(&Crew::new().0, example, reopen, || Ok(String::new()), Seats::default).unwrap();
+    let server = ControlSocket::bind(&path)
+        .unwrap()
+        .serve(&Crew::new().0, example, reopen, || Ok(String::new()), Seats::default)
+        .unwrap();
     (path, server)
 }
 

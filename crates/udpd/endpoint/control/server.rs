@@ -20,9 +20,8 @@ impl ControlSocket {
         reload: impl Fn() -> Result<String, Failure> + Send + Sync + 'static,
         seats: impl Fn() -> Seats + Send + 'static,
     ) -> Result<ControlServer, Failure> {
-        let reopener = Reopener::new(crew, "udpd-reopen", move || {
-            reopen().map_err(|why| Failure::new(ExitCode::Failure, why))
-        });
+        let reopener =
+            Reopener::new(crew, "udpd-reopen", move || reopen().map_err(|why| Failure::new(ExitCode::Failure, why)));
         let reloader = Reopener::new(crew, "udpd-asked", reload);
         let requests = Requests { snapshot, seats, reopener, reloader };
         Ok(ControlServer { service: Service::start("udpd-control", self, crew, requests)? })

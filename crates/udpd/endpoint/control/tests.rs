@@ -19,7 +19,10 @@ use crate::os::crew::Crew;
 
 fn served(path: &Path) -> ControlServer {
     let reopen = || Ok("nothing to reopen".into());
-    ControlSocket::bind(path).unwrap().serve(&Crew::new().0, example, reopen, || Ok(String::new()), Seats::default).unwrap()
+    ControlSocket::bind(path)
+        .unwrap()
+        .serve(&Crew::new().0, example, reopen, || Ok(String::new()), Seats::default)
+        .unwrap()
 }
 
 fn request_stats(path: &Path) -> Result<Snapshot, Failure> {
@@ -218,7 +221,10 @@ fn reopening(path: &Path) -> (ControlServer, Receiver<()>, Sender<Result<String,
         begin.send(()).unwrap();
         end.recv().unwrap_or_else(|_| Err("the test is over".into()))
     };
-    let server = ControlSocket::bind(path).unwrap().serve(&Crew::new().0, example, reopen, || Ok(String::new()), Seats::default).unwrap();
+    let server = ControlSocket::bind(path)
+        .unwrap()
+        .serve(&Crew::new().0, example, reopen, || Ok(String::new()), Seats::default)
+        .unwrap();
     (server, beginnings, ends)
 }
 

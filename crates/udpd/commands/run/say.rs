@@ -1,0 +1,65 @@
+//! What a daemon says of itself in the log: its lanes, its memory, and its ledger.
+
+use crate::ledger::{Snapshot, Table as _};
+use crate::pipeline::{Lane, Pipeline};
+use crate::plan::buffers;
+
+/// The start-up line of a lane.
+pub(super) fn say_lane(lane: &Lane) {
+    let Lane { setup, address, core, buffer, .. } = lane;
+    let (plan, name) = (&setup.plan, &setup.listener.name);
+    let place = match (core, plan.node) {
+        (Some(core), Some(node)) => format!("core {core}, node {node}"),
+        (Some(core), None) => format!("core {core}"),
+        (None, _) => "any core".to_owned(),
+    };
+    log::info!(
+        "{setup}: {address}, {place}, receive buffer {} bytes requested, {} granted, covers \
+         {:.1} ms at {}/s",
+        2 * buffer.asked_bytes,
+        buffer.granted_bytes,
+        plan.covered(buffer.granted_bytes).as_secs_f64() * 1000.0,
+        plan.rate
+    );
+    if plan.number == 0 {
+        log::info!("listener {name}: engine {}: {}", plan.engine.kind, plan.engine.why);
+    }
+    if plan.number == 0 && buffer.is_clamped() {
+        log::warn!(
+            "listener {name}: the kernel granted {} of {} bytes of receive buffer; {}",
+            buffer.granted_bytes,
+            2 * buffer.asked_bytes,
+            buffers::buffer_cure(buffer.asked_bytes)
+        );
+    }
+}
+
+/// One warning for all memory that lies in ordinary pages.
+pub(super) fn say_pages(pipeline: &Pipeline) {
+    if let [why, ..] = pipeline.reasons_for_small_pages().as_slice() {
+        log::warn!("memory for datagrams is not in huge pages: {why}");
+    }
+}
+
+/// What became of everything, a line for each listener; also the last lines.
+pub(super) fn say_ledger(snapshot: &Snapshot) {
+    for listener in &snapshot.listeners {
+        let sinks = listener.sinks.iter().map(|sink| {
+            let (delivered, dropped) = (sink.counts.delivered, sink.counts.dropped.total());
+            format!("; sink {}: delivered {delivered}, dropped {dropped}", sink.name)
+        });
+        log::info!(
+            "listener {}: arrived {}, dropped by the kernel {}, received {}{}; residual {}",
+            listener.name,
+            known(listener.arrived),
+            known(listener.kernel_dropped),
+            listener.counts.received,
+            sinks.collect::<String>(),
+            known(listener.residual)
+        );
+    }
+}
+
+fn known(count: Option<impl ToString>) -> String {
+    count.map_or_else(|| "not known".to_owned(), |count| count.to_string())
+}
