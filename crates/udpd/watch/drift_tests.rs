@@ -126,7 +126,7 @@ fn a_core_that_went_off_is_named_with_who_sat_there() {
     assert_eq!(lines(&found), expected[..1], "without a lane there is no receiver");
 }
 
-fn watch(interfaces: &Interfaces) -> InterfaceWatch<'_> {
+fn watch(interfaces: &Interfaces) -> InterfaceWatch {
     InterfaceWatch::new(&Steer::default(), interfaces)
 }
 

@@ -108,6 +108,7 @@ mod tests {
             listeners: Vec::new(),
             host: crate::host::Reading::default(),
             log_lines_lost: 0,
+            last_reload: None,
         };
         assert!(status.after(&snapshot).is_some());
         snapshot.uptime_seconds = 20.0;
