@@ -140,6 +140,9 @@ fn an_instance_has_directories_and_a_file_of_its_own_and_everything_else_of_the_
         "ExecStart=/usr/bin/udpd run -c /etc/udpd/udpd.toml" => {
             "ExecStart=/usr/bin/udpd run -c /etc/udpd/%i.toml".to_owned()
         }
+        "ExecReload=/usr/bin/udpd reload --socket %t/udpd/control.sock" => {
+            "ExecReload=/usr/bin/udpd reload --socket %t/udpd@%i/control.sock".to_owned()
+        }
         "RuntimeDirectory=udpd" | "LogsDirectory=udpd" | "StateDirectory=udpd" => format!("{line}@%i"),
         _ => line,
     };

@@ -100,7 +100,15 @@ impl Pipeline {
         };
         let written: BTreeSet<String> =
             (0..self.config.sinks.len()).flat_map(|sink| files(&self.config, &self.plan, sink)).collect();
+        let is_stdout = |sink: &Sink| sink.settings.target() == Target::Stdout;
         for (sink, _) in kept.iter().enumerate().filter(|(_, kept)| kept.is_none()) {
+            if is_stdout(&config.sinks[sink]) && self.config.sinks.iter().any(is_stdout) {
+                let message = format!(
+                    "sink {}: standard output is still being written with the settings of before{TAKES_A_RESTART}",
+                    config.sinks[sink].name
+                );
+                return Err(Failure::new(ExitCode::Configuration, message));
+            }
             if let Some(file) = files(config, plan, sink).intersection(&written).next() {
                 let message = format!(
                     "sink {}: it has other settings, and its file {file} is still being written with those of before; \
@@ -161,7 +169,7 @@ impl Making<'_> {
         let stop = Arc::new(Stop::default());
         let leavings = std::mem::take(&mut claims.surplus);
         let parts = routes.into_iter().zip(ledgers).zip(leavings);
-        let start = |((routes, ledger), leavings): ((Vec<Route>, Arc<LaneLedger>), Vec<Arc<Socket>>)| Start {
+        let start = |((routes, ledger), leavings): ((_, Arc<LaneLedger>), _)| Start {
             routes,
             ledger,
             stop: Arc::clone(&stop),

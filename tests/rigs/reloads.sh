@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# Reloads under load by the real program: half of them with bad files, lanes and sinks that come and go. Nothing may be
+# lost or come twice in the file of the sink that stays, bad files are refused with 78, good ones are in force.
+# RELOADS (10) and RATE (20000) make it longer: RELOADS=200 RATE=50000 is the long form. UDPD names another binary.
+# Needs python3; skips with its reason otherwise.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+name=reloads.sh
+command -v python3 >/dev/null || { echo "SKIPPED $name: needs python3"; exit 0; }
+[ -n "${UDPD:-}" ] || cargo build --release --bin udpd
+udpd=${UDPD:-$PWD/target/release/udpd}
+reloads=${RELOADS:-10}
+rate=${RATE:-20000}
+dir=$(mktemp -d)
+daemon=
+sender=
+end() {
+    for pid in $daemon $sender; do kill "$pid" 2>/dev/null || true; done
+    rm -rf "$dir"
+}
+trap end EXIT
+
+write() { # lanes, sinks, tables
+    cat > "$dir/udpd.toml" <<TOML
+[daemon]
+control_socket = "$dir/control.sock"
+metrics_address = ""
+stats_on_exit = "$dir/ledger.json"
+[[listener]]
+name = "in"
+address = "127.0.0.1:$port"
+lanes = $1
+sinks = [$2]
+[sink.stays]
+type = "file"
+path = "$dir/stays.log"
+$3
+TOML
+}
+
+port=$(python3 -c 'import socket; s = socket.socket(type=socket.SOCK_DGRAM); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+write 2 '"stays"' ''
+touch "$dir/log"
+"$udpd" run -c "$dir/udpd.toml" 2>>"$dir/log" &
+daemon=$!
+until grep -q 'ready:' "$dir/log"; do kill -0 "$daemon"; sleep 0.1; done
+
+python3 - "$port" "$rate" "$dir/stop" "$dir/sent" <<'PYTHON' &
+import os, socket, sys, time
+port, rate, stop, result = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+senders = [socket.socket(type=socket.SOCK_DGRAM) for _ in range(8)]
+for sender in senders:
+    sender.connect(("127.0.0.1", port))
+number, begun = 0, time.monotonic()
+while not os.path.exists(stop):
+    due = int((time.monotonic() - begun) * rate)
+    for number in range(number, min(due, number + 1000)):
+        senders[number % 8].send(b"%09d" % number)
+    number = max(number, min(due, number + 1))
+    time.sleep(0.001)
+open(result, "w").write(str(number))
+PYTHON
+sender=$!
+
+round=0
+while [ "$round" -lt "$reloads" ]; do
+    round=$((round + 1))
+    lanes=$((1 + round % 4))
+    if [ $((round % 2)) -eq 0 ]; then
+        write "$lanes" '"stays"' 'this is = no toml'
+        wanted=78
+    elif [ $((round % 4)) -eq 1 ]; then
+        write "$lanes" '"stays", "guest"' "[sink.guest]
+type = \"file\"
+path = \"$dir/guest$round.log\""
+        wanted=0
+    else
+        write "$lanes" '"nowhere", "stays"' '[sink.nowhere]
+type = "null"'
+        wanted=0
+    fi
+    code=0
+    "$udpd" reload --socket "$dir/control.sock" >>"$dir/answers" 2>&1 || code=$?
+    [ "$code" -eq "$wanted" ] || { echo "reload $round ended with $code and not $wanted"; tail -n 3 "$dir/answers"; exit 1; }
+    sleep 0.2
+done
+touch "$dir/stop"
+wait "$sender"
+sender=
+sleep 0.5
+kill "$daemon"
+wait "$daemon"
+daemon=
+python3 - "$dir" "$reloads" <<'PYTHON'
+import json, sys
+directory, reloads = sys.argv[1], sys.argv[2]
+ledger = json.load(open(f"{directory}/ledger.json"))
+listener = ledger["listeners"][0]
+numbers = sorted(int(line) for line in open(f"{directory}/stays.log"))
+dropped = listener["kernel_dropped"]
+unique = len(set(numbers))
+print(f"{reloads} reloads: {listener['arrived']} arrived, {dropped} dropped by the kernel, {unique} in the file, "
+      f"{len(numbers) - unique} twice, residual {listener['residual']}")
+assert listener["residual"] == 0 and unique == len(numbers)
+assert unique + dropped == listener["arrived"]
+assert dropped == 0, "the receive buffer was full: a reload took too long, or the machine is too slow for this rate"
+sent = int(open(f"{directory}/sent").read())
+assert listener["arrived"] == sent, (listener["arrived"], sent)
+PYTHON
