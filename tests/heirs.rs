@@ -52,19 +52,21 @@ impl Bed {
         Self { directory, crew, pipeline, port }
     }
 
-    fn try_reload(self, text: &str) -> Result<Self, (Self, Failure)> {
+    fn try_reload(self, text: &str) -> (Self, Option<Failure>) {
         let Self { directory, crew, mut pipeline, port } = self;
         let config = Arc::new(configuration(text, port, directory.path()));
         let plan = Arc::new(udpd::plan::make(&config, &Default::default()).expect("a plan"));
         pipeline.wait_for_those_before(LIMIT).expect("what stays goes over");
         match pipeline.make_heir(&config, &plan, &crew) {
-            Ok(heir) => Ok(Self { pipeline: pipeline.hand_over_to(heir), directory, crew, port }),
-            Err(failure) => Err((Self { directory, crew, pipeline, port }, failure)),
+            Ok(heir) => (Self { pipeline: pipeline.hand_over_to(heir), directory, crew, port }, None),
+            Err(failure) => (Self { directory, crew, pipeline, port }, Some(failure)),
         }
     }
 
     fn reload(self, text: &str) -> Self {
-        self.try_reload(text).unwrap_or_else(|(_, failure)| panic!("{failure}"))
+        let (bed, refused) = self.try_reload(text);
+        assert!(refused.is_none(), "{refused:?}");
+        bed
     }
 
     fn address(&self) -> SocketAddr {
@@ -285,7 +287,8 @@ fn what_cannot_be_had_is_refused_and_the_pipeline_goes_on() {
         ),
     ] {
         load.wait_for(500);
-        let Err((same, failure)) = bed.try_reload(&text) else { panic!("it is not refused: {text}") };
+        let (same, refused) = bed.try_reload(&text);
+        let failure = refused.unwrap_or_else(|| panic!("it is not refused: {text}"));
         assert!(failure.message.contains(reason), "{failure}");
         bed = same;
         assert_eq!(bed.pipeline.socket_inodes(), inodes);
