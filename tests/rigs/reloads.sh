@@ -39,7 +39,8 @@ $3
 TOML
 }
 
-port=$(python3 -c 'import socket; s = socket.socket(type=socket.SOCK_DGRAM); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+free='import socket; s = socket.socket(type=socket.SOCK_DGRAM); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+port=$(python3 -c "$free")
 write 2 '"stays"' ''
 touch "$dir/log"
 "$udpd" run -c "$dir/udpd.toml" 2>>"$dir/log" &
@@ -82,7 +83,11 @@ type = "null"'
     fi
     code=0
     "$udpd" reload --socket "$dir/control.sock" >>"$dir/answers" 2>&1 || code=$?
-    [ "$code" -eq "$wanted" ] || { echo "reload $round ended with $code and not $wanted"; tail -n 3 "$dir/answers"; exit 1; }
+    if [ "$code" -ne "$wanted" ]; then
+        echo "reload $round ended with $code and not $wanted"
+        tail -n 3 "$dir/answers"
+        exit 1
+    fi
     sleep 0.2
 done
 touch "$dir/stop"
