@@ -42,8 +42,10 @@ def free_udp_port():
 
 
 LISTEN = free_udp_port()
+# The name of another process is not to be had inside the sandbox.
 CONFIG = f"""
 [daemon]
+sandbox = "off"
 control_socket = "{WORK}/control.sock"
 metrics_address = "127.0.0.1:{METRICS}"
 TOKEN
