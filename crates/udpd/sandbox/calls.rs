@@ -214,7 +214,7 @@ fn allowed(duty: Duty) -> Vec<&'static [i64]> {
     groups.extend_from_slice(match duty {
         Duty::Free | Duty::Errand | Duty::Log | Duty::Follower | Duty::Writer => &[][..],
         // By which it waits where a signalfd cannot be read.
-        Duty::Signals => &[libc::SYS_rt_sigtimedwait],
+        Duty::Signals => &[&[libc::SYS_rt_sigtimedwait]],
         Duty::Receiver => &[RECEIVE, older::POLL],
         // Where its ring fails it receives without.
         Duty::RingReceiver => &[RECEIVE, RING, older::POLL],
