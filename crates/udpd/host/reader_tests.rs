@@ -260,3 +260,19 @@ fn a_counter_that_is_read_a_little_too_low_once_is_not_booked_again() {
     assert_eq!(received.difference(life, 12), 12, "begun anew");
     assert_eq!(received.difference((1 << 32) - 5, 10), 15, "wrapped at 32 bits");
 }
+
+#[test]
+fn sockets_on_other_ports_are_not_known_where_one_is_silent_or_too_many_have_dropped_something() {
+    assert_eq!(untold(false, SOCKETS_ELSEWHERE_MAX), None);
+    assert!(untold(false, SOCKETS_ELSEWHERE_MAX + 1).is_some_and(|why| why.contains("more than 4096")));
+    assert!(untold(true, 0).is_some_and(|why| why.contains("this kernel")));
+}
+
+#[test]
+fn sockets_that_have_dropped_nothing_take_no_place_among_those_that_are_told_apart() {
+    alone(|| {
+        let _idle: Vec<UdpSocket> = (0..20).map(|_| UdpSocket::bind("127.0.0.1:0").expect("a port")).collect();
+        let mut reader = Reader::new([5140]);
+        assert_eq!(reader.read().elsewhere, Some(vec![]), "of 20 idle ones");
+    });
+}

@@ -34,7 +34,8 @@ pub struct Reading {
     /// Those on the ports that the reader was asked for, of all processes, in the order of their inodes; null when
     /// nobody can see them.
     pub sockets: Option<Vec<SocketReading>>,
-    /// Inode and drops of those on other ports, in the order of their inodes: what `socket_drops` is made from.
+    /// Inode and drops of those on other ports that have dropped something, in the order of their inodes: what
+    /// `socket_drops` is made from.
     #[serde(skip)]
     pub elsewhere: Option<Vec<(u64, u32)>>,
     /// What all of them dropped between two readings, by whose they are.
@@ -126,7 +127,8 @@ impl Reading {
         sockets.map(|socket| socket.counts.drops).sum()
     }
 
-    /// What the sockets on other ports dropped since then. One that was made meanwhile has counted from 0.
+    /// What the sockets on other ports dropped since then. One that was made meanwhile, or that had dropped nothing,
+    /// has counted from 0.
     fn dropped_elsewhere(&self, earlier: &Self) -> Option<u64> {
         let before = earlier.elsewhere.as_ref()?;
         let drops = |inode: &u64| {

@@ -135,8 +135,8 @@ tables! {
     } => {
         own = "drops": "Dropped at the sockets of this daemon.";
         others_on_ports = "drops": "Dropped at sockets of other programs on the ports of this daemon.";
-        elsewhere = "drops": "Dropped at UDP sockets on other ports of this network namespace. Not known where there \
-            are more than 4,096.";
+        elsewhere = "drops": "Dropped at UDP sockets on other ports of this network namespace. Not known where \
+            more than 4,096 of them have dropped something.";
     }
 }
 
