@@ -11,7 +11,7 @@ use nix::sys::socket::{
 
 use super::*;
 use crate::host::tables::{Link, Queue, SocketDrops, Softnet};
-use crate::host::{HostLedger, Interface, Losses};
+use crate::host::{DriverCounter, HostLedger, Interface, Losses};
 use crate::os::testing::root;
 
 const SNMP: &str = "Ip: InReceives InHdrErrors\nIp: 100 2\nUdp: NoPorts InErrors RcvbufErrors\nUdp: 3 9 8\n";
@@ -249,6 +249,37 @@ fn a_reading_that_fails_once_takes_no_sum_away_and_hides_nothing() {
     }
     sums.count_on(&without_queues.since(&before));
     assert_eq!(told(&sums), [Some(15), Some(10), Some(15), Some(15), Some(15)]);
+}
+
+#[test]
+fn a_card_whose_driver_did_not_answer_while_its_queues_changed_hides_nothing_that_was_lost_meanwhile() {
+    let reading = |missed: &[u64]| {
+        let counter = |(queue, value): (u32, &u64)| DriverCounter {
+            name: "pkts rx OOB".to_owned(),
+            queue: Some(queue),
+            value: Some(*value),
+        };
+        let driver_counters: Vec<DriverCounter> = (0..).zip(missed).map(counter).collect();
+        let rx_missed_errors = crate::host::driver::missed("vmxnet3", &driver_counters).expect("of this driver");
+        let link = Link { rx_packets: Some(0), rx_missed_errors, ..Link::default() };
+        let card = Interface { index: 2, driver: "vmxnet3".to_owned(), link, driver_counters, ..Interface::default() };
+        Reading { nic: [("eth0".to_owned(), card)].into(), ..Reading::default() }
+    };
+    let mut before = reading(&[100, 70]);
+    let mut sums = before.since(&before);
+    let missed = |sums: &Reading| sums.nic["eth0"].link.rx_missed_errors;
+    for (now, expected) in [
+        (reading(&[104, 70]), 4),
+        (reading(&[]), 4),
+        (reading(&[]), 4),
+        (reading(&[110]), 10),
+        (reading(&[110, 5]), 15),
+        (reading(&[3, 2]), 20),
+    ] {
+        sums.count_on(&now.since(&before));
+        before = now.after(before);
+        assert_eq!(missed(&sums), Some(expected));
+    }
 }
 
 #[test]

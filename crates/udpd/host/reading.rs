@@ -8,7 +8,8 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::counter::{Counter, Layer, Table};
+use super::counter::{Layer, Table};
+use super::driver::{self, DRIVERS};
 use super::lost::Losses;
 use super::tables::{Conntrack, Ip, Link, Memory, Queue, SocketCounts, SocketDrops, Softnet, Udp};
 
@@ -185,6 +186,12 @@ impl Reading {
     pub fn after(mut self, earlier: Self) -> Self {
         if self.nic.is_empty() {
             self.nic = earlier.nic;
+        } else {
+            for (name, before) in earlier.nic {
+                if let Some(now) = self.nic.get_mut(&name).filter(|now| now.index == before.index) {
+                    now.fill_from(before);
+                }
+            }
         }
         if self.softnet.is_empty() {
             self.softnet = earlier.softnet;
@@ -212,6 +219,8 @@ impl Interface {
         let earlier = earlier.unwrap_or(&none);
         let mut difference = self.clone();
         difference.link = self.link.since(&earlier.link);
+        let missed = driver::missed_since(&self.driver, &earlier.driver_counters, &self.driver_counters);
+        difference.link.rx_missed_errors = missed.unwrap_or(difference.link.rx_missed_errors);
         let no_queue = Queue::default();
         for (number, queue) in &mut difference.queues {
             *queue = queue.since(earlier.queues.get(number).unwrap_or(&no_queue));
@@ -224,6 +233,14 @@ impl Interface {
             counter.value = both.map(|(later, earlier)| DRIVERS.difference(earlier, later));
         }
         difference
+    }
+
+    /// Takes what it does not know itself from an earlier reading: a driver that is set up anew may not answer.
+    fn fill_from(&mut self, earlier: Self) {
+        self.link.fill_from(&earlier.link);
+        if self.driver_counters.is_empty() {
+            self.driver_counters = earlier.driver_counters;
+        }
     }
 
     /// What came back under the same name counts on.
@@ -252,6 +269,3 @@ impl Interface {
         }
     }
 }
-
-/// What the counters of drivers have in common.
-const DRIVERS: Counter = Counter::of_all(Layer::Nic, super::Unit::Packets);
