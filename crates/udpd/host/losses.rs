@@ -88,9 +88,10 @@ impl Losses {
     ///
     /// Some kernels (6.18) count what `udp_mem` refuses at the socket alone, and elsewhere a socket's drops are all in
     /// `in_errors`. So the larger one is the number, and what the sockets have more stands at the socket. Both are of
-    /// all sockets of the network namespace: what one program's sockets dropped says nothing of another's, and would
-    /// hide it. Where the drops of some are not known, what the others dropped may or may not be in `in_errors`: what
-    /// is beyond it is lost for certain, and the rest is said to be unknown.
+    /// all sockets of the network namespace, those that were closed since as they were seen last: what one program's
+    /// sockets dropped says nothing of another's, and would hide it. Where the drops of some are not known, what the
+    /// others dropped may or may not be in `in_errors`: what is beyond it is lost for certain, and the rest is said to
+    /// be unknown.
     fn add_udp(&mut self, difference: &Reading) {
         self.add_table(&difference.udp, "ipv4");
         self.add_table(&difference.udp6, "ipv6");

@@ -128,8 +128,8 @@ tables! {
         buffer_bytes = "rcvbuf": "The receive buffer, as the kernel accounts.", unit = Unit::Bytes, is_gauge = true;
     }
 
-    /// What all UDP sockets of the network namespace dropped, by whose they are. The sums keep what a socket dropped
-    /// before it was closed.
+    /// What all UDP sockets of the network namespace dropped, by whose they are. The sums keep what a socket that was
+    /// closed had dropped when it was seen last; what it dropped after that only `udp.in_errors` has, on most kernels.
     pub struct SocketDrops = Counter {
         is_loss: true, contained_in: &["udp.in_errors"], ..Counter::of(Layer::Socket, Unit::Buffers)
     } => {
