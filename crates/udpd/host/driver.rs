@@ -5,8 +5,9 @@
 //! twice under two names only its source tells. The one exception is a driver that leaves it out of the interface's
 //! own counters altogether.
 
+use serde::{Deserialize, Serialize};
+
 use super::counter::{Counter, Layer, Unit};
-use super::reading::DriverCounter;
 
 /// What a name of a loss has in it.
 const LOSSES: [&str; 14] = [
@@ -25,6 +26,15 @@ const LOSSES: [&str; 14] = [
     "alloc_err",
     "allowance_exceeded",
 ];
+
+/// A counter by the name that a driver gives it (`ethtool -S`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverCounter {
+    pub name: String,
+    /// The receive queue that the name tells.
+    pub queue: Option<u32>,
+    pub value: Option<u64>,
+}
 
 /// What the counters of drivers have in common.
 pub(super) const DRIVERS: Counter = Counter::of_all(Layer::Nic, Unit::Packets);

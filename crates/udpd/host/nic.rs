@@ -12,8 +12,8 @@ use steer::ethtool::{DriverStatistics, Ethtool, Ioctl};
 use steer::{LinkStatistics, Statistics};
 
 use super::counter::Layer;
-use super::driver;
-use super::reading::{DriverCounter, Interface, Reading};
+use super::driver::{self, DriverCounter};
+use super::reading::{Interface, Reading};
 use super::tables::{Link, Queue};
 
 /// The most interfaces that are read: those that have been there longest.

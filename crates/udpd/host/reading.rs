@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use super::counter::{Layer, Table};
-use super::driver::{self, DRIVERS};
+use super::driver::{self, DRIVERS, DriverCounter};
 use super::lost::Losses;
 use super::tables::{Conntrack, Ip, Link, Memory, Queue, SocketCounts, SocketDrops, Softnet, Udp};
 
@@ -63,15 +63,6 @@ pub struct Interface {
     /// What the driver itself counts as dropped, by its own names. Part of the counters above on most drivers, and
     /// hence in no sum.
     pub driver_counters: Vec<DriverCounter>,
-}
-
-/// A counter by the name that a driver gives it (`ethtool -S`).
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DriverCounter {
-    pub name: String,
-    /// The receive queue that the name tells.
-    pub queue: Option<u32>,
-    pub value: Option<u64>,
 }
 
 /// One UDP socket.
