@@ -64,12 +64,13 @@ pub(super) fn missed(driver: &str, counters: &[DriverCounter]) -> Option<Option<
 }
 
 /// The same between two readings, queue by queue: queues come and go with `ethtool -L`, and a new one has counted
-/// from 0.
+/// from 0. So has one that went back, by however little: the card sets them all to 0 when it is set up anew, and each is
+/// read in one piece.
 pub(super) fn missed_since(driver: &str, earlier: &[DriverCounter], later: &[DriverCounter]) -> Option<Option<u64>> {
     let was_read = by_queue(earlier).next().is_some();
     let since = by_queue(later).map(|(queue, value)| {
         let before = by_queue(earlier).find(|(other, _)| *other == queue).map_or(Some(0), |(_, value)| value);
-        value.zip(before).filter(|_| was_read).map(|(later, earlier)| DRIVERS.difference(earlier, later))
+        value.zip(before).filter(|_| was_read).map(|(later, earlier)| later.checked_sub(earlier).unwrap_or(later))
     });
     keeps_missed(driver).then(|| summed(since))
 }
@@ -185,7 +186,7 @@ mod tests {
         assert_eq!(since(&[100, 50], &[103, 54]), Some(Some(7)));
         assert_eq!(since(&[100, 50], &[103]), Some(Some(3)), "a queue that is gone takes nothing back");
         assert_eq!(since(&[100], &[103, 8]), Some(Some(11)), "a new one has counted from 0");
-        assert_eq!(since(&[100, 50], &[3, 2]), Some(Some(5)), "all began anew");
+        assert_eq!(since(&[100, 50], &[3, 49]), Some(Some(52)), "all began anew");
         assert_eq!((since(&[], &[3]), since(&[3], &[])), (Some(None), Some(None)), "one of the two was not read");
         assert_eq!(missed_since("ixgbe", &of(&[1]), &of(&[2])), None);
     }
