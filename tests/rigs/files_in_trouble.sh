@@ -209,7 +209,8 @@ trigger=/sys/fs/ext4/${loop#/dev/}/trigger_fs_error
 if [ -n "$loop" ] && mkfs.ext4 -q "$loop" 2>/dev/null &&
     mount -o errors=remount-ro "$loop" "$directory/place" 2>/dev/null &&
     mounted+=("$directory/place") && [ -w "$trigger" ]; then
-    start "$directory/place/archive.log" never
+    # Inside the sandbox another file system is not found.
+    start "$directory/place/archive.log" never off
     size=64 send_for 5
     until_over delivered 1000 100 || fail "nothing was delivered"
     echo 1 >"$trigger"

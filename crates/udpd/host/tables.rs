@@ -57,8 +57,10 @@ tables! {
     pub struct Conntrack = Counter { bits: 32, ..Counter::of_all(Layer::Conntrack, Unit::Buffers) } => {
         drop = "drop": "The table was full (net.netfilter.nf_conntrack_max), or two raced for an entry.",
             is_loss = true;
+        chain_too_long = "chainlength": "Too many connections have the same hash (net.netfilter.nf_conntrack_buckets).",
+            is_loss = true;
         insert_failed = "insert_failed": "An entry could not be made.",
-            is_loss = true, contained_in = &["conntrack.drop"];
+            is_loss = true, contained_in = &["conntrack.drop", "conntrack.chain_too_long"];
         early_drop = "early_drop": "Connections thrown out to make room.", unit = Unit::Connections;
         invalid = "invalid": "Packets that fit no connection; only a rule drops them.";
         count = "count": "Connections in the table now.",
