@@ -23,7 +23,7 @@ use crate::addr::NAME_BYTES;
 use crate::arena::Arena;
 use crate::backing::Backing;
 use crate::datagram::{Datagram, Message, Train, ordinals};
-use crate::region::{PREFACE_BYTES, Region};
+use crate::region::Region;
 use crate::shape::BatchShape;
 use crate::socket::Socket;
 use crate::sys;
@@ -275,6 +275,7 @@ impl RecvBatch {
     }
 
     /// Message length and name length as the kernel wrote them.
+    #[inline]
     fn lengths(&self, slot: usize) -> (usize, usize) {
         assert!(slot < self.slots());
         let header = self.region.header(slot);
@@ -289,6 +290,7 @@ impl RecvBatch {
     }
 
     /// What is in a slot. Lengths are cut to the room there is, whatever the header says.
+    #[inline]
     pub(crate) fn message(&self, slot: usize) -> Message<'_> {
         let (length, name_bytes) = self.lengths(slot);
         let layout = self.region.layout();
@@ -297,13 +299,13 @@ impl RecvBatch {
         // arena lives as long as the region. The slices borrow `self`, and filling needs `&mut self`, so nobody writes
         // while they live.
         unsafe {
-            let control_bytes = ((*self.region.header(slot)).msg_hdr.msg_controllen as usize).min(layout.control_bytes);
-            let block = self.region.block(slot);
-            let (name, control) = (block.add(PREFACE_BYTES), block.add(layout.control_offset()));
+            let header = &raw const (*self.region.header(slot)).msg_hdr;
+            let control_bytes = ((*header).msg_controllen as usize).min(layout.control_bytes);
+            let (name, control, payload) = self.region.parts(slot);
             Message {
                 name: std::slice::from_raw_parts(name, name_bytes.min(NAME_BYTES)),
                 control: std::slice::from_raw_parts(control, control_bytes),
-                payload: std::slice::from_raw_parts(block.add(layout.payload_offset()), length.min(layout.slot_bytes)),
+                payload: std::slice::from_raw_parts(payload, length.min(layout.slot_bytes)),
                 length,
             }
         }
@@ -318,11 +320,13 @@ impl RecvBatch {
     }
 
     /// Whether some datagrams of some slots are not to be shown.
+    #[inline]
     pub(crate) fn is_masked(&self) -> bool {
         self.masked
     }
 
     /// The slots that were filled, from the first.
+    #[inline]
     pub(crate) fn used_slots(&self) -> usize {
         self.used
     }
@@ -351,6 +355,7 @@ impl RecvBatch {
     }
 
     /// How many messages it can hold.
+    #[inline]
     pub fn slots(&self) -> usize {
         self.region.layout().slots
     }
