@@ -113,6 +113,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_ipv4_sender_is_the_same_as_its_mapped_address() {
+        let key = |text: &str| Key::new(text.parse().expect("an address"), 7);
+        assert_eq!(key("192.0.2.129"), key("::ffff:192.0.2.129"));
+        assert_ne!(key("192.0.2.129"), key("::192.0.2.129"));
+    }
+
+    #[test]
     fn a_note_comes_out_as_it_was_written() {
         for what in ALL {
             for uptime_ms in [None, Some(0), Some(u32::MAX)] {
