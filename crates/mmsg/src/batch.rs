@@ -296,11 +296,9 @@ impl RecvBatch {
         let layout = self.region.layout();
         // SAFETY: an existing slot (checked by `lengths`). Each part starts within the block, is no longer than its
         // room there, and was zeroed memory before the kernel wrote to it. The block is this slot's alone, and its
-        // arena lives as long as the region. The slices borrow `self`, and filling needs `&mut self`, so nobody writes
-        // while they live.
+        // arena lives as long as the region. The slices borrow `self`, and filling needs `&mut self`.
         unsafe {
-            let header = &raw const (*self.region.header(slot)).msg_hdr;
-            let control_bytes = ((*header).msg_controllen as usize).min(layout.control_bytes);
+            let control_bytes = ((*self.region.header(slot)).msg_hdr.msg_controllen as usize).min(layout.control_bytes);
             let (name, control, payload) = self.region.parts(slot);
             Message {
                 name: std::slice::from_raw_parts(name, name_bytes.min(NAME_BYTES)),
@@ -320,13 +318,11 @@ impl RecvBatch {
     }
 
     /// Whether some datagrams of some slots are not to be shown.
-    #[inline]
     pub(crate) fn is_masked(&self) -> bool {
         self.masked
     }
 
     /// The slots that were filled, from the first.
-    #[inline]
     pub(crate) fn used_slots(&self) -> usize {
         self.used
     }
@@ -355,7 +351,6 @@ impl RecvBatch {
     }
 
     /// How many messages it can hold.
-    #[inline]
     pub fn slots(&self) -> usize {
         self.region.layout().slots
     }
