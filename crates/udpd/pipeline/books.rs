@@ -3,7 +3,7 @@
 //! Consumers are read before lanes, see `ledger`: so a reading never shows a datagram taken that was not yet offered.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use mmsg::{Arrivals, CoreCounter};
@@ -12,7 +12,8 @@ use crate::handover::blocks::BlockGauge;
 use crate::handover::channel::Closer;
 use crate::host::HostLedger;
 use crate::ledger::snapshot::{
-    DestinationSnapshot, FilesSnapshot, LaneSnapshot, ListenerSnapshot, SharerSnapshot, SinkSnapshot, Snapshot,
+    BeforeSnapshot, DestinationSnapshot, FilesSnapshot, LaneSnapshot, ListenerSnapshot, SharerSnapshot, SinkSnapshot,
+    Snapshot,
 };
 use crate::ledger::tables::{LaneTally, SinkDropped, Tally};
 use crate::ledger::{
@@ -34,6 +35,8 @@ pub struct Books {
     pub sinks: Vec<SinkBooks>,
     /// What the kernel counts before and at the sockets.
     pub host: HostLedger,
+    /// What is known of the process before.
+    pub before: OnceLock<BeforeSnapshot>,
 }
 
 /// One listener.
@@ -123,6 +126,7 @@ impl Books {
         Snapshot {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_seconds: self.started.elapsed().as_secs_f64(),
+            before: self.before.get().copied(),
             listeners: listeners.collect(),
             host: self.host.sums(),
             log_lines_lost: crate::logging::lines_lost(),
@@ -176,6 +180,7 @@ impl Books {
             address: listener.address.clone(),
             arrived,
             kernel_dropped: lanes.iter().map(|lane| lane.kernel_dropped).sum(),
+            kernel_dropped_between: listener.dropped_between(),
             kernel_dropped_unit: if listener.gro { "buffers" } else { "datagrams" }.to_owned(),
             counts,
             upstream: listener.upstream.as_ref().map(|upstream| {

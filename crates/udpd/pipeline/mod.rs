@@ -13,6 +13,7 @@ mod follower;
 mod following;
 pub mod kept;
 mod lane;
+mod left;
 mod multicast;
 pub mod receiver;
 mod replace;
@@ -29,6 +30,7 @@ mod wiring;
 
 pub use books::Books;
 pub use files::Files;
-pub use kept::Kept;
+pub use kept::{Claims, Kept};
+pub use left::{Drops, Left};
 pub use running::{Lane, Pinned, Pipeline};
 pub use setup::LaneSetup;

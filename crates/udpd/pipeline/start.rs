@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use mmsg::Socket;
@@ -143,5 +143,11 @@ fn open_books(
         }
     };
     let host = HostLedger::new(ports);
-    Books { started, listeners: config.listeners.iter().enumerate().map(listener).collect(), sinks, host }
+    Books {
+        started,
+        listeners: config.listeners.iter().enumerate().map(listener).collect(),
+        sinks,
+        host,
+        before: OnceLock::new(),
+    }
 }

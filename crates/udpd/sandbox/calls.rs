@@ -156,6 +156,7 @@ const HOUSEKEEPING: &[i64] = &[
     libc::SYS_fsync,
     libc::SYS_fdatasync,
     libc::SYS_ftruncate,
+    libc::SYS_pwrite64,
     libc::SYS_uname,
     libc::SYS_sysinfo,
     libc::SYS_getuid,

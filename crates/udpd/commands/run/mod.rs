@@ -4,7 +4,9 @@
 mod activation;
 mod hangup;
 mod inside;
+mod record;
 mod store;
+mod will;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
+use self::activation::Passed;
 use self::hangup::Hangup;
 use self::inside::Inside;
 pub(super) use self::inside::{duties, reaches};
@@ -27,9 +30,9 @@ use crate::logging;
 use crate::os::crew::{self, Crew, Event};
 use crate::os::notify::Notifier;
 use crate::os::signals::{self, Effect};
-use crate::pipeline::{Kept, Lane, Pipeline};
+use crate::pipeline::{Lane, Pipeline};
 use crate::plan::limits::Limits;
-use crate::plan::{self, buffers, descriptors, published, words};
+use crate::plan::{self, Plan, buffers, descriptors, published, words};
 use crate::settings::Chosen;
 use crate::watch::arrivals::ArrivalWatch;
 use crate::watch::causes::Why;
@@ -58,20 +61,26 @@ const LOG_LIMIT: Duration = Duration::from_millis(200);
 /// Runs until a signal comes or a sink is closed for good.
 pub fn execute(config: &Config) -> Result<(), Failure> {
     // Before anything is opened here, whose number could be taken for one that was passed.
-    let kept = activation::take_passed_sockets()?;
+    let passed = activation::take_passed()?;
     let (crew, events) = Crew::new();
     let (inside, crew) = Inside::prepare(config.daemon.sandbox, crew)?;
     signals::watch(&crew)?;
     let logger = logging::start(config.daemon.log_level, config.daemon.log_format, io::stderr(), &crew)?;
-    let outcome = serve(config, kept, &inside, &crew, &events);
+    let outcome = serve(config, passed, &inside, &crew, &events);
     logger.finish(LOG_LIMIT);
     outcome
 }
 
-fn serve(config: &Config, kept: Kept, inside: &Inside, crew: &Crew, events: &Receiver<Event>) -> Result<(), Failure> {
+fn serve(
+    config: &Config,
+    passed: Passed,
+    inside: &Inside,
+    crew: &Crew,
+    events: &Receiver<Event>,
+) -> Result<(), Failure> {
     let started = Instant::now();
     let notifier = Arc::new(Notifier::from_environment());
-    let mut store = Store::new(&notifier, &kept);
+    let mut store = Store::new(&notifier, &passed.kept, passed.record);
     let plan = plan::make(config, &plan::neighbours(None))?;
     Limits::read(Path::new("/")).refuse_start(config, &plan)?;
     descriptors::provide(config, &plan)?;
@@ -81,8 +90,9 @@ fn serve(config: &Config, kept: Kept, inside: &Inside, crew: &Crew, events: &Rec
     // First what tells a second daemon on the same configuration from the first, so that it ends before it takes a
     // datagram.
     let windows = BoundWindows::bind(config).map_err(|failure| inside.explain(failure))?;
-    let claims = kept.claim(config, &plan)?;
+    let claims = passed.kept.claim(config, &plan)?;
     store.forget(&claims.gone);
+    store.begin(config, &plan, &claims);
     let pipeline =
         Pipeline::start_with(claims, config, &plan, started, crew).map_err(|failure| inside.explain(failure))?;
     // What the host lost before is not told.
@@ -98,18 +108,11 @@ fn serve(config: &Config, kept: Kept, inside: &Inside, crew: &Crew, events: &Rec
             return Err(failure);
         }
     };
-    pipeline.lanes().iter().for_each(say_lane);
-    say_pages(&pipeline);
-    words::say(config, &plan);
-    let receiving = match pipeline.lanes().len() {
-        1 => "1 lane receives".to_owned(),
-        lanes => format!("{lanes} lanes receive"),
-    };
+    let receiving = say_start(&pipeline, config, &plan);
     // Before it is ready: from then on no restart may lose anything.
     store.keep(&pipeline);
     notifier.ready(&receiving);
     log::info!("ready: {receiving}");
-
     let housekeeping = Housekeeping {
         pipeline: &pipeline,
         upkeep: &mut upkeep,
@@ -131,6 +134,7 @@ fn serve(config: &Config, kept: Kept, inside: &Inside, crew: &Crew, events: &Rec
     notifier.stopping();
     log::info!("stopping: {}", reason.text());
     let snapshot = pipeline.stop(DRAIN_LIMIT, |wait| is_told_to_end(events, wait));
+    store.end();
     upkeep.end();
     windows.close();
     say_ledger(&snapshot);
@@ -326,6 +330,18 @@ fn optional<T, W>(
             log::warn!("running without a {what}: {failure}");
             Ok(None)
         }
+    }
+}
+
+/// Says what was started, and returns the sum of it.
+fn say_start(pipeline: &Pipeline, config: &Config, plan: &Plan) -> String {
+    pipeline.lanes().iter().for_each(say_lane);
+    say_pages(pipeline);
+    will::say_owner_of_groups(pipeline);
+    words::say(config, plan);
+    match pipeline.lanes().len() {
+        1 => "1 lane receives".to_owned(),
+        lanes => format!("{lanes} lanes receive"),
     }
 }
 
