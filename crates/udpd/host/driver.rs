@@ -64,8 +64,8 @@ pub(super) fn missed(driver: &str, counters: &[DriverCounter]) -> Option<Option<
 }
 
 /// The same between two readings, queue by queue: queues come and go with `ethtool -L`, and a new one has counted
-/// from 0. So has one that went back, by however little: the card sets them all to 0 when it is set up anew, and each is
-/// read in one piece.
+/// from 0. So has one that went back, by however little: the card sets them all to 0 when it is set up anew, and each
+/// is read in one piece.
 pub(super) fn missed_since(driver: &str, earlier: &[DriverCounter], later: &[DriverCounter]) -> Option<Option<u64>> {
     let was_read = by_queue(earlier).next().is_some();
     let since = by_queue(later).map(|(queue, value)| {
