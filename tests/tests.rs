@@ -61,6 +61,8 @@ mod signals;
 mod start;
 mod threads;
 // And that none of them is a moment in which something is lost.
+mod kept;
+mod killed;
 mod restarts;
 // What a service manager hears of the time between them.
 mod watchdog;

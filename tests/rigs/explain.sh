@@ -52,4 +52,4 @@ ip link set card0 up
 nsenter --target "$other" --net sh -c \
     'ip address add 10.9.0.2/24 dev card1; ip link set card1 up; ip link set lo up; ip route add default via 10.9.0.1'
 
-python3 -u tests/rigs/explain/run.py "$work" "$other"
+PYTHONPATH=$PWD/tests/rigs python3 -u tests/rigs/explain/run.py "$work" "$other"

@@ -2,7 +2,8 @@
 # Machines of many shapes in software: the whole way from a queue's interrupt to the lane, planned, applied, checked
 # under traffic, drifted by what really drifts it, taken back, and killed in the middle. Nothing else here can show that
 # an interrupt really fires where the plan puts it, or that restoring is exact on a real kernel. And losses that only a
-# card or a setting of the whole machine makes, with what `udpd explain` says of them.
+# card or a setting of the whole machine makes, with what `udpd explain` says of them; and random overloads that mix all
+# layers, where the sum of what the ledger says must be what is missing. SEED repeats those of a run.
 #
 # As it stands it takes the shapes that are hardest to get right. All of them, and what takes minutes:
 #
@@ -96,5 +97,5 @@ chmod +x "$root/init"
 (cd "$root" && find . | cpio -o -H newc --quiet) >"$work/initramfs"
 
 image=$(find "$cache/$kernel/boot" -name 'vmlinuz-*' | head -n 1)
-python3 -B tests/rigs/guest/host.py --image "$image" --initramfs "$work/initramfs" \
+PYTHONPATH=$PWD/tests/rigs python3 -B tests/rigs/guest/host.py --image "$image" --initramfs "$work/initramfs" \
     --folder "$work" --shapes "${SHAPES:-short}" ${GUEST_BLESS:+--bless} "$@"

@@ -264,7 +264,8 @@ for _ in $(seq 100); do [ "$(stats delivered)" -gt 100 ] && break; sleep 0.1; do
 for round in $(seq 5); do
     pid=$(property MainPID)
     inside systemctl restart udpd.service || fail "restart $round of 5 under traffic"
-    [ "$(property NFileDescriptorStore)" -eq 1 ] || fail "systemd keeps $(property NFileDescriptorStore) sockets"
+    [ "$(property NFileDescriptorStore)" -eq 2 ] ||
+        fail "systemd keeps $(property NFileDescriptorStore) descriptors, and not socket and record"
     [ "$(property MainPID)" != "$pid" ] || fail "it was not restarted"
 done
 wait "$sender" || fail "a sender was told that nobody listens"

@@ -21,6 +21,9 @@ use super::daemon::{complete, udpd};
 /// Longer than any machine needs; only a daemon that hangs ever sees it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// What udpd keeps beside its sockets.
+pub(crate) const RECORD: &str = "udpd-record";
+
 /// The manager of one service.
 pub(crate) struct Manager {
     directory: tempfile::TempDir,
@@ -53,9 +56,25 @@ impl Manager {
         self.directory.path()
     }
 
-    /// The names of what it keeps.
+    /// The names of the sockets that it keeps.
     pub(crate) fn names(&self) -> Vec<&str> {
+        self.all_names().into_iter().filter(|name| *name != RECORD).collect()
+    }
+
+    /// The same with what udpd keeps beside them.
+    pub(crate) fn all_names(&self) -> Vec<&str> {
         self.store.iter().map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// A second descriptor of what it keeps under a name.
+    pub(crate) fn copy_of(&self, name: &str) -> OwnedFd {
+        let (_, kept) = self.store.iter().find(|(own, _)| own == name).expect("it is kept");
+        kept.try_clone().expect("a copy")
+    }
+
+    /// Replaces what it keeps under a name.
+    pub(crate) fn replace(&mut self, name: &str, descriptor: OwnedFd) {
+        self.store.iter_mut().find(|(own, _)| own == name).expect("it is kept").1 = descriptor;
     }
 
     /// Puts a descriptor into its hands as a `.socket` unit would, in front of what it keeps.
@@ -99,7 +118,7 @@ impl Manager {
         command.env("NOTIFY_SOCKET", self.directory().join("notify.sock")).env("FDSTORE", self.limit.to_string());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         if !self.store.is_empty() {
-            let names: Vec<&str> = self.names();
+            let names: Vec<&str> = self.all_names();
             command.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
         }
         let copies = self.store.iter().map(|(_, descriptor)| descriptor.try_clone().expect("a copy"));
@@ -117,7 +136,7 @@ impl Manager {
     }
 
     /// Asks for the ledger until `enough` of it holds, and panics when that never comes.
-    pub(crate) fn stats_when(&self, what: &str, enough: impl Fn(&Value) -> bool) {
+    pub(crate) fn stats_when(&self, what: &str, enough: impl Fn(&Value) -> bool) -> Value {
         let (started, socket) = (Instant::now(), self.directory().join("control.sock"));
         loop {
             let output = udpd(&["stats", "--json", "--socket", socket.to_str().expect("temporary paths are UTF-8")]);
@@ -125,7 +144,7 @@ impl Manager {
             assert!(output.status.success(), "udpd stats ended with {}: {stderr}", output.status);
             let ledger = serde_json::from_slice(&output.stdout).expect("udpd stats --json prints JSON");
             if enough(&ledger) {
-                return;
+                return ledger;
             }
             assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} for: {what}; the ledger is {ledger:#}");
         }

@@ -37,6 +37,7 @@ impl Name {
 }
 
 /// The address in `bytes`, or `None` when they hold none of the two families or too little.
+#[inline]
 pub(crate) fn decode(bytes: &[u8]) -> Option<SocketAddr> {
     let family = u16::from_ne_bytes(array(bytes, 0)?);
     let port = u16::from_be_bytes(array(bytes, 2)?);
@@ -90,6 +91,7 @@ pub(crate) fn canonical(address: Ipv6Addr) -> IpAddr {
 }
 
 /// `N` bytes at `offset`, if they are there.
+#[inline]
 pub(crate) fn array<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
     bytes.get(offset..)?.first_chunk().copied()
 }

@@ -23,7 +23,7 @@ use crate::addr::NAME_BYTES;
 use crate::arena::Arena;
 use crate::backing::Backing;
 use crate::datagram::{Datagram, Message, Train, ordinals};
-use crate::region::{PREFACE_BYTES, Region};
+use crate::region::Region;
 use crate::shape::BatchShape;
 use crate::socket::Socket;
 use crate::sys;
@@ -275,6 +275,7 @@ impl RecvBatch {
     }
 
     /// Message length and name length as the kernel wrote them.
+    #[inline]
     fn lengths(&self, slot: usize) -> (usize, usize) {
         assert!(slot < self.slots());
         let header = self.region.header(slot);
@@ -289,21 +290,20 @@ impl RecvBatch {
     }
 
     /// What is in a slot. Lengths are cut to the room there is, whatever the header says.
+    #[inline]
     pub(crate) fn message(&self, slot: usize) -> Message<'_> {
         let (length, name_bytes) = self.lengths(slot);
         let layout = self.region.layout();
         // SAFETY: an existing slot (checked by `lengths`). Each part starts within the block, is no longer than its
         // room there, and was zeroed memory before the kernel wrote to it. The block is this slot's alone, and its
-        // arena lives as long as the region. The slices borrow `self`, and filling needs `&mut self`, so nobody writes
-        // while they live.
+        // arena lives as long as the region. The slices borrow `self`, and filling needs `&mut self`.
         unsafe {
             let control_bytes = ((*self.region.header(slot)).msg_hdr.msg_controllen as usize).min(layout.control_bytes);
-            let block = self.region.block(slot);
-            let (name, control) = (block.add(PREFACE_BYTES), block.add(layout.control_offset()));
+            let (name, control, payload) = self.region.parts(slot);
             Message {
                 name: std::slice::from_raw_parts(name, name_bytes.min(NAME_BYTES)),
                 control: std::slice::from_raw_parts(control, control_bytes),
-                payload: std::slice::from_raw_parts(block.add(layout.payload_offset()), length.min(layout.slot_bytes)),
+                payload: std::slice::from_raw_parts(payload, length.min(layout.slot_bytes)),
                 length,
             }
         }

@@ -80,6 +80,7 @@ pub struct Datagram<'a> {
 
 impl<'a> Datagram<'a> {
     /// The only datagram of a message.
+    #[inline]
     pub(crate) fn whole(message: &Message<'a>) -> Datagram<'a> {
         let Message { name, control, payload, length } = *message;
         Datagram { payload, length, name, control }
@@ -106,22 +107,26 @@ impl<'a> Datagram<'a> {
     }
 
     /// The bytes of the datagram; fewer than [`length`](Self::length) when it was truncated.
+    #[inline]
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
     /// The real length of the datagram on the wire.
+    #[inline]
     pub fn length(&self) -> usize {
         self.length
     }
 
     /// Whether it was longer than what is kept of a datagram.
+    #[inline]
     pub fn is_truncated(&self) -> bool {
         self.length > self.payload.len()
     }
 
     /// Who sent it. An IPv4 sender is shown as IPv4 also on a dual-stack socket. `None` where the kernel wrote no
     /// address of either family, which it does for no UDP datagram.
+    #[inline]
     pub fn source(&self) -> Option<SocketAddr> {
         addr::decode(self.name)
     }
@@ -187,8 +192,9 @@ impl<'a> Datagram<'a> {
     /// What the socket's drop counter was when this datagram was queued. It tells where a gap is, not how large the
     /// count is now: for that ask [`Socket::memory_info`](crate::Socket::memory_info). Absent while nothing was
     /// dropped.
+    #[inline]
     pub fn drop_overflow(&self) -> Option<u32> {
-        cmsg::drop_overflow(self.control)
+        if self.control.is_empty() { None } else { cmsg::drop_overflow(self.control) }
     }
 }
 

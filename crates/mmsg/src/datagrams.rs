@@ -20,6 +20,7 @@ pub struct Datagrams<'a> {
 
 impl RecvBatch {
     /// The datagrams in the order they were received, trains split, without those that were discarded.
+    #[inline]
     pub fn datagrams(&self) -> Datagrams<'_> {
         Datagrams { batch: self, next_slot: 0, slot: 0, message: None, left: 0 }
     }
@@ -37,13 +38,24 @@ impl<'a> IntoIterator for &'a RecvBatch {
 impl<'a> Iterator for Datagrams<'a> {
     type Item = Datagram<'a>;
 
+    #[inline]
     fn next(&mut self) -> Option<Datagram<'a>> {
-        if !self.batch.is_masked() {
-            // Every slot is one datagram: nothing to split, and nothing was discarded.
-            let slot = self.next_slot;
-            self.next_slot += usize::from(slot < self.batch.used_slots());
-            return (slot < self.batch.used_slots()).then(|| Datagram::whole(&self.batch.message(slot)));
+        if self.batch.is_masked() {
+            return self.next_kept();
         }
+        // Every slot is one datagram: nothing to split, and nothing was discarded.
+        let slot = self.next_slot;
+        if slot == self.batch.used_slots() {
+            return None;
+        }
+        self.next_slot += 1;
+        Some(Datagram::whole(&self.batch.message(slot)))
+    }
+}
+
+impl<'a> Datagrams<'a> {
+    /// The next one of a train, or that was not discarded.
+    fn next_kept(&mut self) -> Option<Datagram<'a>> {
         while self.left == 0 {
             if self.next_slot == self.batch.used_slots() {
                 return None;

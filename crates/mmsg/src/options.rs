@@ -21,6 +21,9 @@ const MAX_INTERFACE_NAME_BYTES: usize = libc::IFNAMSIZ - 1;
 /// How many numbers `SO_MEMINFO` gives; the drops come last.
 const MEMORY_WORDS: usize = libc::SK_MEMINFO_DROPS as usize + 1;
 
+/// An option of UDP that no kernel has, and programs that own groups of sockets answer.
+const GROUP_OWNER: c_int = 200;
+
 /// What the kernel granted when it was asked for a buffer.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,6 +156,13 @@ impl Socket {
     /// loopback.
     pub fn incoming_napi_id(&self) -> io::Result<u32> {
         Ok(sys::get_option_int(self.as_fd(), SOL_SOCKET, libc::SO_INCOMING_NAPI_ID)?.cast_unsigned())
+    }
+
+    /// Whether another program owns the groups of sockets with one address and decides who in them gets a datagram, as
+    /// udpgrm does. It is asked by an option that the kernel does not have (number 200 of UDP) and such a program
+    /// answers. Its own choice takes the place of any [`GroupSpread`](crate::GroupSpread).
+    pub fn group_has_owner(&self) -> bool {
+        sys::get_option_int(self.as_fd(), SOL_UDP, GROUP_OWNER).is_ok()
     }
 
     /// Asks for a receive buffer, past the administrator's limit where the process may (`SO_RCVBUFFORCE`, else

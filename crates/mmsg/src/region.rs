@@ -115,15 +115,18 @@ impl Region {
         regions
     }
 
+    #[inline]
     pub(crate) fn layout(&self) -> &Layout {
         &self.layout
     }
 
     /// Header `slot`; valid to dereference while `slot` is below the number of slots, as for the next three.
+    #[inline]
     pub(crate) fn header(&self, slot: usize) -> *mut mmsghdr {
         self.base.as_ptr().cast::<mmsghdr>().wrapping_add(slot)
     }
 
+    #[inline]
     pub(crate) fn iovec(&self, slot: usize) -> *mut iovec {
         self.base.as_ptr().wrapping_add(self.layout.iovecs_at()).cast::<iovec>().wrapping_add(slot)
     }
@@ -145,10 +148,24 @@ impl Region {
         self.base.as_ptr().wrapping_add(self.layout.blocks_at() + slot * self.layout.block_stride())
     }
 
-    /// The block that header `slot` points at now.
+    /// Name, control and payload of the block that header `slot` points at now.
     ///
     /// # Safety
     /// `slot` is below the number of slots, and nobody writes the headers meanwhile.
+    #[inline]
+    pub(crate) unsafe fn parts(&self, slot: usize) -> (*const u8, *const u8, *const u8) {
+        // SAFETY: header and iovec of this region, by the caller; `point` has written both.
+        let (name, payload) =
+            unsafe { ((*self.header(slot)).msg_hdr.msg_name.cast::<u8>(), (*self.iovec(slot)).iov_base.cast::<u8>()) };
+        // Not as the header has it, where it is null if there is no room for any.
+        (name, payload.wrapping_sub(self.layout.control_bytes), payload)
+    }
+
+    /// The block that header `slot` points at now.
+    ///
+    /// # Safety
+    /// As for [`parts`](Self::parts).
+    #[cfg_attr(not(feature = "io_uring"), allow(dead_code))]
     pub(crate) unsafe fn block(&self, slot: usize) -> *mut u8 {
         // SAFETY: an iovec of this region, by the caller; `point` has written it.
         unsafe { (*self.iovec(slot)).iov_base.cast::<u8>().wrapping_sub(self.layout.payload_offset()) }

@@ -5,7 +5,9 @@
 //! twice under two names only its source tells. The one exception is a driver that leaves it out of the interface's
 //! own counters altogether.
 
-use super::reading::DriverCounter;
+use serde::{Deserialize, Serialize};
+
+use super::counter::{Counter, Layer, Unit};
 
 /// What a name of a loss has in it.
 const LOSSES: [&str; 14] = [
@@ -24,6 +26,18 @@ const LOSSES: [&str; 14] = [
     "alloc_err",
     "allowance_exceeded",
 ];
+
+/// A counter by the name that a driver gives it (`ethtool -S`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverCounter {
+    pub name: String,
+    /// The receive queue that the name tells.
+    pub queue: Option<u32>,
+    pub value: Option<u64>,
+}
+
+/// What the counters of drivers have in common.
+pub(super) const DRIVERS: Counter = Counter::of_all(Layer::Nic, Unit::Packets);
 
 /// The most that are read of one interface.
 pub(super) const COUNTERS_MAX: usize = 256;
@@ -46,10 +60,34 @@ pub(super) fn losses(names: &[String]) -> Vec<(usize, Option<u32>)> {
 /// What a ring had no room for, of a driver that keeps that from the kernel: vmxnet3 leaves `rx_missed_errors` at 0,
 /// and counts by queue what came while no buffer was free. `None` of every other driver.
 pub(super) fn missed(driver: &str, counters: &[DriverCounter]) -> Option<Option<u64>> {
+    keeps_missed(driver).then(|| summed(by_queue(counters).map(|(_, value)| value)))
+}
+
+/// The same between two readings, queue by queue: queues come and go with `ethtool -L`, and a new one has counted
+/// from 0. So has one that went back, by however little: the card sets them all to 0 when it is set up anew, and each
+/// is read in one piece.
+pub(super) fn missed_since(driver: &str, earlier: &[DriverCounter], later: &[DriverCounter]) -> Option<Option<u64>> {
+    let was_read = by_queue(earlier).next().is_some();
+    let since = by_queue(later).map(|(queue, value)| {
+        let before = by_queue(earlier).find(|(other, _)| *other == queue).map_or(Some(0), |(_, value)| value);
+        value.zip(before).filter(|_| was_read).map(|(later, earlier)| later.checked_sub(earlier).unwrap_or(later))
+    });
+    keeps_missed(driver).then(|| summed(since))
+}
+
+/// Whether a driver leaves out of the interface's own counters what its rings had no room for.
+pub(super) fn keeps_missed(driver: &str) -> bool {
+    driver == "vmxnet3"
+}
+
+fn by_queue(counters: &[DriverCounter]) -> impl Iterator<Item = (Option<u32>, Option<u64>)> {
     let missed = counters.iter().filter(|counter| counter.name == "pkts rx OOB");
-    // Without any it has not been read.
-    (driver == "vmxnet3")
-        .then(|| missed.map(|counter| counter.value).reduce(|sum, next| Some(sum?.saturating_add(next?))).flatten())
+    missed.map(|counter| (counter.queue, counter.value))
+}
+
+/// Not known where one of them is not, and without any: then it has not been read.
+fn summed(values: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+    values.reduce(|sum, next| Some(sum?.saturating_add(next?))).flatten()
 }
 
 fn is_loss(name: &str) -> bool {
@@ -132,6 +170,25 @@ mod tests {
         assert_eq!(missed("vmxnet3", &[counter(0, Some(3)), counter(1, None)]), Some(None));
         assert_eq!(missed("vmxnet3", &[]), Some(None));
         assert_eq!(missed("ixgbe", &told), None);
+    }
+
+    #[test]
+    fn what_was_missed_between_two_readings_is_that_of_each_queue_also_when_queues_come_and_go() {
+        let of = |values: &[u64]| -> Vec<DriverCounter> {
+            let counter = |(queue, value): (u32, &u64)| DriverCounter {
+                name: "pkts rx OOB".into(),
+                queue: Some(queue),
+                value: Some(*value),
+            };
+            (0..).zip(values).map(counter).collect()
+        };
+        let since = |earlier: &[u64], later: &[u64]| missed_since("vmxnet3", &of(earlier), &of(later));
+        assert_eq!(since(&[100, 50], &[103, 54]), Some(Some(7)));
+        assert_eq!(since(&[100, 50], &[103]), Some(Some(3)), "a queue that is gone takes nothing back");
+        assert_eq!(since(&[100], &[103, 8]), Some(Some(11)), "a new one has counted from 0");
+        assert_eq!(since(&[100, 50], &[3, 49]), Some(Some(52)), "all began anew");
+        assert_eq!((since(&[], &[3]), since(&[3], &[])), (Some(None), Some(None)), "one of the two was not read");
+        assert_eq!(missed_since("ixgbe", &of(&[1]), &of(&[2])), None);
     }
 
     #[test]

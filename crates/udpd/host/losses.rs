@@ -6,7 +6,7 @@
 use super::counter::{Counter, Layer, Table};
 use super::lost::{Loss, Losses, Unseen};
 use super::reading::{Interface, Reading};
-use super::tables::{SocketCounts, Udp};
+use super::tables::{SocketCounts, SocketDrops, Udp};
 
 impl Losses {
     /// Adds up a difference, as [`Reading::since`] returns it.
@@ -88,26 +88,31 @@ impl Losses {
     ///
     /// Some kernels (6.18) count what `udp_mem` refuses at the socket alone, and elsewhere a socket's drops are all in
     /// `in_errors`. So the larger one is the number, and what the sockets have more stands at the socket. Both are of
-    /// all sockets of the network namespace: what one program's sockets dropped says nothing of another's, and would
-    /// hide it.
+    /// all sockets of the network namespace, those that were closed since as they were seen last: what one program's
+    /// sockets dropped says nothing of another's, and would hide it. Where the drops of some are not known, what the
+    /// others dropped may or may not be in `in_errors`: what is beyond it is lost for certain, and the rest is said to
+    /// be unknown.
     fn add_udp(&mut self, difference: &Reading) {
         self.add_table(&difference.udp, "ipv4");
         self.add_table(&difference.udp6, "ipv6");
-        if is_empty(&difference.socket_drops) {
-            return;
-        }
         // Who could not read them has said why.
         let is_told = difference.unread.iter().any(|(layer, _)| *layer == Layer::Socket);
-        if difference.socket_drops.elsewhere.is_none() && !is_told {
-            self.unsee(
-                Layer::Socket,
-                "what UDP sockets on other ports dropped: they have not been read twice".to_owned(),
-            );
+        let SocketDrops { own, others_on_ports, elsewhere } = difference.socket_drops;
+        let whose =
+            [(own, "of this daemon"), (others_on_ports, "of others on its ports"), (elsewhere, "on other ports")];
+        for (_, whose) in whose.into_iter().filter(|(drops, _)| drops.is_none() && !is_told) {
+            self.unsee(Layer::Socket, format!("what UDP sockets {whose} dropped: it has not been read twice"));
         }
         let in_errors = |udp: &Udp| udp.in_errors.unwrap_or(0);
         let at_udp = in_errors(&difference.udp) + in_errors(&difference.udp6);
         let at_sockets: u64 = difference.socket_drops.values().filter_map(|(_, drops)| drops).sum();
         self.add(SocketCounts::DROPS, "all sockets", Some(at_sockets.saturating_sub(at_udp)));
+        if at_sockets.min(at_udp) > 0 && whose.iter().any(|(drops, _)| drops.is_none()) {
+            let what = format!(
+                "how many of {at_sockets} drops of the sockets seen here are not among the {at_udp} errors of UDP"
+            );
+            self.unsee(Layer::Socket, what);
+        }
     }
 }
 

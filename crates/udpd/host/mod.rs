@@ -19,7 +19,8 @@ mod reading;
 pub mod tables;
 
 pub use counter::{Counter, Layer, Table, Unit};
+pub use driver::DriverCounter;
 pub use ledger::HostLedger;
 pub use lost::{Loss, Losses, Unseen};
 pub use reader::Reader;
-pub use reading::{DriverCounter, Interface, Reading, SocketReading};
+pub use reading::{Interface, Reading, SocketReading};

@@ -12,8 +12,8 @@ use steer::ethtool::{DriverStatistics, Ethtool, Ioctl};
 use steer::{LinkStatistics, Statistics};
 
 use super::counter::Layer;
-use super::driver;
-use super::reading::{DriverCounter, Interface, Reading};
+use super::driver::{self, DriverCounter};
+use super::reading::{Interface, Reading};
 use super::tables::{Link, Queue};
 
 /// The most interfaces that are read: those that have been there longest.
@@ -113,7 +113,7 @@ impl Open {
         let mut before = std::mem::take(&mut self.known);
         for link in listed.into_iter().take(INTERFACES_MAX) {
             let same = before.remove(&link.index).filter(|known| known.name == link.name);
-            let known = same.unwrap_or_else(|| {
+            let mut known = same.unwrap_or_else(|| {
                 // What has no driver, or none that answers, has no name for it either.
                 let driver = self.ioctl.driver(&link.name).map(|info| info.driver).unwrap_or_default();
                 let repeats_others = link.kind == "bond" || driver == "net_failover";
@@ -122,6 +122,10 @@ impl Open {
                 let counters = has_device.then(|| Counters::of(&self.ioctl, &link.name)).flatten();
                 Known { counters, name: link.name, driver, repeats_others }
             });
+            // One that did not answer while it was set up anew, and whose losses only its own counters tell.
+            if known.counters.is_none() && driver::keeps_missed(&known.driver) {
+                known.counters = Counters::of(&self.ioctl, &known.name);
+            }
             self.known.insert(link.index, known);
         }
         Ok(())
@@ -145,7 +149,7 @@ impl Open {
             interface.repeats_others = known.repeats_others;
             interface.link = link(counts);
             interface.queues.clear();
-            if asks_drivers {
+            if asks_drivers && known.read_driver(ioctl, &mut interface.driver_counters) {
                 known.read_driver(ioctl, &mut interface.driver_counters);
             }
             if let Some(missed) = driver::missed(&known.driver, &interface.driver_counters) {
@@ -170,20 +174,18 @@ impl Open {
 }
 
 impl Known {
-    /// Reads the driver's own counters over those of the last time.
-    fn read_driver(&mut self, ioctl: &Ioctl, into: &mut Vec<DriverCounter>) {
+    /// Reads the driver's own counters over those of the last time. True when it has learnt others instead, which are
+    /// to be read now.
+    fn read_driver(&mut self, ioctl: &Ioctl, into: &mut Vec<DriverCounter>) -> bool {
         let Some(Counters { statistics, losses }) = &mut self.counters else {
             into.clear();
-            return;
+            return false;
         };
-        match statistics.read(ioctl) {
-            Ok(true) => {}
-            // It has other counters by now; their names are asked for here, their values the next time.
-            Ok(false) | Err(_) => {
-                self.counters = Counters::of(ioctl, &self.name);
-                into.clear();
-                return;
-            }
+        if !statistics.read(ioctl).is_ok_and(|is_same| is_same) {
+            // It has other counters by now.
+            self.counters = Counters::of(ioctl, &self.name);
+            into.clear();
+            return self.counters.is_some();
         }
         let is_same = into.len() == losses.len()
             && into.iter().zip(&*losses).all(|(counter, (place, _))| counter.name == statistics.names()[*place]);
@@ -195,6 +197,7 @@ impl Known {
         for (counter, (place, _)) in into.iter_mut().zip(&*losses) {
             counter.value = Some(statistics.value(*place));
         }
+        false
     }
 }
 

@@ -89,6 +89,10 @@ fn the_counts_of_all_cores_are_summed_and_stay_right_when_one_of_them_wraps() {
     let (before, after) = (read([u32::MAX - 1, 10]), read([5, 12]));
     assert_eq!((before.insert_failed, before.early_drop, before.invalid), (Some(5), Some(1), None));
     assert_eq!(after.since(&before).drop, Some(7 + 2));
+    assert_eq!(before.chain_too_long, Some(0), "a kernel without the column drops nothing for that");
+    let mut counts = Conntrack::default();
+    conntrack("entries chainlength insert_failed drop\n1 00000002 00000005 00000003\n1 00000004 0 0\n", &mut counts);
+    assert_eq!((counts.chain_too_long, counts.drop, counts.insert_failed), (Some(6), Some(3), Some(5)));
 }
 
 #[test]

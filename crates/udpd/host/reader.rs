@@ -30,7 +30,8 @@ const SOCKETS_MANY: usize = 512;
 /// How many readings have one such look.
 const READINGS_PER_DUMP: u32 = 10;
 
-/// The most sockets on other ports whose drops are told from one reading to the next: 64 KiB.
+/// The most sockets on other ports that have dropped something and are told apart: 64 KiB. Those on the ports that the
+/// reader was asked for are all told, however many others there are.
 const SOCKETS_ELSEWHERE_MAX: usize = 4096;
 
 /// Reads this host, as the network namespace of the thread that made it shows it.
@@ -43,8 +44,8 @@ pub struct Reader {
     asker: Option<Asker>,
     /// How many sockets there were at the last look.
     sockets_seen: usize,
-    /// There were more on other ports then than are told apart.
-    are_too_many: bool,
+    /// Why nobody could tell then what those on other ports dropped.
+    elsewhere_untold: Option<String>,
     /// How often it has read, and whether it leaves out of most readings what is costly.
     readings: u32,
     is_sparing: bool,
@@ -81,7 +82,7 @@ impl Reader {
             nic: NicReader::default(),
             asker: None,
             sockets_seen: 0,
-            are_too_many: false,
+            elsewhere_untold: None,
             readings: 0,
             is_sparing: false,
             buffer: Vec::new(),
@@ -121,9 +122,8 @@ impl Reader {
             self.read_sockets();
         }
         // Also with a reading that does not look at them.
-        if self.are_too_many {
-            let why = format!("what UDP sockets on other ports dropped: there are more than {SOCKETS_ELSEWHERE_MAX}");
-            self.reading.unread.push((Layer::Socket, why));
+        if let Some(why) = &self.elsewhere_untold {
+            self.reading.unread.push((Layer::Socket, why.clone()));
         }
         self.readings = self.readings.wrapping_add(1);
         &self.reading
@@ -211,18 +211,22 @@ impl Reader {
     }
 
     fn read_sockets(&mut self) {
-        let Self { ports, own, asker, sockets_seen, are_too_many, reading, .. } = self;
+        let Self { ports, own, asker, sockets_seen, elsewhere_untold, reading, .. } = self;
         let Reading { sockets, elsewhere, unread, .. } = reading;
         let (found, others) = (sockets.get_or_insert_default(), elsewhere.get_or_insert_default());
         found.clear();
         others.clear();
         *sockets_seen = 0;
+        let mut is_silent = false;
         let visit = |details: Details| {
             *sockets_seen += 1;
             let memory = details.memory;
             if !ports.contains(&details.address.port()) {
-                if others.len() <= SOCKETS_ELSEWHERE_MAX {
-                    others.push((details.inode, memory.map_or(0, |memory| memory.drops)));
+                is_silent |= memory.is_none();
+                // Who is not in the list has dropped nothing.
+                let drops = memory.map_or(0, |memory| memory.drops);
+                if drops > 0 && others.len() <= SOCKETS_ELSEWHERE_MAX {
+                    others.push((details.inode, drops));
                 }
                 return;
             }
@@ -242,15 +246,25 @@ impl Reader {
         let outcome = ask(asker, visit);
         found.sort_by_key(|socket| socket.inode);
         others.sort_unstable();
-        *are_too_many = outcome.is_ok() && others.len() > SOCKETS_ELSEWHERE_MAX;
-        if *are_too_many {
+        *elsewhere_untold = untold(is_silent, others.len());
+        if elsewhere_untold.is_some() {
             *elsewhere = None;
         }
         if let Err(error) = outcome {
-            (*asker, *sockets, *elsewhere) = (None, None, None);
+            (*asker, *sockets, *elsewhere, *elsewhere_untold) = (None, None, None, None);
             unread.push((Layer::Socket, format!("the UDP sockets: sock_diag: {error}")));
         }
     }
+}
+
+/// Why what sockets on other ports dropped is not known, if it is not: some do not tell it, or too many have.
+fn untold(is_silent: bool, dropping: usize) -> Option<String> {
+    let why = match (is_silent, dropping > SOCKETS_ELSEWHERE_MAX) {
+        (true, _) => "this kernel does not tell it of each".to_owned(),
+        (_, true) => format!("more than {SOCKETS_ELSEWHERE_MAX} of them have dropped something"),
+        _ => return None,
+    };
+    Some(format!("what UDP sockets on other ports dropped: {why}"))
 }
 
 /// All UDP sockets of both families.

@@ -11,7 +11,7 @@ use nix::sys::socket::{
 
 use super::*;
 use crate::host::tables::{Link, Queue, SocketDrops, Softnet};
-use crate::host::{HostLedger, Interface, Losses};
+use crate::host::{DriverCounter, HostLedger, Interface, Losses};
 use crate::os::testing::root;
 
 const SNMP: &str = "Ip: InReceives InHdrErrors\nIp: 100 2\nUdp: NoPorts InErrors RcvbufErrors\nUdp: 3 9 8\n";
@@ -252,6 +252,37 @@ fn a_reading_that_fails_once_takes_no_sum_away_and_hides_nothing() {
 }
 
 #[test]
+fn a_card_whose_driver_did_not_answer_while_its_queues_changed_hides_nothing_that_was_lost_meanwhile() {
+    let reading = |missed: &[u64]| {
+        let counter = |(queue, value): (u32, &u64)| DriverCounter {
+            name: "pkts rx OOB".to_owned(),
+            queue: Some(queue),
+            value: Some(*value),
+        };
+        let driver_counters: Vec<DriverCounter> = (0..).zip(missed).map(counter).collect();
+        let rx_missed_errors = crate::host::driver::missed("vmxnet3", &driver_counters).expect("of this driver");
+        let link = Link { rx_packets: Some(0), rx_missed_errors, ..Link::default() };
+        let card = Interface { index: 2, driver: "vmxnet3".to_owned(), link, driver_counters, ..Interface::default() };
+        Reading { nic: [("eth0".to_owned(), card)].into(), ..Reading::default() }
+    };
+    let mut before = reading(&[100, 70]);
+    let mut sums = before.since(&before);
+    let missed = |sums: &Reading| sums.nic["eth0"].link.rx_missed_errors;
+    for (now, expected) in [
+        (reading(&[104, 70]), 4),
+        (reading(&[]), 4),
+        (reading(&[]), 4),
+        (reading(&[110]), 10),
+        (reading(&[110, 5]), 15),
+        (reading(&[3, 2]), 20),
+    ] {
+        sums.count_on(&now.since(&before));
+        before = now.after(before);
+        assert_eq!(missed(&sums), Some(expected));
+    }
+}
+
+#[test]
 fn a_counter_that_is_read_a_little_too_low_once_is_not_booked_again() {
     let received = &Link::COUNTERS[0];
     assert_eq!((received.name, received.bits), ("rx_packets", 64));
@@ -259,4 +290,20 @@ fn a_counter_that_is_read_a_little_too_low_once_is_not_booked_again() {
     assert_eq!(received.difference(life, life - 3), 0, "a step back");
     assert_eq!(received.difference(life, 12), 12, "begun anew");
     assert_eq!(received.difference((1 << 32) - 5, 10), 15, "wrapped at 32 bits");
+}
+
+#[test]
+fn sockets_on_other_ports_are_not_known_where_one_is_silent_or_too_many_have_dropped_something() {
+    assert_eq!(untold(false, SOCKETS_ELSEWHERE_MAX), None);
+    assert!(untold(false, SOCKETS_ELSEWHERE_MAX + 1).is_some_and(|why| why.contains("more than 4096")));
+    assert!(untold(true, 0).is_some_and(|why| why.contains("this kernel")));
+}
+
+#[test]
+fn sockets_that_have_dropped_nothing_take_no_place_among_those_that_are_told_apart() {
+    alone(|| {
+        let _idle: Vec<UdpSocket> = (0..20).map(|_| UdpSocket::bind("127.0.0.1:0").expect("a port")).collect();
+        let mut reader = Reader::new([5140]);
+        assert_eq!(reader.read().elsewhere, Some(vec![]), "of 20 idle ones");
+    });
 }

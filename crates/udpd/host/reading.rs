@@ -8,7 +8,8 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::counter::{Counter, Layer, Table};
+use super::counter::{Layer, Table};
+use super::driver::{self, DRIVERS, DriverCounter};
 use super::lost::Losses;
 use super::tables::{Conntrack, Ip, Link, Memory, Queue, SocketCounts, SocketDrops, Softnet, Udp};
 
@@ -34,7 +35,8 @@ pub struct Reading {
     /// Those on the ports that the reader was asked for, of all processes, in the order of their inodes; null when
     /// nobody can see them.
     pub sockets: Option<Vec<SocketReading>>,
-    /// Inode and drops of those on other ports, in the order of their inodes: what `socket_drops` is made from.
+    /// Inode and drops of those on other ports that have dropped something, in the order of their inodes: what
+    /// `socket_drops` is made from.
     #[serde(skip)]
     pub elsewhere: Option<Vec<(u64, u32)>>,
     /// What all of them dropped between two readings, by whose they are.
@@ -61,15 +63,6 @@ pub struct Interface {
     /// What the driver itself counts as dropped, by its own names. Part of the counters above on most drivers, and
     /// hence in no sum.
     pub driver_counters: Vec<DriverCounter>,
-}
-
-/// A counter by the name that a driver gives it (`ethtool -S`).
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DriverCounter {
-    pub name: String,
-    /// The receive queue that the name tells.
-    pub queue: Option<u32>,
-    pub value: Option<u64>,
 }
 
 /// One UDP socket.
@@ -126,7 +119,8 @@ impl Reading {
         sockets.map(|socket| socket.counts.drops).sum()
     }
 
-    /// What the sockets on other ports dropped since then. One that was made meanwhile has counted from 0.
+    /// What the sockets on other ports dropped since then. One that was made meanwhile, or that had dropped nothing,
+    /// has counted from 0.
     fn dropped_elsewhere(&self, earlier: &Self) -> Option<u64> {
         let before = earlier.elsewhere.as_ref()?;
         let drops = |inode: &u64| {
@@ -183,6 +177,12 @@ impl Reading {
     pub fn after(mut self, earlier: Self) -> Self {
         if self.nic.is_empty() {
             self.nic = earlier.nic;
+        } else {
+            for (name, before) in earlier.nic {
+                if let Some(now) = self.nic.get_mut(&name).filter(|now| now.index == before.index) {
+                    now.fill_from(before);
+                }
+            }
         }
         if self.softnet.is_empty() {
             self.softnet = earlier.softnet;
@@ -210,6 +210,8 @@ impl Interface {
         let earlier = earlier.unwrap_or(&none);
         let mut difference = self.clone();
         difference.link = self.link.since(&earlier.link);
+        let missed = driver::missed_since(&self.driver, &earlier.driver_counters, &self.driver_counters);
+        difference.link.rx_missed_errors = missed.unwrap_or(difference.link.rx_missed_errors);
         let no_queue = Queue::default();
         for (number, queue) in &mut difference.queues {
             *queue = queue.since(earlier.queues.get(number).unwrap_or(&no_queue));
@@ -222,6 +224,14 @@ impl Interface {
             counter.value = both.map(|(later, earlier)| DRIVERS.difference(earlier, later));
         }
         difference
+    }
+
+    /// Takes what it does not know itself from an earlier reading: a driver that is set up anew may not answer.
+    fn fill_from(&mut self, earlier: Self) {
+        self.link.fill_from(&earlier.link);
+        if self.driver_counters.is_empty() {
+            self.driver_counters = earlier.driver_counters;
+        }
     }
 
     /// What came back under the same name counts on.
@@ -250,6 +260,3 @@ impl Interface {
         }
     }
 }
-
-/// What the counters of drivers have in common.
-const DRIVERS: Counter = Counter::of_all(Layer::Nic, super::Unit::Packets);

@@ -57,8 +57,10 @@ tables! {
     pub struct Conntrack = Counter { bits: 32, ..Counter::of_all(Layer::Conntrack, Unit::Buffers) } => {
         drop = "drop": "The table was full (net.netfilter.nf_conntrack_max), or two raced for an entry.",
             is_loss = true;
+        chain_too_long = "chainlength": "Too many connections have the same hash (net.netfilter.nf_conntrack_buckets).",
+            is_loss = true;
         insert_failed = "insert_failed": "An entry could not be made.",
-            is_loss = true, contained_in = &["conntrack.drop"];
+            is_loss = true, contained_in = &["conntrack.drop", "conntrack.chain_too_long"];
         early_drop = "early_drop": "Connections thrown out to make room.", unit = Unit::Connections;
         invalid = "invalid": "Packets that fit no connection; only a rule drops them.";
         count = "count": "Connections in the table now.",
@@ -128,15 +130,15 @@ tables! {
         buffer_bytes = "rcvbuf": "The receive buffer, as the kernel accounts.", unit = Unit::Bytes, is_gauge = true;
     }
 
-    /// What all UDP sockets of the network namespace dropped, by whose they are. The sums keep what a socket dropped
-    /// before it was closed.
+    /// What all UDP sockets of the network namespace dropped, by whose they are. The sums keep what a socket that was
+    /// closed had dropped when it was seen last; what it dropped after that only `udp.in_errors` has, on most kernels.
     pub struct SocketDrops = Counter {
         is_loss: true, contained_in: &["udp.in_errors"], ..Counter::of(Layer::Socket, Unit::Buffers)
     } => {
         own = "drops": "Dropped at the sockets of this daemon.";
         others_on_ports = "drops": "Dropped at sockets of other programs on the ports of this daemon.";
-        elsewhere = "drops": "Dropped at UDP sockets on other ports of this network namespace. Not known where there \
-            are more than 4,096.";
+        elsewhere = "drops": "Dropped at UDP sockets on other ports of this network namespace. Not known where \
+            more than 4,096 of them have dropped something.";
     }
 }
 

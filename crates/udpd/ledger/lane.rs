@@ -2,7 +2,7 @@
 //! socket, whose count wraps and goes with the socket.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use mmsg::{MemoryInfo, RecvBatch, Socket};
@@ -26,6 +26,10 @@ pub struct LaneLedger {
     kernel: Mutex<KernelSide>,
     /// What the kernel had dropped when arrivals were refused.
     dropped_at_end: AtomicU64,
+    /// What it counted at the socket when this ledger began.
+    began_at: Option<u32>,
+    /// What it dropped between the last look of the process before and that, once that is known.
+    dropped_between: OnceLock<u64>,
     senders: Mutex<Senders>,
 }
 
@@ -38,7 +42,7 @@ impl LaneLedger {
         // The pipeline says what the kernel does not tell from the beginning. What was dropped before is in the books
         // of those who read the socket then.
         let before = socket.memory_info().map(|memory| memory.drops);
-        let (is_silent, drops) = (before.is_err(), KernelDrops { last: before.unwrap_or(0), total: 0 });
+        let (is_silent, drops) = (before.is_err(), KernelDrops { last: *before.as_ref().unwrap_or(&0), total: 0 });
         Self {
             counts: Published::default(),
             left_over: Cells::<LaneTally>::default(),
@@ -47,6 +51,8 @@ impl LaneLedger {
             core: AtomicUsize::new(NO_CORE),
             kernel: Mutex::new(KernelSide { socket, drops, is_silent, handed_on: None }),
             dropped_at_end: AtomicU64::new(u64::MAX),
+            began_at: before.ok(),
+            dropped_between: OnceLock::new(),
             senders: Mutex::new(Senders::new(Instant::now())),
         }
     }
@@ -111,6 +117,24 @@ impl LaneLedger {
     /// What the kernel had dropped by then, and more than it can drop before.
     pub fn dropped_at_end(&self) -> u64 {
         self.dropped_at_end.load(Ordering::Relaxed)
+    }
+
+    /// Takes what the kernel had counted at the socket when the process before looked last, and returns what it has
+    /// dropped from then on until this ledger began, with `others`; `None` where the kernel does not say.
+    pub fn note_before(&self, seen: u32, others: u64) -> Option<u64> {
+        let between = u64::from(self.began_at?.wrapping_sub(seen)) + others;
+        Some(*self.dropped_between.get_or_init(|| between))
+    }
+
+    /// The same once it is known.
+    pub fn dropped_between(&self) -> Option<u64> {
+        self.dropped_between.get().copied()
+    }
+
+    /// The socket and the kernel's count as of the last look, for whoever goes on with it.
+    pub fn seen(&self) -> Option<(Arc<Socket>, u32)> {
+        let kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        (!kernel.is_silent).then(|| (Arc::clone(&kernel.socket), kernel.drops.last))
     }
 
     /// Counts the senders of a batch that stands for `weight` batches; not at all in the moment that somebody reads.

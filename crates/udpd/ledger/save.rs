@@ -85,6 +85,7 @@ mod tests {
         Snapshot {
             version: "0.1.0".into(),
             uptime_seconds: 12.5,
+            before: None,
             listeners: Vec::new(),
             host: Reading::default(),
             log_lines_lost: 6,

@@ -22,6 +22,9 @@ pub struct Snapshot {
     pub version: String,
     /// Since the process started.
     pub uptime_seconds: f64,
+    /// The process before, whose sockets this one goes on with; null where there was none, or nothing is known of it.
+    #[serde(default)]
+    pub before: Option<BeforeSnapshot>,
     /// In the order of the configuration.
     pub listeners: Vec<ListenerSnapshot>,
     /// What the kernel and the cards counted on this host since the process started, and what of it was lost.
@@ -44,6 +47,22 @@ pub struct ReloadSnapshot {
     pub text: String,
 }
 
+/// What is known of the process before this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BeforeSnapshot {
+    pub pid: u32,
+    /// False when it was killed, or has crashed.
+    pub ended: bool,
+    /// What it may have received and not delivered: all that it had room for; 0 when it has ended by itself, because
+    /// its own ledger says what became of everything.
+    pub lost_datagrams_at_most: u64,
+    /// The memory that these were in.
+    pub lost_bytes_at_most: u64,
+    /// How many datagrams it had received and not delivered when it looked last, up to a second before its end; counted
+    /// once for each sink.
+    pub in_flight: u64,
+}
+
 /// One listener.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ListenerSnapshot {
@@ -54,6 +73,10 @@ pub struct ListenerSnapshot {
     pub arrived: Option<u64>,
     /// What the kernel dropped at its sockets, see `kernel_dropped_unit`. Null when the kernel does not say.
     pub kernel_dropped: Option<u64>,
+    /// What it dropped there after the process before had looked last and before this one began; in no other count.
+    /// Null where none of the sockets is of that process, or nobody knows.
+    #[serde(default)]
+    pub kernel_dropped_between: Option<u64>,
     /// "datagrams", or "buffers" with GRO, where a dropped train counts as one.
     pub kernel_dropped_unit: String,
     #[serde(flatten)]

@@ -22,6 +22,8 @@ impl ListenerSnapshot {
     fn add_earlier(&mut self, before: Self) {
         self.arrived = both(self.arrived, before.arrived, |own, other| own + other);
         self.kernel_dropped = both(self.kernel_dropped, before.kernel_dropped, |own, other| own + other);
+        self.kernel_dropped_between =
+            either(self.kernel_dropped_between, before.kernel_dropped_between, |own, other| own + other);
         self.residual = both(self.residual, before.residual, |own, other| own + other);
         self.wrong_cpu = either(self.wrong_cpu, before.wrong_cpu, |own, other| own + other);
         // By the place of a sink, which may be another now, nobody reads what was offered: each sink tells it.

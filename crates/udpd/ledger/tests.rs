@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::snapshot::{
-    DestinationSnapshot, FilesSnapshot, LaneSnapshot, ListenerSnapshot, SinkSnapshot, UpstreamSnapshot,
+    BeforeSnapshot, DestinationSnapshot, FilesSnapshot, LaneSnapshot, ListenerSnapshot, SinkSnapshot, UpstreamSnapshot,
 };
 use super::tables::{FileTally, KERNEL_DROPPED, ListenerDropped, SinkDropped, UpstreamTally};
 use super::*;
@@ -61,6 +61,7 @@ pub(crate) fn example() -> Snapshot {
         address: "0.0.0.0:514".into(),
         arrived: Some(1_234_667),
         kernel_dropped: Some(1_100),
+        kernel_dropped_between: Some(0),
         kernel_dropped_unit: "datagrams".into(),
         counts: LaneTally::sum(lanes.iter().map(|lane| lane.counts).chain([beside])),
         wrong_cpu: None,
@@ -74,6 +75,13 @@ pub(crate) fn example() -> Snapshot {
     Snapshot {
         version: "0.1.0".into(),
         uptime_seconds: 12.5,
+        before: Some(BeforeSnapshot {
+            pid: 4_711,
+            ended: true,
+            lost_datagrams_at_most: 0,
+            lost_bytes_at_most: 0,
+            in_flight: 0,
+        }),
         listeners: vec![listener],
         host: crate::host::Reading::default(),
         log_lines_lost: 6,

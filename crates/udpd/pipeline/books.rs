@@ -126,6 +126,7 @@ impl Books {
         Snapshot {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_seconds: self.started.elapsed().as_secs_f64(),
+            before: None,
             listeners: listeners.collect(),
             host: self.host.sums(),
             log_lines_lost: crate::logging::lines_lost(),
@@ -177,6 +178,7 @@ impl Books {
             address: listener.address.clone(),
             arrived,
             kernel_dropped: lanes.iter().map(|lane| lane.kernel_dropped).sum(),
+            kernel_dropped_between: listener.dropped_between(),
             kernel_dropped_unit: if listener.gro { "buffers" } else { "datagrams" }.to_owned(),
             counts,
             upstream: listener.upstream.as_ref().map(|upstream| {

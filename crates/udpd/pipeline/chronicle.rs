@@ -4,8 +4,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::books::Books;
+use super::left::Drops;
 use crate::ledger::Snapshot;
-use crate::ledger::snapshot::ReloadSnapshot;
+use crate::ledger::snapshot::{BeforeSnapshot, ReloadSnapshot};
 
 /// For everybody who wants to read the ledger.
 #[derive(Debug)]
@@ -23,12 +24,13 @@ struct Volumes {
     /// The sum of those before.
     ended: Option<Snapshot>,
     last_reload: Option<ReloadSnapshot>,
+    before: Option<BeforeSnapshot>,
 }
 
 impl Chronicle {
     pub(super) fn new(current: Arc<Books>) -> Self {
         Self {
-            volumes: Mutex::new(Volumes { current, ending: Vec::new(), ended: None, last_reload: None }),
+            volumes: Mutex::new(Volumes { current, ending: Vec::new(), ended: None, last_reload: None, before: None }),
             transfer: Arc::default(),
         }
     }
@@ -47,6 +49,22 @@ impl Chronicle {
     /// reading; `None` where there is no such lane.
     pub fn core_of(&self, listener: &str, lane: usize) -> Option<Option<usize>> {
         self.current().core_of(listener, lane)
+    }
+
+    /// How far the kernel had counted at each socket when somebody looked last.
+    pub fn drops_seen(&self) -> Drops {
+        self.current().drops_seen()
+    }
+
+    /// How many datagrams have been offered to sinks and are not decided there at most, once for each sink.
+    pub fn under_way(&self) -> u64 {
+        let volumes = self.volumes();
+        volumes.ending.iter().chain([&volumes.current]).map(|books| books.under_way()).sum()
+    }
+
+    /// Writes down what is known of the process before.
+    pub fn note_process_before(&self, before: BeforeSnapshot) {
+        self.volumes().before = Some(before);
     }
 
     /// One reading, of all of them.
@@ -71,6 +89,7 @@ impl Chronicle {
         let ending: Vec<Snapshot> = volumes.ending.iter().map(|books| books.snapshot()).collect();
         let mut sum = read(&volumes.current);
         ending.into_iter().chain(volumes.ended.clone()).for_each(|earlier| sum.add_earlier(earlier));
+        sum.before = volumes.before;
         sum.last_reload.clone_from(&volumes.last_reload);
         sum
     }

@@ -7,6 +7,7 @@ pub mod buffers;
 mod defaults;
 pub mod descriptors;
 pub mod engine;
+mod held;
 pub mod interfaces;
 mod lane;
 pub mod limits;
@@ -27,6 +28,7 @@ use std::path::Path;
 use mmsg::Uring;
 
 use self::engine::Choice;
+pub use self::held::Held;
 pub use self::interfaces::Interfaces;
 pub use self::lane::{LanePlan, charge_bytes};
 use self::limits::Limits;

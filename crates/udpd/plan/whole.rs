@@ -174,7 +174,7 @@ fn has_company(config: &Config, listener: usize, address: SocketAddr) -> bool {
 }
 
 /// The memory of a sink.
-fn sink_bytes(listeners: &[Listener], sink: &Sink, plan: &SinkPlan) -> usize {
+pub(super) fn sink_bytes(listeners: &[Listener], sink: &Sink, plan: &SinkPlan) -> usize {
     let files = match sink.settings.target() {
         Target::Files(path) => plan.files(listeners, &sink.name, path).len(),
         _ => 0,

@@ -175,6 +175,7 @@ const HOUSEKEEPING: &[i64] = &[
     libc::SYS_fsync,
     libc::SYS_fdatasync,
     libc::SYS_ftruncate,
+    libc::SYS_pwrite64,
     libc::SYS_uname,
     libc::SYS_sysinfo,
     libc::SYS_getuid,
@@ -231,7 +232,9 @@ mod older {
 fn allowed(duty: Duty) -> Vec<&'static [i64]> {
     let mut groups = vec![ALWAYS];
     groups.extend_from_slice(match duty {
-        Duty::Free | Duty::Errand | Duty::Log | Duty::Signals | Duty::Follower | Duty::Writer => &[][..],
+        Duty::Free | Duty::Errand | Duty::Log | Duty::Follower | Duty::Writer => &[][..],
+        // By which it waits where a signalfd cannot be read.
+        Duty::Signals => &[&[libc::SYS_rt_sigtimedwait]],
         Duty::Receiver => &[RECEIVE, older::POLL],
         // Where its ring fails it receives without.
         Duty::RingReceiver => &[RECEIVE, RING, older::POLL],

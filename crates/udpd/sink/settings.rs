@@ -39,6 +39,12 @@ pub trait SinkSettings: Any + fmt::Debug + Send + Sync {
         0
     }
 
+    /// How many datagrams so many consumers hold at most beside those in batches; `None` where their bytes are all that
+    /// is bounded.
+    fn datagrams_max(&self, _consumers: usize) -> Option<usize> {
+        None
+    }
+
     /// The sinks that this one stands for, where it is short for several, each with what its name has besides.
     fn split(&self) -> Vec<(String, AnySettings)> {
         Vec::new()

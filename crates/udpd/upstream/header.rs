@@ -32,6 +32,7 @@ pub(super) struct Clock {
 
 /// Reads the header. `port` is the sender's. `None` for what is not of this protocol, or too short. The units of an
 /// IPFIX message are 0 here: see `ipfix`.
+#[inline]
 pub(super) fn parse(sequence: Sequence, payload: &[u8], port: u16) -> Option<Header> {
     match sequence {
         Sequence::NetFlow5 => netflow5(payload),
@@ -109,12 +110,22 @@ fn rtp(payload: &[u8]) -> Option<Header> {
     })
 }
 
+#[inline]
 fn fixed(Fixed { offset, bytes, order }: Fixed, payload: &[u8], port: u16) -> Option<Header> {
-    let written = payload.get(offset..offset.checked_add(bytes)?)?;
-    let push = |number: u64, byte: &u8| number << 8 | u64::from(*byte);
+    let written = payload.get(offset..)?;
+    // All of a word at once where there is one; from the end of a datagram what there is of it.
+    let word = match written.first_chunk() {
+        Some(word) => *word,
+        None => {
+            let mut word = [0; 8];
+            word[..bytes].copy_from_slice(written.get(..bytes)?);
+            word
+        }
+    };
+    let behind = u64::BITS - 8 * bytes as u32;
     let number = match order {
-        Order::Big => written.iter().fold(0, push),
-        Order::Little => written.iter().rev().fold(0, push),
+        Order::Big => u64::from_be_bytes(word) >> behind,
+        Order::Little => u64::from_le_bytes(word) << behind >> behind,
     };
     Some(Header { stream: port.into(), number, units: 1, clock: Clock::default() })
 }

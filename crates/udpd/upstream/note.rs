@@ -8,6 +8,9 @@ use super::header::Clock;
 /// How many words a note has: a line of the cache.
 pub(super) const WORDS: usize = 8;
 
+/// What stands before an IPv4 address in the IPv6 address that stands for it.
+const MAPPED: u128 = 0xffff << 32;
+
 /// What tells one stream from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(super) struct Key {
@@ -17,12 +20,13 @@ pub(super) struct Key {
 }
 
 impl Key {
+    #[inline]
     pub(super) fn new(source: IpAddr, stream: u64) -> Self {
         let source = match source {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-            IpAddr::V6(v6) => v6,
+            IpAddr::V4(v4) => MAPPED | u128::from(v4.to_bits()),
+            IpAddr::V6(v6) => v6.to_bits(),
         };
-        Self { source: u128::from(source), stream }
+        Self { source, stream }
     }
 }
 
@@ -107,6 +111,13 @@ impl Note {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_ipv4_sender_is_the_same_as_its_mapped_address() {
+        let key = |text: &str| Key::new(text.parse().expect("an address"), 7);
+        assert_eq!(key("192.0.2.129"), key("::ffff:192.0.2.129"));
+        assert_ne!(key("192.0.2.129"), key("::192.0.2.129"));
+    }
 
     #[test]
     fn a_note_comes_out_as_it_was_written() {

@@ -69,6 +69,7 @@ impl Observer {
         self.ring.is_other_socket.store(true, Ordering::Relaxed);
     }
 
+    #[inline]
     fn note(&mut self, datagram: &Datagram<'_>) {
         let source = headers::source(datagram);
         let Some(header) = header::parse(self.sequence, datagram.payload(), source.port()) else {
@@ -77,19 +78,25 @@ impl Observer {
         };
         let key = Key::new(source.ip(), header.stream);
         let drops = if self.knows_drops { datagram.drop_overflow().unwrap_or(0) } else { 0 };
-        let Header { number, units, clock, .. } = header;
-        if u64::from(units) > self.units_max {
-            self.units_max = units.into();
-            self.ring.units_max.store(self.units_max, Ordering::Relaxed);
-        }
         if self.sequence == Sequence::Ipfix {
             self.note_message(key, &header, datagram.payload());
             return;
         }
-        let note = Note { key, what: What::Run, number, units, datagrams: 1, clock, drops };
-        if let Some(run) = self.runs.push(&note) {
-            write_run(&mut self.writer, &self.ring, &run);
+        if !self.runs.go_on(&key, &header, drops) {
+            self.begin(key, header, drops);
         }
+        if u64::from(header.units) > self.units_max {
+            self.units_max = header.units.into();
+            self.ring.units_max.store(self.units_max, Ordering::Relaxed);
+        }
+    }
+
+    /// A run that begins with this datagram. By itself, so that a run that goes on never makes a note in memory.
+    #[inline(never)]
+    fn begin(&mut self, key: Key, header: Header, drops: u32) {
+        let Header { number, units, clock, .. } = header;
+        let run = Note { key, what: What::Run, number, units, datagrams: 1, clock, drops };
+        self.runs.begin(&run, |closed| write_run(&mut self.writer, &self.ring, closed));
     }
 
     /// A message of IPFIX, with what its sets say, in one piece.

@@ -79,8 +79,10 @@ impl Writer {
         }
         let slots = self.ring.slots();
         for note in notes {
-            let slot = &slots[self.written % NOTES];
-            slot.iter().zip(note.words()).for_each(|(cell, word)| cell.store(word, Ordering::Relaxed));
+            let (slot, words) = (&slots[self.written % NOTES], note.words());
+            for (cell, word) in slot.iter().zip(&words) {
+                cell.store(*word, Ordering::Relaxed);
+            }
             self.written += 1;
         }
         true

@@ -2,6 +2,7 @@
 //! it. Many streams that come by turns cost one note each that way, and not one a datagram. Where a stream finds no
 //! place a run is closed for it: that costs a note, and nothing is lost.
 
+use super::header::Header;
 use super::note::{Key, Note};
 
 /// How many runs may be open: a bit each, and few enough that they stay in the nearest cache.
@@ -22,30 +23,50 @@ impl Runs {
         Self { open: 0, places: [Note::default(); PLACES], mask: u64::MAX >> (64 - bits) }
     }
 
-    /// Lets the run of this stream go on with `note`, or begins one. Returns the run that is closed by that.
-    pub(super) fn push(&mut self, note: &Note) -> Option<Note> {
-        let first = place(&note.key);
-        // The neighbour takes what finds its place in use.
-        let is_for = |place: usize| self.open >> place & 1 == 0 || self.places[place].key == note.key;
-        let place = if !is_for(first) && is_for(first ^ 1) { first ^ 1 } else { first };
+    /// Lets the run of this stream go on with this datagram. False where there is none, or where it cannot.
+    #[inline]
+    pub(super) fn go_on(&mut self, key: &Key, header: &Header, drops: u32) -> bool {
+        let first = place(key);
+        let is_there = |place: usize| self.places[place].key == *key && self.is_open(place);
+        let place = if is_there(first) {
+            first
+        } else if is_there(first ^ 1) {
+            first ^ 1
+        } else {
+            return false;
+        };
         let run = &mut self.places[place];
-        if self.open >> place & 1 == 0 {
-            self.open |= 1 << place;
-            *run = *note;
-            return None;
-        }
-        if run.key == note.key
-            && run.number.wrapping_add(run.units.into()) & self.mask == note.number
-            && run.drops == note.drops
+        if run.number.wrapping_add(run.units.into()) & self.mask == header.number
+            && run.drops == drops
             // A run has the clock of its last datagram; that of the first must not seem later than it is.
-            && run.clock.made_at == note.clock.made_at
-            && let Some(units) = run.units.checked_add(note.units)
-            && let Some(datagrams) = run.datagrams.checked_add(note.datagrams)
+            && run.clock.made_at == header.clock.made_at
+            && let Some(units) = run.units.checked_add(header.units)
+            && let Some(datagrams) = run.datagrams.checked_add(1)
         {
-            (run.units, run.datagrams, run.clock) = (units, datagrams, note.clock);
-            return None;
+            (run.units, run.datagrams, run.clock) = (units, datagrams, header.clock);
+            return true;
         }
-        Some(std::mem::replace(run, *note))
+        false
+    }
+
+    /// Begins a run. The one that had its place is closed.
+    #[inline]
+    pub(super) fn begin(&mut self, run: &Note, close: impl FnOnce(&Note)) {
+        let first = place(&run.key);
+        let neighbour = first ^ 1;
+        let is_for = |place: usize| !self.is_open(place) || self.places[place].key == run.key;
+        // The neighbour takes what finds its place in use.
+        let place = if !is_for(first) && is_for(neighbour) { neighbour } else { first };
+        if self.is_open(place) {
+            close(&self.places[place]);
+        }
+        self.open |= 1 << place;
+        self.places[place] = *run;
+    }
+
+    #[inline]
+    fn is_open(&self, place: usize) -> bool {
+        self.open >> place & 1 == 1
     }
 
     /// Closes one of the runs that are open.
@@ -57,6 +78,7 @@ impl Runs {
 }
 
 /// The place of a stream. Who shares one with another on purpose gains nothing but a note for each datagram.
+#[inline]
 fn place(key: &Key) -> usize {
     let source = (key.source >> 64) as u64 ^ key.source as u64;
     // The fractions of the golden ratio and of the root of 2: multiples of either lie far from each other.
@@ -67,6 +89,16 @@ fn place(key: &Key) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As the receiver does it; returns the run that is closed by that.
+    fn push(runs: &mut Runs, note: &Note) -> Option<Note> {
+        let header = Header { stream: note.key.stream, number: note.number, units: note.units, clock: note.clock };
+        let mut closed = None;
+        if !runs.go_on(&note.key, &header, note.drops) {
+            runs.begin(note, |run| closed = Some(*run));
+        }
+        closed
+    }
 
     fn note(stream: u64, number: u64) -> Note {
         Note { key: Key { source: 7, stream }, number, units: 1, datagrams: 1, ..Note::default() }
@@ -87,7 +119,7 @@ mod tests {
         let mut runs = Runs::new(16);
         for number in 65_530..65_550 {
             for stream in 0..3 {
-                assert_eq!(runs.push(&note(stream, number & 0xffff)), None);
+                assert_eq!(push(&mut runs, &note(stream, number & 0xffff)), None);
             }
         }
         assert_eq!(rest(&mut runs), [(0, 65_530, 20, 20), (1, 65_530, 20, 20), (2, 65_530, 20, 20)]);
@@ -97,7 +129,7 @@ mod tests {
     #[test]
     fn a_gap_a_step_back_and_a_drop_close_a_run_and_begin_another() {
         let mut runs = Runs::new(32);
-        let mut closed = |note: &Note| runs.push(note).as_ref().map(short);
+        let mut closed = |note: &Note| push(&mut runs, note).as_ref().map(short);
         assert_eq!(closed(&note(1, 5)), None);
         assert_eq!(closed(&note(1, 6)), None);
         assert_eq!(closed(&note(1, 8)), Some((1, 5, 2, 2)));
@@ -116,7 +148,7 @@ mod tests {
         };
         for number in 0..50 {
             for stream in 0..1000 {
-                runs.push(&note(stream, number)).iter().for_each(&mut write);
+                push(&mut runs, &note(stream, number)).iter().for_each(&mut write);
             }
         }
         while let Some(note) = runs.pop() {

@@ -8,6 +8,7 @@ fn reading(kernel_dropped: u64) -> Snapshot {
     Snapshot {
         version: String::new(),
         uptime_seconds: 0.0,
+        before: None,
         host: Reading::default(),
         log_lines_lost: 0,
         last_reload: None,
@@ -16,6 +17,7 @@ fn reading(kernel_dropped: u64) -> Snapshot {
             address: String::new(),
             arrived: Some(kernel_dropped),
             kernel_dropped: Some(kernel_dropped),
+            kernel_dropped_between: None,
             kernel_dropped_unit: String::new(),
             counts: LaneTally::default(),
             wrong_cpu: None,

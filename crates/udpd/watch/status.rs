@@ -105,6 +105,7 @@ mod tests {
         let mut snapshot = Snapshot {
             version: String::new(),
             uptime_seconds: 10.0,
+            before: None,
             listeners: Vec::new(),
             host: crate::host::Reading::default(),
             log_lines_lost: 0,

@@ -4,7 +4,8 @@ import socket
 import sys
 import time
 
-from scene import HERE, Failed, Skipped, apply, cure, far_less, first, nothing, paced
+from findings import Failed, cure, first, nothing
+from scene import HERE, Skipped, apply, far_less, paced
 
 # A buffer of 39 short datagrams.
 SMALL = "s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)"

@@ -7,7 +7,8 @@ import subprocess
 import time
 from collections import Counter
 
-from scene import HERE, Failed, Skipped, apply, cure, first, nothing, paced
+from findings import Failed, cure, first, nothing
+from scene import HERE, Skipped, apply, paced
 
 
 def no_listener(scene):

@@ -5,7 +5,8 @@ import subprocess
 import threading
 import time
 
-from scene import HERE, Failed, Skipped, bursts, change, cure, first, listening, nothing, nothing_at, paced, stalled
+from findings import Failed, cure, first, nothing
+from scene import HERE, Skipped, bursts, change, listening, nothing_at, paced, stalled
 
 
 def with_key(scene, keys, found):

@@ -11,7 +11,8 @@ import traceback
 import cases_of_programs
 import cases_of_the_host
 import cases_of_udpd
-from scene import Failed, Scene, Skipped
+from findings import Failed
+from scene import Scene, Skipped
 
 
 TRIES = 4

@@ -12,12 +12,10 @@ import sys
 import threading
 import time
 
+from findings import Failed
+
 HERE = "10.9.0.1"
 UDP_SEGMENT = 103
-
-
-class Failed(Exception):
-    """What explain said is not what happened."""
 
 
 class Skipped(Exception):
@@ -120,19 +118,6 @@ def stop(process):
     process.wait()
 
 
-def first(said, case, at_least=1):
-    """The finding that is told first, which must be this one."""
-    findings = said["findings"]
-    if not findings or findings[0]["case"] != case or findings[0]["lost"] < at_least:
-        raise Failed(f"{case} is not told first: {json.dumps(said, indent=1)}")
-    return findings[0]
-
-
-def nothing(said):
-    if said["lost"]:
-        raise Failed(f"the cure does not help: {json.dumps(said, indent=1)}")
-
-
 def far_less(said, found):
     """A cure by priority or by a larger program: another program may still take the core for a moment."""
     lost = sum(finding["lost"] for finding in said["findings"] if finding["layer"] == found["layer"])
@@ -143,14 +128,6 @@ def far_less(said, found):
 def nothing_at(said, layer):
     if any(finding["lost"] and finding["layer"] == layer for finding in said["findings"]):
         raise Failed(f"the cure does not help at {layer}: {json.dumps(said, indent=1)}")
-
-
-def cure(finding, kind, containing=""):
-    """The first cure of a kind."""
-    for found in finding["cures"]:
-        if found["kind"] == kind and containing in json.dumps(found):
-            return found
-    raise Failed(f"no {kind} cures it: {json.dumps(finding, indent=1)}")
 
 
 def apply(found):

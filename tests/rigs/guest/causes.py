@@ -11,6 +11,7 @@ import subprocess
 import time
 
 import senders
+from findings import Failed, cure, first, nothing
 
 UDP_SEGMENT = 103
 LISTENER = 5140
@@ -33,10 +34,6 @@ type = "null"
 interfaces = ["port0"]
 rx_queues = 2
 """
-
-
-class Failed(Exception):
-    """What explain said is not what happened."""
 
 
 class Scene:
@@ -111,27 +108,6 @@ class Scene:
             self.run(cure["command"])
 
 
-def first(said, case, at_least=1):
-    """The finding that is told first, which must be this one."""
-    findings = said["findings"]
-    if not findings or findings[0]["case"] != case or findings[0]["lost"] < at_least:
-        raise Failed(f"{case} is not told first: {json.dumps(said, indent=1)}")
-    return findings[0]
-
-
-def cure(finding, kind, containing=""):
-    """The first cure of a kind."""
-    for found in finding["cures"]:
-        if found["kind"] == kind and containing in json.dumps(found):
-            return found
-    raise Failed(f"no {kind} cures it: {json.dumps(finding, indent=1)}")
-
-
-def nothing(said):
-    if said["lost"]:
-        raise Failed(f"the cure does not help: {json.dumps(said, indent=1)}")
-
-
 def without(said, case):
     """It has cost nothing before, so it has to be gone."""
     nothing(said)
@@ -202,10 +178,15 @@ def backlog_too_short(scene):
     nothing(scene.explain(lambda: all_come(scene, send, 180)))
 
 
-def conntrack_full(scene):
-    """A table of 20 entries, and 40 senders."""
+def load_conntrack(scene):
+    """Has all connections tracked from now on."""
     scene.run("insmod /modules/crc32c_generic.ko; insmod /modules/libcrc32c.ko; insmod /modules/nf_defrag_ipv4.ko;"
               " insmod /modules/nf_defrag_ipv6.ko; insmod /modules/nf_conntrack.ko enable_hooks=1 hashsize=16384")
+
+
+def conntrack_full(scene):
+    """A table of 20 entries, and 40 senders."""
+    load_conntrack(scene)
     scene.undo.append("rmmod nf_conntrack")
     scene.daemon()
     scene.set(net__netfilter__nf_conntrack_max=20)

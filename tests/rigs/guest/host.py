@@ -2,6 +2,7 @@
 import argparse
 import concurrent.futures
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import traceback
 import causes
 import journal
 import lasting
+import mixes
 import rivals
 import shapes
 import verdicts
@@ -27,7 +29,11 @@ EXTRAS = {
     "races": journal.races,
     "kills": journal.kills,
     "causes": causes.causes,
+    "mixes": mixes.mixes,
 }
+
+# Records of single shapes: their files, and what stands above them.
+RECORDS = {"mixes": ("mixes", "Random overloads that mix the layers")}
 
 
 def main():
@@ -53,8 +59,11 @@ def main():
         for part in pool.map(lambda name: apart(name, chosen), names):
             report.take(part)
     if chosen.record:
-        command = f"SHAPES={chosen.shapes} tests/rigs/steering_in_guest.sh"
-        report.record(chosen.record, command, version)
+        seed = f"SEED={os.environ['SEED']} " if "SEED" in os.environ else ""
+        whole = " --whole" if chosen.whole else ""
+        command = f"{seed}SHAPES={chosen.shapes} tests/rigs/steering_in_guest.sh{whole}"
+        name, title = RECORDS.get(chosen.shapes, ("steering", "Steering on machines of other shapes"))
+        report.record(chosen.record, command, version, name, title)
     failed = report.failed()
     print(f"{len(failed)} of {len(report.checks)} checks failed")
     for shape, name, _ in failed:

@@ -48,7 +48,7 @@ class Report:
         self.checks += saved["checks"]
         self.facts += saved["facts"]
 
-    def record(self, folder, command, kernel):
+    def record(self, folder, command, kernel, name, title):
         """The page of this run, and each check as a line of its table."""
         folder = pathlib.Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -56,11 +56,11 @@ class Report:
         failed = self.failed()
         host = f"{platform.machine()}, Linux {platform.release()}; in the guests Linux {kernel}"
         text = [
-            "# Steering on machines of other shapes",
+            f"# {title}",
             "",
-            f"{datetime.date.today()}, {host}, emulated without KVM. `{command}`:",
-            f"{len(self.checks)} checks in {minutes:.0f} minutes, {len(failed)} failed. Each check is a line of",
-            "steering.csv.",
+            f"{datetime.date.today()}, {host}, emulated without KVM.",
+            f"`{command}`:",
+            f"{len(self.checks)} checks in {minutes:.0f} minutes, {len(failed)} failed. Each is a line of {name}.csv.",
             "",
             "| machine | checks | failed |",
             "|---|---|---|",
@@ -72,8 +72,8 @@ class Report:
         text += [f"| {shape} | {what} | {value} |" for shape, what, value in self.facts]
         if failed:
             text += ["", "Failed:", "", *(f"- {shape}: {name}" for shape, name, _ in failed)]
-        (folder / "steering.md").write_text("\n".join(text) + "\n")
-        with open(folder / "steering.csv", "w", newline="") as file:
+        (folder / f"{name}.md").write_text("\n".join(text) + "\n")
+        with open(folder / f"{name}.csv", "w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["machine", "check", "result"])
             writer.writerows([shape, name, "failed" if wrong else "ok"] for shape, name, wrong in self.checks)

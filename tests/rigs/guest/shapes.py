@@ -88,6 +88,8 @@ SHAPES = {
     "journal": Shape(Machine("4", [(512, "0-3")], [Card(queues=4)]), [], ("races", "kills")),
     # Whose losses `udpd explain` has to explain.
     "causes": Shape(Machine("4", [(512, "0-3")], [Card(queues=4), Card("vmxnet3")]), [], ("causes",)),
+    # Which loses in every layer at once, and has to say where to the datagram.
+    "mixes": Shape(Machine("4", [(1024, "0-3")], [Card("vmxnet3"), Card(queues=4)]), [], ("mixes",)),
     "one-core": Shape(Machine("1", [(512, "0")], [Card()]), [Case("one-core", [0])]),
     "six-cores": Shape(
         Machine("6", [(512, "0-5")], [Card(queues=3), Card(queues=4)]),
@@ -117,4 +119,4 @@ SHAPES = {
 }
 
 # The longest first: others run beside it.
-SHORT = ["two-nodes", "cards", "worst", "journal", "causes"]
+SHORT = ["two-nodes", "cards", "worst", "journal", "causes", "mixes"]

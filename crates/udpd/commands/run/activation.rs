@@ -2,11 +2,22 @@
 //! LISTEN_FDNAMES and LISTEN_PID. They come from a `.socket` unit, or are those that udpd itself has put into the
 //! descriptor store before it was restarted.
 
+use std::os::fd::OwnedFd;
+
+use super::record;
 use crate::exit::{ExitCode, Failure};
 use crate::pipeline::Kept;
 
-/// Takes them.
-pub(crate) fn take_passed_sockets() -> Result<Kept, Failure> {
+/// What was passed.
+#[derive(Debug)]
+pub(crate) struct Passed {
+    pub kept: Kept,
+    /// What the process before has written down.
+    pub record: Option<OwnedFd>,
+}
+
+/// Takes it.
+pub(crate) fn take_passed() -> Result<Passed, Failure> {
     let variable = |name| std::env::var(name).ok();
     let count = passed(variable("LISTEN_FDS").as_deref(), variable("LISTEN_PID").as_deref(), std::process::id());
     let descriptors = mmsg::take_passed(count).map_err(|error| {
@@ -17,7 +28,10 @@ pub(crate) fn take_passed_sockets() -> Result<Kept, Failure> {
         Failure::new(ExitCode::Configuration, message)
     })?;
     let names = variable("LISTEN_FDNAMES").unwrap_or_default();
-    Kept::new(named(&names).zip(descriptors).collect())
+    let (mut records, sockets): (Vec<_>, Vec<_>) =
+        named(&names).zip(descriptors).partition(|(name, _)| name == record::NAME);
+    let record = records.pop().map(|(_, record)| record);
+    Ok(Passed { kept: Kept::new(sockets)?, record })
 }
 
 /// How many sockets were passed to this process. What was meant for another one, and inherited from it, is none of

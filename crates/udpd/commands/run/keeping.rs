@@ -180,6 +180,7 @@ impl Housekeeping<'_> {
                 self.upkeep = Upkeep::new(&config, &self.pipeline);
                 self.watches = Watches::new(&config, &plan, &self.pipeline);
                 *self.seats.lock().unwrap_or_else(PoisonError::into_inner) = published::of(&config, &plan);
+                self.store.go_on(&config, &plan);
                 self.store.keep(&self.pipeline);
                 words::say(&config, &plan);
                 let (listeners, lanes) = (config.listeners.len(), self.pipeline.lanes().len());

@@ -5,9 +5,11 @@ mod activation;
 mod hangup;
 mod inside;
 mod keeping;
+mod record;
 mod reload;
 mod say;
 mod store;
+mod will;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
+use self::activation::Passed;
 use self::hangup::Hangup;
 use self::inside::Inside;
 pub(super) use self::inside::{duties, reaches};
@@ -32,7 +35,7 @@ use crate::logging;
 use crate::os::crew::{self, Crew, Event};
 use crate::os::notify::Notifier;
 use crate::os::signals::{self, Effect};
-use crate::pipeline::{Kept, Pipeline};
+use crate::pipeline::Pipeline;
 use crate::plan::limits::Limits;
 use crate::plan::{self, Plan, descriptors, published, words};
 use crate::settings::Chosen;
@@ -52,12 +55,12 @@ const LOG_LIMIT: Duration = Duration::from_millis(200);
 /// A reload reads `file` again.
 pub fn execute(config: Config, file: Option<PathBuf>) -> Result<(), Failure> {
     // Before anything is opened here, whose number could be taken for one that was passed.
-    let kept = activation::take_passed_sockets()?;
+    let passed = activation::take_passed()?;
     let (crew, events) = Crew::new();
     let (inside, crew) = Inside::prepare(config.daemon.sandbox, crew)?;
     signals::watch(&crew)?;
     let logger = logging::start(config.daemon.log_level, config.daemon.log_format, io::stderr(), &crew)?;
-    let outcome = serve(config, file, kept, inside, &crew, &events);
+    let outcome = serve(config, file, passed, inside, &crew, &events);
     logger.finish(LOG_LIMIT);
     outcome
 }
@@ -65,7 +68,7 @@ pub fn execute(config: Config, file: Option<PathBuf>) -> Result<(), Failure> {
 fn serve(
     config: Config,
     file: Option<PathBuf>,
-    kept: Kept,
+    passed: Passed,
     inside: Inside,
     crew: &Crew,
     events: &Receiver<Event>,
@@ -74,7 +77,7 @@ fn serve(
     let config: &Config = &own;
     let started = Instant::now();
     let notifier = Arc::new(Notifier::from_environment());
-    let mut store = Store::new(&notifier, &kept);
+    let mut store = Store::new(&notifier, &passed.kept, passed.record);
     let plan = plan::make(config, &plan::neighbours(None))?;
     Limits::read(Path::new("/")).refuse_start(config, &plan)?;
     descriptors::provide(config, &plan)?;
@@ -84,8 +87,9 @@ fn serve(
     // First what tells a second daemon on the same configuration from the first, so that it ends before it takes a
     // datagram.
     let windows = BoundWindows::bind(config).map_err(|failure| inside.explain(failure))?;
-    let claims = kept.claim(config, &plan)?;
+    let claims = passed.kept.claim(config, &plan)?;
     store.forget(&claims.gone);
+    store.begin(config, &plan, &claims);
     let pipeline =
         Pipeline::start_with(claims, config, &plan, started, crew).map_err(|failure| inside.explain(failure))?;
     // What the host lost before is not told.
@@ -125,6 +129,7 @@ fn serve(
     notifier.stopping();
     log::info!("stopping: {}", reason.text());
     let snapshot = pipeline.stop(DRAIN_LIMIT, |wait| is_told_to_end(events, wait));
+    store.end();
     upkeep.end();
     windows.close();
     say_ledger(&snapshot);
@@ -136,6 +141,7 @@ fn serve(
 fn say_readiness(pipeline: &Pipeline, config: &Config, plan: &Plan, store: &mut Store, notifier: &Notifier) {
     pipeline.lanes().iter().for_each(say_lane);
     say_pages(pipeline);
+    will::say_owner_of_groups(pipeline);
     words::say(config, plan);
     let receiving = match pipeline.lanes().len() {
         1 => "1 lane receives".to_owned(),

@@ -6,12 +6,17 @@
 //! written down here.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::record::NAME;
+use super::will::Will;
+use crate::config::Config;
 use crate::os::holder;
 use crate::os::notify::Notifier;
-use crate::pipeline::{Kept, Lane, Pipeline};
+use crate::pipeline::{Claims, Kept, Lane, Pipeline};
+use crate::plan::Plan;
 
 /// How long the manager may take to close a socket.
 const FORGET_LIMIT: Duration = Duration::from_secs(5);
@@ -26,14 +31,22 @@ pub(crate) struct Store {
     stored: BTreeMap<String, u64>,
     /// The inodes of sockets that a unit of their own keeps.
     of_units: Vec<u64>,
+    /// What the next process has to know.
+    will: Will,
+    /// It is in the store, put there by an earlier process or by this one.
+    has_will: bool,
 }
 
 impl Store {
-    pub(crate) fn new(notifier: &Arc<Notifier>, kept: &Kept) -> Self {
+    pub(crate) fn new(notifier: &Arc<Notifier>, kept: &Kept, record: Option<OwnedFd>) -> Self {
         let (own, of_units): (Vec<_>, Vec<_>) = kept.sockets().iter().partition(|kept| kept.is_own());
         let limit = std::env::var("FDSTORE").ok().and_then(|limit| limit.parse().ok()).filter(|&limit| limit > 0);
+        let has_record = record.is_some();
         let limit = limit.or((!own.is_empty()).then_some(usize::MAX)).filter(|_| notifier.has_manager());
+        let will = Will::new(record, limit.is_some());
         Self {
+            has_will: has_record && will.has_before(),
+            will,
             notifier: Arc::clone(notifier),
             limit,
             stored: own.iter().map(|kept| (kept.name.clone(), kept.inode)).collect(),
@@ -52,6 +65,21 @@ impl Store {
         }
     }
 
+    /// To be called right before the first datagram can come: from then on a kill is one of this process.
+    pub(crate) fn begin(&mut self, config: &Config, plan: &Plan, claims: &Claims) {
+        self.will.begin(config, plan, claims);
+    }
+
+    /// Another configuration is in force.
+    pub(crate) fn go_on(&mut self, config: &Config, plan: &Plan) {
+        self.will.go_on(config, plan);
+    }
+
+    /// The books are closed, and the next process may know.
+    pub(crate) fn end(&mut self) {
+        self.will.end();
+    }
+
     /// Has the sockets of all lanes kept, as they are now, and no others.
     pub(crate) fn keep(&mut self, pipeline: &Pipeline) {
         let lanes = pipeline.lanes();
@@ -68,6 +96,28 @@ impl Store {
             lane.note_kept(is_stored || self.is_of_unit(lane));
         }
         before.keys().for_each(|name| self.notifier.forget(name));
+        self.keep_will(pipeline);
+    }
+
+    /// Has what the next process must know kept beside the sockets.
+    fn keep_will(&mut self, pipeline: &Pipeline) {
+        self.will.run(pipeline);
+        let Some(limit) = self.limit else { return };
+        if let (false, Some(file)) = (self.has_will, self.will.file()) {
+            if limit <= pipeline.lanes().len() {
+                log::warn!(
+                    "the service manager keeps {limit} descriptors, one for each lane: there is no place for what the \
+                     next process has to know, and after a kill it cannot say what may be lost; raise \
+                     FileDescriptorStoreMax= (and FDSTORE= beside it) in the unit file"
+                );
+            } else {
+                // One that nobody could read.
+                self.notifier.forget(NAME);
+                self.notifier.keep(NAME, file.descriptor());
+            }
+            self.has_will = true;
+        }
+        self.will.look();
     }
 
     /// Puts a socket there unless it is; takes its name off the list of what was there before.
@@ -90,6 +140,7 @@ impl Store {
         if self.limit.is_some() && !pipeline.lanes().iter().all(|lane| self.is_of_unit(lane) || is_stored(lane)) {
             self.keep(pipeline);
         }
+        self.will.look();
     }
 
     fn is_of_unit(&self, lane: &Lane) -> bool {

@@ -42,6 +42,10 @@ pub fn render(snapshot: &Snapshot) -> String {
     if snapshot.log_lines_lost > 0 {
         let _ = writeln!(text, "log lines lost: {}", grouped(snapshot.log_lines_lost));
     }
+    if let Some(before) = snapshot.before.filter(|before| !before.ended) {
+        let most = grouped(before.lost_datagrams_at_most);
+        let _ = writeln!(text, "the process before (pid {}) was killed: it lost at most {most} datagrams", before.pid);
+    }
     for listener in &snapshot.listeners {
         let _ = writeln!(text, "\nlistener {} on {}", listener.name, listener.address);
         push_sharers(&mut text, listener.shared_with.as_deref());
@@ -93,6 +97,10 @@ fn push_sums(text: &mut String, listener: &ListenerSnapshot) {
     if let Some(upstream) = &listener.upstream {
         push_upstream(&mut rows, upstream, listener.arrived);
     }
+    let between = listener.kernel_dropped_between.filter(|between| *between > 0);
+    let while_nobody =
+        |between| ("dropped between processes", grouped(between), format!("{unit}, while no process looked"));
+    rows.extend(between.map(while_nobody));
     rows.extend(listener.wrong_cpu.map(|wrong| ("on the wrong core", grouped(wrong), unit.clone())));
     let (residual, verdict) = match listener.residual {
         None => ("-".to_owned(), "unknown, because a term is unknown"),

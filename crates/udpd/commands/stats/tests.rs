@@ -177,3 +177,16 @@ fn the_first_path_that_answers_is_taken() {
     assert!(failure.message.contains("no udpd is running"), "{failure}");
     assert!(failure.message.contains("absent.sock"), "{failure}");
 }
+
+#[test]
+fn what_a_process_before_may_have_lost_is_said_and_what_it_did_not_is_not() {
+    let mut snapshot = example();
+    assert!(!render(&snapshot).contains("the process before"), "it has ended by itself");
+    assert!(!render(&snapshot).contains("between processes"), "nothing was");
+    let before = snapshot.before.as_mut().expect("an example");
+    (before.ended, before.lost_datagrams_at_most) = (false, 70_000);
+    snapshot.listeners[0].kernel_dropped_between = Some(12);
+    let text = render(&snapshot);
+    assert!(text.contains("the process before (pid 4711) was killed: it lost at most 70,000 datagrams"), "{text}");
+    assert!(text.lines().any(|line| line.contains("dropped between processes") && line.contains("12")), "{text}");
+}

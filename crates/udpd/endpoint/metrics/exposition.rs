@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 use std::fmt::{Display, Write};
 
 use super::host::{self, Sample};
-use crate::ledger::snapshot::{LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot, Takes, UpstreamSnapshot};
+use crate::ledger::snapshot::{
+    BeforeSnapshot, LaneSnapshot, ListenerSnapshot, SinkSnapshot, Snapshot, Takes, UpstreamSnapshot,
+};
 use crate::ledger::tables::KERNEL_DROPPED;
 use crate::ledger::{Counter, ResidenceSnapshot, Table};
 
@@ -23,6 +25,9 @@ pub fn exposition(snapshot: &Snapshot) -> String {
     to.add("udpd_uptime_seconds", "Time since the process started.", &[], snapshot.uptime_seconds);
     let help = "Log lines that could not be written because stderr was full or closed.";
     to.add("udpd_log_lines_lost_total", help, &[], snapshot.log_lines_lost);
+    if let Some(before) = &snapshot.before {
+        add_before(&mut to, before);
+    }
     let mut seen = BTreeSet::new();
     for listener in &snapshot.listeners {
         add_listener(&mut to, listener);
@@ -44,11 +49,25 @@ pub fn exposition(snapshot: &Snapshot) -> String {
     to.text()
 }
 
+/// What the process before may have lost.
+fn add_before(to: &mut Exposition, before: &BeforeSnapshot) {
+    let help = "Datagrams that the process before had room for when it was killed, so that it lost no more; 0 when it \
+                has ended by itself. Absent where nothing is known of one.";
+    to.add("udpd_before_lost_datagrams_at_most", help, &[], before.lost_datagrams_at_most);
+    let help = "The memory that these were in. Absent where nothing is known of one.";
+    to.add("udpd_before_lost_bytes_at_most", help, &[], before.lost_bytes_at_most);
+}
+
 fn add_listener(to: &mut Exposition, listener: &ListenerSnapshot) {
     let labels = [("listener", listener.name.as_str())];
     to.add_table(&labels, listener.counts.values().filter(|(counter, _)| !counter.by_lane));
     to.add_table(&labels, listener.kernel_dropped.map(|count| (&KERNEL_DROPPED, count)));
     to.add_table(&labels, listener.counts.dropped.values());
+    if let Some(between) = listener.kernel_dropped_between {
+        let help = "What the kernel dropped between the last look of the process before and the start of this one; in \
+                    no other metric. Absent where no socket is of that process.";
+        to.add("udpd_dropped_between_processes", help, &labels, between);
+    }
     if let Some(residual) = listener.residual {
         let help = "Datagrams that the ledger cannot account for; anything but 0 is a bug of udpd. Absent where \
                     a term is unknown.";

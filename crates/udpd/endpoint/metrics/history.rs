@@ -2,9 +2,9 @@
 //! and queues were, how long datagrams stayed, and what the host dropped before its sockets. All listeners together, so
 //! that its size depends on nothing; what each listener lost is in `listener_hours`, in longer steps.
 //!
-//! Its memory is taken at start and never grows: 3,600 points of 64 bytes in a ring, 225 KiB. A point is what happened
-//! between two readings of the ledger, with the time between them, so a rate is right also where a second was longer.
-//! What nobody knows is null, and never 0.
+//! The ring of points is taken at start and never grows: 3,600 of 64 bytes, 225 KiB. Beside it stands the latest
+//! residence of each sink, as many as are configured. A point is what happened between two readings of the ledger, with
+//! the time between them, so a rate is right also where a second was longer. What nobody knows is null, and never 0.
 
 use serde::Serialize;
 
@@ -15,6 +15,9 @@ use crate::ledger::{ResidenceSnapshot, Snapshot, Table};
 
 /// An hour.
 const POINTS: usize = 3600;
+
+/// What stands for a residence beyond the last bucket, 700 s: a little more than any that is told.
+const LONGER_MICROS: u64 = 701_000_000;
 
 /// How the points of several seconds become one.
 #[derive(Clone, Copy)]
@@ -104,7 +107,7 @@ struct Point {
 pub(super) struct History {
     points: Ring,
     last: Option<Reading>,
-    /// What was measured until the last reading, by sink.
+    /// What the latest reading had measured since the start, by sink.
     residence: Vec<(String, ResidenceSnapshot)>,
     listeners: ListenerHours,
 }
@@ -170,9 +173,10 @@ impl History {
             let before = self.residence.iter().find(|(other, _)| other == name);
             before.map_or(Some(residence.clone()), |(_, before)| residence.since(before))
         });
-        // Longer than the last bucket is longer than any that is told.
-        let micros = since.map(|since| since.p99_seconds.map_or(u64::MAX, |seconds| (seconds * 1e6).round() as u64));
-        let slowest = micros.max();
+        let micros = |since: ResidenceSnapshot| {
+            since.p99_seconds.map_or(LONGER_MICROS, |seconds| (seconds * 1e6).round() as u64)
+        };
+        let slowest = since.map(micros).max();
         self.residence = measured;
         slowest
     }
@@ -312,6 +316,16 @@ mod tests {
         assert_eq!(json_of(&history, 10)["series"]["residence_p99_micros"], json!([50_000, 100]));
         history.record(&at(21.0, Some(0), 0));
         assert_eq!(json_of(&history, 10)["series"]["residence_p99_micros"], json!([50_000, 100, null]));
+        // Beyond the last bucket it is told as a little longer than that.
+        for (seconds, stayed) in [(31.0, 700), (41.0, 800)] {
+            tally.observe(Duration::from_secs(stayed), 1000);
+            let mut snapshot = at(seconds, Some(0), 0);
+            snapshot.listeners[0].sinks[0].residence = tally.read();
+            history.record(&snapshot);
+        }
+        let found = json_of(&history, 10);
+        let residence = found["series"]["residence_p99_micros"].as_array().unwrap();
+        assert_eq!(residence[3..], [json!(700_000_000), json!(701_000_000)]);
     }
 
     #[test]

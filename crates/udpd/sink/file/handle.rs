@@ -160,7 +160,10 @@ pub(super) fn cure(error: &io::Error) -> &'static str {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; free some space on that file system",
         io::ErrorKind::ReadOnlyFilesystem => "; mount that file system read-write",
         io::ErrorKind::NotFound => "; the directory was removed: create it again",
-        io::ErrorKind::PermissionDenied => "; let the user of udpd write there",
+        // The second is the sandbox: its rule is for the directory that was there at the start.
+        io::ErrorKind::PermissionDenied => {
+            "; let the user of udpd write there, or, where the directory was removed meanwhile, restart udpd"
+        }
         io::ErrorKind::FileTooLarge => {
             "; it has reached the limit on file sizes: raise it (ulimit -f, LimitFSIZE= in the unit file), or lower \
              rotate.bytes"

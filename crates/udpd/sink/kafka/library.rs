@@ -9,10 +9,7 @@ use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::producer::BaseProducer;
 
-use super::settings::{KafkaError, KafkaSettings, QUEUE_KIBIBYTES};
-
-/// The most messages that wait in the library unless `properties` say otherwise.
-const QUEUE_MESSAGES: u32 = 100_000;
+use super::settings::{KafkaError, KafkaSettings, QUEUE_KIBIBYTES, QUEUE_MESSAGES};
 
 /// How long the library's pause between two attempts to connect grows, in milliseconds, unless `properties` say
 /// otherwise. Its own ten seconds are longer than a broker takes to come back, and what waits meanwhile has to fit the

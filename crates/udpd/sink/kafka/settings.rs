@@ -5,6 +5,9 @@ use std::fmt;
 /// The most bytes of messages that wait in the library for each consumer, unless `properties` say otherwise.
 pub(super) const QUEUE_KIBIBYTES: usize = 64 * 1024;
 
+/// The most messages that wait there for each consumer, unless `properties` say otherwise.
+pub(super) const QUEUE_MESSAGES: usize = 100_000;
+
 /// What is written of a sink of type `kafka`.
 #[derive(Clone, PartialEq)]
 pub struct KafkaSettings {
@@ -24,6 +27,17 @@ impl KafkaSettings {
     pub fn new(brokers: impl Into<String>, topic: impl Into<String>) -> Self {
         let (brokers, topic, acks) = (brokers.into(), topic.into(), "all".to_owned());
         Self { brokers, topic, key_by_source: true, acks, properties: Vec::new() }
+    }
+
+    /// The most bytes and messages that wait in the library for each consumer; 0 messages is no limit of their own.
+    pub(super) fn queue(&self) -> (usize, usize) {
+        let written = |name: &str| {
+            let value = self.properties.iter().find(|(key, _)| key == name).map(|(_, value)| value.trim().parse());
+            value.and_then(Result::ok)
+        };
+        let kibibytes: usize = written("queue.buffering.max.kbytes").unwrap_or(QUEUE_KIBIBYTES);
+        let messages = written("queue.buffering.max.messages").unwrap_or(QUEUE_MESSAGES);
+        (kibibytes.saturating_mul(1024), messages)
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use toml::de::DeValue;
 
-use super::settings::{KafkaError, KafkaSettings, QUEUE_KIBIBYTES};
+use super::settings::{KafkaError, KafkaSettings};
 #[cfg(feature = "kafka")]
 use super::{library, sink::KafkaSink};
 use crate::exit::{ExitCode, Failure};
@@ -122,7 +122,11 @@ impl SinkSettings for KafkaSettings {
     }
 
     fn memory_bytes(&self, consumers: usize, _: usize) -> usize {
-        consumers * QUEUE_KIBIBYTES * 1024
+        consumers * self.queue().0
+    }
+
+    fn datagrams_max(&self, consumers: usize) -> Option<usize> {
+        Some(consumers * self.queue().1).filter(|messages| *messages > 0)
     }
 
     fn needs(&self) -> Needs {

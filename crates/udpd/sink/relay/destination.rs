@@ -37,6 +37,9 @@ fn slot_bytes(keep_source: bool) -> usize {
     if keep_source { PACKET_BYTES_MAX } else { PAYLOAD_BYTES_MAX }
 }
 
+/// How many datagrams its queue holds at most, when each message is a train.
+pub(super) const DATAGRAMS_MAX: usize = SLOTS * mmsg::MAX_SEGMENTS;
+
 /// The memory of the queue of one destination.
 pub(super) fn memory_bytes(keep_source: bool) -> usize {
     SLOTS * slot_bytes(keep_source)

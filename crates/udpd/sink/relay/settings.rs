@@ -87,6 +87,10 @@ impl SinkSettings for RelaySettings {
         consumers * self.destinations.len() * destination::memory_bytes(self.keep_source)
     }
 
+    fn datagrams_max(&self, consumers: usize) -> Option<usize> {
+        Some(consumers * self.destinations.len() * destination::DATAGRAMS_MAX)
+    }
+
     fn split(&self) -> Vec<(String, AnySettings)> {
         if self.distribute == Distribute::BySource || self.destinations.len() < 2 {
             return Vec::new();

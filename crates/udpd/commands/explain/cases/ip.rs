@@ -105,8 +105,9 @@ pub fn conntrack_full(evidence: &Evidence) -> Vec<Finding> {
     let cause = match is_full {
         true => "the table of connections (conntrack) was full, and what has no entry in it is dropped",
         false => {
-            "the table of connections (conntrack) dropped them: two packets raced for one entry, or the table was full \
-             for a moment; at the end it had room"
+            "the table of connections (conntrack) dropped them: two packets raced for one entry, too many entries had \
+             the same hash (net.netfilter.nf_conntrack_buckets), or the table was full for a moment; at the end it had \
+             room"
         }
     };
     let mut finding = Finding::new("conntrack_full", Layer::Ip, "conntrack", (lost, "packets")).because(cause);

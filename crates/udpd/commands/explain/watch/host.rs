@@ -28,7 +28,7 @@ pub fn stack(counted: &Reading) -> Stack {
         reassembly_failed: ip.reasm_fails,
         reassembly6_failed: ip6.reasm_fails,
         reverse_path: ip.reverse_path_filter,
-        conntrack_dropped: counted.conntrack.drop,
+        conntrack_dropped: sum([counted.conntrack.drop, counted.conntrack.chain_too_long]),
     }
 }
 

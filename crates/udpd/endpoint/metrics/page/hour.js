@@ -23,11 +23,13 @@ const CHARTS = [
   { key: "lost", title: "Lost", unit: rate, least: 1, none: "nothing lost",
     series: LOST_KEYS.map((key, index) => ({ key, tone: `loss${index}`, name: LOST_NAMES[key] })) },
   { key: "fill", title: "Fullest receive buffer and queue", unit: percent, most: 1, lines: true,
-    series: [{ key: "buffer", tone: "flow", name: "receive buffer" }, { key: "queue", tone: "other", name: "sink's queue" }] },
-  { key: "residence", title: "99 of 100 were delivered within", unit: seconds, least: 1e-6, lines: true, unknown: "not measured",
-    series: [{ key: "residence", tone: "flow", name: "slowest sink" }] },
+    series: [{ key: "buffer", tone: "flow", name: "receive buffer" },
+      { key: "queue", tone: "other", name: "sink's queue" }] },
+  { key: "residence", title: "99 of 100 were delivered within", unit: stay, least: 1e-6, lines: true,
+    unknown: "not measured", series: [{ key: "residence", tone: "flow", name: "slowest sink" }] },
   { key: "host", title: "Dropped before the sockets, any protocol", unit: rate, least: 1, none: "nothing dropped",
-    series: [{ key: "host_nic", tone: "loss0", name: "network card" }, { key: "host_kernel", tone: "loss1", name: "kernel" }] },
+    series: [{ key: "host_nic", tone: "loss0", name: "network card" },
+      { key: "host_kernel", tone: "loss1", name: "kernel" }] },
 ];
 const COUNTED = ["arrived", "delivered", ...LOST_KEYS, "host_nic", "host_kernel"];
 const BEFORE_SOCKETS = { host_nic: ["nic"], host_kernel: ["softnet", "conntrack", "ip"] };
@@ -55,11 +57,15 @@ function takeHour(told, now, readings) {
   leftOut = told.by_listener?.left_out ?? 0;
   hour = [...hour.filter((step) => step.at <= taken[0].at - STEP_MS), ...taken];
   toldUntil = Math.round(told.uptime_seconds * 1000);
+  hasGap = false;
   for (let index = 1; index < readings.length; index += 1) addSecond(readings[index - 1], readings[index]);
 }
 
-/** What is longer than this between two readings belongs to no one step. */
+/** What is longer than this between two readings belongs to no one step: only the daemon can tell it. */
 const LONGEST_SECOND = 5;
+
+/** Whether the stream has left something out that the daemon is to be asked for. */
+let hasGap = false;
 
 /** What the host dropped in some layers since the daemon started; null where nobody has looked. */
 function droppedIn(reading, layers) {
@@ -73,13 +79,13 @@ function slowestSince(before, now) {
   let slowest = null;
   for (const sink of now.listeners.flatMap((listener) => listener.sinks)) {
     if (!sink.residence) continue;
-    const old = before.listeners.flatMap((listener) => listener.sinks).find((other) => other.name === sink.name)?.residence;
-    const counts = sink.residence.buckets.map((bucket) =>
-      [bucket.le_seconds, bucket.count - (old?.buckets.find((other) => other.le_seconds === bucket.le_seconds)?.count ?? 0)]);
+    const old = byName(before.listeners.flatMap((listener) => listener.sinks), sink.name)?.residence;
+    const countOf = (le_seconds) => old?.buckets.find((other) => other.le_seconds === le_seconds)?.count ?? 0;
+    const counts = sink.residence.buckets.map(({ le_seconds, count }) => [le_seconds, count - countOf(le_seconds)]);
     const wanted = Math.ceil(counts.reduce((total, [, count]) => total + count, 0) * 0.99);
     let seen = 0;
     const reached = wanted > 0 && counts.find(([, count]) => (seen += count) >= wanted);
-    if (reached) slowest = Math.max(slowest ?? 0, reached[0] ?? 700);
+    if (reached) slowest = Math.max(slowest ?? 0, reached[0] ?? LONGEST_RESIDENCE_SECONDS + 1);
   }
   return slowest;
 }
@@ -101,6 +107,7 @@ function addSecond(before, now) {
   if (Math.floor(before.uptime_seconds * 1000) < toldUntil) return;
   const at = now.takenAt;
   const span = now.uptime_seconds - before.uptime_seconds;
+  if (span > LONGEST_SECOND) hasGap = true;
   if (span <= 0 || span > LONGEST_SECOND) return;
   const [old, new_] = [totals(before, null), totals(now, null)];
   const lost = { socket: 0, lane: 0, queue: 0, sink: 0 };
@@ -147,8 +154,8 @@ function makeChart(chart) {
   figure.append(
     element("figcaption", {}, element("b", {}, chart.title), element("span", { class: "top" })),
     element("div", { class: "plot" }, svg, element("span", { class: "cursor", hidden: "" })),
-    element("div", { class: "axis", "aria-hidden": "true" }, element("span", {}, "60 min ago"), element("span", {}, "30"),
-      element("span", {}, "now")),
+    element("div", { class: "axis", "aria-hidden": "true" },
+      ...["60 min ago", "30", "now"].map((words) => element("span", {}, words))),
     element("p", { class: "legend" }, ...legend),
     element("p", { class: "told", role: "status" }));
   const point = (share) => tellStep(figure, chart, share);
@@ -216,8 +223,8 @@ function peakWords(chart, peak) {
 
 function updateChart(figure, chart) {
   const end = Date.now();
-  const sums = hour.map((step) => chart.series.reduce((total, one) => (chart.lines ? Math.max(total, step[one.key] ?? 0) :
-    total + (step[one.key] ?? 0)), 0));
+  const fold = (total, value) => (chart.lines ? Math.max(total, value) : total + value);
+  const sums = hour.map((step) => chart.series.reduce((total, one) => fold(total, step[one.key] ?? 0), 0));
   const peak = Math.max(0, ...sums);
   const most = chart.most ?? Math.max(chart.least ?? 1, peak * 1.1);
   const x = (at) => Math.max(0, WIDTH * (1 - (end - at) / HOUR_MS)).toFixed(1);
@@ -227,11 +234,13 @@ function updateChart(figure, chart) {
   for (const [run, series] of runsOf(chart)) {
     const below = run.map(() => 0);
     for (const one of series) {
-      const heights = run.map((step, index) => (chart.lines ? step[one.key] ?? 0 : below[index] + (step[one.key] ?? 0)));
+      const heights = run.map((step, index) => (chart.lines ? 0 : below[index]) + (step[one.key] ?? 0));
       if (chart.none && !chart.lines && heights.every((height, index) => height === below[index])) continue;
-      const line = run.map((step, index) => `${x(step.at - STEP_MS)} ${y(heights[index])} L${x(step.at)} ${y(heights[index])}`);
-      const floor = run.map((step, index) => `${x(step.at)} ${y(below[index])} L${x(step.at - STEP_MS)} ${y(below[index])}`);
-      if (!chart.lines) paths.push(drawn("path", { class: `area ${one.tone}`, d: `M${line.join(" L")} L${floor.reverse().join(" L")} Z` }));
+      const [begin, end] = [(step) => x(step.at - STEP_MS), (step) => x(step.at)];
+      const line = run.map((step, index) => `${begin(step)} ${y(heights[index])} L${end(step)} ${y(heights[index])}`);
+      const floor = run.map((step, index) => `${end(step)} ${y(below[index])} L${begin(step)} ${y(below[index])}`);
+      const area = `M${line.join(" L")} L${floor.reverse().join(" L")} Z`;
+      if (!chart.lines) paths.push(drawn("path", { class: `area ${one.tone}`, d: area }));
       paths.push(drawn("path", { class: `line ${one.tone}`, d: `M${line.join(" L")}` }));
       if (!chart.lines) heights.forEach((height, index) => { below[index] = height; });
     }
@@ -252,9 +261,11 @@ function makeStrip() {
 /** When a listener lost something: the darker, the more. */
 function updateStrip(strip, { name, total, most, last, isKnown }) {
   const end = Date.now();
-  const marks = hour.filter((step) => step.by.get(name) > 0).map((step) => drawn("rect", { class: "mark", y: 0, height: 10,
-    x: Math.max(0, WIDTH * (1 - (end - step.at + STEP_MS) / HOUR_MS)).toFixed(1), width: (2 * WIDTH * STEP_MS) / HOUR_MS,
-    "fill-opacity": (0.35 + (0.65 * step.by.get(name)) / most).toFixed(2) }));
+  const x = (step) => Math.max(0, WIDTH * (1 - (end - step.at + STEP_MS) / HOUR_MS)).toFixed(1);
+  const opacity = (step) => (0.35 + (0.65 * step.by.get(name)) / most).toFixed(2);
+  const lossy = hour.filter((step) => step.by.get(name) > 0);
+  const marks = lossy.map((step) => drawn("rect", { class: "mark", y: 0, height: 10, x: x(step),
+    width: (2 * WIDTH * STEP_MS) / HOUR_MS, "fill-opacity": opacity(step) }));
   strip.querySelector("svg").replaceChildren(...marks);
   say(strip.firstElementChild, name);
   say(strip.lastElementChild, `lost ${isKnown ? "" : "at least "}${short(total)}, last about ${clock(last)}`);
@@ -293,9 +304,11 @@ function showHour() {
   showStrips();
   const seen = hour.reduce((total, step) => total + step.span, 0);
   const lossy = hour.filter((step) => LOST_KEYS.some((key) => step[key] > 0));
-  const lost = hour.reduce((total, step) => total + step.span * LOST_KEYS.reduce((sum, key) => sum + (step[key] ?? 0), 0), 0);
+  const lostIn = (step) => step.span * LOST_KEYS.reduce((sum, key) => sum + (step[key] ?? 0), 0);
+  const lost = hour.reduce((total, step) => total + lostIn(step), 0);
   const values = hour.flatMap((step) => LOST_KEYS.map((key) => step[key]));
-  const [least, nothing] = values.includes(null) ? ["at least ", "Nothing lost, as far as known."] : ["", "Nothing lost."];
+  const isKnown = !values.includes(null);
+  const [least, nothing] = isKnown ? ["", "Nothing lost."] : ["at least ", "Nothing lost, as far as known."];
   const without = values.every((value) => value === null) ? "What was lost is not known." : nothing;
   const when = lossy.length
     ? `Lost ${least}${count(Math.round(lost))}, the last of them about ${clock(lossy.at(-1).at)}.` : without;

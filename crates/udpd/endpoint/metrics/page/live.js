@@ -30,9 +30,9 @@ function take(reading, isFirst) {
   if (last && (reading.uptime_seconds < last.uptime_seconds || missing > LATE_SECONDS)) {
     [readings, toldUntil] = [[], 0];
     restarted = now - reading.uptime_seconds * 1000;
-    raiseBounds(null, reading);
+    sumCertain(null, reading);
   } else {
-    raiseBounds(last, reading);
+    sumCertain(last, reading);
     if (last && reading.uptime_seconds > last.uptime_seconds) addSecond(last, reading);
   }
   readings.push(reading);
@@ -62,7 +62,8 @@ function showChoice(now) {
   $("choice").hidden = names.length < 2;
   const options = [["", "all of them"], ...names.map((name) => [name, name])];
   const choose = $("choose");
-  if (choose.options.length !== options.length || options.some(([, text], index) => choose.options[index].text !== text)) {
+  const isSame = ([, text], index) => choose.options[index].text === text;
+  if (choose.options.length !== options.length || !options.every(isSame)) {
     choose.replaceChildren(...options.map(([value, text]) => element("option", { value }, text)));
   }
   choose.selectedIndex = only === null ? 0 : names.indexOf(only) + 1;
@@ -76,7 +77,8 @@ function showVerdict(now) {
   const lost = lostSince(lossesOf(before, only), lossesOf(now, only)).filter((loss) => !loss.wanted);
   const own = lost.filter((loss) => !loss.ofHost);
   const foreign = lost.filter((loss) => loss.ofHost);
-  const arrived = new_.arrived === null || old.arrived === null ? new_.received - old.received : new_.arrived - old.arrived;
+  const key = new_.arrived === null || old.arrived === null ? "received" : "arrived";
+  const arrived = new_[key] - old[key];
   const of = span > 50 ? "In the last minute" : `In the last ${lasting(Math.max(1, span))}`;
   const lower = (text) => text.charAt(0).toLowerCase() + text.slice(1);
   const line = (loss) => `${count(loss.lost)} ${stageOf(loss.stage).where}, ${loss.place}: ${lower(loss.help)}`;
@@ -104,7 +106,9 @@ function showVerdict(now) {
     words = `${of}, ${count(arrived)} datagrams arrived, and udpd lost none of them.`;
   }
   if (foreign.length) {
-    if (tone === "ok") [tone, title, cure] = ["note", "udpd loses nothing, but this host drops packets", foreign[0].cure];
+    if (tone === "ok") {
+      [tone, title, cure] = ["note", "udpd loses nothing, but this host drops packets", foreign[0].cure];
+    }
     more.push(...foreign.slice(0, 3).map((loss) => `On this host, of any program: ${line(loss)}`));
   }
   const wasLost = [...lossesOf(now, only).values()].filter((loss) => loss.lost > 0 && !loss.wanted && !loss.ofHost);
@@ -154,7 +158,7 @@ async function follow(stop) {
       for (const line of lines) {
         take(JSON.parse(line), isFirst);
         // Not earlier: what the hour does not have yet has to come by this stream.
-        if (isFirst) askHour(stop);
+        if (isFirst || (hasGap && Date.now() - asked > HOUR_PAUSE_MS)) askHour(stop);
         [tries, isFirst] = [0, false];
       }
     }
@@ -163,7 +167,13 @@ async function follow(stop) {
   }
 }
 
+/** On a slow line the hour is not asked for with every gap. */
+const HOUR_PAUSE_MS = 60_000;
+/** When the hour was asked for last. */
+let asked = 0;
+
 async function askHour(stop) {
+  asked = Date.now();
   const response = await fetch(at("/history"), { cache: "no-store", signal: stop.signal }).catch(() => null);
   if (!response?.ok) return;
   takeHour(await response.json(), Date.now(), readings);

@@ -16,7 +16,8 @@ const STAGES = [
 const stageOf = (key) => STAGES.find((stage) => stage.key === key);
 
 const HOST_CURE = "These are packets of any protocol. udpd explain says whether they were datagrams, and what helps.";
-const NAMESPACE_CURE = "All programs of this host share these counters. udpd explain says whose socket it was, and what helps.";
+const NAMESPACE_CURE =
+  "All programs of this host share these counters. udpd explain says whose socket it was, and what helps.";
 
 const listenersOf = (reading, only) =>
   reading.listeners.filter((listener) => only === null || listener.name === only);
@@ -43,10 +44,10 @@ function reasonOf(layer, name) {
 /** Everything that was lost since the daemon started, by place: what, where, how many. */
 function lossesOf(reading, only) {
   const losses = new Map();
-  // `lost` is what is told; the bounds are what a later reading is held against.
-  const add = (stage, place, name, about, lost, least = lost, most = least) => {
-    if (typeof least !== "number") return;
-    losses.set(`${stage} ${place} ${name}`, { stage, place, name, ...about, lost, least, most });
+  // `lost` is what is told; `certain` is what a later reading is held against.
+  const add = (stage, place, name, about, lost, certain = lost) => {
+    if (typeof certain !== "number") return;
+    losses.set(`${stage} ${place} ${name}`, { stage, place, name, ...about, lost, certain });
   };
   for (const listener of listenersOf(reading, only)) {
     const place = `listener ${listener.name}`;
@@ -56,7 +57,7 @@ function lossesOf(reading, only) {
     if (upstream) {
       const help = `Never reached this host, by the sequence numbers (in ${upstream.unit ?? "datagrams"}).`;
       own("upstream", place, "missing", { help, cure: "Look at the network and the senders.", foreign: true },
-        upstream.missing ?? upstream.missing_at_least, upstream.highest?.least, upstream.highest?.most);
+        upstream.missing ?? upstream.missing_at_least, upstream.certain?.lost);
     }
     own("socket", place, "socket", reasonOf("kernel", "socket"), listener.kernel_dropped);
     for (const [name, lost] of Object.entries(listener.dropped ?? {})) {
@@ -75,17 +76,30 @@ function lossesOf(reading, only) {
 
 /**
  * What is missing upstream is a number that falls when something comes late, or two bounds that move apart and together
- * again as the ledger learns more. So each reading gets the highest that both bounds have been since the daemon started:
- * what only comes back to where it was is no new loss.
+ * again as the ledger learns more. So each reading gets the sum of what was lost for certain. From one number to the
+ * next that is by how much it rose, whatever it was before. With bounds it is by how much both rose beyond where they
+ * have been: one that only comes back is no new loss.
  */
-function raiseBounds(before, now) {
+function sumCertain(before, now) {
   for (const listener of now.listeners) {
     const upstream = listener.upstream;
     if (!upstream) continue;
-    const high = before && byName(before.listeners, listener.name)?.upstream?.highest;
     const [least, most] = [upstream.missing ?? upstream.missing_at_least, upstream.missing ?? upstream.missing_at_most];
-    upstream.highest = { least: Math.max(least ?? 0, high?.least ?? 0), most: Math.max(most ?? 0, high?.most ?? 0) };
+    const earlier = before && byName(before.listeners, listener.name)?.upstream?.certain;
+    upstream.certain = certainAfter(earlier ?? { base: least, from: [least, most], high: [least, most], lost: least },
+      [least, most]);
   }
+}
+
+/** `base` was lost for certain when the bounds were `from`; `high` is the highest that each has been since. */
+function certainAfter({ base, from, high, lost }, [least, most]) {
+  const isNumber = (bounds) => bounds[0] === bounds[1];
+  const now = [Math.max(high[0], least), Math.max(high[1], most)];
+  // Between two numbers it does not matter what was thought in between.
+  const rose = isNumber(from) && least === most ? least - from[0] : Math.min(now[0] - from[0], now[1] - from[1]);
+  const sum = Math.max(lost, base + rose);
+  return least === most ? { base: sum, from: [least, most], high: [least, most], lost: sum }
+    : { base, from, high: now, lost: sum };
 }
 
 /** What the host lost, of any protocol. What stands in two counters is taken from the outer one. */
@@ -123,17 +137,16 @@ function hostLosses(host, add) {
 function lostSince(before, now) {
   const lost = [];
   for (const [key, loss] of now) {
-    const old = before.get(key) ?? (loss.ofHost ? loss : { least: 0, most: 0 });
-    // Of a number that is known within bounds only: where one bound stays, the ledger has learnt something, and nothing
-    // was lost.
-    const more = Math.min(loss.least - old.least, loss.most - old.most);
+    const old = before.get(key) ?? (loss.ofHost ? loss : { certain: 0 });
+    const more = loss.certain - old.certain;
     if (more > 0) lost.push({ ...loss, lost: more });
   }
   return lost.sort((one, other) => other.lost - one.lost);
 }
 
 const fullest = (things, of) => things.reduce((most, thing) => Math.max(most, of(thing)), 0);
-const bufferFill = (lane) => (lane.receive_buffer_bytes ? lane.receive_buffer_used_bytes / lane.receive_buffer_bytes : 0);
+const bufferFill = (lane) =>
+  (lane.receive_buffer_bytes ? lane.receive_buffer_used_bytes / lane.receive_buffer_bytes : 0);
 const queueFill = (sink) => (sink.queue_capacity ? sink.queue_depth / sink.queue_capacity : 0);
 
 /** The counts of each stage since the daemon started. */
@@ -176,7 +189,8 @@ function ratesOf(before, now, only) {
     const known = old[key] !== null && new_[key] !== null && span > 0;
     rates[key] = known ? Math.max(0, new_[key] - old[key]) / span : null;
   }
-  rates.lost = lostSince(lossesOf(before, only), lossesOf(now, only)).map((loss) => ({ ...loss, rate: loss.lost / span }));
+  const lost = lostSince(lossesOf(before, only), lossesOf(now, only));
+  rates.lost = lost.map((loss) => ({ ...loss, rate: loss.lost / span }));
   return rates;
 }
 

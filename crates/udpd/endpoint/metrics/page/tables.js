@@ -1,6 +1,7 @@
 // Each listener with its lanes and its sinks, as tables. Only those that are open are kept up to date.
 
-const LANE_COLUMNS = ["Lane", "Core", "Receive queue", "Received", "Receive buffer", "Lost at the socket", "Busiest senders"];
+const LANE_COLUMNS =
+  ["Lane", "Core", "Receive queue", "Received", "Receive buffer", "Lost at the socket", "Busiest senders"];
 const SINK_COLUMNS = ["Sink", "Offered", "Delivered", "Queue", "Queue full", "Sink errors", "Residence"];
 
 function makeTable(caption, columns) {
@@ -49,7 +50,8 @@ const perSecond = (now, before, span) =>
 function laneCells(lane, before, span) {
   const senders = (lane.senders ?? []).slice(0, 3);
   return [
-    String(lane.lane), lane.cpu === null ? "not pinned" : String(lane.cpu), lane.queue === null ? "any" : String(lane.queue),
+    String(lane.lane), lane.cpu === null ? "not pinned" : String(lane.cpu),
+    lane.queue === null ? "any" : String(lane.queue),
     perSecond(lane.received, before?.received, span),
     { fill: bufferFill(lane), text: `${percent(bufferFill(lane))} of ${bytes(lane.receive_buffer_bytes)}` },
     lostCell(lane.kernel_dropped, before?.kernel_dropped, span),
@@ -75,8 +77,9 @@ function updateListener(details, { now, before, span }) {
   say(details.querySelector("h3"), now.name);
   const lost = (now.kernel_dropped ?? 0) + values(now.dropped).reduce((total, one) => total + one, 0)
     + now.sinks.flatMap((sink) => values(sink.dropped)).reduce((total, one) => total + one, 0);
-  say(details.querySelector(".sums"), `${now.address}: received ${perSecond(now.received, before?.received, span) || "…"}, `
-    + `since the start ${count(now.received)}, not handed on ${count(lost)}`);
+  const received = perSecond(now.received, before?.received, span) || "…";
+  say(details.querySelector(".sums"),
+    `${now.address}: received ${received}, since the start ${count(now.received)}, not handed on ${count(lost)}`);
   if (!details.open) return;
   const unit = now.kernel_dropped_unit === "buffers" ? " The kernel counts a dropped train of datagrams as one." : "";
   const dropped = Object.entries(now.dropped ?? {}).filter(([, lost]) => lost > 0)
@@ -85,8 +88,8 @@ function updateListener(details, { now, before, span }) {
     "The residual of the ledger is not known here." : `The ledger does not close: ${count(now.residual)} left over.`;
   const shared = now.shared_with?.length ? ` Other processes share its port: ${now.shared_with.map((other) =>
     other.command ?? "unknown").join(", ")}.` : "";
-  say(details.querySelector(".aside"), `${residual}${dropped.length ? ` Dropped in its lanes: ${dropped.join(", ")}.` : ""}`
-    + `${unit}${shared}`);
+  const inLanes = dropped.length ? ` Dropped in its lanes: ${dropped.join(", ")}.` : "";
+  say(details.querySelector(".aside"), `${residual}${inLanes}${unit}${shared}`);
   const [lanes, sinks] = details.querySelectorAll("tbody");
   each(lanes, now.lanes, makeRow(LANE_COLUMNS), (row, lane) => {
     updateRow(row, laneCells(lane, before?.lanes.find((other) => other.lane === lane.lane), span));
@@ -100,8 +103,8 @@ function showListeners(before, now, only) {
   const shown = listenersOf(now, only);
   const span = now.uptime_seconds - before.uptime_seconds;
   const isNew = $("listeners").children.length === 0;
-  each($("listeners"), shown.map((listener) => ({ now: listener, before: byName(before.listeners, listener.name), span })),
-    makeListener, updateListener);
+  const both = shown.map((listener) => ({ now: listener, before: byName(before.listeners, listener.name), span }));
+  each($("listeners"), both, makeListener, updateListener);
   if (isNew && shown.length <= 3) for (const details of $("listeners").children) details.open = true;
   else if (only !== null && $("listeners").firstElementChild) $("listeners").firstElementChild.open = true;
 }

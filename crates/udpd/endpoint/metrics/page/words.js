@@ -1,4 +1,5 @@
-// How numbers and names become text and elements. Every name is somebody else's: it goes in as text and never as markup.
+// How numbers and names become text and elements. Every name is somebody else's: it goes in as text and never as
+// markup.
 
 const $ = (id) => document.getElementById(id);
 
@@ -44,11 +45,15 @@ function seconds(value) {
   return value < 1 ? `${three.format(value * 1e3)} ms` : `${three.format(value)} s`;
 }
 
-/** The longest time that udpd tells in seconds. */
-const LONGEST_RESIDENCE = "700 s";
+/** The longest residence that udpd tells: the hour has what was longer as a little more. */
+const LONGEST_RESIDENCE_SECONDS = 700;
+const overLongest = `over ${seconds(LONGEST_RESIDENCE_SECONDS)}`;
+
+/** A residence. */
+const stay = (value) => (value > LONGEST_RESIDENCE_SECONDS ? overLongest : seconds(value));
 
 /** Within which time a part was through: null where that was longer than any that udpd tells. */
-const within = (value) => (value === null ? `over ${LONGEST_RESIDENCE}` : `within ${seconds(value)}`);
+const within = (value) => (value === null ? overLongest : `within ${seconds(value)}`);
 
 /** How long something lasts, in its two largest units. */
 function lasting(value) {

@@ -1,0 +1,174 @@
+//! What this process says of the one before it, and what it leaves for the next.
+//!
+//! Before the first datagram it says what the one before may have lost, and puts its own name and bounds into the
+//! record: from then on a kill is one of this process. A start that fails puts back what was there, so that the process
+//! that does start says the same once more.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use super::record::{Record, RecordFile};
+use crate::config::Config;
+use crate::ledger::snapshot::BeforeSnapshot;
+use crate::pipeline::{Chronicle, Claims, Left, Pipeline};
+use crate::plan::memory::Bytes;
+use crate::plan::{Held, Plan};
+
+/// The record, and what was in it when this process began.
+#[derive(Debug)]
+pub(super) struct Will {
+    /// `None` where it cannot be had, or nobody would keep it.
+    file: Option<RecordFile>,
+    before: Option<Record>,
+    own: Record,
+    left: Left,
+    books: Option<Arc<Chronicle>>,
+    stage: Stage,
+}
+
+/// How far this process has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The record is that of the process before.
+    Reading,
+    /// It is ours, and the start may still fail.
+    Starting,
+    Running,
+}
+
+impl Will {
+    /// From what was kept, or anew where somebody keeps it.
+    pub(super) fn new(kept: Option<OwnedFd>, has_store: bool) -> Self {
+        let had_one = kept.is_some();
+        let (file, before) = kept.and_then(RecordFile::open).unzip();
+        if had_one && before.is_none() {
+            log::warn!(
+                "cannot read what the process before this one has left in the record that the service manager keeps; \
+                 whether it has lost datagrams is not known"
+            );
+        }
+        let file = file.or_else(|| has_store.then(RecordFile::create).and_then(told));
+        let own = Record { pid: std::process::id(), ..Record::default() };
+        Self { file, before, own, left: Left::default(), books: None, stage: Stage::Reading }
+    }
+
+    /// To be called right before the first datagram can come.
+    pub(super) fn begin(&mut self, config: &Config, plan: &Plan, claims: &Claims) {
+        if let Some(before) = &self.before {
+            say_lost(before);
+        }
+        self.left = Left::of(claims);
+        self.own.held_at_most = plan.held_at_most(config);
+        // Until the first look these are the last that anybody has seen.
+        self.own.drops = self.before.as_ref().map(|before| before.drops.clone()).unwrap_or_default();
+        self.stage = Stage::Starting;
+        self.write();
+    }
+
+    /// Another configuration is in force.
+    pub(super) fn go_on(&mut self, config: &Config, plan: &Plan) {
+        self.own.held_at_most = plan.held_at_most(config);
+        self.write();
+    }
+
+    /// The start has succeeded: takes into the books what was found.
+    pub(super) fn run(&mut self, pipeline: &Pipeline) {
+        let left = std::mem::take(&mut self.left);
+        if self.stage == Stage::Running {
+            return;
+        }
+        self.stage = Stage::Running;
+        self.books = Some(pipeline.books());
+        let Some(before) = &self.before else { return };
+        pipeline.books().note_process_before(summary(before));
+        for (listener, dropped) in pipeline.note_before(&left, &before.drops) {
+            if dropped > 0 {
+                log::warn!(
+                    "listener {listener}: while no process looked, between the end of the one before and the start of \
+                     this one, the kernel dropped {dropped} at its sockets because a receive buffer was full; raise \
+                     receive_buffer or absorb; kernel_dropped_between has them, and kernel_dropped has not"
+                );
+            }
+        }
+    }
+
+    /// Puts down what is so now.
+    pub(super) fn look(&mut self) {
+        if let (Some(books), Some(_)) = (&self.books, &self.file) {
+            self.own.drops = books.drops_seen();
+            self.own.in_flight = books.under_way();
+            self.write();
+        }
+    }
+
+    /// The books are closed.
+    pub(super) fn end(&mut self) {
+        self.own.ended = true;
+        self.look();
+    }
+
+    /// Whether an earlier process has left something.
+    pub(super) fn has_before(&self) -> bool {
+        self.before.is_some()
+    }
+
+    pub(super) fn file(&self) -> Option<&RecordFile> {
+        self.file.as_ref()
+    }
+
+    fn write(&mut self) {
+        let Some(file) = &mut self.file else { return };
+        if let Err(error) = file.write(&self.own) {
+            log::warn!("cannot write down what the next process has to know after a kill: {error}; it will not say it");
+            self.file = None;
+        }
+    }
+}
+
+impl Drop for Will {
+    fn drop(&mut self) {
+        if let (Stage::Starting, Some(before), Some(file)) = (self.stage, &self.before, &mut self.file) {
+            // What could not be written has been said.
+            let _ = file.write(before);
+        }
+    }
+}
+
+/// Warns where another program decides which socket gets a datagram, and when it gets none any more.
+pub(super) fn say_owner_of_groups(pipeline: &Pipeline) {
+    let Some(lane) = pipeline.lanes().iter().find(|lane| lane.socket().group_has_owner()) else { return };
+    log::warn!(
+        "{}: another program owns the groups of sockets here, as udpgrm does (it answers option 200 of UDP): it, and \
+         not spread, decides which lane gets a datagram, and udpd's sockets that are kept over a restart may get \
+         none; run udpd outside of the control group that it is attached to",
+        lane.setup
+    );
+}
+
+fn told(made: std::io::Result<RecordFile>) -> Option<RecordFile> {
+    made.inspect_err(|error| {
+        log::warn!("cannot make the file in memory for what the next process has to know after a kill: {error}")
+    })
+    .ok()
+}
+
+fn say_lost(before: &Record) {
+    let Record { pid, ended: false, held_at_most, in_flight, .. } = before else { return };
+    log::warn!(
+        "the process before this one (pid {pid}) was killed or has crashed: up to {} datagrams in {} of memory that it \
+         had received may be lost ({in_flight} were under way when it looked last); what waited in its sockets is not",
+        held_at_most.datagrams,
+        Bytes(held_at_most.bytes as usize)
+    );
+}
+
+fn summary(before: &Record) -> BeforeSnapshot {
+    let lost = if before.ended { Held::default() } else { before.held_at_most };
+    BeforeSnapshot {
+        pid: before.pid,
+        ended: before.ended,
+        lost_datagrams_at_most: lost.datagrams,
+        lost_bytes_at_most: lost.bytes,
+        in_flight: before.in_flight,
+    }
+}

@@ -1,0 +1,107 @@
+//! What a process of this plan can hold at most: datagrams that it has received and that are at no sink's destination
+//! yet. A process that is killed loses no more than that, and the next one can say so.
+//!
+//! Counted is room, not what is in it: nobody counts at the moment of a kill. So the numbers are large and true.
+
+use serde::{Deserialize, Serialize};
+
+use mmsg::{BatchShape, MAX_SEGMENTS, PackedBatch};
+
+use super::lane::LanePlan;
+use super::sink::SinkPlan;
+use super::whole::{Plan, sink_bytes};
+use crate::config::{Config, Sink};
+
+/// The shortest record of a datagram: the end of a line that is empty otherwise.
+const RECORD_BYTES_MIN: usize = 1;
+
+/// The most that there is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    pub datagrams: u64,
+    /// Of memory for datagrams and for records of them, which is more than their payload.
+    pub bytes: u64,
+}
+
+impl Plan {
+    /// What it can hold at most, in batches, in blocks and in sinks.
+    pub fn held_at_most(&self, config: &Config) -> Held {
+        let in_batches: usize = self.lanes.iter().map(|lane| lane.batches() * datagrams_of(&lane.shape)).sum();
+        // The shortest that any lane could pack, as if all that waits were of it.
+        let shortest = self.lanes.iter().map(shortest_packed).min();
+        let blocks = self.pool.blocks_bytes() / self.pool.block_bytes.max(1);
+        let in_blocks = shortest.map_or(0, |bytes| blocks * (self.pool.block_bytes / bytes));
+        let memory = self.memory();
+        let datagrams = in_batches + in_blocks + self.in_sinks(config);
+        Held { datagrams: datagrams as u64, bytes: (memory.pool_bytes() + memory.sink_bytes) as u64 }
+    }
+
+    /// What all sinks hold as records, each of at least some bytes, or in places that they count.
+    fn in_sinks(&self, config: &Config) -> usize {
+        let of_sink = |(sink, plan): (&Sink, &SinkPlan)| {
+            let by_bytes = || sink_bytes(&config.listeners, sink, plan) / RECORD_BYTES_MIN;
+            sink.settings.datagrams_max(plan.consumers).unwrap_or_else(by_bytes)
+        };
+        config.sinks.iter().zip(&self.sinks).map(of_sink).sum()
+    }
+}
+
+/// How many datagrams a batch of this shape brings at most.
+fn datagrams_of(shape: &BatchShape) -> usize {
+    if shape.control.gro { shape.slots * MAX_SEGMENTS } else { shape.slots }
+}
+
+/// What a datagram without payload takes in a block, with the control messages that come with every one.
+fn shortest_packed(lane: &LanePlan) -> usize {
+    // Trains are split before they are packed, and a count of drops comes now and then.
+    PackedBatch::bytes_expected(&lane.shape.control, lane.address.is_ipv6(), 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{EngineKind, Host};
+    use crate::plan::engine::Choice;
+    use crate::plan::{Ground, Interfaces};
+
+    /// What a plan with these keys of its listener and of its sink can hold.
+    fn held(listener: &str, sink: &str, kind: EngineKind) -> (Plan, Held) {
+        let text = format!(
+            "[daemon]\npool_bytes = \"8MiB\"\n[[listener]]\nname = \"a\"\naddress = \"127.0.0.1:5140\"\nsinks = \
+             [\"s\"]\nbatch_size = 32\nmax_length = \"512B\"\n{listener}\n[sink.s]\n{sink}\n"
+        );
+        let config = Config::parse(&text, "test", &Host::default()).unwrap_or_else(|problems| panic!("{problems}"));
+        let engines = [Choice { kind, why: String::new() }];
+        let (topology, interfaces) = (steer::Topology::default(), Interfaces::default());
+        let ground = Ground { topology: &topology, allowed: &[], interfaces: &interfaces };
+        let plan = Plan::new(&config, &ground, &engines, 0).expect("a plan");
+        let held = plan.held_at_most(&config);
+        (plan, held)
+    }
+
+    #[test]
+    fn what_can_be_held_is_the_room_in_batches_and_in_blocks() {
+        let (plan, held) = held("", "type = \"null\"", EngineKind::Recvmmsg);
+        let blocks = plan.pool.blocks_bytes() / plan.pool.block_bytes;
+        // 12 before each, 16 of the source, to 8.
+        let expected = plan.lanes[0].batches * 32 + blocks * (plan.pool.block_bytes / 32);
+        assert_eq!(held.datagrams, expected as u64);
+        assert_eq!(held.bytes, plan.memory().pool_bytes() as u64);
+        assert!(blocks > 2, "{plan:?}");
+    }
+
+    #[test]
+    fn trains_rings_and_sinks_hold_more() {
+        let alone = held("", "type = \"null\"", EngineKind::Recvmmsg).1;
+        let (plan, ring) = held("", "type = \"null\"", EngineKind::IoUring);
+        assert!(plan.lanes[0].batches() > plan.lanes[0].batches, "what the ring has is among them");
+        assert!(ring.bytes <= 8 << 20 && alone.bytes <= 8 << 20, "pool_bytes is all of it");
+        let (plan, trains) = held("gro = \"on\"", "type = \"null\"", EngineKind::Recvmmsg);
+        let (slots, batches) = (plan.lanes[0].shape.slots, plan.lanes[0].batches);
+        assert!(trains.datagrams >= (slots * batches * MAX_SEGMENTS) as u64);
+        let (plan, file) = held("", "type = \"stdout\"", EngineKind::Recvmmsg);
+        assert!(plan.sink_bytes > 0 && file.datagrams >= plan.sink_bytes as u64, "each byte may be a record");
+        let relay = held("", "type = \"udp\"\ndestinations = [\"127.0.0.1:9\"]", EngineKind::Recvmmsg).1;
+        assert!(relay.datagrams < file.datagrams, "a relay has so many places");
+    }
+}

@@ -1,0 +1,216 @@
+//! A daemon that is killed: the next one says how much the dead one may have lost, and what the kernel dropped while
+//! nobody ran is in the books.
+
+use std::fs::File;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixDatagram;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::util::daemon::free_address;
+use crate::util::engines::two_engines;
+use crate::util::ledger::{assert_closed, count};
+use crate::util::load::{Amount, Load};
+use crate::util::manager::{Finished, Manager, RECORD};
+
+/// The words of the warning of a process that comes after one that was killed.
+const KILLED: &str = "was killed or has crashed";
+
+/// A listener that hands on to a Unix socket, `@DIR@/out.sock`.
+fn service(address: SocketAddr, lines: &str) -> String {
+    format!(
+        r#"
+        [[listener]]
+        name = "in"
+        address = "{address}"
+        {lines}
+        sinks = ["out"]
+        [sink.out]
+        type = "unix"
+        path = "@DIR@/out.sock"
+        "#
+    )
+}
+
+/// Who takes what the daemon hands on.
+fn destination(manager: &Manager) -> UnixDatagram {
+    UnixDatagram::bind(manager.directory().join("out.sock")).expect("a name that is free")
+}
+
+fn send(address: SocketAddr, datagrams: u64) {
+    let mut load = Load::new(address, Amount::Count(datagrams));
+    load.rate_per_second = 50_000;
+    assert_eq!(load.send().sent, datagrams);
+}
+
+/// What waits at a socket that nobody else reads.
+fn take_all(socket: &UnixDatagram) -> u64 {
+    socket.set_nonblocking(true).expect("it can be set");
+    let mut bytes = [0; 2048];
+    std::iter::from_fn(|| socket.recv(&mut bytes).ok()).count() as u64
+}
+
+/// Waits until the daemon has written down that so many datagrams are under way.
+fn await_in_record(manager: &Manager, in_flight: u64) {
+    let (file, began) = (File::from(manager.copy_of(RECORD)), Instant::now());
+    let wanted = format!("\"in_flight\":{in_flight},");
+    loop {
+        let text = [0, 1 << 20].map(|place| {
+            let mut bytes = vec![0; 4096];
+            let length = file.read_at(&mut bytes, place).expect("it can be read");
+            String::from_utf8_lossy(&bytes[..length]).into_owned()
+        });
+        if text.iter().any(|text| text.contains(&wanted)) {
+            return;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{text:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn before(ledger: &Value) -> &Value {
+    &ledger["before"]
+}
+
+#[test]
+fn what_a_killed_process_held_is_within_what_the_next_one_says_and_after_a_clean_end_nothing_is() {
+    for engine in two_engines() {
+        let (mut manager, address) = (Manager::new(), free_address());
+        let out = destination(&manager);
+        manager.start(&service(address, engine));
+        assert_eq!(manager.all_names(), ["in.0", RECORD]);
+        // Nobody takes anything from the destination, so all but a few wait in the daemon.
+        send(address, 3000);
+        let ledger = manager.stats_when("all is received", |ledger| count(&ledger["listeners"][0], "received") == 3000);
+        assert_eq!(*before(&ledger), Value::Null, "it is the first");
+        let held = count(&ledger["listeners"][0]["sinks"][0], "in_flight");
+        assert!(held > 1000, "{ledger:#}");
+        await_in_record(&manager, held);
+        let pid = manager.pid();
+        assert!(!manager.end_by(Signal::SIGKILL).stderr.contains(KILLED));
+        // The destination's queue has taken some that had not been counted as delivered.
+        let lost = 3000 - take_all(&out);
+        assert!(lost > 1000 && lost <= held, "{engine}: {lost} of {held} that were under way are lost");
+        manager.start(&service(address, engine));
+        let ledger = manager.stats_when("it answers", |_| true);
+        let said = before(&ledger);
+        assert_eq!((&said["pid"], &said["ended"], &said["in_flight"]), (&json!(pid), &json!(false), &json!(held)));
+        assert!(count(said, "lost_datagrams_at_most") >= held, "{said:#}");
+        assert!(count(said, "lost_bytes_at_most") >= held * 64, "{said:#}");
+        let second = manager.end_by(Signal::SIGTERM);
+        assert!(second.stderr.contains(KILLED) && second.stderr.contains(&format!("(pid {pid})")), "{}", second.stderr);
+        manager.start(&service(address, engine));
+        let third = manager.end_by(Signal::SIGTERM);
+        assert!(!third.stderr.contains(KILLED), "{}", third.stderr);
+        let said = before(&third.ledger);
+        assert_eq!((&said["ended"], &said["lost_datagrams_at_most"]), (&json!(true), &json!(0)), "{said:#}");
+    }
+}
+
+#[test]
+fn a_start_that_fails_leaves_it_to_the_next_one_to_say() {
+    let (mut manager, address) = (Manager::new(), free_address());
+    let _out = destination(&manager);
+    manager.start(&service(address, ""));
+    let pid = manager.pid();
+    manager.end_by(Signal::SIGKILL);
+    let wrong = manager.start_in_vain(&service(address, "nonsense = 1"));
+    assert_eq!(wrong.status.code(), Some(78), "{}", wrong.stderr);
+    // This one fails when the first socket is made anew, after it has said what it had to.
+    let elsewhere = service("192.0.2.1:5140".parse().expect("an address of nobody"), "");
+    let both = format!("{}\n{}", service(address, ""), elsewhere.split("[sink.out]").next().expect("a listener"))
+        .replacen("name = \"in\"", "name = \"first\"", 1);
+    let failed = manager.start_in_vain(&both);
+    assert!(!failed.status.success() && failed.stderr.contains(KILLED), "{}", failed.stderr);
+    manager.start(&service(address, ""));
+    let ended = manager.end_by(Signal::SIGTERM);
+    assert!(ended.stderr.contains(KILLED), "{}", ended.stderr);
+    assert_eq!((&before(&ended.ledger)["pid"], &before(&ended.ledger)["ended"]), (&json!(pid), &json!(false)));
+}
+
+/// What the kernel has dropped at a socket that is kept.
+fn drops(manager: &Manager, name: &str) -> u64 {
+    let socket = mmsg::Socket::try_from(manager.copy_of(name)).expect("a socket");
+    u64::from(socket.memory_info().expect("the kernel tells").drops)
+}
+
+/// Sends more than the sockets have room for, from many ports.
+fn flood(address: SocketAddr, datagrams: u64) {
+    let mut load = Load::new(address, Amount::Count(datagrams));
+    (load.overruns, load.flows) = (true, 16);
+    assert_eq!(load.send().sent, datagrams);
+}
+
+#[test]
+fn what_the_kernel_drops_while_nobody_runs_is_in_the_next_ledger_and_in_the_log() {
+    for end in [Signal::SIGTERM, Signal::SIGKILL] {
+        for lanes in [2, 1] {
+            let (mut manager, address) = (Manager::new(), free_address());
+            let small = |lanes| {
+                let of_null = service(address, &format!("receive_buffer = \"64KiB\"\nlanes = {lanes}"));
+                of_null.replace("type = \"unix\"", "type = \"null\"").replace("path = \"@DIR@/out.sock\"", "")
+            };
+            manager.start(&small(2));
+            manager.end_by(end);
+            flood(address, 5000);
+            let dropped = drops(&manager, "in.0") + drops(&manager, "in.1");
+            assert!(dropped > 1000, "{dropped}");
+            manager.start(&small(lanes));
+            let all = |ledger: &Value| count(&ledger["listeners"][0], "received") == 5000 - dropped;
+            manager.stats_when("what waited is received", all);
+            let ended = manager.end_by(Signal::SIGTERM);
+            let listener = &ended.ledger["listeners"][0];
+            assert_eq!(count(listener, "kernel_dropped_between"), dropped, "{end}, {lanes} lanes: {listener:#}");
+            assert_closed(&ended.ledger, 5000 - dropped);
+            let line = format!("the kernel dropped {dropped} at its sockets");
+            assert_eq!(ended.stderr.matches(&line).count(), 1, "{}", ended.stderr);
+            // Each is said by one process.
+            manager.start(&small(lanes));
+            let ended = manager.end_by(Signal::SIGTERM);
+            assert_eq!(count(&ended.ledger["listeners"][0], "kernel_dropped_between"), 0);
+            assert!(!ended.stderr.contains("while no process looked"), "{}", ended.stderr);
+        }
+    }
+}
+
+#[test]
+fn a_record_that_nobody_can_read_is_told_and_made_anew() {
+    for wrong in [File::open("/dev/null").expect("every host has it").into(), OwnedFd::from(udp())] {
+        let (mut manager, address) = (Manager::new(), free_address());
+        let _out = destination(&manager);
+        manager.start(&service(address, ""));
+        assert_ended(&manager.end_by(Signal::SIGTERM));
+        manager.replace(RECORD, wrong);
+        manager.start(&service(address, ""));
+        let ended = manager.end_by(Signal::SIGTERM);
+        assert!(ended.stderr.contains("cannot read what the process before this one has left"), "{}", ended.stderr);
+        assert_eq!(*before(&ended.ledger), Value::Null);
+        assert_eq!(manager.all_names(), ["in.0", RECORD], "there is one, which can be read");
+        manager.start(&service(address, ""));
+        assert_eq!(before(&manager.end_by(Signal::SIGTERM).ledger)["ended"], json!(true));
+    }
+}
+
+fn udp() -> UdpSocket {
+    UdpSocket::bind("127.0.0.1:0").expect("a free port")
+}
+
+fn assert_ended(ended: &Finished) {
+    assert!(ended.status.success(), "{}", ended.stderr);
+}
+
+#[test]
+fn a_store_with_room_for_the_sockets_alone_keeps_these_and_says_what_is_missing() {
+    let (mut manager, address) = (Manager::new(), free_address());
+    let _out = destination(&manager);
+    manager.keep_at_most(2);
+    manager.start(&service(address, "lanes = 2"));
+    let ended = manager.end_by(Signal::SIGTERM);
+    assert_ended(&ended);
+    assert_eq!(manager.all_names(), ["in.0", "in.1"]);
+    assert!(ended.stderr.contains("one for each lane: there is no place"), "{}", ended.stderr);
+}
