@@ -24,6 +24,9 @@ use crate::os::holder;
 use crate::plan::spread::Intake;
 use crate::upstream::Upstream;
 
+/// The kernel's counts of drops, by the inode of the socket.
+pub type Drops = BTreeMap<u64, u32>;
+
 /// Everything a reading needs.
 #[derive(Debug)]
 pub(super) struct Books {

@@ -3,8 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::books::Books;
-use super::left::Drops;
+use super::books::{Books, Drops};
 use crate::ledger::Snapshot;
 use crate::ledger::snapshot::{BeforeSnapshot, ReloadSnapshot};
 

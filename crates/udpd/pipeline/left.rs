@@ -4,20 +4,16 @@
 //! The kernel's count of drops goes on with the socket. What it dropped while nobody looked is the difference between
 //! the last count that the process before has seen and the first one of this, and is in the books of neither.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mmsg::Socket;
 
-use super::books::{Books, ListenerBooks};
+use super::books::{Books, Drops, ListenerBooks};
 use super::kept::Claims;
 use super::running::Pipeline;
 use crate::ledger::tables::SinkDropped;
 use crate::ledger::{Counters as _, Table as _, Tally};
 use crate::os::holder;
-
-/// The kernel's counts of drops, by the inode of the socket.
-pub type Drops = BTreeMap<u64, u32>;
 
 /// Sockets of an earlier process that are read to their end and closed, with the place of the lane that reads them.
 #[derive(Debug, Default)]

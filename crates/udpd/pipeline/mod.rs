@@ -33,10 +33,11 @@ pub mod successor;
 mod sweep;
 mod wiring;
 
+pub use books::Drops;
 pub use chronicle::Chronicle;
 pub use files::Files;
 pub use heir::Heir;
 pub use kept::{Claims, Kept};
-pub use left::{Drops, Left};
+pub use left::Left;
 pub use running::{Lane, Pinned, Pipeline};
 pub use setup::LaneSetup;

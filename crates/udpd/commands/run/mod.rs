@@ -73,9 +73,8 @@ fn serve(
     crew: &Crew,
     events: &Receiver<Event>,
 ) -> Result<(), Failure> {
-    let (own, inside) = (Arc::new(config), Arc::new(inside));
+    let (own, inside, started) = (Arc::new(config), Arc::new(inside), Instant::now());
     let config: &Config = &own;
-    let started = Instant::now();
     let notifier = Arc::new(Notifier::from_environment());
     let mut store = Store::new(&notifier, &passed.kept, passed.record);
     let plan = plan::make(config, &plan::neighbours(None))?;
