@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 
 use crate::util::daemon::free_address;
 use crate::util::engines::two_engines;
-use crate::util::ledger::{assert_closed, count};
+use crate::util::ledger::{assert_closed, count, list};
 use crate::util::load::{Amount, Load, read_text_header};
 use crate::util::manager::{Finished, Manager};
 
@@ -199,6 +199,47 @@ fn a_store_that_is_too_small_is_said_and_the_end_is_as_ever() {
     let ended = manager.end_by(Signal::SIGTERM);
     assert_closed(&ended.ledger, sent);
     assert!(ended.stderr.contains("FileDescriptorStoreMax="), "{}", ended.stderr);
+}
+
+#[test]
+fn sockets_that_change_their_names_or_places_stay_in_a_store_without_room_to_spare() {
+    let [first, second] = [free_address(), free_address()];
+    let config = |name: &str, addresses: [SocketAddr; 2]| {
+        let addresses = addresses.map(|address| format!("\"{address}\"")).join(", ");
+        service(first, 1, "")
+            .replace(&format!("\"{first}\""), &format!("[{addresses}]"))
+            .replace("name = \"in\"", &format!("name = \"{name}\""))
+    };
+    let mut manager = Manager::new();
+    // Two sockets and the record.
+    manager.keep_at_most(3);
+    let assert_kept = |manager: &Manager, names: [&str; 2], addresses: [SocketAddr; 2]| {
+        let mut kept = manager.names();
+        kept.sort_unstable();
+        assert_eq!(kept, names);
+        let address = |name| UdpSocket::from(manager.copy_of(name)).local_addr().expect("an address");
+        assert_eq!(names.map(address), addresses);
+        assert_eq!(manager.all_names().len(), 3, "the record is kept as well");
+    };
+    manager.start(&config("in", [first, second]));
+    assert_kept(&manager, ["in.0", "in.1"], [first, second]);
+    for (name, addresses) in [("in", [second, first]), ("out", [second, first]), ("in", [first, second])] {
+        assert_ended_well(&manager.end_by(Signal::SIGTERM));
+        manager.start(&config(name, addresses));
+        let names = [format!("{name}.0"), format!("{name}.1")];
+        assert_kept(&manager, names.each_ref().map(String::as_str), addresses);
+    }
+    for (name, addresses) in [("in", [second, first]), ("out", [second, first]), ("in", [first, second])] {
+        manager.reload(&config(name, addresses));
+        let names = [format!("{name}.0"), format!("{name}.1")];
+        assert_kept(&manager, names.each_ref().map(String::as_str), addresses);
+        let sent = load(second, 100).send().sent;
+        manager.stats_when("all has come", |ledger| {
+            let of_name = |listener: &&serde_json::Value| listener["name"] == name && listener["removed"] != true;
+            let listener = list(ledger, "listeners").iter().find(of_name).expect("it is there").clone();
+            count(&listener, "received") >= sent
+        });
+    }
 }
 
 #[test]

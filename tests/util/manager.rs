@@ -5,7 +5,7 @@ use std::io::{ErrorKind, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -106,10 +106,25 @@ impl Manager {
         self.finished()
     }
 
-    fn launch(&mut self, text: &str) {
-        assert!(self.running.is_none(), "one at a time");
+    /// Has the daemon go over to this configuration.
+    pub(crate) fn reload(&mut self, text: &str) {
+        self.write(text);
+        let socket = self.directory().join("control.sock");
+        let output = udpd(&["reload", "--socket", socket.to_str().expect("temporary paths are UTF-8")]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        while self.hear().is_some() {}
+    }
+
+    /// Writes the configuration.
+    fn write(&self, text: &str) -> PathBuf {
         let file = self.directory().join("udpd.toml");
         std::fs::write(&file, complete(text, self.directory())).expect("cannot write the configuration");
+        file
+    }
+
+    fn launch(&mut self, text: &str) {
+        assert!(self.running.is_none(), "one at a time");
+        let file = self.write(text);
         let _ = std::fs::remove_file(self.directory().join("ledger.json"));
         // The number of the process is known to the process alone before it begins.
         let mut command = Command::new("sh");
@@ -193,7 +208,10 @@ impl Manager {
         } else if message.contains("FDSTORE=1") {
             assert_eq!(field("FDPOLL="), "0", "systemd would drop it on the first error: {message}");
             let descriptor = descriptor.expect("FDSTORE comes with a descriptor");
-            if self.store.len() < self.limit {
+            // As systemd, which drops what it has under another name already.
+            let inode = |descriptor: &OwnedFd| rustix::fs::fstat(descriptor).expect("it is open").st_ino;
+            let is_known = self.store.iter().any(|(_, kept)| inode(kept) == inode(&descriptor));
+            if self.store.len() < self.limit && !is_known {
                 self.store.push((name, descriptor));
             }
         }

@@ -82,52 +82,65 @@ impl Store {
 
     /// Has the sockets of all lanes kept, as they are now, and no others.
     pub(crate) fn keep(&mut self, pipeline: &Pipeline) {
-        let lanes = pipeline.lanes();
-        if let Some(limit) = self.limit.take_if(|limit| *limit < lanes.len()) {
+        let wanted = self.wanted(pipeline);
+        let has_room = self.has_room(wanted.len());
+        if let (false, Some(limit)) = (has_room, self.limit) {
             log::warn!(
                 "the service manager keeps {limit} descriptors and there are {} lanes: what arrives while udpd is \
                  restarted is lost; raise FileDescriptorStoreMax= (and FDSTORE= beside it) in the unit file",
-                lanes.len()
+                wanted.len()
             );
         }
-        let mut before = std::mem::take(&mut self.stored);
-        for lane in lanes {
-            let is_stored = self.limit.is_some() && !self.is_of_unit(lane) && self.keep_one(lane, &mut before);
-            lane.note_kept(is_stored || self.is_of_unit(lane));
+        // First what goes: the manager takes nothing when it is full, and drops a descriptor that it has under another
+        // name.
+        let stays = |name: &String, inode: &u64| has_room && wanted.get(name) == Some(inode);
+        let (stored, gone) = std::mem::take(&mut self.stored).into_iter().partition(|(name, inode)| stays(name, inode));
+        self.stored = stored;
+        gone.keys().for_each(|name| self.notifier.forget(name));
+        if self.has_will && self.limit.is_some_and(|limit| limit <= wanted.len()) {
+            self.notifier.forget(NAME);
+            self.has_will = false;
         }
-        before.keys().for_each(|name| self.notifier.forget(name));
+        for lane in pipeline.lanes() {
+            let is_of_unit = self.is_of_unit(lane);
+            lane.note_kept(is_of_unit || has_room && self.keep_one(lane));
+        }
         self.keep_will(pipeline);
+    }
+
+    /// What is to be in it: the sockets of all lanes, but for those that a unit keeps.
+    fn wanted(&self, pipeline: &Pipeline) -> BTreeMap<String, u64> {
+        let own = pipeline.lanes().iter().filter(|lane| !self.is_of_unit(lane));
+        own.map(|lane| (lane.name_when_kept(), inode_of(lane))).collect()
+    }
+
+    fn has_room(&self, sockets: usize) -> bool {
+        self.limit.is_some_and(|limit| sockets <= limit)
     }
 
     /// Has what the next process must know kept beside the sockets.
     fn keep_will(&mut self, pipeline: &Pipeline) {
         self.will.run(pipeline);
-        let Some(limit) = self.limit else { return };
-        if let (false, Some(file)) = (self.has_will, self.will.file()) {
-            if limit <= pipeline.lanes().len() {
+        if let (Some(limit), false, Some(file)) = (self.limit, self.has_will, self.will.file()) {
+            if self.stored.len() < limit {
+                // One that nobody could read.
+                self.notifier.forget(NAME);
+                self.has_will = self.notifier.keep(NAME, file.descriptor());
+            } else {
                 log::warn!(
                     "the service manager keeps {limit} descriptors, one for each lane: there is no place for what the \
                      next process has to know, and after a kill it cannot say what may be lost; raise \
                      FileDescriptorStoreMax= (and FDSTORE= beside it) in the unit file"
                 );
-            } else {
-                // One that nobody could read.
-                self.notifier.forget(NAME);
-                self.notifier.keep(NAME, file.descriptor());
             }
-            self.has_will = true;
         }
         self.will.look();
     }
 
-    /// Puts a socket there unless it is; takes its name off the list of what was there before.
-    fn keep_one(&mut self, lane: &Lane, before: &mut BTreeMap<String, u64>) -> bool {
+    /// Puts a socket there unless it is there.
+    fn keep_one(&mut self, lane: &Lane) -> bool {
         let (name, inode) = (lane.name_when_kept(), inode_of(lane));
-        let other = before.remove(&name);
-        if other.is_some_and(|other| other != inode) {
-            self.notifier.forget(&name);
-        }
-        let is_there = other == Some(inode) || self.notifier.keep(&name, &*lane.socket());
+        let is_there = self.stored.contains_key(&name) || self.notifier.keep(&name, &*lane.socket());
         if is_there {
             self.stored.insert(name, inode);
         }
@@ -136,8 +149,8 @@ impl Store {
 
     /// The same where a socket may have been replaced.
     pub(crate) fn look(&mut self, pipeline: &Pipeline) {
-        let is_stored = |lane: &Lane| self.stored.get(&lane.name_when_kept()) == Some(&inode_of(lane));
-        if self.limit.is_some() && !pipeline.lanes().iter().all(|lane| self.is_of_unit(lane) || is_stored(lane)) {
+        let wanted = self.wanted(pipeline);
+        if self.has_room(wanted.len()) && self.stored != wanted {
             self.keep(pipeline);
         }
         self.will.look();
