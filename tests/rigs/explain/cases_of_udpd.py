@@ -42,7 +42,7 @@ def buffer_clamped(scene):
     daemon = scene.daemon(keys, before=without)
     sender = scene.sender()
     burst = 2 * limit // 832 * 5 // 4
-    provoke = lambda: stalled(daemon, lambda: bursts(sender, 5922, 100, burst // 100, 0), 0.05)
+    provoke = lambda: stalled(daemon, lambda: bursts(sender, 5922, 100, burst // 100, 0), 0.2)
     found = first(explain(scene, provoke), "buffer_clamped", 100)
     cure(found, "sysctl", "net.core.rmem_max")
     cure(found, "elsewhere", "CAP_NET_ADMIN")
@@ -60,7 +60,7 @@ def hot_sender(scene):
     burst = 2 * (512 << 10) // 832 * 3 // 2
 
     def provoke():
-        stalled(daemon, lambda: [sender.sendto(b"x" * 60, ("10.9.0.1", 5923)) for _ in range(burst)], 0.02)
+        stalled(daemon, lambda: [sender.sendto(b"x" * 60, ("10.9.0.1", 5923)) for _ in range(burst)], 0.2)
 
     found = first(explain(scene, provoke, seconds=2), "hot_sender", 100)
     daemon = with_key(scene, keys, found)

@@ -175,7 +175,7 @@ def bursts(sender, port, datagrams, times, pause, size=60):
 
 
 def stalled(process, work, seconds):
-    """Does `work` while a process is stopped."""
+    """Does `work` while a process is stopped, and for so long after it that a busy kernel has delivered it all."""
     process.send_signal(signal.SIGSTOP)
     try:
         work()
