@@ -171,6 +171,12 @@ impl Socket {
         self.set_buffer(bytes, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)
     }
 
+    /// The receive buffer as it is, beside what somebody would ask for. It does not say how it was set.
+    pub fn receive_buffer(&self, asked_bytes: usize) -> io::Result<GrantedBuffer> {
+        let granted = sys::get_option_int(self.as_fd(), SOL_SOCKET, libc::SO_RCVBUF)?;
+        Ok(GrantedBuffer { asked_bytes, granted_bytes: usize::try_from(granted).unwrap_or(0), forced: false })
+    }
+
     /// Asks for a send buffer in the same way (`SO_SNDBUFFORCE`, else `SO_SNDBUF`).
     pub fn set_send_buffer(&self, bytes: usize) -> io::Result<GrantedBuffer> {
         self.set_buffer(bytes, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)

@@ -61,7 +61,7 @@ impl Pipeline {
     /// Ends the receivers of this pipeline and begins those of its heir.
     pub fn hand_over_to(mut self, heir: Heir) -> Self {
         let begun = Instant::now();
-        let Heir { config, plan, books, lanes, kept, shifts, consumers, followers, pinned, files, .. } = heir;
+        let Heir { config, plan, books, mut lanes, kept, shifts, consumers, followers, pinned, files, .. } = heir;
         let goes_on = |lane: &Lane| {
             let socket = lane.socket();
             lanes.iter().any(|(thread, start, _)| {
@@ -72,7 +72,7 @@ impl Pipeline {
         self.lanes.iter().for_each(|lane| lane.is_kept.store(goes_on(lane), Ordering::Relaxed));
         shifts.into_iter().for_each(|(relief, shift)| relief.leave(shift));
         let receivers_ended_well = self.end_receivers();
-        self.pass_sockets_on(&lanes);
+        self.pass_sockets_on(&mut lanes);
         let mut was = std::mem::take(&mut self.consumers);
         let staying: Vec<usize> = kept.iter().flatten().copied().collect();
         staying.iter().for_each(|&sink| self.books.sinks[sink].is_handed_on.store(true, Ordering::Relaxed));
@@ -103,13 +103,14 @@ impl Pipeline {
     }
 
     /// Each drop at a socket is counted in one ledger, and each socket has the options of its next lane.
-    fn pass_sockets_on(&self, lanes: &[(LaneThread, Start, SocketAddr)]) {
+    fn pass_sockets_on(&self, lanes: &mut [(LaneThread, Start, SocketAddr)]) {
         for (thread, start, _) in lanes {
             let before = self.lanes.iter().find(|lane| Arc::ptr_eq(&lane.socket(), &thread.made.socket));
             let Some(before) = before else { continue };
             before.ledger.hand_on(&start.ledger);
-            if let Err(failure) = socket::change(&thread.setup, &thread.made.socket) {
-                log::error!("{}: it goes on with an option of before: {failure}", thread.setup);
+            match socket::change(&thread.setup, &thread.made.socket) {
+                Ok(buffer) => thread.made.buffer = buffer,
+                Err(failure) => log::error!("{}: it goes on with an option of before: {failure}", thread.setup),
             }
         }
     }

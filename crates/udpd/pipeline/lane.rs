@@ -164,8 +164,10 @@ fn live(
     }
     let Ok(start) = crew::at_rest(|| start.recv()) else { return };
     let Start { routes, ledger, stop, successor, is_kept, leavings } = start;
+    // The receive buffer may have been lowered since.
+    let receive_buffer_bytes = ledger.socket().receive_buffer(0).map_or(0, |buffer| buffer.granted_bytes);
     crew::enter_sandbox();
-    let Parts { engine, pool, observer, policy, receive_buffer_bytes } = parts;
+    let Parts { engine, pool, observer, policy } = parts;
     Receiver {
         engine,
         pool,
@@ -192,7 +194,6 @@ struct Parts {
     pool: Pool,
     observer: Option<Box<Observer>>,
     policy: Option<Box<Policy>>,
-    receive_buffer_bytes: usize,
 }
 
 fn make(setup: &LaneSetup, kept: Option<Given>) -> Result<(Parts, Made), Failure> {
@@ -216,7 +217,7 @@ fn make(setup: &LaneSetup, kept: Option<Given>) -> Result<(Parts, Made), Failure
     let made = Made { socket, home, buffer, backing, cores, engine: engine.name(), waker };
     let policy = Policy::new(setup.access.clone(), listener.rate_limit.zip(setup.offences.clone())).map(Box::new);
     let observer = setup.upstream.as_ref().map(|upstream| Box::new(upstream.observer(plan.number)));
-    Ok((Parts { engine, pool, observer, policy, receive_buffer_bytes: buffer.granted_bytes }, made))
+    Ok((Parts { engine, pool, observer, policy }, made))
 }
 
 /// Puts the calling thread where its lane is planned; returns the cores, or none when that did not work.

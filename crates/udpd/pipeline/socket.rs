@@ -59,10 +59,35 @@ pub(super) fn go_on_with(setup: &LaneSetup, socket: &Socket) -> Result<GrantedBu
 /// Gives a socket that another lane of this process still receives from as much room as this lane wants, and nothing
 /// that the other could not cope with. The rest is for [`change`].
 pub(super) fn widen(setup: &LaneSetup, socket: &Socket) -> Result<GrantedBuffer, Failure> {
-    let bytes = setup.plan.receive_buffer_bytes;
-    socket
-        .set_receive_buffer(bytes)
-        .map_err(|error| cannot_set(setup, "SO_RCVBUF", &bytes, ExitCode::Failure, "", &error))
+    grant(setup, socket, false)
+}
+
+/// Gives a socket the receive buffer of this lane, or leaves it as it is where that serves the lane better.
+///
+/// A daemon that made its buffers with CAP_NET_ADMIN has lost that in its sandbox, and then the kernel cuts each wish
+/// down to `net.core.rmem_max`, without an error. So a socket beside this one is asked first what can be had now.
+fn grant(setup: &LaneSetup, socket: &Socket, may_lower: bool) -> Result<GrantedBuffer, Failure> {
+    let wanted = setup.plan.receive_buffer_bytes;
+    let ask = || {
+        let as_it_is = socket.receive_buffer(wanted)?;
+        if as_it_is.granted_bytes == 2 * wanted {
+            return Ok(as_it_is);
+        }
+        let within_reach = Socket::new(socket.family())?.set_receive_buffer(wanted)?;
+        if is_better(within_reach.granted_bytes, wanted, as_it_is.granted_bytes, may_lower) {
+            socket.set_receive_buffer(wanted)
+        } else {
+            Ok(as_it_is)
+        }
+    };
+    ask().map_err(|error| cannot_set(setup, "SO_RCVBUF", &wanted, ExitCode::Failure, "", &error))
+}
+
+/// Whether a buffer that can be had now serves a lane better than the one that its socket has. What is cut down is
+/// better only than something smaller.
+fn is_better(within_reach: usize, wanted: usize, has: usize, may_lower: bool) -> bool {
+    let is_cut_down = within_reach < 2 * wanted;
+    within_reach > has || (within_reach < has && may_lower && !is_cut_down)
 }
 
 /// Gives a socket that was received from the options of this lane, and none that it had besides.
@@ -120,9 +145,7 @@ fn set_up(setup: &LaneSetup, socket: &Socket) -> Result<GrantedBuffer, Failure> 
     }
     say_what_is_missing(setup, socket);
     multicast::prepare(setup, socket)?;
-    socket
-        .set_receive_buffer(plan.receive_buffer_bytes)
-        .map_err(|error| option("SO_RCVBUF", &plan.receive_buffer_bytes, ExitCode::Failure, "", error))
+    grant(setup, socket, true)
 }
 
 /// What the kernel does not give, and the listener can do without: said once, by its first lane.
@@ -187,5 +210,24 @@ fn set_busy_poll(setup: &LaneSetup, socket: &Socket, say: impl Fn(String)) {
         say(format!(
             "receivers spin, and take {BUSY_POLL_BUDGET_FREE} packets at a time (SO_BUSY_POLL_BUDGET: {error})"
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_running_buffer_is_never_cut_down_and_lowered_only_by_who_alone_receives_from_it() {
+        // It was made with a right that is gone since, and what is left reaches 8 MiB, which is a wish of 4.
+        let reach = 8 << 20;
+        for may_lower in [false, true] {
+            assert!(!is_better(reach, 16 << 20, 32 << 20, may_lower), "the same wish again");
+            assert!(!is_better(reach, 16 << 20, 64 << 20, may_lower), "a smaller wish that would end below itself");
+            assert!(!is_better(reach, 16 << 20, 8 << 20, may_lower), "nothing to gain");
+            assert!(is_better(reach, 16 << 20, 4 << 20, may_lower), "as much as can be had");
+        }
+        assert!(!is_better(4 << 20, 2 << 20, 32 << 20, false), "somebody else still needs it");
+        assert!(is_better(4 << 20, 2 << 20, 32 << 20, true));
     }
 }
