@@ -163,14 +163,15 @@ fn go_on(setups: &[&LaneSetup], sockets: &[Arc<Socket>], first: usize, claims: &
     let program = spread::group_spread(listener.spread, setups.iter().map(|setup| &setup.plan.intake));
     let members = sockets[..kept].iter().chain(surplus).cloned().collect();
     let mut group = Group::adopt(members, program).map_err(|error| fail("go on with", error, ""))?;
-    for _ in surplus {
+    for left in (1..=surplus.len()).rev() {
         if let Err(error) = group.shrink(drop) {
             log::warn!(
                 "listener {}, address {address}: cannot take a socket out of its group that has no lane any more: \
-                 {error}; what arrives until it is closed may be lost; grant CAP_NET_RAW, or restart once more \
-                 without `interface`",
+                 {error}; the kernel refuses what arrives there until it is closed; grant CAP_NET_RAW, or restart once \
+                 more without `interface`",
                 listener.name
             );
+            refuse_arrivals(&surplus[..left], listener);
             break;
         }
     }
@@ -192,6 +193,24 @@ fn go_on(setups: &[&LaneSetup], sockets: &[Arc<Socket>], first: usize, claims: &
         sockets[0].set_reuse_port(false).map_err(|error| fail("keep others away from", error, ""))?;
     }
     Ok(())
+}
+
+/// Has the kernel drop and count what arrives at sockets that cannot leave their group, so that what is in them comes
+/// to an end.
+fn refuse_arrivals(surplus: &[Arc<Socket>], listener: &config::Listener) {
+    for socket in surplus {
+        if let Err(error) = socket.refuse_arrivals() {
+            log::warn!(
+                "listener {}: cannot refuse arrivals at a socket that has no lane any more: {error}; nobody counts \
+                 what arrives there until it is closed",
+                listener.name
+            );
+        }
+    }
+    // What is under way comes before the reader begins.
+    if let Err(error) = mmsg::wait_for_arrivals_under_way() {
+        log::debug!("cannot wait for what the kernel still delivers: {error}");
+    }
 }
 
 fn bind_group(setups: &[&LaneSetup], sockets: &[Arc<Socket>]) -> Result<(), Failure> {

@@ -218,6 +218,14 @@ impl Claims {
             return self.let_go(own, why);
         }
         let surplus = own.split_off(own.len().min(lanes.len()));
+        if self.are_in_use && !surplus.is_empty() && lanes[0].0.interface.is_some() {
+            let message = format!(
+                "listener {}, {}: it has fewer lanes, and a socket that is bound to an interface cannot leave its \
+                 group while datagrams arrive{TAKES_A_RESTART}",
+                lanes[0].0.name, lanes[0].1.address
+            );
+            return Err(Failure::new(ExitCode::Configuration, message));
+        }
         if let Some(foreign) = surplus.iter().find(|kept| !kept.is_own()) {
             return Err(foreign.too_many(lanes[0].0, lanes.len()));
         }
@@ -256,6 +264,33 @@ impl Claims {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a running pipeline has at these addresses, claimed by a listener with these lines.
+    fn claim_in_use(running: &[(&str, &str, u32)], lines: &str) -> Result<Claims, Failure> {
+        let sink = "sinks = [\"out\"]\n[sink.out]\ntype = \"null\"\n";
+        let text = format!("[[listener]]\nname = \"in\"\n{lines}\n{sink}");
+        let config = Config::parse(&text, "test.toml", &Default::default()).expect("valid");
+        let plan = crate::plan::make(&config, &Default::default()).expect("a plan");
+        let socket = |&(name, address, interface): &(&str, &str, u32)| KeptSocket {
+            name: name.to_owned(),
+            inode: 0,
+            socket: Arc::new(Socket::new(mmsg::Family::V4).expect("a socket")),
+            address: address.parse().expect("an address"),
+            interface,
+        };
+        Kept { sockets: running.iter().map(socket).collect() }.claim_in_use(&config, &plan)
+    }
+
+    #[test]
+    fn fewer_lanes_on_an_interface_take_a_restart_and_without_one_they_do_not() {
+        let lo = if_nametoindex("lo").expect("loopback");
+        let two = |interface| [("in.0", "127.0.0.1:5140", interface), ("in.1", "127.0.0.1:5140", interface)];
+        let lines = "address = \"127.0.0.1:5140\"\nlanes = 1\n";
+        let claims = claim_in_use(&two(0), lines).expect("it leaves its group");
+        assert_eq!((claims.of_lanes.iter().flatten().count(), claims.surplus[0].len()), (1, 1));
+        let failure = claim_in_use(&two(lo), &format!("{lines}interface = \"lo\"")).expect_err("it cannot leave");
+        assert!(failure.message.contains("fewer lanes") && failure.message.ends_with(TAKES_A_RESTART), "{failure}");
+    }
 
     #[test]
     fn a_name_says_which_lane_it_was_and_a_name_of_others_does_not() {

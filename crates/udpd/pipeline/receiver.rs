@@ -9,6 +9,7 @@
 //! cores both cost as much as receiving several datagrams. What waits for a consumer that is behind is packed, see
 //! [`route`](crate::handover::route), so a short batch takes no more memory than a full one has for its datagrams.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -41,6 +42,9 @@ const ERROR_REST: Duration = Duration::from_millis(10);
 
 /// How long the last datagrams may need from the interrupt to the socket once arrivals are refused.
 const SETTLE: Duration = Duration::from_millis(2);
+
+/// The least that the kernel charges a receive queue with for a message, however short it is.
+const MESSAGE_BYTES_MIN: usize = 512;
 
 /// The two flags by which the pipeline ends its threads.
 #[derive(Debug, Default)]
@@ -102,29 +106,43 @@ impl Receiver {
         }
     }
 
-    /// Delivers what waits in sockets that no lane goes on with. An interrupted call may say once that nothing is left.
+    /// Delivers what waits in sockets that no lane goes on with, before anything of its own, so that the order stays.
     fn read_leavings(&mut self, tally: &mut LaneTally) {
         for socket in std::mem::take(&mut self.leavings) {
-            loop {
-                let mut parcel = self.pool.take().expect("the last batch is never given away");
-                match exclusive(&mut parcel).receive(&socket, Wait::No) {
-                    Ok(0) => {
-                        self.pool.put(parcel);
-                        break;
-                    }
-                    Ok(_) => {
-                        tally.calls += 1;
-                        self.hand_over(tally, parcel, None);
-                    }
-                    Err(error) => {
-                        log::error!(
-                            "lane {}: cannot read a socket that an earlier process has left: {error}; what is in it \
-                             is lost, and nobody counts it",
-                            self.lane
-                        );
-                        self.pool.put(parcel);
-                        break;
-                    }
+            if let Err(error) = self.read_leaving(&socket, tally) {
+                self.ledger.note_uncountable();
+                log::error!(
+                    "lane {}: cannot read to its end a socket that has no lane any more: {error}; nobody knows how \
+                     much is lost, so arrived and residual are null",
+                    self.lane
+                );
+            }
+        }
+    }
+
+    /// Nothing arrives there any more. Where something does all the same, it takes no more than may have been there.
+    /// An interrupted call may say once that nothing is left.
+    fn read_leaving(&mut self, socket: &Socket, tally: &mut LaneTally) -> io::Result<()> {
+        let mut messages_left = messages_max(socket);
+        loop {
+            let mut parcel = self.pool.take().expect("the last batch is never given away");
+            let batch = exclusive(&mut parcel);
+            match batch.receive(socket, Wait::No) {
+                Ok(0) => {
+                    self.pool.put(parcel);
+                    return Ok(());
+                }
+                Ok(_) => {
+                    tally.calls += 1;
+                    let messages = batch.messages();
+                    self.hand_over(tally, parcel, None);
+                    messages_left = messages_left
+                        .checked_sub(messages)
+                        .ok_or_else(|| io::Error::other("datagrams keep arriving there"))?;
+                }
+                Err(error) => {
+                    self.pool.put(parcel);
+                    return Err(error);
                 }
             }
         }
@@ -282,6 +300,11 @@ impl Receiver {
         }
         self.pool.put(parcel);
     }
+}
+
+/// More messages than a socket can hold. While it is read, the kernel may let in a quarter more than its buffer.
+fn messages_max(socket: &Socket) -> usize {
+    socket.receive_buffer(0).map_or(usize::MAX, |buffer| 2 * buffer.granted_bytes / MESSAGE_BYTES_MIN)
 }
 
 /// Fills the batch and returns the number of messages.
