@@ -9,6 +9,7 @@ use std::sync::Arc;
 use mmsg::{CoreCounter, Family, Group, Socket};
 use nix::errno::Errno;
 
+use super::going_on::GoingOn;
 use super::kept::Claims;
 use super::setup::LaneSetup;
 use crate::config;
@@ -96,9 +97,13 @@ pub(super) fn bind_all(
         }
     }
     // Last what somebody may be receiving from: an address that cannot be had leaves it as it is.
-    for (first, claims) in kept.into_iter().filter_map(|first| Some((first, claims?))) {
-        let lanes = lanes_of(first);
-        go_on(&setups[lanes.clone()], &sockets[lanes], first, claims)?;
+    if let Some(claims) = claims {
+        let group = |first: usize| GoingOn::adopt(&setups[lanes_of(first)], &sockets[lanes_of(first)], first, claims);
+        let mut groups = kept.into_iter().map(group).collect::<Result<Vec<_>, _>>()?;
+        groups.iter_mut().try_for_each(GoingOn::grow)?;
+        // Only when all of them have what they need: what has left its group cannot come back.
+        groups.iter_mut().for_each(GoingOn::shrink);
+        groups.iter().try_for_each(GoingOn::keep_others_away)?;
     }
     let address_of = |(setup, socket): (&&LaneSetup, &Arc<Socket>)| socket.local_addr().unwrap_or(setup.plan.address);
     Ok(setups.iter().zip(sockets).map(address_of).collect())
@@ -145,72 +150,6 @@ fn is_free(interface: Option<&str>, address: SocketAddr) -> bool {
         probe.bind(address)
     };
     !bind().is_err_and(|error: io::Error| error.kind() == io::ErrorKind::AddrInUse)
-}
-
-/// Goes on with a group that is bound already, as it is planned now: with more members, with fewer, or with another
-/// program. What leaves it is out of the kernel's search afterwards, and whoever reads it to the end loses nothing.
-fn go_on(setups: &[&LaneSetup], sockets: &[Arc<Socket>], first: usize, claims: &Claims) -> Result<(), Failure> {
-    let (listener, address) = (&setups[0].listener, setups[0].plan.address);
-    let (kept, surplus) = (&claims.of_lanes[first..first + sockets.len()], &claims.surplus[first]);
-    let kept = kept.iter().flatten().count();
-    let fail = |what: &str, error: io::Error, cure: &str| {
-        let message = format!(
-            "listener {}, address {address}: cannot {what} the sockets that were left for it: {error}{cure}",
-            listener.name
-        );
-        Failure::new(ExitCode::Failure, message)
-    };
-    let program = spread::group_spread(listener.spread, setups.iter().map(|setup| &setup.plan.intake));
-    let members = sockets[..kept].iter().chain(surplus).cloned().collect();
-    let mut group = Group::adopt(members, program).map_err(|error| fail("go on with", error, ""))?;
-    for left in (1..=surplus.len()).rev() {
-        if let Err(error) = group.shrink(drop) {
-            log::warn!(
-                "listener {}, address {address}: cannot take a socket out of its group that has no lane any more: \
-                 {error}; the kernel refuses what arrives there until it is closed; grant CAP_NET_RAW, or restart once \
-                 more without `interface`",
-                listener.name
-            );
-            refuse_arrivals(&surplus[..left], listener);
-            break;
-        }
-    }
-    for socket in &sockets[kept..] {
-        group.grow(Arc::clone(socket)).map_err(|error| {
-            // A group is of one user.
-            let cure = match error.raw_os_error().map(Errno::from_raw) {
-                Some(Errno::EADDRINUSE) => {
-                    "; they belong to another user: stop the service once, or give its .socket unit a ListenDatagram= \
-                     line for each lane, with ReusePort=yes"
-                }
-                _ => "",
-            };
-            fail("add to", error, cure)
-        })?;
-    }
-    if !setups[0].plan.shares {
-        // Alone it needs no group, and then nobody else can join one.
-        sockets[0].set_reuse_port(false).map_err(|error| fail("keep others away from", error, ""))?;
-    }
-    Ok(())
-}
-
-/// Has the kernel drop and count what arrives at sockets that cannot leave their group, so that what is in them comes
-/// to an end.
-fn refuse_arrivals(surplus: &[Arc<Socket>], listener: &config::Listener) {
-    for socket in surplus {
-        if let Err(error) = socket.refuse_arrivals() {
-            log::warn!(
-                "listener {}: cannot refuse arrivals at a socket that has no lane any more: {error}; nobody counts \
-                 what arrives there until it is closed",
-                listener.name
-            );
-        }
-    }
-    // What is under way comes before the reader begins.
-    if let Err(error) = mmsg::wait_for_arrivals_under_way() {
-        log::debug!("cannot wait for what the kernel still delivers: {error}");
-    }
 }
 
 fn bind_group(setups: &[&LaneSetup], sockets: &[Arc<Socket>]) -> Result<(), Failure> {

@@ -161,8 +161,9 @@ impl Making<'_> {
         let setups: Vec<&LaneSetup> = threads.iter().map(|thread| &thread.setup).collect();
         let sockets: Vec<Arc<Socket>> = threads.iter().map(|thread| Arc::clone(&thread.made.socket)).collect();
         sort(&mut routes, &setups);
-        let endpoints = bind::open(&setups, &sockets, &claims)?;
         let followers = following::spawn_all(&threads, plan, &mut pinned, crew)?;
+        let endpoints =
+            bind::open(&setups, &sockets, &claims).inspect_err(|_| followers.iter().for_each(Follower::end))?;
         let addresses: Vec<SocketAddr> = endpoints.iter().map(|endpoint| endpoint.address).collect();
         let (started, host) = (before.books.started, Arc::clone(&before.books.host));
         let books = Arc::new(open_books(config, &threads, endpoints, &ledgers, sinks, started, host));

@@ -13,6 +13,7 @@ mod ending;
 mod files;
 mod follower;
 mod following;
+mod going_on;
 mod handing_over;
 mod heir;
 pub mod kept;
