@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::ending::has_ended_well;
+use super::ending::{Ending, has_ended_well};
 use super::follower::Follower;
 use super::running::{Lane, Pipeline};
 use super::sweep;
@@ -117,7 +117,7 @@ impl Pipeline {
     }
 
     fn consumers_have_ended(&self) -> bool {
-        let of_those_before = self.before.iter().flat_map(|ending| &ending.threads);
+        let of_those_before = self.before.iter().flat_map(Ending::threads);
         self.consumers.iter().map(|consumer| &consumer.thread).chain(of_those_before).all(JoinHandle::is_finished)
     }
 

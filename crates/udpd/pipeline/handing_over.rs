@@ -11,22 +11,28 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::ending::Ending;
+use super::ending::{Ending, LastConsumer};
 use super::follower::Follower;
-use super::heir::Heir;
+use super::heir::{self, Heir};
 use super::kept::TAKES_A_RESTART;
 use super::lane::{LaneThread, Start};
 use super::running::{ConsumerThread, Lane, Pinned, Pipeline};
 use super::socket;
 use super::start::begin;
+use crate::config::Config;
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew;
+use crate::plan::Plan;
 
 /// How often the end of the receivers is looked for.
 const END_POLL: Duration = Duration::from_micros(200);
 
 /// How long receivers may wait for consumers that take nothing, before they give up what they hold.
 const HAND_OVER_LIMIT: Duration = Duration::from_secs(5);
+
+fn last_consumer(config: &Config, plan: &Plan, ConsumerThread { sink, thread, .. }: ConsumerThread) -> LastConsumer {
+    LastConsumer { sink: config.sinks[sink].name.clone(), writes: heir::writes(config, plan, sink), thread }
+}
 
 impl Pipeline {
     /// Closes the books of those before that have handed on everything: to be called once a second.
@@ -88,7 +94,8 @@ impl Pipeline {
         let followed = self.followers.drain(..).map(|follower| follower.thread);
         let ending = Ending {
             books: std::mem::replace(&mut self.books, books),
-            threads: go.into_iter().map(|consumer| consumer.thread).chain(followed).collect(),
+            consumers: go.into_iter().map(|consumer| last_consumer(&self.config, &self.plan, consumer)).collect(),
+            followers: followed.collect(),
             staying: stay.iter().map(|consumer| Arc::clone(&consumer.relief)).collect(),
             receivers_ended_well,
         };

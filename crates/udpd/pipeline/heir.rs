@@ -14,6 +14,7 @@ use mmsg::Socket;
 
 use super::bind;
 use super::books::Books;
+use super::ending::Writes;
 use super::files::Files;
 use super::follower::Follower;
 use super::following;
@@ -93,29 +94,27 @@ impl Pipeline {
         is_same.then_some(before)
     }
 
-    /// A file has one writer.
+    /// A file has one writer: no sink of this pipeline, and none of those before that has yet to finish.
     fn refuse_second_writers(&self, config: &Config, plan: &Plan, kept: &[Option<usize>]) -> Result<(), Failure> {
-        let files = |config: &Config, plan: &Plan, sink: usize| -> BTreeSet<String> {
-            files_by_consumer(config, plan, sink).into_iter().map(|(_, file)| file).collect()
-        };
-        let written: BTreeSet<String> =
-            (0..self.config.sinks.len()).flat_map(|sink| files(&self.config, &self.plan, sink)).collect();
-        let is_stdout = |sink: &Sink| sink.settings.target() == Target::Stdout;
+        let own: Vec<Writes> = (0..self.config.sinks.len()).map(|own| writes(&self.config, &self.plan, own)).collect();
         for (sink, _) in kept.iter().enumerate().filter(|(_, kept)| kept.is_none()) {
-            if is_stdout(&config.sinks[sink]) && self.config.sinks.iter().any(is_stdout) {
+            let (name, wanted) = (&config.sinks[sink].name, writes(config, plan, sink));
+            if let Some(what) = own.iter().find_map(|own| own.in_common(&wanted)) {
+                let cure = if wanted.standard_output { "" } else { "; give it another path" };
                 let message = format!(
-                    "sink {}: standard output is still being written with the settings of before{TAKES_A_RESTART}",
-                    config.sinks[sink].name
+                    "sink {name}: it has other settings, and {what} is still being written with those of \
+                     before{cure}{TAKES_A_RESTART}"
                 );
                 return Err(Failure::new(ExitCode::Configuration, message));
             }
-            if let Some(file) = files(config, plan, sink).intersection(&written).next() {
+            let mut finishing = self.before.iter().flat_map(|ending| &ending.consumers);
+            let in_the_way = finishing.find_map(|last| Some((&last.sink, last.is_in_the_way_of(&wanted)?)));
+            if let Some((last, what)) = in_the_way {
                 let message = format!(
-                    "sink {}: it has other settings, and its file {file} is still being written with those of before; \
-                give it another path{TAKES_A_RESTART}",
-                    config.sinks[sink].name
+                    "sink {name}: {what} is still being written by sink {last}, which has not finished since an \
+                     earlier reload, because its disk or its peer takes nothing; try again later{TAKES_A_RESTART}"
                 );
-                return Err(Failure::new(ExitCode::Configuration, message));
+                return Err(Failure::new(ExitCode::Failure, message));
             }
         }
         Ok(())
@@ -140,6 +139,12 @@ fn files_by_consumer(config: &Config, plan: &Plan, sink: usize) -> BTreeSet<(usi
     let Target::Files(path) = settings.target() else { return BTreeSet::new() };
     let file = |feeder: &crate::config::feeders::Feeder| (feeder.consumer, feeder.file(&config.listeners, name, path));
     plan.sinks[sink].feeders.iter().map(file).collect()
+}
+
+/// What a sink writes.
+pub(super) fn writes(config: &Config, plan: &Plan, sink: usize) -> Writes {
+    let files = files_by_consumer(config, plan, sink).into_iter().map(|(_, file)| file).collect();
+    Writes { files, standard_output: config.sinks[sink].settings.target() == Target::Stdout }
 }
 
 impl Making<'_> {
