@@ -152,7 +152,8 @@ fn live(
     made: &Sender<Result<Made, Failure>>,
     start: &crossbeam_channel::Receiver<Start>,
 ) {
-    let (parts, ready) = match make(&setup, kept) {
+    // The watchdog may look on by now, and to touch all the memory is one long wait for the kernel.
+    let (parts, ready) = match crew::at_rest(|| make(&setup, kept)) {
         Ok(parts) => parts,
         Err(failure) => {
             let _ = made.send(Err(failure));

@@ -9,7 +9,7 @@ use mmsg::{Backing, PackedBatch};
 
 use crate::exit::{ExitCode, Failure};
 use crate::handover::blocks::{Allowance, Blocks, Stock};
-use crate::os::crew::Crew;
+use crate::os::crew::{Crew, at_rest};
 use crate::os::duty::Duty;
 use crate::plan::memory::Bytes;
 use crate::plan::pool::{HUGE_PAGE_BYTES, NodePool, PoolPlan};
@@ -26,9 +26,10 @@ pub(super) struct Stocks {
 impl Stocks {
     /// Makes what the plan says.
     pub(super) fn make(plan: &PoolPlan, crew: &Crew) -> Result<Self, Failure> {
+        // The watchdog may look on by now, and to touch all the memory is one long wait for the kernel.
         let begin = |(place, node): (usize, &NodePool)| {
             let (core, count, bytes) = (node.core, plan.blocks_on(place), plan.block_bytes);
-            crew.spawn(format!("pool{place}"), Duty::Free, move || touch(core, count, bytes))
+            crew.spawn(format!("pool{place}"), Duty::Free, move || at_rest(|| touch(core, count, bytes)))
         };
         let threads: Vec<_> = plan.nodes.iter().enumerate().map(begin).collect();
         let mut made = Vec::new();
