@@ -94,7 +94,11 @@ impl Consumer {
             } else {
                 match self.wait() {
                     Some(datagrams) => datagrams,
-                    None if self.begin_next_shift() => 0,
+                    None if self.begin_next_shift() => {
+                        // Its queue may have other places.
+                        pace = Pace::new(self.channel.places_min(), Instant::now());
+                        0
+                    }
                     None => break,
                 }
             };
