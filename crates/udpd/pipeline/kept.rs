@@ -17,7 +17,7 @@ use mmsg::Socket;
 use nix::net::if_::if_nametoindex;
 
 use super::{multicast, sweep};
-use crate::config::{Config, Listener};
+use crate::config::{self, Config, Listener};
 use crate::exit::{ExitCode, Failure};
 use crate::os::holder;
 use crate::plan::{LanePlan, Plan};
@@ -102,6 +102,15 @@ impl KeptSocket {
             && (self.address.port() == address.port() || (address.port() == 0 && is_named()))
     }
 
+    /// Whether no socket can be bound for the lane, or for other datagrams than it is to have, while this one is there.
+    /// Sockets on two interfaces can have one address.
+    fn is_in_the_way_of(&self, listener: &Listener, plan: &LanePlan) -> bool {
+        let interface = listener.interface.as_deref().map_or(Ok(0), if_nametoindex);
+        interface.is_ok_and(|interface| interface == 0 || self.interface == 0 || interface == self.interface)
+            && plan.address.port() != 0
+            && config::overlap(&self.address, &plan.address)
+    }
+
     /// Whether the lane can go on with it, or what is in its way.
     fn fits(&self, (listener, plan): Planned<'_>) -> Result<(), &'static str> {
         if self.socket.has_gro() && !plan.shape.control.gro {
@@ -173,7 +182,18 @@ impl Kept {
     /// The same while a pipeline receives from them. What fits none is left to that pipeline.
     pub(super) fn claim_in_use(self, config: &Config, plan: &Plan) -> Result<Claims, Failure> {
         let mut claims = Claims { are_in_use: true, ..Claims::none(plan) };
-        claims.deal_out(self.sockets, config, plan)?;
+        let left = claims.deal_out(self.sockets, config, plan)?;
+        let unclaimed = plan.lanes.iter().zip(&claims.of_lanes).filter(|(_, claimed)| claimed.is_none());
+        for lane in unclaimed.map(|(lane, _)| lane).filter(|lane| lane.member == 0) {
+            let listener = &config.listeners[lane.listener];
+            if let Some(old) = left.iter().find(|old| old.is_in_the_way_of(listener, lane)) {
+                let message = format!(
+                    "listener {}: cannot bind {} while udpd still receives on {}{TAKES_A_RESTART}",
+                    listener.name, lane.address, old.address
+                );
+                return Err(Failure::new(ExitCode::Configuration, message));
+            }
+        }
         Ok(claims)
     }
 }
@@ -290,6 +310,21 @@ mod tests {
         assert_eq!((claims.of_lanes.iter().flatten().count(), claims.surplus[0].len()), (1, 1));
         let failure = claim_in_use(&two(lo), &format!("{lines}interface = \"lo\"")).expect_err("it cannot leave");
         assert!(failure.message.contains("fewer lanes") && failure.message.ends_with(TAKES_A_RESTART), "{failure}");
+    }
+
+    #[test]
+    fn an_address_within_one_that_is_received_on_takes_a_restart_and_on_another_interface_it_does_not() {
+        let lo = if_nametoindex("lo").expect("loopback");
+        let claim = |old: &str, interface, lines: &str| claim_in_use(&[("in.0", old, interface)], lines);
+        for (old, new) in [("0.0.0.0:5140", "127.0.0.1:5140"), ("127.0.0.1:5140", "0.0.0.0:5140")] {
+            let lines = format!("address = \"{new}\"\nlanes = 1");
+            let failure = claim(old, 0, &lines).expect_err("udpd itself has it");
+            let words = format!("cannot bind {new} while udpd still receives on {old}");
+            assert!(failure.message.contains(&words) && failure.message.ends_with(TAKES_A_RESTART), "{failure}");
+            let elsewhere = claim(old, lo + 1, &format!("{lines}\ninterface = \"lo\"")).expect("two interfaces");
+            assert_eq!(elsewhere.of_lanes.iter().flatten().count(), 0);
+        }
+        claim("127.0.0.1:5140", 0, "address = \"127.0.0.1:5141\"\nlanes = 1").expect("another port");
     }
 
     #[test]
