@@ -66,6 +66,12 @@ impl Ending {
         self.staying.iter().any(|relief| relief.is_due())
     }
 
+    /// The names of the sinks that have yet to finish.
+    pub(super) fn sinks_that_finish(&self) -> impl Iterator<Item = &str> {
+        let consumers = self.consumers.iter().filter(|consumer| !consumer.thread.is_finished());
+        consumers.map(|consumer| consumer.sink.as_str())
+    }
+
     /// Whether everything is handed on.
     pub(super) fn is_over(&self) -> bool {
         self.threads().all(JoinHandle::is_finished) && !self.has_staying_sinks()

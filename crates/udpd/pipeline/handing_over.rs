@@ -6,6 +6,7 @@
 //! counted out. The consumers of sinks that stay go over to the heir by themselves when they have taken everything of
 //! before; those of the others finish meanwhile, however long their disk or their peer takes.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,6 +28,10 @@ use crate::plan::Plan;
 /// How often the end of the receivers is looked for.
 const END_POLL: Duration = Duration::from_micros(200);
 
+/// So many pipelines that have yet to hand on what they hold, and keep their memory, may be beside the one that
+/// receives when another is made.
+const UNFINISHED_MAX: usize = 2;
+
 /// How long receivers may wait for consumers that take nothing, before they give up what they hold.
 const HAND_OVER_LIMIT: Duration = Duration::from_secs(5);
 
@@ -46,21 +51,32 @@ impl Pipeline {
         }
     }
 
-    /// Whether every sink that has stayed counts in the books of this pipeline by now; waits for it as long as that.
+    /// Whether this pipeline can be taken the place of: every sink that has stayed counts in its books by now, and not
+    /// too many of those before keep their memory. Waits for it as long as that.
     pub fn wait_for_those_before(&mut self, limit: Duration) -> Result<(), Failure> {
         let deadline = Instant::now() + limit;
         let stays = |before: &[Ending]| before.iter().any(Ending::has_staying_sinks);
-        while stays(&self.before) && Instant::now() < deadline {
+        let are_many = |before: &[Ending]| before.iter().filter(|one| !one.is_over()).count() >= UNFINISHED_MAX;
+        while (stays(&self.before) || are_many(&self.before)) && Instant::now() < deadline {
             crew::at_rest(|| std::thread::sleep(END_POLL));
         }
         self.look_at_those_before();
-        if !stays(&self.before) {
+        let message = if stays(&self.before) {
+            format!(
+                "a sink has not handed on yet what it took before the last reload, because its disk or its peer takes \
+                 nothing; try again later{TAKES_A_RESTART}"
+            )
+        } else if are_many(&self.before) {
+            let sinks: BTreeSet<&str> = self.before.iter().flat_map(Ending::sinks_that_finish).collect();
+            format!(
+                "{UNFINISHED_MAX} earlier reloads have not finished and keep their memory, because the disk or the \
+                 peer of a sink that they took away takes nothing (sinks: {}); see to that and try again\
+                 {TAKES_A_RESTART}",
+                sinks.into_iter().collect::<Vec<_>>().join(", ")
+            )
+        } else {
             return Ok(());
-        }
-        let message = format!(
-            "a sink has not handed on yet what it took before the last reload, because its disk or its peer takes \
-                nothing; try again later{TAKES_A_RESTART}"
-        );
+        };
         Err(Failure::new(ExitCode::Failure, message))
     }
 
