@@ -70,8 +70,8 @@ impl Pipeline {
             let sinks: BTreeSet<&str> = self.before.iter().flat_map(Ending::sinks_that_finish).collect();
             format!(
                 "{UNFINISHED_MAX} earlier reloads have not finished and keep their memory, because the disk or the \
-                 peer of a sink that they took away takes nothing (sinks: {}); see to that and try again\
-                 {TAKES_A_RESTART}",
+                 peer of a sink that they took away takes nothing (sinks: {}); see to that and try again, or \
+                 restart udpd: the service manager keeps the sockets",
                 sinks.into_iter().collect::<Vec<_>>().join(", ")
             )
         } else {

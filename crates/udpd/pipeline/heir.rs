@@ -112,7 +112,8 @@ impl Pipeline {
             if let Some((last, what)) = in_the_way {
                 let message = format!(
                     "sink {name}: {what} is still being written by sink {last}, which has not finished since an \
-                     earlier reload, because its disk or its peer takes nothing; try again later{TAKES_A_RESTART}"
+                     earlier reload, because its disk or its peer takes nothing; try again later, or \
+                     restart udpd: the service manager keeps the sockets"
                 );
                 return Err(Failure::new(ExitCode::Failure, message));
             }
