@@ -4,10 +4,21 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use super::books::Books;
 use super::chronicle::Chronicle;
+use super::kept::TAKES_A_RESTART;
 use super::relief::Relief;
+use crate::exit::{ExitCode, Failure};
+use crate::os::crew;
+
+/// How often sinks that stay are looked at while somebody waits for them.
+const STAY_POLL: Duration = Duration::from_micros(200);
+
+/// So many pipelines that have yet to finish, and keep their memory, may be beside the one that receives when another
+/// is made.
+const UNFINISHED_MAX: usize = 2;
 
 /// A pipeline whose heir receives, and which has yet to hand on what it holds.
 #[derive(Debug)]
@@ -48,13 +59,6 @@ impl Writes {
     }
 }
 
-impl LastConsumer {
-    /// What it still writes and another sink wants to write.
-    pub(super) fn is_in_the_way_of(&self, writes: &Writes) -> Option<String> {
-        if self.thread.is_finished() { None } else { self.writes.in_common(writes) }
-    }
-}
-
 impl Ending {
     /// The threads that end with it.
     pub(super) fn threads(&self) -> impl Iterator<Item = &JoinHandle<()>> {
@@ -66,10 +70,14 @@ impl Ending {
         self.staying.iter().any(|relief| relief.is_due())
     }
 
-    /// The names of the sinks that have yet to finish.
-    pub(super) fn sinks_that_finish(&self) -> impl Iterator<Item = &str> {
+    /// The sinks that have yet to finish, and what they write.
+    pub(super) fn finishing(&self) -> impl Iterator<Item = (String, Writes)> {
         let consumers = self.consumers.iter().filter(|consumer| !consumer.thread.is_finished());
-        consumers.map(|consumer| consumer.sink.as_str())
+        consumers.map(|consumer| (consumer.sink.clone(), consumer.writes.clone()))
+    }
+
+    pub(super) fn is_finishing(&self) -> bool {
+        self.finishing().next().is_some()
     }
 
     /// Whether everything is handed on.
@@ -86,6 +94,28 @@ impl Ending {
     }
 }
 
+/// Whether so many pipelines that have yet to finish keep too much memory for another.
+pub(super) fn are_too_many(unfinished: usize) -> bool {
+    unfinished >= UNFINISHED_MAX
+}
+
+/// Waits until these have gone over.
+pub(super) fn wait_for(staying: &[Arc<Relief>], limit: Duration) -> Result<(), Failure> {
+    let deadline = Instant::now() + limit;
+    let are_due = || staying.iter().any(|relief| relief.is_due());
+    while are_due() && Instant::now() < deadline {
+        crew::at_rest(|| std::thread::sleep(STAY_POLL));
+    }
+    if !are_due() {
+        return Ok(());
+    }
+    let message = format!(
+        "a sink has not handed on yet what it took before the last reload, because its disk or its peer takes \
+         nothing; try again later{TAKES_A_RESTART}"
+    );
+    Err(Failure::new(ExitCode::Failure, message))
+}
+
 /// Whether a thread is over, and not by a panic.
 pub(super) fn has_ended_well(thread: JoinHandle<()>) -> bool {
     thread.is_finished() && thread.join().is_ok()
@@ -96,18 +126,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_consumer_of_a_reload_before_is_in_the_way_of_its_file_until_it_ends() {
-        let (end, ended) = std::sync::mpsc::channel::<()>();
+    fn a_file_is_in_common_to_who_writes_it_and_to_nobody_else() {
         let writes = |file: &str| Writes { files: [file.to_owned()].into(), standard_output: false };
-        let thread = std::thread::spawn(move || ended.recv().unwrap_or(()));
-        let consumer = LastConsumer { sink: "archive".to_owned(), writes: writes("/a.log"), thread };
-        assert_eq!(consumer.is_in_the_way_of(&writes("/a.log")), Some("its file /a.log".to_owned()));
-        assert_eq!(consumer.is_in_the_way_of(&writes("/b.log")), None);
-        drop(end);
-        while !consumer.thread.is_finished() {
-            std::thread::yield_now();
-        }
-        assert_eq!(consumer.is_in_the_way_of(&writes("/a.log")), None);
+        assert_eq!(writes("/a.log").in_common(&writes("/a.log")), Some("its file /a.log".to_owned()));
+        assert_eq!(writes("/a.log").in_common(&writes("/b.log")), None);
     }
 
     #[test]

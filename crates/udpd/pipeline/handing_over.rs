@@ -6,31 +6,26 @@
 //! counted out. The consumers of sinks that stay go over to the heir by themselves when they have taken everything of
 //! before; those of the others finish meanwhile, however long their disk or their peer takes.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::ending::{Ending, LastConsumer};
+use super::ending::{self, Ending, LastConsumer};
 use super::follower::Follower;
 use super::heir::{self, Heir};
-use super::kept::TAKES_A_RESTART;
 use super::lane::{LaneThread, Start};
+use super::relief::Relief;
 use super::running::{ConsumerThread, Lane, Pinned, Pipeline};
 use super::socket;
 use super::start::begin;
 use crate::config::Config;
-use crate::exit::{ExitCode, Failure};
+use crate::exit::Failure;
 use crate::os::crew;
 use crate::plan::Plan;
 
 /// How often the end of the receivers is looked for.
 const END_POLL: Duration = Duration::from_micros(200);
-
-/// So many pipelines that have yet to hand on what they hold, and keep their memory, may be beside the one that
-/// receives when another is made.
-const UNFINISHED_MAX: usize = 2;
 
 /// How long receivers may wait for consumers that take nothing, before they give up what they hold.
 const HAND_OVER_LIMIT: Duration = Duration::from_secs(5);
@@ -51,37 +46,28 @@ impl Pipeline {
         }
     }
 
-    /// Whether this pipeline can be taken the place of: every sink that has stayed counts in its books by now, and not
-    /// too many of those before keep their memory. Waits for it as long as that.
+    /// Whether every sink that has stayed counts in the books of this pipeline by now. Waits as long as that for it, and
+    /// until few of those before keep their memory.
     pub fn wait_for_those_before(&mut self, limit: Duration) -> Result<(), Failure> {
         let deadline = Instant::now() + limit;
-        let stays = |before: &[Ending]| before.iter().any(Ending::has_staying_sinks);
-        let are_many = |before: &[Ending]| before.iter().filter(|one| !one.is_over()).count() >= UNFINISHED_MAX;
-        while (stays(&self.before) || are_many(&self.before)) && Instant::now() < deadline {
+        let outcome = ending::wait_for(&self.staying(), limit);
+        while ending::are_too_many(self.before.iter().filter(|one| one.is_finishing()).count())
+            && Instant::now() < deadline
+        {
             crew::at_rest(|| std::thread::sleep(END_POLL));
         }
         self.look_at_those_before();
-        let message = if stays(&self.before) {
-            format!(
-                "a sink has not handed on yet what it took before the last reload, because its disk or its peer takes \
-                 nothing; try again later{TAKES_A_RESTART}"
-            )
-        } else if are_many(&self.before) {
-            let sinks: BTreeSet<&str> = self.before.iter().flat_map(Ending::sinks_that_finish).collect();
-            format!(
-                "{UNFINISHED_MAX} earlier reloads have not finished and keep their memory, because the disk or the \
-                 peer of a sink that they took away takes nothing (sinks: {}); see to that and try again, or \
-                 restart udpd: the service manager keeps the sockets",
-                sinks.into_iter().collect::<Vec<_>>().join(", ")
-            )
-        } else {
-            return Ok(());
-        };
-        Err(Failure::new(ExitCode::Failure, message))
+        outcome
     }
 
-    /// Ends the receivers of this pipeline and begins those of its heir.
-    pub fn hand_over_to(mut self, heir: Heir) -> Self {
+    /// Of sinks that have yet to go over to this pipeline.
+    pub(super) fn staying(&self) -> Vec<Arc<Relief>> {
+        self.before.iter().flat_map(|ending| ending.staying.iter().cloned()).collect()
+    }
+
+    /// Ends the receivers of this pipeline and begins those of its heir. A receiver that waits for a sink gives up what
+    /// it holds when it has done so for some seconds, or when `hurry` says so.
+    pub fn hand_over_to(mut self, heir: Heir, hurry: impl Fn(Duration) -> bool) -> Self {
         let begun = Instant::now();
         let Heir { config, plan, books, mut lanes, kept, shifts, consumers, followers, pinned, files, .. } = heir;
         let goes_on = |lane: &Lane| {
@@ -93,7 +79,7 @@ impl Pipeline {
         };
         self.lanes.iter().for_each(|lane| lane.is_kept.store(goes_on(lane), Ordering::Relaxed));
         shifts.into_iter().for_each(|(relief, shift)| relief.leave(shift));
-        let receivers_ended_well = self.end_receivers();
+        let receivers_ended_well = self.end_receivers(hurry);
         self.pass_sockets_on(&mut lanes);
         let mut was = std::mem::take(&mut self.consumers);
         let staying: Vec<usize> = kept.iter().flatten().copied().collect();
@@ -139,25 +125,27 @@ impl Pipeline {
     }
 
     /// Has every receiver deliver what it holds and end; whether all did.
-    fn end_receivers(&self) -> bool {
+    fn end_receivers(&self, hurry: impl Fn(Duration) -> bool) -> bool {
         self.refuse_arrivals();
         self.stop.requested.store(true, Ordering::Relaxed);
         self.wake_receivers();
-        let deadline = Instant::now() + HAND_OVER_LIMIT;
-        let wait_until = |deadline| {
+        let begun = Instant::now();
+        let deadline = begun + HAND_OVER_LIMIT;
+        let mut is_over = false;
+        while !is_over && !self.receivers_have_ended() {
+            is_over = hurry(END_POLL) || Instant::now() >= deadline;
+        }
+        if !self.receivers_have_ended() {
+            log::error!(
+                "a receiver has waited {:.1} s for a sink that takes nothing; it gives up what it holds, which counts \
+                 as sink_error",
+                begun.elapsed().as_secs_f64()
+            );
+            self.stop.give_up.store(true, Ordering::Relaxed);
+            let deadline = Instant::now() + HAND_OVER_LIMIT;
             while !self.receivers_have_ended() && Instant::now() < deadline {
                 crew::at_rest(|| std::thread::sleep(END_POLL));
             }
-        };
-        wait_until(deadline);
-        if !self.receivers_have_ended() {
-            log::error!(
-                "a receiver has waited {} s for a sink that takes nothing; it gives up what it holds, which counts as \
-                 sink_error",
-                HAND_OVER_LIMIT.as_secs()
-            );
-            self.stop.give_up.store(true, Ordering::Relaxed);
-            wait_until(deadline + HAND_OVER_LIMIT);
         }
         self.receivers_have_ended()
     }

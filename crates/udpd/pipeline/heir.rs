@@ -7,14 +7,16 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use mmsg::Socket;
 
 use super::bind;
 use super::books::Books;
-use super::ending::Writes;
+use super::chronicle::Chronicle;
+use super::ending::{self, Ending, Writes};
 use super::files::Files;
 use super::follower::Follower;
 use super::following;
@@ -26,7 +28,7 @@ use super::running::{ConsumerThread, Lane, Pinned, Pipeline};
 use super::setup::LaneSetup;
 use super::start::{open_books, pinned_receiver, sort};
 use super::stocks::Stocks;
-use super::wiring::{self, Consumers, KeptSink, Wiring, spawn_consumers};
+use super::wiring::{self, Consumers, KeptConsumer, KeptSink, Wiring, spawn_consumers};
 use crate::config::{Config, Sink};
 use crate::exit::{ExitCode, Failure};
 use crate::handover::pool::Home;
@@ -55,9 +57,58 @@ pub struct Heir {
     pub(super) block_backings: Vec<mmsg::Backing>,
 }
 
+/// What somebody has to know of a pipeline to make an heir of it, so that who runs it keeps it meanwhile.
+#[derive(Debug)]
+pub struct Forerunner {
+    config: Arc<Config>,
+    plan: Arc<Plan>,
+    books: Arc<Books>,
+    chronicle: Arc<Chronicle>,
+    files: Files,
+    /// The sockets of all lanes, by what each is called where it is kept.
+    sockets: Vec<(String, Arc<Socket>)>,
+    /// Why a receiver cannot be woken.
+    deaf: Option<String>,
+    consumers: Vec<KeptConsumer>,
+    /// Of sinks that have yet to go over to this pipeline.
+    staying: Vec<Arc<Relief>>,
+    /// The sinks of those before that have yet to finish, and what they write.
+    finishing: Vec<(String, Writes)>,
+    /// How many pipelines those are of.
+    unfinished: usize,
+    turn: Turn,
+}
+
+/// Whose turn it is: whoever makes an heir may take its addresses, or nobody waits for it any more.
+///
+/// In sockets that are bound something may arrive, so an heir that has some is put in force.
+#[derive(Debug, Clone, Default)]
+pub struct Turn(Arc<AtomicU8>);
+
+const OPEN: u8 = 0;
+const TAKEN: u8 = 1;
+const GIVEN_UP: u8 = 2;
+
+impl Turn {
+    /// Gives the heir up; `false` when it is about to have its addresses, and then will be there in a moment.
+    pub fn give_up(&self) -> bool {
+        self.change(GIVEN_UP)
+    }
+
+    fn take(&self) -> Result<(), Failure> {
+        let given_up = || Failure::new(ExitCode::Failure, "nobody waits for this reload any more");
+        self.change(TAKEN).then_some(()).ok_or_else(given_up)
+    }
+
+    fn change(&self, to: u8) -> bool {
+        let before = self.0.compare_exchange(OPEN, to, Ordering::AcqRel, Ordering::Acquire);
+        before.map_or_else(|before| before == to, |_| true)
+    }
+}
+
 /// What an heir shares while it is made.
 struct Making<'a> {
-    before: &'a Pipeline,
+    before: &'a Forerunner,
     config: &'a Arc<Config>,
     plan: &'a Arc<Plan>,
     crew: &'a Crew,
@@ -65,12 +116,63 @@ struct Making<'a> {
 }
 
 impl Pipeline {
-    /// Makes what is to take the place of this pipeline, beside it. On a failure nothing has changed.
+    /// For whoever makes an heir of it.
+    pub fn forerunner(&self) -> Forerunner {
+        let deaf = |lane: &Lane| lane.waker.as_ref().err().map(|why| format!("{}: {why}", lane.setup));
+        let consumer = |consumer: &ConsumerThread| KeptConsumer {
+            sink: consumer.sink,
+            caller: consumer.caller.clone(),
+            relief: Arc::clone(&consumer.relief),
+        };
+        Forerunner {
+            config: Arc::clone(&self.config),
+            plan: self.plan(),
+            books: Arc::clone(&self.books),
+            chronicle: self.books(),
+            files: self.files(),
+            sockets: self.lanes.iter().map(|lane| (lane.name_when_kept(), lane.socket())).collect(),
+            deaf: self.lanes.iter().find_map(deaf),
+            consumers: self.consumers.iter().map(consumer).collect(),
+            staying: self.staying(),
+            finishing: self.before.iter().flat_map(Ending::finishing).collect(),
+            unfinished: self.before.iter().filter(|one| one.is_finishing()).count(),
+            turn: Turn::default(),
+        }
+    }
+}
+
+impl Forerunner {
+    pub fn turn(&self) -> Turn {
+        self.turn.clone()
+    }
+
+    pub fn plan(&self) -> Arc<Plan> {
+        Arc::clone(&self.plan)
+    }
+
+    /// Waits until every sink that has stayed counts in the books of the pipeline that runs. Refuses where too many
+    /// pipelines keep their memory.
+    pub fn wait_for_those_before(&self, limit: Duration) -> Result<(), Failure> {
+        ending::wait_for(&self.staying, limit)?;
+        if !ending::are_too_many(self.unfinished) {
+            return Ok(());
+        }
+        let sinks: BTreeSet<&str> = self.finishing.iter().map(|(sink, _)| sink.as_str()).collect();
+        let message = format!(
+            "{} earlier reloads have not finished and keep their memory, because the disk or the peer of a sink that \
+             they took away takes nothing (sinks: {}); see to that and try again{TAKES_A_RESTART}",
+            self.unfinished,
+            sinks.into_iter().collect::<Vec<_>>().join(", ")
+        );
+        Err(Failure::new(ExitCode::Failure, message))
+    }
+
+    /// Makes what is to take the place of the pipeline, beside it. On a failure nothing has changed.
     pub fn make_heir(&self, config: &Arc<Config>, plan: &Arc<Plan>, crew: &Crew) -> Result<Heir, Failure> {
         self.refuse_what_cannot_be_woken()?;
         let kept = (0..config.sinks.len()).map(|sink| self.stays(config, plan, sink)).collect::<Vec<_>>();
         self.refuse_second_writers(config, plan, &kept)?;
-        let claims = Kept::of(self.lanes.iter().map(|lane| (lane.name_when_kept(), lane.socket())))
+        let claims = Kept::of(self.sockets.iter().cloned())
             .map_err(|error| Failure::new(ExitCode::Failure, format!("cannot ask a socket what it is: {error}")))?
             .claim_in_use(config, plan)?;
         Making { before: self, config, plan, crew, kept }.make(claims)
@@ -107,8 +209,8 @@ impl Pipeline {
                 );
                 return Err(Failure::new(ExitCode::Configuration, message));
             }
-            let mut finishing = self.before.iter().flat_map(|ending| &ending.consumers);
-            let in_the_way = finishing.find_map(|last| Some((&last.sink, last.is_in_the_way_of(&wanted)?)));
+            let mut finishing = self.finishing.iter();
+            let in_the_way = finishing.find_map(|(sink, writes)| Some((sink, writes.in_common(&wanted)?)));
             if let Some((last, what)) = in_the_way {
                 let message = format!(
                     "sink {name}: {what} is still being written by sink {last}, which has not finished since an \
@@ -122,14 +224,13 @@ impl Pipeline {
     }
 
     fn refuse_what_cannot_be_woken(&self) -> Result<(), Failure> {
-        let deaf = |lane: &Lane| lane.waker.as_ref().err().map(|why| format!("{}: {why}", lane.setup));
-        self.lanes.iter().find_map(deaf).map_or(Ok(()), |why| {
+        self.deaf.as_ref().map_or(Ok(()), |why| {
             let message = format!("nothing can wake a receiver without closing its socket: {why}{TAKES_A_RESTART}");
             Err(Failure::new(ExitCode::Failure, message))
         })
     }
 
-    fn consumers_of(&self, sink: usize) -> Vec<&ConsumerThread> {
+    fn consumers_of(&self, sink: usize) -> Vec<&KeptConsumer> {
         self.consumers.iter().filter(|consumer| consumer.sink == sink).collect()
     }
 }
@@ -167,6 +268,7 @@ impl Making<'_> {
         let setups: Vec<&LaneSetup> = threads.iter().map(|thread| &thread.setup).collect();
         let sockets: Vec<Arc<Socket>> = threads.iter().map(|thread| Arc::clone(&thread.made.socket)).collect();
         sort(&mut routes, &setups);
+        before.turn.take()?;
         let followers = following::spawn_all(&threads, plan, &mut pinned, crew)?;
         let endpoints =
             bind::open(&setups, &sockets, &claims).inspect_err(|_| followers.iter().for_each(Follower::end))?;

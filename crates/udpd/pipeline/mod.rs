@@ -37,7 +37,7 @@ mod wiring;
 pub use books::Drops;
 pub use chronicle::Chronicle;
 pub use files::Files;
-pub use heir::Heir;
+pub use heir::{Forerunner, Heir, Turn};
 pub use kept::{Claims, Kept};
 pub use left::Left;
 pub use running::{Lane, Pinned, Pipeline};

@@ -56,12 +56,21 @@ pub(super) struct Pending {
 /// A sink that an earlier pipeline has open, and that stays as it is.
 pub(super) struct KeptSink<'a> {
     /// By number.
-    pub consumers: Vec<&'a ConsumerThread>,
+    pub consumers: Vec<&'a KeptConsumer>,
     pub files: Vec<Arc<FileLedger>>,
     pub destinations: Vec<Arc<DestinationLedger>>,
     /// Where the listeners of before are now.
     pub listeners: Arc<[Option<usize>]>,
     pub transfer: Arc<Mutex<()>>,
+}
+
+/// A consumer of such a sink, as far as whoever feeds it has to know it.
+#[derive(Debug)]
+pub(super) struct KeptConsumer {
+    /// The index of its sink of before.
+    pub sink: usize,
+    pub caller: Caller,
+    pub relief: Arc<Relief>,
 }
 
 /// The consumers of all sinks, before any of them begins.

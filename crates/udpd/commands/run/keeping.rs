@@ -1,19 +1,20 @@
 //! What the main thread does while the pipeline runs: it waits for what somebody asks of the daemon, looks after the
 //! ledger once a second, and puts the heir of the pipeline into its place when the configuration was read again.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError};
+use crossbeam_channel::{Receiver, RecvTimeoutError, at, select};
 
 use super::hangup::Hangup;
-use super::reload::{self, Outcome, Reloads, Reread};
+use super::reload::{self, Answer, Making, Outcome, Reloads, Reread};
 use super::say::say_ledger;
 use super::store::Store;
 use crate::config::Config;
 use crate::endpoint::control::Seats;
-use crate::exit::Failure;
+use crate::exit::{ExitCode, Failure};
 use crate::os::crew::{self, Event};
 use crate::os::notify::Notifier;
 use crate::os::signals::{self, Effect};
@@ -41,6 +42,9 @@ const SETTLE_LIMIT: Duration = Duration::from_millis(100);
 
 /// What the main thread looks at while the pipeline runs.
 pub(super) struct Housekeeping<'a> {
+    pub(super) events: &'a Receiver<Event>,
+    /// What came during a reload and has to wait for its end.
+    pub(super) put_off: RefCell<VecDeque<Event>>,
     pub(super) pipeline: Pipeline,
     pub(super) upkeep: Upkeep,
     pub(super) watches: Watches,
@@ -79,12 +83,12 @@ impl Watches {
 
 impl Housekeeping<'_> {
     /// Waits for the event that ends the daemon; once a second, does the housekeeping.
-    pub(super) fn until_end(mut self, events: &Receiver<Event>) -> (Event, Pipeline, Upkeep) {
+    pub(super) fn until_end(mut self) -> (Event, Pipeline, Upkeep) {
         let mut next = Instant::now() + HOUSEKEEPING;
         for round in 1_u32.. {
             loop {
-                match crew::at_rest(|| events.recv_deadline(next)) {
-                    Ok(event) if self.ends(&event) => {
+                match self.next_event(next) {
+                    Ok(event) if ends(&event) => {
                         self.look_at_arrivals();
                         return (event, self.pipeline, self.upkeep);
                     }
@@ -99,22 +103,24 @@ impl Housekeeping<'_> {
         unreachable!("there is no end of rounds in the life of a machine")
     }
 
-    fn ends(&self, event: &Event) -> bool {
-        match event {
-            Event::Signal(number) => matches!(signals::effect_of(*number), Effect::End | Effect::EndForced),
-            Event::SinkClosed(_) | Event::ThreadPanicked(_) => true,
-            Event::Reload => false,
-        }
+    fn next_event(&self, deadline: Instant) -> Result<Event, RecvTimeoutError> {
+        let put_off = self.put_off.borrow_mut().pop_front();
+        put_off.map_or_else(|| crew::at_rest(|| self.events.recv_deadline(deadline)), Ok)
     }
 
     /// Does what an event asks for.
     fn take(mut self, event: &Event) -> Self {
-        let Event::Signal(number) = event else { return self.reload() };
+        let Event::Signal(number) = event else {
+            let asked = self.reloads.asked();
+            // One reload answers all who have asked by then, and each of them has left an event.
+            return if asked.is_empty() { self } else { self.reload(asked) };
+        };
         let name = signals::name_of(*number);
         match signals::effect_of(*number) {
             Effect::Reopen => {
                 if self.reloads.has_file() {
-                    self = self.reload();
+                    let asked = self.reloads.asked();
+                    self = self.reload(asked);
                 }
                 self.hangup.heard();
             }
@@ -129,12 +135,10 @@ impl Housekeeping<'_> {
     }
 
     /// Reads the configuration again and has it in force, or says why not.
-    fn reload(mut self) -> Self {
-        let asked = self.reloads.asked();
+    fn reload(mut self, asked: Vec<Answer>) -> Self {
         self.notifier.reloading();
-        let (pipeline, made) = self.reloads.make(self.pipeline, Arc::clone(&self.config));
-        self.pipeline = pipeline;
-        let result = match made {
+        let making = self.reloads.begin(self.pipeline.forerunner(), Arc::clone(&self.config));
+        let result = match self.wait_for(making) {
             Ok(reread) => {
                 let (next, done) = self.put_in_force(reread);
                 self = next;
@@ -165,6 +169,42 @@ impl Housekeeping<'_> {
         self
     }
 
+    /// Waits for what a reload makes, with one eye on what happens meanwhile: whatever it opens may never answer.
+    fn wait_for(&mut self, making: Making) -> Result<Reread, Failure> {
+        let Making { made, turn } = making;
+        let is_due = Instant::now() + reload::MAKING_LIMIT;
+        let mut next = Instant::now() + HOUSEKEEPING;
+        let refusal = loop {
+            let event = crew::at_rest(|| {
+                select! {
+                    recv(made) -> made => Err(made.unwrap_or_else(|_| Err(reload::panicked()))),
+                    recv(self.events) -> event => Ok(event.ok()),
+                    recv(at(next)) -> _ => Ok(None),
+                }
+            });
+            match event {
+                Err(made) => return made,
+                Ok(Some(event)) => {
+                    let ends = ends(&event);
+                    self.put_off.get_mut().push_back(event);
+                    if ends {
+                        break Failure::new(ExitCode::Failure, "udpd ends");
+                    }
+                }
+                Ok(None) if Instant::now() >= is_due => break reload::too_slow(),
+                Ok(None) => {
+                    next = Instant::now() + HOUSEKEEPING;
+                    self.look_at_books();
+                }
+            }
+        };
+        if turn.give_up() {
+            return Err(refusal);
+        }
+        // It has addresses by now, and what arrives there is to be counted.
+        crew::at_rest(|| made.recv()).unwrap_or_else(|_| Err(reload::panicked()))
+    }
+
     fn put_in_force(mut self, reread: Reread) -> (Self, String) {
         let Reread { config, plan, outcome } = reread;
         log::set_max_level(config.daemon.log_level);
@@ -173,7 +213,8 @@ impl Housekeeping<'_> {
         let mut done = match outcome {
             Outcome::Same => "nothing that listeners and sinks are made of is different".to_owned(),
             Outcome::Changed(heir) => {
-                self.pipeline = self.pipeline.hand_over_to(*heir);
+                let (events, put_off) = (self.events, &self.put_off);
+                self.pipeline = self.pipeline.hand_over_to(*heir, |wait| is_told_to_end(events, put_off, wait));
                 // What has not gone over by then goes over in its own time.
                 let _ = self.pipeline.wait_for_those_before(SETTLE_LIMIT);
                 self.upkeep.end();
@@ -199,11 +240,15 @@ impl Housekeeping<'_> {
         (self, done)
     }
 
-    fn look(&mut self, round: u32) {
+    fn look_at_books(&self) {
         let books = self.pipeline.books();
         books.observe_kernel();
         // As a driver that is busy with its card below.
         crew::at_rest(|| books.look_at_host());
+    }
+
+    fn look(&mut self, round: u32) {
+        self.look_at_books();
         self.pipeline.look_at_those_before();
         self.upkeep.look(&self.pipeline);
         self.store.look(&self.pipeline);
@@ -213,7 +258,7 @@ impl Housekeeping<'_> {
         }
         self.look_at_arrivals();
         if round.is_multiple_of(REPORT_EVERY) {
-            let snapshot = books.snapshot();
+            let snapshot = self.pipeline.books().snapshot();
             self.status.after(&snapshot).into_iter().for_each(|line| self.notifier.status(line));
             self.losses.compare(snapshot).iter().for_each(|line| log::warn!("{line}"));
         }
@@ -229,4 +274,20 @@ impl Housekeeping<'_> {
             lines.iter().for_each(|line| log::warn!("{line}"));
         }
     }
+}
+
+/// Whether the daemon is to end.
+fn ends(event: &Event) -> bool {
+    match event {
+        Event::Signal(number) => matches!(signals::effect_of(*number), Effect::End | Effect::EndForced),
+        Event::SinkClosed(_) | Event::ThreadPanicked(_) => true,
+        Event::Reload => false,
+    }
+}
+
+/// Whether somebody wants the daemon to end, within this time. What comes is put off.
+fn is_told_to_end(events: &Receiver<Event>, put_off: &RefCell<VecDeque<Event>>, wait: Duration) -> bool {
+    let mut put_off = put_off.borrow_mut();
+    put_off.extend(crew::at_rest(|| events.recv_timeout(wait)));
+    put_off.iter().any(ends)
 }

@@ -11,6 +11,7 @@ mod say;
 mod store;
 mod will;
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -108,6 +109,8 @@ fn serve(
     };
     say_readiness(&pipeline, config, &plan, &mut store, &notifier);
     let housekeeping = Housekeeping {
+        events,
+        put_off: RefCell::default(),
         hangup: Hangup::new(crew, pipeline.files()),
         watches: Watches::new(config, &plan, &pipeline),
         pipeline,
@@ -122,7 +125,7 @@ fn serve(
         seats,
     };
     watchdog.begin();
-    let (reason, pipeline, mut upkeep) = housekeeping.until_end(events);
+    let (reason, pipeline, mut upkeep) = housekeeping.until_end();
     // The end has a limit of its own, and so has the manager for it.
     drop(watchdog);
     notifier.stopping();

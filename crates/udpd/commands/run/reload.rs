@@ -19,13 +19,16 @@ use crate::ledger::snapshot::ReloadSnapshot;
 use crate::os::crew::{self, Crew, Event};
 use crate::os::duty::Duty;
 use crate::os::threads;
-use crate::pipeline::{Heir, Pipeline};
+use crate::pipeline::{Forerunner, Heir, Turn};
 use crate::plan::limits::Limits;
 use crate::plan::{self, Plan, descriptors};
 use crate::sink::Differs;
 
 /// How long a sink that stays may take to go over to the pipeline of the reload before.
 const STAYING_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long what a reload opens may keep it waiting: less than the service manager waits for a reload.
+pub(super) const MAKING_LIMIT: Duration = Duration::from_secs(30);
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -49,6 +52,13 @@ pub(super) enum Outcome {
     /// Nothing that a pipeline is made of is different.
     Same,
     Changed(Box<Heir>),
+}
+
+/// A reload that is being made.
+pub(super) struct Making {
+    /// Disconnected when the thread has panicked.
+    pub(super) made: Receiver<Result<Reread, Failure>>,
+    pub(super) turn: Turn,
 }
 
 /// A configuration that was read again, and its plan.
@@ -93,23 +103,40 @@ impl Reloads {
         self.file.is_some()
     }
 
-    /// Reads the file and makes what it asks for. The pipeline comes back as it was.
-    pub(super) fn make(&self, mut pipeline: Pipeline, before: Arc<Config>) -> (Pipeline, Result<Reread, Failure>) {
+    /// Has the file read and what it asks for made, beside a pipeline that goes on.
+    pub(super) fn begin(&self, forerunner: Forerunner, before: Arc<Config>) -> Making {
         let (file, crew, inside) = (self.file.clone(), self.crew.clone(), Arc::clone(&self.inside));
-        let (done, outcome) = bounded(1);
+        let (done, made) = bounded(1);
+        let turn = forerunner.turn();
         let job = move || {
-            let made = reread(file.as_deref(), &mut pipeline, &before, &inside, &crew);
+            let outcome = reread(file.as_deref(), &forerunner, &before, &inside, &crew);
             // Nobody waits any more when the process ends.
-            let _ = done.send((pipeline, made));
+            let _ = done.send(outcome);
         };
-        self.jobs.send(Box::new(job)).expect("the thread lives as long as this");
-        crew::at_rest(|| outcome.recv()).expect("who panics ends the daemon")
+        // A thread that has panicked takes none, and `made` is disconnected then.
+        let _ = self.jobs.send(Box::new(job));
+        Making { made, turn }
     }
+}
+
+/// Nobody has an answer any more: the alarm of the thread ends the daemon.
+pub(super) fn panicked() -> Failure {
+    Failure::new(ExitCode::Failure, "the thread udpd-reload has panicked, which is a bug of udpd: please report it")
+}
+
+/// What is opened has kept the reload waiting for too long.
+pub(super) fn too_slow() -> Failure {
+    let message = format!(
+        "what the file names could not be opened within {} s: look for a file system that does not answer (NFS); a \
+         reload that comes meanwhile waits for it as well",
+        MAKING_LIMIT.as_secs()
+    );
+    Failure::new(ExitCode::Unavailable, message)
 }
 
 fn reread(
     file: Option<&Path>,
-    pipeline: &mut Pipeline,
+    forerunner: &Forerunner,
     before: &Config,
     inside: &Inside,
     crew: &Crew,
@@ -119,7 +146,7 @@ fn reread(
         Failure::new(ExitCode::Usage, message)
     })?;
     let config = Config::load(file, &Host { may_come: MayCome::Steered, ..Host::default() })?;
-    let plan_before = pipeline.plan();
+    let plan_before = forerunner.plan();
     if is_same(&config, before) {
         return Ok(Reread { config: Arc::new(config), plan: plan_before, outcome: Outcome::Same });
     }
@@ -128,9 +155,9 @@ fn reread(
     inside.refuse_beyond(&config, &plan)?;
     Limits::read(Path::new("/")).refuse_beside(&plan, &plan_before)?;
     descriptors::provide_beside(&config, &plan, (before, &plan_before))?;
-    pipeline.wait_for_those_before(STAYING_LIMIT)?;
+    forerunner.wait_for_those_before(STAYING_LIMIT)?;
     let (config, plan) = (Arc::new(config), Arc::new(plan));
-    let heir = pipeline.make_heir(&config, &plan, crew).map_err(|failure| inside.explain(failure))?;
+    let heir = forerunner.make_heir(&config, &plan, crew).map_err(|failure| inside.explain(failure))?;
     Ok(Reread { config, plan, outcome: Outcome::Changed(Box::new(heir)) })
 }
 
