@@ -1,6 +1,7 @@
 //! The books of a daemon, across the pipelines that it had one after the other: the one that runs, those that still
 //! hand on what they hold, and one sum of all that have ended, so that many reloads take no more room than one.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::books::{Books, Drops};
@@ -98,9 +99,11 @@ impl Chronicle {
         self.volumes().last_reload = Some(outcome);
     }
 
-    /// From now on `next` are the books of the pipeline that runs.
-    pub(super) fn turn_over(&self, next: Arc<Books>) {
+    /// From now on `next` are the books of the pipeline that runs, and what the sinks that stay write and where they
+    /// send to stands there. A reading sees both or neither.
+    pub(super) fn turn_over(&self, next: Arc<Books>, staying: &[usize]) {
         let mut volumes = self.volumes();
+        staying.iter().for_each(|&sink| volumes.current.sinks[sink].is_handed_on.store(true, Ordering::Relaxed));
         let before = std::mem::replace(&mut volumes.current, next);
         volumes.ending.push(before);
     }

@@ -83,8 +83,7 @@ impl Pipeline {
         self.pass_sockets_on(&mut lanes);
         let mut was = std::mem::take(&mut self.consumers);
         let staying: Vec<usize> = kept.iter().flatten().copied().collect();
-        staying.iter().for_each(|&sink| self.books.sinks[sink].is_handed_on.store(true, Ordering::Relaxed));
-        self.chronicle.turn_over(Arc::clone(&books));
+        self.chronicle.turn_over(Arc::clone(&books), &staying);
         books.host.look_at_ports(lanes.iter().map(|(_, _, address)| address.port()));
         let lanes = lanes.into_iter().map(|(thread, start, address)| begin(thread, start, address)).collect();
         log::info!("the new receivers began {:.1} ms after the last ones", begun.elapsed().as_secs_f64() * 1000.0);
