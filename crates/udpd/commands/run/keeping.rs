@@ -104,7 +104,10 @@ impl Housekeeping<'_> {
     }
 
     fn next_event(&self, deadline: Instant) -> Result<Event, RecvTimeoutError> {
-        let put_off = self.put_off.borrow_mut().pop_front();
+        let mut put_off = self.put_off.borrow_mut();
+        // The end goes before whatever has waited for a reload.
+        let first = put_off.iter().position(ends).unwrap_or(0);
+        let put_off = put_off.remove(first);
         put_off.map_or_else(|| crew::at_rest(|| self.events.recv_deadline(deadline)), Ok)
     }
 
