@@ -270,6 +270,23 @@ fn a_connection_of_a_sink_that_stays_is_not_made_again() {
 }
 
 #[test]
+fn an_heir_that_nobody_waits_for_takes_no_address() {
+    let mut bed = Bed::start(&with("lanes = 2", "\"stays\"", ""));
+    let config = Arc::new(configuration(&with("lanes = 4", "\"stays\"", ""), bed.port, bed.directory.path()));
+    let plan = Arc::new(udpd::plan::make(&config, &Default::default()).expect("a plan"));
+    let forerunner = bed.pipeline.forerunner();
+    assert!(forerunner.turn().give_up());
+    let refused = forerunner.make_heir(&config, &plan, &bed.crew).expect_err("it was given up");
+    assert!(refused.message.contains("nobody waits"), "{refused}");
+    let forerunner = bed.pipeline.forerunner();
+    let heir = forerunner.make_heir(&config, &plan, &bed.crew).expect("made");
+    assert!(!forerunner.turn().give_up(), "it has addresses");
+    bed.pipeline = bed.pipeline.hand_over_to(heir, never);
+    assert_eq!(bed.pipeline.lanes().len(), 4);
+    bed.stop();
+}
+
+#[test]
 fn what_cannot_be_had_is_refused_and_the_pipeline_goes_on() {
     let taken = UdpSocket::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("bound");

@@ -2,9 +2,10 @@
 //! and is told, and the sandbox, which is on as it is by default, is in nobody's way.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, UdpSocket};
-use std::os::unix::fs::MetadataExt as _;
-use std::process::Output;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::process::{Command, Output, Stdio};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -132,6 +133,97 @@ fn sighup_reads_the_file_and_then_goes_over_to_new_files() {
     daemon.stats_when("it has two lanes", |stats| stats["listeners"][0]["lanes"].as_array().map(Vec::len) == Some(2));
     daemon.stats_when("a new file is begun", |_| path.exists());
     daemon.terminate();
+}
+
+/// Holds a lease on a file, says so, says when somebody opens it, and does not give way: for 45 s whoever opens it
+/// waits, as for a disk that does not answer.
+const LEASE: &str = "
+import fcntl, os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
+file = os.open(sys.argv[1], os.O_RDWR)
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print('held', flush=True)
+signal.sigwait([signal.SIGIO])
+print('opened', flush=True)
+signal.pause()
+";
+
+#[test]
+fn the_end_is_heard_while_a_reload_waits_for_a_disk() {
+    let address = free_address();
+    let daemon = Daemon::with_config(&text(address, "", "\"stays\"", ""));
+    send(address, 0..10);
+    daemon.stats_when("all are received", |stats| received(stats) == 10);
+    let mut holder = Command::new("python3")
+        .args(["-c", LEASE])
+        .arg(daemon.directory().join("udpd.toml"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python3");
+    let mut lines = BufReader::new(holder.stdout.take().expect("piped")).lines().map(|line| line.expect("text"));
+    assert_eq!(lines.next().as_deref(), Some("held"), "a file system without leases?");
+    daemon.signal(Signal::SIGHUP);
+    assert_eq!(lines.next().as_deref(), Some("opened"));
+    let ended = daemon.terminate();
+    holder.kill().and_then(|()| holder.wait()).expect("it was there");
+    assert!(ended.status.success() && ended.stderr.contains("reload refused"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("udpd ends"), "the reload was not waited for: {}", ended.stderr);
+    assert_closed(&ended.ledger, 10);
+}
+
+#[test]
+fn a_file_behind_a_link_is_read_again_in_the_sandbox() {
+    let address = free_address();
+    let elsewhere = tempfile::tempdir().expect("a directory");
+    let (file, link) = (elsewhere.path().join("udpd.toml"), elsewhere.path().join("link/udpd.toml"));
+    fs::create_dir(elsewhere.path().join("link")).expect("a directory");
+    std::os::unix::fs::symlink(&file, &link).expect("a link");
+    let write = |lanes: &str| {
+        let daemon = "[daemon]\ncontrol_socket = \"@DIR@/link/control.sock\"\nmetrics_address = \"\"\n";
+        let all =
+            format!("{daemon}{}", text(address, lanes, "\"stays\"", "")).replace("@DIR@/stays", "@DIR@/link/stays");
+        fs::write(&file, all.replace("@DIR@", &elsewhere.path().display().to_string())).expect("the file");
+    };
+    write("lanes = 1");
+    let daemon = Daemon::with_arguments(&["-c", link.to_str().expect("UTF-8")]);
+    write("lanes = 2");
+    let socket = elsewhere.path().join("link/control.sock");
+    let done = udpd(&["reload", "--socket", socket.to_str().expect("UTF-8")]);
+    assert!(done.status.success() && said(&done).contains("2 lanes"), "{}", said(&done));
+    daemon.terminate();
+}
+
+#[test]
+fn a_token_elsewhere_is_named_and_the_rest_is_done() {
+    let address = free_address();
+    let elsewhere = tempfile::tempdir().expect("a directory");
+    let daemon = Daemon::with_config(&text(address, "", "\"stays\"", ""));
+    let token = elsewhere.path().join("token");
+    fs::write(&token, "a-secret-that-is-long-enough-for-anybody").expect("the file");
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).expect("its mode");
+    let keys = format!("[daemon]\nmetrics_token_file = \"{}\"\n", token.display());
+    let done = reload(&daemon, &format!("{keys}{}", text(address, "lanes = 2", "\"stays\"", "")));
+    assert!(done.status.success(), "{}", said(&done));
+    assert!(said(&done).contains("2 lanes") && said(&done).contains("metrics_token_file"), "{}", said(&done));
+    daemon.terminate();
+}
+
+#[test]
+fn a_port_that_the_sandbox_has_given_up_is_cured_by_a_restart() {
+    let limit = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap_or_default();
+    if !crate::sandbox::is_whole() || limit.trim() != "1024" {
+        let _ = writeln!(std::io::stderr(), "SKIPPED: no whole sandbox, or no port is privileged");
+        return;
+    }
+    let address = free_address();
+    let daemon = Daemon::with_config(&text(address, "", "\"stays\"", ""));
+    let low = "127.0.0.1:1".parse().expect("an address");
+    let refused = reload(&daemon, &text(low, "", "\"stays\"", ""));
+    assert_eq!(refused.status.code(), Some(77), "{}", said(&refused));
+    assert!(said(&refused).contains("restart udpd"), "{}", said(&refused));
+    send(address, 0..10);
+    daemon.stats_when("it receives on", |stats| received(stats) == 10);
+    assert_closed(&daemon.terminate().ledger, 10);
 }
 
 #[test]

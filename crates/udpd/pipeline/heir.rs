@@ -95,9 +95,18 @@ impl Turn {
         self.change(GIVEN_UP)
     }
 
+    /// Refuses what nobody waits for any more.
+    pub fn check(&self) -> Result<(), Failure> {
+        Self::still(self.0.load(Ordering::Acquire) != GIVEN_UP)
+    }
+
     fn take(&self) -> Result<(), Failure> {
+        Self::still(self.change(TAKEN))
+    }
+
+    fn still(is_wanted: bool) -> Result<(), Failure> {
         let given_up = || Failure::new(ExitCode::Failure, "nobody waits for this reload any more");
-        self.change(TAKEN).then_some(()).ok_or_else(given_up)
+        is_wanted.then_some(()).ok_or_else(given_up)
     }
 
     fn change(&self, to: u8) -> bool {

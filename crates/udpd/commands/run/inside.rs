@@ -68,17 +68,17 @@ impl Inside {
         }
     }
 
-    /// Refuses what no thread can open that is started from now on.
-    pub(super) fn refuse_beyond(&self, config: &Config, plan: &Plan) -> Result<(), Failure> {
+    /// Refuses what no thread can open that is started from now on. The keys of `[daemon]` stay as they were `before`.
+    pub(super) fn refuse_beyond(&self, config: &Config, plan: &Plan, before: &Config) -> Result<(), Failure> {
         let Some(open) = self.sandbox.as_ref().and_then(|sandbox| sandbox.reach_of_maker()) else { return Ok(()) };
-        let wanted = reaches(config, plan, None).maker;
+        let config = Config { daemon: before.daemon.clone(), ..config.clone() };
+        let wanted = reaches(&config, plan, None).maker;
         let is_below = |path: &PathBuf, open: &[PathBuf]| open.iter().any(|open| path.starts_with(open));
         let beyond = wanted.write.iter().find(|path| !is_below(path, &open.write));
         let beyond = beyond.or_else(|| wanted.read.iter().find(|path| !is_below(path, &open.read)));
         beyond.map_or(Ok(()), |path| {
             let message = format!(
-                "{} is outside of what the sandbox lets this process open, and it cannot be widened while udpd runs; \
-                 restart udpd: the service manager keeps the sockets; or write sandbox = \"off\"",
+                "cannot open {}: Permission denied, it is outside of what the sandbox lets this process open",
                 path.display()
             );
             Err(Failure::new(ExitCode::Permission, message))
@@ -107,13 +107,26 @@ impl Inside {
                     sandbox = \"off\"";
         Failure::new(failure.code, format!("{}; {hint}", failure.message))
     }
+
+    /// A reload that failed for want of a right that a start has. What grants it helps a start only.
+    pub(super) fn explain_reload(&self, failure: Failure) -> Failure {
+        let is_denied = failure.code == ExitCode::Permission || failure.message.contains("Permission denied");
+        if self.sandbox.is_none() || !is_denied {
+            return failure;
+        }
+        let hint = "and a reload has only those rights and paths that the sandbox has left since the start: where a \
+                    start may do this, restart udpd (its service manager keeps the sockets)";
+        Failure::new(failure.code, format!("{}; {hint}", failure.message))
+    }
 }
 
 /// What the threads of this daemon may open.
 pub(in crate::commands) fn reaches(config: &Config, plan: &Plan, file: Option<&Path>) -> Reaches {
     let daemon = &config.daemon;
     let beside = |path: Option<&Path>| path.and_then(Path::parent).map(Path::to_owned);
-    let own_file = beside(file);
+    // The kernel judges the file that a link leads to.
+    let behind_link = file.and_then(|file| file.canonicalize().ok());
+    let own_file = [beside(file), beside(behind_link.as_deref())].into_iter().flatten();
     let kernel = || OF_THE_KERNEL.map(PathBuf::from).to_vec();
     let own = [daemon.control_socket.value.as_deref(), daemon.stats_on_exit.as_deref()];
     let main = Reach { read: kernel(), write: own.into_iter().filter_map(beside).collect(), connects: false };

@@ -110,6 +110,7 @@ impl Reloads {
         let turn = forerunner.turn();
         let job = move || {
             let outcome = reread(file.as_deref(), &forerunner, &before, &inside, &crew);
+            let outcome = outcome.map_err(|failure| inside.explain_reload(failure));
             // Nobody waits any more when the process ends.
             let _ = done.send(outcome);
         };
@@ -141,6 +142,7 @@ fn reread(
     inside: &Inside,
     crew: &Crew,
 ) -> Result<Reread, Failure> {
+    forerunner.turn().check()?;
     let file = file.ok_or_else(|| {
         let message = "udpd was started without a configuration file; start it with -c FILE to reload";
         Failure::new(ExitCode::Usage, message)
@@ -152,12 +154,12 @@ fn reread(
     }
     let own_socket = before.daemon.control_socket.value.as_deref();
     let plan = plan::make(&config, &plan::neighbours(own_socket))?;
-    inside.refuse_beyond(&config, &plan)?;
+    inside.refuse_beyond(&config, &plan, before)?;
     Limits::read(Path::new("/")).refuse_beside(&plan, &plan_before)?;
     descriptors::provide_beside(&config, &plan, (before, &plan_before))?;
     forerunner.wait_for_those_before(STAYING_LIMIT)?;
     let (config, plan) = (Arc::new(config), Arc::new(plan));
-    let heir = forerunner.make_heir(&config, &plan, crew).map_err(|failure| inside.explain(failure))?;
+    let heir = forerunner.make_heir(&config, &plan, crew)?;
     Ok(Reread { config, plan, outcome: Outcome::Changed(Box::new(heir)) })
 }
 
