@@ -42,9 +42,7 @@ const SETTLE_LIMIT: Duration = Duration::from_millis(100);
 
 /// What the main thread looks at while the pipeline runs.
 pub(super) struct Housekeeping<'a> {
-    pub(super) events: &'a Receiver<Event>,
-    /// What came during a reload and has to wait for its end.
-    pub(super) put_off: RefCell<VecDeque<Event>>,
+    pub(super) inbox: Inbox<'a>,
     pub(super) pipeline: Pipeline,
     pub(super) upkeep: Upkeep,
     pub(super) watches: Watches,
@@ -59,6 +57,33 @@ pub(super) struct Housekeeping<'a> {
     pub(super) config: Arc<Config>,
     pub(super) reloads: Reloads,
     pub(super) seats: Arc<Mutex<Seats>>,
+}
+
+/// What somebody asks of the daemon.
+pub(super) struct Inbox<'a> {
+    events: &'a Receiver<Event>,
+    /// What came during a reload and has to wait for its end.
+    put_off: RefCell<VecDeque<Event>>,
+}
+
+impl<'a> Inbox<'a> {
+    pub(super) fn new(events: &'a Receiver<Event>) -> Self {
+        Self { events, put_off: RefCell::default() }
+    }
+
+    /// The end goes before whatever has waited for a reload.
+    fn next(&self, deadline: Instant) -> Result<Event, RecvTimeoutError> {
+        let mut put_off = self.put_off.borrow_mut();
+        let first = put_off.iter().position(ends).unwrap_or(0);
+        put_off.remove(first).map_or_else(|| crew::at_rest(|| self.events.recv_deadline(deadline)), Ok)
+    }
+
+    /// Whether somebody wants the daemon to end, within this time. What comes is put off.
+    fn is_told_to_end(&self, wait: Duration) -> bool {
+        let mut put_off = self.put_off.borrow_mut();
+        put_off.extend(crew::at_rest(|| self.events.recv_timeout(wait)));
+        put_off.iter().any(ends)
+    }
 }
 
 /// Those that compare what happens with a plan.
@@ -87,7 +112,7 @@ impl Housekeeping<'_> {
         let mut next = Instant::now() + HOUSEKEEPING;
         for round in 1_u32.. {
             loop {
-                match self.next_event(next) {
+                match self.inbox.next(next) {
                     Ok(event) if ends(&event) => {
                         self.look_at_arrivals();
                         return (event, self.pipeline, self.upkeep);
@@ -101,14 +126,6 @@ impl Housekeeping<'_> {
             self.look(round);
         }
         unreachable!("there is no end of rounds in the life of a machine")
-    }
-
-    fn next_event(&self, deadline: Instant) -> Result<Event, RecvTimeoutError> {
-        let mut put_off = self.put_off.borrow_mut();
-        // The end goes before whatever has waited for a reload.
-        let first = put_off.iter().position(ends).unwrap_or(0);
-        let put_off = put_off.remove(first);
-        put_off.map_or_else(|| crew::at_rest(|| self.events.recv_deadline(deadline)), Ok)
     }
 
     /// Does what an event asks for.
@@ -181,7 +198,7 @@ impl Housekeeping<'_> {
             let event = crew::at_rest(|| {
                 select! {
                     recv(made) -> made => Err(made.unwrap_or_else(|_| Err(reload::panicked()))),
-                    recv(self.events) -> event => Ok(event.ok()),
+                    recv(self.inbox.events) -> event => Ok(event.ok()),
                     recv(at(next)) -> _ => Ok(None),
                 }
             });
@@ -189,7 +206,7 @@ impl Housekeeping<'_> {
                 Err(made) => return made,
                 Ok(Some(event)) => {
                     let ends = ends(&event);
-                    self.put_off.get_mut().push_back(event);
+                    self.inbox.put_off.get_mut().push_back(event);
                     if ends {
                         break Failure::new(ExitCode::Failure, "udpd ends");
                     }
@@ -216,8 +233,8 @@ impl Housekeeping<'_> {
         let mut done = match outcome {
             Outcome::Same => "nothing that listeners and sinks are made of is different".to_owned(),
             Outcome::Changed(heir) => {
-                let (events, put_off) = (self.events, &self.put_off);
-                self.pipeline = self.pipeline.hand_over_to(*heir, |wait| is_told_to_end(events, put_off, wait));
+                let inbox = &self.inbox;
+                self.pipeline = self.pipeline.hand_over_to(*heir, |wait| inbox.is_told_to_end(wait));
                 // What has not gone over by then goes over in its own time.
                 let _ = self.pipeline.wait_for_those_before(SETTLE_LIMIT);
                 self.upkeep.end();
@@ -286,11 +303,4 @@ fn ends(event: &Event) -> bool {
         Event::SinkClosed(_) | Event::ThreadPanicked(_) => true,
         Event::Reload => false,
     }
-}
-
-/// Whether somebody wants the daemon to end, within this time. What comes is put off.
-fn is_told_to_end(events: &Receiver<Event>, put_off: &RefCell<VecDeque<Event>>, wait: Duration) -> bool {
-    let mut put_off = put_off.borrow_mut();
-    put_off.extend(crew::at_rest(|| events.recv_timeout(wait)));
-    put_off.iter().any(ends)
 }

@@ -11,7 +11,6 @@ mod say;
 mod store;
 mod will;
 
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,7 +23,7 @@ use self::activation::Passed;
 use self::hangup::Hangup;
 use self::inside::Inside;
 pub(super) use self::inside::{duties, reaches};
-use self::keeping::{Housekeeping, Watches};
+use self::keeping::{Housekeeping, Inbox, Watches};
 use self::reload::Reloads;
 use self::say::{say_lane, say_ledger, say_pages};
 use self::store::Store;
@@ -109,8 +108,7 @@ fn serve(
     };
     say_readiness(&pipeline, config, &plan, &mut store, &notifier);
     let housekeeping = Housekeeping {
-        events,
-        put_off: RefCell::default(),
+        inbox: Inbox::new(events),
         hangup: Hangup::new(crew, pipeline.files()),
         watches: Watches::new(config, &plan, &pipeline),
         pipeline,
@@ -135,8 +133,7 @@ fn serve(
     upkeep.end();
     windows.close();
     say_ledger(&snapshot);
-    let saved = config.daemon.stats_on_exit.as_deref().map_or(Ok(()), |path| snapshot.save(path));
-    reason.into_result().and(saved)
+    reason.into_result().and(config.daemon.stats_on_exit.as_deref().map_or(Ok(()), |path| snapshot.save(path)))
 }
 
 /// Everything is open and everybody receives.
