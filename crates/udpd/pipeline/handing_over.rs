@@ -46,8 +46,8 @@ impl Pipeline {
         }
     }
 
-    /// Whether every sink that has stayed counts in the books of this pipeline by now. Waits as long as that for it, and
-    /// until few of those before keep their memory.
+    /// Whether every sink that has stayed counts in the books of this pipeline by now. Waits as long as that for it,
+    /// and until few of those before keep their memory.
     pub fn wait_for_those_before(&mut self, limit: Duration) -> Result<(), Failure> {
         let deadline = Instant::now() + limit;
         let outcome = ending::wait_for(&self.staying(), limit);
