@@ -41,7 +41,9 @@ chmod 644 "$documentation/changelog.gz" "$documentation/CHANGELOG.md.gz"
 depends=
 if ldd "$binary" >/dev/null 2>&1 && ! ldd "$binary" | grep -q 'statically linked'; then
     mkdir -p "$work/shlibs/debian" && touch "$work/shlibs/debian/control"
-    depends=$(cd "$work/shlibs" && dpkg-shlibdeps -O "$root/usr/bin/udpd" 2>/dev/null | sed -n 's/^shlibs:Depends=//p')
+    command -v dpkg-shlibdeps >/dev/null ||
+        { echo "$0: needs dpkg-shlibdeps for a binary that is not static: apt install dpkg-dev" >&2; exit 1; }
+    depends=$(cd "$work/shlibs" && dpkg-shlibdeps -O "$root/usr/bin/udpd" | sed -n 's/^shlibs:Depends=//p')
 fi
 install -d "$root/DEBIAN"
 cat >"$root/DEBIAN/control" <<CONTROL

@@ -35,6 +35,11 @@ fn last_consumer(config: &Config, plan: &Plan, ConsumerThread { sink, thread, ..
 }
 
 impl Pipeline {
+    /// Whether everything of those before is handed on and closed.
+    pub fn is_alone(&self) -> bool {
+        self.before.is_empty()
+    }
+
     /// Closes the books of those before that have handed on everything: to be called once a second.
     pub fn look_at_those_before(&mut self) {
         for ending in std::mem::take(&mut self.before) {

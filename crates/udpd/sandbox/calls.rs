@@ -20,6 +20,8 @@ use crate::os::duty::Duty;
 const ALWAYS: &[i64] = &[
     libc::SYS_futex,
     libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_gettimeofday,
     libc::SYS_clock_nanosleep,
     libc::SYS_nanosleep,
     libc::SYS_sched_yield,

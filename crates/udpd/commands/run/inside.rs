@@ -19,6 +19,9 @@ const OF_THE_KERNEL: [&str; 2] = ["/proc", "/sys"];
 /// Where the resolver, the C library and a library for certificates look.
 const OF_LIBRARIES: [&str; 6] = ["/etc", "/usr", "/lib", "/lib64", "/run/systemd/resolve", "/var/lib/ca-certificates"];
 
+/// What the resolver reads there.
+const OF_THE_RESOLVER: [&str; 3] = ["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf"];
+
 /// The sandbox, or none, of a daemon that starts.
 #[derive(Debug)]
 pub(super) struct Inside {
@@ -125,15 +128,20 @@ pub(in crate::commands) fn reaches(config: &Config, plan: &Plan, file: Option<&P
     let daemon = &config.daemon;
     let beside = |path: Option<&Path>| path.and_then(Path::parent).map(Path::to_owned);
     // The kernel judges the file that a link leads to.
-    let behind_link = file.and_then(|file| file.canonicalize().ok());
-    let own_file = [beside(file), beside(behind_link.as_deref())].into_iter().flatten();
+    let with_behind_link = |path: Option<&Path>| {
+        let behind = path.and_then(|path| path.canonicalize().ok());
+        [beside(path), beside(behind.as_deref())].into_iter().flatten()
+    };
+    let own_file = with_behind_link(file);
     let kernel = || OF_THE_KERNEL.map(PathBuf::from).to_vec();
     let own = [daemon.control_socket.value.as_deref(), daemon.stats_on_exit.as_deref()];
     let main = Reach { read: kernel(), write: own.into_iter().filter_map(beside).collect(), connects: false };
-    let token = beside(daemon.metrics_token_file.as_deref());
+    let token = with_behind_link(daemon.metrics_token_file.as_deref());
     let windows = Reach { read: kernel().into_iter().chain(token).collect(), ..Reach::default() };
     let mut keepers = Reach::default();
-    let of_libraries = OF_LIBRARIES.map(PathBuf::from).into_iter().chain(kernel());
+    // Whoever manages the network makes links of these.
+    let of_the_resolver = OF_THE_RESOLVER.iter().flat_map(|path| with_behind_link(Some(Path::new(path))));
+    let of_libraries = OF_LIBRARIES.map(PathBuf::from).into_iter().chain(kernel()).chain(of_the_resolver);
     let mut broker_clients = Reach { read: of_libraries.collect(), write: Vec::new(), connects: true };
     for (sink, planned) in config.sinks.iter().zip(&plan.sinks) {
         broker_clients.read.extend(sink.settings.needs().reads);

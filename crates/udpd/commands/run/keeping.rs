@@ -234,6 +234,7 @@ impl Housekeeping<'_> {
             Outcome::Same => "nothing that listeners and sinks are made of is different".to_owned(),
             Outcome::Changed(heir) => {
                 let inbox = &self.inbox;
+                self.store.go_on(&config, &plan);
                 self.pipeline = self.pipeline.hand_over_to(*heir, |wait| inbox.is_told_to_end(wait));
                 // What has not gone over by then goes over in its own time.
                 let _ = self.pipeline.wait_for_those_before(SETTLE_LIMIT);
@@ -241,7 +242,6 @@ impl Housekeeping<'_> {
                 self.upkeep = Upkeep::new(&config, &self.pipeline);
                 self.watches = Watches::new(&config, &plan, &self.pipeline);
                 *self.seats.lock().unwrap_or_else(PoisonError::into_inner) = published::of(&config, &plan);
-                self.store.go_on(&config, &plan);
                 self.store.keep(&self.pipeline);
                 words::say(&config, &plan);
                 let (listeners, lanes) = (config.listeners.len(), self.pipeline.lanes().len());

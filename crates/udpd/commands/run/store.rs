@@ -70,7 +70,7 @@ impl Store {
         self.will.begin(config, plan, claims);
     }
 
-    /// Another configuration is in force.
+    /// To be called right before another configuration comes into force.
     pub(crate) fn go_on(&mut self, config: &Config, plan: &Plan) {
         self.will.go_on(config, plan);
     }
@@ -97,7 +97,8 @@ impl Store {
         let (stored, gone) = std::mem::take(&mut self.stored).into_iter().partition(|(name, inode)| stays(name, inode));
         self.stored = stored;
         gone.keys().for_each(|name| self.notifier.forget(name));
-        if self.has_will && self.limit.is_some_and(|limit| limit <= wanted.len()) {
+        // Without the sockets it would promise that what waits in them is not lost.
+        if self.has_will && !self.has_room(wanted.len() + 1) {
             self.notifier.forget(NAME);
             self.has_will = false;
         }
@@ -105,7 +106,11 @@ impl Store {
             let is_of_unit = self.is_of_unit(lane);
             lane.note_kept(is_of_unit || has_room && self.keep_one(lane));
         }
-        self.keep_will(pipeline);
+        if has_room {
+            self.keep_will();
+        }
+        self.will.run(pipeline);
+        self.will.look();
     }
 
     /// What is to be in it: the sockets of all lanes, but for those that a unit keeps.
@@ -119,8 +124,7 @@ impl Store {
     }
 
     /// Has what the next process must know kept beside the sockets.
-    fn keep_will(&mut self, pipeline: &Pipeline) {
-        self.will.run(pipeline);
+    fn keep_will(&mut self) {
         if let (Some(limit), false, Some(file)) = (self.limit, self.has_will, self.will.file()) {
             if self.stored.len() < limit {
                 // One that nobody could read.
@@ -134,7 +138,6 @@ impl Store {
                 );
             }
         }
-        self.will.look();
     }
 
     /// Puts a socket there unless it is there.
@@ -152,6 +155,9 @@ impl Store {
         let wanted = self.wanted(pipeline);
         if self.has_room(wanted.len()) && self.stored != wanted {
             self.keep(pipeline);
+        }
+        if pipeline.is_alone() {
+            self.will.settle();
         }
         self.will.look();
     }

@@ -21,6 +21,8 @@ pub(super) struct Will {
     file: Option<RecordFile>,
     before: Option<Record>,
     own: Record,
+    /// What can be held of the configuration that came last.
+    newest: Held,
     left: Left,
     books: Option<Arc<Chronicle>>,
     stage: Stage,
@@ -49,7 +51,7 @@ impl Will {
         }
         let file = file.or_else(|| has_store.then(RecordFile::create).and_then(told));
         let own = Record { pid: std::process::id(), ..Record::default() };
-        Self { file, before, own, left: Left::default(), books: None, stage: Stage::Reading }
+        Self { file, before, own, newest: Held::default(), left: Left::default(), books: None, stage: Stage::Reading }
     }
 
     /// To be called right before the first datagram can come.
@@ -58,17 +60,27 @@ impl Will {
             say_lost(before);
         }
         self.left = Left::of(claims);
-        self.own.held_at_most = plan.held_at_most(config);
+        self.newest = plan.held_at_most(config);
+        self.own.held_at_most = self.newest;
         // Until the first look these are the last that anybody has seen.
         self.own.drops = self.before.as_ref().map(|before| before.drops.clone()).unwrap_or_default();
         self.stage = Stage::Starting;
         self.write();
     }
 
-    /// Another configuration is in force.
+    /// To be called right before another configuration comes into force: what was made for those before is held as
+    /// well, until they have finished.
     pub(super) fn go_on(&mut self, config: &Config, plan: &Plan) {
-        self.own.held_at_most = plan.held_at_most(config);
+        self.newest = plan.held_at_most(config);
+        let all = &mut self.own.held_at_most;
+        all.datagrams = all.datagrams.saturating_add(self.newest.datagrams);
+        all.bytes = all.bytes.saturating_add(self.newest.bytes);
         self.write();
+    }
+
+    /// Nothing is held any more that was made for an earlier configuration. The next look writes it down.
+    pub(super) fn settle(&mut self) {
+        self.own.held_at_most = self.newest;
     }
 
     /// The start has succeeded: takes into the books what was found.
