@@ -42,6 +42,7 @@ for file in README.md CHANGELOG.md docs/*.md; do put 644 "$file" "$documentation
 put 644 config/udpd.toml "$documentation/examples/udpd.toml"
 put 644 config/90-udpd.conf "$documentation/examples/90-udpd.conf"
 put 644 config/logrotate "$documentation/examples/logrotate"
+put 644 config/notify-reload.conf "$documentation/examples/notify-reload.conf"
 for file in config/examples/*.toml; do put 644 "$file" "$documentation/examples/${file##*/}"; done
 put 644 config/grafana/udpd.json "$documentation/examples/grafana/udpd.json"
 put 644 config/prometheus/udpd.rules.yml "$documentation/examples/prometheus/udpd.rules.yml"

@@ -318,7 +318,12 @@ fn a_wrong_call_names_the_option_and_what_would_be_right() {
         (&["send", "--to", "127.0.0.1:9", "--burst", "many"], "or smooth"),
         (&["recv", "--listen", "514"], "--listen"),
         (&["recv", "--listen", "127.0.0.1:9", "--loss", "much"], "0.5%"),
-        (&["recv", "--listen", "127.0.0.1:9", "--flows", "0"], "1 to 65536"),
+        (&["recv", "--listen", "127.0.0.1:9", "--flows", "0"], "1 to 16777216"),
+        (&["send", "--to", "127.0.0.1:9", "--flows", "many"], "16 or 1M"),
+        (&["send", "--to", "127.0.0.1:9", "--interface", "lo"], "add --engine xdp or packet"),
+        (&["send", "--to", "127.0.0.1:9", "--engine", "xdp"], "--interface"),
+        (&["send", "--to", "127.0.0.1:9", "--engine", "packet", "--interface", "lo"], "is loopback"),
+        (&["send", "--to", "127.0.0.1:9", "--engine", "xdp", "--interface", "lo", "--mix", "even"], "zipf:1.1"),
     ] {
         let output = udpd(&[&["bench"], arguments].concat());
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));

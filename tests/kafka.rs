@@ -145,6 +145,46 @@ fn where_no_broker_ever_comes_all_is_failed_the_end_is_bounded_and_the_other_sin
 }
 
 #[test]
+fn over_a_reload_a_sink_that_stays_keeps_what_nobody_has_acknowledged_and_one_that_changes_waits_for_it() {
+    let _alone = alone();
+    let cluster = MockCluster::new(1).expect("a mock cluster");
+    cluster.create_topic("reloaded", 1, 1).expect("a topic");
+    // Until somebody flushes, these wait for a minute.
+    let slow = settings(&cluster.bootstrap_servers(), "reloaded", &[("linger.ms", "60000")]);
+    let quick = settings(&cluster.bootstrap_servers(), "reloaded", &[("linger.ms", "1")]);
+    let running = Running::start(&slow);
+    let send = |running: &Running, datagrams| {
+        let load = Load { rate_per_second: 10_000, ..Load::new(running.address(), Amount::Count(datagrams)) };
+        load.send().sent
+    };
+    let mut sent = send(&running, 200);
+    running.wait("all of it to wait", |sink| count(sink, "in_flight") == sent);
+    let running = running.reload(&slow, 2);
+    running.wait("the same in the new books", |sink| (count(sink, "in_flight"), count(sink, "delivered")) == (sent, 0));
+    sent += send(&running, 100);
+    running.wait("more of it to wait", |sink| count(sink, "in_flight") == sent);
+    let running = running.reload(&quick, 2);
+    running.wait("what the old client had", |sink| count(sink, "delivered") == sent);
+    sent += send(&running, 50);
+    running.wait("what the new client has", |sink| count(sink, "delivered") == sent);
+    assert_eq!(said::count("acknowledged"), 0);
+    assert_closed(&running.stop(), sent);
+}
+
+#[test]
+fn what_no_broker_acknowledges_after_a_reload_has_changed_the_sink_is_named_and_counted() {
+    let _alone = alone();
+    let nobody = pipeline::nobody();
+    let running = Running::start(&settings(&nobody, "never", &[]));
+    let sent = Load { rate_per_second: 10_000, ..Load::new(running.address(), Amount::Count(40)) }.send().sent;
+    running.wait("all of it to wait", |sink| count(sink, "in_flight") == sent);
+    let running = running.reload(&settings(&nobody, "other", &[]), 1);
+    running.wait("its end", |sink| count(&sink["dropped"], "sink_error") == sent);
+    assert_eq!(said::count(&format!("no broker acknowledged {sent} datagrams")), 1);
+    assert_closed(&running.stop(), sent);
+}
+
+#[test]
 fn a_full_queue_costs_only_its_own_sink_and_the_ledger_closes_over_a_consumer_that_waits_for_room() {
     let _alone = alone();
     let settings = settings(&pipeline::nobody(), "full", &[("queue.buffering.max.messages", "100")]);

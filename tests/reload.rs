@@ -2,16 +2,19 @@
 //! and is told, and the sandbox, which is on as it is by default, is in nobody's way.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::process::{Command, Output, Stdio};
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::util::daemon::{Daemon, complete, free_address, udpd};
 use crate::util::ledger::{assert_closed, count, list};
+use crate::util::manager::Manager;
 
 /// One listener that feeds these sinks; `stays` is among them.
 fn text(address: SocketAddr, keys: &str, sinks: &str, more: &str) -> String {
@@ -135,6 +138,64 @@ fn sighup_reads_the_file_and_then_goes_over_to_new_files() {
     daemon.terminate();
 }
 
+/// How many records of each kind there are in a text that may hold lines first and then jsonl, and nothing else.
+fn lines_then_jsonl(text: &str) -> (usize, usize) {
+    let is_jsonl: Vec<bool> = text.lines().map(|line| line.starts_with('{')).collect();
+    assert!(is_jsonl.is_sorted(), "somebody else wrote in between");
+    let jsonl = is_jsonl.iter().filter(|is_jsonl| **is_jsonl).count();
+    (is_jsonl.len() - jsonl, jsonl)
+}
+
+#[test]
+fn other_settings_of_a_file_are_in_force_from_the_next_datagram_on_in_the_sandbox_as_well() {
+    let address = free_address();
+    let lines = text(address, "lanes = 2", "\"stays\"", "");
+    let daemon = Daemon::with_config(&lines);
+    send(address, 0..100);
+    daemon.stats_when("all are received", |stats| received(stats) == 100);
+    let done = reload(&daemon, &lines.replace("type = \"file\"", "type = \"file\"\nformat = \"jsonl\""));
+    assert!(done.status.success(), "{}", said(&done));
+    send(address, 100..200);
+    daemon.stats_when("all are received", |stats| received(stats) == 200);
+    let ended = daemon.terminate();
+    assert_closed(&ended.ledger, 200);
+    let text = fs::read_to_string(ended.directory.path().join("stays.log")).expect("the file");
+    assert_eq!(lines_then_jsonl(&text), (100, 100));
+}
+
+#[test]
+fn standard_output_changes_its_format_when_its_reader_has_taken_what_came_before_and_who_asks_is_told_so() {
+    let address = free_address();
+    let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    let text = |format: &str| {
+        format!(
+            "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nsinks = [\"out\"]\n\
+             [sink.out]\ntype = \"stdout\"\nformat = \"{format}\"\n"
+        )
+    };
+    let daemon = Daemon::with_config_and_stdout(&text("lines"), writer.into());
+    let sender = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    // More than the pipe holds: the writer waits in it.
+    for sent in (200..=2_000).step_by(200) {
+        (0..200).for_each(|_| assert_eq!(sender.send_to(&[b'x'; 100], address).expect("loopback takes it"), 100));
+        daemon.stats_when("all are received", |stats| received(stats) == sent);
+    }
+    let done = reload(&daemon, &text("jsonl"));
+    assert!(done.status.success() && said(&done).contains("yet to begin"), "{}", said(&done));
+    assert!(said(&done).contains("sinks out"), "{}", said(&done));
+    for sent in [2_200, 2_400] {
+        (0..200).for_each(|_| assert_eq!(sender.send_to(b"y", address).expect("loopback takes it"), 1));
+        daemon.stats_when("all are received", |stats| received(stats) == sent);
+    }
+    let reading = std::thread::spawn(move || {
+        let mut text = String::new();
+        reader.read_to_string(&mut text).map(|_| text).expect("text")
+    });
+    let ended = daemon.terminate();
+    assert_closed(&ended.ledger, 2_400);
+    assert_eq!(lines_then_jsonl(&reading.join().expect("the reader")), (2_000, 400));
+}
+
 /// Holds a lease on a file, says so, says when somebody opens it, and does not give way: for 45 s whoever opens it
 /// waits, as for a disk that does not answer.
 const LEASE: &str = "
@@ -209,7 +270,7 @@ fn a_token_elsewhere_is_named_and_the_rest_is_done() {
 }
 
 #[test]
-fn a_port_that_the_sandbox_has_given_up_is_cured_by_a_restart() {
+fn a_low_port_is_had_by_the_warden_and_without_one_a_restart_cures_it() {
     let limit = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap_or_default();
     if !crate::sandbox::is_whole() || limit.trim() != "1024" {
         let _ = writeln!(std::io::stderr(), "SKIPPED: no whole sandbox, or no port is privileged");
@@ -217,13 +278,26 @@ fn a_port_that_the_sandbox_has_given_up_is_cured_by_a_restart() {
     }
     let address = free_address();
     let daemon = Daemon::with_config(&text(address, "", "\"stays\"", ""));
-    let low = "127.0.0.1:1".parse().expect("an address");
+    let mut low: SocketAddr = "127.0.0.1:1".parse().expect("an address");
+    let mut sent = 0;
+    if let Some(warden) = crate::sandbox::warden_of(daemon.pid()) {
+        let done = reload(&daemon, &text(low, "", "\"stays\"", ""));
+        assert!(done.status.success(), "{}", said(&done));
+        send(low, 0..10);
+        sent += 10;
+        daemon.stats_when("it receives there", |stats| received(stats) == 10);
+        kill(Pid::from_raw(warden.cast_signed()), Signal::SIGKILL).expect("it lives");
+        let back = reload(&daemon, &text(address, "", "\"stays\"", ""));
+        assert!(back.status.success(), "{}", said(&back));
+        low.set_port(2);
+    }
     let refused = reload(&daemon, &text(low, "", "\"stays\"", ""));
     assert_eq!(refused.status.code(), Some(77), "{}", said(&refused));
     assert!(said(&refused).contains("restart udpd"), "{}", said(&refused));
     send(address, 0..10);
-    daemon.stats_when("it receives on", |stats| received(stats) == 10);
-    assert_closed(&daemon.terminate().ledger, 10);
+    sent += 10;
+    daemon.stats_when("it receives on", |stats| received(stats) == sent);
+    assert_closed(&daemon.terminate().ledger, sent);
 }
 
 #[test]
@@ -240,4 +314,28 @@ fn what_is_beyond_the_sandbox_is_refused_before_anything_is_touched() {
     send(address, 0..10);
     daemon.stats_when("it receives on", |stats| received(stats) == 10);
     assert_closed(&daemon.terminate().ledger, 10);
+}
+
+/// What systemd compares with the moment at which it has sent the signal.
+fn monotonic_us() -> i64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every machine has it");
+    now.tv_sec() * 1_000_000 + now.tv_nsec() / 1_000
+}
+
+#[test]
+fn a_manager_that_reloads_by_signal_hears_when_it_begins_and_when_it_is_done() {
+    let (mut manager, address) = (Manager::new(), free_address());
+    manager.start(&text(address, "lanes = 1", "\"stays\"", ""));
+    for (lanes, said) in [("lanes = 2", "2 lanes"), ("lanes = 0", "reload refused"), ("lanes = 1", "1 lanes")] {
+        let before = monotonic_us();
+        let told = manager.reload_by_signal(&text(address, lanes, "\"stays\"", ""));
+        let reloading = told.iter().find(|message| message.contains("RELOADING=1\n")).expect("it says so");
+        let at = reloading.lines().find_map(|line| line.strip_prefix("MONOTONIC_USEC=")).expect("with the time");
+        let at: i64 = at.parse().expect("a number");
+        assert!((before..=monotonic_us()).contains(&at), "{at}");
+        let (began, done) = ("RELOADING=1", "READY=1\nSTATUS=");
+        let place = |words: &str| told.iter().position(|message| message.contains(words)).expect(words);
+        assert!(place(began) < place(done) && told[place(done)].contains(said), "{told:?}");
+    }
+    assert!(manager.end_by(Signal::SIGTERM).status.success());
 }

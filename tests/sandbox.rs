@@ -2,12 +2,22 @@
 //! works, and what becomes of those who try more.
 
 use std::fs;
-use std::io::Write as _;
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{IoSlice, Write as _};
+use std::mem::MaybeUninit;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::process::Command;
 use std::thread;
 
+use nix::errno::Errno;
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use rustix::cmsg_space;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv,
+    sendmsg, socketpair,
+};
 
 use crate::util::daemon::{Daemon, free_address, udpd};
 use crate::util::ledger::{assert_closed, count};
@@ -54,6 +64,20 @@ pub(crate) fn is_whole() -> bool {
         let _ = writeln!(std::io::stderr(), "SKIPPED: this kernel has no whole sandbox: {missing:?}");
     }
     missing.is_empty()
+}
+
+/// Whether a daemon that this process starts has one of the rights that a warden keeps.
+fn has_rights_over_sockets() -> bool {
+    let own = fs::read_to_string("/proc/self/status").expect("readable");
+    let permitted = u64::from_str_radix(field(&own, "CapPrm"), 16).expect("a set");
+    // CAP_NET_BIND_SERVICE, CAP_NET_ADMIN and CAP_NET_RAW.
+    permitted & (1 << 10 | 1 << 12 | 1 << 13) != 0
+}
+
+/// The process that keeps the rights of a daemon, where there is one.
+pub(crate) fn warden_of(daemon: u32) -> Option<u32> {
+    let children = fs::read_to_string(format!("/proc/{daemon}/task/{daemon}/children")).expect("it runs");
+    children.trim().parse().ok()
 }
 
 /// Drains a socket until the test ends.
@@ -147,8 +171,9 @@ fn whoever_takes_over_a_thread_is_refused_everything() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let through: Vec<&str> = text.lines().filter(|line| !line.ends_with("refused")).collect();
     assert_eq!(through, Vec::<&str>::new());
-    // All kinds of thread but those of a broker and of a relay that keeps sources.
-    assert_eq!(text.lines().count(), 13 * 7, "{text}");
+    // All kinds of thread but those of a broker and of a relay that keeps sources; the warden where there is one.
+    let kinds = 13 + usize::from(has_rights_over_sockets());
+    assert_eq!(text.lines().count(), kinds * 8, "{text}");
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -165,4 +190,54 @@ fn without_a_sandbox_nothing_is_given_up_and_the_log_says_so() {
     }
     let ended = daemon.terminate();
     assert!(ended.stderr.contains("sandbox = \"off\": udpd keeps all of its rights"), "{}", ended.stderr);
+}
+
+/// Hands a socket, or none, to a warden with these words, and returns the error number that it answers.
+fn wish(warden: &OwnedFd, words: &str, socket: Option<BorrowedFd<'_>>) -> i32 {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut passed = SendAncillaryBuffer::new(&mut space);
+    let sockets: Vec<_> = socket.into_iter().collect();
+    if !sockets.is_empty() {
+        passed.push(SendAncillaryMessage::ScmRights(&sockets));
+    }
+    sendmsg(warden, &[IoSlice::new(words.as_bytes())], &mut passed, SendFlags::NOSIGNAL).expect("it lives");
+    answer(warden)
+}
+
+fn answer(warden: &OwnedFd) -> i32 {
+    let mut bytes = [0; 64];
+    let (length, _) = recv(warden, &mut bytes[..], RecvFlags::empty()).expect("it answers");
+    String::from_utf8_lossy(&bytes[..length]).parse().expect("a number")
+}
+
+#[test]
+fn the_warden_of_a_daemon_is_for_that_daemon_alone() {
+    let typed = udpd(&["warden"]);
+    assert_eq!(typed.status.code(), Some(2), "{}", String::from_utf8_lossy(&typed.stderr));
+    let (own, its) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("two ends");
+    let mut warden = Command::new(env!("CARGO_BIN_EXE_udpd")).arg("warden").stdin(its).spawn().expect("it starts");
+    assert_eq!(answer(&own), 0, "it is inside");
+    // A signal for all that is called udpd is for the daemon.
+    let pid = Pid::from_raw(warden.id().cast_signed());
+    for signal in [Signal::SIGTERM, Signal::SIGHUP] {
+        nix::sys::signal::kill(pid, signal).expect("it lives");
+    }
+    let socket = mmsg::Socket::new(mmsg::Family::V4).expect("a socket");
+    let address = free_address();
+    assert_eq!(wish(&own, &format!("bind {address}"), Some(socket.as_fd())), 0);
+    assert_eq!(socket.local_addr().expect("bound"), address);
+    assert_eq!(wish(&own, "receive_buffer 65536", Some(socket.as_fd())), 0);
+    assert_eq!(socket.receive_buffer(65_536).expect("told").granted_bytes, 2 * 65_536);
+    let invalid = Errno::EINVAL as i32;
+    let stream = TcpListener::bind("127.0.0.1:0").expect("a socket");
+    assert_eq!(wish(&own, "withdraw 1", Some(stream.as_fd())), invalid, "only sockets for UDP");
+    let (unix, _) = UnixDatagram::pair().expect("two ends");
+    assert_ne!(wish(&own, "bind 127.0.0.1:0", Some(unix.as_fd())), 0);
+    assert_eq!(wish(&own, "bind 127.0.0.1:0", None), invalid);
+    assert_eq!(wish(&own, "open /etc/shadow", Some(socket.as_fd())), invalid);
+    assert_eq!(wish(&own, &"x".repeat(500), Some(socket.as_fd())), invalid);
+    assert_eq!(wish(&own, "receive_buffer 65536", Some(socket.as_fd())), 0, "it goes on");
+    drop(own);
+    assert!(warden.wait().expect("it ends").success(), "the end of the daemon is its own");
 }

@@ -25,6 +25,7 @@ mod relay;
 mod replay;
 // One configuration takes the place of another while datagrams come.
 mod heirs;
+mod heirs_files;
 mod reload;
 // What cannot be taken is accounted for.
 mod overload;
@@ -64,6 +65,10 @@ mod threads;
 mod kept;
 mod killed;
 mod restarts;
+// Without a service manager, too.
+mod take_over;
+mod take_over_fails;
+mod take_over_managed;
 // What a service manager hears of the time between them.
 mod watchdog;
 mod watching;

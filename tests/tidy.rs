@@ -18,7 +18,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/mmsg/src/passed.rs",
     "crates/mmsg/src/batch.rs",
     "crates/mmsg/src/batch_tests.rs",
-    "crates/mmsg/src/bpf.rs",
+    "crates/mmsg/src/bpf/calls.rs",
     "crates/mmsg/src/drops/perf.rs",
     "crates/mmsg/src/ring.rs",
     "crates/mmsg/src/uring.rs",
@@ -26,6 +26,11 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/mmsg/src/span.rs",
     "crates/mmsg/src/send.rs",
     "crates/mmsg/src/send_tests.rs",
+    "crates/mmsg/src/xdp/deposit.rs",
+    "crates/mmsg/src/xdp/deposit_tests.rs",
+    "crates/mmsg/src/xdp/engine.rs",
+    "crates/mmsg/src/xdp/rings.rs",
+    "crates/mmsg/src/xdp/socket.rs",
     "crates/steer/src/sys.rs",
 ];
 

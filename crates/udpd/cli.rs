@@ -9,7 +9,7 @@ use clap_complete::Shell;
 
 use crate::commands::bench::{ladder, max, recv, send};
 use crate::commands::steer::{self, Action, Task};
-use crate::commands::{check, explain, man, replay, run, stats, top};
+use crate::commands::{check, explain, man, replay, run, stats, top, warden};
 use crate::config::{self, Config, Host, MayCome};
 use crate::endpoint::control::{self, Connection};
 use crate::exit::{ExitCode, Failure};
@@ -36,7 +36,8 @@ enum Command {
     /// Receive datagrams and deliver them, until SIGTERM or SIGINT
     #[command(after_help = "Examples:\n\
                       \x20 udpd run -c /etc/udpd/udpd.toml\n\
-                      \x20 udpd run --listen 0.0.0.0:5140 --to file:/tmp/syslog.log --stats-on-exit /tmp/ledger.json")]
+                      \x20 udpd run --listen 0.0.0.0:5140 --to file:/tmp/syslog.log --stats-on-exit /tmp/ledger.json\n\
+                      \x20 udpd run -c /etc/udpd/udpd.toml --take-over")]
     Run {
         /// The configuration file [default: /etc/udpd/udpd.toml]
         #[arg(short, long, value_name = "FILE", env = "UDPD_CONFIG", conflicts_with_all = ["listen", "to"])]
@@ -52,6 +53,10 @@ enum Command {
         /// Write the final ledger to this file as JSON, with --listen
         #[arg(long, value_name = "FILE", requires = "listen")]
         stats_on_exit: Option<PathBuf>,
+        /// Go on with the sockets of the daemon that runs with the same control_socket, which then ends; without one,
+        /// start as ever
+        #[arg(long)]
+        take_over: bool,
     },
     /// Validate a configuration and print the lanes, memory and buffers it would use; changes nothing
     #[command(after_help = "Example: udpd check -c /etc/udpd/udpd.toml")]
@@ -147,6 +152,9 @@ enum Command {
         /// For which shell
         shell: CompletedShell,
     },
+    /// Keep rights for the daemon that has started this
+    #[command(hide = true)]
+    Warden,
 }
 
 /// A shell that is helped to complete what is typed.
@@ -182,7 +190,9 @@ enum Bench {
                       \x20 udpd bench send --to 127.0.0.1:5140 --rate 100k --seconds 10\n\
                       \x20 udpd bench send --to 10.0.0.9:5140 --rate 10k..1M --seconds 60 --size imix --threads 2 \
                       --json\n\
-                      \x20 udpd bench send --to 127.0.0.1:5140 --rate max --size 1200 --gso 50 --seconds 5")]
+                      \x20 udpd bench send --to 127.0.0.1:5140 --rate max --size 1200 --gso 50 --seconds 5\n\
+                      \x20 udpd bench send --to 10.8.0.1:5140 --engine xdp --interface veth1 --flows 1M --rate 3M \
+                      --seconds 10")]
     Send(send::Arguments),
     /// Receive what bench send sends, through the daemon's own pipeline, and report what became of each datagram
     #[command(after_help = "Examples:\n\
@@ -275,12 +285,12 @@ struct SteerArguments {
 
 pub fn execute(cli: Cli) -> Result<(), Failure> {
     match cli.command {
-        Command::Run { listen: Some(listen), to: Some(to), lanes, stats_on_exit, .. } => {
-            run::execute(Config::from_arguments(&listen, &to, lanes, stats_on_exit)?, None)
+        Command::Run { listen: Some(listen), to: Some(to), lanes, stats_on_exit, take_over, .. } => {
+            run::execute(Config::from_arguments(&listen, &to, lanes, stats_on_exit)?, None, take_over)
         }
-        Command::Run { config, .. } => {
+        Command::Run { config, take_over, .. } => {
             let path = std::path::absolute(config.as_deref().unwrap_or(Path::new(CONFIG_PATH)));
-            run::execute(load(config)?, path.ok())
+            run::execute(load(config)?, path.ok(), take_over)
         }
         Command::Check { config, sandbox: true, .. } => {
             check::try_sandbox(&load_on(config, &Host::default())?, &mut io::stdout().lock())
@@ -305,6 +315,7 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
         Command::Bench { command } => bench(command),
         Command::Replay(arguments) => replay::execute(&arguments, &mut io::stdout().lock()),
         Command::Man(arguments) => man::execute(&arguments, Cli::command(), &mut io::stdout().lock()),
+        Command::Warden => warden::execute(),
         Command::Completions { shell } => {
             let shell = match shell {
                 CompletedShell::Bash => Shell::Bash,

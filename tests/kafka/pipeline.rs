@@ -32,9 +32,32 @@ pub(crate) fn nobody() -> String {
     listener.local_addr().expect("an address").to_string()
 }
 
+/// One listener that feeds the Kafka sink and a null sink.
+fn configuration(address: SocketAddr, lanes: usize, settings: &KafkaSettings, queue_bytes: Option<usize>) -> Config {
+    let text = format!(
+        r#"
+        [[listener]]
+        name = "in"
+        address = "{address}"
+        lanes = {lanes}
+        receive_buffer = "8MiB"
+        sinks = ["stream", "beside"]
+        [sink.stream]
+        type = "null"
+        [sink.beside]
+        type = "null"
+        "#
+    );
+    let mut config = Config::parse(&text, "test", &Host::default()).expect("a valid configuration");
+    config.sinks[0].settings = Arc::new(settings.clone());
+    config.sinks[0].queue_bytes = queue_bytes;
+    config
+}
+
 /// A running pipeline.
 pub(crate) struct Running {
     pipeline: Pipeline,
+    crew: Crew,
     address: SocketAddr,
     looks: Cell<u64>,
     _events: crossbeam_channel::Receiver<Event>,
@@ -49,27 +72,24 @@ impl Running {
     /// The same with a queue of so many bytes before the sink.
     pub(crate) fn start_with_queue(settings: &KafkaSettings, queue_bytes: Option<usize>) -> Self {
         let address = free_address();
-        let text = format!(
-            r#"
-            [[listener]]
-            name = "in"
-            address = "{address}"
-            lanes = 1
-            receive_buffer = "8MiB"
-            sinks = ["stream", "beside"]
-            [sink.stream]
-            type = "null"
-            [sink.beside]
-            type = "null"
-            "#
-        );
-        let mut config = Config::parse(&text, "test", &Host::default()).expect("a valid configuration");
-        config.sinks[0].settings = Arc::new(settings.clone());
-        config.sinks[0].queue_bytes = queue_bytes;
+        let config = configuration(address, 1, settings, queue_bytes);
         let (crew, inbox) = Crew::new();
         let plan = plan::make(&config, &Default::default()).expect("a plan");
         let pipeline = Pipeline::start(&config, &plan, Instant::now(), &crew).expect("the pipeline starts");
-        Self { pipeline, address, looks: Cell::new(0), _events: inbox }
+        Self { pipeline, crew, address, looks: Cell::new(0), _events: inbox }
+    }
+
+    /// Goes on with these settings and so many lanes, as a reload does.
+    pub(crate) fn reload(mut self, settings: &KafkaSettings, lanes: usize) -> Self {
+        let config = Arc::new(configuration(self.address, lanes, settings, None));
+        let plan = Arc::new(plan::make(&config, &Default::default()).expect("a plan"));
+        let heir = self.pipeline.forerunner().make_heir(&config, &plan, &self.crew).expect("made");
+        self.pipeline = self.pipeline.hand_over_to(heir, |wait| {
+            std::thread::park_timeout(wait);
+            false
+        });
+        self.pipeline.wait_for_those_before(DEADLINE).expect("what stays goes over");
+        self
     }
 
     /// Where it listens.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Reloads under load by the real program: half of them with bad files, lanes and sinks that come and go. Nothing may be
-# lost or come twice in the file of the sink that stays, bad files are refused with 78, good ones are in force.
+# Reloads under load by the real program: half of them with bad files, lanes and sinks that come and go, and a file that
+# is written with other settings every second time. Nothing may be lost or come twice in that file, bad files are
+# refused with 78, good ones are in force.
 # RELOADS (10) and RATE (20000) make it longer: RELOADS=200 RATE=50000 is the long form. UDPD names another binary.
 # Needs python3; skips with its reason otherwise.
 set -euo pipefail
@@ -21,7 +22,7 @@ end() {
 }
 trap end EXIT
 
-write() { # lanes, sinks, tables
+write() { # lanes, sinks, tables, how often the file that stays is synced
     cat > "$dir/udpd.toml" <<TOML
 [daemon]
 control_socket = "$dir/control.sock"
@@ -35,6 +36,7 @@ sinks = [$2]
 [sink.stays]
 type = "file"
 path = "$dir/stays.log"
+sync = "${4:-1s}"
 $3
 TOML
 }
@@ -78,7 +80,7 @@ path = \"$dir/guest$round.log\""
         wanted=0
     else
         write "$lanes" '"nowhere", "stays"' '[sink.nowhere]
-type = "null"'
+type = "null"' "$((1 + round))s"
         wanted=0
     fi
     code=0

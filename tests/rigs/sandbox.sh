@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The sandbox inside, where it takes root to try it: interfaces that go and come back under a daemon that has given up
-# its rights, a port that it may not bind again, an ordinary user, and kernels that lack a part. Each engine. Nothing
-# outside of a network namespace of its own is touched. Needs root, ip, setpriv, python3 and strace; skips with its
-# reason otherwise.
+# its rights, low ports that its warden binds again and that nobody binds without one, an ordinary user, and kernels
+# that lack a part. Each engine. Nothing outside of a network namespace of its own is touched. Needs root, ip, setpriv,
+# python3 and strace; skips with its reason otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -161,19 +161,49 @@ for engine in recvmmsg io_uring; do
     ! grep -E "not permitted|Permission denied|less of a sandbox" "$work/log" || fail "something was denied"
     ip link del card0
 
-    # A low port is refused inside, once and with the reason.
+    # A low port is bound again, by the warden: it alone has rights, and no more than it needs. So is one that a reload
+    # adds, with more receive buffer than everybody may have.
     cable
-    configure auto 514 "$engine"
+    configure require 514 "$engine"
     start
+    warden=$(pgrep -P "$daemon")
+    for set in CapPrm CapEff; do
+        grep -q "^$set:[[:space:]]*0000000000003400$" "/proc/$warden/status" || fail "the warden has other rights"
+    done
+    grep -qE "^Seccomp:[[:space:]]*2$" "/proc/$warden/status" || fail "the warden is in no sandbox"
+    for set in CapInh CapPrm CapEff CapBnd CapAmb; do every_thread "$set" 0000000000000000; done
     send 514 50
     await_received 50
     ip link del card0
     await "interface card0 is gone" 1
     cable
+    await "udpd bound its sockets to it again" 1
+    send 514 50
+    await_received 100
+    cat >>"$work/udpd.toml" <<END
+[[listener]]
+name = "added"
+address = "127.0.0.1:515"
+receive_buffer = $(($(cat /proc/sys/net/core/rmem_max) * 4))
+sinks = ["file"]
+END
+    "$udpd" reload --socket "$work/out/control.sock" >"$work/said" || fail "a low port cannot be added"
+    ! grep -q "clamped\|rmem_max" "$work/log" || fail "the receive buffer is cut down"
+
+    # Signals are for the daemon. Without the warden a low port is refused, once and with the reason.
+    kill "$warden"
+    kill -HUP "$warden"
+    kill -KILL "$warden"
+    ip link del card0
+    await "interface card0 is gone" 2
+    cable
     await "which udpd gave up when it had started (sandbox)" 1
     sleep 3
     [ "$(grep -c "back but unusable" "$work/log")" = 1 ] || fail "it is said more than once"
+    [ "$(grep -c "udpd-warden) does not answer" "$work/log")" = 1 ] || fail "the end of the warden is not said once"
     finish
+    ip link del card0
+    cable
     # Without the sandbox it is bound again.
     configure off 514 "$engine"
     start

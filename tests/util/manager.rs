@@ -115,6 +115,20 @@ impl Manager {
         while self.hear().is_some() {}
     }
 
+    /// The same by SIGHUP, as systemd does it with Type=notify-reload; returns what it is told until that is done.
+    pub(crate) fn reload_by_signal(&mut self, text: &str) -> Vec<String> {
+        while self.hear().is_some() {}
+        self.write(text);
+        let own = Pid::from_raw(self.pid().cast_signed());
+        kill(own, Signal::SIGHUP).expect("it runs");
+        let (mut told, begun) = (Vec::new(), Instant::now());
+        while !told.iter().any(|message: &String| message.contains("READY=1\n")) {
+            assert!(begun.elapsed() < PATIENCE, "{told:?}");
+            told.extend(self.hear());
+        }
+        told
+    }
+
     /// Writes the configuration.
     fn write(&self, text: &str) -> PathBuf {
         let file = self.directory().join("udpd.toml");

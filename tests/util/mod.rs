@@ -3,6 +3,7 @@
 //! Each of them uses a part, so what one leaves unused is not dead.
 #![allow(dead_code)]
 
+pub(crate) mod bed;
 pub(crate) mod daemon;
 pub(crate) mod engines;
 pub(crate) mod imports;
@@ -11,3 +12,4 @@ pub(crate) mod licence;
 pub(crate) mod load;
 pub(crate) mod manager;
 pub(crate) mod source;
+pub(crate) mod succession;

@@ -28,6 +28,8 @@ pub(crate) struct Arena {
     bytes: usize,
     mapping: NonNull<u8>,
     mapped_bytes: usize,
+    /// On huge pages that the administrator has set aside: then none of its pages is small.
+    is_reserved_huge: bool,
 }
 
 // SAFETY: an arena is an address range that it owns. It never reads or writes what is in it after construction; the
@@ -59,7 +61,8 @@ impl Arena {
     /// Huge pages set aside by the administrator. Touching them through the kernel matters here: if a memory policy
     /// leaves none for this thread, that is an error to fall back from, where a plain write would be a SIGBUS.
     fn reserved_huge(bytes: usize) -> io::Result<Arena> {
-        let arena = Arena::map(bytes, huge_multiple(bytes)?, RESERVED_HUGE)?;
+        let mut arena = Arena::map(bytes, huge_multiple(bytes)?, RESERVED_HUGE)?;
+        arena.is_reserved_huge = true;
         arena.populate()?;
         Ok(arena)
     }
@@ -112,6 +115,12 @@ impl Arena {
         self.base
     }
 
+    /// The size of the pages that it surely lies on.
+    #[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
+    pub(crate) fn page_bytes(&self) -> usize {
+        if self.is_reserved_huge { HUGE_PAGE } else { PAGE }
+    }
+
     /// How long the part in use is.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
@@ -125,7 +134,7 @@ impl Arena {
         if flags & libc::MAP_HUGETLB != 0 {
             // The kernel joins none of these, and a page at each end would be a huge one.
             let mapping = crate::sys::mmap(usable_bytes, libc::PROT_READ | libc::PROT_WRITE, flags)?;
-            return Ok(Arena { base: mapping, bytes, mapping, mapped_bytes: usable_bytes });
+            return Ok(Arena { base: mapping, bytes, mapping, mapped_bytes: usable_bytes, is_reserved_huge: false });
         }
         let page = crate::sys::page_bytes();
         let usable_bytes = usable_bytes.checked_next_multiple_of(page).ok_or_else(too_large)?;
@@ -134,7 +143,7 @@ impl Arena {
         // SAFETY: the first page is within the mapping.
         let usable = unsafe { mapping.add(page) };
         // Owned from here on, so that it is given back when it may not be used.
-        let mut arena = Arena { base: usable, bytes, mapping, mapped_bytes };
+        let mut arena = Arena { base: usable, bytes, mapping, mapped_bytes, is_reserved_huge: false };
         // SAFETY: what is used lies in the mapping, between its first page and its last.
         unsafe { crate::sys::allow_use(usable, usable_bytes) }?;
         let slack = usable.as_ptr().align_offset(HUGE_PAGE);
@@ -174,7 +183,7 @@ impl Arena {
         // SAFETY: the size is not zero, a layout has at least one header.
         let mapping = NonNull::new(unsafe { std::alloc::alloc_zeroed(Arena::heap_layout(mapped_bytes)) });
         let mapping = mapping.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        Ok(Arena { base: mapping, bytes, mapping, mapped_bytes })
+        Ok(Arena { base: mapping, bytes, mapping, mapped_bytes, is_reserved_huge: false })
     }
 
     fn advise(&self, _advice: libc::c_int) -> io::Result<()> {

@@ -147,7 +147,7 @@ impl RecvBatch {
     }
 
     /// The memory of the batch.
-    #[cfg_attr(not(feature = "io_uring"), allow(dead_code))]
+    #[cfg_attr(not(any(feature = "io_uring", feature = "af_xdp")), allow(dead_code))]
     pub(crate) fn region(&self) -> &Region {
         &self.region
     }
@@ -175,15 +175,9 @@ impl RecvBatch {
 
     /// Restores in the headers from `first` on what the kernel has overwritten.
     fn arm(&mut self, first: usize) {
-        let control_bytes = self.region.layout().control_bytes;
         for slot in first..self.touched {
-            let header = self.region.header(slot);
             // SAFETY: `touched` never exceeds the number of slots; `&mut self` means nobody reads.
-            unsafe {
-                (*header).msg_hdr.msg_namelen = NAME_BYTES as libc::socklen_t;
-                (*header).msg_hdr.msg_controllen = control_bytes as _;
-                (*header).msg_hdr.msg_flags = 0;
-            }
+            unsafe { self.region.arm(slot) };
         }
         self.touched = first;
     }

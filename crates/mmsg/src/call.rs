@@ -35,6 +35,8 @@ pub enum Call {
     Recvmsg,
     /// `sendmmsg`
     Sendmmsg,
+    /// `ioctl`, about an interface
+    Ioctl,
     /// `mmap`
     Mmap,
     /// `mprotect`
@@ -45,6 +47,8 @@ pub enum Call {
     Madvise,
     /// `membarrier`
     Membarrier,
+    /// `unshare`
+    Unshare,
     /// `bpf`, whatever the command
     Bpf,
     /// `perf_event_open`

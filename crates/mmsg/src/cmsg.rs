@@ -194,6 +194,18 @@ pub(crate) fn encode_source(source: IpAddr) -> ([u8; SOURCE_SPACE], usize) {
     (bytes, space(data_bytes))
 }
 
+/// Writes a control message as the kernel would, `at` so many bytes into a control space, and returns where the next
+/// one goes. One for which there is no room is left out, as the kernel leaves it out.
+#[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
+pub(crate) fn put(control: &mut [u8], at: usize, level: i32, kind: i32, data: &[u8]) -> usize {
+    let Some(message) = control.get_mut(at..at + space(data.len())) else { return at };
+    message[..WORD].copy_from_slice(&(HEADER_BYTES + data.len()).to_ne_bytes());
+    message[WORD..WORD + 4].copy_from_slice(&level.to_ne_bytes());
+    message[WORD + 4..HEADER_BYTES].copy_from_slice(&kind.to_ne_bytes());
+    message[HEADER_BYTES..HEADER_BYTES + data.len()].copy_from_slice(data);
+    at + space(data.len())
+}
+
 /// A control message as the kernel would write it, for tests of the decoders and of the batch.
 #[cfg(test)]
 pub(crate) fn encode(level: i32, kind: i32, data: &[u8]) -> Vec<u8> {

@@ -1,10 +1,12 @@
-//! What fills a batch: `recvmmsg`, or io_uring where the kernel has it and permits it.
+//! What fills a batch: `recvmmsg`, or io_uring where the kernel has it and permits it, or AF_XDP past the kernel's
+//! stack.
 //!
-//! Both fill the same [`RecvBatch`], in the same order, with the same lengths, marks and control messages; a reader
-//! cannot tell which one it was. They differ in what a datagram costs. An engine belongs to one thread and one socket.
+//! All fill the same [`RecvBatch`], in the same order, with the same lengths, marks and control messages; a reader
+//! cannot tell which one it was. They differ in what a datagram costs. An engine belongs to one thread, and to one
+//! socket or one receive queue of an interface.
 //!
 //! Only this file knows which engines there are: the type is the same whatever features the crate is built with, and so
-//! is what may be done with it on which thread. Without `io_uring` no ring can be made.
+//! is what may be done with it on which thread. Without `io_uring` and `af_xdp` only `recvmmsg` can be made.
 
 use std::io;
 use std::sync::Arc;
@@ -15,9 +17,10 @@ use crate::socket::Socket;
 use crate::uring::Uring;
 use crate::wait::Wait;
 use crate::wake::{Bell, Waker};
+use crate::xdp::{self, Redirect, Xdp};
 
-/// One way to receive from one socket. It stays on the thread that made it: the kernel takes the calls of a ring from
-/// no other.
+/// One way to receive from one socket, or from one receive queue of an interface. It stays on the thread that made it:
+/// the kernel takes the calls of a ring from no other.
 ///
 /// ```compile_fail,E0277
 /// fn moves_to_another_thread<T: Send>() {}
@@ -35,6 +38,8 @@ enum Way {
     Recvmmsg(Recvmmsg),
     /// A ring that the kernel fills.
     Uring(Box<Uring>),
+    /// Two rings that are shared with the kernel, below its stack.
+    Xdp(Box<Xdp>),
 }
 
 impl Engine {
@@ -54,15 +59,30 @@ impl Engine {
         Ok(Engine::of(Way::Uring(Box::new(Uring::new(socket, reserve, copy_up_to)?))))
     }
 
+    /// Receives by AF_XDP what `redirect` hands over of one receive queue, with the blocks of `reserve`: batches of the
+    /// same [pool](RecvBatch::pool) as those it will fill. Those blocks are all the room there is for what has arrived
+    /// and was not received yet; the kernel drops what comes beyond. The slots of the batches need 2 KiB.
+    ///
+    /// What the engine is not handed, such as fragments, comes to an ordinary socket on the same port, which somebody
+    /// else receives from. [`Socket::interrupt`] does not end a wait of this engine, a [waker](Self::waker) does.
+    ///
+    /// # Errors
+    /// Where the kernel refuses, or the crate is built without its feature `af_xdp`, the error holds an
+    /// [`xdp::Refusal`] and its text says why.
+    pub fn af_xdp(redirect: Arc<Redirect>, reserve: Vec<RecvBatch>, options: &xdp::Options) -> io::Result<Engine> {
+        Ok(Engine::of(Way::Xdp(Box::new(Xdp::new(redirect, reserve, options)?))))
+    }
+
     fn of(way: Way) -> Engine {
         Engine { way, bell: Arc::default() }
     }
 
-    /// Its name, `recvmmsg` or `io_uring`: for logs and configurations.
+    /// Its name, `recvmmsg`, `io_uring` or `af_xdp`: for logs and configurations.
     pub fn name(&self) -> &'static str {
         match &self.way {
             Way::Recvmmsg(_) => "recvmmsg",
             Way::Uring(_) => "io_uring",
+            Way::Xdp(_) => "af_xdp",
         }
     }
 
@@ -79,6 +99,7 @@ impl Engine {
         match &mut self.way {
             Way::Recvmmsg(engine) => engine.receive_more(batch, wait, &self.bell),
             Way::Uring(engine) => engine.receive_more(batch, wait, &self.bell),
+            Way::Xdp(engine) => engine.receive_more(batch, wait, &self.bell),
         }
     }
 
@@ -88,16 +109,21 @@ impl Engine {
         match &mut self.way {
             Way::Recvmmsg(engine) => batch.receive_each(&engine.socket),
             Way::Uring(engine) => engine.receive_each(batch),
+            // It has no call for many that could fail: what is there lies in memory.
+            Way::Xdp(engine) => engine.receive_more(batch, Wait::No, &self.bell),
         }
     }
 
     /// Ends the reading ahead: from now on the engine takes no more out of the socket than a call returns. What it has
     /// taken already comes first, and when a call returns 0 nothing is left in it. Call it before the engine is
-    /// dropped, because what it still holds is then lost; it costs the engine its advantage.
+    /// dropped, because what it still holds is then lost; it costs the engine its advantage. With AF_XDP what arrives
+    /// from now on goes to the ordinary socket; the call takes some ten milliseconds.
     pub fn finish(&mut self) {
         match &mut self.way {
             Way::Recvmmsg(_) => {}
             Way::Uring(engine) => engine.finish(),
+            // Should the kernel refuse, the next receive call tries it again, and says so.
+            Way::Xdp(engine) => drop(engine.finish()),
         }
     }
 
@@ -109,7 +135,25 @@ impl Engine {
         match &mut self.way {
             Way::Recvmmsg(_) => Ok(0),
             Way::Uring(engine) => engine.receive_held(batch),
+            Way::Xdp(engine) => engine.receive_held(batch),
         }
+    }
+
+    /// What AF_XDP has counted of its queue; `None` for the other engines.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn xdp_statistics(&self) -> io::Result<Option<xdp::Statistics>> {
+        match &self.way {
+            Way::Recvmmsg(_) | Way::Uring(_) => Ok(None),
+            Way::Xdp(engine) => engine.statistics().map(Some),
+        }
+    }
+
+    /// Whether the time of arrival is that of the batch, taken when the engine began to fill it, and not that of the
+    /// datagram. So it is with AF_XDP: no kernel code has looked at the clock.
+    pub fn arrival_is_of_batch(&self) -> bool {
+        matches!(self.way, Way::Xdp(_))
     }
 
     /// What ends a wait in a receive call from another thread. Unlike [`Socket::interrupt`] it leaves nothing behind in
@@ -124,16 +168,18 @@ impl Engine {
     }
 
     /// Makes the engine's own waits poll the device's queue for so long before they sleep. `recvmmsg` has no wait but
-    /// the socket's, which [`Socket::set_busy_poll_us`] is for; a ring has one from Linux 6.9 on.
+    /// the socket's, which [`Socket::set_busy_poll_us`] is for; a ring has one from Linux 6.9 on, AF_XDP always.
     pub fn set_busy_poll_us(&mut self, microseconds: u32) -> io::Result<()> {
         match &mut self.way {
             Way::Recvmmsg(_) => Ok(()),
             Way::Uring(engine) => engine.set_busy_poll_us(microseconds),
+            Way::Xdp(engine) => engine.set_busy_poll_us(microseconds),
         }
     }
 
-    /// Receives from another socket from now on, by the same means and with the same memory. What is still in the old
-    /// one, or in the engine, is lost: [`finish`](Self::finish), and receive until nothing is left, before.
+    /// Receives from another socket from now on, by the same means and with the same memory; after AF_XDP, which has no
+    /// such socket, by `recvmmsg`. What is still in the old one, or in the engine, is lost: [`finish`](Self::finish),
+    /// and receive until nothing is left, before.
     ///
     /// # Errors
     /// No ring can be made for the new socket. The engine then receives from it by `recvmmsg`, and nothing else is
@@ -141,7 +187,7 @@ impl Engine {
     pub fn replace_socket(&mut self, socket: Arc<Socket>) -> io::Result<()> {
         let plain = Engine::recvmmsg(Arc::clone(&socket)).way;
         match std::mem::replace(&mut self.way, plain) {
-            Way::Recvmmsg(_) => Ok(()),
+            Way::Recvmmsg(_) | Way::Xdp(_) => Ok(()),
             Way::Uring(old) => {
                 let (copy_up_to, busy_poll_us) = (old.copies_up_to(), old.busy_poll_us());
                 let reserve = old
@@ -159,6 +205,7 @@ impl Engine {
         match &mut self.way {
             Way::Recvmmsg(engine) => engine.socket.wait_readable(timeout),
             Way::Uring(engine) => engine.wait_readable(timeout),
+            Way::Xdp(engine) => engine.wait_readable(timeout),
         }
     }
 }

@@ -91,9 +91,18 @@ impl Group {
     /// its own on this address: two groups with programs do not become one. After an error drop the group and its
     /// sockets.
     pub fn bind(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
+        self.bind_by(address, Socket::bind)
+    }
+
+    /// The same, for who has another do it: `bind` gets each member, in order, and the address for it.
+    pub fn bind_by(
+        &mut self,
+        address: SocketAddr,
+        mut bind: impl FnMut(&Socket, SocketAddr) -> io::Result<()>,
+    ) -> io::Result<SocketAddr> {
         let mut address = address;
         for member in &self.members {
-            member.bind(address)?;
+            bind(member, address)?;
             address = member.local_addr()?;
         }
         self.address = Some(address);
@@ -118,11 +127,20 @@ impl Group {
     /// Binds one more member and spreads over it too. Nothing is sent its way before it is bound. When the program
     /// cannot be replaced the socket is a member all the same, and gets only what the old program leaves to the kernel.
     pub fn grow(&mut self, socket: Arc<Socket>) -> io::Result<()> {
+        self.grow_by(socket, Socket::bind)
+    }
+
+    /// The same, for who has another bind it.
+    pub fn grow_by(
+        &mut self,
+        socket: Arc<Socket>,
+        bind: impl FnOnce(&Socket, SocketAddr) -> io::Result<()>,
+    ) -> io::Result<()> {
         let Some(address) = self.address else {
             return Err(refuse("a group grows after its bind: give all first members to Group::new"));
         };
         socket.set_reuse_port(true)?;
-        socket.bind(address)?;
+        bind(&socket, address)?;
         self.members.push(socket);
         self.set_program(self.members.len())
     }
@@ -138,12 +156,21 @@ impl Group {
     ///
     /// `EPERM`, and nothing has changed: members that are bound to an interface may leave only with `CAP_NET_RAW`.
     pub fn shrink<R>(&mut self, drain: impl FnOnce(Arc<Socket>) -> R) -> io::Result<R> {
+        self.shrink_by(Socket::withdraw, drain)
+    }
+
+    /// The same, for who has another [withdraw](Socket::withdraw) it.
+    pub fn shrink_by<R>(
+        &mut self,
+        withdraw: impl FnOnce(&Socket) -> io::Result<()>,
+        drain: impl FnOnce(Arc<Socket>) -> R,
+    ) -> io::Result<R> {
         let stay = self.members.len() - 1;
         if stay == 0 {
             return Err(refuse("the last member of a group cannot leave: drop the group instead"));
         }
         self.set_program(stay)?;
-        if let Err(error) = self.members[stay].withdraw() {
+        if let Err(error) = withdraw(&self.members[stay]) {
             self.set_program(stay + 1)?;
             return Err(error);
         }

@@ -11,33 +11,55 @@
 //! - [`Socket`]: a UDP socket with typed options. A receive buffer says what was granted, not only what was asked.
 //! - [`RecvBatch`]: one arena with headers built once. It yields [`Datagram`]s, splitting the trains of `UDP_GRO`.
 //! - [`PackedBatch`]: datagrams that have to wait, each in no more memory than it is long.
-//! - [`Engine`]: what fills a batch, `recvmmsg` or io_uring; the batch is the same, and so is what is in it.
+//! - [`Engine`]: what fills a batch, `recvmmsg`, io_uring or AF_XDP; the batch is the same, and so is what is in it.
+//! - [`xdp`]: datagrams of a network interface past the kernel's stack, with an account of each.
 //! - [`SendBatch`]: partial sends, segmentation offload with a fallback, and errors that belong to one datagram told
 //!   apart from errors that end the call.
 //! - [`Group`]: the sockets of a reuseport group, which grows and shrinks under load without losing a datagram.
 //! - [`GroupSpread`]: which of them gets a datagram, by core, by device queue or at random.
 //! - [`drops`]: why the kernel drops datagrams, by its own names, for some seconds.
 //! - [`CoreCounter`]: on which core the datagrams of a socket arrive, and from which device queue.
+//! - [`frames`]: frames of millions of flows from one core, for tests of receivers.
 //!
 //! # What it does not do
 //!
-//! - It starts no threads, pins nothing and knows nothing of cores or memory nodes. The thread that builds a pool
-//!   touches its pages, so build it where it will be used.
+//! - It starts no threads, but for one that lives for a moment in [`frames`], pins nothing and knows nothing of cores
+//!   or memory nodes. The thread that builds a pool touches its pages, so build it where it will be used.
 //! - It has no timers and no event loop. [`Socket::interrupt`] ends a blocked receive for good, a [`Waker`] one of a
 //!   socket that lives on; [`Socket::wait_readable`] waits for a bounded time.
 //! - It does not log. Every loss and every fallback is a return value or a counter.
 //!
 //! # Features
 //!
-//! `io_uring`, on by default, is the second engine and brings the crate `io-uring`. Features add and never change: the
-//! same programs compile without it, and [`Uring::supported`] then says that there is no such engine.
+//! `io_uring`, on by default, is the second engine and brings the crate `io-uring`. `af_xdp`, on by default, is the
+//! third and brings none. Features add and never change: the same programs compile without them, and
+//! [`Uring::supported`] or [`xdp::Redirect::attach`] then says that there is no such engine.
 //!
 //! # The files
 //!
 //! From the top down; imports run downwards and never back. `unsafe` is in those marked `!`. Numbers that the kernel
 //! defines come from the crate `libc` under the kernel's names; the few that it lacks have theirs beside them.
 //!
-//! - `engine`: [`Engine`], one way to receive, behind which the next two rows are exchanged
+//! - `frames/mod`, `frames/packet`: [`frames`], from user space (`AF_PACKET`, `PACKET_QDISC_BYPASS`)
+//! - `frames/live`: live frames of the kernel (`BPF_F_TEST_XDP_LIVE_FRAMES`)
+//! - `frames/anchor`: what makes short calls short (`unshare`)
+//! - `frames/witness`: the programs that count what the driver takes (`xdp_devmap_xmit`, `xdp_redirect_err`)
+//! - `frames/headers`, `frames/program`: the program that makes a frame
+//! - `frames/state`: what the programs remember
+//! - `frames/writer`: frames as bytes, and their sums, pure
+//! - `frames/draw`, `frames/spec`: chance, pure; what the frames are
+//! - `engine`: [`Engine`], one way to receive, behind which the rows down to `ring` are exchanged
+//! - `xdp/mod`: AF_XDP, past the kernel's stack
+//! - `xdp/engine` `!`, `xdp/absent`: frames of one queue into batches; what stands there in a build without it
+//! - `xdp/attach`: [`xdp::Redirect`], the program at an interface with its maps (`BPF_LINK_CREATE`, `SIOCGIFHWADDR`)
+//! - `xdp/program`: the program, pure
+//! - `xdp/deposit` `!`: one frame into one slot, copied or exchanged
+//! - `xdp/control`: sender and control messages as the kernel writes them, pure
+//! - `xdp/socket` `!`: the socket of a queue (`AF_XDP`, `XDP_UMEM_REG`, `XDP_STATISTICS`)
+//! - `xdp/umem`: where chunks lie in blocks and frames in chunks, pure
+//! - `xdp/rings` `!`: the fill ring and the receive ring (`XDP_UMEM_FILL_RING`, `XDP_RX_RING`)
+//! - `xdp/frame`: Ethernet, IP and UDP headers, pure
+//! - `xdp/refusal`, `xdp/options`: why there is no AF_XDP; what is asked of it, and what it counts
 //! - `uring` `!`, `uring_absent`: io_uring, the exchange of blocks; what stands there in a build without it
 //! - `ring` `!`: requests and buffer ring (`IORING_OP_RECVMSG` multishot, `IORING_REGISTER_PBUF_RING`)
 //! - `packed`: [`PackedBatch`], datagrams that wait, each as long as it is
@@ -59,7 +81,9 @@
 //! - `drops/tracepoints`, `drops/refusal`: the two tracepoints (`udp_fail_queue_rcv_skb`, `kfree_skb`); why they are
 //!   out of reach
 //! - `drops/reasons`, `drops/records`, `drops/format`: which reasons count; records and `format` files, pure
-//! - `bpf` `!`: [`CoreCounter`], counting by core and queue (`BPF_PROG_LOAD`, `SO_ATTACH_BPF`)
+//! - `bpf/mod`, `bpf/by_core`: programs in the kernel; [`CoreCounter`], counting by core and queue (`SO_ATTACH_BPF`)
+//! - `bpf/calls` `!`: maps, programs and runs of them (`BPF_MAP_CREATE`, `BPF_PROG_LOAD`, `BPF_PROG_TEST_RUN`, ...)
+//! - `bpf/assembler`: instructions and labels, pure
 //! - `options`: the options of a socket (`UDP_GRO`, `SO_RCVBUF`, `SO_RCVBUFFORCE`, `SO_MEMINFO`, `SO_REUSEPORT`, ...)
 //! - `extras`: what comes with a datagram (`IP_PKTINFO`, `SO_TIMESTAMPNS`, `SO_TIMESTAMPING`, `IP_RECVTOS`,
 //!   `IP_RECVTTL`, `SO_RXQ_OVFL`)
@@ -127,6 +151,7 @@ mod engine;
 mod extras;
 #[cfg(mmsg_faults)]
 pub mod fault;
+pub mod frames;
 mod group;
 mod multicast;
 #[cfg(test)]
@@ -150,6 +175,7 @@ mod uring;
 mod verdict;
 mod wait;
 mod wake;
+pub mod xdp;
 
 pub use addr::Family;
 pub use backing::Backing;

@@ -1,8 +1,11 @@
 //! Descriptors that were passed to this process when it was started: those from number 3 on, as a service manager does
 //! it.
 //!
-//! They were open before the first instruction of this process, so whatever it has opened itself has other numbers.
-//! Their owner is whoever asks first.
+//! A number becomes an owned descriptor here, so nothing else in the process may own it. Two things make that so. They
+//! are given out once. And none is taken that is closed on `exec`: a descriptor that was passed has come through an
+//! `exec`, while whatever this process has opened itself since, by the standard library or any crate that minds its
+//! manners, is closed on the next one. What such a number belongs to is left alone, however late somebody asks and
+//! whatever the environment says.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -20,21 +23,59 @@ static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 /// `LISTEN_PID` is this process). From now on they are closed on `exec`. They can be taken once; after that there are
 /// none.
 ///
-/// Call it before this process opens anything. What was passed is then all that can be open under these numbers, and
-/// where less was passed than the environment says nothing else is taken for it.
+/// Call it before this process opens anything. Where less was passed than the environment says nothing else is taken
+/// for it: what Rust opens is closed on `exec`, and is refused here. What this function cannot see is a descriptor that
+/// a library in C has opened without `O_CLOEXEC` before the call, or one that other code has taken by its number.
 ///
 /// # Errors
-/// One of them is not open; then none is taken.
+/// One of them is not open, or this process has opened it itself; then none is taken.
 pub fn take_passed(count: u16) -> io::Result<Vec<OwnedFd>> {
-    let numbers = FIRST..FIRST + RawFd::from(count);
-    if numbers.is_empty() || IS_TAKEN.swap(true, Ordering::Relaxed) {
+    if count == 0 || IS_TAKEN.swap(true, Ordering::AcqRel) {
         return Ok(Vec::new());
     }
+    let numbers = FIRST..FIRST + RawFd::from(count);
+    numbers.clone().try_for_each(refuse_own)?;
     for number in numbers.clone() {
-        sys::close_on_exec(number)
-            .map_err(|error| io::Error::new(error.kind(), format!("descriptor {number}: {error}")))?;
+        sys::close_on_exec(number).map_err(|error| about(number, &error))?;
     }
-    // SAFETY: they are open, as the call before has shown. A caller who asks before anything is opened here gets what
-    // was open when this process began, which has no owner in it; the flag lets one caller have them.
+    // SAFETY: they are open, as the calls before have shown, and came through `exec`: nothing in this process has
+    // opened them. The flag lets one caller have them.
     Ok(numbers.map(|number| unsafe { OwnedFd::from_raw_fd(number) }).collect())
+}
+
+/// Refuses what this process has opened, and what is not open.
+fn refuse_own(number: RawFd) -> io::Result<()> {
+    if sys::is_closed_on_exec(number).map_err(|error| about(number, &error))? {
+        let why = io::Error::new(io::ErrorKind::InvalidInput, "this process has opened it itself");
+        return Err(about(number, &why));
+    }
+    Ok(())
+}
+
+fn about(number: RawFd, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("descriptor {number}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::{AsFd, AsRawFd};
+
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "an interpreter has no such descriptors")]
+    fn what_this_process_has_opened_is_not_taken_and_what_came_through_exec_is() {
+        let own = File::open("/dev/null").expect("every host has one");
+        let refused = refuse_own(own.as_raw_fd()).expect_err("it has an owner");
+        assert!(refused.to_string().contains("has opened it itself"), "{refused}");
+        // As a service manager leaves it.
+        let kept = own.as_fd().try_clone_to_owned().expect("a copy");
+        sys::keep_on_exec(kept.as_raw_fd()).expect("a flag");
+        refuse_own(kept.as_raw_fd()).expect("it could have been passed");
+        let closed = kept.as_raw_fd();
+        drop(kept);
+        // Another test may have opened something under this number meanwhile, which is refused as well.
+        refuse_own(closed).expect_err("it is not open");
+    }
 }

@@ -9,9 +9,10 @@
 //!
 //! A block is laid out as io_uring fills one, so that `recvmmsg` and io_uring can fill the same blocks; the preface is
 //! io_uring's. Header `i` points at block `i` of its own region when the region is made. A batch may exchange a block
-//! for another one of the same arena and layout ([`Layout::point`]); each block is in one place at any time. The
-//! pointers stay true because the arena never moves. Everything is reached by raw pointers that start from its base: no
-//! reference to memory the kernel may write is ever made here.
+//! for another one of the same arena and layout ([`Layout::point`]); each block is in one place at any time. AF_XDP
+//! fills a block its own way: payload and control then lie elsewhere in it ([`Layout::point_into`]) until the header is
+//! armed again. The pointers stay true because the arena never moves. Everything is reached by raw pointers that start
+//! from its base: no reference to memory the kernel may write is ever made here.
 #![allow(unsafe_code)]
 
 use std::ptr::{self, NonNull};
@@ -43,6 +44,12 @@ impl Layout {
     fn blocks_at(&self) -> usize {
         let end = self.iovecs_at().saturating_add(self.slots.saturating_mul(size_of::<iovec>()));
         end.checked_next_multiple_of(LINE).unwrap_or(usize::MAX)
+    }
+
+    /// What is a block's from its start to that of the next one.
+    #[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
+    pub(crate) fn block_room(&self) -> usize {
+        self.block_stride()
     }
 
     /// Where the payload begins in a block.
@@ -165,14 +172,40 @@ impl Region {
     ///
     /// # Safety
     /// As for [`parts`](Self::parts).
-    #[cfg_attr(not(feature = "io_uring"), allow(dead_code))]
+    #[cfg_attr(not(any(feature = "io_uring", feature = "af_xdp")), allow(dead_code))]
     pub(crate) unsafe fn block(&self, slot: usize) -> *mut u8 {
-        // SAFETY: an iovec of this region, by the caller; `point` has written it.
-        unsafe { (*self.iovec(slot)).iov_base.cast::<u8>().wrapping_sub(self.layout.payload_offset()) }
+        // SAFETY: a header of this region, by the caller.
+        unsafe { Layout::block_of(self.header(slot)) }
+    }
+
+    /// Restores in header `slot` what a receive call has overwritten, so that the next one finds all the room there is.
+    ///
+    /// # Safety
+    /// `slot` is below the number of slots, and nobody reads the header or what it points at.
+    #[inline]
+    pub(crate) unsafe fn arm(&self, slot: usize) {
+        let header = self.header(slot);
+        // SAFETY: a header of this region, by the caller, and its iovec and block.
+        unsafe {
+            (*header).msg_hdr.msg_namelen = NAME_BYTES as libc::socklen_t;
+            (*header).msg_hdr.msg_controllen = self.layout.control_bytes as _;
+            (*header).msg_hdr.msg_flags = 0;
+            if cfg!(feature = "af_xdp") {
+                // What filled it may have left the payload elsewhere in the block.
+                let payload = Layout::block_of(header).wrapping_add(self.layout.payload_offset());
+                (*self.iovec(slot)).iov_base = payload.cast();
+            }
+        }
+    }
+
+    /// The whole arena, of which this is a part.
+    #[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
+    pub(crate) fn arena(&self) -> &Arena {
+        &self.arena
     }
 
     /// Whether both lie in one arena, so that they may exchange blocks.
-    #[cfg_attr(not(feature = "io_uring"), allow(dead_code))]
+    #[cfg_attr(not(any(feature = "io_uring", feature = "af_xdp")), allow(dead_code))]
     pub(crate) fn shares_arena_with(&self, other: &Region) -> bool {
         Arc::ptr_eq(&self.arena, &other.arena)
     }
@@ -212,6 +245,30 @@ impl Layout {
             (*header).msg_hdr.msg_name = block.wrapping_add(PREFACE_BYTES).cast();
             (*header).msg_hdr.msg_control = control.cast();
         }
+    }
+
+    /// Points a header at a block whose payload begins at `payload`; the control space ends there. What
+    /// [`Region::arm`] puts right again.
+    ///
+    /// # Safety
+    /// As for [`point`](Self::point), and `payload` lies in the block: behind name and control, and with as many bytes
+    /// behind it in the block as the header will say that there are.
+    #[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
+    pub(crate) unsafe fn point_into(&self, header: *mut mmsghdr, block: *mut u8, payload: *mut u8) {
+        // SAFETY: the caller vouches for it.
+        unsafe {
+            self.point(header, block);
+            (*(*header).msg_hdr.msg_iov).iov_base = payload.cast();
+        }
+    }
+
+    /// The block that a header points at: its name comes right behind the preface, wherever the payload lies.
+    ///
+    /// # Safety
+    /// The header is one of a region, and nobody writes it meanwhile.
+    pub(crate) unsafe fn block_of(header: *const mmsghdr) -> *mut u8 {
+        // SAFETY: the caller vouches for the header; `point` has written it.
+        unsafe { (*header).msg_hdr.msg_name.cast::<u8>().wrapping_sub(PREFACE_BYTES) }
     }
 }
 

@@ -103,11 +103,26 @@ pub(crate) fn get_option_int(fd: BorrowedFd<'_>, level: c_int, option: c_int) ->
     Ok(words[0].cast_signed())
 }
 
+/// Whether a descriptor is closed on `exec`; an error, when it is not open.
+pub(crate) fn is_closed_on_exec(number: RawFd) -> io::Result<bool> {
+    gate(Call::Fcntl, 0)?;
+    // SAFETY: takes no pointers and changes nothing.
+    let flags = checked(unsafe { libc::fcntl(number, libc::F_GETFD) })?;
+    Ok(flags & libc::FD_CLOEXEC != 0)
+}
+
 /// Has a descriptor closed on `exec`.
 pub(crate) fn close_on_exec(number: RawFd) -> io::Result<()> {
     gate(Call::Fcntl, 0)?;
     // SAFETY: takes no pointers, and changes nothing that anybody relies on: this process never wants to pass on.
     checked(unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) }).map(drop)
+}
+
+/// Has a descriptor go through `exec`, as those that are passed.
+#[cfg(test)]
+pub(crate) fn keep_on_exec(number: RawFd) -> io::Result<()> {
+    // SAFETY: takes no pointers.
+    checked(unsafe { libc::fcntl(number, libc::F_SETFD, 0) }).map(drop)
 }
 
 pub(crate) fn shutdown_read(fd: BorrowedFd<'_>) -> io::Result<()> {
@@ -245,6 +260,49 @@ pub(crate) fn mmap(bytes: usize, protection: c_int, extra_flags: c_int) -> io::R
     NonNull::new(address.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
 }
 
+/// Maps a ring that the kernel has made for a socket, as a whole.
+#[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
+pub(crate) fn map_ring(fd: BorrowedFd<'_>, bytes: usize, offset: u64) -> io::Result<NonNull<u8>> {
+    gate(Call::Mmap, 0)?;
+    let offset = libc::off_t::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+    let address = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, fd.as_raw_fd(), offset) };
+    if address == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(address.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+}
+
+/// Calls the kernel to look at the rings of a socket, and says what is wrong with the socket.
+#[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
+pub(crate) fn kick(fd: BorrowedFd<'_>) -> io::Result<()> {
+    gate(Call::Recvmsg, 0)?;
+    // SAFETY: there is no buffer, and no room in it.
+    let result = unsafe { libc::recv(fd.as_raw_fd(), ptr::null_mut(), 0, libc::MSG_DONTWAIT) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Asks something about an interface (`SIOCGIF...`). The answer is in the first bytes of what is returned.
+#[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
+pub(crate) fn ask_interface(fd: BorrowedFd<'_>, name: &str, request: libc::c_ulong) -> io::Result<[u8; 24]> {
+    gate(Call::Ioctl, 0)?;
+    let mut question = InterfaceRequest { name: [0; libc::IFNAMSIZ], answer: [0; 24] };
+    let room = question.name.get_mut(..name.len()).filter(|_| name.len() < libc::IFNAMSIZ);
+    room.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?.copy_from_slice(name.as_bytes());
+    // SAFETY: as long as the kernel's `struct ifreq`, and alive through the call. The requests that begin with SIOCGIF
+    // and that this crate makes write numbers and addresses there, and follow no pointer.
+    checked(unsafe { libc::ioctl(fd.as_raw_fd(), request as _, &raw mut question) })?;
+    Ok(question.answer)
+}
+
+/// `struct ifreq`, whose second half is what the request makes of it.
+#[repr(C, align(8))]
+struct InterfaceRequest {
+    name: [u8; libc::IFNAMSIZ],
+    answer: [u8; 24],
+}
+
 /// Lets a range of memory be read and written.
 ///
 /// # Safety
@@ -292,4 +350,12 @@ pub(crate) fn wait_for_every_core() -> io::Result<()> {
     // SAFETY: takes no pointers; the flags and the core are 0, as this command wants them.
     let result = unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Moves the calling thread into a network namespace that is made for it.
+pub(crate) fn leave_network() -> io::Result<()> {
+    gate(Call::Unshare, 0)?;
+    // SAFETY: takes no pointers. What the thread shares with others of its process, memory and descriptors, it goes on
+    // sharing.
+    checked(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map(drop)
 }

@@ -9,3 +9,4 @@ pub mod run;
 pub mod stats;
 pub mod steer;
 pub mod top;
+pub mod warden;

@@ -137,6 +137,12 @@ impl LaneLedger {
         (!kernel.is_silent).then(|| (Arc::clone(&kernel.socket), kernel.drops.last))
     }
 
+    /// The socket and how many drops there this ledger has counted, as of the last look.
+    pub fn counted(&self) -> (Arc<Socket>, u64) {
+        let kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        (Arc::clone(&kernel.socket), kernel.drops.total)
+    }
+
     /// Counts the senders of a batch that stands for `weight` batches; not at all in the moment that somebody reads.
     pub fn count_senders(&self, batch: &RecvBatch, weight: u64, now: Instant) {
         if let Ok(mut senders) = self.senders.try_lock() {
@@ -153,9 +159,8 @@ impl LaneLedger {
         senders
     }
 
-    /// Leaves the counting at its socket to the ledger of the lane that goes on with it. Each drop is counted by one of
-    /// them.
-    pub fn hand_on(&self, to: &Self) {
+    /// Leaves the counting at its socket to somebody else, who goes on with it.
+    pub fn leave(&self) {
         let mut own = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
         let last = own.observe();
         if last.is_none() {
@@ -163,6 +168,12 @@ impl LaneLedger {
             self.note_uncountable();
         }
         own.handed_on = last;
+    }
+
+    /// Leaves it to the ledger of the lane that goes on with it. Each drop is counted by one of them.
+    pub fn hand_on(&self, to: &Self) {
+        self.leave();
+        let own = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
         let mut other = to.kernel.lock().unwrap_or_else(PoisonError::into_inner);
         other.drops = KernelDrops { last: own.drops.last, total: 0 };
     }

@@ -33,6 +33,12 @@ pub enum Event {
     SinkClosed(String),
     /// Somebody wants the configuration read again, and waits for the answer.
     Reload,
+    /// A process that is to take over asks for something, and waits for the answer.
+    TakeOver,
+    /// Another process has taken over.
+    TakenOver(String),
+    /// Nobody receives any more: another process should have taken over.
+    Stranded(String),
     /// A thread has panicked: its name.
     ThreadPanicked(String),
 }

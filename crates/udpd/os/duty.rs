@@ -37,13 +37,17 @@ pub enum Duty {
     Watchdog,
     /// Makes what a changed configuration needs: it has what any of the others has, and no right besides.
     Maker,
+    /// The same where there is a sink with a client library of its own.
+    BrokerMaker,
+    /// The process beside the daemon that keeps rights for it.
+    Warden,
     /// The main thread.
     Main,
 }
 
 impl Duty {
     /// Those that a sandbox knows.
-    pub const CONFINED: [Self; 15] = [
+    pub const CONFINED: [Self; 17] = [
         Self::Main,
         Self::Receiver,
         Self::RingReceiver,
@@ -59,6 +63,8 @@ impl Duty {
         Self::Signals,
         Self::Watchdog,
         Self::Maker,
+        Self::BrokerMaker,
+        Self::Warden,
     ];
 }
 
@@ -81,6 +87,8 @@ impl fmt::Display for Duty {
             Self::Signals => "signals",
             Self::Watchdog => "watchdog",
             Self::Maker => "reload",
+            Self::BrokerMaker => "reload (kafka)",
+            Self::Warden => "warden",
             Self::Main => "main",
         })
     }

@@ -14,3 +14,4 @@ pub mod sock_diag;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod threads;
+pub mod warden;

@@ -23,6 +23,9 @@ use nix::unistd::pipe2;
 /// How long to wait for a service manager that is busy. A missing status line is better than a late start.
 const SEND_LIMIT: Duration = Duration::from_secs(1);
 
+/// How long it may take to confirm which process is the main one.
+const MAIN_LIMIT: Duration = Duration::from_secs(5);
+
 /// The way to the service manager, if there is one.
 #[derive(Debug)]
 pub struct Notifier {
@@ -96,6 +99,12 @@ impl Notifier {
             let (parts, rights) = ([IoSlice::new(message.as_bytes())], [ControlMessage::ScmRights(&descriptor)]);
             Ok(sendmsg(socket.as_raw_fd(), &parts, &rights, MsgFlags::MSG_NOSIGNAL, Some(&address))?)
         })
+    }
+
+    /// Tells the manager that this process is the one that the service consists of from now on. Whether it has heard.
+    pub fn take_the_place(&self) -> bool {
+        self.send(&format!("MAINPID={}\n", std::process::id()));
+        self.wait_until_heard(MAIN_LIMIT)
     }
 
     /// Has the manager close what it keeps under this name.

@@ -12,9 +12,9 @@ use nix::errno::Errno;
 use super::going_on::GoingOn;
 use super::kept::Claims;
 use super::setup::LaneSetup;
-use crate::config;
+use crate::config::{self, Listener};
 use crate::exit::{ExitCode, Failure};
-use crate::os::holder;
+use crate::os::{holder, warden};
 use crate::plan::spread;
 
 /// Who has an address that nobody is seen to have.
@@ -92,15 +92,18 @@ pub(super) fn bind_all(
             bind_group(&setups[lanes.clone()], &sockets[lanes])?;
         } else {
             // Alone it needs no group, and then nobody else can join one.
-            let bind = sockets[first].bind(plan.address);
+            let bind = warden::bind(&sockets[first], plan.address);
             bind.map_err(|error| bind_failure(plan.address, &error))?;
         }
     }
     // Last what somebody may be receiving from: an address that cannot be had leaves it as it is.
     if let Some(claims) = claims {
         let group = |first: usize| GoingOn::adopt(&setups[lanes_of(first)], &sockets[lanes_of(first)], first, claims);
-        let mut groups = kept.into_iter().map(group).collect::<Result<Vec<_>, _>>()?;
-        groups.iter_mut().try_for_each(GoingOn::grow)?;
+        let mut groups: Vec<GoingOn<'_>> = Vec::with_capacity(kept.len());
+        let outcome = kept.into_iter().try_for_each(|first| group(first).map(|group| groups.push(group)));
+        outcome.and_then(|()| groups.iter_mut().try_for_each(GoingOn::grow)).inspect_err(|_| {
+            groups.iter_mut().for_each(|group| group.take_back(claims));
+        })?;
         // Only when all of them have what they need: what has left its group cannot come back.
         groups.iter_mut().for_each(GoingOn::shrink);
         groups.iter().try_for_each(GoingOn::keep_others_away)?;
@@ -135,21 +138,31 @@ fn refuse_company(setup: &LaneSetup, sockets: &[Arc<Socket>], claims: &Claims) -
     Err(Failure::new(ExitCode::Unavailable, message))
 }
 
+/// Binds a socket for a moment where nobody of ours has one, to find out whether a lane can. What arrives in that
+/// moment would have had no receiver either.
+pub(super) fn probe(listener: &Listener, address: SocketAddr) -> Result<(), Failure> {
+    bind_alone(listener.interface.as_deref(), address).or_else(|error| {
+        let is_shared = listener.share_port && error.kind() == io::ErrorKind::AddrInUse;
+        if is_shared { Ok(()) } else { Err(bind_failure(address, &error)) }
+    })
+}
+
 /// Whether a socket can be bound that shares its address with nobody. Any other trouble is left to those who bind in
 /// earnest.
 fn is_free(interface: Option<&str>, address: SocketAddr) -> bool {
+    !bind_alone(interface, address).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+}
+
+fn bind_alone(interface: Option<&str>, address: SocketAddr) -> io::Result<()> {
     let family = if address.is_ipv4() { Family::V4 } else { Family::V6 };
-    let bind = || {
-        let probe = Socket::new(family)?;
-        if address.is_ipv6() {
-            probe.set_v6_only(!address.ip().is_unspecified())?;
-        }
-        if let Some(interface) = interface {
-            probe.bind_to_device(interface)?;
-        }
-        probe.bind(address)
-    };
-    !bind().is_err_and(|error: io::Error| error.kind() == io::ErrorKind::AddrInUse)
+    let probe = Socket::new(family)?;
+    if address.is_ipv6() {
+        probe.set_v6_only(!address.ip().is_unspecified())?;
+    }
+    if let Some(interface) = interface {
+        probe.bind_to_device(interface)?;
+    }
+    probe.bind(address)
 }
 
 fn bind_group(setups: &[&LaneSetup], sockets: &[Arc<Socket>]) -> Result<(), Failure> {
@@ -167,7 +180,7 @@ fn bind_group(setups: &[&LaneSetup], sockets: &[Arc<Socket>]) -> Result<(), Fail
         Failure::new(ExitCode::Failure, message)
     })?;
     // The group ends here and its sockets live on: nothing grows or shrinks while the daemon runs.
-    group.bind(address).map(drop).map_err(|error| bind_failure(address, &error))
+    group.bind_by(address, warden::bind).map(drop).map_err(|error| bind_failure(address, &error))
 }
 
 /// Why an address could not be bound, and what to do.

@@ -56,6 +56,11 @@ impl Chronicle {
         self.current().drops_seen()
     }
 
+    /// How many drops at each socket are in these books, as of the last look.
+    pub fn drops_counted(&self) -> Drops {
+        self.current().drops_counted()
+    }
+
     /// How many datagrams have been offered to sinks and are not decided there at most, once for each sink.
     pub fn under_way(&self) -> u64 {
         let volumes = self.volumes();

@@ -31,10 +31,44 @@ impl Pipeline {
     /// Receives nothing more, delivers what is there, closes the books. A sink that takes nothing is waited for until
     /// `limit` has passed or `hurry` says so; what it has not taken then is counted as its failure.
     pub fn stop(mut self, limit: Duration, hurry: impl Fn(Duration) -> bool) -> Snapshot {
+        let mut patience = Patience { deadline: Instant::now() + limit, hurry, is_over: false };
+        let all_are_woken = self.end_threads(&mut patience);
+        let receivers_ended_well = self.close_lanes(all_are_woken, true);
+        self.followers.iter().for_each(Follower::end);
+        let followers_have_ended = || self.followers.iter().all(|follower| follower.thread.is_finished());
+        patience.wait(followers_have_ended);
+        wait_until(Instant::now() + GIVE_UP_LIMIT, followers_have_ended);
+        let consumers = self.consumers.into_iter().map(|consumer| consumer.thread);
+        let mut others = self.followers.into_iter().map(|follower| follower.thread).chain(consumers);
+        let all_ended_well = others.all(has_ended_well) && receivers_ended_well;
+        self.before.into_iter().for_each(|ending| ending.close(&self.chronicle));
+        // A receiver that nobody could wake may have handed on more after the consumers had ended.
+        self.chronicle.final_snapshot(all_ended_well && all_are_woken)
+    }
+
+    /// The beginning of [`Pipeline::stop`]: nobody receives and delivers any more, and files and connections are
+    /// closed. What somebody goes on with is still open, so that an heir could go on as well. Returns whether every
+    /// thread has ended.
+    pub fn leave(&self, limit: Duration, hurry: impl Fn(Duration) -> bool) -> bool {
+        self.end_threads(&mut Patience { deadline: Instant::now() + limit, hurry, is_over: false });
+        // Each drop is in the books of one process.
+        self.lanes.iter().filter(|lane| lane.is_kept()).for_each(|lane| lane.ledger.leave());
+        self.receivers_have_ended() && self.consumers_have_ended()
+    }
+
+    /// Why it could not leave its sockets to somebody else: a receiver that cannot be woken.
+    pub fn why_it_cannot_leave(&self) -> Option<String> {
+        self.lanes.iter().find_map(|lane| Some(format!("{}: {}", lane.setup, lane.waker.as_ref().err()?)))
+    }
+
+    /// Ends receivers and consumers. Returns whether every receiver was woken.
+    fn end_threads(&self, patience: &mut Patience<impl Fn(Duration) -> bool>) -> bool {
+        if self.stop.requested.load(Ordering::Relaxed) {
+            return self.receivers_have_ended();
+        }
         self.refuse_arrivals();
         self.stop.requested.store(true, Ordering::Relaxed);
         let all_are_woken = self.wake_receivers();
-        let mut patience = Patience { deadline: Instant::now() + limit, hurry, is_over: false };
         if !all_are_woken {
             let begun = Instant::now();
             patience.wait(|| self.receivers_have_ended() || begun.elapsed() > DEAF_LIMIT);
@@ -49,17 +83,7 @@ impl Pipeline {
             // What it drains goes to sinks that do take something, too; cut off, they would leave half a record.
             wait_until(Instant::now() + GIVE_UP_LIMIT, || self.consumers_have_ended());
         }
-        let receivers_ended_well = self.close_lanes(all_are_woken, true);
-        self.followers.iter().for_each(Follower::end);
-        let followers_have_ended = || self.followers.iter().all(|follower| follower.thread.is_finished());
-        patience.wait(followers_have_ended);
-        wait_until(Instant::now() + GIVE_UP_LIMIT, followers_have_ended);
-        let consumers = self.consumers.into_iter().map(|consumer| consumer.thread);
-        let mut others = self.followers.into_iter().map(|follower| follower.thread).chain(consumers);
-        let all_ended_well = others.all(has_ended_well) && receivers_ended_well;
-        self.before.into_iter().for_each(|ending| ending.close(&self.chronicle));
-        // A receiver that nobody could wake may have handed on more after the consumers had ended.
-        self.chronicle.final_snapshot(all_ended_well && all_are_woken)
+        all_are_woken
     }
 
     pub(super) fn refuse_arrivals(&self) {
@@ -84,7 +108,7 @@ impl Pipeline {
     /// Whether every receiver hears that it is to end.
     pub(super) fn wake_receivers(&self) -> bool {
         let mut all = true;
-        for lane in &self.lanes {
+        for lane in self.lanes.iter().filter(|lane| !lane.receiver.is_finished()) {
             let woken = if lane.is_kept() {
                 lane.wake()
             } else {

@@ -1,15 +1,16 @@
 //! What is left of a pipeline when its heir receives: consumers that finish, consumers that have yet to go over, and
 //! the books, which are closed when there are none of either.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::books::Books;
 use super::chronicle::Chronicle;
+use super::entry::Ended;
 use super::kept::TAKES_A_RESTART;
 use super::relief::Relief;
+use super::writes::{Finishing, Writes};
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew;
 
@@ -39,24 +40,9 @@ pub(super) struct LastConsumer {
     pub(super) sink: String,
     /// What its sink writes.
     pub(super) writes: Writes,
+    /// Disconnected when its sink is closed.
+    pub(super) ended: Ended,
     pub(super) thread: JoinHandle<()>,
-}
-
-/// What a sink writes and nobody else may write meanwhile.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Writes {
-    pub(super) files: BTreeSet<String>,
-    pub(super) standard_output: bool,
-}
-
-impl Writes {
-    /// What both write, for the log.
-    pub(super) fn in_common(&self, other: &Self) -> Option<String> {
-        if self.standard_output && other.standard_output {
-            return Some("standard output".to_owned());
-        }
-        self.files.intersection(&other.files).next().map(|file| format!("its file {file}"))
-    }
 }
 
 impl Ending {
@@ -70,10 +56,14 @@ impl Ending {
         self.staying.iter().any(|relief| relief.is_due())
     }
 
-    /// The sinks that have yet to finish, and what they write.
-    pub(super) fn finishing(&self) -> impl Iterator<Item = (String, Writes)> {
+    /// The consumers that have yet to finish.
+    pub(super) fn finishing(&self) -> impl Iterator<Item = Finishing> {
         let consumers = self.consumers.iter().filter(|consumer| !consumer.thread.is_finished());
-        consumers.map(|consumer| (consumer.sink.clone(), consumer.writes.clone()))
+        consumers.map(|LastConsumer { sink, writes, ended, .. }| Finishing {
+            sink: sink.clone(),
+            writes: writes.clone(),
+            ended: ended.clone(),
+        })
     }
 
     pub(super) fn is_finishing(&self) -> bool {
@@ -119,23 +109,4 @@ pub(super) fn wait_for(staying: &[Arc<Relief>], limit: Duration) -> Result<(), F
 /// Whether a thread is over, and not by a panic.
 pub(super) fn has_ended_well(thread: JoinHandle<()>) -> bool {
     thread.is_finished() && thread.join().is_ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_is_in_common_to_who_writes_it_and_to_nobody_else() {
-        let writes = |file: &str| Writes { files: [file.to_owned()].into(), standard_output: false };
-        assert_eq!(writes("/a.log").in_common(&writes("/a.log")), Some("its file /a.log".to_owned()));
-        assert_eq!(writes("/a.log").in_common(&writes("/b.log")), None);
-    }
-
-    #[test]
-    fn two_sinks_have_standard_output_in_common_without_a_file() {
-        let standard = Writes { standard_output: true, ..Writes::default() };
-        assert_eq!(standard.in_common(&standard), Some("standard output".to_owned()));
-        assert_eq!(standard.in_common(&Writes::default()), None);
-    }
 }

@@ -1,18 +1,22 @@
 //! Going on with the sockets of an address that are bound already, as one group with as many members as it has lanes
-//! now. It is done step by step, each step for all addresses, so that what can fail comes before what cannot be undone.
+//! now. It is done step by step, each step for all addresses, so that what can fail comes before what cannot be undone;
+//! and what fails for one of them is undone for all.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use mmsg::{Group, Socket};
+use mmsg::{Group, GroupSpread, Socket};
 use nix::errno::Errno;
 
 use super::kept::Claims;
 use super::setup::LaneSetup;
-use crate::config::Listener;
+use super::sweep;
+use crate::config::{Config, Listener};
 use crate::exit::{ExitCode, Failure};
-use crate::plan::spread;
+use crate::os::warden;
+use crate::plan::{Plan, spread};
 
 /// A group that is bound, and what is to become of it.
 #[derive(Debug)]
@@ -25,6 +29,28 @@ pub(super) struct GoingOn<'a> {
     new: &'a [Arc<Socket>],
     /// Those at its end that are to leave it.
     surplus: &'a [Arc<Socket>],
+    /// How it was spread, where somebody receives from it.
+    before: Option<&'a GroupSpread>,
+}
+
+/// How the groups of a pipeline are spread, by the first lane that is to go on with each. `sockets` are those of its
+/// lanes.
+pub(super) fn spreads(
+    config: &Config,
+    plan: &Plan,
+    sockets: &[Arc<Socket>],
+    claims: &Claims,
+) -> BTreeMap<usize, GroupSpread> {
+    let spread = |(lane, claimed): (usize, &Option<Arc<Socket>>)| {
+        let claimed = claimed.as_ref()?;
+        let first = sockets.iter().position(|socket| Arc::ptr_eq(socket, claimed))?;
+        let own = &plan.lanes[first];
+        let rest = plan.lanes[first + 1..].iter().take_while(|lane| lane.member > 0);
+        let intakes = std::iter::once(own).chain(rest).map(|lane| &lane.intake);
+        let of_group = || (lane, spread::group_spread(config.listeners[own.listener].spread, intakes));
+        (own.member == 0).then(of_group)
+    };
+    claims.of_lanes.iter().enumerate().filter_map(spread).collect()
 }
 
 impl<'a> GoingOn<'a> {
@@ -41,13 +67,14 @@ impl<'a> GoingOn<'a> {
         let program = spread::group_spread(listener.spread, setups.iter().map(|setup| &setup.plan.intake));
         let group = Group::adopt(own.iter().chain(surplus).cloned().collect(), program)
             .map_err(|error| failure(listener, plan.address, "go on with", &error, ""))?;
-        Ok(Self { listener, address: plan.address, shares: plan.shares, group, new, surplus })
+        let before = claims.spreads.get(&first);
+        Ok(Self { listener, address: plan.address, shares: plan.shares, group, new, surplus, before })
     }
 
     /// Adds what is new to it.
     pub(super) fn grow(&mut self) -> Result<(), Failure> {
         for socket in self.new {
-            self.group.grow(Arc::clone(socket)).map_err(|error| {
+            self.group.grow_by(Arc::clone(socket), warden::bind).map_err(|error| {
                 // A group is of one user.
                 let cure = match error.raw_os_error().map(Errno::from_raw) {
                     Some(Errno::EADDRINUSE) => {
@@ -62,11 +89,50 @@ impl<'a> GoingOn<'a> {
         Ok(())
     }
 
+    /// Takes out again what has joined it, so that it is as it was. Nobody reads what has come there meanwhile: it is
+    /// counted and dropped.
+    pub(super) fn take_back(&mut self, claims: &Claims) {
+        let adopted = claims.of_lanes.iter().flatten().chain(self.surplus);
+        let is_new = |group: &Group| {
+            let last = group.members().last().expect("a group has members");
+            adopted.clone().all(|own| !Arc::ptr_eq(own, last))
+        };
+        let mut unread = 0;
+        while is_new(&self.group) {
+            let count = |leaving: Arc<Socket>| sweep::count_out(&leaving, |datagrams| unread += datagrams);
+            let outcome = self.group.shrink_by(warden::withdraw, count);
+            if let Err(error) = outcome.and_then(|counted| counted) {
+                log::warn!(
+                    "listener {}, address {}: cannot take a socket out of its group again: {error}; what has come there \
+                     in this moment is lost, and nobody knows how much that is",
+                    self.listener.name,
+                    self.address
+                );
+                break;
+            }
+        }
+        if unread > 0 {
+            claims.in_vain.borrow_mut().push((self.listener.name.clone(), unread));
+            log::error!(
+                "listener {}, address {}: {unread} datagrams came to sockets that were given up again, and are dropped",
+                self.listener.name,
+                self.address
+            );
+        }
+        if let Some(Err(error)) = self.before.map(|before| self.group.set_spread(before.clone())) {
+            log::warn!(
+                "listener {}, address {}: cannot spread it again as before: {error}; restart udpd",
+                self.listener.name,
+                self.address
+            );
+        }
+    }
+
     /// Takes out what has no lane any more. It is out of the kernel's search afterwards, and whoever reads it to the
     /// end loses nothing.
     pub(super) fn shrink(&mut self) {
         for left in (1..=self.surplus.len()).rev() {
-            if let Err(error) = self.group.shrink(drop) {
+            if let Err(error) = self.group.shrink_by(warden::withdraw, drop) {
                 log::warn!(
                     "listener {}, address {}: cannot take a socket out of its group that has no lane any more: \
                      {error}; the kernel refuses what arrives there until it is closed; grant CAP_NET_RAW, or restart \
@@ -115,3 +181,7 @@ fn refuse_arrivals(surplus: &[Arc<Socket>], listener: &Listener) {
         log::debug!("cannot wait for what the kernel still delivers: {error}");
     }
 }
+
+#[cfg(test)]
+#[path = "going_on_tests.rs"]
+mod tests;

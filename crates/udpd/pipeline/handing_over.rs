@@ -6,19 +6,22 @@
 //! counted out. The consumers of sinks that stay go over to the heir by themselves when they have taken everything of
 //! before; those of the others finish meanwhile, however long their disk or their peer takes.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::ending::{self, Ending, LastConsumer};
+use super::entry::{Admission, Ended};
 use super::follower::Follower;
-use super::heir::{self, Heir};
+use super::heir::Heir;
 use super::lane::{LaneThread, Start};
 use super::relief::Relief;
 use super::running::{ConsumerThread, Lane, Pinned, Pipeline};
 use super::socket;
 use super::start::begin;
+use super::writes::Writes;
 use crate::config::Config;
 use crate::exit::Failure;
 use crate::os::crew;
@@ -30,8 +33,22 @@ const END_POLL: Duration = Duration::from_micros(200);
 /// How long receivers may wait for consumers that take nothing, before they give up what they hold.
 const HAND_OVER_LIMIT: Duration = Duration::from_secs(5);
 
-fn last_consumer(config: &Config, plan: &Plan, ConsumerThread { sink, thread, .. }: ConsumerThread) -> LastConsumer {
-    LastConsumer { sink: config.sinks[sink].name.clone(), writes: heir::writes(config, plan, sink), thread }
+/// Puts the consumers of sinks that stay where they are planned now.
+fn move_consumers(consumers: &mut [ConsumerThread], plan: &Plan) {
+    let mut numbers = vec![0; plan.sinks.len()];
+    for consumer in consumers {
+        let number = &mut numbers[consumer.sink];
+        let mut lanes = vec![false; plan.lanes.len()];
+        let own = plan.sinks[consumer.sink].feeders.iter().filter(|lane| lane.consumer == *number);
+        own.for_each(|lane| lanes[lane.lane] = true);
+        consumer.pinned.move_to(plan.cores_of_consumer(&lanes));
+        *number += 1;
+    }
+}
+
+fn last_consumer(config: &Config, plan: &Plan, consumer: ConsumerThread) -> LastConsumer {
+    let ConsumerThread { sink, ended, thread, .. } = consumer;
+    LastConsumer { sink: config.sinks[sink].name.clone(), writes: Writes::of(config, plan, sink), ended, thread }
 }
 
 impl Pipeline {
@@ -51,14 +68,19 @@ impl Pipeline {
         }
     }
 
+    /// The sinks that wait for one of before to finish, because it writes the same file.
+    pub fn sinks_that_wait(&self) -> BTreeSet<&str> {
+        let waiting = self.consumers.iter().filter(|consumer| !consumer.has_begun.load(Ordering::Acquire));
+        waiting.map(|consumer| self.config.sinks[consumer.sink].name.as_str()).collect()
+    }
+
     /// Whether every sink that has stayed counts in the books of this pipeline by now. Waits as long as that for it,
-    /// and until few of those before keep their memory.
+    /// and until every sink has begun and few of those before keep their memory.
     pub fn wait_for_those_before(&mut self, limit: Duration) -> Result<(), Failure> {
         let deadline = Instant::now() + limit;
         let outcome = ending::wait_for(&self.staying(), limit);
-        while ending::are_too_many(self.before.iter().filter(|one| one.is_finishing()).count())
-            && Instant::now() < deadline
-        {
+        let are_too_many = || ending::are_too_many(self.before.iter().filter(|one| one.is_finishing()).count());
+        while (are_too_many() || !self.sinks_that_wait().is_empty()) && Instant::now() < deadline {
             crew::at_rest(|| std::thread::sleep(END_POLL));
         }
         self.look_at_those_before();
@@ -75,6 +97,7 @@ impl Pipeline {
     pub fn hand_over_to(mut self, heir: Heir, hurry: impl Fn(Duration) -> bool) -> Self {
         let begun = Instant::now();
         let Heir { config, plan, books, mut lanes, kept, shifts, consumers, followers, pinned, files, .. } = heir;
+        heir.is_in_force.store(true, Ordering::Release);
         let goes_on = |lane: &Lane| {
             let socket = lane.socket();
             lanes.iter().any(|(thread, start, _)| {
@@ -98,21 +121,35 @@ impl Pipeline {
         let (stay, go): (Vec<ConsumerThread>, Vec<_>) =
             was.drain(..).partition(|consumer| staying.contains(&consumer.sink));
         let followed = self.followers.drain(..).map(|follower| follower.thread);
+        let last = |consumer| last_consumer(&self.config, &self.plan, consumer);
         let ending = Ending {
+            consumers: go.into_iter().map(last).collect(),
             books: std::mem::replace(&mut self.books, books),
-            consumers: go.into_iter().map(|consumer| last_consumer(&self.config, &self.plan, consumer)).collect(),
             followers: followed.collect(),
             staying: stay.iter().map(|consumer| Arc::clone(&consumer.relief)).collect(),
             receivers_ended_well,
         };
         self.before.push(ending);
+        self.admit(heir.admissions, |sink| Writes::of(&config, &plan, sink));
         let now = |sink: usize| kept.iter().position(|kept| *kept == Some(sink)).expect("it stays");
-        let stay: Vec<ConsumerThread> =
+        let mut stay: Vec<ConsumerThread> =
             stay.into_iter().map(|consumer| ConsumerThread { sink: now(consumer.sink), ..consumer }).collect();
+        move_consumers(&mut stay, &plan);
         let pinned: Vec<Pinned> = stay.iter().map(|consumer| consumer.pinned.clone()).chain(pinned).collect();
         let (stop, block_backings) = (heir.stop, heir.block_backings);
         let consumers = stay.into_iter().chain(consumers).collect();
         Self { config, plan, lanes, consumers, followers, pinned, stop, block_backings, ..self }
+    }
+
+    /// Lets the consumers in that take the place of others, each when those have closed what it is to write.
+    fn admit(&self, admissions: Vec<Admission>, writes: impl Fn(usize) -> Writes) {
+        for admission in admissions {
+            let wanted = writes(admission.sink);
+            let last = self.before.iter().flat_map(|ending| &ending.consumers);
+            let in_the_way = last.filter(|last| last.writes.in_common(&wanted).is_some());
+            let others: Vec<Ended> = in_the_way.map(|last| last.ended.clone()).collect();
+            admission.after(others);
+        }
     }
 
     /// Each drop at a socket is counted in one ledger, and each socket has the options of its next lane.

@@ -9,17 +9,19 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mmsg::Socket;
 
 use super::bind;
 use super::books::Books;
 use super::chronicle::Chronicle;
-use super::ending::{self, Ending, Writes};
+use super::ending::{self, Ending};
+use super::entry::Admission;
 use super::files::Files;
 use super::follower::Follower;
 use super::following;
+use super::going_on;
 use super::kept::{Claims, Kept, TAKES_A_RESTART};
 use super::lane::{LaneThread, Start};
 use super::receiver::Stop;
@@ -29,20 +31,23 @@ use super::setup::LaneSetup;
 use super::start::{open_books, pinned_receiver, sort};
 use super::stocks::Stocks;
 use super::wiring::{self, Consumers, KeptConsumer, KeptSink, Wiring, spawn_consumers};
-use crate::config::{Config, Sink};
+use super::writes::{Finishing, Writes, files_by_consumer};
+use crate::config::Config;
 use crate::exit::{ExitCode, Failure};
 use crate::handover::pool::Home;
 use crate::handover::route::Route;
 use crate::ledger::LaneLedger;
 use crate::os::crew::Crew;
 use crate::plan::Plan;
-use crate::sink::Differs;
-use crate::sink::settings::Target;
+use crate::sink::{Differs, Prospect};
+
+/// How long a sink that has yet to finish since an earlier reload is waited for by one that is to write the same.
+const FINISH_LIMIT: Duration = Duration::from_secs(2);
 
 /// A pipeline that has everything and does not receive yet.
 #[derive(Debug)]
 pub struct Heir {
-    pub(super) config: Arc<Config>,
+    pub config: Arc<Config>,
     pub(super) plan: Arc<Plan>,
     pub(super) books: Arc<Books>,
     pub(super) lanes: Vec<(LaneThread, Start, SocketAddr)>,
@@ -50,6 +55,10 @@ pub struct Heir {
     pub(super) kept: Vec<Option<usize>>,
     pub(super) shifts: Vec<(Arc<Relief>, Shift)>,
     pub(super) consumers: Vec<ConsumerThread>,
+    /// Let those in that take the place of others.
+    pub(super) admissions: Vec<Admission>,
+    /// Set when it takes the place of its pipeline.
+    pub(super) is_in_force: Arc<AtomicBool>,
     pub(super) followers: Vec<Follower>,
     pub(super) pinned: Vec<Pinned>,
     pub(super) files: Files,
@@ -72,8 +81,8 @@ pub struct Forerunner {
     consumers: Vec<KeptConsumer>,
     /// Of sinks that have yet to go over to this pipeline.
     staying: Vec<Arc<Relief>>,
-    /// The sinks of those before that have yet to finish, and what they write.
-    finishing: Vec<(String, Writes)>,
+    /// The consumers of those before that have yet to finish.
+    finishing: Vec<Finishing>,
     /// How many pipelines those are of.
     unfinished: usize,
     turn: Turn,
@@ -122,6 +131,9 @@ struct Making<'a> {
     plan: &'a Arc<Plan>,
     crew: &'a Crew,
     kept: Vec<Option<usize>>,
+    /// By sink, whether one of before that writes the same makes way for it.
+    takes_place: Vec<bool>,
+    is_in_force: Arc<AtomicBool>,
 }
 
 impl Pipeline {
@@ -166,7 +178,7 @@ impl Forerunner {
         if !ending::are_too_many(self.unfinished) {
             return Ok(());
         }
-        let sinks: BTreeSet<&str> = self.finishing.iter().map(|(sink, _)| sink.as_str()).collect();
+        let sinks: BTreeSet<&str> = self.finishing.iter().map(|last| last.sink.as_str()).collect();
         let message = format!(
             "{} earlier reloads have not finished and keep their memory, because the disk or the peer of a sink that \
              they took away takes nothing (sinks: {}); see to that and try again{TAKES_A_RESTART}",
@@ -180,11 +192,27 @@ impl Forerunner {
     pub fn make_heir(&self, config: &Arc<Config>, plan: &Arc<Plan>, crew: &Crew) -> Result<Heir, Failure> {
         self.refuse_what_cannot_be_woken()?;
         let kept = (0..config.sinks.len()).map(|sink| self.stays(config, plan, sink)).collect::<Vec<_>>();
-        self.refuse_second_writers(config, plan, &kept)?;
-        let claims = Kept::of(self.sockets.iter().cloned())
+        let takes_place = self.takes_place(config, plan, &kept)?;
+        let (claims, is_in_force) = (self.claims(config, plan)?, Arc::default());
+        Making { before: self, config, plan, crew, kept, takes_place, is_in_force }.make(claims)
+    }
+
+    /// Its sockets, dealt out to the lanes of a plan.
+    fn claims(&self, config: &Config, plan: &Plan) -> Result<Claims, Failure> {
+        let mut claims = Kept::of(self.sockets.iter().cloned())
             .map_err(|error| Failure::new(ExitCode::Failure, format!("cannot ask a socket what it is: {error}")))?
             .claim_in_use(config, plan)?;
-        Making { before: self, config, plan, crew, kept }.make(claims)
+        let sockets: Vec<Arc<Socket>> = self.sockets.iter().map(|(_, socket)| Arc::clone(socket)).collect();
+        claims.spreads = going_on::spreads(&self.config, &self.plan, &sockets, &claims);
+        Ok(claims)
+    }
+
+    /// Makes the same pipeline once more, after one whose threads have all ended. Its sinks are opened again.
+    pub fn make_again(&self, crew: &Crew) -> Result<Heir, Failure> {
+        let (config, plan, sinks) = (&self.config, &self.plan, self.config.sinks.len());
+        let (kept, takes_place, is_in_force) = (vec![None; sinks], vec![false; sinks], Arc::default());
+        let claims = self.claims(config, plan)?;
+        Making { before: self, config, plan, crew, kept, takes_place, is_in_force }.make(claims)
     }
 
     /// The sink of this pipeline that a sink of another configuration can go on with.
@@ -205,31 +233,27 @@ impl Forerunner {
         is_same.then_some(before)
     }
 
-    /// A file has one writer: no sink of this pipeline, and none of those before that has yet to finish.
-    fn refuse_second_writers(&self, config: &Config, plan: &Plan, kept: &[Option<usize>]) -> Result<(), Failure> {
-        let own: Vec<Writes> = (0..self.config.sinks.len()).map(|own| writes(&self.config, &self.plan, own)).collect();
-        for (sink, _) in kept.iter().enumerate().filter(|(_, kept)| kept.is_none()) {
-            let (name, wanted) = (&config.sinks[sink].name, writes(config, plan, sink));
-            if let Some(what) = own.iter().find_map(|own| own.in_common(&wanted)) {
-                let cure = if wanted.standard_output { "" } else { "; give it another path" };
-                let message = format!(
-                    "sink {name}: it has other settings, and {what} is still being written with those of \
-                     before{cure}{TAKES_A_RESTART}"
-                );
-                return Err(Failure::new(ExitCode::Configuration, message));
+    /// By sink, whether it takes the place of one of this pipeline that writes the same file: it begins when that one
+    /// has closed it. One that has yet to finish since an earlier reload is waited for here, and not for long.
+    fn takes_place(&self, config: &Config, plan: &Plan, kept: &[Option<usize>]) -> Result<Vec<bool>, Failure> {
+        let leave = (0..self.config.sinks.len()).filter(|own| !kept.contains(&Some(*own)));
+        let leaving: Vec<Writes> = leave.map(|own| Writes::of(&self.config, &self.plan, own)).collect();
+        let deadline = Instant::now() + FINISH_LIMIT;
+        let takes_place = |(sink, kept): (usize, &Option<usize>)| {
+            if kept.is_some() {
+                return Ok(false);
             }
-            let mut finishing = self.finishing.iter();
-            let in_the_way = finishing.find_map(|(sink, writes)| Some((sink, writes.in_common(&wanted)?)));
-            if let Some((last, what)) = in_the_way {
-                let message = format!(
-                    "sink {name}: {what} is still being written by sink {last}, which has not finished since an \
-                     earlier reload, because its disk or its peer takes nothing; try again later, or \
-                     restart udpd: the service manager keeps the sockets"
-                );
-                return Err(Failure::new(ExitCode::Failure, message));
+            let wanted = Writes::of(config, plan, sink);
+            for last in &self.finishing {
+                if let Some(what) = last.writes.in_common(&wanted)
+                    && !last.ends_before(deadline)
+                {
+                    return Err(is_still_written(&config.sinks[sink].name, &what, &last.sink));
+                }
             }
-        }
-        Ok(())
+            Ok(leaving.iter().any(|own| own.in_common(&wanted).is_some()))
+        };
+        kept.iter().enumerate().map(takes_place).collect()
     }
 
     fn refuse_what_cannot_be_woken(&self) -> Result<(), Failure> {
@@ -244,24 +268,19 @@ impl Forerunner {
     }
 }
 
-/// Which files each consumer of a sink writes.
-fn files_by_consumer(config: &Config, plan: &Plan, sink: usize) -> BTreeSet<(usize, String)> {
-    let Sink { name, settings, .. } = &config.sinks[sink];
-    let Target::Files(path) = settings.target() else { return BTreeSet::new() };
-    let file = |feeder: &crate::config::feeders::Feeder| (feeder.consumer, feeder.file(&config.listeners, name, path));
-    plan.sinks[sink].feeders.iter().map(file).collect()
-}
-
-/// What a sink writes.
-pub(super) fn writes(config: &Config, plan: &Plan, sink: usize) -> Writes {
-    let files = files_by_consumer(config, plan, sink).into_iter().map(|(_, file)| file).collect();
-    Writes { files, standard_output: config.sinks[sink].settings.target() == Target::Stdout }
+fn is_still_written(sink: &str, what: &str, last: &str) -> Failure {
+    let message = format!(
+        "sink {sink}: {what} is still being written by sink {last}, which has not finished since an earlier reload, \
+         because its disk or its peer takes nothing; try again later, or restart udpd: the service manager keeps the \
+         sockets"
+    );
+    Failure::new(ExitCode::Failure, message)
 }
 
 impl Making<'_> {
     fn make(self, mut claims: Claims) -> Result<Heir, Failure> {
         let Self { config, plan, crew, before, .. } = self;
-        let threads = LaneThread::spawn_all(LaneSetup::all(config, plan), &claims, crew)?;
+        let threads = LaneThread::spawn_all(LaneSetup::all_after(&before.config, config, plan), &claims, crew)?;
         let ledger =
             |thread: &LaneThread| Arc::new(LaneLedger::new(Arc::clone(&thread.made.socket), config.sinks.len()));
         let ledgers: Vec<Arc<LaneLedger>> = threads.iter().map(ledger).collect();
@@ -279,8 +298,10 @@ impl Making<'_> {
         sort(&mut routes, &setups);
         before.turn.take()?;
         let followers = following::spawn_all(&threads, plan, &mut pinned, crew)?;
-        let endpoints =
-            bind::open(&setups, &sockets, &claims).inspect_err(|_| followers.iter().for_each(Follower::end))?;
+        let endpoints = bind::open(&setups, &sockets, &claims).inspect_err(|_| {
+            followers.iter().for_each(Follower::end);
+            before.books.count_in_vain(&claims.in_vain.borrow());
+        })?;
         let addresses: Vec<SocketAddr> = endpoints.iter().map(|endpoint| endpoint.address).collect();
         let (started, host) = (before.books.started, Arc::clone(&before.books.host));
         let books = Arc::new(open_books(config, &threads, endpoints, &ledgers, sinks, started, host));
@@ -297,9 +318,22 @@ impl Making<'_> {
         };
         let lanes = threads.into_iter().zip(parts.map(start)).zip(addresses);
         let lanes = lanes.map(|((thread, start), address)| (thread, start, address)).collect();
-        let (config, plan, kept) = (Arc::clone(config), Arc::clone(plan), self.kept);
-        let (shifts, block_backings) = (opened.shifts, stocks.backings);
-        Ok(Heir { config, plan, books, lanes, kept, shifts, consumers, followers, pinned, files, stop, block_backings })
+        Ok(Heir {
+            config: Arc::clone(config),
+            plan: Arc::clone(plan),
+            books,
+            lanes,
+            kept: self.kept,
+            shifts: opened.shifts,
+            consumers,
+            admissions: opened.admissions,
+            is_in_force: self.is_in_force,
+            followers,
+            pinned,
+            files,
+            stop,
+            block_backings: stocks.backings,
+        })
     }
 
     /// Opens the sinks that are new or changed, and makes new channels to those that stay.
@@ -331,7 +365,9 @@ impl Making<'_> {
                 }
             });
             let (homes, scenes, listeners) = (&homes, &scenes, &listeners);
-            let wiring = Wiring { config, plan, sink, homes, stocks, scenes, listeners, crew, kept };
+            let (has_forerunner, is_in_force) = (self.takes_place[sink], Arc::clone(&self.is_in_force));
+            let prospect = &Prospect { is_in_force, has_forerunner };
+            let wiring = Wiring { config, plan, sink, homes, stocks, scenes, listeners, crew, kept, prospect };
             books.push(wiring.open(routes, &mut opened, files)?);
         }
         Ok((books, opened))

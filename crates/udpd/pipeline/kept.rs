@@ -8,12 +8,14 @@
 //!
 //! The order within a group is the order of binding, so it is in the names.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use mmsg::Socket;
+use mmsg::{GroupSpread, Socket};
 use nix::net::if_::if_nametoindex;
 
 use super::{multicast, sweep};
@@ -52,8 +54,32 @@ pub struct Claims {
     pub(super) surplus: Vec<Vec<Arc<Socket>>>,
     /// The names of those that are closed. Whoever keeps them has to let go of them before their addresses are free.
     pub gone: Vec<String>,
-    /// A pipeline of this process receives from them.
+    /// Somebody still receives from them.
     pub(super) are_in_use: bool,
+    /// How the groups of that pipeline are spread, by the first lane that is to go on with each.
+    pub(super) spreads: BTreeMap<usize, GroupSpread>,
+    /// What came to sockets that had joined a group and were taken out of it again, by listener.
+    pub(super) in_vain: RefCell<Vec<(String, u64)>>,
+}
+
+/// What comes from a process that still receives.
+#[derive(Debug)]
+pub struct FromRunning {
+    pub claims: Claims,
+    /// The names of those that lanes go on with. That process drains and closes the others.
+    pub names: Vec<String>,
+    /// Where that process has nothing in the way, by listener.
+    pub(super) free: Vec<(usize, SocketAddr)>,
+}
+
+/// Who receives from the sockets while they are dealt out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Users {
+    Nobody,
+    /// A pipeline of this process.
+    Own,
+    /// A process that ends when everything is dealt out. It drains what no lane goes on with.
+    Other,
 }
 
 /// A lane as it is planned.
@@ -174,7 +200,7 @@ impl Kept {
         let mut claims = Claims::none(plan);
         let (given_up, left): (Vec<_>, Vec<_>) = self.sockets.into_iter().partition(|kept| kept.socket.is_withdrawn());
         claims.let_go(given_up, "an earlier start had given it up")?;
-        let left = claims.deal_out(left, config, plan)?;
+        let left = claims.deal_out(left, config, plan, Users::Nobody)?;
         claims.let_go(left, "no listener has its address and interface")?;
         Ok(claims)
     }
@@ -182,9 +208,8 @@ impl Kept {
     /// The same while a pipeline receives from them. What fits none is left to that pipeline.
     pub(super) fn claim_in_use(self, config: &Config, plan: &Plan) -> Result<Claims, Failure> {
         let mut claims = Claims { are_in_use: true, ..Claims::none(plan) };
-        let left = claims.deal_out(self.sockets, config, plan)?;
-        let unclaimed = plan.lanes.iter().zip(&claims.of_lanes).filter(|(_, claimed)| claimed.is_none());
-        for lane in unclaimed.map(|(lane, _)| lane).filter(|lane| lane.member == 0) {
+        let left = claims.deal_out(self.sockets, config, plan, Users::Own)?;
+        for lane in claims.without_socket(plan) {
             let listener = &config.listeners[lane.listener];
             if let Some(old) = left.iter().find(|old| old.is_in_the_way_of(listener, lane)) {
                 let message = format!(
@@ -196,6 +221,18 @@ impl Kept {
         }
         Ok(claims)
     }
+
+    /// The same while another process receives from them, which is to end.
+    pub fn claim_from_running(self, config: &Config, plan: &Plan) -> Result<FromRunning, Failure> {
+        let mut claims = Claims { are_in_use: true, ..Claims::none(plan) };
+        let mut names: Vec<String> = self.sockets.iter().map(|kept| kept.name.clone()).collect();
+        let left = claims.deal_out(self.sockets, config, plan, Users::Other)?;
+        names.retain(|name| left.iter().all(|kept| kept.name != *name));
+        let is_free =
+            |lane: &&LanePlan| !left.iter().any(|old| old.is_in_the_way_of(&config.listeners[lane.listener], lane));
+        let free = claims.without_socket(plan).filter(is_free).map(|lane| (lane.listener, lane.address)).collect();
+        Ok(FromRunning { claims, names, free })
+    }
 }
 
 impl Claims {
@@ -203,42 +240,61 @@ impl Claims {
     pub(super) fn none(plan: &Plan) -> Self {
         let lanes = plan.lanes.len();
         let (of_lanes, surplus) = (vec![None; lanes], vec![Vec::new(); lanes]);
-        Self { of_lanes, surplus, gone: Vec::new(), are_in_use: false }
+        let (spreads, in_vain) = (BTreeMap::new(), RefCell::default());
+        Self { of_lanes, surplus, gone: Vec::new(), are_in_use: false, spreads, in_vain }
     }
 
-    /// Gives each address what is bound there, and gives back what is bound elsewhere.
+    /// The first lane of each address for which a socket is to be made.
+    fn without_socket<'a>(&self, plan: &'a Plan) -> impl Iterator<Item = &'a LanePlan> + use<'a, '_> {
+        let lanes = plan.lanes.iter().zip(&self.of_lanes);
+        lanes.filter(|(lane, claimed)| claimed.is_none() && lane.member == 0).map(|(lane, _)| lane)
+    }
+
+    /// Gives each address what is bound there, and gives back what no lane can go on with.
     fn deal_out(
         &mut self,
         mut left: Vec<KeptSocket>,
         config: &Config,
         plan: &Plan,
+        users: Users,
     ) -> Result<Vec<KeptSocket>, Failure> {
         let planned: Vec<Planned<'_>> =
             plan.lanes.iter().map(|lane| (&config.listeners[lane.listener], lane)).collect();
-        let mut first = 0;
+        let (mut first, mut unfit) = (0, Vec::new());
         while first < planned.len() {
             let members = 1 + planned[first + 1..].iter().take_while(|(_, plan)| plan.member > 0).count();
             let lanes = &planned[first..first + members];
             let (own, others) = left.into_iter().partition(|kept| kept.is_at(lanes));
             left = others;
-            self.claim_group(first, lanes, own)?;
+            unfit.extend(self.claim_group(first, lanes, own, users)?);
             first += members;
         }
+        left.extend(unfit);
         Ok(left)
     }
 
     /// Gives the lanes of an address what is bound there: to all of them, or to none. Sockets of one group were made by
-    /// one process, and are alike in what cannot be changed.
-    fn claim_group(&mut self, first: usize, lanes: &[Planned<'_>], mut own: Vec<KeptSocket>) -> Result<(), Failure> {
+    /// one process, and are alike in what cannot be changed. Gives back what their users have to drain.
+    fn claim_group(
+        &mut self,
+        first: usize,
+        lanes: &[Planned<'_>],
+        mut own: Vec<KeptSocket>,
+        users: Users,
+    ) -> Result<Vec<KeptSocket>, Failure> {
         if let Some(why) = own.iter().zip(lanes).find_map(|(kept, lane)| kept.fits(*lane).err()) {
-            if self.are_in_use {
-                let message = format!("listener {}, {}: {why}{TAKES_A_RESTART}", lanes[0].0.name, lanes[0].1.address);
-                return Err(Failure::new(ExitCode::Configuration, message));
-            }
-            return self.let_go(own, why);
+            let (name, address) = (&lanes[0].0.name, lanes[0].1.address);
+            return match users {
+                Users::Nobody => self.let_go(own, why).map(|()| Vec::new()),
+                Users::Own => {
+                    let message = format!("listener {name}, {address}: {why}{TAKES_A_RESTART}");
+                    Err(Failure::new(ExitCode::Configuration, message))
+                }
+                Users::Other => Ok(own),
+            };
         }
         let surplus = own.split_off(own.len().min(lanes.len()));
-        if self.are_in_use && !surplus.is_empty() && lanes[0].0.interface.is_some() {
+        if users == Users::Own && !surplus.is_empty() && lanes[0].0.interface.is_some() {
             let message = format!(
                 "listener {}, {}: it has fewer lanes, and a socket that is bound to an interface cannot leave its \
                  group while datagrams arrive{TAKES_A_RESTART}",
@@ -253,7 +309,7 @@ impl Claims {
             self.of_lanes[lane] = Some(kept.socket);
         }
         self.surplus[first] = surplus.into_iter().map(|kept| kept.socket).collect();
-        Ok(())
+        Ok(Vec::new())
     }
 
     /// Reads sockets to their end that no lane can go on with, says what was in them, and closes them.

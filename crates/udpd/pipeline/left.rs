@@ -69,6 +69,22 @@ impl Books {
         seen.filter_map(|(socket, drops)| Some((holder::inode_of(socket).ok()?, drops))).collect()
     }
 
+    /// Counts what came to sockets of an heir that is given up.
+    pub(super) fn count_in_vain(&self, in_vain: &[(String, u64)]) {
+        for (name, datagrams) in in_vain {
+            let listener = self.listeners.iter().find(|listener| listener.name == *name);
+            if let Some(lane) = listener.and_then(|listener| listener.lanes.first()) {
+                lane.ledger.count_unread(*datagrams);
+            }
+        }
+    }
+
+    /// How many drops at each socket are in these books, as of the last look; wrapped as the kernel's own count.
+    pub(super) fn drops_counted(&self) -> Drops {
+        let lanes = self.listeners.iter().flat_map(|listener| &listener.lanes).map(|lane| lane.ledger.counted());
+        lanes.filter_map(|(socket, drops)| Some((holder::inode_of(socket).ok()?, drops as u32))).collect()
+    }
+
     /// How many datagrams have been offered to sinks and are not decided there, once for each sink.
     pub(super) fn under_way(&self) -> u64 {
         // In this order, see `ledger`.

@@ -75,7 +75,7 @@ fn receives(address: IpAddr, group: IpAddr) -> bool {
 /// Makes a socket that is not bound yet take what its lane joins, and nothing else of multicast.
 pub(super) fn prepare(setup: &LaneSetup, socket: &Socket) -> Result<(), Failure> {
     if let Err(error) = socket.set_multicast_all(false)
-        && setup.is_first()
+        && setup.speaks()
     {
         log::warn!(
             "listener {}: every lane may receive groups that other programs of this host have joined \

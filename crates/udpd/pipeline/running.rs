@@ -10,6 +10,7 @@ use mmsg::{Backing, GrantedBuffer, Socket, Waker};
 use super::books::Books;
 use super::chronicle::Chronicle;
 use super::ending::Ending;
+use super::entry::Ended;
 use super::files::Files;
 use super::follower::Follower;
 use super::kept;
@@ -55,6 +56,10 @@ pub(super) struct ConsumerThread {
     /// Where it finds what it goes on with.
     pub relief: Arc<Relief>,
     pub pinned: Pinned,
+    /// Disconnected when its sink is closed.
+    pub ended: Ended,
+    /// Set when it has begun: one that follows others waits for their end.
+    pub has_begun: Arc<AtomicBool>,
     pub thread: JoinHandle<()>,
 }
 
@@ -76,6 +81,26 @@ impl Pinned {
     /// Its number, for as long as it lives; `None` also while it was put nowhere.
     pub fn thread_id(&self) -> Option<i32> {
         self.thread.thread_id().filter(|_| self.is_put.load(Ordering::Relaxed))
+    }
+
+    /// Puts it on other cores; on all that there are, where none are named.
+    pub(super) fn move_to(&mut self, cores: Vec<usize>) {
+        if cores == self.cores {
+            return;
+        }
+        let Some(thread) = self.thread.thread_id() else { return };
+        let allowed = || if cores.is_empty() { steer::allowed_cores() } else { Ok(cores.clone()) };
+        match allowed().and_then(|wanted| steer::confine_thread(thread, &wanted)) {
+            Ok(()) => {
+                self.is_put.store(!cores.is_empty(), Ordering::Relaxed);
+                self.cores = cores;
+            }
+            Err(error) => {
+                let wanted =
+                    if cores.is_empty() { "that are free".to_owned() } else { steer::format_core_list(&cores) };
+                log::warn!("{} stays on the cores of before: cannot move it to the cores {wanted}: {error}", self.who);
+            }
+        }
     }
 }
 
@@ -205,5 +230,37 @@ pub(super) fn only(cores: &[usize]) -> Option<usize> {
     match cores {
         [core] => Some(*core),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::crew::Crew;
+    use crate::os::duty::Duty;
+
+    #[test]
+    fn a_thread_that_is_planned_elsewhere_moves_there_and_one_that_is_planned_nowhere_may_go_anywhere() {
+        let all = steer::allowed_cores().expect("the cores of this process");
+        let (stop, until) = crossbeam_channel::bounded::<()>(0);
+        let body = move || until.recv().is_err();
+        let starting = Crew::new().0.spawn_one_of_many("pinned", Duty::Free, body).expect("a thread");
+        let known = starting.known();
+        let thread = starting.wait();
+        let (first, last) = (all[0], all[all.len() - 1]);
+        let id = known.thread_id().expect("it lives");
+        steer::confine_thread(id, &[first]).expect("one of its cores");
+        let is_put = Arc::new(AtomicBool::new(true));
+        let mut pinned = Pinned { who: "it".to_owned(), thread: known, cores: vec![first], is_put, lane: None };
+        let cores = || steer::cores_of_thread(id).expect("it lives");
+        pinned.move_to(vec![last]);
+        assert_eq!((cores(), pinned.thread_id()), (vec![last], Some(id)));
+        // No such core: it stays where it is.
+        pinned.move_to(vec![1_023]);
+        assert_eq!((cores(), &pinned.cores), (vec![last], &vec![last]));
+        pinned.move_to(Vec::new());
+        assert_eq!((cores(), pinned.thread_id()), (all, None));
+        drop(stop);
+        assert!(thread.join().expect("it ends"), "nobody sends");
     }
 }

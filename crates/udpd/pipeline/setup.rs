@@ -21,6 +21,8 @@ pub struct LaneSetup {
     pub offences: Option<Arc<Offences>>,
     /// What its listener knows of what never reached this host, where it has a `sequence`.
     pub upstream: Option<Upstream>,
+    /// What this machine does not give its listener was said when an earlier configuration came into force.
+    pub is_said: bool,
 }
 
 impl LaneSetup {
@@ -35,14 +37,31 @@ impl LaneSetup {
         let setup = |(index, plan): (usize, &LanePlan)| {
             let (listener, access, upstream) = listeners[plan.listener].clone();
             let offences = listener.rate_limit.map(|_| Arc::default());
-            Self { index, plan: plan.clone(), listener, access, offences, upstream }
+            Self { index, plan: plan.clone(), listener, access, offences, upstream, is_said: false }
         };
         plan.lanes.iter().enumerate().map(setup).collect()
     }
 
-    /// Whether it speaks for its listener where one line is enough.
+    /// The same when another configuration was in force before.
+    pub(super) fn all_after(before: &Config, config: &Config, plan: &Plan) -> Vec<Self> {
+        let is_said = |listener: &Listener| {
+            let asks_for = |listener: &Listener| (listener.busy_poll, listener.engine, listener.gro);
+            let mut known = before.listeners.iter().filter(|known| known.name == listener.name);
+            known.any(|known| asks_for(known) == asks_for(listener))
+        };
+        let mut all = Self::all(config, plan);
+        all.iter_mut().for_each(|setup| setup.is_said = is_said(&setup.listener));
+        all
+    }
+
+    /// Whether it is the first of its listener.
     pub(super) fn is_first(&self) -> bool {
         self.plan.number == 0
+    }
+
+    /// Whether it says for its listener, once, what this machine does not give.
+    pub(super) fn speaks(&self) -> bool {
+        self.is_first() && !self.is_said
     }
 }
 
@@ -56,4 +75,32 @@ impl fmt::Display for LaneSetup {
 fn access_list(access: &Access) -> Option<Arc<AccessList>> {
     let all = access.allow.is_empty() && access.deny.is_empty();
     (!all).then(|| Arc::new(AccessList::new(&access.allow, &access.deny)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_reload_a_listener_speaks_of_what_it_lacks_only_when_it_asks_for_something_else() {
+        let configuration = |listeners: &[(&str, &str)]| {
+            let mut text = String::from("[sink.out]\ntype = \"null\"\n");
+            for (number, (name, busy_poll)) in listeners.iter().enumerate() {
+                text.push_str(&format!(
+                    "[[listener]]\nname = \"{name}\"\naddress = \"127.0.0.1:{}\"\nlanes = 2\nsinks = [\"out\"]\n\
+                     busy_poll = \"{busy_poll}\"\n",
+                    5140 + number
+                ));
+            }
+            Config::parse(&text, "test.toml", &Default::default()).expect("valid")
+        };
+        let before = configuration(&[("same", "50us"), ("other", "50us")]);
+        let now = configuration(&[("new", "50us"), ("other", "70us"), ("same", "50us")]);
+        let plan = crate::plan::make(&now, &Default::default()).expect("a plan");
+        let speakers = |setups: Vec<LaneSetup>| -> Vec<String> {
+            setups.iter().filter(|setup| setup.speaks()).map(|setup| setup.listener.name.clone()).collect()
+        };
+        assert_eq!(speakers(LaneSetup::all(&now, &plan)), ["new", "other", "same"], "one lane of each");
+        assert_eq!(speakers(LaneSetup::all_after(&before, &now, &plan)), ["new", "other"]);
+    }
 }

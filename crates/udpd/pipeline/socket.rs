@@ -11,6 +11,7 @@ use mmsg::{Engine, Family, GrantedBuffer, Socket};
 use super::multicast;
 use super::setup::LaneSetup;
 use crate::exit::{ExitCode, Failure};
+use crate::os::warden::{self, Wish};
 use crate::text::units::print_duration;
 
 /// The most packets that one look at a device's queue takes: as many as a softirq would.
@@ -73,9 +74,9 @@ fn grant(setup: &LaneSetup, socket: &Socket, may_lower: bool) -> Result<GrantedB
         if as_it_is.granted_bytes == 2 * wanted {
             return Ok(as_it_is);
         }
-        let within_reach = Socket::new(socket.family())?.set_receive_buffer(wanted)?;
+        let within_reach = warden::receive_buffer(&Socket::new(socket.family())?, wanted)?;
         if is_better(within_reach.granted_bytes, wanted, as_it_is.granted_bytes, may_lower) {
-            socket.set_receive_buffer(wanted)
+            warden::receive_buffer(socket, wanted)
         } else {
             Ok(as_it_is)
         }
@@ -151,7 +152,7 @@ fn set_up(setup: &LaneSetup, socket: &Socket) -> Result<GrantedBuffer, Failure> 
 /// What the kernel does not give, and the listener can do without: said once, by its first lane.
 fn say_what_is_missing(setup: &LaneSetup, socket: &Socket) {
     let (name, busy_poll) = (&setup.listener.name, setup.listener.busy_poll);
-    if setup.is_first()
+    if setup.speaks()
         && let Err(error) = socket.memory_info()
     {
         log::warn!(
@@ -161,7 +162,7 @@ fn say_what_is_missing(setup: &LaneSetup, socket: &Socket) {
     }
     if !busy_poll.is_zero() {
         set_busy_poll(setup, socket, |what| {
-            if setup.is_first() {
+            if setup.speaks() {
                 log::warn!(
                     "listener {name}: busy_poll = \"{}\" works only in part: {what}; grant CAP_NET_ADMIN \
                      (AmbientCapabilities= in the unit file), or write busy_poll = \"0us\"",
@@ -179,7 +180,7 @@ pub(super) fn spin(setup: &LaneSetup, engine: &mut Engine) {
         return;
     }
     if let Err(error) = engine.set_busy_poll_us(microseconds(busy_poll))
-        && setup.is_first()
+        && setup.speaks()
     {
         log::warn!(
             "listener {}: its ring does not spin (IORING_REGISTER_NAPI: {error}); that needs Linux 6.9; \
@@ -195,17 +196,17 @@ fn microseconds(duration: Duration) -> u32 {
 
 /// Sets what makes a receive call look at the device's queue by itself. Says, once, what the first refusal means.
 fn set_busy_poll(setup: &LaneSetup, socket: &Socket, say: impl Fn(String)) {
-    if let Err(error) = socket.set_busy_poll_us(microseconds(setup.listener.busy_poll)) {
+    if let Err(error) = warden::have(socket, Wish::BusyPoll(microseconds(setup.listener.busy_poll))) {
         return say(format!("receivers sleep until the kernel wakes them (SO_BUSY_POLL: {error})"));
     }
-    if let Err(error) = socket.set_prefer_busy_poll(true) {
+    if let Err(error) = warden::have(socket, Wish::PreferBusyPoll) {
         return say(format!("receivers spin, and interrupts come in between (SO_PREFER_BUSY_POLL: {error})"));
     }
     // A look that takes less than a batch would have to be made again at once. What the kernel takes anyway needs no
     // leave.
     let budget = setup.plan.shape.slots.min(BUSY_POLL_BUDGET_MAX) as u16;
     if budget > BUSY_POLL_BUDGET_FREE
-        && let Err(error) = socket.set_busy_poll_budget(budget)
+        && let Err(error) = warden::have(socket, Wish::BusyPollBudget(budget))
     {
         say(format!(
             "receivers spin, and take {BUSY_POLL_BUDGET_FREE} packets at a time (SO_BUSY_POLL_BUDGET: {error})"

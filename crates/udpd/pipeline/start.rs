@@ -1,7 +1,7 @@
 //! The start of a pipeline: the only file that knows both ends of everything.
 
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -11,12 +11,14 @@ use super::bind::{self, Endpoint};
 use super::books::{Books, LaneBooks, ListenerBooks, SinkBooks};
 use super::chronicle::Chronicle;
 use super::files::Files;
+use super::follower::Follower;
 use super::following;
-use super::kept::Claims;
+use super::kept::{Claims, FromRunning};
 use super::lane::{LaneThread, Start};
 use super::receiver::Stop;
 use super::running::{Lane, Pinned, Pipeline, only};
 use super::setup::LaneSetup;
+use super::socket;
 use super::stocks::Stocks;
 use super::wiring::{self, Consumers, Wiring, spawn_consumers};
 use crate::config::{Config, Listener};
@@ -27,6 +29,7 @@ use crate::host::HostLedger;
 use crate::ledger::LaneLedger;
 use crate::os::crew::Crew;
 use crate::plan::Plan;
+use crate::sink::Prospect;
 
 impl Pipeline {
     /// Makes, binds, opens and starts everything. When it returns every socket is bound and every receiver reads.
@@ -36,13 +39,65 @@ impl Pipeline {
 
     /// The same on sockets that an earlier process has left, as far as they fit.
     pub fn start_with(
-        mut claims: Claims,
+        claims: Claims,
         config: &Config,
         plan: &Plan,
         started: Instant,
         crew: &Crew,
     ) -> Result<Self, Failure> {
+        Prepared::make(claims, config, plan, crew)?.start(config, plan, started, crew, || Ok(()))
+    }
+}
+
+/// The lanes with their memory and engines, before anything else is open, and while another process may still receive
+/// from their sockets.
+#[derive(Debug)]
+pub struct Prepared {
+    claims: Claims,
+    threads: Vec<LaneThread>,
+    stocks: Stocks,
+}
+
+impl Prepared {
+    pub fn make(claims: Claims, config: &Config, plan: &Plan, crew: &Crew) -> Result<Self, Failure> {
         let threads = LaneThread::spawn_all(LaneSetup::all(config, plan), &claims, crew)?;
+        let stocks = Stocks::make(&plan.pool, crew)?;
+        Ok(Self { claims, threads, stocks })
+    }
+
+    /// The same beside the process that still receives from the sockets. It is to end for this one, so whatever can be
+    /// found out before is: also whether the addresses can be had that it has nothing to do with.
+    pub fn beside(from: FromRunning, config: &Config, plan: &Plan, crew: &Crew) -> Result<Self, Failure> {
+        for (listener, address) in from.free {
+            bind::probe(&config.listeners[listener], address)?;
+        }
+        Self::make(from.claims, config, plan, crew)
+    }
+
+    pub fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    /// To be called when nobody else receives from its sockets any more: gives each the options of its lane.
+    pub fn own_sockets(&mut self) -> Result<(), Failure> {
+        for LaneThread { setup, made, .. } in &mut self.threads {
+            if self.claims.of_lanes[setup.index].is_some() {
+                made.buffer = socket::go_on_with(setup, &made.socket)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens, binds and starts everything. `commit` is the last word: what comes before it receives nothing.
+    pub fn start(
+        mut self,
+        config: &Config,
+        plan: &Plan,
+        started: Instant,
+        crew: &Crew,
+        commit: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<Pipeline, Failure> {
+        let Self { claims, threads, stocks } = &mut self;
         let stop = Arc::new(Stop::default());
         let homes: Arc<[Arc<Home>]> = threads.iter().map(|thread| thread.made.home.clone()).collect();
         let ledger =
@@ -50,43 +105,31 @@ impl Pipeline {
         let ledgers: Vec<Arc<LaneLedger>> = threads.iter().map(ledger).collect();
         threads.iter().zip(&ledgers).for_each(|(thread, ledger)| ledger.note_core(only(&thread.made.cores)));
         let mut routes: Vec<Vec<Route>> = threads.iter().map(|_| Vec::new()).collect();
-        let stocks = Stocks::make(&plan.pool, crew)?;
         let (mut sinks, mut consumers, files) = (Vec::new(), Consumers::default(), Files::default());
+        let prospect = Prospect { is_in_force: Arc::default(), has_forerunner: false };
         let scenes = wiring::scenes(config, plan);
         let listeners: Vec<String> = config.listeners.iter().map(|listener| listener.name.clone()).collect();
         for sink in 0..config.sinks.len() {
             let (homes, scenes) = (&homes, &scenes);
-            let listeners = &listeners;
-            let wiring = Wiring { config, plan, sink, homes, stocks: &stocks, scenes, listeners, crew, kept: None };
+            let (listeners, prospect) = (&listeners, &prospect);
+            let wiring = Wiring { config, plan, sink, homes, stocks, scenes, listeners, crew, kept: None, prospect };
             sinks.push(wiring.open(&mut routes, &mut consumers, &files)?);
         }
         // After the sinks: one with a long file looks through it first, and nothing may arrive that nobody reads yet.
         let setups: Vec<&LaneSetup> = threads.iter().map(|thread| &thread.setup).collect();
         let sockets: Vec<Arc<Socket>> = threads.iter().map(|thread| Arc::clone(&thread.made.socket)).collect();
-        let endpoints = bind::open(&setups, &sockets, &claims)?;
+        let endpoints = bind::open(&setups, &sockets, claims)?;
         sort(&mut routes, &setups);
         let (consumers, mut pinned) = spawn_consumers(consumers.pending, crew)?;
         pinned.extend(threads.iter().map(pinned_receiver));
         let addresses: Vec<SocketAddr> = endpoints.iter().map(|endpoint| endpoint.address).collect();
         let host = Arc::new(HostLedger::new(addresses.iter().map(SocketAddr::port)));
-        let books = Arc::new(open_books(config, &threads, endpoints, &ledgers, sinks, started, host));
-        let is_kept: Vec<bool> = claims.of_lanes.iter().map(Option::is_some).collect();
-        let start = |((routes, ledger), (leavings, is_kept)): ((_, &Arc<LaneLedger>), (_, bool))| Start {
-            routes,
-            ledger: Arc::clone(ledger),
-            stop: Arc::clone(&stop),
-            successor: Arc::default(),
-            is_kept: Arc::new(AtomicBool::new(is_kept)),
-            leavings,
-        };
-        let leavings = std::mem::take(&mut claims.surplus);
-        let followers = following::spawn_all(&threads, plan, &mut pinned, crew)?;
-        let running = threads
-            .into_iter()
-            .zip(routes.into_iter().zip(&ledgers).zip(leavings.into_iter().zip(is_kept)).map(start))
-            .zip(addresses);
-        let lanes = running.map(|((thread, start), address)| begin(thread, start, address)).collect();
-        Ok(Self {
+        let books = Arc::new(open_books(config, threads, endpoints, &ledgers, sinks, started, host));
+        let followers = following::spawn_all(threads, plan, &mut pinned, crew)?;
+        commit().inspect_err(|_| followers.iter().for_each(Follower::end))?;
+        prospect.is_in_force.store(true, Ordering::Release);
+        let lanes = self.begin(routes, &ledgers, &stop, addresses);
+        Ok(Pipeline {
             chronicle: Arc::new(Chronicle::new(Arc::clone(&books))),
             books,
             config: Arc::new(config.clone()),
@@ -97,9 +140,33 @@ impl Pipeline {
             followers,
             pinned,
             stop,
-            block_backings: stocks.backings,
+            block_backings: self.stocks.backings,
             before: Vec::new(),
         })
+    }
+
+    /// Lets every lane receive.
+    fn begin(
+        &mut self,
+        routes: Vec<Vec<Route>>,
+        ledgers: &[Arc<LaneLedger>],
+        stop: &Arc<Stop>,
+        addresses: Vec<SocketAddr>,
+    ) -> Vec<Lane> {
+        let is_kept: Vec<bool> = self.claims.of_lanes.iter().map(Option::is_some).collect();
+        let start = |((routes, ledger), (leavings, is_kept)): ((_, &Arc<LaneLedger>), (_, bool))| Start {
+            routes,
+            ledger: Arc::clone(ledger),
+            stop: Arc::clone(stop),
+            successor: Arc::default(),
+            is_kept: Arc::new(AtomicBool::new(is_kept)),
+            leavings,
+        };
+        let leavings = std::mem::take(&mut self.claims.surplus);
+        let starts = routes.into_iter().zip(ledgers).zip(leavings.into_iter().zip(is_kept)).map(start);
+        let threads = std::mem::take(&mut self.threads);
+        let running = threads.into_iter().zip(starts).zip(addresses);
+        running.map(|((thread, start), address)| begin(thread, start, address)).collect()
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::handover::stamp::Stamp;
-use crate::ledger::{Published, ResidenceTally, Tallies};
+use crate::ledger::{Published, ResidenceTally, Table as _, Tallies, Tally};
 
 /// How many stamps can wait at once, and so how many a look goes through. Those beyond are let go.
 const WAITING_MAX: usize = 128;
@@ -43,7 +43,7 @@ impl Stays {
             return;
         }
         let counts = &tallies[listener];
-        let (decided_by, refused_before) = (counts.taken, counts.dropped.sink_error);
+        let (decided_by, refused_before) = (decided(counts) + counts.pending, counts.dropped.sink_error);
         self.waiting.push(Waiting { stamp, listener, decided_by, refused_before });
     }
 
@@ -56,10 +56,7 @@ impl Stays {
     }
 
     fn measure(&mut self, tallies: &Tallies, clock: impl FnOnce() -> Instant) {
-        let is_decided = |waiting: &Waiting| {
-            let counts = &tallies[waiting.listener];
-            counts.taken - counts.pending >= waiting.decided_by
-        };
+        let is_decided = |waiting: &Waiting| decided(&tallies[waiting.listener]) >= waiting.decided_by;
         if !self.waiting.iter().any(is_decided) {
             return;
         }
@@ -74,6 +71,12 @@ impl Stays {
         });
         self.ledger.publish(&self.tally);
     }
+}
+
+/// What the sink has decided in these books. Not what was taken and is not pending: what it held when a pipeline took
+/// the place of another is pending here, and was taken there.
+fn decided(tally: &Tally) -> u64 {
+    tally.delivered + tally.dropped.total()
 }
 
 #[cfg(test)]
@@ -153,6 +156,17 @@ mod tests {
         bench.take(0, 2);
         bench.deliver(0, 2);
         assert_eq!(bench.measured(), 2, "those after it are measured again");
+    }
+
+    #[test]
+    fn what_was_taken_in_earlier_books_and_is_pending_in_these_is_decided_first() {
+        let mut bench = Bench::new();
+        bench.tallies[0].pending = 7;
+        bench.take(0, 3);
+        bench.deliver(0, 7);
+        assert_eq!(bench.measured(), 0, "these were before it");
+        bench.deliver(0, 3);
+        assert_eq!(bench.measured(), 3);
     }
 
     #[test]

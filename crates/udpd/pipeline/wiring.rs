@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::books::SinkBooks;
 use super::consumer::{Consumer, End};
+use super::entry::{self, Admission, Alive, Entry};
 use super::files::Files;
 use super::lane::thread_name;
 use super::relief::{Relief, Shift};
@@ -24,8 +25,8 @@ use crate::os::crew::{self, Crew, Event, Starting};
 use crate::os::duty::Duty;
 use crate::os::threads;
 use crate::plan::{LanePlan, Plan, SinkPlan};
-use crate::sink::Feeders;
 use crate::sink::settings::Opening;
+use crate::sink::{Feeders, Prospect};
 
 /// One sink on its way to being open.
 pub(super) struct Wiring<'a> {
@@ -40,6 +41,7 @@ pub(super) struct Wiring<'a> {
     pub crew: &'a Crew,
     /// What it goes on with, if it does.
     pub kept: Option<KeptSink<'a>>,
+    pub prospect: &'a Prospect,
 }
 
 /// A consumer that waits for its thread.
@@ -51,6 +53,7 @@ pub(super) struct Pending {
     duty: Duty,
     caller: Caller,
     consumer: Consumer,
+    entry: Entry,
 }
 
 /// A sink that an earlier pipeline has open, and that stays as it is.
@@ -79,6 +82,8 @@ pub(super) struct Consumers {
     pub pending: Vec<Pending>,
     /// What those go on with that run already.
     pub shifts: Vec<(Arc<Relief>, Shift)>,
+    /// Let those in that take the place of others.
+    pub admissions: Vec<Admission>,
 }
 
 /// Who receives, by lane.
@@ -107,6 +112,15 @@ impl Wiring<'_> {
             routes[lane.lane].push(Route::new(way, when_full, self.sink, blocks.clone(), lent_max));
         }
         inboxes
+    }
+
+    fn entry(&self, consumers: &mut Consumers) -> Entry {
+        if !self.prospect.has_forerunner {
+            return Entry::free();
+        }
+        let (entry, admission) = Entry::after_others(self.sink);
+        consumers.admissions.push(admission);
+        entry
     }
 
     /// Makes the channels and consumers of this sink and routes the lanes to them.
@@ -154,6 +168,7 @@ impl Wiring<'_> {
                 crew: self.crew,
                 caller: &caller,
                 keeper: &mut keeper,
+                prospect: self.prospect,
             })?;
             books.files.extend(opened.files);
             books.destinations.extend(opened.destinations);
@@ -162,7 +177,8 @@ impl Wiring<'_> {
             let cores = self.plan.cores_of_consumer(&lanes);
             let duty = sink.settings.needs().duty;
             let name = thread_name("sink", number, &sink.name);
-            opened_consumers.pending.push(Pending { sink: self.sink, name, cores, duty, caller, consumer });
+            let entry = self.entry(opened_consumers);
+            opened_consumers.pending.push(Pending { sink: self.sink, name, cores, duty, caller, consumer, entry });
         }
         if let Some(kept) = kept {
             books.files.clone_from(&kept.files);
@@ -182,18 +198,18 @@ pub(super) fn spawn_consumers(
 ) -> Result<(Vec<ConsumerThread>, Vec<Pinned>), Failure> {
     let begin = |pending: Pending| {
         let (sink, caller, relief) = (pending.sink, pending.caller.clone(), Arc::clone(&pending.consumer.relief));
-        let (starting, pinned) = spawn_consumer(pending, crew)?;
-        Ok((starting, pinned, sink, caller, relief))
+        let (has_begun, (alive, ended)) = (pending.entry.begun(), entry::life());
+        let (starting, pinned) = spawn_consumer(pending, alive, crew)?;
+        let own = pinned.clone();
+        let running = move |thread| ConsumerThread { sink, caller, relief, pinned: own, ended, has_begun, thread };
+        Ok((starting, running, pinned))
     };
     let starting: Vec<_> = pending.into_iter().map(begin).collect::<Result<_, Failure>>()?;
-    let begun = starting.into_iter().map(|(starting, pinned, sink, caller, relief)| {
-        (ConsumerThread { sink, caller, relief, pinned: pinned.clone(), thread: starting.wait() }, pinned)
-    });
-    Ok(begun.unzip())
+    Ok(starting.into_iter().map(|(starting, running, pinned)| (running(starting.wait()), pinned)).unzip())
 }
 
-fn spawn_consumer(pending: Pending, crew: &Crew) -> Result<(Starting<()>, Pinned), Failure> {
-    let Pending { name, cores, duty, consumer, .. } = pending;
+fn spawn_consumer(pending: Pending, alive: Alive, crew: &Crew) -> Result<(Starting<()>, Pinned), Failure> {
+    let Pending { name, cores, duty, mut consumer, entry, .. } = pending;
     let reporter = crew.clone();
     let subject = name.clone();
     let is_put = Arc::new(AtomicBool::new(false));
@@ -208,7 +224,10 @@ fn spawn_consumer(pending: Pending, crew: &Crew) -> Result<(Starting<()>, Pinned
             }
         }
         crew::enter_sandbox();
+        entry.begin(|| consumer.sink.begin());
         let end = consumer.run(|why| reporter.report(Event::SinkClosed(why.to_owned())));
+        // Whoever waits for its end may write now what it wrote.
+        drop(alive);
         if let End::Closed(why) = end {
             log::debug!("{name} has ended: {why}");
         }

@@ -82,6 +82,12 @@ pub fn provide_beside(config: &Config, plan: &Plan, before: (&Config, &Plan)) ->
     })
 }
 
+/// The same for a plan that goes on with so many sockets of another process, of which it may close some.
+pub fn provide_with_sockets(config: &Config, plan: &Plan, sockets: usize) -> Result<(), Failure> {
+    let own = Descriptors::of(config, plan);
+    provide_for(&Descriptors { lanes: own.lanes + sockets as u64, ..own })
+}
+
 fn provide_for(descriptors: &Descriptors) -> Result<(), Failure> {
     // Where the limit cannot be read nobody knows better than the call that meets it.
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return Ok(()) };

@@ -165,17 +165,26 @@ impl Limits {
 
     /// Refuses what does not fit beside a plan that is in force.
     pub fn refuse_beside(&self, plan: &Plan, before: &Plan) -> Result<(), Failure> {
-        let both = needed(plan).saturating_add(needed(before));
+        self.refuse_both(plan, needed(before), "restart udpd instead: the service manager keeps the sockets")
+    }
+
+    /// Refuses what does not fit beside a process that is held to the same limits and has so much.
+    pub fn refuse_beside_process(&self, plan: &Plan, has_bytes: u64) -> Result<(), Failure> {
+        let cure =
+            "lower [daemon] pool_bytes, or raise the limit (MemoryMax= in the unit file, --memory of a container)";
+        self.refuse_both(plan, has_bytes, cure)
+    }
+
+    fn refuse_both(&self, plan: &Plan, before: u64, cure: &str) -> Result<(), Failure> {
+        let both = needed(plan).saturating_add(before);
         let of_group = self.group.as_ref().map(|(limit, _)| (*limit, "the control group allows"));
         let of_machine = self.total_bytes.map(|total| (total, "this machine has"));
-        let now =
-            self.available_bytes.map(|left| (left.saturating_add(needed(before)), "with what it has it can have"));
+        let now = self.available_bytes.map(|left| (left.saturating_add(before), "with what it has it can have"));
         let limits = [of_group, of_machine, now].into_iter().flatten();
         let Some((limit, whose)) = limits.filter(|(limit, _)| both > *limit).min() else { return Ok(()) };
         let message = format!(
-            "for a moment the memory of both configurations is needed, {} and {}, and {whose} {}; restart udpd \
-             instead: the service manager keeps the sockets",
-            text(needed(before)),
+            "for a moment the memory of both configurations is needed, {} and {}, and {whose} {}; {cure}",
+            text(before),
             text(needed(plan)),
             text(limit)
         );
@@ -264,6 +273,16 @@ mod tests {
         let failure = fuller.refuse_start(&config, &plan).expect_err("no room");
         assert_eq!(failure.code, ExitCode::Failure, "trying again may help, which 78 would say it does not");
         assert!(Limits::default().refuse_start(&config, &plan).is_ok());
+    }
+
+    #[test]
+    fn a_process_that_takes_over_has_to_fit_beside_the_one_that_runs() {
+        let (_, plan) = planned("", "");
+        let (needed, other) = (needed(&plan), 5 << 20);
+        let group = |limit| Limits { group: Some((limit, PathBuf::new())), ..Limits::default() };
+        assert!(group(needed + other).refuse_beside_process(&plan, other).is_ok());
+        let failure = group(needed + other - 1).refuse_beside_process(&plan, other).expect_err("a byte too much");
+        assert!(failure.message.contains("5.0 MiB and") && failure.message.contains("pool_bytes"), "{failure}");
     }
 
     fn space(limit_bytes: u64, arenas_max: Option<usize>) -> Limits {

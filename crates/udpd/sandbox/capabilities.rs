@@ -15,11 +15,21 @@ const OF_FILES: CapabilitySet = CapabilitySet::DAC_OVERRIDE
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::CHOWN);
 
+/// What making a socket may take, beside what everybody may.
+const OF_SOCKETS: CapabilitySet =
+    CapabilitySet::NET_BIND_SERVICE.union(CapabilitySet::NET_ADMIN).union(CapabilitySet::NET_RAW);
+
+/// Whether this process has a right that a socket may need again when its threads have none left.
+pub fn has_rights_over_sockets() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.permitted.intersects(OF_SOCKETS))
+}
+
 /// What a duty keeps, if the process has it.
 fn kept(duty: Duty) -> CapabilitySet {
     match duty {
         // It makes a raw socket whenever the way to its destination changes.
         Duty::SourceKeepingRelay => CapabilitySet::NET_RAW,
+        Duty::Warden => OF_SOCKETS,
         _ => CapabilitySet::empty(),
     }
 }

@@ -26,22 +26,28 @@ pub struct Attempt {
 impl Attempt {
     /// Whether the duty cannot do without it.
     pub fn is_granted(&self) -> bool {
-        self.duty == Duty::SourceKeepingRelay && self.what == RAW_SOCKET
+        match self.what {
+            RAW_SOCKET => self.duty == Duty::SourceKeepingRelay,
+            STREAM_SOCKET => matches!(self.duty, Duty::BrokerClient | Duty::BrokerMaker),
+            _ => false,
+        }
     }
 }
 
 const RAW_SOCKET: &str = "make a raw socket";
+const STREAM_SOCKET: &str = "make a TCP socket";
 
 /// Something to try, which says whether it was let through.
 type Try = fn() -> bool;
 
 /// What everybody tries.
-const TRIED: [(&str, Try); 7] = [
+const TRIED: [(&str, Try); 8] = [
     ("start a program", starts_a_program),
     ("trace a process", traces_a_process),
     ("load a program into the kernel", loads_into_the_kernel),
     (RAW_SOCKET, makes_a_raw_socket),
     ("make a packet socket", makes_a_packet_socket),
+    (STREAM_SOCKET, makes_a_stream_socket),
     ("read a file outside", reads_outside),
     ("write a file outside", writes_outside),
 ];
@@ -82,6 +88,11 @@ fn makes_a_raw_socket() -> bool {
 
 fn makes_a_packet_socket() -> bool {
     let made: nix::Result<OwnedFd> = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None);
+    made.is_ok()
+}
+
+fn makes_a_stream_socket() -> bool {
+    let made: nix::Result<OwnedFd> = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None);
     made.is_ok()
 }
 

@@ -53,6 +53,12 @@ impl Sandbox {
         self.reaches.get().filter(|_| self.parts.landlock).map(|reaches| &reaches.maker)
     }
 
+    /// Whether a thread that is started from now on may still connect by TCP.
+    pub fn may_connect(&self) -> bool {
+        let Parts { landlock, seccomp, .. } = self.parts;
+        !(landlock || seccomp) || self.reaches.get().is_none_or(|reaches| reaches.maker.connects)
+    }
+
     /// What threads could not give up.
     pub fn refused(&self) -> Vec<String> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -83,7 +89,7 @@ impl Reaches {
             Duty::Window => Some(&self.windows),
             Duty::Keeper => Some(&self.keepers),
             Duty::BrokerClient => Some(&self.broker_clients),
-            Duty::Maker => Some(&self.maker),
+            Duty::Maker | Duty::BrokerMaker => Some(&self.maker),
             Duty::Watchdog => Some(&self.watchdog),
             _ => None,
         }

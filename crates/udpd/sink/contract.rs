@@ -10,6 +10,9 @@ use crate::ledger::{Tallies, Tally};
 
 /// One destination, as its consumer uses it.
 pub trait Sink: Send + fmt::Debug {
+    /// The first call, and the only one of its kind: nobody else writes any more what this sink writes. It may wait.
+    fn begin(&mut self) {}
+
     /// Takes every datagram of the batch. It may keep copies; it does not keep the batch.
     fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies);
 

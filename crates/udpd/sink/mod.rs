@@ -14,6 +14,7 @@ pub mod file;
 pub mod kafka;
 pub mod null;
 pub mod outbox;
+mod prospect;
 pub mod relay;
 pub mod settings;
 pub mod stdout;
@@ -26,5 +27,6 @@ pub(crate) mod written;
 
 pub use contract::{Feeders, Sink};
 pub(crate) use contract::{deliver, fail};
+pub use prospect::Prospect;
 pub use settings::{AnySettings, Differs, SinkSettings};
 pub use supplied::Supplied;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::contract::Sink;
 use super::file::FileKeeper;
+use super::prospect::Prospect;
 use crate::exit::Failure;
 use crate::format::Format;
 use crate::format::encoder::{Encoder, Scene};
@@ -123,6 +124,7 @@ pub struct Opening<'a> {
     pub caller: &'a Caller,
     /// Keeps the files of all consumers of the sink; whoever needs one first makes it.
     pub keeper: &'a mut Option<FileKeeper>,
+    pub prospect: &'a Prospect,
 }
 
 impl Opening<'_> {

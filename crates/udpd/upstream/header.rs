@@ -1,7 +1,8 @@
-//! What the header of a datagram says of its place in its stream. Pure, bounded by the bytes that were kept, and blind
-//! to everything behind the header.
+//! What the header of a datagram says of its place in its stream: a function for each protocol, which returns `None`
+//! for what is not of it, or too short. Pure, bounded by the bytes that were kept, and blind to everything behind the
+//! header.
 
-use super::settings::{Fixed, Order, Sequence};
+use super::settings::{Fixed, Order};
 
 /// How many flows a datagram of NetFlow 5 has at the most where the exporter fits them into an Ethernet frame.
 pub(super) const FLOWS_MAX: u16 = 30;
@@ -30,21 +31,8 @@ pub(super) struct Clock {
     pub(super) made_at: Option<u32>,
 }
 
-/// Reads the header. `port` is the sender's. `None` for what is not of this protocol, or too short. The units of an
-/// IPFIX message are 0 here: see `ipfix`.
 #[inline]
-pub(super) fn parse(sequence: Sequence, payload: &[u8], port: u16) -> Option<Header> {
-    match sequence {
-        Sequence::NetFlow5 => netflow5(payload),
-        Sequence::NetFlow9 => netflow9(payload),
-        Sequence::Ipfix => ipfix(payload),
-        Sequence::Sflow => sflow(payload),
-        Sequence::Rtp => rtp(payload),
-        Sequence::Fixed(place) => fixed(place, payload, port),
-    }
-}
-
-fn netflow5(payload: &[u8]) -> Option<Header> {
+pub(super) fn netflow5(payload: &[u8]) -> Option<Header> {
     let header = payload.first_chunk::<24>()?;
     let flows = short(header, 2)?;
     // A forged count would move the stream by as much. More than the usual 30 have to be there.
@@ -59,7 +47,8 @@ fn netflow5(payload: &[u8]) -> Option<Header> {
     })
 }
 
-fn netflow9(payload: &[u8]) -> Option<Header> {
+#[inline]
+pub(super) fn netflow9(payload: &[u8]) -> Option<Header> {
     let header = payload.first_chunk::<20>()?;
     (short(header, 0)? == 9).then_some(())?;
     Some(Header {
@@ -70,7 +59,9 @@ fn netflow9(payload: &[u8]) -> Option<Header> {
     })
 }
 
-fn ipfix(payload: &[u8]) -> Option<Header> {
+/// The units of a message are 0 here: see `ipfix`.
+#[inline]
+pub(super) fn ipfix(payload: &[u8]) -> Option<Header> {
     let header = payload.first_chunk::<16>()?;
     (short(header, 0)? == 10).then_some(())?;
     Some(Header {
@@ -82,7 +73,8 @@ fn ipfix(payload: &[u8]) -> Option<Header> {
 }
 
 /// Version 5, whose agent has an IPv4 or an IPv6 address.
-fn sflow(payload: &[u8]) -> Option<Header> {
+#[inline]
+pub(super) fn sflow(payload: &[u8]) -> Option<Header> {
     (long(payload, 0)? == 5).then_some(())?;
     let (agent, at) = match long(payload, 4)? {
         1 => (u64::from(long(payload, 8)?) << 32, 12),
@@ -98,7 +90,8 @@ fn sflow(payload: &[u8]) -> Option<Header> {
 }
 
 /// Version 2. What shares its port with RTCP has a payload type that RTP leaves free for that (RFC 5761).
-fn rtp(payload: &[u8]) -> Option<Header> {
+#[inline]
+pub(super) fn rtp(payload: &[u8]) -> Option<Header> {
     let header = payload.first_chunk::<12>()?;
     let is_rtp = header[0] >> 6 == 2 && !(64..96).contains(&(header[1] & 0x7f));
     is_rtp.then_some(())?;
@@ -110,8 +103,9 @@ fn rtp(payload: &[u8]) -> Option<Header> {
     })
 }
 
+/// `port` is the sender's.
 #[inline]
-fn fixed(Fixed { offset, bytes, order }: Fixed, payload: &[u8], port: u16) -> Option<Header> {
+pub(super) fn fixed(Fixed { offset, bytes, order }: Fixed, payload: &[u8], port: u16) -> Option<Header> {
     let written = payload.get(offset..)?;
     // All of a word at once where there is one; from the end of a datagram what there is of it.
     let word = match written.first_chunk() {
@@ -146,6 +140,18 @@ fn mixed(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::upstream::settings::Sequence;
+
+    fn parse(sequence: Sequence, payload: &[u8], port: u16) -> Option<Header> {
+        match sequence {
+            Sequence::NetFlow5 => netflow5(payload),
+            Sequence::NetFlow9 => netflow9(payload),
+            Sequence::Ipfix => ipfix(payload),
+            Sequence::Sflow => sflow(payload),
+            Sequence::Rtp => rtp(payload),
+            Sequence::Fixed(place) => fixed(place, payload, port),
+        }
+    }
 
     const ALL: &[Sequence] = &[
         Sequence::NetFlow5,

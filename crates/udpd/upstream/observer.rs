@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use mmsg::{Datagram, RecvBatch};
+use mmsg::RecvBatch;
 
 use super::header::{self, Header};
 use super::ipfix::{self, Set};
@@ -53,11 +53,14 @@ impl Observer {
 
     /// Notes what is in a batch. To be called before anything of it is discarded.
     pub fn observe(&mut self, batch: &RecvBatch) {
-        for datagram in batch.datagrams() {
-            self.note(&datagram);
-        }
-        while let Some(run) = self.runs.pop() {
-            write_run(&mut self.writer, &self.ring, run);
+        // A loop for each protocol, so that what its headers never have costs nothing.
+        match self.sequence {
+            Sequence::NetFlow5 => self.note_runs(batch, |payload, _| header::netflow5(payload)),
+            Sequence::NetFlow9 => self.note_runs(batch, |payload, _| header::netflow9(payload)),
+            Sequence::Ipfix => self.note_messages(batch),
+            Sequence::Sflow => self.note_runs(batch, |payload, _| header::sflow(payload)),
+            Sequence::Rtp => self.note_runs(batch, |payload, _| header::rtp(payload)),
+            Sequence::Fixed(place) => self.note_runs(batch, |payload, port| header::fixed(place, payload, port)),
         }
         self.writer.publish();
         self.bell.ring();
@@ -69,25 +72,27 @@ impl Observer {
         self.ring.is_other_socket.store(true, Ordering::Relaxed);
     }
 
+    /// What follows one another in its stream, with one note. `parse` reads a header, given the sender's port.
     #[inline]
-    fn note(&mut self, datagram: &Datagram<'_>) {
-        let source = headers::source(datagram);
-        let Some(header) = header::parse(self.sequence, datagram.payload(), source.port()) else {
-            add(&self.ring.unnumbered, 1);
-            return;
-        };
-        let key = Key::new(source.ip(), header.stream);
-        let drops = if self.knows_drops { datagram.drop_overflow().unwrap_or(0) } else { 0 };
-        if self.sequence == Sequence::Ipfix {
-            self.note_message(key, &header, datagram.payload());
-            return;
+    fn note_runs(&mut self, batch: &RecvBatch, parse: impl Fn(&[u8], u16) -> Option<Header>) {
+        for datagram in batch.datagrams() {
+            let source = headers::source(&datagram);
+            let Some(header) = parse(datagram.payload(), source.port()) else {
+                add(&self.ring.unnumbered, 1);
+                continue;
+            };
+            let key = Key::new(source.ip(), header.stream);
+            let drops = if self.knows_drops { datagram.drop_overflow().unwrap_or(0) } else { 0 };
+            if !self.runs.go_on(&key, &header, drops) {
+                self.begin(key, header, drops);
+            }
+            if u64::from(header.units) > self.units_max {
+                self.units_max = header.units.into();
+                self.ring.units_max.store(self.units_max, Ordering::Relaxed);
+            }
         }
-        if !self.runs.go_on(&key, &header, drops) {
-            self.begin(key, header, drops);
-        }
-        if u64::from(header.units) > self.units_max {
-            self.units_max = header.units.into();
-            self.ring.units_max.store(self.units_max, Ordering::Relaxed);
+        while let Some(run) = self.runs.pop() {
+            write_run(&mut self.writer, &self.ring, run);
         }
     }
 
@@ -99,7 +104,19 @@ impl Observer {
         self.runs.begin(&run, |closed| write_run(&mut self.writer, &self.ring, closed));
     }
 
-    /// A message of IPFIX, with what its sets say, in one piece.
+    /// IPFIX: what a message covers is known only when its sets have been read, so there are no runs.
+    fn note_messages(&mut self, batch: &RecvBatch) {
+        for datagram in batch.datagrams() {
+            let Some(header) = header::ipfix(datagram.payload()) else {
+                add(&self.ring.unnumbered, 1);
+                continue;
+            };
+            let key = Key::new(headers::source(&datagram).ip(), header.stream);
+            self.note_message(key, &header, datagram.payload());
+        }
+    }
+
+    /// A message, with what its sets say, in one piece.
     fn note_message(&mut self, key: Key, header: &Header, payload: &[u8]) {
         let Header { number, clock, .. } = *header;
         let notes = &mut self.notes;

@@ -79,6 +79,19 @@ impl Upkeep {
         }
     }
 
+    /// The same in place of another, whose pipeline has ended: what that has found of a listener that spins as before
+    /// is not looked for, and said, again.
+    pub fn after(&self, before: &Config, config: &Config, pipeline: &Pipeline) -> Self {
+        let mut next = Self::new(config, pipeline);
+        next.spinning.retain(|&index| {
+            let listener = &config.listeners[index];
+            let is_same = |known: &Listener| known.name == listener.name && known.busy_poll == listener.busy_poll;
+            let place = before.listeners.iter().position(is_same);
+            place.is_none_or(|place| self.spinning.contains(&place))
+        });
+        next
+    }
+
     /// Once a second.
     pub fn look(&mut self, pipeline: &Pipeline) {
         for (offences, watch) in &mut self.limits {

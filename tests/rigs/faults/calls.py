@@ -66,6 +66,9 @@ CALLS = [
     call("link", "EIO EPERM"),
     call("linkat", "EIO EPERM"),
     call("symlink", "EPERM"),
+    # Of the process that keeps rights, between its birth and its program.
+    call("chdir", "EACCES"),
+    call("dup2", "EMFILE"),
     call("unlink", "EIO EACCES"),
     call("unlinkat", "EIO EACCES"),
     call("rmdir", "EBUSY"),

@@ -5,10 +5,10 @@
 //!
 //! | bytes | from a size of | field |
 //! |---|---|---|
-//! | 0..2 | 16 | magic and version, `b5 01` |
+//! | 0..2 | 16 | magic and version, `b5 01`, or `b5 02` with more than 65,536 flows |
 //! | 2..4 | 16 | run: a random number, so that the stragglers of an earlier run are not mistaken |
 //! | 4..8 | 16 | checksum over everything else in the header, and the length |
-//! | 8..16 | 16 | sequence, from 0, in the low 48 bits; flow in the high 16 |
+//! | 8..16 | 16 | sequence, from 0, in the low 48 bits; flow in the high 16; with `b5 02` 40 and 24 bits |
 //! | 16..24 | 32 | time of sending, CLOCK_MONOTONIC in ns: of the call that sent the whole batch |
 //! | 24..32 | 32 | CLOCK_REALTIME - CLOCK_MONOTONIC at the sender, in ns |
 //! | the rest | 1 | a fixed pattern, each byte by its place |
@@ -17,6 +17,8 @@
 //!
 //! The checksum is a sum of products with odd constants, so that a sender pays two multiplications a datagram: the
 //! parts that stay the same in a batch are added up once. Damage to the body is seen by comparing it with the pattern.
+
+use mmsg::frames::Marks;
 
 /// What a header begins with; the second byte is the version.
 pub const MAGIC: [u8; 2] = [0xb5, 0x01];
@@ -33,11 +35,16 @@ pub const PAYLOAD_MAX: usize = 65_507;
 /// Sequences have this many bits.
 const SEQUENCE_BITS: u32 = 48;
 
+/// The same with more than 65,536 flows: fewer bits for each flow's sequence, and more for the flow.
+pub const MAGIC_OF_MANY: [u8; 2] = [0xb5, 0x02];
+const SEQUENCE_BITS_OF_MANY: u32 = 40;
+
 /// What a body is made of.
 static PATTERN: [u8; PAYLOAD_MAX] = pattern();
 
 /// Odd, without pattern: the fractional parts of the square roots of 2, 3, 5 and 7.
-const FACTORS: [u64; 4] = [0x6a09_e667_f3bc_c909, 0xbb67_ae85_84ca_a73b, 0x3c6e_f372_fe94_f82b, 0xa54f_f53a_5f1d_36f1];
+pub const FACTORS: [u64; 4] =
+    [0x6a09_e667_f3bc_c909, 0xbb67_ae85_84ca_a73b, 0x3c6e_f372_fe94_f82b, 0xa54f_f53a_5f1d_36f1];
 
 const fn pattern() -> [u8; PAYLOAD_MAX] {
     let mut bytes = [0; PAYLOAD_MAX];
@@ -70,7 +77,7 @@ impl SendTime {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     pub run: u16,
-    pub flow: u16,
+    pub flow: u32,
     /// Its number in that flow, from 0.
     pub sequence: u64,
     /// When it was sent, from 32 bytes on.
@@ -142,9 +149,9 @@ pub fn read(payload: &[u8], length: usize) -> Reading {
     if length < SEQUENCED_BYTES {
         return if is_pattern(payload, 0) { Reading::Short } else { Reading::Foreign };
     }
-    if payload.len() < TIMED_BYTES.min(length) || payload[..2] != MAGIC {
+    let Some(bits) = sequence_bits(payload).filter(|_| payload.len() >= TIMED_BYTES.min(length)) else {
         return Reading::Foreign;
-    }
+    };
     let run = u16::from_le_bytes([payload[2], payload[3]]);
     let number = word(payload, 8);
     let mut sum = first_part(run, length).wrapping_add(FACTORS[1].wrapping_mul(number));
@@ -158,8 +165,26 @@ pub fn read(payload: &[u8], length: usize) -> Reading {
     if written != fold(sum) || !is_pattern(payload, body) {
         return Reading::Corrupted;
     }
-    let flow = (number >> SEQUENCE_BITS) as u16;
-    Reading::Datagram(Header { run, flow, sequence: number & ((1 << SEQUENCE_BITS) - 1), sent })
+    let flow = (number >> bits) as u32;
+    Reading::Datagram(Header { run, flow, sequence: number & ((1 << bits) - 1), sent })
+}
+
+/// How many bits of the number are the sequence; `None` where nothing of the bench begins.
+fn sequence_bits(payload: &[u8]) -> Option<u32> {
+    match *payload.first_chunk()? {
+        MAGIC => Some(SEQUENCE_BITS),
+        MAGIC_OF_MANY => Some(SEQUENCE_BITS_OF_MANY),
+        _ => None,
+    }
+}
+
+/// The marks of a generator of frames, which writes what [`Stamp`] writes.
+pub fn marks(run: u16, flows: u32) -> Marks {
+    let (magic, sequence_bits) = match flows <= 1 << (u64::BITS - SEQUENCE_BITS) {
+        true => (MAGIC, SEQUENCE_BITS),
+        false => (MAGIC_OF_MANY, SEQUENCE_BITS_OF_MANY),
+    };
+    Marks { magic, run, factors: FACTORS, flow_bits: u64::BITS - sequence_bits }
 }
 
 fn is_pattern(payload: &[u8], from: usize) -> bool {
@@ -234,6 +259,18 @@ mod tests {
         let whole = written(100, 3, 4);
         assert_eq!(read(&whole[..99], 99), Reading::Corrupted);
         assert!(matches!(read(&whole[..50], 100), Reading::Datagram(_)));
+    }
+
+    #[test]
+    fn with_many_flows_there_are_more_bits_for_the_flow_and_fewer_for_its_sequence() {
+        assert_eq!((marks(7, 65_536).magic, marks(7, 65_536).flow_bits), (MAGIC, 16));
+        let marks = marks(7, 65_537);
+        assert_eq!((marks.magic, marks.flow_bits), (MAGIC_OF_MANY, 24));
+        // Only the first two bytes say which it is, and the sum is over the number as a whole.
+        let mut datagram = written(64, 0xabcd, 0xef_0000_0000 | 9);
+        datagram[..2].copy_from_slice(&marks.magic);
+        let Reading::Datagram(header) = read(&datagram, 64) else { panic!("{:?}", read(&datagram, 64)) };
+        assert_eq!((header.flow, header.sequence), (0xab_cd00, 0xef_0000_0009));
     }
 
     #[test]

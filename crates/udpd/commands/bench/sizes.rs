@@ -56,6 +56,15 @@ impl Sizes {
         }
     }
 
+    /// Each size, as often as it comes.
+    pub fn all(self) -> Vec<usize> {
+        match self {
+            Self::Fixed(size) => vec![size],
+            Self::Range(from, to) => (from..=to).collect(),
+            Self::Imix => IMIX.to_vec(),
+        }
+    }
+
     /// A source of sizes. The same `seed` gives the same sizes.
     pub fn picker(self, seed: u64) -> Picker {
         // The generator needs a state that is not 0.

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::Crew;
 use crate::os::duty::Duty;
-use crate::os::threads;
+use crate::os::{threads, warden};
 use crate::plan::Plan;
 use crate::sandbox::{self, Mode, Reach, Reaches, Sandbox};
 use crate::sink::settings::Target;
@@ -64,6 +64,14 @@ impl Inside {
             log::info!("sandbox = \"off\": udpd keeps all of its rights");
             return Ok(());
         };
+        if sandbox::has_rights_over_sockets()
+            && let Err(error) = warden::start()
+        {
+            log::warn!(
+                "cannot start the process that keeps the rights of udpd (udpd-warden): {error}; a reload, and an \
+                 interface that comes back, can have no port below 1024 and no receive buffer above net.core.rmem_max"
+            );
+        }
         sandbox.open_only(reaches(config, plan, file));
         match sandbox::give_up_files_of_others() {
             Ok(()) => Ok(()),
@@ -73,9 +81,15 @@ impl Inside {
 
     /// Refuses what no thread can open that is started from now on. The keys of `[daemon]` stay as they were `before`.
     pub(super) fn refuse_beyond(&self, config: &Config, plan: &Plan, before: &Config) -> Result<(), Failure> {
-        let Some(open) = self.sandbox.as_ref().and_then(|sandbox| sandbox.reach_of_maker()) else { return Ok(()) };
+        let Some(sandbox) = &self.sandbox else { return Ok(()) };
         let config = Config { daemon: before.daemon.clone(), ..config.clone() };
         let wanted = reaches(&config, plan, None).maker;
+        if wanted.connects && !sandbox.may_connect() {
+            let message = "cannot connect to a broker: Permission denied, udpd was started without a sink of type \
+                           \"kafka\" and has given up what one needs";
+            return Err(Failure::new(ExitCode::Permission, message));
+        }
+        let Some(open) = sandbox.reach_of_maker() else { return Ok(()) };
         let is_below = |path: &PathBuf, open: &[PathBuf]| open.iter().any(|open| path.starts_with(open));
         let beyond = wanted.write.iter().find(|path| !is_below(path, &open.write));
         let beyond = beyond.or_else(|| wanted.read.iter().find(|path| !is_below(path, &open.read)));
@@ -152,18 +166,32 @@ pub(in crate::commands) fn reaches(config: &Config, plan: &Plan, file: Option<&P
     }
     keepers.write.sort();
     keepers.write.dedup();
+    let connects = has_brokers(config);
+    let of_brokers = broker_clients.read.iter().filter(|_| connects);
     let maker = Reach {
-        read: [&windows.read, &broker_clients.read].into_iter().flatten().cloned().chain(own_file).collect(),
+        read: windows.read.iter().chain(of_brokers).cloned().chain(own_file).collect(),
         write: keepers.write.clone(),
-        connects: true,
+        connects,
     };
     let watchdog = Reach { read: kernel(), ..Reach::default() };
     Reaches { main, windows, keepers, broker_clients, watchdog, maker }
 }
 
+/// Whether anybody connects to other hosts. No file holds a name that is looked up, so nobody else needs a resolver.
+fn has_brokers(config: &Config) -> bool {
+    config.sinks.iter().any(|sink| sink.settings.needs().duty == Duty::BrokerClient)
+}
+
+/// What the thread is there for that makes what a changed configuration needs.
+pub(super) fn duty_of_maker(config: &Config) -> Duty {
+    if has_brokers(config) { Duty::BrokerMaker } else { Duty::Maker }
+}
+
 /// What the threads of this daemon are there for, each once.
 pub(in crate::commands) fn duties(config: &Config) -> Vec<Duty> {
     let is_used = |duty: &Duty| match duty {
+        Duty::Warden => sandbox::has_rights_over_sockets(),
+        Duty::Maker | Duty::BrokerMaker => *duty == duty_of_maker(config),
         Duty::Follower => config.listeners.iter().any(|listener| listener.sequence.is_some()),
         Duty::Keeper => config.sinks.iter().any(|sink| matches!(sink.settings.target(), Target::Files(_))),
         Duty::Writer | Duty::UnixClient | Duty::Relay | Duty::SourceKeepingRelay | Duty::BrokerClient => {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, at, select};
 
+use super::departure::Departure;
 use super::hangup::Hangup;
 use super::reload::{self, Answer, Making, Outcome, Reloads, Reread};
 use super::say::say_ledger;
@@ -57,6 +58,7 @@ pub(super) struct Housekeeping<'a> {
     pub(super) config: Arc<Config>,
     pub(super) reloads: Reloads,
     pub(super) seats: Arc<Mutex<Seats>>,
+    pub(super) departure: Departure,
 }
 
 /// What somebody asks of the daemon.
@@ -78,8 +80,13 @@ impl<'a> Inbox<'a> {
         put_off.remove(first).map_or_else(|| crew::at_rest(|| self.events.recv_deadline(deadline)), Ok)
     }
 
+    /// Leaves something for the next look.
+    pub(super) fn put_off(&self, event: Event) {
+        self.put_off.borrow_mut().push_back(event);
+    }
+
     /// Whether somebody wants the daemon to end, within this time. What comes is put off.
-    fn is_told_to_end(&self, wait: Duration) -> bool {
+    pub(super) fn is_told_to_end(&self, wait: Duration) -> bool {
         let mut put_off = self.put_off.borrow_mut();
         put_off.extend(crew::at_rest(|| self.events.recv_timeout(wait)));
         put_off.iter().any(ends)
@@ -108,14 +115,14 @@ impl Watches {
 
 impl Housekeeping<'_> {
     /// Waits for the event that ends the daemon; once a second, does the housekeeping.
-    pub(super) fn until_end(mut self) -> (Event, Pipeline, Upkeep) {
+    pub(super) fn until_end(mut self) -> (Event, Pipeline, Upkeep, Departure) {
         let mut next = Instant::now() + HOUSEKEEPING;
         for round in 1_u32.. {
             loop {
                 match self.inbox.next(next) {
                     Ok(event) if ends(&event) => {
                         self.look_at_arrivals();
-                        return (event, self.pipeline, self.upkeep);
+                        return (event, self.pipeline, self.upkeep, self.departure);
                     }
                     Ok(event) => self = self.take(&event),
                     Err(RecvTimeoutError::Timeout) => break,
@@ -131,6 +138,9 @@ impl Housekeeping<'_> {
     /// Does what an event asks for.
     fn take(mut self, event: &Event) -> Self {
         let Event::Signal(number) = event else {
+            if *event == Event::TakeOver {
+                return self.hear_newcomers();
+            }
             let asked = self.reloads.asked();
             // One reload answers all who have asked by then, and each of them has left an event.
             return if asked.is_empty() { self } else { self.reload(asked) };
@@ -190,7 +200,7 @@ impl Housekeeping<'_> {
     }
 
     /// Waits for what a reload makes, with one eye on what happens meanwhile: whatever it opens may never answer.
-    fn wait_for(&mut self, making: Making) -> Result<Reread, Failure> {
+    pub(super) fn wait_for(&mut self, making: Making) -> Result<Reread, Failure> {
         let Making { made, turn } = making;
         let is_due = Instant::now() + reload::MAKING_LIMIT;
         let mut next = Instant::now() + HOUSEKEEPING;
@@ -225,7 +235,7 @@ impl Housekeeping<'_> {
         crew::at_rest(|| made.recv()).unwrap_or_else(|_| Err(reload::panicked()))
     }
 
-    fn put_in_force(mut self, reread: Reread) -> (Self, String) {
+    pub(super) fn put_in_force(mut self, reread: Reread) -> (Self, String) {
         let Reread { config, plan, outcome } = reread;
         log::set_max_level(config.daemon.log_level);
         config.warnings.iter().for_each(|warning| log::warn!("{warning}"));
@@ -239,13 +249,14 @@ impl Housekeeping<'_> {
                 // What has not gone over by then goes over in its own time.
                 let _ = self.pipeline.wait_for_those_before(SETTLE_LIMIT);
                 self.upkeep.end();
-                self.upkeep = Upkeep::new(&config, &self.pipeline);
+                self.upkeep = self.upkeep.after(&self.config, &config, &self.pipeline);
                 self.watches = Watches::new(&config, &plan, &self.pipeline);
                 *self.seats.lock().unwrap_or_else(PoisonError::into_inner) = published::of(&config, &plan);
                 self.store.keep(&self.pipeline);
                 words::say(&config, &plan);
                 let (listeners, lanes) = (config.listeners.len(), self.pipeline.lanes().len());
-                format!("in force: {listeners} listeners, {lanes} lanes, {} sinks", config.sinks.len())
+                let done = format!("in force: {listeners} listeners, {lanes} lanes, {} sinks", config.sinks.len());
+                done + &say_waiting(&self.pipeline)
             }
         };
         if !left_alone.is_empty() {
@@ -296,11 +307,21 @@ impl Housekeeping<'_> {
     }
 }
 
+/// The sinks that have yet to begin, because those of before write what they are to write.
+fn say_waiting(pipeline: &Pipeline) -> String {
+    let waiting: Vec<&str> = pipeline.sinks_that_wait().into_iter().collect();
+    if waiting.is_empty() {
+        return String::new();
+    }
+    let waiting = waiting.join(", ");
+    format!("; yet to begin, when what they write is closed with the settings of before: sinks {waiting}")
+}
+
 /// Whether the daemon is to end.
 fn ends(event: &Event) -> bool {
     match event {
         Event::Signal(number) => matches!(signals::effect_of(*number), Effect::End | Effect::EndForced),
-        Event::SinkClosed(_) | Event::ThreadPanicked(_) => true,
-        Event::Reload => false,
+        Event::SinkClosed(_) | Event::ThreadPanicked(_) | Event::TakenOver(_) | Event::Stranded(_) => true,
+        Event::Reload | Event::TakeOver => false,
     }
 }

@@ -2,24 +2,30 @@
 //! closes the books.
 
 mod activation;
+mod departure;
 mod hangup;
 mod inside;
 mod keeping;
+mod leaving;
 mod record;
 mod reload;
 mod say;
 mod store;
+mod take_over;
 mod will;
+mod windows;
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
 use self::activation::Passed;
+use self::departure::{DRAIN_LIMIT, Departure};
 use self::hangup::Hangup;
 use self::inside::Inside;
 pub(super) use self::inside::{duties, reaches};
@@ -27,9 +33,10 @@ use self::keeping::{Housekeeping, Inbox, Watches};
 use self::reload::Reloads;
 use self::say::{say_lane, say_ledger, say_pages};
 use self::store::Store;
+use self::take_over::TakenOver;
+use self::windows::BoundWindows;
 use crate::config::Config;
-use crate::endpoint::control::{ControlServer, ControlSocket, Seats};
-use crate::endpoint::metrics::{MetricsHandle, MetricsServer, TokenFile};
+use crate::endpoint::control::Predecessor;
 use crate::exit::{ExitCode, Failure};
 use crate::logging;
 use crate::os::crew::{self, Crew, Event};
@@ -38,29 +45,25 @@ use crate::os::signals::{self, Effect};
 use crate::pipeline::Pipeline;
 use crate::plan::limits::Limits;
 use crate::plan::{self, Plan, descriptors, published, words};
-use crate::settings::Chosen;
 use crate::watch::losses::LossWatch;
 use crate::watch::status::StatusLine;
 use crate::watch::upkeep::Upkeep;
 use crate::watch::watchdog::Watchdog;
-
-/// How long a sink that takes nothing holds up the end.
-const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long the last log lines may take.
 const LOG_LIMIT: Duration = Duration::from_millis(200);
 
 /// Runs until a signal comes or a sink is closed for good.
 ///
-/// A reload reads `file` again.
-pub fn execute(config: Config, file: Option<PathBuf>) -> Result<(), Failure> {
+/// A reload reads `file` again. `takes_over` asks a daemon that runs for its sockets and its place.
+pub fn execute(config: Config, file: Option<PathBuf>, takes_over: bool) -> Result<(), Failure> {
     // Before anything is opened here, whose number could be taken for one that was passed.
     let passed = activation::take_passed()?;
     let (crew, events) = Crew::new();
     let (inside, crew) = Inside::prepare(config.daemon.sandbox, crew)?;
     signals::watch(&crew)?;
     let logger = logging::start(config.daemon.log_level, config.daemon.log_format, io::stderr(), &crew)?;
-    let outcome = serve(config, file, passed, inside, &crew, &events);
+    let outcome = serve(config, file, passed, inside, (&crew, &events), takes_over);
     logger.finish(LOG_LIMIT);
     outcome
 }
@@ -70,39 +73,35 @@ fn serve(
     file: Option<PathBuf>,
     passed: Passed,
     inside: Inside,
-    crew: &Crew,
-    events: &Receiver<Event>,
+    (crew, events): (&Crew, &Receiver<Event>),
+    takes_over: bool,
 ) -> Result<(), Failure> {
     let (own, inside, started) = (Arc::new(config), Arc::new(inside), Instant::now());
     let config: &Config = &own;
     let notifier = Arc::new(Notifier::from_environment());
-    let mut store = Store::new(&notifier, &passed.kept, passed.record);
-    let plan = plan::make(config, &plan::neighbours(None))?;
-    Limits::read(Path::new("/")).refuse_start(config, &plan)?;
-    descriptors::provide(config, &plan)?;
-    inside.begin(config, &plan, file.as_deref())?;
+    // What a service manager has passed is as good: the process before has ended.
+    let takes_over = takes_over && passed.kept.sockets().is_empty();
+    let mut predecessor = if takes_over { take_over::find(config)? } else { None };
+    let plan = plan_beside(&mut predecessor, config, &inside, file.as_deref())?;
     crew.enlist("main");
     let watchdog = Watchdog::start(crew, &notifier)?;
-    // First what tells a second daemon on the same configuration from the first, so that it ends before it takes a
-    // datagram.
-    let windows = BoundWindows::bind(config).map_err(|failure| inside.explain(failure))?;
-    let claims = passed.kept.claim(config, &plan)?;
-    store.forget(&claims.gone);
-    store.begin(config, &plan, &claims);
-    let pipeline =
-        Pipeline::start_with(claims, config, &plan, started, crew).map_err(|failure| inside.explain(failure))?;
+    let begun = match predecessor {
+        Some(predecessor) => take_over::begin(predecessor, (config, &plan), started, &notifier, crew),
+        None => begin(passed, (config, &plan), started, &notifier, crew),
+    };
+    let TakenOver { mut store, windows, pipeline } = begun.map_err(|failure| inside.explain(failure))?;
     // What the host lost before is not told.
     crew::at_rest(|| pipeline.books().look_at_host());
     // Its first look comes before anybody can ask what it has seen.
     let upkeep = Upkeep::new(config, &pipeline);
     let seats = Arc::new(Mutex::new(published::of(config, &plan)));
-    let reloads = Reloads::start(file, crew, Arc::clone(&inside))?;
-    let windows = windows.serve(&pipeline, &seats, &reloads, crew);
+    let reloads = Reloads::start(file, config, crew, Arc::clone(&inside))?;
+    let departure = Departure::new(crew);
+    let windows = windows.serve(&pipeline, &seats, (&reloads, &departure), crew);
     let windows = match windows.and_then(|windows| inside.complete(crew).map(|()| windows)) {
         Ok(windows) => windows,
         Err(failure) => {
-            // It receives already: what came in this moment is delivered and told.
-            say_ledger(&pipeline.stop(DRAIN_LIMIT, |wait| is_told_to_end(events, wait)));
+            end_at_once(pipeline, &mut store, events);
             return Err(failure);
         }
     };
@@ -121,19 +120,71 @@ fn serve(
         config: Arc::clone(&own),
         reloads,
         seats,
+        departure,
     };
     watchdog.begin();
-    let (reason, pipeline, mut upkeep) = housekeeping.until_end();
+    let (reason, pipeline, mut upkeep, departure) = housekeeping.until_end();
     // The end has a limit of its own, and so has the manager for it.
     drop(watchdog);
-    notifier.stopping();
-    log::info!("stopping: {}", reason.text());
-    let snapshot = pipeline.stop(DRAIN_LIMIT, |wait| is_told_to_end(events, wait));
-    store.end();
+    say_end(&reason, &notifier);
+    let last = LastEvents::new(events);
+    let snapshot = pipeline.stop(DRAIN_LIMIT, |wait| last.is_told_to_end(wait));
+    store.end(!is_panic(&reason) && last.nobody_has_died());
     upkeep.end();
     windows.close();
     say_ledger(&snapshot);
-    reason.into_result().and(config.daemon.stats_on_exit.as_deref().map_or(Ok(()), |path| snapshot.save(path)))
+    let saved = config.daemon.stats_on_exit.as_deref().map_or(Ok(()), |path| snapshot.save(path));
+    // Whoever has taken over waits for the end of this connection where it cannot see that of the process.
+    drop(departure);
+    reason.into_result().and(saved)
+}
+
+/// The plan, if there is room for it on this machine and beside the process that is taken over from; and what threads
+/// may open.
+fn plan_beside(
+    predecessor: &mut Option<Predecessor>,
+    config: &Config,
+    inside: &Inside,
+    file: Option<&Path>,
+) -> Result<Plan, Failure> {
+    let make = |predecessor: Option<&Predecessor>| {
+        let plan = plan::make(config, &plan::neighbours(predecessor.map(Predecessor::path)))?;
+        Limits::read(Path::new("/")).refuse_start(config, &plan)?;
+        match predecessor {
+            Some(predecessor) => take_over::provide(predecessor, config, &plan)?,
+            None => descriptors::provide(config, &plan)?,
+        }
+        inside.begin(config, &plan, file)?;
+        Ok(plan)
+    };
+    let made = make(predecessor.as_ref());
+    made.inspect_err(|failure| predecessor.iter_mut().for_each(|predecessor| predecessor.give_up(failure)))
+}
+
+/// Begins on what a service manager has passed, if anything.
+fn begin(
+    passed: Passed,
+    (config, plan): (&Config, &Plan),
+    started: Instant,
+    notifier: &Arc<Notifier>,
+    crew: &Crew,
+) -> Result<TakenOver, Failure> {
+    let mut store = Store::new(notifier, &passed.kept, passed.record);
+    // First what tells a second daemon on the same configuration from the first, so that it ends before it takes a
+    // datagram.
+    let windows = BoundWindows::bind(config)?;
+    let claims = passed.kept.claim(config, plan)?;
+    store.forget(&claims.gone);
+    store.begin(config, plan, &claims);
+    let pipeline = Pipeline::start_with(claims, config, plan, started, crew)?;
+    Ok(TakenOver { store, windows, pipeline })
+}
+
+/// The start has failed, and it receives already: what came in this moment is delivered and told.
+fn end_at_once(pipeline: Pipeline, store: &mut Store, events: &Receiver<Event>) {
+    let books = pipeline.books();
+    say_ledger(&pipeline.stop(DRAIN_LIMIT, |wait| LastEvents::new(events).is_told_to_end(wait)));
+    store.give_back(&books);
 }
 
 /// Everything is open and everybody receives.
@@ -152,10 +203,48 @@ fn say_readiness(pipeline: &Pipeline, config: &Config, plan: &Plan, store: &mut 
     log::info!("ready: {receiving}");
 }
 
-/// Whether the operator asks for the end within this time.
-fn is_told_to_end(events: &Receiver<Event>, wait: Duration) -> bool {
-    let event = events.recv_timeout(wait);
-    matches!(event, Ok(Event::Signal(number)) if signals::effect_of(number) == Effect::End)
+/// A service goes on in the process that has taken over.
+fn say_end(reason: &Event, notifier: &Notifier) {
+    if !matches!(reason, Event::TakenOver(_)) {
+        notifier.stopping();
+    }
+    log::info!("stopping: {}", reason.text());
+}
+
+/// What is heard while the pipeline ends.
+struct LastEvents<'a> {
+    events: &'a Receiver<Event>,
+    has_died: Cell<bool>,
+}
+
+impl<'a> LastEvents<'a> {
+    fn new(events: &'a Receiver<Event>) -> Self {
+        Self { events, has_died: Cell::new(false) }
+    }
+
+    /// Whether the operator asks for the end within this time.
+    fn is_told_to_end(&self, wait: Duration) -> bool {
+        let event = self.events.recv_timeout(wait);
+        event.as_ref().is_ok_and(|event| self.note(event))
+    }
+
+    /// Whether every thread that has ended by now has done so by itself.
+    fn nobody_has_died(&self) -> bool {
+        self.events.try_iter().for_each(|event| {
+            self.note(&event);
+        });
+        !self.has_died.get()
+    }
+
+    /// Whether it asks for the end.
+    fn note(&self, event: &Event) -> bool {
+        self.has_died.set(self.has_died.get() || is_panic(event));
+        matches!(event, Event::Signal(number) if signals::effect_of(*number) == Effect::End)
+    }
+}
+
+fn is_panic(event: &Event) -> bool {
+    matches!(event, Event::ThreadPanicked(_))
 }
 
 impl Event {
@@ -170,6 +259,9 @@ impl Event {
             Self::Signal(number) => signals::name_of(*number),
             Self::SinkClosed(why) => why.clone(),
             Self::Reload => "a reload".to_owned(),
+            Self::TakeOver => "a wish to take over".to_owned(),
+            Self::TakenOver(by) => format!("{by} has taken over"),
+            Self::Stranded(why) => why.clone(),
             Self::ThreadPanicked(name) => {
                 format!("thread {name} has panicked, which is a bug of udpd: please report it")
             }
@@ -178,88 +270,9 @@ impl Event {
 
     fn into_result(self) -> Result<(), Failure> {
         match self {
+            Self::TakenOver(_) => Ok(()),
             Self::Signal(number) if signals::effect_of(number) != Effect::EndForced => Ok(()),
-            Self::Signal(_) | Self::SinkClosed(_) | Self::ThreadPanicked(_) | Self::Reload => {
-                Err(Failure::new(ExitCode::Failure, self.text()))
-            }
-        }
-    }
-}
-
-/// The ways to look at the daemon from outside, before there is anything to see.
-struct BoundWindows {
-    control: Option<ControlSocket>,
-    metrics: Option<MetricsServer>,
-    token: Option<TokenFile>,
-}
-
-impl BoundWindows {
-    fn bind(config: &Config) -> Result<Self, Failure> {
-        let control = optional(&config.daemon.control_socket, "control socket", |path| ControlSocket::bind(path))?;
-        let metrics =
-            optional(&config.daemon.metrics_address, "metrics endpoint", |address| MetricsServer::bind(*address))?;
-        // A token that cannot be had is an error: without it, everybody could see what it is there to protect.
-        let token = config.daemon.metrics_token_file.as_deref().map(TokenFile::read).transpose()?;
-        Ok(Self { control, metrics, token })
-    }
-
-    fn serve(
-        self,
-        pipeline: &Pipeline,
-        seats: &Arc<Mutex<Seats>>,
-        reloads: &Reloads,
-        crew: &Crew,
-    ) -> Result<Windows, Failure> {
-        let (for_control, for_metrics) = (pipeline.books(), pipeline.books());
-        let (files, for_seats) = (pipeline.files(), pipeline.books());
-        let seats = Arc::clone(seats);
-        let planned = move || seats.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let reload = reloads.asker();
-        let seats = move || published::now(planned(), |listener, lane| for_seats.core_of(listener, lane));
-        let token = self.token;
-        Ok(Windows {
-            control: self
-                .control
-                .map(|socket| socket.serve(crew, move || for_control.snapshot(), move || files.reopen(), reload, seats))
-                .transpose()?,
-            metrics: self
-                .metrics
-                .map(|server| server.serve(crew, token, move || for_metrics.snapshot()))
-                .transpose()?,
-        })
-    }
-}
-
-/// The same, open.
-struct Windows {
-    control: Option<ControlServer>,
-    metrics: Option<MetricsHandle>,
-}
-
-impl Windows {
-    fn close(self) {
-        if let Some(control) = self.control {
-            control.stop();
-        }
-        if let Some(metrics) = self.metrics {
-            metrics.stop();
-        }
-    }
-}
-
-/// What the operator wrote must be had; a default that cannot be had costs one warning.
-fn optional<T, W>(
-    chosen: &Chosen<Option<T>>,
-    what: &str,
-    open: impl FnOnce(&T) -> Result<W, Failure>,
-) -> Result<Option<W>, Failure> {
-    let Some(value) = &chosen.value else { return Ok(None) };
-    match open(value) {
-        Ok(window) => Ok(Some(window)),
-        Err(failure) if chosen.written => Err(failure),
-        Err(failure) => {
-            log::warn!("running without a {what}: {failure}");
-            Ok(None)
+            _ => Err(Failure::new(ExitCode::Failure, self.text())),
         }
     }
 }

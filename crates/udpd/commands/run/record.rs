@@ -34,10 +34,32 @@ pub(crate) struct Record {
     /// It has ended by itself, with closed books.
     pub ended: bool,
     pub held_at_most: Held,
+    /// What processes before it may have lost. It stands here until this one has it in its books and is ready.
+    pub before: Unsaid,
     /// Datagrams under way when it looked last.
     pub in_flight: u64,
     /// The kernel's counts of drops when it looked last, by the inode of the socket.
     pub drops: Drops,
+}
+
+/// What no process that was ready has said yet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Unsaid {
+    pub held_at_most: Held,
+    pub in_flight: u64,
+}
+
+impl Record {
+    /// What it may have lost, with what it had yet to say of those before it.
+    pub(crate) fn lost(&self) -> Unsaid {
+        let own = if self.ended { Held::default() } else { self.held_at_most };
+        let add = |one: u64, other: u64| one.saturating_add(other);
+        let held_at_most = Held {
+            datagrams: add(own.datagrams, self.before.held_at_most.datagrams),
+            bytes: add(own.bytes, self.before.held_at_most.bytes),
+        };
+        Unsaid { held_at_most, in_flight: add(self.in_flight, self.before.in_flight) }
+    }
 }
 
 /// The file.
@@ -116,7 +138,8 @@ mod tests {
 
     fn record(in_flight: u64, sockets: u64) -> Record {
         let drops = (0..sockets).map(|inode| (inode, 7)).collect();
-        Record { pid: 4, ended: false, held_at_most: Held { datagrams: 5, bytes: 6 }, in_flight, drops }
+        let held_at_most = Held { datagrams: 5, bytes: 6 };
+        Record { pid: 4, held_at_most, in_flight, drops, ..Record::default() }
     }
 
     fn reopened(file: &RecordFile) -> Option<Record> {

@@ -12,12 +12,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
-use super::inside::Inside;
+use super::inside::{self, Inside};
 use crate::config::{Config, Host, MayCome, Sink};
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::snapshot::ReloadSnapshot;
 use crate::os::crew::{self, Crew, Event};
-use crate::os::duty::Duty;
 use crate::os::threads;
 use crate::pipeline::{Forerunner, Heir, Turn};
 use crate::plan::limits::Limits;
@@ -69,15 +68,21 @@ pub(super) struct Reread {
 }
 
 impl Reloads {
-    /// Starts the thread, which goes into its sandbox at once.
-    pub(super) fn start(file: Option<PathBuf>, crew: &Crew, inside: Arc<Inside>) -> Result<Self, Failure> {
+    /// Starts the thread, which goes into its sandbox at once. It has what threads of this configuration need.
+    pub(super) fn start(
+        file: Option<PathBuf>,
+        config: &Config,
+        crew: &Crew,
+        inside: Arc<Inside>,
+    ) -> Result<Self, Failure> {
         let (jobs, orders) = unbounded::<Job>();
         let work = move || {
             while let Ok(job) = crew::at_rest(|| orders.recv()) {
                 crew::at_rest(job);
             }
         };
-        crew.spawn("udpd-reload", Duty::Maker, work).map_err(|error| threads::refusal("udpd-reload", &error))?;
+        let duty = inside::duty_of_maker(config);
+        crew.spawn("udpd-reload", duty, work).map_err(|error| threads::refusal("udpd-reload", &error))?;
         let (asking, asked) = unbounded();
         Ok(Self { file, jobs, asked, asking, crew: crew.clone(), inside })
     }
@@ -115,6 +120,24 @@ impl Reloads {
             let _ = done.send(outcome);
         };
         // A thread that has panicked takes none, and `made` is disconnected then.
+        let _ = self.jobs.send(Box::new(job));
+        Making { made, turn }
+    }
+}
+
+impl Reloads {
+    /// Has the pipeline made once more whose threads have all ended.
+    pub(super) fn begin_again(&self, forerunner: Forerunner) -> Making {
+        let (crew, turn) = (self.crew.clone(), forerunner.turn());
+        let (done, made) = bounded(1);
+        let job = move || {
+            let again = forerunner.make_again(&crew).map(|heir| Reread {
+                config: Arc::clone(&heir.config),
+                plan: forerunner.plan(),
+                outcome: Outcome::Changed(Box::new(heir)),
+            });
+            let _ = done.send(again);
+        };
         let _ = self.jobs.send(Box::new(job));
         Making { made, turn }
     }

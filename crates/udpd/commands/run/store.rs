@@ -10,12 +10,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::record::NAME;
 use super::will::Will;
 use crate::config::Config;
 use crate::os::holder;
 use crate::os::notify::Notifier;
-use crate::pipeline::{Claims, Kept, Lane, Pipeline};
+use crate::pipeline::{Chronicle, Claims, Kept, Lane, Pipeline};
 use crate::plan::Plan;
 
 /// How long the manager may take to close a socket.
@@ -40,9 +42,8 @@ pub(crate) struct Store {
 impl Store {
     pub(crate) fn new(notifier: &Arc<Notifier>, kept: &Kept, record: Option<OwnedFd>) -> Self {
         let (own, of_units): (Vec<_>, Vec<_>) = kept.sockets().iter().partition(|kept| kept.is_own());
-        let limit = std::env::var("FDSTORE").ok().and_then(|limit| limit.parse().ok()).filter(|&limit| limit > 0);
         let has_record = record.is_some();
-        let limit = limit.or((!own.is_empty()).then_some(usize::MAX)).filter(|_| notifier.has_manager());
+        let limit = limit_of_manager().or((!own.is_empty()).then_some(usize::MAX)).filter(|_| notifier.has_manager());
         let will = Will::new(record, limit.is_some());
         Self {
             has_will: has_record && will.has_before(),
@@ -52,6 +53,18 @@ impl Store {
             stored: own.iter().map(|kept| (kept.name.clone(), kept.inode)).collect(),
             of_units: of_units.iter().map(|kept| kept.inode).collect(),
         }
+    }
+
+    /// The same for a process that takes over from another one, and what that says of itself. Nothing of it is passed
+    /// by a manager; what a manager has of the other one is stored again under the same names.
+    pub(crate) fn after(notifier: &Arc<Notifier>, said: Value) -> Self {
+        let limit = limit_of_manager().filter(|_| notifier.has_manager());
+        Self { will: Will::after(said, limit.is_some()), ..Self::new(notifier, &Kept::default(), None) }
+    }
+
+    /// What a process has to know that takes over from this one.
+    pub(crate) fn last_words(&self, pipeline: &Pipeline, ended: bool) -> Value {
+        self.will.last_words(pipeline, ended)
     }
 
     /// Lets go of what no lane goes on with, and returns when that is done: its addresses are free then.
@@ -75,9 +88,14 @@ impl Store {
         self.will.go_on(config, plan);
     }
 
-    /// The books are closed, and the next process may know.
-    pub(crate) fn end(&mut self) {
-        self.will.end();
+    /// The start has failed, and these are the last books of this process.
+    pub(crate) fn give_back(&mut self, books: &Chronicle) {
+        self.will.give_back(books);
+    }
+
+    /// The books are closed, and the next process may know. It must not believe them where a thread has died.
+    pub(crate) fn end(&mut self, is_orderly: bool) {
+        self.will.end(is_orderly);
     }
 
     /// Has the sockets of all lanes kept, as they are now, and no others.
@@ -165,6 +183,11 @@ impl Store {
     fn is_of_unit(&self, lane: &Lane) -> bool {
         self.of_units.contains(&inode_of(lane))
     }
+}
+
+/// How many descriptors the manager keeps, where it says so.
+fn limit_of_manager() -> Option<usize> {
+    std::env::var("FDSTORE").ok()?.parse().ok().filter(|&limit| limit > 0)
 }
 
 /// The number of its socket in this host, the same in every process that has it; 0 where the kernel does not say.

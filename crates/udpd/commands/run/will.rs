@@ -1,13 +1,16 @@
 //! What this process says of the one before it, and what it leaves for the next.
 //!
 //! Before the first datagram it says what the one before may have lost, and puts its own name and bounds into the
-//! record: from then on a kill is one of this process. A start that fails puts back what was there, so that the process
-//! that does start says the same once more.
+//! record: from then on a kill is one of this process. What the one before may have lost stands beside them until this
+//! process is ready, so a kill in between hides nothing. A start that fails puts back what was there, so that the
+//! process that does start says the same once more.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::record::{Record, RecordFile};
+use serde_json::Value;
+
+use super::record::{Record, RecordFile, Unsaid};
 use crate::config::Config;
 use crate::ledger::snapshot::BeforeSnapshot;
 use crate::pipeline::{Chronicle, Claims, Left, Pipeline};
@@ -54,6 +57,27 @@ impl Will {
         Self { file, before, own, newest: Held::default(), left: Left::default(), books: None, stage: Stage::Reading }
     }
 
+    /// From what another process said of itself that this one takes over from.
+    pub(super) fn after(said: Value, has_store: bool) -> Self {
+        let mut will = Self::new(None, has_store);
+        will.before = serde_json::from_value(said).ok();
+        if will.before.is_none() {
+            log::warn!(
+                "cannot read what the process before this one says of itself; whether it has lost datagrams is not \
+                 known"
+            );
+        }
+        will
+    }
+
+    /// What another process has to know that takes over from this one.
+    pub(super) fn last_words(&self, pipeline: &Pipeline, ended: bool) -> Value {
+        let books = pipeline.books();
+        let (drops, in_flight) = (books.drops_seen(), books.under_way());
+        let last = Record { ended, drops, in_flight, ..self.own.clone() };
+        serde_json::to_value(last).unwrap_or_default()
+    }
+
     /// To be called right before the first datagram can come.
     pub(super) fn begin(&mut self, config: &Config, plan: &Plan, claims: &Claims) {
         if let Some(before) = &self.before {
@@ -62,8 +86,11 @@ impl Will {
         self.left = Left::of(claims);
         self.newest = plan.held_at_most(config);
         self.own.held_at_most = self.newest;
-        // Until the first look these are the last that anybody has seen.
-        self.own.drops = self.before.as_ref().map(|before| before.drops.clone()).unwrap_or_default();
+        if let Some(before) = &self.before {
+            self.own.before = before.lost();
+            // Until the first look these are the last that anybody has seen.
+            self.own.drops.clone_from(&before.drops);
+        }
         self.stage = Stage::Starting;
         self.write();
     }
@@ -91,6 +118,7 @@ impl Will {
         }
         self.stage = Stage::Running;
         self.books = Some(pipeline.books());
+        self.own.before = Unsaid::default();
         let Some(before) = &self.before else { return };
         pipeline.books().note_process_before(summary(before));
         for (listener, dropped) in pipeline.note_before(&left, &before.drops) {
@@ -113,9 +141,20 @@ impl Will {
         }
     }
 
-    /// The books are closed.
-    pub(super) fn end(&mut self) {
-        self.own.ended = true;
+    /// The start has failed after sockets had been received from. What the kernel dropped there meanwhile is in the
+    /// last books of this process, and the one that does start is not to count it again.
+    pub(super) fn give_back(&mut self, books: &Chronicle) {
+        let Some(before) = &mut self.before else { return };
+        let counted = books.drops_counted();
+        for (inode, seen) in &mut before.drops {
+            *seen = seen.wrapping_add(counted.get(inode).copied().unwrap_or(0));
+        }
+    }
+
+    /// The books are closed. They are all that there is to say only if no thread has died: what that one held may be
+    /// lost.
+    pub(super) fn end(&mut self, is_orderly: bool) {
+        self.own.ended = is_orderly;
         self.look();
     }
 
@@ -165,22 +204,32 @@ fn told(made: std::io::Result<RecordFile>) -> Option<RecordFile> {
 }
 
 fn say_lost(before: &Record) {
-    let Record { pid, ended: false, held_at_most, in_flight, .. } = before else { return };
+    if before.ended {
+        return;
+    }
+    let Unsaid { held_at_most, in_flight } = before.lost();
+    let also = if before.before == Unsaid::default() { "" } else { ", as was one before it while this one started" };
     log::warn!(
-        "the process before this one (pid {pid}) was killed or has crashed: up to {} datagrams in {} of memory that it \
-         had received may be lost ({in_flight} were under way when it looked last); what waited in its sockets is not",
+        "the process before this one (pid {}) was killed or has crashed{also}: up to {} datagrams in {} of memory that \
+         it had received may be lost ({in_flight} were under way when it looked last); what waited in its sockets is \
+         not",
+        before.pid,
         held_at_most.datagrams,
         Bytes(held_at_most.bytes as usize)
     );
 }
 
 fn summary(before: &Record) -> BeforeSnapshot {
-    let lost = if before.ended { Held::default() } else { before.held_at_most };
+    let Unsaid { held_at_most, in_flight } = before.lost();
     BeforeSnapshot {
         pid: before.pid,
         ended: before.ended,
-        lost_datagrams_at_most: lost.datagrams,
-        lost_bytes_at_most: lost.bytes,
-        in_flight: before.in_flight,
+        lost_datagrams_at_most: held_at_most.datagrams,
+        lost_bytes_at_most: held_at_most.bytes,
+        in_flight,
     }
 }
+
+#[cfg(test)]
+#[path = "will_tests.rs"]
+mod tests;

@@ -125,7 +125,7 @@ fn daemon(directory: &Path) -> (PathBuf, ControlServer) {
     let reopen = || Ok("nothing to reopen".into());
     let server = ControlSocket::bind(&path)
         .unwrap()
-        .serve(&Crew::new().0, example, reopen, || Ok(String::new()), Seats::default)
+        .serve(&Crew::new().0, example, reopen, || Ok(String::new()), Seats::default, drop)
         .unwrap();
     (path, server)
 }

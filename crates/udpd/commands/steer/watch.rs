@@ -79,7 +79,7 @@ fn keep(keeper: &mut Keeper, host: &mut impl Host, crew: &Crew, events: &Receive
                 return Err(Failure::new(ExitCode::Failure, message));
             }
             // It answers nobody.
-            Woken::Event(Event::Reload) => {}
+            Woken::Event(Event::Reload | Event::TakeOver | Event::TakenOver(_) | Event::Stranded(_)) => {}
             Woken::Notice(notice) => {
                 let now = Instant::now();
                 if keeper.hear(&notice, now) {

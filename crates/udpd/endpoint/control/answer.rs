@@ -7,7 +7,7 @@ use crate::exit::Failure;
 pub(super) const LIMITS: Limits = Limits::new(32, 4096);
 
 /// What a daemon is known to do.
-pub(super) const KNOWN: &str = "stats, seats, reopen, reload";
+pub(super) const KNOWN: &str = "stats, seats, reopen, reload, take-over";
 
 /// The answer to what is not done.
 pub(super) fn refusal(reason: &str) -> Vec<u8> {

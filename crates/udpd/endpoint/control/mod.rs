@@ -1,5 +1,5 @@
 //! The control socket: how `udpd stats` asks a running daemon for its ledger, `udpd steer` asks for the seats of its
-//! lanes, and `udpd reopen` sends it to new files.
+//! lanes, `udpd reopen` sends it to new files, and `udpd run --take-over` asks for its sockets.
 //!
 //! A Unix socket in a directory of the daemon's own, mode 0660, so that the file system decides who may ask. A client
 //! sends one line and gets one line of JSON: the ledger, the seats, `{"ok": "..."}` or `{"error": "..."}`.
@@ -12,12 +12,14 @@ mod reopen;
 mod seats;
 mod server;
 mod socket;
+mod take_over;
 
 pub use client::{Connection, default_paths};
 pub use neighbours::{Neighbour, Neighbours, Search, Silent};
 pub use seats::{InterfaceSeats, LaneSeat, Seat, Seats};
 pub use server::ControlServer;
 pub use socket::ControlSocket;
+pub use take_over::{Asked, Heard, Left, Newcomer, Offer, Offered, Predecessor};
 
 #[cfg(test)]
 mod tests;

@@ -81,13 +81,18 @@ pub struct Search<'a> {
 impl Search<'_> {
     /// Asks every daemon there is.
     pub fn ask(&self) -> Neighbours {
-        self.ask_those(&is_believed, &|pid, uid| is_daemon(self.proc_root, pid, uid))
+        self.ask_those(&limit, &is_believed, &|pid, uid| is_daemon(self.proc_root, pid, uid))
     }
 
-    /// `is_believed` says whether a socket of this user in the table is looked at, and `is_daemon` whether a process,
-    /// of this id and user, is to be asked.
-    fn ask_those(&self, is_believed: &dyn Fn(u32) -> bool, is_daemon: &dyn Fn(i32, u32) -> bool) -> Neighbours {
-        let deadline = Instant::now() + ALL_LIMIT;
+    /// `limit` says how long one may take when all before it have taken so long, `is_believed` whether a socket of this
+    /// user in the table is looked at, and `is_daemon` whether a process, of this id and user, is to be asked.
+    fn ask_those(
+        &self,
+        limit: &dyn Fn(&Path, Duration) -> Duration,
+        is_believed: &dyn Fn(u32) -> bool,
+        is_daemon: &dyn Fn(i32, u32) -> bool,
+    ) -> Neighbours {
+        let begun = Instant::now();
         let mut found = Neighbours::default();
         let mut asked: Vec<PathBuf> = self.except.map(real).into_iter().collect();
         let listening = listening(self.proc_root).unwrap_or_else(|error| {
@@ -104,8 +109,7 @@ impl Search<'_> {
             if !is_known && !fs::metadata(path).is_ok_and(|file| is_believed(file.uid())) {
                 continue;
             }
-            let left = deadline.saturating_duration_since(Instant::now()).min(ONE_LIMIT);
-            match ask(path, left, is_daemon) {
+            match ask(path, limit(path, begun.elapsed()), is_daemon) {
                 Ok(seats) if found.daemons.iter().any(|other| is_same(&other.seats, &seats)) => {}
                 Ok(seats) => found.daemons.push(Neighbour { path: path.clone(), seats }),
                 Err(Silence::Nobody) => {}
@@ -190,6 +194,11 @@ fn ask_once(path: &Path, limit: Duration, is_daemon: &dyn Fn(i32, u32) -> bool) 
 fn peer(stream: &UnixStream) -> io::Result<(i32, u32)> {
     let credentials = getsockopt(stream, PeerCredentials)?;
     Ok((credentials.pid(), credentials.uid()))
+}
+
+/// How long one may take when all before it have taken so long.
+fn limit(_: &Path, spent: Duration) -> Duration {
+    ALL_LIMIT.saturating_sub(spent).min(ONE_LIMIT)
 }
 
 /// Root, the user udpd or ourselves.

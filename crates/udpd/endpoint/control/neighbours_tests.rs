@@ -44,14 +44,28 @@ impl Place {
 
     /// Asks, and takes this very process for a daemon.
     fn ask(&self, named: &[PathBuf]) -> Neighbours {
+        self.ask_within(&patiently, named)
+    }
+
+    fn ask_within(&self, limit: &dyn Fn(&Path, Duration) -> Duration, named: &[PathBuf]) -> Neighbours {
         let own = i32::try_from(std::process::id()).unwrap();
-        self.search(&self.path("proc"), named).ask_those(&|_| true, &|pid, _| pid == own)
+        self.search(&self.path("proc"), named).ask_those(limit, &|_| true, &|pid, _| pid == own)
     }
 }
 
+/// As long as a machine that is busy may take over an answer that will come.
+fn patiently(_: &Path, _: Duration) -> Duration {
+    Duration::from_secs(60)
+}
+
+/// For those whose answer never comes.
+const SHORT: Duration = Duration::from_millis(50);
+
 fn serve(path: &Path) -> super::super::ControlServer {
     let socket = ControlSocket::bind(path).unwrap();
-    socket.serve(&Crew::new().0, ledger::tests::example, || Ok(String::new()), || Ok(String::new()), example).unwrap()
+    socket
+        .serve(&Crew::new().0, ledger::tests::example, || Ok(String::new()), || Ok(String::new()), example, drop)
+        .unwrap()
 }
 
 #[test]
@@ -68,7 +82,11 @@ fn a_daemon_is_found_by_its_name_and_in_the_kernels_table_and_counts_once() {
     assert_eq!(place.ask(&[path.clone(), link]), expected);
     let (proc_root, named) = (place.path("proc"), [path.clone()]);
     let search = Search { except: Some(&path), ..place.search(&proc_root, &named) };
-    assert_eq!(search.ask_those(&|_| true, &|_, _| true), Neighbours::default(), "nobody is his own neighbour");
+    assert_eq!(
+        search.ask_those(&patiently, &|_| true, &|_, _| true),
+        Neighbours::default(),
+        "nobody is his own neighbour"
+    );
     server.stop();
     assert_eq!(place.ask(&[path]), Neighbours::default(), "where no daemon is there is nothing to say");
 }
@@ -80,10 +98,10 @@ fn a_process_that_is_no_daemon_is_never_asked_and_named_only_where_the_operator_
     let listener = UnixListener::bind(&path).unwrap();
     place.list(&["not-udpd.sock"]);
     let proc_root = place.path("proc");
-    let found = place.search(&proc_root, &[]).ask_those(&|_| true, &|_, _| false);
+    let found = place.search(&proc_root, &[]).ask_those(&patiently, &|_| true, &|_, _| false);
     assert_eq!(found, Neighbours::default());
     let named = [path];
-    let found = place.search(&proc_root, &named).ask_those(&|_| true, &|_, _| false);
+    let found = place.search(&proc_root, &named).ask_those(&patiently, &|_| true, &|_, _| false);
     assert!(matches!(found.silent.as_slice(), [one] if one.clause.contains("is not a udpd of root")), "{found:?}");
     listener.set_nonblocking(true).unwrap();
     for _ in 0..2 {
@@ -101,7 +119,9 @@ fn one_that_hangs_is_named_within_its_limit_and_the_others_are_asked_all_the_sam
     let server = serve(&place.path("udpd-3.sock"));
     place.list(&["udpd-1.sock", "udpd-2.sock", "udpd-3.sock"]);
     let taking = thread::spawn(move || mute.accept().map(|(client, _)| io::read_to_string(client)));
-    let found = place.ask(&[]);
+    let only_the_last_answers =
+        |path: &Path, _| if path.ends_with("udpd-3.sock") { Duration::from_secs(60) } else { SHORT };
+    let found = place.ask_within(&only_the_last_answers, &[]);
     assert_eq!(found.daemons.len(), 1, "{found:?}");
     let expected = ["udpd-1.sock", "udpd-2.sock"];
     assert_eq!(found.silent.len(), 2, "{found:?}");
@@ -211,7 +231,7 @@ fn a_socket_of_a_stranger_in_the_table_is_not_connected_to() {
     place.list(&["udpd.sock"]);
     let proc_root = place.path("proc");
     let nobody = |_: i32, _: u32| unreachable!("nobody is asked");
-    let found = place.search(&proc_root, &[]).ask_those(&|uid| uid != geteuid().as_raw(), &nobody);
+    let found = place.search(&proc_root, &[]).ask_those(&patiently, &|uid| uid != geteuid().as_raw(), &nobody);
     assert_eq!(found, Neighbours::default());
     assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "nobody came");
     assert!(!is_believed(4_000_000_000) && is_believed(0) && is_believed(geteuid().as_raw()));
@@ -226,10 +246,18 @@ fn a_daemon_that_lets_nobody_in_is_named_and_a_stranger_who_does_so_costs_no_tim
     let _first = std::os::unix::net::UnixStream::connect(&path).unwrap();
     place.list(&["udpd.sock"]);
     let proc_root = place.path("proc");
-    let found = place.search(&proc_root, &[]).ask_those(&|_| false, &|_, _| true);
+    let found = place.search(&proc_root, &[]).ask_those(&patiently, &|_| false, &|_, _| true);
     assert_eq!(found, Neighbours::default(), "a stranger's");
-    let found = place.ask(&[]);
+    let found = place.ask_within(&|_, _| SHORT, &[]);
     assert!(matches!(found.silent.as_slice(), [one] if one.clause.contains("timed out")), "{found:?}");
+}
+
+#[test]
+fn one_may_take_a_second_and_all_of_them_three() {
+    let left = |spent| limit(Path::new("any"), Duration::from_millis(spent)).as_millis();
+    assert_eq!([0, 1_500, 2_000, 2_600, 3_000, 4_000].map(left), [1_000, 1_000, 1_000, 400, 0, 0]);
+    let silence = ask(Path::new("/nonexistent"), Duration::ZERO, &|_, _| true).unwrap_err();
+    assert!(silence.to_string().contains("others have taken all the time"), "{silence}");
 }
 
 #[test]
@@ -238,7 +266,7 @@ fn of_many_that_do_not_tell_eight_are_named_and_the_rest_is_counted() {
     let named: Vec<PathBuf> = (0..11).map(|number| place.path(&format!("udpd-{number}.sock"))).collect();
     let _listeners: Vec<UnixListener> = named.iter().map(|path| UnixListener::bind(path).unwrap()).collect();
     let proc_root = place.path("proc");
-    let found = place.search(&proc_root, &named).ask_those(&|_| true, &|_, _| false);
+    let found = place.search(&proc_root, &named).ask_those(&patiently, &|_| true, &|_, _| false);
     assert_eq!(found.silent.len(), 9, "{found:?}");
     let rest = Silent { path: None, clause: "and 3 more do not tell their seats".to_owned() };
     assert_eq!(found.silent[8], rest);

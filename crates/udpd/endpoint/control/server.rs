@@ -4,6 +4,7 @@ use super::answer::{KNOWN, LIMITS, line, refusal};
 use super::reopen::Reopener;
 use super::seats::Seats;
 use super::socket::ControlSocket;
+use super::take_over::{Asked, TakeOvers};
 use crate::endpoint::exchange::{Asker, Limits, Protocol, Question, Reply, Service};
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::Snapshot;
@@ -11,7 +12,8 @@ use crate::os::crew::Crew;
 
 impl ControlSocket {
     /// Answers with what `snapshot` and `seats` return, and does `reopen` and `reload` on request, until stopped.
-    /// These return when it is done, with a line that says what was done or why not.
+    /// These return when it is done, with a line that says what was done or why not. `take_over` hears what a process
+    /// asks for that is to take over.
     pub fn serve(
         self,
         crew: &Crew,
@@ -19,11 +21,13 @@ impl ControlSocket {
         reopen: impl Fn() -> Result<String, String> + Send + Sync + 'static,
         reload: impl Fn() -> Result<String, Failure> + Send + Sync + 'static,
         seats: impl Fn() -> Seats + Send + 'static,
+        take_over: impl Fn(Asked) + Send + Sync + 'static,
     ) -> Result<ControlServer, Failure> {
         let reopener =
             Reopener::new(crew, "udpd-reopen", move || reopen().map_err(|why| Failure::new(ExitCode::Failure, why)));
         let reloader = Reopener::new(crew, "udpd-asked", reload);
-        let requests = Requests { snapshot, seats, reopener, reloader };
+        let take_overs = TakeOvers::new(crew, take_over);
+        let requests = Requests { snapshot, seats, reopener, reloader, take_overs };
         Ok(ControlServer { service: Service::start("udpd-control", self, crew, requests)? })
     }
 }
@@ -50,6 +54,7 @@ struct Requests<S, P> {
     seats: P,
     reopener: Reopener,
     reloader: Reopener,
+    take_overs: TakeOvers,
 }
 
 impl<S, P> Protocol for Requests<S, P>
@@ -71,6 +76,7 @@ where
             Question::Whole(b"seats") => told(&(self.seats)()),
             Question::Whole(b"reopen") => return self.reopener.ask(asker),
             Question::Whole(b"reload") => return self.reloader.ask(asker),
+            Question::Whole(b"take-over") => return self.take_overs.begin(),
             Question::Whole(other) => {
                 let shown: String = String::from_utf8_lossy(other).chars().take(40).collect();
                 refusal(&format!("unknown request {shown:?}; known are: {KNOWN}"))

@@ -21,7 +21,7 @@ fn served(path: &Path) -> ControlServer {
     let reopen = || Ok("nothing to reopen".into());
     ControlSocket::bind(path)
         .unwrap()
-        .serve(&Crew::new().0, example, reopen, || Ok(String::new()), Seats::default)
+        .serve(&Crew::new().0, example, reopen, || Ok(String::new()), Seats::default, drop)
         .unwrap()
 }
 
@@ -223,7 +223,7 @@ fn reopening(path: &Path) -> (ControlServer, Receiver<()>, Sender<Result<String,
     };
     let server = ControlSocket::bind(path)
         .unwrap()
-        .serve(&Crew::new().0, example, reopen, || Ok(String::new()), Seats::default)
+        .serve(&Crew::new().0, example, reopen, || Ok(String::new()), Seats::default, drop)
         .unwrap();
     (server, beginnings, ends)
 }

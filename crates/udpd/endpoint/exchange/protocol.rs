@@ -3,11 +3,12 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crossbeam_channel::Sender;
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::ticket::Asker;
@@ -115,6 +116,8 @@ pub(crate) enum Reply {
     Stream(Vec<u8>),
     /// Somebody has the asker's ticket and will answer.
     Later,
+    /// Whoever is at the other end of this has the connection from now on, and the service has not.
+    Given(Sender<OwnedFd>),
 }
 
 /// What clients may take of room and time.

@@ -228,6 +228,11 @@ impl<L: Listener, P: Protocol> Server<L, P> {
                 client.wait(&self.limits);
                 true
             }
+            Reply::Given(to) => {
+                // Without a free descriptor the asker sees its end. Nobody takes it when its thread has died.
+                let _ = client.socket().try_clone_to_owned().map(|connection| to.send(connection));
+                false
+            }
         }
     }
 

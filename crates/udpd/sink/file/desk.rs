@@ -22,6 +22,8 @@ pub(super) struct At {
 /// What the consumer asks for.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Order {
+    /// Begin the first file: nobody else writes there any more.
+    Begin,
     /// Force the file to the disk.
     Sync(At),
     /// Finish the file and begin another: it is long enough.

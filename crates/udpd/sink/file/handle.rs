@@ -18,11 +18,12 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, PosixFadviseAdvice, fallocate, posix_fadvise};
 use nix::sys::resource::{Resource, getrlimit};
+use nix::unistd::{AccessFlags, access};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::lock;
 use super::regular::append_to;
-use super::repair::set_torn_aside;
+use super::repair::{check_format, set_torn_aside};
 use crate::format::boundary::Boundary;
 use crate::sink::outbox::Destination;
 
@@ -47,14 +48,26 @@ impl Destination for Handle {
 impl Handle {
     /// Opens a file for appending, with its directories, and sets aside a record that a crash left without an end.
     pub(super) fn open(path: &Path, boundary: Boundary) -> io::Result<Self> {
-        if let Some(directory) = path.parent() {
-            fs::DirBuilder::new().recursive(true).mode(0o750).create(directory)?;
-        }
+        make_directories(path)?;
         let file = append_to(path)?;
         // Before the repair: an unfinished record of a file that somebody writes is no torn one.
         lock::claim(&file, path)?;
         set_torn_aside(&file, path, boundary)?;
         Ok(Self(Arc::new(file)))
+    }
+
+    /// What would keep the file from being opened, while another sink writes it. Only directories are made.
+    pub(super) fn try_beside(path: &Path, boundary: Boundary) -> io::Result<()> {
+        make_directories(path)?;
+        match path.symlink_metadata() {
+            Ok(_) => check_format(&append_to(path)?, boundary),
+            // The one that is written has another name by now, or none.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let directory = path.parent().unwrap_or(Path::new("/"));
+                Ok(access(directory, AccessFlags::W_OK | AccessFlags::X_OK)?)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// A full disk still opens files. Whether it takes bytes again is tried by reserving room, which no reader can see,
@@ -125,6 +138,10 @@ impl Handle {
             _ => false,
         }
     }
+}
+
+fn make_directories(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), |directory| fs::DirBuilder::new().recursive(true).mode(0o750).create(directory))
 }
 
 /// Renames a file to the first of `names` that nobody has; nothing is ever overwritten. `announce` hears of the name

@@ -6,6 +6,7 @@ use std::fs;
 use super::tests::{PLAIN, Subject, path_of, rotating};
 use super::*;
 use crate::format::Format;
+use crate::sink::Prospect;
 use crate::sink::file::{Keep, Rotate};
 
 const HOUR: i64 = 3600;
@@ -60,7 +61,7 @@ fn the_oldest_files_are_removed_beyond_what_is_kept() {
 fn the_live_file_of_another_sink_that_is_named_like_a_finished_one_stays() {
     let mut subject = Subject::open("x.log", keeping(1));
     let other = path_of(&subject, "x.log.20260101T000000Z");
-    let mut keeper = FileKeeper::new(1).expect("a keeper");
+    let mut keeper = FileKeeper::new(1, Prospect::default()).expect("a keeper");
     let encoder = Encoder::new(Format::Lines, crate::sink::testing::scenes(1), |_| true);
     let settings = FileSettings { path: other.to_str().expect("UTF-8").to_owned(), ..PLAIN };
     let live = LogFile::open(settings, encoder, Clock::default(), &mut keeper, Caller::default()).expect("opened");

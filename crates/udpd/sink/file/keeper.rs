@@ -21,6 +21,7 @@ use super::lookout::{Bell, Lookout};
 use super::room::Room;
 use crate::os::crew::{self, Crew};
 use crate::os::duty::Duty;
+use crate::sink::Prospect;
 
 /// How often a file that cannot be written is tried again.
 const RETRY: Duration = Duration::from_millis(250);
@@ -47,8 +48,18 @@ pub(super) struct Post {
     pub(super) desk: Arc<Desk>,
     room: usize,
     office: Arc<Office>,
+    /// Hears when the first file has been begun late, or could not be.
+    begun: Receiver<()>,
     /// Disconnected when everything asked for is done.
     done: Receiver<Infallible>,
+}
+
+/// A file, and who waits for what is done about it.
+struct Tenant {
+    room: Room,
+    begun: Sender<()>,
+    /// Declared after the room: when it is gone the room is closed.
+    _alive: Sender<Infallible>,
 }
 
 impl Post {
@@ -56,6 +67,12 @@ impl Post {
     pub(super) fn order(&self, order: Order) {
         let _ = self.office.orders.send((self.room, order));
         self.office.bell.ring();
+    }
+
+    /// Has the first file begun, and waits until that is done or cannot be.
+    pub(super) fn begin(&self) {
+        self.order(Order::Begin);
+        let _ = crew::at_rest(|| self.begun.recv());
     }
 
     /// Waits until everything asked for is done.
@@ -102,7 +119,8 @@ struct Waiting {
 
 /// The keeper of the files of a sink, before it is started.
 pub struct FileKeeper {
-    rooms: Vec<Option<(Room, Sender<Infallible>)>>,
+    prospect: Prospect,
+    rooms: Vec<Option<Tenant>>,
     office: Arc<Office>,
     orders: Receiver<(usize, Order)>,
     requests: Receiver<Sender<Reopened>>,
@@ -118,23 +136,28 @@ impl std::fmt::Debug for FileKeeper {
 
 impl FileKeeper {
     /// A keeper of so many files at most.
-    pub fn new(files_max: usize) -> io::Result<Self> {
+    pub fn new(files_max: usize, prospect: Prospect) -> io::Result<Self> {
         let (lookout, bell) = Lookout::new()?;
         let (orders, ordered) = bounded(ORDERS_MAX * files_max);
         let (requests, requested) = bounded(REQUESTS_MAX);
         let office = Arc::new(Office { orders, requests, bell });
-        Ok(Self { rooms: Vec::new(), office, orders: ordered, requests: requested, lookout, waiting: Vec::new() })
+        let (rooms, waiting) = (Vec::new(), Vec::new());
+        Ok(Self { prospect, rooms, office, orders: ordered, requests: requested, lookout, waiting })
+    }
+
+    pub(super) fn prospect(&self) -> &Prospect {
+        &self.prospect
     }
 
     /// Takes a file whose first one is open.
     pub(super) fn take(&mut self, room: Room, desk: Arc<Desk>) -> Post {
-        let (alive, done) = bounded(0);
-        self.rooms.push(Some((room, alive)));
-        Post { desk, room: self.rooms.len() - 1, office: Arc::clone(&self.office), done }
+        let ((begun, first), (alive, done)) = (bounded(1), bounded(0));
+        self.rooms.push(Some(Tenant { room, begun, _alive: alive }));
+        Post { desk, room: self.rooms.len() - 1, office: Arc::clone(&self.office), begun: first, done }
     }
 
     pub fn start(self, crew: &Crew) -> io::Result<Reopener> {
-        let Self { rooms, office, orders, requests, lookout, waiting } = self;
+        let Self { rooms, office, orders, requests, lookout, waiting, .. } = self;
         let reopener = Reopener(Arc::downgrade(&office));
         drop(office);
         let work = Work { rooms, orders, requests, lookout, waiting, retry_at: Instant::now() };
@@ -145,7 +168,7 @@ impl FileKeeper {
 
 /// What the thread has.
 struct Work {
-    rooms: Vec<Option<(Room, Sender<Infallible>)>>,
+    rooms: Vec<Option<Tenant>>,
     orders: Receiver<(usize, Order)>,
     requests: Receiver<Sender<Reopened>>,
     lookout: Lookout,
@@ -172,18 +195,18 @@ impl Work {
                 self.answer();
             });
         }
-        for (room, _) in self.rooms.iter_mut().flatten() {
+        for tenant in self.rooms.iter_mut().flatten() {
             // Of a consumer that ended without a word.
-            room.close_unheard();
+            tenant.room.close_unheard();
         }
     }
 
     fn rooms(&mut self) -> impl Iterator<Item = (usize, &mut Room)> {
-        self.rooms.iter_mut().enumerate().filter_map(|(index, room)| Some((index, &mut room.as_mut()?.0)))
+        self.rooms.iter_mut().enumerate().filter_map(|(index, tenant)| Some((index, &mut tenant.as_mut()?.room)))
     }
 
     fn room(&mut self, index: usize) -> Option<&mut Room> {
-        self.rooms.get_mut(index)?.as_mut().map(|(room, _)| room)
+        self.rooms.get_mut(index)?.as_mut().map(|tenant| &mut tenant.room)
     }
 
     /// Does what was asked for; false when nobody is left who could.
@@ -202,8 +225,12 @@ impl Work {
     }
 
     fn handle(&mut self, index: usize, order: Order) {
-        let Some(room) = self.room(index) else { return };
+        let Some(Tenant { room, begun, .. }) = self.rooms.get_mut(index).and_then(Option::as_mut) else { return };
         match order {
+            Order::Begin => {
+                room.begin_first();
+                let _ = begun.try_send(());
+            }
             Order::Sync(at) => {
                 room.sync(at);
                 room.desk().is_syncing.store(false, Ordering::Release);
@@ -236,7 +263,8 @@ impl Work {
 
     /// Watches the newest file of each room. One that was moved before it was watched is found by looking.
     fn follow(&mut self) {
-        let rooms = self.rooms.iter_mut().enumerate().filter_map(|(index, room)| Some((index, &mut room.as_mut()?.0)));
+        let rooms = self.rooms.iter_mut().enumerate();
+        let rooms = rooms.filter_map(|(index, tenant)| Some((index, &mut tenant.as_mut()?.room)));
         for (index, room) in rooms {
             if self.lookout.follow(index, room.newest()) {
                 room.hear();
@@ -254,7 +282,7 @@ impl Work {
             }
         }
         let generations =
-            self.rooms.iter().map(|room| room.as_ref().map_or(0, |(room, _)| room.generation())).collect();
+            self.rooms.iter().map(|tenant| tenant.as_ref().map_or(0, |tenant| tenant.room.generation())).collect();
         self.waiting.push(Waiting { answer, outcome, generations });
     }
 
@@ -264,7 +292,7 @@ impl Work {
         self.waiting.retain_mut(|waiting| {
             let mut rooms = rooms.iter().zip(&waiting.generations);
             let is_closed =
-                rooms.all(|(room, &generation)| !room.as_ref().is_some_and(|(room, _)| room.has_before(generation)));
+                rooms.all(|(own, &generation)| !own.as_ref().is_some_and(|own| own.room.has_before(generation)));
             if is_closed {
                 // Who asked may have given up.
                 let _ = waiting.answer.try_send(std::mem::take(&mut waiting.outcome));

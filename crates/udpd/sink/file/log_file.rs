@@ -68,7 +68,8 @@ impl LogFile {
         let name = Name::new(settings.path.clone(), settings.rotate.every);
         let desk = Arc::new(Desk::new(consumer));
         let (books, own_desk) = (Arc::clone(&ledger), Arc::clone(&desk));
-        let room = Room::open(name, &settings, encoder.header(), books, own_desk, clock.clone())?;
+        let prospect = keeper.prospect().clone();
+        let room = Room::open(name, &settings, encoder.header(), (books, own_desk), clock.clone(), prospect)?;
         let mut file = Self {
             outbox: Outbox::new(encoder),
             settings,
@@ -87,6 +88,15 @@ impl LogFile {
         };
         file.look_at_desk();
         Ok(file)
+    }
+
+    /// Waits for the first file, which another sink has written until now.
+    pub(super) fn begin(&mut self) {
+        self.keeper.begin();
+        self.look_at_desk();
+        if self.handle.is_none() {
+            self.lost_before = Some(self.outbox.lost());
+        }
     }
 
     pub(super) fn go_on_for(&mut self, scenes: Arc<[Scene]>) {

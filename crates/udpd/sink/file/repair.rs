@@ -17,15 +17,17 @@ const REPAIR_BYTES: u64 = 1 << 20;
 const CAPTURE_BEGINS: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
 /// Refuses to go on with a file of another format, which would be taken for one with a torn end.
-fn check_format(mut file: &File, boundary: Boundary) -> io::Result<()> {
+pub(super) fn check_format(mut file: &File, boundary: Boundary) -> io::Result<()> {
     let mut beginning = Vec::new();
     file.seek(SeekFrom::Start(0))?;
     file.take(CAPTURE_BEGINS.len() as u64).read_to_end(&mut beginning)?;
     let is_capture = beginning == CAPTURE_BEGINS;
     match boundary {
-        Boundary::Newline if is_capture => Err(io::Error::other("it is a capture, and lines cannot follow one")),
+        Boundary::Newline if is_capture => {
+            Err(io::Error::other("it is a capture, and lines cannot follow one; write another path"))
+        }
         Boundary::Block if !is_capture && !CAPTURE_BEGINS.starts_with(&beginning) => {
-            Err(io::Error::other("it is not a capture, so none can be appended"))
+            Err(io::Error::other("it is not a capture, so none can be appended; write another path"))
         }
         _ => Ok(()),
     }

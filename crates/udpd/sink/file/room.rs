@@ -4,6 +4,7 @@
 //! last is forced to the disk as well, or counted as doubtful. And it is left only for another that is open.
 
 mod disk;
+mod first;
 mod taken;
 
 use std::collections::VecDeque;
@@ -23,6 +24,7 @@ use super::settings::{FileSettings, Rotate, Sync};
 use super::shelf::Shelf;
 use crate::format::boundary::Boundary;
 use crate::ledger::FileLedger;
+use crate::sink::Prospect;
 
 /// How long it is until a file that could not be begun is asked for again.
 const CHANGE_AGAIN: Duration = Duration::from_secs(1);
@@ -57,6 +59,11 @@ pub(super) struct Room {
     desk: Arc<Desk>,
     clock: Clock,
     shelf: Shelf,
+    prospect: Prospect,
+    /// Another sink still writes in its place, and nothing is begun.
+    is_held: bool,
+    /// The first file was made here.
+    has_made_first: bool,
     /// The number of the newest file there ever was.
     generation: u64,
     /// When it was begun, in seconds since 1970.
@@ -82,16 +89,18 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Opens the first file, which then lies on the desk.
+    /// Opens the first file, which then lies on the desk. Where another sink still writes there it only finds out what
+    /// would be in the way, and waits for [`Room::begin_first`].
     pub(super) fn open(
         name: Name,
         settings: &FileSettings,
         header: Vec<u8>,
-        ledger: Arc<FileLedger>,
-        desk: Arc<Desk>,
+        (ledger, desk): (Arc<FileLedger>, Arc<Desk>),
         clock: Clock,
+        prospect: Prospect,
     ) -> io::Result<Self> {
         let shelf = Shelf::new(&name, settings.keep);
+        let is_held = prospect.has_forerunner;
         let mut room = Self {
             name,
             rotate: settings.rotate,
@@ -102,6 +111,9 @@ impl Room {
             desk,
             clock,
             shelf,
+            prospect,
+            is_held,
+            has_made_first: false,
             generation: 0,
             begun: 0,
             current: None,
@@ -113,9 +125,7 @@ impl Room {
             condemned: None,
             trouble: None,
         };
-        let now = room.clock.seconds();
-        room.begin(now)?;
-        room.shelf.say_unlisted(&room.name.at(now));
+        if is_held { room.try_beside() } else { room.open_first() }?;
         Ok(room)
     }
 
@@ -139,7 +149,7 @@ impl Room {
 
     /// Whether there is something to be tried again.
     pub(super) fn is_in_trouble(&self) -> bool {
-        self.current.is_none() || self.is_astray
+        !self.is_held && (self.current.is_none() || self.is_astray)
     }
 
     /// Opens the file of this moment and writes what it begins with; the consumer finds it on the desk.
@@ -154,6 +164,7 @@ impl Room {
         match opened {
             Ok((length, handle)) => {
                 self.shelf.begun(&path, &handle, is_new);
+                self.has_made_first |= is_new && self.generation == 0;
                 self.put(handle, &path, length, now);
                 Ok(())
             }

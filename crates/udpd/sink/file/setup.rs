@@ -67,7 +67,7 @@ impl SinkSettings for FileSettings {
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
-        let Opening { sink, consumer, scenes, feeds, caller, keeper, .. } = opening;
+        let Opening { sink, consumer, scenes, feeds, caller, keeper, prospect, .. } = opening;
         let paths = paths_of_lanes(&self.path, scenes, feeds, sink, consumer);
         let fail = |error: io::Error| {
             let shown: Vec<&str> = paths.iter().flatten().map(String::as_str).collect();
@@ -75,7 +75,7 @@ impl SinkSettings for FileSettings {
         };
         let keeper = match keeper {
             Some(keeper) => keeper,
-            none => none.insert(FileKeeper::new(feeds.len()).map_err(fail)?),
+            none => none.insert(FileKeeper::new(feeds.len(), prospect.clone()).map_err(fail)?),
         };
         let (sink, files) = FileSink::open(&paths, scenes, self, keeper, caller).map_err(fail)?;
         Ok(Opened { files, ..Opened::new(sink) })

@@ -28,21 +28,24 @@ pub(super) struct Shelf {
 }
 
 impl Shelf {
-    /// With what an earlier run has left in the index.
+    /// Without what an earlier run has left in the index.
     pub(super) fn new(name: &Name, keep: Keep) -> Self {
-        let index = (keep != Keep::ALL).then(|| Index::open(name).map_err(|error| error.to_string()));
-        let index = index.and_then(|opened| {
-            opened
-                .inspect_err(|error| {
-                    log::error!(
-                        "cannot read the list of finished files, {}: {error}; keep removes nothing; move the list \
-                         away or remove it, and restart udpd",
-                        Index::path_of(name).display()
-                    );
-                })
-                .ok()
-        });
-        Self { name: name.clone(), keep, index, said: HashSet::new() }
+        Self { name: name.clone(), keep, index: None, said: HashSet::new() }
+    }
+
+    /// Reads that, which nobody else adds to any more.
+    pub(super) fn read(&mut self) {
+        if self.keep == Keep::ALL {
+            return;
+        }
+        match Index::open(&self.name) {
+            Ok(index) => self.index = Some(index),
+            Err(error) => log::error!(
+                "cannot read the list of finished files, {}: {error}; keep removes nothing; move the list away or \
+                 remove it, and restart udpd",
+                Index::path_of(&self.name).display()
+            ),
+        }
     }
 
     /// Says once what will never be removed although it looks like a finished file.

@@ -23,6 +23,8 @@ pub(super) struct FileSink {
     files: Vec<LogFile>,
     /// The file of each lane, by the lane's index; lanes that do not feed this consumer have none.
     file_of_lane: Vec<Option<usize>>,
+    /// A sink of before writes them.
+    has_forerunner: bool,
 }
 
 impl FileSink {
@@ -56,7 +58,8 @@ impl FileSink {
             files.push(LogFile::open(settings, encoder, Clock::default(), keeper, consumer.clone())?);
         }
         let ledgers = files.iter().map(LogFile::ledger).collect();
-        Ok((Self { path: settings.path.clone(), files, file_of_lane }, ledgers))
+        let has_forerunner = keeper.prospect().has_forerunner;
+        Ok((Self { path: settings.path.clone(), files, file_of_lane, has_forerunner }, ledgers))
     }
 }
 
@@ -76,6 +79,12 @@ pub(super) fn paths_of_lanes(
 }
 
 impl Sink for FileSink {
+    fn begin(&mut self) {
+        if std::mem::take(&mut self.has_forerunner) {
+            self.files.iter_mut().for_each(LogFile::begin);
+        }
+    }
+
     fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
         let index = self.file_of_lane[batch.lane].expect("the pipeline gave every lane of this consumer a file");
         let file = &mut self.files[index];

@@ -8,6 +8,7 @@ use super::*;
 use crate::format::Format;
 use crate::ledger::Tally;
 use crate::os::crew::Crew;
+use crate::sink::Prospect;
 use crate::sink::file::{Keep, Reopener, Rotate};
 use crate::sink::outbox::Destination;
 use crate::sink::testing::{Received, scenes};
@@ -37,7 +38,7 @@ pub(super) struct Subject {
 /// A file with a keeper of its own.
 fn open(settings: FileSettings, clock: &Clock) -> io::Result<(LogFile, Reopener)> {
     let encoder = Encoder::new(settings.format, scenes(1), |_| true);
-    let mut keeper = FileKeeper::new(1)?;
+    let mut keeper = FileKeeper::new(1, Prospect::default())?;
     let file = LogFile::open(settings, encoder, clock.clone(), &mut keeper, Caller::default())?;
     Ok((file, keeper.start(&Crew::new().0)?))
 }

@@ -113,7 +113,7 @@ pub(super) fn run(task: &Task, stage: &Stage, rate: u64, stop: &Arc<AtomicBool>)
             let text = format!("the thread {name} has panicked, which is a bug of udpd: please report it");
             return Err(Failure::new(ExitCode::Failure, text));
         }
-        Ok(Event::Signal(_) | Event::Reload) | Err(_) => {}
+        Ok(Event::Signal(_) | Event::Reload | Event::TakeOver | Event::TakenOver(_) | Event::Stranded(_)) | Err(_) => {}
     }
     let report = report?;
     // The sender's threads have ended, and what they used is in the sum of the process but in none of its threads.

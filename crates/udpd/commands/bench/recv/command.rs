@@ -31,7 +31,7 @@ use crate::text::units;
 const LOG_LIMIT: Duration = Duration::from_millis(200);
 
 /// The most flows: every number there is.
-const FLOWS_LIMIT: usize = 1 << 16;
+const FLOWS_LIMIT: u64 = 1 << 24;
 
 /// The options of `udpd bench recv`.
 #[derive(Debug, clap::Args)]
@@ -63,9 +63,10 @@ pub struct Arguments {
     /// Exit with 3 when more than this is lost, such as 0.5%
     #[arg(long, value_name = "LIMIT%")]
     loss: Option<String>,
-    /// How many flows to follow, 8 KiB each
-    #[arg(long, value_name = "N", default_value_t = FLOWS_MAX)]
-    flows: usize,
+    /// How many flows to follow, such as 1M: 8 KiB each up to 16,384, beyond that 128 MiB and 70 bytes each [default:
+    /// 1024]
+    #[arg(long, value_name = "N")]
+    flows: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -92,10 +93,6 @@ enum Switch {
 
 impl Arguments {
     pub fn task(&self) -> Result<Task, Failure> {
-        if !(1..=FLOWS_LIMIT).contains(&self.flows) {
-            let what = format!("{} is outside 1 to {FLOWS_LIMIT}", self.flows);
-            return Err(usage("--flows", &Advice::new(what, format!("leave it out for {FLOWS_MAX}"))));
-        }
         let max_length = units::parse_size(&self.max_length).map_err(|advice| usage("--max-length", &advice))?;
         let max_length_bytes = usize::try_from(max_length).ok().filter(|bytes| (1..=65_535).contains(bytes));
         let expect = self.expect.as_deref().map(rate::parse_count).transpose();
@@ -110,8 +107,17 @@ impl Arguments {
             })?,
             duration: self.seconds.as_deref().map(|text| seconds("--seconds", text)).transpose()?,
             expect: expect.map_err(|advice| usage("--expect", &advice))?,
-            flows_max: self.flows,
+            flows_max: self.flows_max()?,
             ..Task::new(&self.listen)
+        })
+    }
+
+    fn flows_max(&self) -> Result<usize, Failure> {
+        let Some(text) = &self.flows else { return Ok(FLOWS_MAX) };
+        let flows = rate::parse_count(text).ok().filter(|flows| *flows <= FLOWS_LIMIT);
+        flows.and_then(|flows| usize::try_from(flows).ok()).ok_or_else(|| {
+            let what = format!("{text:?} is outside 1 to {FLOWS_LIMIT}");
+            usage("--flows", &Advice::new(what, format!("leave it out for {FLOWS_MAX}, or write one such as 1M")))
         })
     }
 

@@ -1,7 +1,8 @@
 //! Which datagrams of which flow have come: exact, in memory that is fixed at start.
 //!
-//! Each flow has a bitmap over the last 65,536 sequences up to the highest one seen. Within it every datagram is told:
-//! new, out of task, or a repeat. What is older cannot be told from a repeat any more; it is counted as late and stays
+//! Each flow has a bitmap over the last sequences up to the highest one seen: 65,536 of them, and fewer where so many
+//! flows are followed that all bitmaps together would take more than 128 MiB. Within it every datagram is told: new,
+//! out of order, or a repeat. What is older cannot be told from a repeat any more; it is counted as late and stays
 //! lost.
 //!
 //! A flow begins at sequence 0, so what is missing before the first one seen is lost. Only when the first is beyond the
@@ -9,11 +10,31 @@
 
 use serde::Serialize;
 
-/// How far back a datagram may come and still be told from a repeat.
+/// How far back a datagram may come and still be told from a repeat, if there is room for it.
 pub const WINDOW: u64 = 65_536;
 
+/// All bitmaps together take no more, unless there are so many flows that they have one word each.
+const BITMAPS_BYTES: usize = 128 << 20;
+
 const WORD_BITS: u64 = u64::BITS as u64;
-const WORDS: usize = (WINDOW / WORD_BITS) as usize;
+
+/// How many sequences of each flow are told apart when so many flows are followed.
+pub fn window_of(flows_max: usize) -> u64 {
+    let bits = (BITMAPS_BYTES as u64 * 8) / flows_max.max(1) as u64;
+    let power = 1 << bits.max(1).ilog2();
+    power.clamp(WORD_BITS, WINDOW)
+}
+
+/// The memory that following so many flows takes, all of it when it begins.
+pub fn memory_bytes(flows_max: usize) -> usize {
+    let bitmap = (window_of(flows_max) / 8) as usize;
+    flows_max * (bitmap + size_of::<Flow>()) + places_of(flows_max) * size_of::<u32>()
+}
+
+/// Half empty, so that a search ends soon.
+fn places_of(flows_max: usize) -> usize {
+    (flows_max * 2).next_power_of_two()
+}
 
 /// What a datagram turned out to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +53,7 @@ pub enum Fate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Flow {
     pub run: u16,
-    pub flow: u16,
+    pub flow: u32,
     /// The first sequence that was to come: 0, or where the receiver came into the middle.
     pub first_expected: u64,
     pub highest: u64,
@@ -58,6 +79,9 @@ pub struct Flows {
     flows: Vec<Flow>,
     flows_max: usize,
     bits: Vec<u64>,
+    window: u64,
+    /// All sequences that did not come, kept up to date: there may be too many flows to add them up at every look.
+    lost: u64,
     /// Open addressing: the index of a flow plus one, 0 where there is none.
     places: Box<[u32]>,
     /// The flow of the datagram before: they come in runs.
@@ -65,14 +89,16 @@ pub struct Flows {
 }
 
 impl Flows {
-    /// Room for `flows_max` flows, 8 KiB each.
+    /// Room for `flows_max` flows; [`memory_bytes`] says how much that is.
     pub fn new(flows_max: usize) -> Self {
+        let window = window_of(flows_max);
         Self {
             flows: Vec::with_capacity(flows_max),
             flows_max,
-            bits: vec![0; flows_max * WORDS],
-            // Half empty, so that a search ends soon.
-            places: vec![0; (flows_max * 2).next_power_of_two()].into_boxed_slice(),
+            bits: vec![0; flows_max * (window / WORD_BITS) as usize],
+            window,
+            lost: 0,
+            places: vec![0; places_of(flows_max)].into_boxed_slice(),
             last: 0,
         }
     }
@@ -84,10 +110,25 @@ impl Flows {
 
     /// All sequences that did not come.
     pub fn lost(&self) -> u64 {
-        self.flows.iter().map(Flow::lost).sum()
+        self.lost
     }
 
-    pub fn take(&mut self, run: u16, flow: u16, sequence: u64) -> Fate {
+    /// How many sequences of each flow are told apart.
+    pub fn window(&self) -> u64 {
+        self.window
+    }
+
+    /// The memory that all of this takes.
+    pub fn memory_bytes(&self) -> usize {
+        memory_bytes(self.flows_max)
+    }
+
+    fn bitmap(&mut self, index: usize) -> Bitmap<'_> {
+        let words = (self.window / WORD_BITS) as usize;
+        Bitmap { words: &mut self.bits[index * words..(index + 1) * words], window: self.window }
+    }
+
+    pub fn take(&mut self, run: u16, flow: u32, sequence: u64) -> Fate {
         let index = match self.flows.get(self.last) {
             Some(last) if (last.run, last.flow) == (run, flow) => self.last,
             _ => match self.find(run, flow) {
@@ -96,35 +137,43 @@ impl Flows {
             },
         };
         self.last = index;
-        let bits = &mut self.bits[index * WORDS..(index + 1) * WORDS];
-        let flow = &mut self.flows[index];
-        if sequence > flow.highest {
-            let skipped = (sequence - flow.highest - 1).min(WINDOW);
-            (1..=skipped).for_each(|back| clear(bits, sequence - back));
-            set(bits, sequence);
+        let window = self.window;
+        let highest = self.flows[index].highest;
+        if sequence > highest {
+            let skipped = sequence - highest - 1;
+            let mut bitmap = self.bitmap(index);
+            (1..=skipped.min(window)).for_each(|back| bitmap.clear(sequence - back));
+            bitmap.set(sequence);
+            self.lost += skipped;
+            let flow = &mut self.flows[index];
             flow.highest = sequence;
             flow.received += 1;
             Fate::New
-        } else if flow.highest - sequence >= WINDOW {
-            flow.late += 1;
+        } else if highest - sequence >= window {
+            self.flows[index].late += 1;
             Fate::Late
-        } else if set(bits, sequence) {
-            flow.duplicated += 1;
+        } else if self.bitmap(index).set(sequence) {
+            self.flows[index].duplicated += 1;
             Fate::Duplicated
         } else {
+            let flow = &mut self.flows[index];
+            let lost = flow.lost();
             // After coming into the middle, one from before can still follow.
             flow.first_expected = flow.first_expected.min(sequence);
             flow.received += 1;
             flow.reordered += 1;
+            let lost_now = flow.lost();
+            self.lost = self.lost + lost_now - lost;
             Fate::Reordered
         }
     }
 
     /// The place of a flow in the table: where it is, or where it would be.
-    fn place(&self, run: u16, flow: u16) -> usize {
+    fn place(&self, run: u16, flow: u32) -> usize {
         let mask = self.places.len() - 1;
-        let hash = (u64::from(run) << 16 | u64::from(flow)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mut place = (hash >> 40) as usize & mask;
+        let hash = (u64::from(run) << 32 | u64::from(flow)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        // The upper half: of a product it depends on all bits.
+        let mut place = (hash >> 32) as usize & mask;
         while let Some(index) = (self.places[place] as usize).checked_sub(1)
             && (self.flows[index].run, self.flows[index].flow) != (run, flow)
         {
@@ -133,17 +182,18 @@ impl Flows {
         place
     }
 
-    fn find(&self, run: u16, flow: u16) -> Option<usize> {
+    fn find(&self, run: u16, flow: u32) -> Option<usize> {
         (self.places[self.place(run, flow)] as usize).checked_sub(1)
     }
 
     #[cold]
-    fn begin(&mut self, run: u16, flow: u16, sequence: u64) -> Fate {
+    fn begin(&mut self, run: u16, flow: u32, sequence: u64) -> Fate {
         if self.flows.len() == self.flows_max {
             return Fate::Untracked;
         }
         let (index, place) = (self.flows.len(), self.place(run, flow));
-        let first_expected = if sequence < WINDOW { 0 } else { sequence };
+        let first_expected = if sequence < self.window { 0 } else { sequence };
+        self.lost += sequence - first_expected;
         self.flows.push(Flow {
             run,
             flow,
@@ -156,26 +206,35 @@ impl Flows {
         });
         self.places[place] = u32::try_from(self.flows.len()).unwrap_or(0);
         self.last = index;
-        set(&mut self.bits[index * WORDS..(index + 1) * WORDS], sequence);
+        self.bitmap(index).set(sequence);
         Fate::New
     }
 }
 
-fn bit(sequence: u64) -> (usize, u64) {
-    ((sequence % WINDOW / WORD_BITS) as usize, 1 << (sequence % WORD_BITS))
+/// Which of the last sequences of a flow have come.
+struct Bitmap<'a> {
+    words: &'a mut [u64],
+    window: u64,
 }
 
-/// Sets a bit and says whether it was set.
-fn set(bits: &mut [u64], sequence: u64) -> bool {
-    let (word, mask) = bit(sequence);
-    let was = bits[word] & mask != 0;
-    bits[word] |= mask;
-    was
-}
+impl Bitmap<'_> {
+    /// A window is a power of two.
+    fn bit(&self, sequence: u64) -> (usize, u64) {
+        (((sequence & (self.window - 1)) / WORD_BITS) as usize, 1 << (sequence % WORD_BITS))
+    }
 
-fn clear(bits: &mut [u64], sequence: u64) {
-    let (word, mask) = bit(sequence);
-    bits[word] &= !mask;
+    /// Sets a bit and says whether it was set.
+    fn set(&mut self, sequence: u64) -> bool {
+        let (word, mask) = self.bit(sequence);
+        let was = self.words[word] & mask != 0;
+        self.words[word] |= mask;
+        was
+    }
+
+    fn clear(&mut self, sequence: u64) {
+        let (word, mask) = self.bit(sequence);
+        self.words[word] &= !mask;
+    }
 }
 
 #[cfg(test)]
@@ -231,6 +290,28 @@ mod tests {
     }
 
     #[test]
+    fn a_million_flows_are_followed_in_bounded_memory_and_each_still_has_a_window() {
+        assert_eq!([1, 1024, 16_384].map(window_of), [WINDOW; 3]);
+        assert_eq!([16_385, 65_536, 1_000_000, 1 << 24].map(window_of), [32_768, 16_384, 1_024, 64]);
+        assert!(memory_bytes(1_000_000) < 184 << 20, "{}", memory_bytes(1_000_000));
+        let mut flows = Flows::new(1_000_000);
+        for sequence in [0, 2, 1, 2] {
+            for flow in 0..1_000_000 {
+                let expected = match sequence {
+                    2 if flows.find(3, flow).is_some_and(|index| flows.all()[index].highest == 2) => Fate::Duplicated,
+                    1 => Fate::Reordered,
+                    _ => Fate::New,
+                };
+                assert_eq!(flows.take(3, flow, sequence), expected);
+            }
+        }
+        assert_eq!((flows.lost(), flows.all().len()), (0, 1_000_000));
+        assert_eq!(flows.take(3, 5, 1_026), Fate::New);
+        assert_eq!((flows.take(3, 5, 2), flows.take(3, 5, 3)), (Fate::Late, Fate::Reordered));
+        assert_eq!(flows.lost(), 1_022);
+    }
+
+    #[test]
     fn random_traffic_is_counted_as_by_a_set() {
         let mut flows = Flows::new(40);
         let mut seen: Vec<BTreeSet<u64>> = vec![BTreeSet::new(); 40];
@@ -247,11 +328,12 @@ mod tests {
             };
             duplicated += u64::from(expected == Fate::Duplicated);
             reordered += u64::from(expected == Fate::Reordered);
-            assert_eq!(flows.take(7, flow as u16, sequence), expected, "step {step}");
+            assert_eq!(flows.take(7, flow as u32, sequence), expected, "step {step}");
         }
         assert!(duplicated > 1_000 && reordered > 1_000, "{duplicated} and {reordered}: the traffic tests nothing");
+        assert_eq!(flows.lost(), flows.all().iter().map(Flow::lost).sum::<u64>());
         for flow in flows.all() {
-            let seen = &seen[usize::from(flow.flow)];
+            let seen = &seen[flow.flow as usize];
             let highest = *seen.last().expect("traffic");
             assert_eq!((flow.received, flow.lost()), (seen.len() as u64, highest + 1 - seen.len() as u64));
         }

@@ -53,7 +53,7 @@ pub struct Task {
     pub duration: Option<Duration>,
     /// End after this many datagrams, or after a second of silence.
     pub expect: Option<u64>,
-    /// How many flows are followed, 8 KiB each.
+    /// How many flows are followed, 8 KiB each up to 16,384 of them and less beyond.
     pub flows_max: usize,
 }
 
@@ -148,7 +148,8 @@ fn wait_for_end(
                 return Err(Failure::new(ExitCode::Failure, text));
             }
             Ok(Event::Signal(_)) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
-            Ok(Event::Reload) | Err(RecvTimeoutError::Timeout) => {}
+            Ok(Event::Reload | Event::TakeOver | Event::TakenOver(_) | Event::Stranded(_))
+            | Err(RecvTimeoutError::Timeout) => {}
         }
         if let Some(second) = collector.sample_when_due(Instant::now()) {
             tell(Progress::Second(second));

@@ -15,6 +15,9 @@ use crate::ledger::snapshot::ListenerSnapshot;
 use crate::ledger::{Snapshot, Table as _};
 use crate::pipeline::Lane;
 
+/// A report lists no more flows.
+const FLOWS_LISTED: usize = 1 << 16;
+
 const SECOND: Duration = Duration::from_secs(1);
 
 /// What a measurement tells while it runs.
@@ -93,7 +96,12 @@ pub struct Report {
     pub one_way: Option<Percentiles>,
     pub arrivals: Arrivals,
     pub layers: Layers,
-    /// Each flow, in the order of their first datagrams.
+    /// How many flows were seen.
+    pub flow_count: usize,
+    /// How many sequences of each are told apart, and the memory that this takes.
+    pub flow_window: u64,
+    pub flow_memory_bytes: usize,
+    /// Each flow, in the order of their first datagrams; of more than 65,536 the first ones.
     pub flows: Vec<Flow>,
     pub each_second: Vec<Second>,
     /// CPU time from being ready to the end.
@@ -195,7 +203,10 @@ impl Collector {
             one_way: latencies.one_way.percentiles(),
             arrivals: tracker.timeline().arrivals(),
             layers: layers(lost, counts, &before_the_end.listeners[0], &ledger.listeners[0]),
-            flows: tracker.flows().all().to_vec(),
+            flow_count: tracker.flows().all().len(),
+            flow_window: tracker.flows().window(),
+            flow_memory_bytes: tracker.flows().memory_bytes(),
+            flows: tracker.flows().all().iter().take(FLOWS_LISTED).copied().collect(),
             timeline: tracker.timeline().counts().to_vec(),
             each_second: self.seconds,
             used,

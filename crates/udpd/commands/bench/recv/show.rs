@@ -69,8 +69,13 @@ pub(super) fn text(warnings: &[String], report: &Report) -> String {
     if !flows.is_empty() {
         text += &format!("\n{}", flows.text());
     }
-    if report.flows.len() > FLOWS_SHOWN {
-        text += &format!("and {} more flows, see --json\n", report.flows.len() - FLOWS_SHOWN);
+    if report.flow_count > FLOWS_SHOWN {
+        text += &format!(
+            "and {} more flows, see --json; all were followed over their last {} sequences, in {} MiB\n",
+            grouped((report.flow_count - FLOWS_SHOWN) as u64),
+            grouped(report.flow_window),
+            report.flow_memory_bytes.div_ceil(1 << 20),
+        );
     }
     text += &format!("\n{}", latencies(report).text());
     text += &arrivals(report);

@@ -6,10 +6,13 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use serde_json::json;
 
-use super::load::{FLOWS_MAX, Load};
-use super::report::{Report, Second};
+use super::frame_run::run_frames;
+use super::frames::{Engine, FrameLoad, parse_mac, parse_mix, parse_network};
+use super::load::Load;
+use super::report::{InterfaceSent, Report, Second};
 use super::run::run;
 use crate::commands::bench::machine::Machine;
 use crate::commands::bench::options::{printed_json, seconds, usage};
@@ -46,12 +49,30 @@ pub struct Arguments {
     /// Payload bytes: one size, an even range such as 64:1400, or imix (18, 548 and 1472, 7 to 4 to 1)
     #[arg(long, value_name = "SIZE", default_value = "64")]
     size: String,
-    /// Flows, each from a source port of its own
-    #[arg(long, value_name = "F", default_value_t = 16)]
-    flows: usize,
-    /// Local addresses to send from, in turn
+    /// Flows, each from a source port of its own, up to 65,536; with --engine xdp or packet up to 16M
+    #[arg(long, value_name = "F", default_value = "16")]
+    flows: String,
+    /// Local addresses to send from, in turn; with --engine xdp or packet one network such as 198.18.0.0/15
     #[arg(long, value_name = "ADDR,...", value_delimiter = ',')]
     sources: Vec<String>,
+    /// Who sends: sockets, or frames that go past them for rates and flows that no socket reaches
+    #[arg(long, value_enum, default_value = "socket")]
+    engine: Engine,
+    /// By which interface frames leave, with --engine xdp or packet
+    #[arg(long, value_name = "IF", required_if_eq_any = [("engine", "xdp"), ("engine", "packet")])]
+    interface: Option<String>,
+    /// Send frames by --interface although a default route leaves by it
+    #[arg(long, requires = "interface")]
+    despite_default_route: bool,
+    /// The hardware address that frames go to [default: the next hop's, from the neighbour table]
+    #[arg(long, value_name = "MAC", requires = "interface")]
+    destination_mac: Option<String>,
+    /// Which flow a frame is of: uniform, round-robin, hot:20% (one flow with that share), zipf:1.1 [default: uniform]
+    #[arg(long, value_name = "MIX", requires = "interface")]
+    mix: Option<String>,
+    /// Leave the UDP checksum of frames out, which only IPv4 allows
+    #[arg(long, requires = "interface")]
+    no_checksum: bool,
     /// Hand the kernel trains of this many datagrams to cut (UDP_SEGMENT)
     #[arg(long, value_name = "N")]
     gso: Option<NonZeroUsize>,
@@ -69,8 +90,59 @@ pub struct Arguments {
     json: bool,
 }
 
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Asked {
+    Datagrams(Load),
+    Frames(Box<FrameLoad>),
+}
+
+impl Asked {
+    fn load(&self) -> &Load {
+        match self {
+            Self::Datagrams(load) => load,
+            Self::Frames(frames) => &frames.load,
+        }
+    }
+}
+
 impl Arguments {
-    pub fn load(&self) -> Result<Load, Failure> {
+    pub fn asked(&self) -> Result<Asked, Failure> {
+        let mut load = self.load()?;
+        let Some(interface) = self.interface.as_ref().filter(|_| self.engine != Engine::Socket) else {
+            if self.interface.is_some() {
+                let advice = Advice::new("sockets send by the route", "add --engine xdp or packet, or leave it out");
+                return Err(usage("--interface", &advice));
+            }
+            load.sources = self.sources.iter().map(|text| source(text)).collect::<Result<_, _>>()?;
+            load.check()?;
+            return Ok(Asked::Datagrams(load));
+        };
+        let network = match self.sources.as_slice() {
+            [] => None,
+            [one] => Some(parse_network(one).map_err(|advice| usage("--sources", &advice))?),
+            _ => {
+                let advice = Advice::new("several addresses", "write one network such as 198.18.0.0/15");
+                return Err(usage("--sources", &advice));
+            }
+        };
+        let mac = self.destination_mac.as_deref().map(parse_mac).transpose();
+        let frames = FrameLoad {
+            load,
+            engine: self.engine,
+            interface: interface.clone(),
+            mac: mac.map_err(|advice| usage("--destination-mac", &advice))?,
+            mix: parse_mix(self.mix.as_deref().unwrap_or("uniform")).map_err(|advice| usage("--mix", &advice))?,
+            sources: network,
+            checksum: !self.no_checksum,
+            despite_default_route: self.despite_default_route,
+        };
+        frames.check()?;
+        Ok(Asked::Frames(Box::new(frames)))
+    }
+
+    /// What sockets and frames have in common.
+    fn load(&self) -> Result<Load, Failure> {
         let to = lookup::destination("--to", &self.to)?.address;
         let rate = Rate::parse(&self.rate).map_err(|advice| usage("--rate", &advice))?;
         let amount = match (&self.seconds, &self.count) {
@@ -80,19 +152,14 @@ impl Arguments {
             (None, None) if matches!(rate, Rate::Ramp(..)) => Amount::UntilStopped,
             (None, None) => Amount::Seconds(UNASKED),
         };
-        let source = |text: &String| {
-            text.parse::<IpAddr>().map_err(|_| {
-                let what = format!("{text:?} is not an IP address");
-                usage(
-                    "--sources",
-                    &Advice::new(what, "write addresses of this host without ports, such as 127.0.0.2,127.0.0.3"),
-                )
-            })
-        };
-        let load = Load {
+        let flows = rate::parse_count(&self.flows).ok().and_then(|flows| usize::try_from(flows).ok());
+        let flows = flows.ok_or_else(|| {
+            let what = format!("{:?} is not a number of flows", self.flows);
+            usage("--flows", &Advice::new(what, "write one such as 16 or 1M"))
+        })?;
+        Ok(Load {
             sizes: Sizes::parse(&self.size).map_err(|advice| usage("--size", &advice))?,
-            flows: self.flows.min(FLOWS_MAX + 1),
-            sources: self.sources.iter().map(source).collect::<Result<_, _>>()?,
+            flows,
             gso: self.gso,
             threads: self.threads,
             burst: self.burst()?,
@@ -101,9 +168,7 @@ impl Arguments {
                 .as_deref()
                 .map_or(Ok(Vec::new()), |list| units::parse_cpus(list).map_err(|advice| usage("--cpu", &advice)))?,
             ..Load::new(to, rate, amount)
-        };
-        load.check()?;
-        Ok(load)
+        })
     }
 
     fn burst(&self) -> Result<Option<NonZeroUsize>, Failure> {
@@ -117,9 +182,19 @@ impl Arguments {
     }
 }
 
+fn source(text: &str) -> Result<IpAddr, Failure> {
+    text.parse().map_err(|_| {
+        let what = format!("{text:?} is not an IP address");
+        usage(
+            "--sources",
+            &Advice::new(what, "write addresses of this host without ports, such as 127.0.0.2,127.0.0.3"),
+        )
+    })
+}
+
 /// Sends what is asked for until it is done or somebody interrupts it, and prints the report.
 pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
-    let load = arguments.load()?;
+    let asked = arguments.asked()?;
     let machine = Machine::read();
     let warnings = machine.warnings(Duration::ZERO);
     let stop = stop_on_signal(|| ())?;
@@ -130,10 +205,13 @@ pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure
             let _ = writeln!(io::stderr(), "{}", progress(second));
         }
     };
-    let report = run(&load, &Arc::clone(&stop), &mut each_second)?;
+    let report = match &asked {
+        Asked::Datagrams(load) => run(load, &Arc::clone(&stop), &mut each_second)?,
+        Asked::Frames(frames) => run_frames(frames, &Arc::clone(&stop), &mut each_second)?,
+    };
     let text = match arguments.json {
-        true => json_text(&load, &machine, &warnings, &report)?,
-        false => text(&load, &warnings, &report),
+        true => json_text(arguments, &asked, &machine, &warnings, &report)?,
+        false => text(asked.load(), &warnings, &report),
     };
     console::print(out, &text)
 }
@@ -143,14 +221,27 @@ fn progress(second: &Second) -> String {
     format!("{number:>4} s: sent {}, asked {}, refused {refused}", grouped(*sent), or_dash(*asked))
 }
 
-fn json_text(load: &Load, machine: &Machine, warnings: &[String], report: &Report) -> Result<String, Failure> {
+fn json_text(
+    arguments: &Arguments,
+    asked: &Asked,
+    machine: &Machine,
+    warnings: &[String],
+    report: &Report,
+) -> Result<String, Failure> {
+    let (load, is_frames) = (asked.load(), matches!(asked, Asked::Frames(_)));
+    let engine = arguments.engine.to_possible_value().map(|value| value.get_name().to_owned());
+    // As they were written: for frames a network.
+    let sources = &arguments.sources;
+    let mix = is_frames.then(|| arguments.mix.as_deref().unwrap_or("uniform"));
     printed_json(&json!({
         "version": env!("CARGO_PKG_VERSION"),
         "machine": machine,
         "warnings": warnings,
         "asked": {
             "to": load.to, "rate": load.rate.to_string(), "size": load.sizes.to_string(), "flows": load.flows,
-            "sources": load.sources, "gso": load.gso, "threads": load.threads, "burst": load.burst, "cpus": load.cpus,
+            "sources": sources, "gso": load.gso, "threads": load.threads, "burst": load.burst, "cpus": load.cpus,
+            "engine": engine, "interface": arguments.interface, "mix": mix,
+            "checksum": is_frames.then_some(!arguments.no_checksum),
         },
         "report": report,
     }))
@@ -195,6 +286,17 @@ fn text(load: &Load, warnings: &[String], report: &Report) -> String {
         report.cpu_seconds,
         report.cpu_seconds * 1e9 / report.sent.max(1) as f64,
     );
+    if report.long_calls {
+        text += "each call waited for all cores, so frames came in groups; with CAP_SYS_ADMIN calls are short\n";
+    }
+    if let Some(InterfaceSent { name, packets, errors, dropped }) = &report.interface {
+        text += &format!(
+            "{name} counted {} packets sent, {} errors, {} dropped, those of others included\n",
+            grouped(*packets),
+            grouped(*errors),
+            grouped(*dropped),
+        );
+    }
     text += &list("refused", "datagrams; the receiver misses their sequences", &report.refused);
     text += &list("answered", "times, about datagrams sent before", &report.answers);
     text += &list("repeated", "calls, because the kernel had no buffers", &report.repeated);

@@ -73,8 +73,21 @@ pub struct Report {
     /// Whether the route could not cut trains, so that their datagrams went out one by one.
     pub segmentation_refused: bool,
     pub each_second: Vec<Second>,
-    /// Each flow, by number.
+    /// Each flow, by number; of frames there are too many.
     pub flows: Vec<FlowSent>,
+    /// What the interface of frames has counted meanwhile; null for sockets and where nobody says.
+    pub interface: Option<InterfaceSent>,
+    /// Whether each call had to wait for all cores, so that frames came in groups of ten milliseconds and more.
+    pub long_calls: bool,
+}
+
+/// By the interface's own counters, in the time of the run and for everybody who sent by it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct InterfaceSent {
+    pub name: String,
+    pub packets: u64,
+    pub errors: u64,
+    pub dropped: u64,
 }
 
 /// Reads the counters of the threads once a second.
@@ -167,6 +180,8 @@ impl<'a> Sampler<'a> {
             segmentation_refused: ended.iter().any(|done| done.segmentation_refused),
             each_second: self.seconds,
             flows,
+            interface: None,
+            long_calls: false,
         }
     }
 }
@@ -201,7 +216,11 @@ fn lateness(ended: &[Done]) -> Option<Lateness> {
 fn by_name<'a>(parts: impl Iterator<Item = &'a BTreeMap<i32, u64>>) -> BTreeMap<String, u64> {
     let mut named = BTreeMap::new();
     for (errno, count) in parts.flatten().filter(|(_, count)| **count > 0) {
-        *named.entry(format!("{:?}", Errno::from_raw(*errno))).or_default() += count;
+        let name = match errno {
+            0 => "no reason given".to_owned(),
+            errno => format!("{:?}", Errno::from_raw(*errno)),
+        };
+        *named.entry(name).or_default() += count;
     }
     named
 }

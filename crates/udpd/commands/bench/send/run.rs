@@ -34,13 +34,31 @@ pub fn run(load: &Load, stop: &Arc<AtomicBool>, each_second: &mut dyn FnMut(&Sec
         Worker::new(load, run, Post { index, pacer, flows: own, progress: Arc::clone(&progress), stop })
     };
     let workers: Vec<Worker> = (0..load.threads).map(make).collect::<Result<_, _>>()?;
-    let (done_sender, done) = bounded(load.threads);
+    let bodies = workers.into_iter().map(|worker| Box::new(move |start_ns| worker.run(start_ns)) as Body).collect();
+    drive(run, schedule, bodies, &progress, &end, each_second)
+}
+
+/// What a sender thread does: it is told when the schedule begins.
+pub(super) type Body = Box<dyn FnOnce(u64) -> Result<Done, Failure> + Send>;
+
+/// Starts a thread for each body, tells of each second, and makes the report when all have ended. `end` is raised when
+/// one of them fails.
+pub(super) fn drive(
+    run: u16,
+    schedule: Schedule,
+    bodies: Vec<Body>,
+    progress: &Arc<[Progress]>,
+    end: &AtomicBool,
+    each_second: &mut dyn FnMut(&Second),
+) -> Result<Report, Failure> {
+    let count = bodies.len();
+    let (done_sender, done) = bounded(count);
     let start_ns = Monotonic.now_ns();
-    let mut threads = Vec::with_capacity(load.threads);
-    for (index, worker) in workers.into_iter().enumerate() {
+    let mut threads = Vec::with_capacity(count);
+    for (index, body) in bodies.into_iter().enumerate() {
         let sender = done_sender.clone();
         let body = move || {
-            let _ = sender.send(worker.run(start_ns));
+            let _ = sender.send(body(start_ns));
         };
         let spawned = thread::Builder::new().name(format!("send{index}")).spawn(body);
         threads.push(spawned.map_err(|error| {
@@ -49,10 +67,10 @@ pub fn run(load: &Load, stop: &Arc<AtomicBool>, each_second: &mut dyn FnMut(&Sec
         })?);
     }
     drop(done_sender);
-    let mut sampler = Sampler::new(schedule, &progress, start_ns);
+    let mut sampler = Sampler::new(schedule, progress, start_ns);
     let mut ended: Vec<Done> = Vec::new();
     let mut failure = None;
-    while ended.len() < load.threads && failure.is_none() {
+    while ended.len() < count && failure.is_none() {
         match done.recv_timeout(sampler.until_next()) {
             Ok(Ok(one)) => ended.push(one),
             Ok(Err(error)) => failure = Some(error),
@@ -97,7 +115,7 @@ fn open_flow(load: &Load, number: usize) -> Result<Flow, Failure> {
 }
 
 /// A number that two runs hardly share: the bits of clock and process, mixed.
-fn random_run(now_ns: u64, process_id: u32) -> u16 {
+pub(super) fn random_run(now_ns: u64, process_id: u32) -> u16 {
     let mixed = (now_ns ^ (u64::from(process_id) << 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 48) as u16
 }

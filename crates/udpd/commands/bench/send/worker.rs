@@ -22,16 +22,16 @@ use crate::commands::bench::sizes::Picker;
 use crate::exit::{ExitCode, Failure};
 
 /// How long a run may go on past its end to send what was due before.
-const CATCH_UP: Duration = Duration::from_millis(100);
+pub(super) const CATCH_UP: Duration = Duration::from_millis(100);
 
 /// How long to wait before another try when the kernel has no buffers.
 const BUFFER_REST: Duration = Duration::from_micros(100);
 
 /// How often the distance between the two clocks is measured again: somebody may set the clock.
-const OFFSET_EVERY_NS: u64 = 1_000_000_000;
+pub(super) const OFFSET_EVERY_NS: u64 = 1_000_000_000;
 
 /// The longest lateness that is told apart.
-const LATENESS_MAX_NS: u64 = 60_000_000_000;
+pub(super) const LATENESS_MAX_NS: u64 = 60_000_000_000;
 
 /// One flow: a socket with a source port of its own.
 #[derive(Debug)]

@@ -1,0 +1,324 @@
+//! Programs for the kernel, instruction by instruction, with labels instead of counted jumps.
+//!
+//! A constructor is named after what the instruction does, and its arguments stand as in an assignment: destination
+//! first. Nothing here asks the kernel anything; whether a program makes sense is the verifier's business.
+#![allow(dead_code)] // an instruction set is whole, whether or not a program uses all of it
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// One instruction as the kernel reads it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Instruction {
+    code: u8,
+    /// Destination and source, four bits each.
+    registers: u8,
+    offset: i16,
+    immediate: i32,
+}
+
+/// A register. `R0` has what a call returns and what the program returns, `R1` to `R5` are the arguments of a call and
+/// lost in it, `R6` to `R9` survive it, and `R10` is the end of the stack, which grows downwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Register {
+    R0,
+    R1,
+    R2,
+    R3,
+    R4,
+    R5,
+    R6,
+    R7,
+    R8,
+    R9,
+    R10,
+}
+
+/// How many bytes a load or a store moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Width {
+    Byte,
+    Half,
+    Word,
+    Double,
+}
+
+/// What is done to the destination with the source or the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Add,
+    Subtract,
+    Multiply,
+    /// Without a sign; by 0 it gives 0.
+    Divide,
+    Or,
+    And,
+    ShiftLeft,
+    /// Zeroes come in from the left.
+    ShiftRight,
+    /// By 0 it leaves the destination as it is.
+    Remainder,
+    ExclusiveOr,
+    Set,
+    /// The sign comes in from the left.
+    ShiftRightSigned,
+}
+
+/// When a jump is made. Without a sign unless its name has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum When {
+    Equal,
+    NotEqual,
+    Above,
+    AtLeast,
+    Below,
+    AtMost,
+    /// They have a bit in common.
+    AnyBit,
+    SignedAbove,
+    SignedBelow,
+}
+
+/// A place in a program, to which jumps lead before or after it is known where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Label(usize);
+
+/// A program that grows.
+#[derive(Debug, Default)]
+pub(crate) struct Assembler {
+    instructions: Vec<Instruction>,
+    /// Where each label is, once it is placed.
+    places: Vec<Option<usize>>,
+    /// The jumps, each with its label.
+    jumps: Vec<(usize, Label)>,
+}
+
+// The classes of instructions and the bits beside them, each with its name in linux/bpf_common.h and linux/bpf.h.
+const CLASS_LOAD: u8 = 0x00; // BPF_LD
+const CLASS_LOAD_FROM: u8 = 0x01; // BPF_LDX
+const CLASS_STORE_VALUE: u8 = 0x02; // BPF_ST
+const CLASS_STORE: u8 = 0x03; // BPF_STX
+const CLASS_WORD: u8 = 0x04; // BPF_ALU
+const CLASS_JUMP: u8 = 0x05; // BPF_JMP
+const CLASS_JUMP_WORD: u8 = 0x06; // BPF_JMP32
+const CLASS_DOUBLE: u8 = 0x07; // BPF_ALU64
+const FROM_REGISTER: u8 = 0x08; // BPF_X
+const MODE_MEMORY: u8 = 0x60; // BPF_MEM
+const MODE_ATOMIC: u8 = 0xc0; // BPF_ATOMIC
+const CONVERT: u8 = 0xd0; // BPF_END
+const TO_BIG: u8 = 0x08; // BPF_TO_BE
+const WIDE: u8 = 0x18; // BPF_LD | BPF_IMM | BPF_DW
+const CALL: u8 = 0x85; // BPF_JMP | BPF_CALL
+const EXIT: u8 = 0x95; // BPF_JMP | BPF_EXIT
+/// `BPF_PSEUDO_MAP_FD`
+const SOURCE_IS_MAP: u8 = 1;
+/// `BPF_PSEUDO_MAP_VALUE`
+const SOURCE_IS_MAP_VALUE: u8 = 2;
+
+impl Width {
+    fn code(self) -> u8 {
+        match self {
+            Self::Byte => 0x10,
+            Self::Half => 0x08,
+            Self::Word => 0x00,
+            Self::Double => 0x18,
+        }
+    }
+}
+
+impl Operation {
+    fn code(self) -> u8 {
+        match self {
+            Self::Add => 0x00,
+            Self::Subtract => 0x10,
+            Self::Multiply => 0x20,
+            Self::Divide => 0x30,
+            Self::Or => 0x40,
+            Self::And => 0x50,
+            Self::ShiftLeft => 0x60,
+            Self::ShiftRight => 0x70,
+            Self::Remainder => 0x90,
+            Self::ExclusiveOr => 0xa0,
+            Self::Set => 0xb0,
+            Self::ShiftRightSigned => 0xc0,
+        }
+    }
+}
+
+impl When {
+    fn code(self) -> u8 {
+        match self {
+            Self::Equal => 0x10,
+            Self::Above => 0x20,
+            Self::AtLeast => 0x30,
+            Self::AnyBit => 0x40,
+            Self::NotEqual => 0x50,
+            Self::SignedAbove => 0x60,
+            Self::Below => 0xa0,
+            Self::AtMost => 0xb0,
+            Self::SignedBelow => 0xc0,
+        }
+    }
+}
+
+impl Assembler {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    fn push(&mut self, code: u8, destination: Register, source: u8, offset: i16, immediate: i32) -> &mut Self {
+        let destination = destination as u8;
+        let registers =
+            if cfg!(target_endian = "little") { source << 4 | destination } else { destination << 4 | source };
+        self.instructions.push(Instruction { code, registers, offset, immediate });
+        self
+    }
+
+    /// `destination = source`
+    pub(crate) fn copy(&mut self, destination: Register, source: Register) -> &mut Self {
+        self.compute(Operation::Set, destination, source)
+    }
+
+    /// `destination = value`, with its sign.
+    pub(crate) fn set(&mut self, destination: Register, value: i32) -> &mut Self {
+        self.compute_value(Operation::Set, destination, value)
+    }
+
+    /// `destination = value`, all 64 bits of it.
+    pub(crate) fn set_wide(&mut self, destination: Register, value: u64) -> &mut Self {
+        self.wide(destination, 0, value as i32, (value >> 32) as i32)
+    }
+
+    /// `destination = the map`, as the calls of maps want it.
+    pub(crate) fn set_map(&mut self, destination: Register, map: BorrowedFd<'_>) -> &mut Self {
+        self.wide(destination, SOURCE_IS_MAP, map.as_raw_fd(), 0)
+    }
+
+    /// `destination = address of byte offset of the first value of an array map` (Linux 5.2 and later), without a call
+    /// and without the question whether it is there.
+    pub(crate) fn set_map_value(&mut self, destination: Register, map: BorrowedFd<'_>, offset: i32) -> &mut Self {
+        self.wide(destination, SOURCE_IS_MAP_VALUE, map.as_raw_fd(), offset)
+    }
+
+    fn wide(&mut self, destination: Register, source: u8, low: i32, high: i32) -> &mut Self {
+        self.push(WIDE, destination, source, 0, low);
+        self.push(0, Register::R0, 0, 0, high)
+    }
+
+    /// `destination = destination operation source`, in 64 bits.
+    pub(crate) fn compute(&mut self, operation: Operation, destination: Register, source: Register) -> &mut Self {
+        self.push(CLASS_DOUBLE | FROM_REGISTER | operation.code(), destination, source as u8, 0, 0)
+    }
+
+    /// The same with a value, which is widened with its sign.
+    pub(crate) fn compute_value(&mut self, operation: Operation, destination: Register, value: i32) -> &mut Self {
+        self.push(CLASS_DOUBLE | operation.code(), destination, 0, 0, value)
+    }
+
+    /// `destination = destination operation source`, in the lower 32 bits; the upper ones become 0.
+    pub(crate) fn compute_word(&mut self, operation: Operation, destination: Register, source: Register) -> &mut Self {
+        self.push(CLASS_WORD | FROM_REGISTER | operation.code(), destination, source as u8, 0, 0)
+    }
+
+    /// The same with a value.
+    pub(crate) fn compute_word_value(&mut self, operation: Operation, destination: Register, value: i32) -> &mut Self {
+        self.push(CLASS_WORD | operation.code(), destination, 0, 0, value)
+    }
+
+    /// Puts the lower 16, 32 or 64 bits into the order of the network; the others become 0.
+    #[allow(clippy::wrong_self_convention)] // it is the register that becomes big-endian
+    pub(crate) fn to_big_endian(&mut self, register: Register, bits: i32) -> &mut Self {
+        self.push(CLASS_WORD | CONVERT | TO_BIG, register, 0, 0, bits)
+    }
+
+    /// The same into the order of most machines.
+    #[allow(clippy::wrong_self_convention)] // as above
+    pub(crate) fn to_little_endian(&mut self, register: Register, bits: i32) -> &mut Self {
+        self.push(CLASS_WORD | CONVERT, register, 0, 0, bits)
+    }
+
+    /// `destination = [source + offset]`
+    pub(crate) fn load(&mut self, width: Width, destination: Register, source: Register, offset: i16) -> &mut Self {
+        self.push(CLASS_LOAD_FROM | MODE_MEMORY | width.code(), destination, source as u8, offset, 0)
+    }
+
+    /// `[destination + offset] = source`
+    pub(crate) fn store(&mut self, width: Width, destination: Register, offset: i16, source: Register) -> &mut Self {
+        self.push(CLASS_STORE | MODE_MEMORY | width.code(), destination, source as u8, offset, 0)
+    }
+
+    /// `[destination + offset] = value`
+    pub(crate) fn store_value(&mut self, width: Width, destination: Register, offset: i16, value: i32) -> &mut Self {
+        self.push(CLASS_STORE_VALUE | MODE_MEMORY | width.code(), destination, 0, offset, value)
+    }
+
+    /// `[destination + offset] += source`, at once for every core, in 64 bits.
+    pub(crate) fn add_atomically(&mut self, destination: Register, offset: i16, source: Register) -> &mut Self {
+        // The immediate names the operation: BPF_ADD, which is 0.
+        self.push(CLASS_STORE | MODE_ATOMIC | Width::Double.code(), destination, source as u8, offset, 0)
+    }
+
+    /// `R0 = helper(R1, R2, R3, R4, R5)`; the number is that of `BPF_FUNC_...`.
+    pub(crate) fn call(&mut self, helper: i32) -> &mut Self {
+        self.push(CALL, Register::R0, 0, 0, helper)
+    }
+
+    /// Ends the program, which returns `R0`.
+    pub(crate) fn exit(&mut self) -> &mut Self {
+        self.push(EXIT, Register::R0, 0, 0, 0)
+    }
+
+    /// A label that is nowhere yet.
+    pub(crate) fn label(&mut self) -> Label {
+        self.places.push(None);
+        Label(self.places.len() - 1)
+    }
+
+    /// The label is here: the next instruction is the one that its jumps lead to.
+    pub(crate) fn place(&mut self, label: Label) -> &mut Self {
+        self.places[label.0] = Some(self.instructions.len());
+        self
+    }
+
+    fn jump_by(&mut self, code: u8, left: Register, source: u8, value: i32, label: Label) -> &mut Self {
+        self.jumps.push((self.instructions.len(), label));
+        self.push(code, left, source, 0, value)
+    }
+
+    pub(crate) fn jump(&mut self, label: Label) -> &mut Self {
+        self.jump_by(CLASS_JUMP, Register::R0, 0, 0, label)
+    }
+
+    /// Jumps if `left when value`, in 64 bits; the value is widened with its sign.
+    pub(crate) fn jump_if(&mut self, left: Register, when: When, value: i32, label: Label) -> &mut Self {
+        self.jump_by(CLASS_JUMP | when.code(), left, 0, value, label)
+    }
+
+    /// Jumps if `left when right`, in 64 bits.
+    pub(crate) fn jump_if_register(&mut self, left: Register, when: When, right: Register, label: Label) -> &mut Self {
+        self.jump_by(CLASS_JUMP | FROM_REGISTER | when.code(), left, right as u8, 0, label)
+    }
+
+    /// Jumps if `left when value`, of the lower 32 bits (Linux 5.1 and later).
+    pub(crate) fn jump_if_word(&mut self, left: Register, when: When, value: i32, label: Label) -> &mut Self {
+        self.jump_by(CLASS_JUMP_WORD | when.code(), left, 0, value, label)
+    }
+
+    /// The program, with every jump led to its label.
+    ///
+    /// # Panics
+    /// When a label with a jump was placed nowhere, or is too far away for a jump: a mistake in the program's text.
+    pub(crate) fn finish(mut self) -> Vec<Instruction> {
+        for (from, label) in self.jumps {
+            let to = self.places[label.0].expect("a label that is jumped to has a place");
+            // A jump counts from the instruction behind it.
+            let distance = to.cast_signed() - from.cast_signed() - 1;
+            self.instructions[from].offset = i16::try_from(distance).expect("no program is so long");
+        }
+        self.instructions
+    }
+}
+
+#[cfg(test)]
+#[path = "assembler_tests.rs"]
+mod tests;

@@ -1,0 +1,222 @@
+//! Exact evidence of where datagrams arrive: a program of a few instructions at the socket that counts by core, and on
+//! each core by the receive queue of the device.
+//!
+//! `SO_INCOMING_CPU` does not say: the kernel updates it for connected UDP sockets only. So this is an eBPF socket
+//! filter that keeps everything and adds one to a per-core counter on the way.
+//!
+//! The counters are one value of the map: an array with a place for each queue, of which the kernel keeps one for each
+//! core. So counting finds its place without a search, and one call reads everything.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use super::assembler::{Assembler, Instruction, Operation, Register, When, Width};
+use super::calls::{self, Map, Name, Program, Shape};
+use crate::socket::Socket;
+use crate::sys;
+
+/// `BPF_MAP_TYPE_PERCPU_ARRAY`
+const MAP_TYPE_PER_CORE_ARRAY: u32 = 6;
+/// `BPF_PROG_TYPE_SOCKET_FILTER`
+const PROGRAM_TYPE_SOCKET_FILTER: u32 = 1;
+/// `BPF_FUNC_map_lookup_elem`
+const HELPER_MAP_LOOKUP: i32 = 1;
+
+/// The key of the only value.
+const KEY: [u8; 4] = [0; 4];
+
+const COUNT_BYTES: usize = size_of::<u64>();
+
+/// What `bpftool` shows.
+const NAME: Name = calls::name("mmsg_by_core");
+
+/// No kernel is built for more cores (`CONFIG_NR_CPUS`).
+const CORES_MAX: usize = 8192;
+
+/// The most queues that are told apart: 8 KiB of the kernel's memory on each core.
+const QUEUES_MAX: u32 = 1023;
+
+/// The cores that the machine may ever have.
+pub(crate) const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+
+/// Counts on which core the datagrams of a socket arrive, exactly and from the first one on.
+///
+/// The core is the one that ran the softirq: after RPS, if that is set up. What is counted is what reaches the socket,
+/// also when its receive buffer is then full. It is buffers: with `UDP_GRO` a train counts one.
+///
+/// Making one needs `CAP_BPF`, or `kernel.unprivileged_bpf_disabled = 0`; otherwise it fails with `EPERM`. A datagram
+/// costs fifteen instructions more, and where the device does not verify checksums, verifying it in the softirq instead
+/// of while copying it out.
+#[derive(Debug)]
+pub struct CoreCounter {
+    map: Map,
+    program: OwnedFd,
+    /// The cores that the kernel keeps counters for, in the order in which it hands them out, as sysfs has them.
+    possible: Vec<usize>,
+    /// How many cores the kernel itself keeps counters for.
+    cores: usize,
+    /// How many queues are told apart.
+    queues: u32,
+}
+
+/// How many datagrams have come from one queue and arrived on one core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrivals {
+    /// The core that ran the softirq.
+    pub core: usize,
+    /// The receive queue of the device, from 0. `None` where the device records none, as loopback and most veth, and
+    /// for queues beyond those that the counter tells apart.
+    pub queue: Option<u32>,
+    /// How many; never 0.
+    pub count: u64,
+}
+
+impl CoreCounter {
+    /// Makes a counter that counts nothing yet, and then by core alone.
+    pub fn new() -> io::Result<Self> {
+        Self::by_queue(0)
+    }
+
+    /// The same for the first `queues` receive queues each, and all others together. It tells 1,023 apart at most.
+    pub fn by_queue(queues: u32) -> io::Result<Self> {
+        let text = fs::read_to_string(POSSIBLE)?;
+        let possible = parse_cores(&text).ok_or_else(|| {
+            invalid(format!("{POSSIBLE} holds {text:?}, which is not a list of at most {CORES_MAX} cores"))
+        })?;
+        let queues = queues.min(QUEUES_MAX);
+        let cores = cores_of_kernel()?;
+        let map = create_map(queues + 1, cores)?;
+        let instructions = program(map.as_fd(), queues);
+        // The helper it calls asks for no particular licence.
+        let license = c"MIT";
+        let program = Program {
+            kind: PROGRAM_TYPE_SOCKET_FILTER,
+            name: NAME,
+            license,
+            instructions: &instructions,
+            attach_kind: 0,
+        };
+        let program = program.load()?;
+        Ok(Self { map, program, possible, cores, queues })
+    }
+
+    /// Counts what arrives at `socket` from now on. Before its `bind` that is everything. A counter may serve several
+    /// sockets and then counts them together.
+    ///
+    /// It takes the place of any other filter of the socket, and gives it up to the next one:
+    /// [`Socket::refuse_arrivals`] ends the count.
+    pub fn attach(&self, socket: &Socket) -> io::Result<()> {
+        sys::set_option_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_BPF, self.program.as_raw_fd())
+    }
+
+    /// What has arrived, in the order of the cores and on each of its queues, the unknown ones first.
+    pub fn read(&self) -> io::Result<Vec<Arrivals>> {
+        let places = self.queues as usize + 1;
+        let mut bytes = vec![0; self.cores * places * COUNT_BYTES];
+        self.map.look_up(&KEY, &mut bytes)?;
+        let counts: Vec<u64> = counts_in(&bytes).collect();
+        let mut arrivals = Vec::new();
+        for (number, counts) in counts.chunks_exact(places).enumerate() {
+            for (place, &count) in (0_u32..).zip(counts).filter(|(_, count)| **count > 0) {
+                let core = *self.possible.get(number).ok_or_else(|| {
+                    let known = self.possible.len();
+                    invalid(format!("the kernel counts for more cores than the {known} that {POSSIBLE} names"))
+                })?;
+                arrivals.push(Arrivals { core, queue: place.checked_sub(1), count });
+            }
+        }
+        Ok(arrivals)
+    }
+}
+
+/// `counters of this core[queue + 1, or 0] += 1; return everything`. The kernel keeps the queue as queue + 1, so that 0
+/// can mean that none is recorded, and that is the order of the places. The key lies on the stack, below register 10.
+/// The addition is the atomic one because some kernels let one softirq preempt another.
+fn program(map: BorrowedFd<'_>, queues: u32) -> Vec<Instruction> {
+    use Register::{R0, R1, R2, R6, R10};
+    const QUEUE_MAPPING: i16 = 12; // offsetof(struct __sk_buff, queue_mapping)
+    let mut assembler = Assembler::new();
+    let (count, keep) = (assembler.label(), assembler.label());
+    assembler
+        .copy(R6, R1) // the datagram, which the call would forget
+        .store_value(Width::Word, R10, -4, 0)
+        .copy(R2, R10)
+        .compute_value(Operation::Add, R2, -4)
+        .set_map(R1, map)
+        .call(HELPER_MAP_LOOKUP)
+        .jump_if(R0, When::Equal, 0, keep) // never: the key is in range; the verifier wants to see it asked
+        .load(Width::Word, R1, R6, QUEUE_MAPPING)
+        // Past the addition and not with a place of 0: to a process without CAP_PERFMON the verifier refuses one that
+        // is reached with a constant on one way and a variable on another.
+        .jump_if(R1, When::Above, queues.cast_signed(), count)
+        .compute_value(Operation::ShiftLeft, R1, 3) // places are 8 bytes wide
+        .compute(Operation::Add, R0, R1)
+        .place(count)
+        .set(R1, 1)
+        .add_atomically(R0, 0, R1)
+        .place(keep)
+        .compute_word_value(Operation::Set, R0, -1)
+        .exit();
+    assembler.finish()
+}
+
+/// A map of one value, which has so many places on each core.
+fn create_map(places: u32, cores: usize) -> io::Result<Map> {
+    let shape = Shape {
+        kind: MAP_TYPE_PER_CORE_ARRAY,
+        key_bytes: size_of_val(&KEY) as u32,
+        value_bytes: places * COUNT_BYTES as u32,
+        entries: 1,
+        flags: 0,
+        name: NAME,
+    };
+    Map::create_for(cores, &shape)
+}
+
+fn counts_in(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.as_chunks().0.iter().map(|bytes| u64::from_ne_bytes(*bytes))
+}
+
+/// How many cores the kernel keeps a value for; it never changes. What sysfs says does not count here: inside a
+/// container that may be somebody's idea of the machine and not the machine. So a map is filled with ones.
+fn cores_of_kernel() -> io::Result<usize> {
+    // It has as many cores as any kernel could ever have, so that there is room for those that this one has.
+    let map = create_map(1, CORES_MAX)?;
+    map.update(&KEY, &1_u64.to_ne_bytes().repeat(CORES_MAX))?;
+    let mut found = vec![0; CORES_MAX * COUNT_BYTES];
+    map.look_up(&KEY, &mut found)?;
+    Ok(counts_in(&found).filter(|count| *count == 1).count())
+}
+
+/// Reads a list such as `0-3,8`; `None` when it is none, is empty, or names more than [`CORES_MAX`] cores.
+pub(crate) fn parse_cores(text: &str) -> Option<Vec<usize>> {
+    let mut cores = Vec::new();
+    for part in text.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
+        if last >= CORES_MAX || first > last {
+            return None;
+        }
+        cores.extend(first..=last);
+    }
+    (cores.len() <= CORES_MAX).then_some(cores)
+}
+
+fn invalid(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_of_possible_cores_is_read_and_nonsense_is_not() {
+        assert_eq!(parse_cores("0-3,8\n"), Some(vec![0, 1, 2, 3, 8]));
+        assert_eq!(parse_cores("0\n"), Some(vec![0]));
+        for nonsense in ["", "\n", "a", "3-1", "0-8192", "0-99999999999999999999", "0,,1"] {
+            assert_eq!(parse_cores(nonsense), None, "{nonsense:?}");
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Frames that the kernel sends itself: a program that it runs on order, hundreds of thousands of times in one call,
+//! each time with a page that becomes a frame (`BPF_PROG_TEST_RUN` with live frames, Linux 5.18 and later).
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::anchor::Anchor;
+use super::draw::{Place, is_in_turn, zipf_places};
+use super::program::{DROP, Maps, frame_program};
+use super::spec::{FrameSpec, Mix};
+use super::state::{BYTES, IN_FLIGHT, KEY, MAP_TYPE_ARRAY, RAN, RANDOM, State, TAKEN};
+use super::witness::Witness;
+use super::writer::Template;
+use crate::bpf::assembler::{Assembler, Register};
+use crate::bpf::calls::{Map, Program, Run, Shape, name, run};
+
+/// `BPF_PROG_TYPE_XDP`
+const PROGRAM_TYPE_XDP: u32 = 6;
+/// `BPF_F_TEST_XDP_LIVE_FRAMES`
+const LIVE_FRAMES: u32 = 1 << 1;
+/// How many pages the kernel takes at a time: what a NAPI poll takes.
+const KERNEL_BATCH: u32 = 64;
+/// Values that are written by one call.
+const VALUES_A_CALL: usize = 1 << 16;
+
+/// What could not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LiveStep {
+    /// The frames cannot be as they are described.
+    Spec,
+    /// Memory of the kernel for what the program remembers.
+    Map,
+    /// Loading the program: needs `CAP_BPF` and `CAP_NET_ADMIN`, or `CAP_SYS_ADMIN`.
+    Program,
+    /// Counting what the driver takes: needs `CAP_PERFMON`, or `CAP_SYS_ADMIN`.
+    Witness,
+    /// A run with live frames: needs Linux 5.18.
+    Run,
+}
+
+/// Why there are no live frames.
+#[derive(Debug)]
+pub struct LiveError {
+    /// What could not be had.
+    pub step: LiveStep,
+    /// What the kernel says.
+    pub error: io::Error,
+}
+
+impl fmt::Display for LiveError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.step {
+            LiveStep::Spec => return write!(formatter, "{}", self.error),
+            LiveStep::Map => "cannot make a map",
+            LiveStep::Program => "cannot load the program that makes frames",
+            LiveStep::Witness => "cannot count what the driver takes",
+            LiveStep::Run => "cannot run a program with live frames",
+        };
+        write!(formatter, "{what}: {}", self.error)
+    }
+}
+
+impl std::error::Error for LiveError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+impl LiveStep {
+    fn failed(self) -> impl Fn(io::Error) -> LiveError {
+        move |error| LiveError { step: self, error }
+    }
+}
+
+/// What a call has come to.
+#[derive(Debug, Default)]
+pub struct LiveSent {
+    /// Frames that were made, each with a sequence of its own.
+    pub offered: u64,
+    /// Of these, what the driver took. The others were refused: see [`LiveFrames::refusals`].
+    pub taken: u64,
+    /// Payload bytes of the frames made.
+    pub bytes: u64,
+    /// Why it ended before all were made; what it made counts all the same.
+    pub error: Option<io::Error>,
+}
+
+/// A generator of frames in the kernel.
+///
+/// What a receiver of its own host does with a frame happens on the core that sends, mostly within the call.
+#[derive(Debug)]
+pub struct LiveFrames {
+    program: OwnedFd,
+    anchor: Option<Anchor>,
+    maps: Maps,
+    witness: Witness,
+    frame: Vec<u8>,
+    offset_factor: u64,
+    state: State,
+}
+
+impl LiveFrames {
+    /// Makes everything, and sends nothing yet. Frames leave by the interface of this index, in the network namespace
+    /// of the caller.
+    pub fn new(interface: u32, spec: &FrameSpec) -> Result<Self, LiveError> {
+        spec.check().map_err(LiveStep::Spec.failed())?;
+        let template = Template::new(spec);
+        let maps = Maps::create(spec, &template).map_err(LiveStep::Map.failed())?;
+        let program = load(spec, &template, &maps, interface).map_err(LiveStep::Program.failed())?;
+        prove_live_frames(&template.frame).map_err(LiveStep::Run.failed())?;
+        let witness = Witness::attach(&maps.state).map_err(LiveStep::Witness.failed())?;
+        let state = State::read(&maps.state).map_err(LiveStep::Map.failed())?;
+        let offset_factor = spec.marks.factors[3];
+        // Without it everything works, in long calls.
+        let anchor = Anchor::attach(program.as_fd()).ok();
+        Ok(Self { program, anchor, maps, witness, frame: template.frame, offset_factor, state })
+    }
+
+    /// Whether a call takes no longer than its frames do. Otherwise each waits some ten milliseconds for all cores, and
+    /// should be for many frames; see [`LiveStep`] for what the other rights are, this one needs `CAP_SYS_ADMIN`.
+    pub fn has_short_calls(&self) -> bool {
+        self.anchor.is_some()
+    }
+
+    /// From now on frames say that CLOCK_REALTIME is so far ahead of CLOCK_MONOTONIC.
+    pub fn set_clock_offset(&mut self, realtime_offset_ns: i64) -> io::Result<()> {
+        self.state.set_offset(realtime_offset_ns, self.offset_factor);
+        self.state.write(&self.maps.state)
+    }
+
+    /// Makes and sends `count` frames. A signal ends it early, which is no error.
+    pub fn send(&mut self, count: u32) -> io::Result<LiveSent> {
+        if count == 0 {
+            return Ok(LiveSent::default());
+        }
+        let live =
+            &mut Run { data: &self.frame, data_out: &mut [], repeat: count, flags: LIVE_FRAMES, batch: KERNEL_BATCH };
+        let ran = run(self.program.as_fd(), live);
+        let state = State::read(&self.maps.state)?;
+        let since = |place| state.get(place).wrapping_sub(self.state.get(place));
+        let sent = LiveSent {
+            offered: since(RAN),
+            taken: since(TAKEN),
+            bytes: since(BYTES),
+            error: ran.err().filter(|error| error.raw_os_error() != Some(libc::EINTR)),
+        };
+        self.state = state;
+        // What nobody has answered for was lost between the program and the driver. It counts as refused, and must not
+        // stand in the way of the next answers.
+        if state.get(IN_FLIGHT) > 0 {
+            self.state.set(IN_FLIGHT, 0);
+            self.state.write(&self.maps.state)?;
+        }
+        Ok(sent)
+    }
+
+    /// What was refused since the beginning, by the number of the error; 0 is a driver that had no room.
+    pub fn refusals(&self) -> io::Result<Vec<(i32, u64)>> {
+        self.witness.refusals()
+    }
+}
+
+impl Maps {
+    fn create(spec: &FrameSpec, template: &Template) -> io::Result<Self> {
+        let array = |value_bytes: usize, entries: u32, text: &str| {
+            Map::create(&Shape {
+                kind: MAP_TYPE_ARRAY,
+                key_bytes: 4,
+                value_bytes: u32::try_from(value_bytes).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?,
+                entries,
+                flags: 0,
+                name: name(text),
+            })
+        };
+        let state = State::create_map()?;
+        let mut first = State::default();
+        first.set(RANDOM, spec.seed);
+        first.write(&state)?;
+        let is_drawn = !is_in_turn(spec.mix, spec.flows);
+        let sequences = is_drawn.then(|| array(8, spec.flows, "mmsg_sequences")).transpose()?;
+        let places = match spec.mix {
+            Mix::Zipf { exponent } if is_drawn => {
+                let map = array(8, spec.flows, "mmsg_places")?;
+                fill(&map, &zipf_places(spec.flows, exponent))?;
+                Some(map)
+            }
+            _ => None,
+        };
+        let has_sizes = template.sizes.len() > 1;
+        let sizes = has_sizes.then(|| array(8 * template.sizes.len(), 1, "mmsg_sizes")).transpose()?;
+        if let Some(map) = &sizes {
+            let packed: Vec<u8> = template.sizes.iter().flat_map(|size| size.packed().to_ne_bytes()).collect();
+            map.update(&KEY, &packed)?;
+        }
+        Ok(Self { state, sequences, places, sizes })
+    }
+}
+
+/// Writes a table into its map.
+fn fill(map: &Map, places: &[Place]) -> io::Result<()> {
+    for (part, places) in places.chunks(VALUES_A_CALL).enumerate() {
+        let first = (part * VALUES_A_CALL) as u32;
+        let keys: Vec<u8> = (first..).take(places.len()).flat_map(u32::to_ne_bytes).collect();
+        let words = |place: &Place| [place.threshold, place.other];
+        let values: Vec<u8> = places.iter().flat_map(words).flat_map(u32::to_ne_bytes).collect();
+        map.update_many(&keys, &values)?;
+    }
+    Ok(())
+}
+
+fn load(spec: &FrameSpec, template: &Template, maps: &Maps, interface: u32) -> io::Result<OwnedFd> {
+    let instructions = &frame_program(spec, template, maps, interface);
+    // None of its helpers asks for a particular licence.
+    let license = c"MIT";
+    Program { kind: PROGRAM_TYPE_XDP, name: name("mmsg_frames"), license, instructions, attach_kind: 0 }.load()
+}
+
+/// Whether the kernel runs programs with live frames, found out with one that throws its frame away.
+fn prove_live_frames(frame: &[u8]) -> io::Result<()> {
+    let mut assembler = Assembler::new();
+    assembler.set(Register::R0, DROP).exit();
+    let (instructions, license) = (&assembler.finish(), c"MIT");
+    let program =
+        Program { kind: PROGRAM_TYPE_XDP, name: name("mmsg_try"), license, instructions, attach_kind: 0 }.load()?;
+    let live = &mut Run { data: frame, data_out: &mut [], repeat: 1, flags: LIVE_FRAMES, batch: KERNEL_BATCH };
+    match run(program.as_fd(), live) {
+        // A signal on the way proves as much.
+        Err(error) if error.raw_os_error() != Some(libc::EINTR) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+#[path = "live_tests.rs"]
+mod tests;

@@ -1,0 +1,52 @@
+//! Frames of millions of flows, made and sent from one core: UDP datagrams with all their headers, for tests of
+//! receivers.
+//!
+//! [`LiveFrames`] makes them in the kernel, by an XDP program that is written for the task: which flow, which sequence
+//! in it, how long, from which address and port, with which checksum. Nothing of it is known to any socket or route:
+//! what a frame says is what [`FrameSpec`] says.
+//!
+//! [`PacketFrames`] makes the same frames in user space, for kernels and interfaces without live frames.
+//!
+//! Everything is counted: how many frames were made, how many of them the driver of the interface took, and why it
+//! refused the others.
+//!
+//! ```no_run
+//! use mmsg::frames::{FrameSpec, LiveFrames, Marks, Mix, SizeOrder};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let spec = FrameSpec {
+//!     destination_mac: [2, 0, 0, 0, 0, 2],
+//!     source_mac: [2, 0, 0, 0, 0, 1],
+//!     destination: "10.8.0.1:5140".parse()?,
+//!     first_source: "198.18.0.0".parse()?,
+//!     sources: 1 << 17,
+//!     flows: 1_000_000,
+//!     mix: Mix::Uniform,
+//!     sizes: vec![64],
+//!     size_order: SizeOrder::InTurn,
+//!     checksum: true,
+//!     marks: Marks { magic: [0xb5, 2], run: 7, factors: [3, 5, 7, 11], flow_bits: 24 },
+//!     body: vec![0; 64],
+//!     seed: 1,
+//! };
+//! let mut frames = LiveFrames::new(3, &spec)?;
+//! let sent = frames.send(100_000)?;
+//! assert_eq!(sent.taken + frames.refusals()?.iter().map(|(_, count)| count).sum::<u64>(), sent.offered);
+//! # Ok(())
+//! # }
+//! ```
+
+mod anchor;
+mod draw;
+mod headers;
+mod live;
+mod packet;
+mod program;
+mod spec;
+mod state;
+mod witness;
+mod writer;
+
+pub use live::{LiveError, LiveFrames, LiveSent, LiveStep};
+pub use packet::PacketFrames;
+pub use spec::{FLOWS_MAX, FRAME_BYTES_MAX, FrameSpec, Marks, Mix, NUMBERED_BYTES, SizeOrder, TIMED_BYTES};

@@ -1,0 +1,248 @@
+//! The program that makes a frame out of the one before: an XDP program, assembled for one task, so that what a task
+//! does not vary costs nothing.
+//!
+//! It does what `writer` does, in the same order and with the same chance. The kernel hands it pages that have been
+//! sent before and may have been changed by whoever received them, so it writes all headers each time; of the payload
+//! only the marks, because nobody changes what comes behind them.
+
+use std::os::fd::AsFd;
+
+use super::draw::{INCREMENT, MULTIPLIER, is_in_turn, threshold};
+use super::spec::{FrameSpec, Mix, SizeOrder};
+use super::state::{
+    BYTES, CORE, IN_FLIGHT, NEXT_FLOW, OFFSET_PART, OFFSET_SUM, RAN, RANDOM, ROUND, SIZE_TURN, TIME, TIME_PART,
+    TIME_SUM,
+};
+use super::writer::Template;
+use crate::bpf::assembler::{Assembler, Instruction, Label, Operation, Register, When, Width};
+use crate::bpf::calls::Map;
+use Register::{R0, R1, R2, R3, R6, R7, R8, R9, R10};
+
+// Helpers, each with its name in linux/bpf.h.
+const MAP_LOOKUP: i32 = 1; // BPF_FUNC_map_lookup_elem
+const CLOCK: i32 = 5; // BPF_FUNC_ktime_get_ns
+pub(super) const CORE_NUMBER: i32 = 8; // BPF_FUNC_get_smp_processor_id
+const REDIRECT: i32 = 23; // BPF_FUNC_redirect
+const ADJUST_TAIL: i32 = 65; // BPF_FUNC_xdp_adjust_tail
+/// `XDP_DROP`
+pub(super) const DROP: i32 = 1;
+
+/// The maps of a program.
+#[derive(Debug)]
+pub(super) struct Maps {
+    pub(super) state: Map,
+    /// Each flow's next sequence; none where flows come in turn.
+    pub(super) sequences: Option<Map>,
+    /// The table of a Zipf mix.
+    pub(super) places: Option<Map>,
+    /// The sizes and their sums; none where there is one.
+    pub(super) sizes: Option<Map>,
+}
+
+/// A program that is being written; `headers` has the rest of it.
+pub(super) struct Writing<'a> {
+    pub(super) assembler: Assembler,
+    pub(super) spec: &'a FrameSpec,
+    pub(super) template: &'a Template,
+    maps: &'a Maps,
+    /// Where a frame goes that cannot be made: never, but the verifier wants to see it asked.
+    pub(super) drop: Label,
+}
+
+/// The program for frames that leave by the interface of this index. While it runs, `R6` is the context, `R7` the
+/// state, `R8` the flow and then the number, and `R9` the size with its sums.
+pub(super) fn frame_program(spec: &FrameSpec, template: &Template, maps: &Maps, interface: u32) -> Vec<Instruction> {
+    let mut assembler = Assembler::new();
+    let drop = assembler.label();
+    let mut writing = Writing { assembler, spec, template, maps, drop };
+    writing.assembler.copy(R6, R1).set_map_value(R7, maps.state.as_fd(), 0);
+    writing.look_at_clock();
+    writing.draw_flow();
+    writing.draw_size();
+    writing.write_headers();
+    writing.write_what_differs();
+    writing.write_marks();
+    writing.write_checksum();
+    writing.cut();
+    writing.count_and_send(interface);
+    writing.assembler.place(drop).set(R0, DROP).exit();
+    writing.assembler.finish()
+}
+
+impl Writing<'_> {
+    /// At the first frame after all have left: notes the core, by which `witness` knows whose they are, and the time.
+    fn look_at_clock(&mut self) {
+        let under_way = self.assembler.label();
+        self.assembler
+            .load(Width::Double, R1, R7, IN_FLIGHT)
+            .jump_if(R1, When::NotEqual, 0, under_way)
+            .call(CORE_NUMBER)
+            .store(Width::Double, R7, CORE, R0)
+            .call(CLOCK)
+            .store(Width::Double, R7, TIME, R0)
+            // As its bytes will lie in the payload.
+            .copy(R1, R0)
+            .to_little_endian(R1, 64)
+            .compute_word(Operation::Set, R2, R1)
+            .compute_value(Operation::ShiftRight, R1, 32)
+            .compute(Operation::Add, R1, R2)
+            .load(Width::Double, R2, R7, OFFSET_SUM)
+            .compute(Operation::Add, R1, R2)
+            .store(Width::Double, R7, TIME_SUM, R1)
+            .set_wide(R1, self.spec.marks.factors[2])
+            .compute(Operation::Multiply, R0, R1)
+            .load(Width::Double, R1, R7, OFFSET_PART)
+            .compute(Operation::Add, R0, R1)
+            .store(Width::Double, R7, TIME_PART, R0)
+            .place(under_way);
+    }
+
+    /// `register = 32 bits of chance`; takes R1 to R3.
+    fn draw(&mut self, register: Register) {
+        self.assembler
+            .load(Width::Double, R1, R7, RANDOM)
+            .set_wide(R2, MULTIPLIER)
+            .compute(Operation::Multiply, R1, R2)
+            .set_wide(R3, INCREMENT)
+            .compute(Operation::Add, R1, R3)
+            .store(Width::Double, R7, RANDOM, R1)
+            .copy(register, R1)
+            .compute_value(Operation::ShiftRight, register, 32);
+    }
+
+    /// `register = one of 0..limit`
+    fn draw_below(&mut self, register: Register, limit: u32) {
+        self.draw(register);
+        // A limit is at most 2^24, so neither has a sign.
+        self.assembler.compute_value(Operation::Multiply, register, limit.cast_signed()).compute_value(
+            Operation::ShiftRight,
+            register,
+            32,
+        );
+    }
+
+    /// `R0 = address of the value of the key in the register`
+    fn look_up(&mut self, map: &Map, key: Register) {
+        self.assembler
+            .store(Width::Word, R10, -4, key)
+            .set_map(R1, map.as_fd())
+            .copy(R2, R10)
+            .compute_value(Operation::Add, R2, -4)
+            .call(MAP_LOOKUP)
+            .jump_if(R0, When::Equal, 0, self.drop);
+    }
+
+    /// `R8 = number`
+    fn draw_flow(&mut self) {
+        let flow_shift = 64 - self.spec.marks.flow_bits.cast_signed();
+        let flows = self.spec.flows;
+        if is_in_turn(self.spec.mix, flows) {
+            let same_round = self.assembler.label();
+            self.assembler
+                .load(Width::Double, R8, R7, NEXT_FLOW)
+                .load(Width::Double, R3, R7, ROUND)
+                .copy(R1, R8)
+                .compute_value(Operation::Add, R1, 1)
+                .copy(R2, R3)
+                .jump_if(R1, When::NotEqual, flows.cast_signed(), same_round)
+                .set(R1, 0)
+                .compute_value(Operation::Add, R2, 1)
+                .place(same_round)
+                .store(Width::Double, R7, NEXT_FLOW, R1)
+                .store(Width::Double, R7, ROUND, R2)
+                .compute_value(Operation::ShiftLeft, R8, flow_shift)
+                .compute(Operation::Or, R8, R3);
+            return;
+        }
+        match self.spec.mix {
+            Mix::Uniform | Mix::RoundRobin => self.draw_below(R8, flows),
+            Mix::Hot { share } => {
+                let hot = self.assembler.label();
+                self.draw(R9);
+                self.assembler.set(R8, 0).set_wide(R3, threshold(share)).jump_if_register(R9, When::Below, R3, hot);
+                self.draw_below(R8, flows - 1);
+                self.assembler.compute_value(Operation::Add, R8, 1).place(hot);
+            }
+            Mix::Zipf { .. } => {
+                let own = self.assembler.label();
+                self.draw_below(R8, flows);
+                if let Some(places) = &self.maps.places {
+                    self.look_up(places, R8);
+                }
+                self.draw(R9);
+                self.assembler
+                    .load(Width::Word, R1, R0, 0)
+                    .jump_if_register(R9, When::Below, R1, own)
+                    .load(Width::Word, R8, R0, 4)
+                    .place(own);
+            }
+        }
+        if let Some(sequences) = &self.maps.sequences {
+            self.look_up(sequences, R8);
+        }
+        self.assembler
+            .load(Width::Double, R1, R0, 0)
+            .copy(R2, R1)
+            .compute_value(Operation::Add, R2, 1)
+            .store(Width::Double, R0, 0, R2)
+            .compute_value(Operation::ShiftLeft, R8, flow_shift)
+            .compute(Operation::Or, R8, R1);
+    }
+
+    /// `R9 = size with its sums`
+    fn draw_size(&mut self) {
+        let sizes = &self.template.sizes;
+        let Some(map) = &self.maps.sizes else {
+            self.assembler.set_wide(R9, sizes[0].packed());
+            return;
+        };
+        let count = sizes.len() as i32;
+        match self.spec.size_order {
+            SizeOrder::AtRandom => self.draw_below(R9, sizes.len() as u32),
+            SizeOrder::InTurn => {
+                let same_round = self.assembler.label();
+                self.assembler
+                    .load(Width::Double, R9, R7, SIZE_TURN)
+                    .copy(R1, R9)
+                    .compute_value(Operation::Add, R1, 1)
+                    .jump_if(R1, When::NotEqual, count, same_round)
+                    .set(R1, 0)
+                    .place(same_round)
+                    .store(Width::Double, R7, SIZE_TURN, R1);
+            }
+        }
+        self.assembler
+            .jump_if(R9, When::AtLeast, count, self.drop)
+            .compute_value(Operation::ShiftLeft, R9, 3)
+            .set_map_value(R1, map.as_fd(), 0)
+            .compute(Operation::Add, R1, R9)
+            .load(Width::Double, R9, R1, 0);
+    }
+
+    /// Frames begin as long as the longest, and here become as long as they shall be.
+    fn cut(&mut self) {
+        let longest = self.template.payload_bytes();
+        if self.template.sizes.iter().all(|size| usize::from(size.bytes) == longest) {
+            return;
+        }
+        self.assembler
+            .copy(R1, R6)
+            .copy(R2, R0)
+            .compute_value(Operation::Subtract, R2, longest as i32)
+            .call(ADJUST_TAIL)
+            .jump_if(R0, When::NotEqual, 0, self.drop);
+    }
+
+    fn count_and_send(&mut self, interface: u32) {
+        self.assembler.compute_value(Operation::And, R9, 0xffff);
+        for (place, more) in [(RAN, None), (IN_FLIGHT, None), (BYTES, Some(R9))] {
+            self.assembler.load(Width::Double, R1, R7, place);
+            match more {
+                None => self.assembler.compute_value(Operation::Add, R1, 1),
+                Some(register) => self.assembler.compute(Operation::Add, R1, register),
+            };
+            self.assembler.store(Width::Double, R7, place, R1);
+        }
+        self.assembler.set(R1, interface.cast_signed()).set(R2, 0).call(REDIRECT).exit();
+    }
+}

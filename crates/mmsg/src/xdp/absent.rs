@@ -1,0 +1,84 @@
+//! AF_XDP of a crate that is built without the feature `af_xdp`. It can be asked for, says why there is none, and has
+//! no value, so that nothing else changes: what compiles with the feature compiles without it.
+
+use std::convert::Infallible;
+use std::io;
+use std::marker::PhantomData;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::batch::RecvBatch;
+use crate::wait::Wait;
+use crate::wake::Bell;
+
+use super::options::{Options, Statistics, Wanted};
+use super::refusal::Refusal;
+
+/// Hands datagrams of an interface over to the engines of its queues, which this build lacks:
+/// [`attach`](Redirect::attach) says so.
+#[derive(Debug)]
+pub struct Redirect {
+    never: Infallible,
+}
+
+impl Redirect {
+    /// Puts the program at the interface; here always the refusal that says how to get one.
+    pub fn attach(wanted: &Wanted, addresses: &[IpAddr]) -> Result<Redirect, Refusal> {
+        let _ = (wanted, addresses);
+        Err(Refusal::not_built())
+    }
+
+    /// Hands over what comes to these addresses.
+    pub fn set_addresses(&self, _: &[IpAddr]) -> io::Result<()> {
+        match self.never {}
+    }
+
+    /// The number of the interface.
+    pub fn interface_index(&self) -> u32 {
+        match self.never {}
+    }
+
+    /// What was asked for.
+    pub fn wanted(&self) -> &Wanted {
+        match self.never {}
+    }
+}
+
+/// The engine, which has no value here.
+#[derive(Debug)]
+pub(crate) struct Xdp {
+    never: Infallible,
+    /// An engine stays on its thread. What must not compile with the feature must not compile without it.
+    of_this_thread: PhantomData<*const ()>,
+}
+
+impl Xdp {
+    pub(crate) fn new(redirect: Arc<Redirect>, _: Vec<RecvBatch>, _: &Options) -> io::Result<Xdp> {
+        match redirect.never {}
+    }
+
+    pub(crate) fn receive_more(&mut self, _: &mut RecvBatch, _: Wait, _: &Bell) -> io::Result<usize> {
+        match self.never {}
+    }
+
+    pub(crate) fn receive_held(&mut self, _: &mut RecvBatch) -> io::Result<usize> {
+        match self.never {}
+    }
+
+    pub(crate) fn finish(&mut self) -> io::Result<()> {
+        match self.never {}
+    }
+
+    pub(crate) fn set_busy_poll_us(&mut self, _: u32) -> io::Result<()> {
+        match self.never {}
+    }
+
+    pub(crate) fn wait_readable(&mut self, _: Duration) -> io::Result<bool> {
+        match self.never {}
+    }
+
+    pub(crate) fn statistics(&self) -> io::Result<Statistics> {
+        match self.never {}
+    }
+}

@@ -1,0 +1,358 @@
+//! The AF_XDP engine: frames of one queue of an interface, taken out of the receive ring into the slots of a batch.
+//!
+//! A chunk that was filled is exchanged for the empty block of the batch's slot, which goes to the kernel in its place;
+//! a short payload is copied instead, and the chunk goes back at once (`deposit.rs`). As with io_uring a batch always
+//! owns as many blocks as it was born with, and the pool is not drawn upon.
+//!
+//! Who may touch a block when: `&mut RecvBatch` gives the slots of a batch, the receive ring gives a chunk, and all of
+//! them are of one arena, which the engine keeps alive with the batches it was given. When the engine is dropped its
+//! socket goes first; why nothing has to be waited for then, `socket.rs` says.
+//!
+//! The end: the queue's socket is taken out of the program's map, and every core is waited for that may have been under
+//! way with a frame for it. From then on everything passes to the kernel's stack, and what is in the ring is all there
+//! will ever be.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use libc::mmsghdr;
+
+use crate::batch::RecvBatch;
+use crate::sys;
+use crate::wait::Wait;
+use crate::wake::Bell;
+
+use super::attach::Redirect;
+use super::control::Said;
+use super::deposit::{Deposited, Depot, Tally};
+use super::options::{Options, Statistics};
+use super::refusal::{Refusal, Step};
+use super::socket::XdpSocket;
+use super::umem::Umem;
+
+/// How often a wait looks whether the interface is still there: the kernel wakes nobody when it goes.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How long the kernel may take to let go of a queue whose socket was closed. It is a matter of milliseconds, and of
+/// seconds on a host whose cores are all busy.
+const LET_GO: Duration = Duration::from_secs(10);
+/// How often to look whether it has.
+const LET_GO_LOOK: Duration = Duration::from_millis(5);
+
+/// How long a softirq may take to put a frame into the ring that it has in hand, where the kernel cannot be asked.
+const UNDER_WAY: Duration = Duration::from_millis(50);
+
+/// The AF_XDP engine. [`Engine::af_xdp`](crate::Engine::af_xdp) makes one.
+pub(crate) struct Xdp {
+    // The socket comes first, so that the kernel is told before the memory goes.
+    socket: XdpSocket,
+    redirect: Arc<Redirect>,
+    options: Options,
+    depot: Depot,
+    /// Chunks that are to go to the kernel again, and for which its ring had no room.
+    waiting: Vec<*mut u8>,
+    tally: Tally,
+    /// What the blocks were taken from; keeps the arena alive.
+    reserve: Vec<RecvBatch>,
+    /// The last call left frames in the ring, so there is no reason to let anything gather.
+    may_have_more: bool,
+    /// How long a wait looks at the device's queue before it sleeps, in microseconds.
+    busy_poll_us: u32,
+    /// Somebody wants the end.
+    ending: bool,
+    /// The queue's frames pass to the stack.
+    finishing: bool,
+}
+
+impl Xdp {
+    /// See [`Engine::af_xdp`](crate::Engine::af_xdp).
+    pub(crate) fn new(redirect: Arc<Redirect>, reserve: Vec<RecvBatch>, options: &Options) -> io::Result<Xdp> {
+        let Some(first) = reserve.first() else {
+            let text = "the engine needs at least one batch of its own";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        };
+        if reserve.iter().any(|batch| !batch.region().shares_arena_with(first.region())) {
+            return Err(other_pool());
+        }
+        let umem = umem(first, &redirect)?;
+        let layout = *first.region().layout();
+        check_control(&layout, options)?;
+        let slots = reserve.iter().flat_map(|batch| (0..batch.slots()).map(move |slot| (batch, slot)));
+        // SAFETY: existing slots of batches that are ours.
+        let blocks: Vec<*mut u8> = slots.map(|(batch, slot)| unsafe { batch.region().block(slot) }).collect();
+        let subject = redirect.subject(options.queue);
+        // SAFETY: what `umem` says is the arena, mapped as long as `reserve` is kept beside the socket. Chunks are
+        // blocks of batches that are ours alone; `deposit.rs` exchanges them for blocks of others, each in one place.
+        let mut socket = unsafe { XdpSocket::new(&umem, blocks.len(), &subject) }?;
+        // Those first that a device may write to by itself.
+        let (on_one_page, others): (Vec<_>, Vec<_>) = blocks.iter().partition(|block| umem.is_on_one_page(**block));
+        let mut waiting = Vec::with_capacity(blocks.len());
+        let is_worth_it = on_one_page.len() >= blocks.len() / 4;
+        give(&mut socket, &umem, on_one_page, &mut waiting);
+        let mut bind = |zero_copy| bind(&mut socket, redirect.interface_index(), options.queue, zero_copy);
+        let zero_copy = options.zero_copy && is_worth_it && bind(true).is_ok();
+        if !zero_copy {
+            bind(false).map_err(|error| Refusal::of(Step::Bind, &subject, error))?;
+            give(&mut socket, &umem, others, &mut waiting);
+        }
+        socket.publish()?;
+        redirect.hand_over(options.queue, socket.number())?;
+        let depot = Depot {
+            umem,
+            layout,
+            copy_up_to: options.copy_up_to.min(layout.slot_bytes),
+            checksums: options.checksums,
+            any_page: !zero_copy,
+        };
+        let (tally, options) = (Tally::default(), *options);
+        let (may_have_more, ending, finishing, busy_poll_us) = (false, false, false, 0);
+        Ok(Xdp {
+            socket,
+            redirect,
+            options,
+            depot,
+            waiting,
+            tally,
+            reserve,
+            may_have_more,
+            busy_poll_us,
+            ending,
+            finishing,
+        })
+    }
+
+    /// See [`Engine::receive_more`](crate::Engine::receive_more). The batch must be of the pool of the engine's own.
+    pub(crate) fn receive_more(&mut self, batch: &mut RecvBatch, wait: Wait, bell: &Bell) -> io::Result<usize> {
+        self.check(batch)?;
+        if self.ending {
+            self.finish()?;
+        }
+        batch.fill(|headers, count| {
+            let mut wait = wait;
+            loop {
+                self.wait(count, wait, bell)?;
+                // SAFETY: `fill` passes `count` armed headers of a region that the batch borrows mutably, so nobody
+                // holds a reference to it or to the blocks they point at. It is of our arena and layout, as just
+                // checked.
+                let taken = unsafe { self.pick_up(headers, count) }?;
+                if taken > 0 || wait == Wait::No || self.finishing || bell.is_rung() {
+                    return Ok(taken);
+                }
+                // There were frames, and none of them a datagram.
+                wait = Wait::Block;
+            }
+        })
+    }
+
+    /// See [`Engine::receive_held`](crate::Engine::receive_held).
+    pub(crate) fn receive_held(&mut self, batch: &mut RecvBatch) -> io::Result<usize> {
+        self.check(batch)?;
+        self.finish()?;
+        // SAFETY: as in `receive_more`.
+        batch.fill(|headers, count| unsafe { self.pick_up(headers, count) })
+    }
+
+    /// See [`Engine::finish`](crate::Engine::finish).
+    pub(crate) fn finish(&mut self) -> io::Result<()> {
+        self.ending = true;
+        if !self.finishing {
+            self.redirect.let_pass(self.options.queue)?;
+            if sys::wait_for_every_core().is_err() {
+                thread::sleep(UNDER_WAY);
+            }
+            self.finishing = true;
+        }
+        Ok(())
+    }
+
+    /// Whether its frames may go into this batch.
+    fn check(&self, batch: &RecvBatch) -> io::Result<()> {
+        if batch.region().shares_arena_with(self.reserve[0].region()) { Ok(()) } else { Err(other_pool()) }
+    }
+
+    /// See [`Engine::set_busy_poll_us`](crate::Engine::set_busy_poll_us).
+    pub(crate) fn set_busy_poll_us(&mut self, microseconds: u32) -> io::Result<()> {
+        self.socket.set_busy_poll_us(microseconds)?;
+        self.busy_poll_us = microseconds;
+        Ok(())
+    }
+
+    /// See [`Engine::wait_readable`](crate::Engine::wait_readable).
+    pub(crate) fn wait_readable(&mut self, timeout: Duration) -> io::Result<bool> {
+        let is_readable = self.socket.received.ready() > 0 || self.socket.wait(timeout)?;
+        if !is_readable {
+            // Nothing wakes who waits for an interface that is gone.
+            self.socket.kick()?;
+        }
+        Ok(is_readable)
+    }
+
+    /// See [`Engine::xdp_statistics`](crate::Engine::xdp_statistics).
+    pub(crate) fn statistics(&self) -> io::Result<Statistics> {
+        let counted = self.socket.counted()?;
+        Ok(Statistics {
+            zero_copy: self.socket.is_zero_copy(),
+            rx_dropped: counted.rx_dropped,
+            rx_ring_full: counted.rx_ring_full,
+            rx_fill_ring_empty_descs: counted.rx_fill_ring_empty_descs,
+            rx_invalid_descs: counted.rx_invalid_descs,
+            frames: self.tally.frames,
+            malformed: self.tally.malformed,
+            header_checksum: self.tally.header_checksum,
+            checksum: self.tally.checksum,
+            no_checksum: self.tally.no_checksum,
+            checksum_left_to_device: self.tally.left_to_device,
+        })
+    }
+
+    /// Waits as long as it is told and nothing is there.
+    fn wait(&mut self, count: usize, wait: Wait, bell: &Bell) -> io::Result<()> {
+        let is_full = |socket: &mut XdpSocket| socket.received.ready() as usize >= count;
+        let wait = if self.finishing || bell.is_rung() { Wait::No } else { wait };
+        if let Wait::Gather(time) = wait
+            && !self.may_have_more
+            && !is_full(&mut self.socket)
+        {
+            thread::sleep(time);
+        }
+        while wait != Wait::No && self.socket.received.ready() == 0 && !bell.is_rung() {
+            if self.busy_poll_us > 0 {
+                self.socket.kick()?;
+            }
+            if !self.socket.wait(LOOK)? {
+                self.socket.kick()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the datagrams of frames that are there under up to `count` headers, and returns how many.
+    ///
+    /// # Safety
+    /// The headers are armed, of our layout and arena, and nobody looks at them or at what they point at.
+    unsafe fn pick_up(&mut self, headers: *mut mmsghdr, count: usize) -> io::Result<usize> {
+        let wanted = self.options.control;
+        let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let arrival = if wanted.timestamps { now() } else { Duration::ZERO };
+        let said = Said { wanted, interface: self.redirect.interface_index(), arrival };
+        let mut taken = 0;
+        while taken < count {
+            let Some(filled) = self.socket.received.next() else { break };
+            let Some(place) = self.depot.umem.place(&filled) else {
+                // No kernel says this, and a chunk nobody knows is nobody's to give back.
+                self.tally.frames += 1;
+                self.tally.malformed += 1;
+                continue;
+            };
+            // SAFETY: the ring has made the chunk ours. The header is as the caller says.
+            let Deposited { block, is_taken } =
+                unsafe { self.depot.deposit(headers.add(taken), &place, &said, &mut self.tally) };
+            taken += usize::from(is_taken);
+            // SAFETY: the block is ours, and empty: the frame's own, or the slot's, which points at another now.
+            if !unsafe { self.socket.fill.put(self.depot.umem.address(block)) } {
+                self.waiting.push(block);
+            }
+        }
+        self.may_have_more = self.socket.received.ready() > 0;
+        self.socket.received.release();
+        let Xdp { socket, depot, waiting, .. } = self;
+        // SAFETY: as above.
+        waiting.retain(|block| !unsafe { socket.fill.put(depot.umem.address(*block)) });
+        match self.socket.publish() {
+            // What was received comes first; an interface that is gone is met again by the next call.
+            Err(error) if taken == 0 => Err(error),
+            _ => Ok(taken),
+        }
+    }
+}
+
+/// Binds a socket to a queue. The kernel lets go of a queue a moment after its last socket was closed.
+fn bind(socket: &mut XdpSocket, interface: u32, queue: u32, zero_copy: bool) -> io::Result<()> {
+    let start = Instant::now();
+    loop {
+        match socket.bind(interface, queue, zero_copy) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && start.elapsed() < LET_GO => {
+                thread::sleep(LET_GO_LOOK);
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Puts blocks on the fill ring; those for which there is no room wait.
+fn give(socket: &mut XdpSocket, umem: &Umem, blocks: Vec<&*mut u8>, waiting: &mut Vec<*mut u8>) {
+    for &block in blocks {
+        // SAFETY: blocks of batches that are ours alone and hold nothing, each given once.
+        if !unsafe { socket.fill.put(umem.address(block)) } {
+            waiting.push(block);
+        }
+    }
+}
+
+/// Chunks in the blocks of a batch, if they are long enough for the frames of the interface.
+fn umem(batch: &RecvBatch, redirect: &Redirect) -> Result<Umem, Refusal> {
+    let (layout, interface) = (batch.region().layout(), &redirect.wanted().interface);
+    let umem = Umem::new(layout, batch.region().arena(), sys::page_bytes()).map_err(|needed| {
+        let cause = format!(
+            "a slot of the batches has {} bytes with what belongs to it, and AF_XDP needs {needed}: make them longer",
+            layout.block_room()
+        );
+        Refusal::unfit(format!("AF_XDP on {interface}"), cause)
+    })?;
+    if redirect.mtu() > umem.mtu() {
+        let cause = format!(
+            "its MTU is {}, and a chunk has room for the frames of {}: {}",
+            redirect.mtu(),
+            umem.mtu(),
+            if umem.chunk_bytes < sys::page_bytes() {
+                "make the slots of the batches longer, or the MTU lower"
+            } else {
+                "no chunk is longer than a page, so lower the MTU, or use another engine"
+            }
+        );
+        return Err(Refusal::unfit(format!("AF_XDP on {interface}"), cause));
+    }
+    Ok(umem)
+}
+
+/// Refuses to note down what a batch has no room for.
+fn check_control(layout: &crate::region::Layout, options: &Options) -> io::Result<()> {
+    let needed = options.control.bytes_of_every_datagram(true);
+    if needed <= layout.control_bytes {
+        return Ok(());
+    }
+    let text = format!(
+        "{needed} bytes are to be noted down with each datagram, and the batch has room for {}: give its shape the \
+         same control",
+        layout.control_bytes
+    );
+    Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+}
+
+fn other_pool() -> io::Error {
+    let text = "an AF_XDP engine exchanges memory with the batches it fills: all of them, and those it was made with, \
+                must come from one RecvBatch::pool";
+    io::Error::new(io::ErrorKind::InvalidInput, text)
+}
+
+impl Drop for Xdp {
+    fn drop(&mut self) {
+        // The kernel would do it when the socket is closed; like this no frame is under way to it then.
+        let _ = self.redirect.let_pass(self.options.queue);
+    }
+}
+
+impl fmt::Debug for Xdp {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Xdp")
+            .field("redirect", &self.redirect)
+            .field("options", &self.options)
+            .field("finishing", &self.finishing)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,176 @@
+//! The program, run by the kernel on frames that nobody sends: what it hands over, and that everything else passes.
+//! Needs the right to load it; without that the tests say so and end.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::*;
+use crate::bpf::calls::{self, Map, Program, Run, Shape};
+use crate::noise::{Noise, rounds};
+use crate::xdp::frame::{Damage, Heading};
+use crate::xdp::options::Checksums;
+use crate::xdp::sample::Sample;
+
+/// `XDP_DROP`: what the program says here when it would have handed a frame over, because no queue has a socket.
+const TAKEN: u32 = 1;
+
+/// The program, for port 5140 of a card with the address that samples are sent to.
+#[allow(clippy::print_stderr)]
+fn load(tagged: bool) -> Option<OwnedFd> {
+    let map = |kind, key_bytes, value_bytes, entries| {
+        let name = calls::name("mmsg_test");
+        Map::create(&Shape { kind, key_bytes, value_bytes, entries, flags: 0, name })
+    };
+    let (addresses, sockets) = match map(1, KEY_BYTES as u32, 1, 8).and_then(|first| Ok((first, map(17, 4, 4, 4)?))) {
+        Ok(maps) => maps,
+        Err(error) => {
+            eprintln!("not tested: the program, because {error}; to load it takes CAP_BPF and CAP_NET_ADMIN");
+            return None;
+        }
+    };
+    for address in ["10.8.0.1", "fd00::1"] {
+        addresses.update(&key(address.parse().expect("valid")), &[1]).expect("there is room");
+    }
+    let filter = Filter { card: [2, 0, 0, 0, 0, 1], port: 5140, tagged, otherwise: TAKEN };
+    let instructions = assemble(&filter, addresses.as_fd(), sockets.as_fd());
+    let name = calls::name("mmsg_test");
+    let program = Program { kind: 6, name, license: c"MIT", instructions: &instructions, attach_kind: 37 };
+    Some(program.load().expect("the verifier accepts it"))
+}
+
+fn is_taken(program: &OwnedFd, frame: &[u8]) -> bool {
+    let mut run = Run { data: frame, data_out: &mut [], repeat: 1, flags: 0, batch: 0 };
+    match calls::run(program.as_fd(), &mut run).expect("it runs").returned {
+        TAKEN => true,
+        PASS => false,
+        other => panic!("no verdict of this program: {other}"),
+    }
+}
+
+fn changed(sample: &Sample, at: usize, byte: u8) -> Vec<u8> {
+    let mut frame = sample.frame();
+    frame[at] = byte;
+    frame
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs a kernel")]
+fn whole_datagrams_to_the_addresses_and_the_port_are_handed_over() {
+    let (Some(plain), Some(tagged)) = (load(false), load(true)) else { return };
+    for payload in [&b""[..], b"x", &[7; 1400]] {
+        for sample in [Sample::v4(payload), Sample::v6(payload)] {
+            assert!(is_taken(&plain, &sample.frame()) && is_taken(&tagged, &sample.frame()), "{sample:?}");
+            let sample = sample.tagged(42);
+            assert!(is_taken(&tagged, &sample.frame()), "{sample:?}");
+            assert!(!is_taken(&plain, &sample.frame()), "nobody asked for tags");
+        }
+    }
+    let mut sample = Sample::v4(b"x");
+    sample.fragment = MAY_NOT_BE_CUT;
+    assert!(is_taken(&plain, &sample.frame()));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs a kernel")]
+fn everything_unusual_passes() {
+    let Some(program) = load(true) else { return };
+    let (four, six) = (Sample::v4(b"payload"), Sample::v6(b"payload"));
+    let passes = [
+        ("another card's", changed(&four, 5, 2)),
+        ("to everybody", [&[0xff; 6], &four.frame()[6..]].concat()),
+        ("ARP", changed(&four, 13, 0x06)),
+        ("IP options", changed(&four, 14, 0x46)),
+        ("a first fragment", changed(&four, 20, 0x20)),
+        ("a later fragment", changed(&four, 21, 0x01)),
+        ("the reserved bit", changed(&four, 20, 0x80)),
+        ("ICMP", changed(&four, 23, 1)),
+        ("TCP", changed(&four, 23, 6)),
+        ("a sender of 0.x", changed(&four, 26, 0)),
+        ("who sends to himself", changed(&four, 29, 1)),
+        ("who sends to himself, IPv6", changed(&six, 37, 1)),
+        ("a sender of 127.x", changed(&four, 26, 127)),
+        ("a group as a sender", changed(&four, 26, 239)),
+        ("everybody as a sender", changed(&four, 26, 255)),
+        ("another address", changed(&four, 33, 2)),
+        ("another port", changed(&four, 37, 0)),
+        ("IPv6 of version 4", changed(&six, 14, 0x40)),
+        ("an extension header", changed(&six, 20, 0)),
+        ("a fragment header", changed(&six, 20, 44)),
+        ("ICMPv6", changed(&six, 20, 58)),
+        ("a group as a sender, IPv6", changed(&six, 22, 0xff)),
+        ("another address, IPv6", changed(&six, 53, 2)),
+        ("another port, IPv6", changed(&six, 57, 0)),
+        ("two tags", [&four.clone().tagged(1).frame()[..16], &four.clone().tagged(1).frame()[12..]].concat()),
+    ];
+    for (what, frame) in passes {
+        assert!(!is_taken(&program, &frame), "{what}");
+    }
+    for source in ["::", "::1", "::ffff:10.8.0.2", "::10.8.0.2"] {
+        let mut sample = Sample::v6(b"payload");
+        sample.source = source.parse().expect("valid");
+        assert!(!is_taken(&program, &sample.frame()), "from {source}");
+    }
+    let mut jumbo = Sample::v6(b"payload");
+    jumbo.udp_bytes = Some(0);
+    assert!(!is_taken(&program, &jumbo.frame()), "a length of 0 is not for us to understand");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs a kernel")]
+fn a_frame_of_any_length_is_handed_over_only_with_all_its_headers() {
+    let Some(program) = load(true) else { return };
+    for (sample, headers) in [
+        (Sample::v4(b"12345678"), 42),
+        (Sample::v6(b"12345678"), 62),
+        (Sample::v4(b"12345678").tagged(1), 46),
+        (Sample::v6(b"12345678").tagged(1), 66),
+    ] {
+        let frame = sample.frame();
+        // The kernel runs no program on less than an Ethernet header.
+        for length in 14..=frame.len() {
+            assert_eq!(is_taken(&program, &frame[..length]), length >= headers, "{length} bytes of {sample:?}");
+        }
+    }
+}
+
+/// What is handed over and then refused would be lost to the ordinary socket: it must be what the kernel drops too.
+#[test]
+#[cfg_attr(miri, ignore = "needs a kernel")]
+fn what_is_handed_over_is_refused_only_for_lengths_and_checksums() {
+    let Some(program) = load(true) else { return };
+    let mut noise = Noise::new(0x5eed_0103);
+    let (mut taken, mut read) = (0, 0);
+    for _ in 0..rounds() {
+        let mut payload = vec![0; noise.below(30)];
+        noise.fill(&mut payload);
+        let sample = if noise.below(2) == 0 { Sample::v4(&payload) } else { Sample::v6(&payload) };
+        let mut frame = if noise.below(3) == 0 { sample.tagged(5).frame() } else { sample.frame() };
+        for _ in 0..noise.below(3) {
+            // The headers, mostly.
+            let at = noise.below(70).min(frame.len() - 1);
+            frame[at] = noise.next() as u8;
+        }
+        frame.truncate(noise.below(frame.len() * 4).max(14));
+        if !is_taken(&program, &frame) {
+            continue;
+        }
+        taken += 1;
+        match Heading::read(&frame, Checksums::Verified) {
+            Ok(heading) => {
+                assert_eq!(heading.destination_port, 5140, "{frame:?}");
+                read += 1;
+            }
+            Err(Damage::Malformed) => assert!(has_wrong_length(&frame), "{frame:?}"),
+            Err(_) => {}
+        }
+    }
+    assert!(taken > read && read > rounds() / 20, "{taken} were handed over, {read} of them datagrams");
+}
+
+/// Whether the lengths of IP and UDP contradict each other or the frame, found in another way than `frame.rs` does.
+fn has_wrong_length(frame: &[u8]) -> bool {
+    let frame = if frame[12..14] == [0x81, 0] { &frame[4..] } else { frame };
+    let big = |at: usize| usize::from(frame[at]) * 256 + usize::from(frame[at + 1]);
+    let (packet, udp) = if frame[14] >> 4 == 4 { (big(16), big(38)) } else { (40 + big(18), big(58)) };
+    let headers = if frame[14] >> 4 == 4 { 20 } else { 40 };
+    14 + packet > frame.len() || udp < 8 || headers + udp > packet
+}

@@ -1,0 +1,275 @@
+//! Why AF_XDP cannot be used here, in words that an operator can act on. Reads two files under /proc, nothing else.
+
+use std::fmt;
+use std::io;
+
+// The rights, as `/proc/PID/status` numbers them.
+const CAP_NET_ADMIN: u32 = 12;
+const CAP_NET_RAW: u32 = 13;
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_BPF: u32 = 39;
+
+/// What kind of obstacle it is: what a program does about it depends on that.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// A right is missing, or a filter, a security module or a limit stands before it.
+    Forbidden,
+    /// The build, the kernel or the driver does not have it.
+    Absent,
+    /// Somebody else has the interface or its queue.
+    Taken,
+    /// What was asked for does not fit this interface: no such interface or queue, an MTU above the chunk.
+    Unfit,
+}
+
+/// Why there is no AF_XDP here: what was tried, on what, the error, the cause and the cure.
+#[derive(Debug)]
+pub struct Refusal {
+    obstacle: Obstacle,
+    operation: String,
+    error: io::Error,
+    cause: String,
+}
+
+/// What was tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
+pub(super) enum Step {
+    /// To ask for the number, the MTU or the address of an interface.
+    Ask,
+    /// To make a map or load the program.
+    Load,
+    /// To attach the program as a part of the driver, or above it.
+    AttachNative,
+    AttachGeneric,
+    Socket,
+    /// To register the memory.
+    Memory,
+    /// To make or map the rings.
+    Rings,
+    Bind,
+    /// To have the queue's frames handed over.
+    Redirect,
+}
+
+impl Step {
+    fn name(self) -> &'static str {
+        match self {
+            Step::Ask => "ioctl(SIOCGIF...)",
+            Step::Load => "bpf: the map or the program",
+            Step::AttachNative => "bpf(BPF_LINK_CREATE), native mode",
+            Step::AttachGeneric => "bpf(BPF_LINK_CREATE), generic mode",
+            Step::Socket => "socket(AF_XDP)",
+            Step::Memory => "setsockopt(XDP_UMEM_REG)",
+            Step::Rings => "the rings of the AF_XDP socket",
+            Step::Bind => "bind of the AF_XDP socket",
+            Step::Redirect => "bpf(BPF_MAP_UPDATE_ELEM) of the map of sockets",
+        }
+    }
+}
+
+#[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
+impl Refusal {
+    /// The refusal of a step on `subject`, an interface or a queue of one.
+    pub(super) fn of(step: Step, subject: &str, error: io::Error) -> Refusal {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let switch = std::fs::read_to_string("/proc/sys/kernel/unprivileged_bpf_disabled").ok();
+        let (obstacle, cause) = cause(step, error.raw_os_error(), capabilities(&status), switch.as_deref());
+        Refusal { obstacle, operation: format!("{} on {subject}", step.name()), error, cause }
+    }
+
+    /// The refusal of something that does not fit, found without the kernel.
+    pub(super) fn unfit(operation: String, cause: String) -> Refusal {
+        Refusal { obstacle: Obstacle::Unfit, operation, error: io::ErrorKind::InvalidInput.into(), cause }
+    }
+
+    /// The refusal of a build without the engine.
+    #[cfg_attr(feature = "af_xdp", allow(dead_code))]
+    pub(super) fn not_built() -> Refusal {
+        let cause = "this program is built without the engine; build the crate mmsg with its feature af_xdp".to_owned();
+        let (operation, error) = ("AF_XDP".to_owned(), io::ErrorKind::Unsupported.into());
+        Refusal { obstacle: Obstacle::Absent, operation, error, cause }
+    }
+}
+
+impl Refusal {
+    /// What kind of obstacle it is.
+    pub fn obstacle(&self) -> Obstacle {
+        self.obstacle
+    }
+
+    /// The error of the kernel; of kind `InvalidInput` where it was not asked because what was wanted cannot be, and of
+    /// kind `Unsupported` where the crate is built without the engine.
+    pub fn error(&self) -> &io::Error {
+        &self.error
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}; {}", self.operation, self.error, self.cause)
+    }
+}
+
+/// An error of the same kind that holds the refusal, and says what it says.
+impl From<Refusal> for io::Error {
+    fn from(refusal: Refusal) -> io::Error {
+        io::Error::new(refusal.error.kind(), refusal)
+    }
+}
+
+impl std::error::Error for Refusal {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+/// The rights in force, from the text of `/proc/self/status`.
+fn capabilities(status: &str) -> Option<u64> {
+    let digits = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(digits.trim(), 16).ok()
+}
+
+/// Cause and cure. `switch` is what kernel.unprivileged_bpf_disabled says.
+fn cause(step: Step, errno: Option<i32>, rights: Option<u64>, switch: Option<&str>) -> (Obstacle, String) {
+    use Obstacle::{Absent, Forbidden, Taken, Unfit};
+    let (obstacle, text) = match (step, errno) {
+        (_, Some(libc::EPERM | libc::EACCES)) => return (Forbidden, missing(step, rights, switch)),
+        (Step::Ask, Some(libc::ENODEV)) => (Unfit, "there is no interface of that name in this network namespace"),
+        (Step::Load | Step::AttachNative | Step::AttachGeneric, Some(libc::ENOSYS)) => {
+            (Absent, "this kernel is built without CONFIG_BPF_SYSCALL, or a seccomp filter hides it")
+        }
+        (Step::AttachNative | Step::AttachGeneric, Some(libc::EBUSY | libc::EEXIST)) => (
+            Taken,
+            "another XDP program is on this interface, and there is room for one: see `ip link show` for its number, \
+             and end the program that put it there, or take it off with `ip link set dev INTERFACE xdp off`",
+        ),
+        (Step::AttachNative, Some(libc::ERANGE)) => (
+            Unfit,
+            "the MTU is above what the driver takes with an XDP program: lower it (on a virtual cable at both ends)",
+        ),
+        (Step::AttachNative, Some(libc::EOPNOTSUPP | libc::EINVAL)) => (
+            Absent,
+            "the driver has no native mode, or not with its present settings (LRO, hardware GRO, too many queues, an \
+             MTU above a page), or the kernel is older than 5.10; the generic mode works with every driver, and gains \
+             less",
+        ),
+        (Step::AttachGeneric, Some(libc::EOPNOTSUPP | libc::EINVAL)) => {
+            (Absent, "this kernel attaches no XDP program as a link; it needs Linux 5.10")
+        }
+        (Step::AttachNative | Step::AttachGeneric, Some(libc::ENOTCONN | libc::ENETDOWN)) => {
+            (Unfit, "the interface, or the other end of the virtual cable, is not there or not up")
+        }
+        (Step::Load, Some(libc::EINVAL)) => {
+            (Absent, "this kernel does not know the program's kind; it needs Linux 5.10")
+        }
+        (Step::Socket, Some(libc::EAFNOSUPPORT)) => (
+            Absent,
+            "this kernel is built without CONFIG_XDP_SOCKETS, or a filter hides it (in a systemd unit \
+             RestrictAddressFamilies= needs AF_XDP)",
+        ),
+        (Step::Memory, Some(libc::ENOBUFS)) => (
+            Forbidden,
+            "its memory counts as locked, all of the pool, and the limit is reached; raise `ulimit -l` (in a systemd \
+             unit LimitMEMLOCK=), or give it CAP_IPC_LOCK",
+        ),
+        (Step::Memory | Step::Rings, Some(libc::ENOMEM)) => {
+            (Forbidden, "there is not so much memory that can be pinned: ask for a smaller pool")
+        }
+        (Step::Bind, Some(libc::EBUSY)) => (Taken, "another AF_XDP socket has this queue, and a queue can have one"),
+        (Step::Bind | Step::Redirect, Some(libc::EINVAL | libc::E2BIG)) => {
+            (Unfit, "the interface has no such receive queue: see `ethtool -l`, and ask for fewer")
+        }
+        (Step::Bind, Some(libc::ENODEV | libc::ENETDOWN)) => (Unfit, "the interface is gone, or not up"),
+        (Step::Load | Step::Socket | Step::Rings, Some(libc::EMFILE | libc::ENFILE)) => (
+            Forbidden,
+            "it needs five files, and two more for each queue; raise `ulimit -n` (in a systemd unit \
+             LimitNOFILE=)",
+        ),
+        _ => (Absent, "it needs Linux 5.10, and a driver that takes XDP programs"),
+    };
+    (obstacle, text.to_owned())
+}
+
+/// Which rights are missing for a step.
+fn missing(step: Step, rights: Option<u64>, switch: Option<&str>) -> String {
+    let wanted: &[(u32, &str)] = match step {
+        Step::Socket => &[(CAP_NET_RAW, "CAP_NET_RAW")],
+        _ => &[(CAP_BPF, "CAP_BPF"), (CAP_NET_ADMIN, "CAP_NET_ADMIN")],
+    };
+    let has = |right: u32| rights.is_some_and(|rights| rights & (1 << right) != 0);
+    // What stands for CAP_BPF on kernels before 5.8, and still does.
+    let has = |right: u32| has(right) || (right == CAP_BPF && has(CAP_SYS_ADMIN));
+    let names: Vec<&str> = wanted.iter().filter(|(right, _)| !has(*right)).map(|(_, name)| *name).collect();
+    if names.is_empty() {
+        let names: Vec<&str> = wanted.iter().map(|(_, name)| *name).collect();
+        return format!(
+            "{} is there and does not count: a seccomp filter, a security module, kernel lockdown or a user namespace \
+             stands before it, as in containers; run it on the host, or let it pass",
+            names.join(" and ")
+        );
+    }
+    let switch = match switch.map(str::trim) {
+        Some(value @ ("1" | "2")) if step != Step::Socket => {
+            format!(
+                " (kernel.unprivileged_bpf_disabled = {value} is no reason: programs at an interface take rights \
+                     whatever it says)"
+            )
+        }
+        _ => String::new(),
+    };
+    format!(
+        "{} is missing: run it as root, or give it CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW (in a systemd unit \
+         AmbientCapabilities=){switch}",
+        names.join(" and ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_refusal_names_its_own_cause_and_cure() {
+        let cases = [
+            (Step::Ask, libc::ENODEV, Obstacle::Unfit, "no interface of that name"),
+            (Step::AttachNative, libc::EBUSY, Obstacle::Taken, "another XDP program"),
+            (Step::AttachGeneric, libc::EEXIST, Obstacle::Taken, "another XDP program"),
+            (Step::AttachNative, libc::EOPNOTSUPP, Obstacle::Absent, "no native mode"),
+            (Step::AttachNative, libc::ERANGE, Obstacle::Unfit, "MTU"),
+            (Step::AttachGeneric, libc::EINVAL, Obstacle::Absent, "Linux 5.10"),
+            (Step::Load, libc::ENOSYS, Obstacle::Absent, "CONFIG_BPF_SYSCALL"),
+            (Step::Socket, libc::EAFNOSUPPORT, Obstacle::Absent, "RestrictAddressFamilies"),
+            (Step::Memory, libc::ENOBUFS, Obstacle::Forbidden, "LimitMEMLOCK"),
+            (Step::Bind, libc::EBUSY, Obstacle::Taken, "another AF_XDP socket"),
+            (Step::Bind, libc::EINVAL, Obstacle::Unfit, "no such receive queue"),
+            (Step::Socket, libc::EMFILE, Obstacle::Forbidden, "LimitNOFILE"),
+        ];
+        for (step, errno, obstacle, expected) in cases {
+            let (found, text) = cause(step, Some(errno), None, None);
+            assert!(found == obstacle && text.contains(expected), "{step:?} {errno}: {found:?} {text}");
+        }
+    }
+
+    #[test]
+    fn a_missing_right_is_named_and_one_that_does_not_count_too() {
+        let right = |right: u32| 1_u64 << right;
+        let text = |step, rights| cause(step, Some(libc::EPERM), Some(rights), Some("2\n")).1;
+        assert!(text(Step::Load, 0).starts_with("CAP_BPF and CAP_NET_ADMIN is missing"), "{}", text(Step::Load, 0));
+        assert!(text(Step::Load, right(CAP_BPF)).starts_with("CAP_NET_ADMIN is missing"));
+        assert!(text(Step::Load, 0).contains("unprivileged_bpf_disabled = 2 is no reason"));
+        assert!(text(Step::Socket, 0).starts_with("CAP_NET_RAW is missing"));
+        let all = right(CAP_SYS_ADMIN) | right(CAP_NET_ADMIN);
+        assert!(text(Step::AttachNative, all).contains("does not count"), "CAP_SYS_ADMIN stands for CAP_BPF");
+    }
+
+    #[test]
+    fn a_build_without_the_engine_says_how_to_get_it() {
+        let error = io::Error::from(Refusal::not_built());
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+        let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<Refusal>()).expect("it is in there");
+        assert_eq!(refusal.obstacle(), Obstacle::Absent);
+        assert!(refusal.to_string().contains("feature af_xdp"), "{refusal}");
+    }
+}

@@ -1,0 +1,130 @@
+//! Leaving the place to another process: what this one does while `udpd run --take-over` of the same user takes over
+//! from it, see `endpoint/control/take_over`.
+//!
+//! It answers and goes on, until the other one is ready. Then it receives no more, delivers what it holds, closes its
+//! files, and waits until the other one has opened them. Should that fail, or die, or take too long, this one makes its
+//! pipeline again on the sockets, which it still has open: nobody is deaf because of an update that does not work.
+
+use std::time::{Duration, Instant};
+
+use super::departure::{DRAIN_LIMIT, own_manager};
+use super::keeping::Housekeeping;
+use crate::endpoint::control::{Asked, Heard, Newcomer, Offer, Offered};
+use crate::exit::{ExitCode, Failure};
+use crate::os::crew::{self, Event};
+use crate::pipeline::Lane;
+
+/// How long the other process may take to open its files and bind its sockets, when nobody receives.
+const OPENING_LIMIT: Duration = Duration::from_secs(60);
+
+/// How often somebody who wants this process to end is listened to meanwhile.
+const MOMENT: Duration = Duration::from_millis(20);
+
+/// How long a process that has failed is waited for before this one tries to open its files again, and how long before
+/// it does so once more: a process with much memory takes its time to end, and its locks go last.
+const CLOSING_LIMITS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(10)];
+
+impl Housekeeping<'_> {
+    /// Does what those ask for who are to take over.
+    pub(super) fn hear_newcomers(mut self) -> Self {
+        while let Ok(asked) = self.departure.asked.try_recv() {
+            match asked {
+                // Who asked may have gone.
+                Asked::Offer(answer) => drop(answer.send(self.offer())),
+                Asked::Leave(newcomer, names) => self = self.leave_to(newcomer, &names),
+            }
+        }
+        self
+    }
+
+    fn offer(&mut self) -> Result<Offered, Failure> {
+        if let Some(why) = self.pipeline.why_it_cannot_leave() {
+            let message = format!("nothing can wake a receiver without closing its socket: {why}");
+            return Err(Failure::new(ExitCode::Failure, message));
+        }
+        let sockets: Vec<_> = self.pipeline.lanes().iter().map(|lane| (lane.name_when_kept(), lane.socket())).collect();
+        self.departure.offered = self.pipeline.socket_inodes();
+        let offer = Offer {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            sockets: sockets.len(),
+            memory_bytes: self.pipeline.plan().memory().total_bytes() as u64,
+            manager: own_manager(),
+            metrics_address: self.config.daemon.metrics_address.value,
+            record: self.store.last_words(&self.pipeline, false),
+        };
+        Ok((offer, sockets))
+    }
+
+    /// Receives no more, and leaves the place to the other process or goes back to it.
+    fn leave_to(mut self, mut newcomer: Newcomer, names: &[String]) -> Self {
+        if self.pipeline.socket_inodes() != self.departure.offered {
+            let why = "the sockets have changed meanwhile, by a reload or by an interface that came back; try again";
+            log::warn!("{newcomer} wanted to take over and does not: {why}");
+            newcomer.refuse(why);
+            return self;
+        }
+        log::info!("{newcomer} is ready to take over: this process receives no more");
+        let goes_on = |lane: &Lane| names.contains(&lane.name_when_kept());
+        self.pipeline.lanes().iter().for_each(|lane| lane.note_kept(goes_on(lane)));
+        let all_go_on = self.pipeline.lanes().iter().all(goes_on);
+        let inbox = &self.inbox;
+        let has_left = self.pipeline.leave(DRAIN_LIMIT, |wait| inbox.is_told_to_end(wait));
+        // A file that a sink still writes is free when the process has ended, and so is the address of a socket that
+        // was not wanted.
+        let ends = !all_go_on || !has_left;
+        let told = newcomer.say_stopped(ends, self.store.last_words(&self.pipeline, true));
+        match told.and_then(|()| if ends { Ok(()) } else { self.wait_until_open(&mut newcomer) }) {
+            Ok(()) => {
+                self.inbox.put_off(Event::TakenOver(newcomer.to_string()));
+                self.departure.newcomer = Some(newcomer);
+                self
+            }
+            Err(why) if ends => {
+                let what = format!("{newcomer} was to take over, and {why}; its configuration left no way back");
+                self.inbox.put_off(Event::Stranded(what));
+                self
+            }
+            Err(why) => self.go_back(newcomer, &why),
+        }
+    }
+
+    /// Waits until the other process has opened everything, and lets it receive. Who wants this one to end meanwhile
+    /// leaves its place to the other one as well, which sees the end.
+    fn wait_until_open(&self, newcomer: &mut Newcomer) -> Result<(), String> {
+        let deadline = Instant::now() + OPENING_LIMIT;
+        loop {
+            match crew::at_rest(|| newcomer.wait_until_open(MOMENT)) {
+                Heard::Open => return crew::at_rest(|| newcomer.say_gone()),
+                Heard::Not(why) => return Err(why),
+                Heard::Nothing if self.inbox.is_told_to_end(Duration::ZERO) => return Ok(()),
+                Heard::Nothing if Instant::now() < deadline => {}
+                Heard::Nothing => {
+                    let why = format!("it has not opened its files and sockets within {} s", OPENING_LIMIT.as_secs());
+                    newcomer.refuse(&why);
+                    return Err(why);
+                }
+            }
+        }
+    }
+
+    /// Receives again. What has come meanwhile waits in the sockets.
+    fn go_back(mut self, newcomer: Newcomer, why: &str) -> Self {
+        log::error!("{newcomer} was to take over and does not: {why}; this process receives again");
+        let mut what = String::new();
+        for limit in CLOSING_LIMITS {
+            crew::at_rest(|| newcomer.wait_for_end(limit));
+            let making = self.reloads.begin_again(self.pipeline.forerunner());
+            match self.wait_for(making) {
+                Ok(reread) => {
+                    let (next, done) = self.put_in_force(reread);
+                    log::info!("receives again, {done}");
+                    return next;
+                }
+                Err(failure) => what = failure.message,
+            }
+        }
+        let what = format!("{newcomer} was to take over, and {why}; this process cannot receive again: {what}");
+        self.inbox.put_off(Event::Stranded(what));
+        self
+    }
+}

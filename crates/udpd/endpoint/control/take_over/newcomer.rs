@@ -1,0 +1,218 @@
+//! The side of the process that runs: it tells another of the same user what it has, sends its sockets, and waits until
+//! that one is ready. All of that happens on a thread that comes and goes with it; the daemon does not notice. Only
+//! whoever runs the daemon can let it end, so from `ready` on the connection is theirs.
+
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use mmsg::Socket;
+use nix::unistd::geteuid;
+use serde_json::Value;
+
+use super::super::answer::refusal;
+use super::wire::{Peer, Wire};
+use super::words::{Offer, Stopped, Word};
+use crate::endpoint::exchange::Reply;
+use crate::exit::Failure;
+use crate::os::crew::{self, Crew};
+use crate::os::duty::Duty;
+
+/// How long the new process may take to make what it needs beside this one.
+const PREPARING_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long it may take over a word that it owes at once.
+const ANSWERING_LIMIT: Duration = Duration::from_secs(10);
+
+/// What whoever runs the daemon is asked for.
+#[derive(Debug)]
+pub enum Asked {
+    /// What it has.
+    Offer(Sender<Result<Offered, Failure>>),
+    /// To let this process take over, which goes on with the sockets of these names.
+    Leave(Newcomer, Vec<String>),
+}
+
+/// What is offered: the sockets, by what each is called where it is kept.
+pub type Offered = (Offer, Vec<(String, Arc<Socket>)>);
+
+/// How long a process that hangs up may take until it is seen to have ended.
+const DYING_LIMIT: Duration = Duration::from_secs(1);
+
+type Ask = dyn Fn(Asked) + Send + Sync;
+
+/// Answers those who want to take over, one at a time.
+pub(in super::super) struct TakeOvers {
+    crew: Crew,
+    ask: Arc<Ask>,
+    /// Whose this process is. In its sandbox it could not ask any more.
+    own_user: u32,
+    is_busy: Arc<AtomicBool>,
+}
+
+/// A process of the same user that is to take over.
+#[derive(Debug)]
+pub struct Newcomer {
+    wire: Wire,
+    peer: Peer,
+    /// Others may come when it has gone.
+    _turn: Turn,
+}
+
+/// What has come of waiting for it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Heard {
+    Nothing,
+    /// It has everything open and waits to hear that it may receive.
+    Open,
+    /// It will not take over, and why.
+    Not(String),
+}
+
+#[derive(Debug)]
+struct Turn(Arc<AtomicBool>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl TakeOvers {
+    pub(in super::super) fn new(crew: &Crew, ask: impl Fn(Asked) + Send + Sync + 'static) -> Self {
+        Self { crew: crew.clone(), ask: Arc::new(ask), own_user: geteuid().as_raw(), is_busy: Arc::default() }
+    }
+
+    /// Takes the connection out of the hands of those who serve all others.
+    pub(in super::super) fn begin(&self) -> Reply {
+        if self.is_busy.swap(true, Ordering::AcqRel) {
+            return Reply::Now(refusal("another process is about to take over"));
+        }
+        let (turn, ask, own_user) = (Turn(Arc::clone(&self.is_busy)), Arc::clone(&self.ask), self.own_user);
+        let (give, given) = bounded(1);
+        match self.crew.spawn("udpd-leaving", Duty::Errand, move || meet(&given, turn, own_user, &*ask)) {
+            Ok(_) => Reply::Given(give),
+            Err(error) => Reply::Now(refusal(&format!(
+                "cannot start the thread udpd-leaving: {error}; raise the limit on threads (ulimit -u, TasksMax=)"
+            ))),
+        }
+    }
+}
+
+fn meet(given: &Receiver<OwnedFd>, turn: Turn, own_user: u32, ask: &Ask) {
+    let Ok(connection) = crew::at_rest(|| given.recv()) else { return };
+    let greeted = Wire::new(connection.into()).and_then(|wire| wire.peer().map(|peer| (wire, peer)));
+    let (wire, peer) = match greeted {
+        Ok(greeted) => greeted,
+        Err(error) => return log::warn!("cannot answer a process that wants to take over: {error}"),
+    };
+    let mut newcomer = Newcomer { wire, peer, _turn: turn };
+    match crew::at_rest(|| newcomer.prepare(own_user, ask)) {
+        Ok(keeps) => ask(Asked::Leave(newcomer, keeps)),
+        Err(why) => {
+            log::warn!("{newcomer} wanted to take over and does not: {why}; nothing has changed here");
+            newcomer.refuse(&why);
+        }
+    }
+}
+
+impl Newcomer {
+    /// Returns the names of the sockets that it goes on with when it is ready, or why it never will be.
+    fn prepare(&mut self, own_user: u32, ask: &Ask) -> Result<Vec<String>, String> {
+        if self.peer.user != own_user {
+            return Err(format!("it is of user {}, and this process of user {own_user}", self.peer.user));
+        }
+        let (answer, answered) = bounded(1);
+        ask(Asked::Offer(answer));
+        let offered = answered.recv().map_err(|_| "udpd ends".to_owned())?;
+        let (offer, sockets) = offered.map_err(|failure| failure.message)?;
+        let (names, sockets): (Vec<_>, Vec<_>) = sockets.into_iter().unzip();
+        self.wire.say(&Word::Offer(offer)).map_err(told)?;
+        match self.hear(ANSWERING_LIMIT)? {
+            Word::Send => {}
+            other => return Err(refused(other)),
+        }
+        self.wire.send(&sockets).and_then(|()| self.wire.say(&Word::Sockets(names))).map_err(told)?;
+        drop(sockets);
+        match self.hear(PREPARING_LIMIT)? {
+            Word::Ready(keeps) => Ok(keeps),
+            other => Err(refused(other)),
+        }
+    }
+
+    fn hear(&mut self, limit: Duration) -> Result<Word, String> {
+        let heard = self.wire.hear(limit).map_err(|error| match error.kind() {
+            ErrorKind::TimedOut => format!("it said nothing for {} s", limit.as_secs()),
+            _ => told(error),
+        });
+        // Nobody here wants any.
+        self.wire.take_descriptors();
+        heard
+    }
+
+    /// Tells it that nothing becomes of it.
+    pub fn refuse(&mut self, why: &str) {
+        // It may have gone.
+        let _ = self.wire.say(&Word::Error(why.to_owned()));
+    }
+
+    /// Tells it that this process receives no more.
+    pub fn say_stopped(&mut self, ends: bool, record: Value) -> Result<(), String> {
+        self.wire.say(&Word::Stopped(Stopped { ends, record })).map_err(told)
+    }
+
+    /// Waits for a moment until it has opened everything.
+    pub fn wait_until_open(&mut self, moment: Duration) -> Heard {
+        match self.wire.hear(moment) {
+            Ok(Word::Open) => Heard::Open,
+            Ok(other) => Heard::Not(refused(other)),
+            Err(error) if error.kind() == ErrorKind::TimedOut => Heard::Nothing,
+            Err(error) => Heard::Not(told(error)),
+        }
+    }
+
+    /// Lets it receive, and returns when it does. From then on this process may not, unless the other one is dead.
+    pub fn say_gone(&mut self) -> Result<(), String> {
+        self.wire.say(&Word::Gone).map_err(told)?;
+        match self.wire.hear(ANSWERING_LIMIT) {
+            Ok(Word::Bye) => Ok(()),
+            _ if self.peer.wait_for_end(DYING_LIMIT) == Some(true) => Err("it has ended without a word".to_owned()),
+            // It has the sockets, and lives.
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until it has ended, and what it had open is closed.
+    pub fn wait_for_end(&self, limit: Duration) {
+        // Where nobody can say, the one who needs its files will.
+        let _ = self.peer.wait_for_end(limit);
+    }
+}
+
+impl fmt::Display for Newcomer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.peer.fmt(formatter)
+    }
+}
+
+/// What an error of the connection means.
+fn told(error: io::Error) -> String {
+    match error.kind() {
+        ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
+            "it has ended without a word".to_owned()
+        }
+        _ => error.to_string(),
+    }
+}
+
+/// A word that was not expected is of another version.
+fn refused(word: Word) -> String {
+    match word {
+        Word::Error(why) => why,
+        other => format!("it said {other:?}, which does not belong there"),
+    }
+}

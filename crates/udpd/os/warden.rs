@@ -1,0 +1,243 @@
+//! The rights that udpd needs again later, kept by a small process beside it.
+//!
+//! A thread in the sandbox has given up its capabilities for good. A socket that a reload adds, or that is made again
+//! for an interface that came back, may need one: for a port below 1024, or for more receive buffer than
+//! `net.core.rmem_max`. So before the first thread goes in, udpd starts itself once more as its warden. That process
+//! keeps these few rights, and does with them only what stands in [`Wish`], to sockets for UDP that udpd hands it for a
+//! moment. It never sees a datagram: it has no call that reads one.
+//!
+//! A process that has no such right has no warden. Where there is none, or no longer, everything is as if nobody had
+//! been asked: the kernel's refusal is the error.
+
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use mmsg::{GrantedBuffer, Socket};
+use rustix::cmsg_space;
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv,
+    sendmsg, socketpair,
+};
+
+use super::crew;
+
+/// The command that is the warden.
+pub const COMMAND: &str = "warden";
+
+/// How long an answer may take. A warden that is slower is stopped, or gone.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+
+/// The longest wish or answer.
+pub const MESSAGE_BYTES: usize = 128;
+
+/// The warden of this process. Rights belong to a process, and so does who keeps them.
+static WARDEN: OnceLock<Mutex<Option<OwnedFd>>> = OnceLock::new();
+
+/// What is done to a socket that takes a right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// Binds it; ports below 1024 take CAP_NET_BIND_SERVICE.
+    Bind(SocketAddr),
+    /// Gives it more than `net.core.rmem_max`, which takes CAP_NET_ADMIN; so do the next three.
+    ReceiveBuffer(usize),
+    BusyPoll(u32),
+    PreferBusyPoll,
+    BusyPollBudget(u16),
+    /// Takes it out of its group; with an interface that takes CAP_NET_RAW.
+    Withdraw,
+}
+
+impl Wish {
+    /// Does it, with the rights that this process has.
+    pub fn fulfil(self, socket: &Socket) -> io::Result<()> {
+        match self {
+            Self::Bind(address) => socket.bind(address),
+            Self::ReceiveBuffer(bytes) => socket.set_receive_buffer(bytes).map(drop),
+            Self::BusyPoll(microseconds) => socket.set_busy_poll_us(microseconds),
+            Self::PreferBusyPoll => socket.set_prefer_busy_poll(true),
+            Self::BusyPollBudget(packets) => socket.set_busy_poll_budget(packets),
+            Self::Withdraw => socket.withdraw(),
+        }
+    }
+}
+
+/// As it is sent.
+impl fmt::Display for Wish {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bind(address) => write!(formatter, "bind {address}"),
+            Self::ReceiveBuffer(bytes) => write!(formatter, "receive_buffer {bytes}"),
+            Self::BusyPoll(microseconds) => write!(formatter, "busy_poll {microseconds}"),
+            Self::PreferBusyPoll => formatter.write_str("prefer_busy_poll 1"),
+            Self::BusyPollBudget(packets) => write!(formatter, "busy_poll_budget {packets}"),
+            Self::Withdraw => formatter.write_str("withdraw 1"),
+        }
+    }
+}
+
+impl FromStr for Wish {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        fn value<T: FromStr>(text: &str) -> Result<T, ()> {
+            text.parse().map_err(drop)
+        }
+        match text.split_once(' ').ok_or(())? {
+            ("bind", address) => Ok(Self::Bind(value(address)?)),
+            ("receive_buffer", bytes) => Ok(Self::ReceiveBuffer(value(bytes)?)),
+            ("busy_poll", microseconds) => Ok(Self::BusyPoll(value(microseconds)?)),
+            ("prefer_busy_poll", "1") => Ok(Self::PreferBusyPoll),
+            ("busy_poll_budget", packets) => Ok(Self::BusyPollBudget(value(packets)?)),
+            ("withdraw", "1") => Ok(Self::Withdraw),
+            _ => Err(()),
+        }
+    }
+}
+
+/// Starts the warden of this process, which ends when this process does. It takes its wishes at its standard input.
+pub fn start() -> io::Result<()> {
+    let (own, its) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&own, Timeout::Recv, Some(ANSWER_LIMIT))?;
+    set_socket_timeout(&own, Timeout::Send, Some(ANSWER_LIMIT))?;
+    // The file may have another content by now, or none; the kernel knows which one runs.
+    Command::new("/proc/self/exe")
+        .arg0("udpd-warden")
+        .arg(COMMAND)
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::from(its))
+        .stdout(Stdio::null())
+        .spawn()?;
+    // It says that it is inside its own sandbox, so that udpd is never ready before.
+    answer(own.as_fd())??;
+    // A process has one for its life.
+    let _ = WARDEN.set(Mutex::new(Some(own)));
+    Ok(())
+}
+
+/// Does this to a socket, or has the warden do it where this process lacks the right.
+pub fn have(socket: &Socket, wish: Wish) -> io::Result<()> {
+    wish.fulfil(socket).or_else(|refusal| match refusal.kind() {
+        io::ErrorKind::PermissionDenied => ask(socket, wish).unwrap_or(Err(refusal)),
+        _ => Err(refusal),
+    })
+}
+
+/// Binds a socket, as [`have`].
+pub fn bind(socket: &Socket, address: SocketAddr) -> io::Result<()> {
+    have(socket, Wish::Bind(address))
+}
+
+/// Takes a socket out of its group, as [`have`].
+pub fn withdraw(socket: &Socket) -> io::Result<()> {
+    have(socket, Wish::Withdraw)
+}
+
+/// Asks for a receive buffer, by the warden where the kernel gives this process less.
+pub fn receive_buffer(socket: &Socket, wanted_bytes: usize) -> io::Result<GrantedBuffer> {
+    let granted = socket.set_receive_buffer(wanted_bytes)?;
+    if granted.granted_bytes >= 2 * wanted_bytes {
+        return Ok(granted);
+    }
+    match ask(socket, Wish::ReceiveBuffer(wanted_bytes)) {
+        Some(Ok(())) => socket.receive_buffer(wanted_bytes),
+        Some(Err(_)) | None => Ok(granted),
+    }
+}
+
+/// What the warden has done about it; `None` where there is no warden, or it does not answer.
+fn ask(socket: &Socket, wish: Wish) -> Option<io::Result<()>> {
+    let mut warden = WARDEN.get()?.lock().unwrap_or_else(PoisonError::into_inner);
+    let connection = warden.as_ref()?;
+    // It may be slow, and that is no fault of this thread.
+    let outcome = crew::at_rest(|| send(connection.as_fd(), socket, wish).and_then(|()| answer(connection.as_fd())));
+    match outcome {
+        Ok(answer) => Some(answer),
+        Err(why) => {
+            // What it says from now on would be the answer to something else.
+            *warden = None;
+            log::warn!(
+                "the process that keeps the rights of udpd (udpd-warden) does not answer: {why}; ports below 1024 and \
+                 receive buffers above net.core.rmem_max cannot be had by a reload any more: restart udpd"
+            );
+            None
+        }
+    }
+}
+
+fn send(connection: BorrowedFd<'_>, socket: &Socket, wish: Wish) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut passed = SendAncillaryBuffer::new(&mut space);
+    let socket = [socket.as_fd()];
+    passed.push(SendAncillaryMessage::ScmRights(&socket));
+    let text = wish.to_string();
+    retry(|| sendmsg(connection, &[IoSlice::new(text.as_bytes())], &mut passed, SendFlags::NOSIGNAL)).map(drop)
+}
+
+/// An error number, or 0.
+fn answer(connection: BorrowedFd<'_>) -> io::Result<io::Result<()>> {
+    let mut bytes = [0; MESSAGE_BYTES];
+    let (length, _) = retry(|| recv(connection, &mut bytes[..], RecvFlags::empty()))?;
+    match std::str::from_utf8(&bytes[..length]).ok().and_then(|text| text.parse().ok()) {
+        Some(0) => Ok(Ok(())),
+        Some(number) => Ok(Err(io::Error::from_raw_os_error(number))),
+        None if length == 0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        None => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Again, while signals come in between.
+pub fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            outcome => return outcome.map_err(Into::into),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wish_arrives_as_it_was_sent() {
+        for address in ["0.0.0.0:514", "[::]:162", "[fe80::1%7]:514"] {
+            let wish = Wish::Bind(address.parse().expect("an address"));
+            assert_eq!(wish.to_string().parse(), Ok(wish));
+        }
+        for wish in [
+            Wish::ReceiveBuffer(usize::MAX),
+            Wish::BusyPoll(50),
+            Wish::PreferBusyPoll,
+            Wish::BusyPollBudget(64),
+            Wish::Withdraw,
+        ] {
+            assert!(wish.to_string().len() <= MESSAGE_BYTES);
+            assert_eq!(wish.to_string().parse(), Ok(wish));
+        }
+        for text in ["", "bind", "bind 514", "receive_buffer -1", "busy_poll_budget 65536", "open /etc/shadow"] {
+            assert_eq!(text.parse::<Wish>(), Err(()), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_warden_the_refusal_of_the_kernel_is_the_error() {
+        let socket = Socket::new(mmsg::Family::V4).expect("a socket");
+        let refused = have(&socket, Wish::Bind("192.0.2.1:514".parse().expect("an address")));
+        assert!(refused.is_err());
+        let asked = 1 << 40;
+        let granted = receive_buffer(&socket, asked).expect("less than asked");
+        assert!(granted.granted_bytes < asked);
+    }
+}

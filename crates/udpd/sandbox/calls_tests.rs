@@ -1,0 +1,44 @@
+//! What each duty may call, and what none may.
+
+use super::*;
+
+#[test]
+fn the_calls_of_each_duty_are_few_and_those_that_start_programs_or_load_code_are_in_none() {
+    let never = [libc::SYS_execve, libc::SYS_execveat, libc::SYS_ptrace, libc::SYS_mount, libc::SYS_setns];
+    for duty in Duty::CONFINED {
+        let calls: Vec<i64> = allowed(duty).into_iter().flatten().copied().collect();
+        assert!(never.iter().all(|call| !calls.contains(call)), "{duty}");
+        assert!(!calls.contains(&libc::SYS_socket) && !calls.contains(&libc::SYS_bpf), "{duty}: judged only");
+        filter(duty).expect("a filter that the kernel takes");
+    }
+}
+
+#[test]
+fn only_duties_that_begin_files_open_any() {
+    let opens = |duty: &Duty| allowed(*duty).into_iter().flatten().any(|&call| call == libc::SYS_openat);
+    let opening: Vec<Duty> = Duty::CONFINED.into_iter().filter(opens).collect();
+    let makers = [Duty::Maker, Duty::BrokerMaker];
+    let expected = [Duty::Main, Duty::BrokerClient, Duty::Keeper, Duty::Window, Duty::Watchdog];
+    assert_eq!(opening, [&expected[..], &makers].concat());
+}
+
+#[test]
+fn only_duties_with_brokers_make_streams_to_other_hosts() {
+    let streams = format!("{:?}", streams().expect("rules"));
+    let makes_streams = |duty: &Duty| {
+        let sockets = judged(*duty).expect("rules").into_iter().find(|(call, _)| *call == libc::SYS_socket);
+        sockets.is_some_and(|(_, rules)| format!("{rules:?}").contains(streams.trim_matches(['[', ']'])))
+    };
+    let making: Vec<Duty> = Duty::CONFINED.into_iter().filter(makes_streams).collect();
+    assert_eq!(making, [Duty::BrokerClient, Duty::BrokerMaker]);
+}
+
+#[test]
+fn a_confined_thread_signals_itself() {
+    let raise = || hold_to(Duty::Receiver).map(|()| nix::sys::signal::raise(nix::sys::signal::Signal::SIGCONT));
+    match std::thread::spawn(raise).join().expect("no panic") {
+        Ok(raised) => raised.expect("its own process"),
+        // A kernel, or a container, without seccomp.
+        Err(why) => assert!(why.starts_with("seccomp"), "{why}"),
+    }
+}
