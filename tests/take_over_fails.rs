@@ -64,6 +64,7 @@ impl Challenger {
     /// Gets the offer and the sockets; the names.
     pub(crate) fn take_sockets(&mut self) -> Vec<String> {
         let offer = self.hear();
+        assert!(offer["offer"].is_object(), "{offer:#}");
         self.say(&json!("send"));
         let names: Vec<String> = serde_json::from_value(self.hear()["sockets"].clone()).expect("names");
         assert_eq!(json!(names.len()), offer["offer"]["sockets"], "{offer:#}");

@@ -59,8 +59,10 @@ impl Housekeeping<'_> {
     fn leave_to(mut self, mut newcomer: Newcomer, names: &[String]) -> Self {
         if self.pipeline.socket_inodes() != self.departure.offered {
             let why = "the sockets have changed meanwhile, by a reload or by an interface that came back; try again";
-            log::warn!("{newcomer} wanted to take over and does not: {why}");
+            let who = newcomer.to_string();
             newcomer.refuse(why);
+            drop(newcomer);
+            log::warn!("{who} wanted to take over and does not: {why}");
             return self;
         }
         log::info!("{newcomer} is ready to take over: this process receives no more");
@@ -117,6 +119,8 @@ impl Housekeeping<'_> {
             match self.wait_for(making) {
                 Ok(reread) => {
                     let (next, done) = self.put_in_force(reread);
+                    // Who reads this line may ask anew at once.
+                    drop(newcomer);
                     log::info!("receives again, {done}");
                     return next;
                 }

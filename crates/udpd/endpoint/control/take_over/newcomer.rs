@@ -114,8 +114,11 @@ fn meet(given: &Receiver<OwnedFd>, turn: Turn, own_user: u32, ask: &Ask) {
     match crew::at_rest(|| newcomer.prepare(own_user, ask)) {
         Ok(keeps) => ask(Asked::Leave(newcomer, keeps)),
         Err(why) => {
-            log::warn!("{newcomer} wanted to take over and does not: {why}; nothing has changed here");
+            let who = newcomer.to_string();
             newcomer.refuse(&why);
+            // Who reads the line may ask anew at once.
+            drop(newcomer);
+            log::warn!("{who} wanted to take over and does not: {why}; nothing has changed here");
         }
     }
 }
