@@ -2,7 +2,8 @@
 # Reloads under load by the real program: half of them with bad files, lanes and sinks that come and go, and a file that
 # is written with other settings every second time. Nothing may be lost or come twice in that file, bad files are
 # refused with 78, good ones are in force.
-# RELOADS (10) and RATE (20000) make it longer: RELOADS=200 RATE=50000 is the long form. UDPD names another binary.
+# RELOADS (10) and RATE (20000) make it longer: RELOADS=200 RATE=50000 is the long form. ENGINE is `recvmmsg`, or
+# `io_uring`. UDPD names another binary.
 # Needs python3; skips with its reason otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -13,6 +14,7 @@ command -v python3 >/dev/null || { echo "SKIPPED $name: needs python3"; exit 0; 
 udpd=${UDPD:-$PWD/target/release/udpd}
 reloads=${RELOADS:-10}
 rate=${RATE:-20000}
+engine=${ENGINE:-recvmmsg}
 dir=$(mktemp -d)
 daemon=
 sender=
@@ -32,6 +34,7 @@ stats_on_exit = "$dir/ledger.json"
 name = "in"
 address = "127.0.0.1:$port"
 lanes = $1
+engine = "$engine"
 sinks = [$2]
 [sink.stays]
 type = "file"
@@ -99,7 +102,7 @@ sleep 0.5
 kill "$daemon"
 wait "$daemon"
 daemon=
-python3 - "$dir" "$reloads" <<'PYTHON'
+python3 - "$dir" "$reloads" "$engine" <<'PYTHON'
 import json, sys
 directory, reloads = sys.argv[1], sys.argv[2]
 ledger = json.load(open(f"{directory}/ledger.json"))
@@ -107,7 +110,7 @@ listener = ledger["listeners"][0]
 numbers = sorted(int(line) for line in open(f"{directory}/stays.log"))
 dropped = listener["kernel_dropped"]
 unique = len(set(numbers))
-print(f"{reloads} reloads: {listener['arrived']} arrived, {dropped} dropped by the kernel, {unique} in the file, "
+print(f"{reloads} reloads, {sys.argv[3]}: {listener['arrived']} arrived, {dropped} dropped by the kernel, {unique} in the file, "
       f"{len(numbers) - unique} twice, residual {listener['residual']}")
 assert listener["residual"] == 0 and unique == len(numbers)
 assert unique + dropped == listener["arrived"]
