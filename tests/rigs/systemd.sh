@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The shipped units in a real systemd: Debian's, booted in a container of its own with a network of its own. Restarts,
 # bad configurations, the watchdog with idle, stopped and disk-bound threads, kills and stops, and the units of
-# steering, each as an operator meets them. With --prepare it only makes the file system of the container. FROZEN_S (6) is
-# how many seconds a disk stands still. Needs root, systemd-nspawn and debootstrap; skips with its reason otherwise.
+# steering, each as an operator meets them. With --prepare it only makes the file system of the container. FROZEN_S (6)
+# is how many seconds a disk stands still. Needs root, systemd-nspawn and debootstrap; skips with its reason otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

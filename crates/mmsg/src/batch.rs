@@ -161,11 +161,14 @@ impl RecvBatch {
             return Ok(0);
         }
         self.arm(first);
-        // Whatever comes of the call, the kernel may have begun on the first header.
-        self.touched = first + 1;
-        let received = call(self.region.header(first), free)?.min(free);
+        // Should the call not return, any header may be other than it was.
+        self.touched = self.slots();
+        let outcome = call(self.region.header(first), free);
+        // Whatever has come of it, the kernel may have begun on the first one.
+        let received = outcome.as_ref().map_or(0, |received| *received.min(&free));
         self.used = first + received;
-        self.touched = self.touched.max(self.used);
+        self.touched = self.used.max(first + 1);
+        outcome?;
         let void = if self.gro { self.account_trains(first) } else { self.account(first) };
         if void > 0 {
             self.set_void_aside(first, void);

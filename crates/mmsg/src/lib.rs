@@ -83,6 +83,7 @@
 //! - `drops/reasons`, `drops/records`, `drops/format`: which reasons count; records and `format` files, pure
 //! - `bpf/mod`, `bpf/by_core`: programs in the kernel; [`CoreCounter`], counting by core and queue (`SO_ATTACH_BPF`)
 //! - `bpf/calls` `!`: maps, programs and runs of them (`BPF_MAP_CREATE`, `BPF_PROG_LOAD`, `BPF_PROG_TEST_RUN`, ...)
+//! - `bpf/layouts`: what those calls are given
 //! - `bpf/assembler`: instructions and labels, pure
 //! - `options`: the options of a socket (`UDP_GRO`, `SO_RCVBUF`, `SO_RCVBUFFORCE`, `SO_MEMINFO`, `SO_REUSEPORT`, ...)
 //! - `extras`: what comes with a datagram (`IP_PKTINFO`, `SO_TIMESTAMPNS`, `SO_TIMESTAMPING`, `IP_RECVTOS`,

@@ -34,7 +34,11 @@ pub fn take_passed(count: u16) -> io::Result<Vec<OwnedFd>> {
         return Ok(Vec::new());
     }
     let numbers = FIRST..FIRST + RawFd::from(count);
-    numbers.clone().try_for_each(refuse_own)?;
+    if let Err(error) = numbers.clone().try_for_each(refuse_own) {
+        // Nothing was taken, and whoever mends it may ask again.
+        IS_TAKEN.store(false, Ordering::Release);
+        return Err(error);
+    }
     for number in numbers.clone() {
         sys::close_on_exec(number).map_err(|error| about(number, &error))?;
     }

@@ -46,10 +46,13 @@ impl Layout {
         end.checked_next_multiple_of(LINE).unwrap_or(usize::MAX)
     }
 
-    /// What is a block's from its start to that of the next one.
+    /// Whether a block begins at this distance from the start of an arena of so many bytes, all of whose regions are
+    /// laid out like this.
     #[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
-    pub(crate) fn block_room(&self) -> usize {
-        self.block_stride()
+    pub(crate) fn is_block(&self, offset: usize, arena_bytes: usize) -> bool {
+        let Some(inside) = (offset % self.bytes()).checked_sub(self.blocks_at()) else { return false };
+        let is_whole_region = offset - offset % self.bytes() <= arena_bytes.saturating_sub(self.bytes());
+        is_whole_region && inside % self.block_stride() == 0 && inside / self.block_stride() < self.slots
     }
 
     /// Where the payload begins in a block.
@@ -77,7 +80,7 @@ impl Layout {
     /// From block to block. An odd number of lines moves each block to other cache sets than its neighbour: blocks of
     /// exactly 2 KiB would all begin in the same few sets, and the first lines, those that are read, would evict their
     /// like.
-    fn block_stride(&self) -> usize {
+    pub(crate) fn block_stride(&self) -> usize {
         let lines = self.block_bytes().div_ceil(LINE) | 1;
         lines.saturating_mul(LINE)
     }

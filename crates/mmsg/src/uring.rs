@@ -317,8 +317,7 @@ impl Uring {
             (*inner).msg_controllen = preface.control_bytes as _;
             (*inner).msg_flags = preface.flags.cast_signed();
             let length = preface.payload_bytes as usize;
-            let payload = (*(*inner).msg_iov).iov_base.cast::<u8>();
-            let own = payload.wrapping_sub(self.layout.payload_offset());
+            let own = Layout::block_of(header);
             if length <= self.copy_up_to.min(self.layout.slot_bytes) {
                 let until = self.layout.payload_offset() + length;
                 ptr::copy_nonoverlapping(filled.add(PREFACE_BYTES), own.add(PREFACE_BYTES), until - PREFACE_BYTES);

@@ -12,12 +12,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use super::assembler::{Assembler, Instruction, Operation, Register, When, Width};
-use super::calls::{self, Map, Name, Program, Shape};
+use super::calls::{self, CORES_MAX, Map, Name, PER_CORE_ARRAY, Program, Shape};
 use crate::socket::Socket;
 use crate::sys;
 
-/// `BPF_MAP_TYPE_PERCPU_ARRAY`
-const MAP_TYPE_PER_CORE_ARRAY: u32 = 6;
 /// `BPF_PROG_TYPE_SOCKET_FILTER`
 const PROGRAM_TYPE_SOCKET_FILTER: u32 = 1;
 /// `BPF_FUNC_map_lookup_elem`
@@ -30,9 +28,6 @@ const COUNT_BYTES: usize = size_of::<u64>();
 
 /// What `bpftool` shows.
 const NAME: Name = calls::name("mmsg_by_core");
-
-/// No kernel is built for more cores (`CONFIG_NR_CPUS`).
-const CORES_MAX: usize = 8192;
 
 /// The most queues that are told apart: 8 KiB of the kernel's memory on each core.
 const QUEUES_MAX: u32 = 1023;
@@ -85,8 +80,15 @@ impl CoreCounter {
             invalid(format!("{POSSIBLE} holds {text:?}, which is not a list of at most {CORES_MAX} cores"))
         })?;
         let queues = queues.min(QUEUES_MAX);
-        let cores = cores_of_kernel()?;
-        let map = create_map(queues + 1, cores)?;
+        // One value, which has so many places on each core.
+        let (map, cores) = Map::create_per_core(&Shape {
+            kind: PER_CORE_ARRAY,
+            key_bytes: size_of_val(&KEY) as u32,
+            value_bytes: (queues + 1) * COUNT_BYTES as u32,
+            entries: 1,
+            flags: 0,
+            name: NAME,
+        })?;
         let instructions = program(map.as_fd(), queues);
         // The helper it calls asks for no particular licence.
         let license = c"MIT";
@@ -161,32 +163,8 @@ fn program(map: BorrowedFd<'_>, queues: u32) -> Vec<Instruction> {
     assembler.finish()
 }
 
-/// A map of one value, which has so many places on each core.
-fn create_map(places: u32, cores: usize) -> io::Result<Map> {
-    let shape = Shape {
-        kind: MAP_TYPE_PER_CORE_ARRAY,
-        key_bytes: size_of_val(&KEY) as u32,
-        value_bytes: places * COUNT_BYTES as u32,
-        entries: 1,
-        flags: 0,
-        name: NAME,
-    };
-    Map::create_for(cores, &shape)
-}
-
 fn counts_in(bytes: &[u8]) -> impl Iterator<Item = u64> {
     bytes.as_chunks().0.iter().map(|bytes| u64::from_ne_bytes(*bytes))
-}
-
-/// How many cores the kernel keeps a value for; it never changes. What sysfs says does not count here: inside a
-/// container that may be somebody's idea of the machine and not the machine. So a map is filled with ones.
-fn cores_of_kernel() -> io::Result<usize> {
-    // It has as many cores as any kernel could ever have, so that there is room for those that this one has.
-    let map = create_map(1, CORES_MAX)?;
-    map.update(&KEY, &1_u64.to_ne_bytes().repeat(CORES_MAX))?;
-    let mut found = vec![0; CORES_MAX * COUNT_BYTES];
-    map.look_up(&KEY, &mut found)?;
-    Ok(counts_in(&found).filter(|count| *count == 1).count())
 }
 
 /// Reads a list such as `0-3,8`; `None` when it is none, is empty, or names more than [`CORES_MAX`] cores.

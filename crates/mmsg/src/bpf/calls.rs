@@ -1,8 +1,8 @@
 //! The calls of `bpf(2)`: maps, programs, what they are attached to, and runs of a program on order.
 //!
-//! Every function here is safe: a map knows how long its keys and values are, so nobody can hand the kernel less memory
-//! than it reads or writes. All of them pass the gate of `sys` like every other call of this crate. The numbers of map
-//! and program types stand where they are used.
+//! A map knows how long its keys and values are, so nobody can hand the kernel less memory than it reads or writes. All
+//! of the calls pass the gate of `sys` like every other call of this crate. The numbers of map and program types stand
+//! where they are used.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int};
@@ -10,6 +10,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::assembler::Instruction;
+pub(crate) use super::layouts::Name;
+use super::layouts::{LinkCreate, MapCreate, MapElement, MapElements, ProgramLoad, ProgramRun, RawTracepointOpen};
 use crate::sys::{Call, gate};
 
 // Commands of `bpf(2)`, which libc does not have, each with its name in linux/bpf.h.
@@ -34,12 +36,17 @@ const LINK_CREATE: c_int = 28;
 /// `BPF_XDP`
 const ATTACH_TO_INTERFACE: u32 = 37;
 
+/// The kinds of maps that have values of their own on each core: `BPF_MAP_TYPE_PERCPU_HASH`, `..._PERCPU_ARRAY`,
+/// `..._LRU_PERCPU_HASH` and `..._PERCPU_CGROUP_STORAGE`.
+const PER_CORE_KINDS: [u32; 4] = [5, PER_CORE_ARRAY, 10, 21];
+pub(crate) const PER_CORE_ARRAY: u32 = 6;
+
+/// No kernel is built for more cores (`CONFIG_NR_CPUS`).
+pub(crate) const CORES_MAX: usize = 8192;
+
 /// How much of the verifier's log is kept: it ends with why, after all that went well.
 const LOG_BYTES: usize = 1 << 20;
 const LOG_SHOWN_BYTES: usize = 600;
-
-/// What `bpftool` shows: up to 15 letters, digits, `_` and `.`.
-pub(crate) type Name = [u8; 16];
 
 /// The name, cut to what fits.
 pub(crate) const fn name(text: &str) -> Name {
@@ -96,90 +103,6 @@ pub(crate) struct Ran {
     pub(crate) data_bytes: usize,
 }
 
-#[repr(C)]
-struct MapCreate {
-    kind: u32,
-    key_bytes: u32,
-    value_bytes: u32,
-    entries: u32,
-    flags: u32,
-    inner_map: u32,
-    node: u32,
-    name: Name,
-}
-
-#[repr(C)]
-struct ProgramLoad {
-    kind: u32,
-    count: u32,
-    instructions: u64,
-    license: u64,
-    log_level: u32,
-    log_bytes: u32,
-    log: u64,
-    kernel_version: u32,
-    flags: u32,
-    name: Name,
-    interface: u32,
-    attach_kind: u32,
-}
-
-#[repr(C)]
-struct MapElement {
-    map: u32,
-    padding: u32,
-    key: u64,
-    value: u64,
-    flags: u64,
-}
-
-#[repr(C)]
-struct MapElements {
-    in_batch: u64,
-    out_batch: u64,
-    keys: u64,
-    values: u64,
-    count: u32,
-    map: u32,
-    element_flags: u64,
-    flags: u64,
-}
-
-#[repr(C)]
-struct ProgramRun {
-    program: u32,
-    returned: u32,
-    data_bytes: u32,
-    data_out_bytes: u32,
-    data: u64,
-    data_out: u64,
-    repeat: u32,
-    duration_ns: u32,
-    context_bytes: u32,
-    context_out_bytes: u32,
-    context: u64,
-    context_out: u64,
-    flags: u32,
-    core: u32,
-    batch: u32,
-    padding: u32,
-}
-
-#[repr(C)]
-struct LinkCreate {
-    program: u32,
-    target: u32,
-    attach_kind: u32,
-    flags: u32,
-}
-
-#[repr(C)]
-struct RawTracepointOpen {
-    name: u64,
-    program: u32,
-    padding: u32,
-}
-
 /// Calls `bpf(2)`.
 ///
 /// # Safety
@@ -219,14 +142,24 @@ fn length_of<T>(values: &[T]) -> io::Result<u32> {
 }
 
 impl Map {
-    /// A map with one value for each key.
+    /// A map with one value for each key. Kinds that have one on each core are refused.
     pub(crate) fn create(shape: &Shape) -> io::Result<Self> {
-        Self::create_for(1, shape)
+        if PER_CORE_KINDS.contains(&shape.kind) {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        Self::with_values(shape, shape.value_bytes as usize)
     }
 
-    /// A map that has a value of its own on each core (`BPF_MAP_TYPE_PERCPU_...`); what is read from it has the values
-    /// of all cores, each at a multiple of 8 bytes. `cores` must be no less than the kernel keeps values for.
-    pub(crate) fn create_for(cores: usize, shape: &Shape) -> io::Result<Self> {
+    /// A map that has a value of its own on each core (`BPF_MAP_TYPE_PERCPU_...`), and how many cores that are; what is
+    /// read from it has the values of all of them, each at a multiple of 8 bytes.
+    pub(crate) fn create_per_core(shape: &Shape) -> io::Result<(Self, usize)> {
+        let cores = cores_of_kernel()?;
+        let map = Self::with_values(shape, (shape.value_bytes as usize).next_multiple_of(8) * cores)?;
+        Ok((map, cores))
+    }
+
+    /// A map from which so many bytes are read for a key.
+    fn with_values(shape: &Shape, value_bytes: usize) -> io::Result<Self> {
         let mut attributes = MapCreate {
             kind: shape.kind,
             key_bytes: shape.key_bytes,
@@ -239,8 +172,6 @@ impl Map {
         };
         // SAFETY: the layout is the kernel's, u32 and bytes only, and holds no addresses.
         let fd = unsafe { bpf_descriptor(MAP_CREATE, &mut attributes) }?;
-        let value_bytes = shape.value_bytes as usize;
-        let value_bytes = if cores == 1 { value_bytes } else { value_bytes.next_multiple_of(8) * cores };
         Ok(Self { fd, key_bytes: shape.key_bytes as usize, value_bytes })
     }
 
@@ -259,8 +190,8 @@ impl Map {
         unsafe { bpf(MAP_UPDATE, &mut attributes) }.map(drop)
     }
 
-    #[allow(dead_code)] // AF_XDP takes its sockets out by it
     /// Takes `key` out; an array keeps all of its keys and refuses.
+    #[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
     pub(crate) fn remove(&self, key: &[u8]) -> io::Result<()> {
         let mut attributes = self.element(key, 0, self.value_bytes)?;
         // SAFETY: as in `look_up`, and there is no value.
@@ -301,6 +232,20 @@ impl AsFd for Map {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// How many cores the kernel keeps a value for; it never changes. What sysfs says does not count here: inside a
+/// container that may be somebody's idea of the machine and not the machine. So a map is filled with ones.
+fn cores_of_kernel() -> io::Result<usize> {
+    const ONE: [u8; 8] = 1_u64.to_ne_bytes();
+    let (kind, key) = (PER_CORE_ARRAY, [0; 4]);
+    let shape = Shape { kind, key_bytes: 4, value_bytes: 8, entries: 1, flags: 0, name: name("mmsg_cores") };
+    // It has as many cores as any kernel could ever have, so that there is room for those that this one has.
+    let map = Map::with_values(&shape, CORES_MAX * ONE.len())?;
+    map.update(&key, &ONE.repeat(CORES_MAX))?;
+    let mut found = vec![0; CORES_MAX * ONE.len()];
+    map.look_up(&key, &mut found)?;
+    Ok(found.as_chunks().0.iter().filter(|value: &&[u8; 8]| **value == ONE).count())
 }
 
 /// A program to be loaded.
@@ -412,17 +357,6 @@ pub(crate) fn attach_to_tracepoint(program: BorrowedFd<'_>, name: &CStr) -> io::
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_layouts_are_those_of_the_kernel() {
-        assert_eq!(size_of::<MapCreate>(), 44);
-        assert_eq!(size_of::<ProgramLoad>(), 72);
-        assert_eq!(size_of::<MapElement>(), 32);
-        assert_eq!(size_of::<MapElements>(), 56);
-        assert_eq!(size_of::<ProgramRun>(), 80);
-        assert_eq!(size_of::<LinkCreate>(), 16);
-        assert_eq!(size_of::<RawTracepointOpen>(), 16);
-    }
 
     #[test]
     fn a_name_is_cut_to_what_the_kernel_takes() {

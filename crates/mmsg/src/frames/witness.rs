@@ -20,7 +20,8 @@ use Register::{R0, R1, R2, R3, R4, R6, R7, R8, R10};
 const PROGRAM_TYPE_RAW_TRACEPOINT: u32 = 17;
 const MAP_LOOKUP: i32 = 1; // BPF_FUNC_map_lookup_elem
 
-/// Error numbers that are told apart; 0 is "the driver had no room", which has none.
+/// Error numbers that are told apart; 0 is "the driver had no room", which has none, and the last one is all from there
+/// on.
 const ERRORS: u32 = 256;
 
 /// The arguments of a tracepoint, by their number.
@@ -83,7 +84,7 @@ enum Answer {
 /// `R7` is the state, `R3` how many were taken, `R8` how many refused.
 fn answer_program(state: &Map, refusals: &Map, answer: Answer) -> Vec<Instruction> {
     let mut assembler = Assembler::new();
-    let end = assembler.label();
+    let (end, known) = (assembler.label(), assembler.label());
     assembler
         .copy(R6, R1)
         .set_map_value(R7, state.as_fd(), 0)
@@ -115,6 +116,10 @@ fn answer_program(state: &Map, refusals: &Map, answer: Answer) -> Vec<Instructio
         .load(Width::Double, R1, R6, error)
         .set(R2, 0)
         .compute_word(Operation::Subtract, R2, R1)
+        .set(R4, ERRORS.cast_signed())
+        .jump_if_register(R4, When::Above, R2, known)
+        .set(R2, ERRORS.cast_signed() - 1)
+        .place(known)
         .store(Width::Word, R10, -4, R2)
         .copy(R2, R10)
         .compute_value(Operation::Add, R2, -4)

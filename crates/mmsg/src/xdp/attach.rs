@@ -5,9 +5,10 @@
 //! it can receive, and takes it out before it ends; a queue without a socket is received by the kernel's stack, as if
 //! nothing were there.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, UdpSocket};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
@@ -15,7 +16,7 @@ use crate::bpf::calls::{self, Map, Program, Shape};
 use crate::sys;
 
 use super::options::{Mode, Wanted};
-use super::program::{Filter, KEY_BYTES, PASS, assemble, key};
+use super::program::{Filter, KEY_BYTES, Key, PASS, assemble, key};
 use super::refusal::{Refusal, Step};
 
 // Kinds of maps and programs and flags, each with its name in linux/bpf.h or linux/if_link.h.
@@ -62,7 +63,7 @@ pub struct Redirect {
     sockets: Map,
     addresses: Map,
     /// What is in that map.
-    known: Mutex<Vec<IpAddr>>,
+    known: Mutex<HashSet<Key>>,
     /// Closed with this value, and the program is gone.
     _link: OwnedFd,
 }
@@ -74,6 +75,7 @@ impl Redirect {
     /// The [`Refusal`] says why not, and what to do.
     pub fn attach(wanted: &Wanted, addresses: &[IpAddr]) -> Result<Redirect, Refusal> {
         let name = wanted.interface.as_str();
+        check_number(addresses).map_err(|text| Refusal::unfit(format!("AF_XDP on {name:?}"), text))?;
         let card = Card::look(name)?;
         let load = |error| Refusal::of(Step::Load, name, error);
         let map = |kind, key_bytes, value_bytes, entries, name| {
@@ -110,20 +112,20 @@ impl Redirect {
     /// There are more than 4,096: then nothing changes. Or the kernel refuses: then what was changed by then stays so,
     /// and the next call goes on from there.
     pub fn set_addresses(&self, addresses: &[IpAddr]) -> io::Result<()> {
-        if addresses.len() > ADDRESSES_MAX {
-            let text = format!("{} addresses are too many to look for: up to {ADDRESSES_MAX}", addresses.len());
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-        }
+        check_number(addresses).map_err(|text| io::Error::new(io::ErrorKind::InvalidInput, text))?;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        // By their keys: an IPv4 address and the same in IPv6 clothes are one.
+        let wanted: HashSet<Key> = addresses.iter().map(|address| key(*address)).collect();
         // Old and new ones together may be more than there is room for, so what goes makes room first.
-        while let Some(place) = known.iter().position(|address| !addresses.contains(address)) {
-            self.addresses.remove(&key(known[place]))?;
-            known.swap_remove(place);
+        let going: Vec<Key> = known.difference(&wanted).copied().collect();
+        for key in going {
+            taken_out(self.addresses.remove(&key))?;
+            known.remove(&key);
         }
-        for &address in addresses {
-            if !known.contains(&address) {
-                self.addresses.update(&key(address), &[1])?;
-                known.push(address);
+        for key in wanted {
+            if !known.contains(&key) {
+                self.addresses.update(&key, &[1])?;
+                known.insert(key);
             }
         }
         Ok(())
@@ -157,11 +159,24 @@ impl Redirect {
 
     /// From now on the frames of a queue go to the stack.
     pub(super) fn let_pass(&self, queue: u32) -> io::Result<()> {
-        match self.sockets.remove(&queue.to_ne_bytes()) {
-            // It is out already: the kernel takes a socket out that is bound to nothing any more.
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-            result => result,
-        }
+        // The kernel itself takes a socket out that is bound to nothing any more.
+        taken_out(self.sockets.remove(&queue.to_ne_bytes()))
+    }
+}
+
+fn check_number(addresses: &[IpAddr]) -> Result<(), String> {
+    let number = addresses.len();
+    if number <= ADDRESSES_MAX {
+        return Ok(());
+    }
+    Err(format!("{number} addresses are too many to look for: name up to {ADDRESSES_MAX}"))
+}
+
+/// What is out already has been taken out.
+fn taken_out(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        result => result,
     }
 }
 
@@ -181,8 +196,8 @@ struct Card {
 impl Card {
     fn look(name: &str) -> Result<Card, Refusal> {
         let refuse = |error| Refusal::of(Step::Ask, &format!("{name:?}"), error);
-        // Any socket will do to ask by.
-        let socket = UdpSocket::bind("127.0.0.1:0").map_err(refuse)?;
+        // Any socket will do to ask by. It is bound to nothing: where loopback is down, nothing can be.
+        let socket = sys::socket(libc::AF_INET, libc::SOCK_DGRAM, 0).map_err(refuse)?;
         let ask = |request| sys::ask_interface(socket.as_fd(), name, request).map_err(refuse);
         let index = ask(libc::SIOCGIFINDEX)?;
         let mtu = ask(libc::SIOCGIFMTU)?;

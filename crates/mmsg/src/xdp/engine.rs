@@ -22,6 +22,7 @@ use std::time::{Duration, Instant, SystemTime};
 use libc::mmsghdr;
 
 use crate::batch::RecvBatch;
+use crate::region::Layout;
 use crate::sys;
 use crate::wait::Wait;
 use crate::wake::Bell;
@@ -88,10 +89,11 @@ impl Xdp {
         // SAFETY: what `umem` says is the arena, mapped as long as `reserve` is kept beside the socket. Chunks are
         // blocks of batches that are ours alone; `deposit.rs` exchanges them for blocks of others, each in one place.
         let mut socket = unsafe { XdpSocket::new(&umem, blocks.len(), &subject) }?;
+        let chunks = blocks.len();
         // Those first that a device may write to by itself.
-        let (on_one_page, others): (Vec<_>, Vec<_>) = blocks.iter().partition(|block| umem.is_on_one_page(**block));
-        let mut waiting = Vec::with_capacity(blocks.len());
-        let is_worth_it = on_one_page.len() >= blocks.len() / 4;
+        let (on_one_page, others): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|block| umem.is_on_one_page(*block));
+        let mut waiting = Vec::with_capacity(chunks);
+        let is_worth_it = on_one_page.len() >= chunks / 4;
         give(&mut socket, &umem, on_one_page, &mut waiting);
         let mut bind = |zero_copy| bind(&mut socket, redirect.interface_index(), options.queue, zero_copy);
         let zero_copy = options.zero_copy && is_worth_it && bind(true).is_ok();
@@ -129,7 +131,7 @@ impl Xdp {
     pub(crate) fn receive_more(&mut self, batch: &mut RecvBatch, wait: Wait, bell: &Bell) -> io::Result<usize> {
         self.check(batch)?;
         if self.ending {
-            self.finish()?;
+            self.finish_or_go_on()?;
         }
         batch.fill(|headers, count| {
             let mut wait = wait;
@@ -151,9 +153,17 @@ impl Xdp {
     /// See [`Engine::receive_held`](crate::Engine::receive_held).
     pub(crate) fn receive_held(&mut self, batch: &mut RecvBatch) -> io::Result<usize> {
         self.check(batch)?;
-        self.finish()?;
+        self.finish_or_go_on()?;
         // SAFETY: as in `receive_more`.
         batch.fill(|headers, count| unsafe { self.pick_up(headers, count) })
+    }
+
+    /// Ends the taking in. Where the kernel refuses that, what is in the ring is received first.
+    fn finish_or_go_on(&mut self) -> io::Result<()> {
+        match self.finish() {
+            Err(_) if self.socket.received.ready() > 0 => Ok(()),
+            result => result,
+        }
     }
 
     /// See [`Engine::finish`](crate::Engine::finish).
@@ -284,8 +294,8 @@ fn bind(socket: &mut XdpSocket, interface: u32, queue: u32, zero_copy: bool) -> 
 }
 
 /// Puts blocks on the fill ring; those for which there is no room wait.
-fn give(socket: &mut XdpSocket, umem: &Umem, blocks: Vec<&*mut u8>, waiting: &mut Vec<*mut u8>) {
-    for &block in blocks {
+fn give(socket: &mut XdpSocket, umem: &Umem, blocks: Vec<*mut u8>, waiting: &mut Vec<*mut u8>) {
+    for block in blocks {
         // SAFETY: blocks of batches that are ours alone and hold nothing, each given once.
         if !unsafe { socket.fill.put(umem.address(block)) } {
             waiting.push(block);
@@ -299,7 +309,7 @@ fn umem(batch: &RecvBatch, redirect: &Redirect) -> Result<Umem, Refusal> {
     let umem = Umem::new(layout, batch.region().arena(), sys::page_bytes()).map_err(|needed| {
         let cause = format!(
             "a slot of the batches has {} bytes with what belongs to it, and AF_XDP needs {needed}: make them longer",
-            layout.block_room()
+            layout.block_stride()
         );
         Refusal::unfit(format!("AF_XDP on {interface}"), cause)
     })?;
@@ -320,7 +330,7 @@ fn umem(batch: &RecvBatch, redirect: &Redirect) -> Result<Umem, Refusal> {
 }
 
 /// Refuses to note down what a batch has no room for.
-fn check_control(layout: &crate::region::Layout, options: &Options) -> io::Result<()> {
+fn check_control(layout: &Layout, options: &Options) -> io::Result<()> {
     let needed = options.control.bytes_of_every_datagram(true);
     if needed <= layout.control_bytes {
         return Ok(());

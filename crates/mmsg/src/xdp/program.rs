@@ -35,7 +35,10 @@ const RECEIVE_QUEUE: i16 = 16;
 pub(super) const KEY_BYTES: usize = 16;
 
 /// An address as a key.
-pub(super) fn key(address: IpAddr) -> [u8; KEY_BYTES] {
+pub(super) type Key = [u8; KEY_BYTES];
+
+/// The key of an address.
+pub(super) fn key(address: IpAddr) -> Key {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         IpAddr::V6(address) => address.octets(),
@@ -150,6 +153,11 @@ impl Steps {
         self.leave(&Field(Width::Byte, V6 + 8), When::Equal, 0xff);
         self.load(VALUE, &Field(Width::Word, V6 + 8));
         self.load(Register::R4, &Field(Width::Word, V6 + 12));
+        self.assembler.compute(Operation::Or, VALUE, Register::R4);
+        self.assembler.jump_if_word(VALUE, When::Equal, 0, self.pass);
+        // Nor is a receiver, whose key would be that of an IPv4 address.
+        self.load(VALUE, &Field(Width::Word, V6 + 24));
+        self.load(Register::R4, &Field(Width::Word, V6 + 28));
         self.assembler.compute(Operation::Or, VALUE, Register::R4);
         self.assembler.jump_if_word(VALUE, When::Equal, 0, self.pass);
         self.leave_if_equal(V6 + 20, V6 + 36);

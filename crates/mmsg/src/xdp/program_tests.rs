@@ -109,6 +109,11 @@ fn everything_unusual_passes() {
         sample.source = source.parse().expect("valid");
         assert!(!is_taken(&program, &sample.frame()), "from {source}");
     }
+    for destination in ["::ffff:10.8.0.1", "::10.8.0.1"] {
+        let mut sample = Sample::v6(b"payload");
+        sample.destination = destination.parse().expect("valid");
+        assert!(!is_taken(&program, &sample.frame()), "to {destination}, whose key is that of an IPv4 address");
+    }
     let mut jumbo = Sample::v6(b"payload");
     jumbo.udp_bytes = Some(0);
     assert!(!is_taken(&program, &jumbo.frame()), "a length of 0 is not for us to understand");

@@ -187,6 +187,7 @@ fn cause(step: Step, errno: Option<i32>, rights: Option<u64>, switch: Option<&st
             "it needs five files, and two more for each queue; raise `ulimit -n` (in a systemd unit \
              LimitNOFILE=)",
         ),
+        (_, None) => (Absent, "the kernel has not taken it as it is; it needs Linux 5.10"),
         _ => (Absent, "it needs Linux 5.10, and a driver that takes XDP programs"),
     };
     (obstacle, text.to_owned())
@@ -204,9 +205,11 @@ fn missing(step: Step, rights: Option<u64>, switch: Option<&str>) -> String {
     let names: Vec<&str> = wanted.iter().filter(|(right, _)| !has(*right)).map(|(_, name)| *name).collect();
     if names.is_empty() {
         let names: Vec<&str> = wanted.iter().map(|(_, name)| *name).collect();
+        // Linux 5.10 says so for maps that do not fit.
+        let limit = if step == Step::Load { ", or `ulimit -l` (LimitMEMLOCK=) is too low for a map" } else { "" };
         return format!(
             "{} is there and does not count: a seccomp filter, a security module, kernel lockdown or a user namespace \
-             stands before it, as in containers; run it on the host, or let it pass",
+             stands before it, as in containers{limit}; run it on the host, or let it pass",
             names.join(" and ")
         );
     }

@@ -107,8 +107,16 @@ impl XdpSocket {
     /// Lets the kernel work for this socket: poll the device where busy polling is on, and look at the fill ring.
     pub(super) fn kick(&self) -> io::Result<()> {
         match sys::kick(self.fd.as_fd()) {
-            // An interface that is down comes up again; one that is gone does not (ENXIO).
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENETDOWN | libc::EAGAIN | libc::EBUSY)) => Ok(()),
+            // An interface that is down comes up again; one that is gone does not (ENXIO). Linux 5.10 cannot be asked
+            // (EOPNOTSUPP): there a wait is what lets it work.
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::ENETDOWN | libc::EAGAIN | libc::EBUSY | libc::EOPNOTSUPP)
+                ) =>
+            {
+                Ok(())
+            }
             result => result,
         }
     }

@@ -49,6 +49,8 @@ pub(super) struct Umem {
     pub(super) headroom: usize,
     /// The pages that it lies on.
     page_bytes: usize,
+    /// Every region of the arena is laid out like this.
+    layout: Layout,
 }
 
 /// Where a filled chunk lies.
@@ -63,7 +65,7 @@ impl Umem {
     /// Chunks in the blocks of `layout` in an arena; `longest_chunk` is the kernel's page. `Err`: how many bytes a
     /// block would have to have.
     pub(super) fn new(layout: &Layout, arena: &Arena, longest_chunk: usize) -> Result<Umem, usize> {
-        let chunk_bytes = layout.block_room().min(longest_chunk);
+        let chunk_bytes = layout.block_stride().min(longest_chunk);
         // Preface and name lie before the control space, which ends where the payload begins.
         let before_payload = PREFACE_BYTES + NAME_BYTES + layout.control_bytes;
         let headroom = before_payload.saturating_sub(KERNEL_HEADROOM + HEADERS_MIN).next_multiple_of(8);
@@ -72,7 +74,7 @@ impl Umem {
             return Err(needed);
         }
         let (base, bytes, page_bytes) = (arena.base(), arena.bytes(), arena.page_bytes());
-        Ok(Umem { base, bytes, chunk_bytes, headroom, page_bytes })
+        Ok(Umem { base, bytes, chunk_bytes, headroom, page_bytes, layout: *layout })
     }
 
     /// The longest frame that a chunk has room for.
@@ -95,14 +97,15 @@ impl Umem {
         block.addr() % self.page_bytes + self.chunk_bytes <= self.page_bytes
     }
 
-    /// Where the kernel says that a frame is. `None`: it is in no chunk of this memory.
+    /// Where the kernel says that a frame is. `None`: it is in no chunk of this memory. Whether it has given the same
+    /// chunk before is not seen here: for that the kernel is trusted, as it is with every ring.
     pub(super) fn place(&self, filled: &Filled) -> Option<Place> {
         let block = usize::try_from(filled.address & ((1 << ADDRESS_BITS) - 1)).ok()?;
         let offset = usize::try_from(filled.address >> ADDRESS_BITS).ok()?;
         let bytes = filled.bytes as usize;
-        let is_in_chunk = offset >= self.headroom + KERNEL_HEADROOM && offset + bytes <= self.chunk_bytes;
-        let is_here = block.checked_add(self.chunk_bytes).is_some_and(|end| end <= self.bytes);
-        (is_in_chunk && is_here).then(|| {
+        let fits = offset.checked_add(bytes).is_some_and(|end| end <= self.chunk_bytes);
+        let is_in_chunk = offset >= self.headroom + KERNEL_HEADROOM && fits;
+        (is_in_chunk && self.layout.is_block(block, self.bytes)).then(|| {
             let block = self.base.as_ptr().wrapping_add(block);
             Place { block, frame: block.wrapping_add(offset), bytes }
         })
@@ -140,7 +143,7 @@ mod tests {
             for slot_bytes in [1984, 2048, 3000, 4096, 9000, 65_536] {
                 let layout = layout(slot_bytes, control_bytes);
                 let Ok(umem) = umem(&layout) else { continue };
-                assert!(umem.chunk_bytes <= layout.block_room());
+                assert!(umem.chunk_bytes <= layout.block_stride());
                 let payload = KERNEL_HEADROOM + umem.headroom + HEADERS_MIN;
                 assert!(PREFACE_BYTES + NAME_BYTES + control_bytes <= payload, "{layout:?} {umem:?}");
                 assert!(umem.headroom < umem.chunk_bytes - KERNEL_HEADROOM, "which the kernel refuses");
@@ -157,13 +160,19 @@ mod tests {
     #[test]
     fn an_address_leads_back_to_its_block_and_one_outside_leads_nowhere() {
         let umem = umem(&layout(2048, 0)).expect("long enough");
-        let block = umem.base.as_ptr().wrapping_add(4096 + 3 * 2112);
+        let blocks: Vec<usize> =
+            (0..umem.bytes).step_by(64).filter(|at| umem.layout.is_block(*at, umem.bytes)).collect();
+        assert_eq!(blocks.len(), umem.bytes / umem.layout.bytes() * umem.layout.slots);
+        let block = umem.base.as_ptr().wrapping_add(blocks[3]);
         let at = umem.address(block);
         let filled = |address, bytes| Filled { address, bytes, options: 0 };
         let distance = 256_u64 << ADDRESS_BITS;
         let place = umem.place(&filled(at | distance, 60)).expect("in a chunk");
         assert_eq!(place, Place { block, frame: block.wrapping_add(256), bytes: 60 });
         assert_eq!(umem.place(&filled(at, 60)), None, "before the headroom");
+        assert_eq!(umem.place(&filled((at + 64) | distance, 60)), None, "in the middle of a block");
+        assert_eq!(umem.place(&filled(distance, 60)), None, "where the headers are");
+        assert_eq!(umem.place(&filled(at | distance, u32::MAX)), None, "longer than there are addresses");
         assert_eq!(
             umem.place(&filled(at | distance, umem.frame_bytes() as u32 + 1)),
             None,
