@@ -111,7 +111,7 @@ numbers = sorted(int(line) for line in open(f"{directory}/stays.log"))
 dropped = listener["kernel_dropped"]
 unique = len(set(numbers))
 print(f"{reloads} reloads, {sys.argv[3]}: {listener['arrived']} arrived, {dropped} dropped by the kernel, "
-      f"{unique} in the file, "{len(numbers) - unique} twice, residual {listener['residual']}")
+      f"{unique} in the file, {len(numbers) - unique} twice, residual {listener['residual']}")
 assert listener["residual"] == 0 and unique == len(numbers)
 assert unique + dropped == listener["arrived"]
 assert dropped == 0, "the receive buffer was full: a reload took too long, or the machine is too slow for this rate"
