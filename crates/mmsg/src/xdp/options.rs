@@ -26,6 +26,10 @@ pub struct Wanted {
     pub mode: Mode,
     /// Whether frames with a VLAN tag are taken too. Which VLAN it is of is not looked at. The kernel would have given
     /// them to the interface of that VLAN; so this is for hosts where the addresses are those of all VLANs.
+    ///
+    /// A tag that is gone by then cannot be seen: where the device takes it off (`ethtool -K INTERFACE rxvlan`), or in
+    /// the generic mode the kernel, a frame of any VLAN looks like one of none and is taken either way. On a host that
+    /// has VLANs on the interface, switch that off, or use addresses that no VLAN has.
     pub tagged: bool,
 }
 
