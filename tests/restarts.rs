@@ -23,7 +23,7 @@ fn service(address: SocketAddr, lanes: usize, engine: &str) -> String {
         address = "{address}"
         {engine}
         lanes = {lanes}
-        receive_buffer = "4MiB"
+        receive_buffer = "64MiB"
         sinks = ["archive"]
         [sink.archive]
         type = "file"

@@ -24,7 +24,7 @@ pub(crate) fn service(address: SocketAddr, lanes: usize, lines: &str) -> String 
         address = "{address}"
         {lines}
         lanes = {lanes}
-        receive_buffer = "4MiB"
+        receive_buffer = "64MiB"
         sinks = ["archive"]
         [sink.archive]
         type = "file"
