@@ -110,7 +110,7 @@ fn the_new_process_says_how_many_sockets_it_has_from_whom_and_how_long_nobody_re
 #[test]
 fn what_the_kernel_drops_meanwhile_is_in_one_ledger_whatever_becomes_of_the_lanes() {
     let (mut succession, address) = (Succession::new(), free_address());
-    let text = |lanes| service(address, lanes, "").replace("4MiB", "32KiB");
+    let text = |lanes| service(address, lanes, "").replace("64MiB", "32KiB");
     let mut running = succession.start(&text(3));
     let mut flood = load(address, 600_000);
     (flood.overruns, flood.rate_per_second) = (true, 200_000);
@@ -185,7 +185,7 @@ fn many_sockets_come_in_several_messages_and_all_of_them_go_on() {
     // More than the kernel passes with one message.
     const LANES: usize = 260;
     let (mut succession, address) = (Succession::new(), free_address());
-    let text = service(address, LANES, "batch_size = 8\ngro = \"off\"").replace("4MiB", "64KiB");
+    let text = service(address, LANES, "batch_size = 8\ngro = \"off\"").replace("64MiB", "64KiB");
     let first = succession.start(&text);
     let (second, ended) = succession.succeed(first, &text);
     assert!(ended.status.success(), "{}", ended.stderr);

@@ -206,7 +206,7 @@ fn after_a_place_was_given_back_another_process_takes_over_as_ever() {
 #[test]
 fn what_the_kernel_drops_before_a_place_is_given_back_is_in_the_books_once() {
     let (mut succession, address) = (Succession::new(), free_address());
-    let mut old = succession.start(&service(address, 2, "").replace("4MiB", "32KiB"));
+    let mut old = succession.start(&service(address, 2, "").replace("64MiB", "32KiB"));
     let mut challenger = Challenger::of(&succession);
     let names = challenger.take_sockets();
     challenger.stop(&names);
