@@ -11,6 +11,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::UdpGsoSegment;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde_json::{Value, json};
 
@@ -160,6 +162,38 @@ fn a_new_process_that_is_killed_while_it_waits_for_the_sockets_leaves_the_old_on
     old.await_line("wanted to take over and does not");
     let sent = assert_receives(&succession, address, sent);
     end(&succession, old, sent);
+}
+
+#[test]
+fn a_daemon_that_is_told_to_end_meanwhile_leaves_the_new_one_to_start_as_ever() {
+    let (mut succession, address) = (Succession::new(), free_address());
+    for lanes in [1, 2] {
+        let old = succession.start(&service(address, lanes, ""));
+        let sent = assert_receives(&succession, address, 0);
+        let mut new = succession.challenge(&service(address, lanes, ""));
+        new.await_line("this process makes all else first");
+        new.signal(Signal::SIGSTOP);
+        assert_eq!(crate::take_over::received_by(&old.end_by(Signal::SIGTERM)), sent);
+        new.signal(Signal::SIGCONT);
+        new.await_line("has ended by itself and has given up its sockets");
+        new.await_line("ready: ");
+        let sent = load(address, 300).send().sent;
+        end(&succession, new, sent);
+    }
+}
+
+#[test]
+fn a_new_process_that_glues_trains_and_fails_leaves_datagrams_as_they_were() {
+    let (mut succession, address) = (Succession::new(), free_address());
+    let mut old = succession.start(&service(address, 1, "gro = \"off\""));
+    std::os::unix::fs::symlink("/nonexistent", succession.directory().join("link")).expect("a link");
+    let text = service(address, 1, "gro = \"on\"").replace("in.log", "link");
+    assert_eq!(succession.challenge(&text).wait().status.code(), Some(74));
+    old.await_line("receives again, in force");
+    let sender = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    setsockopt(&sender, UdpGsoSegment, &100).expect("Linux 4.18");
+    sender.send_to(&[b'x'; 1000], address).expect("it is sent");
+    end(&succession, old, 10);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use std::os::unix::net::UnixDatagram;
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -48,12 +49,17 @@ fn a_service_is_taken_over_from_only_from_within_and_the_manager_is_told_which_p
     new.await_line("ready: ");
     let old = old.wait();
     assert!(old.status.success(), "{}", old.stderr);
-    let told: Vec<String> =
-        heard.try_iter().flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
+    let main = format!("MAINPID={}", new.pid());
+    let mut told: Vec<String> = Vec::new();
+    // It comes by a thread of its own, and so maybe after the line in the log.
+    let is_complete = |told: &[String]| {
+        told.iter().position(|line| *line == main).is_some_and(|place| told[place..].contains(&"READY=1".to_owned()))
+    };
+    while !is_complete(&told) {
+        let text = heard.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("not told: {told:?}"));
+        told.extend(text.lines().map(str::to_owned));
+    }
     let place = |line: &str| told.iter().position(|told| told == line);
-    let main = place(&format!("MAINPID={}", new.pid())).expect("it is told");
-    let ready = told.iter().rposition(|told| told == "READY=1").expect("it is told");
-    assert!(main < ready, "{told:?}");
     assert_eq!(place("STOPPING=1"), None, "the service goes on: {told:?}");
     let sent = load(address, 300).send().sent;
     assert_eq!(end_with(&succession, new, sent), sent);

@@ -205,7 +205,10 @@ fn make(setup: &LaneSetup, kept: Option<Given>) -> Result<(Parts, Made), Failure
     };
     let (socket, buffer) = match kept {
         Some((socket, true)) => socket::widen(setup, &socket).map(|buffer| (socket, buffer))?,
-        Some((socket, false)) => socket::go_on_with(setup, &socket).map(|buffer| (socket, buffer))?,
+        Some((socket, false)) => {
+            socket::glue(setup, &socket)?;
+            socket::go_on_with(setup, &socket).map(|buffer| (socket, buffer))?
+        }
         None => socket::make(setup).map(|(socket, buffer)| (Arc::new(socket), buffer))?,
     };
     let (mut batches, backing) = RecvBatch::pool(plan.batches(), &plan.shape)

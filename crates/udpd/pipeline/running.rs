@@ -206,7 +206,7 @@ impl Lane {
         self.waker.as_ref().map_err(String::clone)?.wake().map_err(|error| error.to_string())
     }
 
-    pub(super) fn is_kept(&self) -> bool {
+    pub fn is_kept(&self) -> bool {
         self.is_kept.load(Ordering::Relaxed)
     }
 

@@ -44,17 +44,29 @@ pub(super) fn make(setup: &LaneSetup) -> Result<(Socket, GrantedBuffer), Failure
             option("SO_BINDTODEVICE", interface, ExitCode::Unavailable, cure, error)
         })?;
     }
+    glue(setup, &socket)?;
     let buffer = set_up(setup, &socket)?;
     Ok((socket, buffer))
 }
 
-/// Gives a socket that another process has kept the options of this lane. It is bound, and goes on receiving.
+/// Gives a socket that another process has kept the options of this lane, but trains ([`glue`]). It is bound, and goes
+/// on receiving.
 pub(super) fn go_on_with(setup: &LaneSetup, socket: &Socket) -> Result<GrantedBuffer, Failure> {
     // What somebody counted with, who is gone.
     socket
         .accept_arrivals()
         .map_err(|error| cannot_set(setup, "SO_DETACH_FILTER", &0, ExitCode::Failure, "", &error))?;
-    change(setup, socket)
+    change_what_can_go_back(setup, socket)
+}
+
+/// Has the kernel glue datagrams into trains, if the lane takes them. What has come as a train stays one, so nobody who
+/// knows of none may receive from the socket any more.
+pub(super) fn glue(setup: &LaneSetup, socket: &Socket) -> Result<(), Failure> {
+    if !setup.plan.shape.control.gro {
+        return Ok(());
+    }
+    let cure = "; gro needs Linux 5.0, set gro = \"off\"";
+    socket.set_gro(true).map_err(|error| cannot_set(setup, "UDP_GRO", &true, ExitCode::Failure, cure, &error))
 }
 
 /// Gives a socket that another lane of this process still receives from as much room as this lane wants, and nothing
@@ -93,6 +105,11 @@ fn is_better(within_reach: usize, wanted: usize, has: usize, may_lower: bool) ->
 
 /// Gives a socket that was received from the options of this lane, and none that it had besides.
 pub(super) fn change(setup: &LaneSetup, socket: &Socket) -> Result<GrantedBuffer, Failure> {
+    glue(setup, socket)?;
+    change_what_can_go_back(setup, socket)
+}
+
+fn change_what_can_go_back(setup: &LaneSetup, socket: &Socket) -> Result<GrantedBuffer, Failure> {
     let control = setup.plan.shape.control;
     let option =
         |name: &str, value: &dyn std::fmt::Debug, error| cannot_set(setup, name, value, ExitCode::Failure, "", &error);
@@ -125,16 +142,12 @@ fn cannot_set(
     Failure::new(code, message)
 }
 
-/// The options that a socket may get at any time.
+/// The options that a socket may get at any time, and lose again.
 fn set_up(setup: &LaneSetup, socket: &Socket) -> Result<GrantedBuffer, Failure> {
     let plan = &setup.plan;
     let option = |name: &str, value: &dyn std::fmt::Debug, code, cure: &str, error| {
         cannot_set(setup, name, value, code, cure, &error)
     };
-    if plan.shape.control.gro {
-        let cure = "; gro needs Linux 5.0, set gro = \"off\"";
-        socket.set_gro(true).map_err(|error| option("UDP_GRO", &true, ExitCode::Failure, cure, error))?;
-    }
     if plan.shape.control.timestamps {
         socket.set_timestamps(true).map_err(|error| option("SO_TIMESTAMPNS", &true, ExitCode::Failure, "", error))?;
     }

@@ -78,7 +78,13 @@ impl Prepared {
         &self.claims
     }
 
-    /// To be called when nobody else receives from its sockets any more: gives each the options of its lane.
+    /// Whether those who made its sockets have given them up: nothing comes to such a socket again.
+    pub fn is_given_up(&self) -> bool {
+        self.claims.of_lanes.iter().flatten().any(|socket| socket.is_withdrawn())
+    }
+
+    /// To be called when nobody else receives from its sockets any more: gives each the options of its lane that whoever
+    /// receives again, should this come to nothing, can cope with.
     pub fn own_sockets(&mut self) -> Result<(), Failure> {
         for LaneThread { setup, made, .. } in &mut self.threads {
             if self.claims.of_lanes[setup.index].is_some() {
@@ -126,7 +132,10 @@ impl Prepared {
         let host = Arc::new(HostLedger::new(addresses.iter().map(SocketAddr::port)));
         let books = Arc::new(open_books(config, threads, endpoints, &ledgers, sinks, started, host));
         let followers = following::spawn_all(threads, plan, &mut pinned, crew)?;
-        commit().inspect_err(|_| followers.iter().for_each(Follower::end))?;
+        let committed = commit().and_then(|()| {
+            threads.iter().try_for_each(|LaneThread { setup, made, .. }| socket::glue(setup, &made.socket))
+        });
+        committed.inspect_err(|_| followers.iter().for_each(Follower::end))?;
         prospect.is_in_force.store(true, Ordering::Release);
         let lanes = self.begin(routes, &ledgers, &stop, addresses);
         Ok(Pipeline {

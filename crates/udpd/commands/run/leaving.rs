@@ -5,10 +5,12 @@
 //! files, and waits until the other one has opened them. Should that fail, or die, or take too long, this one makes its
 //! pipeline again on the sockets, which it still has open: nobody is deaf because of an update that does not work.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::departure::{DRAIN_LIMIT, own_manager};
 use super::keeping::Housekeeping;
+use crate::config::Config;
 use crate::endpoint::control::{Asked, Heard, Newcomer, Offer, Offered};
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::{self, Event};
@@ -19,6 +21,9 @@ const OPENING_LIMIT: Duration = Duration::from_secs(60);
 
 /// How often somebody who wants this process to end is listened to meanwhile.
 const MOMENT: Duration = Duration::from_millis(20);
+
+/// How long it takes to see that somebody has hung up already.
+const A_LOOK: Duration = Duration::from_millis(1);
 
 /// How long a process that has failed is waited for before this one tries to open its files again, and how long before
 /// it does so once more: a process with much memory takes its time to end, and its locks go last.
@@ -65,7 +70,13 @@ impl Housekeeping<'_> {
             log::warn!("{who} wanted to take over and does not: {why}");
             return self;
         }
+        // It may have had to wait for a reload, and have lost its patience.
+        if let Heard::Not(why) = newcomer.wait_until_open(A_LOOK) {
+            log::warn!("{newcomer} wanted to take over and does not: {why}; nothing has changed here");
+            return self;
+        }
         log::info!("{newcomer} is ready to take over: this process receives no more");
+        let kept_before: Vec<bool> = self.pipeline.lanes().iter().map(Lane::is_kept).collect();
         let goes_on = |lane: &Lane| names.contains(&lane.name_when_kept());
         self.pipeline.lanes().iter().for_each(|lane| lane.note_kept(goes_on(lane)));
         let all_go_on = self.pipeline.lanes().iter().all(goes_on);
@@ -82,12 +93,18 @@ impl Housekeeping<'_> {
                 self
             }
             Err(why) if ends => {
+                self.keep_as_before(&kept_before);
                 let what = format!("{newcomer} was to take over, and {why}; its configuration left no way back");
                 self.inbox.put_off(Event::Stranded(what));
                 self
             }
-            Err(why) => self.go_back(newcomer, &why),
+            Err(why) => self.go_back(newcomer, &why, &kept_before),
         }
+    }
+
+    /// Nobody goes on with the sockets now but whoever did before: what waits in the others is to be counted.
+    fn keep_as_before(&self, kept_before: &[bool]) {
+        self.pipeline.lanes().iter().zip(kept_before).for_each(|(lane, is_kept)| lane.note_kept(*is_kept));
     }
 
     /// Waits until the other process has opened everything, and lets it receive. Who wants this one to end meanwhile
@@ -110,12 +127,14 @@ impl Housekeeping<'_> {
     }
 
     /// Receives again. What has come meanwhile waits in the sockets.
-    fn go_back(mut self, newcomer: Newcomer, why: &str) -> Self {
+    fn go_back(mut self, newcomer: Newcomer, why: &str, kept_before: &[bool]) -> Self {
         log::error!("{newcomer} was to take over and does not: {why}; this process receives again");
         let mut what = String::new();
+        // What there was to say of it has been said.
+        let config = Arc::new(Config { warnings: Vec::new(), ..Config::clone(&self.config) });
         for limit in CLOSING_LIMITS {
-            crew::at_rest(|| newcomer.wait_for_end(limit));
-            let making = self.reloads.begin_again(self.pipeline.forerunner());
+            self.wait_for_end_of(&newcomer, limit);
+            let making = self.reloads.begin_again(self.pipeline.forerunner(), Arc::clone(&config));
             match self.wait_for(making) {
                 Ok(reread) => {
                     let (next, done) = self.put_in_force(reread);
@@ -127,8 +146,18 @@ impl Housekeeping<'_> {
                 Err(failure) => what = failure.message,
             }
         }
+        self.keep_as_before(kept_before);
         let what = format!("{newcomer} was to take over, and {why}; this process cannot receive again: {what}");
         self.inbox.put_off(Event::Stranded(what));
         self
+    }
+
+    /// Waits until it has ended, what it had open is closed, or somebody wants the end of this process.
+    fn wait_for_end_of(&self, newcomer: &Newcomer, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        while !crew::at_rest(|| newcomer.wait_for_end(MOMENT))
+            && Instant::now() < deadline
+            && !self.inbox.is_told_to_end(Duration::ZERO)
+        {}
     }
 }

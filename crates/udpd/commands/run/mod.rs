@@ -85,17 +85,22 @@ fn serve(
     let plan = plan_beside(&mut predecessor, config, &inside, file.as_deref())?;
     crew.enlist("main");
     let watchdog = Watchdog::start(crew, &notifier)?;
-    let begun = match predecessor {
+    // It can fail, so it comes before there is anything to receive.
+    let reloads = Reloads::start(file, config, crew, Arc::clone(&inside))?;
+    let taken = match predecessor {
         Some(predecessor) => take_over::begin(predecessor, (config, &plan), started, &notifier, crew),
-        None => begin(passed, (config, &plan), started, &notifier, crew),
+        None => Ok(None),
     };
+    let begun = taken.and_then(|taken| match taken {
+        Some(taken) => Ok(taken),
+        None => begin(passed, (config, &plan), started, &notifier, crew),
+    });
     let TakenOver { mut store, windows, pipeline } = begun.map_err(|failure| inside.explain(failure))?;
     // What the host lost before is not told.
     crew::at_rest(|| pipeline.books().look_at_host());
     // Its first look comes before anybody can ask what it has seen.
     let upkeep = Upkeep::new(config, &pipeline);
     let seats = Arc::new(Mutex::new(published::of(config, &plan)));
-    let reloads = Reloads::start(file, config, crew, Arc::clone(&inside))?;
     let departure = Departure::new(crew);
     let windows = windows.serve(&pipeline, &seats, (&reloads, &departure), crew);
     let windows = match windows.and_then(|windows| inside.complete(crew).map(|()| windows)) {

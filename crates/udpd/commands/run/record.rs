@@ -52,13 +52,13 @@ pub(crate) struct Unsaid {
 impl Record {
     /// What it may have lost, with what it had yet to say of those before it.
     pub(crate) fn lost(&self) -> Unsaid {
-        let own = if self.ended { Held::default() } else { self.held_at_most };
+        let (own, own_in_flight) = if self.ended { (Held::default(), 0) } else { (self.held_at_most, self.in_flight) };
         let add = |one: u64, other: u64| one.saturating_add(other);
         let held_at_most = Held {
             datagrams: add(own.datagrams, self.before.held_at_most.datagrams),
             bytes: add(own.bytes, self.before.held_at_most.bytes),
         };
-        Unsaid { held_at_most, in_flight: add(self.in_flight, self.before.in_flight) }
+        Unsaid { held_at_most, in_flight: add(own_in_flight, self.before.in_flight) }
     }
 }
 

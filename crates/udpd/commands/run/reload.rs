@@ -111,33 +111,26 @@ impl Reloads {
     /// Has the file read and what it asks for made, beside a pipeline that goes on.
     pub(super) fn begin(&self, forerunner: Forerunner, before: Arc<Config>) -> Making {
         let (file, crew, inside) = (self.file.clone(), self.crew.clone(), Arc::clone(&self.inside));
+        self.have_made(forerunner.turn(), move || reread(file.as_deref(), &forerunner, &before, &inside, &crew))
+    }
+
+    /// Has the pipeline made once more whose threads have all ended. `config` is what is in force.
+    pub(super) fn begin_again(&self, forerunner: Forerunner, config: Arc<Config>) -> Making {
+        let crew = self.crew.clone();
+        self.have_made(forerunner.turn(), move || {
+            let heir = forerunner.make_again(&crew)?;
+            Ok(Reread { config, plan: forerunner.plan(), outcome: Outcome::Changed(Box::new(heir)) })
+        })
+    }
+
+    fn have_made(&self, turn: Turn, make: impl FnOnce() -> Result<Reread, Failure> + Send + 'static) -> Making {
+        let inside = Arc::clone(&self.inside);
         let (done, made) = bounded(1);
-        let turn = forerunner.turn();
         let job = move || {
-            let outcome = reread(file.as_deref(), &forerunner, &before, &inside, &crew);
-            let outcome = outcome.map_err(|failure| inside.explain_reload(failure));
             // Nobody waits any more when the process ends.
-            let _ = done.send(outcome);
+            let _ = done.send(make().map_err(|failure| inside.explain_reload(failure)));
         };
         // A thread that has panicked takes none, and `made` is disconnected then.
-        let _ = self.jobs.send(Box::new(job));
-        Making { made, turn }
-    }
-}
-
-impl Reloads {
-    /// Has the pipeline made once more whose threads have all ended.
-    pub(super) fn begin_again(&self, forerunner: Forerunner) -> Making {
-        let (crew, turn) = (self.crew.clone(), forerunner.turn());
-        let (done, made) = bounded(1);
-        let job = move || {
-            let again = forerunner.make_again(&crew).map(|heir| Reread {
-                config: Arc::clone(&heir.config),
-                plan: forerunner.plan(),
-                outcome: Outcome::Changed(Box::new(heir)),
-            });
-            let _ = done.send(again);
-        };
         let _ = self.jobs.send(Box::new(job));
         Making { made, turn }
     }

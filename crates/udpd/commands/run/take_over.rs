@@ -72,23 +72,28 @@ fn has_same_group(predecessor: &Predecessor) -> bool {
     })
 }
 
-/// Takes over. When this fails nothing has changed for the other process, or it has gone back to receiving; but where
-/// it had to end first.
+/// Takes over; `None` when the other process has ended by itself meanwhile, and its sockets with it. When this fails
+/// nothing has changed for the other process, or it has gone back to receiving; but where it had to end first.
 pub(super) fn begin(
     mut predecessor: Predecessor,
     planned: (&Config, &Plan),
     started: Instant,
     notifier: &Arc<Notifier>,
     crew: &Crew,
-) -> Result<TakenOver, Failure> {
+) -> Result<Option<TakenOver>, Failure> {
     let outcome = attempt(&mut predecessor, planned, started, notifier, crew);
-    let mut taken = outcome.inspect_err(|failure| predecessor.give_up(failure))?;
+    let Some(mut taken) = outcome.inspect_err(|failure| predecessor.give_up(failure))? else {
+        log::warn!(
+            "{predecessor} has ended by itself and has given up its sockets; udpd starts as without --take-over"
+        );
+        return Ok(None);
+    };
     become_main(&predecessor, notifier);
     if !predecessor.let_end() {
         log::warn!("{predecessor} does not end although this process has taken over; see its log");
     }
     taken.windows.bind_rest(planned.0);
-    Ok(taken)
+    Ok(Some(taken))
 }
 
 /// Up to the first datagram.
@@ -98,9 +103,13 @@ fn attempt(
     started: Instant,
     notifier: &Arc<Notifier>,
     crew: &Crew,
-) -> Result<TakenOver, Failure> {
+) -> Result<Option<TakenOver>, Failure> {
     let windows = BoundWindows::bind_beside(config, predecessor.offer.metrics_address)?;
-    let from = Kept::new(predecessor.sockets()?)?.claim_from_running(config, plan)?;
+    let sockets = match predecessor.sockets() {
+        Err(_) if predecessor.has_gone() => return Ok(None),
+        sockets => sockets?,
+    };
+    let from = Kept::new(sockets)?.claim_from_running(config, plan)?;
     let names = from.names.clone();
     let mut prepared = Prepared::beside(from, config, plan, crew)?;
     let (asked_at, sockets) = (Instant::now(), names.len());
@@ -112,6 +121,7 @@ fn attempt(
             predecessor.wait_for_end()?;
             record
         }
+        Left::Died(_) if prepared.is_given_up() => return Ok(None),
         Left::Died(record) => {
             log::error!("{predecessor} has died before it could be taken over from; its sockets are here and go on");
             record
@@ -126,7 +136,7 @@ fn attempt(
          in which datagrams waited in the sockets",
         asked_at.elapsed().as_secs_f64() * 1000.0
     );
-    Ok(TakenOver { store, windows, pipeline })
+    Ok(Some(TakenOver { store, windows, pipeline }))
 }
 
 /// Tells the service manager of both processes which one the service is from now on.

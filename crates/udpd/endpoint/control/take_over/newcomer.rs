@@ -189,10 +189,10 @@ impl Newcomer {
         }
     }
 
-    /// Waits until it has ended, and what it had open is closed.
-    pub fn wait_for_end(&self, limit: Duration) {
-        // Where nobody can say, the one who needs its files will.
-        let _ = self.peer.wait_for_end(limit);
+    /// Waits until it has ended, and what it had open is closed; whether it has. Where nobody can say, it has: whoever
+    /// needs its files will find out.
+    pub fn wait_for_end(&self, limit: Duration) -> bool {
+        self.peer.wait_for_end(limit).unwrap_or(true)
     }
 }
 

@@ -118,6 +118,11 @@ impl Predecessor {
         Ok(names.into_iter().zip(descriptors).collect())
     }
 
+    /// Whether it is no more.
+    pub fn has_gone(&self) -> bool {
+        self.peer.wait_for_end(DYING_LIMIT) == Some(true)
+    }
+
     /// Says that everything is ready that can be made beside it, and lets it stop.
     pub fn let_stop(&mut self, names: Vec<String>) -> Result<Left, Failure> {
         match self.wire.say(&Word::Ready(names)).and_then(|()| self.wire.hear(STOPPING_LIMIT)) {
