@@ -83,8 +83,8 @@ impl Prepared {
         self.claims.of_lanes.iter().flatten().any(|socket| socket.is_withdrawn())
     }
 
-    /// To be called when nobody else receives from its sockets any more: gives each the options of its lane that whoever
-    /// receives again, should this come to nothing, can cope with.
+    /// To be called when nobody else receives from its sockets any more: gives each the options of its lane that
+    /// whoever receives again, should this come to nothing, can cope with.
     pub fn own_sockets(&mut self) -> Result<(), Failure> {
         for LaneThread { setup, made, .. } in &mut self.threads {
             if self.claims.of_lanes[setup.index].is_some() {

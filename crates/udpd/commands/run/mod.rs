@@ -87,14 +87,7 @@ fn serve(
     let watchdog = Watchdog::start(crew, &notifier)?;
     // It can fail, so it comes before there is anything to receive.
     let reloads = Reloads::start(file, config, crew, Arc::clone(&inside))?;
-    let taken = match predecessor {
-        Some(predecessor) => take_over::begin(predecessor, (config, &plan), started, &notifier, crew),
-        None => Ok(None),
-    };
-    let begun = taken.and_then(|taken| match taken {
-        Some(taken) => Ok(taken),
-        None => begin(passed, (config, &plan), started, &notifier, crew),
-    });
+    let begun = begin_or_take_over(predecessor, passed, (config, &plan), started, &notifier, crew);
     let TakenOver { mut store, windows, pipeline } = begun.map_err(|failure| inside.explain(failure))?;
     // What the host lost before is not told.
     crew::at_rest(|| pipeline.books().look_at_host());
@@ -164,6 +157,23 @@ fn plan_beside(
     };
     let made = make(predecessor.as_ref());
     made.inspect_err(|failure| predecessor.iter_mut().for_each(|predecessor| predecessor.give_up(failure)))
+}
+
+/// Takes over, or begins where there is nothing to take over, or nothing any more.
+fn begin_or_take_over(
+    predecessor: Option<Predecessor>,
+    passed: Passed,
+    planned: (&Config, &Plan),
+    started: Instant,
+    notifier: &Arc<Notifier>,
+    crew: &Crew,
+) -> Result<TakenOver, Failure> {
+    if let Some(predecessor) = predecessor
+        && let Some(taken) = take_over::begin(predecessor, planned, started, notifier, crew)?
+    {
+        return Ok(taken);
+    }
+    begin(passed, planned, started, notifier, crew)
 }
 
 /// Begins on what a service manager has passed, if anything.
