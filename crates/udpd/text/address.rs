@@ -4,7 +4,7 @@
 //! daemon that waits for DNS at boot is a daemon that is not listening. Only a command line may have one, see `lookup`.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::text::advice::Advice;
 
@@ -127,6 +127,21 @@ fn explain(text: &str, example: &Example) -> Advice {
     Advice::new(format!("{host:?} in {text:?} is not an IP address"), cure)
 }
 
+/// Whether what is sent to `destination` arrives at a socket of this host that is bound to `listener`; `local` are the
+/// addresses of this host.
+pub(crate) fn reaches(destination: SocketAddr, listener: SocketAddr, local: &[IpAddr]) -> bool {
+    let (to, bound) = (destination.ip().to_canonical(), listener.ip().to_canonical());
+    let here = to.is_loopback() || to.is_unspecified() || local.contains(&to);
+    let matches = match bound {
+        // A socket on [::] takes IPv4 as well.
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => here,
+        IpAddr::V4(bound) if bound.is_unspecified() => here && to.is_ipv4(),
+        // What is sent to the unspecified address goes to loopback.
+        _ => to == bound || (to.is_unspecified() && bound.is_loopback() && to.is_ipv4() == bound.is_ipv4()),
+    };
+    destination.port() == listener.port() && matches
+}
+
 /// True when a socket on `a` and one on `b`, both on the same interface or on none, would both match some datagram.
 pub fn overlap(a: &SocketAddr, b: &SocketAddr) -> bool {
     let covers = |wide: &SocketAddr, narrow: &SocketAddr| match wide.ip() {
@@ -151,6 +166,32 @@ mod tests {
         assert!(!overlapping("0.0.0.0:514", "0.0.0.0:515"));
         assert!(!overlapping("0.0.0.0:514", "[::1]:514"));
         assert!(!overlapping("10.0.0.1:514", "10.0.0.2:514"));
+    }
+
+    #[test]
+    fn what_comes_back_is_told_from_what_does_not() {
+        let local: Vec<IpAddr> = vec!["10.0.0.1".parse().expect("an address"), "fd00::1".parse().expect("an address")];
+        let reaching = |to: &str, bound: &str| reaches(to.parse().expect(to), bound.parse().expect(bound), &local);
+        for (to, bound) in [
+            ("10.0.0.1:514", "10.0.0.1:514"),
+            ("10.0.0.1:514", "0.0.0.0:514"),
+            ("127.9.9.9:514", "0.0.0.0:514"),
+            ("10.0.0.1:514", "[::]:514"),
+            ("[fd00::1]:514", "[::]:514"),
+            ("[::ffff:10.0.0.1]:514", "0.0.0.0:514"),
+            ("0.0.0.0:514", "127.0.0.1:514"),
+        ] {
+            assert!(reaching(to, bound), "{to} reaches {bound}");
+        }
+        for (to, bound) in [
+            ("10.0.0.1:515", "10.0.0.1:514"),
+            ("10.0.0.2:514", "0.0.0.0:514"),
+            ("10.0.0.2:514", "[::]:514"),
+            ("[fd00::1]:514", "0.0.0.0:514"),
+            ("10.0.0.1:514", "127.0.0.1:514"),
+        ] {
+            assert!(!reaching(to, bound), "{to} does not reach {bound}");
+        }
     }
 
     #[test]

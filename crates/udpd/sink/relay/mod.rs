@@ -9,13 +9,15 @@
 //! the kernel took it: there is no more to be known of UDP, but for the answers of the network, which are counted by
 //! destination.
 
+mod aim;
 mod choice;
 mod destination;
 mod error;
+mod failover;
 mod settings;
 mod sink;
 mod spoof;
 mod voice;
 mod way;
 
-pub use settings::{Distribute, RelaySettings};
+pub use settings::{Distribute, KeepSource, RelaySettings};

@@ -6,17 +6,19 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::aim::Lookup;
 use super::destination;
 use super::sink::RelaySink;
 use crate::exit::Failure;
 use crate::os::duty::Duty;
 use crate::os::lookup;
-use crate::settings::kinds::{Flag, List, Words};
-use crate::settings::{Findings, Written, settings};
+use crate::settings::kinds::{Flag, List, Or, Span, Words};
+use crate::settings::{Findings, Settings, Written, settings};
 use crate::sink::settings::{AnySettings, Differs, Needs, Opened, Opening, SinkSettings, Target};
 use crate::sink::written::{Scheme, Uri, WrittenSink};
-use crate::text::address::parse_destination;
+use crate::text::peer::{Peer, parse_peer};
 
 /// Each is a socket, a buffer and, with `distribute = "all"`, a thread.
 const DESTINATIONS_MAX: usize = 64;
@@ -25,10 +27,11 @@ const DESTINATIONS_MAX: usize = 64;
 #[derive(Debug, Clone, PartialEq)]
 pub struct RelaySettings {
     /// At least one, each once.
-    pub destinations: Vec<SocketAddr>,
+    pub destinations: Vec<Peer>,
     pub distribute: Distribute,
-    /// Send with the original source address and port.
-    pub keep_source: bool,
+    pub probe_every: Duration,
+    pub keep_source: KeepSource,
+    pub resolve_every: Duration,
     /// What the destination was looked up as, when it was written as a name.
     pub looked_up: Option<String>,
 }
@@ -36,11 +39,15 @@ pub struct RelaySettings {
 settings! {
     for RelaySettings {
         /// Where datagrams are sent.
-        destinations: Vec<SocketAddr> = required like ["10.0.0.9:514"], List(parse_destination);
-        /// Whether every destination gets all, or one of them what a source sends.
-        distribute: Distribute = "all", Words(&[("all", Distribute::All), ("by_source", Distribute::BySource)]);
-        /// Send with the original source address and port.
-        keep_source: bool = false, Flag;
+        destinations: Vec<Peer> = required like ["10.0.0.9:514"], List(parse_peer);
+        /// Whether every destination gets all, or one of them what a source sends, or the first that works.
+        distribute: Distribute = "all", Words(DISTRIBUTIONS);
+        /// With "failover", after how long a destination that has failed is tried again.
+        probe_every: Duration = "10s", Span(Duration::from_secs(1)..=Duration::from_secs(3_600));
+        /// Send with the original source address and port, or with a header that names them.
+        keep_source: KeepSource = false like "proxy", Or(&[("proxy", KeepSource::Header)], Flag, KeepSource::flag);
+        /// How often the names of destinations are looked up.
+        resolve_every: Duration = "60s", Span(Duration::from_secs(1)..=Duration::from_secs(86_400));
         .. looked_up = None;
     }
 }
@@ -55,6 +62,12 @@ impl WrittenSink for RelaySettings {
         if count == 0 {
             findings.say(&place, "the list is empty: the datagrams would go nowhere", "name a destination");
         }
+        if let Some(place) = written.place("probe_every").filter(|_| self.distribute != Distribute::Failover) {
+            findings.say(&place, "nothing is tried", "write distribute = \"failover\", or remove it");
+        }
+        if count == 1 && self.distribute == Distribute::Failover {
+            findings.say(&place, "there is no other destination to go over to", "name a second one");
+        }
         if count > DESTINATIONS_MAX {
             let what = format!("{count} destinations in one sink");
             findings.say(&place, what, format!("name at most {DESTINATIONS_MAX}"));
@@ -65,8 +78,8 @@ impl WrittenSink for RelaySettings {
 /// A relay to one address or name.
 fn one_destination(uri: &Uri<'_>) -> Result<AnySettings, Failure> {
     let to = lookup::destination("--to", uri.rest.strip_prefix("//").unwrap_or(uri.rest))?;
-    let (destinations, looked_up) = (vec![to.address], to.looked_up);
-    Ok(RelaySettings { destinations, distribute: Distribute::All, keep_source: false, looked_up }.finished())
+    let (destinations, looked_up) = (vec![to.address.into()], to.looked_up);
+    Ok(RelaySettings { destinations, looked_up, ..RelaySettings::defaults() }.finished())
 }
 
 /// Which destination gets a datagram.
@@ -76,11 +89,38 @@ pub enum Distribute {
     All,
     /// One, always the same for a source address.
     BySource,
+    /// The first that works.
+    Failover,
+}
+
+const DISTRIBUTIONS: &[(&str, Distribute)] =
+    &[("all", Distribute::All), ("by_source", Distribute::BySource), ("failover", Distribute::Failover)];
+
+/// How the destination learns who sent a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KeepSource {
+    /// Not at all.
+    #[default]
+    No,
+    /// It is sent with that address.
+    Address,
+    /// It begins with a header of the PROXY protocol.
+    Header,
+}
+
+impl KeepSource {
+    fn flag(keeps: bool) -> Self {
+        if keeps { KeepSource::Address } else { KeepSource::No }
+    }
 }
 
 impl SinkSettings for RelaySettings {
     fn target(&self) -> Target<'_> {
-        Target::Addresses(&self.destinations)
+        Target::Peers(&self.destinations)
+    }
+
+    fn records_destination(&self) -> bool {
+        self.keep_source == KeepSource::Header
     }
 
     fn memory_bytes(&self, consumers: usize, _: usize) -> usize {
@@ -92,33 +132,42 @@ impl SinkSettings for RelaySettings {
     }
 
     fn split(&self) -> Vec<(String, AnySettings)> {
-        if self.distribute == Distribute::BySource || self.destinations.len() < 2 {
+        if self.distribute != Distribute::All || self.destinations.len() < 2 {
             return Vec::new();
         }
-        let alone = |&address: &SocketAddr| -> (String, AnySettings) {
-            (format!("@{address}"), Arc::new(Self { destinations: vec![address], ..self.clone() }))
+        let alone = |peer: &Peer| -> (String, AnySettings) {
+            (format!("@{peer}"), Arc::new(Self { destinations: vec![peer.clone()], ..self.clone() }))
         };
         self.destinations.iter().map(alone).collect()
     }
 
     fn needs(&self) -> Needs {
-        Needs::only(if self.keep_source { Duty::SourceKeepingRelay } else { Duty::Relay })
+        let is_raw = self.keep_source == KeepSource::Address;
+        let names = self.destinations.iter().any(|peer| matches!(peer, Peer::Host { .. }));
+        Needs { names, ..Needs::only(if is_raw { Duty::SourceKeepingRelay } else { Duty::Relay }) }
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
         let name = opening.sink;
+        let bound: Vec<SocketAddr> = opening.scenes.iter().map(|scene| scene.address).collect();
+        let lookup = Lookup { crew: opening.crew, every: self.resolve_every, sink: name, bound: &bound };
         let (sink, destinations) =
-            RelaySink::open(name, &self.destinations, self.keep_source).map_err(|error| error.of_sink(name))?;
+            RelaySink::open(self, lookup, opening.scenes).map_err(|error| error.of_sink(name))?;
         if opening.consumer == 0 {
             if let Some(meaning) = &self.looked_up {
                 log::info!("sink {name}: {meaning}; udpd looks it up at the start and never again");
             }
-            if self.keep_source {
-                log::info!(
+            match self.keep_source {
+                KeepSource::No => {}
+                KeepSource::Address => log::info!(
                     "sink {name}: sends with the original sources. A destination with rp_filter = 1 (strict) drops packets \
                      from addresses that it would not reach this way (set sysctl net.ipv4.conf.*.rp_filter=2 there). \
                      Clouds drop them unless the source check of the interface is off"
-                );
+                ),
+                KeepSource::Header => log::info!(
+                    "sink {name}: puts a PROXY header of 28 (IPv4) or 52 bytes (IPv6) before each datagram, which its \
+                     destination has to read; udpd does with proxy_protocol = \"v2\""
+                ),
             }
         }
         Ok(Opened { destinations, ..Opened::new(sink) })
