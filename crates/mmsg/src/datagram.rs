@@ -77,7 +77,8 @@ pub struct Summary {
     pub datagrams: u64,
     /// Payload bytes of these, as far as they were kept.
     pub bytes: u64,
-    /// How many of these were longer than [`BatchShape::slot_bytes`](crate::BatchShape::slot_bytes) or the room for them.
+    /// How many of these were longer than [`BatchShape::slot_bytes`](crate::BatchShape::slot_bytes) or the room for
+    /// them.
     pub truncated: u64,
     /// Messages that may be trains but cannot be split, because their control message is missing or malformed. They are
     /// counted one each, and never yielded.

@@ -41,12 +41,6 @@ counters! {
     pub struct ListenerDropped = Counter::dropped_by("listener") => {
         truncated: "Longer than `max_length` with `on_truncate = \"drop\"`.",
             cure = "Raise `max_length`, or keep their heads with `on_truncate = \"keep\"`.";
-        proxy_missing: "It came from `proxy_from` without a PROXY header.",
-            cure = "Have the proxy send PROXY protocol v2, or take its address out of `proxy_from`.";
-        proxy_malformed: "It came from `proxy_from` with a PROXY header that is damaged, unknown or cut off.",
-            cure = "See what the proxy sends; raise `max_length` if headers are longer.";
-        proxy_untrusted: "It begins with a PROXY header and did not come from `proxy_from`.",
-            cure = "Add the proxy to `proxy_from`, if it is one of yours.";
         denied: "`allow` and `deny` refuse its source.", cure = "Nothing: you asked for it.", is_quiet = true;
         rate_limited: "Its source was beyond `rate_limit`.",
             cure = "Raise `burst` for senders that pause and catch up.", is_quiet = true;
@@ -55,6 +49,12 @@ counters! {
         unsplit: "A GRO train without its segment size; counts as one.", cure = "Set `gro = \"off\"`.";
         unread: "It was in the socket at the end, and its receiver could not take it.",
             cure = "See the log: the kernel denies receive calls.", is_quiet = true;
+        proxy_missing: "It came from `proxy_from` without a PROXY header.",
+            cure = "Have the proxy send PROXY protocol v2, or take its address out of `proxy_from`.";
+        proxy_malformed: "It came from `proxy_from` with a PROXY header that is damaged, unknown or cut off.",
+            cure = "See what the proxy sends; raise `max_length` if headers are longer.";
+        proxy_untrusted: "It begins with a PROXY header and did not come from `proxy_from`.",
+            cure = "Add the proxy to `proxy_from`, if it is one of yours.";
     }
 }
 

@@ -27,7 +27,7 @@ settings! {
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Proxies {
         /// Whether datagrams begin with a header that names their true sender: of the PROXY protocol, version 2.
-        protocol as proxy_protocol: bool = "off" like "v2", Words(&[("off", false), ("v2", true)]);
+        protocol as proxy_protocol: bool = "off", Words(&[("off", false), ("v2", true)]);
         /// The networks of those that put it there. What comes from elsewhere must begin with none.
         from as proxy_from: Vec<IpNet> = [] like ["10.0.0.5/32"], List(parse_network);
     }

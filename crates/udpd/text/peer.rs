@@ -126,7 +126,7 @@ mod tests {
     fn what_is_no_destination_says_what_would_be_right() {
         for (text, words) in [
             ("collector", "is not an address and a port"),
-            ("collector:0", "port 0"),
+            ("collector:0", "letters, digits"),
             ("collector:65536", "does not exist"),
             ("collector:syslog", "is not a port"),
             ("10.0.0.256:514", "is not an IP address"),

@@ -10,7 +10,7 @@ use mmsg::{Datagram, SendBatch};
 
 use super::aim::Aim;
 use super::error::RelayError;
-use super::settings::KeepSource;
+use super::manner::KeepSource;
 use super::spoof::{PACKET_BYTES_MAX, Refusal, Spoof};
 use super::voice::{Trouble, Voice, words};
 use super::way::{Change, Way};

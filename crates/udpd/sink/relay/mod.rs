@@ -14,10 +14,12 @@ mod choice;
 mod destination;
 mod error;
 mod failover;
+mod manner;
 mod settings;
 mod sink;
 mod spoof;
 mod voice;
 mod way;
 
-pub use settings::{Distribute, KeepSource, RelaySettings};
+pub use manner::{Distribute, KeepSource};
+pub use settings::RelaySettings;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::aim::Lookup;
 use super::destination;
+use super::manner::{DISTRIBUTIONS, Distribute, KeepSource, Manner};
 use super::sink::RelaySink;
 use crate::exit::Failure;
 use crate::os::duty::Duty;
@@ -82,38 +83,6 @@ fn one_destination(uri: &Uri<'_>) -> Result<AnySettings, Failure> {
     Ok(RelaySettings { destinations, looked_up, ..RelaySettings::defaults() }.finished())
 }
 
-/// Which destination gets a datagram.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Distribute {
-    #[default]
-    All,
-    /// One, always the same for a source address.
-    BySource,
-    /// The first that works.
-    Failover,
-}
-
-const DISTRIBUTIONS: &[(&str, Distribute)] =
-    &[("all", Distribute::All), ("by_source", Distribute::BySource), ("failover", Distribute::Failover)];
-
-/// How the destination learns who sent a datagram.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum KeepSource {
-    /// Not at all.
-    #[default]
-    No,
-    /// It is sent with that address.
-    Address,
-    /// It begins with a header of the PROXY protocol.
-    Header,
-}
-
-impl KeepSource {
-    fn flag(keeps: bool) -> Self {
-        if keeps { KeepSource::Address } else { KeepSource::No }
-    }
-}
-
 impl SinkSettings for RelaySettings {
     fn target(&self) -> Target<'_> {
         Target::Peers(&self.destinations)
@@ -149,10 +118,12 @@ impl SinkSettings for RelaySettings {
 
     fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
         let name = opening.sink;
+        let manner =
+            Manner { distribute: self.distribute, probe_every: self.probe_every, keep_source: self.keep_source };
         let bound: Vec<SocketAddr> = opening.scenes.iter().map(|scene| scene.address).collect();
         let lookup = Lookup { crew: opening.crew, every: self.resolve_every, sink: name, bound: &bound };
         let (sink, destinations) =
-            RelaySink::open(self, lookup, opening.scenes).map_err(|error| error.of_sink(name))?;
+            RelaySink::open(&self.destinations, manner, lookup, opening.scenes).map_err(|error| error.of_sink(name))?;
         if opening.consumer == 0 {
             if let Some(meaning) = &self.looked_up {
                 log::info!("sink {name}: {meaning}; udpd looks it up at the start and never again");
@@ -160,8 +131,9 @@ impl SinkSettings for RelaySettings {
             match self.keep_source {
                 KeepSource::No => {}
                 KeepSource::Address => log::info!(
-                    "sink {name}: sends with the original sources. A destination with rp_filter = 1 (strict) drops packets \
-                     from addresses that it would not reach this way (set sysctl net.ipv4.conf.*.rp_filter=2 there). \
+                    "sink {name}: sends with the original sources. A destination with rp_filter = 1 (strict) drops \
+                     packets from addresses that it would not reach this way (set sysctl \
+                     net.ipv4.conf.*.rp_filter=2 there). \
                      Clouds drop them unless the source check of the interface is off"
                 ),
                 KeepSource::Header => log::info!(

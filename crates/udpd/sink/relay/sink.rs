@@ -9,7 +9,7 @@ use super::choice;
 use super::destination::Destination;
 use super::error::{RelayError, START_LOOKUP};
 use super::failover::Failover;
-use super::settings::{Distribute, RelaySettings};
+use super::manner::{Distribute, Manner};
 use crate::capture::headers;
 use crate::format::encoder::Scene;
 use crate::handover::batch::LaneBatch;
@@ -40,11 +40,11 @@ pub(super) struct RelaySink {
 impl RelaySink {
     /// Opens a socket for each destination; nothing is sent yet. The ledgers are those of the destinations, in order.
     pub(super) fn open(
-        settings: &RelaySettings,
+        destinations: &[Peer],
+        manner: Manner,
         lookup: Lookup<'_>,
         scenes: &Arc<[Scene]>,
     ) -> Result<(Self, Vec<Arc<DestinationLedger>>), RelayError> {
-        let RelaySettings { destinations, keep_source, .. } = settings;
         let begun = Instant::now();
         let is_alone = destinations.len() == 1;
         let aim = |peer: &Peer| {
@@ -54,12 +54,12 @@ impl RelaySink {
         let aims = destinations.iter().map(aim).collect::<Result<Vec<_>, _>>()?;
         let open = |(peer, aim): (&Peer, Aim)| {
             aim.settle(begun);
-            Destination::open(lookup.sink, (peer, aim), *keep_source, is_alone)
+            Destination::open(lookup.sink, (peer, aim), manner.keep_source, is_alone)
         };
         let destinations = destinations.iter().zip(aims).map(open).collect::<Result<Vec<_>, _>>()?;
         let ledgers = destinations.iter().map(Destination::ledger).collect();
-        let has_failover = settings.distribute == Distribute::Failover;
-        let failover = has_failover.then(|| Failover::new(destinations.len(), settings.probe_every));
+        let has_failover = manner.distribute == Distribute::Failover;
+        let failover = has_failover.then(|| Failover::new(destinations.len(), manner.probe_every));
         let (name, scenes) = (lookup.sink.to_owned(), Arc::clone(scenes));
         Ok((Self { name, destinations, failover, scenes, retry: None }, ledgers))
     }

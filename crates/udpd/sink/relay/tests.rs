@@ -7,7 +7,6 @@ use super::*;
 use crate::exit::ExitCode;
 use crate::ledger::{DestinationTally, Tally};
 use crate::os::crew::Crew;
-use crate::settings::Settings;
 use crate::sink::relay::KeepSource;
 use crate::sink::testing::{Received, scenes};
 
@@ -36,8 +35,8 @@ fn distributing(
     let destinations: Vec<Peer> = destinations.iter().copied().map(Peer::from).collect();
     let (crew, _events) = Crew::new();
     let lookup = Lookup { crew: &crew, every: Duration::from_secs(60), sink: "relay", bound: &[] };
-    let settings = RelaySettings { destinations, distribute, keep_source, ..RelaySettings::defaults() };
-    RelaySink::open(&settings, lookup, &scenes(1))
+    let manner = Manner { distribute, probe_every: Duration::from_secs(10), keep_source };
+    RelaySink::open(&destinations, manner, lookup, &scenes(1))
 }
 
 fn address(socket: &UdpSocket) -> SocketAddr {

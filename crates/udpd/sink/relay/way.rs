@@ -3,8 +3,8 @@
 //! A connected socket keeps the source address that it had at first. When the host gets another one, or another
 //! interface becomes the way there, an old socket goes on with an address that is wrong or not there any more. So while
 //! there is something to send a second one is made once a second, and takes the place of the first when the kernel
-//! gives it another address. So is asked where the destination is, see `aim`. A destination without any way, such as at boot, is no error: its datagrams fail until
-//! there is one.
+//! gives it another address. Where the destination is, `aim` is asked as often. A destination without any way, such as
+//! at boot, is no error: its datagrams fail until there is one.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
