@@ -60,7 +60,8 @@ pub(super) fn configure(
         }
         daemon.stats_on_exit = Some(path);
     }
-    if let Target::Peers(&[Peer::Address(to)]) = sink.settings.target()
+    if let Target::Peers(peers) = sink.settings.target()
+        && let [&Peer::Address(to)] = peers[..]
         && address::reaches(to, address, &local_addresses())
     {
         let what = format!("--listen receives on {to}: each datagram would come back forever");

@@ -93,7 +93,7 @@ pub enum Target<'a> {
     /// Files; the path holds names and codes for the time that are not filled in yet.
     Files(&'a str),
     /// Datagrams to these.
-    Peers(&'a [Peer]),
+    Peers(Vec<&'a Peer>),
     /// Elsewhere, in words: "the topic x of y".
     Elsewhere(String),
 }

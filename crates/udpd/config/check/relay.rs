@@ -19,24 +19,25 @@ pub(crate) fn check_loops(
     findings: &mut Findings<'_>,
 ) {
     for SinkPart { sink, written, .. } in parts {
-        let target = sink.as_ref().map(|sink| sink.settings.target());
-        if !matches!(target, Some(Target::Peers(_))) {
-            continue;
-        }
-        for text in written.texts("destinations") {
-            let Ok(destination) = address::parse_destination(&text.value) else { continue };
+        let Some(Target::Peers(peers)) = sink.as_ref().map(|sink| sink.settings.target()) else { continue };
+        let own = written.texts("destinations");
+        for destination in peers {
+            // A name is judged where it is looked up.
+            let Ok(destination) = address::parse_destination(&destination.to_string()) else { continue };
             let reached = listeners.iter().find_map(|listener| {
                 let comes_back = |address: &&SocketAddr| {
                     address::reaches(destination, **address, local) || joins(listener, **address, destination)
                 };
                 Some((listener, listener.addresses.iter().find(comes_back)?))
             });
-            if let Some((listener, address)) = reached {
+            let same = own.iter().find(|text| address::parse_destination(&text.value) == Ok(destination));
+            let place = same.map(|text| text.place.clone()).or_else(|| written.place("routes"));
+            if let (Some((listener, address)), Some(place)) = (reached, place) {
                 let what = format!(
                     "listener {:?} receives on {destination} ({address}): each datagram would come back forever",
                     listener.name
                 );
-                findings.say(&text.place, what, "send it elsewhere");
+                findings.say(&place, what, "send it elsewhere");
             }
         }
     }

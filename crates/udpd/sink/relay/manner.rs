@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use ipnet::IpNet;
+
+use crate::text::peer::Peer;
+
 /// Which destination gets a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Distribute {
@@ -33,6 +37,14 @@ impl KeepSource {
     pub(super) fn flag(keeps: bool) -> Self {
         if keeps { KeepSource::Address } else { KeepSource::No }
     }
+}
+
+/// Where the datagrams of one network go instead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    pub source: IpNet,
+    /// At least one.
+    pub to: Vec<Peer>,
 }
 
 /// What one sink does.

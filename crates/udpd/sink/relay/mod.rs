@@ -14,6 +14,7 @@ mod choice;
 mod destination;
 mod error;
 mod failover;
+mod groups;
 mod manner;
 mod settings;
 mod sink;
@@ -21,5 +22,5 @@ mod spoof;
 mod voice;
 mod way;
 
-pub use manner::{Distribute, KeepSource};
+pub use manner::{Distribute, KeepSource, Route};
 pub use settings::RelaySettings;

@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use super::aim::Lookup;
 use super::destination;
-use super::manner::{DISTRIBUTIONS, Distribute, KeepSource, Manner};
+use super::manner::{DISTRIBUTIONS, Distribute, KeepSource, Manner, Route};
 use super::sink::RelaySink;
 use crate::exit::Failure;
 use crate::os::duty::Duty;
 use crate::os::lookup;
-use crate::settings::kinds::{Flag, List, Or, Span, Words};
-use crate::settings::{Findings, Settings, Written, settings};
+use crate::policy::parse_network;
+use crate::settings::kinds::{Flag, List, OneOrMore, Or, Span, Words};
+use crate::settings::{Field, Findings, Kind, Settings, Table, Written, settings};
 use crate::sink::settings::{AnySettings, Differs, Needs, Opened, Opening, SinkSettings, Target};
 use crate::sink::written::{Scheme, Uri, WrittenSink};
 use crate::text::peer::{Peer, parse_peer};
@@ -29,6 +30,8 @@ const DESTINATIONS_MAX: usize = 64;
 pub struct RelaySettings {
     /// At least one, each once.
     pub destinations: Vec<Peer>,
+    /// Each network once.
+    pub routes: Vec<Route>,
     pub distribute: Distribute,
     pub probe_every: Duration,
     pub keep_source: KeepSource,
@@ -41,6 +44,8 @@ settings! {
     for RelaySettings {
         /// Where datagrams are sent.
         destinations: Vec<Peer> = required like ["10.0.0.9:514"], List(parse_peer);
+        /// The destinations of these networks of sources; the longest that holds a source decides.
+        routes: Vec<Route> = {} like { "10.0.0.0/8" = "10.0.0.9:514" }, Routes;
         /// Whether every destination gets all, or one of them what a source sends, or the first that works.
         distribute: Distribute = "all", Words(DISTRIBUTIONS);
         /// With "failover", after how long a destination that has failed is tried again.
@@ -60,19 +65,67 @@ impl WrittenSink for RelaySettings {
     fn check(&self, written: &Written<'_>, findings: &mut Findings<'_>) {
         let Some(place) = written.place("destinations") else { return };
         let count = self.destinations.len();
+        self.check_routes(written, findings);
         if count == 0 {
             findings.say(&place, "the list is empty: the datagrams would go nowhere", "name a destination");
         }
         if let Some(place) = written.place("probe_every").filter(|_| self.distribute != Distribute::Failover) {
             findings.say(&place, "nothing is tried", "write distribute = \"failover\", or remove it");
         }
-        if count == 1 && self.distribute == Distribute::Failover {
+        let has_choice = count > 1 || self.routes.iter().any(|route| route.to.len() > 1);
+        if count > 0 && !has_choice && self.distribute == Distribute::Failover {
             findings.say(&place, "there is no other destination to go over to", "name a second one");
         }
+        let count = self.peers().count();
         if count > DESTINATIONS_MAX {
             let what = format!("{count} destinations in one sink");
             findings.say(&place, what, format!("name at most {DESTINATIONS_MAX}"));
         }
+    }
+}
+
+impl RelaySettings {
+    /// A datagram is one in the books: with routes it goes to one destination.
+    fn check_routes(&self, written: &Written<'_>, findings: &mut Findings<'_>) {
+        let Some(place) = written.place("routes").filter(|_| !self.routes.is_empty()) else { return };
+        let groups = std::iter::once(&self.destinations).chain(self.routes.iter().map(|route| &route.to));
+        if self.distribute == Distribute::All && groups.into_iter().any(|group| group.len() > 1) {
+            let what =
+                "with routes each datagram goes to one destination, and distribute = \"all\" has several of them";
+            findings.say(&place, what, "write distribute = \"by_source\" or \"failover\", or one destination for each");
+        }
+    }
+
+    /// All destinations, in the order of their places.
+    fn peers(&self) -> impl Iterator<Item = &Peer> {
+        self.destinations.iter().chain(self.routes.iter().flat_map(|route| &route.to))
+    }
+}
+
+/// A table of networks, and where each one's datagrams go.
+struct Routes;
+
+impl Kind<Vec<Route>> for Routes {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Vec<Route>> {
+        let table = Table::open(field, findings, "a table of networks")?;
+        let mut routes: Vec<Route> = Vec::new();
+        for (name, field) in table.fields() {
+            let source = findings.accept(parse_network(&name.value), &name.place);
+            let to = OneOrMore(parse_peer).read(&field, findings);
+            let (Some(source), Some(to)) = (source, to) else { continue };
+            if routes.iter().any(|route| route.source == source) {
+                findings.say(&name.place, format!("{source} is named twice"), "name it once");
+            } else if to.is_empty() {
+                findings.say(&field.place(), "the list is empty", "name a destination");
+            } else {
+                routes.push(Route { source, to });
+            }
+        }
+        Some(routes)
+    }
+
+    fn bounds(&self) -> String {
+        "a destination or a list of them for each network".to_owned()
     }
 }
 
@@ -85,7 +138,7 @@ fn one_destination(uri: &Uri<'_>) -> Result<AnySettings, Failure> {
 
 impl SinkSettings for RelaySettings {
     fn target(&self) -> Target<'_> {
-        Target::Peers(&self.destinations)
+        Target::Peers(self.peers().collect())
     }
 
     fn records_destination(&self) -> bool {
@@ -93,15 +146,15 @@ impl SinkSettings for RelaySettings {
     }
 
     fn memory_bytes(&self, consumers: usize, _: usize) -> usize {
-        consumers * self.destinations.len() * destination::memory_bytes(self.keep_source)
+        consumers * self.peers().count() * destination::memory_bytes(self.keep_source)
     }
 
     fn datagrams_max(&self, consumers: usize) -> Option<usize> {
-        Some(consumers * self.destinations.len() * destination::DATAGRAMS_MAX)
+        Some(consumers * self.peers().count() * destination::DATAGRAMS_MAX)
     }
 
     fn split(&self) -> Vec<(String, AnySettings)> {
-        if self.distribute != Distribute::All || self.destinations.len() < 2 {
+        if self.distribute != Distribute::All || self.destinations.len() < 2 || !self.routes.is_empty() {
             return Vec::new();
         }
         let alone = |peer: &Peer| -> (String, AnySettings) {
@@ -112,7 +165,7 @@ impl SinkSettings for RelaySettings {
 
     fn needs(&self) -> Needs {
         let is_raw = self.keep_source == KeepSource::Address;
-        let names = self.destinations.iter().any(|peer| matches!(peer, Peer::Host { .. }));
+        let names = self.peers().any(|peer| matches!(peer, Peer::Host { .. }));
         Needs { names, ..Needs::only(if is_raw { Duty::SourceKeepingRelay } else { Duty::Relay }) }
     }
 
@@ -122,8 +175,8 @@ impl SinkSettings for RelaySettings {
             Manner { distribute: self.distribute, probe_every: self.probe_every, keep_source: self.keep_source };
         let bound: Vec<SocketAddr> = opening.scenes.iter().map(|scene| scene.address).collect();
         let lookup = Lookup { crew: opening.crew, every: self.resolve_every, sink: name, bound: &bound };
-        let (sink, destinations) =
-            RelaySink::open(&self.destinations, manner, lookup, opening.scenes).map_err(|error| error.of_sink(name))?;
+        let (sink, destinations) = RelaySink::open((&self.destinations, &self.routes), manner, lookup, opening.scenes)
+            .map_err(|error| error.of_sink(name))?;
         if opening.consumer == 0 {
             if let Some(meaning) = &self.looked_up {
                 log::info!("sink {name}: {meaning}; udpd looks it up at the start and never again");

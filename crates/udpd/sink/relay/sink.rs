@@ -5,12 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::aim::{Aim, Lookup};
-use super::choice;
 use super::destination::Destination;
 use super::error::{RelayError, START_LOOKUP};
-use super::failover::Failover;
-use super::manner::{Distribute, Manner};
-use crate::capture::headers;
+use super::groups::Groups;
+use super::manner::{Manner, Route};
 use crate::format::encoder::Scene;
 use crate::handover::batch::LaneBatch;
 use crate::ledger::{DestinationLedger, Tallies};
@@ -29,8 +27,7 @@ pub(super) struct RelaySink {
     /// What the log calls it.
     name: String,
     destinations: Vec<Destination>,
-    /// What chooses among them, where the first that works gets everything.
-    failover: Option<Failover>,
+    groups: Groups,
     /// By lane, what datagrams came to.
     scenes: Arc<[Scene]>,
     /// When a queue that was not taken is tried again.
@@ -40,50 +37,28 @@ pub(super) struct RelaySink {
 impl RelaySink {
     /// Opens a socket for each destination; nothing is sent yet. The ledgers are those of the destinations, in order.
     pub(super) fn open(
-        destinations: &[Peer],
+        (destinations, routes): (&[Peer], &[Route]),
         manner: Manner,
         lookup: Lookup<'_>,
         scenes: &Arc<[Scene]>,
     ) -> Result<(Self, Vec<Arc<DestinationLedger>>), RelayError> {
         let begun = Instant::now();
-        let is_alone = destinations.len() == 1;
-        let aim = |peer: &Peer| {
-            let fail = |error| RelayError { destination: peer.clone(), operation: START_LOOKUP, error };
+        let groups = Groups::new(destinations.len(), routes, manner);
+        let peers: Vec<&Peer> = destinations.iter().chain(routes.iter().flat_map(|route| &route.to)).collect();
+        let is_alone = peers.len() == 1;
+        let aim = |peer: &&Peer| {
+            let fail = |error| RelayError { destination: (*peer).clone(), operation: START_LOOKUP, error };
             Aim::at(peer, lookup).map_err(fail)
         };
-        let aims = destinations.iter().map(aim).collect::<Result<Vec<_>, _>>()?;
+        let aims = peers.iter().map(aim).collect::<Result<Vec<_>, _>>()?;
         let open = |(peer, aim): (&Peer, Aim)| {
             aim.settle(begun);
             Destination::open(lookup.sink, (peer, aim), manner.keep_source, is_alone)
         };
-        let destinations = destinations.iter().zip(aims).map(open).collect::<Result<Vec<_>, _>>()?;
+        let destinations = peers.into_iter().zip(aims).map(open).collect::<Result<Vec<_>, _>>()?;
         let ledgers = destinations.iter().map(Destination::ledger).collect();
-        let has_failover = manner.distribute == Distribute::Failover;
-        let failover = has_failover.then(|| Failover::new(destinations.len(), manner.probe_every));
         let (name, scenes) = (lookup.sink.to_owned(), Arc::clone(scenes));
-        Ok((Self { name, destinations, failover, scenes, retry: None }, ledgers))
-    }
-
-    /// Where there is a failover: which destination is in use for a batch, and one that its first datagram tries.
-    fn review(&mut self) -> (usize, Option<usize>) {
-        let Some(failover) = &mut self.failover else { return (0, None) };
-        let destinations = &mut self.destinations;
-        // Nobody asks for the time while the first one works.
-        if failover.is_at_rest() && !destinations[0].take_failure() {
-            return (0, None);
-        }
-        let now = Instant::now();
-        let is_at_rest = failover.is_at_rest();
-        let has_failed = |place: usize| (is_at_rest && place == 0) || destinations[place].take_failure();
-        if let Some(place) = failover.review(now, has_failed) {
-            let peer = destinations[place].peer();
-            if place == 0 {
-                log::info!("sink {}: sends to {peer} again, the first of its destinations", self.name);
-            } else {
-                log::warn!("sink {}: sends to {peer} now, because those before it do not work", self.name);
-            }
-        }
-        (failover.current(), failover.tries(now))
+        Ok((Self { name, destinations, groups, scenes, retry: None }, ledgers))
     }
 
     fn flush_all(&mut self, tallies: &mut Tallies) {
@@ -97,15 +72,10 @@ impl RelaySink {
 
 impl Sink for RelaySink {
     fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
-        let (current, mut tried) = self.review();
-        let count = self.destinations.len();
+        self.groups.review(&self.name, &mut self.destinations);
         let bound = self.scenes[batch.lane].address;
         for datagram in batch.datagrams.datagrams() {
-            let chosen = match self.failover {
-                Some(_) => tried.take().unwrap_or(current),
-                None if count == 1 => 0,
-                None => choice::of_source(headers::source(&datagram).ip(), count),
-            };
+            let chosen = self.groups.choose(&datagram);
             self.destinations[chosen].push(batch.listener, bound, &datagram, tallies);
         }
     }

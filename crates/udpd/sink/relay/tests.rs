@@ -7,7 +7,7 @@ use super::*;
 use crate::exit::ExitCode;
 use crate::ledger::{DestinationTally, Tally};
 use crate::os::crew::Crew;
-use crate::sink::relay::KeepSource;
+use crate::sink::relay::{Distribute, KeepSource, choice};
 use crate::sink::testing::{Received, scenes};
 
 fn receiver() -> UdpSocket {
@@ -32,11 +32,20 @@ fn distributing(
     distribute: Distribute,
     keep_source: KeepSource,
 ) -> Result<(RelaySink, Vec<Arc<DestinationLedger>>), RelayError> {
+    routing(destinations, &[], distribute, keep_source)
+}
+
+fn routing(
+    destinations: &[SocketAddr],
+    routes: &[Route],
+    distribute: Distribute,
+    keep_source: KeepSource,
+) -> Result<(RelaySink, Vec<Arc<DestinationLedger>>), RelayError> {
     let destinations: Vec<Peer> = destinations.iter().copied().map(Peer::from).collect();
     let (crew, _events) = Crew::new();
     let lookup = Lookup { crew: &crew, every: Duration::from_secs(60), sink: "relay", bound: &[] };
     let manner = Manner { distribute, probe_every: Duration::from_secs(10), keep_source };
-    RelaySink::open(&destinations, manner, lookup, &scenes(1))
+    RelaySink::open((&destinations, routes), manner, lookup, &scenes(1))
 }
 
 fn address(socket: &UdpSocket) -> SocketAddr {
@@ -200,5 +209,26 @@ fn when_the_first_destination_does_not_work_the_next_one_gets_everything() {
     let mut buffer = [0; 10];
     for number in 1..20_u8 {
         assert_eq!(second.recv(&mut buffer).map(|length| buffer[..length] == [number]).ok(), Some(true));
+    }
+}
+
+#[test]
+fn a_source_goes_where_the_longest_of_its_networks_leads_and_all_others_to_the_destinations() {
+    let receivers = [receiver(), receiver(), receiver()];
+    let [other, wide, narrow] = receivers.each_ref().map(address);
+    let route =
+        |source: &str, to: SocketAddr| Route { source: source.parse().expect("a network"), to: vec![to.into()] };
+    for (networks, expected) in [
+        (["127.0.0.0/8", "127.0.0.0/16"], narrow),
+        (["127.0.0.0/16", "127.0.0.0/8"], wide),
+        (["127.0.0.0/8", "10.0.0.0/8"], wide),
+        (["::/0", "10.0.0.0/8"], other),
+    ] {
+        let routes = [route(networks[0], wide), route(networks[1], narrow)];
+        let opened = routing(&[other], &routes, Distribute::All, KeepSource::No);
+        let (mut sink, ledgers) = opened.expect("opened");
+        assert_eq!(accept(&mut sink, &Received::over_loopback(&[b"one", b"two"]), 2).delivered, 2);
+        let sent: Vec<u64> = snapshot(&ledgers).iter().map(|count| count.sent).collect();
+        assert_eq!(sent, [other, wide, narrow].map(|to| if to == expected { 2 } else { 0 }), "{networks:?}");
     }
 }

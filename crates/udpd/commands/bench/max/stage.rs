@@ -220,6 +220,9 @@ impl Stage {
 
     fn relay(&mut self, name: &str, written: &RelaySettings, crew: &Crew) -> io::Result<RelaySettings> {
         let mut relay = written.clone();
+        if !std::mem::take(&mut relay.routes).is_empty() {
+            self.notes.push(format!("sink {name}: has no routes, because the bench is one source"));
+        }
         for destination in &mut relay.destinations {
             let is_v6 = destination.fixed().is_some_and(|address| address.is_ipv6());
             // A source that is kept is that of the bench's sender, and a packet has one family.
