@@ -62,6 +62,8 @@ struct Message {
     datagrams: usize,
     /// Of those, the ones known to have failed.
     failed: usize,
+    /// The way takes its first datagram whole, so that others can travel with it.
+    is_open: bool,
 }
 
 /// Where datagrams go.
@@ -159,8 +161,11 @@ impl Destination {
                 false
             }
         };
+        // The kernel refuses to cut what it would have to fragment then, and some kernels say it of every train.
+        let headers_bytes = self.way.address().map_or(0, headers::headers_bytes);
+        let is_open = headers_bytes + prefix.len() + datagram.payload().len() <= self.way.mtu_bytes();
         if queued {
-            self.messages.push(Message { listener, datagrams: 1, failed: 0 });
+            self.messages.push(Message { listener, datagrams: 1, failed: 0, is_open });
         } else {
             self.tally.failed += 1;
             fail(&mut tallies[listener], 1);
@@ -190,7 +195,7 @@ impl Destination {
     /// Whether the datagram goes out in one message with the last one. A packet that is built here cannot.
     fn joins(&mut self, listener: usize, prefix: &[u8], datagram: &Datagram<'_>) -> bool {
         self.spoof.is_none()
-            && self.messages.last().is_some_and(|last| last.listener == listener)
+            && self.messages.last().is_some_and(|last| last.is_open && last.listener == listener)
             && self.queue.join_prefixed(prefix, datagram.payload())
     }
 
