@@ -108,7 +108,7 @@ fn noise_never_panics_and_what_is_read_of_it_lies_within_it() {
             bytes[..12].copy_from_slice(&SIGNATURE);
             bytes[12] = [0x20, 0x21, 0x21, bytes[12]][noise.below(4)];
             bytes[13] = [0x11, 0x12, 0x22, bytes[13]][noise.below(4)];
-            bytes[14] = bytes[14] & noise.below(2) as u8;
+            bytes[14] &= noise.below(2) as u8;
         }
         let datagram = &bytes[..noise.below(bytes.len() + 1)];
         match read(datagram) {

@@ -39,7 +39,7 @@ pub enum Duty {
     Watchdog,
     /// Makes what a changed configuration needs: it has what any of the others has, and no right besides.
     Maker,
-    /// The same where there is a sink with a client library of its own.
+    /// The same where there is a sink with a client library of its own, or one that looks up names.
     BrokerMaker,
     /// The process beside the daemon that keeps rights for it.
     Warden,
@@ -91,7 +91,7 @@ impl fmt::Display for Duty {
             Self::Signals => "signals",
             Self::Watchdog => "watchdog",
             Self::Maker => "reload",
-            Self::BrokerMaker => "reload (kafka)",
+            Self::BrokerMaker => "reload (names, kafka)",
             Self::Warden => "warden",
             Self::Main => "main",
         })
