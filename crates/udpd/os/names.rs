@@ -155,7 +155,7 @@ impl Asker {
             };
             log::warn!(
                 "{whom}: cannot look up {name}: {error}; {meanwhile}, and asks again every {}; see /etc/resolv.conf \
-                 and `getent ahosts {name}`",
+                 and getent ahosts {name}",
                 print_duration(pause)
             );
         }

@@ -54,6 +54,10 @@ impl fmt::Display for Peer {
 pub(crate) fn parse_peer(text: &str) -> Result<Peer, Advice> {
     if let Some(name) = host_name(text) {
         let port = text[name.len() + 1..].parse();
+        if name.len() > 253 || name.split('.').any(|label| label.len() > 63) {
+            let what = format!("{name:?} is longer than a name can be");
+            return Err(Advice::new(what, "write at most 63 letters between two dots, and 253 in all"));
+        }
         // Names are the same in either case, and with or without the dot at the end.
         let name = name.to_ascii_lowercase();
         return Ok(Peer::Host { name, port: port.expect("`host_name` has read it") });
@@ -92,8 +96,7 @@ pub(crate) fn host_name(text: &str) -> Option<&str> {
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     let is_number = host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let has_port = port.parse::<u16>().is_ok_and(|port| port > 0) && !port.starts_with('+');
-    let is_long = host.len() > 253 || host.split('.').any(|label| label.len() > 63);
-    (has_port && !host.is_empty() && host.bytes().all(is_name) && !is_number && !is_long).then_some(host)
+    (has_port && !host.is_empty() && host.bytes().all(is_name) && !is_number).then_some(host)
 }
 
 #[cfg(test)]
@@ -131,6 +134,7 @@ mod tests {
             ("collector:syslog", "is not a port"),
             ("10.0.0.256:514", "is not an IP address"),
             ("a b:514", "is not an IP address"),
+            ("a-label-of-more-than-63-letters-is-no-part-of-a-name-that-dns-knows-ever.example:1", "at most 63"),
             ("[fe80::1]:514", "on which interface"),
             ("[fe80::1%a-name-of-16-bytes]:514", "is not the name of an interface"),
             ("[fe80::1%]:514", "is not the name of an interface"),
