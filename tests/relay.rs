@@ -139,3 +139,62 @@ fn a_relay_to_its_own_listener_never_starts() {
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("would come back forever"));
 }
+
+#[test]
+fn with_failover_a_dead_destination_costs_what_was_under_way_and_gets_all_back_when_it_lives() {
+    let [listening, first, second] = [free_address(), free_address(), free_address()];
+    let relay = Daemon::with_config(&format!(
+        r#"
+        [[listener]]
+        name = "in"
+        address = "{listening}"
+        sinks = ["relay"]
+        [sink.relay]
+        type = "udp"
+        destinations = ["{first}", "{second}"]
+        distribute = "failover"
+        probe_every = "1s"
+        "#
+    ));
+    let standby = UdpSocket::bind(second).expect("a free port");
+    let primary = UdpSocket::bind(first).expect("a free port");
+    let client = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let mut sent = 0;
+    let send = |sent: &mut u64| {
+        client.send_to(sent.to_string().as_bytes(), listening).expect("loopback takes it");
+        *sent += 1;
+        relay.stats_when("it is decided", |ledger| {
+            let sink = &ledger["listeners"][0]["sinks"][0];
+            count(sink, "delivered") + count(&sink["dropped"], "sink_error") == *sent
+        })
+    };
+    for _ in 0..10 {
+        send(&mut sent);
+    }
+    let heard = |socket: &UdpSocket| {
+        socket.set_nonblocking(true).expect("an option");
+        let mut buffer = [0; 32];
+        std::iter::from_fn(|| socket.recv(&mut buffer).ok()).count() as u64
+    };
+    assert_eq!((heard(&primary), heard(&standby)), (10, 0));
+    drop(primary);
+    for _ in 0..10 {
+        send(&mut sent);
+    }
+    assert_eq!(heard(&standby), 9, "one was under way when nobody listened any more");
+    let primary = UdpSocket::bind(first).expect("the port again");
+    let (mut at_first, mut at_second) = (0, 0);
+    while at_first < 10 {
+        send(&mut sent);
+        (at_first, at_second) = (at_first + heard(&primary), at_second + heard(&standby));
+    }
+    let ended = relay.terminate();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    assert_closed(&ended.ledger, sent);
+    let lost = sent - 10 - 9 - (at_first + at_second + heard(&primary) + heard(&standby));
+    let counts = list(&list(&ended.ledger["listeners"][0], "sinks")[0], "destinations");
+    let answers = count(&counts[0], "icmp_errors");
+    assert!(lost >= 1 && lost == answers, "{lost} are lost, and each was answered with an error: {counts:#?}");
+    let said = ["because those before it do not work", "again, the first of its destinations"];
+    assert_eq!(said.map(|words| ended.stderr.matches(words).count()), [1, 1], "{}", ended.stderr);
+}

@@ -33,6 +33,8 @@ mod overload;
 mod stalls;
 // What is refused, limited or joined as told.
 mod policies;
+// Who sent it, behind a relay.
+mod proxied;
 // What never reached this host.
 mod upstream;
 // Who else is on a port.

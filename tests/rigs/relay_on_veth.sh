@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # A relay between two cables: a sender behind the one, receivers behind the other. What arrives equals what was sent,
-# also in trains and in fragments; with keep_source it comes from the sender's own address and port, of either family,
-# and what is longer than the MTU is counted and not sent, until the MTU is raised. A destination that no host answers
-# for, one to which there is no way yet, and a relay that loses its own address cost nothing beyond themselves, and are
-# over within two seconds of their cause. Nothing outside of the three namespaces is touched. Needs root, ip and
-# python3; skips with its reason otherwise.
+# also in trains and in fragments, with a PROXY header before each or without; with keep_source it comes from the
+# sender's own address and port, of either family, and what is longer than the MTU is counted and not sent, until the
+# MTU is raised. A destination that no host answers for, one to which there is no way yet, and a relay that loses its
+# own address cost nothing beyond themselves, and are over within two seconds of their cause. Nothing outside of the
+# three namespaces is touched. Needs root, ip and python3; skips with its reason otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -111,7 +111,7 @@ def send(lengths, to="10.8.2.1", source=None):
 RECEIVER = r'''
 import json, socket, sys
 PATTERN = bytes(range(251)) * 280
-address, count, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+address, count, seconds, is_proxied = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4] == "True"
 receiver = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
 receiver.setsockopt(socket.SOL_SOCKET, 33, 1 << 26)
 receiver.bind((address, 6000))
@@ -120,7 +120,14 @@ print("ready", flush=True)
 got = []
 try:
     while len(got) < count:
-        payload, source = receiver.recvfrom(65536)
+        payload, source = receiver.recvfrom(65600)
+        if is_proxied:
+            assert payload[:13] == b"\r\n\r\n\0\r\nQUIT\n!" and payload[13] in (0x12, 0x22), payload[:16]
+            length, bytes_each = int.from_bytes(payload[14:16], "big"), 4 if payload[13] == 0x12 else 16
+            family = socket.AF_INET if bytes_each == 4 else socket.AF_INET6
+            ports = payload[16 + 2 * bytes_each:]
+            source = (socket.inet_ntop(family, payload[16:16 + bytes_each]), int.from_bytes(ports[:2], "big"))
+            payload = payload[16 + length:]
         whole = any(payload == PATTERN[shift:][:len(payload)] for shift in range(251))
         got.append([len(payload), source[0], source[1], whole])
 except TimeoutError:
@@ -130,9 +137,9 @@ print(json.dumps(got))
 
 class Receiver:
     """Receives so many datagrams behind the other cable."""
-    def __init__(self, address, count, seconds=20):
+    def __init__(self, address, count, seconds=20, is_proxied=False):
         command = ["nsenter", "--target", receiver, "--net", sys.executable, "-c", RECEIVER,
-                   address, str(count), str(seconds)]
+                   address, str(count), str(seconds), str(is_proxied)]
         self.child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         started.append(self.child)
         assert self.child.stdout.readline() == "ready\n"
@@ -243,6 +250,18 @@ def plain(to):
     [sink] = daemon.end(len(lengths))
     daemon.check(sums(sink) == [(len(lengths), 0, 0)], json.dumps(sink))
     print(f"passed: {len(lengths)} datagrams of all lengths to {to}, equal and in order")
+
+def proxied(to, at_relay, source, longest):
+    """The same with headers, which make trains longer than the way takes, and some datagrams too long for UDP."""
+    daemon = Daemon(f'destinations = ["{f"[{to}]" if ":" in to else to}:6000"]\nkeep_source = "proxy"')
+    lengths = [*range(0, 1600), *[512] * 500, *[1400] * 100, 700, *[1472] * 200, *range(1600, 65400, 997), longest]
+    there = Receiver(to, len(lengths), is_proxied=True)
+    port = send([*lengths[:-1], longest + 1, longest], at_relay)
+    got = there.got()
+    daemon.check(got == [(length, source, port) for length in lengths], f"{len(got)} of {len(lengths)}: {got[-3:]}")
+    [sink] = daemon.end(len(lengths) + 1)
+    daemon.check(sums(sink) == [(len(lengths), 1, 1)], json.dumps(sink))
+    print(f"passed: {len(lengths)} datagrams of all lengths to {to} behind headers that name {source}")
 
 def keeping(to, at_relay, source, headers):
     daemon = Daemon(f'destinations = ["{f"[{to}]" if ":" in to else to}:6000"]\nkeep_source = true')
@@ -392,6 +411,9 @@ for number in range(3, 12):
     at(sender, "ip", "address", "add", f"10.8.2.{number}/24", "dev", "in1")
 plain(TO4)
 plain(TO6)
+proxied(TO4, "10.8.2.1", "10.8.2.2", 65507 - 28)
+proxied(TO4, "2001:db8:2::1", "2001:db8:2::2", 65507 - 52)
+proxied(TO6, "2001:db8:2::1", "2001:db8:2::2", 65527 - 52)
 keeping(TO4, "10.8.2.1", "10.8.2.2", 28)
 keeping(TO6, "2001:db8:2::1", "2001:db8:2::2", 48)
 slow_device("80mbit")

@@ -6,6 +6,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
+use crate::proxy;
+
 /// The address family of a socket. An IPv6 socket takes IPv4 too unless told otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
@@ -36,7 +38,8 @@ impl Name {
     }
 }
 
-/// The address in `bytes`, or `None` when they hold none of the two families or too little.
+/// The address in `bytes`, or `None` when they hold none of the two families or too little. In the place of what the
+/// kernel wrote may stand what a PROXY header says: its signature is the number of no family.
 #[inline]
 pub(crate) fn decode(bytes: &[u8]) -> Option<SocketAddr> {
     let family = u16::from_ne_bytes(array(bytes, 0)?);
@@ -52,7 +55,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<SocketAddr> {
                 None => SocketAddr::V6(SocketAddrV6::new(address, port, flow, scope)),
             })
         }
-        _ => None,
+        _ => proxy::source(bytes),
     }
 }
 

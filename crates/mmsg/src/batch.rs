@@ -22,28 +22,13 @@ use libc::mmsghdr;
 use crate::addr::NAME_BYTES;
 use crate::arena::Arena;
 use crate::backing::Backing;
-use crate::datagram::{Datagram, Message, Train, ordinals};
+use crate::datagram::{Datagram, Message, Summary, Train, ordinals};
 use crate::region::Region;
 use crate::shape::BatchShape;
 use crate::socket::Socket;
 use crate::sys;
 use crate::wait::Wait;
 use crate::wake::Bell;
-
-/// What is in a batch, kept up to date by receiving and discarding.
-#[non_exhaustive]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Summary {
-    /// Datagrams that [`RecvBatch::datagrams`] yields.
-    pub datagrams: u64,
-    /// Payload bytes of these, as far as they were kept.
-    pub bytes: u64,
-    /// How many of these were longer than [`BatchShape::slot_bytes`] or the room for them.
-    pub truncated: u64,
-    /// Messages that may be trains but cannot be split, because their control message is missing or malformed. They are
-    /// counted one each, and never yielded.
-    pub unsplit: u64,
-}
 
 /// A fixed set of slots for received messages, and what is in them.
 pub struct RecvBatch {
@@ -57,6 +42,8 @@ pub struct RecvBatch {
     touched: usize,
     /// Slots in use that hold nothing: what a shut-down socket returns.
     void: usize,
+    /// Slots whose datagrams have had their PROXY headers judged, and are shown without.
+    unwrapped: usize,
     /// Whether `kept` is valid for the slots in use. While it is not, each of them holds one datagram.
     masked: bool,
     /// One bit for each datagram of a slot that is still to be yielded.
@@ -96,6 +83,7 @@ impl RecvBatch {
             used: 0,
             touched: 0,
             void: 0,
+            unwrapped: 0,
             masked: false,
             kept: vec![0; slots].into_boxed_slice(),
             segments: vec![Train::SINGLE.segment_bytes; if gro { slots } else { 0 }].into_boxed_slice(),
@@ -243,7 +231,8 @@ impl RecvBatch {
 
     /// One datagram of what is in a slot.
     pub(crate) fn datagram<'a>(&self, message: &Message<'a>, slot: usize, ordinal: usize) -> Datagram<'a> {
-        Datagram::cut(message, self.segment_bytes(slot), self.longest, ordinal)
+        let datagram = Datagram::cut(message, self.segment_bytes(slot), self.longest, ordinal);
+        if slot < self.unwrapped { datagram.unwrapped() } else { datagram }
     }
 
     /// A shut-down socket that is empty answers with a message that has no sender and no bytes. That is no datagram (an
@@ -328,6 +317,7 @@ impl RecvBatch {
     pub fn clear(&mut self) {
         self.used = 0;
         self.void = 0;
+        self.unwrapped = 0;
         self.masked = false;
         self.summary = Summary::default();
     }
@@ -357,27 +347,40 @@ impl RecvBatch {
         &self.summary
     }
 
-    /// Discards the datagrams for which `keep` says no. Returns how many that were.
-    pub fn retain(&mut self, mut keep: impl FnMut(&Datagram<'_>) -> bool) -> usize {
+    /// Asks `judge` of every datagram in the slots from `first` on: how many bytes of its payload are shown no longer,
+    /// or `None` where all of it is discarded. Returns how many were.
+    pub(crate) fn sift(&mut self, first: usize, mut judge: impl FnMut(&Datagram<'_>) -> Option<usize>) -> usize {
         self.mask();
         let (mut summary, mut discarded) = (self.summary, 0);
-        for slot in 0..self.used {
+        for slot in first..self.used {
             let mut kept = self.kept[slot];
             let message = self.message(slot);
             for ordinal in ordinals(kept) {
                 let datagram = self.datagram(&message, slot, ordinal);
-                if !keep(&datagram) {
+                let payload_bytes = datagram.payload().len();
+                let taken = judge(&datagram);
+                if taken.is_none() {
                     kept &= !(1 << ordinal);
                     discarded += 1;
                     summary.datagrams -= 1;
-                    summary.bytes -= datagram.payload().len() as u64;
                     summary.truncated -= u64::from(datagram.is_truncated());
                 }
+                summary.bytes -= taken.unwrap_or(payload_bytes) as u64;
             }
             self.kept[slot] = kept;
         }
         self.summary = summary;
         discarded
+    }
+
+    /// The slots from which on nobody has judged PROXY headers.
+    pub(crate) fn unwrapped_slots(&self) -> usize {
+        self.unwrapped
+    }
+
+    /// From now on the datagrams of all slots in use are shown without their headers.
+    pub(crate) fn show_unwrapped(&mut self) {
+        self.unwrapped = self.used;
     }
 }
 

@@ -258,3 +258,57 @@ fn impossible_pools_are_refused() {
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 }
+
+fn proxied(from: &str, payload: &[u8]) -> Vec<u8> {
+    let prefix = crate::proxy::Prefix::new(from.parse().expect("valid"), "192.0.2.1:514".parse().expect("valid"));
+    [prefix.as_bytes(), payload].concat()
+}
+
+/// Senders and payloads, as they are shown.
+fn shown(batch: &RecvBatch) -> Vec<(String, Vec<u8>)> {
+    let show =
+        |one: Datagram<'_>| (one.source().map(|from| from.to_string()).unwrap_or_default(), one.payload().into());
+    batch.datagrams().map(show).collect()
+}
+
+#[test]
+fn headers_are_taken_off_each_datagram_of_a_train_and_what_is_not_kept_is_not_shown() {
+    let mut batch = RecvBatch::new(&BatchShape::new(8, 2048).control(Control::new().gro(true))).expect("memory");
+    let segments: Vec<Vec<u8>> = (1..4).map(|host| proxied(&format!("10.0.0.{host}:7"), b"12345")).collect();
+    let last = proxied("10.0.0.9:7", b"");
+    let segment_bytes = i32::try_from(segments[0].len()).expect("short");
+    deliver(&mut batch, &[train(&[segments.concat(), last].concat(), segment_bytes), single(b"plain"), single(b"")]);
+    let mut seen = Vec::new();
+    let discarded = batch.unwrap_proxied(|datagram, header| {
+        seen.push((datagram.source().map(|from| from.port()), header.is_ok()));
+        datagram.payload() != b"plain" && !datagram.payload().ends_with(b"\0\x07\x02\x02")
+    });
+    assert_eq!((discarded, seen.len()), (2, 6));
+    assert!(seen.iter().all(|(port, _)| *port == Some(4000)), "the kernel's word, not the header's");
+    assert_eq!(seen.iter().filter(|(_, is_whole)| *is_whole).count(), 4);
+    let expected = ["10.0.0.1:7", "10.0.0.2:7", "10.0.0.3:7"].map(|from| (from.to_owned(), b"12345".to_vec()));
+    assert_eq!(shown(&batch), [&expected[..], &[("192.0.2.7:4000".to_owned(), Vec::new())]].concat());
+    assert_eq!(*batch.summary(), Summary { datagrams: 4, bytes: 15, truncated: 0, unsplit: 0 });
+    assert_eq!(batch.retain(|datagram| datagram.source().is_some_and(|from| from.ip().to_string() != "10.0.0.2")), 1);
+    assert_eq!(*batch.summary(), Summary { datagrams: 3, bytes: 10, truncated: 0, unsplit: 0 });
+}
+
+#[test]
+fn a_datagram_whose_header_was_taken_off_is_packed_without_and_keeps_its_sender_and_its_mark() {
+    let mut batch = RecvBatch::new(&BatchShape::new(4, 100)).expect("memory");
+    deliver(&mut batch, &[single(&proxied("[2001:db8::7]:9", &[5; 60])), single(&proxied("10.0.0.1:7", b"short"))]);
+    assert_eq!(batch.summary().truncated, 1);
+    assert_eq!(batch.unwrap_proxied(|_, header| header.is_ok()), 0);
+    assert_eq!(*batch.summary(), Summary { datagrams: 2, bytes: 48 + 5, truncated: 1, unsplit: 0 });
+    let (mut packed, _) = crate::PackedBatch::pool(1, 4096, false).expect("memory");
+    batch.datagrams().for_each(|datagram| assert!(packed[0].push(&datagram)));
+    let read: Vec<_> = packed[0].datagrams().map(|one| (one.source(), one.payload().len(), one.length())).collect();
+    let from = |text: &str| Some(text.parse().expect("valid"));
+    assert_eq!(read, [(from("[2001:db8::7]:9"), 48, 60), (from("10.0.0.1:7"), 5, 5)]);
+    // What comes later into the same batch has not been judged, and is shown as it came.
+    deliver(&mut batch, &[single(&proxied("10.0.0.1:7", b"later"))]);
+    assert_eq!(shown(&batch)[2].0, "192.0.2.7:4000");
+    batch.clear();
+    deliver(&mut batch, &[single(&proxied("10.0.0.1:7", b"again"))]);
+    assert_eq!(shown(&batch)[0].0, "192.0.2.7:4000");
+}

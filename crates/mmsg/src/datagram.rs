@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime};
 
 use crate::cmsg::ControlMessages;
+use crate::proxy::{self, Flaw, Header};
 use crate::{addr, cmsg};
 
 /// The most datagrams one train can carry. Linux builds trains of up to 64 from the wire (`UDP_GRO_CNT_MAX`) and
@@ -68,6 +69,22 @@ pub(crate) fn ordinals(mut mask: u128) -> impl Iterator<Item = usize> {
     })
 }
 
+/// What is in a batch, kept up to date by receiving and discarding.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Datagrams that [`RecvBatch::datagrams`](crate::RecvBatch::datagrams) yields.
+    pub datagrams: u64,
+    /// Payload bytes of these, as far as they were kept.
+    pub bytes: u64,
+    /// How many of these were longer than [`BatchShape::slot_bytes`](crate::BatchShape::slot_bytes) or the room for
+    /// them.
+    pub truncated: u64,
+    /// Messages that may be trains but cannot be split, because their control message is missing or malformed. They are
+    /// counted one each, and never yielded.
+    pub unsplit: u64,
+}
+
 /// One datagram, borrowed from the batch that received it. Payload and lengths are at hand; what the control messages
 /// say is decoded when asked for.
 #[derive(Clone, Copy)]
@@ -100,6 +117,22 @@ impl<'a> Datagram<'a> {
         }
     }
 
+    /// The header of the PROXY protocol at its beginning. One that does not end within what is kept is malformed.
+    pub(crate) fn proxy_header(&self) -> Result<Header, Flaw> {
+        proxy::read(self.payload)
+    }
+
+    /// The same without its PROXY header, from whom that says; where it has none, as it is.
+    pub(crate) fn unwrapped(self) -> Datagram<'a> {
+        let Ok(header) = self.proxy_header() else { return self };
+        Datagram {
+            payload: &self.payload[header.bytes..],
+            length: self.length - header.bytes,
+            name: header.name(self.payload).unwrap_or(self.name),
+            control: self.control,
+        }
+    }
+
     /// What it was made of.
     pub(crate) fn message(&self) -> Message<'a> {
         let Datagram { payload, length, name, control } = *self;
@@ -124,8 +157,9 @@ impl<'a> Datagram<'a> {
         self.length > self.payload.len()
     }
 
-    /// Who sent it. An IPv4 sender is shown as IPv4 also on a dual-stack socket. `None` where the kernel wrote no
-    /// address of either family, which it does for no UDP datagram.
+    /// Who sent it; behind a proxy, see [`RecvBatch::unwrap_proxied`](crate::RecvBatch::unwrap_proxied), who the proxy
+    /// says did. An IPv4 sender is shown as IPv4 also on a dual-stack socket. `None` where the kernel wrote no address
+    /// of either family, which it does for no UDP datagram.
     #[inline]
     pub fn source(&self) -> Option<SocketAddr> {
         addr::decode(self.name)

@@ -1,10 +1,11 @@
-//! The datagrams of a batch, one after the other: trains split, what was discarded left out.
+//! The datagrams of a batch, one after the other: trains split, what was discarded left out, and what is discarded.
 
 use std::fmt;
 use std::iter::FusedIterator;
 
 use crate::batch::RecvBatch;
 use crate::datagram::{Datagram, Message};
+use crate::proxy::Flaw;
 
 /// Iterator over the datagrams of a batch.
 #[derive(Clone)]
@@ -23,6 +24,24 @@ impl RecvBatch {
     #[inline]
     pub fn datagrams(&self) -> Datagrams<'_> {
         Datagrams { batch: self, next_slot: 0, slot: 0, message: None, left: 0 }
+    }
+
+    /// Discards the datagrams for which `keep` says no. Returns how many that were.
+    pub fn retain(&mut self, mut keep: impl FnMut(&Datagram<'_>) -> bool) -> usize {
+        self.sift(0, |datagram| keep(datagram).then_some(0))
+    }
+
+    /// Takes off the PROXY headers of the datagrams that were received since this was last called, or the batch was
+    /// cleared: from then on they are shown without, with the senders that the headers name. `keep` is given each as it
+    /// came, with the kernel's word on who sent it, and what is wrong with its header, if anything is; those for which
+    /// it says no are discarded, and those without a header that it keeps are shown as they came.
+    pub fn unwrap_proxied(&mut self, mut keep: impl FnMut(&Datagram<'_>, Result<(), Flaw>) -> bool) -> usize {
+        let discarded = self.sift(self.unwrapped_slots(), |datagram| {
+            let header = datagram.proxy_header();
+            keep(datagram, header.map(|_| ())).then(|| header.map_or(0, |header| header.bytes))
+        });
+        self.show_unwrapped();
+        discarded
     }
 }
 

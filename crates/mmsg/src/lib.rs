@@ -18,6 +18,7 @@
 //! - [`Group`]: the sockets of a reuseport group, which grows and shrinks under load without losing a datagram.
 //! - [`GroupSpread`]: which of them gets a datagram, by core, by device queue or at random.
 //! - [`drops`]: why the kernel drops datagrams, by its own names, for some seconds.
+//! - [`proxy`]: the header of the PROXY protocol, taken off by [`RecvBatch::unwrap_proxied`].
 //! - [`CoreCounter`]: on which core the datagrams of a socket arrive, and from which device queue.
 //! - [`frames`]: frames of millions of flows from one core, for tests of receivers.
 //!
@@ -96,6 +97,7 @@
 //! - `cmsg`: control messages, read and written
 //! - `sys` `!`: every system call, behind one gate where a test makes it fail
 //! - `addr`, `fault`: addresses as the kernel writes them (`sockaddr_in`, `sockaddr_in6`); the faults on order
+//! - `proxy`: [`proxy`], headers that say who sent a datagram, read and written, pure
 //! - `call`: the calls by name
 //!
 //! # Errors
@@ -160,6 +162,7 @@ mod noise;
 mod options;
 mod packed;
 mod passed;
+pub mod proxy;
 mod refusal;
 mod region;
 mod report;
@@ -180,10 +183,10 @@ pub mod xdp;
 
 pub use addr::Family;
 pub use backing::Backing;
-pub use batch::{RecvBatch, Summary};
+pub use batch::RecvBatch;
 pub use bpf::{Arrivals, CoreCounter};
 pub use cmsg::{ControlMessage, ControlMessages};
-pub use datagram::{Datagram, MAX_SEGMENTS};
+pub use datagram::{Datagram, MAX_SEGMENTS, Summary};
 pub use datagrams::Datagrams;
 pub use engine::Engine;
 pub use group::{Group, wait_for_arrivals_under_way};

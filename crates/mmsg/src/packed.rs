@@ -16,8 +16,7 @@ use std::io;
 use std::iter::FusedIterator;
 
 use crate::backing::Backing;
-use crate::batch::Summary;
-use crate::datagram::{Datagram, Message};
+use crate::datagram::{Datagram, Message, Summary};
 use crate::shape::{BatchShape, Control};
 use crate::span::Span;
 

@@ -154,6 +154,20 @@ impl Region {
         self.own_block(slot).wrapping_add(self.layout.payload_offset())
     }
 
+    /// Writes two parts, one behind the other, into the payload of `slot` from its byte `at` on.
+    ///
+    /// # Safety
+    /// `slot` is below the number of slots, its payload has room for both from there on, neither part lies in the
+    /// arena, and nobody else looks at it.
+    pub(crate) unsafe fn write_payload(&self, slot: usize, at: usize, [first, second]: [&[u8]; 2]) {
+        // SAFETY: there is room, and nothing overlaps, by the caller.
+        unsafe {
+            let to = self.payload(slot).add(at);
+            ptr::copy_nonoverlapping(first.as_ptr(), to, first.len());
+            ptr::copy_nonoverlapping(second.as_ptr(), to.add(first.len()), second.len());
+        }
+    }
+
     fn own_block(&self, slot: usize) -> *mut u8 {
         self.base.as_ptr().wrapping_add(self.layout.blocks_at() + slot * self.layout.block_stride())
     }

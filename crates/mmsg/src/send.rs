@@ -107,7 +107,12 @@ impl SendBatch {
 
     /// Queues one datagram; `to` is `None` on a connected socket.
     pub fn push(&mut self, payload: &[u8], to: Option<SocketAddr>) -> Result<(), PushError> {
-        self.enqueue(payload, 0, to, None)
+        self.enqueue([&[], payload], 0, to, None)
+    }
+
+    /// Queues one datagram made of two parts, such as a header and what it is for; see [`push`](Self::push).
+    pub fn push_prefixed(&mut self, prefix: &[u8], payload: &[u8], to: Option<SocketAddr>) -> Result<(), PushError> {
+        self.enqueue([prefix, payload], 0, to, None)
     }
 
     /// Queues one datagram that leaves with the source address `from`, one of this host's: so a host with several
@@ -120,7 +125,7 @@ impl SendBatch {
         if from.is_ipv4() != to.ip().to_canonical().is_ipv4() {
             return Err(PushError::OtherFamily { from, to });
         }
-        self.enqueue(payload, 0, Some(to), Some(from))
+        self.enqueue([&[], payload], 0, Some(to), Some(from))
     }
 
     /// Queues a payload that the kernel cuts into datagrams of `segment_bytes`, the last one perhaps shorter: one
@@ -140,26 +145,32 @@ impl SendBatch {
         if segments > MAX_SEGMENTS {
             return Err(PushError::TooManySegments { segments });
         }
-        self.enqueue(payload, if segments > 1 { segment_bytes } else { 0 }, to, None)
+        self.enqueue([&[], payload], if segments > 1 { segment_bytes } else { 0 }, to, None)
     }
 
     /// Lets a datagram travel with the one queued last, the same way: one message that the kernel cuts in two. True
     /// when that could be done; false when it must be pushed by itself. It can be done while all datagrams of the
     /// message are equally long, but for the last one, which may be shorter, and while it does not get too long.
     pub fn join(&mut self, payload: &[u8]) -> bool {
+        self.join_prefixed(&[], payload)
+    }
+
+    /// The same for a datagram made of two parts, each with its own first part.
+    pub fn join_prefixed(&mut self, prefix: &[u8], payload: &[u8]) -> bool {
         let Some(slot) = self.queued.checked_sub(1).filter(|slot| *slot >= self.next) else { return false };
         let Queued { length, segment_bytes, source_bytes } = self.queue[slot];
         let first = if segment_bytes == 0 { length } else { segment_bytes };
         let is_open = first > 0 && length % first == 0 && length / first < JOINED_MAX;
-        let total = length + payload.len();
+        let added = prefix.len() + payload.len();
+        let total = length + added;
         let fits = total <= self.region.layout().slot_bytes.min(TRAIN_BYTES_MAX);
-        if !is_open || !fits || payload.is_empty() || payload.len() > first || (slot == self.next && self.is_begun()) {
+        if !is_open || !fits || added == 0 || added > first || (slot == self.next && self.is_begun()) {
             return false;
         }
-        // SAFETY: `slot` exists and holds `length` bytes; what is added ends within it (checked above). The payload
-        // comes from outside the arena, and `&mut self` means that nobody else looks.
+        // SAFETY: `slot` exists and holds `length` bytes; what is added ends within it (checked above). Both parts come
+        // from outside the arena, and `&mut self` means that nobody else looks.
         unsafe {
-            ptr::copy_nonoverlapping(payload.as_ptr(), self.region.payload(slot).add(length), payload.len());
+            self.region.write_payload(slot, length, [prefix, payload]);
             (*self.region.iovec(slot)).iov_len = total;
         }
         self.queue[slot] = Queued { length: total, segment_bytes: first, source_bytes };
@@ -174,27 +185,28 @@ impl SendBatch {
 
     fn enqueue(
         &mut self,
-        payload: &[u8],
+        parts: [&[u8]; 2],
         segment_bytes: usize,
         to: Option<SocketAddr>,
         from: Option<IpAddr>,
     ) -> Result<(), PushError> {
+        let length = parts[0].len() + parts[1].len();
         let (slot, slot_bytes) = (self.queued, self.region.layout().slot_bytes);
         if slot == self.slots() {
             return Err(PushError::Full);
         }
-        if payload.len() > slot_bytes {
-            return Err(PushError::TooLong { length: payload.len(), slot_bytes });
+        if length > slot_bytes {
+            return Err(PushError::TooLong { length, slot_bytes });
         }
         let name = to.map(addr::encode);
         let source = from.map(cmsg::encode_source);
         let source = source.as_ref().map_or(&[][..], |(bytes, length)| &bytes[..*length]);
         let header = self.region.header(slot);
-        // SAFETY: `slot` exists. Payload, name and source have room for what is copied (checked above, and by the
+        // SAFETY: `slot` exists. The parts, name and source have room for what is copied (checked above, and by the
         // layout for the other two), come from outside the arena, and `&mut self` means that nobody else looks.
         unsafe {
-            ptr::copy_nonoverlapping(payload.as_ptr(), self.region.payload(slot), payload.len());
-            (*self.region.iovec(slot)).iov_len = payload.len();
+            self.region.write_payload(slot, 0, parts);
+            (*self.region.iovec(slot)).iov_len = length;
             let inner = &raw mut (*header).msg_hdr;
             (*inner).msg_name = ptr::null_mut();
             (*inner).msg_namelen = 0;
@@ -206,7 +218,7 @@ impl SendBatch {
             }
             ptr::copy_nonoverlapping(source.as_ptr(), self.region.control(slot), source.len());
         }
-        self.queue[slot] = Queued { length: payload.len(), segment_bytes, source_bytes: source.len() };
+        self.queue[slot] = Queued { length, segment_bytes, source_bytes: source.len() };
         self.end_control(slot);
         self.queued += 1;
         Ok(())

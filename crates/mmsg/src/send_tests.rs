@@ -150,3 +150,16 @@ fn nothing_joins_a_message_that_is_partly_sent() {
     batch.refused = Some(libc::EIO);
     assert!(!batch.join(b"cc"));
 }
+
+#[test]
+fn datagrams_of_two_parts_travel_together_while_both_parts_together_are_equally_long() {
+    let mut batch = SendBatch::new(2, 20).expect("memory");
+    batch.push_prefixed(b"AA", b"one", None).expect("a free slot");
+    assert!(!batch.join_prefixed(b"AAA", b"four"), "longer than the first");
+    assert!(batch.join_prefixed(b"BBB", b"to") && batch.join_prefixed(b"C", b""));
+    assert!(!batch.join_prefixed(b"D", b""), "behind a shorter one");
+    assert_eq!(follow(batch.region.header(0)), (Vec::new(), b"AAoneBBBtoC".to_vec(), true));
+    assert_eq!(batch.queue[0].datagrams(), 3);
+    let refused = batch.push_prefixed(b"AAAAAAAAAA", b"12345678901", None);
+    assert!(matches!(refused, Err(PushError::TooLong { length: 21, slot_bytes: 20 })), "{refused:?}");
+}

@@ -16,11 +16,20 @@ const UDP: u8 = 17;
 const HOPS: u8 = 64;
 const DO_NOT_FRAGMENT: u8 = 0x40;
 
-/// Who sent a datagram: the one place that is asked. The kernel says it of every UDP datagram; should it ever not, the
-/// unspecified address says so without inventing a sender.
+/// Who sent a datagram: the one place that is asked. The kernel says it of every UDP datagram, and a listener behind
+/// proxies takes their word; should nobody ever say it, the unspecified address says so without inventing a sender.
 #[inline]
 pub fn source(datagram: &mmsg::Datagram<'_>) -> SocketAddr {
     datagram.source().unwrap_or(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)))
+}
+
+/// Where a datagram went to that came to a socket bound to `bound`, as exactly as is known.
+pub fn destination(datagram: &mmsg::Datagram<'_>, bound: SocketAddr) -> SocketAddr {
+    let mut destination = bound;
+    if let Some(ip) = datagram.destination() {
+        destination.set_ip(ip);
+    }
+    destination
 }
 
 /// How long the headers between these addresses are.

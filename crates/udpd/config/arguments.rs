@@ -5,20 +5,20 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use super::check::relay;
 use super::daemon::Daemon;
-use super::host::local_addresses;
 use super::listener::{LANES_MAX, Lanes, Listener};
 use super::sinks::{Common, Sink};
 use super::steer::Steer;
 use super::whole::Config;
 use crate::exit::{ExitCode, Failure};
+use crate::os::lookup::local_addresses;
 use crate::os::paths;
 use crate::sink::settings::Target;
 use crate::sink::types::SINK_TYPES;
 use crate::sink::written::{Uri, wrong};
 use crate::text::address;
 use crate::text::advice::Advice;
+use crate::text::peer::Peer;
 
 /// See [`Config::from_arguments`].
 pub(super) fn configure(
@@ -60,8 +60,9 @@ pub(super) fn configure(
         }
         daemon.stats_on_exit = Some(path);
     }
-    if let Target::Addresses(&[to]) = sink.settings.target()
-        && relay::reaches(to, address, &local_addresses())
+    if let Target::Peers(peers) = sink.settings.target()
+        && let [&Peer::Address(to)] = peers[..]
+        && address::reaches(to, address, &local_addresses())
     {
         let what = format!("--listen receives on {to}: each datagram would come back forever");
         return Err(usage("--to", Advice::new(what, "send it elsewhere")));

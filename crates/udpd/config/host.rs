@@ -4,10 +4,7 @@
 //! is not an error: what cannot be known is not refused here and fails later, if it does, with its own message.
 
 use std::fs;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-
-use nix::sys::socket::SockaddrStorage;
 
 use super::steer::Steer;
 use crate::text::advice::Advice;
@@ -134,17 +131,6 @@ impl Host {
     }
 }
 
-/// The addresses of this host's interfaces. One that a local route alone makes this host's is not among them.
-pub(super) fn local_addresses() -> Vec<IpAddr> {
-    let all = nix::ifaddrs::getifaddrs().into_iter().flatten().filter_map(|found| found.address);
-    let address = |address: SockaddrStorage| match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
-        (Some(v4), _) => Some(IpAddr::V4(v4.ip())),
-        (_, Some(v6)) => Some(IpAddr::V6(v6.ip())),
-        _ => None,
-    };
-    all.filter_map(address).collect()
-}
-
 fn cores(cpus: &[usize]) -> String {
     format!("{} {}", if cpus.len() == 1 { "core" } else { "cores" }, steer::format_core_list(cpus))
 }
@@ -156,11 +142,6 @@ fn is(cpus: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_addresses_of_this_host_have_that_of_loopback_among_them() {
-        assert!(local_addresses().contains(&IpAddr::from([127, 0, 0, 1])));
-    }
 
     fn host_with(present: &str, online: &str, allowed: &str) -> (tempfile::TempDir, Host) {
         let root = tempfile::tempdir().expect("a temporary directory");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::multicast::Multicast;
 use super::names::check_name;
-use crate::policy::{Access, Limit, RateLimit};
+use crate::policy::{Access, Limit, Proxies, RateLimit};
 use crate::settings::kinds::{Count, Flag, Flat, Inner, Names, OneOrMore, Optional, Or, Size, Span, Text, Words};
 use crate::settings::{Field, Findings, Key, Kind, settings};
 use crate::text::address;
@@ -60,6 +60,8 @@ settings! {
         multicast: Multicast = {}, Flat;
         /// Whose datagrams it takes.
         access: Access = {}, Flat;
+        /// The proxies before it.
+        proxies: Proxies = {}, Flat;
         /// What one source address may send to one lane.
         rate_limit: Option<Limit> = {}, RateLimit;
         /// The sequence number that its datagrams carry. "" = none: then nobody can tell what never reached this host.

@@ -150,16 +150,12 @@ impl Encoder {
 
     fn record<'a>(&'a self, batch: &LaneBatch, datagram: &Datagram<'a>) -> Record<'a> {
         let scene = &self.scenes[batch.lane];
-        let mut destination = scene.address;
-        if let Some(ip) = datagram.destination() {
-            destination.set_ip(ip);
-        }
         Record {
             listener: &scene.listener,
             lane: scene.lane,
             arrival: datagram.arrival_since_epoch().unwrap_or(self.now),
             source: headers::source(datagram),
-            destination,
+            destination: headers::destination(datagram, scene.address),
             payload: datagram.payload(),
             length: datagram.length(),
         }

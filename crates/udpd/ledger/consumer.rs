@@ -4,7 +4,6 @@
 //! A consumer may serve a thousand listeners and hand on the datagrams of one of them. So it publishes what has changed
 //! and no more, and there may be a thousand consumers, so each has places for its own listeners only.
 
-use std::net::SocketAddr;
 use std::ops::{Index, IndexMut, Range};
 
 use super::counter::Counters;
@@ -102,13 +101,14 @@ impl ConsumerLedger {
 /// The published side of one destination.
 #[derive(Debug)]
 pub struct DestinationLedger {
-    address: SocketAddr,
+    /// As it is written.
+    address: String,
     counts: Published<DestinationTally>,
 }
 
 impl DestinationLedger {
-    pub fn new(address: SocketAddr) -> Self {
-        Self { address, counts: Published::default() }
+    pub fn new(address: impl ToString) -> Self {
+        Self { address: address.to_string(), counts: Published::default() }
     }
 
     pub fn publish(&self, tally: &DestinationTally) {
@@ -119,10 +119,10 @@ impl DestinationLedger {
     pub fn sum<'l>(ledgers: impl Iterator<Item = &'l DestinationLedger>) -> Vec<DestinationSnapshot> {
         let mut sums: Vec<DestinationSnapshot> = Vec::new();
         for ledger in ledgers {
-            let (address, counts) = (ledger.address.to_string(), ledger.counts.read());
-            match sums.iter_mut().find(|sum| sum.address == address) {
+            let counts = ledger.counts.read();
+            match sums.iter_mut().find(|sum| sum.address == ledger.address) {
                 Some(sum) => sum.counts.add(&counts),
-                None => sums.push(DestinationSnapshot { address, counts }),
+                None => sums.push(DestinationSnapshot { address: ledger.address.clone(), counts }),
             }
         }
         sums

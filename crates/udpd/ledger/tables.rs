@@ -49,6 +49,12 @@ counters! {
         unsplit: "A GRO train without its segment size; counts as one.", cure = "Set `gro = \"off\"`.";
         unread: "It was in the socket at the end, and its receiver could not take it.",
             cure = "See the log: the kernel denies receive calls.", is_quiet = true;
+        proxy_missing: "It came from `proxy_from` without a PROXY header.",
+            cure = "Have the proxy send PROXY protocol v2, or take its address out of `proxy_from`.";
+        proxy_malformed: "It came from `proxy_from` with a PROXY header that is damaged, unknown or cut off.",
+            cure = "See what the proxy sends; raise `max_length` if headers are longer.";
+        proxy_untrusted: "It begins with a PROXY header and did not come from `proxy_from`.",
+            cure = "Add the proxy to `proxy_from`, if it is one of yours.";
     }
 }
 

@@ -25,6 +25,8 @@ pub enum Duty {
     SourceKeepingRelay,
     /// A consumer with a client library of its own, which looks up names, connects and has threads.
     BrokerClient,
+    /// Looks up names of hosts.
+    Resolver,
     /// Begins, finishes and removes files.
     Keeper,
     /// Answers on the control socket, or for metrics.
@@ -37,7 +39,7 @@ pub enum Duty {
     Watchdog,
     /// Makes what a changed configuration needs: it has what any of the others has, and no right besides.
     Maker,
-    /// The same where there is a sink with a client library of its own.
+    /// The same where there is a sink with a client library of its own, or one that looks up names.
     BrokerMaker,
     /// The process beside the daemon that keeps rights for it.
     Warden,
@@ -47,7 +49,7 @@ pub enum Duty {
 
 impl Duty {
     /// Those that a sandbox knows.
-    pub const CONFINED: [Self; 17] = [
+    pub const CONFINED: [Self; 18] = [
         Self::Main,
         Self::Receiver,
         Self::RingReceiver,
@@ -57,6 +59,7 @@ impl Duty {
         Self::Relay,
         Self::SourceKeepingRelay,
         Self::BrokerClient,
+        Self::Resolver,
         Self::Keeper,
         Self::Window,
         Self::Log,
@@ -81,13 +84,14 @@ impl fmt::Display for Duty {
             Self::Relay => "consumer (udp)",
             Self::SourceKeepingRelay => "consumer (udp, keep_source)",
             Self::BrokerClient => "consumer (kafka)",
+            Self::Resolver => "lookup of names",
             Self::Keeper => "keeper of files",
             Self::Window => "control socket and metrics",
             Self::Log => "log",
             Self::Signals => "signals",
             Self::Watchdog => "watchdog",
             Self::Maker => "reload",
-            Self::BrokerMaker => "reload (kafka)",
+            Self::BrokerMaker => "reload (names, kafka)",
             Self::Warden => "warden",
             Self::Main => "main",
         })

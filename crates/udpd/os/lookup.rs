@@ -4,11 +4,14 @@
 //! what the name means later is nobody's question while the command runs.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+
+use nix::sys::socket::SockaddrStorage;
 
 use crate::exit::{ExitCode, Failure};
 use crate::text::address;
 use crate::text::advice::Advice;
+use crate::text::peer::host_name;
 
 /// Somebody to send to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,18 +54,25 @@ fn destination_by(
     Ok(Destination { address, looked_up: Some(format!("{text} is {address}{also}")) })
 }
 
-/// The host in `HOST:PORT` when that is the name of one.
-fn host_name(text: &str) -> Option<&str> {
-    let (host, port) = text.rsplit_once(':')?;
-    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
-    let is_number = host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let has_port = port.parse::<u16>().is_ok_and(|port| port > 0);
-    (has_port && !host.is_empty() && host.bytes().all(is_name) && !is_number).then_some(host)
+/// The addresses of this host's interfaces. One that a local route alone makes this host's is not among them.
+pub fn local_addresses() -> Vec<IpAddr> {
+    let all = nix::ifaddrs::getifaddrs().into_iter().flatten().filter_map(|found| found.address);
+    let address = |address: SockaddrStorage| match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+        (Some(v4), _) => Some(IpAddr::V4(v4.ip())),
+        (_, Some(v6)) => Some(IpAddr::V6(v6.ip())),
+        _ => None,
+    };
+    all.filter_map(address).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_addresses_of_this_host_have_that_of_loopback_among_them() {
+        assert!(local_addresses().contains(&IpAddr::from([127, 0, 0, 1])));
+    }
 
     fn by(text: &str, found: &[&str]) -> Result<Destination, Failure> {
         let found: Vec<SocketAddr> = found.iter().map(|one| one.parse().expect(one)).collect();

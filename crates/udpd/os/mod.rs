@@ -7,6 +7,7 @@ pub mod duty;
 pub mod holder;
 pub mod interrupt;
 pub mod lookup;
+pub mod names;
 pub mod notify;
 pub(crate) mod paths;
 pub mod signals;

@@ -177,6 +177,7 @@ fn live(
         ledger,
         lane: setup.index,
         drop_truncated: setup.listener.on_truncate == OnTruncate::Drop,
+        unwrapper: setup.unwrapper.clone(),
         observer,
         policy,
         gather: setup.listener.gather,

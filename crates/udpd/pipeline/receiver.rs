@@ -24,7 +24,7 @@ use crate::handover::route::{NotTaken, Route};
 use crate::handover::stamp::Stamp;
 use crate::ledger::{LaneLedger, LaneTally};
 use crate::os::crew;
-use crate::policy::Policy;
+use crate::policy::{Policy, Unwrapper};
 use crate::upstream::Observer;
 
 /// How long the socket may still be read once the pipeline no longer waits. Only arrivals that could not be refused
@@ -71,6 +71,8 @@ pub struct Receiver {
     pub lane: usize,
     /// Drop what is longer than a slot.
     pub drop_truncated: bool,
+    /// What takes off headers that name the true senders, where there are any.
+    pub unwrapper: Option<Unwrapper>,
     /// What reads the numbers of its datagrams, where they have any.
     pub observer: Option<Box<Observer>>,
     /// What is refused, where the listener refuses anything.
@@ -263,6 +265,9 @@ impl Receiver {
         tally.bytes += summary.bytes;
         tally.dropped.unsplit += summary.unsplit;
         tally.truncated += summary.truncated;
+        if let Some(unwrapper) = &self.unwrapper {
+            unwrapper.apply(batch, &mut tally.dropped);
+        }
         if let Some(now) = arrived {
             self.ledger.count_senders(batch, BATCHES_PER_SAMPLE, now);
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::config::{Config, Listener};
 use crate::plan::{LanePlan, Plan};
-use crate::policy::{Access, AccessList, Offences};
+use crate::policy::{Access, AccessList, Offences, Unwrapper};
 use crate::upstream::Upstream;
 
 /// What a lane needs before it can make anything, and what another socket for it is made from.
@@ -15,6 +15,8 @@ pub struct LaneSetup {
     pub index: usize,
     pub plan: LanePlan,
     pub listener: Arc<Listener>,
+    /// What takes PROXY headers off, where it is behind proxies.
+    pub unwrapper: Option<Unwrapper>,
     /// Whose datagrams it takes, when not everybody's.
     pub access: Option<Arc<AccessList>>,
     /// Who exceeds its rate limit, where it has one.
@@ -31,13 +33,13 @@ impl LaneSetup {
         let shared = |(index, listener): (usize, &Listener)| {
             let lanes = plan.lanes.iter().filter(|lane| lane.listener == index).count();
             let upstream = listener.sequence.map(|sequence| Upstream::new(sequence, lanes, listener.gro));
-            (Arc::new(listener.clone()), access_list(&listener.access), upstream)
+            (Arc::new(listener.clone()), Unwrapper::new(&listener.proxies), access_list(&listener.access), upstream)
         };
         let listeners: Vec<_> = config.listeners.iter().enumerate().map(shared).collect();
         let setup = |(index, plan): (usize, &LanePlan)| {
-            let (listener, access, upstream) = listeners[plan.listener].clone();
+            let (listener, unwrapper, access, upstream) = listeners[plan.listener].clone();
             let offences = listener.rate_limit.map(|_| Arc::default());
-            Self { index, plan: plan.clone(), listener, access, offences, upstream, is_said: false }
+            Self { index, plan: plan.clone(), listener, unwrapper, access, offences, upstream, is_said: false }
         };
         plan.lanes.iter().enumerate().map(setup).collect()
     }

@@ -36,7 +36,7 @@ impl Descriptors {
             match sink.settings.target() {
                 Target::Nowhere | Target::Stdout => {}
                 Target::Files(path) => files += 2 * planned.files(&config.listeners, &sink.name, path).len(),
-                Target::Addresses(addresses) => connections += planned.consumers * addresses.len(),
+                Target::Peers(peers) => connections += planned.consumers * peers.len(),
                 Target::Elsewhere(_) => connections += planned.consumers,
             }
         }

@@ -11,6 +11,7 @@
 mod access;
 mod limiter;
 mod offences;
+mod proxy;
 mod settings;
 
 use std::sync::Arc;
@@ -24,7 +25,8 @@ use crate::ledger::tables::ListenerDropped;
 pub use access::AccessList;
 pub use limiter::{RateLimiter, TABLE_BYTES};
 pub use offences::{NAMED_MAX, Offence, Offences, Others};
-pub use settings::{Access, Limit, RATE_LIMIT_MAX};
+pub use proxy::Unwrapper;
+pub use settings::{Access, Limit, Proxies, RATE_LIMIT_MAX};
 pub(crate) use settings::{RateLimit, parse_network};
 
 /// The policy of one lane.

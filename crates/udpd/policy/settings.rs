@@ -1,4 +1,4 @@
-//! `allow`, `deny` and `rate_limit`: as they may be written.
+//! `allow`, `deny`, `rate_limit` and `proxy_protocol`: as they may be written.
 //!
 //! What is unclear is refused rather than guessed: an address without a length may be meant as that one host or as the
 //! whole network it begins, and one with bits behind its length is a slip in either.
@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, ip_mask_to_prefix};
 
-use crate::settings::kinds::{Count, Inner, List};
+use crate::settings::kinds::{Count, Inner, List, Words};
 use crate::settings::{Field, Findings, Key, Kind, settings};
 use crate::text::advice::Advice;
 
@@ -19,6 +19,17 @@ settings! {
         allow: Vec<IpNet> = [] like ["10.0.0.0/8"], List(parse_network);
         /// Networks to refuse.
         deny: Vec<IpNet> = [] like ["10.9.0.0/16"], List(parse_network);
+    }
+}
+
+settings! {
+    /// Who may say that somebody else has sent a datagram.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Proxies {
+        /// Whether datagrams begin with a header that names their true sender: of the PROXY protocol, version 2.
+        protocol as proxy_protocol: bool = "off", Words(&[("off", false), ("v2", true)]);
+        /// The networks of those that put it there. What comes from elsewhere must begin with none.
+        from as proxy_from: Vec<IpNet> = [] like ["10.0.0.5/32"], List(parse_network);
     }
 }
 

@@ -246,6 +246,7 @@ fn allowed(duty: Duty) -> Vec<&'static [i64]> {
         Duty::RingReceiver => &[RECEIVE, RING, older::POLL],
         Duty::UnixClient | Duty::Relay | Duty::SourceKeepingRelay => &[SEND, older::POLL],
         Duty::BrokerClient => &[SEND, LOOK, THREADS, LIBRARY, older::LOOK, older::LIBRARY],
+        Duty::Resolver => &[SEND, LOOK, LIBRARY, older::LOOK, older::LIBRARY],
         Duty::Keeper => &[LOOK, KEEP, older::LOOK, older::KEEP],
         Duty::Window => &[LOOK, SERVE, THREADS, older::LOOK],
         Duty::Watchdog => &[LOOK, older::LOOK, &[libc::SYS_sendto, libc::SYS_sendmsg]],
@@ -287,7 +288,7 @@ fn judged(duty: Duty) -> Result<Vec<(i64, Rules)>, BackendError> {
         Duty::Relay => datagrams()?,
         Duty::SourceKeepingRelay => [datagrams()?, raw()?].concat(),
         // The resolver asks the kernel for addresses and, on some hosts, a daemon of the C library for names.
-        Duty::BrokerClient | Duty::BrokerMaker => {
+        Duty::BrokerClient | Duty::Resolver | Duty::BrokerMaker => {
             [vec![family(libc::AF_UNIX)?, family(libc::AF_NETLINK)?], datagrams()?, streams()?].concat()
         }
         Duty::Main | Duty::Maker => [vec![family(libc::AF_UNIX)?, family(libc::AF_NETLINK)?], datagrams()?].concat(),

@@ -18,19 +18,19 @@ fn only_duties_that_begin_files_open_any() {
     let opens = |duty: &Duty| allowed(*duty).into_iter().flatten().any(|&call| call == libc::SYS_openat);
     let opening: Vec<Duty> = Duty::CONFINED.into_iter().filter(opens).collect();
     let makers = [Duty::Maker, Duty::BrokerMaker];
-    let expected = [Duty::Main, Duty::BrokerClient, Duty::Keeper, Duty::Window, Duty::Watchdog];
+    let expected = [Duty::Main, Duty::BrokerClient, Duty::Resolver, Duty::Keeper, Duty::Window, Duty::Watchdog];
     assert_eq!(opening, [&expected[..], &makers].concat());
 }
 
 #[test]
-fn only_duties_with_brokers_make_streams_to_other_hosts() {
+fn only_duties_with_brokers_and_names_make_streams_to_other_hosts() {
     let streams = format!("{:?}", streams().expect("rules"));
     let makes_streams = |duty: &Duty| {
         let sockets = judged(*duty).expect("rules").into_iter().find(|(call, _)| *call == libc::SYS_socket);
         sockets.is_some_and(|(_, rules)| format!("{rules:?}").contains(streams.trim_matches(['[', ']'])))
     };
     let making: Vec<Duty> = Duty::CONFINED.into_iter().filter(makes_streams).collect();
-    assert_eq!(making, [Duty::BrokerClient, Duty::BrokerMaker]);
+    assert_eq!(making, [Duty::BrokerClient, Duty::Resolver, Duty::BrokerMaker]);
 }
 
 #[test]

@@ -28,7 +28,7 @@ impl Attempt {
     pub fn is_granted(&self) -> bool {
         match self.what {
             RAW_SOCKET => self.duty == Duty::SourceKeepingRelay,
-            STREAM_SOCKET => matches!(self.duty, Duty::BrokerClient | Duty::BrokerMaker),
+            STREAM_SOCKET => matches!(self.duty, Duty::BrokerClient | Duty::Resolver | Duty::BrokerMaker),
             _ => false,
         }
     }

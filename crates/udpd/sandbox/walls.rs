@@ -24,6 +24,7 @@ pub struct Reaches {
     pub windows: Reach,
     pub keepers: Reach,
     pub broker_clients: Reach,
+    pub resolvers: Reach,
     pub watchdog: Reach,
     pub maker: Reach,
 }
@@ -89,6 +90,7 @@ impl Reaches {
             Duty::Window => Some(&self.windows),
             Duty::Keeper => Some(&self.keepers),
             Duty::BrokerClient => Some(&self.broker_clients),
+            Duty::Resolver => Some(&self.resolvers),
             Duty::Maker | Duty::BrokerMaker => Some(&self.maker),
             Duty::Watchdog => Some(&self.watchdog),
             _ => None,

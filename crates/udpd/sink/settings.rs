@@ -3,7 +3,6 @@
 
 use std::any::Any;
 use std::fmt;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -17,6 +16,7 @@ use crate::handover::Caller;
 use crate::ledger::{DestinationLedger, FileLedger};
 use crate::os::crew::Crew;
 use crate::os::duty::Duty;
+use crate::text::peer::Peer;
 
 /// The settings of a sink of any type; cheap to clone.
 pub type AnySettings = Arc<dyn SinkSettings>;
@@ -27,6 +27,11 @@ pub trait SinkSettings: Any + fmt::Debug + Send + Sync {
 
     /// Whether it records when a datagram came and where it went to.
     fn records_arrival(&self) -> bool {
+        false
+    }
+
+    /// Whether it records where a datagram went to, and no more of its arrival.
+    fn records_destination(&self) -> bool {
         false
     }
 
@@ -87,8 +92,8 @@ pub enum Target<'a> {
     Stdout,
     /// Files; the path holds names and codes for the time that are not filled in yet.
     Files(&'a str),
-    /// Datagrams as they are to these addresses.
-    Addresses(&'a [SocketAddr]),
+    /// Datagrams to these.
+    Peers(Vec<&'a Peer>),
     /// Elsewhere, in words: "the topic x of y".
     Elsewhere(String),
 }
@@ -100,12 +105,19 @@ pub struct Needs {
     pub duty: Duty,
     /// What they read besides.
     pub reads: Vec<PathBuf>,
+    /// Threads beside them look up names of hosts.
+    pub names: bool,
 }
 
 impl Needs {
     /// Those of consumers that read nothing.
     pub fn only(duty: Duty) -> Self {
-        Self { duty, reads: Vec::new() }
+        Self { duty, reads: Vec::new(), names: false }
+    }
+
+    /// Whether somebody looks up names of hosts, here or in a library.
+    pub fn looks_up(&self) -> bool {
+        self.names || self.duty == Duty::BrokerClient
     }
 }
 

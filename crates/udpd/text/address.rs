@@ -1,16 +1,19 @@
 //! Addresses to listen on: what may be written, and which two of them would take each other's datagrams.
 //!
 //! Names of hosts are never looked up here: what a resolver answers at start is not what the operator read, and a
-//! daemon that waits for DNS at boot is a daemon that is not listening. Only a command line may have one, see `lookup`.
+//! daemon that waits for DNS at boot is a daemon that is not listening. Only who sends may have one, see `peer`.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::text::advice::Advice;
 
 /// An address that only this host reaches, where the operator names nothing better.
 pub(crate) fn parse_metrics(text: &str) -> Result<SocketAddr, Advice> {
-    parse(text, &Example { host: "127.0.0.1", host_noun: "for this host alone", port: "9817" })
+    parse(
+        text,
+        &Example { host: "127.0.0.1", host_noun: "for this host alone", port: "9817", instead_of_name: NOT_LOOKED_UP },
+    )
 }
 
 /// What to suggest for a part that is missing.
@@ -18,7 +21,11 @@ struct Example {
     host: &'static str,
     host_noun: &'static str,
     port: &'static str,
+    /// What to write for a name.
+    instead_of_name: &'static str,
 }
+
+const NOT_LOOKED_UP: &str = "names are not looked up: write the IP address";
 
 /// An address to bind, with a port that is not 0.
 fn parse(text: &str, example: &Example) -> Result<SocketAddr, Advice> {
@@ -46,7 +53,8 @@ fn with_interface_number(text: &str) -> Result<Cow<'_, str>, Advice> {
 
 /// An address that datagrams can be received on by this version.
 pub(crate) fn parse_listener(text: &str) -> Result<SocketAddr, Advice> {
-    let example = Example { host: "0.0.0.0", host_noun: "for every IPv4 address", port: "514" };
+    let example =
+        Example { host: "0.0.0.0", host_noun: "for every IPv4 address", port: "514", instead_of_name: NOT_LOOKED_UP };
     let address = parse(text, &example)?;
     check_v6(text, address)?;
     Ok(address)
@@ -70,7 +78,12 @@ fn check_v6(text: &str, address: SocketAddr) -> Result<(), Advice> {
 
 /// An address that datagrams can be sent to.
 pub(crate) fn parse_destination(text: &str) -> Result<SocketAddr, Advice> {
-    let example = Example { host: "10.0.0.9", host_noun: "with the address of the destination", port: "514" };
+    let example = Example {
+        host: "10.0.0.9",
+        host_noun: "with the address of the destination",
+        port: "514",
+        instead_of_name: "write an IP address, or a name of letters, digits, dashes and dots",
+    };
     let address = parse(text, &example)?;
     check_v6(text, address)?;
     if address.ip() == Ipv4Addr::BROADCAST {
@@ -82,7 +95,7 @@ pub(crate) fn parse_destination(text: &str) -> Result<SocketAddr, Advice> {
 
 /// Why `text` is no address with a port.
 fn explain(text: &str, example: &Example) -> Advice {
-    let Example { host: own, host_noun, port: own_port } = example;
+    let Example { host: own, host_noun, port: own_port, instead_of_name } = example;
     let right = format!("such as \"{own}:{own_port}\"");
     if text.is_empty() {
         return Advice::new("the address is empty", format!("write an address and a port, {right}"));
@@ -123,8 +136,23 @@ fn explain(text: &str, example: &Example) -> Advice {
     if host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') || host.starts_with('[') {
         return Advice::new(format!("{host:?} in {text:?} is not an IP address"), format!("write one {right}"));
     }
-    let cure = format!("names are not looked up: write the IP address, {right}");
+    let cure = format!("{instead_of_name}, {right}");
     Advice::new(format!("{host:?} in {text:?} is not an IP address"), cure)
+}
+
+/// Whether what is sent to `destination` arrives at a socket of this host that is bound to `listener`; `local` are the
+/// addresses of this host.
+pub(crate) fn reaches(destination: SocketAddr, listener: SocketAddr, local: &[IpAddr]) -> bool {
+    let (to, bound) = (destination.ip().to_canonical(), listener.ip().to_canonical());
+    let here = to.is_loopback() || to.is_unspecified() || local.contains(&to);
+    let matches = match bound {
+        // A socket on [::] takes IPv4 as well.
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => here,
+        IpAddr::V4(bound) if bound.is_unspecified() => here && to.is_ipv4(),
+        // What is sent to the unspecified address goes to loopback.
+        _ => to == bound || (to.is_unspecified() && bound.is_loopback() && to.is_ipv4() == bound.is_ipv4()),
+    };
+    destination.port() == listener.port() && matches
 }
 
 /// True when a socket on `a` and one on `b`, both on the same interface or on none, would both match some datagram.
@@ -151,6 +179,32 @@ mod tests {
         assert!(!overlapping("0.0.0.0:514", "0.0.0.0:515"));
         assert!(!overlapping("0.0.0.0:514", "[::1]:514"));
         assert!(!overlapping("10.0.0.1:514", "10.0.0.2:514"));
+    }
+
+    #[test]
+    fn what_comes_back_is_told_from_what_does_not() {
+        let local: Vec<IpAddr> = vec!["10.0.0.1".parse().expect("an address"), "fd00::1".parse().expect("an address")];
+        let reaching = |to: &str, bound: &str| reaches(to.parse().expect(to), bound.parse().expect(bound), &local);
+        for (to, bound) in [
+            ("10.0.0.1:514", "10.0.0.1:514"),
+            ("10.0.0.1:514", "0.0.0.0:514"),
+            ("127.9.9.9:514", "0.0.0.0:514"),
+            ("10.0.0.1:514", "[::]:514"),
+            ("[fd00::1]:514", "[::]:514"),
+            ("[::ffff:10.0.0.1]:514", "0.0.0.0:514"),
+            ("0.0.0.0:514", "127.0.0.1:514"),
+        ] {
+            assert!(reaching(to, bound), "{to} reaches {bound}");
+        }
+        for (to, bound) in [
+            ("10.0.0.1:515", "10.0.0.1:514"),
+            ("10.0.0.2:514", "0.0.0.0:514"),
+            ("10.0.0.2:514", "[::]:514"),
+            ("[fd00::1]:514", "0.0.0.0:514"),
+            ("10.0.0.1:514", "127.0.0.1:514"),
+        ] {
+            assert!(!reaching(to, bound), "{to} does not reach {bound}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 pub(crate) mod address;
 pub mod advice;
 pub mod calendar;
+pub mod peer;
 pub(crate) mod roff;
 pub mod suggest;
 pub mod tables;

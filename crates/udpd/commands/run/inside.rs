@@ -85,8 +85,8 @@ impl Inside {
         let config = Config { daemon: before.daemon.clone(), ..config.clone() };
         let wanted = reaches(&config, plan, None).maker;
         if wanted.connects && !sandbox.may_connect() {
-            let message = "cannot connect to a broker: Permission denied, udpd was started without a sink of type \
-                           \"kafka\" and has given up what one needs";
+            let message = "cannot look up a name or connect to a broker: Permission denied, udpd was started without a \
+                           sink that does and has given up what one needs";
             return Err(Failure::new(ExitCode::Permission, message));
         }
         let Some(open) = sandbox.reach_of_maker() else { return Ok(()) };
@@ -156,7 +156,9 @@ pub(in crate::commands) fn reaches(config: &Config, plan: &Plan, file: Option<&P
     // Whoever manages the network makes links of these.
     let of_the_resolver = OF_THE_RESOLVER.iter().flat_map(|path| with_behind_link(Some(Path::new(path))));
     let of_libraries = OF_LIBRARIES.map(PathBuf::from).into_iter().chain(kernel()).chain(of_the_resolver);
-    let mut broker_clients = Reach { read: of_libraries.collect(), write: Vec::new(), connects: true };
+    // An answer that does not fit a datagram comes by TCP.
+    let resolvers = Reach { read: of_libraries.collect(), write: Vec::new(), connects: true };
+    let mut broker_clients = resolvers.clone();
     for (sink, planned) in config.sinks.iter().zip(&plan.sinks) {
         broker_clients.read.extend(sink.settings.needs().reads);
         if let Target::Files(path) = sink.settings.target() {
@@ -166,7 +168,7 @@ pub(in crate::commands) fn reaches(config: &Config, plan: &Plan, file: Option<&P
     }
     keepers.write.sort();
     keepers.write.dedup();
-    let connects = has_brokers(config);
+    let connects = looks_up(config);
     let of_brokers = broker_clients.read.iter().filter(|_| connects);
     let maker = Reach {
         read: windows.read.iter().chain(of_brokers).cloned().chain(own_file).collect(),
@@ -174,17 +176,17 @@ pub(in crate::commands) fn reaches(config: &Config, plan: &Plan, file: Option<&P
         connects,
     };
     let watchdog = Reach { read: kernel(), ..Reach::default() };
-    Reaches { main, windows, keepers, broker_clients, watchdog, maker }
+    Reaches { main, windows, keepers, broker_clients, resolvers, watchdog, maker }
 }
 
-/// Whether anybody connects to other hosts. No file holds a name that is looked up, so nobody else needs a resolver.
-fn has_brokers(config: &Config) -> bool {
-    config.sinks.iter().any(|sink| sink.settings.needs().duty == Duty::BrokerClient)
+/// Whether anybody looks up names, or connects to other hosts.
+fn looks_up(config: &Config) -> bool {
+    config.sinks.iter().map(|sink| sink.settings.needs()).any(|needs| needs.looks_up())
 }
 
 /// What the thread is there for that makes what a changed configuration needs.
 pub(super) fn duty_of_maker(config: &Config) -> Duty {
-    if has_brokers(config) { Duty::BrokerMaker } else { Duty::Maker }
+    if looks_up(config) { Duty::BrokerMaker } else { Duty::Maker }
 }
 
 /// What the threads of this daemon are there for, each once.
@@ -192,6 +194,7 @@ pub(in crate::commands) fn duties(config: &Config) -> Vec<Duty> {
     let is_used = |duty: &Duty| match duty {
         Duty::Warden => sandbox::has_rights_over_sockets(),
         Duty::Maker | Duty::BrokerMaker => *duty == duty_of_maker(config),
+        Duty::Resolver => config.sinks.iter().any(|sink| sink.settings.needs().names),
         Duty::Follower => config.listeners.iter().any(|listener| listener.sequence.is_some()),
         Duty::Keeper => config.sinks.iter().any(|sink| matches!(sink.settings.target(), Target::Files(_))),
         Duty::Writer | Duty::UnixClient | Duty::Relay | Duty::SourceKeepingRelay | Duty::BrokerClient => {

@@ -20,6 +20,7 @@ pub(crate) fn check(section: &mut Section<'_, Listener>, host: &Host, findings: 
         findings.accept(host.check_interface(&interface.value), &interface.place);
     }
     check_networks(section, findings);
+    check_proxies(section, findings);
     check_absorb(section, findings);
     check_sequence(section, findings);
     multicast::check(section, host, findings);
@@ -44,6 +45,26 @@ fn check_sequence(section: &Section<'_, Listener>, findings: &mut Findings<'_>) 
     let Some(place) = written.place("sequence").filter(|_| is_known) else { return };
     let what = format!("the number ends {needed} bytes into a datagram, of which max_length keeps {longest}");
     findings.say(&place, what, format!("write max_length = {needed}, or more"));
+}
+
+/// Headers are believed of somebody, or not read at all.
+fn check_proxies(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
+    let Section { settings: listener, written } = section;
+    if written.is_wrong("proxy_protocol") || written.is_wrong("proxy_from") {
+        return;
+    }
+    match (listener.proxies.protocol, listener.proxies.from.is_empty()) {
+        (true, true) => {
+            let Some(place) = written.place("proxy_from").or_else(|| written.place("proxy_protocol")) else { return };
+            let what = "proxy_protocol = \"v2\" needs to know whose headers are to be believed";
+            findings.say(&place, what, "write proxy_from with the addresses of the proxies, such as [\"10.0.0.5/32\"]");
+        }
+        (false, false) => {
+            let Some(place) = written.place("proxy_from") else { return };
+            findings.say(&place, "no headers are read", "write proxy_protocol = \"v2\", or remove proxy_from");
+        }
+        _ => {}
+    }
 }
 
 /// The longest prefix decides, so a network that is in both lists decides nothing.

@@ -14,11 +14,12 @@ mod writers;
 use super::daemon::Daemon;
 use super::feeders::Feeders;
 use super::file::parts::Parts;
-use super::host::{Host, local_addresses};
+use super::host::Host;
 use super::listener::Listener;
 use super::sinks::Sink;
 use super::steer::{Steer, or_auto};
 use super::whole::Config;
+use crate::os::lookup::local_addresses;
 use crate::settings::{Findings, Place, Section};
 
 /// More of either is a generated mistake, and every one costs threads.

@@ -1,6 +1,6 @@
 //! Sinks that send to addresses: the loops they could make, and one sink for each of several destinations.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use crate::config::file::sinks::SinkPart;
 use crate::config::listener::Listener;
@@ -19,24 +19,25 @@ pub(crate) fn check_loops(
     findings: &mut Findings<'_>,
 ) {
     for SinkPart { sink, written, .. } in parts {
-        let target = sink.as_ref().map(|sink| sink.settings.target());
-        if !matches!(target, Some(Target::Addresses(_))) {
-            continue;
-        }
-        for text in written.texts("destinations") {
-            let Ok(destination) = address::parse_destination(&text.value) else { continue };
+        let Some(Target::Peers(peers)) = sink.as_ref().map(|sink| sink.settings.target()) else { continue };
+        let own = written.texts("destinations");
+        for destination in peers {
+            // A name is judged where it is looked up.
+            let Ok(destination) = address::parse_destination(&destination.to_string()) else { continue };
             let reached = listeners.iter().find_map(|listener| {
                 let comes_back = |address: &&SocketAddr| {
-                    reaches(destination, **address, local) || joins(listener, **address, destination)
+                    address::reaches(destination, **address, local) || joins(listener, **address, destination)
                 };
                 Some((listener, listener.addresses.iter().find(comes_back)?))
             });
-            if let Some((listener, address)) = reached {
+            let same = own.iter().find(|text| address::parse_destination(&text.value) == Ok(destination));
+            let place = same.map(|text| text.place.clone()).or_else(|| written.place("routes"));
+            if let (Some((listener, address)), Some(place)) = (reached, place) {
                 let what = format!(
                     "listener {:?} receives on {destination} ({address}): each datagram would come back forever",
                     listener.name
                 );
-                findings.say(&text.place, what, "send it elsewhere");
+                findings.say(&place, what, "send it elsewhere");
             }
         }
     }
@@ -48,21 +49,6 @@ fn joins(listener: &Listener, address: SocketAddr, destination: SocketAddr) -> b
     destination.port() == address.port()
         && listener.multicast.groups.contains(&destination.ip())
         && receives(&address, destination.ip())
-}
-
-/// Whether what is sent to `destination` arrives at a socket of this host that is bound to `listener`; `local` are the
-/// addresses of this host.
-pub(crate) fn reaches(destination: SocketAddr, listener: SocketAddr, local: &[IpAddr]) -> bool {
-    let (to, bound) = (destination.ip().to_canonical(), listener.ip().to_canonical());
-    let here = to.is_loopback() || to.is_unspecified() || local.contains(&to);
-    let matches = match bound {
-        // A socket on [::] takes IPv4 as well.
-        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => here,
-        IpAddr::V4(bound) if bound.is_unspecified() => here && to.is_ipv4(),
-        // What is sent to the unspecified address goes to loopback.
-        _ => to == bound || (to.is_unspecified() && bound.is_loopback() && to.is_ipv4() == bound.is_ipv4()),
-    };
-    destination.port() == listener.port() && matches
 }
 
 /// Gives every destination of a relay to all a sink of its own, and the listeners those.
@@ -100,36 +86,5 @@ pub(crate) fn check_counts(parts: &[SinkPart<'_>], listeners: &[Listener], findi
         let cure =
             format!("feed at most {SINKS_PER_LISTENER_MAX} from one listener, or write distribute = \"by_source\"");
         findings.say(&place, what, cure);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_comes_back_is_told_from_what_does_not() {
-        let local: Vec<IpAddr> = vec!["10.0.0.1".parse().expect("an address"), "fd00::1".parse().expect("an address")];
-        let reaching = |to: &str, bound: &str| reaches(to.parse().expect(to), bound.parse().expect(bound), &local);
-        for (to, bound) in [
-            ("10.0.0.1:514", "10.0.0.1:514"),
-            ("10.0.0.1:514", "0.0.0.0:514"),
-            ("127.9.9.9:514", "0.0.0.0:514"),
-            ("10.0.0.1:514", "[::]:514"),
-            ("[fd00::1]:514", "[::]:514"),
-            ("[::ffff:10.0.0.1]:514", "0.0.0.0:514"),
-            ("0.0.0.0:514", "127.0.0.1:514"),
-        ] {
-            assert!(reaching(to, bound), "{to} reaches {bound}");
-        }
-        for (to, bound) in [
-            ("10.0.0.1:515", "10.0.0.1:514"),
-            ("10.0.0.2:514", "0.0.0.0:514"),
-            ("10.0.0.2:514", "[::]:514"),
-            ("[fd00::1]:514", "0.0.0.0:514"),
-            ("10.0.0.1:514", "127.0.0.1:514"),
-        ] {
-            assert!(!reaching(to, bound), "{to} does not reach {bound}");
-        }
     }
 }

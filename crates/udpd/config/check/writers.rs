@@ -36,7 +36,7 @@ pub(crate) fn check(parts: &[SinkPart<'_>], feeders: &Feeders<'_>, findings: &mu
     for (index, SinkPart { sink, written, .. }) in parts.iter().enumerate() {
         let Some(sink) = sink else { continue };
         match sink.settings.target() {
-            Target::Nowhere | Target::Addresses(_) | Target::Elsewhere(_) => {}
+            Target::Nowhere | Target::Peers(_) | Target::Elsewhere(_) => {}
             Target::Stdout => {
                 if let Some(other) = stdout.replace(&sink.name) {
                     let what = format!("sink {other:?} writes to standard output already, and lines of both would mix");

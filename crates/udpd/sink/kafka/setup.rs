@@ -132,7 +132,7 @@ impl SinkSettings for KafkaSettings {
     fn needs(&self) -> Needs {
         // Certificates and keys, where they are given as files.
         let files = self.properties.iter().map(|(_, value)| PathBuf::from(value)).filter(|value| value.is_absolute());
-        Needs { duty: Duty::BrokerClient, reads: files.collect() }
+        Needs { reads: files.collect(), ..Needs::only(Duty::BrokerClient) }
     }
 
     #[cfg(feature = "kafka")]

@@ -5,15 +5,20 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use mmsg::proxy::{PREFIX_BYTES_MAX, Prefix};
 use mmsg::{Datagram, SendBatch};
 
+use super::aim::Aim;
 use super::error::RelayError;
+use super::manner::KeepSource;
 use super::spoof::{PACKET_BYTES_MAX, Refusal, Spoof};
 use super::voice::{Trouble, Voice, words};
 use super::way::{Change, Way};
+use crate::capture::headers;
 use crate::ledger::{DestinationLedger, DestinationTally, Tallies};
 use crate::os::crew;
 use crate::sink::{deliver, fail};
+use crate::text::peer::Peer;
 
 /// Messages in the queue; each can be a train of datagrams of one length.
 const SLOTS: usize = 64;
@@ -33,15 +38,20 @@ const ROOM_WAIT: Duration = Duration::from_micros(150);
 const NO_WAY: &str = "datagrams count as sink_error until there is one; see `ip route get`";
 
 /// The longest message of a queue.
-fn slot_bytes(keep_source: bool) -> usize {
-    if keep_source { PACKET_BYTES_MAX } else { PAYLOAD_BYTES_MAX }
+fn slot_bytes(keep_source: KeepSource) -> usize {
+    match keep_source {
+        KeepSource::No => PAYLOAD_BYTES_MAX,
+        KeepSource::Address => PACKET_BYTES_MAX,
+        // Longer than the kernel takes, which then says so.
+        KeepSource::Header => PREFIX_BYTES_MAX + PAYLOAD_BYTES_MAX,
+    }
 }
 
 /// How many datagrams its queue holds at most, when each message is a train.
 pub(super) const DATAGRAMS_MAX: usize = SLOTS * mmsg::MAX_SEGMENTS;
 
 /// The memory of the queue of one destination.
-pub(super) fn memory_bytes(keep_source: bool) -> usize {
+pub(super) fn memory_bytes(keep_source: KeepSource) -> usize {
     SLOTS * slot_bytes(keep_source)
 }
 
@@ -52,6 +62,8 @@ struct Message {
     datagrams: usize,
     /// Of those, the ones known to have failed.
     failed: usize,
+    /// The way takes its first datagram whole, so that others can travel with it.
+    is_open: bool,
 }
 
 /// Where datagrams go.
@@ -59,6 +71,8 @@ struct Message {
 pub(super) struct Destination {
     way: Way,
     spoof: Option<Spoof>,
+    /// Each datagram begins with a header that names its source.
+    is_prefixed: bool,
     queue: SendBatch,
     /// The messages of the queue, since it was last empty.
     messages: Vec<Message>,
@@ -68,6 +82,8 @@ pub(super) struct Destination {
     is_alone: bool,
     /// Waiting was in vain, and nothing has changed since.
     hopeless: bool,
+    /// Something has happened that counts against it, and nobody has asked yet.
+    has_failed: bool,
     tally: DestinationTally,
     ledger: Arc<DestinationLedger>,
     voice: Voice,
@@ -75,23 +91,33 @@ pub(super) struct Destination {
 
 impl Destination {
     /// Opens it; a destination that is alone in its relay may wait for the kernel a little.
-    pub(super) fn open(sink: &str, address: SocketAddr, keep_source: bool, is_alone: bool) -> Result<Self, RelayError> {
-        let fail = |(operation, error)| RelayError { destination: address, operation, error };
-        let mut voice = Voice::new(sink, address);
-        let (way, reason) = Way::new(address, keep_source).map_err(fail)?;
+    pub(super) fn open(
+        sink: &str,
+        (peer, aim): (&Peer, Aim),
+        keep_source: KeepSource,
+        is_alone: bool,
+    ) -> Result<Self, RelayError> {
+        let fail = |(operation, error)| RelayError { destination: peer.clone(), operation, error };
+        let mut voice = Voice::new(sink, peer.clone());
+        let is_spoofed = keep_source == KeepSource::Address;
+        let mut has_failed = false;
+        let (way, reason) = Way::new(aim, is_spoofed).map_err(fail)?;
         if let Some(error) = reason {
+            has_failed = true;
             voice.trouble(Trouble::NoWay, || format!("there is no route yet: {error}; {NO_WAY}"));
         }
         Ok(Self {
             way,
-            spoof: keep_source.then(|| Spoof::new(address)),
+            spoof: is_spoofed.then(Spoof::new),
+            is_prefixed: keep_source == KeepSource::Header,
             queue: SendBatch::new(SLOTS, slot_bytes(keep_source)).map_err(|error| fail(("get memory", error)))?,
             messages: Vec::with_capacity(SLOTS),
             decided: 0,
             is_alone,
             hopeless: false,
+            has_failed,
             tally: DestinationTally::default(),
-            ledger: Arc::new(DestinationLedger::new(address)),
+            ledger: Arc::new(DestinationLedger::new(peer)),
             voice,
         })
     }
@@ -100,20 +126,23 @@ impl Destination {
         Arc::clone(&self.ledger)
     }
 
-    /// Queues a datagram; sends what is queued when there is no room, and counts the datagram as failed when there is
-    /// none then.
-    pub(super) fn push(&mut self, listener: usize, datagram: &Datagram<'_>, tallies: &mut Tallies) {
+    /// Queues a datagram that came to `bound`; sends what is queued when there is no room, and counts the datagram as
+    /// failed when there is none then.
+    pub(super) fn push(&mut self, listener: usize, bound: SocketAddr, datagram: &Datagram<'_>, tallies: &mut Tallies) {
         if datagram.is_truncated() {
             self.refuse(Refusal::Truncated);
             self.tally.failed += 1;
             return fail(&mut tallies[listener], 1);
         }
-        if self.joins(listener, datagram) {
+        let prefix =
+            self.is_prefixed.then(|| Prefix::new(headers::source(datagram), headers::destination(datagram, bound)));
+        let prefix = prefix.as_ref().map_or(&[][..], Prefix::as_bytes);
+        if self.joins(listener, prefix, datagram) {
             self.messages.last_mut().expect("it has joined a message").datagrams += 1;
             return;
         }
         if self.queue.is_full() && !self.make_room(tallies) {
-            self.voice.trouble(Trouble::Full, || {
+            self.complain(Trouble::Full, || {
                 "the queue is full and the kernel takes nothing; until it does datagrams count as sink_error; see \
                  `ip neigh`, the device's transmit queue, and sysctl net.core.wmem_max, which bounds the send buffer"
                     .to_owned()
@@ -123,17 +152,20 @@ impl Destination {
         }
         let bytes = match &mut self.spoof {
             None => Ok(datagram.payload()),
-            Some(spoof) => spoof.packet(datagram, self.way.mtu_bytes()),
+            Some(spoof) => spoof.packet(datagram, self.way.address(), self.way.mtu_bytes()),
         };
         let queued = match bytes {
-            Ok(bytes) => self.queue.push(bytes, None).is_ok(),
+            Ok(bytes) => self.queue.push_prefixed(prefix, bytes, None).is_ok(),
             Err(refusal) => {
                 self.refuse(refusal);
                 false
             }
         };
+        // The kernel refuses to cut what it would have to fragment then, and some kernels say it of every train.
+        let headers_bytes = self.way.address().map_or(0, headers::headers_bytes);
+        let is_open = headers_bytes + prefix.len() + datagram.payload().len() <= self.way.mtu_bytes();
         if queued {
-            self.messages.push(Message { listener, datagrams: 1, failed: 0 });
+            self.messages.push(Message { listener, datagrams: 1, failed: 0, is_open });
         } else {
             self.tally.failed += 1;
             fail(&mut tallies[listener], 1);
@@ -161,10 +193,10 @@ impl Destination {
     }
 
     /// Whether the datagram goes out in one message with the last one. A packet that is built here cannot.
-    fn joins(&mut self, listener: usize, datagram: &Datagram<'_>) -> bool {
+    fn joins(&mut self, listener: usize, prefix: &[u8], datagram: &Datagram<'_>) -> bool {
         self.spoof.is_none()
-            && self.messages.last().is_some_and(|last| last.listener == listener)
-            && self.queue.join(datagram.payload())
+            && self.messages.last().is_some_and(|last| last.is_open && last.listener == listener)
+            && self.queue.join_prefixed(prefix, datagram.payload())
     }
 
     /// Sends what is queued. False when the kernel did not take all of it, and it should be tried again.
@@ -185,6 +217,7 @@ impl Destination {
         match self.way.review() {
             Change::Same => {}
             Change::Opened => self.voice.news("there is a route now"),
+            Change::To(address) => self.voice.news(&format!("is at {address} now")),
             Change::From(address) => self.voice.news(&format!("udpd now sends from {address}")),
         }
     }
@@ -192,7 +225,7 @@ impl Destination {
     fn send(&mut self, tallies: &mut Tallies) {
         let Some(socket) = self.way.socket() else {
             if !self.queue.is_empty() {
-                self.voice.trouble(Trouble::NoWay, || format!("there is no route; {NO_WAY}"));
+                self.complain(Trouble::NoWay, || format!("there is no route; {NO_WAY}"));
             }
             return self.give_up(tallies);
         };
@@ -205,7 +238,7 @@ impl Destination {
             && !is_for_a_moment(&error.error)
         {
             let errno = error.error.raw_os_error().unwrap_or_default();
-            self.voice.trouble(Trouble::Stuck(errno), || {
+            self.complain(Trouble::Stuck(errno), || {
                 format!("cannot send anything: {}; such datagrams count as sink_error", words(errno))
             });
             self.give_up(tallies);
@@ -238,8 +271,9 @@ impl Destination {
             if failure.errno == nix::libc::EMSGSIZE {
                 self.tally.too_long += failure.datagrams as u64;
             }
+            self.has_failed |= failure.errno != nix::libc::EMSGSIZE;
             if failure.errno != nix::libc::ECONNREFUSED {
-                self.voice.trouble(Trouble::Failed(failure.errno), || {
+                self.complain(Trouble::Failed(failure.errno), || {
                     format!(
                         "cannot send a datagram: {}; such datagrams count as sink_error; see `ip route get` and the \
                          firewall's output rules",
@@ -255,14 +289,18 @@ impl Destination {
         let answers = self.queue.answers();
         self.tally.icmp_errors += answers.len() as u64;
         if let Some(&errno) = answers.last() {
-            self.voice.trouble(Trouble::Answered(errno), || {
-                format!(
-                    "answers with an error: {}; udpd goes on sending and counts the answers as icmp_errors; check \
-                     that its receiver runs on that port",
-                    words(errno)
-                )
-            });
+            self.note_answer(errno);
         }
+    }
+
+    fn note_answer(&mut self, errno: i32) {
+        self.complain(Trouble::Answered(errno), || {
+            format!(
+                "answers with an error: {}; udpd goes on sending and counts the answers as icmp_errors; check that its \
+                 receiver runs on that port",
+                words(errno)
+            )
+        });
     }
 
     /// The first `decided` messages of the queue have met their fate.
@@ -277,11 +315,32 @@ impl Destination {
         self.decided = decided;
     }
 
+    pub(super) fn peer(&self) -> &Peer {
+        self.voice.peer()
+    }
+
+    /// Whether it has failed since this was last asked, as far as anybody can know. Nobody hears of an answer while
+    /// nothing is sent but who asks the socket, which the one that does takes from it.
+    pub(super) fn take_failure(&mut self) -> bool {
+        let waiting = self.way.socket().and_then(|socket| rustix::net::sockopt::socket_error(socket).ok());
+        if let Some(Err(error)) = waiting {
+            self.note_answer(error.raw_os_error());
+            self.tally.icmp_errors += 1;
+        }
+        std::mem::take(&mut self.has_failed)
+    }
+
+    /// Says what is wrong, once, and counts it against the destination where it is not the fault of a datagram.
+    fn complain(&mut self, trouble: Trouble, text: impl FnOnce() -> String) {
+        self.has_failed |= trouble.is_of_destination();
+        self.voice.trouble(trouble, text);
+    }
+
     fn refuse(&mut self, refusal: Refusal) {
         match refusal {
             Refusal::TooLong { packet_bytes, mtu_bytes } => {
                 self.tally.too_long += 1;
-                self.voice.trouble(Trouble::TooLong, || {
+                self.complain(Trouble::TooLong, || {
                     format!(
                         "a packet of {packet_bytes} bytes exceeds the MTU of the route, {mtu_bytes}, and with \
                          keep_source the kernel does not fragment it; such datagrams count as too_long; send shorter \
@@ -289,12 +348,13 @@ impl Destination {
                     )
                 });
             }
-            Refusal::OtherFamily => self.voice.trouble(Trouble::OtherFamily, || {
+            Refusal::OtherFamily => self.complain(Trouble::OtherFamily, || {
                 "cannot keep a source of the other address family; such datagrams fail; give each family a listener \
                  and a relay of its own"
                     .to_owned()
             }),
-            Refusal::Truncated => self.voice.trouble(Trouble::Truncated, || {
+            Refusal::Nowhere => self.complain(Trouble::NoWay, || format!("nobody knows its address; {NO_WAY}")),
+            Refusal::Truncated => self.complain(Trouble::Truncated, || {
                 "udpd does not send on a truncated datagram, because it would look like a whole one; such datagrams \
                  fail; raise max_length"
                     .to_owned()

@@ -1,11 +1,11 @@
 //! Why a relay could not be opened, and what to do.
 
 use std::io;
-use std::net::SocketAddr;
 
 use nix::errno::Errno;
 
 use crate::exit::{ExitCode, Failure};
+use crate::text::peer::Peer;
 
 /// An operation that a [`RelayError`] is about: it needs a right.
 pub(super) const MAKE_RAW_SOCKET: &str = "make a raw socket";
@@ -13,10 +13,13 @@ pub(super) const MAKE_RAW_SOCKET: &str = "make a raw socket";
 /// Another: the address is one that can be sent to.
 pub(super) const FIND_WAY: &str = "find a way";
 
+/// Another: a thread that looks up a name.
+pub(super) const START_LOOKUP: &str = "start a thread that looks up its name";
+
 /// Why a relay could not be opened.
 #[derive(Debug)]
 pub(super) struct RelayError {
-    pub(super) destination: SocketAddr,
+    pub(super) destination: Peer,
     pub(super) operation: &'static str,
     pub(super) error: io::Error,
 }
@@ -35,6 +38,7 @@ impl RelayError {
                 let cure = "; that is a broadcast address: name the hosts, or a group";
                 (ExitCode::Configuration, cure)
             }
+            (START_LOOKUP, _) => (ExitCode::Failure, "; see ulimit -u and the limits of its control group"),
             _ => (ExitCode::Unavailable, "; see `ip route get` for that address"),
         };
         Failure::new(code, format!("sink {sink}: cannot {operation} for {destination}: {error}{cure}"))

@@ -9,13 +9,18 @@
 //! the kernel took it: there is no more to be known of UDP, but for the answers of the network, which are counted by
 //! destination.
 
+mod aim;
 mod choice;
 mod destination;
 mod error;
+mod failover;
+mod groups;
+mod manner;
 mod settings;
 mod sink;
 mod spoof;
 mod voice;
 mod way;
 
-pub use settings::{Distribute, RelaySettings};
+pub use manner::{Distribute, KeepSource, Route};
+pub use settings::RelaySettings;

@@ -6,17 +6,21 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::aim::Lookup;
 use super::destination;
+use super::manner::{DISTRIBUTIONS, Distribute, KeepSource, Manner, Route};
 use super::sink::RelaySink;
 use crate::exit::Failure;
 use crate::os::duty::Duty;
 use crate::os::lookup;
-use crate::settings::kinds::{Flag, List, Words};
-use crate::settings::{Findings, Written, settings};
+use crate::policy::parse_network;
+use crate::settings::kinds::{Flag, List, OneOrMore, Or, Span, Words};
+use crate::settings::{Field, Findings, Kind, Settings, Table, Written, settings};
 use crate::sink::settings::{AnySettings, Differs, Needs, Opened, Opening, SinkSettings, Target};
 use crate::sink::written::{Scheme, Uri, WrittenSink};
-use crate::text::address::parse_destination;
+use crate::text::peer::{Peer, parse_peer};
 
 /// Each is a socket, a buffer and, with `distribute = "all"`, a thread.
 const DESTINATIONS_MAX: usize = 64;
@@ -25,10 +29,13 @@ const DESTINATIONS_MAX: usize = 64;
 #[derive(Debug, Clone, PartialEq)]
 pub struct RelaySettings {
     /// At least one, each once.
-    pub destinations: Vec<SocketAddr>,
+    pub destinations: Vec<Peer>,
+    /// Each network once.
+    pub routes: Vec<Route>,
     pub distribute: Distribute,
-    /// Send with the original source address and port.
-    pub keep_source: bool,
+    pub probe_every: Duration,
+    pub keep_source: KeepSource,
+    pub resolve_every: Duration,
     /// What the destination was looked up as, when it was written as a name.
     pub looked_up: Option<String>,
 }
@@ -36,11 +43,17 @@ pub struct RelaySettings {
 settings! {
     for RelaySettings {
         /// Where datagrams are sent.
-        destinations: Vec<SocketAddr> = required like ["10.0.0.9:514"], List(parse_destination);
-        /// Whether every destination gets all, or one of them what a source sends.
-        distribute: Distribute = "all", Words(&[("all", Distribute::All), ("by_source", Distribute::BySource)]);
-        /// Send with the original source address and port.
-        keep_source: bool = false, Flag;
+        destinations: Vec<Peer> = required like ["10.0.0.9:514"], List(parse_peer);
+        /// The destinations of these networks of sources; the longest that holds a source decides.
+        routes: Vec<Route> = {} like { "10.0.0.0/8" = "10.0.0.9:514" }, Routes;
+        /// Whether every destination gets all, or one of them what a source sends, or the first that works.
+        distribute: Distribute = "all", Words(DISTRIBUTIONS);
+        /// With "failover", after how long a destination that has failed is tried again.
+        probe_every: Duration = "10s", Span(Duration::from_secs(1)..=Duration::from_secs(3_600));
+        /// Send with the original source address and port, or with a header that names them.
+        keep_source: KeepSource = false like "proxy", Or(&[("proxy", KeepSource::Header)], Flag, KeepSource::flag);
+        /// How often the names of destinations are looked up.
+        resolve_every: Duration = "60s", Span(Duration::from_secs(1)..=Duration::from_secs(86_400));
         .. looked_up = None;
     }
 }
@@ -52,9 +65,18 @@ impl WrittenSink for RelaySettings {
     fn check(&self, written: &Written<'_>, findings: &mut Findings<'_>) {
         let Some(place) = written.place("destinations") else { return };
         let count = self.destinations.len();
+        self.check_routes(written, findings);
         if count == 0 {
             findings.say(&place, "the list is empty: the datagrams would go nowhere", "name a destination");
         }
+        if let Some(place) = written.place("probe_every").filter(|_| self.distribute != Distribute::Failover) {
+            findings.say(&place, "nothing is tried", "write distribute = \"failover\", or remove it");
+        }
+        let has_choice = count > 1 || self.routes.iter().any(|route| route.to.len() > 1);
+        if count > 0 && !has_choice && self.distribute == Distribute::Failover {
+            findings.say(&place, "there is no other destination to go over to", "name a second one");
+        }
+        let count = self.peers().count();
         if count > DESTINATIONS_MAX {
             let what = format!("{count} destinations in one sink");
             findings.say(&place, what, format!("name at most {DESTINATIONS_MAX}"));
@@ -62,63 +84,115 @@ impl WrittenSink for RelaySettings {
     }
 }
 
+impl RelaySettings {
+    /// A datagram is one in the books: with routes it goes to one destination.
+    fn check_routes(&self, written: &Written<'_>, findings: &mut Findings<'_>) {
+        let Some(place) = written.place("routes").filter(|_| !self.routes.is_empty()) else { return };
+        let groups = std::iter::once(&self.destinations).chain(self.routes.iter().map(|route| &route.to));
+        if self.distribute == Distribute::All && groups.into_iter().any(|group| group.len() > 1) {
+            let what =
+                "with routes each datagram goes to one destination, and distribute = \"all\" has several of them";
+            findings.say(&place, what, "write distribute = \"by_source\" or \"failover\", or one destination for each");
+        }
+    }
+
+    /// All destinations, in the order of their places.
+    fn peers(&self) -> impl Iterator<Item = &Peer> {
+        self.destinations.iter().chain(self.routes.iter().flat_map(|route| &route.to))
+    }
+}
+
+/// A table of networks, and where each one's datagrams go.
+struct Routes;
+
+impl Kind<Vec<Route>> for Routes {
+    fn read(&self, field: &Field<'_>, findings: &mut Findings<'_>) -> Option<Vec<Route>> {
+        let table = Table::open(field, findings, "a table of networks")?;
+        let mut routes: Vec<Route> = Vec::new();
+        for (name, field) in table.fields() {
+            let source = findings.accept(parse_network(&name.value), &name.place);
+            let to = OneOrMore(parse_peer).read(&field, findings);
+            let (Some(source), Some(to)) = (source, to) else { continue };
+            if routes.iter().any(|route| route.source == source) {
+                findings.say(&name.place, format!("{source} is named twice"), "name it once");
+            } else if to.is_empty() {
+                findings.say(&field.place(), "the list is empty", "name a destination");
+            } else {
+                routes.push(Route { source, to });
+            }
+        }
+        Some(routes)
+    }
+
+    fn bounds(&self) -> String {
+        "a destination or a list of them for each network".to_owned()
+    }
+}
+
 /// A relay to one address or name.
 fn one_destination(uri: &Uri<'_>) -> Result<AnySettings, Failure> {
     let to = lookup::destination("--to", uri.rest.strip_prefix("//").unwrap_or(uri.rest))?;
-    let (destinations, looked_up) = (vec![to.address], to.looked_up);
-    Ok(RelaySettings { destinations, distribute: Distribute::All, keep_source: false, looked_up }.finished())
-}
-
-/// Which destination gets a datagram.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Distribute {
-    #[default]
-    All,
-    /// One, always the same for a source address.
-    BySource,
+    let (destinations, looked_up) = (vec![to.address.into()], to.looked_up);
+    Ok(RelaySettings { destinations, looked_up, ..RelaySettings::defaults() }.finished())
 }
 
 impl SinkSettings for RelaySettings {
     fn target(&self) -> Target<'_> {
-        Target::Addresses(&self.destinations)
+        Target::Peers(self.peers().collect())
+    }
+
+    fn records_destination(&self) -> bool {
+        self.keep_source == KeepSource::Header
     }
 
     fn memory_bytes(&self, consumers: usize, _: usize) -> usize {
-        consumers * self.destinations.len() * destination::memory_bytes(self.keep_source)
+        consumers * self.peers().count() * destination::memory_bytes(self.keep_source)
     }
 
     fn datagrams_max(&self, consumers: usize) -> Option<usize> {
-        Some(consumers * self.destinations.len() * destination::DATAGRAMS_MAX)
+        Some(consumers * self.peers().count() * destination::DATAGRAMS_MAX)
     }
 
     fn split(&self) -> Vec<(String, AnySettings)> {
-        if self.distribute == Distribute::BySource || self.destinations.len() < 2 {
+        if self.distribute != Distribute::All || self.destinations.len() < 2 || !self.routes.is_empty() {
             return Vec::new();
         }
-        let alone = |&address: &SocketAddr| -> (String, AnySettings) {
-            (format!("@{address}"), Arc::new(Self { destinations: vec![address], ..self.clone() }))
+        let alone = |peer: &Peer| -> (String, AnySettings) {
+            (format!("@{peer}"), Arc::new(Self { destinations: vec![peer.clone()], ..self.clone() }))
         };
         self.destinations.iter().map(alone).collect()
     }
 
     fn needs(&self) -> Needs {
-        Needs::only(if self.keep_source { Duty::SourceKeepingRelay } else { Duty::Relay })
+        let is_raw = self.keep_source == KeepSource::Address;
+        let names = self.peers().any(|peer| matches!(peer, Peer::Host { .. }));
+        Needs { names, ..Needs::only(if is_raw { Duty::SourceKeepingRelay } else { Duty::Relay }) }
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
         let name = opening.sink;
-        let (sink, destinations) =
-            RelaySink::open(name, &self.destinations, self.keep_source).map_err(|error| error.of_sink(name))?;
+        let manner =
+            Manner { distribute: self.distribute, probe_every: self.probe_every, keep_source: self.keep_source };
+        let bound: Vec<SocketAddr> = opening.scenes.iter().map(|scene| scene.address).collect();
+        let lookup = Lookup { crew: opening.crew, every: self.resolve_every, sink: name, bound: &bound };
+        let (sink, destinations) = RelaySink::open((&self.destinations, &self.routes), manner, lookup, opening.scenes)
+            .map_err(|error| error.of_sink(name))?;
         if opening.consumer == 0 {
             if let Some(meaning) = &self.looked_up {
                 log::info!("sink {name}: {meaning}; udpd looks it up at the start and never again");
             }
-            if self.keep_source {
-                log::info!(
-                    "sink {name}: sends with the original sources. A destination with rp_filter = 1 (strict) drops packets \
-                     from addresses that it would not reach this way (set sysctl net.ipv4.conf.*.rp_filter=2 there). \
+            match self.keep_source {
+                KeepSource::No => {}
+                KeepSource::Address => log::info!(
+                    "sink {name}: sends with the original sources. A destination with rp_filter = 1 (strict) drops \
+                     packets from addresses that it would not reach this way (set sysctl \
+                     net.ipv4.conf.*.rp_filter=2 there). \
                      Clouds drop them unless the source check of the interface is off"
-                );
+                ),
+                KeepSource::Header => log::info!(
+                    "sink {name}: puts a PROXY header of 28 (IPv4) or 52 bytes (IPv6) before each datagram, which its \
+                     destination has to read; udpd does with proxy_protocol = \"v2\""
+                ),
             }
         }
         Ok(Opened { destinations, ..Opened::new(sink) })

@@ -1,17 +1,19 @@
 //! The relay itself: hands each datagram to its destination, and has the queues that the kernel did not take tried
 //! again.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::choice;
+use super::aim::{Aim, Lookup};
 use super::destination::Destination;
-use super::error::RelayError;
-use crate::capture::headers;
+use super::error::{RelayError, START_LOOKUP};
+use super::groups::Groups;
+use super::manner::{Manner, Route};
+use crate::format::encoder::Scene;
 use crate::handover::batch::LaneBatch;
 use crate::ledger::{DestinationLedger, Tallies};
-use crate::sink::Sink;
+use crate::sink::{Feeders, Sink};
+use crate::text::peer::Peer;
 
 /// How soon a queue that the kernel did not take is tried again.
 const RETRY: Duration = Duration::from_millis(1);
@@ -22,7 +24,12 @@ const FINISH_LIMIT: Duration = Duration::from_secs(1);
 /// Sends datagrams on.
 #[derive(Debug)]
 pub(super) struct RelaySink {
+    /// What the log calls it.
+    name: String,
     destinations: Vec<Destination>,
+    groups: Groups,
+    /// By lane, what datagrams came to.
+    scenes: Arc<[Scene]>,
     /// When a queue that was not taken is tried again.
     retry: Option<Instant>,
 }
@@ -30,15 +37,28 @@ pub(super) struct RelaySink {
 impl RelaySink {
     /// Opens a socket for each destination; nothing is sent yet. The ledgers are those of the destinations, in order.
     pub(super) fn open(
-        sink: &str,
-        destinations: &[SocketAddr],
-        keep_source: bool,
+        (destinations, routes): (&[Peer], &[Route]),
+        manner: Manner,
+        lookup: Lookup<'_>,
+        scenes: &Arc<[Scene]>,
     ) -> Result<(Self, Vec<Arc<DestinationLedger>>), RelayError> {
-        let is_alone = destinations.len() == 1;
-        let open = |address: &SocketAddr| Destination::open(sink, *address, keep_source, is_alone);
-        let destinations = destinations.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let begun = Instant::now();
+        let groups = Groups::new(destinations.len(), routes, manner);
+        let peers: Vec<&Peer> = destinations.iter().chain(routes.iter().flat_map(|route| &route.to)).collect();
+        let is_alone = peers.len() == 1;
+        let aim = |peer: &&Peer| {
+            let fail = |error| RelayError { destination: (*peer).clone(), operation: START_LOOKUP, error };
+            Aim::at(peer, lookup).map_err(fail)
+        };
+        let aims = peers.iter().map(aim).collect::<Result<Vec<_>, _>>()?;
+        let open = |(peer, aim): (&Peer, Aim)| {
+            aim.settle(begun);
+            Destination::open(lookup.sink, (peer, aim), manner.keep_source, is_alone)
+        };
+        let destinations = peers.into_iter().zip(aims).map(open).collect::<Result<Vec<_>, _>>()?;
         let ledgers = destinations.iter().map(Destination::ledger).collect();
-        Ok((Self { destinations, retry: None }, ledgers))
+        let (name, scenes) = (lookup.sink.to_owned(), Arc::clone(scenes));
+        Ok((Self { name, destinations, groups, scenes, retry: None }, ledgers))
     }
 
     fn flush_all(&mut self, tallies: &mut Tallies) {
@@ -52,15 +72,20 @@ impl RelaySink {
 
 impl Sink for RelaySink {
     fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
-        let count = self.destinations.len();
+        self.groups.review(&self.name, &mut self.destinations);
+        let bound = self.scenes[batch.lane].address;
         for datagram in batch.datagrams.datagrams() {
-            let chosen = if count == 1 { 0 } else { choice::of_source(headers::source(&datagram).ip(), count) };
-            self.destinations[chosen].push(batch.listener, &datagram, tallies);
+            let chosen = self.groups.choose(&datagram);
+            self.destinations[chosen].push(batch.listener, bound, &datagram, tallies);
         }
     }
 
     fn flush(&mut self, tallies: &mut Tallies) {
         self.flush_all(tallies);
+    }
+
+    fn go_on_for(&mut self, feeders: &Feeders) {
+        self.scenes = Arc::clone(&feeders.scenes);
     }
 
     fn due(&self) -> Option<Instant> {

@@ -11,10 +11,9 @@ use crate::capture::headers;
 /// The longest packet there is.
 pub(super) const PACKET_BYTES_MAX: usize = 65_575;
 
-/// What keeps the sources of one destination.
+/// What keeps the sources, in packets built one after the other.
 #[derive(Debug)]
 pub(super) struct Spoof {
-    destination: SocketAddr,
     packet: Vec<u8>,
 }
 
@@ -27,17 +26,25 @@ pub(super) enum Refusal {
     OtherFamily,
     /// Only its beginning was received.
     Truncated,
+    /// Nobody knows where the destination is.
+    Nowhere,
 }
 
 impl Spoof {
-    pub(super) fn new(destination: SocketAddr) -> Self {
-        Self { destination, packet: Vec::with_capacity(PACKET_BYTES_MAX) }
+    pub(super) fn new() -> Self {
+        Self { packet: Vec::with_capacity(PACKET_BYTES_MAX) }
     }
 
-    /// The packet that carries this datagram, on a way that takes so many bytes.
-    pub(super) fn packet(&mut self, datagram: &Datagram<'_>, mtu_bytes: usize) -> Result<&[u8], Refusal> {
+    /// The packet that carries this datagram to `destination`, on a way that takes so many bytes.
+    pub(super) fn packet(
+        &mut self,
+        datagram: &Datagram<'_>,
+        destination: Option<SocketAddr>,
+        mtu_bytes: usize,
+    ) -> Result<&[u8], Refusal> {
+        let destination = destination.ok_or(Refusal::Nowhere)?;
         let source = headers::source(datagram);
-        if source.is_ipv4() != self.destination.is_ipv4() {
+        if source.is_ipv4() != destination.is_ipv4() {
             return Err(Refusal::OtherFamily);
         }
         let packet_bytes = headers::headers_bytes(source) + datagram.payload().len();
@@ -45,7 +52,7 @@ impl Spoof {
             return Err(Refusal::TooLong { packet_bytes, mtu_bytes });
         }
         self.packet.clear();
-        headers::append(&mut self.packet, source, self.destination, datagram.payload(), datagram.length());
+        headers::append(&mut self.packet, source, destination, datagram.payload(), datagram.length());
         Ok(&self.packet)
     }
 }

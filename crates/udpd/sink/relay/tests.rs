@@ -1,12 +1,14 @@
 //! What arrives at real destinations on loopback.
 
 use std::io;
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 
 use super::*;
 use crate::exit::ExitCode;
 use crate::ledger::{DestinationTally, Tally};
-use crate::sink::testing::Received;
+use crate::os::crew::Crew;
+use crate::sink::relay::{Distribute, KeepSource, choice};
+use crate::sink::testing::{Received, scenes};
 
 fn receiver() -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
@@ -14,8 +16,36 @@ fn receiver() -> UdpSocket {
     socket
 }
 
-fn relay(destinations: &[SocketAddr], keep_source: bool) -> (RelaySink, Vec<Arc<DestinationLedger>>) {
-    RelaySink::open("relay", destinations, keep_source).expect("opened")
+fn relay(destinations: &[SocketAddr], keep_source: KeepSource) -> (RelaySink, Vec<Arc<DestinationLedger>>) {
+    open(destinations, keep_source).expect("opened")
+}
+
+fn open(
+    destinations: &[SocketAddr],
+    keep_source: KeepSource,
+) -> Result<(RelaySink, Vec<Arc<DestinationLedger>>), RelayError> {
+    distributing(destinations, Distribute::BySource, keep_source)
+}
+
+fn distributing(
+    destinations: &[SocketAddr],
+    distribute: Distribute,
+    keep_source: KeepSource,
+) -> Result<(RelaySink, Vec<Arc<DestinationLedger>>), RelayError> {
+    routing(destinations, &[], distribute, keep_source)
+}
+
+fn routing(
+    destinations: &[SocketAddr],
+    routes: &[Route],
+    distribute: Distribute,
+    keep_source: KeepSource,
+) -> Result<(RelaySink, Vec<Arc<DestinationLedger>>), RelayError> {
+    let destinations: Vec<Peer> = destinations.iter().copied().map(Peer::from).collect();
+    let (crew, _events) = Crew::new();
+    let lookup = Lookup { crew: &crew, every: Duration::from_secs(60), sink: "relay", bound: &[] };
+    let manner = Manner { distribute, probe_every: Duration::from_secs(10), keep_source };
+    RelaySink::open((&destinations, routes), manner, lookup, &scenes(1))
 }
 
 fn address(socket: &UdpSocket) -> SocketAddr {
@@ -46,7 +76,7 @@ fn payloads(lengths: impl IntoIterator<Item = usize>) -> Vec<Vec<u8>> {
 #[test]
 fn payloads_of_every_length_arrive_in_order_whether_they_travel_together_or_not() {
     let destination = receiver();
-    let (mut sink, ledgers) = relay(&[address(&destination)], false);
+    let (mut sink, ledgers) = relay(&[address(&destination)], KeepSource::No);
     let lengths = [0, 1, 1, 1, 0, 512, 512, 512, 100, 512, 1_472, 9_000, 9_000, 65_507, 65_507, 3, 3, 2];
     let sent = payloads(lengths);
     let mut total = 0;
@@ -67,7 +97,7 @@ fn payloads_of_every_length_arrive_in_order_whether_they_travel_together_or_not(
 #[test]
 fn more_than_the_queue_holds_goes_out_in_several_calls() {
     let destination = receiver();
-    let (mut sink, _) = relay(&[address(&destination)], false);
+    let (mut sink, _) = relay(&[address(&destination)], KeepSource::No);
     // Each is longer than the one before, so none travels with another.
     let sent = payloads(1..=200);
     let slices: Vec<&[u8]> = sent.iter().map(Vec::as_slice).collect();
@@ -85,7 +115,7 @@ fn a_destination_where_nobody_listens_is_sent_to_and_its_answers_are_counted() {
     let gone = receiver();
     let refusing = address(&gone);
     drop(gone);
-    let (mut sink, ledgers) = relay(&[refusing], false);
+    let (mut sink, ledgers) = relay(&[refusing], KeepSource::No);
     for _ in 0..10 {
         let tally = accept(&mut sink, &Received::over_loopback(&[b"x"]), 1);
         assert_eq!(tally.pending, 0);
@@ -102,7 +132,7 @@ fn by_source_each_sender_has_one_destination_and_a_dead_one_costs_the_others_not
     let alive = [receiver(), receiver()];
     let dead = address(&receiver());
     let destinations = [address(&alive[0]), dead, address(&alive[1])];
-    let (mut sink, ledgers) = relay(&destinations, false);
+    let (mut sink, ledgers) = relay(&destinations, KeepSource::No);
     let chosen = choice::of_source("127.0.0.1".parse().expect("an address"), 3);
     for number in 0..20_u8 {
         assert_eq!(accept(&mut sink, &Received::over_loopback(&[&[number]]), 1).pending, 0);
@@ -115,7 +145,7 @@ fn by_source_each_sender_has_one_destination_and_a_dead_one_costs_the_others_not
 #[test]
 fn whoever_may_keeps_the_source_and_whoever_may_not_hears_why() {
     let destination = receiver();
-    let (mut sink, ledgers) = match RelaySink::open("relay", &[address(&destination)], true) {
+    let (mut sink, ledgers) = match open(&[address(&destination)], KeepSource::Address) {
         Ok(opened) => opened,
         Err(error) => {
             let failure = error.of_sink("relay");
@@ -137,4 +167,68 @@ fn whoever_may_keeps_the_source_and_whoever_may_not_hears_why() {
     let cut = Received::into_slots(&[&[7; 100]], 10);
     assert_eq!(accept(&mut sink, &cut, 1).dropped.sink_error, 1, "a part is not sent on");
     assert_eq!((snapshot(&ledgers)[0].sent, snapshot(&ledgers)[0].failed), (5, 1));
+}
+
+#[test]
+fn each_datagram_begins_with_a_header_of_its_own_whether_they_travel_together_or_not() {
+    let destination = receiver();
+    let (mut sink, ledgers) = relay(&[address(&destination)], KeepSource::Header);
+    let sent = payloads([0, 0, 1, 512, 512, 512, 9_000, 65_400, 3]);
+    let slices: Vec<&[u8]> = sent.iter().map(Vec::as_slice).collect();
+    let received = Received::over_loopback(&slices);
+    let to = SocketAddr::new("127.0.0.1".parse().expect("an address"), 514);
+    let header = mmsg::proxy::Prefix::new(received.source, to);
+    let tally = accept(&mut sink, &received, sent.len());
+    assert_eq!((tally.delivered, tally.dropped.sink_error, tally.pending), (9, 0, 0));
+    let mut buffer = vec![0; 65_536];
+    for payload in &sent {
+        let length = destination.recv(&mut buffer).expect("it arrives");
+        assert_eq!(buffer[..length], [header.as_bytes(), payload].concat());
+    }
+    // With its header it is longer than any datagram.
+    let long = payloads([65_500]);
+    assert_eq!(accept(&mut sink, &Received::over_loopback(&[&long[0]]), 1).dropped.sink_error, 1);
+    let counts = &snapshot(&ledgers)[0];
+    assert_eq!((counts.sent, counts.failed, counts.too_long), (9, 1, 1));
+}
+
+#[test]
+fn when_the_first_destination_does_not_work_the_next_one_gets_everything() {
+    let second = receiver();
+    let gone = receiver();
+    let first = address(&gone);
+    drop(gone);
+    let destinations = [first, address(&second)];
+    let (mut sink, ledgers) = distributing(&destinations, Distribute::Failover, KeepSource::No).expect("opened");
+    for number in 0..20_u8 {
+        assert_eq!(accept(&mut sink, &Received::over_loopback(&[&[number]]), 1).delivered, 1);
+    }
+    let counts = snapshot(&ledgers);
+    // The answer to the first comes before the second is sent.
+    assert_eq!((counts[0].sent, counts[0].icmp_errors, counts[1].sent), (1, 1, 19), "{counts:?}");
+    let mut buffer = [0; 10];
+    for number in 1..20_u8 {
+        assert_eq!(second.recv(&mut buffer).map(|length| buffer[..length] == [number]).ok(), Some(true));
+    }
+}
+
+#[test]
+fn a_source_goes_where_the_longest_of_its_networks_leads_and_all_others_to_the_destinations() {
+    let receivers = [receiver(), receiver(), receiver()];
+    let [other, wide, narrow] = receivers.each_ref().map(address);
+    let route =
+        |source: &str, to: SocketAddr| Route { source: source.parse().expect("a network"), to: vec![to.into()] };
+    for (networks, expected) in [
+        (["127.0.0.0/8", "127.0.0.0/16"], narrow),
+        (["127.0.0.0/16", "127.0.0.0/8"], wide),
+        (["127.0.0.0/8", "10.0.0.0/8"], wide),
+        (["::/0", "10.0.0.0/8"], other),
+    ] {
+        let routes = [route(networks[0], wide), route(networks[1], narrow)];
+        let opened = routing(&[other], &routes, Distribute::All, KeepSource::No);
+        let (mut sink, ledgers) = opened.expect("opened");
+        assert_eq!(accept(&mut sink, &Received::over_loopback(&[b"one", b"two"]), 2).delivered, 2);
+        let sent: Vec<u64> = snapshot(&ledgers).iter().map(|count| count.sent).collect();
+        assert_eq!(sent, [other, wide, narrow].map(|to| if to == expected { 2 } else { 0 }), "{networks:?}");
+    }
 }

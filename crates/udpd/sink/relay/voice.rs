@@ -2,8 +2,9 @@
 //! nothing, for the ledger goes on counting.
 
 use std::io;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
+
+use crate::text::peer::Peer;
 
 /// A destination without trouble for so long is said to be well again.
 const QUIET: Duration = Duration::from_secs(10);
@@ -27,11 +28,22 @@ pub(super) enum Trouble {
     Answered(i32),
 }
 
+impl Trouble {
+    /// Whether another destination might have fared better.
+    pub(super) fn is_of_destination(self) -> bool {
+        match self {
+            Self::NoWay | Self::Full => true,
+            Self::Failed(errno) | Self::Stuck(errno) | Self::Answered(errno) => errno != nix::libc::EMSGSIZE,
+            Self::TooLong | Self::OtherFamily | Self::Truncated => false,
+        }
+    }
+}
+
 /// Decides what is said.
 #[derive(Debug)]
 pub(super) struct Voice {
     sink: String,
-    address: SocketAddr,
+    peer: Peer,
     /// There was trouble since the last [`Voice::settle`].
     fresh: bool,
     /// When there was last any trouble, while it is not over.
@@ -40,9 +52,13 @@ pub(super) struct Voice {
 }
 
 impl Voice {
-    pub(super) fn new(sink: &str, address: SocketAddr) -> Self {
+    pub(super) fn new(sink: &str, peer: Peer) -> Self {
         let said = Vec::with_capacity(KINDS_MAX);
-        Self { sink: sink.to_owned(), address, fresh: false, troubled: None, said }
+        Self { sink: sink.to_owned(), peer, fresh: false, troubled: None, said }
+    }
+
+    pub(super) fn peer(&self) -> &Peer {
+        &self.peer
     }
 
     /// Whether something was said that is not over.
@@ -56,13 +72,13 @@ impl Voice {
         self.fresh = true;
         if self.said.len() < KINDS_MAX && !self.said.contains(&kind) {
             self.said.push(kind);
-            log::warn!("sink {}: {}: {}", self.sink, self.address, text());
+            log::warn!("sink {}: {}: {}", self.sink, self.peer, text());
         }
     }
 
     /// Something has changed and nothing is to be done.
     pub(super) fn news(&self, text: &str) {
-        log::info!("sink {}: {}: {text}", self.sink, self.address);
+        log::info!("sink {}: {}: {text}", self.sink, self.peer);
     }
 
     /// A round of sending is over; so many datagrams have failed and been answered with an error since the start.

@@ -3,8 +3,8 @@
 //! A connected socket keeps the source address that it had at first. When the host gets another one, or another
 //! interface becomes the way there, an old socket goes on with an address that is wrong or not there any more. So while
 //! there is something to send a second one is made once a second, and takes the place of the first when the kernel
-//! gives it another address. A destination without any way, such as at boot, is no error: its datagrams fail until
-//! there is one.
+//! gives it another address. Where the destination is, `aim` is asked as often. A destination without any way, such as
+//! at boot, is no error: its datagrams fail until there is one.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use mmsg::{Family, Socket};
 use nix::libc;
 
+use super::aim::Aim;
 use super::error::{FIND_WAY, MAKE_RAW_SOCKET};
 
 /// How often the way is looked at.
@@ -35,8 +36,11 @@ struct Open {
 /// The way there, or none yet.
 #[derive(Debug)]
 pub(super) struct Way {
-    address: SocketAddr,
-    keep_source: bool,
+    aim: Aim,
+    /// Where the destination was when that was last known.
+    address: Option<SocketAddr>,
+    /// By a raw socket, which takes whole packets.
+    is_raw: bool,
     open: Option<Open>,
     reviewed: Instant,
 }
@@ -45,6 +49,8 @@ pub(super) struct Way {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
     Same,
+    /// The destination is there now.
+    To(SocketAddr),
     /// Packets leave from this address now.
     From(IpAddr),
     /// There is a way again.
@@ -53,17 +59,28 @@ pub(super) enum Change {
 
 impl Way {
     /// Looks for the way. That there is none now is not an error; that it may not be used or never could be is one.
-    pub(super) fn new(
-        address: SocketAddr,
-        keep_source: bool,
-    ) -> Result<(Self, Option<io::Error>), (&'static str, io::Error)> {
-        let mut way = Self { address, keep_source, open: None, reviewed: Instant::now() };
-        match way.find() {
+    pub(super) fn new(aim: Aim, is_raw: bool) -> Result<(Self, Option<io::Error>), (&'static str, io::Error)> {
+        let mut way = Self { aim, address: None, is_raw, open: None, reviewed: Instant::now() };
+        let found = way.aim.now(None).map_err(|error| (FIND_WAY, error)).and_then(|address| {
+            way.address = Some(address);
+            way.find(address)
+        });
+        match found {
             Ok(open) => way.open = Some(open),
-            Err((_, error)) if is_for_a_while(&error) => return Ok((way, Some(error))),
+            Err((_, error)) if way.may_come(&error) => return Ok((way, Some(error))),
             Err(refusal) => return Err(refusal),
         }
         Ok((way, None))
+    }
+
+    /// Whether there is no way just now. What a name means may be wrong today and right tomorrow.
+    fn may_come(&self, error: &io::Error) -> bool {
+        is_for_a_while(error) || (self.aim.moves() && error.kind() != io::ErrorKind::PermissionDenied)
+    }
+
+    /// Where the destination is, if anybody knows.
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        self.address
     }
 
     /// What to send on, if there is a way.
@@ -82,8 +99,16 @@ impl Way {
             return Change::Same;
         }
         self.reviewed = Instant::now();
+        // While nobody knows better it is where it was.
+        let Ok(address) = self.aim.now(self.address) else { return Change::Same };
+        if self.address != Some(address) {
+            self.address = Some(address);
+            // Whoever has the old address now is somebody else.
+            self.open = self.find(address).ok();
+            return Change::To(address);
+        }
         // Without a way now the old socket is not worse than none, and says why when it is used.
-        let Ok(found) = self.find() else { return Change::Same };
+        let Ok(found) = self.find(address) else { return Change::Same };
         match &mut self.open {
             Some(open) if open.from == found.from => {
                 open.mtu_bytes = found.mtu_bytes;
@@ -97,15 +122,15 @@ impl Way {
     }
 
     /// A new socket on the way there.
-    fn find(&self) -> Result<Open, (&'static str, io::Error)> {
+    fn find(&self, address: SocketAddr) -> Result<Open, (&'static str, io::Error)> {
         let failed = |operation| move |error| (operation, error);
-        let family = if self.address.is_ipv4() { Family::V4 } else { Family::V6 };
+        let family = if address.is_ipv4() { Family::V4 } else { Family::V6 };
         // A raw socket tells neither its address nor what the way takes, so an ordinary one is asked.
         let probe = Socket::nonblocking(family).map_err(failed("make a socket"))?;
-        let raw = if self.keep_source { Some(Socket::raw(family).map_err(failed(MAKE_RAW_SOCKET))?) } else { None };
-        probe.connect(self.address).map_err(failed(FIND_WAY))?;
+        let raw = if self.is_raw { Some(Socket::raw(family).map_err(failed(MAKE_RAW_SOCKET))?) } else { None };
+        probe.connect(address).map_err(failed(FIND_WAY))?;
         if let Some(raw) = &raw {
-            raw.connect(self.address).map_err(failed(FIND_WAY))?;
+            raw.connect(address).map_err(failed(FIND_WAY))?;
         }
         let from = probe.local_addr().map_err(failed("see the own address"))?.ip();
         let mtu_bytes = probe.path_mtu().map_err(failed("see the MTU"))?;

@@ -22,9 +22,9 @@ pub(super) fn touched(config: &Config, plan: &Plan) -> Result<(Vec<String>, Vec<
                     paths.into_iter().collect::<Vec<_>>().join(", ")
                 )
             }
-            Target::Addresses(addresses) => {
-                let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-                format!("sends all trials to {}", addresses.join(", "))
+            Target::Peers(peers) => {
+                let peers: Vec<String> = peers.iter().map(ToString::to_string).collect();
+                format!("sends all trials to {}", peers.join(", "))
             }
             Target::Elsewhere(place) => format!("sends all trials to {place}"),
             Target::Stdout => {

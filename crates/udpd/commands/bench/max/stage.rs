@@ -28,7 +28,7 @@ use crate::plan::{self, Plan};
 use crate::sink::file::FileSettings;
 #[cfg(feature = "kafka")]
 use crate::sink::kafka::KafkaSettings;
-use crate::sink::relay::RelaySettings;
+use crate::sink::relay::{KeepSource, RelaySettings};
 use crate::sink::settings::{AnySettings, Target};
 use crate::sink::unix::{UnixSettings, UnixSocket};
 
@@ -220,13 +220,17 @@ impl Stage {
 
     fn relay(&mut self, name: &str, written: &RelaySettings, crew: &Crew) -> io::Result<RelaySettings> {
         let mut relay = written.clone();
+        if !std::mem::take(&mut relay.routes).is_empty() {
+            self.notes.push(format!("sink {name}: has no routes, because the bench is one source"));
+        }
         for destination in &mut relay.destinations {
+            let is_v6 = destination.fixed().is_some_and(|address| address.is_ipv6());
             // A source that is kept is that of the bench's sender, and a packet has one family.
-            let (peer, address) = Peer::udp(destination.is_ipv6() && !relay.keep_source, crew)?;
+            let (peer, address) = Peer::udp(is_v6 && relay.keep_source != KeepSource::Address, crew)?;
             self.peers.push(peer);
             self.notes
                 .push(format!("sink {name}: sends to {address} instead of {destination}; the bench throws it away"));
-            *destination = address;
+            *destination = address.into();
         }
         Ok(relay)
     }

@@ -10,7 +10,7 @@ use steer::plan::Request;
 
 use crate::config::{Config, Daemon, Host, Lanes, Listener, Multicast, Spread, Steer};
 use crate::exit::{ExitCode, Failure};
-use crate::policy::{Access, Limit, RATE_LIMIT_MAX};
+use crate::policy::{Access, Limit, Proxies, RATE_LIMIT_MAX};
 use crate::settings::Chosen;
 
 /// A pipeline to be measured, and what was changed for it.
@@ -85,6 +85,10 @@ fn move_to_loopback(listener: &mut Listener, changed: &mut Vec<String>) {
         listener.access.allow.retain(|network| *network != own);
         listener.access.allow.push(own);
         changed.push("allow includes 127.0.0.1, from which the bench sends".to_owned());
+    }
+    if listener.proxies != Proxies::default() {
+        listener.proxies = Proxies::default();
+        changed.push("it reads no PROXY headers, because the bench sends none".to_owned());
     }
     if let Some(limit) = &mut listener.rate_limit {
         *limit = Limit { per_source: RATE_LIMIT_MAX, burst: RATE_LIMIT_MAX };
