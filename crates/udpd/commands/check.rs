@@ -14,7 +14,7 @@ use crate::os::{console, threads};
 use crate::plan::buffers::Buffers;
 use crate::plan::memory::{Bytes, Memory};
 use crate::plan::pool::{PoolPlan, Stall};
-use crate::plan::{self, LanePlan, Plan, words};
+use crate::plan::{self, LanePlan, Plan, words, xdp};
 use crate::sandbox;
 
 /// What `--json` prints.
@@ -29,6 +29,8 @@ struct PlanJson<'a> {
     memory: Memory,
     /// Receive buffers: needed, granted, and whether the kernel's limit for all of them is enough.
     receive_buffers: Buffers,
+    /// What is put at interfaces, and who has no say in it any more.
+    attached: Vec<String>,
     warnings: Vec<String>,
 }
 
@@ -130,6 +132,7 @@ fn json_of<'a>(config: &'a Config, plan: &'a Plan) -> PlanJson<'a> {
         pool_bytes: memory.pool_bytes(),
         memory,
         receive_buffers: Buffers::of(plan),
+        attached: xdp::attachments(config, plan),
         warnings: words::warnings(config, plan),
     }
 }
@@ -181,6 +184,9 @@ fn render(config: &Config, shown: &PlanJson<'_>, plan: &Plan) -> String {
         Bytes(shown.memory.receive_buffer_bytes)
     );
     text += &format!("receive buffers: {}\n", shown.receive_buffers.text());
+    for line in &shown.attached {
+        text += &format!("attached: {line}\n");
+    }
     for warning in &shown.warnings {
         text += &format!("warning: {warning}\n");
     }

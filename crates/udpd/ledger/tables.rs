@@ -49,6 +49,14 @@ counters! {
         unsplit: "A GRO train without its segment size; counts as one.", cure = "Set `gro = \"off\"`.";
         unread: "It was in the socket at the end, and its receiver could not take it.",
             cure = "See the log: the kernel denies receive calls.", is_quiet = true;
+        malformed: "Past the kernel's stack: its lengths contradict each other; the kernel would have dropped it.",
+            cure = "Find the sender: no network makes these.";
+        header_checksum: "Past the kernel's stack: the checksum of its IPv4 header is wrong.",
+            cure = "Look for a broken cable, card or router.";
+        checksum: "Past the kernel's stack: its UDP checksum is wrong.",
+            cure = "Look for a broken cable, card or router; `xdp_checksums` says what is looked at.";
+        no_checksum: "Past the kernel's stack: IPv6 without a UDP checksum.",
+            cure = "Find the sender: IPv6 wants one.";
     }
 }
 

@@ -99,9 +99,9 @@ impl Pipeline {
         let Heir { config, plan, books, mut lanes, kept, shifts, consumers, followers, pinned, files, .. } = heir;
         heir.is_in_force.store(true, Ordering::Release);
         let goes_on = |lane: &Lane| {
-            let socket = lane.socket();
+            let Some(socket) = lane.socket() else { return false };
             lanes.iter().any(|(thread, start, _)| {
-                Arc::ptr_eq(&thread.made.socket, &socket)
+                thread.made.socket.as_ref().is_some_and(|next| Arc::ptr_eq(next, &socket))
                     || start.leavings.iter().any(|left| Arc::ptr_eq(left, &socket))
             })
         };
@@ -155,11 +155,12 @@ impl Pipeline {
     /// Each drop at a socket is counted in one ledger, and each socket has the options of its next lane.
     fn pass_sockets_on(&self, lanes: &mut [(LaneThread, Start, SocketAddr)]) {
         for (thread, start, _) in lanes {
-            let before = self.lanes.iter().find(|lane| Arc::ptr_eq(&lane.socket(), &thread.made.socket));
-            let Some(before) = before else { continue };
+            let Some(socket) = &thread.made.socket else { continue };
+            let has_it = |lane: &&Lane| lane.socket().is_some_and(|own| Arc::ptr_eq(&own, socket));
+            let Some(before) = self.lanes.iter().find(has_it) else { continue };
             before.ledger.hand_on(&start.ledger);
-            match socket::change(&thread.setup, &thread.made.socket) {
-                Ok(buffer) => thread.made.buffer = buffer,
+            match socket::change(&thread.setup, socket) {
+                Ok(buffer) => thread.made.buffer = Some(buffer),
                 Err(failure) => log::error!("{}: it goes on with an option of before: {failure}", thread.setup),
             }
         }
@@ -167,6 +168,7 @@ impl Pipeline {
 
     /// Has every receiver deliver what it holds and end; whether all did.
     fn end_receivers(&self, hurry: impl Fn(Duration) -> bool) -> bool {
+        self.bypasses.let_pass();
         self.refuse_arrivals();
         self.stop.requested.store(true, Ordering::Relaxed);
         self.wake_receivers();

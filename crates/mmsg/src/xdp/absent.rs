@@ -12,7 +12,7 @@ use crate::batch::RecvBatch;
 use crate::wait::Wait;
 use crate::wake::Bell;
 
-use super::options::{Options, Statistics, Wanted};
+use super::options::{Options, Statistics, Tally, Wanted};
 use super::refusal::Refusal;
 
 /// Hands datagrams of an interface over to the engines of its queues, which this build lacks:
@@ -41,6 +41,24 @@ impl Redirect {
 
     /// What was asked for.
     pub fn wanted(&self) -> &Wanted {
+        match self.never {}
+    }
+}
+
+/// Reads what the kernel has lost of an engine's queue, which this build has none of.
+#[derive(Debug)]
+pub struct Counter {
+    never: Infallible,
+}
+
+impl Counter {
+    /// Frames that were handed over and lost before they were in the ring.
+    pub fn lost(&self) -> io::Result<Option<u64>> {
+        match self.never {}
+    }
+
+    /// Whether the device writes the frames itself.
+    pub fn is_zero_copy(&self) -> bool {
         match self.never {}
     }
 }
@@ -75,6 +93,14 @@ impl Xdp {
     }
 
     pub(crate) fn wait_readable(&mut self, _: Duration) -> io::Result<bool> {
+        match self.never {}
+    }
+
+    pub(crate) fn tally(&self) -> Tally {
+        match self.never {}
+    }
+
+    pub(crate) fn counter(&self) -> io::Result<Counter> {
         match self.never {}
     }
 

@@ -28,8 +28,9 @@ use crate::wake::Bell;
 
 use super::attach::Redirect;
 use super::control::Said;
-use super::deposit::{Deposited, Depot, Tally};
-use super::options::{Options, Statistics};
+use super::counter::Counter;
+use super::deposit::{Deposited, Depot};
+use super::options::{Options, Statistics, Tally};
 use super::refusal::{Refusal, Step};
 use super::socket::XdpSocket;
 use super::umem::Umem;
@@ -191,6 +192,16 @@ impl Xdp {
         Ok(is_readable)
     }
 
+    /// See [`Engine::xdp_tally`](crate::Engine::xdp_tally).
+    pub(crate) fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// See [`Engine::xdp_counter`](crate::Engine::xdp_counter).
+    pub(crate) fn counter(&self) -> io::Result<Counter> {
+        self.socket.counter()
+    }
+
     /// See [`Engine::xdp_statistics`](crate::Engine::xdp_statistics).
     pub(crate) fn statistics(&self) -> io::Result<Statistics> {
         let counted = self.socket.counted()?;
@@ -257,7 +268,8 @@ impl Xdp {
                 self.waiting.push(block);
             }
         }
-        self.may_have_more = self.socket.received.ready() > 0;
+        self.tally.waiting = self.socket.received.ready();
+        self.may_have_more = self.tally.waiting > 0;
         self.socket.received.release();
         let Xdp { socket, depot, waiting, .. } = self;
         // SAFETY: as above.

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::sys;
 
+use super::counter::{self, Counted, Counter};
 use super::refusal::{Refusal, Step};
 use super::rings::{FillRing, Filled, Offsets, ReceiveRing};
 use super::umem::Umem;
@@ -21,15 +22,6 @@ const FAMILY: libc::c_int = 44;
 
 /// Frames are only received, but no socket is bound without a ring for what was sent.
 const COMPLETION_ENTRIES: u32 = 2;
-
-/// The numbers that the kernel counts (`struct xdp_statistics`).
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counted {
-    pub(super) rx_dropped: u64,
-    pub(super) rx_invalid_descs: u64,
-    pub(super) rx_ring_full: u64,
-    pub(super) rx_fill_ring_empty_descs: u64,
-}
 
 /// The socket, its rings and its memory.
 #[derive(Debug)]
@@ -129,14 +121,12 @@ impl XdpSocket {
 
     /// What the kernel has counted.
     pub(super) fn counted(&self) -> io::Result<Counted> {
-        let mut words = [0; 12];
-        let written = sys::get_option(self.fd.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS, &mut words)?;
-        if written < words.len() {
-            // Before Linux 5.9 some of the numbers are sums of others.
-            return Err(io::Error::from_raw_os_error(libc::ENOPROTOOPT));
-        }
-        let [rx_dropped, rx_invalid_descs, _, rx_ring_full, rx_fill_ring_empty_descs, _] = doubles(&words);
-        Ok(Counted { rx_dropped, rx_invalid_descs, rx_ring_full, rx_fill_ring_empty_descs })
+        counter::read(self.fd.as_fd())
+    }
+
+    /// What reads the same from elsewhere.
+    pub(super) fn counter(&self) -> io::Result<Counter> {
+        Ok(Counter { fd: self.fd.try_clone()?, zero_copy: self.zero_copy })
     }
 
     /// The number of its descriptor, as the map of sockets takes it.
@@ -164,21 +154,11 @@ fn offsets(fd: BorrowedFd<'_>) -> io::Result<[Offsets; 4]> {
         // Linux before 5.4 has no flags in its rings.
         return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
     }
-    let numbers: [u64; 16] = doubles(&words);
+    let numbers: [u64; 16] = counter::doubles(&words);
     Ok(std::array::from_fn(|ring| {
         let number = |field: usize| numbers[4 * ring + field] as usize;
         Offsets { producer: number(0), consumer: number(1), entries: number(2), flags: number(3) }
     }))
-}
-
-/// Numbers of 64 bits, from halves as they lie in memory.
-fn doubles<const N: usize>(words: &[u32]) -> [u64; N] {
-    std::array::from_fn(|place| {
-        let mut bytes = [0; 8];
-        bytes[..4].copy_from_slice(&words[2 * place].to_ne_bytes());
-        bytes[4..].copy_from_slice(&words[2 * place + 1].to_ne_bytes());
-        u64::from_ne_bytes(bytes)
-    })
 }
 
 /// A ring's memory, which the kernel shares.
@@ -199,17 +179,5 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: exactly what `of` got, and the ring over it goes first. Should the kernel refuse, it stays mapped.
         let _ = unsafe { sys::munmap(self.base, self.bytes) };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_number_of_64_bits_is_read_as_it_lies_in_memory() {
-        let bytes = 0x0123_4567_89ab_cdef_u64.to_ne_bytes();
-        let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        assert_eq!(doubles::<1>(&[word(0), word(4)]), [0x0123_4567_89ab_cdef]);
     }
 }
