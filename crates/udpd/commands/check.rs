@@ -14,7 +14,7 @@ use crate::os::{console, threads};
 use crate::plan::buffers::Buffers;
 use crate::plan::memory::{Bytes, Memory};
 use crate::plan::pool::{PoolPlan, Stall};
-use crate::plan::{self, LanePlan, Plan, words, xdp};
+use crate::plan::{self, LanePlan, Plan, words};
 use crate::sandbox;
 
 /// What `--json` prints.
@@ -132,7 +132,7 @@ fn json_of<'a>(config: &'a Config, plan: &'a Plan) -> PlanJson<'a> {
         pool_bytes: memory.pool_bytes(),
         memory,
         receive_buffers: Buffers::of(plan),
-        attached: xdp::attachments(config, plan),
+        attached: words::attachments(config, plan),
         warnings: words::warnings(config, plan),
     }
 }

@@ -113,8 +113,7 @@ impl Pipeline {
         let staying: Vec<usize> = kept.iter().flatten().copied().collect();
         self.chronicle.turn_over(Arc::clone(&books), &staying);
         books.host.look_at_ports(lanes.iter().map(|(_, _, address)| address.port()));
-        let lanes = lanes.into_iter().map(|(thread, start, address)| begin(thread, start, address)).collect();
-        log::info!("the new receivers began {:.1} ms after the last ones", begun.elapsed().as_secs_f64() * 1000.0);
+        let lanes = self.begin_lanes(lanes, &config, begun);
         let receivers_ended_well = self.close_lanes(true, false) && receivers_ended_well;
         self.followers.iter().for_each(Follower::end);
         self.files.become_those_of(&files);
@@ -150,6 +149,29 @@ impl Pipeline {
             let others: Vec<Ended> = in_the_way.map(|last| last.ended.clone()).collect();
             admission.after(others);
         }
+    }
+
+    /// Lets the lanes of an heir receive: first those that have sockets, which take everything until the queues have
+    /// engines again.
+    fn begin_lanes(&self, lanes: Vec<(LaneThread, Start, SocketAddr)>, config: &Config, since: Instant) -> Vec<Lane> {
+        let mut begun: Vec<Option<Lane>> = lanes.iter().map(|_| None).collect();
+        let has_socket = |(_, (thread, ..)): &(usize, (LaneThread, _, _))| thread.setup.plan.has_socket();
+        let (of_sockets, of_queues): (Vec<_>, Vec<_>) = lanes.into_iter().enumerate().partition(has_socket);
+        for (place, (thread, start, address)) in of_sockets {
+            begun[place] = Some(begin(thread, start, address));
+        }
+        log::info!("the new receivers began {:.1} ms after the last ones", since.elapsed().as_secs_f64() * 1000.0);
+        self.bypasses.go_over(config);
+        for (place, (mut thread, start, address)) in of_queues {
+            if let Err(failure) = self.bypasses.open_again(&mut thread) {
+                log::error!(
+                    "{failure}; the sockets of the listener receive what comes to this queue, until udpd is restarted"
+                );
+            }
+            begun[place] = Some(begin(thread, start, address));
+        }
+        self.bypasses.begin();
+        begun.into_iter().flatten().collect()
     }
 
     /// Each drop at a socket is counted in one ledger, and each socket has the options of its next lane.

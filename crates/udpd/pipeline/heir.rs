@@ -15,6 +15,7 @@ use mmsg::Socket;
 
 use super::bind;
 use super::books::Books;
+use super::bypass;
 use super::chronicle::Chronicle;
 use super::ending::{self, Ending};
 use super::entry::Admission;
@@ -32,7 +33,7 @@ use super::start::{addresses, ledger_of, open_books, pinned_receiver, sort, with
 use super::stocks::Stocks;
 use super::wiring::{self, Consumers, KeptConsumer, KeptSink, Wiring, spawn_consumers};
 use super::writes::{Finishing, Writes, files_by_consumer};
-use crate::config::Config;
+use crate::config::{Config, Listener};
 use crate::exit::{ExitCode, Failure};
 use crate::handover::pool::Home;
 use crate::handover::route::Route;
@@ -192,7 +193,8 @@ impl Forerunner {
     /// Makes what is to take the place of the pipeline, beside it. On a failure nothing has changed.
     pub fn make_heir(&self, config: &Arc<Config>, plan: &Arc<Plan>, crew: &Crew) -> Result<Heir, Failure> {
         self.refuse_what_cannot_be_woken()?;
-        self.refuse_past_the_stack(config)?;
+        self.refuse_other_programs(config)?;
+        bypass::refuse_locked_memory(plan, &self.plan)?;
         let kept = (0..config.sinks.len()).map(|sink| self.stays(config, plan, sink)).collect::<Vec<_>>();
         let takes_place = self.takes_place(config, plan, &kept)?;
         let (claims, is_in_force) = (self.claims(config, plan)?, Arc::default());
@@ -266,12 +268,17 @@ impl Forerunner {
         })
     }
 
-    /// A program at an interface is attached with rights that nobody has any more, and a queue has one engine.
-    fn refuse_past_the_stack(&self, config: &Config) -> Result<(), Failure> {
-        let listeners = self.config.listeners.iter().chain(&config.listeners);
-        listeners.clone().find(|listener| listener.is_past_the_stack()).map_or(Ok(()), |listener| {
+    /// A program is attached to an interface with rights that nobody has any more.
+    fn refuse_other_programs(&self, config: &Config) -> Result<(), Failure> {
+        let own = || self.config.listeners.iter().filter(|listener| listener.is_past_the_stack());
+        let is_new = |next: &&Listener| !own().any(|own| bypass::wanted(own) == bypass::wanted(next));
+        let next = config.listeners.iter().filter(|listener| listener.is_past_the_stack()).find(is_new);
+        next.map_or(Ok(()), |listener| {
             let name = &listener.name;
-            let message = format!("listener {name}: engine = \"af_xdp\" goes on as it is{TAKES_A_RESTART}");
+            let message = format!(
+                "listener {name}: udpd has given up the rights to put another XDP program at an interface, for another \
+                 interface, port or xdp_mode{TAKES_A_RESTART}"
+            );
             Err(Failure::new(ExitCode::Configuration, message))
         })
     }
@@ -296,13 +303,6 @@ impl Making<'_> {
         let threads = LaneThread::spawn_all(LaneSetup::all_after(&before.config, config, plan), &claims, crew)?;
         let ledgers: Vec<Arc<LaneLedger>> =
             threads.iter().map(|thread| ledger_of(thread, config.sinks.len())).collect();
-        if let Some(lane) = threads.iter().find(|thread| !thread.setup.plan.has_socket()) {
-            log::error!(
-                "listener {}: its sockets receive everything from now on, and no queue goes past the kernel's stack any \
-                 more: the rights for that are given up; restart udpd",
-                lane.setup.listener.name
-            );
-        }
         let stocks = Stocks::make(&plan.pool, crew)?;
         let mut routes: Vec<Vec<Route>> = threads.iter().map(|_| Vec::new()).collect();
         let files = Files::default();
@@ -363,7 +363,7 @@ impl Making<'_> {
         let homes: Arc<[Arc<Home>]> = threads.iter().map(|thread| thread.made.home.clone()).collect();
         let scenes = wiring::scenes(config, plan);
         let listeners: Vec<String> = config.listeners.iter().map(|listener| listener.name.clone()).collect();
-        let place_now = |listener: &crate::config::Listener| listeners.iter().position(|name| *name == listener.name);
+        let place_now = |listener: &Listener| listeners.iter().position(|name| *name == listener.name);
         let places: Arc<[Option<usize>]> = before.config.listeners.iter().map(place_now).collect();
         let transfer: Arc<Mutex<()>> = before.chronicle.transfer();
         let mut opened = Consumers::default();

@@ -7,7 +7,6 @@ use mmsg::{BatchShape, Control, PackedBatch};
 
 use super::engine::Choice;
 use super::spread::Intake;
-use super::xdp::XdpPlan;
 use crate::config::{Absorb, Config, Listener, ReceiveBuffer, Timestamps};
 use crate::upstream::Sequence;
 
@@ -74,6 +73,15 @@ pub struct LanePlan {
     pub policy_bytes: usize,
     /// The memory for what it notes of sequence numbers, and the first lane's also for all that its listener knows.
     pub upstream_bytes: usize,
+}
+
+/// What a lane has instead of a socket that takes a receive queue past the kernel's stack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct XdpPlan {
+    /// The receive queue.
+    pub queue: u32,
+    /// The batches whose memory frames wait in.
+    pub batches: usize,
 }
 
 impl LanePlan {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::engine::{self, Choice};
+use super::engine::{Choice, of_what_is_let_pass};
 use super::interfaces::Interfaces;
 use super::lane::{self, LanePlan};
 use super::memory::Memory;
@@ -56,52 +56,8 @@ impl Plan {
         let feeders = ground.feeders(config);
         let Seating { lanes: places, consumer_cores, shared } = seating::seat(config, &feeders, ground);
         let mut lanes = Vec::new();
-        for (index, (listener, places)) in config.listeners.iter().zip(places).enumerate() {
-            let count = feeders.lanes_on_address(index);
-            let rate = listener.absorb.rate.div_ceil(count as u64);
-            let shape = lane::shape(config, listener);
-            let absorb = &listener.absorb;
-            let is_past_the_stack = listener.is_past_the_stack();
-            let of_addresses = count * listener.addresses.len();
-            let common = |place: &Place, number, address, intake| LanePlan {
-                listener: index,
-                number,
-                member: 0,
-                address,
-                shares: count > 1 || listener.share_port || has_company(config, index, address),
-                core: place.seat.map(|seat| seat.core),
-                node: place.seat.and_then(|seat| seat.node),
-                cores: place.cores.clone(),
-                queues: place.queues.clone(),
-                intake,
-                receive_buffer_bytes: lane::receive_buffer(listener, rate),
-                rate,
-                // What a queue takes past the stack no socket has to take.
-                queue_rate: if is_past_the_stack { 0 } else { rate.div_ceil(listener.addresses.len() as u64) },
-                payload_bytes: listener.absorbed_bytes(),
-                shape,
-                batches: 0,
-                node_place: 0,
-                asked_stall: if absorb.is_written { absorb.stall } else { Duration::ZERO },
-                engine: if is_past_the_stack { engine::of_what_is_let_pass() } else { engines[index].clone() },
-                xdp: None,
-                policy_bytes: listener.rate_limit.map_or(0, |_| policy::TABLE_BYTES),
-                upstream_bytes: lane::upstream_bytes(listener, number == 0),
-            };
-            for (group, (&address, places)) in listener.addresses.iter().zip(places.chunks(count)).enumerate() {
-                let taken_in = seating::intakes(listener, places, ground).into_iter().zip(places);
-                lanes.extend(taken_in.enumerate().map(|(member, (intake, place))| LanePlan {
-                    member,
-                    ..common(place, group * count + member, address, intake)
-                }));
-            }
-            let of_queues = places.iter().skip(of_addresses).enumerate();
-            lanes.extend(of_queues.map(|(queue, place)| {
-                let intake = Intake { queue: Some(queue), ..Intake::default() };
-                let plan = common(place, of_addresses + queue, xdp::address_shown(listener), intake);
-                let rate = listener.absorb.rate.div_ceil(feeders.lanes_past_the_stack(index) as u64);
-                xdp::past_the_stack(plan, queue, rate, engines[index].clone())
-            }));
+        for (index, places) in places.iter().enumerate() {
+            lanes.extend(lanes_of(index, places, config, &feeders, ground, &engines[index]));
         }
         let interfaces = Interfaces { lane_cores: lane_cores(config, interfaces, &lanes), ..interfaces.clone() };
         let node_of_core = topology.node_of_core.clone();
@@ -155,6 +111,65 @@ impl Plan {
             threads: self.lanes.len() + self.sinks.iter().map(|sink| sink.consumers).sum::<usize>() + followers,
         }
     }
+}
+
+/// The lanes of a listener: those of its addresses, and then those of the queues that go past the kernel's stack.
+fn lanes_of(
+    index: usize,
+    places: &[Place],
+    config: &Config,
+    feeders: &Feeders<'_>,
+    ground: &Ground<'_>,
+    engine: &Choice,
+) -> Vec<LanePlan> {
+    let listener = &config.listeners[index];
+    let count = feeders.lanes_on_address(index);
+    let rate = listener.absorb.rate.div_ceil(count as u64);
+    let shape = lane::shape(config, listener);
+    let absorb = &listener.absorb;
+    let is_past_the_stack = listener.is_past_the_stack();
+    let of_addresses = count * listener.addresses.len();
+    let common = |place: &Place, number, address, intake| LanePlan {
+        listener: index,
+        number,
+        member: 0,
+        address,
+        shares: count > 1 || listener.share_port || has_company(config, index, address),
+        core: place.seat.map(|seat| seat.core),
+        node: place.seat.and_then(|seat| seat.node),
+        cores: place.cores.clone(),
+        queues: place.queues.clone(),
+        intake,
+        receive_buffer_bytes: lane::receive_buffer(listener, rate),
+        rate,
+        // What a queue takes past the stack no socket has to take.
+        queue_rate: if is_past_the_stack { 0 } else { rate.div_ceil(listener.addresses.len() as u64) },
+        payload_bytes: listener.absorbed_bytes(),
+        shape,
+        batches: 0,
+        node_place: 0,
+        asked_stall: if absorb.is_written { absorb.stall } else { Duration::ZERO },
+        engine: if is_past_the_stack { of_what_is_let_pass() } else { engine.clone() },
+        xdp: None,
+        policy_bytes: listener.rate_limit.map_or(0, |_| policy::TABLE_BYTES),
+        upstream_bytes: lane::upstream_bytes(listener, number == 0),
+    };
+    let mut lanes = Vec::new();
+    for (group, (&address, places)) in listener.addresses.iter().zip(places.chunks(count)).enumerate() {
+        let taken_in = seating::intakes(listener, places, ground).into_iter().zip(places);
+        lanes.extend(taken_in.enumerate().map(|(member, (intake, place))| LanePlan {
+            member,
+            ..common(place, group * count + member, address, intake)
+        }));
+    }
+    let of_queues = places.iter().skip(of_addresses).enumerate();
+    lanes.extend(of_queues.map(|(queue, place)| {
+        let intake = Intake { queue: Some(queue), ..Intake::default() };
+        let plan = common(place, of_addresses + queue, xdp::address_shown(listener), intake);
+        let rate = listener.absorb.rate.div_ceil(feeders.lanes_past_the_stack(index) as u64);
+        xdp::past_the_stack(plan, queue, rate, engine.clone())
+    }));
+    lanes
 }
 
 /// The cores of the lanes that each steered interface feeds.

@@ -191,7 +191,7 @@ const HOUSEKEEPING: &[i64] = &[
 
 /// What is done to the sockets of a daemon by the process that keeps its rights, and how it is told.
 const WISHES: &[i64] =
-    &[libc::SYS_recvmsg, libc::SYS_sendto, libc::SYS_bind, libc::SYS_getsockopt, libc::SYS_setsockopt];
+    &[libc::SYS_recvmsg, libc::SYS_sendmsg, libc::SYS_bind, libc::SYS_getsockopt, libc::SYS_setsockopt];
 
 /// What librdkafka, OpenSSL and the resolver of the C library call besides: their own threads, pipes and looks at the
 /// host.
@@ -294,6 +294,8 @@ fn judged(duty: Duty) -> Result<Vec<(i64, Rules)>, BackendError> {
         Duty::BrokerClient | Duty::BrokerMaker => {
             [vec![family(libc::AF_UNIX)?, family(libc::AF_NETLINK)?], datagrams()?, streams()?].concat()
         }
+        // A queue of an interface, which another thread or process is given.
+        Duty::Warden => vec![family(libc::AF_XDP)?],
         Duty::Main | Duty::Maker => [vec![family(libc::AF_UNIX)?, family(libc::AF_NETLINK)?], datagrams()?].concat(),
         _ => Vec::new(),
     };

@@ -1,6 +1,7 @@
 """Cases of the rig of the daemon, run inside the receiver's namespace: WORK is a folder with udpd, OTHER a process in
 the sender's. Each datagram has a number, and the judge is what the daemon wrote: none twice, none that was not sent, and
 sent = written + dropped by the ledger + dropped by the cable before there was anybody."""
+import atexit
 import collections
 import json
 import os
@@ -82,7 +83,8 @@ def has_program():
 
 
 class Daemon:
-    def __init__(self, listener="", sink="", kind="file", run=("run",), prefix=(), number=[0], engine="af_xdp"):
+    def __init__(self, listener="", sink="", kind="file", run=("run",), prefix=(), number=[0], engine="af_xdp",
+                 control=f"{WORK}/control.sock"):
         number[0] += 1
         self.base = f"{WORK}/{number[0]}"
         self.out = f"{self.base}.out"
@@ -90,7 +92,7 @@ class Daemon:
         with open(f"{self.base}.toml", "w") as file:
             file.write(f"""
 [daemon]
-control_socket = "{WORK}/control.sock"
+control_socket = "{control}"
 metrics_address = ""
 stats_on_exit = "{self.base}.json"
 [[listener]]
@@ -110,6 +112,8 @@ type = "{kind}"
         with open(f"{self.base}.log", "w") as log:
             command = [*prefix, f"{WORK}/udpd", *run, "-c", f"{self.base}.toml"]
             self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=log)
+        # Nothing is left behind by a case that fails.
+        atexit.register(self.child.kill)
 
     def log(self):
         return open(f"{self.base}.log").read()
@@ -131,6 +135,14 @@ type = "{kind}"
     def refused(self, code, words):
         assert self.child.wait(PATIENCE) == code, f"exit {self.child.returncode}, not {code}: {self.log()}"
         assert words in self.log(), f"{words!r} is not in: {self.log()}"
+
+    def reload(self, change):
+        path = f"{self.base}.toml"
+        text = change(open(path).read())
+        with open(path, "w") as file:
+            file.write(text)
+        command = [f"{WORK}/udpd", "reload", "--socket", f"{WORK}/control.sock"]
+        return subprocess.run(command, capture_output=True, text=True)
 
     def ledger(self):
         return json.load(open(f"{self.base}.json"))["listeners"][0]
@@ -275,6 +287,25 @@ def take_over():
         assert all(of_queues), f"each process has received past the stack: {of_queues}"
 
 
+def reload():
+    for _ in range(ROUNDS):
+        # Little memory: it counts as locked now, and this host may have a limit.
+        daemon = Daemon(listener='batch_size = 32\nabsorb = { rate = 50000, stall = "20ms", size = 64 }').ready()
+        traffic = stream(64, random.choice(ADDRESSES))
+        for before, after in (32, 16), (16, 8), (8, 32):
+            done = daemon.reload(lambda text: text.replace(f"batch_size = {before}", f"batch_size = {after}"))
+            before = daemon.stats()["lanes"][2]["received"]
+            assert done.returncode == 0, done
+            end = time.monotonic() + PATIENCE
+            while daemon.stats()["lanes"][2]["received"] <= before:
+                assert time.monotonic() < end, f"{daemon.stats()} {daemon.log()}"
+        sent = int(traffic.communicate()[0])
+        [ledger] = closes("three reloads under load", [daemon.end()], sent, 64)
+        assert "until udpd is restarted" not in daemon.log(), daemon.log()
+        told = [line for line in daemon.log().splitlines() if "new receivers began" in line]
+        print(f"passed: {told}")
+
+
 def what_is_beside_goes_on():
     daemon = Daemon().ready()
     dump = None
@@ -380,25 +411,15 @@ def hostile_frames_give_what_an_ordinary_socket_gets(card):
 
 def refusals():
     daemon = Daemon().ready()
-    other = Daemon(listener='address = "10.8.0.1:5141"')
-    with open(f"{other.base}.toml") as file:
-        text = file.read().replace("control.sock", "other.sock")
-    other.child.kill()
-    other.child.wait()
-    with open(f"{other.base}.toml", "w") as file:
-        file.write(text)
-    done = subprocess.run([f"{WORK}/udpd", "run", "-c", f"{other.base}.toml"], capture_output=True, text=True)
-    assert done.returncode == 69 and "another XDP program is on this interface" in done.stderr, done
-    # A change is refused, and what runs goes on.
-    path = f"{daemon.base}.toml"
-    with open(path, "a") as file:
-        file.write('when_full = "block"\n')
-    done = subprocess.run([f"{WORK}/udpd", "reload", "--socket", f"{WORK}/control.sock"], capture_output=True, text=True)
+    other = Daemon(listener='address = "10.8.0.1:5141"', control="")
+    other.refused(69, "another XDP program is on this interface")
+    # Another program is refused, and what runs goes on.
+    done = daemon.reload(lambda text: text.replace(":5140", ":5141"))
     assert done.returncode == 78 and "this takes a restart" in done.stderr, done
     sent = send("numbered", 100, 64, PORT, "10.8.0.1", 0)
-    closes("a reload that changes something is refused and changes nothing", [daemon.end()], sent, 64)
+    closes("a reload that wants another program is refused and changes nothing", [daemon.end()], sent, 64)
     nobody = ("setpriv", "--reuid", "65534", "--clear-groups")
-    Daemon(kind="null", prefix=nobody, sink="", listener="").refused(77, "CAP_BPF and CAP_NET_ADMIN is missing")
+    Daemon(kind="null", prefix=nobody, control="").refused(77, "CAP_BPF and CAP_NET_ADMIN is missing")
     run("ip", "link", "set", "card0", "mtu", "3000")
     run("ip", "link", "set", "card1", "mtu", "3000", there=True)
     Daemon().refused(78, "its MTU is 3000, and a chunk has room for the frames of")
@@ -430,6 +451,7 @@ overload()
 the_end_under_load(signal.SIGTERM)
 the_end_under_load(signal.SIGKILL)
 take_over()
+reload()
 what_is_beside_goes_on()
 addresses_are_followed()
 queues()

@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::io;
 use std::marker::PhantomData;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +35,11 @@ impl Redirect {
         match self.never {}
     }
 
+    /// Lays in a socket that the next engine is made from.
+    pub fn lay_in(&self, _: OwnedFd) {
+        match self.never {}
+    }
+
     /// The number of the interface.
     pub fn interface_index(&self) -> u32 {
         match self.never {}
@@ -43,6 +49,11 @@ impl Redirect {
     pub fn wanted(&self) -> &Wanted {
         match self.never {}
     }
+}
+
+/// A socket that an engine can be made from; here always the refusal that says how to get one.
+pub fn socket() -> Result<OwnedFd, Refusal> {
+    Err(Refusal::not_built())
 }
 
 /// Reads what the kernel has lost of an engine's queue, which this build has none of.

@@ -32,7 +32,7 @@ use super::counter::Counter;
 use super::deposit::{Deposited, Depot};
 use super::options::{Options, Statistics, Tally};
 use super::refusal::{Refusal, Step};
-use super::socket::XdpSocket;
+use super::socket::{self, XdpSocket};
 use super::umem::Umem;
 
 /// How often a wait looks whether the interface is still there: the kernel wakes nobody when it goes.
@@ -86,9 +86,10 @@ impl Xdp {
         // SAFETY: existing slots of batches that are ours.
         let blocks: Vec<*mut u8> = slots.map(|(batch, slot)| unsafe { batch.region().block(slot) }).collect();
         let subject = redirect.subject(options.queue);
+        let made = redirect.take_socket().map_or_else(|| socket::make(&subject), Ok)?;
         // SAFETY: what `umem` says is the arena, mapped as long as `reserve` is kept beside the socket. Chunks are
         // blocks of batches that are ours alone; `deposit.rs` exchanges them for blocks of others, each in one place.
-        let mut socket = unsafe { XdpSocket::new(&umem, blocks.len(), &subject) }?;
+        let mut socket = unsafe { XdpSocket::new(made, &umem, blocks.len(), &subject) }?;
         // Those first that a device may write to by itself.
         let (on_one_page, others): (Vec<_>, Vec<_>) = blocks.iter().partition(|block| umem.is_on_one_page(**block));
         let mut waiting = Vec::with_capacity(blocks.len());

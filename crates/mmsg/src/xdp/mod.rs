@@ -61,7 +61,7 @@ mod umem;
 #[cfg(not(feature = "af_xdp"))]
 pub(crate) use absent::Xdp;
 #[cfg(not(feature = "af_xdp"))]
-pub use absent::{Counter, Redirect};
+pub use absent::{Counter, Redirect, socket};
 #[cfg(feature = "af_xdp")]
 pub use attach::Redirect;
 #[cfg(feature = "af_xdp")]
@@ -70,3 +70,5 @@ pub use counter::Counter;
 pub(crate) use engine::Xdp;
 pub use options::{Checksums, Mode, Options, Statistics, Tally, Wanted};
 pub use refusal::{Obstacle, Refusal};
+#[cfg(feature = "af_xdp")]
+pub use socket::socket;

@@ -23,6 +23,16 @@ const FAMILY: libc::c_int = 44;
 /// Frames are only received, but no socket is bound without a ring for what was sent.
 const COMPLETION_ENTRIES: u32 = 2;
 
+/// Makes a socket that an engine can be made from, here or in another process that it is passed to. It takes
+/// `CAP_NET_RAW`; what is done with it takes no right.
+pub fn socket() -> Result<OwnedFd, Refusal> {
+    make("a socket for a receive queue")
+}
+
+pub(super) fn make(subject: &str) -> Result<OwnedFd, Refusal> {
+    sys::socket(FAMILY, libc::SOCK_RAW, 0).map_err(|error| Refusal::of(Step::Socket, subject, error))
+}
+
 /// The socket, its rings and its memory.
 #[derive(Debug)]
 pub(super) struct XdpSocket {
@@ -35,14 +45,14 @@ pub(super) struct XdpSocket {
 }
 
 impl XdpSocket {
-    /// A socket that is not bound yet, with rings for so many chunks of `umem`. `subject` is what a refusal is about.
+    /// A socket that is not bound yet, with rings for so many chunks of `umem`, from one that was just [made](make).
+    /// `subject` is what a refusal is about.
     ///
     /// # Safety
     /// What `umem` says is mapped, page by page, as long as the socket lives. From the moment that a chunk is put on
     /// the fill ring until it comes out of the receive ring, or the socket is dropped, nobody reads or writes it.
-    pub(super) unsafe fn new(umem: &Umem, chunks: usize, subject: &str) -> Result<XdpSocket, Refusal> {
+    pub(super) unsafe fn new(fd: OwnedFd, umem: &Umem, chunks: usize, subject: &str) -> Result<XdpSocket, Refusal> {
         let refuse = |step| move |error| Refusal::of(step, subject, error);
-        let fd = sys::socket(FAMILY, libc::SOCK_RAW, 0).map_err(refuse(Step::Socket))?;
         register(fd.as_fd(), umem).map_err(refuse(Step::Memory))?;
         // The kernel says late how far it has read the fill ring. Twice the chunks, and there is always room for one.
         let entries = |count: usize| {
