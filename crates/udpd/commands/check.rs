@@ -6,7 +6,7 @@ use std::io::Write;
 use serde::Serialize;
 
 use super::run;
-use crate::config::Config;
+use crate::config::{Config, EngineKind};
 use crate::endpoint::metrics::TokenFile;
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::Crew;
@@ -100,7 +100,7 @@ fn json_of<'a>(config: &'a Config, plan: &'a Plan) -> PlanJson<'a> {
         queue: lane.intake.queue,
         arrival_cpus: lane.intake.expected_cores(),
         rate: lane.rate,
-        receive_buffer_bytes: 2 * lane.receive_buffer_bytes,
+        receive_buffer_bytes: 2 * lane.receive_buffer_bytes + lane.ring_bytes(),
         engine: lane.engine.kind.to_string(),
         engine_why: &lane.engine.why,
         covers_ms: lane.covered(2 * lane.receive_buffer_bytes).as_secs_f64() * 1000.0,
@@ -143,12 +143,13 @@ fn render(config: &Config, shown: &PlanJson<'_>, plan: &Plan) -> String {
         let core = lane.cpu.map_or("any core".to_owned(), |core| format!("core {core}"));
         let node = lane.node.map_or(String::new(), |node| format!(", node {node}"));
         let queue = lane.queue.map_or(String::new(), |queue| format!(", from queue {queue}"));
+        let room = if lane.engine == EngineKind::AfXdp.to_string() { "ring" } else { "receive buffer" };
         let arrival = match lane.arrival_cpus {
             [] => String::new(),
             cores => format!(", from cores {}", steer::format_core_list(cores)),
         };
         text += &format!(
-            "  {}/{}  {}  {core}{node}{queue}{arrival}  {}  receive buffer {} covers {:.0} ms at {}/s  {} batches, \
+            "  {}/{}  {}  {core}{node}{queue}{arrival}  {}  {room} {} covers {:.0} ms at {}/s  {} batches, \
              {}\n",
             lane.listener,
             lane.lane,

@@ -70,3 +70,19 @@ impl QueueSide {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_without_an_engine_has_lost_nothing_and_says_that_it_has_none() {
+        let mut queue = QueueSide::new();
+        queue.tally.left_to_device = 3;
+        assert_eq!(queue.lost(), Some(0), "everything passes to the sockets");
+        let shown = queue.read();
+        assert_eq!((shown.is_running, shown.zero_copy, shown.checksum_left_to_device), (false, None, 3));
+        queue.end();
+        assert_eq!(queue.lost(), Some(0));
+    }
+}

@@ -261,6 +261,48 @@ mod tests {
     }
 
     #[test]
+    fn queues_past_the_stack_have_lanes_of_their_own_behind_those_of_the_addresses() {
+        let text = "[[listener]]\nname = \"a\"\naddress = [\"0.0.0.0:5140\", \"[fd00::1]:5140\"]\nengine = \"af_xdp\"\n\
+                    interface = \"eth0\"\nabsorb = { rate = 2000000, stall = \"10ms\" }\nsinks = [\"x\"]\n\
+                    [sink.x]\ntype = \"null\"\nconsumers = \"per_lane\"\n";
+        let host = crate::config::Host { sys_root: "/nonexistent".into(), ..crate::config::Host::default() };
+        let config = Config::parse(text, "test", &host).expect("a valid configuration");
+        let topology = Topology { online: vec![0, 1], node_of_core: [(0, 0), (1, 0)].into(), ..Topology::default() };
+        let interfaces = Interfaces { queues: [("eth0".to_owned(), 3)].into(), ..Interfaces::default() };
+        let ground = Ground { topology: &topology, allowed: &[0, 1], interfaces: &interfaces };
+        let engines = [Choice { kind: EngineKind::AfXdp, why: String::new() }];
+        let plan = Plan::new(&config, &ground, &engines, 48 << 20).expect("a plan");
+        let queues: Vec<Option<u32>> = plan.lanes.iter().map(|lane| Some(lane.xdp.as_ref()?.queue)).collect();
+        assert_eq!(queues, [None, None, Some(0), Some(1), Some(2)]);
+        let kinds = plan.lanes.iter().map(|lane| lane.engine.kind);
+        assert_eq!(
+            kinds.filter(|kind| *kind == EngineKind::AfXdp).count(),
+            3,
+            "more lanes than cores: each has a queue"
+        );
+        assert_eq!(plan.sinks[0].consumers, 5);
+        for lane in &plan.lanes[2..] {
+            // 2,000,000 a second on three queues, for 10 ms, and no less.
+            assert_eq!((lane.rate, lane.receive_buffer_bytes, lane.has_socket()), (666_667, 0, false));
+            assert!(lane.covered(0) >= Duration::from_millis(10) && lane.covered(0) < Duration::from_millis(11));
+            assert_eq!(lane.batches(), lane.batches + lane.xdp.as_ref().expect("of a queue").batches);
+        }
+        assert!(
+            plan.lanes[0].covered(2 * plan.lanes[0].receive_buffer_bytes) >= Duration::from_micros(9_900),
+            "all of it"
+        );
+        let held = plan.held_at_most(&config).datagrams;
+        assert!(held as usize > plan.lanes.iter().map(|lane| lane.batches() * 64).sum(), "rings are held, too");
+        let [line] = super::super::words::attachments(&config, &plan).try_into().expect("one");
+        let line: String = line;
+        for words in
+            ["listener a", "(native mode)", "eth0", "port 5140", "queues: 3", "nftables", "reverse path filter"]
+        {
+            assert!(line.contains(words), "{words}: {line}");
+        }
+    }
+
+    #[test]
     fn an_automatic_buffer_covers_the_stall_it_is_made_for() {
         for lane in &plan(TEXT).lanes {
             assert_eq!(lane.rate, 150_000);

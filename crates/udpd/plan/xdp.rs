@@ -61,3 +61,20 @@ pub fn refused(listener: &str, refusal: &Refusal) -> Failure {
     let message = format!("listener {listener}: {refusal}; or write engine = \"auto\", which uses recvmmsg");
     Failure::new(code, message)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mmsg::xdp::{Redirect, Wanted};
+
+    #[test]
+    fn what_is_no_interface_for_it_is_a_wrong_configuration() {
+        for (name, words) in [("nothing0", "no interface of that name"), ("lo", "no Ethernet interface")] {
+            let refusal = Redirect::attach(&Wanted::new(name, 5140), &[]).expect_err("refused");
+            let failure = refused("in", &refusal);
+            assert_eq!(failure.code, ExitCode::Configuration, "{failure}");
+            assert!(failure.message.starts_with("listener in: ") && failure.message.contains(words), "{failure}");
+            assert!(failure.message.ends_with("write engine = \"auto\", which uses recvmmsg"), "{failure}");
+        }
+    }
+}

@@ -90,3 +90,59 @@ fn check_others(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
     let what = "AF_XDP receives frames where they are to stay, into slots of 2 KiB or more";
     refuse("max_length", listener.max_length_bytes < SLOT_BYTES_MIN, what, "write max_length = \"2KiB\"");
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Config, Host};
+
+    /// What is wrong with listeners on eth0 that have these lines besides.
+    fn problems(listeners: &[&str]) -> Vec<String> {
+        let mut text = String::from("[sink.out]\ntype = \"null\"\n");
+        for (number, lines) in listeners.iter().enumerate() {
+            let port = if lines.contains("address") {
+                String::new()
+            } else {
+                format!("address = \"0.0.0.0:{}\"", 5140 + number)
+            };
+            text.push_str(&format!("[[listener]]\nname = \"l{number}\"\n{port}\nsinks = [\"out\"]\n{lines}\n"));
+        }
+        // A host without /sys names no interfaces that it lacks.
+        let host = Host { sys_root: "/nonexistent".into(), ..Host::default() };
+        let parsed = Config::parse(&text, "f", &host);
+        parsed.map_or_else(|problems| problems.list().iter().map(ToString::to_string).collect(), |_| Vec::new())
+    }
+
+    const AF_XDP: &str = "engine = \"af_xdp\"\ninterface = \"eth0\"";
+
+    #[test]
+    fn what_the_engine_cannot_do_is_refused_with_its_key() {
+        assert_eq!(problems(&[AF_XDP]), Vec::<String>::new());
+        let both = format!("{AF_XDP}\naddress = [\"0.0.0.0:514\", \"[::1]:514\"]\nxdp_mode = \"generic\"");
+        assert_eq!(problems(&[&both]), Vec::<String>::new());
+        for (lines, key, words) in [
+            ("lanes = 2", "lanes", "one lane for each receive queue"),
+            ("spread = \"cpu\"", "spread", "the card chooses"),
+            ("gro = \"on\"", "gro", "no trains"),
+            ("sequence = \"netflow9\"", "sequence", "no owner"),
+            ("max_length = \"1KiB\"", "max_length", "2 KiB"),
+            ("address = [\"127.0.0.1:514\", \"[::1]:515\"]", "address", "these are 514 and 515"),
+            ("address = \"127.0.0.1:0\"", "address", "0 is none"),
+        ] {
+            let [problem] = problems(&[&format!("{AF_XDP}\n{lines}")]).try_into().expect("one");
+            let problem: String = problem;
+            assert!(problem.contains(key) && problem.contains(words), "{lines}: {problem}");
+        }
+    }
+
+    #[test]
+    fn an_interface_has_one_program_and_without_one_the_keys_of_it_mean_nothing() {
+        let two = problems(&[AF_XDP, AF_XDP]);
+        assert!(two.len() == 1 && two[0].contains("an interface has one"), "{two:?}");
+        let other = AF_XDP.replace("eth0", "eth1");
+        assert_eq!(problems(&[AF_XDP, &other]), Vec::<String>::new());
+        let nowhere = problems(&["engine = \"af_xdp\""]);
+        assert!(nowhere.len() == 1 && nowhere[0].contains("none is named"), "{nowhere:?}");
+        let idle = problems(&["xdp_checksums = \"strict\""]);
+        assert!(idle.len() == 1 && idle[0].contains("means nothing to this engine"), "{idle:?}");
+    }
+}
