@@ -7,7 +7,7 @@
 //! for the addresses of the interface, which the main thread looks at once a second.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mmsg::xdp;
@@ -186,7 +186,7 @@ fn addresses(listener: &Listener) -> Vec<IpAddr> {
 fn addresses_of(interface: &str) -> io::Result<Vec<IpAddr>> {
     let all = getifaddrs()?.filter(|found| found.interface_name == interface).filter_map(|found| found.address);
     let address = |address: nix::sys::socket::SockaddrStorage| {
-        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(Ipv4Addr::from(v4.ip())));
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
         v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
     };
     Ok(all.filter_map(address).collect())

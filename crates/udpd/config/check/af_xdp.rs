@@ -64,9 +64,7 @@ fn check_ports(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
     let Some(place) = section.written.place("address") else { return };
     let ports: Vec<u16> = section.settings.addresses.iter().map(SocketAddr::port).collect();
     let Some(&first) = ports.first() else { return };
-    if ports.contains(&0) {
-        findings.say(&place, "AF_XDP looks for a port, and 0 is none", "write the port");
-    } else if let Some(other) = ports.iter().find(|port| **port != first) {
+    if let Some(other) = ports.iter().find(|port| **port != first) {
         let what = format!("AF_XDP looks for one port, and these are {first} and {other}");
         findings.say(&place, what, "write one port, or a listener without AF_XDP for the other");
     }
@@ -126,7 +124,6 @@ mod tests {
             ("sequence = \"netflow9\"", "sequence", "no owner"),
             ("max_length = \"1KiB\"", "max_length", "2 KiB"),
             ("address = [\"127.0.0.1:514\", \"[::1]:515\"]", "address", "these are 514 and 515"),
-            ("address = \"127.0.0.1:0\"", "address", "0 is none"),
         ] {
             let [problem] = problems(&[&format!("{AF_XDP}\n{lines}")]).try_into().expect("one");
             let problem: String = problem;
