@@ -210,8 +210,8 @@ pub(super) fn refuse_locked_memory(plan: &Plan, before: &Plan) -> Result<(), Fai
         return Ok(());
     }
     let message = format!(
-        "engine = \"af_xdp\": for a moment its queues of before and after take {} of locked memory, and this process may lock {limit} bytes \
-         (RLIMIT_MEMLOCK); raise that (LimitMEMLOCK=infinity in the unit file){TAKES_A_RESTART}",
+        "engine = \"af_xdp\": for a moment its queues of before and after take {} of locked memory, and this process \
+         may lock {limit} bytes (RLIMIT_MEMLOCK); raise that (LimitMEMLOCK=infinity in the unit file){TAKES_A_RESTART}",
         Bytes(needed)
     );
     Err(Failure::new(ExitCode::Permission, message))
