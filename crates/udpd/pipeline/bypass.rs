@@ -199,8 +199,8 @@ fn list(addresses: &[IpAddr]) -> String {
     }
 }
 
-/// Refuses a plan whose queues may not have their memory locked by this thread. At the start there may have been a right
-/// that stood for the limit.
+/// Refuses a plan whose queues may not have their memory locked by this thread. At the start there may have been a
+/// right that stood for the limit.
 pub(super) fn refuse_locked_memory(plan: &Plan, before: &Plan) -> Result<(), Failure> {
     // The kernel lets go of what was locked before a moment later.
     let lanes = plan.lanes.iter().chain(&before.lanes).filter(|lane| !lane.has_socket());
