@@ -150,6 +150,25 @@ impl Engine {
         }
     }
 
+    /// What an AF_XDP engine has counted itself, which costs no call; `None` for the other engines.
+    pub fn xdp_tally(&self) -> Option<xdp::Tally> {
+        match &self.way {
+            Way::Recvmmsg(_) | Way::Uring(_) => None,
+            Way::Xdp(engine) => Some(engine.tally()),
+        }
+    }
+
+    /// What tells other threads how much the kernel has lost of its queue; `None` for engines other than AF_XDP.
+    ///
+    /// # Errors
+    /// There is no descriptor left for it.
+    pub fn xdp_counter(&self) -> io::Result<Option<xdp::Counter>> {
+        match &self.way {
+            Way::Recvmmsg(_) | Way::Uring(_) => Ok(None),
+            Way::Xdp(engine) => engine.counter().map(Some),
+        }
+    }
+
     /// Whether the time of arrival is that of the batch, taken when the engine began to fill it, and not that of the
     /// datagram. So it is with AF_XDP: no kernel code has looked at the clock.
     pub fn arrival_is_of_batch(&self) -> bool {

@@ -56,7 +56,8 @@
 //! - `xdp/program`: the program, pure
 //! - `xdp/deposit` `!`: one frame into one slot, copied or exchanged
 //! - `xdp/control`: sender and control messages as the kernel writes them, pure
-//! - `xdp/socket` `!`: the socket of a queue (`AF_XDP`, `XDP_UMEM_REG`, `XDP_STATISTICS`)
+//! - `xdp/socket` `!`: the socket of a queue (`AF_XDP`, `XDP_UMEM_REG`)
+//! - `xdp/counter`: what the kernel counts for it (`XDP_STATISTICS`)
 //! - `xdp/umem`: where chunks lie in blocks and frames in chunks, pure
 //! - `xdp/rings` `!`: the fill ring and the receive ring (`XDP_UMEM_FILL_RING`, `XDP_RX_RING`)
 //! - `xdp/frame`: Ethernet, IP and UDP headers, pure

@@ -6,7 +6,7 @@ use std::io::Write;
 use serde::Serialize;
 
 use super::run;
-use crate::config::Config;
+use crate::config::{Config, EngineKind};
 use crate::endpoint::metrics::TokenFile;
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::Crew;
@@ -29,6 +29,8 @@ struct PlanJson<'a> {
     memory: Memory,
     /// Receive buffers: needed, granted, and whether the kernel's limit for all of them is enough.
     receive_buffers: Buffers,
+    /// What is put at interfaces, and who has no say in it any more.
+    attached: Vec<String>,
     warnings: Vec<String>,
 }
 
@@ -98,7 +100,7 @@ fn json_of<'a>(config: &'a Config, plan: &'a Plan) -> PlanJson<'a> {
         queue: lane.intake.queue,
         arrival_cpus: lane.intake.expected_cores(),
         rate: lane.rate,
-        receive_buffer_bytes: 2 * lane.receive_buffer_bytes,
+        receive_buffer_bytes: 2 * lane.receive_buffer_bytes + lane.ring_bytes(),
         engine: lane.engine.kind.to_string(),
         engine_why: &lane.engine.why,
         covers_ms: lane.covered(2 * lane.receive_buffer_bytes).as_secs_f64() * 1000.0,
@@ -130,6 +132,7 @@ fn json_of<'a>(config: &'a Config, plan: &'a Plan) -> PlanJson<'a> {
         pool_bytes: memory.pool_bytes(),
         memory,
         receive_buffers: Buffers::of(plan),
+        attached: words::attachments(config, plan),
         warnings: words::warnings(config, plan),
     }
 }
@@ -140,12 +143,13 @@ fn render(config: &Config, shown: &PlanJson<'_>, plan: &Plan) -> String {
         let core = lane.cpu.map_or("any core".to_owned(), |core| format!("core {core}"));
         let node = lane.node.map_or(String::new(), |node| format!(", node {node}"));
         let queue = lane.queue.map_or(String::new(), |queue| format!(", from queue {queue}"));
+        let room = if lane.engine == EngineKind::AfXdp.to_string() { "ring" } else { "receive buffer" };
         let arrival = match lane.arrival_cpus {
             [] => String::new(),
             cores => format!(", from cores {}", steer::format_core_list(cores)),
         };
         text += &format!(
-            "  {}/{}  {}  {core}{node}{queue}{arrival}  {}  receive buffer {} covers {:.0} ms at {}/s  {} batches, \
+            "  {}/{}  {}  {core}{node}{queue}{arrival}  {}  {room} {} covers {:.0} ms at {}/s  {} batches, \
              {}\n",
             lane.listener,
             lane.lane,
@@ -181,6 +185,9 @@ fn render(config: &Config, shown: &PlanJson<'_>, plan: &Plan) -> String {
         Bytes(shown.memory.receive_buffer_bytes)
     );
     text += &format!("receive buffers: {}\n", shown.receive_buffers.text());
+    for line in &shown.attached {
+        text += &format!("attached: {line}\n");
+    }
     for warning in &shown.warnings {
         text += &format!("warning: {warning}\n");
     }

@@ -2,22 +2,18 @@
 //! use for it. It goes into a sandbox of its own first, which leaves it three capabilities and the calls for what is
 //! wished, and ends when the daemon does.
 
-use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use mmsg::Socket;
+use mmsg::{Socket, xdp};
 use nix::sys::signal::SigSet;
-use rustix::cmsg_space;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketType, recvmsg, send, sockopt,
-};
+use rustix::net::{SocketType, sockopt};
 
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::{Confine, Crew};
 use crate::os::duty::Duty;
 use crate::os::threads;
-use crate::os::warden::{MESSAGE_BYTES, Wish, retry};
+use crate::os::warden::{self, MESSAGE_BYTES, QUEUE_SOCKET, Wish};
 use crate::sandbox::{Reaches, Sandbox};
 
 /// Serves the daemon at standard input until that is gone.
@@ -39,40 +35,42 @@ pub fn execute() -> Result<(), Failure> {
 }
 
 fn serve(daemon: BorrowedFd<'_>) -> io::Result<()> {
-    tell(daemon, &Ok(()))?;
+    tell(daemon, None::<&OwnedFd>, &Ok(()))?;
     let mut bytes = [0; MESSAGE_BYTES];
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
     loop {
-        let mut passed = RecvAncillaryBuffer::new(&mut space);
-        let mut message = [IoSliceMut::new(&mut bytes)];
-        let received = retry(|| recvmsg(daemon, &mut message, &mut passed, RecvFlags::CMSG_CLOEXEC))?;
-        if received.bytes == 0 {
-            return Ok(());
+        match warden::receive(daemon, &mut bytes)? {
+            (0, _) => return Ok(()),
+            (length, None) if bytes[..length] == *QUEUE_SOCKET => {
+                let made = xdp::socket().map_err(|refusal| refusal.error().raw_os_error());
+                let (made, outcome) = match made {
+                    Ok(made) => (Some(made), Ok(())),
+                    Err(number) => (None, Err(number.map_or_else(refusal, io::Error::from_raw_os_error))),
+                };
+                tell(daemon, made.as_ref(), &outcome)?;
+            }
+            (length, descriptor) => tell(daemon, None::<&OwnedFd>, &fulfil(&bytes[..length], descriptor))?,
         }
-        let descriptors = passed.drain().flat_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect(),
-            _ => Vec::new(),
-        });
-        let descriptor = descriptors.last();
-        tell(daemon, &fulfil(&bytes[..received.bytes], descriptor))?;
     }
+}
+
+fn refusal() -> io::Error {
+    io::Error::from_raw_os_error(rustix::io::Errno::INVAL.raw_os_error())
 }
 
 /// Does what is wished, to a socket for UDP and nothing else.
 fn fulfil(wish: &[u8], descriptor: Option<OwnedFd>) -> io::Result<()> {
-    let refuse = || io::Error::from_raw_os_error(rustix::io::Errno::INVAL.raw_os_error());
-    let wish: Wish = std::str::from_utf8(wish).ok().and_then(|text| text.parse().ok()).ok_or_else(refuse)?;
-    let descriptor = descriptor.ok_or_else(refuse)?;
+    let wish: Wish = std::str::from_utf8(wish).ok().and_then(|text| text.parse().ok()).ok_or_else(refusal)?;
+    let descriptor = descriptor.ok_or_else(refusal)?;
     if sockopt::socket_type(&descriptor)? != SocketType::DGRAM {
-        return Err(refuse());
+        return Err(refusal());
     }
     wish.fulfil(&Socket::try_from(descriptor)?)
 }
 
-fn tell(daemon: BorrowedFd<'_>, outcome: &io::Result<()>) -> io::Result<()> {
+fn tell(daemon: BorrowedFd<'_>, made: Option<&impl AsFd>, outcome: &io::Result<()>) -> io::Result<()> {
     let number = match outcome {
         Ok(()) => 0,
         Err(error) => error.raw_os_error().unwrap_or(rustix::io::Errno::INVAL.raw_os_error()),
     };
-    retry(|| send(daemon, number.to_string().as_bytes(), SendFlags::NOSIGNAL)).map(drop)
+    warden::send(daemon, made, number.to_string().as_bytes())
 }

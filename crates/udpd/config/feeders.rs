@@ -21,6 +21,8 @@ pub struct Feeders<'c> {
     listeners: &'c [Listener],
     /// By listener: how many each of its addresses gets.
     lanes_on_address: Vec<usize>,
+    /// By listener: how many there are besides, each for a receive queue that goes past the kernel's stack.
+    lanes_past_the_stack: Vec<usize>,
 }
 
 /// One lane that feeds a sink.
@@ -52,13 +54,24 @@ impl<'c> Feeders<'c> {
                 asked.map(|queues| queues.saturating_sub(steer.dedicated_on(interface)).max(1))
             };
             match (listener.lanes, &listener.interface) {
+                // Its sockets take what the program at the interface lets pass.
+                _ if listener.is_past_the_stack() => 1,
                 (Lanes::Count(count), _) => count.get(),
                 (Lanes::Auto, _) if steer.dedicated_to(listener).is_some() => steer.own_queues(listener),
                 (Lanes::Auto, Some(interface)) => shared(interface).map_or_else(needed, one_each),
                 (Lanes::Auto, None) => needed(),
             }
         };
-        Self { listeners, lanes_on_address: listeners.iter().map(count).collect() }
+        // Each needs its own engine, however many cores there are.
+        let past_the_stack = |listener: &Listener| match &listener.interface {
+            Some(interface) if listener.is_past_the_stack() => receive_queues(interface).unwrap_or(1).max(1),
+            _ => 0,
+        };
+        Self {
+            listeners,
+            lanes_on_address: listeners.iter().map(count).collect(),
+            lanes_past_the_stack: listeners.iter().map(past_the_stack).collect(),
+        }
     }
 
     pub fn listeners(&self) -> &'c [Listener] {
@@ -72,7 +85,13 @@ impl<'c> Feeders<'c> {
 
     /// How many lanes a listener gets.
     pub fn lanes(&self, listener: usize) -> usize {
-        self.lanes_on_address[listener].saturating_mul(self.listeners[listener].addresses.len())
+        let on_addresses = self.lanes_on_address[listener].saturating_mul(self.listeners[listener].addresses.len());
+        on_addresses.saturating_add(self.lanes_past_the_stack[listener])
+    }
+
+    /// How many of these take a receive queue past the kernel's stack. They come after those of its addresses.
+    pub fn lanes_past_the_stack(&self, listener: usize) -> usize {
+        self.lanes_past_the_stack[listener]
     }
 
     /// The listeners that feed a sink, by index.

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use mmsg::xdp::{Checksums, Mode};
+
 use super::multicast::Multicast;
 use super::names::check_name;
 use crate::policy::{Access, Limit, Proxies, RateLimit};
@@ -31,6 +33,10 @@ settings! {
         spread: Spread = "flow" like "cpu", Words(SPREADS);
         /// How datagrams are fetched.
         engine: Option<EngineKind> = "auto", Words(ENGINES);
+        /// How the program of `engine = "af_xdp"` sits at the interface: in its driver, or above it.
+        xdp_mode: Mode = "native", Words(&[("native", Mode::Native), ("generic", Mode::Generic)]);
+        /// What `engine = "af_xdp"` makes of UDP checksums, which no kernel code has looked at.
+        xdp_checksums: Checksums = "verify", Words(CHECKSUMS);
         /// Other processes may bind sockets to its addresses too.
         share_port: bool = false, Flag, elsewhere "reuse_port reuseport";
         // GRO merges only runs of equal length from one sender, and needs slots of 64 KiB: most hosts would pay the
@@ -116,6 +122,11 @@ impl Listener {
         Self { name: name.into(), addresses, ..Self::default() }
     }
 
+    /// Whether its datagrams go past the kernel's stack.
+    pub fn is_past_the_stack(&self) -> bool {
+        self.engine == Some(EngineKind::AfXdp)
+    }
+
     /// The payload of the datagrams that `absorb` speaks of, as far as it is kept.
     pub fn absorbed_bytes(&self) -> usize {
         self.absorb.size_bytes.min(self.max_length_bytes)
@@ -173,11 +184,21 @@ pub enum EngineKind {
     Recvmmsg,
     /// A ring that the kernel fills.
     IoUring,
+    /// The receive queues of an interface, past the kernel's stack.
+    AfXdp,
 }
 
 /// As they are written; `None` is for udpd to choose.
-pub const ENGINES: &[(&str, Option<EngineKind>)] =
-    &[("auto", None), ("recvmmsg", Some(EngineKind::Recvmmsg)), ("io_uring", Some(EngineKind::IoUring))];
+pub const ENGINES: &[(&str, Option<EngineKind>)] = &[
+    ("auto", None),
+    ("recvmmsg", Some(EngineKind::Recvmmsg)),
+    ("io_uring", Some(EngineKind::IoUring)),
+    ("af_xdp", Some(EngineKind::AfXdp)),
+];
+
+/// `verify` takes what a sender on this host has left to a device that a virtual cable does not have.
+const CHECKSUMS: &[(&str, Checksums)] =
+    &[("verify", Checksums::VerifiedOrLeftToDevice), ("strict", Checksums::Verified), ("off", Checksums::Unverified)];
 
 impl fmt::Display for EngineKind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

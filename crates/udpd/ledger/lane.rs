@@ -1,14 +1,15 @@
 //! The published side of a lane: what its receiver counts, what others count for it, and what the kernel counts at its
-//! socket, whose count wraps and goes with the socket.
+//! socket, whose count wraps and goes with the socket, or for its receive queue.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use mmsg::{MemoryInfo, RecvBatch, Socket};
+use mmsg::{MemoryInfo, RecvBatch, Socket, xdp};
 
 use super::counter::{Cells, Counters};
 use super::published::Published;
+use super::queue::{QueueSide, XdpSnapshot};
 use super::senders::{SenderSnapshot, Senders};
 use super::tables::{LaneTally, SinkDropped};
 
@@ -23,7 +24,7 @@ pub struct LaneLedger {
     is_uncountable: AtomicBool,
     /// The one core where its receiver runs, or [`NO_CORE`].
     core: AtomicUsize,
-    kernel: Mutex<KernelSide>,
+    source: Mutex<Source>,
     /// What the kernel had dropped when arrivals were refused.
     dropped_at_end: AtomicU64,
     /// What it counted at the socket when this ledger began.
@@ -43,15 +44,25 @@ impl LaneLedger {
         // of those who read the socket then.
         let before = socket.memory_info().map(|memory| memory.drops);
         let (is_silent, drops) = (before.is_err(), KernelDrops { last: *before.as_ref().unwrap_or(&0), total: 0 });
+        let kernel = KernelSide { socket, drops, is_silent, handed_on: None };
+        Self { began_at: before.ok(), ..Self::of(Source::Socket(kernel), sinks) }
+    }
+
+    /// The same for a lane that takes a receive queue past the kernel's stack.
+    pub fn of_queue(sinks: usize) -> Self {
+        Self::of(Source::Queue(QueueSide::new()), sinks)
+    }
+
+    fn of(source: Source, sinks: usize) -> Self {
         Self {
             counts: Published::default(),
             left_over: Cells::<LaneTally>::default(),
             not_taken: (0..sinks).map(|_| Cells::<SinkDropped>::default()).collect(),
             is_uncountable: AtomicBool::new(false),
             core: AtomicUsize::new(NO_CORE),
-            kernel: Mutex::new(KernelSide { socket, drops, is_silent, handed_on: None }),
+            source: Mutex::new(source),
             dropped_at_end: AtomicU64::new(u64::MAX),
-            began_at: before.ok(),
+            began_at: None,
             dropped_between: OnceLock::new(),
             senders: Mutex::new(Senders::new(Instant::now())),
         }
@@ -99,17 +110,57 @@ impl LaneLedger {
         !self.is_uncountable.load(Ordering::Relaxed)
     }
 
-    /// What the kernel has dropped at the socket since it was made, and how full its buffer is; `None` when the kernel
-    /// does not say. To be called at least once in the time that 2^32 drops take, because the kernel's own count wraps.
-    pub fn kernel(&self) -> Option<(u64, MemoryInfo)> {
-        let mut kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
-        let info = kernel.observe()?;
-        Some((kernel.drops.total, info))
+    /// What the kernel has dropped since this ledger began, and how much it has in hand. To be called at least once in
+    /// the time that 2^32 drops at a socket take, because the kernel's own count wraps.
+    pub fn kernel(&self) -> Reading {
+        match &mut *self.source() {
+            Source::Socket(kernel) => kernel.observe().map_or_else(Reading::default, |info| Reading {
+                dropped: Some(kernel.drops.total),
+                used_bytes: u64::from(info.receive_used_bytes),
+            }),
+            Source::Queue(queue) => Reading { dropped: queue.lost(), used_bytes: 0 },
+        }
+    }
+
+    /// A receive queue has an engine from now on.
+    pub fn begin_queue(&self, counter: xdp::Counter) {
+        if let Source::Queue(queue) = &mut *self.source() {
+            queue.begin(counter);
+        }
+    }
+
+    /// What the engine counts itself, unless somebody reads at this moment.
+    pub fn note_queue(&self, tally: xdp::Tally) {
+        if let Ok(mut source) = self.source.try_lock()
+            && let Source::Queue(queue) = &mut *source
+        {
+            queue.tally = tally;
+        }
+    }
+
+    /// Nothing comes to the engine any more, and everything was received: the last look.
+    pub fn end_queue(&self, tally: xdp::Tally) {
+        if let Source::Queue(queue) = &mut *self.source() {
+            queue.tally = tally;
+            queue.end();
+        }
+    }
+
+    /// What is known of a receive queue past the kernel's stack; the rest is for who knows the plan.
+    pub fn queue(&self) -> Option<XdpSnapshot> {
+        match &*self.source() {
+            Source::Socket(_) => None,
+            Source::Queue(queue) => Some(queue.read()),
+        }
+    }
+
+    fn source(&self) -> MutexGuard<'_, Source> {
+        self.source.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Arrivals are refused from now on, which the kernel counts as drops as well.
     pub fn note_refusing(&self) {
-        if let Some((dropped, _)) = self.kernel() {
+        if let Some(dropped) = self.kernel().dropped {
             self.dropped_at_end.store(dropped, Ordering::Relaxed);
         }
     }
@@ -133,14 +184,18 @@ impl LaneLedger {
 
     /// The socket and the kernel's count as of the last look, for whoever goes on with it.
     pub fn seen(&self) -> Option<(Arc<Socket>, u32)> {
-        let kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
-        (!kernel.is_silent).then(|| (Arc::clone(&kernel.socket), kernel.drops.last))
+        match &*self.source() {
+            Source::Socket(kernel) if !kernel.is_silent => Some((Arc::clone(&kernel.socket), kernel.drops.last)),
+            _ => None,
+        }
     }
 
     /// The socket and how many drops there this ledger has counted, as of the last look.
-    pub fn counted(&self) -> (Arc<Socket>, u64) {
-        let kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
-        (Arc::clone(&kernel.socket), kernel.drops.total)
+    pub fn counted(&self) -> Option<(Arc<Socket>, u64)> {
+        match &*self.source() {
+            Source::Socket(kernel) => Some((Arc::clone(&kernel.socket), kernel.drops.total)),
+            Source::Queue(_) => None,
+        }
     }
 
     /// Counts the senders of a batch that stands for `weight` batches; not at all in the moment that somebody reads.
@@ -161,7 +216,8 @@ impl LaneLedger {
 
     /// Leaves the counting at its socket to somebody else, who goes on with it.
     pub fn leave(&self) {
-        let mut own = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut source = self.source();
+        let Source::Socket(own) = &mut *source else { return };
         let last = own.observe();
         if last.is_none() {
             // What was dropped since the last look is counted by the other one.
@@ -173,25 +229,45 @@ impl LaneLedger {
     /// Leaves it to the ledger of the lane that goes on with it. Each drop is counted by one of them.
     pub fn hand_on(&self, to: &Self) {
         self.leave();
-        let own = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut other = to.kernel.lock().unwrap_or_else(PoisonError::into_inner);
-        other.drops = KernelDrops { last: own.drops.last, total: 0 };
+        if let (Source::Socket(own), Source::Socket(other)) = (&*self.source(), &mut *to.source()) {
+            other.drops = KernelDrops { last: own.drops.last, total: 0 };
+        }
     }
 
-    pub fn socket(&self) -> Arc<Socket> {
-        Arc::clone(&self.kernel.lock().unwrap_or_else(PoisonError::into_inner).socket)
+    /// What it reads from; `None` for a receive queue past the kernel's stack.
+    pub fn socket(&self) -> Option<Arc<Socket>> {
+        match &*self.source() {
+            Source::Socket(kernel) => Some(Arc::clone(&kernel.socket)),
+            Source::Queue(_) => None,
+        }
     }
 
     /// Counts on with another socket. Nothing may arrive at the one before any more, or its drops would not be counted.
-    pub fn replace_socket(&self, socket: Arc<Socket>) -> Arc<Socket> {
-        let mut kernel = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn replace_socket(&self, socket: Arc<Socket>) -> Option<Arc<Socket>> {
+        let mut source = self.source();
+        let Source::Socket(kernel) = &mut *source else { return None };
         if kernel.observe().is_none() {
             // What it dropped since the last look is gone with it.
             self.note_uncountable();
         }
         kernel.drops.last = 0;
-        std::mem::replace(&mut kernel.socket, socket)
+        Some(std::mem::replace(&mut kernel.socket, socket))
     }
+}
+
+/// What the kernel says of a lane.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// `None` when it does not say.
+    pub dropped: Option<u64>,
+    pub used_bytes: u64,
+}
+
+/// Where a lane has its datagrams from.
+#[derive(Debug)]
+enum Source {
+    Socket(KernelSide),
+    Queue(QueueSide),
 }
 
 /// What the kernel counts for a lane: the socket that it counts at, and the sum.
@@ -276,9 +352,9 @@ mod tests {
         drop_at(&first, 3);
         drop_at(&second, 2);
         // Nobody has looked since the first drop.
-        let before = lane.replace_socket(second);
+        let before = lane.replace_socket(second).expect("it has a socket");
         assert!(Arc::ptr_eq(&before, &first));
-        let drops = || lane.kernel().expect("the kernel tells").0;
+        let drops = || lane.kernel().dropped.expect("the kernel tells");
         assert_eq!(drops(), 5);
         assert_eq!(drops(), 5, "each is counted once");
     }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::Reading;
 
+use super::queue::XdpSnapshot;
 use super::residence::ResidenceSnapshot;
 use super::senders::SenderSnapshot;
 use super::tables::{DestinationTally, FileTally, LaneTally, Tally, UpstreamTally};
@@ -232,6 +233,10 @@ pub struct LaneSnapshot {
     pub receive_buffer_bytes: u64,
     /// How much of it is in use now.
     pub receive_buffer_used_bytes: u64,
+    /// What it has instead of a socket, where it takes a receive queue past the kernel's stack. What the kernel has
+    /// dropped is then what the queue's AF_XDP socket has lost; null where the device writes frames itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub xdp: Option<XdpSnapshot>,
     /// Who sends most to it of late, the busiest first. The metrics never have an address.
     #[serde(default)]
     pub senders: Vec<SenderSnapshot>,

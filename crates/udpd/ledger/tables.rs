@@ -55,6 +55,14 @@ counters! {
             cure = "See what the proxy sends; raise `max_length` if headers are longer.";
         proxy_untrusted: "It begins with a PROXY header and did not come from `proxy_from`.",
             cure = "Add the proxy to `proxy_from`, if it is one of yours.";
+        malformed: "Past the kernel's stack: its lengths contradict each other; the kernel would have dropped it.",
+            cure = "Find the sender: no network makes these.";
+        header_checksum: "Past the kernel's stack: the checksum of its IPv4 header is wrong.",
+            cure = "Look for a broken cable, card or router.";
+        checksum: "Past the kernel's stack: its UDP checksum is wrong.",
+            cure = "Look for a broken cable, card or router; `xdp_checksums` says what is looked at.";
+        no_checksum: "Past the kernel's stack: IPv6 without a UDP checksum.",
+            cure = "Find the sender: IPv6 wants one.";
     }
 }
 

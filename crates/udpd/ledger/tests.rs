@@ -36,6 +36,7 @@ pub(crate) fn example() -> Snapshot {
         counts: LaneTally { received, calls, ..LaneTally::default() },
         receive_buffer_bytes: 8_388_608,
         receive_buffer_used_bytes: 1_280,
+        xdp: None,
         senders: Vec::new(),
         removed: false,
     };

@@ -13,6 +13,8 @@ pub enum Duty {
     Receiver,
     /// Receives by io_uring, and makes its ring again for a new socket.
     RingReceiver,
+    /// Receives from a receive queue past the kernel's stack.
+    QueueReceiver,
     /// Follows the sequence numbers of a listener.
     Follower,
     /// A consumer that writes to what is open already, or to nothing.
@@ -49,10 +51,11 @@ pub enum Duty {
 
 impl Duty {
     /// Those that a sandbox knows.
-    pub const CONFINED: [Self; 18] = [
+    pub const CONFINED: [Self; 19] = [
         Self::Main,
         Self::Receiver,
         Self::RingReceiver,
+        Self::QueueReceiver,
         Self::Follower,
         Self::Writer,
         Self::UnixClient,
@@ -78,6 +81,7 @@ impl fmt::Display for Duty {
             Self::Errand => "errand",
             Self::Receiver => "receiver",
             Self::RingReceiver => "receiver (io_uring)",
+            Self::QueueReceiver => "receiver (af_xdp)",
             Self::Follower => "follower",
             Self::Writer => "consumer (file, stdout, null)",
             Self::UnixClient => "consumer (unix)",

@@ -10,7 +10,7 @@
 //! been asked: the kernel's refusal is the error.
 
 use std::fmt;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,13 +20,13 @@ use std::str::FromStr;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use mmsg::{GrantedBuffer, Socket};
+use mmsg::{GrantedBuffer, Socket, xdp};
 use rustix::cmsg_space;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv,
-    sendmsg, socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
 use super::crew;
@@ -104,6 +104,10 @@ impl FromStr for Wish {
     }
 }
 
+/// How a socket for a receive queue past the kernel's stack is wished for, which nothing is done to: it is made, and
+/// that takes CAP_NET_RAW.
+pub const QUEUE_SOCKET: &[u8] = b"queue_socket 1";
+
 /// Starts the warden of this process, which ends when this process does. It takes its wishes at its standard input.
 pub fn start() -> io::Result<()> {
     let (own, its) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -119,7 +123,7 @@ pub fn start() -> io::Result<()> {
         .stdout(Stdio::null())
         .spawn()?;
     // It says that it is inside its own sandbox, so that udpd is never ready before.
-    answer(own.as_fd())??;
+    answer(own.as_fd())?.0?;
     // A process has one for its life.
     let _ = WARDEN.set(Mutex::new(Some(own)));
     Ok(())
@@ -155,14 +159,26 @@ pub fn receive_buffer(socket: &Socket, wanted_bytes: usize) -> io::Result<Grante
     }
 }
 
+/// A socket for a receive queue, made by the warden where this process lacks the right.
+pub fn queue_socket() -> io::Result<OwnedFd> {
+    xdp::socket().map_err(io::Error::from).or_else(|refusal| {
+        let warden = WARDEN.get().map(|warden| warden.lock().unwrap_or_else(PoisonError::into_inner));
+        let Some(connection) = warden.as_ref().and_then(|warden| warden.as_ref()) else { return Err(refusal) };
+        let ask = || send(connection.as_fd(), None::<&OwnedFd>, QUEUE_SOCKET);
+        let (outcome, made) = crew::at_rest(|| ask().and_then(|()| answer(connection.as_fd())))?;
+        outcome.and_then(|()| made.ok_or(refusal))
+    })
+}
+
 /// What the warden has done about it; `None` where there is no warden, or it does not answer.
 fn ask(socket: &Socket, wish: Wish) -> Option<io::Result<()>> {
     let mut warden = WARDEN.get()?.lock().unwrap_or_else(PoisonError::into_inner);
     let connection = warden.as_ref()?;
     // It may be slow, and that is no fault of this thread.
-    let outcome = crew::at_rest(|| send(connection.as_fd(), socket, wish).and_then(|()| answer(connection.as_fd())));
+    let ask = || send(connection.as_fd(), Some(socket), wish.to_string().as_bytes());
+    let outcome = crew::at_rest(|| ask().and_then(|()| answer(connection.as_fd())));
     match outcome {
-        Ok(answer) => Some(answer),
+        Ok((answer, _)) => Some(answer),
         Err(why) => {
             // What it says from now on would be the answer to something else.
             *warden = None;
@@ -175,25 +191,40 @@ fn ask(socket: &Socket, wish: Wish) -> Option<io::Result<()>> {
     }
 }
 
-fn send(connection: BorrowedFd<'_>, socket: &Socket, wish: Wish) -> io::Result<()> {
+/// A message with a descriptor, or without.
+pub fn send(connection: BorrowedFd<'_>, descriptor: Option<&impl AsFd>, message: &[u8]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
     let mut passed = SendAncillaryBuffer::new(&mut space);
-    let socket = [socket.as_fd()];
-    passed.push(SendAncillaryMessage::ScmRights(&socket));
-    let text = wish.to_string();
-    retry(|| sendmsg(connection, &[IoSlice::new(text.as_bytes())], &mut passed, SendFlags::NOSIGNAL)).map(drop)
+    let descriptor = descriptor.map(|descriptor| [descriptor.as_fd()]);
+    descriptor.iter().for_each(|one| {
+        passed.push(SendAncillaryMessage::ScmRights(one));
+    });
+    retry(|| sendmsg(connection, &[IoSlice::new(message)], &mut passed, SendFlags::NOSIGNAL)).map(drop)
 }
 
-/// An error number, or 0.
-fn answer(connection: BorrowedFd<'_>) -> io::Result<io::Result<()>> {
+/// An error number, or 0 and what was made.
+fn answer(connection: BorrowedFd<'_>) -> io::Result<(io::Result<()>, Option<OwnedFd>)> {
     let mut bytes = [0; MESSAGE_BYTES];
-    let (length, _) = retry(|| recv(connection, &mut bytes[..], RecvFlags::empty()))?;
+    let (length, made) = receive(connection, &mut bytes)?;
     match std::str::from_utf8(&bytes[..length]).ok().and_then(|text| text.parse().ok()) {
-        Some(0) => Ok(Ok(())),
-        Some(number) => Ok(Err(io::Error::from_raw_os_error(number))),
+        Some(0) => Ok((Ok(()), made)),
+        Some(number) => Ok((Err(io::Error::from_raw_os_error(number)), None)),
         None if length == 0 => Err(io::ErrorKind::UnexpectedEof.into()),
         None => Err(io::ErrorKind::InvalidData.into()),
     }
+}
+
+/// Waits for a message, and returns how long it is and the descriptor that came with it.
+pub fn receive(connection: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut passed = RecvAncillaryBuffer::new(&mut space);
+    let mut message = [IoSliceMut::new(bytes)];
+    let received = retry(|| recvmsg(connection, &mut message, &mut passed, RecvFlags::CMSG_CLOEXEC))?;
+    let descriptors = passed.drain().flat_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect(),
+        _ => Vec::new(),
+    });
+    Ok((received.bytes, descriptors.last()))
 }
 
 /// Again, while signals come in between.

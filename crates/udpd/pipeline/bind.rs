@@ -1,6 +1,7 @@
 //! Binding: the sockets of an address as one group with its program, in order and from one thread, and the evidence of
 //! where their datagrams arrive, which has to be there before the first of them.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -28,11 +29,14 @@ pub(super) struct Endpoint {
     pub arrivals: Option<CoreCounter>,
 }
 
-/// Prepares and binds the sockets of all lanes.
-pub(super) fn open(setups: &[&LaneSetup], sockets: &[Arc<Socket>], claims: &Claims) -> Result<Vec<Endpoint>, Failure> {
-    let arrivals = count_arrivals(setups, sockets);
-    let addresses = bind_all(setups, sockets, Some(claims), |setup| refuse_company(setup, sockets, claims))?;
-    Ok(addresses.into_iter().zip(arrivals).map(|(address, arrivals)| Endpoint { address, arrivals }).collect())
+/// Prepares and binds the sockets of all lanes that have one, and returns each by the index of its lane.
+pub(super) fn open(lanes: &[(&LaneSetup, Arc<Socket>)], claims: &Claims) -> Result<BTreeMap<usize, Endpoint>, Failure> {
+    let (setups, sockets): (Vec<&LaneSetup>, Vec<Arc<Socket>>) = lanes.iter().cloned().unzip();
+    let arrivals = count_arrivals(&setups, &sockets);
+    let addresses = bind_all(&setups, &sockets, Some(claims), |setup| refuse_company(setup, &sockets, claims))?;
+    let indexes = setups.iter().map(|setup| setup.index);
+    let endpoints = addresses.into_iter().zip(arrivals).map(|(address, arrivals)| Endpoint { address, arrivals });
+    Ok(indexes.zip(endpoints).collect())
 }
 
 /// A counter by core and queue for every lane of which somebody says where its datagrams should arrive. Without the
@@ -78,7 +82,7 @@ pub(super) fn bind_all(
     claims: Option<&Claims>,
     may_join: impl Fn(&LaneSetup) -> Result<(), Failure>,
 ) -> Result<Vec<SocketAddr>, Failure> {
-    let is_kept = |first: &usize| claims.is_some_and(|claims| claims.of_lanes[*first].is_some());
+    let is_kept = |first: &usize| claims.is_some_and(|claims| claims.of_lanes[setups[*first].index].is_some());
     let firsts = (0..sockets.len()).filter(|&lane| setups[lane].plan.member == 0);
     let (kept, made): (Vec<usize>, Vec<usize>) = firsts.partition(is_kept);
     let lanes_of = |first: usize| {
@@ -98,7 +102,7 @@ pub(super) fn bind_all(
     }
     // Last what somebody may be receiving from: an address that cannot be had leaves it as it is.
     if let Some(claims) = claims {
-        let group = |first: usize| GoingOn::adopt(&setups[lanes_of(first)], &sockets[lanes_of(first)], first, claims);
+        let group = |first: usize| GoingOn::adopt(&setups[lanes_of(first)], &sockets[lanes_of(first)], claims);
         let mut groups: Vec<GoingOn<'_>> = Vec::with_capacity(kept.len());
         let outcome = kept.into_iter().try_for_each(|first| group(first).map(|group| groups.push(group)));
         outcome.and_then(|()| groups.iter_mut().try_for_each(GoingOn::grow)).inspect_err(|_| {

@@ -17,8 +17,8 @@ use crate::ledger::snapshot::{
 };
 use crate::ledger::tables::{LaneTally, SinkDropped, Tally};
 use crate::ledger::{
-    ConsumerLedger, Counters, DestinationLedger, FileLedger, LaneLedger, Published, ResidenceSnapshot, ResidenceTally,
-    Table,
+    ConsumerLedger, Counters, DestinationLedger, FileLedger, LaneLedger, Published, Reading, ResidenceSnapshot,
+    ResidenceTally, Table, XdpSnapshot,
 };
 use crate::os::holder;
 use crate::plan::spread::Intake;
@@ -48,6 +48,9 @@ pub(super) struct ListenerBooks {
     pub address: String,
     /// Whether the kernel counts trains as one.
     pub gro: bool,
+    /// Where its queues are and how the program sits there, when they go past the kernel's stack.
+    pub interface: String,
+    pub xdp_mode: &'static str,
     pub sinks: Vec<usize>,
     pub lanes: Vec<LaneBooks>,
     /// What never reached this host, where its datagrams have numbers.
@@ -69,6 +72,8 @@ pub(super) struct LaneBooks {
     pub arrivals: Option<CoreCounter>,
     pub receive_buffer_bytes: u64,
     pub engine: &'static str,
+    /// Room for so many frames, where it takes a queue past the kernel's stack.
+    pub queue: Option<u64>,
     pub ledger: Arc<LaneLedger>,
 }
 
@@ -118,7 +123,7 @@ impl Books {
     /// Reads what the kernel and the cards count: to be called once a second. A driver may take its time.
     pub(super) fn look_at_host(&self) {
         let lanes = self.listeners.iter().flat_map(|listener| &listener.lanes);
-        self.host.look(lanes.filter_map(|lane| holder::inode_of(lane.ledger.socket()).ok()));
+        self.host.look(lanes.filter_map(|lane| holder::inode_of(lane.ledger.socket()?).ok()));
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {
@@ -166,7 +171,7 @@ impl Books {
         let at_sinks: Vec<(Tally, SinkDropped)> =
             listener.sinks.iter().map(|&sink| (self.sinks[sink].tally(index), listener.not_taken(sink))).collect();
         let lanes: Vec<LaneSnapshot> =
-            listener.lanes.iter().enumerate().map(|(index, lane)| lane.read(index)).collect();
+            listener.lanes.iter().enumerate().map(|(index, lane)| lane.read(index, listener)).collect();
         let counts = LaneTally::sum(lanes.iter().map(|lane| lane.counts));
         let arrived: Option<u64> = lanes.iter().map(|lane| lane.arrived).sum();
         let mut residual = 0;
@@ -210,9 +215,15 @@ impl ListenerBooks {
 }
 
 impl LaneBooks {
-    fn read(&self, number: usize) -> LaneSnapshot {
+    fn read(&self, number: usize, listener: &ListenerBooks) -> LaneSnapshot {
         let counts = self.ledger.read();
-        let (kernel_dropped, memory) = self.ledger.kernel().unzip();
+        let Reading { dropped: kernel_dropped, used_bytes } = self.ledger.kernel();
+        let xdp = self.ledger.queue().zip(self.queue).map(|(queue, chunks)| XdpSnapshot {
+            interface: listener.interface.clone(),
+            mode: listener.xdp_mode.to_owned(),
+            chunks,
+            ..queue
+        });
         // A counter that cannot be read tells nothing, which is not 0.
         let arrivals = self.arrivals.as_ref().and_then(|counter| counter.read().ok());
         let arrivals = arrivals.as_deref();
@@ -232,10 +243,16 @@ impl LaneBooks {
             arrived_by_queue: arrivals.map(by_queue),
             counts,
             receive_buffer_bytes: self.receive_buffer_bytes,
-            receive_buffer_used_bytes: memory.map_or(0, |memory| u64::from(memory.receive_used_bytes)),
+            receive_buffer_used_bytes: xdp.as_ref().map_or(used_bytes, |xdp| self.bytes_waiting(xdp)),
+            xdp,
             senders: self.ledger.senders(),
             removed: false,
         }
+    }
+
+    /// Of the memory in which frames wait, what is in use.
+    fn bytes_waiting(&self, xdp: &XdpSnapshot) -> u64 {
+        self.receive_buffer_bytes / xdp.chunks.max(1) * xdp.waiting
     }
 
     fn wrong_cpu(&self, arrivals: &[Arrivals]) -> u64 {

@@ -53,12 +53,15 @@ impl Pipeline {
         self.end_threads(&mut Patience { deadline: Instant::now() + limit, hurry, is_over: false });
         // Each drop is in the books of one process.
         self.lanes.iter().filter(|lane| lane.is_kept()).for_each(|lane| lane.ledger.leave());
+        // Whoever takes over puts its own there.
+        self.bypasses.detach();
         self.receivers_have_ended() && self.consumers_have_ended()
     }
 
     /// Why it could not leave its sockets to somebody else: a receiver that cannot be woken.
     pub fn why_it_cannot_leave(&self) -> Option<String> {
-        self.lanes.iter().find_map(|lane| Some(format!("{}: {}", lane.setup, lane.waker.as_ref().err()?)))
+        let running = self.lanes.iter().filter(|lane| !lane.receiver.is_finished());
+        running.into_iter().find_map(|lane| Some(format!("{}: {}", lane.setup, lane.waker.as_ref().err()?)))
     }
 
     /// Ends receivers and consumers. Returns whether every receiver was woken.
@@ -66,6 +69,8 @@ impl Pipeline {
         if self.stop.requested.load(Ordering::Relaxed) {
             return self.receivers_have_ended();
         }
+        // First, so that nothing comes to a ring that is read to its end.
+        self.bypasses.let_pass();
         self.refuse_arrivals();
         self.stop.requested.store(true, Ordering::Relaxed);
         let all_are_woken = self.wake_receivers();
@@ -88,7 +93,8 @@ impl Pipeline {
 
     pub(super) fn refuse_arrivals(&self) {
         for lane in self.lanes_to_close() {
-            if let Err(error) = lane.ledger.socket().refuse_arrivals() {
+            let Some(socket) = lane.socket() else { continue };
+            if let Err(error) = socket.refuse_arrivals() {
                 log::warn!(
                     "{}: cannot refuse further arrivals: {error}; the ledger ends with the last look at its \
                      socket",
@@ -109,10 +115,9 @@ impl Pipeline {
     pub(super) fn wake_receivers(&self) -> bool {
         let mut all = true;
         for lane in self.lanes.iter().filter(|lane| !lane.receiver.is_finished()) {
-            let woken = if lane.is_kept() {
-                lane.wake()
-            } else {
-                lane.ledger.socket().interrupt().map_err(|error| error.to_string())
+            let woken = match lane.socket().filter(|_| !lane.is_kept()) {
+                Some(socket) => socket.interrupt().map_err(|error| error.to_string()),
+                None => lane.wake(),
             };
             if let Err(error) = woken {
                 log::error!("{}: cannot wake its receiver: {error}; it ends with the process", lane.setup);
@@ -127,7 +132,7 @@ impl Pipeline {
         let mut all = true;
         for lane in self.lanes.iter().filter(|lane| !lane.receiver.is_finished()) {
             all = false;
-            if lane.is_kept() {
+            if lane.is_kept() || !lane.setup.plan.has_socket() {
                 // The first time it was told where this fails.
                 let _ = lane.wake();
             }
@@ -152,7 +157,8 @@ impl Pipeline {
             // What the kernel refuses from now on it would count after our last look. So nothing more may reach the
             // socket: a sender is told that nobody listens. A socket on an interface may not be moved without
             // CAP_NET_RAW; it refuses on.
-            if let Err(error) = lane.ledger.socket().withdraw() {
+            let Some(socket) = lane.socket() else { continue };
+            if let Err(error) = socket.withdraw() {
                 log::debug!("{}: its socket stays in place until it is closed: {error}", lane.setup);
             }
         }
@@ -208,7 +214,8 @@ fn wait_until(deadline: Instant, is_done: impl Fn() -> bool) {
 
 /// Says what the next process begins with. In bytes, because the kernel counts nothing else of a queue.
 fn say_what_waits(lane: &Lane) {
-    match lane.ledger.socket().memory_info() {
+    let Some(socket) = lane.socket() else { return };
+    match socket.memory_info() {
         Ok(memory) => log::info!(
             "{}: its socket is kept for the next process, with {} of {} bytes in use",
             lane.setup,
@@ -221,7 +228,7 @@ fn say_what_waits(lane: &Lane) {
 
 /// Counts what the receiver has left in its socket.
 fn count_rest(lane: &Lane) {
-    let socket = lane.ledger.socket();
+    let Some(socket) = lane.socket() else { return };
     // Bytes are all that the kernel counts of a queue; no bytes are no datagrams. To ask is cheaper than to look with a
     // batch, a thousand times.
     let is_empty = || socket.memory_info().is_ok_and(|memory| memory.receive_used_bytes == 0);

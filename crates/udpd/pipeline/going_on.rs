@@ -38,12 +38,13 @@ pub(super) struct GoingOn<'a> {
 pub(super) fn spreads(
     config: &Config,
     plan: &Plan,
-    sockets: &[Arc<Socket>],
+    sockets: &[Option<Arc<Socket>>],
     claims: &Claims,
 ) -> BTreeMap<usize, GroupSpread> {
     let spread = |(lane, claimed): (usize, &Option<Arc<Socket>>)| {
         let claimed = claimed.as_ref()?;
-        let first = sockets.iter().position(|socket| Arc::ptr_eq(socket, claimed))?;
+        let is_it = |socket: &Option<Arc<Socket>>| socket.as_ref().is_some_and(|own| Arc::ptr_eq(own, claimed));
+        let first = sockets.iter().position(is_it)?;
         let own = &plan.lanes[first];
         let rest = plan.lanes[first + 1..].iter().take_while(|lane| lane.member > 0);
         let intakes = std::iter::once(own).chain(rest).map(|lane| &lane.intake);
@@ -58,10 +59,10 @@ impl<'a> GoingOn<'a> {
     pub(super) fn adopt(
         setups: &[&'a LaneSetup],
         sockets: &'a [Arc<Socket>],
-        first: usize,
         claims: &'a Claims,
     ) -> Result<Self, Failure> {
-        let LaneSetup { plan, listener, .. } = setups[0];
+        let LaneSetup { plan, listener, index: first, .. } = setups[0];
+        let first = *first;
         let (kept, surplus) = (&claims.of_lanes[first..first + sockets.len()], &claims.surplus[first]);
         let (own, new) = sockets.split_at(kept.iter().flatten().count());
         let program = spread::group_spread(listener.spread, setups.iter().map(|setup| &setup.plan.intake));

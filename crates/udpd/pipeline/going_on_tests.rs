@@ -52,14 +52,14 @@ fn where_one_address_cannot_have_more_lanes_no_other_one_keeps_those_that_it_got
     let ((first, first_address), (second, second_address)) = (received_from(), received_from());
     let (config, plan) = setups([first_address, second_address]);
     let setups = LaneSetup::all(&config, &plan);
-    let setups: Vec<&LaneSetup> = setups.iter().collect();
     let mut claims = Claims::none(&plan);
     claims.of_lanes = vec![Some(Arc::clone(&first)), None, Some(Arc::clone(&second)), None];
     claims.are_in_use = true;
     // What is bound already cannot be bound once more.
     let (joins, (cannot_join, _)) = (made(), received_from());
     let sockets = [Arc::clone(&first), Arc::clone(&joins), Arc::clone(&second), cannot_join];
-    let refused = bind::open(&setups, &sockets, &claims).expect_err("the last cannot be bound");
+    let lanes: Vec<(&LaneSetup, Arc<Socket>)> = setups.iter().zip(sockets).collect();
+    let refused = bind::open(&lanes, &claims).expect_err("the last cannot be bound");
     assert!(refused.message.contains("cannot add to"), "{refused}");
     assert!(joins.is_withdrawn(), "it is out of the group, and nothing comes there");
     send(first_address, 100);
@@ -77,7 +77,7 @@ fn what_comes_to_a_socket_before_it_is_taken_back_is_counted() {
     let mut claims = Claims::none(&plan);
     claims.of_lanes = vec![Some(Arc::clone(&first)), None, None, None];
     let sockets = [Arc::clone(&first), made()];
-    let mut group = GoingOn::adopt(&setups[..2], &sockets, 0, &claims).expect("a group of one");
+    let mut group = GoingOn::adopt(&setups[..2], &sockets, &claims).expect("a group of one");
     group.grow().expect("and of two");
     send(address, 200);
     group.take_back(&claims);

@@ -99,9 +99,9 @@ impl Pipeline {
         let Heir { config, plan, books, mut lanes, kept, shifts, consumers, followers, pinned, files, .. } = heir;
         heir.is_in_force.store(true, Ordering::Release);
         let goes_on = |lane: &Lane| {
-            let socket = lane.socket();
+            let Some(socket) = lane.socket() else { return false };
             lanes.iter().any(|(thread, start, _)| {
-                Arc::ptr_eq(&thread.made.socket, &socket)
+                thread.made.socket.as_ref().is_some_and(|next| Arc::ptr_eq(next, &socket))
                     || start.leavings.iter().any(|left| Arc::ptr_eq(left, &socket))
             })
         };
@@ -113,8 +113,7 @@ impl Pipeline {
         let staying: Vec<usize> = kept.iter().flatten().copied().collect();
         self.chronicle.turn_over(Arc::clone(&books), &staying);
         books.host.look_at_ports(lanes.iter().map(|(_, _, address)| address.port()));
-        let lanes = lanes.into_iter().map(|(thread, start, address)| begin(thread, start, address)).collect();
-        log::info!("the new receivers began {:.1} ms after the last ones", begun.elapsed().as_secs_f64() * 1000.0);
+        let lanes = self.begin_lanes(lanes, &config, begun);
         let receivers_ended_well = self.close_lanes(true, false) && receivers_ended_well;
         self.followers.iter().for_each(Follower::end);
         self.files.become_those_of(&files);
@@ -152,14 +151,38 @@ impl Pipeline {
         }
     }
 
+    /// Lets the lanes of an heir receive: first those that have sockets, which take everything until the queues have
+    /// engines again.
+    fn begin_lanes(&self, lanes: Vec<(LaneThread, Start, SocketAddr)>, config: &Config, since: Instant) -> Vec<Lane> {
+        let mut begun: Vec<Option<Lane>> = lanes.iter().map(|_| None).collect();
+        let has_socket = |(_, (thread, ..)): &(usize, (LaneThread, _, _))| thread.setup.plan.has_socket();
+        let (of_sockets, of_queues): (Vec<_>, Vec<_>) = lanes.into_iter().enumerate().partition(has_socket);
+        for (place, (thread, start, address)) in of_sockets {
+            begun[place] = Some(begin(thread, start, address));
+        }
+        log::info!("the new receivers began {:.1} ms after the last ones", since.elapsed().as_secs_f64() * 1000.0);
+        self.bypasses.go_over(config);
+        for (place, (mut thread, start, address)) in of_queues {
+            if let Err(failure) = self.bypasses.open_again(&mut thread) {
+                log::error!(
+                    "{failure}; the sockets of the listener receive what comes to this queue, until udpd is restarted"
+                );
+            }
+            begun[place] = Some(begin(thread, start, address));
+        }
+        self.bypasses.begin();
+        begun.into_iter().flatten().collect()
+    }
+
     /// Each drop at a socket is counted in one ledger, and each socket has the options of its next lane.
     fn pass_sockets_on(&self, lanes: &mut [(LaneThread, Start, SocketAddr)]) {
         for (thread, start, _) in lanes {
-            let before = self.lanes.iter().find(|lane| Arc::ptr_eq(&lane.socket(), &thread.made.socket));
-            let Some(before) = before else { continue };
+            let Some(socket) = &thread.made.socket else { continue };
+            let has_it = |lane: &&Lane| lane.socket().is_some_and(|own| Arc::ptr_eq(&own, socket));
+            let Some(before) = self.lanes.iter().find(has_it) else { continue };
             before.ledger.hand_on(&start.ledger);
-            match socket::change(&thread.setup, &thread.made.socket) {
-                Ok(buffer) => thread.made.buffer = buffer,
+            match socket::change(&thread.setup, socket) {
+                Ok(buffer) => thread.made.buffer = Some(buffer),
                 Err(failure) => log::error!("{}: it goes on with an option of before: {failure}", thread.setup),
             }
         }
@@ -167,6 +190,7 @@ impl Pipeline {
 
     /// Has every receiver deliver what it holds and end; whether all did.
     fn end_receivers(&self, hurry: impl Fn(Duration) -> bool) -> bool {
+        self.bypasses.let_pass();
         self.refuse_arrivals();
         self.stop.requested.store(true, Ordering::Relaxed);
         self.wake_receivers();

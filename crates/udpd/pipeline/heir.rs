@@ -15,6 +15,7 @@ use mmsg::Socket;
 
 use super::bind;
 use super::books::Books;
+use super::bypass;
 use super::chronicle::Chronicle;
 use super::ending::{self, Ending};
 use super::entry::Admission;
@@ -28,11 +29,11 @@ use super::receiver::Stop;
 use super::relief::{Relief, Shift};
 use super::running::{ConsumerThread, Lane, Pinned, Pipeline};
 use super::setup::LaneSetup;
-use super::start::{open_books, pinned_receiver, sort};
+use super::start::{addresses, ledger_of, open_books, pinned_receiver, sort, with_sockets};
 use super::stocks::Stocks;
 use super::wiring::{self, Consumers, KeptConsumer, KeptSink, Wiring, spawn_consumers};
 use super::writes::{Finishing, Writes, files_by_consumer};
-use crate::config::Config;
+use crate::config::{Config, Listener};
 use crate::exit::{ExitCode, Failure};
 use crate::handover::pool::Home;
 use crate::handover::route::Route;
@@ -74,8 +75,8 @@ pub struct Forerunner {
     books: Arc<Books>,
     chronicle: Arc<Chronicle>,
     files: Files,
-    /// The sockets of all lanes, by what each is called where it is kept.
-    sockets: Vec<(String, Arc<Socket>)>,
+    /// The sockets of all lanes that have one, by what each is called where it is kept.
+    sockets: Vec<(String, Option<Arc<Socket>>)>,
     /// Why a receiver cannot be woken.
     deaf: Option<String>,
     consumers: Vec<KeptConsumer>,
@@ -139,6 +140,7 @@ struct Making<'a> {
 impl Pipeline {
     /// For whoever makes an heir of it.
     pub fn forerunner(&self) -> Forerunner {
+        let is_running = |lane: &&Lane| !lane.receiver.is_finished();
         let deaf = |lane: &Lane| lane.waker.as_ref().err().map(|why| format!("{}: {why}", lane.setup));
         let consumer = |consumer: &ConsumerThread| KeptConsumer {
             sink: consumer.sink,
@@ -152,7 +154,7 @@ impl Pipeline {
             chronicle: self.books(),
             files: self.files(),
             sockets: self.lanes.iter().map(|lane| (lane.name_when_kept(), lane.socket())).collect(),
-            deaf: self.lanes.iter().find_map(deaf),
+            deaf: self.lanes.iter().filter(is_running).find_map(deaf),
             consumers: self.consumers.iter().map(consumer).collect(),
             staying: self.staying(),
             finishing: self.before.iter().flat_map(Ending::finishing).collect(),
@@ -191,6 +193,8 @@ impl Forerunner {
     /// Makes what is to take the place of the pipeline, beside it. On a failure nothing has changed.
     pub fn make_heir(&self, config: &Arc<Config>, plan: &Arc<Plan>, crew: &Crew) -> Result<Heir, Failure> {
         self.refuse_what_cannot_be_woken()?;
+        self.refuse_other_programs(config)?;
+        bypass::refuse_locked_memory(plan, &self.plan)?;
         let kept = (0..config.sinks.len()).map(|sink| self.stays(config, plan, sink)).collect::<Vec<_>>();
         let takes_place = self.takes_place(config, plan, &kept)?;
         let (claims, is_in_force) = (self.claims(config, plan)?, Arc::default());
@@ -199,10 +203,11 @@ impl Forerunner {
 
     /// Its sockets, dealt out to the lanes of a plan.
     fn claims(&self, config: &Config, plan: &Plan) -> Result<Claims, Failure> {
-        let mut claims = Kept::of(self.sockets.iter().cloned())
+        let own = self.sockets.iter().filter_map(|(name, socket)| Some((name.clone(), socket.clone()?)));
+        let mut claims = Kept::of(own)
             .map_err(|error| Failure::new(ExitCode::Failure, format!("cannot ask a socket what it is: {error}")))?
             .claim_in_use(config, plan)?;
-        let sockets: Vec<Arc<Socket>> = self.sockets.iter().map(|(_, socket)| Arc::clone(socket)).collect();
+        let sockets: Vec<Option<Arc<Socket>>> = self.sockets.iter().map(|(_, socket)| socket.clone()).collect();
         claims.spreads = going_on::spreads(&self.config, &self.plan, &sockets, &claims);
         Ok(claims)
     }
@@ -263,6 +268,21 @@ impl Forerunner {
         })
     }
 
+    /// A program is attached to an interface with rights that nobody has any more.
+    fn refuse_other_programs(&self, config: &Config) -> Result<(), Failure> {
+        let own = || self.config.listeners.iter().filter(|listener| listener.is_past_the_stack());
+        let is_new = |next: &&Listener| !own().any(|own| bypass::wanted(own) == bypass::wanted(next));
+        let next = config.listeners.iter().filter(|listener| listener.is_past_the_stack()).find(is_new);
+        next.map_or(Ok(()), |listener| {
+            let name = &listener.name;
+            let message = format!(
+                "listener {name}: udpd has given up the rights to put another XDP program at an interface, for another \
+                 interface, port or xdp_mode{TAKES_A_RESTART}"
+            );
+            Err(Failure::new(ExitCode::Configuration, message))
+        })
+    }
+
     fn consumers_of(&self, sink: usize) -> Vec<&KeptConsumer> {
         self.consumers.iter().filter(|consumer| consumer.sink == sink).collect()
     }
@@ -281,12 +301,8 @@ impl Making<'_> {
     fn make(self, mut claims: Claims) -> Result<Heir, Failure> {
         let Self { config, plan, crew, before, .. } = self;
         let threads = LaneThread::spawn_all(LaneSetup::all_after(&before.config, config, plan), &claims, crew)?;
-        let ledger =
-            |thread: &LaneThread| Arc::new(LaneLedger::new(Arc::clone(&thread.made.socket), config.sinks.len()));
-        let ledgers: Vec<Arc<LaneLedger>> = threads.iter().map(ledger).collect();
-        threads.iter().zip(&ledgers).for_each(|(thread, ledger)| {
-            ledger.note_core(super::running::only(&thread.made.cores));
-        });
+        let ledgers: Vec<Arc<LaneLedger>> =
+            threads.iter().map(|thread| ledger_of(thread, config.sinks.len())).collect();
         let stocks = Stocks::make(&plan.pool, crew)?;
         let mut routes: Vec<Vec<Route>> = threads.iter().map(|_| Vec::new()).collect();
         let files = Files::default();
@@ -294,15 +310,14 @@ impl Making<'_> {
         let (consumers, mut pinned) = spawn_consumers(opened.pending, crew)?;
         pinned.extend(threads.iter().map(pinned_receiver));
         let setups: Vec<&LaneSetup> = threads.iter().map(|thread| &thread.setup).collect();
-        let sockets: Vec<Arc<Socket>> = threads.iter().map(|thread| Arc::clone(&thread.made.socket)).collect();
         sort(&mut routes, &setups);
         before.turn.take()?;
         let followers = following::spawn_all(&threads, plan, &mut pinned, crew)?;
-        let endpoints = bind::open(&setups, &sockets, &claims).inspect_err(|_| {
+        let endpoints = bind::open(&with_sockets(&threads), &claims).inspect_err(|_| {
             followers.iter().for_each(Follower::end);
             before.books.count_in_vain(&claims.in_vain.borrow());
         })?;
-        let addresses: Vec<SocketAddr> = endpoints.iter().map(|endpoint| endpoint.address).collect();
+        let addresses = addresses(&threads, &endpoints);
         let (started, host) = (before.books.started, Arc::clone(&before.books.host));
         let books = Arc::new(open_books(config, &threads, endpoints, &ledgers, sinks, started, host));
         let stop = Arc::new(Stop::default());
@@ -348,7 +363,7 @@ impl Making<'_> {
         let homes: Arc<[Arc<Home>]> = threads.iter().map(|thread| thread.made.home.clone()).collect();
         let scenes = wiring::scenes(config, plan);
         let listeners: Vec<String> = config.listeners.iter().map(|listener| listener.name.clone()).collect();
-        let place_now = |listener: &crate::config::Listener| listeners.iter().position(|name| *name == listener.name);
+        let place_now = |listener: &Listener| listeners.iter().position(|name| *name == listener.name);
         let places: Arc<[Option<usize>]> = before.config.listeners.iter().map(place_now).collect();
         let transfer: Arc<Mutex<()>> = before.chronicle.transfer();
         let mut opened = Consumers::default();

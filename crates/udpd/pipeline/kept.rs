@@ -247,7 +247,8 @@ impl Claims {
     /// The first lane of each address for which a socket is to be made.
     fn without_socket<'a>(&self, plan: &'a Plan) -> impl Iterator<Item = &'a LanePlan> + use<'a, '_> {
         let lanes = plan.lanes.iter().zip(&self.of_lanes);
-        lanes.filter(|(lane, claimed)| claimed.is_none() && lane.member == 0).map(|(lane, _)| lane)
+        let is_first = |lane: &LanePlan| lane.member == 0 && lane.has_socket();
+        lanes.filter(move |(lane, claimed)| claimed.is_none() && is_first(lane)).map(|(lane, _)| lane)
     }
 
     /// Gives each address what is bound there, and gives back what no lane can go on with.
@@ -262,6 +263,10 @@ impl Claims {
             plan.lanes.iter().map(|lane| (&config.listeners[lane.listener], lane)).collect();
         let (mut first, mut unfit) = (0, Vec::new());
         while first < planned.len() {
+            if !planned[first].1.has_socket() {
+                first += 1;
+                continue;
+            }
             let members = 1 + planned[first + 1..].iter().take_while(|(_, plan)| plan.member > 0).count();
             let lanes = &planned[first..first + members];
             let (own, others) = left.into_iter().partition(|kept| kept.is_at(lanes));

@@ -8,10 +8,11 @@ use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Sender, bounded};
-use mmsg::{Backing, Engine, GrantedBuffer, RecvBatch, Socket, Waker};
+use mmsg::{Backing, Engine, GrantedBuffer, RecvBatch, Socket, Waker, xdp};
 
 use super::kept::Claims;
 use super::receiver::{Receiver, Stop};
+use super::refusals::Refusals;
 use super::sampling::Sampling;
 use super::setup::LaneSetup;
 use super::socket;
@@ -24,7 +25,9 @@ use crate::ledger::LaneLedger;
 use crate::os::crew::{self, Crew, Known, Starting};
 use crate::os::duty::Duty;
 use crate::os::threads;
-use crate::plan::engine;
+use crate::plan::engine::{self, COPY_UP_TO};
+use crate::plan::xdp as xdp_plan;
+use crate::plan::{LanePlan, charge_bytes};
 use crate::policy::Policy;
 use crate::upstream::Observer;
 
@@ -36,19 +39,19 @@ pub(super) struct LaneThread {
     pub made: Made,
     /// The thread, for whoever sees to it.
     pub known: Known,
-    start: Sender<Start>,
+    orders: Sender<Order>,
     handle: JoinHandle<()>,
 }
 
 /// What the thread made.
 #[derive(Debug)]
 pub(super) struct Made {
-    /// Not bound yet, unless another process has kept it.
-    pub socket: Arc<Socket>,
+    /// Not bound yet, unless another process has kept it; none where it takes a queue past the kernel's stack.
+    pub socket: Option<Arc<Socket>>,
     /// The way home for its batches.
     pub home: Arc<Home>,
-    /// What the kernel granted.
-    pub buffer: GrantedBuffer,
+    /// What the kernel granted, where there is a socket.
+    pub buffer: Option<GrantedBuffer>,
     /// What memory the batches lie in.
     pub backing: Backing,
     /// The cores that it was put on; none when that did not work.
@@ -57,6 +60,21 @@ pub(super) struct Made {
     pub engine: &'static str,
     /// What ends a wait of its receiver without a trace in the socket; why there is nothing that does.
     pub waker: Result<Waker, String>,
+    /// What the kernel counts of its queue, when that has an engine.
+    pub counter: Option<xdp::Counter>,
+}
+
+/// What a thread waits for.
+enum Order {
+    /// Its queue is to have an engine.
+    Open(Arc<xdp::Redirect>, Sender<Result<Opened, Failure>>),
+    Start(Box<Start>),
+}
+
+/// What the engine of a queue gives to others.
+struct Opened {
+    waker: Result<Waker, String>,
+    counter: Option<xdp::Counter>,
 }
 
 /// A socket that a lane is given, and whether another lane of this process still receives from it.
@@ -79,7 +97,7 @@ pub(super) struct Start {
 struct Coming {
     setup: LaneSetup,
     made: crossbeam_channel::Receiver<Result<Made, Failure>>,
-    start: Sender<Start>,
+    orders: Sender<Order>,
     thread: Starting<()>,
 }
 
@@ -105,31 +123,43 @@ impl LaneThread {
 
     fn launch(setup: LaneSetup, kept: Option<Given>, crew: &Crew) -> Result<Coming, Failure> {
         let (made_sender, made) = bounded(1);
-        let (start, coming) = bounded(1);
+        let (orders, coming) = bounded(1);
         let name = thread_name("rx", setup.index, &setup.listener.name);
         let own = setup.clone();
         let duty = match setup.plan.engine.kind {
             EngineKind::IoUring => Duty::RingReceiver,
             EngineKind::Recvmmsg => Duty::Receiver,
+            EngineKind::AfXdp => Duty::QueueReceiver,
         };
         let thread = crew
             .spawn_one_of_many(name, duty, move || live(own, kept, &made_sender, &coming))
             .map_err(|error| threads::refusal(&setup.to_string(), &error))?;
-        Ok(Coming { setup, made, start, thread })
+        Ok(Coming { setup, made, orders, thread })
     }
 
-    fn wait(Coming { setup, made, start, thread }: Coming) -> Result<Self, Failure> {
+    fn wait(Coming { setup, made, orders, thread }: Coming) -> Result<Self, Failure> {
         let known = thread.known();
         let handle = thread.wait();
         let made = made.recv().map_err(|_| {
             Failure::new(ExitCode::Failure, format!("{setup}: its thread ended while it was starting"))
         })??;
-        Ok(Self { setup, made, known, start, handle })
+        Ok(Self { setup, made, known, orders, handle })
+    }
+
+    /// Gives the queue of this lane its engine, on its thread. What comes there waits in the ring from then on.
+    pub(super) fn open(&mut self, redirect: &Arc<xdp::Redirect>) -> Result<(), Failure> {
+        let (answer, answered) = bounded(1);
+        let _ = self.orders.send(Order::Open(Arc::clone(redirect), answer));
+        let ended =
+            || Failure::new(ExitCode::Failure, format!("{}: its thread ended while it was starting", self.setup));
+        let Opened { waker, counter } = crew::at_rest(|| answered.recv()).map_err(|_| ended())??;
+        (self.made.waker, self.made.counter) = (waker, counter);
+        Ok(())
     }
 
     pub(super) fn start(self, start: Start) -> JoinHandle<()> {
         // The thread waits for exactly this message; if it has panicked its alarm says so.
-        let _ = self.start.send(start);
+        let _ = self.orders.send(Order::Start(Box::new(start)));
         self.handle
     }
 }
@@ -150,10 +180,10 @@ fn live(
     setup: LaneSetup,
     kept: Option<Given>,
     made: &Sender<Result<Made, Failure>>,
-    start: &crossbeam_channel::Receiver<Start>,
+    orders: &crossbeam_channel::Receiver<Order>,
 ) {
     // The watchdog may look on by now, and to touch all the memory is one long wait for the kernel.
-    let (parts, ready) = match crew::at_rest(|| make(&setup, kept)) {
+    let (mut parts, ready) = match crew::at_rest(|| make(&setup, kept)) {
         Ok(parts) => parts,
         Err(failure) => {
             let _ = made.send(Err(failure));
@@ -163,12 +193,24 @@ fn live(
     if made.send(Ok(ready)).is_err() {
         return;
     }
-    let Ok(start) = crew::at_rest(|| start.recv()) else { return };
+    let start = loop {
+        match crew::at_rest(|| orders.recv()) {
+            Ok(Order::Open(redirect, answer)) => {
+                // Who asks waits for it.
+                let _ = answer.send(crew::at_rest(|| parts.open(&setup, redirect)));
+            }
+            Ok(Order::Start(start)) => break *start,
+            Err(_) => return,
+        }
+    };
     let Start { routes, ledger, stop, successor, is_kept, leavings } = start;
     // The receive buffer may have been lowered since.
-    let receive_buffer_bytes = ledger.socket().receive_buffer(0).map_or(0, |buffer| buffer.granted_bytes);
+    let granted = |socket: Arc<Socket>| socket.receive_buffer(0).map_or(0, |buffer| buffer.granted_bytes);
+    let receive_buffer_bytes = ledger.socket().map_or_else(|| room_of_ring(&setup.plan), granted);
     crew::enter_sandbox();
-    let Parts { engine, pool, observer, policy } = parts;
+    let Parts { engine, pool, observer, policy, .. } = parts;
+    // Without one its queue passes to the sockets of the listener, which has been said.
+    let Some(engine) = engine else { return };
     Receiver {
         engine,
         pool,
@@ -186,13 +228,17 @@ fn live(
         successor,
         is_kept,
         leavings,
+        refusals: Refusals::default(),
     }
     .run();
 }
 
 /// What stays with the thread.
 struct Parts {
-    engine: Engine,
+    /// None where a queue has none yet.
+    engine: Option<Engine>,
+    /// What that will be made with.
+    reserve: Vec<RecvBatch>,
     pool: Pool,
     observer: Option<Box<Observer>>,
     policy: Option<Box<Policy>>,
@@ -205,24 +251,56 @@ fn make(setup: &LaneSetup, kept: Option<Given>) -> Result<(Parts, Made), Failure
         Failure::new(ExitCode::Failure, format!("{setup}: cannot {operation}: {error}"))
     };
     let (socket, buffer) = match kept {
-        Some((socket, true)) => socket::widen(setup, &socket).map(|buffer| (socket, buffer))?,
+        _ if !plan.has_socket() => (None, None),
+        Some((socket, true)) => socket::widen(setup, &socket).map(|buffer| (Some(socket), Some(buffer)))?,
         Some((socket, false)) => {
             socket::glue(setup, &socket)?;
-            socket::go_on_with(setup, &socket).map(|buffer| (socket, buffer))?
+            socket::go_on_with(setup, &socket).map(|buffer| (Some(socket), Some(buffer)))?
         }
-        None => socket::make(setup).map(|(socket, buffer)| (Arc::new(socket), buffer))?,
+        None => socket::make(setup).map(|(socket, buffer)| (Some(Arc::new(socket)), Some(buffer)))?,
     };
     let (mut batches, backing) = RecvBatch::pool(plan.batches(), &plan.shape)
         .map_err(|error| fail(&format!("get {} bytes of memory for batches", plan.batches_bytes()), error))?;
-    let mut engine = engine::make(&plan.engine, &listener.name, &socket, &mut batches)?;
-    socket::spin(setup, &mut engine);
+    let reserve = plan.xdp.as_ref().map_or(0, |xdp| xdp.batches);
+    let reserve = batches.split_off(batches.len().saturating_sub(reserve));
+    let make = |socket| engine::make(&plan.engine, &listener.name, socket, &mut batches);
+    let mut engine = socket.as_ref().map(make).transpose()?;
+    engine.iter_mut().for_each(|engine| socket::spin(setup, engine));
     let owner = Owner { listener: plan.listener, lane: setup.index, node: plan.node_place };
     let (pool, home) = Pool::new(batches, listener.sinks.len(), owner);
-    let waker = engine.waker().map_err(|error| error.to_string());
-    let made = Made { socket, home, buffer, backing, cores, engine: engine.name(), waker };
+    let (waker, name) = match &engine {
+        Some(engine) => (engine.waker().map_err(|error| error.to_string()), engine.name()),
+        None => (Err("its queue has no engine".to_owned()), "af_xdp"),
+    };
+    let made = Made { socket, home, buffer, backing, cores, engine: name, waker, counter: None };
     let policy = Policy::new(setup.access.clone(), listener.rate_limit.zip(setup.offences.clone())).map(Box::new);
     let observer = setup.upstream.as_ref().map(|upstream| Box::new(upstream.observer(plan.number)));
-    Ok((Parts { engine, pool, observer, policy }, made))
+    Ok((Parts { engine, reserve, pool, observer, policy }, made))
+}
+
+impl Parts {
+    /// Makes the engine of a queue.
+    fn open(&mut self, setup: &LaneSetup, redirect: Arc<xdp::Redirect>) -> Result<Opened, Failure> {
+        let LaneSetup { plan, listener, .. } = setup;
+        let fail = |error: io::Error| match error.get_ref().and_then(|inner| inner.downcast_ref::<xdp::Refusal>()) {
+            Some(refusal) => xdp_plan::refused(&listener.name, refusal),
+            None => Failure::new(ExitCode::Failure, format!("{setup}: cannot make its engine: {error}")),
+        };
+        let queue = plan.xdp.as_ref().map_or(0, |xdp| xdp.queue);
+        let options = xdp::Options::new(queue).copy_up_to(COPY_UP_TO).checksums(listener.xdp_checksums);
+        let reserve = std::mem::take(&mut self.reserve);
+        let engine = Engine::af_xdp(redirect, reserve, &options.control(plan.shape.control)).map_err(fail)?;
+        let engine = self.engine.insert(engine);
+        socket::spin(setup, engine);
+        let waker = engine.waker().map_err(|error| error.to_string());
+        Ok(Opened { waker, counter: engine.xdp_counter().map_err(fail)? })
+    }
+}
+
+/// The receive buffer that holds as many of the shortest datagrams.
+fn room_of_ring(plan: &LanePlan) -> usize {
+    let frames = plan.xdp.as_ref().map_or(0, |xdp| xdp.batches * plan.shape.slots);
+    frames * charge_bytes(0) as usize
 }
 
 /// Puts the calling thread where its lane is planned; returns the cores, or none when that did not work.

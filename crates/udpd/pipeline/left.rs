@@ -45,7 +45,7 @@ impl Pipeline {
     pub fn note_before(&self, left: &Left, seen: &Drops) -> Vec<(&str, u64)> {
         for lane in &self.lanes {
             let others = left.dropped(lane.setup.index, seen);
-            let inode = holder::inode_of(lane.ledger.socket()).ok();
+            let inode = lane.socket().and_then(|socket| holder::inode_of(socket).ok());
             if let Some(seen) = inode.and_then(|inode| seen.get(&inode)) {
                 lane.ledger.note_before(*seen, others);
             }
@@ -81,7 +81,8 @@ impl Books {
 
     /// How many drops at each socket are in these books, as of the last look; wrapped as the kernel's own count.
     pub(super) fn drops_counted(&self) -> Drops {
-        let lanes = self.listeners.iter().flat_map(|listener| &listener.lanes).map(|lane| lane.ledger.counted());
+        let lanes = self.listeners.iter().flat_map(|listener| &listener.lanes);
+        let lanes = lanes.filter_map(|lane| lane.ledger.counted());
         lanes.filter_map(|(socket, drops)| Some((holder::inode_of(socket).ok()?, drops as u32))).collect()
     }
 

@@ -6,6 +6,7 @@
 
 mod bind;
 mod books;
+mod bypass;
 mod chronicle;
 pub mod consumer;
 mod end;
@@ -22,6 +23,7 @@ mod lane;
 mod left;
 mod multicast;
 pub mod receiver;
+mod refusals;
 mod relief;
 mod replace;
 mod running;

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use mmsg::{Engine, RecvBatch, Socket, Wait};
 
+use super::refusals::Refusals;
 use super::sampling::{BATCHES_PER_SAMPLE, Sampling};
 use super::successor::Successor;
 use crate::handover::batch::{Parcel, exclusive, put_stamp};
@@ -87,6 +88,8 @@ pub struct Receiver {
     pub is_kept: Arc<AtomicBool>,
     /// Sockets that nothing arrives at any more, and that are read to their end before its own.
     pub leavings: Vec<Arc<Socket>>,
+    /// Frames that its engine has refused and counts itself.
+    pub(super) refusals: Refusals,
 }
 
 impl Receiver {
@@ -98,7 +101,16 @@ impl Receiver {
         while !self.stop.requested.load(Ordering::Relaxed) {
             if self.step(&mut tally, wait) == 0 {
                 self.change_socket(&mut tally);
+                if self.refusals.has_lost_its_queue {
+                    break;
+                }
             }
+        }
+        if self.engine.xdp_tally().is_some() {
+            // What arrives from now on goes to the sockets of the listener.
+            self.leave_the_rest(&mut tally);
+            self.ledger.end_queue(self.engine.xdp_tally().unwrap_or_default());
+            return;
         }
         self.change_socket(&mut tally);
         if self.is_kept.load(Ordering::Relaxed) {
@@ -156,12 +168,14 @@ impl Receiver {
             let mut parcel = self.pool.take().expect("the last batch is never given away");
             match self.engine.receive_held(exclusive(&mut parcel)) {
                 Ok(0) => {
+                    self.refusals.count(&self.engine, tally);
                     self.ledger.publish(tally);
                     self.pool.put(parcel);
                     return;
                 }
                 Ok(_) => self.hand_over(tally, parcel, None),
                 Err(error) => {
+                    self.refusals.count(&self.engine, tally);
                     tally.receive_errors += 1;
                     self.ledger.publish(tally);
                     self.ledger.note_uncountable();
@@ -222,7 +236,8 @@ impl Receiver {
     fn step(&mut self, tally: &mut LaneTally, wait: Wait) -> usize {
         let mut parcel = self.pool.take().expect("the last batch is never given away");
         let batch = exclusive(&mut parcel);
-        if receive(&mut self.engine, batch, wait, self.lane, tally) == 0 {
+        if receive(&mut self.engine, batch, wait, self.lane, tally, &mut self.refusals) == 0 {
+            self.refusals.count(&self.engine, tally);
             self.ledger.publish(tally);
             self.pool.put(parcel);
             return 0;
@@ -261,6 +276,11 @@ impl Receiver {
     fn hand_over(&mut self, tally: &mut LaneTally, mut parcel: Parcel, arrived: Option<Instant>) {
         let batch = exclusive(&mut parcel);
         let summary = *batch.summary();
+        if let Some(queue) = self.refusals.count(&self.engine, tally)
+            && (arrived.is_some() || queue.waiting == 0)
+        {
+            self.ledger.note_queue(queue);
+        }
         tally.received += summary.datagrams + summary.unsplit;
         tally.bytes += summary.bytes;
         tally.dropped.unsplit += summary.unsplit;
@@ -316,9 +336,20 @@ fn messages_max(socket: &Socket) -> usize {
 ///
 /// A failed call loses nothing, the datagrams stay in the socket; it is counted, and said once. What the call for many
 /// cannot have is received one by one, for as long as that is so.
-fn receive(engine: &mut Engine, batch: &mut RecvBatch, wait: Wait, lane: usize, tally: &mut LaneTally) -> usize {
+fn receive(
+    engine: &mut Engine,
+    batch: &mut RecvBatch,
+    wait: Wait,
+    lane: usize,
+    tally: &mut LaneTally,
+    refusals: &mut Refusals,
+) -> usize {
     crew::at_rest(|| engine.receive(batch, wait)).unwrap_or_else(|error| {
         tally.receive_errors += 1;
+        if engine.xdp_tally().is_some() {
+            refusals.lose_queue(lane, &error);
+            return 0;
+        }
         if tally.receive_errors == 1 {
             log::warn!(
                 "lane {lane}: a receive call failed: {error}; until it works again each datagram needs a call of its \

@@ -19,7 +19,7 @@ impl Pipeline {
     /// Makes new sockets for all lanes of a listener, as it made the first ones, and lets the receivers go over to
     /// them. After an error everything is as it was.
     pub fn replace_sockets(&self, listener: usize) -> Result<(), Failure> {
-        let lanes: Vec<&Lane> = self.lanes_of(listener).collect();
+        let lanes: Vec<&Lane> = self.lanes_of(listener).filter(|lane| lane.setup.plan.has_socket()).collect();
         let made = lanes.iter().map(|lane| socket::make(&lane.setup).map(|(socket, _)| Arc::new(socket)));
         let sockets: Vec<Arc<Socket>> = made.collect::<Result<_, _>>()?;
         for (socket, books) in sockets.iter().zip(&self.books.listeners[listener].lanes) {
@@ -35,7 +35,7 @@ impl Pipeline {
         for (lane, socket) in lanes.iter().zip(sockets) {
             let before = lane.ledger.replace_socket(Arc::clone(&socket));
             lane.successor.leave(socket);
-            if let Err(error) = before.interrupt() {
+            if let Some(Err(error)) = before.map(|before| before.interrupt()) {
                 log::error!("{}: cannot wake its receiver: {error}", lane.setup);
             }
         }
@@ -44,6 +44,7 @@ impl Pipeline {
 
     /// Joins on the interface with the index `now` what the lanes of a listener had joined on one that is gone.
     pub fn rejoin(&self, listener: usize, gone: u32, now: u32) -> Result<(), String> {
-        self.lanes_of(listener).try_for_each(|lane| multicast::rejoin(&lane.setup, &lane.ledger.socket(), gone, now))
+        let mut with_sockets = self.lanes_of(listener).filter_map(|lane| Some((lane, lane.socket()?)));
+        with_sockets.try_for_each(|(lane, socket)| multicast::rejoin(&lane.setup, &socket, gone, now))
     }
 }

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use mmsg::{Backing, GrantedBuffer, Socket, Waker};
 
 use super::books::Books;
+use super::bypass::Bypasses;
 use super::chronicle::Chronicle;
 use super::ending::Ending;
 use super::entry::Ended;
@@ -44,6 +45,8 @@ pub struct Pipeline {
     pub(super) block_backings: Vec<Backing>,
     /// Those before it that have yet to hand on all they hold.
     pub(super) before: Vec<Ending>,
+    /// What stands at the interfaces whose queues go past the kernel's stack.
+    pub(super) bypasses: Bypasses,
 }
 
 /// A running consumer.
@@ -113,7 +116,8 @@ pub struct Lane {
     pub address: SocketAddr,
     /// The core, when pinning worked.
     pub core: Option<usize>,
-    pub buffer: GrantedBuffer,
+    /// What the kernel granted, where it has a socket.
+    pub buffer: Option<GrantedBuffer>,
     pub(super) backing: Backing,
     pub(super) ledger: Arc<LaneLedger>,
     pub(super) successor: Arc<Successor>,
@@ -162,9 +166,14 @@ impl Pipeline {
         self.lanes.iter().filter(move |lane| lane.setup.plan.listener == listener)
     }
 
+    /// Looks after what stands at interfaces: to be called once a second.
+    pub fn follow_addresses(&self) {
+        self.bypasses.follow();
+    }
+
     /// The inodes of the sockets of all lanes, as they are now.
     pub fn socket_inodes(&self) -> Vec<u64> {
-        self.lanes.iter().filter_map(|lane| holder::inode_of(lane.ledger.socket()).ok()).collect()
+        self.lanes.iter().filter_map(|lane| holder::inode_of(lane.ledger.socket()?).ok()).collect()
     }
 
     /// Writes down who else is on the port of a listener; `None` when nobody can see that.
@@ -176,7 +185,7 @@ impl Pipeline {
 impl Lane {
     /// The index of the interface that its socket is bound to, when it is bound to one and the kernel tells.
     pub fn bound_interface(&self) -> Option<u32> {
-        self.ledger.socket().bound_interface().ok().filter(|index| *index > 0)
+        self.ledger.socket()?.bound_interface().ok().filter(|index| *index > 0)
     }
 
     /// What its socket is called where it is kept.
@@ -184,8 +193,8 @@ impl Lane {
         kept::name_of(&self.setup.listener, &self.setup.plan)
     }
 
-    /// What it receives from now.
-    pub fn socket(&self) -> Arc<Socket> {
+    /// What it receives from now; `None` where it takes a queue past the kernel's stack.
+    pub fn socket(&self) -> Option<Arc<Socket>> {
         self.ledger.socket()
     }
 
@@ -218,7 +227,7 @@ impl Lane {
     /// Whether its socket is to spin, datagrams have come, and the first of them came from no queue that could be
     /// polled.
     pub fn has_nothing_to_poll(&self) -> bool {
-        let socket = self.ledger.socket();
+        let Some(socket) = self.ledger.socket() else { return false };
         self.ledger.read().received > 0
             && socket.busy_poll_us().is_ok_and(|time| time > 0)
             && socket.incoming_napi_id().is_ok_and(|queue| queue == 0)

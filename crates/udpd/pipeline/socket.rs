@@ -195,6 +195,14 @@ pub(super) fn spin(setup: &LaneSetup, engine: &mut Engine) {
     if let Err(error) = engine.set_busy_poll_us(microseconds(busy_poll))
         && setup.speaks()
     {
+        if setup.plan.xdp.is_some() {
+            log::warn!(
+                "listener {}: its queues are not polled (SO_BUSY_POLL: {error}); grant CAP_NET_ADMIN, or write \
+                 busy_poll = \"0us\"",
+                setup.listener.name
+            );
+            return;
+        }
         log::warn!(
             "listener {}: its ring does not spin (IORING_REGISTER_NAPI: {error}); that needs Linux 6.9; \
              write engine = \"recvmmsg\" to use busy_poll",

@@ -1,5 +1,6 @@
 //! The start of a pipeline: the only file that knows both ends of everything.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,6 +10,7 @@ use mmsg::Socket;
 
 use super::bind::{self, Endpoint};
 use super::books::{Books, LaneBooks, ListenerBooks, SinkBooks};
+use super::bypass::Bypasses;
 use super::chronicle::Chronicle;
 use super::files::Files;
 use super::follower::Follower;
@@ -28,7 +30,7 @@ use crate::handover::route::Route;
 use crate::host::HostLedger;
 use crate::ledger::LaneLedger;
 use crate::os::crew::Crew;
-use crate::plan::Plan;
+use crate::plan::{Plan, xdp};
 use crate::sink::Prospect;
 
 impl Pipeline {
@@ -56,13 +58,21 @@ pub struct Prepared {
     claims: Claims,
     threads: Vec<LaneThread>,
     stocks: Stocks,
+    /// None before they can be had: another process may have its program at the interface.
+    bypasses: Option<Bypasses>,
 }
 
 impl Prepared {
     pub fn make(claims: Claims, config: &Config, plan: &Plan, crew: &Crew) -> Result<Self, Failure> {
+        let mut prepared = Self::make_lanes(claims, config, plan, crew)?;
+        prepared.bypasses = Some(Bypasses::make(config, &mut prepared.threads)?);
+        Ok(prepared)
+    }
+
+    fn make_lanes(claims: Claims, config: &Config, plan: &Plan, crew: &Crew) -> Result<Self, Failure> {
         let threads = LaneThread::spawn_all(LaneSetup::all(config, plan), &claims, crew)?;
         let stocks = Stocks::make(&plan.pool, crew)?;
-        Ok(Self { claims, threads, stocks })
+        Ok(Self { claims, threads, stocks, bypasses: None })
     }
 
     /// The same beside the process that still receives from the sockets. It is to end for this one, so whatever can be
@@ -71,7 +81,7 @@ impl Prepared {
         for (listener, address) in from.free {
             bind::probe(&config.listeners[listener], address)?;
         }
-        Self::make(from.claims, config, plan, crew)
+        Self::make_lanes(from.claims, config, plan, crew)
     }
 
     pub fn claims(&self) -> &Claims {
@@ -87,8 +97,8 @@ impl Prepared {
     /// whoever receives again, should this come to nothing, can cope with.
     pub fn own_sockets(&mut self) -> Result<(), Failure> {
         for LaneThread { setup, made, .. } in &mut self.threads {
-            if self.claims.of_lanes[setup.index].is_some() {
-                made.buffer = socket::go_on_with(setup, &made.socket)?;
+            if let (Some(_), Some(socket)) = (&self.claims.of_lanes[setup.index], &made.socket) {
+                made.buffer = Some(socket::go_on_with(setup, socket)?);
             }
         }
         Ok(())
@@ -103,13 +113,15 @@ impl Prepared {
         crew: &Crew,
         commit: impl FnOnce() -> Result<(), Failure>,
     ) -> Result<Pipeline, Failure> {
-        let Self { claims, threads, stocks } = &mut self;
+        let bypasses = match self.bypasses.take() {
+            Some(bypasses) => bypasses,
+            None => Bypasses::make(config, &mut self.threads)?,
+        };
+        let Self { claims, threads, stocks, .. } = &mut self;
         let stop = Arc::new(Stop::default());
         let homes: Arc<[Arc<Home>]> = threads.iter().map(|thread| thread.made.home.clone()).collect();
-        let ledger =
-            |thread: &LaneThread| Arc::new(LaneLedger::new(Arc::clone(&thread.made.socket), config.sinks.len()));
-        let ledgers: Vec<Arc<LaneLedger>> = threads.iter().map(ledger).collect();
-        threads.iter().zip(&ledgers).for_each(|(thread, ledger)| ledger.note_core(only(&thread.made.cores)));
+        let ledgers: Vec<Arc<LaneLedger>> =
+            threads.iter().map(|thread| ledger_of(thread, config.sinks.len())).collect();
         let mut routes: Vec<Vec<Route>> = threads.iter().map(|_| Vec::new()).collect();
         let (mut sinks, mut consumers, files) = (Vec::new(), Consumers::default(), Files::default());
         let prospect = Prospect { is_in_force: Arc::default(), has_forerunner: false };
@@ -122,22 +134,20 @@ impl Prepared {
             sinks.push(wiring.open(&mut routes, &mut consumers, &files)?);
         }
         // After the sinks: one with a long file looks through it first, and nothing may arrive that nobody reads yet.
+        let endpoints = bind::open(&with_sockets(threads), claims)?;
         let setups: Vec<&LaneSetup> = threads.iter().map(|thread| &thread.setup).collect();
-        let sockets: Vec<Arc<Socket>> = threads.iter().map(|thread| Arc::clone(&thread.made.socket)).collect();
-        let endpoints = bind::open(&setups, &sockets, claims)?;
         sort(&mut routes, &setups);
         let (consumers, mut pinned) = spawn_consumers(consumers.pending, crew)?;
         pinned.extend(threads.iter().map(pinned_receiver));
-        let addresses: Vec<SocketAddr> = endpoints.iter().map(|endpoint| endpoint.address).collect();
+        let addresses = addresses(threads, &endpoints);
         let host = Arc::new(HostLedger::new(addresses.iter().map(SocketAddr::port)));
         let books = Arc::new(open_books(config, threads, endpoints, &ledgers, sinks, started, host));
         let followers = following::spawn_all(threads, plan, &mut pinned, crew)?;
-        let committed = commit().and_then(|()| {
-            threads.iter().try_for_each(|LaneThread { setup, made, .. }| socket::glue(setup, &made.socket))
-        });
+        let committed = commit().and_then(|()| glue(threads));
         committed.inspect_err(|_| followers.iter().for_each(Follower::end))?;
         prospect.is_in_force.store(true, Ordering::Release);
         let lanes = self.begin(routes, &ledgers, &stop, addresses);
+        bypasses.begin();
         Ok(Pipeline {
             chronicle: Arc::new(Chronicle::new(Arc::clone(&books))),
             books,
@@ -151,6 +161,7 @@ impl Prepared {
             stop,
             block_backings: self.stocks.backings,
             before: Vec::new(),
+            bypasses,
         })
     }
 
@@ -179,8 +190,32 @@ impl Prepared {
     }
 }
 
+/// The books of a lane.
+pub(super) fn ledger_of(thread: &LaneThread, sinks: usize) -> Arc<LaneLedger> {
+    let ledger = match &thread.made.socket {
+        Some(socket) => LaneLedger::new(Arc::clone(socket), sinks),
+        None => LaneLedger::of_queue(sinks),
+    };
+    ledger.note_core(only(&thread.made.cores));
+    Arc::new(ledger)
+}
+
+/// The lanes that have a socket, each with it.
+pub(super) fn with_sockets(threads: &[LaneThread]) -> Vec<(&LaneSetup, Arc<Socket>)> {
+    threads.iter().filter_map(|thread| Some((&thread.setup, thread.made.socket.clone()?))).collect()
+}
+
+/// What each lane is bound to, or what it takes the datagrams of.
+pub(super) fn addresses(threads: &[LaneThread], endpoints: &BTreeMap<usize, Endpoint>) -> Vec<SocketAddr> {
+    let address = |LaneThread { setup, .. }: &LaneThread| {
+        endpoints.get(&setup.index).map_or(setup.plan.address, |endpoint| endpoint.address)
+    };
+    threads.iter().map(address).collect()
+}
+
 /// Lets a lane receive.
-pub(super) fn begin(thread: LaneThread, start: Start, address: SocketAddr) -> Lane {
+pub(super) fn begin(mut thread: LaneThread, start: Start, address: SocketAddr) -> Lane {
+    thread.made.counter.take().into_iter().for_each(|counter| start.ledger.begin_queue(counter));
     Lane {
         setup: thread.setup.clone(),
         address,
@@ -202,6 +237,14 @@ pub(super) fn sort(routes: &mut [Vec<Route>], setups: &[&LaneSetup]) {
     }
 }
 
+/// Has trains glued for the lanes that take them: nobody else receives from their sockets any more.
+fn glue(threads: &[LaneThread]) -> Result<(), Failure> {
+    threads.iter().try_for_each(|LaneThread { setup, made, .. }| match &made.socket {
+        Some(socket) => socket::glue(setup, socket),
+        None => Ok(()),
+    })
+}
+
 pub(super) fn pinned_receiver(LaneThread { setup, made, known, .. }: &LaneThread) -> Pinned {
     Pinned {
         who: format!("{setup}: its receiver"),
@@ -215,7 +258,7 @@ pub(super) fn pinned_receiver(LaneThread { setup, made, known, .. }: &LaneThread
 pub(super) fn open_books(
     config: &Config,
     threads: &[LaneThread],
-    mut endpoints: Vec<Endpoint>,
+    mut endpoints: BTreeMap<usize, Endpoint>,
     ledgers: &[Arc<LaneLedger>],
     sinks: Vec<SinkBooks>,
     started: Instant,
@@ -225,11 +268,12 @@ pub(super) fn open_books(
         let own = threads.iter().filter(|thread| thread.setup.plan.listener == index);
         let endpoints = &mut endpoints;
         let lane_books = |LaneThread { setup, made, .. }: &LaneThread| LaneBooks {
-            address: endpoints[setup.index].address.to_string(),
+            address: endpoints.get(&setup.index).map_or(setup.plan.address, |endpoint| endpoint.address).to_string(),
             node: setup.plan.node,
             intake: setup.plan.intake.clone(),
-            arrivals: endpoints[setup.index].arrivals.take(),
-            receive_buffer_bytes: made.buffer.granted_bytes as u64,
+            arrivals: endpoints.get_mut(&setup.index).and_then(|endpoint| endpoint.arrivals.take()),
+            receive_buffer_bytes: made.buffer.map_or(setup.plan.ring_bytes(), |buffer| buffer.granted_bytes) as u64,
+            queue: setup.plan.xdp.as_ref().map(|xdp| (xdp.batches * setup.plan.shape.slots) as u64),
             engine: made.engine,
             ledger: Arc::clone(&ledgers[setup.index]),
         };
@@ -237,6 +281,8 @@ pub(super) fn open_books(
             name: listener.name.clone(),
             address: listener.addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", "),
             gro: listener.gro,
+            interface: listener.interface.clone().unwrap_or_default(),
+            xdp_mode: xdp::mode_name(listener.xdp_mode),
             sinks: listener.sinks.clone(),
             upstream: own.clone().find_map(|thread| thread.setup.upstream.clone()),
             lanes: own.map(lane_books).collect(),

@@ -29,7 +29,9 @@ impl Descriptors {
         let lanes = plan.lanes.iter().map(|lane| {
             let ring = u64::from(lane.engine.kind == EngineKind::IoUring);
             let counter = if lane.intake.expected_cores().is_empty() { 0 } else { 2 };
-            1 + ring + counter
+            // The socket of a queue and what reads its counts; program, link and two maps are of their listener.
+            let past_the_stack = if lane.xdp.is_some() { 5 } else { 0 };
+            1 + ring + counter + past_the_stack
         });
         let (mut files, mut connections) = (0, 0);
         for (sink, planned) in config.sinks.iter().zip(&plan.sinks) {

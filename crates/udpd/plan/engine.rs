@@ -26,13 +26,19 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// The batches that the engine keeps to itself, of so many slots each.
+    /// The batches that the engine keeps to itself, of so many slots each; those of AF_XDP are planned for a lane.
     pub fn own_batches(&self, slots: usize) -> usize {
         match self.kind {
-            EngineKind::Recvmmsg => 0,
+            EngineKind::Recvmmsg | EngineKind::AfXdp => 0,
             EngineKind::IoUring => Uring::reserve_batches(slots),
         }
     }
+}
+
+/// What the lanes of addresses have where the receive queues go past the kernel's stack.
+pub(super) fn of_what_is_let_pass() -> Choice {
+    let why = "for what the program of af_xdp lets pass, and for everything while a queue has no engine";
+    Choice { kind: EngineKind::Recvmmsg, why: why.to_owned() }
 }
 
 /// Decides for a listener. `supported` asks the kernel, and is asked only where the answer matters.
@@ -40,6 +46,7 @@ pub fn choose(listener: &Listener, supported: impl Fn() -> Result<(), Refusal>) 
     let chosen = |kind, why: &str| Choice { kind, why: why.to_owned() };
     match listener.engine {
         None => Ok(chosen(EngineKind::Recvmmsg, "auto; io_uring measured no better, see udpd bench")),
+        Some(EngineKind::AfXdp) => Ok(chosen(EngineKind::AfXdp, "the configuration says so")),
         Some(EngineKind::Recvmmsg) => Ok(chosen(EngineKind::Recvmmsg, "the configuration says so")),
         Some(EngineKind::IoUring) => match supported() {
             Ok(()) => Ok(chosen(EngineKind::IoUring, "the configuration says so")),
@@ -55,7 +62,7 @@ pub fn make(
     socket: &Arc<Socket>,
     batches: &mut Vec<RecvBatch>,
 ) -> Result<Engine, Failure> {
-    if choice.kind == EngineKind::Recvmmsg {
+    if choice.kind != EngineKind::IoUring {
         return Ok(Engine::recvmmsg(Arc::clone(socket)));
     }
     let slots = batches.first().map_or(1, RecvBatch::slots);

@@ -54,7 +54,8 @@ fn datagrams_of(shape: &BatchShape) -> usize {
 /// What a datagram without payload takes in a block, with the control messages that come with every one.
 fn shortest_packed(lane: &LanePlan) -> usize {
     // Trains are split before they are packed, and a count of drops comes now and then.
-    PackedBatch::bytes_expected(&lane.shape.control, lane.address.is_ipv6(), 0)
+    // A queue brings IPv4 as it is, also where the listener's address is one of IPv6.
+    PackedBatch::bytes_expected(&lane.shape.control, lane.address.is_ipv6() && lane.has_socket(), 0)
 }
 
 #[cfg(test)]

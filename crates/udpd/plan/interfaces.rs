@@ -186,7 +186,7 @@ pub fn receivers(feeders: &Feeders<'_>, wish: &Steer, queues: &BTreeMap<String, 
         if follows || wish.dedicated_to(listener).is_some() {
             continue;
         }
-        let lanes = feeders.lanes_on_address(index);
+        let lanes = feeders.lanes_on_address(index).max(feeders.lanes_past_the_stack(index));
         let keeps = *spread == Spread::Queue && wish.request.rx_queues == Amount::Keep;
         let queues = queues.get(name).filter(|_| keeps);
         let most: &mut usize = receivers.entry(name.clone()).or_default();

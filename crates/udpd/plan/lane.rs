@@ -67,16 +67,43 @@ pub struct LanePlan {
     /// The stall that its queues reserve memory for.
     pub asked_stall: Duration,
     pub engine: Choice,
+    /// What it has instead of a socket, where it takes a receive queue past the kernel's stack.
+    pub xdp: Option<XdpPlan>,
     /// The memory of its rate limit.
     pub policy_bytes: usize,
     /// The memory for what it notes of sequence numbers, and the first lane's also for all that its listener knows.
     pub upstream_bytes: usize,
 }
 
+/// What a lane has instead of a socket that takes a receive queue past the kernel's stack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct XdpPlan {
+    /// The receive queue.
+    pub queue: u32,
+    /// The batches whose memory frames wait in.
+    pub batches: usize,
+}
+
 impl LanePlan {
     /// All of its batches, with those that the engine keeps to itself.
     pub fn batches(&self) -> usize {
-        self.batches + self.engine.own_batches(self.shape.slots)
+        let reserve = self.xdp.as_ref().map_or(0, |xdp| xdp.batches);
+        self.batches + self.engine.own_batches(self.shape.slots) + reserve
+    }
+
+    /// Whether it is the first of its listener with its engine.
+    pub fn is_first_of_its_engine(&self) -> bool {
+        self.number == 0 || self.xdp.as_ref().is_some_and(|xdp| xdp.queue == 0)
+    }
+
+    /// Whether it has a socket of its own, which is bound and kept.
+    pub fn has_socket(&self) -> bool {
+        self.xdp.is_none()
+    }
+
+    /// The memory that frames wait in, where it has no socket for that.
+    pub fn ring_bytes(&self) -> usize {
+        self.xdp.as_ref().map_or(0, |xdp| xdp.batches * self.shape.bytes())
     }
 
     /// The memory of its batches.
@@ -103,7 +130,8 @@ impl LanePlan {
     /// How long a granted buffer, as the kernel accounts it, lasts at the lane's rate. A quarter of it is not counted:
     /// the kernel may hold that much back while a reader works.
     pub fn covered(&self, granted_bytes: usize) -> Duration {
-        let datagrams = granted_bytes as u64 / 4 * 3 / charge_bytes(self.payload_bytes);
+        let in_buffer = || granted_bytes as u64 / 4 * 3 / charge_bytes(self.payload_bytes);
+        let datagrams = self.xdp.as_ref().map_or_else(in_buffer, |xdp| (xdp.batches * self.shape.slots) as u64);
         Duration::from_secs_f64(datagrams as f64 / self.rate.max(1) as f64)
     }
 }

@@ -21,6 +21,7 @@ mod sink;
 pub mod spread;
 mod whole;
 pub mod words;
+pub mod xdp;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -69,13 +69,19 @@ pub(super) fn seat(config: &Config, feeders: &Feeders<'_>, ground: &Ground<'_>) 
     let mut lanes = vec![Vec::new(); listeners.len()];
     let part = |listener: &Listener| listener.interface.as_deref().and_then(|name| interfaces.plan_of(name));
     for (index, listener) in listeners.iter().enumerate() {
-        let count = feeders.lanes_on_address(index);
+        let queues = feeders.lanes_past_the_stack(index);
+        let count = if queues > 0 { queues } else { feeders.lanes_on_address(index) };
         let own = config.steer.dedicated_to(listener).map(|(place, _)| own_places(listener, interfaces, place, count));
         let group = match (own.filter(|own| !own.is_empty()), part(listener)) {
             (Some(own), _) => own,
             (None, Some(part)) => of_plan(&shared(part), listener.spread, count),
             (None, None) => continue,
         };
+        if queues > 0 {
+            seating.take(&group, 1);
+            lanes[index] = beside_queues(group, listener.addresses.len());
+            continue;
+        }
         seating.take(&group, listener.addresses.len());
         lanes[index] = (0..listener.addresses.len()).flat_map(|_| group.clone()).collect();
     }
@@ -83,6 +89,13 @@ pub(super) fn seat(config: &Config, feeders: &Feeders<'_>, ground: &Ground<'_>) 
         let Some(name) = listener.interface.as_deref().filter(|_| part(listener).is_none()) else { continue };
         let around = interfaces.around.get(name);
         let queues = interfaces.queues.get(name).copied().unwrap_or(0);
+        let past_the_stack = feeders.lanes_past_the_stack(index);
+        if past_the_stack > 0 {
+            let seats = seating.near(past_the_stack, around).into_iter().enumerate();
+            let places = seats.map(|(queue, seat)| Place { seat, queues: vec![queue], ..Place::default() });
+            lanes[index] = beside_queues(places.collect(), listener.addresses.len());
+            continue;
+        }
         let count = feeders.lanes_on_address(index);
         let place = |(lane, seat): (usize, Option<Seat>)| Place {
             seat,
@@ -100,6 +113,14 @@ pub(super) fn seat(config: &Config, feeders: &Feeders<'_>, ground: &Ground<'_>) 
     }
     let consumer_cores = seating.consumer_cores();
     Seating { lanes, consumer_cores, shared: seating.shared }
+}
+
+/// The places of a listener whose queues go past the kernel's stack. What is let pass is little as a rule, so the
+/// lanes of its addresses have no cores of their own: they sit on those of the queues.
+fn beside_queues(of_queues: Vec<Place>, addresses: usize) -> Vec<Place> {
+    let beside = |place: &Place| Place { queues: Vec::new(), arrivals: Vec::new(), ..place.clone() };
+    let of_addresses: Vec<Place> = of_queues.iter().cycle().take(addresses).map(beside).collect();
+    of_addresses.into_iter().chain(of_queues).collect()
 }
 
 /// The places of `count` lanes of one address on the receive queues that are kept for their listener: the first on the

@@ -5,13 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::engine::Choice;
+use super::engine::{Choice, of_what_is_let_pass};
 use super::interfaces::Interfaces;
 use super::lane::{self, LanePlan};
 use super::memory::Memory;
 use super::pool::{self, PoolPlan};
-use super::seating::{self, Ground, Seating};
+use super::seating::{self, Ground, Place, Seating};
 use super::sink::SinkPlan;
+use super::spread::Intake;
+use super::xdp;
 use crate::config::feeders::Feeders;
 use crate::config::{Config, Listener, Sink, Spread, overlap};
 use crate::exit::Failure;
@@ -54,37 +56,8 @@ impl Plan {
         let feeders = ground.feeders(config);
         let Seating { lanes: places, consumer_cores, shared } = seating::seat(config, &feeders, ground);
         let mut lanes = Vec::new();
-        for (index, (listener, places)) in config.listeners.iter().zip(places).enumerate() {
-            let count = feeders.lanes_on_address(index);
-            let rate = listener.absorb.rate.div_ceil(count as u64);
-            let shape = lane::shape(config, listener);
-            let absorb = &listener.absorb;
-            for (group, (&address, places)) in listener.addresses.iter().zip(places.chunks(count)).enumerate() {
-                let taken_in = seating::intakes(listener, places, ground).into_iter().zip(places);
-                lanes.extend(taken_in.enumerate().map(|(member, (intake, place))| LanePlan {
-                    listener: index,
-                    number: group * count + member,
-                    member,
-                    address,
-                    shares: count > 1 || listener.share_port || has_company(config, index, address),
-                    core: place.seat.map(|seat| seat.core),
-                    node: place.seat.and_then(|seat| seat.node),
-                    cores: place.cores.clone(),
-                    queues: place.queues.clone(),
-                    intake,
-                    receive_buffer_bytes: lane::receive_buffer(listener, rate),
-                    rate,
-                    queue_rate: rate.div_ceil(listener.addresses.len() as u64),
-                    payload_bytes: listener.absorbed_bytes(),
-                    shape,
-                    batches: 0,
-                    node_place: 0,
-                    asked_stall: if absorb.is_written { absorb.stall } else { Duration::ZERO },
-                    engine: engines[index].clone(),
-                    policy_bytes: listener.rate_limit.map_or(0, |_| policy::TABLE_BYTES),
-                    upstream_bytes: lane::upstream_bytes(listener, group * count + member == 0),
-                }));
-            }
+        for (index, places) in places.iter().enumerate() {
+            lanes.extend(lanes_of(index, places, config, &feeders, ground, &engines[index]));
         }
         let interfaces = Interfaces { lane_cores: lane_cores(config, interfaces, &lanes), ..interfaces.clone() };
         let node_of_core = topology.node_of_core.clone();
@@ -138,6 +111,65 @@ impl Plan {
             threads: self.lanes.len() + self.sinks.iter().map(|sink| sink.consumers).sum::<usize>() + followers,
         }
     }
+}
+
+/// The lanes of a listener: those of its addresses, and then those of the queues that go past the kernel's stack.
+fn lanes_of(
+    index: usize,
+    places: &[Place],
+    config: &Config,
+    feeders: &Feeders<'_>,
+    ground: &Ground<'_>,
+    engine: &Choice,
+) -> Vec<LanePlan> {
+    let listener = &config.listeners[index];
+    let count = feeders.lanes_on_address(index);
+    let rate = listener.absorb.rate.div_ceil(count as u64);
+    let shape = lane::shape(config, listener);
+    let absorb = &listener.absorb;
+    let is_past_the_stack = listener.is_past_the_stack();
+    let of_addresses = count * listener.addresses.len();
+    let common = |place: &Place, number, address, intake| LanePlan {
+        listener: index,
+        number,
+        member: 0,
+        address,
+        shares: count > 1 || listener.share_port || has_company(config, index, address),
+        core: place.seat.map(|seat| seat.core),
+        node: place.seat.and_then(|seat| seat.node),
+        cores: place.cores.clone(),
+        queues: place.queues.clone(),
+        intake,
+        receive_buffer_bytes: lane::receive_buffer(listener, rate),
+        rate,
+        // What a queue takes past the stack no socket has to take.
+        queue_rate: if is_past_the_stack { 0 } else { rate.div_ceil(listener.addresses.len() as u64) },
+        payload_bytes: listener.absorbed_bytes(),
+        shape,
+        batches: 0,
+        node_place: 0,
+        asked_stall: if absorb.is_written { absorb.stall } else { Duration::ZERO },
+        engine: if is_past_the_stack { of_what_is_let_pass() } else { engine.clone() },
+        xdp: None,
+        policy_bytes: listener.rate_limit.map_or(0, |_| policy::TABLE_BYTES),
+        upstream_bytes: lane::upstream_bytes(listener, number == 0),
+    };
+    let mut lanes = Vec::new();
+    for (group, (&address, places)) in listener.addresses.iter().zip(places.chunks(count)).enumerate() {
+        let taken_in = seating::intakes(listener, places, ground).into_iter().zip(places);
+        lanes.extend(taken_in.enumerate().map(|(member, (intake, place))| LanePlan {
+            member,
+            ..common(place, group * count + member, address, intake)
+        }));
+    }
+    let of_queues = places.iter().skip(of_addresses).enumerate();
+    lanes.extend(of_queues.map(|(queue, place)| {
+        let intake = Intake { queue: Some(queue), ..Intake::default() };
+        let plan = common(place, of_addresses + queue, xdp::address_shown(listener), intake);
+        let rate = listener.absorb.rate.div_ceil(feeders.lanes_past_the_stack(index) as u64);
+        xdp::past_the_stack(plan, queue, rate, engine.clone())
+    }));
+    lanes
 }
 
 /// The cores of the lanes that each steered interface feeds.
@@ -226,6 +258,48 @@ mod tests {
         assert!(plan.shared_cores);
         assert_eq!(plan.lanes[0].batches, 24);
         assert_eq!(plan.sinks.iter().map(|sink| sink.consumers).collect::<Vec<_>>(), [4, 3, 0]);
+    }
+
+    #[test]
+    fn queues_past_the_stack_have_lanes_of_their_own_behind_those_of_the_addresses() {
+        let text = "[[listener]]\nname = \"a\"\naddress = [\"0.0.0.0:5140\", \"[fd00::1]:5140\"]\nengine = \"af_xdp\"\n\
+                    interface = \"eth0\"\nabsorb = { rate = 2000000, stall = \"10ms\" }\nsinks = [\"x\"]\n\
+                    [sink.x]\ntype = \"null\"\nconsumers = \"per_lane\"\n";
+        let host = crate::config::Host { sys_root: "/nonexistent".into(), ..crate::config::Host::default() };
+        let config = Config::parse(text, "test", &host).expect("a valid configuration");
+        let topology = Topology { online: vec![0, 1], node_of_core: [(0, 0), (1, 0)].into(), ..Topology::default() };
+        let interfaces = Interfaces { queues: [("eth0".to_owned(), 3)].into(), ..Interfaces::default() };
+        let ground = Ground { topology: &topology, allowed: &[0, 1], interfaces: &interfaces };
+        let engines = [Choice { kind: EngineKind::AfXdp, why: String::new() }];
+        let plan = Plan::new(&config, &ground, &engines, 48 << 20).expect("a plan");
+        let queues: Vec<Option<u32>> = plan.lanes.iter().map(|lane| Some(lane.xdp.as_ref()?.queue)).collect();
+        assert_eq!(queues, [None, None, Some(0), Some(1), Some(2)]);
+        let kinds = plan.lanes.iter().map(|lane| lane.engine.kind);
+        assert_eq!(
+            kinds.filter(|kind| *kind == EngineKind::AfXdp).count(),
+            3,
+            "more lanes than cores: each has a queue"
+        );
+        assert_eq!(plan.sinks[0].consumers, 5);
+        for lane in &plan.lanes[2..] {
+            // 2,000,000 a second on three queues, for 10 ms, and no less.
+            assert_eq!((lane.rate, lane.receive_buffer_bytes, lane.has_socket()), (666_667, 0, false));
+            assert!(lane.covered(0) >= Duration::from_millis(10) && lane.covered(0) < Duration::from_millis(11));
+            assert_eq!(lane.batches(), lane.batches + lane.xdp.as_ref().expect("of a queue").batches);
+        }
+        assert!(
+            plan.lanes[0].covered(2 * plan.lanes[0].receive_buffer_bytes) >= Duration::from_micros(9_900),
+            "all of it"
+        );
+        let held = plan.held_at_most(&config).datagrams;
+        assert!(held as usize > plan.lanes.iter().map(|lane| lane.batches() * 64).sum(), "rings are held, too");
+        let [line] = super::super::words::attachments(&config, &plan).try_into().expect("one");
+        let line: String = line;
+        for words in
+            ["listener a", "(native mode)", "eth0", "port 5140", "queues: 3", "nftables", "reverse path filter"]
+        {
+            assert!(line.contains(words), "{words}: {line}");
+        }
     }
 
     #[test]

@@ -3,9 +3,11 @@
 use steer::plan::InterfacePlan;
 
 use super::buffers::Buffers;
+use super::memory::Bytes;
 use super::seating::Ground;
 use super::whole::Plan;
-use crate::config::{Config, Lanes, Spread};
+use super::xdp;
+use crate::config::{Config, Lanes, Listener, Spread};
 
 /// What will degrade on this machine, each with its cure.
 pub fn warnings(config: &Config, plan: &Plan) -> Vec<String> {
@@ -105,6 +107,26 @@ fn idle_queue_lanes<'a>(config: &'a Config, plan: &'a Plan) -> impl Iterator<Ite
             listener.interface.as_deref().unwrap_or("its interface")
         )
     })
+}
+
+/// What will be put at interfaces, and who has no say in it any more: a line for each listener.
+pub fn attachments(config: &Config, plan: &Plan) -> Vec<String> {
+    let listeners = config.listeners.iter().enumerate();
+    let line = |(index, listener): (usize, &Listener)| {
+        let own = plan.lanes.iter().filter(|lane| lane.listener == index && lane.xdp.is_some());
+        let (queues, bytes) = own.fold((0, 0), |(queues, bytes), lane| (queues + 1, bytes + lane.ring_bytes()));
+        let interface = listener.interface.as_deref().filter(|_| queues > 0)?;
+        Some(format!(
+            "listener {}: an XDP program ({} mode) goes to {interface} and hands over what comes to port {}; receive \
+             queues: {queues}; memory for frames that wait: {}, which counts as locked; these datagrams bypass \
+             nftables, iptables, the reverse path filter, tcpdump, and every option and filter of the sockets",
+            listener.name,
+            xdp::mode_name(listener.xdp_mode),
+            listener.addresses[0].port(),
+            Bytes(bytes)
+        ))
+    };
+    listeners.filter_map(line).collect()
 }
 
 /// The start-up lines: memory, and what degrades.

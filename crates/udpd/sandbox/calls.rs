@@ -58,6 +58,9 @@ const RECEIVE: &[i64] =
 /// Receiving by a ring, which is made again for a socket that is made again.
 const RING: &[i64] = &[libc::SYS_io_uring_enter, libc::SYS_io_uring_setup, libc::SYS_io_uring_register];
 
+/// Receiving from a queue past the kernel's stack: the kernel is called, and waited for at the end.
+const QUEUE: &[i64] = &[libc::SYS_recvfrom, libc::SYS_membarrier];
+
 /// A socket of one's own: connected, sent on, asked.
 const SEND: &[i64] = &[
     libc::SYS_connect,
@@ -188,7 +191,7 @@ const HOUSEKEEPING: &[i64] = &[
 
 /// What is done to the sockets of a daemon by the process that keeps its rights, and how it is told.
 const WISHES: &[i64] =
-    &[libc::SYS_recvmsg, libc::SYS_sendto, libc::SYS_bind, libc::SYS_getsockopt, libc::SYS_setsockopt];
+    &[libc::SYS_recvmsg, libc::SYS_sendmsg, libc::SYS_bind, libc::SYS_getsockopt, libc::SYS_setsockopt];
 
 /// What librdkafka, OpenSSL and the resolver of the C library call besides: their own threads, pipes and looks at the
 /// host.
@@ -244,6 +247,7 @@ fn allowed(duty: Duty) -> Vec<&'static [i64]> {
         Duty::Receiver => &[RECEIVE, older::POLL],
         // Where its ring fails it receives without.
         Duty::RingReceiver => &[RECEIVE, RING, older::POLL],
+        Duty::QueueReceiver => &[RECEIVE, QUEUE, older::POLL],
         Duty::UnixClient | Duty::Relay | Duty::SourceKeepingRelay => &[SEND, older::POLL],
         Duty::BrokerClient => &[SEND, LOOK, THREADS, LIBRARY, older::LOOK, older::LIBRARY],
         Duty::Resolver => &[SEND, LOOK, LIBRARY, older::LOOK, older::LIBRARY],
@@ -291,16 +295,30 @@ fn judged(duty: Duty) -> Result<Vec<(i64, Rules)>, BackendError> {
         Duty::BrokerClient | Duty::Resolver | Duty::BrokerMaker => {
             [vec![family(libc::AF_UNIX)?, family(libc::AF_NETLINK)?], datagrams()?, streams()?].concat()
         }
+        // A queue of an interface, which another thread or process is given.
+        Duty::Warden => vec![family(libc::AF_XDP)?],
         Duty::Main | Duty::Maker => [vec![family(libc::AF_UNIX)?, family(libc::AF_NETLINK)?], datagrams()?].concat(),
         _ => Vec::new(),
     };
     if !sockets.is_empty() {
         judged.push((libc::SYS_socket, sockets));
     }
-    if matches!(duty, Duty::Main | Duty::Window) {
-        // The counts of cores stand in maps, which are read by this call and no other. Nothing is loaded any more.
-        const BPF_MAP_LOOKUP_ELEM: u64 = 1;
-        judged.push((libc::SYS_bpf, vec![all_of(vec![is(0, BPF_MAP_LOOKUP_ELEM)?])?]));
+    // Nothing is loaded any more. The counts of cores stand in maps, and so do the addresses and the queues of which
+    // frames go past the kernel's stack.
+    const BPF_MAP_LOOKUP_ELEM: u64 = 1;
+    const BPF_MAP_UPDATE_ELEM: u64 = 2;
+    const BPF_MAP_DELETE_ELEM: u64 = 3;
+    let of_maps: &[u64] = match duty {
+        Duty::Main | Duty::Maker | Duty::BrokerMaker => {
+            &[BPF_MAP_LOOKUP_ELEM, BPF_MAP_UPDATE_ELEM, BPF_MAP_DELETE_ELEM]
+        }
+        Duty::Window => &[BPF_MAP_LOOKUP_ELEM],
+        Duty::QueueReceiver => &[BPF_MAP_DELETE_ELEM],
+        _ => &[],
+    };
+    if !of_maps.is_empty() {
+        let rules = of_maps.iter().map(|&call| all_of(vec![is(0, call)?])).collect::<Result<Rules, _>>()?;
+        judged.push((libc::SYS_bpf, rules));
     }
     Ok(judged)
 }

@@ -24,6 +24,11 @@ pub fn has_rights_over_sockets() -> bool {
     capabilities(None).is_ok_and(|sets| sets.permitted.intersects(OF_SOCKETS))
 }
 
+/// Whether memory that the calling thread locks, or has a device lock, counts against a limit.
+pub fn has_locked_memory_counted() -> bool {
+    capabilities(None).is_ok_and(|sets| !sets.effective.contains(CapabilitySet::IPC_LOCK))
+}
+
 /// What a duty keeps, if the process has it.
 fn kept(duty: Duty) -> CapabilitySet {
     match duty {

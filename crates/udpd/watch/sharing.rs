@@ -225,7 +225,8 @@ impl Sharer {
 
 /// What the sockets of a listener are bound to, one for each address.
 fn bound(pipeline: &Pipeline, listener: usize) -> Vec<Bound> {
-    let first_lanes = pipeline.lanes_of(listener).filter(|lane| lane.setup.plan.member == 0);
+    let first_lanes =
+        pipeline.lanes_of(listener).filter(|lane| lane.setup.plan.member == 0 && lane.setup.plan.has_socket());
     let bound = first_lanes.map(|lane| Bound {
         address: lane.address,
         interface: lane.bound_interface().unwrap_or(0),

@@ -100,6 +100,7 @@ impl Upkeep {
         for tie in &mut self.ties {
             tie.look(pipeline);
         }
+        pipeline.follow_addresses();
         self.sharing.look(pipeline);
         let found = self.cores.look(&ThisMachine);
         found.lines.iter().for_each(|line| log::log!(line.level, "{}", line.text));

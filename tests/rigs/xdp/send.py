@@ -5,6 +5,10 @@ plain COUNT BYTES PORT ADDRESS
                      datagrams of so many bytes, as fast as they go
 load BYTES PORT ADDRESS
                      the same until the standard input has a line or ends, and 1000 more; says `begun` after the first 1000
+numbered COUNT BYTES PORT ADDRESS FIRST
+                     datagrams that each begin with a number of ten digits, from FIRST on
+stream BYTES PORT ADDRESS
+                     the same from 0 until the standard input has a line or ends, and 1000 more; says `begun` after 1000
 payloads PORT ADDRESS SIZE...
                      one datagram of each size, whose bytes tell its size
 beside PORT ADDRESS COUNT
@@ -66,6 +70,22 @@ def load(size, port, address):
     return sent + plain(1000, size, port, address)
 
 
+def numbered(count, size, port, address, first):
+    out = socket.socket(family(address), socket.SOCK_DGRAM)
+    rest = b"x" * (size - 10)
+    for number in range(first, first + count):
+        send(lambda: out.sendto(b"%010d" % number + rest, (address, port)))
+    return count
+
+
+def stream(size, port, address):
+    sent = numbered(1000, size, port, address, 0)
+    print("begun", flush=True)
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        sent += numbered(100, size, port, address, sent)
+    return sent + numbered(1000, size, port, address, sent)
+
+
 def payloads(port, address, sizes):
     out = socket.socket(family(address), socket.SOCK_DGRAM)
     for number, size in enumerate(sizes):
@@ -110,6 +130,10 @@ elif what == "plain":
     print(plain(int(rest[0]), int(rest[1]), int(rest[2]), rest[3]))
 elif what == "load":
     print(load(int(rest[0]), int(rest[1]), rest[2]))
+elif what == "numbered":
+    print(numbered(int(rest[0]), int(rest[1]), int(rest[2]), rest[3], int(rest[4])))
+elif what == "stream":
+    print(stream(int(rest[0]), int(rest[1]), rest[2]))
 elif what == "payloads":
     print(payloads(int(rest[0]), rest[1], [int(size) for size in rest[2:]]))
 elif what == "beside":

@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::io;
 use std::marker::PhantomData;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::batch::RecvBatch;
 use crate::wait::Wait;
 use crate::wake::Bell;
 
-use super::options::{Options, Statistics, Wanted};
+use super::options::{Options, Statistics, Tally, Wanted};
 use super::refusal::Refusal;
 
 /// Hands datagrams of an interface over to the engines of its queues, which this build lacks:
@@ -34,6 +35,11 @@ impl Redirect {
         match self.never {}
     }
 
+    /// Lays in a socket that the next engine is made from.
+    pub fn lay_in(&self, _: OwnedFd) {
+        match self.never {}
+    }
+
     /// The number of the interface.
     pub fn interface_index(&self) -> u32 {
         match self.never {}
@@ -41,6 +47,29 @@ impl Redirect {
 
     /// What was asked for.
     pub fn wanted(&self) -> &Wanted {
+        match self.never {}
+    }
+}
+
+/// A socket that an engine can be made from; here always the refusal that says how to get one.
+pub fn socket() -> Result<OwnedFd, Refusal> {
+    Err(Refusal::not_built())
+}
+
+/// Reads what the kernel has lost of an engine's queue, which this build has none of.
+#[derive(Debug)]
+pub struct Counter {
+    never: Infallible,
+}
+
+impl Counter {
+    /// Frames that were handed over and lost before they were in the ring.
+    pub fn lost(&self) -> io::Result<Option<u64>> {
+        match self.never {}
+    }
+
+    /// Whether the device writes the frames itself.
+    pub fn is_zero_copy(&self) -> bool {
         match self.never {}
     }
 }
@@ -75,6 +104,14 @@ impl Xdp {
     }
 
     pub(crate) fn wait_readable(&mut self, _: Duration) -> io::Result<bool> {
+        match self.never {}
+    }
+
+    pub(crate) fn tally(&self) -> Tally {
+        match self.never {}
+    }
+
+    pub(crate) fn counter(&self) -> io::Result<Counter> {
         match self.never {}
     }
 

@@ -64,6 +64,8 @@ pub struct Redirect {
     addresses: Map,
     /// What is in that map.
     known: Mutex<HashSet<Key>>,
+    /// What engines are made from before they make sockets of their own.
+    laid_in: Mutex<Vec<OwnedFd>>,
     /// Closed with this value, and the program is gone.
     _link: OwnedFd,
 }
@@ -101,7 +103,16 @@ impl Redirect {
         let link = calls::attach_to_interface(program.as_fd(), card.index, flags);
         let link = link.map_err(|error| Refusal::of(step, name, error))?;
         let (index, mtu, wanted) = (card.index, card.mtu, wanted.clone());
-        let redirect = Redirect { wanted, index, mtu, sockets, addresses: known, known: Mutex::default(), _link: link };
+        let redirect = Redirect {
+            wanted,
+            index,
+            mtu,
+            sockets,
+            addresses: known,
+            known: Mutex::default(),
+            laid_in: Mutex::default(),
+            _link: link,
+        };
         redirect.set_addresses(addresses).map_err(load)?;
         Ok(redirect)
     }
@@ -129,6 +140,16 @@ impl Redirect {
             }
         }
         Ok(())
+    }
+
+    /// Lays in a socket of [`xdp::socket`](crate::xdp::socket), which another process may have made: the next engine is
+    /// made from it, and then takes no right.
+    pub fn lay_in(&self, socket: OwnedFd) {
+        self.laid_in.lock().unwrap_or_else(PoisonError::into_inner).push(socket);
+    }
+
+    pub(super) fn take_socket(&self) -> Option<OwnedFd> {
+        self.laid_in.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
     /// The number of the interface.

@@ -17,7 +17,7 @@ use crate::region::Layout;
 
 use super::control::{self, Said};
 use super::frame::{Damage, Heading, Proof};
-use super::options::Checksums;
+use super::options::{Checksums, Tally};
 use super::umem::{Place, Umem};
 
 /// Moves datagrams from frames into slots.
@@ -39,17 +39,6 @@ pub(super) struct Deposited {
     pub(super) block: *mut u8,
     /// Whether the slot is filled. Otherwise the frame was no datagram, and the slot is as it was.
     pub(super) is_taken: bool,
-}
-
-/// What became of all frames.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
-    pub(super) frames: u64,
-    pub(super) malformed: u64,
-    pub(super) header_checksum: u64,
-    pub(super) checksum: u64,
-    pub(super) no_checksum: u64,
-    pub(super) left_to_device: u64,
 }
 
 impl Depot {

@@ -150,8 +150,15 @@ fn what_is_no_datagram_takes_no_slot_and_is_counted_by_its_damage() {
     assert_eq!(bench.take(&[cut, Sample::v6(b"right").frame()]), 1);
     let payloads: Vec<&[u8]> = bench.batch.datagrams().map(|datagram| datagram.payload()).collect();
     assert_eq!(payloads, [b"left".as_slice(), b"right"]);
-    let expected =
-        Tally { frames: 6, malformed: 1, header_checksum: 1, checksum: 1, no_checksum: 1, left_to_device: 1 };
+    let expected = Tally {
+        frames: 6,
+        malformed: 1,
+        header_checksum: 1,
+        checksum: 1,
+        no_checksum: 1,
+        left_to_device: 1,
+        waiting: 0,
+    };
     assert_eq!(bench.tally, expected);
     bench.check_blocks();
 }

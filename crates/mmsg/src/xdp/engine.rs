@@ -29,10 +29,11 @@ use crate::wake::Bell;
 
 use super::attach::Redirect;
 use super::control::Said;
-use super::deposit::{Deposited, Depot, Tally};
-use super::options::{Options, Statistics};
+use super::counter::Counter;
+use super::deposit::{Deposited, Depot};
+use super::options::{Options, Statistics, Tally};
 use super::refusal::{Refusal, Step};
-use super::socket::XdpSocket;
+use super::socket::{self, XdpSocket};
 use super::umem::Umem;
 
 /// How often a wait looks whether the interface is still there: the kernel wakes nobody when it goes.
@@ -86,9 +87,10 @@ impl Xdp {
         // SAFETY: existing slots of batches that are ours.
         let blocks: Vec<*mut u8> = slots.map(|(batch, slot)| unsafe { batch.region().block(slot) }).collect();
         let subject = redirect.subject(options.queue);
+        let made = redirect.take_socket().map_or_else(|| socket::make(&subject), Ok)?;
         // SAFETY: what `umem` says is the arena, mapped as long as `reserve` is kept beside the socket. Chunks are
         // blocks of batches that are ours alone; `deposit.rs` exchanges them for blocks of others, each in one place.
-        let mut socket = unsafe { XdpSocket::new(&umem, blocks.len(), &subject) }?;
+        let mut socket = unsafe { XdpSocket::new(made, &umem, blocks.len(), &subject) }?;
         let chunks = blocks.len();
         // Those first that a device may write to by itself.
         let (on_one_page, others): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|block| umem.is_on_one_page(*block));
@@ -201,6 +203,16 @@ impl Xdp {
         Ok(is_readable)
     }
 
+    /// See [`Engine::xdp_tally`](crate::Engine::xdp_tally).
+    pub(crate) fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// See [`Engine::xdp_counter`](crate::Engine::xdp_counter).
+    pub(crate) fn counter(&self) -> io::Result<Counter> {
+        self.socket.counter()
+    }
+
     /// See [`Engine::xdp_statistics`](crate::Engine::xdp_statistics).
     pub(crate) fn statistics(&self) -> io::Result<Statistics> {
         let counted = self.socket.counted()?;
@@ -267,7 +279,8 @@ impl Xdp {
                 self.waiting.push(block);
             }
         }
-        self.may_have_more = self.socket.received.ready() > 0;
+        self.tally.waiting = self.socket.received.ready();
+        self.may_have_more = self.tally.waiting > 0;
         self.socket.received.release();
         let Xdp { socket, depot, waiting, .. } = self;
         // SAFETY: as above.

@@ -38,6 +38,8 @@ mod attach;
 #[cfg(feature = "af_xdp")]
 mod control;
 #[cfg(feature = "af_xdp")]
+mod counter;
+#[cfg(feature = "af_xdp")]
 mod deposit;
 #[cfg(feature = "af_xdp")]
 mod engine;
@@ -57,12 +59,16 @@ mod socket;
 mod umem;
 
 #[cfg(not(feature = "af_xdp"))]
-pub use absent::Redirect;
-#[cfg(not(feature = "af_xdp"))]
 pub(crate) use absent::Xdp;
+#[cfg(not(feature = "af_xdp"))]
+pub use absent::{Counter, Redirect, socket};
 #[cfg(feature = "af_xdp")]
 pub use attach::Redirect;
 #[cfg(feature = "af_xdp")]
+pub use counter::Counter;
+#[cfg(feature = "af_xdp")]
 pub(crate) use engine::Xdp;
-pub use options::{Checksums, Mode, Options, Statistics, Wanted};
+pub use options::{Checksums, Mode, Options, Statistics, Tally, Wanted};
 pub use refusal::{Obstacle, Refusal};
+#[cfg(feature = "af_xdp")]
+pub use socket::socket;

@@ -122,6 +122,27 @@ impl Options {
     }
 }
 
+/// What became of the frames that an engine has taken out of its ring, as it counts them itself.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Frames taken out of the ring.
+    pub frames: u64,
+    /// Of these: with lengths that contradict each other.
+    pub malformed: u64,
+    /// Of these: with a wrong checksum of the IPv4 header.
+    pub header_checksum: u64,
+    /// Of these: with a wrong UDP checksum. 0 where nobody verifies it.
+    pub checksum: u64,
+    /// Of these: IPv6 without a UDP checksum. 0 where nobody verifies it.
+    pub no_checksum: u64,
+    /// Datagrams that were delivered although their checksum covers addresses and length only, see
+    /// [`Checksums::VerifiedOrLeftToDevice`].
+    pub left_to_device: u64,
+    /// Frames that the last receive call has left in the ring.
+    pub waiting: u32,
+}
+
 /// What became of the frames that the program handed over, counted since the engine was made.
 ///
 /// `frames` is the sum of the datagrams in batches, of `malformed`, `header_checksum`, `checksum` and `no_checksum`.

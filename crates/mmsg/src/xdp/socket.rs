@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::sys;
 
+use super::counter::{self, Counted, Counter};
 use super::refusal::{Refusal, Step};
 use super::rings::{FillRing, Filled, Offsets, ReceiveRing};
 use super::umem::Umem;
@@ -22,13 +23,14 @@ const FAMILY: libc::c_int = 44;
 /// Frames are only received, but no socket is bound without a ring for what was sent.
 const COMPLETION_ENTRIES: u32 = 2;
 
-/// The numbers that the kernel counts (`struct xdp_statistics`).
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counted {
-    pub(super) rx_dropped: u64,
-    pub(super) rx_invalid_descs: u64,
-    pub(super) rx_ring_full: u64,
-    pub(super) rx_fill_ring_empty_descs: u64,
+/// Makes a socket that an engine can be made from, here or in another process that it is passed to. It takes
+/// `CAP_NET_RAW`; what is done with it takes no right.
+pub fn socket() -> Result<OwnedFd, Refusal> {
+    make("a socket for a receive queue")
+}
+
+pub(super) fn make(subject: &str) -> Result<OwnedFd, Refusal> {
+    sys::socket(FAMILY, libc::SOCK_RAW, 0).map_err(|error| Refusal::of(Step::Socket, subject, error))
 }
 
 /// The socket, its rings and its memory.
@@ -43,14 +45,14 @@ pub(super) struct XdpSocket {
 }
 
 impl XdpSocket {
-    /// A socket that is not bound yet, with rings for so many chunks of `umem`. `subject` is what a refusal is about.
+    /// A socket that is not bound yet, with rings for so many chunks of `umem`, from one that was just [made](make).
+    /// `subject` is what a refusal is about.
     ///
     /// # Safety
     /// What `umem` says is mapped, page by page, as long as the socket lives. From the moment that a chunk is put on
     /// the fill ring until it comes out of the receive ring, or the socket is dropped, nobody reads or writes it.
-    pub(super) unsafe fn new(umem: &Umem, chunks: usize, subject: &str) -> Result<XdpSocket, Refusal> {
+    pub(super) unsafe fn new(fd: OwnedFd, umem: &Umem, chunks: usize, subject: &str) -> Result<XdpSocket, Refusal> {
         let refuse = |step| move |error| Refusal::of(step, subject, error);
-        let fd = sys::socket(FAMILY, libc::SOCK_RAW, 0).map_err(refuse(Step::Socket))?;
         register(fd.as_fd(), umem).map_err(refuse(Step::Memory))?;
         // The kernel says late how far it has read the fill ring. Twice the chunks, and there is always room for one.
         let entries = |count: usize| {
@@ -137,14 +139,12 @@ impl XdpSocket {
 
     /// What the kernel has counted.
     pub(super) fn counted(&self) -> io::Result<Counted> {
-        let mut words = [0; 12];
-        let written = sys::get_option(self.fd.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS, &mut words)?;
-        if written < words.len() {
-            // Before Linux 5.9 some of the numbers are sums of others.
-            return Err(io::Error::from_raw_os_error(libc::ENOPROTOOPT));
-        }
-        let [rx_dropped, rx_invalid_descs, _, rx_ring_full, rx_fill_ring_empty_descs, _] = doubles(&words);
-        Ok(Counted { rx_dropped, rx_invalid_descs, rx_ring_full, rx_fill_ring_empty_descs })
+        counter::read(self.fd.as_fd())
+    }
+
+    /// What reads the same from elsewhere.
+    pub(super) fn counter(&self) -> io::Result<Counter> {
+        Ok(Counter { fd: self.fd.try_clone()?, zero_copy: self.zero_copy })
     }
 
     /// The number of its descriptor, as the map of sockets takes it.
@@ -172,21 +172,11 @@ fn offsets(fd: BorrowedFd<'_>) -> io::Result<[Offsets; 4]> {
         // Linux before 5.4 has no flags in its rings.
         return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
     }
-    let numbers: [u64; 16] = doubles(&words);
+    let numbers: [u64; 16] = counter::doubles(&words);
     Ok(std::array::from_fn(|ring| {
         let number = |field: usize| numbers[4 * ring + field] as usize;
         Offsets { producer: number(0), consumer: number(1), entries: number(2), flags: number(3) }
     }))
-}
-
-/// Numbers of 64 bits, from halves as they lie in memory.
-fn doubles<const N: usize>(words: &[u32]) -> [u64; N] {
-    std::array::from_fn(|place| {
-        let mut bytes = [0; 8];
-        bytes[..4].copy_from_slice(&words[2 * place].to_ne_bytes());
-        bytes[4..].copy_from_slice(&words[2 * place + 1].to_ne_bytes());
-        u64::from_ne_bytes(bytes)
-    })
 }
 
 /// A ring's memory, which the kernel shares.
@@ -207,17 +197,5 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: exactly what `of` got, and the ring over it goes first. Should the kernel refuse, it stays mapped.
         let _ = unsafe { sys::munmap(self.base, self.bytes) };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_number_of_64_bits_is_read_as_it_lies_in_memory() {
-        let bytes = 0x0123_4567_89ab_cdef_u64.to_ne_bytes();
-        let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        assert_eq!(doubles::<1>(&[word(0), word(4)]), [0x0123_4567_89ab_cdef]);
     }
 }

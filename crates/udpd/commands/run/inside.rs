@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::config::Config;
+use crate::config::{Config, Listener};
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::Crew;
 use crate::os::duty::Duty;
@@ -193,6 +193,7 @@ pub(super) fn duty_of_maker(config: &Config) -> Duty {
 pub(in crate::commands) fn duties(config: &Config) -> Vec<Duty> {
     let is_used = |duty: &Duty| match duty {
         Duty::Warden => sandbox::has_rights_over_sockets(),
+        Duty::QueueReceiver => config.listeners.iter().any(Listener::is_past_the_stack),
         Duty::Maker | Duty::BrokerMaker => *duty == duty_of_maker(config),
         Duty::Resolver => config.sinks.iter().any(|sink| sink.settings.needs().names),
         Duty::Follower => config.listeners.iter().any(|listener| listener.sequence.is_some()),

@@ -47,7 +47,8 @@ impl Housekeeping<'_> {
             let message = format!("nothing can wake a receiver without closing its socket: {why}");
             return Err(Failure::new(ExitCode::Failure, message));
         }
-        let sockets: Vec<_> = self.pipeline.lanes().iter().map(|lane| (lane.name_when_kept(), lane.socket())).collect();
+        let named = |lane: &Lane| Some((lane.name_when_kept(), lane.socket()?));
+        let sockets: Vec<_> = self.pipeline.lanes().iter().filter_map(named).collect();
         self.departure.offered = self.pipeline.socket_inodes();
         let offer = Offer {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -78,8 +79,9 @@ impl Housekeeping<'_> {
         log::info!("{newcomer} is ready to take over: this process receives no more");
         let kept_before: Vec<bool> = self.pipeline.lanes().iter().map(Lane::is_kept).collect();
         let goes_on = |lane: &Lane| names.contains(&lane.name_when_kept());
-        self.pipeline.lanes().iter().for_each(|lane| lane.note_kept(goes_on(lane)));
-        let all_go_on = self.pipeline.lanes().iter().all(goes_on);
+        let with_sockets = || self.pipeline.lanes().iter().filter(|lane| lane.setup.plan.has_socket());
+        with_sockets().for_each(|lane| lane.note_kept(goes_on(lane)));
+        let all_go_on = with_sockets().all(goes_on);
         let inbox = &self.inbox;
         let has_left = self.pipeline.leave(DRAIN_LIMIT, |wait| inbox.is_told_to_end(wait));
         // A file that a sink still writes is free when the process has ended, and so is the address of a socket that

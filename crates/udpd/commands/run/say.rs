@@ -6,12 +6,24 @@ use crate::plan::buffers;
 
 /// The start-up line of a lane.
 pub(super) fn say_lane(lane: &Lane) {
-    let Lane { setup, address, core, buffer, .. } = lane;
+    let Lane { setup, address, core, .. } = lane;
     let (plan, name) = (&setup.plan, &setup.listener.name);
     let place = match (core, plan.node) {
         (Some(core), Some(node)) => format!("core {core}, node {node}"),
         (Some(core), None) => format!("core {core}"),
         (None, _) => "any core".to_owned(),
+    };
+    if plan.is_first_of_its_engine() {
+        log::info!("listener {name}: engine {}: {}", plan.engine.kind, plan.engine.why);
+    }
+    let Some(buffer) = &lane.buffer else {
+        let covers = plan.covered(0).as_secs_f64() * 1000.0;
+        let (queue, bytes) = (plan.intake.queue.unwrap_or(0), plan.ring_bytes());
+        log::info!(
+            "{setup}: receive queue {queue}, {place}, {bytes} bytes for frames that wait, covers {covers:.1} ms at {}/s",
+            plan.rate
+        );
+        return;
     };
     log::info!(
         "{setup}: {address}, {place}, receive buffer {} bytes requested, {} granted, covers \
@@ -21,9 +33,6 @@ pub(super) fn say_lane(lane: &Lane) {
         plan.covered(buffer.granted_bytes).as_secs_f64() * 1000.0,
         plan.rate
     );
-    if plan.number == 0 {
-        log::info!("listener {name}: engine {}: {}", plan.engine.kind, plan.engine.why);
-    }
     if plan.number == 0 && buffer.is_clamped() {
         log::warn!(
             "listener {name}: the kernel granted {} of {} bytes of receive buffer; {}",

@@ -120,7 +120,7 @@ impl Store {
             self.notifier.forget(NAME);
             self.has_will = false;
         }
-        for lane in pipeline.lanes() {
+        for lane in pipeline.lanes().iter().filter(|lane| lane.setup.plan.has_socket()) {
             let is_of_unit = self.is_of_unit(lane);
             lane.note_kept(is_of_unit || has_room && self.keep_one(lane));
         }
@@ -133,7 +133,7 @@ impl Store {
 
     /// What is to be in it: the sockets of all lanes, but for those that a unit keeps.
     fn wanted(&self, pipeline: &Pipeline) -> BTreeMap<String, u64> {
-        let own = pipeline.lanes().iter().filter(|lane| !self.is_of_unit(lane));
+        let own = pipeline.lanes().iter().filter(|lane| lane.setup.plan.has_socket() && !self.is_of_unit(lane));
         own.map(|lane| (lane.name_when_kept(), inode_of(lane))).collect()
     }
 
@@ -161,7 +161,8 @@ impl Store {
     /// Puts a socket there unless it is there.
     fn keep_one(&mut self, lane: &Lane) -> bool {
         let (name, inode) = (lane.name_when_kept(), inode_of(lane));
-        let is_there = self.stored.contains_key(&name) || self.notifier.keep(&name, &*lane.socket());
+        let is_there =
+            self.stored.contains_key(&name) || lane.socket().is_some_and(|socket| self.notifier.keep(&name, &*socket));
         if is_there {
             self.stored.insert(name, inode);
         }
@@ -192,5 +193,5 @@ fn limit_of_manager() -> Option<usize> {
 
 /// The number of its socket in this host, the same in every process that has it; 0 where the kernel does not say.
 fn inode_of(lane: &Lane) -> u64 {
-    holder::inode_of(&*lane.socket()).unwrap_or(0)
+    lane.socket().and_then(|socket| holder::inode_of(&*socket).ok()).unwrap_or(0)
 }

@@ -187,7 +187,10 @@ impl Drop for Will {
 
 /// Warns where another program decides which socket gets a datagram, and when it gets none any more.
 pub(super) fn say_owner_of_groups(pipeline: &Pipeline) {
-    let Some(lane) = pipeline.lanes().iter().find(|lane| lane.socket().group_has_owner()) else { return };
+    let Some(lane) = pipeline.lanes().iter().find(|lane| lane.socket().is_some_and(|socket| socket.group_has_owner()))
+    else {
+        return;
+    };
     log::warn!(
         "{}: another program owns the groups of sockets here, as udpgrm does (it answers option 200 of UDP): it, and \
          not spread, decides which lane gets a datagram, and udpd's sockets that are kept over a restart may get \

@@ -55,6 +55,7 @@ pub fn render(snapshot: &Snapshot) -> String {
         push_table(&mut text, listener.sinks.iter().filter_map(files).collect());
         push_table(&mut text, listener.sinks.iter().flat_map(destinations).collect());
         push_table(&mut text, listener.lanes.iter().map(lane).collect());
+        push_table(&mut text, listener.lanes.iter().filter_map(queue).collect());
         push_table(&mut text, listener.lanes.iter().flat_map(senders).collect());
     }
     text + &host::render(&snapshot.host)
@@ -208,6 +209,26 @@ fn lane(lane: &LaneSnapshot) -> Row {
         cell("engine", &lane.engine),
         cell("address", &lane.address),
     ]
+}
+
+/// What a lane has instead of a socket.
+fn queue(lane: &LaneSnapshot) -> Option<Row> {
+    let xdp = lane.xdp.as_ref()?;
+    let written_by = match xdp.zero_copy {
+        Some(true) => "the device",
+        Some(false) => "the kernel",
+        None => "-",
+    };
+    Some(vec![
+        cell("lane past the stack", lane.lane),
+        cell("interface", &xdp.interface),
+        cell("mode", &xdp.mode),
+        cell("runs", if xdp.is_running { "yes" } else { "no" }),
+        cell("frames written by", written_by),
+        cell("chunks", grouped(xdp.chunks)),
+        cell("waiting", grouped(xdp.waiting)),
+        cell("checksum left to device", grouped(xdp.checksum_left_to_device)),
+    ])
 }
 
 /// Who sends most to a lane, as far as it is worth a line each.

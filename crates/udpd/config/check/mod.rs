@@ -4,6 +4,7 @@
 //! that is wrong is left out, and whatever would only be a consequence of that is not reported.
 
 mod addresses;
+mod af_xdp;
 mod dedicated;
 mod listeners;
 mod multicast;
@@ -37,6 +38,7 @@ pub(crate) fn validate(mut parts: Parts<'_>, host: &Host, findings: &mut Finding
     }
     listeners::check_names(&parts.listeners, findings);
     addresses::check_overlaps(&parts.listeners, findings);
+    af_xdp::check(&parts.listeners, findings);
     let mut steer = parts.steer.as_ref().map_or_else(Steer::default, |section| check_steer(section, host, findings));
     let mut listeners: Vec<Listener> = parts.listeners.iter().map(|section| section.settings.clone()).collect();
     if let Some(section) = &parts.steer {

@@ -227,13 +227,13 @@ fn receive(
     let control = Control::new().gro(way.gro);
     let shape = BatchShape::new(way.slots, size.max(2048)).control(control).huge_pages(true);
     let own = match way.engine {
-        EngineKind::Recvmmsg => 0,
+        EngineKind::Recvmmsg | EngineKind::AfXdp => 0,
         EngineKind::IoUring => Uring::reserve_batches(way.slots),
     };
     let (mut batches, _) = RecvBatch::pool(1 + own, &shape).map_err(|error| cannot("get memory", &error))?;
     let mut batch = batches.pop().ok_or_else(|| bug("a pool without a batch"))?;
     let mut engine = match way.engine {
-        EngineKind::Recvmmsg => Engine::recvmmsg(socket),
+        EngineKind::Recvmmsg | EngineKind::AfXdp => Engine::recvmmsg(socket),
         EngineKind::IoUring => {
             Engine::uring(socket, batches, COPY_UP_TO).map_err(|error| cannot("make a ring", &error))?
         }

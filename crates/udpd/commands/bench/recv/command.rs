@@ -17,7 +17,7 @@ use crate::commands::bench::options::{percent, printed_json, seconds, usage};
 use crate::commands::bench::output::Output;
 use crate::commands::bench::rate;
 
-use crate::config::ENGINES;
+use crate::config::{ENGINES, EngineKind};
 use crate::exit::{ExitCode, Failure};
 use crate::logging;
 use crate::logging::LogFormat;
@@ -82,7 +82,9 @@ pub struct Arguments {
 }
 
 fn engines() -> PossibleValuesParser {
-    PossibleValuesParser::new(ENGINES.iter().map(|(name, _)| name))
+    // It listens on an address, and knows no interface.
+    let of_sockets = ENGINES.iter().filter(|(_, engine)| *engine != Some(EngineKind::AfXdp));
+    PossibleValuesParser::new(of_sockets.map(|(name, _)| name))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -15,7 +15,7 @@ const FLOWS_SHOWN: usize = 32;
 /// The line that says that a sender may begin.
 pub(super) fn ready(lanes: &[Lane]) -> String {
     let address = lanes.first().map_or_else(String::new, |lane| lane.address.to_string());
-    let buffer: usize = lanes.iter().map(|lane| lane.buffer.granted_bytes).sum();
+    let buffer: usize = lanes.iter().filter_map(|lane| Some(lane.buffer?.granted_bytes)).sum();
     format!("receiving on {address}, {} lanes, {buffer} bytes of receive buffer", lanes.len())
 }
 

@@ -1,0 +1,228 @@
+//! The way past the kernel's stack: the program at the interface of a listener with `engine = "af_xdp"`, from the start
+//! of its lanes to their end.
+//!
+//! The program is attached without an address, so that everything passes until every lane is there to receive. Then it
+//! gets the addresses of the listener, and at the end it loses them again: what arrives from that moment on goes to the
+//! ordinary sockets, and what is in the rings of the queues is all that will ever be there. A wildcard address stands
+//! for the addresses of the interface, which the main thread looks at once a second.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use mmsg::xdp;
+use nix::ifaddrs::getifaddrs;
+use nix::libc::RLIM_INFINITY;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use super::kept::TAKES_A_RESTART;
+use super::lane::LaneThread;
+use crate::config::{Config, Listener};
+use crate::exit::{ExitCode, Failure};
+use crate::os::warden;
+use crate::plan::memory::Bytes;
+use crate::plan::{LanePlan, Plan, xdp as xdp_plan};
+use crate::sandbox;
+
+/// What stands at the interface of one listener.
+#[derive(Debug)]
+struct Bypass {
+    name: String,
+    addresses: Vec<IpAddr>,
+    /// What stands there.
+    wanted: xdp::Wanted,
+    redirect: Arc<xdp::Redirect>,
+    /// What the program knows, in order.
+    known: Vec<IpAddr>,
+    /// What could not be done has been said.
+    is_said: bool,
+}
+
+/// Those of all listeners; none once they are closed.
+#[derive(Debug, Default)]
+pub(super) struct Bypasses(Mutex<Vec<Bypass>>);
+
+impl Bypasses {
+    /// Attaches the programs and gives every queue its engine. Nothing is handed over yet.
+    pub(super) fn make(config: &Config, threads: &mut [LaneThread]) -> Result<Self, Failure> {
+        let mut made = Vec::new();
+        for (index, listener) in config.listeners.iter().enumerate().filter(|(_, own)| own.is_past_the_stack()) {
+            allow_locked_memory();
+            let bypass = Bypass::attach(listener)?;
+            let own = threads.iter_mut().filter(|thread| thread.setup.plan.listener == index);
+            own.filter(|thread| !thread.setup.plan.has_socket())
+                .try_for_each(|thread| thread.open(&bypass.redirect))?;
+            made.push(bypass);
+        }
+        Ok(Self(Mutex::new(made)))
+    }
+
+    /// Goes over to the listeners of another configuration, and lets go of what none of them wants. The engines of
+    /// before have ended.
+    pub(super) fn go_over(&self, config: &Config) {
+        self.own().retain_mut(|bypass| {
+            let next = config.listeners.iter().find(|listener| bypass.wanted == wanted(listener));
+            let addresses = next.map(|listener| (listener.name.clone(), addresses(listener)));
+            addresses.is_some_and(|next| {
+                (bypass.name, bypass.addresses) = next;
+                true
+            })
+        });
+    }
+
+    /// Gives the queue of a lane its engine again, from a socket for which nobody here has the right any more.
+    pub(super) fn open_again(&self, thread: &mut LaneThread) -> Result<(), Failure> {
+        let setup = thread.setup.clone();
+        let own = self.own();
+        let fail = |why: &dyn std::fmt::Display| Failure::new(ExitCode::Failure, format!("{setup}: {why}"));
+        let bypass = own.iter().find(|bypass| bypass.name == setup.listener.name);
+        let bypass = bypass.ok_or_else(|| fail(&"its program is gone, and the rights for another one are given up"))?;
+        bypass.redirect.lay_in(warden::queue_socket().map_err(|error| fail(&error))?);
+        thread.open(&bypass.redirect)
+    }
+
+    fn own(&self) -> MutexGuard<'_, Vec<Bypass>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on the engines get what comes to their listeners.
+    pub(super) fn begin(&self) {
+        self.follow();
+    }
+
+    /// Looks whether the addresses of the interfaces have changed: to be called once a second.
+    pub(super) fn follow(&self) {
+        self.own().iter_mut().for_each(Bypass::follow);
+    }
+
+    /// From now on everything goes to the ordinary sockets.
+    pub(super) fn let_pass(&self) {
+        self.own().iter_mut().for_each(Bypass::let_pass);
+    }
+
+    /// Takes the programs away. Engines that are still there keep theirs.
+    pub(super) fn detach(&self) {
+        self.own().clear();
+    }
+}
+
+impl Bypass {
+    fn attach(listener: &Listener) -> Result<Self, Failure> {
+        let wanted = wanted(listener);
+        let redirect = xdp::Redirect::attach(&wanted, &[]);
+        let redirect = redirect.map_err(|refusal| xdp_plan::refused(&listener.name, &refusal))?;
+        let (name, redirect, known) = (listener.name.clone(), Arc::new(redirect), Vec::new());
+        let bypass = Self { name, addresses: addresses(listener), wanted, redirect, known, is_said: false };
+        bypass.addresses_now().map_err(|error| {
+            let message = format!("listener {}: cannot read the addresses of interfaces: {error}", listener.name);
+            Failure::new(ExitCode::Failure, message)
+        })?;
+        Ok(bypass)
+    }
+
+    /// The addresses of the listener; for a wildcard those of its interface.
+    fn addresses_now(&self) -> io::Result<Vec<IpAddr>> {
+        let is_any = |v6: bool| self.addresses.iter().any(|ip| ip.is_unspecified() && ip.is_ipv6() == v6);
+        // A wildcard socket of IPv6 takes IPv4 as well.
+        let (all, v4) = (is_any(true), is_any(false));
+        let mut wanted: Vec<IpAddr> = self.addresses.iter().copied().filter(|ip| !ip.is_unspecified()).collect();
+        if all || v4 {
+            let here = addresses_of(&self.wanted.interface)?;
+            wanted.extend(here.into_iter().filter(|ip| all || ip.is_ipv4()));
+        }
+        wanted.sort_unstable();
+        wanted.dedup();
+        Ok(wanted)
+    }
+
+    fn follow(&mut self) {
+        let outcome = self.addresses_now().and_then(|wanted| {
+            if wanted != self.known {
+                self.redirect.set_addresses(&wanted)?;
+                log::info!(
+                    "listener {}: the XDP program of {} looks for {}",
+                    self.name,
+                    self.wanted.interface,
+                    list(&wanted)
+                );
+                self.known = wanted;
+            }
+            Ok(())
+        });
+        match outcome {
+            Ok(()) => self.is_said = false,
+            Err(error) => self.say("tell the XDP program which addresses the interface has now", &error),
+        }
+    }
+
+    fn let_pass(&mut self) {
+        match self.redirect.set_addresses(&[]) {
+            Ok(()) => self.known.clear(),
+            Err(error) => self.say("take the addresses out of the XDP program", &error),
+        }
+    }
+
+    fn say(&mut self, what: &str, error: &io::Error) {
+        if !std::mem::replace(&mut self.is_said, true) {
+            log::warn!(
+                "listener {}: cannot {what}: {error}; the kernel may want Linux 6.0 for that, or sandbox = \"off\"",
+                self.name
+            );
+        }
+    }
+}
+
+/// What a listener wants at its interface.
+pub(super) fn wanted(listener: &Listener) -> xdp::Wanted {
+    let interface = listener.interface.as_deref().unwrap_or_default();
+    xdp::Wanted::new(interface, listener.addresses[0].port()).mode(listener.xdp_mode)
+}
+
+fn addresses(listener: &Listener) -> Vec<IpAddr> {
+    listener.addresses.iter().map(|address| address.ip()).collect()
+}
+
+/// The addresses that an interface has now, in the network namespace of this process.
+fn addresses_of(interface: &str) -> io::Result<Vec<IpAddr>> {
+    let all = getifaddrs()?.filter(|found| found.interface_name == interface).filter_map(|found| found.address);
+    let address = |address: nix::sys::socket::SockaddrStorage| {
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+    };
+    Ok(all.filter_map(address).collect())
+}
+
+fn list(addresses: &[IpAddr]) -> String {
+    match addresses {
+        [] => "no address".to_owned(),
+        _ => addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// Refuses a plan whose queues may not have their memory locked by this thread. At the start there may have been a
+/// right that stood for the limit.
+pub(super) fn refuse_locked_memory(plan: &Plan, before: &Plan) -> Result<(), Failure> {
+    // The kernel lets go of what was locked before a moment later.
+    let lanes = plan.lanes.iter().chain(&before.lanes).filter(|lane| !lane.has_socket());
+    let needed: usize = lanes.map(LanePlan::batches_bytes).sum();
+    let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(RLIM_INFINITY, |(soft, _)| soft);
+    if needed as u64 <= limit || !sandbox::has_locked_memory_counted() {
+        return Ok(());
+    }
+    let message = format!(
+        "engine = \"af_xdp\": for a moment its queues of before and after take {} of locked memory, and this process \
+         may lock {limit} bytes (RLIMIT_MEMLOCK); raise that (LimitMEMLOCK=infinity in the unit file){TAKES_A_RESTART}",
+        Bytes(needed)
+    );
+    Err(Failure::new(ExitCode::Permission, message))
+}
+
+/// The kernel pins all memory of a lane. As much of it as may be had without a right is asked for.
+fn allow_locked_memory() {
+    // A reload makes engines without the right that may stand for the limit now.
+    let all = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
+    if let (Err(_), Ok((_, hard))) = (all, getrlimit(Resource::RLIMIT_MEMLOCK)) {
+        // What is refused the engine meets, and says.
+        let _ = setrlimit(Resource::RLIMIT_MEMLOCK, hard, hard);
+    }
+}
