@@ -32,6 +32,7 @@ mod overload;
 // And how much can wait.
 mod stalls;
 // What is refused, limited or joined as told.
+mod lists;
 mod policies;
 // What never reached this host.
 mod upstream;

@@ -10,7 +10,7 @@ use clap_complete::Shell;
 use crate::commands::bench::{ladder, max, recv, send};
 use crate::commands::steer::{self, Action, Task};
 use crate::commands::{check, explain, man, replay, run, stats, top, warden};
-use crate::config::{self, Config, Host, MayCome};
+use crate::config::{self, Config, Host, Lists, MayCome};
 use crate::endpoint::control::{self, Connection};
 use crate::exit::{ExitCode, Failure};
 use crate::os::console;
@@ -290,7 +290,7 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
         }
         Command::Run { config, take_over, .. } => {
             let path = std::path::absolute(config.as_deref().unwrap_or(Path::new(CONFIG_PATH)));
-            run::execute(load(config)?, path.ok(), take_over)
+            run::execute(load_on(config, &running())?, path.ok(), take_over)
         }
         Command::Check { config, sandbox: true, .. } => {
             check::try_sandbox(&load_on(config, &Host::default())?, &mut io::stdout().lock())
@@ -333,8 +333,8 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
 fn explain(arguments: &explain::Arguments, mut daemon: RunningDaemon) -> Result<(), Failure> {
     let usual = Path::new(CONFIG_PATH);
     let config = match &daemon.config {
-        Some(path) => Some(Config::load(path, &running())?),
-        None => Config::load(usual, &running()).ok(),
+        Some(path) => Some(Config::load(path, &asking())?),
+        None => Config::load(usual, &asking()).ok(),
     };
     let named = daemon.config.clone();
     if daemon.socket.is_none() && daemon.config.is_none() && config.is_some() {
@@ -381,7 +381,7 @@ fn steer(command: Steer) -> Result<(), Failure> {
         config => {
             let waits = matches!(action, Action::Apply | Action::Watch);
             let may_come = if waits { MayCome::All } else { MayCome::None };
-            Some(load_on(config, &Host { may_come, ..Host::default() })?)
+            Some(load_on(config, &Host { may_come, ..asking() })?)
         }
     };
     let wish = config.as_ref().map_or_else(config::Steer::default, |config| config.steer.clone());
@@ -397,7 +397,7 @@ fn reach(daemon: RunningDaemon) -> Result<Connection, Failure> {
         return Connection::open(&path);
     }
     let Some(file) = config else { return Connection::open_first(&control::default_paths()) };
-    let chosen = load(Some(file.clone()))?.daemon.control_socket;
+    let chosen = load_on(Some(file.clone()), &asking())?.daemon.control_socket;
     match chosen.value {
         Some(path) if chosen.written => Connection::open(&path),
         None if chosen.written => {
@@ -411,12 +411,13 @@ fn reach(daemon: RunningDaemon) -> Result<Connection, Failure> {
 }
 
 /// For who does without an interface of `[steer]` that is absent.
-fn load(path: Option<PathBuf>) -> Result<Config, Failure> {
-    load_on(path, &running())
-}
-
 fn running() -> Host {
     Host { may_come: MayCome::Steered, ..Host::default() }
+}
+
+/// For who only asks a daemon that runs, or looks after a card.
+fn asking() -> Host {
+    Host { lists: Lists::Leave, ..running() }
 }
 
 fn load_on(path: Option<PathBuf>, host: &Host) -> Result<Config, Failure> {

@@ -10,7 +10,9 @@
 
 mod access;
 mod limiter;
+pub(crate) mod lists;
 mod offences;
+mod ranges;
 mod settings;
 
 use std::sync::Arc;
@@ -22,6 +24,7 @@ use crate::capture::headers;
 use crate::ledger::tables::ListenerDropped;
 
 pub use access::AccessList;
+pub(crate) use access::{Networks, Origin};
 pub use limiter::{RateLimiter, TABLE_BYTES};
 pub use offences::{NAMED_MAX, Offence, Offences, Others};
 pub use settings::{Access, Limit, RATE_LIMIT_MAX};

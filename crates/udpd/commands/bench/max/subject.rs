@@ -4,13 +4,14 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use steer::plan::Request;
 
 use crate::config::{Config, Daemon, Host, Lanes, Listener, Multicast, Spread, Steer};
 use crate::exit::{ExitCode, Failure};
-use crate::policy::{Access, Limit, RATE_LIMIT_MAX};
+use crate::policy::{Limit, RATE_LIMIT_MAX};
 use crate::settings::Chosen;
 
 /// A pipeline to be measured, and what was changed for it.
@@ -80,10 +81,13 @@ fn move_to_loopback(listener: &mut Listener, changed: &mut Vec<String>) {
         changed.push("it joins no multicast group".to_owned());
     }
     let own = IpNet::from(IpAddr::from(Ipv4Addr::LOCALHOST));
-    if listener.access != Access::default() {
+    if !listener.access.is_open() {
         listener.access.deny.retain(|network| *network != own);
         listener.access.allow.retain(|network| *network != own);
         listener.access.allow.push(own);
+        if let Some(list) = &mut listener.access.list {
+            *list = Arc::new(list.also_accepting(own.addr()));
+        }
         changed.push("allow includes 127.0.0.1, from which the bench sends".to_owned());
     }
     if let Some(limit) = &mut listener.rate_limit {
