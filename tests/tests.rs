@@ -18,7 +18,9 @@ mod load;
 // Bad configurations never start.
 mod config;
 // What was sent arrives.
+mod command_line;
 mod delivery;
+mod examples;
 mod files;
 mod files_of_others;
 mod relay;

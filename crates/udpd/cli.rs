@@ -13,6 +13,7 @@ use crate::commands::{check, explain, man, replay, run, stats, top, warden};
 use crate::config::{self, Config, Host, Lists, MayCome};
 use crate::endpoint::control::{self, Connection};
 use crate::exit::{ExitCode, Failure};
+use crate::format::Format;
 use crate::os::console;
 
 /// Where the configuration is when nobody says otherwise.
@@ -37,6 +38,8 @@ enum Command {
     #[command(after_help = "Examples:\n\
                       \x20 udpd run -c /etc/udpd/udpd.toml\n\
                       \x20 udpd run --listen 0.0.0.0:5140 --to file:/tmp/syslog.log --stats-on-exit /tmp/ledger.json\n\
+                      \x20 udpd run --listen 0.0.0.0:2055 --to udp:10.0.0.9:2055 --to pcapng:/tmp/flows.pcapng\n\
+                      \x20 udpd run --listen 0.0.0.0:5140 --max-length 9KiB --to pcapng:- | tshark -r -\n\
                       \x20 udpd run -c /etc/udpd/udpd.toml --take-over")]
     Run {
         /// The configuration file [default: /etc/udpd/udpd.toml]
@@ -45,8 +48,15 @@ enum Command {
         /// Listen here, without a configuration file
         #[arg(long, value_name = "ADDR", requires = "to")]
         listen: Option<String>,
-        #[arg(long, value_name = "URI", requires = "listen", help = format!("Deliver to: {}", config::to_forms()))]
-        to: Option<String>,
+        #[arg(long, value_name = "URI", requires = "listen",
+              help = format!("Deliver to; several times for several: {}", config::to_forms()))]
+        to: Vec<String>,
+        /// How file: and stdout: are written [default: lines]
+        #[arg(long, value_name = "FORMAT", requires = "listen", value_parser = Format::WORDS.map(|(word, _)| word))]
+        format: Option<String>,
+        /// The longest payload that is kept whole, with --listen, such as 9KiB [default: 2KiB]
+        #[arg(long, value_name = "SIZE", requires = "listen")]
+        max_length: Option<String>,
         /// How many lanes, with --listen
         #[arg(long, value_name = "N", requires = "listen")]
         lanes: Option<usize>,
@@ -285,8 +295,11 @@ struct SteerArguments {
 
 pub fn execute(cli: Cli) -> Result<(), Failure> {
     match cli.command {
-        Command::Run { listen: Some(listen), to: Some(to), lanes, stats_on_exit, take_over, .. } => {
-            run::execute(Config::from_arguments(&listen, &to, lanes, stats_on_exit)?, None, take_over)
+        Command::Run { listen: Some(listen), to, lanes, format, max_length, stats_on_exit, take_over, .. } => {
+            let named = |format: String| Format::WORDS.into_iter().find(|(word, _)| *word == format);
+            let format = format.and_then(named).map(|(_, format)| format);
+            let arguments = config::Arguments { listen, to, lanes, format, max_length, stats_on_exit };
+            run::execute(Config::from_arguments(&arguments)?, None, take_over)
         }
         Command::Run { config, take_over, .. } => {
             let path = std::path::absolute(config.as_deref().unwrap_or(Path::new(CONFIG_PATH)));

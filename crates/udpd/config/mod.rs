@@ -23,9 +23,9 @@ mod whole;
 #[cfg(test)]
 mod tests;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-pub use arguments::forms as to_forms;
+pub use arguments::{Arguments, forms as to_forms};
 pub use daemon::Daemon;
 pub use host::{Host, Lists, MayCome};
 pub use listener::{Absorb, ENGINES, EngineKind, Lanes, Listener, OnTruncate, ReceiveBuffer, Spread, Timestamps};
@@ -65,16 +65,11 @@ impl Config {
     /// The configuration of `udpd run --listen ADDR --to URI`, where a wrong value ends with [`ExitCode::Usage`].
     ///
     /// Relative paths are taken from the current directory.
-    pub fn from_arguments(
-        listen: &str,
-        to: &str,
-        lanes: Option<usize>,
-        stats_on_exit: Option<PathBuf>,
-    ) -> Result<Self, Failure> {
+    pub fn from_arguments(arguments: &Arguments) -> Result<Self, Failure> {
         let directory = std::env::current_dir().map_err(|error| {
             let cure = "change to a directory that exists, or give absolute paths with -c FILE";
             Failure::new(ExitCode::Usage, format!("the current directory cannot be read: {error}; {cure}"))
         })?;
-        arguments::configure(listen, to, lanes, stats_on_exit, &directory)
+        arguments::configure(arguments, &directory)
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use steer::plan::Request;
 
-use crate::config::{Config, Daemon, Host, Lanes, Listener, Multicast, Spread, Steer};
+use crate::config::{Arguments, Config, Daemon, Host, Lanes, Listener, Multicast, Spread, Steer};
 use crate::exit::{ExitCode, Failure};
 use crate::policy::{Limit, RATE_LIMIT_MAX};
 use crate::settings::Chosen;
@@ -27,7 +27,7 @@ impl Subject {
     /// A default listener and the sink of a URI.
     pub(super) fn of_uri(uri: &str) -> Result<Self, Failure> {
         // The address is replaced; nobody has written it, so nobody has to be told.
-        let subject = Self::of(Config::from_arguments("127.0.0.1:1", uri, None, None)?, None, Vec::new())?;
+        let subject = Self::of(Config::from_arguments(&Arguments::new("127.0.0.1:1", uri))?, None, Vec::new())?;
         Ok(Self { changed: Vec::new(), ..subject })
     }
 
