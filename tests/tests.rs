@@ -23,6 +23,7 @@ mod delivery;
 mod examples;
 mod files;
 mod files_of_others;
+mod jsonl_page;
 mod relay;
 mod replay;
 // One configuration takes the place of another while datagrams come.

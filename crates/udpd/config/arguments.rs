@@ -127,7 +127,8 @@ fn parse_uris(uris: &[String], format: Option<Format>, directory: &Path) -> Resu
             Some(settings) => (sink.settings, takes_format) = (settings, true),
             None => takes_format |= own.is_some() && own == format,
         }
-        if let Some(other) = sinks.iter().find(|other| is_same_stream(&other.settings.target(), &sink.settings.target()))
+        if let Some(other) =
+            sinks.iter().find(|other| is_same_stream(&other.settings.target(), &sink.settings.target()))
         {
             let what = format!("{uri:?} goes where {} goes already", other.name);
             return Err(wrong(Advice::new(what, "give each its own file, and standard output to one of them")));
@@ -196,15 +197,24 @@ mod tests {
         assert_eq!(config.sinks[0].name, "file");
         assert!(config.sinks[0].settings.target() == Target::Files("/tmp/out.log"));
         assert!(!config.daemon.metrics_address.written);
-        for (uri, format) in [("stdout:", Format::Lines), ("-", Format::Lines), ("pcapng:-", Format::Pcapng), ("jsonl:", Format::Jsonl), ("jsonl:-", Format::Jsonl)] {
+        for (uri, format) in [
+            ("stdout:", Format::Lines),
+            ("-", Format::Lines),
+            ("pcapng:-", Format::Pcapng),
+            ("jsonl:", Format::Jsonl),
+            ("jsonl:-", Format::Jsonl),
+        ] {
             let config = configure_in_tmp("[::]:5514", uri).expect("valid");
             let stdout: &StdoutSettings = config.sinks[0].settings.of_type().expect("standard output");
             assert_eq!(stdout.format, format);
         }
         let null = configure_in_tmp("[::]:5514", "null:").expect("valid");
         assert!(null.sinks[0].settings.of_type::<NullSink>().is_some());
-        let call =
-            Arguments { lanes: Some(3), stats_on_exit: Some("x.json".into()), ..Arguments::new("127.0.0.1:1", "null:") };
+        let call = Arguments {
+            lanes: Some(3),
+            stats_on_exit: Some("x.json".into()),
+            ..Arguments::new("127.0.0.1:1", "null:")
+        };
         let lanes = configure(&call, Path::new("/tmp")).expect("valid");
         assert_eq!(lanes.listeners[0].lanes, Lanes::Count(NonZeroUsize::new(3).expect("three")));
         assert_eq!(lanes.daemon.stats_on_exit, Some(PathBuf::from("/tmp/x.json")));

@@ -48,7 +48,12 @@ pub enum MayCome {
 
 impl Default for Host {
     fn default() -> Self {
-        Self { sys_root: PathBuf::from("/sys"), proc_root: PathBuf::from("/proc"), may_come: MayCome::None, lists: Lists::Read }
+        Self {
+            sys_root: PathBuf::from("/sys"),
+            proc_root: PathBuf::from("/proc"),
+            may_come: MayCome::None,
+            lists: Lists::Read,
+        }
     }
 }
 

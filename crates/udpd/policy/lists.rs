@@ -27,11 +27,7 @@ const LINE_BYTES_MAX: u64 = 1024;
 const WRONG_LINES_MAX: usize = 10_000;
 
 /// Reads the file: `take` gets each network, and `refuse` what is wrong with a line. The error is of the whole file.
-pub(crate) fn read(
-    path: &Path,
-    take: impl FnMut(IpNet, u32),
-    refuse: impl FnMut(u32, Advice),
-) -> Result<(), Advice> {
+pub(crate) fn read(path: &Path, take: impl FnMut(IpNet, u32), refuse: impl FnMut(u32, Advice)) -> Result<(), Advice> {
     let unreadable = |error: io::Error| Advice::new(format!("cannot be read: {error}"), cure_for(&error, path));
     // Looked at before it is opened: opening a pipe would wait for somebody to write into it.
     let metadata = std::fs::metadata(path).map_err(unreadable)?;
@@ -92,7 +88,9 @@ fn parse_line(line: &[u8]) -> Result<Option<IpNet>, Advice> {
     };
     match text.parse::<IpAddr>() {
         // In quotes a network is no network here.
-        Err(_) => parse_network(text).map(Some).map_err(|advice| Advice { cure: advice.cure.replace('"', ""), ..advice }),
+        Err(_) => {
+            parse_network(text).map(Some).map_err(|advice| Advice { cure: advice.cure.replace('"', ""), ..advice })
+        }
         Ok(IpAddr::V6(v6)) if v6.to_ipv4_mapped().is_some() => parse_line(format!("{v6}/128").as_bytes()),
         Ok(address) => Ok(Some(address.into())),
     }
@@ -129,7 +127,8 @@ mod tests {
 
     #[test]
     fn a_list_is_read_as_feeds_write_it() {
-        let text = b"\xEF\xBB\xBF# a feed\r\n\r\n10.0.0.0/8\r\n192.0.2.1 ; SBL1\n\t2001:db8::/32# note\n2001:db8::1\n0.0.0.0/0";
+        let text = b"\xEF\xBB\xBF# a feed\r\n\r\n10.0.0.0/8\r\n192.0.2.1 ; SBL1\n\t2001:db8::/32# note\n2001:db8::1\n\
+                     0.0.0.0/0";
         let (taken, refused) = read_text(text);
         let taken: Vec<_> = taken.iter().map(|(network, line)| (network.as_str(), *line)).collect();
         let expected =

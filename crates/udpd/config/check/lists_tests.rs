@@ -43,7 +43,8 @@ fn files_and_keys_are_one_table_and_the_longest_prefix_decides() {
         write(folder, "c", "10.1.0.0/16\n");
     });
     let config = config.expect("valid");
-    let said = [("10.2.0.1", true), ("10.1.0.1", false), ("10.1.2.3", true), ("192.0.2.9", true), ("2001:db8::1", true)];
+    let said =
+        [("10.2.0.1", true), ("10.1.0.1", false), ("10.1.2.3", true), ("192.0.2.9", true), ("2001:db8::1", true)];
     for (source, accepted) in said.into_iter().chain([("198.51.100.1", false), ("2001:db9::1", false)]) {
         assert_eq!(accepts(&config, source), accepted, "{source}");
     }

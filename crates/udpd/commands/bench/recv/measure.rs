@@ -76,7 +76,8 @@ impl Task {
     /// The configuration of a daemon that does this, but for its sink. What a task has no field for can be changed in
     /// it before [`run_with`].
     pub fn config(&self) -> Result<Config, Failure> {
-        let mut config = Config::from_arguments(&Arguments { lanes: self.lanes, ..Arguments::new(&self.listen, "null:") })?;
+        let mut config =
+            Config::from_arguments(&Arguments { lanes: self.lanes, ..Arguments::new(&self.listen, "null:") })?;
         let listener = &mut config.listeners[0];
         listener.name = "bench".to_owned();
         listener.engine = self.engine;
