@@ -118,7 +118,10 @@ fn cure_for(error: &io::Error, path: &Path) -> String {
 mod tests {
     use super::*;
 
-    fn read_text(text: &[u8]) -> (Vec<(String, u32)>, Vec<(u32, String)>) {
+    /// What is taken, and what is said, of which line.
+    type Outcome = (Vec<(String, u32)>, Vec<(u32, String)>);
+
+    fn read_text(text: &[u8]) -> Outcome {
         let (mut taken, mut refused) = (Vec::new(), Vec::new());
         let take = |network: IpNet, line| taken.push((network.to_string(), line));
         read_lines(text, take, |line, advice| refused.push((line, advice.to_string()))).expect("read");
