@@ -206,7 +206,10 @@ fn the_example_for_telemetry_brings_what_its_rate_limit_lets_through_to_its_topi
     cluster.create_topic("telemetry", 4, 1).expect("a topic");
     let address = util::daemon::free_address();
     let everywhere = format!("[::]:{}", address.port());
-    let changes = [("[::]:5683", everywhere.as_str()), ("10.0.0.5:9092", &cluster.bootstrap_servers())];
+    let broker = cluster.bootstrap_servers();
+    // As the reader of topics expects a listener to be called.
+    let name = ("name = \"telemetry\"", "name = \"in\"");
+    let changes = [name, ("[::]:5683", everywhere.as_str()), ("10.0.0.5:9092", broker.as_str())];
     let daemon = util::daemon::Daemon::with_config(&util::examples::example("telemetry.toml", &changes));
     let from = |last| Load {
         from: Some(IpAddr::V4(Ipv4Addr::new(127, 0, 0, last))),
@@ -216,7 +219,7 @@ fn the_example_for_telemetry_brings_what_its_rate_limit_lets_through_to_its_topi
     daemon.stats_when("all is acknowledged", |stats| count(&stats["listeners"][0]["sinks"][0], "delivered") == sent);
     let ended = daemon.terminate();
     assert_closed(&ended.ledger, sent);
-    topic::read(&cluster.bootstrap_servers(), "telemetry").assert_exactly_once_in_order(sent);
+    topic::read(&broker, "telemetry").assert_exactly_once_in_order(sent);
 }
 
 #[test]
