@@ -7,10 +7,12 @@
 //! A figure here is for comparing with itself. How the daemon compares with other programs is in `against_c_loop`.
 
 use std::hint::black_box;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use ipnet::IpNet;
 use mmsg::{BatchShape, Control, Family, PackedBatch, RecvBatch, SendBatch, Socket, Wait};
 use udpd::config::{Config, Host};
 use udpd::format::lines;
@@ -22,6 +24,7 @@ use udpd::handover::route::{FullPolicy, Route};
 use udpd::host::{HostLedger, Reader};
 use udpd::pipeline::Pipeline;
 use udpd::pipeline::receiver::Stop;
+use udpd::policy::AccessList;
 
 #[path = "../tests/util/mod.rs"]
 mod util;
@@ -288,5 +291,35 @@ fn host(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, receive, split, control_messages, hand_over, pack, format_lines, end_to_end, host);
+/// What it costs to look a source up, by how many networks are listed. Sources come from everywhere, which is the worst
+/// that they can do to the cache.
+fn access(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("allow and deny");
+    group.throughput(Throughput::Elements(BATCH as u64));
+    let mut noise = 1_u64;
+    let mut random = move || {
+        noise = noise.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        noise >> 32
+    };
+    let v4 = |bits: u64| IpAddr::from(Ipv4Addr::from_bits(bits as u32));
+    let v6 = |bits: u64| IpAddr::from(Ipv6Addr::from_bits(0x2a00 << 112 | u128::from(bits) << 84));
+    for (family, address, length) in [("IPv4", &v4 as &dyn Fn(u64) -> IpAddr, 24), ("IPv6", &v6, 48)] {
+        for networks in [0, 100, 100_000, 1_000_000] {
+            let network = |bits| IpNet::new_assert(address(bits), length).trunc();
+            let deny: Vec<IpNet> = (0..networks).map(|_| network(random())).collect();
+            let list = AccessList::new(&[], &deny);
+            let sources: Vec<IpAddr> = (0..1 << 16).map(|_| address(random())).collect();
+            let mut place = 0;
+            group.bench_function(BenchmarkId::new(family, networks), |bencher| {
+                bencher.iter(|| {
+                    place = (place + BATCH) % sources.len();
+                    sources[place..][..BATCH].iter().filter(|source| list.accepts(black_box(**source))).count()
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, receive, split, control_messages, hand_over, pack, format_lines, end_to_end, host, access);
 criterion_main!(benches);

@@ -200,6 +200,29 @@ fn a_full_queue_costs_only_its_own_sink_and_the_ledger_closes_over_a_consumer_th
 }
 
 #[test]
+fn the_example_for_telemetry_brings_what_its_rate_limit_lets_through_to_its_topic() {
+    let _alone = alone();
+    let cluster = MockCluster::new(1).expect("a mock cluster");
+    cluster.create_topic("telemetry", 4, 1).expect("a topic");
+    let address = util::daemon::free_address();
+    let everywhere = format!("[::]:{}", address.port());
+    let broker = cluster.bootstrap_servers();
+    // As the reader of topics expects a listener to be called.
+    let name = ("name = \"telemetry\"", "name = \"in\"");
+    let changes = [name, ("[::]:5683", everywhere.as_str()), ("10.0.0.5:9092", broker.as_str())];
+    let daemon = util::daemon::Daemon::with_config(&util::examples::example("telemetry.toml", &changes));
+    let from = |last| Load {
+        from: Some(IpAddr::V4(Ipv4Addr::new(127, 0, 0, last))),
+        ..Load::new(address, Amount::Count(500))
+    };
+    let sent: u64 = (1..=SENDERS).map(|sender| from(sender).send().sent).sum();
+    daemon.stats_when("all is acknowledged", |stats| count(&stats["listeners"][0]["sinks"][0], "delivered") == sent);
+    let ended = daemon.terminate();
+    assert_closed(&ended.ledger, sent);
+    topic::read(&broker, "telemetry").assert_exactly_once_in_order(sent);
+}
+
+#[test]
 fn one_allocation_per_message_which_the_binding_forces() {
     let _alone = alone();
     let cluster = MockCluster::new(1).expect("a mock cluster");

@@ -101,6 +101,10 @@ fn a_pool_that_cannot_hold_what_is_asked_for_is_refused_with_the_sum() {
 fn the_examples_take_at_most_64_mib_beside_what_absorb_asks_for() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/examples");
     for file in std::fs::read_dir(directory).expect("config/examples").flatten() {
+        // Another build has it.
+        if !cfg!(feature = "kafka") && file.file_name() == "telemetry.toml" {
+            continue;
+        }
         let output = udpd(&["check", "--json", "-c", file.path().to_str().expect("UTF-8")]);
         let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let taken = ["pool_bytes", "policy_bytes", "sink_bytes"].map(|part| count(&json, part)).iter().sum::<u64>();

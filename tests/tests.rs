@@ -18,9 +18,12 @@ mod load;
 // Bad configurations never start.
 mod config;
 // What was sent arrives.
+mod command_line;
 mod delivery;
+mod examples;
 mod files;
 mod files_of_others;
+mod jsonl_page;
 mod relay;
 mod replay;
 // One configuration takes the place of another while datagrams come.
@@ -32,6 +35,7 @@ mod overload;
 // And how much can wait.
 mod stalls;
 // What is refused, limited or joined as told.
+mod lists;
 mod policies;
 // Who sent it, behind a relay.
 mod proxied;

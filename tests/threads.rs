@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use udpd::config::{Config, Sink as SinkSettings};
+use udpd::config::{Arguments, Config, Sink as SinkSettings};
 use udpd::handover::batch::LaneBatch;
 use udpd::ledger::{Table as _, Tallies};
 use udpd::os::crew::{Crew, Event};
@@ -49,7 +49,8 @@ struct Running {
 
 fn running(sink: Doomed) -> Running {
     // The kernel chooses the port, which no configuration may leave to it.
-    let mut config = Config::from_arguments("127.0.0.1:5140", "null:", Some(1), None).expect("a configuration");
+    let arguments = Arguments { lanes: Some(1), ..Arguments::new("127.0.0.1:5140", "null:") };
+    let mut config = Config::from_arguments(&arguments).expect("a configuration");
     config.listeners[0].addresses = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
     let sink = Mutex::new(Some(sink));
     let take = move || sink.lock().expect("nobody panics here").take().expect("one consumer");

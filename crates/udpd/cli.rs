@@ -10,9 +10,10 @@ use clap_complete::Shell;
 use crate::commands::bench::{ladder, max, recv, send};
 use crate::commands::steer::{self, Action, Task};
 use crate::commands::{check, explain, man, replay, run, stats, top, warden};
-use crate::config::{self, Config, Host, MayCome};
+use crate::config::{self, Config, Host, Lists, MayCome};
 use crate::endpoint::control::{self, Connection};
 use crate::exit::{ExitCode, Failure};
+use crate::format::Format;
 use crate::os::console;
 
 /// Where the configuration is when nobody says otherwise.
@@ -37,6 +38,8 @@ enum Command {
     #[command(after_help = "Examples:\n\
                       \x20 udpd run -c /etc/udpd/udpd.toml\n\
                       \x20 udpd run --listen 0.0.0.0:5140 --to file:/tmp/syslog.log --stats-on-exit /tmp/ledger.json\n\
+                      \x20 udpd run --listen 0.0.0.0:2055 --to udp:10.0.0.9:2055 --to pcapng:/tmp/flows.pcapng\n\
+                      \x20 udpd run --listen 0.0.0.0:5140 --max-length 9KiB --to pcapng:- | tshark -r -\n\
                       \x20 udpd run -c /etc/udpd/udpd.toml --take-over")]
     Run {
         /// The configuration file [default: /etc/udpd/udpd.toml]
@@ -45,8 +48,15 @@ enum Command {
         /// Listen here, without a configuration file
         #[arg(long, value_name = "ADDR", requires = "to")]
         listen: Option<String>,
-        #[arg(long, value_name = "URI", requires = "listen", help = format!("Deliver to: {}", config::to_forms()))]
-        to: Option<String>,
+        #[arg(long, value_name = "URI", requires = "listen",
+              help = format!("Deliver to; several times for several: {}", config::to_forms()))]
+        to: Vec<String>,
+        /// How file: and stdout: are written [default: lines]
+        #[arg(long, value_name = "FORMAT", requires = "listen", value_parser = Format::WORDS.map(|(word, _)| word))]
+        format: Option<String>,
+        /// The longest payload that is kept whole, with --listen, such as 9KiB [default: 2KiB]
+        #[arg(long, value_name = "SIZE", requires = "listen")]
+        max_length: Option<String>,
         /// How many lanes, with --listen
         #[arg(long, value_name = "N", requires = "listen")]
         lanes: Option<usize>,
@@ -285,12 +295,15 @@ struct SteerArguments {
 
 pub fn execute(cli: Cli) -> Result<(), Failure> {
     match cli.command {
-        Command::Run { listen: Some(listen), to: Some(to), lanes, stats_on_exit, take_over, .. } => {
-            run::execute(Config::from_arguments(&listen, &to, lanes, stats_on_exit)?, None, take_over)
+        Command::Run { listen: Some(listen), to, lanes, format, max_length, stats_on_exit, take_over, .. } => {
+            let named = |format: String| Format::WORDS.into_iter().find(|(word, _)| *word == format);
+            let format = format.and_then(named).map(|(_, format)| format);
+            let arguments = config::Arguments { listen, to, lanes, format, max_length, stats_on_exit };
+            run::execute(Config::from_arguments(&arguments)?, None, take_over)
         }
         Command::Run { config, take_over, .. } => {
             let path = std::path::absolute(config.as_deref().unwrap_or(Path::new(CONFIG_PATH)));
-            run::execute(load(config)?, path.ok(), take_over)
+            run::execute(load_on(config, &running())?, path.ok(), take_over)
         }
         Command::Check { config, sandbox: true, .. } => {
             check::try_sandbox(&load_on(config, &Host::default())?, &mut io::stdout().lock())
@@ -333,8 +346,8 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
 fn explain(arguments: &explain::Arguments, mut daemon: RunningDaemon) -> Result<(), Failure> {
     let usual = Path::new(CONFIG_PATH);
     let config = match &daemon.config {
-        Some(path) => Some(Config::load(path, &running())?),
-        None => Config::load(usual, &running()).ok(),
+        Some(path) => Some(Config::load(path, &asking())?),
+        None => Config::load(usual, &asking()).ok(),
     };
     let named = daemon.config.clone();
     if daemon.socket.is_none() && daemon.config.is_none() && config.is_some() {
@@ -381,7 +394,7 @@ fn steer(command: Steer) -> Result<(), Failure> {
         config => {
             let waits = matches!(action, Action::Apply | Action::Watch);
             let may_come = if waits { MayCome::All } else { MayCome::None };
-            Some(load_on(config, &Host { may_come, ..Host::default() })?)
+            Some(load_on(config, &Host { may_come, ..asking() })?)
         }
     };
     let wish = config.as_ref().map_or_else(config::Steer::default, |config| config.steer.clone());
@@ -397,7 +410,7 @@ fn reach(daemon: RunningDaemon) -> Result<Connection, Failure> {
         return Connection::open(&path);
     }
     let Some(file) = config else { return Connection::open_first(&control::default_paths()) };
-    let chosen = load(Some(file.clone()))?.daemon.control_socket;
+    let chosen = load_on(Some(file.clone()), &asking())?.daemon.control_socket;
     match chosen.value {
         Some(path) if chosen.written => Connection::open(&path),
         None if chosen.written => {
@@ -411,12 +424,13 @@ fn reach(daemon: RunningDaemon) -> Result<Connection, Failure> {
 }
 
 /// For who does without an interface of `[steer]` that is absent.
-fn load(path: Option<PathBuf>) -> Result<Config, Failure> {
-    load_on(path, &running())
-}
-
 fn running() -> Host {
     Host { may_come: MayCome::Steered, ..Host::default() }
+}
+
+/// For who only asks a daemon that runs, or looks after a card.
+fn asking() -> Host {
+    Host { lists: Lists::Leave, ..running() }
 }
 
 fn load_on(path: Option<PathBuf>, host: &Host) -> Result<Config, Failure> {

@@ -108,12 +108,15 @@ impl Daemon {
 
     /// Starts `udpd run` with these arguments, and `--stats-on-exit`, and waits until it is ready; `@DIR@` as above.
     pub(crate) fn with_arguments(arguments: &[&str]) -> Self {
-        let directory = tempfile::tempdir().expect("cannot make a directory for the daemon");
-        let mut all = vec!["run".to_owned()];
-        all.extend(arguments.iter().map(|argument| in_directory(argument, directory.path())));
-        all.extend(["--stats-on-exit".to_owned(), in_directory("@DIR@/ledger.json", directory.path())]);
+        let (directory, all) = called(arguments);
         let stdout = std::fs::File::create(directory.path().join("stdout")).expect("cannot create a file for stdout");
         Self::start(directory, &all, stdout.into())
+    }
+
+    /// The same with its standard output in the hands of the test.
+    pub(crate) fn with_arguments_and_stdout(arguments: &[&str], stdout: Stdio) -> Self {
+        let (directory, all) = called(arguments);
+        Self::start(directory, &all, stdout)
     }
 
     /// Starts another command that says when it is ready, and waits until it does; `@DIR@` as above.
@@ -288,6 +291,14 @@ impl Daemon {
     fn collected_stderr(&mut self) -> String {
         self.stderr.take().map_or_else(String::new, |reader| reader.join().expect("the stderr reader panicked"))
     }
+}
+
+/// A directory, and the arguments of `udpd run` with these and `--stats-on-exit`.
+fn called(arguments: &[&str]) -> (tempfile::TempDir, Vec<String>) {
+    let directory = tempfile::tempdir().expect("cannot make a directory for the daemon");
+    let all = ["run"].iter().chain(arguments).chain(&["--stats-on-exit", "@DIR@/ledger.json"]);
+    let all = all.map(|argument| in_directory(argument, directory.path())).collect();
+    (directory, all)
 }
 
 /// A directory with the configuration in it, and the arguments that name it.

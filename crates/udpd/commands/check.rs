@@ -2,11 +2,12 @@
 //! files that `run` reads as well.
 
 use std::io::Write;
+use std::path::Path;
 
 use serde::Serialize;
 
 use super::run;
-use crate::config::{Config, EngineKind};
+use crate::config::{Config, EngineKind, Listener};
 use crate::endpoint::metrics::TokenFile;
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::Crew;
@@ -23,6 +24,7 @@ struct PlanJson<'a> {
     valid: bool,
     lanes: Vec<LaneJson<'a>>,
     consumers: Vec<SinkJson<'a>>,
+    lists: Vec<ListJson<'a>>,
     stalls: Vec<StallJson<'a>>,
     pool_bytes: usize,
     #[serde(flatten)]
@@ -59,6 +61,17 @@ struct SinkJson<'a> {
     sink: &'a str,
     consumers: usize,
     cpus: String,
+}
+
+/// The networks that a listener accepts and refuses.
+#[derive(Debug, Serialize)]
+struct ListJson<'a> {
+    listener: &'a str,
+    /// Each once, however often it is written.
+    networks: usize,
+    files: Vec<&'a Path>,
+    /// Listeners with the same lists share this.
+    bytes: usize,
 }
 
 /// How long a sink may take nothing before a listener loses what is meant for it.
@@ -128,6 +141,7 @@ fn json_of<'a>(config: &'a Config, plan: &'a Plan) -> PlanJson<'a> {
         valid: true,
         lanes: plan.lanes.iter().map(lane).collect(),
         consumers: consumers.collect(),
+        lists: config.listeners.iter().filter_map(list_json).collect(),
         stalls: plan.pool.stalls(config, &plan.sinks, &plan.lanes).into_iter().map(stall).collect(),
         pool_bytes: memory.pool_bytes(),
         memory,
@@ -135,6 +149,12 @@ fn json_of<'a>(config: &'a Config, plan: &'a Plan) -> PlanJson<'a> {
         attached: words::attachments(config, plan),
         warnings: words::warnings(config, plan),
     }
+}
+
+fn list_json(listener: &Listener) -> Option<ListJson<'_>> {
+    let list = listener.access.list.as_ref()?;
+    let (networks, bytes) = (list.networks(), list.bytes());
+    Some(ListJson { listener: &listener.name, networks, files: listener.access.files().collect(), bytes })
 }
 
 fn render(config: &Config, shown: &PlanJson<'_>, plan: &Plan) -> String {
@@ -176,6 +196,20 @@ fn render(config: &Config, shown: &PlanJson<'_>, plan: &Plan) -> String {
             stall.rate,
             stall.size_bytes,
             time(stall.own_stall_ms)
+        );
+    }
+    if !shown.lists.is_empty() {
+        text += "\nlists\n";
+    }
+    for list in &shown.lists {
+        let files = list.files.len();
+        text += &format!(
+            "  {}  {} networks, {} file{}  {}\n",
+            list.listener,
+            list.networks,
+            files,
+            if files == 1 { "" } else { "s" },
+            Bytes(list.bytes)
         );
     }
     text += &format!("\npool\n{}", sum_of_pool(config, &plan.pool));
@@ -249,7 +283,7 @@ pub fn try_sandbox(config: &Config, out: &mut dyn Write) -> Result<(), Failure> 
 }
 
 /// The failure of a configuration that was given neither as a file nor as arguments.
-pub fn no_configuration(path: &std::path::Path) -> Failure {
+pub fn no_configuration(path: &Path) -> Failure {
     let message = format!(
         "{}: no such file; write one (see config/udpd.toml), name one with -c, or run without: udpd run --listen \
          127.0.0.1:5140 --to stdout:",

@@ -6,11 +6,13 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use super::daemon::Daemon;
-use super::listener::{LANES_MAX, Lanes, Listener};
+use super::listener::{LANES_MAX, Lanes, Listener, MAX_LENGTH};
 use super::sinks::{Common, Sink};
 use super::steer::Steer;
 use super::whole::Config;
 use crate::exit::{ExitCode, Failure};
+use crate::format::Format;
+use crate::ledger::SINKS_PER_LISTENER_MAX;
 use crate::os::lookup::local_addresses;
 use crate::os::paths;
 use crate::sink::settings::Target;
@@ -19,16 +21,30 @@ use crate::sink::written::{Uri, wrong};
 use crate::text::address;
 use crate::text::advice::Advice;
 use crate::text::peer::Peer;
+use crate::text::units::parse_size;
+
+/// A call, as it was typed.
+#[derive(Debug, Clone, Default)]
+pub struct Arguments {
+    pub listen: String,
+    /// Every datagram goes to each of them.
+    pub to: Vec<String>,
+    pub lanes: Option<usize>,
+    /// Of what is written to files and to standard output.
+    pub format: Option<Format>,
+    pub max_length: Option<String>,
+    pub stats_on_exit: Option<PathBuf>,
+}
+
+impl Arguments {
+    pub fn new(listen: &str, to: &str) -> Self {
+        Self { listen: listen.to_owned(), to: vec![to.to_owned()], ..Self::default() }
+    }
+}
 
 /// See [`Config::from_arguments`].
-pub(super) fn configure(
-    listen: &str,
-    to: &str,
-    lanes: Option<usize>,
-    stats_on_exit: Option<PathBuf>,
-    directory: &Path,
-) -> Result<Config, Failure> {
-    let usage = |option: &str, advice: Advice| Failure::new(ExitCode::Usage, format!("{option}: {advice}"));
+pub(super) fn configure(arguments: &Arguments, directory: &Path) -> Result<Config, Failure> {
+    let Arguments { listen, to, lanes, format, max_length, stats_on_exit } = arguments;
     let address = address::parse_listener(listen).map_err(|advice| usage("--listen", advice))?;
     if address.ip().is_multicast() {
         let what = format!("{listen:?} is a multicast group");
@@ -37,43 +53,110 @@ pub(super) fn configure(
             Advice::new(what, "join it with multicast_groups in a file, and name that with -c"),
         ));
     }
-    let sink = parse_uri(to, directory)?;
+    let sinks = parse_uris(to, *format, directory)?;
     let mut listener = Listener::new("cli", vec![address]);
-    listener.sinks = vec![0];
-    if let Some(count) = lanes {
+    listener.sinks = (0..sinks.len()).collect();
+    if let Some(count) = *lanes {
         let count = NonZeroUsize::new(count).filter(|count| count.get() as u64 <= LANES_MAX).ok_or_else(|| {
             usage("--lanes", Advice::new(format!("{count} is outside 1 to {LANES_MAX}"), "leave it out for \"auto\""))
         })?;
         listener.lanes = Lanes::Count(count);
     }
+    if let Some(text) = max_length {
+        listener.max_length_bytes = parse_length(text).map_err(|advice| usage("--max-length", advice))?;
+    }
     let mut daemon = Daemon::default();
     if let Some(path) = stats_on_exit {
-        if path == Path::new("-") {
-            let advice = Advice::new("\"-\" would be a file called -", "write /tmp/ledger.json, for example, or ./-");
-            return Err(usage("--stats-on-exit", advice));
-        }
-        let path = paths::absolute(&path, directory).and_then(|text| paths::check_replaced(&text));
-        let path = path.map_err(|advice| usage("--stats-on-exit", advice))?;
-        if matches!(sink.settings.target(), Target::Files(file) if Path::new(file) == path) {
-            let advice = Advice::new(format!("{path:?} is what --to writes"), "give each its own file");
-            return Err(usage("--stats-on-exit", advice));
-        }
-        daemon.stats_on_exit = Some(path);
+        daemon.stats_on_exit = Some(own_file(path, &sinks, directory)?);
     }
-    if let Target::Peers(peers) = sink.settings.target()
-        && let [&Peer::Address(to)] = peers[..]
-        && address::reaches(to, address, &local_addresses())
-    {
-        let what = format!("--listen receives on {to}: each datagram would come back forever");
-        return Err(usage("--to", Advice::new(what, "send it elsewhere")));
+    for sink in &sinks {
+        if let Target::Peers(peers) = sink.settings.target()
+            && let [&Peer::Address(to)] = peers[..]
+            && address::reaches(to, address, &local_addresses())
+        {
+            let what = format!("--listen receives on {to}: each datagram would come back forever");
+            return Err(usage("--to", Advice::new(what, "send it elsewhere")));
+        }
     }
-    Ok(Config { daemon, listeners: vec![listener], sinks: vec![sink], steer: Steer::default(), warnings: Vec::new() })
+    Ok(Config { daemon, listeners: vec![listener], sinks, steer: Steer::default(), warnings: Vec::new() })
+}
+
+fn usage(option: &str, advice: Advice) -> Failure {
+    Failure::new(ExitCode::Usage, format!("{option}: {advice}"))
+}
+
+fn parse_length(text: &str) -> Result<usize, Advice> {
+    let bytes = parse_size(text)?;
+    let (least, most) = (MAX_LENGTH.start(), MAX_LENGTH.end());
+    let within = Some(bytes).filter(|bytes| MAX_LENGTH.contains(bytes)).and_then(|bytes| usize::try_from(bytes).ok());
+    within.ok_or_else(|| Advice::new(format!("{text:?} is outside {least} to {most} bytes"), "write 9KiB, for example"))
+}
+
+/// The file for the ledger at exit, which nothing else writes.
+fn own_file(path: &Path, sinks: &[Sink], directory: &Path) -> Result<PathBuf, Failure> {
+    if path == Path::new("-") {
+        let advice = Advice::new("\"-\" would be a file called -", "write /tmp/ledger.json, for example, or ./-");
+        return Err(usage("--stats-on-exit", advice));
+    }
+    let path = paths::absolute(path, directory).and_then(|text| paths::check_replaced(&text));
+    let path = path.map_err(|advice| usage("--stats-on-exit", advice))?;
+    if sinks.iter().any(|sink| matches!(sink.settings.target(), Target::Files(file) if Path::new(file) == path)) {
+        let advice = Advice::new(format!("{path:?} is what --to writes"), "give each its own file");
+        return Err(usage("--stats-on-exit", advice));
+    }
+    Ok(path)
 }
 
 /// What `--to` can say, one form after the other.
 pub fn forms() -> String {
     let forms = SINK_TYPES.iter().flat_map(|kind| kind.schemes).map(|scheme| scheme.form);
     forms.collect::<Vec<_>>().join("  ")
+}
+
+/// The sinks that URIs stand for, named after their schemes, each once.
+fn parse_uris(uris: &[String], format: Option<Format>, directory: &Path) -> Result<Vec<Sink>, Failure> {
+    if uris.len() > SINKS_PER_LISTENER_MAX {
+        let what = format!("there are {} of them", uris.len());
+        return Err(wrong(Advice::new(what, format!("deliver to {SINKS_PER_LISTENER_MAX} at most"))));
+    }
+    let (mut sinks, mut takes_format): (Vec<Sink>, bool) = (Vec::new(), format.is_none());
+    for uri in uris {
+        let mut sink = parse_uri(uri, directory)?;
+        // A scheme that is a format says it already.
+        let own = Format::WORDS.iter().find(|(word, _)| *word == sink.name).map(|(_, own)| *own);
+        match format.filter(|_| own.is_none()).and_then(|format| sink.settings.in_format(format)) {
+            Some(settings) => (sink.settings, takes_format) = (settings, true),
+            None => takes_format |= own.is_some() && own == format,
+        }
+        if let Some(other) =
+            sinks.iter().find(|other| is_same_stream(&other.settings.target(), &sink.settings.target()))
+        {
+            let what = format!("{uri:?} goes where {} goes already", other.name);
+            return Err(wrong(Advice::new(what, "give each its own file, and standard output to one of them")));
+        }
+        let alike = sinks.iter().filter(|other| other.name.split('-').next() == Some(&sink.name)).count();
+        if alike > 0 {
+            sink.name = format!("{}-{}", sink.name, alike + 1);
+        }
+        sinks.push(sink);
+    }
+    if takes_format {
+        return Ok(sinks);
+    }
+    let what = "what --to names has a format of its own, or none";
+    let advice = Advice::new(what, "leave it out, or write to file:PATH or stdout:");
+    Err(usage("--format", advice))
+}
+
+/// Two writers there would mix their records.
+fn is_same_stream(one: &Target<'_>, other: &Target<'_>) -> bool {
+    match (one, other) {
+        (Target::Stdout, Target::Stdout) => true,
+        (Target::Files(one), Target::Files(other)) => {
+            paths::resolve(Path::new(one)) == paths::resolve(Path::new(other))
+        }
+        _ => false,
+    }
 }
 
 /// The sink that a URI stands for, named after its scheme.
@@ -104,7 +187,7 @@ mod tests {
     use crate::sink::stdout::StdoutSettings;
 
     fn configure_in_tmp(listen: &str, to: &str) -> Result<Config, Failure> {
-        configure(listen, to, None, None, Path::new("/tmp"))
+        configure(&Arguments::new(listen, to), Path::new("/tmp"))
     }
 
     #[test]
@@ -115,15 +198,25 @@ mod tests {
         assert_eq!(config.sinks[0].name, "file");
         assert!(config.sinks[0].settings.target() == Target::Files("/tmp/out.log"));
         assert!(!config.daemon.metrics_address.written);
-        for (uri, format) in [("stdout:", Format::Lines), ("-", Format::Lines), ("pcapng:-", Format::Pcapng)] {
+        for (uri, format) in [
+            ("stdout:", Format::Lines),
+            ("-", Format::Lines),
+            ("pcapng:-", Format::Pcapng),
+            ("jsonl:", Format::Jsonl),
+            ("jsonl:-", Format::Jsonl),
+        ] {
             let config = configure_in_tmp("[::]:5514", uri).expect("valid");
             let stdout: &StdoutSettings = config.sinks[0].settings.of_type().expect("standard output");
             assert_eq!(stdout.format, format);
         }
         let null = configure_in_tmp("[::]:5514", "null:").expect("valid");
         assert!(null.sinks[0].settings.of_type::<NullSink>().is_some());
-        let lanes =
-            configure("127.0.0.1:1", "null:", Some(3), Some("x.json".into()), Path::new("/tmp")).expect("valid");
+        let call = Arguments {
+            lanes: Some(3),
+            stats_on_exit: Some("x.json".into()),
+            ..Arguments::new("127.0.0.1:1", "null:")
+        };
+        let lanes = configure(&call, Path::new("/tmp")).expect("valid");
         assert_eq!(lanes.listeners[0].lanes, Lanes::Count(NonZeroUsize::new(3).expect("three")));
         assert_eq!(lanes.daemon.stats_on_exit, Some(PathBuf::from("/tmp/x.json")));
         assert!(configure_in_tmp("127.0.0.1:1", "file:///tmp/x.log").is_ok());
@@ -168,11 +261,59 @@ mod tests {
             assert_eq!(failure.code, ExitCode::Usage);
             assert!(failure.message.contains(words), "{to}: {}", failure.message);
         }
-        let zero = configure("127.0.0.1:1", "null:", Some(0), None, Path::new("/tmp")).expect_err("no lanes");
+        let refused = |call: &Arguments| configure(call, Path::new("/tmp")).expect_err("refused");
+        let zero = refused(&Arguments { lanes: Some(0), ..Arguments::new("127.0.0.1:1", "null:") });
         assert!(zero.message.starts_with("--lanes: 0 is outside 1 to 1024"));
-        let same = configure("127.0.0.1:1", "file:x", None, Some("x".into()), Path::new("/tmp")).expect_err("same");
+        let same = refused(&Arguments { stats_on_exit: Some("x".into()), ..Arguments::new("127.0.0.1:1", "file:x") });
         assert!(same.message.contains("is what --to writes"));
-        let dash = configure("127.0.0.1:1", "null:", None, Some("-".into()), Path::new("/tmp")).expect_err("a dash");
+        let dash = refused(&Arguments { stats_on_exit: Some("-".into()), ..Arguments::new("127.0.0.1:1", "null:") });
         assert!(dash.message.starts_with("--stats-on-exit: \"-\" would be a file"), "{dash}");
+    }
+
+    #[test]
+    fn several_sinks_each_get_everything_and_a_name_of_their_own() {
+        let to = ["file:a", "file:b", "pcapng:-", "udp:10.0.0.9:514", "file:c"].map(str::to_owned).to_vec();
+        let call = Arguments { to, max_length: Some("9KiB".to_owned()), ..Arguments::new("127.0.0.1:1", "") };
+        let config = configure(&call, Path::new("/tmp")).expect("valid");
+        let names: Vec<&str> = config.sinks.iter().map(|sink| sink.name.as_str()).collect();
+        assert_eq!(names, ["file", "file-2", "pcapng", "udp", "file-3"]);
+        assert_eq!(config.listeners[0].sinks, [0, 1, 2, 3, 4]);
+        assert_eq!(config.listeners[0].max_length_bytes, 9 << 10);
+    }
+
+    #[test]
+    fn a_format_is_that_of_files_and_streams_and_of_nothing_else() {
+        let with = |to: &[&str], format| {
+            let to = to.iter().map(|uri| (*uri).to_owned()).collect();
+            let call = Arguments { to, format: Some(format), ..Arguments::new("127.0.0.1:1", "") };
+            configure(&call, Path::new("/tmp"))
+        };
+        let config = with(&["-", "file:x", "null:"], Format::Jsonl).expect("valid");
+        let stdout: &StdoutSettings = config.sinks[0].settings.of_type().expect("standard output");
+        let file: &FileSettings = config.sinks[1].settings.of_type().expect("a file");
+        assert_eq!((stdout.format, file.format, file.rotate), (Format::Jsonl, Format::Jsonl, Rotate::NEVER));
+        assert!(with(&["pcapng:x"], Format::Pcapng).is_ok());
+        let beside = with(&["pcapng:y", "file:x"], Format::Jsonl).expect("valid");
+        let formats = beside.sinks.iter().map(|sink| sink.settings.of_type().map(|file: &FileSettings| file.format));
+        assert_eq!(formats.collect::<Vec<_>>(), [Some(Format::Pcapng), Some(Format::Jsonl)]);
+        for to in [&["pcapng:x"][..], &["null:", "udp:10.0.0.9:514"]] {
+            let failure = with(to, Format::Jsonl).expect_err("refused");
+            assert!(failure.message.starts_with("--format: what --to names has a format of its own, or none"));
+        }
+    }
+
+    #[test]
+    fn what_two_sinks_would_mix_and_lengths_that_no_datagram_has_are_refused() {
+        let refused = |to: &[&str], length: Option<&str>| {
+            let to = to.iter().map(|uri| (*uri).to_owned()).collect();
+            let max_length = length.map(str::to_owned);
+            let call = Arguments { to, max_length, ..Arguments::new("127.0.0.1:1", "") };
+            configure(&call, Path::new("/tmp")).expect_err("refused").message
+        };
+        assert!(refused(&["-", "pcapng:-"], None).contains("goes where stdout goes already"));
+        assert!(refused(&["file:x", "jsonl:/tmp/./x"], None).contains("goes where file goes already"));
+        let message = refused(&["null:"], Some("64KiB"));
+        assert!(message.contains("--max-length: \"64KiB\" is outside 1 to 65535 bytes"), "{message}");
+        assert!(refused(&["null:"], Some("big")).starts_with("--max-length: "));
     }
 }

@@ -19,6 +19,18 @@ pub struct Host {
     pub proc_root: PathBuf,
     /// Which interfaces of the file need not be there yet.
     pub may_come: MayCome,
+    /// Whether the lists of networks are read that listeners name.
+    pub lists: Lists,
+}
+
+/// What becomes of `allow_files` and `deny_files`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Lists {
+    /// They are read.
+    #[default]
+    Read,
+    /// Who only asks a daemon that runs, or looks after a card, does without: they may be long, and somebody else's.
+    Leave,
 }
 
 /// Interfaces that may be absent, and no mistake of the file.
@@ -33,7 +45,12 @@ pub enum MayCome {
 
 impl Default for Host {
     fn default() -> Self {
-        Self { sys_root: PathBuf::from("/sys"), proc_root: PathBuf::from("/proc"), may_come: MayCome::None }
+        Self {
+            sys_root: PathBuf::from("/sys"),
+            proc_root: PathBuf::from("/proc"),
+            may_come: MayCome::None,
+            lists: Lists::Read,
+        }
     }
 }
 

@@ -46,7 +46,7 @@ settings! {
         /// Datagrams in one receive call.
         batch_size: usize = 64, Count(1..=1024);
         /// The longest payload that is kept whole.
-        max_length_bytes as max_length: usize = "2KiB", Size(1..=65_535), elsewhere "mtu max_size";
+        max_length_bytes as max_length: usize = "2KiB", Size(MAX_LENGTH), elsewhere "mtu max_size";
         /// What happens to a longer one.
         on_truncate: OnTruncate = "keep", Words(&[("keep", OnTruncate::Keep), ("drop", OnTruncate::Drop)]);
         /// Let datagrams gather this long after a short batch.
@@ -135,6 +135,9 @@ impl Listener {
 
 /// The most lanes of an address: every one is a thread, a socket and a pool.
 pub(crate) const LANES_MAX: u64 = 1024;
+
+/// From a byte to what a UDP header can say.
+pub(super) const MAX_LENGTH: std::ops::RangeInclusive<u64> = 1..=65_535;
 
 /// The kernel accounts twice what it is given, and beyond 1 GiB of that kernels have had their sums wrong.
 const RECEIVE_BUFFER: std::ops::RangeInclusive<u64> = 4 << 10..=512 << 20;

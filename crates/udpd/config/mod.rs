@@ -3,7 +3,7 @@
 //! The keys are declared beside the types that they fill (see `settings`), here or in the room that uses them. `file`
 //! puts the declarations together and reads a file, every value with its place in the text; `check` holds one value
 //! against another and against the host, and ends with a configuration or with errors that name file, line, column, key
-//! and cure. Nothing here opens, binds or creates anything.
+//! and cure. Nothing here binds or creates anything, or opens more than this file and the lists of networks it names.
 
 mod arguments;
 mod check;
@@ -23,11 +23,11 @@ mod whole;
 #[cfg(test)]
 mod tests;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-pub use arguments::forms as to_forms;
+pub use arguments::{Arguments, forms as to_forms};
 pub use daemon::Daemon;
-pub use host::{Host, MayCome};
+pub use host::{Host, Lists, MayCome};
 pub use listener::{Absorb, ENGINES, EngineKind, Lanes, Listener, OnTruncate, ReceiveBuffer, Spread, Timestamps};
 pub use multicast::Multicast;
 pub use sinks::{Consumers, Sink};
@@ -39,7 +39,8 @@ use crate::settings::{self, Findings, Problems};
 pub use crate::text::address::overlap;
 
 impl Config {
-    /// Reads and checks the file at `path` against `host`. Opens nothing else, creates and binds nothing.
+    /// Reads and checks the file at `path` against `host`, with the lists of networks that it names. Opens nothing
+    /// else, creates and binds nothing.
     ///
     /// Every failure, also that of a file that cannot be read, ends with [`ExitCode::Configuration`]: starting again
     /// without an edit would not help.
@@ -64,16 +65,11 @@ impl Config {
     /// The configuration of `udpd run --listen ADDR --to URI`, where a wrong value ends with [`ExitCode::Usage`].
     ///
     /// Relative paths are taken from the current directory.
-    pub fn from_arguments(
-        listen: &str,
-        to: &str,
-        lanes: Option<usize>,
-        stats_on_exit: Option<PathBuf>,
-    ) -> Result<Self, Failure> {
+    pub fn from_arguments(arguments: &Arguments) -> Result<Self, Failure> {
         let directory = std::env::current_dir().map_err(|error| {
             let cure = "change to a directory that exists, or give absolute paths with -c FILE";
             Failure::new(ExitCode::Usage, format!("the current directory cannot be read: {error}; {cure}"))
         })?;
-        arguments::configure(listen, to, lanes, stats_on_exit, &directory)
+        arguments::configure(arguments, &directory)
     }
 }

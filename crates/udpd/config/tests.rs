@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::file::parts::keys;
-use super::{Absorb, Config, Daemon, Host};
+use super::{Absorb, Config, Daemon, Host, Lists};
 use crate::settings::{Chosen, Key};
 use crate::sink::kafka::KafkaSettings;
 
@@ -97,8 +97,11 @@ fn the_examples_are_valid() {
     let files: Vec<_> = fs::read_dir(directory).expect("config/examples").flatten().collect();
     assert!(files.len() >= 3, "the examples are gone");
     for file in files {
-        if let Err(failure) = Config::load(&file.path(), &Host::default()) {
-            panic!("{failure}");
+        match Config::load(&file.path(), &Host::default()) {
+            Ok(_) => {}
+            // Another build has it.
+            Err(failure) if !cfg!(feature = "kafka") && failure.message.contains("--features kafka") => {}
+            Err(failure) => panic!("{failure}"),
         }
     }
 }
@@ -116,7 +119,9 @@ fn the_example_of_every_key_is_right_in_its_place() {
             "daemon" => format!("[daemon]\n{line}{LEAST}"),
             _ => LEAST.replace("[[listener]]\n", &format!("[[listener]]\n{line}")),
         };
-        parse(&text);
+        // Whose files need not be there.
+        let host = Host { lists: Lists::Leave, ..Host::default() };
+        Config::parse(&text, "test.toml", &host).unwrap_or_else(|problems| panic!("{problems}"));
     }
 }
 

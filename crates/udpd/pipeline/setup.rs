@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::config::{Config, Listener};
 use crate::plan::{LanePlan, Plan};
-use crate::policy::{Access, AccessList, Offences, Unwrapper};
+use crate::policy::{AccessList, Offences, Unwrapper};
 use crate::upstream::Upstream;
 
 /// What a lane needs before it can make anything, and what another socket for it is made from.
@@ -33,7 +33,7 @@ impl LaneSetup {
         let shared = |(index, listener): (usize, &Listener)| {
             let lanes = plan.lanes.iter().filter(|lane| lane.listener == index).count();
             let upstream = listener.sequence.map(|sequence| Upstream::new(sequence, lanes, listener.gro));
-            (Arc::new(listener.clone()), Unwrapper::new(&listener.proxies), access_list(&listener.access), upstream)
+            (Arc::new(listener.clone()), Unwrapper::new(&listener.proxies), listener.access.list.clone(), upstream)
         };
         let listeners: Vec<_> = config.listeners.iter().enumerate().map(shared).collect();
         let setup = |(index, plan): (usize, &LanePlan)| {
@@ -71,12 +71,6 @@ impl fmt::Display for LaneSetup {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "listener {}, lane {}", self.listener.name, self.plan.number)
     }
-}
-
-/// The table of a listener, which all of its lanes share; `None` when it takes everybody's datagrams.
-fn access_list(access: &Access) -> Option<Arc<AccessList>> {
-    let all = access.allow.is_empty() && access.deny.is_empty();
-    (!all).then(|| Arc::new(AccessList::new(&access.allow, &access.deny)))
 }
 
 #[cfg(test)]

@@ -25,6 +25,8 @@ pub struct Memory {
     pub places_bytes: usize,
     /// The tables of all rate limits.
     pub policy_bytes: usize,
+    /// The tables of `allow`, `deny` and their files.
+    pub list_bytes: usize,
     /// What is known of streams by their sequence numbers.
     pub upstream_bytes: usize,
     /// What the sinks may take at most.
@@ -46,7 +48,7 @@ impl Memory {
     }
 
     pub fn total_bytes(&self) -> usize {
-        let parts = [self.sink_bytes, self.policy_bytes, self.upstream_bytes, self.own_bytes()];
+        let parts = [self.sink_bytes, self.policy_bytes, self.list_bytes, self.upstream_bytes, self.own_bytes()];
         parts.into_iter().fold(self.pool_bytes(), usize::saturating_add)
     }
 }
@@ -61,6 +63,7 @@ impl fmt::Display for Memory {
         let others = [
             ("up to ", self.sink_bytes, "in sinks"),
             ("", self.policy_bytes, "in tables of rate limits"),
+            ("", self.list_bytes, "in lists of networks"),
             ("up to ", self.upstream_bytes, "for sequence numbers"),
         ];
         others

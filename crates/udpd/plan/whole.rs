@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::engine::{Choice, of_what_is_let_pass};
@@ -17,7 +18,7 @@ use super::xdp;
 use crate::config::feeders::Feeders;
 use crate::config::{Config, Listener, Sink, Spread, overlap};
 use crate::exit::Failure;
-use crate::policy;
+use crate::policy::{self, AccessList};
 use crate::sink::settings::Target;
 
 /// What a configuration means on this machine.
@@ -33,6 +34,8 @@ pub struct Plan {
     pub consumer_cores: Vec<usize>,
     /// What all sinks may take for records and messages on their way.
     pub sink_bytes: usize,
+    /// What the lists of networks take, as they are read.
+    pub list_bytes: usize,
     /// True when receivers share cores.
     pub shared_cores: bool,
     /// The memory node of each core, as far as the machine tells.
@@ -71,6 +74,7 @@ impl Plan {
             pool,
             consumer_cores,
             sink_bytes,
+            list_bytes: list_bytes(config),
             shared_cores: shared,
             node_of_core,
             interfaces,
@@ -106,6 +110,7 @@ impl Plan {
             places_bytes: self.pool.places_bytes(&self.sinks, &self.lanes),
             sink_bytes: self.sink_bytes,
             policy_bytes: sum(|lane| lane.policy_bytes),
+            list_bytes: self.list_bytes,
             upstream_bytes: sum(|lane| lane.upstream_bytes),
             receive_buffer_bytes: sum(|lane| 2 * lane.receive_buffer_bytes),
             threads: self.lanes.len() + self.sinks.iter().map(|sink| sink.consumers).sum::<usize>() + followers,
@@ -170,6 +175,17 @@ fn lanes_of(
         xdp::past_the_stack(plan, queue, rate, engine.clone())
     }));
     lanes
+}
+
+/// The tables of networks, each once.
+fn list_bytes(config: &Config) -> usize {
+    let mut lists: Vec<&Arc<AccessList>> = Vec::new();
+    for list in config.listeners.iter().filter_map(|listener| listener.access.list.as_ref()) {
+        if !lists.iter().any(|known| Arc::ptr_eq(known, list)) {
+            lists.push(list);
+        }
+    }
+    lists.into_iter().map(|list| list.bytes()).sum()
 }
 
 /// The cores of the lanes that each steered interface feeds.

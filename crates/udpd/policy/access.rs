@@ -1,69 +1,84 @@
-//! `allow` and `deny` as one sorted table: who may send, by longest prefix, in the time of one binary search.
+//! `allow` and `deny`, in the configuration and in files, as one table: who may send, by longest prefix.
 //!
-//! Prefixes nest and never cross, so all of them together cut the addresses into ranges that are accepted and refused
-//! in turn. Only the addresses where the answer changes are kept. How many of them are not above an address says the
-//! answer: even, it is that of the lowest address, odd, the other. Ten thousand prefixes are at most twenty thousand
-//! numbers, built once.
+//! [`Networks`] collects what is written, [`AccessList`] is made of it once and never changed. All lanes of a listener
+//! read the same one.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
+
+use super::ranges::{Entry, Number, Ranges};
 
 /// Which sources are accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessList {
-    v4: Changes<u32>,
-    v6: Changes<u128>,
+    v4: Ranges<u32>,
+    v6: Ranges<u128>,
+    /// How many networks it was made of, each counted once.
+    networks: usize,
 }
 
-/// The answer for every address of one family.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Changes<T> {
-    /// The answer for the lowest address.
-    first: bool,
-    /// The addresses at which the answer turns over, in order.
-    at: Box<[T]>,
+/// Networks, what is said of each, and where.
+#[derive(Debug, Default)]
+pub(crate) struct Networks {
+    v4: Vec<Entry<u32>>,
+    v6: Vec<Entry<u128>>,
 }
 
-impl<T: Ord + Copy> Changes<T> {
-    fn accepts(&self, address: T) -> bool {
-        let passed = self.at.partition_point(|change| *change <= address);
-        self.first == passed.is_multiple_of(2)
+/// Where a network is written: a line of one of several texts, which the caller numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Origin {
+    pub(crate) text: u16,
+    pub(crate) line: u32,
+}
+
+/// A network that is accepted in one place and refused in another.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Conflict {
+    pub(crate) network: IpNet,
+    pub(crate) allowed: Origin,
+    pub(crate) denied: Origin,
+}
+
+impl Networks {
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.v4.len() + self.v6.len()
     }
-}
 
-/// A prefix as a range of addresses, and its answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Range {
-    first: u128,
-    last: u128,
-    accept: bool,
+    pub(crate) fn push(&mut self, network: IpNet, accept: bool, Origin { text, line }: Origin) {
+        let bits = network.prefix_len();
+        match network {
+            IpNet::V4(v4) => self.v4.push(Entry { first: v4.network().to_bits(), bits, accept, text, line }),
+            IpNet::V6(v6) => self.v6.push(Entry { first: v6.network().to_bits(), bits, accept, text, line }),
+        }
+    }
+
+    /// Puts them in order, and says which decide nothing because they are both accepted and refused.
+    pub(crate) fn sort(&mut self, mut report: impl FnMut(Conflict)) {
+        let address = |bits: u32| IpAddr::from(Ipv4Addr::from_bits(bits));
+        sort(&mut self.v4, |one, other| report(conflict(address(one.first), one, other)));
+        let address = |bits: u128| IpAddr::from(Ipv6Addr::from_bits(bits));
+        sort(&mut self.v6, |one, other| report(conflict(address(one.first), one, other)));
+    }
+
+    /// The table of what is in order and without conflicts. A source in no network is accepted when `otherwise` is.
+    pub(crate) fn into_list(self, otherwise: bool) -> AccessList {
+        let networks = distinct(&self.v4) + distinct(&self.v6);
+        AccessList { v4: Ranges::of(&self.v4, otherwise), v6: Ranges::of(&self.v6, otherwise), networks }
+    }
 }
 
 impl AccessList {
     /// The longest network that holds a source decides; a source in none is accepted when `allow` is empty. No network
     /// may be in both, which is for the configuration to see to.
     pub fn new(allow: &[IpNet], deny: &[IpNet]) -> Self {
-        let otherwise = allow.is_empty();
-        let networks = || {
-            let allowed = allow.iter().map(|network| (network, true));
-            allowed.chain(deny.iter().map(|network| (network, false)))
-        };
-        let v4 = networks().filter_map(|(network, accept)| match network {
-            IpNet::V4(v4) => {
-                Some(Range { first: v4.network().to_bits().into(), last: v4.broadcast().to_bits().into(), accept })
-            }
-            IpNet::V6(_) => None,
-        });
-        let v6 = networks().filter_map(|(network, accept)| match network {
-            IpNet::V4(_) => None,
-            IpNet::V6(v6) => Some(Range { first: v6.network().to_bits(), last: v6.broadcast().to_bits(), accept }),
-        });
-        let (first, at) = changes(v4.collect(), otherwise, u32::MAX.into());
-        // Every bound of an IPv4 range fits: the ranges were made from 32 bits.
-        let v4 = Changes { first, at: at.iter().map(|&change| change as u32).collect() };
-        let (first, at) = changes(v6.collect(), otherwise, u128::MAX);
-        Self { v4, v6: Changes { first, at: at.into() } }
+        let mut networks = Networks::default();
+        let nowhere = Origin { text: 0, line: 0 };
+        allow.iter().for_each(|network| networks.push(*network, true, nowhere));
+        deny.iter().for_each(|network| networks.push(*network, false, nowhere));
+        networks.sort(|_| {});
+        networks.into_list(allow.is_empty())
     }
 
     /// Whether datagrams of `source` are accepted. An IPv4 address is IPv4 also in IPv6 clothes.
@@ -73,36 +88,49 @@ impl AccessList {
             IpAddr::V6(v6) => self.v6.accepts(v6.to_bits()),
         }
     }
+
+    /// The same, but for one source that is accepted.
+    pub fn also_accepting(&self, source: IpAddr) -> Self {
+        let mut list = self.clone();
+        match source.to_canonical() {
+            IpAddr::V4(v4) => list.v4 = self.v4.also_accepting(v4.to_bits()),
+            IpAddr::V6(v6) => list.v6 = self.v6.also_accepting(v6.to_bits()),
+        }
+        list
+    }
+
+    /// How many networks it was made of.
+    pub fn networks(&self) -> usize {
+        self.networks
+    }
+
+    /// What it takes of memory.
+    pub fn bytes(&self) -> usize {
+        self.v4.bytes() + self.v6.bytes()
+    }
 }
 
-/// Where the answer changes on the way from address 0 to `highest`, and the answer there. An inner range decides over
-/// an outer.
-fn changes(mut ranges: Vec<Range>, otherwise: bool, highest: u128) -> (bool, Vec<u128>) {
-    // Outer before inner where both begin at one address.
-    ranges.sort_by_key(|range| (range.first, u128::MAX - range.last));
-    let mut steps = vec![(0, otherwise)];
-    let mut open: Vec<Range> = Vec::new();
-    for range in ranges {
-        while let Some(done) = open.pop_if(|outer| outer.last < range.first) {
-            steps.push((done.last + 1, open.last().map_or(otherwise, |outer| outer.accept)));
-        }
-        steps.push((range.first, range.accept));
-        open.push(range);
-    }
-    while let Some(done) = open.pop() {
-        if done.last < highest {
-            steps.push((done.last + 1, open.last().map_or(otherwise, |outer| outer.accept)));
+/// Outer before inner, and of equal ones what is accepted last. `report` gets those that are refused and accepted, each
+/// once.
+fn sort<T: Number>(entries: &mut [Entry<T>], mut report: impl FnMut(&Entry<T>, &Entry<T>)) {
+    entries.sort_unstable_by_key(|entry| (entry.first, entry.bits, entry.accept, entry.text, entry.line));
+    for pair in entries.windows(2) {
+        let is_same = (pair[0].first, pair[0].bits) == (pair[1].first, pair[1].bits);
+        if is_same && pair[0].accept != pair[1].accept {
+            report(&pair[0], &pair[1]);
         }
     }
-    // Of several steps at one address the last holds.
-    let mut answers: Vec<(u128, bool)> = Vec::with_capacity(steps.len());
-    for step in steps {
-        answers.pop_if(|before| before.0 == step.0);
-        answers.push(step);
-    }
-    let first = answers[0].1;
-    let turns = answers.windows(2).filter(|pair| pair[0].1 != pair[1].1).map(|pair| pair[1].0);
-    (first, turns.collect())
+}
+
+fn conflict<T>(address: IpAddr, denied: &Entry<T>, allowed: &Entry<T>) -> Conflict {
+    let origin = |entry: &Entry<T>| Origin { text: entry.text, line: entry.line };
+    let network = IpNet::new_assert(address, denied.bits);
+    Conflict { network, allowed: origin(allowed), denied: origin(denied) }
+}
+
+/// How many of what is in order differ.
+fn distinct<T: Number>(entries: &[Entry<T>]) -> usize {
+    entries.chunk_by(|one, other| (one.first, one.bits) == (other.first, other.bits)).count()
 }
 
 #[cfg(test)]

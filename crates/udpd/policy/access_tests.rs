@@ -157,5 +157,113 @@ fn whole_families_and_their_last_addresses_are_ranges_like_any_other() {
 #[test]
 fn what_changes_nothing_is_not_kept() {
     let access = list(&["10.0.0.0/8", "10.1.0.0/16", "11.0.0.0/8"], &[]);
-    assert_eq!(access.v4.at.as_ref(), [0x0a00_0000, 0x0c00_0000], "two neighbours and a child are one range");
+    assert_eq!(access.v4.turns.as_ref(), [0x0a00_0000, 0x0c00_0000], "two neighbours and a child are one range");
+}
+
+/// Turns as lists have them: anywhere, in one corner, side by side, at the ends.
+fn turns_of<T: Number>(noise: &mut Noise, address: impl Fn(&mut Noise) -> T) -> Vec<T> {
+    let count = [0, 1, 2, 3, 64, 5000][noise.below(6) as usize];
+    let mut turns: Vec<T> = (0..count).map(|_| address(noise)).filter(|turn| *turn != T::ZERO).collect();
+    turns.sort();
+    turns.dedup();
+    turns
+}
+
+/// Holds what is found by the index against a search through all turns, at each turn and beside it.
+fn check_index<T: Number>(noise: &mut Noise, turns: &[T], address: impl Fn(&mut Noise) -> T, before: impl Fn(T) -> T) {
+    let otherwise = noise.below(2) == 0;
+    let ranges = Ranges::with_index(otherwise, turns.into());
+    let beside = turns.iter().flat_map(|turn| [*turn, before(*turn), turn.next().unwrap_or(T::ZERO)]);
+    let sources: Vec<T> = beside.chain((0..100).map(|_| address(noise))).collect();
+    for source in sources {
+        let passed = turns.partition_point(|turn| *turn <= source);
+        assert_eq!(ranges.accepts(source), otherwise == passed.is_multiple_of(2), "{source:?} in {turns:?}");
+        // It copies all of them.
+        if turns.len() > 64 && noise.below(500) > 0 {
+            continue;
+        }
+        let with = ranges.also_accepting(source);
+        assert!(with.accepts(source));
+        let neighbours = [before(source), source.next().unwrap_or(T::ZERO)];
+        for other in neighbours.into_iter().filter(|other| *other != source) {
+            assert_eq!(with.accepts(other), ranges.accepts(other), "{other:?} beside {source:?}");
+        }
+    }
+}
+
+#[test]
+fn the_index_finds_what_a_search_through_all_finds() {
+    for seed in 0..200 {
+        let noise = &mut Noise(seed);
+        let (base, spread) = (noise.next() as u32, noise.below(33) as u32);
+        let v4 = |noise: &mut Noise| match noise.below(20) {
+            0 => noise.next() as u32,
+            1 => u32::MAX,
+            _ => base ^ (noise.next() as u32).checked_shr(spread).unwrap_or(0),
+        };
+        let turns = turns_of(noise, v4);
+        check_index(noise, &turns, v4, |address| address.wrapping_sub(1));
+        let wide = |noise: &mut Noise| u128::from(noise.next()) << 64 | u128::from(noise.next());
+        let (base, spread) = (wide(noise), noise.below(129) as u32);
+        let v6 = |noise: &mut Noise| match noise.below(20) {
+            0 => wide(noise),
+            1 => u128::MAX,
+            _ => base ^ wide(noise).checked_shr(spread).unwrap_or(0),
+        };
+        let turns = turns_of(noise, v6);
+        check_index(noise, &turns, v6, |address| address.wrapping_sub(1));
+    }
+}
+
+#[test]
+fn lists_that_lie_in_one_corner_or_end_at_an_end_answer_as_the_model() {
+    for seed in 0..40 {
+        let mut noise = Noise(100 + seed);
+        let (top, mut lists) = (seed % 2 == 0, [Vec::new(), Vec::new()]);
+        let mut taken = std::collections::BTreeSet::new();
+        let address = |noise: &mut Noise| {
+            let low = noise.next() as u32 & 0xfff;
+            IpAddr::V4(Ipv4Addr::from_bits(if top { u32::MAX - low } else { low }))
+        };
+        for _ in 0..noise.below(300) {
+            let bits = (32 - noise.below(13)) as u8;
+            let network = (masked(address(&mut noise), bits), bits);
+            if taken.insert(network) {
+                lists[noise.below(2) as usize].push(network);
+            }
+        }
+        let networks = |list: &[(IpAddr, u8)]| -> Vec<IpNet> {
+            list.iter().map(|&(address, bits)| IpNet::new(address, bits).expect("a network")).collect()
+        };
+        let access = AccessList::new(&networks(&lists[0]), &networks(&lists[1]));
+        assert_eq!(access.networks(), taken.len());
+        for low in 0..0x1010 {
+            let source = IpAddr::V4(Ipv4Addr::from_bits(if top { u32::MAX - low } else { low }));
+            assert_eq!(access.accepts(source), slow(&lists[0], &lists[1], source), "{source} with seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn one_source_more_is_one_source_more() {
+    let access = list(&["10.0.0.0/8"], &["10.1.0.0/16"]);
+    let with = access.also_accepting(ip("::ffff:10.1.2.3"));
+    assert!(with.accepts(ip("10.1.2.3")));
+    for source in ["10.1.2.2", "10.1.2.4", "11.0.0.0"] {
+        assert!(!with.accepts(ip(source)), "{source}");
+    }
+    assert!(access.also_accepting(ip("2001:db8::1")).accepts(ip("2001:db8::1")));
+    assert!(list(&["10.0.0.0/8"], &[]).also_accepting(ip("255.255.255.255")).accepts(ip("255.255.255.255")));
+}
+
+#[test]
+fn half_a_million_networks_take_a_few_bytes_each() {
+    // Every second network of 4,096 addresses, so that nothing can be joined.
+    let deny: Vec<IpNet> = (0..500_000_u32)
+        .map(|number| IpNet::from(ipnet::Ipv4Net::new_assert(Ipv4Addr::from_bits(number << 13), 20)))
+        .collect();
+    let access = AccessList::new(&[], &deny);
+    assert_eq!(access.networks(), 500_000);
+    assert!(access.bytes() < 500_000 * 8 + 300_000, "{}", access.bytes());
+    assert!(!access.accepts(ip("0.0.1.0")) && access.accepts(ip("0.0.16.0")));
 }

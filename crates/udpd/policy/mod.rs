@@ -10,8 +10,10 @@
 
 mod access;
 mod limiter;
+pub(crate) mod lists;
 mod offences;
 mod proxy;
+mod ranges;
 mod settings;
 
 use std::sync::Arc;
@@ -23,6 +25,7 @@ use crate::capture::headers;
 use crate::ledger::tables::ListenerDropped;
 
 pub use access::AccessList;
+pub(crate) use access::{Networks, Origin};
 pub use limiter::{RateLimiter, TABLE_BYTES};
 pub use offences::{NAMED_MAX, Offence, Offences, Others};
 pub use proxy::Unwrapper;

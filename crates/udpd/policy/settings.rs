@@ -1,24 +1,61 @@
-//! `allow`, `deny`, `rate_limit` and `proxy_protocol`: as they may be written.
+//! `allow`, `deny`, their files, `rate_limit` and `proxy_protocol`: as they may be written.
 //!
 //! What is unclear is refused rather than guessed: an address without a length may be meant as that one host or as the
 //! whole network it begins, and one with bits behind its length is a slip in either.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+use std::sync::Arc;
 
 use ipnet::{IpNet, ip_mask_to_prefix};
 
+use super::access::AccessList;
+use crate::os::paths;
 use crate::settings::kinds::{Count, Inner, List, Words};
-use crate::settings::{Field, Findings, Key, Kind, settings};
+use crate::settings::{Field, Findings, Key, Kind, Settings, settings};
 use crate::text::advice::Advice;
 
+/// Who may send: the longest prefix decides. No network is both accepted and refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Access {
+    pub allow: Vec<IpNet>,
+    pub deny: Vec<IpNet>,
+    pub allow_files: Vec<String>,
+    pub deny_files: Vec<String>,
+    /// What all of them say together, once the files have been read. None where nothing is written.
+    pub list: Option<Arc<AccessList>>,
+}
+
 settings! {
-    /// `allow` and `deny`: the longest prefix decides. No network is in both.
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct Access {
+    for Access {
         /// Networks to accept. Empty = everybody who is not denied.
         allow: Vec<IpNet> = [] like ["10.0.0.0/8"], List(parse_network);
         /// Networks to refuse.
         deny: Vec<IpNet> = [] like ["10.9.0.0/16"], List(parse_network);
+        /// Files with more networks to accept, one by line.
+        allow_files: Vec<String> = [] like ["/etc/udpd/allow.list"], List(check_list_file);
+        /// Files with more networks to refuse, one by line.
+        deny_files: Vec<String> = [] like ["/etc/udpd/deny.list"], List(check_list_file);
+        .. list = None;
+    }
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        Settings::defaults()
+    }
+}
+
+impl Access {
+    /// Whether everybody is accepted because nothing is written.
+    pub fn is_open(&self) -> bool {
+        let Self { allow, deny, allow_files, deny_files, list: _ } = self;
+        allow.is_empty() && deny.is_empty() && allow_files.is_empty() && deny_files.is_empty()
+    }
+
+    /// The files that it names.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.allow_files.iter().chain(&self.deny_files).map(Path::new)
     }
 }
 
@@ -107,6 +144,12 @@ pub(crate) fn parse_network(text: &str) -> Result<IpNet, Advice> {
 }
 
 const EXAMPLE: &str = "write an address and a length, such as \"10.0.0.0/8\" or \"2001:db8::/32\"";
+
+/// The path of a list.
+fn check_list_file(text: &str) -> Result<String, Advice> {
+    // What comes back is what was written, which is text.
+    paths::check_file(text).map(|path| path.display().to_string())
+}
 
 fn without_length(text: &str) -> Advice {
     if let Ok(address) = text.trim_matches(['[', ']']).parse::<IpAddr>() {

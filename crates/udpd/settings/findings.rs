@@ -57,9 +57,18 @@ impl<'t> Findings<'t> {
     }
 
     pub(crate) fn refuse(&mut self, place: &Place, advice: Advice) {
+        self.add(|findings| findings.problem(place, advice));
+    }
+
+    /// Adds a problem of a line of another file, which the value of `key` names.
+    pub(crate) fn refuse_line(&mut self, file: &str, line: usize, key: &str, Advice { what, cure }: Advice) {
+        self.add(|_| Problem { file: file.to_owned(), line, column: 1, key: key.to_owned(), what, cure });
+    }
+
+    fn add(&mut self, problem: impl FnOnce(&Self) -> Problem) {
         match self.problems.len() == Problems::SHOWN_MAX {
             true => self.omitted += 1,
-            false => self.problems.push(self.problem(place, advice)),
+            false => self.problems.push(problem(self)),
         }
     }
 

@@ -30,7 +30,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All problems of a file, in the order of the text. Never empty.
+/// All problems of a file and of those that it names, in the order of the text. Never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problems {
     list: Vec<Problem>,
@@ -41,9 +41,16 @@ impl Problems {
     /// More than this many help nobody; the rest is only counted.
     pub const SHOWN_MAX: usize = 100;
 
-    /// Sorts `list` by place. `omitted` is how many more there were.
+    /// Sorts `list` by place, file by file as they come. `omitted` is how many more there were.
     pub fn new(mut list: Vec<Problem>, omitted: usize) -> Self {
-        list.sort_by(|a, b| (a.line, a.column, &a.key).cmp(&(b.line, b.column, &b.key)));
+        let mut files: Vec<String> = Vec::new();
+        for problem in &list {
+            if !files.contains(&problem.file) {
+                files.push(problem.file.clone());
+            }
+        }
+        let file = |problem: &Problem| files.iter().position(|file| *file == problem.file);
+        list.sort_by(|a, b| (file(a), a.line, a.column, &a.key).cmp(&(file(b), b.line, b.column, &b.key)));
         Self { list, omitted }
     }
 

@@ -51,6 +51,11 @@ pub trait SinkSettings: Any + fmt::Debug + Send + Sync {
         None
     }
 
+    /// The same with records in this format; none where it writes none.
+    fn in_format(&self, _format: Format) -> Option<AnySettings> {
+        None
+    }
+
     /// The sinks that this one stands for, where it is short for several, each with what its name has besides.
     fn split(&self) -> Vec<(String, AnySettings)> {
         Vec::new()

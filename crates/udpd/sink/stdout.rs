@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::contract::{Feeders, Sink};
 use super::outbox::{self, Destination, Outbox};
-use super::settings::{Differs, Needs, Opened, Opening, SinkSettings, Target};
+use super::settings::{AnySettings, Differs, Needs, Opened, Opening, SinkSettings, Target};
 use super::written::{Scheme, WrittenSink};
 use crate::exit::{ExitCode, Failure};
 use crate::format::Format;
@@ -53,6 +53,10 @@ impl SinkSettings for StdoutSettings {
 
     fn records_drops(&self) -> bool {
         self.format.records_drops()
+    }
+
+    fn in_format(&self, format: Format) -> Option<AnySettings> {
+        Some(Arc::new(Self { format }))
     }
 
     fn memory_bytes(&self, consumers: usize, _: usize) -> usize {

@@ -152,6 +152,8 @@ pub(in crate::commands) fn reaches(config: &Config, plan: &Plan, file: Option<&P
     let main = Reach { read: kernel(), write: own.into_iter().filter_map(beside).collect(), connects: false };
     let token = with_behind_link(daemon.metrics_token_file.as_deref());
     let windows = Reach { read: kernel().into_iter().chain(token).collect(), ..Reach::default() };
+    let lists = config.listeners.iter().flat_map(|listener| listener.access.files());
+    let lists = lists.flat_map(|path| with_behind_link(Some(path)));
     let mut keepers = Reach::default();
     // Whoever manages the network makes links of these.
     let of_the_resolver = OF_THE_RESOLVER.iter().flat_map(|path| with_behind_link(Some(Path::new(path))));
@@ -171,7 +173,7 @@ pub(in crate::commands) fn reaches(config: &Config, plan: &Plan, file: Option<&P
     let connects = looks_up(config);
     let of_brokers = broker_clients.read.iter().filter(|_| connects);
     let maker = Reach {
-        read: windows.read.iter().chain(of_brokers).cloned().chain(own_file).collect(),
+        read: windows.read.iter().chain(of_brokers).cloned().chain(own_file).chain(lists).collect(),
         write: keepers.write.clone(),
         connects,
     };

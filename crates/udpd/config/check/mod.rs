@@ -7,6 +7,7 @@ mod addresses;
 mod af_xdp;
 mod dedicated;
 mod listeners;
+mod lists;
 mod multicast;
 mod own_files;
 pub(crate) mod relay;
@@ -36,6 +37,7 @@ pub(crate) fn validate(mut parts: Parts<'_>, host: &Host, findings: &mut Finding
         listeners::check(section, host, findings);
         section.settings.sinks = listeners::resolve_sinks(section, &names, parts.complete, findings);
     }
+    lists::read(&mut parts.listeners, host, findings);
     listeners::check_names(&parts.listeners, findings);
     addresses::check_overlaps(&parts.listeners, findings);
     af_xdp::check(&parts.listeners, findings);

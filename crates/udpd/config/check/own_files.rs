@@ -1,5 +1,5 @@
-//! The daemon's own files must be neither each other nor what a sink writes: a sink that appends datagrams to the
-//! configuration would have the next start refused, and a ledger in place of a log would replace it.
+//! The daemon's own files and its lists must be neither each other nor what a sink writes: a sink that appends
+//! datagrams to the configuration would have the next start refused, and a ledger in place of a log would replace it.
 //!
 //! Two paths lead to the same file when they are spelled the same, when the directories above them are the same by
 //! whatever links, or when both are there and are one file under two names.
@@ -28,6 +28,8 @@ pub(crate) fn check(parts: &Parts<'_>, daemon: &Daemon, feeders: &Feeders<'_>, f
     if let (Some(socket), false) = (&daemon.control_socket.value, daemon.control_socket.written) {
         taken.push(claim(socket, "the control socket"));
     }
+    let listed = parts.listeners.iter().flat_map(|section| section.settings.access.files());
+    taken.extend(listed.map(|path| claim(path, "a list of networks")));
     let mut written = Vec::new();
     for (index, part) in parts.sinks.iter().enumerate() {
         let (Some(sink), Some(path)) = (&part.sink, part.written.place("path")) else { continue };
@@ -144,6 +146,13 @@ mod tests {
         }
         assert_eq!(said("in.toml", &with_sink("%H.toml"), |_| ()), "accepted");
         assert_eq!(said("in.toml", &with_sink("new/{listener}.log"), |_| ()), "accepted");
+    }
+
+    #[test]
+    fn no_sink_writes_into_a_list_of_networks() {
+        let listed = with_sink("deny").replace("[[listener]]\n", "[[listener]]\ndeny_files = [\"@DIR@/deny\"]\n");
+        let said = said("in.toml", &listed, |directory| fs::write(directory.join("deny"), "").expect("written"));
+        assert!(said.contains(": sink.out.path: the same path is a list of networks"), "{said}");
     }
 
     #[test]

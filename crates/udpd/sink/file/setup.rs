@@ -1,6 +1,7 @@
 //! From what is written of a sink of type `file` to an open one.
 
 use std::io;
+use std::sync::Arc;
 
 use nix::errno::Errno;
 
@@ -20,8 +21,8 @@ impl WrittenSink for FileSettings {
     const NAME: &'static str = "file";
     const SCHEMES: &'static [Scheme] = &[
         Scheme { name: "file", form: "file:PATH", read: |uri| one_file(uri, Format::Lines) },
-        Scheme { name: "jsonl", form: "jsonl:PATH", read: |uri| one_file(uri, Format::Jsonl) },
-        Scheme { name: "pcapng", form: "pcapng:PATH (or pcapng:-)", read: capture },
+        Scheme { name: "jsonl", form: "jsonl:PATH (or jsonl:-)", read: |uri| file_or_stream(uri, Format::Jsonl) },
+        Scheme { name: "pcapng", form: "pcapng:PATH (or pcapng:-)", read: |uri| file_or_stream(uri, Format::Pcapng) },
     ];
 
     fn check(&self, written: &Written<'_>, findings: &mut Findings<'_>) {
@@ -38,10 +39,11 @@ fn one_file(uri: &Uri<'_>, format: Format) -> Result<AnySettings, Failure> {
     Ok(FileSettings { format, rotate: Rotate::NEVER, ..FileSettings::new(path) }.finished())
 }
 
-fn capture(uri: &Uri<'_>) -> Result<AnySettings, Failure> {
+/// A scheme that is a format means standard output where it names no file: `pcapng:- | tshark -r -`.
+fn file_or_stream(uri: &Uri<'_>, format: Format) -> Result<AnySettings, Failure> {
     match uri.rest {
-        "-" => Ok(StdoutSettings { format: Format::Pcapng }.finished()),
-        _ => one_file(uri, Format::Pcapng),
+        "-" | "" => Ok(StdoutSettings { format }.finished()),
+        _ => one_file(uri, format),
     }
 }
 
@@ -56,6 +58,10 @@ impl SinkSettings for FileSettings {
 
     fn records_drops(&self) -> bool {
         self.format.records_drops()
+    }
+
+    fn in_format(&self, format: Format) -> Option<AnySettings> {
+        Some(Arc::new(Self { format, ..self.clone() }))
     }
 
     fn memory_bytes(&self, _: usize, files: usize) -> usize {

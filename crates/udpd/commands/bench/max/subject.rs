@@ -4,13 +4,14 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use steer::plan::Request;
 
-use crate::config::{Config, Daemon, Host, Lanes, Listener, Multicast, Spread, Steer};
+use crate::config::{Arguments, Config, Daemon, Host, Lanes, Listener, Multicast, Spread, Steer};
 use crate::exit::{ExitCode, Failure};
-use crate::policy::{Access, Limit, Proxies, RATE_LIMIT_MAX};
+use crate::policy::{Limit, Proxies, RATE_LIMIT_MAX};
 use crate::settings::Chosen;
 
 /// A pipeline to be measured, and what was changed for it.
@@ -26,7 +27,7 @@ impl Subject {
     /// A default listener and the sink of a URI.
     pub(super) fn of_uri(uri: &str) -> Result<Self, Failure> {
         // The address is replaced; nobody has written it, so nobody has to be told.
-        let subject = Self::of(Config::from_arguments("127.0.0.1:1", uri, None, None)?, None, Vec::new())?;
+        let subject = Self::of(Config::from_arguments(&Arguments::new("127.0.0.1:1", uri))?, None, Vec::new())?;
         Ok(Self { changed: Vec::new(), ..subject })
     }
 
@@ -80,10 +81,13 @@ fn move_to_loopback(listener: &mut Listener, changed: &mut Vec<String>) {
         changed.push("it joins no multicast group".to_owned());
     }
     let own = IpNet::from(IpAddr::from(Ipv4Addr::LOCALHOST));
-    if listener.access != Access::default() {
+    if !listener.access.is_open() {
         listener.access.deny.retain(|network| *network != own);
         listener.access.allow.retain(|network| *network != own);
         listener.access.allow.push(own);
+        if let Some(list) = &mut listener.access.list {
+            *list = Arc::new(list.also_accepting(own.addr()));
+        }
         changed.push("allow includes 127.0.0.1, from which the bench sends".to_owned());
     }
     if listener.proxies != Proxies::default() {

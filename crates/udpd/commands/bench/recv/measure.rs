@@ -14,7 +14,7 @@ use super::report::{Collector, Progress, Report};
 use super::timeline;
 use super::tracker::{Shared, Tracker, TrackerSink};
 use crate::commands::bench::machine::Usage;
-use crate::config::{Config, EngineKind, Sink, Timestamps};
+use crate::config::{Arguments, Config, EngineKind, Sink, Timestamps};
 use crate::endpoint::control::Neighbours;
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::{Crew, Event};
@@ -76,7 +76,8 @@ impl Task {
     /// The configuration of a daemon that does this, but for its sink. What a task has no field for can be changed in
     /// it before [`run_with`].
     pub fn config(&self) -> Result<Config, Failure> {
-        let mut config = Config::from_arguments(&self.listen, "null:", self.lanes, None)?;
+        let mut config =
+            Config::from_arguments(&Arguments { lanes: self.lanes, ..Arguments::new(&self.listen, "null:") })?;
         let listener = &mut config.listeners[0];
         listener.name = "bench".to_owned();
         listener.engine = self.engine;
