@@ -13,6 +13,9 @@ mod broker;
 mod pipeline;
 #[path = "kafka/said.rs"]
 mod said;
+#[cfg(feature = "kafka-tls")]
+#[path = "kafka/strangers.rs"]
+mod strangers;
 #[path = "kafka/topic.rs"]
 mod topic;
 
@@ -54,12 +57,16 @@ fn a_broker_that_is_restarted_twice_in_mid_stream_gets_everything_delivered_exac
     let _alone = alone();
     let Some(broker) = Broker::of_the_rig() else { return };
     broker.start();
-    let topic = "restarted";
-    let total = datagrams();
-    // A minute of stream at least, so that there is traffic before, between and after the restarts, and no faster than
-    // that the queue lasts through them.
-    let rate = (total / 60).clamp(1, 10_000);
-    let running = Running::start(&settings(broker.address(), topic, &[]));
+    let running = Running::start(&settings(broker.address(), "restarted", &[]));
+    // A minute of stream at least, so that there is traffic before, between and after the restarts.
+    past_two_restarts(&broker, running, "restarted", datagrams(), 60);
+}
+
+/// Sends so many datagrams, in so many seconds at least, past a restart in order and one by kill -9, and compares the
+/// ledger with the topic.
+fn past_two_restarts(broker: &Broker, running: Running, topic: &str, total: u64, seconds: u64) {
+    // No faster than that the queue lasts through them, whatever is asked of a long run.
+    let rate = (total / seconds).clamp(1, 10_000.max(total / 60));
     let loads: Vec<_> = (1..=SENDERS)
         .map(|sender| {
             let amount = Amount::Count(total / u64::from(SENDERS));

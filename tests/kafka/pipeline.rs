@@ -54,6 +54,16 @@ fn configuration(address: SocketAddr, lanes: usize, settings: &KafkaSettings, qu
     config
 }
 
+/// A listener that feeds nothing but a Kafka sink as somebody would write it.
+#[cfg(feature = "kafka-tls")]
+fn written(address: SocketAddr, keys: &str) -> Config {
+    let text = format!(
+        "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nlanes = 1\nreceive_buffer = \"8MiB\"\n\
+         sinks = [\"stream\"]\n[sink.stream]\ntype = \"kafka\"\n{keys}\n"
+    );
+    Config::parse(&text, "test", &Host::default()).unwrap_or_else(|problems| panic!("{problems}"))
+}
+
 /// A running pipeline.
 pub(crate) struct Running {
     pipeline: Pipeline,
@@ -72,7 +82,17 @@ impl Running {
     /// The same with a queue of so many bytes before the sink.
     pub(crate) fn start_with_queue(settings: &KafkaSettings, queue_bytes: Option<usize>) -> Self {
         let address = free_address();
-        let config = configuration(address, 1, settings, queue_bytes);
+        Self::of(configuration(address, 1, settings, queue_bytes), address)
+    }
+
+    /// Starts one whose Kafka sink, the only one, has these keys.
+    #[cfg(feature = "kafka-tls")]
+    pub(crate) fn start_written(keys: &str) -> Self {
+        let address = free_address();
+        Self::of(written(address, keys), address)
+    }
+
+    fn of(config: Config, address: SocketAddr) -> Self {
         let (crew, inbox) = Crew::new();
         let plan = plan::make(&config, &Default::default()).expect("a plan");
         let pipeline = Pipeline::start(&config, &plan, Instant::now(), &crew).expect("the pipeline starts");

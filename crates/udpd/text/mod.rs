@@ -2,6 +2,7 @@
 
 pub(crate) mod address;
 pub mod advice;
+pub(crate) mod base64;
 pub mod calendar;
 pub(crate) mod roff;
 pub mod suggest;

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::security::Security;
+
 /// The most bytes of messages that wait in the library for each consumer, unless `properties` say otherwise.
 pub(super) const QUEUE_KIBIBYTES: usize = 64 * 1024;
 
@@ -18,6 +20,9 @@ pub struct KafkaSettings {
     pub key_by_source: bool,
     /// How many replicas have a datagram before it counts as delivered: `all`, or a number.
     pub acks: String,
+    /// The library's name for how batches are compressed.
+    pub compression: &'static str,
+    pub security: Security,
     /// Handed to the library as they are.
     pub properties: Vec<(String, String)>,
 }
@@ -26,7 +31,8 @@ impl KafkaSettings {
     /// Settings of which only brokers and topic are written.
     pub fn new(brokers: impl Into<String>, topic: impl Into<String>) -> Self {
         let (brokers, topic, acks) = (brokers.into(), topic.into(), "all".to_owned());
-        Self { brokers, topic, key_by_source: true, acks, properties: Vec::new() }
+        let (security, properties) = (Security::default(), Vec::new());
+        Self { brokers, topic, key_by_source: true, acks, compression: "none", security, properties }
     }
 
     /// The most bytes and messages that wait in the library for each consumer; 0 messages is no limit of their own.
@@ -51,6 +57,8 @@ impl fmt::Debug for KafkaSettings {
             .field("topic", &self.topic)
             .field("key_by_source", &self.key_by_source)
             .field("acks", &self.acks)
+            .field("compression", &self.compression)
+            .field("security", &self.security)
             .field("properties", &properties)
             .finish()
     }
