@@ -245,13 +245,13 @@ fn a_wrong_kafka_sink_is_refused_by_check_before_anything_is_bound() {
         ),
         (format!("{right}\nacks = \"1\"\nproperties = {{ \"enable.idempotence\" = true }}"), "idempotence"),
         (
-            format!(
-                "{right}\n\
-                 [sink.k.properties]\n\
-                 \"security.protocol\" = \"SASL_PLAINTEXT\"\n\
-                 \"sasl.mechanism\" = \"SCRAM-SHA-256\""
-            ),
-            ":11:1: sink.k.properties.sasl.mechanism: \"SCRAM-SHA-256\": librdkafka refuses it: No provider",
+            format!("{right}\n[sink.k.properties]\n\"reconnect.backoff.ms\" = 9000"),
+            ":10:1: sink.k.properties.reconnect.backoff.ms: \"9000\": librdkafka refuses it: ",
+        ),
+        (format!("{right}\nsasl = \"PLAIN\""), ":9:8: sink.k.sasl: \"PLAIN\": needs username and password_file"),
+        (
+            format!("{right}\nsasl = \"PLAIN\"\nusername = \"u\"\npassword_file = \"/nonexistent\""),
+            ":11:17: sink.k.password_file: \"/nonexistent\": cannot read it: No such file",
         ),
     ] {
         let text = format!(

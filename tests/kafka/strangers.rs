@@ -2,11 +2,12 @@
 //! What is right delivers everything once; what is wrong is named once with its cause, and what is put right is taken.
 
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::broker::Broker;
-use crate::pipeline::Running;
+use crate::pipeline::{Running, written};
 use crate::util::daemon::{Daemon, free_address, udpd};
 use crate::util::ledger::{assert_closed, count, list};
 use crate::util::load::{Amount, Load};
@@ -53,10 +54,7 @@ fn with_certificate(broker: &Broker, certificate: &Path) -> String {
 
 /// A daemon of one listener and a Kafka sink with these keys.
 fn daemon(address: SocketAddr, keys: &str) -> Daemon {
-    Daemon::with_config(&format!(
-        "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nsinks = [\"stream\"]\n\
-         [sink.stream]\ntype = \"kafka\"\n{keys}"
-    ))
+    Daemon::with_config(&written(address, keys))
 }
 
 #[test]
@@ -138,7 +136,8 @@ fn a_wrong_password_and_an_old_token_are_named_once_and_a_new_token_is_taken_wit
     write_token(&token, "edge-3", 3600);
     late.wait("the new token", |sink| count(sink, "delivered") == sent_late);
     stranger.wait("the end of its datagrams", |sink| count(&sink["dropped"], "sink_error") == sent);
-    assert_eq!(said::count("invalid credentials"), 1, "once, with the cause, however often it was tried");
+    assert_eq!(said::count("do not let udpd in: sasl_ssl://"), 1, "once, however often it was tried");
+    assert_eq!(said::count("invalid credentials"), 2, "and once by the library");
     assert_eq!(said::count("its token expired at "), 1);
     assert_eq!(said::count("no broker of "), 0, "brokers answer");
     assert_eq!(said::count("a broker of "), 1, "the end of what was wrong is said");
@@ -179,27 +178,34 @@ fn a_certificate_of_ours_that_has_expired_is_named_and_a_reload_takes_the_renewe
     let keys = tls(&broker, "MUTUAL", "own", &with_certificate(&broker, &own));
 
     let running = Running::start_written(&keys);
-    let sent = send(running.address(), FEW);
+    let waiting = send(running.address(), FEW);
     running.wait("the cause", |_| said::count("refuse the certificate of udpd: ") == 1);
+    running.wait("all of it to wait", |sink| count(sink, "in_flight") == waiting);
     assert_eq!(said::count(" has expired: it was valid until Feb  1 00:00:00 2020 GMT; check it"), 1);
-    assert_closed(&running.stop(), sent);
 
-    let address = free_address();
-    let daemon = daemon(address, &keys);
-    let (waiting, socket) = (send(address, FEW), daemon.control_socket());
-    daemon.stats_when("all of it to wait", |ledger| count(&ledger["listeners"][0]["sinks"][0], "in_flight") == waiting);
     std::fs::copy(broker.file("udpd.pem"), &own).expect("renewed");
-    let reload = udpd(&["reload", "--socket", socket.to_str().expect("text")]);
-    assert!(reload.status.success(), "{}", String::from_utf8_lossy(&reload.stderr));
-    let after = send(address, FEW);
-    let ledger =
-        daemon.stats_when("what came after", |ledger| count(&ledger["listeners"][0]["sinks"][0], "delivered") == after);
-    let failed = count(&ledger["listeners"][0]["sinks"][0]["dropped"], "sink_error");
-    assert_eq!(failed, waiting, "what waited for brokers that do not let udpd in is failed by a reload, and counted");
-    let ended = daemon.terminate();
-    assert_closed(&ended.ledger, waiting + after);
+    let running = running.reload_written(&keys);
+    let after = send(running.address(), FEW);
+    running.wait("what came after", |sink| count(sink, "delivered") == after);
+    // What waited for brokers that do not let udpd in is failed by a reload, and counted.
+    running.wait("the end of the others", |sink| count(&sink["dropped"], "sink_error") == waiting);
+    assert_eq!(said::count(&format!("no broker acknowledged {waiting} datagrams")), 1);
+    assert_closed(&running.stop(), waiting + after);
+    topic::read(broker.address(), "own").assert_exactly_once_in_order(after);
+}
+
+#[test]
+fn a_certificate_of_ours_that_has_expired_is_a_warning_of_check() {
+    let Some(broker) = Broker::of_the_rig() else { return };
+    let directory = tempfile::tempdir().expect("a directory");
+    let keys = tls(&broker, "MUTUAL", "own", &with_certificate(&broker, &broker.file("udpd-expired.pem")));
+    let file = directory.path().join("udpd.toml");
+    std::fs::write(&file, written(free_address(), &keys)).expect("written");
+    let check = udpd(&["check", "-c", file.to_str().expect("text")]);
+    let said = String::from_utf8_lossy(&check.stdout) + String::from_utf8_lossy(&check.stderr);
+    assert!(check.status.success(), "{said}");
     let warning = "sink.stream.tls_certificate_file: the certificate of \"udpd\"";
-    assert_eq!(ended.stderr.matches(warning).count(), 1, "the start warns of it: {}", ended.stderr);
+    assert_eq!(said.matches(warning).count(), 1, "{said}");
 }
 
 #[test]
@@ -210,6 +216,7 @@ fn a_password_that_is_put_right_is_taken_by_a_reload() {
     let directory = tempfile::tempdir().expect("a directory");
     let password = directory.path().join("password");
     std::fs::write(&password, "not the right one").expect("written");
+    std::fs::set_permissions(&password, std::fs::Permissions::from_mode(0o644)).expect("set");
     let keys = tls(&broker, "SECRET", "put-right", &with_password("PLAIN", &password));
     let address = free_address();
     let daemon = daemon(address, &keys);
@@ -220,7 +227,10 @@ fn a_password_that_is_put_right_is_taken_by_a_reload() {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let same = reload();
-    std::fs::copy(broker.file("password"), &password).expect("put right");
+    // As everybody replaces a file: another one takes its name.
+    let right = directory.path().join("right");
+    std::fs::copy(broker.file("password"), &right).expect("copied");
+    std::fs::rename(&right, &password).expect("put right");
     assert_ne!(reload(), same, "another password is another sink");
     let sent = send(address, FEW);
     daemon.stats_when("delivery", |ledger| count(&ledger["listeners"][0]["sinks"][0], "delivered") == sent);

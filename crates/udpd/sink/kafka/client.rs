@@ -15,8 +15,8 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer, PurgeConfig};
 use super::context::Context;
 use super::hidden::Hidden;
 use super::library;
-use super::security::Purpose;
 use super::settings::{KafkaError, KafkaSettings};
+use super::told::Purpose;
 #[cfg(feature = "kafka-tls")]
 use super::trust;
 use crate::ledger::Tallies;

@@ -9,8 +9,8 @@ use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::producer::BaseProducer;
 
-use super::security::Purpose;
 use super::settings::{KafkaError, KafkaSettings, QUEUE_KIBIBYTES, QUEUE_MESSAGES};
+use super::told::{self, Purpose};
 use super::topic;
 
 /// How long the library's pause between two attempts to connect grows, in milliseconds, unless `properties` say
@@ -117,7 +117,7 @@ pub(super) fn client_config(settings: &KafkaSettings, purpose: Purpose) -> Resul
     }
     config.set("bootstrap.servers", &settings.brokers).set("acks", &settings.acks);
     config.set("compression.codec", settings.compression);
-    for (name, _, value) in settings.security.properties(purpose)? {
+    for (name, _, value) in told::properties(&settings.security, purpose)? {
         config.set(name, value);
     }
     // The library reads every value before two of them are compared.
@@ -142,7 +142,7 @@ pub(super) fn refusal(settings: &KafkaSettings, error: rdkafka::error::KafkaErro
         }
         rdkafka::error::KafkaError::ClientCreation(reason) => {
             let refused = format!("librdkafka refuses it: {reason}");
-            let own = settings.security.properties(Purpose::Check).unwrap_or_default();
+            let own = told::properties(&settings.security, Purpose::Check).unwrap_or_default();
             match (culprit(&settings.properties, &reason), own.iter().find(|(name, ..)| names(&reason, name))) {
                 (Some((key, value)), _) => wrong_property(key, value, refused),
                 (None, Some((name, key, value))) => {

@@ -30,12 +30,14 @@
 mod client;
 #[cfg(feature = "kafka")]
 mod context;
+mod files;
 #[cfg(feature = "kafka")]
 mod hidden;
 #[cfg(feature = "kafka")]
 mod library;
 #[cfg(feature = "kafka")]
 mod record;
+#[cfg(feature = "kafka")]
 mod secrets;
 mod security;
 mod settings;
@@ -44,6 +46,8 @@ mod setup;
 mod sink;
 #[cfg(feature = "kafka")]
 mod token;
+#[cfg(feature = "kafka")]
+mod told;
 #[cfg(feature = "kafka")]
 mod topic;
 #[cfg(feature = "kafka-tls")]

@@ -1,9 +1,9 @@
 //! How udpd and the brokers know each other: TLS, and who udpd says that it is (SASL). What an operator writes of it,
-//! and what that is in the words of librdkafka.
+//! and whether that goes together.
 
 use std::path::{Path, PathBuf};
 
-use super::secrets::{self, Print};
+use super::files::{self, Print};
 use super::settings::KafkaError;
 use crate::settings::kinds::{Flag, Optional, Text, Words};
 use crate::settings::settings;
@@ -58,23 +58,23 @@ settings! {
         /// Whether to speak TLS to the brokers. Their certificates are verified, and that they are for their hosts.
         tls: bool = false, Flag;
         /// Certificates of the authorities that may vouch for brokers, as PEM; "" = those that the system trusts.
-        ca_file as tls_ca_file: Option<PathBuf> = "" like "/etc/udpd/kafka-ca.pem", Optional(secrets::check_path);
+        ca_file as tls_ca_file: Option<PathBuf> = "" like "/etc/udpd/kafka-ca.pem", Optional(files::check_path);
         /// The certificate that udpd shows to the brokers, as PEM, with those between it and the authority.
         certificate_file as tls_certificate_file: Option<PathBuf> = "" like "/etc/udpd/kafka.pem",
-            Optional(secrets::check_path);
+            Optional(files::check_path);
         /// The private key of that certificate, as PEM.
-        key_file as tls_key_file: Option<PathBuf> = "" like "/etc/udpd/kafka.key", Optional(secrets::check_path);
+        key_file as tls_key_file: Option<PathBuf> = "" like "/etc/udpd/kafka.key", Optional(files::check_path);
         /// The password of that key, where it has one.
         key_password_file as tls_key_password_file: Option<PathBuf> = "" like "/etc/udpd/kafka-key.password",
-            Optional(secrets::check_path);
+            Optional(files::check_path);
         /// How udpd says to the brokers who it is.
         sasl: Option<Sasl> = "none", MECHANISMS;
         /// Its name there.
         username: String = "" like "udpd", Text(|text| Ok::<_, Advice>(text.to_owned()));
         /// The password of that name: a file, or $CREDENTIALS_DIRECTORY/NAME for a credential of the service manager.
-        password_file: Option<PathBuf> = "" like "$CREDENTIALS_DIRECTORY/kafka", Optional(secrets::check_path);
+        password_file: Option<PathBuf> = "" like "$CREDENTIALS_DIRECTORY/kafka", Optional(files::check_path);
         /// The token of OAUTHBEARER: a file, or a credential, that is read again before the token expires.
-        token_file: Option<PathBuf> = "" like "/run/udpd/kafka.token", Optional(secrets::check_path);
+        token_file: Option<PathBuf> = "" like "/run/udpd/kafka.token", Optional(files::check_path);
         .. prints = Vec::new();
     }
 }
@@ -84,17 +84,6 @@ impl Default for Security {
         crate::settings::Settings::defaults()
     }
 }
-
-/// Whether a client is made that has to work, or only what is written is checked, for which a credential of another
-/// unit may stay unread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
-    Check,
-    Use,
-}
-
-/// A property of the library, the key of the sink for it, and its value.
-pub(super) type Property = (&'static str, &'static str, String);
 
 impl Security {
     /// With what the files hold now. The token is none of them, because it is read again by itself.
@@ -118,12 +107,13 @@ impl Security {
 
     /// The directories in which those files are found, also when somebody replaces one, or what a link leads to.
     pub(super) fn directories(&self) -> Vec<PathBuf> {
-        let places = self.files().filter_map(|(_, path)| secrets::located(path));
+        let places = self.files().filter_map(|(_, path)| files::located(path));
         let with_behind_link = places.flat_map(|place| [place.canonicalize().ok(), Some(place)]);
         with_behind_link.flatten().filter_map(|place| place.parent().map(Path::to_owned)).collect()
     }
 
     /// Which of the keys are written that a sink without any security has not.
+    #[cfg(feature = "kafka")]
     pub(crate) fn written(&self) -> Vec<&'static str> {
         let words = [("tls", self.tls), ("sasl", self.sasl.is_some()), ("username", !self.username.is_empty())];
         let words = words.into_iter().filter(|(_, written)| *written).map(|(key, _)| key);
@@ -189,7 +179,7 @@ impl Security {
     pub(super) fn doubts(&self) -> Vec<(&'static str, Advice)> {
         let is_secret = |key: &str| !matches!(key, "tls_ca_file" | "tls_certificate_file");
         let open = self.files().filter(|(key, _)| is_secret(key));
-        let mut doubts: Vec<_> = open.filter_map(|(key, path)| Some((key, secrets::doubt(path)?))).collect();
+        let mut doubts: Vec<_> = open.filter_map(|(key, path)| Some((key, files::doubt(path)?))).collect();
         if let (false, Some(sasl @ (Sasl::Plain | Sasl::OauthBearer))) = (self.tls, self.sasl) {
             let what = format!("without TLS {} shows its secret to whoever hears the network", sasl.name());
             doubts.push(("sasl", Advice::new(what, "write tls = true if the brokers have it")));
@@ -202,55 +192,10 @@ impl Security {
         }
         doubts
     }
-
-    /// What the library is told of it.
-    pub(super) fn properties(&self, purpose: Purpose) -> Result<Vec<Property>, KafkaError> {
-        let protocol = match (self.tls, self.sasl) {
-            (false, None) => return Ok(Vec::new()),
-            (true, None) => ("tls", "ssl"),
-            (false, Some(_)) => ("sasl", "sasl_plaintext"),
-            (true, Some(_)) => ("sasl", "sasl_ssl"),
-        };
-        let mut properties = vec![("security.protocol", protocol.0, protocol.1.to_owned())];
-        let files = [
-            ("ssl.ca.location", "tls_ca_file", &self.ca_file),
-            ("ssl.certificate.location", "tls_certificate_file", &self.certificate_file),
-            ("ssl.key.location", "tls_key_file", &self.key_file),
-        ];
-        for (name, key, path) in files {
-            let Some(path) = path else { continue };
-            // Without its place a credential cannot even be tried.
-            match secrets::located(path) {
-                Some(place) => properties.push((name, key, place.to_string_lossy().into_owned())),
-                None if purpose == Purpose::Check => {}
-                None => return wrong(key, path, secrets::NO_CREDENTIALS),
-            }
-        }
-        let secrets = [
-            ("ssl.key.password", "tls_key_password_file", &self.key_password_file),
-            ("sasl.password", "password_file", &self.password_file),
-        ];
-        for (name, key, path) in secrets {
-            let Some(path) = path else { continue };
-            match secrets::read(path) {
-                Ok(secret) => properties.push((name, key, secret)),
-                Err(_) if purpose == Purpose::Check && secrets::located(path).is_none() => {
-                    properties.push((name, key, "a credential of the unit".to_owned()));
-                }
-                Err(why) => return wrong(key, path, why),
-            }
-        }
-        if let Some(sasl) = self.sasl {
-            properties.push(("sasl.mechanisms", "sasl", sasl.name().to_owned()));
-        }
-        if !self.username.is_empty() {
-            properties.push(("sasl.username", "username", self.username.clone()));
-        }
-        Ok(properties)
-    }
 }
 
-fn wrong<T>(key: &str, value: impl AsRef<Path>, reason: impl Into<String>) -> Result<T, KafkaError> {
+/// A value of a key that is wrong.
+pub(super) fn wrong<T>(key: &str, value: impl AsRef<Path>, reason: impl Into<String>) -> Result<T, KafkaError> {
     let value = value.as_ref().to_string_lossy().into_owned();
     Err(KafkaError::Setting { key: key.to_owned(), value, reason: reason.into() })
 }

@@ -1,5 +1,4 @@
-//! What an operator writes of TLS and SASL is held against itself, becomes properties of the library, and shows no
-//! secret.
+//! What an operator writes of TLS and SASL is held against itself, and shows no secret.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -40,27 +39,9 @@ fn refused(security: &Security) -> (String, String) {
 }
 
 #[test]
-fn without_any_of_it_the_library_is_told_nothing() {
+fn without_any_of_it_nothing_is_wrong_or_in_doubt() {
     assert_eq!(Security::default().check(), Ok(()));
-    assert_eq!(Security::default().properties(Purpose::Use), Ok(Vec::new()));
     assert_eq!(Security::default().doubts(), Vec::new());
-}
-
-#[test]
-fn a_password_goes_from_its_file_to_the_library_and_nowhere_else() {
-    let desk = Desk::new();
-    let plain = desk.plain();
-    assert_eq!(plain.check(), Ok(()));
-    let told = plain.properties(Purpose::Use).expect("a password");
-    let told: Vec<_> = told.iter().map(|(name, key, value)| (*name, *key, value.as_str())).collect();
-    let expected = [
-        ("security.protocol", "sasl", "sasl_plaintext"),
-        ("sasl.password", "password_file", "hunter2"),
-        ("sasl.mechanisms", "sasl", "PLAIN"),
-        ("sasl.username", "username", "udpd"),
-    ];
-    assert_eq!(told, expected);
-    assert!(!format!("{plain:?} {:?}", plain.clone().with_prints()).contains("hunter2"));
 }
 
 #[test]
@@ -110,21 +91,6 @@ fn a_build_without_tls_names_the_feature_that_has_it() {
             }
         }
     }
-}
-
-#[test]
-fn a_password_that_cannot_be_read_is_an_error_and_a_credential_of_the_unit_is_one_only_for_the_unit() {
-    let desk = Desk::new();
-    let missing = Security { password_file: desk.path("missing"), ..desk.plain() };
-    for purpose in [Purpose::Check, Purpose::Use] {
-        let error = missing.properties(purpose).expect_err("no file");
-        assert!(error.key() == Some("password_file") && error.to_string().contains("No such file"), "{error}");
-    }
-    let credential = Some(PathBuf::from("$CREDENTIALS_DIRECTORY/kafka"));
-    let credential = Security { password_file: credential, ..desk.plain() };
-    assert!(credential.properties(Purpose::Check).is_ok());
-    let error = credential.properties(Purpose::Use).expect_err("no unit");
-    assert!(error.to_string().contains("LoadCredential="), "{error}");
 }
 
 #[test]

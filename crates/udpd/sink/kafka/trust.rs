@@ -16,7 +16,7 @@ use openssl::nid::Nid;
 use openssl::ssl::{Ssl, SslContext, SslMethod, SslVerifyMode};
 use openssl::x509::{X509, X509NameRef, X509Ref, X509VerifyResult};
 
-use super::secrets;
+use super::files;
 use crate::os::crew::{self, Crew};
 use crate::os::duty::Duty;
 
@@ -154,7 +154,7 @@ pub(super) fn valid_until(path: &Path) -> Option<String> {
 }
 
 fn of_file(path: &Path) -> Option<Vec<X509>> {
-    X509::stack_from_pem(&secrets::certificates(&secrets::located(path)?).ok()?).ok()
+    X509::stack_from_pem(&files::contents(&files::located(path)?, files::BYTES_MAX).ok()?).ok()
 }
 
 #[cfg(test)]
