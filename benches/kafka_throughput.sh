@@ -12,7 +12,7 @@ rounds=${ROUNDS:-5} seconds=${SECONDS_EACH:-20} size=${SIZE:-200} compression=${
 [ "${1:-}" != --quick ] || rounds=1 seconds=5
 
 profile=${KAFKA_BENCH_PROFILE:-release}
-cargo build --profile "$profile" --features kafka
+cargo build --profile "$profile" --features "${KAFKA_BENCH_FEATURES:-kafka}"
 tests/rigs/kafka_broker.sh --prepare
 target=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)
 built=$target/$profile

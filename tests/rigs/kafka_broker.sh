@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The Kafka sink against a real broker, which is fetched by Maven, run on free ports of loopback and ended again:
-# restarted twice in mid-stream (once in order, once by kill -9), down at the start, and a flush at the end; and over TLS
-# with a certificate, by password (PLAIN, SCRAM) and by token (OAUTHBEARER), with what has expired, is wrong, and is
+# restarted twice in mid-stream (once in order, once by kill -9), down at the start, and a flush at the end; and over
+# TLS with a certificate, by password (PLAIN, SCRAM) and by token (OAUTHBEARER), with what has expired, is wrong, and is
 # renewed. What the topics hold is compared with the ledger, record by record. LONG=1 sends 1,000,000 datagrams through
 # each pair of restarts; KAFKA_RIG_PROFILE=dev takes a debug build; with --prepare the broker is only fetched.
 set -euo pipefail

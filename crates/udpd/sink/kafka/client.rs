@@ -13,9 +13,10 @@ use rdkafka::error::{KafkaError as LibraryError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer, PurgeConfig};
 
 use super::context::Context;
+use super::error::KafkaError;
 use super::hidden::Hidden;
 use super::library;
-use super::settings::{KafkaError, KafkaSettings};
+use super::settings::KafkaSettings;
 use super::told::Purpose;
 #[cfg(feature = "kafka-tls")]
 use super::trust;
@@ -49,6 +50,7 @@ pub(super) type Record<'a> = BaseRecord<'a, [u8], [u8], usize>;
 pub(super) struct Client {
     producer: BaseProducer<Context>,
     /// Starts the thread that looks at a broker that is not trusted.
+    #[cfg_attr(not(feature = "kafka-tls"), expect(dead_code, reason = "without TLS everybody is trusted"))]
     crew: Crew,
     /// The name of the sink, for the log.
     name: String,

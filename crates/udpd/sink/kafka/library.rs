@@ -9,7 +9,8 @@ use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::producer::BaseProducer;
 
-use super::settings::{KafkaError, KafkaSettings, QUEUE_KIBIBYTES, QUEUE_MESSAGES};
+use super::error::KafkaError;
+use super::settings::{KafkaSettings, QUEUE_KIBIBYTES, QUEUE_MESSAGES};
 use super::told::{self, Purpose};
 use super::topic;
 

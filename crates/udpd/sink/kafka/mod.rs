@@ -19,9 +19,9 @@
 //! daemon stops does not see it, as the trait has no way to tell; the daemon waits for it as for any sink that
 //! takes nothing, and then counts what it has not settled as its failure. So the ledger closes either way.
 //!
-//! **Who is who.** Keys say how the brokers are known (TLS) and who udpd is (SASL); passwords stand in files. The library
-//! reads certificates once for each client, so a reload takes a changed file for a changed sink. A broker that refuses
-//! udpd, or that udpd does not trust, is named once with the cause, and tried again for as long as it takes.
+//! **Who is who.** Keys say how the brokers are known (TLS) and who udpd is (SASL); passwords stand in files. The
+//! library reads certificates once for each client, so a reload takes a changed file for a changed sink. A broker that
+//! refuses udpd, or that udpd does not trust, is named once with the cause, and tried again for as long as it takes.
 //!
 //! **A client that fails for good**, which an idempotent one does when a broker has lost messages that it acknowledged,
 //! is replaced by a new one. What was under way is failed; the daemon goes on.
@@ -30,6 +30,7 @@
 mod client;
 #[cfg(feature = "kafka")]
 mod context;
+mod error;
 mod files;
 #[cfg(feature = "kafka")]
 mod hidden;
@@ -55,5 +56,6 @@ mod trust;
 #[cfg(feature = "kafka")]
 mod voice;
 
+pub use error::KafkaError;
 pub use security::{Sasl, Security};
-pub use settings::{KafkaError, KafkaSettings};
+pub use settings::KafkaSettings;

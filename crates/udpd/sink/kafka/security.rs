@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use super::error::KafkaError;
 use super::files::{self, Print};
-use super::settings::KafkaError;
 use crate::settings::kinds::{Flag, Optional, Text, Words};
 use crate::settings::settings;
 use crate::text::advice::Advice;

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use toml::de::DeValue;
 
+use super::error::KafkaError;
 use super::security::Security;
-use super::settings::{KafkaError, KafkaSettings};
+use super::settings::KafkaSettings;
 #[cfg(feature = "kafka")]
 use super::{library, sink::KafkaSink};
 use crate::exit::{ExitCode, Failure};

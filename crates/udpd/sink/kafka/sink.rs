@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use super::client::{Client, Record};
+use super::error::KafkaError;
 use super::record;
-use super::settings::{KafkaError, KafkaSettings};
+use super::settings::KafkaSettings;
 use super::topic;
 use crate::handover::batch::LaneBatch;
 use crate::ledger::Tallies;

@@ -1,10 +1,10 @@
 //! What librdkafka is told of TLS and SASL: the keys of the sink as properties of the library, with the secrets that
 //! stand in files.
 
+use super::error::KafkaError;
 use super::files;
 use super::secrets;
 use super::security::{Security, wrong};
-use super::settings::KafkaError;
 
 /// Whether a client is made that has to work, or only what is written is checked, for which a credential of another
 /// unit may stay unread.

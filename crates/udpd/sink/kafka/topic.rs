@@ -1,6 +1,6 @@
 //! What the topic of a listener's datagrams is called: one name, or one with `{listener}` and `{sink}` to be filled in.
 
-use super::settings::KafkaError;
+use super::error::KafkaError;
 
 /// The longest name that a broker takes for a topic.
 const BYTES_MAX: usize = 249;

@@ -2,9 +2,8 @@
 //!
 //! A client that has lost its broker tries again several times a second and could say so each time. The operator wants
 //! one line when nobody answers any more, one when somebody does, and between them the figures of the ledger. The same
-//! holds where brokers answer and udpd is not let in, or lets nobody near: the cause is named once. Lines of the library
-//! and reasons of lost datagrams have a small allowance per minute each; what exceeds it is counted and the count is
-//! said.
+//! holds where brokers answer and udpd is not let in, or trusts none: the cause is named once. Lines of the library and
+//! reasons of lost datagrams have a small allowance per minute each; what exceeds it is counted and the count is said.
 
 use std::time::{Duration, Instant};
 
