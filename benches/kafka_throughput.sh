@@ -75,7 +75,8 @@ of_library() {
     # As many bytes of headers as udpd writes.
     said=$("$performance" -P -t library -b "127.0.0.1:$KAFKA_PORT" -s "$size" -c "$messages" -a -1 -z "$compression" \
         -H time=1700000000000000000 -H source=127.0.0.1:50000 -H listener=in "${arguments[@]}" 2>&1)
-    sed -n 's/.*(\([0-9]*\) msgs\/s.*/\1/p' <<<"$said" | tail -n 1
+    said=$(sed -n 's/.*: \([0-9]*\) msgs\/s.*/\1/p' <<<"$said" | tail -n 1)
+    echo "${said:?rdkafka_performance says no rate}"
 }
 
 cat >"$KAFKA_RIG/udpd.toml" <<EOF
