@@ -54,6 +54,21 @@ fn configuration(address: SocketAddr, lanes: usize, settings: &KafkaSettings, qu
     config
 }
 
+/// A listener that feeds nothing but a Kafka sink with these keys.
+#[cfg(feature = "kafka-tls")]
+pub(crate) fn written(address: SocketAddr, keys: &str) -> String {
+    format!(
+        "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nlanes = 1\nreceive_buffer = \"8MiB\"\n\
+         sinks = [\"stream\"]\n[sink.stream]\ntype = \"kafka\"\n{keys}\n"
+    )
+}
+
+/// The same, read.
+#[cfg(feature = "kafka-tls")]
+fn read(address: SocketAddr, keys: &str) -> Config {
+    Config::parse(&written(address, keys), "test", &Host::default()).unwrap_or_else(|problems| panic!("{problems}"))
+}
+
 /// A running pipeline.
 pub(crate) struct Running {
     pipeline: Pipeline,
@@ -72,7 +87,17 @@ impl Running {
     /// The same with a queue of so many bytes before the sink.
     pub(crate) fn start_with_queue(settings: &KafkaSettings, queue_bytes: Option<usize>) -> Self {
         let address = free_address();
-        let config = configuration(address, 1, settings, queue_bytes);
+        Self::of(configuration(address, 1, settings, queue_bytes), address)
+    }
+
+    /// Starts one whose Kafka sink, the only one, has these keys.
+    #[cfg(feature = "kafka-tls")]
+    pub(crate) fn start_written(keys: &str) -> Self {
+        let address = free_address();
+        Self::of(read(address, keys), address)
+    }
+
+    fn of(config: Config, address: SocketAddr) -> Self {
         let (crew, inbox) = Crew::new();
         let plan = plan::make(&config, &Default::default()).expect("a plan");
         let pipeline = Pipeline::start(&config, &plan, Instant::now(), &crew).expect("the pipeline starts");
@@ -80,8 +105,20 @@ impl Running {
     }
 
     /// Goes on with these settings and so many lanes, as a reload does.
-    pub(crate) fn reload(mut self, settings: &KafkaSettings, lanes: usize) -> Self {
-        let config = Arc::new(configuration(self.address, lanes, settings, None));
+    pub(crate) fn reload(self, settings: &KafkaSettings, lanes: usize) -> Self {
+        let config = configuration(self.address, lanes, settings, None);
+        self.go_on_with(config)
+    }
+
+    /// Goes on with these keys of the Kafka sink, which may be the same as before.
+    #[cfg(feature = "kafka-tls")]
+    pub(crate) fn reload_written(self, keys: &str) -> Self {
+        let config = read(self.address, keys);
+        self.go_on_with(config)
+    }
+
+    fn go_on_with(mut self, config: Config) -> Self {
+        let config = Arc::new(config);
         let plan = Arc::new(plan::make(&config, &Default::default()).expect("a plan"));
         let heir = self.pipeline.forerunner().make_heir(&config, &plan, &self.crew).expect("made");
         self.pipeline = self.pipeline.hand_over_to(heir, |wait| {

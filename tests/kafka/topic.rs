@@ -27,6 +27,11 @@ pub(crate) struct Topic {
 
 /// Reads a topic from its beginning to the end of every partition.
 pub(crate) fn read(broker: &str, topic: &str) -> Topic {
+    read_of(broker, topic, "in")
+}
+
+/// The same of what came by this listener.
+pub(crate) fn read_of(broker: &str, topic: &str, listener: &str) -> Topic {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", broker).set("group.id", "reader").set("enable.auto.commit", "false");
     config.set("enable.partition.eof", "true").set("auto.offset.reset", "earliest");
@@ -44,7 +49,7 @@ pub(crate) fn read(broker: &str, topic: &str) -> Topic {
     while ended.len() < partitions {
         assert!(start.elapsed() < DEADLINE, "{} records came and no end", records.len());
         match consumer.poll(Duration::from_millis(100)) {
-            Some(Ok(message)) => records.push(record(&message)),
+            Some(Ok(message)) => records.push(record(&message, listener)),
             Some(Err(KafkaError::PartitionEOF(partition))) => {
                 ended.insert(partition);
             }
@@ -55,11 +60,11 @@ pub(crate) fn read(broker: &str, topic: &str) -> Topic {
     Topic { records }
 }
 
-fn record(message: &BorrowedMessage<'_>) -> Record {
+fn record(message: &BorrowedMessage<'_>, listener: &str) -> Record {
     let text = |bytes: Option<&[u8]>| String::from_utf8(bytes.expect("it is there").to_vec()).expect("text");
     let headers = message.headers().expect("every record has headers");
     let header = |name: &str| text(headers.iter().find(|header| header.key == name).expect(name).value);
-    assert_eq!(header("listener"), "in");
+    assert_eq!(header("listener"), listener);
     assert!(header("time").parse::<u64>().expect("nanoseconds") > 1_600_000_000_000_000_000);
     Record {
         partition: message.partition(),

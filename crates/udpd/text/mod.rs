@@ -2,6 +2,7 @@
 
 pub(crate) mod address;
 pub mod advice;
+pub(crate) mod base64;
 pub mod calendar;
 pub mod peer;
 pub(crate) mod roff;

@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::exit::{ExitCode, Failure};
+use crate::text::base64;
 
 /// What is shorter can be guessed.
 const SHORTEST: usize = 16;
@@ -75,7 +76,7 @@ impl TokenFile {
         if scheme.eq_ignore_ascii_case("bearer") {
             return same(credentials.as_bytes(), &self.token.0);
         }
-        let decoded = scheme.eq_ignore_ascii_case("basic").then(|| base64(credentials)).flatten();
+        let decoded = scheme.eq_ignore_ascii_case("basic").then(|| base64::decode(credentials)).flatten();
         let password = decoded.as_deref().and_then(|both| {
             let colon = both.iter().position(|&byte| byte == b':')?;
             both.get(colon + 1..)
@@ -130,29 +131,6 @@ fn same(sent: &[u8], token: &[u8]) -> bool {
     let differences =
         sent.iter().enumerate().fold(differs, |found, (index, byte)| found | (byte ^ token[index % token.len()]));
     std::hint::black_box(differences) == 0
-}
-
-/// Decodes base64 of the usual alphabet, padded.
-fn base64(text: &str) -> Option<Vec<u8>> {
-    let digits = text.trim_end_matches('=');
-    let mut bytes = Vec::with_capacity(digits.len() * 3 / 4);
-    let (mut bits, mut count) = (0_u32, 0);
-    for digit in digits.bytes() {
-        let value = match digit {
-            b'A'..=b'Z' => digit - b'A',
-            b'a'..=b'z' => digit - b'a' + 26,
-            b'0'..=b'9' => digit - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        (bits, count) = ((bits << 6 | u32::from(value)) & 0xff_ffff, count + 6);
-        if count >= 8 {
-            count -= 8;
-            bytes.push((bits >> count) as u8);
-        }
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]

@@ -8,16 +8,20 @@ use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdkafka::ClientConfig;
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::{KafkaError as LibraryError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer, PurgeConfig};
 
 use super::context::Context;
+use super::error::KafkaError;
+use super::hidden::Hidden;
 use super::library;
-use super::settings::{KafkaError, KafkaSettings};
+use super::settings::KafkaSettings;
+use super::told::Purpose;
+#[cfg(feature = "kafka-tls")]
+use super::trust;
 use crate::ledger::Tallies;
-use crate::os::crew;
+use crate::os::crew::{self, Crew};
 use crate::sink::{deliver, fail};
 
 /// How long to sleep before the next look for room in a full queue: at first, and at most while nothing is reported.
@@ -45,7 +49,9 @@ pub(super) type Record<'a> = BaseRecord<'a, [u8], [u8], usize>;
 
 pub(super) struct Client {
     producer: BaseProducer<Context>,
-    config: ClientConfig,
+    /// Starts the thread that looks at a broker that is not trusted.
+    #[cfg_attr(not(feature = "kafka-tls"), expect(dead_code, reason = "without TLS everybody is trusted"))]
+    crew: Crew,
     /// The name of the sink, for the log.
     name: String,
     settings: KafkaSettings,
@@ -64,15 +70,18 @@ impl fmt::Debug for Client {
 
 impl Client {
     /// Starts a client; connects to nobody yet.
-    pub(super) fn start(name: &str, settings: &KafkaSettings, listeners: usize) -> Result<Self, KafkaError> {
-        let config = library::client_config(settings)?;
-        let producer = BaseProducer::from_config_and_context(&config, Context::new(name, settings, listeners))
-            .map_err(|error| library::refusal(settings, error))?;
+    pub(super) fn start(
+        name: &str,
+        settings: &KafkaSettings,
+        listeners: usize,
+        crew: Crew,
+    ) -> Result<Self, KafkaError> {
+        let producer = producer(name, settings, listeners)?;
         let under_way = vec![0; listeners];
         let now = Instant::now();
         Ok(Self {
             producer,
-            config,
+            crew,
             name: name.to_owned(),
             settings: settings.clone(),
             under_way,
@@ -143,6 +152,10 @@ impl Client {
         }
         let in_vain = now.saturating_duration_since(self.last_report) >= PATIENCE;
         self.producer.context().review(in_vain, now);
+        #[cfg(feature = "kafka-tls")]
+        if let Some(question) = self.producer.context().take_question() {
+            trust::say_why(&self.crew, &self.name, question);
+        }
     }
 
     /// Waits until everything is delivered or failed, no longer than `limit`; what is left then is taken back and
@@ -223,10 +236,7 @@ impl Client {
         // Only this sink waits.
         crew::at_rest(|| thread::sleep(RENEWAL_PAUSE.saturating_sub(self.born.elapsed())));
         self.born = Instant::now();
-        match BaseProducer::from_config_and_context(
-            &self.config,
-            Context::new(&self.name, &self.settings, self.under_way.len()),
-        ) {
+        match producer(&self.name, &self.settings, self.under_way.len()) {
             Ok(producer) => {
                 // The library ends the threads of the old one, and waits for them.
                 crew::at_rest(|| self.producer = producer);
@@ -238,4 +248,11 @@ impl Client {
             }
         }
     }
+}
+
+/// A client of the library, with what the files of passwords and certificates hold now.
+fn producer(name: &str, settings: &KafkaSettings, listeners: usize) -> Result<BaseProducer<Context>, KafkaError> {
+    let config = library::client_config(settings, Purpose::Use)?;
+    let context = Context::new(name, settings, listeners, Hidden::new(library::secrets(&config)));
+    BaseProducer::from_config_and_context(&config, context).map_err(|error| library::refusal(settings, error))
 }

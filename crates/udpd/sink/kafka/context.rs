@@ -1,21 +1,29 @@
 //! What the library calls back, always from within a poll and so always on the consumer's thread: delivery reports,
-//! errors and log lines. Reports are counted here, by listener, and the sink fetches the counts after the poll.
+//! errors, log lines and the wish for a token. Reports are counted here, by listener, and the sink fetches the counts
+//! after the poll.
 //!
 //! The binding asks for a context that threads could share. Only one thread ever uses it, so a count is a plain load
 //! and store in an atomic, and the lock around the voice is never contended.
 
+use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use log::Level;
 use rdkafka::ClientContext;
+use rdkafka::client::OAuthToken;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::DeliveryResult;
 use rdkafka::producer::ProducerContext;
 
+use super::hidden::Hidden;
+use super::security::{Sasl, Security};
 use super::settings::KafkaSettings;
+use super::token;
+#[cfg(feature = "kafka-tls")]
+use super::trust::{self, Question};
 use super::voice::{Lines, Voice};
 
 /// A count with one writer, who is its only reader too.
@@ -54,17 +62,26 @@ pub(super) struct Context {
     away: AtomicBool,
     fatal: AtomicBool,
     voice: Mutex<Voice>,
+    security: Security,
+    hidden: Hidden,
+    /// Which broker is not trusted, and nobody has looked at yet.
+    #[cfg(feature = "kafka-tls")]
+    question: Mutex<Option<Question>>,
 }
 
 impl Context {
-    /// A context for a client of this sink.
-    pub(super) fn new(name: &str, settings: &KafkaSettings, listeners: usize) -> Self {
+    /// A context for a client of this sink, whose configuration has these secrets.
+    pub(super) fn new(name: &str, settings: &KafkaSettings, listeners: usize, hidden: Hidden) -> Self {
         Self {
             reports: (0..listeners).map(|_| Reports::default()).collect(),
             heard: Count::default(),
             away: AtomicBool::new(false),
             fatal: AtomicBool::new(false),
             voice: Mutex::new(Voice::new(name, &settings.brokers, &settings.topic)),
+            security: settings.security.clone(),
+            hidden,
+            #[cfg(feature = "kafka-tls")]
+            question: Mutex::default(),
         }
     }
 
@@ -86,7 +103,8 @@ impl Context {
 
     /// Says, within the allowance, that a datagram could not even be handed over.
     pub(super) fn refused(&self, reason: &KafkaError) {
-        self.speak(|voice| voice.failed(&reason.to_string(), Instant::now()));
+        let reason = reason.to_string();
+        self.speak(|voice| voice.failed(&self.hidden.clean(&reason), Instant::now()));
     }
 
     /// Says what was withheld from the log, when it is time; and, where datagrams have waited in vain, that nobody
@@ -98,6 +116,55 @@ impl Context {
         self.speak(|voice| voice.remind(now));
     }
 
+    /// Which broker somebody should look at, once for each time that udpd begins not to trust one.
+    #[cfg(feature = "kafka-tls")]
+    pub(super) fn take_question(&self) -> Option<Question> {
+        self.question.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// A broker does not let udpd in.
+    fn refused_by_broker(&self, reason: &str) {
+        let cure = match self.security.sasl {
+            Some(Sasl::OauthBearer) => "check token_file, which udpd reads again by itself",
+            Some(_) => "check sasl, username and password_file, and then: udpd reload",
+            None => "check whether the brokers want sasl",
+        };
+        self.shut_out(&format!("the brokers do not let udpd in: {reason}; {cure}"));
+    }
+
+    /// A broker does not take the certificate that udpd has shown, or wants one.
+    fn certificate_refused(&self, reason: &str) {
+        let mut cure = "the brokers may want one: tls_certificate_file, tls_key_file".to_owned();
+        if let Some(path) = &self.security.certificate_file {
+            cure = format!("check {}, and then: udpd reload", path.display());
+            #[cfg(feature = "kafka-tls")]
+            if let Some(until) = trust::valid_until(path) {
+                cure = format!("{until}; check it, and then: udpd reload");
+            }
+        }
+        self.shut_out(&format!("the brokers refuse the certificate of udpd: {reason}; {cure}"));
+    }
+
+    /// There is no TLS with a broker.
+    fn not_trusted(&self, reason: &str) {
+        #[cfg(feature = "kafka-tls")]
+        if let Some(broker) = trust::broker_of(reason).filter(|_| reason.contains("certificate verify failed")) {
+            self.away.store(true, Ordering::Relaxed);
+            if self.voice.lock().unwrap_or_else(PoisonError::into_inner).begins_to_be_shut_out() {
+                let (broker, ca_file) = (broker.to_owned(), self.security.ca_file.clone());
+                let question = Question { broker, ca_file, reason: reason.to_owned() };
+                *self.question.lock().unwrap_or_else(PoisonError::into_inner) = Some(question);
+            }
+            return;
+        }
+        self.shut_out(&format!("no TLS connection to a broker: {reason}; check brokers, tls and tls_ca_file"));
+    }
+
+    fn shut_out(&self, cause: &str) {
+        self.away.store(true, Ordering::Relaxed);
+        self.speak(|voice| voice.shut_out(cause));
+    }
+
     fn speak(&self, ask: impl FnOnce(&mut Voice) -> Lines) {
         let lines = ask(&mut self.voice.lock().unwrap_or_else(PoisonError::into_inner));
         for (level, text) in lines {
@@ -107,6 +174,16 @@ impl Context {
 }
 
 impl ClientContext for Context {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, _: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
+        self.heard.add_one();
+        let path = self.security.token_file.as_deref().ok_or("there is no token_file")?;
+        let token = token::read(path)?;
+        self.hidden.add(&token.text);
+        Ok(OAuthToken { token: token.text, principal_name: token.principal, lifetime_ms: token.expires_ms })
+    }
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
         self.heard.add_one();
         let level = match level {
@@ -118,11 +195,12 @@ impl ClientContext for Context {
             RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info => Level::Info,
             RDKafkaLogLevel::Debug => Level::Debug,
         };
-        self.speak(|voice| voice.library(level, facility, line, Instant::now()));
+        self.speak(|voice| voice.library(level, facility, &self.hidden.clean(line), Instant::now()));
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
         self.heard.add_one();
+        let reason = &*self.hidden.clean(reason);
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::AllBrokersDown) => {
                 self.away.store(true, Ordering::Relaxed);
@@ -131,6 +209,12 @@ impl ClientContext for Context {
                 if !self.fatal.swap(true, Ordering::Relaxed) {
                     self.speak(|voice| voice.fatal(reason));
                 }
+            }
+            Some(RDKafkaErrorCode::Authentication) => self.refused_by_broker(reason),
+            Some(RDKafkaErrorCode::SSL) => self.not_trusted(reason),
+            // What the other end of TLS says when it is not content, which may be after the handshake.
+            Some(RDKafkaErrorCode::BrokerTransportFailure) if reason.contains("SSL") && reason.contains(" alert ") => {
+                self.certificate_refused(reason);
             }
             // The library's log has a line of its own for these.
             Some(

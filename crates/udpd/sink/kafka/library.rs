@@ -9,18 +9,30 @@ use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::producer::BaseProducer;
 
-use super::settings::{KafkaError, KafkaSettings, QUEUE_KIBIBYTES, QUEUE_MESSAGES};
+use super::error::KafkaError;
+use super::settings::{KafkaSettings, QUEUE_KIBIBYTES, QUEUE_MESSAGES};
+use super::told::{self, Purpose};
+use super::topic;
 
 /// How long the library's pause between two attempts to connect grows, in milliseconds, unless `properties` say
 /// otherwise. Its own ten seconds are longer than a broker takes to come back, and what waits meanwhile has to fit the
 /// queue.
 const RECONNECT_PAUSE_MAX_MS: u32 = 2_000;
 
-/// The longest name that a broker takes for a topic.
-const TOPIC_BYTES_MAX: usize = 249;
-
 /// Properties that the sink has keys of its own for.
-const OWN_KEYS: &[(&str, &str)] = &[("bootstrap.servers", "brokers"), ("acks", "acks")];
+const OWN_KEYS: &[(&str, &str)] = &[
+    ("bootstrap.servers", "brokers"),
+    ("acks", "acks"),
+    ("compression.codec", "compression"),
+    ("security.protocol", "tls or sasl"),
+    ("ssl.ca.location", "tls_ca_file"),
+    ("ssl.certificate.location", "tls_certificate_file"),
+    ("ssl.key.location", "tls_key_file"),
+    ("ssl.key.password", "tls_key_password_file"),
+    ("sasl.mechanisms", "sasl"),
+    ("sasl.username", "username"),
+    ("sasl.password", "password_file"),
+];
 
 /// Properties that would break what the sink promises.
 const REFUSED: &[(&str, &str)] = &[
@@ -47,6 +59,7 @@ const ALIASES: &[(&str, &str)] = &[
     ("message.send.max.retries", "retries"),
     ("delivery.timeout.ms", "message.timeout.ms"),
     ("compression.type", "compression.codec"),
+    ("sasl.mechanism", "sasl.mechanisms"),
     ("max.in.flight", "max.in.flight.requests.per.connection"),
 ];
 
@@ -73,17 +86,24 @@ fn canonical(key: &str) -> &str {
 /// Whether the library takes these settings. It compares some of them, and looks for what it was built without, only
 /// when it makes a client: one is made that knows no broker, so that it connects to nobody, and ended again.
 pub(super) fn check(settings: &KafkaSettings) -> Result<(), KafkaError> {
-    let mut config = client_config(settings)?;
+    let mut config = client_config(settings, Purpose::Check)?;
     config.remove("bootstrap.servers");
     config.set_log_level(RDKafkaLogLevel::Emerg);
     let client: Result<BaseProducer, _> = config.create();
     client.map(drop).map_err(|error| refusal(settings, error))
 }
 
+/// What of a configuration may stand in no log.
+pub(super) fn secrets(config: &ClientConfig) -> Vec<String> {
+    // The map has words in place of secrets.
+    let keys = config.config_map().into_keys().filter(|key| is_secret(key));
+    keys.filter_map(|key| config.get(key)).map(str::to_owned).collect()
+}
+
 /// Everything the library is told, checked as far as it can be without a broker.
-pub(super) fn client_config(settings: &KafkaSettings) -> Result<ClientConfig, KafkaError> {
+pub(super) fn client_config(settings: &KafkaSettings, purpose: Purpose) -> Result<ClientConfig, KafkaError> {
     check_brokers(&settings.brokers)?;
-    check_topic(&settings.topic)?;
+    topic::check(&settings.topic)?;
     check_properties(&settings.properties)?;
     let idempotent = is_idempotent(settings)?;
     let mut config = ClientConfig::new();
@@ -97,6 +117,10 @@ pub(super) fn client_config(settings: &KafkaSettings) -> Result<ClientConfig, Ka
         config.set(key, value);
     }
     config.set("bootstrap.servers", &settings.brokers).set("acks", &settings.acks);
+    config.set("compression.codec", settings.compression);
+    for (name, _, value) in told::properties(&settings.security, purpose)? {
+        config.set(name, value);
+    }
     // The library reads every value before two of them are compared.
     config.create_native_config().map_err(|error| refusal(settings, error))?;
     if idempotent {
@@ -110,33 +134,40 @@ pub(super) fn refusal(settings: &KafkaSettings, error: rdkafka::error::KafkaErro
     match error {
         rdkafka::error::KafkaError::ClientConfig(_, reason, key, value) => {
             match OWN_KEYS.iter().find(|(property, _)| *property == key) {
-                Some((_, own)) => wrong(own, &value, reason),
+                Some((_, own)) => wrong(own, if is_secret(&key) { "(not shown)" } else { &value }, reason),
                 None if settings.properties.iter().any(|(property, _)| *property == key) => {
                     wrong_property(&key, &value, reason)
                 }
                 None => wrong(&key, &value, reason),
             }
         }
-        rdkafka::error::KafkaError::ClientCreation(reason) => match culprit(&settings.properties, &reason) {
-            Some((key, value)) => wrong_property(key, value, format!("librdkafka refuses it: {reason}")),
-            None => KafkaError::Client(reason),
-        },
+        rdkafka::error::KafkaError::ClientCreation(reason) => {
+            let refused = format!("librdkafka refuses it: {reason}");
+            let own = told::properties(&settings.security, Purpose::Check).unwrap_or_default();
+            match (culprit(&settings.properties, &reason), own.iter().find(|(name, ..)| names(&reason, name))) {
+                (Some((key, value)), _) => wrong_property(key, value, refused),
+                (None, Some((name, key, value))) => {
+                    wrong(key, if is_secret(name) { "(not shown)" } else { value }, refused)
+                }
+                (None, None) => KafkaError::Client(reason),
+            }
+        }
         rdkafka::error::KafkaError::Nul(_) => KafkaError::Client("a setting contains a zero byte".to_owned()),
         other => KafkaError::Client(other.to_string()),
     }
 }
 
-/// The property that the library means when it refuses a client: one that it names, one whose value it names, or the
-/// one that asks for what it cannot do.
+/// The property that the library means when it refuses a client: one that it names, or one whose value it names.
 fn culprit<'a>(properties: &'a [(String, String)], reason: &str) -> Option<(&'a str, &'a str)> {
-    let names = |word: &str| {
-        reason.split(|letter: char| !(letter.is_ascii_alphanumeric() || "._-".contains(letter))).any(|one| one == word)
-    };
-    let named = |(key, _): &&(String, String)| names(key) || names(canonical(key));
-    let valued = |(key, value): &&(String, String)| value.len() > 3 && names(value) && !is_secret(key);
-    let asks = |(key, _): &&(String, String)| key == "security.protocol" && reason.to_lowercase().contains("sasl");
+    let named = |(key, _): &&(String, String)| names(reason, key) || names(reason, canonical(key));
+    let valued = |(key, value): &&(String, String)| value.len() > 3 && names(reason, value) && !is_secret(key);
     let found = properties.iter().find(named).or_else(|| properties.iter().find(valued));
-    found.or_else(|| properties.iter().find(asks)).map(|(key, value)| (key.as_str(), value.as_str()))
+    found.map(|(key, value)| (key.as_str(), value.as_str()))
+}
+
+/// Whether a reason has this word in it, such as the name of a property.
+fn names(reason: &str, word: &str) -> bool {
+    reason.split(|letter: char| !(letter.is_ascii_alphanumeric() || "._-".contains(letter))).any(|one| one == word)
 }
 
 /// Whether repeats are to be told from new messages: when the operator says so, and unless he says otherwise whenever
@@ -189,16 +220,6 @@ fn check_brokers(brokers: &str) -> Result<(), KafkaError> {
         }
     }
     Ok(())
-}
-
-fn check_topic(topic: &str) -> Result<(), KafkaError> {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    if (1..=TOPIC_BYTES_MAX).contains(&topic.len()) && topic.bytes().all(allowed) && !matches!(topic, "." | "..") {
-        return Ok(());
-    }
-    let reason =
-        format!("no broker has such a topic; use 1 to {TOPIC_BYTES_MAX} letters, digits, dots, dashes, underscores");
-    Err(wrong("topic", topic, reason))
 }
 
 fn check_properties(properties: &[(String, String)]) -> Result<(), KafkaError> {

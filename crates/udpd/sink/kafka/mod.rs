@@ -19,6 +19,10 @@
 //! daemon stops does not see it, as the trait has no way to tell; the daemon waits for it as for any sink that
 //! takes nothing, and then counts what it has not settled as its failure. So the ledger closes either way.
 //!
+//! **Who is who.** Keys say how the brokers are known (TLS) and who udpd is (SASL); passwords stand in files. The
+//! library reads certificates once for each client, so a reload takes a changed file for a changed sink. A broker that
+//! refuses udpd, or that udpd does not trust, is named once with the cause, and tried again for as long as it takes.
+//!
 //! **A client that fails for good**, which an idempotent one does when a broker has lost messages that it acknowledged,
 //! is replaced by a new one. What was under way is failed; the daemon goes on.
 
@@ -26,15 +30,32 @@
 mod client;
 #[cfg(feature = "kafka")]
 mod context;
+mod error;
+mod files;
+#[cfg(feature = "kafka")]
+mod hidden;
 #[cfg(feature = "kafka")]
 mod library;
 #[cfg(feature = "kafka")]
 mod record;
+#[cfg(feature = "kafka")]
+mod secrets;
+mod security;
 mod settings;
 mod setup;
 #[cfg(feature = "kafka")]
 mod sink;
 #[cfg(feature = "kafka")]
+mod token;
+#[cfg(feature = "kafka")]
+mod told;
+#[cfg(feature = "kafka")]
+mod topic;
+#[cfg(feature = "kafka-tls")]
+mod trust;
+#[cfg(feature = "kafka")]
 mod voice;
 
-pub use settings::{KafkaError, KafkaSettings};
+pub use error::KafkaError;
+pub use security::{Sasl, Security};
+pub use settings::KafkaSettings;

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::security::Security;
+
 /// The most bytes of messages that wait in the library for each consumer, unless `properties` say otherwise.
 pub(super) const QUEUE_KIBIBYTES: usize = 64 * 1024;
 
@@ -18,6 +20,9 @@ pub struct KafkaSettings {
     pub key_by_source: bool,
     /// How many replicas have a datagram before it counts as delivered: `all`, or a number.
     pub acks: String,
+    /// The library's name for how batches are compressed.
+    pub compression: &'static str,
+    pub security: Security,
     /// Handed to the library as they are.
     pub properties: Vec<(String, String)>,
 }
@@ -26,7 +31,8 @@ impl KafkaSettings {
     /// Settings of which only brokers and topic are written.
     pub fn new(brokers: impl Into<String>, topic: impl Into<String>) -> Self {
         let (brokers, topic, acks) = (brokers.into(), topic.into(), "all".to_owned());
-        Self { brokers, topic, key_by_source: true, acks, properties: Vec::new() }
+        let (security, properties) = (Security::default(), Vec::new());
+        Self { brokers, topic, key_by_source: true, acks, compression: "none", security, properties }
     }
 
     /// The most bytes and messages that wait in the library for each consumer; 0 messages is no limit of their own.
@@ -51,51 +57,9 @@ impl fmt::Debug for KafkaSettings {
             .field("topic", &self.topic)
             .field("key_by_source", &self.key_by_source)
             .field("acks", &self.acks)
+            .field("compression", &self.compression)
+            .field("security", &self.security)
             .field("properties", &properties)
             .finish()
     }
 }
-
-/// Why a Kafka sink cannot be opened. The message names key and value; whose they are the caller says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KafkaError {
-    /// One setting is wrong.
-    Setting {
-        /// The key, as the operator writes it.
-        key: String,
-        value: String,
-        /// Why that is wrong and what would be right.
-        reason: String,
-    },
-    /// Settings do not go together, or the library could not start.
-    Client(String),
-}
-
-impl KafkaError {
-    /// The key of the sink, or the name of the property, that it is about, if it is about one.
-    pub fn key(&self) -> Option<&str> {
-        let Self::Setting { key, .. } = self else { return None };
-        Some(key.strip_prefix("properties.\"").and_then(|name| name.strip_suffix('"')).unwrap_or(key))
-    }
-
-    /// The message without the key.
-    pub fn what(&self) -> String {
-        match self {
-            Self::Setting { value, reason, .. } => format!("{value:?}: {reason}"),
-            Self::Client(_) => self.to_string(),
-        }
-    }
-}
-
-impl fmt::Display for KafkaError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Setting { key, value, reason } => write!(formatter, "{key} = {value:?}: {reason}"),
-            Self::Client(reason) => {
-                write!(formatter, "librdkafka refuses these properties together: {reason}; change what it names")
-            }
-        }
-    }
-}
-
-impl std::error::Error for KafkaError {}

@@ -4,14 +4,16 @@ use std::path::PathBuf;
 
 use toml::de::DeValue;
 
-use super::settings::{KafkaError, KafkaSettings};
+use super::error::KafkaError;
+use super::security::Security;
+use super::settings::KafkaSettings;
 #[cfg(feature = "kafka")]
 use super::{library, sink::KafkaSink};
 use crate::exit::{ExitCode, Failure};
 use crate::os::duty::Duty;
 #[cfg(feature = "kafka")]
 use crate::os::threads;
-use crate::settings::kinds::{Text, Words};
+use crate::settings::kinds::{Flat, Text, Words};
 use crate::settings::{Field, Findings, Kind, Located, Table, Written, settings};
 use crate::sink::settings::{AnySettings, Differs, Needs, Opened, Opening, SinkSettings, Target};
 use crate::sink::written::{Scheme, Uri, WrittenSink, wrong};
@@ -21,16 +23,23 @@ settings! {
     for KafkaSettings {
         /// Where to find the cluster: host:port, or several with commas between them.
         brokers: String = required like "10.0.0.5:9092", Text(|text| not_empty(text, "brokers = \"10.0.0.5:9092\""));
-        /// What to write to.
+        /// What to write to; {listener} and {sink} are filled in.
         topic: String = required like "syslog", Text(|text| not_empty(text, "topic = \"syslog\""));
         /// Whether records have the address of the source as their key, which keeps each source's datagrams in order.
         key_by_source as key: bool = "source", Words(&[("source", true), ("none", false)]);
         /// Who must have a record before it counts as delivered: all replicas, the leader (1), or nobody (0).
         acks: String = "all", Text(check_acks);
+        /// How the library compresses what it sends.
+        compression: &'static str = "none", CODECS;
+        /// How udpd and the brokers know each other.
+        security: Security = {}, Flat;
         /// Handed to librdkafka as they are.
         properties: Vec<(String, String)> = {}, Properties;
     }
 }
+
+const CODECS: Words<&'static str> =
+    Words(&[("none", "none"), ("gzip", "gzip"), ("snappy", "snappy"), ("lz4", "lz4"), ("zstd", "zstd")]);
 
 fn not_empty(text: &str, right: &str) -> Result<String, Advice> {
     match text.trim() {
@@ -83,11 +92,20 @@ impl WrittenSink for KafkaSettings {
     }
 
     fn check(&self, written: &Written<'_>, findings: &mut Findings<'_>) {
-        let Err(error) = self.verify() else { return };
-        let key = error.key().unwrap_or_default();
-        let place = written.place(key).or_else(|| written.inner("properties", key));
-        let place = place.unwrap_or_else(|| written.place.inner("properties"));
-        findings.say(&place, error.what(), "docs/kafka.md says more");
+        if let Err(error) = self.verify() {
+            let key = error.key().unwrap_or_default();
+            let place = written.place(key).or_else(|| written.inner("properties", key));
+            let place = place.unwrap_or_else(|| written.place.inner("properties"));
+            findings.say(&place, error.what(), "docs/kafka.md says more");
+        }
+        for (key, doubt) in self.security.doubts() {
+            let place = written.place(key).unwrap_or_else(|| written.place.inner(key));
+            findings.warn(&place, doubt);
+        }
+    }
+
+    fn finished(self) -> AnySettings {
+        std::sync::Arc::new(Self { security: self.security.with_prints(), ..self })
     }
 }
 
@@ -106,6 +124,7 @@ fn one_topic(uri: &Uri<'_>) -> Result<AnySettings, Failure> {
 impl KafkaSettings {
     /// Whether the library takes these settings, as far as it can tell without a broker.
     fn verify(&self) -> Result<(), KafkaError> {
+        self.security.check()?;
         #[cfg(feature = "kafka")]
         library::check(self)?;
         Ok(())
@@ -132,18 +151,20 @@ impl SinkSettings for KafkaSettings {
     fn needs(&self) -> Needs {
         // Certificates and keys, where they are given as files.
         let files = self.properties.iter().map(|(_, value)| PathBuf::from(value)).filter(|value| value.is_absolute());
-        Needs { reads: files.collect(), ..Needs::only(Duty::BrokerClient) }
+        let reads = files.chain(self.security.directories()).collect();
+        Needs { reads, ..Needs::only(Duty::BrokerClient) }
     }
 
     #[cfg(feature = "kafka")]
     fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
         let (name, settings, listeners) = (opening.sink.to_owned(), self.clone(), opening.listeners.to_vec());
+        let crew = opening.crew.clone();
         let fail = |error: KafkaError| {
             let message = format!("[sink.{}] {error}; docs/kafka.md says more", opening.sink);
             Failure::new(ExitCode::Configuration, message)
         };
         // The library starts threads of its own, which have what the thread has that starts them.
-        let start = move || KafkaSink::open(&name, &settings, &listeners);
+        let start = move || KafkaSink::open(&name, &settings, &listeners, crew);
         let starting = opening.crew.spawn("kafka-start", Duty::BrokerClient, start);
         let starting = starting.map_err(|error| threads::refusal("kafka-start", &error))?;
         let sink = starting.join().map_err(|_| Failure::new(ExitCode::Failure, "librdkafka cannot be started"))?;

@@ -3,10 +3,13 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use super::client::{Client, Record};
+use super::error::KafkaError;
 use super::record;
-use super::settings::{KafkaError, KafkaSettings};
+use super::settings::KafkaSettings;
+use super::topic;
 use crate::handover::batch::LaneBatch;
 use crate::ledger::Tallies;
+use crate::os::crew::Crew;
 use crate::sink::Sink;
 
 /// The longest wait for outstanding acknowledgements at the end.
@@ -28,6 +31,8 @@ pub(super) struct KafkaSink {
     settings: KafkaSettings,
     /// The names of the listeners, by index; a batch says only the number of its own.
     listeners: Vec<String>,
+    /// The topic of each.
+    topics: Vec<String>,
     client: Client,
     wait: Duration,
     due: Instant,
@@ -36,10 +41,16 @@ pub(super) struct KafkaSink {
 impl KafkaSink {
     /// Checks the settings and starts the library. It does not fail because no broker answers: that is a matter of the
     /// moment, and datagrams wait for it.
-    pub(super) fn open(name: &str, settings: &KafkaSettings, listeners: &[String]) -> Result<Self, KafkaError> {
-        let client = Client::start(name, settings, listeners.len())?;
+    pub(super) fn open(
+        name: &str,
+        settings: &KafkaSettings,
+        listeners: &[String],
+        crew: Crew,
+    ) -> Result<Self, KafkaError> {
+        let client = Client::start(name, settings, listeners.len(), crew)?;
+        let topics = listeners.iter().map(|listener| topic::expand(&settings.topic, listener, name)).collect();
         let (name, listeners, settings) = (name.to_owned(), listeners.to_vec(), settings.clone());
-        Ok(Self { name, settings, listeners, client, wait: REPORT_WAIT_MIN, due: Instant::now() + IDLE_WAIT })
+        Ok(Self { name, settings, listeners, topics, client, wait: REPORT_WAIT_MIN, due: Instant::now() + IDLE_WAIT })
     }
 
     /// Hears the library, and decides when to hear it again.
@@ -58,13 +69,13 @@ impl KafkaSink {
 impl Sink for KafkaSink {
     fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
         let listener = batch.listener;
-        let name = &self.listeners[listener];
+        let (name, topic) = (&self.listeners[listener], &self.topics[listener]);
         // Without a time of its own every datagram of the batch has the time at which the batch is handed over.
         let mut now = None;
         for datagram in batch.datagrams.datagrams() {
             let arrival = datagram.arrival_since_epoch().unwrap_or_else(|| *now.get_or_insert_with(since_epoch));
             let key = self.settings.key_by_source.then(|| record::key(&datagram));
-            let mut message: Record<'_> = Record::with_opaque_to(&self.settings.topic, listener)
+            let mut message: Record<'_> = Record::with_opaque_to(topic, listener)
                 .payload(datagram.payload())
                 .timestamp(record::timestamp_ms(arrival))
                 .headers(record::headers(&datagram, name, arrival));

@@ -49,7 +49,8 @@ impl Bench {
         socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
         let sender = UdpSocket::bind("127.0.0.1:0").expect("a port");
         sender.connect(socket.local_addr().expect("an address")).expect("a destination");
-        let sink = KafkaSink::open("stream", settings, &["idle".to_owned(), "in".to_owned()]).expect("right settings");
+        let sink = KafkaSink::open("stream", settings, &["idle".to_owned(), "in".to_owned()], Crew::new().0)
+            .expect("right settings");
         Self { sink, tallies: Tallies::new(0..2), socket, sender }
     }
 

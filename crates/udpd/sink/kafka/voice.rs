@@ -1,9 +1,9 @@
 //! What the log says of a Kafka sink: little, whatever happens.
 //!
 //! A client that has lost its broker tries again several times a second and could say so each time. The operator wants
-//! one line when nobody answers any more, one when somebody does, and between them the figures of the ledger. Lines of
-//! the library and reasons of lost datagrams have a small allowance per minute each; what exceeds it is counted and the
-//! count is said.
+//! one line when nobody answers any more, one when somebody does, and between them the figures of the ledger. The same
+//! holds where brokers answer and udpd is not let in, or trusts none: the cause is named once. Lines of the library and
+//! reasons of lost datagrams have a small allowance per minute each; what exceeds it is counted and the count is said.
 
 use std::time::{Duration, Instant};
 
@@ -57,6 +57,8 @@ pub(super) struct Voice {
     topic: String,
     /// It has been said that nobody answers.
     gone: bool,
+    /// It has been said that brokers and udpd do not accept each other.
+    shut_out: bool,
     last_trouble: String,
     library: Allowance,
     failures: Allowance,
@@ -70,6 +72,7 @@ impl Voice {
             brokers: brokers.to_owned(),
             topic: topic.to_owned(),
             gone: false,
+            shut_out: false,
             last_trouble: String::new(),
             library: Allowance::default(),
             failures: Allowance::default(),
@@ -78,7 +81,8 @@ impl Voice {
 
     /// No broker is left, and something waits for one.
     pub(super) fn gone(&mut self) -> Lines {
-        if std::mem::replace(&mut self.gone, true) {
+        // Who is not let in waits for another reason.
+        if std::mem::replace(&mut self.gone, true) || self.shut_out {
             return Vec::new();
         }
         let why = if self.last_trouble.is_empty() { "" } else { ": " };
@@ -90,10 +94,29 @@ impl Voice {
     }
 
     pub(super) fn back(&mut self) -> Lines {
-        if !std::mem::replace(&mut self.gone, false) {
+        let (gone, shut_out) = (std::mem::take(&mut self.gone), std::mem::take(&mut self.shut_out));
+        if !gone && !shut_out {
             return Vec::new();
         }
         vec![(Level::Info, format!("{}: a broker of {} takes datagrams again", self.subject, self.brokers))]
+    }
+
+    /// Brokers and udpd do not accept each other.
+    pub(super) fn shut_out(&mut self, cause: &str) -> Lines {
+        if !self.begins_to_be_shut_out() {
+            return Vec::new();
+        }
+        let text = format!(
+            "{}: {cause}; udpd tries again by itself; until then datagrams wait in the sink's queue, then when_full \
+             decides",
+            self.subject
+        );
+        vec![(Level::Warn, text)]
+    }
+
+    /// The same, said by somebody else: whether that is new.
+    pub(super) fn begins_to_be_shut_out(&mut self) -> bool {
+        !std::mem::replace(&mut self.shut_out, true)
     }
 
     /// The client can go on no longer and is replaced by a new one.
@@ -138,7 +161,7 @@ impl Voice {
     pub(super) fn library(&mut self, level: Level, facility: &str, line: &str, now: Instant) -> Lines {
         let level = match facility {
             // One connection of several, or one that is tried again and again.
-            "FAIL" if self.gone => Level::Debug,
+            "FAIL" if self.gone || self.shut_out => Level::Debug,
             "FAIL" => Level::Info,
             _ => level,
         };
@@ -192,6 +215,22 @@ mod tests {
         assert_eq!(lines, [(Level::Info, "sink stream: a broker of a:9092 takes datagrams again".to_owned())]);
         assert_eq!(voice.back(), []);
         assert_eq!(voice.gone().len(), 1, "the next time it is said again");
+    }
+
+    #[test]
+    fn who_is_not_let_in_says_so_once_with_the_cause_until_datagrams_are_taken_again() {
+        let mut voice = voice();
+        for _ in 0..1_000 {
+            let said = voice.shut_out("wrong password");
+            assert!(said.iter().all(|(level, text)| *level == Level::Warn && text.contains("stream: wrong password;")));
+            assert_eq!(voice.gone(), [], "the cause has been named");
+            let lines = voice.library(Level::Error, "FAIL", "again", Instant::now());
+            assert!(lines.iter().all(|(level, _)| *level == Level::Debug));
+        }
+        assert_eq!(voice.back().len(), 1);
+        assert_eq!(voice.back(), []);
+        assert_eq!(voice.shut_out("wrong password").len(), 1, "the next time it is said again");
+        assert_eq!(voice.shut_out("wrong password"), []);
     }
 
     #[test]

@@ -19,7 +19,6 @@ const SHAPING: &[&str] = &[
     "batch.",
     "queue.buffering.",
     "queuing.strategy",
-    "compression.",
     "message.max.bytes",
     "message.copy.max.bytes",
     "message.timeout.ms",
@@ -49,11 +48,14 @@ impl std::fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// One broker with the topic of a sink.
+    /// One broker with the topic of a sink; where each listener has one of its own, the mock makes them when it is
+    /// asked.
     pub(super) fn start(topic: &str) -> Result<Self, Failure> {
         let start = || {
             let cluster = MockCluster::new(1)?;
-            cluster.create_topic(topic, PARTITIONS, 1)?;
+            if !topic.contains('{') {
+                cluster.create_topic(topic, PARTITIONS, 1)?;
+            }
             Ok(cluster)
         };
         start().map(Self).map_err(|error: rdkafka::error::KafkaError| {
@@ -61,11 +63,14 @@ impl Cluster {
         })
     }
 
-    /// The sink, sent there; returns the names of the properties that stay behind.
+    /// The sink, sent there; returns the names of the keys and properties that stay behind. The mock has no TLS, and
+    /// lets everybody in.
     pub(super) fn take(&self, sink: &mut KafkaSettings) -> Vec<String> {
         sink.brokers = self.0.bootstrap_servers();
+        let keys = std::mem::take(&mut sink.security).written();
         let shapes = |name: &str| SHAPING.iter().any(|begin| name.starts_with(begin));
-        let left = sink.properties.iter().filter(|(name, _)| !shapes(name)).map(|(name, _)| name.clone()).collect();
+        let properties = sink.properties.iter().filter(|(name, _)| !shapes(name)).map(|(name, _)| name.clone());
+        let left = keys.into_iter().map(str::to_owned).chain(properties).collect();
         sink.properties.retain(|(name, _)| shapes(name));
         left
     }
@@ -74,25 +79,21 @@ impl Cluster {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sink::kafka::Security;
 
     #[test]
     fn a_sink_is_sent_to_loopback_with_what_shapes_its_cost_and_nothing_else() {
         let property = |name: &str| (name.to_owned(), "x".to_owned());
         let mut sink = KafkaSettings {
-            properties: [
-                "linger.ms",
-                "security.protocol",
-                "plugin.library.paths",
-                "compression.codec",
-                "sasl.password",
-            ]
-            .map(property)
-            .to_vec(),
+            compression: "zstd",
+            properties: ["linger.ms", "plugin.library.paths", "batch.size", "ssl.ca.pem"].map(property).to_vec(),
             ..KafkaSettings::new("192.0.2.1:9092", "syslog")
         };
+        (sink.security.tls, sink.security.username) = (true, "udpd".to_owned());
         let left = Cluster::start("syslog").expect("a cluster").take(&mut sink);
-        assert_eq!(left, ["security.protocol", "plugin.library.paths", "sasl.password"]);
-        assert_eq!(sink.properties, ["linger.ms", "compression.codec"].map(property));
+        assert_eq!(left, ["tls", "username", "plugin.library.paths", "ssl.ca.pem"]);
+        assert_eq!(sink.properties, ["linger.ms", "batch.size"].map(property));
+        assert_eq!((sink.compression, sink.security), ("zstd", Security::default()));
         assert!(sink.brokers.starts_with("127.0.0.1:"), "{}", sink.brokers);
     }
 }
