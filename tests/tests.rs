@@ -20,6 +20,7 @@ mod config;
 // What was sent arrives.
 mod delivery;
 mod files;
+mod files_by_source;
 mod files_of_others;
 mod relay;
 mod replay;

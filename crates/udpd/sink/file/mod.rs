@@ -4,7 +4,7 @@
 //! back to the record before. While the file cannot be written, each datagram is counted as failed, other sinks do not
 //! notice, and the file is tried again four times a second; when it is written again the log says what that cost.
 //!
-//! The consumer only ever writes. Whatever else is done to files, beginning and finishing them, syncing and removing
+//! The consumer of a file only ever writes; that of files by source does more, see `sources`. Whatever else is done to files, beginning and finishing them, syncing and removing
 //! them, is for a thread of its own, see `keeper`: a disk that takes its time costs no datagram.
 
 mod clock;
@@ -23,6 +23,7 @@ mod settings;
 mod setup;
 mod shelf;
 mod sink;
+mod sources;
 pub mod template;
 
 pub use keeper::{FileKeeper, Reopened, Reopener};
