@@ -1,10 +1,10 @@
 //! What stands in front of a line, where somebody wants it there: when the datagram came, who sent it, or both.
 //!
-//! Each part is followed by one space and has none in it, and the parts stand in the order in which `prefix` names them:
-//! `2026-11-21T06:42:21.000000001Z 192.0.2.7:40000 the line`. So a line with a prefix is as reversible as one without:
-//! cut off as many words as `prefix` has, each with the one space behind it, and what is left is a line of the format
-//! `lines`. No sender can forge a part, because what it sends comes behind. The time is UTC with nanoseconds; the source
-//! is address and port, with brackets around an IPv6 address.
+//! Each part is followed by one space and has none in it, and the parts stand in the order in which `prefix` names
+//! them: `2026-11-21T06:42:21.000000001Z 192.0.2.7:40000 the line`. So a line with a prefix is as reversible as one
+//! without: cut off as many words as `prefix` has, each with the one space behind it, and what is left is a line of the
+//! format `lines`. No sender can forge a part, because what it sends comes behind. The time is UTC with nanoseconds;
+//! the source is address and port, with brackets around an IPv6 address.
 
 use std::io::Write;
 use std::net::SocketAddr;

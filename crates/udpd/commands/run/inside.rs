@@ -202,8 +202,8 @@ pub(in crate::commands) fn duties(config: &Config) -> Vec<Duty> {
     Duty::CONFINED.into_iter().filter(is_used).collect()
 }
 
-/// Where a file and those that follow it are: below the deepest directory that is the same at every moment and for every
-/// datagram, and where a link leads to.
+/// Where a file and those that follow it are: below the deepest directory that is the same at every moment and for
+/// every datagram, and where a link leads to.
 fn directories(file: &Path) -> Vec<PathBuf> {
     let text = file.to_string_lossy();
     let before_code = &text[..text.find(['%', '{']).unwrap_or(text.len())];

@@ -10,14 +10,15 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 
 use super::desk::{At, Desk, Order};
-use super::lookout::{Bell, Lookout};
+use super::lookout::Lookout;
+use super::office::{Office, REQUESTS_MAX, Reopened, Reopener};
 use super::room::Room;
 use super::sources::{Annex, AnnexPost};
 use crate::os::crew::{self, Crew};
@@ -30,24 +31,6 @@ const RETRY: Duration = Duration::from_millis(250);
 /// The most orders of one consumer that can be under way: each kind once, and once more for the file that lies on the
 /// desk.
 const ORDERS_MAX: usize = 9;
-
-/// How many wishes to go over to new files may wait.
-const REQUESTS_MAX: usize = 4;
-
-/// What everybody who wants something of the keeper shares. The thread ends when the last consumer lets go of it.
-#[derive(Debug)]
-pub(super) struct Office {
-    orders: Sender<(usize, Order)>,
-    requests: Sender<Sender<Reopened>>,
-    /// Declared after the senders: when it rings for the last time there is nobody left to send.
-    bell: Bell,
-}
-
-impl Office {
-    pub(super) fn ring(&self) {
-        self.bell.ring();
-    }
-}
 
 /// The consumer's end, for one file.
 #[derive(Debug)]
@@ -87,32 +70,6 @@ impl Post {
         self.order(Order::Close(at));
         // Nothing is ever sent: it ends when the keeper lets go of the other end.
         let _ = crew::at_rest(|| self.done.recv());
-    }
-}
-
-/// What became of the wish to go over to new files.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Reopened {
-    /// How many files were begun in place of one that somebody had moved or removed; those are closed.
-    pub begun: usize,
-    /// How many stay in use: nobody has moved them.
-    pub stayed: usize,
-    /// Which could not be begun, and why.
-    pub refused: Vec<String>,
-}
-
-/// For those who want the sink to go over to new files.
-#[derive(Debug, Clone)]
-pub struct Reopener(Weak<Office>);
-
-impl Reopener {
-    /// Asks for it. The answer comes when the old files are closed, or never, when the sink has ended.
-    pub fn ask(&self) -> Option<Receiver<Reopened>> {
-        let office = self.0.upgrade()?;
-        let (answer, answered) = bounded(1);
-        office.requests.send(answer).ok()?;
-        office.bell.ring();
-        Some(answered)
     }
 }
 
@@ -178,7 +135,7 @@ impl FileKeeper {
 
     pub fn start(self, crew: &Crew) -> io::Result<Reopener> {
         let Self { rooms, annexes, office, orders, requests, lookout, waiting, .. } = self;
-        let reopener = Reopener(Arc::downgrade(&office));
+        let reopener = Reopener::new(&office);
         drop(office);
         let work = Work { rooms, annexes, orders, requests, lookout, waiting, retry_at: Instant::now() };
         crew.spawn("udpd-keeper", Duty::Keeper, move || work.run())?;

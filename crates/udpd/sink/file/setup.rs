@@ -35,7 +35,8 @@ impl WrittenSink for FileSettings {
             let what = "nothing would ever be synced, because the file never rotates";
             findings.say(&place, what, "write sync = \"1s\" or another duration, or let it rotate");
         }
-        if let (true, Some(place)) = (self.format != Format::Lines && self.prefix != Prefix::None, written.place("prefix"))
+        if let (true, Some(place)) =
+            (self.format != Format::Lines && self.prefix != Prefix::None, written.place("prefix"))
         {
             findings.say(&place, "only lines have a prefix", "remove it, or write format = \"lines\"");
         }
@@ -112,8 +113,7 @@ impl SinkSettings for FileSettings {
             none => none.insert(FileKeeper::new(feeds.len(), prospect.clone()).map_err(fail)?),
         };
         if self.is_by_datagram() {
-            let (sink, ledger) =
-                SourcesSink::open(paths.clone(), scenes, self, keeper, caller).map_err(fail)?;
+            let (sink, ledger) = SourcesSink::open(paths.clone(), scenes, self, keeper, caller).map_err(fail)?;
             return Ok(Opened { files: vec![ledger], ..Opened::new(sink) });
         }
         let (sink, files) = FileSink::open(&paths, scenes, self, keeper, caller).map_err(fail)?;

@@ -16,8 +16,8 @@ use std::time::SystemTime;
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::super::handle::cure;
-use super::super::keeper::{Office, Reopened};
 use super::super::name::Name;
+use super::super::office::{Office, Reopened};
 use super::super::settings::Keep;
 use super::super::shelf::Shelf;
 use crate::handover::Caller;
@@ -55,12 +55,7 @@ struct Reopening {
 
 impl Annex {
     /// For files below this directory.
-    pub(super) fn new(
-        directory: PathBuf,
-        keep: Keep,
-        ledger: Arc<FileLedger>,
-        consumer: Caller,
-    ) -> io::Result<Self> {
+    pub(super) fn new(directory: PathBuf, keep: Keep, ledger: Arc<FileLedger>, consumer: Caller) -> io::Result<Self> {
         Ok(Self {
             opened: File::open(&directory)?,
             directory,

@@ -18,8 +18,6 @@ mod key;
 mod sink;
 mod source_file;
 mod table;
-#[cfg(test)]
-mod tests;
 
 pub(super) use annex::{Annex, AnnexPost};
 pub(super) use sink::{SourcesSink, memory_bytes_max};
