@@ -5,8 +5,8 @@
 //! notice, and the file is tried again four times a second; when it is written again the log says what that cost.
 //!
 //! The consumer only ever writes. Whatever else is done to files, beginning and finishing them, syncing and removing
-//! them, is for a thread of its own, see `keeper`: a disk that takes its time costs no datagram. Where each sender has a
-//! file of its own the consumer begins and finishes them itself, see `sources`.
+//! them, is for a thread of its own, see `keeper`: a disk that takes its time costs no datagram. Where each sender has
+//! a file of its own the consumer begins and finishes them itself, see `sources`.
 
 mod clock;
 mod desk;

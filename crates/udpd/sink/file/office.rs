@@ -1,5 +1,5 @@
-//! Where everybody who wants something of the keeper of files asks for it: the consumers with their orders, and those who
-//! want it to go over to new files.
+//! Where everybody who wants something of the keeper of files asks for it: the consumers with their orders, and those
+//! who want it to go over to new files.
 
 use std::sync::{Arc, Weak};
 
