@@ -23,7 +23,7 @@ impl SourcesSink {
         let now = self.clock.seconds();
         let mut waiting = std::mem::take(&mut self.waiting);
         self.failed = (0, 0);
-        waiting.sort_by_key(|&place| !self.table.is_open(place));
+        waiting.sort_unstable_by_key(|&place| !self.table.is_open(place));
         let mut written = 0;
         for &place in &waiting {
             written += self.write_source(place, now, tallies);
