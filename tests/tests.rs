@@ -22,6 +22,7 @@ mod command_line;
 mod delivery;
 mod examples;
 mod files;
+mod files_by_source;
 mod files_of_others;
 mod jsonl_page;
 mod relay;

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use mmsg::Datagram;
 
 use super::boundary::Boundary;
+use super::prefix::{self, Prefix};
 use super::record::Record;
 use super::{jsonl, lines, pcapng};
 use crate::capture::headers;
@@ -54,7 +55,7 @@ impl Format {
     /// The most bytes that the record of a payload takes.
     pub fn record_bytes_max(self, payload: usize) -> usize {
         match self {
-            Format::Lines => lines::EXPANSION_MAX * payload + lines::MARK_MAX,
+            Format::Lines => prefix::BYTES_MAX + lines::EXPANSION_MAX * payload + lines::MARK_MAX,
             Format::Jsonl => jsonl::EXPANSION_MAX * payload + jsonl::FIXED_BYTES_MAX,
             Format::Pcapng => payload + pcapng::PACKET_OVERHEAD_BYTES_MAX,
             Format::Lengths => payload + 4,
@@ -76,6 +77,8 @@ pub struct Scene {
 #[derive(Debug)]
 pub struct Encoder {
     format: Format,
+    /// In front of each line.
+    prefix: Prefix,
     /// By lane.
     scenes: Arc<[Scene]>,
     /// By lane, its number among the lanes that are written here: the interfaces of a capture. Empty in other formats:
@@ -93,7 +96,13 @@ impl Encoder {
         let mut numbers = 0..;
         let lanes = if format == Format::Pcapng { scenes.len() } else { 0 };
         let interfaces = (0..lanes).map(|lane| writes(lane).then(|| numbers.next()).flatten()).collect();
-        Self { format, interfaces, dropped: vec![0; lanes], scenes, now: Duration::ZERO }
+        let (prefix, dropped) = (Prefix::None, vec![0; lanes]);
+        Self { format, prefix, interfaces, dropped, scenes, now: Duration::ZERO }
+    }
+
+    /// The same, for lines with this in front of each.
+    pub fn with_prefix(self, prefix: Prefix) -> Self {
+        Self { prefix, ..self }
     }
 
     /// Goes on for other lanes. What was begun as a capture has a table of its lanes, and cannot.
@@ -121,7 +130,7 @@ impl Encoder {
 
     /// The next records are of this batch.
     pub fn begin(&mut self) {
-        if self.format.records_arrival() {
+        if self.format.records_arrival() || self.prefix.has_time() {
             self.now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         }
     }
@@ -129,6 +138,10 @@ impl Encoder {
     /// Appends the record of one datagram.
     pub fn append(&mut self, bytes: &mut Vec<u8>, batch: &LaneBatch, datagram: &Datagram<'_>) {
         let payload = datagram.payload();
+        if self.prefix != Prefix::None {
+            let arrival = || datagram.arrival_since_epoch().unwrap_or(self.now);
+            prefix::append(bytes, self.prefix, arrival, headers::source(datagram));
+        }
         match self.format {
             Format::Lines if datagram.is_truncated() => lines::append_truncated(bytes, payload, datagram.length()),
             Format::Lines => lines::append(bytes, payload),

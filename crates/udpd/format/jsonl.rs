@@ -10,8 +10,8 @@
 use std::fmt::{self, Write};
 use std::str;
 
+use super::prefix;
 use super::record::Record;
-use crate::text::calendar::Moment;
 
 /// The most bytes that one byte of the payload becomes.
 pub const EXPANSION_MAX: usize = 6;
@@ -22,7 +22,7 @@ pub const FIXED_BYTES_MAX: usize = 512;
 /// Appends the line of one datagram.
 pub fn append(line: &mut Vec<u8>, record: &Record<'_>) {
     line.extend_from_slice(b"{\"time\":\"");
-    append_time(line, record);
+    prefix::append_time(line, record.arrival);
     // Writing to a vector cannot fail.
     let _ = write!(
         Text(line),
@@ -57,27 +57,6 @@ impl Write for Text<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.0.extend_from_slice(text.as_bytes());
         Ok(())
-    }
-}
-
-fn append_time(line: &mut Vec<u8>, record: &Record<'_>) {
-    let Moment { year, month, day, hour, minute, second } = Moment::at(record.arrival.as_secs());
-    let mut text = *b"0000-00-00T00:00:00.000000000Z";
-    put_digits(&mut text[0..4], year);
-    put_digits(&mut text[5..7], month);
-    put_digits(&mut text[8..10], day);
-    put_digits(&mut text[11..13], hour);
-    put_digits(&mut text[14..16], minute);
-    put_digits(&mut text[17..19], second);
-    put_digits(&mut text[20..29], u64::from(record.arrival.subsec_nanos()));
-    line.extend_from_slice(&text);
-}
-
-/// Writes the last digits of a number, as many as there is room for.
-fn put_digits(place: &mut [u8], mut number: u64) {
-    for digit in place.iter_mut().rev() {
-        *digit = b'0' + (number % 10) as u8;
-        number /= 10;
     }
 }
 

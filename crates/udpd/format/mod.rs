@@ -5,6 +5,7 @@ pub mod encoder;
 pub mod jsonl;
 pub mod lines;
 pub mod pcapng;
+pub mod prefix;
 pub mod record;
 
 pub use encoder::Format;

@@ -47,6 +47,21 @@ impl FileLedger {
         self.counts.doubtful_bytes.fetch_add(after, Ordering::Relaxed);
     }
 
+    /// So many bytes were written to files that somebody has removed, and nobody can read them any more.
+    pub fn note_removed_bytes(&self, bytes: u64) {
+        self.counts.doubtful_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// So many sources have a file of their own.
+    pub fn note_sources(&self, sources: u64) {
+        self.counts.sources.store(sources, Ordering::Relaxed);
+    }
+
+    /// So many datagrams went to an overflow file.
+    pub fn note_overflow(&self, datagrams: u64) {
+        self.counts.overflow.fetch_add(datagrams, Ordering::Relaxed);
+    }
+
     pub fn note_sync_failure(&self) {
         self.counts.sync_failures.fetch_add(1, Ordering::Relaxed);
     }

@@ -107,6 +107,10 @@ counters! {
         finished: "Files that udpd finished because they were full or their time was over.",
             metric = "udpd_sink_finished_files_total";
         removed: "Finished files that udpd removed to keep what `keep` says.", metric = "udpd_sink_removed_files_total";
+        sources: "Sources that have a file of their own (`{source}` in `path`).",
+            unit = "sources", metric = "udpd_sink_sources";
+        overflow: "Datagrams in an overflow file, because `sources_max` sources had files of their own already.",
+            unit = "datagrams", metric = "udpd_sink_overflow_datagrams_total";
     }
 }
 

@@ -37,7 +37,10 @@ impl Descriptors {
         for (sink, planned) in config.sinks.iter().zip(&plan.sinks) {
             match sink.settings.target() {
                 Target::Nowhere | Target::Stdout => {}
-                Target::Files(path) => files += 2 * planned.files(&config.listeners, &sink.name, path).len(),
+                Target::Files(path) => {
+                    let written = planned.files(&config.listeners, &sink.name, path).len();
+                    files += sink.settings.files_open(planned.consumers, written);
+                }
                 Target::Peers(peers) => connections += planned.consumers * peers.len(),
                 Target::Elsewhere(_) => connections += planned.consumers,
             }
@@ -63,7 +66,7 @@ impl Descriptors {
             "the plan opens up to {needed} sockets and files ({lanes} for lanes, {files} for files, {connections} for \
              connections of sinks, {OTHERS} for udpd itself), and this process may open {hard}; raise that \
              (LimitNOFILE= in the unit file, ulimit -Hn, --ulimit nofile= of a container), or write fewer listeners, \
-             lanes or files"
+             lanes or files, or lower open_files"
         );
         Err(Failure::new(ExitCode::Configuration, message))
     }

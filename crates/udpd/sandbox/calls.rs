@@ -99,6 +99,7 @@ const KEEP: &[i64] = &[
     libc::SYS_pwrite64,
     libc::SYS_fsync,
     libc::SYS_fdatasync,
+    libc::SYS_syncfs,
     libc::SYS_sync_file_range,
     libc::SYS_fallocate,
     libc::SYS_ftruncate,

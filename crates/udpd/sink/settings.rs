@@ -45,6 +45,11 @@ pub trait SinkSettings: Any + fmt::Debug + Send + Sync {
         0
     }
 
+    /// How many files of theirs are open at once, those that take the place of others among them.
+    fn files_open(&self, _consumers: usize, files: usize) -> usize {
+        2 * files
+    }
+
     /// How many datagrams so many consumers hold at most beside those in batches; `None` where their bytes are all that
     /// is bounded.
     fn datagrams_max(&self, _consumers: usize) -> Option<usize> {

@@ -208,11 +208,11 @@ pub(in crate::commands) fn duties(config: &Config) -> Vec<Duty> {
     Duty::CONFINED.into_iter().filter(is_used).collect()
 }
 
-/// Where a file and those that follow it are: below the deepest directory that is the same at every moment, and where a
-/// link leads to.
+/// Where a file and those that follow it are: below the deepest directory that is the same at every moment and for
+/// every datagram, and where a link leads to.
 fn directories(file: &Path) -> Vec<PathBuf> {
     let text = file.to_string_lossy();
-    let before_code = &text[..text.find('%').unwrap_or(text.len())];
+    let before_code = &text[..text.find(['%', '{']).unwrap_or(text.len())];
     let fixed = before_code.rfind('/').map_or("/", |slash| &text[..=slash]);
     let behind_link = file.canonicalize().ok().and_then(|file| file.parent().map(Path::to_owned));
     [Some(PathBuf::from(fixed)), behind_link].into_iter().flatten().collect()
@@ -227,6 +227,7 @@ mod tests {
         let directories = |text: &str| directories(Path::new(text));
         assert_eq!(directories("/nonexistent/a.log"), [PathBuf::from("/nonexistent/")]);
         assert_eq!(directories("/nonexistent/log/%Y/%m/a.log"), [PathBuf::from("/nonexistent/log/")]);
+        assert_eq!(directories("/nonexistent/log/{source}/%Y.log"), [PathBuf::from("/nonexistent/log/")]);
         assert_eq!(directories("/nonexistent/log/a-%Y.log"), [PathBuf::from("/nonexistent/log/")]);
     }
 }

@@ -71,7 +71,8 @@ fn is_same(one: &Path, other: &Path) -> bool {
     matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
 }
 
-/// Whether `text` is what `pattern` can become when digits stand for its codes.
+/// Whether `text` is what `pattern` can become when digits stand for its codes, and addresses for what a datagram fills
+/// in.
 fn can_be(pattern: &str, text: &str) -> bool {
     let mut rest = text;
     let mut pattern = pattern.chars();
@@ -79,6 +80,11 @@ fn can_be(pattern: &str, text: &str) -> bool {
         let digits = match (character, if character == '%' { pattern.next() } else { None }) {
             ('%', Some('Y')) => 4,
             ('%', Some(_)) => 2,
+            ('{', _) => {
+                let behind = pattern.as_str().split_once('}').map_or("", |(_, behind)| behind);
+                let ends = rest.find('/').unwrap_or(rest.len());
+                return (1..=ends).filter(|&end| rest.is_char_boundary(end)).any(|end| can_be(behind, &rest[end..]));
+            }
             (character, _) => match rest.strip_prefix(character) {
                 Some(behind) => {
                     rest = behind;
@@ -140,6 +146,7 @@ mod tests {
             ("in.toml", "also", &link_file),
             ("in.toml", "also", &name_file),
             ("07.toml", "%H.toml", &|_| ()),
+            ("10.0.0.1.toml", "{source}.toml", &|_| ()),
         ] {
             let said = said(name, &with_sink(path), prepare);
             assert!(said.contains(refused), "{path}: {said}");

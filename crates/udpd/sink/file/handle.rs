@@ -56,6 +56,24 @@ impl Handle {
         Ok(Self(Arc::new(file)))
     }
 
+    /// Opens again a file that was closed with this number and length. Found as it was left it is gone on with as it
+    /// is, and true is said; otherwise it is opened like any other.
+    pub(super) fn open_again(path: &Path, boundary: Boundary, left: (u64, u64)) -> io::Result<(Self, bool)> {
+        match append_to(path) {
+            Ok(file) => {
+                let metadata = file.metadata()?;
+                if (metadata.ino(), metadata.len()) == left {
+                    lock::claim(&file, path)?;
+                    return Ok((Self(Arc::new(file)), true));
+                }
+            }
+            // Its directory may be gone.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        Ok((Self::open(path, boundary)?, false))
+    }
+
     /// What would keep the file from being opened, while another sink writes it. Only directories are made.
     pub(super) fn try_beside(path: &Path, boundary: Boundary) -> io::Result<()> {
         make_directories(path)?;
@@ -140,7 +158,7 @@ impl Handle {
     }
 }
 
-fn make_directories(path: &Path) -> io::Result<()> {
+pub(super) fn make_directories(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), |directory| fs::DirBuilder::new().recursive(true).mode(0o750).create(directory))
 }
 

@@ -10,15 +10,17 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 
 use super::desk::{At, Desk, Order};
-use super::lookout::{Bell, Lookout};
+use super::lookout::Lookout;
+use super::office::{Office, REQUESTS_MAX, Reopened, Reopener};
 use super::room::Room;
+use super::sources::{Annex, AnnexPost};
 use crate::os::crew::{self, Crew};
 use crate::os::duty::Duty;
 use crate::sink::Prospect;
@@ -29,18 +31,6 @@ const RETRY: Duration = Duration::from_millis(250);
 /// The most orders of one consumer that can be under way: each kind once, and once more for the file that lies on the
 /// desk.
 const ORDERS_MAX: usize = 9;
-
-/// How many wishes to go over to new files may wait.
-const REQUESTS_MAX: usize = 4;
-
-/// What everybody who wants something of the keeper shares. The thread ends when the last consumer lets go of it.
-#[derive(Debug)]
-struct Office {
-    orders: Sender<(usize, Order)>,
-    requests: Sender<Sender<Reopened>>,
-    /// Declared after the senders: when it rings for the last time there is nobody left to send.
-    bell: Bell,
-}
 
 /// The consumer's end, for one file.
 #[derive(Debug)]
@@ -83,44 +73,24 @@ impl Post {
     }
 }
 
-/// What became of the wish to go over to new files.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Reopened {
-    /// How many files were begun in place of one that somebody had moved or removed; those are closed.
-    pub begun: usize,
-    /// How many stay in use: nobody has moved them.
-    pub stayed: usize,
-    /// Which could not be begun, and why.
-    pub refused: Vec<String>,
-}
-
-/// For those who want the sink to go over to new files.
-#[derive(Debug, Clone)]
-pub struct Reopener(Weak<Office>);
-
-impl Reopener {
-    /// Asks for it. The answer comes when the old files are closed, or never, when the sink has ended.
-    pub fn ask(&self) -> Option<Receiver<Reopened>> {
-        let office = self.0.upgrade()?;
-        let (answer, answered) = bounded(1);
-        office.requests.send(answer).ok()?;
-        office.bell.ring();
-        Some(answered)
-    }
-}
-
 /// A wish that has not been answered yet: some consumer still has a file that was moved.
 struct Waiting {
     answer: Sender<Reopened>,
     outcome: Reopened,
     /// By room, the files before which generation must be closed.
     generations: Vec<u64>,
+    /// By annex, the number of the wish there, until it is answered.
+    wishes: Vec<Option<u64>>,
 }
+
+/// The files by source of one consumer, and the end of that for who waits for it.
+type AnnexTenant = (Arc<Annex>, Sender<Infallible>);
 
 /// The keeper of the files of a sink, before it is started.
 pub struct FileKeeper {
     prospect: Prospect,
     rooms: Vec<Option<Tenant>>,
+    annexes: Vec<Option<AnnexTenant>>,
     office: Arc<Office>,
     orders: Receiver<(usize, Order)>,
     requests: Receiver<Sender<Reopened>>,
@@ -141,8 +111,8 @@ impl FileKeeper {
         let (orders, ordered) = bounded(ORDERS_MAX * files_max);
         let (requests, requested) = bounded(REQUESTS_MAX);
         let office = Arc::new(Office { orders, requests, bell });
-        let (rooms, waiting) = (Vec::new(), Vec::new());
-        Ok(Self { prospect, rooms, office, orders: ordered, requests: requested, lookout, waiting })
+        let (rooms, annexes, waiting) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { prospect, rooms, annexes, office, orders: ordered, requests: requested, lookout, waiting })
     }
 
     pub(super) fn prospect(&self) -> &Prospect {
@@ -156,11 +126,18 @@ impl FileKeeper {
         Post { desk, room: self.rooms.len() - 1, office: Arc::clone(&self.office), begun: first, done }
     }
 
+    /// Takes the files by source of one consumer.
+    pub(super) fn take_sources(&mut self, annex: Annex) -> AnnexPost {
+        let (annex, (alive, done)) = (Arc::new(annex), bounded(0));
+        self.annexes.push(Some((Arc::clone(&annex), alive)));
+        AnnexPost::new(annex, Arc::clone(&self.office), done)
+    }
+
     pub fn start(self, crew: &Crew) -> io::Result<Reopener> {
-        let Self { rooms, office, orders, requests, lookout, waiting, .. } = self;
-        let reopener = Reopener(Arc::downgrade(&office));
+        let Self { rooms, annexes, office, orders, requests, lookout, waiting, .. } = self;
+        let reopener = Reopener::new(&office);
         drop(office);
-        let work = Work { rooms, orders, requests, lookout, waiting, retry_at: Instant::now() };
+        let work = Work { rooms, annexes, orders, requests, lookout, waiting, retry_at: Instant::now() };
         crew.spawn("udpd-keeper", Duty::Keeper, move || work.run())?;
         Ok(reopener)
     }
@@ -169,6 +146,7 @@ impl FileKeeper {
 /// What the thread has.
 struct Work {
     rooms: Vec<Option<Tenant>>,
+    annexes: Vec<Option<AnnexTenant>>,
     orders: Receiver<(usize, Order)>,
     requests: Receiver<Sender<Reopened>>,
     lookout: Lookout,
@@ -190,6 +168,7 @@ impl Work {
                     self.room(room).map(Room::hear);
                 }
                 is_wanted = self.take_orders();
+                self.serve_sources();
                 self.try_again();
                 self.follow();
                 self.answer();
@@ -222,6 +201,14 @@ impl Work {
             self.reopen(answer);
         }
         is_wanted
+    }
+
+    /// Does what consumers of files by source have asked for, and lets go of those that have ended.
+    fn serve_sources(&mut self) {
+        for tenant in &mut self.annexes {
+            // And with it what its consumer waits for.
+            tenant.take_if(|(annex, _)| !annex.serve());
+        }
     }
 
     fn handle(&mut self, index: usize, order: Order) {
@@ -283,16 +270,29 @@ impl Work {
         }
         let generations =
             self.rooms.iter().map(|tenant| tenant.as_ref().map_or(0, |tenant| tenant.room.generation())).collect();
-        self.waiting.push(Waiting { answer, outcome, generations });
+        let wishes = self.annexes.iter().map(|tenant| tenant.as_ref().map(|(annex, _)| annex.ask_to_reopen()));
+        let wishes = wishes.collect();
+        self.waiting.push(Waiting { answer, outcome, generations, wishes });
     }
 
     /// Answers those whose old files are all closed.
     fn answer(&mut self) {
-        let rooms = &self.rooms;
+        let (rooms, annexes) = (&self.rooms, &self.annexes);
         self.waiting.retain_mut(|waiting| {
+            for (tenant, wish) in annexes.iter().zip(&mut waiting.wishes) {
+                // Who has ended has closed everything.
+                let Some((annex, _)) = tenant else { continue };
+                if let Some(Reopened { begun, stayed, .. }) = wish.and_then(|number| annex.answer_to(number)) {
+                    waiting.outcome.begun += begun;
+                    waiting.outcome.stayed += stayed;
+                    *wish = None;
+                }
+            }
+            let waits = annexes.iter().zip(&waiting.wishes).any(|(tenant, wish)| tenant.is_some() && wish.is_some());
             let mut rooms = rooms.iter().zip(&waiting.generations);
             let is_closed =
                 rooms.all(|(own, &generation)| !own.as_ref().is_some_and(|own| own.room.has_before(generation)));
+            let is_closed = is_closed && !waits;
             if is_closed {
                 // Who asked may have given up.
                 let _ = waiting.answer.try_send(std::mem::take(&mut waiting.outcome));

@@ -5,7 +5,8 @@
 //! notice, and the file is tried again four times a second; when it is written again the log says what that cost.
 //!
 //! The consumer only ever writes. Whatever else is done to files, beginning and finishing them, syncing and removing
-//! them, is for a thread of its own, see `keeper`: a disk that takes its time costs no datagram.
+//! them, is for a thread of its own, see `keeper`: a disk that takes its time costs no datagram. Where each sender has
+//! a file of its own the consumer begins and finishes them itself, see `sources`.
 
 mod clock;
 mod desk;
@@ -16,6 +17,7 @@ mod lock;
 mod log_file;
 mod lookout;
 mod name;
+mod office;
 mod regular;
 mod repair;
 mod room;
@@ -23,7 +25,9 @@ mod settings;
 mod setup;
 mod shelf;
 mod sink;
+mod sources;
 pub mod template;
 
-pub use keeper::{FileKeeper, Reopened, Reopener};
+pub use keeper::FileKeeper;
+pub use office::{Reopened, Reopener};
 pub use settings::{FileSettings, Keep, Rotate, Sync};

@@ -1,10 +1,13 @@
 //! What is written of a sink of type `file`.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::template;
 use crate::format::Format;
+use crate::format::encoder::{Encoder, Scene};
+use crate::format::prefix::Prefix;
 use crate::os::paths;
 use crate::settings::kinds::{Count, Inner, Or, Size, Span, Text, Words};
 use crate::settings::{Field, Findings, Kind, settings};
@@ -15,7 +18,8 @@ settings! {
     /// What is written of a sink of type `file`.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FileSettings {
-        /// Absolute path. Filled in are {listener}, {lane}, {consumer} and {sink}, and %Y %m %d %H %M %S in UTC.
+        /// Absolute path. Filled in are {listener}, {lane}, {consumer} and {sink}, and %Y %m %d %H %M %S in UTC. With
+        /// {source}, {source/24}, {source_port} or {destination} each datagram goes to the file of its addresses.
         path: String = required like "/var/log/udpd/{listener}-{consumer}.log", Text(check_path),
             elsewhere "file filename";
         /// How a datagram is written.
@@ -27,6 +31,14 @@ settings! {
         /// When written records are forced to the disk: never, when a file is finished, or this long after the write.
         sync: Sync = "1s",
             Or(&[("never", Sync::Never), ("rotate", Sync::WhenFinished)], Span(SYNC), Sync::Every), elsewhere "fsync";
+        /// What stands in front of each line of format "lines": "time", "source", "time source" or nothing.
+        prefix: Prefix = "", Words(&Prefix::WORDS);
+        /// With {source} in path: so many files each consumer has open at once.
+        open_files: usize = 1000, Count(1..=1_000_000);
+        /// With {source} in path: so many sources get a file of their own from each consumer.
+        sources_max: usize = 16_384, Count(1..=4_000_000);
+        /// With {source} in path: so many bytes of records each consumer gathers before it writes them.
+        buffer_bytes: u64 = "16MiB", Size(BUFFER);
     }
 }
 
@@ -56,6 +68,8 @@ settings! {
 const ROTATE_BYTES_MIN: u64 = 64 << 10;
 
 const DAY: Duration = Duration::from_secs(86_400);
+
+const BUFFER: RangeInclusive<u64> = (1 << 20)..=(1 << 30);
 
 const SYNC: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
 
@@ -108,6 +122,11 @@ impl FileSettings {
     /// Settings of which only the path is written.
     pub fn new(path: String) -> Self {
         Self { path, ..Self::default() }
+    }
+
+    /// Writes records of these lanes.
+    pub(super) fn encoder(&self, scenes: &Arc<[Scene]>, writes: impl Fn(usize) -> bool) -> Encoder {
+        Encoder::new(self.format, Arc::clone(scenes), writes).with_prefix(self.prefix)
     }
 }
 

@@ -8,14 +8,20 @@ use nix::errno::Errno;
 use super::keeper::FileKeeper;
 use super::settings::{FileSettings, Rotate, Sync, check_path};
 use super::sink::{FileSink, paths_of_lanes};
+use super::sources::{SourcesSink, memory_bytes_max};
+use super::template;
 use crate::exit::{ExitCode, Failure};
 use crate::format::Format;
+use crate::format::prefix::Prefix;
 use crate::os::duty::Duty;
 use crate::settings::{Findings, Written};
 use crate::sink::outbox;
 use crate::sink::settings::{AnySettings, Differs, Needs, Opened, Opening, SinkSettings, Target};
 use crate::sink::stdout::StdoutSettings;
 use crate::sink::written::{Scheme, Uri, WrittenSink, wrong};
+
+/// What a consumer of files by source has open besides them: a file that is looked at, and lists of finished ones.
+const OPEN_BESIDE: usize = 4;
 
 impl WrittenSink for FileSettings {
     const NAME: &'static str = "file";
@@ -29,6 +35,17 @@ impl WrittenSink for FileSettings {
         if let (Sync::WhenFinished, Rotate::NEVER, Some(place)) = (self.sync, self.rotate, written.place("sync")) {
             let what = "nothing would ever be synced, because the file never rotates";
             findings.say(&place, what, "write sync = \"1s\" or another duration, or let it rotate");
+        }
+        if let (true, Some(place)) =
+            (self.format != Format::Lines && self.prefix != Prefix::None, written.place("prefix"))
+        {
+            findings.say(&place, "only lines have a prefix", "remove it, or write format = \"lines\"");
+        }
+        for key in ["open_files", "sources_max", "buffer_bytes"] {
+            if let (false, Some(place)) = (self.is_by_datagram(), written.place(key)) {
+                let what = format!("{key} is for files by source, and path has no {{source}}");
+                findings.say(&place, what, "remove it, or put {source} into the path");
+            }
         }
     }
 }
@@ -47,13 +64,20 @@ fn file_or_stream(uri: &Uri<'_>, format: Format) -> Result<AnySettings, Failure>
     }
 }
 
+impl FileSettings {
+    /// Whether the addresses of a datagram say which file it goes to.
+    fn is_by_datagram(&self) -> bool {
+        template::is_by_datagram(&self.path)
+    }
+}
+
 impl SinkSettings for FileSettings {
     fn target(&self) -> Target<'_> {
         Target::Files(&self.path)
     }
 
     fn records_arrival(&self) -> bool {
-        self.format.records_arrival()
+        self.format.records_arrival() || self.prefix.has_time() || template::needs_destination(&self.path)
     }
 
     fn records_drops(&self) -> bool {
@@ -64,12 +88,23 @@ impl SinkSettings for FileSettings {
         Some(Arc::new(Self { format, ..self.clone() }))
     }
 
-    fn memory_bytes(&self, _: usize, files: usize) -> usize {
-        files * outbox::memory_bytes_max()
+    fn memory_bytes(&self, consumers: usize, files: usize) -> usize {
+        match self.is_by_datagram() {
+            true => consumers * memory_bytes_max(self),
+            false => files * outbox::memory_bytes_max(),
+        }
+    }
+
+    fn files_open(&self, consumers: usize, files: usize) -> usize {
+        match self.is_by_datagram() {
+            true => consumers * (self.open_files + OPEN_BESIDE),
+            false => 2 * files,
+        }
     }
 
     fn needs(&self) -> Needs {
-        Needs::only(Duty::Writer)
+        // Files by source are begun and finished by their consumer.
+        Needs::only(if self.is_by_datagram() { Duty::Keeper } else { Duty::Writer })
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
@@ -83,6 +118,10 @@ impl SinkSettings for FileSettings {
             Some(keeper) => keeper,
             none => none.insert(FileKeeper::new(feeds.len(), prospect.clone()).map_err(fail)?),
         };
+        if self.is_by_datagram() {
+            let (sink, ledger) = SourcesSink::open(paths.clone(), scenes, self, keeper, caller).map_err(fail)?;
+            return Ok(Opened { files: vec![ledger], ..Opened::new(sink) });
+        }
         let (sink, files) = FileSink::open(&paths, scenes, self, keeper, caller).map_err(fail)?;
         Ok(Opened { files, ..Opened::new(sink) })
     }

@@ -64,8 +64,13 @@ impl Shelf {
 
     /// A file is about to get this name and is finished with it.
     pub(super) fn list(&mut self, path: &Path, handle: &Handle) {
+        self.list_by(path, handle.inode());
+    }
+
+    /// The same for a file that is not open.
+    pub(super) fn list_by(&mut self, path: &Path, inode: io::Result<u64>) {
         let Some(index) = &mut self.index else { return };
-        if let Err(error) = handle.inode().and_then(|inode| index.add(path, inode)) {
+        if let Err(error) = inode.and_then(|inode| index.add(path, inode)) {
             log::warn!(
                 "cannot list {} in {}: {error}; unless udpd can before it ends, keep never removes that file",
                 path.display(),

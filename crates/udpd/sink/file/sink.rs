@@ -9,7 +9,7 @@ use super::keeper::FileKeeper;
 use super::log_file::LogFile;
 use super::settings::FileSettings;
 use super::template::{self, Names};
-use crate::format::encoder::{Encoder, Scene};
+use crate::format::encoder::Scene;
 use crate::handover::Caller;
 use crate::handover::batch::LaneBatch;
 use crate::ledger::{FileLedger, Tallies};
@@ -53,7 +53,7 @@ impl FileSink {
         }
         let mut files = Vec::with_capacity(paths.len());
         for (index, path) in paths.into_iter().enumerate() {
-            let encoder = Encoder::new(settings.format, Arc::clone(scenes), |lane| file_of_lane[lane] == Some(index));
+            let encoder = settings.encoder(scenes, |lane| file_of_lane[lane] == Some(index));
             let settings = FileSettings { path: path.clone(), ..settings.clone() };
             files.push(LogFile::open(settings, encoder, Clock::default(), keeper, consumer.clone())?);
         }

@@ -1,8 +1,8 @@
 //! Paths with names to be filled in: `/var/log/udpd/{listener}-{consumer}.log`.
 //!
-//! Four placeholders, six codes for the time and no escapes. A brace that is not a placeholder is refused rather than
-//! taken literally, because a file called `{lane].log` is never what was meant. The codes for the time are left in
-//! place: the sink fills them in whenever it begins a file.
+//! Placeholders, six codes for the time and no escapes. A brace that is not a placeholder is refused rather than taken
+//! literally, because a file called `{lane].log` is never what was meant. The codes for the time, and what a datagram
+//! fills in, are left in place: the sink fills them in whenever it begins a file.
 
 use crate::text::advice::Advice;
 use crate::text::suggest::nearest;
@@ -23,7 +23,61 @@ pub struct Names<'n> {
 /// The codes for the time that a path may hold: year, month, day, hour, minute, second.
 const TIME_CODES: [&str; 6] = ["%Y", "%m", "%d", "%H", "%M", "%S"];
 
-const PLACEHOLDERS: [&str; 4] = ["listener", "lane", "consumer", "sink"];
+const PLACEHOLDERS: [&str; 7] = ["listener", "lane", "consumer", "sink", "source", "source_port", "destination"];
+
+/// What a datagram fills in. These are left in place by [`expand`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OfDatagram {
+    /// `{source}`, `{source/24}`, `{source/24/64}`: so many bits of an IPv4 and of an IPv6 address.
+    Source { bits: [u8; 2] },
+    /// `{source_port}`
+    SourcePort,
+    /// `{destination}`
+    Destination,
+}
+
+/// All bits of an address of either family.
+pub const ALL_BITS: [u8; 2] = [32, 128];
+
+/// What the prefix of an IPv6 address is where only that of IPv4 is written: the network that a site gives a host.
+const V6_BITS_DEFAULT: u8 = 64;
+
+impl OfDatagram {
+    /// Reads what stands between braces; `None` where it is something else.
+    pub fn read(name: &str) -> Option<Self> {
+        match name {
+            "source_port" => Some(Self::SourcePort),
+            "destination" => Some(Self::Destination),
+            _ => prefix(name.strip_prefix("source")?).map(|bits| Self::Source { bits }),
+        }
+    }
+}
+
+/// The bits that `/24` or `/24/64` leave; all of them where nothing is written.
+fn prefix(text: &str) -> Option<[u8; 2]> {
+    let mut parts = text.split('/');
+    let (before, v4, v6) = (parts.next()?, parts.next(), parts.next());
+    if !before.is_empty() || parts.next().is_some() {
+        return None;
+    }
+    let number = |text: &str, most: u8| {
+        let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        text.parse().ok().filter(|bits| is_number && (1..=most).contains(bits))
+    };
+    let Some(v4) = v4 else { return Some(ALL_BITS) };
+    let v6 = v6.map_or(Some(V6_BITS_DEFAULT), |text| number(text, ALL_BITS[1]))?;
+    Some([number(v4, ALL_BITS[0])?, v6])
+}
+
+/// True when each datagram decides by its own addresses which file it goes to.
+pub fn is_by_datagram(template: &str) -> bool {
+    template.split('{').skip(1).any(|tail| tail.split('}').next().is_some_and(|name| OfDatagram::read(name).is_some()))
+}
+
+/// True when it has to be known where a datagram was sent to.
+pub fn needs_destination(template: &str) -> bool {
+    has(template, "destination")
+}
 
 /// True when `template` holds `{placeholder}`.
 pub fn has(template: &str, placeholder: &str) -> bool {
@@ -42,7 +96,8 @@ pub fn expand(template: &str, names: &Names<'_>) -> String {
 
 /// Refuses what is neither a placeholder nor a code for the time.
 pub fn check(template: &str) -> Result<(), Advice> {
-    let right = "the placeholders are {listener}, {lane}, {consumer} and {sink}";
+    let right = "the placeholders are {listener}, {lane}, {consumer}, {sink}, {source}, {source/24}, {source/24/64}, \
+                 {source_port} and {destination}";
     let mut rest = template;
     while let Some(at) = rest.find(['{', '}', '%']) {
         let tail = &rest[at..];
@@ -59,7 +114,12 @@ pub fn check(template: &str) -> Result<(), Advice> {
             (_, None) => return Err(Advice::new("a { is never closed", right)),
             (_, Some(end)) => {
                 let name = &tail[1..end];
-                if !PLACEHOLDERS.contains(&name) {
+                if !PLACEHOLDERS.contains(&name) && OfDatagram::read(name).is_none() {
+                    if name.starts_with("source/") {
+                        let what = format!("{{{name}}} is no prefix of an address");
+                        let right = "write {source/24} or {source/24/64}: 1 to 32 bits of IPv4, 1 to 128 of IPv6";
+                        return Err(Advice::new(what, right));
+                    }
                     let cure = match nearest(name, PLACEHOLDERS.into_iter()) {
                         Some(near) => format!("did you mean {{{near}}}? {right}"),
                         None => right.to_owned(),

@@ -6,6 +6,7 @@ use std::thread;
 
 use super::*;
 use crate::format::Format;
+use crate::format::prefix::Prefix;
 use crate::ledger::Tally;
 use crate::os::crew::Crew;
 use crate::sink::Prospect;
@@ -19,6 +20,10 @@ pub(super) const PLAIN: FileSettings = FileSettings {
     rotate: Rotate::NEVER,
     keep: Keep { files: 0, bytes: 0 },
     sync: Sync::Never,
+    prefix: Prefix::None,
+    open_files: 2,
+    sources_max: 2,
+    buffer_bytes: 1 << 20,
 };
 
 /// With a new file from this size on.

@@ -1,0 +1,192 @@
+//! What the keeper does for a sink of files by source: it forces them to the disk, and removes finished files beyond
+//! what is to be kept. Both can take as long as a disk likes, and the consumer does not wait.
+//!
+//! Ten thousand files are forced to the disk by one call for their whole file system (`syncfs`), which also reaches
+//! those that are closed by then. It says that something could not be written, and not what: its bytes are doubtful,
+//! and no file is set aside. The kernel tells a descriptor of what failed since it was opened, so one of the directory
+//! stays open.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use super::super::handle::cure;
+use super::super::name::Name;
+use super::super::office::{Office, Reopened};
+use super::super::settings::Keep;
+use super::super::shelf::Shelf;
+use crate::handover::Caller;
+use crate::ledger::FileLedger;
+use crate::os::crew;
+
+/// How many sources may wait for their old files to be removed. One that finds no place is looked at when its next file
+/// is finished.
+const CLEARINGS_MAX: usize = 16_384;
+
+/// What consumer and keeper leave for each other.
+#[derive(Debug)]
+pub(in crate::sink::file) struct Annex {
+    directory: PathBuf,
+    opened: File,
+    keep: Keep,
+    ledger: Arc<FileLedger>,
+    /// How many bytes were written when it was asked for.
+    sync: Mutex<Option<u64>>,
+    is_syncing: AtomicBool,
+    clearings: (Sender<Name>, Receiver<Name>),
+    reopening: Mutex<Reopening>,
+    has_wish: AtomicBool,
+    is_closing: AtomicBool,
+    consumer: Caller,
+}
+
+/// Wishes to go over to new files, by number.
+#[derive(Debug, Default)]
+struct Reopening {
+    asked: u64,
+    answered: u64,
+    outcome: Reopened,
+}
+
+impl Annex {
+    /// For files below this directory.
+    pub(super) fn new(directory: PathBuf, keep: Keep, ledger: Arc<FileLedger>, consumer: Caller) -> io::Result<Self> {
+        Ok(Self {
+            opened: File::open(&directory)?,
+            directory,
+            keep,
+            ledger,
+            sync: Mutex::default(),
+            is_syncing: AtomicBool::new(false),
+            clearings: bounded(CLEARINGS_MAX),
+            reopening: Mutex::default(),
+            has_wish: AtomicBool::new(false),
+            is_closing: AtomicBool::new(false),
+            consumer,
+        })
+    }
+
+    /// Does what was asked for, on the keeper's thread; false when that was the last of it.
+    pub(in crate::sink::file) fn serve(&self) -> bool {
+        // Read before what was asked for before it.
+        let is_closing = self.is_closing.load(Ordering::Acquire);
+        let written = self.sync.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(written) = written {
+            self.force(written);
+            self.is_syncing.store(false, Ordering::Release);
+        }
+        while let Ok(name) = self.clearings.1.try_recv() {
+            let mut shelf = Shelf::new(&name, self.keep);
+            shelf.read();
+            shelf.clear(&[]).iter().for_each(|_| self.ledger.note_removed());
+        }
+        !is_closing
+    }
+
+    fn force(&self, written: u64) {
+        let begun = SystemTime::now();
+        match rustix::fs::syncfs(&self.opened).map_err(io::Error::from) {
+            Ok(()) => self.ledger.note_synced(written, begun),
+            Err(error) => {
+                self.ledger.note_sync_failure();
+                self.ledger.note_doubtful(written);
+                log::error!(
+                    "cannot sync the file system of {} to the disk: {error}; what was written to files by source \
+                     since the last sync may be lost{}",
+                    self.directory.display(),
+                    cure(&error)
+                );
+            }
+        }
+    }
+
+    /// Asks the consumer to close every file that somebody has moved; returns the number of that wish.
+    pub(in crate::sink::file) fn ask_to_reopen(&self) -> u64 {
+        let mut reopening = self.reopening.lock().unwrap_or_else(PoisonError::into_inner);
+        reopening.asked += 1;
+        self.has_wish.store(true, Ordering::Release);
+        self.consumer.call();
+        reopening.asked
+    }
+
+    /// What became of that wish, once it is done; what one answer has said no other says again.
+    pub(in crate::sink::file) fn answer_to(&self, wish: u64) -> Option<Reopened> {
+        let mut reopening = self.reopening.lock().unwrap_or_else(PoisonError::into_inner);
+        (reopening.answered >= wish).then(|| std::mem::take(&mut reopening.outcome))
+    }
+}
+
+/// The consumer's end.
+#[derive(Debug)]
+pub(in crate::sink::file) struct AnnexPost {
+    annex: Arc<Annex>,
+    office: Arc<Office>,
+    /// Disconnected when everything asked for is done.
+    done: Receiver<std::convert::Infallible>,
+}
+
+impl AnnexPost {
+    pub(in crate::sink::file) fn new(
+        annex: Arc<Annex>,
+        office: Arc<Office>,
+        done: Receiver<std::convert::Infallible>,
+    ) -> Self {
+        Self { annex, office, done }
+    }
+
+    /// Has everything forced to the disk; false while the disk has yet to do that from before.
+    pub(super) fn sync(&self, written: u64) -> bool {
+        if self.annex.is_syncing.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        self.leave_sync(written);
+        true
+    }
+
+    fn leave_sync(&self, written: u64) {
+        *self.annex.sync.lock().unwrap_or_else(PoisonError::into_inner) = Some(written);
+        self.office.ring();
+    }
+
+    /// Has old files of this name removed.
+    pub(super) fn clear(&self, name: Name) {
+        if self.annex.keep != Keep::ALL && self.annex.clearings.0.try_send(name).is_ok() {
+            self.office.ring();
+        }
+    }
+
+    /// The number of a wish to go over to new files, if there is one.
+    pub(super) fn wish(&self) -> Option<u64> {
+        if !self.annex.has_wish.load(Ordering::Acquire) {
+            return None;
+        }
+        let reopening = self.annex.reopening.lock().unwrap_or_else(PoisonError::into_inner);
+        self.annex.has_wish.store(false, Ordering::Relaxed);
+        Some(reopening.asked)
+    }
+
+    pub(super) fn answer(&self, wish: u64, begun: usize, stayed: usize) {
+        let mut reopening = self.annex.reopening.lock().unwrap_or_else(PoisonError::into_inner);
+        reopening.answered = wish;
+        reopening.outcome.begun += begun;
+        reopening.outcome.stayed += stayed;
+        drop(reopening);
+        self.office.ring();
+    }
+
+    /// Waits until everything asked for is done, with a last sync where one is wanted.
+    pub(super) fn close(self, sync: Option<u64>) {
+        if let Some(written) = sync {
+            self.leave_sync(written);
+        }
+        self.annex.is_closing.store(true, Ordering::Release);
+        self.office.ring();
+        // Nothing is ever sent: it ends when the keeper lets go of the other end.
+        let _ = crew::at_rest(|| self.done.recv());
+    }
+}

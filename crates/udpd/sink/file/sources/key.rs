@@ -1,0 +1,237 @@
+//! Which file a datagram belongs to, by its addresses, and how those become a part of a path.
+//!
+//! Nothing that a sender writes gets into a name: only addresses and ports as numbers, which are formatted here. What
+//! comes out has digits, the letters a to f, dots, hyphens and underscores, and never begins with a hyphen or a dot. So
+//! no sender can leave the directory, hide a file or make one that a shell or another system cannot name.
+//!
+//! An IPv6 address has hyphens for its colons (`2001-db8--7`), and a zero where it would begin or end with one
+//! (`0--1`). Who replaces the hyphens by colons has the address again. An IPv4 address that came to an IPv6 socket is
+//! written as IPv4: one sender has one file. A prefix is written behind an underscore (`10.1.2.0_24`), and so is the
+//! number of the interface of a link-local address (`fe80--1_if3`), which is another host at another interface.
+
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::super::template::{ALL_BITS, OfDatagram};
+
+/// What stands in the place of addresses in the name of the file for the sources that are too many.
+pub(super) const OVERFLOW: &str = "overflow";
+
+/// What tells one file from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    /// Which of the sink's paths it is.
+    pub(super) path: u32,
+    /// `None` for the file of those that are too many.
+    of: Option<Addresses>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Addresses {
+    /// As many bits of it as tell files apart; unspecified where none do.
+    source: IpAddr,
+    /// The interface of a link-local address.
+    scope: u32,
+    port: u16,
+    destination: IpAddr,
+}
+
+/// What of a datagram tells files apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Parts {
+    bits: Option<[u8; 2]>,
+    port: bool,
+    destination: bool,
+}
+
+/// A path whose placeholders are for the addresses of a datagram.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Pattern(Vec<Piece>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    Filled(OfDatagram),
+}
+
+impl Pattern {
+    /// Reads a path that has passed the check of templates.
+    pub(super) fn new(path: &str) -> Self {
+        let mut pieces = Vec::new();
+        let mut parts = path.split('{');
+        pieces.extend(parts.next().map(|text| Piece::Text(text.to_owned())));
+        for part in parts {
+            let (name, text) = part.split_once('}').unwrap_or((part, ""));
+            pieces.extend(OfDatagram::read(name).map(Piece::Filled));
+            pieces.push(Piece::Text(text.to_owned()));
+        }
+        Self(pieces)
+    }
+
+    /// What tells its files apart: the finest that is named.
+    pub(super) fn parts(&self) -> Parts {
+        let mut parts = Parts { bits: None, port: false, destination: false };
+        for piece in &self.0 {
+            match piece {
+                Piece::Filled(OfDatagram::Source { bits }) => {
+                    let before = parts.bits.unwrap_or([0, 0]);
+                    parts.bits = Some([before[0].max(bits[0]), before[1].max(bits[1])]);
+                }
+                Piece::Filled(OfDatagram::SourcePort) => parts.port = true,
+                Piece::Filled(OfDatagram::Destination) => parts.destination = true,
+                Piece::Text(_) => {}
+            }
+        }
+        parts
+    }
+
+    /// The path of one file, with codes for the time still in it.
+    pub(super) fn fill(&self, key: &Key) -> String {
+        let mut path = String::with_capacity(128);
+        for piece in &self.0 {
+            match (piece, &key.of) {
+                (Piece::Text(text), _) => path.push_str(text),
+                (Piece::Filled(_), None) => path.push_str(OVERFLOW),
+                (Piece::Filled(OfDatagram::Source { bits }), Some(of)) => {
+                    append(&mut path, masked(of.source, *bits));
+                    let bits_of_family = if of.source.is_ipv4() { 0 } else { 1 };
+                    if bits[bits_of_family] < ALL_BITS[bits_of_family] {
+                        // Writing to a string cannot fail.
+                        let _ = write!(path, "_{}", bits[bits_of_family]);
+                    }
+                    if of.scope != 0 {
+                        let _ = write!(path, "_if{}", of.scope);
+                    }
+                }
+                (Piece::Filled(OfDatagram::SourcePort), Some(of)) => {
+                    let _ = write!(path, "{}", of.port);
+                }
+                (Piece::Filled(OfDatagram::Destination), Some(of)) => append(&mut path, of.destination),
+            }
+        }
+        path
+    }
+}
+
+impl Key {
+    /// Of a datagram.
+    pub(super) fn new(path: u32, parts: &Parts, source: SocketAddr, destination: IpAddr) -> Self {
+        let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        let address = source.ip().to_canonical();
+        let scope = match (&source, address) {
+            (SocketAddr::V6(v6), IpAddr::V6(address)) if address.is_unicast_link_local() => v6.scope_id(),
+            _ => 0,
+        };
+        let of = Addresses {
+            source: parts.bits.map_or(nobody, |bits| masked(address, bits)),
+            scope: if parts.bits.is_some() { scope } else { 0 },
+            port: if parts.port { source.port() } else { 0 },
+            destination: if parts.destination { destination.to_canonical() } else { nobody },
+        };
+        Self { path, of: Some(of) }
+    }
+
+    /// Of those that are too many.
+    pub(super) fn overflow(path: u32) -> Self {
+        Self { path, of: None }
+    }
+}
+
+/// The first bits of an address.
+fn masked(address: IpAddr, [v4_bits, v6_bits]: [u8; 2]) -> IpAddr {
+    match address {
+        IpAddr::V4(v4) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(v4_bits.min(32))).unwrap_or(0);
+            IpAddr::V4(Ipv4Addr::from_bits(v4.to_bits() & mask))
+        }
+        IpAddr::V6(v6) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(v6_bits.min(128))).unwrap_or(0);
+            IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & mask))
+        }
+    }
+}
+
+fn append(path: &mut String, address: IpAddr) {
+    match address {
+        IpAddr::V4(v4) => {
+            let _ = write!(path, "{v4}");
+        }
+        IpAddr::V6(v6) => {
+            let text = v6.to_string().replace(':', "-");
+            if text.starts_with('-') {
+                path.push('0');
+            }
+            path.push_str(&text);
+            if text.ends_with('-') {
+                path.push('0');
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(pattern: &str, source: &str) -> String {
+        let pattern = Pattern::new(pattern);
+        let destination: IpAddr = "2001:db8::5".parse().expect("an address");
+        let key = Key::new(0, &pattern.parts(), source.parse().expect("an address"), destination);
+        pattern.fill(&key)
+    }
+
+    #[test]
+    fn a_path_is_filled_in_with_addresses_that_every_system_can_name() {
+        for (pattern, source, expected) in [
+            ("/l/{source}.log", "10.1.2.3:514", "/l/10.1.2.3.log"),
+            ("/l/{source}.log", "[::ffff:10.1.2.3]:514", "/l/10.1.2.3.log"),
+            ("/l/{source}.log", "[::1]:514", "/l/0--1.log"),
+            ("/l/{source}", "[2001:db8::]:514", "/l/2001-db8--0"),
+            ("/l/{source}", "[::]:514", "/l/0--0"),
+            ("/l/{source}", "[fe80::1%3]:514", "/l/fe80--1_if3"),
+            ("/l/{source/24}/%Y", "10.1.2.3:514", "/l/10.1.2.0_24/%Y"),
+            ("/l/{source/24}", "[2001:db8:1:2:3::4]:514", "/l/2001-db8-1-2--0_64"),
+            ("/l/{source/32/48}", "[2001:db8:1:2:3::4]:514", "/l/2001-db8-1--0_48"),
+            ("/l/{source/32/48}", "10.1.2.3:514", "/l/10.1.2.3"),
+            ("/l/{source/8}/{source}-{source_port}", "10.1.2.3:514", "/l/10.0.0.0_8/10.1.2.3-514"),
+            ("/l/{destination}/x", "10.1.2.3:514", "/l/2001-db8--5/x"),
+        ] {
+            assert_eq!(path(pattern, source), expected, "{pattern} of {source}");
+        }
+        assert_eq!(Pattern::new("/l/{source/8}-{source_port}").fill(&Key::overflow(0)), "/l/overflow-overflow");
+    }
+
+    #[test]
+    fn no_address_escapes_the_directory_or_is_named_like_another() {
+        let pattern = Pattern::new("{source}");
+        let mut state = 7_u128;
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..20_000 {
+            state = state.wrapping_mul(0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645).wrapping_add(1);
+            // Many zeros, and the families beside one another.
+            let address = Ipv6Addr::from_bits(state & (state << 61) & (u128::MAX >> (state as u32 % 97)));
+            let source = SocketAddr::from((address, 1));
+            let name = pattern.fill(&Key::new(0, &pattern.parts(), source, source.ip()));
+            let is_plain = |byte: u8| byte.is_ascii_hexdigit() || matches!(byte, b'.' | b'-');
+            assert!(name.bytes().all(is_plain) && !name.starts_with(['-', '.']) && name != OVERFLOW, "{name}");
+            let back: IpAddr = name.replace('-', ":").parse().expect("an address again");
+            assert_eq!(back, source.ip().to_canonical());
+            seen.insert((name, source.ip().to_canonical()));
+        }
+        let names: std::collections::HashSet<&String> = seen.iter().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), seen.len(), "two addresses have one name");
+    }
+
+    #[test]
+    fn only_what_the_path_names_tells_files_apart() {
+        let key = |pattern: &str, source: &str| {
+            Key::new(0, &Pattern::new(pattern).parts(), source.parse().expect("an address"), Ipv4Addr::LOCALHOST.into())
+        };
+        assert_eq!(key("{source}", "10.0.0.1:1"), key("{source}", "10.0.0.1:2"));
+        assert_ne!(key("{source}-{source_port}", "10.0.0.1:1"), key("{source}-{source_port}", "10.0.0.1:2"));
+        assert_eq!(key("{source/24}", "10.0.0.1:1"), key("{source/24}", "10.0.0.255:1"));
+        assert_ne!(key("{source/24}", "10.0.0.1:1"), key("{source/24}", "10.0.1.1:1"));
+        assert_ne!(key("{source}", "[fe80::1%1]:1"), key("{source}", "[fe80::1%2]:1"));
+        assert_eq!(key("{source_port}", "[fe80::1%1]:1"), key("{source_port}", "[fe80::1%2]:1"));
+    }
+}

@@ -1,0 +1,270 @@
+//! The sink of files by source: gathers records, and has those of each source written to its file when it is time.
+
+mod writing;
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use super::super::clock::{Clock, Ends};
+use super::super::handle::make_directories;
+use super::super::keeper::FileKeeper;
+use super::super::settings::{FileSettings, Sync};
+use super::super::sink::paths_of_lanes;
+use super::annex::{Annex, AnnexPost};
+use super::gathered::{self, Gathered};
+use super::key::{Key, Parts};
+use super::source_file::SourceFiles;
+use super::table::{self, Table};
+use crate::capture::headers;
+use crate::format::encoder::{Encoder, Scene};
+use crate::handover::Caller;
+use crate::handover::batch::LaneBatch;
+use crate::ledger::{FileLedger, Tallies};
+use crate::os::crew;
+use crate::sink::{Feeders, Sink};
+
+/// The longest that a record waits for others of its source.
+const GATHER: Duration = Duration::from_secs(1);
+
+/// So many files are finished, when their time is over, before the next datagrams are looked at.
+const FINISHED_AT_ONCE: usize = 64;
+
+/// How soon a disk that is slower than its syncs is asked again.
+const SYNC_PAUSE: Duration = Duration::from_millis(5);
+
+/// The memory of one consumer.
+pub(in crate::sink::file) fn memory_bytes_max(settings: &FileSettings) -> usize {
+    let buffer = usize::try_from(settings.buffer_bytes).unwrap_or(usize::MAX);
+    gathered::memory_bytes_max(buffer, settings.format) + table::memory_bytes_max(settings.sources_max)
+}
+
+/// The files by source of one consumer.
+#[derive(Debug)]
+pub(in crate::sink::file) struct SourcesSink {
+    settings: FileSettings,
+    encoder: Encoder,
+    files: SourceFiles,
+    parts: Parts,
+    /// Which path the datagrams of a lane fill in, by the lane's index.
+    path_of_lane: Vec<Option<usize>>,
+    scenes: Arc<[Scene]>,
+    table: Table,
+    gathered: Gathered,
+    /// The sources with records in there.
+    waiting: Vec<usize>,
+    write_due: Option<Instant>,
+    sync_due: Option<Instant>,
+    clock: Clock,
+    ends: Option<Ends>,
+    /// The next source whose file may be over.
+    sweep: Option<usize>,
+    ledger: Arc<FileLedger>,
+    annex: Option<AnnexPost>,
+    /// Since something could not be written, how many datagrams and bytes that has cost.
+    trouble: Option<(u64, u64)>,
+    /// The same within the writing in hand.
+    failed: (u64, u64),
+    has_said_overflow: bool,
+}
+
+impl SourcesSink {
+    /// Sees whether files can be made where the paths lead. None is made before its first datagram comes.
+    pub(in crate::sink::file) fn open(
+        path_of_lane: Vec<Option<String>>,
+        scenes: &Arc<[Scene]>,
+        settings: &FileSettings,
+        keeper: &mut FileKeeper,
+        consumer: &Caller,
+    ) -> io::Result<(Self, Arc<FileLedger>)> {
+        let feeds: Vec<bool> = path_of_lane.iter().map(Option::is_some).collect();
+        let encoder = settings.encoder(scenes, |lane| feeds[lane]);
+        let mut files = SourceFiles::new(settings.rotate, settings.keep, settings.format.boundary());
+        files.header = encoder.header();
+        let path_of_lane: Vec<Option<usize>> =
+            path_of_lane.into_iter().map(|path| path.map(|path| files.number(path))).collect();
+        let parts = files.parts().ok_or_else(|| io::Error::other("no lane feeds it"))?;
+        for directory in files.directories() {
+            make_directories(&directory.join("any"))?;
+            let may = nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK;
+            nix::unistd::access(&directory, may)?;
+        }
+        let ledger = Arc::new(FileLedger::default());
+        let directory = files.directories().next().unwrap_or_default();
+        let annex = Annex::new(directory, settings.keep, Arc::clone(&ledger), consumer.clone())?;
+        let buffer = usize::try_from(settings.buffer_bytes).unwrap_or(usize::MAX);
+        let mut sink = Self {
+            encoder,
+            parts,
+            scenes: Arc::clone(scenes),
+            // Each lane can have a path of its own.
+            table: Table::new(settings.sources_max, path_of_lane.len(), settings.open_files),
+            path_of_lane,
+            files,
+            gathered: Gathered::new(buffer, settings.format),
+            waiting: Vec::with_capacity(settings.sources_max + feeds.len()),
+            write_due: None,
+            sync_due: None,
+            clock: Clock::default(),
+            ends: None,
+            sweep: None,
+            ledger: Arc::clone(&ledger),
+            annex: Some(keeper.take_sources(annex)),
+            trouble: None,
+            failed: (0, 0),
+            has_said_overflow: false,
+            settings: settings.clone(),
+        };
+        sink.set_end();
+        Ok((sink, ledger))
+    }
+
+    /// When files are over next.
+    fn set_end(&mut self) {
+        let seconds = self.files.any_name().and_then(|name| name.ends(self.clock.seconds()));
+        let end = |seconds| Ends::new(UNIX_EPOCH + Duration::from_secs(seconds), &self.clock, Instant::now());
+        self.ends = seconds.map(end);
+    }
+
+    fn key(&self, batch: &LaneBatch, datagram: &mmsg::Datagram<'_>) -> Key {
+        let path = self.path_of_lane[batch.lane].expect("the pipeline gave every lane of this consumer a path");
+        let bound: IpAddr = self.scenes[batch.lane].address.ip();
+        let destination = datagram.destination().unwrap_or(bound);
+        // There are no more paths than lanes.
+        Key::new(path as u32, &self.parts, headers::source(datagram), destination)
+    }
+
+    fn note_overflow(&mut self, datagrams: u64) {
+        self.ledger.note_overflow(datagrams);
+        if !std::mem::replace(&mut self.has_said_overflow, true) {
+            log::warn!(
+                "{}: {} sources have files of their own, as many as sources_max allows; the records of all others go \
+                 to the file named overflow; raise sources_max, or name prefixes ({{source/24}})",
+                self.settings.path,
+                self.table.own()
+            );
+        }
+    }
+
+    fn finish_file(&mut self, place: usize, now: u64, is_full: bool) {
+        match crew::at_rest(|| self.files.finish(&mut self.table, place, now, is_full)) {
+            Ok(true) => {
+                self.ledger.note_finished();
+                let key = self.table.at(place).key;
+                if let Some(annex) = &self.annex {
+                    annex.clear(self.files.name(&key));
+                }
+                if self.settings.sync == Sync::WhenFinished {
+                    self.sync_due = self.sync_due.or(Some(Instant::now()));
+                }
+            }
+            Ok(false) => {}
+            Err(error) => self.begin_trouble(&self.settings.path.clone(), &error),
+        }
+    }
+
+    /// Finishes some of the files whose time is over.
+    fn sweep(&mut self) {
+        let Some(next) = self.sweep else { return };
+        let end = (next + FINISHED_AT_ONCE).min(self.table.len());
+        let now = self.clock.seconds();
+        (next..end).for_each(|place| self.finish_file(place, now, false));
+        self.sweep = (end < self.table.len()).then_some(end);
+    }
+
+    fn sync_if_due(&mut self, now: Instant) {
+        if self.sync_due.is_none_or(|due| due > now) {
+            return;
+        }
+        let is_asked = self.annex.as_ref().is_none_or(|annex| annex.sync(self.ledger.written()));
+        self.sync_due = (!is_asked).then(|| now + SYNC_PAUSE);
+    }
+
+    /// Closes every file that somebody has moved, when that is asked for.
+    fn reopen_if_asked(&mut self, tallies: &mut Tallies) {
+        let Some(wish) = self.annex.as_ref().and_then(AnnexPost::wish) else { return };
+        self.write_out(tallies);
+        let open: Vec<usize> = (0..self.table.len()).filter(|&place| self.table.is_open(place)).collect();
+        let is_taken = |&&place: &&usize| self.files.close_if_taken(&mut self.table, place, &self.ledger);
+        let begun = open.iter().filter(is_taken).count();
+        if let Some(annex) = &self.annex {
+            annex.answer(wish, begun, open.len() - begun);
+        }
+    }
+}
+
+impl Sink for SourcesSink {
+    fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
+        self.encoder.begin();
+        let mut overflow = 0;
+        for datagram in batch.datagrams.datagrams() {
+            let (place, is_own) = self.table.place(self.key(batch, &datagram));
+            overflow += u64::from(!is_own);
+            let chain = &mut self.table.at(place).chain;
+            if chain.is_empty() {
+                self.waiting.push(place);
+            }
+            self.gathered.push(chain, batch.listener, &mut self.encoder, |encoder, bytes| {
+                encoder.append(bytes, batch, &datagram);
+            });
+            if self.gathered.is_full() {
+                self.write_out(tallies);
+            }
+        }
+        if overflow > 0 {
+            self.note_overflow(overflow);
+        }
+        if self.write_due.is_none() && !self.gathered.is_empty() {
+            self.write_due = Some(Instant::now() + GATHER);
+        }
+    }
+
+    fn flush(&mut self, tallies: &mut Tallies) {
+        self.reopen_if_asked(tallies);
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let sweep = self.sweep.map(|_| Instant::now());
+        [self.write_due, self.sync_due, self.ends.map(|ends| ends.at), sweep].into_iter().flatten().min()
+    }
+
+    fn when_due(&mut self, tallies: &mut Tallies) {
+        self.reopen_if_asked(tallies);
+        let now = Instant::now();
+        if self.ends.is_some_and(|ends| ends.has_come(&self.clock, now)) {
+            self.sweep = Some(0);
+            self.set_end();
+        }
+        if self.write_due.is_some_and(|due| due <= now) {
+            self.write_out(tallies);
+        }
+        self.sweep();
+        self.sync_if_due(now);
+    }
+
+    fn go_on_for(&mut self, feeders: &Feeders) {
+        let paths =
+            paths_of_lanes(&self.settings.path, &feeders.scenes, &feeders.feeds, &feeders.sink, feeders.consumer);
+        self.path_of_lane = paths.into_iter().map(|path| path.map(|path| self.files.number(path))).collect();
+        self.scenes = Arc::clone(&feeders.scenes);
+        self.encoder.go_on_for(Arc::clone(&feeders.scenes));
+    }
+
+    fn finish(&mut self, tallies: &mut Tallies, publish: &mut dyn FnMut(&mut Tallies)) {
+        self.write_out(tallies);
+        publish(tallies);
+        if let Some((datagrams, bytes)) = self.trouble {
+            log::warn!(
+                "{} was not written again before the end; {datagrams} datagrams ({bytes} bytes) were lost meanwhile \
+                 and are counted as sink_error",
+                self.settings.path
+            );
+        }
+        (0..self.table.len()).for_each(|place| self.table.close(place));
+        let sync = (self.settings.sync != Sync::Never).then(|| self.ledger.written());
+        if let Some(annex) = self.annex.take() {
+            annex.close(sync);
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The file of one source: opened, gone on with, left to whoever has moved it, and finished.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+
+use super::super::handle::{Handle, set_aside};
+use super::super::name::{Name, finished_names};
+use super::super::settings::{Keep, Rotate};
+use super::super::shelf::Shelf;
+use super::key::{Key, Parts, Pattern};
+use super::table::{Begun, Table};
+use crate::format::boundary::Boundary;
+use crate::ledger::FileLedger;
+
+/// What the files of all sources have in common.
+#[derive(Debug)]
+pub(super) struct SourceFiles {
+    /// With the names that a lane fills in, in the order in which they were first seen.
+    paths: Vec<(String, Pattern)>,
+    pub(super) rotate: Rotate,
+    pub(super) keep: Keep,
+    pub(super) boundary: Boundary,
+    pub(super) header: Vec<u8>,
+}
+
+impl SourceFiles {
+    pub(super) fn new(rotate: Rotate, keep: Keep, boundary: Boundary) -> Self {
+        Self { paths: Vec::new(), rotate, keep, boundary, header: Vec::new() }
+    }
+
+    /// The number of a path.
+    pub(super) fn number(&mut self, path: String) -> usize {
+        let known = self.paths.iter().position(|(other, _)| *other == path);
+        known.unwrap_or_else(|| {
+            let pattern = Pattern::new(&path);
+            self.paths.push((path, pattern));
+            self.paths.len() - 1
+        })
+    }
+
+    /// What of a datagram tells files apart; the same for every path, because one template has made them.
+    pub(super) fn parts(&self) -> Option<Parts> {
+        self.paths.first().map(|(_, pattern)| pattern.parts())
+    }
+
+    /// What each path is called at a moment, for its codes alone.
+    pub(super) fn any_name(&self) -> Option<Name> {
+        self.paths.first().map(|(path, _)| Name::new(path.clone(), self.rotate.every))
+    }
+
+    /// The directories in which nothing is named by a datagram or the clock.
+    pub(super) fn directories(&self) -> impl Iterator<Item = PathBuf> {
+        self.paths.iter().map(|(path, _)| {
+            let fixed = &path[..path.find(['{', '%']).unwrap_or(path.len())];
+            PathBuf::from(&fixed[..=fixed.rfind('/').unwrap_or(0)])
+        })
+    }
+
+    pub(super) fn name(&self, key: &Key) -> Name {
+        Name::new(self.paths[key.path as usize].1.fill(key), self.rotate.every)
+    }
+
+    /// The path of a source's file at a moment.
+    pub(super) fn path(&self, key: &Key, at: u64) -> PathBuf {
+        self.name(key).at(at)
+    }
+
+    /// Sees to it that the file of a source is open and in its place.
+    pub(super) fn provide(
+        &self,
+        table: &mut Table,
+        place: usize,
+        now: u64,
+        ledger: &FileLedger,
+    ) -> Result<(), (PathBuf, io::Error)> {
+        self.leave_if_taken(table, place, ledger);
+        if table.is_open(place) {
+            return Ok(());
+        }
+        let key = table.at(place).key;
+        let begun = table.at(place).begun;
+        let path = self.path(&key, begun.map_or(now, |begun| begun.at));
+        if let Some(oldest) = table.oldest_if_full() {
+            table.close(oldest);
+        }
+        let opened = match self.open(&path, begun, &key) {
+            Err(error) if is_out_of_descriptors(&error) && table.open() > 0 => {
+                // Others of this process or host need some, too: half of them are given up, and there is one more try.
+                for _ in 0..table.open().div_ceil(2) {
+                    table.oldest().into_iter().for_each(|oldest| table.close(oldest));
+                }
+                self.open(&path, begun, &key)
+            }
+            opened => opened,
+        };
+        match opened.and_then(|handle| Ok((handle.inode()?, handle.length()?, handle))) {
+            Ok((inode, length, handle)) => {
+                let at = begun.map_or(now, |begun| begun.at);
+                table.at(place).begun = Some(Begun { at, inode, length, seen_bytes: length, is_astray: false });
+                table.note_opened(place, handle);
+                Ok(())
+            }
+            Err(error) => Err((path, error)),
+        }
+    }
+
+    fn open(&self, path: &Path, begun: Option<Begun>, key: &Key) -> io::Result<Handle> {
+        if let Some(left) = begun {
+            let (mut handle, is_as_left) = Handle::open_again(path, self.boundary, (left.inode, left.length))?;
+            if !is_as_left {
+                handle.append_whole(&self.header)?;
+            }
+            return Ok(handle);
+        }
+        let mut shelf = self.shelf(key);
+        shelf.finish_interrupted(path);
+        let is_new = path.symlink_metadata().is_err();
+        let mut handle = Handle::open(path, self.boundary)?;
+        if let Err(error) = handle.append_whole(&self.header) {
+            if is_new {
+                let _ = fs::remove_file(path);
+            }
+            return Err(error);
+        }
+        shelf.begun(path, &handle, is_new);
+        Ok(handle)
+    }
+
+    /// The finished files of one source. Its list is read whenever it is needed: ten thousand would be much to keep.
+    fn shelf(&self, key: &Key) -> Shelf {
+        let mut shelf = Shelf::new(&self.name(key), self.keep);
+        shelf.read();
+        shelf
+    }
+
+    /// Leaves a file that somebody has moved or removed. One that was moved just now is written once more where nothing
+    /// is in its place yet: whoever moves it may be about to make another there, as logrotate does with `create`.
+    fn leave_if_taken(&self, table: &mut Table, place: usize, ledger: &FileLedger) {
+        let source = table.at(place);
+        let (Some(handle), Some(begun)) = (&source.handle, &mut source.begun) else { return };
+        let path = self.path(&source.key, begun.at);
+        if handle.is_at(&path) {
+            begun.seen_bytes = begun.length;
+            begun.is_astray = false;
+            return;
+        }
+        let is_removed = handle.names().is_ok_and(|names| names == 0);
+        if is_removed {
+            let after = begun.length.saturating_sub(begun.seen_bytes);
+            ledger.note_removed_bytes(after);
+        } else if !begun.is_astray && path.symlink_metadata().is_err() {
+            begun.is_astray = true;
+            return;
+        }
+        source.begun = None;
+        table.close(place);
+    }
+
+    /// Closes the file if somebody has moved or removed it; says whether that was so.
+    pub(super) fn close_if_taken(&self, table: &mut Table, place: usize, ledger: &FileLedger) -> bool {
+        if let Some(begun) = &mut table.at(place).begun {
+            // Who asks for that has made the next file, or never will.
+            begun.is_astray = true;
+        }
+        self.leave_if_taken(table, place, ledger);
+        !table.is_open(place)
+    }
+
+    /// Finishes the file of a source, where it is over at that moment or full; says whether it did.
+    pub(super) fn finish(&self, table: &mut Table, place: usize, now: u64, is_full: bool) -> io::Result<bool> {
+        let source = table.at(place);
+        let (key, Some(begun)) = (source.key, source.begun) else { return Ok(false) };
+        let name = self.name(&key);
+        let path = name.at(begun.at);
+        let is_renamed = name.at(now) == path;
+        if is_renamed && !is_full && !name.is_over(begun.at, now) {
+            return Ok(false);
+        }
+        // What is at its path may be somebody else's, and is not to be renamed.
+        let is_own = path.symlink_metadata().is_ok_and(|found| found.is_file() && found.ino() == begun.inode);
+        if is_renamed && is_own {
+            let mut shelf = self.shelf(&key);
+            set_aside(&path, finished_names(&path, now), |name| shelf.list_by(name, Ok(begun.inode)))?;
+        }
+        table.close(place);
+        table.at(place).begun = None;
+        Ok(is_own)
+    }
+}
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    [Errno::EMFILE, Errno::ENFILE].iter().any(|errno| error.raw_os_error() == Some(*errno as i32))
+}
