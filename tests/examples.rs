@@ -43,7 +43,15 @@ fn every_example_has_its_test() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/examples");
     let names = fs::read_dir(folder).expect("config/examples").flatten().map(|entry| entry.file_name());
     let names: BTreeSet<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
-    let tested = ["market-data.toml", "netflow.toml", "statsd.toml", "syslog.toml", "telemetry.toml"];
+    let tested = [
+        "behind-relays.toml",
+        "market-data.toml",
+        "netflow.toml",
+        "site-relay.toml",
+        "statsd.toml",
+        "syslog.toml",
+        "telemetry.toml",
+    ];
     assert!(names.iter().eq(tested.iter()), "{names:?}: give a new one a test here, and its name");
 }
 
@@ -110,6 +118,37 @@ fn syslog_of_logger_and_of_rsyslog_is_archived_line_by_line() {
             assert_eq!(archive.lines().filter(|line| line.ends_with(&wanted)).count(), 1, "{wanted}");
         }
     }
+}
+
+#[test]
+fn what_the_relay_of_a_site_sends_is_archived_behind_it_with_the_true_sender() {
+    let [site, collector, other] =
+        [free_address(), free_address(), free_address()].map(|address| format!("\"{address}\""));
+    let trusted =
+        [("\"[::]:5514\"", collector.as_str()), ("\"192.0.2.10/32\", \"2001:db8:10::/64\"", "\"127.0.0.1/32\"")];
+    let behind = Daemon::with_config(&example("behind-relays.toml", &trusted));
+    let collectors = format!("{collector}, {other}");
+    let names = "\"collector-1.example:5514\", \"collector-2.example:5514\"";
+    let relay = Daemon::with_config(&example("site-relay.toml", &[("\"[::]:514\"", &site), (names, &collectors)]));
+    let sender = UdpSocket::bind("127.0.0.7:0").expect("an address of loopback");
+    let to: SocketAddr = site.trim_matches('"').parse().expect("an address");
+    for number in 0..100 {
+        sender.send_to(format!("<13>host: message {number}").as_bytes(), to).expect("it is sent");
+    }
+    relay.stats_when("all has come", |stats| received(stats) == 100);
+    assert_closed(&relay.terminate().ledger, 100);
+    behind.stats_when("all has come", |stats| received(stats) == 100);
+    let ended = behind.terminate();
+    assert_closed(&ended.ledger, 100);
+    let archive: String =
+        files_of(&ended, "syslog-").iter().map(|path| fs::read_to_string(path).expect("an archive")).collect();
+    let from = sender.local_addr().expect("bound").to_string();
+    for (number, line) in archive.lines().enumerate() {
+        let record: Value = serde_json::from_str(line).expect("a record");
+        assert_eq!(record["source"], from.as_str());
+        assert_eq!(record["payload"], format!("<13>host: message {number}"));
+    }
+    assert_eq!(archive.lines().count(), 100);
 }
 
 /// A capture of so many flows, a packet each.

@@ -212,7 +212,7 @@ impl Daemon {
     /// kernel adds those up later; this walks the pages.
     pub(crate) fn resident_bytes(&self) -> u64 {
         let maps = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.pid())).expect("a running process");
-        let line = maps.lines().find_map(|line| line.strip_prefix("Rss:")).expect("Rss");
+        let line = maps.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("Anonymous");
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
     }
 

@@ -54,8 +54,7 @@ pub(crate) fn example() -> Snapshot {
         destinations: Vec::new(),
         removed: false,
     };
-    let dropped = json!({ "truncated": 5, "denied": 4, "rate_limited": 3, "no_batch": 2, "unsplit": 1, "unread": 1,
-        "proxy_missing": 0, "proxy_malformed": 0, "proxy_untrusted": 0 });
+    let dropped = json!({ "truncated": 5, "denied": 4, "rate_limited": 3, "no_batch": 2, "unsplit": 1, "unread": 1 });
     let beside = LaneTally { bytes: 98_685_360, truncated: 5, dropped: table(dropped), ..LaneTally::default() };
     let lanes = vec![lane(0, Some(0), Some(0), 1_000_000, 1_000, 50_000), lane(1, Some(12), None, 233_567, 100, 0)];
     let listener = ListenerSnapshot {

@@ -140,7 +140,7 @@ impl SourcesSink {
         if !std::mem::replace(&mut self.has_said_overflow, true) {
             log::warn!(
                 "{}: {} sources have files of their own, as many as sources_max allows; the records of all others go \
-                 to the file named overflow; raise sources_max, or name prefixes ({{source/24}})",
+                 to the file named overflow; raise sources_max, or name networks instead of senders in path",
                 self.settings.path,
                 self.table.own()
             );
