@@ -4,7 +4,7 @@
 //! for an interface that came back, may need one: for a port below 1024, or for more receive buffer than
 //! `net.core.rmem_max`. So before the first thread goes in, udpd starts itself once more as its warden. That process
 //! keeps these few rights, and does with them only what stands in [`Wish`], to sockets for UDP that udpd hands it for a
-//! moment. It never sees a datagram: it has no call that reads one.
+//! moment. It never looks at a datagram: all it reads is the wishes of udpd.
 //!
 //! A process that has no such right has no warden. Where there is none, or no longer, everything is as if nobody had
 //! been asked: the kernel's refusal is the error.
@@ -34,8 +34,9 @@ use super::crew;
 /// The command that is the warden.
 pub const COMMAND: &str = "warden";
 
-/// How long an answer may take. A warden that is slower is stopped, or gone.
-const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+/// How long an answer may take, the first one included, before which it has to be started. A warden that is slower is
+/// stopped, or gone; and once it was, its rights are gone for the life of this process.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// The longest wish or answer.
 pub const MESSAGE_BYTES: usize = 128;
