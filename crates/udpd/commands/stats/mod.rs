@@ -93,7 +93,7 @@ fn push_sums(text: &mut String, listener: &ListenerSnapshot) {
         ("arrived", or_dash(listener.arrived), "datagrams".to_owned()),
         ("kernel dropped", or_dash(listener.kernel_dropped), unit.clone()),
         ("received", grouped(counts.received), terms(beside)),
-        ("dropped", grouped(counts.dropped.total()), terms(counts.dropped.values())),
+        ("dropped", grouped(counts.dropped.total()), reasons(listener)),
     ];
     if let Some(upstream) = &listener.upstream {
         push_upstream(&mut rows, upstream, listener.arrived);
@@ -120,6 +120,12 @@ fn push_sums(text: &mut String, listener: &ListenerSnapshot) {
     for (name, number, note) in rows {
         let _ = writeln!(text, "  {name:<name_width$}  {number:>width$}  {note}");
     }
+}
+
+/// Why datagrams were dropped; of the many reasons only those that there were.
+fn reasons(listener: &ListenerSnapshot) -> String {
+    let text = terms(listener.counts.dropped.values().filter(|(_, value)| *value > 0));
+    if text.is_empty() { "datagrams".to_owned() } else { text }
 }
 
 /// What never reached this host: first, and what was sent before that where it can be said.
