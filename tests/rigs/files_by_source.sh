@@ -30,7 +30,7 @@ fi
 
 # sysfs shows the namespace it was mounted in.
 mount -t sysfs sys /sys
-unshare --net sleep 600 &
+unshare --net sleep 600 >/dev/null 2>&1 &
 other=$!
 trap 'kill $other 2>/dev/null || true' EXIT
 until [ "$(readlink "/proc/$other/ns/net")" != "$(readlink /proc/self/ns/net)" ]; do :; done
@@ -50,4 +50,4 @@ for key in all default card1; do there sh -c "echo 0 >/proc/sys/net/ipv4/conf/$k
 there ip route add 198.18.0.0/15 dev card1
 ip neigh replace 10.8.0.2 dev card0 lladdr "$(there ip -br link show card1 | awk '{print $3}')"
 
-exec python3 tests/rigs/files_by_source/rig.py "$UDPD" "$WORK" "$other" "${LONG:-}"
+python3 tests/rigs/files_by_source/rig.py "$UDPD" "$WORK" "$other" "${LONG:-}"
