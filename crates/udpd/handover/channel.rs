@@ -276,8 +276,18 @@ impl Feed {
 
     /// Queues a load and wakes the consumer.
     pub(super) fn send(&self, parcel: Parcel) {
+        self.send_quietly(parcel);
+        self.ring();
+    }
+
+    /// Queues a load. A consumer that sleeps goes on sleeping until [`Feed::ring`].
+    pub(super) fn send_quietly(&self, parcel: Parcel) {
         self.passage.queue.push(parcel).expect("there is a place for everything that can be under way");
         self.mark.set();
+    }
+
+    /// Wakes the consumer if it sleeps.
+    pub(super) fn ring(&self) {
         self.ringer.0.ring();
     }
 

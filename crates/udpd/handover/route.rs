@@ -56,13 +56,15 @@ pub struct Route {
     lend_max: usize,
     /// A block was left in the feed.
     has_open: bool,
+    /// A batch was left quietly.
+    owes_ring: bool,
 }
 
 impl Route {
     /// The route to a sink. For as long as the consumer is behind, no more than `lend_max` batches of the lane wait for
     /// it, or half as many that are not full, and everything else in `blocks`.
     pub fn new(feed: Feed, policy: FullPolicy, sink: usize, blocks: Blocks, lend_max: usize) -> Self {
-        Self { feed, policy, sink, blocks, lend_max, has_open: false }
+        Self { feed, policy, sink, blocks, lend_max, has_open: false, owes_ring: false }
     }
 
     /// True when a batch that is handed over now would be looked at soon.
@@ -70,13 +72,22 @@ impl Route {
         self.feed.is_awaited()
     }
 
+    /// Wakes the consumer, if something was left for it quietly.
+    pub fn ring(&mut self) {
+        if std::mem::take(&mut self.owes_ring) {
+            self.feed.ring();
+        }
+    }
+
     /// Hands the datagrams of a batch over: the batch itself, or their copies. `is_full` says that the batch has no
-    /// slot left, so that lending it wastes nothing. Each number of datagrams that nobody will consume goes to
-    /// `dropped`.
+    /// slot left, so that lending it wastes nothing. With `quietly` the consumer is woken by [`Route::ring`], which the
+    /// caller owes before it sleeps; a consumer that would get too much at once is woken all the same. Each number of
+    /// datagrams that nobody will consume goes to `dropped`.
     pub fn hand(
         &mut self,
         parcel: &Parcel,
         is_full: bool,
+        quietly: bool,
         pool: &mut Pool,
         give_up: &AtomicBool,
         dropped: &mut dyn FnMut(u64, NotTaken),
@@ -92,7 +103,11 @@ impl Route {
         };
         if is_lent || self.displaces(parcel, open.as_ref(), pool, dropped) {
             open.into_iter().for_each(|open| self.feed.send(open));
-            self.feed.send(Arc::clone(parcel));
+            self.feed.send_quietly(Arc::clone(parcel));
+            self.owes_ring = true;
+            if !quietly || waiting + 2 > self.lend_max {
+                self.ring();
+            }
         } else {
             self.pack(parcel, open, pool, give_up, dropped);
         }

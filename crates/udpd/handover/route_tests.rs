@@ -66,7 +66,7 @@ impl Lane {
         let is_full = batch.is_full();
         put_stamp(&mut parcel, self.stamp);
         let dropped = &mut self.dropped;
-        self.route.hand(&parcel, is_full, &mut self.pool, &NEVER, &mut |count, why| dropped.push((count, why)));
+        self.route.hand(&parcel, is_full, false, &mut self.pool, &NEVER, &mut |count, why| dropped.push((count, why)));
         self.pool.put(parcel);
     }
 

@@ -141,7 +141,7 @@ impl Lane {
         }
         let is_full = batch.is_full();
         for (route, dropped) in self.routes.iter_mut().zip(&mut self.dropped) {
-            route.hand(&parcel, is_full, &mut self.pool, give_up, &mut |count, _| *dropped += count);
+            route.hand(&parcel, is_full, false, &mut self.pool, give_up, &mut |count, _| *dropped += count);
         }
         self.pool.put(parcel);
     }

@@ -228,6 +228,7 @@ fn live(
         successor,
         is_kept,
         leavings,
+        has_more: false,
         refusals: Refusals::default(),
     }
     .run();

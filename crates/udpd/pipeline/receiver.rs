@@ -88,6 +88,9 @@ pub struct Receiver {
     pub is_kept: Arc<AtomicBool>,
     /// Sockets that nothing arrives at any more, and that are read to their end before its own.
     pub leavings: Vec<Arc<Socket>>,
+    /// Datagrams gather, and a full batch was taken: there may be more, which is looked at before the next rest, and
+    /// before consumers are woken.
+    pub(super) has_more: bool,
     /// Frames that its engine has refused and counts itself.
     pub(super) refusals: Refusals,
 }
@@ -99,7 +102,7 @@ impl Receiver {
         self.read_leavings(&mut tally);
         let wait = if self.gather.is_zero() { Wait::Block } else { Wait::Gather(self.gather) };
         while !self.stop.requested.load(Ordering::Relaxed) {
-            if self.step(&mut tally, wait) == 0 {
+            if self.step(&mut tally, if self.has_more { Wait::No } else { wait }) == 0 {
                 self.change_socket(&mut tally);
                 if self.refusals.has_lost_its_queue {
                     break;
@@ -240,6 +243,8 @@ impl Receiver {
             self.refusals.count(&self.engine, tally);
             self.ledger.publish(tally);
             self.pool.put(parcel);
+            self.has_more = false;
+            self.routes.iter_mut().for_each(Route::ring);
             return 0;
         }
         tally.calls += 1;
@@ -311,10 +316,11 @@ impl Receiver {
         }
         self.ledger.publish(tally);
         let is_full = batch.is_full();
+        self.has_more = is_full && !self.gather.is_zero();
         put_stamp(&mut parcel, arrived.map(|arrived| Stamp { arrived, datagrams: offered }));
         for route in &mut self.routes {
             let (ledger, sink) = (&self.ledger, route.sink);
-            route.hand(&parcel, is_full, &mut self.pool, &self.stop.give_up, &mut |datagrams, reason| {
+            route.hand(&parcel, is_full, self.has_more, &mut self.pool, &self.stop.give_up, &mut |datagrams, reason| {
                 let counters = ledger.not_taken(sink);
                 let counter = match reason {
                     NotTaken::Full => &counters.queue_full,

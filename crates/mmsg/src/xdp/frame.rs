@@ -177,23 +177,26 @@ fn number(bytes: &[u8], at: usize) -> Result<u16, Damage> {
 }
 
 /// Adds up words in the machine's own order: as long as all of it is in one order, one's complement does not care
-/// which. Four bytes at a time, which the compiler makes more of. No frame is long enough to overflow it.
+/// which. Eight bytes at a time, each carry added again, and folded so that a few sums can be added without overflow.
+#[inline]
 fn sum(bytes: &[u8]) -> u64 {
-    let words = bytes.chunks_exact(4);
-    let rest = words.remainder();
-    let mut last = [0; 4];
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut last = [0; 8];
     last[..rest.len()].copy_from_slice(rest);
-    let whole: u64 = words.map(|word| u64::from(u32::from_ne_bytes([word[0], word[1], word[2], word[3]]))).sum();
-    whole + u64::from(u32::from_ne_bytes(last))
+    let whole = words.iter().fold(u64::from_ne_bytes(last), |sum, word| {
+        let (sum, has_carry) = sum.overflowing_add(u64::from_ne_bytes(*word));
+        sum + u64::from(has_carry)
+    });
+    (whole & u64::from(u32::MAX)) + (whole >> 32)
 }
 
-/// A sum in 16 bits, with what was carried added again.
+/// A sum in 16 bits, with what was carried added again: three times are enough for whatever fits in 64 bits.
+#[inline]
 fn fold(sum: u64) -> u16 {
-    let mut sum = sum;
-    while sum > u64::from(u16::MAX) {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + ((sum >> 16) & 0xffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
 #[cfg(test)]

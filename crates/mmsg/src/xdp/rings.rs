@@ -147,6 +147,14 @@ impl ReceiveRing {
         Some(filled)
     }
 
+    /// The filled chunk that is `ahead` of the next one, as far as the kernel is known to have written.
+    #[inline]
+    pub(super) fn peek(&self, ahead: u32) -> Option<Filled> {
+        // SAFETY: as in `next`.
+        (self.written.wrapping_sub(self.next) > ahead)
+            .then(|| unsafe { self.shared.entry::<Filled>(self.next.wrapping_add(ahead)).read() })
+    }
+
     /// How many filled chunks are there.
     pub(super) fn ready(&mut self) -> u32 {
         self.written = self.shared.number(self.shared.producer).load(Ordering::Acquire);

@@ -97,6 +97,13 @@ impl Umem {
         block.addr() % self.page_bytes + self.chunk_bytes <= self.page_bytes
     }
 
+    /// About where the kernel says that a frame is, for those who only want it near.
+    #[inline]
+    pub(super) fn about(&self, filled: &Filled) -> *const u8 {
+        let at = (filled.address & ((1 << ADDRESS_BITS) - 1)) + (filled.address >> ADDRESS_BITS);
+        self.base.as_ptr().wrapping_add(at as usize)
+    }
+
     /// Where the kernel says that a frame is. `None`: it is in no chunk of this memory. Whether it has given the same
     /// chunk before is not seen here: for that the kernel is trusted, as it is with every ring.
     pub(super) fn place(&self, filled: &Filled) -> Option<Place> {

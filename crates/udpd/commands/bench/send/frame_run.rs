@@ -281,11 +281,13 @@ impl Sender {
         counters.bytes.store(self.bytes, Ordering::Relaxed);
         if let Some(error) = error {
             let errno = error.raw_os_error().unwrap_or(0);
-            if errno != Errno::ENOMEM as i32 {
-                return Err(lost_the_program(&error));
+            match Errno::from_raw(errno) {
+                Errno::ENOMEM => std::thread::sleep(MEMORY_REST),
+                // A page came back from the other end in a shape that no frame fits. The kernel throws that page away.
+                Errno::ENOSPC => {}
+                _ => return Err(lost_the_program(&error)),
             }
             *self.repeated.entry(errno).or_default() += 1;
-            std::thread::sleep(MEMORY_REST);
         }
         if self.taken == 0 && offered > 0 {
             return self.say_why_nothing_leaves();
