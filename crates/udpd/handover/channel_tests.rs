@@ -56,6 +56,20 @@ fn an_open_block_is_taken_in_its_turn_whatever_is_queued_before_and_after() {
 }
 
 #[test]
+fn what_is_left_quietly_wakes_nobody_until_the_ring() {
+    let (mut pool, ..) = lane(2, 1);
+    let mut inbox = Inbox::default();
+    let feed = inbox.attach(2);
+    let is_asleep = |inbox: &Inbox| inbox.bell.asleep.load(Ordering::Relaxed);
+    inbox.bell.asleep.store(true, Ordering::Relaxed);
+    feed.send_quietly(pool.take().expect("a batch"));
+    assert!(is_asleep(&inbox));
+    feed.ring();
+    assert!(!is_asleep(&inbox));
+    assert_eq!(numbers(&mut inbox), [1]);
+}
+
+#[test]
 fn every_lane_has_its_turn() {
     let mut inbox = Inbox::default();
     let feeds = [inbox.attach(4), inbox.attach(4), inbox.attach(4)];

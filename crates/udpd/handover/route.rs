@@ -72,6 +72,11 @@ impl Route {
         self.feed.is_awaited()
     }
 
+    /// Whether a receiver may have to wait here until there is room.
+    pub fn may_block(&self) -> bool {
+        self.policy == FullPolicy::Block
+    }
+
     /// Wakes the consumer, if something was left for it quietly.
     pub fn ring(&mut self) {
         if std::mem::take(&mut self.owes_ring) {
@@ -105,10 +110,12 @@ impl Route {
             open.into_iter().for_each(|open| self.feed.send(open));
             self.feed.send_quietly(Arc::clone(parcel));
             self.owes_ring = true;
-            if !quietly || waiting + 2 > self.lend_max {
+            if !quietly || waiting + 1 >= self.lend_max {
                 self.ring();
             }
         } else {
+            // It may have to wait for a block, which comes from a consumer that is awake.
+            self.ring();
             self.pack(parcel, open, pool, give_up, dropped);
         }
     }

@@ -51,6 +51,10 @@ impl Lane {
 
     /// Sends so many numbered datagrams, receives them into one batch and hands it over.
     fn hand(&mut self, datagrams: usize) {
+        self.hand_as(datagrams, false);
+    }
+
+    fn hand_as(&mut self, datagrams: usize, quietly: bool) {
         for _ in 0..datagrams {
             let mut payload = [0; PAYLOAD_BYTES];
             payload[..4].copy_from_slice(&self.sent.to_ne_bytes());
@@ -66,7 +70,9 @@ impl Lane {
         let is_full = batch.is_full();
         put_stamp(&mut parcel, self.stamp);
         let dropped = &mut self.dropped;
-        self.route.hand(&parcel, is_full, false, &mut self.pool, &NEVER, &mut |count, why| dropped.push((count, why)));
+        self.route.hand(&parcel, is_full, quietly, &mut self.pool, &NEVER, &mut |count, why| {
+            dropped.push((count, why));
+        });
         self.pool.put(parcel);
     }
 
@@ -95,6 +101,23 @@ fn a_consumer_that_keeps_up_gets_the_batch_itself() {
         assert!(matches!(parcel.datagrams, Load::Received(_)));
         lane.homes.send(parcel);
     }
+}
+
+#[test]
+fn a_batch_that_is_left_quietly_is_owed_a_ring_until_as_many_wait_as_may() {
+    let mut lane = Lane::new(FullPolicy::DropNewest, 8, 2);
+    lane.route.lend_max = 4;
+    for waiting in 0..3 {
+        lane.hand_as(SLOTS, true);
+        assert!(lane.route.owes_ring, "{waiting} waited");
+    }
+    lane.hand_as(SLOTS, true);
+    assert!(!lane.route.owes_ring, "the next would be copied");
+    lane.consume();
+    lane.hand_as(SLOTS, true);
+    lane.route.ring();
+    assert!(!lane.route.owes_ring);
+    assert_eq!((lane.consume().len(), lane.dropped_total()), (SLOTS, 0));
 }
 
 #[test]
@@ -231,7 +254,7 @@ fn a_train_or_a_long_datagram_takes_as_many_blocks_as_it_needs() {
     while batch.messages() < 3 {
         batch.receive_more(&lane.socket, Wait::Block).expect("received");
     }
-    lane.route.hand(&parcel, false, &mut lane.pool, &NEVER, &mut |_, _| panic!("there is room"));
+    lane.route.hand(&parcel, false, false, &mut lane.pool, &NEVER, &mut |_, _| panic!("there is room"));
     lane.pool.put(parcel);
     let loads: Vec<u64> =
         std::iter::from_fn(|| lane.inbox.take()).map(|parcel| parcel.datagrams.summary().datagrams).collect();

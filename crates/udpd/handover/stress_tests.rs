@@ -140,8 +140,9 @@ impl Lane {
             batch.receive_more(&self.socket, Wait::Block).expect("received");
         }
         let is_full = batch.is_full();
+        // A batch that is not full is followed by a rest, so nobody may be left asleep behind it.
         for (route, dropped) in self.routes.iter_mut().zip(&mut self.dropped) {
-            route.hand(&parcel, is_full, false, &mut self.pool, give_up, &mut |count, _| *dropped += count);
+            route.hand(&parcel, is_full, is_full, &mut self.pool, give_up, &mut |count, _| *dropped += count);
         }
         self.pool.put(parcel);
     }
@@ -152,6 +153,9 @@ impl Lane {
         for _ in 0..BATCHES_A_LANE {
             let datagrams = [1, 1, 2, 7, SLOTS][dice.below(5) as usize];
             self.step(datagrams, &AtomicBool::new(false));
+            if datagrams < SLOTS {
+                self.routes.iter_mut().for_each(Route::ring);
+            }
             dice.pause();
         }
         (self.pool, self.sent, self.dropped)

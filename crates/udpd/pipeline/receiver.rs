@@ -276,6 +276,12 @@ impl Receiver {
             && !self.routes.iter().any(Route::is_awaited)
     }
 
+    /// Whether consumers need not be woken for each batch: where datagrams gather, unless one of several might be left
+    /// asleep while this waits for another.
+    fn may_leave_quietly(&self) -> bool {
+        !self.gather.is_zero() && (self.routes.len() == 1 || !self.routes.iter().any(Route::may_block))
+    }
+
     /// Counts what is in the batch, publishes, and gives the batch to every sink; with the time of its arrival, where
     /// it is a sample.
     fn hand_over(&mut self, tally: &mut LaneTally, mut parcel: Parcel, arrived: Option<Instant>) {
@@ -316,18 +322,25 @@ impl Receiver {
         }
         self.ledger.publish(tally);
         let is_full = batch.is_full();
-        self.has_more = is_full && !self.gather.is_zero();
+        self.has_more = is_full && self.may_leave_quietly();
         put_stamp(&mut parcel, arrived.map(|arrived| Stamp { arrived, datagrams: offered }));
         for route in &mut self.routes {
             let (ledger, sink) = (&self.ledger, route.sink);
-            route.hand(&parcel, is_full, self.has_more, &mut self.pool, &self.stop.give_up, &mut |datagrams, reason| {
-                let counters = ledger.not_taken(sink);
-                let counter = match reason {
-                    NotTaken::Full => &counters.queue_full,
-                    NotTaken::GivenUp => &counters.sink_error,
-                };
-                counter.fetch_add(datagrams, Ordering::Relaxed);
-            });
+            route.hand(
+                &parcel,
+                is_full,
+                self.has_more,
+                &mut self.pool,
+                &self.stop.give_up,
+                &mut |datagrams, reason| {
+                    let counters = ledger.not_taken(sink);
+                    let counter = match reason {
+                        NotTaken::Full => &counters.queue_full,
+                        NotTaken::GivenUp => &counters.sink_error,
+                    };
+                    counter.fetch_add(datagrams, Ordering::Relaxed);
+                },
+            );
         }
         self.pool.put(parcel);
     }
