@@ -9,39 +9,11 @@
 //! ends with `\~` and its whole length in bytes, which no payload can forge, because its own backslash would be
 //! doubled. [`unescape`] gives the payload back, but for that one newline.
 //!
-//! Most payloads are ASCII, and of those only ASCII is asked for. The first byte beyond it sends the rest of its
-//! payload on the slower way, which finds out where characters are.
+//! Most of a payload is ASCII, and is looked at in blocks. What is beyond ASCII takes the slower way, which finds out
+//! where characters are, and no further than the next byte of ASCII.
 
 /// The most bytes that one payload byte can become, and the newline at the end.
 pub const EXPANSION_MAX: usize = 4;
-
-/// How a byte is treated; the index is the byte.
-const CLASSES: [Class; 256] = classes();
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
-    Plain,
-    Escape,
-    /// Belongs to a character of several bytes, or to none.
-    High,
-}
-
-const fn classes() -> [Class; 256] {
-    let mut classes = [Class::Plain; 256];
-    let mut byte = 0;
-    while byte < 0x20 {
-        classes[byte] = Class::Escape;
-        byte += 1;
-    }
-    classes[0x7f] = Class::Escape;
-    classes[b'\\' as usize] = Class::Escape;
-    byte = 0x80;
-    while byte < classes.len() {
-        classes[byte] = Class::High;
-        byte += 1;
-    }
-    classes
-}
 
 /// The most bytes that a line has besides those of its payload: the mark of a truncated one, and the newline.
 pub const MARK_MAX: usize = 24;
@@ -76,15 +48,19 @@ fn append_bytes(line: &mut Vec<u8>, payload: &[u8]) {
         line.extend_from_slice(&rest[..plain]);
         rest = &rest[plain..];
         let Some((&byte, after)) = rest.split_first() else { return };
-        if CLASSES[usize::from(byte)] == Class::High {
-            return append_beyond_ascii(line, rest);
+        if byte.is_ascii() {
+            escape(line, byte);
+            rest = after;
+            continue;
         }
-        escape(line, byte);
-        rest = after;
+        let beyond = rest.iter().take_while(|byte| !byte.is_ascii()).count();
+        append_beyond_ascii(line, &rest[..beyond]);
+        rest = &rest[beyond..];
     }
 }
 
-/// The same for bytes of which the first is not ASCII.
+/// The same for bytes of which none is ASCII. A character never has bytes of both kinds, so what is one here is one in
+/// the whole payload.
 fn append_beyond_ascii(line: &mut Vec<u8>, bytes: &[u8]) {
     for chunk in bytes.utf8_chunks() {
         append_text(line, chunk.valid());
@@ -99,37 +75,29 @@ fn append_beyond_ascii(line: &mut Vec<u8>, bytes: &[u8]) {
 
 fn append_text(line: &mut Vec<u8>, text: &str) {
     let mut rest = text.as_bytes();
-    while let Some(&first) = rest.first() {
-        let plain = plain_prefix(rest);
-        let harmless = plain + harmless_prefix(&rest[plain..]);
-        line.extend_from_slice(&rest[..harmless]);
-        let escaped = match harmless {
-            0 if first.is_ascii() => 1,
-            0 => unsafe_sequence(rest),
-            _ => 0,
-        };
-        rest[..escaped].iter().for_each(|&byte| escape(line, byte));
-        rest = &rest[harmless + escaped..];
+    while !rest.is_empty() {
+        let is_unsafe = |place: &usize| unsafe_sequence(&rest[*place..]) > 0;
+        let (harmless, after) = rest.split_at((0..rest.len()).find(is_unsafe).unwrap_or(rest.len()));
+        line.extend_from_slice(harmless);
+        let (escaped, after) = after.split_at(unsafe_sequence(after));
+        escaped.iter().for_each(|&byte| escape(line, byte));
+        rest = after;
     }
 }
 
-/// How many bytes at the start of a text belong to characters beyond ASCII that need no escape.
-fn harmless_prefix(text: &[u8]) -> usize {
-    let ends = |place: &usize| text[*place].is_ascii() || unsafe_sequence(&text[*place..]) > 0;
-    (0..text.len()).find(ends).unwrap_or(text.len())
-}
-
-/// How many bytes at the start are ASCII that needs no escape. Eight at a time while all of them are.
+/// How many bytes at the start are ASCII that needs no escape. Thirty-two at a time while all of them are.
 fn plain_prefix(bytes: &[u8]) -> usize {
-    let mut length = 0;
-    for chunk in bytes.chunks_exact(8) {
-        let word = u64::from_le_bytes(chunk.try_into().expect("a chunk of eight"));
-        if !is_plain_ascii(word) {
-            break;
-        }
-        length += 8;
-    }
-    length + bytes[length..].iter().take_while(|&&byte| CLASSES[usize::from(byte)] == Class::Plain).count()
+    let (blocks, _) = bytes.as_chunks::<32>();
+    let is_plain_block = |block: &&[u8; 32]| block.iter().fold(true, |plain, byte| plain & is_plain(*byte));
+    let length = 32 * blocks.iter().take_while(is_plain_block).count();
+    let (words, _) = bytes[length..].as_chunks::<8>();
+    let length = length + 8 * words.iter().take_while(|word| is_plain_ascii(u64::from_le_bytes(**word))).count();
+    length + bytes[length..].iter().take_while(|byte| is_plain(**byte)).count()
+}
+
+/// ASCII that needs no escape.
+fn is_plain(byte: u8) -> bool {
+    matches!(byte, b' '..=b'~') & (byte != b'\\')
 }
 
 /// True when none of the eight bytes is below 0x20, above 0x7e or a backslash. May say no wrongly, never yes.
@@ -312,12 +280,12 @@ mod tests {
     }
 
     #[test]
-    fn the_eight_byte_look_agrees_with_the_table_for_every_byte_in_every_place() {
+    fn the_eight_byte_look_agrees_with_the_one_byte_look_for_every_byte_in_every_place() {
         for byte in 0..=255_u8 {
             for place in 0..8 {
                 let mut bytes = [b'a'; 8];
                 bytes[place] = byte;
-                let plain = CLASSES[usize::from(byte)] == Class::Plain && byte < 0x80;
+                let plain = is_plain(byte);
                 assert_eq!(is_plain_ascii(u64::from_le_bytes(bytes)), plain, "{byte:#x} in place {place}");
             }
         }

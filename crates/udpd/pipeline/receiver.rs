@@ -8,6 +8,9 @@
 //! at it, and the receiver rests a moment as well and fills the batch up, because waking up and handing over between
 //! cores both cost as much as receiving several datagrams. What waits for a consumer that is behind is packed, see
 //! [`route`](crate::handover::route), so a short batch takes no more memory than a full one has for its datagrams.
+//!
+//! Where datagrams gather, full batches are left quietly for as long as there may be more of them, and consumers are
+//! woken once, before the next rest: they come in dozens then, and each wake-up costs as much as several of them.
 
 use std::io;
 use std::sync::Arc;
