@@ -2,7 +2,7 @@
  * The floor: the least a program can do to take datagrams from one socket with recvmmsg. It counts them, touches sixteen
  * bytes of each and does nothing else, so whatever udpd costs above it is what udpd does for its user.
  *
- *   recvmmsg_loop PORT SECONDS_MAX BUFFER_BYTES CPU [BATCH=64]
+ *   recvmmsg_loop PORT SECONDS_MAX BUFFER_BYTES CPU [BATCH=64 [ADDRESS=127.0.0.1]]
  *
  * Prints "ready" once bound, and one line of JSON when it ends: on SIGTERM or after SECONDS_MAX, having first taken what
  * still sat in the socket. The settings are those of a udpd lane: SO_RCVBUFFORCE then SO_RCVBUF, batches of 64, slots of
@@ -67,7 +67,7 @@ static void pin(int cpu)
         die("sched_setaffinity");
 }
 
-static int open_socket(int port, int buffer_bytes)
+static int open_socket(const char *host, int port, int buffer_bytes)
 {
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
@@ -79,7 +79,10 @@ static int open_socket(int port, int buffer_bytes)
     memset(&address, 0, sizeof address);
     address.sin_family = AF_INET;
     address.sin_port = htons((uint16_t)port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (inet_pton(AF_INET, host, &address.sin_addr) != 1) {
+        fprintf(stderr, "recvmmsg_loop: ADDRESS %s: must be IPv4\n", host);
+        exit(2);
+    }
     if (bind(fd, (struct sockaddr *)&address, sizeof address))
         die("bind");
     return fd;
@@ -148,18 +151,18 @@ static void report(int fd, const struct counts *counts)
 
 int main(int argc, char **argv)
 {
-    if (argc < 5 || argc > 6) {
-        fprintf(stderr, "usage: recvmmsg_loop PORT SECONDS_MAX BUFFER_BYTES CPU [BATCH=64]\n");
+    if (argc < 5 || argc > 7) {
+        fprintf(stderr, "usage: recvmmsg_loop PORT SECONDS_MAX BUFFER_BYTES CPU [BATCH=64 [ADDRESS=127.0.0.1]]\n");
         return 2;
     }
-    int batch = argc == 6 ? atoi(argv[5]) : 64;
+    int batch = argc > 5 ? atoi(argv[5]) : 64;
     if (batch < 1 || batch > BATCH_MAX) {
         fprintf(stderr, "recvmmsg_loop: BATCH %d: must be 1 to %d\n", batch, BATCH_MAX);
         return 2;
     }
     pin(atoi(argv[4])); /* before any memory is touched, so that it lies on this core's node */
     build_headers((unsigned)batch);
-    int fd = open_socket(atoi(argv[1]), atoi(argv[3]));
+    int fd = open_socket(argc > 6 ? argv[6] : "127.0.0.1", atoi(argv[1]), atoi(argv[3]));
     catch_signals((unsigned)atoi(argv[2]));
     printf("ready\n");
     fflush(stdout);

@@ -178,16 +178,21 @@ fn number(bytes: &[u8], at: usize) -> Result<u16, Damage> {
 
 /// Adds up words in the machine's own order: as long as all of it is in one order, one's complement does not care
 /// which. Eight bytes at a time, each carry added again, and folded so that a few sums can be added without overflow.
+/// What is left over is read in pieces of the sizes that a machine reads: through a buffer it would have to wait until
+/// that is written.
 #[inline]
 fn sum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
-    let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    let whole = words.iter().fold(u64::from_ne_bytes(last), |sum, word| {
+    let whole = words.iter().fold(0_u64, |sum, word| {
         let (sum, has_carry) = sum.overflowing_add(u64::from_ne_bytes(*word));
         sum + u64::from(has_carry)
     });
-    (whole & u64::from(u32::MAX)) + (whole >> 32)
+    let (fours, rest) = rest.as_chunks::<4>();
+    let (twos, ones) = rest.as_chunks::<2>();
+    let four = fours.first().map_or(0, |four| u64::from(u32::from_ne_bytes(*four)));
+    let two = twos.first().map_or(0, |two| u64::from(u16::from_ne_bytes(*two)));
+    let one = ones.first().map_or(0, |one| u64::from(u16::from_ne_bytes([*one, 0])));
+    (whole & u64::from(u32::MAX)) + (whole >> 32) + four + two + one
 }
 
 /// A sum in 16 bits, with what was carried added again: three times are enough for whatever fits in 64 bits.
