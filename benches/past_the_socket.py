@@ -128,8 +128,9 @@ class Daemon:
         with open(path, "w") as file:
             file.write(
                 f'[daemon]\ncontrol_socket = "{self.control}"\nmetrics_address = ""\n[steer]\ncpus = "0"\n'
-                f'[[listener]]\nname = "in"\naddress = "{TO}:{PORT}"\ninterface = "{OURS}"\nengine = "{engine}"\ngather = "1ms"\n'
-                f'absorb = {{ rate = {rate}, stall = "20ms", size = 64 }}\n{listener}\n'
+                f'[[listener]]\nname = "in"\naddress = "{TO}:{PORT}"\ninterface = "{OURS}"\n'
+                f'engine = "{engine}"\ngather = "1ms"\n{listener}\n'
+                f'absorb = {{ rate = {rate}, stall = "20ms", size = 64 }}\n'
                 f'sinks = ["n"]\n[sink.n]\ntype = "{sink}"\n'
             )
         with open(log, "w") as file:

@@ -195,7 +195,7 @@ fn sum(bytes: &[u8]) -> u64 {
     (whole & u64::from(u32::MAX)) + (whole >> 32) + four + two + one
 }
 
-/// A sum in 16 bits, with what was carried added again: three times are enough for whatever fits in 64 bits.
+/// A sum in 16 bits, with what was carried added again, as often as whatever fits in 64 bits needs it.
 #[inline]
 fn fold(sum: u64) -> u16 {
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
