@@ -241,6 +241,20 @@ fn a_destination_that_has_failed_is_tried_by_a_datagram_of_its_own_sources_and_n
 }
 
 #[test]
+fn the_way_to_a_name_is_looked_for_when_its_consumer_begins_and_nobody_waits_for_it_before() {
+    let destination = UdpSocket::bind("[::]:0").or_else(|_| UdpSocket::bind("127.0.0.1:0")).expect("a free port");
+    let peers = [Peer::Host { name: "localhost".to_owned(), port: address(&destination).port() }];
+    let (crew, _events) = Crew::new();
+    let lookup = Lookup { crew: &crew, every: Duration::from_secs(60), sink: "relay", bound: &[] };
+    let manner = manner(Distribute::All, KeepSource::No);
+    let (mut sink, ledgers) = RelaySink::open((&peers, &[]), manner, lookup, &scenes(1)).expect("opened");
+    assert_eq!(accept(&mut sink, &Received::over_loopback(&[b"too early"]), 1).dropped.sink_error, 1);
+    sink.begin();
+    assert_eq!(accept(&mut sink, &Received::over_loopback(&[b"delivered"]), 1).delivered, 1);
+    assert_eq!((snapshot(&ledgers)[0].sent, snapshot(&ledgers)[0].failed), (1, 1));
+}
+
+#[test]
 fn a_source_goes_where_the_longest_of_its_networks_leads_and_all_others_to_the_destinations() {
     let receivers = [receiver(), receiver(), receiver()];
     let [other, wide, narrow] = receivers.each_ref().map(address);
