@@ -132,7 +132,6 @@ impl Destination {
         }
     }
 
-
     pub(super) fn ledger(&self) -> Arc<DestinationLedger> {
         Arc::clone(&self.ledger)
     }

@@ -218,9 +218,8 @@ mod tests {
             destinations: vec![parse_peer(destination).expect(destination)],
             ..RelaySettings::defaults()
         };
-        let goes_on = |destination, lanes| {
-            relay(destination).goes_on(&relay(destination), Differs { lanes, listeners: lanes })
-        };
+        let goes_on =
+            |destination, lanes| relay(destination).goes_on(&relay(destination), Differs { lanes, listeners: lanes });
         assert_eq!([goes_on("collector:514", false), goes_on("collector:514", true)], [true, false]);
         assert_eq!([goes_on("10.0.0.9:514", false), goes_on("10.0.0.9:514", true)], [true, true]);
     }

@@ -145,7 +145,8 @@ impl Way {
 
     /// There is no way to any of these now. The old socket is not worse than none, and says why when it is used.
     fn go_without_way(&mut self, addresses: &[SocketAddr]) -> Change {
-        let Some(&first) = addresses.first().filter(|_| self.address.is_none_or(|own| !addresses.contains(&own))) else {
+        let Some(&first) = addresses.first().filter(|_| self.address.is_none_or(|own| !addresses.contains(&own)))
+        else {
             return Change::Same;
         };
         // Whoever has the old address now is somebody else.
