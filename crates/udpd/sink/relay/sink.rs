@@ -67,7 +67,8 @@ impl RelaySink {
 }
 
 impl Sink for RelaySink {
-    /// Here and not at the start, which a resolver that is silent would hold up: what comes meanwhile waits in the queue.
+    /// Here and not at the start, which a resolver that is silent would hold up. What comes meanwhile waits in the
+    /// queue.
     fn begin(&mut self) {
         let limit = Instant::now() + FIRST_ANSWER;
         self.destinations.iter_mut().for_each(|destination| destination.begin(limit));
