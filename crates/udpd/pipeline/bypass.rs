@@ -92,6 +92,7 @@ impl Bypasses {
     /// From now on the engines get what comes to their listeners.
     pub(super) fn begin(&self) {
         self.follow();
+        self.own().iter().for_each(Bypass::say_whether_idle);
     }
 
     /// Looks whether the addresses of the interfaces have changed: to be called once a second.
@@ -158,6 +159,18 @@ impl Bypass {
         match outcome {
             Ok(()) => self.is_said = false,
             Err(error) => self.say("tell the XDP program which addresses the interface has now", &error),
+        }
+    }
+
+    /// A wildcard may stand for nothing, such as on the port of a bridge, which has the addresses.
+    fn say_whether_idle(&self) {
+        if self.addresses_now().is_ok_and(|now| now.is_empty()) {
+            log::warn!(
+                "listener {}: {} has no address that its wildcard could stand for, so nothing comes past the stack and \
+                 the sockets receive everything; give it one, or name the interface that has it",
+                self.name,
+                self.wanted.interface
+            );
         }
     }
 
