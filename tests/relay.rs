@@ -198,3 +198,32 @@ fn with_failover_a_dead_destination_costs_what_was_under_way_and_gets_all_back_w
     let said = ["because those before it do not work", "again, the first of its destinations"];
     assert_eq!(said.map(|words| ended.stderr.matches(words).count()), [1, 1], "{}", ended.stderr);
 }
+
+#[test]
+fn where_no_destination_works_the_log_says_it_once_however_many_datagrams_come() {
+    let [listening, first, second] = [free_address(), free_address(), free_address()];
+    let relay = Daemon::with_config(&format!(
+        r#"
+        [[listener]]
+        name = "in"
+        address = "{listening}"
+        sinks = ["relay"]
+        [sink.relay]
+        type = "udp"
+        destinations = ["{first}", "{second}"]
+        distribute = "failover"
+        "#
+    ));
+    let client = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    for sent in 1..=30 {
+        client.send_to(b"lost", listening).expect("loopback takes it");
+        relay.stats_when("it is decided", |ledger| {
+            let sink = &ledger["listeners"][0]["sinks"][0];
+            count(sink, "delivered") + count(&sink["dropped"], "sink_error") == sent
+        });
+    }
+    let ended = relay.terminate();
+    assert_closed(&ended.ledger, 30);
+    let said = ["because those before it do not work", "none of its destinations works", "again, the first of its"];
+    assert_eq!(said.map(|words| ended.stderr.matches(words).count()), [1, 1, 0], "{}", ended.stderr);
+}

@@ -3,6 +3,7 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
+use mmsg::proxy::Prefix;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -75,6 +76,26 @@ fn what_is_missing_is_exact_for_each_engine_and_counted_before_anything_is_dropp
         (shown["late"], shown["duplicate"]) = (json!(0), json!(0));
         assert_eq!(shown, expected, "{keys}");
     }
+}
+
+#[test]
+fn what_came_without_a_header_of_its_proxy_is_not_charged_to_the_network() {
+    let address = free_address();
+    let daemon = following(address, "proxy_protocol = \"v2\"\nproxy_from = [\"127.0.0.1/32\"]");
+    let proxy = sender("127.0.0.1");
+    let header = Prefix::new("192.0.2.7:999".parse().expect("an address"), address);
+    for number in 0..100_u64 {
+        let payload = [&[0; 4][..], &number.to_be_bytes()].concat();
+        let header = if number == 50 { &[][..] } else { header.as_bytes() };
+        proxy.send_to(&[header, &payload].concat(), address).expect("loopback takes it");
+    }
+    daemon.stats_when("all has arrived", |ledger| count(&ledger["listeners"][0], "received") == 100);
+    let ended = daemon.terminate();
+    assert_closed(&ended.ledger, 100);
+    assert_eq!(count(&ended.ledger["listeners"][0]["dropped"], "proxy_missing"), 1);
+    let upstream = upstream(&ended.ledger);
+    let bounds = ["missing_at_least", "missing_at_most", "streams"].map(|key| count(upstream, key));
+    assert_eq!((bounds, &upstream["missing"]), ([0, 1, 1], &Value::Null), "{upstream:#}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use mmsg::proxy::PREFIX_BYTES_MAX;
 use mmsg::xdp::{Checksums, Mode};
 
 use super::multicast::Multicast;
@@ -127,9 +128,14 @@ impl Listener {
         self.engine == Some(EngineKind::AfXdp)
     }
 
-    /// The payload of the datagrams that `absorb` speaks of, as far as it is kept.
+    /// The payload of the datagrams that `absorb` speaks of, as far as it is kept, and what a proxy puts before it.
     pub fn absorbed_bytes(&self) -> usize {
-        self.absorb.size_bytes.min(self.max_length_bytes)
+        (self.absorb.size_bytes + self.proxy_header_bytes()).min(self.max_length_bytes)
+    }
+
+    /// The most that a header of a proxy takes of a datagram, without fields that nobody reads.
+    pub fn proxy_header_bytes(&self) -> usize {
+        if self.proxies.protocol { PREFIX_BYTES_MAX } else { 0 }
     }
 }
 

@@ -259,3 +259,15 @@ fn the_page_of_the_keys_is_what_the_declarations_say() {
     let written = fs::read_to_string(&path).unwrap_or_default();
     assert!(written == page, "docs/keys.md is not as declared; UDPD_WRITE_DOCS=1 cargo test --lib config writes it");
 }
+
+#[test]
+fn buffers_have_room_for_the_headers_that_proxies_put_before_datagrams() {
+    let absorbed = |keys: &str| {
+        let text = format!("[[listener]]\nname = \"a\"\naddress = \"127.0.0.1:514\"\nsinks = [\"x\"]\n{keys}\n");
+        let text = format!("{text}[sink.x]\ntype = \"null\"\n");
+        Config::parse(&text, "f", &Host::default()).expect("valid").listeners[0].absorbed_bytes()
+    };
+    let proxied = "proxy_protocol = \"v2\"\nproxy_from = [\"127.0.0.1/32\"]";
+    assert_eq!([absorbed(""), absorbed(proxied)], [512, 564]);
+    assert_eq!(absorbed(&format!("{proxied}\nmax_length = 520")), 520, "no more than is kept");
+}

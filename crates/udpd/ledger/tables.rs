@@ -67,6 +67,13 @@ counters! {
     }
 }
 
+impl ListenerDropped {
+    /// Dropped because of headers that name senders, before anybody looked at what they carry.
+    pub fn of_proxies(&self) -> u64 {
+        self.proxy_missing + self.proxy_malformed + self.proxy_untrusted
+    }
+}
+
 counters! {
     /// What a consumer counts for one listener, in its own memory; published once per batch. A sink's is the sum over
     /// its consumers, and over what the lanes could not give it.

@@ -38,6 +38,7 @@ struct Board {
 
 /// A name that is looked up for as long as this lives.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub struct Name {
     board: Arc<Board>,
     /// Its end is heard by the thread.
@@ -66,6 +67,20 @@ impl Name {
         let asker = Asker { question, board: Arc::clone(&board), is_silent: false };
         crew.spawn("lookup", Duty::Resolver, move || asker.run(&end, is_usable, look_up))?;
         Ok(Self { board, _life: life })
+    }
+
+    /// One that nobody looks up.
+    #[cfg(test)]
+    pub(crate) fn known(addresses: Vec<SocketAddr>) -> Self {
+        let name = Self { board: Arc::default(), _life: bounded(0).0 };
+        name.set(addresses);
+        name
+    }
+
+    /// What its resolver has answered.
+    #[cfg(test)]
+    pub(crate) fn set(&self, addresses: Vec<SocketAddr>) {
+        *self.board.lock() = Known { addresses, is_asked: true };
     }
 
     /// Its addresses now; none while nobody knows any.

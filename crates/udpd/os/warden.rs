@@ -133,7 +133,7 @@ pub fn start() -> io::Result<()> {
 /// Does this to a socket, or has the warden do it where this process lacks the right.
 pub fn have(socket: &Socket, wish: Wish) -> io::Result<()> {
     wish.fulfil(socket).or_else(|refusal| match refusal.kind() {
-        io::ErrorKind::PermissionDenied => ask(socket, wish).unwrap_or(Err(refusal)),
+        io::ErrorKind::PermissionDenied => wish_for(socket, wish).unwrap_or(Err(refusal)),
         _ => Err(refusal),
     })
 }
@@ -154,7 +154,7 @@ pub fn receive_buffer(socket: &Socket, wanted_bytes: usize) -> io::Result<Grante
     if granted.granted_bytes >= 2 * wanted_bytes {
         return Ok(granted);
     }
-    match ask(socket, Wish::ReceiveBuffer(wanted_bytes)) {
+    match wish_for(socket, Wish::ReceiveBuffer(wanted_bytes)) {
         Some(Ok(())) => socket.receive_buffer(wanted_bytes),
         Some(Err(_)) | None => Ok(granted),
     }
@@ -162,34 +162,35 @@ pub fn receive_buffer(socket: &Socket, wanted_bytes: usize) -> io::Result<Grante
 
 /// A socket for a receive queue, made by the warden where this process lacks the right.
 pub fn queue_socket() -> io::Result<OwnedFd> {
-    xdp::socket().map_err(io::Error::from).or_else(|refusal| {
-        let warden = WARDEN.get().map(|warden| warden.lock().unwrap_or_else(PoisonError::into_inner));
-        let Some(connection) = warden.as_ref().and_then(|warden| warden.as_ref()) else { return Err(refusal) };
-        let ask = || send(connection.as_fd(), None::<&OwnedFd>, QUEUE_SOCKET);
-        let (outcome, made) = crew::at_rest(|| ask().and_then(|()| answer(connection.as_fd())))?;
-        outcome.and_then(|()| made.ok_or(refusal))
+    xdp::socket().map_err(io::Error::from).or_else(|refusal| match ask(None, QUEUE_SOCKET) {
+        Some((outcome, made)) => outcome.and_then(|()| made.ok_or(refusal)),
+        None => Err(refusal),
     })
 }
 
 /// What the warden has done about it; `None` where there is no warden, or it does not answer.
-fn ask(socket: &Socket, wish: Wish) -> Option<io::Result<()>> {
-    let mut warden = WARDEN.get()?.lock().unwrap_or_else(PoisonError::into_inner);
-    let connection = warden.as_ref()?;
+fn wish_for(socket: &Socket, wish: Wish) -> Option<io::Result<()>> {
+    ask(Some(socket), wish.to_string().as_bytes()).map(|(outcome, _)| outcome)
+}
+
+fn ask(socket: Option<&Socket>, wish: &[u8]) -> Option<Answer> {
+    ask_by(&mut WARDEN.get()?.lock().unwrap_or_else(PoisonError::into_inner), socket, wish)
+}
+
+/// Asks by a connection, which is given up when no answer comes.
+fn ask_by(warden: &mut Option<OwnedFd>, socket: Option<&Socket>, wish: &[u8]) -> Option<Answer> {
+    let connection = warden.as_ref()?.as_fd();
     // It may be slow, and that is no fault of this thread.
-    let ask = || send(connection.as_fd(), Some(socket), wish.to_string().as_bytes());
-    let outcome = crew::at_rest(|| ask().and_then(|()| answer(connection.as_fd())));
-    match outcome {
-        Ok((answer, _)) => Some(answer),
-        Err(why) => {
-            // What it says from now on would be the answer to something else.
-            *warden = None;
-            log::warn!(
-                "the process that keeps the rights of udpd (udpd-warden) does not answer: {why}; ports below 1024 and \
-                 receive buffers above net.core.rmem_max cannot be had by a reload any more: restart udpd"
-            );
-            None
-        }
+    let outcome = crew::at_rest(|| send(connection, socket, wish).and_then(|()| answer(connection)));
+    if let Err(why) = &outcome {
+        // What it says from now on would be the answer to something else.
+        *warden = None;
+        log::warn!(
+            "the process that keeps the rights of udpd (udpd-warden) does not answer: {why}; ports below 1024, receive \
+             buffers above net.core.rmem_max and queues of AF_XDP cannot be had by a reload any more: restart udpd"
+        );
     }
+    outcome.ok()
 }
 
 /// A message with a descriptor, or without.
@@ -203,8 +204,11 @@ pub fn send(connection: BorrowedFd<'_>, descriptor: Option<&impl AsFd>, message:
     retry(|| sendmsg(connection, &[IoSlice::new(message)], &mut passed, SendFlags::NOSIGNAL)).map(drop)
 }
 
+/// What came of a wish, and what was made.
+type Answer = (io::Result<()>, Option<OwnedFd>);
+
 /// An error number, or 0 and what was made.
-fn answer(connection: BorrowedFd<'_>) -> io::Result<(io::Result<()>, Option<OwnedFd>)> {
+fn answer(connection: BorrowedFd<'_>) -> io::Result<Answer> {
     let mut bytes = [0; MESSAGE_BYTES];
     let (length, made) = receive(connection, &mut bytes)?;
     match std::str::from_utf8(&bytes[..length]).ok().and_then(|text| text.parse().ok()) {
@@ -271,5 +275,18 @@ mod tests {
         let asked = 1 << 40;
         let granted = receive_buffer(&socket, asked).expect("less than asked");
         assert!(granted.granted_bytes < asked);
+    }
+
+    #[test]
+    fn a_warden_that_does_not_answer_in_time_is_not_asked_again_because_its_answer_would_be_to_something_else() {
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (own, its) = pair.expect("a pair of sockets");
+        set_socket_timeout(&own, Timeout::Recv, Some(Duration::from_millis(1))).expect("a limit");
+        let mut warden = Some(own);
+        assert!(ask_by(&mut warden, None, QUEUE_SOCKET).is_none());
+        assert!(warden.is_none(), "given up");
+        let mut bytes = [0; MESSAGE_BYTES];
+        let (length, _) = receive(its.as_fd(), &mut bytes).expect("it was asked");
+        assert_eq!(&bytes[..length], QUEUE_SOCKET);
     }
 }

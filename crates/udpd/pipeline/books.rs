@@ -195,7 +195,7 @@ impl Books {
                 let dropped = lanes.iter().zip(&listener.lanes);
                 let dropped =
                     dropped.map(|(lane, books)| Some(lane.kernel_dropped?.min(books.ledger.dropped_at_end())));
-                upstream.read(dropped, listener.gro, others)
+                upstream.read(dropped, listener.gro, others + counts.dropped.of_proxies())
             }),
             shared_with: listener.sharers.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             wrong_cpu: lanes.iter().filter_map(|lane| lane.wrong_cpu).reduce(|sum, one| sum + one),

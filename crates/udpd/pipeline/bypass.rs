@@ -29,6 +29,8 @@ use crate::sandbox;
 struct Bypass {
     name: String,
     addresses: Vec<IpAddr>,
+    /// What a wildcard among them does not stand for.
+    others: Vec<IpAddr>,
     /// What stands there.
     wanted: xdp::Wanted,
     redirect: Arc<xdp::Redirect>,
@@ -48,7 +50,8 @@ impl Bypasses {
         let mut made = Vec::new();
         for (index, listener) in config.listeners.iter().enumerate().filter(|(_, own)| own.is_past_the_stack()) {
             allow_locked_memory();
-            let bypass = Bypass::attach(listener)?;
+            let mut bypass = Bypass::attach(listener)?;
+            bypass.others = xdp_plan::named_by_others(config, listener);
             let own = threads.iter_mut().filter(|thread| thread.setup.plan.listener == index);
             own.filter(|thread| !thread.setup.plan.has_socket())
                 .try_for_each(|thread| thread.open(&bypass.redirect))?;
@@ -62,9 +65,10 @@ impl Bypasses {
     pub(super) fn go_over(&self, config: &Config) {
         self.own().retain_mut(|bypass| {
             let next = config.listeners.iter().find(|listener| bypass.wanted == wanted(listener));
-            let addresses = next.map(|listener| (listener.name.clone(), addresses(listener)));
+            let others = |listener| xdp_plan::named_by_others(config, listener);
+            let addresses = next.map(|listener| (listener.name.clone(), addresses(listener), others(listener)));
             addresses.is_some_and(|next| {
-                (bypass.name, bypass.addresses) = next;
+                (bypass.name, bypass.addresses, bypass.others) = next;
                 true
             })
         });
@@ -88,6 +92,7 @@ impl Bypasses {
     /// From now on the engines get what comes to their listeners.
     pub(super) fn begin(&self) {
         self.follow();
+        self.own().iter().for_each(Bypass::say_whether_idle);
     }
 
     /// Looks whether the addresses of the interfaces have changed: to be called once a second.
@@ -112,7 +117,8 @@ impl Bypass {
         let redirect = xdp::Redirect::attach(&wanted, &[]);
         let redirect = redirect.map_err(|refusal| xdp_plan::refused(&listener.name, &refusal))?;
         let (name, redirect, known) = (listener.name.clone(), Arc::new(redirect), Vec::new());
-        let bypass = Self { name, addresses: addresses(listener), wanted, redirect, known, is_said: false };
+        let (addresses, others) = (addresses(listener), Vec::new());
+        let bypass = Self { name, addresses, others, wanted, redirect, known, is_said: false };
         bypass.addresses_now().map_err(|error| {
             let message = format!("listener {}: cannot read the addresses of interfaces: {error}", listener.name);
             Failure::new(ExitCode::Failure, message)
@@ -128,7 +134,8 @@ impl Bypass {
         let mut wanted: Vec<IpAddr> = self.addresses.iter().copied().filter(|ip| !ip.is_unspecified()).collect();
         if all || v4 {
             let here = addresses_of(&self.wanted.interface)?;
-            wanted.extend(here.into_iter().filter(|ip| all || ip.is_ipv4()));
+            let here = here.into_iter().filter(|ip| !self.others.contains(ip));
+            wanted.extend(here.filter(|ip| all || ip.is_ipv4()));
         }
         wanted.sort_unstable();
         wanted.dedup();
@@ -152,6 +159,18 @@ impl Bypass {
         match outcome {
             Ok(()) => self.is_said = false,
             Err(error) => self.say("tell the XDP program which addresses the interface has now", &error),
+        }
+    }
+
+    /// A wildcard may stand for nothing, such as on the port of a bridge, which has the addresses.
+    fn say_whether_idle(&self) {
+        if self.addresses_now().is_ok_and(|now| now.is_empty()) {
+            log::warn!(
+                "listener {}: {} has no address that its wildcard could stand for, so nothing comes past the stack and \
+                 the sockets receive everything; give it one, or name the interface that has it",
+                self.name,
+                self.wanted.interface
+            );
         }
     }
 

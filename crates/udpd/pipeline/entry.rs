@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 
 use crate::os::crew;
 
@@ -38,6 +38,11 @@ pub(super) struct Admission {
 /// A new consumer's thread, and the end of it as others see it.
 pub(super) fn life() -> (Alive, Ended) {
     bounded(0)
+}
+
+/// Whether a consumer has ended.
+pub(super) fn has_ended(ended: &Ended) -> bool {
+    ended.try_recv() == Err(TryRecvError::Disconnected)
 }
 
 impl Entry {

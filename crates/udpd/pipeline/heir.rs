@@ -18,7 +18,7 @@ use super::books::Books;
 use super::bypass;
 use super::chronicle::Chronicle;
 use super::ending::{self, Ending};
-use super::entry::Admission;
+use super::entry::{Admission, has_ended};
 use super::files::Files;
 use super::follower::Follower;
 use super::following;
@@ -146,6 +146,7 @@ impl Pipeline {
             sink: consumer.sink,
             caller: consumer.caller.clone(),
             relief: Arc::clone(&consumer.relief),
+            ended: consumer.ended.clone(),
         };
         Forerunner {
             config: Arc::clone(&self.config),
@@ -235,7 +236,9 @@ impl Forerunner {
         let is_same = planned.consumers == planned_before.consumers
             && files_by_consumer(config, plan, sink) == files_by_consumer(&self.config, &self.plan, before)
             && wanted.settings.goes_on(&*self.config.sinks[before].settings, differs);
-        is_same.then_some(before)
+        // One that only lanes without an engine fed has ended with them, and takes nothing any more.
+        let all_live = || self.consumers_of(before).iter().all(|consumer| !has_ended(&consumer.ended));
+        (is_same && all_live()).then_some(before)
     }
 
     /// By sink, whether it takes the place of one of this pipeline that writes the same file: it begins when that one
@@ -388,3 +391,7 @@ impl Making<'_> {
         Ok((books, opened))
     }
 }
+
+#[cfg(test)]
+#[path = "heir_tests.rs"]
+mod tests;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::books::SinkBooks;
 use super::consumer::{Consumer, End};
-use super::entry::{self, Admission, Alive, Entry};
+use super::entry::{self, Admission, Alive, Ended, Entry};
 use super::files::Files;
 use super::lane::thread_name;
 use super::relief::{Relief, Shift};
@@ -74,6 +74,7 @@ pub(super) struct KeptConsumer {
     pub sink: usize,
     pub caller: Caller,
     pub relief: Arc<Relief>,
+    pub ended: Ended,
 }
 
 /// The consumers of all sinks, before any of them begins.

@@ -19,13 +19,22 @@ impl Received {
         Self::into_slots(payloads, 65_535)
     }
 
+    /// The same from this address of loopback.
+    pub(super) fn from(sender: &str, payloads: &[&[u8]]) -> Self {
+        Self::sent_by(sender, payloads, 65_535)
+    }
+
     /// The same with slots of so many bytes.
     pub(super) fn into_slots(payloads: &[&[u8]], slot_bytes: usize) -> Self {
+        Self::sent_by("127.0.0.1", payloads, slot_bytes)
+    }
+
+    fn sent_by(sender: &str, payloads: &[&[u8]], slot_bytes: usize) -> Self {
         let socket = Socket::new(Family::V4).expect("a socket");
         socket.set_packet_info(true).expect("packet info");
         socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
         let destination = socket.local_addr().expect("bound");
-        let sender = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+        let sender = UdpSocket::bind((sender, 0)).expect("a free port");
         let control = Control::new().packet_info(true);
         let shape = BatchShape::new(payloads.len().max(1), slot_bytes).control(control);
         let mut datagrams = RecvBatch::new(&shape).expect("a batch");

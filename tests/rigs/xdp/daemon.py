@@ -339,6 +339,23 @@ def addresses_are_followed():
     closes("an address that the interface got later is received past the stack", [daemon.end()], sent, 64)
 
 
+def a_wildcard_stands_for_what_is_left_to_it():
+    one = '[[listener]]\nname = "one"\naddress = "10.8.0.1:5140"\nsinks = ["out"]'
+    daemon = Daemon(listener=f'address = "0.0.0.0:5140"\n{one}', kind="null").ready()
+    run("ip", "address", "add", "10.8.0.9/24", "dev", "card0")
+    daemon.await_word("looks for 10.8.0.9\n")
+    wanted = send("payloads", PORT, "10.8.0.1", *range(5)), send("payloads", PORT, "10.8.0.9", *range(3))
+    run("ip", "address", "del", "10.8.0.9/24", "dev", "card0")
+    daemon.end()
+    received = [listener["received"] for listener in json.load(open(f"{daemon.base}.json"))["listeners"]]
+    assert received == [wanted[1], wanted[0]], f"{wanted} were sent: {received}"
+    run("ip", "address", "flush", "dev", "card0", "scope", "global")
+    daemon = Daemon(listener='address = "0.0.0.0:5140"').await_word("card0 has no address").ready()
+    daemon.end()
+    cable()
+    print("passed: an address that another listener names stays its own, and without one udpd says that it is idle")
+
+
 def the_interface_goes():
     daemon = Daemon().ready()
     sent = send("numbered", 100, 64, PORT, "10.8.0.1", 0)
@@ -454,6 +471,7 @@ take_over()
 reload()
 what_is_beside_goes_on()
 addresses_are_followed()
+a_wildcard_stands_for_what_is_left_to_it()
 queues()
 hostile_frames_give_what_an_ordinary_socket_gets(cable())
 refusals()

@@ -40,7 +40,7 @@ fn check_absorb(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
 fn check_sequence(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
     let Section { settings: listener, written } = section;
     let (Some(sequence), longest) = (listener.sequence, listener.max_length_bytes) else { return };
-    let needed = sequence.header_bytes();
+    let needed = sequence.header_bytes() + listener.proxy_header_bytes();
     let is_known = !written.is_wrong("max_length") && needed > longest;
     let Some(place) = written.place("sequence").filter(|_| is_known) else { return };
     let what = format!("the number ends {needed} bytes into a datagram, of which max_length keeps {longest}");
@@ -62,6 +62,13 @@ fn check_proxies(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
         (false, false) => {
             let Some(place) = written.place("proxy_from") else { return };
             findings.say(&place, "no headers are read", "write proxy_protocol = \"v2\", or remove proxy_from");
+        }
+        (true, false) if listener.max_length_bytes < listener.proxy_header_bytes() => {
+            let place = written.place("max_length").filter(|_| !written.is_wrong("max_length"));
+            let (needed, longest) = (listener.proxy_header_bytes(), listener.max_length_bytes);
+            let what = format!("{longest} bytes do not hold the header that a proxy puts before a datagram");
+            let cure = format!("write {needed} and what the longest datagram has, or more");
+            place.into_iter().for_each(|place| findings.say(&place, &what, &cure));
         }
         _ => {}
     }

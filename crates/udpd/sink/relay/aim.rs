@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use mmsg::{Family, Socket};
 use nix::libc;
 
-use crate::os::crew::Crew;
+use crate::os::crew::{self, Crew};
 use crate::os::names::{Name, Question};
 use crate::text::address;
 use crate::text::peer::Peer;
 
-/// How long a start waits for the first answers of a resolver.
-const FIRST_ANSWER: Duration = Duration::from_secs(1);
+/// How long what comes first waits for the first answers of a resolver.
+pub(super) const FIRST_ANSWER: Duration = Duration::from_secs(1);
 
 /// What finds out where a destination is.
 #[derive(Debug)]
@@ -59,18 +59,23 @@ impl Aim {
         })
     }
 
-    /// Waits a little for the first answer, where there is to be one.
-    pub(super) fn settle(&self, since: Instant) {
+    /// Waits for the first answer, where there is to be one, and no longer than until `limit`.
+    pub(super) fn settle(&self, limit: Instant) {
         if let Self::Named(name) = self {
-            name.wait(since + FIRST_ANSWER);
+            crew::at_rest(|| name.wait(limit));
         }
     }
 
-    /// Where it is now; `before` is where it was. Of several addresses of a name that one stays for as long as it is
-    /// among them: resolvers turn the order of their answers.
-    pub(super) fn now(&self, before: Option<SocketAddr>) -> io::Result<SocketAddr> {
+    /// Whether nobody knows where it is before a resolver has answered.
+    pub(super) fn is_named(&self) -> bool {
+        matches!(self, Self::Named(_))
+    }
+
+    /// Where it is now, at least one address; `before` is where it was. Of several addresses of a name that one comes
+    /// first for as long as it is among them: resolvers turn the order of their answers.
+    pub(super) fn now(&self, before: Option<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
         match self {
-            Self::At(address) => Ok(*address),
+            Self::At(address) => Ok(vec![*address]),
             Self::OnInterface { peer, address, interface } => {
                 let index = index_of(interface).map_err(|error| {
                     io::Error::new(
@@ -78,13 +83,16 @@ impl Aim {
                         format!("{peer} is on an interface that is not there: {error}"),
                     )
                 })?;
-                Ok(SocketAddrV6::new(*address.ip(), address.port(), 0, index).into())
+                Ok(vec![SocketAddrV6::new(*address.ip(), address.port(), 0, index).into()])
             }
             Self::Named(name) => {
-                let addresses = name.addresses();
-                let same = before.filter(|before| addresses.contains(before));
-                same.or_else(|| addresses.first().copied())
-                    .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "nobody has said yet what address it has"))
+                let mut addresses = name.addresses();
+                if addresses.is_empty() {
+                    return Err(io::Error::new(io::ErrorKind::NotFound, "nobody has said yet what address it has"));
+                }
+                // Stable: those that it was not at stay in the resolver's order.
+                addresses.sort_by_key(|address| before != Some(*address));
+                Ok(addresses)
             }
         }
     }

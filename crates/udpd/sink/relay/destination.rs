@@ -1,9 +1,10 @@
 //! One destination of a relay: its socket, its queue, its books, and what is said of it in the log.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mmsg::proxy::{PREFIX_BYTES_MAX, Prefix};
 use mmsg::{Datagram, SendBatch};
@@ -98,15 +99,10 @@ impl Destination {
         is_alone: bool,
     ) -> Result<Self, RelayError> {
         let fail = |(operation, error)| RelayError { destination: peer.clone(), operation, error };
-        let mut voice = Voice::new(sink, peer.clone());
+        let voice = Voice::new(sink, peer.clone());
         let is_spoofed = keep_source == KeepSource::Address;
-        let mut has_failed = false;
         let (way, reason) = Way::new(aim, is_spoofed).map_err(fail)?;
-        if let Some(error) = reason {
-            has_failed = true;
-            voice.trouble(Trouble::NoWay, || format!("there is no route yet: {error}; {NO_WAY}"));
-        }
-        Ok(Self {
+        let mut destination = Self {
             way,
             spoof: is_spoofed.then(Spoof::new),
             is_prefixed: keep_source == KeepSource::Header,
@@ -115,11 +111,25 @@ impl Destination {
             decided: 0,
             is_alone,
             hopeless: false,
-            has_failed,
+            has_failed: false,
             tally: DestinationTally::default(),
             ledger: Arc::new(DestinationLedger::new(peer)),
             voice,
-        })
+        };
+        destination.note_no_way(reason);
+        Ok(destination)
+    }
+
+    /// To be called once before it is sent to; it may wait for a resolver until `limit`.
+    pub(super) fn begin(&mut self, limit: Instant) {
+        let reason = self.way.begin(limit);
+        self.note_no_way(reason);
+    }
+
+    fn note_no_way(&mut self, reason: Option<io::Error>) {
+        if let Some(error) = reason {
+            self.complain(Trouble::NoWay, || format!("there is no route yet: {error}; {NO_WAY}"));
+        }
     }
 
     pub(super) fn ledger(&self) -> Arc<DestinationLedger> {
@@ -364,6 +374,6 @@ impl Destination {
 }
 
 /// Whether the kernel will take it in a moment.
-fn is_for_a_moment(error: &std::io::Error) -> bool {
+fn is_for_a_moment(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(nix::libc::EAGAIN | nix::libc::ENOBUFS | nix::libc::ENOMEM | nix::libc::EINTR))
 }

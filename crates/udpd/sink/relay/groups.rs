@@ -11,6 +11,7 @@ use super::destination::Destination;
 use super::failover::Failover;
 use super::manner::{Distribute, Manner, Route};
 use crate::capture::headers;
+use crate::text::peer::Peer;
 
 /// Chooses for all datagrams of a relay.
 #[derive(Debug)]
@@ -31,6 +32,10 @@ struct Group {
     current: usize,
     /// One that the next datagram tries.
     tried: Option<usize>,
+    /// The same as it was at the last review, by its place in the group: once it is tried, the trial has begun.
+    offered: Option<usize>,
+    /// What the log has said: which one is in use, by its place in the group, or that none works.
+    said: Option<usize>,
 }
 
 impl Groups {
@@ -40,7 +45,8 @@ impl Groups {
         let mut group = |count: usize| {
             let has_failover = manner.distribute == Distribute::Failover && count > 1;
             let failover = has_failover.then(|| Failover::new(count, manner.probe_every));
-            let group = Group { first, count, failover, current: first, tried: None };
+            let (current, said) = (first, Some(0));
+            let group = Group { first, count, failover, current, tried: None, offered: None, said };
             first += count;
             group
         };
@@ -86,20 +92,31 @@ impl Group {
             return;
         }
         let now = Instant::now();
-        // What was wrong with the others before they were needed says nothing of now.
-        let has_failed = |place: usize| if is_at_rest { place == 0 } else { own[place].take_failure() };
-        if let Some(place) = failover.review(now, has_failed) {
-            let peer = own[place].peer();
-            if place == 0 {
-                log::info!("sink {sink}: sends to {peer} again, the first of its destinations");
-            } else {
-                log::warn!("sink {sink}: sends to {peer} now, because those before it do not work");
-            }
+        if let Some(place) = self.offered.take().filter(|_| self.tried.is_none()) {
+            failover.begin_trial(place, now);
         }
+        // What was wrong with the others before they were needed says nothing of now.
+        failover.review(now, |place| if is_at_rest { place == 0 } else { own[place].take_failure() });
         self.current = self.first + failover.current();
-        self.tried = failover.tries(now).map(|place| self.first + place);
+        self.offered = failover.tries(now);
+        self.tried = self.offered.map(|place| self.first + place);
+        let news = failover.works().then_some(failover.current());
+        if news != std::mem::replace(&mut self.said, news) {
+            say(sink, news, own[failover.current()].peer());
+        }
         if is_at_rest {
             own[1..].iter_mut().for_each(|other| _ = other.take_failure());
         }
+    }
+}
+
+/// What the log hears of which one is in use. While none works they take turns, which is not said of each.
+fn say(sink: &str, works: Option<usize>, peer: &Peer) {
+    match works {
+        Some(0) => log::info!("sink {sink}: sends to {peer} again, the first of its destinations"),
+        Some(_) => log::warn!("sink {sink}: sends to {peer} now, because those before it do not work"),
+        None => log::warn!(
+            "sink {sink}: none of its destinations works; udpd sends to the one that failed longest ago, {peer} first"
+        ),
     }
 }

@@ -96,6 +96,10 @@ impl RelaySettings {
         }
     }
 
+    fn has_names(&self) -> bool {
+        self.peers().any(|peer| matches!(peer, Peer::Host { .. }))
+    }
+
     /// All destinations, in the order of their places.
     fn peers(&self) -> impl Iterator<Item = &Peer> {
         self.destinations.iter().chain(self.routes.iter().flat_map(|route| &route.to))
@@ -165,7 +169,7 @@ impl SinkSettings for RelaySettings {
 
     fn needs(&self) -> Needs {
         let is_raw = self.keep_source == KeepSource::Address;
-        let names = self.peers().any(|peer| matches!(peer, Peer::Host { .. }));
+        let names = self.has_names();
         Needs { names, ..Needs::only(if is_raw { Duty::SourceKeepingRelay } else { Duty::Relay }) }
     }
 
@@ -198,7 +202,25 @@ impl SinkSettings for RelaySettings {
         Ok(Opened { destinations, ..Opened::new(sink) })
     }
 
-    fn goes_on(&self, before: &dyn SinkSettings, _: Differs) -> bool {
-        before.of_type() == Some(self)
+    fn goes_on(&self, before: &dyn SinkSettings, differs: Differs) -> bool {
+        // Whether a name leads back to a listener is judged by the listeners there were when the sink was opened.
+        before.of_type() == Some(self) && !(differs.lanes && self.has_names())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relay_to_a_name_is_opened_anew_where_the_listeners_differ_that_no_name_may_lead_back_to() {
+        let relay = |destination: &str| RelaySettings {
+            destinations: vec![parse_peer(destination).expect(destination)],
+            ..RelaySettings::defaults()
+        };
+        let goes_on =
+            |destination, lanes| relay(destination).goes_on(&relay(destination), Differs { lanes, listeners: lanes });
+        assert_eq!([goes_on("collector:514", false), goes_on("collector:514", true)], [true, false]);
+        assert_eq!([goes_on("10.0.0.9:514", false), goes_on("10.0.0.9:514", true)], [true, true]);
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::aim::{Aim, Lookup};
+use super::aim::{Aim, FIRST_ANSWER, Lookup};
 use super::destination::Destination;
 use super::error::{RelayError, START_LOOKUP};
 use super::groups::Groups;
@@ -42,7 +42,6 @@ impl RelaySink {
         lookup: Lookup<'_>,
         scenes: &Arc<[Scene]>,
     ) -> Result<(Self, Vec<Arc<DestinationLedger>>), RelayError> {
-        let begun = Instant::now();
         let groups = Groups::new(destinations.len(), routes, manner);
         let peers: Vec<&Peer> = destinations.iter().chain(routes.iter().flat_map(|route| &route.to)).collect();
         let is_alone = peers.len() == 1;
@@ -51,10 +50,7 @@ impl RelaySink {
             Aim::at(peer, lookup).map_err(fail)
         };
         let aims = peers.iter().map(aim).collect::<Result<Vec<_>, _>>()?;
-        let open = |(peer, aim): (&Peer, Aim)| {
-            aim.settle(begun);
-            Destination::open(lookup.sink, (peer, aim), manner.keep_source, is_alone)
-        };
+        let open = |aimed: (&Peer, Aim)| Destination::open(lookup.sink, aimed, manner.keep_source, is_alone);
         let destinations = peers.into_iter().zip(aims).map(open).collect::<Result<Vec<_>, _>>()?;
         let ledgers = destinations.iter().map(Destination::ledger).collect();
         let (name, scenes) = (lookup.sink.to_owned(), Arc::clone(scenes));
@@ -71,6 +67,13 @@ impl RelaySink {
 }
 
 impl Sink for RelaySink {
+    /// Here and not at the start, which a resolver that is silent would hold up. What comes meanwhile waits in the
+    /// queue.
+    fn begin(&mut self) {
+        let limit = Instant::now() + FIRST_ANSWER;
+        self.destinations.iter_mut().for_each(|destination| destination.begin(limit));
+    }
+
     fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
         self.groups.review(&self.name, &mut self.destinations);
         let bound = self.scenes[batch.lane].address;

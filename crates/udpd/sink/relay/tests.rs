@@ -41,10 +41,21 @@ fn routing(
     distribute: Distribute,
     keep_source: KeepSource,
 ) -> Result<(RelaySink, Vec<Arc<DestinationLedger>>), RelayError> {
+    opening(destinations, routes, manner(distribute, keep_source))
+}
+
+fn manner(distribute: Distribute, keep_source: KeepSource) -> Manner {
+    Manner { distribute, probe_every: Duration::from_secs(10), keep_source }
+}
+
+fn opening(
+    destinations: &[SocketAddr],
+    routes: &[Route],
+    manner: Manner,
+) -> Result<(RelaySink, Vec<Arc<DestinationLedger>>), RelayError> {
     let destinations: Vec<Peer> = destinations.iter().copied().map(Peer::from).collect();
     let (crew, _events) = Crew::new();
     let lookup = Lookup { crew: &crew, every: Duration::from_secs(60), sink: "relay", bound: &[] };
-    let manner = Manner { distribute, probe_every: Duration::from_secs(10), keep_source };
     RelaySink::open((&destinations, routes), manner, lookup, &scenes(1))
 }
 
@@ -210,6 +221,37 @@ fn when_the_first_destination_does_not_work_the_next_one_gets_everything() {
     for number in 1..20_u8 {
         assert_eq!(second.recv(&mut buffer).map(|length| buffer[..length] == [number]).ok(), Some(true));
     }
+}
+
+#[test]
+fn a_destination_that_has_failed_is_tried_by_a_datagram_of_its_own_sources_and_not_by_time() {
+    let receivers = [receiver(), receiver()];
+    let [other, standby] = receivers.each_ref().map(address);
+    let dead = address(&receiver());
+    let route = Route { source: "127.0.0.9/32".parse().expect("a network"), to: vec![dead.into(), standby.into()] };
+    let manner = Manner { probe_every: Duration::ZERO, ..manner(Distribute::Failover, KeepSource::No) };
+    let (mut sink, ledgers) = opening(&[other], &[route], manner).expect("opened");
+    assert_eq!(accept(&mut sink, &Received::from("127.0.0.9", &[b"lost"]), 1).delivered, 1);
+    for _ in 0..5 {
+        assert_eq!(accept(&mut sink, &Received::over_loopback(&[b"of another"]), 1).delivered, 1);
+    }
+    assert_eq!(accept(&mut sink, &Received::from("127.0.0.9", &[b"a try", b"safe"]), 2).delivered, 2);
+    let sent: Vec<u64> = snapshot(&ledgers).iter().map(|count| count.sent).collect();
+    assert_eq!(sent, [5, 2, 1], "to the other, the dead and the standby");
+}
+
+#[test]
+fn the_way_to_a_name_is_looked_for_when_its_consumer_begins_and_nobody_waits_for_it_before() {
+    let destination = UdpSocket::bind("[::]:0").or_else(|_| UdpSocket::bind("127.0.0.1:0")).expect("a free port");
+    let peers = [Peer::Host { name: "localhost".to_owned(), port: address(&destination).port() }];
+    let (crew, _events) = Crew::new();
+    let lookup = Lookup { crew: &crew, every: Duration::from_secs(60), sink: "relay", bound: &[] };
+    let manner = manner(Distribute::All, KeepSource::No);
+    let (mut sink, ledgers) = RelaySink::open((&peers, &[]), manner, lookup, &scenes(1)).expect("opened");
+    assert_eq!(accept(&mut sink, &Received::over_loopback(&[b"too early"]), 1).dropped.sink_error, 1);
+    sink.begin();
+    assert_eq!(accept(&mut sink, &Received::over_loopback(&[b"delivered"]), 1).delivered, 1);
+    assert_eq!((snapshot(&ledgers)[0].sent, snapshot(&ledgers)[0].failed), (1, 1));
 }
 
 #[test]

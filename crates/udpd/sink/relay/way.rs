@@ -59,18 +59,43 @@ pub(super) enum Change {
 
 impl Way {
     /// Looks for the way. That there is none now is not an error; that it may not be used or never could be is one.
+    /// Nobody waits for a resolver here: the way to a name is looked for by [`Way::begin`].
     pub(super) fn new(aim: Aim, is_raw: bool) -> Result<(Self, Option<io::Error>), (&'static str, io::Error)> {
         let mut way = Self { aim, address: None, is_raw, open: None, reviewed: Instant::now() };
-        let found = way.aim.now(None).map_err(|error| (FIND_WAY, error)).and_then(|address| {
-            way.address = Some(address);
-            way.find(address)
-        });
-        match found {
-            Ok(open) => way.open = Some(open),
-            Err((_, error)) if way.may_come(&error) => return Ok((way, Some(error))),
-            Err(refusal) => return Err(refusal),
+        if way.aim.is_named() {
+            return way.check_right().map(|()| (way, None));
         }
-        Ok((way, None))
+        match way.look() {
+            Ok(()) => Ok((way, None)),
+            Err((_, error)) if way.may_come(&error) => Ok((way, Some(error))),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// Waits for the first answer where it leads to a name, and no longer than until `limit`. Why there is no way then.
+    pub(super) fn begin(&mut self, limit: Instant) -> Option<io::Error> {
+        if !self.aim.is_named() {
+            return None;
+        }
+        self.aim.settle(limit);
+        self.look().err().map(|(_, error)| error)
+    }
+
+    /// Whoever may make a raw socket may make one later.
+    fn check_right(&self) -> Result<(), (&'static str, io::Error)> {
+        match self.is_raw.then(|| Socket::raw(Family::V4)) {
+            Some(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => Err((MAKE_RAW_SOCKET, error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the first address that there is a way to.
+    fn look(&mut self) -> Result<(), (&'static str, io::Error)> {
+        let addresses = self.aim.now(None).map_err(|error| (FIND_WAY, error))?;
+        self.address = addresses.first().copied();
+        let (address, open) = self.find_first(&addresses)?;
+        (self.address, self.open) = (Some(address), Some(open));
+        Ok(())
     }
 
     /// Whether there is no way just now. What a name means may be wrong today and right tomorrow.
@@ -100,15 +125,12 @@ impl Way {
         }
         self.reviewed = Instant::now();
         // While nobody knows better it is where it was.
-        let Ok(address) = self.aim.now(self.address) else { return Change::Same };
-        if self.address != Some(address) {
-            self.address = Some(address);
-            // Whoever has the old address now is somebody else.
-            self.open = self.find(address).ok();
+        let Ok(addresses) = self.aim.now(self.address) else { return Change::Same };
+        let Ok((address, found)) = self.find_first(&addresses) else { return self.go_without_way(&addresses) };
+        if self.address.replace(address) != Some(address) {
+            self.open = Some(found);
             return Change::To(address);
         }
-        // Without a way now the old socket is not worse than none, and says why when it is used.
-        let Ok(found) = self.find(address) else { return Change::Same };
         match &mut self.open {
             Some(open) if open.from == found.from => {
                 open.mtu_bytes = found.mtu_bytes;
@@ -119,6 +141,29 @@ impl Way {
                 if open.replace(found).is_some() { Change::From(from) } else { Change::Opened }
             }
         }
+    }
+
+    /// There is no way to any of these now. The old socket is not worse than none, and says why when it is used.
+    fn go_without_way(&mut self, addresses: &[SocketAddr]) -> Change {
+        let Some(&first) = addresses.first().filter(|_| self.address.is_none_or(|own| !addresses.contains(&own)))
+        else {
+            return Change::Same;
+        };
+        // Whoever has the old address now is somebody else.
+        (self.address, self.open) = (Some(first), None);
+        Change::To(first)
+    }
+
+    /// The first of several addresses that there is a way to, or what is in the way of the first.
+    fn find_first(&self, addresses: &[SocketAddr]) -> Result<(SocketAddr, Open), (&'static str, io::Error)> {
+        let mut refusal = None;
+        for &address in addresses {
+            match self.find(address) {
+                Ok(open) => return Ok((address, open)),
+                Err(error) => refusal = refusal.or(Some(error)),
+            }
+        }
+        Err(refusal.unwrap_or_else(|| (FIND_WAY, io::ErrorKind::NotFound.into())))
     }
 
     /// A new socket on the way there.
@@ -151,4 +196,32 @@ fn is_for_a_while(error: &io::Error) -> bool {
         error.raw_os_error(),
         Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EADDRNOTAVAIL | libc::ENETDOWN | libc::ENODEV)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::names::Name;
+
+    #[test]
+    fn of_the_addresses_of_a_name_the_first_that_there_is_a_way_to_is_sent_to_and_left_when_there_is_none() {
+        // No socket of ours may be connected to everybody at once, on any host.
+        let addresses = ["255.255.255.255:9", "127.0.0.1:9", "127.0.0.2:9"];
+        let [nowhere, near, other] = addresses.map(|text| text.parse().expect(text));
+        let name = Name::known(vec![nowhere, near]);
+        let (mut way, none) = Way::new(Aim::Named(name.clone()), false).expect("no error");
+        assert!(none.is_none() && way.socket().is_none(), "it is looked for when it is begun");
+        assert!(way.begin(Instant::now()).is_none());
+        assert_eq!((way.address(), way.socket().is_some()), (Some(near), true));
+        let review = |way: &mut Way, addresses: Vec<SocketAddr>| {
+            name.set(addresses);
+            way.reviewed -= REVIEW_INTERVAL;
+            way.review()
+        };
+        assert_eq!(review(&mut way, vec![nowhere, other, near]), Change::Same, "it stays where there is a way");
+        assert_eq!(review(&mut way, vec![nowhere, other]), Change::To(other));
+        assert_eq!(review(&mut way, vec![nowhere]), Change::To(nowhere));
+        assert!(way.socket().is_none(), "whoever has the old address is somebody else");
+        assert_eq!(review(&mut way, vec![nowhere, near]), Change::To(near), "rather than to stay without a way");
+    }
 }
