@@ -45,7 +45,8 @@ pub(super) fn lanes_of_cores(config: &Config, ground: &Ground<'_>) -> Vec<String
     let mut lines = Vec::new();
     for (index, listener) in config.listeners.iter().enumerate() {
         let Some(name) = &listener.interface else { continue };
-        if config.steer.dedicated_to(listener).is_some() {
+        // Of queues past the stack each has a lane, however many cores there are.
+        if config.steer.dedicated_to(listener).is_some() || listener.is_past_the_stack() {
             continue;
         }
         let found = config.steer.queues_asked(name).or_else(|| ground.interfaces.queues.get(name).copied());

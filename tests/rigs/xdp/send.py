@@ -13,8 +13,11 @@ payloads PORT ADDRESS SIZE...
                      one datagram of each size, whose bytes tell its size
 beside PORT ADDRESS COUNT
                      echo requests and questions to a server, one after another; prints how many were answered
+queues CARD COUNT    gives a card so many queues, as `ethtool -L` does; prints how many it has
 """
+import ctypes
 import errno
+import fcntl
 import select
 import socket
 import struct
@@ -123,6 +126,17 @@ def beside(port, address, count):
     return answered
 
 
+def queues(card, count):
+    # ETHTOOL_GCHANNELS and ETHTOOL_SCHANNELS of struct ethtool_channels, by SIOCETHTOOL.
+    channels = (ctypes.c_uint32 * 9)(0x3C)
+    request = struct.pack("16sQ16x", card.encode(), ctypes.addressof(channels))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+        fcntl.ioctl(asker, 0x8946, request)
+        channels[0], channels[5], channels[6] = 0x3D, count, count
+        fcntl.ioctl(asker, 0x8946, request)
+    return channels[5]
+
+
 what, *rest = sys.argv[1:]
 if what == "frames":
     print(frames(rest[0]))
@@ -136,5 +150,7 @@ elif what == "stream":
     print(stream(int(rest[0]), int(rest[1]), rest[2]))
 elif what == "payloads":
     print(payloads(int(rest[0]), rest[1], [int(size) for size in rest[2:]]))
+elif what == "queues":
+    print(queues(rest[0], int(rest[1])))
 elif what == "beside":
     print(beside(int(rest[0]), rest[1], int(rest[2])))

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::assembler::Instruction;
 pub(crate) use super::layouts::Name;
-use super::layouts::{LinkCreate, MapCreate, MapElement, MapElements, ProgramLoad, ProgramRun, RawTracepointOpen};
+use super::layouts::{LinkCreate, LinkUpdate, MapCreate, MapElement, MapElements, ProgramLoad, ProgramRun, RawTracepointOpen};
 use crate::sys::{Call, gate};
 
 // Commands of `bpf(2)`, which libc does not have, each with its name in linux/bpf.h.
@@ -33,6 +33,9 @@ const RAW_TRACEPOINT_OPEN: c_int = 17;
 const MAP_UPDATE_MANY: c_int = 26;
 /// `BPF_LINK_CREATE`
 const LINK_CREATE: c_int = 28;
+/// `BPF_LINK_UPDATE`
+#[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
+const LINK_UPDATE: c_int = 29;
 /// `BPF_XDP`
 const ATTACH_TO_INTERFACE: u32 = 37;
 
@@ -345,6 +348,14 @@ pub(crate) fn attach_to_interface(program: BorrowedFd<'_>, interface: u32, flags
         LinkCreate { program: number(program), target: interface, attach_kind: ATTACH_TO_INTERFACE, flags };
     // SAFETY: the layout is the kernel's, u32 only, and holds no addresses.
     unsafe { bpf_descriptor(LINK_CREATE, &mut attributes) }
+}
+
+/// Has another program of the same kind stand where `link` has one, without a moment in which none does.
+#[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
+pub(crate) fn replace_program(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    let mut attributes = LinkUpdate { link: number(link), program: number(program), flags: 0, program_before: 0 };
+    // SAFETY: the layout is the kernel's, u32 only, and holds no addresses.
+    unsafe { bpf(LINK_UPDATE, &mut attributes) }.map(drop)
 }
 
 /// Attaches a program to a tracepoint, for every core. It is detached when the descriptor is closed.
