@@ -17,7 +17,7 @@ import wire
 
 WORK, OTHER = sys.argv[1:]
 HERE = os.path.dirname(os.path.abspath(__file__))
-ROUNDS = int(os.environ.get("XDP_RIG_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("XDP_RIG_ROUNDS", "20" if os.environ.get("LONG") else "2"))
 PORT, PATIENCE = 5140, 60
 ADDRESSES = ["10.8.0.1", "fd00::1"]
 # Engines that are made again have their memory counted as locked, and this host may have a limit.
@@ -220,6 +220,8 @@ def every_size():
         lanes[lane["engine"]] += lane["received"]
     # Two of IPv4 are longer than a frame, and three of IPv6.
     assert lanes == {"recvmmsg": 5, "af_xdp": sent - 5}, lanes
+    for record in map(json.loads, open(daemon.out)):
+        assert (record.get("time_from") == "batch") == (record["lane"] >= 2), record
     print(f"passed: {sent} datagrams of every size, as they were sent; fragments by the sockets: {dict(lanes)}")
 
 
@@ -394,6 +396,8 @@ def more_queues():
     set_queues(3)
     daemon.await_word("queues: 3")
     sent += by_ports(20, sent)
+    fewer = subprocess.run(["python3", "-B", f"{HERE}/send.py", "queues", "card0", "2"], capture_output=True, text=True)
+    assert "Invalid argument" in fewer.stderr, f"the kernel takes no queue away that has an engine: {fewer}"
     [ledger] = closes("two queues more, and each has an engine", [daemon.end()], sent, 64)
     received = {lane["queue"]: lane["received"] for lane in ledger["lanes"] if lane["engine"] == "af_xdp"}
     assert set(received) == {0, 1, 2} and all(received.values()), (received, daemon.log(), ledger["lanes"])
@@ -417,6 +421,39 @@ def a_take_over_that_fails():
     assert past_the_stack(ledger) > before, f"{before}: {ledger}"
 
 
+def down_and_up_under_load():
+    card = json.loads(run("ip", "-j", "link", "show", "card0"))[0]["address"]
+    # The sender goes on while the cable has no carrier, and does not ask who has the address.
+    run("ip", "neigh", "replace", "10.8.0.1", "lladdr", card, "dev", "card1", "nud", "permanent", there=True)
+    # Nor does it look for routers, whose frames the cable would count with the others.
+    run("sh", "-c", "echo 1 >/proc/sys/net/ipv6/conf/card1/disable_ipv6", there=True)
+    for _ in range(ROUNDS):
+        daemon = Daemon(listener='address = "0.0.0.0:5140"').ready()
+        traffic = stream(64, ADDRESSES[0])
+        run("ip", "link", "set", "card0", "down")
+        before = past_the_stack(daemon.stats())
+        run("ip", "link", "set", "card0", "up")
+        end = time.monotonic() + PATIENCE
+        while past_the_stack(daemon.stats()) <= before + 1000:
+            assert time.monotonic() < end, daemon.log()
+        sent = int(traffic.communicate()[0])
+        closes("down and up under load", [daemon.end()], sent, 64)
+    cable()
+
+
+def more_queues_under_load():
+    cable(queues=2)
+    for _ in range(ROUNDS):
+        set_queues(1)
+        daemon = Daemon(listener=TINY).ready()
+        traffic = stream(64, random.choice(ADDRESSES))
+        set_queues(2)
+        daemon.await_word("queues: 2")
+        sent = int(traffic.communicate()[0])
+        closes("a queue more under load", [daemon.end()], sent, 64)
+    cable()
+
+
 def queues():
     cable(queues=2)
     daemon = Daemon().ready()
@@ -427,6 +464,32 @@ def queues():
     received = {lane["queue"]: lane["received"] for lane in ledger["lanes"] if lane["engine"] == "af_xdp"}
     assert all(received[queue] > 0 for queue in (0, 1)), received
     cable()
+
+
+def upstream(case, count, pause, absorb, is_exact):
+    """What the sender leaves out, and no more than that where nothing was dropped here; otherwise bounds around it."""
+    keys = f'sequence = {{ offset = 0, bytes = 4 }}\n{absorb}'
+    for attempt in range(5):
+        daemon = Daemon(listener=keys, kind="null").ready()
+        left_out = send("gaps", count, PORT, ADDRESSES[0], 100, pause)
+        ledger = daemon.end().ledger()
+        lost = ledger["kernel_dropped"] + cable_dropped() - daemon.cable
+        if (lost == 0) == is_exact:
+            break
+    told = ledger["upstream"]
+    by_cable = cable_dropped() - daemon.cable
+    assert told["missing_at_least"] <= left_out + by_cable <= told["missing_at_most"], (left_out, by_cable, told)
+    assert ledger["residual"] == 0 and past_the_stack(ledger) > 0, ledger
+    if is_exact:
+        assert told["missing"] == left_out, (left_out, told)
+    else:
+        assert lost > 0 and told["missing"] is None, (lost, told)
+    print(f"passed: {case}: {left_out} left out, {lost} lost here: {told['missing_at_least']} to {told['missing_at_most']}")
+
+
+def numbers_that_never_came():
+    upstream("sequence past the stack", 5000, 0.002, "", True)
+    upstream("sequence past the stack, overloaded", 200000, 0, TINY, False)
 
 
 def hostile_frames_give_what_an_ordinary_socket_gets(card):
@@ -510,6 +573,9 @@ CASES = {
     "addresses": addresses_are_followed,
     "queues": queues,
     "more_queues": more_queues,
+    "down_under_load": down_and_up_under_load,
+    "more_queues_under_load": more_queues_under_load,
+    "sequence": numbers_that_never_came,
     "hostile": lambda: hostile_frames_give_what_an_ordinary_socket_gets(cable()),
     "refusals": refusals,
     "interface": the_interface_goes,

@@ -9,6 +9,9 @@ numbered COUNT BYTES PORT ADDRESS FIRST
                      datagrams that each begin with a number of ten digits, from FIRST on
 stream BYTES PORT ADDRESS
                      the same from 0 until the standard input has a line or ends, and 1000 more; says `begun` after 1000
+gaps COUNT PORT ADDRESS EVERY PAUSE
+                     datagrams that each begin with a number of four bytes, every so-manieth of which is left out, with a
+                     pause of so many seconds after 32; prints how many were left out
 payloads PORT ADDRESS SIZE...
                      one datagram of each size, whose bytes tell its size
 beside PORT ADDRESS COUNT
@@ -89,6 +92,20 @@ def stream(size, port, address):
     return sent + numbered(1000, size, port, address, sent)
 
 
+def gaps(count, port, address, every, pause):
+    out = socket.socket(family(address), socket.SOCK_DGRAM)
+    left_out = 0
+    for number in range(count):
+        # What is lost before the first or after the last nobody can know.
+        if number % every == every // 2 and number + every < count:
+            left_out += 1
+            continue
+        send(lambda: out.sendto(struct.pack("!I", number) + b"x" * 60, (address, port)))
+        if number % 32 == 31:
+            time.sleep(pause)
+    return left_out
+
+
 def payloads(port, address, sizes):
     out = socket.socket(family(address), socket.SOCK_DGRAM)
     for number, size in enumerate(sizes):
@@ -148,6 +165,8 @@ elif what == "numbered":
     print(numbered(int(rest[0]), int(rest[1]), int(rest[2]), rest[3], int(rest[4])))
 elif what == "stream":
     print(stream(int(rest[0]), int(rest[1]), rest[2]))
+elif what == "gaps":
+    print(gaps(int(rest[0]), int(rest[1]), rest[2], int(rest[3]), float(rest[4])))
 elif what == "payloads":
     print(payloads(int(rest[0]), rest[1], [int(size) for size in rest[2:]]))
 elif what == "queues":

@@ -11,7 +11,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::assembler::Instruction;
 pub(crate) use super::layouts::Name;
-use super::layouts::{LinkCreate, LinkUpdate, MapCreate, MapElement, MapElements, ProgramLoad, ProgramRun, RawTracepointOpen};
+use super::layouts::{
+    LinkCreate, LinkUpdate, MapCreate, MapElement, MapElements, ProgramLoad, ProgramRun, RawTracepointOpen,
+};
 use crate::sys::{Call, gate};
 
 // Commands of `bpf(2)`, which libc does not have, each with its name in linux/bpf.h.
