@@ -31,6 +31,7 @@ fn rows(page: &str) -> Vec<Row> {
 fn line(payload: &[u8], length: usize, source: &str) -> String {
     let mut line = Vec::new();
     let record = Record {
+        is_time_of_batch: false,
         listener: "syslog",
         lane: 3,
         arrival: Duration::new(1_795_243_341, 7),

@@ -127,8 +127,8 @@ impl Listener {
         self.engine == Some(EngineKind::AfXdp)
     }
 
-    /// Whether the kernel is to say at each datagram how many it has dropped before, because they have numbers. Past its
-    /// stack it does not.
+    /// Whether the kernel is to say at each datagram how many it has dropped before, because they have numbers. Past
+    /// its stack it does not.
     pub fn reads_drops(&self) -> bool {
         !self.is_past_the_stack() && self.sequence.is_some_and(|sequence| sequence.reads_drops(self.gro))
     }

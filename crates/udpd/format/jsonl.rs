@@ -4,8 +4,9 @@
 //! "listener":"syslog","lane":0,"truncated":false,"payload":"..."}`. The time is UTC with nanoseconds. A payload that
 //! is not UTF-8 stands in `payload_base64` instead; of one that was longer than `max_length`, `truncated` is true,
 //! `length` says how long it was, and the payload is its beginning, which can end in the middle of a character and is
-//! then in base64. Where the time is that of a batch, `"time_from":"batch"` stands at the end. Whatever some reader takes for the end of a line, for a command to a terminal or for an order to
-//! show text backwards is escaped, so that a line is the same line for everybody.
+//! then in base64. Where the time is that of a batch, `"time_from":"batch"` stands at the end. Whatever some reader
+//! takes for the end of a line, for a command to a terminal or for an order to show text backwards is escaped, so that
+//! a line is the same line for everybody.
 
 use std::fmt::{self, Write};
 use std::str;

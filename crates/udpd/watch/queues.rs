@@ -43,8 +43,8 @@ struct Seen {
 }
 
 impl QueueWatch {
-    /// Once a second. `card` looks at an interface. Returns the listeners whose queues are to get engines now, and notes
-    /// how each fares.
+    /// Once a second. `card` looks at an interface. Returns the listeners whose queues are to get engines now, and
+    /// notes how each fares.
     pub fn look(
         &mut self,
         queues: &[Queues],

@@ -65,8 +65,8 @@ impl Redirect {
         Redirect::attach_again(Loaded::load(wanted)?, addresses)
     }
 
-    /// Puts a program that is loaded already at the interface of that name as it is now. The one of before must be gone,
-    /// with its engines. From Linux 6.0 on this takes no right.
+    /// Puts a program that is loaded already at the interface of that name as it is now. The one of before must be
+    /// gone, with its engines. From Linux 6.0 on this takes no right.
     ///
     /// # Errors
     /// As for [`attach`](Self::attach).

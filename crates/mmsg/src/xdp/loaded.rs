@@ -95,7 +95,8 @@ impl Loaded {
         replaced.map_err(|error| Refusal::of(Step::Replace, &self.wanted.interface, error))
     }
 
-    /// See [`Redirect::set_addresses`](super::Redirect::set_addresses); `card` is the Ethernet address that they are reached by.
+    /// See [`Redirect::set_addresses`](super::Redirect::set_addresses); `card` is the Ethernet address that they are
+    /// reached by.
     pub(super) fn set_addresses(&self, card: [u8; 6], addresses: &[IpAddr]) -> io::Result<()> {
         check_number(addresses).map_err(|text| io::Error::new(io::ErrorKind::InvalidInput, text))?;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
