@@ -8,8 +8,9 @@
 #     RUNS=all tests/rigs/faults.sh --record benches/runs/DATE-HOST
 #
 # takes about 45 minutes, in more than 5,000 runs, and writes each run into faults.csv and a table into faults.md.
-# `--only CALL,...` and `--variants lines,pcapng,lanes,ring` take less. Needs no root. With root the calls of lanes past the
-# kernel's stack follow (`queue`), on cables between two network namespaces of their own.
+# `--only CALL,...` and `--variants lines,pcapng,lanes,ring` take less. Needs no root. With root the calls of lanes past
+# the kernel's stack follow (`queue`), on cables between two network namespaces of their own; QUEUE_ONLY=1 tries nothing
+# else.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
