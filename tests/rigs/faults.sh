@@ -10,7 +10,7 @@
 # takes about 45 minutes, in more than 5,000 runs, and writes each run into faults.csv and a table into faults.md.
 # `--only CALL,...` and `--variants lines,pcapng,lanes,ring` take less. Needs no root. With root the calls of lanes past
 # the kernel's stack follow (`queue`), on cables between two network namespaces of their own; QUEUE_ONLY=1 tries nothing
-# else.
+# else, and QUEUE_CALLS says which.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -34,7 +34,7 @@ campaign=(python3 -B tests/rigs/faults/campaign.py --program "${CARGO_TARGET_DIR
 [ -n "${QUEUE_ONLY:-}" ] || "${campaign[@]}" "$@"
 
 # What lanes past the stack call that others do not, and what they call the same way to other ends.
-calls=socket,bind,mmap,setsockopt,getsockopt,bpf,ioctl,recvfrom,recvmsg,sendto,poll,ppoll,membarrier,clone3
+calls=${QUEUE_CALLS:-socket,bind,mmap,setsockopt,getsockopt,bpf,ioctl,recvfrom,recvmsg,sendto,poll,ppoll,membarrier,clone3}
 if [ "$(id -u)" -ne 0 ] || ! unshare --net --mount true 2>/dev/null; then
     echo "SKIPPED $name, lanes past the stack: needs root, and the right to make a network namespace"
     exit 0

@@ -60,7 +60,7 @@ class Trial:
         number = os.getpid() & 0xFFFF
         # An address of this worker's own: nobody else is on it, and no port needs to be found.
         self.address = f"127.66.{number >> 8}.{number & 0xFF}"
-        self.cable = Cable(number & 0xFFFC) if variant.engine == "af_xdp" else None
+        self.cable = Cable(os.getpid() * 4 & 0xFFFC) if variant.engine == "af_xdp" else None
         if self.cable:
             self.address = self.cable.address
         self.sent, self.ready, self.log = 0, threading.Event(), []

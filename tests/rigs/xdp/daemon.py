@@ -358,7 +358,7 @@ def the_interface_goes():
         pass
     sent += send("numbered", 100, 64, PORT, "10.8.0.1", sent)
     [ledger] = closes("an interface that was down is received again", [daemon.end()], sent, 64)
-    daemon = Daemon(listener=f'address = "0.0.0.0:5140"\n{SMALL}').ready()
+    daemon = Daemon(listener=f'address = "0.0.0.0:5140"\n{TINY}').ready()
     sent = send("numbered", 100, 64, PORT, "10.8.0.1", 0)
     end = time.monotonic() + PATIENCE
     while daemon.stats()["received"] + cable_dropped() - daemon.cable < 100:
@@ -367,16 +367,21 @@ def the_interface_goes():
     run("ip", "link", "del", "card0")
     daemon.await_word("its receive queue can be received no more")
     daemon.await_word("interface card0 is gone")
-    cable()
+    end = time.monotonic() + PATIENCE
+    while daemon.stats()["lanes"][1]["xdp"]["state"] != "no_interface":
+        assert time.monotonic() < end, daemon.stats()
+    # It comes back with another Ethernet address and another number of queues.
+    cable(queues=2)
     daemon.await_word("udpd bound its sockets to it again")
     daemon.cable = cable_dropped() - lost_before
     sent += send("numbered", 100, 64, PORT, "10.8.0.1", sent)
-    daemon.await_word("AF_XDP receives from card0 again")
+    daemon.await_word("AF_XDP receives from card0 again, queues: 2")
     before = past_the_stack(daemon.stats())
     sent += send("numbered", 100, 64, PORT, "10.8.0.1", sent)
     [ledger] = closes("an interface that came back is received again past the stack", [daemon.end()], sent, 64)
     assert past_the_stack(ledger) > before, ledger
     assert "XDP program is at card0 again" in daemon.log()
+    cable()
 
 
 def past_the_stack(ledger):

@@ -38,8 +38,12 @@ const LINK_CREATE: c_int = 28;
 /// `BPF_LINK_UPDATE`
 #[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
 const LINK_UPDATE: c_int = 29;
-/// `BPF_XDP`
-const ATTACH_TO_INTERFACE: u32 = 37;
+/// `BPF_XDP`, what a program at an interface is attached to.
+pub(crate) const AT_INTERFACE: u32 = 37;
+/// `BPF_PROG_TYPE_XDP`, the kind of such a program.
+pub(crate) const PROGRAM_AT_INTERFACE: u32 = 6;
+/// `XDP_FLAGS_SKB_MODE`
+pub(crate) const ABOVE_DRIVER: u32 = 1 << 1;
 
 /// The kinds of maps that have values of their own on each core: `BPF_MAP_TYPE_PERCPU_HASH`, `..._PERCPU_ARRAY`,
 /// `..._LRU_PERCPU_HASH` and `..._PERCPU_CGROUP_STORAGE`.
@@ -346,8 +350,7 @@ pub(crate) fn run(program: BorrowedFd<'_>, run: &mut Run<'_>) -> io::Result<Ran>
 /// Attaches an XDP program to an interface, by its index. It is detached when the last descriptor of the link is
 /// closed, however that comes about. `flags` are `XDP_FLAGS_...`.
 pub(crate) fn attach_to_interface(program: BorrowedFd<'_>, interface: u32, flags: u32) -> io::Result<OwnedFd> {
-    let mut attributes =
-        LinkCreate { program: number(program), target: interface, attach_kind: ATTACH_TO_INTERFACE, flags };
+    let mut attributes = LinkCreate { program: number(program), target: interface, attach_kind: AT_INTERFACE, flags };
     // SAFETY: the layout is the kernel's, u32 only, and holds no addresses.
     unsafe { bpf_descriptor(LINK_CREATE, &mut attributes) }
 }

@@ -16,23 +16,17 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::bpf::calls::{self, Map, Program, Shape};
+use crate::bpf::calls::{self, ABOVE_DRIVER, AT_INTERFACE, Map, PROGRAM_AT_INTERFACE, Program, Shape};
 
 use super::options::{Mode, Wanted};
 use super::program::{Filter, KEY_BYTES, Key, PASS, assemble, key};
 use super::refusal::{Refusal, Step};
 
-// Kinds of maps and programs and flags, each with its name in linux/bpf.h or linux/if_link.h.
+// Kinds of maps and a flag, each with its name in linux/bpf.h or linux/if_link.h.
 /// `BPF_MAP_TYPE_HASH`
 const MAP_OF_KEYS: u32 = 1;
 /// `BPF_MAP_TYPE_XSKMAP`
 const MAP_OF_SOCKETS: u32 = 17;
-/// `BPF_PROG_TYPE_XDP`
-const PROGRAM_AT_INTERFACE: u32 = 6;
-/// `BPF_XDP`
-const AT_INTERFACE: u32 = 37;
-/// `XDP_FLAGS_SKB_MODE`
-const ABOVE_DRIVER: u32 = 1 << 1;
 /// `XDP_FLAGS_DRV_MODE`
 const IN_DRIVER: u32 = 1 << 2;
 
