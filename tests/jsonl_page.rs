@@ -29,8 +29,13 @@ fn rows(page: &str) -> Vec<Row> {
 }
 
 fn line(payload: &[u8], length: usize, source: &str) -> String {
+    line_of(payload, length, source, false)
+}
+
+fn line_of(payload: &[u8], length: usize, source: &str, is_time_of_batch: bool) -> String {
     let mut line = Vec::new();
     let record = Record {
+        is_time_of_batch,
         listener: "syslog",
         lane: 3,
         arrival: Duration::new(1_795_243_341, 7),
@@ -55,17 +60,18 @@ fn kind(value: &Value) -> &'static str {
 #[test]
 fn each_line_has_the_keys_that_the_page_says_in_their_order_and_with_their_types() {
     let rows = rows(&page());
-    assert_eq!(rows.len(), 9, "the table of docs/jsonl.md");
+    assert_eq!(rows.len(), 10, "the table of docs/jsonl.md");
     let (text, bytes) = (b"<13>host: \x1b[2J\"\n".as_slice(), b"\xff\x00".as_slice());
     for (payload, length) in [(text, text.len()), (bytes, 2), (text, 9000), (bytes, 9000), (b"", 0)] {
-        for source in ["192.0.2.7:40000", "[2001:db8::7]:40000"] {
-            let line = line(payload, length, source);
+        for (source, is_of_batch) in [("192.0.2.7:40000", false), ("[2001:db8::7]:40000", true)] {
+            let line = line_of(payload, length, source, is_of_batch);
             let object: Value = serde_json::from_str(&line).expect("JSON");
             let is_there = |row: &&Row| match row.when.as_str() {
                 "always" => true,
                 "if `truncated`" => length > payload.len(),
                 "if it is UTF-8" => str::from_utf8(payload).is_ok(),
                 "if it is not UTF-8" => str::from_utf8(payload).is_err(),
+                "if not from the kernel" => is_of_batch,
                 other => panic!("docs/jsonl.md says {other:?}, of which this test does not know"),
             };
             let expected: Vec<&Row> = rows.iter().filter(is_there).collect();

@@ -2,7 +2,8 @@
 # The daemon with engine = "af_xdp" on a cable between two network namespaces, judged by numbers in what it wrote: what
 # was sent is delivered once or dropped by a named reason, whatever the sinks do, and however the daemon ends. Ping, a
 # server on another port and tcpdump go on beside it, and hostile frames give what an ordinary socket gets.
-# XDP_RIG_FRAMES says how many such frames (4000), XDP_RIG_ROUNDS how often the ends under load are tried (2).
+# XDP_RIG_FRAMES says how many such frames (4000), XDP_RIG_ROUNDS how often what happens under load is tried (2, with
+# LONG=1 20), and XDP_RIG_CASES which cases (all; their names stand at the end of xdp/daemon.py).
 # Nothing outside of the two namespaces is touched. Needs root, ip, setpriv and python3; skips with its reason
 # otherwise.
 set -euo pipefail

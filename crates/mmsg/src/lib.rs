@@ -52,7 +52,8 @@
 //! - `engine`: [`Engine`], one way to receive, behind which the rows down to `ring` are exchanged
 //! - `xdp/mod`: AF_XDP, past the kernel's stack
 //! - `xdp/engine` `!`, `xdp/absent`: frames of one queue into batches; what stands there in a build without it
-//! - `xdp/attach`: [`xdp::Redirect`], the program at an interface with its maps (`BPF_LINK_CREATE`, `SIOCGIFHWADDR`)
+//! - `xdp/attach`: [`xdp::Redirect`], the program at an interface (`SIOCGIFHWADDR`)
+//! - `xdp/loaded`: the program with its maps, which outlives an interface (`BPF_PROG_LOAD`, `BPF_LINK_CREATE`)
 //! - `xdp/program`: the program, pure
 //! - `xdp/deposit` `!`: one frame into one slot, copied or exchanged
 //! - `xdp/control`: sender and control messages as the kernel writes them, pure

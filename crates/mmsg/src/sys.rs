@@ -264,10 +264,15 @@ pub(crate) fn mmap(bytes: usize, protection: c_int, extra_flags: c_int) -> io::R
 #[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
 pub(crate) fn map_ring(fd: BorrowedFd<'_>, bytes: usize, offset: u64) -> io::Result<NonNull<u8>> {
     gate(Call::Mmap, 0)?;
-    let offset = libc::off_t::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
+    // The fill ring lies at an offset of 33 bits, also on a machine of 32.
+    #[cfg(not(target_env = "gnu"))]
+    use libc::{mmap as map, off_t as Offset};
+    #[cfg(target_env = "gnu")]
+    use libc::{mmap64 as map, off64_t as Offset};
+    let offset = Offset::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-    let address = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, fd.as_raw_fd(), offset) };
+    let address = unsafe { map(ptr::null_mut(), bytes, protection, flags, fd.as_raw_fd(), offset) };
     if address == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }

@@ -133,6 +133,27 @@ fn letting_datagrams_gather_loses_none() {
 }
 
 #[test]
+fn a_program_covers_its_queues_anew_and_stands_again_where_it_was_taken_off() {
+    let Some(_turn) = turn() else { return };
+    let redirect = attach();
+    let loaded = redirect.loaded();
+    assert!(xdp::Redirect::attach_again(Arc::clone(&loaded), &[]).is_err(), "it stands there");
+    let sender = sender();
+    let (mut first, mut batch) = engine(&redirect, &SHAPE, &xdp::Options::new(0));
+    for _ in 0..3 {
+        redirect.cover_all_queues().expect("the other of the two");
+        assert!(!redirect.look_at_card(), "nobody has changed its address");
+        send(&sender, b"covered");
+        assert_eq!(payloads(&mut first, &mut batch, 1), [b"covered"]);
+    }
+    drop((first, redirect));
+    let redirect = Arc::new(xdp::Redirect::attach_again(loaded, &[ADDRESS.into()]).expect("again"));
+    let (mut second, mut batch) = engine(&redirect, &SHAPE, &xdp::Options::new(0));
+    send(&sender, b"again");
+    assert_eq!(payloads(&mut second, &mut batch, 1), [b"again"]);
+}
+
+#[test]
 fn addresses_are_followed_and_what_is_not_handed_over_reaches_the_ordinary_socket() {
     let Some(_turn) = turn() else { return };
     let redirect = attach();

@@ -49,6 +49,7 @@ fn written_by_udpd(datagrams: &[Sent]) -> Vec<u8> {
         writer::append_interface(&mut bytes, "in/lane1", "0.0.0.0:514");
         for (number, (arrival, source, destination, payload)) in half.iter().enumerate() {
             let record = Record {
+                is_time_of_batch: false,
                 listener: "in",
                 lane: 0,
                 arrival: *arrival,

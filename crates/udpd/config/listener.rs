@@ -128,6 +128,12 @@ impl Listener {
         self.engine == Some(EngineKind::AfXdp)
     }
 
+    /// Whether the kernel is to say at each datagram how many it has dropped before, because they have numbers. Past
+    /// its stack it does not.
+    pub fn reads_drops(&self) -> bool {
+        !self.is_past_the_stack() && self.sequence.is_some_and(|sequence| sequence.reads_drops(self.gro))
+    }
+
     /// The payload of the datagrams that `absorb` speaks of, as far as it is kept, and what a proxy puts before it.
     pub fn absorbed_bytes(&self) -> usize {
         (self.absorb.size_bytes + self.proxy_header_bytes()).min(self.max_length_bytes)

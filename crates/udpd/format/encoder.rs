@@ -71,6 +71,17 @@ pub struct Scene {
     pub lane: usize,
     /// What its socket is bound to.
     pub address: SocketAddr,
+    /// The time of its datagrams is that of their batch: it receives past the kernel's stack, which has a clock.
+    pub has_time_of_batch: bool,
+}
+
+impl Scene {
+    /// What a capture says of the lane.
+    fn description(&self) -> String {
+        let what =
+            if self.has_time_of_batch { ", past the kernel's stack (AF_XDP): times are those of batches" } else { "" };
+        format!("{}{what}", self.address)
+    }
 }
 
 /// Writes the records of one file or stream.
@@ -122,7 +133,7 @@ impl Encoder {
             pcapng::append_section_header(&mut header);
             for (scene, _) in self.scenes.iter().zip(&self.interfaces).filter(|(_, number)| number.is_some()) {
                 let name = format!("{}/lane{}", scene.listener, scene.lane);
-                pcapng::append_interface(&mut header, &name, &scene.address.to_string());
+                pcapng::append_interface(&mut header, &name, &scene.description());
             }
         }
         header
@@ -140,7 +151,8 @@ impl Encoder {
         let payload = datagram.payload();
         if self.prefix != Prefix::None {
             let arrival = || datagram.arrival_since_epoch().unwrap_or(self.now);
-            prefix::append(bytes, self.prefix, arrival, headers::source(datagram));
+            let is_of_batch = self.scenes[batch.lane].has_time_of_batch;
+            prefix::append(bytes, self.prefix, arrival, is_of_batch, headers::source(datagram));
         }
         match self.format {
             Format::Lines if datagram.is_truncated() => lines::append_truncated(bytes, payload, datagram.length()),
@@ -167,6 +179,7 @@ impl Encoder {
             listener: &scene.listener,
             lane: scene.lane,
             arrival: datagram.arrival_since_epoch().unwrap_or(self.now),
+            is_time_of_batch: scene.has_time_of_batch,
             source: headers::source(datagram),
             destination: headers::destination(datagram, scene.address),
             payload: datagram.payload(),

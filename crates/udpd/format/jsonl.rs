@@ -4,8 +4,9 @@
 //! "listener":"syslog","lane":0,"truncated":false,"payload":"..."}`. The time is UTC with nanoseconds. A payload that
 //! is not UTF-8 stands in `payload_base64` instead; of one that was longer than `max_length`, `truncated` is true,
 //! `length` says how long it was, and the payload is its beginning, which can end in the middle of a character and is
-//! then in base64. Whatever some reader takes for the end of a line, for a command to a terminal or for an order to
-//! show text backwards is escaped, so that a line is the same line for everybody.
+//! then in base64. Where the time is that of a batch, `"time_from":"batch"` stands at the end. Whatever some reader
+//! takes for the end of a line, for a command to a terminal or for an order to show text backwards is escaped, so that
+//! a line is the same line for everybody.
 
 use std::fmt::{self, Write};
 use std::str;
@@ -47,7 +48,7 @@ pub fn append(line: &mut Vec<u8>, record: &Record<'_>) {
             append_base64(line, record.payload);
         }
     }
-    line.extend_from_slice(b"\"}\n");
+    line.extend_from_slice(if record.is_time_of_batch { b"\",\"time_from\":\"batch\"}\n" } else { b"\"}\n" });
 }
 
 /// Formats into bytes.
@@ -124,6 +125,7 @@ mod tests {
             listener: "syslog",
             lane: 3,
             arrival: Duration::new(1_795_243_341, 7),
+            is_time_of_batch: false,
             source: "192.0.2.7:40000".parse().expect("an address"),
             destination: "[2001:db8::1]:514".parse().expect("an address"),
             payload,
@@ -155,6 +157,8 @@ mod tests {
              \"destination\":\"[2001:db8::1]:514\",\"listener\":\"syslog\",\"lane\":3,\"truncated\":false,\
              \"payload\":\"<34>su: failed\"}\n"
         );
+        let past_the_stack = value(&Record { is_time_of_batch: true, ..record(b"begun") });
+        assert_eq!((&past_the_stack["time_from"], &past_the_stack["payload"]), (&"batch".into(), &"begun".into()));
         let cut = value(&Record { length: 9000, ..record(b"begun") });
         assert_eq!((&cut["truncated"], &cut["length"], &cut["payload"]), (&true.into(), &9000.into(), &"begun".into()));
     }
@@ -164,6 +168,7 @@ mod tests {
         let name = "x".repeat(64);
         let long = "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff%4294967295]:65535".parse().expect("an address");
         let facts = Record { listener: &name, lane: usize::MAX, source: long, destination: long, ..record(b"\xff") };
+        let facts = Record { is_time_of_batch: true, ..facts };
         line(&Record { length: usize::MAX, ..facts });
         line(&record(&[1; 65_507]));
     }

@@ -1,7 +1,8 @@
 //! The format `pcapng`: a capture file, as if somebody had listened on the wire. Wireshark and tshark open it.
 //!
 //! Each lane is an interface, named `LISTENER/laneN`. A socket hands over payloads without their headers, so IP and UDP
-//! headers are built again from the addresses; times are the kernel's, in nanoseconds. What the kernel dropped at the
+//! headers are built again from the addresses; times are the kernel's, in nanoseconds, unless the description of the
+//! interface says that they are those of batches. What the kernel dropped at the
 //! socket stands in the packet before which it was dropped. All numbers are written least significant byte first, which
 //! every reader must understand.
 
@@ -125,6 +126,7 @@ mod tests {
             listener: "in",
             lane: 0,
             arrival: Duration::new(1_795_243_341, 123_456_789),
+            is_time_of_batch: false,
             source: "[2001:db8::7]:40000".parse().expect("an address"),
             destination: "[2001:db8::1]:514".parse().expect("an address"),
             payload,

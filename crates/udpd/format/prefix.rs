@@ -3,8 +3,8 @@
 //! Each part is followed by one space and has none in it, and the parts stand in the order in which `prefix` names
 //! them: `2026-11-21T06:42:21.000000001Z 192.0.2.7:40000 the line`. So a line with a prefix is as reversible as one
 //! without: cut off as many words as `prefix` has, each with the one space behind it, and what is left is a line of the
-//! format `lines`. No sender can forge a part, because what it sends comes behind. The time is UTC with nanoseconds;
-//! the source is address and port, with brackets around an IPv6 address.
+//! format `lines`. No sender can forge a part, because what it sends comes behind. The time is UTC with nanoseconds
+//! (where it is that of a batch, microseconds); the source is address and port, with brackets around an IPv6 address.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -42,13 +42,26 @@ impl Prefix {
 /// The most bytes that a prefix has: a time of 30, an address with scope and port of 70, and two spaces.
 pub const BYTES_MAX: usize = 104;
 
-/// Appends the prefix of one line.
-pub fn append(line: &mut Vec<u8>, prefix: Prefix, arrival: impl FnOnce() -> Duration, source: SocketAddr) {
+/// What a time has behind its microseconds: three digits and the letter for UTC.
+const BEYOND_MICROSECONDS: usize = 4;
+
+/// Appends the prefix of one line. Where the time `is_of_batch` it ends with the microsecond.
+pub fn append(
+    line: &mut Vec<u8>,
+    prefix: Prefix,
+    arrival: impl FnOnce() -> Duration,
+    is_of_batch: bool,
+    source: SocketAddr,
+) {
     if matches!(prefix, Prefix::Source | Prefix::SourceTime) {
         append_source(line, source);
     }
     if prefix.has_time() {
         append_time(line, arrival());
+        if is_of_batch {
+            line.truncate(line.len() - BEYOND_MICROSECONDS);
+            line.push(b'Z');
+        }
         line.push(b' ');
     }
     if prefix == Prefix::TimeSource {
@@ -92,7 +105,7 @@ mod tests {
         let arrival = || Duration::new(1_795_243_341, 1);
         let text = |prefix, source: &str| {
             let mut line = Vec::new();
-            append(&mut line, prefix, arrival, source.parse().expect("an address"));
+            append(&mut line, prefix, arrival, false, source.parse().expect("an address"));
             assert!(line.len() <= BYTES_MAX);
             String::from_utf8(line).expect("text")
         };
@@ -103,5 +116,8 @@ mod tests {
         assert_eq!(text(Prefix::TimeSource, v4), format!("{time} {v4} "));
         let v6 = "[fe80:1111:2222:3333:4444:5555:6666:7777%4294967295]:65535";
         assert_eq!(text(Prefix::SourceTime, v6), format!("{v6} {time} "));
+        let mut line = Vec::new();
+        append(&mut line, Prefix::TimeSource, || Duration::new(1_795_243_341, 1_999), true, v4.parse().expect("one"));
+        assert_eq!(String::from_utf8(line).expect("text"), format!("2026-11-21T06:42:21.000001Z {v4} "));
     }
 }

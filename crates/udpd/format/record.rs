@@ -12,6 +12,8 @@ pub struct Record<'a> {
     pub lane: usize,
     /// When it came, since 1970.
     pub arrival: Duration,
+    /// That is when its batch was begun: no kernel code has looked at the clock for it.
+    pub is_time_of_batch: bool,
     pub source: SocketAddr,
     /// What it was sent to, as far as that is known.
     pub destination: SocketAddr,

@@ -9,7 +9,7 @@ use mmsg::{MemoryInfo, RecvBatch, Socket, xdp};
 
 use super::counter::{Cells, Counters};
 use super::published::Published;
-use super::queue::{QueueSide, XdpSnapshot};
+use super::queue::{QueueSide, QueueState, XdpSnapshot};
 use super::senders::{SenderSnapshot, Senders};
 use super::tables::{LaneTally, SinkDropped};
 
@@ -143,6 +143,13 @@ impl LaneLedger {
         if let Source::Queue(queue) = &mut *self.source() {
             queue.tally = tally;
             queue.end();
+        }
+    }
+
+    /// Why it has no engine, as long as it has none.
+    pub fn note_queue_state(&self, state: QueueState) {
+        if let Source::Queue(queue) = &mut *self.source() {
+            queue.without = state;
         }
     }
 

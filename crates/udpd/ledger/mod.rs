@@ -31,7 +31,7 @@ pub use files::FileLedger;
 pub use keyed::Keyed;
 pub use lane::{LaneLedger, Reading};
 pub use published::Published;
-pub use queue::XdpSnapshot;
+pub use queue::{QueueState, XdpSnapshot};
 pub use residence::{ResidenceBucket, ResidenceSnapshot, ResidenceTally};
 pub use senders::{SENDERS_SHOWN, SenderSnapshot};
 pub use snapshot::Snapshot;

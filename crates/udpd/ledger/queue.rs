@@ -14,6 +14,9 @@ pub struct XdpSnapshot {
     pub zero_copy: Option<bool>,
     /// Whether there is an engine. Without one its queue passes to the sockets of the listener.
     pub is_running: bool,
+    /// The same in a word, with the reason: "running", "no_interface", "retrying", "given_up" or "ended".
+    #[serde(default)]
+    pub state: String,
     /// Room for so many frames that have arrived and are not received yet.
     pub chunks: u64,
     /// How many of these waited when it was looked at last, which is some times a second.
@@ -23,6 +26,32 @@ pub struct XdpSnapshot {
     pub checksum_left_to_device: u64,
 }
 
+/// How the engine of a queue fares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueState {
+    Running,
+    /// There is none, and will not be one.
+    Ended,
+    /// The interface is gone, and is waited for.
+    NoInterface,
+    /// It is tried again and again to make it anew.
+    Retrying,
+    /// That was given up.
+    GivenUp,
+}
+
+impl QueueState {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Ended => "ended",
+            Self::NoInterface => "no_interface",
+            Self::Retrying => "retrying",
+            Self::GivenUp => "given_up",
+        }
+    }
+}
+
 /// What the kernel tells of a queue. Its count ends with the engine.
 #[derive(Debug)]
 pub(super) struct QueueSide {
@@ -30,6 +59,8 @@ pub(super) struct QueueSide {
     /// As of the last look; `None`: nobody knows.
     lost: Option<u64>,
     is_zero_copy: Option<bool>,
+    /// Why there is no engine.
+    pub(super) without: QueueState,
     /// What the engine counts itself.
     pub(super) tally: Tally,
 }
@@ -37,7 +68,7 @@ pub(super) struct QueueSide {
 impl QueueSide {
     /// Of a queue without an engine yet, which loses nothing.
     pub(super) fn new() -> Self {
-        Self { counter: None, lost: Some(0), is_zero_copy: None, tally: Tally::default() }
+        Self { counter: None, lost: Some(0), is_zero_copy: None, without: QueueState::Ended, tally: Tally::default() }
     }
 
     pub(super) fn begin(&mut self, counter: Counter) {
@@ -64,6 +95,7 @@ impl QueueSide {
         XdpSnapshot {
             zero_copy: self.is_zero_copy,
             is_running: self.counter.is_some(),
+            state: if self.counter.is_some() { QueueState::Running } else { self.without }.name().to_owned(),
             waiting: u64::from(self.tally.waiting),
             checksum_left_to_device: self.tally.left_to_device,
             ..XdpSnapshot::default()
@@ -82,7 +114,8 @@ mod tests {
         assert_eq!(queue.lost(), Some(0), "everything passes to the sockets");
         let shown = queue.read();
         assert_eq!((shown.is_running, shown.zero_copy, shown.checksum_left_to_device), (false, None, 3));
+        queue.without = QueueState::NoInterface;
         queue.end();
-        assert_eq!(queue.lost(), Some(0));
+        assert_eq!((queue.lost(), queue.read().state.as_str()), (Some(0), "no_interface"));
     }
 }

@@ -190,7 +190,9 @@ impl Books {
             kernel_dropped_unit: if listener.gro { "buffers" } else { "datagrams" }.to_owned(),
             counts,
             upstream: listener.upstream.as_ref().map(|upstream| {
-                let others = counts.dropped.unsplit + counts.dropped.unread;
+                let own = &counts.dropped;
+                let refused = own.malformed + own.header_checksum + own.checksum + own.no_checksum;
+                let others = own.unsplit + own.unread + refused;
                 // What is refused at the end leaves no gap in the numbers.
                 let dropped = lanes.iter().zip(&listener.lanes);
                 let dropped =

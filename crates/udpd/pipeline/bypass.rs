@@ -5,14 +5,19 @@
 //! gets the addresses of the listener, and at the end it loses them again: what arrives from that moment on goes to the
 //! ordinary sockets, and what is in the rings of the queues is all that will ever be there. A wildcard address stands
 //! for the addresses of the interface, which the main thread looks at once a second.
+//!
+//! An interface that is removed takes its program along, and a process that takes over wants the place of ours. What
+//! was loaded stays here all the while, because to attach that again takes no right that the sandbox has taken away.
 
 use std::io;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mmsg::xdp;
 use nix::ifaddrs::getifaddrs;
 use nix::libc::RLIM_INFINITY;
+use nix::net::if_::if_nametoindex;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::kept::TAKES_A_RESTART;
@@ -31,16 +36,19 @@ struct Bypass {
     addresses: Vec<IpAddr>,
     /// What a wildcard among them does not stand for.
     others: Vec<IpAddr>,
-    /// What stands there.
-    wanted: xdp::Wanted,
-    redirect: Arc<xdp::Redirect>,
-    /// What the program knows, in order.
-    known: Vec<IpAddr>,
+    /// What can be put there.
+    loaded: Arc<xdp::Loaded>,
+    /// None while another process has the place.
+    redirect: Option<Arc<xdp::Redirect>>,
+    /// How many queues the interface had when it was put there.
+    queues: Option<usize>,
+    /// What the program knows, in order; none where nobody can say.
+    known: Option<Vec<IpAddr>>,
     /// What could not be done has been said.
     is_said: bool,
 }
 
-/// Those of all listeners; none once they are closed.
+/// Those of all listeners.
 #[derive(Debug, Default)]
 pub(super) struct Bypasses(Mutex<Vec<Bypass>>);
 
@@ -53,8 +61,8 @@ impl Bypasses {
             let mut bypass = Bypass::attach(listener)?;
             bypass.others = xdp_plan::named_by_others(config, listener);
             let own = threads.iter_mut().filter(|thread| thread.setup.plan.listener == index);
-            own.filter(|thread| !thread.setup.plan.has_socket())
-                .try_for_each(|thread| thread.open(&bypass.redirect))?;
+            let redirect = bypass.redirect.clone().expect("just attached");
+            own.filter(|thread| !thread.setup.plan.has_socket()).try_for_each(|thread| thread.open(&redirect))?;
             made.push(bypass);
         }
         Ok(Self(Mutex::new(made)))
@@ -64,7 +72,8 @@ impl Bypasses {
     /// before have ended.
     pub(super) fn go_over(&self, config: &Config) {
         self.own().retain_mut(|bypass| {
-            let next = config.listeners.iter().find(|listener| bypass.wanted == wanted(listener));
+            let is_its = |listener: &&Listener| *bypass.loaded.wanted() == wanted(listener);
+            let next = config.listeners.iter().find(is_its);
             let others = |listener| xdp_plan::named_by_others(config, listener);
             let addresses = next.map(|listener| (listener.name.clone(), addresses(listener), others(listener)));
             addresses.is_some_and(|next| {
@@ -74,15 +83,32 @@ impl Bypasses {
         });
     }
 
+    /// Puts the program of a listener at its interface again, where it does not stand there.
+    pub(super) fn attach_again(&self, listener: &str) -> Result<(), Failure> {
+        let mut own = self.own();
+        let bypass = own.iter_mut().find(|bypass| bypass.name == listener);
+        bypass.map_or_else(|| Err(no_program(listener)), |bypass| bypass.attach_again().map(drop))
+    }
+
+    /// The number of the interface that the program of a listener stands at.
+    pub(super) fn stands_at(&self, listener: &str) -> Option<u32> {
+        let own = self.own();
+        let redirect = own.iter().find(|bypass| bypass.name == listener)?.redirect.as_ref();
+        redirect.map(|redirect| redirect.interface_index())
+    }
+
     /// Gives the queue of a lane its engine again, from a socket for which nobody here has the right any more.
     pub(super) fn open_again(&self, thread: &mut LaneThread) -> Result<(), Failure> {
         let setup = thread.setup.clone();
-        let own = self.own();
-        let fail = |why: &dyn std::fmt::Display| Failure::new(ExitCode::Failure, format!("{setup}: {why}"));
-        let bypass = own.iter().find(|bypass| bypass.name == setup.listener.name);
-        let bypass = bypass.ok_or_else(|| fail(&"its program is gone, and the rights for another one are given up"))?;
-        bypass.redirect.lay_in(warden::queue_socket().map_err(|error| fail(&error))?);
-        thread.open(&bypass.redirect)
+        let redirect = {
+            let mut own = self.own();
+            let name = &setup.listener.name;
+            let bypass = own.iter_mut().find(|bypass| bypass.name == *name).ok_or_else(|| no_program(name))?;
+            bypass.attach_again()?
+        };
+        let socket = warden::queue_socket();
+        redirect.lay_in(socket.map_err(|error| Failure::new(ExitCode::Failure, format!("{setup}: {error}")))?);
+        thread.open(&redirect)
     }
 
     fn own(&self) -> MutexGuard<'_, Vec<Bypass>> {
@@ -105,25 +131,49 @@ impl Bypasses {
         self.own().iter_mut().for_each(Bypass::let_pass);
     }
 
-    /// Takes the programs away. Engines that are still there keep theirs.
+    /// Takes the programs off, for whoever wants to put others there. Engines that are still there keep theirs.
     pub(super) fn detach(&self) {
-        self.own().clear();
+        self.own().iter_mut().for_each(|bypass| bypass.redirect = None);
     }
 }
 
 impl Bypass {
     fn attach(listener: &Listener) -> Result<Self, Failure> {
-        let wanted = wanted(listener);
-        let redirect = xdp::Redirect::attach(&wanted, &[]);
+        let redirect = xdp::Redirect::attach(&wanted(listener), &[]);
         let redirect = redirect.map_err(|refusal| xdp_plan::refused(&listener.name, &refusal))?;
-        let (name, redirect, known) = (listener.name.clone(), Arc::new(redirect), Vec::new());
+        let (name, loaded, known) = (listener.name.clone(), redirect.loaded(), Some(Vec::new()));
+        let (redirect, queues) = (Some(Arc::new(redirect)), queues_of(&loaded.wanted().interface));
         let (addresses, others) = (addresses(listener), Vec::new());
-        let bypass = Self { name, addresses, others, wanted, redirect, known, is_said: false };
+        let bypass = Self { name, addresses, others, loaded, redirect, queues, known, is_said: false };
         bypass.addresses_now().map_err(|error| {
             let message = format!("listener {}: cannot read the addresses of interfaces: {error}", listener.name);
             Failure::new(ExitCode::Failure, message)
         })?;
         Ok(bypass)
+    }
+
+    /// What stands at the interface as it is now, put there if it does not.
+    fn attach_again(&mut self) -> Result<Arc<xdp::Redirect>, Failure> {
+        let (index, queues) = (if_nametoindex(self.interface()).ok(), queues_of(self.interface()));
+        let refused = |refusal| xdp_plan::refused(&self.name, &refusal);
+        if let Some(redirect) = self.redirect.clone().filter(|own| Some(own.interface_index()) == index) {
+            if queues != self.queues {
+                redirect.cover_all_queues().map_err(refused)?;
+                self.queues = queues;
+            }
+            return Ok(redirect);
+        }
+        // What stood at an interface that is gone stands nowhere.
+        self.redirect = None;
+        let redirect = xdp::Redirect::attach_again(Arc::clone(&self.loaded), &[]);
+        let redirect = Arc::new(redirect.map_err(|refusal| xdp_plan::refused(&self.name, &refusal))?);
+        (self.redirect, self.known, self.queues) = (Some(Arc::clone(&redirect)), Some(Vec::new()), queues);
+        log::info!("listener {}: the XDP program is at {} again", self.name, self.interface());
+        Ok(redirect)
+    }
+
+    fn interface(&self) -> &str {
+        &self.loaded.wanted().interface
     }
 
     /// The addresses of the listener; for a wildcard those of its interface.
@@ -133,7 +183,7 @@ impl Bypass {
         let (all, v4) = (is_any(true), is_any(false));
         let mut wanted: Vec<IpAddr> = self.addresses.iter().copied().filter(|ip| !ip.is_unspecified()).collect();
         if all || v4 {
-            let here = addresses_of(&self.wanted.interface)?;
+            let here = addresses_of(self.interface())?;
             let here = here.into_iter().filter(|ip| !self.others.contains(ip));
             wanted.extend(here.filter(|ip| all || ip.is_ipv4()));
         }
@@ -143,16 +193,20 @@ impl Bypass {
     }
 
     fn follow(&mut self) {
+        let Some(redirect) = self.redirect.clone() else { return };
+        if redirect.look_at_card() {
+            self.known = None;
+        }
         let outcome = self.addresses_now().and_then(|wanted| {
-            if wanted != self.known {
-                self.redirect.set_addresses(&wanted)?;
+            if self.known.as_ref() != Some(&wanted) {
+                redirect.set_addresses(&wanted)?;
                 log::info!(
                     "listener {}: the XDP program of {} looks for {}",
                     self.name,
-                    self.wanted.interface,
+                    self.interface(),
                     list(&wanted)
                 );
-                self.known = wanted;
+                self.known = Some(wanted);
             }
             Ok(())
         });
@@ -169,15 +223,19 @@ impl Bypass {
                 "listener {}: {} has no address that its wildcard could stand for, so nothing comes past the stack and \
                  the sockets receive everything; give it one, or name the interface that has it",
                 self.name,
-                self.wanted.interface
+                self.interface()
             );
         }
     }
 
     fn let_pass(&mut self) {
-        match self.redirect.set_addresses(&[]) {
-            Ok(()) => self.known.clear(),
-            Err(error) => self.say("take the addresses out of the XDP program", &error),
+        let Some(redirect) = &self.redirect else { return };
+        match redirect.set_addresses(&[]) {
+            Ok(()) => self.known = Some(Vec::new()),
+            Err(error) => {
+                self.known = None;
+                self.say("take the addresses out of the XDP program", &error);
+            }
         }
     }
 
@@ -189,6 +247,11 @@ impl Bypass {
             );
         }
     }
+}
+
+fn no_program(listener: &str) -> Failure {
+    let message = format!("listener {listener}: it has no XDP program, and the rights to load one are given up");
+    Failure::new(ExitCode::Permission, message)
 }
 
 /// What a listener wants at its interface.
@@ -209,6 +272,11 @@ fn addresses_of(interface: &str) -> io::Result<Vec<IpAddr>> {
         v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
     };
     Ok(all.filter_map(address).collect())
+}
+
+/// How many receive queues an interface has now.
+fn queues_of(interface: &str) -> Option<usize> {
+    steer::receive_queues(Path::new("/sys"), interface)
 }
 
 fn list(addresses: &[IpAddr]) -> String {

@@ -165,7 +165,8 @@ impl Pipeline {
         for (place, (mut thread, start, address)) in of_queues {
             if let Err(failure) = self.bypasses.open_again(&mut thread) {
                 log::error!(
-                    "{failure}; the sockets of the listener receive what comes to this queue, until udpd is restarted"
+                    "{failure}; the sockets of the listener receive what comes to this queue, until udpd can make its \
+                     engine anew"
                 );
             }
             begun[place] = Some(begin(thread, start, address));

@@ -41,8 +41,8 @@ impl Refusals {
         self.has_lost_its_queue = true;
         log::error!(
             "lane {lane}: its receive queue can be received no more: {error}; the interface was removed, or the kernel \
-             denies a call; from now on the sockets of the listener receive what comes, and a restart of udpd brings \
-             AF_XDP back"
+             denies a call; from now on the sockets of the listener receive what comes, until udpd can make its engine \
+             anew"
         );
     }
 }

@@ -32,7 +32,7 @@ impl LaneSetup {
     pub(super) fn all(config: &Config, plan: &Plan) -> Vec<Self> {
         let shared = |(index, listener): (usize, &Listener)| {
             let lanes = plan.lanes.iter().filter(|lane| lane.listener == index).count();
-            let upstream = listener.sequence.map(|sequence| Upstream::new(sequence, lanes, listener.gro));
+            let upstream = listener.sequence.map(|sequence| Upstream::new(sequence, lanes, listener.reads_drops()));
             (Arc::new(listener.clone()), Unwrapper::new(&listener.proxies), listener.access.list.clone(), upstream)
         };
         let listeners: Vec<_> = config.listeners.iter().enumerate().map(shared).collect();

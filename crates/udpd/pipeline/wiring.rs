@@ -93,6 +93,7 @@ pub(super) fn scenes(config: &Config, plan: &Plan) -> Arc<[Scene]> {
         listener: config.listeners[plan.listener].name.clone(),
         lane: plan.number,
         address: plan.address,
+        has_time_of_batch: !plan.has_socket(),
     };
     plan.lanes.iter().map(scene).collect()
 }

@@ -29,8 +29,8 @@ impl Descriptors {
         let lanes = plan.lanes.iter().map(|lane| {
             let ring = u64::from(lane.engine.kind == EngineKind::IoUring);
             let counter = if lane.intake.expected_cores().is_empty() { 0 } else { 2 };
-            // The socket of a queue and what reads its counts; program, link and two maps are of their listener.
-            let past_the_stack = if lane.xdp.is_some() { 5 } else { 0 };
+            // The socket of a queue and what reads its counts; programs, link and two maps are of their listener.
+            let past_the_stack = if lane.xdp.is_some() { 6 } else { 0 };
             1 + ring + counter + past_the_stack
         });
         let (mut files, mut connections) = (0, 0);

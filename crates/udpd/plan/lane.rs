@@ -166,11 +166,10 @@ pub(super) fn shape(config: &Config, listener: &Listener) -> BatchShape {
         Timestamps::Auto => is_recorded,
         Timestamps::Off => false,
     };
-    let reads_drops = listener.sequence.is_some_and(|sequence| sequence.reads_drops(listener.gro));
     let control = Control::new()
         .packet_info(is_recorded || sinks.clone().any(|sink| sink.records_destination()))
         .timestamps(is_stamped)
         .gro(listener.gro)
-        .drop_overflow(reads_drops || sinks.any(|sink| sink.records_drops()));
+        .drop_overflow(listener.reads_drops() || sinks.any(|sink| sink.records_drops()));
     BatchShape::new(slots, listener.max_length_bytes).control(control)
 }

@@ -69,19 +69,22 @@ pub(super) fn seat(config: &Config, feeders: &Feeders<'_>, ground: &Ground<'_>) 
     let mut lanes = vec![Vec::new(); listeners.len()];
     let part = |listener: &Listener| listener.interface.as_deref().and_then(|name| interfaces.plan_of(name));
     for (index, listener) in listeners.iter().enumerate() {
-        let queues = feeders.lanes_past_the_stack(index);
-        let count = if queues > 0 { queues } else { feeders.lanes_on_address(index) };
+        let (queues, count) = (feeders.lanes_past_the_stack(index), feeders.lanes_on_address(index));
+        if let (1.., Some(part)) = (queues, part(listener)) {
+            let group = of_queues(part, queues);
+            seating.take(&group, 1);
+            lanes[index] = beside_queues(group, listener.addresses.len());
+            continue;
+        }
+        if queues > 0 {
+            continue;
+        }
         let own = config.steer.dedicated_to(listener).map(|(place, _)| own_places(listener, interfaces, place, count));
         let group = match (own.filter(|own| !own.is_empty()), part(listener)) {
             (Some(own), _) => own,
             (None, Some(part)) => of_plan(&shared(part), listener.spread, count),
             (None, None) => continue,
         };
-        if queues > 0 {
-            seating.take(&group, 1);
-            lanes[index] = beside_queues(group, listener.addresses.len());
-            continue;
-        }
         seating.take(&group, listener.addresses.len());
         lanes[index] = (0..listener.addresses.len()).flat_map(|_| group.clone()).collect();
     }
@@ -121,6 +124,22 @@ fn beside_queues(of_queues: Vec<Place>, addresses: usize) -> Vec<Place> {
     let beside = |place: &Place| Place { queues: Vec::new(), arrivals: Vec::new(), ..place.clone() };
     let of_addresses: Vec<Place> = of_queues.iter().cycle().take(addresses).map(beside).collect();
     of_addresses.into_iter().chain(of_queues).collect()
+}
+
+/// The places of lanes that each take one receive queue past the kernel's stack, by the plan of their interface: the
+/// seat of that queue, also where the queue is kept for somebody. A queue that came after the plan has none.
+fn of_queues(part: &InterfacePlan, count: usize) -> Vec<Place> {
+    let of_queue = |queue: usize| {
+        let seat = part.seats.iter().find(|seat| seat.queue == queue);
+        let seat = seat.or_else(|| part.seats.get(queue % part.seats.len().max(1)));
+        seat.map_or_else(Place::default, |seat| Place {
+            seat: Some(Seat { core: seat.receiver_core, node: seat.node }),
+            cores: seat.receiver_cores.clone(),
+            queues: vec![queue],
+            arrivals: seat.cores_of_queue().to_vec(),
+        })
+    };
+    (0..count).map(of_queue).collect()
 }
 
 /// The places of `count` lanes of one address on the receive queues that are kept for their listener: the first on the

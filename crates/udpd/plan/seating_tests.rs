@@ -112,6 +112,18 @@ fn lanes_beyond_the_queues_have_cores_of_their_own_and_expect_rps_to_feed_them()
 }
 
 #[test]
+fn a_lane_past_the_stack_sits_on_the_seat_of_its_queue_and_those_of_addresses_beside_them() {
+    let mut plan = part("eth0", &[(0, 1), (2, 3), (4, 5)], &[]);
+    // The numbers of receivers say nothing here: a queue has one engine.
+    (plan.seats[0].receiver, plan.seats[2].receiver) = (2, 0);
+    plan.dedicated = vec![DedicatedQueue { dedication: 0, queue: 1 }];
+    let seated = seat_on(&machine(8, 8), &steered(vec![plan]), &["interface = \"lo\"\nengine = \"af_xdp\""]);
+    assert_eq!(seated.cores, [[1, 1, 3, 5]], "one for the address, and one for each queue");
+    assert!(!seated.shared);
+    assert_eq!(seated.consumer_cores, [6, 7]);
+}
+
+#[test]
 fn fewer_lanes_than_queues_expect_the_cores_of_all_that_they_take() {
     let interfaces = steered(vec![part("eth0", &[(0, 4), (1, 5), (2, 4), (3, 5)], &[])]);
     for spread in ["cpu", "queue"] {

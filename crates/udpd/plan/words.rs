@@ -45,7 +45,16 @@ pub(super) fn lanes_of_cores(config: &Config, ground: &Ground<'_>) -> Vec<String
     let mut lines = Vec::new();
     for (index, listener) in config.listeners.iter().enumerate() {
         let Some(name) = &listener.interface else { continue };
-        if config.steer.dedicated_to(listener).is_some() {
+        let engines = feeders.lanes_past_the_stack(index);
+        if engines > cores {
+            lines.push(format!(
+                "listener {}: {name} has {engines} receive queues, each of which has a lane past the kernel's stack, and \
+                 udpd may use {cores} cores, so lanes take turns; give {name} {cores} queues (ethtool -L, or rx_queues \
+                 of [steer]), or widen [steer] cpus",
+                listener.name
+            ));
+        }
+        if config.steer.dedicated_to(listener).is_some() || engines > 0 {
             continue;
         }
         let found = config.steer.queues_asked(name).or_else(|| ground.interfaces.queues.get(name).copied());

@@ -305,20 +305,24 @@ fn judged(duty: Duty) -> Result<Vec<(i64, Rules)>, BackendError> {
         judged.push((libc::SYS_socket, sockets));
     }
     // Nothing is loaded any more. The counts of cores stand in maps, and so do the addresses and the queues of which
-    // frames go past the kernel's stack.
+    // frames go past the kernel's stack. What was loaded for an interface may be attached to one that came back, and
+    // once more when that has got more queues.
     const BPF_MAP_LOOKUP_ELEM: u64 = 1;
     const BPF_MAP_UPDATE_ELEM: u64 = 2;
     const BPF_MAP_DELETE_ELEM: u64 = 3;
-    let of_maps: &[u64] = match duty {
-        Duty::Main | Duty::Maker | Duty::BrokerMaker => {
-            &[BPF_MAP_LOOKUP_ELEM, BPF_MAP_UPDATE_ELEM, BPF_MAP_DELETE_ELEM]
+    const BPF_LINK_CREATE: u64 = 28;
+    const BPF_LINK_UPDATE: u64 = 29;
+    let commands: &[u64] = match duty {
+        Duty::Main => {
+            &[BPF_MAP_LOOKUP_ELEM, BPF_MAP_UPDATE_ELEM, BPF_MAP_DELETE_ELEM, BPF_LINK_CREATE, BPF_LINK_UPDATE]
         }
+        Duty::Maker | Duty::BrokerMaker => &[BPF_MAP_LOOKUP_ELEM, BPF_MAP_UPDATE_ELEM, BPF_MAP_DELETE_ELEM],
         Duty::Window => &[BPF_MAP_LOOKUP_ELEM],
         Duty::QueueReceiver => &[BPF_MAP_DELETE_ELEM],
         _ => &[],
     };
-    if !of_maps.is_empty() {
-        let rules = of_maps.iter().map(|&call| all_of(vec![is(0, call)?])).collect::<Result<Rules, _>>()?;
+    if !commands.is_empty() {
+        let rules = commands.iter().map(|&call| all_of(vec![is(0, call)?])).collect::<Result<Rules, _>>()?;
         judged.push((libc::SYS_bpf, rules));
     }
     Ok(judged)

@@ -50,5 +50,5 @@ impl Received {
 /// So many lanes of one listener.
 pub(super) fn scenes(lanes: usize) -> Arc<[Scene]> {
     let address = "127.0.0.1:514".parse().expect("an address");
-    (0..lanes).map(|lane| Scene { listener: "in".to_owned(), lane, address }).collect()
+    (0..lanes).map(|lane| Scene { listener: "in".to_owned(), lane, address, has_time_of_batch: false }).collect()
 }

@@ -22,11 +22,11 @@ pub struct Upstream(Arc<Shared>);
 const TRAIN: u64 = 128;
 
 impl Upstream {
-    /// For so many lanes. With `gro` the kernel counts trains, and its drops match nothing.
-    pub fn new(sequence: Sequence, lanes: usize, gro: bool) -> Self {
+    /// For so many lanes. Where nobody `knows_drops` at each datagram they match nothing: they widen the bounds.
+    pub fn new(sequence: Sequence, lanes: usize, knows_drops: bool) -> Self {
         Self(Arc::new(Shared {
             sequence,
-            knows_drops: sequence.reads_drops(gro),
+            knows_drops,
             rings: (0..lanes).map(|_| Arc::default()).collect(),
             is_matched: (0..lanes).map(|_| AtomicBool::new(false)).collect(),
             bell: Arc::default(),
@@ -96,7 +96,7 @@ impl Upstream {
 
 impl Sequence {
     /// Whether it helps to know at each datagram what the kernel has dropped before: where numbers and drops have the
-    /// same unit.
+    /// same unit, which they have not with `gro`.
     pub fn reads_drops(self, gro: bool) -> bool {
         !gro && self.unit() == Unit::Datagrams
     }

@@ -24,7 +24,11 @@ struct Listener {
 
 impl Listener {
     fn new(sequence: Sequence, lanes: usize, streams_max: usize) -> Self {
-        let upstream = Upstream::new(sequence, lanes, false);
+        Self::with_drops(sequence, lanes, streams_max, sequence.reads_drops(false))
+    }
+
+    fn with_drops(sequence: Sequence, lanes: usize, streams_max: usize, knows_drops: bool) -> Self {
+        let upstream = Upstream::new(sequence, lanes, knows_drops);
         let lanes: Vec<Writer> = upstream.shared().rings.iter().map(|ring| Writer::new(Arc::clone(ring))).collect();
         let tracker = Tracker::with_limit(upstream.shared(), streams_max);
         Self { upstream, kernel_dropped: vec![0; lanes.len()], lanes, tracker }
@@ -190,6 +194,24 @@ fn drops_of_a_socket_that_took_the_place_of_another_and_drops_beside_the_unseen_
         let least = if is_other_socket { 5 } else { 4 };
         assert_eq!((reading.missing_at_least, reading.missing_at_most), (least, 8));
     }
+}
+
+#[test]
+fn drops_that_no_datagram_tells_of_widen_the_bounds_and_without_any_the_number_is_exact() {
+    let mut listener = Listener::with_drops(FIXED, 2, 64, false);
+    (0..100).for_each(|number| listener.arrive(1, 1, number));
+    (105..300).for_each(|number| listener.arrive(1, 1, number));
+    assert_eq!(listener.read().missing_at_most, 5);
+    // As those of a receive queue past the kernel's stack, which is the second lane here.
+    listener.kernel_dropped[1] += 3;
+    let key = Key { source: 7, stream: 1 };
+    let note = Note { key, what: What::Run, number: 303, units: 97, datagrams: 97, ..Note::default() };
+    assert!(listener.lanes[1].write(&[note]), "the ring has room");
+    listener.lanes[1].publish();
+    let reading = listener.last_reading();
+    assert_eq!((reading.missing, reading.missing_at_least, reading.missing_at_most), (None, 5, 8));
+    listener.kernel_dropped[1] = 0;
+    assert_eq!(listener.read().missing, Some(8));
 }
 
 #[test]

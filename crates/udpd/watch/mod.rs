@@ -8,6 +8,7 @@ pub mod cores;
 pub mod drift;
 pub mod losses;
 pub mod offences;
+pub mod queues;
 pub mod sharing;
 pub mod status;
 pub mod upkeep;

@@ -114,12 +114,15 @@ class Run:
     disk: OnDisk
     where: str = ""         # what a thread that hangs waits for
     kept: int = 0           # of the files that were there before
+    left: bool = False      # a program at the interface
 
 
 def verdict(run):
     """`(good, name, detail)`. Good is: sent = on disk + counted, or an end that says so."""
     if run.ended == "hang":
         return False, "hangs", run.where
+    if run.left:
+        return False, "leaves a program at the interface", last_line(run.log)
     said = THREAD_WITHOUT_MEMORY.search(run.log)
     if said and run.ended == "signal" and not run.ready:
         return True, "no memory, said", said[0]

@@ -118,7 +118,7 @@ CALLS = [
     # A UDP socket answers ENOTCONN and does what is asked; here it does not, and its receiver is never woken.
     call("shutdown", "EPERM ENOTCONN"),
     call("ioctl", "ENOTTY EPERM"),
-    call("bpf", "EPERM"),
+    call("bpf", "EPERM ENOMEM"),
     call("poll", "ENOMEM EINTR"),
     call("ppoll", "ENOMEM EINTR"),
     call("epoll_create1", "EMFILE"),

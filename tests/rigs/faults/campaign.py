@@ -95,6 +95,7 @@ def check_judge(run):
         "an exit code without a reason": replace(run, code=1),
         "a signal": replace(run, ended="signal", code=11),
         "a hang": replace(run, ended="hang"),
+        "a program that stays": replace(run, left=True),
         "a panic": replace(run, log=run.log + "\nthread 'rx0-in' (1) panicked at src/main.rs:1:1:\n"),
     }
     passed = [what for what, one in wrong.items() if books.verdict(one)[0]]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import books
+from cable import Cable
 
 # An end may take five seconds, where a sink takes nothing.
 START_SECONDS, END_SECONDS, QUESTION_SECONDS = 15, 12, 0.5
@@ -38,6 +39,8 @@ VARIANTS = {variant.name: variant for variant in (
     # Long enough for what is done once a second, and for another file to be noticed missing.
     Variant("lanes", lanes=2, rate=4_000, seconds=1.3, is_moved=True),
     Variant("ring", engine="io_uring"),
+    # On a cable of its own, which takes root. Long enough for a look at the addresses, which is once a second.
+    Variant("queue", engine="af_xdp", rate=4_000, seconds=1.3),
 )}
 
 
@@ -57,6 +60,9 @@ class Trial:
         number = os.getpid() & 0xFFFF
         # An address of this worker's own: nobody else is on it, and no port needs to be found.
         self.address = f"127.66.{number >> 8}.{number & 0xFF}"
+        self.cable = Cable(os.getpid() * 4 & 0xFFFC) if variant.engine == "af_xdp" else None
+        if self.cable:
+            self.address = self.cable.address
         self.sent, self.ready, self.log = 0, threading.Event(), []
         self.planted = set()
 
@@ -67,11 +73,16 @@ class Trial:
             return self.supervise()
         finally:
             shutil.rmtree(self.directory, ignore_errors=True)
+            if self.cable:
+                self.cable.remove()
 
     def write_configuration(self):
         variant, here = self.variant, self.directory
         (here / "out").mkdir()
         consumers = '"per_lane"' if variant.lanes > 1 else "1"
+        lanes = f"lanes = {variant.lanes}"
+        if self.cable:
+            lanes = f'interface = "{self.cable.card}"\nabsorb = {{ rate = 50000, stall = "20ms", size = 100 }}'
         (here / "udpd.toml").write_text(f"""
 [daemon]
 control_socket = "{here}/control.sock"
@@ -80,7 +91,7 @@ stats_on_exit = "{here}/ledger.json"
 [[listener]]
 name = "in"
 address = "{self.address}:{UDP_PORT}"
-lanes = {variant.lanes}
+{lanes}
 engine = "{variant.engine}"
 receive_buffer = "8MiB"
 batch_size = 32
@@ -192,7 +203,8 @@ consumers = {consumers}
     def send_and_ask(self, process):
         variant = self.variant
         # Not connected: a refusal that a daemon's end causes is not reported, so every datagram that is taken was sent.
-        senders = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
+        senders = self.cable.sockets(2) if self.cable else \
+            [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
         numbers = [0, 0]
         burst = variant.rate // BURSTS_A_SECOND // 2
         bursts = int(variant.seconds * BURSTS_A_SECOND)
@@ -254,8 +266,9 @@ consumers = {consumers}
         # `fail_nth` notices an end before it hands on a signal, or the daemon ended by itself at that moment: the log
         # knows.
         by_us = terminated and not re.search(r"^info: stopping: (?!SIGTERM)", log, re.M)
+        cable = self.cable
         result = books.Run(
-            sent=self.sent, ready=self.ready.is_set(), terminated=by_us, ended=ended or kind, code=int(code), log=log,
+            sent=self.sent - (cable.dropped() if cable else 0), left=bool(cable and cable.has_program()), ready=self.ready.is_set(), terminated=by_us, ended=ended or kind, code=int(code), log=log,
             ledger=books.read_ledger(self.directory / "ledger.json", log),
             disk=books.read_disk(self.directory / "out", self.variant.form, self.planted), where=where,
             kept=sum((self.directory / "out" / name).exists() for name in self.planted))

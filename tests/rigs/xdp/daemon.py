@@ -17,9 +17,12 @@ import wire
 
 WORK, OTHER = sys.argv[1:]
 HERE = os.path.dirname(os.path.abspath(__file__))
-ROUNDS = int(os.environ.get("XDP_RIG_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("XDP_RIG_ROUNDS", "20" if os.environ.get("LONG") else "2"))
 PORT, PATIENCE = 5140, 60
 ADDRESSES = ["10.8.0.1", "fd00::1"]
+# Engines that are made again have their memory counted as locked, and this host may have a limit.
+SMALL = 'batch_size = 32\nabsorb = { rate = 50000, stall = "20ms", size = 64 }'
+TINY = 'batch_size = 16\nabsorb = { rate = 20000, stall = "10ms", size = 64 }'
 BOTH = 'address = ["0.0.0.0:5140", "[fd00::1]:5140"]'
 
 
@@ -65,6 +68,12 @@ def cable(queues=1):
             return bytes.fromhex(json.loads(run("ip", "-j", "link", "show", "card0"))[0]["address"].replace(":", ""))
         time.sleep(0.05)
     raise AssertionError("the cable has no IPv6")
+
+
+def set_queues(count):
+    """The end here first: it must be able to take what the other one sends."""
+    run("python3", "-B", f"{HERE}/send.py", "queues", "card0", str(count))
+    run("python3", "-B", f"{HERE}/send.py", "queues", "card1", str(count), there=True)
 
 
 def cable_dropped():
@@ -211,6 +220,8 @@ def every_size():
         lanes[lane["engine"]] += lane["received"]
     # Two of IPv4 are longer than a frame, and three of IPv6.
     assert lanes == {"recvmmsg": 5, "af_xdp": sent - 5}, lanes
+    for record in map(json.loads, open(daemon.out)):
+        assert (record.get("time_from") == "batch") == (record["lane"] >= 2), record
     print(f"passed: {sent} datagrams of every size, as they were sent; fragments by the sockets: {dict(lanes)}")
 
 
@@ -289,8 +300,7 @@ def take_over():
 
 def reload():
     for _ in range(ROUNDS):
-        # Little memory: it counts as locked now, and this host may have a limit.
-        daemon = Daemon(listener='batch_size = 32\nabsorb = { rate = 50000, stall = "20ms", size = 64 }').ready()
+        daemon = Daemon(listener=SMALL).ready()
         traffic = stream(64, random.choice(ADDRESSES))
         for before, after in (32, 16), (16, 8), (8, 32):
             done = daemon.reload(lambda text: text.replace(f"batch_size = {before}", f"batch_size = {after}"))
@@ -365,7 +375,7 @@ def the_interface_goes():
         pass
     sent += send("numbered", 100, 64, PORT, "10.8.0.1", sent)
     [ledger] = closes("an interface that was down is received again", [daemon.end()], sent, 64)
-    daemon = Daemon(listener='address = "0.0.0.0:5140"').ready()
+    daemon = Daemon(listener=f'address = "0.0.0.0:5140"\n{TINY}').ready()
     sent = send("numbered", 100, 64, PORT, "10.8.0.1", 0)
     end = time.monotonic() + PATIENCE
     while daemon.stats()["received"] + cable_dropped() - daemon.cable < 100:
@@ -374,12 +384,96 @@ def the_interface_goes():
     run("ip", "link", "del", "card0")
     daemon.await_word("its receive queue can be received no more")
     daemon.await_word("interface card0 is gone")
-    cable()
+    end = time.monotonic() + PATIENCE
+    while daemon.stats()["lanes"][1]["xdp"]["state"] != "no_interface":
+        assert time.monotonic() < end, daemon.stats()
+    # It comes back with another Ethernet address and another number of queues.
+    cable(queues=2)
     daemon.await_word("udpd bound its sockets to it again")
     daemon.cable = cable_dropped() - lost_before
     sent += send("numbered", 100, 64, PORT, "10.8.0.1", sent)
-    [ledger] = closes("an interface that came back is received by the sockets", [daemon.end()], sent, 64)
-    assert sum(lane["received"] for lane in ledger["lanes"] if lane["engine"] == "recvmmsg") > 0, ledger
+    daemon.await_word("AF_XDP receives from card0 again, queues: 2")
+    before = past_the_stack(daemon.stats())
+    sent += send("numbered", 100, 64, PORT, "10.8.0.1", sent)
+    [ledger] = closes("an interface that came back is received again past the stack", [daemon.end()], sent, 64)
+    assert past_the_stack(ledger) > before, ledger
+    assert "XDP program is at card0 again" in daemon.log()
+    cable()
+
+
+def past_the_stack(ledger):
+    return sum(lane["received"] for lane in ledger["lanes"] if lane["engine"] == "af_xdp")
+
+
+def by_ports(count, first=0):
+    """So many times a hundred datagrams, each hundred from a port of its own: the queue follows from that."""
+    return sum(send("numbered", 100, 64, PORT, ADDRESSES[number % 2], first + 100 * number) for number in range(count))
+
+
+def more_queues():
+    cable(queues=3)
+    set_queues(1)
+    daemon = Daemon(listener=TINY).ready()
+    sent = by_ports(4)
+    set_queues(3)
+    daemon.await_word("queues: 3")
+    sent += by_ports(20, sent)
+    fewer = subprocess.run(["python3", "-B", f"{HERE}/send.py", "queues", "card0", "2"], capture_output=True, text=True)
+    assert "Invalid argument" in fewer.stderr, f"the kernel takes no queue away that has an engine: {fewer}"
+    [ledger] = closes("two queues more, and each has an engine", [daemon.end()], sent, 64)
+    received = {lane["queue"]: lane["received"] for lane in ledger["lanes"] if lane["engine"] == "af_xdp"}
+    assert set(received) == {0, 1, 2} and all(received.values()), (received, daemon.log(), ledger["lanes"])
+    cable()
+
+
+def a_take_over_that_fails():
+    """The old one has taken its program off by then."""
+    first = Daemon(listener=SMALL).ready()
+    traffic = stream(64, ADDRESSES[0])
+    # What loads a program takes these rights, which is found out when the old one has stopped.
+    without = ("setpriv", "--bounding-set=-bpf,-net_admin,-sys_admin", "--inh-caps=-bpf,-net_admin,-sys_admin")
+    Daemon(run=("run", "--take-over"), prefix=without).refused(77, "CAP_BPF and CAP_NET_ADMIN is missing")
+    first.await_word("receives again, in force")
+    assert has_program()
+    lanes = [lane["xdp"] for lane in first.stats()["lanes"] if lane["engine"] == "af_xdp"]
+    assert lanes and all(lane["state"] == "running" for lane in lanes), (lanes, first.log())
+    before = past_the_stack(first.stats())
+    sent = int(traffic.communicate()[0])
+    [ledger] = closes("a take-over that fails gives the queues back", [first.end()], sent, 64)
+    assert past_the_stack(ledger) > before, f"{before}: {ledger}"
+
+
+def down_and_up_under_load():
+    card = json.loads(run("ip", "-j", "link", "show", "card0"))[0]["address"]
+    # The sender goes on while the cable has no carrier, and does not ask who has the address.
+    run("ip", "neigh", "replace", "10.8.0.1", "lladdr", card, "dev", "card1", "nud", "permanent", there=True)
+    # Nor does it look for routers, whose frames the cable would count with the others.
+    run("sh", "-c", "echo 1 >/proc/sys/net/ipv6/conf/card1/disable_ipv6", there=True)
+    for _ in range(ROUNDS):
+        daemon = Daemon(listener='address = "0.0.0.0:5140"').ready()
+        traffic = stream(64, ADDRESSES[0])
+        run("ip", "link", "set", "card0", "down")
+        before = past_the_stack(daemon.stats())
+        run("ip", "link", "set", "card0", "up")
+        end = time.monotonic() + PATIENCE
+        while past_the_stack(daemon.stats()) <= before + 1000:
+            assert time.monotonic() < end, daemon.log()
+        sent = int(traffic.communicate()[0])
+        closes("down and up under load", [daemon.end()], sent, 64)
+    cable()
+
+
+def more_queues_under_load():
+    cable(queues=2)
+    for _ in range(ROUNDS):
+        set_queues(1)
+        daemon = Daemon(listener=TINY).ready()
+        traffic = stream(64, random.choice(ADDRESSES))
+        set_queues(2)
+        daemon.await_word("queues: 2")
+        sent = int(traffic.communicate()[0])
+        closes("a queue more under load", [daemon.end()], sent, 64)
+    cable()
 
 
 def queues():
@@ -392,6 +486,32 @@ def queues():
     received = {lane["queue"]: lane["received"] for lane in ledger["lanes"] if lane["engine"] == "af_xdp"}
     assert all(received[queue] > 0 for queue in (0, 1)), received
     cable()
+
+
+def upstream(case, count, pause, absorb, is_exact):
+    """What the sender leaves out, and no more than that where nothing was dropped here; otherwise bounds around it."""
+    keys = f'sequence = {{ offset = 0, bytes = 4 }}\n{absorb}'
+    for attempt in range(5):
+        daemon = Daemon(listener=keys, kind="null").ready()
+        left_out = send("gaps", count, PORT, ADDRESSES[0], 100, pause)
+        ledger = daemon.end().ledger()
+        lost = ledger["kernel_dropped"] + cable_dropped() - daemon.cable
+        if (lost == 0) == is_exact:
+            break
+    told = ledger["upstream"]
+    by_cable = cable_dropped() - daemon.cable
+    assert told["missing_at_least"] <= left_out + by_cable <= told["missing_at_most"], (left_out, by_cable, told)
+    assert ledger["residual"] == 0 and past_the_stack(ledger) > 0, ledger
+    if is_exact:
+        assert told["missing"] == left_out, (left_out, told)
+    else:
+        assert lost > 0 and told["missing"] is None, (lost, told)
+    print(f"passed: {case}: {left_out} left out, {lost} lost here: {told['missing_at_least']} to {told['missing_at_most']}")
+
+
+def numbers_that_never_came():
+    upstream("sequence past the stack", 5000, 0.002, "", True)
+    upstream("sequence past the stack, overloaded", 200000, 0, TINY, False)
 
 
 def hostile_frames_give_what_an_ordinary_socket_gets(card):
@@ -463,16 +583,25 @@ while "ready: " not in first.log():
             sys.exit(3)
         raise AssertionError(why)
 first.end()
-every_size()
-overload()
-the_end_under_load(signal.SIGTERM)
-the_end_under_load(signal.SIGKILL)
-take_over()
-reload()
-what_is_beside_goes_on()
-addresses_are_followed()
-a_wildcard_stands_for_what_is_left_to_it()
-queues()
-hostile_frames_give_what_an_ordinary_socket_gets(cable())
-refusals()
-the_interface_goes()
+CASES = {
+    "sizes": every_size,
+    "overload": overload,
+    "end": lambda: the_end_under_load(signal.SIGTERM),
+    "kill": lambda: the_end_under_load(signal.SIGKILL),
+    "take_over": take_over,
+    "failing_take_over": a_take_over_that_fails,
+    "reload": reload,
+    "beside": what_is_beside_goes_on,
+    "addresses": addresses_are_followed,
+    "wildcard": a_wildcard_stands_for_what_is_left_to_it,
+    "queues": queues,
+    "more_queues": more_queues,
+    "down_under_load": down_and_up_under_load,
+    "more_queues_under_load": more_queues_under_load,
+    "sequence": numbers_that_never_came,
+    "hostile": lambda: hostile_frames_give_what_an_ordinary_socket_gets(cable()),
+    "refusals": refusals,
+    "interface": the_interface_goes,
+}
+for name in os.environ.get("XDP_RIG_CASES", ",".join(CASES)).split(","):
+    CASES[name]()

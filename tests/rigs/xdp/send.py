@@ -9,12 +9,18 @@ numbered COUNT BYTES PORT ADDRESS FIRST
                      datagrams that each begin with a number of ten digits, from FIRST on
 stream BYTES PORT ADDRESS
                      the same from 0 until the standard input has a line or ends, and 1000 more; says `begun` after 1000
+gaps COUNT PORT ADDRESS EVERY PAUSE
+                     datagrams that each begin with a number of four bytes, every so-manieth of which is left out, with a
+                     pause of so many seconds after 32; prints how many were left out
 payloads PORT ADDRESS SIZE...
                      one datagram of each size, whose bytes tell its size
 beside PORT ADDRESS COUNT
                      echo requests and questions to a server, one after another; prints how many were answered
+queues CARD COUNT    gives a card so many queues, as `ethtool -L` does; prints how many it has
 """
+import ctypes
 import errno
+import fcntl
 import select
 import socket
 import struct
@@ -86,6 +92,20 @@ def stream(size, port, address):
     return sent + numbered(1000, size, port, address, sent)
 
 
+def gaps(count, port, address, every, pause):
+    out = socket.socket(family(address), socket.SOCK_DGRAM)
+    left_out = 0
+    for number in range(count):
+        # What is lost before the first or after the last nobody can know.
+        if number % every == every // 2 and number + every < count:
+            left_out += 1
+            continue
+        send(lambda: out.sendto(struct.pack("!I", number) + b"x" * 60, (address, port)))
+        if number % 32 == 31:
+            time.sleep(pause)
+    return left_out
+
+
 def payloads(port, address, sizes):
     out = socket.socket(family(address), socket.SOCK_DGRAM)
     for number, size in enumerate(sizes):
@@ -123,6 +143,17 @@ def beside(port, address, count):
     return answered
 
 
+def queues(card, count):
+    # ETHTOOL_GCHANNELS and ETHTOOL_SCHANNELS of struct ethtool_channels, by SIOCETHTOOL.
+    channels = (ctypes.c_uint32 * 9)(0x3C)
+    request = struct.pack("16sQ16x", card.encode(), ctypes.addressof(channels))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+        fcntl.ioctl(asker, 0x8946, request)
+        channels[0], channels[5], channels[6] = 0x3D, count, count
+        fcntl.ioctl(asker, 0x8946, request)
+    return channels[5]
+
+
 what, *rest = sys.argv[1:]
 if what == "frames":
     print(frames(rest[0]))
@@ -134,7 +165,11 @@ elif what == "numbered":
     print(numbered(int(rest[0]), int(rest[1]), int(rest[2]), rest[3], int(rest[4])))
 elif what == "stream":
     print(stream(int(rest[0]), int(rest[1]), rest[2]))
+elif what == "gaps":
+    print(gaps(int(rest[0]), int(rest[1]), rest[2], int(rest[3]), float(rest[4])))
 elif what == "payloads":
     print(payloads(int(rest[0]), rest[1], [int(size) for size in rest[2:]]))
+elif what == "queues":
+    print(queues(rest[0], int(rest[1])))
 elif what == "beside":
     print(beside(int(rest[0]), rest[1], int(rest[2])))

@@ -11,7 +11,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::assembler::Instruction;
 pub(crate) use super::layouts::Name;
-use super::layouts::{LinkCreate, MapCreate, MapElement, MapElements, ProgramLoad, ProgramRun, RawTracepointOpen};
+use super::layouts::{
+    LinkCreate, LinkUpdate, MapCreate, MapElement, MapElements, ProgramLoad, ProgramRun, RawTracepointOpen,
+};
 use crate::sys::{Call, gate};
 
 // Commands of `bpf(2)`, which libc does not have, each with its name in linux/bpf.h.
@@ -33,8 +35,15 @@ const RAW_TRACEPOINT_OPEN: c_int = 17;
 const MAP_UPDATE_MANY: c_int = 26;
 /// `BPF_LINK_CREATE`
 const LINK_CREATE: c_int = 28;
-/// `BPF_XDP`
-const ATTACH_TO_INTERFACE: u32 = 37;
+/// `BPF_LINK_UPDATE`
+#[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
+const LINK_UPDATE: c_int = 29;
+/// `BPF_XDP`, what a program at an interface is attached to.
+pub(crate) const AT_INTERFACE: u32 = 37;
+/// `BPF_PROG_TYPE_XDP`, the kind of such a program.
+pub(crate) const PROGRAM_AT_INTERFACE: u32 = 6;
+/// `XDP_FLAGS_SKB_MODE`
+pub(crate) const ABOVE_DRIVER: u32 = 1 << 1;
 
 /// The kinds of maps that have values of their own on each core: `BPF_MAP_TYPE_PERCPU_HASH`, `..._PERCPU_ARRAY`,
 /// `..._LRU_PERCPU_HASH` and `..._PERCPU_CGROUP_STORAGE`.
@@ -341,10 +350,17 @@ pub(crate) fn run(program: BorrowedFd<'_>, run: &mut Run<'_>) -> io::Result<Ran>
 /// Attaches an XDP program to an interface, by its index. It is detached when the last descriptor of the link is
 /// closed, however that comes about. `flags` are `XDP_FLAGS_...`.
 pub(crate) fn attach_to_interface(program: BorrowedFd<'_>, interface: u32, flags: u32) -> io::Result<OwnedFd> {
-    let mut attributes =
-        LinkCreate { program: number(program), target: interface, attach_kind: ATTACH_TO_INTERFACE, flags };
+    let mut attributes = LinkCreate { program: number(program), target: interface, attach_kind: AT_INTERFACE, flags };
     // SAFETY: the layout is the kernel's, u32 only, and holds no addresses.
     unsafe { bpf_descriptor(LINK_CREATE, &mut attributes) }
+}
+
+/// Has another program of the same kind stand where `link` has one, without a moment in which none does.
+#[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
+pub(crate) fn replace_program(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    let mut attributes = LinkUpdate { link: number(link), program: number(program), flags: 0, program_before: 0 };
+    // SAFETY: the layout is the kernel's, u32 only, and holds no addresses.
+    unsafe { bpf(LINK_UPDATE, &mut attributes) }.map(drop)
 }
 
 /// Attaches a program to a tracepoint, for every core. It is detached when the descriptor is closed.

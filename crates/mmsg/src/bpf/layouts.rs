@@ -82,6 +82,14 @@ pub(super) struct LinkCreate {
 }
 
 #[repr(C)]
+pub(super) struct LinkUpdate {
+    pub(super) link: u32,
+    pub(super) program: u32,
+    pub(super) flags: u32,
+    pub(super) program_before: u32,
+}
+
+#[repr(C)]
 pub(super) struct RawTracepointOpen {
     pub(super) name: u64,
     pub(super) program: u32,
@@ -100,6 +108,7 @@ mod tests {
         assert_eq!(size_of::<MapElements>(), 56);
         assert_eq!(size_of::<ProgramRun>(), 80);
         assert_eq!(size_of::<LinkCreate>(), 16);
+        assert_eq!(size_of::<LinkUpdate>(), 16);
         assert_eq!(size_of::<RawTracepointOpen>(), 16);
     }
 }

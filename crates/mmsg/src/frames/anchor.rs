@@ -11,13 +11,11 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::thread;
 
-use crate::bpf::calls::attach_to_interface;
+use crate::bpf::calls::{ABOVE_DRIVER, attach_to_interface};
 use crate::sys;
 
 /// The loopback device of every namespace.
 const LOOPBACK: u32 = 1;
-/// `XDP_FLAGS_SKB_MODE`
-const WITHOUT_DRIVER: u32 = 1 << 1;
 /// The namespace of the thread that opens it.
 const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
 
@@ -35,7 +33,7 @@ impl Anchor {
         thread::scope(|scope| {
             let attached = thread::Builder::new().name("anchor".to_owned()).spawn_scoped(scope, || {
                 sys::leave_network()?;
-                let link = attach_to_interface(program, LOOPBACK, WITHOUT_DRIVER)?;
+                let link = attach_to_interface(program, LOOPBACK, ABOVE_DRIVER)?;
                 Ok(Self { _link: link, _namespace: File::open(OWN_NAMESPACE)? })
             })?;
             attached.join().unwrap_or_else(|_| Err(io::Error::other("the thread that attaches a program has panicked")))

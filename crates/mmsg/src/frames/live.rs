@@ -13,10 +13,8 @@ use super::state::{BYTES, IN_FLIGHT, KEY, MAP_TYPE_ARRAY, RAN, RANDOM, State, TA
 use super::witness::Witness;
 use super::writer::Template;
 use crate::bpf::assembler::{Assembler, Register};
-use crate::bpf::calls::{Map, Program, Run, Shape, name, run};
+use crate::bpf::calls::{Map, PROGRAM_AT_INTERFACE, Program, Run, Shape, name, run};
 
-/// `BPF_PROG_TYPE_XDP`
-const PROGRAM_TYPE_XDP: u32 = 6;
 /// `BPF_F_TEST_XDP_LIVE_FRAMES`
 const LIVE_FRAMES: u32 = 1 << 1;
 /// How many pages the kernel takes at a time: what a NAPI poll takes.
@@ -213,7 +211,7 @@ fn load(spec: &FrameSpec, template: &Template, maps: &Maps, interface: u32) -> i
     let instructions = &frame_program(spec, template, maps, interface);
     // None of its helpers asks for a particular licence.
     let license = c"MIT";
-    Program { kind: PROGRAM_TYPE_XDP, name: name("mmsg_frames"), license, instructions, attach_kind: 0 }.load()
+    Program { kind: PROGRAM_AT_INTERFACE, name: name("mmsg_frames"), license, instructions, attach_kind: 0 }.load()
 }
 
 /// Whether the kernel runs programs with live frames, found out with one that throws its frame away.
@@ -222,7 +220,7 @@ fn prove_live_frames(frame: &[u8]) -> io::Result<()> {
     assembler.set(Register::R0, DROP).exit();
     let (instructions, license) = (&assembler.finish(), c"MIT");
     let program =
-        Program { kind: PROGRAM_TYPE_XDP, name: name("mmsg_try"), license, instructions, attach_kind: 0 }.load()?;
+        Program { kind: PROGRAM_AT_INTERFACE, name: name("mmsg_try"), license, instructions, attach_kind: 0 }.load()?;
     let live = &mut Run { data: frame, data_out: &mut [], repeat: 1, flags: LIVE_FRAMES, batch: KERNEL_BATCH };
     match run(program.as_fd(), live) {
         // A signal on the way proves as much.

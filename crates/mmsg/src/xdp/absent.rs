@@ -30,6 +30,26 @@ impl Redirect {
         Err(Refusal::not_built())
     }
 
+    /// Puts a program that is loaded already at the interface of that name as it is now.
+    pub fn attach_again(loaded: Arc<Loaded>, _: &[IpAddr]) -> Result<Redirect, Refusal> {
+        match loaded.never {}
+    }
+
+    /// What was loaded for it.
+    pub fn loaded(&self) -> Arc<Loaded> {
+        match self.never {}
+    }
+
+    /// Looks whether the interface has another Ethernet address.
+    pub fn look_at_card(&self) -> bool {
+        match self.never {}
+    }
+
+    /// Sees to it that the driver runs the program for every queue.
+    pub fn cover_all_queues(&self) -> Result<(), Refusal> {
+        match self.never {}
+    }
+
     /// Hands over what comes to these addresses.
     pub fn set_addresses(&self, _: &[IpAddr]) -> io::Result<()> {
         match self.never {}
@@ -45,6 +65,19 @@ impl Redirect {
         match self.never {}
     }
 
+    /// What was asked for.
+    pub fn wanted(&self) -> &Wanted {
+        match self.never {}
+    }
+}
+
+/// The program of a [`Redirect`], which this build lacks.
+#[derive(Debug)]
+pub struct Loaded {
+    never: Infallible,
+}
+
+impl Loaded {
     /// What was asked for.
     pub fn wanted(&self) -> &Wanted {
         match self.never {}

@@ -45,6 +45,8 @@ mod deposit;
 mod engine;
 #[cfg(feature = "af_xdp")]
 mod frame;
+#[cfg(feature = "af_xdp")]
+mod loaded;
 mod options;
 #[cfg(feature = "af_xdp")]
 mod program;
@@ -61,13 +63,15 @@ mod umem;
 #[cfg(not(feature = "af_xdp"))]
 pub(crate) use absent::Xdp;
 #[cfg(not(feature = "af_xdp"))]
-pub use absent::{Counter, Redirect, socket};
+pub use absent::{Counter, Loaded, Redirect, socket};
 #[cfg(feature = "af_xdp")]
 pub use attach::Redirect;
 #[cfg(feature = "af_xdp")]
 pub use counter::Counter;
 #[cfg(feature = "af_xdp")]
 pub(crate) use engine::Xdp;
+#[cfg(feature = "af_xdp")]
+pub use loaded::Loaded;
 pub use options::{Checksums, Mode, Options, Statistics, Tally, Wanted};
 pub use refusal::{Obstacle, Refusal};
 #[cfg(feature = "af_xdp")]

@@ -31,25 +31,33 @@ const DATA: i16 = 0;
 const DATA_END: i16 = 4;
 const RECEIVE_QUEUE: i16 = 16;
 
-/// The keys of the map of addresses: IPv6, and IPv4 in IPv6 clothes.
-pub(super) const KEY_BYTES: usize = 16;
+/// How many words of a key are the address.
+const ADDRESS_WORDS: usize = 4;
 
-/// An address as a key.
+/// The keys of the map of addresses: IPv6, or IPv4 in IPv6 clothes, and the card's own Ethernet address. That stands in
+/// a map and not in the program, because a card may get another one, and so does one that is removed and comes back.
+pub(super) const KEY_BYTES: usize = 4 * (ADDRESS_WORDS + 2);
+
+/// An address of a card as a key.
 pub(super) type Key = [u8; KEY_BYTES];
 
-/// The key of an address.
-pub(super) fn key(address: IpAddr) -> Key {
-    match address {
+/// The key of an address of this card.
+pub(super) fn key(card: [u8; 6], address: IpAddr) -> Key {
+    let address = match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         IpAddr::V6(address) => address.octets(),
-    }
+    };
+    let mut key = [0; KEY_BYTES];
+    key[..16].copy_from_slice(&address);
+    key[16..20].copy_from_slice(&card[..4]);
+    // The program stores the two bytes that are left as a word.
+    key[20..].copy_from_slice(&u32::from(u16::from_ne_bytes([card[4], card[5]])).to_ne_bytes());
+    key
 }
 
 /// What the program is made for, besides the addresses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Filter {
-    /// The interface's own Ethernet address.
-    pub(super) card: [u8; 6],
     pub(super) port: u16,
     /// Whether a frame with a VLAN tag is taken, whichever VLAN it is of.
     pub(super) tagged: bool,
@@ -70,12 +78,8 @@ const V4: usize = ETHERNET_BYTES;
 const V6: usize = ETHERNET_BYTES;
 
 /// The words of a frame, compared as they lie in memory.
-fn half(bytes: [u8; 2]) -> i32 {
-    i32::from(u16::from_ne_bytes(bytes))
-}
-
 fn big(value: u16) -> i32 {
-    half(value.to_be_bytes())
+    i32::from(u16::from_ne_bytes(value.to_be_bytes()))
 }
 
 /// The steps of the program; all of them leave by the same door when a frame is not what is looked for.
@@ -117,9 +121,9 @@ impl Steps {
         self.assembler.jump_if_register(VALUE, When::Equal, Register::R4, self.pass);
     }
 
-    /// Copies a word of the frame into the key, which lies on the stack below register 10.
-    fn key_word(&mut self, word: usize, at: usize) {
-        self.load(VALUE, &Field(Width::Word, at));
+    /// Copies a field of the frame into a word of the key, which lies on the stack below register 10.
+    fn key_word(&mut self, word: usize, field: &Field) {
+        self.load(VALUE, field);
         self.assembler.store(Width::Word, Register::R10, key_place(word), VALUE);
     }
 
@@ -136,11 +140,12 @@ impl Steps {
         self.assembler.jump_if_word(VALUE, When::AtLeast, 224, self.pass);
         self.leave_if_equal(V4 + 12, V4 + 16);
         self.want(&Field(Width::Half, V4 + V4_BYTES + 2), big(port));
-        let [_, _, clothes, _] = words(key([0, 0, 0, 0].into()));
+        // What stands before an IPv4 address that wears them.
+        let clothes = i32::from_ne_bytes([0, 0, 0xff, 0xff]);
         for (word, value) in [0, 0, clothes].into_iter().enumerate() {
             self.assembler.store_value(Width::Word, Register::R10, key_place(word), value);
         }
-        self.key_word(3, V4 + 16);
+        self.key_word(3, &Field(Width::Word, V4 + 16));
         self.assembler.jump(self.look_up);
     }
 
@@ -164,19 +169,14 @@ impl Steps {
         self.want(&Field(Width::Half, V6 + V6_BYTES + 2), big(port));
         // A length of 0 stands for one that needs more bits, which is the stack's business.
         self.leave(&Field(Width::Half, V6 + V6_BYTES + 4), When::Equal, 0);
-        for word in 0..4 {
-            self.key_word(word, V6 + 24 + 4 * word);
+        for word in 0..ADDRESS_WORDS {
+            self.key_word(word, &Field(Width::Word, V6 + 24 + 4 * word));
         }
     }
 }
 
 fn key_place(word: usize) -> i16 {
     (4 * word) as i16 - KEY_BYTES as i16
-}
-
-/// A key as the words that it is written by.
-fn words(key: [u8; KEY_BYTES]) -> [i32; 4] {
-    std::array::from_fn(|word| i32::from_ne_bytes(std::array::from_fn(|byte| key[4 * word + byte])))
 }
 
 /// The program, over a map that has the addresses as its keys and one of the sockets by queue.
@@ -188,9 +188,9 @@ pub(super) fn assemble(filter: &Filter, addresses: BorrowedFd<'_>, sockets: Borr
     steps.assembler.copy(context, Register::R1);
     steps.assembler.load(Width::Word, FRAME, context, DATA).load(Width::Word, END, context, DATA_END);
     steps.need(ETHERNET_BYTES + TAG_BYTES);
-    let card = filter.card;
-    steps.want(&Field(Width::Word, 0), i32::from_ne_bytes([card[0], card[1], card[2], card[3]]));
-    steps.want(&Field(Width::Half, 4), half([card[4], card[5]]));
+    // Whom it is sent to, before a tag moves the frame on.
+    steps.key_word(ADDRESS_WORDS, &Field(Width::Word, 0));
+    steps.key_word(ADDRESS_WORDS + 1, &Field(Width::Half, 4));
     steps.load(KIND, &TYPE);
     if filter.tagged {
         steps.assembler.jump_if_word(KIND, When::NotEqual, big(TYPE_TAG), untagged);

@@ -28,9 +28,10 @@ fn load(tagged: bool) -> Option<OwnedFd> {
         }
     };
     for address in ["10.8.0.1", "fd00::1"] {
-        addresses.update(&key(address.parse().expect("valid")), &[1]).expect("there is room");
+        let card = [2, 0, 0, 0, 0, 1];
+        addresses.update(&key(card, address.parse().expect("valid")), &[1]).expect("there is room");
     }
-    let filter = Filter { card: [2, 0, 0, 0, 0, 1], port: 5140, tagged, otherwise: TAKEN };
+    let filter = Filter { port: 5140, tagged, otherwise: TAKEN };
     let instructions = assemble(&filter, addresses.as_fd(), sockets.as_fd());
     let name = calls::name("mmsg_test");
     let program = Program { kind: 6, name, license: c"MIT", instructions: &instructions, attach_kind: 37 };

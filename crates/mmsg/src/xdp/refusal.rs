@@ -43,6 +43,8 @@ pub(super) enum Step {
     /// To attach the program as a part of the driver, or above it.
     AttachNative,
     AttachGeneric,
+    /// To have the program attached once more for all queues.
+    Replace,
     Socket,
     /// To register the memory.
     Memory,
@@ -60,6 +62,7 @@ impl Step {
             Step::Load => "bpf: the map or the program",
             Step::AttachNative => "bpf(BPF_LINK_CREATE), native mode",
             Step::AttachGeneric => "bpf(BPF_LINK_CREATE), generic mode",
+            Step::Replace => "bpf(BPF_LINK_UPDATE)",
             Step::Socket => "socket(AF_XDP)",
             Step::Memory => "setsockopt(XDP_UMEM_REG)",
             Step::Rings => "the rings of the AF_XDP socket",
@@ -184,7 +187,7 @@ fn cause(step: Step, errno: Option<i32>, rights: Option<u64>, switch: Option<&st
         (Step::Bind, Some(libc::ENODEV | libc::ENETDOWN)) => (Unfit, "the interface is gone, or not up"),
         (Step::Load | Step::Socket | Step::Rings, Some(libc::EMFILE | libc::ENFILE)) => (
             Forbidden,
-            "it needs five files, and two more for each queue; raise `ulimit -n` (in a systemd unit \
+            "it needs six files, and two more for each queue; raise `ulimit -n` (in a systemd unit \
              LimitNOFILE=)",
         ),
         (_, None) => (Absent, "the kernel has not taken it as it is; it needs Linux 5.10"),

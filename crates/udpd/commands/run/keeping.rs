@@ -25,6 +25,7 @@ use crate::watch::arrivals::ArrivalWatch;
 use crate::watch::causes::Why;
 use crate::watch::drift::InterfaceWatch;
 use crate::watch::losses::LossWatch;
+use crate::watch::queues::QueueWatch;
 use crate::watch::status::StatusLine;
 use crate::watch::upkeep::Upkeep;
 
@@ -51,6 +52,7 @@ pub(super) struct Housekeeping<'a> {
     pub(super) status: StatusLine,
     pub(super) store: &'a mut Store,
     pub(super) losses: LossWatch,
+    pub(super) queues: QueueWatch,
     pub(super) hangup: Hangup,
     /// Signals without a meaning that the log has named already.
     pub(super) said: BTreeSet<i32>,
@@ -131,6 +133,7 @@ impl Housekeeping<'_> {
             }
             next = Instant::now() + HOUSEKEEPING;
             self.look(round);
+            self = self.revive_queues();
         }
         unreachable!("there is no end of rounds in the life of a machine")
     }

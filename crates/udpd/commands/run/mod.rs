@@ -9,6 +9,7 @@ mod keeping;
 mod leaving;
 mod record;
 mod reload;
+mod revival;
 mod say;
 mod store;
 mod take_over;
@@ -46,6 +47,7 @@ use crate::pipeline::Pipeline;
 use crate::plan::limits::Limits;
 use crate::plan::{self, Plan, descriptors, published, words};
 use crate::watch::losses::LossWatch;
+use crate::watch::queues::QueueWatch;
 use crate::watch::status::StatusLine;
 use crate::watch::upkeep::Upkeep;
 use crate::watch::watchdog::Watchdog;
@@ -114,6 +116,7 @@ fn serve(
         status: StatusLine::default(),
         store: &mut store,
         losses: LossWatch::default(),
+        queues: QueueWatch::default(),
         said: BTreeSet::new(),
         config: Arc::clone(&own),
         reloads,

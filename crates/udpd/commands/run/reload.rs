@@ -123,6 +123,16 @@ impl Reloads {
         })
     }
 
+    /// Has the lanes made anew beside a pipeline that goes on, for a machine that has changed. `config` is what is in
+    /// force.
+    pub(super) fn begin_anew(&self, forerunner: Forerunner, config: Arc<Config>) -> Making {
+        let (crew, inside) = (self.crew.clone(), Arc::clone(&self.inside));
+        self.have_made(forerunner.turn(), move || {
+            let before = Arc::clone(&config);
+            make_beside(&forerunner, config, &before, &inside, &crew)
+        })
+    }
+
     fn have_made(&self, turn: Turn, make: impl FnOnce() -> Result<Reread, Failure> + Send + 'static) -> Making {
         let inside = Arc::clone(&self.inside);
         let (done, made) = bounded(1);
@@ -164,17 +174,28 @@ fn reread(
         Failure::new(ExitCode::Usage, message)
     })?;
     let config = Config::load(file, &Host { may_come: MayCome::Steered, ..Host::default() })?;
-    let plan_before = forerunner.plan();
     if is_same(&config, before) {
-        return Ok(Reread { config: Arc::new(config), plan: plan_before, outcome: Outcome::Same });
+        return Ok(Reread { config: Arc::new(config), plan: forerunner.plan(), outcome: Outcome::Same });
     }
+    make_beside(forerunner, Arc::new(config), before, inside, crew)
+}
+
+/// Makes what a configuration asks for on this machine as it is now.
+fn make_beside(
+    forerunner: &Forerunner,
+    config: Arc<Config>,
+    before: &Config,
+    inside: &Inside,
+    crew: &Crew,
+) -> Result<Reread, Failure> {
+    let plan_before = forerunner.plan();
     let own_socket = before.daemon.control_socket.value.as_deref();
     let plan = plan::make(&config, &plan::neighbours(own_socket))?;
     inside.refuse_beyond(&config, &plan, before)?;
     Limits::read(Path::new("/")).refuse_beside(&plan, &plan_before)?;
     descriptors::provide_beside(&config, &plan, (before, &plan_before))?;
     forerunner.wait_for_those_before(STAYING_LIMIT)?;
-    let (config, plan) = (Arc::new(config), Arc::new(plan));
+    let plan = Arc::new(plan);
     let heir = forerunner.make_heir(&config, &plan, crew)?;
     Ok(Reread { config, plan, outcome: Outcome::Changed(Box::new(heir)) })
 }

@@ -229,7 +229,7 @@ fn queue(lane: &LaneSnapshot) -> Option<Row> {
         cell("lane past the stack", lane.lane),
         cell("interface", &xdp.interface),
         cell("mode", &xdp.mode),
-        cell("runs", if xdp.is_running { "yes" } else { "no" }),
+        cell("state", xdp.state.replace('_', " ")),
         cell("frames written by", written_by),
         cell("chunks", grouped(xdp.chunks)),
         cell("waiting", grouped(xdp.waiting)),

@@ -83,8 +83,6 @@ fn check_others(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
     refuse("spread", listener.spread != Spread::Flow, what, "write spread = \"flow\", and set up the card's hash");
     let what = "with AF_XDP each frame is a datagram, and there are no trains";
     refuse("gro", listener.gro, what, "write gro = \"off\"");
-    let what = "AF_XDP does not tell which datagram came after a loss, so gaps in numbers would have no owner";
-    refuse("sequence", listener.sequence.is_some(), what, "write another engine, or no sequence");
     let what = "AF_XDP receives frames where they are to stay, into slots of 2 KiB or more";
     refuse("max_length", listener.max_length_bytes < SLOT_BYTES_MIN, what, "write max_length = \"2KiB\"");
 }
@@ -115,13 +113,13 @@ mod tests {
     #[test]
     fn what_the_engine_cannot_do_is_refused_with_its_key() {
         assert_eq!(problems(&[AF_XDP]), Vec::<String>::new());
+        assert_eq!(problems(&[&format!("{AF_XDP}\nsequence = \"netflow9\"")]), Vec::<String>::new());
         let both = format!("{AF_XDP}\naddress = [\"0.0.0.0:514\", \"[::1]:514\"]\nxdp_mode = \"generic\"");
         assert_eq!(problems(&[&both]), Vec::<String>::new());
         for (lines, key, words) in [
             ("lanes = 2", "lanes", "one lane for each receive queue"),
             ("spread = \"cpu\"", "spread", "the card chooses"),
             ("gro = \"on\"", "gro", "no trains"),
-            ("sequence = \"netflow9\"", "sequence", "no owner"),
             ("max_length = \"1KiB\"", "max_length", "2 KiB"),
             ("address = [\"127.0.0.1:514\", \"[::1]:515\"]", "address", "these are 514 and 515"),
         ] {
