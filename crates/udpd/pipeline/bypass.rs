@@ -19,6 +19,7 @@ use super::kept::TAKES_A_RESTART;
 use super::lane::LaneThread;
 use crate::config::{Config, Listener};
 use crate::exit::{ExitCode, Failure};
+use crate::os::products::Product;
 use crate::os::warden;
 use crate::plan::memory::Bytes;
 use crate::plan::{LanePlan, Plan, xdp as xdp_plan};
@@ -77,7 +78,7 @@ impl Bypasses {
         let fail = |why: &dyn std::fmt::Display| Failure::new(ExitCode::Failure, format!("{setup}: {why}"));
         let bypass = own.iter().find(|bypass| bypass.name == setup.listener.name);
         let bypass = bypass.ok_or_else(|| fail(&"its program is gone, and the rights for another one are given up"))?;
-        bypass.redirect.lay_in(warden::queue_socket().map_err(|error| fail(&error))?);
+        bypass.redirect.lay_in(warden::have_made(Product::QueueSocket, &[]).map_err(|error| fail(&error))?);
         thread.open(&bypass.redirect)
     }
 

@@ -304,17 +304,20 @@ fn judged(duty: Duty) -> Result<Vec<(i64, Rules)>, BackendError> {
     if !sockets.is_empty() {
         judged.push((libc::SYS_socket, sockets));
     }
-    // Nothing is loaded any more. The counts of cores stand in maps, and so do the addresses and the queues of which
-    // frames go past the kernel's stack.
+    // Nothing is loaded any more but by the warden, which makes arrays and loads filters for sockets. The counts of
+    // cores stand in maps, and so do the addresses and the queues of which frames go past the kernel's stack.
+    const BPF_MAP_CREATE: u64 = 0;
     const BPF_MAP_LOOKUP_ELEM: u64 = 1;
     const BPF_MAP_UPDATE_ELEM: u64 = 2;
     const BPF_MAP_DELETE_ELEM: u64 = 3;
+    const BPF_PROG_LOAD: u64 = 5;
     let of_maps: &[u64] = match duty {
         Duty::Main | Duty::Maker | Duty::BrokerMaker => {
             &[BPF_MAP_LOOKUP_ELEM, BPF_MAP_UPDATE_ELEM, BPF_MAP_DELETE_ELEM]
         }
         Duty::Window => &[BPF_MAP_LOOKUP_ELEM],
         Duty::QueueReceiver => &[BPF_MAP_DELETE_ELEM],
+        Duty::Warden => &[BPF_MAP_CREATE, BPF_PROG_LOAD],
         _ => &[],
     };
     if !of_maps.is_empty() {

@@ -21,7 +21,7 @@ const OF_SOCKETS: CapabilitySet =
 
 /// Whether this process has a right that a socket may need again when its threads have none left.
 pub fn has_rights_over_sockets() -> bool {
-    capabilities(None).is_ok_and(|sets| sets.permitted.intersects(OF_SOCKETS))
+    capabilities(None).is_ok_and(|sets| sets.permitted.intersects(kept(Duty::Warden)))
 }
 
 /// Whether memory that the calling thread locks, or has a device lock, counts against a limit.
@@ -34,7 +34,8 @@ fn kept(duty: Duty) -> CapabilitySet {
     match duty {
         // It makes a raw socket whenever the way to its destination changes.
         Duty::SourceKeepingRelay => CapabilitySet::NET_RAW,
-        Duty::Warden => OF_SOCKETS,
+        // It loads filters for sockets.
+        Duty::Warden => OF_SOCKETS.union(CapabilitySet::BPF),
         _ => CapabilitySet::empty(),
     }
 }
