@@ -12,8 +12,8 @@ use rustix::net::{SocketType, sockopt};
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::{Confine, Crew};
 use crate::os::duty::Duty;
-use crate::os::threads;
 use crate::os::products::{self, Product};
+use crate::os::threads;
 use crate::os::warden::{self, MESSAGE_BYTES, Wish};
 use crate::sandbox::{Reaches, Sandbox};
 

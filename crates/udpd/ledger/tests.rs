@@ -29,6 +29,7 @@ pub(crate) fn example() -> Snapshot {
         engine: "recvmmsg".into(),
         arrived: Some(received + kernel_dropped),
         kernel_dropped: Some(kernel_dropped),
+        denied_in_kernel: None,
         wrong_cpu: None,
         planned_cpus: Vec::new(),
         arrived_on: None,

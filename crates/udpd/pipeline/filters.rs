@@ -39,7 +39,9 @@ impl Tables {
             let ranges = setup.access.as_ref().map(|list| list.ranges());
             let Some(ranges) = ranges.filter(|ranges| wanted && !ranges.keep_everything()) else { continue };
             let made = SourceTable::new(&ranges, &ByRight);
-            if let Some(table) = made.map_or_else(|error| without(setup, &error).map(|()| None), |table| Ok(Some(table)))? {
+            if let Some(table) =
+                made.map_or_else(|error| without(setup, &error).map(|()| None), |table| Ok(Some(table)))?
+            {
                 tables.insert(setup.plan.listener, table);
             }
         }
