@@ -1,6 +1,6 @@
-//! An array of the kernel as memory of this process (`BPF_F_MMAPABLE`, Linux 5.5 and later): programs in the kernel read
-//! and write it at the same time. To write a table here takes no call for each of its values, and to read a counter none
-//! at all, so neither takes the right that the array was made with.
+//! An array of the kernel as memory of this process (`BPF_F_MMAPABLE`, Linux 5.5 and later): programs in the kernel
+//! read and write it at the same time. To write a table here takes no call for each of its values, and to read a
+//! counter none at all, so neither takes the right that the array was made with.
 #![allow(unsafe_code)]
 
 use std::io;

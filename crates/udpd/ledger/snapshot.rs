@@ -212,7 +212,8 @@ pub struct LaneSnapshot {
     pub arrived: Option<u64>,
     /// From SO_MEMINFO, without `denied_in_kernel`; null when the kernel does not say.
     pub kernel_dropped: Option<u64>,
-    /// Of its `denied`, those that a filter in the kernel has refused (`kernel_filter`); absent where there is none.
+    /// Of its `denied`, those that a filter in the kernel has refused (`kernel_filter`), in the listener's
+    /// `kernel_dropped_unit`; absent where it never had one. The kernel has them in its own counts of drops and errors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub denied_in_kernel: Option<u64>,
     /// Of what arrived, what did so on another core than planned: for its receive queue where the device records one

@@ -237,7 +237,7 @@ impl LaneBooks {
             engine: self.engine.to_owned(),
             arrived: kernel_dropped.filter(|_| is_countable).map(|dropped| counts.received + dropped),
             kernel_dropped,
-            denied_in_kernel: denied.map(|denied| denied.datagrams),
+            denied_in_kernel: denied.map(|denied| denied.messages),
             wrong_cpu: arrivals.map(|arrivals| self.wrong_cpu(arrivals)),
             planned_cpus: self.intake.expected_cores().to_vec(),
             arrived_on: arrivals.map(by_core),

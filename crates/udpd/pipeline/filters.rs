@@ -116,12 +116,16 @@ pub(super) fn take_away<'a>(lanes: impl Iterator<Item = &'a Lane>) {
 
 /// What comes of a listener whose lists the kernel does not take: one warning, or no start.
 fn without(setup: &LaneSetup, error: &io::Error) -> Result<(), Failure> {
-    let what = format!("listener {}: the kernel cannot refuse sources: {error}", setup.listener.name);
+    let name = &setup.listener.name;
     let (code, cure) = cure(error);
     if setup.listener.access.kernel_filter == KernelFilter::Require {
+        let what = format!("listener {name}: the kernel cannot refuse sources: {error}");
         return Err(Failure::new(code, format!("{what}; {cure}, or write kernel_filter = \"auto\"")));
     }
-    log::warn!("{what}; udpd refuses them after they were received; {cure}, or write kernel_filter = \"off\"");
+    log::warn!(
+        "listener {name}: the kernel cannot refuse sources: {error}; udpd refuses them after they were received; \
+         {cure}, or write kernel_filter = \"off\""
+    );
     Ok(())
 }
 
