@@ -1,6 +1,6 @@
-//! `kernel_filter`: what the kernel refuses for a listener is `denied` in its ledger to the datagram, whatever the kernel
-//! drops at the same socket for other reasons, and however often the filter changes. Where this process may load no
-//! program the tests say so and end, but for those of that very case.
+//! `kernel_filter`: what the kernel refuses for a listener is `denied` in its ledger to the datagram, whatever the
+//! kernel drops at the same socket for other reasons, and however often the filter changes. Where this process may load
+//! no program the tests say so and end, but for those of that very case.
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::process::Output;

@@ -72,7 +72,8 @@ impl Pipeline {
         }
         // First, so that nothing comes to a ring that is read to its end.
         self.bypasses.let_pass();
-        filters::take_away(self.lanes.iter().filter(|lane| lane.is_kept()));
+        let kept = self.lanes.iter().filter(|lane| lane.is_kept());
+        filters::take_away(kept.filter_map(|lane| Some((&lane.setup, lane.socket()?))));
         self.refuse_arrivals();
         self.stop.requested.store(true, Ordering::Relaxed);
         let all_are_woken = self.wake_receivers();

@@ -1,10 +1,10 @@
 //! `kernel_filter`: the lists of a listener in the kernel, in front of its sockets. A table of each list, which all
 //! lanes of the listener share, and a filter for each socket, which counts for that socket.
 //!
-//! The receivers look at every source all the same, so a filter may be missing for a moment or for good: it is attached
-//! when nobody else receives from the socket any more, exchanged by a reload in one step, and taken away before somebody
-//! else goes on with the socket. What it refuses stands in the books of the lane that has the socket, see
-//! `ledger/kernel_side`.
+//! The receivers look at every source all the same, so a filter may be missing for a moment or for good: it is
+//! attached when nobody else receives from the socket any more, exchanged by a reload in one step, and taken away
+//! before somebody else goes on with the socket. What it refuses stands in the books of the lane that has the socket,
+//! see `ledger/kernel_side`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,7 +13,6 @@ use std::sync::Arc;
 use mmsg::{CoreCounter, Family, Socket, SourceFilter, SourceTable};
 use nix::errno::Errno;
 
-use super::running::Lane;
 use super::setup::LaneSetup;
 use crate::exit::{ExitCode, Failure};
 use crate::os::warden::ByRight;
@@ -96,16 +95,14 @@ impl Filters {
 
 /// Takes the filters of sockets away that somebody goes on with, who has lists of his own, and waits until the last of
 /// their refusals is counted in both places.
-pub(super) fn take_away<'a>(lanes: impl Iterator<Item = &'a Lane>) {
+pub(super) fn take_away<'a>(lanes: impl Iterator<Item = (&'a LaneSetup, Arc<Socket>)>) {
     let mut are_any = false;
-    for lane in lanes {
-        let Some(socket) = lane.socket().filter(|socket| socket.refused().is_some()) else { continue };
+    for (setup, socket) in lanes.filter(|(_, socket)| socket.refused().is_some()) {
         are_any = true;
         if let Err(error) = socket.accept_arrivals() {
             log::error!(
-                "{}: cannot take its filter from its socket: {error}; whoever goes on with it counts as dropped by \
-                 the kernel what it refuses",
-                lane.setup
+                "{setup}: cannot take its filter from its socket: {error}; whoever goes on with it counts as dropped \
+                 by the kernel what it refuses"
             );
         }
     }
