@@ -3,9 +3,10 @@
 //! no program the tests say so and end, but for those of that very case.
 
 use std::net::{Ipv6Addr, SocketAddr};
-use std::process::Output;
+use std::process::{Command, Output};
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::delivery::SCALE;
@@ -13,6 +14,7 @@ use crate::util::daemon::{Daemon, complete, free_address, udpd};
 use crate::util::engines::two_engines;
 use crate::util::ledger::{assert_closed, count, list};
 use crate::util::load::{Amount, Load, LoadReport};
+use crate::util::manager::Manager;
 use crate::util::succession::Succession;
 
 fn text(address: SocketAddr, keys: &str) -> String {
@@ -207,7 +209,7 @@ fn over_take_overs_under_load_each_refusal_is_in_one_ledger() {
 }
 
 #[test]
-fn without_the_right_there_is_one_warning_and_udpd_denies_or_there_is_no_start() {
+fn without_the_right_there_is_one_warning_and_udpd_denies() {
     let address = free_address();
     let keys = |filter| format!("deny = [\"127.0.0.2/32\"]\nlanes = 2\nkernel_filter = \"{filter}\"");
     let daemon = Daemon::with_config_and_without_bpf(&text(address, &keys("auto")));
@@ -236,4 +238,87 @@ fn what_a_filter_could_not_see_or_has_nothing_to_do_with_is_refused_with_the_con
         assert_eq!(refused.status.code(), Some(78), "{}", said(&refused));
         assert!(said(&refused).contains(words) && said(&refused).contains("kernel_filter"), "{}", said(&refused));
     }
+}
+
+/// The child of a daemon that keeps its rights.
+fn warden_of(daemon: &Daemon) -> Option<Pid> {
+    let children = format!("/proc/{0}/task/{0}/children", daemon.pid());
+    let children = std::fs::read_to_string(children).unwrap_or_default();
+    children.split_whitespace().next()?.parse().ok().map(Pid::from_raw)
+}
+
+#[test]
+fn without_its_warden_a_reload_goes_on_with_what_udpd_denies_itself_or_is_refused() {
+    if !can_be_had() {
+        return;
+    }
+    let address = free_address();
+    let with = |deny: u8, filter: &str| {
+        text(address, &format!("deny = [\"127.0.0.{deny}/32\"]\nlanes = 2\nkernel_filter = \"{filter}\""))
+    };
+    let daemon = Daemon::with_config(&with(2, "require"));
+    // Without a sandbox there is none, and then nothing is missing.
+    let Some(warden) = warden_of(&daemon) else { return };
+    kill(warden, Signal::SIGKILL).expect("a child of this user");
+    let refused = reload(&daemon, &with(3, "require"));
+    assert_eq!(refused.status.code(), Some(77), "{}", said(&refused));
+    assert!(said(&refused).contains("cannot refuse sources"), "{}", said(&refused));
+    let before = from(address, 2, 100, 0).send().sent;
+    daemon.stats_when("the filter of before is there", |ledger| in_kernel(ledger) == before);
+    let done = reload(&daemon, &with(3, "auto"));
+    assert!(done.status.success(), "{}", said(&done));
+    let sent = from(address, 2, 70, 0).send().sent + from(address, 3, 30, 0).send().sent;
+    daemon.stats_when("all has arrived", |ledger| count(listener(ledger), "arrived") == before + sent);
+    let ended = daemon.terminate();
+    assert_closed(&ended.ledger, before + sent);
+    let counts = (delivered(&ended.ledger), denied(&ended.ledger), in_kernel(&ended.ledger));
+    assert_eq!(counts, (70, 130, 100), "the lists of now hold, and no filter of before");
+    assert!(ended.stderr.contains("udpd refuses them after they were received"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_socket_that_is_kept_has_no_filter_while_nobody_runs_and_none_of_a_process_that_was_killed_for_longer() {
+    if !can_be_had() {
+        return;
+    }
+    let (mut manager, address) = (Manager::new(), free_address());
+    let on = text(address, "deny = [\"127.0.0.2/32\"]\nkernel_filter = \"require\"");
+    let end = |manager: &mut Manager, arrived: u64| {
+        manager.stats_when("all has come", |ledger| count(listener(ledger), "arrived") >= arrived);
+        let ended = manager.end_by(Signal::SIGTERM);
+        assert_closed(&ended.ledger, arrived);
+        ended.ledger
+    };
+    manager.start(&on);
+    from(address, 2, 40, 0).send();
+    assert_eq!(in_kernel(&end(&mut manager, 40)), 40);
+    // Nobody runs, and what waits is denied by the next one.
+    from(address, 2, 30, 0).send();
+    manager.start(&on);
+    let ledger = manager.stats_when("it has read what waited", |ledger| denied(ledger) == 30);
+    assert_eq!((in_kernel(&ledger), &listener(&ledger)["kernel_dropped_between"]), (0, &Value::from(0)));
+    drop(manager.end_by(Signal::SIGKILL));
+    // Its filter is still there, and the next one lets everybody in.
+    from(address, 2, 20, 0).send();
+    manager.start(&text(address, ""));
+    from(address, 2, 10, 0).send();
+    let ledger = end(&mut manager, 10);
+    assert_eq!((delivered(&ledger), count(listener(&ledger), "kernel_dropped_between")), (10, 20));
+}
+
+#[test]
+fn without_the_right_that_is_required_there_is_no_start() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("udpd.toml");
+    let keys = "deny = [\"127.0.0.2/32\"]\nkernel_filter = \"require\"";
+    std::fs::write(&file, complete(&text(free_address(), keys), folder.path())).expect("written");
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-bpf,-sys_admin", env!("CARGO_BIN_EXE_udpd"), "run", "-c"]).arg(&file);
+    let refused = command.output().expect("util-linux has it");
+    assert_eq!(refused.status.code(), Some(77), "{}", said(&refused));
+    let words = ["listener in: the kernel cannot refuse sources", "grant CAP_BPF", "kernel_filter = \"auto\""];
+    words.iter().for_each(|words| assert!(said(&refused).contains(words), "{words}: {}", said(&refused)));
 }
