@@ -277,6 +277,20 @@ fn without_its_warden_a_reload_goes_on_with_what_udpd_denies_itself_or_is_refuse
 }
 
 #[test]
+fn a_daemon_that_began_without_filters_has_given_up_the_right_to_them() {
+    let address = free_address();
+    let with = |filter: &str| text(address, &format!("deny = [\"127.0.0.2/32\"]\nkernel_filter = \"{filter}\""));
+    let daemon = Daemon::with_config(&with("off"));
+    let refused = reload(&daemon, &with("require"));
+    assert_eq!(refused.status.code(), Some(77), "{}", said(&refused));
+    let done = reload(&daemon, &with("auto"));
+    assert!(done.status.success(), "{}", said(&done));
+    let sent = from(address, 2, 70, 0).send().sent;
+    let ledger = end_after(daemon, sent);
+    assert_eq!((denied(&ledger), in_kernel(&ledger)), (70, 0));
+}
+
+#[test]
 fn a_socket_that_is_kept_has_no_filter_while_nobody_runs_and_none_of_a_process_that_was_killed_for_longer() {
     if !can_be_had() {
         return;

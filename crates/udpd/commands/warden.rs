@@ -1,6 +1,6 @@
 //! `udpd warden`: the process that keeps the rights of a daemon (`os/warden`). The daemon starts it; nobody else has a
-//! use for it. It goes into a sandbox of its own first, which leaves it four capabilities and the calls for what is
-//! wished, and ends when the daemon does.
+//! use for it. It goes into a sandbox of its own first, which leaves it three capabilities, or four, and the calls for
+//! what is wished, and ends when the daemon does.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,8 +17,8 @@ use crate::os::threads;
 use crate::os::warden::{self, MESSAGE_BYTES, Wish};
 use crate::sandbox::{Reaches, Sandbox};
 
-/// Serves the daemon at standard input until that is gone.
-pub fn execute() -> Result<(), Failure> {
+/// Serves the daemon at standard input until that is gone; with `filters` it loads these as well.
+pub fn execute(filters: bool) -> Result<(), Failure> {
     let stdin = io::stdin();
     let daemon = stdin.as_fd();
     if sockopt::socket_type(daemon) != Ok(SocketType::SEQPACKET) {
@@ -31,7 +31,7 @@ pub fn execute() -> Result<(), Failure> {
     let (crew, _events) = Crew::new();
     let (sandbox, _) = Sandbox::prepare(&crew).map_err(|error| threads::refusal("udpd-trial", &error))?;
     sandbox.open_only(Reaches::default());
-    sandbox.confine(Duty::Warden);
+    sandbox.confine(if filters { Duty::FilterWarden } else { Duty::Warden });
     let served = serve(daemon).or_else(|error| match error.kind() {
         // The daemon has gone before its answer came, or with one unread.
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Ok(()),

@@ -35,6 +35,9 @@ use super::products::{PARTS_MAX, Product};
 /// The command that is the warden.
 pub const COMMAND: &str = "warden";
 
+/// Its option.
+const FILTERS: &str = "--filters";
+
 /// How long an answer may take, the first one included, before which it has to be started. A warden that is slower is
 /// stopped, or gone; and once it was, its rights are gone for the life of this process.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -107,7 +110,8 @@ impl FromStr for Wish {
 }
 
 /// Starts the warden of this process, which ends when this process does. It takes its wishes at its standard input.
-pub fn start() -> io::Result<()> {
+/// `filters`: it can make those, too.
+pub fn start(filters: bool) -> io::Result<()> {
     let (own, its) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&own, Timeout::Recv, Some(ANSWER_LIMIT))?;
     set_socket_timeout(&own, Timeout::Send, Some(ANSWER_LIMIT))?;
@@ -115,6 +119,7 @@ pub fn start() -> io::Result<()> {
     Command::new("/proc/self/exe")
         .arg0("udpd-warden")
         .arg(COMMAND)
+        .args(filters.then_some(FILTERS))
         .env_clear()
         .current_dir("/")
         .stdin(Stdio::from(its))

@@ -27,7 +27,7 @@ impl Attempt {
     /// Whether the duty cannot do without it.
     pub fn is_granted(&self) -> bool {
         match self.what {
-            LOAD => self.duty == Duty::Warden,
+            LOAD => self.duty == Duty::FilterWarden,
             RAW_SOCKET => self.duty == Duty::SourceKeepingRelay,
             STREAM_SOCKET => matches!(self.duty, Duty::BrokerClient | Duty::Resolver | Duty::BrokerMaker),
             _ => false,
