@@ -151,18 +151,23 @@ fn lists_that_change_under_load_lose_count_of_nothing_inside_of_the_sandbox() {
         return;
     }
     let address = free_address();
-    let with = |deny: &str, more: &str| {
-        text(address, &format!("deny = [{deny}]\n{more}\nlanes = 2\nreceive_buffer = \"64MiB\""))
+    let with = |deny: &str, more: &str, lanes: usize| {
+        text(address, &format!("deny = [{deny}]\n{more}\nlanes = {lanes}\nreceive_buffer = \"64MiB\""))
     };
     let (on, off) = ("kernel_filter = \"require\"", "kernel_filter = \"off\"");
-    let daemon = Daemon::with_config(&with("\"127.0.0.2/32\"", on));
+    let daemon = Daemon::with_config(&with("\"127.0.0.2/32\"", on, 2));
     let loads = [1, 2, 3].map(|last| from(address, last, 60_000, 20_000).spawn());
-    for (deny, filter) in [("\"127.0.0.3/32\"", on), ("", off), ("\"127.0.0.2/31\"", on), ("\"127.0.0.2/32\"", off)] {
-        let done = reload(&daemon, &with(deny, filter));
+    for (deny, filter, lanes) in [
+        ("\"127.0.0.3/32\"", on, 2),
+        ("\"127.0.0.3/32\"", on, 4),
+        ("", off, 3),
+        ("\"127.0.0.2/31\"", on, 1),
+        ("\"127.0.0.2/32\"", off, 2),
+        ("\"127.0.0.2/32\"", on, 2),
+    ] {
+        let done = reload(&daemon, &with(deny, filter, lanes));
         assert!(done.status.success(), "{}", said(&done));
     }
-    let done = reload(&daemon, &with("\"127.0.0.2/32\"", on));
-    assert!(done.status.success(), "{}", said(&done));
     let [one, two, three] = loads.map(|load| load.join().expect("it ends").sent);
     let all = one + two + three;
     daemon.stats_when("all has arrived", |ledger| count(listener(ledger), "arrived") == all);
