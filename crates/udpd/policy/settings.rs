@@ -52,7 +52,7 @@ settings! {
         /// Files with more networks to refuse, one by line.
         deny_files: Vec<String> = [] like ["/etc/udpd/deny.list"], List(check_list_file);
         /// Whether the kernel refuses what these lists refuse before it takes room in the receive buffer.
-        kernel_filter: KernelFilter = "off" like "auto", Words(KERNEL_FILTERS);
+        kernel_filter: KernelFilter = "off", Words(KERNEL_FILTERS);
         .. list = None;
     }
 }
