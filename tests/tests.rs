@@ -36,6 +36,7 @@ mod overload;
 // And how much can wait.
 mod stalls;
 // What is refused, limited or joined as told.
+mod kernel_filter;
 mod lists;
 mod policies;
 // Who sent it, behind a relay.

@@ -15,6 +15,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/mmsg/src/sys.rs",
     "crates/mmsg/src/arena.rs",
     "crates/mmsg/src/region.rs",
+    "crates/mmsg/src/mapped.rs",
     "crates/mmsg/src/passed.rs",
     "crates/mmsg/src/batch.rs",
     "crates/mmsg/src/batch_tests.rs",

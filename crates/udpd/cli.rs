@@ -164,7 +164,10 @@ enum Command {
     },
     /// Keep rights for the daemon that has started this
     #[command(hide = true)]
-    Warden,
+    Warden {
+        #[arg(long)]
+        filters: bool,
+    },
 }
 
 /// A shell that is helped to complete what is typed.
@@ -328,7 +331,7 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
         Command::Bench { command } => bench(command),
         Command::Replay(arguments) => replay::execute(&arguments, &mut io::stdout().lock()),
         Command::Man(arguments) => man::execute(&arguments, Cli::command(), &mut io::stdout().lock()),
-        Command::Warden => warden::execute(),
+        Command::Warden { filters } => warden::execute(filters),
         Command::Completions { shell } => {
             let shell = match shell {
                 CompletedShell::Bash => Shell::Bash,

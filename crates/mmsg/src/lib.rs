@@ -20,6 +20,7 @@
 //! - [`drops`]: why the kernel drops datagrams, by its own names, for some seconds.
 //! - [`proxy`]: the header of the PROXY protocol, taken off by [`RecvBatch::unwrap_proxied`].
 //! - [`CoreCounter`]: on which core the datagrams of a socket arrive, and from which device queue.
+//! - [`SourceFilter`]: sources refused in the kernel, by a table of millions of networks, and counted exactly.
 //! - [`frames`]: frames of millions of flows from one core, for tests of receivers.
 //!
 //! # What it does not do
@@ -84,7 +85,10 @@
 //! - `drops/tracepoints`, `drops/refusal`: the two tracepoints (`udp_fail_queue_rcv_skb`, `kfree_skb`); why they are
 //!   out of reach
 //! - `drops/reasons`, `drops/records`, `drops/format`: which reasons count; records and `format` files, pure
-//! - `bpf/mod`, `bpf/by_core`: programs in the kernel; [`CoreCounter`], counting by core and queue (`SO_ATTACH_BPF`)
+//! - `bpf/mod`: programs in the kernel
+//! - `bpf/sources`: [`SourceFilter`], refusing datagrams by their source and counting that (`SO_ATTACH_BPF`)
+//! - `bpf/source_program`: its program, pure
+//! - `bpf/by_core`: [`CoreCounter`], counting by core and queue (`SO_ATTACH_BPF`)
 //! - `bpf/calls` `!`: maps, programs and runs of them (`BPF_MAP_CREATE`, `BPF_PROG_LOAD`, `BPF_PROG_TEST_RUN`, ...)
 //! - `bpf/layouts`: what those calls are given
 //! - `bpf/assembler`: instructions and labels, pure
@@ -95,6 +99,8 @@
 //!   this process was started with
 //! - `reuseport`: [`GroupSpread`] as a program (`SO_ATTACH_REUSEPORT_CBPF`)
 //! - `socket`: [`Socket`], made, named, waited for and stopped
+//! - `refused`: [`Refused`], how much its filters have refused
+//! - `mapped` `!`: an array of the kernel as memory of this process (`BPF_F_MMAPABLE`)
 //! - `datagram`: what one message says, pure, from byte slices, with every bound checked
 //! - `cmsg`: control messages, read and written
 //! - `sys` `!`: every system call, behind one gate where a test makes it fail
@@ -158,6 +164,7 @@ mod extras;
 pub mod fault;
 pub mod frames;
 mod group;
+mod mapped;
 mod multicast;
 #[cfg(test)]
 mod noise;
@@ -166,6 +173,7 @@ mod packed;
 mod passed;
 pub mod proxy;
 mod refusal;
+mod refused;
 mod region;
 mod report;
 mod reuseport;
@@ -187,6 +195,9 @@ pub use addr::Family;
 pub use backing::Backing;
 pub use batch::RecvBatch;
 pub use bpf::{Arrivals, CoreCounter};
+pub use bpf::{
+    Loader, OwnRights, SourceFilter, SourceRanges, SourceShape, SourceTable, TURNS_MAX, load_program, make_array,
+};
 pub use cmsg::{ControlMessage, ControlMessages};
 pub use datagram::{Datagram, MAX_SEGMENTS, Summary};
 pub use datagrams::Datagrams;
@@ -196,6 +207,7 @@ pub use options::{GrantedBuffer, MemoryInfo};
 pub use packed::{PackedBatch, PackedDatagrams};
 pub use passed::take_passed;
 pub use refusal::Refusal;
+pub use refused::Refused;
 pub use report::{PushError, SendError, SendFailure, SendReport};
 pub use reuseport::GroupSpread;
 pub use send::SendBatch;

@@ -5,10 +5,12 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::addr::{self, Family};
+use crate::refused::{Refused, RefusedCounter};
 use crate::sys;
 
 /// A UDP socket. All methods take `&self`: several threads may use it at once.
@@ -17,6 +19,8 @@ pub struct Socket {
     family: Family,
     /// Whether GRO is on or is just being switched on, so that a batch that cannot split trains refuses this socket.
     gro: AtomicU32,
+    /// Where its filters count what they refuse, once it has had one.
+    refused: OnceLock<RefusedCounter>,
 }
 
 /// In [`Socket::gro`]: GRO is on. It never goes off again.
@@ -52,7 +56,7 @@ impl Socket {
 
     /// A socket that is there already, of which the caller knows these two things.
     pub(crate) fn of(fd: OwnedFd, family: Family, gro: bool) -> Socket {
-        Socket { fd, family, gro: AtomicU32::new(if gro { GRO_ON } else { 0 }) }
+        Socket { fd, family, gro: AtomicU32::new(if gro { GRO_ON } else { 0 }), refused: OnceLock::new() }
     }
 
     pub(crate) fn into_fd(self) -> OwnedFd {
@@ -110,6 +114,24 @@ impl Socket {
                 result => return result,
             }
         }
+    }
+
+    /// What every [`SourceFilter`](crate::SourceFilter) that it had has refused, since its first; `None` before. The
+    /// kernel counts each of these messages among its drops as well, a moment later: read the drops first.
+    pub fn refused(&self) -> Option<Refused> {
+        self.refused.get().map(RefusedCounter::read)
+    }
+
+    /// Where its filters count, made by `make` for the first of them.
+    pub(crate) fn refused_counter(
+        &self,
+        make: impl FnOnce() -> io::Result<RefusedCounter>,
+    ) -> io::Result<&RefusedCounter> {
+        if let Some(counter) = self.refused.get() {
+            return Ok(counter);
+        }
+        let made = make()?;
+        Ok(self.refused.get_or_init(|| made))
     }
 
     /// Whether it makes trains, as far as is known: once it may have, it counts as one that does.

@@ -12,7 +12,10 @@ use std::time::Duration;
 
 use common::{DEADLINE, batch, bound, receive_count};
 use mmsg::fault::{Call, inject, inject_partial_send};
-use mmsg::{Backing, BatchShape, Control, CoreCounter, Family, Group, GroupSpread, RecvBatch, SendBatch, Socket, Wait};
+use mmsg::{
+    Backing, BatchShape, Control, CoreCounter, Family, Group, GroupSpread, OwnRights, RecvBatch, SendBatch, Socket,
+    SourceRanges, SourceTable, Wait,
+};
 
 /// Faults reach every thread, so the tests take turns.
 fn turn() -> MutexGuard<'static, ()> {
@@ -394,6 +397,33 @@ fn a_counter_that_may_not_be_made_says_so_whichever_of_its_calls_fails() {
             Ok(_) => assert!(!guard.has_fired(), "a refusal was passed over"),
         }
     }
+}
+
+#[test]
+fn a_filter_of_sources_that_may_not_be_made_says_so_whichever_of_its_calls_fails() {
+    let _turn = turn();
+    let socket = || Socket::new(Family::V4).expect("a socket");
+    let make = |socket: &Socket| {
+        let ranges = SourceRanges { v4_first: true, v4_turns: &[1], v6_first: true, v6_turns: &[1] };
+        let filter = SourceTable::new(&ranges, &OwnRights)?.filter(socket, None, &OwnRights)?;
+        filter.attach(socket)
+    };
+    if CoreCounter::new().is_err() {
+        return;
+    }
+    for (call, count) in [(Call::Bpf, 4), (Call::Mmap, 3)] {
+        for nth in 1..=count {
+            let guard = inject(call, nth, libc::EPERM);
+            let refused = make(&socket()).expect_err("injected");
+            assert!(guard.has_fired() && refused.raw_os_error() == Some(libc::EPERM), "{call:?}, {nth}: {refused}");
+        }
+    }
+    // There is no room for it beside the one before, which goes first then.
+    let socket = socket();
+    make(&socket).expect("the first");
+    let guard = inject(Call::SetSockOpt, 1, libc::ENOMEM);
+    make(&socket).expect("in its place");
+    assert!(guard.has_fired());
 }
 
 #[test]

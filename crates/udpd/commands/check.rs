@@ -146,7 +146,7 @@ fn json_of<'a>(config: &'a Config, plan: &'a Plan) -> PlanJson<'a> {
         pool_bytes: memory.pool_bytes(),
         memory,
         receive_buffers: Buffers::of(plan),
-        attached: words::attachments(config, plan),
+        attached: [words::attachments(config, plan), words::kernel_filters(config)].concat(),
         warnings: words::warnings(config, plan),
     }
 }

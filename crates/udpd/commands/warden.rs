@@ -1,23 +1,24 @@
 //! `udpd warden`: the process that keeps the rights of a daemon (`os/warden`). The daemon starts it; nobody else has a
-//! use for it. It goes into a sandbox of its own first, which leaves it three capabilities and the calls for what is
-//! wished, and ends when the daemon does.
+//! use for it. It goes into a sandbox of its own first, which leaves it three capabilities, or four, and the calls for
+//! what is wished, and ends when the daemon does.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use mmsg::{Socket, xdp};
+use mmsg::Socket;
 use nix::sys::signal::SigSet;
 use rustix::net::{SocketType, sockopt};
 
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::{Confine, Crew};
 use crate::os::duty::Duty;
+use crate::os::products::{self, Product};
 use crate::os::threads;
-use crate::os::warden::{self, MESSAGE_BYTES, QUEUE_SOCKET, Wish};
+use crate::os::warden::{self, MESSAGE_BYTES, Wish};
 use crate::sandbox::{Reaches, Sandbox};
 
-/// Serves the daemon at standard input until that is gone.
-pub fn execute() -> Result<(), Failure> {
+/// Serves the daemon at standard input until that is gone; with `filters` it loads these as well.
+pub fn execute(filters: bool) -> Result<(), Failure> {
     let stdin = io::stdin();
     let daemon = stdin.as_fd();
     if sockopt::socket_type(daemon) != Ok(SocketType::SEQPACKET) {
@@ -30,7 +31,7 @@ pub fn execute() -> Result<(), Failure> {
     let (crew, _events) = Crew::new();
     let (sandbox, _) = Sandbox::prepare(&crew).map_err(|error| threads::refusal("udpd-trial", &error))?;
     sandbox.open_only(Reaches::default());
-    sandbox.confine(Duty::Warden);
+    sandbox.confine(if filters { Duty::FilterWarden } else { Duty::Warden });
     let served = serve(daemon).or_else(|error| match error.kind() {
         // The daemon has gone before its answer came, or with one unread.
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Ok(()),
@@ -40,21 +41,19 @@ pub fn execute() -> Result<(), Failure> {
 }
 
 fn serve(daemon: BorrowedFd<'_>) -> io::Result<()> {
-    tell(daemon, None::<&OwnedFd>, &Ok(()))?;
+    tell(daemon, Ok(None))?;
     let mut bytes = [0; MESSAGE_BYTES];
     loop {
-        match warden::receive(daemon, &mut bytes)? {
-            (0, _) => return Ok(()),
-            (length, None) if bytes[..length] == *QUEUE_SOCKET => {
-                let made = xdp::socket().map_err(|refusal| refusal.error().raw_os_error());
-                let (made, outcome) = match made {
-                    Ok(made) => (Some(made), Ok(())),
-                    Err(number) => (None, Err(number.map_or_else(refusal, io::Error::from_raw_os_error))),
-                };
-                tell(daemon, made.as_ref(), &outcome)?;
-            }
-            (length, descriptor) => tell(daemon, None::<&OwnedFd>, &fulfil(&bytes[..length], descriptor))?,
+        let (length, descriptors) = warden::receive(daemon, &mut bytes)?;
+        if length == 0 {
+            return Ok(());
         }
+        let text = std::str::from_utf8(&bytes[..length]).unwrap_or_default();
+        let outcome = match text.parse::<Product>() {
+            Ok(product) => product.make(&products::borrowed(&descriptors)).map(Some),
+            Err(()) => fulfil(text, descriptors).map(|()| None),
+        };
+        tell(daemon, outcome)?;
     }
 }
 
@@ -63,19 +62,21 @@ fn refusal() -> io::Error {
 }
 
 /// Does what is wished, to a socket for UDP and nothing else.
-fn fulfil(wish: &[u8], descriptor: Option<OwnedFd>) -> io::Result<()> {
-    let wish: Wish = std::str::from_utf8(wish).ok().and_then(|text| text.parse().ok()).ok_or_else(refusal)?;
-    let descriptor = descriptor.ok_or_else(refusal)?;
+fn fulfil(wish: &str, descriptors: Vec<OwnedFd>) -> io::Result<()> {
+    let wish: Wish = wish.parse().map_err(|()| refusal())?;
+    let descriptor = descriptors.into_iter().next().ok_or_else(refusal)?;
     if sockopt::socket_type(&descriptor)? != SocketType::DGRAM {
         return Err(refusal());
     }
     wish.fulfil(&Socket::try_from(descriptor)?)
 }
 
-fn tell(daemon: BorrowedFd<'_>, made: Option<&impl AsFd>, outcome: &io::Result<()>) -> io::Result<()> {
-    let number = match outcome {
-        Ok(()) => 0,
-        Err(error) => error.raw_os_error().unwrap_or(rustix::io::Errno::INVAL.raw_os_error()),
+/// An error number, or 0 and what was made. What the verifier says of a program is not passed on.
+fn tell(daemon: BorrowedFd<'_>, outcome: io::Result<Option<OwnedFd>>) -> io::Result<()> {
+    let (number, made) = match outcome {
+        Ok(made) => (0, made),
+        Err(error) => (error.raw_os_error().unwrap_or(rustix::io::Errno::INVAL.raw_os_error()), None),
     };
-    warden::send(daemon, made, number.to_string().as_bytes())
+    let made: Vec<BorrowedFd<'_>> = made.iter().map(AsFd::as_fd).collect();
+    warden::send(daemon, &made, number.to_string().as_bytes())
 }

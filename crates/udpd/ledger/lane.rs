@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use mmsg::{MemoryInfo, RecvBatch, Socket, xdp};
+use mmsg::{RecvBatch, Refused, Socket, xdp};
 
 use super::counter::{Cells, Counters};
+use super::kernel_side::KernelSide;
 use super::published::Published;
 use super::queue::{QueueSide, QueueState, XdpSnapshot};
 use super::senders::{SenderSnapshot, Senders};
@@ -40,12 +41,8 @@ const NO_CORE: usize = usize::MAX;
 impl LaneLedger {
     /// An empty ledger for a lane that reads `socket` in a configuration with `sinks` sinks.
     pub fn new(socket: Arc<Socket>, sinks: usize) -> Self {
-        // The pipeline says what the kernel does not tell from the beginning. What was dropped before is in the books
-        // of those who read the socket then.
-        let before = socket.memory_info().map(|memory| memory.drops);
-        let (is_silent, drops) = (before.is_err(), KernelDrops { last: *before.as_ref().unwrap_or(&0), total: 0 });
-        let kernel = KernelSide { socket, drops, is_silent, handed_on: None };
-        Self { began_at: before.ok(), ..Self::of(Source::Socket(kernel), sinks) }
+        let (kernel, began_at) = KernelSide::new(socket);
+        Self { began_at, ..Self::of(Source::Socket(kernel), sinks) }
     }
 
     /// The same for a lane that takes a receive queue past the kernel's stack.
@@ -114,11 +111,12 @@ impl LaneLedger {
     /// the time that 2^32 drops at a socket take, because the kernel's own count wraps.
     pub fn kernel(&self) -> Reading {
         match &mut *self.source() {
-            Source::Socket(kernel) => kernel.observe().map_or_else(Reading::default, |info| Reading {
-                dropped: Some(kernel.drops.total),
-                used_bytes: u64::from(info.receive_used_bytes),
-            }),
-            Source::Queue(queue) => Reading { dropped: queue.lost(), used_bytes: 0 },
+            Source::Socket(kernel) => {
+                let info = kernel.observe();
+                let used_bytes = info.map_or(0, |info| u64::from(info.receive_used_bytes));
+                Reading { dropped: info.map(|_| kernel.dropped()), denied: kernel.denied(), used_bytes }
+            }
+            Source::Queue(queue) => Reading { dropped: queue.lost(), ..Reading::default() },
         }
     }
 
@@ -197,7 +195,7 @@ impl LaneLedger {
         }
     }
 
-    /// The socket and how many drops there this ledger has counted, as of the last look.
+    /// The socket and how many drops there this ledger has seen, denied ones among them, as of the last look.
     pub fn counted(&self) -> Option<(Arc<Socket>, u64)> {
         match &*self.source() {
             Source::Socket(kernel) => Some((Arc::clone(&kernel.socket), kernel.drops.total)),
@@ -225,19 +223,17 @@ impl LaneLedger {
     pub fn leave(&self) {
         let mut source = self.source();
         let Source::Socket(own) = &mut *source else { return };
-        let last = own.observe();
-        if last.is_none() {
+        if !own.leave() {
             // What was dropped since the last look is counted by the other one.
             self.note_uncountable();
         }
-        own.handed_on = last;
     }
 
     /// Leaves it to the ledger of the lane that goes on with it. Each drop is counted by one of them.
     pub fn hand_on(&self, to: &Self) {
         self.leave();
         if let (Source::Socket(own), Source::Socket(other)) = (&*self.source(), &mut *to.source()) {
-            other.drops = KernelDrops { last: own.drops.last, total: 0 };
+            own.hand_on(other);
         }
     }
 
@@ -257,16 +253,17 @@ impl LaneLedger {
             // What it dropped since the last look is gone with it.
             self.note_uncountable();
         }
-        kernel.drops.last = 0;
-        Some(std::mem::replace(&mut kernel.socket, socket))
+        Some(kernel.replace(socket))
     }
 }
 
 /// What the kernel says of a lane.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// `None` when it does not say.
+    /// Without what it has denied for us; `None` when it does not say.
     pub dropped: Option<u64>,
+    /// What its filter at the socket has denied; `None` where there never was one.
+    pub denied: Option<Refused>,
     pub used_bytes: u64,
 }
 
@@ -277,67 +274,9 @@ enum Source {
     Queue(QueueSide),
 }
 
-/// What the kernel counts for a lane: the socket that it counts at, and the sum.
-#[derive(Debug)]
-struct KernelSide {
-    socket: Arc<Socket>,
-    drops: KernelDrops,
-    /// It tells nothing any more, and that has been said.
-    is_silent: bool,
-    /// What was seen last, once another lane goes on with the socket.
-    handed_on: Option<MemoryInfo>,
-}
-
-impl KernelSide {
-    fn observe(&mut self) -> Option<MemoryInfo> {
-        if self.handed_on.is_some() {
-            return self.handed_on;
-        }
-        match self.socket.memory_info() {
-            Ok(info) => {
-                self.drops.observe(info.drops);
-                self.is_silent = false;
-                Some(info)
-            }
-            Err(error) => {
-                if !std::mem::replace(&mut self.is_silent, true) {
-                    log::warn!(
-                        "the kernel stopped reporting what it drops at a socket (SO_MEMINFO: {error}); \
-                         kernel_dropped, arrived and residual are null until it reports again"
-                    );
-                }
-                None
-            }
-        }
-    }
-}
-
-/// The kernel's 32-bit count of drops, continued past its wrap.
-#[derive(Debug, Default)]
-struct KernelDrops {
-    last: u32,
-    total: u64,
-}
-
-impl KernelDrops {
-    fn observe(&mut self, count: u32) {
-        self.total += u64::from(count.wrapping_sub(self.last));
-        self.last = count;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn kernel_drops_are_counted_on_past_the_wrap_of_the_kernels_counter() {
-        let mut drops = KernelDrops::default();
-        for count in [0, 10, u32::MAX - 4, 5] {
-            drops.observe(count);
-        }
-        assert_eq!(drops.total, u64::from(u32::MAX) + 6);
-    }
 
     #[test]
     fn kernel_drops_are_counted_on_when_another_socket_takes_the_place_of_one() {

@@ -13,6 +13,7 @@
 mod consumer;
 mod counter;
 mod files;
+mod kernel_side;
 mod keyed;
 mod lane;
 mod published;

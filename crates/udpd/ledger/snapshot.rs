@@ -210,8 +210,12 @@ pub struct LaneSnapshot {
     pub engine: String,
     /// received + kernel_dropped; null when nobody can know.
     pub arrived: Option<u64>,
-    /// From SO_MEMINFO; null when the kernel does not say.
+    /// From SO_MEMINFO, without `denied_in_kernel`; null when the kernel does not say.
     pub kernel_dropped: Option<u64>,
+    /// Of its `denied`, those that a filter in the kernel has refused (`kernel_filter`), in the listener's
+    /// `kernel_dropped_unit`; absent where it never had one. The kernel has them in its own counts of drops and errors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub denied_in_kernel: Option<u64>,
     /// Of what arrived, what did so on another core than planned: for its receive queue where the device records one
     /// that the plan knows, and otherwise for the lane, see `planned_cpus`. Null when nothing is planned, or when the
     /// kernel does not let us count. In the listener's `kernel_dropped_unit`: with GRO a train counts one. What is

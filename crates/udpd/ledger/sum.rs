@@ -54,6 +54,7 @@ impl LaneSnapshot {
     fn add_earlier(&mut self, before: Self) {
         self.arrived = both(self.arrived, before.arrived, |own, other| own + other);
         self.kernel_dropped = both(self.kernel_dropped, before.kernel_dropped, |own, other| own + other);
+        self.denied_in_kernel = either(self.denied_in_kernel, before.denied_in_kernel, |own, other| own + other);
         self.wrong_cpu = either(self.wrong_cpu, before.wrong_cpu, |own, other| own + other);
         self.arrived_on = either(self.arrived_on.take(), before.arrived_on, |mut own, other| {
             other.into_iter().for_each(|(core, count)| *own.entry(core).or_default() += count);

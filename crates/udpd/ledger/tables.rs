@@ -41,7 +41,7 @@ counters! {
     pub struct ListenerDropped = Counter::dropped_by("listener") => {
         truncated: "Longer than `max_length` with `on_truncate = \"drop\"`.",
             cure = "Raise `max_length`, or keep their heads with `on_truncate = \"keep\"`.";
-        denied: "`allow`, `deny` or one of their files refuse its source.",
+        denied: "`allow`, `deny` or one of their files refuse its source, here or in the kernel.",
             cure = "Nothing: you asked for it.", is_quiet = true;
         rate_limited: "Its source was beyond `rate_limit`.",
             cure = "Raise `burst` for senders that pause and catch up.", is_quiet = true;

@@ -29,6 +29,7 @@ pub(crate) fn example() -> Snapshot {
         engine: "recvmmsg".into(),
         arrived: Some(received + kernel_dropped),
         kernel_dropped: Some(kernel_dropped),
+        denied_in_kernel: None,
         wrong_cpu: None,
         planned_cpus: Vec::new(),
         arrived_on: None,
@@ -73,16 +74,12 @@ pub(crate) fn example() -> Snapshot {
         lanes,
         removed: false,
     };
+    let (lost_datagrams_at_most, lost_bytes_at_most, in_flight) = (0, 0, 0);
+    let before = BeforeSnapshot { pid: 4_711, ended: true, lost_datagrams_at_most, lost_bytes_at_most, in_flight };
     Snapshot {
         version: "0.1.0".into(),
         uptime_seconds: 12.5,
-        before: Some(BeforeSnapshot {
-            pid: 4_711,
-            ended: true,
-            lost_datagrams_at_most: 0,
-            lost_bytes_at_most: 0,
-            in_flight: 0,
-        }),
+        before: Some(before),
         listeners: vec![listener],
         host: crate::host::Reading::default(),
         log_lines_lost: 6,

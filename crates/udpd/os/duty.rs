@@ -45,13 +45,15 @@ pub enum Duty {
     BrokerMaker,
     /// The process beside the daemon that keeps rights for it.
     Warden,
+    /// The same where the kernel refuses sources: it loads filters as well.
+    FilterWarden,
     /// The main thread.
     Main,
 }
 
 impl Duty {
     /// Those that a sandbox knows.
-    pub const CONFINED: [Self; 19] = [
+    pub const CONFINED: [Self; 20] = [
         Self::Main,
         Self::Receiver,
         Self::RingReceiver,
@@ -71,6 +73,7 @@ impl Duty {
         Self::Maker,
         Self::BrokerMaker,
         Self::Warden,
+        Self::FilterWarden,
     ];
 }
 
@@ -97,6 +100,7 @@ impl fmt::Display for Duty {
             Self::Maker => "reload",
             Self::BrokerMaker => "reload (names, kafka)",
             Self::Warden => "warden",
+            Self::FilterWarden => "warden (filters)",
             Self::Main => "main",
         })
     }

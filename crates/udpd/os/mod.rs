@@ -10,6 +10,7 @@ pub mod lookup;
 pub mod names;
 pub mod notify;
 pub(crate) mod paths;
+pub mod products;
 pub mod signals;
 pub mod sock_diag;
 #[cfg(test)]

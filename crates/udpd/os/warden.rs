@@ -4,7 +4,7 @@
 //! for an interface that came back, may need one: for a port below 1024, or for more receive buffer than
 //! `net.core.rmem_max`. So before the first thread goes in, udpd starts itself once more as its warden. That process
 //! keeps these few rights, and does with them only what stands in [`Wish`], to sockets for UDP that udpd hands it for a
-//! moment. It never looks at a datagram: all it reads is the wishes of udpd.
+//! moment, and makes only what is a [`Product`]. It never looks at a datagram: all it reads is the wishes of udpd.
 //!
 //! A process that has no such right has no warden. Where there is none, or no longer, everything is as if nobody had
 //! been asked: the kernel's refusal is the error.
@@ -20,7 +20,7 @@ use std::str::FromStr;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use mmsg::{GrantedBuffer, Socket, xdp};
+use mmsg::{GrantedBuffer, Loader, Socket, SourceShape};
 use rustix::cmsg_space;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -30,9 +30,13 @@ use rustix::net::{
 };
 
 use super::crew;
+use super::products::{PARTS_MAX, Product};
 
 /// The command that is the warden.
 pub const COMMAND: &str = "warden";
+
+/// Its option.
+const FILTERS: &str = "--filters";
 
 /// How long an answer may take, the first one included, before which it has to be started. A warden that is slower is
 /// stopped, or gone; and once it was, its rights are gone for the life of this process.
@@ -105,12 +109,9 @@ impl FromStr for Wish {
     }
 }
 
-/// How a socket for a receive queue past the kernel's stack is wished for, which nothing is done to: it is made, and
-/// that takes CAP_NET_RAW.
-pub const QUEUE_SOCKET: &[u8] = b"queue_socket 1";
-
 /// Starts the warden of this process, which ends when this process does. It takes its wishes at its standard input.
-pub fn start() -> io::Result<()> {
+/// `filters`: it can make those, too.
+pub fn start(filters: bool) -> io::Result<()> {
     let (own, its) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&own, Timeout::Recv, Some(ANSWER_LIMIT))?;
     set_socket_timeout(&own, Timeout::Send, Some(ANSWER_LIMIT))?;
@@ -118,6 +119,7 @@ pub fn start() -> io::Result<()> {
     Command::new("/proc/self/exe")
         .arg0("udpd-warden")
         .arg(COMMAND)
+        .args(filters.then_some(FILTERS))
         .env_clear()
         .current_dir("/")
         .stdin(Stdio::from(its))
@@ -160,28 +162,49 @@ pub fn receive_buffer(socket: &Socket, wanted_bytes: usize) -> io::Result<Grante
     }
 }
 
-/// A socket for a receive queue, made by the warden where this process lacks the right.
-pub fn queue_socket() -> io::Result<OwnedFd> {
-    xdp::socket().map_err(io::Error::from).or_else(|refusal| match ask(None, QUEUE_SOCKET) {
-        Some((outcome, made)) => outcome.and_then(|()| made.ok_or(refusal)),
-        None => Err(refusal),
+/// What the warden has done about it; `None` where there is no warden, or it does not answer.
+fn wish_for(socket: &Socket, wish: Wish) -> Option<io::Result<()>> {
+    ask(&[socket.as_fd()], &wish.to_string()).map(|(outcome, _)| outcome)
+}
+
+/// Makes something, or has the warden make it where this process lacks the right.
+pub fn have_made(product: Product, parts: &[BorrowedFd<'_>]) -> io::Result<OwnedFd> {
+    product.make(parts).or_else(|refusal| match refusal.kind() {
+        io::ErrorKind::PermissionDenied => make(product, parts).unwrap_or(Err(refusal)),
+        _ => Err(refusal),
     })
 }
 
-/// What the warden has done about it; `None` where there is no warden, or it does not answer.
-fn wish_for(socket: &Socket, wish: Wish) -> Option<io::Result<()>> {
-    ask(Some(socket), wish.to_string().as_bytes()).map(|(outcome, _)| outcome)
+/// Loads filters of sources, as [`have_made`].
+#[derive(Debug, Clone, Copy)]
+pub struct ByRight;
+
+impl Loader for ByRight {
+    fn make_array(&self, numbers: u32, entries: u32) -> io::Result<OwnedFd> {
+        have_made(Product::Array { numbers, entries }, &[])
+    }
+
+    fn load_program(&self, shape: &SourceShape, maps: &[BorrowedFd<'_>]) -> io::Result<OwnedFd> {
+        have_made(Product::Filter(*shape), maps)
+    }
 }
 
-fn ask(socket: Option<&Socket>, wish: &[u8]) -> Option<Answer> {
-    ask_by(&mut WARDEN.get()?.lock().unwrap_or_else(PoisonError::into_inner), socket, wish)
+/// What the warden has made of these parts; `None` as above.
+fn make(product: Product, parts: &[BorrowedFd<'_>]) -> Option<io::Result<OwnedFd>> {
+    let (outcome, made) = ask(parts, &product.to_string())?;
+    Some(outcome.and_then(|()| made.ok_or_else(|| io::ErrorKind::InvalidData.into())))
+}
+
+fn ask(descriptors: &[BorrowedFd<'_>], wish: &str) -> Option<Answer> {
+    ask_by(&mut WARDEN.get()?.lock().unwrap_or_else(PoisonError::into_inner), descriptors, wish)
 }
 
 /// Asks by a connection, which is given up when no answer comes.
-fn ask_by(warden: &mut Option<OwnedFd>, socket: Option<&Socket>, wish: &[u8]) -> Option<Answer> {
+fn ask_by(warden: &mut Option<OwnedFd>, descriptors: &[BorrowedFd<'_>], wish: &str) -> Option<Answer> {
     let connection = warden.as_ref()?.as_fd();
     // It may be slow, and that is no fault of this thread.
-    let outcome = crew::at_rest(|| send(connection, socket, wish).and_then(|()| answer(connection)));
+    let ask = || send(connection, descriptors, wish.as_bytes()).and_then(|()| answer(connection));
+    let outcome = crew::at_rest(ask);
     if let Err(why) = &outcome {
         // What it says from now on would be the answer to something else.
         *warden = None;
@@ -193,14 +216,13 @@ fn ask_by(warden: &mut Option<OwnedFd>, socket: Option<&Socket>, wish: &[u8]) ->
     outcome.ok()
 }
 
-/// A message with a descriptor, or without.
-pub fn send(connection: BorrowedFd<'_>, descriptor: Option<&impl AsFd>, message: &[u8]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+/// A message with descriptors, or without.
+pub fn send(connection: BorrowedFd<'_>, descriptors: &[BorrowedFd<'_>], message: &[u8]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(PARTS_MAX))];
     let mut passed = SendAncillaryBuffer::new(&mut space);
-    let descriptor = descriptor.map(|descriptor| [descriptor.as_fd()]);
-    descriptor.iter().for_each(|one| {
-        passed.push(SendAncillaryMessage::ScmRights(one));
-    });
+    if !descriptors.is_empty() && !passed.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
     retry(|| sendmsg(connection, &[IoSlice::new(message)], &mut passed, SendFlags::NOSIGNAL)).map(drop)
 }
 
@@ -211,6 +233,7 @@ type Answer = (io::Result<()>, Option<OwnedFd>);
 fn answer(connection: BorrowedFd<'_>) -> io::Result<Answer> {
     let mut bytes = [0; MESSAGE_BYTES];
     let (length, made) = receive(connection, &mut bytes)?;
+    let made = made.into_iter().next();
     match std::str::from_utf8(&bytes[..length]).ok().and_then(|text| text.parse().ok()) {
         Some(0) => Ok((Ok(()), made)),
         Some(number) => Ok((Err(io::Error::from_raw_os_error(number)), None)),
@@ -219,9 +242,9 @@ fn answer(connection: BorrowedFd<'_>) -> io::Result<Answer> {
     }
 }
 
-/// Waits for a message, and returns how long it is and the descriptor that came with it.
-pub fn receive(connection: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+/// Waits for a message, and returns how long it is and the descriptors that came with it.
+pub fn receive(connection: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(PARTS_MAX))];
     let mut passed = RecvAncillaryBuffer::new(&mut space);
     let mut message = [IoSliceMut::new(bytes)];
     let received = retry(|| recvmsg(connection, &mut message, &mut passed, RecvFlags::CMSG_CLOEXEC))?;
@@ -229,7 +252,7 @@ pub fn receive(connection: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usiz
         RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect(),
         _ => Vec::new(),
     });
-    Ok((received.bytes, descriptors.last()))
+    Ok((received.bytes, descriptors.collect()))
 }
 
 /// Again, while signals come in between.
@@ -283,10 +306,10 @@ mod tests {
         let (own, its) = pair.expect("a pair of sockets");
         set_socket_timeout(&own, Timeout::Recv, Some(Duration::from_millis(1))).expect("a limit");
         let mut warden = Some(own);
-        assert!(ask_by(&mut warden, None, QUEUE_SOCKET).is_none());
+        assert!(ask_by(&mut warden, &[], "make queue_socket").is_none());
         assert!(warden.is_none(), "given up");
         let mut bytes = [0; MESSAGE_BYTES];
         let (length, _) = receive(its.as_fd(), &mut bytes).expect("it was asked");
-        assert_eq!(&bytes[..length], QUEUE_SOCKET);
+        assert_eq!(&bytes[..length], b"make queue_socket");
     }
 }

@@ -30,9 +30,13 @@ pub(super) struct Endpoint {
 }
 
 /// Prepares and binds the sockets of all lanes that have one, and returns each by the index of its lane.
-pub(super) fn open(lanes: &[(&LaneSetup, Arc<Socket>)], claims: &Claims) -> Result<BTreeMap<usize, Endpoint>, Failure> {
+/// `arrivals` is what [`count_arrivals`] has made for them.
+pub(super) fn open(
+    lanes: &[(&LaneSetup, Arc<Socket>)],
+    arrivals: Vec<Option<CoreCounter>>,
+    claims: &Claims,
+) -> Result<BTreeMap<usize, Endpoint>, Failure> {
     let (setups, sockets): (Vec<&LaneSetup>, Vec<Arc<Socket>>) = lanes.iter().cloned().unzip();
-    let arrivals = count_arrivals(&setups, &sockets);
     let addresses = bind_all(&setups, &sockets, Some(claims), |setup| refuse_company(setup, &sockets, claims))?;
     let indexes = setups.iter().map(|setup| setup.index);
     let endpoints = addresses.into_iter().zip(arrivals).map(|(address, arrivals)| Endpoint { address, arrivals });
@@ -41,9 +45,9 @@ pub(super) fn open(lanes: &[(&LaneSetup, Arc<Socket>)], claims: &Claims) -> Resu
 
 /// A counter by core and queue for every lane of which somebody says where its datagrams should arrive. Without the
 /// right to one there is one warning, and `wrong_cpu` stays null.
-fn count_arrivals(setups: &[&LaneSetup], sockets: &[Arc<Socket>]) -> Vec<Option<CoreCounter>> {
+pub(super) fn count_arrivals(lanes: &[(&LaneSetup, Arc<Socket>)]) -> Vec<Option<CoreCounter>> {
     let mut refused = false;
-    let mut counter = |(socket, setup): (&Arc<Socket>, &&LaneSetup)| {
+    let mut counter = |(setup, socket): &(&LaneSetup, Arc<Socket>)| {
         let intake = &setup.plan.intake;
         if refused || !intake.is_planned() {
             return None;
@@ -60,7 +64,7 @@ fn count_arrivals(setups: &[&LaneSetup], sockets: &[Arc<Socket>]) -> Vec<Option<
         })
         .ok()
     };
-    sockets.iter().zip(setups).map(&mut counter).collect()
+    lanes.iter().map(&mut counter).collect()
 }
 
 /// What helps where the kernel takes no counter. Only a missing right is cured by granting one.

@@ -218,8 +218,8 @@ impl ListenerBooks {
 
 impl LaneBooks {
     fn read(&self, number: usize, listener: &ListenerBooks) -> LaneSnapshot {
-        let counts = self.ledger.read();
-        let Reading { dropped: kernel_dropped, used_bytes } = self.ledger.kernel();
+        let Reading { dropped: kernel_dropped, denied, used_bytes } = self.ledger.kernel();
+        let counts = self.ledger.read().with_denied(denied.unwrap_or_default());
         let xdp = self.ledger.queue().zip(self.queue).map(|(queue, chunks)| XdpSnapshot {
             interface: listener.interface.clone(),
             mode: listener.xdp_mode.to_owned(),
@@ -239,6 +239,7 @@ impl LaneBooks {
             engine: self.engine.to_owned(),
             arrived: kernel_dropped.filter(|_| is_countable).map(|dropped| counts.received + dropped),
             kernel_dropped,
+            denied_in_kernel: denied.map(|denied| denied.messages),
             wrong_cpu: arrivals.map(|arrivals| self.wrong_cpu(arrivals)),
             planned_cpus: self.intake.expected_cores().to_vec(),
             arrived_on: arrivals.map(by_core),

@@ -24,6 +24,7 @@ use super::kept::TAKES_A_RESTART;
 use super::lane::LaneThread;
 use crate::config::{Config, Listener};
 use crate::exit::{ExitCode, Failure};
+use crate::os::products::Product;
 use crate::os::warden;
 use crate::plan::memory::Bytes;
 use crate::plan::{LanePlan, Plan, xdp as xdp_plan};
@@ -106,7 +107,7 @@ impl Bypasses {
             let bypass = own.iter_mut().find(|bypass| bypass.name == *name).ok_or_else(|| no_program(name))?;
             bypass.attach_again()?
         };
-        let socket = warden::queue_socket();
+        let socket = warden::have_made(Product::QueueSocket, &[]);
         redirect.lay_in(socket.map_err(|error| Failure::new(ExitCode::Failure, format!("{setup}: {error}")))?);
         thread.open(&redirect)
     }

@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::ending::{Ending, has_ended_well};
+use super::filters;
 use super::follower::Follower;
 use super::running::{Lane, Pipeline};
 use super::sweep;
@@ -71,6 +72,8 @@ impl Pipeline {
         }
         // First, so that nothing comes to a ring that is read to its end.
         self.bypasses.let_pass();
+        let kept = self.lanes.iter().filter(|lane| lane.is_kept());
+        filters::take_away(kept.filter_map(|lane| Some((&lane.setup, lane.socket()?))));
         self.refuse_arrivals();
         self.stop.requested.store(true, Ordering::Relaxed);
         let all_are_woken = self.wake_receivers();

@@ -59,7 +59,8 @@ fn where_one_address_cannot_have_more_lanes_no_other_one_keeps_those_that_it_got
     let (joins, (cannot_join, _)) = (made(), received_from());
     let sockets = [Arc::clone(&first), Arc::clone(&joins), Arc::clone(&second), cannot_join];
     let lanes: Vec<(&LaneSetup, Arc<Socket>)> = setups.iter().zip(sockets).collect();
-    let refused = bind::open(&lanes, &claims).expect_err("the last cannot be bound");
+    let refused =
+        bind::open(&lanes, lanes.iter().map(|_| None).collect(), &claims).expect_err("the last cannot be bound");
     assert!(refused.message.contains("cannot add to"), "{refused}");
     assert!(joins.is_withdrawn(), "it is out of the group, and nothing comes there");
     send(first_address, 100);

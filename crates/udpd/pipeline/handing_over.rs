@@ -109,6 +109,7 @@ impl Pipeline {
         shifts.into_iter().for_each(|(relief, shift)| relief.leave(shift));
         let receivers_ended_well = self.end_receivers(hurry);
         self.pass_sockets_on(&mut lanes);
+        heir.filters.attach();
         let mut was = std::mem::take(&mut self.consumers);
         let staying: Vec<usize> = kept.iter().flatten().copied().collect();
         self.chronicle.turn_over(Arc::clone(&books), &staying);
@@ -135,9 +136,9 @@ impl Pipeline {
             stay.into_iter().map(|consumer| ConsumerThread { sink: now(consumer.sink), ..consumer }).collect();
         move_consumers(&mut stay, &plan);
         let pinned: Vec<Pinned> = stay.iter().map(|consumer| consumer.pinned.clone()).chain(pinned).collect();
-        let (stop, block_backings) = (heir.stop, heir.block_backings);
+        let (stop, block_backings, tables) = (heir.stop, heir.block_backings, heir.tables);
         let consumers = stay.into_iter().chain(consumers).collect();
-        Self { config, plan, lanes, consumers, followers, pinned, stop, block_backings, ..self }
+        Self { config, plan, lanes, consumers, followers, pinned, stop, block_backings, tables, ..self }
     }
 
     /// Lets the consumers in that take the place of others, each when those have closed what it is to write.

@@ -20,6 +20,7 @@ use super::chronicle::Chronicle;
 use super::ending::{self, Ending};
 use super::entry::{Admission, has_ended};
 use super::files::Files;
+use super::filters::{Filters, Tables};
 use super::follower::Follower;
 use super::following;
 use super::going_on;
@@ -65,6 +66,9 @@ pub struct Heir {
     pub(super) files: Files,
     pub(super) stop: Arc<Stop>,
     pub(super) block_backings: Vec<mmsg::Backing>,
+    pub(super) tables: Tables,
+    /// Of its sockets, which have those of before until it receives from them.
+    pub(super) filters: Filters,
 }
 
 /// What somebody has to know of a pipeline to make an heir of it, so that who runs it keeps it meanwhile.
@@ -314,9 +318,12 @@ impl Making<'_> {
         pinned.extend(threads.iter().map(pinned_receiver));
         let setups: Vec<&LaneSetup> = threads.iter().map(|thread| &thread.setup).collect();
         sort(&mut routes, &setups);
+        let (own, tables) = (with_sockets(&threads), Tables::make(threads.iter().map(|thread| &thread.setup))?);
         before.turn.take()?;
+        let arrivals = bind::count_arrivals(&own);
+        let filters = tables.filters(own.iter().zip(arrivals.iter().map(Option::as_ref)))?;
         let followers = following::spawn_all(&threads, plan, &mut pinned, crew)?;
-        let endpoints = bind::open(&with_sockets(&threads), &claims).inspect_err(|_| {
+        let endpoints = bind::open(&own, arrivals, &claims).inspect_err(|_| {
             followers.iter().for_each(Follower::end);
             before.books.count_in_vain(&claims.in_vain.borrow());
         })?;
@@ -351,6 +358,8 @@ impl Making<'_> {
             files,
             stop,
             block_backings: stocks.backings,
+            tables,
+            filters,
         })
     }
 

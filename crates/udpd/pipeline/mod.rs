@@ -13,6 +13,7 @@ mod end;
 mod ending;
 mod entry;
 mod files;
+mod filters;
 mod follower;
 mod following;
 mod going_on;

@@ -5,6 +5,7 @@
 use super::running::{Lane, Pipeline};
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::QueueState;
+use crate::os::products::Product;
 use crate::os::warden;
 
 /// The queues of one listener.
@@ -46,7 +47,7 @@ impl Pipeline {
     pub fn attach_again(&self, listener: &str) -> Result<(), Failure> {
         self.bypasses.attach_again(listener)?;
         let refused = |error| Failure::new(ExitCode::Permission, format!("listener {listener}: {error}"));
-        warden::queue_socket().map(drop).map_err(refused)
+        warden::have_made(Product::QueueSocket, &[]).map(drop).map_err(refused)
     }
 
     /// Writes down why the queues of a listener have no engine.

@@ -30,6 +30,12 @@ impl Pipeline {
             }
         }
         let setups: Vec<&LaneSetup> = lanes.iter().map(|lane| &lane.setup).collect();
+        let own: Vec<(&LaneSetup, Arc<Socket>)> = setups.iter().copied().zip(sockets.iter().cloned()).collect();
+        let arrivals = self.books.listeners[listener].lanes.iter().map(|books| books.arrivals.as_ref());
+        match self.tables.filters(own.iter().zip(arrivals)) {
+            Ok(filters) => filters.attach(),
+            Err(failure) => log::warn!("{failure}; udpd refuses what they refused, until it is restarted"),
+        }
         // Who else has the address are the sockets that are to be replaced.
         bind::bind_all(&setups, &sockets, None, |_| Ok(()))?;
         for (lane, socket) in lanes.iter().zip(sockets) {

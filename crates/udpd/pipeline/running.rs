@@ -13,6 +13,7 @@ use super::chronicle::Chronicle;
 use super::ending::Ending;
 use super::entry::Ended;
 use super::files::Files;
+use super::filters::Tables;
 use super::follower::Follower;
 use super::kept;
 use super::receiver::Stop;
@@ -47,6 +48,8 @@ pub struct Pipeline {
     pub(super) before: Vec<Ending>,
     /// What stands at the interfaces whose queues go past the kernel's stack.
     pub(super) bypasses: Bypasses,
+    /// The sources that the kernel refuses.
+    pub(super) tables: Tables,
 }
 
 /// A running consumer.

@@ -13,6 +13,7 @@ use super::books::{Books, LaneBooks, ListenerBooks, SinkBooks};
 use super::bypass::Bypasses;
 use super::chronicle::Chronicle;
 use super::files::Files;
+use super::filters::Tables;
 use super::follower::Follower;
 use super::following;
 use super::kept::{Claims, FromRunning};
@@ -134,7 +135,10 @@ impl Prepared {
             sinks.push(wiring.open(&mut routes, &mut consumers, &files)?);
         }
         // After the sinks: one with a long file looks through it first, and nothing may arrive that nobody reads yet.
-        let endpoints = bind::open(&with_sockets(threads), claims)?;
+        let (own, tables) = (with_sockets(threads), Tables::make(threads.iter().map(|thread| &thread.setup))?);
+        let arrivals = bind::count_arrivals(&own);
+        let filters = tables.filters(own.iter().zip(arrivals.iter().map(Option::as_ref)))?;
+        let endpoints = bind::open(&own, arrivals, claims)?;
         let setups: Vec<&LaneSetup> = threads.iter().map(|thread| &thread.setup).collect();
         sort(&mut routes, &setups);
         let (consumers, mut pinned) = spawn_consumers(consumers.pending, crew)?;
@@ -145,6 +149,7 @@ impl Prepared {
         let followers = following::spawn_all(threads, plan, &mut pinned, crew)?;
         let committed = commit().and_then(|()| glue(threads));
         committed.inspect_err(|_| followers.iter().for_each(Follower::end))?;
+        filters.attach();
         prospect.is_in_force.store(true, Ordering::Release);
         let lanes = self.begin(routes, &ledgers, &stop, addresses);
         bypasses.begin();
@@ -162,6 +167,7 @@ impl Prepared {
             block_backings: self.stocks.backings,
             before: Vec::new(),
             bypasses,
+            tables,
         })
     }
 

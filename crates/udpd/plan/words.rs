@@ -8,6 +8,7 @@ use super::seating::Ground;
 use super::whole::Plan;
 use super::xdp;
 use crate::config::{Config, Lanes, Listener, Spread};
+use crate::policy::KernelFilter;
 
 /// What will degrade on this machine, each with its cure.
 pub fn warnings(config: &Config, plan: &Plan) -> Vec<String> {
@@ -116,6 +117,19 @@ fn idle_queue_lanes<'a>(config: &'a Config, plan: &'a Plan) -> impl Iterator<Ite
             listener.interface.as_deref().unwrap_or("its interface")
         )
     })
+}
+
+/// What will be put in front of sockets: a line for each listener.
+pub fn kernel_filters(config: &Config) -> Vec<String> {
+    let line = |listener: &Listener| {
+        let list = listener.access.list.as_ref().filter(|_| listener.access.kernel_filter != KernelFilter::Off)?;
+        Some(format!(
+            "listener {}: filters refuse sources in the kernel; memory of the kernel for their table: {}",
+            listener.name,
+            Bytes(list.ranges().table_bytes())
+        ))
+    };
+    config.listeners.iter().filter_map(line).collect()
 }
 
 /// What will be put at interfaces, and who has no say in it any more: a line for each listener.

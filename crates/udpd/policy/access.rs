@@ -6,6 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
+use mmsg::SourceRanges;
 
 use super::ranges::{Entry, Number, Ranges};
 
@@ -97,6 +98,13 @@ impl AccessList {
             IpAddr::V6(v6) => list.v6 = self.v6.also_accepting(v6.to_bits()),
         }
         list
+    }
+
+    /// The same for a filter in the kernel.
+    pub fn ranges(&self) -> SourceRanges<'_> {
+        let (v4_first, v4_turns) = self.v4.turns();
+        let (v6_first, v6_turns) = self.v6.turns();
+        SourceRanges { v4_first, v4_turns, v6_first, v6_turns }
     }
 
     /// How many networks it was made of.

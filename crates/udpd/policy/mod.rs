@@ -5,8 +5,8 @@
 //! nothing is locked, allocated or logged there. What it drops is counted by reason. Who exceeds the limit is noted in
 //! [`Offences`], which the main thread reads once a second and writes about in the log.
 //!
-//! It is done here and not by a socket filter, because the kernel counts what a filter refuses as a drop of the socket,
-//! as if the receive buffer had been full: the ledger could not say `denied` of it, nor the bucket of a source be kept.
+//! It is done here, whether or not a filter in the kernel has looked at the source before (`kernel_filter`): that one
+//! may be refused to udpd, and is exchanged while datagrams wait in the socket.
 
 mod access;
 mod limiter;
@@ -29,7 +29,7 @@ pub(crate) use access::{Networks, Origin};
 pub use limiter::{RateLimiter, TABLE_BYTES};
 pub use offences::{NAMED_MAX, Offence, Offences, Others};
 pub use proxy::Unwrapper;
-pub use settings::{Access, Limit, Proxies, RATE_LIMIT_MAX};
+pub use settings::{Access, KernelFilter, Limit, Proxies, RATE_LIMIT_MAX};
 pub(crate) use settings::{RateLimit, parse_network};
 
 /// The policy of one lane.

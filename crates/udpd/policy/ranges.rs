@@ -161,6 +161,11 @@ impl<T: Number> Ranges<T> {
         Self::with_index(first, turns.into())
     }
 
+    /// The answer for the lowest address, and where it turns over.
+    pub(super) fn turns(&self) -> (bool, &[T]) {
+        (self.first, &self.turns)
+    }
+
     pub(super) fn bytes(&self) -> usize {
         size_of_val(self.turns.as_ref()) + size_of_val(self.index.as_ref())
     }

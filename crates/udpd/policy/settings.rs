@@ -22,9 +22,24 @@ pub struct Access {
     pub deny: Vec<IpNet>,
     pub allow_files: Vec<String>,
     pub deny_files: Vec<String>,
+    pub kernel_filter: KernelFilter,
     /// What all of them say together, once the files have been read. None where nothing is written.
     pub list: Option<Arc<AccessList>>,
 }
+
+/// Whether the kernel refuses, too, what is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KernelFilter {
+    /// Everything comes to udpd, which looks.
+    Off,
+    /// Where the kernel lets udpd; otherwise there is one warning, and udpd looks.
+    Auto,
+    /// Or there is no start.
+    Require,
+}
+
+const KERNEL_FILTERS: &[(&str, KernelFilter)] =
+    &[("off", KernelFilter::Off), ("auto", KernelFilter::Auto), ("require", KernelFilter::Require)];
 
 settings! {
     for Access {
@@ -36,6 +51,8 @@ settings! {
         allow_files: Vec<String> = [] like ["/etc/udpd/allow.list"], List(check_list_file);
         /// Files with more networks to refuse, one by line.
         deny_files: Vec<String> = [] like ["/etc/udpd/deny.list"], List(check_list_file);
+        /// Whether the kernel refuses what these lists refuse before it takes room in the receive buffer.
+        kernel_filter: KernelFilter = "off", Words(KERNEL_FILTERS);
         .. list = None;
     }
 }
@@ -49,7 +66,7 @@ impl Default for Access {
 impl Access {
     /// Whether everybody is accepted because nothing is written.
     pub fn is_open(&self) -> bool {
-        let Self { allow, deny, allow_files, deny_files, list: _ } = self;
+        let Self { allow, deny, allow_files, deny_files, kernel_filter: _, list: _ } = self;
         allow.is_empty() && deny.is_empty() && allow_files.is_empty() && deny_files.is_empty()
     }
 

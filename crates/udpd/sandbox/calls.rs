@@ -271,7 +271,7 @@ fn allowed(duty: Duty) -> Vec<&'static [i64]> {
             older::KEEP,
             older::LIBRARY,
         ],
-        Duty::Warden => &[WISHES],
+        Duty::Warden | Duty::FilterWarden => &[WISHES],
         Duty::Main => &[LOOK, HOUSEKEEPING, THREADS, older::LOOK, older::KEEP],
     });
     groups
@@ -297,19 +297,21 @@ fn judged(duty: Duty) -> Result<Vec<(i64, Rules)>, BackendError> {
             [vec![family(libc::AF_UNIX)?, family(libc::AF_NETLINK)?], datagrams()?, streams()?].concat()
         }
         // A queue of an interface, which another thread or process is given.
-        Duty::Warden => vec![family(libc::AF_XDP)?],
+        Duty::Warden | Duty::FilterWarden => vec![family(libc::AF_XDP)?],
         Duty::Main | Duty::Maker => [vec![family(libc::AF_UNIX)?, family(libc::AF_NETLINK)?], datagrams()?].concat(),
         _ => Vec::new(),
     };
     if !sockets.is_empty() {
         judged.push((libc::SYS_socket, sockets));
     }
-    // Nothing is loaded any more. The counts of cores stand in maps, and so do the addresses and the queues of which
-    // frames go past the kernel's stack. What was loaded for an interface may be attached to one that came back, and
-    // once more when that has got more queues.
+    // Nothing is loaded any more but by a warden that makes arrays and loads filters for sockets. The counts of cores
+    // stand in maps, and so do the addresses and the queues of which frames go past the kernel's stack. What was loaded
+    // for an interface may be attached to one that came back, and once more when that has got more queues.
+    const BPF_MAP_CREATE: u64 = 0;
     const BPF_MAP_LOOKUP_ELEM: u64 = 1;
     const BPF_MAP_UPDATE_ELEM: u64 = 2;
     const BPF_MAP_DELETE_ELEM: u64 = 3;
+    const BPF_PROG_LOAD: u64 = 5;
     const BPF_LINK_CREATE: u64 = 28;
     const BPF_LINK_UPDATE: u64 = 29;
     let commands: &[u64] = match duty {
@@ -319,6 +321,7 @@ fn judged(duty: Duty) -> Result<Vec<(i64, Rules)>, BackendError> {
         Duty::Maker | Duty::BrokerMaker => &[BPF_MAP_LOOKUP_ELEM, BPF_MAP_UPDATE_ELEM, BPF_MAP_DELETE_ELEM],
         Duty::Window => &[BPF_MAP_LOOKUP_ELEM],
         Duty::QueueReceiver => &[BPF_MAP_DELETE_ELEM],
+        Duty::FilterWarden => &[BPF_MAP_CREATE, BPF_PROG_LOAD],
         _ => &[],
     };
     if !commands.is_empty() {

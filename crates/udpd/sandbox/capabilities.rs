@@ -19,9 +19,9 @@ const OF_FILES: CapabilitySet = CapabilitySet::DAC_OVERRIDE
 const OF_SOCKETS: CapabilitySet =
     CapabilitySet::NET_BIND_SERVICE.union(CapabilitySet::NET_ADMIN).union(CapabilitySet::NET_RAW);
 
-/// Whether this process has a right that a socket may need again when its threads have none left.
-pub fn has_rights_over_sockets() -> bool {
-    capabilities(None).is_ok_and(|sets| sets.permitted.intersects(OF_SOCKETS))
+/// Whether this process has a right that this duty keeps: one that is needed again when its threads have none left.
+pub fn has_rights_of(duty: Duty) -> bool {
+    capabilities(None).is_ok_and(|sets| sets.permitted.intersects(kept(duty)))
 }
 
 /// Whether memory that the calling thread locks, or has a device lock, counts against a limit.
@@ -35,6 +35,7 @@ fn kept(duty: Duty) -> CapabilitySet {
         // It makes a raw socket whenever the way to its destination changes.
         Duty::SourceKeepingRelay => CapabilitySet::NET_RAW,
         Duty::Warden => OF_SOCKETS,
+        Duty::FilterWarden => OF_SOCKETS.union(CapabilitySet::BPF),
         _ => CapabilitySet::empty(),
     }
 }

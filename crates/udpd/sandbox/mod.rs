@@ -16,7 +16,7 @@ mod paths;
 mod trial;
 mod walls;
 
-pub use self::capabilities::{give_up_files_of_others, has_locked_memory_counted, has_rights_over_sockets};
+pub use self::capabilities::{give_up_files_of_others, has_locked_memory_counted, has_rights_of};
 pub use self::paths::Reach;
 pub use self::trial::{Attempt, attempts};
 pub use self::walls::{Reaches, Sandbox};

@@ -27,6 +27,7 @@ impl Attempt {
     /// Whether the duty cannot do without it.
     pub fn is_granted(&self) -> bool {
         match self.what {
+            LOAD => self.duty == Duty::FilterWarden,
             RAW_SOCKET => self.duty == Duty::SourceKeepingRelay,
             STREAM_SOCKET => matches!(self.duty, Duty::BrokerClient | Duty::Resolver | Duty::BrokerMaker),
             _ => false,
@@ -34,6 +35,7 @@ impl Attempt {
     }
 }
 
+const LOAD: &str = "load a program into the kernel";
 const RAW_SOCKET: &str = "make a raw socket";
 const STREAM_SOCKET: &str = "make a TCP socket";
 
@@ -44,7 +46,7 @@ type Try = fn() -> bool;
 const TRIED: [(&str, Try); 8] = [
     ("start a program", starts_a_program),
     ("trace a process", traces_a_process),
-    ("load a program into the kernel", loads_into_the_kernel),
+    (LOAD, loads_into_the_kernel),
     (RAW_SOCKET, makes_a_raw_socket),
     ("make a packet socket", makes_a_packet_socket),
     (STREAM_SOCKET, makes_a_stream_socket),

@@ -258,6 +258,13 @@ impl Assembler {
         self.push(CLASS_STORE | MODE_ATOMIC | Width::Double.code(), destination, source as u8, offset, 0)
     }
 
+    /// The same, and the source is what stood there before (Linux 5.12 and later). What comes after it, on whatever
+    /// machine, is seen by nobody who does not see it.
+    pub(crate) fn fetch_and_add(&mut self, destination: Register, offset: i16, source: Register) -> &mut Self {
+        const FETCH: i32 = 1; // BPF_FETCH
+        self.push(CLASS_STORE | MODE_ATOMIC | Width::Double.code(), destination, source as u8, offset, FETCH)
+    }
+
     /// `R0 = helper(R1, R2, R3, R4, R5)`; the number is that of `BPF_FUNC_...`.
     pub(crate) fn call(&mut self, helper: i32) -> &mut Self {
         self.push(CALL, Register::R0, 0, 0, helper)

@@ -17,9 +17,9 @@ use crate::socket::Socket;
 use crate::sys;
 
 /// `BPF_PROG_TYPE_SOCKET_FILTER`
-const PROGRAM_TYPE_SOCKET_FILTER: u32 = 1;
+pub(super) const PROGRAM_TYPE_SOCKET_FILTER: u32 = 1;
 /// `BPF_FUNC_map_lookup_elem`
-const HELPER_MAP_LOOKUP: i32 = 1;
+pub(super) const HELPER_MAP_LOOKUP: i32 = 1;
 
 /// The key of the only value.
 const KEY: [u8; 4] = [0; 4];
@@ -112,6 +112,11 @@ impl CoreCounter {
         sys::set_option_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_BPF, self.program.as_raw_fd())
     }
 
+    /// Where it counts, and how many queues it tells apart.
+    pub(super) fn places(&self) -> (BorrowedFd<'_>, u32) {
+        (self.map.as_fd(), self.queues)
+    }
+
     /// What has arrived, in the order of the cores and on each of its queues, the unknown ones first.
     pub fn read(&self) -> io::Result<Vec<Arrivals>> {
         let places = self.queues as usize + 1;
@@ -132,22 +137,29 @@ impl CoreCounter {
     }
 }
 
-/// `counters of this core[queue + 1, or 0] += 1; return everything`. The kernel keeps the queue as queue + 1, so that 0
-/// can mean that none is recorded, and that is the order of the places. The key lies on the stack, below register 10.
-/// The addition is the atomic one because some kernels let one softirq preempt another.
+/// Counts, and returns everything.
 fn program(map: BorrowedFd<'_>, queues: u32) -> Vec<Instruction> {
+    let mut assembler = Assembler::new();
+    assembler.copy(Register::R6, Register::R1); // the datagram, which a call would forget
+    count(&mut assembler, map, queues);
+    assembler.compute_word_value(Operation::Set, Register::R0, -1).exit();
+    assembler.finish()
+}
+
+/// `counters of this core[queue + 1, or 0] += 1`, with the datagram in register 6. The kernel keeps the queue as
+/// queue + 1, so that 0 can mean that none is recorded, and that is the order of the places. The key lies on the stack,
+/// below register 10. The addition is the atomic one because some kernels let one softirq preempt another.
+pub(super) fn count(assembler: &mut Assembler, map: BorrowedFd<'_>, queues: u32) {
     use Register::{R0, R1, R2, R6, R10};
     const QUEUE_MAPPING: i16 = 12; // offsetof(struct __sk_buff, queue_mapping)
-    let mut assembler = Assembler::new();
-    let (count, keep) = (assembler.label(), assembler.label());
+    let (count, done) = (assembler.label(), assembler.label());
     assembler
-        .copy(R6, R1) // the datagram, which the call would forget
         .store_value(Width::Word, R10, -4, 0)
         .copy(R2, R10)
         .compute_value(Operation::Add, R2, -4)
         .set_map(R1, map)
         .call(HELPER_MAP_LOOKUP)
-        .jump_if(R0, When::Equal, 0, keep) // never: the key is in range; the verifier wants to see it asked
+        .jump_if(R0, When::Equal, 0, done) // never: the key is in range; the verifier wants to see it asked
         .load(Width::Word, R1, R6, QUEUE_MAPPING)
         // Past the addition and not with a place of 0: to a process without CAP_PERFMON the verifier refuses one that
         // is reached with a constant on one way and a variable on another.
@@ -157,10 +169,7 @@ fn program(map: BorrowedFd<'_>, queues: u32) -> Vec<Instruction> {
         .place(count)
         .set(R1, 1)
         .add_atomically(R0, 0, R1)
-        .place(keep)
-        .compute_word_value(Operation::Set, R0, -1)
-        .exit();
-    assembler.finish()
+        .place(done);
 }
 
 fn counts_in(bytes: &[u8]) -> impl Iterator<Item = u64> {

@@ -184,6 +184,11 @@ impl Map {
         Ok(Self { fd, key_bytes: shape.key_bytes as usize, value_bytes })
     }
 
+    /// Only the map, for a program or somebody else.
+    pub(crate) fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+
     /// Reads the value of `key` into `value`, which has to be as long as the map's values are, or longer.
     pub(crate) fn look_up(&self, key: &[u8], value: &mut [u8]) -> io::Result<()> {
         let mut attributes = self.element(key, address(value.as_mut_ptr()), value.len())?;

@@ -207,6 +207,8 @@ pub struct Listener {
     pub received: u64,
     pub bytes: u64,
     pub kernel_dropped_unit: String,
+    /// What a filter in the kernel has denied for it, which the kernel counts as drops of its sockets.
+    pub denied_in_kernel: u64,
     /// What it dropped itself and was not asked to, with the ledger's words for it.
     pub dropped: Vec<Dropped>,
     pub lanes: Vec<Lane>,

@@ -10,6 +10,7 @@ use crate::os::crew::Crew;
 use crate::os::duty::Duty;
 use crate::os::{threads, warden};
 use crate::plan::Plan;
+use crate::policy::KernelFilter;
 use crate::sandbox::{self, Mode, Reach, Reaches, Sandbox};
 use crate::sink::settings::Target;
 
@@ -64,8 +65,8 @@ impl Inside {
             log::info!("sandbox = \"off\": udpd keeps all of its rights");
             return Ok(());
         };
-        if sandbox::has_rights_over_sockets()
-            && let Err(error) = warden::start()
+        if let Some(duty) = duty_of_warden(config)
+            && let Err(error) = warden::start(duty == Duty::FilterWarden)
         {
             log::warn!(
                 "cannot start the process that keeps the rights of udpd (udpd-warden): {error}; a reload, and an \
@@ -191,10 +192,17 @@ pub(super) fn duty_of_maker(config: &Config) -> Duty {
     if looks_up(config) { Duty::BrokerMaker } else { Duty::Maker }
 }
 
+/// What the process beside the daemon is there for; `None` where there is no right for it to keep.
+fn duty_of_warden(config: &Config) -> Option<Duty> {
+    let has_filter = |listener: &Listener| listener.access.kernel_filter != KernelFilter::Off;
+    let duty = if config.listeners.iter().any(has_filter) { Duty::FilterWarden } else { Duty::Warden };
+    sandbox::has_rights_of(duty).then_some(duty)
+}
+
 /// What the threads of this daemon are there for, each once.
 pub(in crate::commands) fn duties(config: &Config) -> Vec<Duty> {
     let is_used = |duty: &Duty| match duty {
-        Duty::Warden => sandbox::has_rights_over_sockets(),
+        Duty::Warden | Duty::FilterWarden => duty_of_warden(config) == Some(*duty),
         Duty::QueueReceiver => config.listeners.iter().any(Listener::is_past_the_stack),
         Duty::Maker | Duty::BrokerMaker => *duty == duty_of_maker(config),
         Duty::Resolver => config.sinks.iter().any(|sink| sink.settings.needs().names),

@@ -9,7 +9,7 @@ use super::{addresses, multicast};
 use crate::config::host::Host;
 use crate::config::listener::Listener;
 use crate::ledger::SINKS_PER_LISTENER_MAX;
-use crate::policy::parse_network;
+use crate::policy::{KernelFilter, parse_network};
 use crate::settings::{Findings, Located, Place, Section};
 use crate::text::suggest::nearest;
 
@@ -21,6 +21,7 @@ pub(crate) fn check(section: &mut Section<'_, Listener>, host: &Host, findings: 
     }
     check_networks(section, findings);
     check_proxies(section, findings);
+    check_kernel_filter(section, findings);
     check_absorb(section, findings);
     check_sequence(section, findings);
     multicast::check(section, host, findings);
@@ -72,6 +73,25 @@ fn check_proxies(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
         }
         _ => {}
     }
+}
+
+/// The kernel sees the source of the packet, before and not behind proxies, and only what comes to a socket.
+fn check_kernel_filter(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
+    let Section { settings: listener, written } = section;
+    let Some(place) = written.place("kernel_filter").filter(|_| !written.is_wrong("kernel_filter")) else { return };
+    if listener.access.kernel_filter == KernelFilter::Off {
+        return;
+    }
+    let (what, cure) = if listener.proxies.protocol {
+        ("the kernel sees the proxies as senders, and the lists are of those behind them", "write \"off\"")
+    } else if listener.is_past_the_stack() {
+        ("what engine = \"af_xdp\" takes does not come to a socket, where the filter would be", "write \"off\"")
+    } else if listener.access.is_open() {
+        ("there is nothing to refuse", "write deny or allow, or \"off\"")
+    } else {
+        return;
+    };
+    findings.say(&place, what, cure);
 }
 
 /// The longest prefix decides, so a network that is in both lists decides nothing.

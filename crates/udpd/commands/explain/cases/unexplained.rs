@@ -14,7 +14,9 @@ pub fn losses(evidence: &Evidence) -> Vec<Finding> {
     let mut in_backlog = super::backlog::lost(evidence).map_or(0, |(_, lost, _)| lost);
     let stack = &evidence.stack;
     let parts = [stack.rcvbuf_errors, stack.mem_errors, stack.checksum_errors];
-    let mut at_sockets: u64 = parts.iter().flatten().sum();
+    // What a filter has denied somebody has asked for.
+    let denied: u64 = evidence.listeners.iter().map(|listener| listener.denied_in_kernel).sum();
+    let mut at_sockets = parts.iter().flatten().sum::<u64>() + denied;
     let left = |loss: &Loss| {
         // What another case has told of it is told once.
         let told = match loss.counter.as_str() {
@@ -68,7 +70,7 @@ fn counter(loss: &Loss) -> Option<&'static Counter> {
 mod tests {
     use crate::commands::explain::cases::testing::{first, losing, told};
     use crate::commands::explain::cases::{diagnose, testing};
-    use crate::commands::explain::evidence::{Core, Evidence, Interface};
+    use crate::commands::explain::evidence::{Core, Evidence, Interface, Listener};
     use crate::host::{Losses, Reading};
 
     fn lost(reading: &Reading) -> Evidence {
@@ -98,6 +100,14 @@ mod tests {
         let evidence = Evidence { losses: Losses::of(&reading).lost, ..losing() };
         assert_eq!(testing::told(&evidence).1, 1000);
         assert!(diagnose(&evidence).iter().any(|finding| (finding.case, finding.lost) == ("unexplained", 4)));
+    }
+
+    #[test]
+    fn what_a_filter_has_denied_is_no_loss() {
+        let mut reading = Reading::default();
+        reading.udp.in_errors = Some(50);
+        let listener = Listener { denied_in_kernel: 50, ..Listener::default() };
+        assert!(diagnose(&Evidence { listeners: vec![listener], ..lost(&reading) }).is_empty());
     }
 
     #[test]

@@ -32,6 +32,8 @@ fn listener(before: &ListenerSnapshot, now: &ListenerSnapshot, config: Option<&C
         cure: counter.cure,
         count: now.saturating_sub(before),
     });
+    let denied = |listener: &ListenerSnapshot| listener.lanes.iter().filter_map(|lane| lane.denied_in_kernel).sum();
+    let (denied_before, denied_now): (u64, u64) = (denied(before), denied(now));
     let lanes = now.lanes.iter().map(|lane| of_lane(lane, &before.lanes)).collect();
     let sinks = now.sinks.iter().map(|sink| of_sink(sink, &before.sinks, config)).collect();
     let written = config.and_then(|config| config.listeners.iter().find(|listener| listener.name == now.name));
@@ -46,6 +48,7 @@ fn listener(before: &ListenerSnapshot, now: &ListenerSnapshot, config: Option<&C
         received: now.counts.received.saturating_sub(before.counts.received),
         bytes: now.counts.bytes.saturating_sub(before.counts.bytes),
         kernel_dropped_unit: now.kernel_dropped_unit.clone(),
+        denied_in_kernel: denied_now.saturating_sub(denied_before),
         dropped: dropped.collect(),
         lanes,
         sinks,

@@ -116,6 +116,7 @@ pub fn watch(target: &Target<'_>) -> Result<Watched, Failure> {
     evidence.stack = host::stack(&counted);
     evidence.settings = host::settings(&counted, &looks, proc_root);
     evidence.ports = sockets::ports(&counted, &looks, (&before.owners, &after.owners), seconds);
+    sockets::take_off_denied(&mut evidence.ports, &evidence.listeners);
     unseen.extend(sockets::unnamed(&evidence.ports));
     let (reasons, nameless) = names.close();
     evidence.reasons = reasons;

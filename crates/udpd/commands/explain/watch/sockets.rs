@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::looks::Looks;
 use super::threads::Process;
-use crate::commands::explain::evidence::{Port, Reader, Socket};
+use crate::commands::explain::evidence::{Listener, Port, Reader, Socket};
 use crate::host::Reading;
 use crate::host::tables::Udp;
 use crate::os::holder;
@@ -89,6 +89,24 @@ fn damaged(counted: &Reading) -> u64 {
     drops.saturating_sub(full).min(both(|udp| udp.in_csum_errors))
 }
 
+/// Takes off what filters have denied for the listeners of a running daemon: the kernel counts it at their sockets as
+/// if their buffers had been full. It does not say at which, so it is taken off those that dropped the most.
+pub fn take_off_denied(ports: &mut [Port], listeners: &[Listener]) {
+    for listener in listeners {
+        let own = ports.iter_mut().filter(|port| listener.ports.contains(&port.port));
+        let mut sockets: Vec<&mut Socket> = own.flat_map(|port| &mut port.sockets).collect();
+        sockets.sort_by_key(|socket| std::cmp::Reverse(socket.dropped));
+        let mut denied = listener.denied_in_kernel;
+        for socket in sockets {
+            let taken = denied.min(socket.dropped);
+            socket.dropped -= taken;
+            socket.dropped_at_once = socket.dropped_at_once.min(socket.dropped);
+            denied -= taken;
+        }
+    }
+    ports.sort_by_key(|port| std::cmp::Reverse(port.dropped()));
+}
+
 /// What cannot be said of ports that lost something because nobody tells who reads them.
 pub fn unnamed(ports: &[Port]) -> Vec<String> {
     let unnamed = ports.iter().filter(|port| port.dropped() > 0 && port.reader.is_none());
@@ -121,6 +139,19 @@ mod tests {
     fn dropped(counted: &Reading) -> u64 {
         let nobody = Owners::default();
         ports(counted, &Looks::default(), (&nobody, &nobody), 1.0)[0].dropped()
+    }
+
+    #[test]
+    fn what_was_denied_for_a_listener_is_no_loss_of_its_port() {
+        let nobody = Owners::default();
+        let mut ports = ports(&counted(130, 130, 0), &Looks::default(), (&nobody, &nobody), 1.0);
+        let mut listener = Listener { ports: vec![514], denied_in_kernel: 100, ..Listener::default() };
+        take_off_denied(&mut ports, std::slice::from_ref(&listener));
+        assert_eq!(ports[0].dropped(), 30);
+        // The ledger was read a moment after the counters of the host.
+        listener.denied_in_kernel = 31;
+        take_off_denied(&mut ports, &[listener]);
+        assert_eq!(ports[0].dropped(), 0);
     }
 
     #[test]

@@ -1,0 +1,211 @@
+//! Refusing sources in the kernel: an eBPF socket filter that looks a datagram's source up in a table, before it takes
+//! room in the receive buffer or wakes anybody, and counts exactly what it refuses.
+//!
+//! The kernel counts what any filter refuses as a drop of the socket, as if the receive buffer had been full. So the
+//! filter counts too, and first: drops less [`Socket::refused`] are the others. See `source_program` for what it does.
+//!
+//! Arrays and programs take a right, `CAP_BPF`, and what is done with them takes none: tables are written and counters
+//! read as memory. So a process without the right may have another one make them, a [`Loader`].
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use super::by_core::{CoreCounter, PROGRAM_TYPE_SOCKET_FILTER};
+use super::calls::{self, Map, Program, Shape};
+use super::source_program::{Maps, SourceShape, V4_NUMBERS, V6_NUMBERS, assemble};
+use crate::mapped::Mapped;
+use crate::refused::{NUMBERS, RefusedCounter};
+use crate::socket::Socket;
+use crate::sys;
+
+/// `BPF_MAP_TYPE_ARRAY`
+const ARRAY: u32 = 2;
+/// `BPF_F_MMAPABLE`
+const MAPPABLE: u32 = 1 << 10;
+
+/// The most turns of a family: 32 MiB of the kernel's memory for IPv4, 64 MiB for IPv6.
+pub const TURNS_MAX: usize = 4 << 20;
+
+/// Which sources are kept: the answer for the lowest address, and the addresses at which it turns over, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceRanges<'a> {
+    /// Whether 0.0.0.0 is kept.
+    pub v4_first: bool,
+    /// Where the answer turns over for IPv4, also in IPv6 clothes.
+    pub v4_turns: &'a [u32],
+    /// Whether `::` is kept.
+    pub v6_first: bool,
+    /// Where the answer turns over for IPv6.
+    pub v6_turns: &'a [u128],
+}
+
+impl SourceRanges<'_> {
+    /// Whether there is nothing to refuse. Then there is no filter to be made.
+    pub fn keep_everything(&self) -> bool {
+        self.v4_first && self.v4_turns.is_empty() && self.v6_first && self.v6_turns.is_empty()
+    }
+
+    /// What a table of them takes of the kernel's memory.
+    pub fn table_bytes(&self) -> usize {
+        (self.v4_turns.len() * V4_NUMBERS + self.v6_turns.len() * V6_NUMBERS) * size_of::<u64>()
+    }
+}
+
+/// Makes what takes a right, in this process or another one.
+pub trait Loader {
+    /// Makes what [`make_array`] makes.
+    ///
+    /// # Errors
+    /// Of the kernel; `EPERM` without the right.
+    fn make_array(&self, numbers: u32, entries: u32) -> io::Result<OwnedFd>;
+
+    /// Loads what [`load_program`] loads.
+    ///
+    /// # Errors
+    /// As above, and what the verifier says.
+    fn load_program(&self, shape: &SourceShape, maps: &[BorrowedFd<'_>]) -> io::Result<OwnedFd>;
+}
+
+/// With the rights of this process.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnRights;
+
+impl Loader for OwnRights {
+    fn make_array(&self, numbers: u32, entries: u32) -> io::Result<OwnedFd> {
+        make_array(numbers, entries)
+    }
+
+    fn load_program(&self, shape: &SourceShape, maps: &[BorrowedFd<'_>]) -> io::Result<OwnedFd> {
+        load_program(shape, maps)
+    }
+}
+
+/// Makes an array of `entries` values with so many numbers each, all of them 0. It takes `CAP_BPF`, or
+/// `kernel.unprivileged_bpf_disabled = 0`, and Linux 5.5.
+pub fn make_array(numbers: u32, entries: u32) -> io::Result<OwnedFd> {
+    let value_bytes = numbers.saturating_mul(size_of::<u64>() as u32);
+    let name = calls::name("mmsg_sources");
+    Map::create(&Shape { kind: ARRAY, key_bytes: 4, value_bytes, entries, flags: MAPPABLE, name }).map(Map::into_fd)
+}
+
+/// Loads the program of this shape. Its maps are the counter, the tables of IPv4 and IPv6 that have turns, and where it
+/// counts arrivals. It takes the same right, and Linux 5.12.
+pub fn load_program(shape: &SourceShape, maps: &[BorrowedFd<'_>]) -> io::Result<OwnedFd> {
+    let turns = [shape.v4_turns, shape.v6_turns];
+    if maps.len() != shape.maps() || turns.iter().any(|turns| *turns as usize > TURNS_MAX) {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    let mut maps = maps.iter().copied();
+    let mut next = |is_there: bool| if is_there { maps.next() } else { None };
+    let refused = next(true).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let (v4, v6) = (next(shape.v4_turns > 0), next(shape.v6_turns > 0));
+    let arrivals = shape.queues.and_then(|queues| Some((next(true)?, queues)));
+    let instructions = assemble(shape, &Maps { refused, v4, v6, arrivals });
+    // The helpers it calls ask for no particular licence.
+    let license = c"MIT";
+    let (kind, name) = (PROGRAM_TYPE_SOCKET_FILTER, calls::name("mmsg_sources"));
+    Program { kind, name, license, instructions: &instructions, attach_kind: 0 }.load()
+}
+
+/// The sources of a listener in the kernel, which the filters of several sockets share.
+#[derive(Debug)]
+pub struct SourceTable {
+    shape: SourceShape,
+    v4: Option<OwnedFd>,
+    v6: Option<OwnedFd>,
+}
+
+impl SourceTable {
+    /// Writes them down. They are never changed: for others there is another table, and other filters.
+    ///
+    /// # Errors
+    /// More than [`TURNS_MAX`] (`E2BIG`), or of the kernel.
+    pub fn new(ranges: &SourceRanges<'_>, loader: &dyn Loader) -> io::Result<Self> {
+        let &SourceRanges { v4_first, v4_turns, v6_first, v6_turns } = ranges;
+        let count = |turns: usize| match u32::try_from(turns) {
+            Ok(count) if turns <= TURNS_MAX => Ok(count),
+            _ => Err(io::Error::from_raw_os_error(libc::E2BIG)),
+        };
+        let (v4_count, v6_count) = (count(v4_turns.len())?, count(v6_turns.len())?);
+        let shape = SourceShape { v4_first, v4_turns: v4_count, v6_first, v6_turns: v6_count, queues: None };
+        let v4 = table(loader, V4_NUMBERS, v4_turns.len(), v4_turns.iter().map(|turn| u64::from(*turn)))?;
+        let v6 = table(loader, V6_NUMBERS, v6_turns.len(), v6_turns.iter().flat_map(|turn| halves(*turn)))?;
+        Ok(Self { shape, v4, v6 })
+    }
+
+    /// Makes the filter of a socket, which is not attached yet. It also counts for `arrivals`, whose own filter it is
+    /// to take the place of.
+    ///
+    /// # Errors
+    /// Of the kernel, and what its verifier says.
+    pub fn filter(
+        &self,
+        socket: &Socket,
+        arrivals: Option<&CoreCounter>,
+        loader: &dyn Loader,
+    ) -> io::Result<SourceFilter> {
+        let counter = socket.refused_counter(|| RefusedCounter::new(loader.make_array(NUMBERS as u32, 1)?))?.array();
+        let tables = self.v4.iter().chain(&self.v6).map(AsFd::as_fd);
+        let arrivals = arrivals.map(CoreCounter::places);
+        let shape = SourceShape { queues: arrivals.map(|(_, queues)| queues), ..self.shape };
+        let arrivals = arrivals.map(|(map, _)| map);
+        let maps: Vec<BorrowedFd<'_>> = std::iter::once(counter).chain(tables).chain(arrivals).collect();
+        loader.load_program(&shape, &maps).map(|program| SourceFilter { program })
+    }
+}
+
+/// A filter that refuses sources.
+#[derive(Debug)]
+pub struct SourceFilter {
+    program: OwnedFd,
+}
+
+impl SourceFilter {
+    /// Attaches it to the socket that it was made for, in the place of any other filter, in one step. The socket keeps
+    /// it, and so does whoever has the socket next; [`Socket::accept_arrivals`] takes it away.
+    ///
+    /// From then on the kernel verifies the checksum of each datagram before it is queued and not while it is copied
+    /// out, where the device has not done so.
+    ///
+    /// # Errors
+    /// `ENOMEM`: it is larger than `net.core.optmem_max` allows.
+    pub fn attach(&self, socket: &Socket) -> io::Result<()> {
+        let attach =
+            || sys::set_option_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_BPF, self.program.as_raw_fd());
+        attach().or_else(|error| match error.raw_os_error() {
+            // The one before counts until it is gone, and there may not be room for both.
+            Some(libc::ENOMEM) => socket.accept_arrivals().and_then(|()| attach()),
+            _ => Err(error),
+        })
+    }
+
+    #[cfg(test)]
+    pub(super) fn program(&self) -> BorrowedFd<'_> {
+        self.program.as_fd()
+    }
+}
+
+/// An array with a value for each turn; none where there are none.
+fn table(
+    loader: &dyn Loader,
+    numbers: usize,
+    turns: usize,
+    values: impl Iterator<Item = u64>,
+) -> io::Result<Option<OwnedFd>> {
+    if turns == 0 {
+        return Ok(None);
+    }
+    let array = loader.make_array(numbers as u32, turns as u32)?;
+    // Not mapped any longer than it is written.
+    Mapped::new(array.as_fd(), numbers * turns)?.fill(values);
+    Ok(Some(array))
+}
+
+/// A turn of IPv6 as the program reads it, the upper half first.
+fn halves(turn: u128) -> [u64; V6_NUMBERS] {
+    [(turn >> 64) as u64, turn as u64]
+}
+
+#[cfg(test)]
+#[path = "sources_tests.rs"]
+mod tests;
