@@ -12,10 +12,8 @@ use std::time::Duration;
 
 use common::{DEADLINE, batch, bound, receive_count};
 use mmsg::fault::{Call, inject, inject_partial_send};
-use mmsg::{
-    Backing, BatchShape, Control, CoreCounter, Family, Group, GroupSpread, OwnRights, RecvBatch, SendBatch, Socket,
-    SourceRanges, SourceTable, Wait,
-};
+use mmsg::{Backing, BatchShape, Control, CoreCounter, Family, Group, GroupSpread, RecvBatch, SendBatch, Socket, Wait};
+use mmsg::{OwnRights, SourceRanges, SourceTable};
 
 /// Faults reach every thread, so the tests take turns.
 fn turn() -> MutexGuard<'static, ()> {
