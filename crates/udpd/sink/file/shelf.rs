@@ -213,8 +213,7 @@ impl Shelf {
     /// The compressed form of a file, with this number, is about to get its name.
     pub(super) fn list_compressed(&mut self, plain: &Path, method: Method, inode: u64) -> io::Result<()> {
         let Some(index) = &mut self.index else { return Err(io::Error::other("there is no list of finished files")) };
-        index.add_compressed(plain, method, inode)?;
-        index.sync()
+        index.add_compressed(plain, method, inode)
     }
 }
 

@@ -58,7 +58,10 @@ pub(super) fn pack(job: &Job, is_wanted: &dyn Fn() -> bool) -> Result<Made, Refu
         if done >= step {
             step = done + STEP_BYTES;
             leave_room(&temporary.file)?;
-            let_go(&plain, &temporary.file)?;
+            if done > 0 {
+                temporary.file.sync_data()?;
+                let_go(&plain, &temporary.file);
+            }
         }
         let count = match plain.read(&mut chunk) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -80,7 +83,7 @@ pub(super) fn pack(job: &Job, is_wanted: &dyn Fn() -> bool) -> Result<Made, Refu
     // Whoever goes by the age of files finds the same.
     temporary.file.set_times(FileTimes::new().set_modified(before.changed).set_accessed(before.changed))?;
     temporary.file.sync_all()?;
-    let_go(&plain, &temporary.file)?;
+    let_go(&plain, &temporary.file);
     if Seen::of(&plain)? != before {
         return Err(Refusal::Changed);
     }
@@ -124,11 +127,9 @@ fn leave_room(file: &File) -> io::Result<()> {
     Ok(())
 }
 
-fn let_go(plain: &File, packed: &File) -> io::Result<()> {
-    packed.sync_data()?;
+fn let_go(plain: &File, packed: &File) {
     for file in [plain, packed] {
         // Advice: where it is not taken nothing is wrong.
         let _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
     }
-    Ok(())
 }

@@ -45,6 +45,11 @@ impl Pile {
         self.may_have = true;
     }
 
+    /// What had kept one of these from being compressed may be over.
+    pub(in crate::sink::file) fn forgive(&mut self, is_one: impl Fn(&Path) -> bool) {
+        self.paused_files.retain(|path, _| !is_one(path));
+    }
+
     /// Whether it is time to look for one.
     pub(in crate::sink::file) fn wants(&mut self, now: Instant) -> bool {
         let is_over = self.paused.take_if(|until| *until <= now).is_some();

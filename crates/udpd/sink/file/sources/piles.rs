@@ -65,6 +65,8 @@ impl SourcePiles {
 
     /// A source has finished a file.
     pub(super) fn add(&mut self, name: Name) {
+        // Before that the consumer may have had it open.
+        self.pile.forgive(|path| name.before_finishing(path).is_some());
         match self.names.len() < CLEARINGS_MAX {
             true => self.names.push_back(name),
             false => self.walks_from = self.walks_from.or(Some(0)),
@@ -108,6 +110,8 @@ impl SourcePiles {
                 let path = file.path.clone();
                 match shelf.with_free_name(file, self.pile.recipe.method, seconds) {
                     Ok(file) => {
+                        // It stays the first, and may have more.
+                        self.unseen += 1;
                         self.pile.note_asked();
                         return Some(file);
                     }
