@@ -113,7 +113,7 @@ counters! {
             unit = "bytes", metric = "udpd_sink_compressed_from_bytes_total";
         compressed_to_bytes: "Bytes of those files as they are compressed.",
             unit = "bytes", metric = "udpd_sink_compressed_to_bytes_total";
-        uncompressed: "Finished files that wait to be compressed; with `{source}` in `path` the sources that have some.",
+        uncompressed: "Finished files that wait to be compressed; with `{source}` in `path` sources with such files.",
             metric = "udpd_sink_uncompressed_files";
         compress_failures: "Files that udpd could not compress and left as they were, each time.",
             metric = "udpd_sink_compress_failures_total";

@@ -20,6 +20,7 @@ const GAUGES: [&str; 17] = [
     "udpd_queue_depth",
     "udpd_queue_capacity",
     "udpd_sink_sources",
+    "udpd_sink_uncompressed_files",
     "udpd_sink_unsynced_bytes",
     "udpd_upstream_missing",
     "udpd_before_lost_datagrams_at_most",

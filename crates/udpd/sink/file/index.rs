@@ -3,15 +3,15 @@
 //! A directory does not say it. A time of change is whatever the last copy, the last `touch` or a wrong clock left; a
 //! date in a name is what the clock said then; and a name that looks like ours may be another sink's log or somebody's
 //! own file. So a sink with `keep` or `compress` has a small file of its own beside its files, `.NAME.udpd-index`, with
-//! a line for each file: its inode number and its name. The lines stand in the order in which the files were finished, and nothing
-//! is ever removed that has no line there, whose name is not one that this sink gives, or whose inode number is
-//! another.
+//! a line for each file: its inode number and its name. The lines stand in the order in which the files were finished,
+//! and nothing is ever removed that has no line there, whose name is not one that this sink gives, or whose inode
+//! number is another.
 //!
 //! A line is written before a file gets its name: a crash in between leaves a line without a file, which is dropped,
-//! and never a file without a line. The compressed form of a file has a line of its own, and the place of the file in the
-//! order: one or both may be there. A crash in the middle of a line costs that line. Who removes the index keeps the
-//! files that it listed: they are counted in one warning and left alone. Lines of files that are gone are dropped, so
-//! it is as long as what is kept.
+//! and never a file without a line. The compressed form of a file has a line of its own, and the place of the file in
+//! the order: one or both may be there. A crash in the middle of a line costs that line. Who removes the index keeps
+//! the files that it listed: they are counted in one warning and left alone. Lines of files that are gone are dropped,
+//! so it is as long as what is kept.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};

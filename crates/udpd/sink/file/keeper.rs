@@ -249,7 +249,9 @@ impl Work {
     fn serve_sources(&mut self) {
         for tenant in &mut self.annexes {
             // And with it what its consumer waits for.
-            tenant.take_if(|tenant| !tenant.annex.serve(tenant.piles.as_mut()));
+            tenant.take_if(|AnnexTenant { annex, piles, .. }| {
+                !annex.serve(&mut |name| piles.iter_mut().for_each(|piles| piles.add(name.clone())))
+            });
         }
     }
 

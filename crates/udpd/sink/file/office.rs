@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use super::compress::Report;
+use super::compress::{Asker, Report};
 use super::desk::Order;
 use super::lookout::Bell;
 
@@ -26,9 +26,11 @@ impl Office {
     pub(super) fn ring(&self) {
         self.bell.ring();
     }
+}
 
-    /// What became of a file that was to be compressed. Where the keeper has ended it is let go of.
-    pub(super) fn report(&self, report: Report) {
+impl Asker for Office {
+    /// Where the keeper has ended the report is let go of.
+    fn report(&self, report: Report) {
         let _ = self.reports.send(report);
         self.bell.ring();
     }

@@ -68,8 +68,8 @@ impl Compressor {
         Ok(own)
     }
 
-    /// Waits until the thread has ended, whose sinks have, and until whatever it had begun is removed again. A disk that
-    /// takes longer leaves that to the next start.
+    /// Waits until the thread has ended, whose sinks have, and until whatever it had begun is removed again. A disk
+    /// that takes longer leaves that to the next start.
     pub fn await_end(&self, limit: Duration) {
         let ended = self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|running| running.ended.clone());
         if let Some(ended) = ended {
@@ -96,10 +96,10 @@ fn work(jobs: &Receiver<Job>) {
     while let Ok(job) = crew::at_rest(|| jobs.recv()) {
         // Whatever else runs comes first, so it may take any time without being stuck.
         crew::at_rest(|| {
-            let is_wanted = || job.office.strong_count() > 0;
+            let is_wanted = || job.asker.strong_count() > 0;
             let outcome = pack(&job, &is_wanted);
-            if let Some(office) = job.office.upgrade() {
-                office.report(Report { file: job.file, whose: job.whose, outcome });
+            if let Some(asker) = job.asker.upgrade() {
+                asker.report(Report { file: job.file, whose: job.whose, outcome });
             }
         });
     }

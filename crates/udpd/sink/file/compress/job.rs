@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::SystemTime;
 use std::{fmt, io};
 
-use super::super::office::Office;
 use super::super::shelf::Candidate;
 use super::temporary::Temporary;
 use crate::codec::Recipe;
@@ -21,7 +20,12 @@ pub(in crate::sink::file) struct Job {
     /// Held by whoever begins to write the file again, where that is not the keeper.
     pub(in crate::sink::file) latch: Option<Arc<Mutex<()>>>,
     /// Whoever asks. When that is gone nobody is left who could give the result its name.
-    pub(in crate::sink::file) office: Weak<Office>,
+    pub(in crate::sink::file) asker: Weak<dyn Asker>,
+}
+
+/// Hears what became of a job.
+pub(in crate::sink::file) trait Asker: Send + Sync {
+    fn report(&self, report: Report);
 }
 
 /// Which of the keeper's files it is.

@@ -19,6 +19,6 @@ mod temporary;
 pub use compressor::Compressor;
 pub(super) use compressor::Jobs;
 pub(super) use exchange::{Exchanged, exchange, list, remove_plain, take_place};
-pub(super) use job::{Job, Refusal, Report, Whose};
+pub(super) use job::{Asker, Job, Refusal, Report, Whose};
 pub(super) use pile::Pile;
 pub(super) use temporary::{is_temporary_of, remove_left};

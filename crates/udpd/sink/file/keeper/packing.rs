@@ -14,8 +14,8 @@ impl Work {
         let now = Instant::now();
         for index in 0..self.rooms.len() {
             let Some((file, recipe, boundary)) = self.room(index).and_then(|room| room.offer(now)) else { continue };
-            let (whose, office) = (Whose::Room(index), self.office.clone());
-            jobs.bring(Job { file, recipe, boundary, whose, latch: None, office });
+            let (whose, asker) = (Whose::Room(index), self.office.clone());
+            jobs.bring(Job { file, recipe, boundary, whose, latch: None, asker });
         }
         if self.is_in_force.load(Ordering::Acquire) {
             self.offer_of_sources(&jobs, now);
@@ -28,8 +28,8 @@ impl Work {
             let Some(piles) = &mut tenant.piles else { continue };
             let Some(file) = piles.offer(&tenant.annex, now) else { continue };
             let (recipe, boundary) = (piles.recipe(), piles.boundary());
-            let (whose, office, latch) = (Whose::Annex(index), self.office.clone(), Some(tenant.annex.latch()));
-            jobs.bring(Job { file, recipe, boundary, whose, latch, office });
+            let (whose, asker, latch) = (Whose::Annex(index), self.office.clone(), Some(tenant.annex.latch()));
+            jobs.bring(Job { file, recipe, boundary, whose, latch, asker });
         }
     }
 

@@ -20,7 +20,6 @@ use super::super::name::Name;
 use super::super::office::{Office, Reopened};
 use super::super::settings::Keep;
 use super::super::shelf::Shelf;
-use super::piles::SourcePiles;
 use crate::codec::Recipe;
 use crate::handover::Caller;
 use crate::ledger::FileLedger;
@@ -38,8 +37,8 @@ pub(in crate::sink::file) struct Annex {
     keep: Keep,
     recipe: Option<Recipe>,
     pub(super) ledger: Arc<FileLedger>,
-    /// Held by the consumer while it opens or finishes a file, and by the keeper while it removes one that is compressed
-    /// or changes its list.
+    /// Held by the consumer while it opens or finishes a file, and by the keeper while it removes one that is
+    /// compressed or changes its list.
     latch: Arc<Mutex<()>>,
     /// How many bytes were written when it was asked for.
     sync: Mutex<Option<u64>>,
@@ -88,8 +87,9 @@ impl Annex {
         })
     }
 
-    /// Does what was asked for, on the keeper's thread; false when that was the last of it.
-    pub(in crate::sink::file) fn serve(&self, mut piles: Option<&mut SourcePiles>) -> bool {
+    /// Does what was asked for, on the keeper's thread; false when that was the last of it. `finished` hears which
+    /// sources have finished a file.
+    pub(in crate::sink::file) fn serve(&self, finished: &mut dyn FnMut(&Name)) -> bool {
         // Read before what was asked for before it.
         let is_closing = self.is_closing.load(Ordering::Acquire);
         let written = self.sync.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -99,7 +99,7 @@ impl Annex {
         }
         while let Ok(name) = self.clearings.1.try_recv() {
             self.shelf(&name).clear(&[]).iter().for_each(|_| self.ledger.note_removed());
-            piles.iter_mut().for_each(|piles| piles.add(name.clone()));
+            finished(&name);
         }
         !is_closing
     }

@@ -64,7 +64,7 @@ impl SourcePiles {
     }
 
     /// A source has finished a file.
-    pub(super) fn add(&mut self, name: Name) {
+    pub(in crate::sink::file) fn add(&mut self, name: Name) {
         // Before that the consumer may have had it open.
         self.pile.forgive(|path| name.before_finishing(path).is_some());
         match self.names.len() < CLEARINGS_MAX {
