@@ -38,7 +38,9 @@ impl Work {
         while let Ok(report) = self.reports.try_recv() {
             match report.whose {
                 Whose::Room(index) => {
-                    self.room(index).map(|room| room.take_report(report));
+                    if let Some(room) = self.room(index) {
+                        room.take_report(report);
+                    }
                 }
                 Whose::Annex(index) => self.take_report_of_source(index, report),
             }
