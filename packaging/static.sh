@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds udpd as one file that needs no library, and prints its path: packaging/static.sh. UDPD_STATIC_PROFILE=dev
-# builds the quick way, for tests. Without the feature `kafka`, whose library is C and C++.
+# builds the quick way, for tests. Without the features `kafka` and `zstd`, whose libraries are C and take a compiler
+# for musl.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -4,14 +4,15 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use udpd::codec::unpacked;
 
 use crate::util::daemon::{Daemon, Ended, free_address, udpd};
 use crate::util::examples::example;
@@ -78,10 +79,12 @@ fn rsyslog(folder: &Path, to: SocketAddr, tag: &str) -> Option<Child> {
 }
 
 #[test]
-fn syslog_of_logger_and_of_rsyslog_is_archived_line_by_line() {
+fn syslog_of_logger_and_of_rsyslog_is_archived_by_host_and_compressed() {
     let address = free_address();
     let everywhere = format!("\"[::]:{}\"", address.port());
-    let daemon = Daemon::with_config(&example("syslog.toml", &[("\"[::]:514\"", &everywhere)]));
+    // The day of this test has a second.
+    let changes = [("\"[::]:514\"", everywhere.as_str()), ("%Y-%m-%d.log", "%Y-%m-%d-%H%M%S.log")];
+    let daemon = Daemon::with_config(&example("syslog.toml", &changes));
     let lines = |from: &str| (0..100).map(|number| format!("{from} says {number}\n")).collect::<String>();
     let file = |name: &str| {
         let path = daemon.directory().join(name);
@@ -106,11 +109,21 @@ fn syslog_of_logger_and_of_rsyslog_is_archived_line_by_line() {
     } else {
         skipped("no rsyslogd to send syslog on");
     }
-    daemon.stats_when("all has come", |stats| received(stats) >= expected);
+    daemon.stats_when("all is in files that are compressed", |stats| {
+        let files = &stats["listeners"][0]["sinks"][0]["files"];
+        let are_all_written = count(&stats["listeners"][0]["sinks"][0], "delivered") >= expected;
+        are_all_written && count(files, "compressed_from_bytes") == count(files, "written_bytes")
+    });
     let ended = daemon.terminate();
     assert_closed(&ended.ledger, expected);
-    let archive: String =
-        files_of(&ended, "syslog-").iter().map(|path| fs::read_to_string(path).expect("an archive")).collect();
+    let of_host = fs::read_dir(ended.directory.path().join("syslog/127.0.0.1")).expect("a folder for each host");
+    let paths: Vec<_> = of_host.flatten().map(|entry| entry.path()).collect();
+    let is_packed = |path: &&PathBuf| path.extension().is_some_and(|extension| extension == "gz");
+    let mut archive = String::new();
+    for path in paths.iter().filter(is_packed) {
+        let file = fs::File::open(path).expect("an archive");
+        unpacked(file).and_then(|mut file| file.read_to_string(&mut archive)).expect("a whole one");
+    }
     assert_eq!(archive.lines().count() as u64, expected);
     for from in ["logger", "rsyslog"].iter().take(expected as usize / 100) {
         for number in 0..100 {

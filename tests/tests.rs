@@ -19,6 +19,7 @@ mod load;
 mod config;
 // What was sent arrives.
 mod command_line;
+mod compression;
 mod delivery;
 mod examples;
 mod files;

@@ -42,6 +42,7 @@ pub mod host;
 pub mod sandbox;
 
 pub mod capture;
+pub mod codec;
 pub mod os;
 pub mod text;
 

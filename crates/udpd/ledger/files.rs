@@ -76,6 +76,23 @@ impl FileLedger {
         self.counts.removed.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// So many finished files wait to be compressed.
+    pub fn note_uncompressed(&self, files: u64) {
+        self.counts.uncompressed.store(files, Ordering::Relaxed);
+    }
+
+    /// A finished file was compressed.
+    pub fn note_compressed(&self, from_bytes: u64, to_bytes: u64) {
+        self.counts.compressed_from_bytes.fetch_add(from_bytes, Ordering::Relaxed);
+        self.counts.compressed_to_bytes.fetch_add(to_bytes, Ordering::Relaxed);
+        self.counts.compressed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A finished file could not be compressed.
+    pub fn note_compress_failure(&self) {
+        self.counts.compress_failures.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// The sum over the files of a sink. What is synced is as old as the oldest of them.
     pub fn sum<'l>(ledgers: impl Iterator<Item = &'l FileLedger>) -> FilesSnapshot {
         let mut sum = FilesSnapshot::default();

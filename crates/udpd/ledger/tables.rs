@@ -114,6 +114,16 @@ counters! {
         finished: "Files that udpd finished because they were full or their time was over.",
             metric = "udpd_sink_finished_files_total";
         removed: "Finished files that udpd removed to keep what `keep` says.", metric = "udpd_sink_removed_files_total";
+        compressed: "Finished files that udpd compressed (`compress`).",
+            metric = "udpd_sink_compressed_files_total";
+        compressed_from_bytes: "Bytes of those files as they were written.",
+            unit = "bytes", metric = "udpd_sink_compressed_from_bytes_total";
+        compressed_to_bytes: "Bytes of those files as they are compressed.",
+            unit = "bytes", metric = "udpd_sink_compressed_to_bytes_total";
+        uncompressed: "Finished files that wait to be compressed; with `{source}` in `path` sources with such files.",
+            metric = "udpd_sink_uncompressed_files";
+        compress_failures: "Files that udpd could not compress and left as they were, each time.",
+            metric = "udpd_sink_compress_failures_total";
         sources: "Sources that have a file of their own (`{source}` in `path`).",
             unit = "sources", metric = "udpd_sink_sources";
         overflow: "Datagrams in an overflow file, because `sources_max` sources had files of their own already.",

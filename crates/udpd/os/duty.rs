@@ -31,6 +31,8 @@ pub enum Duty {
     Resolver,
     /// Begins, finishes and removes files.
     Keeper,
+    /// Compresses finished files.
+    Compressor,
     /// Answers on the control socket, or for metrics.
     Window,
     /// Writes the log.
@@ -66,6 +68,7 @@ impl Duty {
         Self::BrokerClient,
         Self::Resolver,
         Self::Keeper,
+        Self::Compressor,
         Self::Window,
         Self::Log,
         Self::Signals,
@@ -93,6 +96,7 @@ impl fmt::Display for Duty {
             Self::BrokerClient => "consumer (kafka)",
             Self::Resolver => "lookup of names",
             Self::Keeper => "keeper of files",
+            Self::Compressor => "compression of files",
             Self::Window => "control socket and metrics",
             Self::Log => "log",
             Self::Signals => "signals",

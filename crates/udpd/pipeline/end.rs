@@ -43,6 +43,7 @@ impl Pipeline {
         let mut others = self.followers.into_iter().map(|follower| follower.thread).chain(consumers);
         let all_ended_well = others.all(has_ended_well) && receivers_ended_well;
         self.before.into_iter().for_each(|ending| ending.close(&self.chronicle));
+        self.files.end_compression();
         // A receiver that nobody could wake may have handed on more after the consumers had ended.
         self.chronicle.final_snapshot(all_ended_well && all_are_woken)
     }

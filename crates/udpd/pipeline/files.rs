@@ -8,22 +8,32 @@ use crossbeam_channel::RecvTimeoutError;
 
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::{self, Crew};
-use crate::sink::file::{FileKeeper, Reopened, Reopener};
+use crate::sink::file::{Compressor, FileKeeper, Reopened, Reopener};
 
 /// How long the old files may take. A disk that takes longer hangs, and so would whoever asked.
 const REOPEN_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long the thread that compresses may take to end. What it leaves then the next start removes.
+const COMPRESSION_LIMIT: Duration = Duration::from_secs(1);
 
 /// The files of all sinks of a pipeline.
 #[derive(Debug, Clone, Default)]
 pub struct Files {
     /// By sink. Shared, because sinks come and go while somebody has this.
     reopeners: Arc<Mutex<Vec<(String, Reopener)>>>,
+    /// Of all sinks, those of before as well.
+    compressor: Compressor,
 }
 
 impl Files {
-    /// Starts the keeper of the files of a sink.
-    pub(super) fn start(&self, sink: &str, keeper: FileKeeper, crew: &Crew) -> Result<(), Failure> {
-        let reopener = keeper.start(crew).map_err(|error| {
+    /// Those of a pipeline that takes the place of one that has `others`.
+    pub(super) fn beside(others: &Self) -> Self {
+        Self { reopeners: Arc::default(), compressor: others.compressor.clone() }
+    }
+
+    /// Starts the keeper of the files of a sink. What compresses them stays on `cores`, if there are any.
+    pub(super) fn start(&self, sink: &str, keeper: FileKeeper, crew: &Crew, cores: &[usize]) -> Result<(), Failure> {
+        let reopener = keeper.start(crew, &self.compressor, cores).map_err(|error| {
             Failure::new(
                 ExitCode::Failure,
                 format!("sink {sink}: cannot start the thread that keeps its files: {error}"),
@@ -43,6 +53,11 @@ impl Files {
     pub(super) fn become_those_of(&self, other: &Self) {
         let files = other.list().clone();
         *self.list() = files;
+    }
+
+    /// The sinks have ended: waits for a moment until what was begun to be compressed is removed again.
+    pub(super) fn end_compression(&self) {
+        self.compressor.await_end(COMPRESSION_LIMIT);
     }
 
     fn list(&self) -> MutexGuard<'_, Vec<(String, Reopener)>> {

@@ -312,7 +312,7 @@ impl Making<'_> {
             threads.iter().map(|thread| ledger_of(thread, config.sinks.len())).collect();
         let stocks = Stocks::make(&plan.pool, crew)?;
         let mut routes: Vec<Vec<Route>> = threads.iter().map(|_| Vec::new()).collect();
-        let files = Files::default();
+        let files = Files::beside(&before.files);
         let (sinks, opened) = self.open_sinks(&threads, &stocks, &mut routes, &files)?;
         let (consumers, mut pinned) = spawn_consumers(opened.pending, crew)?;
         pinned.extend(threads.iter().map(pinned_receiver));

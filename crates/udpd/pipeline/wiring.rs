@@ -187,7 +187,7 @@ impl Wiring<'_> {
             books.destinations.clone_from(&kept.destinations);
         }
         if let Some(keeper) = keeper {
-            files.start(&sink.name, keeper, self.crew)?;
+            files.start(&sink.name, keeper, self.crew, &self.plan.consumer_cores)?;
         }
         Ok(books)
     }

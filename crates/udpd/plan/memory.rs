@@ -31,6 +31,8 @@ pub struct Memory {
     pub upstream_bytes: usize,
     /// What the sinks may take at most.
     pub sink_bytes: usize,
+    /// What the thread that compresses files may take at most.
+    pub compression_bytes: usize,
     /// What all receive buffers together may take when the kernel grants them; it is the kernel's memory.
     pub receive_buffer_bytes: usize,
     #[serde(skip)]
@@ -48,8 +50,9 @@ impl Memory {
     }
 
     pub fn total_bytes(&self) -> usize {
-        let parts = [self.sink_bytes, self.policy_bytes, self.list_bytes, self.upstream_bytes, self.own_bytes()];
-        parts.into_iter().fold(self.pool_bytes(), usize::saturating_add)
+        let of_sinks = [self.sink_bytes, self.compression_bytes];
+        let parts = [self.policy_bytes, self.list_bytes, self.upstream_bytes, self.own_bytes()];
+        of_sinks.into_iter().chain(parts).fold(self.pool_bytes(), usize::saturating_add)
     }
 }
 
@@ -62,6 +65,7 @@ impl fmt::Display for Memory {
         }
         let others = [
             ("up to ", self.sink_bytes, "in sinks"),
+            ("up to ", self.compression_bytes, "for compressing files"),
             ("", self.policy_bytes, "in tables of rate limits"),
             ("", self.list_bytes, "in lists of networks"),
             ("up to ", self.upstream_bytes, "for sequence numbers"),

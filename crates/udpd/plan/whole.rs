@@ -34,6 +34,8 @@ pub struct Plan {
     pub consumer_cores: Vec<usize>,
     /// What all sinks may take for records and messages on their way.
     pub sink_bytes: usize,
+    /// What the thread that compresses their files may take; 0 where there is none.
+    pub compression_bytes: usize,
     /// What the lists of networks take, as they are read.
     pub list_bytes: usize,
     /// True when receivers share cores.
@@ -74,6 +76,7 @@ impl Plan {
             pool,
             consumer_cores,
             sink_bytes,
+            compression_bytes: compression_bytes(config),
             list_bytes: list_bytes(config),
             shared_cores: shared,
             node_of_core,
@@ -103,17 +106,22 @@ impl Plan {
         let sum = |part: fn(&LanePlan) -> usize| self.lanes.iter().map(part).sum();
         // A thread for each listener with a sequence.
         let followers = self.lanes.iter().filter(|lane| lane.number == 0 && lane.upstream_bytes > 0).count();
+        let others = usize::from(self.compression_bytes > 0);
         Memory {
             batches_bytes: self.pool.batches_bytes,
             waiting_bytes: self.pool.blocks_bytes(),
             asked_bytes: self.pool.asked_bytes,
             places_bytes: self.pool.places_bytes(&self.sinks, &self.lanes),
             sink_bytes: self.sink_bytes,
+            compression_bytes: self.compression_bytes,
             policy_bytes: sum(|lane| lane.policy_bytes),
             list_bytes: self.list_bytes,
             upstream_bytes: sum(|lane| lane.upstream_bytes),
             receive_buffer_bytes: sum(|lane| 2 * lane.receive_buffer_bytes),
-            threads: self.lanes.len() + self.sinks.iter().map(|sink| sink.consumers).sum::<usize>() + followers,
+            threads: self.lanes.len()
+                + self.sinks.iter().map(|sink| sink.consumers).sum::<usize>()
+                + followers
+                + others,
         }
     }
 }
@@ -175,6 +183,11 @@ fn lanes_of(
         xdp::past_the_stack(plan, queue, rate, engine.clone())
     }));
     lanes
+}
+
+/// One file is compressed at a time, so the sink that takes most decides.
+fn compression_bytes(config: &Config) -> usize {
+    config.sinks.iter().map(|sink| sink.settings.compression_bytes()).max().unwrap_or(0)
 }
 
 /// The tables of networks, each once.

@@ -119,6 +119,19 @@ const KEEP: &[i64] = &[
     libc::SYS_umask,
 ];
 
+/// Writing a file beside another one, at the lowest priority and on the cores where no receiver is.
+const COMPRESS: &[i64] = &[
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_ftruncate,
+    libc::SYS_fadvise64,
+    libc::SYS_fstatfs,
+    libc::SYS_utimensat,
+    libc::SYS_unlinkat,
+    libc::SYS_setpriority,
+    libc::SYS_sched_setaffinity,
+];
+
 /// Answering clients of sockets that listen, and seeing the end of one that takes over.
 const SERVE: &[i64] = &[
     libc::SYS_pidfd_open,
@@ -227,6 +240,7 @@ mod older {
         &[libc::SYS_open, libc::SYS_stat, libc::SYS_lstat, libc::SYS_access, libc::SYS_readlink, libc::SYS_poll];
     pub(super) const KEEP: &[i64] =
         &[libc::SYS_rename, libc::SYS_unlink, libc::SYS_rmdir, libc::SYS_mkdir, libc::SYS_link];
+    pub(super) const COMPRESS: &[i64] = &[libc::SYS_unlink];
     pub(super) const POLL: &[i64] = &[libc::SYS_poll];
     pub(super) const LIBRARY: &[i64] = &[libc::SYS_poll, libc::SYS_select, libc::SYS_epoll_wait, libc::SYS_pipe];
 }
@@ -234,6 +248,7 @@ mod older {
 mod older {
     pub(super) const LOOK: &[i64] = &[];
     pub(super) const KEEP: &[i64] = &[];
+    pub(super) const COMPRESS: &[i64] = &[];
     pub(super) const POLL: &[i64] = &[];
     pub(super) const LIBRARY: &[i64] = &[];
 }
@@ -253,6 +268,7 @@ fn allowed(duty: Duty) -> Vec<&'static [i64]> {
         Duty::BrokerClient => &[SEND, LOOK, THREADS, LIBRARY, older::LOOK, older::LIBRARY],
         Duty::Resolver => &[SEND, LOOK, LIBRARY, older::LOOK, older::LIBRARY],
         Duty::Keeper => &[LOOK, KEEP, older::LOOK, older::KEEP],
+        Duty::Compressor => &[LOOK, COMPRESS, older::LOOK, older::COMPRESS],
         Duty::Window => &[LOOK, SERVE, THREADS, older::LOOK],
         Duty::Watchdog => &[LOOK, older::LOOK, &[libc::SYS_sendto, libc::SYS_sendmsg]],
         // Whatever it starts goes on into a sandbox of its own, and can have nothing there that is not here.
@@ -262,6 +278,7 @@ fn allowed(duty: Duty) -> Vec<&'static [i64]> {
             SEND,
             LOOK,
             KEEP,
+            COMPRESS,
             SERVE,
             THREADS,
             HOUSEKEEPING,

@@ -88,7 +88,7 @@ impl Reaches {
         match duty {
             Duty::Main => Some(&self.main),
             Duty::Window => Some(&self.windows),
-            Duty::Keeper => Some(&self.keepers),
+            Duty::Keeper | Duty::Compressor => Some(&self.keepers),
             Duty::BrokerClient => Some(&self.broker_clients),
             Duty::Resolver => Some(&self.resolvers),
             Duty::Maker | Duty::BrokerMaker => Some(&self.maker),

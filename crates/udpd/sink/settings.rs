@@ -45,6 +45,11 @@ pub trait SinkSettings: Any + fmt::Debug + Send + Sync {
         0
     }
 
+    /// The memory of the thread that compresses files, which all sinks share; 0 where it compresses none.
+    fn compression_bytes(&self) -> usize {
+        0
+    }
+
     /// How many files of theirs are open at once, those that take the place of others among them.
     fn files_open(&self, _consumers: usize, files: usize) -> usize {
         2 * files

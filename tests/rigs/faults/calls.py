@@ -60,6 +60,10 @@ CALLS = [
     call("fdatasync", "EIO ENOSPC"),
     call("fsync", "EIO"),
     call("sync_file_range", "EIO"),
+    # Of the thread that compresses.
+    call("utimensat", "EIO EPERM"),
+    call("fstatfs", "EIO"),
+    call("setpriority", "EACCES"),
     call("rename", "EIO EROFS"),
     call("renameat", "EIO EROFS"),
     call("renameat2", "EIO EINVAL ENOSPC EACCES"),

@@ -17,6 +17,7 @@ use mmsg::{Family, SendBatch, Socket};
 use serde::Serialize;
 
 use crate::capture::{Capture, Skipped};
+use crate::codec;
 use crate::exit::{ExitCode, Failure};
 use crate::os::console;
 use crate::os::interrupt::stop_on_signal;
@@ -37,7 +38,7 @@ const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// `udpd replay`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Arguments {
-    /// The capture, pcapng or pcap; - is standard input
+    /// The capture, pcapng or pcap, compressed by gzip or zstd or not; - is standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Where to send, whatever the captured destination was; a name is looked up once
@@ -100,8 +101,8 @@ pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure
             true => Box::new(io::stdin().lock()),
             false => Box::new(File::open(&arguments.file).map_err(|error| unreadable(&arguments.file, &error))?),
         };
-        let mut capture = Capture::open(BufReader::with_capacity(1 << 20, reader))
-            .map_err(|error| unreadable(&arguments.file, &error))?;
+        let capture = codec::unpacked(BufReader::with_capacity(1 << 20, reader)).and_then(Capture::open);
+        let mut capture = capture.map_err(|error| unreadable(&arguments.file, &error))?;
         let pace = Pace::new(speed);
         outcome = player.play(&mut capture, pace, arguments, &mut report, &stop);
         skipped += capture.skipped();
@@ -152,6 +153,7 @@ fn unreadable(file: &Path, error: &io::Error) -> Failure {
     let (code, cure) = match error.kind() {
         io::ErrorKind::InvalidData => (ExitCode::Failure, "; `capinfos` or `tshark -r` may show more"),
         io::ErrorKind::PermissionDenied => (ExitCode::Permission, ""),
+        io::ErrorKind::Unsupported => (ExitCode::Failure, ""),
         _ => (ExitCode::Disk, ""),
     };
     Failure::new(code, format!("cannot read the capture {}: {error}{cure}", file.display()))

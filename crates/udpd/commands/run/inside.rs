@@ -206,6 +206,7 @@ pub(in crate::commands) fn duties(config: &Config) -> Vec<Duty> {
         Duty::QueueReceiver => config.listeners.iter().any(Listener::is_past_the_stack),
         Duty::Maker | Duty::BrokerMaker => *duty == duty_of_maker(config),
         Duty::Resolver => config.sinks.iter().any(|sink| sink.settings.needs().names),
+        Duty::Compressor => config.sinks.iter().any(|sink| sink.settings.compression_bytes() > 0),
         Duty::Follower => config.listeners.iter().any(|listener| listener.sequence.is_some()),
         Duty::Keeper => config.sinks.iter().any(|sink| matches!(sink.settings.target(), Target::Files(_))),
         Duty::Writer | Duty::UnixClient | Duty::Relay | Duty::SourceKeepingRelay | Duty::BrokerClient => {

@@ -10,7 +10,7 @@ use crate::ledger::tests::{example, numbered};
 use crate::ledger::{ResidenceTally, SenderSnapshot};
 
 /// What rises and falls; everything else is a counter.
-const GAUGES: [&str; 17] = [
+const GAUGES: [&str; 18] = [
     "udpd_build_info",
     "udpd_uptime_seconds",
     "udpd_ledger_residual_datagrams",
@@ -20,6 +20,7 @@ const GAUGES: [&str; 17] = [
     "udpd_queue_depth",
     "udpd_queue_capacity",
     "udpd_sink_sources",
+    "udpd_sink_uncompressed_files",
     "udpd_sink_unsynced_bytes",
     "udpd_upstream_missing",
     "udpd_before_lost_datagrams_at_most",

@@ -2,15 +2,16 @@
 //!
 //! A directory does not say it. A time of change is whatever the last copy, the last `touch` or a wrong clock left; a
 //! date in a name is what the clock said then; and a name that looks like ours may be another sink's log or somebody's
-//! own file. So a sink with `keep` has a small file of its own beside its files, `.NAME.udpd-index`, with a line for
-//! each file: its inode number and its name. The lines stand in the order in which the files were finished, and nothing
-//! is ever removed that has no line there, whose name is not one that this sink gives, or whose inode number is
-//! another.
+//! own file. So a sink with `keep` or `compress` has a small file of its own beside its files, `.NAME.udpd-index`, with
+//! a line for each file: its inode number and its name. The lines stand in the order in which the files were finished,
+//! and nothing is ever removed that has no line there, whose name is not one that this sink gives, or whose inode
+//! number is another.
 //!
 //! A line is written before a file gets its name: a crash in between leaves a line without a file, which is dropped,
-//! and never a file without a line. A crash in the middle of a line costs that line. Who removes the index keeps the
-//! files that it listed: they are counted in one warning and left alone. Lines of files that are gone are dropped, so
-//! it is as long as what is kept.
+//! and never a file without a line. The compressed form of a file has a line of its own, and the place of the file in
+//! the order: one or both may be there. A crash in the middle of a line costs that line. Who removes the index keeps
+//! the files that it listed: they are counted in one warning and left alone. Lines of files that are gone are dropped,
+//! so it is as long as what is kept.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -21,6 +22,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::OFlag;
 
 use super::name::Name;
+use crate::codec::Method;
 
 /// How it begins, so that nobody's file is ever taken for one.
 const HEADER: &str = "udpd index 1\n";
@@ -37,17 +39,44 @@ const NAME_BYTES_MAX: usize = 255;
 /// A file that was finished here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
-    /// Below the directory of the index.
+    /// Below the directory of the index, without what a compressed form has behind it.
     name: String,
-    inode: u64,
+    /// Its number as it was written.
+    plain: Option<u64>,
+    /// And as it is compressed.
+    compressed: Option<(Method, u64)>,
+    /// An earlier run has listed it.
+    is_from_before: bool,
 }
 
 /// A finished file that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Finished {
+    /// As it was written.
+    pub(super) plain: Option<Form>,
+    /// As it is compressed.
+    pub(super) compressed: Option<Form>,
+    /// An earlier run has finished it, or has left it unfinished.
+    pub(super) is_from_before: bool,
+}
+
+/// A file in one of its forms.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Form {
     pub(super) path: PathBuf,
     pub(super) inode: u64,
     pub(super) bytes: u64,
+}
+
+impl Finished {
+    /// The forms that are there.
+    pub(super) fn forms(&self) -> impl Iterator<Item = &Form> {
+        self.plain.iter().chain(&self.compressed)
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.forms().map(|form| form.bytes).sum()
+    }
 }
 
 /// The finished files of one path.
@@ -78,24 +107,44 @@ impl Index {
             lines += 1;
             if let Some((inode, name)) = line.split_once(' ')
                 && let Ok(inode) = inode.parse()
-                && index.name.is_finished(name)
             {
-                index.enter(Entry { name: name.to_owned(), inode });
+                index.read_line(inode, name);
             }
         }
+        index.entries.iter_mut().for_each(|entry| entry.is_from_before = true);
         index.lines = is_whole.then_some(lines);
         Ok(index)
+    }
+
+    fn read_line(&mut self, inode: u64, name: &str) {
+        if self.name.is_finished(name) {
+            return self.enter(name, inode);
+        }
+        if let Some((method, stem)) = Method::of_name(name).filter(|(_, stem)| self.name.is_finished(stem)) {
+            self.enter_compressed(stem, method, inode);
+        }
     }
 
     /// A file is about to get this name, or has it and goes on; it is the newest.
     pub(super) fn add(&mut self, path: &Path, inode: u64) -> io::Result<()> {
         let Some(name) = self.below(path) else { return Ok(()) };
-        let entry = Entry { name, inode };
-        if self.entries.last() == Some(&entry) {
+        if self.entries.last().is_some_and(|last| last.name == name && last.plain == Some(inode)) {
             return Ok(());
         }
-        let line = format!("{inode} {}\n", entry.name);
-        self.enter(entry);
+        self.enter(&name, inode);
+        self.append(&name, &name, inode)
+    }
+
+    /// The compressed form of the file of this path is about to get its name.
+    pub(super) fn add_compressed(&mut self, plain: &Path, method: Method, inode: u64) -> io::Result<()> {
+        let Some(name) = self.below(plain) else { return Ok(()) };
+        self.enter_compressed(&name, method, inode);
+        self.append(&name, &format!("{name}{}", method.suffix()), inode)
+    }
+
+    /// Adds a line for a form of the file `name`.
+    fn append(&mut self, name: &str, form: &str, inode: u64) -> io::Result<()> {
+        let line = format!("{inode} {form}\n");
         let most = STALE_LINES_MAX.max(self.entries.len());
         if let Some(lines) = self.lines.filter(|lines| lines.saturating_sub(self.entries.len()) <= most) {
             // A part of a line that could not be written whole would tear the next one, too.
@@ -111,29 +160,46 @@ impl Index {
                 Err(error) => return Err(error),
             }
         }
-        self.write_anew()
+        self.write_anew(name)
     }
 
     /// Whether this file, by this name, was finished here.
     pub(super) fn has(&self, path: &Path, inode: u64) -> bool {
         let name = self.below(path);
-        self.entries.iter().any(|entry| entry.inode == inode && Some(&entry.name) == name.as_ref())
+        self.entries.iter().any(|entry| entry.plain == Some(inode) && Some(&entry.name) == name.as_ref())
     }
 
     /// The finished files, the oldest first. Those that are gone, or that are others by now, are forgotten.
     pub(super) fn present(&mut self) -> Vec<Finished> {
+        self.present_but(None)
+    }
+
+    /// The same without asking for the files of one name, which may not have it yet.
+    fn present_but(&mut self, pending: Option<&str>) -> Vec<Finished> {
         let mut found = Vec::with_capacity(self.entries.len());
         let directory = &self.directory;
-        self.entries.retain(|entry| {
-            let path = directory.join(&entry.name);
-            match path.symlink_metadata() {
-                Ok(metadata) if metadata.is_file() && metadata.ino() == entry.inode => {
-                    found.push(Finished { path, inode: entry.inode, bytes: metadata.len() });
-                    true
-                }
-                Err(error) if error.kind() != io::ErrorKind::NotFound => true,
-                _ => false,
+        self.entries.retain_mut(|entry| {
+            if Some(entry.name.as_str()) == pending {
+                return true;
             }
+            let path = directory.join(&entry.name);
+            let (mut plain, mut compressed) = (None, None);
+            if let Some(inode) = entry.plain {
+                plain = look(path.clone(), inode).unwrap_or_else(|()| {
+                    entry.plain = None;
+                    None
+                });
+            }
+            if let Some((method, inode)) = entry.compressed {
+                compressed = look(method.path_of(&path), inode).unwrap_or_else(|()| {
+                    entry.compressed = None;
+                    None
+                });
+            }
+            if plain.is_some() || compressed.is_some() {
+                found.push(Finished { plain, compressed, is_from_before: entry.is_from_before });
+            }
+            entry.plain.is_some() || entry.compressed.is_some()
         });
         found
     }
@@ -156,6 +222,12 @@ impl Index {
         directory.join(file)
     }
 
+    /// The path whose index this would be; none where that cannot be told from its name.
+    pub(super) fn pattern_of(index: &Path) -> Option<String> {
+        let below = index.file_name()?.to_str()?.strip_prefix('.')?.strip_suffix(".udpd-index")?.replace("%-", "/");
+        index.parent()?.join(below).to_str().map(str::to_owned)
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -172,19 +244,40 @@ impl Index {
         path.strip_prefix(&self.directory).ok()?.to_str().map(str::to_owned)
     }
 
-    fn enter(&mut self, entry: Entry) {
-        self.entries.retain(|other| other.name != entry.name);
-        self.entries.push(entry);
+    /// A file as it was written. A compressed one of before may have had the same name, where that comes again.
+    fn enter(&mut self, name: &str, inode: u64) {
+        self.entries.iter_mut().filter(|entry| entry.name == name).for_each(|entry| entry.plain = None);
+        self.entries.retain(|entry| entry.plain.is_some() || entry.compressed.is_some());
+        let (name, plain) = (name.to_owned(), Some(inode));
+        self.entries.push(Entry { name, plain, compressed: None, is_from_before: false });
     }
 
-    /// Beside it first, so that there is a whole one at every moment.
-    fn write_anew(&mut self) -> io::Result<()> {
-        // The newest may not have its name yet.
-        let newest = self.entries.pop();
-        self.present();
-        self.entries.extend(newest);
+    /// The compressed form of a file has the place of that.
+    fn enter_compressed(&mut self, name: &str, method: Method, inode: u64) {
+        let compressed = Some((method, inode));
+        let is_same = |other: &Entry| other.name == name && other.compressed.is_some_and(|(own, _)| own == method);
+        self.entries.iter_mut().filter(|entry| is_same(entry)).for_each(|entry| entry.compressed = None);
+        match self.entries.iter_mut().rfind(|entry| entry.name == name && entry.plain.is_some()) {
+            Some(entry) => entry.compressed = compressed,
+            None => self.entries.push(Entry { name: name.to_owned(), plain: None, compressed, is_from_before: false }),
+        }
+        self.entries.retain(|entry| entry.plain.is_some() || entry.compressed.is_some());
+    }
+
+    /// Beside it first, so that there is a whole one at every moment. The files of the name `pending` may not have it
+    /// yet.
+    fn write_anew(&mut self, pending: &str) -> io::Result<()> {
+        self.present_but(Some(pending));
         let mut text = HEADER.to_owned();
-        self.entries.iter().for_each(|entry| text.push_str(&format!("{} {}\n", entry.inode, entry.name)));
+        let mut lines = 0;
+        for Entry { name, plain, compressed, .. } in &self.entries {
+            let plain = plain.map(|inode| format!("{inode} {name}\n"));
+            let compressed = compressed.map(|(method, inode)| format!("{inode} {name}{}\n", method.suffix()));
+            for line in plain.into_iter().chain(compressed) {
+                text.push_str(&line);
+                lines += 1;
+            }
+        }
         let mut beside = self.path.as_os_str().to_owned();
         beside.push(".new");
         let beside = PathBuf::from(beside);
@@ -203,8 +296,19 @@ impl Index {
             _ => {}
         }
         fs::rename(&beside, &self.path)?;
-        self.lines = Some(self.entries.len());
+        self.lines = Some(lines);
         Ok(())
+    }
+}
+
+/// A file, if it is there and is the one with this number; an error where it is gone or another one.
+fn look(path: PathBuf, inode: u64) -> Result<Option<Form>, ()> {
+    match path.symlink_metadata() {
+        Ok(metadata) if metadata.is_file() && metadata.ino() == inode => {
+            Ok(Some(Form { path, inode, bytes: metadata.len() }))
+        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Ok(None),
+        _ => Err(()),
     }
 }
 
@@ -246,164 +350,5 @@ fn read(path: &Path) -> io::Result<(Vec<u8>, bool)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    struct Subject {
-        directory: tempfile::TempDir,
-        name: Name,
-    }
-
-    impl Subject {
-        fn new(pattern: &str) -> Self {
-            let directory = tempfile::tempdir().expect("a temporary directory");
-            let pattern = directory.path().join(pattern).to_str().expect("UTF-8").to_owned();
-            Self { directory, name: Name::new(pattern, Duration::ZERO) }
-        }
-
-        /// Makes a file and returns what it is called and its number.
-        fn make(&self, name: &str) -> (PathBuf, u64) {
-            let path = self.directory.path().join(name);
-            fs::create_dir_all(path.parent().expect("a parent")).expect("made");
-            fs::write(&path, name).expect("written");
-            let inode = path.metadata().expect("there").ino();
-            (path, inode)
-        }
-
-        fn index(&self) -> Index {
-            Index::open(&self.name).expect("an index, or none")
-        }
-
-        fn add(&self, index: &mut Index, name: &str) {
-            let (path, inode) = self.make(name);
-            index.add(&path, inode).expect("listed");
-        }
-
-        fn names(&self, index: &mut Index) -> Vec<String> {
-            let below =
-                |file: Finished| file.path.strip_prefix(self.directory.path()).expect("below").display().to_string();
-            index.present().into_iter().map(below).collect()
-        }
-
-        fn bytes(&self, index: &Index) -> Vec<u8> {
-            fs::read(index.path()).expect("there is an index")
-        }
-    }
-
-    /// The name of a file that was finished so many seconds after a full minute.
-    fn at(second: usize) -> String {
-        format!("log.20261121T0642{second:02}Z")
-    }
-
-    #[test]
-    fn the_order_is_that_of_the_lines_also_after_a_restart_and_whatever_the_names_say() {
-        let subject = Subject::new("log");
-        let mut index = subject.index();
-        let order = [at(30), at(59), at(10), format!("{}-1", at(10))];
-        order.iter().for_each(|name| subject.add(&mut index, name));
-        assert_eq!(subject.names(&mut index), order);
-        let mut again = subject.index();
-        assert_eq!(subject.names(&mut again), order);
-        subject.add(&mut again, &at(11));
-        assert_eq!(subject.names(&mut subject.index()).last(), Some(&at(11)));
-    }
-
-    #[test]
-    fn what_is_gone_another_file_or_no_name_of_this_sink_is_not_listed() {
-        let subject = Subject::new("%Y/log");
-        let mut index = subject.index();
-        for year in ["2024/log", "2025/log", "2026/log"] {
-            subject.add(&mut index, year);
-        }
-        fs::remove_file(subject.directory.path().join("2024/log")).expect("removed");
-        let theirs = subject.directory.path().join("theirs");
-        fs::write(&theirs, "theirs").expect("written");
-        fs::rename(&theirs, subject.directory.path().join("2025/log")).expect("replaced");
-        let (passwords, inode) = subject.make("passwords");
-        let line = format!("{inode} passwords\n{inode} ../{}\n", passwords.display());
-        fs::write(index.path(), [subject.bytes(&index), line.into_bytes()].concat()).expect("forged");
-        assert_eq!(subject.names(&mut subject.index()), ["2026/log"]);
-    }
-
-    #[test]
-    fn cut_anywhere_it_loses_the_lines_behind_the_cut_and_goes_on() {
-        let subject = Subject::new("log");
-        let mut index = subject.index();
-        let names: Vec<String> = (0..4).map(at).collect();
-        names.iter().for_each(|name| subject.add(&mut index, name));
-        let whole = subject.bytes(&index);
-        for cut in 0..=whole.len() {
-            fs::write(index.path(), &whole[..cut]).expect("cut");
-            let mut cut_index = subject.index();
-            let lines = whole[..cut].iter().filter(|&&byte| byte == b'\n').count().saturating_sub(1);
-            assert_eq!(subject.names(&mut cut_index), names[..lines], "cut at {cut}");
-            subject.add(&mut cut_index, &at(50));
-            let expected = [&names[..lines], &[at(50)]].concat();
-            assert_eq!(subject.names(&mut subject.index()), expected, "added after a cut at {cut}");
-        }
-    }
-
-    #[test]
-    fn it_is_as_long_as_what_is_there() {
-        let subject = Subject::new("log");
-        let mut index = subject.index();
-        for number in 0..1_000 {
-            let name = format!("{}-{number}", at(1));
-            subject.add(&mut index, &name);
-            fs::remove_file(subject.directory.path().join(name)).expect("removed");
-            if number % 7 == 0 {
-                index.present();
-            }
-        }
-        assert!(subject.bytes(&index).len() < 200 * 60, "{} bytes", subject.bytes(&index).len());
-    }
-
-    #[test]
-    fn a_name_that_is_used_again_is_the_newest() {
-        let subject = Subject::new("%H.log");
-        let mut index = subject.index();
-        for hour in ["10.log", "11.log", "12.log"] {
-            subject.add(&mut index, hour);
-        }
-        let (path, inode) = subject.make("10.log");
-        assert!(index.has(&path, inode));
-        index.add(&path, inode).expect("listed");
-        let expected = ["11.log", "12.log", "10.log"];
-        assert_eq!(subject.names(&mut index), expected);
-        assert_eq!(subject.names(&mut subject.index()), expected);
-        subject.make("13.log");
-        assert_eq!(index.unlisted(&path), 1);
-    }
-
-    #[test]
-    fn what_is_in_its_place_and_no_index_is_left_as_it_is() {
-        let subject = Subject::new("log");
-        let (path, _) = subject.make(".log.udpd-index");
-        assert!(Index::open(&subject.name).is_err());
-        fs::remove_file(&path).expect("removed");
-        let (target, _) = subject.make("target");
-        std::os::unix::fs::symlink(&target, &path).expect("a link");
-        assert!(Index::open(&subject.name).is_err());
-        fs::remove_file(&path).expect("removed");
-        let mut index = subject.index();
-        let (beside, _) = subject.make(".log.udpd-index.new");
-        let (finished, inode) = subject.make(&at(0));
-        assert!(index.add(&finished, inode).is_err());
-        assert_eq!(fs::read(&beside).expect("there"), b".log.udpd-index.new");
-        fs::write(&beside, HEADER).expect("what a crash of ours has left");
-        index.add(&finished, inode).expect("listed");
-        assert_eq!(fs::read(&target).expect("there"), b"target");
-    }
-
-    #[test]
-    fn a_long_path_with_codes_has_an_index_of_its_own_too() {
-        let long = "x".repeat(120);
-        let one = Index::path_of(&Name::new(format!("/log/%Y/{long}/{long}"), Duration::ZERO));
-        let other = Index::path_of(&Name::new(format!("/log/%m/{long}/{long}"), Duration::ZERO));
-        assert!(one != other && one.file_name().expect("a name").len() < 60, "{}", one.display());
-        let short = Index::path_of(&Name::new("/log/%Y/x.log".to_owned(), Duration::ZERO));
-        assert_eq!(short, Path::new("/log/.%Y%-x.log.udpd-index"));
-    }
-}
+#[path = "index_tests.rs"]
+mod tests;

@@ -13,7 +13,7 @@ const HOUR: i64 = 3600;
 
 impl Subject {
     /// Writes a datagram into a file of its own, which is then finished.
-    fn finish_with(&mut self, payload: &str) {
+    pub(super) fn finish_with(&mut self, payload: &str) {
         assert!(self.write(payload));
         let generation = self.file().generation;
         self.file().keeper.order(Order::FinishFull(generation));

@@ -8,19 +8,22 @@
 //! The thread sleeps until there is an order or until somebody moves or removes a file. Only while a file cannot be
 //! begun does it wake by itself, to try again. It ends when the last consumer has.
 
+mod packing;
+
 use std::convert::Infallible;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
 
+use super::compress::{Compressor, Jobs, Report};
 use super::desk::{At, Desk, Order};
 use super::lookout::Lookout;
 use super::office::{Office, REQUESTS_MAX, Reopened, Reopener};
 use super::room::Room;
-use super::sources::{Annex, AnnexPost};
+use super::sources::{Annex, AnnexPost, SourcePiles};
 use crate::os::crew::{self, Crew};
 use crate::os::duty::Duty;
 use crate::sink::Prospect;
@@ -83,8 +86,14 @@ struct Waiting {
     wishes: Vec<Option<u64>>,
 }
 
-/// The files by source of one consumer, and the end of that for who waits for it.
-type AnnexTenant = (Arc<Annex>, Sender<Infallible>);
+/// The files by source of one consumer.
+struct AnnexTenant {
+    annex: Arc<Annex>,
+    /// Those of them that wait to be compressed.
+    piles: Option<SourcePiles>,
+    /// The end of it for who waits for that.
+    _alive: Sender<Infallible>,
+}
 
 /// The keeper of the files of a sink, before it is started.
 pub struct FileKeeper {
@@ -94,8 +103,11 @@ pub struct FileKeeper {
     office: Arc<Office>,
     orders: Receiver<(usize, Order)>,
     requests: Receiver<Sender<Reopened>>,
+    reports: Receiver<Report>,
     lookout: Lookout,
     waiting: Vec<Waiting>,
+    /// Some of its files are to be compressed.
+    compresses: bool,
 }
 
 impl std::fmt::Debug for FileKeeper {
@@ -110,9 +122,21 @@ impl FileKeeper {
         let (lookout, bell) = Lookout::new()?;
         let (orders, ordered) = bounded(ORDERS_MAX * files_max);
         let (requests, requested) = bounded(REQUESTS_MAX);
-        let office = Arc::new(Office { orders, requests, bell });
-        let (rooms, annexes, waiting) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { prospect, rooms, annexes, office, orders: ordered, requests: requested, lookout, waiting })
+        // One for each path that has a file with the thread.
+        let (reports, reported) = unbounded();
+        let office = Arc::new(Office { orders, requests, reports, bell });
+        Ok(Self {
+            prospect,
+            rooms: Vec::new(),
+            annexes: Vec::new(),
+            office,
+            orders: ordered,
+            requests: requested,
+            reports: reported,
+            lookout,
+            waiting: Vec::new(),
+            compresses: false,
+        })
     }
 
     pub(super) fn prospect(&self) -> &Prospect {
@@ -121,23 +145,31 @@ impl FileKeeper {
 
     /// Takes a file whose first one is open.
     pub(super) fn take(&mut self, room: Room, desk: Arc<Desk>) -> Post {
+        self.compresses |= room.compresses();
         let ((begun, first), (alive, done)) = (bounded(1), bounded(0));
         self.rooms.push(Some(Tenant { room, begun, _alive: alive }));
         Post { desk, room: self.rooms.len() - 1, office: Arc::clone(&self.office), begun: first, done }
     }
 
     /// Takes the files by source of one consumer.
-    pub(super) fn take_sources(&mut self, annex: Annex) -> AnnexPost {
+    pub(super) fn take_sources(&mut self, annex: Annex, piles: Option<SourcePiles>) -> AnnexPost {
+        self.compresses |= piles.is_some();
         let (annex, (alive, done)) = (Arc::new(annex), bounded(0));
-        self.annexes.push(Some((Arc::clone(&annex), alive)));
+        self.annexes.push(Some(AnnexTenant { annex: Arc::clone(&annex), piles, _alive: alive }));
         AnnexPost::new(annex, Arc::clone(&self.office), done)
     }
 
-    pub fn start(self, crew: &Crew) -> io::Result<Reopener> {
-        let Self { rooms, annexes, office, orders, requests, lookout, waiting, .. } = self;
+    /// Starts it; where files are to be compressed, by `compressor`, on these cores if there are any.
+    pub fn start(self, crew: &Crew, compressor: &Compressor, cores: &[usize]) -> io::Result<Reopener> {
+        let jobs = self.compresses.then(|| compressor.engage(crew, cores)).transpose()?;
+        let Self { prospect, rooms, annexes, office, orders, requests, reports, lookout, waiting, .. } = self;
         let reopener = Reopener::new(&office);
+        let own_office = Arc::downgrade(&office);
         drop(office);
-        let work = Work { rooms, annexes, orders, requests, lookout, waiting, retry_at: Instant::now() };
+        let retry_at = Instant::now();
+        let (office, is_in_force) = (own_office, prospect.is_in_force);
+        let work =
+            Work { rooms, annexes, orders, requests, reports, jobs, office, is_in_force, lookout, waiting, retry_at };
         crew.spawn("udpd-keeper", Duty::Keeper, move || work.run())?;
         Ok(reopener)
     }
@@ -149,6 +181,13 @@ struct Work {
     annexes: Vec<Option<AnnexTenant>>,
     orders: Receiver<(usize, Order)>,
     requests: Receiver<Sender<Reopened>>,
+    reports: Receiver<Report>,
+    /// Where files to be compressed are brought.
+    jobs: Option<Arc<Jobs>>,
+    /// For those who bring them back.
+    office: Weak<Office>,
+    /// Set when the pipeline of the sink receives.
+    is_in_force: Arc<AtomicBool>,
     lookout: Lookout,
     waiting: Vec<Waiting>,
     /// Not before then is a file that could not be begun tried again.
@@ -162,6 +201,7 @@ impl Work {
             let is_in_trouble = self.rooms().any(|(_, room)| room.is_in_trouble());
             let retry = is_in_trouble.then_some(self.retry_at);
             let wake = self.rooms().filter_map(|(_, room)| room.looks_at()).chain(retry).min();
+            let wake = [wake, self.offers_at()].into_iter().flatten().min();
             // What it does there is what a disk does: as long as that takes, nothing hangs but the disk.
             crew::at_rest(|| {
                 for room in self.lookout.wait(wake) {
@@ -169,6 +209,8 @@ impl Work {
                 }
                 is_wanted = self.take_orders();
                 self.serve_sources();
+                self.take_reports();
+                self.offer();
                 self.try_again();
                 self.follow();
                 self.answer();
@@ -207,7 +249,9 @@ impl Work {
     fn serve_sources(&mut self) {
         for tenant in &mut self.annexes {
             // And with it what its consumer waits for.
-            tenant.take_if(|(annex, _)| !annex.serve());
+            tenant.take_if(|AnnexTenant { annex, piles, .. }| {
+                !annex.serve(&mut |name| piles.iter_mut().for_each(|piles| piles.add(name.clone())))
+            });
         }
     }
 
@@ -270,7 +314,7 @@ impl Work {
         }
         let generations =
             self.rooms.iter().map(|tenant| tenant.as_ref().map_or(0, |tenant| tenant.room.generation())).collect();
-        let wishes = self.annexes.iter().map(|tenant| tenant.as_ref().map(|(annex, _)| annex.ask_to_reopen()));
+        let wishes = self.annexes.iter().map(|tenant| tenant.as_ref().map(|tenant| tenant.annex.ask_to_reopen()));
         let wishes = wishes.collect();
         self.waiting.push(Waiting { answer, outcome, generations, wishes });
     }
@@ -281,8 +325,8 @@ impl Work {
         self.waiting.retain_mut(|waiting| {
             for (tenant, wish) in annexes.iter().zip(&mut waiting.wishes) {
                 // Who has ended has closed everything.
-                let Some((annex, _)) = tenant else { continue };
-                if let Some(Reopened { begun, stayed, .. }) = wish.and_then(|number| annex.answer_to(number)) {
+                let Some(tenant) = tenant else { continue };
+                if let Some(Reopened { begun, stayed, .. }) = wish.and_then(|number| tenant.annex.answer_to(number)) {
                     waiting.outcome.begun += begun;
                     waiting.outcome.stayed += stayed;
                     *wish = None;

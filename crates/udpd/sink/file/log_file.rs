@@ -272,6 +272,9 @@ impl LogFile {
 }
 
 #[cfg(test)]
+#[path = "compress_tests.rs"]
+mod compress_tests;
+#[cfg(test)]
 #[path = "keep_tests.rs"]
 mod keep_tests;
 #[cfg(test)]

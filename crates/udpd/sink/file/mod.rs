@@ -9,6 +9,7 @@
 //! a file of its own the consumer begins and finishes them itself, see `sources`.
 
 mod clock;
+mod compress;
 mod desk;
 mod handle;
 mod index;
@@ -28,6 +29,7 @@ mod sink;
 mod sources;
 pub mod template;
 
+pub use compress::Compressor;
 pub use keeper::FileKeeper;
 pub use office::{Reopened, Reopener};
 pub use settings::{FileSettings, Keep, Rotate, Sync};

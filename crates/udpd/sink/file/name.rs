@@ -13,6 +13,8 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::compress::is_temporary_of;
+use crate::codec::Method;
 use crate::text::calendar::Moment;
 
 /// Each code, how many digits stand for it, how often they change, in seconds, and what they can be. Months and years
@@ -102,26 +104,52 @@ impl Name {
         }
     }
 
+    /// What a finished file was called while it was written, where that can be told from its name.
+    pub(super) fn before_finishing(&self, path: &Path) -> Option<PathBuf> {
+        let (directory, pattern) = self.below_fixed();
+        let below = path.strip_prefix(&directory).ok()?.to_str()?;
+        let behind = matches(pattern, below)?;
+        Some(directory.join(&below[..below.len() - behind.len()]))
+    }
+
     /// The files that can have been finished here, wherever the codes of the path have led.
     pub(super) fn finished(&self) -> Vec<PathBuf> {
+        self.collect(&|_, name| Some(name.to_owned()))
+    }
+
+    /// The same for those of which a compressed form has been begun.
+    pub(super) fn begun_to_be_compressed(&self) -> Vec<PathBuf> {
+        self.collect(&|directory, name| Some(format!("{directory}{}", is_temporary_of(name.strip_prefix(directory)?)?)))
+    }
+
+    /// The files that can have been finished here, as `of` finds them by what lies there: a directory and the whole.
+    fn collect(&self, of: &dyn Fn(&str, &str) -> Option<String>) -> Vec<PathBuf> {
         let (directory, below) = self.below_fixed();
         let mut found = Vec::new();
-        self.collect(&directory, String::new(), below.split('/').count(), &mut found);
+        self.collect_below(&directory, String::new(), below.split('/').count(), of, &mut found);
         found
     }
 
-    fn collect(&self, directory: &Path, below: String, levels: usize, found: &mut Vec<PathBuf>) {
+    fn collect_below(
+        &self,
+        directory: &Path,
+        above: String,
+        levels: usize,
+        of: &dyn Fn(&str, &str) -> Option<String>,
+        found: &mut Vec<PathBuf>,
+    ) {
         for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
             let Ok(kind) = entry.file_type() else { continue };
-            let below = format!("{below}{}", entry.file_name().to_string_lossy());
+            let below = format!("{above}{}", entry.file_name().to_string_lossy());
             if levels > 1 && kind.is_dir() {
                 let pattern: Vec<&str> = self.below_fixed().1.split('/').collect();
                 let own = pattern[..=pattern.len() - levels].join("/");
                 if matches(&own, &below) == Some("") {
-                    self.collect(&entry.path(), below + "/", levels - 1, found);
+                    self.collect_below(&entry.path(), below + "/", levels - 1, of, found);
                 }
-            } else if levels == 1 && kind.is_file() && self.is_finished(&below) {
-                found.push(entry.path());
+            } else if levels == 1 && kind.is_file() {
+                let file = of(&above, &below).filter(|file| self.is_finished(file));
+                found.extend(file.map(|file| self.below_fixed().0.join(file)));
             }
         }
     }
@@ -133,8 +161,14 @@ impl Name {
     }
 }
 
-/// The names that a file at `path` can get when it is finished at a moment.
+/// The names that a file at `path` can get when it is finished at a moment. What has a compressed form by now has had
+/// its name.
 pub(super) fn finished_names(path: &Path, seconds: u64) -> impl Iterator<Item = PathBuf> {
+    let is_free = |name: &PathBuf| Method::ALL.iter().all(|method| method.path_of(name).symlink_metadata().is_err());
+    moment_names(path, seconds).filter(is_free)
+}
+
+fn moment_names(path: &Path, seconds: u64) -> impl Iterator<Item = PathBuf> {
     let Moment { year, month, day, hour, minute, second } = Moment::at(seconds);
     let first = format!(".{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z");
     let path = path.as_os_str().to_owned();
@@ -176,7 +210,7 @@ fn matches<'t>(pattern: &str, text: &'t str) -> Option<&'t str> {
 
 /// The names that a file at `path` can get when its sync has failed.
 pub(super) fn failed_names(path: &Path, seconds: u64) -> impl Iterator<Item = PathBuf> {
-    finished_names(path, seconds).map(|mut name| {
+    moment_names(path, seconds).map(|mut name| {
         name.as_mut_os_string().push(".failed");
         name
     })
@@ -263,5 +297,19 @@ mod tests {
         let names: Vec<PathBuf> = finished_names(Path::new("/log/a.log"), NOW).take(3).collect();
         let expected = ["", "-1", "-2"].map(|number| PathBuf::from(format!("/log/a.log.20261121T064221Z{number}")));
         assert_eq!(names, expected);
+        let name = name("/log/%H.log", 0);
+        for path in ["/log/07.log", "/log/07.log.20261121T064221Z-1"] {
+            assert_eq!(name.before_finishing(Path::new(path)), Some(PathBuf::from("/log/07.log")), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_file_that_is_compressed_is_given_to_no_other() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("a.log");
+        let first = |path| finished_names(path, NOW).next().expect("a name");
+        let name = first(&path);
+        fs::write(Method::Zstd.path_of(&name), "").expect("written");
+        assert_eq!(first(&path), directory.path().join("a.log.20261121T064221Z-1"));
     }
 }

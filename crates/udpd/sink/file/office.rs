@@ -1,10 +1,11 @@
-//! Where everybody who wants something of the keeper of files asks for it: the consumers with their orders, and those
-//! who want it to go over to new files.
+//! Where everybody who wants something of the keeper of files asks for it: the consumers with their orders, those who
+//! want it to go over to new files, and the thread that compresses with what it has done.
 
 use std::sync::{Arc, Weak};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
+use super::compress::{Asker, Report};
 use super::desk::Order;
 use super::lookout::Bell;
 
@@ -16,12 +17,21 @@ pub(super) const REQUESTS_MAX: usize = 4;
 pub(super) struct Office {
     pub(super) orders: Sender<(usize, Order)>,
     pub(super) requests: Sender<Sender<Reopened>>,
+    pub(super) reports: Sender<Report>,
     /// Declared after the senders: when it rings for the last time there is nobody left to send.
     pub(super) bell: Bell,
 }
 
 impl Office {
     pub(super) fn ring(&self) {
+        self.bell.ring();
+    }
+}
+
+impl Asker for Office {
+    /// Where the keeper has ended the report is let go of.
+    fn report(&self, report: Report) {
+        let _ = self.reports.send(report);
         self.bell.ring();
     }
 }

@@ -30,3 +30,19 @@ pub(super) fn append_to(path: &Path) -> io::Result<File> {
     }
     Ok(file)
 }
+
+/// Opens a regular file that is there, to read it and, where that is allowed, to cut it.
+pub(super) fn open_there(path: &Path) -> io::Result<File> {
+    let open = |append| {
+        let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
+        OpenOptions::new().read(true).append(append).custom_flags(flags).open(path)
+    };
+    let file = match open(true) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::PermissionDenied) => open(false)?,
+        opened => opened?,
+    };
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("it is not a regular file")),
+    }
+}

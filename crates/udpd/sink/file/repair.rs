@@ -35,17 +35,26 @@ pub(super) fn check_format(mut file: &File, boundary: Boundary) -> io::Result<()
 
 /// Moves what follows the last whole record into a file beside this one.
 pub(super) fn set_torn_aside(file: &File, path: &Path, boundary: Boundary) -> io::Result<()> {
-    check_format(file, boundary)?;
-    let torn = match boundary {
-        Boundary::Newline => torn_line(file)?,
-        Boundary::Block | Boundary::Length => torn_record(file, boundary)?,
-    };
-    if torn.is_empty() {
-        return Ok(());
+    match torn_end(file, boundary)? {
+        torn if torn.is_empty() => Ok(()),
+        torn => move_aside(file, path, &torn),
     }
+}
+
+/// What follows the last whole record.
+pub(super) fn torn_end(file: &File, boundary: Boundary) -> io::Result<Vec<u8>> {
+    check_format(file, boundary)?;
+    match boundary {
+        Boundary::Newline => torn_line(file),
+        Boundary::Block | Boundary::Length => torn_record(file, boundary),
+    }
+}
+
+/// Moves that beside the file, which nobody else writes.
+pub(super) fn move_aside(file: &File, path: &Path, torn: &[u8]) -> io::Result<()> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(".torn");
-    append_to(Path::new(&aside))?.write_all(&torn)?;
+    append_to(Path::new(&aside))?.write_all(torn)?;
     file.set_len(file.metadata()?.len() - torn.len() as u64)?;
     log::warn!(
         "{}: an earlier stop left a record of {} bytes unfinished at its end; moved it to {}",

@@ -3,6 +3,7 @@
 //! A file that is to be left is kept until the consumer has left it, and only then put away: whatever was written to it
 //! last is forced to the disk as well, or counted as doubtful. And it is left only for another that is open.
 
+mod compressing;
 mod disk;
 mod first;
 mod taken;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nix::errno::Errno;
 
 use super::clock::Clock;
+use super::compress::Pile;
 use super::desk::{At, Begun, Desk};
 use super::handle::{Handle, cure, set_aside};
 use super::name::{Name, failed_names, finished_names};
@@ -59,6 +61,8 @@ pub(super) struct Room {
     desk: Arc<Desk>,
     clock: Clock,
     shelf: Shelf,
+    /// The finished files that wait to be compressed.
+    pile: Option<Pile>,
     prospect: Prospect,
     /// Another sink still writes in its place, and nothing is begun.
     is_held: bool,
@@ -99,7 +103,8 @@ impl Room {
         clock: Clock,
         prospect: Prospect,
     ) -> io::Result<Self> {
-        let shelf = Shelf::new(&name, settings.keep);
+        let recipe = settings.recipe();
+        let shelf = Shelf::new(&name, settings.keep, recipe);
         let is_held = prospect.has_forerunner;
         let mut room = Self {
             name,
@@ -111,6 +116,7 @@ impl Room {
             desk,
             clock,
             shelf,
+            pile: recipe.map(Pile::new),
             prospect,
             is_held,
             has_made_first: false,
@@ -131,6 +137,10 @@ impl Room {
 
     pub(super) fn desk(&self) -> &Desk {
         &self.desk
+    }
+
+    pub(super) fn compresses(&self) -> bool {
+        self.pile.is_some()
     }
 
     pub(super) fn generation(&self) -> u64 {
@@ -276,8 +286,8 @@ impl Room {
             self.sync_directory();
             self.shelf.sync();
         }
-        let open = self.left.iter().map(|(kept, _)| kept).chain(&self.current);
-        let open: Vec<u64> = open.filter_map(|kept| kept.handle.inode().ok()).collect();
+        self.pile.iter_mut().for_each(Pile::note_finished);
+        let open = self.in_use();
         for path in self.shelf.clear(&open) {
             self.ledger.note_removed();
             for directory in self.name.dated_directories(&path) {
@@ -287,6 +297,13 @@ impl Room {
                 }
             }
         }
+    }
+
+    /// The files that are written, or may be again.
+    fn in_use(&self) -> Vec<u64> {
+        let kept = self.left.iter().map(|(kept, _)| kept).chain(&self.current).chain(&self.condemned);
+        let handles = kept.map(|kept| &kept.handle).chain(self.resting.iter().map(|(handle, _)| handle));
+        handles.filter_map(|handle| handle.inode().ok()).collect()
     }
 
     /// The consumer is to write to no file until there is another.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::template;
+use crate::codec::{Method, Recipe};
 use crate::format::Format;
 use crate::format::encoder::{Encoder, Scene};
 use crate::format::prefix::Prefix;
@@ -33,6 +34,10 @@ settings! {
             Or(&[("never", Sync::Never), ("rotate", Sync::WhenFinished)], Span(SYNC), Sync::Every), elsewhere "fsync";
         /// What stands in front of each line of format "lines": "time", "source", "time source" or nothing.
         prefix: Prefix = "", Words(&Prefix::WORDS);
+        /// By what finished files are compressed: "gzip", "zstd" (a cargo feature) or nothing.
+        compress: Option<Method> = "", Words(METHODS), elsewhere "compression gzip";
+        /// How hard that tries: 1 to 9 for gzip, 1 to 19 for zstd. Without it 6 and 3.
+        compress_level: Option<u32> = "auto", Or(&[("auto", None)], Count(1..=19), Some);
         /// With {source} in path: so many files each consumer has open at once.
         open_files: usize = 1000, Count(1..=1_000_000);
         /// With {source} in path: so many sources get a file of their own from each consumer.
@@ -118,10 +123,19 @@ impl Kind<Duration> for RotateEvery {
     }
 }
 
+/// What `compress` can be.
+const METHODS: &[(&str, Option<Method>)] = &[("", None), ("gzip", Some(Method::Gzip)), ("zstd", Some(Method::Zstd))];
+
 impl FileSettings {
     /// Settings of which only the path is written.
     pub fn new(path: String) -> Self {
         Self { path, ..Self::default() }
+    }
+
+    /// How finished files are compressed, if they are.
+    pub(super) fn recipe(&self) -> Option<Recipe> {
+        let method = self.compress?;
+        Some(Recipe { method, level: self.compress_level.unwrap_or(method.level_default()) })
     }
 
     /// Writes records of these lanes.

@@ -10,6 +10,7 @@ use super::settings::{FileSettings, Rotate, Sync, check_path};
 use super::sink::{FileSink, paths_of_lanes};
 use super::sources::{SourcesSink, memory_bytes_max};
 use super::template;
+use crate::codec::Recipe;
 use crate::exit::{ExitCode, Failure};
 use crate::format::Format;
 use crate::format::prefix::Prefix;
@@ -41,6 +42,7 @@ impl WrittenSink for FileSettings {
         {
             findings.say(&place, "only lines have a prefix", "remove it, or write format = \"lines\"");
         }
+        self.check_compression(written, findings);
         for key in ["open_files", "sources_max", "buffer_bytes"] {
             if let (false, Some(place)) = (self.is_by_datagram(), written.place(key)) {
                 let what = format!("{key} is for files by source, and path has no {{source}}");
@@ -65,6 +67,30 @@ fn file_or_stream(uri: &Uri<'_>, format: Format) -> Result<AnySettings, Failure>
 }
 
 impl FileSettings {
+    fn check_compression(&self, written: &Written<'_>, findings: &mut Findings<'_>) {
+        let Some(method) = self.compress else {
+            if let Some(place) = written.place("compress_level") {
+                let cure = "write compress = \"gzip\" or \"zstd\", or remove it";
+                findings.say(&place, "there is no level where nothing is compressed", cure);
+            }
+            return;
+        };
+        if let (Err(advice), Some(place)) = (method.available(), written.place("compress")) {
+            findings.refuse(&place, advice);
+        }
+        let levels = method.levels();
+        if let (Some(level), Some(place)) = (self.compress_level, written.place("compress_level"))
+            && !levels.contains(&level)
+        {
+            let what = format!("{} has no level {level}", method.name());
+            findings.say(&place, what, format!("write {} to {}", levels.start(), levels.end()));
+        }
+        if let (Rotate::NEVER, false, Some(place)) = (self.rotate, self.path.contains('%'), written.place("compress")) {
+            let what = "nothing would ever be compressed, because the file never rotates";
+            findings.say(&place, what, "let it rotate, or remove compress");
+        }
+    }
+
     /// Whether the addresses of a datagram say which file it goes to.
     fn is_by_datagram(&self) -> bool {
         template::is_by_datagram(&self.path)
@@ -93,6 +119,10 @@ impl SinkSettings for FileSettings {
             true => consumers * memory_bytes_max(self),
             false => files * outbox::memory_bytes_max(),
         }
+    }
+
+    fn compression_bytes(&self) -> usize {
+        self.recipe().map_or(0, Recipe::memory_bytes)
     }
 
     fn files_open(&self, consumers: usize, files: usize) -> usize {

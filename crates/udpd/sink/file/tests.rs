@@ -10,7 +10,7 @@ use crate::format::prefix::Prefix;
 use crate::ledger::Tally;
 use crate::os::crew::Crew;
 use crate::sink::Prospect;
-use crate::sink::file::{Keep, Reopener, Rotate};
+use crate::sink::file::{Compressor, Keep, Reopener, Rotate};
 use crate::sink::outbox::Destination;
 use crate::sink::testing::{Received, scenes};
 
@@ -21,6 +21,8 @@ pub(super) const PLAIN: FileSettings = FileSettings {
     keep: Keep { files: 0, bytes: 0 },
     sync: Sync::Never,
     prefix: Prefix::None,
+    compress: None,
+    compress_level: None,
     open_files: 2,
     sources_max: 2,
     buffer_bytes: 1 << 20,
@@ -38,14 +40,15 @@ pub(super) struct Subject {
     pub(super) tally: Tally,
     pub(super) clock: Clock,
     pub(super) reopener: Reopener,
+    compressor: Compressor,
 }
 
 /// A file with a keeper of its own.
-fn open(settings: FileSettings, clock: &Clock) -> io::Result<(LogFile, Reopener)> {
+fn open(settings: FileSettings, clock: &Clock, compressor: &Compressor) -> io::Result<(LogFile, Reopener)> {
     let encoder = Encoder::new(settings.format, scenes(1), |_| true);
     let mut keeper = FileKeeper::new(1, Prospect::default())?;
     let file = LogFile::open(settings, encoder, clock.clone(), &mut keeper, Caller::default())?;
-    Ok((file, keeper.start(&Crew::new().0)?))
+    Ok((file, keeper.start(&Crew::new().0, compressor, &[])?))
 }
 
 impl Subject {
@@ -53,15 +56,21 @@ impl Subject {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let clock = Clock::default();
         let path = directory.path().join(name).to_str().expect("UTF-8").to_owned();
-        let (file, reopener) = open(FileSettings { path, ..settings }, &clock).expect("opened");
-        Self { file: Some(file), directory, tally: Tally::default(), clock, reopener }
+        let compressor = Compressor::default();
+        let (file, reopener) = open(FileSettings { path, ..settings }, &clock, &compressor).expect("opened");
+        Self { file: Some(file), directory, tally: Tally::default(), clock, reopener, compressor }
     }
 
     /// Ends it and opens it anew, as a restart does.
     pub(super) fn restart(&mut self) {
         let settings = self.file().settings.clone();
         self.close();
-        let (file, reopener) = open(settings, &self.clock).expect("opened again");
+        self.reopen_with(settings);
+    }
+
+    /// The second half of that.
+    pub(super) fn reopen_with(&mut self, settings: FileSettings) {
+        let (file, reopener) = open(settings, &self.clock, &self.compressor).expect("opened again");
         (self.file, self.reopener) = (Some(file), reopener);
     }
 
@@ -98,6 +107,7 @@ impl Subject {
 
     pub(super) fn close(&mut self) {
         self.file.take().expect("not closed yet").close();
+        self.compressor.await_end(Duration::from_secs(20));
     }
 
     /// The same without those that are there for the sink alone.

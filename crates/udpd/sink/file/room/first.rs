@@ -13,6 +13,7 @@ impl Room {
     pub(super) fn open_first(&mut self) -> io::Result<()> {
         let now = self.clock.seconds();
         self.shelf.read();
+        self.shelf.remove_left();
         self.begin(now)?;
         self.shelf.say_unlisted(&self.name.at(now));
         Ok(())

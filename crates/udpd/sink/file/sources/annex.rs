@@ -20,13 +20,14 @@ use super::super::name::Name;
 use super::super::office::{Office, Reopened};
 use super::super::settings::Keep;
 use super::super::shelf::Shelf;
+use crate::codec::Recipe;
 use crate::handover::Caller;
 use crate::ledger::FileLedger;
 use crate::os::crew;
 
 /// How many sources may wait for their old files to be removed. One that finds no place is looked at when its next file
 /// is finished.
-const CLEARINGS_MAX: usize = 16_384;
+pub(super) const CLEARINGS_MAX: usize = 16_384;
 
 /// What consumer and keeper leave for each other.
 #[derive(Debug)]
@@ -34,13 +35,19 @@ pub(in crate::sink::file) struct Annex {
     directory: PathBuf,
     opened: File,
     keep: Keep,
-    ledger: Arc<FileLedger>,
+    recipe: Option<Recipe>,
+    pub(super) ledger: Arc<FileLedger>,
+    /// Held by the consumer while it opens or finishes a file, and by the keeper while it removes one that is
+    /// compressed or changes its list.
+    latch: Arc<Mutex<()>>,
     /// How many bytes were written when it was asked for.
     sync: Mutex<Option<u64>>,
     is_syncing: AtomicBool,
     clearings: (Sender<Name>, Receiver<Name>),
     reopening: Mutex<Reopening>,
     has_wish: AtomicBool,
+    /// Some found no place among the clearings.
+    pub(super) has_missed: AtomicBool,
     is_closing: AtomicBool,
     consumer: Caller,
 }
@@ -55,24 +62,34 @@ struct Reopening {
 
 impl Annex {
     /// For files below this directory.
-    pub(super) fn new(directory: PathBuf, keep: Keep, ledger: Arc<FileLedger>, consumer: Caller) -> io::Result<Self> {
+    pub(super) fn new(
+        directory: PathBuf,
+        (keep, recipe): (Keep, Option<Recipe>),
+        latch: &Arc<Mutex<()>>,
+        ledger: Arc<FileLedger>,
+        consumer: Caller,
+    ) -> io::Result<Self> {
         Ok(Self {
             opened: File::open(&directory)?,
             directory,
             keep,
+            recipe,
             ledger,
+            latch: Arc::clone(latch),
             sync: Mutex::default(),
             is_syncing: AtomicBool::new(false),
             clearings: bounded(CLEARINGS_MAX),
             reopening: Mutex::default(),
             has_wish: AtomicBool::new(false),
+            has_missed: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
             consumer,
         })
     }
 
-    /// Does what was asked for, on the keeper's thread; false when that was the last of it.
-    pub(in crate::sink::file) fn serve(&self) -> bool {
+    /// Does what was asked for, on the keeper's thread; false when that was the last of it. `finished` hears which
+    /// sources have finished a file.
+    pub(in crate::sink::file) fn serve(&self, finished: &mut dyn FnMut(&Name)) -> bool {
         // Read before what was asked for before it.
         let is_closing = self.is_closing.load(Ordering::Acquire);
         let written = self.sync.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -81,11 +98,21 @@ impl Annex {
             self.is_syncing.store(false, Ordering::Release);
         }
         while let Ok(name) = self.clearings.1.try_recv() {
-            let mut shelf = Shelf::new(&name, self.keep);
-            shelf.read();
-            shelf.clear(&[]).iter().for_each(|_| self.ledger.note_removed());
+            self.shelf(&name).clear(&[]).iter().for_each(|_| self.ledger.note_removed());
+            finished(&name);
         }
         !is_closing
+    }
+
+    /// The finished files of a source.
+    pub(super) fn shelf(&self, name: &Name) -> Shelf {
+        let mut shelf = Shelf::new(name, self.keep, self.recipe);
+        shelf.read();
+        shelf
+    }
+
+    pub(in crate::sink::file) fn latch(&self) -> Arc<Mutex<()>> {
+        Arc::clone(&self.latch)
     }
 
     fn force(&self, written: u64) {
@@ -153,10 +180,14 @@ impl AnnexPost {
         self.office.ring();
     }
 
-    /// Has old files of this name removed.
+    /// Has old files of this name removed, and others compressed.
     pub(super) fn clear(&self, name: Name) {
-        if self.annex.keep != Keep::ALL && self.annex.clearings.0.try_send(name).is_ok() {
-            self.office.ring();
+        if self.annex.keep == Keep::ALL && self.annex.recipe.is_none() {
+            return;
+        }
+        match self.annex.clearings.0.try_send(name) {
+            Ok(()) => self.office.ring(),
+            Err(_) => self.annex.has_missed.store(true, Ordering::Release),
         }
     }
 

@@ -85,6 +85,11 @@ impl Pattern {
         parts
     }
 
+    /// Whether this can be what [`Pattern::fill`] makes of it, for some source.
+    pub(super) fn fits(&self, text: &str) -> bool {
+        fits(&self.0, text)
+    }
+
     /// The path of one file, with codes for the time still in it.
     pub(super) fn fill(&self, key: &Key) -> String {
         let mut path = String::with_capacity(128);
@@ -134,6 +139,36 @@ impl Key {
     /// Of those that are too many.
     pub(super) fn overflow(path: u32) -> Self {
         Self { path, of: None }
+    }
+}
+
+fn fits(pieces: &[Piece], text: &str) -> bool {
+    match pieces {
+        [] => text.is_empty(),
+        [Piece::Text(own), rest @ ..] => text.strip_prefix(own.as_str()).is_some_and(|text| fits(rest, text)),
+        [Piece::Filled(of), rest @ ..] => (1..=text.len()).any(|end| {
+            let halves = text.split_at_checked(end);
+            halves.is_some_and(|(own, text)| is_of(*of, own) && fits(rest, text))
+        }),
+    }
+}
+
+/// Whether this can stand for it in a path.
+fn is_of(of: OfDatagram, text: &str) -> bool {
+    let is_number = |text: &str| text.parse::<u32>().is_ok();
+    let behind = |text: &str, mark: &str| match text.split_once(mark) {
+        Some((before, number)) => is_number(number).then(|| before.to_owned()),
+        None => Some(text.to_owned()),
+    };
+    let is_address = |text: &str| text.replace('-', ":").parse::<IpAddr>().is_ok();
+    match of {
+        _ if text == OVERFLOW => true,
+        OfDatagram::SourcePort => is_number(text),
+        OfDatagram::Destination => is_address(text),
+        OfDatagram::Source { .. } => {
+            let address = behind(text, "_if").and_then(|text| behind(&text, "_"));
+            address.is_some_and(|address| is_address(&address))
+        }
     }
 }
 
@@ -197,8 +232,11 @@ mod tests {
             ("/l/{destination}/x", "10.1.2.3:514", "/l/2001-db8--5/x"),
         ] {
             assert_eq!(path(pattern, source), expected, "{pattern} of {source}");
+            assert!(Pattern::new(pattern).fits(expected), "{pattern} fits {expected}");
         }
-        assert_eq!(Pattern::new("/l/{source/8}-{source_port}").fill(&Key::overflow(0)), "/l/overflow-overflow");
+        let pattern = Pattern::new("/l/{source/8}-{source_port}");
+        assert_eq!(pattern.fill(&Key::overflow(0)), "/l/overflow-overflow");
+        assert!(pattern.fits("/l/overflow-overflow") && !pattern.fits("/l/x-1") && !pattern.fits("/l/10.0.0.1-"));
     }
 
     #[test]

@@ -15,9 +15,12 @@
 mod annex;
 mod gathered;
 mod key;
+mod piles;
 mod sink;
 mod source_file;
 mod table;
+mod walk;
 
 pub(super) use annex::{Annex, AnnexPost};
+pub(super) use piles::SourcePiles;
 pub(super) use sink::{SourcesSink, memory_bytes_max};

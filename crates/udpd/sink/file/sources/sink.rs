@@ -15,6 +15,7 @@ use super::super::sink::paths_of_lanes;
 use super::annex::{Annex, AnnexPost};
 use super::gathered::{self, Gathered};
 use super::key::{Key, Parts};
+use super::piles::SourcePiles;
 use super::source_file::SourceFiles;
 use super::table::{self, Table};
 use crate::capture::headers;
@@ -80,8 +81,7 @@ impl SourcesSink {
     ) -> io::Result<(Self, Arc<FileLedger>)> {
         let feeds: Vec<bool> = path_of_lane.iter().map(Option::is_some).collect();
         let encoder = settings.encoder(scenes, |lane| feeds[lane]);
-        let mut files = SourceFiles::new(settings.rotate, settings.keep, settings.format.boundary());
-        files.header = encoder.header();
+        let mut files = SourceFiles::new(settings, encoder.header());
         let path_of_lane: Vec<Option<usize>> =
             path_of_lane.into_iter().map(|path| path.map(|path| files.number(path))).collect();
         let parts = files.parts().ok_or_else(|| io::Error::other("no lane feeds it"))?;
@@ -92,7 +92,9 @@ impl SourcesSink {
         }
         let ledger = Arc::new(FileLedger::default());
         let directory = files.directories().next().unwrap_or_default();
-        let annex = Annex::new(directory, settings.keep, Arc::clone(&ledger), consumer.clone())?;
+        let care = (settings.keep, settings.recipe());
+        let annex = Annex::new(directory, care, &files.latch, Arc::clone(&ledger), consumer.clone())?;
+        let piles = settings.recipe().map(|recipe| SourcePiles::new(recipe, settings, files.paths()));
         let buffer = usize::try_from(settings.buffer_bytes).unwrap_or(usize::MAX);
         let mut sink = Self {
             encoder,
@@ -110,7 +112,7 @@ impl SourcesSink {
             ends: None,
             sweep: None,
             ledger: Arc::clone(&ledger),
-            annex: Some(keeper.take_sources(annex)),
+            annex: Some(keeper.take_sources(annex, piles)),
             trouble: None,
             failed: (0, 0),
             has_said_overflow: false,

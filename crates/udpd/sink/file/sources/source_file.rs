@@ -4,15 +4,17 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 
 use super::super::handle::{Handle, set_aside};
 use super::super::name::{Name, finished_names};
-use super::super::settings::{Keep, Rotate};
+use super::super::settings::{FileSettings, Keep, Rotate};
 use super::super::shelf::Shelf;
 use super::key::{Key, Parts, Pattern};
 use super::table::{Begun, Table};
+use crate::codec::Recipe;
 use crate::format::boundary::Boundary;
 use crate::ledger::FileLedger;
 
@@ -23,13 +25,27 @@ pub(super) struct SourceFiles {
     paths: Vec<(String, Pattern)>,
     pub(super) rotate: Rotate,
     pub(super) keep: Keep,
+    recipe: Option<Recipe>,
+    /// See `annex`.
+    pub(super) latch: Arc<Mutex<()>>,
     pub(super) boundary: Boundary,
     pub(super) header: Vec<u8>,
 }
 
 impl SourceFiles {
-    pub(super) fn new(rotate: Rotate, keep: Keep, boundary: Boundary) -> Self {
-        Self { paths: Vec::new(), rotate, keep, boundary, header: Vec::new() }
+    pub(super) fn new(settings: &FileSettings, header: Vec<u8>) -> Self {
+        let FileSettings { rotate, keep, format, .. } = *settings;
+        let (paths, latch) = (Vec::new(), Arc::default());
+        Self { paths, rotate, keep, recipe: settings.recipe(), latch, boundary: format.boundary(), header }
+    }
+
+    /// With the names that a lane fills in.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
+        self.paths.iter().map(|(path, _)| path.as_str())
+    }
+
+    fn latch(&self) -> MutexGuard<'_, ()> {
+        self.latch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The number of a path.
@@ -109,6 +125,7 @@ impl SourceFiles {
     }
 
     fn open(&self, path: &Path, begun: Option<Begun>, key: &Key) -> io::Result<Handle> {
+        let _latch = self.latch();
         if let Some(left) = begun {
             let (mut handle, is_as_left) = Handle::open_again(path, self.boundary, (left.inode, left.length))?;
             if !is_as_left {
@@ -132,7 +149,7 @@ impl SourceFiles {
 
     /// The finished files of one source. Its list is read whenever it is needed: ten thousand would be much to keep.
     fn shelf(&self, key: &Key) -> Shelf {
-        let mut shelf = Shelf::new(&self.name(key), self.keep);
+        let mut shelf = Shelf::new(&self.name(key), self.keep, self.recipe);
         shelf.read();
         shelf
     }
@@ -180,6 +197,7 @@ impl SourceFiles {
         if is_renamed && !is_full && !name.is_over(begun.at, now) {
             return Ok(false);
         }
+        let _latch = self.latch();
         // What is at its path may be somebody else's, and is not to be renamed.
         let is_own = path.symlink_metadata().is_ok_and(|found| found.is_file() && found.ino() == begun.inode);
         if is_renamed && is_own {
