@@ -22,6 +22,7 @@ pub mod kept;
 mod lane;
 mod left;
 mod multicast;
+pub mod outlet;
 pub mod receiver;
 mod refusals;
 mod relief;

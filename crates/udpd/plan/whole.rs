@@ -113,7 +113,7 @@ impl Plan {
             list_bytes: self.list_bytes,
             upstream_bytes: sum(|lane| lane.upstream_bytes),
             receive_buffer_bytes: sum(|lane| 2 * lane.receive_buffer_bytes),
-            threads: self.lanes.len() + self.sinks.iter().map(|sink| sink.consumers).sum::<usize>() + followers,
+            threads: self.lanes.len() + self.sinks.iter().map(SinkPlan::threads).sum::<usize>() + followers,
         }
     }
 }
@@ -204,6 +204,7 @@ fn lane_cores(config: &Config, interfaces: &Interfaces, lanes: &[LanePlan]) -> B
 fn sink_plans(config: &Config, feeders: &Feeders<'_>) -> Vec<SinkPlan> {
     let plan = |(index, sink): (usize, &Sink)| SinkPlan {
         consumers: feeders.consumers(index, sink.consumers),
+        is_inline: sink.inline,
         feeders: feeders.of_sink(index, sink.consumers).collect(),
     };
     config.sinks.iter().enumerate().map(plan).collect()

@@ -32,6 +32,8 @@ pub(super) struct RelaySink {
     scenes: Arc<[Scene]>,
     /// When a queue that was not taken is tried again.
     retry: Option<Instant>,
+    /// What the kernel does not take at once fails.
+    never_waits: bool,
 }
 
 impl RelaySink {
@@ -45,7 +47,7 @@ impl RelaySink {
         let begun = Instant::now();
         let groups = Groups::new(destinations.len(), routes, manner);
         let peers: Vec<&Peer> = destinations.iter().chain(routes.iter().flat_map(|route| &route.to)).collect();
-        let is_alone = peers.len() == 1;
+        let may_wait = peers.len() == 1 && !manner.never_waits;
         let aim = |peer: &&Peer| {
             let fail = |error| RelayError { destination: (*peer).clone(), operation: START_LOOKUP, error };
             Aim::at(peer, lookup).map_err(fail)
@@ -53,18 +55,18 @@ impl RelaySink {
         let aims = peers.iter().map(aim).collect::<Result<Vec<_>, _>>()?;
         let open = |(peer, aim): (&Peer, Aim)| {
             aim.settle(begun);
-            Destination::open(lookup.sink, (peer, aim), manner.keep_source, is_alone)
+            Destination::open(lookup.sink, (peer, aim), manner.keep_source, may_wait)
         };
         let destinations = peers.into_iter().zip(aims).map(open).collect::<Result<Vec<_>, _>>()?;
         let ledgers = destinations.iter().map(Destination::ledger).collect();
-        let (name, scenes) = (lookup.sink.to_owned(), Arc::clone(scenes));
-        Ok((Self { name, destinations, groups, scenes, retry: None }, ledgers))
+        let (name, scenes, never_waits) = (lookup.sink.to_owned(), Arc::clone(scenes), manner.never_waits);
+        Ok((Self { name, destinations, groups, scenes, retry: None, never_waits }, ledgers))
     }
 
     fn flush_all(&mut self, tallies: &mut Tallies) {
         let mut waits = false;
         for destination in &mut self.destinations {
-            waits |= !destination.flush(tallies);
+            waits |= !destination.flush(tallies) && !(self.never_waits && destination.refuse_rest(tallies));
         }
         self.retry = waits.then(|| Instant::now() + RETRY);
     }

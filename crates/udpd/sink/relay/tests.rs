@@ -44,7 +44,7 @@ fn routing(
     let destinations: Vec<Peer> = destinations.iter().copied().map(Peer::from).collect();
     let (crew, _events) = Crew::new();
     let lookup = Lookup { crew: &crew, every: Duration::from_secs(60), sink: "relay", bound: &[] };
-    let manner = Manner { distribute, probe_every: Duration::from_secs(10), keep_source };
+    let manner = Manner { distribute, probe_every: Duration::from_secs(10), keep_source, never_waits: false };
     RelaySink::open((&destinations, routes), manner, lookup, &scenes(1))
 }
 
