@@ -42,3 +42,26 @@ fn a_confined_thread_signals_itself() {
         Err(why) => assert!(why.starts_with("seccomp"), "{why}"),
     }
 }
+
+#[test]
+fn a_receiver_with_inline_sinks_may_make_their_sockets_and_no_others() {
+    use rustix::net::{AddressFamily, SocketType, socket};
+    let make = || {
+        let duties = [Duty::RingReceiver, Duty::UnixClient, Duty::Relay];
+        hold_to(&duties).map(|()| {
+            let kinds = [
+                (AddressFamily::UNIX, SocketType::DGRAM),
+                (AddressFamily::INET, SocketType::DGRAM),
+                (AddressFamily::INET6, SocketType::DGRAM),
+                (AddressFamily::INET, SocketType::STREAM),
+                (AddressFamily::NETLINK, SocketType::DGRAM),
+            ];
+            kinds.map(|(family, kind)| socket(family, kind, None).err() == Some(rustix::io::Errno::PERM))
+        })
+    };
+    match std::thread::spawn(make).join().expect("no panic") {
+        Ok(refused) => assert_eq!(refused, [false, false, false, true, true]),
+        // A kernel, or a container, without seccomp.
+        Err(why) => assert!(why.starts_with("seccomp"), "{why}"),
+    }
+}

@@ -250,11 +250,10 @@ impl Destination {
         self.decided = 0;
     }
 
-    /// Fails what the kernel did not take at once: nobody may wait for it. Always true, because nothing is left.
-    pub(super) fn refuse_rest(&mut self, tallies: &mut Tallies) -> bool {
+    /// Fails what the kernel did not take at once: nobody may wait for it.
+    pub(super) fn refuse_rest(&mut self, tallies: &mut Tallies) {
         self.complain_of_full_queue();
         self.give_up(tallies);
-        true
     }
 
     fn complain_of_full_queue(&mut self) {

@@ -66,7 +66,13 @@ impl RelaySink {
     fn flush_all(&mut self, tallies: &mut Tallies) {
         let mut waits = false;
         for destination in &mut self.destinations {
-            waits |= !destination.flush(tallies) && !(self.never_waits && destination.refuse_rest(tallies));
+            if destination.flush(tallies) {
+                continue;
+            }
+            match self.never_waits {
+                true => destination.refuse_rest(tallies),
+                false => waits = true,
+            }
         }
         self.retry = waits.then(|| Instant::now() + RETRY);
     }
