@@ -8,19 +8,18 @@
 //! The programs take turns; the C loop runs twice in each pair, and its ratio to itself is the error of the others.
 
 use std::fmt::Write as _;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Write};
 use std::net::UdpSocket;
 use std::path::Path;
-use std::process::{Child, ChildStderr, Command, Stdio};
-
-use serde_json::Value;
+use std::process::Command;
 
 mod support;
 #[path = "../tests/util/mod.rs"]
 mod util;
 
 use support::c_program::{Compiled, compile};
-use support::contender::{RECEIVER_CPU, SENDER_CPU};
+use support::contender::SENDER_CPU;
+use support::latency::{CALM, number, residence, send, stamp_loop};
 use support::machine::facts;
 use support::options::Options;
 use support::report::median;
@@ -30,27 +29,6 @@ const UDPD: &str = env!("CARGO_BIN_EXE_udpd");
 
 /// Rates that are to be kept.
 const RATES: [u64; 6] = [1_000, 10_000, 30_000, 100_000, 200_000, 300_000];
-
-/// Latency is measured at this rate.
-const CALM: u64 = 10_000;
-
-/// Runs `udpd bench send` and returns its report.
-fn send(port: u16, arguments: &[&str]) -> Value {
-    let to = format!("127.0.0.1:{port}");
-    let cpu = SENDER_CPU.to_string();
-    let output = Command::new(UDPD)
-        .args(["bench", "send", "--to", &to, "--cpu", &cpu, "--json"])
-        .args(arguments)
-        .output()
-        .expect("udpd starts");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let whole: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    whole["report"].clone()
-}
-
-fn number(object: &Value, key: &str) -> f64 {
-    object[key].as_f64().unwrap_or_else(|| panic!("no number {key} in {object:#}"))
-}
 
 /// Datagrams a second of the C loop.
 fn c_send(program: &Path, port: u16, seconds: f64, bytes: usize) -> f64 {
@@ -116,57 +94,6 @@ fn pacing(options: &Options, summary: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-/// A program that says when it is ready, and then is sent to.
-fn stamp_loop(program: &Path, count: u64) -> [f64; 2] {
-    let port = free_address().port();
-    let mut child = Command::new(program)
-        .args([port.to_string(), count.to_string(), RECEIVER_CPU.to_string()])
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the C loop starts");
-    let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
-    let mut line = String::new();
-    stdout.read_line(&mut line).expect("readable");
-    assert_eq!(line, "ready\n", "the C loop did not start, see its message above");
-    send(port, &["--rate", &CALM.to_string(), "--count", &count.to_string()]);
-    line.clear();
-    stdout.read_line(&mut line).expect("readable");
-    assert!(child.wait().expect("it ends").success());
-    let figures: Vec<f64> = line.split_whitespace().map(|figure| figure.parse().expect("a number")).collect();
-    [figures[0], figures[2]]
-}
-
-/// The pipeline, as `bench recv` drives it: one lane, one consumer.
-fn residence(count: u64, engine: &str) -> [f64; 2] {
-    let address = free_address();
-    let mut child = Command::new(UDPD)
-        .args(["bench", "recv", "--listen", &address.to_string(), "--lanes", "1", "--gather", "0ms"])
-        .args(["--engine", engine, "--expect", &count.to_string(), "--json"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("udpd starts");
-    wait_until_ready(&mut child);
-    send(address.port(), &["--rate", &CALM.to_string(), "--count", &count.to_string()]);
-    let mut text = String::new();
-    child.stdout.take().expect("piped").read_to_string(&mut text).expect("readable");
-    assert!(child.wait().expect("it ends").success());
-    let whole: Value = serde_json::from_str(&text).expect("JSON");
-    let residence = &whole["report"]["residence"];
-    [number(residence, "p50_us"), number(residence, "p99_9_us")]
-}
-
-fn wait_until_ready(child: &mut Child) {
-    let mut stderr: BufReader<ChildStderr> = BufReader::new(child.stderr.take().expect("piped"));
-    let mut line = String::new();
-    while !line.contains("receiving on") {
-        line.clear();
-        assert!(stderr.read_line(&mut line).expect("readable") > 0, "udpd ended before it was ready");
-    }
-    // What is said later is nobody's business, but somebody has to take it.
-    std::thread::spawn(move || io::copy(&mut stderr, &mut io::sink()));
-}
-
 /// From the kernel's arrival time to whoever handles the datagram.
 fn latency(options: &Options, program: &Path, summary: &mut String) -> std::fmt::Result {
     let count = (options.seconds * CALM as f64) as u64;
@@ -175,8 +102,10 @@ fn latency(options: &Options, program: &Path, summary: &mut String) -> std::fmt:
     for _ in 0..options.pairs {
         for (name, figures) in &mut runs {
             match *name {
-                "udpd recvmmsg" => figures.push(residence(count, "recvmmsg")),
-                "udpd io_uring" if mmsg::Uring::supported().is_ok() => figures.push(residence(count, "io_uring")),
+                "udpd recvmmsg" => figures.push(residence(count, "recvmmsg", false)),
+                "udpd io_uring" if mmsg::Uring::supported().is_ok() => {
+                    figures.push(residence(count, "io_uring", false))
+                }
                 "udpd io_uring" => {}
                 _ => figures.push(stamp_loop(program, count)),
             }

@@ -112,13 +112,23 @@ fn every_thread_of_a_ready_daemon_has_given_up_its_rights() {
 
 #[test]
 fn inside_the_sandbox_every_sink_delivers_files_rotate_and_are_reopened_and_nothing_is_denied() {
-    if !is_whole() {
-        return;
+    if is_whole() {
+        [false, true].into_iter().for_each(work_inside);
     }
+}
+
+fn work_inside(is_inline: bool) {
     let relayed = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let addresses = [free_address(), free_address()];
     let relayed_to = relayed.local_addr().expect("bound");
-    let daemon = Daemon::with_config(&everything(addresses[0], addresses[1], relayed_to));
+    let mut text = everything(addresses[0], addresses[1], relayed_to);
+    if is_inline {
+        // The two that connect, and one that has nothing to ask for.
+        for sink in ["type = \"udp\"\n", "/messages\"\n", "type = \"null\"\n"] {
+            text = text.replace(sink, &format!("{sink}inline = true\n"));
+        }
+    }
+    let daemon = Daemon::with_config(&text);
     // They come only now, so the sinks have to connect inside.
     take_all(UnixDatagram::bind(daemon.directory().join("messages")).expect("bound"));
     let stream = UnixListener::bind(daemon.directory().join("stream")).expect("bound");

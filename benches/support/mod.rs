@@ -5,6 +5,7 @@
 
 pub(crate) mod c_program;
 pub(crate) mod contender;
+pub(crate) mod latency;
 pub(crate) mod machine;
 pub(crate) mod options;
 pub(crate) mod report;

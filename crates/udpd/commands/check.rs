@@ -60,7 +60,18 @@ struct LaneJson<'a> {
 struct SinkJson<'a> {
     sink: &'a str,
     consumers: usize,
+    /// They are the receivers of its lanes.
+    inline: bool,
     cpus: String,
+}
+
+impl SinkJson<'_> {
+    fn text(&self) -> String {
+        match self.inline {
+            true => format!("  {}  inline, on the receivers of {} lanes\n", self.sink, self.consumers),
+            false => format!("  {}  consumers {}  cores {}\n", self.sink, self.consumers, self.cpus),
+        }
+    }
 }
 
 /// The networks that a listener accepts and refuses.
@@ -124,6 +135,7 @@ fn json_of<'a>(config: &'a Config, plan: &'a Plan) -> PlanJson<'a> {
     let consumers = sinks.map(|(sink, planned)| SinkJson {
         sink: &sink.name,
         consumers: planned.consumers,
+        inline: planned.is_inline,
         cpus: steer::format_core_list(&plan.consumer_cores),
     });
     let stall = |stall: Stall| StallJson {
@@ -184,7 +196,7 @@ fn render(config: &Config, shown: &PlanJson<'_>, plan: &Plan) -> String {
     }
     text += "\nsinks\n";
     for sink in &shown.consumers {
-        text += &format!("  {}  consumers {}  cores {}\n", sink.sink, sink.consumers, sink.cpus);
+        text += &sink.text();
     }
     for stall in &shown.stalls {
         text += &format!(

@@ -31,7 +31,7 @@ pub fn execute(filters: bool) -> Result<(), Failure> {
     let (crew, _events) = Crew::new();
     let (sandbox, _) = Sandbox::prepare(&crew).map_err(|error| threads::refusal("udpd-trial", &error))?;
     sandbox.open_only(Reaches::default());
-    sandbox.confine(if filters { Duty::FilterWarden } else { Duty::Warden });
+    sandbox.confine(&[if filters { Duty::FilterWarden } else { Duty::Warden }]);
     let served = serve(daemon).or_else(|error| match error.kind() {
         // The daemon has gone before its answer came, or with one unread.
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Ok(()),

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::handover::route::FullPolicy;
-use crate::settings::kinds::{Count, Or, Size, Words};
+use crate::settings::kinds::{Count, Flag, Or, Size, Words};
 use crate::settings::{Field, Findings, Kind, Place, settings};
 use crate::sink::{AnySettings, SinkSettings};
 use crate::text::advice::Advice;
@@ -19,6 +19,8 @@ pub struct Sink {
     /// What its type has of its own.
     pub settings: AnySettings,
     pub consumers: Consumers,
+    /// It runs on the threads of the receivers that feed it.
+    pub inline: bool,
     /// What may wait for each consumer, in bytes of the pool; `None` leaves it to the plan.
     pub queue_bytes: Option<usize>,
     /// What happens when no more may wait.
@@ -32,8 +34,8 @@ impl Sink {
     }
 
     pub(crate) fn with(name: impl Into<String>, settings: AnySettings, common: Common) -> Self {
-        let Common { consumers, queue_bytes, when_full } = common;
-        Self { name: name.into(), settings, consumers, queue_bytes, when_full }
+        let Common { consumers, inline, queue_bytes, when_full } = common;
+        Self { name: name.into(), settings, consumers, inline, queue_bytes, when_full }
     }
 }
 
@@ -44,6 +46,9 @@ settings! {
         /// How many consumer threads: so many, or one for each lane that feeds the sink.
         consumers: Consumers = 1,
             Or(&[("per_lane", Consumers::PerLane)], Count(1..=1024), count), elsewhere "threads workers";
+        /// Run the sink on the threads of its receivers, without a queue, a consumer and a second wake-up. For sinks
+        /// that never wait: null, udp, and unix with datagrams; what is not taken at once counts as sink_error.
+        inline: bool = false, Flag, elsewhere "run_to_completion";
         /// How much may wait for each consumer, as memory of the pool.
         queue_bytes: Option<usize> = "auto", QueueBytes, elsewhere "queue_size queue_length", formerly "queue_batches";
         /// What happens to a datagram when no more may wait.

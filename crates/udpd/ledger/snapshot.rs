@@ -152,6 +152,9 @@ pub enum Takes {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SinkSnapshot {
     pub name: String,
+    /// It runs on the threads of its receivers, without a queue.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub inline: bool,
     pub offered: u64,
     /// What its consumers have counted, and what the lanes could not give it.
     #[serde(flatten)]

@@ -18,6 +18,24 @@ fn table<T: Table + DeserializeOwned>(json: Value) -> T {
     serde_json::from_value(json).expect("a table")
 }
 
+fn sink(name: &str, delivered: u64, queue_full: u64, sink_error: u64) -> SinkSnapshot {
+    SinkSnapshot {
+        name: name.into(),
+        inline: false,
+        offered: 1_233_551,
+        counts: table(
+            json!({ "delivered": delivered, "dropped": { "queue_full": queue_full, "sink_error": sink_error } }),
+        ),
+        in_flight: 1_233_551 - delivered - queue_full - sink_error,
+        queue_depth: 3,
+        queue_capacity: 256,
+        residence: None,
+        files: None,
+        destinations: Vec::new(),
+        removed: false,
+    }
+}
+
 /// A ledger with a number in every place, whose sums agree.
 pub(crate) fn example() -> Snapshot {
     let lane = |lane, cpu, node, received, kernel_dropped, calls| LaneSnapshot {
@@ -39,20 +57,6 @@ pub(crate) fn example() -> Snapshot {
         receive_buffer_used_bytes: 1_280,
         xdp: None,
         senders: Vec::new(),
-        removed: false,
-    };
-    let sink = |name: &str, delivered: u64, queue_full: u64, sink_error: u64| SinkSnapshot {
-        name: name.into(),
-        offered: 1_233_551,
-        counts: table(
-            json!({ "delivered": delivered, "dropped": { "queue_full": queue_full, "sink_error": sink_error } }),
-        ),
-        in_flight: 1_233_551 - delivered - queue_full - sink_error,
-        queue_depth: 3,
-        queue_capacity: 256,
-        residence: None,
-        files: None,
-        destinations: Vec::new(),
         removed: false,
     };
     let dropped = json!({ "truncated": 5, "denied": 4, "rate_limited": 3, "no_batch": 2, "unsplit": 1, "unread": 1 });

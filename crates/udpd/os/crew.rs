@@ -45,8 +45,9 @@ pub enum Event {
 
 /// Takes from a thread what its duty does not need.
 pub trait Confine: fmt::Debug + Send + Sync {
-    /// Confines the calling thread. It is called once for each thread, and nothing leads out again.
-    fn confine(&self, duty: Duty);
+    /// Confines the calling thread to what its duties need together, the first of which says what it opens. It is
+    /// called once for each thread, and nothing leads out again.
+    fn confine(&self, duties: &[Duty]);
 }
 
 /// Starts the threads of a daemon and knows those that live.
@@ -139,8 +140,13 @@ thread_local! {
 
 /// Confines the calling thread to its duty, if its crew has a sandbox and it is not inside.
 pub fn enter_sandbox() {
+    enter_sandbox_with(&[]);
+}
+
+/// The same for a thread that does besides what others have a thread for. Those duties open no files.
+pub fn enter_sandbox_with(besides: &[Duty]) {
     if let Some(Candidate { sandbox, duty, _outside }) = CANDIDATE.take() {
-        sandbox.confine(duty);
+        sandbox.confine(&[&[duty], besides].concat());
     }
 }
 
@@ -165,7 +171,7 @@ impl Crew {
         if let Some(outside) = outside {
             at_rest(|| outside.wait());
         }
-        confinement.sandbox.confine(Duty::Main);
+        confinement.sandbox.confine(&[Duty::Main]);
     }
 
     /// Starts a thread, and returns when it runs. It goes into the sandbox before it does anything. Its death by panic

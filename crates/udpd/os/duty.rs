@@ -55,7 +55,7 @@ pub enum Duty {
 
 impl Duty {
     /// Those that a sandbox knows.
-    pub const CONFINED: [Self; 20] = [
+    pub const CONFINED: [Self; 21] = [
         Self::Main,
         Self::Receiver,
         Self::RingReceiver,

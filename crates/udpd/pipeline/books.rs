@@ -81,6 +81,8 @@ pub(super) struct LaneBooks {
 #[derive(Debug)]
 pub(super) struct SinkBooks {
     pub name: String,
+    /// It runs on its lanes' receivers and has no channels.
+    pub is_inline: bool,
     /// Its channels, to end them.
     pub channels: Vec<Closer>,
     /// What waits in them.
@@ -287,6 +289,7 @@ impl SinkBooks {
     pub(super) fn new(name: String, block_bytes: usize) -> Self {
         Self {
             name,
+            is_inline: false,
             channels: Vec::new(),
             queues: Vec::new(),
             block_bytes,
@@ -333,6 +336,7 @@ impl SinkBooks {
         counts.dropped.add(&not_taken);
         let snapshot = SinkSnapshot {
             name: self.name.clone(),
+            inline: self.is_inline,
             offered,
             counts,
             in_flight: waiting.max(0).cast_unsigned() + counts.pending,

@@ -26,6 +26,7 @@ use super::following;
 use super::going_on;
 use super::kept::{Claims, Kept, TAKES_A_RESTART};
 use super::lane::{LaneThread, Start};
+use super::outlet::Outlet;
 use super::receiver::Stop;
 use super::relief::{Relief, Shift};
 use super::running::{ConsumerThread, Lane, Pinned, Pipeline};
@@ -37,7 +38,6 @@ use super::writes::{Finishing, Writes, files_by_consumer};
 use crate::config::{Config, Listener};
 use crate::exit::{ExitCode, Failure};
 use crate::handover::pool::Home;
-use crate::handover::route::Route;
 use crate::ledger::LaneLedger;
 use crate::os::crew::Crew;
 use crate::plan::Plan;
@@ -237,7 +237,10 @@ impl Forerunner {
                 || planned.feeders != planned_before.feeders,
             listeners: listeners(config) != listeners(&self.config),
         };
-        let is_same = planned.consumers == planned_before.consumers
+        // One that runs inline ends with its receivers.
+        let is_same = !wanted.inline
+            && !self.config.sinks[before].inline
+            && planned.consumers == planned_before.consumers
             && files_by_consumer(config, plan, sink) == files_by_consumer(&self.config, &self.plan, before)
             && wanted.settings.goes_on(&*self.config.sinks[before].settings, differs);
         // One that only lanes without an engine fed has ended with them, and takes nothing any more.
@@ -311,13 +314,13 @@ impl Making<'_> {
         let ledgers: Vec<Arc<LaneLedger>> =
             threads.iter().map(|thread| ledger_of(thread, config.sinks.len())).collect();
         let stocks = Stocks::make(&plan.pool, crew)?;
-        let mut routes: Vec<Vec<Route>> = threads.iter().map(|_| Vec::new()).collect();
+        let mut outlets: Vec<Vec<Outlet>> = threads.iter().map(|_| Vec::new()).collect();
         let files = Files::beside(&before.files);
-        let (sinks, opened) = self.open_sinks(&threads, &stocks, &mut routes, &files)?;
+        let (sinks, opened) = self.open_sinks(&threads, &stocks, &mut outlets, &files)?;
         let (consumers, mut pinned) = spawn_consumers(opened.pending, crew)?;
         pinned.extend(threads.iter().map(pinned_receiver));
         let setups: Vec<&LaneSetup> = threads.iter().map(|thread| &thread.setup).collect();
-        sort(&mut routes, &setups);
+        sort(&mut outlets, &setups);
         let (own, tables) = (with_sockets(&threads), Tables::make(threads.iter().map(|thread| &thread.setup))?);
         before.turn.take()?;
         let arrivals = bind::count_arrivals(&own);
@@ -332,9 +335,9 @@ impl Making<'_> {
         let books = Arc::new(open_books(config, &threads, endpoints, &ledgers, sinks, started, host));
         let stop = Arc::new(Stop::default());
         let leavings = std::mem::take(&mut claims.surplus);
-        let parts = routes.into_iter().zip(ledgers).zip(leavings);
-        let start = |((routes, ledger), leavings): ((_, Arc<LaneLedger>), _)| Start {
-            routes,
+        let parts = outlets.into_iter().zip(ledgers).zip(leavings);
+        let start = |((outlets, ledger), leavings): ((_, Arc<LaneLedger>), _)| Start {
+            outlets,
             ledger,
             stop: Arc::clone(&stop),
             successor: Arc::default(),
@@ -368,7 +371,7 @@ impl Making<'_> {
         &self,
         threads: &[LaneThread],
         stocks: &Stocks,
-        routes: &mut [Vec<Route>],
+        outlets: &mut [Vec<Outlet>],
         files: &Files,
     ) -> Result<(Vec<super::books::SinkBooks>, Consumers), Failure> {
         let Self { config, plan, crew, before, .. } = self;
@@ -395,7 +398,7 @@ impl Making<'_> {
             let (has_forerunner, is_in_force) = (self.takes_place[sink], Arc::clone(&self.is_in_force));
             let prospect = &Prospect { is_in_force, has_forerunner };
             let wiring = Wiring { config, plan, sink, homes, stocks, scenes, listeners, crew, kept, prospect };
-            books.push(wiring.open(routes, &mut opened, files)?);
+            books.push(wiring.open(outlets, &mut opened, files)?);
         }
         Ok((books, opened))
     }

@@ -11,6 +11,7 @@ use crossbeam_channel::{Sender, bounded};
 use mmsg::{Backing, Engine, GrantedBuffer, RecvBatch, Socket, Waker, xdp};
 
 use super::kept::Claims;
+use super::outlet::Outlet;
 use super::receiver::{Receiver, Stop};
 use super::refusals::Refusals;
 use super::sampling::Sampling;
@@ -20,7 +21,6 @@ use super::successor::Successor;
 use crate::config::{EngineKind, OnTruncate};
 use crate::exit::{ExitCode, Failure};
 use crate::handover::pool::{Home, Owner, Pool};
-use crate::handover::route::Route;
 use crate::ledger::LaneLedger;
 use crate::os::crew::{self, Crew, Known, Starting};
 use crate::os::duty::Duty;
@@ -83,7 +83,7 @@ type Given = (Arc<Socket>, bool);
 /// What a lane needs to run.
 #[derive(Debug)]
 pub(super) struct Start {
-    pub routes: Vec<Route>,
+    pub outlets: Vec<Outlet>,
     pub ledger: Arc<LaneLedger>,
     pub stop: Arc<Stop>,
     /// Where another socket is left for it.
@@ -203,11 +203,12 @@ fn live(
             Err(_) => return,
         }
     };
-    let Start { routes, ledger, stop, successor, is_kept, leavings } = start;
+    let Start { outlets, ledger, stop, successor, is_kept, leavings } = start;
     // The receive buffer may have been lowered since.
     let granted = |socket: Arc<Socket>| socket.receive_buffer(0).map_or(0, |buffer| buffer.granted_bytes);
     let receive_buffer_bytes = ledger.socket().map_or_else(|| room_of_ring(&setup.plan), granted);
-    crew::enter_sandbox();
+    let besides: Vec<Duty> = outlets.iter().filter_map(Outlet::duty).collect();
+    crew::enter_sandbox_with(&besides);
     let Parts { engine, pool, observer, policy, .. } = parts;
     // Without one its queue passes to the sockets of the listener, which has been said.
     let Some(engine) = engine else { return };
@@ -215,7 +216,7 @@ fn live(
         engine,
         pool,
         receive_buffer_bytes,
-        routes,
+        outlets,
         ledger,
         lane: setup.index,
         drop_truncated: setup.listener.on_truncate == OnTruncate::Drop,

@@ -23,6 +23,7 @@ pub mod kept;
 mod lane;
 mod left;
 mod multicast;
+pub mod outlet;
 mod queues;
 pub mod receiver;
 mod refusals;

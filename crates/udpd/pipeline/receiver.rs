@@ -4,6 +4,9 @@
 //! a batch from the pool, the counts, the hand-over, and a look at the stop flag. It blocks in the kernel and nowhere
 //! else, unless the operator chose `when_full = "block"`.
 //!
+//! What it is handed to is an outlet: the channel of a consumer, or a sink that runs here, see
+//! [`outlet`](super::outlet).
+//!
 //! A short batch is handed over at once, with one exception: while every consumer naps or is behind nobody would look
 //! at it, and the receiver rests a moment as well and fills the batch up, because waking up and handing over between
 //! cores both cost as much as receiving several datagrams. What waits for a consumer that is behind is packed, see
@@ -19,12 +22,12 @@ use std::time::{Duration, Instant};
 
 use mmsg::{Engine, RecvBatch, Socket, Wait};
 
+use super::outlet::Outlet;
 use super::refusals::Refusals;
 use super::sampling::{BATCHES_PER_SAMPLE, Sampling};
 use super::successor::Successor;
 use crate::handover::batch::{Parcel, exclusive, put_stamp};
 use crate::handover::pool::Pool;
-use crate::handover::route::{NotTaken, Route};
 use crate::handover::stamp::Stamp;
 use crate::ledger::{LaneLedger, LaneTally};
 use crate::os::crew;
@@ -68,7 +71,7 @@ pub struct Receiver {
     /// What the kernel granted as receive buffer.
     pub receive_buffer_bytes: usize,
     /// Where its datagrams go, in the order of the listener's sinks.
-    pub routes: Vec<Route>,
+    pub outlets: Vec<Outlet>,
     /// The books of this lane.
     pub ledger: Arc<LaneLedger>,
     /// The index of this lane, for the log.
@@ -101,12 +104,17 @@ pub struct Receiver {
 impl Receiver {
     /// Receives until told to stop, then drains the socket. What was published last is final.
     pub fn run(mut self) {
-        let mut tally = LaneTally::default();
-        self.read_leavings(&mut tally);
+        self.outlets.iter_mut().for_each(Outlet::begin);
+        self.receive_all(&mut LaneTally::default());
+        self.outlets.into_iter().for_each(Outlet::finish);
+    }
+
+    fn receive_all(&mut self, tally: &mut LaneTally) {
+        self.read_leavings(tally);
         let wait = if self.gather.is_zero() { Wait::Block } else { Wait::Gather(self.gather) };
         while !self.stop.requested.load(Ordering::Relaxed) {
-            if self.step(&mut tally, if self.has_more { Wait::No } else { wait }) == 0 {
-                self.change_socket(&mut tally);
+            if self.step(tally, if self.has_more { Wait::No } else { wait }) == 0 {
+                self.change_socket(tally);
                 if self.refusals.has_lost_its_queue {
                     break;
                 }
@@ -114,15 +122,15 @@ impl Receiver {
         }
         if self.engine.xdp_tally().is_some() {
             // What arrives from now on goes to the sockets of the listener.
-            self.leave_the_rest(&mut tally);
+            self.leave_the_rest(tally);
             self.ledger.end_queue(self.engine.xdp_tally().unwrap_or_default());
             return;
         }
-        self.change_socket(&mut tally);
+        self.change_socket(tally);
         if self.is_kept.load(Ordering::Relaxed) {
-            self.leave_the_rest(&mut tally);
+            self.leave_the_rest(tally);
         } else {
-            self.drain(&mut tally);
+            self.drain(tally);
         }
     }
 
@@ -247,7 +255,7 @@ impl Receiver {
             self.ledger.publish(tally);
             self.pool.put(parcel);
             self.has_more = false;
-            self.routes.iter_mut().for_each(Route::ring);
+            self.outlets.iter_mut().for_each(Outlet::ring);
             return 0;
         }
         tally.calls += 1;
@@ -276,13 +284,13 @@ impl Receiver {
     fn may_rest(&self) -> bool {
         self.gather.is_zero()
             && self.receive_buffer_bytes >= REST_BUFFER_BYTES
-            && !self.routes.iter().any(Route::is_awaited)
+            && !self.outlets.iter().any(Outlet::is_awaited)
     }
 
     /// Whether consumers need not be woken for each batch: where datagrams gather, unless one of several might be left
     /// asleep while this waits for another.
     fn may_leave_quietly(&self) -> bool {
-        !self.gather.is_zero() && (self.routes.len() == 1 || !self.routes.iter().any(Route::may_block))
+        !self.gather.is_zero() && (self.outlets.len() == 1 || !self.outlets.iter().any(Outlet::may_block))
     }
 
     /// Counts what is in the batch, publishes, and gives the batch to every sink; with the time of its arrival, where
@@ -320,30 +328,15 @@ impl Receiver {
             self.pool.put(parcel);
             return;
         }
-        for offer in &mut tally.offered[..self.routes.len()] {
+        for offer in &mut tally.offered[..self.outlets.len()] {
             *offer += offered;
         }
         self.ledger.publish(tally);
         let is_full = batch.is_full();
         self.has_more = is_full && self.may_leave_quietly();
         put_stamp(&mut parcel, arrived.map(|arrived| Stamp { arrived, datagrams: offered }));
-        for route in &mut self.routes {
-            let (ledger, sink) = (&self.ledger, route.sink);
-            route.hand(
-                &parcel,
-                is_full,
-                self.has_more,
-                &mut self.pool,
-                &self.stop.give_up,
-                &mut |datagrams, reason| {
-                    let counters = ledger.not_taken(sink);
-                    let counter = match reason {
-                        NotTaken::Full => &counters.queue_full,
-                        NotTaken::GivenUp => &counters.sink_error,
-                    };
-                    counter.fetch_add(datagrams, Ordering::Relaxed);
-                },
-            );
+        for outlet in &mut self.outlets {
+            outlet.hand(&parcel, is_full, self.has_more, &mut self.pool, &self.stop.give_up, &self.ledger);
         }
         self.pool.put(parcel);
     }

@@ -18,6 +18,7 @@ use super::follower::Follower;
 use super::following;
 use super::kept::{Claims, FromRunning};
 use super::lane::{LaneThread, Start};
+use super::outlet::Outlet;
 use super::receiver::Stop;
 use super::running::{Lane, Pinned, Pipeline, only};
 use super::setup::LaneSetup;
@@ -27,7 +28,6 @@ use super::wiring::{self, Consumers, Wiring, spawn_consumers};
 use crate::config::{Config, Listener};
 use crate::exit::Failure;
 use crate::handover::pool::Home;
-use crate::handover::route::Route;
 use crate::host::HostLedger;
 use crate::ledger::LaneLedger;
 use crate::os::crew::Crew;
@@ -123,7 +123,7 @@ impl Prepared {
         let homes: Arc<[Arc<Home>]> = threads.iter().map(|thread| thread.made.home.clone()).collect();
         let ledgers: Vec<Arc<LaneLedger>> =
             threads.iter().map(|thread| ledger_of(thread, config.sinks.len())).collect();
-        let mut routes: Vec<Vec<Route>> = threads.iter().map(|_| Vec::new()).collect();
+        let mut outlets: Vec<Vec<Outlet>> = threads.iter().map(|_| Vec::new()).collect();
         let (mut sinks, mut consumers, files) = (Vec::new(), Consumers::default(), Files::default());
         let prospect = Prospect { is_in_force: Arc::default(), has_forerunner: false };
         let scenes = wiring::scenes(config, plan);
@@ -132,7 +132,7 @@ impl Prepared {
             let (homes, scenes) = (&homes, &scenes);
             let (listeners, prospect) = (&listeners, &prospect);
             let wiring = Wiring { config, plan, sink, homes, stocks, scenes, listeners, crew, kept: None, prospect };
-            sinks.push(wiring.open(&mut routes, &mut consumers, &files)?);
+            sinks.push(wiring.open(&mut outlets, &mut consumers, &files)?);
         }
         // After the sinks: one with a long file looks through it first, and nothing may arrive that nobody reads yet.
         let (own, tables) = (with_sockets(threads), Tables::make(threads.iter().map(|thread| &thread.setup))?);
@@ -140,7 +140,7 @@ impl Prepared {
         let filters = tables.filters(own.iter().zip(arrivals.iter().map(Option::as_ref)))?;
         let endpoints = bind::open(&own, arrivals, claims)?;
         let setups: Vec<&LaneSetup> = threads.iter().map(|thread| &thread.setup).collect();
-        sort(&mut routes, &setups);
+        sort(&mut outlets, &setups);
         let (consumers, mut pinned) = spawn_consumers(consumers.pending, crew)?;
         pinned.extend(threads.iter().map(pinned_receiver));
         let addresses = addresses(threads, &endpoints);
@@ -151,7 +151,7 @@ impl Prepared {
         committed.inspect_err(|_| followers.iter().for_each(Follower::end))?;
         filters.attach();
         prospect.is_in_force.store(true, Ordering::Release);
-        let lanes = self.begin(routes, &ledgers, &stop, addresses);
+        let lanes = self.begin(outlets, &ledgers, &stop, addresses);
         bypasses.begin();
         Ok(Pipeline {
             chronicle: Arc::new(Chronicle::new(Arc::clone(&books))),
@@ -174,14 +174,14 @@ impl Prepared {
     /// Lets every lane receive.
     fn begin(
         &mut self,
-        routes: Vec<Vec<Route>>,
+        outlets: Vec<Vec<Outlet>>,
         ledgers: &[Arc<LaneLedger>],
         stop: &Arc<Stop>,
         addresses: Vec<SocketAddr>,
     ) -> Vec<Lane> {
         let is_kept: Vec<bool> = self.claims.of_lanes.iter().map(Option::is_some).collect();
-        let start = |((routes, ledger), (leavings, is_kept)): ((_, &Arc<LaneLedger>), (_, bool))| Start {
-            routes,
+        let start = |((outlets, ledger), (leavings, is_kept)): ((_, &Arc<LaneLedger>), (_, bool))| Start {
+            outlets,
             ledger: Arc::clone(ledger),
             stop: Arc::clone(stop),
             successor: Arc::default(),
@@ -189,7 +189,7 @@ impl Prepared {
             leavings,
         };
         let leavings = std::mem::take(&mut self.claims.surplus);
-        let starts = routes.into_iter().zip(ledgers).zip(leavings.into_iter().zip(is_kept)).map(start);
+        let starts = outlets.into_iter().zip(ledgers).zip(leavings.into_iter().zip(is_kept)).map(start);
         let threads = std::mem::take(&mut self.threads);
         let running = threads.into_iter().zip(starts).zip(addresses);
         running.map(|((thread, start), address)| begin(thread, start, address)).collect()
@@ -236,10 +236,10 @@ pub(super) fn begin(mut thread: LaneThread, start: Start, address: SocketAddr) -
     }
 }
 
-/// Puts the routes of each lane into the order of its listener's sinks.
-pub(super) fn sort(routes: &mut [Vec<Route>], setups: &[&LaneSetup]) {
-    for (routes, setup) in routes.iter_mut().zip(setups) {
-        routes.sort_by_key(|route| setup.listener.sinks.iter().position(|&sink| sink == route.sink));
+/// Puts the outlets of each lane into the order of its listener's sinks.
+pub(super) fn sort(outlets: &mut [Vec<Outlet>], setups: &[&LaneSetup]) {
+    for (outlets, setup) in outlets.iter_mut().zip(setups) {
+        outlets.sort_by_key(|outlet| setup.listener.sinks.iter().position(|&sink| sink == outlet.sink()));
     }
 }
 

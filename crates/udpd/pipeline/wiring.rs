@@ -8,6 +8,7 @@ use super::consumer::{Consumer, End};
 use super::entry::{self, Admission, Alive, Ended, Entry};
 use super::files::Files;
 use super::lane::thread_name;
+use super::outlet::{InlineSink, Outlet};
 use super::relief::{Relief, Shift};
 use super::running::{ConsumerThread, Pinned};
 use super::stay::Stays;
@@ -100,7 +101,7 @@ pub(super) fn scenes(config: &Config, plan: &Plan) -> Arc<[Scene]> {
 
 impl Wiring<'_> {
     /// The channels of this sink, with a way in for each lane that feeds it.
-    fn inboxes(&self, count: usize, routes: &mut [Vec<Route>]) -> Vec<Inbox> {
+    fn inboxes(&self, count: usize, outlets: &mut [Vec<Outlet>]) -> Vec<Inbox> {
         let kept = self.kept.as_ref();
         let inbox =
             |number: usize| kept.map_or_else(Inbox::default, |kept| Inbox::heir(&kept.consumers[number].caller));
@@ -111,7 +112,8 @@ impl Wiring<'_> {
             let blocks = &self.stocks.of_queue(self.sink, lane.consumer)[plan.node_place];
             let way = inboxes[lane.consumer].attach(plan.batches + blocks.count_max());
             let lent_max = self.plan.pool.queues[self.sink][lane.consumer].lent_max(plan);
-            routes[lane.lane].push(Route::new(way, when_full, self.sink, blocks.clone(), lent_max));
+            let route = Route::new(way, when_full, self.sink, blocks.clone(), lent_max);
+            outlets[lane.lane].push(Outlet::Channel(route));
         }
         inboxes
     }
@@ -125,24 +127,28 @@ impl Wiring<'_> {
         entry
     }
 
-    /// Makes the channels and consumers of this sink and routes the lanes to them.
+    /// Makes the channels and consumers of this sink and routes the lanes to them. One that runs inline gets into the
+    /// lanes themselves.
     pub(super) fn open(
         &self,
-        routes: &mut [Vec<Route>],
+        outlets: &mut [Vec<Outlet>],
         opened_consumers: &mut Consumers,
         files: &Files,
     ) -> Result<SinkBooks, Failure> {
         let sink = &self.config.sinks[self.sink];
-        let SinkPlan { consumers: count, feeders } = &self.plan.sinks[self.sink];
+        let SinkPlan { consumers: count, feeders, .. } = &self.plan.sinks[self.sink];
+        if sink.inline {
+            return self.open_inline(outlets);
+        }
         let kept = self.kept.as_ref();
-        let inboxes = self.inboxes(*count, routes);
+        let inboxes = self.inboxes(*count, outlets);
         let mut books = SinkBooks::new(sink.name.clone(), self.plan.pool.block_bytes);
         let mut keeper = None;
         for (number, inbox) in inboxes.into_iter().enumerate() {
             let blocks = self.stocks.of_queue(self.sink, number);
             books.channels.push(inbox.closer());
             books.queues.extend(Blocks::gauge(blocks));
-            let mut lanes = vec![false; routes.len()];
+            let mut lanes = vec![false; outlets.len()];
             feeders.iter().filter(|lane| lane.consumer == number).for_each(|lane| lanes[lane.lane] = true);
             let own = feeders.iter().filter(|lane| lane.consumer == number).map(|lane| lane.listener);
             let own = own.clone().min().unwrap_or(0)..own.max().map_or(0, |last| last + 1);
@@ -170,6 +176,7 @@ impl Wiring<'_> {
                 crew: self.crew,
                 caller: &caller,
                 keeper: &mut keeper,
+                is_inline: false,
                 prospect: self.prospect,
             })?;
             books.files.extend(opened.files);
@@ -188,6 +195,41 @@ impl Wiring<'_> {
         }
         if let Some(keeper) = keeper {
             files.start(&sink.name, keeper, self.crew, &self.plan.consumer_cores)?;
+        }
+        Ok(books)
+    }
+}
+
+impl Wiring<'_> {
+    /// Opens the sink once for each lane that feeds it.
+    fn open_inline(&self, outlets: &mut [Vec<Outlet>]) -> Result<SinkBooks, Failure> {
+        let sink = &self.config.sinks[self.sink];
+        let mut books = SinkBooks::new(sink.name.clone(), self.plan.pool.block_bytes);
+        books.is_inline = true;
+        for feeder in &self.plan.sinks[self.sink].feeders {
+            let feeds: Vec<bool> = (0..outlets.len()).map(|lane| lane == feeder.lane).collect();
+            let opened = sink.settings.open(Opening {
+                sink: &sink.name,
+                consumer: feeder.consumer,
+                scenes: self.scenes,
+                feeds: &feeds,
+                listeners: self.listeners,
+                crew: self.crew,
+                // Nobody sleeps.
+                caller: &Inbox::default().caller(),
+                keeper: &mut None,
+                is_inline: true,
+                prospect: self.prospect,
+            })?;
+            let own = feeder.listener..feeder.listener + 1;
+            let (ledger, residence) = (Arc::new(ConsumerLedger::new(own.clone())), Arc::default());
+            let (tallies, stays) = (Tallies::new(own), Stays::new(Arc::clone(&residence)));
+            books.consumers.push(Arc::clone(&ledger));
+            books.residence.push(residence);
+            books.destinations.extend(opened.destinations);
+            let (place, duty, sink) = (self.sink, sink.settings.needs().duty, opened.sink);
+            let inline = InlineSink { place, duty, sink, ledger, tallies, stays };
+            outlets[feeder.lane].push(Outlet::Inline(Box::new(inline)));
         }
         Ok(books)
     }

@@ -8,6 +8,8 @@
 //! waits for a sink waits in blocks, by its length. A queue owns what `queue_bytes` says, or else what `absorb` asks
 //! for where it is written, and two blocks in any case. The rest is shared by all queues of the node.
 //!
+//! A sink that runs inline has no queue.
+//!
 //! How long a stall is survived follows from the same numbers, see [`PoolPlan::stalls`].
 
 use std::time::Duration;
@@ -112,6 +114,12 @@ impl Stall {
 }
 
 impl QueuePlan {
+    /// Of a sink that nothing waits for.
+    fn of_none(places: usize) -> Self {
+        let own_blocks = vec![0; places];
+        Self { own_blocks, asked_blocks: 0, borrowed_max: 0, lent_bytes: 0, lent_batches_min: 0 }
+    }
+
     /// How many batches of a lane may wait as they were received.
     pub fn lent_max(&self, lane: &LanePlan) -> usize {
         (self.lent_bytes / lane.shape.bytes()).max(self.lent_batches_min)
@@ -157,6 +165,8 @@ pub(super) fn lay_out(
             .checked_sub(batches_bytes + own_blocks * block_bytes)
             .ok_or_else(|| too_little(pool_bytes, batches_bytes, count, own_blocks * block_bytes))?,
     };
+    // Where nothing can wait nothing is kept for it.
+    let shared_bytes = if sinks.iter().all(|sink| sink.is_inline) { 0 } else { shared_bytes };
     for node in &mut nodes {
         node.shared_blocks = shared_bytes / block_bytes * node.lanes / count;
     }
@@ -197,6 +207,9 @@ fn own_blocks(
     let feeding: Vec<&LanePlan> =
         plan.feeders.iter().filter(|feeder| feeder.consumer == consumer).map(|feeder| &lanes[feeder.lane]).collect();
     let count = feeding.len().max(1);
+    if plan.is_inline {
+        return QueuePlan::of_none(places);
+    }
     let lent_bytes = sink.queue_bytes.map_or(0, |bytes| bytes / LENT_PART / count);
     let mut asked_blocks = 0;
     let mut blocks_on = |place: usize| -> usize {
@@ -227,7 +240,7 @@ fn borrow(
     nodes: &[NodePool],
     block_bytes: usize,
 ) {
-    if sink.queue_bytes.is_some() {
+    if sink.queue_bytes.is_some() || plan.is_inline {
         return;
     }
     queue.lent_batches_min = LENT_BATCHES_MIN;
@@ -274,7 +287,7 @@ impl PoolPlan {
     pub(super) fn places_bytes(&self, sinks: &[SinkPlan], lanes: &[LanePlan]) -> usize {
         let blocks: usize = (0..self.nodes.len()).map(|place| self.blocks_on(place)).sum();
         let places_of = |sink: usize| {
-            sinks[sink].feeders.iter().map(move |feeder| {
+            sinks[sink].feeders.iter().filter(move |_| !sinks[sink].is_inline).map(move |feeder| {
                 let (lane, queue) = (&lanes[feeder.lane], &self.queues[sink][feeder.consumer]);
                 let shared = self.nodes[lane.node_place].shared_blocks.min(queue.borrowed_max);
                 lane.batches + queue.own_blocks[lane.node_place] + shared
@@ -288,6 +301,7 @@ impl PoolPlan {
     pub fn stalls(&self, config: &Config, sinks: &[SinkPlan], lanes: &[LanePlan]) -> Vec<Stall> {
         let pairs = config.listeners.iter().enumerate();
         let pairs = pairs.flat_map(|(listener, settings)| settings.sinks.iter().map(move |&sink| (listener, sink)));
+        let pairs = pairs.filter(|(_, sink)| !sinks[*sink].is_inline);
         pairs.filter_map(|(listener, sink)| self.stall(listener, sink, &sinks[sink], lanes)).collect()
     }
 

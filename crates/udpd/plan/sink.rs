@@ -10,11 +10,18 @@ use crate::config::feeders::Feeder;
 pub struct SinkPlan {
     /// How many consumers it has; none where no listener names it.
     pub consumers: usize,
+    /// They are no threads: it runs on the receivers of the lanes that feed it, and nothing waits for it.
+    pub is_inline: bool,
     /// The lanes that feed it, in order.
     pub feeders: Vec<Feeder>,
 }
 
 impl SinkPlan {
+    /// How many threads its consumers have.
+    pub fn threads(&self) -> usize {
+        if self.is_inline { 0 } else { self.consumers }
+    }
+
     /// Every file that is written where its lanes and consumers fill in `path`, with the codes for the time still in
     /// it.
     pub fn files(&self, listeners: &[Listener], sink: &str, path: &str) -> BTreeSet<String> {

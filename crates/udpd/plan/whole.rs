@@ -119,7 +119,7 @@ impl Plan {
             upstream_bytes: sum(|lane| lane.upstream_bytes),
             receive_buffer_bytes: sum(|lane| 2 * lane.receive_buffer_bytes),
             threads: self.lanes.len()
-                + self.sinks.iter().map(|sink| sink.consumers).sum::<usize>()
+                + self.sinks.iter().map(SinkPlan::threads).sum::<usize>()
                 + followers
                 + others,
         }
@@ -217,6 +217,7 @@ fn lane_cores(config: &Config, interfaces: &Interfaces, lanes: &[LanePlan]) -> B
 fn sink_plans(config: &Config, feeders: &Feeders<'_>) -> Vec<SinkPlan> {
     let plan = |(index, sink): (usize, &Sink)| SinkPlan {
         consumers: feeders.consumers(index, sink.consumers),
+        is_inline: sink.inline,
         feeders: feeders.of_sink(index, sink.consumers).collect(),
     };
     config.sinks.iter().enumerate().map(plan).collect()

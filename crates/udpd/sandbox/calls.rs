@@ -380,18 +380,26 @@ fn all_of(conditions: Vec<SeccompCondition>) -> Result<SeccompRule, BackendError
     SeccompRule::new(conditions)
 }
 
-fn filter(duty: Duty) -> Result<seccompiler::BpfProgram, BackendError> {
-    let mut rules: BTreeMap<i64, Rules> = judged(duty)?.into_iter().collect();
-    // What is allowed whatever the arguments has no rules, also where another group would judge it.
-    rules.extend(allowed(duty).into_iter().flatten().map(|&call| (call, Vec::new())));
+fn filter(duties: &[Duty]) -> Result<seccompiler::BpfProgram, BackendError> {
+    let mut rules: BTreeMap<i64, Rules> = BTreeMap::new();
+    for duty in duties {
+        for (call, of_duty) in judged(*duty)? {
+            let known = rules.entry(call).or_default();
+            // Several duties judge some calls alike.
+            known.extend(of_duty.into_iter().filter(|rule| !known.contains(rule)).collect::<Rules>());
+        }
+    }
+    // What is allowed whatever the arguments has no rules, also where another group or duty would judge it.
+    let allowed = duties.iter().flat_map(|duty| allowed(*duty)).flatten();
+    rules.extend(allowed.map(|&call| (call, Vec::new())));
     let architecture = TargetArch::try_from(std::env::consts::ARCH)?;
     let denied = SeccompAction::Errno(libc::EPERM as u32);
     SeccompFilter::new(rules, denied, SeccompAction::Allow, architecture)?.try_into()
 }
 
-/// Holds the calling thread, and those that it starts, to the calls of its duty.
-pub(super) fn hold_to(duty: Duty) -> Result<(), String> {
-    let filter = filter(duty).map_err(|error| format!("seccomp: {error}"))?;
+/// Holds the calling thread, and those that it starts, to the calls of its duties.
+pub(super) fn hold_to(duties: &[Duty]) -> Result<(), String> {
+    let filter = filter(duties).map_err(|error| format!("seccomp: {error}"))?;
     seccompiler::apply_filter(&filter).map_err(|error| format!("seccomp: {error}"))
 }
 

@@ -40,11 +40,12 @@ fn kept(duty: Duty) -> CapabilitySet {
     }
 }
 
-/// Takes from the calling thread, and from those that it starts, every capability that its duty does not need, and the
+/// Takes from the calling thread, and from those that it starts, every capability that its duties do not need, and the
 /// chance to gain any.
-pub(super) fn give_up(duty: Duty) -> Result<(), String> {
+pub(super) fn give_up(duties: &[Duty]) -> Result<(), String> {
     set_no_new_privs(true).map_err(|error| format!("no-new-privileges: {error}"))?;
-    keep_only(kept(duty)).map_err(|error| format!("capabilities: {error}"))
+    let kept = duties.iter().fold(CapabilitySet::empty(), |all, duty| all.union(kept(*duty)));
+    keep_only(kept).map_err(|error| format!("capabilities: {error}"))
 }
 
 /// Takes from the calling thread, and from those that it starts, the rights of root over the files of others.

@@ -71,13 +71,14 @@ impl Sandbox {
     }
 
     /// Gives up each part that can be had, whatever becomes of the others.
-    fn give_up(&self, duty: Duty) -> impl Iterator<Item = String> {
+    fn give_up(&self, duties: &[Duty]) -> impl Iterator<Item = String> {
         let Parts { capabilities, landlock, seccomp } = self.parts;
+        let reach = duties.first().map(|duty| self.reach(*duty)).unwrap_or_default();
         let outcomes = [
-            capabilities.then(|| capabilities::give_up(duty)),
-            landlock.then(|| paths::hold_to(&self.reach(duty))),
+            capabilities.then(|| capabilities::give_up(duties)),
+            landlock.then(|| paths::hold_to(&reach)),
             // The last, because it denies the calls that the others take.
-            seccomp.then(|| calls::hold_to(duty)),
+            seccomp.then(|| calls::hold_to(duties)),
         ];
         outcomes.into_iter().flatten().filter_map(Result::err)
     }
@@ -99,10 +100,11 @@ impl Reaches {
 }
 
 impl Confine for Sandbox {
-    fn confine(&self, duty: Duty) {
-        for why in self.give_up(duty) {
+    fn confine(&self, duties: &[Duty]) {
+        let who = || duties.iter().map(Duty::to_string).collect::<Vec<_>>().join(" and ");
+        for why in self.give_up(duties) {
             let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-            refused.push(format!("{duty}: {why}"));
+            refused.push(format!("{}: {why}", who()));
         }
     }
 }
@@ -112,9 +114,9 @@ impl Parts {
     fn find() -> (Self, Vec<String>) {
         let mut missing = Vec::new();
         let mut has = |outcome: Result<(), String>| outcome.map_err(|why| missing.push(why)).is_ok();
-        let capabilities = has(capabilities::give_up(Duty::Receiver));
+        let capabilities = has(capabilities::give_up(&[Duty::Receiver]));
         let landlock = has(paths::hold_to(&Reach::default()));
-        let seccomp = has(calls::hold_to(Duty::Receiver));
+        let seccomp = has(calls::hold_to(&[Duty::Receiver]));
         (Self { capabilities, landlock, seccomp }, missing)
     }
 }

@@ -34,6 +34,10 @@ impl SinkSettings for NullSink {
         Target::Nowhere
     }
 
+    fn never_waits(&self) -> bool {
+        true
+    }
+
     fn needs(&self) -> Needs {
         Needs::only(Duty::Writer)
     }

@@ -71,6 +71,11 @@ pub trait SinkSettings: Any + fmt::Debug + Send + Sync {
         Vec::new()
     }
 
+    /// Whether it can be opened so that it never waits, for its peer or for a disk.
+    fn never_waits(&self) -> bool {
+        false
+    }
+
     /// What it needs of the system besides what its target says, once it runs.
     fn needs(&self) -> Needs;
 
@@ -151,6 +156,9 @@ pub struct Opening<'a> {
     pub caller: &'a Caller,
     /// Keeps the files of all consumers of the sink; whoever needs one first makes it.
     pub keeper: &'a mut Option<FileKeeper>,
+    /// It runs on the thread of a receiver: it never waits, and decides the fate of what it accepted when it is
+    /// flushed.
+    pub is_inline: bool,
     pub prospect: &'a Prospect,
 }
 

@@ -25,6 +25,10 @@ where
         Target::Nowhere
     }
 
+    fn never_waits(&self) -> bool {
+        true
+    }
+
     fn needs(&self) -> Needs {
         Needs::only(Duty::Free)
     }

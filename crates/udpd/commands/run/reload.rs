@@ -205,6 +205,7 @@ fn is_same(config: &Config, before: &Config) -> bool {
     let is_same_sink = |(one, other): (&Sink, &Sink)| {
         one.name == other.name
             && one.consumers == other.consumers
+            && one.inline == other.inline
             && one.queue_bytes == other.queue_bytes
             && one.when_full == other.when_full
             && one.settings.goes_on(&*other.settings, Differs { lanes: false, listeners: false })

@@ -167,7 +167,10 @@ fn sink(sink: &SinkSnapshot) -> Row {
     let mut row = vec![cell("sink", &sink.name), cell("offered", grouped(sink.offered))];
     row.extend(named(sink.counts.values()).chain(named(sink.counts.dropped.values())));
     let bytes = |count: u64| Bytes(usize::try_from(count).unwrap_or(usize::MAX));
-    let queued = format!("{} of {}", bytes(sink.queue_depth), bytes(sink.queue_capacity));
+    let queued = match sink.inline {
+        true => "inline".to_owned(),
+        false => format!("{} of {}", bytes(sink.queue_depth), bytes(sink.queue_capacity)),
+    };
     row.extend([cell("in flight", grouped(sink.in_flight)), cell("queued", queued)]);
     row
 }

@@ -52,6 +52,8 @@ pub(super) struct SinkRow {
     pub lost: Flow,
     /// Which part of what may wait for it does.
     pub channel: Option<f64>,
+    /// It has no channel.
+    pub is_inline: bool,
     /// Since the reading before, or as long as nothing was measured since then, since the start.
     pub residence: Option<ResidenceSnapshot>,
 }
@@ -271,6 +273,7 @@ impl Between<'_> {
             delivered: self.flow(Some(sink.counts.delivered), before.map(|before| before.counts.delivered)),
             lost: self.flow(Some(lost(sink)), before.map(lost)),
             channel: part(sink.queue_depth, sink.queue_capacity),
+            is_inline: sink.inline,
             residence: since.or_else(|| sink.residence.clone()),
         }
     }

@@ -6,6 +6,7 @@
 mod addresses;
 mod af_xdp;
 mod dedicated;
+mod inline;
 mod listeners;
 mod lists;
 mod multicast;
@@ -32,6 +33,7 @@ const COUNT_MAX: usize = 1024;
 pub(crate) fn validate(mut parts: Parts<'_>, host: &Host, findings: &mut Findings<'_>) -> Config {
     let daemon = parts.daemon.as_ref().map_or_else(Daemon::default, |section| section.settings.clone());
     check_counts(&parts, findings);
+    inline::check(&mut parts.sinks, findings);
     let names: Vec<&str> = parts.sinks.iter().map(|sink| sink.name.as_str()).collect();
     for section in parts.listeners.iter_mut().take(COUNT_MAX) {
         listeners::check(section, host, findings);

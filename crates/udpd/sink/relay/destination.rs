@@ -80,7 +80,7 @@ pub(super) struct Destination {
     /// How many of them are decided.
     decided: usize,
     /// Whether it may wait for room.
-    is_alone: bool,
+    may_wait: bool,
     /// Waiting was in vain, and nothing has changed since.
     hopeless: bool,
     /// Something has happened that counts against it, and nobody has asked yet.
@@ -91,12 +91,12 @@ pub(super) struct Destination {
 }
 
 impl Destination {
-    /// Opens it; a destination that is alone in its relay may wait for the kernel a little.
+    /// Opens it; a destination that is alone in its relay may wait for the kernel a little, unless it runs inline.
     pub(super) fn open(
         sink: &str,
         (peer, aim): (&Peer, Aim),
         keep_source: KeepSource,
-        is_alone: bool,
+        may_wait: bool,
     ) -> Result<Self, RelayError> {
         let fail = |(operation, error)| RelayError { destination: peer.clone(), operation, error };
         let voice = Voice::new(sink, peer.clone());
@@ -109,7 +109,7 @@ impl Destination {
             queue: SendBatch::new(SLOTS, slot_bytes(keep_source)).map_err(|error| fail(("get memory", error)))?,
             messages: Vec::with_capacity(SLOTS),
             decided: 0,
-            is_alone,
+            may_wait,
             hopeless: false,
             has_failed: false,
             tally: DestinationTally::default(),
@@ -152,11 +152,7 @@ impl Destination {
             return;
         }
         if self.queue.is_full() && !self.make_room(tallies) {
-            self.complain(Trouble::Full, || {
-                "the queue is full and the kernel takes nothing; until it does datagrams count as sink_error; see \
-                 `ip neigh`, the device's transmit queue, and sysctl net.core.wmem_max, which bounds the send buffer"
-                    .to_owned()
-            });
+            self.complain_of_full_queue();
             self.tally.failed += 1;
             return fail(&mut tallies[listener], 1);
         }
@@ -193,7 +189,7 @@ impl Destination {
                 looks_in_vain = 0;
             }
             looks_in_vain += 1;
-            if !self.is_alone || self.hopeless || looks_in_vain > LOOKS_IN_VAIN_MAX {
+            if !self.may_wait || self.hopeless || looks_in_vain > LOOKS_IN_VAIN_MAX {
                 self.hopeless = true;
                 return false;
             }
@@ -262,6 +258,20 @@ impl Destination {
         self.queue.clear();
         self.messages.clear();
         self.decided = 0;
+    }
+
+    /// Fails what the kernel did not take at once: nobody may wait for it.
+    pub(super) fn refuse_rest(&mut self, tallies: &mut Tallies) {
+        self.complain_of_full_queue();
+        self.give_up(tallies);
+    }
+
+    fn complain_of_full_queue(&mut self) {
+        self.complain(Trouble::Full, || {
+            "the queue is full and the kernel takes nothing; until it does datagrams count as sink_error; see \
+             `ip neigh`, the device's transmit queue, and sysctl net.core.wmem_max, which bounds the send buffer"
+                .to_owned()
+        });
     }
 
     /// Counts what is still queued as failed.

@@ -50,6 +50,8 @@ pub struct Route {
 /// What one sink does.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Manner {
+    /// What the kernel does not take at once fails.
+    pub(super) never_waits: bool,
     pub(super) distribute: Distribute,
     /// With [`Distribute::Failover`], after how long one that has failed is tried.
     pub(super) probe_every: Duration,

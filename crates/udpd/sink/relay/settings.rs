@@ -167,6 +167,10 @@ impl SinkSettings for RelaySettings {
         self.destinations.iter().map(alone).collect()
     }
 
+    fn never_waits(&self) -> bool {
+        true
+    }
+
     fn needs(&self) -> Needs {
         let is_raw = self.keep_source == KeepSource::Address;
         let names = self.has_names();
@@ -175,8 +179,8 @@ impl SinkSettings for RelaySettings {
 
     fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
         let name = opening.sink;
-        let manner =
-            Manner { distribute: self.distribute, probe_every: self.probe_every, keep_source: self.keep_source };
+        let Self { distribute, probe_every, keep_source, .. } = *self;
+        let manner = Manner { distribute, probe_every, keep_source, never_waits: opening.is_inline };
         let bound: Vec<SocketAddr> = opening.scenes.iter().map(|scene| scene.address).collect();
         let lookup = Lookup { crew: opening.crew, every: self.resolve_every, sink: name, bound: &bound };
         let (sink, destinations) = RelaySink::open((&self.destinations, &self.routes), manner, lookup, opening.scenes)

@@ -32,6 +32,8 @@ pub(super) struct RelaySink {
     scenes: Arc<[Scene]>,
     /// When a queue that was not taken is tried again.
     retry: Option<Instant>,
+    /// What the kernel does not take at once fails.
+    never_waits: bool,
 }
 
 impl RelaySink {
@@ -44,23 +46,29 @@ impl RelaySink {
     ) -> Result<(Self, Vec<Arc<DestinationLedger>>), RelayError> {
         let groups = Groups::new(destinations.len(), routes, manner);
         let peers: Vec<&Peer> = destinations.iter().chain(routes.iter().flat_map(|route| &route.to)).collect();
-        let is_alone = peers.len() == 1;
+        let may_wait = peers.len() == 1 && !manner.never_waits;
         let aim = |peer: &&Peer| {
             let fail = |error| RelayError { destination: (*peer).clone(), operation: START_LOOKUP, error };
             Aim::at(peer, lookup).map_err(fail)
         };
         let aims = peers.iter().map(aim).collect::<Result<Vec<_>, _>>()?;
-        let open = |aimed: (&Peer, Aim)| Destination::open(lookup.sink, aimed, manner.keep_source, is_alone);
+        let open = |aimed: (&Peer, Aim)| Destination::open(lookup.sink, aimed, manner.keep_source, may_wait);
         let destinations = peers.into_iter().zip(aims).map(open).collect::<Result<Vec<_>, _>>()?;
         let ledgers = destinations.iter().map(Destination::ledger).collect();
-        let (name, scenes) = (lookup.sink.to_owned(), Arc::clone(scenes));
-        Ok((Self { name, destinations, groups, scenes, retry: None }, ledgers))
+        let (name, scenes, never_waits) = (lookup.sink.to_owned(), Arc::clone(scenes), manner.never_waits);
+        Ok((Self { name, destinations, groups, scenes, retry: None, never_waits }, ledgers))
     }
 
     fn flush_all(&mut self, tallies: &mut Tallies) {
         let mut waits = false;
         for destination in &mut self.destinations {
-            waits |= !destination.flush(tallies);
+            if destination.flush(tallies) {
+                continue;
+            }
+            match self.never_waits {
+                true => destination.refuse_rest(tallies),
+                false => waits = true,
+            }
         }
         self.retry = waits.then(|| Instant::now() + RETRY);
     }
@@ -68,9 +76,9 @@ impl RelaySink {
 
 impl Sink for RelaySink {
     /// Here and not at the start, which a resolver that is silent would hold up. What comes meanwhile waits in the
-    /// queue.
+    /// queue. One that never waits goes on without what is not known yet.
     fn begin(&mut self) {
-        let limit = Instant::now() + FIRST_ANSWER;
+        let limit = Instant::now() + if self.never_waits { Duration::ZERO } else { FIRST_ANSWER };
         self.destinations.iter_mut().for_each(|destination| destination.begin(limit));
     }
 

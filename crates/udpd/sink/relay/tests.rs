@@ -45,7 +45,7 @@ fn routing(
 }
 
 fn manner(distribute: Distribute, keep_source: KeepSource) -> Manner {
-    Manner { distribute, probe_every: Duration::from_secs(10), keep_source }
+    Manner { distribute, probe_every: Duration::from_secs(10), keep_source, never_waits: false }
 }
 
 fn opening(

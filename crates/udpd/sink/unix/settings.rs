@@ -99,6 +99,10 @@ impl SinkSettings for UnixSettings {
         }
     }
 
+    fn never_waits(&self) -> bool {
+        self.socket == UnixSocket::Datagram
+    }
+
     fn needs(&self) -> Needs {
         Needs::only(Duty::UnixClient)
     }
@@ -106,6 +110,7 @@ impl SinkSettings for UnixSettings {
     fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
         let path = self.path.clone();
         Ok(match self.stream_format() {
+            None if opening.is_inline => Opened::new(UnixDatagramSink::that_never_waits(opening.sink, path)),
             None => Opened::new(UnixDatagramSink::new(opening.sink, path)),
             Some(format) => Opened::new(UnixStreamSink::new(opening.sink, path, opening.encoder(format))),
         })

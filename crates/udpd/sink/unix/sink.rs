@@ -135,6 +135,16 @@ impl UnixDatagramSink {
         Self { peer: Peer::new(sink, path, connect) }
     }
 
+    /// The same; what a peer that is there has no room for fails.
+    pub(super) fn that_never_waits(sink: &str, path: PathBuf) -> Self {
+        let connect = |path: &Path| {
+            let socket = UnixDatagram::unbound()?;
+            socket.set_nonblocking(true)?;
+            socket.connect(path).map(|()| socket)
+        };
+        Self { peer: Peer::new(sink, path, connect) }
+    }
+
     /// Whether the peer took the message. One that has just come back gets the message that found it gone.
     fn send(&mut self, payload: &[u8]) -> bool {
         loop {
@@ -142,6 +152,15 @@ impl UnixDatagramSink {
             match crew::at_rest(|| socket.send(payload)) {
                 Ok(_) => return true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.peer.say_of_message(nix::libc::EAGAIN, || {
+                        "has no room, and an inline sink never waits; such datagrams count as sink_error; raise \
+                         sysctl net.unix.max_dgram_qlen before its reader binds, make that reader faster, or remove \
+                         inline"
+                            .to_owned()
+                    });
+                    return false;
+                }
                 Err(error) if is_about_the_message(&error) => {
                     self.peer.say_of_message(error.raw_os_error().unwrap_or_default(), || {
                         format!(

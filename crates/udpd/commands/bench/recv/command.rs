@@ -48,6 +48,9 @@ pub struct Arguments {
     /// Take trains of equal datagrams in one buffer (UDP_GRO)
     #[arg(long, value_enum, default_value = "off")]
     gro: Switch,
+    /// Handle datagrams on the receivers' own threads, as a sink with `inline = true` does
+    #[arg(long)]
+    inline: bool,
     /// Let datagrams gather this long after a short batch, such as 1ms
     #[arg(long, value_name = "D", default_value = "0ms")]
     gather: String,
@@ -102,6 +105,7 @@ impl Arguments {
             lanes: self.lanes,
             engine: ENGINES.iter().find(|(name, _)| *name == self.engine).and_then(|(_, engine)| *engine),
             gro: self.gro == Switch::On,
+            inline: self.inline,
             gather: units::parse_duration(&self.gather).map_err(|advice| usage("--gather", &advice))?,
             max_length_bytes: max_length_bytes.ok_or_else(|| {
                 let what = format!("{:?} is outside 1 to 65535 bytes", self.max_length);
@@ -201,6 +205,7 @@ fn json_text(task: &Task, machine: &Machine, warnings: &[String], report: &Repor
         "warnings": warnings,
         "asked": {
             "listen": task.listen, "lanes": task.lanes, "engine": engine, "gro": task.gro,
+            "inline": task.inline,
             "gather_us": task.gather.as_micros() as u64, "max_length": task.max_length_bytes,
             "seconds": task.duration.map(|duration| duration.as_secs_f64()), "expect": task.expect,
             "flows_max": task.flows_max,

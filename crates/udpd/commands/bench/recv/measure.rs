@@ -14,7 +14,7 @@ use super::report::{Collector, Progress, Report};
 use super::timeline;
 use super::tracker::{Shared, Tracker, TrackerSink};
 use crate::commands::bench::machine::Usage;
-use crate::config::{Arguments, Config, EngineKind, Sink, Timestamps};
+use crate::config::{Arguments, Config, Consumers, EngineKind, Sink, Timestamps};
 use crate::endpoint::control::Neighbours;
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::{Crew, Event};
@@ -45,6 +45,8 @@ pub struct Task {
     pub engine: Option<EngineKind>,
     /// UDP_GRO.
     pub gro: bool,
+    /// Handle datagrams on the receivers' threads.
+    pub inline: bool,
     /// Let datagrams gather this long after a short batch.
     pub gather: Duration,
     /// The longest payload that is checked whole.
@@ -65,6 +67,7 @@ impl Task {
             lanes: None,
             engine: None,
             gro: false,
+            inline: false,
             gather: Duration::ZERO,
             max_length_bytes: 2048,
             duration: None,
@@ -86,6 +89,9 @@ impl Task {
         listener.max_length_bytes = self.max_length_bytes;
         listener.timestamps = Timestamps::On;
         config.sinks = vec![Sink::new("tracker", NullSink)];
+        if self.inline {
+            (config.sinks[0].inline, config.sinks[0].consumers) = (true, Consumers::PerLane);
+        }
         Ok(config)
     }
 

@@ -1,7 +1,7 @@
 //! Numbers, bars and curves in as few columns as they need.
 
 use super::super::frame::{Line, Mark};
-use super::super::model::{Flow, History};
+use super::super::model::{Flow, History, SinkRow};
 use crate::ledger::ResidenceSnapshot;
 use crate::text::tables::grouped;
 use crate::text::units::print_seconds;
@@ -52,6 +52,15 @@ pub(super) fn percent(part: Option<f64>) -> String {
 pub(super) fn bar(part: Option<f64>, columns: usize) -> String {
     let full = part.map_or(0, |part| (part.clamp(0.0, 1.0) * columns as f64).ceil() as usize);
     format!("[{}{}] {:>4}", "#".repeat(full), " ".repeat(columns - full), percent(part))
+}
+
+/// How full the channel of a sink is, as a bar or in seven columns as a number.
+pub(super) fn channel(sink: &SinkRow, bar_columns: Option<usize>) -> String {
+    match (sink.is_inline, bar_columns) {
+        (true, columns) => format!("{:>1$}", "inline", columns.unwrap_or(0) + 7),
+        (false, Some(columns)) => bar(sink.channel, columns),
+        (false, None) => format!("{:>7}", percent(sink.channel)),
+    }
 }
 
 /// The time within which a part was through, or a dash where nothing was measured.

@@ -2,7 +2,7 @@
 
 use super::super::frame::{Line, Mark, printable};
 use super::super::model::{Flow, Model};
-use super::cells::{bar, fit, quantile, rate, short, total, trend};
+use super::cells::{bar, channel, fit, quantile, rate, short, total, trend};
 use crate::plan::memory::Bytes;
 use crate::text::tables::grouped;
 
@@ -34,7 +34,7 @@ pub(super) fn lines(model: &Model, place: usize, width: usize) -> Vec<Line> {
             format!(
                 "{} {} {:>6}{:>8} {:>7} {:>7} {:>9}",
                 fit(&printable(&sink.name), 11),
-                bar(sink.channel, BAR),
+                channel(sink, Some(BAR)),
                 short(sink.lost.rate),
                 short(sink.delivered.rate),
                 quantile(residence, |residence| residence.p50_seconds),

@@ -3,7 +3,7 @@
 use super::super::frame::{Line, Mark, printable};
 use super::super::model::{LaneRow, ListenerRow, Model, SinkRow, sum};
 use super::super::view::View;
-use super::cells::{at_least, bar, fit, percent, quantile, rate, short, trend};
+use super::cells::{at_least, bar, channel, fit, percent, quantile, rate, short, trend};
 use crate::text::tables::grouped;
 
 /// From this width on there is room for bars and for more of the residence time.
@@ -153,7 +153,7 @@ fn sink_headings(is_wide: bool) -> String {
 /// From the channel on.
 pub(super) fn sink_cells(line: &mut Line, sink: &SinkRow, is_wide: bool) {
     let full = if sink.channel.is_some_and(|part| part > 0.75) { Mark::Bad } else { Mark::Plain };
-    line.push(full, if is_wide { bar(sink.channel, BAR) } else { format!("{:>7}", percent(sink.channel)) });
+    line.push(full, channel(sink, is_wide.then_some(BAR)));
     line.push(of_loss(sink.lost.rate), format!("{:>7}", short(sink.lost.rate)));
     let name = fit(&printable(&sink.name), if is_wide { 20 } else { 11 });
     let residence = sink.residence.as_ref();

@@ -66,7 +66,8 @@ function sinkCells(sink, before, span) {
     ["99.9 %", residence.p999_seconds]].map(([part, value]) => `${part} ${within(value)}`).join(", ");
   return [
     sink.name, perSecond(sink.offered, before?.offered, span), perSecond(sink.delivered, before?.delivered, span),
-    { fill: queueFill(sink), text: `${percent(queueFill(sink))} of ${bytes(sink.queue_capacity)}` },
+    { fill: queueFill(sink), text: sink.inline ? "inline, no queue"
+      : `${percent(queueFill(sink))} of ${bytes(sink.queue_capacity)}` },
     lostCell(sink.dropped?.queue_full, before?.dropped?.queue_full, span),
     lostCell(sink.dropped?.sink_error, before?.dropped?.sink_error, span),
     parts ? `since the start: ${parts}` : "not measured yet",
