@@ -23,9 +23,6 @@ use support::latency::{CALM, number, residence, send, stamp_loop};
 use support::machine::facts;
 use support::options::Options;
 use support::report::median;
-use util::daemon::free_address;
-
-const UDPD: &str = env!("CARGO_BIN_EXE_udpd");
 
 /// Rates that are to be kept.
 const RATES: [u64; 6] = [1_000, 10_000, 30_000, 100_000, 200_000, 300_000];
