@@ -162,6 +162,8 @@ impl Wiring<'_> {
             let opened = sink.settings.open(Opening {
                 sink: &sink.name,
                 consumer: number,
+                consumers: *count,
+                when_full: sink.when_full,
                 scenes: self.scenes,
                 feeds: &lanes,
                 listeners: self.listeners,

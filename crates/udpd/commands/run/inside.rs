@@ -161,8 +161,10 @@ pub(in crate::commands) fn reaches(config: &Config, plan: &Plan, file: Option<&P
     // An answer that does not fit a datagram comes by TCP.
     let resolvers = Reach { read: of_libraries.collect(), write: Vec::new(), connects: true };
     let mut broker_clients = resolvers.clone();
+    let mut spillers = Reach::default();
     for (sink, planned) in config.sinks.iter().zip(&plan.sinks) {
         broker_clients.read.extend(sink.settings.needs().reads);
+        spillers.write.extend(sink.settings.spill().and_then(|spill| spill.path.clone()));
         if let Target::Files(path) = sink.settings.target() {
             let files = planned.files(&config.listeners, &sink.name, path);
             keepers.write.extend(files.iter().flat_map(|file| directories(file.as_ref())));
@@ -174,11 +176,12 @@ pub(in crate::commands) fn reaches(config: &Config, plan: &Plan, file: Option<&P
     let of_brokers = broker_clients.read.iter().filter(|_| connects);
     let maker = Reach {
         read: windows.read.iter().chain(of_brokers).cloned().chain(own_file).chain(lists).collect(),
-        write: keepers.write.clone(),
+        write: keepers.write.iter().chain(&spillers.write).cloned().collect(),
         connects,
     };
     let watchdog = Reach { read: kernel(), ..Reach::default() };
-    Reaches { main, windows, keepers, broker_clients, resolvers, watchdog, maker }
+    let spilling_broker_clients = Reach { write: spillers.write.clone(), ..broker_clients.clone() };
+    Reaches { main, windows, keepers, spillers, spilling_broker_clients, broker_clients, resolvers, watchdog, maker }
 }
 
 /// Whether anybody looks up names, or connects to other hosts.
@@ -200,9 +203,15 @@ pub(in crate::commands) fn duties(config: &Config) -> Vec<Duty> {
         Duty::Resolver => config.sinks.iter().any(|sink| sink.settings.needs().names),
         Duty::Follower => config.listeners.iter().any(|listener| listener.sequence.is_some()),
         Duty::Keeper => config.sinks.iter().any(|sink| matches!(sink.settings.target(), Target::Files(_))),
-        Duty::Writer | Duty::UnixClient | Duty::Relay | Duty::SourceKeepingRelay | Duty::BrokerClient => {
-            config.sinks.iter().any(|sink| sink.settings.needs().duty == *duty)
-        }
+        Duty::Writer
+        | Duty::UnixClient
+        | Duty::Relay
+        | Duty::SourceKeepingRelay
+        | Duty::BrokerClient
+        | Duty::SpillingUnixClient
+        | Duty::SpillingRelay
+        | Duty::SpillingSourceKeepingRelay
+        | Duty::SpillingBrokerClient => config.sinks.iter().any(|sink| sink.settings.needs().duty == *duty),
         _ => true,
     };
     Duty::CONFINED.into_iter().filter(is_used).collect()

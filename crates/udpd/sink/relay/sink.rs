@@ -25,11 +25,11 @@ const FINISH_LIMIT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct RelaySink {
     /// What the log calls it.
-    name: String,
-    destinations: Vec<Destination>,
-    groups: Groups,
+    pub(super) name: String,
+    pub(super) destinations: Vec<Destination>,
+    pub(super) groups: Groups,
     /// By lane, what datagrams came to.
-    scenes: Arc<[Scene]>,
+    pub(super) scenes: Arc<[Scene]>,
     /// When a queue that was not taken is tried again.
     retry: Option<Instant>,
 }
@@ -38,7 +38,7 @@ impl RelaySink {
     /// Opens a socket for each destination; nothing is sent yet. The ledgers are those of the destinations, in order.
     pub(super) fn open(
         (destinations, routes): (&[Peer], &[Route]),
-        manner: Manner,
+        (manner, spills): (Manner, bool),
         lookup: Lookup<'_>,
         scenes: &Arc<[Scene]>,
     ) -> Result<(Self, Vec<Arc<DestinationLedger>>), RelayError> {
@@ -53,7 +53,7 @@ impl RelaySink {
         let aims = peers.iter().map(aim).collect::<Result<Vec<_>, _>>()?;
         let open = |(peer, aim): (&Peer, Aim)| {
             aim.settle(begun);
-            Destination::open(lookup.sink, (peer, aim), manner.keep_source, is_alone)
+            Destination::open(lookup.sink, (peer, aim), manner.keep_source, (is_alone, spills))
         };
         let destinations = peers.into_iter().zip(aims).map(open).collect::<Result<Vec<_>, _>>()?;
         let ledgers = destinations.iter().map(Destination::ledger).collect();

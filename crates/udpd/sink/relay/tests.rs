@@ -45,7 +45,7 @@ fn routing(
     let (crew, _events) = Crew::new();
     let lookup = Lookup { crew: &crew, every: Duration::from_secs(60), sink: "relay", bound: &[] };
     let manner = Manner { distribute, probe_every: Duration::from_secs(10), keep_source };
-    RelaySink::open((&destinations, routes), manner, lookup, &scenes(1))
+    RelaySink::open((&destinations, routes), (manner, false), lookup, &scenes(1))
 }
 
 fn address(socket: &UdpSocket) -> SocketAddr {
