@@ -27,6 +27,7 @@ mod files_of_others;
 mod jsonl_page;
 mod relay;
 mod replay;
+mod spill;
 // One configuration takes the place of another while datagrams come.
 mod heirs;
 mod heirs_files;

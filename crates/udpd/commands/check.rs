@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::run;
-use crate::config::{Config, EngineKind, Listener};
+use crate::config::{Config, EngineKind, Listener, Sink};
 use crate::endpoint::metrics::TokenFile;
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::Crew;
@@ -17,6 +17,7 @@ use crate::plan::memory::{Bytes, Memory};
 use crate::plan::pool::{PoolPlan, Stall};
 use crate::plan::{self, LanePlan, Plan, words};
 use crate::sandbox;
+use crate::text::units::print_size;
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
@@ -24,6 +25,7 @@ struct PlanJson<'a> {
     valid: bool,
     lanes: Vec<LaneJson<'a>>,
     consumers: Vec<SinkJson<'a>>,
+    spills: Vec<SpillJson<'a>>,
     lists: Vec<ListJson<'a>>,
     stalls: Vec<StallJson<'a>>,
     pool_bytes: usize,
@@ -61,6 +63,16 @@ struct SinkJson<'a> {
     sink: &'a str,
     consumers: usize,
     cpus: String,
+}
+
+/// Where a sink puts what its destination does not take.
+#[derive(Debug, Serialize)]
+struct SpillJson<'a> {
+    sink: &'a str,
+    path: &'a Path,
+    /// On the disk, of all consumers together.
+    disk_bytes: u64,
+    memory_bytes: usize,
 }
 
 /// The networks that a listener accepts and refuses.
@@ -141,6 +153,12 @@ fn json_of<'a>(config: &'a Config, plan: &'a Plan) -> PlanJson<'a> {
         valid: true,
         lanes: plan.lanes.iter().map(lane).collect(),
         consumers: consumers.collect(),
+        spills: config
+            .sinks
+            .iter()
+            .zip(&plan.sinks)
+            .filter_map(|(sink, plan)| spill_json(sink, plan.consumers))
+            .collect(),
         lists: config.listeners.iter().filter_map(list_json).collect(),
         stalls: plan.pool.stalls(config, &plan.sinks, &plan.lanes).into_iter().map(stall).collect(),
         pool_bytes: memory.pool_bytes(),
@@ -149,6 +167,12 @@ fn json_of<'a>(config: &'a Config, plan: &'a Plan) -> PlanJson<'a> {
         attached: words::attachments(config, plan),
         warnings: words::warnings(config, plan),
     }
+}
+
+fn spill_json(sink: &Sink, consumers: usize) -> Option<SpillJson<'_>> {
+    let spill = sink.settings.spill()?;
+    let (path, disk_bytes, memory_bytes) = (spill.path.as_deref()?, spill.bytes, spill.memory_bytes(consumers));
+    Some(SpillJson { sink: &sink.name, path, disk_bytes, memory_bytes })
 }
 
 fn list_json(listener: &Listener) -> Option<ListJson<'_>> {
@@ -185,6 +209,15 @@ fn render(config: &Config, shown: &PlanJson<'_>, plan: &Plan) -> String {
     text += "\nsinks\n";
     for sink in &shown.consumers {
         text += &format!("  {}  consumers {}  cores {}\n", sink.sink, sink.consumers, sink.cpus);
+    }
+    for spill in &shown.spills {
+        text += &format!(
+            "  {}  spill {}  up to {} on the disk, {} of memory\n",
+            spill.sink,
+            spill.path.display(),
+            print_size(spill.disk_bytes),
+            Bytes(spill.memory_bytes)
+        );
     }
     for stall in &shown.stalls {
         text += &format!(

@@ -72,6 +72,13 @@ impl Inside {
                  interface that comes back, can have no port below 1024 and no receive buffer above net.core.rmem_max"
             );
         }
+        // A rule holds for a directory that is there.
+        for path in config.sinks.iter().filter_map(|sink| sink.settings.spill()?.path.as_deref()) {
+            std::fs::create_dir_all(path).map_err(|error| {
+                let message = format!("cannot make the spill {}: {error}; see to its directory", path.display());
+                Failure::new(ExitCode::Disk, message)
+            })?;
+        }
         sandbox.open_only(reaches(config, plan, file));
         match sandbox::give_up_files_of_others() {
             Ok(()) => Ok(()),

@@ -49,7 +49,7 @@ impl Spill {
     }
 
     /// The memory of so many consumers.
-    pub(in crate::sink) fn memory_bytes(&self, consumers: usize) -> usize {
+    pub fn memory_bytes(&self, consumers: usize) -> usize {
         if self.is_on() { consumers * spill::MEMORY_BYTES } else { 0 }
     }
 
