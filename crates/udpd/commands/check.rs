@@ -210,15 +210,7 @@ fn render(config: &Config, shown: &PlanJson<'_>, plan: &Plan) -> String {
     for sink in &shown.consumers {
         text += &format!("  {}  consumers {}  cores {}\n", sink.sink, sink.consumers, sink.cpus);
     }
-    for spill in &shown.spills {
-        text += &format!(
-            "  {}  spill {}  up to {} on the disk, {} of memory\n",
-            spill.sink,
-            spill.path.display(),
-            print_size(spill.disk_bytes),
-            Bytes(spill.memory_bytes)
-        );
-    }
+    shown.spills.iter().for_each(|spill| text += &line_of(spill));
     for stall in &shown.stalls {
         text += &format!(
             "  {}  may stall for {} before listener {} loses datagrams, at {}/s of {} bytes; {} of that even when \
@@ -259,6 +251,12 @@ fn render(config: &Config, shown: &PlanJson<'_>, plan: &Plan) -> String {
         text += &format!("warning: {warning}\n");
     }
     text
+}
+
+fn line_of(spill: &SpillJson<'_>) -> String {
+    let SpillJson { sink, path, disk_bytes, memory_bytes } = spill;
+    let (disk, memory) = (print_size(*disk_bytes), Bytes(*memory_bytes));
+    format!("  {sink}  spill {}  up to {disk} on the disk, {memory} of memory\n", path.display())
 }
 
 /// A time as short as it is meant.

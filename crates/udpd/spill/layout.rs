@@ -172,7 +172,7 @@ impl Mark {
         bytes
     }
 
-    /// The later of the two marks of a header. One that is torn says nothing; then more is sent twice, and nothing lost.
+    /// The later of the two marks of a header. One that is torn says nothing: then more is sent twice, and none lost.
     pub(super) fn latest(header: &[u8; HEADER_BYTES]) -> Self {
         let mark = |at: u64| {
             let bytes = &header[at as usize..at as usize + MARK_BYTES];

@@ -6,10 +6,10 @@
 //!
 //! What other disk queues suffered from is ruled out by what is not here. There is no index beside the data that could
 //! be lost, stale or contradict it: each segment says itself how far its datagrams are decided, and what it says is
-//! only trusted to skip. Nothing is ever appended to a segment of a former process, so a torn end stays an end. A reader
-//! that finds damage moves on to the next frame that is whole, and each of its steps goes forward. A missing segment is
-//! a gap in numbers and nothing else. A segment is a small part of what the spill may take, so room comes back before
-//! everything is sent, and what it may take is asked before each write.
+//! only trusted to skip. Nothing is ever appended to a segment of a former process, so a torn end stays an end. A
+//! reader that finds damage moves on to the next frame that is whole, and each of its steps goes forward. A missing
+//! segment is a gap in numbers and nothing else. A segment is a small part of what the spill may take, so room comes
+//! back before everything is sent, and what it may take is asked before each write.
 
 mod find;
 mod layout;

@@ -302,6 +302,18 @@ impl Store {
         Some((number, left))
     }
 
+    /// So many of the datagrams that wait, the first ones, are with somebody who may still deliver them.
+    pub fn note_handed(&mut self, mut datagrams: u64) -> io::Result<()> {
+        for segment in &mut self.segments {
+            let decided = u64::from(segment.mark.decided);
+            let handed = datagrams.min(segment.records - decided.min(segment.records));
+            segment.mark.handed = segment.mark.handed.max(u32::try_from(decided + handed).unwrap_or(u32::MAX));
+            segment.write_mark()?;
+            datagrams -= handed;
+        }
+        Ok(())
+    }
+
     /// Forces everything to the disk.
     pub fn sync(&mut self) -> io::Result<()> {
         self.segments.iter_mut().try_for_each(Segment::sync)

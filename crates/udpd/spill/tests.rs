@@ -1,3 +1,5 @@
+//! A spill on a real disk: its order, its bounds, and every way in which its files can be damaged.
+
 use std::fs;
 use std::os::unix::fs::FileExt;
 

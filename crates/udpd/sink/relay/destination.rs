@@ -1,5 +1,7 @@
 //! One destination of a relay: its socket, its queue, its books, and what is said of it in the log.
 
+mod rounds;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
@@ -195,12 +197,6 @@ impl Destination {
         });
     }
 
-    fn note_queued(&mut self) {
-        if let Some(round) = &mut self.round {
-            round.queue();
-        }
-    }
-
     /// Sends what is queued, and waits if it may, for as long as the kernel takes some of it now and then: a slow
     /// device is not a dead one. Whether there is room then.
     fn make_room(&mut self, tallies: &mut Tallies) -> bool {
@@ -240,13 +236,6 @@ impl Destination {
         self.voice.settle(self.tally.failed, self.tally.icmp_errors);
         self.publish();
         self.queue.is_empty()
-    }
-
-    /// In the middle of a round what was sent may be taken back.
-    fn publish(&self) {
-        if self.round.as_ref().is_none_or(Round::is_over) {
-            self.ledger.publish(&self.tally);
-        }
     }
 
     fn review(&mut self) {
@@ -370,40 +359,6 @@ impl Destination {
             self.tally.failed += message.failed as u64;
         }
         self.decided = decided;
-    }
-
-    /// Sends what is queued for as long as the kernel takes some of it; the places in the batch of the rest go to `left`.
-    /// Where the network has refused something meanwhile, nothing of the round is believed to have arrived.
-    pub(super) fn end_round(&mut self, listener: usize, tallies: &mut Tallies, left: &mut Vec<usize>) {
-        if !self.make_room(tallies) {
-            self.say_full();
-            self.give_up(tallies);
-        }
-        let was_refused = self.take_refusal();
-        let Some(round) = &mut self.round else { return };
-        if was_refused {
-            let sent = round.sent.len() as u64;
-            tallies[listener].delivered -= sent;
-            tallies[listener].pending += sent;
-            self.tally.sent -= sent;
-            left.append(&mut round.sent);
-        }
-        left.append(&mut round.left);
-        round.sent.clear();
-        self.ledger.publish(&self.tally);
-    }
-
-    /// The next datagrams of the round are this one of the batch.
-    pub(super) fn begin_datagram(&mut self, place: usize) {
-        if let Some(round) = &mut self.round {
-            round.place = place;
-        }
-    }
-
-    /// Whether the network has refused something since this was last asked.
-    pub(super) fn take_refusal(&mut self) -> bool {
-        self.hear_answer();
-        std::mem::take(&mut self.is_refused)
     }
 
     pub(super) fn peer(&self) -> &Peer {

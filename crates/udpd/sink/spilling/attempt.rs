@@ -1,7 +1,7 @@
 //! What a sink must do to have a spill.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::handover::batch::LaneBatch;
 use crate::ledger::Tallies;
@@ -23,6 +23,18 @@ pub(in crate::sink) trait Attempt: Send + fmt::Debug {
     fn has_refused(&mut self) -> bool {
         false
     }
+
+    /// How many of those that were left may still get there, and are not handed on again by the next attempt.
+    fn in_hand(&self) -> usize {
+        0
+    }
+
+    /// When [`Attempt::when_due`] wants to be called although there is nothing to attempt.
+    fn due(&self) -> Option<Instant> {
+        None
+    }
+
+    fn when_due(&mut self) {}
 
     /// What was left will not be the next to be attempted: it is given up.
     fn forget_left(&mut self) {}

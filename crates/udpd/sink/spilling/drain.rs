@@ -1,13 +1,14 @@
 //! Sending what is in the spill, a frame at a time and in its order.
 //!
-//! A destination that tells at once whether it has a datagram is simply tried. One that does not, such as a port of UDP,
-//! gets a single datagram first, which stays in the spill until it is known that nobody has refused it: so looking for
-//! a destination that is gone costs nothing.
+//! A destination that tells at once whether it has a datagram is simply tried. One that does not, such as a port of
+//! UDP, gets a single datagram first, which stays in the spill until it is known that nobody has refused it: so looking
+//! for a destination that is gone costs nothing.
 
 use std::time::{Duration, Instant};
 
 use super::attempt::Attempt;
 use super::sink::Spilling;
+use super::way::{Way, Work};
 use crate::ledger::{Table as _, Tallies, Tally};
 use crate::spill::Frame;
 
@@ -19,27 +20,6 @@ const TURN_BYTES_MIN: u64 = 1 << 20;
 
 /// How long a turn takes at most: meanwhile what comes for the sink waits in its queue.
 const TURN: Duration = Duration::from_millis(50);
-
-/// How things stand with the destination.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
-    /// It takes everything, and nothing is in the spill.
-    Well,
-    /// It took nothing when it was tried last.
-    Down { retry: Instant },
-    /// It was sent one datagram, and may still refuse it.
-    Trial { until: Instant },
-    /// It takes what is in the spill.
-    Draining,
-}
-
-/// A frame of the spill that is being sent.
-#[derive(Debug)]
-pub(super) struct Work {
-    pub(super) frame: Frame,
-    /// The places of the datagrams that are not decided, in their order.
-    todo: Vec<usize>,
-}
 
 impl<S: Attempt> Spilling<S> {
     /// The destination does not take what it should.

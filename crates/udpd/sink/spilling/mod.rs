@@ -17,6 +17,7 @@ mod sink;
 #[cfg(test)]
 mod tests;
 mod voice;
+mod way;
 
 pub(super) use attempt::Attempt;
 pub use settings::Spill;

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use mmsg::PackedBatch;
 
 use super::attempt::Attempt;
-use super::drain::{Way, Work};
 use super::settings::{Spill, directory_of, left_behind};
 use super::voice::Voice;
+use super::way::{Way, Work};
 use crate::exit::{ExitCode, Failure};
 use crate::handover::batch::LaneBatch;
 use crate::handover::route::FullPolicy;
@@ -285,6 +285,15 @@ impl<S: Attempt> Sink for Spilling<S> {
             self.goes_down();
         }
         self.put(batch, true, tallies);
+        let in_hand = self.inner.in_hand();
+        if in_hand > 0 {
+            self.write_out(tallies);
+            if let Some(store) = &mut self.store
+                && let Err(error) = store.note_handed(in_hand as u64)
+            {
+                self.voice.cannot_sync(store.directory(), &error);
+            }
+        }
     }
 
     fn flush(&mut self, tallies: &mut Tallies) {
@@ -292,6 +301,9 @@ impl<S: Attempt> Sink for Spilling<S> {
         self.write_out(tallies);
         self.drain(tallies);
         self.sync_when_due();
+        if self.inner.due().is_some_and(|due| due <= Instant::now()) {
+            self.inner.when_due();
+        }
     }
 
     fn due(&self) -> Option<Instant> {
@@ -302,7 +314,7 @@ impl<S: Attempt> Sink for Spilling<S> {
             Way::Trial { until } => Some(until),
             Way::Draining => Some(Instant::now()),
         };
-        way.into_iter().chain(self.next_sync).min()
+        way.into_iter().chain(self.next_sync).chain(self.inner.due()).min()
     }
 
     fn when_due(&mut self, tallies: &mut Tallies) {
@@ -320,7 +332,7 @@ impl<S: Attempt> Sink for Spilling<S> {
             self.when_full = FullPolicy::DropNewest;
         }
         self.write_out(tallies);
-        let may_be_twice = matches!(self.way, Way::Trial { .. });
+        let may_be_twice = matches!(self.way, Way::Trial { .. }) || self.inner.in_hand() > 0;
         let Some(mut store) = self.store.take() else { return };
         if let Err(error) = store.close(may_be_twice) {
             self.voice.cannot_sync(store.directory(), &error);

@@ -1,3 +1,5 @@
+//! A sink with a spill, before one that takes what a test says.
+
 use std::collections::VecDeque;
 use std::path::Path;
 
@@ -63,8 +65,8 @@ fn assert_closed(tally: Tally) {
 
 /// Turns until the spill is empty.
 fn drain(sink: &mut Spilling<Narrow>, tallies: &mut Tallies) {
-    while sink.way != super::drain::Way::Well {
-        sink.way = super::drain::Way::Draining;
+    while sink.way != super::way::Way::Well {
+        sink.way = super::way::Way::Draining;
         sink.flush(tallies);
         assert_closed(tallies[0]);
     }
@@ -126,8 +128,7 @@ fn a_full_spill_does_what_when_full_says_and_each_datagram_that_costs_is_counted
             tallies[0].taken += 40;
             tallies[0].pending += 40;
             sink.accept(&batch, &mut tallies);
-            sink.way =
-                super::drain::Way::Down { retry: std::time::Instant::now() + std::time::Duration::from_secs(60) };
+            sink.way = super::way::Way::Down { retry: std::time::Instant::now() + std::time::Duration::from_secs(60) };
             sink.flush(&mut tallies);
             assert_closed(tallies[0]);
         }

@@ -1,5 +1,6 @@
 //! A socket of this host, on which somebody else listens.
 
+mod gathered;
 mod peer;
 mod settings;
 mod sink;

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
+use super::gathered::{Gathered, PATIENCE};
 use super::peer::Peer;
-use super::spilled::{Gathered, PATIENCE};
 use crate::format::encoder::{Encoder, Format};
 use crate::handover::batch::LaneBatch;
 use crate::ledger::Tallies;

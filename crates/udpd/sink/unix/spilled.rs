@@ -1,11 +1,11 @@
 //! The same with a spill: nothing fails because its peer is not there or does not read.
 //!
 //! A peer that is there and takes nothing is waited for a moment and then counts as one that is gone, but its socket
-//! stays. In a stream it may have taken a part of a record by then. The rest is kept and goes first when it reads again;
-//! the datagram stays in the spill until that is written, and is sent whole where there is another connection by then.
+//! stays. In a stream it may have taken a part of a record by then. The rest is kept and goes first when it reads
+//! again; the datagram stays in the spill until that is written, and is sent whole where there is another connection by
+//! then.
 
 use std::io::{self, Write};
-use std::time::Duration;
 
 use super::sink::{Sent, UnixDatagramSink, UnixStreamSink};
 use crate::handover::batch::LaneBatch;
@@ -13,9 +13,6 @@ use crate::ledger::{Tallies, Tally};
 use crate::os::crew;
 use crate::sink::spilling::Attempt;
 use crate::sink::{Feeders, Sink, deliver, fail};
-
-/// How long a peer that takes nothing is waited for.
-pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 
 impl Attempt for UnixDatagramSink {
     fn attempt(&mut self, batch: &LaneBatch, tallies: &mut Tallies, left: &mut Vec<usize>) {
@@ -44,15 +41,6 @@ impl Attempt for UnixDatagramSink {
     }
 
     fn go_on_for(&mut self, _: &Feeders) {}
-}
-
-/// Records of a batch that are on their way into a stream.
-#[derive(Debug, Default)]
-pub(super) struct Gathered {
-    /// The place of each datagram in its batch, and where its record ends in the buffer.
-    records: Vec<(usize, usize)>,
-    /// What is left of the record that the peer has taken a part of.
-    cut: Vec<u8>,
 }
 
 impl UnixStreamSink {
