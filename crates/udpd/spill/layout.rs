@@ -112,7 +112,7 @@ impl Head {
         let head = Self { records, body_bytes, listener_bytes: bytes[12], bound_bytes: bytes[13], first, body_sum };
         // None of the others was ever written.
         let is_possible = head.frame_bytes() <= FRAME_BYTES_MAX as u64 && head.names_bytes() <= body_bytes as usize;
-        (is_possible && body_bytes as usize % ALIGNMENT == 0).then_some(head)
+        (is_possible && (body_bytes as usize).is_multiple_of(ALIGNMENT)).then_some(head)
     }
 }
 

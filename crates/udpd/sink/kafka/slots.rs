@@ -20,6 +20,8 @@ pub(super) enum Slot {
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     pub(super) slots: VecDeque<Slot>,
+    /// Where the next report is looked for first.
+    next: usize,
     /// The last ticket that was given out.
     last: usize,
     pub(super) idle_due: Option<Instant>,
@@ -34,8 +36,12 @@ impl Slots {
 
     /// A report has come.
     pub(super) fn note(&mut self, ticket: usize, fate: Fate) {
-        if let Some(slot) = self.slots.iter_mut().find(|slot| **slot == Slot::UnderWay(ticket)) {
-            *slot = if fate == Fate::Again { Slot::Free } else { Slot::Decided(fate) };
+        // Reports come nearly in the order of tickets.
+        let begin = self.next.min(self.slots.len());
+        let place = (begin..self.slots.len()).chain(0..begin).find(|&own| self.slots[own] == Slot::UnderWay(ticket));
+        if let Some(place) = place {
+            self.slots[place] = if fate == Fate::Again { Slot::Free } else { Slot::Decided(fate) };
+            self.next = place + 1;
         }
     }
 
@@ -45,6 +51,7 @@ impl Slots {
 
     /// Counts what is decided of the first `count`; the others are left.
     pub(super) fn settle(&mut self, count: usize, tally: &mut Tally, left: &mut Vec<usize>) {
+        self.next = 0;
         let mut rest = self.slots.split_off(count.min(self.slots.len()));
         for (place, slot) in std::mem::take(&mut self.slots).into_iter().enumerate() {
             match slot {

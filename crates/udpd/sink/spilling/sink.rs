@@ -129,6 +129,18 @@ impl<S: Attempt> Spilling<S> {
         })
     }
 
+    /// One that a single listener feeds, for tests.
+    #[cfg(test)]
+    pub(in crate::sink) fn of_listener(inner: S, (listener, name): (usize, &str), directory: &std::path::Path) -> Self {
+        let lane = Lane { lane: 0, listener, name: name.to_owned(), bound: "127.0.0.1:514".to_owned() };
+        let places = Places::of(vec![lane]).expect("a lane");
+        let bytes_max = crate::spill::BYTES_MIN;
+        let home = Home { directory: directory.to_owned(), bytes_max, places, others: Vec::new() };
+        let mut sink = Self::new(inner, "stream", Some(home), FullPolicy::DropNewest).expect("memory");
+        sink.open_store().expect("it opens");
+        sink
+    }
+
     pub(super) fn open_store(&mut self) -> io::Result<()> {
         let Some(home) = self.home.clone() else { return Ok(()) };
         let (store, found) = Store::open(&home.directory, home.bytes_max, home.places, &home.others)?;
