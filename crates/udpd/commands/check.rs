@@ -207,10 +207,8 @@ fn render(config: &Config, shown: &PlanJson<'_>, plan: &Plan) -> String {
         );
     }
     text += "\nsinks\n";
-    for sink in &shown.consumers {
-        text += &format!("  {}  consumers {}  cores {}\n", sink.sink, sink.consumers, sink.cpus);
-    }
-    shown.spills.iter().for_each(|spill| text += &line_of(spill));
+    shown.consumers.iter().for_each(|sink| text += &line_of_sink(sink));
+    shown.spills.iter().for_each(|spill| text += &line_of_spill(spill));
     for stall in &shown.stalls {
         text += &format!(
             "  {}  may stall for {} before listener {} loses datagrams, at {}/s of {} bytes; {} of that even when \
@@ -253,7 +251,11 @@ fn render(config: &Config, shown: &PlanJson<'_>, plan: &Plan) -> String {
     text
 }
 
-fn line_of(spill: &SpillJson<'_>) -> String {
+fn line_of_sink(sink: &SinkJson<'_>) -> String {
+    format!("  {}  consumers {}  cores {}\n", sink.sink, sink.consumers, sink.cpus)
+}
+
+fn line_of_spill(spill: &SpillJson<'_>) -> String {
     let SpillJson { sink, path, disk_bytes, memory_bytes } = spill;
     let (disk, memory) = (print_size(*disk_bytes), Bytes(*memory_bytes));
     format!("  {sink}  spill {}  up to {disk} on the disk, {memory} of memory\n", path.display())
