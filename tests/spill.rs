@@ -15,6 +15,7 @@ use crate::util::daemon::{Daemon, free_address};
 use crate::util::ledger::{assert_closed, count, list};
 use crate::util::load::{Amount, Load, read_text_header};
 use crate::util::manager::Manager;
+use crate::util::succession::Succession;
 
 /// A listener that hands on to a Unix socket, `@DIR@/out.sock`, with a spill.
 fn to_unix(address: SocketAddr, lines: &str) -> String {
@@ -261,6 +262,27 @@ fn a_reload_hands_a_spill_over_to_the_changed_sink_and_keeps_the_files_of_one_th
     assert!(ended.status.success(), "{}", ended.stderr);
     assert_closed(&ended.ledger, report.sent);
     assert!(ended.stderr.contains("3000 datagrams stay in"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_daemon_that_takes_over_goes_on_with_the_spill_and_the_order_stays() {
+    let (address, mut succession) = (free_address(), Succession::new());
+    let text = to_unix(address, STREAM);
+    let first = succession.start(&text);
+    let sending = load(address, 20_000).spawn();
+    succession.stats_when("it spills", |ledger| count(sink(ledger), "spilled") > 3_000);
+    let (second, ended) = succession.succeed(first, &text);
+    assert!(ended.status.success(), "{}", ended.stderr);
+    assert_closed(&ended.ledger, count(&ended.ledger["listeners"][0], "received"));
+    let lines = Lines::listen(&succession.directory().join("out.sock"));
+    let report = sending.join().expect("it sends");
+    let taken = lines.await_count(report.sent);
+    assert_each_in_order(&taken, &report.per_flow);
+    let before = count(sink(&ended.ledger), "spilled");
+    let is_over = |ledger: &Value| is_spilled(ledger, 0) && count(sink(ledger), "spilled_before") == before;
+    succession.stats_when("all are sent", is_over);
+    let ended = second.end_by(Signal::SIGTERM);
+    assert_closed(&ended.ledger, count(&ended.ledger["listeners"][0], "received"));
 }
 
 /// How many datagrams the daemon that has just begun may send a second time.

@@ -21,7 +21,8 @@ use crate::ledger::Tallies;
 use crate::os::crew;
 use crate::sink::settings::Opening;
 use crate::sink::{Feeders, Sink, fail};
-use crate::spill::{FRAME_BYTES_MAX, Lane, Places, Recovered, Store};
+use crate::spill::{BYTES_MIN, FRAME_BYTES_MAX, Lane, Places, Recovered, Store};
+use crate::text::units::print_size;
 
 /// How often what was written to the spill is forced to the disk, while something is.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
@@ -101,6 +102,14 @@ impl<S: Attempt> Spilling<S> {
     /// Opens the spill, unless another sink has it and ends before this one begins.
     pub(in crate::sink) fn open(inner: S, spill: &Spill, opening: &Opening<'_>) -> Result<Self, Failure> {
         let home = Home::of(spill, opening);
+        if let Some(home) = home.as_ref().filter(|home| home.bytes_max < BYTES_MIN) {
+            let (each, least) = (print_size(home.bytes_max), print_size(BYTES_MIN));
+            let message = format!(
+                "[sink.{}] spill.bytes leaves {each} for each consumer and destination; raise it until that is {least}",
+                opening.sink
+            );
+            return Err(Failure::new(ExitCode::Configuration, message));
+        }
         let refused = |error: io::Error| refusal(opening.sink, home.as_ref(), &error);
         let mut sink = Self::new(inner, opening.sink, home.clone(), opening.when_full).map_err(refused)?;
         if !opening.prospect.has_forerunner {
