@@ -29,6 +29,7 @@ mod inline;
 mod jsonl_page;
 mod relay;
 mod replay;
+mod spill;
 // One configuration takes the place of another while datagrams come.
 mod heirs;
 mod heirs_files;

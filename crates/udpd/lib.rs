@@ -32,6 +32,8 @@ pub mod upstream;
 pub mod endpoint;
 pub mod logging;
 
+pub mod spill;
+
 pub mod handover;
 pub mod ledger;
 

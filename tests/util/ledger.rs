@@ -35,9 +35,14 @@ fn assert_listener_closed(listener: &Value) {
     for sink in sinks {
         let offered = count(sink, "offered");
         let in_flight = count(sink, "in_flight");
-        let settled = count(sink, "delivered") + sum(&sink["dropped"]);
+        let settled = count(sink, "delivered") + sum(&sink["dropped"]) + count(sink, "spilled");
+        let offered_or_found = offered + count(sink, "spilled_before");
         assert_eq!(received, offered + dropped, "received = offered + dropped: {listener:#}");
-        assert_eq!(offered, settled + in_flight, "offered = delivered + dropped + in_flight: {listener:#}");
+        assert_eq!(
+            offered_or_found,
+            settled + in_flight,
+            "offered + spilled_before = delivered + dropped + spilled + in_flight: {listener:#}"
+        );
         assert_eq!(in_flight, 0, "nothing is under way once all is done: {listener:#}");
     }
     let lanes = list(listener, "lanes");

@@ -196,7 +196,6 @@ pub(crate) fn encode_source(source: IpAddr) -> ([u8; SOURCE_SPACE], usize) {
 
 /// Writes a control message as the kernel would, `at` so many bytes into a control space, and returns where the next
 /// one goes. One for which there is no room is left out, as the kernel leaves it out.
-#[cfg_attr(not(feature = "af_xdp"), allow(dead_code))]
 pub(crate) fn put(control: &mut [u8], at: usize, level: i32, kind: i32, data: &[u8]) -> usize {
     let Some(message) = control.get_mut(at..at + space(data.len())) else { return at };
     message[..WORD].copy_from_slice(&(HEADER_BYTES + data.len()).to_ne_bytes());
@@ -204,6 +203,14 @@ pub(crate) fn put(control: &mut [u8], at: usize, level: i32, kind: i32, data: &[
     message[WORD + 4..HEADER_BYTES].copy_from_slice(&kind.to_ne_bytes());
     message[HEADER_BYTES..HEADER_BYTES + data.len()].copy_from_slice(data);
     at + space(data.len())
+}
+
+/// Writes, at the beginning of a control space, when the kernel took a datagram; returns how many bytes that takes.
+pub(crate) fn put_timestamp(control: &mut [u8], arrival: Duration) -> usize {
+    let mut time = [0; 16];
+    time[..8].copy_from_slice(&arrival.as_secs().to_ne_bytes());
+    time[8..].copy_from_slice(&u64::from(arrival.subsec_nanos()).to_ne_bytes());
+    put(control, 0, libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS, &time)
 }
 
 /// A control message as the kernel would write it, for tests of the decoders and of the batch.

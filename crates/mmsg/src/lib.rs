@@ -204,7 +204,7 @@ pub use datagrams::Datagrams;
 pub use engine::Engine;
 pub use group::{Group, wait_for_arrivals_under_way};
 pub use options::{GrantedBuffer, MemoryInfo};
-pub use packed::{PackedBatch, PackedDatagrams};
+pub use packed::{PackedBatch, PackedDatagrams, pack, pack_known};
 pub use passed::take_passed;
 pub use refusal::Refusal;
 pub use refused::Refused;

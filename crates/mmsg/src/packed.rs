@@ -14,8 +14,12 @@
 use std::fmt;
 use std::io;
 use std::iter::FusedIterator;
+use std::net::SocketAddr;
+use std::time::Duration;
 
+use crate::addr;
 use crate::backing::Backing;
+use crate::cmsg;
 use crate::datagram::{Datagram, Message, Summary};
 use crate::shape::{BatchShape, Control};
 use crate::span::Span;
@@ -88,6 +92,23 @@ impl PackedBatch {
         true
     }
 
+    /// Takes, instead of what is in it, those of the datagrams that [`pack`] wrote whose places `wanted` picks. False
+    /// when the bytes are something else or do not fit: then there is nothing in it.
+    #[must_use]
+    pub fn unpack(&mut self, bytes: &[u8], mut wanted: impl FnMut(usize) -> bool) -> bool {
+        self.clear();
+        let mut packed = PackedDatagrams { left: bytes };
+        let mut all_fit = true;
+        for (place, datagram) in packed.by_ref().enumerate() {
+            all_fit &= !wanted(place) || self.push(&datagram);
+        }
+        let is_right = all_fit && packed.left.is_empty();
+        if !is_right {
+            self.clear();
+        }
+        is_right
+    }
+
     /// The datagrams in the order they were pushed.
     pub fn datagrams(&self) -> PackedDatagrams<'_> {
         PackedDatagrams { left: &self.span.as_slice()[..self.used] }
@@ -129,6 +150,36 @@ impl fmt::Debug for PackedBatch {
             .field("summary", &self.summary)
             .finish_non_exhaustive()
     }
+}
+
+/// Writes a datagram behind what is in `into`, with its source, its length and its control messages, as this machine
+/// has them: for [`PackedBatch::unpack`], and for a machine of the same kind.
+pub fn pack(datagram: &Datagram<'_>, into: &mut Vec<u8>) {
+    let Message { name, control, payload, length } = datagram.message();
+    let end = into.len() + PackedBatch::bytes_for(datagram);
+    // None of them is near the limit of its type, as in `push`.
+    into.extend_from_slice(&(payload.len() as u32).to_ne_bytes());
+    into.extend_from_slice(&(length as u32).to_ne_bytes());
+    into.extend_from_slice(&(name.len() as u16).to_ne_bytes());
+    into.extend_from_slice(&(control.len() as u16).to_ne_bytes());
+    into.extend_from_slice(name);
+    into.extend_from_slice(control);
+    into.extend_from_slice(payload);
+    into.resize(end, 0);
+}
+
+/// The same for a datagram of which these are all that is known.
+pub fn pack_known(
+    source: SocketAddr,
+    arrival: Option<Duration>,
+    (payload, length): (&[u8], usize),
+    into: &mut Vec<u8>,
+) {
+    let name = addr::encode(source);
+    let mut control = [0; cmsg::TIMESTAMP_SPACE];
+    let control_bytes = arrival.map_or(0, |arrival| cmsg::put_timestamp(&mut control, arrival));
+    let (name, control) = (name.as_bytes(), &control[..control_bytes]);
+    pack(&Datagram::whole(&Message { name, control, payload, length }), into);
 }
 
 /// Iterator over the datagrams of a packed batch.
@@ -238,6 +289,38 @@ mod tests {
         let read: Vec<usize> = batch.datagrams().map(|one| one.payload().len()).collect();
         let expected: Vec<usize> = (0..40).flat_map(|length| [length; 6]).collect();
         assert_eq!((read.len(), read), (pushed, expected));
+    }
+
+    #[test]
+    fn what_is_packed_into_bytes_is_taken_out_again_all_of_it_or_some() {
+        let mut bytes = Vec::new();
+        let control = cmsg::encode(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &7_u32.to_ne_bytes());
+        pack(&datagram(b"one", 3, &control), &mut bytes);
+        pack(&datagram(b"", 0, &[]), &mut bytes);
+        let (source, arrival) = ("[2001:db8::1]:53".parse().expect("an address"), Duration::from_nanos(5_000_000_123));
+        pack_known(source, Some(arrival), (b"three", 900), &mut bytes);
+        let mut batch = batch(4096);
+        assert!(batch.unpack(&bytes, |_| true));
+        let read: Vec<_> = batch.datagrams().map(|one| (one.payload(), one.length(), one.drop_overflow())).collect();
+        assert_eq!(read, [(&b"one"[..], 3, Some(7)), (b"", 0, None), (b"three", 900, None)]);
+        let last = batch.datagrams().last().expect("three of them");
+        assert_eq!((last.source(), last.arrival_since_epoch()), (Some(source), Some(arrival)));
+        assert!(batch.unpack(&bytes, |place| place == 1));
+        assert_eq!((batch.datagrams().count(), batch.summary().datagrams), (1, 1));
+    }
+
+    #[test]
+    fn bytes_that_end_early_or_do_not_fit_are_no_datagrams() {
+        let mut bytes = Vec::new();
+        (0..3).for_each(|_| pack(&datagram(b"some payload", 12, &[]), &mut bytes));
+        let mut room = batch(4096);
+        for end in (0..bytes.len()).filter(|end| end % (bytes.len() / 3) != 0) {
+            assert!(!room.unpack(&bytes[..end], |_| true) && room.is_empty(), "{end}");
+        }
+        while bytes.len() <= room.capacity_bytes() {
+            pack(&datagram(b"some payload", 12, &[]), &mut bytes);
+        }
+        assert!(!room.unpack(&bytes, |_| true) && room.is_empty());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::run;
-use crate::config::{Config, EngineKind, Listener};
+use crate::config::{Config, EngineKind, Listener, Sink};
 use crate::endpoint::metrics::TokenFile;
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::Crew;
@@ -17,6 +17,7 @@ use crate::plan::memory::{Bytes, Memory};
 use crate::plan::pool::{PoolPlan, Stall};
 use crate::plan::{self, LanePlan, Plan, words};
 use crate::sandbox;
+use crate::text::units::print_size;
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
@@ -24,6 +25,7 @@ struct PlanJson<'a> {
     valid: bool,
     lanes: Vec<LaneJson<'a>>,
     consumers: Vec<SinkJson<'a>>,
+    spills: Vec<SpillJson<'a>>,
     lists: Vec<ListJson<'a>>,
     stalls: Vec<StallJson<'a>>,
     pool_bytes: usize,
@@ -72,6 +74,16 @@ impl SinkJson<'_> {
             false => format!("  {}  consumers {}  cores {}\n", self.sink, self.consumers, self.cpus),
         }
     }
+}
+
+/// Where a sink puts what its destination does not take.
+#[derive(Debug, Serialize)]
+struct SpillJson<'a> {
+    sink: &'a str,
+    path: &'a Path,
+    /// On the disk, of all consumers together.
+    disk_bytes: u64,
+    memory_bytes: usize,
 }
 
 /// The networks that a listener accepts and refuses.
@@ -153,6 +165,12 @@ fn json_of<'a>(config: &'a Config, plan: &'a Plan) -> PlanJson<'a> {
         valid: true,
         lanes: plan.lanes.iter().map(lane).collect(),
         consumers: consumers.collect(),
+        spills: config
+            .sinks
+            .iter()
+            .zip(&plan.sinks)
+            .filter_map(|(sink, plan)| spill_json(sink, plan.consumers))
+            .collect(),
         lists: config.listeners.iter().filter_map(list_json).collect(),
         stalls: plan.pool.stalls(config, &plan.sinks, &plan.lanes).into_iter().map(stall).collect(),
         pool_bytes: memory.pool_bytes(),
@@ -161,6 +179,12 @@ fn json_of<'a>(config: &'a Config, plan: &'a Plan) -> PlanJson<'a> {
         attached: [words::attachments(config, plan), words::kernel_filters(config)].concat(),
         warnings: words::warnings(config, plan),
     }
+}
+
+fn spill_json(sink: &Sink, consumers: usize) -> Option<SpillJson<'_>> {
+    let spill = sink.settings.spill()?;
+    let (path, disk_bytes, memory_bytes) = (spill.path.as_deref()?, spill.bytes, spill.memory_bytes(consumers));
+    Some(SpillJson { sink: &sink.name, path, disk_bytes, memory_bytes })
 }
 
 fn list_json(listener: &Listener) -> Option<ListJson<'_>> {
@@ -195,9 +219,8 @@ fn render(config: &Config, shown: &PlanJson<'_>, plan: &Plan) -> String {
         );
     }
     text += "\nsinks\n";
-    for sink in &shown.consumers {
-        text += &sink.text();
-    }
+    shown.consumers.iter().for_each(|sink| text += &sink.text());
+    shown.spills.iter().for_each(|spill| text += &line_of_spill(spill));
     for stall in &shown.stalls {
         text += &format!(
             "  {}  may stall for {} before listener {} loses datagrams, at {}/s of {} bytes; {} of that even when \
@@ -238,6 +261,12 @@ fn render(config: &Config, shown: &PlanJson<'_>, plan: &Plan) -> String {
         text += &format!("warning: {warning}\n");
     }
     text
+}
+
+fn line_of_spill(spill: &SpillJson<'_>) -> String {
+    let SpillJson { sink, path, disk_bytes, memory_bytes } = spill;
+    let (disk, memory) = (print_size(*disk_bytes), Bytes(*memory_bytes));
+    format!("  {sink}  spill {}  up to {disk} on the disk, {memory} of memory\n", path.display())
 }
 
 /// A time as short as it is meant.

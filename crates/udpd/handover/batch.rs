@@ -94,6 +94,27 @@ impl LaneBatch {
         Self { listener, lane, ..Self::with(Load::Received(batch), Origin::Lane) }
     }
 
+    /// An empty packed one of a lane that has no pool: for what was put away and comes back.
+    pub fn unpacked(batch: PackedBatch) -> Self {
+        Self::with(Load::Packed(batch), Origin::Lane)
+    }
+
+    /// Takes those of the datagrams that `mmsg::pack` wrote whose places `wanted` picks, of this listener and lane.
+    /// False when the bytes are no such datagrams, or do not fit.
+    #[must_use]
+    pub fn unpack(
+        &mut self,
+        (listener, lane): (usize, usize),
+        bytes: &[u8],
+        wanted: impl FnMut(usize) -> bool,
+    ) -> bool {
+        (self.listener, self.lane) = (listener, lane);
+        match &mut self.datagrams {
+            Load::Packed(batch) => batch.unpack(bytes, wanted),
+            Load::Received(_) => false,
+        }
+    }
+
     fn with(datagrams: Load, origin: Origin) -> Self {
         Self { datagrams, listener: 0, lane: 0, stamp: None, origin, node: 0, number: 0 }
     }

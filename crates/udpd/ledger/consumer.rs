@@ -36,10 +36,10 @@ impl Tallies {
 }
 
 impl Tallies {
-    /// The listeners of which something is pending, and how much.
-    pub fn pending(&self) -> impl Iterator<Item = (usize, u64)> {
-        let pending = self.tallies.iter().map(|tally| tally.pending).enumerate();
-        pending.filter(|(_, pending)| *pending > 0).map(|(place, pending)| (self.first + place, pending))
+    /// The listeners of which the sink holds something: how much of each is pending, and how much spilled.
+    pub fn held(&self) -> impl Iterator<Item = (usize, u64, u64)> {
+        let held = self.tallies.iter().enumerate().filter(|(_, tally)| tally.pending > 0 || tally.spilled > 0);
+        held.map(|(place, tally)| (self.first + place, tally.pending, tally.spilled))
     }
 }
 

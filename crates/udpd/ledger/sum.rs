@@ -85,7 +85,11 @@ impl LaneSnapshot {
 impl SinkSnapshot {
     fn add_earlier(&mut self, before: Self) {
         self.offered += before.offered;
+        // What was found in a spill of this process is the same that is in the books of before.
+        let same = self.counts.spilled_again.min(before.counts.spilled);
         self.counts.add(&before.counts);
+        self.counts.spilled -= same;
+        self.counts.spilled_again -= same;
         self.in_flight += before.in_flight;
         self.queue_depth += before.queue_depth;
         self.residence = either(self.residence.take(), before.residence, |own, other| own.with(&other));

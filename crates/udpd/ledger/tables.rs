@@ -79,6 +79,9 @@ counters! {
     /// its consumers, and over what the lanes could not give it.
     pub struct Tally = Counter::of("datagrams") => {
         delivered: "Datagrams that a sink has handed on.", metric = "udpd_sink_delivered_datagrams_total";
+        spilled: "Datagrams that wait in the spill of a sink, on the disk.", metric = "udpd_sink_spilled_datagrams";
+        spilled_before: "Datagrams that a process before this one had left in the spill: its opening balance.",
+            metric = "udpd_sink_spilled_before_datagrams_total";
     } beside {
         /// Datagrams offered and not handed on, by reason.
         dropped: SinkDropped,
@@ -88,6 +91,9 @@ counters! {
         /// Datagrams taken and not yet decided.
         #[serde(skip)]
         pending: u64,
+        /// Datagrams that were found in the spill and that other books of this process have.
+        #[serde(skip)]
+        spilled_again: u64,
     }
 }
 
@@ -97,6 +103,10 @@ counters! {
         queue_full: "The consumer was too slow, and `when_full` dropped.",
             cure = "Raise `queue_bytes` for bursts, set `consumers = \"per_lane\"`, or make the destination faster.";
         sink_error: "The destination refused it, or did not take it before the end.", cure = "The log has the error.";
+        spill_full: "It found no room in the spill, or made room there, as `when_full` says.",
+            cure = "Raise `bytes` of `spill`, see to its disk, or bring the destination back.";
+        spill_torn: "It was in the spill and cannot be read: damaged, or not written to its end.",
+            cure = "The log has the file; see to its disk.";
     }
 }
 

@@ -25,8 +25,16 @@ pub enum Duty {
     Relay,
     /// A consumer that sends datagrams with the addresses of others.
     SourceKeepingRelay,
+    /// A consumer that connects to a Unix socket, and has a spill.
+    SpillingUnixClient,
+    /// A consumer that sends datagrams, and has a spill.
+    SpillingRelay,
+    /// A consumer that sends datagrams with the addresses of others, and has a spill.
+    SpillingSourceKeepingRelay,
     /// A consumer with a client library of its own, which looks up names, connects and has threads.
     BrokerClient,
+    /// The same with a spill.
+    SpillingBrokerClient,
     /// Looks up names of hosts.
     Resolver,
     /// Begins, finishes and removes files.
@@ -55,7 +63,7 @@ pub enum Duty {
 
 impl Duty {
     /// Those that a sandbox knows.
-    pub const CONFINED: [Self; 21] = [
+    pub const CONFINED: [Self; 25] = [
         Self::Main,
         Self::Receiver,
         Self::RingReceiver,
@@ -66,6 +74,10 @@ impl Duty {
         Self::Relay,
         Self::SourceKeepingRelay,
         Self::BrokerClient,
+        Self::SpillingUnixClient,
+        Self::SpillingRelay,
+        Self::SpillingSourceKeepingRelay,
+        Self::SpillingBrokerClient,
         Self::Resolver,
         Self::Keeper,
         Self::Compressor,
@@ -94,6 +106,10 @@ impl fmt::Display for Duty {
             Self::Relay => "consumer (udp)",
             Self::SourceKeepingRelay => "consumer (udp, keep_source)",
             Self::BrokerClient => "consumer (kafka)",
+            Self::SpillingUnixClient => "consumer (unix, spill)",
+            Self::SpillingRelay => "consumer (udp, spill)",
+            Self::SpillingSourceKeepingRelay => "consumer (udp, keep_source, spill)",
+            Self::SpillingBrokerClient => "consumer (kafka, spill)",
             Self::Resolver => "lookup of names",
             Self::Keeper => "keeper of files",
             Self::Compressor => "compression of files",

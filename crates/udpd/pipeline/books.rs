@@ -331,8 +331,9 @@ impl SinkBooks {
     /// ended, see [`Books::final_snapshot`].
     fn read(&self, offered: u64, not_taken: SinkDropped, mut counts: Tally, whole: &WholeSink) -> (SinkSnapshot, i64) {
         let waiting = signed_difference(offered, not_taken.total() + counts.taken);
-        let decided = counts.delivered + counts.dropped.total() + counts.pending;
-        let left_over = signed_difference(counts.taken, decided) + waiting.min(0);
+        let decided = counts.delivered + counts.dropped.total() + counts.pending + counts.spilled;
+        let taken = counts.taken + counts.spilled_before + counts.spilled_again;
+        let left_over = signed_difference(taken, decided) + waiting.min(0);
         counts.dropped.add(&not_taken);
         let snapshot = SinkSnapshot {
             name: self.name.clone(),

@@ -89,7 +89,9 @@ impl Books {
     /// How many datagrams have been offered to sinks and are not decided there, once for each sink.
     pub(super) fn under_way(&self) -> u64 {
         // In this order, see `ledger`.
-        let decided = |tally: Tally| tally.delivered + tally.dropped.total();
+        let found = |tally: &Tally| tally.spilled_before + tally.spilled_again;
+        let decided =
+            |tally: Tally| (tally.delivered + tally.dropped.total() + tally.spilled).saturating_sub(found(&tally));
         let decided: u64 = self
             .listeners
             .iter()

@@ -63,16 +63,18 @@ impl Relief {
 impl Shift {
     /// Whether everything pending has the place in the new books that the sink believes it has.
     pub(super) fn fits(&self, before: &Tallies) -> bool {
-        before.pending().all(|(listener, _)| self.listeners.get(listener) == Some(&Some(listener)))
+        before.held().all(|(listener, ..)| self.listeners.get(listener) == Some(&Some(listener)))
     }
 
-    /// Moves what is pending over.
+    /// Moves what the sink holds over.
     pub(super) fn carry_over(&mut self, before: &mut Tallies, ledger: &ConsumerLedger) {
         let _transfer = self.transfer.lock().unwrap_or_else(PoisonError::into_inner);
-        let pending: Vec<(usize, u64)> = before.pending().collect();
-        for (listener, datagrams) in pending {
-            before[listener].pending -= datagrams;
-            self.tallies[listener].pending += datagrams;
+        let held: Vec<(usize, u64, u64)> = before.held().collect();
+        for (listener, pending, spilled) in held {
+            before[listener].pending -= pending;
+            before[listener].spilled -= spilled;
+            self.tallies[listener].pending += pending;
+            self.tallies[listener].spilled += spilled;
         }
         ledger.publish(before);
         self.ledger.publish(&mut self.tallies);

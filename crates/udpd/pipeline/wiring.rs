@@ -170,6 +170,8 @@ impl Wiring<'_> {
             let opened = sink.settings.open(Opening {
                 sink: &sink.name,
                 consumer: number,
+                consumers: *count,
+                when_full: sink.when_full,
                 scenes: self.scenes,
                 feeds: &lanes,
                 listeners: self.listeners,
@@ -211,6 +213,8 @@ impl Wiring<'_> {
             let opened = sink.settings.open(Opening {
                 sink: &sink.name,
                 consumer: feeder.consumer,
+                consumers: self.plan.sinks[self.sink].feeders.len(),
+                when_full: sink.when_full,
                 scenes: self.scenes,
                 feeds: &feeds,
                 listeners: self.listeners,

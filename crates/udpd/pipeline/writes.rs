@@ -2,6 +2,7 @@
 //! another.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use super::entry::Ended;
@@ -15,6 +16,7 @@ use crate::sink::settings::Target;
 pub(super) struct Writes {
     files: BTreeSet<String>,
     standard_output: bool,
+    spill: Option<PathBuf>,
 }
 
 /// A consumer of an earlier pipeline that has yet to finish.
@@ -37,13 +39,18 @@ impl Writes {
     /// Of a sink of this plan.
     pub(super) fn of(config: &Config, plan: &Plan, sink: usize) -> Self {
         let files = files_by_consumer(config, plan, sink).into_iter().map(|(_, file)| file).collect();
-        Self { files, standard_output: config.sinks[sink].settings.target() == Target::Stdout }
+        let settings = &config.sinks[sink].settings;
+        let spill = settings.spill().and_then(|spill| spill.path.clone());
+        Self { files, standard_output: settings.target() == Target::Stdout, spill }
     }
 
     /// What both write, for the log.
     pub(super) fn in_common(&self, other: &Self) -> Option<String> {
         if self.standard_output && other.standard_output {
             return Some("standard output".to_owned());
+        }
+        if let Some(spill) = self.spill.as_ref().filter(|_| self.spill == other.spill) {
+            return Some(format!("the spill {}", spill.display()));
         }
         self.files.intersection(&other.files).next().map(|file| format!("its file {file}"))
     }
@@ -63,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_file_is_in_common_to_who_writes_it_and_to_nobody_else() {
-        let writes = |file: &str| Writes { files: [file.to_owned()].into(), standard_output: false };
+        let writes = |file: &str| Writes { files: [file.to_owned()].into(), ..Writes::default() };
         assert_eq!(writes("/a.log").in_common(&writes("/a.log")), Some("its file /a.log".to_owned()));
         assert_eq!(writes("/a.log").in_common(&writes("/b.log")), None);
     }

@@ -35,6 +35,9 @@ impl Descriptors {
         });
         let (mut files, mut connections) = (0, 0);
         for (sink, planned) in config.sinks.iter().zip(&plan.sinks) {
+            if sink.settings.spill().is_some() {
+                files += sink.settings.files_open(planned.consumers, 0);
+            }
             match sink.settings.target() {
                 Target::Nowhere | Target::Stdout => {}
                 Target::Files(path) => {

@@ -265,6 +265,10 @@ fn allowed(duty: Duty) -> Vec<&'static [i64]> {
         Duty::RingReceiver => &[RECEIVE, RING, older::POLL],
         Duty::QueueReceiver => &[RECEIVE, QUEUE, older::POLL],
         Duty::UnixClient | Duty::Relay | Duty::SourceKeepingRelay => &[SEND, older::POLL],
+        Duty::SpillingUnixClient | Duty::SpillingRelay | Duty::SpillingSourceKeepingRelay => {
+            &[SEND, LOOK, KEEP, older::POLL, older::LOOK, older::KEEP]
+        }
+        Duty::SpillingBrokerClient => &[SEND, LOOK, KEEP, THREADS, LIBRARY, older::LOOK, older::KEEP, older::LIBRARY],
         Duty::BrokerClient => &[SEND, LOOK, THREADS, LIBRARY, older::LOOK, older::LIBRARY],
         Duty::Resolver => &[SEND, LOOK, LIBRARY, older::LOOK, older::LIBRARY],
         Duty::Keeper => &[LOOK, KEEP, older::LOOK, older::KEEP],
@@ -306,11 +310,11 @@ fn judged(duty: Duty) -> Result<Vec<(i64, Rules)>, BackendError> {
     let own = vec![all_of(vec![is(0, u64::from(std::process::id()))?])?];
     let mut judged = vec![(libc::SYS_prctl, names.into_iter().collect::<Result<_, _>>()?), (libc::SYS_tgkill, own)];
     let sockets = match duty {
-        Duty::UnixClient => vec![family(libc::AF_UNIX)?],
-        Duty::Relay => datagrams()?,
-        Duty::SourceKeepingRelay => [datagrams()?, raw()?].concat(),
+        Duty::UnixClient | Duty::SpillingUnixClient => vec![family(libc::AF_UNIX)?],
+        Duty::Relay | Duty::SpillingRelay => datagrams()?,
+        Duty::SourceKeepingRelay | Duty::SpillingSourceKeepingRelay => [datagrams()?, raw()?].concat(),
         // The resolver asks the kernel for addresses and, on some hosts, a daemon of the C library for names.
-        Duty::BrokerClient | Duty::Resolver | Duty::BrokerMaker => {
+        Duty::BrokerClient | Duty::SpillingBrokerClient | Duty::Resolver | Duty::BrokerMaker => {
             [vec![family(libc::AF_UNIX)?, family(libc::AF_NETLINK)?], datagrams()?, streams()?].concat()
         }
         // A queue of an interface, which another thread or process is given.

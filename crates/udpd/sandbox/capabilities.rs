@@ -33,7 +33,7 @@ pub fn has_locked_memory_counted() -> bool {
 fn kept(duty: Duty) -> CapabilitySet {
     match duty {
         // It makes a raw socket whenever the way to its destination changes.
-        Duty::SourceKeepingRelay => CapabilitySet::NET_RAW,
+        Duty::SourceKeepingRelay | Duty::SpillingSourceKeepingRelay => CapabilitySet::NET_RAW,
         Duty::Warden => OF_SOCKETS,
         Duty::FilterWarden => OF_SOCKETS.union(CapabilitySet::BPF),
         _ => CapabilitySet::empty(),

@@ -17,6 +17,7 @@ pub mod outbox;
 mod prospect;
 pub mod relay;
 pub mod settings;
+mod spilling;
 pub mod stdout;
 mod supplied;
 #[cfg(test)]
@@ -29,4 +30,5 @@ pub use contract::{Feeders, Sink};
 pub(crate) use contract::{deliver, fail};
 pub use prospect::Prospect;
 pub use settings::{AnySettings, Differs, SinkSettings};
+pub use spilling::Spill;
 pub use supplied::Supplied;

@@ -157,6 +157,31 @@ impl Outbox {
         (written, outcome)
     }
 
+    /// What is encoded and not written.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Writes as much as the destination takes, and counts nothing: whoever calls knows whose it is.
+    pub(super) fn write_part(&mut self, destination: &mut impl Destination) -> (usize, io::Result<()>) {
+        let mut written = 0;
+        while written < self.bytes.len() {
+            match crew::at_rest(|| destination.write(&self.bytes[written..])) {
+                Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
+                Ok(count) => written += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return (written, Err(error)),
+            }
+        }
+        (written, Ok(()))
+    }
+
+    /// Empties it, whatever became of what was in it.
+    pub(super) fn forget(&mut self) {
+        self.bytes.clear();
+        self.runs.clear();
+    }
+
     /// Counts everything as failed without trying.
     pub(super) fn discard(&mut self, tallies: &mut Tallies) {
         self.settle(0, tallies);

@@ -9,10 +9,12 @@ use std::sync::Arc;
 use super::contract::Sink;
 use super::file::FileKeeper;
 use super::prospect::Prospect;
+use super::spilling::Spill;
 use crate::exit::Failure;
 use crate::format::Format;
 use crate::format::encoder::{Encoder, Scene};
 use crate::handover::Caller;
+use crate::handover::route::FullPolicy;
 use crate::ledger::{DestinationLedger, FileLedger};
 use crate::os::crew::Crew;
 use crate::os::duty::Duty;
@@ -53,6 +55,11 @@ pub trait SinkSettings: Any + fmt::Debug + Send + Sync {
     /// How many files of theirs are open at once, those that take the place of others among them.
     fn files_open(&self, _consumers: usize, files: usize) -> usize {
         2 * files
+    }
+
+    /// Where datagrams wait that it cannot hand on, if anywhere.
+    fn spill(&self) -> Option<&Spill> {
+        None
     }
 
     /// How many datagrams so many consumers hold at most beside those in batches; `None` where their bytes are all that
@@ -137,7 +144,7 @@ impl Needs {
 
     /// Whether somebody looks up names of hosts, here or in a library.
     pub fn looks_up(&self) -> bool {
-        self.names || self.duty == Duty::BrokerClient
+        self.names || matches!(self.duty, Duty::BrokerClient | Duty::SpillingBrokerClient)
     }
 }
 
@@ -146,6 +153,9 @@ impl Needs {
 pub struct Opening<'a> {
     pub sink: &'a str,
     pub consumer: usize,
+    /// Of so many of the sink.
+    pub consumers: usize,
+    pub when_full: FullPolicy,
     pub scenes: &'a Arc<[Scene]>,
     /// Which of them feed the consumer.
     pub feeds: &'a [bool],

@@ -57,7 +57,7 @@ impl SinkType {
         let schema = table.schema.clone();
         for key in findings.keys.under(&schema).map(|key| key.name().to_owned()).collect::<Vec<_>>() {
             let owners = owners(&schema, &key);
-            if owners.is_empty() || own.iter().any(|own| own.name() == key) {
+            if owners.is_empty() || owners.contains(&self.name) {
                 continue;
             }
             if let (Some(place), true) = (table.key_place(&key), table.take(&key).is_some()) {

@@ -73,6 +73,13 @@ impl Inside {
                  interface that comes back, can have no port below 1024 and no receive buffer above net.core.rmem_max"
             );
         }
+        // A rule holds for a directory that is there.
+        for path in config.sinks.iter().filter_map(|sink| sink.settings.spill()?.path.as_deref()) {
+            std::fs::create_dir_all(path).map_err(|error| {
+                let message = format!("cannot make the spill {}: {error}; see to its directory", path.display());
+                Failure::new(ExitCode::Disk, message)
+            })?;
+        }
         sandbox.open_only(reaches(config, plan, file));
         match sandbox::give_up_files_of_others() {
             Ok(()) => Ok(()),
@@ -162,8 +169,10 @@ pub(in crate::commands) fn reaches(config: &Config, plan: &Plan, file: Option<&P
     // An answer that does not fit a datagram comes by TCP.
     let resolvers = Reach { read: of_libraries.collect(), write: Vec::new(), connects: true };
     let mut broker_clients = resolvers.clone();
+    let mut spillers = Reach::default();
     for (sink, planned) in config.sinks.iter().zip(&plan.sinks) {
         broker_clients.read.extend(sink.settings.needs().reads);
+        spillers.write.extend(sink.settings.spill().and_then(|spill| spill.path.clone()));
         if let Target::Files(path) = sink.settings.target() {
             let files = planned.files(&config.listeners, &sink.name, path);
             keepers.write.extend(files.iter().flat_map(|file| directories(file.as_ref())));
@@ -175,11 +184,12 @@ pub(in crate::commands) fn reaches(config: &Config, plan: &Plan, file: Option<&P
     let of_brokers = broker_clients.read.iter().filter(|_| connects);
     let maker = Reach {
         read: windows.read.iter().chain(of_brokers).cloned().chain(own_file).chain(lists).collect(),
-        write: keepers.write.clone(),
+        write: keepers.write.iter().chain(&spillers.write).cloned().collect(),
         connects,
     };
     let watchdog = Reach { read: kernel(), ..Reach::default() };
-    Reaches { main, windows, keepers, broker_clients, resolvers, watchdog, maker }
+    let spilling_broker_clients = Reach { write: spillers.write.clone(), ..broker_clients.clone() };
+    Reaches { main, windows, keepers, spillers, spilling_broker_clients, broker_clients, resolvers, watchdog, maker }
 }
 
 /// Whether anybody looks up names, or connects to other hosts.
@@ -209,9 +219,15 @@ pub(in crate::commands) fn duties(config: &Config) -> Vec<Duty> {
         Duty::Compressor => config.sinks.iter().any(|sink| sink.settings.compression_bytes() > 0),
         Duty::Follower => config.listeners.iter().any(|listener| listener.sequence.is_some()),
         Duty::Keeper => config.sinks.iter().any(|sink| matches!(sink.settings.target(), Target::Files(_))),
-        Duty::Writer | Duty::UnixClient | Duty::Relay | Duty::SourceKeepingRelay | Duty::BrokerClient => {
-            config.sinks.iter().any(|sink| sink.settings.needs().duty == *duty)
-        }
+        Duty::Writer
+        | Duty::UnixClient
+        | Duty::Relay
+        | Duty::SourceKeepingRelay
+        | Duty::BrokerClient
+        | Duty::SpillingUnixClient
+        | Duty::SpillingRelay
+        | Duty::SpillingSourceKeepingRelay
+        | Duty::SpillingBrokerClient => config.sinks.iter().any(|sink| sink.settings.needs().duty == *duty),
         _ => true,
     };
     Duty::CONFINED.into_iter().filter(is_used).collect()

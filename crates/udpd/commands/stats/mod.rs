@@ -50,7 +50,8 @@ pub fn render(snapshot: &Snapshot) -> String {
         let _ = writeln!(text, "\nlistener {} on {}", listener.name, listener.address);
         push_sharers(&mut text, listener.shared_with.as_deref());
         push_sums(&mut text, listener);
-        push_table(&mut text, listener.sinks.iter().map(sink).collect());
+        let has_spill = listener.sinks.iter().flat_map(of_spill).any(|(_, count)| count > 0);
+        push_table(&mut text, listener.sinks.iter().map(|own| sink(own, has_spill)).collect());
         push_table(&mut text, listener.sinks.iter().filter_map(residence).collect());
         push_table(&mut text, listener.sinks.iter().filter_map(files).collect());
         push_table(&mut text, listener.sinks.iter().flat_map(destinations).collect());
@@ -163,9 +164,16 @@ fn cell(heading: &str, cell: impl ToString) -> (String, String) {
     (heading.to_owned(), cell.to_string())
 }
 
-fn sink(sink: &SinkSnapshot) -> Row {
+/// What only a sink with a spill counts.
+fn of_spill(sink: &SinkSnapshot) -> impl Iterator<Item = (&'static Counter, u64)> {
+    let counts = sink.counts.values().chain(sink.counts.dropped.values());
+    counts.filter(|(counter, _)| counter.name.starts_with("spill"))
+}
+
+fn sink(sink: &SinkSnapshot, has_spill: bool) -> Row {
     let mut row = vec![cell("sink", &sink.name), cell("offered", grouped(sink.offered))];
-    row.extend(named(sink.counts.values()).chain(named(sink.counts.dropped.values())));
+    let counts = sink.counts.values().chain(sink.counts.dropped.values());
+    row.extend(named(counts.filter(|(counter, _)| has_spill || !counter.name.starts_with("spill"))));
     let bytes = |count: u64| Bytes(usize::try_from(count).unwrap_or(usize::MAX));
     let queued = match sink.inline {
         true => "inline".to_owned(),

@@ -12,6 +12,7 @@ mod lists;
 mod multicast;
 mod own_files;
 pub(crate) mod relay;
+mod spills;
 mod writers;
 
 use super::daemon::Daemon;
@@ -51,6 +52,7 @@ pub(crate) fn validate(mut parts: Parts<'_>, host: &Host, findings: &mut Finding
     let queues = |interface: &str| ::steer::receive_queues(&host.sys_root, interface);
     let feeders = Feeders::new(&listeners, &steer, queues, host.usable_cores(&steer));
     writers::check(&parts.sinks, &feeders, findings);
+    spills::check(&parts.sinks, findings);
     own_files::check(&parts, &daemon, &feeders, findings);
     relay::check_loops(&parts.sinks, &listeners, &local_addresses(), findings);
     relay::check_counts(&parts.sinks, &listeners, findings);

@@ -10,7 +10,7 @@ use crate::ledger::tests::{example, numbered};
 use crate::ledger::{ResidenceTally, SenderSnapshot};
 
 /// What rises and falls; everything else is a counter.
-const GAUGES: [&str; 18] = [
+const GAUGES: [&str; 19] = [
     "udpd_build_info",
     "udpd_uptime_seconds",
     "udpd_ledger_residual_datagrams",
@@ -21,6 +21,7 @@ const GAUGES: [&str; 18] = [
     "udpd_queue_capacity",
     "udpd_sink_sources",
     "udpd_sink_uncompressed_files",
+    "udpd_sink_spilled_datagrams",
     "udpd_sink_unsynced_bytes",
     "udpd_upstream_missing",
     "udpd_before_lost_datagrams_at_most",
@@ -39,7 +40,12 @@ fn labels_of(counter: &Counter) -> &'static [&'static str] {
         }
         (_, "kernel" | "listener") => &["layer", "listener", "reason"],
         (_, "sink") => &["layer", "listener", "reason", "sink"],
-        ("udpd_sink_delivered_datagrams_total", _) => &["listener", "sink"],
+        (
+            "udpd_sink_delivered_datagrams_total"
+            | "udpd_sink_spilled_datagrams"
+            | "udpd_sink_spilled_before_datagrams_total",
+            _,
+        ) => &["listener", "sink"],
         (metric, _) if metric.starts_with("udpd_upstream_") => &["listener", "unit"],
         (metric, _) if metric.starts_with("udpd_sink_") => &["sink"],
         (metric, _) if metric.starts_with("udpd_relay_") => &["destination", "sink"],

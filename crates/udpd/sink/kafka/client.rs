@@ -14,6 +14,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer, PurgeConfig};
 
 use super::context::Context;
 use super::error::KafkaError;
+use super::fate::Fate;
 use super::hidden::Hidden;
 use super::library;
 use super::settings::KafkaSettings;
@@ -46,6 +47,16 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A message as the binding takes it.
 pub(super) type Record<'a> = BaseRecord<'a, [u8], [u8], usize>;
+
+/// What became of a message that was offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Offered {
+    Taken,
+    /// There is no room now, or no client.
+    Full,
+    /// The library never takes it.
+    Refused,
+}
 
 pub(super) struct Client {
     producer: BaseProducer<Context>,
@@ -135,6 +146,53 @@ impl Client {
         }
     }
 
+    /// Hands a message with a ticket over, if the library takes it now.
+    pub(super) fn offer(&mut self, record: Record<'_>) -> Offered {
+        let Err((error, _)) = self.producer.send(record) else { return Offered::Taken };
+        match error {
+            LibraryError::MessageProduction(RDKafkaErrorCode::QueueFull | RDKafkaErrorCode::Fatal) => Offered::Full,
+            error => {
+                self.producer.context().refused(&error);
+                Offered::Refused
+            }
+        }
+    }
+
+    /// Hears what became of messages with tickets. True when the client had failed for good and there is another one,
+    /// which knows of none.
+    pub(super) fn hear_fates(&mut self) -> bool {
+        self.poll();
+        if !self.producer.context().is_fatal() {
+            return false;
+        }
+        self.take_back();
+        self.renew(&mut Tallies::new(0..0))
+    }
+
+    /// Tells what became of them.
+    pub(super) fn take_fates(&mut self, mut tell: impl FnMut(usize, Fate)) {
+        let mut any = false;
+        self.producer.context().take_fates(|ticket, fate| {
+            any = true;
+            tell(ticket, fate);
+        });
+        if any {
+            self.last_report = Instant::now();
+        }
+    }
+
+    /// Messages do not linger: somebody waits for them.
+    pub(super) fn hurry(&self) {
+        let _ = self.producer.flush(Duration::ZERO);
+    }
+
+    /// Takes back what is under way, and hears no more of it.
+    pub(super) fn take_back(&mut self) {
+        self.producer.purge(PurgeConfig::default().queue().inflight());
+        self.poll();
+        self.producer.context().take_fates(|_, _| {});
+    }
+
     /// Hears everything that the library has to say, without waiting for more; true if anything was delivered or
     /// failed.
     pub(super) fn hear(&mut self, tallies: &mut Tallies) -> bool {
@@ -187,6 +245,11 @@ impl Client {
 
     /// Hears what there is to hear; true if anything was delivered or failed.
     fn drain(&mut self, tallies: &mut Tallies) -> bool {
+        self.poll();
+        self.settle(tallies)
+    }
+
+    fn poll(&self) {
         loop {
             let heard = self.producer.context().heard();
             self.producer.poll(Duration::ZERO);
@@ -194,7 +257,6 @@ impl Client {
                 break;
             }
         }
-        self.settle(tallies)
     }
 
     /// Moves what was reported since the last time from pending to delivered or failed; true if that was anything.

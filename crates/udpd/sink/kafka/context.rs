@@ -18,6 +18,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::DeliveryResult;
 use rdkafka::producer::ProducerContext;
 
+use super::fate::{Fate, TICKET_SHIFT};
 use super::hidden::Hidden;
 use super::security::{Sasl, Security};
 use super::settings::KafkaSettings;
@@ -57,6 +58,8 @@ struct Reports {
 #[derive(Debug)]
 pub(super) struct Context {
     reports: Box<[Reports]>,
+    /// Of messages that have tickets.
+    fates: Mutex<Vec<(usize, Fate)>>,
     heard: Count,
     /// The last broker was lost, and nothing has been acknowledged since.
     away: AtomicBool,
@@ -74,6 +77,7 @@ impl Context {
     pub(super) fn new(name: &str, settings: &KafkaSettings, listeners: usize, hidden: Hidden) -> Self {
         Self {
             reports: (0..listeners).map(|_| Reports::default()).collect(),
+            fates: Mutex::default(),
             heard: Count::default(),
             away: AtomicBool::new(false),
             fatal: AtomicBool::new(false),
@@ -94,6 +98,12 @@ impl Context {
     pub(super) fn take_reports(&self, listener: usize) -> (u64, u64) {
         let reports = &self.reports[listener];
         (reports.delivered.take(), reports.failed.take())
+    }
+
+    /// What became of messages with tickets since the last call.
+    pub(super) fn take_fates(&self, mut tell: impl FnMut(usize, Fate)) {
+        let mut fates = self.fates.lock().unwrap_or_else(PoisonError::into_inner);
+        fates.drain(..).for_each(|(ticket, fate)| tell(ticket, fate));
     }
 
     /// Whether the client can never deliver anything again.
@@ -238,12 +248,18 @@ impl ClientContext for Context {
 }
 
 impl ProducerContext for Context {
-    /// The index of the listener, carried where the library would carry a pointer.
+    /// The index of the listener, and a ticket where there is a spill.
     type DeliveryOpaque = usize;
 
-    fn delivery(&self, result: &DeliveryResult<'_>, listener: usize) {
+    fn delivery(&self, result: &DeliveryResult<'_>, carried: usize) {
         self.heard.add_one();
+        let (listener, ticket) = (carried & ((1 << TICKET_SHIFT) - 1), carried >> TICKET_SHIFT);
         let reports = &self.reports[listener];
+        if ticket > 0 {
+            let fate =
+                result.as_ref().map_or_else(|(error, _)| Fate::of(error.rdkafka_error_code()), |_| Fate::Delivered);
+            self.fates.lock().unwrap_or_else(PoisonError::into_inner).push((ticket, fate));
+        }
         match result {
             Ok(_) => {
                 reports.delivered.add_one();

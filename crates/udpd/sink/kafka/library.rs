@@ -113,6 +113,10 @@ pub(super) fn client_config(settings: &KafkaSettings, purpose: Purpose) -> Resul
         .set("queue.buffering.max.kbytes", QUEUE_KIBIBYTES.to_string())
         .set("reconnect.backoff.max.ms", RECONNECT_PAUSE_MAX_MS.to_string())
         .set("enable.idempotence", if idempotent { "true" } else { "false" });
+    if settings.spill.is_on() {
+        // Each batch is waited for, and what waits for longer does so on the disk: nothing is given up here.
+        config.set("linger.ms", "1").set("message.timeout.ms", "0");
+    }
     for (key, value) in &settings.properties {
         config.set(key, value);
     }

@@ -31,6 +31,8 @@ mod client;
 #[cfg(feature = "kafka")]
 mod context;
 mod error;
+#[cfg(feature = "kafka")]
+mod fate;
 mod files;
 #[cfg(feature = "kafka")]
 mod hidden;
@@ -45,6 +47,10 @@ mod settings;
 mod setup;
 #[cfg(feature = "kafka")]
 mod sink;
+#[cfg(feature = "kafka")]
+mod slots;
+#[cfg(feature = "kafka")]
+mod spilled;
 #[cfg(feature = "kafka")]
 mod token;
 #[cfg(feature = "kafka")]

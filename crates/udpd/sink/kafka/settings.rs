@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::security::Security;
+use crate::sink::spilling::Spill;
 
 /// The most bytes of messages that wait in the library for each consumer, unless `properties` say otherwise.
 pub(super) const QUEUE_KIBIBYTES: usize = 64 * 1024;
@@ -23,6 +24,7 @@ pub struct KafkaSettings {
     /// The library's name for how batches are compressed.
     pub compression: &'static str,
     pub security: Security,
+    pub spill: Spill,
     /// Handed to the library as they are.
     pub properties: Vec<(String, String)>,
 }
@@ -31,8 +33,8 @@ impl KafkaSettings {
     /// Settings of which only brokers and topic are written.
     pub fn new(brokers: impl Into<String>, topic: impl Into<String>) -> Self {
         let (brokers, topic, acks) = (brokers.into(), topic.into(), "all".to_owned());
-        let (security, properties) = (Security::default(), Vec::new());
-        Self { brokers, topic, key_by_source: true, acks, compression: "none", security, properties }
+        let (security, spill, properties) = (Security::default(), Spill::default(), Vec::new());
+        Self { brokers, topic, key_by_source: true, acks, compression: "none", security, spill, properties }
     }
 
     /// The most bytes and messages that wait in the library for each consumer; 0 messages is no limit of their own.
@@ -59,6 +61,7 @@ impl fmt::Debug for KafkaSettings {
             .field("acks", &self.acks)
             .field("compression", &self.compression)
             .field("security", &self.security)
+            .field("spill", &self.spill)
             .field("properties", &properties)
             .finish()
     }

@@ -13,9 +13,12 @@ use crate::exit::{ExitCode, Failure};
 use crate::os::duty::Duty;
 #[cfg(feature = "kafka")]
 use crate::os::threads;
-use crate::settings::kinds::{Flat, Text, Words};
+use crate::settings::kinds::{Flat, Inner, Text, Words};
 use crate::settings::{Field, Findings, Kind, Located, Table, Written, settings};
 use crate::sink::settings::{AnySettings, Differs, Needs, Opened, Opening, SinkSettings, Target};
+use crate::sink::spilling::Spill;
+#[cfg(feature = "kafka")]
+use crate::sink::spilling::Spilling;
 use crate::sink::written::{Scheme, Uri, WrittenSink, wrong};
 use crate::text::advice::Advice;
 
@@ -33,6 +36,8 @@ settings! {
         compression: &'static str = "none", CODECS;
         /// How udpd and the brokers know each other.
         security: Security = {}, Flat;
+        /// What its destination does not take waits on a disk, see docs/spill.md.
+        spill: Spill = {}, Inner;
         /// Handed to librdkafka as they are.
         properties: Vec<(String, String)> = {}, Properties;
     }
@@ -92,6 +97,7 @@ impl WrittenSink for KafkaSettings {
     }
 
     fn check(&self, written: &Written<'_>, findings: &mut Findings<'_>) {
+        self.spill.check(written, findings);
         if let Err(error) = self.verify() {
             let key = error.key().unwrap_or_default();
             let place = written.place(key).or_else(|| written.inner("properties", key));
@@ -141,7 +147,15 @@ impl SinkSettings for KafkaSettings {
     }
 
     fn memory_bytes(&self, consumers: usize, _: usize) -> usize {
-        consumers * self.queue().0
+        consumers * self.queue().0 + self.spill.memory_bytes(consumers)
+    }
+
+    fn files_open(&self, consumers: usize, _: usize) -> usize {
+        self.spill.files_open(consumers)
+    }
+
+    fn spill(&self) -> Option<&Spill> {
+        Some(&self.spill).filter(|spill| spill.is_on())
     }
 
     fn datagrams_max(&self, consumers: usize) -> Option<usize> {
@@ -152,7 +166,7 @@ impl SinkSettings for KafkaSettings {
         // Certificates and keys, where they are given as files.
         let files = self.properties.iter().map(|(_, value)| PathBuf::from(value)).filter(|value| value.is_absolute());
         let reads = files.chain(self.security.directories()).collect();
-        Needs { reads, ..Needs::only(Duty::BrokerClient) }
+        Needs { reads, ..Needs::only(if self.spill.is_on() { Duty::SpillingBrokerClient } else { Duty::BrokerClient }) }
     }
 
     #[cfg(feature = "kafka")]
@@ -168,7 +182,11 @@ impl SinkSettings for KafkaSettings {
         let starting = opening.crew.spawn("kafka-start", Duty::BrokerClient, start);
         let starting = starting.map_err(|error| threads::refusal("kafka-start", &error))?;
         let sink = starting.join().map_err(|_| Failure::new(ExitCode::Failure, "librdkafka cannot be started"))?;
-        sink.map(Opened::new).map_err(fail)
+        let sink = sink.map_err(fail)?;
+        Ok(match self.spill.is_on() {
+            true => Opened::new(Spilling::open(sink, &self.spill, &opening)?),
+            false => Opened::new(sink),
+        })
     }
 
     #[cfg(not(feature = "kafka"))]
@@ -178,6 +196,6 @@ impl SinkSettings for KafkaSettings {
     }
 
     fn goes_on(&self, before: &dyn SinkSettings, differs: Differs) -> bool {
-        before.of_type() == Some(self) && !differs.listeners
+        before.of_type() == Some(self) && !differs.listeners && !(differs.lanes && self.spill.is_on())
     }
 }

@@ -2,10 +2,14 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use super::client::{Client, Record};
+use mmsg::Datagram;
+
+use super::client::{Client, Offered, Record};
 use super::error::KafkaError;
+use super::fate::TICKET_SHIFT;
 use super::record;
 use super::settings::KafkaSettings;
+use super::slots::Slots;
 use super::topic;
 use crate::handover::batch::LaneBatch;
 use crate::ledger::Tallies;
@@ -33,7 +37,9 @@ pub(super) struct KafkaSink {
     listeners: Vec<String>,
     /// The topic of each.
     topics: Vec<String>,
-    client: Client,
+    pub(super) client: Client,
+    /// With a spill, what is in hand.
+    pub(super) slots: Slots,
     wait: Duration,
     due: Instant,
 }
@@ -50,7 +56,27 @@ impl KafkaSink {
         let client = Client::start(name, settings, listeners.len(), crew)?;
         let topics = listeners.iter().map(|listener| topic::expand(&settings.topic, listener, name)).collect();
         let (name, listeners, settings) = (name.to_owned(), listeners.to_vec(), settings.clone());
-        Ok(Self { name, settings, listeners, topics, client, wait: REPORT_WAIT_MIN, due: Instant::now() + IDLE_WAIT })
+        let (wait, due) = (REPORT_WAIT_MIN, Instant::now() + IDLE_WAIT);
+        Ok(Self { name, settings, listeners, topics, client, slots: Slots::default(), wait, due })
+    }
+
+    /// Offers the message of a datagram, with a ticket. `now` is when its batch was begun, where that is known.
+    pub(super) fn offer(
+        &mut self,
+        listener: usize,
+        ticket: usize,
+        datagram: &Datagram<'_>,
+        now: &mut Option<Duration>,
+    ) -> Offered {
+        let (name, topic) = (&self.listeners[listener], &self.topics[listener]);
+        let arrival = datagram.arrival_since_epoch().unwrap_or_else(|| *now.get_or_insert_with(since_epoch));
+        let key = self.settings.key_by_source.then(|| record::key(datagram));
+        let mut message: Record<'_> = Record::with_opaque_to(topic, listener | ticket << TICKET_SHIFT)
+            .payload(datagram.payload())
+            .timestamp(record::timestamp_ms(arrival))
+            .headers(record::headers(datagram, name, arrival));
+        message.key = key.as_ref().map(record::Text::bytes);
+        self.client.offer(message)
     }
 
     /// Hears the library, and decides when to hear it again.

@@ -16,6 +16,7 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
 use super::*;
 use crate::ledger::tables::{SinkDropped, Tally};
+use crate::sink::spilling::{Spill, Spilling};
 
 /// Nothing here takes that long unless it never comes.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -36,8 +37,8 @@ fn settings(brokers: &str, properties: &[(&str, &str)]) -> KafkaSettings {
 }
 
 /// A sink and its books, called as a consumer calls it, with datagrams that came through a real socket.
-struct Bench {
-    sink: KafkaSink,
+struct Bench<S = KafkaSink> {
+    sink: S,
     tallies: Tallies,
     socket: Socket,
     sender: UdpSocket,
@@ -54,6 +55,15 @@ impl Bench {
         Self { sink, tallies: Tallies::new(0..2), socket, sender }
     }
 
+    /// The same with a spill in this directory.
+    fn with_spill(settings: &KafkaSettings, directory: &std::path::Path) -> Bench<Spilling<KafkaSink>> {
+        let spill = Spill { path: Some(directory.to_owned()), bytes: 64 << 20 };
+        let Self { sink, tallies, socket, sender } = Self::new(&KafkaSettings { spill, ..settings.clone() });
+        Bench { sink: Spilling::of_listener(sink, (1, "in"), directory), tallies, socket, sender }
+    }
+}
+
+impl<S: Sink> Bench<S> {
     /// Gives the sink one batch with these payloads, of which the first `slot_bytes` are kept.
     fn accept(&mut self, payloads: &[&[u8]], slot_bytes: usize) {
         let shape = BatchShape::new(payloads.len(), slot_bytes);
@@ -361,4 +371,51 @@ fn what_would_linger_for_a_minute_is_sent_at_the_end() {
     bench.accept(&[&b"x"[..]; 12], 64);
     assert_eq!(bench.tallies[1].pending, 12);
     bench.finish(12, 0);
+}
+
+/// Payloads with these numbers.
+fn numbered(numbers: std::ops::Range<u32>) -> Vec<Vec<u8>> {
+    numbers.map(|number| number.to_string().into_bytes()).collect()
+}
+
+fn slices(payloads: &[Vec<u8>]) -> Vec<&[u8]> {
+    payloads.iter().map(Vec::as_slice).collect()
+}
+
+#[test]
+fn while_the_broker_is_down_what_comes_waits_on_the_disk_and_is_in_the_topic_once_and_in_order_afterwards() {
+    let (cluster, directory) = (cluster(), tempfile::tempdir().expect("a directory"));
+    let mut bench = Bench::with_spill(&settings(&cluster.bootstrap_servers(), &[]), directory.path());
+    let all = numbered(0..400);
+    bench.accept(&slices(&all[..100]), 64);
+    bench.until("delivery", |tally| tally.delivered == 100);
+    cluster.broker_down(1).expect("down");
+    for part in all[100..].chunks(100) {
+        bench.accept(&slices(part), 64);
+    }
+    assert_eq!((bench.tallies[1].delivered, bench.tallies[1].spilled, bench.tallies[1].pending), (100, 300, 0));
+    cluster.broker_up(1).expect("up");
+    bench.until("delivery of what waited", |tally| tally.delivered == 400);
+    assert_eq!(bench.tallies[1].spilled, 0);
+    bench.finish(400, 0);
+    assert_eq!(payloads(&read(&cluster, 400)), slices(&all));
+}
+
+#[test]
+fn what_no_broker_has_at_the_end_is_sent_by_the_next_client() {
+    let (cluster, directory) = (cluster(), tempfile::tempdir().expect("a directory"));
+    let settings = settings(&cluster.bootstrap_servers(), &[]);
+    cluster.broker_down(1).expect("down");
+    let all = numbered(0..50);
+    let mut bench = Bench::with_spill(&settings, directory.path());
+    bench.accept(&slices(&all), 64);
+    bench.sink.finish(&mut bench.tallies, &mut |_| {});
+    assert_eq!((bench.tallies[1].spilled, bench.tallies[1].dropped), (50, SinkDropped::default()));
+    drop(bench);
+    cluster.broker_up(1).expect("up");
+    let mut bench = Bench::with_spill(&settings, directory.path());
+    bench.until("delivery", |tally| tally.delivered == 50);
+    assert_eq!((bench.tallies[1].spilled, bench.tallies[1].spilled_again), (0, 50));
+    bench.sink.finish(&mut bench.tallies, &mut |_| {});
+    assert_eq!(payloads(&read(&cluster, 50)), slices(&all));
 }

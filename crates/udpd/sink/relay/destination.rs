@@ -1,5 +1,7 @@
 //! One destination of a relay: its socket, its queue, its books, and what is said of it in the log.
 
+mod rounds;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,8 +14,9 @@ use mmsg::{Datagram, SendBatch};
 use super::aim::Aim;
 use super::error::RelayError;
 use super::manner::KeepSource;
+use super::round::Round;
 use super::spoof::{PACKET_BYTES_MAX, Refusal, Spoof};
-use super::voice::{Trouble, Voice, words};
+use super::voice::{LOST, Trouble, Voice, words};
 use super::way::{Change, Way};
 use crate::capture::headers;
 use crate::ledger::{DestinationLedger, DestinationTally, Tallies};
@@ -34,9 +37,6 @@ const LOOKS_IN_VAIN_MAX: usize = 64;
 
 /// How long one look at a full queue is from the next.
 const ROOM_WAIT: Duration = Duration::from_micros(150);
-
-/// What becomes of datagrams while there is no way.
-const NO_WAY: &str = "datagrams count as sink_error until there is one; see `ip route get`";
 
 /// The longest message of a queue.
 fn slot_bytes(keep_source: KeepSource) -> usize {
@@ -63,6 +63,8 @@ struct Message {
     datagrams: usize,
     /// Of those, the ones known to have failed.
     failed: usize,
+    /// With a spill, those that the destination did not take, and may another time.
+    left: usize,
     /// The way takes its first datagram whole, so that others can travel with it.
     is_open: bool,
 }
@@ -85,9 +87,13 @@ pub(super) struct Destination {
     hopeless: bool,
     /// Something has happened that counts against it, and nobody has asked yet.
     has_failed: bool,
+    /// The same of what the network has answered.
+    is_refused: bool,
     tally: DestinationTally,
     ledger: Arc<DestinationLedger>,
     voice: Voice,
+    /// With a spill, what is in hand.
+    round: Option<Round>,
 }
 
 impl Destination {
@@ -96,10 +102,10 @@ impl Destination {
         sink: &str,
         (peer, aim): (&Peer, Aim),
         keep_source: KeepSource,
-        may_wait: bool,
+        (may_wait, spills): (bool, bool),
     ) -> Result<Self, RelayError> {
         let fail = |(operation, error)| RelayError { destination: peer.clone(), operation, error };
-        let voice = Voice::new(sink, peer.clone());
+        let voice = Voice::new(sink, peer.clone(), spills);
         let is_spoofed = keep_source == KeepSource::Address;
         let (way, reason) = Way::new(aim, is_spoofed).map_err(fail)?;
         let mut destination = Self {
@@ -112,9 +118,11 @@ impl Destination {
             may_wait,
             hopeless: false,
             has_failed: false,
+            is_refused: false,
             tally: DestinationTally::default(),
             ledger: Arc::new(DestinationLedger::new(peer)),
             voice,
+            round: spills.then(Round::default),
         };
         destination.note_no_way(reason);
         Ok(destination)
@@ -128,7 +136,10 @@ impl Destination {
 
     fn note_no_way(&mut self, reason: Option<io::Error>) {
         if let Some(error) = reason {
-            self.complain(Trouble::NoWay, || format!("there is no route yet: {error}; {NO_WAY}"));
+            let fate = self.voice.fate();
+            self.complain(Trouble::NoWay, || {
+                format!("there is no route yet: {error}; datagrams {fate} until there is one; see `ip route get`")
+            });
         }
     }
 
@@ -149,10 +160,13 @@ impl Destination {
         let prefix = prefix.as_ref().map_or(&[][..], Prefix::as_bytes);
         if self.joins(listener, prefix, datagram) {
             self.messages.last_mut().expect("it has joined a message").datagrams += 1;
-            return;
+            return self.note_queued();
         }
         if self.queue.is_full() && !self.make_room(tallies) {
-            self.complain_of_full_queue();
+            self.say_full();
+            if let Some(round) = &mut self.round {
+                return round.leave();
+            }
             self.tally.failed += 1;
             return fail(&mut tallies[listener], 1);
         }
@@ -163,7 +177,11 @@ impl Destination {
         let queued = match bytes {
             Ok(bytes) => self.queue.push_prefixed(prefix, bytes, None).is_ok(),
             Err(refusal) => {
+                let may_come = matches!(refusal, Refusal::Nowhere);
                 self.refuse(refusal);
+                if let Some(round) = self.round.as_mut().filter(|_| may_come) {
+                    return round.leave();
+                }
                 false
             }
         };
@@ -171,11 +189,22 @@ impl Destination {
         let headers_bytes = self.way.address().map_or(0, headers::headers_bytes);
         let is_open = headers_bytes + prefix.len() + datagram.payload().len() <= self.way.mtu_bytes();
         if queued {
-            self.messages.push(Message { listener, datagrams: 1, failed: 0, is_open });
+            self.messages.push(Message { listener, datagrams: 1, failed: 0, left: 0, is_open });
+            self.note_queued();
         } else {
             self.tally.failed += 1;
             fail(&mut tallies[listener], 1);
         }
+    }
+
+    fn say_full(&mut self) {
+        let fate = self.voice.fate();
+        self.complain(Trouble::Full, || {
+            format!(
+                "the queue is full and the kernel takes nothing; until it does datagrams {fate}; see `ip neigh`, the \
+                 device's transmit queue, and sysctl net.core.wmem_max, which bounds the send buffer"
+            )
+        });
     }
 
     /// Sends what is queued, and waits if it may, for as long as the kernel takes some of it now and then: a slow
@@ -208,14 +237,14 @@ impl Destination {
     /// Sends what is queued. False when the kernel did not take all of it, and it should be tried again.
     pub(super) fn flush(&mut self, tallies: &mut Tallies) -> bool {
         if self.queue.is_empty() && !self.voice.is_troubled() {
-            self.ledger.publish(&self.tally);
+            self.publish();
             return true;
         }
         self.review();
         self.send(tallies);
         self.note_answers();
         self.voice.settle(self.tally.failed, self.tally.icmp_errors);
-        self.ledger.publish(&self.tally);
+        self.publish();
         self.queue.is_empty()
     }
 
@@ -231,7 +260,10 @@ impl Destination {
     fn send(&mut self, tallies: &mut Tallies) {
         let Some(socket) = self.way.socket() else {
             if !self.queue.is_empty() {
-                self.complain(Trouble::NoWay, || format!("there is no route; {NO_WAY}"));
+                let fate = self.voice.fate();
+                self.complain(Trouble::NoWay, || {
+                    format!("there is no route; datagrams {fate} until there is one; see `ip route get`")
+                });
             }
             return self.give_up(tallies);
         };
@@ -244,8 +276,9 @@ impl Destination {
             && !is_for_a_moment(&error.error)
         {
             let errno = error.error.raw_os_error().unwrap_or_default();
+            let fate = self.voice.fate();
             self.complain(Trouble::Stuck(errno), || {
-                format!("cannot send anything: {}; such datagrams count as sink_error", words(errno))
+                format!("cannot send anything: {}; such datagrams {fate}", words(errno))
             });
             self.give_up(tallies);
         }
@@ -255,6 +288,9 @@ impl Destination {
     }
 
     fn forget(&mut self) {
+        if let Some(round) = &mut self.round {
+            round.forget_queue();
+        }
         self.queue.clear();
         self.messages.clear();
         self.decided = 0;
@@ -262,41 +298,41 @@ impl Destination {
 
     /// Fails what the kernel did not take at once: nobody may wait for it.
     pub(super) fn refuse_rest(&mut self, tallies: &mut Tallies) {
-        self.complain_of_full_queue();
+        self.say_full();
         self.give_up(tallies);
     }
 
-    fn complain_of_full_queue(&mut self) {
-        self.complain(Trouble::Full, || {
-            "the queue is full and the kernel takes nothing; until it does datagrams count as sink_error; see \
-             `ip neigh`, the device's transmit queue, and sysctl net.core.wmem_max, which bounds the send buffer"
-                .to_owned()
-        });
-    }
-
-    /// Counts what is still queued as failed.
+    /// Counts what is still queued as failed; with a spill it is left.
     pub(super) fn give_up(&mut self, tallies: &mut Tallies) {
         for message in &mut self.messages[self.decided..] {
-            message.failed = message.datagrams;
+            match &self.round {
+                None => message.failed = message.datagrams,
+                Some(_) => message.left = message.datagrams - message.failed,
+            }
         }
         self.settle(self.messages.len(), tallies);
         self.forget();
-        self.ledger.publish(&self.tally);
+        self.publish();
     }
 
     fn note_failures(&mut self) {
         for at in 0..self.queue.failures().len() {
             let failure = self.queue.failures()[at];
-            self.messages[failure.index].failed += failure.datagrams;
+            let message = &mut self.messages[failure.index];
+            match self.round.is_some() && failure.errno != nix::libc::EMSGSIZE {
+                true => message.left += failure.datagrams,
+                false => message.failed += failure.datagrams,
+            }
             if failure.errno == nix::libc::EMSGSIZE {
                 self.tally.too_long += failure.datagrams as u64;
             }
             self.has_failed |= failure.errno != nix::libc::EMSGSIZE;
             if failure.errno != nix::libc::ECONNREFUSED {
+                let fate = if failure.errno == nix::libc::EMSGSIZE { LOST } else { self.voice.fate() };
                 self.complain(Trouble::Failed(failure.errno), || {
                     format!(
-                        "cannot send a datagram: {}; such datagrams count as sink_error; see `ip route get` and the \
-                         firewall's output rules",
+                        "cannot send a datagram: {}; such datagrams {fate}; see `ip route get` and the firewall's \
+                         output rules",
                         words(failure.errno)
                     )
                 });
@@ -314,6 +350,7 @@ impl Destination {
     }
 
     fn note_answer(&mut self, errno: i32) {
+        self.is_refused |= Trouble::Answered(errno).is_of_destination();
         self.complain(Trouble::Answered(errno), || {
             format!(
                 "answers with an error: {}; udpd goes on sending and counts the answers as icmp_errors; check that its \
@@ -326,7 +363,12 @@ impl Destination {
     /// The first `decided` messages of the queue have met their fate.
     fn settle(&mut self, decided: usize, tallies: &mut Tallies) {
         for message in &self.messages[self.decided..decided] {
-            let sent = (message.datagrams - message.failed) as u64;
+            // Which of a train were not taken nobody knows: all of it is sent again.
+            let left = if message.left > 0 { message.datagrams - message.failed } else { 0 };
+            let sent = (message.datagrams - message.failed - left) as u64;
+            if let Some(round) = &mut self.round {
+                round.settle(message.datagrams, message.failed, left);
+            }
             deliver(&mut tallies[message.listener], sent);
             fail(&mut tallies[message.listener], message.failed as u64);
             self.tally.sent += sent;
@@ -342,12 +384,16 @@ impl Destination {
     /// Whether it has failed since this was last asked, as far as anybody can know. Nobody hears of an answer while
     /// nothing is sent but who asks the socket, which the one that does takes from it.
     pub(super) fn take_failure(&mut self) -> bool {
+        self.hear_answer();
+        std::mem::take(&mut self.has_failed)
+    }
+
+    fn hear_answer(&mut self) {
         let waiting = self.way.socket().and_then(|socket| rustix::net::sockopt::socket_error(socket).ok());
         if let Some(Err(error)) = waiting {
             self.note_answer(error.raw_os_error());
             self.tally.icmp_errors += 1;
         }
-        std::mem::take(&mut self.has_failed)
     }
 
     /// Says what is wrong, once, and counts it against the destination where it is not the fault of a datagram.
@@ -373,7 +419,12 @@ impl Destination {
                  and a relay of its own"
                     .to_owned()
             }),
-            Refusal::Nowhere => self.complain(Trouble::NoWay, || format!("nobody knows its address; {NO_WAY}")),
+            Refusal::Nowhere => {
+                let fate = self.voice.fate();
+                self.complain(Trouble::NoWay, || {
+                    format!("nobody knows its address; datagrams {fate} until somebody does; see `ip route get`")
+                });
+            }
             Refusal::Truncated => self.complain(Trouble::Truncated, || {
                 "udpd does not send on a truncated datagram, because it would look like a whole one; such datagrams \
                  fail; raise max_length"

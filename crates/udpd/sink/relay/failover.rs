@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// How long nothing may be heard of a datagram until the destination is believed to have it. A host that nobody answers
 /// for on its own network is given up after three seconds.
-const ANSWER_TIME: Duration = Duration::from_secs(4);
+pub(super) const ANSWER_TIME: Duration = Duration::from_secs(4);
 
 /// Chooses among destinations, which it knows by their places only.
 #[derive(Debug)]

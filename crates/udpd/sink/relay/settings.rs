@@ -16,9 +16,10 @@ use crate::exit::Failure;
 use crate::os::duty::Duty;
 use crate::os::lookup;
 use crate::policy::parse_network;
-use crate::settings::kinds::{Flag, List, OneOrMore, Or, Span, Words};
+use crate::settings::kinds::{Flag, Inner, List, OneOrMore, Or, Span, Words};
 use crate::settings::{Field, Findings, Kind, Settings, Table, Written, settings};
 use crate::sink::settings::{AnySettings, Differs, Needs, Opened, Opening, SinkSettings, Target};
+use crate::sink::spilling::{Spill, Spilling};
 use crate::sink::written::{Scheme, Uri, WrittenSink};
 use crate::text::peer::{Peer, parse_peer};
 
@@ -36,6 +37,7 @@ pub struct RelaySettings {
     pub probe_every: Duration,
     pub keep_source: KeepSource,
     pub resolve_every: Duration,
+    pub spill: Spill,
     /// What the destination was looked up as, when it was written as a name.
     pub looked_up: Option<String>,
 }
@@ -54,6 +56,8 @@ settings! {
         keep_source: KeepSource = false like "proxy", Or(&[("proxy", KeepSource::Header)], Flag, KeepSource::flag);
         /// How often the names of destinations are looked up.
         resolve_every: Duration = "60s", Span(Duration::from_secs(1)..=Duration::from_secs(86_400));
+        /// What its destination does not take waits on a disk, see docs/spill.md.
+        spill: Spill = {}, Inner;
         .. looked_up = None;
     }
 }
@@ -63,9 +67,11 @@ impl WrittenSink for RelaySettings {
     const SCHEMES: &'static [Scheme] = &[Scheme { name: "udp", form: "udp:HOST:PORT", read: one_destination }];
 
     fn check(&self, written: &Written<'_>, findings: &mut Findings<'_>) {
+        self.spill.check(written, findings);
         let Some(place) = written.place("destinations") else { return };
         let count = self.destinations.len();
         self.check_routes(written, findings);
+        self.check_spill(written, findings);
         if count == 0 {
             findings.say(&place, "the list is empty: the datagrams would go nowhere", "name a destination");
         }
@@ -98,6 +104,17 @@ impl RelaySettings {
 
     fn has_names(&self) -> bool {
         self.peers().any(|peer| matches!(peer, Peer::Host { .. }))
+    }
+
+    /// What waits for one destination would hold up what others could have.
+    fn check_spill(&self, written: &Written<'_>, findings: &mut Findings<'_>) {
+        let Some(place) = written.place("spill").filter(|_| self.spill.is_on()) else { return };
+        let is_shared = self.distribute == Distribute::BySource && self.destinations.len() > 1;
+        if is_shared || !self.routes.is_empty() {
+            let what = "a destination that is gone would hold up what the others could have: they share the spill";
+            let cure = "give each destination a sink of its own, or write distribute = \"failover\" without routes";
+            findings.say(&place, what, cure);
+        }
     }
 
     /// All destinations, in the order of their places.
@@ -150,7 +167,16 @@ impl SinkSettings for RelaySettings {
     }
 
     fn memory_bytes(&self, consumers: usize, _: usize) -> usize {
-        consumers * self.peers().count() * destination::memory_bytes(self.keep_source)
+        let own = consumers * self.peers().count() * destination::memory_bytes(self.keep_source);
+        own + self.spill.memory_bytes(consumers)
+    }
+
+    fn files_open(&self, consumers: usize, _: usize) -> usize {
+        self.spill.files_open(consumers)
+    }
+
+    fn spill(&self) -> Option<&Spill> {
+        Some(&self.spill).filter(|spill| spill.is_on())
     }
 
     fn datagrams_max(&self, consumers: usize) -> Option<usize> {
@@ -162,19 +188,25 @@ impl SinkSettings for RelaySettings {
             return Vec::new();
         }
         let alone = |peer: &Peer| -> (String, AnySettings) {
-            (format!("@{peer}"), Arc::new(Self { destinations: vec![peer.clone()], ..self.clone() }))
+            let spill = self.spill.share(&peer.to_string(), self.destinations.len());
+            (format!("@{peer}"), Arc::new(Self { destinations: vec![peer.clone()], spill, ..self.clone() }))
         };
         self.destinations.iter().map(alone).collect()
     }
 
     fn never_waits(&self) -> bool {
-        true
+        !self.spill.is_on()
     }
 
     fn needs(&self) -> Needs {
         let is_raw = self.keep_source == KeepSource::Address;
-        let names = self.has_names();
-        Needs { names, ..Needs::only(if is_raw { Duty::SourceKeepingRelay } else { Duty::Relay }) }
+        let duty = match (is_raw, self.spill.is_on()) {
+            (false, false) => Duty::Relay,
+            (true, false) => Duty::SourceKeepingRelay,
+            (false, true) => Duty::SpillingRelay,
+            (true, true) => Duty::SpillingSourceKeepingRelay,
+        };
+        Needs { names: self.has_names(), ..Needs::only(duty) }
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
@@ -183,8 +215,9 @@ impl SinkSettings for RelaySettings {
         let manner = Manner { distribute, probe_every, keep_source, never_waits: opening.is_inline };
         let bound: Vec<SocketAddr> = opening.scenes.iter().map(|scene| scene.address).collect();
         let lookup = Lookup { crew: opening.crew, every: self.resolve_every, sink: name, bound: &bound };
-        let (sink, destinations) = RelaySink::open((&self.destinations, &self.routes), manner, lookup, opening.scenes)
-            .map_err(|error| error.of_sink(name))?;
+        let peers = (&*self.destinations, &*self.routes);
+        let opened = RelaySink::open(peers, (manner, self.spill.is_on()), lookup, opening.scenes);
+        let (sink, destinations) = opened.map_err(|error| error.of_sink(name))?;
         if opening.consumer == 0 {
             if let Some(meaning) = &self.looked_up {
                 log::info!("sink {name}: {meaning}; udpd looks it up at the start and never again");
@@ -203,12 +236,17 @@ impl SinkSettings for RelaySettings {
                 ),
             }
         }
-        Ok(Opened { destinations, ..Opened::new(sink) })
+        let opened = match self.spill.is_on() {
+            true => Opened::new(Spilling::open(sink, &self.spill, &opening)?),
+            false => Opened::new(sink),
+        };
+        Ok(Opened { destinations, ..opened })
     }
 
     fn goes_on(&self, before: &dyn SinkSettings, differs: Differs) -> bool {
         // Whether a name leads back to a listener is judged by the listeners there were when the sink was opened.
-        before.of_type() == Some(self) && !(differs.lanes && self.has_names())
+        let is_for_these = self.spill.is_on() && (differs.lanes || differs.listeners);
+        before.of_type() == Some(self) && !is_for_these && !(differs.lanes && self.has_names())
     }
 }
 

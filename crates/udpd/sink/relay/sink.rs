@@ -25,11 +25,11 @@ const FINISH_LIMIT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct RelaySink {
     /// What the log calls it.
-    name: String,
-    destinations: Vec<Destination>,
-    groups: Groups,
+    pub(super) name: String,
+    pub(super) destinations: Vec<Destination>,
+    pub(super) groups: Groups,
     /// By lane, what datagrams came to.
-    scenes: Arc<[Scene]>,
+    pub(super) scenes: Arc<[Scene]>,
     /// When a queue that was not taken is tried again.
     retry: Option<Instant>,
     /// What the kernel does not take at once fails.
@@ -40,7 +40,7 @@ impl RelaySink {
     /// Opens a socket for each destination; nothing is sent yet. The ledgers are those of the destinations, in order.
     pub(super) fn open(
         (destinations, routes): (&[Peer], &[Route]),
-        manner: Manner,
+        (manner, spills): (Manner, bool),
         lookup: Lookup<'_>,
         scenes: &Arc<[Scene]>,
     ) -> Result<(Self, Vec<Arc<DestinationLedger>>), RelayError> {
@@ -52,7 +52,7 @@ impl RelaySink {
             Aim::at(peer, lookup).map_err(fail)
         };
         let aims = peers.iter().map(aim).collect::<Result<Vec<_>, _>>()?;
-        let open = |aimed: (&Peer, Aim)| Destination::open(lookup.sink, aimed, manner.keep_source, may_wait);
+        let open = |aimed: (&Peer, Aim)| Destination::open(lookup.sink, aimed, manner.keep_source, (may_wait, spills));
         let destinations = peers.into_iter().zip(aims).map(open).collect::<Result<Vec<_>, _>>()?;
         let ledgers = destinations.iter().map(Destination::ledger).collect();
         let (name, scenes, never_waits) = (lookup.sink.to_owned(), Arc::clone(scenes), manner.never_waits);

@@ -56,7 +56,7 @@ fn opening(
     let destinations: Vec<Peer> = destinations.iter().copied().map(Peer::from).collect();
     let (crew, _events) = Crew::new();
     let lookup = Lookup { crew: &crew, every: Duration::from_secs(60), sink: "relay", bound: &[] };
-    RelaySink::open((&destinations, routes), manner, lookup, &scenes(1))
+    RelaySink::open((&destinations, routes), (manner, false), lookup, &scenes(1))
 }
 
 fn address(socket: &UdpSocket) -> SocketAddr {
@@ -247,7 +247,7 @@ fn the_way_to_a_name_is_looked_for_when_its_consumer_begins_and_nobody_waits_for
     let (crew, _events) = Crew::new();
     let lookup = Lookup { crew: &crew, every: Duration::from_secs(60), sink: "relay", bound: &[] };
     let manner = manner(Distribute::All, KeepSource::No);
-    let (mut sink, ledgers) = RelaySink::open((&peers, &[]), manner, lookup, &scenes(1)).expect("opened");
+    let (mut sink, ledgers) = RelaySink::open((&peers, &[]), (manner, false), lookup, &scenes(1)).expect("opened");
     assert_eq!(accept(&mut sink, &Received::over_loopback(&[b"too early"]), 1).dropped.sink_error, 1);
     sink.begin();
     assert_eq!(accept(&mut sink, &Received::over_loopback(&[b"delivered"]), 1).delivered, 1);

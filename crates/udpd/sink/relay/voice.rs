@@ -12,6 +12,9 @@ const QUIET: Duration = Duration::from_secs(10);
 /// More kinds of trouble than there are; whatever the kernel says, the memory for it is bounded.
 const KINDS_MAX: usize = 16;
 
+/// What becomes of datagrams that nobody can send.
+pub(super) const LOST: &str = "count as sink_error";
+
 /// What can go wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trouble {
@@ -44,6 +47,8 @@ impl Trouble {
 pub(super) struct Voice {
     sink: String,
     peer: Peer,
+    /// What is not taken waits in a spill.
+    spills: bool,
     /// There was trouble since the last [`Voice::settle`].
     fresh: bool,
     /// When there was last any trouble, while it is not over.
@@ -52,9 +57,14 @@ pub(super) struct Voice {
 }
 
 impl Voice {
-    pub(super) fn new(sink: &str, peer: Peer) -> Self {
+    pub(super) fn new(sink: &str, peer: Peer, spills: bool) -> Self {
         let said = Vec::with_capacity(KINDS_MAX);
-        Self { sink: sink.to_owned(), peer, fresh: false, troubled: None, said }
+        Self { sink: sink.to_owned(), peer, spills, fresh: false, troubled: None, said }
+    }
+
+    /// What becomes of datagrams that the destination does not take.
+    pub(super) fn fate(&self) -> &'static str {
+        if self.spills { "wait in the spill" } else { LOST }
     }
 
     pub(super) fn peer(&self) -> &Peer {

@@ -1,6 +1,9 @@
 //! A socket of this host, on which somebody else listens.
 
+mod gathered;
+mod peer;
 mod settings;
 mod sink;
+mod spilled;
 
 pub use settings::{Framing, UnixSettings, UnixSocket};

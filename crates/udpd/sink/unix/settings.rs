@@ -7,10 +7,11 @@ use crate::exit::Failure;
 use crate::format::Format;
 use crate::os::duty::Duty;
 use crate::os::paths;
-use crate::settings::kinds::{Text, Words};
+use crate::settings::kinds::{Inner, Text, Words};
 use crate::settings::{Findings, Written, settings};
 use crate::sink::outbox;
 use crate::sink::settings::{Differs, Needs, Opened, Opening, SinkSettings, Target};
+use crate::sink::spilling::{Spill, Spilling};
 use crate::sink::written::{Scheme, WrittenSink, wrong};
 
 settings! {
@@ -25,6 +26,8 @@ settings! {
         framing: Framing = "newline", Words(&[("newline", Framing::Newline), ("length", Framing::Length)]);
         /// How a datagram is written.
         format: Format = "lines", Words(&Format::WORDS);
+        /// What its destination does not take waits on a disk, see docs/spill.md.
+        spill: Spill = {}, Inner;
     }
 }
 
@@ -58,6 +61,7 @@ impl WrittenSink for UnixSettings {
     }];
 
     fn check(&self, written: &Written<'_>, findings: &mut Findings<'_>) {
+        self.spill.check(written, findings);
         if let (Some(place), UnixSocket::Datagram) = (written.place("framing"), self.socket) {
             let what = "messages of a datagram socket need no framing";
             findings.say(&place, what, "remove it, or write socket = \"stream\"");
@@ -93,22 +97,40 @@ impl SinkSettings for UnixSettings {
     }
 
     fn memory_bytes(&self, consumers: usize, _: usize) -> usize {
-        match self.socket {
+        let own = match self.socket {
             UnixSocket::Datagram => 0,
             UnixSocket::Stream => consumers * outbox::memory_bytes_max(),
-        }
+        };
+        own + self.spill.memory_bytes(consumers)
+    }
+
+    fn files_open(&self, consumers: usize, _: usize) -> usize {
+        self.spill.files_open(consumers)
+    }
+
+    fn spill(&self) -> Option<&Spill> {
+        Some(&self.spill).filter(|spill| spill.is_on())
     }
 
     fn never_waits(&self) -> bool {
-        self.socket == UnixSocket::Datagram
+        self.socket == UnixSocket::Datagram && !self.spill.is_on()
     }
 
     fn needs(&self) -> Needs {
-        Needs::only(Duty::UnixClient)
+        Needs::only(if self.spill.is_on() { Duty::SpillingUnixClient } else { Duty::UnixClient })
     }
 
     fn open(&self, opening: Opening<'_>) -> Result<Opened, Failure> {
-        let path = self.path.clone();
+        let (path, name) = (self.path.clone(), opening.sink);
+        if self.spill.is_on() {
+            return Ok(match self.stream_format() {
+                None => Opened::new(Spilling::open(UnixDatagramSink::with_spill(name, path), &self.spill, &opening)?),
+                Some(format) => {
+                    let inner = UnixStreamSink::with_spill(name, path, opening.encoder(format));
+                    Opened::new(Spilling::open(inner, &self.spill, &opening)?)
+                }
+            });
+        }
         Ok(match self.stream_format() {
             None if opening.is_inline => Opened::new(UnixDatagramSink::that_never_waits(opening.sink, path)),
             None => Opened::new(UnixDatagramSink::new(opening.sink, path)),
@@ -117,6 +139,7 @@ impl SinkSettings for UnixSettings {
     }
 
     fn goes_on(&self, before: &dyn SinkSettings, differs: Differs) -> bool {
-        before.of_type() == Some(self) && !(differs.lanes && self.format == Format::Pcapng)
+        let is_new = differs.lanes && (self.format == Format::Pcapng || self.spill.is_on());
+        before.of_type() == Some(self) && !is_new && !(differs.listeners && self.spill.is_on())
     }
 }

@@ -5,16 +5,16 @@
 //! decides. Where nothing could mark a datagram that was received in part, it fails: nobody could tell it from a whole
 //! one.
 
-use std::fmt;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
+use super::gathered::{Gathered, PATIENCE};
+use super::peer::Peer;
 use crate::format::encoder::{Encoder, Format};
 use crate::handover::batch::LaneBatch;
 use crate::ledger::Tallies;
@@ -22,107 +22,22 @@ use crate::os::crew;
 use crate::sink::outbox::{Destination, Outbox};
 use crate::sink::{Feeders, Sink, deliver, fail};
 
-/// How often a peer that is gone is looked for.
-const RETRY: Duration = Duration::from_millis(250);
-
-/// Somebody's socket, who may come and go.
-struct Peer<S> {
-    sink: String,
-    path: PathBuf,
-    connect: fn(&Path) -> io::Result<S>,
-    socket: Option<S>,
-    /// When it was last looked for.
-    tried: Option<Instant>,
-    /// What has been said of it.
-    is_said_gone: bool,
-    /// The error numbers that have been said of single messages; 0: one was received in part.
-    said: Vec<i32>,
-}
-
-impl<S> fmt::Debug for Peer<S> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_connected = self.socket.is_some();
-        formatter.debug_struct("Peer").field("path", &self.path).field("is_connected", &is_connected).finish()
-    }
-}
-
-impl<S> Peer<S> {
-    fn new(sink: &str, path: PathBuf, connect: fn(&Path) -> io::Result<S>) -> Self {
-        let (sink, said) = (sink.to_owned(), Vec::new());
-        let mut peer = Self { sink, path, connect, socket: None, tried: None, is_said_gone: false, said };
-        peer.find();
-        peer
-    }
-
-    /// The socket, when the peer is there; looks for it, when the last look is long enough ago.
-    fn find(&mut self) -> Option<&mut S> {
-        let is_due = || self.tried.is_none_or(|tried| tried.elapsed() >= RETRY);
-        if self.socket.is_none() && is_due() {
-            self.tried = Some(Instant::now());
-            match (self.connect)(&self.path) {
-                Ok(socket) => {
-                    if self.is_said_gone {
-                        log::info!("sink {}: {} is back", self.sink, self.path.display());
-                    }
-                    self.is_said_gone = false;
-                    self.socket = Some(socket);
-                }
-                Err(error) => self.say_gone("cannot be reached", &error),
-            }
-        }
-        self.socket.as_mut()
-    }
-
-    /// A datagram was received in part, and the peer could not tell. Said once.
-    fn say_truncated(&mut self) {
-        self.say_of_message(0, || {
-            "udpd does not hand on a truncated datagram, because it would look like a whole one; such datagrams \
-             count as sink_error; raise max_length"
-                .to_owned()
-        });
-    }
-
-    /// What is wrong with single messages is said once for each error number.
-    fn say_of_message(&mut self, errno: i32, text: impl FnOnce() -> String) {
-        /// There are hardly as many.
-        const KINDS_MAX: usize = 8;
-        if self.said.len() < KINDS_MAX && !self.said.contains(&errno) {
-            self.said.push(errno);
-            log::warn!("sink {}: {}: {}", self.sink, self.path.display(), text());
-        }
-    }
-
-    fn lose(&mut self, error: &io::Error) {
-        self.say_gone("takes no more", error);
-        self.socket = None;
-    }
-
-    fn say_gone(&mut self, what: &str, error: &io::Error) {
-        if std::mem::replace(&mut self.is_said_gone, true) {
-            return;
-        }
-        let cure = match error.kind() {
-            io::ErrorKind::NotFound => "; start what listens there",
-            io::ErrorKind::PermissionDenied => "; let the user of udpd write to it",
-            io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported => "",
-            io::ErrorKind::WouldBlock => "; it listens but accepts no connection: see what it waits for",
-            _ if error.raw_os_error() == Some(nix::libc::EPROTOTYPE) => {
-                "; it is a socket of the other kind: socket = \"datagram\" or \"stream\""
-            }
-            _ => "",
-        };
-        log::warn!(
-            "sink {}: {} {what}: {error}; datagrams count as sink_error until it is back{cure}",
-            self.sink,
-            self.path.display()
-        );
-    }
-}
-
 /// One datagram, one message.
 #[derive(Debug)]
 pub(super) struct UnixDatagramSink {
-    peer: Peer<UnixDatagram>,
+    pub(super) peer: Peer<UnixDatagram>,
+    /// What the peer has no room for fails at once.
+    never_waits: bool,
+}
+
+/// What became of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sent {
+    Yes,
+    /// The peer is gone, or takes nothing.
+    NotNow,
+    /// Nobody could send it.
+    Never,
 }
 
 impl UnixDatagramSink {
@@ -132,7 +47,7 @@ impl UnixDatagramSink {
             let socket = UnixDatagram::unbound()?;
             socket.connect(path).map(|()| socket)
         };
-        Self { peer: Peer::new(sink, path, connect) }
+        Self { peer: Peer::new(sink, path, false, connect), never_waits: false }
     }
 
     /// The same; what a peer that is there has no room for fails.
@@ -142,24 +57,34 @@ impl UnixDatagramSink {
             socket.set_nonblocking(true)?;
             socket.connect(path).map(|()| socket)
         };
-        Self { peer: Peer::new(sink, path, connect) }
+        Self { peer: Peer::new(sink, path, false, connect), never_waits: true }
     }
 
-    /// Whether the peer took the message. One that has just come back gets the message that found it gone.
-    fn send(&mut self, payload: &[u8]) -> bool {
+    /// The same for one that has a spill: nobody waits long for a peer that reads nothing.
+    pub(super) fn with_spill(sink: &str, path: PathBuf) -> Self {
+        let connect = |path: &Path| {
+            let socket = UnixDatagram::unbound()?;
+            socket.connect(path)?;
+            socket.set_write_timeout(Some(PATIENCE)).map(|()| socket)
+        };
+        Self { peer: Peer::new(sink, path, true, connect), never_waits: false }
+    }
+
+    /// Sends a message. A peer that has just come back gets the one that found it gone.
+    pub(super) fn send(&mut self, payload: &[u8]) -> Sent {
         loop {
-            let Some(socket) = self.peer.find() else { return false };
+            let Some(socket) = self.peer.find() else { return Sent::NotNow };
             match crew::at_rest(|| socket.send(payload)) {
-                Ok(_) => return true,
+                Ok(_) => return Sent::Yes,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.never_waits => {
                     self.peer.say_of_message(nix::libc::EAGAIN, || {
                         "has no room, and an inline sink never waits; such datagrams count as sink_error; raise \
                          sysctl net.unix.max_dgram_qlen before its reader binds, make that reader faster, or remove \
                          inline"
                             .to_owned()
                     });
-                    return false;
+                    return Sent::Never;
                 }
                 Err(error) if is_about_the_message(&error) => {
                     self.peer.say_of_message(error.raw_os_error().unwrap_or_default(), || {
@@ -169,7 +94,12 @@ impl UnixDatagramSink {
                             payload.len()
                         )
                     });
-                    return false;
+                    return Sent::Never;
+                }
+                // Only a socket with a limit for it says this.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.peer.say_stuck();
+                    return Sent::NotNow;
                 }
                 Err(error) => self.peer.lose(&error),
             }
@@ -190,7 +120,8 @@ impl Sink for UnixDatagramSink {
             if is_truncated {
                 self.peer.say_truncated();
             }
-            if !is_truncated && self.send(datagram.payload()) { deliver(tally, 1) } else { fail(tally, 1) }
+            let is_sent = !is_truncated && self.send(datagram.payload()) == Sent::Yes;
+            if is_sent { deliver(tally, 1) } else { fail(tally, 1) }
         }
     }
 }
@@ -198,15 +129,17 @@ impl Sink for UnixDatagramSink {
 /// Records in a stream.
 #[derive(Debug)]
 pub(super) struct UnixStreamSink {
-    peer: Peer<Stream>,
-    outbox: Outbox,
-    marks_truncation: bool,
+    pub(super) peer: Peer<Stream>,
+    pub(super) outbox: Outbox,
+    pub(super) marks_truncation: bool,
+    /// With a spill, what is in the outbox.
+    pub(super) gathered: Gathered,
 }
 
 /// A connection. What it has taken of a record cannot be taken back, but the connection ends with it, so that no reader
 /// takes what follows for the rest.
 #[derive(Debug)]
-struct Stream(UnixStream);
+pub(super) struct Stream(pub(super) UnixStream);
 
 impl Destination for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -233,8 +166,21 @@ impl UnixStreamSink {
     /// A sink that writes to the socket at `path`, which need not be there yet.
     pub(super) fn new(sink: &str, path: PathBuf, encoder: Encoder) -> Self {
         let connect = |path: &Path| connect_at_once(path).map(Stream);
+        Self::of(Peer::new(sink, path, false, connect), encoder)
+    }
+
+    /// The same for one that has a spill: nobody waits long for a peer that reads nothing.
+    pub(super) fn with_spill(sink: &str, path: PathBuf, encoder: Encoder) -> Self {
+        let connect = |path: &Path| {
+            let stream = connect_at_once(path)?;
+            stream.set_write_timeout(Some(PATIENCE)).map(|()| Stream(stream))
+        };
+        Self::of(Peer::new(sink, path, true, connect), encoder)
+    }
+
+    fn of(peer: Peer<Stream>, encoder: Encoder) -> Self {
         let marks_truncation = encoder.format() != Format::Lengths;
-        Self { peer: Peer::new(sink, path, connect), outbox: Outbox::new(encoder), marks_truncation }
+        Self { peer, outbox: Outbox::new(encoder), marks_truncation, gathered: Gathered::default() }
     }
 }
 

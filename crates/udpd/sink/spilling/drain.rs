@@ -1,0 +1,186 @@
+//! Sending what is in the spill, a frame at a time and in its order.
+//!
+//! A destination that tells at once whether it has a datagram is simply tried. One that does not, such as a port of
+//! UDP, gets a single datagram first, which stays in the spill until it is known that nobody has refused it: so looking
+//! for a destination that is gone costs nothing.
+
+use std::time::{Duration, Instant};
+
+use super::attempt::Attempt;
+use super::sink::Spilling;
+use super::way::{Way, Work};
+use crate::ledger::{Table as _, Tallies, Tally};
+use crate::spill::Frame;
+
+/// How soon a destination is tried again.
+const RETRY: Duration = Duration::from_millis(250);
+
+/// The least that one turn sends, where there is as much.
+const TURN_BYTES_MIN: u64 = 1 << 20;
+
+/// How long a turn takes at most: meanwhile what comes for the sink waits in its queue.
+const TURN: Duration = Duration::from_millis(50);
+
+impl<S: Attempt> Spilling<S> {
+    /// The destination does not take what it should.
+    pub(super) fn goes_down(&mut self) {
+        self.way = Way::Down { retry: Instant::now() + RETRY };
+    }
+
+    /// One turn: sends from the spill for as long as the destination takes it, but not for long.
+    pub(super) fn drain(&mut self, tallies: &mut Tallies) {
+        if self.way == Way::Well || self.store.is_none() {
+            return;
+        }
+        let begun = Instant::now();
+        let mut left_bytes = TURN_BYTES_MIN.max(2 * std::mem::take(&mut self.added_bytes));
+        while left_bytes > 0 && begun.elapsed() < TURN {
+            let Some(bytes) = self.step(begun, tallies) else { break };
+            left_bytes = left_bytes.saturating_sub(bytes.max(1));
+        }
+    }
+
+    /// Sends one frame, or the one datagram of a trial. `None` when there is nothing to do now.
+    fn step(&mut self, now: Instant, tallies: &mut Tallies) -> Option<u64> {
+        match self.way {
+            Way::Well => return None,
+            Way::Down { retry } if now < retry => return None,
+            Way::Trial { .. } if self.inner.has_refused() => {
+                self.scratch_of_work();
+                self.goes_down();
+                return None;
+            }
+            Way::Trial { until } if now < until => return None,
+            Way::Trial { .. } => {
+                self.way = Way::Draining;
+                self.settle(tallies);
+                self.keep(1..);
+                return Some(0);
+            }
+            Way::Down { .. } | Way::Draining => {}
+        }
+        if self.work.is_none() && !self.read() {
+            return None;
+        }
+        let answer_time = self.inner.answer_time();
+        let is_trial = matches!(self.way, Way::Down { .. }) && !answer_time.is_zero();
+        if is_trial {
+            // What was refused before is known.
+            self.inner.has_refused();
+        }
+        let bytes = self.attempt(is_trial, tallies)?;
+        if !self.left.is_empty() {
+            self.goes_down();
+            return None;
+        }
+        if is_trial {
+            self.way = Way::Trial { until: now + answer_time };
+            return None;
+        }
+        self.way = Way::Draining;
+        Some(bytes)
+    }
+
+    /// Has the next frame at hand. False when there is none, or none can be had now.
+    fn read(&mut self) -> bool {
+        let Some(store) = &mut self.store else { return false };
+        match store.read() {
+            Ok(Some(frame)) => {
+                let todo = frame.skipped..frame.skipped + usize::try_from(frame.datagrams).unwrap_or(0);
+                self.work = Some(Work { frame, todo: todo.collect() });
+                true
+            }
+            Ok(None) if store.unwritten_bytes() == 0 => {
+                self.way = Way::Well;
+                self.voice.is_empty();
+                false
+            }
+            Ok(None) => false,
+            Err(error) => {
+                self.voice.cannot_sync(store.directory(), &error);
+                self.goes_down();
+                false
+            }
+        }
+    }
+
+    /// Nobody can read the frame that is being sent.
+    fn give_up_work(&mut self, tallies: &mut Tallies) {
+        let (Some(Work { frame, todo }), Some(store)) = (self.work.take(), &mut self.store) else { return };
+        store.give_up(frame.segment, frame.listener, todo.len() as u64, |listener, datagrams| {
+            tallies[listener].spilled -= datagrams;
+            tallies[listener].dropped.spill_torn += datagrams;
+        });
+        store.acknowledge(frame.segment, frame.end);
+        self.voice.damaged(store.directory(), todo.len());
+    }
+
+    /// Hands what is to be sent to the sink below, or only the first of it, and counts what became of it unless that is
+    /// open. Returns how many bytes that were.
+    fn attempt(&mut self, only_first: bool, tallies: &mut Tallies) -> Option<u64> {
+        self.left.clear();
+        let (Some(work), Some(store)) = (&self.work, &self.store) else { return None };
+        let count = if only_first { 1 } else { work.todo.len() };
+        let mut wanted = work.todo[..count.min(work.todo.len())].iter().peekable();
+        let (listener, lane) = (work.frame.listener, work.frame.lane);
+        let is_wanted = |place: usize| wanted.next_if_eq(&&place).is_some();
+        let is_readable = !work.frame.is_damaged;
+        if !(is_readable && self.batch.unpack((listener, lane), store.datagrams(), is_wanted)) {
+            self.give_up_work(tallies);
+            return Some(0);
+        }
+        let summary = *self.batch.datagrams.summary();
+        self.scratch[listener] = Tally { pending: summary.datagrams, ..Tally::default() };
+        self.inner.attempt(&self.batch, &mut self.scratch, &mut self.left);
+        if only_first && self.left.is_empty() {
+            return Some(summary.bytes);
+        }
+        self.settle(tallies);
+        let mut left = std::mem::take(&mut self.left);
+        if !only_first {
+            if let Some(work) = &mut self.work {
+                work.todo = left.iter().map(|place| work.todo[*place]).collect();
+            }
+            self.finish_work();
+        }
+        // Whoever called sees whether any was left.
+        left.truncate(1);
+        self.left = left;
+        Some(summary.bytes)
+    }
+
+    /// What the sink below has counted of the work in hand.
+    fn scratch_of_work(&mut self) -> Tally {
+        let Some(work) = &self.work else { return Tally::default() };
+        std::mem::take(&mut self.scratch[work.frame.listener])
+    }
+
+    /// Takes what the sink below has counted into the books.
+    fn settle(&mut self, tallies: &mut Tallies) {
+        let counted = self.scratch_of_work();
+        let (Some(work), Some(store)) = (&self.work, &mut self.store) else { return };
+        let Frame { segment, listener, .. } = work.frame;
+        let decided = counted.delivered + counted.dropped.total();
+        let tally = &mut tallies[listener];
+        tally.spilled -= decided;
+        tally.delivered += counted.delivered;
+        tally.dropped.sink_error += counted.dropped.total();
+        store.decide(segment, listener, decided);
+        self.voice.sent(counted.delivered);
+    }
+
+    /// Of what is to be sent only these places stay.
+    fn keep(&mut self, places: std::ops::RangeFrom<usize>) {
+        if let Some(work) = &mut self.work {
+            work.todo.drain(..places.start.min(work.todo.len()));
+        }
+        self.finish_work();
+    }
+
+    /// A frame of which everything is decided is acknowledged.
+    fn finish_work(&mut self) {
+        if let (Some(work), Some(store)) = (self.work.take_if(|work| work.todo.is_empty()), &mut self.store) {
+            store.acknowledge(work.frame.segment, work.frame.end);
+        }
+    }
+}

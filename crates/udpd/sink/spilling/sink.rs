@@ -1,0 +1,364 @@
+//! The sink that stands in front: to the sink below, or to the spill.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mmsg::PackedBatch;
+
+use super::attempt::Attempt;
+use super::settings::{Spill, directory_of, left_behind};
+use super::voice::Voice;
+use super::way::{Way, Work};
+use crate::exit::{ExitCode, Failure};
+use crate::handover::batch::LaneBatch;
+use crate::handover::route::FullPolicy;
+use crate::ledger::Tallies;
+use crate::os::crew;
+use crate::sink::settings::Opening;
+use crate::sink::{Feeders, Sink, fail};
+use crate::spill::{BYTES_MIN, FRAME_BYTES_MAX, Lane, Places, Recovered, Store};
+use crate::text::units::print_size;
+
+/// How often what was written to the spill is forced to the disk, while something is.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+
+/// How often a full spill that is waited for is looked at.
+const ROOM_WAIT: Duration = Duration::from_millis(20);
+
+/// The spills that this process has had. What is found there is in its books already.
+static OWN: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+/// Where a spill is, and how much it may be.
+#[derive(Debug, Clone)]
+pub(super) struct Home {
+    pub(super) directory: PathBuf,
+    pub(super) bytes_max: u64,
+    pub(super) places: Places,
+    /// The directories of consumers that there are no more.
+    pub(super) others: Vec<PathBuf>,
+}
+
+/// What was found in a spill, and is not in the books yet.
+#[derive(Debug)]
+struct Opened {
+    found: Recovered,
+    /// By a sink of this process.
+    is_own: bool,
+}
+
+/// A sink in front of another, with a spill.
+pub(in crate::sink) struct Spilling<S> {
+    pub(super) inner: S,
+    /// `None` where no lane feeds the consumer.
+    home: Option<Home>,
+    /// `None` before it is open, or where it cannot be.
+    pub(super) store: Option<Store>,
+    opened: Option<Opened>,
+    when_full: FullPolicy,
+    pub(super) way: Way,
+    /// What of the spill is being sent.
+    pub(super) work: Option<Work>,
+    /// The datagrams of that.
+    pub(super) batch: LaneBatch,
+    /// Which of the batch in hand were left.
+    pub(super) left: Vec<usize>,
+    /// What the sink below counts of datagrams from the spill.
+    pub(super) scratch: Tallies,
+    pub(super) voice: Voice,
+    next_sync: Option<Instant>,
+    /// Bytes that came into the spill since something was last sent from it.
+    pub(super) added_bytes: u64,
+}
+
+impl<S: fmt::Debug> fmt::Debug for Spilling<S> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Spilling").field("inner", &self.inner).field("way", &self.way).finish_non_exhaustive()
+    }
+}
+
+impl Home {
+    /// Of the consumer that is opened; `None` where nothing feeds it.
+    fn of(spill: &Spill, opening: &Opening<'_>) -> Option<Self> {
+        let root = spill.path.as_deref()?;
+        let fed = opening.scenes.iter().enumerate().filter(|(lane, _)| opening.feeds[*lane]);
+        let lane = |(lane, scene): (usize, &crate::format::encoder::Scene)| {
+            let listener = opening.listeners.iter().position(|name| *name == scene.listener)?;
+            Some(Lane { lane, listener, name: scene.listener.clone(), bound: scene.address.to_string() })
+        };
+        let places = Places::of(fed.filter_map(lane).collect())?;
+        let (consumer, consumers) = (opening.consumer, opening.consumers);
+        let directory = directory_of(root, consumer);
+        let bytes_max = spill.bytes / consumers.max(1) as u64;
+        Some(Self { directory, bytes_max, places, others: left_behind(root, consumer, consumers) })
+    }
+}
+
+impl<S: Attempt> Spilling<S> {
+    /// Opens the spill, unless another sink has it and ends before this one begins.
+    pub(in crate::sink) fn open(inner: S, spill: &Spill, opening: &Opening<'_>) -> Result<Self, Failure> {
+        let home = Home::of(spill, opening);
+        if let Some(home) = home.as_ref().filter(|home| home.bytes_max < BYTES_MIN) {
+            let (each, least) = (print_size(home.bytes_max), print_size(BYTES_MIN));
+            let message = format!(
+                "[sink.{}] spill.bytes leaves {each} for each consumer and destination; raise it until that is {least}",
+                opening.sink
+            );
+            return Err(Failure::new(ExitCode::Configuration, message));
+        }
+        let refused = |error: io::Error| refusal(opening.sink, home.as_ref(), &error);
+        let mut sink = Self::new(inner, opening.sink, home.clone(), opening.when_full).map_err(refused)?;
+        if !opening.prospect.has_forerunner {
+            sink.open_store().map_err(refused)?;
+        }
+        Ok(sink)
+    }
+
+    pub(super) fn new(inner: S, name: &str, home: Option<Home>, when_full: FullPolicy) -> io::Result<Self> {
+        let batch = PackedBatch::pool(1, FRAME_BYTES_MAX, false)?.0.remove(0);
+        let listeners = home.as_ref().map_or(0, |home| home.places.listeners());
+        Ok(Self {
+            inner,
+            home,
+            store: None,
+            opened: None,
+            when_full,
+            way: Way::Well,
+            work: None,
+            batch: LaneBatch::unpacked(batch),
+            left: Vec::new(),
+            scratch: Tallies::new(0..listeners),
+            voice: Voice::new(name),
+            next_sync: None,
+            added_bytes: 0,
+        })
+    }
+
+    /// One that a single listener feeds, for tests.
+    #[cfg(test)]
+    pub(in crate::sink) fn of_listener(inner: S, (listener, name): (usize, &str), directory: &std::path::Path) -> Self {
+        let lane = Lane { lane: 0, listener, name: name.to_owned(), bound: "127.0.0.1:514".to_owned() };
+        let places = Places::of(vec![lane]).expect("a lane");
+        let bytes_max = crate::spill::BYTES_MIN;
+        let home = Home { directory: directory.to_owned(), bytes_max, places, others: Vec::new() };
+        let mut sink = Self::new(inner, "stream", Some(home), FullPolicy::DropNewest).expect("memory");
+        sink.open_store().expect("it opens");
+        sink
+    }
+
+    pub(super) fn open_store(&mut self) -> io::Result<()> {
+        let Some(home) = self.home.clone() else { return Ok(()) };
+        let (store, found) = Store::open(&home.directory, home.bytes_max, home.places, &home.others)?;
+        let is_own = !OWN.lock().unwrap_or_else(PoisonError::into_inner).insert(home.directory);
+        self.voice.takes_over(&store, &found);
+        if !store.is_empty() {
+            self.way = Way::Down { retry: Instant::now() };
+        }
+        (self.store, self.opened) = (Some(store), Some(Opened { found, is_own }));
+        Ok(())
+    }
+
+    /// Takes what was found in the spill into the books.
+    pub(super) fn count_opened(&mut self, tallies: &mut Tallies) {
+        let Some(Opened { found, is_own }) = self.opened.take() else { return };
+        for (listener, datagrams) in found.left {
+            let tally = &mut tallies[listener];
+            tally.spilled += datagrams;
+            *(if is_own { &mut tally.spilled_again } else { &mut tally.spilled_before }) += datagrams;
+        }
+        for (listener, datagrams) in found.torn {
+            let tally = &mut tallies[listener];
+            tally.dropped.spill_torn += datagrams;
+            tally.spilled_before += datagrams;
+        }
+    }
+
+    /// Whether what comes need not wait behind anything.
+    fn goes_straight(&self) -> bool {
+        self.way == Way::Well
+    }
+
+    /// Puts datagrams of a batch into the spill: those at the places that were left, or all.
+    fn put(&mut self, batch: &LaneBatch, only_left: bool, tallies: &mut Tallies) {
+        let mut left = std::mem::take(&mut self.left);
+        {
+            let mut wanted = left.iter().peekable();
+            for (place, datagram) in batch.datagrams.datagrams().enumerate() {
+                if only_left && wanted.next_if_eq(&&place).is_none() {
+                    continue;
+                }
+                match &mut self.store {
+                    None => {
+                        self.inner.forget_left();
+                        fail(&mut tallies[batch.listener], 1);
+                    }
+                    Some(store) => {
+                        if store.push(batch.lane, &datagram) {
+                            self.write_out(tallies);
+                        }
+                    }
+                }
+            }
+        }
+        left.clear();
+        self.left = left;
+    }
+
+    /// Writes what waits for it, or does what `when_full` says.
+    fn write_out(&mut self, tallies: &mut Tallies) {
+        loop {
+            let Some(store) = self.store.as_mut().filter(|store| store.unwritten_bytes() > 0) else { return };
+            let bytes = store.unwritten_bytes();
+            let mut spilled = |listener: usize, datagrams| {
+                tallies[listener].pending -= datagrams;
+                tallies[listener].spilled += datagrams;
+            };
+            let Err(error) = crew::at_rest(|| store.write_out(&mut spilled)) else {
+                self.added_bytes += bytes;
+                self.next_sync.get_or_insert_with(|| Instant::now() + SYNC_EVERY);
+                return;
+            };
+            self.voice.full(store, &error, self.when_full);
+            let goes_on = match self.when_full {
+                FullPolicy::DropNewest => false,
+                FullPolicy::DropOldest => self.give_up_oldest(tallies),
+                FullPolicy::Block => {
+                    self.drain(tallies);
+                    crew::at_rest(|| thread::sleep(ROOM_WAIT));
+                    true
+                }
+            };
+            if let (false, Some(store)) = (goes_on, &mut self.store) {
+                if store.left() == 0 {
+                    self.inner.forget_left();
+                }
+                return store.forget_unwritten(|listener, datagrams| {
+                    tallies[listener].pending -= datagrams;
+                    tallies[listener].dropped.spill_full += datagrams;
+                });
+            }
+        }
+    }
+
+    /// Makes room; false where there is nothing to give up.
+    fn give_up_oldest(&mut self, tallies: &mut Tallies) -> bool {
+        let Some((segment, left)) = self.store.as_mut().and_then(Store::drop_oldest) else { return false };
+        for (listener, datagrams) in left {
+            tallies[listener].spilled -= datagrams;
+            tallies[listener].dropped.spill_full += datagrams;
+        }
+        if self.work.take_if(|work| work.frame.segment == segment).is_some() && matches!(self.way, Way::Trial { .. }) {
+            self.goes_down();
+        }
+        self.inner.forget_left();
+        true
+    }
+
+    /// Forces the spill to the disk, when it is time.
+    fn sync_when_due(&mut self) {
+        let (Some(due), Some(store)) = (self.next_sync, &mut self.store) else { return };
+        if due > Instant::now() {
+            return;
+        }
+        self.next_sync = None;
+        if let Err(error) = crew::at_rest(|| store.sync()) {
+            self.voice.cannot_sync(store.directory(), &error);
+        }
+    }
+}
+
+fn refusal(sink: &str, home: Option<&Home>, error: &io::Error) -> Failure {
+    let directory = home.map(|home| home.directory.display().to_string()).unwrap_or_default();
+    let (code, cure) = match error.kind() {
+        io::ErrorKind::PermissionDenied => (ExitCode::Permission, "let the user of udpd write there"),
+        io::ErrorKind::Unsupported => (ExitCode::Disk, "have that one send what is in it, or name another directory"),
+        io::ErrorKind::Other => (ExitCode::Disk, "give each its own directory"),
+        _ => (ExitCode::Disk, "see to that disk, or name another directory"),
+    };
+    Failure::new(code, format!("[sink.{sink}] cannot use the spill {directory}: {error}; {cure}"))
+}
+
+impl<S: Attempt> Sink for Spilling<S> {
+    fn begin(&mut self) {
+        self.inner.begin();
+        if self.store.is_none()
+            && let Err(error) = self.open_store()
+        {
+            let directory = self.home.as_ref().map(|home| home.directory.clone()).unwrap_or_default();
+            self.voice.cannot_open(&directory, &error);
+        }
+    }
+
+    fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
+        self.count_opened(tallies);
+        if !self.goes_straight() {
+            return self.put(batch, false, tallies);
+        }
+        self.inner.attempt(batch, tallies, &mut self.left);
+        if self.left.is_empty() {
+            return;
+        }
+        if let Some(store) = &self.store {
+            self.voice.begins(store);
+            self.goes_down();
+        }
+        self.put(batch, true, tallies);
+        let in_hand = self.inner.in_hand();
+        if in_hand > 0 {
+            self.write_out(tallies);
+            if let Some(store) = &mut self.store
+                && let Err(error) = store.note_handed(in_hand as u64)
+            {
+                self.voice.cannot_sync(store.directory(), &error);
+            }
+        }
+    }
+
+    fn flush(&mut self, tallies: &mut Tallies) {
+        self.count_opened(tallies);
+        self.write_out(tallies);
+        self.drain(tallies);
+        self.sync_when_due();
+        if self.inner.due().is_some_and(|due| due <= Instant::now()) {
+            self.inner.when_due();
+        }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let way = match self.way {
+            _ if self.opened.is_some() => Some(Instant::now()),
+            Way::Well => None,
+            Way::Down { retry } => Some(retry),
+            Way::Trial { until } => Some(until),
+            Way::Draining => Some(Instant::now()),
+        };
+        way.into_iter().chain(self.next_sync).chain(self.inner.due()).min()
+    }
+
+    fn when_due(&mut self, tallies: &mut Tallies) {
+        self.flush(tallies);
+    }
+
+    fn go_on_for(&mut self, feeders: &Feeders) {
+        self.inner.go_on_for(feeders);
+    }
+
+    fn finish(&mut self, tallies: &mut Tallies, _publish: &mut dyn FnMut(&mut Tallies)) {
+        self.count_opened(tallies);
+        if self.when_full == FullPolicy::Block {
+            // Nobody waits for room any more.
+            self.when_full = FullPolicy::DropNewest;
+        }
+        self.write_out(tallies);
+        let may_be_twice = matches!(self.way, Way::Trial { .. }) || self.inner.in_hand() > 0;
+        let Some(mut store) = self.store.take() else { return };
+        if let Err(error) = store.close(may_be_twice) {
+            self.voice.cannot_sync(store.directory(), &error);
+        }
+        self.voice.stays(&store);
+    }
+}

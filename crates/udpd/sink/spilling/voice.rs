@@ -1,0 +1,130 @@
+//! What the log hears of a spill: a line when it is needed, a line when it is empty again, and what is wrong with it
+//! once for each time that it begins to be.
+
+use std::path::Path;
+
+use crate::handover::route::FullPolicy;
+use crate::spill::{Recovered, Store};
+use crate::text::units::print_size;
+
+/// What is said, and has been.
+#[derive(Debug)]
+pub(super) struct Voice {
+    sink: String,
+    is_in_use: bool,
+    is_full: bool,
+    is_unsynced: bool,
+    /// Datagrams that were sent from the spill since it was needed.
+    sent: u64,
+}
+
+impl Voice {
+    pub(super) fn new(sink: &str) -> Self {
+        Self { sink: sink.to_owned(), is_in_use: false, is_full: false, is_unsynced: false, sent: 0 }
+    }
+
+    /// Something goes to the spill.
+    pub(super) fn begins(&mut self, store: &Store) {
+        if !std::mem::replace(&mut self.is_in_use, true) {
+            self.sent = 0;
+            let directory = store.directory().display();
+            log::warn!("sink {}: what its destination does not take now waits in {directory}", self.sink);
+        }
+    }
+
+    /// What a former process, or a former sink, has left is sent first.
+    pub(super) fn takes_over(&mut self, store: &Store, found: &Recovered) {
+        let (sink, directory) = (&self.sink, store.directory().display());
+        let left: u64 = found.left.iter().map(|(_, datagrams)| datagrams).sum();
+        let torn: u64 = found.torn.iter().map(|(_, datagrams)| datagrams).sum();
+        if left > 0 {
+            (self.is_in_use, self.sent) = (true, 0);
+            let twice = found.twice_at_most;
+            log::info!(
+                "sink {sink}: sends {left} datagrams first that waited in {directory}; at most {twice} of them were \
+                 sent before"
+            );
+        }
+        if torn > 0 || found.torn_bytes > 0 {
+            let bytes = found.torn_bytes;
+            log::warn!(
+                "sink {sink}: {torn} datagrams in {directory} were not written to their end (spill_torn), and {bytes} \
+                 bytes there cannot be read; udpd goes on behind them"
+            );
+        }
+        for path in &found.set_aside {
+            log::warn!("sink {sink}: {} is no spill that udpd can read any more; remove it", path.display());
+        }
+        if !found.unknown.is_empty() {
+            let unknown = found.unknown.join(", ");
+            log::warn!(
+                "sink {sink}: there are datagrams in {directory} of listeners that do not feed it any more ({unknown}); \
+                 they count for another one"
+            );
+        }
+    }
+
+    /// So many datagrams were sent from the spill.
+    pub(super) fn sent(&mut self, datagrams: u64) {
+        self.sent += datagrams;
+    }
+
+    /// Nothing is in it any more.
+    pub(super) fn is_empty(&mut self) {
+        self.is_full = false;
+        if std::mem::replace(&mut self.is_in_use, false) {
+            log::info!("sink {}: its spill is empty again; {} datagrams were sent from it", self.sink, self.sent);
+        }
+    }
+
+    /// It takes no more.
+    pub(super) fn full(&mut self, store: &Store, error: &std::io::Error, when_full: FullPolicy) {
+        if std::mem::replace(&mut self.is_full, true) {
+            return;
+        }
+        let (sink, directory, bytes) = (&self.sink, store.directory().display(), print_size(store.bytes()));
+        let what = match when_full {
+            FullPolicy::DropNewest => "what comes now counts as spill_full",
+            FullPolicy::DropOldest => "what waits there for longest makes room and counts as spill_full",
+            FullPolicy::Block => "the sink waits for room, and what comes meanwhile for the sink",
+        };
+        match error.kind() {
+            std::io::ErrorKind::QuotaExceeded => {
+                log::warn!("sink {sink}: its spill {directory} is full ({bytes}); {what}; raise spill.bytes");
+            }
+            _ => log::warn!("sink {sink}: cannot write to its spill {directory}: {error}; {what}; see to that disk"),
+        }
+    }
+
+    /// What is in it cannot be forced to the disk.
+    pub(super) fn cannot_sync(&mut self, directory: &Path, error: &std::io::Error) {
+        if !std::mem::replace(&mut self.is_unsynced, true) {
+            let (sink, directory) = (&self.sink, directory.display());
+            log::warn!(
+                "sink {sink}: cannot force its spill {directory} to the disk: {error}; a power loss may take it"
+            );
+        }
+    }
+
+    /// A frame is not what was written.
+    pub(super) fn damaged(&self, directory: &Path, datagrams: usize) {
+        let (sink, directory) = (&self.sink, directory.display());
+        log::warn!("sink {sink}: {datagrams} datagrams in {directory} are damaged and count as spill_torn");
+    }
+
+    /// It cannot be read.
+    pub(super) fn cannot_open(&self, directory: &Path, error: &std::io::Error) {
+        let (sink, directory) = (&self.sink, directory.display());
+        log::error!("sink {sink}: cannot use the spill {directory}: {error}; it goes on without one");
+    }
+
+    /// The sink ends, and something stays.
+    pub(super) fn stays(&self, store: &Store) {
+        let (sink, directory, left) = (&self.sink, store.directory().display(), store.left());
+        if left > 0 {
+            log::warn!(
+                "sink {sink}: {left} datagrams stay in {directory}; the next sink of its type with that spill sends them"
+            );
+        }
+    }
+}

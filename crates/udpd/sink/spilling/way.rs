@@ -1,0 +1,26 @@
+//! How things stand with a destination, and what of the spill it is sent.
+
+use std::time::Instant;
+
+use crate::spill::Frame;
+
+/// How things stand with the destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// It takes everything, and nothing is in the spill.
+    Well,
+    /// It took nothing when it was tried last.
+    Down { retry: Instant },
+    /// It was sent one datagram, and may still refuse it.
+    Trial { until: Instant },
+    /// It takes what is in the spill.
+    Draining,
+}
+
+/// A frame of the spill that is being sent.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) frame: Frame,
+    /// The places of the datagrams that are not decided, in their order.
+    pub(super) todo: Vec<usize>,
+}

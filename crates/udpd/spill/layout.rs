@@ -1,0 +1,245 @@
+//! How a segment lies on the disk. Pure: bytes in, bytes out.
+//!
+//! ```text
+//! header (64):  magic 8, version 1, machine 1, 0 x 6, number 8, key 4, checksum 4, mark 16, mark 16
+//! frame  (32):  magic 4, records 4, body 4, listener 1, bound 1, 0 x 2, first 8, checksum of the body 4, of the head 4
+//! body:         name of the listener, address it is bound to, 0 to a multiple of 8, datagrams as `mmsg::pack` has them
+//! ```
+//!
+//! A datagram lies as the kernel and this machine have it, so writing one is copying it. `machine` refuses a segment
+//! that another kind of machine has written. The checksum of a head also covers the key, which is random and only in
+//! the header, and where the frame lies: no payload can look like a frame to a reader that looks for the next one.
+
+/// What this udpd writes, and the newest that it reads.
+pub(super) const VERSION: u8 = 1;
+
+pub(super) const HEADER_BYTES: usize = 64;
+pub(super) const HEAD_BYTES: usize = 32;
+
+/// Where the marks are, which take turns.
+pub(super) const MARKS: [u64; 2] = [32, 48];
+pub(super) const MARK_BYTES: usize = 16;
+
+/// Where frames and datagrams begin: at a multiple of this.
+pub(super) const ALIGNMENT: usize = 8;
+
+/// A frame that has so many bytes gets no more datagrams.
+pub(super) const FRAME_FULL_BYTES: usize = 128 << 10;
+
+/// The longest frame: the longest datagram with all that can stand beside it comes to one that is nearly full.
+pub const FRAME_BYTES_MAX: usize = FRAME_FULL_BYTES + (72 << 10);
+
+const MAGIC: [u8; 8] = *b"udpdspil";
+const FRAME_MAGIC: [u8; 4] = *b"fram";
+
+/// What a segment begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Header {
+    /// The number that it was born with. Its name may say another by now.
+    pub(super) number: u64,
+    pub(super) key: u32,
+}
+
+/// Why a segment cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unreadable {
+    /// By a newer udpd, of this version of the layout.
+    Newer(u8),
+    OtherMachine,
+    Damaged,
+}
+
+/// How far the datagrams of a segment are decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Mark {
+    /// So many of the first are decided.
+    pub(super) decided: u32,
+    /// So many of the first have been handed on, or are about to be.
+    pub(super) handed: u32,
+    /// Grows with each mark.
+    pub(super) turn: u32,
+}
+
+/// What a frame begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) records: u32,
+    pub(super) body_bytes: u32,
+    pub(super) listener_bytes: u8,
+    pub(super) bound_bytes: u8,
+    /// The place of its first datagram among those of the segment.
+    pub(super) first: u64,
+    pub(super) body_sum: u32,
+}
+
+impl Head {
+    /// Where the datagrams begin in the body.
+    pub(super) fn names_bytes(self) -> usize {
+        (usize::from(self.listener_bytes) + usize::from(self.bound_bytes)).next_multiple_of(ALIGNMENT)
+    }
+
+    /// Of the whole frame.
+    pub(super) fn frame_bytes(self) -> u64 {
+        HEAD_BYTES as u64 + u64::from(self.body_bytes)
+    }
+
+    /// The place behind its last datagram.
+    pub(super) fn end(self) -> u64 {
+        self.first + u64::from(self.records)
+    }
+
+    /// As it lies at `at` in the segment with this header.
+    pub(super) fn encode(self, header: Header, at: u64) -> [u8; HEAD_BYTES] {
+        let mut bytes = [0; HEAD_BYTES];
+        bytes[..4].copy_from_slice(&FRAME_MAGIC);
+        bytes[4..8].copy_from_slice(&self.records.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.body_bytes.to_le_bytes());
+        (bytes[12], bytes[13]) = (self.listener_bytes, self.bound_bytes);
+        bytes[16..24].copy_from_slice(&self.first.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.body_sum.to_le_bytes());
+        let sum = head_sum(&bytes, header, at);
+        bytes[28..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// What lies at `at`, if that is the head of a frame.
+    pub(super) fn decode(bytes: &[u8; HEAD_BYTES], header: Header, at: u64) -> Option<Self> {
+        if bytes[..4] != FRAME_MAGIC || four(bytes, 28) != head_sum(bytes, header, at) {
+            return None;
+        }
+        let (records, body_bytes, first, body_sum) =
+            (four(bytes, 4), four(bytes, 8), eight(bytes, 16), four(bytes, 24));
+        let head = Self { records, body_bytes, listener_bytes: bytes[12], bound_bytes: bytes[13], first, body_sum };
+        // None of the others was ever written.
+        let is_possible = head.frame_bytes() <= FRAME_BYTES_MAX as u64 && head.names_bytes() <= body_bytes as usize;
+        (is_possible && (body_bytes as usize).is_multiple_of(ALIGNMENT)).then_some(head)
+    }
+}
+
+/// Whether a frame may begin with these bytes.
+pub(super) fn may_be_head(bytes: &[u8]) -> bool {
+    bytes.starts_with(&FRAME_MAGIC)
+}
+
+fn head_sum(bytes: &[u8; HEAD_BYTES], header: Header, at: u64) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&bytes[..28]);
+    hasher.update(&header.number.to_le_bytes());
+    hasher.update(&header.key.to_le_bytes());
+    hasher.update(&at.to_le_bytes());
+    hasher.finalize()
+}
+
+/// The kind of machine that datagrams are written on: in which order its bytes are, and how long its numbers.
+fn machine() -> u8 {
+    u8::try_from(usize::BITS).unwrap_or(u8::MAX) | u8::from(cfg!(target_endian = "big"))
+}
+
+impl Header {
+    pub(super) fn encode(self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        (bytes[8], bytes[9]) = (VERSION, machine());
+        bytes[16..24].copy_from_slice(&self.number.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.key.to_le_bytes());
+        let sum = crc32fast::hash(&bytes[..28]);
+        bytes[28..32].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, Unreadable> {
+        if bytes[..8] != MAGIC || four(bytes, 28) != crc32fast::hash(&bytes[..28]) {
+            return Err(Unreadable::Damaged);
+        }
+        if bytes[8] != VERSION {
+            return Err(Unreadable::Newer(bytes[8]));
+        }
+        if bytes[9] != machine() {
+            return Err(Unreadable::OtherMachine);
+        }
+        Ok(Self { number: eight(bytes, 16), key: four(bytes, 24) })
+    }
+}
+
+impl Mark {
+    pub(super) fn encode(self) -> [u8; MARK_BYTES] {
+        let mut bytes = [0; MARK_BYTES];
+        bytes[..4].copy_from_slice(&self.decided.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.handed.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.turn.to_le_bytes());
+        let sum = crc32fast::hash(&bytes[..12]);
+        bytes[12..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// The later of the two marks of a header. One that is torn says nothing: then more is sent twice, and none lost.
+    pub(super) fn latest(header: &[u8; HEADER_BYTES]) -> Self {
+        let mark = |at: u64| {
+            let bytes = &header[at as usize..at as usize + MARK_BYTES];
+            let mark = Self { decided: four(bytes, 0), handed: four(bytes, 4), turn: four(bytes, 8) };
+            (mark.turn > 0 && four(bytes, 12) == crc32fast::hash(&bytes[..12])).then_some(mark)
+        };
+        MARKS.into_iter().filter_map(mark).max_by_key(|mark| mark.turn).unwrap_or_default()
+    }
+}
+
+fn four(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|found| found.try_into().ok()).map_or(0, u32::from_le_bytes)
+}
+
+fn eight(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(|found| found.try_into().ok()).map_or(0, u64::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: Header = Header { number: 7, key: 0xdead_beef };
+
+    #[test]
+    fn a_head_is_read_where_it_was_written_and_nowhere_else_and_not_with_any_bit_changed() {
+        let head = Head { records: 3, body_bytes: 96, listener_bytes: 2, bound_bytes: 9, first: 40, body_sum: 5 };
+        let bytes = head.encode(HEADER, 64);
+        assert_eq!(Head::decode(&bytes, HEADER, 64), Some(head));
+        assert_eq!((head.names_bytes(), head.frame_bytes(), head.end()), (16, 128, 43));
+        assert_eq!(Head::decode(&bytes, HEADER, 72), None);
+        assert_eq!(Head::decode(&bytes, Header { key: 1, ..HEADER }, 64), None);
+        for bit in 0..8 * HEAD_BYTES {
+            let mut changed = bytes;
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Head::decode(&changed, HEADER, 64), None, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_header_of_a_newer_udpd_and_of_another_machine_is_refused_as_such() {
+        let bytes = HEADER.encode();
+        assert_eq!(Header::decode(&bytes), Ok(HEADER));
+        let with = |at: usize, value: u8| {
+            let mut other = bytes;
+            other[at] = value;
+            let sum = crc32fast::hash(&other[..28]);
+            other[28..32].copy_from_slice(&sum.to_le_bytes());
+            Header::decode(&other)
+        };
+        assert_eq!(with(8, VERSION + 1), Err(Unreadable::Newer(VERSION + 1)));
+        assert_eq!(with(9, 0), Err(Unreadable::OtherMachine));
+        let mut damaged = bytes;
+        damaged[20] ^= 1;
+        assert_eq!(Header::decode(&damaged), Err(Unreadable::Damaged));
+    }
+
+    #[test]
+    fn the_later_of_two_marks_counts_and_a_torn_one_does_not() {
+        let mut header = HEADER.encode();
+        assert_eq!(Mark::latest(&header), Mark::default());
+        let marks = [(10, 20, 1), (20, 30, 2)].map(|(decided, handed, turn)| Mark { decided, handed, turn });
+        for (mark, at) in marks.into_iter().zip(MARKS) {
+            header[at as usize..at as usize + MARK_BYTES].copy_from_slice(&mark.encode());
+        }
+        assert_eq!(Mark::latest(&header), marks[1]);
+        header[MARKS[1] as usize] ^= 1;
+        assert_eq!(Mark::latest(&header), marks[0]);
+    }
+}

@@ -1,0 +1,126 @@
+//! What a former process has left in the directory of a spill.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+
+use super::find;
+use super::layout::Unreadable;
+use super::places::Places;
+use super::segment::{self, Segment};
+
+/// Who writes a spill has a lock on this file.
+const LOCK: &str = "lock";
+
+/// What was found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Datagrams that wait, by listener.
+    pub left: Vec<(usize, u64)>,
+    /// Datagrams that a write had begun and not finished, by listener.
+    pub torn: Vec<(usize, u64)>,
+    /// Bytes of which nothing can be read.
+    pub torn_bytes: u64,
+    /// Of those that wait so many at most have been handed on already.
+    pub twice_at_most: u64,
+    /// Files of which nothing can be read, under the names that they have now.
+    pub set_aside: Vec<PathBuf>,
+    /// Listeners of datagrams that wait, and that nobody knows any more.
+    pub unknown: Vec<String>,
+}
+
+/// Locks a directory for the one who writes there. The kernel lets go of the lock when the file is closed.
+pub(super) fn claim(directory: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits());
+    let lock = options.open(directory.join(LOCK))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(io::Error::other("another udpd has it; is a second one running?")),
+        Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
+        // A file system without locks is no reason to lose datagrams.
+        Err(TryLockError::Error(error)) => {
+            log::debug!("cannot lock {}: {error}", directory.display());
+            Ok(lock)
+        }
+    }
+}
+
+/// Moves the segments of another directory, which nobody writes, in front of those of this one.
+pub(super) fn move_in(from: &Path, to: &Path, first: u64) -> io::Result<()> {
+    let _lock = claim(from)?;
+    let theirs = segment::list(from)?;
+    let before = segment::list(to)?.first().map_or(first, |(number, _)| *number);
+    for ((_, path), number) in theirs.iter().rev().zip((1..before).rev()) {
+        std::fs::rename(path, segment::path(to, number))?;
+    }
+    Ok(())
+}
+
+/// Opens what is there, the oldest first.
+pub(super) fn recover(directory: &Path, places: &Places) -> io::Result<(Vec<Segment>, Recovered)> {
+    let mut found = Recovered::default();
+    let mut segments = Vec::new();
+    for (number, path) in segment::list(directory)? {
+        match Segment::open((number, path.clone()))? {
+            Ok(segment) => segments.extend(take(segment, places, &mut found)?),
+            Err(Unreadable::Newer(version)) => {
+                let what = format!("{} is of a newer udpd (version {version} of its layout)", path.display());
+                return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+            }
+            Err(Unreadable::OtherMachine) => {
+                let what = format!("{} is of another kind of machine", path.display());
+                return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+            }
+            Err(Unreadable::Damaged) => set_aside(&path, &mut found)?,
+        }
+    }
+    Ok((segments, found))
+}
+
+fn set_aside(path: &Path, found: &mut Recovered) -> io::Result<()> {
+    let bytes = path.metadata()?.len();
+    if bytes == 0 {
+        // It was begun and nothing more.
+        return std::fs::remove_file(path);
+    }
+    found.torn_bytes += bytes;
+    found.set_aside.push(segment::set_aside(path)?);
+    Ok(())
+}
+
+fn add(sums: &mut Vec<(usize, u64)>, listener: usize, datagrams: u64) {
+    match sums.iter_mut().find(|(own, _)| *own == listener) {
+        Some((_, sum)) => *sum += datagrams,
+        None => sums.push((listener, datagrams)),
+    }
+}
+
+/// A segment with something in it; one without is removed.
+fn take(mut segment: Segment, places: &Places, found: &mut Recovered) -> io::Result<Option<Segment>> {
+    let contents = find::contents(&segment);
+    segment.records = contents.records;
+    for (name, datagrams) in contents.left.iter().chain(&contents.torn) {
+        if !places.knows(name) && !found.unknown.contains(name) && *datagrams > 0 {
+            found.unknown.push(name.clone());
+        }
+    }
+    for (name, datagrams) in &contents.left {
+        let listener = places.find(name, "").listener;
+        segment.add_left(listener, *datagrams);
+        add(&mut found.left, listener, *datagrams);
+    }
+    for (name, datagrams) in &contents.torn {
+        add(&mut found.torn, places.find(name, "").listener, *datagrams);
+    }
+    found.torn_bytes += contents.torn_bytes;
+    if segment.is_done() {
+        return segment.remove().map(|()| None);
+    }
+    let handed = u64::from(segment.mark.handed).min(contents.records);
+    found.twice_at_most += handed.saturating_sub(u64::from(segment.mark.decided));
+    Ok(Some(segment))
+}
