@@ -13,8 +13,11 @@ use crate::codec::Recipe;
 /// How long nothing is tried after something has failed: the disk is full, or the like.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// How long a file is left alone that could not be compressed or that somebody has locked, while others are.
+/// How long a file is left alone that could not be compressed, while others are.
 const FILE_PAUSE: Duration = Duration::from_secs(600);
+
+/// The same for one that somebody uses, its own consumer perhaps.
+const IN_USE_PAUSE: Duration = Duration::from_secs(3);
 
 /// Of so many files that is known; the rest is tried again.
 const PAUSED_MAX: usize = 1024;
@@ -91,7 +94,8 @@ impl Pile {
     pub(in crate::sink::file) fn note_refused(&mut self, file: &Path, refusal: &Refusal, now: Instant) -> bool {
         self.is_asked = false;
         if self.paused_files.len() < PAUSED_MAX {
-            self.paused_files.insert(file.to_owned(), now + FILE_PAUSE);
+            let pause = if matches!(refusal, Refusal::Failed(_)) { FILE_PAUSE } else { IN_USE_PAUSE };
+            self.paused_files.insert(file.to_owned(), now + pause);
         }
         let Refusal::Failed(error) = refusal else {
             log::debug!("{} is not compressed now: {refusal}", file.display());

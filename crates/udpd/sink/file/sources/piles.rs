@@ -38,6 +38,8 @@ pub(in crate::sink::file) struct SourcePiles {
     names: VecDeque<Name>,
     /// So many of them have yet to be looked at in this round.
     unseen: usize,
+    /// Others have come since it began.
+    has_more: bool,
     clock: Clock,
 }
 
@@ -51,6 +53,7 @@ impl SourcePiles {
             walks_from: Some(0),
             names: VecDeque::new(),
             unseen: 0,
+            has_more: false,
             clock: Clock::default(),
         }
     }
@@ -71,6 +74,7 @@ impl SourcePiles {
             true => self.names.push_back(name),
             false => self.walks_from = self.walks_from.or(Some(0)),
         }
+        self.has_more = true;
         self.pile.note_finished();
     }
 
@@ -90,6 +94,7 @@ impl SourcePiles {
         }
         if self.unseen == 0 {
             self.unseen = self.names.len();
+            self.has_more = false;
         }
         let chosen = self.choose(annex, now);
         annex.ledger.note_uncompressed(self.names.len() as u64);
@@ -124,7 +129,7 @@ impl SourcePiles {
             self.names.extend(name);
         }
         // There may be more in this round, or in the lists that had no place in it.
-        if self.unseen > 0 || self.names.is_empty() && self.walks_from.is_some() {
+        if self.unseen > 0 || self.has_more || self.names.is_empty() && self.walks_from.is_some() {
             self.pile.note_finished();
         } else {
             self.pile.choose(Vec::new(), now);
