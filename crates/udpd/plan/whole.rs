@@ -118,10 +118,7 @@ impl Plan {
             list_bytes: self.list_bytes,
             upstream_bytes: sum(|lane| lane.upstream_bytes),
             receive_buffer_bytes: sum(|lane| 2 * lane.receive_buffer_bytes),
-            threads: self.lanes.len()
-                + self.sinks.iter().map(SinkPlan::threads).sum::<usize>()
-                + followers
-                + others,
+            threads: self.lanes.len() + self.sinks.iter().map(SinkPlan::threads).sum::<usize>() + followers + others,
         }
     }
 }

@@ -18,9 +18,11 @@ fn only_duties_that_begin_files_open_any() {
     let opens = |duty: &Duty| allowed(*duty).into_iter().flatten().any(|&call| call == libc::SYS_openat);
     let opening: Vec<Duty> = Duty::CONFINED.into_iter().filter(opens).collect();
     let makers = [Duty::Maker, Duty::BrokerMaker];
-    let of_files = [Duty::Keeper, Duty::Compressor];
+    let spilling =
+        [Duty::SpillingUnixClient, Duty::SpillingRelay, Duty::SpillingSourceKeepingRelay, Duty::SpillingBrokerClient];
+    let of_files = [Duty::Resolver, Duty::Keeper, Duty::Compressor];
     let others = [Duty::Window, Duty::Watchdog];
-    let expected = [&[Duty::Main, Duty::BrokerClient, Duty::Resolver][..], &of_files, &others, &makers];
+    let expected = [&[Duty::Main, Duty::BrokerClient][..], &spilling, &of_files, &others, &makers];
     assert_eq!(opening, expected.concat());
 }
 
@@ -32,7 +34,7 @@ fn only_duties_with_brokers_and_names_make_streams_to_other_hosts() {
         sockets.is_some_and(|(_, rules)| format!("{rules:?}").contains(streams.trim_matches(['[', ']'])))
     };
     let making: Vec<Duty> = Duty::CONFINED.into_iter().filter(makes_streams).collect();
-    assert_eq!(making, [Duty::BrokerClient, Duty::Resolver, Duty::BrokerMaker]);
+    assert_eq!(making, [Duty::BrokerClient, Duty::SpillingBrokerClient, Duty::Resolver, Duty::BrokerMaker]);
 }
 
 #[test]
