@@ -34,7 +34,8 @@ campaign=(python3 -B tests/rigs/faults/campaign.py --program "${CARGO_TARGET_DIR
 [ -n "${QUEUE_ONLY:-}" ] || "${campaign[@]}" "$@"
 
 # What lanes past the stack call that others do not, and what they call the same way to other ends.
-calls=${QUEUE_CALLS:-socket,bind,mmap,setsockopt,getsockopt,bpf,ioctl,recvfrom,recvmsg,sendto,poll,ppoll,membarrier,clone3}
+calls=socket,bind,mmap,setsockopt,getsockopt,bpf,ioctl,recvfrom,recvmsg,sendto,poll,ppoll,membarrier,clone3
+calls=${QUEUE_CALLS:-$calls}
 if [ "$(id -u)" -ne 0 ] || ! unshare --net --mount true 2>/dev/null; then
     echo "SKIPPED $name, lanes past the stack: needs root, and the right to make a network namespace"
     exit 0

@@ -1,5 +1,6 @@
 //! One sink's part of the pipeline: its channels, its consumers, and which lane feeds which.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -25,7 +26,7 @@ use crate::ledger::{ConsumerLedger, DestinationLedger, FileLedger, Tallies};
 use crate::os::crew::{self, Crew, Event, Starting};
 use crate::os::duty::Duty;
 use crate::os::threads;
-use crate::plan::{LanePlan, Plan, SinkPlan};
+use crate::plan::{LanePlan, Plan};
 use crate::sink::settings::Opening;
 use crate::sink::{Feeders, Prospect};
 
@@ -136,7 +137,7 @@ impl Wiring<'_> {
         files: &Files,
     ) -> Result<SinkBooks, Failure> {
         let sink = &self.config.sinks[self.sink];
-        let SinkPlan { consumers: count, feeders, .. } = &self.plan.sinks[self.sink];
+        let count = &self.plan.sinks[self.sink].consumers;
         if sink.inline {
             return self.open_inline(outlets);
         }
@@ -148,10 +149,7 @@ impl Wiring<'_> {
             let blocks = self.stocks.of_queue(self.sink, number);
             books.channels.push(inbox.closer());
             books.queues.extend(Blocks::gauge(blocks));
-            let mut lanes = vec![false; outlets.len()];
-            feeders.iter().filter(|lane| lane.consumer == number).for_each(|lane| lanes[lane.lane] = true);
-            let own = feeders.iter().filter(|lane| lane.consumer == number).map(|lane| lane.listener);
-            let own = own.clone().min().unwrap_or(0)..own.max().map_or(0, |last| last + 1);
+            let (lanes, own) = self.feeding(number, outlets.len());
             let ledger = Arc::new(ConsumerLedger::new(own.clone()));
             let residence = Arc::default();
             let homes = Homes::new(Arc::clone(self.homes), blocks.to_vec());
@@ -203,6 +201,15 @@ impl Wiring<'_> {
 }
 
 impl Wiring<'_> {
+    /// Which of all lanes feed a consumer, and the listeners of those, with whatever lies between them.
+    fn feeding(&self, consumer: usize, lanes: usize) -> (Vec<bool>, Range<usize>) {
+        let feeders = self.plan.sinks[self.sink].feeders.iter().filter(|feeder| feeder.consumer == consumer);
+        let mut feeds = vec![false; lanes];
+        feeders.clone().for_each(|feeder| feeds[feeder.lane] = true);
+        let own = feeders.map(|feeder| feeder.listener);
+        (feeds, own.clone().min().unwrap_or(0)..own.max().map_or(0, |last| last + 1))
+    }
+
     /// Opens the sink once for each lane that feeds it.
     fn open_inline(&self, outlets: &mut [Vec<Outlet>]) -> Result<SinkBooks, Failure> {
         let sink = &self.config.sinks[self.sink];

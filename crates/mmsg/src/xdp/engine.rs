@@ -39,8 +39,8 @@ use super::umem::Umem;
 /// How often a wait looks whether the interface is still there: the kernel wakes nobody when it goes.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How many frames ahead the headers of one are asked for: another core wrote them, and to wait for each costs more than
-/// all that is done with it.
+/// How many frames ahead the headers of one are asked for: another core wrote them, and to wait for each costs more
+/// than all that is done with it.
 const AHEAD: u32 = 4;
 
 /// How long the kernel may take to let go of a queue whose socket was closed. It is a matter of milliseconds, and of

@@ -130,12 +130,66 @@ pub fn check(template: &str) -> Result<(), Advice> {
             }
         }
     }
+    check_apart(template)
+}
+
+/// Refuses two placeholders of which a datagram fills in one, where one path could come of two pairs of values: a
+/// sender could have its datagrams written to the file of another. What stands between them must be in neither value,
+/// or in one at most where it is in no other pair.
+fn check_apart(template: &str) -> Result<(), Advice> {
+    let parts: Vec<&str> = template.split('{').skip(1).collect();
+    let pairs = parts.iter().zip(parts.iter().skip(1)).map(|(first, second)| {
+        let (first, text) = first.split_once('}').unwrap_or((first, ""));
+        (first, text, second.split_once('}').map_or(*second, |(name, _)| name))
+    });
+    let mut was_doubtful = false;
+    for (first, text, second) in pairs {
+        let is_of_datagram = |name: &str| OfDatagram::read(name).is_some();
+        let is_in = |name: &str, byte: u8| match name {
+            "source_port" | "lane" | "consumer" => byte.is_ascii_digit(),
+            _ => byte.is_ascii_alphanumeric() || b".-_".contains(&byte),
+        };
+        let doubt = |byte: u8| usize::from(is_in(first, byte)) + usize::from(is_in(second, byte));
+        // Digits come in the place of a code for the time.
+        let shown = TIME_CODES.iter().fold(text.to_owned(), |text, code| text.replace(code, "0"));
+        let least = shown.bytes().map(doubt).min().unwrap_or(2);
+        if (is_of_datagram(first) || is_of_datagram(second)) && (least == 2 || least == 1 && was_doubtful) {
+            let what = format!("two senders could have one file: nothing tells where {{{first}}} ends in it");
+            return Err(Advice::new(what, format!("write a / between {{{first}}} and {{{second}}}")));
+        }
+        was_doubtful = least == 1;
+    }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn placeholders_that_could_be_one_path_for_two_senders_are_refused() {
+        for right in [
+            "/{source}",
+            "/{source}/{source_port}",
+            "/{source}-{source_port}.log",
+            "/{listener}/{source}-{consumer}",
+            "/{source_port}-{source}",
+            "/{source},{destination}",
+            "/{listener}-{lane}",
+            "/%Y/{source}-%m-{source_port}",
+        ] {
+            assert_eq!(check(right), Ok(()), "{right}");
+        }
+        for wrong in [
+            "/{source}{source_port}",
+            "/{listener}-{source}",
+            "/{source}-{destination}",
+            "/{source}-{source_port}-{destination}",
+            "/{source}%m{source_port}",
+        ] {
+            assert!(check(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn every_placeholder_is_filled_in() {

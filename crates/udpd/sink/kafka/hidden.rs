@@ -2,6 +2,7 @@
 //! It hides them itself wherever it is known to; what a broker answers, and what a later version adds, nobody knows.
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
@@ -11,9 +12,16 @@ const BYTES_MIN: usize = 4;
 /// What stands in place of a secret.
 const INSTEAD: &str = "(not shown)";
 
+/// A daemon that runs for years has had many tokens.
+const TOKENS_MAX: usize = 8;
+
 /// The secrets of a client.
 #[derive(Default)]
-pub(super) struct Hidden(Mutex<Vec<String>>);
+pub(super) struct Hidden {
+    /// Which stay as they are.
+    passwords: Vec<String>,
+    tokens: Mutex<VecDeque<String>>,
+}
 
 impl fmt::Debug for Hidden {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -22,27 +30,28 @@ impl fmt::Debug for Hidden {
 }
 
 impl Hidden {
-    pub(super) fn new(secrets: Vec<String>) -> Self {
-        Self(Mutex::new(secrets))
+    pub(super) fn new(passwords: Vec<String>) -> Self {
+        Self { passwords, tokens: Mutex::default() }
     }
 
-    /// One more; what was known before may still come.
-    pub(super) fn add(&self, secret: &str) {
-        let mut secrets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !secrets.iter().any(|known| known == secret) {
-            // A daemon that runs for years has had many tokens.
-            if secrets.len() == 8 {
-                secrets.remove(0);
-            }
-            secrets.push(secret.to_owned());
+    /// One token more; what was known before may still come.
+    pub(super) fn add(&self, token: &str) {
+        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        if !tokens.iter().any(|known| known == token) {
+            tokens.truncate(TOKENS_MAX - 1);
+            tokens.push_front(token.to_owned());
         }
     }
 
     /// The text without any of them.
     pub(super) fn clean<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        let secrets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = secrets.iter().filter(|secret| secret.len() >= BYTES_MIN && text.contains(secret.as_str()));
-        found.fold(Cow::Borrowed(text), |text, secret| Cow::Owned(text.replace(secret.as_str(), INSTEAD)))
+        let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.passwords.iter().chain(&*tokens);
+        let mut found: Vec<&String> =
+            all.filter(|secret| secret.len() >= BYTES_MIN && text.contains(secret.as_str())).collect();
+        // Of one that begins with another nothing is left behind.
+        found.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
+        found.into_iter().fold(Cow::Borrowed(text), |text, secret| Cow::Owned(text.replace(secret.as_str(), INSTEAD)))
     }
 }
 
@@ -64,5 +73,12 @@ mod tests {
         let hidden = Hidden::default();
         (0..100).for_each(|number| hidden.add(&format!("token-{number}-")));
         assert_eq!(hidden.clean("token-99- token-92- token-1-"), "(not shown) (not shown) token-1-");
+    }
+
+    #[test]
+    fn no_number_of_tokens_makes_a_password_known_nor_does_another_that_it_begins_with() {
+        let hidden = Hidden::new(vec!["hunter".to_owned(), "hunter2".to_owned()]);
+        (0..100).for_each(|number| hidden.add(&format!("token-{number}-")));
+        assert_eq!(hidden.clean("hunter2 and hunter"), "(not shown) and (not shown)");
     }
 }
