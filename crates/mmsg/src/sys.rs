@@ -366,6 +366,7 @@ pub(crate) fn leave_network() -> io::Result<()> {
 }
 
 /// Asks the machine to bring what lies at an address near this core. Nothing is read, so any address will do.
+#[cfg(feature = "af_xdp")]
 #[inline]
 pub(crate) fn prefetch(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
