@@ -1,6 +1,7 @@
 //! Where a destination is now. An address is where it is written; one on an interface goes with the number that the
 //! interface has, which is another after it was gone; and a name is wherever its resolver says.
 
+use std::borrow::Cow;
 use std::io;
 use std::net::{SocketAddr, SocketAddrV6};
 use std::time::{Duration, Instant};
@@ -72,10 +73,11 @@ impl Aim {
     }
 
     /// Where it is now, at least one address; `before` is where it was. Of several addresses of a name that one comes
-    /// first for as long as it is among them: resolvers turn the order of their answers.
-    pub(super) fn now(&self, before: Option<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
+    /// first for as long as it is among them: resolvers turn the order of their answers. Nothing is allocated for one
+    /// that is no name: this is asked once a second.
+    pub(super) fn now(&self, before: Option<SocketAddr>) -> io::Result<Cow<'_, [SocketAddr]>> {
         match self {
-            Self::At(address) => Ok(vec![*address]),
+            Self::At(address) => Ok(std::slice::from_ref(address).into()),
             Self::OnInterface { peer, address, interface } => {
                 let index = index_of(interface).map_err(|error| {
                     io::Error::new(
@@ -83,7 +85,7 @@ impl Aim {
                         format!("{peer} is on an interface that is not there: {error}"),
                     )
                 })?;
-                Ok(vec![SocketAddrV6::new(*address.ip(), address.port(), 0, index).into()])
+                Ok(vec![SocketAddr::from(SocketAddrV6::new(*address.ip(), address.port(), 0, index))].into())
             }
             Self::Named(name) => {
                 let mut addresses = name.addresses();
@@ -92,7 +94,7 @@ impl Aim {
                 }
                 // Stable: those that it was not at stay in the resolver's order.
                 addresses.sort_by_key(|address| before != Some(*address));
-                Ok(addresses)
+                Ok(addresses.into())
             }
         }
     }

@@ -126,7 +126,11 @@ impl Way {
         self.reviewed = Instant::now();
         // While nobody knows better it is where it was.
         let Ok(addresses) = self.aim.now(self.address) else { return Change::Same };
-        let Ok((address, found)) = self.find_first(&addresses) else { return self.go_without_way(&addresses) };
+        let Ok((address, found)) = self.find_first(&addresses) else {
+            let is_elsewhere = self.address.is_none_or(|own| !addresses.contains(&own));
+            let first = addresses.first().copied().filter(|_| is_elsewhere);
+            return first.map_or(Change::Same, |first| self.go_without_way(first));
+        };
         if self.address.replace(address) != Some(address) {
             self.open = Some(found);
             return Change::To(address);
@@ -143,13 +147,9 @@ impl Way {
         }
     }
 
-    /// There is no way to any of these now. The old socket is not worse than none, and says why when it is used.
-    fn go_without_way(&mut self, addresses: &[SocketAddr]) -> Change {
-        let Some(&first) = addresses.first().filter(|_| self.address.is_none_or(|own| !addresses.contains(&own)))
-        else {
-            return Change::Same;
-        };
-        // Whoever has the old address now is somebody else.
+    /// There is no way to where it is now. Where it still is where it was, the old socket is not worse than none, and
+    /// says why when it is used; but whoever has another old address now is somebody else.
+    fn go_without_way(&mut self, first: SocketAddr) -> Change {
         (self.address, self.open) = (Some(first), None);
         Change::To(first)
     }
