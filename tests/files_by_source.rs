@@ -296,7 +296,7 @@ fn other_settings_of_files_by_source_are_in_force_without_a_loss_and_without_a_s
 #[test]
 fn a_prefix_says_when_and_who_and_what_is_left_is_the_line() {
     let address = free_address();
-    let keys = "path = \"@DIR@/log/{source/16}-{source_port}-{destination}\"\nprefix = \"time source\"\n";
+    let keys = "path = \"@DIR@/log/{source/16},{source_port},{destination}\"\nprefix = \"time source\"\n";
     let daemon = Daemon::with_config(&by_source(address, keys));
     let socket = UdpSocket::bind((sender(513), 0)).expect("bound");
     socket.send_to(b"forged 2026\nline ", address).expect("sent");
@@ -304,7 +304,7 @@ fn a_prefix_says_when_and_who_and_what_is_left_is_the_line() {
     let ended = daemon.terminate();
     let files = files(ended.directory.path());
     let source = socket.local_addr().expect("bound");
-    let content = &files[&format!("127.1.0.0_16-{}-127.0.0.1", source.port())];
+    let content = &files[&format!("127.1.0.0_16,{},127.0.0.1", source.port())];
     let text = String::from_utf8_lossy(content);
     let parts: Vec<&str> = text.splitn(3, ' ').collect();
     assert!(parts[0].ends_with('Z') && parts[0].len() == 30, "{text}");
