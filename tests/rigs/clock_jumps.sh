@@ -146,7 +146,7 @@ def records_of(sink):
 
 whole = {}
 for sink in listener["sinks"]:
-    assert sink["dropped"] == {"queue_full": 0, "sink_error": 0}, sink
+    assert not any(sink["dropped"].values()), sink
     files = records_of(sink["name"])
     lines = [record for records in files.values() for record in records]
     assert len(set(lines)) == len(lines), "%s: a record is there twice" % sink["name"]
