@@ -275,11 +275,22 @@ pub(crate) struct Program<'a> {
     pub(crate) attach_kind: u32,
 }
 
+/// How often a program is tried to be loaded while signals come in between.
+const TRIES: usize = 20;
+
 impl Program<'_> {
     /// Loads it. An error of the kernel is returned unchanged, unless the verifier has refused the program: then the
     /// error has its last words in it.
     pub(crate) fn load(&self) -> io::Result<OwnedFd> {
-        let error = match self.load_with_log(&mut []) {
+        let mut loaded = self.load_with_log(&mut []);
+        // The verifier gives up when a signal comes, and asks to be called again.
+        for _ in 1..TRIES {
+            match &loaded {
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => loaded = self.load_with_log(&mut []),
+                _ => break,
+            }
+        }
+        let error = match loaded {
             Ok(fd) => return Ok(fd),
             Err(error) => error,
         };
