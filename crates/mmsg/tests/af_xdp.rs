@@ -346,4 +346,22 @@ mod faults {
             assert!(failed >= at_least, "{call:?}: {failed} of at least {at_least} were handed on");
         }
     }
+
+    #[test]
+    fn a_signal_during_a_call_takes_nothing_away() {
+        const EINTR: i32 = 4;
+        let Some(_turn) = turn() else { return };
+        let sender = sender();
+        // A driver that copies asks for no call with its frames, and who finds some does not wait.
+        for (call, at_least) in [(Call::Bpf, 8), (Call::Recvmsg, 0), (Call::Poll, 0), (Call::Membarrier, 1)] {
+            let interrupted = (1..)
+                .take_while(|number| {
+                    let guard = inject(call, *number, EINTR);
+                    everything(&sender).unwrap_or_else(|error| panic!("{call:?} {number}: {error}"));
+                    guard.has_fired()
+                })
+                .count();
+            assert!(interrupted >= at_least, "{call:?}: {interrupted} of at least {at_least} were interrupted");
+        }
+    }
 }

@@ -122,7 +122,7 @@ CALLS = [
     # A UDP socket answers ENOTCONN and does what is asked; here it does not, and its receiver is never woken.
     call("shutdown", "EPERM ENOTCONN"),
     call("ioctl", "ENOTTY EPERM"),
-    call("bpf", "EPERM ENOMEM"),
+    call("bpf", "EPERM ENOMEM EINTR"),
     call("poll", "ENOMEM EINTR"),
     call("ppoll", "ENOMEM EINTR"),
     call("epoll_create1", "EMFILE"),
@@ -144,7 +144,7 @@ CALLS = [
     # Only the waits: a wake that is refused would be a kernel that is broken.
     call("futex", "EINTR EAGAIN", label="futex wait", arguments=((1, FUTEX_OPERATION, FUTEX_WAIT),)),
     call("futex", "EINTR EAGAIN", label="futex wait until", arguments=((1, FUTEX_OPERATION, FUTEX_WAIT_BITSET),)),
-    call("membarrier", "EPERM ENOSYS"),
+    call("membarrier", "EPERM ENOSYS EINTR"),
     call("sched_setaffinity", "EINVAL EPERM"),
     call("sched_getaffinity", "EINVAL EPERM"),
     call("sched_yield", "ENOSYS"),

@@ -112,17 +112,31 @@ pub(crate) struct Ran {
     pub(crate) data_bytes: usize,
 }
 
-/// Calls `bpf(2)`.
+/// How often a call is tried while signals come in between.
+const TRIES: usize = 20;
+
+/// Calls `bpf(2)`, and again where a signal came before it did anything. Only a run comes back half done, and whoever
+/// ordered it wants to know.
 ///
 /// # Safety
 /// `Attributes` must be the layout that `command` expects, without padding of its own, and every address in it must be
 /// readable, or writable, for as many bytes as `command` will touch there.
 unsafe fn bpf<Attributes>(command: c_int, attributes: &mut Attributes) -> io::Result<c_int> {
-    gate(Call::Bpf, 0)?;
     let address: *mut Attributes = attributes;
-    // SAFETY: the attributes are readable and writable for their size; the caller vouches for the addresses in them.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, address, size_of::<Attributes>()) };
-    c_int::try_from(result).ok().filter(|result| *result >= 0).ok_or_else(io::Error::last_os_error)
+    let call = || {
+        gate(Call::Bpf, 0)?;
+        // SAFETY: the attributes are readable and writable for their size; the caller vouches for the addresses in them.
+        let result = unsafe { libc::syscall(libc::SYS_bpf, command, address, size_of::<Attributes>()) };
+        c_int::try_from(result).ok().filter(|result| *result >= 0).ok_or_else(io::Error::last_os_error)
+    };
+    let mut result = call();
+    for _ in 1..TRIES {
+        match &result {
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) && command != PROGRAM_RUN => result = call(),
+            _ => break,
+        }
+    }
+    result
 }
 
 /// The same for commands that return a descriptor.
@@ -274,9 +288,6 @@ pub(crate) struct Program<'a> {
     /// What it will be attached to, a number of `BPF_...` of the attach types; 0 where that is not asked.
     pub(crate) attach_kind: u32,
 }
-
-/// How often a program is tried to be loaded while signals come in between.
-const TRIES: usize = 20;
 
 impl Program<'_> {
     /// Loads it. An error of the kernel is returned unchanged, unless the verifier has refused the program: then the

@@ -110,11 +110,11 @@ impl XdpSocket {
     pub(super) fn kick(&self) -> io::Result<()> {
         match sys::kick(self.fd.as_fd()) {
             // An interface that is down comes up again; one that is gone does not (ENXIO). Linux 5.10 cannot be asked
-            // (EOPNOTSUPP): there a wait is what lets it work.
+            // (EOPNOTSUPP): there a wait is what lets it work. Who is interrupted calls again with the next frames.
             Err(error)
                 if matches!(
                     error.raw_os_error(),
-                    Some(libc::ENETDOWN | libc::EAGAIN | libc::EBUSY | libc::EOPNOTSUPP)
+                    Some(libc::ENETDOWN | libc::EAGAIN | libc::EBUSY | libc::EOPNOTSUPP | libc::EINTR)
                 ) =>
             {
                 Ok(())
