@@ -19,7 +19,7 @@ mod util;
 
 use support::c_program::{Compiled, compile};
 use support::contender::SENDER_CPU;
-use support::latency::{CALM, number, residence, send, stamp_loop};
+use support::latency::{CALM, Way, number, residence, send, stamp_loop};
 use support::machine::facts;
 use support::options::Options;
 use support::report::median;
@@ -99,9 +99,9 @@ fn latency(options: &Options, program: &Path, summary: &mut String) -> std::fmt:
     for _ in 0..options.pairs {
         for (name, figures) in &mut runs {
             match *name {
-                "udpd recvmmsg" => figures.push(residence(count, "recvmmsg", false)),
+                "udpd recvmmsg" => figures.push(residence(count, "recvmmsg", Way::Channel)),
                 "udpd io_uring" if mmsg::Uring::supported().is_ok() => {
-                    figures.push(residence(count, "io_uring", false))
+                    figures.push(residence(count, "io_uring", Way::Channel))
                 }
                 "udpd io_uring" => {}
                 _ => figures.push(stamp_loop(program, count)),

@@ -17,7 +17,7 @@ mod support;
 mod util;
 
 use support::c_program::{Compiled, compile};
-use support::latency::{CALM, residence, stamp_loop};
+use support::latency::{CALM, Way, residence, stamp_loop};
 use support::machine::facts;
 use support::options::Options;
 use support::report::median;
@@ -26,10 +26,11 @@ use support::report::median;
 type Contender = (&'static str, Option<f64>, Vec<[f64; 2]>);
 
 /// Who takes the datagrams, and the most that its p50 may be of the C loop's.
-const CONTENDERS: [(&str, Option<f64>); 6] = [
+const CONTENDERS: [(&str, Option<f64>); 7] = [
     ("C loop", None),
     ("recvmmsg, inline", Some(1.2)),
     ("recvmmsg, channel", Some(1.8)),
+    ("recvmmsg, channel on one core", Some(1.8)),
     ("io_uring, inline", Some(1.2)),
     ("io_uring, channel", Some(1.8)),
     ("C loop again", None),
@@ -38,7 +39,9 @@ const CONTENDERS: [(&str, Option<f64>); 6] = [
 /// The p50 and the p99.9 of one run, in microseconds.
 fn run(name: &str, c_loop: &Path, count: u64) -> [f64; 2] {
     match name.split_once(", ") {
-        Some((engine, way)) => residence(count, engine, way == "inline"),
+        Some((engine, "inline")) => residence(count, engine, Way::Inline),
+        Some((engine, "channel")) => residence(count, engine, Way::Channel),
+        Some((engine, _)) => residence(count, engine, Way::ChannelOnOneCore),
         None => stamp_loop(c_loop, count),
     }
 }

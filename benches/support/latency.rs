@@ -52,13 +52,27 @@ pub(crate) fn stamp_loop(program: &Path, count: u64) -> [f64; 2] {
     [figures[0], figures[2]]
 }
 
+/// What stands between the receiver and the sink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Inline,
+    /// A channel to a consumer, which the plan gives a core that has no receiver.
+    Channel,
+    /// The same, with nothing but the receiver's core for the whole process.
+    ChannelOnOneCore,
+}
+
 /// The pipeline, as `bench recv` drives it: one lane, and one consumer or none.
-pub(crate) fn residence(count: u64, engine: &str, inline: bool) -> [f64; 2] {
+pub(crate) fn residence(count: u64, engine: &str, way: Way) -> [f64; 2] {
     let address = free_address();
-    let mut child = Command::new(UDPD)
+    let mut command = Command::new(if way == Way::ChannelOnOneCore { "taskset" } else { UDPD });
+    if way == Way::ChannelOnOneCore {
+        command.args(["--cpu-list", &RECEIVER_CPU.to_string(), UDPD]);
+    }
+    let mut child = command
         .args(["bench", "recv", "--listen", &address.to_string(), "--lanes", "1", "--gather", "0ms"])
         .args(["--engine", engine, "--expect", &count.to_string(), "--json"])
-        .args(inline.then_some("--inline"))
+        .args((way == Way::Inline).then_some("--inline"))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

@@ -125,7 +125,8 @@ unsafe fn bpf<Attributes>(command: c_int, attributes: &mut Attributes) -> io::Re
     let address: *mut Attributes = attributes;
     let call = || {
         gate(Call::Bpf, 0)?;
-        // SAFETY: the attributes are readable and writable for their size; the caller vouches for the addresses in them.
+        // SAFETY: the attributes are readable and writable for their size; the caller vouches for the addresses in
+        // them.
         let result = unsafe { libc::syscall(libc::SYS_bpf, command, address, size_of::<Attributes>()) };
         c_int::try_from(result).ok().filter(|result| *result >= 0).ok_or_else(io::Error::last_os_error)
     };
