@@ -30,7 +30,9 @@ pub(crate) fn check_count(section: &Section<'_, Listener>, findings: &mut Findin
     }
 }
 
-/// Refuses two addresses that would match the same datagram: which socket gets it would depend on which was bound last.
+/// Refuses two addresses that would match the same datagram. Equal ones would share what comes by a hash of its sender,
+/// and a wildcard beside one that is named gets nothing of what is sent to that one: the kernel prefers the narrower.
+/// Neither is what two listeners are written for.
 pub(crate) fn check_overlaps(sections: &[Section<'_, Listener>], findings: &mut Findings<'_>) {
     let written: Vec<_> = sections
         .iter()
@@ -55,8 +57,9 @@ pub(crate) fn check_overlaps(sections: &[Section<'_, Listener>], findings: &mut 
             }
             false => {
                 let (wide, narrow) = if taken.ip().is_unspecified() { (taken, address) } else { (address, taken) };
-                let what =
-                    format!("{address} overlaps {taken} of line {line}: {wide} also takes what is sent to {narrow}");
+                let what = format!(
+                    "{address} overlaps {taken} of line {line}: {wide} would get nothing of what is sent to {narrow}"
+                );
                 findings.say(place, what, "listen on one of the two, or give the listeners different interfaces");
             }
         }

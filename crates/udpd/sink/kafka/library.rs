@@ -208,6 +208,11 @@ fn check_idempotence(properties: &[(String, String)]) -> Result<(), KafkaError> 
 }
 
 fn check_brokers(brokers: &str) -> Result<(), KafkaError> {
+    // What stands before an @ may be a password, which is in no log and in nobody's output.
+    if brokers.contains('@') {
+        let cure = "a broker is host:port; who udpd is belongs into sasl, sasl_username and sasl_password_file";
+        return Err(wrong("brokers", "(not shown)", cure));
+    }
     for broker in brokers.split(',').map(str::trim) {
         let after_host = match broker.strip_prefix('[') {
             Some(rest) => rest.split_once(']').map(|(_, rest)| rest),

@@ -152,6 +152,14 @@ fn an_address_that_is_none_is_named() {
 }
 
 #[test]
+fn a_password_before_a_broker_is_refused_and_not_repeated() {
+    for brokers in ["udpd:hunter2@a:9092", "a:9092,udpd:hunter2@b"] {
+        let error = error_of(&KafkaSettings { brokers: brokers.to_owned(), ..settings() });
+        assert!(error.contains("sasl_password_file") && !error.contains("hunter2"), "{error}");
+    }
+}
+
+#[test]
 fn a_topic_that_no_broker_can_have_is_named() {
     for topic in ["", ".", "..", "a/b", "a b", "ä", &"x".repeat(250)] {
         let error = error_of(&KafkaSettings { topic: topic.to_owned(), ..settings() });

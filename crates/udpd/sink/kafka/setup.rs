@@ -119,7 +119,8 @@ fn one_topic(uri: &Uri<'_>) -> Result<AnySettings, Failure> {
     KafkaSettings::available().map_err(wrong)?;
     let named = uri.rest.strip_prefix("//").and_then(|rest| rest.split_once('/'));
     let Some((brokers, topic)) = named.filter(|(brokers, topic)| !brokers.is_empty() && !topic.is_empty()) else {
-        let what = format!("{:?} does not name a broker and a topic", uri.whole);
+        let shown = if uri.whole.contains('@') { "kafka://(not shown)" } else { uri.whole };
+        let what = format!("{shown:?} does not name a broker and a topic");
         return Err(wrong(Advice::new(what, "write kafka://10.0.0.5:9092/syslog, for example")));
     };
     let settings = KafkaSettings::new(brokers, topic);
