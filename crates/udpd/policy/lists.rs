@@ -7,9 +7,11 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use ipnet::IpNet;
+use nix::fcntl::OFlag;
 
 use super::settings::parse_network;
 use crate::text::advice::Advice;
@@ -29,8 +31,10 @@ const WRONG_LINES_MAX: usize = 10_000;
 /// Reads the file: `take` gets each network, and `refuse` what is wrong with a line. The error is of the whole file.
 pub(crate) fn read(path: &Path, take: impl FnMut(IpNet, u32), refuse: impl FnMut(u32, Advice)) -> Result<(), Advice> {
     let unreadable = |error: io::Error| Advice::new(format!("cannot be read: {error}"), cure_for(&error, path));
-    // Looked at before it is opened: opening a pipe would wait for somebody to write into it.
-    let metadata = std::fs::metadata(path).map_err(unreadable)?;
+    // What was opened is looked at, because the path may name something else a moment later. Without waiting: opening a
+    // pipe would wait for somebody to write into it.
+    let file = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).map_err(unreadable)?;
+    let metadata = file.metadata().map_err(unreadable)?;
     if !metadata.is_file() {
         let what = if metadata.is_dir() { "is a directory" } else { "is not a regular file" };
         return Err(Advice::new(what, "write the networks into a file, one by line, and name that"));
@@ -38,7 +42,6 @@ pub(crate) fn read(path: &Path, take: impl FnMut(IpNet, u32), refuse: impl FnMut
     if metadata.len() > FILE_BYTES_MAX {
         return Err(Advice::new("is larger than 256 MiB", "name a list of networks, not some other file"));
     }
-    let file = File::open(path).map_err(unreadable)?;
     // It may grow meanwhile.
     read_lines(BufReader::with_capacity(64 << 10, file).take(FILE_BYTES_MAX), take, refuse).map_err(unreadable)
 }
