@@ -104,7 +104,7 @@ def outage():
     came_before = taken.count
     peer.come()
     begun = time.monotonic()
-    report = json.loads(sender.communicate()[0])
+    report = json.loads(sender.communicate()[0])["report"]
     daemon.when(lambda: is_over(daemon), "the end of the spill", 300)
     took_s, dropped = time.monotonic() - begun, kernel_dropped()
     rest = glob.glob(f"{WORK}/spill-of-outage/0/*.spill")

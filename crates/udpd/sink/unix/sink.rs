@@ -2,7 +2,8 @@
 //!
 //! A peer that is not there costs its own datagrams and nothing else: they are counted as failed, and the peer is
 //! looked for four times a second. A peer that is there and does not read makes its consumer wait, and then `when_full`
-//! decides. Where nothing could mark a datagram that was received in part, it fails: nobody could tell it from a whole
+//! decides; nobody waits for it longer than a moment at once, so that what it has taken by then counts as delivered even
+//! if it never reads again and the daemon ends. Where nothing could mark a datagram that was received in part, it fails: nobody could tell it from a whole
 //! one.
 
 use std::io::{self, Write};
