@@ -44,7 +44,7 @@ fn what_a_disk_does_not_give_back_is_looked_for_again_before_it_is_given_up_with
         let (mut store, _) = open(&directory);
         append(&mut store, 0, 0..100, 10).expect("room");
         let own = replace_file(&mut store, for_writing(&files(&directory)[0]));
-        for _ in 0..3 {
+        for _ in 0..20 {
             assert!(matches!(store.read(), Err(Trouble::Unread(_))));
         }
         if recovers {

@@ -113,6 +113,11 @@ impl Store {
         self.out.is_full()
     }
 
+    /// Whether it is time to write.
+    pub fn is_write_due(&self) -> bool {
+        self.out.is_full()
+    }
+
     /// How many bytes wait to be written.
     pub fn unwritten_bytes(&self) -> u64 {
         self.out.len() as u64

@@ -95,7 +95,11 @@ impl<S: Attempt> Spilling<S> {
                 self.voice.is_empty();
                 false
             }
-            Ok(None) => false,
+            Ok(None) => {
+                // The disk does not take what comes next. It is asked again when the destination is.
+                self.goes_down();
+                false
+            }
             Err(trouble) => {
                 self.voice.stuck(store.directory(), &trouble);
                 self.goes_down();

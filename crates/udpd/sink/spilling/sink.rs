@@ -30,6 +30,9 @@ const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// How often a full spill that is waited for is looked at.
 const ROOM_WAIT: Duration = Duration::from_millis(20);
 
+/// How long what a disk does not take waits for another try, as long as it is little.
+const WRITE_PATIENCE: Duration = Duration::from_secs(1);
+
 /// The spills that this process has had. What is found there is in its books already.
 static OWN: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
@@ -61,6 +64,8 @@ pub(in crate::sink) struct Spilling<S> {
     pub(super) scratch: Tallies,
     pub(super) voice: Voice,
     next_sync: Option<Instant>,
+    /// Since when the disk has taken nothing of what waits to be written.
+    refused_since: Option<Instant>,
     /// Bytes that came into the spill since something was last sent from it.
     pub(super) added_bytes: u64,
 }
@@ -100,6 +105,7 @@ impl<S: Attempt> Spilling<S> {
             scratch: Tallies::new(0..listeners),
             voice: Voice::new(name),
             next_sync: None,
+            refused_since: None,
             added_bytes: 0,
         })
     }
@@ -189,6 +195,7 @@ impl<S: Attempt> Spilling<S> {
             };
             let Err(error) = crew::at_rest(|| store.write_out(&mut spilled)) else {
                 self.added_bytes += bytes;
+                self.refused_since = None;
                 self.next_sync.get_or_insert_with(|| Instant::now() + SYNC_EVERY);
                 if let Some(error) = store.take_unforced() {
                     self.voice.cannot_sync(store.directory(), &error);
@@ -196,6 +203,13 @@ impl<S: Attempt> Spilling<S> {
                 return;
             };
             self.voice.full(store, &error, self.when_full);
+            if error.kind() != io::ErrorKind::QuotaExceeded && !store.is_write_due() {
+                // The disk may have failed for a moment only.
+                let since = *self.refused_since.get_or_insert_with(Instant::now);
+                if since.elapsed() < WRITE_PATIENCE {
+                    return;
+                }
+            }
             let goes_on = match self.when_full {
                 FullPolicy::DropNewest => false,
                 FullPolicy::DropOldest => self.give_up_oldest(tallies),
@@ -207,16 +221,23 @@ impl<S: Attempt> Spilling<S> {
                     true
                 }
             };
-            if let (false, Some(store)) = (goes_on, &mut self.store) {
-                if store.left() == 0 {
-                    self.inner.forget_left();
-                }
-                return store.forget_unwritten(|listener, datagrams| {
-                    tallies[listener].pending -= datagrams;
-                    tallies[listener].dropped.spill_full += datagrams;
-                });
+            if !goes_on {
+                return self.forget_unwritten(tallies);
             }
         }
+    }
+
+    /// What was not written finds no room.
+    fn forget_unwritten(&mut self, tallies: &mut Tallies) {
+        self.refused_since = None;
+        let Some(store) = self.store.as_mut().filter(|store| store.unwritten_bytes() > 0) else { return };
+        if store.left() == 0 {
+            self.inner.forget_left();
+        }
+        store.forget_unwritten(|listener, datagrams| {
+            tallies[listener].pending -= datagrams;
+            tallies[listener].dropped.spill_full += datagrams;
+        });
     }
 
     fn expect_handed(&mut self, datagrams: u64) {
@@ -281,10 +302,9 @@ impl<S: Attempt> Sink for Spilling<S> {
         self.put(batch, true, tallies);
         if in_hand > 0 {
             self.write_out(tallies);
-            self.expect_handed(0);
-            if let Some(store) = &mut self.store
-                && let Err(error) = store.note_handed(in_hand)
-            {
+            let Some(store) = self.store.as_mut().filter(|store| store.unwritten_bytes() == 0) else { return };
+            store.expect_handed(0);
+            if let Err(error) = store.note_handed(in_hand) {
                 self.voice.cannot_sync(store.directory(), &error);
             }
         }
@@ -326,6 +346,7 @@ impl<S: Attempt> Sink for Spilling<S> {
             self.when_full = FullPolicy::DropNewest;
         }
         self.write_out(tallies);
+        self.forget_unwritten(tallies);
         let is_a_rest = self.work.as_ref().is_none_or(Work::is_a_rest);
         let may_be_twice = matches!(self.way, Way::Trial { .. }) || self.inner.in_hand() > 0 || !is_a_rest;
         let Some(mut store) = self.store.take() else { return };

@@ -1,8 +1,8 @@
 //! The reader's side of a store: the next frame, once it is written down that it is handed on.
 //!
-//! What a disk does not give back it may give back a moment later, so nothing is given up at the first failure. But one
-//! bad place may not hold up everything behind it for ever either: after a few looks it is passed over, and so is what
-//! fails after it until something can be read again.
+//! What a disk does not give back it may give back a moment later, so nothing is given up before it was looked for again
+//! and again. But one bad place may not hold up everything behind it for ever either, so it is passed over in the end.
+//! The next one gets as many looks: a disk that fails as a whole, for a while, costs a place or two and not the spill.
 
 use super::Store;
 use crate::spill::find;
@@ -10,8 +10,8 @@ use crate::spill::frame::{Frame, Place, Trouble};
 use crate::spill::layout::{HEAD_BYTES, HEADER_BYTES, Head};
 use crate::spill::places::Lane;
 
-/// How often what cannot be read is looked at again.
-const TRIES: u32 = 3;
+/// How often what cannot be read is looked at again; four times a second.
+const TRIES: u32 = 20;
 
 impl Store {
     /// Reads the next frame that has something undecided, and writes down that it is handed on.
@@ -45,10 +45,14 @@ impl Store {
     fn head_in(&mut self, index: usize) -> Result<Option<(u64, Head)>, Trouble> {
         let mut error = None;
         let next = find::next(&self.segments[index], self.place.at, &mut error);
-        match error.filter(|_| self.failures < TRIES) {
-            Some(error) => {
+        match error {
+            Some(error) if self.failures < TRIES => {
                 self.failures += 1;
                 Err(Trouble::Unread(error))
+            }
+            Some(_) => {
+                self.failures = 0;
+                Ok(next)
             }
             None => Ok(next),
         }
@@ -65,14 +69,14 @@ impl Store {
             return Ok(None);
         }
         let read = find::body(segment, begin, head, &mut self.body);
-        match &read {
-            Ok(()) => self.failures = 0,
-            Err(error) if find::is_of_the_disk(error) && self.failures < TRIES => {
-                self.failures += 1;
-                return read.map(|()| None).map_err(Trouble::Unread);
-            }
-            Err(_) => {}
+        if let Err(error) = &read
+            && find::is_of_the_disk(error)
+            && self.failures < TRIES
+        {
+            self.failures += 1;
+            return read.map(|()| None).map_err(Trouble::Unread);
         }
+        self.failures = 0;
         segment.mark.handed = segment.mark.handed.max(u32::try_from(head.end()).unwrap_or(u32::MAX));
         segment.write_mark().map_err(Trouble::Unmarked)?;
         let skipped = decided.saturating_sub(head.first);
