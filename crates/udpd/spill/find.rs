@@ -78,8 +78,8 @@ pub(super) fn is_whole(segment: &Segment, at: u64, head: Head) -> bool {
     at + head.frame_bytes() <= segment.bytes
 }
 
-/// Reads the heads of all frames, and none of the datagrams. An error is one of the disk: whoever went on would take for
-/// damaged, and remove, what can perhaps be read tomorrow.
+/// Reads the heads of all frames, and none of the datagrams. An error is one of the disk: whoever went on would take
+/// for damaged, and remove, what can perhaps be read tomorrow.
 pub(super) fn contents(segment: &Segment) -> io::Result<Contents> {
     let (mut contents, mut error) = (Contents::default(), None);
     let mut at = HEADER_BYTES as u64;

@@ -1,10 +1,10 @@
 """Kills, an outage and a full disk under a sink with a spill.
 
-Senders number their datagrams. The peer of the sink, a stream, writes down what it gets. Before each kill the ledger is
-read: what it calls spilled and delivered, less what the process found, is what that process has accepted so far, and all
-of that has to come. Repeats are counted and held against what the daemons said; the first of each number has to come in
-the order of its sender. Without a kill nothing comes twice, and what was sent has come, but for what the kernel says
-that it dropped at the socket.
+Senders number their datagrams. The peer of the sink, a stream, writes down what it gets. Before each kill the ledger
+is read: what it calls spilled and delivered, less what the process found, is what that process has accepted so far, and
+all of that has to come. Repeats are counted and held against what the daemons said; the first of each number has to
+come in the order of its sender. Without a kill nothing comes twice, and what was sent has come, but for what the kernel
+says that it dropped at the socket.
 """
 
 import glob
@@ -82,8 +82,8 @@ def kills():
     check(taken, had, twice)
     if in_the_middle < KILLS // 2:
         raise Failed(f"only {in_the_middle} of {KILLS} kills were in the middle of sending")
-    print(f"{KILLS} kills while it spilled and {KILLS} while it sent, {in_the_middle} of them before the end: {sent} sent, "
-          f"{had} accepted, {taken.count} came, {taken.repeats} twice ({twice} said)", flush=True)
+    print(f"{KILLS} kills while it spilled and {KILLS} while it sent, {in_the_middle} of them before the end: "
+          f"{sent} sent, {had} accepted, {taken.count} came, {taken.repeats} twice ({twice} said)", flush=True)
 
 
 def outage():
@@ -116,9 +116,9 @@ def outage():
         raise Failed(f"{sent} sent, {dropped} dropped by the kernel, {taken.count} came, left: {rest}; {listener}")
     if spilled < OUTAGE_S * RATE * 0.9 - dropped:
         raise Failed(f"only {spilled} were in the spill")
-    print(f"{OUTAGE_S} s without the peer at {RATE}/s: {sent} sent, {dropped} dropped by the kernel, {came_before} came "
-          f"before, {spilled} waited in {bytes_on_disk} bytes, {taken.count} came in order and once, the last of them "
-          f"{took_s:.1f} s after the peer was back", flush=True)
+    print(f"{OUTAGE_S} s without the peer at {RATE}/s: {sent} sent, {dropped} dropped by the kernel, {came_before} "
+          f"came before, {spilled} waited in {bytes_on_disk} bytes, {taken.count} came in order and once, the last of "
+          f"them {took_s:.1f} s after the peer was back", flush=True)
 
 
 def full_disk():
@@ -148,8 +148,8 @@ def full_disk():
         lines = sum("cannot write to its spill" in line for line in daemon.said().splitlines())
         if lines != 1:
             raise Failed(f"{policy}: {lines} lines about the disk")
-        print(f"a full disk, {policy}: {taken.count} of {sent} came, {lost} found no room, {waits['spilled']} waited there "
-              f"and {waits['in_flight']} in memory", flush=True)
+        print(f"a full disk, {policy}: {taken.count} of {sent} came, {lost} found no room, {waits['spilled']} waited "
+              f"there and {waits['in_flight']} in memory", flush=True)
 
 
 try:

@@ -1,5 +1,5 @@
-"""The daemon with a spill: what is asked of it, what it says, and how it ends. Its ledger is read here, and held against
-what came by whoever reads it."""
+"""The daemon with a spill: what is asked of it, what it says, and how it ends. Its ledger is read here, and held
+against what came by whoever reads it."""
 
 import json
 import os

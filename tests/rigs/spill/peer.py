@@ -1,8 +1,8 @@
 """The two ends of a daemon that is not believed: who sends numbered datagrams, and who takes what comes of them.
 
-A payload is as `udpd bench send` writes it: two bytes of magic, and from the eighth on the flow and the number in it. In
-the stream each stands behind its length, so nothing needs to be unescaped and a million of them can be checked as they
-come.
+A payload is as `udpd bench send` writes it: two bytes of magic, and from the eighth on the flow and the number in it.
+In the stream each stands behind its length, so nothing needs to be unescaped and a million of them can be checked as
+they come.
 """
 
 import os

@@ -2,9 +2,9 @@
 //!
 //! A peer that is not there costs its own datagrams and nothing else: they are counted as failed, and the peer is
 //! looked for four times a second. A peer that is there and does not read makes its consumer wait, and then `when_full`
-//! decides; nobody waits for it longer than a moment at once, so that what it has taken by then counts as delivered even
-//! if it never reads again and the daemon ends. Where nothing could mark a datagram that was received in part, it fails: nobody could tell it from a whole
-//! one.
+//! decides; nobody waits for it longer than a moment at once, so that what it has taken by then counts as delivered
+//! even if it never reads again and the daemon ends. Where nothing could mark a datagram that was received in part, it
+//! fails: nobody could tell it from a whole one.
 
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -165,8 +165,8 @@ impl Destination for Stream {
     }
 }
 
-/// A connection that there can be now, and on which nobody waits long at once for a peer that reads nothing. A peer that
-/// accepts none for the moment would make the ordinary call wait, without end.
+/// A connection that there can be now, and on which nobody waits long at once for a peer that reads nothing. A peer
+/// that accepts none for the moment would make the ordinary call wait, without end.
 fn connect_at_once(path: &Path) -> io::Result<Stream> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket: OwnedFd = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;

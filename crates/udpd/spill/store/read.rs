@@ -1,8 +1,9 @@
 //! The reader's side of a store: the next frame, once it is written down that it is handed on.
 //!
-//! What a disk does not give back it may give back a moment later, so nothing is given up before it was looked for again
-//! and again. But one bad place may not hold up everything behind it for ever either, so it is passed over in the end.
-//! The next one gets as many looks: a disk that fails as a whole, for a while, costs a place or two and not the spill.
+//! What a disk does not give back it may give back a moment later, so nothing is given up before it was looked for
+//! again and again. But one bad place may not hold up everything behind it for ever either, so it is passed over in the
+//! end. The next one gets as many looks: a disk that fails as a whole, for a while, costs a place or two and not the
+//! spill.
 
 use super::Store;
 use crate::spill::find;
