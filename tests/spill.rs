@@ -308,7 +308,7 @@ fn a_daemon_that_is_killed_while_it_spills_and_while_it_sends_loses_nothing_it_h
     for _ in 0..3 {
         let ledger = manager.stats_when("it spills", |ledger| accepted(ledger) > 5_000);
         had += accepted(&ledger);
-        counted += count(sink(&ledger), "repeats_at_most");
+        counted += count(sink(&ledger), "spill_repeats_at_most");
         ends.push(manager.end_by(Signal::SIGKILL));
         manager.start(&text);
     }
@@ -317,7 +317,7 @@ fn a_daemon_that_is_killed_while_it_spills_and_while_it_sends_loses_nothing_it_h
         let delivers = |ledger: &Value| count(sink(ledger), "delivered") > 0;
         let ledger = manager.stats_when("it sends", delivers);
         had += accepted(&ledger);
-        counted += count(sink(&ledger), "repeats_at_most");
+        counted += count(sink(&ledger), "spill_repeats_at_most");
         ends.push(manager.end_by(Signal::SIGKILL));
         manager.start(&text);
     }
@@ -326,7 +326,7 @@ fn a_daemon_that_is_killed_while_it_spills_and_while_it_sends_loses_nothing_it_h
         is_spilled(ledger, 0) && count(&ledger["listeners"][0], "received") == count(sink(ledger), "offered")
     });
     had += accepted(&ledger);
-    counted += count(sink(&ledger), "repeats_at_most");
+    counted += count(sink(&ledger), "spill_repeats_at_most");
     ends.push(manager.end_by(Signal::SIGTERM));
     for ended in &ends {
         twice += said_twice(&ended.stderr);

@@ -77,7 +77,7 @@ class Daemon:
         sink = self.sink()
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
-        if sink["repeats_at_most"] != self.twice():
+        if sink["spill_repeats_at_most"] != self.twice():
             raise Failed(f"{self.twice()} in the log, {sink}")
         return sink["spilled"] + sink["delivered"] - sink["spilled_before"], self.twice()
 

@@ -149,7 +149,7 @@ impl<S: Attempt> Spilling<S> {
             tally.spilled_before += datagrams;
         }
         for (listener, datagrams) in found.twice_at_most {
-            tallies[listener].repeats_at_most += datagrams;
+            tallies[listener].spill_repeats_at_most += datagrams;
         }
     }
 

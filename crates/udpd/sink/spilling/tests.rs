@@ -158,7 +158,7 @@ fn what_a_destination_took_of_a_frame_is_not_sent_again_after_an_end_in_good_ord
         let (mut sink, mut tallies) = (spilling(directory.path(), FullPolicy::DropNewest), Tallies::new(0..1));
         drain(&mut sink, &mut tallies);
         let (begin, repeats) = if is_killed { (0, 30) } else { (10, 0) };
-        assert_eq!(tallies[0].repeats_at_most, repeats);
+        assert_eq!(tallies[0].spill_repeats_at_most, repeats);
         assert_eq!(sink.inner.taken, numbers(begin..30));
     }
 }
