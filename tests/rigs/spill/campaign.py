@@ -38,6 +38,19 @@ def check(taken, had, twice):
         raise Failed(f"{taken.repeats} came twice, and {twice} were said to")
 
 
+def check_the_checker():
+    """One that finds nothing wrong with these is none."""
+    for what, numbers in (("a gap", [0, 2]), ("a repeat", [0, 1, 1, 2]), ("an order", [0, 2, 1])):
+        taken = Taken()
+        for number in numbers:
+            taken.take(0, number)
+        try:
+            check(taken, 3, 0)
+        except Failed:
+            continue
+        raise Failed(f"{what} is not found")
+
+
 def is_over(daemon):
     sink = daemon.sink()
     return sink["spilled"] + sink["in_flight"] == 0
@@ -153,6 +166,7 @@ def full_disk():
 
 
 try:
+    check_the_checker()
     kills()
     outage()
     full_disk()

@@ -16,10 +16,6 @@ SEQUENCE_BITS = 48
 RECEIVE_BYTES = 1 << 18
 
 
-class Wrong(Exception):
-    """What came is not what was sent."""
-
-
 class Taken:
     """What has come, in all and by flow: each number once, in order, and how many came again."""
 
