@@ -135,7 +135,7 @@ fn a_broker_that_is_killed_and_stays_away_gets_what_waited_on_the_disk_exactly_o
     let (topic, total, spill) = ("spilled", datagrams() / 5, tempfile::tempdir().expect("a directory"));
     let (brokers, path) = (broker.address(), spill.path().display());
     let keys =
-        format!("brokers = [\"{brokers}\"]\ntopic = \"{topic}\"\nspill = {{ path = \"{path}\", bytes = \"1GiB\" }}");
+        format!("brokers = \"{brokers}\"\ntopic = \"{topic}\"\nspill = {{ path = \"{path}\", bytes = \"1GiB\" }}");
     let running = Running::start_written(&keys);
     let load = Load { rate_per_second: total / 10, ..Load::new(running.address(), Amount::Count(total)) }.spawn();
     running.wait("the first tenth", |sink| count(sink, "delivered") > total / 10);
