@@ -128,6 +128,30 @@ fn a_broker_that_is_down_at_the_start_and_comes_later_gets_everything() {
 }
 
 #[test]
+fn a_broker_that_is_killed_and_stays_away_gets_what_waited_on_the_disk_exactly_once_and_in_order() {
+    let _alone = alone();
+    let Some(broker) = Broker::of_the_rig() else { return };
+    broker.start();
+    let (topic, total, spill) = ("spilled", datagrams() / 5, tempfile::tempdir().expect("a directory"));
+    let (brokers, path) = (broker.address(), spill.path().display());
+    let keys =
+        format!("brokers = \"{brokers}\"\ntopic = \"{topic}\"\nspill = {{ path = \"{path}\", bytes = \"1GiB\" }}");
+    let running = Running::start_written(&keys);
+    let load = Load { rate_per_second: total / 10, ..Load::new(running.address(), Amount::Count(total)) }.spawn();
+    running.wait("the first tenth", |sink| count(sink, "delivered") > total / 10);
+    broker.kill();
+    running.wait("a third to wait on the disk", |sink| count(sink, "spilled") > total / 3);
+    broker.start();
+    let sent = load.join().expect("sent").sent;
+    running.wait("the last acknowledgement", |sink| count(sink, "delivered") == sent);
+    let ledger = running.stop();
+    assert_closed(&ledger, sent);
+    let sink = &ledger["listeners"][0]["sinks"][0];
+    assert_eq!((count(sink, "spilled"), count(sink, "spill_repeats_at_most")), (0, 0));
+    topic::read(broker.address(), topic).assert_exactly_once_in_order(sent);
+}
+
+#[test]
 fn what_waits_for_a_broker_at_the_end_is_delivered_before_it() {
     let _alone = alone();
     let Some(broker) = Broker::of_the_rig() else { return };

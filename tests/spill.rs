@@ -18,7 +18,7 @@ use crate::util::manager::Manager;
 use crate::util::succession::Succession;
 
 /// A listener that hands on to a Unix socket, `@DIR@/out.sock`, with a spill.
-fn to_unix(address: SocketAddr, lines: &str) -> String {
+pub(crate) fn to_unix(address: SocketAddr, lines: &str) -> String {
     format!(
         r#"
         [[listener]]
@@ -35,30 +35,30 @@ fn to_unix(address: SocketAddr, lines: &str) -> String {
     )
 }
 
-const STREAM: &str = "socket = \"stream\"";
+pub(crate) const STREAM: &str = "socket = \"stream\"";
 
 /// Sends numbered datagrams in small trains, so that nothing overruns.
-fn load(address: SocketAddr, datagrams: u64) -> Load {
+pub(crate) fn load(address: SocketAddr, datagrams: u64) -> Load {
     let mut load = Load::new(address, Amount::Count(datagrams));
     (load.rate_per_second, load.payload_bytes) = (20_000, 100);
     load
 }
 
-fn sink(ledger: &Value) -> &Value {
+pub(crate) fn sink(ledger: &Value) -> &Value {
     &list(&ledger["listeners"][0], "sinks")[0]
 }
 
 /// Whether the ledger shows so many datagrams in the spill and none under way.
-fn is_spilled(ledger: &Value, datagrams: u64) -> bool {
+pub(crate) fn is_spilled(ledger: &Value, datagrams: u64) -> bool {
     count(sink(ledger), "spilled") == datagrams && count(sink(ledger), "in_flight") == 0
 }
 
-fn is_delivered(ledger: &Value, datagrams: u64) -> bool {
+pub(crate) fn is_delivered(ledger: &Value, datagrams: u64) -> bool {
     count(sink(ledger), "delivered") == datagrams && is_spilled(ledger, 0)
 }
 
 /// The segments in the spill of the first consumer.
-fn segments(directory: &Path) -> usize {
+pub(crate) fn segments(directory: &Path) -> usize {
     let spill = directory.join("spill/0");
     let names = std::fs::read_dir(spill).expect("the spill").map(|entry| entry.expect("an entry").file_name());
     names.filter(|name| name.to_string_lossy().ends_with(".spill")).count()
@@ -66,10 +66,10 @@ fn segments(directory: &Path) -> usize {
 
 /// Takes every connection of a stream, and keeps the lines that came whole.
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<(usize, u64)>>>);
+pub(crate) struct Lines(Arc<Mutex<Vec<(usize, u64)>>>);
 
 impl Lines {
-    fn listen(path: &Path) -> Self {
+    pub(crate) fn listen(path: &Path) -> Self {
         let _ = std::fs::remove_file(path);
         let (lines, listener) = (Self::default(), UnixListener::bind(path).expect("a free name"));
         let own = lines.clone();
@@ -92,7 +92,7 @@ impl Lines {
     }
 
     /// Waits until so many have come.
-    fn await_count(&self, datagrams: u64) -> Vec<(usize, u64)> {
+    pub(crate) fn await_count(&self, datagrams: u64) -> Vec<(usize, u64)> {
         let begun = std::time::Instant::now();
         loop {
             let taken = self.taken();
@@ -106,7 +106,7 @@ impl Lines {
 }
 
 /// Checks that each number of each flow came once and in its order.
-fn assert_each_in_order(taken: &[(usize, u64)], per_flow: &[u64]) {
+pub(crate) fn assert_each_in_order(taken: &[(usize, u64)], per_flow: &[u64]) {
     let mut next = vec![0; per_flow.len()];
     for &(flow, number) in taken {
         assert_eq!(number, next[flow], "flow {flow}");
@@ -287,8 +287,8 @@ fn a_daemon_that_takes_over_goes_on_with_the_spill_and_the_order_stays() {
 
 /// How many datagrams the daemon that has just begun may send a second time.
 fn said_twice(stderr: &str) -> u64 {
-    let said = stderr.split("at most ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
-    said.unwrap_or(0)
+    let before = stderr.split(" of them were sent before").next().unwrap_or_default();
+    before.rsplit(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 /// What a daemon has put into its spill or delivered from what it received itself.
@@ -304,10 +304,11 @@ fn a_daemon_that_is_killed_while_it_spills_and_while_it_sends_loses_nothing_it_h
     let mut manager = Manager::new();
     manager.start(&text);
     let sending = load(address, 60_000).spawn();
-    let (mut had, mut twice, mut ends) = (0, 0, Vec::new());
+    let (mut had, mut twice, mut counted, mut ends) = (0, 0, 0, Vec::new());
     for _ in 0..3 {
         let ledger = manager.stats_when("it spills", |ledger| accepted(ledger) > 5_000);
         had += accepted(&ledger);
+        counted += count(sink(&ledger), "spill_repeats_at_most");
         ends.push(manager.end_by(Signal::SIGKILL));
         manager.start(&text);
     }
@@ -316,6 +317,7 @@ fn a_daemon_that_is_killed_while_it_spills_and_while_it_sends_loses_nothing_it_h
         let delivers = |ledger: &Value| count(sink(ledger), "delivered") > 0;
         let ledger = manager.stats_when("it sends", delivers);
         had += accepted(&ledger);
+        counted += count(sink(&ledger), "spill_repeats_at_most");
         ends.push(manager.end_by(Signal::SIGKILL));
         manager.start(&text);
     }
@@ -324,11 +326,13 @@ fn a_daemon_that_is_killed_while_it_spills_and_while_it_sends_loses_nothing_it_h
         is_spilled(ledger, 0) && count(&ledger["listeners"][0], "received") == count(sink(ledger), "offered")
     });
     had += accepted(&ledger);
+    counted += count(sink(&ledger), "spill_repeats_at_most");
     ends.push(manager.end_by(Signal::SIGTERM));
     for ended in &ends {
         twice += said_twice(&ended.stderr);
         assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
     }
+    assert_eq!(counted, twice, "the ledger and the log say the same");
     let mut taken = lines.await_count(had.min(report.sent));
     let (mut last, mut seen) = (vec![None; report.per_flow.len()], HashSet::new());
     taken.retain(|&one| seen.insert(one));

@@ -30,6 +30,7 @@ mod jsonl_page;
 mod relay;
 mod replay;
 mod spill;
+mod spill_trouble;
 // One configuration takes the place of another while datagrams come.
 mod heirs;
 mod heirs_files;

@@ -55,7 +55,6 @@ fn configuration(address: SocketAddr, lanes: usize, settings: &KafkaSettings, qu
 }
 
 /// A listener that feeds nothing but a Kafka sink with these keys.
-#[cfg(feature = "kafka-tls")]
 pub(crate) fn written(address: SocketAddr, keys: &str) -> String {
     format!(
         "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nlanes = 1\nreceive_buffer = \"8MiB\"\n\
@@ -64,7 +63,6 @@ pub(crate) fn written(address: SocketAddr, keys: &str) -> String {
 }
 
 /// The same, read.
-#[cfg(feature = "kafka-tls")]
 fn read(address: SocketAddr, keys: &str) -> Config {
     Config::parse(&written(address, keys), "test", &Host::default()).unwrap_or_else(|problems| panic!("{problems}"))
 }
@@ -91,7 +89,6 @@ impl Running {
     }
 
     /// Starts one whose Kafka sink, the only one, has these keys.
-    #[cfg(feature = "kafka-tls")]
     pub(crate) fn start_written(keys: &str) -> Self {
         let address = free_address();
         Self::of(read(address, keys), address)

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# A daemon that is killed with SIGKILL in the middle of spilling and in the middle of sending what it has spilled, and a
-# spill on a disk that is full: nothing is lost that was accepted, each sender's order is kept, nothing comes twice but
-# after a kill and then no more than the daemon says, and the books close. See tests/rigs/spill/campaign.py for how that
-# is counted. LONG=1 kills 50 times instead of 6, UDPD names a binary. Needs root, for a mount namespace, and python3;
-# skips with its reason otherwise.
+# A daemon that is killed with SIGKILL in the middle of spilling and in the middle of sending what it has spilled, a
+# peer that is away for a while under load, a spill on a disk that is full, and one on a disk that fails: nothing is
+# lost that was accepted but what is counted, each sender's order is kept, nothing comes twice but after a kill and
+# then no more than the daemon says, and the books close. See tests/rigs/spill/campaign.py and faults.py beside it for
+# how that is counted. LONG=1 kills 50 times each instead of 3, has the peer away for 60 s at 50,000/s, and tries more
+# failures of the disk; UDPD names a binary. Needs root, for a mount namespace, and python3; skips with its reason
+# otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -30,4 +32,4 @@ fi
 ip link set lo up 2>/dev/null || ifconfig lo up
 mkdir "$1/disk"
 mount -t tmpfs -o size=8m tmpfs "$1/disk"
-python3 tests/rigs/spill/campaign.py "$1"
+python3 -B tests/rigs/spill/campaign.py "$1"

@@ -5,6 +5,7 @@
 //! and no more, and there may be a thousand consumers, so each has places for its own listeners only.
 
 use std::ops::{Index, IndexMut, Range};
+use std::sync::Arc;
 
 use super::counter::Counters;
 use super::published::Published;
@@ -20,6 +21,8 @@ pub struct Tallies {
     /// Those that may have changed since they were published, by their place, each once.
     changed: Vec<usize>,
     is_changed: Box<[bool]>,
+    /// Where a sink that waits publishes them.
+    ledger: Option<Arc<ConsumerLedger>>,
 }
 
 impl Tallies {
@@ -31,11 +34,23 @@ impl Tallies {
             tallies: vec![Tally::default(); count].into(),
             changed: Vec::with_capacity(count),
             is_changed: vec![false; count].into(),
+            ledger: None,
         }
     }
-}
 
-impl Tallies {
+    /// The same for a consumer with this ledger.
+    pub fn published_in(self, ledger: &Arc<ConsumerLedger>) -> Self {
+        Self { ledger: Some(Arc::clone(ledger)), ..self }
+    }
+
+    /// Lets others see what is counted so far. A consumer does that after each batch; a sink that waits within one, as
+    /// long as its destination likes, does it by itself, so that what was handed on by then counts whatever comes.
+    pub fn publish(&mut self) {
+        if let Some(ledger) = self.ledger.clone() {
+            ledger.publish(self);
+        }
+    }
+
     /// The listeners of which the sink holds something: how much of each is pending, and how much spilled.
     pub fn held(&self) -> impl Iterator<Item = (usize, u64, u64)> {
         let held = self.tallies.iter().enumerate().filter(|(_, tally)| tally.pending > 0 || tally.spilled > 0);

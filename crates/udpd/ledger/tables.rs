@@ -82,6 +82,8 @@ counters! {
         spilled: "Datagrams that wait in the spill of a sink, on the disk.", metric = "udpd_sink_spilled_datagrams";
         spilled_before: "Datagrams that a process before this one had left in the spill: its opening balance.",
             metric = "udpd_sink_spilled_before_datagrams_total";
+        spill_repeats_at_most: "Of those so many at most had been sent before, by a process that was killed.",
+            metric = "udpd_sink_spill_repeats_at_most_datagrams_total";
     } beside {
         /// Datagrams offered and not handed on, by reason.
         dropped: SinkDropped,

@@ -153,7 +153,8 @@ impl Wiring<'_> {
             let ledger = Arc::new(ConsumerLedger::new(own.clone()));
             let residence = Arc::default();
             let homes = Homes::new(Arc::clone(self.homes), blocks.to_vec());
-            let (tallies, stays) = (Tallies::new(own), Stays::new(Arc::clone(&residence)));
+            let tallies = Tallies::new(own).published_in(&ledger);
+            let stays = Stays::new(Arc::clone(&residence));
             books.consumers.push(Arc::clone(&ledger));
             books.residence.push(residence);
             if let Some(kept) = kept {

@@ -30,6 +30,11 @@ pub(super) trait Destination {
     /// Writes a part of `bytes`, at least one byte.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
+    /// Whether this error only says that it has taken nothing for a while, and is waited for.
+    fn is_slow(&self, _error: &io::Error) -> bool {
+        false
+    }
+
     /// Takes back the last `bytes` that were written, the beginning of a record whose rest cannot be written. A
     /// destination that cannot, a pipe, leaves them.
     fn take_back(&mut self, bytes: usize) -> io::Result<()>;
@@ -50,6 +55,8 @@ pub(super) struct Outbox {
     encoder: Encoder,
     bytes: Vec<u8>,
     runs: Vec<Run>,
+    /// So many of the first bytes are written, and whose they are is counted.
+    counted: usize,
     /// How many datagrams, and bytes of their records, have failed since the beginning.
     lost: (u64, u64),
 }
@@ -66,7 +73,8 @@ impl Outbox {
     /// longest record there is still fits.
     pub(super) fn new(encoder: Encoder) -> Self {
         let bytes = WRITE_AT_BYTES + encoder.format().record_bytes_max(PAYLOAD_BYTES_MAX);
-        Self { encoder, bytes: Vec::with_capacity(bytes), runs: Vec::with_capacity(RUNS_MAX), lost: (0, 0) }
+        let (bytes, runs) = (Vec::with_capacity(bytes), Vec::with_capacity(RUNS_MAX));
+        Self { encoder, bytes, runs, counted: 0, lost: (0, 0) }
     }
 
     /// The same with what a stream begins with already in it. Nobody's datagram is in a header, and none is counted
@@ -141,11 +149,16 @@ impl Outbox {
                 Ok(0) => outcome = Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => written += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if destination.is_slow(&error) => {
+                    self.count_delivered(written, tallies);
+                    tallies.publish();
+                }
                 Err(error) => outcome = Err(error),
             }
         }
         if outcome.is_err() {
-            let whole = self.encoder.format().boundary().whole(&self.bytes[..written]).bytes;
+            let rest = &self.bytes[self.counted..written];
+            let whole = self.counted + self.encoder.format().boundary().whole(rest).bytes;
             if whole < written
                 && let Err(error) = crew::at_rest(|| destination.take_back(written - whole))
             {
@@ -180,6 +193,7 @@ impl Outbox {
     pub(super) fn forget(&mut self) {
         self.bytes.clear();
         self.runs.clear();
+        self.counted = 0;
     }
 
     /// Counts everything as failed without trying.
@@ -189,22 +203,32 @@ impl Outbox {
 
     /// The first `written` bytes, whole records, are delivered and the others failed.
     fn settle(&mut self, written: usize, tallies: &mut Tallies) {
-        let mut start = 0;
+        self.count_delivered(written, tallies);
         for run in &self.runs {
-            let tally = &mut tallies[run.listener];
-            let delivered = if run.end <= written {
-                run.datagrams
-            } else {
-                self.encoder.format().boundary().whole(&self.bytes[start..written.max(start)]).records
-            };
-            deliver(tally, delivered);
-            fail(tally, run.datagrams - delivered);
-            self.lost.0 += run.datagrams - delivered;
-            start = run.end;
+            fail(&mut tallies[run.listener], run.datagrams);
+            self.lost.0 += run.datagrams;
         }
         self.lost.1 += (self.bytes.len() - written) as u64;
-        self.bytes.clear();
-        self.runs.clear();
+        self.forget();
+    }
+
+    /// Counts the records that are whole within the first `written` bytes, as far as they are not counted yet.
+    fn count_delivered(&mut self, written: usize, tallies: &mut Tallies) {
+        let boundary = self.encoder.format().boundary();
+        let mut start = self.counted;
+        for run in self.runs.iter_mut().filter(|run| run.datagrams > 0) {
+            let delivered = match run.end <= written {
+                true => run.datagrams,
+                false => boundary.whole(&self.bytes[start..written.max(start)]).records,
+            };
+            deliver(&mut tallies[run.listener], delivered);
+            run.datagrams -= delivered;
+            if run.datagrams > 0 {
+                break;
+            }
+            start = run.end;
+        }
+        self.counted = start + boundary.whole(&self.bytes[start..written.max(start)]).bytes;
     }
 }
 

@@ -20,35 +20,37 @@ pub(super) struct Contents {
     pub(super) left: Vec<(String, u64)>,
     /// Datagrams of frames that end too early, the same way.
     pub(super) torn: Vec<(String, u64)>,
+    /// Datagrams behind the mark that were handed on all the same, the same way.
+    pub(super) handed: Vec<(String, u64)>,
     /// Bytes that belong to no frame.
     pub(super) torn_bytes: u64,
     /// How many datagrams it has had.
     pub(super) records: u64,
 }
 
-/// The first frame from `at` on, and where it begins.
-pub(super) fn next(segment: &Segment, at: u64) -> Option<(u64, Head)> {
+/// The first frame from `at` on, and where it begins. What the disk does not give is passed over, and `error` says why.
+pub(super) fn next(segment: &Segment, at: u64, error: &mut Option<io::Error>) -> Option<(u64, Head)> {
     if at + HEAD_BYTES as u64 > segment.bytes {
         return None;
     }
-    match segment.head(at) {
+    match noted(segment.head(at), error).flatten() {
         Some(head) => Some((at, head)),
-        None => search(segment, at + ALIGNMENT as u64),
+        None => search(segment, at + ALIGNMENT as u64, error),
     }
 }
 
 /// The first place from `at` on where a frame begins.
-fn search(segment: &Segment, mut at: u64) -> Option<(u64, Head)> {
+fn search(segment: &Segment, mut at: u64, error: &mut Option<io::Error>) -> Option<(u64, Head)> {
     let mut bytes = vec![0; LOOK_BYTES];
     while at + HEAD_BYTES as u64 <= segment.bytes {
         let wanted = bytes.len().min(usize::try_from(segment.bytes - at).unwrap_or(usize::MAX));
         let found = &mut bytes[..wanted];
-        // What cannot be read is passed over, a piece at a time.
-        if segment.file.read_exact_at(found, at).is_ok() {
-            let places = (0..found.len()).step_by(ALIGNMENT).filter(|&place| may_be_head(&found[place..]));
-            let heads = places.map(|place| at + place as u64);
-            if let Some(found) = heads.into_iter().find_map(|at| segment.head(at).map(|head| (at, head))) {
-                return Some(found);
+        if noted(segment.file.read_exact_at(found, at), error).is_some() {
+            for place in (0..found.len()).step_by(ALIGNMENT).filter(|&place| may_be_head(&found[place..])) {
+                let at = at + place as u64;
+                if let Some(head) = noted(segment.head(at), error).flatten() {
+                    return Some((at, head));
+                }
             }
         }
         at += wanted.next_multiple_of(ALIGNMENT) as u64;
@@ -56,39 +58,63 @@ fn search(segment: &Segment, mut at: u64) -> Option<(u64, Head)> {
     None
 }
 
+/// What was read; why it was not is noted, unless it is not there.
+fn noted<T>(read: io::Result<T>, error: &mut Option<io::Error>) -> Option<T> {
+    read.map_err(|found| {
+        if is_of_the_disk(&found) {
+            *error = Some(found);
+        }
+    })
+    .ok()
+}
+
+/// Whether the disk has failed, and what is there may well be what was written.
+pub(super) fn is_of_the_disk(error: &io::Error) -> bool {
+    !matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData)
+}
+
 /// Whether all of a frame is there, as far as the length of its file tells.
 pub(super) fn is_whole(segment: &Segment, at: u64, head: Head) -> bool {
     at + head.frame_bytes() <= segment.bytes
 }
 
-/// Reads the heads of all frames, and none of the datagrams.
-pub(super) fn contents(segment: &Segment) -> Contents {
-    let mut contents = Contents::default();
+/// Reads the heads of all frames, and none of the datagrams. An error is one of the disk: whoever went on would take
+/// for damaged, and remove, what can perhaps be read tomorrow.
+pub(super) fn contents(segment: &Segment) -> io::Result<Contents> {
+    let (mut contents, mut error) = (Contents::default(), None);
     let mut at = HEADER_BYTES as u64;
-    while let Some((begin, head)) = next(segment, at) {
+    while let Some((begin, head)) = next(segment, at, &mut error) {
         contents.torn_bytes += begin - at;
         contents.records = contents.records.max(head.end());
         let is_whole = is_whole(segment, begin, head);
-        let undecided = head.end().saturating_sub(head.first.max(u64::from(segment.mark.decided)));
-        let by_name = if is_whole { &mut contents.left } else { &mut contents.torn };
-        let name = listener_of(segment, begin, head);
-        match by_name.iter_mut().find(|(own, _)| *own == name) {
-            Some((_, datagrams)) => *datagrams += undecided,
-            None => by_name.push((name, undecided)),
+        let from = head.first.max(u64::from(segment.mark.decided));
+        let undecided = head.end().saturating_sub(from);
+        let name = noted(listener_of(segment, begin, head), &mut error).unwrap_or_default();
+        if is_whole {
+            let handed = head.end().min(u64::from(segment.mark.handed)).saturating_sub(from);
+            add(&mut contents.handed, &name, handed);
         }
+        add(if is_whole { &mut contents.left } else { &mut contents.torn }, &name, undecided);
         at = if is_whole { begin + head.frame_bytes() } else { begin + HEAD_BYTES as u64 };
     }
     contents.torn_bytes += segment.bytes.saturating_sub(at);
-    contents
+    error.map_or(Ok(contents), Err)
 }
 
-pub(super) fn listener_of(segment: &Segment, at: u64, head: Head) -> String {
+fn add(sums: &mut Vec<(String, u64)>, name: &str, datagrams: u64) {
+    match sums.iter_mut().find(|(own, _)| own == name) {
+        Some((_, sum)) => *sum += datagrams,
+        None if datagrams > 0 => sums.push((name.to_owned(), datagrams)),
+        None => {}
+    }
+}
+
+/// The name of the listener whose datagrams are in a frame.
+pub(super) fn listener_of(segment: &Segment, at: u64, head: Head) -> io::Result<String> {
     let mut name = [0; NAMES_BYTES_MAX];
     let name = &mut name[..usize::from(head.listener_bytes)];
-    match segment.file.read_exact_at(name, at + HEAD_BYTES as u64) {
-        Ok(()) => String::from_utf8_lossy(name).into_owned(),
-        Err(_) => String::new(),
-    }
+    segment.file.read_exact_at(name, at + HEAD_BYTES as u64)?;
+    Ok(String::from_utf8_lossy(name).into_owned())
 }
 
 /// Reads the body of a whole frame; an error where it is not what was written.

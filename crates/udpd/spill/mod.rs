@@ -12,6 +12,7 @@
 //! back before everything is sent, and what it may take is asked before each write.
 
 mod find;
+mod frame;
 mod layout;
 mod outgoing;
 mod places;
@@ -19,7 +20,8 @@ mod recover;
 mod segment;
 mod store;
 
+pub use frame::{Frame, Trouble};
 pub use layout::FRAME_BYTES_MAX;
 pub use places::{Lane, Places};
 pub use recover::Recovered;
-pub use store::{BYTES_MIN, FILES_MAX, Frame, MEMORY_BYTES, Store};
+pub use store::{BYTES_MIN, FILES_MAX, MEMORY_BYTES, Store};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::OFlag;
 
 use super::find;
-use super::layout::Unreadable;
+use super::layout::{HEAD_BYTES, Unreadable};
 use super::places::Places;
 use super::segment::{self, Segment};
 
@@ -24,8 +24,8 @@ pub struct Recovered {
     pub torn: Vec<(usize, u64)>,
     /// Bytes of which nothing can be read.
     pub torn_bytes: u64,
-    /// Of those that wait so many at most have been handed on already.
-    pub twice_at_most: u64,
+    /// Of those that wait so many at most have been handed on already, by listener.
+    pub twice_at_most: Vec<(usize, u64)>,
     /// Files of which nothing can be read, under the names that they have now.
     pub set_aside: Vec<PathBuf>,
     /// Listeners of datagrams that wait, and that nobody knows any more.
@@ -49,13 +49,19 @@ pub(super) fn claim(directory: &Path) -> io::Result<File> {
     }
 }
 
+/// The same error with the name of what it is about.
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
 /// Moves the segments of another directory, which nobody writes, in front of those of this one.
 pub(super) fn move_in(from: &Path, to: &Path, first: u64) -> io::Result<()> {
-    let _lock = claim(from)?;
-    let theirs = segment::list(from)?;
+    let named = |error| named(from, &error);
+    let _lock = claim(from).map_err(named)?;
+    let theirs = segment::list(from).map_err(named)?;
     let before = segment::list(to)?.first().map_or(first, |(number, _)| *number);
     for ((_, path), number) in theirs.iter().rev().zip((1..before).rev()) {
-        std::fs::rename(path, segment::path(to, number))?;
+        std::fs::rename(path, segment::path(to, number)).map_err(named)?;
     }
     Ok(())
 }
@@ -65,8 +71,9 @@ pub(super) fn recover(directory: &Path, places: &Places) -> io::Result<(Vec<Segm
     let mut found = Recovered::default();
     let mut segments = Vec::new();
     for (number, path) in segment::list(directory)? {
-        match Segment::open((number, path.clone()))? {
-            Ok(segment) => segments.extend(take(segment, places, &mut found)?),
+        let named = |error| named(&path, &error);
+        match Segment::open((number, path.clone())).map_err(named)? {
+            Ok(segment) => segments.extend(take(segment, places, &mut found).map_err(named)?),
             Err(Unreadable::Newer(version)) => {
                 let what = format!("{} is of a newer udpd (version {version} of its layout)", path.display());
                 return Err(io::Error::new(io::ErrorKind::Unsupported, what));
@@ -75,7 +82,7 @@ pub(super) fn recover(directory: &Path, places: &Places) -> io::Result<(Vec<Segm
                 let what = format!("{} is of another kind of machine", path.display());
                 return Err(io::Error::new(io::ErrorKind::Unsupported, what));
             }
-            Err(Unreadable::Damaged) => set_aside(&path, &mut found)?,
+            Err(Unreadable::Damaged) => set_aside(&path, &mut found).map_err(named)?,
         }
     }
     Ok((segments, found))
@@ -101,7 +108,11 @@ fn add(sums: &mut Vec<(usize, u64)>, listener: usize, datagrams: u64) {
 
 /// A segment with something in it; one without is removed.
 fn take(mut segment: Segment, places: &Places, found: &mut Recovered) -> io::Result<Option<Segment>> {
-    let contents = find::contents(&segment);
+    let contents = find::contents(&segment)?;
+    if contents.records == 0 && contents.torn_bytes >= HEAD_BYTES as u64 {
+        // There was a frame, and nobody can tell what was in it.
+        return set_aside(&segment.path, found).map(|()| None);
+    }
     segment.records = contents.records;
     for (name, datagrams) in contents.left.iter().chain(&contents.torn) {
         if !places.knows(name) && !found.unknown.contains(name) && *datagrams > 0 {
@@ -116,11 +127,12 @@ fn take(mut segment: Segment, places: &Places, found: &mut Recovered) -> io::Res
     for (name, datagrams) in &contents.torn {
         add(&mut found.torn, places.find(name, "").listener, *datagrams);
     }
+    for (name, datagrams) in &contents.handed {
+        add(&mut found.twice_at_most, places.find(name, "").listener, *datagrams);
+    }
     found.torn_bytes += contents.torn_bytes;
     if segment.is_done() {
         return segment.remove().map(|()| None);
     }
-    let handed = u64::from(segment.mark.handed).min(contents.records);
-    found.twice_at_most += handed.saturating_sub(u64::from(segment.mark.decided));
     Ok(Some(segment))
 }

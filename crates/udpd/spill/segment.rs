@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
 
-use super::layout::{HEAD_BYTES, HEADER_BYTES, Head, Header, MARKS, Mark, Unreadable};
+use super::layout::{HEAD_BYTES, HEADER_BYTES, Head, Header, MARK_BYTES, MARKS, Mark, Unreadable};
 
 /// What a segment is called behind its number.
 const SUFFIX: &str = ".spill";
@@ -31,6 +31,8 @@ pub(super) struct Segment {
     pub(super) mark: Mark,
     /// The mark that its header has.
     written: Mark,
+    /// So many of the first a former process may have handed on.
+    handed_before: u32,
     /// How many datagrams of each listener are not decided.
     pub(super) left: Vec<(usize, u64)>,
     /// How many were not when they came here, and of those the ones that were read.
@@ -47,7 +49,8 @@ pub(super) fn list(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
         let entry = entry?;
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.strip_suffix(SUFFIX)?.parse().ok());
-        found.extend(number.map(|number| (number, entry.path())));
+        // Whatever is called otherwise than udpd calls it is somebody else's.
+        found.extend(number.map(|number| (number, path(directory, number))).filter(|(_, own)| *own == entry.path()));
     }
     found.sort_unstable();
     Ok(found)
@@ -59,8 +62,8 @@ pub(super) fn path(directory: &Path, number: u64) -> PathBuf {
 }
 
 impl Segment {
-    /// A new one.
-    pub(super) fn create(directory: &Path, number: u64) -> io::Result<Self> {
+    /// A new one. So many of those that will come first have been handed on.
+    pub(super) fn create(directory: &Path, number: u64, handed: u32) -> io::Result<Self> {
         let path = path(directory, number);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits());
@@ -68,31 +71,57 @@ impl Segment {
         // The standard library seeds its hash tables with random numbers, and has no others.
         let key = (RandomState::new().hash_one(number) >> 32) as u32;
         let header = Header { number, key };
-        if let Err(error) = file.write_all_at(&header.encode(), 0) {
+        let mark = Mark { handed, turn: u32::from(handed > 0), decided: 0 };
+        let mut bytes = header.encode();
+        if handed > 0 {
+            let at = MARKS[mark.turn as usize % MARKS.len()] as usize;
+            bytes[at..at + MARK_BYTES].copy_from_slice(&mark.encode());
+        }
+        if let Err(error) = file.write_all_at(&bytes, 0) {
             // An empty file says nothing to anybody.
             let _ = fs::remove_file(&path);
             return Err(error);
         }
-        Ok(Self::new((number, path), file, header, HEADER_BYTES as u64, Mark::default()))
+        Ok(Self::new((number, path), file, header, HEADER_BYTES as u64, mark))
     }
 
     fn new((number, path): (u64, PathBuf), file: File, header: Header, bytes: u64, mark: Mark) -> Self {
-        let (records, left, held, seen) = (0, Vec::new(), 0, 0);
-        Self { number, path, file, header, bytes, records, mark, written: mark, left, held, seen, is_unsynced: true }
+        Self {
+            number,
+            path,
+            file,
+            header,
+            bytes,
+            records: 0,
+            mark,
+            written: mark,
+            handed_before: 0,
+            left: Vec::new(),
+            held: 0,
+            seen: 0,
+            is_unsynced: true,
+        }
     }
 
     /// One that a former process has left. Nobody knows yet what is in it.
     pub(super) fn open((number, path): (u64, PathBuf)) -> io::Result<Result<Self, Unreadable>> {
         let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(&path)?;
-        let bytes = file.metadata()?.len();
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+        let file = options.read(true).write(true).custom_flags(flags.bits()).open(&path)?;
+        let found = file.metadata()?;
+        if !found.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file; take it away"));
+        }
+        let bytes = found.len();
         let mut header = [0; HEADER_BYTES];
-        if bytes < HEADER_BYTES as u64 || file.read_exact_at(&mut header, 0).is_err() {
+        if bytes < HEADER_BYTES as u64 {
             return Ok(Err(Unreadable::Damaged));
         }
+        file.read_exact_at(&mut header, 0)?;
         Ok(Header::decode(&header).map(|own| {
             let mark = Mark::latest(&header);
-            Self { is_unsynced: false, ..Self::new((number, path), file, own, bytes, mark) }
+            let new = Self::new((number, path), file, own, bytes, mark);
+            Self { is_unsynced: false, handed_before: mark.handed, ..new }
         }))
     }
 
@@ -134,6 +163,11 @@ impl Segment {
         Ok(())
     }
 
+    /// Nothing of it is with anybody any more, but what a former process has handed on.
+    pub(super) fn take_back(&mut self) {
+        self.mark.handed = self.mark.decided.max(self.handed_before);
+    }
+
     /// Forces it to the disk.
     pub(super) fn sync(&mut self) -> io::Result<()> {
         if self.is_unsynced {
@@ -144,14 +178,14 @@ impl Segment {
     }
 
     /// The head at `at`, if there is one.
-    pub(super) fn head(&self, at: u64) -> Option<Head> {
+    pub(super) fn head(&self, at: u64) -> io::Result<Option<Head>> {
         let mut bytes = [0; HEAD_BYTES];
-        self.file.read_exact_at(&mut bytes, at).ok()?;
-        Head::decode(&bytes, self.header, at)
+        self.file.read_exact_at(&mut bytes, at)?;
+        Ok(Head::decode(&bytes, self.header, at))
     }
 
     /// Removes its file.
-    pub(super) fn remove(self) -> io::Result<()> {
+    pub(super) fn remove(&self) -> io::Result<()> {
         fs::remove_file(&self.path)
     }
 }

@@ -1,4 +1,9 @@
-//! The spill of one consumer: appends, reads, and knows how much of which listener is in it.
+//! The spill of one consumer: appends, removes, and knows how much of which listener is in it.
+//!
+//! A disk that cannot force something to its platters has it all the same, so that is told and costs nothing. Each
+//! number is tried once: what a failure has left behind under one never stands in the way.
+
+mod read;
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -7,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use mmsg::Datagram;
 
-use super::find;
-use super::layout::{FRAME_BYTES_MAX, HEAD_BYTES, HEADER_BYTES};
+use super::frame::Place;
+use super::layout::{FRAME_BYTES_MAX, HEADER_BYTES};
 use super::outgoing::{self, Outgoing};
 use super::places::Places;
 use super::recover::{self, Recovered};
@@ -29,39 +34,6 @@ pub const FILES_MAX: usize = 2 * SEGMENTS as usize + 2;
 /// The number of the first segment ever. What was taken before can still get a number before it.
 const FIRST_NUMBER: u64 = 1 << 40;
 
-/// A frame that was read. Its datagrams are with the store until the next one is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Frame {
-    /// The number of its segment.
-    pub segment: u64,
-    pub listener: usize,
-    pub lane: usize,
-    /// So many of its datagrams, the first ones, were decided before.
-    pub skipped: usize,
-    /// So many are not decided.
-    pub datagrams: u64,
-    /// Its place behind the last of its datagrams.
-    pub end: u64,
-    /// What it holds is not what was written: nobody can send it.
-    pub is_damaged: bool,
-}
-
-impl Frame {
-    /// What stands for so many datagrams that nobody can read.
-    fn lost(segment: &Segment, datagrams: u64) -> Self {
-        let (listener, lane) = (segment.left.first().map_or(0, |(listener, _)| *listener), 0);
-        let end = segment.records;
-        Self { segment: segment.number, listener, lane, skipped: 0, datagrams, end, is_damaged: true }
-    }
-}
-
-/// Where the next frame is read.
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    segment: u64,
-    at: u64,
-}
-
 /// The directory of one consumer.
 #[derive(Debug)]
 pub struct Store {
@@ -75,10 +47,16 @@ pub struct Store {
     is_begun: bool,
     next_number: u64,
     out: Outgoing,
+    /// So many of what comes next have been handed on before it is written.
+    handed: u32,
+    /// Why something could not be forced to the disk, until somebody asks.
+    unforced: Option<io::Error>,
     place: Place,
     /// The frame that was read last, and where its datagrams begin.
     body: Vec<u8>,
     names_bytes: usize,
+    /// How often in a row the disk has given back nothing.
+    failures: u32,
 }
 
 impl Store {
@@ -100,9 +78,12 @@ impl Store {
             is_begun: false,
             next_number,
             out: Outgoing::new(),
+            handed: 0,
+            unforced: None,
             place: Place { segment: 0, at: 0 },
             body: Vec::with_capacity(FRAME_BYTES_MAX),
             names_bytes: 0,
+            failures: 0,
         };
         Ok((store, found))
     }
@@ -129,6 +110,11 @@ impl Store {
     /// Adds a datagram of this lane. True when it is time to write.
     pub fn push(&mut self, lane: usize, datagram: &Datagram<'_>) -> bool {
         self.out.push(self.places.lane(lane), datagram);
+        self.out.is_full()
+    }
+
+    /// Whether it is time to write.
+    pub fn is_write_due(&self) -> bool {
         self.out.is_full()
     }
 
@@ -176,95 +162,27 @@ impl Store {
         if self.is_begun
             && let Some(last) = self.segments.back_mut()
         {
-            last.sync()?;
+            self.unforced = last.sync().err().or(self.unforced.take());
         }
-        self.segments.push_back(Segment::create(&self.directory, self.next_number)?);
+        let number = self.next_number;
         self.next_number += 1;
-        self.is_begun = true;
+        self.segments.push_back(Segment::create(&self.directory, number, self.handed)?);
+        (self.is_begun, self.handed) = (true, 0);
         // So that a power loss does not take the name.
-        File::open(&self.directory)?.sync_all()
+        let forced = File::open(&self.directory).and_then(|directory| directory.sync_all());
+        self.unforced = forced.err().or(self.unforced.take());
+        Ok(())
     }
 
-    /// Reads the next frame that has something undecided, and writes down that it is handed on.
-    pub fn read(&mut self) -> io::Result<Option<Frame>> {
-        loop {
-            let Some(index) = self.segments.iter().position(|segment| segment.number >= self.place.segment) else {
-                return Ok(None);
-            };
-            let is_last = index + 1 == self.segments.len();
-            let segment = &mut self.segments[index];
-            if segment.number > self.place.segment || self.place.at == 0 {
-                self.place = Place { segment: segment.number, at: HEADER_BYTES as u64 };
-            }
-            let Some((begin, head)) = find::next(segment, self.place.at) else {
-                // A head that was there is not any more.
-                let unseen = std::mem::replace(&mut segment.seen, segment.held);
-                if unseen < segment.held {
-                    return Ok(Some(Frame::lost(segment, segment.held - unseen)));
-                }
-                if is_last {
-                    return Ok(None);
-                }
-                self.place = Place { segment: segment.number + 1, at: 0 };
-                continue;
-            };
-            if !find::is_whole(segment, begin, head) {
-                self.place.at = begin + HEAD_BYTES as u64;
-                continue;
-            }
-            self.place.at = begin + head.frame_bytes();
-            let decided = u64::from(segment.mark.decided);
-            if head.end() <= decided {
-                continue;
-            }
-            let is_damaged = find::body(segment, begin, head, &mut self.body).is_err();
-            self.names_bytes = head.names_bytes();
-            segment.mark.handed = segment.mark.handed.max(u32::try_from(head.end()).unwrap_or(u32::MAX));
-            segment.write_mark()?;
-            let name = usize::from(head.listener_bytes);
-            let text = |from: usize, to: usize| String::from_utf8_lossy(self.body.get(from..to).unwrap_or_default());
-            let lane = match is_damaged {
-                true => self.places.find(&find::listener_of(segment, begin, head), ""),
-                false => self.places.find(&text(0, name), &text(name, name + usize::from(head.bound_bytes))),
-            };
-            let skipped = decided.saturating_sub(head.first);
-            segment.seen += u64::from(head.records) - skipped;
-            return Ok(Some(Frame {
-                segment: segment.number,
-                listener: lane.listener,
-                lane: lane.lane,
-                skipped: skipped as usize,
-                datagrams: u64::from(head.records) - skipped,
-                end: head.end(),
-                is_damaged,
-            }));
-        }
+    /// Why something that was written could not be forced to the disk, if so, since this was last asked.
+    pub fn take_unforced(&mut self) -> Option<io::Error> {
+        self.unforced.take()
     }
 
-    /// The datagrams of the frame that was read last, as `mmsg::pack` has them.
-    pub fn datagrams(&self) -> &[u8] {
-        self.body.get(self.names_bytes..).unwrap_or_default()
-    }
-
-    /// So many datagrams of a listener, of those that were read from this segment, are decided.
-    pub fn decide(&mut self, segment: u64, listener: usize, datagrams: u64) {
-        let Some(segment) = self.segments.iter_mut().find(|own| own.number == segment) else { return };
-        if let Some((_, left)) = segment.left.iter_mut().find(|(own, _)| *own == listener) {
-            *left = left.saturating_sub(datagrams);
-        }
-    }
-
-    /// So many datagrams of a segment cannot be read. Tells whose they are taken to be, which is this listener's as far
-    /// as it has any.
-    pub fn give_up(&mut self, segment: u64, listener: usize, mut datagrams: u64, mut lost: impl FnMut(usize, u64)) {
-        let Some(segment) = self.segments.iter_mut().find(|own| own.number == segment) else { return };
-        segment.left.sort_by_key(|(own, _)| *own != listener);
-        for (listener, left) in &mut segment.left {
-            let given_up = datagrams.min(*left);
-            *left -= given_up;
-            datagrams -= given_up;
-            lost(*listener, given_up);
-        }
+    /// So many of the datagrams that come next are with somebody who may still deliver them: to be said before they
+    /// come, so that there is no moment at which they are in the spill and that is not.
+    pub fn expect_handed(&mut self, datagrams: u64) {
+        self.handed = u32::try_from(datagrams).unwrap_or(u32::MAX);
     }
 
     /// All before this place of a segment are decided. What is decided as a whole is removed.
@@ -281,11 +199,14 @@ impl Store {
         let is_over = |segment: &Segment| segment.is_done() && (all || Some(segment.number) != last);
         while let Some(place) = self.segments.iter().position(is_over) {
             let Some(mut segment) = self.segments.remove(place) else { break };
-            // Should it stay, it says that it is done.
-            let marked = segment.write_mark();
-            let path = segment.path.clone();
-            if let Err(error) = marked.and_then(|()| segment.remove()) {
-                log::warn!("cannot remove {}: {error}; all of it is sent: remove it", path.display());
+            if let Err(error) = segment.remove() {
+                // It says itself that it is done.
+                let marked = segment.write_mark();
+                let and_sends = if marked.is_err() { ", or the next udpd sends it again" } else { "" };
+                log::warn!(
+                    "cannot remove {}: {error}; all of it is sent: remove it{and_sends}",
+                    segment.path.display()
+                );
             }
         }
         self.is_begun &= !self.segments.is_empty();
@@ -294,42 +215,47 @@ impl Store {
     /// Gives up the oldest segment; returns its number, and what is lost with it by listener.
     pub fn drop_oldest(&mut self) -> Option<(u64, Vec<(usize, u64)>)> {
         let oldest = self.segments.pop_front()?;
-        let (number, left, path) = (oldest.number, oldest.left.clone(), oldest.path.clone());
         if let Err(error) = oldest.remove() {
-            log::warn!("cannot remove {}: {error}; its datagrams are given up: remove it", path.display());
+            log::warn!("cannot remove {}: {error}; its datagrams are given up: remove it", oldest.path.display());
         }
         self.is_begun &= !self.segments.is_empty();
-        Some((number, left))
+        Some((oldest.number, oldest.left))
     }
 
     /// So many of the datagrams that wait, the first ones, are with somebody who may still deliver them.
     pub fn note_handed(&mut self, mut datagrams: u64) -> io::Result<()> {
-        for segment in &mut self.segments {
+        all(self.segments.iter_mut().map(|segment| {
             let decided = u64::from(segment.mark.decided);
             let handed = datagrams.min(segment.records - decided.min(segment.records));
-            segment.mark.handed = segment.mark.handed.max(u32::try_from(decided + handed).unwrap_or(u32::MAX));
-            segment.write_mark()?;
             datagrams -= handed;
-        }
-        Ok(())
+            segment.mark.handed = segment.mark.handed.max(u32::try_from(decided + handed).unwrap_or(u32::MAX));
+            segment.write_mark()
+        }))
     }
 
     /// Forces everything to the disk.
     pub fn sync(&mut self) -> io::Result<()> {
-        self.segments.iter_mut().try_for_each(Segment::sync)
+        all(self.segments.iter_mut().map(Segment::sync))
     }
 
     /// The end: nothing is handed on any more, and what was is decided as far as `acknowledge` was told. Unless
-    /// something may be with somebody all the same, nothing will be sent twice.
+    /// something may be with somebody all the same, nothing of it will be sent twice.
     pub fn close(&mut self, may_be_twice: bool) -> io::Result<()> {
-        for segment in &mut self.segments {
+        let marked = all(self.segments.iter_mut().map(|segment| {
             if !may_be_twice {
-                segment.mark.handed = segment.mark.decided;
+                segment.take_back();
             }
-            segment.write_mark()?;
-        }
-        self.sync()
+            segment.write_mark()
+        }));
+        marked.and(self.sync())
     }
+}
+
+/// Does all of them, and tells of the first that failed.
+fn all(mut results: impl Iterator<Item = io::Result<()>>) -> io::Result<()> {
+    let first = results.try_for_each(|result| result);
+    results.for_each(drop);
+    first
 }
 
 #[cfg(test)]

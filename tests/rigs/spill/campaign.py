@@ -1,207 +1,179 @@
-"""Kills and a full disk under a sink with a spill.
+"""Kills, an outage and a full disk under a sink with a spill.
 
-Senders number their datagrams. The peer of the sink, a stream of lines, writes down what it gets. Before each kill the
-ledger is read: what it calls spilled and delivered, less what the process found, is what that process has accepted so
-far, and all of that has to come. Repeats are counted and held against what the daemons said; the first of each number
-has to come in the order of its sender.
+Senders number their datagrams. The peer of the sink, a stream, writes down what it gets. Before each kill the ledger
+is read: what it calls spilled and delivered, less what the process found, is what that process has accepted so far, and
+all of that has to come. Repeats are counted and held against what the daemons said; the first of each number has to
+come in the order of its sender. Without a kill nothing comes twice, and what was sent has come, but for what the kernel
+says that it dropped at the socket.
 """
 
+import glob
 import json
 import os
 import random
-import re
-import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 
+import faults
+from daemon import Daemon, Failed
+from peer import Peer, Senders, Taken
+
 WORK = sys.argv[1]
-UDPD = f"{WORK}/udpd"
-ADDRESS = ("127.0.0.1", 5197)
-KILLS = 50 if os.environ.get("LONG") else 6
+LONG = bool(os.environ.get("LONG"))
+KILLS = 50 if LONG else 3
+OUTAGE_S, RATE = (60, 50_000) if LONG else (3, 10_000)
+LENGTH, FLOWS = 200, 4
 SEED = int(os.environ.get("SEED", time.time_ns() % 1_000_000))
-FLOWS = 4
-
-
-def fail(what):
-    print(f"FAILED (SEED={SEED}): {what}")
-    subprocess.run(["tail", "-n", "40", f"{WORK}/log"], check=False)
-    os._exit(1)
-
-
-class Senders:
-    """Sends until it is told to stop; `sent` is by flow."""
-
-    def __init__(self, length, per_second):
-        self.sent, self.length, self.per_second, self.goes_on = [0] * FLOWS, length, per_second, True
-        self.thread = threading.Thread(target=self.run)
-        self.thread.start()
-
-    def run(self):
-        sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(FLOWS)]
-        begun, count = time.monotonic(), 0
-        while self.goes_on:
-            for flow, sender in enumerate(sockets):
-                payload = b"%02d %010d " % (flow, self.sent[flow])
-                sender.sendto(payload.ljust(self.length, b"x"), ADDRESS)
-                self.sent[flow] += 1
-            count += FLOWS
-            time.sleep(max(0, begun + count / self.per_second - time.monotonic()))
-
-    def end(self):
-        self.goes_on = False
-        self.thread.join()
-
-
-class Peer:
-    """Takes every connection; the last line of one that was cut off is none."""
-
-    def __init__(self, path):
-        self.taken, self.path = [], path
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        if os.path.exists(path):
-            os.unlink(path)
-        listener.bind(path)
-        listener.listen()
-        threading.Thread(target=self.accept, args=(listener,), daemon=True).start()
-
-    def accept(self, listener):
-        while True:
-            connection, _ = listener.accept()
-            rest = b""
-            while True:
-                data = connection.recv(1 << 18)
-                *lines, rest = (rest + data).split(b"\n")
-                self.taken += [(int(line[:2]), int(line[3:13])) for line in lines]
-                if not data:
-                    break
-
-
-class Daemon:
-    def __init__(self, spill, lines):
-        text = (
-            f'[daemon]\ncontrol_socket = "{WORK}/control"\nmetrics_address = ""\nstats_on_exit = "{WORK}/ledger"\n'
-            f'[[listener]]\nname = "in"\naddress = "{ADDRESS[0]}:{ADDRESS[1]}"\nlanes = 1\nsinks = ["out"]\n'
-            f'[sink.out]\ntype = "unix"\nsocket = "stream"\npath = "{WORK}/out"\n'
-            f'spill = {{ path = "{spill}", bytes = "64MiB" }}\n{lines}\n'
-        )
-        with open(f"{WORK}/udpd.toml", "w", encoding="ascii") as file:
-            file.write(text)
-        self.log = open(f"{WORK}/log", "w+", encoding="utf-8")
-        self.process = subprocess.Popen([UDPD, "run", "-c", f"{WORK}/udpd.toml"], stderr=self.log)
-        self.when(lambda: "ready:" in self.said(), "it is ready")
-
-    def said(self):
-        with open(f"{WORK}/log", encoding="utf-8") as log:
-            return log.read()
-
-    def when(self, is_so, what):
-        begun = time.monotonic()
-        while not is_so():
-            if self.process.poll() is not None:
-                fail(f"udpd has ended, and {what} was waited for")
-            if time.monotonic() - begun > 60:
-                fail(f"a minute has passed, and {what} was waited for")
-            time.sleep(0.005)
-
-    def sink(self):
-        command = [UDPD, "stats", "--json", "--socket", f"{WORK}/control"]
-        ledger = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-        sink = ledger["listeners"][0]["sinks"][0]
-        if ledger["listeners"][0]["residual"] != 0:
-            fail(f"a residual: {ledger['listeners'][0]}")
-        return sink
-
-    def kill(self):
-        """What it had accepted when the ledger was read last, and how much it said may come twice."""
-        sink = self.sink()
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-        twice = re.findall(r"at most (\d+) of them were sent before", self.said())
-        if "panicked" in self.said():
-            fail("a panic")
-        return sink["spilled"] + sink["delivered"] - sink["spilled_before"], sum(map(int, twice))
-
-    def end(self):
-        said = lambda: sum(map(int, re.findall(r"at most (\d+) of them were sent before", self.said())))
-        self.process.terminate()
-        if self.process.wait() != 0:
-            fail("it did not end well")
-        with open(f"{WORK}/ledger", encoding="utf-8") as ledger:
-            listener = json.load(ledger)["listeners"][0]
-        sink = listener["sinks"][0]
-        parts = sink["delivered"] + sum(sink["dropped"].values()) + sink["in_flight"] + sink["spilled"]
-        if listener["residual"] != 0 or sink["offered"] + sink["spilled_before"] != parts:
-            fail(f"the ledger does not close: {listener}")
-        return sink, said()
+OUT = f"{WORK}/out"
 
 
 def check(taken, had, twice):
     """What came, against what was accepted and what may be there twice."""
-    seen, last = set(), [-1] * FLOWS
-    for flow, number in taken:
-        if (flow, number) in seen:
+    if taken.wrong:
+        raise Failed(taken.wrong)
+    if taken.count < had:
+        raise Failed(f"{taken.count} came of {had} that were accepted")
+    if taken.repeats > twice:
+        raise Failed(f"{taken.repeats} came twice, and {twice} were said to")
+
+
+def check_the_checker():
+    """One that finds nothing wrong with these is none."""
+    for what, numbers in (("a gap", [0, 2]), ("a repeat", [0, 1, 1, 2]), ("an order", [0, 2, 1])):
+        taken = Taken()
+        for number in numbers:
+            taken.take(0, number)
+        try:
+            check(taken, 3, 0)
+        except Failed:
             continue
-        seen.add((flow, number))
-        if number < last[flow]:
-            fail(f"flow {flow}: {number} came after {last[flow]}")
-        last[flow] = number
-    repeats = len(taken) - len(seen)
-    if len(seen) < had:
-        fail(f"{len(seen)} came of {had} that were accepted")
-    if repeats > twice:
-        fail(f"{repeats} came twice, and {twice} were said to")
-    return len(seen), repeats
+        raise Failed(f"{what} is not found")
+
+
+def is_over(daemon):
+    sink = daemon.sink()
+    return sink["spilled"] + sink["in_flight"] == 0
+
+
+def kernel_dropped():
+    """What the kernel says of the socket, not what the daemon says of it."""
+    with open("/proc/net/udp", encoding="ascii") as sockets:
+        rows = [row.split() for row in sockets if ":144D " in row]
+    return sum(int(row[-1]) for row in rows if row[1].endswith(":144D"))
 
 
 def kills():
-    chance = random.Random(SEED)
-    senders, had, twice, peer = Senders(200, 8_000), 0, 0, None
-    spill = f"{WORK}/spill"
-    daemon = Daemon(spill, "")
-    for number in range(KILLS):
-        if number == KILLS // 2:
-            peer = Peer(f"{WORK}/out")
-        is_sending = peer is not None
+    """Kills in the middle of spilling, then as many in the middle of sending what has been spilled."""
+    chance, taken, spill = random.Random(SEED), Taken(), f"{WORK}/spill"
+    # Slow enough that what has gathered is not sent at once, and faster than the senders.
+    peer = Peer(OUT, LENGTH, taken, bytes_per_second=4_000_000)
+    daemon = Daemon(WORK, spill)
+    senders = Senders(daemon.address, FLOWS, LENGTH, 8_000)
+    had = twice = in_the_middle = 0
+    for number in range(2 * KILLS):
         enough = chance.randrange(100, 3_000)
-        daemon.when(lambda: daemon.sink()["delivered" if is_sending else "spilled"] > enough, "enough to kill it")
+        if number < KILLS:
+            daemon.when(lambda: daemon.accepted() > enough, "enough in the spill")
+        else:
+            daemon.when(lambda: daemon.sink()["spilled"] > 3_000 + enough, "enough in the spill")
+            peer.come()
+            daemon.when(lambda: daemon.sink()["delivered"] > enough, "enough is sent")
         accepted, said = daemon.kill()
+        if number >= KILLS:
+            peer.go()
         had, twice = had + accepted, twice + said
-        daemon = Daemon(spill, "")
-    senders.end()
-    daemon.when(lambda: daemon.sink()["spilled"] + daemon.sink()["in_flight"] == 0, "the end of the spill")
-    sink, said = daemon.end()
-    had, twice = had + sink["delivered"] - sink["spilled_before"], twice + said
-    time.sleep(0.2)
-    came, repeats = check(peer.taken, had, twice)
-    print(f"{KILLS} kills, {sum(senders.sent)} sent: {had} accepted, {came} came, {repeats} twice ({twice} said)")
+        daemon = Daemon(WORK, spill)
+        in_the_middle += number >= KILLS and daemon.sink()["spilled_before"] > 0
+    sent = senders.end()
+    peer.come()
+    daemon.when(lambda: is_over(daemon), "the end of the spill")
+    twice += daemon.twice()
+    sink = daemon.end()["sinks"][0]
+    had += sink["delivered"] - sink["spilled_before"]
+    peer.go()
+    check(taken, had, twice)
+    if in_the_middle < KILLS // 2:
+        raise Failed(f"only {in_the_middle} of {KILLS} kills were in the middle of sending")
+    print(f"{KILLS} kills while it spilled and {KILLS} while it sent, {in_the_middle} of them before the end: "
+          f"{sent} sent, {had} accepted, {taken.count} came, {taken.repeats} twice ({twice} said)", flush=True)
+
+
+def outage():
+    """A peer that is away for a while, and back while there is as much load as before."""
+    taken, length = Taken(), 100
+    peer = Peer(OUT, length, taken).come()
+    daemon = Daemon(WORK, f"{WORK}/spill-of-outage", size="2GiB")
+    seconds = OUTAGE_S + 2 * max(1, OUTAGE_S // 10)
+    sender = subprocess.Popen(
+        [f"{WORK}/udpd", "bench", "send", "--to", "%s:%d" % daemon.address, "--rate", str(RATE), "--flows", str(FLOWS),
+         "--size", str(length), "--seconds", str(seconds), "--json"], stdout=subprocess.PIPE)
+    daemon.when(lambda: daemon.sink()["delivered"] > RATE // 2, "it delivers")
+    peer.go()
+    begun = time.monotonic()
+    daemon.when(lambda: time.monotonic() - begun > OUTAGE_S, "the end of the outage", OUTAGE_S + 60)
+    spilled = daemon.sink()["spilled"]
+    bytes_on_disk = sum(os.path.getsize(path) for path in glob.glob(f"{WORK}/spill-of-outage/0/*"))
+    came_before = taken.count
+    peer.come()
+    begun = time.monotonic()
+    report = json.loads(sender.communicate()[0])["report"]
+    daemon.when(lambda: is_over(daemon), "the end of the spill", 300)
+    took_s, dropped = time.monotonic() - begun, kernel_dropped()
+    rest = glob.glob(f"{WORK}/spill-of-outage/0/*.spill")
+    listener = daemon.end()
+    peer.go()
+    sent = report["sent"]
+    check(taken, sent - dropped, 0)
+    if taken.count != sent - dropped or listener["kernel_dropped"] != dropped or rest:
+        raise Failed(f"{sent} sent, {dropped} dropped by the kernel, {taken.count} came, left: {rest}; {listener}")
+    if spilled < OUTAGE_S * RATE * 0.9 - dropped:
+        raise Failed(f"only {spilled} were in the spill")
+    print(f"{OUTAGE_S} s without the peer at {RATE}/s: {sent} sent, {dropped} dropped by the kernel, {came_before} "
+          f"came before, {spilled} waited in {bytes_on_disk} bytes, {taken.count} came in order and once, the last of "
+          f"them {took_s:.1f} s after the peer was back", flush=True)
 
 
 def full_disk():
-    if os.path.exists(f"{WORK}/out"):
-        os.unlink(f"{WORK}/out")
-    for policy in ("drop_newest", "drop_oldest"):
-        daemon = Daemon(f"{WORK}/disk/spill", f'when_full = "{policy}"')
-        senders = Senders(1_000, 8_000)
-        daemon.when(lambda: daemon.sink()["dropped"]["spill_full"] > 5_000, "a full disk")
-        senders.end()
-        daemon.when(lambda: daemon.sink()["in_flight"] == 0, "everything decided")
+    length = 1_000
+    for policy in ("drop_newest", "drop_oldest", "block"):
+        taken = Taken()
+        peer = Peer(OUT, length, taken)
+        daemon = Daemon(WORK, f"{WORK}/disk/spill", f'when_full = "{policy}"')
+        senders = Senders(daemon.address, FLOWS, length, 8_000)
+        if policy == "block":
+            daemon.when(lambda: daemon.sink()["in_flight"] > 3_000, "a sink that waits")
+            sent = senders.end()
+        else:
+            daemon.when(lambda: daemon.sink()["dropped"]["spill_full"] > 5_000, "a full disk")
+            sent = senders.end()
+            daemon.when(lambda: daemon.sink()["in_flight"] == 0, "everything decided")
         waits = daemon.sink()
-        peer = Peer(f"{WORK}/out")
-        daemon.when(lambda: daemon.sink()["spilled"] == 0, "the end of the spill")
-        sink, _ = daemon.end()
-        if sink["delivered"] + sink["dropped"]["spill_full"] != sink["offered"]:
-            fail(f"{policy}: {sink}")
-        time.sleep(0.2)
-        came, _ = check(peer.taken, sink["delivered"], 0)
-        os.unlink(f"{WORK}/out")
+        peer.come()
+        daemon.when(lambda: is_over(daemon), "the end of the spill")
+        dropped = kernel_dropped()
+        sink = daemon.end()["sinks"][0]
+        peer.go()
         lost = sink["dropped"]["spill_full"]
-        print(f"a full disk, {policy}: {came} came, {lost} found no room, {waits['spilled']} waited")
+        check(taken, sent - dropped - lost, 0)
+        if taken.count != sent - dropped - lost or sum(sink["dropped"].values()) != lost or policy == "block" and lost:
+            raise Failed(f"{policy}: {sent} sent, {dropped} dropped by the kernel, {taken.count} came: {sink}")
+        lines = sum("cannot write to its spill" in line for line in daemon.said().splitlines())
+        if lines != 1:
+            raise Failed(f"{policy}: {lines} lines about the disk")
+        print(f"a full disk, {policy}: {taken.count} of {sent} came, {lost} found no room, {waits['spilled']} waited "
+              f"there and {waits['in_flight']} in memory", flush=True)
 
 
-kills()
-full_disk()
-print("spill.sh: all is well")
+try:
+    check_the_checker()
+    kills()
+    outage()
+    full_disk()
+    faults.campaign(WORK, LONG)
+except Failed as failed:
+    print(f"FAILED (SEED={SEED}): {failed}", flush=True)
+    subprocess.run(["tail", "-n", "40", f"{WORK}/log"], check=False)
+    os._exit(1)
+print("spill.sh: all is well", flush=True)
 os._exit(0)

@@ -95,9 +95,13 @@ impl<S: Attempt> Spilling<S> {
                 self.voice.is_empty();
                 false
             }
-            Ok(None) => false,
-            Err(error) => {
-                self.voice.cannot_sync(store.directory(), &error);
+            Ok(None) => {
+                // The disk does not take what comes next. It is asked again when the destination is.
+                self.goes_down();
+                false
+            }
+            Err(trouble) => {
+                self.voice.stuck(store.directory(), &trouble);
                 self.goes_down();
                 false
             }
@@ -112,7 +116,7 @@ impl<S: Attempt> Spilling<S> {
             tallies[listener].dropped.spill_torn += datagrams;
         });
         store.acknowledge(frame.segment, frame.end);
-        self.voice.damaged(store.directory(), todo.len());
+        self.voice.damaged(store.directory(), todo.len() as u64);
     }
 
     /// Hands what is to be sent to the sink below, or only the first of it, and counts what became of it unless that is
@@ -177,10 +181,11 @@ impl<S: Attempt> Spilling<S> {
         self.finish_work();
     }
 
-    /// A frame of which everything is decided is acknowledged.
+    /// What is decided of the frame in hand is acknowledged, so that nobody sends it again.
     fn finish_work(&mut self) {
-        if let (Some(work), Some(store)) = (self.work.take_if(|work| work.todo.is_empty()), &mut self.store) {
-            store.acknowledge(work.frame.segment, work.frame.end);
+        if let (Some(work), Some(store)) = (&self.work, &mut self.store) {
+            store.acknowledge(work.frame.segment, work.decided());
         }
+        self.work.take_if(|work| work.todo.is_empty());
     }
 }

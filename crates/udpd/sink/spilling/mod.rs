@@ -12,6 +12,7 @@
 
 mod attempt;
 mod drain;
+mod home;
 mod settings;
 mod sink;
 #[cfg(test)]

@@ -98,11 +98,16 @@ pub(super) fn directory_of(path: &Path, consumer: usize) -> PathBuf {
 }
 
 /// The directories of consumers that there are no more, of which this one of so many takes what they left.
-pub(super) fn left_behind(path: &Path, consumer: usize, consumers: usize) -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(path) else { return Vec::new() };
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<usize>().ok());
-    let is_taken = |number: &usize| *number >= consumers && number % consumers.max(1) == consumer;
-    let mut numbers: Vec<usize> = names.filter(is_taken).collect();
+pub(super) fn left_behind(path: &Path, consumer: usize, consumers: usize) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut numbers = Vec::new();
+    for entry in entries {
+        let number = entry?.file_name().to_str().and_then(|name| name.parse::<usize>().ok());
+        numbers.extend(number.filter(|number| *number >= consumers && number % consumers.max(1) == consumer));
+    }
     numbers.sort_unstable();
-    numbers.into_iter().map(|number| directory_of(path, number)).collect()
+    Ok(numbers.into_iter().map(|number| directory_of(path, number)).collect())
 }

@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 use mmsg::PackedBatch;
 
 use super::attempt::Attempt;
-use super::settings::{Spill, directory_of, left_behind};
+use super::home::{Home, refusal};
+use super::settings::Spill;
 use super::voice::Voice;
 use super::way::{Way, Work};
-use crate::exit::{ExitCode, Failure};
+use crate::exit::Failure;
 use crate::handover::batch::LaneBatch;
 use crate::handover::route::FullPolicy;
 use crate::ledger::Tallies;
 use crate::os::crew;
 use crate::sink::settings::Opening;
 use crate::sink::{Feeders, Sink, fail};
-use crate::spill::{BYTES_MIN, FRAME_BYTES_MAX, Lane, Places, Recovered, Store};
-use crate::text::units::print_size;
+use crate::spill::{FRAME_BYTES_MAX, Recovered, Store};
 
 /// How often what was written to the spill is forced to the disk, while something is.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
@@ -30,18 +30,11 @@ const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// How often a full spill that is waited for is looked at.
 const ROOM_WAIT: Duration = Duration::from_millis(20);
 
+/// How long what a disk does not take waits for another try, as long as it is little.
+const WRITE_PATIENCE: Duration = Duration::from_secs(1);
+
 /// The spills that this process has had. What is found there is in its books already.
 static OWN: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
-
-/// Where a spill is, and how much it may be.
-#[derive(Debug, Clone)]
-pub(super) struct Home {
-    pub(super) directory: PathBuf,
-    pub(super) bytes_max: u64,
-    pub(super) places: Places,
-    /// The directories of consumers that there are no more.
-    pub(super) others: Vec<PathBuf>,
-}
 
 /// What was found in a spill, and is not in the books yet.
 #[derive(Debug)]
@@ -71,6 +64,8 @@ pub(in crate::sink) struct Spilling<S> {
     pub(super) scratch: Tallies,
     pub(super) voice: Voice,
     next_sync: Option<Instant>,
+    /// Since when the disk has taken nothing of what waits to be written.
+    refused_since: Option<Instant>,
     /// Bytes that came into the spill since something was last sent from it.
     pub(super) added_bytes: u64,
 }
@@ -81,37 +76,13 @@ impl<S: fmt::Debug> fmt::Debug for Spilling<S> {
     }
 }
 
-impl Home {
-    /// Of the consumer that is opened; `None` where nothing feeds it.
-    fn of(spill: &Spill, opening: &Opening<'_>) -> Option<Self> {
-        let root = spill.path.as_deref()?;
-        let fed = opening.scenes.iter().enumerate().filter(|(lane, _)| opening.feeds[*lane]);
-        let lane = |(lane, scene): (usize, &crate::format::encoder::Scene)| {
-            let listener = opening.listeners.iter().position(|name| *name == scene.listener)?;
-            Some(Lane { lane, listener, name: scene.listener.clone(), bound: scene.address.to_string() })
-        };
-        let places = Places::of(fed.filter_map(lane).collect())?;
-        let (consumer, consumers) = (opening.consumer, opening.consumers);
-        let directory = directory_of(root, consumer);
-        let bytes_max = spill.bytes / consumers.max(1) as u64;
-        Some(Self { directory, bytes_max, places, others: left_behind(root, consumer, consumers) })
-    }
-}
-
 impl<S: Attempt> Spilling<S> {
     /// Opens the spill, unless another sink has it and ends before this one begins.
     pub(in crate::sink) fn open(inner: S, spill: &Spill, opening: &Opening<'_>) -> Result<Self, Failure> {
-        let home = Home::of(spill, opening);
-        if let Some(home) = home.as_ref().filter(|home| home.bytes_max < BYTES_MIN) {
-            let (each, least) = (print_size(home.bytes_max), print_size(BYTES_MIN));
-            let message = format!(
-                "[sink.{}] spill.bytes leaves {each} for each consumer and destination; raise it until that is {least}",
-                opening.sink
-            );
-            return Err(Failure::new(ExitCode::Configuration, message));
-        }
-        let refused = |error: io::Error| refusal(opening.sink, home.as_ref(), &error);
-        let mut sink = Self::new(inner, opening.sink, home.clone(), opening.when_full).map_err(refused)?;
+        let home = Home::of(spill, opening)?;
+        let directory = home.as_ref().map(|home| home.directory.clone()).unwrap_or_default();
+        let refused = |error: io::Error| refusal(opening.sink, &directory, &error);
+        let mut sink = Self::new(inner, opening.sink, home, opening.when_full).map_err(refused)?;
         if !opening.prospect.has_forerunner {
             sink.open_store().map_err(refused)?;
         }
@@ -134,15 +105,17 @@ impl<S: Attempt> Spilling<S> {
             scratch: Tallies::new(0..listeners),
             voice: Voice::new(name),
             next_sync: None,
+            refused_since: None,
             added_bytes: 0,
         })
     }
 
     /// One that a single listener feeds, for tests.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "kafka"))]
     pub(in crate::sink) fn of_listener(inner: S, (listener, name): (usize, &str), directory: &std::path::Path) -> Self {
-        let lane = Lane { lane: 0, listener, name: name.to_owned(), bound: "127.0.0.1:514".to_owned() };
-        let places = Places::of(vec![lane]).expect("a lane");
+        let bound = "127.0.0.1:514".to_owned();
+        let lane = crate::spill::Lane { lane: 0, listener, name: name.to_owned(), bound };
+        let places = crate::spill::Places::of(vec![lane]).expect("a lane");
         let bytes_max = crate::spill::BYTES_MIN;
         let home = Home { directory: directory.to_owned(), bytes_max, places, others: Vec::new() };
         let mut sink = Self::new(inner, "stream", Some(home), FullPolicy::DropNewest).expect("memory");
@@ -174,6 +147,9 @@ impl<S: Attempt> Spilling<S> {
             let tally = &mut tallies[listener];
             tally.dropped.spill_torn += datagrams;
             tally.spilled_before += datagrams;
+        }
+        for (listener, datagrams) in found.twice_at_most {
+            tallies[listener].spill_repeats_at_most += datagrams;
         }
     }
 
@@ -219,28 +195,54 @@ impl<S: Attempt> Spilling<S> {
             };
             let Err(error) = crew::at_rest(|| store.write_out(&mut spilled)) else {
                 self.added_bytes += bytes;
+                self.refused_since = None;
                 self.next_sync.get_or_insert_with(|| Instant::now() + SYNC_EVERY);
+                if let Some(error) = store.take_unforced() {
+                    self.voice.cannot_sync(store.directory(), &error);
+                }
                 return;
             };
             self.voice.full(store, &error, self.when_full);
+            if error.kind() != io::ErrorKind::QuotaExceeded && !store.is_write_due() {
+                // The disk may have failed for a moment only.
+                let since = *self.refused_since.get_or_insert_with(Instant::now);
+                if since.elapsed() < WRITE_PATIENCE {
+                    return;
+                }
+            }
             let goes_on = match self.when_full {
                 FullPolicy::DropNewest => false,
                 FullPolicy::DropOldest => self.give_up_oldest(tallies),
                 FullPolicy::Block => {
                     self.drain(tallies);
+                    // This may take as long as the destination does.
+                    tallies.publish();
                     crew::at_rest(|| thread::sleep(ROOM_WAIT));
                     true
                 }
             };
-            if let (false, Some(store)) = (goes_on, &mut self.store) {
-                if store.left() == 0 {
-                    self.inner.forget_left();
-                }
-                return store.forget_unwritten(|listener, datagrams| {
-                    tallies[listener].pending -= datagrams;
-                    tallies[listener].dropped.spill_full += datagrams;
-                });
+            if !goes_on {
+                return self.forget_unwritten(tallies);
             }
+        }
+    }
+
+    /// What was not written finds no room.
+    fn forget_unwritten(&mut self, tallies: &mut Tallies) {
+        self.refused_since = None;
+        let Some(store) = self.store.as_mut().filter(|store| store.unwritten_bytes() > 0) else { return };
+        if store.left() == 0 {
+            self.inner.forget_left();
+        }
+        store.forget_unwritten(|listener, datagrams| {
+            tallies[listener].pending -= datagrams;
+            tallies[listener].dropped.spill_full += datagrams;
+        });
+    }
+
+    fn expect_handed(&mut self, datagrams: u64) {
+        if let Some(store) = &mut self.store {
+            store.expect_handed(datagrams);
         }
     }
 
@@ -271,17 +273,6 @@ impl<S: Attempt> Spilling<S> {
     }
 }
 
-fn refusal(sink: &str, home: Option<&Home>, error: &io::Error) -> Failure {
-    let directory = home.map(|home| home.directory.display().to_string()).unwrap_or_default();
-    let (code, cure) = match error.kind() {
-        io::ErrorKind::PermissionDenied => (ExitCode::Permission, "let the user of udpd write there"),
-        io::ErrorKind::Unsupported => (ExitCode::Disk, "have that one send what is in it, or name another directory"),
-        io::ErrorKind::Other => (ExitCode::Disk, "give each its own directory"),
-        _ => (ExitCode::Disk, "see to that disk, or name another directory"),
-    };
-    Failure::new(code, format!("[sink.{sink}] cannot use the spill {directory}: {error}; {cure}"))
-}
-
 impl<S: Attempt> Sink for Spilling<S> {
     fn begin(&mut self) {
         self.inner.begin();
@@ -306,13 +297,14 @@ impl<S: Attempt> Sink for Spilling<S> {
             self.voice.begins(store);
             self.goes_down();
         }
+        let in_hand = self.inner.in_hand() as u64;
+        self.expect_handed(in_hand);
         self.put(batch, true, tallies);
-        let in_hand = self.inner.in_hand();
         if in_hand > 0 {
             self.write_out(tallies);
-            if let Some(store) = &mut self.store
-                && let Err(error) = store.note_handed(in_hand as u64)
-            {
+            let Some(store) = self.store.as_mut().filter(|store| store.unwritten_bytes() == 0) else { return };
+            store.expect_handed(0);
+            if let Err(error) = store.note_handed(in_hand) {
                 self.voice.cannot_sync(store.directory(), &error);
             }
         }
@@ -354,7 +346,9 @@ impl<S: Attempt> Sink for Spilling<S> {
             self.when_full = FullPolicy::DropNewest;
         }
         self.write_out(tallies);
-        let may_be_twice = matches!(self.way, Way::Trial { .. }) || self.inner.in_hand() > 0;
+        self.forget_unwritten(tallies);
+        let is_a_rest = self.work.as_ref().is_none_or(Work::is_a_rest);
+        let may_be_twice = matches!(self.way, Way::Trial { .. }) || self.inner.in_hand() > 0 || !is_a_rest;
         let Some(mut store) = self.store.take() else { return };
         if let Err(error) = store.close(may_be_twice) {
             self.voice.cannot_sync(store.directory(), &error);

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use super::sink::Home;
+use super::home::Home;
 use super::*;
 use crate::handover::batch::LaneBatch;
 use crate::handover::route::FullPolicy;
@@ -137,4 +137,49 @@ fn a_full_spill_does_what_when_full_says_and_each_datagram_that_costs_is_counted
         sink.finish(&mut tallies, &mut |_| {});
         assert_closed(tallies[0]);
     }
+}
+
+#[test]
+fn what_a_destination_took_of_a_frame_is_not_sent_again_after_an_end_in_good_order_and_may_be_after_a_kill() {
+    for is_killed in [false, true] {
+        let directory = TempDir::new().expect("a directory");
+        let (mut sink, mut tallies) = (spilling(directory.path(), FullPolicy::DropNewest), Tallies::new(0..1));
+        sink.inner.takes = [0, 10].into();
+        accept(&mut sink, &mut tallies, 0..30);
+        sink.flush(&mut tallies);
+        sink.way = super::way::Way::Draining;
+        sink.flush(&mut tallies);
+        assert_eq!((tallies[0].delivered, tallies[0].spilled), (10, 20));
+        assert_eq!(sink.inner.taken, numbers(0..10));
+        if !is_killed {
+            sink.finish(&mut tallies, &mut |_| {});
+        }
+        drop(sink);
+        let (mut sink, mut tallies) = (spilling(directory.path(), FullPolicy::DropNewest), Tallies::new(0..1));
+        drain(&mut sink, &mut tallies);
+        let (begin, repeats) = if is_killed { (0, 30) } else { (10, 0) };
+        assert_eq!(tallies[0].spill_repeats_at_most, repeats);
+        assert_eq!(sink.inner.taken, numbers(begin..30));
+    }
+}
+
+#[test]
+fn a_full_spill_that_blocks_holds_its_sink_up_until_there_is_room_and_loses_nothing() {
+    let directory = TempDir::new().expect("a directory");
+    let (mut sink, mut tallies) = (spilling(directory.path(), FullPolicy::Block), Tallies::new(0..1));
+    sink.inner.takes = [0, 0, 3, 0, 0].into();
+    let mut next = 0;
+    for _ in 0..5 {
+        let long: Vec<Vec<u8>> = (next..next + 40).map(|number| format!("{number:040000}").into_bytes()).collect();
+        let long: Vec<&[u8]> = long.iter().map(Vec::as_slice).collect();
+        next += 40;
+        tallies[0].taken += 40;
+        tallies[0].pending += 40;
+        sink.accept(&Received::over_loopback(&long).batch, &mut tallies);
+        assert_closed(tallies[0]);
+    }
+    assert!(tallies[0].delivered > 0, "it has made room: {:?}", tallies[0]);
+    drain(&mut sink, &mut tallies);
+    assert_eq!((tallies[0].delivered, tallies[0].dropped.total()), (200, 0));
+    assert_eq!(sink.inner.taken, (0..200_u32).map(|number| format!("{number:040000}")).collect::<Vec<_>>());
 }

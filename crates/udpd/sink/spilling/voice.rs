@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::handover::route::FullPolicy;
-use crate::spill::{Recovered, Store};
+use crate::spill::{Recovered, Store, Trouble};
 use crate::text::units::print_size;
 
 /// What is said, and has been.
@@ -14,19 +14,22 @@ pub(super) struct Voice {
     is_in_use: bool,
     is_full: bool,
     is_unsynced: bool,
-    /// Datagrams that were sent from the spill since it was needed.
+    is_stuck: bool,
+    /// Datagrams that were sent from the spill since it was needed, and that could not be read.
     sent: u64,
+    damaged: u64,
 }
 
 impl Voice {
     pub(super) fn new(sink: &str) -> Self {
-        Self { sink: sink.to_owned(), is_in_use: false, is_full: false, is_unsynced: false, sent: 0 }
+        let sink = sink.to_owned();
+        Self { sink, is_in_use: false, is_full: false, is_unsynced: false, is_stuck: false, sent: 0, damaged: 0 }
     }
 
     /// Something goes to the spill.
     pub(super) fn begins(&mut self, store: &Store) {
         if !std::mem::replace(&mut self.is_in_use, true) {
-            self.sent = 0;
+            (self.sent, self.damaged) = (0, 0);
             let directory = store.directory().display();
             log::warn!("sink {}: what its destination does not take now waits in {directory}", self.sink);
         }
@@ -38,8 +41,8 @@ impl Voice {
         let left: u64 = found.left.iter().map(|(_, datagrams)| datagrams).sum();
         let torn: u64 = found.torn.iter().map(|(_, datagrams)| datagrams).sum();
         if left > 0 {
-            (self.is_in_use, self.sent) = (true, 0);
-            let twice = found.twice_at_most;
+            (self.is_in_use, self.sent, self.damaged) = (true, 0, 0);
+            let twice: u64 = found.twice_at_most.iter().map(|(_, datagrams)| datagrams).sum();
             log::info!(
                 "sink {sink}: sends {left} datagrams first that waited in {directory}; at most {twice} of them were \
                  sent before"
@@ -71,9 +74,14 @@ impl Voice {
 
     /// Nothing is in it any more.
     pub(super) fn is_empty(&mut self) {
-        self.is_full = false;
+        (self.is_full, self.is_unsynced, self.is_stuck) = (false, false, false);
         if std::mem::replace(&mut self.is_in_use, false) {
-            log::info!("sink {}: its spill is empty again; {} datagrams were sent from it", self.sink, self.sent);
+            let unread = match self.damaged {
+                0 => String::new(),
+                datagrams => format!(", and {datagrams} could not be read"),
+            };
+            let (sink, sent) = (&self.sink, self.sent);
+            log::info!("sink {sink}: its spill is empty again; {sent} datagrams were sent from it{unread}");
         }
     }
 
@@ -106,10 +114,31 @@ impl Voice {
         }
     }
 
-    /// A frame is not what was written.
-    pub(super) fn damaged(&self, directory: &Path, datagrams: usize) {
+    /// Nothing of it can be sent now.
+    pub(super) fn stuck(&mut self, directory: &Path, trouble: &Trouble) {
+        if std::mem::replace(&mut self.is_stuck, true) {
+            return;
+        }
         let (sink, directory) = (&self.sink, directory.display());
-        log::warn!("sink {sink}: {datagrams} datagrams in {directory} are damaged and count as spill_torn");
+        match trouble {
+            Trouble::Unread(error) => log::warn!(
+                "sink {sink}: cannot read what waits in {directory}: {error}; udpd looks again, and then goes on \
+                 behind it; see to that disk"
+            ),
+            Trouble::Unmarked(error) => log::warn!(
+                "sink {sink}: cannot write down in {directory} what it sends: {error}; what waits there is not sent \
+                 until it can; see to that disk"
+            ),
+        }
+    }
+
+    /// A frame is not what was written. A disk that fails has many, and the last line of the spill says how many.
+    pub(super) fn damaged(&mut self, directory: &Path, datagrams: u64) {
+        if self.damaged == 0 {
+            let (sink, directory) = (&self.sink, directory.display());
+            log::warn!("sink {sink}: {datagrams} datagrams in {directory} are damaged and count as spill_torn");
+        }
+        self.damaged += datagrams;
     }
 
     /// It cannot be read.

@@ -24,3 +24,15 @@ pub(super) struct Work {
     /// The places of the datagrams that are not decided, in their order.
     pub(super) todo: Vec<usize>,
 }
+
+impl Work {
+    /// Up to which place of its segment everything is decided.
+    pub(super) fn decided(&self) -> u64 {
+        self.todo.first().map_or(self.frame.end, |&first| self.frame.in_segment(first))
+    }
+
+    /// Whether nothing behind that place is.
+    pub(super) fn is_a_rest(&self) -> bool {
+        self.decided() + self.todo.len() as u64 == self.frame.end
+    }
+}

@@ -1,8 +1,9 @@
-//! What a stream with a spill has in hand, and how long it waits for its peer.
+//! What a stream with a spill has in hand, and how long a call waits for a peer.
 
 use std::time::Duration;
 
-/// How long a peer that takes nothing is waited for.
+/// How long a peer that takes nothing is waited for at once. With a spill it then counts as one that is gone; without
+/// one what it has taken until then is counted, and it is waited for again.
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Records of a batch that are on their way into a stream.

@@ -2,8 +2,9 @@
 //!
 //! A peer that is not there costs its own datagrams and nothing else: they are counted as failed, and the peer is
 //! looked for four times a second. A peer that is there and does not read makes its consumer wait, and then `when_full`
-//! decides. Where nothing could mark a datagram that was received in part, it fails: nobody could tell it from a whole
-//! one.
+//! decides; nobody waits for it longer than a moment at once, so that what it has taken by then counts as delivered
+//! even if it never reads again and the daemon ends. Where nothing could mark a datagram that was received in part, it
+//! fails: nobody could tell it from a whole one.
 
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -34,8 +35,10 @@ pub(super) struct UnixDatagramSink {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sent {
     Yes,
-    /// The peer is gone, or takes nothing.
+    /// The peer is gone.
     NotNow,
+    /// The peer is there, and has taken nothing for a moment.
+    Stuck,
     /// Nobody could send it.
     Never,
 }
@@ -43,11 +46,7 @@ pub(super) enum Sent {
 impl UnixDatagramSink {
     /// A sink that sends to the socket at `path`, which need not be there yet.
     pub(super) fn new(sink: &str, path: PathBuf) -> Self {
-        let connect = |path: &Path| {
-            let socket = UnixDatagram::unbound()?;
-            socket.connect(path).map(|()| socket)
-        };
-        Self { peer: Peer::new(sink, path, false, connect), never_waits: false }
+        Self { peer: Peer::new(sink, path, false, connect_patiently), never_waits: false }
     }
 
     /// The same; what a peer that is there has no room for fails.
@@ -60,14 +59,9 @@ impl UnixDatagramSink {
         Self { peer: Peer::new(sink, path, false, connect), never_waits: true }
     }
 
-    /// The same for one that has a spill: nobody waits long for a peer that reads nothing.
+    /// The same for one that has a spill.
     pub(super) fn with_spill(sink: &str, path: PathBuf) -> Self {
-        let connect = |path: &Path| {
-            let socket = UnixDatagram::unbound()?;
-            socket.connect(path)?;
-            socket.set_write_timeout(Some(PATIENCE)).map(|()| socket)
-        };
-        Self { peer: Peer::new(sink, path, true, connect), never_waits: false }
+        Self { peer: Peer::new(sink, path, true, connect_patiently), never_waits: false }
     }
 
     /// Sends a message. A peer that has just come back gets the one that found it gone.
@@ -96,15 +90,18 @@ impl UnixDatagramSink {
                     });
                     return Sent::Never;
                 }
-                // Only a socket with a limit for it says this.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.peer.say_stuck();
-                    return Sent::NotNow;
-                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Sent::Stuck,
                 Err(error) => self.peer.lose(&error),
             }
         }
     }
+}
+
+/// A socket on which nobody waits long at once for a peer that reads nothing.
+fn connect_patiently(path: &Path) -> io::Result<UnixDatagram> {
+    let socket = UnixDatagram::unbound()?;
+    socket.connect(path)?;
+    socket.set_write_timeout(Some(PATIENCE)).map(|()| socket)
 }
 
 /// Whether the message is at fault, and not the peer.
@@ -114,14 +111,27 @@ fn is_about_the_message(error: &io::Error) -> bool {
 
 impl Sink for UnixDatagramSink {
     fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
-        let tally = &mut tallies[batch.listener];
         for datagram in batch.datagrams.datagrams() {
             let is_truncated = datagram.is_truncated();
             if is_truncated {
                 self.peer.say_truncated();
             }
-            let is_sent = !is_truncated && self.send(datagram.payload()) == Sent::Yes;
+            let is_sent = !is_truncated && self.send_at_last(datagram.payload(), tallies) == Sent::Yes;
+            let tally = &mut tallies[batch.listener];
             if is_sent { deliver(tally, 1) } else { fail(tally, 1) }
+        }
+    }
+}
+
+impl UnixDatagramSink {
+    /// The same as `send`, for as long as a peer that is there takes nothing.
+    fn send_at_last(&mut self, payload: &[u8], tallies: &mut Tallies) -> Sent {
+        loop {
+            match self.send(payload) {
+                // What it has taken before counts, should it take nothing more before the end.
+                Sent::Stuck => tallies.publish(),
+                sent => return sent,
+            }
         }
     }
 }
@@ -146,36 +156,35 @@ impl Destination for Stream {
         self.0.write(bytes)
     }
 
+    fn is_slow(&self, error: &io::Error) -> bool {
+        error.kind() == io::ErrorKind::WouldBlock
+    }
+
     fn take_back(&mut self, _bytes: usize) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// A connection that there can be now. A peer that accepts none for the moment would make the ordinary call wait,
-/// without end.
-fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
+/// A connection that there can be now, and on which nobody waits long at once for a peer that reads nothing. A peer
+/// that accepts none for the moment would make the ordinary call wait, without end.
+fn connect_at_once(path: &Path) -> io::Result<Stream> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket: OwnedFd = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
     connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
     let stream = UnixStream::from(socket);
     stream.set_nonblocking(false)?;
-    Ok(stream)
+    stream.set_write_timeout(Some(PATIENCE)).map(|()| Stream(stream))
 }
 
 impl UnixStreamSink {
     /// A sink that writes to the socket at `path`, which need not be there yet.
     pub(super) fn new(sink: &str, path: PathBuf, encoder: Encoder) -> Self {
-        let connect = |path: &Path| connect_at_once(path).map(Stream);
-        Self::of(Peer::new(sink, path, false, connect), encoder)
+        Self::of(Peer::new(sink, path, false, connect_at_once), encoder)
     }
 
-    /// The same for one that has a spill: nobody waits long for a peer that reads nothing.
+    /// The same for one that has a spill.
     pub(super) fn with_spill(sink: &str, path: PathBuf, encoder: Encoder) -> Self {
-        let connect = |path: &Path| {
-            let stream = connect_at_once(path)?;
-            stream.set_write_timeout(Some(PATIENCE)).map(|()| Stream(stream))
-        };
-        Self::of(Peer::new(sink, path, true, connect), encoder)
+        Self::of(Peer::new(sink, path, true, connect_at_once), encoder)
     }
 
     fn of(peer: Peer<Stream>, encoder: Encoder) -> Self {
@@ -218,7 +227,7 @@ impl Sink for UnixStreamSink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::Tally;
+    use crate::ledger::{ConsumerLedger, Tally};
     use crate::sink::testing::{Received, scenes};
 
     fn encoder(format: Format) -> Encoder {
@@ -306,6 +315,57 @@ mod tests {
         let tally = accept(&mut sink, &[b"nobody accepts"]);
         assert_eq!((tally.delivered, tally.dropped.sink_error), (0, 1));
         drop(listener);
+    }
+
+    /// A consumer that waits for a peer which reads nothing, and the moment at which that one goes: what others saw
+    /// delivered by then, and what is in the end.
+    fn stuck<S: Sink + 'static>(mut sink: S, go: impl FnOnce()) -> (u64, Tally) {
+        const DATAGRAMS: u64 = 600;
+        let payloads = vec![vec![b'x'; 2000]; DATAGRAMS as usize];
+        let batch = Received::over_loopback(&payloads.iter().map(Vec::as_slice).collect::<Vec<_>>()).batch;
+        let ledger = Arc::new(ConsumerLedger::new(0..1));
+        let mut tallies = Tallies::new(0..1).published_in(&ledger);
+        tallies[0].taken = DATAGRAMS;
+        tallies[0].pending = DATAGRAMS;
+        let consumer = std::thread::spawn(move || {
+            sink.accept(&batch, &mut tallies);
+            sink.flush(&mut tallies);
+            tallies[0]
+        });
+        while ledger.read(0).delivered == 0 {
+            std::thread::yield_now();
+        }
+        let seen = ledger.read(0);
+        assert_eq!(seen.taken, seen.delivered + seen.pending);
+        go();
+        let tally = consumer.join().expect("no panic");
+        assert_eq!((tally.pending, tally.delivered + tally.dropped.sink_error), (0, DATAGRAMS));
+        (seen.delivered, tally)
+    }
+
+    #[test]
+    fn what_a_peer_took_before_it_stopped_reading_counts_while_its_consumer_still_waits() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("messages");
+        let peer = UnixDatagram::bind(&path).expect("bound");
+        let (seen, tally) = stuck(UnixDatagramSink::new("s", path), || drop(peer));
+        assert_eq!((seen, tally.delivered), (tally.delivered, seen));
+        assert!(tally.dropped.sink_error > 0, "{tally:?}");
+        for format in [Format::Lines, Format::Lengths] {
+            let path = directory.path().join(format!("{format:?}"));
+            let listener = std::os::unix::net::UnixListener::bind(&path).expect("bound");
+            let sink = UnixStreamSink::new("s", path, encoder(format));
+            let (mut peer, _) = listener.accept().expect("a connection");
+            drop(listener);
+            let mut read = Vec::new();
+            let (seen, tally) = stuck(sink, || {
+                // Nothing more gets in, and what is there can be read.
+                peer.shutdown(std::net::Shutdown::Read).expect("shut");
+            });
+            io::Read::read_to_end(&mut peer, &mut read).expect("the end of the stream");
+            assert_eq!((seen, tally.delivered), (format.boundary().whole(&read).records, seen));
+            assert!(tally.dropped.sink_error > 0, "{tally:?}");
+        }
     }
 
     #[test]

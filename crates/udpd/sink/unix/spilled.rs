@@ -28,7 +28,10 @@ impl Attempt for UnixDatagramSink {
                 match self.send(datagram.payload()) {
                     Sent::Yes => deliver(tally, 1),
                     Sent::Never => fail(tally, 1),
-                    Sent::NotNow => {
+                    found @ (Sent::NotNow | Sent::Stuck) => {
+                        if found == Sent::Stuck {
+                            self.peer.say_stuck();
+                        }
                         takes = false;
                         left.push(place);
                     }

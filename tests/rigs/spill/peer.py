@@ -1,0 +1,128 @@
+"""The two ends of a daemon that is not believed: who sends numbered datagrams, and who takes what comes of them.
+
+A payload is as `udpd bench send` writes it: two bytes of magic, and from the eighth on the flow and the number in it.
+In the stream each stands behind its length, so nothing needs to be unescaped and a million of them can be checked as
+they come.
+"""
+
+import os
+import socket
+import struct
+import threading
+import time
+
+MAGIC = 0x01B5
+SEQUENCE_BITS = 48
+RECEIVE_BYTES = 1 << 18
+
+
+class Taken:
+    """What has come, in all and by flow: each number once, in order, and how many came again."""
+
+    def __init__(self):
+        self.seen, self.last, self.count, self.repeats, self.wrong = {}, {}, 0, 0, None
+
+    def take(self, flow, number):
+        seen = self.seen.setdefault(flow, bytearray())
+        if number >= len(seen):
+            seen.extend(bytes(number + 1 - len(seen)))
+        elif seen[number]:
+            self.repeats += 1
+            return
+        if number < self.last.get(flow, -1) and not self.wrong:
+            self.wrong = f"flow {flow}: {number} came after {self.last[flow]}"
+        seen[number] = 1
+        self.last[flow] = number
+        self.count += 1
+
+
+class Senders:
+    """Sends until it is told to stop; `sent` is by flow."""
+
+    def __init__(self, address, flows, length, per_second):
+        self.sent, self.length, self.per_second, self.goes_on = [0] * flows, length, per_second, True
+        self.thread = threading.Thread(target=self.run, args=(address,))
+        self.thread.start()
+
+    def run(self, address):
+        sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in self.sent]
+        begun, count = time.monotonic(), 0
+        while self.goes_on:
+            for flow, sender in enumerate(sockets):
+                header = struct.pack("<H6xQ", MAGIC, flow << SEQUENCE_BITS | self.sent[flow])
+                sender.sendto(header.ljust(self.length, b"\n"), address)
+                self.sent[flow] += 1
+            count += len(sockets)
+            time.sleep(max(0, begun + count / self.per_second - time.monotonic()))
+
+    def end(self):
+        self.goes_on = False
+        self.thread.join()
+        return sum(self.sent)
+
+
+class Peer:
+    """Takes every connection to its socket, of payloads that are all as long. What is cut off at the end of one never
+    came. With `bytes_per_second` it is slow."""
+
+    def __init__(self, path, length, taken, bytes_per_second=None):
+        self.path, self.taken, self.bytes_per_second = path, taken, bytes_per_second
+        self.record = struct.Struct(f"<IH6xQ{length - 16}x")
+        self.prefix = int.from_bytes(length.to_bytes(4, "big"), "little")
+        self.listener, self.threads, self.connections = None, [], []
+
+    def come(self):
+        if os.path.exists(self.path):
+            os.unlink(self.path)
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.bind(self.path)
+        self.listener.listen()
+        threading.Thread(target=self.accept, args=(self.listener,), daemon=True).start()
+        return self
+
+    def accept(self, listener):
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            self.connections.append(connection)
+            reader = threading.Thread(target=self.read, args=(connection,), daemon=True)
+            self.threads.append(reader)
+            reader.start()
+
+    def read(self, connection):
+        rest = b""
+        while True:
+            data = connection.recv(RECEIVE_BYTES if self.bytes_per_second is None else 1 << 14)
+            if not data:
+                return
+            if self.bytes_per_second:
+                time.sleep(len(data) / self.bytes_per_second)
+            data = rest + data
+            whole = len(data) - len(data) % self.record.size
+            rest = data[whole:]
+            for prefix, magic, number in self.record.iter_unpack(memoryview(data)[:whole]):
+                if (prefix, magic) != (self.prefix, MAGIC) and not self.taken.wrong:
+                    self.taken.wrong = f"a record that nobody sent: {prefix:x} {magic:x}"
+                self.taken.take(number >> SEQUENCE_BITS, number & (1 << SEQUENCE_BITS) - 1)
+
+    def go(self):
+        """Goes away, and loses nothing of what the kernel has taken for it by then."""
+        os.unlink(self.path)
+        # A thread that waits in accept does not hear of a close.
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        for connection in self.connections:
+            try:
+                # Whoever writes is refused from now on; what is there can be read.
+                connection.shutdown(socket.SHUT_RD)
+            except OSError:
+                pass
+        self.drain()
+
+    def drain(self):
+        """Waits for the end of every connection."""
+        for reader in self.threads:
+            reader.join()
+        self.threads, self.connections = [], []
