@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 use super::inside::{self, Inside};
+use super::trains;
 use crate::config::{Config, Host, MayCome, Sink};
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::snapshot::ReloadSnapshot;
@@ -173,7 +174,8 @@ fn reread(
         let message = "udpd was started without a configuration file; start it with -c FILE to reload";
         Failure::new(ExitCode::Usage, message)
     })?;
-    let config = Config::load(file, &Host { may_come: MayCome::Steered, ..Host::default() })?;
+    let mut config = Config::load(file, &Host { may_come: MayCome::Steered, ..Host::default() })?;
+    trains::carry_over(&mut config, before);
     if is_same(&config, before) {
         return Ok(Reread { config: Arc::new(config), plan: forerunner.plan(), outcome: Outcome::Same });
     }
