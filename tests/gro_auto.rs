@@ -35,7 +35,7 @@ fn decision(engine: &str, segment: Option<u16>) -> (String, String) {
 #[test]
 fn trains_switch_gro_on_while_they_arrive_and_every_datagram_is_delivered() {
     for engine in two_engines() {
-        let (decided, log) = decision(&engine, Some(16));
+        let (decided, log) = decision(engine, Some(16));
         assert_eq!(decided, "auto: on", "{log}");
         assert!(log.contains("listener in: gro is on from now on: of "), "{log}");
     }
@@ -44,7 +44,7 @@ fn trains_switch_gro_on_while_they_arrive_and_every_datagram_is_delivered() {
 #[test]
 fn single_datagrams_leave_gro_off_and_every_datagram_is_delivered() {
     for engine in two_engines() {
-        let (decided, log) = decision(&engine, None);
+        let (decided, log) = decision(engine, None);
         assert_eq!(decided, "auto: off", "{log}");
         assert!(log.contains("looked at 0 % came in trains, of 0.0 on average"), "{log}");
     }

@@ -1,5 +1,5 @@
-//! `gro = "auto"`: when enough datagrams have been looked at to say whether they come in trains, the lanes are made anew
-//! as a reload makes them, with `gro` or without the times of arrival that were taken to find out.
+//! `gro = "auto"`: when enough datagrams have been looked at to say whether they come in trains, the lanes are made
+//! anew as a reload makes them, with `gro` or without the times of arrival that were taken to find out.
 //!
 //! Lanes that take trains need other memory than lanes that do not, and a socket that has begun to take them never goes
 //! back. So it is decided once, for all lanes of a listener, and a reload of the file keeps what was decided. A restart
@@ -58,15 +58,5 @@ impl Housekeeping<'_> {
             Some((index, is_worth_it))
         };
         open.filter_map(|(index, listener)| decide((index, &listener.name))).collect()
-    }
-}
-
-/// A listener of the file that is to find out has what was found out before.
-pub(super) fn carry_over(config: &mut Config, before: &Config) {
-    for listener in config.listeners.iter_mut().filter(|listener| listener.gro == Gro::Auto) {
-        let known = before.listeners.iter().find(|known| known.name == listener.name);
-        if let Some(Gro::Decided(is_on)) = known.map(|known| known.gro) {
-            listener.gro = Gro::Decided(is_on);
-        }
     }
 }
