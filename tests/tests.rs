@@ -25,6 +25,7 @@ mod examples;
 mod files;
 mod files_by_source;
 mod files_of_others;
+mod gro_auto;
 mod inline;
 mod jsonl_page;
 mod relay;

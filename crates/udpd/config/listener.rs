@@ -41,9 +41,9 @@ settings! {
         /// Other processes may bind sockets to its addresses too.
         share_port: bool = false, Flag, elsewhere "reuse_port reuseport";
         // GRO merges only runs of equal length from one sender, and needs slots of 64 KiB: most hosts would pay the
-        // memory and gain nothing, so "auto" leaves it off until the program can tell which host is which.
+        // memory and gain nothing. "auto" finds out, and stamps datagrams meanwhile, so it is to be asked for.
         /// Take trains of datagrams in one piece (UDP_GRO).
-        gro: bool = "auto", Words(&[("auto", false), ("on", true), ("off", false)]);
+        gro: Gro = "off", Words(&[("auto", Gro::Auto), ("on", Gro::On), ("off", Gro::Off)]);
         /// Datagrams in one receive call.
         batch_size: usize = 64, Count(1..=1024);
         /// The longest payload that is kept whole.
@@ -131,7 +131,7 @@ impl Listener {
     /// Whether the kernel is to say at each datagram how many it has dropped before, because they have numbers. Past
     /// its stack it does not.
     pub fn reads_drops(&self) -> bool {
-        !self.is_past_the_stack() && self.sequence.is_some_and(|sequence| sequence.reads_drops(self.gro))
+        !self.is_past_the_stack() && self.sequence.is_some_and(|sequence| sequence.reads_drops(self.gro.is_on()))
     }
 
     /// The payload of the datagrams that `absorb` speaks of, as far as it is kept, and what a proxy puts before it.
@@ -166,6 +166,34 @@ pub enum Lanes {
 impl Lanes {
     fn count(count: usize) -> Self {
         NonZeroUsize::new(count).map_or(Lanes::Auto, Lanes::Count)
+    }
+}
+
+/// Whether trains are taken in one piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gro {
+    Off,
+    On,
+    /// As the datagrams are that come first.
+    Auto,
+    /// The same when that is known.
+    Decided(bool),
+}
+
+impl Gro {
+    pub fn is_on(self) -> bool {
+        matches!(self, Gro::On | Gro::Decided(true))
+    }
+
+    /// For the ledger.
+    pub fn state(self) -> &'static str {
+        match self {
+            Gro::Off => "off",
+            Gro::On => "on",
+            Gro::Auto => "auto",
+            Gro::Decided(false) => "auto: off",
+            Gro::Decided(true) => "auto: on",
+        }
     }
 }
 

@@ -28,7 +28,7 @@ use std::path::Path;
 pub use arguments::{Arguments, forms as to_forms};
 pub use daemon::Daemon;
 pub use host::{Host, Lists, MayCome};
-pub use listener::{Absorb, ENGINES, EngineKind, Lanes, Listener, OnTruncate, ReceiveBuffer, Spread, Timestamps};
+pub use listener::{Absorb, ENGINES, EngineKind, Gro, Lanes, Listener, OnTruncate, ReceiveBuffer, Spread, Timestamps};
 pub use multicast::Multicast;
 pub use sinks::{Consumers, Sink};
 pub use steer::Steer;

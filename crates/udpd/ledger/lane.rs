@@ -13,6 +13,7 @@ use super::published::Published;
 use super::queue::{QueueSide, QueueState, XdpSnapshot};
 use super::senders::{SenderSnapshot, Senders};
 use super::tables::{LaneTally, SinkDropped};
+use super::trains::{Trains, TrainsSeen};
 
 /// The published side of one lane.
 #[derive(Debug)]
@@ -33,6 +34,7 @@ pub struct LaneLedger {
     /// What it dropped between the last look of the process before and that, once that is known.
     dropped_between: OnceLock<u64>,
     senders: Mutex<Senders>,
+    trains: TrainsSeen,
 }
 
 /// What no core is called.
@@ -62,6 +64,7 @@ impl LaneLedger {
             began_at: None,
             dropped_between: OnceLock::new(),
             senders: Mutex::new(Senders::new(Instant::now())),
+            trains: TrainsSeen::default(),
         }
     }
 
@@ -208,6 +211,17 @@ impl LaneLedger {
         if let Ok(mut senders) = self.senders.try_lock() {
             senders.count(batch.datagrams().filter_map(|datagram| datagram.source()), weight, now);
         }
+    }
+
+    /// Counts the trains of a batch that the kernel has cut into datagrams.
+    pub fn count_trains(&self, batch: &RecvBatch) {
+        let datagrams = batch.datagrams();
+        self.trains.count(datagrams.map(|datagram| (datagram.arrival_since_epoch(), datagram.source())));
+    }
+
+    /// The trains in the batches of the sample.
+    pub fn trains(&self) -> Trains {
+        self.trains.read()
     }
 
     /// Who sends most to this lane, the busiest first.

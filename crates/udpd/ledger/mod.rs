@@ -24,6 +24,7 @@ pub mod senders;
 pub mod snapshot;
 mod sum;
 pub mod tables;
+mod trains;
 
 pub use consumer::{ConsumerLedger, DestinationLedger, Tallies};
 pub(crate) use counter::cells;
@@ -37,6 +38,7 @@ pub use residence::{ResidenceBucket, ResidenceSnapshot, ResidenceTally};
 pub use senders::{SENDERS_SHOWN, SenderSnapshot};
 pub use snapshot::Snapshot;
 pub use tables::{DestinationTally, LaneTally, SINKS_PER_LISTENER_MAX, Tally};
+pub use trains::Trains;
 
 #[cfg(test)]
 pub(crate) mod tests;

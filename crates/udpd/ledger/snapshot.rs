@@ -80,6 +80,9 @@ pub struct ListenerSnapshot {
     pub kernel_dropped_between: Option<u64>,
     /// "datagrams", or "buffers" with GRO, where a dropped train counts as one.
     pub kernel_dropped_unit: String,
+    /// Whether trains are taken in one piece: "off", "on", "auto" while it finds out, then "auto: off" or "auto: on".
+    #[serde(default)]
+    pub gro: String,
     #[serde(flatten)]
     pub counts: LaneTally,
     /// What never reached this host, by the numbers in its datagrams; null without `sequence`.

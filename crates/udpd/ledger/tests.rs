@@ -69,6 +69,7 @@ pub(crate) fn example() -> Snapshot {
         kernel_dropped: Some(1_100),
         kernel_dropped_between: Some(0),
         kernel_dropped_unit: "datagrams".into(),
+        gro: "off".into(),
         counts: LaneTally::sum(lanes.iter().map(|lane| lane.counts).chain([beside])),
         wrong_cpu: None,
         upstream: None,

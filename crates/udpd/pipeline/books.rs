@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use mmsg::{Arrivals, CoreCounter};
 
+use crate::config::Gro;
 use crate::handover::blocks::BlockGauge;
 use crate::handover::channel::Closer;
 use crate::host::HostLedger;
@@ -47,7 +48,7 @@ pub(super) struct ListenerBooks {
     /// Its addresses, as bound.
     pub address: String,
     /// Whether the kernel counts trains as one.
-    pub gro: bool,
+    pub gro: Gro,
     /// Where its queues are and how the program sits there, when they go past the kernel's stack.
     pub interface: String,
     pub xdp_mode: &'static str,
@@ -189,7 +190,8 @@ impl Books {
             arrived,
             kernel_dropped: lanes.iter().map(|lane| lane.kernel_dropped).sum(),
             kernel_dropped_between: listener.dropped_between(),
-            kernel_dropped_unit: if listener.gro { "buffers" } else { "datagrams" }.to_owned(),
+            kernel_dropped_unit: if listener.gro.is_on() { "buffers" } else { "datagrams" }.to_owned(),
+            gro: listener.gro.state().to_owned(),
             counts,
             upstream: listener.upstream.as_ref().map(|upstream| {
                 let own = &counts.dropped;
@@ -199,7 +201,7 @@ impl Books {
                 let dropped = lanes.iter().zip(&listener.lanes);
                 let dropped =
                     dropped.map(|(lane, books)| Some(lane.kernel_dropped?.min(books.ledger.dropped_at_end())));
-                upstream.read(dropped, listener.gro, others + counts.dropped.of_proxies())
+                upstream.read(dropped, listener.gro.is_on(), others + counts.dropped.of_proxies())
             }),
             shared_with: listener.sharers.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             wrong_cpu: lanes.iter().filter_map(|lane| lane.wrong_cpu).reduce(|sum, one| sum + one),

@@ -18,7 +18,7 @@ use super::sampling::Sampling;
 use super::setup::LaneSetup;
 use super::socket;
 use super::successor::Successor;
-use crate::config::{EngineKind, OnTruncate};
+use crate::config::{EngineKind, Gro, OnTruncate};
 use crate::exit::{ExitCode, Failure};
 use crate::handover::pool::{Home, Owner, Pool};
 use crate::ledger::LaneLedger;
@@ -226,6 +226,7 @@ fn live(
         gather: setup.listener.gather,
         stop,
         sampling: Sampling::new(),
+        seeks_trains: setup.listener.gro == Gro::Auto,
         successor,
         is_kept,
         leavings,

@@ -2,9 +2,11 @@
 //! can do where an interface came back: the program is put there again. The engines are made anew with the lanes, by an
 //! heir of the pipeline, because an interface that came back may have other queues than before.
 
+use std::ops::Add;
+
 use super::running::{Lane, Pipeline};
 use crate::exit::{ExitCode, Failure};
-use crate::ledger::QueueState;
+use crate::ledger::{QueueState, Trains};
 use crate::os::products::Product;
 use crate::os::warden;
 
@@ -24,6 +26,11 @@ pub struct Queues {
 }
 
 impl Pipeline {
+    /// The trains that the lanes of a listener have seen in their samples.
+    pub fn trains_of(&self, listener: usize) -> Trains {
+        self.lanes_of(listener).map(|lane| lane.ledger.trains()).fold(Trains::default(), Trains::add)
+    }
+
     /// Those of every listener that has some.
     pub fn queues(&self) -> Vec<Queues> {
         let listeners = self.config.listeners.iter().enumerate().filter(|(_, listener)| listener.is_past_the_stack());

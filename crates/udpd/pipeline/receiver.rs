@@ -88,6 +88,8 @@ pub struct Receiver {
     pub gather: Duration,
     pub stop: Arc<Stop>,
     pub sampling: Sampling,
+    /// Trains are counted in the samples.
+    pub seeks_trains: bool,
     /// Where a socket is left that is to be received from instead.
     pub successor: Arc<Successor>,
     /// Somebody goes on with its socket when it ends.
@@ -312,6 +314,9 @@ impl Receiver {
         }
         if let Some(now) = arrived {
             self.ledger.count_senders(batch, BATCHES_PER_SAMPLE, now);
+            if self.seeks_trains {
+                self.ledger.count_trains(batch);
+            }
         }
         if let Some(observer) = &mut self.observer {
             observer.observe(batch);

@@ -7,7 +7,7 @@ use mmsg::{BatchShape, Control, PackedBatch};
 
 use super::engine::Choice;
 use super::spread::Intake;
-use crate::config::{Absorb, Config, Listener, ReceiveBuffer, Timestamps};
+use crate::config::{Absorb, Config, Gro, Listener, ReceiveBuffer, Timestamps};
 use crate::upstream::Sequence;
 
 /// The most that is asked for one socket: beyond it kernels have had their sums wrong.
@@ -158,7 +158,7 @@ pub(super) fn upstream_bytes(listener: &Listener, is_first: bool) -> usize {
 }
 
 pub(super) fn shape(config: &Config, listener: &Listener) -> BatchShape {
-    let slots = if listener.gro { listener.batch_size.min(GRO_SLOTS_MAX) } else { listener.batch_size };
+    let slots = if listener.gro.is_on() { listener.batch_size.min(GRO_SLOTS_MAX) } else { listener.batch_size };
     let mut sinks = listener.sinks.iter().map(|&sink| &config.sinks[sink].settings);
     let is_recorded = sinks.clone().any(|sink| sink.records_arrival());
     let is_stamped = match listener.timestamps {
@@ -166,10 +166,11 @@ pub(super) fn shape(config: &Config, listener: &Listener) -> BatchShape {
         Timestamps::Auto => is_recorded,
         Timestamps::Off => false,
     };
+    // What the kernel has cut from one train has one time.
     let control = Control::new()
         .packet_info(is_recorded || sinks.clone().any(|sink| sink.records_destination()))
-        .timestamps(is_stamped)
-        .gro(listener.gro)
+        .timestamps(is_stamped || listener.gro == Gro::Auto && !listener.is_past_the_stack())
+        .gro(listener.gro.is_on())
         .drop_overflow(listener.reads_drops() || sinks.any(|sink| sink.records_drops()));
     BatchShape::new(slots, listener.max_length_bytes).control(control)
 }

@@ -19,6 +19,7 @@ fn reading(kernel_dropped: u64) -> Snapshot {
             kernel_dropped: Some(kernel_dropped),
             kernel_dropped_between: None,
             kernel_dropped_unit: String::new(),
+            gro: String::new(),
             counts: LaneTally::default(),
             wrong_cpu: None,
             upstream: None,

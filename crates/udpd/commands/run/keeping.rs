@@ -133,7 +133,7 @@ impl Housekeeping<'_> {
             }
             next = Instant::now() + HOUSEKEEPING;
             self.look(round);
-            self = self.revive_queues();
+            self = self.revive_queues().decide_on_trains();
         }
         unreachable!("there is no end of rounds in the life of a machine")
     }

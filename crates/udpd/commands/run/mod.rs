@@ -13,6 +13,7 @@ mod revival;
 mod say;
 mod store;
 mod take_over;
+mod trains;
 mod will;
 mod windows;
 

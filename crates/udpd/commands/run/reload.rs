@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 use super::inside::{self, Inside};
-use crate::config::{Config, Host, MayCome, Sink};
+use crate::config::{Config, Gro, Host, MayCome, Sink};
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::snapshot::ReloadSnapshot;
 use crate::os::crew::{self, Crew, Event};
@@ -173,7 +173,8 @@ fn reread(
         let message = "udpd was started without a configuration file; start it with -c FILE to reload";
         Failure::new(ExitCode::Usage, message)
     })?;
-    let config = Config::load(file, &Host { may_come: MayCome::Steered, ..Host::default() })?;
+    let mut config = Config::load(file, &Host { may_come: MayCome::Steered, ..Host::default() })?;
+    carry_over(&mut config, before);
     if is_same(&config, before) {
         return Ok(Reread { config: Arc::new(config), plan: forerunner.plan(), outcome: Outcome::Same });
     }
@@ -198,6 +199,16 @@ fn make_beside(
     let plan = Arc::new(plan);
     let heir = forerunner.make_heir(&config, &plan, crew)?;
     Ok(Reread { config, plan, outcome: Outcome::Changed(Box::new(heir)) })
+}
+
+/// A listener of the file that is to find out has what was found out before.
+fn carry_over(config: &mut Config, before: &Config) {
+    for listener in config.listeners.iter_mut().filter(|listener| listener.gro == Gro::Auto) {
+        let known = before.listeners.iter().find(|known| known.name == listener.name);
+        if let Some(Gro::Decided(is_on)) = known.map(|known| known.gro) {
+            listener.gro = Gro::Decided(is_on);
+        }
+    }
 }
 
 /// Whether both ask for the same pipeline.

@@ -82,7 +82,7 @@ fn check_others(section: &Section<'_, Listener>, findings: &mut Findings<'_>) {
     let what = "with AF_XDP the card chooses the lane of a datagram, by its receive queue";
     refuse("spread", listener.spread != Spread::Flow, what, "write spread = \"flow\", and set up the card's hash");
     let what = "with AF_XDP each frame is a datagram, and there are no trains";
-    refuse("gro", listener.gro, what, "write gro = \"off\"");
+    refuse("gro", listener.gro.is_on(), what, "write gro = \"off\"");
     let what = "AF_XDP receives frames where they are to stay, into slots of 2 KiB or more";
     refuse("max_length", listener.max_length_bytes < SLOT_BYTES_MIN, what, "write max_length = \"2KiB\"");
 }

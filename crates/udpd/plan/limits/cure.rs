@@ -49,7 +49,7 @@ fn batches(config: &Config, plan: &Plan) -> String {
         return "name fewer listeners".to_owned();
     };
     let listener = &config.listeners[largest];
-    let slots = match listener.gro {
+    let slots = match listener.gro.is_on() {
         true => "write gro = \"off\", whose batches take 64 KiB for each message".to_owned(),
         false => format!("lower max_length ({} bytes)", listener.max_length_bytes),
     };

@@ -14,7 +14,7 @@ use super::report::{Collector, Progress, Report};
 use super::timeline;
 use super::tracker::{Shared, Tracker, TrackerSink};
 use crate::commands::bench::machine::Usage;
-use crate::config::{Arguments, Config, Consumers, EngineKind, Sink, Timestamps};
+use crate::config::{Arguments, Config, Consumers, EngineKind, Gro, Sink, Timestamps};
 use crate::endpoint::control::Neighbours;
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::{Crew, Event};
@@ -84,7 +84,7 @@ impl Task {
         let listener = &mut config.listeners[0];
         listener.name = "bench".to_owned();
         listener.engine = self.engine;
-        listener.gro = self.gro;
+        listener.gro = if self.gro { Gro::On } else { Gro::Off };
         listener.gather = self.gather;
         listener.max_length_bytes = self.max_length_bytes;
         listener.timestamps = Timestamps::On;

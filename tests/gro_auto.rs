@@ -1,0 +1,51 @@
+//! `gro = "auto"`: a listener finds out by itself whether its datagrams come in trains, and what it makes anew for that
+//! while they arrive costs none of them.
+
+use serde_json::Value;
+
+use crate::util::daemon::{Daemon, free_address};
+use crate::util::engines::two_engines;
+use crate::util::ledger::{assert_closed, count};
+use crate::util::load::{Amount, Load};
+
+/// Sends until the listener has decided and some more, and returns what it has decided and logged.
+fn decision(engine: &str, segment: Option<u16>) -> (String, String) {
+    let address = free_address();
+    let daemon = Daemon::with_config(&format!(
+        "[[listener]]\nname = \"in\"\naddress = \"{address}\"\n{engine}\ngro = \"auto\"\nlanes = 2\n\
+         sinks = [\"nothing\"]\n[sink.nothing]\ntype = \"null\"\n"
+    ));
+    let mut load = Load::new(address, Amount::Count(16_000));
+    (load.segment, load.rate_per_second) = (segment, 40_000);
+    let state = |ledger: &Value| ledger["listeners"][0]["gro"].as_str().unwrap_or_default().to_owned();
+    let mut sent = 0;
+    while state(&daemon.stats()) == "auto" {
+        sent += load.clone().send().sent;
+    }
+    sent += load.clone().send().sent;
+    let all_are_there = |ledger: &Value| count(&ledger["listeners"][0]["sinks"][0], "delivered") == sent;
+    let ledger = daemon.stats_when("all are delivered", all_are_there);
+    assert_closed(&ledger, sent);
+    let decided = state(&ledger);
+    let ended = daemon.terminate();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    (decided, ended.stderr)
+}
+
+#[test]
+fn trains_switch_gro_on_while_they_arrive_and_every_datagram_is_delivered() {
+    for engine in two_engines() {
+        let (decided, log) = decision(engine, Some(16));
+        assert_eq!(decided, "auto: on", "{log}");
+        assert!(log.contains("listener in: gro is on from now on: of "), "{log}");
+    }
+}
+
+#[test]
+fn single_datagrams_leave_gro_off_and_every_datagram_is_delivered() {
+    for engine in two_engines() {
+        let (decided, log) = decision(engine, None);
+        assert_eq!(decided, "auto: off", "{log}");
+        assert!(log.contains("looked at 0 % came in trains, of 0.0 on average"), "{log}");
+    }
+}
