@@ -1,12 +1,14 @@
 //! `gro = "auto"`: a listener finds out by itself whether its datagrams come in trains, and what it makes anew for that
 //! while they arrive costs none of them.
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::util::daemon::{Daemon, free_address};
 use crate::util::engines::two_engines;
 use crate::util::ledger::{assert_closed, count};
 use crate::util::load::{Amount, Load};
+use crate::util::manager::Manager;
 
 /// Sends until the listener has decided and some more, and returns what it has decided and logged.
 fn decision(engine: &str, segment: Option<u16>) -> (String, String) {
@@ -39,6 +41,33 @@ fn trains_switch_gro_on_while_they_arrive_and_every_datagram_is_delivered() {
         assert_eq!(decided, "auto: on", "{log}");
         assert!(log.contains("listener in: gro is on from now on: of "), "{log}");
     }
+}
+
+#[test]
+fn what_was_found_out_outlives_a_restart_that_keeps_the_sockets() {
+    let (mut manager, address) = (Manager::new(), free_address());
+    let text = format!(
+        "[[listener]]\nname = \"in\"\naddress = \"{address}\"\ngro = \"auto\"\nlanes = 2\n\
+         sinks = [\"nothing\"]\n[sink.nothing]\ntype = \"null\"\n"
+    );
+    manager.start(&text);
+    let mut load = Load::new(address, Amount::Count(16_000));
+    (load.segment, load.rate_per_second) = (Some(16), 40_000);
+    let received = |ledger: &Value| count(&ledger["listeners"][0], "received");
+    let mut sent = 0;
+    while manager.stats_when("it runs", |_| true)["listeners"][0]["gro"] == "auto" {
+        sent += load.clone().send().sent;
+    }
+    manager.stats_when("all has come", |ledger| received(ledger) == sent);
+    assert_closed(&manager.end_by(Signal::SIGTERM).ledger, sent);
+    // What comes while nobody runs waits in sockets that take trains.
+    let waiting = load.clone().send().sent;
+    manager.start(&text);
+    let ledger = manager.stats_when("all that has waited has come", |ledger| received(ledger) == waiting);
+    assert_eq!(ledger["listeners"][0]["gro"], "auto: on");
+    let ended = manager.end_by(Signal::SIGTERM);
+    assert!(ended.status.success() && !ended.stderr.contains("cannot be switched off"), "{}", ended.stderr);
+    assert_closed(&ended.ledger, waiting);
 }
 
 #[test]

@@ -195,6 +195,12 @@ impl Kept {
         &self.sockets
     }
 
+    /// Whether sockets of a listener take trains in one piece.
+    pub fn take_trains(&self, listener: &str) -> bool {
+        let is_its = |name: &str| name.strip_prefix(listener).is_some_and(|rest| rest.starts_with('.'));
+        self.sockets.iter().any(|kept| kept.is_own() && is_its(&kept.name) && kept.socket.has_gro())
+    }
+
     /// Deals them out to the lanes. What fits none is read to the end and closed.
     pub fn claim(self, config: &Config, plan: &Plan) -> Result<Claims, Failure> {
         let mut claims = Claims::none(plan);

@@ -72,13 +72,14 @@ pub fn execute(config: Config, file: Option<PathBuf>, takes_over: bool) -> Resul
 }
 
 fn serve(
-    config: Config,
+    mut config: Config,
     file: Option<PathBuf>,
     passed: Passed,
     inside: Inside,
     (crew, events): (&Crew, &Receiver<Event>),
     takes_over: bool,
 ) -> Result<(), Failure> {
+    trains::go_on(&mut config, &passed.kept);
     let (own, inside, started) = (Arc::new(config), Arc::new(inside), Instant::now());
     let config: &Config = &own;
     let notifier = Arc::new(Notifier::from_environment());

@@ -3,12 +3,13 @@
 //!
 //! Lanes that take trains need other memory than lanes that do not, and a socket that has begun to take them never goes
 //! back. So it is decided once, for all lanes of a listener, and a reload of the file keeps what was decided. A restart
-//! looks again.
+//! looks again, unless it goes on with sockets that take trains.
 
 use std::sync::Arc;
 
 use super::keeping::Housekeeping;
-use crate::config::{Config, Gro};
+use crate::config::{Config, Gro, Listener};
+use crate::pipeline::Kept;
 
 impl Housekeeping<'_> {
     /// Once a second.
@@ -43,7 +44,9 @@ impl Housekeeping<'_> {
 
     /// The listeners that know now, by their index. Says why.
     fn decisions(&self) -> Vec<(usize, bool)> {
-        let open = self.config.listeners.iter().enumerate().filter(|(_, listener)| listener.gro == Gro::Auto);
+        // Past the kernel's stack there are no trains.
+        let is_open = |listener: &Listener| listener.gro == Gro::Auto && !listener.is_past_the_stack();
+        let open = self.config.listeners.iter().enumerate().filter(|(_, listener)| is_open(listener));
         let decide = |(index, name): (usize, &str)| {
             let trains = self.pipeline.trains_of(index);
             let is_worth_it = trains.decide()?;
@@ -59,4 +62,11 @@ impl Housekeeping<'_> {
         };
         open.filter_map(|(index, listener)| decide((index, &listener.name))).collect()
     }
+}
+
+/// A listener that is to find out goes on with what the process before has found out, as far as its sockets show that.
+/// To make others in their place would be for nothing.
+pub(super) fn go_on(config: &mut Config, kept: &Kept) {
+    let is_known = |listener: &&mut Listener| listener.gro == Gro::Auto && kept.take_trains(&listener.name);
+    config.listeners.iter_mut().filter(is_known).for_each(|listener| listener.gro = Gro::Decided(true));
 }
