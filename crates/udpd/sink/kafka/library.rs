@@ -70,7 +70,9 @@ fn wrong(key: &str, value: &str, reason: impl Into<String>) -> KafkaError {
 
 /// A wrong value of a property, whose key is shown where it stands in the file.
 fn wrong_property(key: &str, value: &str, reason: impl Into<String>) -> KafkaError {
-    wrong(&format!("properties.\"{key}\""), if is_secret(key) { "(not shown)" } else { value }, reason)
+    // Behind a user and an @ stands an address, and before it often a password.
+    let is_hidden = is_secret(key) || value.contains('@');
+    wrong(&format!("properties.\"{key}\""), if is_hidden { "(not shown)" } else { value }, reason)
 }
 
 /// Whether the value of a property may stand in no log.
@@ -208,6 +210,10 @@ fn check_idempotence(properties: &[(String, String)]) -> Result<(), KafkaError> 
 }
 
 fn check_brokers(brokers: &str) -> Result<(), KafkaError> {
+    if brokers.contains('@') {
+        let cure = "names a user, and may show a password; write host:port, and beside it username and password_file";
+        return Err(wrong("brokers", "(not shown)", cure));
+    }
     for broker in brokers.split(',').map(str::trim) {
         let after_host = match broker.strip_prefix('[') {
             Some(rest) => rest.split_once(']').map(|(_, rest)| rest),

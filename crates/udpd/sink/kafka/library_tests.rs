@@ -152,6 +152,14 @@ fn an_address_that_is_none_is_named() {
 }
 
 #[test]
+fn a_user_in_an_address_is_refused_with_the_key_for_it_wherever_it_stands_and_never_repeated() {
+    let error = error_of(&with(&[("bootstrap.servers", "udpd:hunter2@a:9092")]));
+    assert!(error.contains("brokers") && !error.contains("hunter2"), "{error}");
+    let error = error_of(&KafkaSettings { brokers: "SASL_SSL://udpd:hunter2@a:9092".to_owned(), ..settings() });
+    assert!(error.contains("password_file") && !error.contains("hunter2"), "{error}");
+}
+
+#[test]
 fn a_topic_that_no_broker_can_have_is_named() {
     for topic in ["", ".", "..", "a/b", "a b", "ä", &"x".repeat(250)] {
         let error = error_of(&KafkaSettings { topic: topic.to_owned(), ..settings() });
