@@ -1,5 +1,6 @@
 //! The rig's broker: where it is, and the script that stops and starts it.
 
+#[cfg(feature = "kafka-tls")]
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -29,11 +30,13 @@ impl Broker {
 
     /// Where it wants a certificate (`MUTUAL`), a password or a token (`SECRET`), or shows a certificate that has
     /// expired until it is renewed (`RENEWABLE`).
+    #[cfg(feature = "kafka-tls")]
     pub(crate) fn address_of(&self, listener: &str) -> String {
         std::env::var(format!("UDPD_KAFKA_{listener}")).expect("the rig says where its listeners are")
     }
 
     /// Certificates, keys and the password of the user `udpd`.
+    #[cfg(feature = "kafka-tls")]
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         PathBuf::from(std::env::var("UDPD_KAFKA_FILES").expect("the rig says where its files are")).join(name)
     }
