@@ -30,7 +30,8 @@ pub(crate) fn check_count(section: &Section<'_, Listener>, findings: &mut Findin
     }
 }
 
-/// Refuses two addresses that would match the same datagram: which socket gets it would depend on which was bound last.
+/// Refuses two addresses that would match the same datagram. The kernel gives it to the narrower one while both are
+/// bound and to the wider one before and after that; of two equal ones each gets its share of the senders.
 pub(crate) fn check_overlaps(sections: &[Section<'_, Listener>], findings: &mut Findings<'_>) {
     let written: Vec<_> = sections
         .iter()
