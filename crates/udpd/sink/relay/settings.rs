@@ -175,6 +175,10 @@ impl SinkSettings for RelaySettings {
         self.spill.files_open(consumers)
     }
 
+    fn lookup_threads(&self, consumers: usize) -> usize {
+        consumers * self.peers().filter(|peer| matches!(peer, Peer::Host { .. })).count()
+    }
+
     fn spill(&self) -> Option<&Spill> {
         Some(&self.spill).filter(|spill| spill.is_on())
     }
