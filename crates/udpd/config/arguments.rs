@@ -172,7 +172,7 @@ fn parse_uri(uri: &str, directory: &Path) -> Result<Sink, Failure> {
         }));
     };
     let Some(scheme) = schemes().find(|scheme| scheme.name == name) else {
-        return Err(wrong(Advice::new(format!("{uri:?} has an unknown scheme"), working())));
+        return Err(wrong(Advice::new(format!("{name:?} is an unknown scheme"), working())));
     };
     let settings = (scheme.read)(&Uri { whole: uri, scheme: name, rest, directory })?;
     Ok(Sink::with(name, settings, Common::default()))
@@ -268,6 +268,17 @@ mod tests {
         assert!(same.message.contains("is what --to writes"));
         let dash = refused(&Arguments { stats_on_exit: Some("-".into()), ..Arguments::new("127.0.0.1:1", "null:") });
         assert!(dash.message.starts_with("--stats-on-exit: \"-\" would be a file"), "{dash}");
+    }
+
+    #[test]
+    fn a_password_in_a_uri_is_refused_and_not_repeated() {
+        for to in
+            ["kafka://udpd:hunter2@10.0.0.5:9092/topic", "kafka://udpd:hunter2@10.0.0.5", "kafkas://udpd:hunter2@a/b"]
+        {
+            let failure = configure_in_tmp("127.0.0.1:1", to).expect_err(to);
+            assert_eq!(failure.code, ExitCode::Usage);
+            assert!(!failure.message.contains("hunter2"), "{}", failure.message);
+        }
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub struct SinkPlan {
     pub consumers: usize,
     /// They are no threads: it runs on the receivers of the lanes that feed it, and nothing waits for it.
     pub is_inline: bool,
+    /// How many threads look up names for its consumers, wherever these run.
+    pub lookup_threads: usize,
     /// The lanes that feed it, in order.
     pub feeders: Vec<Feeder>,
 }
@@ -19,7 +21,8 @@ pub struct SinkPlan {
 impl SinkPlan {
     /// How many threads its consumers have.
     pub fn threads(&self) -> usize {
-        if self.is_inline { 0 } else { self.consumers }
+        let own = if self.is_inline { 0 } else { self.consumers };
+        own + self.lookup_threads
     }
 
     /// Every file that is written where its lanes and consumers fill in `path`, with the codes for the time still in

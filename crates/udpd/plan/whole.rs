@@ -212,10 +212,14 @@ fn lane_cores(config: &Config, interfaces: &Interfaces, lanes: &[LanePlan]) -> B
 }
 
 fn sink_plans(config: &Config, feeders: &Feeders<'_>) -> Vec<SinkPlan> {
-    let plan = |(index, sink): (usize, &Sink)| SinkPlan {
-        consumers: feeders.consumers(index, sink.consumers),
-        is_inline: sink.inline,
-        feeders: feeders.of_sink(index, sink.consumers).collect(),
+    let plan = |(index, sink): (usize, &Sink)| {
+        let consumers = feeders.consumers(index, sink.consumers);
+        SinkPlan {
+            consumers,
+            is_inline: sink.inline,
+            lookup_threads: sink.settings.lookup_threads(consumers),
+            feeders: feeders.of_sink(index, sink.consumers).collect(),
+        }
     };
     config.sinks.iter().enumerate().map(plan).collect()
 }

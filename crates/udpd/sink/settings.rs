@@ -57,6 +57,11 @@ pub trait SinkSettings: Any + fmt::Debug + Send + Sync {
         2 * files
     }
 
+    /// How many threads so many consumers have besides, that look up names.
+    fn lookup_threads(&self, _consumers: usize) -> usize {
+        0
+    }
+
     /// Where datagrams wait that it cannot hand on, if anywhere.
     fn spill(&self) -> Option<&Spill> {
         None

@@ -144,6 +144,10 @@ impl Context {
 
     /// A broker does not take the certificate that udpd has shown, or wants one.
     fn certificate_refused(&self, reason: &str) {
+        // Each attempt comes here; the file is read for the one that is said.
+        if self.voice.lock().unwrap_or_else(PoisonError::into_inner).is_shut_out() {
+            return self.away.store(true, Ordering::Relaxed);
+        }
         let mut cure = "the brokers may want one: tls_certificate_file, tls_key_file".to_owned();
         if let Some(path) = &self.security.certificate_file {
             cure = format!("check {}, and then: udpd reload", path.display());

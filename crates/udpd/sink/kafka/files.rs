@@ -6,10 +6,13 @@
 //! fault of the configuration.
 
 use std::fmt;
+use std::fs::OpenOptions;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use nix::libc;
 
 use crate::os::paths;
 use crate::text::advice::Advice;
@@ -43,12 +46,13 @@ pub(super) fn located(path: &Path) -> Option<PathBuf> {
 
 /// All of a file that is no longer than it may be.
 pub(super) fn contents(place: &Path, bytes_max: u64) -> std::io::Result<Vec<u8>> {
-    // A pipe would keep whoever opens it waiting.
-    if !std::fs::metadata(place)?.is_file() {
+    // A pipe would keep whoever opens it waiting, also one that took the file's place a moment ago.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(place)?;
+    if !file.metadata()?.is_file() {
         return Err(std::io::Error::other("it is no regular file"));
     }
     let mut bytes = Vec::new();
-    let length = std::fs::File::open(place)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    let length = file.take(bytes_max + 1).read_to_end(&mut bytes)?;
     match length as u64 > bytes_max {
         true => Err(std::io::Error::other(format!("it is longer than {bytes_max} bytes"))),
         false => Ok(bytes),

@@ -70,7 +70,9 @@ fn wrong(key: &str, value: &str, reason: impl Into<String>) -> KafkaError {
 
 /// A wrong value of a property, whose key is shown where it stands in the file.
 fn wrong_property(key: &str, value: &str, reason: impl Into<String>) -> KafkaError {
-    wrong(&format!("properties.\"{key}\""), if is_secret(key) { "(not shown)" } else { value }, reason)
+    // Behind a user and an @ stands an address, and before it often a password.
+    let is_hidden = is_secret(key) || value.contains('@');
+    wrong(&format!("properties.\"{key}\""), if is_hidden { "(not shown)" } else { value }, reason)
 }
 
 /// Whether the value of a property may stand in no log.
@@ -208,9 +210,8 @@ fn check_idempotence(properties: &[(String, String)]) -> Result<(), KafkaError> 
 }
 
 fn check_brokers(brokers: &str) -> Result<(), KafkaError> {
-    // What stands before an @ may be a password, which is in no log and in nobody's output.
     if brokers.contains('@') {
-        let cure = "a broker is host:port; who udpd is belongs into sasl, sasl_username and sasl_password_file";
+        let cure = "names a user, and may show a password; write host:port, and beside it username and password_file";
         return Err(wrong("brokers", "(not shown)", cure));
     }
     for broker in brokers.split(',').map(str::trim) {

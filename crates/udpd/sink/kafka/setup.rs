@@ -25,7 +25,7 @@ use crate::text::advice::Advice;
 settings! {
     for KafkaSettings {
         /// Where to find the cluster: host:port, or several with commas between them.
-        brokers: String = required like "10.0.0.5:9092", Text(|text| not_empty(text, "brokers = \"10.0.0.5:9092\""));
+        brokers: String = required like "10.0.0.5:9092", Text(check_brokers);
         /// What to write to; {listener} and {sink} are filled in.
         topic: String = required like "syslog", Text(|text| not_empty(text, "topic = \"syslog\""));
         /// Whether records have the address of the source as their key, which keeps each source's datagrams in order.
@@ -50,6 +50,18 @@ fn not_empty(text: &str, right: &str) -> Result<String, Advice> {
     match text.trim() {
         "" => Err(Advice::new("is empty", format!("write {right}, for example"))),
         _ => Ok(text.to_owned()),
+    }
+}
+
+/// Brokers are known by address alone. Who writes a user before it as in a URL has put a password where it would be
+/// shown with the address, so nothing of it is repeated here.
+fn check_brokers(text: &str) -> Result<String, Advice> {
+    match text.contains('@') {
+        true => Err(Advice::new(
+            "names a user before the @, and would show a password (what is written is not shown here)",
+            "write host:port alone, and beside it sasl, username and password_file, see docs/kafka.md",
+        )),
+        false => not_empty(text, "brokers = \"10.0.0.5:9092\""),
     }
 }
 
@@ -117,10 +129,14 @@ impl WrittenSink for KafkaSettings {
 
 fn one_topic(uri: &Uri<'_>) -> Result<AnySettings, Failure> {
     KafkaSettings::available().map_err(wrong)?;
+    if uri.rest.contains('@') {
+        let cure = "name a file with --config, and there brokers, sasl, username and password_file, see docs/kafka.md";
+        let what = "a kafka: URI with an @ names a user, and would show a password (it is not shown here)";
+        return Err(wrong(Advice::new(what, cure)));
+    }
     let named = uri.rest.strip_prefix("//").and_then(|rest| rest.split_once('/'));
     let Some((brokers, topic)) = named.filter(|(brokers, topic)| !brokers.is_empty() && !topic.is_empty()) else {
-        let shown = if uri.whole.contains('@') { "kafka://(not shown)" } else { uri.whole };
-        let what = format!("{shown:?} does not name a broker and a topic");
+        let what = format!("{:?} does not name a broker and a topic", uri.whole);
         return Err(wrong(Advice::new(what, "write kafka://10.0.0.5:9092/syslog, for example")));
     };
     let settings = KafkaSettings::new(brokers, topic);

@@ -7,6 +7,7 @@
 use std::fmt::Write;
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +23,28 @@ use crate::os::duty::Duty;
 
 /// How long the broker may take for each step.
 const LIMIT: Duration = Duration::from_secs(5);
+
+/// Threads that look at brokers at the same time: one that sends a byte now and then would keep its thread for as long
+/// as it likes.
+const AT_ONCE_MAX: usize = 4;
+
+static AT_ONCE: AtomicUsize = AtomicUsize::new(0);
+
+/// The place of one such thread.
+struct Turn;
+
+impl Turn {
+    fn take() -> Option<Self> {
+        let next = |count: usize| (count < AT_ONCE_MAX).then_some(count + 1);
+        AT_ONCE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok().then(|| Self)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        AT_ONCE.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// A question about a broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,8 +71,10 @@ pub(super) fn say_why(crew: &Crew, sink: &str, question: Question) {
              in the sink's queue, then when_full decides"
         );
     };
+    let Some(turn) = Turn::take() else { return say(&sink, &reason) };
     let name = sink.clone();
     let work = move || {
+        let _turn = turn;
         let found = crew::at_rest(|| why(&question.broker, question.ca_file.as_deref())).ok().flatten();
         say(&name, &found.unwrap_or(question.reason));
     };
@@ -61,6 +86,18 @@ pub(super) fn say_why(crew: &Crew, sink: &str, question: Question) {
 /// Why the certificate of this broker is not trusted; none if it is.
 fn why(broker: &str, ca_file: Option<&Path>) -> Result<Option<String>, String> {
     let (host, _) = broker.rsplit_once(':').ok_or("no port")?;
+    let authorities = match ca_file.map(|path| (path, authorities_of(path))) {
+        // The library has those that it read when it started; what the file holds now nobody can say.
+        Some((path, Err(error))) => {
+            return Ok(Some(format!(
+                "the certificate of {broker} is refused, and tls_ca_file {} cannot be read to say why: {error}; put it \
+                 right, and then: udpd reload",
+                path.display()
+            )));
+        }
+        Some((_, Ok(authorities))) => Some(authorities),
+        None => None,
+    };
     let address = broker.to_socket_addrs().map_err(|error| error.to_string())?.next().ok_or("no address")?;
     let stream = TcpStream::connect_timeout(&address, LIMIT).map_err(|error| error.to_string())?;
     stream
@@ -68,7 +105,7 @@ fn why(broker: &str, ca_file: Option<&Path>) -> Result<Option<String>, String> {
         .and(stream.set_write_timeout(Some(LIMIT)))
         .map_err(|error| error.to_string())?;
     let found = Arc::new(Mutex::new(None));
-    let ssl = listening(host, ca_file, Arc::clone(&found)).map_err(|error| error.to_string())?;
+    let ssl = listening(host, authorities, Arc::clone(&found)).map_err(|error| error.to_string())?;
     let is_trusted = ssl.connect(stream).is_ok();
     let why = found.lock().unwrap_or_else(PoisonError::into_inner).take();
     match why {
@@ -79,10 +116,12 @@ fn why(broker: &str, ca_file: Option<&Path>) -> Result<Option<String>, String> {
 }
 
 /// A client that verifies as the library does, and keeps the first thing that is wrong.
-fn listening(host: &str, ca_file: Option<&Path>, found: Arc<Mutex<Option<String>>>) -> Result<Ssl, ErrorStack> {
+fn listening(host: &str, authorities: Option<Vec<X509>>, found: Arc<Mutex<Option<String>>>) -> Result<Ssl, ErrorStack> {
     let mut context = SslContext::builder(SslMethod::tls_client())?;
-    match ca_file {
-        Some(path) => context.set_ca_file(path)?,
+    match authorities {
+        Some(authorities) => {
+            authorities.into_iter().try_for_each(|authority| context.cert_store_mut().add_cert(authority))?;
+        }
         None => context.set_default_verify_paths()?,
     }
     context.set_verify_callback(SslVerifyMode::PEER, move |good, chain| {
@@ -154,7 +193,17 @@ pub(super) fn valid_until(path: &Path) -> Option<String> {
 }
 
 fn of_file(path: &Path) -> Option<Vec<X509>> {
-    X509::stack_from_pem(&files::contents(&files::located(path)?, files::BYTES_MAX).ok()?).ok()
+    authorities_of(path).ok()
+}
+
+/// The authorities that a file names, read without ever waiting for it.
+fn authorities_of(path: &Path) -> Result<Vec<X509>, String> {
+    let place = files::located(path).ok_or("there are no credentials here")?;
+    let bytes = files::contents(&place, files::BYTES_MAX).map_err(|error| error.to_string())?;
+    match X509::stack_from_pem(&bytes) {
+        Ok(authorities) if !authorities.is_empty() => Ok(authorities),
+        _ => Err("it holds no certificate".to_owned()),
+    }
 }
 
 #[cfg(test)]

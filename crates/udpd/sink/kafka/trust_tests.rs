@@ -125,6 +125,27 @@ fn a_file_with_a_certificate_that_has_expired_is_named_and_one_without_is_not() 
 }
 
 #[test]
+fn a_file_of_authorities_that_cannot_be_read_any_more_is_named_and_never_waited_for() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (gone, pipe, empty) =
+        (directory.path().join("gone"), directory.path().join("pipe"), directory.path().join("empty"));
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+    std::fs::write(&empty, "").expect("written");
+    for (path, words) in [(gone, "No such file"), (pipe, "no regular file"), (empty, "holds no certificate")] {
+        let said = why("127.0.0.1:1", Some(&path)).expect("said").expect("something is wrong");
+        assert!(said.contains(&format!("{} cannot be read", path.display())) && said.contains(words), "{said}");
+    }
+}
+
+#[test]
+fn only_so_many_threads_look_at_brokers_and_each_gives_its_turn_back() {
+    let turns: Vec<_> = std::iter::from_fn(Turn::take).take(AT_ONCE_MAX + 1).collect();
+    assert_eq!(turns.len(), AT_ONCE_MAX);
+    drop(turns);
+    assert!(Turn::take().is_some());
+}
+
+#[test]
 fn a_broker_that_shows_no_certificate_is_no_answer() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound").to_string();

@@ -114,6 +114,11 @@ impl Voice {
         vec![(Level::Warn, text)]
     }
 
+    /// Whether that has been said already.
+    pub(super) fn is_shut_out(&self) -> bool {
+        self.shut_out
+    }
+
     /// The same, said by somebody else: whether that is new.
     pub(super) fn begins_to_be_shut_out(&mut self) -> bool {
         !std::mem::replace(&mut self.shut_out, true)

@@ -175,6 +175,10 @@ impl SinkSettings for RelaySettings {
         self.spill.files_open(consumers)
     }
 
+    fn lookup_threads(&self, consumers: usize) -> usize {
+        consumers * self.peers().filter(|peer| matches!(peer, Peer::Host { .. })).count()
+    }
+
     fn spill(&self) -> Option<&Spill> {
         Some(&self.spill).filter(|spill| spill.is_on())
     }
@@ -264,5 +268,13 @@ mod tests {
             |destination, lanes| relay(destination).goes_on(&relay(destination), Differs { lanes, listeners: lanes });
         assert_eq!([goes_on("collector:514", false), goes_on("collector:514", true)], [true, false]);
         assert_eq!([goes_on("10.0.0.9:514", false), goes_on("10.0.0.9:514", true)], [true, true]);
+    }
+
+    #[test]
+    fn each_consumer_has_a_thread_for_each_name_and_none_for_an_address() {
+        let destinations = ["collector:514", "10.0.0.9:514", "other:514"];
+        let destinations = destinations.map(|text| parse_peer(text).expect(text)).to_vec();
+        let relay = RelaySettings { destinations, ..RelaySettings::defaults() };
+        assert_eq!((relay.lookup_threads(1), relay.lookup_threads(3)), (2, 6));
     }
 }
