@@ -139,7 +139,7 @@ impl<S: Attempt> Spilling<S> {
     }
 
     /// One that a single listener feeds, for tests.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "kafka"))]
     pub(in crate::sink) fn of_listener(inner: S, (listener, name): (usize, &str), directory: &std::path::Path) -> Self {
         let lane = Lane { lane: 0, listener, name: name.to_owned(), bound: "127.0.0.1:514".to_owned() };
         let places = Places::of(vec![lane]).expect("a lane");
