@@ -110,7 +110,7 @@ fn in_overload_what_is_denied_and_what_finds_the_buffer_full_are_told_apart_exac
     filter.attach(&socket).expect("attached");
     const EACH: u64 = 20_000;
     let is_over = AtomicBool::new(false);
-    let (read, seen) = std::thread::scope(|scope| {
+    let read = std::thread::scope(|scope| {
         let send = |source: &'static str| {
             move || {
                 let sender = sender(source, address);
@@ -120,26 +120,28 @@ fn in_overload_what_is_denied_and_what_finds_the_buffer_full_are_told_apart_exac
         let senders = [scope.spawn(send("127.0.0.1")), scope.spawn(send("127.0.0.2"))];
         // Who looks meanwhile, drops first, never sees more refused than refusals.
         let looker = scope.spawn(|| {
-            let mut looks = 0_u64;
-            while !is_over.load(Ordering::Relaxed) {
+            // Once at least, also where everything is over before this thread gets a core.
+            loop {
+                let is_last = is_over.load(Ordering::Relaxed);
                 let dropped = drops(&socket);
                 let refused = refused(&socket);
                 assert!(dropped <= refused + EACH, "{dropped} drops, {refused} refused");
-                looks += 1;
+                if is_last {
+                    break;
+                }
             }
-            looks
         });
         let mut read = 0;
         while !senders.iter().all(|sender| sender.is_finished()) {
             read += read_to_the_end(&socket);
         }
         is_over.store(true, Ordering::Relaxed);
-        (read + read_to_the_end(&socket), looker.join().expect("it only looks"))
+        looker.join().expect("it only looks");
+        read + read_to_the_end(&socket)
     });
     mmsg::wait_for_arrivals_under_way().expect("a membarrier");
     assert_eq!(refused(&socket), EACH);
     assert_eq!(read + drops(&socket) - EACH, EACH, "what was neither denied nor read found the buffer full");
-    assert!(seen > 0);
 }
 
 #[test]
