@@ -4,11 +4,13 @@
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use crate::take_over::{assert_all_once, end_with, load, received_by, service};
 use crate::util::daemon::{Daemon, free_address};
 use crate::util::engines::two_engines;
 use crate::util::ledger::{assert_closed, count};
 use crate::util::load::{Amount, Load};
 use crate::util::manager::Manager;
+use crate::util::succession::Succession;
 
 /// Sends until the listener has decided and some more, and returns what it has decided and logged.
 fn decision(engine: &str, segment: Option<u16>) -> (String, String) {
@@ -68,6 +70,24 @@ fn what_was_found_out_outlives_a_restart_that_keeps_the_sockets() {
     let ended = manager.end_by(Signal::SIGTERM);
     assert!(ended.status.success() && !ended.stderr.contains("cannot be switched off"), "{}", ended.stderr);
     assert_closed(&ended.ledger, waiting);
+}
+
+#[test]
+fn what_was_found_out_outlives_a_take_over_under_load() {
+    let (mut succession, address) = (Succession::new(), free_address());
+    let text = service(address, 2, "gro = \"auto\"");
+    let first = succession.start(&text);
+    let mut load = load(address, 100_000);
+    load.segment = Some(16);
+    let sender = load.spawn();
+    succession.stats_when("it has decided", |ledger| ledger["listeners"][0]["gro"] == "auto: on");
+    let (second, ended) = succession.succeed(first, &text);
+    let mut received = received_by(&ended);
+    assert_eq!(succession.stats_when("it answers", |_| true)["listeners"][0]["gro"], "auto: on");
+    let report = sender.join().expect("it has sent");
+    received += end_with(&succession, second, report.sent - received);
+    assert_eq!(received, report.sent, "each ledger has what its process received");
+    assert_all_once(&succession, &report, "trains");
 }
 
 #[test]

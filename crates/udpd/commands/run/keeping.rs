@@ -53,6 +53,8 @@ pub(super) struct Housekeeping<'a> {
     pub(super) store: &'a mut Store,
     pub(super) losses: LossWatch,
     pub(super) queues: QueueWatch,
+    /// When lanes could not be made anew for trains.
+    pub(super) trains_refused_at: Option<Instant>,
     pub(super) hangup: Hangup,
     /// Signals without a meaning that the log has named already.
     pub(super) said: BTreeSet<i32>,

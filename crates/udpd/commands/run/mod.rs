@@ -79,13 +79,10 @@ fn serve(
     (crew, events): (&Crew, &Receiver<Event>),
     takes_over: bool,
 ) -> Result<(), Failure> {
-    trains::go_on(&mut config, &passed.kept);
+    let mut predecessor = look_before(&mut config, &passed, takes_over)?;
     let (own, inside, started) = (Arc::new(config), Arc::new(inside), Instant::now());
     let config: &Config = &own;
     let notifier = Arc::new(Notifier::from_environment());
-    // What a service manager has passed is as good: the process before has ended.
-    let takes_over = takes_over && passed.kept.sockets().is_empty();
-    let mut predecessor = if takes_over { take_over::find(config)? } else { None };
     let plan = plan_beside(&mut predecessor, config, &inside, file.as_deref())?;
     crew.enlist("main");
     let watchdog = Watchdog::start(crew, &notifier)?;
@@ -119,6 +116,7 @@ fn serve(
         store: &mut store,
         losses: LossWatch::default(),
         queues: QueueWatch::default(),
+        trains_refused_at: None,
         said: BTreeSet::new(),
         config: Arc::clone(&own),
         reloads,
@@ -140,6 +138,18 @@ fn serve(
     // Whoever has taken over waits for the end of this connection where it cannot see that of the process.
     drop(departure);
     reason.into_result().and(saved)
+}
+
+/// Who is to be taken over from, and what is known from before.
+fn look_before(config: &mut Config, passed: &Passed, takes_over: bool) -> Result<Option<Predecessor>, Failure> {
+    // What a service manager has passed is as good: the process before has ended.
+    let takes_over = takes_over && passed.kept.sockets().is_empty();
+    let predecessor = if takes_over { take_over::find(config)? } else { None };
+    match &predecessor {
+        Some(predecessor) => trains::go_on_after(config, predecessor.path()),
+        None => trains::go_on(config, &passed.kept),
+    }
+    Ok(predecessor)
 }
 
 /// The plan, if there is room for it on this machine and beside the process that is taken over from; and what threads

@@ -3,40 +3,49 @@
 //!
 //! Lanes that take trains need other memory than lanes that do not, and a socket that has begun to take them never goes
 //! back. So it is decided once, for all lanes of a listener, and a reload of the file keeps what was decided. A restart
-//! looks again, unless it goes on with sockets that take trains.
+//! and a take-over look again, unless they go on with sockets that take trains: to make others in their place would
+//! lose what arrives in between.
 
+use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::keeping::Housekeeping;
 use crate::config::{Config, Gro, Listener};
+use crate::endpoint::control::Connection;
 use crate::pipeline::Kept;
+
+/// How long nothing is tried after lanes could not be made anew.
+const PAUSE: Duration = Duration::from_secs(60);
 
 impl Housekeeping<'_> {
     /// Once a second.
     pub(super) fn decide_on_trains(mut self) -> Self {
+        if self.trains_refused_at.is_some_and(|at| at.elapsed() < PAUSE) {
+            return self;
+        }
         let decisions = self.decisions();
         if decisions.is_empty() {
             return self;
         }
-        let decided = |decide: fn(bool) -> bool| {
-            // What there was to say of it has been said.
-            let mut config = Config { warnings: Vec::new(), ..Config::clone(&self.config) };
-            for &(index, is_worth_it) in &decisions {
-                config.listeners[index].gro = Gro::Decided(decide(is_worth_it));
-            }
-            Arc::new(config)
-        };
-        let (config, as_it_is) = (decided(|is_worth_it| is_worth_it), decided(|_| false));
-        let making = self.reloads.begin_anew(self.pipeline.forerunner(), config);
+        // What there was to say of it has been said.
+        let mut config = Config { warnings: Vec::new(), ..Config::clone(&self.config) };
+        decisions.iter().for_each(|&(index, is_worth_it)| config.listeners[index].gro = Gro::Decided(is_worth_it));
+        let making = self.reloads.begin_anew(self.pipeline.forerunner(), Arc::new(config));
         match self.wait_for(making) {
             Ok(reread) => {
                 let (next, done) = self.put_in_force(reread);
                 log::info!("lanes made anew, {done}");
                 next
             }
+            // The end came first, and there are no lanes to be made.
+            Err(_) if self.inbox.is_told_to_end(Duration::ZERO) => self,
             Err(failure) => {
-                log::warn!("gro stays off until udpd starts again, because lanes cannot be made anew: {failure}");
-                self.config = as_it_is;
+                log::warn!(
+                    "gro stays as it is, because lanes cannot be made anew: {failure}; udpd tries again in {} s",
+                    PAUSE.as_secs()
+                );
+                self.trains_refused_at = Some(Instant::now());
                 self
             }
         }
@@ -64,9 +73,20 @@ impl Housekeeping<'_> {
     }
 }
 
-/// A listener that is to find out goes on with what the process before has found out, as far as its sockets show that.
-/// To make others in their place would be for nothing.
+/// Listeners that are to find out go on with what the process before has found out, as far as its sockets show that.
 pub(super) fn go_on(config: &mut Config, kept: &Kept) {
-    let is_known = |listener: &&mut Listener| listener.gro == Gro::Auto && kept.take_trains(&listener.name);
-    config.listeners.iter_mut().filter(is_known).for_each(|listener| listener.gro = Gro::Decided(true));
+    know(config, |listener| kept.take_trains(&listener.name));
+}
+
+/// The same after a process that still runs and says it itself. One that does not answer has its sockets drained and
+/// others made in their place.
+pub(super) fn go_on_after(config: &mut Config, control_socket: &Path) {
+    let Ok(ledger) = Connection::open(control_socket).and_then(Connection::stats) else { return };
+    let is_on = Gro::Decided(true).state();
+    know(config, |listener| ledger.listeners.iter().any(|known| known.name == listener.name && known.gro == is_on));
+}
+
+fn know(config: &mut Config, takes_trains: impl Fn(&Listener) -> bool) {
+    let open = config.listeners.iter_mut().filter(|listener| listener.gro == Gro::Auto);
+    open.filter(|listener| takes_trains(listener)).for_each(|listener| listener.gro = Gro::Decided(true));
 }
