@@ -54,18 +54,25 @@ fn take_all(socket: &UnixDatagram) -> u64 {
     std::iter::from_fn(|| socket.recv(&mut bytes).ok()).count() as u64
 }
 
-/// Waits until the daemon has written down that so many datagrams are under way.
-fn await_in_record(manager: &Manager, in_flight: u64) {
+/// Waits until nothing moves any more, and returns how many datagrams the daemon has written down as under way: the
+/// same in both places of the record, of which it writes one after the other.
+fn await_in_record(manager: &Manager) -> u64 {
     let (file, began) = (File::from(manager.copy_of(RECORD)), Instant::now());
-    let wanted = format!("\"in_flight\":{in_flight},");
     loop {
         let text = [0, 1 << 20].map(|place| {
             let mut bytes = vec![0; 4096];
             let length = file.read_at(&mut bytes, place).expect("it can be read");
-            String::from_utf8_lossy(&bytes[..length]).into_owned()
+            String::from_utf8_lossy(&bytes[..length]).trim_end_matches('\0').to_owned()
         });
-        if text.iter().any(|text| text.contains(&wanted)) {
-            return;
+        let in_flight = text.each_ref().map(|text| {
+            let line = text.lines().find(|line| line.starts_with('{'))?;
+            serde_json::from_str::<Value>(line).ok()?["in_flight"].as_u64()
+        });
+        if let [Some(first), Some(second)] = in_flight
+            && first == second
+            && first > 0
+        {
+            return first;
         }
         assert!(began.elapsed() < Duration::from_secs(60), "{text:?}");
         std::thread::sleep(Duration::from_millis(20));
@@ -90,9 +97,8 @@ fn what_a_killed_process_held_is_within_what_the_next_one_says_and_after_a_clean
             count(listener, "received") == 3000 && count(&listener["sinks"][0], "delivered") > 0
         });
         assert_eq!(*before(&ledger), Value::Null, "it is the first");
-        let held = count(&ledger["listeners"][0]["sinks"][0], "in_flight");
+        let held = await_in_record(&manager);
         assert!(held > 1000, "{ledger:#}");
-        await_in_record(&manager, held);
         let pid = manager.pid();
         assert!(!manager.end_by(Signal::SIGKILL).stderr.contains(KILLED));
         assert_eq!(3000 - take_all(&out), held, "{engine}: all that was under way is lost, and nothing else");
