@@ -194,10 +194,10 @@ struct RunningDaemon {
 enum Bench {
     /// Try each way to receive a million datagrams a second, and print what to set on this machine
     #[command(after_help = "Examples:\n\
-                      \x20 udpd bench ladder\n\
                       \x20 udpd bench ladder --svg ladder.svg --sizes --placements\n\
-                      \x20 udpd bench ladder --steps pinned,again,gather --rounds 9 --json")]
-    Ladder(ladder::Arguments),
+                      \x20 udpd bench ladder --steps pinned,again,gather --rounds 9 --json\n\
+                      \x20 udpd bench ladder --interface --svg past_the_socket.svg")]
+    Ladder(Box<ladder::Arguments>),
     /// Send numbered, timed datagrams at an exact rate
     #[command(after_help = "Examples:\n\
                       \x20 udpd bench send --to 127.0.0.1:5140 --rate 100k --seconds 10\n\
@@ -206,19 +206,19 @@ enum Bench {
                       \x20 udpd bench send --to 127.0.0.1:5140 --rate max --size 1200 --gso 50 --seconds 5\n\
                       \x20 udpd bench send --to 10.8.0.1:5140 --engine xdp --interface veth1 --flows 1M --rate 3M \
                       --seconds 10")]
-    Send(send::Arguments),
+    Send(Box<send::Arguments>),
     /// Receive what bench send sends, through the daemon's own pipeline, and report what became of each datagram
     #[command(after_help = "Examples:\n\
                       \x20 udpd bench recv --listen 0.0.0.0:5140 --seconds 60 --svg arrivals.svg\n\
                       \x20 udpd bench recv --listen 127.0.0.1:5140 --lanes 2 --expect 1M --loss 0% --json")]
-    Recv(recv::Arguments),
+    Recv(Box<recv::Arguments>),
     /// Find the highest rate that a pipeline takes without loss, without touching your files or destinations
     #[command(after_help = "Examples:\n\
                       \x20 udpd bench max --to file:/var/tmp/max.log\n\
                       \x20 udpd bench max -c /etc/udpd/udpd.toml --listener syslog --expect 200k\n\
-                      \x20 udpd bench max --to null: --loss 0.5% --json\n\
-                      \x20 udpd bench max --to udp:10.0.0.9:514 --real-sinks --rate 1k..50k")]
-    Max(max::Arguments),
+                      \x20 udpd bench max --to udp:10.0.0.9:514 --real-sinks --rate 1k..50k\n\
+                      \x20 udpd bench max --engine af_xdp --to null: --flows 1M --loss 0.5%")]
+    Max(Box<max::Arguments>),
 }
 
 /// What `udpd steer` does.

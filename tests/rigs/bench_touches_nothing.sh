@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Every form of the bench under strace, over a configuration with a sink of every kind: each path that is opened for
-# writing, made, renamed or removed lies in a directory that the bench has made, and each address that is connected to,
-# sent to or bound is one of loopback that nobody has configured. The checker does not believe the bench, and is itself
-# checked with --real-sinks, which it has to object to.
+# Every form of the bench on loopback under strace, over a configuration with a sink of every kind: each path that is
+# opened for writing, made, renamed or removed lies in a directory that the bench has made, and each address that is
+# connected to, sent to or bound is one of loopback that nobody has configured. The checker does not believe the bench,
+# and is itself checked with --real-sinks, which it has to object to.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -26,6 +26,7 @@ mod tests;
 use std::path::Path;
 
 pub use arguments::{Arguments, forms as to_forms};
+pub(crate) use check::SLOT_BYTES_MIN;
 pub use daemon::Daemon;
 pub use host::{Host, Lists, MayCome};
 pub use listener::{Absorb, ENGINES, EngineKind, Gro, Lanes, Listener, OnTruncate, ReceiveBuffer, Spread, Timestamps};

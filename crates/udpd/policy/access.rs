@@ -90,12 +90,12 @@ impl AccessList {
         }
     }
 
-    /// The same, but for one source that is accepted.
-    pub fn also_accepting(&self, source: IpAddr) -> Self {
+    /// The same, but for a network whose sources are accepted.
+    pub fn also_accepting(&self, network: IpNet) -> Self {
         let mut list = self.clone();
-        match source.to_canonical() {
-            IpAddr::V4(v4) => list.v4 = self.v4.also_accepting(v4.to_bits()),
-            IpAddr::V6(v6) => list.v6 = self.v6.also_accepting(v6.to_bits()),
+        match network {
+            IpNet::V4(v4) => list.v4 = self.v4.also_accepting(v4.network().to_bits(), v4.broadcast().to_bits()),
+            IpNet::V6(v6) => list.v6 = self.v6.also_accepting(v6.network().to_bits(), v6.broadcast().to_bits()),
         }
         list
     }

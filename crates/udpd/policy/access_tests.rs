@@ -175,18 +175,21 @@ fn check_index<T: Number>(noise: &mut Noise, turns: &[T], address: impl Fn(&mut 
     let ranges = Ranges::with_index(otherwise, turns.into());
     let beside = turns.iter().flat_map(|turn| [*turn, before(*turn), turn.next().unwrap_or(T::ZERO)]);
     let sources: Vec<T> = beside.chain((0..100).map(|_| address(noise))).collect();
-    for source in sources {
+    for &source in &sources {
         let passed = turns.partition_point(|turn| *turn <= source);
         assert_eq!(ranges.accepts(source), otherwise == passed.is_multiple_of(2), "{source:?} in {turns:?}");
         // It copies all of them.
         if turns.len() > 64 && noise.below(500) > 0 {
             continue;
         }
-        let with = ranges.also_accepting(source);
-        assert!(with.accepts(source));
-        let neighbours = [before(source), source.next().unwrap_or(T::ZERO)];
-        for other in neighbours.into_iter().filter(|other| *other != source) {
-            assert_eq!(with.accepts(other), ranges.accepts(other), "{other:?} beside {source:?}");
+        let other = sources[noise.below(sources.len() as u64) as usize];
+        let (start, last) =
+            (source.min(other), if noise.below(2) == 0 { source.min(other) } else { source.max(other) });
+        let with = ranges.also_accepting(start, last);
+        let ends = [before(start), start, last, last.next().unwrap_or(T::ZERO)];
+        for other in ends.into_iter().chain(sources.iter().copied().filter(|_| turns.len() <= 64)) {
+            let expected = (start..=last).contains(&other) || ranges.accepts(other);
+            assert_eq!(with.accepts(other), expected, "{other:?} with {start:?} to {last:?}");
         }
     }
 }
@@ -245,15 +248,17 @@ fn lists_that_lie_in_one_corner_or_end_at_an_end_answer_as_the_model() {
 }
 
 #[test]
-fn one_source_more_is_one_source_more() {
+fn one_network_more_is_one_network_more() {
+    let network = |text: &str| text.parse::<IpNet>().expect("a network");
     let access = list(&["10.0.0.0/8"], &["10.1.0.0/16"]);
-    let with = access.also_accepting(ip("::ffff:10.1.2.3"));
-    assert!(with.accepts(ip("10.1.2.3")));
-    for source in ["10.1.2.2", "10.1.2.4", "11.0.0.0"] {
-        assert!(!with.accepts(ip(source)), "{source}");
+    let with = access.also_accepting(network("10.1.2.0/31"));
+    for (source, expected) in [("10.1.2.0", true), ("10.1.2.1", true), ("10.1.1.255", false), ("10.1.2.2", false)] {
+        assert_eq!(with.accepts(ip(source)), expected, "{source}");
     }
-    assert!(access.also_accepting(ip("2001:db8::1")).accepts(ip("2001:db8::1")));
-    assert!(list(&["10.0.0.0/8"], &[]).also_accepting(ip("255.255.255.255")).accepts(ip("255.255.255.255")));
+    assert!(access.also_accepting(network("2001:db8::/32")).accepts(ip("2001:db8::1")));
+    assert!(access.also_accepting(network("255.255.255.255/32")).accepts(ip("255.255.255.255")));
+    let all = access.also_accepting(network("0.0.0.0/0"));
+    assert!(["0.0.0.0", "10.1.2.3", "255.255.255.255"].iter().all(|source| all.accepts(ip(source))));
 }
 
 #[test]

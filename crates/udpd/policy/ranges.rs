@@ -142,23 +142,19 @@ impl<T: Number> Ranges<T> {
         self.first == passed.is_multiple_of(2)
     }
 
-    /// The same, but for one address that is accepted.
-    pub(super) fn also_accepting(&self, address: T) -> Self {
-        if self.accepts(address) {
-            return self.clone();
+    /// The same, but with all from `start` to `last` accepted.
+    pub(super) fn also_accepting(&self, start: T, last: T) -> Self {
+        let before = self.turns.partition_point(|turn| *turn < start);
+        let mut turns = self.turns[..before].to_vec();
+        let is_accepting = self.first == before.is_multiple_of(2);
+        if !is_accepting && start != T::ZERO {
+            turns.push(start);
         }
-        let (mut first, mut turns) = (self.first, self.turns.to_vec());
-        let mut toggle = |at: Option<T>| match at {
-            None => {}
-            Some(at) if at == T::ZERO => first = !first,
-            Some(at) => match turns.binary_search(&at) {
-                Ok(place) => drop(turns.remove(place)),
-                Err(place) => turns.insert(place, at),
-            },
-        };
-        toggle(Some(address));
-        toggle(address.next());
-        Self::with_index(first, turns.into())
+        if let Some(next) = last.next() {
+            turns.extend((!self.accepts(next)).then_some(next));
+            turns.extend(self.turns.iter().filter(|turn| **turn > next));
+        }
+        Self::with_index(self.first || start == T::ZERO, turns.into())
     }
 
     /// The answer for the lowest address, and where it turns over.

@@ -5,6 +5,7 @@
 //! whole pipeline begins to lose.
 //! Both are library calls with a stop flag first and commands second, so that other measurements can be built on them.
 
+pub mod cable;
 pub mod chart;
 pub mod clock;
 pub mod ladder;

@@ -12,7 +12,7 @@ use crate::config::listener::{Lanes, Listener, Spread};
 use crate::settings::{Findings, Section};
 
 /// The shortest slot that a frame of the kernel's can lie in.
-const SLOT_BYTES_MIN: usize = 2048;
+pub(crate) const SLOT_BYTES_MIN: usize = 2048;
 
 /// Checks all listeners.
 pub(crate) fn check(sections: &[Section<'_, Listener>], findings: &mut Findings<'_>) {

@@ -11,6 +11,7 @@ mod listeners;
 mod lists;
 mod multicast;
 mod own_files;
+pub(crate) use af_xdp::SLOT_BYTES_MIN;
 pub(crate) mod relay;
 mod spills;
 mod writers;

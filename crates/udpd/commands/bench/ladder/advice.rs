@@ -97,7 +97,7 @@ fn always_loses_less(rows: &[Row], base: Step, step: Step) -> bool {
 /// The simplest way that nothing is clearly cheaper than.
 fn engine_and_gather(rows: &[Row], noise: f64) -> Vec<Advice> {
     let mut best = Step::Pinned;
-    for step in [Step::Gather, Step::IoUring, Step::IoUringGather] {
+    for step in [Step::Gather, Step::IoUring, Step::IoUringGather, Step::AfXdp, Step::AfXdpGather] {
         if saving(rows, best, step, noise).is_some() && saving(rows, Step::Pinned, step, noise).is_some() {
             best = step;
         }
@@ -105,20 +105,26 @@ fn engine_and_gather(rows: &[Row], noise: f64) -> Vec<Advice> {
     let Some(share) = saving(rows, Step::Pinned, best, noise) else { return Vec::new() };
     let percent = share * 100.0;
     let mut advice = Vec::new();
-    if best != Step::IoUring {
+    if matches!(best, Step::Gather | Step::IoUringGather | Step::AfXdpGather) {
         let why = format!("saves {percent:.0} % of the receivers' CPU, and costs up to 1 ms of latency");
         advice.push(Advice { key: "gather".to_owned(), value: "\"1ms\"".to_owned(), why });
     }
-    if best != Step::Gather {
-        let why = match saving(rows, Step::Gather, best, noise) {
-            Some(more) if best == Step::IoUringGather => {
-                format!("saves {:.0} % more than recvmmsg does with gather", more * 100.0)
-            }
-            _ => format!("saves {percent:.0} % of the receivers' CPU"),
-        };
-        advice.push(Advice { key: "engine".to_owned(), value: "\"io_uring\"".to_owned(), why });
-    }
-    advice
+    let of_all = format!("saves {percent:.0} % of the receivers' CPU");
+    let engine = match best {
+        Step::AfXdp | Step::AfXdpGather => {
+            let why = format!("{of_all}, and goes past the host's firewall; read docs/af_xdp.md first");
+            Some(("\"af_xdp\"", why))
+        }
+        Step::IoUring => Some(("\"io_uring\"", of_all)),
+        Step::IoUringGather => {
+            let more = saving(rows, Step::Gather, best, noise);
+            let why = more.map(|more| format!("saves {:.0} % more than recvmmsg does with gather", more * 100.0));
+            Some(("\"io_uring\"", why.unwrap_or(of_all)))
+        }
+        _ => None,
+    };
+    let engine = engine.map(|(value, why)| Advice { key: "engine".to_owned(), value: value.to_owned(), why });
+    advice.into_iter().chain(engine).collect()
 }
 
 fn gro(rows: &[Row], noise: f64) -> Option<Advice> {

@@ -53,6 +53,15 @@ fn the_cheapest_way_is_advised_and_the_ring_by_its_name() {
 }
 
 #[test]
+fn what_goes_past_the_sockets_is_advised_with_what_it_goes_past() {
+    let cables = [made(Step::Gather, 800, 0), made(Step::AfXdp, 300, 0), made(Step::AfXdpGather, 100, 0)];
+    let rows = with(quiet(), cables);
+    assert_eq!(keys(&rows), ["gather = \"1ms\"", "engine = \"af_xdp\""]);
+    assert!(advise(&rows, None, 0)[1].why.contains("firewall"));
+    assert_eq!(keys(&with(quiet(), [made(Step::AfXdp, 300, 0)])), ["engine = \"af_xdp\""]);
+}
+
+#[test]
 fn a_ring_that_saves_4_percent_under_a_noise_of_6_is_not_advised() {
     let base = vec![made(Step::Pinned, 1000, 0), made(Step::Again, 1060, 0)];
     let rows = with(base, [made(Step::Gather, 700, 0), made(Step::IoUringGather, 672, 0)]);

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::ground::Ground;
 use super::measure::{Report, Task, run};
 use super::show;
 use super::step::Step;
+use crate::commands::bench::cable;
 use crate::commands::bench::machine::Machine;
 use crate::commands::bench::options::{printed_json, seconds, usage};
 use crate::commands::bench::output::Output;
@@ -20,6 +22,9 @@ use crate::text::advice::Advice;
 
 /// How long the machine is looked at before anything is measured.
 const LOOK: Duration = Duration::from_millis(300);
+
+/// The train of a sender on loopback, as far as its datagrams allow it.
+const TRAIN: usize = 20;
 
 /// The most rounds.
 const ROUNDS_MAX: usize = 100;
@@ -39,9 +44,11 @@ pub struct Arguments {
     /// Payload bytes, 32 to 65507
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
     size: usize,
-    /// Datagrams that the sender hands over as one train for the kernel to cut, 1 to 128
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    gso: usize,
+    /// Datagrams that the sender hands over as one train for the kernel to cut, 1 to 128 [default: 20; on a cable 1]
+    #[arg(long, value_name = "N")]
+    gso: Option<usize>,
+    #[command(flatten)]
+    cable: cable::Options,
     /// Only these steps, such as recvmmsg,gather
     #[arg(long, value_name = "STEP,...", value_delimiter = ',')]
     steps: Vec<String>,
@@ -75,10 +82,17 @@ impl Arguments {
         if !(32..=65_507).contains(&self.size) {
             return refuse("--size", format!("{} is outside 32 to 65507 bytes", self.size), "64 is the default");
         }
-        let longest = (65_507 / self.size).clamp(1, 128);
-        if self.gso == 0 || self.gso > longest {
-            let what = format!("a train of {} datagrams of {} bytes cannot be sent", self.gso, self.size);
+        let is_cable = self.cable.is_wanted();
+        let longest = if is_cable { 1 } else { (65_507 / self.size).clamp(1, 128) };
+        let train = self.gso.unwrap_or(TRAIN.min(longest));
+        if train == 0 || train > longest {
+            let place = if is_cable { " over a cable" } else { "" };
+            let what = format!("a train of {train} datagrams of {} bytes cannot be sent{place}", self.size);
             return refuse("--gso", what, &format!("write 1 to {longest}"));
+        }
+        if is_cable && self.sizes {
+            let what = "frames on a cable end at its MTU".to_owned();
+            return refuse("--sizes", what, "leave it out, and measure with several --size; or leave out --interface");
         }
         let step = |name: &String| {
             Step::ALL.into_iter().find(|step| step.name() == name).ok_or_else(|| {
@@ -87,15 +101,18 @@ impl Arguments {
             })
         };
         let steps: Vec<Step> = self.steps.iter().map(step).collect::<Result<_, _>>()?;
+        // Nobody has asked for what loopback cannot have.
+        let all = Step::ALL.into_iter().filter(|step| is_cable || !step.wants_cable());
         Ok(Task {
-            steps: if steps.is_empty() { Step::ALL.to_vec() } else { steps },
+            steps: if steps.is_empty() { all.collect() } else { steps },
             rounds: self.rounds,
             duration: seconds("--seconds", &self.seconds)?,
             rate: rate.map_err(|advice| usage("--rate", &advice))?,
             size: self.size,
-            train: self.gso,
+            train,
             sizes: self.sizes,
             placements: self.placements,
+            ground: Ground::of(self.cable.cable()?),
         })
     }
 }
@@ -108,7 +125,8 @@ impl Default for Arguments {
             seconds: "0.7".to_owned(),
             rounds: 3,
             size: 64,
-            gso: 20,
+            gso: None,
+            cable: cable::Options::default(),
             steps: Vec::new(),
             sizes: false,
             placements: false,
@@ -161,6 +179,7 @@ fn json_text(task: &Task, machine: &Machine, warnings: &[String], report: &Repor
         "asked": {
             "steps": task.steps, "rounds": task.rounds, "seconds": task.duration.as_secs_f64(), "rate": task.rate,
             "size": task.size, "gso": task.train, "sizes": task.sizes, "placements": task.placements,
+            "ground": task.ground.what(),
         },
         "report": report,
     }))

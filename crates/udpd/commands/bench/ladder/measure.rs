@@ -13,11 +13,12 @@ use serde::Serialize;
 use steer::Topology;
 
 use super::advice::{self, Advice};
+use super::ground::{Cores, Ground, Offer};
 use super::placements::{Distance, PlacementRow};
 use super::row::Row;
 use super::sizes::{self, Line, SizeRow};
-use super::step::{Step, Way};
-use super::trial::{self, Cores, Offer, RECEIVE_BUFFER_BYTES, Trial};
+use super::step::{Reach, Step, Way};
+use super::trial::{self, RECEIVE_BUFFER_BYTES, Trial};
 use crate::commands::bench::rate::Rate;
 use crate::exit::Failure;
 
@@ -45,6 +46,8 @@ pub struct Task {
     pub sizes: bool,
     /// Repeat the last step over placements.
     pub placements: bool,
+    /// Where all of it happens.
+    pub ground: Ground,
 }
 
 /// What was measured.
@@ -78,14 +81,14 @@ pub fn run(
     let allowed = allowed_cores();
     let cores = Cores::of(&allowed);
     let probe = Offer { rate: Rate::Max, duration: CALIBRATION, size: task.size, train: task.train };
-    let senders_limit = trial::senders_limit(&probe, &cores, stop)?;
+    let senders_limit = trial::senders_limit(&probe, &cores, &task.ground, stop)?;
     let kept = ((senders_limit * OF_SENDERS_LIMIT) as u64 / 10_000 * 10_000).max(1_000);
     let rate = task.rate.unwrap_or_else(|| kept.min(MILLION));
     let offer = Offer { rate: Rate::Steady(rate), duration: task.duration, ..probe };
     let mut ladder = Ladder { task, cores: &cores, stop, progress, done: 0, clamped_bytes: None };
     let steps = ladder.steps(&offer)?;
     let last = steps.iter().rev().find(|row| row.received > 0).map_or(Step::Recvmmsg, |row| row.step);
-    let way = last.way(1);
+    let way = last.way(1, task.ground.queues());
     let sizes = if task.sizes { ladder.sizes(last, &way)? } else { Vec::new() };
     let points: Vec<(usize, f64)> = sizes.iter().filter_map(|size| Some((size.bytes, size.row.receiver_ns?))).collect();
     let placements = if task.placements { ladder.placements(last, &way, &offer, &allowed)? } else { Vec::new() };
@@ -134,15 +137,18 @@ impl Ladder<'_> {
         self.done += 1;
         let all = self.trials();
         (self.progress)(self.done, all, name);
-        let trial = trial::run(way, offer, cores, self.stop)?;
+        let trial = trial::run(way, offer, cores, &self.task.ground, self.stop)?;
         self.clamped_bytes = self.clamped_bytes.or(trial.clamped_bytes);
         Ok(Some(trial))
     }
 
     fn steps(&mut self, offer: &Offer) -> Result<Vec<Row>, Failure> {
-        let io_uring = Uring::supported();
+        let (io_uring, ground) = (Uring::supported(), &self.task.ground);
+        let wants_cable = self.task.steps.iter().any(|step| step.wants_cable());
+        let no_af_xdp = wants_cable.then(|| ground.obstacle()).flatten();
+        let reach = Reach { io_uring: &io_uring, no_af_xdp: no_af_xdp.as_deref(), train: offer.train };
         let steps: Vec<(Step, Option<String>)> =
-            self.task.steps.iter().map(|&step| (step, step.obstacle(&io_uring, offer.train))).collect();
+            self.task.steps.iter().map(|&step| (step, step.obstacle(reach))).collect();
         let mut trials: Vec<Vec<Trial>> = vec![Vec::new(); steps.len()];
         for round in 0..self.task.rounds {
             let mut places: Vec<usize> = (0..steps.len()).filter(|&place| steps[place].1.is_none()).collect();
@@ -151,7 +157,7 @@ impl Ladder<'_> {
             }
             for place in places {
                 let step = steps[place].0;
-                let way = step.way(self.cores.several());
+                let way = step.way(self.cores.several(), self.task.ground.queues());
                 trials[place].extend(self.trial(step.name(), &way, offer, self.cores)?);
             }
         }

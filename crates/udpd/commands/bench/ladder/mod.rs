@@ -2,6 +2,7 @@
 
 mod advice;
 mod command;
+mod ground;
 mod measure;
 mod placements;
 mod row;

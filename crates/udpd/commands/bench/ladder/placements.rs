@@ -4,8 +4,8 @@
 use serde::Serialize;
 use steer::Topology;
 
+use super::ground::Cores;
 use super::row::Row;
-use super::trial::Cores;
 
 /// How far receiver and interrupt are from each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -46,10 +46,11 @@ pub(super) fn text(task: &Task, report: &Report, machine: &Machine, warnings: &[
 fn conditions(task: &Task, report: &Report) -> String {
     let receivers = steer::format_core_list(&report.receiver_cores);
     format!(
-        "{} datagrams of {} bytes a second over loopback, in trains of {}; {} x {} s\n\
+        "{} datagrams of {} bytes a second over {}, in trains of {}; {} x {} s\n\
          sender on core {}, receivers on {}; the sender alone reaches {} a second",
         grouped(report.rate),
         task.size,
+        task.ground.what(),
         task.train,
         task.rounds,
         task.duration.as_secs_f64(),
@@ -206,6 +207,7 @@ pub(super) fn svg(task: &Task, report: &Report, machine: &Machine) -> String {
         .collect();
     let title =
         format!("CPU of the receivers for each datagram: {} of {} bytes a second", grouped(report.rate), task.size);
-    let subtitle = format!("{}; loopback, trains of {}, medians of {} rounds", on(machine), task.train, task.rounds);
+    let subtitle =
+        format!("{}; {}, trains of {}, medians of {} rounds", on(machine), task.ground.what(), task.train, task.rounds);
     chart::bars(Words { title: &title, subtitle: &subtitle, unit: "ns" }, &bars)
 }

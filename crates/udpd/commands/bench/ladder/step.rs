@@ -42,6 +42,16 @@ pub(super) struct Way {
     pub gro: bool,
 }
 
+/// What can be had where the ladder stands.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reach<'a> {
+    pub io_uring: &'a Result<(), Refusal>,
+    /// Why there is no AF_XDP, if so.
+    pub no_af_xdp: Option<&'a str>,
+    /// Datagrams in a train of the sender.
+    pub train: usize,
+}
+
 /// One step, in the order of the ladder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -61,11 +71,14 @@ pub enum Step {
     /// Datagrams gather, received by calls.
     Gather,
     IoUringGather,
+    /// Frames past the sockets, on a cable.
+    AfXdp,
+    AfXdpGather,
 }
 
 impl Step {
     /// All of them, from the ground up.
-    pub const ALL: [Step; 11] = [
+    pub const ALL: [Step; 13] = [
         Step::Recv,
         Step::Recvmmsg,
         Step::Pinned,
@@ -77,6 +90,8 @@ impl Step {
         Step::IoUring,
         Step::Gather,
         Step::IoUringGather,
+        Step::AfXdp,
+        Step::AfXdpGather,
     ];
 
     /// What it is called in tables and in `--steps`.
@@ -93,6 +108,8 @@ impl Step {
             Step::IoUring => "io_uring",
             Step::Gather => "gather",
             Step::IoUringGather => "io_uring_gather",
+            Step::AfXdp => "af_xdp",
+            Step::AfXdpGather => "af_xdp_gather",
         }
     }
 
@@ -110,11 +127,18 @@ impl Step {
             Step::IoUring => "pinned, with io_uring",
             Step::Gather => "pinned, letting datagrams gather for 1 ms",
             Step::IoUringGather => "io_uring, letting datagrams gather for 1 ms",
+            Step::AfXdp => "past the sockets, a thread for each receive queue",
+            Step::AfXdpGather => "af_xdp, letting datagrams gather for 1 ms",
         }
     }
 
-    /// How it receives, where there are so many receiver threads to be had.
-    pub(super) fn way(self, threads: usize) -> Way {
+    /// Whether there has to be an Ethernet interface.
+    pub(super) fn wants_cable(self) -> bool {
+        matches!(self, Step::AfXdp | Step::AfXdpGather)
+    }
+
+    /// How it receives, where there are so many receiver threads to be had, and so many receive queues.
+    pub(super) fn way(self, threads: usize, queues: usize) -> Way {
         let base = Way {
             threads: 1,
             sharing: Sharing::OneSocket,
@@ -135,16 +159,19 @@ impl Step {
             Step::IoUring => Way { engine: EngineKind::IoUring, ..base },
             Step::Gather => Way { gather: GATHER, ..base },
             Step::IoUringGather => Way { engine: EngineKind::IoUring, gather: GATHER, ..base },
+            Step::AfXdp => Way { threads: queues, engine: EngineKind::AfXdp, ..base },
+            Step::AfXdpGather => Way { threads: queues, engine: EngineKind::AfXdp, gather: GATHER, ..base },
         }
     }
 
     /// Why this machine cannot take the step, if so.
-    pub(super) fn obstacle(self, io_uring: &Result<(), Refusal>, train: usize) -> Option<String> {
-        match (self, io_uring) {
+    pub(super) fn obstacle(self, reach: Reach<'_>) -> Option<String> {
+        match (self, reach.io_uring) {
             (Step::IoUring | Step::IoUringGather, Err(refusal)) => Some(format!("io_uring is refused: {refusal}")),
-            (Step::Gro, _) if train < 2 => {
-                Some("the sender makes no trains (--gso 1), and GRO merges only trains".to_owned())
+            (Step::Gro, _) if reach.train < 2 => {
+                Some("the sender makes no trains (--gso 1, or a cable), and GRO merges only trains".to_owned())
             }
+            _ if self.wants_cable() => reach.no_af_xdp.map(ToOwned::to_owned),
             _ => None,
         }
     }
@@ -157,17 +184,21 @@ mod tests {
     #[test]
     fn every_step_but_the_repetition_differs_from_every_other() {
         let ways: Vec<Way> =
-            Step::ALL.into_iter().filter(|step| *step != Step::Again).map(|step| step.way(3)).collect();
+            Step::ALL.into_iter().filter(|step| *step != Step::Again).map(|step| step.way(3, 1)).collect();
         for (place, way) in ways.iter().enumerate() {
             assert!(!ways[place + 1..].contains(way), "{:?} is there twice", Step::ALL[place]);
         }
-        assert_eq!(Step::Again.way(3), Step::Pinned.way(3));
+        assert_eq!(Step::Again.way(3, 1), Step::Pinned.way(3, 1));
+        assert_eq!(Step::AfXdp.way(3, 8).threads, 8);
     }
 
     #[test]
     fn what_a_machine_cannot_do_is_told_with_its_reason() {
-        assert_eq!(Step::Gro.obstacle(&Ok(()), 20), None);
-        assert!(Step::Gro.obstacle(&Ok(()), 1).expect("an obstacle").contains("--gso 1"));
-        assert_eq!(Step::Recvmmsg.obstacle(&Ok(()), 1), None);
+        let obstacle =
+            |step: Step, train| step.obstacle(Reach { io_uring: &Ok(()), no_af_xdp: Some("add --interface"), train });
+        assert_eq!(obstacle(Step::Gro, 20), None);
+        assert!(obstacle(Step::Gro, 1).expect("an obstacle").contains("--gso 1"));
+        assert_eq!(obstacle(Step::Recvmmsg, 1), None);
+        assert_eq!(obstacle(Step::AfXdp, 1).as_deref(), Some("add --interface"));
     }
 }

@@ -5,22 +5,18 @@
 //! way.
 
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::{Sender, bounded};
-use mmsg::{BatchShape, Control, Engine, Family, Group, GroupSpread, RecvBatch, Socket, Uring, Wait};
+use mmsg::{BatchShape, Control, Engine, Family, Group, GroupSpread, RecvBatch, Socket, Uring, Wait, Waker, xdp};
 
+use super::ground::{Cores, Ground, Offer};
 use super::step::{Sharing, Way};
 use crate::commands::bench::clock;
 use crate::commands::bench::machine::Usage;
-use crate::commands::bench::pacer::Amount;
-use crate::commands::bench::rate::Rate;
-use crate::commands::bench::send::{self, Load};
-use crate::commands::bench::sizes::Sizes;
 use crate::config::EngineKind;
 use crate::exit::{ExitCode, Failure};
 use crate::plan::engine::COPY_UP_TO;
@@ -31,41 +27,11 @@ pub(super) const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
 /// Far longer than a receiver needs for what is left in its socket when the sender has ended.
 const SETTLE: Duration = Duration::from_millis(30);
 
+/// The frames that may wait for an AF_XDP engine, in batches.
+const XDP_BATCHES: usize = 64;
+
 /// So much of each payload is looked at.
 const TOUCHED_BYTES: usize = 16;
-
-/// Which cores do what.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Cores {
-    /// Sends, and so pays for the receive interrupt of loopback.
-    pub sender: usize,
-    /// Receive, in turn.
-    pub receivers: Vec<usize>,
-}
-
-impl Cores {
-    /// The first core sends and the others receive; a machine with one core shares it.
-    pub(super) fn of(allowed: &[usize]) -> Self {
-        let sender = allowed.first().copied().unwrap_or(0);
-        let receivers = if allowed.len() > 1 { allowed[1..].to_vec() } else { vec![sender] };
-        Self { sender, receivers }
-    }
-
-    /// How many receivers the steps with several of them have.
-    pub(super) fn several(&self) -> usize {
-        self.receivers.len().clamp(2, 4)
-    }
-}
-
-/// What is offered.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Offer {
-    pub rate: Rate,
-    pub duration: Duration,
-    pub size: usize,
-    /// Datagrams in a UDP_SEGMENT train; 1: none.
-    pub train: usize,
-}
 
 /// What came of it.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -94,8 +60,19 @@ impl Trial {
 }
 
 /// Runs one trial. It ends early when `stop` is raised; what was counted by then still adds up.
-pub(super) fn run(way: &Way, offer: &Offer, cores: &Cores, stop: &Arc<AtomicBool>) -> Result<Trial, Failure> {
-    let Sockets { sockets, address, clamped_bytes } = open(way, cores)?;
+pub(super) fn run(
+    way: &Way,
+    offer: &Offer,
+    cores: &Cores,
+    ground: &Ground,
+    stop: &Arc<AtomicBool>,
+) -> Result<Trial, Failure> {
+    let Sockets { sockets, address, clamped_bytes } = open(way, cores, ground)?;
+    let redirect = match way.engine {
+        EngineKind::AfXdp => ground.redirect(address.port()).transpose(),
+        EngineKind::Recvmmsg | EngineKind::IoUring => Ok(None),
+    };
+    let redirect = redirect.map_err(|refusal| cannot("receive by AF_XDP", &refusal))?.map(Arc::new);
     let ending = AtomicBool::new(false);
     thread::scope(|scope| {
         let (ready_sender, ready) = bounded(way.threads);
@@ -103,33 +80,35 @@ pub(super) fn run(way: &Way, offer: &Offer, cores: &Cores, stop: &Arc<AtomicBool
         for index in 0..way.threads {
             let socket = Arc::clone(&sockets[index % sockets.len()]);
             let core = way.is_pinned.then(|| cores.receivers[index % cores.receivers.len()]);
-            let (ready, is_ending) = (ready_sender.clone(), &ending);
-            let body = move || receive(way, offer.size, socket, core, &ready, is_ending);
+            let (own_ready, is_ending) = (ready_sender.clone(), &ending);
+            let from = match &redirect {
+                Some(redirect) => From::Queue(Arc::clone(redirect), u32::try_from(index).unwrap_or(u32::MAX)),
+                None => From::Socket(socket),
+            };
+            let body = move || receive(way, offer.size, from, core, &own_ready, is_ending);
             match thread::Builder::new().name(format!("rx{index}")).spawn_scoped(scope, body) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
                     // Those that wait already have to be told, or the scope would wait for them.
-                    end(&ending, &sockets);
+                    end(&ending, &sockets, ready.try_iter().flatten());
                     return Err(cannot("start a receiver thread", &error));
                 }
             }
         }
         drop(ready_sender);
         // An error of a receiver shows when it is joined; the others are then ended like after a trial.
-        let all_ready = (0..way.threads).all(|_| ready.recv().is_ok());
+        let wakers: Vec<Option<Waker>> = (0..way.threads).map_while(|_| ready.recv().ok()).collect();
         let before = Usage::read();
-        let report = match all_ready {
-            true => Some(send::run(&load(offer, address, cores), stop, &mut |_| {})),
-            false => None,
-        };
+        let report = (wakers.len() == way.threads).then(|| ground.send(offer, address, cores, stop));
         thread::sleep(SETTLE);
         let used = Usage::read().since(&before);
-        end(&ending, &sockets);
+        end(&ending, &sockets, wakers.into_iter().flatten());
         let mut trial = Trial { clamped_bytes, machine_ns: used.machine_ns, ..Trial::default() };
         for thread in threads {
             let lane = thread.join().map_err(|_| bug("a receiver thread has panicked"))??;
             trial.lanes.push(lane.received);
             trial.calls += lane.calls;
+            trial.dropped += lane.dropped;
             trial.receiver_ns += lane.cpu_ns;
         }
         let report = report.ok_or_else(|| bug("a receiver ended before it was ready"))??;
@@ -142,29 +121,33 @@ pub(super) fn run(way: &Way, offer: &Offer, cores: &Cores, stop: &Arc<AtomicBool
 }
 
 /// Receivers take what is left and come back.
-fn end(ending: &AtomicBool, sockets: &[Arc<Socket>]) {
+fn end(ending: &AtomicBool, sockets: &[Arc<Socket>], wakers: impl Iterator<Item = Waker>) {
     ending.store(true, Ordering::Relaxed);
+    for waker in wakers {
+        // Who has ended already needs no waking.
+        let _ = waker.wake();
+    }
     for socket in sockets {
         let _ = socket.interrupt();
     }
 }
 
 /// The highest rate that the sender reaches when nobody receives: the end of its own road.
-pub(super) fn senders_limit(offer: &Offer, cores: &Cores, stop: &Arc<AtomicBool>) -> Result<f64, Failure> {
-    let socket = Socket::new(Family::V4).map_err(|error| cannot("make a socket", &error))?;
-    socket.bind(([127, 0, 0, 1], 0).into()).map_err(|error| cannot("bind to 127.0.0.1", &error))?;
+pub(super) fn senders_limit(
+    offer: &Offer,
+    cores: &Cores,
+    ground: &Ground,
+    stop: &Arc<AtomicBool>,
+) -> Result<f64, Failure> {
+    let own = ground.address();
+    let socket = Socket::new(family(ground)).map_err(|error| cannot("make a socket", &error))?;
+    socket.bind((own, 0).into()).map_err(|error| cannot(&format!("bind to {own}"), &error))?;
     let address = socket.local_addr().map_err(|error| cannot("read an address", &error))?;
-    Ok(send::run(&load(offer, address, cores), stop, &mut |_| {})?.rate)
+    Ok(ground.send(offer, address, cores, stop)?.rate)
 }
 
-fn load(offer: &Offer, address: SocketAddr, cores: &Cores) -> Load {
-    Load {
-        sizes: Sizes::Fixed(offer.size),
-        gso: NonZeroUsize::new(offer.train).filter(|train| train.get() > 1),
-        burst: NonZeroUsize::new(32),
-        cpus: vec![cores.sender],
-        ..Load::new(address, offer.rate, Amount::Seconds(offer.duration))
-    }
+fn family(ground: &Ground) -> Family {
+    if ground.address().is_ipv4() { Family::V4 } else { Family::V6 }
 }
 
 struct Sockets {
@@ -173,12 +156,12 @@ struct Sockets {
     clamped_bytes: Option<usize>,
 }
 
-fn open(way: &Way, cores: &Cores) -> Result<Sockets, Failure> {
+fn open(way: &Way, cores: &Cores, ground: &Ground) -> Result<Sockets, Failure> {
     let count = if way.sharing == Sharing::OneSocket { 1 } else { way.threads };
     let mut sockets = Vec::with_capacity(count);
     let mut clamped_bytes = None;
     for _ in 0..count {
-        let socket = Socket::new(Family::V4).map_err(|error| cannot("make a socket", &error))?;
+        let socket = Socket::new(family(ground)).map_err(|error| cannot("make a socket", &error))?;
         let buffer = socket
             .set_receive_buffer(RECEIVE_BUFFER_BYTES)
             .map_err(|error| cannot("set the receive buffer", &error))?;
@@ -201,46 +184,68 @@ fn open(way: &Way, cores: &Cores) -> Result<Sockets, Failure> {
         }
     };
     let mut group = Group::new(sockets, spread).map_err(|error| cannot("make a group of sockets", &error))?;
-    let address =
-        group.bind(([127, 0, 0, 1], 0).into()).map_err(|error| cannot("bind to a free port of 127.0.0.1", &error))?;
+    let own = ground.address();
+    let bound = group.bind((own, 0).into());
+    let address = bound.map_err(|error| cannot(&format!("bind to a free port of {own}"), &error))?;
     Ok(Sockets { sockets: group.members().to_vec(), address, clamped_bytes })
 }
 
 /// What one thread has to tell.
+#[derive(Default)]
 struct Lane {
     received: u64,
     calls: u64,
     cpu_ns: u64,
+    /// What its engine knows of, and no socket does.
+    dropped: u64,
+}
+
+/// What a receiver receives from.
+enum From {
+    Socket(Arc<Socket>),
+    /// A receive queue, past the sockets.
+    Queue(Arc<xdp::Redirect>, u32),
+}
+
+/// The engine of a receiver, with a batch for it.
+fn engine(way: &Way, size: usize, from: From) -> Result<(Engine, RecvBatch), Failure> {
+    let control = Control::new().gro(way.gro);
+    let shape = BatchShape::new(way.slots, size.max(2048)).control(control).huge_pages(true);
+    let own = match way.engine {
+        EngineKind::Recvmmsg => 0,
+        EngineKind::IoUring => Uring::reserve_batches(way.slots),
+        EngineKind::AfXdp => XDP_BATCHES,
+    };
+    let (mut batches, _) = RecvBatch::pool(1 + own, &shape).map_err(|error| cannot("get memory", &error))?;
+    let batch = batches.pop().ok_or_else(|| bug("a pool without a batch"))?;
+    let engine = match (way.engine, from) {
+        (EngineKind::IoUring, From::Socket(socket)) => Engine::uring(socket, batches, COPY_UP_TO),
+        (_, From::Socket(socket)) => Ok(Engine::recvmmsg(socket)),
+        (_, From::Queue(redirect, queue)) => {
+            Engine::af_xdp(redirect, batches, &xdp::Options::new(queue).copy_up_to(COPY_UP_TO).control(control))
+        }
+    };
+    Ok((engine.map_err(|error| cannot("make an engine", &error))?, batch))
 }
 
 fn receive(
     way: &Way,
     size: usize,
-    socket: Arc<Socket>,
+    from: From,
     core: Option<usize>,
-    ready: &Sender<()>,
+    ready: &Sender<Option<Waker>>,
     ending: &AtomicBool,
 ) -> Result<Lane, Failure> {
     if let Some(core) = core {
         steer::pin_current_thread(core).map_err(|error| cannot(&format!("pin a receiver to core {core}"), &error))?;
     }
-    let control = Control::new().gro(way.gro);
-    let shape = BatchShape::new(way.slots, size.max(2048)).control(control).huge_pages(true);
-    let own = match way.engine {
-        EngineKind::Recvmmsg | EngineKind::AfXdp => 0,
-        EngineKind::IoUring => Uring::reserve_batches(way.slots),
-    };
-    let (mut batches, _) = RecvBatch::pool(1 + own, &shape).map_err(|error| cannot("get memory", &error))?;
-    let mut batch = batches.pop().ok_or_else(|| bug("a pool without a batch"))?;
-    let mut engine = match way.engine {
-        EngineKind::Recvmmsg | EngineKind::AfXdp => Engine::recvmmsg(socket),
-        EngineKind::IoUring => {
-            Engine::uring(socket, batches, COPY_UP_TO).map_err(|error| cannot("make a ring", &error))?
-        }
-    };
+    let is_queue = matches!(from, From::Queue(..));
+    let (mut engine, mut batch) = engine(way, size, from)?;
     let wait = if way.gather.is_zero() { Wait::Block } else { Wait::Gather(way.gather) };
-    let mut lane = Lane { received: 0, calls: 0, cpu_ns: 0 };
-    let _ = ready.send(());
+    let mut lane = Lane::default();
+    // A socket wakes whoever waits for it.
+    let waker = is_queue.then(|| engine.waker()).transpose().map_err(|error| cannot("be woken", &error))?;
+    let _ = ready.send(waker);
     let begun_ns = clock::thread_cpu_ns();
     while !ending.load(Ordering::Relaxed) {
         let messages = engine.receive(&mut batch, wait).map_err(|error| cannot("receive", &error))?;
@@ -252,6 +257,8 @@ fn receive(
         lane.count(messages, &batch);
         if messages == 0 {
             lane.cpu_ns = clock::thread_cpu_ns() - begun_ns;
+            let told = engine.xdp_statistics().map_err(|error| cannot("read what AF_XDP dropped", &error))?;
+            lane.dropped = told.and_then(|told| told.lost()).unwrap_or(0);
             return Ok(lane);
         }
     }
@@ -272,7 +279,7 @@ impl Lane {
     }
 }
 
-fn cannot(what: &str, error: &std::io::Error) -> Failure {
+fn cannot(what: &str, error: &dyn std::fmt::Display) -> Failure {
     Failure::new(ExitCode::Failure, format!("bench ladder: cannot {what}: {error}"))
 }
 
@@ -283,24 +290,20 @@ fn bug(what: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::bench::ladder::step::Step;
-
-    #[test]
-    fn one_core_is_shared_and_of_several_the_first_sends() {
-        assert_eq!(Cores::of(&[5]), Cores { sender: 5, receivers: vec![5] });
-        assert_eq!(Cores::of(&[2, 3, 9]), Cores { sender: 2, receivers: vec![3, 9] });
-        assert_eq!((Cores::of(&[5]).several(), Cores::of(&[0, 1, 2, 3, 4, 5]).several()), (2, 4));
-    }
+    use crate::commands::bench::ladder::step::{Reach, Step};
+    use crate::commands::bench::rate::Rate;
 
     #[test]
     fn in_every_step_what_was_sent_is_received_or_dropped_by_the_socket() {
         let cores = Cores::of(&steer::allowed_cores().expect("an affinity"));
         let stop = Arc::new(AtomicBool::new(false));
         let offer = Offer { rate: Rate::Steady(20_000), duration: Duration::from_millis(100), size: 64, train: 10 };
-        for step in Step::ALL.into_iter().filter(|step| step.obstacle(&Uring::supported(), 10).is_none()) {
-            let way = step.way(cores.several());
+        let (io_uring, ground) = (Uring::supported(), Ground::default());
+        let reach = Reach { io_uring: &io_uring, no_af_xdp: Some("loopback"), train: 10 };
+        for step in Step::ALL.into_iter().filter(|step| step.obstacle(reach).is_none()) {
+            let way = step.way(cores.several(), ground.queues());
             // A machine with much else to do may give the sender no time at all in a tenth of a second.
-            let mut trials = std::iter::repeat_with(|| run(&way, &offer, &cores, &stop).expect("a trial"));
+            let mut trials = std::iter::repeat_with(|| run(&way, &offer, &cores, &ground, &stop).expect("a trial"));
             let trial = trials.find(|trial| trial.sent > 0).expect("they do not end");
             assert!(trial.sent <= 2_000, "{step:?}: {trial:?}");
             assert_eq!(trial.lanes.len(), way.threads, "{step:?}");

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use serde_json::json;
 
 use super::measure::{Report, run};
@@ -14,9 +15,10 @@ use super::scratch::Scratches;
 use super::search::Bounds;
 use super::show;
 use super::stage::Stage;
-use super::subject::Subject;
+use super::subject::{Place, Subject};
 use super::task::Task;
 use super::trial::Trial;
+use crate::commands::bench::cable;
 use crate::commands::bench::machine::Machine;
 use crate::commands::bench::options::{percent, printed_json, seconds, usage};
 use crate::commands::bench::output::Output;
@@ -25,6 +27,7 @@ use crate::commands::bench::rate::{self, RATE_MAX, Rate};
 use crate::commands::bench::send::Load;
 use crate::commands::bench::sizes::Sizes;
 
+use crate::config::{ENGINES, EngineKind};
 use crate::exit::{ExitCode, Failure};
 use crate::logging;
 use crate::logging::LogFormat;
@@ -37,6 +40,9 @@ use crate::text::units;
 /// How long the machine is looked at before anything is measured, and the last log lines may take.
 const LOOK: Duration = Duration::from_millis(300);
 
+/// The train of a sender on loopback, unless another one is asked for.
+const TRAIN: usize = 20;
+
 /// Where a search begins.
 const LOWEST: u64 = 10_000;
 
@@ -47,12 +53,17 @@ pub struct Arguments {
     /// reaches it
     #[arg(long, value_name = "URI", required_unless_present = "config", conflicts_with = "config")]
     to: Option<String>,
-    /// Measure a listener of this configuration on a port of loopback, with stand-ins for its sinks
+    /// Measure a listener of this configuration on a port of loopback or a cable, with stand-ins for its sinks
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Which listener of the configuration
     #[arg(long, value_name = "NAME", requires = "config")]
     listener: Option<String>,
+    /// How the listener receives; af_xdp on a cable [default: as the configuration says, or auto]
+    #[arg(long, value_name = "ENGINE", value_parser = engines())]
+    engine: Option<String>,
+    #[command(flatten)]
+    cable: cable::Options,
     /// Use the sinks themselves: writes their files and sends to their destinations; first prints which
     #[arg(long)]
     real_sinks: bool,
@@ -74,12 +85,12 @@ pub struct Arguments {
     /// Payload bytes: 64, 64:1400 or imix
     #[arg(long, value_name = "BYTES", default_value = "64")]
     size: String,
-    /// How many flows, each from a source port of its own
-    #[arg(long, value_name = "F", default_value_t = 16)]
-    flows: usize,
-    /// Datagrams that the sender hands over as one train for the kernel to cut; 1: none
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    gso: usize,
+    /// How many flows, each from a source port of its own, up to 65,536; on a cable up to 16M
+    #[arg(long, value_name = "F", default_value = "16")]
+    flows: String,
+    /// Datagrams that the sender hands over as one train for the kernel to cut; 1: none [default: 20; on a cable none]
+    #[arg(long, value_name = "N")]
+    gso: Option<usize>,
     /// Sender threads
     #[arg(long, value_name = "T", default_value_t = 1)]
     threads: usize,
@@ -97,30 +108,64 @@ pub struct Arguments {
     force: bool,
 }
 
+fn engines() -> PossibleValuesParser {
+    PossibleValuesParser::new(ENGINES.iter().map(|(name, _)| name))
+}
+
 impl Arguments {
     fn task(&self) -> Result<Task, Failure> {
         let sizes = Sizes::parse(&self.size).map_err(|advice| usage("--size", &advice))?;
+        let options = self.cable_options();
+        let train = self.gso.unwrap_or(if options.is_wanted() { 1 } else { TRAIN });
         let gso = match sizes {
-            Sizes::Fixed(_) => NonZeroUsize::new(self.gso).filter(|train| train.get() > 1),
+            Sizes::Fixed(_) => NonZeroUsize::new(train).filter(|train| train.get() > 1),
             _ => None,
         };
+        let flows = rate::parse_count(&self.flows).ok().and_then(|flows| usize::try_from(flows).ok());
+        let flows = flows.ok_or_else(|| {
+            let what = format!("{:?} is not a number of flows", self.flows);
+            usage("--flows", &Advice::new(what, "write one such as 16 or 1M"))
+        })?;
         let cpus = self.cpu.as_deref().map(units::parse_cpus).transpose().map_err(|advice| usage("--cpu", &advice))?;
         let task = Task {
             bounds: self.bounds()?,
             duration: seconds("--seconds", &self.seconds)?,
             loss_percent: percent("--loss", &self.loss)?,
             sizes,
-            flows: self.flows,
+            flows,
             gso,
             threads: self.threads,
             cpus,
+            cable: None,
         };
-        // What cannot be sent at all is told before anything is started.
+        // What cannot be sent at all is told before anything is started or laid.
         let amount = Amount::Seconds(task.duration);
         let to = ([127, 0, 0, 1], 9).into();
         let Task { sizes, flows, gso, threads, .. } = task;
-        Load { sizes, flows, gso, threads, ..Load::new(to, Rate::Steady(task.bounds.lowest), amount) }.check()?;
-        Ok(task)
+        let load = Load { sizes, flows, gso, threads, ..Load::new(to, Rate::Steady(task.bounds.lowest), amount) };
+        match options.is_wanted() {
+            true => cable::check(&load)?,
+            false => load.check()?,
+        }
+        if options.is_own() && self.real_sinks {
+            let what = "a cable in a namespace of its own leads to no destination";
+            let cure = "write --interface IF --from IF, or leave out --real-sinks";
+            return Err(usage("--real-sinks", &Advice::new(what, cure)));
+        }
+        Ok(Task { cable: options.cable()?, ..task })
+    }
+
+    fn engine(&self) -> Option<Option<EngineKind>> {
+        let name = self.engine.as_deref()?;
+        ENGINES.iter().find(|(own, _)| *own == name).map(|(_, engine)| *engine)
+    }
+
+    /// AF_XDP needs a cable, also where none was asked for.
+    fn cable_options(&self) -> cable::Options {
+        match self.engine() {
+            Some(Some(EngineKind::AfXdp)) => self.cable.with_cable(),
+            _ => self.cable.clone(),
+        }
     }
 
     fn bounds(&self) -> Result<Bounds, Failure> {
@@ -146,10 +191,11 @@ impl Arguments {
         self.expect.as_deref().map(rate::parse_number).transpose().map_err(|advice| usage("--expect", &advice))
     }
 
-    fn subject(&self) -> Result<Subject, Failure> {
+    fn subject(&self, task: &Task) -> Result<Subject, Failure> {
+        let place = Place::of(task.cable.as_ref(), self.engine())?;
         match (&self.to, &self.config) {
-            (Some(uri), _) => Subject::of_uri(uri),
-            (None, Some(path)) => Subject::of_file(path, self.listener.as_deref()),
+            (Some(uri), _) => Subject::of_uri(uri, &place),
+            (None, Some(path)) => Subject::of_file(path, self.listener.as_deref(), &place),
             (None, None) => Err(Failure::new(ExitCode::Usage, "write what to measure: --to URI or -c FILE")),
         }
     }
@@ -157,7 +203,8 @@ impl Arguments {
 
 /// Searches, prints what was found, and fails when it is less than was expected.
 pub fn execute(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
-    let (task, expect, subject) = (arguments.task()?, arguments.expect()?, arguments.subject()?);
+    let (expect, task) = (arguments.expect()?, arguments.task()?);
+    let subject = arguments.subject(&task)?;
     let scratches = Scratches::default();
     let own = scratches.clone();
     let stop = stop_on_signal(move || own.remove())?;
@@ -199,7 +246,7 @@ fn measure(
     }
     let headroom = expect.map(|expected| (report.rate as f64 / expected as f64 - 1.0) * 100.0);
     let text = match arguments.json {
-        true => json_text(arguments, &machine, &warnings, &report, expect, headroom)?,
+        true => json_text(arguments, task, &machine, &warnings, &report, expect, headroom)?,
         false => show::text(&report, &warnings, expect, headroom),
     };
     console::print(out, &text)?;
@@ -220,6 +267,7 @@ fn say_what_is_touched(stage: &Stage) {
 
 fn json_text(
     arguments: &Arguments,
+    task: &Task,
     machine: &Machine,
     warnings: &[String],
     report: &Report,
@@ -233,8 +281,8 @@ fn json_text(
         "asked": {
             "to": arguments.to, "config": arguments.config, "real_sinks": arguments.real_sinks, "rate": arguments.rate,
             "seconds": arguments.seconds, "loss": arguments.loss, "precision": arguments.precision,
-            "size": arguments.size, "flows": arguments.flows,
-            "gso": arguments.gso, "threads": arguments.threads, "cpu": arguments.cpu, "expect": expect,
+            "size": arguments.size, "flows": task.flows, "engine": arguments.engine, "cable": arguments.cable.as_json(),
+            "gso": task.gso, "threads": arguments.threads, "cpu": arguments.cpu, "expect": expect,
         },
         "headroom_percent": headroom,
         "report": report,

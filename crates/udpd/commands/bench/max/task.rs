@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use super::search::Bounds;
+use crate::commands::bench::cable::Cable;
 use crate::commands::bench::sizes::Sizes;
 
 /// How to search.
@@ -19,4 +20,6 @@ pub(super) struct Task {
     pub(super) threads: usize,
     /// The sender's cores; `None`: those that no lane has.
     pub(super) cpus: Option<Vec<usize>>,
+    /// What is measured on; none: loopback.
+    pub(super) cable: Option<Cable>,
 }

@@ -90,12 +90,16 @@ pub(super) fn run(task: &Task, stage: &Stage, rate: u64, stop: &Arc<AtomicBool>)
     };
     let before = Usage::read();
     let mut trouble = None;
-    let report = send::run(&load, stop, &mut |_| {
+    let mut look = |_: &send::Second| {
         trouble = trouble.take().or_else(|| stage.trouble());
         if trouble.is_some() {
             stop.store(true, Ordering::Relaxed);
         }
-    });
+    };
+    let report = match &task.cable {
+        Some(cable) => cable.send(&load, stop, &mut look),
+        None => send::run(&load, stop, &mut look),
+    };
     if let Ok(report) = &report {
         wait_until_handed_on(&pipeline, report.sent);
     }

@@ -27,6 +27,11 @@ const FLOWS_PER_ADDRESS: usize = 32_768;
 const BENCHMARK_V4: &str = "198.18.0.0/15";
 const BENCHMARK_V6: &str = "2001:2::/48";
 
+/// Where many flows seem to come from.
+pub(in crate::commands::bench) fn benchmark_networks() -> impl Iterator<Item = IpNet> {
+    [BENCHMARK_V4, BENCHMARK_V6].into_iter().filter_map(|network| network.parse().ok())
+}
+
 /// Who sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Engine {
@@ -192,7 +197,7 @@ fn addresses_of(network: IpNet) -> u32 {
 }
 
 /// Reads `uniform`, `round-robin`, `hot:20%` or `zipf:1.1`.
-pub(super) fn parse_mix(text: &str) -> Result<Mix, Advice> {
+pub(in crate::commands::bench) fn parse_mix(text: &str) -> Result<Mix, Advice> {
     let wrong = || {
         let what = format!("{text:?} is no mix of flows");
         Advice::new(what, "write uniform, round-robin, hot:20% for a flow with that share, or zipf:1.1")

@@ -16,24 +16,24 @@ const ATTRIBUTE_HEADER_BYTES: usize = 4;
 const ANSWER_BYTES: usize = 32 << 10;
 
 /// An address of a network card.
-pub(super) type Mac = [u8; 6];
+pub(in crate::commands::bench) type Mac = [u8; 6];
 
 /// What the kernel says of one interface.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Link {
+pub(in crate::commands::bench) struct Link {
     pub(super) index: u32,
-    pub(super) mac: Option<Mac>,
+    pub(in crate::commands::bench) mac: Option<Mac>,
     pub(super) mtu: u32,
-    pub(super) is_up: bool,
-    pub(super) is_loopback: bool,
-    pub(super) addresses: Vec<IpAddr>,
+    pub(in crate::commands::bench) is_up: bool,
+    pub(in crate::commands::bench) is_loopback: bool,
+    pub(in crate::commands::bench) addresses: Vec<IpAddr>,
     pub(super) routes: Vec<Route>,
     pub(super) neighbours: Vec<(IpAddr, Mac)>,
 }
 
 /// A route that leaves by the interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Route {
+pub(in crate::commands::bench) struct Route {
     /// `None`: everything of its family.
     pub(super) to: Option<IpNet>,
     pub(super) is_ipv4: bool,
@@ -42,7 +42,7 @@ pub(super) struct Route {
 
 impl Link {
     /// Asks for the interface of this index.
-    pub(super) fn read(index: u32) -> io::Result<Self> {
+    pub(in crate::commands::bench) fn read(index: u32) -> io::Result<Self> {
         let mut link = Self { index, ..Self::default() };
         let asker = Asker::new()?;
         asker.ask(libc::RTM_GETLINK, 16, &mut |message| link.take_link(message))?;

@@ -12,6 +12,8 @@ mod worker;
 pub use command::{Arguments, execute};
 pub use frame_run::run_frames;
 pub use frames::{Engine, FrameLoad};
+pub(super) use frames::{benchmark_networks, parse_mix};
+pub(super) use link::{Link, Mac};
 pub use load::{FLOWS_MAX, Load, MESSAGES_PER_CALL};
 pub use report::{InterfaceSent, Lateness, Report, Second};
 pub use run::run;

@@ -1,0 +1,82 @@
+//! A cable of the bench's own: a network namespace that this process enters, and a virtual pair in it.
+//!
+//! Both ends are in one namespace, because frames are laid upon the one end and come out of the other, and no route has
+//! a say in it. What this process starts from then on is in there too, and reaches no other host.
+
+use std::io;
+use std::net::Ipv4Addr;
+
+use mmsg::frames::Mix;
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use steer::ethtool::{Ethtool, Ioctl};
+
+use super::rtnetlink::Route;
+use super::wire::Cable;
+use crate::commands::bench::send::Link;
+use crate::exit::{ExitCode, Failure};
+
+const RECEIVER: &str = "udpd0";
+const SENDER: &str = "udpd1";
+
+/// Of the network for benchmarks (RFC 2544) the upper half is the receiver's, and senders have the lower one. It lies
+/// in one network with them, so that whatever asks for the way back to a sender finds it here.
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
+const PREFIX: u8 = 15;
+const SOURCES: &str = "198.18.0.0/16";
+
+/// What gives an end of a virtual pair a poll routine. Without one it takes no frames of XDP, and each of the others is
+/// an interrupt of its own.
+const GRO: &str = "rx-gro";
+
+/// Enters a namespace and lays a cable there.
+pub(super) fn own(mix: Mix) -> Result<Cable, Failure> {
+    let fail = |what: &str, error: &io::Error| {
+        let is_right = error.kind() == io::ErrorKind::PermissionDenied;
+        let code = if is_right { ExitCode::Permission } else { ExitCode::Unavailable };
+        let cure = match is_right {
+            true => "it needs CAP_SYS_ADMIN and CAP_NET_ADMIN: run it as root",
+            false => "name two interfaces that are wired to each other: --interface IF --from IF",
+        };
+        Failure::new(code, format!("--interface: cannot {what}: {error}; {cure}"))
+    };
+    enter_a_namespace().map_err(|(what, errno)| fail(what, &errno.into()))?;
+    let sources = SOURCES.parse().expect("a network");
+    let mac = lay().map_err(|(what, error)| fail(what, &error))?;
+    Ok(Cable {
+        receiver: RECEIVER.to_owned(),
+        address: ADDRESS.into(),
+        senders: vec![sources],
+        is_own: true,
+        sender: SENDER.to_owned(),
+        mac,
+        sources: Some(sources),
+        mix,
+        despite_default_route: false,
+    })
+}
+
+fn enter_a_namespace() -> Result<(), (&'static str, Errno)> {
+    unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).map_err(|errno| ("make a network namespace", errno))?;
+    let none: Option<&str> = None;
+    // Nobody outside is to see the mount, which shows the devices of the namespace instead of those of the host.
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).map_err(|errno| ("keep its mounts", errno))?;
+    mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), none).map_err(|errno| ("mount sysfs anew", errno))
+}
+
+/// Lays it, and returns the hardware address of its end.
+fn lay() -> Result<[u8; 6], (&'static str, io::Error)> {
+    let route = Route::new().map_err(|error| ("ask the kernel for interfaces (rtnetlink)", error))?;
+    let index = |name: &str| nix::net::if_::if_nametoindex(name).map_err(io::Error::from);
+    let make = || {
+        route.add_pair(RECEIVER, SENDER)?;
+        route.add_address(index(RECEIVER)?, ADDRESS, PREFIX)?;
+        ["lo", RECEIVER, SENDER].into_iter().try_for_each(|name| route.set_up(index(name)?))
+    };
+    make().map_err(|error| ("lay a virtual cable (veth)", error))?;
+    // A kernel whose virtual cables have no such switch polls by itself where there is a program.
+    let _ = Ioctl::new().map(|ioctl| ioctl.set_feature(RECEIVER, GRO, true));
+    let link = index(RECEIVER).and_then(Link::read).map_err(|error| ("read its address", error))?;
+    link.mac.ok_or_else(|| ("read its address", io::Error::other("it has none")))
+}
