@@ -3,7 +3,8 @@
 # was sent is delivered once or dropped by a named reason, whatever the sinks do, and however the daemon ends. Ping, a
 # server on another port and tcpdump go on beside it, and hostile frames give what an ordinary socket gets.
 # XDP_RIG_FRAMES says how many such frames (4000), XDP_RIG_ROUNDS how often what happens under load is tried (2, with
-# LONG=1 20), and XDP_RIG_CASES which cases (all; their names stand at the end of xdp/daemon.py).
+# LONG=1 20), XDP_RIG_RATE how many frames a second the generator makes for it (50000, with LONG=1 500000 and a release
+# build), and XDP_RIG_CASES which cases (all; their names stand at the end of xdp/daemon.py).
 # Nothing outside of the two namespaces is touched. Needs root, ip, setpriv and python3; skips with its reason
 # otherwise.
 set -euo pipefail
@@ -20,7 +21,7 @@ for program in unshare nsenter ip python3 setpriv; do command -v "$program" >/de
 unshare --net --mount true 2>/dev/null || skip "the right to make a network namespace"
 
 if [ -z "${XDP_RIG_INSIDE:-}" ]; then
-    cargo build --bin udpd
+    if [ -z "${LONG:-}" ]; then cargo build --bin udpd; else cargo build --release --bin udpd; fi
     XDP_RIG_INSIDE=1 unshare --net --mount bash tests/rigs/xdp_daemon.sh || { [ $? -eq 3 ] && exit 0 || exit 1; }
     exit
 fi
@@ -40,5 +41,6 @@ until [ "$(readlink "/proc/$other/ns/net")" != "$(readlink /proc/self/ns/net)" ]
 
 # Somebody without rights must be able to start it.
 chmod 755 "$work"
-install -m 755 "${CARGO_TARGET_DIR:-target}/debug/udpd" "$work/udpd"
+[ -z "${LONG:-}" ] && profile=debug || profile=release
+install -m 755 "${CARGO_TARGET_DIR:-target}/$profile/udpd" "$work/udpd"
 python3 -B tests/rigs/xdp/daemon.py "$work" "$other"

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 
+import fast
 import wire
 
 WORK, OTHER = sys.argv[1:]
@@ -602,6 +603,7 @@ CASES = {
     "hostile": lambda: hostile_frames_give_what_an_ordinary_socket_gets(cable()),
     "refusals": refusals,
     "interface": the_interface_goes,
+    "fast": lambda: fast.all_events(sys.modules[__name__]),
 }
 for name in os.environ.get("XDP_RIG_CASES", ",".join(CASES)).split(","):
     CASES[name]()

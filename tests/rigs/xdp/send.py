@@ -16,6 +16,7 @@ payloads PORT ADDRESS SIZE...
                      one datagram of each size, whose bytes tell its size
 beside PORT ADDRESS COUNT
                      echo requests and questions to a server, one after another; prints how many were answered
+gro CARD             switches GRO on, as `ethtool -K` does
 queues CARD COUNT    gives a card so many queues, as `ethtool -L` does; prints how many it has
 """
 import ctypes
@@ -154,6 +155,13 @@ def queues(card, count):
     return channels[5]
 
 
+def gro(card):
+    # ETHTOOL_SGRO of struct ethtool_value.
+    value = (ctypes.c_uint32 * 2)(0x2C, 1)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+        fcntl.ioctl(asker, 0x8946, struct.pack("16sQ16x", card.encode(), ctypes.addressof(value)))
+
+
 what, *rest = sys.argv[1:]
 if what == "frames":
     print(frames(rest[0]))
@@ -169,6 +177,8 @@ elif what == "gaps":
     print(gaps(int(rest[0]), int(rest[1]), rest[2], int(rest[3]), float(rest[4])))
 elif what == "payloads":
     print(payloads(int(rest[0]), rest[1], [int(size) for size in rest[2:]]))
+elif what == "gro":
+    gro(rest[0])
 elif what == "queues":
     print(queues(rest[0], int(rest[1])))
 elif what == "beside":
