@@ -20,7 +20,7 @@ mod support;
 mod util;
 
 use support::c_program::{Compiled, compile};
-use support::contender::{Contender, Offer, RECEIVER_CPU, Run, SENDER_CPU, SETTINGS, run};
+use support::contender::{Contender, Offer, RECEIVER_CPU, Run, SENDER_CPU, SETTINGS, Setting, run};
 use support::machine::facts;
 use support::report::{Comparison, record, table};
 
@@ -69,11 +69,15 @@ fn options() -> Result<Options, String> {
     Ok(options)
 }
 
+/// Where the sender makes trains, udpd may find that out by itself.
+const AUTO: Setting = Setting { gro: "auto", ..SETTINGS[0] };
+
 /// One pair: the C loop, udpd with each setting (the one before first), the C loop again; the other way round every
 /// second time.
 fn pair(number: usize, c_loop: &Path, offer: Offer, options: &Options) -> Vec<(Contender, Run)> {
     let mut order = vec![Contender::CLoop];
-    for setting in SETTINGS.into_iter().filter(|setting| setting.is_possible()) {
+    let by_itself = offer.segment.map(|_| AUTO);
+    for setting in SETTINGS.into_iter().chain(by_itself).filter(|setting| setting.is_possible()) {
         order.extend(options.before.map(|program| Contender::Before(program, setting)));
         order.push(Contender::Udpd(setting));
     }

@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::contender::{Contender, Offer, Run};
+use super::contender::{Contender, Offer, Run, Setting};
 
 /// All pairs of one offer.
 #[derive(Debug)]
@@ -120,10 +120,15 @@ pub(crate) fn record(folder: &Path, comparisons: &[Comparison], summary: &str) -
 fn name(contender: Contender) -> String {
     match contender {
         Contender::CLoop => "C loop".to_owned(),
-        Contender::Udpd(setting) => format!("udpd {} {}", setting.engine, setting.gather),
-        Contender::Before(_, setting) => format!("udpd before {} {}", setting.engine, setting.gather),
+        Contender::Udpd(setting) => format!("udpd {}", way(setting)),
+        Contender::Before(_, setting) => format!("udpd before {}", way(setting)),
         Contender::CLoopAgain => "C loop again".to_owned(),
     }
+}
+
+fn way(Setting { engine, gather, gro }: Setting) -> String {
+    let trains = if gro == "off" { String::new() } else { format!(" gro {gro}") };
+    format!("{engine} {gather}{trains}")
 }
 
 /// The middle one, or the mean of the two in the middle.
