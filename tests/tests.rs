@@ -24,6 +24,7 @@ mod delivery;
 mod examples;
 mod files;
 mod files_by_source;
+mod files_by_source_trouble;
 mod files_of_others;
 mod gro_auto;
 mod inline;

@@ -191,6 +191,13 @@ pub(super) fn set_aside(
 
 /// What helps against the usual causes.
 pub(super) fn cure(error: &io::Error) -> &'static str {
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EMFILE) => {
+            return "; raise the limit on open files (ulimit -n, LimitNOFILE= in the unit file), or lower open_files";
+        }
+        Some(Errno::ENFILE) => return "; this host has as many files open as it may: raise it (sysctl fs.file-max)",
+        _ => {}
+    }
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; free some space on that file system",
         io::ErrorKind::ReadOnlyFilesystem => "; mount that file system read-write",

@@ -19,6 +19,7 @@ mod piles;
 mod sink;
 mod source_file;
 mod table;
+mod voice;
 mod walk;
 
 pub(super) use annex::{Annex, AnnexPost};

@@ -1,5 +1,6 @@
 //! The sink of files by source: gathers records, and has those of each source written to its file when it is time.
 
+mod saying;
 mod writing;
 
 use std::io;
@@ -18,6 +19,7 @@ use super::key::{Key, Parts};
 use super::piles::SourcePiles;
 use super::source_file::SourceFiles;
 use super::table::{self, Table};
+use super::voice::Voice;
 use crate::capture::headers;
 use crate::format::encoder::{Encoder, Scene};
 use crate::handover::Caller;
@@ -63,9 +65,8 @@ pub(in crate::sink::file) struct SourcesSink {
     sweep: Option<usize>,
     ledger: Arc<FileLedger>,
     annex: Option<AnnexPost>,
-    /// Since something could not be written, how many datagrams and bytes that has cost.
-    trouble: Option<(u64, u64)>,
-    /// The same within the writing in hand.
+    voice: Voice,
+    /// How many datagrams and bytes could not be written within the writing in hand.
     failed: (u64, u64),
     has_said_overflow: bool,
 }
@@ -113,7 +114,7 @@ impl SourcesSink {
             sweep: None,
             ledger: Arc::clone(&ledger),
             annex: Some(keeper.take_sources(annex, piles)),
-            trouble: None,
+            voice: Voice::new(),
             failed: (0, 0),
             has_said_overflow: false,
             settings: settings.clone(),
@@ -153,6 +154,7 @@ impl SourcesSink {
         match crew::at_rest(|| self.files.finish(&mut self.table, place, now, is_full)) {
             Ok(true) => {
                 self.ledger.note_finished();
+                self.note_finished(place);
                 let key = self.table.at(place).key;
                 if let Some(annex) = &self.annex {
                     annex.clear(self.files.name(&key));
@@ -162,7 +164,7 @@ impl SourcesSink {
                 }
             }
             Ok(false) => {}
-            Err(error) => self.begin_trouble(&self.settings.path.clone(), &error),
+            Err(error) => self.say_unfinished(place, &error),
         }
     }
 
@@ -256,13 +258,7 @@ impl Sink for SourcesSink {
     fn finish(&mut self, tallies: &mut Tallies, publish: &mut dyn FnMut(&mut Tallies)) {
         self.write_out(tallies);
         publish(tallies);
-        if let Some((datagrams, bytes)) = self.trouble {
-            log::warn!(
-                "{} was not written again before the end; {datagrams} datagrams ({bytes} bytes) were lost meanwhile \
-                 and are counted as sink_error",
-                self.settings.path
-            );
-        }
+        self.say_last_words();
         (0..self.table.len()).for_each(|place| self.table.close(place));
         let sync = (self.settings.sync != Sync::Never).then(|| self.ledger.written());
         if let Some(annex) = self.annex.take() {

@@ -85,17 +85,18 @@ impl SourceFiles {
         self.name(key).at(at)
     }
 
-    /// Sees to it that the file of a source is open and in its place.
+    /// Sees to it that the file of a source is open and in its place. Where that took the descriptors of others, the
+    /// error that said so is returned.
     pub(super) fn provide(
         &self,
         table: &mut Table,
         place: usize,
         now: u64,
         ledger: &FileLedger,
-    ) -> Result<(), (PathBuf, io::Error)> {
+    ) -> Result<Option<io::Error>, (PathBuf, io::Error)> {
         self.leave_if_taken(table, place, ledger);
         if table.is_open(place) {
-            return Ok(());
+            return Ok(None);
         }
         let key = table.at(place).key;
         let begun = table.at(place).begun;
@@ -103,12 +104,14 @@ impl SourceFiles {
         if let Some(oldest) = table.oldest_if_full() {
             table.close(oldest);
         }
+        let mut lacking = None;
         let opened = match self.open(&path, begun, &key) {
             Err(error) if is_out_of_descriptors(&error) && table.open() > 0 => {
                 // Others of this process or host need some, too: half of them are given up, and there is one more try.
                 for _ in 0..table.open().div_ceil(2) {
                     table.oldest().into_iter().for_each(|oldest| table.close(oldest));
                 }
+                lacking = Some(error);
                 self.open(&path, begun, &key)
             }
             opened => opened,
@@ -118,7 +121,7 @@ impl SourceFiles {
                 let at = begun.map_or(now, |begun| begun.at);
                 table.at(place).begun = Some(Begun { at, inode, length, seen_bytes: length, is_astray: false });
                 table.note_opened(place, handle);
-                Ok(())
+                Ok(lacking)
             }
             Err(error) => Err((path, error)),
         }

@@ -1,0 +1,86 @@
+//! Files by source in trouble: what the log says of files that cannot be opened, finished or reopened, how often, and
+//! that the books close meanwhile.
+
+use std::path::Path;
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+
+use crate::files_by_source::{PATH, by_source, files, send, send_round, sender, sink, wait_for_delivered};
+use crate::files_of_others::until;
+use crate::util::daemon::{Daemon, free_address};
+use crate::util::ledger::{assert_closed, count};
+use crate::util::succession::Succession;
+
+/// Sets how many descriptors a daemon may have.
+fn limit_descriptors(pid: u32, descriptors: usize) {
+    let (pid, limit) = (format!("--pid={pid}"), format!("--nofile={descriptors}:"));
+    let limited = Command::new("prlimit").args([pid, limit]).status();
+    assert!(limited.expect("prlimit is in util-linux, as kill is").success());
+}
+
+fn descriptors(daemon: &Daemon) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).expect("it runs").count()
+}
+
+/// Waits until so many lines are in the files, which takes no descriptor of the daemon.
+fn wait_for_lines(directory: &Path, lines: usize) {
+    let found = || files(directory).values().flatten().filter(|byte| **byte == b'\n').count();
+    until("all is written", || found() == lines);
+}
+
+#[test]
+fn a_lack_of_descriptors_is_said_once_and_costs_no_datagram_while_others_can_be_closed() {
+    let address = free_address();
+    let daemon = Daemon::with_config(&by_source(address, PATH));
+    send_round(&daemon, address, 1, 0);
+    wait_for_delivered(&daemon, 1);
+    limit_descriptors(daemon.pid(), descriptors(&daemon) + 20);
+    for round in 1..4 {
+        (0..100).for_each(|number| send(sender(number), address, format!("round {round} of {number}").as_bytes()));
+        wait_for_lines(daemon.directory(), 1 + 100 * round);
+    }
+    limit_descriptors(daemon.pid(), 1000);
+    let ended = daemon.terminate();
+    assert_closed(&ended.ledger, 301);
+    assert_eq!(count(sink(&ended.ledger), "delivered"), 301);
+    let lines: Vec<&str> = ended.stderr.lines().filter(|line| line.contains("Too many open files")).collect();
+    assert_eq!(lines.len(), 1, "{}", ended.stderr);
+    assert!(lines[0].contains("cannot open one more file") && lines[0].contains("LimitNOFILE="), "{}", lines[0]);
+}
+
+#[test]
+fn where_no_descriptor_can_be_had_at_all_the_datagrams_count_as_sink_error_and_the_line_has_the_cure() {
+    let address = free_address();
+    let mut succession = Succession::new();
+    let mut daemon = succession.start(&by_source(address, PATH));
+    limit_descriptors(daemon.pid(), 3);
+    send(sender(0), address, b"lost");
+    let line = daemon.await_line("cannot write to");
+    assert!(line.contains("LimitNOFILE="), "{line}");
+    limit_descriptors(daemon.pid(), 1000);
+    send(sender(0), address, b"written");
+    daemon.await_line("is written again; 1 datagrams");
+    let ended = daemon.end_by(Signal::SIGTERM);
+    assert_closed(&ended.ledger, 2);
+    assert_eq!(count(&sink(&ended.ledger)["dropped"], "sink_error"), 1);
+}
+
+#[test]
+fn a_file_that_can_never_be_finished_is_written_on_and_said_once() {
+    let address = free_address();
+    // Its own name is as long as a name may be nearly; with the moment of its end it is longer.
+    let path = format!("path = \"@DIR@/log/{{source}}{}\"\n", "x".repeat(240));
+    let keys = format!("{path}rotate = {{ bytes = \"64KiB\", every = \"0s\" }}\n");
+    let daemon = Daemon::with_config(&by_source(address, &keys));
+    for round in 0..4 {
+        (0..70).for_each(|_| send(sender(0), address, &[b'x'; 1000]));
+        wait_for_delivered(&daemon, 70 * (round + 1));
+    }
+    let ended = daemon.terminate();
+    assert_closed(&ended.ledger, 280);
+    assert_eq!(count(sink(&ended.ledger), "delivered"), 280);
+    let said = |text: &str| ended.stderr.lines().filter(|line| line.contains(text)).count();
+    assert_eq!((said("File name too long"), said("cannot finish")), (1, 1), "{}", ended.stderr);
+    assert_eq!(said("written again"), 0, "{}", ended.stderr);
+}
