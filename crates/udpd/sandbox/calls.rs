@@ -257,7 +257,9 @@ mod older {
 fn allowed(duty: Duty) -> Vec<&'static [i64]> {
     let mut groups = vec![ALWAYS];
     groups.extend_from_slice(match duty {
-        Duty::Free | Duty::Errand | Duty::Log | Duty::Follower | Duty::Writer => &[][..],
+        Duty::Free | Duty::Errand | Duty::Log | Duty::Follower => &[][..],
+        // By which a pipe is asked whether it has room.
+        Duty::Writer => &[&[libc::SYS_ppoll], older::POLL],
         // By which it waits where a signalfd cannot be read.
         Duty::Signals => &[&[libc::SYS_rt_sigtimedwait]],
         Duty::Receiver => &[RECEIVE, older::POLL],
