@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 
 use crate::files_by_source::{PATH, by_source, files, send, send_round, sender, sink, wait_for_delivered};
 use crate::files_of_others::until;
-use crate::util::daemon::{Daemon, free_address};
+use crate::util::daemon::{Daemon, free_address, udpd};
 use crate::util::ledger::{assert_closed, count};
 use crate::util::succession::Succession;
 
@@ -64,6 +64,38 @@ fn where_no_descriptor_can_be_had_at_all_the_datagrams_count_as_sink_error_and_t
     let ended = daemon.end_by(Signal::SIGTERM);
     assert_closed(&ended.ledger, 2);
     assert_eq!(count(&sink(&ended.ledger)["dropped"], "sink_error"), 1);
+}
+
+#[test]
+fn reopening_leaves_and_counts_the_files_that_are_closed_for_the_moment_as_well() {
+    let address = free_address();
+    let daemon = Daemon::with_config(&by_source(address, &format!("{PATH}open_files = 5\n")));
+    let socket = daemon.control_socket().display().to_string();
+    let reopen = || String::from_utf8_lossy(&udpd(&["reopen", "--socket", &socket]).stdout).into_owned();
+    assert_eq!(reopen(), "no sink has begun a file yet\n");
+    send_round(&daemon, address, 20, 0);
+    wait_for_delivered(&daemon, 20);
+    assert_eq!(reopen(), "not moved, so still written: 20\n");
+    let path = |number| daemon.directory().join("log").join(format!("{}.log", sender(number)));
+    for number in 0..18 {
+        std::fs::rename(path(number), path(number).with_extension("moved")).expect("moved");
+    }
+    // As logrotate does with `create`.
+    std::fs::write(path(0), "").expect("made");
+    let expected = "moved files left: 18, and the next datagram of each source begins its new one; \
+                    not moved, so still written: 2\n";
+    assert_eq!(reopen(), expected);
+    assert_eq!(reopen(), "not moved, so still written: 2\n");
+    send_round(&daemon, address, 20, 1);
+    wait_for_delivered(&daemon, 40);
+    assert_eq!(reopen(), "not moved, so still written: 20\n");
+    let ended = daemon.terminate();
+    assert_closed(&ended.ledger, 40);
+    let files = files(ended.directory.path());
+    for number in 0..18 {
+        assert_eq!(files[&format!("{}.moved", sender(number))], format!("round 0 of {number}\n").as_bytes());
+        assert_eq!(files[&format!("{}.log", sender(number))], format!("round 1 of {number}\n").as_bytes());
+    }
 }
 
 #[test]

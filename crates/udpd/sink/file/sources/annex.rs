@@ -132,7 +132,7 @@ impl Annex {
         }
     }
 
-    /// Asks the consumer to close every file that somebody has moved; returns the number of that wish.
+    /// Asks the consumer to leave every file that somebody has moved; returns the number of that wish.
     pub(in crate::sink::file) fn ask_to_reopen(&self) -> u64 {
         let mut reopening = self.reopening.lock().unwrap_or_else(PoisonError::into_inner);
         reopening.asked += 1;
@@ -201,10 +201,10 @@ impl AnnexPost {
         Some(reopening.asked)
     }
 
-    pub(super) fn answer(&self, wish: u64, begun: usize, stayed: usize) {
+    pub(super) fn answer(&self, wish: u64, left: usize, stayed: usize) {
         let mut reopening = self.annex.reopening.lock().unwrap_or_else(PoisonError::into_inner);
         reopening.answered = wish;
-        reopening.outcome.begun += begun;
+        reopening.outcome.left += left;
         reopening.outcome.stayed += stayed;
         drop(reopening);
         self.office.ring();

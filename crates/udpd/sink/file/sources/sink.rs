@@ -185,15 +185,16 @@ impl SourcesSink {
         self.sync_due = (!is_asked).then(|| now + SYNC_PAUSE);
     }
 
-    /// Closes every file that somebody has moved, when that is asked for.
+    /// Leaves every file that somebody has moved, when that is asked for, and says how many those are: also of those that
+    /// are closed for the moment, because whoever asked has moved them all alike.
     fn reopen_if_asked(&mut self, tallies: &mut Tallies) {
         let Some(wish) = self.annex.as_ref().and_then(AnnexPost::wish) else { return };
         self.write_out(tallies);
-        let open: Vec<usize> = (0..self.table.len()).filter(|&place| self.table.is_open(place)).collect();
-        let is_taken = |&&place: &&usize| self.files.close_if_taken(&mut self.table, place, &self.ledger);
-        let begun = open.iter().filter(is_taken).count();
+        let begun: Vec<usize> = (0..self.table.len()).filter(|&place| self.table.at(place).begun.is_some()).collect();
+        let is_taken = |&&place: &&usize| self.files.leave_at_once_if_taken(&mut self.table, place, &self.ledger);
+        let left = crew::at_rest(|| begun.iter().filter(is_taken).count());
         if let Some(annex) = &self.annex {
-            annex.answer(wish, begun, open.len() - begun);
+            annex.answer(wish, left, begun.len() - left);
         }
     }
 }

@@ -180,14 +180,18 @@ impl SourceFiles {
         table.close(place);
     }
 
-    /// Closes the file if somebody has moved or removed it; says whether that was so.
-    pub(super) fn close_if_taken(&self, table: &mut Table, place: usize, ledger: &FileLedger) -> bool {
-        if let Some(begun) = &mut table.at(place).begun {
+    /// Leaves the file, open or not, if somebody has moved or removed it; says whether that was so.
+    pub(super) fn leave_at_once_if_taken(&self, table: &mut Table, place: usize, ledger: &FileLedger) -> bool {
+        let source = table.at(place);
+        let Some(begun) = &mut source.begun else { return false };
+        if source.handle.is_some() {
             // Who asks for that has made the next file, or never will.
             begun.is_astray = true;
+            self.leave_if_taken(table, place, ledger);
+        } else if !is_as_begun(&self.path(&source.key, begun.at), begun) {
+            source.begun = None;
         }
-        self.leave_if_taken(table, place, ledger);
-        !table.is_open(place)
+        table.at(place).begun.is_none()
     }
 
     /// Finishes the file of a source, where it is over at that moment or full; says whether it did.
@@ -202,7 +206,7 @@ impl SourceFiles {
         }
         let _latch = self.latch();
         // What is at its path may be somebody else's, and is not to be renamed.
-        let is_own = path.symlink_metadata().is_ok_and(|found| found.is_file() && found.ino() == begun.inode);
+        let is_own = is_as_begun(&path, &begun);
         if is_renamed && is_own {
             let mut shelf = self.shelf(&key);
             set_aside(&path, finished_names(&path, now), |name| shelf.list_by(name, Ok(begun.inode)))?;
@@ -211,6 +215,11 @@ impl SourceFiles {
         table.at(place).begun = None;
         Ok(is_own)
     }
+}
+
+/// Whether what is at a path is the file that was begun there.
+fn is_as_begun(path: &Path, begun: &Begun) -> bool {
+    path.symlink_metadata().is_ok_and(|found| found.is_file() && found.ino() == begun.inode)
 }
 
 fn is_out_of_descriptors(error: &io::Error) -> bool {
