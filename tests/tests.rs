@@ -80,6 +80,7 @@ mod kept;
 mod killed;
 mod restarts;
 // Without a service manager, too.
+mod stranded;
 mod take_over;
 mod take_over_fails;
 mod take_over_managed;
