@@ -1,6 +1,7 @@
 //! Files by source in trouble: what the log says of files that cannot be opened, finished or reopened, how often, and
 //! that the books close meanwhile.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -115,4 +116,38 @@ fn a_file_that_can_never_be_finished_is_written_on_and_said_once() {
     let said = |text: &str| ended.stderr.lines().filter(|line| line.contains(text)).count();
     assert_eq!((said("File name too long"), said("cannot finish")), (1, 1), "{}", ended.stderr);
     assert_eq!(said("written again"), 0, "{}", ended.stderr);
+}
+
+#[test]
+fn a_sync_reaches_every_file_system_on_which_a_source_has_its_file() {
+    let calls = tempfile::NamedTempFile::new().expect("a file");
+    let Ok(there) = tempfile::tempdir_in("/dev/shm") else {
+        return not_checked("syncs of several file systems: there is no /dev/shm");
+    };
+    let device = |path: &Path| path.metadata().expect("there").dev();
+    let tracer = ["strace", "-D", "-f", "-y", "-e", "trace=syncfs", "-o", calls.path().to_str().expect("UTF-8")];
+    let traces = Command::new(tracer[0]).args(&tracer[1..]).arg("true").status().is_ok_and(|status| status.success());
+    if !traces || device(calls.path()) == device(there.path()) {
+        return not_checked("syncs of several file systems: there is no strace, or only one file system");
+    }
+    let address = free_address();
+    // The sandbox would hold the daemon to what lies below its path.
+    let text = format!("[daemon]\nsandbox = \"off\"\n{}", by_source(address, "path = \"@DIR@/log/{source}/log\"\n"));
+    let daemon = Daemon::with_config_under(&tracer, &text);
+    let own = daemon.directory().join("log").join(sender(1).to_string());
+    std::os::unix::fs::symlink(there.path(), own).expect("a link");
+    (0..2).for_each(|number| send(sender(number), address, b"line"));
+    wait_for_delivered(&daemon, 2);
+    let ended = daemon.terminate();
+    assert_closed(&ended.ledger, 2);
+    assert_eq!(count(&sink(&ended.ledger)["files"], "unsynced_bytes"), 0);
+    assert_eq!(std::fs::read(there.path().join("log")).expect("written"), b"line\n");
+    let said = std::fs::read_to_string(calls.path()).expect("what was called");
+    let synced = |path: &Path| said.lines().any(|line| line.contains(&format!("<{}", path.display())));
+    assert!(synced(ended.directory.path()) && synced(there.path()), "{said}");
+}
+
+#[allow(clippy::print_stderr)]
+fn not_checked(what: &str) {
+    eprintln!("NOT CHECKED: {what}");
 }

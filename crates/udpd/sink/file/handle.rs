@@ -143,6 +143,10 @@ impl Handle {
         Ok(self.0.metadata()?.ino())
     }
 
+    pub(super) fn metadata(&self) -> io::Result<fs::Metadata> {
+        self.0.metadata()
+    }
+
     /// For watching it by what the process calls it.
     pub(super) fn descriptor(&self) -> RawFd {
         self.0.as_raw_fd()

@@ -94,7 +94,8 @@ impl SourcesSink {
         let ledger = Arc::new(FileLedger::default());
         let directory = files.directories().next().unwrap_or_default();
         let care = (settings.keep, settings.recipe());
-        let annex = Annex::new(directory, care, &files.latch, Arc::clone(&ledger), consumer.clone())?;
+        files.disks.begin(&directory)?;
+        let annex = Annex::new(&files, care, Arc::clone(&ledger), consumer.clone());
         let piles = settings.recipe().map(|recipe| SourcePiles::new(recipe, settings, files.paths()));
         let buffer = usize::try_from(settings.buffer_bytes).unwrap_or(usize::MAX);
         let mut sink = Self {
@@ -185,8 +186,8 @@ impl SourcesSink {
         self.sync_due = (!is_asked).then(|| now + SYNC_PAUSE);
     }
 
-    /// Leaves every file that somebody has moved, when that is asked for, and says how many those are: also of those that
-    /// are closed for the moment, because whoever asked has moved them all alike.
+    /// Leaves every file that somebody has moved, when that is asked for, and says how many those are: also of those
+    /// that are closed for the moment, because whoever asked has moved them all alike.
     fn reopen_if_asked(&mut self, tallies: &mut Tallies) {
         let Some(wish) = self.annex.as_ref().and_then(AnnexPost::wish) else { return };
         self.write_out(tallies);

@@ -12,6 +12,7 @@ use super::super::handle::{Handle, set_aside};
 use super::super::name::{Name, finished_names};
 use super::super::settings::{FileSettings, Keep, Rotate};
 use super::super::shelf::Shelf;
+use super::disks::Disks;
 use super::key::{Key, Parts, Pattern};
 use super::table::{Begun, Table};
 use crate::codec::Recipe;
@@ -28,6 +29,7 @@ pub(super) struct SourceFiles {
     recipe: Option<Recipe>,
     /// See `annex`.
     pub(super) latch: Arc<Mutex<()>>,
+    pub(super) disks: Arc<Disks>,
     pub(super) boundary: Boundary,
     pub(super) header: Vec<u8>,
 }
@@ -35,8 +37,8 @@ pub(super) struct SourceFiles {
 impl SourceFiles {
     pub(super) fn new(settings: &FileSettings, header: Vec<u8>) -> Self {
         let FileSettings { rotate, keep, format, .. } = *settings;
-        let (paths, latch) = (Vec::new(), Arc::default());
-        Self { paths, rotate, keep, recipe: settings.recipe(), latch, boundary: format.boundary(), header }
+        let (paths, latch, disks) = (Vec::new(), Arc::default(), Arc::default());
+        Self { paths, rotate, keep, recipe: settings.recipe(), latch, disks, boundary: format.boundary(), header }
     }
 
     /// With the names that a lane fills in.
@@ -131,6 +133,7 @@ impl SourceFiles {
         let _latch = self.latch();
         if let Some(left) = begun {
             let (mut handle, is_as_left) = Handle::open_again(path, self.boundary, (left.inode, left.length))?;
+            self.disks.note(path, &handle.metadata()?)?;
             if !is_as_left {
                 handle.append_whole(&self.header)?;
             }
@@ -140,7 +143,8 @@ impl SourceFiles {
         shelf.finish_interrupted(path);
         let is_new = path.symlink_metadata().is_err();
         let mut handle = Handle::open(path, self.boundary)?;
-        if let Err(error) = handle.append_whole(&self.header) {
+        let noted = handle.metadata().and_then(|metadata| self.disks.note(path, &metadata));
+        if let Err(error) = noted.and_then(|()| handle.append_whole(&self.header)) {
             if is_new {
                 let _ = fs::remove_file(path);
             }
