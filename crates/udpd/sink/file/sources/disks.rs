@@ -59,7 +59,11 @@ impl Disks {
         if known.is_overfull || known.of_files.contains(&file.dev()) {
             return Ok(());
         }
-        let disk = Disk::open(path.parent().unwrap_or(Path::new("/")))?;
+        let disk = match Disk::open(path.parent().unwrap_or(Path::new("/"))) {
+            // It may be for writing only, and nothing is to be lost for that.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Disk::open(path)?,
+            opened => opened?,
+        };
         if known.of_files.len() < FILE_SYSTEMS_MAX && known.add(disk) {
             known.of_files.push(file.dev());
             return Ok(());
