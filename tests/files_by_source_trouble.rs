@@ -119,6 +119,33 @@ fn a_file_that_can_never_be_finished_is_written_on_and_said_once() {
 }
 
 #[test]
+fn lists_of_finished_files_that_cannot_be_read_are_said_once_for_all_sources() {
+    let address = free_address();
+    let keys = format!("{PATH}rotate = {{ bytes = \"64KiB\", every = \"0s\" }}\nkeep.files = 1\n");
+    let daemon = Daemon::with_config(&by_source(address, &keys));
+    for number in 0..3 {
+        (0..70).for_each(|_| send(sender(number), address, &[b'x'; 1000]));
+    }
+    daemon.stats_when("each has finished one", |ledger| count(&sink(ledger)["files"], "finished") == 3);
+    let directory = daemon.terminate().directory;
+    let entries = std::fs::read_dir(directory.path().join("log")).expect("readable").flatten();
+    let lists: Vec<_> = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with('.')).collect();
+    assert_eq!(lists.len(), 3, "{lists:?}");
+    for list in lists {
+        std::fs::remove_file(list.path()).expect("removed");
+        std::fs::create_dir(list.path()).expect("made");
+    }
+    let again =
+        Daemon::with_config(&by_source(address, &keys).replace("@DIR@", &directory.path().display().to_string()));
+    send_round(&again, address, 3, 0);
+    wait_for_delivered(&again, 3);
+    let ended = again.terminate();
+    assert_closed(&ended.ledger, 3);
+    let said = ended.stderr.lines().filter(|line| line.contains("cannot read the list")).count();
+    assert_eq!(said, 1, "{}", ended.stderr);
+}
+
+#[test]
 fn a_sync_reaches_every_file_system_on_which_a_source_has_its_file() {
     let calls = tempfile::NamedTempFile::new().expect("a file");
     let Ok(there) = tempfile::tempdir_in("/dev/shm") else {

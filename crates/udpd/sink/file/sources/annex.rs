@@ -13,6 +13,7 @@ use std::time::SystemTime;
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::super::handle::cure;
+use super::super::muffle::Muffle;
 use super::super::name::Name;
 use super::super::office::{Office, Reopened};
 use super::super::settings::Keep;
@@ -32,6 +33,7 @@ pub(super) const CLEARINGS_MAX: usize = 16_384;
 #[derive(Debug)]
 pub(in crate::sink::file) struct Annex {
     disks: Arc<Disks>,
+    muffles: Arc<[Muffle; 2]>,
     keep: Keep,
     recipe: Option<Recipe>,
     pub(super) ledger: Arc<FileLedger>,
@@ -67,6 +69,7 @@ impl Annex {
     ) -> Self {
         Self {
             disks: Arc::clone(&files.disks),
+            muffles: Arc::clone(&files.muffles),
             keep,
             recipe,
             ledger,
@@ -101,7 +104,7 @@ impl Annex {
 
     /// The finished files of a source.
     pub(super) fn shelf(&self, name: &Name) -> Shelf {
-        let mut shelf = Shelf::new(name, self.keep, self.recipe);
+        let mut shelf = Shelf::new(name, self.keep, self.recipe).muffled_by(&self.muffles);
         shelf.read();
         shelf
     }

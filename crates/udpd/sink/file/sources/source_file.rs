@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nix::errno::Errno;
 
 use super::super::handle::{Handle, set_aside};
+use super::super::muffle::Muffle;
 use super::super::name::{Name, finished_names};
 use super::super::settings::{FileSettings, Keep, Rotate};
 use super::super::shelf::Shelf;
@@ -30,6 +31,8 @@ pub(super) struct SourceFiles {
     /// See `annex`.
     pub(super) latch: Arc<Mutex<()>>,
     pub(super) disks: Arc<Disks>,
+    /// For their lists.
+    pub(super) muffles: Arc<[Muffle; 2]>,
     pub(super) boundary: Boundary,
     pub(super) header: Vec<u8>,
 }
@@ -37,8 +40,9 @@ pub(super) struct SourceFiles {
 impl SourceFiles {
     pub(super) fn new(settings: &FileSettings, header: Vec<u8>) -> Self {
         let FileSettings { rotate, keep, format, .. } = *settings;
-        let (paths, latch, disks) = (Vec::new(), Arc::default(), Arc::default());
-        Self { paths, rotate, keep, recipe: settings.recipe(), latch, disks, boundary: format.boundary(), header }
+        let (recipe, boundary) = (settings.recipe(), format.boundary());
+        let (latch, disks, muffles) = (Arc::default(), Arc::default(), Arc::default());
+        Self { paths: Vec::new(), rotate, keep, recipe, latch, disks, muffles, boundary, header }
     }
 
     /// With the names that a lane fills in.
@@ -156,7 +160,7 @@ impl SourceFiles {
 
     /// The finished files of one source. Its list is read whenever it is needed: ten thousand would be much to keep.
     fn shelf(&self, key: &Key) -> Shelf {
-        let mut shelf = Shelf::new(&self.name(key), self.keep, self.recipe);
+        let mut shelf = Shelf::new(&self.name(key), self.keep, self.recipe).muffled_by(&self.muffles);
         shelf.read();
         shelf
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::super::super::handle::cure;
+use super::super::super::muffle::count;
 use super::super::voice::Fault;
 use super::SourcesSink;
 
@@ -18,7 +19,7 @@ impl SourcesSink {
              sink_error until it can be{}{}",
             path.display(),
             cure(error),
-            count(times)
+            count(times - 1)
         );
     }
 
@@ -31,7 +32,7 @@ impl SourcesSink {
             "cannot finish {}: {error}; udpd goes on writing it and tries again{}{}",
             path.display(),
             cure(error),
-            count(times)
+            count(times - 1)
         );
     }
 
@@ -43,7 +44,7 @@ impl SourcesSink {
              opened more often{}{}",
             self.settings.path,
             cure(error),
-            count(times)
+            count(times - 1)
         );
     }
 
@@ -82,9 +83,4 @@ impl SourcesSink {
             self.settings.path
         );
     }
-}
-
-/// How often something went wrong since that was last said.
-fn count(times: u64) -> String {
-    if times > 1 { format!("; {times} times since this was last said") } else { String::new() }
 }
