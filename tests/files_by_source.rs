@@ -16,7 +16,7 @@ use crate::util::daemon::{Daemon, Ended, free_address, udpd};
 use crate::util::ledger::{assert_closed, count};
 
 /// A listener whose sink has these keys besides.
-fn by_source(address: SocketAddr, keys: &str) -> String {
+pub(crate) fn by_source(address: SocketAddr, keys: &str) -> String {
     format!(
         r#"
         [[listener]]
@@ -32,21 +32,21 @@ fn by_source(address: SocketAddr, keys: &str) -> String {
     )
 }
 
-const PATH: &str = "path = \"@DIR@/log/{source}.log\"\n";
+pub(crate) const PATH: &str = "path = \"@DIR@/log/{source}.log\"\n";
 
 /// The address of a sender.
-fn sender(number: usize) -> Ipv4Addr {
+pub(crate) fn sender(number: usize) -> Ipv4Addr {
     let [_, high, middle, low] = u32::try_from(number).expect("few").to_be_bytes();
     Ipv4Addr::new(127, 1 + high, middle, low)
 }
 
 /// Sends from one sender.
-fn send(from: Ipv4Addr, to: SocketAddr, payload: &[u8]) {
+pub(crate) fn send(from: Ipv4Addr, to: SocketAddr, payload: &[u8]) {
     UdpSocket::bind((from, 0)).expect("bound").send_to(payload, to).expect("sent");
 }
 
 /// Each of so many senders sends one line of a round, and everything has been received when this returns.
-fn send_round(daemon: &Daemon, to: SocketAddr, senders: usize, round: usize) {
+pub(crate) fn send_round(daemon: &Daemon, to: SocketAddr, senders: usize, round: usize) {
     for number in 0..senders {
         send(sender(number), to, format!("round {round} of {number}").as_bytes());
         if number % 500 == 499 {
@@ -60,16 +60,16 @@ fn received(ledger: &Value) -> u64 {
     count(&ledger["listeners"][0], "received")
 }
 
-fn sink(ledger: &Value) -> &Value {
+pub(crate) fn sink(ledger: &Value) -> &Value {
     &ledger["listeners"][0]["sinks"][0]
 }
 
-fn wait_for_delivered(daemon: &Daemon, datagrams: u64) {
+pub(crate) fn wait_for_delivered(daemon: &Daemon, datagrams: u64) {
     daemon.stats_when("all is delivered", |ledger| count(sink(ledger), "delivered") == datagrams);
 }
 
 /// The files in the directory of the logs, by their names.
-fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
+pub(crate) fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = std::fs::read_dir(directory.join("log")).expect("readable").flatten();
     let named = entries.map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path()));
     named.map(|(name, path)| (name, std::fs::read(path).expect("readable"))).collect()

@@ -39,7 +39,7 @@ fn all_text(directory: &Path) -> Vec<u8> {
 }
 
 /// Asks again and again; each time something has had a chance to change. Panics when it never holds.
-fn until(what: &str, holds: impl Fn() -> bool) {
+pub(crate) fn until(what: &str, holds: impl Fn() -> bool) {
     let started = Instant::now();
     while !holds() {
         assert!(started.elapsed() < Duration::from_secs(60), "in vain: {what}");

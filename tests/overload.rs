@@ -3,7 +3,11 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::net::UdpSocket;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::process::Stdio;
+
+use nix::sys::signal::Signal;
 
 use crate::delivery::SCALE;
 use crate::util::daemon::{Daemon, free_address};
@@ -141,6 +145,57 @@ fn a_stalled_sink_costs_the_other_sink_nothing() {
     let ended = daemon.terminate();
     assert_closed(&ended.ledger, sent);
     drained.join().expect("the reader ends");
+}
+
+/// A pipe that is read only when udpd has ended: what is in it counts as delivered, and nothing else does.
+fn given_up(kind: &str, stdout: Stdio, read_all: impl FnOnce() -> Vec<u8>) {
+    let address = free_address();
+    let text = format!(
+        r#"
+        [[listener]]
+        name = "in"
+        address = "{address}"
+        sinks = ["stalled"]
+        [sink.stalled]
+        type = "stdout"
+        queue_bytes = "32MiB"
+        "#
+    );
+    let daemon = Daemon::with_config_and_stdout(&text, stdout);
+    let mut load = Load::new(address, Amount::Count(20_000));
+    load.payload_bytes = PAYLOAD_BYTES;
+    let sent = load.send().sent;
+    daemon.stats_when("all is received", |ledger| count(&ledger["listeners"][0], "received") == sent);
+    daemon.signal(Signal::SIGTERM);
+    // The second does not wait for a sink.
+    let ended = daemon.terminate();
+    assert_closed(&ended.ledger, sent);
+    let sink = &ended.ledger["listeners"][0]["sinks"][0];
+    let text = read_all();
+    let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    let lines = assert_in_order(&text[..whole]);
+    assert!(lines > 100, "{kind}: it took something before it was full: {lines}");
+    assert_eq!(
+        (count(sink, "delivered"), count(&sink["dropped"], "sink_error")),
+        (lines, sent - lines),
+        "{kind}: {sink:#}"
+    );
+}
+
+#[test]
+fn what_a_pipe_took_before_its_sink_was_given_up_counts_as_delivered() {
+    let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    given_up("pipe", writer.into(), || {
+        let mut text = Vec::new();
+        reader.read_to_end(&mut text).expect("readable");
+        text
+    });
+    let (mut reader, writer) = UnixStream::pair().expect("sockets");
+    given_up("socket", OwnedFd::from(writer).into(), || {
+        let mut text = Vec::new();
+        reader.read_to_end(&mut text).expect("readable");
+        text
+    });
 }
 
 #[test]

@@ -19,6 +19,7 @@ use rustix::net::{
     sendmsg, socketpair,
 };
 
+use crate::files_of_others::until;
 use crate::util::daemon::{Daemon, free_address, udpd};
 use crate::util::ledger::{assert_closed, count};
 
@@ -218,6 +219,27 @@ fn answer(warden: &OwnedFd) -> i32 {
     let mut bytes = [0; 64];
     let (length, _) = recv(warden, &mut bytes[..], RecvFlags::empty()).expect("it answers");
     String::from_utf8_lossy(&bytes[..length]).parse().expect("a number")
+}
+
+#[test]
+fn a_warden_that_is_killed_leaves_one_line_and_no_zombie() {
+    if !is_whole() || !has_rights_over_sockets() {
+        return;
+    }
+    let address = free_address();
+    let text = format!(
+        "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nsinks = [\"null\"]\n\
+         [sink.null]\ntype = \"null\"\n"
+    );
+    let daemon = Daemon::with_config(&text);
+    let warden = warden_of(daemon.pid()).expect("it has rights to keep");
+    nix::sys::signal::kill(Pid::from_raw(warden.cast_signed()), Signal::SIGKILL).expect("it lives");
+    until("nothing is left of it", || warden_of(daemon.pid()).is_none());
+    let ended = daemon.terminate();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    let lines: Vec<&str> = ended.stderr.lines().filter(|line| line.contains("udpd-warden")).collect();
+    assert_eq!(lines.len(), 1, "{}", ended.stderr);
+    assert!(lines[0].contains("it has ended (signal: 9") && lines[0].contains("restart udpd"), "{}", lines[0]);
 }
 
 #[test]

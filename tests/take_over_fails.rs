@@ -76,8 +76,13 @@ impl Challenger {
 
     /// Has the daemon stop; what it says then.
     pub(crate) fn stop(&mut self, names: &[String]) -> Value {
-        self.say(&json!({ "ready": names }));
+        self.be_ready(names);
         self.hear()["stopped"].clone()
+    }
+
+    /// Has the daemon stop, and does not wait for that.
+    pub(crate) fn be_ready(&mut self, names: &[String]) {
+        self.say(&json!({ "ready": names }));
     }
 }
 

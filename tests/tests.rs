@@ -24,6 +24,7 @@ mod delivery;
 mod examples;
 mod files;
 mod files_by_source;
+mod files_by_source_trouble;
 mod files_of_others;
 mod gro_auto;
 mod inline;
@@ -79,6 +80,7 @@ mod kept;
 mod killed;
 mod restarts;
 // Without a service manager, too.
+mod stranded;
 mod take_over;
 mod take_over_fails;
 mod take_over_managed;

@@ -15,9 +15,9 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
 use mmsg::{GrantedBuffer, Loader, Socket, SourceShape};
@@ -46,7 +46,15 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 pub const MESSAGE_BYTES: usize = 128;
 
 /// The warden of this process. Rights belong to a process, and so does who keeps them.
-static WARDEN: OnceLock<Mutex<Option<OwnedFd>>> = OnceLock::new();
+static WARDEN: Mutex<Warden> = Mutex::new(Warden { connection: None, process: None });
+
+/// What this process has of its warden.
+struct Warden {
+    /// Where it is asked, while it answers.
+    connection: Option<OwnedFd>,
+    /// Until it has ended and this process has seen that: the kernel keeps what is left of it until then.
+    process: Option<Child>,
+}
 
 /// What is done to a socket that takes a right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,7 +124,7 @@ pub fn start(filters: bool) -> io::Result<()> {
     set_socket_timeout(&own, Timeout::Recv, Some(ANSWER_LIMIT))?;
     set_socket_timeout(&own, Timeout::Send, Some(ANSWER_LIMIT))?;
     // The file may have another content by now, or none; the kernel knows which one runs.
-    Command::new("/proc/self/exe")
+    let process = Command::new("/proc/self/exe")
         .arg0("udpd-warden")
         .arg(COMMAND)
         .args(filters.then_some(FILTERS))
@@ -125,11 +133,34 @@ pub fn start(filters: bool) -> io::Result<()> {
         .stdin(Stdio::from(its))
         .stdout(Stdio::null())
         .spawn()?;
+    let mut warden = WARDEN.lock().unwrap_or_else(PoisonError::into_inner);
+    // Also one that comes to nothing ends.
+    warden.process = Some(process);
     // It says that it is inside its own sandbox, so that udpd is never ready before.
     answer(own.as_fd())?.0?;
-    // A process has one for its life.
-    let _ = WARDEN.set(Mutex::new(Some(own)));
+    warden.connection = Some(own);
     Ok(())
+}
+
+/// Sees whether it has ended, and says what that costs unless somebody has heard no answer before. Does not wait.
+pub fn look() {
+    let mut warden = match WARDEN.try_lock() {
+        Ok(warden) => warden,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        // Somebody asks it now, and hears its end.
+        Err(TryLockError::WouldBlock) => return,
+    };
+    let ended = match warden.process.as_mut().map(Child::try_wait) {
+        None | Some(Ok(None)) => return,
+        Some(Ok(Some(status))) => format!("it has ended ({status})"),
+        // The kernel has cleared it away already: somebody had this process started so.
+        Some(Err(error)) if error.raw_os_error() == Some(Errno::CHILD.raw_os_error()) => "it has ended".to_owned(),
+        Some(Err(_)) => return,
+    };
+    warden.process = None;
+    if warden.connection.take().is_some() {
+        say_gone(&ended);
+    }
 }
 
 /// Does this to a socket, or has the warden do it where this process lacks the right.
@@ -196,7 +227,7 @@ fn make(product: Product, parts: &[BorrowedFd<'_>]) -> Option<io::Result<OwnedFd
 }
 
 fn ask(descriptors: &[BorrowedFd<'_>], wish: &str) -> Option<Answer> {
-    ask_by(&mut WARDEN.get()?.lock().unwrap_or_else(PoisonError::into_inner), descriptors, wish)
+    ask_by(&mut WARDEN.lock().unwrap_or_else(PoisonError::into_inner).connection, descriptors, wish)
 }
 
 /// Asks by a connection, which is given up when no answer comes.
@@ -208,12 +239,16 @@ fn ask_by(warden: &mut Option<OwnedFd>, descriptors: &[BorrowedFd<'_>], wish: &s
     if let Err(why) = &outcome {
         // What it says from now on would be the answer to something else.
         *warden = None;
-        log::warn!(
-            "the process that keeps the rights of udpd (udpd-warden) does not answer: {why}; ports below 1024, receive \
-             buffers above net.core.rmem_max and queues of AF_XDP cannot be had by a reload any more: restart udpd"
-        );
+        say_gone(&why.to_string());
     }
     outcome.ok()
+}
+
+fn say_gone(why: &str) {
+    log::warn!(
+        "the process that keeps the rights of udpd (udpd-warden) does not answer: {why}; ports below 1024, receive \
+         buffers above net.core.rmem_max and queues of AF_XDP cannot be had by a reload any more: restart udpd"
+    );
 }
 
 /// A message with descriptors, or without.

@@ -81,6 +81,7 @@ impl Files {
             match answer.map_or(ended, |answer| crew::at_rest(|| answer.recv_deadline(deadline))) {
                 Ok(reopened) => {
                     sum.begun += reopened.begun;
+                    sum.left += reopened.left;
                     sum.stayed += reopened.stayed;
                     sum.refused.extend(reopened.refused.into_iter().map(|why| format!("sink {sink}: {why}")));
                 }
@@ -95,10 +96,17 @@ impl Files {
         if !sum.refused.is_empty() {
             return Err(sum.refused.join("; "));
         }
-        Ok(match (sum.begun, sum.stayed) {
-            (0, 0) => "no sink writes a file".to_owned(),
-            (begun, 0) => format!("new files begun: {begun}"),
-            (begun, stayed) => format!("new files begun: {begun}; not moved, so still written: {stayed}"),
-        })
+        Ok(if reopeners.is_empty() { "no sink writes files".to_owned() } else { words(&sum) })
     }
+}
+
+/// What was done, of which nothing was refused.
+fn words(&Reopened { begun, left, stayed, .. }: &Reopened) -> String {
+    let parts = [
+        (begun > 0, format!("new files begun: {begun}")),
+        (left > 0, format!("moved files left: {left}, and the next datagram of each source begins its new one")),
+        (stayed > 0, format!("not moved, so still written: {stayed}")),
+    ];
+    let said: Vec<String> = parts.into_iter().filter_map(|(is_so, text)| is_so.then_some(text)).collect();
+    if said.is_empty() { "no sink has begun a file yet".to_owned() } else { said.join("; ") }
 }

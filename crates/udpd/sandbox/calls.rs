@@ -257,7 +257,9 @@ mod older {
 fn allowed(duty: Duty) -> Vec<&'static [i64]> {
     let mut groups = vec![ALWAYS];
     groups.extend_from_slice(match duty {
-        Duty::Free | Duty::Errand | Duty::Log | Duty::Follower | Duty::Writer => &[][..],
+        Duty::Free | Duty::Errand | Duty::Log | Duty::Follower => &[][..],
+        // By which a pipe is asked whether it has room.
+        Duty::Writer => &[&[libc::SYS_ppoll], older::POLL],
         // By which it waits where a signalfd cannot be read.
         Duty::Signals => &[&[libc::SYS_rt_sigtimedwait]],
         Duty::Receiver => &[RECEIVE, older::POLL],
@@ -293,7 +295,8 @@ fn allowed(duty: Duty) -> Vec<&'static [i64]> {
             older::LIBRARY,
         ],
         Duty::Warden | Duty::FilterWarden => &[WISHES],
-        Duty::Main => &[LOOK, HOUSEKEEPING, THREADS, older::LOOK, older::KEEP],
+        // The end of the warden is waited for, not the warden.
+        Duty::Main => &[LOOK, HOUSEKEEPING, THREADS, older::LOOK, older::KEEP, &[libc::SYS_wait4]],
     });
     groups
 }

@@ -1,12 +1,20 @@
 //! Records on standard output, or on any stream that cannot be opened again. When its reader is gone for good, the sink
 //! says that it is closed and the daemon ends: there is nobody left to work for.
+//!
+//! A reader that is there and does not read makes the consumer wait. A call that waits in the kernel says nothing of
+//! what a pipe has taken of it, and the daemon may end before it returns. So udpd asks first whether there is room, and
+//! then gives a pipe no more than it takes without waiting: what it has taken counts as delivered whatever comes.
+//! Waiting is not switched off, because the stream belongs to others as well.
 
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
 use std::sync::Arc;
-use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::contract::{Feeders, Sink};
 use super::outbox::{self, Destination, Outbox};
@@ -21,8 +29,11 @@ use crate::os::duty::Duty;
 use crate::settings::kinds::Words;
 use crate::settings::settings;
 
-/// How often a full pipe that does not wait by itself is tried again.
-const FULL_PIPE_POLL: Duration = Duration::from_millis(1);
+/// How long a stream that takes nothing is waited for at once. What it has taken until then is counted.
+const PATIENCE_MS: u8 = 100;
+
+/// What a pipe or a socket takes whole when it says that it has room.
+const PIECE_BYTES: usize = libc::PIPE_BUF;
 
 settings! {
     /// What is written of a sink of type `stdout`.
@@ -73,7 +84,11 @@ impl SinkSettings for StdoutSettings {
             let message = format!("sink {}: cannot use standard output: {error}", opening.sink);
             Failure::new(ExitCode::Failure, message)
         })?;
-        Ok(Opened::new(StreamSink::new(File::from(stream), opening.encoder(self.format))))
+        let stream = Stream::new(File::from(stream)).map_err(|error| {
+            let message = format!("sink {}: cannot see what standard output is: {error}", opening.sink);
+            Failure::new(ExitCode::Failure, message)
+        })?;
+        Ok(Opened::new(StreamSink::new(stream, opening.encoder(self.format))))
     }
 
     fn goes_on(&self, before: &dyn SinkSettings, differs: Differs) -> bool {
@@ -82,29 +97,42 @@ impl SinkSettings for StdoutSettings {
 }
 
 /// Writes records to a stream.
-pub struct StreamSink<W> {
-    stream: Stream<W>,
+#[derive(Debug)]
+struct StreamSink {
+    stream: Stream,
     outbox: Outbox,
     closed: Option<String>,
 }
 
-impl<W> fmt::Debug for StreamSink<W> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("StreamSink").field("closed", &self.closed).finish_non_exhaustive()
+#[derive(Debug)]
+struct Stream {
+    file: File,
+    /// The most that is written by one call.
+    piece_bytes: usize,
+}
+
+impl Stream {
+    fn new(file: File) -> io::Result<Self> {
+        let kind = file.metadata()?.file_type();
+        let piece_bytes = if kind.is_fifo() || kind.is_socket() { PIECE_BYTES } else { usize::MAX };
+        Ok(Self { file, piece_bytes })
     }
 }
 
-struct Stream<W>(W);
-
-impl<W: Write> Destination for Stream<W> {
+impl Destination for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        loop {
-            match self.0.write(bytes) {
-                // Somebody else who has the same pipe has switched waiting off; we wait all the same.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(FULL_PIPE_POLL),
-                result => return result,
-            }
+        let mut asked = [PollFd::new(self.file.as_fd(), PollFlags::POLLOUT)];
+        match poll(&mut asked, PollTimeout::from(PATIENCE_MS)) {
+            Ok(0) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(Errno::EINTR) => Err(io::ErrorKind::Interrupted.into()),
+            // Who cannot be asked is written to, and says what is wrong.
+            Ok(_) | Err(_) => self.file.write(&bytes[..bytes.len().min(self.piece_bytes)]),
         }
+    }
+
+    // Also where somebody else who has the same pipe has switched waiting off.
+    fn is_slow(&self, error: &io::Error) -> bool {
+        error.kind() == io::ErrorKind::WouldBlock
     }
 
     fn take_back(&mut self, _bytes: usize) -> io::Result<()> {
@@ -113,14 +141,13 @@ impl<W: Write> Destination for Stream<W> {
     }
 }
 
-impl<W: Write> StreamSink<W> {
-    /// A sink that writes to `stream`, which must not buffer.
-    pub fn new(stream: W, encoder: Encoder) -> Self {
-        Self { stream: Stream(stream), outbox: Outbox::with_header(encoder), closed: None }
+impl StreamSink {
+    fn new(stream: Stream, encoder: Encoder) -> Self {
+        Self { stream, outbox: Outbox::with_header(encoder), closed: None }
     }
 }
 
-impl<W: Write + Send> Sink for StreamSink<W> {
+impl Sink for StreamSink {
     fn accept(&mut self, batch: &LaneBatch, tallies: &mut Tallies) {
         self.outbox.begin_batch();
         for datagram in batch.datagrams.datagrams() {

@@ -19,6 +19,7 @@ use crate::exit::{ExitCode, Failure};
 use crate::os::crew::{self, Event};
 use crate::os::notify::Notifier;
 use crate::os::signals::{self, Effect};
+use crate::os::warden;
 use crate::pipeline::Pipeline;
 use crate::plan::{Plan, published, words};
 use crate::watch::arrivals::ArrivalWatch;
@@ -288,6 +289,7 @@ impl Housekeeping<'_> {
         self.pipeline.look_at_those_before();
         self.upkeep.look(&self.pipeline);
         self.store.look(&self.pipeline);
+        warden::look();
         if round.is_multiple_of(LOOK_AT_INTERFACES_EVERY) {
             // A driver that is busy with its card keeps whoever asks about it waiting.
             crew::at_rest(|| self.watches.interfaces.look()).iter().for_each(|line| log::warn!("{line}"));

@@ -143,6 +143,10 @@ impl Handle {
         Ok(self.0.metadata()?.ino())
     }
 
+    pub(super) fn metadata(&self) -> io::Result<fs::Metadata> {
+        self.0.metadata()
+    }
+
     /// For watching it by what the process calls it.
     pub(super) fn descriptor(&self) -> RawFd {
         self.0.as_raw_fd()
@@ -191,6 +195,13 @@ pub(super) fn set_aside(
 
 /// What helps against the usual causes.
 pub(super) fn cure(error: &io::Error) -> &'static str {
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EMFILE) => {
+            return "; raise the limit on open files (ulimit -n, LimitNOFILE= in the unit file), or lower open_files";
+        }
+        Some(Errno::ENFILE) => return "; this host has as many files open as it may: raise it (sysctl fs.file-max)",
+        _ => {}
+    }
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; free some space on that file system",
         io::ErrorKind::ReadOnlyFilesystem => "; mount that file system read-write",

@@ -326,8 +326,8 @@ impl Work {
             for (tenant, wish) in annexes.iter().zip(&mut waiting.wishes) {
                 // Who has ended has closed everything.
                 let Some(tenant) = tenant else { continue };
-                if let Some(Reopened { begun, stayed, .. }) = wish.and_then(|number| tenant.annex.answer_to(number)) {
-                    waiting.outcome.begun += begun;
+                if let Some(Reopened { left, stayed, .. }) = wish.and_then(|number| tenant.annex.answer_to(number)) {
+                    waiting.outcome.left += left;
                     waiting.outcome.stayed += stayed;
                     *wish = None;
                 }

@@ -41,6 +41,9 @@ impl Asker for Office {
 pub struct Reopened {
     /// How many files were begun in place of one that somebody had moved or removed; those are closed.
     pub begun: usize,
+    /// How many files by source were left to whoever had moved or removed them; the next datagram of each source
+    /// begins another one.
+    pub left: usize,
     /// How many stay in use: nobody has moved them.
     pub stayed: usize,
     /// Which could not be begun, and why.

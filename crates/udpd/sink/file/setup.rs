@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use super::keeper::FileKeeper;
 use super::settings::{FileSettings, Rotate, Sync, check_path};
 use super::sink::{FileSink, paths_of_lanes};
-use super::sources::{SourcesSink, memory_bytes_max};
+use super::sources::{FILE_SYSTEMS_MAX, SourcesSink, memory_bytes_max};
 use super::template;
 use crate::codec::Recipe;
 use crate::exit::{ExitCode, Failure};
@@ -21,8 +21,9 @@ use crate::sink::settings::{AnySettings, Differs, Needs, Opened, Opening, SinkSe
 use crate::sink::stdout::StdoutSettings;
 use crate::sink::written::{Scheme, Uri, WrittenSink, wrong};
 
-/// What a consumer of files by source has open besides them: a file that is looked at, and lists of finished ones.
-const OPEN_BESIDE: usize = 4;
+/// What a consumer of files by source has open besides them: a file that is looked at, lists of finished ones, and a
+/// directory on each file system.
+const OPEN_BESIDE: usize = 4 + FILE_SYSTEMS_MAX;
 
 impl WrittenSink for FileSettings {
     const NAME: &'static str = "file";

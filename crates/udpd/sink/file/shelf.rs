@@ -9,6 +9,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
 
 use nix::fcntl::OFlag;
 
@@ -16,6 +18,7 @@ use super::compress::remove_left;
 use super::handle::{Handle, set_aside};
 use super::index::{Finished, Form, Index};
 use super::lock;
+use super::muffle::{Muffle, count};
 use super::name::{Name, finished_names};
 use super::settings::Keep;
 use crate::codec::{Method, Recipe};
@@ -28,6 +31,8 @@ pub(super) struct Shelf {
     recipe: Option<Recipe>,
     /// Which they are; `None` when nothing is ever removed or compressed.
     index: Option<Index>,
+    /// Whether it may speak, as one of many: of a list that cannot be read, and of one that cannot be added to.
+    muffles: Option<Arc<[Muffle; 2]>>,
     /// Files of which it was said that they could not be removed.
     said: HashSet<PathBuf>,
 }
@@ -44,7 +49,17 @@ pub(super) struct Candidate {
 impl Shelf {
     /// Without what an earlier run has left in the index.
     pub(super) fn new(name: &Name, keep: Keep, recipe: Option<Recipe>) -> Self {
-        Self { name: name.clone(), keep, recipe, index: None, said: HashSet::new() }
+        Self { name: name.clone(), keep, recipe, index: None, muffles: None, said: HashSet::new() }
+    }
+
+    /// The same as one of many.
+    pub(super) fn muffled_by(self, muffles: &Arc<[Muffle; 2]>) -> Self {
+        Self { muffles: Some(Arc::clone(muffles)), ..self }
+    }
+
+    /// How often it was silent about its list; `None` when it is to be so now.
+    fn may_speak(&self, of: usize) -> Option<u64> {
+        self.muffles.as_ref().map_or(Some(0), |muffles| muffles[of].let_speak(Instant::now()))
     }
 
     /// Reads that, which nobody else adds to any more.
@@ -54,11 +69,15 @@ impl Shelf {
         }
         match Index::open(&self.name) {
             Ok(index) => self.index = Some(index),
-            Err(error) => log::error!(
-                "cannot read the list of finished files, {}: {error}; keep removes nothing and compress compresses \
-                 nothing; move the list away or remove it, and restart udpd",
-                Index::path_of(&self.name).display()
-            ),
+            Err(error) => {
+                let Some(silent) = self.may_speak(0) else { return };
+                log::error!(
+                    "cannot read the list of finished files, {}: {error}; keep removes nothing and compress \
+                     compresses nothing; move the list away or remove it, and restart udpd{}",
+                    Index::path_of(&self.name).display(),
+                    count(silent)
+                );
+            }
         }
     }
 
@@ -84,14 +103,15 @@ impl Shelf {
     /// The same for a file that is not open.
     pub(super) fn list_by(&mut self, path: &Path, inode: io::Result<u64>) {
         let Some(index) = &mut self.index else { return };
-        if let Err(error) = inode.and_then(|inode| index.add(path, inode)) {
-            log::warn!(
-                "cannot list {} in {}: {error}; unless udpd can before it ends, keep never removes that file and compress leaves it \
-                 as it is",
-                path.display(),
-                index.path().display()
-            );
-        }
+        let Err(error) = inode.and_then(|inode| index.add(path, inode)) else { return };
+        let list = index.path().display().to_string();
+        let Some(silent) = self.may_speak(1) else { return };
+        log::warn!(
+            "cannot list {} in {list}: {error}; unless udpd can before it ends, keep never removes that file and \
+             compress leaves it as it is{}",
+            path.display(),
+            count(silent)
+        );
     }
 
     /// A file is begun. Where the path has codes it already has the name that it will be finished with; one that was

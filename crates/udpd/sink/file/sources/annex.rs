@@ -1,14 +1,11 @@
 //! What the keeper does for a sink of files by source: it forces them to the disk, and removes finished files beyond
 //! what is to be kept. Both can take as long as a disk likes, and the consumer does not wait.
 //!
-//! Ten thousand files are forced to the disk by one call for their whole file system (`syncfs`), which also reaches
+//! Ten thousand files are forced to the disk by one call for each of their file systems (`syncfs`), which also reaches
 //! those that are closed by then. It says that something could not be written, and not what: its bytes are doubtful,
-//! and no file is set aside. The kernel tells a descriptor of what failed since it was opened, so one of the directory
-//! stays open.
+//! and no file is set aside.
 
-use std::fs::File;
 use std::io;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -16,10 +13,13 @@ use std::time::SystemTime;
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::super::handle::cure;
+use super::super::muffle::Muffle;
 use super::super::name::Name;
 use super::super::office::{Office, Reopened};
 use super::super::settings::Keep;
 use super::super::shelf::Shelf;
+use super::disks::Disks;
+use super::source_file::SourceFiles;
 use crate::codec::Recipe;
 use crate::handover::Caller;
 use crate::ledger::FileLedger;
@@ -32,8 +32,8 @@ pub(super) const CLEARINGS_MAX: usize = 16_384;
 /// What consumer and keeper leave for each other.
 #[derive(Debug)]
 pub(in crate::sink::file) struct Annex {
-    directory: PathBuf,
-    opened: File,
+    disks: Arc<Disks>,
+    muffles: Arc<[Muffle; 2]>,
     keep: Keep,
     recipe: Option<Recipe>,
     pub(super) ledger: Arc<FileLedger>,
@@ -61,21 +61,19 @@ struct Reopening {
 }
 
 impl Annex {
-    /// For files below this directory.
     pub(super) fn new(
-        directory: PathBuf,
+        files: &SourceFiles,
         (keep, recipe): (Keep, Option<Recipe>),
-        latch: &Arc<Mutex<()>>,
         ledger: Arc<FileLedger>,
         consumer: Caller,
-    ) -> io::Result<Self> {
-        Ok(Self {
-            opened: File::open(&directory)?,
-            directory,
+    ) -> Self {
+        Self {
+            disks: Arc::clone(&files.disks),
+            muffles: Arc::clone(&files.muffles),
             keep,
             recipe,
             ledger,
-            latch: Arc::clone(latch),
+            latch: Arc::clone(&files.latch),
             sync: Mutex::default(),
             is_syncing: AtomicBool::new(false),
             clearings: bounded(CLEARINGS_MAX),
@@ -84,7 +82,7 @@ impl Annex {
             has_missed: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
             consumer,
-        })
+        }
     }
 
     /// Does what was asked for, on the keeper's thread; false when that was the last of it. `finished` hears which
@@ -106,7 +104,7 @@ impl Annex {
 
     /// The finished files of a source.
     pub(super) fn shelf(&self, name: &Name) -> Shelf {
-        let mut shelf = Shelf::new(name, self.keep, self.recipe);
+        let mut shelf = Shelf::new(name, self.keep, self.recipe).muffled_by(&self.muffles);
         shelf.read();
         shelf
     }
@@ -117,22 +115,29 @@ impl Annex {
 
     fn force(&self, written: u64) {
         let begun = SystemTime::now();
-        match rustix::fs::syncfs(&self.opened).map_err(io::Error::from) {
-            Ok(()) => self.ledger.note_synced(written, begun),
-            Err(error) => {
-                self.ledger.note_sync_failure();
-                self.ledger.note_doubtful(written);
+        let (disks, are_all) = self.disks.all();
+        // What is written by now lies on these.
+        let mut has_failed = false;
+        for disk in disks {
+            if let Err(error) = rustix::fs::syncfs(&disk.opened).map_err(io::Error::from) {
+                has_failed = true;
                 log::error!(
                     "cannot sync the file system of {} to the disk: {error}; what was written to files by source \
                      since the last sync may be lost{}",
-                    self.directory.display(),
+                    disk.directory.display(),
                     cure(&error)
                 );
             }
         }
+        if has_failed {
+            self.ledger.note_sync_failure();
+            self.ledger.note_doubtful(written);
+        } else if are_all {
+            self.ledger.note_synced(written, begun);
+        }
     }
 
-    /// Asks the consumer to close every file that somebody has moved; returns the number of that wish.
+    /// Asks the consumer to leave every file that somebody has moved; returns the number of that wish.
     pub(in crate::sink::file) fn ask_to_reopen(&self) -> u64 {
         let mut reopening = self.reopening.lock().unwrap_or_else(PoisonError::into_inner);
         reopening.asked += 1;
@@ -201,10 +206,10 @@ impl AnnexPost {
         Some(reopening.asked)
     }
 
-    pub(super) fn answer(&self, wish: u64, begun: usize, stayed: usize) {
+    pub(super) fn answer(&self, wish: u64, left: usize, stayed: usize) {
         let mut reopening = self.annex.reopening.lock().unwrap_or_else(PoisonError::into_inner);
         reopening.answered = wish;
-        reopening.outcome.begun += begun;
+        reopening.outcome.left += left;
         reopening.outcome.stayed += stayed;
         drop(reopening);
         self.office.ring();

@@ -13,14 +13,17 @@
 //! otherwise it is repaired like any file that a crash has left.
 
 mod annex;
+mod disks;
 mod gathered;
 mod key;
 mod piles;
 mod sink;
 mod source_file;
 mod table;
+mod voice;
 mod walk;
 
 pub(super) use annex::{Annex, AnnexPost};
+pub(super) use disks::FILE_SYSTEMS_MAX;
 pub(super) use piles::SourcePiles;
 pub(super) use sink::{SourcesSink, memory_bytes_max};

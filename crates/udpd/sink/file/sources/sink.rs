@@ -1,5 +1,6 @@
 //! The sink of files by source: gathers records, and has those of each source written to its file when it is time.
 
+mod saying;
 mod writing;
 
 use std::io;
@@ -18,6 +19,7 @@ use super::key::{Key, Parts};
 use super::piles::SourcePiles;
 use super::source_file::SourceFiles;
 use super::table::{self, Table};
+use super::voice::Voice;
 use crate::capture::headers;
 use crate::format::encoder::{Encoder, Scene};
 use crate::handover::Caller;
@@ -63,9 +65,8 @@ pub(in crate::sink::file) struct SourcesSink {
     sweep: Option<usize>,
     ledger: Arc<FileLedger>,
     annex: Option<AnnexPost>,
-    /// Since something could not be written, how many datagrams and bytes that has cost.
-    trouble: Option<(u64, u64)>,
-    /// The same within the writing in hand.
+    voice: Voice,
+    /// How many datagrams and bytes could not be written within the writing in hand.
     failed: (u64, u64),
     has_said_overflow: bool,
 }
@@ -93,7 +94,8 @@ impl SourcesSink {
         let ledger = Arc::new(FileLedger::default());
         let directory = files.directories().next().unwrap_or_default();
         let care = (settings.keep, settings.recipe());
-        let annex = Annex::new(directory, care, &files.latch, Arc::clone(&ledger), consumer.clone())?;
+        files.disks.begin(&directory)?;
+        let annex = Annex::new(&files, care, Arc::clone(&ledger), consumer.clone());
         let piles = settings.recipe().map(|recipe| SourcePiles::new(recipe, settings, files.paths()));
         let buffer = usize::try_from(settings.buffer_bytes).unwrap_or(usize::MAX);
         let mut sink = Self {
@@ -113,7 +115,7 @@ impl SourcesSink {
             sweep: None,
             ledger: Arc::clone(&ledger),
             annex: Some(keeper.take_sources(annex, piles)),
-            trouble: None,
+            voice: Voice::new(),
             failed: (0, 0),
             has_said_overflow: false,
             settings: settings.clone(),
@@ -153,6 +155,7 @@ impl SourcesSink {
         match crew::at_rest(|| self.files.finish(&mut self.table, place, now, is_full)) {
             Ok(true) => {
                 self.ledger.note_finished();
+                self.note_finished(place);
                 let key = self.table.at(place).key;
                 if let Some(annex) = &self.annex {
                     annex.clear(self.files.name(&key));
@@ -162,7 +165,7 @@ impl SourcesSink {
                 }
             }
             Ok(false) => {}
-            Err(error) => self.begin_trouble(&self.settings.path.clone(), &error),
+            Err(error) => self.say_unfinished(place, &error),
         }
     }
 
@@ -183,15 +186,16 @@ impl SourcesSink {
         self.sync_due = (!is_asked).then(|| now + SYNC_PAUSE);
     }
 
-    /// Closes every file that somebody has moved, when that is asked for.
+    /// Leaves every file that somebody has moved, when that is asked for, and says how many those are: also of those
+    /// that are closed for the moment, because whoever asked has moved them all alike.
     fn reopen_if_asked(&mut self, tallies: &mut Tallies) {
         let Some(wish) = self.annex.as_ref().and_then(AnnexPost::wish) else { return };
         self.write_out(tallies);
-        let open: Vec<usize> = (0..self.table.len()).filter(|&place| self.table.is_open(place)).collect();
-        let is_taken = |&&place: &&usize| self.files.close_if_taken(&mut self.table, place, &self.ledger);
-        let begun = open.iter().filter(is_taken).count();
+        let begun: Vec<usize> = (0..self.table.len()).filter(|&place| self.table.at(place).begun.is_some()).collect();
+        let is_taken = |&&place: &&usize| self.files.leave_at_once_if_taken(&mut self.table, place, &self.ledger);
+        let left = crew::at_rest(|| begun.iter().filter(is_taken).count());
         if let Some(annex) = &self.annex {
-            annex.answer(wish, begun, open.len() - begun);
+            annex.answer(wish, left, begun.len() - left);
         }
     }
 }
@@ -256,13 +260,7 @@ impl Sink for SourcesSink {
     fn finish(&mut self, tallies: &mut Tallies, publish: &mut dyn FnMut(&mut Tallies)) {
         self.write_out(tallies);
         publish(tallies);
-        if let Some((datagrams, bytes)) = self.trouble {
-            log::warn!(
-                "{} was not written again before the end; {datagrams} datagrams ({bytes} bytes) were lost meanwhile \
-                 and are counted as sink_error",
-                self.settings.path
-            );
-        }
+        self.say_last_words();
         (0..self.table.len()).for_each(|place| self.table.close(place));
         let sync = (self.settings.sync != Sync::Never).then(|| self.ledger.written());
         if let Some(annex) = self.annex.take() {

@@ -9,9 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nix::errno::Errno;
 
 use super::super::handle::{Handle, set_aside};
+use super::super::muffle::Muffle;
 use super::super::name::{Name, finished_names};
 use super::super::settings::{FileSettings, Keep, Rotate};
 use super::super::shelf::Shelf;
+use super::disks::Disks;
 use super::key::{Key, Parts, Pattern};
 use super::table::{Begun, Table};
 use crate::codec::Recipe;
@@ -28,6 +30,9 @@ pub(super) struct SourceFiles {
     recipe: Option<Recipe>,
     /// See `annex`.
     pub(super) latch: Arc<Mutex<()>>,
+    pub(super) disks: Arc<Disks>,
+    /// For their lists.
+    pub(super) muffles: Arc<[Muffle; 2]>,
     pub(super) boundary: Boundary,
     pub(super) header: Vec<u8>,
 }
@@ -35,8 +40,9 @@ pub(super) struct SourceFiles {
 impl SourceFiles {
     pub(super) fn new(settings: &FileSettings, header: Vec<u8>) -> Self {
         let FileSettings { rotate, keep, format, .. } = *settings;
-        let (paths, latch) = (Vec::new(), Arc::default());
-        Self { paths, rotate, keep, recipe: settings.recipe(), latch, boundary: format.boundary(), header }
+        let (recipe, boundary) = (settings.recipe(), format.boundary());
+        let (latch, disks, muffles) = (Arc::default(), Arc::default(), Arc::default());
+        Self { paths: Vec::new(), rotate, keep, recipe, latch, disks, muffles, boundary, header }
     }
 
     /// With the names that a lane fills in.
@@ -85,17 +91,18 @@ impl SourceFiles {
         self.name(key).at(at)
     }
 
-    /// Sees to it that the file of a source is open and in its place.
+    /// Sees to it that the file of a source is open and in its place. Where that took the descriptors of others, the
+    /// error that said so is returned.
     pub(super) fn provide(
         &self,
         table: &mut Table,
         place: usize,
         now: u64,
         ledger: &FileLedger,
-    ) -> Result<(), (PathBuf, io::Error)> {
+    ) -> Result<Option<io::Error>, (PathBuf, io::Error)> {
         self.leave_if_taken(table, place, ledger);
         if table.is_open(place) {
-            return Ok(());
+            return Ok(None);
         }
         let key = table.at(place).key;
         let begun = table.at(place).begun;
@@ -103,12 +110,14 @@ impl SourceFiles {
         if let Some(oldest) = table.oldest_if_full() {
             table.close(oldest);
         }
+        let mut lacking = None;
         let opened = match self.open(&path, begun, &key) {
             Err(error) if is_out_of_descriptors(&error) && table.open() > 0 => {
                 // Others of this process or host need some, too: half of them are given up, and there is one more try.
                 for _ in 0..table.open().div_ceil(2) {
                     table.oldest().into_iter().for_each(|oldest| table.close(oldest));
                 }
+                lacking = Some(error);
                 self.open(&path, begun, &key)
             }
             opened => opened,
@@ -118,7 +127,7 @@ impl SourceFiles {
                 let at = begun.map_or(now, |begun| begun.at);
                 table.at(place).begun = Some(Begun { at, inode, length, seen_bytes: length, is_astray: false });
                 table.note_opened(place, handle);
-                Ok(())
+                Ok(lacking)
             }
             Err(error) => Err((path, error)),
         }
@@ -128,6 +137,7 @@ impl SourceFiles {
         let _latch = self.latch();
         if let Some(left) = begun {
             let (mut handle, is_as_left) = Handle::open_again(path, self.boundary, (left.inode, left.length))?;
+            self.disks.note(path, &handle.metadata()?)?;
             if !is_as_left {
                 handle.append_whole(&self.header)?;
             }
@@ -137,7 +147,8 @@ impl SourceFiles {
         shelf.finish_interrupted(path);
         let is_new = path.symlink_metadata().is_err();
         let mut handle = Handle::open(path, self.boundary)?;
-        if let Err(error) = handle.append_whole(&self.header) {
+        let noted = handle.metadata().and_then(|metadata| self.disks.note(path, &metadata));
+        if let Err(error) = noted.and_then(|()| handle.append_whole(&self.header)) {
             if is_new {
                 let _ = fs::remove_file(path);
             }
@@ -149,7 +160,7 @@ impl SourceFiles {
 
     /// The finished files of one source. Its list is read whenever it is needed: ten thousand would be much to keep.
     fn shelf(&self, key: &Key) -> Shelf {
-        let mut shelf = Shelf::new(&self.name(key), self.keep, self.recipe);
+        let mut shelf = Shelf::new(&self.name(key), self.keep, self.recipe).muffled_by(&self.muffles);
         shelf.read();
         shelf
     }
@@ -177,14 +188,18 @@ impl SourceFiles {
         table.close(place);
     }
 
-    /// Closes the file if somebody has moved or removed it; says whether that was so.
-    pub(super) fn close_if_taken(&self, table: &mut Table, place: usize, ledger: &FileLedger) -> bool {
-        if let Some(begun) = &mut table.at(place).begun {
+    /// Leaves the file, open or not, if somebody has moved or removed it; says whether that was so.
+    pub(super) fn leave_at_once_if_taken(&self, table: &mut Table, place: usize, ledger: &FileLedger) -> bool {
+        let source = table.at(place);
+        let Some(begun) = &mut source.begun else { return false };
+        if source.handle.is_some() {
             // Who asks for that has made the next file, or never will.
             begun.is_astray = true;
+            self.leave_if_taken(table, place, ledger);
+        } else if !is_as_begun(&self.path(&source.key, begun.at), begun) {
+            source.begun = None;
         }
-        self.leave_if_taken(table, place, ledger);
-        !table.is_open(place)
+        table.at(place).begun.is_none()
     }
 
     /// Finishes the file of a source, where it is over at that moment or full; says whether it did.
@@ -199,7 +214,7 @@ impl SourceFiles {
         }
         let _latch = self.latch();
         // What is at its path may be somebody else's, and is not to be renamed.
-        let is_own = path.symlink_metadata().is_ok_and(|found| found.is_file() && found.ino() == begun.inode);
+        let is_own = is_as_begun(&path, &begun);
         if is_renamed && is_own {
             let mut shelf = self.shelf(&key);
             set_aside(&path, finished_names(&path, now), |name| shelf.list_by(name, Ok(begun.inode)))?;
@@ -208,6 +223,11 @@ impl SourceFiles {
         table.at(place).begun = None;
         Ok(is_own)
     }
+}
+
+/// Whether what is at a path is the file that was begun there.
+fn is_as_begun(path: &Path, begun: &Begun) -> bool {
+    path.symlink_metadata().is_ok_and(|found| found.is_file() && found.ino() == begun.inode)
 }
 
 fn is_out_of_descriptors(error: &io::Error) -> bool {

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use super::super::handle::Handle;
 use super::gathered::Chain;
 use super::key::Key;
+use super::voice::Failing;
 
 /// No source.
 const NONE: usize = usize::MAX;
@@ -20,6 +21,8 @@ pub(super) struct Source {
     pub(super) handle: Option<Handle>,
     /// The file that was begun and is not finished, open or not.
     pub(super) begun: Option<Begun>,
+    /// What of it fails, for the log.
+    pub(super) failing: Failing,
     /// Its neighbours among the open ones, by when they were written.
     older: usize,
     newer: usize,
@@ -93,7 +96,8 @@ impl Table {
 
     fn add(&mut self, key: Key) -> usize {
         let place = self.sources.len();
-        self.sources.push(Source { key, chain: Chain::EMPTY, handle: None, begun: None, older: NONE, newer: NONE });
+        let (chain, failing) = (Chain::EMPTY, Failing::default());
+        self.sources.push(Source { key, chain, handle: None, begun: None, failing, older: NONE, newer: NONE });
         self.by_key.insert(key, place);
         place
     }

@@ -3,9 +3,9 @@
 use std::io;
 use std::time::Instant;
 
-use super::super::super::handle::cure;
 use super::super::super::settings::Sync;
 use super::super::gathered::{Chain, Gathered, NONE};
+use super::super::voice::Fault;
 use super::SourcesSink;
 use crate::ledger::Tallies;
 use crate::os::crew;
@@ -34,7 +34,7 @@ impl SourcesSink {
         self.write_due = None;
         self.ledger.note_sources(self.table.own() as u64);
         self.note_written(written);
-        self.say_trouble();
+        self.settle_voice();
     }
 
     fn note_written(&mut self, bytes: u64) {
@@ -51,10 +51,14 @@ impl SourcesSink {
     fn write_source(&mut self, place: usize, now: u64, tallies: &mut Tallies) -> u64 {
         let mut first = std::mem::replace(&mut self.table.at(place).chain, Chain::EMPTY).first;
         let mut written = 0;
-        if let Err((path, error)) = crew::at_rest(|| self.files.provide(&mut self.table, place, now, &self.ledger)) {
-            self.begin_trouble(&path.display().to_string(), &error);
-            self.settle(first, NONE, 0, tallies);
-            return 0;
+        match crew::at_rest(|| self.files.provide(&mut self.table, place, now, &self.ledger)) {
+            Ok(None) => {}
+            Ok(Some(lacking)) => self.say_lacking(&lacking),
+            Err((path, error)) => {
+                self.say_unwritten(place, &path, &error);
+                self.settle(first, NONE, 0, tallies);
+                return 0;
+            }
         }
         while first != NONE {
             let (bytes, next) = self.gathered.together(first);
@@ -77,8 +81,8 @@ impl SourcesSink {
             begun.length += whole as u64;
             written += whole as u64;
             if let Err(error) = outcome {
-                let path = self.files.path(&source.key, begun.at).display().to_string();
-                self.begin_trouble(&path, &error);
+                let path = self.files.path(&source.key, begun.at);
+                self.say_unwritten(place, &path, &error);
                 self.table.close(place);
                 self.settle(next, NONE, 0, tallies);
                 return written;
@@ -86,6 +90,7 @@ impl SourcesSink {
             first = next;
         }
         self.table.note_written(place);
+        self.voice.fare_well(Fault::Writing, &mut self.table.at(place).failing);
         let length = self.table.at(place).begun.map_or(0, |begun| begun.length);
         if self.files.rotate.bytes > 0 && length >= self.files.rotate.bytes {
             self.finish_file(place, now, true);
@@ -96,32 +101,6 @@ impl SourcesSink {
     /// Of the records from `first` to before `end`, those in the first `done` bytes are delivered and the others fail.
     fn settle(&mut self, first: u32, end: u32, done: usize, tallies: &mut Tallies) {
         settle_whole(&self.gathered, first, end, done, tallies, &mut self.failed);
-    }
-
-    /// Said once, until everything can be written again.
-    pub(super) fn begin_trouble(&mut self, path: &str, error: &io::Error) {
-        if self.trouble.is_none() {
-            self.trouble = Some((0, 0));
-            log::error!(
-                "cannot write to {path}: {error}; the datagrams of each source whose file cannot be written count as \
-                 sink_error until it can be{}",
-                cure(error)
-            );
-        }
-    }
-
-    fn say_trouble(&mut self) {
-        let Some((datagrams, bytes)) = &mut self.trouble else { return };
-        *datagrams += self.failed.0;
-        *bytes += self.failed.1;
-        if self.failed.0 == 0 {
-            log::warn!(
-                "{} is written again; {datagrams} datagrams ({bytes} bytes) were lost meanwhile and are counted as \
-                 sink_error",
-                self.settings.path
-            );
-            self.trouble = None;
-        }
     }
 }
 

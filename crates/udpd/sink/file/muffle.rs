@@ -1,0 +1,46 @@
+//! What ten thousand files have to say alike is said once a minute for all of them, with a count.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long nothing is said after something was.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Shared by those who would say the same; one for each thing that is said.
+#[derive(Debug, Default)]
+pub(super) struct Muffle {
+    /// When something was last said, and how often it was not since.
+    heard: Mutex<(Option<Instant>, u64)>,
+}
+
+impl Muffle {
+    /// How many of them had to be silent before this one, which may speak; `None` when it is to be silent, too.
+    pub(super) fn let_speak(&self, now: Instant) -> Option<u64> {
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        if heard.0.is_some_and(|last| now.saturating_duration_since(last) < SILENCE) {
+            heard.1 += 1;
+            return None;
+        }
+        heard.0 = Some(now);
+        Some(std::mem::take(&mut heard.1))
+    }
+}
+
+/// How often it has happened since it was last said, as the end of a line.
+pub(super) fn count(silent: u64) -> String {
+    if silent > 0 { format!("; {} times since this was last said", silent + 1) } else { String::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_in_a_minute_speaks_for_all() {
+        let (muffle, start) = (Muffle::default(), Instant::now());
+        let said: Vec<u64> =
+            (0..130).filter_map(|second| muffle.let_speak(start + Duration::from_secs(second))).collect();
+        assert_eq!(said, [0, 59, 59]);
+        assert_eq!((count(0), count(59)), (String::new(), "; 60 times since this was last said".to_owned()));
+    }
+}
