@@ -124,12 +124,14 @@ impl Housekeeping<'_> {
         let mut next = Instant::now() + HOUSEKEEPING;
         for round in 1_u32.. {
             loop {
-                match self.inbox.next(next) {
+                let until = self.next_look_at_trains().map_or(next, |look| look.min(next));
+                match self.inbox.next(until) {
                     Ok(event) if ends(&event) => {
                         self.look_at_arrivals();
                         return (event, self.pipeline, self.upkeep, self.departure);
                     }
                     Ok(event) => self = self.take(&event),
+                    Err(RecvTimeoutError::Timeout) if Instant::now() < next => self = self.decide_on_trains(),
                     Err(RecvTimeoutError::Timeout) => break,
                     Err(RecvTimeoutError::Disconnected) => unreachable!("the crew holds a sender"),
                 }

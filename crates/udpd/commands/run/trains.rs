@@ -18,10 +18,21 @@ use crate::pipeline::Kept;
 /// How long nothing is tried after lanes could not be made anew.
 const PAUSE: Duration = Duration::from_secs(60);
 
+/// How often it is looked whether there is something to decide: until then each datagram bears a time of arrival, and
+/// that is what a receiver at its limit cannot spare.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
 impl Housekeeping<'_> {
-    /// Once a second.
+    /// When that is to be done again; never where nothing is open.
+    pub(super) fn next_look_at_trains(&self) -> Option<Instant> {
+        let is_refused = self.trains_refused_at.is_some_and(|at| at.elapsed() < PAUSE);
+        let is_open = !is_refused && self.config.listeners.iter().any(is_open);
+        is_open.then(|| Instant::now() + LOOK_EVERY)
+    }
+
+    /// Makes lanes anew for the listeners that know by now.
     pub(super) fn decide_on_trains(mut self) -> Self {
-        if self.trains_refused_at.is_some_and(|at| at.elapsed() < PAUSE) {
+        if self.next_look_at_trains().is_none() {
             return self;
         }
         let decisions = self.decisions();
@@ -53,8 +64,6 @@ impl Housekeeping<'_> {
 
     /// The listeners that know now, by their index. Says why.
     fn decisions(&self) -> Vec<(usize, bool)> {
-        // Past the kernel's stack there are no trains.
-        let is_open = |listener: &Listener| listener.gro == Gro::Auto && !listener.is_past_the_stack();
         let open = self.config.listeners.iter().enumerate().filter(|(_, listener)| is_open(listener));
         let decide = |(index, name): (usize, &str)| {
             let trains = self.pipeline.trains_of(index);
@@ -71,6 +80,11 @@ impl Housekeeping<'_> {
         };
         open.filter_map(|(index, listener)| decide((index, &listener.name))).collect()
     }
+}
+
+/// Past the kernel's stack there are no trains.
+fn is_open(listener: &Listener) -> bool {
+    listener.gro == Gro::Auto && !listener.is_past_the_stack()
 }
 
 /// Listeners that are to find out go on with what the process before has found out, as far as its sockets show that.
