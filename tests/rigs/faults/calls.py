@@ -160,6 +160,7 @@ CALLS = [
     call("uname", "EFAULT"),
     call("sysinfo", "EFAULT"),
     call("kill", "EPERM"),
+    call("wait4", "ECHILD EINTR"),
     call("tgkill", "EAGAIN"),
     call("capget", "EINVAL"),
     call("capset", "EPERM"),

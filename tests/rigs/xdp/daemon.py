@@ -605,5 +605,7 @@ CASES = {
     "interface": the_interface_goes,
     "fast": lambda: fast.all_events(sys.modules[__name__]),
 }
+if os.environ.get("LONG"):
+    CASES["flat_out"] = lambda: fast.overloads(sys.modules[__name__])
 for name in os.environ.get("XDP_RIG_CASES", ",".join(CASES)).split(","):
     CASES[name]()

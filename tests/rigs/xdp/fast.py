@@ -3,13 +3,14 @@ is ended, it is killed, its interface goes down and up, and gets a queue more. T
 what the driver took, and the kernel's counters of what came to nobody.
 
 `rig` is daemon.py, which has the cable and the daemon. XDP_RIG_RATE says how many frames a second (50000, with LONG=1
-500000).
+500000). With LONG=1 it is also given all that the generator has, with a reader that begins late.
 """
 import json
 import os
 import random
 import signal
 import subprocess
+import threading
 import time
 
 RATE = os.environ.get("XDP_RIG_RATE", "500000" if os.environ.get("LONG") else "50000")
@@ -21,10 +22,13 @@ KEYS = 'address = "10.8.0.1:5140"\nabsorb = { rate = 500000, stall = "20ms", siz
 
 
 class Generator:
-    def __init__(self, rig):
+    def __init__(self, rig, rate=RATE, size=64, address="10.8.0.1"):
+        to = f"[{address}]:{rig.PORT}" if ":" in address else f"{address}:{rig.PORT}"
+        mac = json.loads(rig.run("ip", "-j", "link", "show", "card0"))[0]["address"]
         command = ["nsenter", "--target", rig.OTHER, "--net", f"{rig.WORK}/udpd", "bench", "send", "--engine", "xdp"]
-        command += ["--interface", "card1", "--to", f"10.8.0.1:{rig.PORT}", "--rate", RATE, "--seconds", str(SECONDS)]
-        self.child = subprocess.Popen([*command, "--flows", "1000", "--json"], stdout=subprocess.PIPE, text=True)
+        command += ["--interface", "card1", "--to", to, "--destination-mac", mac, "--rate", rate, "--size", str(size)]
+        command += ["--seconds", str(SECONDS), "--flows", "1000", "--json"]
+        self.child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.rig = rig
 
     def await_received(self, daemon, more):
@@ -97,6 +101,26 @@ def gets_a_queue(rig):
     account(rig, "a queue more", daemon.end(), sent, on_the_cable=2 * ON_THE_CABLE)
 
 
+def is_overloaded(rig, policy, address, size):
+    """All that the generator has, little room, and a reader that begins when it is over."""
+    keys = f'when_full = "{policy}"\nqueue_bytes = "256KiB"'
+    absorb = 'absorb = { rate = 20000, stall = "10ms", size = 1400 }'
+    daemon = rig.Daemon(listener=absorb, sink=keys, kind="stdout").ready()
+    sent = Generator(rig, "max", size, address).sent()
+    lines = []
+    reader = threading.Thread(target=lambda: lines.append(daemon.child.stdout.read().count(b"\n")))
+    reader.start()
+    ledger = daemon.end().ledger()
+    reader.join()
+    delivered, lost = ledger["sinks"][0]["delivered"], rig.drops(ledger)
+    case = f"all that the generator has, {policy}, {size} bytes to {address}"
+    assert ledger["residual"] == 0, f"{case}: residual {ledger['residual']}: {daemon.log()}"
+    assert lines == [delivered], f"{case}: {delivered} delivered by the ledger, {lines} are there"
+    assert lost > 0, f"{case}: nothing was lost, so nothing was tested"
+    assert sent == delivered + lost, f"{case}: sent {sent} = {delivered} + {lost} dropped: {daemon.log()}"
+    print(f"passed: {case}: sent {sent} = {delivered} delivered + {lost} dropped")
+
+
 def lay(rig, queues=1):
     rig.cable(queues=queues)
     card = json.loads(rig.run("ip", "-j", "link", "show", "card0"))[0]["address"]
@@ -104,6 +128,16 @@ def lay(rig, queues=1):
     rig.run("ip", "neigh", "replace", "10.8.0.1", "lladdr", card, "dev", "card1", "nud", "permanent", there=True)
     # Without a program the end here takes frames only where it polls.
     rig.run("python3", "-B", f"{rig.HERE}/send.py", "gro", "card0")
+
+
+def overloads(rig):
+    lay(rig)
+    for _ in range(ROUNDS):
+        for policy in ("drop_newest", "drop_oldest", "block"):
+            for address in rig.ADDRESSES:
+                for size in (64, 1400):
+                    is_overloaded(rig, policy, address, size)
+    rig.cable()
 
 
 def all_events(rig):
