@@ -55,7 +55,11 @@ pub(super) fn say_ledger(snapshot: &Snapshot) {
     for listener in &snapshot.listeners {
         let sinks = listener.sinks.iter().map(|sink| {
             let (delivered, dropped) = (sink.counts.delivered, sink.counts.dropped.total());
-            format!("; sink {}: delivered {delivered}, dropped {dropped}", sink.name)
+            let spilled = match sink.counts.spilled {
+                0 => String::new(),
+                spilled => format!(", waiting in its spill {spilled}"),
+            };
+            format!("; sink {}: delivered {delivered}, dropped {dropped}{spilled}", sink.name)
         });
         log::info!(
             "listener {}: arrived {}, dropped by the kernel {}, received {}{}; residual {}",
