@@ -38,6 +38,9 @@ put 644 packaging/udpd.toml etc/udpd/udpd.toml
 
 documentation=usr/share/doc/udpd
 for file in README.md CHANGELOG.md docs/*.md; do put 644 "$file" "$documentation/${file##*/}"; done
+# Here the pages lie side by side, and what the repository has below config/ is in examples/: so links lead there.
+sed -i -E -e 's#\]\(docs/#](#g' -e 's#\]\(config/examples\)#](examples)#g' -e 's#\]\((\.\./)?config/#](examples/#g' \
+    "$root/$documentation"/*.md
 # Examples, because each of them changes the host beyond udpd: the kernel's limits, or who rotates which files.
 put 644 config/udpd.toml "$documentation/examples/udpd.toml"
 put 644 config/90-udpd.conf "$documentation/examples/90-udpd.conf"

@@ -126,8 +126,8 @@ enum Command {
     /// Have a running daemon read its configuration again; what does not change goes on untouched
     #[command(after_help = "A bad file changes nothing.\n\
                       \n\
-                      Exit codes: 0 done, 78 the file is wrong, 1 refused for another reason, 69 no daemon is running \
-                      or an address cannot be had")]
+                      Exit codes: 0 done, 78 the file is wrong, 77 it takes a right that was given up: restart udpd, \
+                      1 refused for another reason, 69 no daemon is running or an address cannot be had")]
     Reload(RunningDaemon),
     /// Set up NIC receive queues, their interrupts and the cores of the lanes: plan, apply, check, restore
     #[command(subcommand, after_help = "Example: udpd steer plan eth0")]
@@ -135,8 +135,8 @@ enum Command {
     /// Measure what this machine can receive and at what cost; without a subcommand, the ladder
     #[command(after_help = "Examples:\n\
                       \x20 udpd bench\n\
-                      \x20 udpd bench recv --listen 127.0.0.1:5140 --expect 1M & udpd bench send --to 127.0.0.1:5140 \
-                      --rate 100k --count 1M")]
+                      \x20 udpd bench recv --listen 127.0.0.1:5140 --expect 1M         first, in one terminal\n\
+                      \x20 udpd bench send --to 127.0.0.1:5140 --rate 100k --count 1M  then, in another")]
     Bench {
         #[command(subcommand)]
         command: Option<Bench>,
@@ -282,7 +282,7 @@ enum Form {
 
 #[derive(Debug, clap::Args)]
 struct SteerArguments {
-    /// The interfaces [default: those of [steer] interfaces]
+    /// The interfaces [default: those of [steer] interfaces; of restore: all that were changed]
     #[arg(value_name = "IFACE")]
     interfaces: Vec<String>,
     /// The configuration file, for its [steer] [default: /etc/udpd/udpd.toml, if it exists]

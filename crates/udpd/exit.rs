@@ -58,7 +58,7 @@ impl ExitCode {
                  takes back what is set"
             }
             Self::Unavailable => "an address or interface is unavailable, or no daemon answers",
-            Self::Disk => "a file cannot be written",
+            Self::Disk => "a file cannot be written, or what a command was given to read cannot be read",
             Self::Permission => "a permission is missing",
             Self::Configuration => "the configuration is wrong: file, line, column, key and cure are on stderr",
         }

@@ -169,7 +169,7 @@ impl Asker {
                 "until it has an address its datagrams count as sink_error"
             };
             log::warn!(
-                "{whom}: cannot look up {name}: {error}; {meanwhile}, and asks again every {}; see /etc/resolv.conf \
+                "{whom}: cannot look up {name}: {error}; {meanwhile}; udpd asks again every {}; see /etc/resolv.conf \
                  and getent ahosts {name}",
                 print_duration(pause)
             );

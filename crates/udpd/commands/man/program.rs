@@ -128,7 +128,7 @@ fn examples(page: &mut Page, command: &Command) {
 
 fn exit_status(page: &mut Page) {
     page.heading("EXIT STATUS");
-    page.item("0", "Ended as asked.");
+    page.item("0", "ended as asked");
     for code in ExitCode::ALL {
         page.item(&(code as u8).to_string(), code.meaning());
     }

@@ -1,6 +1,7 @@
 //! What a daemon says of itself in the log: its lanes, its memory, and its ledger.
 
-use crate::ledger::{Snapshot, Table as _};
+use crate::ledger::Table as _;
+use crate::ledger::snapshot::{ListenerSnapshot, Snapshot};
 use crate::pipeline::{Lane, Pipeline};
 use crate::plan::buffers;
 
@@ -53,22 +54,47 @@ pub(super) fn say_pages(pipeline: &Pipeline) {
 /// What became of everything, a line for each listener; also the last lines.
 pub(super) fn say_ledger(snapshot: &Snapshot) {
     for listener in &snapshot.listeners {
-        let sinks = listener.sinks.iter().map(|sink| {
-            let (delivered, dropped) = (sink.counts.delivered, sink.counts.dropped.total());
-            format!("; sink {}: delivered {delivered}, dropped {dropped}", sink.name)
-        });
-        log::info!(
-            "listener {}: arrived {}, dropped by the kernel {}, received {}{}; residual {}",
-            listener.name,
-            known(listener.arrived),
-            known(listener.kernel_dropped),
-            listener.counts.received,
-            sinks.collect::<String>(),
-            known(listener.residual)
-        );
+        log::info!("{}", account(listener));
     }
+}
+
+/// Where the datagrams of a listener are.
+fn account(listener: &ListenerSnapshot) -> String {
+    let sinks = listener.sinks.iter().map(|sink| {
+        let (delivered, dropped) = (sink.counts.delivered, sink.counts.dropped.total());
+        let spilled = match sink.counts.spilled {
+            0 => String::new(),
+            spilled => format!(", waiting in its spill {spilled}"),
+        };
+        format!("; sink {}: delivered {delivered}, dropped {dropped}{spilled}", sink.name)
+    });
+    format!(
+        "listener {}: arrived {}, dropped by the kernel {}, received {}{}; residual {}",
+        listener.name,
+        known(listener.arrived),
+        known(listener.kernel_dropped),
+        listener.counts.received,
+        sinks.collect::<String>(),
+        known(listener.residual)
+    )
 }
 
 fn known(count: Option<impl ToString>) -> String {
     count.map_or_else(|| "not known".to_owned(), |count| count.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::tests::example;
+
+    #[test]
+    fn the_last_line_says_what_waits_in_a_spill_where_something_does() {
+        let mut listener = example().listeners.remove(0);
+        assert!(!account(&listener).contains("spill"), "{}", account(&listener));
+        listener.sinks[1].counts.spilled = 7;
+        let line = account(&listener);
+        assert_eq!(line.matches(", waiting in its spill 7").count(), 1, "{line}");
+        assert!(line.ends_with("waiting in its spill 7; residual 0"), "it stands beside the other terms: {line}");
+    }
 }

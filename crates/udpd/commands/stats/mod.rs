@@ -13,6 +13,7 @@ use crate::exit::{ExitCode, Failure};
 use crate::ledger::snapshot::{
     LaneSnapshot, ListenerSnapshot, SharerSnapshot, SinkSnapshot, Snapshot, Takes, UpstreamSnapshot,
 };
+use crate::ledger::tables::FileTally;
 use crate::ledger::{Counter, Table as _};
 use crate::os::console;
 use crate::plan::memory::Bytes;
@@ -53,7 +54,7 @@ pub fn render(snapshot: &Snapshot) -> String {
         let has_spill = listener.sinks.iter().flat_map(of_spill).any(|(_, count)| count > 0);
         push_table(&mut text, listener.sinks.iter().map(|own| sink(own, has_spill)).collect());
         push_table(&mut text, listener.sinks.iter().filter_map(residence).collect());
-        push_table(&mut text, listener.sinks.iter().filter_map(files).collect());
+        push_table(&mut text, files(&listener.sinks));
         push_table(&mut text, listener.sinks.iter().flat_map(destinations).collect());
         push_table(&mut text, listener.lanes.iter().map(lane).collect());
         push_table(&mut text, listener.lanes.iter().filter_map(queue).collect());
@@ -196,9 +197,24 @@ fn residence(sink: &SinkSnapshot) -> Option<Row> {
     ])
 }
 
-fn files(sink: &SinkSnapshot) -> Option<Row> {
-    let counts = &sink.files.as_ref()?.counts;
-    Some(std::iter::once(cell("files of", &sink.name)).chain(named(counts.values())).collect())
+/// What sinks count of their files. Compression and files by source have columns only where a sink has counted some:
+/// most have neither, and the table is wide.
+fn files(sinks: &[SinkSnapshot]) -> Vec<Row> {
+    let sinks: Vec<_> = sinks.iter().filter_map(|sink| Some((&sink.name, &sink.files.as_ref()?.counts))).collect();
+    let group = |counter: &Counter| match counter.name {
+        "sources" | "overflow" => 2,
+        name if name.contains("compress") => 1,
+        _ => 0,
+    };
+    let mut is_shown = [true, false, false];
+    for (counter, count) in sinks.iter().flat_map(|(_, counts)| counts.values()) {
+        is_shown[group(counter)] |= count > 0;
+    }
+    let row = |(name, counts): (&String, &FileTally)| {
+        let shown = counts.values().filter(|(counter, _)| is_shown[group(counter)]);
+        std::iter::once(cell("files of", name)).chain(named(shown)).collect()
+    };
+    sinks.into_iter().map(row).collect()
 }
 
 fn destinations(sink: &SinkSnapshot) -> impl Iterator<Item = Row> {

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use super::*;
 use crate::endpoint::control::{ControlServer, ControlSocket, Seats};
 use crate::ledger::SenderSnapshot;
+use crate::ledger::snapshot::FilesSnapshot;
+use crate::ledger::tables::FileTally;
 use crate::ledger::tests::{example, numbered, upstream};
 use crate::os::crew::Crew;
 
@@ -109,6 +111,27 @@ fn residence_and_senders_stand_below_their_sink_and_lane() {
     assert!(has("archive 1,000 150 us 2 ms more than 700 s"), "{text}");
     assert!(has("1 10.0.0.1 514 50.0 %") && has("1 10.0.0.1 several 25.0 %"), "{text}");
     assert_eq!(text.matches("10.0.0.1").count(), SENDERS_PRINTED);
+}
+
+#[test]
+fn compression_and_files_by_source_have_columns_where_a_sink_counts_them() {
+    let mut snapshot = example();
+    let files = |compressed, overflow| {
+        let mut files = FilesSnapshot { counts: FileTally::default(), synced_at: None };
+        (files.counts.compressed, files.counts.overflow) = (compressed, overflow);
+        Some(files)
+    };
+    let mut headings = |compressed, overflow| {
+        snapshot.listeners[0].sinks[0].files = files(0, 0);
+        snapshot.listeners[0].sinks[1].files = files(compressed, overflow);
+        let text = render(&snapshot);
+        let heading = text.lines().find(|line| line.contains("files of")).expect("a table of files");
+        assert!(heading.contains("written bytes") && heading.contains("removed"), "{text}");
+        (heading.contains("compress failures"), heading.contains("sources  overflow"))
+    };
+    assert_eq!(headings(0, 0), (false, false));
+    assert_eq!(headings(7, 0), (true, false));
+    assert_eq!(headings(0, 7), (false, true));
 }
 
 #[test]

@@ -60,7 +60,8 @@ fn differs(comparison: &Comparison, interfaces: &[String]) -> String {
     let settings = if total == 1 { "1 setting is".to_owned() } else { format!("{total} settings are") };
     let names = interfaces.join(" ");
     let cure = match set {
-        0 => "the command beneath each sets it".to_owned(),
+        0 => format!("the command beneath {} sets it", if total == 1 { "it" } else { "each" }),
+        1 if total == 1 => format!("`udpd steer apply {names}` sets it"),
         set if set == total => format!("`udpd steer apply {names}` sets them"),
         set => format!("`udpd steer apply {names}` sets {set}, the commands beneath the others set those"),
     };
@@ -165,12 +166,9 @@ mod tests {
         };
         assert_eq!(
             differs(vec![a_drift(None)], Vec::new()),
-            "1 setting is not as planned; `udpd steer apply eth0` sets them"
+            "1 setting is not as planned; `udpd steer apply eth0` sets it"
         );
-        assert_eq!(
-            differs(vec![thread()], Vec::new()),
-            "1 setting is not as planned; the command beneath each sets it"
-        );
+        assert_eq!(differs(vec![thread()], Vec::new()), "1 setting is not as planned; the command beneath it sets it");
         assert_eq!(
             differs(vec![a_drift(None), thread()], vec![an_unknown()]),
             "2 settings are not as planned; `udpd steer apply eth0` sets 1, the commands beneath the others set those; \

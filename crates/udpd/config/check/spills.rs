@@ -52,7 +52,7 @@ mod tests {
         for (spill, words) in [
             ("path = \"/dev/null\", bytes = \"1GiB\"", "is no directory"),
             ("path = \"spill\", bytes = \"1GiB\"", "is no absolute path"),
-            ("path = \"/tmp/other\"", "hold hardly a second"),
+            ("path = \"/tmp/other\"", "holds hardly a second"),
             ("bytes = \"1GiB\"", "names no directory"),
             ("path = \"/tmp/other\", bytes = \"1GiB\", sync = \"1s\"", "sync"),
         ] {

@@ -68,7 +68,7 @@ impl Spill {
             }
             None => {}
             Some(_) if self.bytes < BYTES_MIN => {
-                let what = format!("{} hold hardly a second", print_size(self.bytes));
+                let what = format!("{} holds hardly a second", print_size(self.bytes));
                 let cure = format!("write how much it may take on the disk, {} or more", print_size(BYTES_MIN));
                 findings.say(&at("bytes"), what, cure);
             }

@@ -49,8 +49,8 @@ const LOWEST: u64 = 10_000;
 /// The options of `udpd bench max`.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Measure a sink like this one: null:  file:PATH  stdout:  udp:HOST:PORT  unix:PATH; without --real-sinks nothing
-    /// reaches it
+    /// Measure a sink like this one: null:  file:PATH  jsonl:PATH  pcapng:PATH  stdout:  udp:HOST:PORT  unix:PATH
+    /// kafka://HOST:PORT/TOPIC; without --real-sinks nothing reaches it
     #[arg(long, value_name = "URI", required_unless_present = "config", conflicts_with = "config")]
     to: Option<String>,
     /// Measure a listener of this configuration on a port of loopback or a cable, with stand-ins for its sinks

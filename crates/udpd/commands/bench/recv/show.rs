@@ -16,7 +16,8 @@ const FLOWS_SHOWN: usize = 32;
 pub(super) fn ready(lanes: &[Lane]) -> String {
     let address = lanes.first().map_or_else(String::new, |lane| lane.address.to_string());
     let buffer: usize = lanes.iter().filter_map(|lane| Some(lane.buffer?.granted_bytes)).sum();
-    format!("receiving on {address}, {} lanes, {buffer} bytes of receive buffer", lanes.len())
+    let noun = if lanes.len() == 1 { "lane" } else { "lanes" };
+    format!("receiving on {address}, {} {noun}, {buffer} bytes of receive buffer", lanes.len())
 }
 
 /// The line of a second while it runs.

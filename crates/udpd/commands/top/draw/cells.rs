@@ -40,7 +40,7 @@ pub(super) fn total(flow: Flow) -> String {
 }
 
 pub(super) fn at_least(flow: Flow, text: String) -> String {
-    if flow.is_partial { format!(">{text}") } else { text }
+    if flow.is_partial { format!("{text}+") } else { text }
 }
 
 /// A part of a whole as a percentage.

@@ -41,7 +41,7 @@ const HELP: [&str; 19] = [
     "  CHANNEL   how much of what may wait for the sink does",
     "  P99       99 of 100 datagrams were delivered within this time after their",
     "            receive call, sampled",
-    "  ?         nobody knows; it is not 0        >5   at least 5",
+    "  ?         nobody knows; it is not 0        5+   at least 5",
     "",
     "Any key closes this page.",
 ];
