@@ -5,8 +5,12 @@
 //! ```
 //!
 //! Both write 200-byte datagrams to a file of their own as they come, without parsing them: rsyslog by a template that
-//! is the raw message. First the CPU time for each datagram at 400,000/s, in turns, with rsyslog twice in each pair;
-//! then the highest of a row of rates that each takes without losing one. What is counted is the bytes in the file.
+//! is the raw message. First the CPU time for each datagram at 400,000/s, sent one by one and in trains of 20, in turns,
+//! with rsyslog twice in each round; then the highest of a row of rates that each takes without losing one. What is
+//! counted is the bytes in the file.
+//!
+//! udpd runs as it is, and set up for throughput as rsyslog is: datagrams may gather, and trains stay whole. The loop in
+//! C only receives and throws away: what it costs is the kernel's part, and no program with a socket can go below it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -23,7 +27,8 @@ mod util;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use support::contender::{SENDER_CPU, process_ns};
+use support::c_program::{Compiled, compile};
+use support::contender::{self, Contender, Offer, SENDER_CPU, process_ns};
 use support::machine::{busy_ns, facts};
 use support::options::Options;
 use util::daemon::{Daemon, free_address};
@@ -40,13 +45,30 @@ const RATE_MAX: u64 = 2_000_000;
 /// A file that has not grown for so long holds all that will come.
 const QUIET: Duration = Duration::from_millis(400);
 
-/// Who writes.
+/// Trains are of so many datagrams.
+const TRAIN: u16 = 20;
+
+/// Who takes the datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Writer {
+enum Who {
     Rsyslog,
-    Udpd,
-    RsyslogAgain,
+    /// udpd with these keys of the listener besides.
+    Udpd(&'static str),
+    /// Receives and writes nothing.
+    Loop,
 }
+
+const PLAIN: Who = Who::Udpd("");
+const FOR_THROUGHPUT: Who = Who::Udpd("engine = \"auto\"\ngather = \"1ms\"\nbatch_size = 256\ngro = \"auto\"\n");
+
+/// In the order of a round. The first is the base, and runs again at the end.
+const ROUND: [(Who, &str); 5] = [
+    (Who::Rsyslog, "rsyslog"),
+    (PLAIN, "udpd"),
+    (FOR_THROUGHPUT, "udpd set up for throughput"),
+    (Who::Loop, "a C loop that writes nothing"),
+    (Who::Rsyslog, "rsyslog again"),
+];
 
 /// What one run came to.
 #[derive(Debug, Clone, Copy)]
@@ -58,12 +80,17 @@ struct Run {
     machine_ns_each: f64,
 }
 
-fn load(address: SocketAddr, rate: u64, seconds: f64, segment: Option<u16>) -> Load {
+fn load(address: SocketAddr, offer: Offer, seconds: f64) -> Load {
     let mut load = Load::new(address, Amount::Seconds(seconds));
     load.overruns = true;
-    (load.rate_per_second, load.payload_bytes, load.segment) = (rate, PAYLOAD_BYTES, segment);
+    (load.rate_per_second, load.segment) = (offer.rate_per_second, offer.segment);
+    (load.flows, load.payload_bytes) = (offer.flows, offer.payload_bytes);
     load.cpu = Some(SENDER_CPU);
     load
+}
+
+fn offer(name: &'static str, rate_per_second: u64, segment: Option<u16>) -> Offer {
+    Offer { payload_bytes: PAYLOAD_BYTES, ..Offer::new(name, rate_per_second, segment) }
 }
 
 /// Sends, waits until the file holds all that will come, and works out what that cost.
@@ -90,30 +117,41 @@ fn measure(process_id: u32, file: &Path, load: Load) -> Run {
     }
 }
 
-fn run(writer: Writer, rate: u64, seconds: f64, segment: Option<u16>) -> Run {
+fn run(who: Who, c_loop: &Path, offer: Offer, seconds: f64) -> Run {
     let address = free_address();
-    match writer {
-        Writer::Udpd => {
+    let load = load(address, offer, seconds);
+    match who {
+        Who::Udpd(keys) => {
             let daemon = Daemon::with_config(&format!(
-                "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nlanes = 1\nreceive_buffer = \"32MiB\"\n\
+                "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nlanes = 1\nreceive_buffer = \"32MiB\"\n{keys}\
                  sinks = [\"file\"]\n[sink.file]\ntype = \"file\"\npath = \"@DIR@/out.log\"\nsync = \"never\"\n\
                  rotate = {{ bytes = 0, every = \"0s\" }}\nqueue_bytes = \"64MiB\"\n"
             ));
             let file = daemon.directory().join("out.log");
-            let run = measure(daemon.pid(), &file, load(address, rate, seconds, segment));
+            let run = measure(daemon.pid(), &file, load);
             let ended = daemon.terminate();
             assert!(ended.status.success(), "{}", ended.stderr);
             assert_closed(&ended.ledger, run.sent);
             run
         }
-        Writer::Rsyslog | Writer::RsyslogAgain => {
+        Who::Rsyslog => {
             let mut rsyslog = Rsyslog::start(address);
             let file = rsyslog.directory.path().join("out.log");
-            let mut run = measure(rsyslog.child.id(), &file, load(address, rate, seconds, segment));
+            let mut run = measure(rsyslog.child.id(), &file, load);
             // What it still has in a buffer it writes at its end.
             rsyslog.end();
             run.written = fs::metadata(file).map_or(0, |metadata| metadata.len()) / (PAYLOAD_BYTES as u64 + 1);
             run
+        }
+        Who::Loop => {
+            let run = contender::run(Contender::CLoop, c_loop, offer, seconds);
+            Run {
+                sent: run.sent,
+                written: run.received,
+                sent_per_second: run.sent_per_second(),
+                process_ns_each: run.process_ns_each(),
+                machine_ns_each: run.machine_ns_each(),
+            }
         }
     }
 }
@@ -183,29 +221,31 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// The CPU time at one rate, in turns.
-fn cost(options: &Options) -> String {
-    let mut pairs: Vec<[Run; 3]> = Vec::new();
-    for pair in 0..options.pairs {
-        let mut order = [Writer::Rsyslog, Writer::Udpd, Writer::RsyslogAgain];
-        if pair % 2 == 1 {
+fn cost(c_loop: &Path, offer: Offer, options: &Options) -> String {
+    let mut rounds: Vec<[Run; ROUND.len()]> = Vec::new();
+    for number in 0..options.pairs {
+        let mut order = ROUND;
+        if number % 2 == 1 {
             order.reverse();
         }
-        let mut runs = order.map(|writer| run(writer, RATE, options.seconds, None));
-        if pair % 2 == 1 {
+        let mut runs = order.map(|(who, _)| run(who, c_loop, offer, options.seconds));
+        if number % 2 == 1 {
             runs.reverse();
         }
-        pairs.push(runs);
+        rounds.push(runs);
     }
-    let of = |index: usize, field: fn(&Run) -> f64| median(pairs.iter().map(|runs| field(&runs[index])).collect());
+    let of = |index: usize, field: fn(&Run) -> f64| median(rounds.iter().map(|runs| field(&runs[index])).collect());
     let ratio = |index: usize, field: fn(&Run) -> f64| {
-        median(pairs.iter().map(|runs| field(&runs[index]) / field(&runs[0])).collect())
+        median(rounds.iter().map(|runs| field(&runs[index]) / field(&runs[0])).collect())
     };
-    let mut text = String::from(
-        "| who | sent a second | lost | CPU ns a datagram | of the machine | ratio | ratio of the machine |\n\
+    let mut text = format!(
+        "## CPU at {RATE}/s, {}\n\n\
+         | who | sent a second | lost | CPU ns a datagram | of the machine | ratio | ratio of the machine |\n\
          |---|---|---|---|---|---|---|\n",
+        offer.name
     );
-    for (index, name) in ["rsyslog", "udpd", "rsyslog again"].into_iter().enumerate() {
-        let lost: u64 = pairs.iter().map(|runs| runs[index].sent - runs[index].written).sum();
+    for (index, (_, name)) in ROUND.into_iter().enumerate() {
+        let lost: u64 = rounds.iter().map(|runs| runs[index].sent - runs[index].written).sum();
         let process = |run: &Run| run.process_ns_each;
         let machine = |run: &Run| run.machine_ns_each;
         writeln!(
@@ -222,13 +262,14 @@ fn cost(options: &Options) -> String {
     text
 }
 
-/// The highest rate at which nothing is lost, in trains of 20 so that one core can send that much.
-fn highest(writer: Writer, options: &Options) -> f64 {
+/// The highest rate at which nothing is lost, in trains so that one core can send that much.
+fn highest(who: Who, c_loop: &Path, options: &Options) -> f64 {
     let mut best = 0.0;
     let mut rate = if options.quick { RATE } else { RATE_STEP * 3 };
     while rate <= RATE_MAX {
         // One bad moment of the machine is not the writer's limit.
-        let clean = (0..2).map(|_| run(writer, rate, options.seconds, Some(20))).find(|run| run.sent == run.written);
+        let offer = offer("", rate, Some(TRAIN));
+        let clean = (0..2).map(|_| run(who, c_loop, offer, options.seconds)).find(|run| run.sent == run.written);
         let Some(run) = clean else { break };
         if run.sent_per_second < rate as f64 * 0.95 {
             break;
@@ -249,16 +290,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         writeln!(out, "SKIPPED against_rsyslog: no rsyslogd to compare with")?;
         return Ok(());
     }
-    let mut text =
-        format!("# Lines in a file, {PAYLOAD_BYTES} B, against rsyslog\n\n## CPU at {RATE}/s\n\n{}", cost(&options));
-    writeln!(out, "{text}")?;
-    let [rsyslog, udpd] = [Writer::Rsyslog, Writer::Udpd].map(|writer| highest(writer, &options));
+    let Compiled::Program(c_loop) = compile("recvmmsg_loop")? else {
+        writeln!(out, "SKIPPED against_rsyslog: no C compiler (cc) to build the loop that shows the kernel's part")?;
+        return Ok(());
+    };
+    let mut text = format!("# Lines in a file, {PAYLOAD_BYTES} B, against rsyslog\n\n");
+    for offer in [offer("one by one", RATE, None), offer("in trains of 20", RATE, Some(TRAIN))] {
+        let table = cost(&c_loop, offer, &options);
+        writeln!(out, "{table}")?;
+        writeln!(text, "{table}")?;
+    }
+    let best = [Who::Rsyslog, PLAIN, FOR_THROUGHPUT].map(|who| highest(who, &c_loop, &options));
+    let [rsyslog, plain, for_throughput] = best;
     let line = format!(
-        "highest rate without loss, in steps of {RATE_STEP}: udpd {udpd:.0}/s, rsyslog {rsyslog:.0}/s, ratio {:.2}\n",
-        udpd / rsyslog
+        "Highest rate without loss, in trains, in steps of {RATE_STEP}: rsyslog {rsyslog:.0}/s, udpd {plain:.0}/s \
+         (ratio {:.2}), set up for throughput {for_throughput:.0}/s (ratio {:.2}).\n",
+        plain / rsyslog,
+        for_throughput / rsyslog
     );
     writeln!(out, "{line}")?;
-    write!(text, "\n{line}\n{}", facts())?;
+    write!(text, "{line}\n{}", facts())?;
     if let Some(folder) = &options.record {
         fs::create_dir_all(folder)?;
         fs::write(folder.join("against_rsyslog.md"), text)?;

@@ -225,8 +225,18 @@ fn pack(criterion: &mut Criterion) {
 fn format_lines(criterion: &mut Criterion) {
     let plain = vec![b'a'; 200];
     let escaped: Vec<u8> = (0..200).map(|index| if index % 20 == 0 { b'\t' } else { b'a' }).collect();
+    let umlauts: Vec<u8> = "Größe überschritten: Gerät läuft. ".bytes().cycle().take(200).collect();
+    // Of no period that a predictor of branches could learn.
+    let binary: Vec<u8> =
+        (1..=200_u64).map(|index| (index.pow(3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect();
     let mut group = criterion.benchmark_group("sink format lines");
-    for (name, payload) in [("200 B", &plain), ("200 B, 10 of them escaped", &escaped)] {
+    let payloads = [
+        ("200 B", &plain),
+        ("200 B, 10 of them escaped", &escaped),
+        ("200 B of German", &umlauts),
+        ("200 B that are no text", &binary),
+    ];
+    for (name, payload) in payloads {
         group.throughput(Throughput::Bytes(payload.len() as u64));
         group.bench_function(name, |bencher| {
             bencher.iter_batched_ref(

@@ -9,11 +9,15 @@
 //! ends with `\~` and its whole length in bytes, which no payload can forge, because its own backslash would be
 //! doubled. [`unescape`] gives the payload back, but for that one newline.
 //!
-//! Most of a payload is ASCII, and is looked at in blocks. What is beyond ASCII takes the slower way, which finds out
-//! where characters are, and no further than the next byte of ASCII.
+//! Most of a payload is ASCII, and is copied in blocks. Where something else comes, a few bytes are looked at one by
+//! one: each is written by a table, without a question of what it is, and then it is tried with blocks again. So a
+//! payload that is not text at all, which nobody should write as lines and any sender may send, costs little more.
 
 /// The most bytes that one payload byte can become, and the newline at the end.
 pub const EXPANSION_MAX: usize = 4;
+
+/// The most bytes of a character.
+const CHARACTER_MAX: usize = 4;
 
 /// The most bytes that a line has besides those of its payload: the mark of a truncated one, and the newline.
 pub const MARK_MAX: usize = 24;
@@ -43,46 +47,46 @@ pub fn append_truncated(line: &mut Vec<u8>, payload: &[u8], length: usize) {
 
 fn append_bytes(line: &mut Vec<u8>, payload: &[u8]) {
     let mut rest = payload;
-    loop {
-        let plain = plain_prefix(rest);
-        line.extend_from_slice(&rest[..plain]);
-        rest = &rest[plain..];
-        let Some((&byte, after)) = rest.split_first() else { return };
-        if byte.is_ascii() {
-            escape(line, byte);
-            rest = after;
-            continue;
-        }
-        let beyond = rest.iter().take_while(|byte| !byte.is_ascii()).count();
-        append_beyond_ascii(line, &rest[..beyond]);
-        rest = &rest[beyond..];
-    }
-}
-
-/// The same for bytes of which none is ASCII. A character never has bytes of both kinds, so what is one here is one in
-/// the whole payload.
-fn append_beyond_ascii(line: &mut Vec<u8>, bytes: &[u8]) {
-    for chunk in bytes.utf8_chunks() {
-        append_text(line, chunk.valid());
-        for &byte in chunk.invalid() {
-            match byte {
-                0x80..=0x9f => escape(line, byte),
-                _ => line.push(byte),
-            }
-        }
-    }
-}
-
-fn append_text(line: &mut Vec<u8>, text: &str) {
-    let mut rest = text.as_bytes();
     while !rest.is_empty() {
-        let is_unsafe = |place: &usize| unsafe_sequence(&rest[*place..]) > 0;
-        let (harmless, after) = rest.split_at((0..rest.len()).find(is_unsafe).unwrap_or(rest.len()));
-        line.extend_from_slice(harmless);
-        let (escaped, after) = after.split_at(unsafe_sequence(after));
-        escaped.iter().for_each(|&byte| escape(line, byte));
-        rest = after;
+        let (plain, after) = rest.split_at(plain_prefix(rest));
+        line.extend_from_slice(plain);
+        rest = match after {
+            // A tab in a text stands alone.
+            [byte, next, ..] if byte.is_ascii() && is_plain(*next) => {
+                let written = ALONE[usize::from(*byte)];
+                // Four bytes that are always four cost less than a question of how many they are.
+                line.extend_from_slice(&written.text);
+                line.truncate(line.len() - (EXPANSION_MAX - usize::from(written.length)));
+                &after[1..]
+            }
+            _ => &after[append_some(line, after)..],
+        };
     }
+}
+
+/// How many bytes are looked at one by one before it is tried with blocks again.
+const LOOKED_AT: usize = 16;
+
+/// The most that these become, with what a character has beyond them.
+const BEGUN_MAX: usize = EXPANSION_MAX * (LOOKED_AT + CHARACTER_MAX - 1);
+
+/// Appends what the first few bytes become, whatever they are. Returns how many they were: [`LOOKED_AT`], or a few more
+/// where a character stands across that place.
+fn append_some(line: &mut Vec<u8>, bytes: &[u8]) -> usize {
+    let mut begun = Begun { text: [0; BEGUN_MAX], length: 0 };
+    let mut taken = 0;
+    while taken < bytes.len().min(LOOKED_AT) {
+        let rest = &bytes[taken..];
+        let length = if rest[0].is_ascii() { 0 } else { character_length(rest) };
+        match length {
+            0 => begun.push(ALONE[usize::from(rest[0])]),
+            _ if is_unsafe(rest) => rest[..length].iter().for_each(|&byte| begun.push(Written::by_number(byte))),
+            _ => rest[..length].iter().for_each(|&byte| begun.push(Written::new(&[byte]))),
+        }
+        taken += length.max(1);
+    }
+    line.extend_from_slice(&begun.text[..begun.length]);
+    taken
 }
 
 /// How many bytes at the start are ASCII that needs no escape. Thirty-two at a time while all of them are.
@@ -111,23 +115,84 @@ fn is_plain_ascii(word: u64) -> bool {
     (word | below_space | delete | backslash) & HIGHS == 0
 }
 
-/// The length of the character at the start if it must be escaped, or 0.
-fn unsafe_sequence(text: &[u8]) -> usize {
-    match text {
-        [0xc2, 0x80..=0x9f, ..] | [0xd8, 0x9c, ..] => 2,
-        [0xe2, 0x80, 0x8e | 0x8f | 0xa8..=0xae, ..] | [0xe2, 0x81, 0xa6..=0xa9, ..] => 3,
+/// How long the character of UTF-8 at the start is, which is not ASCII; 0 if there is none.
+fn character_length(bytes: &[u8]) -> usize {
+    match bytes {
+        [0xc2..=0xdf, 0x80..=0xbf, ..] => 2,
+        [0xe0, 0xa0..=0xbf, 0x80..=0xbf, ..]
+        | [0xe1..=0xec | 0xee | 0xef, 0x80..=0xbf, 0x80..=0xbf, ..]
+        | [0xed, 0x80..=0x9f, 0x80..=0xbf, ..] => 3,
+        [0xf0, 0x90..=0xbf, 0x80..=0xbf, 0x80..=0xbf, ..]
+        | [0xf1..=0xf3, 0x80..=0xbf, 0x80..=0xbf, 0x80..=0xbf, ..]
+        | [0xf4, 0x80..=0x8f, 0x80..=0xbf, 0x80..=0xbf, ..] => 4,
         _ => 0,
     }
 }
 
-fn escape(line: &mut Vec<u8>, byte: u8) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    match byte {
-        b'\\' => line.extend_from_slice(b"\\\\"),
-        b'\n' => line.extend_from_slice(b"\\n"),
-        b'\r' => line.extend_from_slice(b"\\r"),
-        b'\t' => line.extend_from_slice(b"\\t"),
-        _ => line.extend_from_slice(&[b'\\', b'x', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]),
+/// Whether the character at the start must be escaped.
+fn is_unsafe(text: &[u8]) -> bool {
+    matches!(
+        text,
+        [0xc2, 0x80..=0x9f, ..]
+            | [0xd8, 0x9c, ..]
+            | [0xe2, 0x80, 0x8e | 0x8f | 0xa8..=0xae, ..]
+            | [0xe2, 0x81, 0xa6..=0xa9, ..]
+    )
+}
+
+/// What a byte becomes: the first `length` bytes of `text`.
+#[derive(Clone, Copy)]
+struct Written {
+    text: [u8; EXPANSION_MAX],
+    length: u8,
+}
+
+impl Written {
+    const fn new(text: &[u8]) -> Self {
+        let mut whole = [0; EXPANSION_MAX];
+        let (begin, _) = whole.split_at_mut(text.len());
+        begin.copy_from_slice(text);
+        Self { text: whole, length: text.len() as u8 }
+    }
+
+    const fn by_number(byte: u8) -> Self {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        Self::new(&[b'\\', b'x', DIGITS[(byte >> 4) as usize], DIGITS[(byte & 15) as usize]])
+    }
+
+    /// Of a byte that is ASCII or belongs to no character.
+    const fn alone(byte: u8) -> Self {
+        match byte {
+            b'\\' => Self::new(b"\\\\"),
+            b'\n' => Self::new(b"\\n"),
+            b'\r' => Self::new(b"\\r"),
+            b'\t' => Self::new(b"\\t"),
+            0..b' ' | 0x7f..=0x9f => Self::by_number(byte),
+            _ => Self::new(&[byte]),
+        }
+    }
+}
+
+static ALONE: [Written; 256] = {
+    let mut table = [Written::new(b""); 256];
+    let mut byte = 0;
+    while byte < table.len() {
+        table[byte] = Written::alone(byte as u8);
+        byte += 1;
+    }
+    table
+};
+
+/// The beginning of a line, in a place of its own: each byte is written with four, whatever it becomes.
+struct Begun {
+    text: [u8; BEGUN_MAX],
+    length: usize,
+}
+
+impl Begun {
+    fn push(&mut self, written: Written) {
+        self.text[self.length..self.length + EXPANSION_MAX].copy_from_slice(&written.text);
+        self.length += usize::from(written.length);
     }
 }
 
@@ -276,6 +341,23 @@ mod tests {
             assert!(is_harmless(text), "round {round}: {payload:x?} gave {text:x?}");
             let expected = payload.strip_suffix(b"\n").unwrap_or(&payload);
             assert_eq!(unescape(text).as_deref(), Some(expected), "round {round}");
+        }
+    }
+
+    #[test]
+    fn characters_are_found_where_the_standard_library_finds_them() {
+        let leading = 0x80..=0xff_u8;
+        let following = [0x00, 0x7f, 0x80, 0x8e, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0, 0xff];
+        for first in leading {
+            for places in 0..following.len().pow(3) {
+                let at = |place: u32| following[places / following.len().pow(place) % following.len()];
+                let bytes = [first, at(0), at(1), at(2)];
+                let valid = bytes.utf8_chunks().next().expect("not empty").valid();
+                let length = valid.chars().next().map_or(0, char::len_utf8);
+                assert_eq!(character_length(&bytes), length, "{bytes:x?}");
+                let shorter = (1..length).map(|length| character_length(&bytes[..length])).sum::<usize>();
+                assert_eq!(shorter, 0, "{bytes:x?} cut off");
+            }
         }
     }
 
