@@ -36,11 +36,15 @@ use util::ledger::assert_closed;
 use util::load::{Amount, Load, LoadReport};
 
 const PAYLOAD_BYTES: usize = 200;
+const LINE_BYTES: u64 = PAYLOAD_BYTES as u64 + 1;
 const RATE: u64 = 400_000;
 
 /// The first rate of the search, and the step to the next.
 const RATE_STEP: u64 = 100_000;
 const RATE_MAX: u64 = 2_000_000;
+
+/// Before a measurement.
+const SETTLING_SECONDS: f64 = 1.0;
 
 /// A file that has not grown for so long holds all that will come.
 const QUIET: Duration = Duration::from_millis(400);
@@ -93,28 +97,37 @@ fn offer(name: &'static str, rate_per_second: u64, segment: Option<u16>) -> Offe
     Offer { payload_bytes: PAYLOAD_BYTES, ..Offer::new(name, rate_per_second, segment) }
 }
 
-/// Sends, waits until the file holds all that will come, and works out what that cost.
+/// Sends for a moment, so that everybody has settled: udpd then knows whether there are trains, and has the memory for
+/// them. Then sends, waits until the file holds all that will come, and works out what that cost.
 fn measure(process_id: u32, file: &Path, load: Load) -> Run {
+    let mut first = load.clone();
+    first.amount = Amount::Seconds(SETTLING_SECONDS);
+    let first = first.send().sent;
+    let before = wait_for(file, first);
     let (process_before, machine_before) = (process_ns(process_id), busy_ns());
     let LoadReport { sent, seconds, .. } = load.send();
-    let length = || fs::metadata(file).map_or(0, |metadata| metadata.len());
-    let whole = sent * (PAYLOAD_BYTES as u64 + 1);
-    let (mut last, mut since) = (length(), Instant::now());
-    while last < whole && since.elapsed() < QUIET {
-        sleep(Duration::from_millis(10));
-        if length() != last {
-            (last, since) = (length(), Instant::now());
-        }
-    }
-    let written = last / (PAYLOAD_BYTES as u64 + 1);
-    let each = |ns: u64| ns as f64 / written.max(1) as f64;
+    let written = wait_for(file, first + sent);
+    let each = |ns: u64| ns as f64 / (written - before).max(1) as f64;
     Run {
-        sent,
+        sent: first + sent,
         written,
         sent_per_second: sent as f64 / seconds,
         process_ns_each: each(process_ns(process_id) - process_before),
         machine_ns_each: each(busy_ns() - machine_before),
     }
+}
+
+/// Waits until the file holds so many lines, or does not grow any more. Returns how many it holds.
+fn wait_for(file: &Path, lines: u64) -> u64 {
+    let length = || fs::metadata(file).map_or(0, |metadata| metadata.len());
+    let (mut last, mut since) = (length(), Instant::now());
+    while last < lines * LINE_BYTES && since.elapsed() < QUIET {
+        sleep(Duration::from_millis(10));
+        if length() != last {
+            (last, since) = (length(), Instant::now());
+        }
+    }
+    last / LINE_BYTES
 }
 
 fn run(who: Who, c_loop: &Path, offer: Offer, seconds: f64) -> Run {
@@ -140,7 +153,7 @@ fn run(who: Who, c_loop: &Path, offer: Offer, seconds: f64) -> Run {
             let mut run = measure(rsyslog.child.id(), &file, load);
             // What it still has in a buffer it writes at its end.
             rsyslog.end();
-            run.written = fs::metadata(file).map_or(0, |metadata| metadata.len()) / (PAYLOAD_BYTES as u64 + 1);
+            run.written = fs::metadata(file).map_or(0, |metadata| metadata.len()) / LINE_BYTES;
             run
         }
         Who::Loop => {
