@@ -121,7 +121,7 @@ class Relay:
         children.append(self.process)
         while not ready():
             if self.process.poll() is not None:
-                sys.exit(f"{command[0]} did not start:\n{open(log).read()}")
+                sys.exit(f"{' '.join(command)} did not start:\n{open(log).read()}")
             time.sleep(0.02)
 
     def check(self, _sent, _dropped, _came):
@@ -293,6 +293,8 @@ def main():
         os.environ["AGAINST_SAMPLICATOR_INSIDE"] = "1"
         os.execvp("unshare", ["unshare", "--net", sys.executable, "-B", *sys.argv])
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    # samplicator takes no IPv4 destination on a machine whose only IPv4 addresses are 127.0.0.0/8.
+    subprocess.run(["ip", "address", "add", "198.18.0.1/32", "dev", "lo"], check=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         bench = Bench(options)
