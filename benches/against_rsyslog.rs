@@ -5,12 +5,12 @@
 //! ```
 //!
 //! Both write 200-byte datagrams to a file of their own as they come, without parsing them: rsyslog by a template that
-//! is the raw message. First the CPU time for each datagram at 400,000/s, sent one by one and in trains of 20, in turns,
-//! with rsyslog twice in each round; then the highest of a row of rates that each takes without losing one. What is
-//! counted is the bytes in the file.
+//! is the raw message. First the CPU time for each datagram at 400,000/s, sent one by one and in trains of 20, in
+//! turns, with rsyslog twice in each round; then the highest of a row of rates that each takes without losing one. What
+//! is counted is the bytes in the file.
 //!
-//! udpd runs as it is, and set up for throughput as rsyslog is: datagrams may gather, and trains stay whole. The loop in
-//! C only receives and throws away: what it costs is the kernel's part, and no program with a socket can go below it.
+//! udpd runs as it is, and set up for throughput as rsyslog is: datagrams may gather, and trains stay whole. The loop
+//! in C only receives and throws away: what it costs is the kernel's part of receiving one by one.
 
 use std::fmt::Write as _;
 use std::fs;

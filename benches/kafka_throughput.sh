@@ -2,7 +2,8 @@
 # How many datagrams a second the Kafka sink brings to a broker, beside what librdkafka's own rdkafka_performance brings
 # to the same broker with the same settings: same length, same headers, no keys, idempotent, all replicas. They take
 # turns, and the medians are compared. The broker is that of tests/rigs/kafka_broker.sh, on this machine, so all of them
-# share its cores; rdkafka_performance has all that is left of them, and udpd shares them with the sender of datagrams.
+# share its cores. rdkafka_performance makes its records in memory and has all that is left of the cores. udpd shares
+# them with the sender of datagrams, which therefore sends trains: that is the cheapest a sender on the machine can be.
 #
 # Usage: benches/kafka_throughput.sh [--quick]   (ROUNDS=5, SECONDS_EACH=20, SIZE=200, COMPRESSION=none)
 set -euo pipefail
@@ -87,6 +88,7 @@ metrics_address = ""
 name = "in"
 address = "127.0.0.1:$udp_port"
 lanes = 1
+gro = "on"
 sinks = ["stream"]
 [sink.stream]
 type = "kafka"
@@ -116,7 +118,7 @@ of_udpd() {
         kill -0 "$daemon" || { cat "$KAFKA_RIG/udpd.log" >&2; return 1; }
         sleep 0.1
     done
-    "$udpd" bench send --to "127.0.0.1:$udp_port" --rate "$rate" --seconds "$((seconds + 4))" --size "$size" \
+    "$udpd" bench send --to "127.0.0.1:$udp_port" --rate "$rate" --seconds "$((seconds + 4))" --size "$size" --gso 20 \
         >/dev/null 2>&1 &
     sender=$!
     sleep 2
