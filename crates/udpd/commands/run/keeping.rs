@@ -262,9 +262,8 @@ impl Housekeeping<'_> {
                 *self.seats.lock().unwrap_or_else(PoisonError::into_inner) = published::of(&config, &plan);
                 self.store.keep(&self.pipeline);
                 words::say(&config, &plan);
-                let (listeners, lanes, sinks) =
-                    (config.listeners.len(), self.pipeline.lanes().len(), config.sinks.len());
-                let done = format!("in force: listeners {listeners}, lanes {lanes}, sinks {sinks}");
+                let (listeners, lanes) = (config.listeners.len(), self.pipeline.lanes().len());
+                let done = format!("in force: {listeners} listeners, {lanes} lanes, {} sinks", config.sinks.len());
                 done + &say_waiting(&self.pipeline)
             }
         };

@@ -8,17 +8,17 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::super::handle::cure;
-use super::super::muffle::Muffle;
+use super::super::muffle::{Muffle, count};
 use super::super::name::Name;
 use super::super::office::{Office, Reopened};
 use super::super::settings::Keep;
 use super::super::shelf::Shelf;
-use super::disks::Disks;
+use super::disks::{Disk, Disks};
 use super::source_file::SourceFiles;
 use crate::codec::Recipe;
 use crate::handover::Caller;
@@ -34,6 +34,8 @@ pub(super) const CLEARINGS_MAX: usize = 16_384;
 pub(in crate::sink::file) struct Annex {
     disks: Arc<Disks>,
     muffles: Arc<[Muffle; 2]>,
+    /// Failed syncs.
+    unsynced: Muffle,
     keep: Keep,
     recipe: Option<Recipe>,
     pub(super) ledger: Arc<FileLedger>,
@@ -70,6 +72,7 @@ impl Annex {
         Self {
             disks: Arc::clone(&files.disks),
             muffles: Arc::clone(&files.muffles),
+            unsynced: Muffle::default(),
             keep,
             recipe,
             ledger,
@@ -117,23 +120,28 @@ impl Annex {
         let begun = SystemTime::now();
         let (disks, are_all) = self.disks.all();
         // What is written by now lies on these.
-        let mut has_failed = false;
-        for disk in disks {
-            if let Err(error) = rustix::fs::syncfs(&disk.opened).map_err(io::Error::from) {
-                has_failed = true;
-                log::error!(
-                    "cannot sync the file system of {} to the disk: {error}; what was written to files by source \
-                     since the last sync may be lost{}",
-                    disk.directory.display(),
-                    cure(&error)
-                );
-            }
-        }
-        if has_failed {
+        let sync = |disk: Disk| rustix::fs::syncfs(&disk.opened).err().map(|error| (disk, io::Error::from(error)));
+        let failures: Vec<_> = disks.into_iter().filter_map(sync).collect();
+        if !failures.is_empty() {
+            self.say_unsynced(&failures);
             self.ledger.note_sync_failure();
             self.ledger.note_doubtful(written);
         } else if are_all {
             self.ledger.note_synced(written, begun);
+        }
+    }
+
+    /// A disk that fails does so at every sync, which may be each second.
+    fn say_unsynced(&self, failures: &[(Disk, io::Error)]) {
+        let Some(silent) = self.unsynced.let_speak(Instant::now()) else { return };
+        for (disk, error) in failures {
+            log::error!(
+                "cannot sync the file system of {} to the disk: {error}; what was written to files by source since \
+                 the last sync may be lost{}{}",
+                disk.directory.display(),
+                cure(error),
+                count(silent)
+            );
         }
     }
 
