@@ -8,9 +8,9 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 
 use crate::files_by_source::{PATH, by_source, files, send, send_round, sender, sink, wait_for_delivered};
-use crate::files_of_others::until;
 use crate::util::daemon::{Daemon, free_address, udpd};
 use crate::util::ledger::{assert_closed, count};
+use crate::util::patience::until;
 use crate::util::succession::Succession;
 
 /// Sets how many descriptors a daemon may have.

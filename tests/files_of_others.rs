@@ -2,7 +2,6 @@
 //! in one file.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
@@ -10,6 +9,7 @@ use crate::delivery::{SCALE, assert_each_once};
 use crate::util::daemon::{Daemon, free_address, udpd};
 use crate::util::ledger::{assert_closed, count};
 use crate::util::load::{Amount, Load};
+use crate::util::patience::until;
 
 /// A listener with one file sink, whose other keys are `more`.
 fn one_file(address: std::net::SocketAddr, more: &str) -> String {
@@ -36,15 +36,6 @@ fn all_text(directory: &Path) -> Vec<u8> {
     let entries = std::fs::read_dir(directory).expect("readable").flatten();
     let logs = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("in.log"));
     logs.flat_map(|entry| std::fs::read(entry.path()).expect("readable")).collect()
-}
-
-/// Asks again and again; each time something has had a chance to change. Panics when it never holds.
-pub(crate) fn until(what: &str, holds: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < Duration::from_secs(60), "in vain: {what}");
-        std::thread::yield_now();
-    }
 }
 
 /// The files that a process has open, by their names now.

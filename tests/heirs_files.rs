@@ -4,11 +4,11 @@
 use std::fs;
 use std::net::UdpSocket;
 use std::sync::Arc;
-use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::util::bed::{Bed, LIMIT, Load, configuration, listener, never, sink, with};
+use crate::util::bed::{Bed, Load, configuration, listener, never, sink, with};
+use crate::util::patience::until;
 
 /// The sink that writes `stays.log`, with these lines besides.
 fn writing(keys: &str, lines: &str) -> String {
@@ -25,14 +25,6 @@ fn records(path: &std::path::Path) -> Vec<(u64, bool)> {
         }
     };
     fs::read_to_string(path).expect("the file").lines().map(record).collect()
-}
-
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < LIMIT, "not so: {what}");
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
 }
 
 #[test]

@@ -19,9 +19,9 @@ use rustix::net::{
     sendmsg, socketpair,
 };
 
-use crate::files_of_others::until;
 use crate::util::daemon::{Daemon, free_address, udpd};
 use crate::util::ledger::{assert_closed, count};
+use crate::util::patience::until;
 
 /// A listener of each engine, a sink of every type, sequence numbers, and files that rotate by themselves.
 fn everything(first: SocketAddr, second: SocketAddr, relayed: SocketAddr) -> String {

@@ -12,5 +12,6 @@ pub(crate) mod ledger;
 pub(crate) mod licence;
 pub(crate) mod load;
 pub(crate) mod manager;
+pub(crate) mod patience;
 pub(crate) mod source;
 pub(crate) mod succession;
