@@ -131,8 +131,18 @@ impl Index {
         if self.entries.last().is_some_and(|last| last.name == name && last.plain == Some(inode)) {
             return Ok(());
         }
+        self.forget_in_vain(inode);
         self.enter(&name, inode);
         self.append(&name, &name, inode)
+    }
+
+    /// The names that a file was about to get before and has not got: a disk that refuses each try would make one more
+    /// of them each second.
+    fn forget_in_vain(&mut self, inode: u64) {
+        let directory = &self.directory;
+        let is_gone = |name: &str| look(directory.join(name), inode).is_err();
+        let of_it = self.entries.iter_mut().filter(|entry| entry.plain == Some(inode));
+        of_it.filter(|entry| is_gone(&entry.name)).for_each(|entry| entry.plain = None);
     }
 
     /// The compressed form of the file of this path is about to get its name.

@@ -120,6 +120,23 @@ fn it_is_as_long_as_what_is_there() {
 }
 
 #[test]
+fn a_file_that_gets_none_of_the_names_it_is_listed_by_stands_there_once() {
+    let subject = Subject::new("log");
+    let mut index = subject.index();
+    subject.add(&mut index, &at(0));
+    let (_, inode) = subject.make("log");
+    for number in 0..1_000 {
+        index.add(&subject.directory.path().join(format!("{}-{number}", at(1))), inode).expect("listed");
+    }
+    assert_eq!(index.entries.len(), 2, "the one that is there and the last try");
+    let lines = subject.bytes(&index).split(|byte| *byte == b'\n').count();
+    assert!(lines < STALE_LINES_MAX + 10, "the file is as long as what is there: {lines} lines");
+    fs::rename(subject.directory.path().join("log"), subject.directory.path().join(format!("{}-999", at(1))))
+        .expect("the last try");
+    assert_eq!(subject.names(&mut subject.index()), [at(0), format!("{}-999", at(1))]);
+}
+
+#[test]
 fn a_name_that_is_used_again_is_the_newest() {
     let subject = Subject::new("%H.log");
     let mut index = subject.index();
