@@ -316,6 +316,55 @@ fn what_is_beyond_the_sandbox_is_refused_before_anything_is_touched() {
     assert_closed(&daemon.terminate().ledger, 10);
 }
 
+/// A file, and files by source, in directories that are not there before the daemon makes them.
+fn in_new_directories(address: SocketAddr, sync: &str) -> String {
+    let sink = |name: &str, path: &str| {
+        format!("[sink.{name}]\ntype = \"file\"\npath = \"@DIR@/new/{path}\"\nsync = \"{sync}\"\n")
+    };
+    format!(
+        "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nsinks = [\"one\", \"many\"]\n{}{}",
+        sink("one", "one/%Y.log"),
+        sink("many", "{listener}/{source}.log")
+    )
+}
+
+#[test]
+fn files_in_directories_that_udpd_has_made_at_its_start_are_written_after_a_reload() {
+    let address = free_address();
+    let daemon = Daemon::with_config(&in_new_directories(address, "1s"));
+    send(address, 0..10);
+    daemon.stats_when("all are received", |stats| received(stats) == 10);
+    let done = reload(&daemon, &in_new_directories(address, "2s"));
+    assert!(done.status.success(), "{}", said(&done));
+    send(address, 10..20);
+    daemon.stats_when("all are received", |stats| received(stats) == 20);
+    let ended = daemon.terminate();
+    assert_closed(&ended.ledger, 20);
+    for sink in list(&ended.ledger["listeners"][0], "sinks") {
+        assert_eq!(count(sink, "delivered"), 20, "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_directory_that_somebody_has_made_anew_is_beyond_a_reload_and_who_asks_is_told_so() {
+    if !crate::sandbox::is_whole() {
+        return;
+    }
+    let address = free_address();
+    let daemon = Daemon::with_config(&in_new_directories(address, "1s"));
+    for directory in ["new/one", "new/in"] {
+        let directory = daemon.directory().join(directory);
+        fs::rename(&directory, directory.with_extension("before")).expect("it is there");
+        fs::create_dir(&directory).expect("made anew");
+        let refused = reload(&daemon, &in_new_directories(address, "2s"));
+        assert!(!refused.status.success() && said(&refused).contains("restart udpd"), "{}", said(&refused));
+        fs::remove_dir(&directory).expect("nothing is in it");
+        fs::rename(directory.with_extension("before"), &directory).expect("back again");
+    }
+    let done = reload(&daemon, &in_new_directories(address, "2s"));
+    assert!(done.status.success(), "{}", said(&done));
+}
+
 /// What systemd compares with the moment at which it has sent the signal.
 fn monotonic_us() -> i64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every machine has it");

@@ -12,6 +12,7 @@ use crate::os::{threads, warden};
 use crate::plan::Plan;
 use crate::policy::KernelFilter;
 use crate::sandbox::{self, Mode, Reach, Reaches, Sandbox};
+use crate::sink::file::make_directory;
 use crate::sink::settings::Target;
 
 /// Where the kernel tells of itself, its sockets and its cards.
@@ -80,11 +81,13 @@ impl Inside {
                 Failure::new(ExitCode::Disk, message)
             })?;
         }
-        sandbox.open_only(reaches(config, plan, file));
-        match sandbox::give_up_files_of_others() {
-            Ok(()) => Ok(()),
-            Err(why) => self.judge(&[why]),
-        }
+        let reaches = reaches(config, plan, file);
+        let directories = reaches.keepers.write.clone();
+        sandbox.open_only(reaches);
+        sandbox::give_up_files_of_others().or_else(|why| self.judge(&[why]))?;
+        // Where that fails, the sink says why it cannot begin.
+        directories.iter().for_each(|path| make_directory(path).unwrap_or_default());
+        Ok(())
     }
 
     /// Refuses what no thread can open that is started from now on. The keys of `[daemon]` stay as they were `before`.

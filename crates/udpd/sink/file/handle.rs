@@ -8,15 +8,15 @@
 //! knows why. Finished files may have as many names as a backup by `cp -l` gives them: they are not opened any more,
 //! and removing one name takes nothing from the others.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use nix::fcntl::{FallocateFlags, PosixFadviseAdvice, fallocate, posix_fadvise};
+use nix::fcntl::{FallocateFlags, OFlag, PosixFadviseAdvice, fallocate, posix_fadvise};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{AccessFlags, access};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -48,7 +48,7 @@ impl Destination for Handle {
 impl Handle {
     /// Opens a file for appending, with its directories, and sets aside a record that a crash left without an end.
     pub(super) fn open(path: &Path, boundary: Boundary) -> io::Result<Self> {
-        make_directories(path)?;
+        make_directory(directory_of(path))?;
         let file = append_to(path)?;
         // Before the repair: an unfinished record of a file that somebody writes is no torn one.
         lock::claim(&file, path)?;
@@ -76,14 +76,11 @@ impl Handle {
 
     /// What would keep the file from being opened, while another sink writes it. Only directories are made.
     pub(super) fn try_beside(path: &Path, boundary: Boundary) -> io::Result<()> {
-        make_directories(path)?;
+        make_directory(directory_of(path))?;
         match path.symlink_metadata() {
             Ok(_) => check_format(&append_to(path)?, boundary),
             // The one that is written has another name by now, or none.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let directory = path.parent().unwrap_or(Path::new("/"));
-                Ok(access(directory, AccessFlags::W_OK | AccessFlags::X_OK)?)
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => try_directory(directory_of(path)),
             Err(error) => Err(error),
         }
     }
@@ -162,8 +159,24 @@ impl Handle {
     }
 }
 
-pub(super) fn make_directories(path: &Path) -> io::Result<()> {
-    path.parent().map_or(Ok(()), |directory| fs::DirBuilder::new().recursive(true).mode(0o750).create(directory))
+fn directory_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("/"))
+}
+
+/// With those above it.
+pub fn make_directory(directory: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o750).create(directory)
+}
+
+/// What would keep files from being made there. A sandbox denies what the rights of a directory grant, so one is made
+/// that never has a name. A disk that is full or cannot do that is no reason not to begin.
+pub(super) fn try_directory(directory: &Path) -> io::Result<()> {
+    access(directory, AccessFlags::W_OK | AccessFlags::X_OK)?;
+    let nameless = OpenOptions::new().write(true).mode(0o600).custom_flags(OFlag::O_TMPFILE.bits()).open(directory);
+    nameless.map(drop).or_else(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => Err(error),
+        _ => Ok(()),
+    })
 }
 
 /// Renames a file to the first of `names` that nobody has; nothing is ever overwritten. `announce` hears of the name

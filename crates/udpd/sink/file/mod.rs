@@ -31,6 +31,7 @@ mod sources;
 pub mod template;
 
 pub use compress::Compressor;
+pub use handle::make_directory;
 pub use keeper::FileKeeper;
 pub use office::{Reopened, Reopener};
 pub use settings::{FileSettings, Keep, Rotate, Sync};

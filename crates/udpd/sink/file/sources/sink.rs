@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use super::super::clock::{Clock, Ends};
-use super::super::handle::make_directories;
+use super::super::handle::{make_directory, try_directory};
 use super::super::keeper::FileKeeper;
 use super::super::settings::{FileSettings, Sync};
 use super::super::sink::paths_of_lanes;
@@ -87,9 +87,8 @@ impl SourcesSink {
             path_of_lane.into_iter().map(|path| path.map(|path| files.number(path))).collect();
         let parts = files.parts().ok_or_else(|| io::Error::other("no lane feeds it"))?;
         for directory in files.directories() {
-            make_directories(&directory.join("any"))?;
-            let may = nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK;
-            nix::unistd::access(&directory, may)?;
+            make_directory(&directory)?;
+            try_directory(&directory)?;
         }
         let ledger = Arc::new(FileLedger::default());
         let directory = files.directories().next().unwrap_or_default();
