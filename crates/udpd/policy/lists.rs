@@ -107,7 +107,7 @@ const EXAMPLE: &str = "write an address and a length, such as 10.0.0.0/8 or 2001
 fn cure_for(error: &io::Error, path: &Path) -> String {
     let shown = path.display();
     match error.kind() {
-        io::ErrorKind::NotFound => "create it, if need be empty, or take it from the list of files".to_owned(),
+        io::ErrorKind::NotFound => "create it, or take it from the list of files".to_owned(),
         io::ErrorKind::PermissionDenied => {
             format!(
                 "let the user that runs udpd read it and enter its directories: namei -l {shown} shows their rights"
