@@ -324,7 +324,7 @@ fn in_new_directories(address: SocketAddr, sync: &str) -> String {
     format!(
         "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nsinks = [\"one\", \"many\"]\n{}{}",
         sink("one", "one/%Y.log"),
-        sink("many", "{listener}/{source}.log")
+        sink("many", "many/{listener}/{source}.log")
     )
 }
 
@@ -346,13 +346,30 @@ fn files_in_directories_that_udpd_has_made_at_its_start_are_written_after_a_relo
 }
 
 #[test]
+fn a_listener_that_a_reload_adds_has_directories_of_its_own_below_those_of_the_sink() {
+    let (address, other) = (free_address(), free_address());
+    let before = in_new_directories(address, "1s");
+    let daemon = Daemon::with_config(&before);
+    let more = format!("[[listener]]\nname = \"more\"\naddress = \"{other}\"\nsinks = [\"many\"]\n");
+    let done = reload(&daemon, &(before + &more));
+    assert!(done.status.success(), "{}", said(&done));
+    send(other, 0..10);
+    daemon.stats_when("all are received", |stats| count(&list(stats, "listeners")[1], "received") == 10);
+    let ended = daemon.terminate();
+    assert_closed(&ended.ledger, 10);
+    let text =
+        fs::read_to_string(ended.directory.path().join("new/many/more/127.0.0.1.log")).expect("a file of its own");
+    assert_eq!(text.lines().count(), 10);
+}
+
+#[test]
 fn a_directory_that_somebody_has_made_anew_is_beyond_a_reload_and_who_asks_is_told_so() {
     if !crate::sandbox::is_whole() {
         return;
     }
     let address = free_address();
     let daemon = Daemon::with_config(&in_new_directories(address, "1s"));
-    for directory in ["new/one", "new/in"] {
+    for directory in ["new/one", "new/many"] {
         let directory = daemon.directory().join(directory);
         fs::rename(&directory, directory.with_extension("before")).expect("it is there");
         fs::create_dir(&directory).expect("made anew");

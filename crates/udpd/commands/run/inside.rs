@@ -177,8 +177,9 @@ pub(in crate::commands) fn reaches(config: &Config, plan: &Plan, file: Option<&P
         broker_clients.read.extend(sink.settings.needs().reads);
         spillers.write.extend(sink.settings.spill().and_then(|spill| spill.path.clone()));
         if let Target::Files(path) = sink.settings.target() {
+            keepers.write.push(fixed_directory(path));
             let files = planned.files(&config.listeners, &sink.name, path);
-            keepers.write.extend(files.iter().flat_map(|file| directories(file.as_ref())));
+            keepers.write.extend(files.iter().filter_map(|file| directory_behind_link(file.as_ref())));
         }
     }
     keepers.write.sort();
@@ -236,14 +237,15 @@ pub(in crate::commands) fn duties(config: &Config) -> Vec<Duty> {
     Duty::CONFINED.into_iter().filter(is_used).collect()
 }
 
-/// Where a file and those that follow it are: below the deepest directory that is the same at every moment and for
-/// every datagram, and where a link leads to.
-fn directories(file: &Path) -> Vec<PathBuf> {
-    let text = file.to_string_lossy();
-    let before_code = &text[..text.find(['%', '{']).unwrap_or(text.len())];
-    let fixed = before_code.rfind('/').map_or("/", |slash| &text[..=slash]);
-    let behind_link = file.canonicalize().ok().and_then(|file| file.parent().map(Path::to_owned));
-    [Some(PathBuf::from(fixed)), behind_link].into_iter().flatten().collect()
+/// Where the files of a path are: below the deepest directory that is the same at every moment, for every datagram, and
+/// for every listener and lane that a reload may add.
+fn fixed_directory(path: &str) -> PathBuf {
+    let before_code = &path[..path.find(['%', '{']).unwrap_or(path.len())];
+    PathBuf::from(before_code.rfind('/').map_or("/", |slash| &path[..=slash]))
+}
+
+fn directory_behind_link(file: &Path) -> Option<PathBuf> {
+    file.canonicalize().ok().and_then(|file| file.parent().map(Path::to_owned))
 }
 
 #[cfg(test)]
@@ -251,11 +253,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_written_below_what_no_clock_names() {
-        let directories = |text: &str| directories(Path::new(text));
-        assert_eq!(directories("/nonexistent/a.log"), [PathBuf::from("/nonexistent/")]);
-        assert_eq!(directories("/nonexistent/log/%Y/%m/a.log"), [PathBuf::from("/nonexistent/log/")]);
-        assert_eq!(directories("/nonexistent/log/{source}/%Y.log"), [PathBuf::from("/nonexistent/log/")]);
-        assert_eq!(directories("/nonexistent/log/a-%Y.log"), [PathBuf::from("/nonexistent/log/")]);
+    fn files_are_written_below_what_no_clock_and_no_reload_names() {
+        assert_eq!(fixed_directory("/a.log"), PathBuf::from("/"));
+        for below in ["a.log", "%Y/%m/a.log", "{source}/%Y.log", "{listener}/a.log", "a-%Y.log", "a-{lane}/b.log"] {
+            assert_eq!(fixed_directory(&format!("/log/{below}")), PathBuf::from("/log/"), "{below}");
+        }
     }
 }
