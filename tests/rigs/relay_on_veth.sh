@@ -360,7 +360,7 @@ def slow_device(rate):
 
 def no_way_yet():
     daemon = Daemon('destinations = ["10.9.9.9:6000"]')
-    daemon.check("10.9.9.9:6000: there is no route yet" in daemon.text(), "it is said at the start")
+    daemon.wait_for("it is said at the start", lambda _: "10.9.9.9:6000: there is no route yet" in daemon.text())
     send([10] * 10)
     [sink] = daemon.decided(10)
     daemon.check(sums(sink) == [(0, 10, 0)], json.dumps(sink))
