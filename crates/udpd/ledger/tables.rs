@@ -16,6 +16,14 @@ pub const KERNEL_DROPPED: Counter = Counter {
     ..Counter::dropped_by("kernel")
 };
 
+/// The same of a receive queue past the kernel's stack, where the words of a socket would mislead.
+pub const QUEUE_DROPPED: Counter = Counter {
+    name: "receive queue",
+    help: "With engine = \"af_xdp\" frames wait in the memory of their lane, and it was full.",
+    cure: "Raise `absorb`, or give the interface more receive queues; udpd explain tells which helps.",
+    ..Counter::dropped_by("kernel")
+};
+
 counters! {
     /// What a receiver counts, in its own memory; published once per batch. A listener's is the sum over its lanes.
     pub struct LaneTally = Counter::of("datagrams") => {

@@ -82,6 +82,8 @@ pub struct XdpPlan {
     pub queue: u32,
     /// The batches whose memory frames wait in.
     pub batches: usize,
+    /// The configuration asks for them by `absorb`.
+    pub is_asked: bool,
 }
 
 impl LanePlan {
@@ -104,6 +106,11 @@ impl LanePlan {
     /// The memory that frames wait in, where it has no socket for that.
     pub fn ring_bytes(&self) -> usize {
         self.xdp.as_ref().map_or(0, |xdp| xdp.batches * self.shape.bytes())
+    }
+
+    /// The memory that the kernel locks for it: all of its batches, where it has no socket.
+    pub fn locked_bytes(&self) -> usize {
+        self.xdp.as_ref().map_or(0, |_| self.batches_bytes())
     }
 
     /// The memory of its batches.

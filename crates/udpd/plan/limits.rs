@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use mmsg::Uring;
 
 use self::cure::cure;
-pub use self::process::AddressSpace;
+pub use self::process::{AddressSpace, Pinned};
 use super::memory::Bytes;
 use super::whole::Plan;
 use crate::config::{Config, EngineKind};
@@ -39,6 +39,8 @@ pub struct Limits {
     pub address_space: Option<AddressSpace>,
     /// What the rings of this process may take, where that is limited.
     pub locked_bytes: Option<u64>,
+    /// What AF_XDP may lock.
+    pub pinned: Pinned,
 }
 
 impl Limits {
@@ -56,6 +58,7 @@ impl Limits {
             available_bytes: field("MemAvailable").map(|bytes| bytes.saturating_add(swap("SwapFree"))),
             address_space: AddressSpace::read(root),
             locked_bytes: process::locked_limit(root),
+            pinned: Pinned::read(root),
         }
     }
 
@@ -91,7 +94,30 @@ impl Limits {
         }
         remarks.extend(self.judge_address_space(config, plan)?);
         self.judge_rings(config, plan)?;
+        remarks.extend(self.judge_pinned(plan)?);
         Ok(remarks)
+    }
+
+    /// Engines that are made anew stand beside those of before, and the right that may stand for the limit at the start
+    /// is gone by then.
+    fn judge_pinned(&self, plan: &Plan) -> Result<Option<String>, Failure> {
+        let needed = plan.locked_bytes() as u64;
+        let Some(limit) = self.pinned.bytes.filter(|limit| 2 * needed > *limit) else { return Ok(None) };
+        let takes = format!(
+            "engine = \"af_xdp\": its queues take {} of locked memory, and this process may lock {} (RLIMIT_MEMLOCK, \
+             ulimit -l)",
+            text(needed),
+            text(limit)
+        );
+        let cure = format!("raise the limit to {} (LimitMEMLOCK= in the unit file)", text(2 * needed));
+        if needed > limit && !self.pinned.is_exempt {
+            let message = format!("{takes}; {cure}, lower absorb, or write engine = \"auto\", which uses recvmmsg");
+            return Err(Failure::new(ExitCode::Permission, message));
+        }
+        Ok(Some(format!(
+            "{takes}: that is too little for the engines of before and after together, so a reload is refused, and an \
+             interface that comes back or changes its number of queues is received from sockets until a restart; {cure}"
+        )))
     }
 
     /// All that is mapped counts here, so the stacks of threads do, and what malloc reserves.

@@ -62,10 +62,12 @@ pub fn make(config: &Config, neighbours: &Neighbours) -> Result<Plan, Failure> {
     let automatic_bytes = defaults::pool_bytes(&limits);
     let ground = Ground { topology: &topology, allowed: &allowed, interfaces: &interfaces };
     let mut plan = Plan::new(config, &ground, &engines, automatic_bytes)?;
+    plan.fit_locked(&limits.pinned);
     plan.remarks = assumed;
     plan.remarks.append(&mut plan.interfaces.remarks);
     plan.remarks.extend(words::lanes_of_cores(config, &ground));
     plan.remarks.extend(words::queues_not_kept(config, &ground));
+    plan.remarks.extend(xdp::short_of_absorb(config, &plan.lanes));
     plan.remarks.extend(limits.judge(config, &plan)?);
     refuse_idle_lanes(config, &plan, allowed.len())?;
     Ok(plan)

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::engine::{Choice, of_what_is_let_pass};
 use super::interfaces::Interfaces;
 use super::lane::{self, LanePlan};
+use super::limits::Pinned;
 use super::memory::Memory;
 use super::pool::{self, PoolPlan};
 use super::seating::{self, Ground, Place, Seating};
@@ -62,7 +63,7 @@ impl Plan {
         let Seating { lanes: places, consumer_cores, shared } = seating::seat(config, &feeders, ground);
         let mut lanes = Vec::new();
         for (index, places) in places.iter().enumerate() {
-            lanes.extend(lanes_of(index, places, config, &feeders, ground, &engines[index]));
+            lanes.extend(lanes_of(index, places, config, &feeders, ground, &engines[index], automatic_bytes));
         }
         let interfaces = Interfaces { lane_cores: lane_cores(config, interfaces, &lanes), ..interfaces.clone() };
         let node_of_core = topology.node_of_core.clone();
@@ -83,6 +84,17 @@ impl Plan {
             interfaces,
             remarks: Vec::new(),
         })
+    }
+
+    /// Takes no more memory for frames past the stack than may be locked, where it is free to.
+    pub(super) fn fit_locked(&mut self, pinned: &Pinned) {
+        xdp::fit(&mut self.lanes, pinned);
+        self.pool.batches_bytes = self.lanes.iter().map(LanePlan::batches_bytes).sum();
+    }
+
+    /// The memory that the kernel locks for queues past the stack.
+    pub fn locked_bytes(&self) -> usize {
+        self.lanes.iter().map(LanePlan::locked_bytes).sum()
     }
 
     /// Where a consumer may run that these lanes feed: on their memory nodes, where there are cores for consumers at
@@ -131,6 +143,7 @@ fn lanes_of(
     feeders: &Feeders<'_>,
     ground: &Ground<'_>,
     engine: &Choice,
+    automatic_bytes: usize,
 ) -> Vec<LanePlan> {
     let listener = &config.listeners[index];
     let count = feeders.lanes_on_address(index);
@@ -172,12 +185,14 @@ fn lanes_of(
             ..common(place, group * count + member, address, intake)
         }));
     }
+    let queues: usize = (0..config.listeners.len()).map(|listener| feeders.lanes_past_the_stack(listener)).sum();
+    let room_bytes = xdp::automatic_room(config.daemon.pool_bytes, automatic_bytes) / queues.max(1);
     let of_queues = places.iter().skip(of_addresses).enumerate();
     lanes.extend(of_queues.map(|(queue, place)| {
         let intake = Intake { queue: Some(queue), ..Intake::default() };
         let plan = common(place, of_addresses + queue, xdp::address_shown(listener), intake);
         let rate = listener.absorb.rate.div_ceil(feeders.lanes_past_the_stack(index) as u64);
-        xdp::past_the_stack(plan, queue, rate, engine.clone())
+        xdp::past_the_stack(LanePlan { engine: engine.clone(), ..plan }, queue, rate, absorb, room_bytes)
     }));
     lanes
 }

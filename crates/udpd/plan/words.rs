@@ -137,12 +137,13 @@ pub fn attachments(config: &Config, plan: &Plan) -> Vec<String> {
     let listeners = config.listeners.iter().enumerate();
     let line = |(index, listener): (usize, &Listener)| {
         let own = plan.lanes.iter().filter(|lane| lane.listener == index && lane.xdp.is_some());
-        let (queues, bytes) = own.fold((0, 0), |(queues, bytes), lane| (queues + 1, bytes + lane.ring_bytes()));
+        let (queues, bytes) = own.fold((0, 0), |(queues, bytes), lane| (queues + 1, bytes + lane.locked_bytes()));
         let interface = listener.interface.as_deref().filter(|_| queues > 0)?;
         Some(format!(
             "listener {}: an XDP program ({} mode) goes to {interface} and hands over what comes to port {}; receive \
-             queues: {queues}; memory for frames that wait: {}, which counts as locked; these datagrams bypass \
-             nftables, iptables, the reverse path filter, tcpdump, and every option and filter of the sockets",
+             queues: {queues}; locked memory: {}, and as much again for a moment when a reload or the interface makes \
+             the engines anew; these datagrams bypass nftables, iptables, the reverse path filter, tcpdump, and every \
+             option and filter of the sockets",
             listener.name,
             xdp::mode_name(listener.xdp_mode),
             listener.addresses[0].port(),

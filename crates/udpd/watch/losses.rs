@@ -5,7 +5,7 @@
 //! a host that loses nothing logs nothing, and one that loses a million a second logs one line in ten seconds.
 
 use crate::ledger::snapshot::{ListenerSnapshot, Snapshot};
-use crate::ledger::tables::KERNEL_DROPPED;
+use crate::ledger::tables::{KERNEL_DROPPED, QUEUE_DROPPED};
 use crate::ledger::{Counter, Table};
 
 /// Remembers the reading before.
@@ -31,9 +31,12 @@ fn losses(now: &ListenerSnapshot, before: Option<&ListenerSnapshot>, lines: &mut
     let name = &now.name;
     // A reading without the kernel's count says nothing of the time before it.
     let kernel_before = before.map_or(Some(0), |before| before.kernel_dropped);
-    if let Some((now_dropped, before)) = now.kernel_dropped.zip(kernel_before) {
-        let what = (now_dropped.saturating_sub(before), now.kernel_dropped_unit.as_str());
-        say(&format!("listener {name}: the kernel"), &KERNEL_DROPPED, what, lines);
+    if let Some((now_dropped, before_dropped)) = now.kernel_dropped.zip(kernel_before) {
+        let all = now_dropped.saturating_sub(before_dropped);
+        let of_queues = of_queues(now).saturating_sub(before.map_or(0, of_queues)).min(all);
+        let who = format!("listener {name}: the kernel");
+        say(&who, &QUEUE_DROPPED, (of_queues, QUEUE_DROPPED.unit), lines);
+        say(&who, &KERNEL_DROPPED, (all - of_queues, now.kernel_dropped_unit.as_str()), lines);
     }
     say_table(&format!("listener {name}:"), &now.counts.dropped, before.map(|before| &before.counts.dropped), lines);
     for (place, sink) in now.sinks.iter().enumerate() {
@@ -41,6 +44,11 @@ fn losses(now: &ListenerSnapshot, before: Option<&ListenerSnapshot>, lines: &mut
         let who = format!("listener {name}: sink {}", sink.name);
         say_table(&who, &sink.counts.dropped, before.map(|before| &before.counts.dropped), lines);
     }
+}
+
+/// What the kernel dropped of receive queues past its stack.
+fn of_queues(listener: &ListenerSnapshot) -> u64 {
+    listener.lanes.iter().filter(|lane| lane.xdp.is_some()).filter_map(|lane| lane.kernel_dropped).sum()
 }
 
 /// What was dropped for each reason of a table, but for those that are quiet.

@@ -43,6 +43,23 @@ fn a_loss_is_said_once_with_its_layer_and_its_cure() {
 }
 
 #[test]
+fn what_a_receive_queue_lost_is_said_with_its_own_cure() {
+    let with = |dropped: u64, of_queue: u64| {
+        let mut now = reading(dropped);
+        let mut lane = crate::ledger::tests::example().listeners[0].lanes[0].clone();
+        (lane.kernel_dropped, lane.xdp) = (Some(of_queue), Some(crate::ledger::XdpSnapshot::default()));
+        now.listeners[0].lanes = vec![lane];
+        now
+    };
+    let mut watch = LossWatch::default();
+    assert!(watch.compare(with(0, 0)).is_empty());
+    let [queue, socket] = watch.compare(with(50, 40)).try_into().expect("two lines");
+    assert!(queue.contains("dropped 40 datagrams") && queue.contains("(receive queue)"), "{queue}");
+    assert!(socket.contains("dropped 10") && socket.contains("(socket)"), "{socket}");
+    assert_eq!(watch.compare(with(90, 80)).len(), 1);
+}
+
+#[test]
 fn every_reason_for_a_drop_is_said_by_its_name_but_for_the_quiet_ones() {
     let (snapshot, numbers) = crate::ledger::tests::numbered();
     let lines = LossWatch::default().compare(snapshot);

@@ -153,4 +153,21 @@ def lost_upstream(scene):
     nothing(explain(scene, lambda: provoke(loses=False), seconds=2))
 
 
-CASES = [lost_upstream, buffer_too_small, buffer_clamped, hot_sender, sink_too_slow, sink_blocks, listener_dropped]
+def queue_too_short(scene):
+    """A receive queue past the stack with room for few frames, and a receiver that stands still while more come."""
+    keys = listening(5928, lanes='"auto"', interface='"card0"', engine='"af_xdp"', absorb='{ rate = 1000, stall = "10ms" }')
+    daemon = scene.daemon(keys)
+    sender = scene.sender()
+
+    def provoke():
+        stalled(daemon, lambda: bursts(sender, 5928, 100, 60, 0), 0.2)
+
+    found = first(explain(scene, provoke), "queue_too_short", 1000)
+    assert "receive queue 0 of card0 was full" in found["cause"], found
+    daemon.kill()
+    daemon.wait()
+    daemon = scene.daemon(change(keys, cure(found, "key", "absorb")))
+    nothing(explain(scene, provoke))
+
+
+CASES = [queue_too_short, lost_upstream, buffer_too_small, buffer_clamped, hot_sender, sink_too_slow, sink_blocks, listener_dropped]

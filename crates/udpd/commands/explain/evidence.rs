@@ -240,6 +240,17 @@ pub struct Lane {
     pub senders: Option<usize>,
     /// The busiest of them, and its part of what the lane received.
     pub busiest: Option<(IpAddr, f64)>,
+    /// What it has instead of a socket, with `engine = "af_xdp"`.
+    pub queue: Option<Queue>,
+}
+
+/// A receive queue past the kernel's stack.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Queue {
+    pub interface: String,
+    pub number: usize,
+    /// How many frames may wait.
+    pub frames: u64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]

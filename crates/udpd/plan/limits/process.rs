@@ -4,8 +4,8 @@
 //! malloc reserves for threads of its own accord. The latter is optional: where there is no room for it, malloc goes on
 //! without. But it takes what there is, and then a lane finds too little.
 //!
-//! As locked memory the kernel charges nothing of ours but rings: their memory is neither locked nor registered, and
-//! huge pages count as locked only in shared memory of System V. Rings have been free of it since Linux 5.12 and are
+//! As locked memory the kernel charges nothing of ours but the batches of AF_XDP and rings. The memory of other engines
+//! is neither locked nor registered, and huge pages count as locked only in shared memory of System V. Rings have been free of it since Linux 5.12 and are
 //! charged again from 6.14 on (measured on 6.18), to all processes of the user together, unless they have CAP_IPC_LOCK.
 
 use std::fs;
@@ -17,6 +17,24 @@ use crate::os::crew::STACK_OF_MANY_BYTES;
 const CHARGED_FROM: (u32, u32) = (6, 14);
 
 const CAP_IPC_LOCK: u32 = 14;
+const CAP_SYS_RESOURCE: u32 = 24;
+
+/// What AF_XDP may lock.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pinned {
+    /// The limit, raised as far as this process may raise it; none where there is none.
+    pub bytes: Option<u64>,
+    /// At the start it does not count.
+    pub is_exempt: bool,
+}
+
+impl Pinned {
+    pub(super) fn read(root: &Path) -> Self {
+        let has = |capability: u32| capabilities(root).is_some_and(|sets| sets >> capability & 1 == 1);
+        let bytes = limit(root, "Max locked memory", 1).filter(|_| !has(CAP_SYS_RESOURCE));
+        Self { bytes, is_exempt: has(CAP_IPC_LOCK) }
+    }
+}
 
 /// What glibc's malloc reserves for a thread, and for how many of them: so many for each core, unless the environment
 /// says so many in all, of which the first belongs to the main thread.
@@ -76,16 +94,23 @@ pub(super) fn locked_limit(root: &Path) -> Option<u64> {
     let release = fs::read_to_string(root.join("proc/sys/kernel/osrelease")).ok()?;
     let mut numbers = release.split(|byte: char| !byte.is_ascii_digit()).map(str::parse);
     let (Ok(major), Ok(minor)) = (numbers.next()?, numbers.next()?) else { return None };
-    let capabilities = u64::from_str_radix(&field(root, "CapEff")?, 16).ok()?;
-    let is_charged = (major, minor) >= CHARGED_FROM && capabilities >> CAP_IPC_LOCK & 1 == 0;
+    let is_charged = (major, minor) >= CHARGED_FROM && capabilities(root)? >> CAP_IPC_LOCK & 1 == 0;
     soft_limit(root, "Max locked memory").filter(|_| is_charged)
 }
 
-/// `None` for "unlimited".
+fn capabilities(root: &Path) -> Option<u64> {
+    u64::from_str_radix(&field(root, "CapEff")?, 16).ok()
+}
+
 fn soft_limit(root: &Path, name: &str) -> Option<u64> {
+    limit(root, name, 0)
+}
+
+/// The soft limit is the first of its columns and the hard one the second; `None` for "unlimited".
+fn limit(root: &Path, name: &str, column: usize) -> Option<u64> {
     let limits = fs::read_to_string(root.join("proc/self/limits")).ok()?;
     let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse().ok()
+    line.split_whitespace().nth(column)?.parse().ok()
 }
 
 fn field(root: &Path, name: &str) -> Option<String> {
@@ -129,6 +154,18 @@ mod tests {
         assert_eq!(space(None).arenas_bytes(1000, 2), 15 * ARENA_BYTES, "one belongs to the main thread");
         assert_eq!(space(Some(3)).arenas_bytes(1000, 2), 2 * ARENA_BYTES);
         assert_eq!(space(Some(1)).arenas_bytes(1000, 2), 0);
+    }
+
+    #[test]
+    fn queues_may_lock_what_the_hard_limit_says_unless_the_process_may_raise_it() {
+        let read = |capabilities: &str| {
+            let status = STATUS.replace("3fff", capabilities);
+            Pinned::read(root(&[("proc/self/limits", LIMITS), ("proc/self/status", &status)]).path())
+        };
+        assert_eq!(read("3fff"), Pinned { bytes: Some(8 << 20), is_exempt: false });
+        assert_eq!(read("7fff"), Pinned { bytes: Some(8 << 20), is_exempt: true });
+        assert_eq!(read("1003fff"), Pinned { bytes: None, is_exempt: false });
+        assert_eq!(Pinned::read(root(&[]).path()), Pinned::default(), "what cannot be read limits nothing");
     }
 
     #[test]

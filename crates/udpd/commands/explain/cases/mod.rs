@@ -10,6 +10,7 @@ pub mod memory;
 pub mod nic;
 pub mod nobody;
 pub mod ports;
+pub mod queue;
 pub mod reader;
 pub mod steering;
 #[cfg(test)]
@@ -39,6 +40,7 @@ const CASES: &[Case] = &[
     ip::bad_checksums,
     memory::udp_mem_reached,
     reader::stopped,
+    queue::too_short,
     reader::throttled,
     daemon::sink_blocks,
     core::starved,

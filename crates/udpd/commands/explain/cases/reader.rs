@@ -7,7 +7,7 @@ use crate::commands::explain::sums::percent;
 use crate::text::tables::grouped;
 
 /// Above it a thread has no time left for a burst.
-const BUSY: f64 = 0.85;
+pub const BUSY: f64 = 0.85;
 
 /// Below it a thread did next to nothing.
 const IDLE: f64 = 0.02;

@@ -21,7 +21,10 @@ pub fn losses(evidence: &Evidence) -> Vec<Finding> {
         // What another case has told of it is told once.
         let told = match loss.counter.as_str() {
             counter if TOLD.contains(&counter) => loss.count,
-            "rx_dropped" => take(&mut in_backlog, loss.count),
+            "rx_dropped" => {
+                let in_queues = super::queue::lost_at(evidence, &loss.place).min(loss.count);
+                in_queues + take(&mut in_backlog, loss.count - in_queues)
+            }
             "in_errors" => take(&mut at_sockets, loss.count),
             _ => 0,
         };

@@ -1,7 +1,7 @@
 //! The running daemon's ledger as evidence: what was added between two readings of it, and what its configuration asks
 //! for where that was read.
 
-use crate::commands::explain::evidence::{Dropped, Lane, Listener, Sink, Upstream};
+use crate::commands::explain::evidence::{Dropped, Lane, Listener, Queue, Sink, Upstream};
 use crate::config::{Config, ReceiveBuffer};
 use crate::handover::route::FullPolicy;
 use crate::ledger::SENDERS_SHOWN;
@@ -84,6 +84,11 @@ fn of_lane(now: &LaneSnapshot, before: &[LaneSnapshot]) -> Lane {
         dropped: before.and_then(|before| difference(before.kernel_dropped, now.kernel_dropped)),
         senders: (!now.senders.is_empty() && now.senders.len() < SENDERS_SHOWN).then_some(now.senders.len()),
         busiest: now.senders.first().map(|busiest| (busiest.address, busiest.share)),
+        queue: now.xdp.as_ref().map(|xdp| Queue {
+            interface: xdp.interface.clone(),
+            number: now.queue.unwrap_or(0),
+            frames: xdp.chunks,
+        }),
     }
 }
 
