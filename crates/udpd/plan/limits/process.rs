@@ -6,7 +6,8 @@
 //!
 //! As locked memory the kernel charges nothing of ours but the batches of AF_XDP and rings. The memory of other engines
 //! is neither locked nor registered, and huge pages count as locked only in shared memory of System V. Rings have been
-//! free of it since Linux 5.12 and are charged again from 6.14 on (measured on 6.18), to all processes of the user together, unless they have CAP_IPC_LOCK.
+//! free of it since Linux 5.12 and are charged again from 6.14 on (measured on 6.18), to all processes of the user
+//! together, unless they have CAP_IPC_LOCK.
 
 use std::fs;
 use std::path::Path;
