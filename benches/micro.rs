@@ -162,7 +162,7 @@ fn hand_over(criterion: &mut Criterion) {
                     None => std::hint::spin_loop(),
                 }
             };
-            route.hand(&parcel, true, false, &mut pool, &stop.give_up, &mut |_, _| panic!("block drops nothing"));
+            route.hand(&parcel, true, false, &mut pool, &stop.patience, &mut |_, _| panic!("block drops nothing"));
             pool.put(parcel);
         });
     });
@@ -210,7 +210,7 @@ fn pack(criterion: &mut Criterion) {
         group.throughput(Throughput::Elements(BATCH as u64));
         group.bench_function(BenchmarkId::from_parameter(payload_bytes), |bencher| {
             bencher.iter(|| {
-                route.hand(&parcel, true, false, &mut pool, &stop.give_up, &mut |_, _| panic!("there is room"));
+                route.hand(&parcel, true, false, &mut pool, &stop.patience, &mut |_, _| panic!("there is room"));
                 while let Some(load) = inbox.take() {
                     black_box(load.datagrams.datagrams().map(|datagram| datagram.payload().len()).sum::<usize>());
                     homes.send(load);

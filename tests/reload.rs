@@ -5,6 +5,8 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
@@ -194,6 +196,114 @@ fn standard_output_changes_its_format_when_its_reader_has_taken_what_came_before
     let ended = daemon.terminate();
     assert_closed(&ended.ledger, 2_400);
     assert_eq!(lines_then_jsonl(&reading.join().expect("the reader")), (2_000, 400));
+}
+
+/// A sink whose peer is there and never reads.
+fn stuck(directory: &Path, keys: &str) -> (UnixListener, String) {
+    let path = directory.join("peer.sock");
+    let peer = UnixListener::bind(&path).expect("a socket");
+    (peer, format!("[sink.stuck]\ntype = \"unix\"\nsocket = \"stream\"\npath = \"{}\"\n{keys}\n", path.display()))
+}
+
+/// Sends more than the socket of such a peer holds, and returns how much was sent by then. Its peer takes nothing more
+/// for ever, so what waits now waits for good.
+fn until_it_hangs(daemon: &Daemon, to: SocketAddr, before: u64) -> u64 {
+    let sender = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let after = before + 1_000;
+    for sent in (before + 100..=after).step_by(100) {
+        (0..100).for_each(|_| assert_eq!(sender.send_to(&[b'x'; 1_000], to).expect("loopback takes it"), 1_000));
+        daemon.stats_when("all are received", |stats| received(stats) == sent);
+    }
+    after
+}
+
+#[test]
+fn a_sink_that_hangs_stands_in_the_way_of_no_reload_and_each_answer_names_it() {
+    let (address, directory) = (free_address(), tempfile::tempdir().expect("a directory"));
+    let (_peer, stuck) = stuck(directory.path(), "");
+    let daemon = Daemon::with_config(&text(address, "", "\"stays\", \"stuck\"", &stuck));
+    let mut sent = 0;
+    for round in 0..12 {
+        // A connection that was given up leaves one with an empty socket.
+        sent = until_it_hangs(&daemon, address, sent);
+        // A sink comes, and the one of the round before goes.
+        let comes = format!("[sink.own{round}]\ntype = \"file\"\npath = \"@DIR@/own{round}.log\"\n");
+        let (lanes, sinks) = (1 + round % 2, format!("\"stays\", \"stuck\", \"own{round}\""));
+        let done = reload(&daemon, &text(address, &format!("lanes = {lanes}"), &sinks, &format!("{stuck}{comes}")));
+        assert!(done.status.success() && said(&done).contains("sinks stuck"), "{round}: {}", said(&done));
+        send(address, sent..sent + 10);
+        sent += 10;
+        let file = daemon.directory().join(format!("own{round}.log"));
+        daemon.stats_when("it is in force", |_| fs::read_to_string(&file).is_ok_and(|text| text.lines().count() == 10));
+    }
+    let done = reload(&daemon, &text(address, "", "\"stays\"", ""));
+    assert!(done.status.success() && said(&done).contains("sinks stuck"), "{}", said(&done));
+    let done = reload(&daemon, &text(address, "lanes = 2", "\"stays\"", ""));
+    assert!(done.status.success(), "{}", said(&done));
+    let ended = daemon.terminate();
+    let own = &ended.ledger["listeners"][0];
+    assert_eq!((count(own, "arrived"), own["residual"].as_i64()), (sent, Some(0)), "{own:#}");
+    for sink in list(own, "sinks") {
+        let dropped = count(&sink["dropped"], "sink_error") + count(&sink["dropped"], "queue_full");
+        assert_eq!(count(sink, "offered"), count(sink, "delivered") + dropped, "{sink:#}");
+        assert_eq!((sink["name"] == "stuck", count(sink, "in_flight")), (dropped > 0, 0), "{sink:#}");
+    }
+    let stays = fs::read_to_string(ended.directory.path().join("stays.log")).expect("the file");
+    assert_eq!(stays.lines().count() as u64, sent);
+}
+
+#[test]
+fn the_port_of_a_removed_listener_is_free_while_a_sink_of_it_hangs_and_a_reload_can_have_it_again() {
+    let (address, guest) = (free_address(), free_address());
+    let directory = tempfile::tempdir().expect("a directory");
+    let (_peer, stuck) = stuck(directory.path(), "");
+    let alone = text(address, "", "\"stays\", \"stuck\"", &stuck);
+    let both =
+        format!("{alone}[[listener]]\nname = \"guest\"\naddress = \"{guest}\"\nsinks = [\"stuck\", \"stays\"]\n");
+    let daemon = Daemon::with_config(&both);
+    let sent = until_it_hangs(&daemon, address, 0);
+    send(guest, 0..5);
+    daemon.stats_when("the guest has some", |stats| count(&stats["listeners"][1], "received") == 5);
+    for _ in 0..3 {
+        assert!(reload(&daemon, &alone).status.success());
+        // Soon: a program that another test starts has what this one has open for the moment between fork and exec.
+        daemon.stats_when("its port is free", |_| UdpSocket::bind(guest).is_ok());
+        let done = reload(&daemon, &both);
+        assert!(done.status.success(), "{}", said(&done));
+    }
+    send(guest, 0..5);
+    daemon.stats_when("the guest has some", |stats| count(&stats["listeners"][1], "received") == 10);
+    let ended = daemon.terminate();
+    for (place, arrived) in [sent, 10].into_iter().enumerate() {
+        let own = &ended.ledger["listeners"][place];
+        assert_eq!((count(own, "arrived"), own["residual"].as_i64()), (arrived, Some(0)), "{own:#}");
+    }
+}
+
+#[test]
+fn a_reload_waits_for_no_receiver_that_waits_for_room_and_nothing_is_given_up() {
+    let (address, directory) = (free_address(), tempfile::tempdir().expect("a directory"));
+    let (peer, stuck) = stuck(directory.path(), "when_full = \"block\"\nqueue_bytes = \"256KiB\"");
+    let daemon = Daemon::with_config(&text(address, "lanes = 1", "\"stays\", \"stuck\"", &stuck));
+    let sender = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let mut sent = 0;
+    // Until some are left in its socket: the receiver waits for room.
+    daemon.stats_when("the receiver waits", |stats| {
+        let waits = received(stats) < sent;
+        (0..100).for_each(|_| assert_eq!(sender.send_to(&[b'x'; 500], address).expect("loopback takes it"), 500));
+        sent += 100;
+        waits && received(stats) > 0 && count(&stats["listeners"][0]["lanes"][0], "receive_buffer_used_bytes") > 0
+    });
+    let done = reload(&daemon, &text(address, "lanes = 2", "\"stays\", \"stuck\"", &stuck));
+    assert!(done.status.success() && said(&done).contains("sinks stuck"), "{}", said(&done));
+    let (connection, _) = peer.accept().expect("a connection");
+    let reading = std::thread::spawn(move || std::io::read_to_string(connection).expect("text").lines().count());
+    let ended = daemon.terminate();
+    assert_closed(&ended.ledger, sent);
+    let stuck = list(&ended.ledger["listeners"][0], "sinks").iter().find(|sink| sink["name"] == "stuck").expect("it");
+    assert_eq!(count(&stuck["dropped"], "sink_error"), 0, "{stuck:#}");
+    assert_eq!(reading.join().expect("the reader") as u64, count(stuck, "delivered"));
+    assert!(!ended.stderr.contains("gives up"), "{}", ended.stderr);
 }
 
 /// Holds a lease on a file, says so, says when somebody opens it, and does not give way: for 45 s whoever opens it

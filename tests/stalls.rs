@@ -2,9 +2,12 @@
 //!
 //! No clock is involved. `check` says how many datagrams may wait for a sink; here a sink stalls on a pipe that nobody
 //! reads, datagrams come until the ledger says that the queue was full for the first time, and then what is under way
-//! is what could wait.
+//! is what could wait. And it is said that the sink takes nothing, and that it does again.
 
+use std::net::UdpSocket;
+use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -12,6 +15,9 @@ use crate::util::daemon::{Daemon, free_address, udpd};
 use crate::util::engines::{engines, name_in};
 use crate::util::ledger::{assert_closed, count, list};
 use crate::util::load::{Amount, Load};
+
+/// Longer than any machine needs.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What may wait, in MiB. The consumer holds a batch beside it, and the first one that came behind that, which together
 /// are less than a tenth of this; and what it gathers for one call of write.
@@ -119,4 +125,49 @@ fn as_many_datagrams_of_1400_bytes_wait_for_a_stalled_sink_as_check_says() {
 #[test]
 fn as_many_datagrams_of_9000_bytes_wait_for_a_stalled_sink_as_check_says() {
     stalls(9000);
+}
+
+/// Waits until the service manager is told a status that begins so.
+fn told(manager: &UnixDatagram, status: &str) {
+    let (mut message, begun) = ([0; 4096], Instant::now());
+    manager.set_read_timeout(Some(PATIENCE)).expect("a time limit above zero");
+    loop {
+        let length = manager.recv(&mut message).expect("it says something");
+        if message[..length].starts_with(format!("STATUS={status}").as_bytes()) {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "never told: {status}");
+    }
+}
+
+#[test]
+fn a_sink_that_takes_nothing_is_said_in_the_log_once_and_in_the_status_until_it_takes_something_again() {
+    let address = free_address();
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("peer.sock");
+    let peer = UnixListener::bind(&path).expect("a socket");
+    let text = format!(
+        "[[listener]]\nname = \"in\"\naddress = \"{address}\"\nsinks = [\"stuck\"]\n\
+         [sink.stuck]\ntype = \"unix\"\nsocket = \"stream\"\npath = \"{}\"\n",
+        path.display()
+    );
+    let (daemon, manager) = Daemon::with_config_and_watchdog(&text, PATIENCE);
+    let sender = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let mut sent = 0;
+    // Several times what the socket of its peer holds.
+    for _ in 0..10 {
+        (0..100).for_each(|_| assert_eq!(sender.send_to(&[b'x'; 1_000], address).expect("loopback takes it"), 1_000));
+        sent += 100;
+        daemon.stats_when("all are received", |stats| count(&stats["listeners"][0], "received") == sent);
+    }
+    told(&manager, "sink stuck takes nothing for ");
+    let (connection, _) = peer.accept().expect("a connection");
+    let reading = std::thread::spawn(move || std::io::read_to_string(connection).expect("text").lines().count());
+    told(&manager, "receives ");
+    let ended = daemon.terminate();
+    assert_closed(&ended.ledger, sent);
+    assert_eq!(reading.join().expect("the reader") as u64, sent);
+    for said in ["sink stuck: has handed on nothing for ", "sink stuck: hands on again"] {
+        assert_eq!(ended.stderr.matches(said).count(), 1, "{}", ended.stderr);
+    }
 }

@@ -4,6 +4,10 @@
 # refused with 78, good ones are in force.
 # RELOADS (10) and RATE (20000) make it longer: RELOADS=200 RATE=50000 is the long form. ENGINE is `recvmmsg`, or
 # `io_uring`. UDPD names another binary.
+#
+# Then random reloads while a sink hangs (reloads/hanging.py): each is in force within a second, and the files, the
+# socket behind a relay and the ports that are free say so. 25 reloads, or 400 with LONG=1, and as many without such a
+# sink: at the end udpd has little more memory than at its start. SEED repeats a run.
 # Needs python3; skips with its reason otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -118,3 +122,9 @@ assert dropped == 0, "the receive buffer was full: a reload took too long, or th
 sent = int(open(f"{directory}/sent").read())
 assert listener["arrived"] == sent, (listener["arrived"], sent)
 PYTHON
+
+many=25
+[ -z "${LONG:-}" ] || many=400
+for kind in "" --healthy; do
+    python3 -B tests/rigs/reloads/hanging.py --program "$udpd" --reloads "$many" $kind ${SEED:+--seed "$SEED"}
+done

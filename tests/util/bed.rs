@@ -51,7 +51,7 @@ impl Bed {
         let Self { directory, crew, mut pipeline, port } = self;
         let config = Arc::new(configuration(text, port, directory.path()));
         let plan = Arc::new(udpd::plan::make(&config, &Default::default()).expect("a plan"));
-        pipeline.wait_for_those_before(LIMIT).expect("what stays goes over");
+        pipeline.wait_for_those_before(LIMIT);
         match pipeline.forerunner().make_heir(&config, &plan, &crew) {
             Ok(heir) => (Self { pipeline: pipeline.hand_over_to(heir, never), directory, crew, port }, None),
             Err(failure) => (Self { directory, crew, pipeline, port }, Some(failure)),

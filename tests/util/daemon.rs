@@ -227,7 +227,7 @@ impl Daemon {
 
     /// Asks for the ledger until `enough` of it holds, and returns that one. Each question is answered by the daemon,
     /// so this waits for an event and not for a time; it panics when the event never comes.
-    pub(crate) fn stats_when(&self, what: &str, enough: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn stats_when(&self, what: &str, mut enough: impl FnMut(&Value) -> bool) -> Value {
         let started = Instant::now();
         loop {
             let ledger = self.stats();

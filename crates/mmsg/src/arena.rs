@@ -209,6 +209,17 @@ fn too_large() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "a pool of that size is not possible: ask for fewer or smaller batches")
 }
 
+/// Has the allocator give back to the kernel what it keeps of memory that was freed, in all of its arenas. glibc has an
+/// arena for each of a few threads and keeps in each what was freed last, so many threads that come and go leave some
+/// mebibytes each. Other allocators give back by themselves, and nothing is done.
+pub fn give_back_freed_memory() {
+    // SAFETY: `malloc_trim` has no condition; any thread may call it at any time.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

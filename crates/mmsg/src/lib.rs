@@ -192,6 +192,7 @@ mod wake;
 pub mod xdp;
 
 pub use addr::Family;
+pub use arena::give_back_freed_memory;
 pub use backing::Backing;
 pub use batch::RecvBatch;
 pub use bpf::{Arrivals, CoreCounter};

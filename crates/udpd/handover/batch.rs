@@ -69,6 +69,8 @@ pub(super) enum Origin {
     Queue,
     /// In the stock that all queues of its memory node share.
     Node,
+    /// Beside them, for this load alone.
+    Nowhere,
 }
 
 /// Datagrams that know where they come from.

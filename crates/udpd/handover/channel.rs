@@ -77,15 +77,34 @@ pub enum Waited {
     Ended,
 }
 
-/// Can end a channel.
+/// Can end a channel, and take out what is in it.
 #[derive(Debug, Clone)]
-pub struct Closer(Arc<Bell>);
+pub struct Closer {
+    bell: Arc<Bell>,
+    passages: Vec<Arc<Passage>>,
+}
 
 impl Closer {
     /// The consumer takes what is there and ends, although a feed is left: its receiver cannot be woken.
     pub fn end(&self) {
-        self.0.ended.store(true, Ordering::Relaxed);
-        self.0.ring();
+        self.bell.ended.store(true, Ordering::Relaxed);
+        self.bell.ring();
+    }
+
+    /// Whether something waits.
+    pub fn has_any(&self) -> bool {
+        self.passages.iter().any(|passage| !passage.queue.is_empty() || !passage.open.is_empty())
+    }
+
+    /// Takes out what waits, although the consumer may take some of it at the same time: each load goes one way.
+    pub fn drain(&self) -> impl Iterator<Item = Parcel> {
+        self.passages.iter().flat_map(|passage| std::iter::from_fn(|| passage.pop()))
+    }
+}
+
+impl Passage {
+    fn pop(&self) -> Option<Parcel> {
+        self.queue.pop().or_else(|| self.open.pop())
     }
 }
 
@@ -204,9 +223,10 @@ impl Inbox {
         self.bell.ended.load(Ordering::Relaxed)
     }
 
-    /// For those who end it.
+    /// For those who end it, once every lane is attached.
     pub fn closer(&self) -> Closer {
-        Closer(Arc::clone(&self.bell))
+        let passages = self.sources.iter().map(|source| Arc::clone(&source.passage)).collect();
+        Closer { bell: Arc::clone(&self.bell), passages }
     }
 
     /// For those who have something for the sink.
@@ -261,6 +281,11 @@ impl Feed {
     /// How many loads the consumer has not taken yet.
     pub(super) fn len(&self) -> usize {
         self.passage.queue.len()
+    }
+
+    /// Whether so many more loads could be queued.
+    pub(super) fn has_places(&self, loads: usize) -> bool {
+        self.passage.queue.len() + loads <= self.passage.queue.capacity()
     }
 
     /// True when a load that is handed over now would be looked at soon: the consumer does not nap and has not fallen

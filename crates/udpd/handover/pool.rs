@@ -117,6 +117,7 @@ impl Homes {
                 self.lanes[parcel.lane].push(parcel).expect("there is room for every reference");
             }
             Origin::Queue | Origin::Node => self.blocks[parcel.node].put(parcel),
+            Origin::Nowhere => drop(parcel),
         }
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use mmsg::PackedBatch;
 
-use super::batch::{Load, Origin, Parcel, packed, whole};
+use super::batch::{LaneBatch, Load, Origin, Parcel, packed, whole};
 use super::blocks::Blocks;
 use super::channel::Feed;
 use super::pool::Pool;
@@ -21,6 +21,9 @@ use crate::os::crew;
 
 /// How often a receiver that waits for room looks whether it is told to give up.
 const GIVE_UP_POLL: Duration = Duration::from_millis(20);
+
+/// The places that memory beside the stocks takes in a queue, one for the block that is open.
+const SPARE_PLACES: usize = 2;
 
 /// What happens when what may wait for a consumer is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,6 +35,15 @@ pub enum FullPolicy {
     DropOldest,
     /// The receiver waits; the kernel then drops what does not fit the receive buffer.
     Block,
+}
+
+/// How long a receiver waits for room, as others tell it.
+#[derive(Debug, Default)]
+pub struct Patience {
+    /// No longer: what it has in hand has failed.
+    pub gives_up: AtomicBool,
+    /// Another receiver begins when it has ended: what it has in hand gets memory of its own.
+    pub is_relieved: AtomicBool,
 }
 
 /// Why datagrams will not be consumed.
@@ -94,7 +106,7 @@ impl Route {
         is_full: bool,
         quietly: bool,
         pool: &mut Pool,
-        give_up: &AtomicBool,
+        patience: &Patience,
         dropped: &mut dyn FnMut(u64, NotTaken),
     ) {
         let open = if self.has_open { self.feed.take_open() } else { None };
@@ -116,7 +128,7 @@ impl Route {
         } else {
             // It may have to wait for a block, which comes from a consumer that is awake.
             self.ring();
-            self.pack(parcel, open, pool, give_up, dropped);
+            self.pack(parcel, open, pool, patience, dropped);
         }
     }
 
@@ -144,6 +156,7 @@ impl Route {
         match parcel.origin {
             Origin::Lane => pool.put(parcel),
             Origin::Queue | Origin::Node => self.blocks.put(parcel),
+            Origin::Nowhere => drop(parcel),
         }
     }
 
@@ -153,7 +166,7 @@ impl Route {
         parcel: &Parcel,
         mut open: Option<Parcel>,
         pool: &mut Pool,
-        give_up: &AtomicBool,
+        patience: &Patience,
         dropped: &mut dyn FnMut(u64, NotTaken),
     ) {
         let mut left = parcel.datagrams.summary().datagrams;
@@ -166,7 +179,7 @@ impl Route {
                     self.feed.send(full);
                 }
                 pushed = 0;
-                match self.block(pool, give_up, dropped) {
+                match self.block(parcel, pool, patience, dropped) {
                     Ok(block) => open = Some(block),
                     // The rest of the batch too: what came later is not to overtake.
                     Err(why) => return dropped(left, why),
@@ -187,8 +200,9 @@ impl Route {
     /// An empty block, as the policy has it.
     fn block(
         &self,
+        parcel: &Parcel,
         pool: &mut Pool,
-        give_up: &AtomicBool,
+        patience: &Patience,
         dropped: &mut dyn FnMut(u64, NotTaken),
     ) -> Result<Parcel, NotTaken> {
         let mut block = loop {
@@ -203,8 +217,13 @@ impl Route {
                     self.put(oldest, pool);
                 }
                 FullPolicy::Block => {
-                    if give_up.load(Ordering::Relaxed) || self.feed.is_gone() {
+                    if patience.gives_up.load(Ordering::Relaxed) || self.feed.is_gone() {
                         return Err(NotTaken::GivenUp);
+                    }
+                    if patience.is_relieved.load(Ordering::Relaxed)
+                        && let Some(block) = self.spare(parcel)
+                    {
+                        break block;
                     }
                     if let Some(block) = crew::at_rest(|| self.blocks.wait(GIVE_UP_POLL)) {
                         break block;
@@ -214,6 +233,14 @@ impl Route {
         };
         pool.mark(&mut block);
         Ok(block)
+    }
+
+    /// Memory of its own for all that is in hand, once: whoever waits for the end of its receiver waits for no sink. It
+    /// does not come back to any stock. `None` where its queue has no place for it.
+    fn spare(&self, parcel: &Parcel) -> Option<Parcel> {
+        let bytes = parcel.datagrams.datagrams().map(|datagram| PackedBatch::bytes_for(&datagram)).sum::<usize>();
+        let (blocks, _) = PackedBatch::pool(1, bytes, false).ok().filter(|_| self.feed.has_places(SPARE_PLACES))?;
+        blocks.into_iter().next().map(|block| LaneBatch::new(Load::Packed(block), Origin::Nowhere))
     }
 }
 

@@ -9,7 +9,8 @@ use mmsg::{BatchShape, Family, RecvBatch, Socket, Wait};
 use std::net::UdpSocket;
 use std::time::Instant;
 
-static NEVER: AtomicBool = AtomicBool::new(false);
+static NEVER: Patience = Patience { gives_up: AtomicBool::new(false), is_relieved: AtomicBool::new(false) };
+static RELIEVED: Patience = Patience { gives_up: AtomicBool::new(false), is_relieved: AtomicBool::new(true) };
 
 /// A lane with one sink: `batches` of four slots, `blocks` of 4 KiB, each with room for 32 datagrams of a hundred
 /// bytes.
@@ -23,6 +24,7 @@ struct Lane {
     sent: u32,
     /// What the next batch carries.
     stamp: Option<Stamp>,
+    patience: &'static Patience,
     dropped: Vec<(u64, NotTaken)>,
 }
 
@@ -46,7 +48,7 @@ impl Lane {
         let mut inbox = Inbox::default();
         let route = Route::new(inbox.attach(1024), policy, 0, blocks.clone(), LEND_MAX);
         let homes = Homes::new([home].into(), vec![blocks]);
-        Self { socket, sender, pool, homes, inbox, route, sent: 0, stamp: None, dropped: Vec::new() }
+        Self { socket, sender, pool, homes, inbox, route, sent: 0, stamp: None, patience: &NEVER, dropped: Vec::new() }
     }
 
     /// Sends so many numbered datagrams, receives them into one batch and hands it over.
@@ -69,8 +71,8 @@ impl Lane {
         }
         let is_full = batch.is_full();
         put_stamp(&mut parcel, self.stamp);
-        let dropped = &mut self.dropped;
-        self.route.hand(&parcel, is_full, quietly, &mut self.pool, &NEVER, &mut |count, why| {
+        let (dropped, patience) = (&mut self.dropped, self.patience);
+        self.route.hand(&parcel, is_full, quietly, &mut self.pool, patience, &mut |count, why| {
             dropped.push((count, why));
         });
         self.pool.put(parcel);
@@ -238,6 +240,17 @@ fn block_does_not_wait_for_a_consumer_that_is_gone_nor_when_told_to_give_up() {
     drop(std::mem::take(&mut lane.inbox));
     (0..30).for_each(|_| lane.hand(SLOTS));
     assert!(lane.dropped.iter().all(|(_, why)| *why == NotTaken::GivenUp) && !lane.dropped.is_empty());
+}
+
+#[test]
+fn a_receiver_that_is_relieved_waits_for_no_room_and_loses_nothing_while_its_queue_has_places() {
+    let mut lane = Lane::new(FullPolicy::Block, 2, 1);
+    lane.patience = &RELIEVED;
+    (0..50).for_each(|_| lane.hand(SLOTS));
+    assert_eq!((lane.consume(), lane.dropped_total()), ((0..50 * SLOTS as u32).collect(), 0));
+    // What was beside the stocks does not come back to them.
+    (0..50).for_each(|_| lane.hand(SLOTS));
+    assert_eq!(lane.consume().len(), 50 * SLOTS);
 }
 
 #[test]

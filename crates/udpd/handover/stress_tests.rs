@@ -7,7 +7,7 @@
 
 use std::net::UdpSocket;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use mmsg::{BatchShape, Datagram, Family, PackedBatch, RecvBatch, Socket, Wait};
@@ -16,7 +16,7 @@ use super::batch::exclusive;
 use super::blocks::{Allowance, Blocks, Stock};
 use super::channel::{Inbox, Waited};
 use super::pool::{Home, Homes, Owner, Pool};
-use super::route::{FullPolicy, Route};
+use super::route::{FullPolicy, Patience, Route};
 
 /// So many that the last ones have marks.
 const LANES: usize = 7;
@@ -126,7 +126,7 @@ impl Lane {
     }
 
     /// Receives so many new datagrams and hands them to every route.
-    fn step(&mut self, datagrams: usize, give_up: &AtomicBool) {
+    fn step(&mut self, datagrams: usize, patience: &Patience) {
         for _ in 0..datagrams {
             let mut buffer = [0; LENGTH_MAX];
             let payload = payload(self.sent, &mut buffer);
@@ -142,7 +142,7 @@ impl Lane {
         let is_full = batch.is_full();
         // A batch that is not full is followed by a rest, so nobody may be left asleep behind it.
         for (route, dropped) in self.routes.iter_mut().zip(&mut self.dropped) {
-            route.hand(&parcel, is_full, is_full, &mut self.pool, give_up, &mut |count, _| *dropped += count);
+            route.hand(&parcel, is_full, is_full, &mut self.pool, patience, &mut |count, _| *dropped += count);
         }
         self.pool.put(parcel);
     }
@@ -152,7 +152,7 @@ impl Lane {
         let mut dice = Dice(self.number as u64);
         for _ in 0..BATCHES_A_LANE {
             let datagrams = [1, 1, 2, 7, SLOTS][dice.below(5) as usize];
-            self.step(datagrams, &AtomicBool::new(false));
+            self.step(datagrams, &Patience::default());
             if datagrams < SLOTS {
                 self.routes.iter_mut().for_each(Route::ring);
             }
@@ -236,21 +236,21 @@ fn whatever_the_threads_do_each_datagram_comes_out_once_and_in_order_or_is_count
 fn a_receiver_that_waits_and_is_told_to_give_up_counts_exactly_what_does_not_come_out() {
     let mut far = far_ends();
     let (mut lane, home) = Lane::new(0, &mut far, [FullPolicy::Block, FullPolicy::DropNewest]);
-    let (give_up, handed_over) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (patience, handed_over) = (Patience::default(), AtomicU64::new(0));
     let (mut pool, sent, dropped) = thread::scope(|scope| {
         let receiver = scope.spawn(|| {
-            while !give_up.load(Ordering::Relaxed) {
-                lane.step(SLOTS, &give_up);
+            while !patience.gives_up.load(Ordering::Relaxed) {
+                lane.step(SLOTS, &patience);
                 handed_over.fetch_add(1, Ordering::Relaxed);
             }
-            lane.step(1, &give_up);
+            lane.step(1, &patience);
             (lane.pool, lane.sent, lane.dropped)
         });
         // The fewest that there is memory for; it may wait by then or not.
         while handed_over.load(Ordering::Relaxed) < 2 {
             thread::yield_now();
         }
-        give_up.store(true, Ordering::Relaxed);
+        patience.gives_up.store(true, Ordering::Relaxed);
         receiver.join().expect("the receiver ends")
     });
     let (homes, blocks): (Arc<[_]>, _) = ([home].into(), far.each_ref().map(|far| far.blocks.clone()));
@@ -268,10 +268,10 @@ fn where_a_consumer_has_ended_the_other_gets_everything_and_what_cannot_be_given
         let mut far = far_ends();
         let (mut lane, home) = Lane::new(0, &mut far, [policy, Block]);
         let [gone, other] = far;
-        lane.step(SLOTS, &AtomicBool::new(false));
+        lane.step(SLOTS, &Patience::default());
         let other = thread::spawn(move || consume(other.inbox, &Homes::new([home].into(), vec![other.blocks]), 1));
         drop(gone);
-        (0..100).for_each(|_| lane.step(SLOTS, &AtomicBool::new(false)));
+        (0..100).for_each(|_| lane.step(SLOTS, &Patience::default()));
         assert!(lane.dropped[0] > 0 && lane.dropped[0] < u64::from(lane.sent), "{policy:?}: {:?}", lane.dropped);
         // The pool stays until everything is home.
         drop(lane.routes);

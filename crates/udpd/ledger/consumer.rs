@@ -106,6 +106,11 @@ impl ConsumerLedger {
         }
     }
 
+    /// The counts for all listeners together.
+    pub fn sum(&self) -> Tally {
+        Tally::sum(self.counts.iter().map(Published::read))
+    }
+
     /// The counts for one listener as last published.
     pub fn read(&self, listener: usize) -> Tally {
         let place = listener.checked_sub(self.first).and_then(|place| self.counts.get(place));

@@ -120,6 +120,17 @@ impl LaneLedger {
                 Reading { dropped: info.map(|_| kernel.dropped()), denied: kernel.denied(), used_bytes }
             }
             Source::Queue(queue) => Reading { dropped: queue.lost(), ..Reading::default() },
+            Source::Closed(last) => *last,
+        }
+    }
+
+    /// Lets go of its socket, at which nothing arrives any more: what the kernel has counted there by now is the last
+    /// look.
+    pub fn close(&self) {
+        let last = Reading { used_bytes: 0, ..self.kernel() };
+        let mut source = self.source();
+        if matches!(*source, Source::Socket(_)) {
+            *source = Source::Closed(last);
         }
     }
 
@@ -157,7 +168,7 @@ impl LaneLedger {
     /// What is known of a receive queue past the kernel's stack; the rest is for who knows the plan.
     pub fn queue(&self) -> Option<XdpSnapshot> {
         match &*self.source() {
-            Source::Socket(_) => None,
+            Source::Socket(_) | Source::Closed(_) => None,
             Source::Queue(queue) => Some(queue.read()),
         }
     }
@@ -202,7 +213,7 @@ impl LaneLedger {
     pub fn counted(&self) -> Option<(Arc<Socket>, u64)> {
         match &*self.source() {
             Source::Socket(kernel) => Some((Arc::clone(&kernel.socket), kernel.drops.total)),
-            Source::Queue(_) => None,
+            Source::Queue(_) | Source::Closed(_) => None,
         }
     }
 
@@ -249,13 +260,15 @@ impl LaneLedger {
         if let (Source::Socket(own), Source::Socket(other)) = (&*self.source(), &mut *to.source()) {
             own.hand_on(other);
         }
+        // These books may be open for longer than the socket is to be.
+        self.close();
     }
 
-    /// What it reads from; `None` for a receive queue past the kernel's stack.
+    /// What it reads from; `None` for a receive queue past the kernel's stack, and when its socket is closed.
     pub fn socket(&self) -> Option<Arc<Socket>> {
         match &*self.source() {
             Source::Socket(kernel) => Some(Arc::clone(&kernel.socket)),
-            Source::Queue(_) => None,
+            Source::Queue(_) | Source::Closed(_) => None,
         }
     }
 
@@ -286,11 +299,28 @@ pub struct Reading {
 enum Source {
     Socket(KernelSide),
     Queue(QueueSide),
+    /// The last look at a socket that is closed.
+    Closed(Reading),
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_socket_that_is_closed_stays_in_the_books_as_it_was_seen_last() {
+        let socket = Arc::new(Socket::new(mmsg::Family::V4).expect("a socket"));
+        socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+        socket.refuse_arrivals().expect("a filter");
+        let (sender, to) = (std::net::UdpSocket::bind("127.0.0.1:0"), socket.local_addr().expect("bound"));
+        let lane = LaneLedger::new(socket, 0);
+        let sender = sender.expect("a free port");
+        (0..3).for_each(|_| assert_eq!(sender.send_to(b"x", to).expect("loopback takes it"), 1));
+        // Nobody has looked since.
+        lane.close();
+        assert_eq!((lane.kernel().dropped, lane.socket().is_none()), (Some(3), true));
+        drop(std::net::UdpSocket::bind(to).expect("its port is free"));
+    }
 
     #[test]
     fn kernel_drops_are_counted_on_when_another_socket_takes_the_place_of_one() {

@@ -11,7 +11,7 @@
 use std::cell::{OnceCell, RefCell};
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 
@@ -81,6 +81,8 @@ struct Member {
     name: Arc<str>,
     thread_id: AtomicI32,
     pulse: CachePadded<AtomicU64>,
+    /// What it does is not waited for any more.
+    is_given_up: AtomicBool,
 }
 
 /// A thread that has been started and may not run yet.
@@ -100,6 +102,18 @@ impl Known {
     pub fn thread_id(&self) -> Option<i32> {
         let id = self.0.upgrade()?.thread_id.load(Ordering::Relaxed);
         (id > 0).then_some(id)
+    }
+
+    /// Whether it was told so; also when it has ended meanwhile.
+    pub fn is_given_up(&self) -> bool {
+        self.0.upgrade().is_none_or(|member| member.is_given_up.load(Ordering::Relaxed))
+    }
+
+    /// Tells it that what it does is not waited for any more, see [`is_given_up`].
+    pub fn give_up(&self) {
+        if let Some(member) = self.0.upgrade() {
+            member.is_given_up.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -274,6 +288,12 @@ pub fn step() {
     SELF.with(|own| own.get().map(|member| member.advance(2)));
 }
 
+/// Whether what the calling thread does is not waited for any more: a wait for a peer that takes nothing is to end, and
+/// what it would have taken has failed.
+pub fn is_given_up() -> bool {
+    SELF.with(|own| own.get().is_some_and(|member| member.is_given_up.load(Ordering::Relaxed)))
+}
+
 /// Lets the calling thread wait for work, a disk or a peer inside of `wait`.
 pub fn at_rest<T>(wait: impl FnOnce() -> T) -> T {
     SELF.with(|own| match own.get() {
@@ -304,7 +324,12 @@ impl Drop for Rest<'_> {
 
 impl Member {
     fn new(name: &str) -> Self {
-        Self { name: name.into(), thread_id: AtomicI32::new(0), pulse: CachePadded::default() }
+        Self {
+            name: name.into(),
+            thread_id: AtomicI32::new(0),
+            pulse: CachePadded::default(),
+            is_given_up: AtomicBool::new(false),
+        }
     }
 
     /// Only its own thread writes it, so this needs no atomic addition.

@@ -41,6 +41,15 @@ pub(super) struct Books {
     pub host: Arc<HostLedger>,
 }
 
+/// How far a consumer has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The datagrams of which the fate is known, or that wait on a disk.
+    pub decided: u64,
+    /// Whether there are more.
+    pub waits: bool,
+}
+
 /// One listener.
 #[derive(Debug)]
 pub(super) struct ListenerBooks {
@@ -142,6 +151,37 @@ impl Books {
             host: self.host.sums(),
             log_lines_lost: crate::logging::lines_lost(),
             last_reload: None,
+        }
+    }
+
+    /// What each consumer of each sink has decided, added to what others have found.
+    pub(super) fn add_progress(&self, found: &mut BTreeMap<(String, usize), Progress>) {
+        for sink in &self.sinks {
+            for (number, (consumer, channel)) in sink.consumers.iter().zip(&sink.channels).enumerate() {
+                let tally = consumer.sum();
+                let progress = found.entry((sink.name.clone(), number)).or_default();
+                progress.decided += tally.delivered + tally.dropped.total() + tally.spilled;
+                progress.waits |= tally.pending > 0 || channel.has_any();
+            }
+        }
+    }
+
+    /// What waits for this sink is not waited for any more: it has failed. Its consumer has what it has taken.
+    pub(super) fn give_up_waiting(&self, sink: &str) {
+        let Some(place) = self.sinks.iter().position(|books| books.name == sink) else { return };
+        let mut given_up = 0;
+        for parcel in self.sinks[place].channels.iter().flat_map(Closer::drain) {
+            let datagrams = parcel.datagrams.summary().datagrams;
+            let Some(lane) = self.listeners[parcel.listener].lanes.first() else { continue };
+            lane.ledger.not_taken(place).sink_error.fetch_add(datagrams, Ordering::Relaxed);
+            given_up += datagrams;
+        }
+        if given_up > 0 {
+            log::error!(
+                "sink {sink}: gave up {given_up} datagrams that have waited for it since an earlier reload, because \
+                 later ones need their memory; they count as sink_error: look at its disk or its peer, which takes \
+                 nothing"
+            );
         }
     }
 

@@ -1,10 +1,11 @@
 //! The books of a daemon, across the pipelines that it had one after the other: the one that runs, those that still
 //! hand on what they hold, and one sum of all that have ended, so that many reloads take no more room than one.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::books::{Books, Drops};
+use super::books::{Books, Drops, Progress};
 use crate::ledger::Snapshot;
 use crate::ledger::snapshot::{BeforeSnapshot, ReloadSnapshot};
 
@@ -65,6 +66,14 @@ impl Chronicle {
     pub fn under_way(&self) -> u64 {
         let volumes = self.volumes();
         volumes.ending.iter().chain([&volumes.current]).map(|books| books.under_way()).sum()
+    }
+
+    /// How far each consumer of each sink has come, in all of them together.
+    pub fn progress(&self) -> BTreeMap<(String, usize), Progress> {
+        let volumes = self.volumes();
+        let mut found = BTreeMap::new();
+        volumes.ending.iter().chain([&volumes.current]).for_each(|books| books.add_progress(&mut found));
+        found
     }
 
     /// Writes down what is known of the process before.

@@ -16,7 +16,7 @@ use crate::handover::channel::{Inbox, Waited};
 use crate::handover::pool::Homes;
 use crate::ledger::{ConsumerLedger, Tallies};
 use crate::os::crew;
-use crate::sink::Sink;
+use crate::sink::{self, Sink};
 
 /// The length of a nap: what a flood may wait.
 const NAP: Duration = Duration::from_millis(1);
@@ -130,7 +130,11 @@ impl Consumer {
         if let Some(stamp) = parcel.stamp {
             self.stays.begin(stamp, parcel.listener, &self.tallies);
         }
-        self.sink.accept(&parcel, &mut self.tallies);
+        if crew::is_given_up() {
+            sink::fail(&mut self.tallies[parcel.listener], datagrams);
+        } else {
+            self.sink.accept(&parcel, &mut self.tallies);
+        }
         self.publish();
         self.homes.send(parcel);
         datagrams
@@ -147,7 +151,7 @@ impl Consumer {
     fn begin_next_shift(&mut self) -> bool {
         let Some(mut shift) = self.relief.take() else { return false };
         self.sink.flush(&mut self.tallies);
-        while !shift.fits(&self.tallies) && !self.channel.is_ended() {
+        while !shift.fits(&self.tallies) && !self.channel.is_ended() && !crew::is_given_up() {
             crew::at_rest(|| thread::sleep(NAP));
             self.sink.when_due(&mut self.tallies);
             self.publish();

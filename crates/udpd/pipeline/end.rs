@@ -86,7 +86,7 @@ impl Pipeline {
         patience.wait(|| (self.receivers_have_ended() || !all_are_woken) && self.consumers_have_ended());
         // A receiver that is blocked on a full channel gives up and drains; it needs a moment, not a consumer.
         let are_held_up = all_are_woken && !self.receivers_have_ended();
-        self.stop.give_up.store(true, Ordering::Relaxed);
+        self.stop.patience.gives_up.store(true, Ordering::Relaxed);
         if are_held_up {
             wait_until(Instant::now() + GIVE_UP_LIMIT, || self.receivers_have_ended());
             // What it drains goes to sinks that do take something, too; cut off, they would leave half a record.
@@ -177,6 +177,11 @@ impl Pipeline {
                 say_what_waits(&lane);
             } else if !lane.is_kept() {
                 count_rest(&lane);
+            }
+            if !is_the_end && (lane.is_kept() || lane.receiver.is_finished()) {
+                // These books may be open for longer than the socket is to be: nothing arrives there any more, or the
+                // next lane counts on.
+                lane.ledger.close();
             }
             // One that nobody could wake sleeps in the kernel and holds nothing.
             let ended_well = if lane.receiver.is_finished() { lane.receiver.join().is_ok() } else { !all_are_woken };

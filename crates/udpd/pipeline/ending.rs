@@ -1,25 +1,30 @@
 //! What is left of a pipeline when its heir receives: consumers that finish, consumers that have yet to go over, and
 //! the books, which are closed when there are none of either.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::books::Books;
 use super::chronicle::Chronicle;
-use super::entry::Ended;
+use super::entry::{Ended, has_ended};
 use super::kept::TAKES_A_RESTART;
 use super::relief::Relief;
 use super::writes::{Finishing, Writes};
 use crate::exit::{ExitCode, Failure};
-use crate::os::crew;
+use crate::os::crew::{self, Known};
 
 /// How often sinks that stay are looked at while somebody waits for them.
 const STAY_POLL: Duration = Duration::from_micros(200);
 
-/// So many pipelines that have yet to finish, and keep their memory, may be beside the one that receives when another
-/// is made.
+/// So many pipelines that have yet to finish may keep their memory beside the one that receives. When there are more,
+/// the oldest is given up.
 const UNFINISHED_MAX: usize = 2;
+
+/// So many consumers may hang in a call that nothing ends, a write to a disk that stands still, after they were given
+/// up. Each of them keeps the memory of a pipeline.
+const HANGING_MAX: usize = 16;
 
 /// A pipeline whose heir receives, and which has yet to hand on what it holds.
 #[derive(Debug)]
@@ -29,7 +34,7 @@ pub(super) struct Ending {
     pub(super) consumers: Vec<LastConsumer>,
     pub(super) followers: Vec<JoinHandle<()>>,
     /// Of consumers that go on in the heir when they are done here.
-    pub(super) staying: Vec<Arc<Relief>>,
+    pub(super) staying: Vec<Staying>,
     pub(super) receivers_ended_well: bool,
 }
 
@@ -42,7 +47,33 @@ pub(super) struct LastConsumer {
     pub(super) writes: Writes,
     /// Disconnected when its sink is closed.
     pub(super) ended: Ended,
+    pub(super) known: Known,
+    /// Where it still finds what it was to go on with in a later pipeline.
+    pub(super) relief: Arc<Relief>,
     pub(super) thread: JoinHandle<()>,
+}
+
+/// A consumer that goes over to a later pipeline.
+#[derive(Debug, Clone)]
+pub(super) struct Staying {
+    /// The name of its sink.
+    pub(super) sink: String,
+    pub(super) relief: Arc<Relief>,
+    pub(super) ended: Ended,
+    pub(super) known: Known,
+}
+
+impl Staying {
+    /// Whether it has yet to go over.
+    fn is_due(&self) -> bool {
+        self.relief.is_due() && !has_ended(&self.ended)
+    }
+}
+
+impl LastConsumer {
+    fn is_finishing(&self) -> bool {
+        !self.thread.is_finished()
+    }
 }
 
 impl Ending {
@@ -53,21 +84,31 @@ impl Ending {
 
     /// Whether some sink that stays has yet to go over to the heir.
     pub(super) fn has_staying_sinks(&self) -> bool {
-        self.staying.iter().any(|relief| relief.is_due())
+        self.staying.iter().any(Staying::is_due)
+    }
+
+    /// The sinks that have yet to hand on what they took here.
+    pub(super) fn sinks(&self) -> impl Iterator<Item = &str> {
+        let staying = self.staying.iter().filter(|staying| staying.is_due()).map(|staying| &*staying.sink);
+        let finishing = self.consumers.iter().filter(|last| last.is_finishing()).map(|last| &*last.sink);
+        staying.chain(finishing)
     }
 
     /// The consumers that have yet to finish.
     pub(super) fn finishing(&self) -> impl Iterator<Item = Finishing> {
-        let consumers = self.consumers.iter().filter(|consumer| !consumer.thread.is_finished());
-        consumers.map(|LastConsumer { sink, writes, ended, .. }| Finishing {
-            sink: sink.clone(),
-            writes: writes.clone(),
-            ended: ended.clone(),
+        let finishing = self.consumers.iter().filter(|last| last.is_finishing());
+        finishing.map(|last| Finishing {
+            sink: last.sink.clone(),
+            writes: last.writes.clone(),
+            is_given_up: last.known.is_given_up(),
         })
     }
 
-    pub(super) fn is_finishing(&self) -> bool {
-        self.finishing().next().is_some()
+    /// Whether it keeps its memory for a consumer that was not given up.
+    fn is_unfinished(&self) -> bool {
+        let staying = self.staying.iter().filter(|staying| staying.is_due()).map(|staying| &staying.known);
+        let finishing = self.consumers.iter().filter(|last| last.is_finishing()).map(|last| &last.known);
+        staying.chain(finishing).any(|known| !known.is_given_up())
     }
 
     /// Whether everything is handed on.
@@ -84,26 +125,55 @@ impl Ending {
     }
 }
 
-/// Whether so many pipelines that have yet to finish keep too much memory for another.
-pub(super) fn are_too_many(unfinished: usize) -> bool {
-    unfinished >= UNFINISHED_MAX
+/// Gives the oldest of these up for as long as too many have yet to finish: what waits there counts as failed, and a
+/// consumer that waits for its peer ends. One that hangs inside a call keeps what it has in hand, which is in flight
+/// until that call returns. Returns the sinks.
+pub(super) fn give_up_oldest(before: &[Ending]) -> BTreeSet<String> {
+    let mut sinks = BTreeSet::new();
+    while before.iter().filter(|ending| ending.is_unfinished()).count() > UNFINISHED_MAX {
+        let Some(oldest) = before.iter().find(|ending| ending.is_unfinished()) else { break };
+        sinks.extend(oldest.sinks().map(str::to_owned));
+        let staying: Vec<&Staying> = oldest.staying.iter().filter(|staying| staying.is_due()).collect();
+        for ending in before {
+            let is_its_own = |last: &LastConsumer| {
+                std::ptr::eq(ending, oldest) || staying.iter().any(|own| Arc::ptr_eq(&own.relief, &last.relief))
+            };
+            for last in ending.consumers.iter().filter(|last| last.is_finishing() && is_its_own(last)) {
+                last.known.give_up();
+                drop(last.relief.take());
+                ending.books.give_up_waiting(&last.sink);
+            }
+        }
+        for staying in staying {
+            staying.known.give_up();
+            oldest.books.give_up_waiting(&staying.sink);
+        }
+    }
+    sinks
 }
 
-/// Waits until these have gone over.
-pub(super) fn wait_for(staying: &[Arc<Relief>], limit: Duration) -> Result<(), Failure> {
-    let deadline = Instant::now() + limit;
-    let are_due = || staying.iter().any(|relief| relief.is_due());
-    while are_due() && Instant::now() < deadline {
-        crew::at_rest(|| std::thread::sleep(STAY_POLL));
-    }
-    if !are_due() {
+/// Refuses where too many consumers hang that were given up.
+pub(super) fn refuse_hanging(finishing: &[Finishing]) -> Result<(), Failure> {
+    let hanging = || finishing.iter().filter(|finishing| finishing.is_given_up);
+    if hanging().count() < HANGING_MAX {
         return Ok(());
     }
+    let sinks: BTreeSet<&str> = hanging().map(|finishing| finishing.sink.as_str()).collect();
     let message = format!(
-        "a sink has not handed on yet what it took before the last reload, because its disk or its peer takes \
-         nothing; try again later{TAKES_A_RESTART}"
+        "{} consumers that earlier reloads took away hang in a call to a disk that does not answer, and keep their \
+         memory (sinks: {}); see to that disk and try again{TAKES_A_RESTART}",
+        hanging().count(),
+        sinks.into_iter().collect::<Vec<_>>().join(", ")
     );
     Err(Failure::new(ExitCode::Failure, message))
+}
+
+/// Waits until these have gone over, and no longer than that.
+pub(super) fn wait_for(staying: &[Staying], limit: Duration) {
+    let deadline = Instant::now() + limit;
+    while staying.iter().any(Staying::is_due) && Instant::now() < deadline {
+        crew::at_rest(|| std::thread::sleep(STAY_POLL));
+    }
 }
 
 /// Whether a thread is over, and not by a panic.

@@ -8,10 +8,14 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 
 use crate::os::crew;
+
+/// How often one that waits looks whether it is given up.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Disconnected when a consumer has ended and its sink is closed.
 pub(super) type Ended = Receiver<Infallible>;
@@ -62,13 +66,17 @@ impl Entry {
         Arc::clone(&self.has_begun)
     }
 
-    /// Waits for those that have to end and then begins; not at all, when nobody lets it in.
+    /// Waits for those that have to end and then begins; not at all, when nobody lets it in, or it is given up.
     pub(super) fn begin(self, begin: impl FnOnce()) {
         if let Some(before) = self.before {
             let Ok(others) = crew::at_rest(|| before.recv()) else { return };
-            // Nothing is ever sent.
             for other in &others {
-                let _ = crew::at_rest(|| other.recv());
+                // Nothing is ever sent.
+                while crew::at_rest(|| other.recv_timeout(LOOK)).is_err_and(|error| error.is_timeout()) {
+                    if crew::is_given_up() {
+                        return;
+                    }
+                }
             }
         }
         begin();

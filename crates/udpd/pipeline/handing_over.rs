@@ -12,26 +12,24 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::ending::{self, Ending, LastConsumer};
+use super::ending::{self, Ending, LastConsumer, Staying};
 use super::entry::{Admission, Ended};
 use super::follower::Follower;
 use super::heir::Heir;
 use super::lane::{LaneThread, Start};
-use super::relief::Relief;
 use super::running::{ConsumerThread, Lane, Pinned, Pipeline};
 use super::socket;
 use super::start::begin;
 use super::writes::Writes;
 use crate::config::Config;
-use crate::exit::Failure;
 use crate::os::crew;
 use crate::plan::Plan;
 
 /// How often the end of the receivers is looked for.
 const END_POLL: Duration = Duration::from_micros(200);
 
-/// How long receivers may wait for consumers that take nothing, before they give up what they hold.
-const HAND_OVER_LIMIT: Duration = Duration::from_secs(5);
+/// How long receivers may take to end before they give up what they hold: nobody receives meanwhile.
+const HAND_OVER_LIMIT: Duration = Duration::from_millis(500);
 
 /// Puts the consumers of sinks that stay where they are planned now.
 fn move_consumers(consumers: &mut [ConsumerThread], plan: &Plan) {
@@ -47,8 +45,18 @@ fn move_consumers(consumers: &mut [ConsumerThread], plan: &Plan) {
 }
 
 fn last_consumer(config: &Config, plan: &Plan, consumer: ConsumerThread) -> LastConsumer {
-    let ConsumerThread { sink, ended, thread, .. } = consumer;
-    LastConsumer { sink: config.sinks[sink].name.clone(), writes: Writes::of(config, plan, sink), ended, thread }
+    let ConsumerThread { sink, ended, thread, relief, pinned, .. } = consumer;
+    let (name, writes) = (config.sinks[sink].name.clone(), Writes::of(config, plan, sink));
+    LastConsumer { sink: name, writes, ended, known: pinned.thread, relief, thread }
+}
+
+fn staying_consumer(config: &Config, consumer: &ConsumerThread) -> Staying {
+    Staying {
+        sink: config.sinks[consumer.sink].name.clone(),
+        relief: Arc::clone(&consumer.relief),
+        ended: consumer.ended.clone(),
+        known: consumer.pinned.thread.clone(),
+    }
 }
 
 impl Pipeline {
@@ -61,10 +69,18 @@ impl Pipeline {
     pub fn look_at_those_before(&mut self) {
         for ending in std::mem::take(&mut self.before) {
             if ending.is_over() {
+                self.has_freed = true;
                 ending.close(&self.chronicle);
             } else {
                 self.before.push(ending);
             }
+        }
+    }
+
+    /// Gives back what those before have freed: to be called once a second.
+    pub fn give_back_memory(&mut self) {
+        if std::mem::take(&mut self.has_freed) {
+            mmsg::give_back_freed_memory();
         }
     }
 
@@ -74,21 +90,24 @@ impl Pipeline {
         waiting.map(|consumer| self.config.sinks[consumer.sink].name.as_str()).collect()
     }
 
-    /// Whether every sink that has stayed counts in the books of this pipeline by now. Waits as long as that for it,
-    /// and until every sink has begun and few of those before keep their memory.
-    pub fn wait_for_those_before(&mut self, limit: Duration) -> Result<(), Failure> {
+    /// The sinks that have yet to hand on what they took before the last reload, or an earlier one.
+    pub fn sinks_of_before(&self) -> BTreeSet<&str> {
+        self.before.iter().flat_map(Ending::sinks).collect()
+    }
+
+    /// Waits until every sink that has stayed counts in the books of this pipeline, and every sink has begun, and no
+    /// longer than that.
+    pub fn wait_for_those_before(&mut self, limit: Duration) {
         let deadline = Instant::now() + limit;
-        let outcome = ending::wait_for(&self.staying(), limit);
-        let are_too_many = || ending::are_too_many(self.before.iter().filter(|one| one.is_finishing()).count());
-        while (are_too_many() || !self.sinks_that_wait().is_empty()) && Instant::now() < deadline {
+        ending::wait_for(&self.staying(), limit);
+        while !(self.sinks_that_wait().is_empty() && self.sinks_of_before().is_empty()) && Instant::now() < deadline {
             crew::at_rest(|| std::thread::sleep(END_POLL));
         }
         self.look_at_those_before();
-        outcome
     }
 
     /// Of sinks that have yet to go over to this pipeline.
-    pub(super) fn staying(&self) -> Vec<Arc<Relief>> {
+    pub(super) fn staying(&self) -> Vec<Staying> {
         self.before.iter().flat_map(|ending| ending.staying.iter().cloned()).collect()
     }
 
@@ -96,6 +115,8 @@ impl Pipeline {
     /// it holds when it has done so for some seconds, or when `hurry` says so.
     pub fn hand_over_to(mut self, heir: Heir, hurry: impl Fn(Duration) -> bool) -> Self {
         let begun = Instant::now();
+        // A consumer that has gone over leaves no trace in what it has left, before it is to go over again.
+        self.look_at_those_before();
         let Heir { config, plan, books, mut lanes, kept, shifts, consumers, followers, pinned, files, .. } = heir;
         heir.is_in_force.store(true, Ordering::Release);
         let goes_on = |lane: &Lane| {
@@ -126,11 +147,15 @@ impl Pipeline {
             consumers: go.into_iter().map(last).collect(),
             books: std::mem::replace(&mut self.books, books),
             followers: followed.collect(),
-            staying: stay.iter().map(|consumer| Arc::clone(&consumer.relief)).collect(),
+            staying: stay.iter().map(|consumer| staying_consumer(&self.config, consumer)).collect(),
             receivers_ended_well,
         };
         self.before.push(ending);
-        self.admit(heir.admissions, |sink| Writes::of(&config, &plan, sink));
+        self.admit(heir.admissions, |sink| {
+            let own = heir.follows_itself[sink].then(|| config.sinks[sink].name.clone());
+            (Writes::of(&config, &plan, sink), own)
+        });
+        let given_up = ending::give_up_oldest(&self.before);
         let now = |sink: usize| kept.iter().position(|kept| *kept == Some(sink)).expect("it stays");
         let mut stay: Vec<ConsumerThread> =
             stay.into_iter().map(|consumer| ConsumerThread { sink: now(consumer.sink), ..consumer }).collect();
@@ -138,15 +163,16 @@ impl Pipeline {
         let pinned: Vec<Pinned> = stay.iter().map(|consumer| consumer.pinned.clone()).chain(pinned).collect();
         let (stop, block_backings, tables) = (heir.stop, heir.block_backings, heir.tables);
         let consumers = stay.into_iter().chain(consumers).collect();
-        Self { config, plan, lanes, consumers, followers, pinned, stop, block_backings, tables, ..self }
+        Self { config, plan, lanes, consumers, followers, pinned, stop, block_backings, tables, given_up, ..self }
     }
 
-    /// Lets the consumers in that take the place of others, each when those have closed what it is to write.
-    fn admit(&self, admissions: Vec<Admission>, writes: impl Fn(usize) -> Writes) {
+    /// Lets the consumers in that take the place of others, each when those have closed what it is to write, or those
+    /// of the same sink have ended.
+    fn admit(&self, admissions: Vec<Admission>, wanted: impl Fn(usize) -> (Writes, Option<String>)) {
         for admission in admissions {
-            let wanted = writes(admission.sink);
+            let (wanted, itself) = wanted(admission.sink);
             let last = self.before.iter().flat_map(|ending| &ending.consumers);
-            let in_the_way = last.filter(|last| last.writes.in_common(&wanted).is_some());
+            let in_the_way = last.filter(|last| last.writes.overlap(&wanted) || itself.as_ref() == Some(&last.sink));
             let others: Vec<Ended> = in_the_way.map(|last| last.ended.clone()).collect();
             admission.after(others);
         }
@@ -195,6 +221,7 @@ impl Pipeline {
         self.bypasses.let_pass();
         self.refuse_arrivals();
         self.stop.requested.store(true, Ordering::Relaxed);
+        self.stop.patience.is_relieved.store(true, Ordering::Relaxed);
         self.wake_receivers();
         let begun = Instant::now();
         let deadline = begun + HAND_OVER_LIMIT;
@@ -208,7 +235,7 @@ impl Pipeline {
                  as sink_error",
                 begun.elapsed().as_secs_f64()
             );
-            self.stop.give_up.store(true, Ordering::Relaxed);
+            self.stop.patience.gives_up.store(true, Ordering::Relaxed);
             let deadline = Instant::now() + HAND_OVER_LIMIT;
             while !self.receivers_have_ended() && Instant::now() < deadline {
                 crew::at_rest(|| std::thread::sleep(END_POLL));

@@ -5,11 +5,10 @@
 //! consumers. Everything else of it is new: the memory, the lanes, the channels, the books. Addresses come last: from
 //! then on datagrams may arrive in sockets that nobody reads until the heir begins.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mmsg::Socket;
 
@@ -17,7 +16,7 @@ use super::bind;
 use super::books::Books;
 use super::bypass;
 use super::chronicle::Chronicle;
-use super::ending::{self, Ending};
+use super::ending::{self, Ending, Staying};
 use super::entry::{Admission, has_ended};
 use super::files::Files;
 use super::filters::{Filters, Tables};
@@ -43,9 +42,6 @@ use crate::os::crew::Crew;
 use crate::plan::Plan;
 use crate::sink::{Differs, Prospect};
 
-/// How long a sink that has yet to finish since an earlier reload is waited for by one that is to write the same.
-const FINISH_LIMIT: Duration = Duration::from_secs(2);
-
 /// A pipeline that has everything and does not receive yet.
 #[derive(Debug)]
 pub struct Heir {
@@ -55,6 +51,8 @@ pub struct Heir {
     pub(super) lanes: Vec<(LaneThread, Start, SocketAddr)>,
     /// By sink, the one of before that it goes on with.
     pub(super) kept: Vec<Option<usize>>,
+    /// By sink, whether it takes the place of one that has yet to go over to the pipeline of before.
+    pub(super) follows_itself: Vec<bool>,
     pub(super) shifts: Vec<(Arc<Relief>, Shift)>,
     pub(super) consumers: Vec<ConsumerThread>,
     /// Let those in that take the place of others.
@@ -85,11 +83,9 @@ pub struct Forerunner {
     deaf: Option<String>,
     consumers: Vec<KeptConsumer>,
     /// Of sinks that have yet to go over to this pipeline.
-    staying: Vec<Arc<Relief>>,
+    staying: Vec<Staying>,
     /// The consumers of those before that have yet to finish.
     finishing: Vec<Finishing>,
-    /// How many pipelines those are of.
-    unfinished: usize,
     turn: Turn,
 }
 
@@ -136,7 +132,8 @@ struct Making<'a> {
     plan: &'a Arc<Plan>,
     crew: &'a Crew,
     kept: Vec<Option<usize>>,
-    /// By sink, whether one of before that writes the same makes way for it.
+    follows_itself: Vec<bool>,
+    /// By sink, whether one of before makes way for it, which writes the same or has yet to go over.
     takes_place: Vec<bool>,
     is_in_force: Arc<AtomicBool>,
 }
@@ -163,7 +160,6 @@ impl Pipeline {
             consumers: self.consumers.iter().map(consumer).collect(),
             staying: self.staying(),
             finishing: self.before.iter().flat_map(Ending::finishing).collect(),
-            unfinished: self.before.iter().filter(|one| one.is_finishing()).count(),
             turn: Turn::default(),
         }
     }
@@ -178,21 +174,12 @@ impl Forerunner {
         Arc::clone(&self.plan)
     }
 
-    /// Waits until every sink that has stayed counts in the books of the pipeline that runs. Refuses where too many
-    /// pipelines keep their memory.
+    /// Waits until every sink that has stayed counts in the books of the pipeline that runs, and no longer than that.
+    /// Refuses where too many consumers hang.
     pub fn wait_for_those_before(&self, limit: Duration) -> Result<(), Failure> {
-        ending::wait_for(&self.staying, limit)?;
-        if !ending::are_too_many(self.unfinished) {
-            return Ok(());
-        }
-        let sinks: BTreeSet<&str> = self.finishing.iter().map(|last| last.sink.as_str()).collect();
-        let message = format!(
-            "{} earlier reloads have not finished and keep their memory, because the disk or the peer of a sink that \
-             they took away takes nothing (sinks: {}); see to that and try again{TAKES_A_RESTART}",
-            self.unfinished,
-            sinks.into_iter().collect::<Vec<_>>().join(", ")
-        );
-        Err(Failure::new(ExitCode::Failure, message))
+        ending::refuse_hanging(&self.finishing)?;
+        ending::wait_for(&self.staying, limit);
+        Ok(())
     }
 
     /// Makes what is to take the place of the pipeline, beside it. On a failure nothing has changed.
@@ -200,10 +187,14 @@ impl Forerunner {
         self.refuse_what_cannot_be_woken()?;
         self.refuse_other_programs(config)?;
         bypass::refuse_locked_memory(plan, &self.plan)?;
-        let kept = (0..config.sinks.len()).map(|sink| self.stays(config, plan, sink)).collect::<Vec<_>>();
-        let takes_place = self.takes_place(config, plan, &kept)?;
+        let mut kept = (0..config.sinks.len()).map(|sink| self.stays(config, plan, sink)).collect::<Vec<_>>();
+        let has_hung = |own: &Option<usize>| own.is_some_and(|own| self.has_yet_to_go_over(own));
+        let follows_itself: Vec<bool> = kept.iter().map(has_hung).collect();
+        kept.iter_mut().filter(|own| has_hung(own)).for_each(|own| *own = None);
+        let takes_place = self.takes_place(config, plan, &kept);
+        let takes_place = takes_place.zip(&follows_itself).map(|(takes, follows)| takes || *follows).collect();
         let (claims, is_in_force) = (self.claims(config, plan)?, Arc::default());
-        Making { before: self, config, plan, crew, kept, takes_place, is_in_force }.make(claims)
+        Making { before: self, config, plan, crew, kept, follows_itself, takes_place, is_in_force }.make(claims)
     }
 
     /// Its sockets, dealt out to the lanes of a plan.
@@ -221,8 +212,8 @@ impl Forerunner {
     pub fn make_again(&self, crew: &Crew) -> Result<Heir, Failure> {
         let (config, plan, sinks) = (&self.config, &self.plan, self.config.sinks.len());
         let (kept, takes_place, is_in_force) = (vec![None; sinks], vec![false; sinks], Arc::default());
-        let claims = self.claims(config, plan)?;
-        Making { before: self, config, plan, crew, kept, takes_place, is_in_force }.make(claims)
+        let (claims, follows_itself) = (self.claims(config, plan)?, vec![false; sinks]);
+        Making { before: self, config, plan, crew, kept, follows_itself, takes_place, is_in_force }.make(claims)
     }
 
     /// The sink of this pipeline that a sink of another configuration can go on with.
@@ -248,27 +239,22 @@ impl Forerunner {
         (is_same && all_live()).then_some(before)
     }
 
-    /// By sink, whether it takes the place of one of this pipeline that writes the same file: it begins when that one
-    /// has closed it. One that has yet to finish since an earlier reload is waited for here, and not for long.
-    fn takes_place(&self, config: &Config, plan: &Plan, kept: &[Option<usize>]) -> Result<Vec<bool>, Failure> {
+    /// Whether a sink has not even begun to count in the books of this pipeline, because it hangs in what it took
+    /// before. One like it takes its place and begins when it has ended, so that the order stays.
+    fn has_yet_to_go_over(&self, sink: usize) -> bool {
+        self.consumers_of(sink).iter().any(|consumer| consumer.relief.is_due())
+    }
+
+    /// By sink, whether it takes the place of one that writes the same file, of this pipeline or of one before: it
+    /// begins when that one has closed it.
+    fn takes_place(&self, config: &Config, plan: &Plan, kept: &[Option<usize>]) -> impl Iterator<Item = bool> {
         let leave = (0..self.config.sinks.len()).filter(|own| !kept.contains(&Some(*own)));
-        let leaving: Vec<Writes> = leave.map(|own| Writes::of(&self.config, &self.plan, own)).collect();
-        let deadline = Instant::now() + FINISH_LIMIT;
-        let takes_place = |(sink, kept): (usize, &Option<usize>)| {
-            if kept.is_some() {
-                return Ok(false);
-            }
+        let leaving = leave.map(|own| Writes::of(&self.config, &self.plan, own));
+        let in_the_way: Vec<Writes> = leaving.chain(self.finishing.iter().map(|last| last.writes.clone())).collect();
+        kept.iter().enumerate().map(move |(sink, kept)| {
             let wanted = Writes::of(config, plan, sink);
-            for last in &self.finishing {
-                if let Some(what) = last.writes.in_common(&wanted)
-                    && !last.ends_before(deadline)
-                {
-                    return Err(is_still_written(&config.sinks[sink].name, &what, &last.sink));
-                }
-            }
-            Ok(leaving.iter().any(|own| own.in_common(&wanted).is_some()))
-        };
-        kept.iter().enumerate().map(takes_place).collect()
+            kept.is_none() && in_the_way.iter().any(|other| other.overlap(&wanted))
+        })
     }
 
     fn refuse_what_cannot_be_woken(&self) -> Result<(), Failure> {
@@ -296,15 +282,6 @@ impl Forerunner {
     fn consumers_of(&self, sink: usize) -> Vec<&KeptConsumer> {
         self.consumers.iter().filter(|consumer| consumer.sink == sink).collect()
     }
-}
-
-fn is_still_written(sink: &str, what: &str, last: &str) -> Failure {
-    let message = format!(
-        "sink {sink}: {what} is still being written by sink {last}, which has not finished since an earlier reload, \
-         because its disk or its peer takes nothing; try again later, or restart udpd: the service manager keeps the \
-         sockets"
-    );
-    Failure::new(ExitCode::Failure, message)
 }
 
 impl Making<'_> {
@@ -352,6 +329,7 @@ impl Making<'_> {
             books,
             lanes,
             kept: self.kept,
+            follows_itself: self.follows_itself,
             shifts: opened.shifts,
             consumers,
             admissions: opened.admissions,

@@ -1,5 +1,7 @@
 //! Which sinks an heir goes on with, asked of a pipeline that runs.
 
+use std::time::Instant;
+
 use std::net::UdpSocket;
 
 use super::*;

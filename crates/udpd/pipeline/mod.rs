@@ -41,7 +41,7 @@ mod sweep;
 mod wiring;
 mod writes;
 
-pub use books::Drops;
+pub use books::{Drops, Progress};
 pub use chronicle::Chronicle;
 pub use files::Files;
 pub use heir::{Forerunner, Heir, Turn};

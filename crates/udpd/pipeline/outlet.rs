@@ -7,12 +7,12 @@
 //! one for each lane.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::stay::Stays;
 use crate::handover::batch::Parcel;
 use crate::handover::pool::Pool;
-use crate::handover::route::{NotTaken, Route};
+use crate::handover::route::{NotTaken, Patience, Route};
 use crate::ledger::{ConsumerLedger, LaneLedger, Tallies};
 use crate::os::duty::Duty;
 use crate::sink::Sink;
@@ -92,7 +92,7 @@ impl Outlet {
         is_full: bool,
         quietly: bool,
         pool: &mut Pool,
-        give_up: &AtomicBool,
+        patience: &Patience,
         ledger: &LaneLedger,
     ) {
         let route = match self {
@@ -100,7 +100,7 @@ impl Outlet {
             Self::Inline(inline) => return inline.take(parcel),
         };
         let sink = route.sink;
-        route.hand(parcel, is_full, quietly, pool, give_up, &mut |datagrams, reason| {
+        route.hand(parcel, is_full, quietly, pool, patience, &mut |datagrams, reason| {
             let counters = ledger.not_taken(sink);
             let counter = match reason {
                 NotTaken::Full => &counters.queue_full,

@@ -28,6 +28,7 @@ use super::sampling::{BATCHES_PER_SAMPLE, Sampling};
 use super::successor::Successor;
 use crate::handover::batch::{Parcel, exclusive, put_stamp};
 use crate::handover::pool::Pool;
+use crate::handover::route::Patience;
 use crate::handover::stamp::Stamp;
 use crate::ledger::{LaneLedger, LaneTally};
 use crate::os::crew;
@@ -58,8 +59,8 @@ const MESSAGE_BYTES_MIN: usize = 512;
 pub struct Stop {
     /// Receive nothing new, hand over what is there, end.
     pub requested: AtomicBool,
-    /// Stop waiting for a consumer that does not take anything.
-    pub give_up: AtomicBool,
+    /// How long to wait for a consumer that does not take anything.
+    pub patience: Patience,
 }
 
 /// Everything a receiver thread owns.
@@ -230,7 +231,7 @@ impl Receiver {
         let mut empty_looks = 0;
         let mut gave_up_at = None;
         while empty_looks < 2 {
-            if self.stop.give_up.load(Ordering::Relaxed)
+            if self.stop.patience.gives_up.load(Ordering::Relaxed)
                 && gave_up_at.get_or_insert_with(Instant::now).elapsed() > DRAIN_AFTER_GIVE_UP
             {
                 log::error!(
@@ -341,7 +342,7 @@ impl Receiver {
         self.has_more = is_full && self.may_leave_quietly();
         put_stamp(&mut parcel, arrived.map(|arrived| Stamp { arrived, datagrams: offered }));
         for outlet in &mut self.outlets {
-            outlet.hand(&parcel, is_full, self.has_more, &mut self.pool, &self.stop.give_up, &self.ledger);
+            outlet.hand(&parcel, is_full, self.has_more, &mut self.pool, &self.stop.patience, &self.ledger);
         }
         self.pool.put(parcel);
     }

@@ -1,5 +1,6 @@
 //! A running pipeline, as those see it who watch it: its lanes, its books, its files, and where its threads were put.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -46,6 +47,10 @@ pub struct Pipeline {
     pub(super) block_backings: Vec<Backing>,
     /// Those before it that have yet to hand on all they hold.
     pub(super) before: Vec<Ending>,
+    /// Memory was freed that the allocator may keep.
+    pub(super) has_freed: bool,
+    /// The sinks of those before that were given up when it began.
+    pub(super) given_up: BTreeSet<String>,
     /// What stands at the interfaces whose queues go past the kernel's stack.
     pub(super) bypasses: Bypasses,
     /// The sources that the kernel refuses.
@@ -131,6 +136,11 @@ pub struct Lane {
 }
 
 impl Pipeline {
+    /// The sinks of those before whose datagrams were given up when it began.
+    pub fn given_up(&self) -> &BTreeSet<String> {
+        &self.given_up
+    }
+
     /// The books, for everybody who wants to read them.
     pub fn books(&self) -> Arc<Chronicle> {
         Arc::clone(&self.chronicle)
@@ -158,6 +168,14 @@ impl Pipeline {
             _ => None,
         };
         backings.filter_map(reason).collect()
+    }
+
+    /// The threads of the consumers of a sink, those of before among them.
+    pub fn threads_of_sink(&self, sink: &str) -> Vec<i32> {
+        let own = self.consumers.iter().filter(|consumer| self.config.sinks[consumer.sink].name == sink);
+        let before = self.before.iter().flat_map(|ending| &ending.consumers).filter(|last| last.sink == sink);
+        let known = own.map(|consumer| &consumer.pinned.thread).chain(before.map(|last| &last.known));
+        known.filter_map(Known::thread_id).collect()
     }
 
     /// The threads that were put on cores.

@@ -1,6 +1,6 @@
 //! The start of a pipeline: the only file that knows both ends of everything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -166,6 +166,8 @@ impl Prepared {
             stop,
             block_backings: self.stocks.backings,
             before: Vec::new(),
+            has_freed: false,
+            given_up: BTreeSet::new(),
             bypasses,
             tables,
         })

@@ -3,11 +3,8 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::time::Instant;
 
-use super::entry::Ended;
 use crate::config::{Config, Sink};
-use crate::os::crew;
 use crate::plan::Plan;
 use crate::sink::settings::Target;
 
@@ -25,14 +22,8 @@ pub(super) struct Finishing {
     /// The name of its sink.
     pub(super) sink: String,
     pub(super) writes: Writes,
-    pub(super) ended: Ended,
-}
-
-impl Finishing {
-    /// Whether it has finished by then.
-    pub(super) fn ends_before(&self, deadline: Instant) -> bool {
-        crew::at_rest(|| self.ended.recv_deadline(deadline)).is_err_and(|error| !error.is_timeout())
-    }
+    /// Nobody waits for it any more.
+    pub(super) is_given_up: bool,
 }
 
 impl Writes {
@@ -44,15 +35,11 @@ impl Writes {
         Self { files, standard_output: settings.target() == Target::Stdout, spill }
     }
 
-    /// What both write, for the log.
-    pub(super) fn in_common(&self, other: &Self) -> Option<String> {
-        if self.standard_output && other.standard_output {
-            return Some("standard output".to_owned());
-        }
-        if let Some(spill) = self.spill.as_ref().filter(|_| self.spill == other.spill) {
-            return Some(format!("the spill {}", spill.display()));
-        }
-        self.files.intersection(&other.files).next().map(|file| format!("its file {file}"))
+    /// Whether there is something that both write.
+    pub(super) fn overlap(&self, other: &Self) -> bool {
+        let standard_output = self.standard_output && other.standard_output;
+        let spill = self.spill.is_some() && self.spill == other.spill;
+        standard_output || spill || !self.files.is_disjoint(&other.files)
     }
 }
 
@@ -71,14 +58,14 @@ mod tests {
     #[test]
     fn a_file_is_in_common_to_who_writes_it_and_to_nobody_else() {
         let writes = |file: &str| Writes { files: [file.to_owned()].into(), ..Writes::default() };
-        assert_eq!(writes("/a.log").in_common(&writes("/a.log")), Some("its file /a.log".to_owned()));
-        assert_eq!(writes("/a.log").in_common(&writes("/b.log")), None);
+        assert!(writes("/a.log").overlap(&writes("/a.log")));
+        assert!(!writes("/a.log").overlap(&writes("/b.log")));
     }
 
     #[test]
     fn two_sinks_have_standard_output_in_common_without_a_file() {
         let standard = Writes { standard_output: true, ..Writes::default() };
-        assert_eq!(standard.in_common(&standard), Some("standard output".to_owned()));
-        assert_eq!(standard.in_common(&Writes::default()), None);
+        assert!(standard.overlap(&standard));
+        assert!(!standard.overlap(&Writes::default()) && !Writes::default().overlap(&Writes::default()));
     }
 }

@@ -152,6 +152,9 @@ impl Outbox {
                 Err(error) if destination.is_slow(&error) => {
                     self.count_delivered(written, tallies);
                     tallies.publish();
+                    if crew::is_given_up() {
+                        outcome = Err(error);
+                    }
                 }
                 Err(error) => outcome = Err(error),
             }

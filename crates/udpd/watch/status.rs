@@ -3,6 +3,10 @@
 //! Rates are of the time between two readings, and the sums since the start stand behind them: a loss of last night is
 //! still to be seen in the morning. A line that says the same as the last one is not sent again.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::stalls;
 use crate::ledger::{Snapshot, Table as _};
 use crate::text::tables::grouped;
 
@@ -38,9 +42,14 @@ impl Sums {
 }
 
 impl StatusLine {
-    /// The line that is due after this reading, unless it is the last one again.
-    pub fn after(&mut self, snapshot: &Snapshot) -> Option<&str> {
-        let line = self.line(Sums::of(snapshot));
+    /// The line that is due after this reading, unless it is the last one again. It begins with the sinks that take
+    /// nothing.
+    pub fn after(&mut self, snapshot: &Snapshot, stalled: &BTreeMap<&str, Duration>) -> Option<&str> {
+        let takes_nothing = |(sink, lasts): (&&str, &Duration)| {
+            let in_flight = grouped(stalls::in_flight(snapshot, sink));
+            format!("sink {sink} takes nothing for {} s, {in_flight} in flight; ", lasts.as_secs())
+        };
+        let line = stalled.iter().map(takes_nothing).collect::<String>() + &self.line(Sums::of(snapshot));
         if line == self.said {
             return None;
         }
@@ -111,8 +120,11 @@ mod tests {
             log_lines_lost: 0,
             last_reload: None,
         };
-        assert!(status.after(&snapshot).is_some());
+        assert!(status.after(&snapshot, &BTreeMap::new()).is_some());
         snapshot.uptime_seconds = 20.0;
-        assert_eq!(status.after(&snapshot), None);
+        assert_eq!(status.after(&snapshot, &BTreeMap::new()), None);
+        let stalled = BTreeMap::from([("archive", Duration::from_secs(14))]);
+        let line = status.after(&snapshot, &stalled).expect("it says something else");
+        assert!(line.starts_with("sink archive takes nothing for 14 s, 0 in flight; receives 0/s"), "{line}");
     }
 }

@@ -213,7 +213,7 @@ impl Seen {
 }
 
 /// What the kernel says of a thread of this process; `None` where that cannot be read.
-fn state(thread_id: i32) -> Option<char> {
+pub(super) fn state(thread_id: i32) -> Option<char> {
     // Number, name and state are at the beginning, and one call reads them.
     let mut stat = [0; 256];
     let length =

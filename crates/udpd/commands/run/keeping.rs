@@ -27,6 +27,7 @@ use crate::watch::causes::Why;
 use crate::watch::drift::InterfaceWatch;
 use crate::watch::losses::LossWatch;
 use crate::watch::queues::QueueWatch;
+use crate::watch::stalls::{self, Change, StallWatch};
 use crate::watch::status::StatusLine;
 use crate::watch::upkeep::Upkeep;
 
@@ -54,6 +55,7 @@ pub(super) struct Housekeeping<'a> {
     pub(super) store: &'a mut Store,
     pub(super) losses: LossWatch,
     pub(super) queues: QueueWatch,
+    pub(super) stalls: StallWatch,
     /// When lanes could not be made anew for trains.
     pub(super) trains_refused_at: Option<Instant>,
     pub(super) hangup: Hangup,
@@ -255,7 +257,7 @@ impl Housekeeping<'_> {
                 self.store.go_on(&config, &plan);
                 self.pipeline = self.pipeline.hand_over_to(*heir, |wait| inbox.is_told_to_end(wait));
                 // What has not gone over by then goes over in its own time.
-                let _ = self.pipeline.wait_for_those_before(SETTLE_LIMIT);
+                self.pipeline.wait_for_those_before(SETTLE_LIMIT);
                 self.upkeep.end();
                 self.upkeep = self.upkeep.after(&self.config, &config, &self.pipeline);
                 self.watches = Watches::new(&config, &plan, &self.pipeline);
@@ -264,7 +266,7 @@ impl Housekeeping<'_> {
                 words::say(&config, &plan);
                 let (listeners, lanes) = (config.listeners.len(), self.pipeline.lanes().len());
                 let done = format!("in force: {listeners} listeners, {lanes} lanes, {} sinks", config.sinks.len());
-                done + &say_waiting(&self.pipeline)
+                done + &say_of_before(&self.pipeline)
             }
         };
         if !left_alone.is_empty() {
@@ -289,6 +291,7 @@ impl Housekeeping<'_> {
     fn look(&mut self, round: u32) {
         self.look_at_books();
         self.pipeline.look_at_those_before();
+        self.pipeline.give_back_memory();
         self.upkeep.look(&self.pipeline);
         self.store.look(&self.pipeline);
         warden::look();
@@ -297,11 +300,30 @@ impl Housekeeping<'_> {
             crew::at_rest(|| self.watches.interfaces.look()).iter().for_each(|line| log::warn!("{line}"));
         }
         self.look_at_arrivals();
+        let has_changed = self.look_at_stalls();
+        if has_changed || round.is_multiple_of(REPORT_EVERY) {
+            let (snapshot, stalled) = (self.pipeline.books().snapshot(), self.stalls.stalled(Instant::now()));
+            self.status.after(&snapshot, &stalled).into_iter().for_each(|line| self.notifier.status(line));
+        }
         if round.is_multiple_of(REPORT_EVERY) {
             let snapshot = self.pipeline.books().snapshot();
-            self.status.after(&snapshot).into_iter().for_each(|line| self.notifier.status(line));
             self.losses.compare(snapshot).iter().for_each(|line| log::warn!("{line}"));
         }
+    }
+
+    /// Says which sinks take nothing, and which do again; whether there is anything to say.
+    fn look_at_stalls(&mut self) -> bool {
+        let changes = self.stalls.look(self.pipeline.books().progress(), Instant::now());
+        for change in &changes {
+            match change {
+                Change::Begun { sink, lasts, .. } => {
+                    let (snapshot, threads) = (self.pipeline.books().snapshot(), self.pipeline.threads_of_sink(sink));
+                    stalls::say_begun(sink, *lasts, &snapshot, &threads);
+                }
+                Change::Over { sink, lasted, .. } => stalls::say_over(sink, *lasted),
+            }
+        }
+        !changes.is_empty()
     }
 
     fn look_at_arrivals(&mut self) {
@@ -316,14 +338,21 @@ impl Housekeeping<'_> {
     }
 }
 
-/// The sinks that have yet to begin, because those of before write what they are to write.
-fn say_waiting(pipeline: &Pipeline) -> String {
-    let waiting: Vec<&str> = pipeline.sinks_that_wait().into_iter().collect();
-    if waiting.is_empty() {
-        return String::new();
-    }
-    let waiting = waiting.join(", ");
-    format!("; yet to begin, when what they write is closed with the settings of before: sinks {waiting}")
+/// What has yet to come to pass, and what is not waited for any more.
+fn say_of_before(pipeline: &Pipeline) -> String {
+    let said = |(text, sinks): (&str, Vec<&str>)| match sinks.as_slice() {
+        [] => String::new(),
+        sinks => format!("; {text}: sinks {}", sinks.join(", ")),
+    };
+    let waiting = "yet to begin, when what they write is closed with the settings of before";
+    let busy = "have yet to hand on what came before, because their disk or their peer takes little or nothing";
+    let given_up = "have handed on nothing since an earlier reload, so what waited for them counts as sink_error";
+    let of_these = [
+        (waiting, pipeline.sinks_that_wait().into_iter().collect()),
+        (busy, pipeline.sinks_of_before().into_iter().collect()),
+        (given_up, pipeline.given_up().iter().map(String::as_str).collect()),
+    ];
+    of_these.map(said).concat()
 }
 
 /// Whether the daemon is to end.

@@ -49,6 +49,7 @@ use crate::plan::limits::Limits;
 use crate::plan::{self, Plan, descriptors, published, words};
 use crate::watch::losses::LossWatch;
 use crate::watch::queues::QueueWatch;
+use crate::watch::stalls::StallWatch;
 use crate::watch::status::StatusLine;
 use crate::watch::upkeep::Upkeep;
 use crate::watch::watchdog::Watchdog;
@@ -116,6 +117,7 @@ fn serve(
         store: &mut store,
         losses: LossWatch::default(),
         queues: QueueWatch::default(),
+        stalls: StallWatch::default(),
         trains_refused_at: None,
         said: BTreeSet::new(),
         config: Arc::clone(&own),

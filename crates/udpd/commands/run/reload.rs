@@ -23,8 +23,9 @@ use crate::plan::limits::Limits;
 use crate::plan::{self, Plan, descriptors};
 use crate::sink::Differs;
 
-/// How long a sink that stays may take to go over to the pipeline of the reload before.
-const STAYING_LIMIT: Duration = Duration::from_secs(2);
+/// How long a sink that stays may take to go over to the pipeline of the reload before. One that takes longer is not
+/// gone on with.
+const STAYING_LIMIT: Duration = Duration::from_millis(100);
 
 /// How long what a reload opens may keep it waiting: less than the service manager waits for a reload.
 pub(super) const MAKING_LIMIT: Duration = Duration::from_secs(30);

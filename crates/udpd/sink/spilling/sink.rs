@@ -213,6 +213,7 @@ impl<S: Attempt> Spilling<S> {
             let goes_on = match self.when_full {
                 FullPolicy::DropNewest => false,
                 FullPolicy::DropOldest => self.give_up_oldest(tallies),
+                FullPolicy::Block if crew::is_given_up() => false,
                 FullPolicy::Block => {
                     self.drain(tallies);
                     // This may take as long as the destination does.

@@ -128,6 +128,7 @@ impl UnixDatagramSink {
     fn send_at_last(&mut self, payload: &[u8], tallies: &mut Tallies) -> Sent {
         loop {
             match self.send(payload) {
+                Sent::Stuck if crew::is_given_up() => return Sent::Never,
                 // What it has taken before counts, should it take nothing more before the end.
                 Sent::Stuck => tallies.publish(),
                 sent => return sent,
@@ -214,8 +215,11 @@ impl Sink for UnixStreamSink {
             return;
         }
         let Some(stream) = self.peer.find() else { return self.outbox.discard(tallies) };
-        if let (_, Err(error)) = self.outbox.write_to(stream, tallies) {
-            self.peer.lose(&error);
+        match self.outbox.write_to(stream, tallies) {
+            // A peer may have a part of a record, and nothing is to follow that.
+            (_, Err(_)) if crew::is_given_up() => self.peer.socket = None,
+            (_, Err(error)) => self.peer.lose(&error),
+            (_, Ok(())) => {}
         }
     }
 
