@@ -56,7 +56,7 @@ fn scrape(address: SocketAddr) -> String {
     let mut stream = TcpStream::connect(address).expect("the endpoint takes everybody");
     // Longer than any machine needs; only an endpoint that hangs ever sees it.
     stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a time limit above zero");
-    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").expect("the question is taken");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("the question is taken");
     io::read_to_string(stream).expect("the answer comes")
 }
 
@@ -97,14 +97,14 @@ fn beside_a_thousand_idle_connections_on_each_of_both_a_scrape_and_stats_are_ans
 /// One of ten thousand: what it sends, and how it goes. None of them ever reads.
 fn nuisance(metrics: SocketAddr, number: usize) -> TcpStream {
     let mut client = TcpStream::connect(metrics).expect("the endpoint takes everybody");
-    let long = format!("GET /metrics HTTP/1.1\r\nX: {}", "x".repeat(20_000));
+    let long = format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: {}", "x".repeat(20_000));
     let sent: &[u8] = match number % 9 {
         0 => b"",
         1 => b"GET /metrics HT",
-        2 => b"GET /metrics HTTP/1.1\r\n\r\n",
-        3 => b"GET / HTTP/1.1\r\n\r\n",
-        4 => b"GET /stream HTTP/1.1\r\n\r\n",
-        5 => b"GET /history?step=1 HTTP/1.1\r\n\r\n",
+        2 => b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        3 => b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        4 => b"GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        5 => b"GET /history?step=1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
         6 => b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
         7 => long.as_bytes(),
         _ => b"\0\xff\r\n\r\nPOST ../../etc HTTP/9",
@@ -158,7 +158,8 @@ fn a_token_covers_metrics_and_page() {
     assert!(scrape(metrics).starts_with("HTTP/1.1 401 "));
     let with_token = |path: &str| {
         let mut stream = TcpStream::connect(metrics).expect("the endpoint takes everybody");
-        let request = format!("GET {path} HTTP/1.1\r\nAuthorization: Bearer 0123456789abcdef0123456789abcdef\r\n\r\n");
+        let token = "Bearer 0123456789abcdef0123456789abcdef";
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {token}\r\n\r\n");
         stream.write_all(request.as_bytes()).expect("the question is taken");
         io::read_to_string(stream).expect("the answer comes")
     };

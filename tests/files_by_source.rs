@@ -145,6 +145,37 @@ fn senders_beyond_the_most_that_may_have_files_share_one_and_are_counted() {
 }
 
 #[test]
+fn senders_with_files_of_before_count_among_those_that_may_have_files_after_a_restart() {
+    let keys = |address| by_source(address, &format!("{PATH}sources_max = 10\n"));
+    let address = free_address();
+    let daemon = Daemon::with_config(&keys(address));
+    send_round(&daemon, address, 6, 0);
+    wait_for_delivered(&daemon, 6);
+    let first = daemon.terminate();
+    let directory = first.directory.path();
+    let again = |senders: std::ops::Range<usize>, files_then: usize, overflow: u64| {
+        let address = free_address();
+        let text = keys(address).replace("@DIR@", &directory.display().to_string());
+        let daemon = Daemon::with_config(&text);
+        let sent = senders.len() as u64;
+        senders.for_each(|number| send(sender(number), address, b"again"));
+        wait_for_delivered(&daemon, sent);
+        let ended = daemon.terminate();
+        assert_closed(&ended.ledger, sent);
+        assert_eq!(files(directory).len(), files_then);
+        assert_eq!(count(&sink(&ended.ledger)["files"], "overflow"), overflow);
+    };
+    // Four more have files, and 490 go to that of those that are too many; then no other has one.
+    again(500..994, 11, 490);
+    again(2000..2100, 11, 100);
+    again(0..6, 11, 0);
+    // Where the operator has removed some, there is room for as many.
+    (0..3)
+        .for_each(|number| std::fs::remove_file(directory.join(format!("log/{}.log", sender(number)))).expect("ours"));
+    again(3000..3100, 11, 97);
+}
+
+#[test]
 fn after_a_kill_every_file_parses_and_a_torn_record_is_set_aside() {
     for (format, boundary) in [("lines", Boundary::Newline), ("jsonl", Boundary::Newline), ("pcapng", Boundary::Block)]
     {

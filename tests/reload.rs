@@ -515,3 +515,27 @@ fn a_manager_that_reloads_by_signal_hears_when_it_begins_and_when_it_is_done() {
     }
     assert!(manager.end_by(Signal::SIGTERM).status.success());
 }
+
+#[test]
+fn who_asks_for_a_reload_again_and_again_is_answered_each_time_and_the_log_hears_of_what_is_new() {
+    let address = free_address();
+    let daemon = Daemon::with_config(&text(address, "", "\"stays\"", ""));
+    let unchanged = text(address, "", "\"stays\"", "");
+    let wrong = |key: &str| text(address, &format!("{key} = 1"), "\"stays\"", "");
+    for _ in 0..20 {
+        assert!(reload(&daemon, &unchanged).status.success());
+    }
+    for key in ["one_wrong", "another_wrong"] {
+        for _ in 0..20 {
+            let refused = reload(&daemon, &wrong(key));
+            assert!(refused.status.code() == Some(78) && said(&refused).contains(key), "{}", said(&refused));
+        }
+    }
+    for lanes in [2, 1, 2] {
+        let done = reload(&daemon, &text(address, &format!("lanes = {lanes}"), "\"stays\"", ""));
+        assert!(done.status.success(), "{}", said(&done));
+    }
+    let ended = daemon.terminate();
+    let times = |words: &str| ended.stderr.matches(words).count();
+    assert_eq!((times("reload: nothing"), times("reload refused"), times("reload: in force")), (1, 2, 3));
+}

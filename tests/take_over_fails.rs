@@ -320,6 +320,38 @@ fn another_user_is_refused_by_either_side() {
     end(&succession, old, sent);
 }
 
+/// A member of the daemon's group may open its control socket, and may ask as often as it likes.
+#[test]
+fn another_user_that_asks_a_thousand_times_is_refused_each_time_and_costs_the_log_one_line() {
+    if !nix::unistd::geteuid().is_root() {
+        return not_checked("another user: it takes root to become one");
+    }
+    let (mut succession, address) = (Succession::new(), free_address());
+    let old = succession.start(&service(address, 1, ""));
+    for path in [succession.directory().to_owned(), succession.control_socket()] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).expect("it is ours");
+    }
+    let refused = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            let other = rustix::process::Uid::from_raw(65534);
+            rustix::thread::set_thread_res_uid(other, other, other).expect("root may become any user");
+            let ask = |_| {
+                let mut stream = UnixStream::connect(succession.control_socket()).expect("all users may");
+                stream.write_all(b"take-over\n").expect("it is heard");
+                let answer = std::io::read_to_string(stream).expect("an answer");
+                assert!(answer.contains("it is of user 65534") || answer.contains("is about to"), "{answer}");
+                answer.contains("it is of user 65534")
+            };
+            (0..1000).map(ask).filter(|is_refused| *is_refused).count()
+        });
+        asking.join().expect("no panic")
+    });
+    let finished = old.end_by(Signal::SIGTERM);
+    assert!(finished.status.success() && refused > 1, "{refused}: {}", finished.stderr);
+    let lines = finished.stderr.matches("wanted to take over and does not: it is of user 65534").count();
+    assert_eq!(lines, 1, "of {refused} refusals: {}", finished.stderr);
+}
+
 #[allow(clippy::print_stderr)]
 fn not_checked(what: &str) {
     eprintln!("NOT CHECKED: {what}");

@@ -70,6 +70,8 @@ mod steering_lasts;
 mod explain;
 // Who asks it, and who only sits there.
 mod clients;
+// And where it is found.
+mod of_a_user;
 // The first and the last moments.
 mod shutdown;
 mod signals;

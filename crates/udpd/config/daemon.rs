@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::logging::LogFormat;
-use crate::os::paths;
+use crate::os::{paths, runtime};
 use crate::sandbox::Mode;
 use crate::settings::kinds::{Choose, Chosen, Optional, Or, Size, Words};
 use crate::settings::{Field, Findings, Kind, settings};
@@ -58,20 +58,16 @@ impl Kind<Chosen<Option<PathBuf>>> for ControlSocket {
 /// The control socket of this process, when the file does not name one. `packaged` is that of root.
 ///
 /// Under systemd that is the directory the unit was given; for root the directory under /run; for an ordinary user the
-/// runtime directory of the login. Without any of them there is no place that nobody else can write to, hence no
-/// socket.
+/// first of those that are the user's own.
 fn own_socket(packaged: Option<PathBuf>) -> Option<PathBuf> {
-    let directory = |variable: &str| {
-        let value = std::env::var_os(variable)?;
-        // systemd separates several directories with colons; the first is the one of the unit's own name.
-        let first = value.to_str()?.split(':').next()?.to_owned();
-        first.starts_with('/').then(|| PathBuf::from(first))
-    };
-    if let Some(own) = directory("RUNTIME_DIRECTORY") {
-        return Some(own.join("control.sock"));
+    // systemd separates several directories with colons; the first is the one of the unit's own name.
+    let of_unit = std::env::var_os("RUNTIME_DIRECTORY");
+    let of_unit = of_unit.as_ref().and_then(|value| value.to_str()?.split(':').next());
+    if let Some(own) = of_unit.filter(|path| path.starts_with('/')) {
+        return Some(PathBuf::from(own).join("control.sock"));
     }
     if nix::unistd::geteuid().is_root() {
         return packaged;
     }
-    directory("XDG_RUNTIME_DIR").map(|directory| directory.join("udpd/control.sock"))
+    runtime::directories().first().map(|directory| directory.join("control.sock"))
 }

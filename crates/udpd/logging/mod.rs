@@ -6,6 +6,7 @@
 //! writing works again the log says how many are missing. So the log is either complete or says that it is not.
 
 mod line;
+pub(crate) mod muffle;
 mod writer;
 
 use std::io::Write;

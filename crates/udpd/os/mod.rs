@@ -11,6 +11,7 @@ pub mod names;
 pub mod notify;
 pub(crate) mod paths;
 pub mod products;
+pub mod runtime;
 pub mod signals;
 pub mod sock_diag;
 #[cfg(test)]

@@ -16,6 +16,7 @@ use super::store::Store;
 use crate::config::Config;
 use crate::endpoint::control::Seats;
 use crate::exit::{ExitCode, Failure};
+use crate::logging::muffle::{Muffle, count};
 use crate::os::crew::{self, Event};
 use crate::os::notify::Notifier;
 use crate::os::signals::{self, Effect};
@@ -64,8 +65,28 @@ pub(super) struct Housekeeping<'a> {
     /// What is in force.
     pub(super) config: Arc<Config>,
     pub(super) reloads: Reloads,
+    pub(super) unheard: Unheard,
     pub(super) seats: Arc<Mutex<Seats>>,
     pub(super) departure: Departure,
+}
+
+/// Reloads that change nothing, asked for over the control socket: the log hears of one a minute.
+#[derive(Debug, Default)]
+pub(super) struct Unheard {
+    unchanged: Muffle,
+    refused: Muffle,
+    /// Why the last one was refused. Another reason is news.
+    why: String,
+}
+
+impl Unheard {
+    /// How often there was nothing new to say before this one, which is to be said.
+    fn refused(&mut self, why: &str) -> Option<u64> {
+        if self.why != why {
+            (self.why, self.refused) = (why.to_owned(), Muffle::default());
+        }
+        self.refused.let_speak(Instant::now())
+    }
 }
 
 /// What somebody asks of the daemon.
@@ -153,14 +174,14 @@ impl Housekeeping<'_> {
             }
             let asked = self.reloads.asked();
             // One reload answers all who have asked by then, and each of them has left an event.
-            return if asked.is_empty() { self } else { self.reload(asked) };
+            return if asked.is_empty() { self } else { self.reload(asked, false) };
         };
         let name = signals::name_of(*number);
         match signals::effect_of(*number) {
             Effect::Reopen => {
                 if self.reloads.has_file() {
                     let asked = self.reloads.asked();
-                    self = self.reload(asked);
+                    self = self.reload(asked, true);
                 }
                 self.hangup.heard();
             }
@@ -175,26 +196,35 @@ impl Housekeeping<'_> {
     }
 
     /// Reads the configuration again and has it in force, or says why not.
-    fn reload(mut self, asked: Vec<Answer>) -> Self {
+    ///
+    /// Who may open the control socket can ask for it again and again. What changes nothing is said once a
+    /// minute then, with a count; who asked is told each time.
+    fn reload(mut self, asked: Vec<Answer>, by_signal: bool) -> Self {
         self.notifier.reloading();
         let making = self.reloads.begin(self.pipeline.forerunner(), Arc::clone(&self.config));
         let result = match self.wait_for(making) {
             Ok(reread) => {
-                let (next, done) = self.put_in_force(reread);
+                let is_news = matches!(reread.outcome, Outcome::Changed(_)) || by_signal;
+                let silent = if is_news { Some(0) } else { self.unheard.unchanged.let_speak(Instant::now()) };
+                let (next, done) = self.put_in_force(reread, silent.is_some());
                 self = next;
+                if let Some(silent) = silent {
+                    log::info!("reload: {done}{}", count(silent));
+                }
                 Ok(done)
             }
-            Err(failure) => Err(failure),
+            Err(failure) => {
+                let silent = if by_signal { Some(0) } else { self.unheard.refused(&failure.message) };
+                if let Some(silent) = silent {
+                    let times = count(silent);
+                    log::error!("reload refused, the configuration of before stays in force: {failure}{times}");
+                }
+                Err(failure)
+            }
         };
         let text = match &result {
-            Ok(done) => {
-                log::info!("reload: {done}");
-                done.clone()
-            }
-            Err(failure) => {
-                log::error!("reload refused, the configuration of before stays in force: {failure}");
-                format!("reload refused: {failure}")
-            }
+            Ok(done) => done.clone(),
+            Err(failure) => format!("reload refused: {failure}"),
         };
         self.pipeline.books().note_reload(reload::outcome(&result));
         self.notifier.ready(&text);
@@ -245,10 +275,11 @@ impl Housekeeping<'_> {
         crew::at_rest(|| made.recv()).unwrap_or_else(|_| Err(reload::panicked()))
     }
 
-    pub(super) fn put_in_force(mut self, reread: Reread) -> (Self, String) {
+    /// `is_said`: the log hears of it.
+    pub(super) fn put_in_force(mut self, reread: Reread, is_said: bool) -> (Self, String) {
         let Reread { config, plan, outcome } = reread;
         log::set_max_level(config.daemon.log_level);
-        config.warnings.iter().for_each(|warning| log::warn!("{warning}"));
+        config.warnings.iter().filter(|_| is_said).for_each(|warning| log::warn!("{warning}"));
         let left_alone = reload::left_alone(&config, &self.config);
         let mut done = match outcome {
             Outcome::Same => "nothing that listeners and sinks are made of is different".to_owned(),
@@ -271,7 +302,9 @@ impl Housekeeping<'_> {
         };
         if !left_alone.is_empty() {
             let keys = left_alone.join(", ");
-            log::warn!("reload: [daemon] {keys}: a change takes a restart");
+            if is_said {
+                log::warn!("reload: [daemon] {keys}: a change takes a restart");
+            }
             done.push_str(&format!("; a change of {keys} takes a restart"));
         }
         // What was left alone is compared with what runs next time as well.

@@ -139,7 +139,7 @@ impl Housekeeping<'_> {
             let making = self.reloads.begin_again(self.pipeline.forerunner(), Arc::clone(&config));
             match self.wait_for(making) {
                 Ok(reread) => {
-                    let (next, done) = self.put_in_force(reread);
+                    let (next, done) = self.put_in_force(reread, true);
                     // Who reads this line may ask anew at once.
                     drop(newcomer);
                     log::info!("receives again, {done}");

@@ -31,7 +31,7 @@ use self::departure::{DRAIN_LIMIT, Departure};
 use self::hangup::Hangup;
 use self::inside::Inside;
 pub(super) use self::inside::{duties, reaches};
-use self::keeping::{Housekeeping, Inbox, Watches};
+use self::keeping::{Housekeeping, Inbox, Unheard, Watches};
 use self::reload::Reloads;
 use self::say::{say_lane, say_ledger, say_pages};
 use self::store::Store;
@@ -122,6 +122,7 @@ fn serve(
         said: BTreeSet::new(),
         config: Arc::clone(&own),
         reloads,
+        unheard: Unheard::default(),
         seats,
         departure,
     };

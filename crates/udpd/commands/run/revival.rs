@@ -28,7 +28,7 @@ impl Housekeeping<'_> {
         let making = self.reloads.begin_anew(self.pipeline.forerunner(), config);
         match self.wait_for(making) {
             Ok(reread) => {
-                let (mut next, done) = self.put_in_force(reread);
+                let (mut next, done) = self.put_in_force(reread, true);
                 log::info!("lanes made anew, {done}");
                 next.note_those_without(&due);
                 next

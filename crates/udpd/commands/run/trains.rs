@@ -45,7 +45,7 @@ impl Housekeeping<'_> {
         let making = self.reloads.begin_anew(self.pipeline.forerunner(), Arc::new(config));
         match self.wait_for(making) {
             Ok(reread) => {
-                let (next, done) = self.put_in_force(reread);
+                let (next, done) = self.put_in_force(reread, true);
                 log::info!("lanes made anew, {done}");
                 next
             }

@@ -12,6 +12,7 @@ use super::answer::LIMITS;
 use super::socket;
 use crate::exit::{ExitCode, Failure};
 use crate::ledger::Snapshot;
+use crate::os::runtime;
 
 /// How long to wait for the ledger, and for being let in.
 const STATS_LIMIT: Duration = Duration::from_secs(5);
@@ -21,6 +22,9 @@ const REOPEN_LIMIT: Duration = LIMITS.waiting.saturating_add(Duration::from_secs
 
 /// How often to put a question that was not heard.
 pub(super) const ATTEMPTS: u32 = 5;
+
+/// Where root's daemon and the service are asked.
+pub const OF_THE_SYSTEM: &str = "/run/udpd/control.sock";
 
 /// The longest answer taken: a thousand listeners with a hundred lanes each.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -42,20 +46,27 @@ impl Connection {
     /// Reaches the daemon behind the first of these paths where one is. When none is, a socket that is there and fails
     /// says more than one that is not.
     pub fn open_first(paths: &[PathBuf]) -> Result<Self, Failure> {
-        let mut telling = None;
+        let (mut telling, mut absent) = (None, Vec::new());
         for path in paths {
             match Self::open(path) {
                 Ok(connection) => return Ok(connection),
-                Err(failure) if is_absent(path) => drop(failure),
+                Err(_) if is_absent(path) => absent.push(path.display().to_string()),
                 Err(failure) => telling = telling.or(Some(failure)),
             }
         }
-        Err(telling.unwrap_or_else(|| {
-            let tried: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-            let cure = "start the daemon, or name its configuration with -c or its control_socket with --socket";
-            let message = format!("no udpd is running: there is no control socket at {}; {cure}", tried.join(" or "));
-            Failure::new(ExitCode::Unavailable, message)
-        }))
+        let absent = absent.join(" or ");
+        Err(match telling {
+            Some(failure) if absent.is_empty() => failure,
+            Some(Failure { code, message }) => Failure::new(
+                code,
+                format!("{message}; no other udpd is running: there is no control socket at {absent}"),
+            ),
+            None => {
+                let cure = "start the daemon, or name its configuration with -c or its control_socket with --socket";
+                let message = format!("no udpd is running: there is no control socket at {absent}; {cure}");
+                Failure::new(ExitCode::Unavailable, message)
+            }
+        })
     }
 
     pub fn stats(self) -> Result<Snapshot, Failure> {
@@ -184,11 +195,16 @@ fn not_connected(path: &Path, error: &io::Error) -> Failure {
     Failure::new(code, format!("cannot ask the daemon behind {path_shown}: {reason}"))
 }
 
-/// Where a daemon listens that was not told otherwise: the system's, then that of the present user.
+/// Where a daemon listens that was not told otherwise: the system's, then those of the present user. A place that
+/// another user may have made is none, unless it is the user's own.
 pub fn default_paths() -> Vec<PathBuf> {
-    let of_user = std::env::var_os("XDG_RUNTIME_DIR").filter(|directory| !directory.is_empty());
-    let of_user = of_user.map(|directory| Path::new(&directory).join("udpd/control.sock"));
-    std::iter::once(PathBuf::from("/run/udpd/control.sock")).chain(of_user).collect()
+    let is_safe = |directory: &PathBuf| {
+        let found = runtime::check_private(directory);
+        !runtime::is_shared_place(directory)
+            || found.map_or_else(|error| error.kind() == ErrorKind::NotFound, |()| true)
+    };
+    let of_user = runtime::directories().into_iter().filter(is_safe).map(|directory| directory.join("control.sock"));
+    std::iter::once(PathBuf::from(OF_THE_SYSTEM)).chain(of_user).collect()
 }
 
 #[cfg(test)]

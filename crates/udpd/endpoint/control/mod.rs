@@ -14,7 +14,7 @@ mod server;
 mod socket;
 mod take_over;
 
-pub use client::{Connection, default_paths};
+pub use client::{Connection, OF_THE_SYSTEM, default_paths};
 pub use neighbours::{Neighbour, Neighbours, Search, Silent};
 pub use seats::{InterfaceSeats, LaneSeat, Seat, Seats};
 pub use server::ControlServer;

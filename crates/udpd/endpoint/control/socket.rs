@@ -19,12 +19,16 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use super::lock::StartLock;
 use crate::endpoint::exchange::Listener;
 use crate::exit::{ExitCode, Failure};
+use crate::os::runtime;
 
 /// Owner and group may ask for the ledger.
 const SOCKET_MODE: u32 = 0o660;
 
 /// The directory is for the same people, and only its owner may replace the socket.
 const DIRECTORY_MODE: u32 = 0o750;
+
+/// Where all users may make files, only this one gets in.
+const PRIVATE_MODE: u32 = 0o700;
 
 /// How long to wait for a daemon that may be busy, when all that matters is whether it is there.
 const PROBE_LIMIT: Duration = Duration::from_secs(1);
@@ -107,6 +111,13 @@ fn directory_of(path: &Path) -> &Path {
 }
 
 fn make_directory(directory: &Path) -> io::Result<()> {
+    if runtime::is_shared_place(directory) {
+        // Also when another user was quicker.
+        return match DirBuilder::new().mode(PRIVATE_MODE).create(directory) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+            _ => runtime::check_private(directory),
+        };
+    }
     match DirBuilder::new().mode(DIRECTORY_MODE).create(directory) {
         // A read-only file system and missing rights are reported even for a directory that is there already.
         Err(error) if !directory.is_dir() => Err(error),

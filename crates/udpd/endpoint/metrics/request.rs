@@ -9,45 +9,75 @@ pub(super) struct Request<'a> {
     /// What follows the question mark.
     pub(super) query: &'a str,
     /// Whom the client believes to ask.
-    pub(super) host: Option<&'a str>,
+    pub(super) host: &'a str,
     pub(super) authorization: Option<&'a str>,
     /// Whose page makes a browser ask (`Sec-Fetch-Site`).
     pub(super) site: Option<&'a str>,
 }
 
 impl<'a> Request<'a> {
-    /// `None` for what is no HTTP/1 request. A field that comes twice counts as it comes first, except `Host`: two of
-    /// them are two opinions, and so no request.
+    /// `None` for what is no HTTP/1 request: also where a field is not as it must be, because another reader could take
+    /// it for something else (RFC 9112, 5.1 and 5.2). A field that comes twice counts as it comes first, except `Host`:
+    /// two of them are two opinions, and so no request.
     pub(super) fn read(head: &'a [u8]) -> Option<Self> {
         let head = std::str::from_utf8(head).ok()?;
         let mut lines = head.lines();
         let words: Vec<&str> = lines.next()?.split(' ').collect();
         let [method, target, "HTTP/1.1" | "HTTP/1.0"] = words[..] else { return None };
         let (authority, target) = origin_form(target)?;
-        if method.is_empty() {
+        if !is_token(method) {
             return None;
         }
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let mut request = Self { method, path, query, host: None, authorization: None, site: None };
-        for (name, value) in lines.filter_map(|line| line.split_once(':')) {
+        let (mut host, mut authorization, mut site) = (None, None, None);
+        for line in lines.take_while(|line| !line.is_empty()) {
+            let (name, value) = line.split_once(':').filter(|(name, _)| is_token(name))?;
             let place = match name.to_ascii_lowercase().as_str() {
-                "host" if request.host.is_some() => return None,
-                "host" => &mut request.host,
-                "authorization" => &mut request.authorization,
-                "sec-fetch-site" => &mut request.site,
+                "host" if host.is_some() => return None,
+                "host" => &mut host,
+                "authorization" => &mut authorization,
+                "sec-fetch-site" => &mut site,
                 _ => continue,
             };
-            place.get_or_insert(value.trim());
+            place.get_or_insert(value.trim_matches([' ', '\t']));
         }
-        // What the target names counts, whatever the field says (RFC 9112, 3.2.2).
-        request.host = authority.or(request.host);
-        Some(request)
+        // Also of HTTP/1.0, where browsers send it all the same. What the target names as well must be the same, or
+        // it would be up to the reader which of the two counts.
+        let host = host.filter(|host| is_host(host))?;
+        if authority.is_some_and(|named| !named.eq_ignore_ascii_case(host)) {
+            return None;
+        }
+        Some(Self { method, path, query, host, authorization, site })
     }
 
     /// The value of a parameter of the query.
     pub(super) fn parameter(&self, name: &str) -> Option<&'a str> {
         self.query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name).map(|pair| pair.1)
     }
+}
+
+/// What names of fields and methods are made of (RFC 9110, 5.6.2).
+fn is_token(text: &str) -> bool {
+    let is_of_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_of_token)
+}
+
+/// Whether this is a name or an address, with a port or without (RFC 9110, 7.2).
+fn is_host(text: &str) -> bool {
+    let (name, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let Some((address, behind)) = rest.split_once(']') else { return false };
+            if address.parse::<std::net::Ipv6Addr>().is_err() {
+                return false;
+            }
+            ("v6", if behind.is_empty() { Some("") } else { behind.strip_prefix(':') })
+        }
+        None => text.split_once(':').map_or((text, Some("")), |(name, port)| (name, Some(port))),
+    };
+    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&byte);
+    !name.is_empty()
+        && name.bytes().all(is_of_name)
+        && port.is_some_and(|port| port.len() <= 5 && port.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// What a target names of whom it asks, and its path: proxies may send the whole address.
@@ -83,26 +113,65 @@ mod tests {
         let head = b"GET /history?step=5&x HTTP/1.1\r\nhOsT:  a:1 \r\nAUTHORIZATION:Bearer x\r\nSec-Fetch-Site: none";
         let request = Request::read(head).unwrap();
         assert_eq!((request.method, request.path, request.parameter("step")), ("GET", "/history", Some("5")));
-        assert_eq!((request.host, request.authorization, request.site), (Some("a:1"), Some("Bearer x"), Some("none")));
+        assert_eq!((request.host, request.authorization, request.site), ("a:1", Some("Bearer x"), Some("none")));
         assert_eq!(request.parameter("x"), None);
     }
 
     #[test]
-    fn a_whole_address_counts_for_more_than_the_field() {
-        let request = Request::read(b"GET HTTP://a:1/history?step=5 HTTP/1.1\r\nHost: b\r\n").unwrap();
-        assert_eq!((request.host, request.path, request.query), (Some("a:1"), "/history", "step=5"));
-        let request = Request::read(b"GET http://a HTTP/1.1\r\n").unwrap();
-        assert_eq!((request.host, request.path), (Some("a"), "/"));
-        assert_eq!(Request::read(b"GET http:///x HTTP/1.1"), None);
-        assert_eq!(Request::read(b"GET https://a/x HTTP/1.1"), None);
+    fn a_whole_address_names_the_same_host_as_the_field() {
+        let request = Request::read(b"GET HTTP://A:1/history?step=5 HTTP/1.1\r\nHost: a:1\r\n").unwrap();
+        assert_eq!((request.host, request.path, request.query), ("a:1", "/history", "step=5"));
+        let request = Request::read(b"GET http://a HTTP/1.1\r\nHost: a").unwrap();
+        assert_eq!((request.host, request.path), ("a", "/"));
+        for target in ["http://b/", "http://a:2/", "http:///x", "https://a/x", "http://x@a/"] {
+            assert_eq!(Request::read(format!("GET {target} HTTP/1.1\r\nHost: a").as_bytes()), None, "{target}");
+        }
+        assert_eq!(Request::read(b"GET http://a/ HTTP/1.1\r\n"), None);
+    }
+
+    #[test]
+    fn a_request_that_does_not_name_its_host_once_and_clearly_is_none() {
+        let read = |fields: &str| Request::read(format!("GET / HTTP/1.1\r\n{fields}\r\n").as_bytes()).is_some();
+        for fields in ["Host: a", "Host:a:80", "host:\t[::1]:9817 ", "Host: 10.0.0.1", "X-y: 1\r\nHost: a-b.c_d:1"] {
+            assert!(read(fields), "{fields:?}");
+        }
+        for fields in [
+            "",
+            "Host:",
+            "Host: ",
+            "Host : evil",
+            "Host\t: evil",
+            " Host: evil",
+            "Host: a\r\nHost: a",
+            "Host: a\r\nhost: b",
+            "Host: a\r\nHost : b",
+            "Host: a, b",
+            "Host: a b",
+            "Host: a@b",
+            "Host: a/b",
+            "Host: a:b",
+            "Host: a:1:2",
+            "Host: a:123456",
+            "Host: [::1",
+            "Host: [::1]x",
+            "Host: [evil]",
+            "Host: \u{e4}",
+            "Host: a\r\nno field",
+            "Host: a\r\n: empty",
+            "Host: a\r\n folded: b",
+            "Host: a\u{0}b",
+        ] {
+            assert!(!read(fields), "{fields:?}");
+        }
+        assert_eq!(Request::read(b"GET / HTTP/1.0\r\n"), None, "also of HTTP/1.0");
     }
 
     #[test]
     fn no_bytes_break_the_reader_and_what_it_reads_is_what_was_sent() {
         let seeds: [&[u8]; 3] = [
             b"GET /history?step=5&x=%00 HTTP/1.1\r\nHost: a:1\r\nAuthorization: Basic eA==\r\n\r\n",
-            b"HEAD http://[::1]:9817/metrics HTTP/1.0\nSec-Fetch-Site: none\n\n",
-            b"GET / HTTP/1.1\r\nHost:\r\n: x\r\n\tfolded: y\r\nhost : b\r\n\r\n",
+            b"HEAD http://[::1]:9817/metrics HTTP/1.0\nHost: [::1]:9817\nSec-Fetch-Site: none\n\n",
+            b"GET / HTTP/1.1\r\nHost: b\r\nx: x\r\nfolded:\ty\r\n\r\n",
         ];
         let mut random = 1_u64;
         let mut roll = |below: usize| {
@@ -125,7 +194,7 @@ mod tests {
             let Some(request) = Request::read(&bytes[..length]) else { continue };
             requests += 1;
             // Whatever it is taken for stands in what was sent, on one line.
-            let all = [request.method, request.path, request.query].into_iter().chain(request.host);
+            let all = [request.method, request.path, request.query, request.host].into_iter();
             for part in all.chain(request.authorization).chain(request.site) {
                 assert!(!part.contains('\n'), "{request:?}");
             }

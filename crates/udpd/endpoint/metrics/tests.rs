@@ -36,7 +36,8 @@ fn ask(address: SocketAddr, request: &[u8]) -> String {
 }
 
 fn get(address: SocketAddr, path: &str, fields: &str) -> String {
-    ask(address, format!("GET {path} HTTP/1.1\r\n{fields}\r\n").as_bytes())
+    let host = if fields.contains("Host:") { "" } else { "Host: localhost\r\n" };
+    ask(address, format!("GET {path} HTTP/1.1\r\n{host}{fields}\r\n").as_bytes())
 }
 
 #[track_caller]
@@ -59,19 +60,25 @@ fn a_scrape_gets_the_whole_exposition_and_its_length() {
 fn any_other_request_gets_the_status_that_says_why() {
     let (address, handle) = serve();
     for (request, status) in [
-        ("POST /metrics HTTP/1.1\r\n\r\n", "405"),
-        ("DELETE / HTTP/1.1\r\n\r\n", "405"),
-        ("GET /metrics/ HTTP/1.1\r\n\r\n", "404"),
-        ("GET /favicon.ico HTTP/1.1\r\n\r\n", "404"),
-        ("GET /metrics?name=x HTTP/1.0\n\n", "200"),
-        ("GET /metrics\r\n\r\n", "400"),
-        ("GET /metrics HTTP/2\r\n\r\n", "400"),
+        ("POST /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", "405"),
+        ("DELETE / HTTP/1.1\r\nHost: localhost\r\n\r\n", "405"),
+        ("GET /metrics/ HTTP/1.1\r\nHost: localhost\r\n\r\n", "404"),
+        ("GET /favicon.ico HTTP/1.1\r\nHost: localhost\r\n\r\n", "404"),
+        ("GET /metrics?name=x HTTP/1.0\nHost: localhost\n\n", "200"),
+        ("GET http://localhost/metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", "200"),
+        ("GET /metrics\r\nHost: localhost\r\n\r\n", "400"),
+        ("GET /metrics HTTP/2\r\nHost: localhost\r\n\r\n", "400"),
+        ("GET /metrics HTTP/1.1\r\n\r\n", "400"),
+        ("GET /metrics HTTP/1.0\r\n\r\n", "400"),
+        ("GET / HTTP/1.1\r\nHost : evil.example\r\n\r\n", "400"),
+        ("GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", "400"),
+        ("GET http://evil.example/ HTTP/1.1\r\nHost: localhost\r\n\r\n", "400"),
         ("\r\n\r\n", "400"),
         ("\u{16}\u{3}\u{1} hello TLS \r\n\r\n", "400"),
     ] {
         assert_status(&ask(address, request.as_bytes()), status);
     }
-    assert!(ask(address, b"PUT / HTTP/1.1\r\n\r\n").contains("Allow: GET, HEAD\r\n"));
+    assert!(ask(address, b"PUT / HTTP/1.1\r\nHost: localhost\r\n\r\n").contains("Allow: GET, HEAD\r\n"));
     let huge = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(200_000));
     assert_status(&ask(address, huge.as_bytes()), "431");
     handle.stop();
@@ -83,7 +90,10 @@ fn head_gets_what_get_would_without_the_body() {
     for path in ["/", "/metrics", "/nothing"] {
         let answer = get(address, path, "");
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        assert_eq!(ask(address, format!("HEAD {path} HTTP/1.1\r\n\r\n").as_bytes()), format!("{head}\r\n\r\n"));
+        assert_eq!(
+            ask(address, format!("HEAD {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()),
+            format!("{head}\r\n\r\n")
+        );
         assert!(!body.is_empty());
     }
     handle.stop();
@@ -112,7 +122,7 @@ fn every_answer_forbids_what_it_does_not_need() {
 #[test]
 fn the_stream_is_the_ledger_as_a_line_of_json_with_every_second() {
     let (address, handle) = serve();
-    let mut stream = BufReader::new(asked(address, b"GET /stream HTTP/1.1\r\n\r\n"));
+    let mut stream = BufReader::new(asked(address, b"GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     let mut lines = stream.by_ref().lines().map(Result::unwrap);
     let head: Vec<String> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
     assert_eq!(head[0], "HTTP/1.1 200 OK");
@@ -126,7 +136,8 @@ fn the_stream_is_the_ledger_as_a_line_of_json_with_every_second() {
 #[test]
 fn pages_too_many_are_told_so_and_a_scrape_is_answered_beside_them() {
     let (address, handle) = serve();
-    let mut streams: Vec<_> = (0..4).map(|_| BufReader::new(asked(address, b"GET /stream HTTP/1.1\r\n\r\n"))).collect();
+    let mut streams: Vec<_> =
+        (0..4).map(|_| BufReader::new(asked(address, b"GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n"))).collect();
     for stream in &mut streams {
         let mut line = String::new();
         stream.read_line(&mut line).unwrap();

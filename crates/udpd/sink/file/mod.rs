@@ -17,7 +17,6 @@ mod keeper;
 mod lock;
 mod log_file;
 mod lookout;
-mod muffle;
 mod name;
 mod office;
 mod regular;

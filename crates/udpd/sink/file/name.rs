@@ -183,6 +183,14 @@ fn moment_names(path: &Path, seconds: u64) -> impl Iterator<Item = PathBuf> {
 }
 
 /// Whether `text` is what [`finished_names`] appends.
+/// Whether this can stand behind the path of a file when it is finished: the moment of that where it was renamed, what
+/// a compressed form has, or what is said of one that was set aside.
+pub(super) fn is_behind_finished(text: &str) -> bool {
+    let ends = Method::ALL.iter().map(|method| method.suffix()).chain([".failed", ".torn"]);
+    let plain = ends.filter_map(|end| text.strip_suffix(end)).next().unwrap_or(text);
+    plain.is_empty() || is_suffix(plain)
+}
+
 fn is_suffix(text: &str) -> bool {
     let Some(behind) = matches(".%Y%m%dT%H%M%SZ", text) else { return false };
     let number = behind.strip_prefix('-');
@@ -191,6 +199,10 @@ fn is_suffix(text: &str) -> bool {
 }
 
 /// What is left of `text` behind what `pattern` stands for, with numbers for its codes that they can be.
+pub(super) fn behind<'t>(pattern: &str, text: &'t str) -> Option<&'t str> {
+    matches(pattern, text)
+}
+
 fn matches<'t>(pattern: &str, text: &'t str) -> Option<&'t str> {
     let mut rest = text;
     let mut pattern = pattern.chars();

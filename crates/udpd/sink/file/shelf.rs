@@ -18,10 +18,10 @@ use super::compress::remove_left;
 use super::handle::{Handle, set_aside};
 use super::index::{Finished, Form, Index};
 use super::lock;
-use super::muffle::{Muffle, count};
 use super::name::{Name, finished_names};
 use super::settings::Keep;
 use crate::codec::{Method, Recipe};
+use crate::logging::muffle::{Muffle, count};
 
 /// The finished files of one path.
 #[derive(Debug)]

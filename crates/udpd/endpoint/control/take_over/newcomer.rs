@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use mmsg::Socket;
@@ -19,6 +19,7 @@ use super::wire::{Peer, Wire};
 use super::words::{Offer, Stopped, Word};
 use crate::endpoint::exchange::Reply;
 use crate::exit::Failure;
+use crate::logging::muffle::{Muffle, count};
 use crate::os::crew::{self, Crew};
 use crate::os::duty::Duty;
 
@@ -52,6 +53,7 @@ pub(in super::super) struct TakeOvers {
     /// Whose this process is. In its sandbox it could not ask any more.
     own_user: u32,
     is_busy: Arc<AtomicBool>,
+    strangers: Arc<Muffle>,
 }
 
 /// A process of the same user that is to take over.
@@ -84,7 +86,13 @@ impl Drop for Turn {
 
 impl TakeOvers {
     pub(in super::super) fn new(crew: &Crew, ask: impl Fn(Asked) + Send + Sync + 'static) -> Self {
-        Self { crew: crew.clone(), ask: Arc::new(ask), own_user: geteuid().as_raw(), is_busy: Arc::default() }
+        Self {
+            crew: crew.clone(),
+            ask: Arc::new(ask),
+            own_user: geteuid().as_raw(),
+            is_busy: Arc::default(),
+            strangers: Arc::default(),
+        }
     }
 
     /// Takes the connection out of the hands of those who serve all others.
@@ -93,8 +101,9 @@ impl TakeOvers {
             return Reply::Now(refusal("another process is about to take over"));
         }
         let (turn, ask, own_user) = (Turn(Arc::clone(&self.is_busy)), Arc::clone(&self.ask), self.own_user);
+        let strangers = Arc::clone(&self.strangers);
         let (give, given) = bounded(1);
-        match self.crew.spawn("udpd-leaving", Duty::Errand, move || meet(&given, turn, own_user, &*ask)) {
+        match self.crew.spawn("udpd-leaving", Duty::Errand, move || meet(&given, turn, own_user, &*ask, &strangers)) {
             Ok(_) => Reply::Given(give),
             Err(error) => Reply::Now(refusal(&format!(
                 "cannot start the thread udpd-leaving: {error}; raise the limit on threads (ulimit -u, TasksMax=)"
@@ -103,22 +112,32 @@ impl TakeOvers {
     }
 }
 
-fn meet(given: &Receiver<OwnedFd>, turn: Turn, own_user: u32, ask: &Ask) {
+/// Who may open the control socket can ask for this again and again: `strangers` says how often the log hears.
+fn meet(given: &Receiver<OwnedFd>, turn: Turn, own_user: u32, ask: &Ask, strangers: &Muffle) {
     let Ok(connection) = crew::at_rest(|| given.recv()) else { return };
     let greeted = Wire::new(connection.into()).and_then(|wire| wire.peer().map(|peer| (wire, peer)));
     let (wire, peer) = match greeted {
         Ok(greeted) => greeted,
-        Err(error) => return log::warn!("cannot answer a process that wants to take over: {error}"),
+        Err(error) => {
+            if let Some(silent) = strangers.let_speak(Instant::now()) {
+                log::warn!("cannot answer a process that wants to take over: {error}{}", count(silent));
+            }
+            return;
+        }
     };
     let mut newcomer = Newcomer { wire, peer, _turn: turn };
     match crew::at_rest(|| newcomer.prepare(own_user, ask)) {
         Ok(keeps) => ask(Asked::Leave(newcomer, keeps)),
         Err(why) => {
-            let who = newcomer.to_string();
+            let (who, is_stranger) = (newcomer.to_string(), newcomer.peer.user != own_user);
             newcomer.refuse(&why);
             // Who reads the line may ask anew at once.
             drop(newcomer);
-            log::warn!("{who} wanted to take over and does not: {why}; nothing has changed here");
+            let silent = if is_stranger { strangers.let_speak(Instant::now()) } else { Some(0) };
+            if let Some(silent) = silent {
+                let times = count(silent);
+                log::warn!("{who} wanted to take over and does not: {why}; nothing has changed here{times}");
+            }
         }
     }
 }

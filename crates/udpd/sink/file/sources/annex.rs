@@ -13,7 +13,6 @@ use std::time::{Instant, SystemTime};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::super::handle::cure;
-use super::super::muffle::{Muffle, count};
 use super::super::name::Name;
 use super::super::office::{Office, Reopened};
 use super::super::settings::Keep;
@@ -23,6 +22,7 @@ use super::source_file::SourceFiles;
 use crate::codec::Recipe;
 use crate::handover::Caller;
 use crate::ledger::FileLedger;
+use crate::logging::muffle::{Muffle, count};
 use crate::os::crew;
 
 /// How many sources may wait for their old files to be removed. One that finds no place is looked at when its next file

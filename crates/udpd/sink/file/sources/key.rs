@@ -68,6 +68,11 @@ impl Pattern {
         Self(pieces)
     }
 
+    /// What each directory of a path is called, and then the file. The slash in `{source/24}` parts none.
+    pub(super) fn levels(path: &str) -> Vec<Self> {
+        without_slashes(path).split('/').map(|level| Self::new(&level.replace(SLASH, "/"))).collect()
+    }
+
     /// What tells its files apart: the finest that is named.
     pub(super) fn parts(&self) -> Parts {
         let mut parts = Parts { bits: None, port: false, destination: false };
@@ -83,6 +88,39 @@ impl Pattern {
             }
         }
         parts
+    }
+
+    /// Whether anything in it is filled in by a datagram.
+    pub(super) fn names_a_datagram(&self) -> bool {
+        self.0.iter().any(|piece| matches!(piece, Piece::Filled(_)))
+    }
+
+    /// Reads what [`Pattern::fill`] has made of it, on top of what was read before: `behind` says what is left of a
+    /// text behind a piece that no datagram fills in, and `is_rest` what may be left in the end.
+    pub(super) fn read(
+        &self,
+        text: &str,
+        before: Reading,
+        behind: &dyn for<'t> Fn(&str, &'t str) -> Option<&'t str>,
+        is_rest: &dyn Fn(&str) -> bool,
+    ) -> Option<Reading> {
+        fn read(
+            pieces: &[Piece],
+            text: &str,
+            before: Reading,
+            behind: &dyn for<'t> Fn(&str, &'t str) -> Option<&'t str>,
+            is_rest: &dyn Fn(&str) -> bool,
+        ) -> Option<Reading> {
+            match pieces {
+                [] => is_rest(text).then_some(before),
+                [Piece::Text(own), rest @ ..] => read(rest, behind(own, text)?, before, behind, is_rest),
+                [Piece::Filled(of), rest @ ..] => (1..=text.len()).rev().find_map(|end| {
+                    let (own, text) = text.split_at_checked(end)?;
+                    read(rest, text, before.with(*of, own)?, behind, is_rest)
+                }),
+            }
+        }
+        read(&self.0, text, before, behind, is_rest)
     }
 
     /// Whether this can be what [`Pattern::fill`] makes of it, for some source.
@@ -139,6 +177,75 @@ impl Key {
     /// Of those that are too many.
     pub(super) fn overflow(path: u32) -> Self {
         Self { path, of: None }
+    }
+}
+
+/// Stands for a slash between braces. No path has it.
+const SLASH: char = '\u{1}';
+
+/// A path in which a slash parts directories and does nothing else. [`Pattern::levels`] knows it.
+pub(super) fn without_slashes(path: &str) -> String {
+    let mut is_within = false;
+    let of = |character| {
+        is_within = character == '{' || is_within && character != '}';
+        if is_within && character == '/' { SLASH } else { character }
+    };
+    path.chars().map(of).collect()
+}
+
+/// What a path that was filled in says of its source, as far as it was read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reading {
+    path: u32,
+    parts: Parts,
+    of: Addresses,
+    /// How many bits of the source are known.
+    bits: u8,
+}
+
+impl Reading {
+    /// Of a path of this number, by what tells its files apart.
+    pub(super) fn new(path: usize, parts: Parts) -> Self {
+        let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        // There are no more paths than lanes.
+        Self { path: path as u32, parts, of: Addresses { source: none, scope: 0, port: 0, destination: none }, bits: 0 }
+    }
+
+    /// With what stands for one more placeholder; `None` where that is nothing that udpd writes there, or stands for
+    /// those that are too many.
+    fn with(mut self, of: OfDatagram, text: &str) -> Option<Self> {
+        let address = |text: &str| text.replace('-', ":").parse::<IpAddr>().ok();
+        match of {
+            OfDatagram::SourcePort => self.of.port = text.parse().ok()?,
+            OfDatagram::Destination => self.of.destination = address(text)?,
+            OfDatagram::Source { bits } => {
+                let (text, scope) = match text.split_once("_if") {
+                    Some((text, scope)) => (text, scope.parse().ok()?),
+                    None => (text, 0),
+                };
+                let (text, written) = match text.split_once('_') {
+                    Some((text, written)) => (text, Some(written.parse::<u8>().ok()?)),
+                    None => (text, None),
+                };
+                let source = address(text)?;
+                let family = usize::from(source.is_ipv6());
+                let own = bits[family];
+                if written != (own < ALL_BITS[family]).then_some(own) {
+                    return None;
+                }
+                if own >= self.bits {
+                    (self.of.source, self.of.scope, self.bits) = (source, scope, own);
+                }
+            }
+        }
+        Some(self)
+    }
+
+    /// Whose file it is.
+    pub(super) fn key(self) -> Option<Key> {
+        let bits = self.parts.bits.unwrap_or([0, 0]);
+        let is_whole = self.parts.bits.is_none() || self.bits >= bits[usize::from(self.of.source.is_ipv6())];
+        is_whole.then_some(Key { path: self.path, of: Some(self.of) })
     }
 }
 

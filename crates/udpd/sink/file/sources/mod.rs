@@ -3,7 +3,7 @@
 //! Everything is bounded. So many files are open at once (`open_files`), and the one that was written longest ago is
 //! closed for another. What is not written yet lies in one buffer for all files (`buffer_bytes`), so it outlives their
 //! descriptors. So many sources get a file of their own (`sources_max`); one overflow file takes all others, and the
-//! ledger counts what went there.
+//! ledger counts what went there. Those that have files from before count among them, see `census`.
 //!
 //! Records gather for a second before they are written: with ten thousand files of which a thousand are open, every
 //! write may cost an opening and a closing, and one that carries a second's records is worth them. This consumer opens,
@@ -13,6 +13,7 @@
 //! otherwise it is repaired like any file that a crash has left.
 
 mod annex;
+mod census;
 mod disks;
 mod gathered;
 mod key;

@@ -14,6 +14,7 @@ use super::super::keeper::FileKeeper;
 use super::super::settings::{FileSettings, Sync};
 use super::super::sink::paths_of_lanes;
 use super::annex::{Annex, AnnexPost};
+use super::census::Census;
 use super::gathered::{self, Gathered};
 use super::key::{Key, Parts};
 use super::piles::SourcePiles;
@@ -97,12 +98,25 @@ impl SourcesSink {
         let annex = Annex::new(&files, care, Arc::clone(&ledger), consumer.clone());
         let piles = settings.recipe().map(|recipe| SourcePiles::new(recipe, settings, files.paths()));
         let buffer = usize::try_from(settings.buffer_bytes).unwrap_or(usize::MAX);
+        // Each lane can have a path of its own.
+        let mut table = Table::new(settings.sources_max, path_of_lane.len(), settings.open_files);
+        let mut census = Census::new(settings.sources_max);
+        crew::at_rest(|| files.take_census(&mut census));
+        if census.is_cut_short() {
+            log::info!(
+                "{}: there are more files than a start can look through; sources that have only older ones may have \
+                 files beside those that sources_max allows",
+                settings.path
+            );
+        }
+        for source in census.sources {
+            table.place(source);
+        }
         let mut sink = Self {
             encoder,
             parts,
             scenes: Arc::clone(scenes),
-            // Each lane can have a path of its own.
-            table: Table::new(settings.sources_max, path_of_lane.len(), settings.open_files),
+            table,
             path_of_lane,
             files,
             gathered: Gathered::new(buffer, settings.format),
@@ -143,7 +157,8 @@ impl SourcesSink {
         if !std::mem::replace(&mut self.has_said_overflow, true) {
             log::warn!(
                 "{}: {} sources have files of their own, as many as sources_max allows; the records of all others go \
-                 to the file named overflow; raise sources_max, or name networks instead of senders in path",
+                 to the file named overflow; raise sources_max, name networks instead of senders in path, or remove \
+                 files of before and restart udpd",
                 self.settings.path,
                 self.table.own()
             );

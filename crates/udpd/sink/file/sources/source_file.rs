@@ -9,16 +9,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nix::errno::Errno;
 
 use super::super::handle::{Handle, set_aside};
-use super::super::muffle::Muffle;
 use super::super::name::{Name, finished_names};
 use super::super::settings::{FileSettings, Keep, Rotate};
 use super::super::shelf::Shelf;
+use super::census::Census;
 use super::disks::Disks;
 use super::key::{Key, Parts, Pattern};
 use super::table::{Begun, Table};
 use crate::codec::Recipe;
 use crate::format::boundary::Boundary;
 use crate::ledger::FileLedger;
+use crate::logging::muffle::Muffle;
 
 /// What the files of all sources have in common.
 #[derive(Debug)]
@@ -80,6 +81,12 @@ impl SourceFiles {
             let fixed = &path[..path.find(['{', '%']).unwrap_or(path.len())];
             PathBuf::from(&fixed[..=fixed.rfind('/').unwrap_or(0)])
         })
+    }
+
+    /// Which sources have files already.
+    pub(super) fn take_census(&self, census: &mut Census) {
+        let paths = self.paths.iter().zip(self.directories()).enumerate();
+        paths.for_each(|(number, ((path, _), directory))| census.take(number, path, &directory));
     }
 
     pub(super) fn name(&self, key: &Key) -> Name {

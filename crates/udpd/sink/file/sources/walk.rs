@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::super::index::Index;
 use super::super::name::Name;
-use super::key::Pattern;
+use super::key::{Pattern, without_slashes};
 
 /// Where to look.
 #[derive(Debug)]
@@ -29,11 +29,10 @@ impl Walk {
     /// For these paths, with the names that a lane fills in.
     pub(super) fn new<'p>(paths: impl Iterator<Item = &'p str>, every: Duration) -> Self {
         let root = |path: &str| {
-            let list = Index::path_of(&Name::new(path.to_owned(), every));
+            let list = Index::path_of(&Name::new(without_slashes(path), every));
             let list = list.to_string_lossy();
             let fixed = list[..list.find('{').unwrap_or(list.len())].rfind('/').map_or(0, |slash| slash + 1);
-            let levels = list[fixed..].split('/').map(Pattern::new).collect();
-            Root { directory: PathBuf::from(&list[..fixed]), levels }
+            Root { directory: PathBuf::from(&list[..fixed]), levels: Pattern::levels(&list[fixed..]) }
         };
         Self { roots: paths.map(root).collect(), every }
     }
@@ -87,6 +86,8 @@ mod tests {
         for (pattern, own, others) in [
             ("{source}.log", ["10.0.0.1.log", "overflow.log"], ["x.log", "10.0.0.1.log.log"]),
             ("{source}/%Y/%H.log", ["10.0.0.1/%Y/%H.log", "0--1/%Y/%H.log"], ["x/%Y/%H.log", "10.0.0.1/%H.log"]),
+            ("{source/24}.txt", ["10.0.0.0_24.txt", "2001-db8--0_64.txt"], ["x_24.txt", "10.0.0.0/24.txt"]),
+            ("{source/8}/{source}-a", ["10.0.0.0_8/10.1.2.3-a", "overflow/overflow-a"], ["10.1.2.3-a", "x/10.1.2.3-a"]),
             ("%Y/{source}-a", ["%Y/10.0.0.1-a", "%Y/2001-db8--7-a"], ["%Y/10.0.0.1-b", "%m/10.0.0.1-a"]),
         ] {
             for path in own.iter().chain(&others) {

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::super::super::handle::cure;
-use super::super::super::muffle::count;
 use super::super::voice::Fault;
 use super::SourcesSink;
+use crate::logging::muffle::count;
 
 impl SourcesSink {
     /// The file of a source cannot be written.

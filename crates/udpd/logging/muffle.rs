@@ -1,4 +1,5 @@
-//! What ten thousand files have to say alike is said once a minute for all of them, with a count.
+//! What would be said again and again is said once a minute, with a count: what ten thousand files have to say alike,
+//! and what others can have said as often as they like.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,14 +9,14 @@ const SILENCE: Duration = Duration::from_secs(60);
 
 /// Shared by those who would say the same; one for each thing that is said.
 #[derive(Debug, Default)]
-pub(super) struct Muffle {
+pub(crate) struct Muffle {
     /// When something was last said, and how often it was not since.
     heard: Mutex<(Option<Instant>, u64)>,
 }
 
 impl Muffle {
     /// How many of them had to be silent before this one, which may speak; `None` when it is to be silent, too.
-    pub(super) fn let_speak(&self, now: Instant) -> Option<u64> {
+    pub(crate) fn let_speak(&self, now: Instant) -> Option<u64> {
         let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         if heard.0.is_some_and(|last| now.saturating_duration_since(last) < SILENCE) {
             heard.1 += 1;
@@ -27,7 +28,7 @@ impl Muffle {
 }
 
 /// How often it has happened since it was last said, as the end of a line.
-pub(super) fn count(silent: u64) -> String {
+pub(crate) fn count(silent: u64) -> String {
     if silent > 0 { format!("; {} times since this was last said", silent + 1) } else { String::new() }
 }
 
