@@ -62,8 +62,8 @@ Description: receives UDP and accounts for every datagram
  and names the setting to change.
  .
  Installing starts and enables nothing. An upgrade restarts what is running,
- and leaves the old process running where the new version does not accept the
- configuration.
+ and leaves the old process running where the new version would not start
+ with the configuration and the rights of its unit.
 CONTROL
 echo /etc/udpd/udpd.toml >"$root/DEBIAN/conffiles"
 for script in postinst prerm postrm; do install -m 755 "packaging/debian/$script" "$root/DEBIAN/$script"; done

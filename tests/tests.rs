@@ -17,6 +17,8 @@ mod tidy_dependencies;
 mod load;
 // Bad configurations never start.
 mod config;
+// And neither do those for which rights are missing, where that is asked for.
+mod check_as;
 // What was sent arrives.
 mod command_line;
 mod compression;

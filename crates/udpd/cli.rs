@@ -69,7 +69,10 @@ enum Command {
         take_over: bool,
     },
     /// Validate a configuration and print the lanes, memory and buffers it would use; changes nothing
-    #[command(after_help = "Example: udpd check -c /etc/udpd/udpd.toml")]
+    #[command(after_help = "Examples:\n\
+                      \x20 udpd check -c /etc/udpd/udpd.toml\n\
+                      \x20 udpd check --unit udpd && systemctl restart udpd    with all that the service is given\n\
+                      \x20 udpd check --as udpd --capability CAP_NET_BIND_SERVICE")]
     Check {
         /// The configuration file [default: /etc/udpd/udpd.toml]
         #[arg(short, long, value_name = "FILE", env = "UDPD_CONFIG")]
@@ -80,6 +83,16 @@ enum Command {
         /// Try to break out of the sandbox of each kind of thread, and print what was refused
         #[arg(long, conflicts_with = "json")]
         sandbox: bool,
+        /// Try what USER may read, write and bind of all that a start needs; without a name, what this user may
+        #[arg(long = "as", value_name = "USER", num_args = 0..=1, default_missing_value = "",
+              conflicts_with = "sandbox")]
+        user: Option<String>,
+        /// With --as, a capability that the service has besides, such as CAP_NET_BIND_SERVICE; may be repeated
+        #[arg(long, value_name = "NAME", requires = "user")]
+        capability: Vec<check::Capability>,
+        /// Try the same as systemd would start this unit, with its drop-ins: its user, its rights, its -c
+        #[arg(long, value_name = "UNIT", conflicts_with_all = ["config", "sandbox", "user"])]
+        unit: Option<String>,
     },
     /// Print one snapshot of the running daemon's ledger
     #[command(after_help = "Example: udpd stats --json | jq '.listeners[].residual'")]
@@ -311,8 +324,22 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
         Command::Check { config, sandbox: true, .. } => {
             check::try_sandbox(&load_on(config, &Host::default())?, &mut io::stdout().lock())
         }
+        Command::Check { unit: Some(unit), json, .. } => check::execute_unit(&unit, json, &mut io::stdout().lock()),
+        Command::Check { config, json, user: Some(user), capability, .. } => {
+            let becomes = !user.is_empty();
+            if becomes {
+                check::become_user(&user, &capability)?;
+            }
+            let mut config = load_on(config, &running())?;
+            let socket = &mut config.daemon.control_socket;
+            if becomes && !socket.written {
+                // That of the service, and not of this user's own daemons.
+                socket.value = Some(PathBuf::from(control::OF_THE_SYSTEM));
+            }
+            check::execute(&config, json, true, &mut io::stdout().lock())
+        }
         Command::Check { config, json, .. } => {
-            check::execute(&load_on(config, &Host::default())?, json, &mut io::stdout().lock())
+            check::execute(&load_on(config, &Host::default())?, json, false, &mut io::stdout().lock())
         }
         Command::Stats { json, daemon } => stats::execute(reach(daemon)?, json, &mut io::stdout().lock()),
         Command::Top { arguments, daemon } => {

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # The Debian package in a real Debian, booted in a container of its own: what it holds and asks for; that installing
 # starts and enables nothing; that an upgrade restarts what runs and nothing else, leaves the old process where the new
-# version refuses the configuration or does not run at all, and says so; that a removal keeps what is the operator's and
-# a purge leaves nothing. Needs root, systemd-nspawn and debootstrap; skips with its reason otherwise.
+# version refuses the configuration, may not have what it names, or does not run at all, and says so; that a removal
+# keeps what is the operator's and a purge leaves nothing but what is mounted. Needs root, systemd-nspawn and
+# debootstrap; skips with its reason otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -133,6 +134,64 @@ install_package "$second" || fail "an upgrade with a bad file"
 grep -q 'udpd.service was NOT restarted' "$directory/said" && grep -q no_such_key "$directory/said" ||
     fail "the upgrade does not say what is wrong with the file"
 inside cp -p /tmp/good /etc/udpd/udpd.toml
+
+# What root may do and the unit may not: the new version would end the old process and not start.
+as_before() { # what, words of the upgrade
+    install_package "$second" || fail "an upgrade with $1"
+    [ "$(property MainPID)" = "$before" ] || fail "$1 has cost the running process"
+    grep -q 'udpd.service was NOT restarted' "$directory/said" && grep -q "$2" "$directory/said" ||
+        fail "the upgrade does not say what is wrong with $1"
+    [ "$(inside udpd check --unit udpd >/dev/null 2>&1; echo $?)" -gt 1 ] || fail "udpd check --unit passes with $1"
+    inside udpd stats >/dev/null || fail "the check has cost the control socket"
+}
+inside chmod 600 /etc/udpd/udpd.toml
+inside chgrp root /etc/udpd/udpd.toml
+inside udpd check >/dev/null || fail "root cannot read its own file"
+as_before "a file that its user cannot read" "cannot be read: Permission denied"
+inside cp -p /tmp/good /etc/udpd/udpd.toml
+inside install -d -o udpd -g udpd /srv/udp
+inside sed -i 's,^path = .*,path = "/srv/udp/{listener}.log",' /etc/udpd/udpd.toml
+inside udpd check --as udpd >/dev/null || fail "the user cannot write to its own directory"
+as_before "a path that ProtectSystem makes read-only" "/srv/udp.*Read-only file system.*ReadWritePaths="
+inside cp -p /tmp/good /etc/udpd/udpd.toml
+inside sed -i 's/^address = .*/address = "127.0.0.1:514"/' /etc/udpd/udpd.toml
+inside udpd check >/dev/null || fail "root cannot have a port below 1024"
+as_before "a port for which the unit grants nothing" "CAP_NET_BIND_SERVICE"
+inside cp -p /tmp/good /etc/udpd/udpd.toml
+# A drop-in that names another file: that one counts, and no other.
+drop_in=/etc/systemd/system/udpd.service.d/other.conf
+inside mkdir -p "${drop_in%/*}" /tmp/units
+printf '[Service]\nExecStart=\nExecStart=/usr/bin/udpd run \\\n  -c /etc/udpd/other.toml\nReadWritePaths=/srv/udp\n' |
+    inside tee "$drop_in" >/dev/null
+inside cp -p /etc/udpd/udpd.toml /etc/udpd/other.toml
+inside systemctl daemon-reload
+printf 'AmbientCapabilities=CAP_NET_BIND_SERVICE\nSystemCallFilter=capset\n' | inside tee -a "$drop_in" >/dev/null
+inside udpd check --unit udpd >"$directory/said" 2>&1 && fail "it checks what systemd has not read" || true
+grep -q 'systemctl daemon-reload' "$directory/said" || fail "it does not say that systemd has yet to read the drop-in"
+inside systemctl daemon-reload
+inside sed -i -e 's,^path = .*,path = "/srv/udp/{listener}.log",' \
+    -e 's/^address = .*/address = "127.0.0.1:514"/' /etc/udpd/other.toml
+inside sed -i '1i no_such_key = 1' /etc/udpd/udpd.toml
+inside udpd check --unit udpd >"$directory/said" 2>&1 || fail "what the drop-in grants does not count"
+grep -q 'user udpd: may read' "$directory/said" || fail "the check does not say with whose rights"
+install_package "$second" || fail "an upgrade with a drop-in"
+[ "$(property MainPID)" != "$before" ] || fail "a file that no unit names has kept the upgrade from restarting"
+[ "$(property ActiveState)" = active ] || fail "it does not start with the drop-in"
+before=$(property MainPID)
+inside sed -i '1i no_such_key = 1' /etc/udpd/other.toml
+inside cp -p /tmp/good /etc/udpd/udpd.toml
+as_before "a bad file that only a drop-in names" "other.toml.*no_such_key"
+inside sed -i 1d /etc/udpd/other.toml
+# Nothing of all these checks is left.
+[ -z "$(inside find /run -name '*udpd-check*')" ] || fail "a check leaves $(inside find /run -name '*udpd-check*')"
+[ -z "$(inside systemctl --failed --plain --no-legend)" ] || fail "failed: $(inside systemctl --failed --plain)"
+inside rm -r "${drop_in%/*}" /etc/udpd/other.toml
+inside systemctl daemon-reload
+inside udpd check --unit udpd >/dev/null || fail "without the drop-in the check fails"
+inside systemctl restart udpd || fail "it does not start without the drop-in"
+before=$(property MainPID)
+echo "passed: what its unit may not read, write or bind, in the file that it reads, leaves the old process"
+
 # A program that can be packed, and ends with $2 otherwise; $3 are commands that it pretends to do.
 pretend() {
     printf '#!/bin/sh\ncase $1 in\n%s) ;;\nman) mkdir -p "$3/man8" && echo >"$3/man8/udpd.8" ;;\n' "$3" >"$1"
@@ -156,7 +215,16 @@ inside dpkg --remove udpd >"$directory/said" 2>&1 || fail "it cannot be removed"
 inside pgrep udpd >/dev/null 2>&1 && fail "it still runs" || true
 inside test -e /etc/udpd/udpd.toml -a -d /var/log/udpd || fail "a removal took the operator's files"
 inside rm /etc/udpd/flows.toml
+# A file system of the administrator's own below what is purged.
+inside mount -t tmpfs rig /var/log/udpd || fail "the container mounts nothing"
+inside sh -c 'echo mine >/var/log/udpd/mine'
 inside dpkg --purge udpd >"$directory/said" 2>&1 || fail "it cannot be purged"
+grep -q '/var/log/udpd is left as it is' "$directory/said" || fail "the purge does not say what it leaves"
+[ "$(inside cat /var/log/udpd/mine)" = mine ] || fail "a purge has deleted what is on another file system"
+! inside test -e /var/lib/udpd || fail "a purge leaves the data"
+inside umount /var/log/udpd
+inside rm -r /var/log/udpd
+inside rm -r /srv/udp
 skipped="-path /proc -o -path /sys -o -path /debs -o -path /tmp -o -path /var/log/journal -o -path /var/cache"
 left=$(inside find / -xdev \( $skipped -o -path /run/log -o -path /run/systemd \) -prune -o -name '*udpd*' -print)
 [ -z "$left" ] || fail "a purge leaves: $left"

@@ -1,11 +1,18 @@
-//! `udpd check`: validates a configuration and says what it would use. It binds and changes nothing, and opens only the
-//! files that `run` reads as well.
+//! `udpd check`: validates a configuration and says what it would use. It changes nothing, and opens only the files
+//! that `run` reads as well. Whether a user or a service may do what a start does is tried when that is asked for.
+
+mod identity;
+mod rights;
+mod unit;
 
 use std::io::Write;
 use std::path::Path;
 
 use serde::Serialize;
 
+pub use self::identity::{Capability, become_user};
+use self::rights::Rights;
+pub use self::unit::execute as execute_unit;
 use super::run;
 use crate::config::{Config, EngineKind, Listener, Sink};
 use crate::endpoint::metrics::TokenFile;
@@ -35,6 +42,8 @@ struct PlanJson<'a> {
     receive_buffers: Buffers,
     /// What is put at interfaces, and who has no say in it any more.
     attached: Vec<String>,
+    /// What was tried with the rights of a user; null where none was named.
+    rights: Option<Rights>,
     warnings: Vec<String>,
 }
 
@@ -112,13 +121,15 @@ struct StallJson<'a> {
     own_datagrams: u64,
 }
 
-/// Prints the plan for a configuration that has been loaded.
-pub fn execute(config: &Config, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
+/// Prints the plan for a configuration that has been loaded. `tries_rights`: whether this process may do what a start
+/// does is tried.
+pub fn execute(config: &Config, json: bool, tries_rights: bool, out: &mut dyn Write) -> Result<(), Failure> {
     // The daemon of this very configuration is no neighbour: it would be restarted.
     let plan = plan::make(config, &plan::neighbours(config.daemon.control_socket.value.as_deref()))?;
     // The daemon would not start without its token either.
     config.daemon.metrics_token_file.as_deref().map(TokenFile::read).transpose()?;
-    let shown = json_of(config, &plan);
+    let rights = tries_rights.then(|| Rights::try_all(config, &plan)).transpose()?;
+    let shown = PlanJson { rights, ..json_of(config, &plan) };
     let text = match json {
         true => serde_json::to_string_pretty(&shown).unwrap_or_default() + "\n",
         false => render(config, &shown, &plan),
@@ -177,6 +188,7 @@ fn json_of<'a>(config: &'a Config, plan: &'a Plan) -> PlanJson<'a> {
         memory,
         receive_buffers: Buffers::of(plan),
         attached: [words::attachments(config, plan), words::kernel_filters(config)].concat(),
+        rights: None,
         warnings: words::warnings(config, plan),
     }
 }
@@ -254,6 +266,7 @@ fn render(config: &Config, shown: &PlanJson<'_>, plan: &Plan) -> String {
         Bytes(shown.memory.receive_buffer_bytes)
     );
     text += &format!("receive buffers: {}\n", shown.receive_buffers.text());
+    text += &shown.rights.as_ref().map_or(String::new(), Rights::text);
     for line in &shown.attached {
         text += &format!("attached: {line}\n");
     }
