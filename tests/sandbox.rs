@@ -268,6 +268,9 @@ fn the_warden_of_a_daemon_is_for_that_daemon_alone() {
     assert_ne!(wish(&own, "bind 127.0.0.1:0", Some(unix.as_fd())), 0);
     assert_eq!(wish(&own, "bind 127.0.0.1:0", None), invalid);
     assert_eq!(wish(&own, "open /etc/shadow", Some(socket.as_fd())), invalid);
+    for untold in ["make queue_socket", "make array 2 1", "make filter true 1 true 1"] {
+        assert_eq!(wish(&own, untold, None), Errno::EPERM as i32, "{untold}: it was not told at its start");
+    }
     assert_eq!(wish(&own, &"x".repeat(500), Some(socket.as_fd())), invalid);
     assert_eq!(wish(&own, "receive_buffer 65536", Some(socket.as_fd())), 0, "it goes on");
     drop(own);

@@ -51,6 +51,7 @@ mod policies;
 mod proxied;
 // What never reached this host.
 mod upstream;
+mod user;
 // Who else is on a port.
 mod sandbox;
 mod seats;

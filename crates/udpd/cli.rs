@@ -15,6 +15,7 @@ use crate::endpoint::control::{self, Connection};
 use crate::exit::{ExitCode, Failure};
 use crate::format::Format;
 use crate::os::console;
+use crate::os::warden::Makes;
 
 /// Where the configuration is when nobody says otherwise.
 const CONFIG_PATH: &str = "/etc/udpd/udpd.toml";
@@ -178,8 +179,15 @@ enum Command {
     /// Keep rights for the daemon that has started this
     #[command(hide = true)]
     Warden {
+        /// Make filters of sources
         #[arg(long)]
         filters: bool,
+        /// Make sockets for queues past the kernel's stack
+        #[arg(long)]
+        queues: bool,
+        /// The numbers of a user and a group to become
+        #[arg(long, num_args = 2)]
+        user: Vec<u32>,
     },
 }
 
@@ -330,16 +338,18 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
             if becomes {
                 check::become_user(&user, &capability)?;
             }
+            let file = config.clone().unwrap_or_else(|| CONFIG_PATH.into());
             let mut config = load_on(config, &running())?;
             let socket = &mut config.daemon.control_socket;
             if becomes && !socket.written {
                 // That of the service, and not of this user's own daemons.
                 socket.value = Some(PathBuf::from(control::OF_THE_SYSTEM));
             }
-            check::execute(&config, json, true, &mut io::stdout().lock())
+            check::execute(&config, Some(&file), (json, true), &mut io::stdout().lock())
         }
         Command::Check { config, json, .. } => {
-            check::execute(&load_on(config, &Host::default())?, json, false, &mut io::stdout().lock())
+            let file = config.clone().unwrap_or_else(|| CONFIG_PATH.into());
+            check::execute(&load_on(config, &Host::default())?, Some(&file), (json, false), &mut io::stdout().lock())
         }
         Command::Stats { json, daemon } => stats::execute(reach(daemon)?, json, &mut io::stdout().lock()),
         Command::Top { arguments, daemon } => {
@@ -358,7 +368,7 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
         Command::Bench { command } => bench(command),
         Command::Replay(arguments) => replay::execute(&arguments, &mut io::stdout().lock()),
         Command::Man(arguments) => man::execute(&arguments, Cli::command(), &mut io::stdout().lock()),
-        Command::Warden { filters } => warden::execute(filters),
+        Command::Warden { filters, queues, user } => warden::execute(Makes { filters, queues }, &user),
         Command::Completions { shell } => {
             let shell = match shell {
                 CompletedShell::Bash => Shell::Bash,
@@ -460,7 +470,7 @@ fn running() -> Host {
 
 /// For who only asks a daemon that runs, or looks after a card.
 fn asking() -> Host {
-    Host { lists: Lists::Leave, ..running() }
+    Host { lists: Lists::Leave, becomes_user: false, ..running() }
 }
 
 fn load_on(path: Option<PathBuf>, host: &Host) -> Result<Config, Failure> {

@@ -14,11 +14,13 @@ use crate::os::crew::{Confine, Crew};
 use crate::os::duty::Duty;
 use crate::os::products::{self, Product};
 use crate::os::threads;
-use crate::os::warden::{self, MESSAGE_BYTES, Wish};
+use crate::os::user::{self, Account};
+use crate::os::warden::{self, MESSAGE_BYTES, Makes, Wish};
 use crate::sandbox::{Reaches, Sandbox};
 
-/// Serves the daemon at standard input until that is gone; with `filters` it loads these as well.
-pub fn execute(filters: bool) -> Result<(), Failure> {
+/// Serves the daemon at standard input until that is gone. It becomes the `user` and group of these numbers first,
+/// if there are any.
+pub fn execute(makes: Makes, user: &[u32]) -> Result<(), Failure> {
     let stdin = io::stdin();
     let daemon = stdin.as_fd();
     if sockopt::socket_type(daemon) != Ok(SocketType::SEQPACKET) {
@@ -28,11 +30,17 @@ pub fn execute(filters: bool) -> Result<(), Failure> {
     // What is meant for the daemon reaches it, and the end of the daemon is the end of this.
     let _ = SigSet::all().thread_block();
     let _ = rustix::thread::set_name(c"udpd-warden");
+    if let &[uid, gid] = user {
+        // It would keep root otherwise, and with it every file of root.
+        user::become_user(&Account::of_numbers(uid, gid)).map_err(|why| {
+            Failure::new(ExitCode::Permission, format!("cannot become user {uid}: {why}; see udpd's own log"))
+        })?;
+    }
     let (crew, _events) = Crew::new();
     let (sandbox, _) = Sandbox::prepare(&crew).map_err(|error| threads::refusal("udpd-trial", &error))?;
     sandbox.open_only(Reaches::default());
-    sandbox.confine(&[if filters { Duty::FilterWarden } else { Duty::Warden }]);
-    let served = serve(daemon).or_else(|error| match error.kind() {
+    sandbox.confine(&[if makes.filters { Duty::FilterWarden } else { Duty::Warden }]);
+    let served = serve(daemon, makes).or_else(|error| match error.kind() {
         // The daemon has gone before its answer came, or with one unread.
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Ok(()),
         _ => Err(error),
@@ -40,7 +48,7 @@ pub fn execute(filters: bool) -> Result<(), Failure> {
     served.map_err(|error| Failure::new(ExitCode::Failure, format!("cannot hear the daemon: {error}")))
 }
 
-fn serve(daemon: BorrowedFd<'_>) -> io::Result<()> {
+fn serve(daemon: BorrowedFd<'_>, makes: Makes) -> io::Result<()> {
     tell(daemon, Ok(None))?;
     let mut bytes = [0; MESSAGE_BYTES];
     loop {
@@ -50,6 +58,7 @@ fn serve(daemon: BorrowedFd<'_>) -> io::Result<()> {
         }
         let text = std::str::from_utf8(&bytes[..length]).unwrap_or_default();
         let outcome = match text.parse::<Product>() {
+            Ok(product) if !makes.has(&product) => Err(rustix::io::Errno::PERM.into()),
             Ok(product) => product.make(&products::borrowed(&descriptors)).map(Some),
             Err(()) => fulfil(text, descriptors).map(|()| None),
         };

@@ -4,11 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::logging::LogFormat;
+use crate::os::user::{self, Wanted};
 use crate::os::{paths, runtime};
 use crate::sandbox::Mode;
-use crate::settings::kinds::{Choose, Chosen, Optional, Or, Size, Words};
+use crate::settings::kinds::{Choose, Chosen, Optional, Or, Size, Text, Words};
 use crate::settings::{Field, Findings, Kind, settings};
 use crate::text::address;
+use crate::text::advice::Advice;
 
 settings! {
     /// `[daemon]`.
@@ -30,6 +32,9 @@ settings! {
         /// What udpd gives up once it runs: capabilities, system calls and paths. With "require" it does not start
         /// where the kernel lacks a part.
         sandbox: Mode = "auto", Words(&[("auto", Mode::Auto), ("require", Mode::Require), ("off", Mode::Off)]);
+        /// The user that udpd becomes before it opens or binds anything, where root starts it. "auto" = the user udpd,
+        /// if there is one; "root" = udpd stays root.
+        user: Wanted = "auto" like "root", Text(check_user);
         /// The memory for datagrams: what all lanes receive into, and what waits for all sinks.
         pool_bytes: Option<usize> = "auto", Or(&[("auto", None)], Size(POOL), Some);
     }
@@ -44,6 +49,20 @@ const LOG_LEVELS: &[(&str, log::LevelFilter)] = &[
     ("info", log::LevelFilter::Info),
     ("debug", log::LevelFilter::Debug),
 ];
+
+/// The name of a user as tools write one, which need not be there.
+fn check_user(text: &str) -> Result<Wanted, Advice> {
+    let is_odd = |letter: char| letter.is_whitespace() || letter.is_control() || matches!(letter, ':' | '/');
+    match text {
+        "auto" => Ok(Wanted::Auto),
+        "" => Err(Advice::new("\"\" is no user", "write \"auto\", or the name of a user of this host")),
+        _ if text.contains(is_odd) || text.starts_with('-') || text.len() > 32 => {
+            let what = format!("{text:?} cannot be the name of a user");
+            Err(Advice::new(what, "write a name that \"getent passwd\" shows in front of the first colon"))
+        }
+        _ => Ok(Wanted::Named(text.to_owned())),
+    }
+}
 
 /// The path of the control socket, whose default depends on who runs the daemon.
 struct ControlSocket;
@@ -66,7 +85,8 @@ fn own_socket(packaged: Option<PathBuf>) -> Option<PathBuf> {
     if let Some(own) = of_unit.filter(|path| path.starts_with('/')) {
         return Some(PathBuf::from(own).join("control.sock"));
     }
-    if nix::unistd::geteuid().is_root() {
+    // Also for a reload, in a process that has become another user.
+    if user::is_or_was_root() {
         return packaged;
     }
     runtime::directories().first().map(|directory| directory.join("control.sock"))

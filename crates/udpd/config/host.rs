@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::steer::Steer;
+use crate::os::user::{Account, Wanted};
 use crate::text::advice::Advice;
 use crate::text::units;
 
@@ -21,6 +22,8 @@ pub struct Host {
     pub may_come: MayCome,
     /// Whether the lists of networks are read that listeners name.
     pub lists: Lists,
+    /// Whether the user has to be there that udpd becomes: a daemon that runs has become it.
+    pub becomes_user: bool,
 }
 
 /// What becomes of `allow_files` and `deny_files`.
@@ -50,6 +53,7 @@ impl Default for Host {
             proc_root: PathBuf::from("/proc"),
             may_come: MayCome::None,
             lists: Lists::Read,
+            becomes_user: true,
         }
     }
 }
@@ -63,6 +67,17 @@ impl Host {
     /// The same for one of `[steer]`.
     pub(super) fn check_steered(&self, name: &str) -> Result<(), Advice> {
         self.check_name(name, self.may_come != MayCome::None)
+    }
+
+    /// Refuses a user that this host does not have.
+    pub(super) fn check_user(&self, wanted: &Wanted) -> Result<(), Advice> {
+        let Wanted::Named(name) = wanted else { return Ok(()) };
+        // A list of users that cannot be read is no reason: whoever becomes the user says so.
+        if !self.becomes_user || !matches!(Account::of(name), Ok(None)) {
+            return Ok(());
+        }
+        let cure = format!("make it (useradd --system {name}), or write \"auto\"");
+        Err(Advice::new(format!("this host has no user {name:?}"), cure))
     }
 
     fn check_name(&self, name: &str, may_come: bool) -> Result<(), Advice> {

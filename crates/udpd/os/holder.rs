@@ -11,6 +11,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use super::user;
+
 /// A socket in the kernel's tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
@@ -127,7 +129,12 @@ pub fn name_processes(holders: &mut [Holder], proc_root: &Path) {
     let mut pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     pids.retain(|&pid| pid != this);
     pids.sort_unstable();
-    for pid in pids {
+    user::with_eyes_of_root(|| name_those(&pids, holders, proc_root));
+}
+
+/// Looks through these processes.
+fn name_those(pids: &[u32], holders: &mut [Holder], proc_root: &Path) {
+    for &pid in pids {
         if holders.iter().all(|holder| holder.pid.is_some()) {
             return;
         }

@@ -17,4 +17,5 @@ pub mod sock_diag;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod threads;
+pub mod user;
 pub mod warden;

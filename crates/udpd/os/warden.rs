@@ -31,12 +31,35 @@ use rustix::net::{
 
 use super::crew;
 use super::products::{PARTS_MAX, Product};
+use super::user::Account;
 
 /// The command that is the warden.
 pub const COMMAND: &str = "warden";
 
-/// Its option.
+/// Its options.
 const FILTERS: &str = "--filters";
+const QUEUES: &str = "--queues";
+/// The numbers of a user and a group follow.
+const USER: &str = "--user";
+
+/// What a warden makes besides what it does to sockets. It is told when it is started, and never anything else.
+#[derive(Debug, Clone, Copy)]
+pub struct Makes {
+    /// Filters of sources, and their tables.
+    pub filters: bool,
+    /// Sockets for queues past the kernel's stack.
+    pub queues: bool,
+}
+
+impl Makes {
+    /// Whether it makes this.
+    pub fn has(self, product: &Product) -> bool {
+        match product {
+            Product::QueueSocket => self.queues,
+            Product::Array { .. } | Product::Filter(_) => self.filters,
+        }
+    }
+}
 
 /// How long an answer may take, the first one included, before which it has to be started. A warden that is slower is
 /// stopped, or gone; and once it was, its rights are gone for the life of this process.
@@ -118,8 +141,8 @@ impl FromStr for Wish {
 }
 
 /// Starts the warden of this process, which ends when this process does. It takes its wishes at its standard input.
-/// `filters`: it can make those, too.
-pub fn start(filters: bool) -> io::Result<()> {
+/// With an account it becomes that user, while this process is still root.
+pub fn start(makes: Makes, account: Option<&Account>) -> io::Result<()> {
     let (own, its) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&own, Timeout::Recv, Some(ANSWER_LIMIT))?;
     set_socket_timeout(&own, Timeout::Send, Some(ANSWER_LIMIT))?;
@@ -127,13 +150,20 @@ pub fn start(filters: bool) -> io::Result<()> {
     let process = Command::new("/proc/self/exe")
         .arg0("udpd-warden")
         .arg(COMMAND)
-        .args(filters.then_some(FILTERS))
+        .args(makes.filters.then_some(FILTERS))
+        .args(makes.queues.then_some(QUEUES))
+        .args(account.iter().flat_map(|account| [USER.to_owned(), account.uid.to_string(), account.gid.to_string()]))
         .env_clear()
         .current_dir("/")
         .stdin(Stdio::from(its))
         .stdout(Stdio::null())
         .spawn()?;
     let mut warden = WARDEN.lock().unwrap_or_else(PoisonError::into_inner);
+    // One that was started before ends when nobody asks it any more.
+    warden.connection = None;
+    if let Some(mut before) = warden.process.take() {
+        let _ = before.wait();
+    }
     // Also one that comes to nothing ends.
     warden.process = Some(process);
     // It says that it is inside its own sandbox, so that udpd is never ready before.

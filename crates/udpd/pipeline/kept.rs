@@ -112,6 +112,10 @@ impl KeptSocket {
         Ok(Self { name, inode: holder::inode_of(&socket)?, socket: Arc::new(socket), address, interface })
     }
 
+    pub fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
     /// Whether udpd has given it its name, so that it is udpd's to remove.
     pub fn is_own(&self) -> bool {
         parse(&self.name).is_some()

@@ -13,12 +13,12 @@ use serde::Serialize;
 pub use self::identity::{Capability, become_user};
 use self::rights::Rights;
 pub use self::unit::execute as execute_unit;
-use super::run;
+use super::run::{self, Standing, look_ahead};
 use crate::config::{Config, EngineKind, Listener, Sink};
 use crate::endpoint::metrics::TokenFile;
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::Crew;
-use crate::os::{console, threads};
+use crate::os::{console, threads, user};
 use crate::plan::buffers::Buffers;
 use crate::plan::memory::{Bytes, Memory};
 use crate::plan::pool::{PoolPlan, Stall};
@@ -30,6 +30,8 @@ use crate::text::units::print_size;
 #[derive(Debug, Serialize)]
 struct PlanJson<'a> {
     valid: bool,
+    /// Who the daemon would be.
+    user: String,
     lanes: Vec<LaneJson<'a>>,
     consumers: Vec<SinkJson<'a>>,
     spills: Vec<SpillJson<'a>>,
@@ -123,13 +125,26 @@ struct StallJson<'a> {
 
 /// Prints the plan for a configuration that has been loaded. `tries_rights`: whether this process may do what a start
 /// does is tried.
-pub fn execute(config: &Config, json: bool, tries_rights: bool, out: &mut dyn Write) -> Result<(), Failure> {
+///
+/// Root becomes the user that the daemon would become, so that this looks with its eyes. `file` is where the
+/// configuration was read from.
+pub fn execute(
+    config: &Config,
+    file: Option<&Path>,
+    (json, tries_rights): (bool, bool),
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let standing = Standing::of(config)?.assume(config)?;
+    let refused = look_ahead(config, file)?.into_iter().map(|why| format!("a reload will be refused: {why}"));
+    let warnings: Vec<String> = standing.warning().into_iter().chain(refused).collect();
     // The daemon of this very configuration is no neighbour: it would be restarted.
-    let plan = plan::make(config, &plan::neighbours(config.daemon.control_socket.value.as_deref()))?;
+    let own_socket = config.daemon.control_socket.value.as_deref();
+    let plan = plan::make(config, &user::with_hands_of_root(|| plan::neighbours(own_socket)))?;
     // The daemon would not start without its token either.
     config.daemon.metrics_token_file.as_deref().map(TokenFile::read).transpose()?;
     let rights = tries_rights.then(|| Rights::try_all(config, &plan)).transpose()?;
-    let shown = PlanJson { rights, ..json_of(config, &plan) };
+    let mut shown = PlanJson { rights, ..json_of(config, &plan, standing.words()) };
+    shown.warnings.extend(warnings);
     let text = match json {
         true => serde_json::to_string_pretty(&shown).unwrap_or_default() + "\n",
         false => render(config, &shown, &plan),
@@ -137,7 +152,7 @@ pub fn execute(config: &Config, json: bool, tries_rights: bool, out: &mut dyn Wr
     console::print(out, &text)
 }
 
-fn json_of<'a>(config: &'a Config, plan: &'a Plan) -> PlanJson<'a> {
+fn json_of<'a>(config: &'a Config, plan: &'a Plan, user: String) -> PlanJson<'a> {
     let lane = |lane: &'a LanePlan| LaneJson {
         listener: &config.listeners[lane.listener].name,
         lane: lane.number,
@@ -174,6 +189,7 @@ fn json_of<'a>(config: &'a Config, plan: &'a Plan) -> PlanJson<'a> {
     let memory = plan.memory();
     PlanJson {
         valid: true,
+        user,
         lanes: plan.lanes.iter().map(lane).collect(),
         consumers: consumers.collect(),
         spills: config
@@ -206,7 +222,7 @@ fn list_json(listener: &Listener) -> Option<ListJson<'_>> {
 }
 
 fn render(config: &Config, shown: &PlanJson<'_>, plan: &Plan) -> String {
-    let mut text = String::from("the configuration is valid\n\nlanes\n");
+    let mut text = format!("the configuration is valid\n\nuser: {}\n\nlanes\n", shown.user);
     for lane in &shown.lanes {
         let core = lane.cpu.map_or("any core".to_owned(), |core| format!("core {core}"));
         let node = lane.node.map_or(String::new(), |node| format!(", node {node}"));

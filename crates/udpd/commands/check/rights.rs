@@ -16,6 +16,7 @@ use super::identity;
 use crate::config::Config;
 use crate::exit::{ExitCode, Failure};
 use crate::os::duty::Duty;
+use crate::os::user;
 use crate::plan::Plan;
 use crate::plan::descriptors;
 use crate::plan::limits::Limits;
@@ -118,6 +119,8 @@ impl Rights {
         };
         let outcome = match fs::metadata(there) {
             Ok(found) if !found.is_dir() => Err(Errno::ENOTDIR),
+            // A daemon that becomes a user makes its directories with a right of root.
+            _ if user::become_by_now().is_some() && there != directory => Ok(()),
             _ => access(there, AccessFlags::W_OK | AccessFlags::X_OK),
         };
         self.judge(&what, there, outcome);

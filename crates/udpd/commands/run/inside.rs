@@ -1,14 +1,19 @@
 //! The sandbox of a daemon: what its threads may open is worked out from the configuration, and whether what the kernel
 //! lacks is a reason not to start.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::standing;
 use crate::config::{Config, Listener};
+use crate::endpoint::control::ControlSocket;
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::Crew;
 use crate::os::duty::Duty;
-use crate::os::{threads, warden};
+use crate::os::threads;
+use crate::os::user::{self, Account};
+use crate::os::warden::{self, Makes};
 use crate::plan::Plan;
 use crate::policy::KernelFilter;
 use crate::sandbox::{self, Mode, Reach, Reaches, Sandbox};
@@ -62,31 +67,29 @@ impl Inside {
 
     /// Says what threads may open, and gives up what only root may, before the first file is opened.
     pub(super) fn begin(&self, config: &Config, plan: &Plan, file: Option<&Path>) -> Result<(), Failure> {
-        let Some(sandbox) = &self.sandbox else {
-            log::info!("sandbox = \"off\": udpd keeps all of its rights");
-            return Ok(());
-        };
-        if let Some(duty) = duty_of_warden(config)
-            && let Err(error) = warden::start(duty == Duty::FilterWarden)
-        {
-            log::warn!(
-                "cannot start the process that keeps the rights of udpd (udpd-warden): {error}; a reload, and an \
-                 interface that comes back, can have no port below 1024 and no receive buffer above net.core.rmem_max"
-            );
-        }
-        // A rule holds for a directory that is there.
-        for path in config.sinks.iter().filter_map(|sink| sink.settings.spill()?.path.as_deref()) {
-            std::fs::create_dir_all(path).map_err(|error| {
-                let message = format!("cannot make the spill {}: {error}; see to its directory", path.display());
-                Failure::new(ExitCode::Disk, message)
-            })?;
-        }
         let reaches = reaches(config, plan, file);
         let directories = reaches.keepers.write.clone();
+        // Where that fails, the sink says why it cannot begin.
+        let make_directories = || directories.iter().for_each(|path| make_directory(path).unwrap_or_default());
+        if user::become_by_now().is_some() {
+            user::with_hands_of_root(|| {
+                make_directories();
+                config.daemon.control_socket.value.iter().for_each(|path| ControlSocket::make_directory_of(path));
+            });
+            standing::look_ahead(config, file)?.iter().for_each(|why| log::warn!("a reload will be refused: {why}"));
+        }
+        let Some(sandbox) = &self.sandbox else {
+            log::info!(
+                "sandbox = \"off\": udpd keeps {}",
+                user::become_by_now().map_or("all of its rights", |_| { "the capabilities that a start takes" })
+            );
+            return Ok(());
+        };
+        // A rule holds for a directory that is there.
+        user::with_hands_of_root(|| make_spills(config))?;
         sandbox.open_only(reaches);
         sandbox::give_up_files_of_others().or_else(|why| self.judge(&[why]))?;
-        // Where that fails, the sink says why it cannot begin.
-        directories.iter().for_each(|path| make_directory(path).unwrap_or_default());
+        make_directories();
         Ok(())
     }
 
@@ -128,6 +131,14 @@ impl Inside {
     /// A start that failed for want of a right that root has outside.
     pub(super) fn explain(&self, failure: Failure) -> Failure {
         let is_denied = failure.message.contains("Permission denied");
+        if let Some(name) = user::become_by_now().filter(|_| is_denied) {
+            let message = format!(
+                "{}; udpd has become user {name} before it opened anything: let that user have it (chown {name}, or a \
+                 group of it), name another one, or write user = \"root\"",
+                failure.message
+            );
+            return Failure::new(failure.code, message);
+        }
         if self.sandbox.is_none() || !is_denied || !nix::unistd::geteuid().is_root() {
             return failure;
         }
@@ -146,6 +157,23 @@ impl Inside {
                     start may do this, restart udpd (its service manager keeps the sockets)";
         Failure::new(failure.code, format!("{}; {hint}", failure.message))
     }
+}
+
+fn make_spills(config: &Config) -> Result<(), Failure> {
+    for path in config.sinks.iter().filter_map(|sink| sink.settings.spill()?.path.as_deref()) {
+        std::fs::create_dir_all(path).map_err(|error| {
+            let message = format!("cannot make the spill {}: {error}; see to its directory", path.display());
+            Failure::new(ExitCode::Disk, message)
+        })?;
+    }
+    Ok(())
+}
+
+/// Starts the process that keeps the rights of this one, where there are any to keep, and tells it what it may make.
+pub(super) fn start_warden(config: &Config, account: Option<&Account>) -> io::Result<()> {
+    let Some(duty) = duty_of_warden(config).filter(|_| config.daemon.sandbox != Mode::Off) else { return Ok(()) };
+    let queues = config.listeners.iter().any(Listener::is_past_the_stack);
+    warden::start(Makes { filters: duty == Duty::FilterWarden, queues }, account)
 }
 
 /// What the threads of this daemon may open.

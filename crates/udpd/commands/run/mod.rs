@@ -11,6 +11,7 @@ mod record;
 mod reload;
 mod revival;
 mod say;
+mod standing;
 mod store;
 mod take_over;
 mod trains;
@@ -34,6 +35,7 @@ pub(super) use self::inside::{duties, reaches};
 use self::keeping::{Housekeeping, Inbox, Unheard, Watches};
 use self::reload::Reloads;
 use self::say::{say_lane, say_ledger, say_pages};
+pub(super) use self::standing::{Standing, look_ahead};
 use self::store::Store;
 use self::take_over::TakenOver;
 use self::windows::BoundWindows;
@@ -44,9 +46,11 @@ use crate::logging;
 use crate::os::crew::{self, Crew, Event};
 use crate::os::notify::Notifier;
 use crate::os::signals::{self, Effect};
+use crate::os::user;
 use crate::pipeline::Pipeline;
 use crate::plan::limits::Limits;
 use crate::plan::{self, Plan, descriptors, published, words};
+use crate::sandbox::Mode;
 use crate::watch::losses::LossWatch;
 use crate::watch::queues::QueueWatch;
 use crate::watch::stalls::StallWatch;
@@ -63,13 +67,43 @@ const LOG_LIMIT: Duration = Duration::from_millis(200);
 pub fn execute(config: Config, file: Option<PathBuf>, takes_over: bool) -> Result<(), Failure> {
     // Before anything is opened here, whose number could be taken for one that was passed.
     let passed = activation::take_passed()?;
+    // Before there is a second thread.
+    let (standing, warden) = become_who_runs(&config, &passed)?;
     let (crew, events) = Crew::new();
     let (inside, crew) = Inside::prepare(config.daemon.sandbox, crew)?;
     signals::watch(&crew)?;
     let logger = logging::start(config.daemon.log_level, config.daemon.log_format, io::stderr(), &crew)?;
+    standing.say();
+    if let Err(error) = warden {
+        log::warn!(
+            "cannot start the process that keeps the rights of udpd (udpd-warden): {error}; a reload, and an interface \
+             that comes back, can have no port below 1024 and no receive buffer above net.core.rmem_max"
+        );
+    }
     let outcome = serve(config, file, passed, inside, (&crew, &events), takes_over);
     logger.finish(LOG_LIMIT);
     outcome
+}
+
+/// Starts the process that keeps the rights of root, and becomes the user that runs the daemon. What has come of both
+/// is told when there is a log.
+fn become_who_runs(config: &Config, passed: &Passed) -> Result<(Standing, io::Result<()>), Failure> {
+    let wanted = Standing::of(config)?;
+    let has_account = wanted.account().is_some();
+    // While this process can still make one of another user.
+    let mut warden = inside::start_warden(config, wanted.account());
+    let standing = wanted.assume(config)?;
+    if standing.account().is_some() {
+        // Where that fails, the lane that cannot share the port says so.
+        passed.kept.sockets().iter().for_each(|kept| user::take_socket(kept.socket()).unwrap_or_default());
+        // No sandbox takes it later.
+        if config.daemon.sandbox == Mode::Off {
+            let _ = user::give_up_what_only_a_start_takes();
+        }
+    } else if has_account {
+        warden = inside::start_warden(config, None);
+    }
+    Ok((standing, warden))
 }
 
 fn serve(
@@ -164,7 +198,9 @@ fn plan_beside(
     file: Option<&Path>,
 ) -> Result<Plan, Failure> {
     let make = |predecessor: Option<&Predecessor>| {
-        let plan = plan::make(config, &plan::neighbours(predecessor.map(Predecessor::path)))?;
+        // Also those of another user, which root may ask.
+        let neighbours = user::with_hands_of_root(|| plan::neighbours(predecessor.map(Predecessor::path)));
+        let plan = plan::make(config, &neighbours)?;
         Limits::read(Path::new("/")).refuse_start(config, &plan)?;
         match predecessor {
             Some(predecessor) => take_over::provide(predecessor, config, &plan)?,

@@ -174,7 +174,7 @@ fn reread(
         let message = "udpd was started without a configuration file; start it with -c FILE to reload";
         Failure::new(ExitCode::Usage, message)
     })?;
-    let mut config = Config::load(file, &Host { may_come: MayCome::Steered, ..Host::default() })?;
+    let mut config = Config::load(file, &Host { may_come: MayCome::Steered, becomes_user: false, ..Host::default() })?;
     carry_over(&mut config, before);
     if is_same(&config, before) {
         return Ok(Reread { config: Arc::new(config), plan: forerunner.plan(), outcome: Outcome::Same });
@@ -239,6 +239,7 @@ pub(super) fn left_alone(config: &Config, before: &Config) -> Vec<&'static str> 
         ("log_format", now.log_format != then.log_format),
         ("stats_on_exit", now.stats_on_exit != then.stats_on_exit),
         ("sandbox", now.sandbox != then.sandbox),
+        ("user", now.user != then.user),
     ];
     keys.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
 }

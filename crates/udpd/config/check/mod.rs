@@ -34,6 +34,11 @@ const COUNT_MAX: usize = 1024;
 /// is of no use.
 pub(crate) fn validate(mut parts: Parts<'_>, host: &Host, findings: &mut Findings<'_>) -> Config {
     let daemon = parts.daemon.as_ref().map_or_else(Daemon::default, |section| section.settings.clone());
+    if let Some(section) = &parts.daemon
+        && let Some(place) = section.written.place("user")
+    {
+        findings.accept(host.check_user(&daemon.user), &place);
+    }
     check_counts(&parts, findings);
     inline::check(&mut parts.sinks, findings);
     let names: Vec<&str> = parts.sinks.iter().map(|sink| sink.name.as_str()).collect();

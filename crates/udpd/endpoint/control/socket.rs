@@ -67,6 +67,11 @@ impl ControlSocket {
         Ok(Self { listener, path: path.into(), identity: (metadata.dev(), metadata.ino()) })
     }
 
+    /// Makes the directory of one when only that is missing; whoever binds the socket says why that failed.
+    pub fn make_directory_of(path: &Path) {
+        let _ = make_directory(directory_of(path));
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use nix::libc;
 
+use crate::os::user;
+
 /// How often a peer that is gone is looked for.
 const RETRY: Duration = Duration::from_millis(250);
 
@@ -104,7 +106,13 @@ impl<S> Peer<S> {
         }
         let cure = match error.kind() {
             io::ErrorKind::NotFound => "; start what listens there",
-            io::ErrorKind::PermissionDenied => "; let the user of udpd write to it",
+            io::ErrorKind::PermissionDenied => match user::become_by_now() {
+                Some(name) => &format!(
+                    "; udpd has become user {name}: let that user write to it by its owner, group or mode, or keep \
+                     root by [daemon] user = \"root\""
+                ),
+                None => "; let the user of udpd write to it",
+            },
             io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported => "",
             io::ErrorKind::WouldBlock => "; it listens but accepts no connection: see what it waits for",
             _ if error.raw_os_error() == Some(libc::EPROTOTYPE) => {

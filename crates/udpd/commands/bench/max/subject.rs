@@ -38,7 +38,7 @@ impl Subject {
     /// A listener of a file: the one called so, or the only one.
     pub(super) fn of_file(path: &Path, listener: Option<&str>, place: &Place) -> Result<Self, Failure> {
         let changed = vec!["metrics, control socket and stats_on_exit are not used".to_owned()];
-        Self::of(Config::load(path, &Host::default())?, listener, changed, place)
+        Self::of(Config::load(path, &Host { becomes_user: false, ..Host::default() })?, listener, changed, place)
     }
 
     fn of(config: Config, name: Option<&str>, mut changed: Vec<String>, place: &Place) -> Result<Self, Failure> {
