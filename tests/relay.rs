@@ -227,3 +227,31 @@ fn where_no_destination_works_the_log_says_it_once_however_many_datagrams_come()
     let said = ["because those before it do not work", "none of its destinations works", "again, the first of its"];
     assert_eq!(said.map(|words| ended.stderr.matches(words).count()), [1, 1, 0], "{}", ended.stderr);
 }
+
+#[test]
+fn two_daemons_that_relay_to_each_other_say_so_once_with_the_cure() {
+    let addresses = [free_address(), free_address()];
+    let daemons = [(0, 1), (1, 0)].map(|(own, other)| {
+        Daemon::with_config(&format!(
+            "[[listener]]\nname = \"in\"\naddress = \"{}\"\nsinks = [\"relay\"]\n\
+             [sink.relay]\ntype = \"udp\"\ndestinations = [\"{}\"]\n",
+            addresses[own], addresses[other]
+        ))
+    });
+    let sender = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    for number in 0..50 {
+        let payload = format!("the datagram with the number {number}");
+        sender.send_to(payload.as_bytes(), addresses[0]).expect("loopback takes it");
+    }
+    // Each look is a second after the last one; of so many, one in some hundred is looked at.
+    let begun = daemons[0].stats()["uptime_seconds"].as_f64().expect("a number");
+    daemons[0].stats_when("it goes round and was looked at", |stats| {
+        let is_many = count(&stats["listeners"][0], "received") > 200_000;
+        is_many && stats["uptime_seconds"].as_f64().is_some_and(|now| now > begun + 4.0)
+    });
+    for daemon in daemons {
+        let stderr = daemon.terminate().stderr;
+        assert_eq!(stderr.matches("came before, word for word, most of them from 127.0.0.1").count(), 1, "{stderr}");
+        assert!(stderr.contains("deny = [\"127.0.0.1\"]"), "{stderr}");
+    }
+}

@@ -123,8 +123,10 @@ sent = int(open(f"{directory}/sent").read())
 assert listener["arrived"] == sent, (listener["arrived"], sent)
 PYTHON
 
-many=25
-[ -z "${LONG:-}" ] || many=400
+# On a machine that others use as well an answer may take longer.
+many=25 limit=5
+[ -z "${LONG:-}" ] || { many=400 limit=1; }
 for kind in "" --healthy; do
-    python3 -B tests/rigs/reloads/hanging.py --program "$udpd" --reloads "$many" $kind ${SEED:+--seed "$SEED"}
+    python3 -B tests/rigs/reloads/hanging.py --program "$udpd" --reloads "$many" --limit "$limit" $kind \
+        ${SEED:+--seed "$SEED"}
 done

@@ -2,6 +2,7 @@
 # A file system that stands still under a file sink, and goes on: nothing is lost for as long as `absorb` asks for. Lone
 # datagrams and bursts of 16, of 20 to 9,000 bytes, at 100 to 100,000 a second. The file system is ext4 on a loop device
 # in a mount namespace of its own; `fsfreeze` stops it. stalls/campaign.py makes the runs.
+# Then stalls/frozen.py: it stands for longer, the log names the sink, and twelve reloads go on meanwhile.
 #
 # As it stands: a few cells. All of them, and a table with the date:
 #
@@ -49,3 +50,5 @@ fsfreeze -u "$work/disk"
 [ "${RUNS:-}" != all ] || set -- --all "$@"
 python3 -B tests/rigs/stalls/campaign.py --program "${UDPD:-target/release/udpd}" --directory "$work" \
     --disk "$work/disk" "$@"
+# The same for longer than any queue lasts, with reloads meanwhile.
+python3 -B tests/rigs/stalls/frozen.py --program "${UDPD:-target/release/udpd}" --directory "$work" --disk "$work/disk"

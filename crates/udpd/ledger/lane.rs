@@ -8,6 +8,7 @@ use std::time::Instant;
 use mmsg::{RecvBatch, Refused, Socket, xdp};
 
 use super::counter::{Cells, Counters};
+use super::echoes::{Echoes, EchoesSeen};
 use super::kernel_side::KernelSide;
 use super::published::Published;
 use super::queue::{QueueSide, QueueState, XdpSnapshot};
@@ -35,6 +36,8 @@ pub struct LaneLedger {
     dropped_between: OnceLock<u64>,
     senders: Mutex<Senders>,
     trains: TrainsSeen,
+    /// Where its listener relays.
+    echoes: OnceLock<Mutex<EchoesSeen>>,
 }
 
 /// What no core is called.
@@ -65,6 +68,7 @@ impl LaneLedger {
             dropped_between: OnceLock::new(),
             senders: Mutex::new(Senders::new(Instant::now())),
             trains: TrainsSeen::default(),
+            echoes: OnceLock::new(),
         }
     }
 
@@ -222,6 +226,26 @@ impl LaneLedger {
         if let Ok(mut senders) = self.senders.try_lock() {
             senders.count(batch.datagrams().filter_map(|datagram| datagram.source()), weight, now);
         }
+    }
+
+    /// Has it counted in the samples what has come before.
+    pub fn seek_echoes(&self) {
+        self.echoes.get_or_init(|| Mutex::new(EchoesSeen::new()));
+    }
+
+    /// Counts whether the first datagram of a batch has come before, where that is sought; not at all in the moment
+    /// that somebody reads.
+    pub fn count_echo(&self, batch: &RecvBatch) {
+        if let Some(Ok(mut echoes)) = self.echoes.get().map(Mutex::try_lock)
+            && let Some(first) = batch.datagrams().next()
+        {
+            echoes.count(first.payload());
+        }
+    }
+
+    /// What has come before; `None` where that is not sought.
+    pub fn echoes(&self) -> Option<Echoes> {
+        self.echoes.get().map(|echoes| echoes.lock().unwrap_or_else(PoisonError::into_inner).read())
     }
 
     /// Counts the trains of a batch that the kernel has cut into datagrams.

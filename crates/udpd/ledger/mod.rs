@@ -12,6 +12,7 @@
 
 mod consumer;
 mod counter;
+mod echoes;
 mod files;
 mod kernel_side;
 mod keyed;
@@ -29,6 +30,7 @@ mod trains;
 pub use consumer::{ConsumerLedger, DestinationLedger, Tallies};
 pub(crate) use counter::cells;
 pub use counter::{Cells, Counter, Counters, Table};
+pub use echoes::Echoes;
 pub use files::FileLedger;
 pub use keyed::Keyed;
 pub use lane::{LaneLedger, Reading};

@@ -315,6 +315,7 @@ impl Receiver {
         }
         if let Some(now) = arrived {
             self.ledger.count_senders(batch, BATCHES_PER_SAMPLE, now);
+            self.ledger.count_echo(batch);
             if self.seeks_trains {
                 self.ledger.count_trains(batch);
             }

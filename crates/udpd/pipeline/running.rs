@@ -1,7 +1,7 @@
 //! A running pipeline, as those see it who watch it: its lanes, its books, its files, and where its threads were put.
 
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
@@ -19,12 +19,12 @@ use super::follower::Follower;
 use super::kept;
 use super::receiver::Stop;
 use super::relief::Relief;
-use super::setup::LaneSetup;
+use super::setup::{self, LaneSetup};
 use super::successor::Successor;
 use crate::config::Config;
 use crate::handover::Caller;
-use crate::ledger::LaneLedger;
 use crate::ledger::snapshot::SharerSnapshot;
+use crate::ledger::{Echoes, LaneLedger};
 use crate::os::crew::Known;
 use crate::os::holder;
 use crate::plan::Plan;
@@ -195,6 +195,27 @@ impl Pipeline {
     /// The inodes of the sockets of all lanes, as they are now.
     pub fn socket_inodes(&self) -> Vec<u64> {
         self.lanes.iter().filter_map(|lane| holder::inode_of(lane.ledger.socket()?).ok()).collect()
+    }
+
+    /// The listeners that relay, by index, with where to and with what of the sample has come before.
+    pub fn relayed(&self) -> impl Iterator<Item = (usize, Vec<(&str, SocketAddr)>, Echoes)> {
+        self.config.listeners.iter().enumerate().filter_map(|(index, listener)| {
+            let echoes: Vec<Echoes> = self.lanes_of(index).filter_map(|lane| lane.ledger.echoes()).collect();
+            let sum = |count: fn(&Echoes) -> u64| echoes.iter().map(count).sum();
+            let sum = Echoes { datagrams: sum(|echoes| echoes.datagrams), repeated: sum(|echoes| echoes.repeated) };
+            let destinations = setup::destinations(&self.config, listener);
+            (!destinations.is_empty()).then_some((index, destinations, sum))
+        })
+    }
+
+    /// Who sent more than half of what the lanes of a listener received of late, if there is one.
+    pub fn busiest_sender(&self, listener: usize) -> Option<IpAddr> {
+        let mut senders: BTreeMap<IpAddr, u64> = BTreeMap::new();
+        for sender in self.lanes_of(listener).flat_map(|lane| lane.ledger.senders()) {
+            *senders.entry(sender.address).or_default() += sender.datagrams;
+        }
+        let sum: u64 = senders.values().sum();
+        senders.into_iter().find(|(_, datagrams)| datagrams * 2 > sum).map(|(sender, _)| sender)
     }
 
     /// Writes down who else is on the port of a listener; `None` when nobody can see that.

@@ -2,11 +2,14 @@
 //! asks for a key of the listener reads it here, so that a new one needs no line on the way.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::config::{Config, Listener};
 use crate::plan::{LanePlan, Plan};
 use crate::policy::{AccessList, Offences, Unwrapper};
+use crate::sink::settings::Target;
+use crate::text::address;
 use crate::upstream::Upstream;
 
 /// What a lane needs before it can make anything, and what another socket for it is made from.
@@ -23,8 +26,23 @@ pub struct LaneSetup {
     pub offences: Option<Arc<Offences>>,
     /// What its listener knows of what never reached this host, where it has a `sequence`.
     pub upstream: Option<Upstream>,
+    /// It feeds a sink that sends to addresses.
+    pub is_relayed: bool,
     /// What this machine does not give its listener was said when an earlier configuration came into force.
     pub is_said: bool,
+}
+
+/// The addresses that the sinks of a listener send to, by sink. A name is none: it may stand for another one soon.
+pub(super) fn destinations<'c>(config: &'c Config, listener: &Listener) -> Vec<(&'c str, SocketAddr)> {
+    let sinks = listener.sinks.iter().map(|&sink| &config.sinks[sink]);
+    let peers = sinks.filter_map(|sink| match sink.settings.target() {
+        Target::Peers(peers) => Some((sink.name.as_str(), peers)),
+        _ => None,
+    });
+    let parsed = |peer: String| address::parse_destination(&peer).ok();
+    peers
+        .flat_map(|(sink, peers)| peers.into_iter().filter_map(move |peer| Some((sink, parsed(peer.to_string())?))))
+        .collect()
 }
 
 impl LaneSetup {
@@ -33,13 +51,16 @@ impl LaneSetup {
         let shared = |(index, listener): (usize, &Listener)| {
             let lanes = plan.lanes.iter().filter(|lane| lane.listener == index).count();
             let upstream = listener.sequence.map(|sequence| Upstream::new(sequence, lanes, listener.reads_drops()));
-            (Arc::new(listener.clone()), Unwrapper::new(&listener.proxies), listener.access.list.clone(), upstream)
+            let is_relayed = !destinations(config, listener).is_empty();
+            let access = listener.access.list.clone();
+            (Arc::new(listener.clone()), Unwrapper::new(&listener.proxies), access, upstream, is_relayed)
         };
         let listeners: Vec<_> = config.listeners.iter().enumerate().map(shared).collect();
         let setup = |(index, plan): (usize, &LanePlan)| {
-            let (listener, unwrapper, access, upstream) = listeners[plan.listener].clone();
+            let (listener, unwrapper, access, upstream, is_relayed) = listeners[plan.listener].clone();
             let offences = listener.rate_limit.map(|_| Arc::default());
-            Self { index, plan: plan.clone(), listener, unwrapper, access, offences, upstream, is_said: false }
+            let (plan, is_said) = (plan.clone(), false);
+            Self { index, plan, listener, unwrapper, access, offences, upstream, is_relayed, is_said }
         };
         plan.lanes.iter().enumerate().map(setup).collect()
     }

@@ -205,6 +205,9 @@ pub(super) fn ledger_of(thread: &LaneThread, sinks: usize) -> Arc<LaneLedger> {
         None => LaneLedger::of_queue(sinks),
     };
     ledger.note_core(only(&thread.made.cores));
+    if thread.setup.is_relayed {
+        ledger.seek_echoes();
+    }
     Arc::new(ledger)
 }
 

@@ -6,6 +6,7 @@ pub mod arrivals;
 pub mod causes;
 pub mod cores;
 pub mod drift;
+pub mod loops;
 pub mod losses;
 pub mod offences;
 pub mod queues;

@@ -26,6 +26,7 @@ use crate::plan::{Plan, published, words};
 use crate::watch::arrivals::ArrivalWatch;
 use crate::watch::causes::Why;
 use crate::watch::drift::InterfaceWatch;
+use crate::watch::loops::{LoopWatch, Relayed};
 use crate::watch::losses::LossWatch;
 use crate::watch::queues::QueueWatch;
 use crate::watch::stalls::{self, Change, StallWatch};
@@ -57,6 +58,7 @@ pub(super) struct Housekeeping<'a> {
     pub(super) losses: LossWatch,
     pub(super) queues: QueueWatch,
     pub(super) stalls: StallWatch,
+    pub(super) loops: LoopWatch,
     /// When lanes could not be made anew for trains.
     pub(super) trains_refused_at: Option<Instant>,
     pub(super) hangup: Hangup,
@@ -333,6 +335,7 @@ impl Housekeeping<'_> {
             crew::at_rest(|| self.watches.interfaces.look()).iter().for_each(|line| log::warn!("{line}"));
         }
         self.look_at_arrivals();
+        self.look_at_relays();
         let has_changed = self.look_at_stalls();
         if has_changed || round.is_multiple_of(REPORT_EVERY) {
             let (snapshot, stalled) = (self.pipeline.books().snapshot(), self.stalls.stalled(Instant::now()));
@@ -341,6 +344,16 @@ impl Housekeeping<'_> {
         if round.is_multiple_of(REPORT_EVERY) {
             let snapshot = self.pipeline.books().snapshot();
             self.losses.compare(snapshot).iter().for_each(|line| log::warn!("{line}"));
+        }
+    }
+
+    /// Says which listeners seem to receive what they relay.
+    fn look_at_relays(&mut self) {
+        for (index, destinations, echoes) in self.pipeline.relayed() {
+            let listener = self.config.listeners[index].name.as_str();
+            let line =
+                self.loops.look(&Relayed { listener, destinations, echoes }, || self.pipeline.busiest_sender(index));
+            line.into_iter().for_each(|line| log::warn!("{line}"));
         }
     }
 

@@ -51,6 +51,7 @@ use crate::pipeline::Pipeline;
 use crate::plan::limits::Limits;
 use crate::plan::{self, Plan, descriptors, published, words};
 use crate::sandbox::Mode;
+use crate::watch::loops::LoopWatch;
 use crate::watch::losses::LossWatch;
 use crate::watch::queues::QueueWatch;
 use crate::watch::stalls::StallWatch;
@@ -152,6 +153,7 @@ fn serve(
         losses: LossWatch::default(),
         queues: QueueWatch::default(),
         stalls: StallWatch::default(),
+        loops: LoopWatch::default(),
         trains_refused_at: None,
         said: BTreeSet::new(),
         config: Arc::clone(&own),
