@@ -2,7 +2,7 @@
 //! and who the next hop to a destination is. The kernel tells all of it in four answers of rtnetlink, to everybody.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use ipnet::IpNet;
@@ -11,6 +11,8 @@ use nix::libc;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 
 const HEADER_BYTES: usize = 16;
+/// Where the addresses begin that hosts of the world have.
+const GLOBAL_V6: Ipv6Addr = Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0);
 const ATTRIBUTE_HEADER_BYTES: usize = 4;
 /// As long as the kernel's own answers are.
 const ANSWER_BYTES: usize = 32 << 10;
@@ -52,9 +54,16 @@ impl Link {
         Ok(link)
     }
 
-    /// Whether this host reaches others by it that no other route leads to.
+    /// Whether this host reaches others by it that no other route leads to. A default route may be written in parts,
+    /// as VPNs do that take precedence over another one; half of all addresses are as much as that.
     pub(super) fn has_default_route(&self) -> bool {
-        self.routes.iter().any(|route| route.to.is_none_or(|to| to.prefix_len() == 0))
+        let is_most = |to: IpNet| match to {
+            IpNet::V4(to) => to.prefix_len() <= 1,
+            // All that is given to hosts of the world begins with 001.
+            IpNet::V6(to) => to.prefix_len() <= 3 && to.contains(&GLOBAL_V6),
+        };
+        let named: Vec<IpNet> = self.routes.iter().filter_map(|route| route.to).collect();
+        self.routes.iter().any(|route| route.to.is_none()) || IpNet::aggregate(&named).into_iter().any(is_most)
     }
 
     /// Who takes what goes to `to` by this interface: the destination itself, or a gateway.
@@ -277,6 +286,35 @@ mod tests {
         link.routes.push(Route { to: None, is_ipv4: false, gateway: None });
         assert!(link.has_default_route());
         assert_eq!(hop(&link, "192.0.2.1"), None, "a default route of the other family leads nowhere");
+    }
+
+    #[test]
+    fn a_default_route_is_one_in_parts_too() {
+        let has_default = |routes: &[&str]| {
+            let route = |text: &&str| {
+                let to: IpNet = text.parse().expect("a network");
+                Route { to: Some(to), is_ipv4: to.addr().is_ipv4(), gateway: None }
+            };
+            Link { routes: routes.iter().map(route).collect(), ..Link::default() }.has_default_route()
+        };
+        for routes in [
+            &["0.0.0.0/1", "128.0.0.0/1"][..],
+            &["128.0.0.0/1"],
+            &["0.0.0.0/2", "64.0.0.0/2", "192.0.2.0/24"],
+            &["::/1", "8000::/1"],
+            &["2000::/3"],
+            &["2000::/4", "3000::/4"],
+        ] {
+            assert!(has_default(routes), "{routes:?}");
+        }
+        for routes in [
+            &["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"][..],
+            &["224.0.0.0/4"],
+            &["fe80::/64", "fd00::/8"],
+            &["8000::/1"],
+        ] {
+            assert!(!has_default(routes), "{routes:?}");
+        }
     }
 
     #[test]
