@@ -145,9 +145,17 @@ fn cause(step: Step, errno: Option<i32>, rights: Option<u64>, switch: Option<&st
         }
         (Step::AttachNative | Step::AttachGeneric, Some(libc::EBUSY | libc::EEXIST)) => (
             Taken,
-            "another XDP program is on this interface, and there is room for one: see `ip link show` for its number, \
-             and end the program that put it there, or take it off with `ip link set dev INTERFACE xdp off`",
+            "another XDP program is on this interface, and there is room for one: `ip link show` has its number. One \
+             that `bpftool link` shows is a link's: end the process that holds it (bpftool shows which), or `bpftool \
+             link detach id LINK`. Any other goes with `ip link set dev INTERFACE xdp off`, in the generic mode \
+             `xdpgeneric off`",
         ),
+        (Step::AttachNative, Some(libc::ENOSPC)) => (
+            Unfit,
+            "the other end of the virtual cable sends by more queues than this one receives by: give this end as many \
+             (`ethtool -L`), or the other one fewer",
+        ),
+
         (Step::AttachNative, Some(libc::ERANGE)) => (
             Unfit,
             "the MTU is above what the driver takes with an XDP program: lower it (on a virtual cable at both ends)",
@@ -191,7 +199,11 @@ fn cause(step: Step, errno: Option<i32>, rights: Option<u64>, switch: Option<&st
              LimitNOFILE=)",
         ),
         (_, None) => (Absent, "the kernel has not taken it as it is; it needs Linux 5.10"),
-        _ => (Absent, "it needs Linux 5.10, and a driver that takes XDP programs"),
+        _ => (
+            Absent,
+            "there is no case for this error here: the kernel log may say more; what is needed is Linux 5.10 and a driver \
+             that takes XDP programs",
+        ),
     };
     (obstacle, text.to_owned())
 }
@@ -243,7 +255,10 @@ mod tests {
             (Step::AttachNative, libc::EBUSY, Obstacle::Taken, "another XDP program"),
             (Step::AttachGeneric, libc::EEXIST, Obstacle::Taken, "another XDP program"),
             (Step::AttachNative, libc::EOPNOTSUPP, Obstacle::Absent, "no native mode"),
+            (Step::AttachNative, libc::EBUSY, Obstacle::Taken, "bpftool link detach"),
             (Step::AttachNative, libc::ERANGE, Obstacle::Unfit, "MTU"),
+            (Step::AttachNative, libc::ENOSPC, Obstacle::Unfit, "more queues than this one receives by"),
+            (Step::Bind, libc::ENOTTY, Obstacle::Absent, "no case for this error"),
             (Step::AttachGeneric, libc::EINVAL, Obstacle::Absent, "Linux 5.10"),
             (Step::Load, libc::ENOSYS, Obstacle::Absent, "CONFIG_BPF_SYSCALL"),
             (Step::Socket, libc::EAFNOSUPPORT, Obstacle::Absent, "RestrictAddressFamilies"),
