@@ -55,6 +55,7 @@
 //! - `xdp/engine` `!`, `xdp/absent`: frames of one queue into batches; what stands there in a build without it
 //! - `xdp/attach`: [`xdp::Redirect`], the program at an interface (`SIOCGIFHWADDR`)
 //! - `xdp/loaded`: the program with its maps, which outlives an interface (`BPF_PROG_LOAD`, `BPF_LINK_CREATE`)
+//! - `xdp/witness`: the program that notes what a frame does not show (`netif_receive_skb`)
 //! - `xdp/program`: the program, pure
 //! - `xdp/deposit` `!`: one frame into one slot, copied or exchanged
 //! - `xdp/control`: sender and control messages as the kernel writes them, pure
@@ -91,6 +92,7 @@
 //! - `bpf/by_core`: [`CoreCounter`], counting by core and queue (`SO_ATTACH_BPF`)
 //! - `bpf/calls` `!`: maps, programs and runs of them (`BPF_MAP_CREATE`, `BPF_PROG_LOAD`, `BPF_PROG_TEST_RUN`, ...)
 //! - `bpf/layouts`: what those calls are given
+//! - `bpf/types`: where the kernel keeps what (`/sys/kernel/btf/vmlinux`), pure
 //! - `bpf/assembler`: instructions and labels, pure
 //! - `options`: the options of a socket (`UDP_GRO`, `SO_RCVBUF`, `SO_RCVBUFFORCE`, `SO_MEMINFO`, `SO_REUSEPORT`, ...)
 //! - `extras`: what comes with a datagram (`IP_PKTINFO`, `SO_TIMESTAMPNS`, `SO_TIMESTAMPING`, `IP_RECVTOS`,

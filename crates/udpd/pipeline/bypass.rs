@@ -4,7 +4,8 @@
 //! The program is attached without an address, so that everything passes until every lane is there to receive. Then it
 //! gets the addresses of the listener, and at the end it loses them again: what arrives from that moment on goes to the
 //! ordinary sockets, and what is in the rings of the queues is all that will ever be there. A wildcard address stands
-//! for the addresses of the interface, which the main thread looks at once a second.
+//! for the addresses of the interface, which the main thread looks at once a second, as it does at the MTU. An address
+//! that is named is taken as long as this host has it.
 //!
 //! An interface that is removed takes its program along, and a process that takes over wants the place of ours. What
 //! was loaded stays here all the while, because to attach that again takes no right that the sandbox has taken away.
@@ -19,6 +20,7 @@ use nix::ifaddrs::getifaddrs;
 use nix::libc::RLIM_INFINITY;
 use nix::net::if_::if_nametoindex;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use steer::ethtool::{Ethtool, Ioctl};
 
 use super::kept::TAKES_A_RESTART;
 use super::lane::LaneThread;
@@ -30,6 +32,9 @@ use crate::plan::memory::Bytes;
 use crate::plan::{LanePlan, Plan, xdp as xdp_plan};
 use crate::sandbox;
 
+/// The kernel's name for what takes VLAN tags off frames.
+const TAGS_TAKEN_OFF: &str = "rx-vlan-hw-parse";
+
 /// What stands at the interface of one listener.
 #[derive(Debug)]
 struct Bypass {
@@ -37,6 +42,8 @@ struct Bypass {
     addresses: Vec<IpAddr>,
     /// What a wildcard among them does not stand for.
     others: Vec<IpAddr>,
+    /// Those that an interface of this host has had. Others the kernel may take by a route, or hold for another host.
+    had: Vec<IpAddr>,
     /// What can be put there.
     loaded: Arc<xdp::Loaded>,
     /// None while another process has the place.
@@ -45,6 +52,8 @@ struct Bypass {
     queues: Option<usize>,
     /// What the program knows, in order; none where nobody can say.
     known: Option<Vec<IpAddr>>,
+    /// The MTU and the highest one that chunks have room for, where it was said that the first is above the second.
+    beyond: Option<(usize, usize)>,
     /// What could not be done has been said.
     is_said: bool,
 }
@@ -119,7 +128,7 @@ impl Bypasses {
     /// From now on the engines get what comes to their listeners.
     pub(super) fn begin(&self) {
         self.follow();
-        self.own().iter().for_each(Bypass::say_whether_idle);
+        self.own().iter_mut().for_each(Bypass::say_whether_idle);
     }
 
     /// Looks whether the addresses of the interfaces have changed: to be called once a second.
@@ -144,8 +153,10 @@ impl Bypass {
         let redirect = redirect.map_err(|refusal| xdp_plan::refused(&listener.name, &refusal))?;
         let (name, loaded, known) = (listener.name.clone(), redirect.loaded(), Some(Vec::new()));
         let (redirect, queues) = (Some(Arc::new(redirect)), queues_of(&loaded.wanted().interface));
-        let (addresses, others) = (addresses(listener), Vec::new());
-        let bypass = Self { name, addresses, others, loaded, redirect, queues, known, is_said: false };
+        let (addresses, others, had) = (addresses(listener), Vec::new(), Vec::new());
+        let beyond = None;
+        let mut bypass = Self { name, addresses, others, had, loaded, redirect, queues, known, beyond, is_said: false };
+        bypass.say_what_comes_with_it();
         bypass.addresses_now().map_err(|error| {
             let message = format!("listener {}: cannot read the addresses of interfaces: {error}", listener.name);
             Failure::new(ExitCode::Failure, message)
@@ -170,6 +181,7 @@ impl Bypass {
         let redirect = Arc::new(redirect.map_err(|refusal| xdp_plan::refused(&self.name, &refusal))?);
         (self.redirect, self.known, self.queues) = (Some(Arc::clone(&redirect)), Some(Vec::new()), queues);
         log::info!("listener {}: the XDP program is at {} again", self.name, self.interface());
+        self.say_what_is_unseen();
         Ok(redirect)
     }
 
@@ -177,16 +189,20 @@ impl Bypass {
         &self.loaded.wanted().interface
     }
 
-    /// The addresses of the listener; for a wildcard those of its interface.
-    fn addresses_now(&self) -> io::Result<Vec<IpAddr>> {
+    /// The addresses of the listener that this host has; for a wildcard those of its interface.
+    fn addresses_now(&mut self) -> io::Result<Vec<IpAddr>> {
         let is_any = |v6: bool| self.addresses.iter().any(|ip| ip.is_unspecified() && ip.is_ipv6() == v6);
         // A wildcard socket of IPv6 takes IPv4 as well.
         let (all, v4) = (is_any(true), is_any(false));
         let mut wanted: Vec<IpAddr> = self.addresses.iter().copied().filter(|ip| !ip.is_unspecified()).collect();
+        let here = addresses_here()?;
+        let is_here = |ip: &IpAddr| here.iter().any(|(_, own)| own == ip);
+        self.had.extend(wanted.iter().filter(|ip| is_here(ip) && !self.had.contains(ip)).copied().collect::<Vec<_>>());
+        wanted.retain(|ip| is_here(ip) || !self.had.contains(ip));
         if all || v4 {
-            let here = addresses_of(self.interface())?;
-            let here = here.into_iter().filter(|ip| !self.others.contains(ip));
-            wanted.extend(here.filter(|ip| all || ip.is_ipv4()));
+            let own = here.iter().filter(|(interface, _)| *interface == self.loaded.wanted().interface);
+            let own = own.map(|(_, ip)| *ip).filter(|ip| !self.others.contains(ip));
+            wanted.extend(own.filter(|ip| all || ip.is_ipv4()));
         }
         wanted.sort_unstable();
         wanted.dedup();
@@ -198,6 +214,7 @@ impl Bypass {
         if redirect.look_at_card() {
             self.known = None;
         }
+        self.follow_mtu(redirect.mtu_beyond_chunks());
         let outcome = self.addresses_now().and_then(|wanted| {
             if self.known.as_ref() != Some(&wanted) {
                 redirect.set_addresses(&wanted)?;
@@ -217,8 +234,61 @@ impl Bypass {
         }
     }
 
+    /// What is longer than a chunk comes to the sockets.
+    fn follow_mtu(&mut self, beyond: Option<(usize, usize)>) {
+        let before = std::mem::replace(&mut self.beyond, beyond);
+        match beyond {
+            Some((mtu, fits)) if before != beyond => log::warn!(
+                "listener {}: the MTU of {} is {mtu}, and a chunk has room for the frames of {fits}: the sockets receive \
+                 what is longer; lower the MTU, or write a longer max_length, which helps up to some 3,800",
+                self.name,
+                self.interface()
+            ),
+            None if before.is_some() => {
+                log::info!("listener {}: a chunk has room for every frame of {} again", self.name, self.interface());
+            }
+            _ => {}
+        }
+    }
+
+    /// What the operator of this interface may have to know.
+    fn say_what_comes_with_it(&self) {
+        let (asker, interface) = (Ioctl::new().ok(), self.interface());
+        let tags = asker.as_ref().and_then(|asker| asker.feature(interface, TAGS_TAKEN_OFF).ok());
+        // Where that cannot be asked it may be on.
+        if tags.is_none_or(|feature| feature.is_on) {
+            self.say_what_is_unseen();
+        }
+        let driver = asker.and_then(|asker| asker.driver(interface).ok());
+        if self.loaded.wanted().mode == xdp::Mode::Native && driver.is_some_and(|about| about.driver == "veth") {
+            log::info!(
+                "listener {}: a native program takes segmentation offload from the other end of the virtual cable {}, \
+                 which makes TCP towards this one slower; xdp_mode = \"generic\" leaves it",
+                self.name,
+                interface
+            );
+        }
+    }
+
+    /// A tag that was taken off a frame before the program has to be asked for, which is not possible everywhere.
+    fn say_what_is_unseen(&self) {
+        let Some(why) = self.redirect.as_ref().and_then(|redirect| redirect.unseen_tags()) else { return };
+        let cure = match self.loaded.wanted().mode {
+            xdp::Mode::Generic => "give it CAP_PERFMON",
+            _ => "restart udpd if the interface was another one before",
+        };
+        log::warn!(
+            "listener {}: a VLAN tag that {} takes off a frame is not seen ({why}), so frames of VLANs to its addresses \
+             are received like those of none; on a host with VLANs {cure}, or have the tags left on: ethtool -K \
+             {} rxvlan off (on a virtual cable txvlan off at the other end)",
+            self.name,
+            self.interface(),
+            self.interface()
+        );
+    }
+
     /// A wildcard may stand for nothing, such as on the port of a bridge, which has the addresses.
-    fn say_whether_idle(&self) {
+    fn say_whether_idle(&mut self) {
         if self.addresses_now().is_ok_and(|now| now.is_empty()) {
             log::warn!(
                 "listener {}: {} has no address that its wildcard could stand for, so nothing comes past the stack and \
@@ -265,14 +335,14 @@ fn addresses(listener: &Listener) -> Vec<IpAddr> {
     listener.addresses.iter().map(|address| address.ip()).collect()
 }
 
-/// The addresses that an interface has now, in the network namespace of this process.
-fn addresses_of(interface: &str) -> io::Result<Vec<IpAddr>> {
-    let all = getifaddrs()?.filter(|found| found.interface_name == interface).filter_map(|found| found.address);
+/// The interfaces of the network namespace of this process, each with every address that it has now.
+fn addresses_here() -> io::Result<Vec<(String, IpAddr)>> {
     let address = |address: nix::sys::socket::SockaddrStorage| {
         let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
         v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
     };
-    Ok(all.filter_map(address).collect())
+    let all = getifaddrs()?;
+    Ok(all.filter_map(|found| Some((found.interface_name, address(found.address?)?))).collect())
 }
 
 /// How many receive queues an interface has now.

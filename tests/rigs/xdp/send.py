@@ -7,6 +7,10 @@ load BYTES PORT ADDRESS
                      the same until the standard input has a line or ends, and 1000 more; says `begun` after the first 1000
 numbered COUNT BYTES PORT ADDRESS FIRST
                      datagrams that each begin with a number of ten digits, from FIRST on
+trains COUNT BYTES PORT ADDRESS FIRST
+                     the same in trains of ten (UDP_SEGMENT)
+tagged COUNT BYTES PORT ADDRESS FIRST
+                     the same as `numbered`, each with the tag of VLAN 42 beside its frame
 stream BYTES PORT ADDRESS
                      the same from 0 until the standard input has a line or ends, and 1000 more; says `begun` after 1000
 gaps COUNT PORT ADDRESS EVERY PAUSE
@@ -77,12 +81,29 @@ def load(size, port, address):
     return sent + plain(1000, size, port, address)
 
 
-def numbered(count, size, port, address, first):
+def numbered(count, size, port, address, first, mark=0):
     out = socket.socket(family(address), socket.SOCK_DGRAM)
+    out.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, mark)
     rest = b"x" * (size - 10)
     for number in range(first, first + count):
         send(lambda: out.sendto(b"%010d" % number + rest, (address, port)))
     return count
+
+
+def trains(count, size, port, address, first):
+    out = socket.socket(family(address), socket.SOCK_DGRAM)
+    out.setsockopt(socket.SOL_UDP, 103, size)
+    rest = b"x" * (size - 10)
+    for number in range(first, first + count, 10):
+        payload = b"".join(b"%010d" % (number + place) + rest for place in range(10))
+        send(lambda: out.sendto(payload, (address, port)))
+    return count
+
+
+def tagged(*arguments):
+    from tags import tag_what_is_marked
+    link = tag_what_is_marked("card1")
+    return numbered(*arguments, mark=42) if link else 0
 
 
 def stream(size, port, address):
@@ -169,8 +190,8 @@ elif what == "plain":
     print(plain(int(rest[0]), int(rest[1]), int(rest[2]), rest[3]))
 elif what == "load":
     print(load(int(rest[0]), int(rest[1]), rest[2]))
-elif what == "numbered":
-    print(numbered(int(rest[0]), int(rest[1]), int(rest[2]), rest[3], int(rest[4])))
+elif what in ("numbered", "trains", "tagged"):
+    print(globals()[what](int(rest[0]), int(rest[1]), int(rest[2]), rest[3], int(rest[4])))
 elif what == "stream":
     print(stream(int(rest[0]), int(rest[1]), rest[2]))
 elif what == "gaps":

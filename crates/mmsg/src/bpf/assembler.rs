@@ -112,6 +112,8 @@ const CALL: u8 = 0x85; // BPF_JMP | BPF_CALL
 const EXIT: u8 = 0x95; // BPF_JMP | BPF_EXIT
 /// `BPF_PSEUDO_MAP_FD`
 const SOURCE_IS_MAP: u8 = 1;
+/// `BPF_PSEUDO_KFUNC_CALL`
+const TARGET_IS_KERNEL: u8 = 2;
 /// `BPF_PSEUDO_MAP_VALUE`
 const SOURCE_IS_MAP_VALUE: u8 = 2;
 
@@ -268,6 +270,11 @@ impl Assembler {
     /// `R0 = helper(R1, R2, R3, R4, R5)`; the number is that of `BPF_FUNC_...`.
     pub(crate) fn call(&mut self, helper: i32) -> &mut Self {
         self.push(CALL, Register::R0, 0, 0, helper)
+    }
+
+    /// The same of a function of the kernel's own, by its number in the description of the kernel's types.
+    pub(crate) fn call_kernel(&mut self, function: i32) -> &mut Self {
+        self.push(CALL, Register::R0, TARGET_IS_KERNEL, 0, function)
     }
 
     /// Ends the program, which returns `R0`.

@@ -98,6 +98,8 @@ impl CoreCounter {
             license,
             instructions: &instructions,
             attach_kind: 0,
+            flags: 0,
+            interface: 0,
         };
         let program = program.load()?;
         Ok(Self { map, program, possible, cores, queues })

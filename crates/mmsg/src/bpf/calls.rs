@@ -288,6 +288,10 @@ pub(crate) struct Program<'a> {
     pub(crate) instructions: &'a [Instruction],
     /// What it will be attached to, a number of `BPF_...` of the attach types; 0 where that is not asked.
     pub(crate) attach_kind: u32,
+    /// `BPF_F_...`
+    pub(crate) flags: u32,
+    /// The interface that it is for and no other, or 0.
+    pub(crate) interface: u32,
 }
 
 impl Program<'_> {
@@ -330,9 +334,9 @@ impl Program<'_> {
             log_bytes: length_of(log)?,
             log: if log.is_empty() { 0 } else { address(log.as_mut_ptr()) },
             kernel_version: 0,
-            flags: 0,
+            flags: self.flags,
             name: self.name,
-            interface: 0,
+            interface: self.interface,
             attach_kind: self.attach_kind,
         };
         // SAFETY: the layout is the kernel's and has no gaps; `instructions` is readable for `count` instructions and

@@ -104,7 +104,7 @@ pub fn load_program(shape: &SourceShape, maps: &[BorrowedFd<'_>]) -> io::Result<
     // The helpers it calls ask for no particular licence.
     let license = c"MIT";
     let (kind, name) = (PROGRAM_TYPE_SOCKET_FILTER, calls::name("mmsg_sources"));
-    Program { kind, name, license, instructions: &instructions, attach_kind: 0 }.load()
+    Program { kind, name, license, instructions: &instructions, attach_kind: 0, flags: 0, interface: 0 }.load()
 }
 
 /// The sources of a listener in the kernel, which the filters of several sockets share.

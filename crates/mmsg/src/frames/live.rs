@@ -211,7 +211,16 @@ fn load(spec: &FrameSpec, template: &Template, maps: &Maps, interface: u32) -> i
     let instructions = &frame_program(spec, template, maps, interface);
     // None of its helpers asks for a particular licence.
     let license = c"MIT";
-    Program { kind: PROGRAM_AT_INTERFACE, name: name("mmsg_frames"), license, instructions, attach_kind: 0 }.load()
+    Program {
+        kind: PROGRAM_AT_INTERFACE,
+        name: name("mmsg_frames"),
+        license,
+        instructions,
+        attach_kind: 0,
+        flags: 0,
+        interface: 0,
+    }
+    .load()
 }
 
 /// Whether the kernel runs programs with live frames, found out with one that throws its frame away.
@@ -219,8 +228,16 @@ fn prove_live_frames(frame: &[u8]) -> io::Result<()> {
     let mut assembler = Assembler::new();
     assembler.set(Register::R0, DROP).exit();
     let (instructions, license) = (&assembler.finish(), c"MIT");
-    let program =
-        Program { kind: PROGRAM_AT_INTERFACE, name: name("mmsg_try"), license, instructions, attach_kind: 0 }.load()?;
+    let program = Program {
+        kind: PROGRAM_AT_INTERFACE,
+        name: name("mmsg_try"),
+        license,
+        instructions,
+        attach_kind: 0,
+        flags: 0,
+        interface: 0,
+    }
+    .load()?;
     let live = &mut Run { data: frame, data_out: &mut [], repeat: 1, flags: LIVE_FRAMES, batch: KERNEL_BATCH };
     match run(program.as_fd(), live) {
         // A signal on the way proves as much.

@@ -49,7 +49,16 @@ impl Witness {
         let attach = |tracepoint: &CStr, instructions: &[Instruction]| {
             let license = c"MIT";
             let kind = PROGRAM_TYPE_RAW_TRACEPOINT;
-            let program = Program { kind, name: name("mmsg_witness"), license, instructions, attach_kind: 0 }.load()?;
+            let program = Program {
+                kind,
+                name: name("mmsg_witness"),
+                license,
+                instructions,
+                attach_kind: 0,
+                flags: 0,
+                interface: 0,
+            }
+            .load()?;
             attach_to_tracepoint(program.as_fd(), tracepoint)
         };
         let sent = attach(c"xdp_devmap_xmit", &answer_program(state, &refusals, Answer::OfDriver))?;

@@ -50,6 +50,16 @@ impl Redirect {
         match self.never {}
     }
 
+    /// Why the program does not see VLAN tags that were taken off frames.
+    pub fn unseen_tags(&self) -> Option<String> {
+        match self.never {}
+    }
+
+    /// The MTU of the interface and the highest one whose frames fit into chunks.
+    pub fn mtu_beyond_chunks(&self) -> Option<(usize, usize)> {
+        match self.never {}
+    }
+
     /// Hands over what comes to these addresses.
     pub fn set_addresses(&self, _: &[IpAddr]) -> io::Result<()> {
         match self.never {}

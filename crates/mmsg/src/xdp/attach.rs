@@ -9,13 +9,15 @@ use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::sys;
 
-use super::loaded::{Loaded, check_number};
+use super::loaded::{Loaded, Standing, check_number};
 use super::options::Wanted;
 use super::refusal::{Refusal, Step};
+use super::umem::Umem;
 
 /// `ARPHRD_ETHER`: frames begin with two Ethernet addresses.
 const ETHERNET: u16 = 1;
@@ -23,8 +25,9 @@ const ETHERNET: u16 = 1;
 /// Hands whole UDP datagrams to one port over to the [engines](crate::Engine::af_xdp) of an interface's queues.
 ///
 /// Everything else passes to the kernel as if nothing were there: other ports and addresses, ARP, ICMP, fragments, IP
-/// options, extension headers, broadcast and multicast. Bind an ordinary socket to the port as well: it gets what
-/// passes, such as fragments, and everything while a queue has no engine. Datagrams with wrong lengths or checksums are
+/// options, extension headers, broadcast and multicast, what is longer than a chunk, and in the generic mode trains of
+/// datagrams that are one frame. Bind an ordinary socket to the port as well: it gets what passes, such as fragments,
+/// and everything while a queue has no engine. Datagrams with wrong lengths or checksums are
 /// handed over and refused by the engine, which counts them; the kernel would have dropped them.
 ///
 /// It is there as long as this value or one of those engines. When the process ends, however that comes about, the
@@ -41,15 +44,14 @@ const ETHERNET: u16 = 1;
 pub struct Redirect {
     loaded: Arc<Loaded>,
     index: u32,
-    mtu: usize,
-    /// The Ethernet address of the interface, as of the last look.
-    card: Mutex<[u8; 6]>,
+    /// The interface, as of the last look.
+    card: Mutex<Card>,
     /// What engines are made from before they make sockets of their own.
     laid_in: Mutex<Vec<OwnedFd>>,
-    /// Which of the two programs stands there.
-    number: Mutex<usize>,
-    /// Closed with this value, and the program is gone.
-    link: OwnedFd,
+    /// The highest MTU whose frames all fit into the chunks of the last engine; 0 before there was one.
+    mtu_of_chunks: AtomicUsize,
+    /// Dropped with this value, and the program is gone.
+    standing: Mutex<Standing>,
 }
 
 impl Redirect {
@@ -61,8 +63,8 @@ impl Redirect {
         let name = wanted.interface.as_str();
         check_number(addresses).map_err(|text| Refusal::unfit(format!("AF_XDP on {name:?}"), text))?;
         // What is no interface for it needs no program.
-        Card::look(name)?;
-        Redirect::attach_again(Loaded::load(wanted)?, addresses)
+        let index = Card::look(name)?.index;
+        Redirect::attach_again(Loaded::load(wanted, index)?, addresses)
     }
 
     /// Puts a program that is loaded already at the interface of that name as it is now. The one of before must be
@@ -71,15 +73,14 @@ impl Redirect {
     /// # Errors
     /// As for [`attach`](Self::attach).
     pub fn attach_again(loaded: Arc<Loaded>, addresses: &[IpAddr]) -> Result<Redirect, Refusal> {
-        let Card { index, mtu, address } = Card::look(&loaded.wanted().interface)?;
+        let card = Card::look(&loaded.wanted().interface)?;
         let redirect = Redirect {
-            link: loaded.link(index)?,
+            standing: Mutex::new(loaded.stand_at(card.index)?),
             loaded,
-            index,
-            mtu,
-            card: Mutex::new(address),
+            index: card.index,
+            card: Mutex::new(card),
             laid_in: Mutex::default(),
-            number: Mutex::default(),
+            mtu_of_chunks: AtomicUsize::default(),
         };
         let refuse = |error| Refusal::of(Step::Load, &redirect.wanted().interface, error);
         redirect.set_addresses(addresses).map_err(refuse)?;
@@ -97,10 +98,21 @@ impl Redirect {
     /// # Errors
     /// The [`Refusal`] says why not; then queues that came later pass to the stack.
     pub fn cover_all_queues(&self) -> Result<(), Refusal> {
-        let mut number = self.number.lock().unwrap_or_else(PoisonError::into_inner);
-        self.loaded.replace(self.link.as_fd(), 1 - *number)?;
-        *number = 1 - *number;
-        Ok(())
+        self.loaded.replace(&mut self.standing.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Why the program does not see VLAN tags that were taken off frames before it; `None` where it does. A frame of
+    /// any VLAN then looks like one of none, and is handed over. What can be done: have the device leave tags where
+    /// they are (`ethtool -K INTERFACE rxvlan off`), or use addresses that no VLAN has.
+    pub fn unseen_tags(&self) -> Option<String> {
+        self.loaded.unseen_tags(&self.standing.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The MTU of the interface, as of the last [look](Self::look_at_card), and the highest one whose frames all fit
+    /// into the chunks of the engines, where the first is above the second. What is longer passes to the stack.
+    pub fn mtu_beyond_chunks(&self) -> Option<(usize, usize)> {
+        let (mtu, fits) = (self.card().mtu, self.mtu_of_chunks.load(Ordering::Relaxed));
+        (fits > 0 && mtu > fits).then_some((mtu, fits))
     }
 
     /// Hands over what comes to these addresses from now on, and to no others. Those that stay are never without.
@@ -109,7 +121,7 @@ impl Redirect {
     /// There are more than 4,096: then nothing changes. Or the kernel refuses: then what was changed by then stays so,
     /// and the next call goes on from there.
     pub fn set_addresses(&self, addresses: &[IpAddr]) -> io::Result<()> {
-        self.loaded.set_addresses(*self.card(), addresses)
+        self.loaded.set_addresses(self.card().address, addresses)
     }
 
     /// Looks whether the interface has another Ethernet address than at the last look. Then the program knows none of
@@ -117,10 +129,11 @@ impl Redirect {
     pub fn look_at_card(&self) -> bool {
         let same = |found: &Card| found.index == self.index;
         let Some(now) = Card::look(&self.wanted().interface).ok().filter(same) else { return false };
-        std::mem::replace(&mut *self.card(), now.address) != now.address
+        let address = now.address;
+        std::mem::replace(&mut *self.card(), now).address != address
     }
 
-    fn card(&self) -> MutexGuard<'_, [u8; 6]> {
+    fn card(&self) -> MutexGuard<'_, Card> {
         self.card.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -144,19 +157,17 @@ impl Redirect {
         self.loaded.wanted()
     }
 
-    /// The MTU of the interface when this was attached.
-    pub(super) fn mtu(&self) -> usize {
-        self.mtu
-    }
-
     /// What a refusal is about.
     pub(super) fn subject(&self, queue: u32) -> String {
         format!("{}, receive queue {queue}", self.wanted().interface)
     }
 
-    /// From now on the frames of a queue go to this socket, which is bound to it.
-    pub(super) fn hand_over(&self, queue: u32, socket: [u8; 4]) -> Result<(), Refusal> {
-        self.loaded.hand_over(queue, socket).map_err(|error| Refusal::of(Step::Redirect, &self.subject(queue), error))
+    /// From now on the frames of a queue that fit into this memory go to this socket, which is bound to it.
+    pub(super) fn hand_over(&self, queue: u32, socket: [u8; 4], umem: &Umem) -> Result<(), Refusal> {
+        let refuse = |error| Refusal::of(Step::Redirect, &self.subject(queue), error);
+        self.loaded.hand_over(queue, socket, umem.frame_bytes() as u32).map_err(refuse)?;
+        self.mtu_of_chunks.store(umem.mtu(), Ordering::Relaxed);
+        Ok(())
     }
 
     /// From now on the frames of a queue go to the stack.

@@ -108,7 +108,7 @@ impl Xdp {
             give(&mut socket, &umem, others, &mut waiting);
         }
         socket.publish()?;
-        redirect.hand_over(options.queue, socket.number())?;
+        redirect.hand_over(options.queue, socket.number(), &umem)?;
         let depot = Depot {
             umem,
             layout,
@@ -323,30 +323,17 @@ fn give(socket: &mut XdpSocket, umem: &Umem, blocks: Vec<*mut u8>, waiting: &mut
     }
 }
 
-/// Chunks in the blocks of a batch, if they are long enough for the frames of the interface.
+/// Chunks in the blocks of a batch, if they are long enough for an ordinary frame. What is longer than a chunk the
+/// program lets pass.
 fn umem(batch: &RecvBatch, redirect: &Redirect) -> Result<Umem, Refusal> {
     let (layout, interface) = (batch.region().layout(), &redirect.wanted().interface);
-    let umem = Umem::new(layout, batch.region().arena(), sys::page_bytes()).map_err(|needed| {
+    Umem::new(layout, batch.region().arena(), sys::page_bytes()).map_err(|needed| {
         let cause = format!(
             "a slot of the batches has {} bytes with what belongs to it, and AF_XDP needs {needed}: make them longer",
             layout.block_stride()
         );
         Refusal::unfit(format!("AF_XDP on {interface}"), cause)
-    })?;
-    if redirect.mtu() > umem.mtu() {
-        let cause = format!(
-            "its MTU is {}, and a chunk has room for the frames of {}: {}",
-            redirect.mtu(),
-            umem.mtu(),
-            if umem.chunk_bytes < sys::page_bytes() {
-                "make the slots of the batches longer, or the MTU lower"
-            } else {
-                "no chunk is longer than a page, so lower the MTU, or use another engine"
-            }
-        );
-        return Err(Refusal::unfit(format!("AF_XDP on {interface}"), cause));
-    }
-    Ok(umem)
+    })
 }
 
 /// Refuses to note down what a batch has no room for.

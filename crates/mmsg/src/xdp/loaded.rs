@@ -8,25 +8,38 @@
 //! It is loaded twice. A driver runs the program for the queues that an interface has when it is attached, and some
 //! (veth) for no other that comes later. To have another program take its place is what every driver looks at all
 //! queues for, and the kernel ignores a program that takes its own.
+//!
+//! And twice more in the native mode, for the one interface that is there then: only a program that is bound to an
+//! interface may ask its driver for the VLAN tag that is on a frame no more. It dies with that interface.
 
 use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::bpf::calls::{self, ABOVE_DRIVER, AT_INTERFACE, Map, PROGRAM_AT_INTERFACE, Program, Shape};
+use crate::bpf::types::{KERNEL_TYPES, Types};
 
 use super::options::{Mode, Wanted};
-use super::program::{Filter, KEY_BYTES, Key, PASS, assemble, key};
+use super::program::{Filter, Hidden, KEY_BYTES, Key, LICENSE, Maps, PASS, assemble, key};
 use super::refusal::{Refusal, Step};
+use super::witness::Witness;
 
-// Kinds of maps and a flag, each with its name in linux/bpf.h or linux/if_link.h.
+// Kinds of maps and flags, each with its name in linux/bpf.h or linux/if_link.h.
+/// `BPF_MAP_TYPE_ARRAY`
+const ARRAY: u32 = 2;
 /// `BPF_MAP_TYPE_HASH`
 const MAP_OF_KEYS: u32 = 1;
 /// `BPF_MAP_TYPE_XSKMAP`
 const MAP_OF_SOCKETS: u32 = 17;
+/// `BPF_F_XDP_HAS_FRAGS`: frames in several pieces are not made one for the program, which costs what is not for it
+/// nothing. From this Linux on the pieces are joined in a chunk.
+const IN_PIECES: u32 = 1 << 5;
+const JOINS_PIECES: (u32, u32) = (6, 6);
+/// `BPF_F_XDP_DEV_BOUND_ONLY`, Linux 6.3
+const FOR_ONE_INTERFACE: u32 = 1 << 6;
 /// `XDP_FLAGS_DRV_MODE`
 const IN_DRIVER: u32 = 1 << 2;
 
@@ -35,37 +48,65 @@ const ADDRESSES_MAX: usize = 4096;
 /// The most queues of an interface.
 const QUEUES_MAX: u32 = 1024;
 
+/// The function of the kernel that asks a driver for a tag, Linux 6.8.
+const ASKS_FOR_TAG: &str = "bpf_xdp_metadata_rx_vlan_tag";
+
 /// The program of a [`Redirect`](super::Redirect) and its maps, with or without an interface that it stands at.
 pub struct Loaded {
     wanted: Wanted,
     /// Twice the same.
-    programs: [OwnedFd; 2],
+    programs: Pair,
+    /// In the native mode those that ask the driver of one interface, or why there are none.
+    asking: Option<Result<Asking, String>>,
+    /// In the generic mode what notes down what a frame does not show, or why it cannot.
+    witness: Option<Result<Witness, String>>,
     sockets: Map,
+    /// The longest frame for each of the sockets.
+    longest: Map,
     addresses: Map,
     /// What is in that map.
     known: Mutex<HashSet<Key>>,
 }
 
+type Pair = [OwnedFd; 2];
+
+struct Asking {
+    interface: u32,
+    programs: Pair,
+}
+
+/// A program that stands at an interface, until this is dropped.
+pub(super) struct Standing {
+    link: OwnedFd,
+    /// Which of the pair it is.
+    number: usize,
+    /// It is one of those that ask.
+    is_asking: bool,
+}
+
 impl Loaded {
-    pub(super) fn load(wanted: &Wanted) -> Result<Arc<Loaded>, Refusal> {
-        let load = |error| Refusal::of(Step::Load, &wanted.interface, error);
+    /// Loads it, for the interface of this number and those that may follow it.
+    pub(super) fn load(wanted: &Wanted, interface: u32) -> Result<Arc<Loaded>, Refusal> {
+        let refuse = |error| Refusal::of(Step::Load, &wanted.interface, error);
         let map = |kind, key_bytes, value_bytes, entries, name| {
             let name = calls::name(name);
-            Map::create(&Shape { kind, key_bytes, value_bytes, entries, flags: 0, name }).map_err(load)
+            Map::create(&Shape { kind, key_bytes, value_bytes, entries, flags: 0, name }).map_err(refuse)
         };
         let sockets = map(MAP_OF_SOCKETS, 4, 4, QUEUES_MAX, "mmsg_sockets")?;
+        let longest = map(ARRAY, 4, 4, QUEUES_MAX, "mmsg_longest")?;
         let addresses = map(MAP_OF_KEYS, KEY_BYTES as u32, 1, ADDRESSES_MAX as u32, "mmsg_addresses")?;
-        let filter = Filter { port: wanted.port, tagged: wanted.tagged, otherwise: PASS };
-        let program = Program {
-            kind: PROGRAM_AT_INTERFACE,
-            name: calls::name("mmsg_xdp"),
-            // The helpers it calls ask for no particular licence.
-            license: c"MIT",
-            instructions: &assemble(&filter, addresses.as_fd(), sockets.as_fd()),
-            attach_kind: AT_INTERFACE,
+        let maps = Maps { addresses: addresses.as_fd(), sockets: sockets.as_fd(), longest: longest.as_fd() };
+        let is_native = wanted.mode == Mode::Native;
+        let witness = (!is_native).then(|| Witness::attach().map_err(|error| error.to_string()));
+        let hidden = match &witness {
+            None => Hidden::Unseen,
+            Some(Ok(witness)) => Hidden::Noted(witness.notes()),
+            Some(Err(_)) => Hidden::Guessed,
         };
-        let programs = [program.load().map_err(load)?, program.load().map_err(load)?];
-        Ok(Arc::new(Loaded { wanted: wanted.clone(), programs, sockets, addresses, known: Mutex::default() }))
+        let programs = pair(wanted, &maps, hidden, 0).map_err(refuse)?;
+        let asking = is_native.then(|| Asking::load(wanted, &maps, interface));
+        let (wanted, known) = (wanted.clone(), Mutex::default());
+        Ok(Arc::new(Loaded { wanted, programs, asking, witness, sockets, longest, addresses, known }))
     }
 
     /// What was asked for.
@@ -73,20 +114,46 @@ impl Loaded {
         &self.wanted
     }
 
-    /// Attaches it to the interface of this number, for as long as what is returned is open.
-    pub(super) fn link(&self, index: u32) -> Result<OwnedFd, Refusal> {
+    /// Attaches it to the interface of this number.
+    pub(super) fn stand_at(&self, interface: u32) -> Result<Standing, Refusal> {
         let (step, flags) = match self.wanted.mode {
             Mode::Native => (Step::AttachNative, IN_DRIVER),
             Mode::Generic => (Step::AttachGeneric, ABOVE_DRIVER),
         };
-        let link = calls::attach_to_interface(self.programs[0].as_fd(), index, flags);
-        link.map_err(|error| Refusal::of(step, &self.wanted.interface, error))
+        let attach = |programs: &Pair| calls::attach_to_interface(programs[0].as_fd(), interface, flags);
+        let asking = self.asking().filter(|asking| asking.interface == interface);
+        if let Some(link) = asking.and_then(|asking| attach(&asking.programs).ok()) {
+            return Ok(Standing { link, number: 0, is_asking: true });
+        }
+        let link = attach(&self.programs).map_err(|error| Refusal::of(step, &self.wanted.interface, error))?;
+        Ok(Standing { link, number: 0, is_asking: false })
     }
 
-    /// Has the other of the two programs stand there: 1 is the other one of what was attached.
-    pub(super) fn replace(&self, link: BorrowedFd<'_>, number: usize) -> Result<(), Refusal> {
-        let replaced = calls::replace_program(link, self.programs[number].as_fd());
-        replaced.map_err(|error| Refusal::of(Step::Replace, &self.wanted.interface, error))
+    /// Has the other of the two programs stand there.
+    pub(super) fn replace(&self, standing: &mut Standing) -> Result<(), Refusal> {
+        let asking = self.asking().filter(|_| standing.is_asking);
+        let programs = asking.map_or(&self.programs, |asking| &asking.programs);
+        let other = 1 - standing.number;
+        let replaced = calls::replace_program(standing.link.as_fd(), programs[other].as_fd());
+        replaced.map_err(|error| Refusal::of(Step::Replace, &self.wanted.interface, error))?;
+        standing.number = other;
+        Ok(())
+    }
+
+    /// See [`Redirect::unseen_tags`](super::Redirect::unseen_tags).
+    pub(super) fn unseen_tags(&self, standing: &Standing) -> Option<String> {
+        match (&self.witness, &self.asking) {
+            (Some(witness), _) => witness.as_ref().err().cloned(),
+            _ if standing.is_asking => None,
+            (_, Some(Err(why))) => Some(why.clone()),
+            _ => {
+                Some("what asks the driver for tags was bound to the interface of before, and went with it".to_owned())
+            }
+        }
+    }
+
+    fn asking(&self) -> Option<&Asking> {
+        self.asking.as_ref()?.as_ref().ok()
     }
 
     /// See [`Redirect::set_addresses`](super::Redirect::set_addresses); `card` is the Ethernet address that they are
@@ -111,8 +178,9 @@ impl Loaded {
         Ok(())
     }
 
-    /// From now on the frames of a queue go to this socket.
-    pub(super) fn hand_over(&self, queue: u32, socket: [u8; 4]) -> io::Result<()> {
+    /// From now on the frames of a queue that are no longer than `longest` go to this socket.
+    pub(super) fn hand_over(&self, queue: u32, socket: [u8; 4], longest: u32) -> io::Result<()> {
+        self.longest.update(&queue.to_ne_bytes(), &longest.to_ne_bytes())?;
         self.sockets.update(&queue.to_ne_bytes(), &socket)
     }
 
@@ -121,6 +189,49 @@ impl Loaded {
         // The kernel itself takes a socket out that is bound to nothing any more.
         taken_out(self.sockets.remove(&queue.to_ne_bytes()))
     }
+}
+
+impl Asking {
+    fn load(wanted: &Wanted, maps: &Maps<'_>, interface: u32) -> Result<Asking, String> {
+        let described = std::fs::read(KERNEL_TYPES).map_err(|error| format!("{KERNEL_TYPES}: {error}"))?;
+        let function = Types::read(&described).and_then(|types| types.function(ASKS_FOR_TAG));
+        let function = function.ok_or("this kernel cannot ask a driver for them, Linux 6.8 can")?;
+        let programs = pair(wanted, maps, Hidden::Asked(function), interface);
+        let programs =
+            programs.map_err(|error| format!("the driver of {} cannot be asked: {error}", wanted.interface))?;
+        Ok(Asking { interface, programs })
+    }
+}
+
+/// Loads the same program twice, for any interface or, with its number, for one.
+fn pair(wanted: &Wanted, maps: &Maps<'_>, hidden: Hidden<'_>, interface: u32) -> io::Result<Pair> {
+    let load = |asks_length, flags| {
+        let filter = Filter { port: wanted.port, tagged: wanted.tagged, otherwise: PASS, asks_length, hidden };
+        let bound = if interface == 0 { 0 } else { FOR_ONE_INTERFACE };
+        let program = Program {
+            kind: PROGRAM_AT_INTERFACE,
+            name: calls::name("mmsg_xdp"),
+            license: LICENSE,
+            instructions: &assemble(&filter, maps),
+            attach_kind: AT_INTERFACE,
+            flags: bound | flags,
+            interface,
+        };
+        Ok([program.load()?, program.load()?])
+    };
+    let is_older = |error: &io::Error| error.kind() == io::ErrorKind::InvalidInput;
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let pieces = if is_at_least(&release, JOINS_PIECES) { IN_PIECES } else { 0 };
+    match load(true, pieces) {
+        Err(error) if is_older(&error) => load(false, 0),
+        loaded => loaded,
+    }
+}
+
+/// Whether the release of a kernel, such as `6.18.44-cloud`, is this one or a later one.
+fn is_at_least(release: &str, wanted: (u32, u32)) -> bool {
+    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= wanted
 }
 
 pub(super) fn check_number(addresses: &[IpAddr]) -> Result<(), String> {
@@ -142,5 +253,24 @@ fn taken_out(result: io::Result<()>) -> io::Result<()> {
 impl fmt::Debug for Loaded {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Loaded").field("wanted", &self.wanted).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_release_of_a_kernel_is_read_by_its_first_two_numbers() {
+        for (release, expected) in [
+            ("6.18.44-fc-v669\n", true),
+            ("6.6", true),
+            ("7.0-rc1", true),
+            ("6.5.13", false),
+            ("5.14.0-427.el9", false),
+        ] {
+            assert_eq!(is_at_least(release, JOINS_PIECES), expected, "{release}");
+        }
+        assert!(!is_at_least("", JOINS_PIECES) && !is_at_least("unknown", JOINS_PIECES));
     }
 }

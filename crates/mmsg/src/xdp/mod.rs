@@ -1,6 +1,6 @@
 //! AF_XDP: datagrams of a network interface past the kernel's stack, with an account of each.
 //!
-//! A [`Redirect`] puts a program of some seventy instructions at an interface. It hands whole UDP datagrams to one port
+//! A [`Redirect`] puts a program of some hundred instructions at an interface. It hands whole UDP datagrams to one port
 //! over to the engines of the interface's receive queues, which [`Engine::af_xdp`](crate::Engine::af_xdp) makes, and
 //! lets everything else pass to the kernel as if nothing were there. An engine fills the same batches as every other
 //! one, and a reader finds the same in them.
@@ -59,6 +59,8 @@ mod sample;
 mod socket;
 #[cfg(feature = "af_xdp")]
 mod umem;
+#[cfg(feature = "af_xdp")]
+mod witness;
 
 #[cfg(not(feature = "af_xdp"))]
 pub(crate) use absent::Xdp;

@@ -9,8 +9,10 @@ pub enum Mode {
     /// In the driver, before the kernel has made anything of a frame (`XDP_FLAGS_DRV_MODE`).
     #[default]
     Native,
-    /// Above the driver, with every driver, and slower than that (`XDP_FLAGS_SKB_MODE`). A train of a sender on this
-    /// host then comes as one frame with one UDP header, and nothing in it tells that it was many datagrams.
+    /// Above the driver, with every driver, and slower than that (`XDP_FLAGS_SKB_MODE`). There a train, of a sender on
+    /// this host or made by the kernel (GRO), is one frame with one UDP header. The kernel is asked which ones are
+    /// trains (`CAP_PERFMON`, a kernel that describes its types), and where that cannot be, whatever has a checksum
+    /// that was left to the device is taken for one. They pass to the stack, which cuts them.
     Generic,
 }
 
@@ -27,9 +29,8 @@ pub struct Wanted {
     /// Whether frames with a VLAN tag are taken too. Which VLAN it is of is not looked at. The kernel would have given
     /// them to the interface of that VLAN; so this is for hosts where the addresses are those of all VLANs.
     ///
-    /// A tag that is gone by then cannot be seen: where the device takes it off (`ethtool -K INTERFACE rxvlan`), or in
-    /// the generic mode the kernel, a frame of any VLAN looks like one of none and is taken either way. On a host that
-    /// has VLANs on the interface, switch that off, or use addresses that no VLAN has.
+    /// Where the device takes tags off (`ethtool -K INTERFACE rxvlan`) and on a virtual cable, the driver or the kernel
+    /// is asked for them; see [`Redirect::unseen_tags`](super::Redirect::unseen_tags) for where that cannot be.
     pub tagged: bool,
 }
 

@@ -5,11 +5,16 @@
 //! stack: fragments, IP options, extension headers, two tags, broadcast, a sender that cannot be one. What the stack
 //! makes of it reaches the ordinary socket that is bound beside.
 //!
-//! Lengths are not compared with the frame here: the verifier permits that to nobody without `CAP_PERFMON`. `frame.rs`
-//! does it, and the checksums.
+//! What a frame does not show is left to the stack as well: a VLAN tag that was taken off it, and that it is a train of
+//! datagrams which a sender or the kernel has made one. Who can tell that differs, see [`Hidden`]. So is what is longer
+//! than a chunk.
+//!
+//! Lengths in headers are not compared with the frame here: the verifier permits that to nobody without `CAP_PERFMON`.
+//! `frame.rs` does it, and the checksums.
 //!
 //! Pure: it makes instructions, and asks the kernel nothing.
 
+use std::ffi::CStr;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
@@ -18,6 +23,9 @@ use crate::bpf::assembler::{Assembler, Instruction, Label, Operation, Register, 
 use super::frame::{ETHERNET_BYTES, MAY_NOT_BE_CUT, PROTOCOL_UDP, TAG_BYTES, TYPE_TAG, TYPE_V4, TYPE_V6};
 use super::frame::{UDP_BYTES, V4_BYTES, V6_BYTES};
 
+/// Functions of the kernel's own are for programs that may be used under the GPL too.
+pub(super) const LICENSE: &CStr = c"Dual MIT/GPL";
+
 // Verdicts and helpers, each with its name in linux/bpf.h.
 /// `XDP_PASS`
 pub(super) const PASS: u32 = 2;
@@ -25,6 +33,8 @@ pub(super) const PASS: u32 = 2;
 const LOOK_UP: i32 = 1;
 /// `BPF_FUNC_redirect_map`
 const REDIRECT: i32 = 51;
+/// `BPF_FUNC_xdp_get_buff_len`
+const WHOLE_LENGTH: i32 = 188;
 
 // Where `struct xdp_md` has what is asked of it.
 const DATA: i16 = 0;
@@ -57,14 +67,52 @@ pub(super) fn key(card: [u8; 6], address: IpAddr) -> Key {
 
 /// What the program is made for, besides the addresses.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Filter {
+pub(super) struct Filter<'a> {
     pub(super) port: u16,
     /// Whether a frame with a VLAN tag is taken, whichever VLAN it is of.
     pub(super) tagged: bool,
     /// The verdict on a frame of a queue that has no socket.
     pub(super) otherwise: u32,
+    /// Whether the kernel says how long a frame is, which Linux 5.18 does. Otherwise what is longer than an ordinary
+    /// frame passes: without `CAP_PERFMON` the verifier permits no comparison with a number that is not written in the
+    /// program.
+    pub(super) asks_length: bool,
+    pub(super) hidden: Hidden<'a>,
 }
 
+/// How the program knows of what a frame does not show.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Hidden<'a> {
+    /// It asks the driver for the tag, by the kernel's function of this number. A driver shows no trains.
+    Asked(u32),
+    /// A [`Witness`](super::witness::Witness) has noted it in this map before.
+    Noted(BorrowedFd<'a>),
+    /// Above the driver with no such note: what is a train has a checksum that is not finished yet, so all that have
+    /// such a checksum are taken for trains. A tag is not seen.
+    Guessed,
+    /// In the driver, which is not asked: a tag is not seen.
+    Unseen,
+}
+
+/// What a note says of a frame: that it has a tag, or is a train.
+pub(super) const HAS_TAG: i32 = 1;
+pub(super) const IS_TRAIN: i32 = 2;
+
+/// The maps that the program reads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Maps<'a> {
+    /// Has the addresses as its keys.
+    pub(super) addresses: BorrowedFd<'a>,
+    /// The sockets by queue.
+    pub(super) sockets: BorrowedFd<'a>,
+    /// The longest frame that a chunk of each queue has room for.
+    pub(super) longest: BorrowedFd<'a>,
+}
+
+/// How long an ordinary frame is at most, with a tag. A chunk has room for it.
+pub(super) const ORDINARY_BYTES: usize = ETHERNET_BYTES + TAG_BYTES + 1500;
+
+const CONTEXT: Register = Register::R6;
 const FRAME: Register = Register::R7;
 const END: Register = Register::R8;
 const KIND: Register = Register::R9;
@@ -114,10 +162,37 @@ impl Steps {
         self.assembler.jump_if_word(VALUE, when, value, self.pass);
     }
 
-    /// Leaves if the ends of both addresses are equal: nobody sends to himself over a cable.
-    fn leave_if_equal(&mut self, source: usize, destination: usize) {
-        self.load(VALUE, &Field(Width::Word, source));
-        self.load(Register::R4, &Field(Width::Word, destination));
+    /// Leaves if both addresses of so many words are equal: no host sends to itself over a cable.
+    fn leave_if_equal(&mut self, source: usize, destination: usize, words: usize) {
+        let differ = self.assembler.label();
+        for word in 0..words {
+            self.load(VALUE, &Field(Width::Word, source + 4 * word));
+            self.load(Register::R4, &Field(Width::Word, destination + 4 * word));
+            self.assembler.jump_if_register(VALUE, When::NotEqual, Register::R4, differ);
+        }
+        self.assembler.jump(self.pass).place(differ);
+    }
+
+    /// Leaves if the checksum of a datagram is the sum of addresses, length and protocol alone, which lie in so many
+    /// words from `addresses` on, before the UDP header at `udp`.
+    fn leave_if_unfinished(&mut self, addresses: usize, words: usize, udp: usize) {
+        self.load(VALUE, &Field(Width::Half, udp + 4));
+        self.assembler.compute_value(Operation::Add, VALUE, big(PROTOCOL_UDP.into()));
+        for word in 0..words {
+            self.load(Register::R4, &Field(Width::Word, addresses + 4 * word));
+            self.assembler.compute(Operation::Add, VALUE, Register::R4);
+        }
+        // Of nine words and two halves: folded to 32 bits and a carry, 17 bits, 16 bits and a carry, 16 bits.
+        for bits in [32, 16, 16, 16] {
+            self.assembler.copy(Register::R4, VALUE).compute_value(Operation::ShiftRight, Register::R4, bits);
+            if bits == 32 {
+                self.assembler.compute_word(Operation::Set, VALUE, VALUE);
+            } else {
+                self.assembler.compute_value(Operation::And, VALUE, 0xffff);
+            }
+            self.assembler.compute(Operation::Add, VALUE, Register::R4);
+        }
+        self.load(Register::R4, &Field(Width::Half, udp + 6));
         self.assembler.jump_if_register(VALUE, When::Equal, Register::R4, self.pass);
     }
 
@@ -127,7 +202,7 @@ impl Steps {
         self.assembler.store(Width::Word, Register::R10, key_place(word), VALUE);
     }
 
-    fn v4(&mut self, port: u16) {
+    fn v4(&mut self, filter: &Filter<'_>) {
         self.need(V4 + V4_BYTES + UDP_BYTES);
         // Version 4, and five words of header: no options.
         self.want(&Field(Width::Byte, V4), 0x45);
@@ -138,8 +213,11 @@ impl Steps {
         self.assembler.jump_if_word(VALUE, When::Equal, 0, self.pass);
         self.assembler.jump_if_word(VALUE, When::Equal, 127, self.pass);
         self.assembler.jump_if_word(VALUE, When::AtLeast, 224, self.pass);
-        self.leave_if_equal(V4 + 12, V4 + 16);
-        self.want(&Field(Width::Half, V4 + V4_BYTES + 2), big(port));
+        self.leave_if_equal(V4 + 12, V4 + 16, 1);
+        self.want(&Field(Width::Half, V4 + V4_BYTES + 2), big(filter.port));
+        if matches!(filter.hidden, Hidden::Guessed) {
+            self.leave_if_unfinished(V4 + 12, 2, V4 + V4_BYTES);
+        }
         // What stands before an IPv4 address that wears them.
         let clothes = i32::from_ne_bytes([0, 0, 0xff, 0xff]);
         for (word, value) in [0, 0, clothes].into_iter().enumerate() {
@@ -149,7 +227,7 @@ impl Steps {
         self.assembler.jump(self.look_up);
     }
 
-    fn v6(&mut self, port: u16) {
+    fn v6(&mut self, filter: &Filter<'_>) {
         self.need(V6 + V6_BYTES + UDP_BYTES);
         self.load(VALUE, &Field(Width::Byte, V6));
         self.assembler.compute_value(Operation::And, VALUE, 0xf0).jump_if_word(VALUE, When::NotEqual, 0x60, self.pass);
@@ -165,10 +243,13 @@ impl Steps {
         self.load(Register::R4, &Field(Width::Word, V6 + 28));
         self.assembler.compute(Operation::Or, VALUE, Register::R4);
         self.assembler.jump_if_word(VALUE, When::Equal, 0, self.pass);
-        self.leave_if_equal(V6 + 20, V6 + 36);
-        self.want(&Field(Width::Half, V6 + V6_BYTES + 2), big(port));
+        self.leave_if_equal(V6 + 8, V6 + 24, ADDRESS_WORDS);
+        self.want(&Field(Width::Half, V6 + V6_BYTES + 2), big(filter.port));
         // A length of 0 stands for one that needs more bits, which is the stack's business.
         self.leave(&Field(Width::Half, V6 + V6_BYTES + 4), When::Equal, 0);
+        if matches!(filter.hidden, Hidden::Guessed) {
+            self.leave_if_unfinished(V6 + 8, 2 * ADDRESS_WORDS, V6 + V6_BYTES);
+        }
         for word in 0..ADDRESS_WORDS {
             self.key_word(word, &Field(Width::Word, V6 + 24 + 4 * word));
         }
@@ -179,14 +260,71 @@ fn key_place(word: usize) -> i16 {
     (4 * word) as i16 - KEY_BYTES as i16
 }
 
-/// The program, over a map that has the addresses as its keys and one of the sockets by queue.
-pub(super) fn assemble(filter: &Filter, addresses: BorrowedFd<'_>, sockets: BorrowedFd<'_>) -> Vec<Instruction> {
+/// Where the key of the other maps lies, and what the driver answers; below the first key.
+const SMALL_KEY: i16 = key_end(1);
+const TAG_KIND: i16 = key_end(2);
+const TAG: i16 = key_end(3);
+
+const fn key_end(words: usize) -> i16 {
+    -((KEY_BYTES + 4 * words) as i16)
+}
+
+impl Steps {
+    /// Looks up what lies at `place` on the stack, and goes on with its value in register 0 if it is there.
+    fn find(&mut self, map: BorrowedFd<'_>, place: i16) {
+        self.assembler.copy(Register::R2, Register::R10).compute_value(Operation::Add, Register::R2, place.into());
+        self.assembler.set_map(Register::R1, map).call(LOOK_UP);
+        self.assembler.jump_if(Register::R0, When::Equal, 0, self.pass);
+    }
+
+    /// Leaves if the frame, with all of its pieces, is longer than a chunk of its queue.
+    fn leave_if_too_long(&mut self, filter: &Filter<'_>, maps: &Maps<'_>) {
+        if filter.asks_length {
+            self.assembler.load(Width::Word, VALUE, CONTEXT, RECEIVE_QUEUE);
+            self.assembler.store(Width::Word, Register::R10, SMALL_KEY, VALUE);
+            self.find(maps.longest, SMALL_KEY);
+            self.assembler.load(Width::Word, KIND, Register::R0, 0);
+            self.assembler.copy(Register::R1, CONTEXT).call(WHOLE_LENGTH);
+            self.assembler.jump_if_register(Register::R0, When::Above, KIND, self.pass);
+        } else {
+            self.assembler.load(Width::Word, Register::R2, CONTEXT, DATA);
+            self.assembler.compute_value(Operation::Add, Register::R2, ORDINARY_BYTES as i32);
+            self.assembler.jump_if_register(Register::R2, When::Below, END, self.pass);
+        }
+    }
+
+    /// Leaves if the frame is not what it looks like.
+    fn leave_if_hidden(&mut self, filter: &Filter<'_>) {
+        match filter.hidden {
+            Hidden::Asked(function) if !filter.tagged => {
+                for (place, argument) in [(TAG_KIND, Register::R2), (TAG, VALUE)] {
+                    self.assembler.store_value(Width::Word, Register::R10, place, 0);
+                    self.assembler.copy(argument, Register::R10);
+                    self.assembler.compute_value(Operation::Add, argument, place.into());
+                }
+                self.assembler.copy(Register::R1, CONTEXT).call_kernel(function.cast_signed());
+                // Anything else is an error: there is none.
+                self.assembler.jump_if_word(Register::R0, When::Equal, 0, self.pass);
+            }
+            Hidden::Noted(notes) => {
+                self.assembler.store_value(Width::Word, Register::R10, SMALL_KEY, 0);
+                self.find(notes, SMALL_KEY);
+                self.assembler.load(Width::Word, VALUE, Register::R0, 0);
+                let passes = if filter.tagged { IS_TRAIN } else { HAS_TAG | IS_TRAIN };
+                self.assembler.jump_if_word(VALUE, When::AnyBit, passes, self.pass);
+            }
+            Hidden::Asked(_) | Hidden::Guessed | Hidden::Unseen => {}
+        }
+    }
+}
+
+/// The program, over its maps.
+pub(super) fn assemble(filter: &Filter<'_>, maps: &Maps<'_>) -> Vec<Instruction> {
     let mut assembler = Assembler::new();
     let (pass, look_up, untagged, v4) = (assembler.label(), assembler.label(), assembler.label(), assembler.label());
     let mut steps = Steps { assembler, pass, look_up };
-    let context = Register::R6;
-    steps.assembler.copy(context, Register::R1);
-    steps.assembler.load(Width::Word, FRAME, context, DATA).load(Width::Word, END, context, DATA_END);
+    steps.assembler.copy(CONTEXT, Register::R1);
+    steps.assembler.load(Width::Word, FRAME, CONTEXT, DATA).load(Width::Word, END, CONTEXT, DATA_END);
     steps.need(ETHERNET_BYTES + TAG_BYTES);
     // Whom it is sent to, before a tag moves the frame on.
     steps.key_word(ADDRESS_WORDS, &Field(Width::Word, 0));
@@ -200,17 +338,16 @@ pub(super) fn assemble(filter: &Filter, addresses: BorrowedFd<'_>, sockets: Borr
     steps.assembler.place(untagged);
     steps.assembler.jump_if_word(KIND, When::Equal, big(TYPE_V4), v4);
     steps.assembler.jump_if_word(KIND, When::NotEqual, big(TYPE_V6), pass);
-    steps.v6(filter.port);
+    steps.v6(filter);
     steps.assembler.jump(look_up);
     steps.assembler.place(v4);
-    steps.v4(filter.port);
+    steps.v4(filter);
     steps.assembler.place(look_up);
-    steps.assembler.copy(Register::R2, Register::R10);
-    steps.assembler.compute_value(Operation::Add, Register::R2, -(KEY_BYTES as i32));
-    steps.assembler.set_map(Register::R1, addresses).call(LOOK_UP);
-    steps.assembler.jump_if(Register::R0, When::Equal, 0, pass);
-    steps.assembler.load(Width::Word, Register::R2, context, RECEIVE_QUEUE);
-    steps.assembler.set_map(Register::R1, sockets).set(Register::R3, filter.otherwise.cast_signed());
+    steps.find(maps.addresses, key_place(0));
+    steps.leave_if_too_long(filter, maps);
+    steps.leave_if_hidden(filter);
+    steps.assembler.load(Width::Word, Register::R2, CONTEXT, RECEIVE_QUEUE);
+    steps.assembler.set_map(Register::R1, maps.sockets).set(Register::R3, filter.otherwise.cast_signed());
     steps.assembler.call(REDIRECT).exit();
     steps.assembler.place(pass);
     steps.assembler.set(Register::R0, PASS.cast_signed()).exit();

@@ -1,41 +1,63 @@
 //! The program, run by the kernel on frames that nobody sends: what it hands over, and that everything else passes.
 //! Needs the right to load it; without that the tests say so and end.
 
+use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::*;
 use crate::bpf::calls::{self, Map, Program, Run, Shape};
 use crate::noise::{Noise, rounds};
-use crate::xdp::frame::{Damage, Heading};
+use crate::xdp::frame::{Damage, Heading, Proof};
 use crate::xdp::options::Checksums;
 use crate::xdp::sample::Sample;
 
 /// `XDP_DROP`: what the program says here when it would have handed a frame over, because no queue has a socket.
 const TAKEN: u32 = 1;
 
+/// The longest frame that the only queue takes.
+const LONGEST: u32 = 1600;
+
 /// The program, for port 5140 of a card with the address that samples are sent to.
-#[allow(clippy::print_stderr)]
 fn load(tagged: bool) -> Option<OwnedFd> {
+    load_with(tagged, |_| Hidden::Unseen)
+}
+
+/// The same, with what it knows of what a frame does not show; it may be told by a map with one value.
+#[allow(clippy::print_stderr)]
+fn load_with<'a>(tagged: bool, hidden: impl FnOnce(&'a Map) -> Hidden<'a>) -> Option<OwnedFd> {
     let map = |kind, key_bytes, value_bytes, entries| {
         let name = calls::name("mmsg_test");
         Map::create(&Shape { kind, key_bytes, value_bytes, entries, flags: 0, name })
     };
-    let (addresses, sockets) = match map(1, KEY_BYTES as u32, 1, 8).and_then(|first| Ok((first, map(17, 4, 4, 4)?))) {
+    let made = [(1, KEY_BYTES as u32, 1, 8), (17, 4, 4, 4), (2, 4, 4, 4), (2, 4, 4, 1)]
+        .into_iter()
+        .map(|(kind, key_bytes, value_bytes, entries)| map(kind, key_bytes, value_bytes, entries));
+    let maps: Vec<Map> = match made.collect() {
         Ok(maps) => maps,
         Err(error) => {
             eprintln!("not tested: the program, because {error}; to load it takes CAP_BPF and CAP_NET_ADMIN");
             return None;
         }
     };
+    // They live as long as the tests do.
+    let [addresses, sockets, longest, told] = &*maps.leak() else { unreachable!("four were made") };
     for address in ["10.8.0.1", "fd00::1"] {
         let card = [2, 0, 0, 0, 0, 1];
         addresses.update(&key(card, address.parse().expect("valid")), &[1]).expect("there is room");
     }
-    let filter = Filter { port: 5140, tagged, otherwise: TAKEN };
-    let instructions = assemble(&filter, addresses.as_fd(), sockets.as_fd());
+    longest.update(&[0; 4], &LONGEST.to_ne_bytes()).expect("an array");
+    let hidden = hidden(told);
+    let filter = Filter { port: 5140, tagged, otherwise: TAKEN, asks_length: true, hidden };
+    let maps = Maps { addresses: addresses.as_fd(), sockets: sockets.as_fd(), longest: longest.as_fd() };
     let name = calls::name("mmsg_test");
-    let program = Program { kind: 6, name, license: c"MIT", instructions: &instructions, attach_kind: 37 };
-    Some(program.load().expect("the verifier accepts it"))
+    let load = |asks_length| {
+        let instructions = &assemble(&Filter { asks_length, ..filter }, &maps);
+        let (kind, flags) = (6, 0);
+        Program { kind, name, license: LICENSE, instructions, attach_kind: 37, flags, interface: 0 }.load()
+    };
+    // Both ways, where the kernel knows both.
+    let whole = load(false).expect("the verifier accepts it");
+    Some(load(true).unwrap_or(whole))
 }
 
 fn is_taken(program: &OwnedFd, frame: &[u8]) -> bool {
@@ -118,6 +140,85 @@ fn everything_unusual_passes() {
     let mut jumbo = Sample::v6(b"payload");
     jumbo.udp_bytes = Some(0);
     assert!(!is_taken(&program, &jumbo.frame()), "a length of 0 is not for us to understand");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs a kernel")]
+fn who_sends_from_almost_the_same_address_is_handed_over() {
+    let Some(program) = load(false) else { return };
+    let from = |address: &str| {
+        let mut sample = Sample::v6(b"payload");
+        sample.source = address.parse().expect("valid");
+        is_taken(&program, &sample.frame())
+    };
+    assert!(from("fd01::1") && from("fd00:0:1::1") && from("fd00::1:0:0:1") && from("fd00::1:0:1"));
+    assert!(!from("fd00::1"), "that is the receiver itself");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs a kernel")]
+fn what_is_longer_than_a_chunk_passes() {
+    let Some(program) = load(false) else { return };
+    for (headers, sample) in [(42, Sample::v4 as fn(&[u8]) -> Sample), (62, Sample::v6)] {
+        for bytes in [LONGEST as usize - 1, LONGEST as usize, LONGEST as usize + 1, 3000] {
+            let frame = sample(&vec![7; bytes - headers]).frame();
+            assert_eq!(is_taken(&program, &frame), bytes <= LONGEST as usize, "{} bytes", frame.len());
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs a kernel")]
+fn above_the_driver_a_checksum_that_is_not_finished_passes_and_any_other_does_not() {
+    let Some(program) = load_with(false, |_| Hidden::Guessed) else { return };
+    let mut noise = Noise::new(0x5eed_0106);
+    for _ in 0..rounds() / 4 {
+        let mut payload = vec![0; noise.below(60)];
+        noise.fill(&mut payload);
+        let mut sample = if noise.below(2) == 0 { Sample::v4(&payload) } else { Sample::v6(&payload) };
+        if sample.source.is_ipv6() {
+            sample.source = Ipv6Addr::from_bits(0xfd00 << 112 | u128::from(noise.next()) << 32 | 9).into();
+        }
+        let frame = sample.frame();
+        assert!(is_taken(&program, &frame), "{frame:?}");
+        let at = if sample.source.is_ipv4() { 40 } else { 60 };
+        let mut unfinished = frame.clone();
+        unfinished[at..at + 2].copy_from_slice(&sum_of_addresses_and_length(&frame));
+        let is_by_chance = unfinished == frame;
+        assert!(is_by_chance || Heading::read(&unfinished, Checksums::Verified) == Err(Damage::Checksum));
+        assert_eq!(
+            Heading::read(&unfinished, Checksums::VerifiedOrLeftToDevice).map(|heading| heading.proof),
+            Ok(Proof::LeftToDevice)
+        );
+        assert!(!is_taken(&program, &unfinished), "{unfinished:?}");
+    }
+}
+
+/// What the kernel leaves in the field for a device to go on with, added up in another way than `frame.rs` does.
+fn sum_of_addresses_and_length(frame: &[u8]) -> [u8; 2] {
+    let (addresses, udp) = if frame[14] >> 4 == 4 { (26..34, 34) } else { (22..54, 54) };
+    let pairs = frame[addresses].chunks(2).chain([&frame[udp + 4..udp + 6]]);
+    let sum = pairs.map(|pair| u64::from(pair[0]) * 256 + u64::from(pair[1])).sum::<u64>() + 17;
+    (((sum - 1) % 0xffff + 1) as u16).to_be_bytes()
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs a kernel")]
+fn what_was_noted_of_a_frame_passes() {
+    for (tagged, note, expected) in [
+        (false, 0, true),
+        (false, HAS_TAG, false),
+        (false, IS_TRAIN, false),
+        (true, HAS_TAG, true),
+        (true, HAS_TAG | IS_TRAIN, false),
+    ] {
+        let hidden = |told: &'static Map| {
+            told.update(&[0; 4], &note.to_ne_bytes()).expect("an array");
+            Hidden::Noted(told.as_fd())
+        };
+        let Some(program) = load_with(tagged, hidden) else { return };
+        assert_eq!(is_taken(&program, &Sample::v4(b"x").frame()), expected, "{tagged} {note}");
+    }
 }
 
 #[test]

@@ -201,8 +201,8 @@ fn cause(step: Step, errno: Option<i32>, rights: Option<u64>, switch: Option<&st
         (_, None) => (Absent, "the kernel has not taken it as it is; it needs Linux 5.10"),
         _ => (
             Absent,
-            "there is no case for this error here: the kernel log may say more; what is needed is Linux 5.10 and a driver \
-             that takes XDP programs",
+            "there is no case for this error here: the kernel log may say more; what is needed is Linux 5.10 and a \
+             driver that takes XDP programs",
         ),
     };
     (obstacle, text.to_owned())
