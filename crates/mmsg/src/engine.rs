@@ -201,21 +201,16 @@ impl Engine {
     /// and receive until nothing is left, before.
     ///
     /// # Errors
-    /// No ring can be made for the new socket. The engine then receives from it by `recvmmsg`, and nothing else is
-    /// lost.
+    /// The ring does not let go of the socket before. The engine then receives by `recvmmsg`, and nothing else is lost.
     pub fn replace_socket(&mut self, socket: Arc<Socket>) -> io::Result<()> {
-        let plain = Engine::recvmmsg(Arc::clone(&socket)).way;
-        match std::mem::replace(&mut self.way, plain) {
-            Way::Recvmmsg(_) | Way::Xdp(_) => Ok(()),
-            Way::Uring(old) => {
-                let (copy_up_to, busy_poll_us) = (old.copies_up_to(), old.busy_poll_us());
-                let reserve = old
-                    .into_reserve()
-                    .ok_or_else(|| io::Error::other("the kernel does not release the memory of the previous ring"))?;
-                self.way = Engine::uring(socket, reserve, copy_up_to)?.way;
-                if busy_poll_us > 0 { self.set_busy_poll_us(busy_poll_us) } else { Ok(()) }
-            }
+        let replaced = match &mut self.way {
+            Way::Recvmmsg(_) | Way::Xdp(_) => None,
+            Way::Uring(engine) => Some(engine.replace_socket(Arc::clone(&socket))),
+        };
+        if !matches!(replaced, Some(Ok(()))) {
+            self.way = Engine::recvmmsg(socket).way;
         }
+        replaced.unwrap_or(Ok(()))
     }
 
     /// Waits until a receive call would not block, `timeout` at most. `false`: the time is over. Unlike

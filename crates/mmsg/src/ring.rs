@@ -17,6 +17,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
+use io_uring::register::Restriction;
 use io_uring::types::{BufRingEntry, CancelBuilder, Fd, Napi, SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
 
@@ -43,6 +44,9 @@ const LONG: Duration = Duration::from_secs(24 * 3600);
 
 /// How long the end of a request that is being cancelled may take. It is a matter of microseconds.
 const CANCEL_LIMIT: Duration = Duration::from_secs(1);
+
+/// `IORING_REGISTER_NAPI`: the only thing that is still asked of a ring when it runs.
+const REGISTER_NAPI: u8 = 27;
 
 /// How a receive ends that has not failed.
 const HARMLESS: [i32; 4] = [0, -libc::ENOBUFS, -libc::ECANCELED, -libc::EINTR];
@@ -103,11 +107,12 @@ impl Ring {
     ///
     /// # Safety
     /// `fd` stays open as long as the ring lives. Every block that is provided is a block of `layout` that stays
-    /// mapped, and that nobody touches, until it is named by a completion or [`Ring::shut_down`] has returned true.
+    /// mapped, and that nobody touches, until it is named by a completion or [`Ring::shut_down`] has returned `Some`.
     pub(crate) unsafe fn new(fd: RawFd, layout: &Layout, blocks: usize) -> Result<Ring, Refusal> {
         let uring = build(blocks).map_err(|error| Refusal::of("io_uring_setup", error))?;
         let has_minimum_wait = uring.params().is_feature_min_timeout();
         let buffers = BufferRing::register(&uring, blocks, layout.block_bytes())
+            .and_then(|buffers| restrict(&uring).map(|()| buffers))
             .map_err(|error| Refusal::of("io_uring_register", error))?;
         // SAFETY: all zeroes is a valid header: no name, no buffers, no control.
         let mut division: Box<libc::msghdr> = Box::new(unsafe { std::mem::zeroed() });
@@ -269,6 +274,21 @@ impl Ring {
         self.has_minimum_wait = false;
     }
 
+    /// What the kernel says to a request, and to registering a file, that this crate never asks for.
+    #[cfg(all(test, not(miri)))]
+    pub(crate) fn answers_to(&mut self, request: squeue::Entry) -> (i32, io::Result<()>) {
+        assert!(self.queue(request, 4));
+        self.enter(Until::One).expect("entered");
+        let answer = loop {
+            let answer = self.uring.completion().find(|entry| entry.user_data() == 4).map(|entry| entry.result());
+            match answer {
+                Some(answer) => break answer,
+                None => self.enter(Until::One).expect("entered"),
+            }
+        };
+        (answer, self.uring.submitter().register_files(&[self.fd]))
+    }
+
     /// Cancels the requests; no new ones are made. Their last completions are still to come.
     pub(crate) fn begin_end(&mut self) {
         if !self.ending {
@@ -277,20 +297,34 @@ impl Ring {
         }
     }
 
-    /// Ends the requests and waits until the kernel has let go of all blocks, however many messages are lost by it.
-    /// False: it would not, and may still write to them.
-    pub(crate) fn shut_down(&mut self) -> bool {
+    /// Ends the requests and waits until the kernel writes to no block any more, however many messages are lost by it.
+    /// The blocks of these have come back; the others are still provided. `None`: it would not, and may still write.
+    pub(crate) fn shut_down(&mut self) -> Option<Vec<u16>> {
         self.begin_end();
         let started = std::time::Instant::now();
+        let mut back = Vec::new();
         loop {
-            while self.next().is_some() {}
+            while let Some(completion) = self.next() {
+                if let Completion::Message { number } | Completion::Failed { unused: Some(number), .. } = completion {
+                    back.push(number);
+                }
+            }
             if !self.is_in_flight() {
-                return true;
+                return Some(back);
             }
             if started.elapsed() > CANCEL_LIMIT || self.enter(Until::Limit(CANCEL_LIMIT)).is_err() {
-                return false;
+                return None;
             }
         }
+    }
+
+    /// Receives from another socket from the next [`Ring::enter`] on. The ring has been [shut down](Self::shut_down).
+    ///
+    /// # Safety
+    /// As for [`Ring::new`].
+    pub(crate) unsafe fn aim(&mut self, fd: RawFd) {
+        debug_assert!(!self.is_in_flight(), "its requests are for the socket before");
+        (self.fd, self.ending) = (fd, false);
     }
 }
 
@@ -309,7 +343,8 @@ fn completions_for(blocks: usize) -> u32 {
     (blocks + OTHER_COMPLETIONS).next_power_of_two() as u32
 }
 
-/// A ring of this crate's kind. One issuer, whose calls run the work: no interrupts by it, no locks.
+/// A ring of this crate's kind. One issuer, whose calls run the work: no interrupts by it, no locks. It does nothing
+/// before it is [restricted](restrict).
 fn build(blocks: usize) -> io::Result<IoUring> {
     gate(Call::IoUringSetup, 0)?;
     IoUring::builder()
@@ -317,14 +352,32 @@ fn build(blocks: usize) -> io::Result<IoUring> {
         .setup_single_issuer()
         .setup_defer_taskrun()
         .setup_taskrun_flag()
+        .setup_r_disabled()
         .setup_cqsize(completions_for(blocks))
         .build(SUBMISSIONS)
+}
+
+/// Holds a ring for good to the three requests that [`Ring`] makes, and lets it begin. A filter of system calls does
+/// not see what a ring does, so this is what keeps it from opening files and making sockets.
+fn restrict(uring: &IoUring) -> io::Result<()> {
+    let mut granted = [
+        Restriction::sqe_op(opcode::RecvMsgMulti::CODE),
+        Restriction::sqe_op(opcode::PollAdd::CODE),
+        Restriction::sqe_op(opcode::AsyncCancel2::CODE),
+        Restriction::sqe_flags_allowed(squeue::Flags::BUFFER_SELECT.bits()),
+        Restriction::register_op(REGISTER_NAPI),
+    ];
+    gate(Call::IoUringRegister, 0)?;
+    uring.submitter().register_restrictions(&mut granted)?;
+    gate(Call::IoUringRegister, 0)?;
+    uring.submitter().register_enable_rings()
 }
 
 /// Makes a ring as the engine needs it, and lets it go again.
 pub(crate) fn probe() -> Result<(), Refusal> {
     let uring = build(1).map_err(|error| Refusal::of("io_uring_setup", error))?;
-    BufferRing::register(&uring, 1, 1).map(drop).map_err(|error| Refusal::of("io_uring_register", error))
+    let made = BufferRing::register(&uring, 1, 1).and_then(|_buffers| restrict(&uring));
+    made.map_err(|error| Refusal::of("io_uring_register", error))
 }
 
 /// The blocks that are the kernel's, as a ring that it reads: address, length and number of each.

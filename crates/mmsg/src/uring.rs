@@ -48,8 +48,6 @@ pub struct Uring {
     reserve: ManuallyDrop<Vec<RecvBatch>>,
     layout: Layout,
     copy_up_to: usize,
-    /// How long a wait spins, in microseconds.
-    busy_poll_us: u32,
     /// The ring is taken down; what is left is received by `recvmmsg`.
     finishing: bool,
     /// An error that came after messages, for the next call.
@@ -99,8 +97,7 @@ impl Uring {
             unsafe { ring.provide(number, block) };
         }
         let reserve = ManuallyDrop::new(reserve);
-        let (busy_poll_us, finishing, error) = (0, false, None);
-        Ok(Uring { ring, socket, blocks, reserve, layout, copy_up_to, busy_poll_us, finishing, error })
+        Ok(Uring { ring, socket, blocks, reserve, layout, copy_up_to, finishing: false, error: None })
     }
 
     /// See [`Engine::receive_more`](crate::Engine::receive_more). The batch must be of the pool of the ring's own.
@@ -165,37 +162,26 @@ impl Uring {
         self.ring.begin_end();
     }
 
-    /// Takes the ring down and gives back what it was made with, for the next one. What it had received and not handed
-    /// out is lost: [`finish`](Self::finish) first. `None`: the kernel does not let go of the memory.
-    pub(crate) fn into_reserve(mut self) -> Option<Vec<RecvBatch>> {
-        if !self.ring.shut_down() {
-            return None;
+    /// Receives from another socket from now on, by the same ring. What it had received and not handed out is lost:
+    /// [`finish`](Self::finish) first.
+    pub(crate) fn replace_socket(&mut self, socket: Arc<Socket>) -> io::Result<()> {
+        self.reserve[0].check_gro(&socket)?;
+        let Some(back) = self.ring.shut_down() else {
+            return Err(io::Error::other("the kernel does not release the memory of the previous socket"));
+        };
+        for number in back {
+            // SAFETY: its completion has made the block ours, and it goes back under its number.
+            unsafe { self.ring.provide(number, self.blocks[usize::from(number)]) };
         }
-        let reserve = std::mem::take(&mut *self.reserve);
-        let slots = reserve.iter().flat_map(|batch| (0..batch.slots()).map(move |slot| (batch, slot)));
-        for ((batch, slot), &block) in slots.zip(&self.blocks) {
-            // SAFETY: the kernel has let go of the ring's blocks, and no batch points at one of them: a block is either
-            // the ring's or a batch's. The batches of the reserve are ours alone, and of this layout and arena.
-            unsafe { self.layout.point(batch.region().header(slot), block) };
-        }
-        Some(reserve)
-    }
-
-    /// Messages of up to so many bytes are copied.
-    pub(crate) fn copies_up_to(&self) -> usize {
-        self.copy_up_to
-    }
-
-    /// How long a wait spins, in microseconds.
-    pub(crate) fn busy_poll_us(&self) -> u32 {
-        self.busy_poll_us
+        // SAFETY: the socket is kept beside the ring, and the one before until the ring has let go of it.
+        unsafe { self.ring.aim(socket.as_fd().as_raw_fd()) };
+        (self.socket, self.finishing, self.error) = (socket, false, None);
+        Ok(())
     }
 
     /// See [`Engine::set_busy_poll_us`](crate::Engine::set_busy_poll_us).
     pub(crate) fn set_busy_poll_us(&mut self, microseconds: u32) -> io::Result<()> {
-        self.ring.set_busy_poll_us(microseconds)?;
-        self.busy_poll_us = microseconds;
-        Ok(())
+        self.ring.set_busy_poll_us(microseconds)
     }
 
     /// See [`Engine::wait_readable`](crate::Engine::wait_readable).
@@ -338,7 +324,7 @@ fn other_pool() -> io::Error {
 
 impl Drop for Uring {
     fn drop(&mut self) {
-        if self.ring.shut_down() {
+        if self.ring.shut_down().is_some() {
             // SAFETY: this is the only place that drops it, and it is not used again.
             unsafe { ManuallyDrop::drop(&mut self.reserve) };
         }

@@ -60,15 +60,7 @@ impl Uring {
         match self.never {}
     }
 
-    pub(crate) fn into_reserve(self) -> Option<Vec<RecvBatch>> {
-        match self.never {}
-    }
-
-    pub(crate) fn copies_up_to(&self) -> usize {
-        match self.never {}
-    }
-
-    pub(crate) fn busy_poll_us(&self) -> u32 {
+    pub(crate) fn replace_socket(&mut self, _: Arc<Socket>) -> io::Result<()> {
         match self.never {}
     }
 

@@ -70,6 +70,43 @@ fn a_block_is_in_one_place_at_any_time() {
     }
 }
 
+#[test]
+fn a_ring_receives_and_does_nothing_else_also_for_another_socket() {
+    let Some((mut uring, mut batch, address)) = ring(4) else { return };
+    let refused = |uring: &mut Uring| {
+        let fd = io_uring::types::Fd(uring.socket.as_raw_fd());
+        let path = c"/".as_ptr();
+        let byte = b"x".as_ptr();
+        let requests = [
+            io_uring::opcode::Nop::new().build(),
+            io_uring::opcode::OpenAt::new(io_uring::types::Fd(libc::AT_FDCWD), path).build(),
+            io_uring::opcode::Socket::new(libc::AF_INET, libc::SOCK_STREAM, 0).build(),
+            io_uring::opcode::Send::new(fd, byte, 1).build(),
+            io_uring::opcode::PollAdd::new(fd, 1).build().flags(io_uring::squeue::Flags::IO_LINK),
+        ];
+        for request in requests {
+            let (answer, registered) = uring.ring.answers_to(request);
+            assert_eq!(answer, -libc::EACCES);
+            assert_eq!(registered.expect_err("refused").raw_os_error(), Some(libc::EACCES));
+        }
+    };
+    let sender = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    let mut receives = |uring: &mut Uring, address| {
+        sender.send_to(b"x", address).expect("sent");
+        batch.clear();
+        assert_eq!(uring.receive_more(&mut batch, Wait::Block, &Bell::default()).expect("receive"), 1);
+    };
+    refused(&mut uring);
+    receives(&mut uring, address);
+    let socket = Socket::new(Family::V4).expect("a socket");
+    socket.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
+    let address = socket.local_addr().expect("bound");
+    uring.finish();
+    uring.replace_socket(Arc::new(socket)).expect("another socket");
+    refused(&mut uring);
+    receives(&mut uring, address);
+}
+
 /// As measured on Linux 6.18 with `ulimit -l`: one page less, and the kernel refuses it.
 #[test]
 fn a_ring_says_how_much_memory_it_locks() {

@@ -114,3 +114,21 @@ fn an_interrupted_call_of_a_ring_is_made_again() {
         }
     }
 }
+
+#[test]
+fn an_engine_whose_ring_is_stuck_receives_from_the_next_socket_without_it() {
+    let _turn = turn();
+    if Kind::here().len() == 1 {
+        return;
+    }
+    let (socket, _) = bound(Family::V4, |_| {});
+    let mut receiving = Receiving::new(Kind::Uring { copy_up_to: 0 }, &Arc::new(socket), 8, 64, Control::default());
+    assert_eq!(receiving.receive(Wait::No), 0);
+    let (socket, address) = bound(Family::V4, |_| {});
+    let guard = inject(Call::IoUringEnter, 1, libc::ENFILE);
+    receiving.engine.replace_socket(Arc::new(socket)).expect_err("stuck");
+    assert!(guard.has_fired());
+    let sender = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    sender.send_to(b"x", address).expect("sent");
+    assert_eq!((receiving.receive(Wait::Block), receiving.engine.name()), (1, "recvmmsg"));
+}

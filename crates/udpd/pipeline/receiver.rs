@@ -218,7 +218,7 @@ impl Receiver {
             while self.step(tally, Wait::No) > 0 {}
         }
         if let Err(error) = self.engine.replace_socket(socket) {
-            log::warn!("lane {}: goes on with recvmmsg, because it cannot make its ring again: {error}", self.lane);
+            log::warn!("lane {}: goes on with recvmmsg, because its ring is stuck: {error}; restart udpd", self.lane);
         }
         self.observer.iter_mut().for_each(|observer| observer.note_other_socket());
     }
