@@ -416,10 +416,15 @@ fn what_is_beyond_the_sandbox_is_refused_before_anything_is_touched() {
     let elsewhere = tempfile::tempdir().expect("a directory");
     let more = format!("[sink.far]\ntype = \"file\"\npath = \"{}/far.log\"\n", elsewhere.path().display());
     let daemon = Daemon::with_config(&text(address, "", "\"stays\"", ""));
-    let refused = reload(&daemon, &text(address, "", "\"stays\", \"far\"", &more));
-    if crate::sandbox::is_whole() {
-        assert_eq!(refused.status.code(), Some(77), "{}", said(&refused));
-        assert!(said(&refused).contains("restart udpd"), "{}", said(&refused));
+    let ring = text(address, "engine = \"io_uring\"", "\"stays\"", "");
+    let far = text(address, "", "\"stays\", \"far\"", &more);
+    for (beyond, what) in [(far, "cannot open"), (ring, "cannot make a ring")] {
+        let refused = reload(&daemon, &beyond);
+        if crate::sandbox::is_whole() {
+            assert_eq!(refused.status.code(), Some(77), "{}", said(&refused));
+            assert!(said(&refused).contains("restart udpd"), "{}", said(&refused));
+            assert!(said(&refused).contains(what), "{}", said(&refused));
+        }
     }
     send(address, 0..10);
     daemon.stats_when("it receives on", |stats| received(stats) == 10);

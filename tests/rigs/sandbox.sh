@@ -246,4 +246,20 @@ for lacking in landlock_create_ruleset:error=ENOSYS seccomp:error=EINVAL capset:
     [ "$code" = 77 ] || fail "$lacking: exit code $code and not 77"
     grep -q 'sandbox = "require"' "$work/log" || fail "$lacking: the reason is not said"
 done
+try_ways_out() {
+    command -v cc >/dev/null || { echo "SKIPPED injections of sandbox.sh: needs cc"; return; }
+    [ "$(uname -m)" = x86_64 ] || { echo "SKIPPED injections of sandbox.sh: needs the registers of x86_64"; return; }
+    cc -O1 -Wall -static -o "$work/inject" tests/rigs/sandbox/inject.c 2>"$work/log" ||
+        cc -O1 -Wall -o "$work/inject" tests/rigs/sandbox/inject.c 2>"$work/log" || fail "inject.c does not compile"
+    local user engine
+    for engine in recvmmsg io_uring; do
+        for user in 0 65534; do
+            timeout 120 python3 tests/rigs/sandbox/injections.py "$udpd" "$work/inject" "$work" "$user" "$engine" ||
+                fail "something was let through"
+        done
+    done
+}
+
+# What code in a thread could do: each way out, tried in each thread of a daemon that runs.
+try_ways_out
 echo "sandbox.sh: all as it should be"

@@ -196,8 +196,19 @@ impl Crew {
         duty: Duty,
         body: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<JoinHandle<T>> {
-        let body = || {
-            enter_sandbox();
+        self.spawn_with(name, duty, Vec::new(), body)
+    }
+
+    /// The same for a thread that does besides what others have a thread for. Those duties open no files.
+    pub fn spawn_with<T: Send + 'static>(
+        &self,
+        name: impl Into<String>,
+        duty: Duty,
+        besides: Vec<Duty>,
+        body: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<JoinHandle<T>> {
+        let body = move || {
+            enter_sandbox_with(&besides);
             body()
         };
         Ok(self.launch(name, duty, thread::Builder::new(), body)?.wait())

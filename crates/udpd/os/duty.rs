@@ -53,6 +53,8 @@ pub enum Duty {
     Maker,
     /// The same where there is a sink with a client library of its own, or one that looks up names.
     BrokerMaker,
+    /// Makes rings for a changed configuration, besides: where there is one at the start.
+    RingMaker,
     /// The process beside the daemon that keeps rights for it.
     Warden,
     /// The same where the kernel refuses sources: it loads filters as well.
@@ -63,7 +65,7 @@ pub enum Duty {
 
 impl Duty {
     /// Those that a sandbox knows.
-    pub const CONFINED: [Self; 25] = [
+    pub const CONFINED: [Self; 26] = [
         Self::Main,
         Self::Receiver,
         Self::RingReceiver,
@@ -87,6 +89,7 @@ impl Duty {
         Self::Watchdog,
         Self::Maker,
         Self::BrokerMaker,
+        Self::RingMaker,
         Self::Warden,
         Self::FilterWarden,
     ];
@@ -119,6 +122,7 @@ impl fmt::Display for Duty {
             Self::Watchdog => "watchdog",
             Self::Maker => "reload",
             Self::BrokerMaker => "reload (names, kafka)",
+            Self::RingMaker => "reload (io_uring)",
             Self::Warden => "warden",
             Self::FilterWarden => "warden (filters)",
             Self::Main => "main",

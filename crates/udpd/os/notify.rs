@@ -52,6 +52,10 @@ impl Notifier {
         let manager = address(name).and_then(|address| {
             let socket = UnixDatagram::unbound()?;
             socket.set_write_timeout(Some(SEND_LIMIT))?;
+            if address.as_abstract_name().is_some() {
+                // Inside the sandbox such a name is out of reach but for what was connected before.
+                let _ = socket.connect_addr(&address);
+            }
             Ok((socket, address))
         });
         match manager {

@@ -1,413 +1,276 @@
 //! seccomp: the system calls of each duty.
 //!
-//! The lists are made of groups. What every thread of a C library's process calls is in `ALWAYS`; the rest says what it
+//! The lists are made of groups. What every thread of a C library's process calls is in `EVERY`; the rest says what it
 //! is for. A call that is allowed whatever its arguments costs nothing to speak of: the kernel (5.11 and later)
 //! remembers that the filter always says yes to it and runs the filter no more. Only rare calls are judged by their
-//! arguments.
+//! arguments (`arguments.rs`).
+//!
+//! A call that is on no list fails with ENOSYS, which no right and no lack of one ever gives. A C library that has got
+//! a newer call than this file knows then uses the older one. A call on a list with other arguments fails with EPERM.
 
 use std::collections::BTreeMap;
 
 use nix::libc;
-use seccompiler::{
-    BackendError, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-    TargetArch,
-};
+use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompFilter, SeccompRule, TargetArch};
 
+use super::arguments::{self, Call, Case};
 use crate::os::duty::Duty;
+
+macro_rules! calls {
+    ($($name:ident)*) => { &[$(Call { number: libc::$name, name: stringify!($name) }),*] };
+}
 
 /// What the standard library and the C library call on any thread: locks, memory, the clock, a descriptor that is open,
 /// the end of a thread, and what a panic does.
-const ALWAYS: &[i64] = &[
-    libc::SYS_futex,
-    libc::SYS_clock_gettime,
-    libc::SYS_clock_getres,
-    libc::SYS_gettimeofday,
-    libc::SYS_clock_nanosleep,
-    libc::SYS_nanosleep,
-    libc::SYS_sched_yield,
-    libc::SYS_read,
-    libc::SYS_write,
-    libc::SYS_writev,
-    libc::SYS_close,
-    libc::SYS_fcntl,
-    libc::SYS_brk,
-    libc::SYS_mmap,
-    libc::SYS_munmap,
-    libc::SYS_mremap,
-    libc::SYS_mprotect,
-    libc::SYS_madvise,
-    libc::SYS_getrandom,
-    libc::SYS_getpid,
-    libc::SYS_gettid,
-    libc::SYS_sched_getaffinity,
-    libc::SYS_rt_sigprocmask,
-    libc::SYS_rt_sigaction,
-    libc::SYS_rt_sigreturn,
-    libc::SYS_sigaltstack,
-    libc::SYS_restart_syscall,
-    libc::SYS_rseq,
-    libc::SYS_set_robust_list,
-    libc::SYS_exit,
-    libc::SYS_exit_group,
+const EVERY: &[Call] = calls![
+    SYS_futex SYS_clock_gettime SYS_sched_yield SYS_write SYS_close SYS_brk SYS_munmap SYS_madvise SYS_getrandom
+    SYS_rt_sigprocmask SYS_rt_sigaction SYS_rt_sigreturn SYS_sigaltstack SYS_restart_syscall SYS_exit
+];
+
+/// The same on threads that see no datagram before others have looked at it.
+const BEHIND: &[Call] = calls![
+    SYS_read SYS_writev SYS_mremap SYS_exit_group SYS_gettid SYS_getpid SYS_sched_getaffinity SYS_ppoll
 ];
 
 /// Receiving, and asking the socket what the kernel has dropped.
-const RECEIVE: &[i64] =
-    &[libc::SYS_recvmmsg, libc::SYS_recvmsg, libc::SYS_getsockopt, libc::SYS_setsockopt, libc::SYS_ppoll];
+const RECEIVE: &[Call] = calls![SYS_recvmmsg SYS_recvmsg SYS_getsockopt SYS_setsockopt SYS_ppoll];
 
-/// Receiving by a ring, which is made again for a socket that is made again.
-const RING: &[i64] = &[libc::SYS_io_uring_enter, libc::SYS_io_uring_setup, libc::SYS_io_uring_register];
+/// Receiving by a ring that is there.
+const RING: &[Call] = calls![SYS_io_uring_enter];
+
+/// Making one.
+const NEW_RING: &[Call] = calls![SYS_io_uring_setup];
 
 /// Receiving from a queue past the kernel's stack: the kernel is called, and waited for at the end.
-const QUEUE: &[i64] = &[libc::SYS_recvfrom, libc::SYS_membarrier];
+const QUEUE: &[Call] = calls![SYS_recvfrom SYS_membarrier];
 
 /// A socket of one's own: connected, sent on, asked.
-const SEND: &[i64] = &[
-    libc::SYS_connect,
-    libc::SYS_sendto,
-    libc::SYS_sendmsg,
-    libc::SYS_sendmmsg,
-    libc::SYS_recvfrom,
-    libc::SYS_recvmsg,
-    libc::SYS_getsockopt,
-    libc::SYS_setsockopt,
-    libc::SYS_getsockname,
-    libc::SYS_getpeername,
-    libc::SYS_shutdown,
-    libc::SYS_ioctl,
-    libc::SYS_ppoll,
+const SEND: &[Call] = calls![
+    SYS_connect SYS_sendto SYS_sendmsg SYS_sendmmsg SYS_recvfrom SYS_recvmsg SYS_getsockopt SYS_setsockopt
+    SYS_getsockname SYS_getpeername SYS_shutdown
 ];
 
-/// Reading files, directories and the own limits, as far as Landlock lets.
-const LOOK: &[i64] = &[
-    libc::SYS_openat,
-    libc::SYS_fstat,
-    libc::SYS_newfstatat,
-    libc::SYS_statx,
-    libc::SYS_lseek,
-    libc::SYS_pread64,
-    libc::SYS_getdents64,
-    libc::SYS_readlinkat,
-    libc::SYS_faccessat,
-    libc::SYS_faccessat2,
-    libc::SYS_prlimit64,
-    libc::SYS_ppoll,
+/// Reading files and directories, as far as Landlock lets.
+const LOOK: &[Call] = calls![
+    SYS_openat SYS_fstat SYS_newfstatat SYS_statx SYS_lseek SYS_pread64 SYS_getdents64 SYS_readlinkat
 ];
 
 /// Making, finishing and removing files and directories.
-const KEEP: &[i64] = &[
-    libc::SYS_pwrite64,
-    libc::SYS_fsync,
-    libc::SYS_fdatasync,
-    libc::SYS_syncfs,
-    libc::SYS_sync_file_range,
-    libc::SYS_fallocate,
-    libc::SYS_ftruncate,
-    libc::SYS_fadvise64,
-    libc::SYS_copy_file_range,
-    libc::SYS_sendfile,
-    libc::SYS_flock,
-    libc::SYS_fstatfs,
-    libc::SYS_statfs,
-    libc::SYS_renameat,
-    libc::SYS_renameat2,
-    libc::SYS_unlinkat,
-    libc::SYS_mkdirat,
-    libc::SYS_linkat,
-    libc::SYS_inotify_add_watch,
-    libc::SYS_inotify_rm_watch,
-    libc::SYS_umask,
+const KEEP: &[Call] = calls![
+    SYS_pwrite64 SYS_fsync SYS_fdatasync SYS_syncfs SYS_fallocate SYS_ftruncate SYS_fadvise64 SYS_flock SYS_fstatfs
+    SYS_renameat2 SYS_unlinkat SYS_linkat SYS_inotify_add_watch SYS_inotify_rm_watch
 ];
 
 /// Writing a file beside another one, at the lowest priority and on the cores where no receiver is.
-const COMPRESS: &[i64] = &[
-    libc::SYS_fsync,
-    libc::SYS_fdatasync,
-    libc::SYS_ftruncate,
-    libc::SYS_fadvise64,
-    libc::SYS_fstatfs,
-    libc::SYS_utimensat,
-    libc::SYS_unlinkat,
-    libc::SYS_setpriority,
-    libc::SYS_sched_setaffinity,
+const COMPRESS: &[Call] = calls![
+    SYS_fsync SYS_fdatasync SYS_ftruncate SYS_fadvise64 SYS_fstatfs SYS_utimensat SYS_unlinkat SYS_renameat2
+    SYS_flock
 ];
 
 /// Answering clients of sockets that listen, and seeing the end of one that takes over.
-const SERVE: &[i64] = &[
-    libc::SYS_pidfd_open,
-    libc::SYS_accept4,
-    libc::SYS_recvfrom,
-    libc::SYS_recvmsg,
-    libc::SYS_sendto,
-    libc::SYS_sendmsg,
-    libc::SYS_shutdown,
-    libc::SYS_getsockopt,
-    libc::SYS_setsockopt,
-    libc::SYS_getsockname,
-    libc::SYS_getpeername,
-    libc::SYS_ioctl,
+const SERVE: &[Call] = calls![
+    SYS_pidfd_open SYS_accept4 SYS_recvfrom SYS_recvmsg SYS_sendto SYS_sendmsg SYS_shutdown SYS_getsockopt
+    SYS_setsockopt SYS_getsockname
 ];
 
-/// Starting threads.
-const THREADS: &[i64] =
-    &[libc::SYS_clone, libc::SYS_clone3, libc::SYS_prctl, libc::SYS_set_tid_address, libc::SYS_membarrier];
+/// What a thread calls before its own work begins.
+const THREADS: &[Call] = calls![SYS_set_robust_list SYS_rseq];
 
 /// Going into a sandbox, and making what a thread has before it goes in.
-const CONFINE: &[i64] = &[
-    libc::SYS_seccomp,
-    libc::SYS_prctl,
-    libc::SYS_capget,
-    libc::SYS_capset,
-    libc::SYS_landlock_create_ruleset,
-    libc::SYS_landlock_add_rule,
-    libc::SYS_landlock_restrict_self,
-    libc::SYS_inotify_init1,
-    libc::SYS_mlock,
-    libc::SYS_mbind,
-    libc::SYS_set_mempolicy,
-    libc::SYS_get_mempolicy,
-    libc::SYS_dup,
-    libc::SYS_dup3,
-    libc::SYS_listen,
+const CONFINE: &[Call] = calls![
+    SYS_capget SYS_capset SYS_landlock_create_ruleset SYS_landlock_add_rule SYS_landlock_restrict_self
+    SYS_inotify_init1 SYS_mlock SYS_mbind SYS_set_mempolicy SYS_get_mempolicy SYS_sched_setaffinity SYS_listen
+    SYS_pipe2 SYS_eventfd2
 ];
 
 /// What the main thread does once a second and at the end: it puts threads on cores, replaces sockets and asks the
-/// kernel about interfaces.
-const HOUSEKEEPING: &[i64] = &[
-    libc::SYS_pipe2,
-    libc::SYS_sched_setaffinity,
-    libc::SYS_bind,
-    libc::SYS_connect,
-    libc::SYS_sendto,
-    libc::SYS_sendmsg,
-    libc::SYS_recvfrom,
-    libc::SYS_recvmsg,
-    libc::SYS_getsockopt,
-    libc::SYS_setsockopt,
-    libc::SYS_getsockname,
-    libc::SYS_getpeername,
-    libc::SYS_shutdown,
-    libc::SYS_ioctl,
-    libc::SYS_renameat,
-    libc::SYS_renameat2,
-    libc::SYS_unlinkat,
-    libc::SYS_fsync,
-    libc::SYS_fdatasync,
-    libc::SYS_ftruncate,
-    libc::SYS_pwrite64,
-    libc::SYS_uname,
-    libc::SYS_sysinfo,
-    libc::SYS_getuid,
-    libc::SYS_geteuid,
-    libc::SYS_getgid,
-    libc::SYS_getegid,
+/// kernel about interfaces. The end of the warden is waited for, not the warden.
+const HOUSEKEEPING: &[Call] = calls![
+    SYS_pipe2 SYS_sched_setaffinity SYS_bind SYS_connect SYS_sendto SYS_sendmsg SYS_recvfrom SYS_recvmsg
+    SYS_getsockopt SYS_setsockopt SYS_getsockname SYS_shutdown SYS_unlinkat SYS_renameat2 SYS_fsync SYS_fdatasync
+    SYS_pwrite64 SYS_membarrier SYS_wait4 SYS_geteuid
 ];
 
 /// What is done to the sockets of a daemon by the process that keeps its rights, and how it is told.
-const WISHES: &[i64] =
-    &[libc::SYS_recvmsg, libc::SYS_sendmsg, libc::SYS_bind, libc::SYS_getsockopt, libc::SYS_setsockopt];
+const WISHES: &[Call] = calls![SYS_recvmsg SYS_sendmsg SYS_bind SYS_getsockopt SYS_setsockopt];
 
 /// What librdkafka, OpenSSL and the resolver of the C library call besides: their own threads, pipes and looks at the
 /// host.
-const LIBRARY: &[i64] = &[
-    libc::SYS_bind,
-    libc::SYS_pipe2,
-    libc::SYS_eventfd2,
-    libc::SYS_epoll_create1,
-    libc::SYS_epoll_ctl,
-    libc::SYS_epoll_pwait,
-    libc::SYS_pselect6,
-    libc::SYS_socketpair,
-    libc::SYS_uname,
-    libc::SYS_sysinfo,
-    libc::SYS_getuid,
-    libc::SYS_geteuid,
-    libc::SYS_getgid,
-    libc::SYS_getegid,
-    libc::SYS_getppid,
-    libc::SYS_sched_setaffinity,
-    libc::SYS_getrusage,
-    libc::SYS_readv,
-    libc::SYS_times,
+const LIBRARY: &[Call] = calls![
+    SYS_bind SYS_pipe2 SYS_eventfd2 SYS_uname SYS_sysinfo SYS_getuid SYS_geteuid SYS_getgid SYS_getegid
 ];
 
-/// The same by the names that only older machines have for them; musl calls some of these.
-#[cfg(target_arch = "x86_64")]
-mod older {
+/// What one C library has and another has not, and what only older machines have a number for.
+mod of_libc {
+    use super::Call;
     use nix::libc;
 
-    pub(super) const LOOK: &[i64] =
-        &[libc::SYS_open, libc::SYS_stat, libc::SYS_lstat, libc::SYS_access, libc::SYS_readlink, libc::SYS_poll];
-    pub(super) const KEEP: &[i64] =
-        &[libc::SYS_rename, libc::SYS_unlink, libc::SYS_rmdir, libc::SYS_mkdir, libc::SYS_link];
-    pub(super) const COMPRESS: &[i64] = &[libc::SYS_unlink];
-    pub(super) const POLL: &[i64] = &[libc::SYS_poll];
-    pub(super) const LIBRARY: &[i64] = &[libc::SYS_poll, libc::SYS_select, libc::SYS_epoll_wait, libc::SYS_pipe];
-}
-#[cfg(not(target_arch = "x86_64"))]
-mod older {
-    pub(super) const LOOK: &[i64] = &[];
-    pub(super) const KEEP: &[i64] = &[];
-    pub(super) const COMPRESS: &[i64] = &[];
-    pub(super) const POLL: &[i64] = &[];
-    pub(super) const LIBRARY: &[i64] = &[];
+    #[cfg(not(target_env = "musl"))]
+    pub(super) const SLEEP: &[Call] = calls![SYS_clock_nanosleep];
+    #[cfg(target_env = "musl")]
+    pub(super) const SLEEP: &[Call] = calls![SYS_nanosleep SYS_clock_nanosleep];
+
+    #[cfg(all(target_arch = "x86_64", not(target_env = "musl")))]
+    pub(super) const LOOK: &[Call] = calls![SYS_access SYS_readlink];
+    #[cfg(all(target_arch = "x86_64", target_env = "musl"))]
+    pub(super) const LOOK: &[Call] = calls![SYS_open SYS_stat SYS_lstat SYS_access SYS_readlink];
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(super) const LOOK: &[Call] = calls![SYS_faccessat SYS_faccessat2];
+
+    #[cfg(target_arch = "x86_64")]
+    pub(super) const KEEP: &[Call] = calls![SYS_rename SYS_unlink SYS_rmdir SYS_mkdir];
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(super) const KEEP: &[Call] = calls![SYS_renameat SYS_mkdirat];
+
+    #[cfg(target_arch = "x86_64")]
+    pub(super) const POLL: &[Call] = calls![SYS_poll];
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(super) const POLL: &[Call] = &[];
 }
 
-/// The calls of a duty, whatever their arguments.
-fn allowed(duty: Duty) -> Vec<&'static [i64]> {
-    let mut groups = vec![ALWAYS];
-    groups.extend_from_slice(match duty {
-        Duty::Free | Duty::Errand | Duty::Log | Duty::Follower => &[][..],
-        // By which a pipe is asked whether it has room.
-        Duty::Writer => &[&[libc::SYS_ppoll], older::POLL],
+/// What a duty may call.
+#[derive(Debug, Default)]
+struct Granted {
+    calls: Vec<&'static [Call]>,
+    cases: Vec<&'static [Case]>,
+}
+
+fn granted(duty: Duty) -> Granted {
+    let mut all = own(duty);
+    // Whatever it starts goes on into a sandbox of its own, and can have nothing there that is not here.
+    for started in Duty::CONFINED.into_iter().filter(|other| is_started_by(duty, *other)) {
+        let Granted { calls, cases } = own(started);
+        all.calls.extend(calls);
+        all.cases.extend(cases);
+    }
+    all
+}
+
+/// The same without what is there for threads that it starts.
+fn own(duty: Duty) -> Granted {
+    use arguments as by;
+    let mut all = Granted { calls: vec![EVERY, of_libc::SLEEP], cases: vec![by::EVERY] };
+    let mut grant = |calls: &[&'static [Call]], cases: &[&'static [Case]]| {
+        all.calls.extend_from_slice(calls);
+        all.cases.extend_from_slice(cases);
+    };
+    if !matches!(duty, Duty::Receiver | Duty::RingReceiver | Duty::QueueReceiver | Duty::Follower) {
+        grant(&[BEHIND, of_libc::POLL], &[by::SIGNAL]);
+    }
+    let files: &[&[Call]] = &[LOOK, of_libc::LOOK, KEEP, of_libc::KEEP];
+    if let Duty::SpillingUnixClient
+    | Duty::SpillingRelay
+    | Duty::SpillingSourceKeepingRelay
+    | Duty::SpillingBrokerClient
+    | Duty::Keeper = duty
+    {
+        grant(files, &[by::LIMITS]);
+    }
+    match duty {
+        Duty::Free | Duty::Errand | Duty::Log | Duty::Follower | Duty::Writer | Duty::Keeper => {}
         // By which it waits where a signalfd cannot be read.
-        Duty::Signals => &[&[libc::SYS_rt_sigtimedwait]],
-        Duty::Receiver => &[RECEIVE, older::POLL],
+        Duty::Signals => grant(&[calls![SYS_rt_sigtimedwait]], &[]),
+        Duty::Receiver => grant(&[RECEIVE], &[]),
         // Where its ring fails it receives without.
-        Duty::RingReceiver => &[RECEIVE, RING, older::POLL],
-        Duty::QueueReceiver => &[RECEIVE, QUEUE, older::POLL],
-        Duty::UnixClient | Duty::Relay | Duty::SourceKeepingRelay => &[SEND, older::POLL],
-        Duty::SpillingUnixClient | Duty::SpillingRelay | Duty::SpillingSourceKeepingRelay => {
-            &[SEND, LOOK, KEEP, older::POLL, older::LOOK, older::KEEP]
+        Duty::RingReceiver => grant(&[RECEIVE, RING], &[]),
+        Duty::QueueReceiver => grant(&[RECEIVE, QUEUE], &[by::MAP_DELETE]),
+        Duty::UnixClient | Duty::SpillingUnixClient => grant(&[SEND], &[by::UNIX, by::NONBLOCKING]),
+        Duty::Relay | Duty::SpillingRelay => grant(&[SEND], &[by::DATAGRAMS, by::NONBLOCKING]),
+        Duty::SourceKeepingRelay | Duty::SpillingSourceKeepingRelay => {
+            grant(&[SEND], &[by::DATAGRAMS, by::RAW_SOCKETS, by::NONBLOCKING]);
         }
-        Duty::SpillingBrokerClient => &[SEND, LOOK, KEEP, THREADS, LIBRARY, older::LOOK, older::KEEP, older::LIBRARY],
-        Duty::BrokerClient => &[SEND, LOOK, THREADS, LIBRARY, older::LOOK, older::LIBRARY],
-        Duty::Resolver => &[SEND, LOOK, LIBRARY, older::LOOK, older::LIBRARY],
-        Duty::Keeper => &[LOOK, KEEP, older::LOOK, older::KEEP],
-        Duty::Compressor => &[LOOK, COMPRESS, older::LOOK, older::COMPRESS],
-        Duty::Window => &[LOOK, SERVE, THREADS, older::LOOK],
-        Duty::Watchdog => &[LOOK, older::LOOK, &[libc::SYS_sendto, libc::SYS_sendmsg]],
-        // Whatever it starts goes on into a sandbox of its own, and can have nothing there that is not here.
-        Duty::Maker | Duty::BrokerMaker => &[
-            RECEIVE,
-            RING,
-            SEND,
-            LOOK,
-            KEEP,
-            COMPRESS,
-            SERVE,
-            THREADS,
-            HOUSEKEEPING,
-            LIBRARY,
-            CONFINE,
-            older::LOOK,
-            older::KEEP,
-            older::LIBRARY,
-        ],
-        Duty::Warden | Duty::FilterWarden => &[WISHES],
-        // The end of the warden is waited for, not the warden.
-        Duty::Main => &[LOOK, HOUSEKEEPING, THREADS, older::LOOK, older::KEEP, &[libc::SYS_wait4]],
-    });
-    groups
-}
-
-/// What decides about a call besides its number: one of these has to hold.
-type Rules = Vec<SeccompRule>;
-
-/// The calls of a duty that depend on their arguments.
-fn judged(duty: Duty) -> Result<Vec<(i64, Rules)>, BackendError> {
-    // A thread takes a name when it begins, and memory gets one.
-    const PR_SET_VMA: u64 = 0x5356_4d41;
-    let names = [libc::PR_SET_NAME as u64, PR_SET_VMA].map(|option| all_of(vec![is(0, option)?]));
-    // By which the C library aborts and a thread signals itself. Nobody signals another process.
-    let own = vec![all_of(vec![is(0, u64::from(std::process::id()))?])?];
-    let mut judged = vec![(libc::SYS_prctl, names.into_iter().collect::<Result<_, _>>()?), (libc::SYS_tgkill, own)];
-    let sockets = match duty {
-        Duty::UnixClient | Duty::SpillingUnixClient => vec![family(libc::AF_UNIX)?],
-        Duty::Relay | Duty::SpillingRelay => datagrams()?,
-        Duty::SourceKeepingRelay | Duty::SpillingSourceKeepingRelay => [datagrams()?, raw()?].concat(),
         // The resolver asks the kernel for addresses and, on some hosts, a daemon of the C library for names.
-        Duty::BrokerClient | Duty::SpillingBrokerClient | Duty::Resolver | Duty::BrokerMaker => {
-            [vec![family(libc::AF_UNIX)?, family(libc::AF_NETLINK)?], datagrams()?, streams()?].concat()
+        Duty::BrokerClient | Duty::SpillingBrokerClient | Duty::Resolver => {
+            grant(
+                &[SEND, LOOK, of_libc::LOOK, LIBRARY, THREADS],
+                &[by::UNIX, by::ROUTES, by::DATAGRAMS, by::STREAMS, by::NONBLOCKING, by::LIMITS, by::LIBRARIES],
+            );
+            grant(&[], &[by::THREADS]);
         }
-        // A queue of an interface, which another thread or process is given.
-        Duty::Warden | Duty::FilterWarden => vec![family(libc::AF_XDP)?],
-        Duty::Main | Duty::Maker => [vec![family(libc::AF_UNIX)?, family(libc::AF_NETLINK)?], datagrams()?].concat(),
-        _ => Vec::new(),
-    };
-    if !sockets.is_empty() {
-        judged.push((libc::SYS_socket, sockets));
-    }
-    // Nothing is loaded any more but by a warden that makes arrays and loads filters for sockets. The counts of cores
-    // stand in maps, and so do the addresses and the queues of which frames go past the kernel's stack. What was loaded
-    // for an interface may be attached to one that came back, and once more when that has got more queues.
-    const BPF_MAP_CREATE: u64 = 0;
-    const BPF_MAP_LOOKUP_ELEM: u64 = 1;
-    const BPF_MAP_UPDATE_ELEM: u64 = 2;
-    const BPF_MAP_DELETE_ELEM: u64 = 3;
-    const BPF_PROG_LOAD: u64 = 5;
-    const BPF_LINK_CREATE: u64 = 28;
-    const BPF_LINK_UPDATE: u64 = 29;
-    let commands: &[u64] = match duty {
+        Duty::Compressor => grant(&[LOOK, of_libc::LOOK, COMPRESS, of_libc::KEEP], &[by::LIMITS, by::BACKGROUND]),
+        Duty::Window => {
+            grant(&[LOOK, of_libc::LOOK, SERVE, THREADS], &[by::NONBLOCKING, by::LIMITS, by::MAP_READ, by::THREADS]);
+        }
+        Duty::Watchdog => grant(&[LOOK, of_libc::LOOK, calls![SYS_sendto SYS_sendmsg]], &[]),
+        Duty::Maker | Duty::BrokerMaker => {
+            grant(&[HOUSEKEEPING, CONFINE, THREADS], &[by::THREADS, by::FILTER, by::CONFINE]);
+            grant(&[], &[by::MAP_READ, by::MAP_WRITE]);
+            grant(&[], &[by::UNIX, by::ROUTES, by::TABLES, by::CARDS]);
+        }
+        Duty::RingMaker => grant(&[RING, NEW_RING], &[by::NEW_RING]),
+        Duty::Warden => grant(&[WISHES], &[by::QUEUES, by::NO_PROGRAMS]),
+        Duty::FilterWarden => grant(&[WISHES], &[by::QUEUES, by::LOAD]),
         Duty::Main => {
-            &[BPF_MAP_LOOKUP_ELEM, BPF_MAP_UPDATE_ELEM, BPF_MAP_DELETE_ELEM, BPF_LINK_CREATE, BPF_LINK_UPDATE]
-        }
-        Duty::Maker | Duty::BrokerMaker => &[BPF_MAP_LOOKUP_ELEM, BPF_MAP_UPDATE_ELEM, BPF_MAP_DELETE_ELEM],
-        Duty::Window => &[BPF_MAP_LOOKUP_ELEM],
-        Duty::QueueReceiver => &[BPF_MAP_DELETE_ELEM],
-        Duty::FilterWarden => &[BPF_MAP_CREATE, BPF_PROG_LOAD],
-        _ => &[],
-    };
-    if !commands.is_empty() {
-        let rules = commands.iter().map(|&call| all_of(vec![is(0, call)?])).collect::<Result<Rules, _>>()?;
-        judged.push((libc::SYS_bpf, rules));
-    }
-    Ok(judged)
-}
-
-fn family(family: i32) -> Result<SeccompRule, BackendError> {
-    all_of(vec![is(0, family as u64)?])
-}
-
-fn datagrams() -> Result<Rules, BackendError> {
-    internet(libc::SOCK_DGRAM)
-}
-
-fn streams() -> Result<Rules, BackendError> {
-    internet(libc::SOCK_STREAM)
-}
-
-fn raw() -> Result<Rules, BackendError> {
-    internet(libc::SOCK_RAW)
-}
-
-/// Sockets of one kind, for either family.
-fn internet(kind: i32) -> Result<Rules, BackendError> {
-    // Above these bits are flags.
-    const KIND: u64 = 0xf;
-    let of_kind = || SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(KIND), kind as u64);
-    [libc::AF_INET, libc::AF_INET6].map(|family| all_of(vec![is(0, family as u64)?, of_kind()?])).into_iter().collect()
-}
-
-fn is(argument: u8, value: u64) -> Result<SeccompCondition, BackendError> {
-    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
-}
-
-fn all_of(conditions: Vec<SeccompCondition>) -> Result<SeccompRule, BackendError> {
-    SeccompRule::new(conditions)
-}
-
-fn filter(duties: &[Duty]) -> Result<seccompiler::BpfProgram, BackendError> {
-    let mut rules: BTreeMap<i64, Rules> = BTreeMap::new();
-    for duty in duties {
-        for (call, of_duty) in judged(*duty)? {
-            let known = rules.entry(call).or_default();
-            // Several duties judge some calls alike.
-            known.extend(of_duty.into_iter().filter(|rule| !known.contains(rule)).collect::<Rules>());
+            grant(&[LOOK, of_libc::LOOK, HOUSEKEEPING, of_libc::KEEP, THREADS], &[by::THREADS, by::LIMITS]);
+            grant(&[], &[by::UNIX, by::DATAGRAMS, by::ROUTES, by::TABLES, by::CARDS, by::NONBLOCKING]);
+            grant(&[], &[by::MAP_READ, by::MAP_WRITE, by::MAP_DELETE, by::ATTACH]);
         }
     }
-    // What is allowed whatever the arguments has no rules, also where another group or duty would judge it.
-    let allowed = duties.iter().flat_map(|duty| allowed(*duty)).flatten();
-    rules.extend(allowed.map(|&call| (call, Vec::new())));
+    all
+}
+
+/// Whether a reload may bring a thread of this duty.
+fn is_started_by(maker: Duty, other: Duty) -> bool {
+    let is_of_brokers = matches!(other, Duty::BrokerClient | Duty::SpillingBrokerClient | Duty::Resolver);
+    // A relay that keeps sources takes a right that no reload has, and rings are made besides.
+    let is_never = matches!(
+        other,
+        Duty::Main
+            | Duty::Maker
+            | Duty::BrokerMaker
+            | Duty::RingMaker
+            | Duty::RingReceiver
+            | Duty::Warden
+            | Duty::FilterWarden
+            | Duty::SourceKeepingRelay
+            | Duty::SpillingSourceKeepingRelay
+    );
+    match maker {
+        Duty::Maker => !is_never && !is_of_brokers,
+        Duty::BrokerMaker => !is_never,
+        _ => false,
+    }
+}
+
+/// What a thread with these duties may call: whatever the arguments where there are no rules, else where one holds.
+fn rules(duties: &[Duty]) -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
+    let granted: Vec<Granted> = duties.iter().map(|duty| granted(*duty)).collect();
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    for case in granted.iter().flat_map(|of_duty| &of_duty.cases).copied().flatten() {
+        let known = rules.entry(case.call.number).or_default();
+        let rule = case.rule()?;
+        // Several duties judge some calls alike.
+        if !known.contains(&rule) {
+            known.push(rule);
+        }
+    }
+    let always = granted.iter().flat_map(|of_duty| &of_duty.calls).copied().flatten();
+    rules.extend(always.map(|call| (call.number, Vec::new())));
+    Ok(rules)
+}
+
+/// Two filters, in the order in which they are installed: the first judges arguments, the second numbers. Where both
+/// refuse a call, the error is that of the second.
+fn filters(duties: &[Duty]) -> Result<[BpfProgram; 2], BackendError> {
     let architecture = TargetArch::try_from(std::env::consts::ARCH)?;
-    let denied = SeccompAction::Errno(libc::EPERM as u32);
-    SeccompFilter::new(rules, denied, SeccompAction::Allow, architecture)?.try_into()
+    let filter = |rules, errno: i32| {
+        SeccompFilter::new(rules, SeccompAction::Errno(errno as u32), SeccompAction::Allow, architecture)?.try_into()
+    };
+    let rules = rules(duties)?;
+    let numbers = rules.keys().map(|&number| (number, Vec::new())).collect();
+    let mut judging = rules;
+    // By which the second filter is installed when there is the first.
+    for case in arguments::FILTER {
+        judging.entry(case.call.number).or_default().push(case.rule()?);
+    }
+    Ok([filter(judging, libc::EPERM)?, filter(numbers, libc::ENOSYS)?])
 }
 
 /// Holds the calling thread, and those that it starts, to the calls of its duties.
 pub(super) fn hold_to(duties: &[Duty]) -> Result<(), String> {
-    let filter = filter(duties).map_err(|error| format!("seccomp: {error}"))?;
-    seccompiler::apply_filter(&filter).map_err(|error| format!("seccomp: {error}"))
+    let filters = filters(duties).map_err(|error| format!("seccomp: {error}"))?;
+    let apply = |filter: &BpfProgram| seccompiler::apply_filter(filter).map_err(|error| format!("seccomp: {error}"));
+    filters.iter().try_for_each(apply)
 }
 
 #[cfg(test)]

@@ -6,10 +6,12 @@
 //! so each thread goes in by itself, when its birth is over: a lane when its socket, ring and memory are made, a
 //! consumer when it sits on its cores, the main thread last of all. Nothing leads out again.
 //!
-//! A call that is not on the list fails with EPERM, and the thread goes on. To kill the process would be the stronger
-//! answer, and the wrong one for a collector: what is on the list is what a C library happens to call today, and an
-//! update of it must cost one function that says why it fails, never all that arrives.
+//! A call that is not on the list fails with ENOSYS, as on a kernel that has none, and the thread goes on. To kill the
+//! process would be the stronger answer, and the wrong one for a collector: what is on the list is what a C library
+//! happens to call today. An update of it finds that a call is missing and uses an older one, or it costs one function
+//! that says why it fails, never all that arrives.
 
+mod arguments;
 mod calls;
 mod capabilities;
 mod paths;
@@ -17,7 +19,7 @@ mod trial;
 mod walls;
 
 pub use self::capabilities::{give_up_files_of_others, has_locked_memory_counted, has_rights_of};
-pub use self::paths::Reach;
+pub use self::paths::{Connects, Reach};
 pub use self::trial::{Attempt, attempts};
 pub use self::walls::{Reaches, Sandbox};
 

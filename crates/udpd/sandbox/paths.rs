@@ -1,4 +1,5 @@
-//! Landlock: what a thread may open, and whether it may connect by TCP.
+//! Landlock: what a thread may open, and to which ports it may connect by TCP. No thread signals another process, and
+//! none connects to a name in the abstract namespace of Unix sockets, which no permission guards.
 //!
 //! A rule holds for a directory as it is when the thread goes in, and for all below it, also what is mounted there
 //! later. A directory that somebody removes and makes again is another one.
@@ -6,12 +7,15 @@
 use std::path::PathBuf;
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus,
-    path_beneath_rules,
+    ABI, Access, AccessFs, AccessNet, BitFlags, Erratum, NetPort, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetError, RulesetStatus, Scope, path_beneath_rules,
 };
 
 /// The newest Landlock whose rules are known to leave alone what udpd does. Older kernels hold to what they know.
-const KNOWN: ABI = ABI::V5;
+const KNOWN: ABI = ABI::V7;
+
+/// Where a server of names listens.
+const NAMES: u16 = 53;
 
 /// What a thread may open.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,8 +24,19 @@ pub struct Reach {
     pub read: Vec<PathBuf>,
     /// To read, write, make and remove files and directories below.
     pub write: Vec<PathBuf>,
-    /// Whether it connects by TCP.
-    pub connects: bool,
+    /// Where it connects by TCP.
+    pub connects: Connects,
+}
+
+/// Where a thread may connect by TCP. Each includes those before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Connects {
+    #[default]
+    Nowhere,
+    /// Where names are looked up: an answer that does not fit a datagram comes by TCP.
+    Names,
+    /// A broker names others, at any port.
+    Anywhere,
 }
 
 /// Holds the calling thread, and those that it starts, to what it may open.
@@ -36,11 +51,27 @@ pub(super) fn hold_to(reach: &Reach) -> Result<(), String> {
 }
 
 fn restrict(reach: &Reach) -> Result<RulesetStatus, RulesetError> {
-    let net = if reach.connects { AccessNet::BindTcp.into() } else { AccessNet::from_all(KNOWN) };
-    let rules = Ruleset::default().handle_access(AccessFs::from_all(KNOWN))?.handle_access(net)?.create()?;
+    let net = match reach.connects {
+        Connects::Anywhere => AccessNet::BindTcp.into(),
+        Connects::Names | Connects::Nowhere => AccessNet::from_all(KNOWN),
+    };
+    let rules = Ruleset::default().handle_access(AccessFs::from_all(KNOWN))?.handle_access(net)?;
+    let mut rules = rules.scope(scopes())?.create()?;
+    if reach.connects == Connects::Names {
+        rules = rules.add_rule(NetPort::new(NAMES, AccessNet::ConnectTcp))?;
+    }
     let rules = rules.add_rules(path_beneath_rules(&reach.read, reading()))?;
     let rules = rules.add_rules(path_beneath_rules(&reach.write, reading() | writing()))?;
     Ok(rules.restrict_self()?.ruleset)
+}
+
+/// Before this was mended (Linux 6.15) a thread in a scope signalled no other thread of its own process either, and a
+/// receiver could not be woken. The filter of system calls lets through no signal to others in any case.
+fn scopes() -> BitFlags<Scope> {
+    match Erratum::current().contains(Erratum::ScopedSignalHandling) {
+        true => Scope::AbstractUnixSocket | Scope::Signal,
+        false => Scope::AbstractUnixSocket.into(),
+    }
 }
 
 fn reading() -> BitFlags<AccessFs> {

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use super::paths::{self, Reach};
+use super::paths::{self, Connects, Reach};
 use super::{calls, capabilities};
 use crate::os::crew::{Confine, Crew};
 use crate::os::duty::Duty;
@@ -29,6 +29,8 @@ pub struct Reaches {
     pub resolvers: Reach,
     pub watchdog: Reach,
     pub maker: Reach,
+    /// Whether a reload may make rings.
+    pub rings: bool,
 }
 
 /// Which parts can be had here.
@@ -56,10 +58,16 @@ impl Sandbox {
         self.reaches.get().filter(|_| self.parts.landlock).map(|reaches| &reaches.maker)
     }
 
-    /// Whether a thread that is started from now on may still connect by TCP.
-    pub fn may_connect(&self) -> bool {
+    /// Where a thread that is started from now on may still connect by TCP.
+    pub fn may_connect(&self) -> Connects {
         let Parts { landlock, seccomp, .. } = self.parts;
-        !(landlock || seccomp) || self.reaches.get().is_none_or(|reaches| reaches.maker.connects)
+        let is_held = landlock || seccomp;
+        self.reaches.get().filter(|_| is_held).map_or(Connects::Anywhere, |reaches| reaches.maker.connects)
+    }
+
+    /// Whether a thread that is started from now on may still make a ring.
+    pub fn may_make_rings(&self) -> bool {
+        !self.parts.seccomp || self.reaches.get().is_none_or(|reaches| reaches.rings)
     }
 
     /// What threads could not give up.

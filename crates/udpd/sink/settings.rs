@@ -147,9 +147,9 @@ impl Needs {
         Self { duty, reads: Vec::new(), names: false }
     }
 
-    /// Whether somebody looks up names of hosts, here or in a library.
-    pub fn looks_up(&self) -> bool {
-        self.names || matches!(self.duty, Duty::BrokerClient | Duty::SpillingBrokerClient)
+    /// Whether its client library connects to hosts that others name.
+    pub fn connects_to_brokers(&self) -> bool {
+        matches!(self.duty, Duty::BrokerClient | Duty::SpillingBrokerClient)
     }
 }
 

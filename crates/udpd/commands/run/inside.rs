@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::standing;
-use crate::config::{Config, Listener};
+use crate::config::{Config, EngineKind, Listener};
 use crate::endpoint::control::ControlSocket;
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::Crew;
@@ -16,9 +16,9 @@ use crate::os::user::{self, Account};
 use crate::os::warden::{self, Makes};
 use crate::plan::Plan;
 use crate::policy::KernelFilter;
-use crate::sandbox::{self, Mode, Reach, Reaches, Sandbox};
+use crate::sandbox::{self, Connects, Mode, Reach, Reaches, Sandbox};
 use crate::sink::file::make_directory;
-use crate::sink::settings::Target;
+use crate::sink::settings::{Needs, Target};
 
 /// Where the kernel tells of itself, its sockets and its cards.
 const OF_THE_KERNEL: [&str; 2] = ["/proc", "/sys"];
@@ -93,12 +93,24 @@ impl Inside {
         Ok(())
     }
 
+    /// Refuses the first ring.
+    pub(super) fn refuse_rings(&self, config: &Config) -> Result<(), Failure> {
+        match &self.sandbox {
+            Some(sandbox) if has_rings(config) && !sandbox.may_make_rings() => {
+                let message = "cannot make a ring: Permission denied, udpd was started without a listener with engine \
+                               = \"io_uring\" and has given up what one needs";
+                Err(Failure::new(ExitCode::Permission, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Refuses what no thread can open that is started from now on. The keys of `[daemon]` stay as they were `before`.
     pub(super) fn refuse_beyond(&self, config: &Config, plan: &Plan, before: &Config) -> Result<(), Failure> {
         let Some(sandbox) = &self.sandbox else { return Ok(()) };
         let config = Config { daemon: before.daemon.clone(), ..config.clone() };
         let wanted = reaches(&config, plan, None).maker;
-        if wanted.connects && !sandbox.may_connect() {
+        if wanted.connects > sandbox.may_connect() {
             let message = "cannot look up a name or connect to a broker: Permission denied, udpd was started without a \
                            sink that does and has given up what one needs";
             return Err(Failure::new(ExitCode::Permission, message));
@@ -188,7 +200,7 @@ pub(in crate::commands) fn reaches(config: &Config, plan: &Plan, file: Option<&P
     let own_file = with_behind_link(file);
     let kernel = || OF_THE_KERNEL.map(PathBuf::from).to_vec();
     let own = [daemon.control_socket.value.as_deref(), daemon.stats_on_exit.as_deref()];
-    let main = Reach { read: kernel(), write: own.into_iter().filter_map(beside).collect(), connects: false };
+    let main = Reach { read: kernel(), write: own.into_iter().filter_map(beside).collect(), ..Reach::default() };
     let token = with_behind_link(daemon.metrics_token_file.as_deref());
     let windows = Reach { read: kernel().into_iter().chain(token).collect(), ..Reach::default() };
     let lists = config.listeners.iter().flat_map(|listener| listener.access.files());
@@ -197,8 +209,7 @@ pub(in crate::commands) fn reaches(config: &Config, plan: &Plan, file: Option<&P
     // Whoever manages the network makes links of these.
     let of_the_resolver = OF_THE_RESOLVER.iter().flat_map(|path| with_behind_link(Some(Path::new(path))));
     let of_libraries = OF_LIBRARIES.map(PathBuf::from).into_iter().chain(kernel()).chain(of_the_resolver);
-    // An answer that does not fit a datagram comes by TCP.
-    let resolvers = Reach { read: of_libraries.collect(), write: Vec::new(), connects: true };
+    let resolvers = Reach { read: of_libraries.collect(), write: Vec::new(), connects: Connects::Names };
     let mut broker_clients = resolvers.clone();
     let mut spillers = Reach::default();
     for (sink, planned) in config.sinks.iter().zip(&plan.sinks) {
@@ -212,8 +223,8 @@ pub(in crate::commands) fn reaches(config: &Config, plan: &Plan, file: Option<&P
     }
     keepers.write.sort();
     keepers.write.dedup();
-    let connects = looks_up(config);
-    let of_brokers = broker_clients.read.iter().filter(|_| connects);
+    let connects = connects(config);
+    let of_brokers = broker_clients.read.iter().filter(|_| connects > Connects::Nowhere);
     let maker = Reach {
         read: windows.read.iter().chain(of_brokers).cloned().chain(own_file).chain(lists).collect(),
         write: keepers.write.iter().chain(&spillers.write).cloned().collect(),
@@ -221,17 +232,43 @@ pub(in crate::commands) fn reaches(config: &Config, plan: &Plan, file: Option<&P
     };
     let watchdog = Reach { read: kernel(), ..Reach::default() };
     let spilling_broker_clients = Reach { write: spillers.write.clone(), ..broker_clients.clone() };
-    Reaches { main, windows, keepers, spillers, spilling_broker_clients, broker_clients, resolvers, watchdog, maker }
+    let rings = has_rings(config);
+    Reaches {
+        main,
+        windows,
+        keepers,
+        spillers,
+        spilling_broker_clients,
+        broker_clients,
+        resolvers,
+        watchdog,
+        maker,
+        rings,
+    }
 }
 
-/// Whether anybody looks up names, or connects to other hosts.
-fn looks_up(config: &Config) -> bool {
-    config.sinks.iter().map(|sink| sink.settings.needs()).any(|needs| needs.looks_up())
+fn has_rings(config: &Config) -> bool {
+    config.listeners.iter().any(|listener| listener.engine == Some(EngineKind::IoUring))
+}
+
+/// Where threads connect by TCP, here or in a library.
+fn connects(config: &Config) -> Connects {
+    let of_sink = |needs: Needs| match needs.connects_to_brokers() {
+        true => Connects::Anywhere,
+        false if needs.names => Connects::Names,
+        false => Connects::Nowhere,
+    };
+    config.sinks.iter().map(|sink| of_sink(sink.settings.needs())).max().unwrap_or_default()
 }
 
 /// What the thread is there for that makes what a changed configuration needs.
 pub(super) fn duty_of_maker(config: &Config) -> Duty {
-    if looks_up(config) { Duty::BrokerMaker } else { Duty::Maker }
+    if connects(config) > Connects::Nowhere { Duty::BrokerMaker } else { Duty::Maker }
+}
+
+/// What it does besides.
+pub(super) fn duties_of_maker_besides(config: &Config) -> Vec<Duty> {
+    has_rings(config).then_some(Duty::RingMaker).into_iter().collect()
 }
 
 /// What the process beside the daemon is there for; `None` where there is no right for it to keep.
@@ -245,6 +282,7 @@ fn duty_of_warden(config: &Config) -> Option<Duty> {
 pub(in crate::commands) fn duties(config: &Config) -> Vec<Duty> {
     let is_used = |duty: &Duty| match duty {
         Duty::Warden | Duty::FilterWarden => duty_of_warden(config) == Some(*duty),
+        Duty::RingReceiver | Duty::RingMaker => has_rings(config),
         Duty::QueueReceiver => config.listeners.iter().any(Listener::is_past_the_stack),
         Duty::Maker | Duty::BrokerMaker => *duty == duty_of_maker(config),
         Duty::Resolver => config.sinks.iter().any(|sink| sink.settings.needs().names),

@@ -82,8 +82,8 @@ impl Reloads {
                 crew::at_rest(job);
             }
         };
-        let duty = inside::duty_of_maker(config);
-        crew.spawn("udpd-reload", duty, work).map_err(|error| threads::refusal("udpd-reload", &error))?;
+        let (duty, besides) = (inside::duty_of_maker(config), inside::duties_of_maker_besides(config));
+        crew.spawn_with("udpd-reload", duty, besides, work).map_err(|error| threads::refusal("udpd-reload", &error))?;
         let (asking, asked) = unbounded();
         Ok(Self { file, jobs, asked, asking, crew: crew.clone(), inside })
     }
@@ -192,6 +192,8 @@ fn make_beside(
 ) -> Result<Reread, Failure> {
     let plan_before = forerunner.plan();
     let own_socket = before.daemon.control_socket.value.as_deref();
+    // A plan asks the kernel for a ring, and would take the refusal of the sandbox for the kernel's.
+    inside.refuse_rings(&config)?;
     let plan = plan::make(&config, &plan::neighbours(own_socket))?;
     inside.refuse_beyond(&config, &plan, before)?;
     Limits::read(Path::new("/")).refuse_beside(&plan, &plan_before)?;
