@@ -90,7 +90,8 @@ def reload():
 
 
 write(1, "1s", 0)
-daemon = subprocess.Popen([options.program, "run", "-c", f"{directory}/udpd.toml"], stderr=open(f"{directory}/log", "w"))
+daemon = subprocess.Popen([options.program, "run", "-c", f"{directory}/udpd.toml"],
+                          stderr=open(f"{directory}/log", "w"))
 until("its start", lambda: "ready:" in log())
 send(100)
 until("what was sent before", lambda: len(lines(on_disk)) == 100)
