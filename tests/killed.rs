@@ -8,7 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::util::daemon::free_address;
@@ -181,6 +182,48 @@ fn what_the_kernel_drops_while_nobody_runs_is_in_the_next_ledger_and_in_the_log(
             assert_eq!(count(&ended.ledger["listeners"][0], "kernel_dropped_between"), 0);
             assert!(!ended.stderr.contains("while no process looked"), "{}", ended.stderr);
         }
+    }
+}
+
+#[test]
+fn what_the_kernel_dropped_before_a_kill_is_in_the_next_ledger_however_long_nobody_had_looked() {
+    for lanes in [1, 2] {
+        let (mut manager, address) = (Manager::new(), free_address());
+        let of_null = service(address, &format!("receive_buffer = \"64KiB\"\nlanes = {lanes}"));
+        let text = of_null.replace("type = \"unix\"", "type = \"null\"").replace("path = \"@DIR@/out.sock\"", "");
+        manager.start(&text);
+        let (mut said, mut at_last) = (0, 0);
+        for round in 0..3 {
+            // While it sleeps nobody reads, and a kill before it has looked again is one of the three.
+            let process = Pid::from_raw(manager.pid().cast_signed());
+            kill(process, Signal::SIGSTOP).expect("it runs");
+            flood(address, 5000);
+            at_last = (0..lanes).map(|lane| drops(&manager, &format!("in.{lane}"))).sum();
+            if round > 0 {
+                kill(process, Signal::SIGCONT).expect("it is stopped");
+                let all = |ledger: &Value| {
+                    let [own, between] =
+                        ["kernel_dropped", "kernel_dropped_between"].map(|key| &ledger["listeners"][0][key]);
+                    said + own.as_u64().unwrap_or(0) + between.as_u64().unwrap_or(0) == at_last
+                };
+                manager.stats_when("it has seen all drops", all);
+            }
+            let pid = manager.pid();
+            manager.end_by(Signal::SIGKILL);
+            manager.start(&text);
+            let ledger = manager.stats_when("it answers", |_| true);
+            let (before, between) = (before(&ledger), count(&ledger["listeners"][0], "kernel_dropped_between"));
+            assert_eq!((&before["pid"], &before["ended"], &before["dropped"]), (&json!(pid), &json!(false), &json!(0)));
+            // What it says of the dead one, and of the time between.
+            said += count(before, "kernel_dropped");
+            assert_eq!(said + between, at_last, "{lanes} lanes, round {round}: {ledger:#}");
+        }
+        let ended = manager.end_by(Signal::SIGTERM);
+        assert!(at_last > 3000 && ended.stderr.contains("by its last look the kernel had dropped"), "{}", ended.stderr);
+        manager.start(&text);
+        let ledger = manager.stats_when("it answers", |_| true);
+        assert_eq!(count(before(&ledger), "kernel_dropped"), 0, "that one has written its ledger");
+        assert_ended(&manager.end_by(Signal::SIGTERM));
     }
 }
 

@@ -187,6 +187,69 @@ fn a_daemon_that_is_told_to_end_meanwhile_leaves_the_new_one_to_start_as_ever() 
     }
 }
 
+/// Waits until every thread of a process is stopped: it is told at once and a running one needs a moment.
+fn await_stop(process: u32) {
+    let is_stopped = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+    };
+    let tasks = || std::fs::read_dir(format!("/proc/{process}/task")).expect("it is there").flatten();
+    while !tasks().all(is_stopped) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_daemon_that_is_killed_as_soon_as_it_has_passed_its_sockets_loses_nothing_that_waits_there() {
+    for lanes in [1, 2] {
+        let (mut succession, address) = (Succession::new(), free_address());
+        let old = succession.start(&service(address, lanes, ""));
+        let sent = assert_receives(&succession, address, 0);
+        let mut new = succession.challenge(&service(address, lanes, ""));
+        new.await_line("this process makes all else first");
+        new.signal(Signal::SIGSTOP);
+        old.signal(Signal::SIGSTOP);
+        await_stop(old.pid());
+        let waits = load(address, 300).send().sent;
+        let pid = old.pid();
+        assert!(!old.end_by(Signal::SIGKILL).status.success());
+        new.signal(Signal::SIGCONT);
+        new.await_line("has died before it could be taken over from; its sockets are here and go on");
+        new.await_line("ready: ");
+        let ledger = succession.stats_when("it answers", |_| true);
+        let before = &ledger["before"];
+        assert_eq!(
+            (&before["pid"], &before["ended"], &before["kernel_dropped"]),
+            (&json!(pid), &json!(false), &json!(0))
+        );
+        assert_eq!(ledger["listeners"][0]["kernel_dropped_between"], json!(0), "{ledger:#}");
+        assert!(sent > 0 && waits > 0);
+        end(&succession, new, waits);
+    }
+}
+
+#[test]
+fn a_daemon_that_is_killed_before_it_has_passed_its_sockets_leaves_what_is_unknown_as_null_and_that_is_said() {
+    let (mut succession, address) = (Succession::new(), free_address());
+    let old = succession.start(&service(address, 1, ""));
+    let pid = old.pid();
+    // It is asked, and answers no more.
+    old.signal(Signal::SIGSTOP);
+    let mut new = succession.challenge(&service(address, 1, ""));
+    new.await_line("for its sockets");
+    assert!(!old.end_by(Signal::SIGKILL).status.success());
+    new.await_line(&format!("process {pid} has ended before it had passed its sockets"));
+    new.await_line("ready: ");
+    let ledger = succession.stats_when("it answers", |_| true);
+    let before = &ledger["before"];
+    assert_eq!((&before["pid"], &before["ended"]), (&json!(pid), &json!(false)), "{before:#}");
+    for key in ["lost_datagrams_at_most", "lost_bytes_at_most", "in_flight", "kernel_dropped", "dropped"] {
+        assert_eq!(before[key], json!(null), "{key}: {before:#}");
+    }
+    let sent = load(address, 300).send().sent;
+    end(&succession, new, sent);
+}
+
 #[test]
 fn a_new_process_that_glues_trains_and_fails_leaves_datagrams_as_they_were() {
     let (mut succession, address) = (Succession::new(), free_address());

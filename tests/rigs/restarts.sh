@@ -3,7 +3,12 @@
 # network namespace of their own. What was sent is counted in the files by its numbers, and the kernel is asked what it
 # dropped: see tests/rigs/restarts/campaign.py. The short form is a few of each at a small rate. LONG=1 is the long
 # one: 100 restarts with each engine, 50 kills, 50 upgrades and 20 starts in vain at 100,000/s, where any loss by a
-# restart fails and so does a gap above 200 ms. --record FILE writes the table there, --record alone to benches/runs.
+# restart fails and so does a gap above 200 ms.
+#
+# Then tests/rigs/restarts/changes.py: kills under a load that overflows the receive buffers, each followed by a start
+# with another gro, engine, number of lanes or address; 5 of them, with LONG=1 50 at 60,000/s. Each datagram is in a
+# file, or in a ledger, or within what the next process says, and the ledgers say what the kernel counted. ONLY=changes
+# runs this part alone, CHANGES and SEED set it. --record FILE writes the table there, --record alone to benches/runs.
 # RATE, RESTARTS, KILLS, UPGRADES and IN_VAIN are set one by one as well; UDPD names a binary, UDPD_OTHER the one to
 # upgrade to. Needs root, for the namespace and for receive buffers as `udpd check` plans them; skips with its reason
 # otherwise.
@@ -19,7 +24,10 @@ skip() {
 for program in unshare ip python3 setpriv; do command -v "$program" >/dev/null || skip "needs $program"; done
 unshare --net true 2>/dev/null || skip "no right to make a network namespace"
 
+changes_rate=${RATE:-20000}
 if [ "${LONG:-0}" = 1 ]; then
+    changes_rate=${RATE:-60000}
+    export CHANGES=${CHANGES:-50}
     export RATE=${RATE:-100000} RESTARTS=${RESTARTS:-100} KILLS=${KILLS:-50} UPGRADES=${UPGRADES:-50}
     export IN_VAIN=${IN_VAIN:-20} STRICT=${STRICT:-1}
 fi
@@ -67,5 +75,10 @@ else
 fi
 
 export PYTHONDONTWRITEBYTECODE=1
+campaign() {
+    unshare --net sh -c 'ip link set lo up && exec "$@"' sh \
+        python3 tests/rigs/restarts/campaign.py "$directory" "$directory/udpd" "$directory/other" "${record[@]}"
+}
+[ "${ONLY:-}" = changes ] || campaign
 unshare --net sh -c 'ip link set lo up && exec "$@"' sh \
-    python3 tests/rigs/restarts/campaign.py "$directory" "$directory/udpd" "$directory/other" "${record[@]}"
+    env RATE="$changes_rate" python3 tests/rigs/restarts/changes.py "$directory" "$directory/udpd"

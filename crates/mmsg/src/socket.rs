@@ -105,6 +105,11 @@ impl Socket {
         }
     }
 
+    /// Whether that was done to it, here or by another process that has it.
+    pub fn is_interrupted(&self) -> io::Result<bool> {
+        sys::is_shut_down(self.as_fd())
+    }
+
     /// Waits until a receive call would not block, `timeout` at most. `false`: the time is over.
     pub fn wait_readable(&self, timeout: Duration) -> io::Result<bool> {
         let start = Instant::now();

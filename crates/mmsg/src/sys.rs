@@ -195,6 +195,15 @@ pub(crate) fn poll_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result
     Ok(ready > 0)
 }
 
+/// Whether the socket has been shut down for reading.
+pub(crate) fn is_shut_down(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    gate(Call::Poll, 0)?;
+    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: one entry, alive through the call.
+    checked(unsafe { libc::poll(&raw mut entry, 1, 0) })?;
+    Ok(entry.revents & libc::POLLRDHUP != 0)
+}
+
 /// Receives up to `count` messages.
 ///
 /// # Safety

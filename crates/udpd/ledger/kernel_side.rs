@@ -19,6 +19,8 @@ pub(super) struct KernelSide {
     denied: Denied,
     /// Drops that are no refusals of a filter, as far as is certain.
     dropped: u64,
+    /// Drops at sockets beside this one that are closed.
+    pub(super) elsewhere: u64,
     /// Of the drops still to be seen here, those that the ledger before has counted as refused already.
     debt: u64,
     /// It tells nothing any more, and that has been said.
@@ -35,7 +37,7 @@ impl KernelSide {
         let denied = Denied { last: socket.refused(), total: None };
         // The pipeline says what the kernel does not tell from the beginning.
         let is_silent = before.is_none();
-        (Self { socket, drops, denied, dropped: 0, debt: 0, is_silent, handed_on: None }, before)
+        (Self { socket, drops, denied, dropped: 0, elsewhere: 0, debt: 0, is_silent, handed_on: None }, before)
     }
 
     pub(super) fn observe(&mut self) -> Option<MemoryInfo> {
@@ -65,7 +67,7 @@ impl KernelSide {
 
     /// What was dropped and not refused by a filter, as of the last look.
     pub(super) fn dropped(&self) -> u64 {
-        self.dropped
+        self.dropped + self.elsewhere
     }
 
     /// What its filters have refused, as of the last look; `None` where it never had one.

@@ -32,8 +32,6 @@ pub struct LaneLedger {
     dropped_at_end: AtomicU64,
     /// What it counted at the socket when this ledger began.
     began_at: Option<u32>,
-    /// What it dropped between the last look of the process before and that, once that is known.
-    dropped_between: OnceLock<u64>,
     senders: Mutex<Senders>,
     trains: TrainsSeen,
     /// Where its listener relays.
@@ -65,7 +63,6 @@ impl LaneLedger {
             source: Mutex::new(source),
             dropped_at_end: AtomicU64::new(u64::MAX),
             began_at: None,
-            dropped_between: OnceLock::new(),
             senders: Mutex::new(Senders::new(Instant::now())),
             trains: TrainsSeen::default(),
             echoes: OnceLock::new(),
@@ -193,23 +190,38 @@ impl LaneLedger {
         self.dropped_at_end.load(Ordering::Relaxed)
     }
 
-    /// Takes what the kernel had counted at the socket when the process before looked last, and returns what it has
-    /// dropped from then on until this ledger began, with `others`; `None` where the kernel does not say.
-    pub fn note_before(&self, seen: u32, others: u64) -> Option<u64> {
-        let between = u64::from(self.began_at?.wrapping_sub(seen)) + others;
-        Some(*self.dropped_between.get_or_init(|| between))
+    /// What the kernel counted at the socket when this ledger began; `None` where it does not say.
+    pub fn began_at(&self) -> Option<u32> {
+        self.began_at
     }
 
-    /// The same once it is known.
-    pub fn dropped_between(&self) -> Option<u64> {
-        self.dropped_between.get().copied()
+    /// How far the kernel had counted and this ledger with it, as of one moment: the last look.
+    pub fn look(&self) -> Look {
+        match &mut *self.source() {
+            Source::Socket(kernel) => {
+                let denied = kernel.denied().map_or(0, |denied| denied.datagrams);
+                if kernel.is_silent {
+                    return Look { denied, ..Look::default() };
+                }
+                let seen = Some((Arc::clone(&kernel.socket), kernel.drops.last));
+                Look { seen, dropped: Some(kernel.dropped()), denied }
+            }
+            Source::Queue(queue) => Look { dropped: queue.lost(), ..Look::default() },
+            Source::Closed(last) => {
+                let denied = last.denied.map_or(0, |denied| denied.datagrams);
+                Look { seen: None, dropped: last.dropped, denied }
+            }
+        }
     }
 
-    /// The socket and the kernel's count as of the last look, for whoever goes on with it.
-    pub fn seen(&self) -> Option<(Arc<Socket>, u32)> {
-        match &*self.source() {
-            Source::Socket(kernel) if !kernel.is_silent => Some((Arc::clone(&kernel.socket), kernel.drops.last)),
-            _ => None,
+    /// Counts what came to a socket beside its own that is closed: what the kernel has dropped there, and what was in
+    /// it.
+    pub fn count_elsewhere(&self, dropped: Option<u64>, unread: Option<u64>) {
+        self.count_unread(unread.unwrap_or(0));
+        match (&mut *self.source(), dropped, unread) {
+            (Source::Socket(kernel), Some(dropped), Some(_)) => kernel.elsewhere += dropped,
+            (_, Some(0), Some(_)) => {}
+            _ => self.note_uncountable(),
         }
     }
 
@@ -306,6 +318,17 @@ impl LaneLedger {
         }
         Some(kernel.replace(socket))
     }
+}
+
+/// How far a lane has counted.
+#[derive(Debug, Default)]
+pub struct Look {
+    /// The socket and the kernel's count there, for the process that goes on with it.
+    pub seen: Option<(Arc<Socket>, u32)>,
+    /// What the ledger has of the kernel's drops; `None` when the kernel does not say.
+    pub dropped: Option<u64>,
+    /// The datagrams that filters in the kernel have denied.
+    pub denied: u64,
 }
 
 /// What the kernel says of a lane.

@@ -55,13 +55,22 @@ pub struct BeforeSnapshot {
     /// False when it was killed, or has crashed.
     pub ended: bool,
     /// What it may have received and not delivered: all that it had room for; 0 when it has ended by itself, because
-    /// its own ledger says what became of everything.
-    pub lost_datagrams_at_most: u64,
+    /// its own ledger says what became of everything. Null where its sockets are gone with it: nobody knows how much
+    /// waited in them.
+    pub lost_datagrams_at_most: Option<u64>,
     /// The memory that these were in.
-    pub lost_bytes_at_most: u64,
+    pub lost_bytes_at_most: Option<u64>,
     /// How many datagrams it had received and not delivered when it looked last, up to a second before its end; counted
     /// once for each sink.
-    pub in_flight: u64,
+    pub in_flight: Option<u64>,
+    /// What the kernel had dropped at its sockets when it looked last, and between it and the one before it. What came
+    /// after that is in `kernel_dropped_between`. 0 when it has ended by itself: its own ledger has them. Null when
+    /// nobody knows.
+    #[serde(default)]
+    pub kernel_dropped: Option<u64>,
+    /// What it had dropped itself by then, at its listeners and sinks, in the same way.
+    #[serde(default)]
+    pub dropped: Option<u64>,
 }
 
 /// One listener.

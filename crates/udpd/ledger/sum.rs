@@ -9,11 +9,14 @@ use super::snapshot::{FilesSnapshot, LaneSnapshot, ListenerSnapshot, SinkSnapsho
 impl Snapshot {
     /// Adds what was counted before.
     pub fn add_earlier(&mut self, before: Self) {
-        for listener in before.listeners {
-            match self.listeners.iter_mut().find(|own| own.name == listener.name) {
-                Some(own) => own.add_earlier(listener),
-                None => self.listeners.push(listener.removed()),
-            }
+        before.listeners.into_iter().for_each(|listener| self.add_earlier_listener(listener));
+    }
+
+    /// The same of one listener.
+    pub fn add_earlier_listener(&mut self, listener: ListenerSnapshot) {
+        match self.listeners.iter_mut().find(|own| own.name == listener.name) {
+            Some(own) => own.add_earlier(listener),
+            None => self.listeners.push(listener.removed()),
         }
     }
 }

@@ -79,8 +79,15 @@ pub(crate) fn example() -> Snapshot {
         lanes,
         removed: false,
     };
-    let (lost_datagrams_at_most, lost_bytes_at_most, in_flight) = (0, 0, 0);
-    let before = BeforeSnapshot { pid: 4_711, ended: true, lost_datagrams_at_most, lost_bytes_at_most, in_flight };
+    let before = BeforeSnapshot {
+        pid: 4_711,
+        ended: true,
+        lost_datagrams_at_most: Some(0),
+        lost_bytes_at_most: Some(0),
+        in_flight: Some(0),
+        kernel_dropped: Some(0),
+        dropped: Some(0),
+    };
     Snapshot {
         version: "0.1.0".into(),
         uptime_seconds: 12.5,

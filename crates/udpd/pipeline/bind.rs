@@ -10,6 +10,8 @@ use std::sync::Arc;
 use mmsg::{CoreCounter, Family, Group, Socket};
 use nix::errno::Errno;
 
+use super::beside::{Beside, closing_at};
+use super::closing;
 use super::going_on::GoingOn;
 use super::kept::Claims;
 use super::setup::LaneSetup;
@@ -93,9 +95,15 @@ pub(super) fn bind_all(
         let members = 1 + setups[first + 1..].iter().take_while(|setup| setup.plan.member > 0).count();
         first..first + members
     };
+    let mut beside: Vec<Beside<'_>> = Vec::new();
     for first in made {
         let (lanes, plan) = (lanes_of(first), &setups[first].plan);
-        if plan.shares {
+        let closing = claims.map_or_else(Vec::new, |claims| closing_at(claims, setups[first]));
+        if !closing.is_empty() {
+            may_join(setups[first])?;
+            let bound = Beside::bind(&setups[lanes.clone()], &sockets[lanes], &closing);
+            beside.push(bound.map_err(|error| bind_failure(plan.address, &error))?);
+        } else if plan.shares {
             may_join(setups[first])?;
             bind_group(&setups[lanes.clone()], &sockets[lanes])?;
         } else {
@@ -114,7 +122,11 @@ pub(super) fn bind_all(
         })?;
         // Only when all of them have what they need: what has left its group cannot come back.
         groups.iter_mut().for_each(GoingOn::shrink);
+        groups.iter().for_each(GoingOn::say_new_number);
         groups.iter().try_for_each(GoingOn::keep_others_away)?;
+        closing::close(&claims.closing, &claims.closed);
+        let stay_alone = |own: &Beside<'_>| own.stay_alone().map_err(|error| bind_failure(own.address(), &error));
+        beside.iter().try_for_each(stay_alone)?;
     }
     let address_of = |(setup, socket): (&&LaneSetup, &Arc<Socket>)| socket.local_addr().unwrap_or(setup.plan.address);
     Ok(setups.iter().zip(sockets).map(address_of).collect())
@@ -128,7 +140,9 @@ fn refuse_company(setup: &LaneSetup, sockets: &[Arc<Socket>], claims: &Claims) -
         return Ok(());
     }
     let surplus = claims.surplus.iter().flatten();
-    let own: Vec<u64> = sockets.iter().chain(surplus).filter_map(|socket| holder::inode_of(socket).ok()).collect();
+    let closing = claims.closing.iter().map(|own| &own.socket);
+    let own: Vec<u64> =
+        sockets.iter().chain(surplus).chain(closing).filter_map(|socket| holder::inode_of(socket).ok()).collect();
     let with_company = |socket: &Arc<Socket>| {
         socket.local_addr().is_ok_and(|taken| taken.port() != 0 && config::overlap(&taken, &plan.address))
     };
@@ -136,6 +150,7 @@ fn refuse_company(setup: &LaneSetup, sockets: &[Arc<Socket>], claims: &Claims) -
         Some(who) => who,
         // A listener of ours on another interface.
         None if sockets.iter().any(with_company) => return Ok(()),
+        None if !closing_at(claims, setup).is_empty() => return Ok(()),
         None => NOBODY_SEEN.to_owned(),
     };
     let message = format!(

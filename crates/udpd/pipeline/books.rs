@@ -2,9 +2,9 @@
 //!
 //! Consumers are read before lanes, see `ledger`: so a reading never shows a datagram taken that was not yet offered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use mmsg::{Arrivals, CoreCounter};
@@ -27,6 +27,28 @@ use crate::upstream::Upstream;
 
 /// The kernel's counts of drops, by the inode of the socket.
 pub type Drops = BTreeMap<u64, u32>;
+
+/// What the kernel dropped between two processes at the sockets of a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Between {
+    /// `None` where nobody knows.
+    pub dropped: Option<u64>,
+    /// A train counts as one in it.
+    pub in_buffers: bool,
+}
+
+/// How far a ledger has counted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Look {
+    /// The kernel's count at each socket that lanes receive from.
+    pub drops: Drops,
+    /// What the kernel has dropped in all; `None` where it does not say.
+    pub kernel_dropped: Option<u64>,
+    /// What the process itself has dropped, at listeners and sinks.
+    pub dropped: u64,
+    /// The listeners that take receive queues past the kernel's stack.
+    pub queues: BTreeSet<String>,
+}
 
 /// Everything a reading needs.
 #[derive(Debug)]
@@ -65,6 +87,9 @@ pub(super) struct ListenerBooks {
     pub lanes: Vec<LaneBooks>,
     /// What never reached this host, where its datagrams have numbers.
     pub upstream: Option<Upstream>,
+    /// What the kernel dropped at sockets of the process before since that looked last; empty where it has none of
+    /// them.
+    pub between: OnceLock<Between>,
     /// Who else is on its port, as far as somebody has looked.
     pub sharers: Mutex<Option<Vec<SharerSnapshot>>>,
 }
@@ -217,6 +242,7 @@ impl Books {
             listener.lanes.iter().enumerate().map(|(index, lane)| lane.read(index, listener)).collect();
         let counts = LaneTally::sum(lanes.iter().map(|lane| lane.counts));
         let arrived: Option<u64> = lanes.iter().map(|lane| lane.arrived).sum();
+        let between = listener.between.get();
         let mut residual = 0;
         let mut sinks = Vec::with_capacity(listener.sinks.len());
         for ((&sink, offered), (tally, not_taken)) in listener.sinks.iter().zip(counts.offered).zip(at_sinks) {
@@ -229,8 +255,13 @@ impl Books {
             address: listener.address.clone(),
             arrived,
             kernel_dropped: lanes.iter().map(|lane| lane.kernel_dropped).sum(),
-            kernel_dropped_between: listener.dropped_between(),
-            kernel_dropped_unit: if listener.gro.is_on() { "buffers" } else { "datagrams" }.to_owned(),
+            kernel_dropped_between: between.and_then(|between| between.dropped),
+            kernel_dropped_unit: if listener.gro.is_on() || between.is_some_and(|between| between.in_buffers) {
+                "buffers"
+            } else {
+                "datagrams"
+            }
+            .to_owned(),
             gro: listener.gro.state().to_owned(),
             counts,
             upstream: listener.upstream.as_ref().map(|upstream| {

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::books::{Books, Drops, Progress};
-use crate::ledger::Snapshot;
-use crate::ledger::snapshot::{BeforeSnapshot, ReloadSnapshot};
+use super::books::{Books, Drops, Look, Progress};
+use crate::ledger::snapshot::{BeforeSnapshot, ListenerSnapshot, ReloadSnapshot};
+use crate::ledger::{Snapshot, Table as _};
 
 /// For everybody who wants to read the ledger.
 #[derive(Debug)]
@@ -24,16 +24,30 @@ struct Volumes {
     ending: Vec<Arc<Books>>,
     /// The sum of those before.
     ended: Option<Snapshot>,
+    /// Of listeners that an earlier process had, and this one never.
+    closed: Vec<ListenerSnapshot>,
     last_reload: Option<ReloadSnapshot>,
     before: Option<BeforeSnapshot>,
 }
 
+impl Volumes {
+    /// What the kernel has dropped and what the process itself has, of all but the pipeline that runs.
+    fn earlier(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
+        let ending = self.ending.iter().map(|books| books.look()).map(|look| (look.kernel_dropped, look.dropped));
+        let ended = self.ended.iter().flat_map(|ended| &ended.listeners).chain(&self.closed);
+        ending.chain(ended.map(|listener| {
+            let at_sinks: u64 = listener.sinks.iter().map(|sink| sink.counts.dropped.total()).sum();
+            let between = listener.kernel_dropped_between.unwrap_or(0);
+            (listener.kernel_dropped.map(|dropped| dropped + between), listener.counts.dropped.total() + at_sinks)
+        }))
+    }
+}
+
 impl Chronicle {
     pub(super) fn new(current: Arc<Books>) -> Self {
-        Self {
-            volumes: Mutex::new(Volumes { current, ending: Vec::new(), ended: None, last_reload: None, before: None }),
-            transfer: Arc::default(),
-        }
+        let (ending, closed) = (Vec::new(), Vec::new());
+        let volumes = Volumes { current, ending, ended: None, closed, last_reload: None, before: None };
+        Self { volumes: Mutex::new(volumes), transfer: Arc::default() }
     }
 
     /// Looks at the kernel's counts of drops, which wrap, and at nothing else: to be called once a second.
@@ -52,9 +66,15 @@ impl Chronicle {
         self.current().core_of(listener, lane)
     }
 
-    /// How far the kernel had counted at each socket when somebody looked last.
-    pub fn drops_seen(&self) -> Drops {
-        self.current().drops_seen()
+    /// How far it has counted by the last look. What the kernel drops from then on is for the next process to find.
+    pub fn look(&self) -> Look {
+        let volumes = self.volumes();
+        let mut look = volumes.current.look();
+        for (kernel_dropped, dropped) in volumes.earlier() {
+            look.kernel_dropped = look.kernel_dropped.zip(kernel_dropped).map(|(own, earlier)| own + earlier);
+            look.dropped += dropped;
+        }
+        look
     }
 
     /// How many drops at each socket are in these books, as of the last look.
@@ -81,6 +101,11 @@ impl Chronicle {
         self.volumes().before = Some(before);
     }
 
+    /// Writes down what was found in the sockets of a listener that an earlier process had and this one has not.
+    pub(super) fn note_closed(&self, listener: ListenerSnapshot) {
+        self.volumes().closed.push(listener);
+    }
+
     /// One reading, of all of them.
     pub fn snapshot(&self) -> Snapshot {
         self.sum_with(|current| current.snapshot())
@@ -103,6 +128,7 @@ impl Chronicle {
         let ending: Vec<Snapshot> = volumes.ending.iter().map(|books| books.snapshot()).collect();
         let mut sum = read(&volumes.current);
         ending.into_iter().chain(volumes.ended.clone()).for_each(|earlier| sum.add_earlier(earlier));
+        volumes.closed.iter().for_each(|listener| sum.add_earlier_listener(listener.clone()));
         sum.before = volumes.before;
         sum.last_reload.clone_from(&volumes.last_reload);
         sum

@@ -18,6 +18,7 @@ use super::follower::Follower;
 use super::running::{Lane, Pipeline};
 use super::sweep;
 use crate::ledger::Snapshot;
+use crate::os::warden;
 
 /// How often the end of the threads is looked for while stopping.
 const END_POLL: Duration = Duration::from_millis(2);
@@ -162,7 +163,7 @@ impl Pipeline {
             // socket: a sender is told that nobody listens. A socket on an interface may not be moved without
             // CAP_NET_RAW; it refuses on.
             let Some(socket) = lane.socket() else { continue };
-            if let Err(error) = socket.withdraw() {
+            if let Err(error) = warden::withdraw(&socket) {
                 log::debug!("{}: its socket stays in place until it is closed: {error}", lane.setup);
             }
         }
@@ -174,6 +175,8 @@ impl Pipeline {
         let mut all_ended_well = true;
         for lane in self.lanes.drain(..) {
             if lane.is_kept() && is_the_end {
+                // From here on each drop is for the next process, however often this ledger is read.
+                lane.ledger.leave();
                 say_what_waits(&lane);
             } else if !lane.is_kept() {
                 count_rest(&lane);

@@ -12,8 +12,7 @@ use nix::errno::Errno;
 
 use super::kept::Claims;
 use super::setup::LaneSetup;
-use super::sweep;
-use crate::config::{Config, Listener};
+use crate::config::{Config, Listener, Spread};
 use crate::exit::{ExitCode, Failure};
 use crate::os::warden;
 use crate::plan::{Plan, spread};
@@ -98,22 +97,25 @@ impl<'a> GoingOn<'a> {
             let last = group.members().last().expect("a group has members");
             adopted.clone().all(|own| !Arc::ptr_eq(own, last))
         };
-        let mut unread = 0;
+        let (mut unread, place) = (0, (&*self.listener.name, self.address));
         while is_new(&self.group) {
-            let count = |leaving: Arc<Socket>| sweep::count_out(&leaving, |datagrams| unread += datagrams);
+            let count = |leaving: Arc<Socket>| claims.closed.count_out(place, &leaving, (false, false));
             let outcome = self.group.shrink_by(warden::withdraw, count);
-            if let Err(error) = outcome.and_then(|counted| counted) {
-                log::warn!(
-                    "listener {}, address {}: cannot take a socket out of its group again: {error}; what has come there \
-                     in this moment is lost, and nobody knows how much that is",
-                    self.listener.name,
-                    self.address
-                );
-                break;
+            match outcome.and_then(|counted| counted) {
+                Ok(counted) => unread += counted,
+                Err(error) => {
+                    log::warn!(
+                        "listener {}, address {}: cannot take a socket out of its group again: {error}; what has come \
+                         there in this moment is lost, and it is not known how much that is",
+                        self.listener.name,
+                        self.address
+                    );
+                    claims.closed.note_unknown(place);
+                    break;
+                }
             }
         }
         if unread > 0 {
-            claims.in_vain.borrow_mut().push((self.listener.name.clone(), unread));
             log::error!(
                 "listener {}, address {}: {unread} datagrams came to sockets that were given up again, and are dropped",
                 self.listener.name,
@@ -127,6 +129,22 @@ impl<'a> GoingOn<'a> {
                 self.address
             );
         }
+    }
+
+    /// Says what another number of lanes means for the order of a sender.
+    pub(super) fn say_new_number(&self) {
+        let members = self.group.members().len();
+        let before = members - self.new.len() + self.surplus.len();
+        if before == members || self.listener.spread == Spread::Random {
+            return;
+        }
+        log::info!(
+            "listener {}, address {}: it has {members} lanes now and had {before}, so senders are dealt out anew: of \
+             what waited in the sockets, and of what comes now, the datagrams of one sender may be delivered in \
+             another order",
+            self.listener.name,
+            self.address
+        );
     }
 
     /// Takes out what has no lane any more. It is out of the kernel's search afterwards, and whoever reads it to the

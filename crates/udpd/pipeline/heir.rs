@@ -305,7 +305,7 @@ impl Making<'_> {
         let followers = following::spawn_all(&threads, plan, &mut pinned, crew)?;
         let endpoints = bind::open(&own, arrivals, &claims).inspect_err(|_| {
             followers.iter().for_each(Follower::end);
-            before.books.count_in_vain(&claims.in_vain.borrow());
+            before.books.count_in_vain(&claims.closed);
         })?;
         let addresses = addresses(&threads, &endpoints);
         let (started, host) = (before.books.started, Arc::clone(&before.books.host));

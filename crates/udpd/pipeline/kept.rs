@@ -4,11 +4,10 @@
 //! in between waits in the socket. The configuration may have changed meanwhile, so each socket is asked what it is.
 //! What fits a lane is gone on with. What an address has too many of, because it has fewer lanes now, is taken out of
 //! the kernel's search from the end of its group, and read to the end by the first lane of that address. What no lane
-//! can go on with is read to the end as well, counted and closed.
+//! can go on with is counted and closed, see [`closing`](super::closing).
 //!
 //! The order within a group is the order of binding, so it is in the names.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -18,7 +17,8 @@ use std::sync::Arc;
 use mmsg::{GroupSpread, Socket};
 use nix::net::if_::if_nametoindex;
 
-use super::{multicast, sweep};
+use super::closing::{self, Closing, Found};
+use super::multicast;
 use crate::config::{self, Config, Listener};
 use crate::exit::{ExitCode, Failure};
 use crate::os::holder;
@@ -34,9 +34,9 @@ pub struct KeptSocket {
     pub name: String,
     /// The same in every process that has it.
     pub inode: u64,
-    socket: Arc<Socket>,
-    address: SocketAddr,
-    interface: u32,
+    pub(super) socket: Arc<Socket>,
+    pub(super) address: SocketAddr,
+    pub(super) interface: u32,
 }
 
 /// Those that this process was started with.
@@ -52,14 +52,14 @@ pub struct Claims {
     pub(super) of_lanes: Vec<Option<Arc<Socket>>>,
     /// What the group of a lane has too many of, in the order of the group, by the index of its first lane.
     pub(super) surplus: Vec<Vec<Arc<Socket>>>,
-    /// The names of those that are closed. Whoever keeps them has to let go of them before their addresses are free.
-    pub gone: Vec<String>,
+    /// Those that are closed when all others are bound, in the order of their binding.
+    pub(super) closing: Vec<Closing>,
     /// Somebody still receives from them.
     pub(super) are_in_use: bool,
     /// How the groups of that pipeline are spread, by the first lane that is to go on with each.
     pub(super) spreads: BTreeMap<usize, GroupSpread>,
-    /// What came to sockets that had joined a group and were taken out of it again, by listener.
-    pub(super) in_vain: RefCell<Vec<(String, u64)>>,
+    /// What was found in those that are closed, and in new ones that had joined a group in vain.
+    pub(super) closed: Arc<Found>,
 }
 
 /// What comes from a process that still receives.
@@ -70,6 +70,8 @@ pub struct FromRunning {
     pub names: Vec<String>,
     /// Where that process has nothing in the way, by listener.
     pub(super) free: Vec<(usize, SocketAddr)>,
+    /// What that process drains and closes, unless it dies before.
+    pub left: Vec<KeptSocket>,
 }
 
 /// Who receives from the sockets while they are dealt out.
@@ -93,6 +95,15 @@ pub fn name_of(listener: &Listener, plan: &LanePlan) -> String {
         None => format!("{name}.{number}"),
         Some(joined) => format!("{name}.{number}.m{joined:08x}"),
     }
+}
+
+/// The listener whose socket has such a name.
+fn listener_of(name: &str) -> &str {
+    let name = match name.rsplit_once(".m") {
+        Some((rest, _)) if parse(name).is_some_and(|(_, joined)| joined.is_some()) => rest,
+        _ => name,
+    };
+    name.rsplit_once('.').map_or(name, |(listener, _)| listener)
 }
 
 /// The number of the lane and what it had joined; `None` for a name that udpd does not give.
@@ -132,13 +143,8 @@ impl KeptSocket {
             && (self.address.port() == address.port() || (address.port() == 0 && is_named()))
     }
 
-    /// Whether no socket can be bound for the lane, or for other datagrams than it is to have, while this one is there.
-    /// Sockets on two interfaces can have one address.
     fn is_in_the_way_of(&self, listener: &Listener, plan: &LanePlan) -> bool {
-        let interface = listener.interface.as_deref().map_or(Ok(0), if_nametoindex);
-        interface.is_ok_and(|interface| interface == 0 || self.interface == 0 || interface == self.interface)
-            && plan.address.port() != 0
-            && config::overlap(&self.address, &plan.address)
+        is_in_the_way((self.address, self.interface), listener, plan)
     }
 
     /// Whether the lane can go on with it, or what is in its way.
@@ -151,6 +157,11 @@ impl KeptSocket {
             return Err("it has joined other multicast groups");
         }
         Ok(())
+    }
+
+    /// Whether its process was about to close it: it was taken out of the kernel's search, or interrupted for good.
+    pub(super) fn is_given_up(&self) -> bool {
+        is_given_up(&self.socket)
     }
 
     fn too_many(&self, listener: &Listener, lanes: usize) -> Failure {
@@ -195,6 +206,16 @@ impl Kept {
         Ok(Self { sockets: sockets.map(kept).collect::<io::Result<_>>()? })
     }
 
+    /// The same once more, by second handles.
+    pub fn again(&self) -> Self {
+        let again = |kept: &KeptSocket| {
+            let KeptSocket { name, inode, socket, address, interface } = kept;
+            let (name, socket) = (name.clone(), Arc::clone(socket));
+            KeptSocket { name, inode: *inode, socket, address: *address, interface: *interface }
+        };
+        Self { sockets: self.sockets.iter().map(again).collect() }
+    }
+
     pub fn sockets(&self) -> &[KeptSocket] {
         &self.sockets
     }
@@ -205,10 +226,10 @@ impl Kept {
         self.sockets.iter().any(|kept| kept.is_own() && is_its(&kept.name) && kept.socket.has_gro())
     }
 
-    /// Deals them out to the lanes. What fits none is read to the end and closed.
+    /// Deals them out to the lanes. What fits none is closed when all others are bound.
     pub fn claim(self, config: &Config, plan: &Plan) -> Result<Claims, Failure> {
         let mut claims = Claims::none(plan);
-        let (given_up, left): (Vec<_>, Vec<_>) = self.sockets.into_iter().partition(|kept| kept.socket.is_withdrawn());
+        let (given_up, left): (Vec<_>, Vec<_>) = self.sockets.into_iter().partition(KeptSocket::is_given_up);
         claims.let_go(given_up, "an earlier start had given it up")?;
         let left = claims.deal_out(left, config, plan, Users::Nobody)?;
         claims.let_go(left, "no listener has its address and interface")?;
@@ -241,7 +262,7 @@ impl Kept {
         let is_free =
             |lane: &&LanePlan| !left.iter().any(|old| old.is_in_the_way_of(&config.listeners[lane.listener], lane));
         let free = claims.without_socket(plan).filter(is_free).map(|lane| (lane.listener, lane.address)).collect();
-        Ok(FromRunning { claims, names, free })
+        Ok(FromRunning { claims, names, free, left })
     }
 }
 
@@ -250,8 +271,8 @@ impl Claims {
     pub(super) fn none(plan: &Plan) -> Self {
         let lanes = plan.lanes.len();
         let (of_lanes, surplus) = (vec![None; lanes], vec![Vec::new(); lanes]);
-        let (spreads, in_vain) = (BTreeMap::new(), RefCell::default());
-        Self { of_lanes, surplus, gone: Vec::new(), are_in_use: false, spreads, in_vain }
+        let (closing, spreads, closed) = (Vec::new(), BTreeMap::new(), Arc::default());
+        Self { of_lanes, surplus, closing, are_in_use: false, spreads, closed }
     }
 
     /// The first lane of each address for which a socket is to be made.
@@ -327,29 +348,42 @@ impl Claims {
         Ok(Vec::new())
     }
 
-    /// Reads sockets to their end that no lane can go on with, says what was in them, and closes them.
-    fn let_go(&mut self, sockets: Vec<KeptSocket>, why: &str) -> Result<(), Failure> {
+    /// How many datagrams can wait in sockets that are closed.
+    pub fn closing_hold_at_most(&self) -> u64 {
+        closing::hold_at_most(&self.closing)
+    }
+
+    /// Has sockets closed that no lane can go on with.
+    pub(super) fn let_go(&mut self, sockets: Vec<KeptSocket>, why: &'static str) -> Result<(), Failure> {
         for kept in sockets {
-            let (name, address) = (&kept.name, kept.address);
             if !kept.is_own() {
+                let (name, address) = (&kept.name, kept.address);
                 let message = format!(
                     "the service manager passed a socket named {name:?} for {address} that udpd cannot use: {why}; \
                      correct the .socket unit or the listener"
                 );
                 return Err(Failure::new(ExitCode::Configuration, message));
             }
-            let closed = format!("closed the socket {name} for {address} of an earlier process: {why}");
-            match sweep::read_out(&kept.socket) {
-                Ok(0) => log::info!("{closed}; it was empty"),
-                Ok(lost) => log::warn!("{closed}; dropped {lost} datagrams that waited in it"),
-                Err(error) => log::error!(
-                    "{closed}; cannot read what waited in it: {error}; nobody knows how many datagrams that is"
-                ),
-            }
-            self.gone.push(kept.name);
+            let KeptSocket { name, socket, address, interface, .. } = kept;
+            let listener = listener_of(&name).to_owned();
+            self.closing.push(Closing { name, listener, socket, address, interface, why });
         }
         Ok(())
     }
+}
+
+/// Whether no socket can be bound for the lane, or for other datagrams than it is to have, while one is there that is
+/// bound to this address and interface. Sockets on two interfaces can have one address.
+pub(super) fn is_in_the_way((address, own): (SocketAddr, u32), listener: &Listener, plan: &LanePlan) -> bool {
+    let interface = listener.interface.as_deref().map_or(Ok(0), if_nametoindex);
+    interface.is_ok_and(|interface| interface == 0 || own == 0 || interface == own)
+        && plan.address.port() != 0
+        && config::overlap(&address, &plan.address)
+}
+
+/// Whether somebody was about to close a socket: nothing comes to it any more, or no receive call waits there again.
+pub(super) fn is_given_up(socket: &Socket) -> bool {
+    socket.is_withdrawn() || socket.is_interrupted().unwrap_or(false)
 }
 
 #[cfg(test)]
@@ -405,6 +439,9 @@ mod tests {
         assert_eq!(parse("feed.3.m0012abcd"), Some((3, Some(0x0012_abcd))));
         for foreign in ["udpd.socket", "syslog", "", "unknown", "syslog.", "feed.x.m0012abcd"] {
             assert_eq!(parse(foreign), None, "{foreign}");
+        }
+        for (name, listener) in [("syslog.0", "syslog"), ("sys.log.12", "sys.log"), ("feed.3.m0012abcd", "feed")] {
+            assert_eq!(listener_of(name), listener);
         }
     }
 }

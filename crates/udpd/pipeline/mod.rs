@@ -4,10 +4,12 @@
 //! only then does anything run; whatever fails leaves nothing behind. Stopping goes the way of a datagram: arrivals are
 //! refused, receivers drain their sockets and end, channels run empty, consumers flush and end, the books are closed.
 
+mod beside;
 mod bind;
 mod books;
 mod bypass;
 mod chronicle;
+mod closing;
 pub mod consumer;
 mod end;
 mod ending;
@@ -41,12 +43,12 @@ mod sweep;
 mod wiring;
 mod writes;
 
-pub use books::{Drops, Progress};
+pub use books::{Drops, Look, Progress};
 pub use chronicle::Chronicle;
 pub use files::Files;
 pub use heir::{Forerunner, Heir, Turn};
-pub use kept::{Claims, FromRunning, Kept};
-pub use left::Left;
+pub use kept::{Claims, FromRunning, Kept, KeptSocket};
+pub use left::{Known, Left};
 pub use queues::Queues;
 pub use running::{Lane, Pinned, Pipeline};
 pub use setup::LaneSetup;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use mmsg::Socket;
@@ -16,7 +16,7 @@ use super::files::Files;
 use super::filters::Tables;
 use super::follower::Follower;
 use super::following;
-use super::kept::{Claims, FromRunning};
+use super::kept::{self, Claims, FromRunning, KeptSocket};
 use super::lane::{LaneThread, Start};
 use super::outlet::Outlet;
 use super::receiver::Stop;
@@ -89,9 +89,15 @@ impl Prepared {
         &self.claims
     }
 
-    /// Whether those who made its sockets have given them up: nothing comes to such a socket again.
+    /// Whether those who made its sockets have given them up: nothing comes to such a socket again, or no receive call
+    /// waits there.
     pub fn is_given_up(&self) -> bool {
-        self.claims.of_lanes.iter().flatten().any(|socket| socket.is_withdrawn())
+        self.claims.of_lanes.iter().flatten().any(|socket| kept::is_given_up(socket))
+    }
+
+    /// To be called when a process has died that was to drain these sockets and close them.
+    pub fn close_as_well(&mut self, left: Vec<KeptSocket>) -> Result<(), Failure> {
+        self.claims.let_go(left, "that process has died before it had read it to its end")
     }
 
     /// To be called when nobody else receives from its sockets any more: gives each the options of its lane that
@@ -297,6 +303,7 @@ pub(super) fn open_books(
             sinks: listener.sinks.clone(),
             upstream: own.clone().find_map(|thread| thread.setup.upstream.clone()),
             lanes: own.map(lane_books).collect(),
+            between: OnceLock::new(),
             sharers: Mutex::default(),
         }
     };

@@ -22,16 +22,6 @@ pub(super) fn count_out(socket: &Socket, mut found: impl FnMut(u64)) -> io::Resu
     }
 }
 
-/// Takes a socket out of the kernel's search and counts what is left in it.
-pub(super) fn read_out(socket: &Socket) -> io::Result<u64> {
-    if let Err(error) = socket.withdraw().and_then(|()| mmsg::wait_for_arrivals_under_way()) {
-        log::debug!("a socket that is closed stays in place until then: {error}");
-    }
-    let mut all = 0;
-    count_out(socket, |datagrams| all += datagrams)?;
-    Ok(all)
-}
-
 #[cfg(test)]
 #[path = "sweep_tests.rs"]
 mod tests;

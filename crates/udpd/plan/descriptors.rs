@@ -90,6 +90,11 @@ pub fn provide_beside(config: &Config, plan: &Plan, before: (&Config, &Plan)) ->
     })
 }
 
+/// Sees to it that so many sockets of another process can come here.
+pub fn provide_for_sockets(sockets: usize) -> Result<(), Failure> {
+    provide_for(&Descriptors { lanes: sockets as u64, files: 0, connections: 0 })
+}
+
 /// The same for a plan that goes on with so many sockets of another process, of which it may close some.
 pub fn provide_with_sockets(config: &Config, plan: &Plan, sockets: usize) -> Result<(), Failure> {
     let own = Descriptors::of(config, plan);

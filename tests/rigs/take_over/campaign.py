@@ -171,15 +171,18 @@ rotate = { bytes = 0, every = "0s" }
         self.pause()
 
     def end(self):
+        self.end_sender()
+        # What waits in the sockets is read before they are closed: udpd ends with an empty one.
+        self.running.child.send_signal(signal.SIGTERM)
+        self.running.wait(0)
+
+    def end_sender(self):
         self.sender.send_signal(signal.SIGINT)
         text, _ = self.sender.communicate(timeout=PATIENCE)
         self.report = json.loads(text)["report"]
         refused = sum(self.report["refused"].values())
         if refused:
             raise Failed("the kernel refused the sender %d datagrams: %s" % (refused, self.report["refused"]))
-        # What waits in the sockets is read before they are closed: udpd ends with an empty one.
-        self.running.child.send_signal(signal.SIGTERM)
-        self.running.wait(0)
 
     def judge(self, times):
         with open(self.path, "rb") as file:

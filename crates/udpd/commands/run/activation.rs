@@ -14,6 +14,8 @@ pub(crate) struct Passed {
     pub kept: Kept,
     /// What the process before has written down.
     pub record: Option<OwnedFd>,
+    /// The process that was to be taken over from, where it has died with its sockets.
+    pub lost: Option<u32>,
 }
 
 /// Takes it.
@@ -31,7 +33,7 @@ pub(crate) fn take_passed() -> Result<Passed, Failure> {
     let (mut records, sockets): (Vec<_>, Vec<_>) =
         named(&names).zip(descriptors).partition(|(name, _)| name == record::NAME);
     let record = records.pop().map(|(_, record)| record);
-    Ok(Passed { kept: Kept::new(sockets)?, record })
+    Ok(Passed { kept: Kept::new(sockets)?, record, lost: None })
 }
 
 /// How many sockets were passed to this process. What was meant for another one, and inherited from it, is none of

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::departure::{DRAIN_LIMIT, own_manager};
 use super::keeping::Housekeeping;
+use super::record;
 use crate::config::Config;
 use crate::endpoint::control::{Asked, Heard, Newcomer, Offer, Offered};
 use crate::exit::{ExitCode, Failure};
@@ -50,6 +51,7 @@ impl Housekeeping<'_> {
         let named = |lane: &Lane| Some((lane.name_when_kept(), lane.socket()?));
         let sockets: Vec<_> = self.pipeline.lanes().iter().filter_map(named).collect();
         self.departure.offered = self.pipeline.socket_inodes();
+        let file = self.store.record().map(|file| (record::NAME.to_owned(), file));
         let offer = Offer {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             sockets: sockets.len(),
@@ -57,8 +59,9 @@ impl Housekeeping<'_> {
             manager: own_manager(),
             metrics_address: self.config.daemon.metrics_address.value,
             record: self.store.last_words(&self.pipeline, false),
+            has_file: file.is_some(),
         };
-        Ok((offer, sockets))
+        Ok((offer, sockets, file))
     }
 
     /// Receives no more, and leaves the place to the other process or goes back to it.
@@ -84,6 +87,7 @@ impl Housekeeping<'_> {
         let all_go_on = with_sockets().all(goes_on);
         let inbox = &self.inbox;
         let has_left = self.pipeline.leave(DRAIN_LIMIT, |wait| inbox.is_told_to_end(wait));
+        self.store.write_down();
         // A file that a sink still writes is free when the process has ended, and so is the address of a socket that
         // was not wanted.
         let ends = !all_go_on || !has_left;

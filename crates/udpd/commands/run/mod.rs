@@ -37,7 +37,7 @@ use self::reload::Reloads;
 use self::say::{say_lane, say_ledger, say_pages};
 pub(super) use self::standing::{Standing, look_ahead};
 use self::store::Store;
-use self::take_over::TakenOver;
+use self::take_over::{TakenOver, Taking, ToTakeOver};
 use self::windows::BoundWindows;
 use crate::config::Config;
 use crate::endpoint::control::Predecessor;
@@ -110,12 +110,12 @@ fn become_who_runs(config: &Config, passed: &Passed) -> Result<(Standing, io::Re
 fn serve(
     mut config: Config,
     file: Option<PathBuf>,
-    passed: Passed,
+    mut passed: Passed,
     inside: Inside,
     (crew, events): (&Crew, &Receiver<Event>),
     takes_over: bool,
 ) -> Result<(), Failure> {
-    let mut predecessor = look_before(&mut config, &passed, takes_over)?;
+    let mut predecessor = look_before(&mut config, &mut passed, takes_over)?;
     let (own, inside, started) = (Arc::new(config), Arc::new(inside), Instant::now());
     let config: &Config = &own;
     let notifier = Arc::new(Notifier::from_environment());
@@ -169,23 +169,25 @@ fn serve(
     say_end(&reason, &notifier);
     let last = LastEvents::new(events);
     let snapshot = pipeline.stop(DRAIN_LIMIT, |wait| last.is_told_to_end(wait));
-    store.end(!is_panic(&reason) && last.nobody_has_died());
+    let is_orderly = !is_panic(&reason) && last.nobody_has_died();
     upkeep.end();
     windows.close();
     say_ledger(&snapshot);
     let saved = config.daemon.stats_on_exit.as_deref().map_or(Ok(()), |path| snapshot.save(path));
+    // Last: after a kill before this the next process says what this one had counted.
+    store.end(is_orderly);
     // Whoever has taken over waits for the end of this connection where it cannot see that of the process.
     drop(departure);
     reason.into_result().and(saved)
 }
 
 /// Who is to be taken over from, and what is known from before.
-fn look_before(config: &mut Config, passed: &Passed, takes_over: bool) -> Result<Option<Predecessor>, Failure> {
+fn look_before(config: &mut Config, passed: &mut Passed, takes_over: bool) -> Result<Option<ToTakeOver>, Failure> {
     // What a service manager has passed is as good: the process before has ended.
     let takes_over = takes_over && passed.kept.sockets().is_empty();
-    let predecessor = if takes_over { take_over::find(config)? } else { None };
+    let predecessor = if takes_over { take_over::find(config, passed)? } else { None };
     match &predecessor {
-        Some(predecessor) => trains::go_on_after(config, predecessor.path()),
+        Some(own) => trains::go_on_after(config, own.predecessor.path()),
         None => trains::go_on(config, &passed.kept),
     }
     Ok(predecessor)
@@ -194,7 +196,7 @@ fn look_before(config: &mut Config, passed: &Passed, takes_over: bool) -> Result
 /// The plan, if there is room for it on this machine and beside the process that is taken over from; and what threads
 /// may open.
 fn plan_beside(
-    predecessor: &mut Option<Predecessor>,
+    found: &mut Option<ToTakeOver>,
     config: &Config,
     inside: &Inside,
     file: Option<&Path>,
@@ -211,23 +213,24 @@ fn plan_beside(
         inside.begin(config, &plan, file)?;
         Ok(plan)
     };
-    let made = make(predecessor.as_ref());
-    made.inspect_err(|failure| predecessor.iter_mut().for_each(|predecessor| predecessor.give_up(failure)))
+    let made = make(found.as_ref().map(|own| &own.predecessor));
+    made.inspect_err(|failure| found.iter_mut().for_each(|own| own.predecessor.give_up(failure)))
 }
 
 /// Takes over, or begins where there is nothing to take over, or nothing any more.
 fn begin_or_take_over(
-    predecessor: Option<Predecessor>,
-    passed: Passed,
+    found: Option<ToTakeOver>,
+    mut passed: Passed,
     planned: (&Config, &Plan),
     started: Instant,
     notifier: &Arc<Notifier>,
     crew: &Crew,
 ) -> Result<TakenOver, Failure> {
-    if let Some(predecessor) = predecessor
-        && let Some(taken) = take_over::begin(predecessor, planned, started, notifier, crew)?
-    {
-        return Ok(taken);
+    if let Some(found) = found {
+        match take_over::begin(found, planned, started, notifier, crew)? {
+            Taking::Done(taken) => return Ok(*taken),
+            Taking::Left(left) => passed = left,
+        }
     }
     begin(passed, planned, started, notifier, crew)
 }
@@ -240,12 +243,11 @@ fn begin(
     notifier: &Arc<Notifier>,
     crew: &Crew,
 ) -> Result<TakenOver, Failure> {
-    let mut store = Store::new(notifier, &passed.kept, passed.record);
+    let mut store = Store::new(notifier, &passed.kept, passed.record, passed.lost);
     // First what tells a second daemon on the same configuration from the first, so that it ends before it takes a
     // datagram.
     let windows = BoundWindows::bind(config)?;
     let claims = passed.kept.claim(config, plan)?;
-    store.forget(&claims.gone);
     store.begin(config, plan, &claims);
     let pipeline = Pipeline::start_with(claims, config, plan, started, crew)?;
     Ok(TakenOver { store, windows, pipeline })

@@ -1,10 +1,12 @@
 //! What a process writes down for the one that comes after it, in a file in memory that the service manager keeps with
-//! the sockets: who it is, how much it can hold at most, how far the kernel had counted drops, and whether it has ended
-//! by itself. A process that is killed cannot say what it lost; the next one says it for it.
+//! the sockets, and that a process gets with them which takes over: who it is, how much it can hold at most, how far it
+//! and the kernel had counted drops, and whether it has ended by itself. A process that is killed cannot say what it
+//! lost; the next one says it for it.
 //!
 //! The file has two places, which are written in turn, so that a kill between two pages spoils one of them at most. A
 //! place counts when the number at its beginning is also at its end.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,7 +29,7 @@ const PLACE_BYTES: usize = 1 << 20;
 const DIGITS: usize = 20;
 
 /// What is written down of a process.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Record {
     pub pid: u32,
@@ -40,25 +42,77 @@ pub(crate) struct Record {
     pub in_flight: u64,
     /// The kernel's counts of drops when it looked last, by the inode of the socket.
     pub drops: Drops,
+    /// What the kernel had dropped by then, in its own books; `None` where that is not known, as of older versions.
+    #[serde(default)]
+    pub kernel_dropped: Option<u64>,
+    /// What it had dropped itself by then.
+    pub dropped: u64,
+    /// The listeners whose receive queues it takes past the kernel's stack. What the kernel drops there nobody can ask
+    /// when it is dead.
+    pub queues: BTreeSet<String>,
 }
 
 /// What no process that was ready has said yet.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Unsaid {
     pub held_at_most: Held,
     pub in_flight: u64,
+    /// What the kernel had dropped, in books that are gone; `None` where that is not known.
+    #[serde(default)]
+    pub kernel_dropped: Option<u64>,
+    /// What those processes had dropped themselves.
+    pub dropped: u64,
+}
+
+impl Default for Record {
+    fn default() -> Self {
+        Self {
+            pid: 0,
+            ended: false,
+            held_at_most: Held::default(),
+            before: Unsaid::default(),
+            in_flight: 0,
+            drops: Drops::new(),
+            kernel_dropped: Some(0),
+            dropped: 0,
+            queues: BTreeSet::new(),
+        }
+    }
+}
+
+impl Default for Unsaid {
+    fn default() -> Self {
+        Self { held_at_most: Held::default(), in_flight: 0, kernel_dropped: Some(0), dropped: 0 }
+    }
 }
 
 impl Record {
     /// What it may have lost, with what it had yet to say of those before it.
     pub(crate) fn lost(&self) -> Unsaid {
-        let (own, own_in_flight) = if self.ended { (Held::default(), 0) } else { (self.held_at_most, self.in_flight) };
+        let Self { held_at_most, in_flight, kernel_dropped, dropped, before, .. } = self;
+        // What one has counted that ended by itself is in its last ledger.
+        let own = if self.ended {
+            Unsaid::default()
+        } else {
+            Unsaid {
+                held_at_most: *held_at_most,
+                in_flight: *in_flight,
+                kernel_dropped: *kernel_dropped,
+                dropped: *dropped,
+            }
+        };
         let add = |one: u64, other: u64| one.saturating_add(other);
         let held_at_most = Held {
-            datagrams: add(own.datagrams, self.before.held_at_most.datagrams),
-            bytes: add(own.bytes, self.before.held_at_most.bytes),
+            datagrams: add(own.held_at_most.datagrams, before.held_at_most.datagrams),
+            bytes: add(own.held_at_most.bytes, before.held_at_most.bytes),
         };
-        Unsaid { held_at_most, in_flight: add(own_in_flight, self.before.in_flight) }
+        Unsaid {
+            held_at_most,
+            in_flight: add(own.in_flight, before.in_flight),
+            kernel_dropped: own.kernel_dropped.zip(before.kernel_dropped).map(|(one, other)| add(one, other)),
+            dropped: add(own.dropped, before.dropped),
+        }
     }
 }
 
@@ -85,8 +139,7 @@ impl RecordFile {
     /// One that was kept, with what was written there last; `None` where nothing can be read from it.
     pub(crate) fn open(descriptor: OwnedFd) -> Option<(Self, Record)> {
         let file = File::from(descriptor);
-        let places = [0, 1].map(|place| read_place(&file, place));
-        let (written, record) = places.into_iter().flatten().max_by_key(|(number, _)| *number)?;
+        let (written, record) = newest(&file)?;
         Some((Self { file, written }, record))
     }
 
@@ -110,6 +163,11 @@ impl RecordFile {
 
 fn offset(place: u64) -> u64 {
     place * PLACE_BYTES as u64
+}
+
+fn newest(file: &File) -> Option<(u64, Record)> {
+    let places = [0, 1].map(|place| read_place(file, place));
+    places.into_iter().flatten().max_by_key(|(number, _)| *number)
 }
 
 /// The number and the record in a place, unless it is empty or was written in part.

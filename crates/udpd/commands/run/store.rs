@@ -8,20 +8,16 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::Value;
 
-use super::record::NAME;
+use super::record::{NAME, Record};
 use super::will::Will;
 use crate::config::Config;
 use crate::os::holder;
 use crate::os::notify::Notifier;
 use crate::pipeline::{Chronicle, Claims, Kept, Lane, Pipeline};
 use crate::plan::Plan;
-
-/// How long the manager may take to close a socket.
-const FORGET_LIMIT: Duration = Duration::from_secs(5);
 
 /// What is kept there, and what is passed by others at every start.
 #[derive(Debug)]
@@ -40,11 +36,12 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    pub(crate) fn new(notifier: &Arc<Notifier>, kept: &Kept, record: Option<OwnedFd>) -> Self {
+    /// `lost` is a process that has died with its sockets.
+    pub(crate) fn new(notifier: &Arc<Notifier>, kept: &Kept, record: Option<OwnedFd>, lost: Option<u32>) -> Self {
         let (own, of_units): (Vec<_>, Vec<_>) = kept.sockets().iter().partition(|kept| kept.is_own());
         let has_record = record.is_some();
         let limit = limit_of_manager().or((!own.is_empty()).then_some(usize::MAX)).filter(|_| notifier.has_manager());
-        let will = Will::new(record, limit.is_some());
+        let will = Will::new(record, lost);
         Self {
             has_will: has_record && will.has_before(),
             will,
@@ -58,8 +55,7 @@ impl Store {
     /// The same for a process that takes over from another one, and what that says of itself. Nothing of it is passed
     /// by a manager; what a manager has of the other one is stored again under the same names.
     pub(crate) fn after(notifier: &Arc<Notifier>, said: Value) -> Self {
-        let limit = limit_of_manager().filter(|_| notifier.has_manager());
-        Self { will: Will::after(said, limit.is_some()), ..Self::new(notifier, &Kept::default(), None) }
+        Self { will: Will::after(said), ..Self::new(notifier, &Kept::default(), None, None) }
     }
 
     /// What a process has to know that takes over from this one.
@@ -67,15 +63,19 @@ impl Store {
         self.will.last_words(pipeline, ended)
     }
 
-    /// Lets go of what no lane goes on with, and returns when that is done: its addresses are free then.
-    pub(crate) fn forget(&mut self, names: &[String]) {
-        for name in names {
-            self.stored.remove(name);
-            self.notifier.forget(name);
-        }
-        if !names.is_empty() && !self.notifier.wait_until_heard(FORGET_LIMIT) {
-            log::warn!("the service manager does not confirm that it has closed {}", names.join(", "));
-        }
+    /// What this process writes down, for one that is to take over.
+    pub(crate) fn record(&self) -> Option<OwnedFd> {
+        self.will.file()?.descriptor().try_clone().ok().map(OwnedFd::from)
+    }
+
+    /// The process that was taken over from was killed before it had closed its books.
+    pub(crate) fn note_killed(&mut self, last: Record) {
+        self.will.note_killed(last);
+    }
+
+    /// Writes down how far all is counted now.
+    pub(crate) fn write_down(&mut self) {
+        self.will.look();
     }
 
     /// To be called right before the first datagram can come: from then on a kill is one of this process.

@@ -5,6 +5,7 @@
 //! process is ready, so a kill in between hides nothing. A start that fails puts back what was there, so that the
 //! process that does start says the same once more.
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -13,16 +14,18 @@ use serde_json::Value;
 use super::record::{Record, RecordFile, Unsaid};
 use crate::config::Config;
 use crate::ledger::snapshot::BeforeSnapshot;
-use crate::pipeline::{Chronicle, Claims, Left, Pipeline};
+use crate::pipeline::{Chronicle, Claims, Known, Left, Look, Pipeline};
 use crate::plan::memory::Bytes;
 use crate::plan::{Held, Plan};
 
 /// The record, and what was in it when this process began.
 #[derive(Debug)]
 pub(super) struct Will {
-    /// `None` where it cannot be had, or nobody would keep it.
+    /// `None` where it cannot be had.
     file: Option<RecordFile>,
     before: Option<Record>,
+    /// The process before was killed, and its sockets are gone with it.
+    lost: Option<u32>,
     own: Record,
     /// What can be held of the configuration that came last.
     newest: Held,
@@ -42,24 +45,25 @@ enum Stage {
 }
 
 impl Will {
-    /// From what was kept, or anew where somebody keeps it.
-    pub(super) fn new(kept: Option<OwnedFd>, has_store: bool) -> Self {
+    /// From what was kept, or anew. `lost` is the process whose sockets are gone with it.
+    pub(super) fn new(kept: Option<OwnedFd>, lost: Option<u32>) -> Self {
         let had_one = kept.is_some();
         let (file, before) = kept.and_then(RecordFile::open).unzip();
         if had_one && before.is_none() {
             log::warn!(
-                "cannot read what the process before this one has left in the record that the service manager keeps; \
-                 whether it has lost datagrams is not known"
+                "cannot read what the process before this one has left in its record; whether it has lost datagrams is \
+                 not known"
             );
         }
-        let file = file.or_else(|| has_store.then(RecordFile::create).and_then(told));
+        let file = file.or_else(|| told(RecordFile::create()));
         let own = Record { pid: std::process::id(), ..Record::default() };
-        Self { file, before, own, newest: Held::default(), left: Left::default(), books: None, stage: Stage::Reading }
+        let (newest, left) = (Held::default(), Left::default());
+        Self { file, before, lost, own, newest, left, books: None, stage: Stage::Reading }
     }
 
     /// From what another process said of itself that this one takes over from.
-    pub(super) fn after(said: Value, has_store: bool) -> Self {
-        let mut will = Self::new(None, has_store);
+    pub(super) fn after(said: Value) -> Self {
+        let mut will = Self::new(None, None);
         will.before = serde_json::from_value(said).ok();
         if will.before.is_none() {
             log::warn!(
@@ -73,8 +77,7 @@ impl Will {
     /// What another process has to know that takes over from this one.
     pub(super) fn last_words(&self, pipeline: &Pipeline, ended: bool) -> Value {
         let books = pipeline.books();
-        let (drops, in_flight) = (books.drops_seen(), books.under_way());
-        let last = Record { ended, drops, in_flight, ..self.own.clone() };
+        let last = Record { ended, ..seen(self.own.clone(), books.look(), books.under_way()) };
         serde_json::to_value(last).unwrap_or_default()
     }
 
@@ -86,6 +89,8 @@ impl Will {
         self.left = Left::of(claims);
         self.newest = plan.held_at_most(config);
         self.own.held_at_most = self.newest;
+        // What waits in sockets that are closed is gone with a process that is killed before it has counted it.
+        self.own.held_at_most.datagrams = self.newest.datagrams.saturating_add(claims.closing_hold_at_most());
         if let Some(before) = &self.before {
             self.own.before = before.lost();
             // Until the first look these are the last that anybody has seen.
@@ -119,15 +124,34 @@ impl Will {
         self.stage = Stage::Running;
         self.books = Some(pipeline.books());
         self.own.before = Unsaid::default();
-        let Some(before) = &self.before else { return };
-        pipeline.books().note_process_before(summary(before));
-        for (listener, dropped) in pipeline.note_before(&left, &before.drops) {
-            if dropped > 0 {
-                log::warn!(
+        self.own.held_at_most = self.newest;
+        let before = self.before.as_ref().map(summary).or_else(|| self.lost.map(nothing_is_known));
+        before.into_iter().for_each(|before| pipeline.books().note_process_before(before));
+        let (killed, nothing) = (self.before.as_ref().filter(|before| !before.ended), BTreeSet::new());
+        let lost_queues = killed.map_or(&nothing, |killed| &killed.queues);
+        let known = Known { seen: self.before.as_ref().map(|before| &before.drops), lost_queues };
+        for (listener, dropped) in pipeline.note_before(&left, &known) {
+            match dropped {
+                Some(0) => {}
+                Some(dropped) => log::warn!(
                     "listener {listener}: while no process looked, between the end of the one before and the start of \
                      this one, the kernel dropped {dropped} at its sockets because a receive buffer was full; raise \
                      receive_buffer or absorb; kernel_dropped_between has them, and kernel_dropped has not"
-                );
+                ),
+                // A socket unit makes sockets before there is a process.
+                None if known.seen.is_none() => log::info!(
+                    "listener {listener}: nothing is known of a process before this one, so what the kernel dropped at \
+                     its sockets before this one looked is not known; kernel_dropped_between is null"
+                ),
+                None if lost_queues.contains(&listener) => log::warn!(
+                    "listener {listener}: the process before this one was killed, and its receive queues past the \
+                     kernel's stack are gone with it: what the kernel dropped there since the last look of that \
+                     process is not known; kernel_dropped_between is null"
+                ),
+                None => log::warn!(
+                    "listener {listener}: the kernel does not say how much it dropped at its sockets between the end \
+                     of the process before and the start of this one; kernel_dropped_between is null"
+                ),
             }
         }
     }
@@ -135,10 +159,30 @@ impl Will {
     /// Puts down what is so now.
     pub(super) fn look(&mut self) {
         if let (Some(books), Some(_)) = (&self.books, &self.file) {
-            self.own.drops = books.drops_seen();
-            self.own.in_flight = books.under_way();
+            self.own = seen(std::mem::take(&mut self.own), books.look(), books.under_way());
             self.write();
         }
+    }
+
+    /// The process that was taken over from has ended without closing its books, and this is the last that it has
+    /// written down. If it said that it receives no more it had delivered all that it held; otherwise its death is
+    /// known.
+    pub(super) fn note_killed(&mut self, last: Record) {
+        if !self.before.as_ref().is_some_and(|said| said.ended) {
+            return;
+        }
+        let before = Record { held_at_most: Held::default(), in_flight: 0, ended: false, ..last };
+        log::error!(
+            "the process before this one (pid {}) was killed after it had handed over and before it had written its \
+             last ledger: it had delivered what it held; {}",
+            before.pid,
+            counted(&before.lost())
+        );
+        self.own.before = before.lost();
+        // How far it had seen the kernel count it has said, and this process has counted on from there.
+        let drops = self.before.take().map_or_else(Default::default, |said| said.drops);
+        self.before = Some(Record { drops, ..before });
+        self.write();
     }
 
     /// The start has failed after sockets had been received from. What the kernel dropped there meanwhile is in the
@@ -178,7 +222,9 @@ impl Will {
 
 impl Drop for Will {
     fn drop(&mut self) {
-        if let (Stage::Starting, Some(before), Some(file)) = (self.stage, &self.before, &mut self.file) {
+        if let (Stage::Starting, Some(before), Some(file)) = (self.stage, &mut self.before, &mut self.file) {
+            // What waited in sockets that this one has closed.
+            before.before.dropped += self.left.unread();
             // What could not be written has been said.
             let _ = file.write(before);
         }
@@ -210,26 +256,60 @@ fn say_lost(before: &Record) {
     if before.ended {
         return;
     }
-    let Unsaid { held_at_most, in_flight } = before.lost();
+    let lost = before.lost();
+    let Unsaid { held_at_most, in_flight, .. } = lost;
     let also = if before.before == Unsaid::default() { "" } else { ", as was one before it while this one started" };
     log::warn!(
         "the process before this one (pid {}) was killed or has crashed{also}: up to {} datagrams in {} of memory that \
          it had received may be lost ({in_flight} were under way when it looked last); what waited in its sockets is \
-         not",
+         not; {}",
         before.pid,
         held_at_most.datagrams,
-        Bytes(held_at_most.bytes as usize)
+        Bytes(held_at_most.bytes as usize),
+        counted(&lost)
     );
 }
 
+/// What was in the ledger of a process that is dead.
+fn counted(lost: &Unsaid) -> String {
+    let by_kernel = match lost.kernel_dropped {
+        Some(dropped) => format!("the kernel had dropped {dropped} at its sockets"),
+        None => "what the kernel had dropped at its sockets is not known".to_owned(),
+    };
+    format!(
+        "by its last look {by_kernel} and it had dropped {} itself, which `before` in this ledger has",
+        lost.dropped
+    )
+}
+
+/// Of a process whose sockets are gone with it.
+fn nothing_is_known(pid: u32) -> BeforeSnapshot {
+    BeforeSnapshot {
+        pid,
+        ended: false,
+        lost_datagrams_at_most: None,
+        lost_bytes_at_most: None,
+        in_flight: None,
+        kernel_dropped: None,
+        dropped: None,
+    }
+}
+
+/// With what was seen now.
+fn seen(own: Record, Look { drops, kernel_dropped, dropped, queues }: Look, in_flight: u64) -> Record {
+    Record { drops, kernel_dropped, dropped, queues, in_flight, ..own }
+}
+
 fn summary(before: &Record) -> BeforeSnapshot {
-    let Unsaid { held_at_most, in_flight } = before.lost();
+    let Unsaid { held_at_most, in_flight, kernel_dropped, dropped } = before.lost();
     BeforeSnapshot {
         pid: before.pid,
         ended: before.ended,
-        lost_datagrams_at_most: held_at_most.datagrams,
-        lost_bytes_at_most: held_at_most.bytes,
-        in_flight,
+        lost_datagrams_at_most: Some(held_at_most.datagrams),
+        lost_bytes_at_most: Some(held_at_most.bytes),
+        in_flight: Some(in_flight),
+        kernel_dropped,
+        dropped: Some(dropped),
     }
 }
 

@@ -37,14 +37,16 @@ fn record_in(kept: &OwnedFd) -> Record {
 /// The file of a process that was killed while it ran.
 fn of_a_killed_one(drops: crate::pipeline::Drops) -> OwnedFd {
     let mut file = RecordFile::create().expect("a file in memory");
-    let record = Record { pid: 7, held_at_most: HELD, in_flight: 10, drops, ..Record::default() };
+    let (kernel_dropped, dropped) = (Some(30), 40);
+    let record =
+        Record { pid: 7, held_at_most: HELD, in_flight: 10, drops, kernel_dropped, dropped, ..Record::default() };
     file.write(&record).expect("room");
     file.descriptor().try_clone().expect("a copy").into()
 }
 
 /// The will of a process that begins with this file.
 fn beginning(file: OwnedFd, (config, plan): &(Config, Plan)) -> Will {
-    let mut will = Will::new(Some(file), true);
+    let mut will = Will::new(Some(file), None);
     will.begin(config, plan, &Kept::default().claim(config, plan).expect("nothing was kept"));
     will
 }
@@ -69,8 +71,9 @@ fn a_kill_before_a_process_is_ready_hides_nothing_of_those_before_it() {
         assert_eq!(lost.in_flight, 10);
     }
     let said = summary(&record_in(&file));
-    assert_eq!((said.ended, said.in_flight), (false, 10));
-    assert_eq!(said.lost_datagrams_at_most, HELD.datagrams + 3 * held.datagrams);
+    assert_eq!((said.ended, said.in_flight), (false, Some(10)));
+    assert_eq!(said.lost_datagrams_at_most, Some(HELD.datagrams + 3 * held.datagrams));
+    assert_eq!((said.kernel_dropped, said.dropped), (Some(30), Some(40)), "of the one that was ready");
 }
 
 #[test]
@@ -81,9 +84,11 @@ fn what_a_process_that_is_ready_has_said_is_said_by_no_other() {
     will.run(&pipeline);
     will.look();
     let said = pipeline.books().snapshot().before.expect("of the one before");
-    assert_eq!((said.pid, said.lost_datagrams_at_most), (7, HELD.datagrams));
+    assert_eq!((said.pid, said.lost_datagrams_at_most), (7, Some(HELD.datagrams)));
     let file = kill(will);
-    assert_eq!(record_in(&file).lost().held_at_most, own.1.held_at_most(&own.0), "its own, and no more");
+    let lost = record_in(&file).lost();
+    assert_eq!(lost.held_at_most, own.1.held_at_most(&own.0), "its own, and no more");
+    assert_eq!((lost.kernel_dropped, lost.dropped), (Some(0), 0), "its own, and no more");
     pipeline.stop(Duration::ZERO, |_| true);
 }
 
@@ -120,7 +125,7 @@ fn what_a_start_that_fails_has_counted_is_not_counted_again_by_the_next() {
     let descriptor = std::os::fd::AsFd::as_fd(&*socket).try_clone_to_owned().expect("a copy");
     let claims = Kept::new(vec![("in.0".to_owned(), descriptor)]).and_then(|kept| kept.claim(&own.0, &own.1));
     let claims = claims.expect("it fits");
-    let mut will = Will::new(Some(file), true);
+    let mut will = Will::new(Some(file), None);
     will.begin(&own.0, &own.1, &claims);
     let pipeline = Pipeline::start_with(claims, &own.0, &own.1, Instant::now(), &Crew::new().0).expect("started");
     drop_some(5);

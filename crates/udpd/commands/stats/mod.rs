@@ -44,8 +44,13 @@ pub fn render(snapshot: &Snapshot) -> String {
         let _ = writeln!(text, "log lines lost: {}", grouped(snapshot.log_lines_lost));
     }
     if let Some(before) = snapshot.before.filter(|before| !before.ended) {
-        let most = grouped(before.lost_datagrams_at_most);
-        let _ = writeln!(text, "the process before (pid {}) was killed: it lost at most {most} datagrams", before.pid);
+        let known = |count: Option<u64>| count.map_or("an unknown number".to_owned(), grouped);
+        let most = before
+            .lost_datagrams_at_most
+            .map_or("an unknown number of".to_owned(), |most| format!("at most {}", grouped(most)));
+        let _ = writeln!(text, "the process before (pid {}) was killed: it lost {most} datagrams", before.pid);
+        let (by_kernel, by_itself) = (known(before.kernel_dropped), known(before.dropped));
+        let _ = writeln!(text, "  until then the kernel had dropped {by_kernel} and it had dropped {by_itself} itself");
     }
     for listener in &snapshot.listeners {
         let _ = writeln!(text, "\nlistener {} on {}", listener.name, listener.address);

@@ -207,9 +207,15 @@ fn what_a_process_before_may_have_lost_is_said_and_what_it_did_not_is_not() {
     assert!(!render(&snapshot).contains("the process before"), "it has ended by itself");
     assert!(!render(&snapshot).contains("between processes"), "nothing was");
     let before = snapshot.before.as_mut().expect("an example");
-    (before.ended, before.lost_datagrams_at_most) = (false, 70_000);
+    (before.ended, before.lost_datagrams_at_most, before.kernel_dropped) = (false, Some(70_000), Some(5_000));
     snapshot.listeners[0].kernel_dropped_between = Some(12);
     let text = render(&snapshot);
     assert!(text.contains("the process before (pid 4711) was killed: it lost at most 70,000 datagrams"), "{text}");
+    assert!(text.contains("until then the kernel had dropped 5,000 and it had dropped 0 itself"), "{text}");
+    let before = snapshot.before.as_mut().expect("an example");
+    (before.lost_datagrams_at_most, before.kernel_dropped) = (None, None);
+    let text_unknown = render(&snapshot);
+    assert!(text_unknown.contains("it lost an unknown number of datagrams"), "{text_unknown}");
+    assert!(text_unknown.contains("the kernel had dropped an unknown number"), "{text_unknown}");
     assert!(text.lines().any(|line| line.contains("dropped between processes") && line.contains("12")), "{text}");
 }

@@ -19,7 +19,7 @@ pub use neighbours::{Neighbour, Neighbours, Search, Silent};
 pub use seats::{InterfaceSeats, LaneSeat, Seat, Seats};
 pub use server::ControlServer;
 pub use socket::ControlSocket;
-pub use take_over::{Asked, Heard, Left, Newcomer, Offer, Offered, Predecessor};
+pub use take_over::{Asked, Heard, Left, Newcomer, Offer, Offered, Predecessor, Reached};
 
 #[cfg(test)]
 mod tests;

@@ -53,9 +53,18 @@ pub fn exposition(snapshot: &Snapshot) -> String {
 fn add_before(to: &mut Exposition, before: &BeforeSnapshot) {
     let help = "Datagrams that the process before had room for when it was killed, so that it lost no more; 0 when it \
                 has ended by itself. Absent where nothing is known of one.";
-    to.add("udpd_before_lost_datagrams_at_most", help, &[], before.lost_datagrams_at_most);
+    let mut add = |name: &'static str, help: &'static str, count: Option<u64>| {
+        count.into_iter().for_each(|count| to.add(name, help, &[], count));
+    };
+    add("udpd_before_lost_datagrams_at_most", help, before.lost_datagrams_at_most);
     let help = "The memory that these were in. Absent where nothing is known of one.";
-    to.add("udpd_before_lost_bytes_at_most", help, &[], before.lost_bytes_at_most);
+    add("udpd_before_lost_bytes_at_most", help, before.lost_bytes_at_most);
+    let help = "What the kernel had dropped at the sockets of the process before when it looked last before it was \
+                killed; 0 when it has ended by itself. Absent where nothing is known of it.";
+    add("udpd_before_kernel_dropped", help, before.kernel_dropped);
+    let help = "What the process before had dropped itself when it looked last before it was killed; 0 when it has \
+                ended by itself. Absent where nothing is known of it.";
+    add("udpd_before_dropped", help, before.dropped);
 }
 
 fn add_listener(to: &mut Exposition, listener: &ListenerSnapshot) {

@@ -10,7 +10,7 @@ use crate::ledger::tests::{example, numbered};
 use crate::ledger::{ResidenceTally, SenderSnapshot};
 
 /// What rises and falls; everything else is a counter.
-const GAUGES: [&str; 19] = [
+const GAUGES: [&str; 21] = [
     "udpd_build_info",
     "udpd_uptime_seconds",
     "udpd_ledger_residual_datagrams",
@@ -26,6 +26,8 @@ const GAUGES: [&str; 19] = [
     "udpd_upstream_missing",
     "udpd_before_lost_datagrams_at_most",
     "udpd_before_lost_bytes_at_most",
+    "udpd_before_kernel_dropped",
+    "udpd_before_dropped",
     "udpd_dropped_between_processes",
     "udpd_upstream_missing_at_least",
     "udpd_upstream_missing_at_most",

@@ -5,8 +5,8 @@
 //! new                                               old
 //! take-over                                   -->             same user? then it tells of itself
 //!                                             <--   offer
-//! send                                        -->
-//!                                             <--   sockets   descriptors and their names
+//! send_all                                    -->
+//!                                             <--   sockets   descriptors and their names, the record among them
 //!   makes and checks all it can                       receives on
 //! ready, with the names it goes on with       -->   ends receivers, drains, closes files
 //!                                             <--   stopped
@@ -16,6 +16,9 @@
 //!   receives
 //! bye                                         -->   closes its windows, writes its ledger, ends
 //! ```
+//!
+//! The sockets come before anything else is made, so that the new process has them should the old one die. In the
+//! record the old one writes down until its end how far it has counted.
 //!
 //! Up to `ready` the old process does nothing but answer. Up to `gone` it goes back to work when the new one fails, is
 //! killed or takes too long, because its sockets are still open here. One process says `gone` and the other hears it,
@@ -31,5 +34,5 @@ mod words;
 
 pub(super) use newcomer::TakeOvers;
 pub use newcomer::{Asked, Heard, Newcomer, Offered};
-pub use predecessor::{Left, Predecessor};
+pub use predecessor::{Left, Predecessor, Reached};
 pub use words::Offer;

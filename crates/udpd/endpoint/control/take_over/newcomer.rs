@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -38,8 +38,8 @@ pub enum Asked {
     Leave(Newcomer, Vec<String>),
 }
 
-/// What is offered: the sockets, by what each is called where it is kept.
-pub type Offered = (Offer, Vec<(String, Arc<Socket>)>);
+/// What is offered: the sockets, by what each is called where it is kept, and the file, by what that is called.
+pub type Offered = (Offer, Vec<(String, Arc<Socket>)>, Option<(String, OwnedFd)>);
 
 /// How long a process that hangs up may take until it is seen to have ended.
 const DYING_LIMIT: Duration = Duration::from_secs(1);
@@ -151,15 +151,20 @@ impl Newcomer {
         let (answer, answered) = bounded(1);
         ask(Asked::Offer(answer));
         let offered = answered.recv().map_err(|_| "udpd ends".to_owned())?;
-        let (offer, sockets) = offered.map_err(|failure| failure.message)?;
-        let (names, sockets): (Vec<_>, Vec<_>) = sockets.into_iter().unzip();
+        let (offer, sockets, file) = offered.map_err(|failure| failure.message)?;
         self.wire.say(&Word::Offer(offer)).map_err(told)?;
-        match self.hear(ANSWERING_LIMIT)? {
-            Word::Send => {}
+        let file = match self.hear(ANSWERING_LIMIT)? {
+            Word::Send => None,
+            Word::SendAll => file,
             other => return Err(refused(other)),
-        }
-        self.wire.send(&sockets).and_then(|()| self.wire.say(&Word::Sockets(names))).map_err(told)?;
-        drop(sockets);
+        };
+        let (mut names, sockets): (Vec<_>, Vec<_>) = sockets.into_iter().unzip();
+        let (name, file) = file.unzip();
+        names.extend(name);
+        let descriptors: Vec<BorrowedFd<'_>> =
+            sockets.iter().map(|socket| socket.as_fd()).chain(file.as_ref().map(AsFd::as_fd)).collect();
+        self.wire.send(&descriptors).and_then(|()| self.wire.say(&Word::Sockets(names))).map_err(told)?;
+        drop((sockets, file));
         match self.hear(PREPARING_LIMIT)? {
             Word::Ready(keeps) => Ok(keeps),
             other => Err(refused(other)),

@@ -51,20 +51,33 @@ pub enum Left {
     Died(Value),
 }
 
+/// Who is behind a control socket.
+#[derive(Debug)]
+pub enum Reached {
+    Nobody,
+    Daemon(Box<Predecessor>),
+    /// One that has heard the question and has ended before it had answered.
+    Died(u32),
+}
+
 impl Predecessor {
-    /// Reaches the daemon behind a control socket; `None` when there is none.
-    pub fn reach(path: &Path) -> Result<Option<Self>, Failure> {
-        for _ in 1..client::ATTEMPTS {
-            match Self::ask(path) {
+    /// Reaches the daemon behind a control socket.
+    pub fn reach(path: &Path) -> Result<Reached, Failure> {
+        let mut asked = None;
+        let mut left = client::ATTEMPTS;
+        loop {
+            left -= 1;
+            match Self::ask(path, &mut asked) {
                 // It is beset by clients, and has not heard the question.
-                Err(Trouble::Connection(error)) if client::was_not_heard(&error) => {}
-                outcome => return outcome.map_err(|trouble| trouble.of(path)),
+                Err(Trouble::Connection(error)) if client::was_not_heard(&error) && left > 0 => {}
+                Ok(Some(own)) => return Ok(Reached::Daemon(Box::new(own))),
+                Ok(None) => return Ok(asked.map_or(Reached::Nobody, Reached::Died)),
+                Err(trouble) => return Err(trouble.of(path)),
             }
         }
-        Self::ask(path).map_err(|trouble| trouble.of(path))
     }
 
-    fn ask(path: &Path) -> Result<Option<Self>, Trouble> {
+    fn ask(path: &Path, asked: &mut Option<u32>) -> Result<Option<Self>, Trouble> {
         let mut stream = match socket::connect(path, ANSWERING_LIMIT) {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
                 return Ok(None);
@@ -86,6 +99,7 @@ impl Predecessor {
             return Err(Trouble::Refused(Failure::new(ExitCode::Permission, message)));
         }
         log::info!("asking {peer} behind {} for its sockets", path.display());
+        *asked = peer.process;
         let offer = match wire.hear(OFFERING_LIMIT)? {
             Word::Offer(offer) => offer,
             other => return Err(Trouble::Refused(refusal(&peer, &other))),
@@ -103,9 +117,11 @@ impl Predecessor {
         self.peer.process
     }
 
-    /// Its sockets, each with its name. This process has to be allowed as many.
+    /// Its sockets, and the file in which it writes down how far it has counted, each with its name. This process has
+    /// to be allowed as many.
     pub fn sockets(&mut self) -> Result<Vec<(String, OwnedFd)>, Failure> {
-        self.wire.say(&Word::Send).map_err(|error| self.broken(&error))?;
+        let word = if self.offer.has_file { Word::SendAll } else { Word::Send };
+        self.wire.say(&word).map_err(|error| self.broken(&error))?;
         let names = match self.wire.hear(ANSWERING_LIMIT).map_err(|error| self.broken(&error))? {
             Word::Sockets(names) => names,
             other => return Err(refusal(&self.peer, &other)),

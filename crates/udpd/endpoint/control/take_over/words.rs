@@ -20,6 +20,9 @@ pub struct Offer {
     pub metrics_address: Option<SocketAddr>,
     /// What the next process has to know of it, should it die now.
     pub record: Value,
+    /// Whether it passes the file with its sockets in which it writes that down, when it is asked for all.
+    #[serde(default)]
+    pub has_file: bool,
 }
 
 /// What it says when it receives no more.
@@ -36,7 +39,10 @@ pub(super) struct Stopped {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Word {
     Offer(Offer),
+    /// Asks for its sockets, as versions do that know of nothing else.
     Send,
+    /// Asks for these and the file.
+    SendAll,
     /// The names of the descriptors that have come before it.
     Sockets(Vec<String>),
     /// The names of those that it goes on with.
