@@ -1,6 +1,8 @@
 //! A spill that is full and blocks, one in which something was damaged while nobody ran, and one that cannot be had.
 
 use std::collections::HashSet;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -84,7 +86,11 @@ fn a_spill_that_was_damaged_while_nobody_ran_is_sent_but_for_the_damage_which_is
     }
     let ended = manager.end_by(Signal::SIGTERM);
     assert_closed(&ended.ledger, 0);
-    for words in ["were not written to their end", "is no spill that udpd can read any more", "are damaged and count"] {
+    for words in [
+        "cannot be read, because they were not written to their",
+        "is no spill that udpd can read any more",
+        "are damaged and count",
+    ] {
         assert_eq!(ended.stderr.matches(words).count(), 1, "{words}: {}", ended.stderr);
     }
     assert!(spill.join("00000000000000000009.torn").exists());
@@ -115,4 +121,36 @@ fn a_spill_that_cannot_be_had_at_the_start_is_a_start_refused_with_its_name() {
     }
     manager.start(&text);
     assert_closed(&manager.end_by(Signal::SIGTERM).ledger, 0);
+}
+
+#[test]
+fn a_spill_that_others_may_have_written_or_that_is_a_link_is_a_start_refused_and_what_udpd_makes_is_its_owners() {
+    let text = to_unix(free_address(), STREAM);
+    let mut manager = Manager::new();
+    manager.start(&text);
+    let spill = manager.directory().join("spill");
+    let mode = |path: &std::path::Path| path.metadata().expect("there").permissions().mode() & 0o7777;
+    assert_eq!([mode(&spill), mode(&spill.join("0")), mode(&spill.join("0/lock"))], [0o700, 0o700, 0o600]);
+    assert_eq!(mode(&manager.directory().join("control.sock")), 0o660);
+    assert_closed(&manager.end_by(Signal::SIGTERM).ledger, 0);
+    assert_eq!(mode(&manager.directory().join("ledger.json")) & !0o640, 0);
+    let refused = |manager: &mut Manager, path: &std::path::Path, words: &str| {
+        let finished = manager.start_in_vain(&text);
+        assert_eq!(finished.status.code(), Some(77), "{}", finished.stderr);
+        let path = path.to_str().expect("UTF-8");
+        assert!(finished.stderr.contains(path) && finished.stderr.contains(words), "{}", finished.stderr);
+    };
+    let segment = spill.join("0/00000000000000000009.spill");
+    std::fs::write(&segment, "not udpd's").expect("written");
+    for path in [&spill, &spill.join("0"), &spill.join("0/lock"), &segment] {
+        let before = path.metadata().expect("there").permissions();
+        std::fs::set_permissions(path, Permissions::from_mode(0o777)).expect("set");
+        refused(&mut manager, path, "chmod go-w");
+        std::fs::set_permissions(path, before).expect("set back");
+    }
+    std::fs::remove_file(&segment).expect("removed");
+    let other = manager.directory().join("other");
+    std::fs::rename(&spill, &other).expect("moved");
+    std::os::unix::fs::symlink(&other, &spill).expect("made");
+    refused(&mut manager, &spill, "symbolic link");
 }

@@ -4,8 +4,8 @@
 # lost that was accepted but what is counted, each sender's order is kept, nothing comes twice but after a kill and
 # then no more than the daemon says, and the books close. See tests/rigs/spill/campaign.py and faults.py beside it for
 # how that is counted. LONG=1 kills 50 times each instead of 3, has the peer away for 60 s at 50,000/s, and tries more
-# failures of the disk; UDPD names a binary. Needs root, for a mount namespace, and python3; skips with its reason
-# otherwise.
+# failures of the disk, and 200 disks of each kind that are full at sizes by chance; UDPD names a binary. Needs root,
+# for a mount namespace, and python3; skips with its reason otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

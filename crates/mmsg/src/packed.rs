@@ -188,6 +188,18 @@ pub struct PackedDatagrams<'a> {
     left: &'a [u8],
 }
 
+impl<'a> PackedDatagrams<'a> {
+    /// Those that [`pack`] wrote; it ends where the bytes are something else.
+    pub fn of(bytes: &'a [u8]) -> Self {
+        Self { left: bytes }
+    }
+
+    /// The bytes that no datagram was read from yet; at the end those that are none.
+    pub fn rest(&self) -> &'a [u8] {
+        self.left
+    }
+}
+
 impl<'a> Iterator for PackedDatagrams<'a> {
     type Item = Datagram<'a>;
 

@@ -17,6 +17,9 @@ use nix::fcntl::OFlag;
 use super::Snapshot;
 use crate::exit::{ExitCode, Failure};
 
+/// It names senders: for its owner to write and for the owner's group to read, whatever the umask.
+const MODE: u32 = 0o640;
+
 /// How many names to try. That even one of 2^64 is taken is no accident.
 const NAMES_TRIED: u32 = 4;
 
@@ -62,7 +65,7 @@ fn create_beside(path: &Path) -> io::Result<(PathBuf, File)> {
         // The standard library has no random numbers, but it seeds its hash tables with them.
         let beside = path.with_file_name(format!(".udpd-ledger-{:016x}", RandomState::new().hash_one(path)));
         let mut options = OpenOptions::new();
-        options.write(true).create_new(true).custom_flags(OFlag::O_NOFOLLOW.bits());
+        options.write(true).create_new(true).mode(MODE).custom_flags(OFlag::O_NOFOLLOW.bits());
         match options.open(&beside) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => outcome = Err(error),
             opened => return opened.map(|file| (beside, file)),
@@ -73,7 +76,7 @@ fn create_beside(path: &Path) -> io::Result<(PathBuf, File)> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{FileTypeExt, symlink};
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 
     use nix::sys::stat::Mode;
     use nix::unistd::mkfifo;
@@ -110,6 +113,7 @@ mod tests {
         let path = directory.path().join("ledger.json");
         ledger().save(&path).unwrap();
         assert_eq!(serde_json::from_slice::<Snapshot>(&fs::read(&path).unwrap()).unwrap(), ledger());
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777 & !0o640, 0);
         let before = File::open(&path).unwrap();
         write_new(&path).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");

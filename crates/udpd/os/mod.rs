@@ -9,6 +9,7 @@ pub mod interrupt;
 pub mod lookup;
 pub mod names;
 pub mod notify;
+pub(crate) mod owned;
 pub(crate) mod paths;
 pub mod products;
 pub mod runtime;

@@ -19,6 +19,7 @@ use super::running::{Lane, Pipeline};
 use super::sweep;
 use crate::ledger::Snapshot;
 use crate::os::warden;
+use crate::sink::Spill;
 
 /// How often the end of the threads is looked for while stopping.
 const END_POLL: Duration = Duration::from_millis(2);
@@ -93,7 +94,23 @@ impl Pipeline {
             // What it drains goes to sinks that do take something, too; cut off, they would leave half a record.
             wait_until(Instant::now() + GIVE_UP_LIMIT, || self.consumers_have_ended());
         }
+        // A sink that waits for its peer or for room on its disk closes what it has, so that the next start finds what
+        // the books say.
+        self.give_up_consumers();
         all_are_woken
+    }
+
+    /// Has those end that wait for room on their disk. Others are left where they are: what they hold is counted as it
+    /// is.
+    fn give_up_consumers(&self) {
+        let has_spill = |sink: usize| self.config.sinks[sink].settings.spill().is_some_and(Spill::is_on);
+        let waiting = self.consumers.iter().filter(|consumer| has_spill(consumer.sink));
+        waiting.for_each(|consumer| consumer.pinned.thread.give_up());
+        self.before.iter().for_each(Ending::give_up);
+        wait_until(Instant::now() + GIVE_UP_LIMIT, || {
+            let mut waiting = self.consumers.iter().filter(|consumer| has_spill(consumer.sink));
+            waiting.all(|consumer| consumer.thread.is_finished())
+        });
     }
 
     pub(super) fn refuse_arrivals(&self) {

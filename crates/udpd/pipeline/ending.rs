@@ -111,6 +111,11 @@ impl Ending {
         staying.chain(finishing).any(|known| !known.is_given_up())
     }
 
+    /// Nobody waits for its consumers any more.
+    pub(super) fn give_up(&self) {
+        self.consumers.iter().for_each(|last| last.known.give_up());
+    }
+
     /// Whether everything is handed on.
     pub(super) fn is_over(&self) -> bool {
         self.threads().all(JoinHandle::is_finished) && !self.has_staying_sinks()

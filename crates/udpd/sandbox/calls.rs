@@ -53,6 +53,7 @@ const SEND: &[Call] = calls![
 /// Reading files and directories, as far as Landlock lets.
 const LOOK: &[Call] = calls![
     SYS_openat SYS_fstat SYS_newfstatat SYS_statx SYS_lseek SYS_pread64 SYS_getdents64 SYS_readlinkat
+    SYS_geteuid
 ];
 
 /// Making, finishing and removing files and directories.

@@ -1,11 +1,16 @@
 //! Reading a segment: from frame to frame, and past what is damaged to the next frame that is whole. Each step goes
 //! forward, so a reader always ends.
 
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
-use super::layout::{ALIGNMENT, HEAD_BYTES, HEADER_BYTES, Head, may_be_head};
+use mmsg::PackedDatagrams;
+
+use super::layout::{ALIGNMENT, FRAME_BYTES_MAX, HEAD_BYTES, HEADER_BYTES, Head, Mark, may_be_head};
 use super::segment::Segment;
+use crate::os::owned;
 
 /// How much is read at a time where the next frame is looked for.
 const LOOK_BYTES: usize = 64 << 10;
@@ -78,27 +83,104 @@ pub(super) fn is_whole(segment: &Segment, at: u64, head: Head) -> bool {
     at + head.frame_bytes() <= segment.bytes
 }
 
-/// Reads the heads of all frames, and none of the datagrams. An error is one of the disk: whoever went on would take
-/// for damaged, and remove, what can perhaps be read tomorrow.
+/// Reads the heads of all frames, and none of the datagrams but where a head cannot be read. An error is one of the
+/// disk: whoever went on would take for damaged, and remove, what can perhaps be read tomorrow.
 pub(super) fn contents(segment: &Segment) -> io::Result<Contents> {
     let (mut contents, mut error) = (Contents::default(), None);
-    let mut at = HEADER_BYTES as u64;
+    let (mut at, mut behind, mut uncounted) = (HEADER_BYTES as u64, 0, HEADER_BYTES as u64);
+    let decided = u64::from(segment.mark.decided);
     while let Some((begin, head)) = next(segment, at, &mut error) {
         contents.torn_bytes += begin - at;
-        contents.records = contents.records.max(head.end());
         let is_whole = is_whole(segment, begin, head);
-        let from = head.first.max(u64::from(segment.mark.decided));
+        let from = head.first.max(decided);
         let undecided = head.end().saturating_sub(from);
         let name = noted(listener_of(segment, begin, head), &mut error).unwrap_or_default();
+        // Heads between that cannot be read were those of so many. Whose they are is a guess.
+        add(&mut contents.torn, &name, head.first.saturating_sub(decided.max(behind)));
         if is_whole {
             let handed = head.end().min(u64::from(segment.mark.handed)).saturating_sub(from);
             add(&mut contents.handed, &name, handed);
         }
         add(if is_whole { &mut contents.left } else { &mut contents.torn }, &name, undecided);
+        behind = behind.max(head.end());
         at = if is_whole { begin + head.frame_bytes() } else { begin + HEAD_BYTES as u64 };
+        uncounted = if is_whole { at } else { segment.bytes };
     }
+    contents.records = behind;
     contents.torn_bytes += segment.bytes.saturating_sub(at);
+    // Behind the last head that can be read nothing says how many there were, but what is there itself.
+    noted(unsealed(&segment.file, uncounted, segment.bytes, (behind, decided), &mut contents.torn), &mut error);
     error.map_or(Ok(contents), Err)
+}
+
+/// Counts the datagrams of frames whose heads cannot be trusted, one behind the other from `at` on. `behind` is the
+/// place behind the last datagram before them, and `decided` where the undecided ones begin.
+fn unsealed(
+    file: &File,
+    mut at: u64,
+    end: u64,
+    (mut behind, decided): (u64, u64),
+    torn: &mut Vec<(String, u64)>,
+) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    while at + HEAD_BYTES as u64 <= end {
+        let length = FRAME_BYTES_MAX.min(usize::try_from(end - at).unwrap_or(usize::MAX));
+        bytes.resize(length, 0);
+        file.read_exact_at(&mut bytes, at)?;
+        let Some((name, datagrams, frame_bytes)) = unsealed_frame(&bytes) else { return Ok(()) };
+        let undecided = (behind + datagrams).saturating_sub(behind.max(decided));
+        add(torn, &name, undecided);
+        (at, behind) = (at + frame_bytes as u64, behind + datagrams);
+    }
+    Ok(())
+}
+
+/// The listener of a frame that begins here, how many datagrams are in it, and how long it is.
+fn unsealed_frame(bytes: &[u8]) -> Option<(String, u64, usize)> {
+    let (own, behind) = bytes.split_first_chunk::<HEAD_BYTES>()?;
+    if let Some(head) = Head::unsealed(own)
+        && let Some(body) = behind.get(..head.body_bytes as usize)
+        && crc32fast::hash(body) == head.body_sum
+    {
+        let (name, packed) = (&body[..usize::from(head.listener_bytes)], &body[head.names_bytes()..]);
+        let (datagrams, length) = count(packed);
+        if length == packed.len() {
+            return Some((String::from_utf8_lossy(name).into_owned(), datagrams, HEAD_BYTES + body.len()));
+        }
+    }
+    // Its head is not even right by itself, and says neither where its datagrams begin nor where it ends.
+    let begins = (0..=NAMES_BYTES_MAX.min(behind.len())).step_by(ALIGNMENT);
+    let (begin, (datagrams, length)) =
+        begins.map(|begin| (begin, count(&behind[begin..]))).max_by_key(|(_, (_, length))| *length)?;
+    (datagrams > 0).then(|| (String::new(), datagrams, HEAD_BYTES + begin + length))
+}
+
+/// How many datagrams lie here one behind the other, and how long they are.
+fn count(bytes: &[u8]) -> (u64, usize) {
+    let mut packed = PackedDatagrams::of(bytes);
+    let mut datagrams = 0;
+    loop {
+        let length = bytes.len() - packed.rest().len();
+        // One that came from nowhere was never written: bytes that are all zero would be many.
+        match packed.next() {
+            Some(datagram) if datagram.source().is_some() => datagrams += 1,
+            _ => return (datagrams, length),
+        }
+    }
+}
+
+/// What cannot be read of a segment whose header is damaged, so that none of its heads can be trusted.
+pub(super) fn contents_unsealed(path: &Path) -> io::Result<Vec<(String, u64)>> {
+    let file = owned::open(path, OpenOptions::new().read(true))?;
+    let bytes = file.metadata()?.len();
+    let mut header = [0; HEADER_BYTES];
+    let mut torn = Vec::new();
+    if bytes > HEADER_BYTES as u64 {
+        file.read_exact_at(&mut header, 0)?;
+        let decided = u64::from(Mark::latest(&header).decided);
+        unsealed(&file, HEADER_BYTES as u64, bytes, (0, decided), &mut torn)?;
+    }
+    Ok(torn)
 }
 
 fn add(sums: &mut Vec<(String, u64)>, name: &str, datagrams: u64) {

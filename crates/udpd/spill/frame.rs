@@ -19,6 +19,8 @@ pub struct Frame {
     pub end: u64,
     /// What it holds is not what was written: nobody can send it.
     pub is_damaged: bool,
+    /// It waits in memory, because the disk does not take it, and stays there until `Store::keep_unwritten`.
+    pub is_unwritten: bool,
 }
 
 impl Frame {
@@ -31,7 +33,16 @@ impl Frame {
     pub(super) fn lost(segment: &Segment, datagrams: u64) -> Self {
         let (listener, lane) = (segment.left.first().map_or(0, |(listener, _)| *listener), 0);
         let end = segment.records;
-        Self { segment: segment.number, listener, lane, skipped: 0, datagrams, end, is_damaged: true }
+        Self {
+            segment: segment.number,
+            listener,
+            lane,
+            skipped: 0,
+            datagrams,
+            end,
+            is_damaged: true,
+            is_unwritten: false,
+        }
     }
 }
 

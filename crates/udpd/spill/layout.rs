@@ -29,6 +29,15 @@ pub(super) const FRAME_FULL_BYTES: usize = 128 << 10;
 /// The longest frame: the longest datagram with all that can stand beside it comes to one that is nearly full.
 pub const FRAME_BYTES_MAX: usize = FRAME_FULL_BYTES + (72 << 10);
 
+/// So many datagrams a segment has at most: marks have four bytes to say how many.
+pub(super) const RECORDS_MAX: u64 = u32::MAX as u64;
+
+/// No datagram takes less: see `mmsg::pack`.
+const RECORD_BYTES_MIN: u64 = 16;
+
+/// A mark that says more was never written: each frame has one, and no segment has so many.
+const TURN_MAX: u32 = u32::MAX / 2;
+
 const MAGIC: [u8; 8] = *b"udpdspil";
 const FRAME_MAGIC: [u8; 4] = *b"fram";
 
@@ -104,15 +113,27 @@ impl Head {
 
     /// What lies at `at`, if that is the head of a frame.
     pub(super) fn decode(bytes: &[u8; HEAD_BYTES], header: Header, at: u64) -> Option<Self> {
-        if bytes[..4] != FRAME_MAGIC || four(bytes, 28) != head_sum(bytes, header, at) {
+        if four(bytes, 28) != head_sum(bytes, header, at) {
+            return None;
+        }
+        Self::unsealed(bytes)
+    }
+
+    /// The same, and nobody knows whether it was written there.
+    pub(super) fn unsealed(bytes: &[u8; HEAD_BYTES]) -> Option<Self> {
+        if !may_be_head(bytes) {
             return None;
         }
         let (records, body_bytes, first, body_sum) =
             (four(bytes, 4), four(bytes, 8), eight(bytes, 16), four(bytes, 24));
         let head = Self { records, body_bytes, listener_bytes: bytes[12], bound_bytes: bytes[13], first, body_sum };
         // None of the others was ever written.
-        let is_possible = head.frame_bytes() <= FRAME_BYTES_MAX as u64 && head.names_bytes() <= body_bytes as usize;
-        (is_possible && (body_bytes as usize).is_multiple_of(ALIGNMENT)).then_some(head)
+        let for_records = u64::from(body_bytes).checked_sub(head.names_bytes() as u64)?;
+        let is_possible = head.frame_bytes() <= FRAME_BYTES_MAX as u64
+            && (body_bytes as usize).is_multiple_of(ALIGNMENT)
+            && u64::from(records) * RECORD_BYTES_MIN <= for_records
+            && first.checked_add(u64::from(records)).is_some_and(|end| end <= RECORDS_MAX);
+        is_possible.then_some(head)
     }
 }
 
@@ -177,7 +198,7 @@ impl Mark {
         let mark = |at: u64| {
             let bytes = &header[at as usize..at as usize + MARK_BYTES];
             let mark = Self { decided: four(bytes, 0), handed: four(bytes, 4), turn: four(bytes, 8) };
-            (mark.turn > 0 && four(bytes, 12) == crc32fast::hash(&bytes[..12])).then_some(mark)
+            ((1..=TURN_MAX).contains(&mark.turn) && four(bytes, 12) == crc32fast::hash(&bytes[..12])).then_some(mark)
         };
         MARKS.into_iter().filter_map(mark).max_by_key(|mark| mark.turn).unwrap_or_default()
     }
@@ -210,6 +231,25 @@ mod tests {
             changed[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(Head::decode(&changed, HEADER, 64), None, "bit {bit}");
         }
+    }
+
+    #[test]
+    fn numbers_that_no_udpd_has_written_are_refused_before_they_are_added_up() {
+        let head = Head { records: 2, body_bytes: 96, listener_bytes: 2, bound_bytes: 9, first: 40, body_sum: 5 };
+        let is_read = |head: Head| Head::decode(&head.encode(HEADER, 64), HEADER, 64).is_some();
+        assert!(is_read(head) && is_read(Head { records: 5, ..head }));
+        // More datagrams than there is room for, and places that no mark can name.
+        assert!(!is_read(Head { records: 6, ..head }) && !is_read(Head { records: u32::MAX, ..head }));
+        for first in [u64::MAX, u64::MAX - 1, RECORDS_MAX - 1] {
+            assert!(!is_read(Head { first, ..head }), "{first}");
+        }
+        assert!(is_read(Head { first: RECORDS_MAX - 2, ..head }));
+        let mut header = HEADER.encode();
+        let own = Mark { decided: 1, handed: 1, turn: 1 };
+        for (mark, at) in [own, Mark { turn: u32::MAX, ..own }].into_iter().zip(MARKS) {
+            header[at as usize..at as usize + MARK_BYTES].copy_from_slice(&mark.encode());
+        }
+        assert_eq!(Mark::latest(&header), own);
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! segment is a gap in numbers and nothing else. A segment is a small part of what the spill may take, so room comes
 //! back before everything is sent, and what it may take is asked before each write.
 
+pub(crate) mod disk;
 mod find;
 mod frame;
 mod layout;

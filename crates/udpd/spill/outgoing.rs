@@ -1,6 +1,8 @@
 //! Frames that are not written yet. They are gathered, so that one write carries thousands of datagrams.
 
-use mmsg::Datagram;
+use std::ops::Range;
+
+use mmsg::{Datagram, PackedDatagrams};
 
 use super::layout::{ALIGNMENT, FRAME_BYTES_MAX, FRAME_FULL_BYTES, HEAD_BYTES, Head, Header};
 use super::places::Lane;
@@ -19,6 +21,15 @@ struct Waiting {
     lane: usize,
     records: u32,
     names: (u8, u8),
+}
+
+impl Waiting {
+    /// Its head, before it is known where it will lie and what its body comes to.
+    fn head(self, body_bytes: usize) -> Head {
+        let body_bytes = u32::try_from(body_bytes).unwrap_or(u32::MAX);
+        let (records, (listener_bytes, bound_bytes)) = (self.records, self.names);
+        Head { records, body_bytes, listener_bytes, bound_bytes, first: 0, body_sum: 0 }
+    }
 }
 
 /// What waits to be written.
@@ -84,18 +95,56 @@ impl Outgoing {
         let ends = self.frames.iter().skip(1).map(|frame| frame.begin).chain([self.bytes.len()]).collect::<Vec<_>>();
         for (frame, end) in self.frames.iter().zip(ends) {
             let (head, body) = self.bytes[frame.begin..end].split_at_mut(HEAD_BYTES);
-            let sealed = Head {
-                records: frame.records,
-                body_bytes: u32::try_from(body.len()).unwrap_or(u32::MAX),
-                listener_bytes: frame.names.0,
-                bound_bytes: frame.names.1,
-                first,
-                body_sum: crc32fast::hash(body),
-            };
+            let sealed = Head { first, body_sum: crc32fast::hash(body), ..frame.head(body.len()) };
             head.copy_from_slice(&sealed.encode(header, at + frame.begin as u64));
             first = sealed.end();
         }
         &self.bytes
+    }
+
+    /// Where the first frame is, with its head.
+    fn first_range(&self) -> Range<usize> {
+        let end = self.frames.get(1).map_or(self.bytes.len(), |second| second.begin);
+        0..end
+    }
+
+    /// The head of the first frame as far as it is known, with its listener and its lane; its body goes to `body`. It
+    /// takes no more.
+    pub(super) fn first(&mut self, body: &mut Vec<u8>) -> Option<(Head, usize, usize)> {
+        let first = *self.frames.first()?;
+        self.is_open &= self.frames.len() > 1;
+        body.clear();
+        body.extend_from_slice(&self.bytes[self.first_range()][HEAD_BYTES..]);
+        Some((first.head(body.len()), first.listener, first.lane))
+    }
+
+    /// What the first frame is on the disk, and how many datagrams are in it.
+    pub(super) fn first_size(&self) -> (u64, u64) {
+        (self.first_range().len() as u64, self.frames.first().map_or(0, |first| u64::from(first.records)))
+    }
+
+    /// Keeps those datagrams of the first frame whose places `is_kept` picks.
+    pub(super) fn keep_of_first(&mut self, is_kept: impl Fn(usize) -> bool) {
+        let Some(first) = self.frames.first() else { return };
+        let (range, names_end) = (self.first_range(), HEAD_BYTES + first.head(0).names_bytes());
+        let mut kept = self.bytes[..names_end].to_vec();
+        let mut records = 0;
+        for (_, datagram) in
+            PackedDatagrams::of(&self.bytes[names_end..range.end]).enumerate().filter(|(place, _)| is_kept(*place))
+        {
+            mmsg::pack(&datagram, &mut kept);
+            records += 1;
+        }
+        self.frames[0].records = records;
+        if records == 0 {
+            self.frames.remove(0);
+            kept.clear();
+        }
+        let gone = range.len() - kept.len();
+        self.bytes.splice(range, kept);
+        let behind = usize::from(records > 0);
+        self.frames.iter_mut().skip(behind).for_each(|frame| frame.begin -= gone);
+        self.is_open &= !self.frames.is_empty();
     }
 
     /// Forgets them.

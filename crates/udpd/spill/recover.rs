@@ -2,15 +2,13 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-
-use nix::fcntl::OFlag;
 
 use super::find;
 use super::layout::{HEAD_BYTES, Unreadable};
 use super::places::Places;
 use super::segment::{self, Segment};
+use crate::os::owned;
 
 /// Who writes a spill has a lock on this file.
 const LOCK: &str = "lock";
@@ -20,7 +18,7 @@ const LOCK: &str = "lock";
 pub struct Recovered {
     /// Datagrams that wait, by listener.
     pub left: Vec<(usize, u64)>,
-    /// Datagrams that a write had begun and not finished, by listener.
+    /// Datagrams that cannot be read, because a write had begun and not finished or for damage, by listener.
     pub torn: Vec<(usize, u64)>,
     /// Bytes of which nothing can be read.
     pub torn_bytes: u64,
@@ -28,15 +26,16 @@ pub struct Recovered {
     pub twice_at_most: Vec<(usize, u64)>,
     /// Files of which nothing can be read, under the names that they have now.
     pub set_aside: Vec<PathBuf>,
+    /// Files in which nothing was, and that are removed.
+    pub empty: Vec<PathBuf>,
     /// Listeners of datagrams that wait, and that nobody knows any more.
     pub unknown: Vec<String>,
 }
 
 /// Locks a directory for the one who writes there. The kernel lets go of the lock when the file is closed.
 pub(super) fn claim(directory: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(false).mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits());
-    let lock = options.open(directory.join(LOCK))?;
+    owned::make_directory(directory)?;
+    let lock = owned::open(&directory.join(LOCK), OpenOptions::new().write(true).create(true).truncate(false))?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
         Err(TryLockError::WouldBlock) => Err(io::Error::other("another udpd has it; is a second one running?")),
@@ -50,13 +49,16 @@ pub(super) fn claim(directory: &Path) -> io::Result<File> {
 }
 
 /// The same error with the name of what it is about.
-fn named(path: &Path, error: &io::Error) -> io::Error {
+fn named(path: &Path, error: io::Error) -> io::Error {
+    if owned::is_refusal(&error) {
+        return error;
+    }
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 /// Moves the segments of another directory, which nobody writes, in front of those of this one.
 pub(super) fn move_in(from: &Path, to: &Path, first: u64) -> io::Result<()> {
-    let named = |error| named(from, &error);
+    let named = |error| named(from, error);
     let _lock = claim(from).map_err(named)?;
     let theirs = segment::list(from).map_err(named)?;
     let before = segment::list(to)?.first().map_or(first, |(number, _)| *number);
@@ -71,7 +73,7 @@ pub(super) fn recover(directory: &Path, places: &Places) -> io::Result<(Vec<Segm
     let mut found = Recovered::default();
     let mut segments = Vec::new();
     for (number, path) in segment::list(directory)? {
-        let named = |error| named(&path, &error);
+        let named = |error| named(&path, error);
         match Segment::open((number, path.clone())).map_err(named)? {
             Ok(segment) => segments.extend(take(segment, places, &mut found).map_err(named)?),
             Err(Unreadable::Newer(version)) => {
@@ -82,7 +84,11 @@ pub(super) fn recover(directory: &Path, places: &Places) -> io::Result<(Vec<Segm
                 let what = format!("{} is of another kind of machine", path.display());
                 return Err(io::Error::new(io::ErrorKind::Unsupported, what));
             }
-            Err(Unreadable::Damaged) => set_aside(&path, &mut found).map_err(named)?,
+            Err(Unreadable::Damaged) => {
+                let torn = find::contents_unsealed(&path).map_err(named)?;
+                add_torn(&torn, places, &mut found);
+                set_aside(&path, &mut found).map_err(named)?;
+            }
         }
     }
     Ok((segments, found))
@@ -91,7 +97,8 @@ pub(super) fn recover(directory: &Path, places: &Places) -> io::Result<(Vec<Segm
 fn set_aside(path: &Path, found: &mut Recovered) -> io::Result<()> {
     let bytes = path.metadata()?.len();
     if bytes == 0 {
-        // It was begun and nothing more.
+        // It was begun and nothing more, or a power cut has taken what was in it.
+        found.empty.push(path.to_owned());
         return std::fs::remove_file(path);
     }
     found.torn_bytes += bytes;
@@ -106,11 +113,16 @@ fn add(sums: &mut Vec<(usize, u64)>, listener: usize, datagrams: u64) {
     }
 }
 
+fn add_torn(torn: &[(String, u64)], places: &Places, found: &mut Recovered) {
+    torn.iter().for_each(|(name, datagrams)| add(&mut found.torn, places.find(name, "").listener, *datagrams));
+}
+
 /// A segment with something in it; one without is removed.
 fn take(mut segment: Segment, places: &Places, found: &mut Recovered) -> io::Result<Option<Segment>> {
     let contents = find::contents(&segment)?;
     if contents.records == 0 && contents.torn_bytes >= HEAD_BYTES as u64 {
-        // There was a frame, and nobody can tell what was in it.
+        // There was a frame, and it cannot be read.
+        add_torn(&contents.torn, places, found);
         return set_aside(&segment.path, found).map(|()| None);
     }
     segment.records = contents.records;
@@ -124,9 +136,7 @@ fn take(mut segment: Segment, places: &Places, found: &mut Recovered) -> io::Res
         segment.add_left(listener, *datagrams);
         add(&mut found.left, listener, *datagrams);
     }
-    for (name, datagrams) in &contents.torn {
-        add(&mut found.torn, places.find(name, "").listener, *datagrams);
-    }
+    add_torn(&contents.torn, places, found);
     for (name, datagrams) in &contents.handed {
         add(&mut found.twice_at_most, places.find(name, "").listener, *datagrams);
     }

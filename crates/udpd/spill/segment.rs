@@ -3,12 +3,15 @@
 use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::OFlag;
-
+use super::disk;
 use super::layout::{HEAD_BYTES, HEADER_BYTES, Head, Header, MARK_BYTES, MARKS, Mark, Unreadable};
+use crate::os::owned;
+
+/// No segment has a number from this one on.
+const NUMBER_END: u64 = 1 << 62;
 
 /// What a segment is called behind its number.
 const SUFFIX: &str = ".spill";
@@ -49,6 +52,7 @@ pub(super) fn list(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
         let entry = entry?;
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.strip_suffix(SUFFIX)?.parse().ok());
+        let number = number.filter(|number| *number < NUMBER_END);
         // Whatever is called otherwise than udpd calls it is somebody else's.
         found.extend(number.map(|number| (number, path(directory, number))).filter(|(_, own)| *own == entry.path()));
     }
@@ -65,9 +69,7 @@ impl Segment {
     /// A new one. So many of those that will come first have been handed on.
     pub(super) fn create(directory: &Path, number: u64, handed: u32) -> io::Result<Self> {
         let path = path(directory, number);
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true).mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits());
-        let file = options.open(&path)?;
+        let file = owned::open(&path, OpenOptions::new().read(true).write(true).create_new(true))?;
         // The standard library seeds its hash tables with random numbers, and has no others.
         let key = (RandomState::new().hash_one(number) >> 32) as u32;
         let header = Header { number, key };
@@ -77,9 +79,9 @@ impl Segment {
             let at = MARKS[mark.turn as usize % MARKS.len()] as usize;
             bytes[at..at + MARK_BYTES].copy_from_slice(&mark.encode());
         }
-        if let Err(error) = file.write_all_at(&bytes, 0) {
+        if let Err(error) = disk::write_all_at(&file, &bytes, 0) {
             // An empty file says nothing to anybody.
-            let _ = fs::remove_file(&path);
+            let _ = disk::remove(&path);
             return Err(error);
         }
         Ok(Self::new((number, path), file, header, HEADER_BYTES as u64, mark))
@@ -105,14 +107,8 @@ impl Segment {
 
     /// One that a former process has left. Nobody knows yet what is in it.
     pub(super) fn open((number, path): (u64, PathBuf)) -> io::Result<Result<Self, Unreadable>> {
-        let mut options = OpenOptions::new();
-        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-        let file = options.read(true).write(true).custom_flags(flags.bits()).open(&path)?;
-        let found = file.metadata()?;
-        if !found.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file; take it away"));
-        }
-        let bytes = found.len();
+        let file = owned::open(&path, OpenOptions::new().read(true).write(true))?;
+        let bytes = file.metadata()?.len();
         let mut header = [0; HEADER_BYTES];
         if bytes < HEADER_BYTES as u64 {
             return Ok(Err(Unreadable::Damaged));
@@ -127,9 +123,9 @@ impl Segment {
 
     /// Appends whole frames of so many datagrams. On a failure it is as it was.
     pub(super) fn append(&mut self, frames: &[u8], records: u64) -> io::Result<()> {
-        if let Err(error) = self.file.write_all_at(frames, self.bytes) {
+        if let Err(error) = disk::write_all_at(&self.file, frames, self.bytes) {
             // What is left behind the end is written over, or found to be torn.
-            let _ = self.file.set_len(self.bytes);
+            let _ = disk::set_len(&self.file, self.bytes);
             return Err(error);
         }
         self.bytes += frames.len() as u64;
@@ -186,7 +182,7 @@ impl Segment {
 
     /// Removes its file.
     pub(super) fn remove(&self) -> io::Result<()> {
-        fs::remove_file(&self.path)
+        disk::remove(&self.path)
     }
 }
 

@@ -6,14 +6,14 @@
 mod read;
 
 use std::collections::VecDeque;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use mmsg::Datagram;
 
 use super::frame::Place;
-use super::layout::{FRAME_BYTES_MAX, HEADER_BYTES};
+use super::layout::{FRAME_BYTES_MAX, HEADER_BYTES, RECORDS_MAX};
 use super::outgoing::{self, Outgoing};
 use super::places::Places;
 use super::recover::{self, Recovered};
@@ -47,6 +47,8 @@ pub struct Store {
     is_begun: bool,
     next_number: u64,
     out: Outgoing,
+    /// Its first frame was read, and what becomes of it is open.
+    is_lent: bool,
     /// So many of what comes next have been handed on before it is written.
     handed: u32,
     /// Why something could not be forced to the disk, until somebody asks.
@@ -62,7 +64,6 @@ pub struct Store {
 impl Store {
     /// Opens the spill in this directory, which is made where it is missing, and takes what is in `others` as well.
     pub fn open(directory: &Path, bytes_max: u64, places: Places, others: &[PathBuf]) -> io::Result<(Self, Recovered)> {
-        fs::create_dir_all(directory)?;
         let lock = recover::claim(directory)?;
         for other in others {
             recover::move_in(other, directory, FIRST_NUMBER)?;
@@ -78,6 +79,7 @@ impl Store {
             is_begun: false,
             next_number,
             out: Outgoing::new(),
+            is_lent: false,
             handed: 0,
             unforced: None,
             place: Place { segment: 0, at: 0 },
@@ -124,12 +126,16 @@ impl Store {
     }
 
     /// Writes what was added, and tells how many datagrams of which listener that was; an error of the kind
-    /// `QuotaExceeded` says that it may have no more room. On an error all of it waits as before.
-    pub fn write_out(&mut self, mut written: impl FnMut(usize, u64)) -> io::Result<()> {
+    /// `QuotaExceeded` says that it may have no more room. On an error all of it waits as before. Returns the segment
+    /// of the frame that was read from memory and is on the disk now, and its place behind the last datagram there.
+    pub fn write_out(&mut self, mut written: impl FnMut(usize, u64)) -> io::Result<Option<(u64, u64)>> {
         if self.out.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
-        let is_new = !self.is_begun || self.segments.back().is_none_or(|last| last.bytes >= self.segment_bytes());
+        let records: u64 = self.out.by_listener().map(|(_, datagrams)| datagrams).sum();
+        let takes_more =
+            |last: &Segment| last.bytes < self.segment_bytes() && last.records.saturating_add(records) <= RECORDS_MAX;
+        let is_new = !self.is_begun || !self.segments.back().is_some_and(takes_more);
         let more = self.out.len() as u64 + if is_new { HEADER_BYTES as u64 } else { 0 };
         if self.bytes() + more > self.bytes_max {
             return Err(io::ErrorKind::QuotaExceeded.into());
@@ -138,20 +144,32 @@ impl Store {
             self.begin_segment()?;
         }
         let Some(last) = self.segments.back_mut() else { return Err(io::ErrorKind::NotFound.into()) };
-        let records = self.out.by_listener().map(|(_, datagrams)| datagrams).sum();
+        let (number, begin, first) = (last.number, last.bytes, last.records);
+        if first == 0 && last.mark.handed != self.handed {
+            // It was made before, and then the disk did not take more.
+            last.mark.handed = self.handed;
+            last.write_mark()?;
+        }
         last.append(self.out.sealed(last.header, last.bytes, last.records), records)?;
+        self.handed = 0;
         for (listener, datagrams) in self.out.by_listener() {
             last.add_left(listener, datagrams);
             written(listener, datagrams);
         }
+        let lent = std::mem::take(&mut self.is_lent).then(|| self.out.first_size()).map(|(bytes, datagrams)| {
+            last.seen += datagrams;
+            self.place = Place { segment: number, at: begin + bytes };
+            (number, first + datagrams)
+        });
         self.out.clear();
-        Ok(())
+        Ok(lent)
     }
 
     /// Forgets what waits to be written, and tells how many datagrams of which listener that was.
     pub fn forget_unwritten(&mut self, mut lost: impl FnMut(usize, u64)) {
         self.out.by_listener().for_each(|(listener, datagrams)| lost(listener, datagrams));
         self.out.clear();
+        self.is_lent = false;
     }
 
     fn segment_bytes(&self) -> u64 {
@@ -167,7 +185,7 @@ impl Store {
         let number = self.next_number;
         self.next_number += 1;
         self.segments.push_back(Segment::create(&self.directory, number, self.handed)?);
-        (self.is_begun, self.handed) = (true, 0);
+        self.is_begun = true;
         // So that a power loss does not take the name.
         let forced = File::open(&self.directory).and_then(|directory| directory.sync_all());
         self.unforced = forced.err().or(self.unforced.take());
@@ -193,8 +211,10 @@ impl Store {
         self.remove_done();
     }
 
+    /// Removes each segment of which nothing waits. The last one, which takes more, goes only when nothing waits in
+    /// any: on a disk that is full its room is all that there is for what comes.
     fn remove_done(&mut self) {
-        let all = self.is_empty();
+        let all = self.segments.iter().all(Segment::is_done);
         let last = self.segments.back().map(|last| last.number);
         let is_over = |segment: &Segment| segment.is_done() && (all || Some(segment.number) != last);
         while let Some(place) = self.segments.iter().position(is_over) {
@@ -212,14 +232,19 @@ impl Store {
         self.is_begun &= !self.segments.is_empty();
     }
 
-    /// Gives up the oldest segment; returns its number, and what is lost with it by listener.
-    pub fn drop_oldest(&mut self) -> Option<(u64, Vec<(usize, u64)>)> {
-        let oldest = self.segments.pop_front()?;
+    /// The number of the oldest segment with something in it: to give up another makes no room.
+    pub fn oldest(&self) -> Option<u64> {
+        self.segments.front().filter(|oldest| oldest.records > 0).map(|oldest| oldest.number)
+    }
+
+    /// Gives up the oldest segment; returns what is lost with it by listener.
+    pub fn drop_oldest(&mut self) -> Vec<(usize, u64)> {
+        let Some(oldest) = self.segments.pop_front() else { return Vec::new() };
         if let Err(error) = oldest.remove() {
             log::warn!("cannot remove {}: {error}; its datagrams are given up: remove it", oldest.path.display());
         }
         self.is_begun &= !self.segments.is_empty();
-        Some((oldest.number, oldest.left))
+        oldest.left
     }
 
     /// So many of the datagrams that wait, the first ones, are with somebody who may still deliver them.

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 
+import disks
 import faults
 from daemon import Daemon, Failed
 from peer import Peer, Senders, Taken
@@ -170,6 +171,7 @@ try:
     kills()
     outage()
     full_disk()
+    disks.campaign(WORK, LONG, SEED)
     faults.campaign(WORK, LONG)
 except Failed as failed:
     print(f"FAILED (SEED={SEED}): {failed}", flush=True)

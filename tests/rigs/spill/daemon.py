@@ -20,13 +20,7 @@ class Failed(Exception):
 class Daemon:
     def __init__(self, work, spill, lines="", size="64MiB", before=(), wait=True):
         self.work, self.address, self.number = work, ("127.0.0.1", 5197), 0
-        text = (
-            f'[daemon]\ncontrol_socket = "{work}/control"\nmetrics_address = ""\nstats_on_exit = "{work}/ledger"\n'
-            f'[[listener]]\nname = "in"\naddress = "{self.address[0]}:{self.address[1]}"\nlanes = 1\nsinks = ["out"]\n'
-            f'receive_buffer = "16MiB"\n'
-            f'[sink.out]\ntype = "unix"\nsocket = "stream"\nframing = "length"\npath = "{work}/out"\n'
-            f'spill = {{ path = "{spill}", bytes = "{size}" }}\n{lines}\n'
-        )
+        text = self.text(spill, size, lines)
         with open(f"{work}/udpd.toml", "w", encoding="ascii") as file:
             file.write(text)
         if os.path.exists(f"{work}/ledger"):
@@ -36,6 +30,17 @@ class Daemon:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log)
         if wait:
             self.when(lambda: "ready:" in self.said(), "it is ready")
+
+    def text(self, spill, size, lines):
+        """Its configuration."""
+        work = self.work
+        return (
+            f'[daemon]\ncontrol_socket = "{work}/control"\nmetrics_address = ""\nstats_on_exit = "{work}/ledger"\n'
+            f'[[listener]]\nname = "in"\naddress = "{self.address[0]}:{self.address[1]}"\nlanes = 1\nsinks = ["out"]\n'
+            f'receive_buffer = "16MiB"\n'
+            f'[sink.out]\ntype = "unix"\nsocket = "stream"\nframing = "length"\npath = "{work}/out"\n'
+            f'spill = {{ path = "{spill}", bytes = "{size}" }}\n{lines}\n'
+        )
 
     def said(self):
         with open(f"{self.work}/log", encoding="utf-8") as log:

@@ -11,9 +11,9 @@ use crate::endpoint::control::ControlSocket;
 use crate::exit::{ExitCode, Failure};
 use crate::os::crew::Crew;
 use crate::os::duty::Duty;
-use crate::os::threads;
 use crate::os::user::{self, Account};
 use crate::os::warden::{self, Makes};
+use crate::os::{owned, threads};
 use crate::plan::Plan;
 use crate::policy::KernelFilter;
 use crate::sandbox::{self, Connects, Mode, Reach, Reaches, Sandbox};
@@ -173,9 +173,12 @@ impl Inside {
 
 fn make_spills(config: &Config) -> Result<(), Failure> {
     for path in config.sinks.iter().filter_map(|sink| sink.settings.spill()?.path.as_deref()) {
-        std::fs::create_dir_all(path).map_err(|error| {
-            let message = format!("cannot make the spill {}: {error}; see to its directory", path.display());
-            Failure::new(ExitCode::Disk, message)
+        owned::make_directory(path).map_err(|error| match owned::is_refusal(&error) {
+            true => Failure::new(ExitCode::Permission, format!("cannot use the spill {}: {error}", path.display())),
+            false => {
+                let message = format!("cannot make the spill {}: {error}; see to its directory", path.display());
+                Failure::new(ExitCode::Disk, message)
+            }
         })?;
     }
     Ok(())

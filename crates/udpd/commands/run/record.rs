@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, Mode, fchmod, memfd_create};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -133,12 +133,18 @@ impl RecordFile {
             Err(Errno::INVAL) => memfd_create(NAME, flags),
             other => other,
         };
-        Ok(Self { file: File::from(file?), written: 0 })
+        let file = File::from(file?);
+        // The kernel makes it for everybody.
+        fchmod(&file, Mode::RUSR | Mode::WUSR)?;
+        Ok(Self { file, written: 0 })
     }
 
     /// One that was kept, with what was written there last; `None` where nothing can be read from it.
     pub(crate) fn open(descriptor: OwnedFd) -> Option<(Self, Record)> {
         let file = File::from(descriptor);
+        if !file.metadata().ok()?.is_file() {
+            return None;
+        }
         let (written, record) = newest(&file)?;
         Some((Self { file, written }, record))
     }
@@ -187,7 +193,9 @@ fn read_place(file: &File, place: u64) -> Option<(u64, Record)> {
     if begin != end || begin.len() != DIGITS {
         return None;
     }
-    Some((begin.parse().ok()?, serde_json::from_str(json).ok()?))
+    // The next one has a number, too.
+    let number = begin.parse().ok().filter(|number| *number < u64::MAX)?;
+    Some((number, serde_json::from_str(json).ok()?))
 }
 
 #[cfg(test)]

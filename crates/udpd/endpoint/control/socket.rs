@@ -13,16 +13,20 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::socket::sockopt::{PeerCredentials, SendTimeout};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, getsockopt, setsockopt, socket};
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, getsockopt, setsockopt, socket};
+use nix::sys::stat::{Mode, fchmod};
 use nix::sys::time::{TimeVal, TimeValLike};
 
 use super::lock::StartLock;
 use crate::endpoint::exchange::Listener;
 use crate::exit::{ExitCode, Failure};
-use crate::os::runtime;
+use crate::os::{owned, runtime};
 
 /// Owner and group may ask for the ledger.
 const SOCKET_MODE: u32 = 0o660;
+
+/// How many clients wait to be let in; as the standard library has it.
+const BACKLOG: i32 = 128;
 
 /// The directory is for the same people, and only its owner may replace the socket.
 const DIRECTORY_MODE: u32 = 0o750;
@@ -52,11 +56,15 @@ impl ControlSocket {
         // What can never be a socket's path is said before anything is made.
         SocketAddr::from_pathname(path).map_err(|error| failure(path, "bind it", &error))?;
         make_directory(directory_of(path)).map_err(|error| failure(path, "make its directory", &error))?;
+        owned::check_directory_of_socket(directory_of(path)).map_err(|error| {
+            let message = format!("cannot make the control socket {}: {error}", path.display());
+            Failure::new(ExitCode::Permission, message)
+        })?;
         let _lock = lock(path)?;
-        let listener = match UnixListener::bind(path) {
+        let listener = match listen(path) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
                 remove_stale(path)?;
-                UnixListener::bind(path)
+                listen(path)
             }
             outcome => outcome,
         };
@@ -109,6 +117,16 @@ impl Listener for ControlSocket {
     fn accept(&self) -> io::Result<UnixStream> {
         self.listener.accept().map(|(client, _)| client)
     }
+}
+
+/// Binds it with its mode: nobody else can come in before that is set, whatever the umask.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let address = UnixAddr::new(path)?;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    fchmod(&socket, Mode::from_bits_truncate(SOCKET_MODE))?;
+    nix::sys::socket::bind(socket.as_raw_fd(), &address)?;
+    nix::sys::socket::listen(&socket, Backlog::new(BACKLOG)?)?;
+    Ok(UnixListener::from(socket))
 }
 
 fn directory_of(path: &Path) -> &Path {

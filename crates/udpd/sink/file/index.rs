@@ -16,13 +16,12 @@
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-use nix::fcntl::OFlag;
 
 use super::name::Name;
 use crate::codec::Method;
+use crate::os::owned;
 
 /// How it begins, so that nobody's file is ever taken for one.
 const HEADER: &str = "udpd index 1\n";
@@ -244,7 +243,7 @@ impl Index {
 
     /// Forces it to the disk, if there is one.
     pub(super) fn sync(&self) -> io::Result<()> {
-        match File::open(&self.path) {
+        match open(&self.path, OpenOptions::new().read(true)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             opened => opened?.sync_data(),
         }
@@ -327,14 +326,9 @@ fn fingerprint(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Never through a link, and never into a file that has another name, too.
+/// Only one that nobody else can have written: what is listed is removed some day.
 fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    let file = options.mode(0o640).custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits()).open(path)?;
-    let metadata = file.metadata()?;
-    match metadata.is_file() && metadata.nlink() <= 1 {
-        true => Ok(file),
-        false => Err(io::Error::other("it is a link, or not a regular file")),
-    }
+    owned::open_as(path, options, 0o640)
 }
 
 /// Opens what begins as an index does, or was torn in its first line; anything else is somebody else's. Reads on behind

@@ -8,12 +8,10 @@ use std::time::{Duration, Instant};
 
 use super::attempt::Attempt;
 use super::sink::Spilling;
-use super::way::{Way, Work};
+use super::way::{Held, Way, Work};
 use crate::ledger::{Table as _, Tallies, Tally};
+use crate::sink::fail;
 use crate::spill::Frame;
-
-/// How soon a destination is tried again.
-const RETRY: Duration = Duration::from_millis(250);
 
 /// The least that one turn sends, where there is as much.
 const TURN_BYTES_MIN: u64 = 1 << 20;
@@ -24,7 +22,7 @@ const TURN: Duration = Duration::from_millis(50);
 impl<S: Attempt> Spilling<S> {
     /// The destination does not take what it should.
     pub(super) fn goes_down(&mut self) {
-        self.way = Way::Down { retry: Instant::now() + RETRY };
+        self.way = Way::Down { retry: Instant::now() + self.retry };
     }
 
     /// One turn: sends from the spill for as long as the destination takes it, but not for long.
@@ -48,13 +46,14 @@ impl<S: Attempt> Spilling<S> {
             Way::Trial { .. } if self.inner.has_refused() => {
                 self.scratch_of_work();
                 self.goes_down();
+                self.give_up_orphan(tallies);
                 return None;
             }
             Way::Trial { until } if now < until => return None,
             Way::Trial { .. } => {
                 self.way = Way::Draining;
                 self.settle(tallies);
-                self.keep(1..);
+                self.keep_from(1);
                 return Some(0);
             }
             Way::Down { .. } | Way::Draining => {}
@@ -87,7 +86,8 @@ impl<S: Attempt> Spilling<S> {
         match store.read() {
             Ok(Some(frame)) => {
                 let todo = frame.skipped..frame.skipped + usize::try_from(frame.datagrams).unwrap_or(0);
-                self.work = Some(Work { frame, todo: todo.collect() });
+                let held = if frame.is_unwritten { Held::InMemory } else { Held::OnDisk };
+                self.work = Some(Work { frame, held, todo: todo.collect() });
                 true
             }
             Ok(None) if store.unwritten_bytes() == 0 => {
@@ -96,7 +96,7 @@ impl<S: Attempt> Spilling<S> {
                 false
             }
             Ok(None) => {
-                // The disk does not take what comes next. It is asked again when the destination is.
+                // What comes next waits behind something that is neither sent nor given up.
                 self.goes_down();
                 false
             }
@@ -110,7 +110,12 @@ impl<S: Attempt> Spilling<S> {
 
     /// Nobody can read the frame that is being sent.
     fn give_up_work(&mut self, tallies: &mut Tallies) {
-        let (Some(Work { frame, todo }), Some(store)) = (self.work.take(), &mut self.store) else { return };
+        let (Some(Work { frame, todo, held }), Some(store)) = (self.work.take(), &mut self.store) else { return };
+        if held != Held::OnDisk {
+            // Nothing was added that cannot be read.
+            fail(&mut tallies[frame.listener], todo.len() as u64);
+            return store.keep_unwritten(|_| false);
+        }
         store.give_up(frame.segment, frame.listener, todo.len() as u64, |listener, datagrams| {
             tallies[listener].spilled -= datagrams;
             tallies[listener].dropped.spill_torn += datagrams;
@@ -160,32 +165,72 @@ impl<S: Attempt> Spilling<S> {
     }
 
     /// Takes what the sink below has counted into the books.
-    fn settle(&mut self, tallies: &mut Tallies) {
+    pub(super) fn settle(&mut self, tallies: &mut Tallies) {
         let counted = self.scratch_of_work();
         let (Some(work), Some(store)) = (&self.work, &mut self.store) else { return };
         let Frame { segment, listener, .. } = work.frame;
         let decided = counted.delivered + counted.dropped.total();
         let tally = &mut tallies[listener];
-        tally.spilled -= decided;
+        match work.held {
+            Held::OnDisk => tally.spilled -= decided,
+            Held::InMemory | Held::Nowhere => tally.pending -= decided,
+        }
         tally.delivered += counted.delivered;
         tally.dropped.sink_error += counted.dropped.total();
         store.decide(segment, listener, decided);
         self.voice.sent(counted.delivered);
     }
 
-    /// Of what is to be sent only these places stay.
-    fn keep(&mut self, places: std::ops::RangeFrom<usize>) {
+    /// So many of what is to be sent are decided, the first ones.
+    fn keep_from(&mut self, count: usize) {
         if let Some(work) = &mut self.work {
-            work.todo.drain(..places.start.min(work.todo.len()));
+            work.todo.drain(..count.min(work.todo.len()));
         }
         self.finish_work();
     }
 
     /// What is decided of the frame in hand is acknowledged, so that nobody sends it again.
     fn finish_work(&mut self) {
-        if let (Some(work), Some(store)) = (&self.work, &mut self.store) {
-            store.acknowledge(work.frame.segment, work.decided());
+        let in_hand = self.inner.in_hand() as u64;
+        let (Some(work), Some(store)) = (&self.work, &mut self.store) else { return };
+        match work.held {
+            Held::OnDisk => store.acknowledge(work.frame.segment, work.decided()),
+            Held::InMemory => {
+                store.keep_unwritten(|place| work.todo.binary_search(&place).is_ok());
+                // It may be written before it is read again.
+                store.expect_handed(in_hand);
+                self.work = None;
+            }
+            Held::Nowhere => {}
         }
         self.work.take_if(|work| work.todo.is_empty());
+    }
+
+    /// What is being sent is given up where it waits. If its first datagram is on the way, it waits for its answer.
+    pub(super) fn orphan_work(&mut self, tallies: &mut Tallies) {
+        let is_trial = matches!(self.way, Way::Trial { .. });
+        let (Some(work), Some(store), true) = (&mut self.work, &mut self.store, is_trial) else {
+            self.work = None;
+            return;
+        };
+        match work.held {
+            Held::OnDisk => {
+                let tally = &mut tallies[work.frame.listener];
+                (tally.spilled, tally.pending) = (tally.spilled - 1, tally.pending + 1);
+                store.decide(work.frame.segment, work.frame.listener, 1);
+            }
+            Held::InMemory => store.keep_unwritten(|place| place > 0),
+            Held::Nowhere => {}
+        }
+        work.held = Held::Nowhere;
+        work.todo.truncate(1);
+    }
+
+    /// What waits nowhere any more was refused.
+    pub(super) fn give_up_orphan(&mut self, tallies: &mut Tallies) {
+        let Some(work) = self.work.take_if(|work| work.held == Held::Nowhere) else { return };
+        let tally = &mut tallies[work.frame.listener];
+        tally.pending -= work.todo.len() as u64;
+        tally.dropped.spill_full += work.todo.len() as u64;
     }
 }

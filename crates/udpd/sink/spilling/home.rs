@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::settings::{Spill, directory_of, left_behind};
 use crate::exit::{ExitCode, Failure};
+use crate::os::owned;
 use crate::sink::settings::Opening;
 use crate::spill::{BYTES_MIN, Lane, Places};
 use crate::text::units::print_size;
@@ -40,6 +41,7 @@ impl Home {
             );
             return Err(Failure::new(ExitCode::Configuration, message));
         }
+        owned::make_directory(root).map_err(|error| refusal(opening.sink, root, &error))?;
         let others = left_behind(root, consumer, consumers).map_err(|error| refusal(opening.sink, root, &error))?;
         Ok(Some(Self { directory, bytes_max, places, others }))
     }
@@ -48,6 +50,9 @@ impl Home {
 /// Why there is no spill in this directory, and what helps.
 pub(super) fn refusal(sink: &str, directory: &Path, error: &io::Error) -> Failure {
     let directory = directory.display();
+    if owned::is_refusal(error) {
+        return Failure::new(ExitCode::Permission, format!("[sink.{sink}] cannot use the spill {directory}: {error}"));
+    }
     let (code, cure) = match error.kind() {
         io::ErrorKind::PermissionDenied => (ExitCode::Permission, "let the user of udpd write there"),
         io::ErrorKind::Unsupported => (ExitCode::Disk, "have that one send what is in it, or name another directory"),

@@ -14,7 +14,7 @@ use super::attempt::Attempt;
 use super::home::{Home, refusal};
 use super::settings::Spill;
 use super::voice::Voice;
-use super::way::{Way, Work};
+use super::way::{Held, RETRY, Way, Work};
 use crate::exit::Failure;
 use crate::handover::batch::LaneBatch;
 use crate::handover::route::FullPolicy;
@@ -53,6 +53,12 @@ pub(in crate::sink) struct Spilling<S> {
     pub(super) store: Option<Store>,
     opened: Option<Opened>,
     when_full: FullPolicy,
+    /// Whether nobody waits for this consumer any more.
+    pub(super) is_unawaited: fn() -> bool,
+    /// So it is, and there was no room: what still comes is lost.
+    is_given_up: bool,
+    /// How soon a destination is tried again.
+    pub(super) retry: Duration,
     pub(super) way: Way,
     /// What of the spill is being sent.
     pub(super) work: Option<Work>,
@@ -64,8 +70,10 @@ pub(in crate::sink) struct Spilling<S> {
     pub(super) scratch: Tallies,
     pub(super) voice: Voice,
     next_sync: Option<Instant>,
+    /// Nothing comes any more.
+    is_last: bool,
     /// Since when the disk has taken nothing of what waits to be written.
-    refused_since: Option<Instant>,
+    pub(super) refused_since: Option<Instant>,
     /// Bytes that came into the spill since something was last sent from it.
     pub(super) added_bytes: u64,
 }
@@ -98,6 +106,9 @@ impl<S: Attempt> Spilling<S> {
             store: None,
             opened: None,
             when_full,
+            is_unawaited: crew::is_given_up,
+            is_given_up: false,
+            retry: RETRY,
             way: Way::Well,
             work: None,
             batch: LaneBatch::unpacked(batch),
@@ -105,6 +116,7 @@ impl<S: Attempt> Spilling<S> {
             scratch: Tallies::new(0..listeners),
             voice: Voice::new(name),
             next_sync: None,
+            is_last: false,
             refused_since: None,
             added_bytes: 0,
         })
@@ -172,7 +184,17 @@ impl<S: Attempt> Spilling<S> {
                         self.inner.forget_left();
                         fail(&mut tallies[batch.listener], 1);
                     }
+                    Some(store) if self.is_given_up => {
+                        if store.is_empty() {
+                            self.inner.forget_left();
+                        }
+                        fail(&mut tallies[batch.listener], 1);
+                    }
                     Some(store) => {
+                        if self.way == Way::Well {
+                            // The spill has become empty within this batch; the rest of it still comes before others.
+                            self.way = Way::Draining;
+                        }
                         if store.push(batch.lane, &datagram) {
                             self.write_out(tallies);
                         }
@@ -193,17 +215,21 @@ impl<S: Attempt> Spilling<S> {
                 tallies[listener].pending -= datagrams;
                 tallies[listener].spilled += datagrams;
             };
-            let Err(error) = crew::at_rest(|| store.write_out(&mut spilled)) else {
-                self.added_bytes += bytes;
-                self.refused_since = None;
-                self.next_sync.get_or_insert_with(|| Instant::now() + SYNC_EVERY);
-                if let Some(error) = store.take_unforced() {
-                    self.voice.cannot_sync(store.directory(), &error);
+            let error = match crew::at_rest(|| store.write_out(&mut spilled)) {
+                Err(error) => error,
+                Ok(lent) => {
+                    self.added_bytes += bytes;
+                    self.refused_since = None;
+                    self.next_sync.get_or_insert_with(|| Instant::now() + SYNC_EVERY);
+                    if let Some(error) = store.take_unforced() {
+                        self.voice.cannot_sync(store.directory(), &error);
+                    }
+                    return self.note_written(lent);
                 }
-                return;
             };
             self.voice.full(store, &error, self.when_full);
-            if error.kind() != io::ErrorKind::QuotaExceeded && !store.is_write_due() {
+            let is_patient = !(self.is_last && self.when_full == FullPolicy::Block);
+            if error.kind() != io::ErrorKind::QuotaExceeded && !store.is_write_due() && is_patient {
                 // The disk may have failed for a moment only.
                 let since = *self.refused_since.get_or_insert_with(Instant::now);
                 if since.elapsed() < WRITE_PATIENCE {
@@ -213,12 +239,16 @@ impl<S: Attempt> Spilling<S> {
             let goes_on = match self.when_full {
                 FullPolicy::DropNewest => false,
                 FullPolicy::DropOldest => self.give_up_oldest(tallies),
-                FullPolicy::Block if crew::is_given_up() => false,
+                FullPolicy::Block if (self.is_unawaited)() => {
+                    self.is_given_up = true;
+                    self.voice.gave_up();
+                    false
+                }
                 FullPolicy::Block => {
                     self.drain(tallies);
                     // This may take as long as the destination does.
                     tallies.publish();
-                    crew::at_rest(|| thread::sleep(ROOM_WAIT));
+                    crew::at_rest(|| thread::sleep(ROOM_WAIT.min(self.retry)));
                     true
                 }
             };
@@ -228,16 +258,36 @@ impl<S: Attempt> Spilling<S> {
         }
     }
 
+    /// What is being sent from memory is on the disk now, if so.
+    fn note_written(&mut self, lent: Option<(u64, u64)>) {
+        if let (Some(work), Some((segment, end))) = (&mut self.work, lent) {
+            work.held = Held::OnDisk;
+            (work.frame.segment, work.frame.end) = (segment, end);
+        }
+    }
+
     /// What was not written finds no room.
     fn forget_unwritten(&mut self, tallies: &mut Tallies) {
         self.refused_since = None;
-        let Some(store) = self.store.as_mut().filter(|store| store.unwritten_bytes() > 0) else { return };
+        if self.store.as_ref().is_none_or(|store| store.unwritten_bytes() == 0) {
+            return;
+        }
+        if self.work.as_ref().is_some_and(|work| work.held == Held::InMemory) {
+            self.orphan_work(tallies);
+        }
+        let Some(store) = &mut self.store else { return };
         if store.left() == 0 {
             self.inner.forget_left();
         }
+        let is_given_up = self.is_given_up;
         store.forget_unwritten(|listener, datagrams| {
-            tallies[listener].pending -= datagrams;
-            tallies[listener].dropped.spill_full += datagrams;
+            let tally = &mut tallies[listener];
+            if is_given_up {
+                fail(tally, datagrams);
+            } else {
+                tally.pending -= datagrams;
+                tally.dropped.spill_full += datagrams;
+            }
         });
     }
 
@@ -249,13 +299,14 @@ impl<S: Attempt> Spilling<S> {
 
     /// Makes room; false where there is nothing to give up.
     fn give_up_oldest(&mut self, tallies: &mut Tallies) -> bool {
-        let Some((segment, left)) = self.store.as_mut().and_then(Store::drop_oldest) else { return false };
-        for (listener, datagrams) in left {
+        let Some(oldest) = self.store.as_ref().and_then(Store::oldest) else { return false };
+        let is_hit = |work: &Work| work.held == Held::OnDisk && work.frame.segment == oldest;
+        if self.work.as_ref().is_some_and(is_hit) {
+            self.orphan_work(tallies);
+        }
+        for (listener, datagrams) in self.store.as_mut().map(Store::drop_oldest).unwrap_or_default() {
             tallies[listener].spilled -= datagrams;
             tallies[listener].dropped.spill_full += datagrams;
-        }
-        if self.work.take_if(|work| work.frame.segment == segment).is_some() && matches!(self.way, Way::Trial { .. }) {
-            self.goes_down();
         }
         self.inner.forget_left();
         true
@@ -342,12 +393,15 @@ impl<S: Attempt> Sink for Spilling<S> {
 
     fn finish(&mut self, tallies: &mut Tallies, _publish: &mut dyn FnMut(&mut Tallies)) {
         self.count_opened(tallies);
-        if self.when_full == FullPolicy::Block {
-            // Nobody waits for room any more.
-            self.when_full = FullPolicy::DropNewest;
-        }
+        self.is_last = true;
         self.write_out(tallies);
         self.forget_unwritten(tallies);
+        if self.work.as_ref().is_some_and(|work| work.held == Held::Nowhere) && !self.inner.has_refused() {
+            // It is not known to have been refused.
+            self.settle(tallies);
+            self.work = None;
+        }
+        self.give_up_orphan(tallies);
         let is_a_rest = self.work.as_ref().is_none_or(Work::is_a_rest);
         let may_be_twice = matches!(self.way, Way::Trial { .. }) || self.inner.in_hand() > 0 || !is_a_rest;
         let Some(mut store) = self.store.take() else { return };

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
+use std::time::{Duration, Instant};
+
 use tempfile::TempDir;
 
 use super::home::Home;
@@ -12,6 +14,7 @@ use crate::handover::route::FullPolicy;
 use crate::ledger::{Table as _, Tallies, Tally};
 use crate::sink::testing::Received;
 use crate::sink::{Feeders, Sink, deliver};
+use crate::spill::disk::small;
 use crate::spill::{BYTES_MIN, Lane, Places};
 
 /// Takes what it is allowed to, and remembers it.
@@ -20,6 +23,9 @@ struct Narrow {
     /// How many it takes in each attempt; when nothing is said any more, all.
     takes: VecDeque<usize>,
     taken: Vec<String>,
+    /// How long it may still refuse what it took, and whether it has.
+    answer_time: Duration,
+    has_refused: bool,
 }
 
 impl Attempt for Narrow {
@@ -35,6 +41,14 @@ impl Attempt for Narrow {
         }
     }
 
+    fn answer_time(&self) -> Duration {
+        self.answer_time
+    }
+
+    fn has_refused(&mut self) -> bool {
+        std::mem::take(&mut self.has_refused)
+    }
+
     fn go_on_for(&mut self, _: &Feeders) {}
 }
 
@@ -47,14 +61,23 @@ fn spilling(directory: &Path, when_full: FullPolicy) -> Spilling<Narrow> {
     sink
 }
 
-/// Gives it datagrams with these numbers, and checks that the books close.
-fn accept(sink: &mut Spilling<Narrow>, tallies: &mut Tallies, numbers: std::ops::Range<u32>) {
+/// Datagrams with these numbers.
+fn batch(numbers: std::ops::Range<u32>) -> LaneBatch {
     let payloads: Vec<String> = numbers.map(|number| number.to_string()).collect();
     let payloads: Vec<&[u8]> = payloads.iter().map(String::as_bytes).collect();
-    let batch = Received::over_loopback(&payloads).batch;
-    tallies[0].taken += payloads.len() as u64;
-    tallies[0].pending += payloads.len() as u64;
-    sink.accept(&batch, tallies);
+    Received::into_slots(&payloads, 2048).batch
+}
+
+/// Gives it datagrams with these numbers, and checks that the books close.
+fn accept(sink: &mut Spilling<Narrow>, tallies: &mut Tallies, numbers: std::ops::Range<u32>) {
+    accept_batch(sink, tallies, &batch(numbers));
+}
+
+fn accept_batch(sink: &mut Spilling<Narrow>, tallies: &mut Tallies, batch: &LaneBatch) {
+    let datagrams = batch.datagrams.summary().datagrams;
+    tallies[0].taken += datagrams;
+    tallies[0].pending += datagrams;
+    sink.accept(batch, tallies);
     assert_closed(tallies[0]);
 }
 
@@ -182,4 +205,134 @@ fn a_full_spill_that_blocks_holds_its_sink_up_until_there_is_room_and_loses_noth
     drain(&mut sink, &mut tallies);
     assert_eq!((tallies[0].delivered, tallies[0].dropped.total()), (200, 0));
     assert_eq!(sink.inner.taken, (0..200_u32).map(|number| format!("{number:040000}")).collect::<Vec<_>>());
+}
+
+/// A disk that takes so many bytes, six datagrams that come while the destination takes nothing, and either it comes
+/// back or the daemon ends without it. Then the next daemon, on a disk with room. Returns whether anything was lost.
+fn fill_disk(batches: &[LaneBatch], room: u64, when_full: FullPolicy, answer_time: Duration, comes_back: bool) -> bool {
+    let what = format!("{room} bytes, {when_full:?}, {answer_time:?}, {comes_back}");
+    // In memory, where there is one: nothing is asked of a disk.
+    let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| TempDir::new()).expect("a directory");
+    let (mut sink, mut tallies) = (spilling(directory.path(), when_full), Tallies::new(0..1));
+    sink.inner.answer_time = answer_time;
+    // It takes nothing for a few attempts, or never.
+    sink.inner.takes = vec![0; if comes_back { 1 + room as usize % 6 } else { 1_000 }].into();
+    sink.retry = Duration::ZERO;
+    if !comes_back {
+        sink.is_unawaited = || true;
+    }
+    small::has_room(Some(room));
+    for batch in batches {
+        accept_batch(&mut sink, &mut tallies, batch);
+        sink.refused_since = sink.refused_since.map(|_| Instant::now() - Duration::from_secs(2));
+        sink.flush(&mut tallies);
+        assert_closed(tallies[0]);
+    }
+    while comes_back && sink.way != super::way::Way::Well {
+        sink.flush(&mut tallies);
+        assert_closed(tallies[0]);
+    }
+    sink.finish(&mut tallies, &mut |_| {});
+    small::has_room(None);
+    assert_closed(tallies[0]);
+    let first = tallies[0];
+    assert_eq!(first.pending, 0, "{what}: {first:?}");
+    let mut taken = std::mem::take(&mut sink.inner.taken);
+    let (mut next, mut tallies) = (spilling(directory.path(), when_full), Tallies::new(0..1));
+    next.when_due(&mut tallies);
+    let found = tallies[0];
+    assert_eq!(found.spilled_before + found.spilled_again, first.spilled, "{what}: {first:?}, {found:?}");
+    assert_eq!((found.spill_repeats_at_most, found.dropped.total()), (0, 0), "{what}");
+    drain(&mut next, &mut tallies);
+    taken.append(&mut next.inner.taken);
+    let delivered = first.delivered + tallies[0].delivered;
+    assert_eq!(taken.len() as u64, delivered, "{what}: {taken:?}");
+    assert_eq!(delivered + first.dropped.total(), 6, "{what}: {first:?}");
+    assert!(taken.is_sorted() && taken.windows(2).all(|two| two[0] != two[1]), "{what}: {taken:?}");
+    let reason = if when_full == FullPolicy::Block { first.dropped.sink_error } else { first.dropped.spill_full };
+    assert_eq!(first.dropped.total(), reason, "{what}: {first:?}");
+    assert!(!comes_back || when_full != FullPolicy::Block || delivered == 6, "{what}: {first:?}");
+    delivered < 6
+}
+
+#[test]
+fn at_whichever_byte_a_disk_is_full_nothing_hangs_and_a_start_after_it_finds_what_the_books_said() {
+    const BYTES: u64 = 640;
+    let policies = [FullPolicy::DropNewest, FullPolicy::DropOldest, FullPolicy::Block];
+    let campaign = |when_full: FullPolicy, answer_time: Duration, comes_back| {
+        let batches = [batch(0..2), batch(2..4), batch(4..6)];
+        let is_every_byte =
+            when_full == FullPolicy::Block && answer_time.is_zero() || std::env::var_os("LONG").is_some();
+        let losses = (0..BYTES)
+            .step_by(if is_every_byte { 1 } else { 7 })
+            .map(|room| fill_disk(&batches, room, when_full, answer_time, comes_back));
+        losses.filter(|is_lost| *is_lost).count()
+    };
+    std::thread::scope(|scope| {
+        for when_full in policies {
+            for answer_time in [Duration::ZERO, Duration::from_micros(200)] {
+                scope.spawn(move || {
+                    assert!(campaign(when_full, answer_time, false) > 20, "{when_full:?}");
+                });
+                scope.spawn(move || {
+                    assert_eq!(campaign(when_full, answer_time, true) > 0, when_full != FullPolicy::Block);
+                });
+            }
+        }
+    });
+}
+
+#[test]
+fn a_datagram_on_trial_whose_place_is_given_up_for_room_is_counted_as_what_becomes_of_it() {
+    for is_refused in [false, true] {
+        let directory = TempDir::new().expect("a directory");
+        let (mut sink, mut tallies) = (spilling(directory.path(), FullPolicy::DropOldest), Tallies::new(0..1));
+        sink.inner.answer_time = Duration::from_secs(3_600);
+        sink.inner.takes = [0].into();
+        let long: Vec<Vec<u8>> = (0..40_u32).map(|number| format!("{number:040000}").into_bytes()).collect();
+        let long: Vec<&[u8]> = long.iter().map(Vec::as_slice).collect();
+        let batch = Received::over_loopback(&long).batch;
+        let mut fill = |sink: &mut Spilling<Narrow>| {
+            tallies[0].taken += 40;
+            tallies[0].pending += 40;
+            sink.accept(&batch, &mut tallies);
+            sink.flush(&mut tallies);
+            assert_closed(tallies[0]);
+            tallies[0]
+        };
+        fill(&mut sink);
+        sink.way = super::way::Way::Down { retry: Instant::now() };
+        assert_eq!(fill(&mut sink).pending, 0);
+        assert_eq!(sink.inner.taken.len(), 1, "it is on trial");
+        while fill(&mut sink).pending == 0 {}
+        sink.inner.has_refused = is_refused;
+        let before = tallies[0];
+        sink.finish(&mut tallies, &mut |_| {});
+        assert_closed(tallies[0]);
+        let Tally { pending, delivered, dropped, .. } = tallies[0];
+        let lost = dropped.spill_full - before.dropped.spill_full;
+        assert_eq!((pending, delivered, lost), (0, u64::from(!is_refused), u64::from(is_refused)));
+    }
+}
+
+#[test]
+fn what_is_left_of_a_batch_within_which_the_spill_becomes_empty_is_neither_stuck_nor_overtaken() {
+    let long: Vec<Vec<u8>> = (0..40_u32).map(|number| format!("{number:040000}").into_bytes()).collect();
+    let long: Vec<&[u8]> = long.iter().map(Vec::as_slice).collect();
+    let batch = Received::over_loopback(&long).batch;
+    for room in [Some(0), Some(300_000), None] {
+        let directory = TempDir::new().expect("a directory");
+        let (mut sink, mut tallies) = (spilling(directory.path(), FullPolicy::Block), Tallies::new(0..1));
+        sink.retry = Duration::ZERO;
+        sink.inner.takes = [0].into();
+        small::has_room(room);
+        accept_batch(&mut sink, &mut tallies, &batch);
+        accept_batch(&mut sink, &mut tallies, &batch);
+        drain(&mut sink, &mut tallies);
+        sink.finish(&mut tallies, &mut |_| {});
+        small::has_room(None);
+        assert_eq!((tallies[0].delivered, tallies[0].dropped.total(), tallies[0].spilled), (80, 0, 0), "{room:?}");
+        let both: Vec<String> = long.iter().chain(&long).map(|one| String::from_utf8_lossy(one).into_owned()).collect();
+        assert_eq!(sink.inner.taken, both, "{room:?}");
+    }
 }

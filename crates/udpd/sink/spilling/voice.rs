@@ -18,12 +18,15 @@ pub(super) struct Voice {
     /// Datagrams that were sent from the spill since it was needed, and that could not be read.
     sent: u64,
     damaged: u64,
+    /// Something found no room before the end.
+    has_given_up: bool,
 }
 
 impl Voice {
     pub(super) fn new(sink: &str) -> Self {
         let sink = sink.to_owned();
-        Self { sink, is_in_use: false, is_full: false, is_unsynced: false, is_stuck: false, sent: 0, damaged: 0 }
+        let (is_in_use, is_full, is_unsynced, is_stuck) = (false, false, false, false);
+        Self { sink, is_in_use, is_full, is_unsynced, is_stuck, sent: 0, damaged: 0, has_given_up: false }
     }
 
     /// Something goes to the spill.
@@ -51,12 +54,18 @@ impl Voice {
         if torn > 0 || found.torn_bytes > 0 {
             let bytes = found.torn_bytes;
             log::warn!(
-                "sink {sink}: {torn} datagrams in {directory} were not written to their end (spill_torn), and {bytes} \
-                 bytes there cannot be read; udpd goes on behind them"
+                "sink {sink}: {torn} datagrams in {directory} cannot be read, because they were not written to their \
+                 end or are damaged (spill_torn), and {bytes} bytes there; udpd goes on behind them"
             );
         }
         for path in &found.set_aside {
             log::warn!("sink {sink}: {} is no spill that udpd can read any more; remove it", path.display());
+        }
+        for path in &found.empty {
+            log::warn!(
+                "sink {sink}: {} was empty and is removed; a power cut may have taken what was in it",
+                path.display()
+            );
         }
         if !found.unknown.is_empty() {
             let unknown = found.unknown.join(", ");
@@ -147,9 +156,20 @@ impl Voice {
         log::error!("sink {sink}: cannot use the spill {directory}: {error}; it goes on without one");
     }
 
+    /// Something found no room before the end.
+    pub(super) fn gave_up(&mut self) {
+        self.has_given_up = true;
+    }
+
     /// The sink ends, and something stays.
     pub(super) fn stays(&self, store: &Store) {
         let (sink, directory, left) = (&self.sink, store.directory().display(), store.left());
+        if self.has_given_up {
+            log::error!(
+                "sink {sink}: its spill {directory} had no room before the end; what waited for it was not taken in \
+                 time and counts as sink_error"
+            );
+        }
         if left > 0 {
             log::warn!(
                 "sink {sink}: {left} datagrams stay in {directory}; the next sink of its type with that spill sends them"

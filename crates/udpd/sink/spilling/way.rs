@@ -1,8 +1,11 @@
 //! How things stand with a destination, and what of the spill it is sent.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::spill::Frame;
+
+/// How soon a destination is tried again.
+pub(super) const RETRY: Duration = Duration::from_millis(250);
 
 /// How things stand with the destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,10 +20,22 @@ pub(super) enum Way {
     Draining,
 }
 
+/// Where a frame waits while it is being sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Held {
+    /// In a segment: it counts as spilled.
+    OnDisk,
+    /// In front of what the disk does not take: it is pending.
+    InMemory,
+    /// Nowhere any more: only its first datagram is left, which was sent and may still be refused, and is pending.
+    Nowhere,
+}
+
 /// A frame of the spill that is being sent.
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) frame: Frame,
+    pub(super) held: Held,
     /// The places of the datagrams that are not decided, in their order.
     pub(super) todo: Vec<usize>,
 }

@@ -39,7 +39,22 @@ impl Store {
             }
             self.place = Place { segment: number + 1, at: 0 };
         }
-        Ok(None)
+        self.remove_done();
+        Ok(self.read_unwritten())
+    }
+
+    /// The next frame of what the disk does not take. Nothing that is on the disk waits before it.
+    fn read_unwritten(&mut self) -> Option<Frame> {
+        let (head, listener, lane) = self.out.first(&mut self.body).filter(|_| self.left() == 0)?;
+        (self.names_bytes, self.is_lent) = (head.names_bytes(), true);
+        let (datagrams, end) = (u64::from(head.records), head.end());
+        Some(Frame { segment: 0, listener, lane, skipped: 0, datagrams, end, is_damaged: false, is_unwritten: true })
+    }
+
+    /// Of the frame that was read from memory only the datagrams at these places wait on; it is read again.
+    pub fn keep_unwritten(&mut self, is_kept: impl Fn(usize) -> bool) {
+        self.out.keep_of_first(is_kept);
+        self.is_lent = false;
     }
 
     /// The next head of a segment.
@@ -88,7 +103,7 @@ impl Store {
         let unread = is_damaged.then(|| find::listener_of(&self.segments[index], begin, head).unwrap_or_default());
         let Lane { listener, lane, .. } = *self.lane_of(head, unread.as_deref());
         let (skipped, end) = (skipped as usize, head.end());
-        Ok(Some(Frame { segment, listener, lane, skipped, datagrams, end, is_damaged }))
+        Ok(Some(Frame { segment, listener, lane, skipped, datagrams, end, is_damaged, is_unwritten: false }))
     }
 
     /// Whose the frame is that was read; of one that could not be, the name of its listener is all that is known.
